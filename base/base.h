@@ -1,0 +1,251 @@
+/*
+ * base.h - what every room of OATO shares: status values and error messages, checked sizes,
+ * arenas, memory-mapped files, files that are written whole or not at all, element types,
+ * hashing, growing text, progress lines and command-line options. Nothing here knows models.
+ *
+ * Functions that can fail return an oato_status and, unless told otherwise, leave a message in
+ * the oato_error that the caller passes (never NULL). Nothing in a library prints or exits.
+ */
+#ifndef OATO_BASE_H
+#define OATO_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* ------------------------------------------------------------------ status and messages --- */
+
+/* The values are the exit statuses of the three programs. */
+typedef enum oato_status {
+    OATO_OK = 0,
+    OATO_NEGATIVE = 1, /* a negative verdict: check, diff */
+    OATO_EUSAGE = 2,   /* wrong command line or argument */
+    OATO_EFILE = 3,    /* a file that cannot be used: damaged, wrong kind, wrong model */
+    OATO_EFIT = 4,     /* does not fit: host memory, device memory, context */
+    OATO_EDEVICE = 5,  /* a device failed */
+    OATO_EIO = 6,      /* reading or writing failed: disk full, permission, missing file */
+} oato_status;
+
+/* One line for the user: what, where, why and what to do. */
+struct oato_error {
+    oato_status status;
+    char text[512];
+};
+
+/* Formats the message into err and returns status. */
+oato_status oato_fail(struct oato_error *err, oato_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Puts "prefix: " in front of the message that err holds; returns its status. */
+oato_status oato_fail_at(struct oato_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The message for a failed allocation; status OATO_EFIT. */
+oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *what);
+
+/* ----------------------------------------------------------------------- checked sizes --- */
+
+/* False on overflow; *out is then unchanged. */
+bool size_mul(size_t a, size_t b, size_t *out);
+bool size_add(size_t a, size_t b, size_t *out);
+/* x rounded up to a multiple of align (a power of two). The caller knows that it fits. */
+static inline size_t size_align(size_t x, size_t align)
+{
+    return (x + align - 1) & ~(align - 1);
+}
+
+#define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* --------------------------------------------------------------------------- arenas ------- */
+
+/* Memory that is freed all at once. Blocks are 64-byte aligned and zeroed. */
+struct arena {
+    struct arena_block *blocks;
+    size_t used_bytes; /* asked for so far, for limits and reports */
+};
+
+void arena_init(struct arena *a);
+/* count elements of size bytes; NULL when memory is short or the product overflows. */
+void *arena_alloc(struct arena *a, size_t count, size_t size);
+/* A zero-terminated copy of n bytes; NULL when memory is short. */
+char *arena_strndup(struct arena *a, const char *s, size_t n);
+void arena_free(struct arena *a);
+
+/* 64-byte aligned, zeroed memory of its own, 2 MiB aligned and advised to use huge pages when
+ * large. Free with pages_free and the same size. */
+void *pages_alloc(size_t bytes);
+void pages_free(void *p, size_t bytes);
+/* Peak resident set of this process so far. */
+uint64_t peak_rss_bytes(void);
+
+/* ----------------------------------------------------------------------------- files ------ */
+
+/* A whole file mapped read-only. */
+struct mapped_file {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t bytes;
+};
+
+oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err);
+void file_unmap(struct mapped_file *f);
+/* Tells the kernel that [offset, offset + bytes) of the mapping is no longer needed, so that it
+ * leaves the resident set; reading it again is allowed. */
+void file_release(const struct mapped_file *f, size_t offset, size_t bytes);
+
+/* A file that appears under its name only when complete: written beside it under a temporary
+ * name, synced, renamed. An abandoned write leaves what was there before. */
+struct outfile {
+    FILE *stream; /* write here with stdio; errors are found at commit */
+    char *path, *temporary;
+};
+
+oato_status outfile_open(struct outfile *f, const char *path, struct oato_error *err);
+oato_status outfile_write(struct outfile *f, const void *data, size_t bytes,
+                          struct oato_error *err);
+/* Closes in every case; after a failure the temporary file is gone. */
+oato_status outfile_commit(struct outfile *f, struct oato_error *err);
+void outfile_abort(struct outfile *f);
+
+/* ------------------------------------------------------------------------ element types --- */
+
+/* The numbers are GGUF's tensor types, so that a file's value is cast after a check. */
+typedef enum oato_dtype {
+    DT_F32 = 0,
+    DT_F16 = 1,
+    DT_Q4_0 = 2,
+    DT_Q4_1 = 3,
+    DT_Q5_0 = 6,
+    DT_Q5_1 = 7,
+    DT_Q8_0 = 8,
+    DT_Q4_K = 12,
+    DT_Q5_K = 13,
+    DT_Q6_K = 14,
+    DT_I8 = 24,
+    DT_I16 = 25,
+    DT_I32 = 26,
+    DT_I64 = 27,
+    DT_F64 = 28,
+    DT_BF16 = 30,
+    DT_COUNT = 40, /* one above the highest number that GGUF defines today */
+} oato_dtype;
+
+struct dtype_info {
+    const char *name;     /* "Q4_K"; NULL for a number that this build does not know */
+    int32_t block_elems;  /* elements in a block; rows are whole blocks */
+    int32_t block_bytes;
+};
+
+/* NULL when the type is unknown. */
+const struct dtype_info *dtype_info(int dtype);
+/* The name, or "type-N" is never returned: unknown types give "?". */
+const char *dtype_name(oato_dtype dtype);
+/* True and *out set when name is known (case as printed). */
+bool dtype_parse(const char *name, oato_dtype *out);
+/* Bytes of one row of k elements; false when k is no multiple of the block or it overflows. */
+bool dtype_row_bytes(oato_dtype dtype, int64_t k, size_t *out);
+
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);  /* round to nearest even */
+float bf16_to_f32(uint16_t h);
+uint16_t f32_to_bf16(float f); /* round to nearest even, NaN stays NaN */
+
+/* ------------------------------------------------------------------------------ hashing --- */
+
+uint64_t hash_bytes(const void *data, size_t bytes); /* XXH64, seed 0 */
+
+struct hash_stream; /* XXH64 fed in pieces */
+struct hash_stream *hash_create(void); /* NULL when memory is short */
+void hash_update(struct hash_stream *h, const void *data, size_t bytes);
+uint64_t hash_digest(const struct hash_stream *h);
+void hash_free(struct hash_stream *h);
+
+/* --------------------------------------------------------------------------------- text --- */
+
+/* A growing string. After an allocation failure `failed` is set and text stays as it was. */
+struct text {
+    char *data; /* zero-terminated once anything was added; NULL before */
+    size_t len, cap;
+    bool failed;
+};
+
+void text_init(struct text *t);
+void text_add(struct text *t, const char *s, size_t n);
+void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void text_free(struct text *t);
+/* s as the inside of a JSON string: quotes, backslashes and control characters escaped; bytes
+ * that are no UTF-8 become U+FFFD. */
+void text_add_json(struct text *t, const char *s, size_t n);
+
+/* "64MiB", "1.5G", "900GB/s" and the like: a number and a unit. K M G T count by 1000, Ki Mi Gi
+ * Ti by 1024; a suffix after it must equal `unit` ("B", "B/s", "FLOP/s", "s"), or be missing.
+ * For "s" the prefixes are n, u, m. False when the text is no such number or negative. */
+bool parse_quantity(const char *s, const char *unit, double *out);
+bool parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out);
+bool parse_f64(const char *s, double lo, double hi, double *out);
+
+/* ------------------------------------------------------------------- time and progress ---- */
+
+uint64_t now_ns(void); /* monotonic */
+
+/* One line on stderr, redrawn in place on a terminal, silent elsewhere. */
+struct progress {
+    const char *what; /* stored, not copied */
+    uint64_t begin_ns, drawn_ns;
+    double total;
+    bool on, shown;
+};
+
+void progress_begin(struct progress *p, const char *what, double total);
+/* done of total so far; note (may be NULL) is what is being worked at. */
+void progress_update(struct progress *p, double done, const char *note);
+void progress_end(struct progress *p);
+
+/* Set by SIGINT and SIGTERM once interrupt_catch was called; long loops look at it and stop. A
+ * second signal ends the process as usual. */
+extern volatile int oato_interrupted;
+void interrupt_catch(void);
+
+/* ---------------------------------------------------------------- command-line options ---- */
+
+enum option_kind { OPT_FLAG, OPT_VALUE };
+
+/* A row of a program's option table; the table ends with a NULL name. */
+struct option_row {
+    const char *name; /* without dashes: "threads" */
+    char letter;      /* 't', or 0 */
+    enum option_kind kind;
+    const char *value; /* name of the value in the help: "N" */
+    const char *help;  /* one line with the unit and the default */
+    int id;            /* what options_next returns */
+};
+
+/* Walks argv: options in any order, "--name=value", "--name value", "-t4", "-t 4", "--" ends
+ * them. A misspelt option is refused with the nearest name as a suggestion. */
+struct options {
+    const struct option_row *rows;
+    int argc, index;
+    char **argv;
+    bool only_operands;
+    const char *value; /* of the option just returned, or the operand itself */
+    const char *name;  /* as written, for messages */
+};
+
+enum { OPT_END = -1, OPT_OPERAND = -2, OPT_ERROR = -3 };
+
+void options_init(struct options *o, const struct option_row *rows, int argc, char **argv);
+/* The id of the row; OPT_OPERAND, OPT_END, or OPT_ERROR with a message in err. */
+int options_next(struct options *o, struct oato_error *err);
+/* Prints the rows as aligned help lines. */
+void options_help(const struct option_row *rows, FILE *out);
+/* The nearest of n names by edit distance, or NULL when none is near. */
+const char *nearest_name(const char *word, const char *const *names, size_t n);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * error.c - messages travel in the caller's oato_error; the text is cut at its size, never
+ * overrun, and newlines in it become spaces so that one failure is one line.
+ */
+#include "base/base.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static void one_line(char *s)
+{
+    for (; *s; s++)
+        if (*s == '\n' || *s == '\r')
+            *s = ' ';
+}
+
+oato_status oato_fail(struct oato_error *err, oato_status status, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    va_end(ap);
+    one_line(err->text);
+    err->status = status;
+    return status;
+}
+
+oato_status oato_fail_at(struct oato_error *err, const char *fmt, ...)
+{
+    char prefix[256], rest[sizeof err->text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(prefix, sizeof prefix, fmt, ap);
+    va_end(ap);
+    memcpy(rest, err->text, sizeof rest);
+    rest[sizeof rest - 1] = 0;
+    if ((size_t)snprintf(err->text, sizeof err->text, "%s: %s", prefix, rest) >= sizeof err->text)
+        err->text[sizeof err->text - 2] = '~';
+    one_line(err->text);
+    return err->status;
+}
+
+oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *what)
+{
+    return oato_fail(err, OATO_EFIT, "out of memory: %zu bytes for %s", bytes, what);
+}

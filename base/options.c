@@ -1,0 +1,127 @@
+/*
+ * options.c - command lines by table, in the manner of git and GNU: the program walks its options
+ * with options_next and gets a row's id, an operand, or one line about what is wrong.
+ */
+#include "base/base.h"
+
+#include <string.h>
+
+enum { NEAR = 3, WORD = 32 };
+
+static int edit_distance(const char *a, const char *b)
+{
+    int row[WORD + 1];
+    size_t n = strlen(b);
+    if (strlen(a) > WORD || n > WORD)
+        return WORD;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= n; j++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            int insert = row[j - 1] + 1, remove = row[j] + 1;
+            row[j] = change < insert ? change : insert;
+            row[j] = row[j] < remove ? row[j] : remove;
+        }
+    }
+    return row[n];
+}
+
+const char *nearest_name(const char *word, const char *const *names, size_t n)
+{
+    const char *best = NULL;
+    int least = NEAR;
+    for (size_t i = 0; i < n; i++) {
+        int d = edit_distance(word, names[i]);
+        if (d < least && d < (int)strlen(word)) {
+            least = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+void options_init(struct options *o, const struct option_row *rows, int argc, char **argv)
+{
+    memset(o, 0, sizeof *o);
+    o->rows = rows;
+    o->argc = argc;
+    o->argv = argv;
+}
+
+static int unknown(const struct options *o, const char *word, struct oato_error *err)
+{
+    const char *names[64];
+    size_t n = 0;
+    for (const struct option_row *r = o->rows; r->name && n < ARRAY_LEN(names); r++)
+        names[n++] = r->name;
+    const char *near = nearest_name(word, names, n);
+    if (near)
+        oato_fail(err, OATO_EUSAGE, "unknown option '%s'; did you mean '--%s'?", o->name, near);
+    else
+        oato_fail(err, OATO_EUSAGE, "unknown option '%s'; --help lists them", o->name);
+    return OPT_ERROR;
+}
+
+static int take_value(struct options *o, const struct option_row *r, const char *attached,
+                      struct oato_error *err)
+{
+    o->value = NULL;
+    if (r->kind == OPT_FLAG) {
+        if (attached) {
+            oato_fail(err, OATO_EUSAGE, "option --%s takes no value", r->name);
+            return OPT_ERROR;
+        }
+        return r->id;
+    }
+    if (!attached && o->index >= o->argc) {
+        oato_fail(err, OATO_EUSAGE, "option --%s wants a value: %s", r->name, r->value);
+        return OPT_ERROR;
+    }
+    o->value = attached ? attached : o->argv[o->index++];
+    return r->id;
+}
+
+int options_next(struct options *o, struct oato_error *err)
+{
+    if (o->index >= o->argc)
+        return OPT_END;
+    const char *word = o->argv[o->index++];
+    o->name = word;
+    if (o->only_operands || word[0] != '-' || !word[1]) {
+        o->value = word;
+        return OPT_OPERAND;
+    }
+    if (!strcmp(word, "--")) {
+        o->only_operands = true;
+        return options_next(o, err);
+    }
+    if (word[1] != '-') {
+        for (const struct option_row *r = o->rows; r->name; r++)
+            if (r->letter && r->letter == word[1])
+                return take_value(o, r, word[2] ? word + 2 : NULL, err);
+        /* llama.cpp writes some long names with one dash (-ngl): accept them */
+    }
+    const char *name = word + (word[1] == '-' ? 2 : 1), *equals = strchr(name, '=');
+    size_t n = equals ? (size_t)(equals - name) : strlen(name);
+    for (const struct option_row *r = o->rows; r->name; r++)
+        if (strlen(r->name) == n && !memcmp(r->name, name, n))
+            return take_value(o, r, equals ? equals + 1 : NULL, err);
+    char bare[WORD + 1];
+    snprintf(bare, sizeof bare, "%.*s", (int)(n < WORD ? n : WORD), name);
+    return unknown(o, bare, err);
+}
+
+void options_help(const struct option_row *rows, FILE *out)
+{
+    for (const struct option_row *r = rows; r->name; r++) {
+        char left[64];
+        snprintf(left, sizeof left, "%c%c%s --%s%s%s", r->letter ? '-' : ' ',
+                 r->letter ? r->letter : ' ', r->letter ? "," : " ", r->name,
+                 r->value ? " " : "", r->value ? r->value : "");
+        fprintf(out, "  %-28s %s\n", left, r->help);
+    }
+}

@@ -1,0 +1,65 @@
+/*
+ * progress.c - time, one redrawn progress line, and a flag that Ctrl-C sets. The line appears only
+ * on a terminal, at most ten times a second, with the time left once that can be told.
+ */
+#include "base/base.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void progress_begin(struct progress *p, const char *what, double total)
+{
+    memset(p, 0, sizeof *p);
+    p->what = what;
+    p->total = total;
+    p->begin_ns = now_ns();
+    p->on = isatty(STDERR_FILENO) == 1;
+}
+
+void progress_update(struct progress *p, double done, const char *note)
+{
+    uint64_t now = now_ns();
+    if (!p->on || (p->shown && now - p->drawn_ns < 100000000u))
+        return;
+    double part = p->total > 0 ? done / p->total : 0;
+    double spent = (double)(now - p->begin_ns) * 1e-9;
+    fprintf(stderr, "\r\033[K%s %3.0f %%", p->what, 100 * part);
+    if (part > 0.01 && spent > 1)
+        fprintf(stderr, ", %.0f s left", spent / part - spent);
+    if (note)
+        fprintf(stderr, "  %.48s", note);
+    fflush(stderr);
+    p->drawn_ns = now;
+    p->shown = true;
+}
+
+void progress_end(struct progress *p)
+{
+    if (p->shown)
+        fputs("\r\033[K", stderr);
+    p->on = p->shown = false;
+}
+
+volatile int oato_interrupted;
+
+static void on_signal(int sig)
+{
+    oato_interrupted = 1;
+    signal(sig, SIG_DFL);
+}
+
+void interrupt_catch(void)
+{
+    struct sigaction a = {.sa_handler = on_signal};
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}

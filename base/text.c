@@ -1,0 +1,195 @@
+/*
+ * text.c - growing strings, JSON escaping, numbers with units, and XXH64. A text that ran out of
+ * memory says so in `failed` once, instead of at every call.
+ */
+#include "base/base.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+void text_init(struct text *t)
+{
+    memset(t, 0, sizeof *t);
+}
+
+static bool text_reserve(struct text *t, size_t more)
+{
+    size_t need;
+    if (t->failed || !size_add(t->len, more, &need) || !size_add(need, 1, &need)) {
+        t->failed = true;
+        return false;
+    }
+    if (need <= t->cap)
+        return true;
+    size_t cap = t->cap ? t->cap : 64;
+    while (cap < need)
+        cap = cap > SIZE_MAX / 2 ? need : cap * 2;
+    char *p = realloc(t->data, cap);
+    if (!p) {
+        t->failed = true;
+        return false;
+    }
+    t->data = p;
+    t->cap = cap;
+    return true;
+}
+
+void text_add(struct text *t, const char *s, size_t n)
+{
+    if (!text_reserve(t, n))
+        return;
+    if (n)
+        memcpy(t->data + t->len, s, n);
+    t->len += n;
+    t->data[t->len] = 0;
+}
+
+void text_printf(struct text *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0 || !text_reserve(t, (size_t)n)) {
+        t->failed = true;
+        return;
+    }
+    va_start(ap, fmt);
+    vsnprintf(t->data + t->len, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+    t->len += (size_t)n;
+}
+
+void text_free(struct text *t)
+{
+    free(t->data);
+    text_init(t);
+}
+
+/* Length of the valid UTF-8 sequence at s, or 0. */
+static size_t utf8_sequence(const unsigned char *s, size_t n)
+{
+    if (s[0] < 0x80)
+        return 1;
+    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || len > n)
+        return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return len;
+}
+
+void text_add_json(struct text *t, const char *s, size_t n)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    for (size_t i = 0; i < n;) {
+        size_t len = utf8_sequence(u + i, n - i);
+        if (!len) {
+            text_add(t, "\xef\xbf\xbd", 3);
+            i++;
+        } else if (u[i] == '"' || u[i] == '\\') {
+            text_printf(t, "\\%c", u[i]);
+            i++;
+        } else if (u[i] < 0x20) {
+            text_printf(t, "\\u%04x", u[i]);
+            i++;
+        } else {
+            text_add(t, s + i, len);
+            i += len;
+        }
+    }
+}
+
+static bool parse_number(const char *s, char **end, double *out)
+{
+    if (!(isdigit((unsigned char)*s) || *s == '.'))
+        return false;
+    errno = 0;
+    *out = strtod(s, end);
+    return *end != s && !errno && isfinite(*out);
+}
+
+bool parse_quantity(const char *s, const char *unit, double *out)
+{
+    char *p;
+    double v;
+    if (!parse_number(s, &p, &v))
+        return false;
+    while (*p == ' ')
+        p++;
+    if (*p && strcmp(p, unit)) {
+        static const char up[] = "KMGTP", down[] = "mun";
+        const char *hit;
+        if (!strcmp(unit, "s") && (hit = strchr(down, *p))) {
+            v *= pow(1e-3, (double)(hit - down + 1));
+            p++;
+        } else if ((hit = strchr(up, *p == 'k' ? 'K' : *p))) {
+            p++;
+            double base = *p == 'i' ? (p++, 1024.0) : 1000.0;
+            v *= pow(base, (double)(hit - up + 1));
+        }
+    }
+    if (*p && strcmp(p, unit))
+        return false;
+    *out = v;
+    return true;
+}
+
+bool parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (end == s || *end || errno || v < lo || v > hi)
+        return false;
+    *out = v;
+    return true;
+}
+
+bool parse_f64(const char *s, double lo, double hi, double *out)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(s, &end);
+    if (end == s || *end || errno || !(v >= lo && v <= hi))
+        return false;
+    *out = v;
+    return true;
+}
+
+uint64_t hash_bytes(const void *data, size_t bytes)
+{
+    return XXH64(data, bytes, 0);
+}
+
+struct hash_stream *hash_create(void)
+{
+    XXH64_state_t *s = XXH64_createState();
+    if (s)
+        XXH64_reset(s, 0);
+    return (struct hash_stream *)s;
+}
+
+void hash_update(struct hash_stream *h, const void *data, size_t bytes)
+{
+    XXH64_update((XXH64_state_t *)h, data, bytes);
+}
+
+uint64_t hash_digest(const struct hash_stream *h)
+{
+    return XXH64_digest((const XXH64_state_t *)h);
+}
+
+void hash_free(struct hash_stream *h)
+{
+    XXH64_freeState((XXH64_state_t *)h);
+}

@@ -1,0 +1,77 @@
+# What every room's CMakeLists.txt uses: one function per kind of target, so that
+# flags, include paths and the "links only what it may use" rule are said once.
+include_guard()
+
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON) # POSIX 2008 and GNU names (mremap, syncfs) through glibc
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+# oato_room(NAME SOURCES a.c b.c USES base kernels PACKAGES glpk)
+# A static library. Headers are included as "room/header.h" from the project root.
+function(oato_room name)
+  cmake_parse_arguments(R "" "" "SOURCES;USES;LINKS" ${ARGN})
+  add_library(oato_${name} STATIC ${R_SOURCES})
+  oato_flags(oato_${name})
+  foreach(room IN LISTS R_USES)
+    target_link_libraries(oato_${name} PUBLIC oato_${room})
+  endforeach()
+  target_link_libraries(oato_${name} PRIVATE ${R_LINKS})
+endfunction()
+
+# oato_program(oato-run SOURCES main.c USES executor ...)
+function(oato_program name)
+  cmake_parse_arguments(P "" "" "SOURCES;USES;LINKS" ${ARGN})
+  add_executable(${name} ${P_SOURCES})
+  oato_flags(${name})
+  foreach(room IN LISTS P_USES)
+    target_link_libraries(${name} PRIVATE oato_${room})
+  endforeach()
+  target_link_libraries(${name} PRIVATE ${P_LINKS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+function(oato_flags target)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${target} PRIVATE _GNU_SOURCE OATO_VERSION="${PROJECT_VERSION}")
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wstrict-prototypes
+    -Wmissing-prototypes -Wvla -fno-math-errno -ffp-contract=off)
+  if(OATO_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(OATO_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${OATO_SANITIZE} -fno-omit-frame-pointer
+      -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${OATO_SANITIZE})
+  endif()
+  if(OATO_COVERAGE)
+    target_compile_options(${target} PUBLIC --coverage -fprofile-update=atomic)
+    target_link_options(${target} PUBLIC --coverage)
+  endif()
+  target_link_libraries(${target} PUBLIC Threads::Threads m)
+endfunction()
+
+# oato_test(NAME SOURCES test_x.c USES models LABELS slow ENV K=V)
+# A cmocka program; ctest runs it from the source tree so that tests/data is found.
+function(oato_test name)
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;USES;LINKS;LABELS;ENV" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  oato_flags(${name})
+  foreach(room IN LISTS T_USES)
+    target_link_libraries(${name} PRIVATE oato_${room})
+  endforeach()
+  target_link_libraries(${name} PRIVATE cmocka ${T_LINKS})
+  target_compile_definitions(${name} PRIVATE OATO_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}"
+    ENVIRONMENT "${T_ENV}")
+endfunction()

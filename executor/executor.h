@@ -1,0 +1,119 @@
+/*
+ * executor.h - the engine: lowers a model's graph and a plan to one program per device and phase,
+ * and steps them. Sequences keep their KV in pages of 64 positions behind block tables.
+ *
+ * engine_open -> engine_seq_create -> engine_step ... -> engine_close. One thread at a time.
+ */
+#ifndef OATO_EXECUTOR_H
+#define OATO_EXECUTOR_H
+
+#include "kernels/device.h"
+#include "planfmt/planfmt.h"
+
+struct engine; /* opaque */
+
+struct engine_options {
+    const char *devices;  /* specs to open ("cpu,sim:vram=64MiB"); NULL: those of the plan, or cpu */
+    const char *map;      /* "sim:0=cpu:0,cuda:1=cuda:0": plan device = opened device; NULL: same id */
+    const char *isa;      /* forces a level of CPU kernels; NULL: the environment or the best */
+    int32_t threads;      /* of the cpu device; 0: physical cores */
+    int32_t context;      /* positions of KV in all sequences together; 0: the plan's or 4096 */
+    int32_t ubatch;       /* most tokens of a step; 0: the plan's or 512 */
+    int32_t seqs;         /* most sequences of a step; 0: the plan's batch or 1 */
+    int32_t rows;         /* most rows with logits of a step; 0: seqs */
+    oato_dtype kv;        /* F16 or F32 */
+    bool kv_given;        /* else the plan's, or F16 */
+    bool deterministic;   /* one numerics class for all phases */
+    bool strict;          /* refuse a plan that was made for another machine */
+};
+
+/* The model and plan (may be NULL: everything on the CPU) are borrowed until engine_close. warn
+ * gets one line when the plan was made for another machine. */
+oato_status engine_open(const struct model *m, const struct plan *plan,
+                        const struct engine_options *options, warn_fn warn, void *user,
+                        struct engine **out, struct oato_error *err);
+void engine_close(struct engine *e);
+
+/* --------------------------------------------------------------------------- sequences ---- */
+
+/* New sequences are empty; ids are small numbers used again after free. */
+oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err);
+void engine_seq_free(struct engine *e, int32_t seq);
+/* *to shares the pages of `from` until either writes (copy on write). */
+oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err);
+/* Forgets all positions from `length` on. */
+oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
+                                struct oato_error *err);
+int32_t engine_seq_length(const struct engine *e, int32_t seq);
+int32_t engine_free_pages(const struct engine *e);
+
+/* ------------------------------------------------------------------------------- steps ---- */
+
+enum engine_logits { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL };
+
+struct engine_input {
+    int32_t seq;
+    const int32_t *ids; /* appended to the sequence */
+    int32_t n;
+    enum engine_logits logits;
+};
+
+/* One step over the inputs (each sequence at most once; together at most ubatch tokens). Rows of
+ * logits are numbered in order of the inputs. After an error the sequences are as before the
+ * step. */
+oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
+                        struct oato_error *err);
+/* Row of the last step, vocab floats; valid until the next step. */
+const float *engine_logits(const struct engine *e, int32_t row);
+/* Feeds n tokens in chunks of at most ubatch; LOGITS_LAST concerns the last token only. on_rows
+ * (may be NULL) is called after each chunk with the rows of logits it gave: first = index of the
+ * first row's token within ids. */
+oato_status engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n,
+                        enum engine_logits logits,
+                        void (*on_rows)(void *user, const float *logits, int32_t first,
+                                        int32_t rows),
+                        void *user, struct oato_error *err);
+
+/* ------------------------------------------------------------------------- information ---- */
+
+struct engine_device_stats {
+    struct device_info info;
+    uint64_t weight_bytes, kv_bytes, arena_bytes, workspace_bytes;
+};
+
+struct engine_stats {
+    int32_t vocab, context, ubatch;
+    int32_t n_devices;
+    struct engine_device_stats device[DEVICES_MAX];
+    int32_t copies[PHASE_COUNT];       /* in one step: (value, other device that reads it) pairs */
+    uint64_t copy_bytes[PHASE_COUNT];  /* of one row each */
+    uint64_t load_ns;
+    uint64_t steps;
+    uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or the
+                          virtual time when a sim device takes part */
+};
+void engine_get_stats(const struct engine *e, struct engine_stats *out);
+/* Prints the programs of both phases. */
+void engine_dump_programs(const struct engine *e, FILE *out);
+/* A device of the engine, for error injection in tests; NULL when there is none. */
+struct oato_device *engine_borrow_device(struct engine *e, const char *id);
+
+/* ---------------------------------------------------------------------------- sampling ---- */
+
+struct sampler_options {
+    float temperature;    /* 0: the most likely token */
+    int32_t top_k;        /* 0: off */
+    float top_p, min_p;   /* 1 and 0: off */
+    float repeat_penalty; /* 1: off */
+    int32_t repeat_last;  /* tokens looked back at */
+    uint64_t seed;
+};
+struct sampler;
+struct sampler *sampler_create(const struct sampler_options *o, int32_t vocab); /* NULL: memory */
+void sampler_free(struct sampler *s);
+/* Tells it of a token that is part of the text (prompt or generated). */
+void sampler_accept(struct sampler *s, int32_t id);
+/* The next token by these logits. Same seed, same logits: same token, on any machine. */
+int32_t sampler_next(struct sampler *s, const float *logits);
+
+#endif

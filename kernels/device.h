@@ -1,0 +1,166 @@
+/*
+ * device.h - the device interface, as in any driver a table of functions, and the registry.
+ *
+ * A device has memory, prepares weights once into a layout that its kernels like, compiles a
+ * program and runs it for each step on a queue of its own. Its progress is an event: a counter
+ * that only rises and that every device and the host can read and wait for.
+ *
+ * Adding a device is one folder and one line in kernels/registry.c.
+ */
+#ifndef OATO_DEVICE_H
+#define OATO_DEVICE_H
+
+#include "kernels/program.h"
+
+#include <stdatomic.h>
+
+/* ------------------------------------------------------------------------------ events ---- */
+
+enum { TIMELINE_RING = 8192 }; /* more than a step signals, checked when compiling */
+
+/* A device's event. Its value rises by the ordinals that records signal. Each value carries the
+ * device's clock at that moment, so that waiting passes time on to the waiting device's clock. */
+struct timeline {
+    _Atomic uint64_t value;
+    _Atomic uint32_t sleepers; /* threads in the futex */
+    _Atomic uint32_t word;     /* futex word: low bits of value */
+    _Atomic int failed;        /* the device died: every wait returns false at once */
+    uint64_t clock_ns[TIMELINE_RING];
+};
+
+void timeline_init(struct timeline *t);
+void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns);
+/* Spins briefly, then sleeps; false when the timeline failed. The clock at `value` goes to
+ * *clock_ns (may be NULL). */
+bool timeline_wait(struct timeline *t, uint64_t value, uint64_t *clock_ns);
+void timeline_fail(struct timeline *t);
+
+/* ----------------------------------------------------------------------------- devices ---- */
+
+struct device_info {
+    char id[16];       /* "cpu:0", "sim:1": kind and index, as plans and options name it */
+    char kind[8];      /* "cpu", "sim", "cuda", "ascend" */
+    char model[96];    /* what it is: "AMD EPYC 9755", "simulated" */
+    char isa[32];      /* level of kernels in use: "avx2"; "" when it has none */
+    uint64_t memory_bytes; /* in all; free_bytes of it now */
+    uint64_t free_bytes;
+    int32_t threads;   /* 0 when it makes no sense */
+    bool is_host;      /* its memory is the host's: no copies to reach it */
+    double read_bytes_per_s, flops_per_s; /* declared; 0 = must be measured */
+    double link_bytes_per_s, link_latency_s, launch_s;
+};
+
+/* What a weight is used as: decides its layout. */
+enum weight_use {
+    WEIGHT_MATRIX, /* matrix products: OP_MUL_MAT, OP_QKV, OP_GATE_UP */
+    WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
+    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
+};
+enum weight_use op_weight_use(const struct oato_op *op);
+
+/* Rows [row_begin, row_end) of a tensor of n rows x k elements as it lies in the GGUF. */
+struct weight_source {
+    const void *data; /* first row of the tensor (row 0), host memory, read during prepare only,
+                         except WEIGHT_LOOKUP on a host device, which may keep the pointer */
+    oato_dtype dtype;
+    int64_t k, n, row_begin, row_end;
+    enum weight_use use;
+    const struct mapped_file *file; /* the mapping that holds data, or NULL; a device that copies
+                                       may release the pages behind it (file_release) */
+};
+
+struct kv_layer_shape {
+    int32_t kv_heads, head_dim;
+};
+
+struct device_options {
+    int32_t threads;       /* cpu: 0 = physical cores */
+    const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else the best */
+    uint64_t budget_bytes; /* 0 = all; memory the device may use */
+};
+
+struct oato_device; /* first member: const struct device_ops *ops; see device_ops_of */
+
+/* All functions are called from one thread at a time unless said otherwise. */
+struct device_ops {
+    const char *kind;
+    /* How many there are without opening any: for --list-devices and plan binding. */
+    int (*probe)(void);
+    /* spec: what stands behind "kind:" ("vram=64MiB,read=900GB/s"), or "". */
+    oato_status (*open)(int index, const char *spec, const struct device_options *options,
+                        struct oato_device **out, struct oato_error *err);
+    void (*close)(struct oato_device *d);
+    void (*info)(const struct oato_device *d, struct device_info *out);
+
+    /* False: this (kind, dtype, shape) can never run here. */
+    bool (*supports)(const struct oato_device *d, const struct oato_op *op);
+    /* Numerics class of the operator here, static text: "f32", "i16b32" (DESIGN, Numerics). */
+    const char *(*numerics)(const struct oato_device *d, const struct oato_op *op);
+    /* Memory of the prepared form of rows x k elements. */
+    uint64_t (*prepared_bytes)(const struct oato_device *d, oato_dtype dtype, int64_t rows,
+                               int64_t k, enum weight_use use);
+    /* Scratch memory that one run needs; a program needs the maximum over its records. */
+    uint64_t (*workspace_bytes)(const struct oato_device *d, const struct oato_op *op,
+                                const struct op_size *size);
+
+    oato_status (*alloc)(struct oato_device *d, uint64_t bytes, void **out, struct oato_error *err);
+    void (*free)(struct oato_device *d, void *p, uint64_t bytes);
+    /* Queued behind what was submitted before; done when the event reaches *value (may be NULL:
+     * then they return when done). offset counts bytes from a pointer that alloc gave. */
+    oato_status (*upload)(struct oato_device *d, void *to, uint64_t offset, const void *from,
+                          uint64_t bytes, uint64_t *value, struct oato_error *err);
+    oato_status (*download)(struct oato_device *d, void *to, const void *from, uint64_t offset,
+                            uint64_t bytes, uint64_t *value, struct oato_error *err);
+
+    oato_status (*prepare)(struct oato_device *d, const struct weight_source *source,
+                           struct oato_weight **out, struct oato_error *err);
+    void (*weight_free)(struct oato_device *d, struct oato_weight *w);
+
+    /* Pages [0, pages) for each of n layers; dtype F16 or F32. */
+    oato_status (*kv_create)(struct oato_device *d, const struct kv_layer_shape *layers, int n,
+                             oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                             struct oato_error *err);
+    void (*kv_free)(struct oato_device *d, struct kv_cache *kv);
+
+    /* The program and its tables are borrowed until release. self: this device's index in the
+     * step's timeline tables. */
+    oato_status (*compile)(struct oato_device *d, const struct program *p, int self,
+                           struct compiled **out, struct oato_error *err);
+    void (*release)(struct oato_device *d, struct compiled *c);
+    /* Starts one step. A host device runs it on the calling thread and returns when done; others
+     * return at once. The step is over when every device's event has reached
+     * timeline_base + n_signals (see device_finish). */
+    oato_status (*submit)(struct oato_device *d, struct compiled *c, const struct step *step,
+                          struct oato_error *err);
+    /* Waits until everything submitted is done; the message of a failure that happened meanwhile
+     * comes here. */
+    oato_status (*finish)(struct oato_device *d, struct oato_error *err);
+
+    struct timeline *(*timeline)(struct oato_device *d);
+    /* The clock on which this device's work is to be measured: real time for hardware, the
+     * virtual clock for sim. */
+    uint64_t (*clock_ns)(const struct oato_device *d);
+    /* For tests: fail after so many records ("record=5"), lose memory ("alloc=3"), ... */
+    oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
+};
+
+/* Every device structure starts with this. */
+struct oato_device {
+    const struct device_ops *ops;
+};
+
+/* The registry: NULL-terminated. */
+extern const struct device_ops *const device_registry[];
+
+/* Opens "cpu", "sim:vram=64MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us", "sim:1:vram=...";
+ * a list separated by ',' is split by device_split first. Unknown kinds are refused with the list
+ * of known ones. */
+oato_status device_open(const char *spec, int index, const struct device_options *options,
+                        struct oato_device **out, struct oato_error *err);
+/* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a
+ * known kind begins a new one. Returns how many (at most max), or -1 with a message. */
+int device_split(const char *list, char (*specs)[256], int max, struct oato_error *err);
+/* Prints what can be opened here, a line each. */
+void device_list(FILE *out);
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * op.h - the operator: the one noun that the model lists, the profiler times, the solver places,
+ * the plan stores and a device executes.
+ *
+ * Values are float32 matrices of `rows` x width, row after row; a row belongs to a token of the
+ * step, or to a token whose logits are wanted. Weights are GGUF tensors of n rows of k elements:
+ * y[row][j] = sum over i of x[row][i] * W[j][i].
+ */
+#ifndef OATO_OP_H
+#define OATO_OP_H
+
+#include "base/base.h"
+
+enum op_kind {
+    OP_NONE = 0,
+    /* in graphs, as models build them */
+    OP_EMBED,     /* out[0] = rows of weight[0] named by the step's token ids */
+    OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0]; k = n = width */
+    OP_MUL_MAT,   /* out[0] = weight[0] in[0] */
+    OP_BIAS,      /* out[0] = in[0] + weight[0] */
+    OP_ROPE,      /* out[0] = in[0] rotated by position; weight[0] optional: divisors per pair */
+    OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer */
+    OP_ATTENTION, /* out[0] = softmax(q K / sqrt(head_dim)) V, causal; in[0] = q */
+    OP_ADD,       /* out[0] = in[0] + in[1] */
+    OP_SWIGLU,    /* out[0] = silu(in[0]) * in[1] */
+    OP_SELECT,    /* out[0] = the rows of in[0] whose logits are wanted */
+    /* fused patterns, see op_fusions */
+    OP_QKV,      /* out[0..2] = weight[0..2] in[0]; n rows of q, n2 rows of k and of v */
+    OP_GATE_UP,  /* out[0] = silu(weight[0] in[0]) * (weight[1] in[0]) */
+    OP_ADD_NORM, /* out[0] = in[0] + in[1]; out[1] = rms_norm(out[0]) * weight[0] */
+    /* made by lowering */
+    OP_MERGE,   /* out[0] = in[0], in[1], ... side by side (row parts), in part order */
+    OP_KV_COPY, /* copies the pages that the step lists, in every layer on this device */
+    OP_KIND_COUNT
+};
+
+enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
+
+struct oato_op {
+    uint16_t kind;  /* enum op_kind */
+    uint16_t dtype; /* of the weight; of the KV cache for KV_STORE and ATTENTION; else F32 */
+    int32_t k;      /* width of the input */
+    int32_t n;      /* width of (the first) output: rows of the weight */
+    int32_t n2;     /* QKV: rows of k and of v; else 0 */
+    int32_t heads, kv_heads, head_dim; /* ROPE (heads), KV_STORE (kv_heads), ATTENTION; else 0 */
+    int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
+    int32_t rope_pairing; /* ROPE: enum rope_pairing */
+    float eps;            /* RMS_NORM, ADD_NORM */
+    float rope_base;      /* ROPE: frequency base */
+    float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
+    float scale;          /* EMBED: factor (0 = none); ATTENTION: factor of q.k */
+};
+
+/* What varies from step to step and decides an operator's cost. */
+struct op_size {
+    int32_t rows;         /* T: rows that the operator computes */
+    int32_t seqs;         /* S: sequences (ATTENTION), at least 1 */
+    int64_t kv_positions; /* ATTENTION: positions read, summed over the step's tokens */
+};
+
+enum { OP_KEY_SIZE = 96 };
+
+/* The key of the profile: "mul_mat/Q4_0/k4096/n14336/t1", "attention/F16/h9/g3/d64/t1/s1/kv512".
+ * size NULL: without the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
+char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE]);
+/* Reads a key back; size->rows = 0 when the key has no step part. False when it is no key. */
+bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size);
+/* True when both have the same key without the step's part. */
+bool oato_op_same(const struct oato_op *a, const struct oato_op *b);
+
+const char *op_kind_name(int kind); /* "mul_mat"; "?" when unknown */
+bool op_kind_parse(const char *name, enum op_kind *out);
+
+/* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
+bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
+int op_weight_count(const struct oato_op *op); /* most that this kind takes */
+/* Arithmetic operations (a multiply-add is two) and bytes of weights and KV that one run reads,
+ * with weights in GGUF form: for rooflines. */
+double op_flops(const struct oato_op *op, const struct op_size *size);
+double op_bytes(const struct oato_op *op, const struct op_size *size);
+
+/* A fused pattern: operators that stand for one. The members follow each other in the graph;
+ * which values must coincide is checked by graph_fuse (models/models.h). */
+struct op_fusion {
+    const char *name; /* as stored in plans */
+    enum op_kind fused;
+    int n_members;
+    enum op_kind member[4];
+};
+extern const struct op_fusion op_fusions[];
+extern const int op_fusion_count;
+
+#endif

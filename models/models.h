@@ -1,0 +1,233 @@
+/*
+ * models.h - what a model is: a GGUF file, its metadata and tensors, its tokenizer and chat
+ * template, and the operator graph that its architecture builds. Knows no device.
+ *
+ * Start with model_open; gguf_open and tokenizer_create serve tools that need only a part.
+ */
+#ifndef OATO_MODELS_H
+#define OATO_MODELS_H
+
+#include "base/base.h"
+#include "kernels/op.h"
+
+/* ------------------------------------------------------------------------------- GGUF ----- */
+
+enum { GGUF_MAX_DIMS = 4, GGUF_MAX_NAME = 63 };
+
+/* The numbers are GGUF's value types. */
+enum gguf_type {
+    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
+    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPE_COUNT
+};
+
+struct gguf_string {
+    const char *data; /* not zero-terminated */
+    size_t len;
+};
+
+struct gguf_value {
+    enum gguf_type type;
+    enum gguf_type elem; /* of an array */
+    uint64_t count;      /* of an array; 1 otherwise */
+    const uint8_t *data; /* raw little-endian scalars; for strings see gguf_str */
+    const struct gguf_string *strings; /* STRING: one; ARRAY of STRING: count */
+};
+
+struct gguf_tensor {
+    const char *name;
+    oato_dtype dtype;
+    int32_t n_dims;
+    int64_t ne[GGUF_MAX_DIMS]; /* ne[0] is the row length; 1 beyond n_dims */
+    const uint8_t *data;       /* NULL in a header-only file */
+    size_t bytes;
+    const struct mapped_file *file; /* the (split) file that data lies in */
+};
+
+struct gguf; /* an open file, or all files of a split model */
+
+/* Opens and checks everything (sizes, offsets, alignment, duplicates, types). Of a split model
+ * any one of the files may be named; the others are looked for beside it. A file whose metadata
+ * has oato.header_only = true has no data. */
+oato_status gguf_open(const char *path, struct gguf **out, struct oato_error *err);
+/* The same from memory, for tests and fuzzing (no split files); name appears in messages. */
+oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, struct gguf **out,
+                             struct oato_error *err);
+void gguf_close(struct gguf *g);
+
+const char *gguf_path(const struct gguf *g);
+bool gguf_header_only(const struct gguf *g);
+size_t gguf_kv_count(const struct gguf *g);
+const char *gguf_kv_key(const struct gguf *g, size_t i);
+const struct gguf_value *gguf_kv_value(const struct gguf *g, size_t i);
+/* NULL when the key is missing. */
+const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
+size_t gguf_tensor_count(const struct gguf *g);
+const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i); /* file order */
+const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name); /* NULL: missing */
+/* Bytes of all tensors' data. */
+uint64_t gguf_data_bytes(const struct gguf *g);
+
+/* Typed access with conversion between integer types; false when missing or of another kind. */
+bool gguf_get_i64(const struct gguf *g, const char *key, int64_t *out);
+bool gguf_get_f64(const struct gguf *g, const char *key, double *out); /* integers convert */
+bool gguf_get_bool(const struct gguf *g, const char *key, bool *out);
+bool gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *out);
+/* Element i of an array of numbers (or the scalar itself, whatever i). */
+bool gguf_get_i64_at(const struct gguf *g, const char *key, uint64_t i, int64_t *out);
+bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out);
+bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out);
+
+/* Identity of the model (DESIGN, Plan): keys that give shapes + sorted tensor names, types and
+ * shapes. Splitting a file again or editing its chat template changes nothing. */
+uint64_t gguf_structure_hash(const struct gguf *g);
+/* Sampled tensor data: 4 KiB at the begin, middle and end of every tensor in order of name. 0 for
+ * a header-only file. */
+uint64_t gguf_content_hash(const struct gguf *g);
+
+/* Writer: collects, then writes the whole file (temporary name, sync, rename). */
+struct gguf_writer;
+struct gguf_writer *gguf_writer_create(void); /* NULL when memory is short */
+void gguf_writer_free(struct gguf_writer *w);
+/* After a failed allocation the writer remembers and gguf_writer_save says so. */
+void gguf_writer_scalar(struct gguf_writer *w, const char *key, enum gguf_type type,
+                        const void *value);
+void gguf_writer_string(struct gguf_writer *w, const char *key, const char *value);
+void gguf_writer_array(struct gguf_writer *w, const char *key, enum gguf_type elem,
+                       const void *data, uint64_t count);
+void gguf_writer_strings(struct gguf_writer *w, const char *key, const struct gguf_string *s,
+                         uint64_t count);
+/* data is borrowed until save; NULL (for all) makes a header-only file. */
+void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtype, int32_t n_dims,
+                        const int64_t *ne, const void *data);
+void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g); /* borrowed until save */
+oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oato_error *err);
+
+/* --------------------------------------------------------------------------- tokenizer ---- */
+
+struct tokenizer;
+
+/* Reads tokenizer.ggml.*; owns what it needs. The error names a pre-tokeniser it does not know. */
+oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struct oato_error *err);
+void tokenizer_free(struct tokenizer *t);
+
+enum tokenize_flags {
+    TOKENIZE_ADD_SPECIAL = 1,   /* BOS/EOS as the model asks */
+    TOKENIZE_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
+};
+/* Text of n bytes, any bytes. *ids is malloc'ed (free it); *count tokens. */
+oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
+                             int32_t **ids, size_t *count, struct oato_error *err);
+/* Bytes of one token, borrowed from the tokenizer: after decoding (byte tokens, spaces). Control
+ * tokens give "" unless special is set. False for an id outside the vocabulary. */
+bool tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, const char **bytes,
+                     size_t *n);
+/* Appends the text of ids; SentencePiece drops the space that encode put in front when
+ * strip_prefix is set. */
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count,
+                      bool strip_prefix, struct text *out);
+int32_t tokenizer_size(const struct tokenizer *t);
+int32_t tokenizer_bos(const struct tokenizer *t);            /* -1 when there is none */
+bool tokenizer_is_end(const struct tokenizer *t, int32_t id); /* EOS, EOT, end of message */
+
+/* Holds back the bytes of a character that is not complete yet, so that what is printed is UTF-8
+ * whole characters; invalid bytes pass through. */
+struct utf8_stream {
+    char held[4];
+    int n_held;
+};
+/* Appends to out what may be printed now. */
+void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t n, struct text *out);
+void utf8_stream_flush(struct utf8_stream *s, struct text *out);
+
+/* ----------------------------------------------------------------------- chat templates --- */
+
+struct chat_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+};
+
+struct chat_template; /* a row of a table: chatml, llama2, llama3, gemma, mistral, zephyr, deepseek, phi3 */
+
+/* Recognises the template from the model's template text, or takes the one named by `name` when
+ * that is not NULL. The error lists the names and says --chat-template. */
+oato_status chat_template_find(const struct gguf *g, const char *name,
+                               const struct chat_template **out, struct oato_error *err);
+const char *chat_template_name(const struct chat_template *c);
+/* The prompt text for the messages, with the opening of an assistant message when add_assistant. */
+oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
+                                size_t n, bool add_assistant, struct text *out,
+                                struct oato_error *err);
+
+/* -------------------------------------------------------------------------------- graph --- */
+
+struct graph_value {
+    int32_t width;
+    int32_t rows;     /* enum row_class of kernels/program.h: 0 tokens, 1 rows with logits */
+    int32_t producer; /* index of the operator */
+};
+
+enum { GRAPH_INPUTS = 2, GRAPH_OUTPUTS = 3, GRAPH_WEIGHTS = 3 };
+
+struct graph_op {
+    struct oato_op op;
+    const char *name; /* stable: "blk.3.attn_q", "blk.3.attn_qkv", "output"; plans refer to it */
+    int32_t layer;    /* -1 before the first, n_layers after the last */
+    int32_t kv_layer; /* KV_STORE, ATTENTION; else -1 */
+    int32_t n_in, n_out, n_weights;
+    int32_t in[GRAPH_INPUTS], out[GRAPH_OUTPUTS]; /* values */
+    const struct gguf_tensor *weight[GRAPH_WEIGHTS]; /* may hold NULL: absent optional weight */
+};
+
+struct graph {
+    struct arena arena;
+    struct graph_op *ops; /* execution order */
+    int32_t n_ops;
+    struct graph_value *values;
+    int32_t n_values;
+    int32_t logits; /* the value that holds them */
+    int32_t n_layers;
+};
+
+/* A match of op_fusions[fusion] whose first member is operator `first`. */
+struct graph_match {
+    int32_t fusion, first;
+};
+/* Finds every match, in order of first; overlapping ones all appear. Returns how many (may exceed
+ * max; only max are stored). */
+int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t max);
+/* The graph with the given matches replaced by fused operators (a match that overlaps an earlier
+ * one is an error). The result has its own arena and refers to the same tensors. */
+oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32_t n,
+                       struct graph *out, struct oato_error *err);
+void graph_free(struct graph *g);
+/* The size of an operator in a step: rows by the row class of its value. kv_positions: positions
+ * each token attends to, times tokens. */
+struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, int32_t rows,
+                             int32_t seqs, int64_t kv_positions);
+/* Bytes of KV of one position in all layers. */
+uint64_t graph_kv_bytes(const struct graph *g, oato_dtype kv);
+/* A copy of op with the KV dtype set (KV_STORE, ATTENTION), others unchanged. */
+struct oato_op graph_op_with_kv(const struct graph_op *op, oato_dtype kv);
+
+/* -------------------------------------------------------------------------------- model --- */
+
+struct model_shape {
+    const char *architecture;
+    int64_t context_length; /* trained with */
+    int32_t n_layers, width, ffn_width, heads, kv_heads, head_dim, vocab;
+};
+
+struct model {
+    struct gguf *gguf;
+    struct model_shape shape;
+    struct graph graph; /* unfused */
+};
+
+/* Opens the file, checks every tensor's shape against the architecture and builds the graph. The
+ * tokenizer is made by tokenizer_create when it is needed (random test models have none). */
+oato_status model_open(const char *path, struct model **out, struct oato_error *err);
+/* Takes the GGUF over (closed on failure too). */
+oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err);
+void model_close(struct model *m);
+
+#endif

@@ -1,0 +1,183 @@
+/*
+ * planfmt.h - the files between the programs: the machine profile (YAML, for people) and the plan
+ * (binary, docs/plan-format.md). Both are checked completely when read, written whole or not at
+ * all, and know no device: they can be read on any machine.
+ */
+#ifndef OATO_PLANFMT_H
+#define OATO_PLANFMT_H
+
+#include "models/models.h"
+
+/* ----------------------------------------------------------------------------- profile ---- */
+
+enum { PROFILE_VERSION = 1 };
+
+struct profile_machine {
+    const char *cpu, *isa, *kernel_isa; /* model name; levels it has; level that was timed */
+    int32_t sockets, cores, threads, numa_nodes;
+    uint64_t memory_bytes, l1d_bytes, l2_bytes, l3_bytes;
+};
+
+struct profile_device {
+    const char *id, *kind, *model; /* "cpu:0", "cpu", "AMD EPYC 9755" */
+    const char *spec;              /* how to open it again ("" for cpu; sim: what was declared) */
+    uint64_t memory_bytes, free_bytes;
+    int32_t threads;
+    bool is_host;
+    double read_bytes_per_s, flops_per_s; /* measured, or declared by sim */
+    /* What a program costs beyond the sum of its operators: per record and per step. */
+    double record_overhead_ns, step_overhead_ns;
+};
+
+/* One direction between two devices, by their index; copies of b bytes cost latency + b / rate. */
+struct profile_link {
+    int32_t from, to;
+    double latency_ns, bytes_per_s;
+    double sync_ns; /* waiting for the other's event */
+};
+
+/* One row of the file: one operator of one size on one device. */
+struct profile_row {
+    int32_t device;
+    struct oato_op op;
+    struct op_size size;
+    bool supported; /* false: only the key counts */
+    uint64_t prepared_bytes, workspace_bytes;
+    const char *numerics; /* class, see device.h */
+    double median_ns, p10_ns, p90_ns;
+    int32_t repeats;
+};
+
+struct profile {
+    struct arena arena; /* owns all strings and arrays */
+    int32_t version;
+    const char *tool;  /* "oato 0.1.0" */
+    const char *date;  /* "2026-11-21" */
+    const char *notes; /* free text: "data sheet", "quick" */
+    struct profile_machine machine;
+    struct profile_device *devices;
+    int32_t n_devices;
+    struct profile_link *links;
+    int32_t n_links;
+    struct profile_row *rows;
+    int32_t n_rows;
+};
+
+/* Called for each thing that is odd but not wrong, such as an unknown key; text has file, line and
+ * column. May be NULL. */
+typedef void (*warn_fn)(void *user, const char *text);
+
+oato_status profile_load(const char *path, struct profile *out, warn_fn warn, void *user,
+                         struct oato_error *err);
+oato_status profile_load_memory(const void *data, size_t bytes, const char *name,
+                                struct profile *out, warn_fn warn, void *user,
+                                struct oato_error *err);
+void profile_free(struct profile *p);
+/* Rows sorted by device and key, so that profiling again makes a small diff. */
+oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err);
+/* Adds or replaces the row with the same device, operator and size. False: memory is short. */
+bool profile_put(struct profile *p, const struct profile_row *row);
+/* A string owned by the profile. NULL when memory is short. */
+const char *profile_string(struct profile *p, const char *s);
+/* Hash of what costs depend on (devices, links, rows), not of dates and notes. */
+uint64_t profile_hash(const struct profile *p);
+int32_t profile_device_index(const struct profile *p, const char *id); /* -1: none */
+
+/* -------------------------------------------------------------------------------- plan ---- */
+
+enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
+enum plan_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
+
+struct plan_device {
+    char id[16], kind[8], model[96], spec[160]; /* as in the profile */
+    int32_t rank;          /* host of a cluster; 0 */
+    uint64_t budget_bytes; /* memory that the plan may use there */
+    uint64_t planned_bytes; /* weights + KV + workspace that it does use */
+};
+
+/* Part of an operator: [begin, end) along axis runs on `device` in `phases`, its weight lying in
+ * the memory of `home`. An operator without parts runs on the host device. */
+struct plan_part {
+    const char *op; /* name of the operator in the fused graph */
+    enum plan_axis axis;
+    int64_t begin, end;
+    uint32_t phases; /* bits 1 << phase */
+    int32_t device, home;
+};
+
+struct plan_kv { /* KV heads [head_begin, head_end) of a layer live on a device */
+    int32_t layer, head_begin, head_end, device;
+};
+
+struct plan_fusion {
+    const char *name; /* of op_fusions */
+    const char *op;   /* name of the first member in the unfused graph */
+};
+
+struct plan_cost { /* predicted, integer nanoseconds; for a step of the phase as requested */
+    const char *op;
+    enum plan_phase phase;
+    int32_t device;
+    uint64_t ns, transfer_ns;
+    bool estimate; /* from a roofline, not from measured points */
+};
+
+struct plan_request {
+    int32_t prompt, generate, context, batch, ubatch; /* tokens; sequences; tokens a step */
+    oato_dtype kv;
+    bool deterministic;
+};
+
+struct plan_baseline {
+    const char *name; /* "cpu", "layers" */
+    uint64_t request_ns;
+};
+
+struct plan {
+    struct arena arena;
+    const char *tool;        /* version that wrote it */
+    const char *model_name;  /* general.name, for people */
+    uint64_t structure_hash, content_hash, profile_hash; /* content: 0 = absent */
+    struct plan_device *devices;
+    int32_t n_devices;
+    struct plan_request request;
+    struct plan_part *parts;
+    int32_t n_parts;
+    struct plan_kv *kv;
+    int32_t n_kv;
+    struct plan_fusion *fusions;
+    int32_t n_fusions;
+    struct plan_cost *costs;
+    int32_t n_costs;
+    struct plan_baseline *baselines;
+    int32_t n_baselines;
+    const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+i16b32" */
+    uint64_t prefill_ns;  /* predicted: whole prompt */
+    uint64_t decode_ns;   /* predicted: one step at the middle of the generation */
+    uint64_t request_ns;  /* predicted: prompt + generate */
+    const char *solver;   /* "ilp", "affinity", "layers", "cpu" */
+    uint64_t objective_ns, bound_ns; /* bound 0: none was proven */
+    bool timed_out;       /* the clock ended the search: bytes may differ between hosts */
+};
+
+/* An empty plan whose arena is ready; fill it with plan_alloc'ed arrays. */
+void plan_init(struct plan *p);
+void plan_free(struct plan *p);
+/* Little-endian, versioned, checksummed; see docs/plan-format.md. The same plan gives the same
+ * bytes. */
+oato_status plan_save(const struct plan *p, const char *path, struct oato_error *err);
+/* Into memory: *data is malloc'ed. */
+oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes,
+                        struct oato_error *err);
+oato_status plan_load(const char *path, struct plan *out, struct oato_error *err);
+oato_status plan_load_memory(const void *data, size_t bytes, const char *name, struct plan *out,
+                             struct oato_error *err);
+/* OATO_EFILE and a message with both hashes when the plan was made for another model. */
+oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
+/* Fuses the model's graph as the plan says, then checks that every part names an operator, that
+ * row parts cover each operator exactly once per phase on multiples of 64, and that devices
+ * exist. *out as from graph_fuse. */
+oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,
+                       struct oato_error *err);
+
+#endif
