@@ -138,8 +138,8 @@ typedef enum oato_dtype {
 } oato_dtype;
 
 struct dtype_info {
-    const char *name;     /* "Q4_K"; NULL for a number that this build does not know */
-    int32_t block_elems;  /* elements in a block; rows are whole blocks */
+    const char *name;    /* "Q4_K"; NULL for a number that this build does not know */
+    int32_t block_elems; /* elements in a block; rows are whole blocks */
     int32_t block_bytes;
 };
 
@@ -153,7 +153,7 @@ bool dtype_parse(const char *name, oato_dtype *out);
 bool dtype_row_bytes(oato_dtype dtype, int64_t k, size_t *out);
 
 float f16_to_f32(uint16_t h);
-uint16_t f32_to_f16(float f);  /* round to nearest even */
+uint16_t f32_to_f16(float f); /* round to nearest even */
 float bf16_to_f32(uint16_t h);
 uint16_t f32_to_bf16(float f); /* round to nearest even, NaN stays NaN */
 
@@ -161,7 +161,7 @@ uint16_t f32_to_bf16(float f); /* round to nearest even, NaN stays NaN */
 
 uint64_t hash_bytes(const void *data, size_t bytes); /* XXH64, seed 0 */
 
-struct hash_stream; /* XXH64 fed in pieces */
+struct hash_stream;                    /* XXH64 fed in pieces */
 struct hash_stream *hash_create(void); /* NULL when memory is short */
 void hash_update(struct hash_stream *h, const void *data, size_t bytes);
 uint64_t hash_digest(const struct hash_stream *h);

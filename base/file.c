@@ -94,8 +94,7 @@ oato_status outfile_open(struct outfile *f, const char *path, struct oato_error 
     return OATO_OK;
 }
 
-oato_status outfile_write(struct outfile *f, const void *data, size_t bytes,
-                          struct oato_error *err)
+oato_status outfile_write(struct outfile *f, const void *data, size_t bytes, struct oato_error *err)
 {
     if (bytes && fwrite(data, 1, bytes, f->stream) != bytes)
         return write_failed(f, err);

@@ -93,7 +93,8 @@ void *pages_alloc(size_t bytes)
         return NULL;
     bytes = size_align(bytes ? bytes : 1, 4096);
     size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
-    uint8_t *p = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *p =
+        mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     if (slack) { /* give back the unaligned ends */

@@ -120,8 +120,8 @@ void options_help(const struct option_row *rows, FILE *out)
     for (const struct option_row *r = rows; r->name; r++) {
         char left[64];
         snprintf(left, sizeof left, "%c%c%s --%s%s%s", r->letter ? '-' : ' ',
-                 r->letter ? r->letter : ' ', r->letter ? "," : " ", r->name,
-                 r->value ? " " : "", r->value ? r->value : "");
+                 r->letter ? r->letter : ' ', r->letter ? "," : " ", r->name, r->value ? " " : "",
+                 r->value ? r->value : "");
         fprintf(out, "  %-28s %s\n", left, r->help);
     }
 }

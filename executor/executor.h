@@ -13,18 +13,18 @@
 struct engine; /* opaque */
 
 struct engine_options {
-    const char *devices;  /* specs to open ("cpu,sim:vram=64MiB"); NULL: those of the plan, or cpu */
-    const char *map;      /* "sim:0=cpu:0,cuda:1=cuda:0": plan device = opened device; NULL: same id */
-    const char *isa;      /* forces a level of CPU kernels; NULL: the environment or the best */
-    int32_t threads;      /* of the cpu device; 0: physical cores */
-    int32_t context;      /* positions of KV in all sequences together; 0: the plan's or 4096 */
-    int32_t ubatch;       /* most tokens of a step; 0: the plan's or 512 */
-    int32_t seqs;         /* most sequences of a step; 0: the plan's batch or 1 */
-    int32_t rows;         /* most rows with logits of a step; 0: seqs */
-    oato_dtype kv;        /* F16 or F32 */
-    bool kv_given;        /* else the plan's, or F16 */
-    bool deterministic;   /* one numerics class for all phases */
-    bool strict;          /* refuse a plan that was made for another machine */
+    const char *devices; /* specs to open ("cpu,sim:vram=64MiB"); NULL: those of the plan, or cpu */
+    const char *map; /* "sim:0=cpu:0,cuda:1=cuda:0": plan device = opened device; NULL: same id */
+    const char *isa; /* forces a level of CPU kernels; NULL: the environment or the best */
+    int32_t threads; /* of the cpu device; 0: physical cores */
+    int32_t context; /* positions of KV in all sequences together; 0: the plan's or 4096 */
+    int32_t ubatch;  /* most tokens of a step; 0: the plan's or 512 */
+    int32_t seqs;    /* most sequences of a step; 0: the plan's batch or 1 */
+    int32_t rows;    /* most rows with logits of a step; 0: seqs */
+    oato_dtype kv;   /* F16 or F32 */
+    bool kv_given;   /* else the plan's, or F16 */
+    bool deterministic; /* one numerics class for all phases */
+    bool strict;        /* refuse a plan that was made for another machine */
 };
 
 /* The model and plan (may be NULL: everything on the CPU) are borrowed until engine_close. warn
@@ -68,11 +68,10 @@ const float *engine_logits(const struct engine *e, int32_t row);
 /* Feeds n tokens in chunks of at most ubatch; LOGITS_LAST concerns the last token only. on_rows
  * (may be NULL) is called after each chunk with the rows of logits it gave: first = index of the
  * first row's token within ids. */
-oato_status engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n,
-                        enum engine_logits logits,
-                        void (*on_rows)(void *user, const float *logits, int32_t first,
-                                        int32_t rows),
-                        void *user, struct oato_error *err);
+oato_status
+engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum engine_logits logits,
+            void (*on_rows)(void *user, const float *logits, int32_t first, int32_t rows),
+            void *user, struct oato_error *err);
 
 /* ------------------------------------------------------------------------- information ---- */
 
@@ -85,8 +84,8 @@ struct engine_stats {
     int32_t vocab, context, ubatch;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
-    int32_t copies[PHASE_COUNT];       /* in one step: (value, other device that reads it) pairs */
-    uint64_t copy_bytes[PHASE_COUNT];  /* of one row each */
+    int32_t copies[PHASE_COUNT];      /* in one step: (value, other device that reads it) pairs */
+    uint64_t copy_bytes[PHASE_COUNT]; /* of one row each */
     uint64_t load_ns;
     uint64_t steps;
     uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or the

@@ -38,14 +38,14 @@ void timeline_fail(struct timeline *t);
 /* ----------------------------------------------------------------------------- devices ---- */
 
 struct device_info {
-    char id[16];       /* "cpu:0", "sim:1": kind and index, as plans and options name it */
-    char kind[8];      /* "cpu", "sim", "cuda", "ascend" */
-    char model[96];    /* what it is: "AMD EPYC 9755", "simulated" */
-    char isa[32];      /* level of kernels in use: "avx2"; "" when it has none */
+    char id[16];           /* "cpu:0", "sim:1": kind and index, as plans and options name it */
+    char kind[8];          /* "cpu", "sim", "cuda", "ascend" */
+    char model[96];        /* what it is: "AMD EPYC 9755", "simulated" */
+    char isa[32];          /* level of kernels in use: "avx2"; "" when it has none */
     uint64_t memory_bytes; /* in all; free_bytes of it now */
     uint64_t free_bytes;
-    int32_t threads;   /* 0 when it makes no sense */
-    bool is_host;      /* its memory is the host's: no copies to reach it */
+    int32_t threads;                      /* 0 when it makes no sense */
+    bool is_host;                         /* its memory is the host's: no copies to reach it */
     double read_bytes_per_s, flops_per_s; /* declared; 0 = must be measured */
     double link_bytes_per_s, link_latency_s, launch_s;
 };

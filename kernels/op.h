@@ -43,12 +43,12 @@ struct oato_op {
     int32_t n;      /* width of (the first) output: rows of the weight */
     int32_t n2;     /* QKV: rows of k and of v; else 0 */
     int32_t heads, kv_heads, head_dim; /* ROPE (heads), KV_STORE (kv_heads), ATTENTION; else 0 */
-    int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
-    int32_t rope_pairing; /* ROPE: enum rope_pairing */
-    float eps;            /* RMS_NORM, ADD_NORM */
-    float rope_base;      /* ROPE: frequency base */
-    float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
-    float scale;          /* EMBED: factor (0 = none); ATTENTION: factor of q.k */
+    int32_t rope_dims;                 /* ROPE: leading dimensions of a head that are rotated */
+    int32_t rope_pairing;              /* ROPE: enum rope_pairing */
+    float eps;                         /* RMS_NORM, ADD_NORM */
+    float rope_base;                   /* ROPE: frequency base */
+    float rope_scale;                  /* ROPE: positions are multiplied by this (1 = no scaling) */
+    float scale;                       /* EMBED: factor (0 = none); ATTENTION: factor of q.k */
 };
 
 /* What varies from step to step and decides an operator's cost. */

@@ -17,7 +17,7 @@ enum {
     RECORD_OUTPUTS = 3,
     RECORD_WEIGHTS = 3,
     RECORD_WAITS = 8,
-    DEVICES_MAX = 8,      /* of one engine */
+    DEVICES_MAX = 8, /* of one engine */
     KV_PAGE_POSITIONS = 64
 };
 
@@ -30,25 +30,25 @@ enum record_kind {
 enum row_class { ROWS_TOKENS, ROWS_LOGITS }; /* step->n_tokens or step->n_rows */
 
 struct record_wait {
-    uint16_t device;  /* index in the engine */
+    uint16_t device; /* index in the engine */
     uint16_t pad;
     uint32_t ordinal; /* of that device's signals within the step, from 1 */
 };
 
 struct program_record {
     struct oato_op op;
-    uint8_t kind;     /* enum record_kind */
-    uint8_t rows;     /* enum row_class of the first output; of the value for copies */
+    uint8_t kind; /* enum record_kind */
+    uint8_t rows; /* enum row_class of the first output; of the value for copies */
     uint8_t n_in, n_out, n_weights, n_waits;
     uint16_t pad;
-    int32_t kv_layer; /* KV_STORE, ATTENTION: slot among this device's KV layers, else -1 */
+    int32_t kv_layer;  /* KV_STORE, ATTENTION: slot among this device's KV layers, else -1 */
     uint32_t graph_op; /* operator of the graph, for traces; UINT32_MAX for none */
     uint32_t value;    /* value of the graph that is copied or produced, for traces */
     uint32_t signal;   /* 0, or: raise this device's event to base + signal when done */
-    uint32_t weight[RECORD_WEIGHTS];  /* indices into program.weights; UINT32_MAX = absent */
-    int32_t in_width[RECORD_INPUTS];  /* elements of a row of each input */
-    uint64_t in[RECORD_INPUTS];       /* byte offsets in the arena; UPLOAD: in[0] is the host's */
-    uint64_t out[RECORD_OUTPUTS];     /* byte offsets; DOWNLOAD: out[0] is the host's */
+    uint32_t weight[RECORD_WEIGHTS]; /* indices into program.weights; UINT32_MAX = absent */
+    int32_t in_width[RECORD_INPUTS]; /* elements of a row of each input */
+    uint64_t in[RECORD_INPUTS];      /* byte offsets in the arena; UPLOAD: in[0] is the host's */
+    uint64_t out[RECORD_OUTPUTS];    /* byte offsets; DOWNLOAD: out[0] is the host's */
     struct record_wait wait[RECORD_WAITS]; /* all must hold before the record starts */
 };
 
@@ -57,14 +57,14 @@ struct oato_weight; /* prepared by a device, see device.h */
 struct program {
     const struct program_record *records;
     uint32_t n_records;
-    uint32_t n_signals;   /* how far one step raises the device's event */
+    uint32_t n_signals;                     /* how far one step raises the device's event */
     int32_t max_tokens, max_rows, max_seqs; /* bounds of the steps that it will be given */
-    struct oato_weight *const *weights; /* table; entries may be switched between steps */
+    struct oato_weight *const *weights;     /* table; entries may be switched between steps */
     uint32_t n_weights;
-    void *arena;          /* of this device (device address) */
-    void *host_arena;     /* of the host, for copies (host address) */
+    void *arena;              /* of this device (device address) */
+    void *host_arena;         /* of the host, for copies (host address) */
     uint64_t workspace_bytes; /* what the device said it needs for these records */
-    struct kv_cache *kv;  /* of this device, or NULL when it holds no KV layer */
+    struct kv_cache *kv;      /* of this device, or NULL when it holds no KV layer */
 };
 
 struct step_seq {
@@ -84,7 +84,7 @@ struct step {
     int32_t n_tokens, n_seqs, n_rows, n_page_copies;
     const int32_t *token_id, *token_position, *token_seq; /* n_tokens each */
     const struct step_seq *seq;                           /* n_seqs */
-    const int32_t *row;                                   /* n_rows: tokens whose logits are wanted */
+    const int32_t *row; /* n_rows: tokens whose logits are wanted */
     const struct step_page_copy *page_copy;
     /* per device of the engine: the event and its value before this step */
     struct timeline *const *timeline;

@@ -1,0 +1,218 @@
+/*
+ * graph.c - the operator graph: a flat array in execution order over numbered values, and fusion:
+ * replacing runs of operators by one that does the same in fewer passes. Fusing keeps the number
+ * of every value that survives, so that traces of both graphs can be compared.
+ */
+#include "models/models.h"
+
+#include <string.h>
+
+/* A fused operator is called after its first member: attn_q + kv, ffn_gate + _up, attn_add + _norm.
+ */
+static const char *fused_suffix(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_QKV: return "kv";
+    case OP_GATE_UP: return "_up";
+    case OP_ADD_NORM: return "_norm";
+    default: return "_fused";
+    }
+}
+
+static bool same_product(const struct graph *g, const struct graph_op *a, const struct graph_op *b)
+{
+    return a->in[0] == b->in[0] && a->op.dtype == b->op.dtype && a->op.k == b->op.k &&
+           g->values[a->out[0]].rows == g->values[b->out[0]].rows;
+}
+
+static int32_t readers(const struct graph *g, int32_t value)
+{
+    int32_t n = value == g->logits;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        for (int32_t j = 0; j < g->ops[i].n_in; j++)
+            n += g->ops[i].in[j] == value;
+    return n;
+}
+
+/* The conditions on values, by the fused kind; m are the members, already of the right kinds. */
+static bool values_fit(const struct graph *g, enum op_kind fused, const struct graph_op *m)
+{
+    switch (fused) {
+    case OP_QKV:
+        return same_product(g, &m[0], &m[1]) && same_product(g, &m[0], &m[2]) &&
+               m[1].op.n == m[2].op.n;
+    case OP_GATE_UP:
+        return same_product(g, &m[0], &m[1]) && m[0].op.n == m[1].op.n &&
+               m[2].in[0] == m[0].out[0] && m[2].in[1] == m[1].out[0] &&
+               readers(g, m[0].out[0]) == 1 && readers(g, m[1].out[0]) == 1;
+    case OP_ADD_NORM: return m[1].in[0] == m[0].out[0];
+    default: return false;
+    }
+}
+
+static bool matches_at(const struct graph *g, int32_t fusion, int32_t first)
+{
+    const struct op_fusion *f = &op_fusions[fusion];
+    if (first < 0 || first + f->n_members > g->n_ops)
+        return false;
+    for (int i = 0; i < f->n_members; i++)
+        if (g->ops[first + i].op.kind != f->member[i])
+            return false;
+    return values_fit(g, f->fused, &g->ops[first]);
+}
+
+int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t max)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        for (int32_t f = 0; f < op_fusion_count; f++) {
+            if (!matches_at(g, f, i))
+                continue;
+            if (n < max)
+                out[n] = (struct graph_match){f, i};
+            n++;
+        }
+    }
+    return n;
+}
+
+/* One operator out of the members m of a match; name and layer are set by the caller. */
+static struct graph_op fused_op(enum op_kind kind, const struct graph_op *m)
+{
+    struct graph_op r = m[0];
+    r.op.kind = (uint16_t)kind;
+    switch (kind) {
+    case OP_QKV:
+        r.op.n2 = m[1].op.n;
+        r.n_out = r.n_weights = 3;
+        for (int i = 0; i < 3; i++) {
+            r.out[i] = m[i].out[0];
+            r.weight[i] = m[i].weight[0];
+        }
+        break;
+    case OP_GATE_UP:
+        r.out[0] = m[2].out[0];
+        r.n_weights = 2;
+        r.weight[1] = m[1].weight[0];
+        break;
+    case OP_ADD_NORM:
+        r.op.eps = m[1].op.eps;
+        r.n_out = 2;
+        r.out[1] = m[1].out[0];
+        r.n_weights = 1;
+        r.weight[0] = m[1].weight[0];
+        break;
+    default: break;
+    }
+    return r;
+}
+
+/* Copies the name, with a suffix, into the new graph's arena. */
+static const char *name_in(struct graph *g, const char *name, const char *suffix)
+{
+    size_t n = strlen(name), more = strlen(suffix);
+    char *s = arena_alloc(&g->arena, n + more + 1, 1);
+    if (s) {
+        memcpy(s, name, n);
+        memcpy(s + n, suffix, more + 1);
+    }
+    return s;
+}
+
+static oato_status check_matches(const struct graph *g, const struct graph_match *m, int32_t n,
+                                 struct oato_error *err)
+{
+    int32_t free_from = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (m[i].fusion < 0 || m[i].fusion >= op_fusion_count ||
+            !matches_at(g, m[i].fusion, m[i].first))
+            return oato_fail(err, OATO_EFILE, "fusion %d does not match at operator %d",
+                             m[i].fusion, m[i].first);
+        if (m[i].first < free_from)
+            return oato_fail(err, OATO_EFILE, "fusion '%s' at %s overlaps the one before it",
+                             op_fusions[m[i].fusion].name, g->ops[m[i].first].name);
+        free_from = m[i].first + op_fusions[m[i].fusion].n_members;
+    }
+    return OATO_OK;
+}
+
+oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32_t n,
+                       struct graph *out, struct oato_error *err)
+{
+    memset(out, 0, sizeof *out);
+    oato_status status = check_matches(g, m, n, err);
+    if (status)
+        return status;
+    arena_init(&out->arena);
+    out->n_values = g->n_values;
+    out->logits = g->logits;
+    out->n_layers = g->n_layers;
+    out->ops = arena_alloc(&out->arena, (size_t)g->n_ops, sizeof *out->ops);
+    out->values = arena_alloc(&out->arena, (size_t)g->n_values, sizeof *out->values);
+    if (!out->ops || !out->values)
+        goto memory;
+    memcpy(out->values, g->values, (size_t)g->n_values * sizeof *g->values);
+    for (int32_t i = 0, next = 0; i < g->n_ops;) {
+        struct graph_op *op = &out->ops[out->n_ops];
+        if (next < n && m[next].first == i) {
+            const struct op_fusion *f = &op_fusions[m[next].fusion];
+            *op = fused_op(f->fused, &g->ops[i]);
+            op->name = name_in(out, g->ops[i].name, fused_suffix(f->fused));
+            i += f->n_members;
+            next++;
+        } else {
+            *op = g->ops[i];
+            op->name = name_in(out, g->ops[i].name, "");
+            i++;
+        }
+        if (!op->name)
+            goto memory;
+        for (int32_t j = 0; j < op->n_out; j++)
+            out->values[op->out[j]].producer = out->n_ops;
+        out->n_ops++;
+    }
+    return OATO_OK;
+memory:
+    graph_free(out);
+    return oato_fail_memory(err, (size_t)g->n_ops * sizeof *g->ops, "the operator graph");
+}
+
+void graph_free(struct graph *g)
+{
+    arena_free(&g->arena);
+    memset(g, 0, sizeof *g);
+}
+
+struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, int32_t rows,
+                             int32_t seqs, int64_t kv_positions)
+{
+    const struct graph_op *o = &g->ops[op];
+    int32_t value = o->n_out ? o->out[0] : o->in[0];
+    bool attention = o->op.kind == OP_ATTENTION;
+    return (struct op_size){
+        .rows = g->values[value].rows ? rows : tokens,
+        .seqs = attention ? seqs : 1,
+        .kv_positions = attention ? kv_positions : 0,
+    };
+}
+
+struct oato_op graph_op_with_kv(const struct graph_op *op, oato_dtype kv)
+{
+    struct oato_op r = op->op;
+    if (r.kind == OP_KV_STORE || r.kind == OP_ATTENTION)
+        r.dtype = (uint16_t)kv;
+    return r;
+}
+
+uint64_t graph_kv_bytes(const struct graph *g, oato_dtype kv)
+{
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct oato_op *op = &g->ops[i].op;
+        size_t row;
+        if (op->kind == OP_KV_STORE &&
+            dtype_row_bytes(kv, (int64_t)op->kv_heads * op->head_dim, &row))
+            bytes += 2 * (uint64_t)row;
+    }
+    return bytes;
+}

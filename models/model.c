@@ -1,0 +1,305 @@
+/*
+ * model.c - opens a GGUF as a model: finds the architecture in a table, lets it build the operator
+ * graph and refuses files with tensors that the graph would silently leave out.
+ */
+#include "models/models_internal.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LAYERS = 1024, OPS_A_LAYER = 24, OPS_OUTSIDE = 8 };
+
+struct gguf_use {
+    bool *tensor; /* by index in the file */
+};
+
+static const struct {
+    const char *name;
+    void (*build)(struct graph_builder *b);
+} architectures[] = {
+    {"llama", arch_llama_build},
+    {"qwen2", arch_llama_build},
+};
+
+/* --------------------------------------------------------------------------------- builder */
+
+static void full_key(const struct graph_builder *b, const char *key, char out[160])
+{
+    snprintf(out, 160, "%s.%s", b->shape->architecture, key);
+}
+
+int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
+                  int64_t otherwise)
+{
+    char name[160];
+    int64_t v;
+    if (build_failed(b))
+        return 0;
+    full_key(b, key, name);
+    const struct gguf_value *value = gguf_find(b->gguf, name);
+    if (!value && otherwise >= 0)
+        return (int32_t)otherwise;
+    if (!value)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
+    else if (!gguf_value_i64(value, (uint64_t)(layer < 0 ? 0 : layer), &v))
+        oato_fail(b->err, OATO_EFILE, "%s: key %s has no integer for layer %d", gguf_path(b->gguf),
+                  name, layer);
+    else if (v < lo || v > hi)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is %lld, allowed are %lld to %lld",
+                  gguf_path(b->gguf), name, (long long)v, (long long)lo, (long long)hi);
+    else
+        return (int32_t)v;
+    return 0;
+}
+
+float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise)
+{
+    char name[160];
+    double v;
+    if (build_failed(b))
+        return 0;
+    full_key(b, key, name);
+    const struct gguf_value *value = gguf_find(b->gguf, name);
+    if (!value && otherwise >= 0)
+        return (float)otherwise;
+    if (!value)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
+    else if (!gguf_value_f64(value, 0, &v) || !(v >= lo && v <= hi))
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is no number from %g to %g", gguf_path(b->gguf),
+                  name, lo, hi);
+    else
+        return (float)v;
+    return 0;
+}
+
+static void mark_used(struct graph_builder *b, const struct gguf_tensor *t)
+{
+    const struct gguf_tensor *first = gguf_tensor_at(b->gguf, 0);
+    b->used->tensor[t - first] = true;
+}
+
+const struct gguf_tensor *build_tensor(struct graph_builder *b, int64_t k, int64_t rows,
+                                       bool optional, const char *fmt, ...)
+{
+    char name[GGUF_MAX_NAME + 1];
+    va_list ap;
+    if (build_failed(b))
+        return NULL;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
+    if (!t) {
+        if (!optional)
+            oato_fail(b->err, OATO_EFILE, "%s: tensor %s is missing", gguf_path(b->gguf), name);
+        return NULL;
+    }
+    if (t->ne[0] != k || t->ne[1] != (rows ? rows : 1) || t->ne[2] != 1 || t->ne[3] != 1) {
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: tensor %s is %lld x %lld, the model's keys ask for %lld x %lld",
+                  gguf_path(b->gguf), name, (long long)t->ne[0], (long long)t->ne[1], (long long)k,
+                  (long long)(rows ? rows : 1));
+        return NULL;
+    }
+    mark_used(b, t);
+    return t;
+}
+
+static int32_t add_value(struct graph_builder *b, int32_t width, int32_t rows)
+{
+    struct graph *g = b->graph;
+    if (g->n_values == b->values_cap) {
+        oato_fail(b->err, OATO_EFILE, "%s: the graph has more than %d values", gguf_path(b->gguf),
+                  b->values_cap);
+        return -1;
+    }
+    g->values[g->n_values] = (struct graph_value){width, rows, g->n_ops};
+    return g->n_values++;
+}
+
+int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struct oato_op op,
+                 int32_t in0, int32_t in1, const struct gguf_tensor *weight, int32_t width)
+{
+    struct graph *g = b->graph;
+    char full[80];
+    if (build_failed(b))
+        return -1;
+    if (g->n_ops == b->ops_cap) {
+        oato_fail(b->err, OATO_EFILE, "%s: the graph has more than %d operators",
+                  gguf_path(b->gguf), b->ops_cap);
+        return -1;
+    }
+    if (layer >= 0 && layer < g->n_layers)
+        snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    else
+        snprintf(full, sizeof full, "%s", name);
+    struct graph_op *o = &g->ops[g->n_ops];
+    *o = (struct graph_op){
+        .op = op,
+        .name = arena_strndup(&g->arena, full, strlen(full)),
+        .layer = layer,
+        .kv_layer = op.kind == OP_KV_STORE || op.kind == OP_ATTENTION ? layer : -1,
+        .n_in = (in0 >= 0) + (in1 >= 0),
+        .in = {in0, in1},
+        .n_weights = weight != NULL,
+        .weight = {weight},
+    };
+    if (!o->name) {
+        oato_fail_memory(b->err, strlen(full), "the operator graph");
+        return -1;
+    }
+    int32_t rows = in0 >= 0 ? g->values[in0].rows : 0;
+    if (op.kind == OP_SELECT)
+        rows = 1;
+    if (width) {
+        o->n_out = 1;
+        o->out[0] = add_value(b, width, rows);
+    }
+    g->n_ops++;
+    return width ? o->out[0] : -1;
+}
+
+int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                      const struct gguf_tensor *weight)
+{
+    if (build_failed(b))
+        return -1;
+    struct oato_op op = {.kind = OP_MUL_MAT,
+                         .dtype = (uint16_t)weight->dtype,
+                         .k = (int32_t)weight->ne[0],
+                         .n = (int32_t)weight->ne[1]};
+    return build_op(b, layer, name, op, in, -1, weight, op.n);
+}
+
+int32_t build_norm(struct graph_builder *b, int32_t layer, const char *name, int32_t in, float eps)
+{
+    if (build_failed(b))
+        return -1;
+    int32_t width = b->graph->values[in].width;
+    const struct gguf_tensor *w =
+        layer >= 0 && layer < b->graph->n_layers
+            ? build_tensor(b, width, 0, false, "blk.%d.%s.weight", layer, name)
+            : build_tensor(b, width, 0, false, "%s.weight", name);
+    struct oato_op op = {.kind = OP_RMS_NORM, .dtype = DT_F32, .k = width, .n = width, .eps = eps};
+    return build_op(b, layer, name, op, in, -1, w, width);
+}
+
+/* ----------------------------------------------------------------------------------- model */
+
+/* Tensors that files carry but inference does not need. */
+static bool harmless(const char *name)
+{
+    size_t n = strlen(name);
+    static const char *const endings[] = {".attn_rot_embd", ".rotary_emb.inv_freq",
+                                          ".attn_rot_embd.weight"};
+    for (size_t i = 0; i < ARRAY_LEN(endings); i++) {
+        size_t m = strlen(endings[i]);
+        if (n >= m && !strcmp(name + n - m, endings[i]))
+            return true;
+    }
+    return false;
+}
+
+static void check_all_used(struct graph_builder *b)
+{
+    for (size_t i = 0; i < gguf_tensor_count(b->gguf) && !build_failed(b); i++) {
+        const char *name = gguf_tensor_at(b->gguf, i)->name;
+        if (!b->used->tensor[i] && !harmless(name))
+            oato_fail(b->err, OATO_EFILE,
+                      "%s: tensor %s is not known in architecture %s; a newer oato may be needed",
+                      gguf_path(b->gguf), name, b->shape->architecture);
+    }
+}
+
+/* Weights that products, lookups and norms cannot read (integers, double) are refused here, so
+ * that everything behind a graph may rely on the types. */
+static void check_dtypes(struct graph_builder *b)
+{
+    const struct graph *g = b->graph;
+    for (int32_t i = 0; i < g->n_ops && !build_failed(b); i++) {
+        const struct gguf_tensor *t = g->ops[i].weight[0];
+        if (!t || (t->dtype <= DT_Q6_K && t->dtype != DT_F64) || t->dtype == DT_BF16)
+            continue;
+        oato_fail(b->err, OATO_EFILE, "%s: tensor %s has type %s, which no operator computes with",
+                  gguf_path(b->gguf), t->name, dtype_name(t->dtype));
+    }
+}
+
+static oato_status build(struct model *m, struct oato_error *err)
+{
+    struct gguf_use used = {0};
+    struct graph_builder b = {
+        .gguf = m->gguf, .shape = &m->shape, .graph = &m->graph, .used = &used, .err = err};
+    struct gguf_string name;
+    err->status = OATO_OK;
+    if (!gguf_get_string(m->gguf, "general.architecture", &name))
+        return oato_fail(err, OATO_EFILE, "%s: key general.architecture is missing",
+                         gguf_path(m->gguf));
+    void (*build_graph)(struct graph_builder *) = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(architectures); i++) {
+        if (strlen(architectures[i].name) == name.len &&
+            !memcmp(architectures[i].name, name.data, name.len)) {
+            m->shape.architecture = architectures[i].name;
+            build_graph = architectures[i].build;
+        }
+    }
+    if (!build_graph)
+        return oato_fail(err, OATO_EFILE,
+                         "%s: architecture '%.*s' is not supported; this build knows llama, qwen2",
+                         gguf_path(m->gguf), (int)(name.len < 40 ? name.len : 40), name.data);
+    m->shape.n_layers = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);
+    m->shape.context_length = build_int(&b, "context_length", -1, 1, INT32_MAX, -1);
+    if (build_failed(&b))
+        return err->status;
+    struct graph *g = &m->graph;
+    g->n_layers = m->shape.n_layers;
+    b.ops_cap = b.values_cap = g->n_layers * OPS_A_LAYER + OPS_OUTSIDE;
+    g->ops = arena_alloc(&g->arena, (size_t)b.ops_cap, sizeof *g->ops);
+    g->values = arena_alloc(&g->arena, (size_t)b.values_cap, sizeof *g->values);
+    used.tensor = calloc(gguf_tensor_count(m->gguf) + 1, sizeof *used.tensor);
+    if (!g->ops || !g->values || !used.tensor) {
+        free(used.tensor);
+        return oato_fail_memory(err, (size_t)b.ops_cap * sizeof *g->ops, "the operator graph");
+    }
+    build_graph(&b);
+    check_all_used(&b);
+    check_dtypes(&b);
+    free(used.tensor);
+    return err->status;
+}
+
+oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err)
+{
+    struct model *m = calloc(1, sizeof *m);
+    *out = NULL;
+    if (!m) {
+        gguf_close(g);
+        return oato_fail_memory(err, sizeof *m, "a model");
+    }
+    m->gguf = g;
+    arena_init(&m->graph.arena);
+    oato_status status = build(m, err);
+    if (status)
+        model_close(m);
+    else
+        *out = m;
+    return status;
+}
+
+oato_status model_open(const char *path, struct model **out, struct oato_error *err)
+{
+    struct gguf *g;
+    *out = NULL;
+    oato_status status = gguf_open(path, &g, err);
+    return status ? status : model_from_gguf(g, out, err);
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    graph_free(&m->graph);
+    gguf_close(m->gguf);
+    free(m);
+}

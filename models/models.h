@@ -16,8 +16,20 @@ enum { GGUF_MAX_DIMS = 4, GGUF_MAX_NAME = 63 };
 
 /* The numbers are GGUF's value types. */
 enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
-    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPE_COUNT
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_TYPE_COUNT
 };
 
 struct gguf_string {
@@ -27,9 +39,9 @@ struct gguf_string {
 
 struct gguf_value {
     enum gguf_type type;
-    enum gguf_type elem; /* of an array */
-    uint64_t count;      /* of an array; 1 otherwise */
-    const uint8_t *data; /* raw little-endian scalars; for strings see gguf_str */
+    enum gguf_type elem;               /* of an array */
+    uint64_t count;                    /* of an array; 1 otherwise */
+    const uint8_t *data;               /* raw little-endian scalars; for strings see gguf_str */
     const struct gguf_string *strings; /* STRING: one; ARRAY of STRING: count */
 };
 
@@ -62,7 +74,7 @@ const struct gguf_value *gguf_kv_value(const struct gguf *g, size_t i);
 /* NULL when the key is missing. */
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
 size_t gguf_tensor_count(const struct gguf *g);
-const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i); /* file order */
+const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);      /* file order */
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name); /* NULL: missing */
 /* Bytes of all tensors' data. */
 uint64_t gguf_data_bytes(const struct gguf *g);
@@ -126,7 +138,7 @@ bool tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, const 
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count,
                       bool strip_prefix, struct text *out);
 int32_t tokenizer_size(const struct tokenizer *t);
-int32_t tokenizer_bos(const struct tokenizer *t);            /* -1 when there is none */
+int32_t tokenizer_bos(const struct tokenizer *t);             /* -1 when there is none */
 bool tokenizer_is_end(const struct tokenizer *t, int32_t id); /* EOS, EOT, end of message */
 
 /* Holds back the bytes of a character that is not complete yet, so that what is printed is UTF-8
@@ -146,7 +158,8 @@ struct chat_message {
     const char *content;
 };
 
-struct chat_template; /* a row of a table: chatml, llama2, llama3, gemma, mistral, zephyr, deepseek, phi3 */
+struct chat_template; /* a row of a table: chatml, llama2, llama3, gemma, mistral, zephyr, deepseek,
+                         phi3 */
 
 /* Recognises the template from the model's template text, or takes the one named by `name` when
  * that is not NULL. The error lists the names and says --chat-template. */
@@ -174,7 +187,7 @@ struct graph_op {
     int32_t layer;    /* -1 before the first, n_layers after the last */
     int32_t kv_layer; /* KV_STORE, ATTENTION; else -1 */
     int32_t n_in, n_out, n_weights;
-    int32_t in[GRAPH_INPUTS], out[GRAPH_OUTPUTS]; /* values */
+    int32_t in[GRAPH_INPUTS], out[GRAPH_OUTPUTS];    /* values */
     const struct gguf_tensor *weight[GRAPH_WEIGHTS]; /* may hold NULL: absent optional weight */
 };
 

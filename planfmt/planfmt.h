@@ -90,9 +90,9 @@ enum plan_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 
 struct plan_device {
     char id[16], kind[8], model[96], spec[160]; /* as in the profile */
-    int32_t rank;          /* host of a cluster; 0 */
-    uint64_t budget_bytes; /* memory that the plan may use there */
-    uint64_t planned_bytes; /* weights + KV + workspace that it does use */
+    int32_t rank;                               /* host of a cluster; 0 */
+    uint64_t budget_bytes;                      /* memory that the plan may use there */
+    uint64_t planned_bytes;                     /* weights + KV + workspace that it does use */
 };
 
 /* Part of an operator: [begin, end) along axis runs on `device` in `phases`, its weight lying in
@@ -135,8 +135,8 @@ struct plan_baseline {
 
 struct plan {
     struct arena arena;
-    const char *tool;        /* version that wrote it */
-    const char *model_name;  /* general.name, for people */
+    const char *tool;                                    /* version that wrote it */
+    const char *model_name;                              /* general.name, for people */
     uint64_t structure_hash, content_hash, profile_hash; /* content: 0 = absent */
     struct plan_device *devices;
     int32_t n_devices;
@@ -152,12 +152,12 @@ struct plan {
     struct plan_baseline *baselines;
     int32_t n_baselines;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+i16b32" */
-    uint64_t prefill_ns;  /* predicted: whole prompt */
-    uint64_t decode_ns;   /* predicted: one step at the middle of the generation */
-    uint64_t request_ns;  /* predicted: prompt + generate */
-    const char *solver;   /* "ilp", "affinity", "layers", "cpu" */
-    uint64_t objective_ns, bound_ns; /* bound 0: none was proven */
-    bool timed_out;       /* the clock ended the search: bytes may differ between hosts */
+    uint64_t prefill_ns;               /* predicted: whole prompt */
+    uint64_t decode_ns;                /* predicted: one step at the middle of the generation */
+    uint64_t request_ns;               /* predicted: prompt + generate */
+    const char *solver;                /* "ilp", "affinity", "layers", "cpu" */
+    uint64_t objective_ns, bound_ns;   /* bound 0: none was proven */
+    bool timed_out; /* the clock ended the search: bytes may differ between hosts */
 };
 
 /* An empty plan whose arena is ready; fill it with plan_alloc'ed arrays. */

@@ -1,0 +1,51 @@
+/*
+ * models_internal.h - how an architecture builds its graph: one file an architecture family and
+ * one row in model.c. The builder keeps the first error; after it every call does nothing, so
+ * that an architecture reads as its equations and is checked once at the end.
+ */
+#ifndef OATO_MODELS_INTERNAL_H
+#define OATO_MODELS_INTERNAL_H
+
+#include "models/models.h"
+
+struct graph_builder {
+    const struct gguf *gguf;
+    struct model_shape *shape; /* filled by the architecture */
+    struct graph *graph;
+    int32_t ops_cap, values_cap;
+    struct gguf_use *used; /* marks tensors that the graph refers to */
+    struct oato_error *err;
+};
+
+static inline bool build_failed(const struct graph_builder *b)
+{
+    return b->err->status != OATO_OK;
+}
+
+/* Integer hyperparameter "ARCH.key" in [lo, hi] for a layer (arrays hold one an entry per layer);
+ * missing keys give `otherwise`, or an error when that is negative. */
+int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
+                  int64_t otherwise);
+float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise);
+
+/* The tensor of that name with exactly rows x k elements (rows 0: a vector of k); an absent one
+ * is an error, or NULL when optional. */
+const struct gguf_tensor *build_tensor(struct graph_builder *b, int64_t k, int64_t rows,
+                                       bool optional, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* Appends an operator of one output (none for KV_STORE) and returns its value; in1 = -1 for one
+ * input, in0 = -1 for none. width 0 = no output. */
+int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struct oato_op op,
+                 int32_t in0, int32_t in1, const struct gguf_tensor *weight, int32_t width);
+
+/* y = W x + bias of "blk.N.NAME.weight" (layer < 0: "NAME.weight"), n x k; the bias is used when
+ * the file has it and `bias` allows. */
+int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                      const struct gguf_tensor *weight);
+int32_t build_norm(struct graph_builder *b, int32_t layer, const char *name, int32_t in, float eps);
+
+/* architectures */
+void arch_llama_build(struct graph_builder *b);
+
+#endif
