@@ -74,7 +74,8 @@ const struct gguf_value *gguf_kv_value(const struct gguf *g, size_t i);
 /* NULL when the key is missing. */
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
 size_t gguf_tensor_count(const struct gguf *g);
-const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);      /* file order */
+/* In file order; all are one array, so that t - gguf_tensor_at(g, 0) is the index of t. */
+const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name); /* NULL: missing */
 /* Bytes of all tensors' data. */
 uint64_t gguf_data_bytes(const struct gguf *g);
