@@ -79,7 +79,9 @@ struct device_options {
     uint64_t budget_bytes; /* 0 = all; memory the device may use */
 };
 
-struct oato_device; /* first member: const struct device_ops *ops; see device_ops_of */
+struct oato_device; /* first member: const struct device_ops *ops */
+struct compiled;    /* a program as a device keeps it */
+struct kv_cache;    /* pages of KV on a device */
 
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {

@@ -87,6 +87,7 @@ struct step {
     const int32_t *row; /* n_rows: tokens whose logits are wanted */
     const struct step_page_copy *page_copy;
     /* per device of the engine: the event and its value before this step */
+    uint64_t clock_ns; /* of the host device when the step begins */
     struct timeline *const *timeline;
     const uint64_t *timeline_base;
 };
