@@ -23,7 +23,7 @@ enum { TIMELINE_RING = 8192 }; /* more than a step signals, checked when compili
 struct timeline {
     _Atomic uint64_t value;
     _Atomic uint32_t sleepers; /* threads in the futex */
-    _Atomic uint32_t word;     /* futex word: low bits of value */
+    _Atomic uint32_t word;     /* futex word: changes with every signal */
     _Atomic int failed;        /* the device died: every wait returns false at once */
     uint64_t clock_ns[TIMELINE_RING];
 };
@@ -33,6 +33,9 @@ void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns);
 /* Spins briefly, then sleeps; false when the timeline failed. The clock at `value` goes to
  * *clock_ns (may be NULL). */
 bool timeline_wait(struct timeline *t, uint64_t value, uint64_t *clock_ns);
+/* The same, giving up with false soon after *stop becomes true (stop may be NULL). */
+bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns,
+                          const _Atomic bool *stop);
 void timeline_fail(struct timeline *t);
 
 /* ----------------------------------------------------------------------------- devices ---- */
@@ -151,10 +154,11 @@ struct oato_device {
     const struct device_ops *ops;
 };
 
-/* The registry: NULL-terminated. */
+/* The registry: NULL-terminated. Its rows are defined in kernels/KIND/. */
+extern const struct device_ops cpu_device_ops, sim_device_ops;
 extern const struct device_ops *const device_registry[];
 
-/* Opens "cpu", "sim:vram=64MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us", "sim:1:vram=...";
+/* Opens "cpu", "cpu:0", "sim:vram=64MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us", "sim:1:vram=...";
  * a list separated by ',' is split by device_split first. Unknown kinds are refused with the list
  * of known ones. */
 oato_status device_open(const char *spec, int index, const struct device_options *options,

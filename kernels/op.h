@@ -40,7 +40,7 @@ struct oato_op {
     uint16_t kind;  /* enum op_kind */
     uint16_t dtype; /* of the weight; of the KV cache for KV_STORE and ATTENTION; else F32 */
     int32_t k;      /* width of the input */
-    int32_t n;      /* width of (the first) output: rows of the weight */
+    int32_t n;      /* width of (the first) output; EMBED: rows of the table, its output has k */
     int32_t n2;     /* QKV: rows of k and of v; else 0 */
     int32_t heads, kv_heads, head_dim; /* ROPE (heads), KV_STORE (kv_heads), ATTENTION; else 0 */
     int32_t rope_dims;                 /* ROPE: leading dimensions of a head that are rotated */
@@ -60,8 +60,24 @@ struct op_size {
 
 enum { OP_KEY_SIZE = 96 };
 
-/* The key of the profile: "mul_mat/Q4_0/k4096/n14336/t1", "attention/F16/h9/g3/d64/t1/s1/kv512".
- * size NULL: without the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
+/* The key of the profile names the kind and all that decides what a run costs; values such as eps
+ * and rope_base are not part of it. What is not named follows from the rest or is zero.
+ *
+ *   embed/Q8_0/k576/n49152      k width of a row, which is the output's; n rows of the table
+ *   rms_norm/k576               n = k, for the next four too
+ *   bias/k576  add/k576  swiglu/k1536  select/k576
+ *   mul_mat/Q4_0/k4096/n14336   k in, n out
+ *   rope/h9/d64/r64/p0          heads, head_dim, rope_dims, rope_pairing; k = n = heads * head_dim
+ *   kv_store/F16/g3/d64         type of the cache, kv_heads, head_dim; k = n = kv_heads * head_dim
+ *   attention/F16/h9/g3/d64     the same and heads; k = n = heads * head_dim
+ *   qkv/Q4_1/k576/n576/m192     m = n2
+ *   gate_up/Q4_1/k576/n1536     n of the gate, of the up matrix and of the output
+ *   add_norm/k576               n = k
+ *   merge/n576                  n of the output, k = n
+ *   kv_copy
+ *
+ * A step's part follows: /t4 is rows; attention has /t4/s2/kv1000: rows, seqs, kv_positions. */
+/* size NULL: without the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
 char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE]);
 /* Reads a key back; size->rows = 0 when the key has no step part. False when it is no key. */
 bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size);
@@ -74,8 +90,10 @@ bool op_kind_parse(const char *name, enum op_kind *out);
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
 int op_weight_count(const struct oato_op *op); /* most that this kind takes */
-/* Arithmetic operations (a multiply-add is two) and bytes of weights and KV that one run reads,
- * with weights in GGUF form: for rooflines. */
+int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: has none */
+/* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that
+ * one run moves: for rooflines. The KV of a sequence counts once for all its rows. Of KV_COPY only
+ * the device knows the pages: 0. */
 double op_flops(const struct oato_op *op, const struct op_size *size);
 double op_bytes(const struct oato_op *op, const struct op_size *size);
 

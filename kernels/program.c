@@ -1,0 +1,270 @@
+/*
+ * program.c - what holds of a program on any device: the checks before it is run, the size of a
+ * record's operator in a step, and the printed form for --dump-program.
+ */
+#include "kernels/device.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+
+/* ------------------------------------------------------------------------------- sizes ---- */
+
+int32_t record_rows(const struct program_record *r, const struct step *step)
+{
+    return r->rows == ROWS_LOGITS ? step->n_rows : step->n_tokens;
+}
+
+struct op_size record_size(const struct program_record *r, const struct step *step)
+{
+    struct op_size size = {.rows = record_rows(r, step),
+                           .seqs = step->n_seqs > 1 ? step->n_seqs : 1};
+    if (r->op.kind != OP_ATTENTION)
+        return size;
+    /* the last token of a sequence reads kv_len positions, each before it one less */
+    for (int32_t s = 0; s < step->n_seqs; s++) {
+        int64_t q = step->seq[s].query_len;
+        size.kv_positions += q * step->seq[s].kv_len - q * (q - 1) / 2;
+    }
+    return size;
+}
+
+/* ------------------------------------------------------------------------------ checks ---- */
+
+/* Inputs that a kind takes, and which width of the operator each must have. */
+static int op_inputs(const struct oato_op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+    case OP_KV_COPY: return 0;
+    case OP_KV_STORE:
+    case OP_ADD:
+    case OP_SWIGLU:
+    case OP_ADD_NORM: return 2;
+    default: return 1;
+    }
+}
+
+static int64_t op_in_width(const struct oato_op *op)
+{
+    switch (op->kind) {
+    case OP_KV_STORE: return (int64_t)op->kv_heads * op->head_dim;
+    case OP_ROPE:
+    case OP_ATTENTION: return (int64_t)op->heads * op->head_dim;
+    default: return op->k;
+    }
+}
+
+struct check {
+    const struct program *p;
+    int self;
+    uint64_t arena_bytes;
+    uint32_t index; /* of the record being checked */
+    struct oato_error *err;
+};
+
+static oato_status refuse(const struct check *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static oato_status refuse(const struct check *c, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return oato_fail(c->err, OATO_EUSAGE, "program record %" PRIu32 ": %s", c->index, text);
+}
+
+/* A value of max_rows x width float32 lies inside the arena. */
+static oato_status check_value(const struct check *c, uint64_t offset, int64_t width, uint8_t rows)
+{
+    int32_t most = rows == ROWS_LOGITS ? c->p->max_rows : c->p->max_tokens;
+    size_t bytes, end;
+    if (width <= 0 || offset % sizeof(float) || !size_mul((size_t)width, sizeof(float), &bytes) ||
+        !size_mul(bytes, (size_t)most, &bytes) || !size_add(bytes, offset, &end) ||
+        end > c->arena_bytes)
+        return refuse(c,
+                      "value at offset %" PRIu64 ", %" PRId32 " rows of %" PRId64
+                      " floats, is not inside the arena of %" PRIu64 " bytes",
+                      offset, most, width, c->arena_bytes);
+    return OATO_OK;
+}
+
+static oato_status check_copy(const struct check *c, const struct program_record *r)
+{
+    if (r->n_in != 1 || r->n_out != 1 || r->n_weights)
+        return refuse(c, "a copy has one input, one output and no weight");
+    if (!c->p->host_arena)
+        return refuse(c, "a copy needs a host arena");
+    return check_value(c, r->kind == RECORD_UPLOAD ? r->out[0] : r->in[0], r->in_width[0], r->rows);
+}
+
+static oato_status check_inputs(const struct check *c, const struct program_record *r)
+{
+    int64_t expected = op_in_width(&r->op), sum = 0;
+    bool merge = r->op.kind == OP_MERGE;
+    if (merge ? !r->n_in || r->n_in > RECORD_INPUTS : r->n_in != op_inputs(&r->op))
+        return refuse(c, "%s with %d inputs", op_kind_name(r->op.kind), r->n_in);
+    for (int i = 0; i < r->n_in; i++) {
+        /* select reads rows of all tokens whatever it gives */
+        uint8_t rows = r->op.kind == OP_SELECT ? ROWS_TOKENS : r->rows;
+        if (!merge && r->in_width[i] != expected)
+            return refuse(c, "%s takes inputs of width %" PRId64 ", not %" PRId32,
+                          op_kind_name(r->op.kind), expected, r->in_width[i]);
+        sum += r->in_width[i];
+        if (check_value(c, r->in[i], r->in_width[i], rows))
+            return c->err->status;
+    }
+    if (merge && sum != r->op.n)
+        return refuse(c, "merge of %" PRId64 " columns into %" PRId32, sum, r->op.n);
+    return OATO_OK;
+}
+
+static oato_status check_weights(const struct check *c, const struct program_record *r)
+{
+    int most = op_weight_count(&r->op), least = r->op.kind == OP_ROPE ? 0 : most;
+    if (r->n_weights > most || r->n_weights < least)
+        return refuse(c, "%s with %d weights", op_kind_name(r->op.kind), r->n_weights);
+    for (int i = 0; i < r->n_weights; i++) {
+        bool absent = r->weight[i] == UINT32_MAX;
+        if (absent ? i < least : r->weight[i] >= c->p->n_weights)
+            return refuse(c, "weight %" PRIu32 " of a table of %" PRIu32, r->weight[i],
+                          c->p->n_weights);
+    }
+    return OATO_OK;
+}
+
+static oato_status check_run(const struct check *c, const struct program_record *r)
+{
+    const struct oato_op *op = &r->op;
+    if (op->kind == OP_NONE || op->kind >= OP_KIND_COUNT)
+        return refuse(c, "operator kind %d", op->kind);
+    if (check_inputs(c, r) || check_weights(c, r))
+        return c->err->status;
+    int outputs = 0;
+    while (outputs < RECORD_OUTPUTS && op_out_width(op, outputs) > 0)
+        outputs++;
+    if (r->n_out != outputs)
+        return refuse(c, "%s with %d outputs instead of %d", op_kind_name(op->kind), r->n_out,
+                      outputs);
+    for (int i = 0; i < outputs; i++)
+        if (check_value(c, r->out[i], op_out_width(op, i), r->rows))
+            return c->err->status;
+    bool kv = op->kind == OP_KV_STORE || op->kind == OP_ATTENTION;
+    if (kv && (!c->p->kv || r->kv_layer < 0))
+        return refuse(c, "%s without a KV layer on this device", op_kind_name(op->kind));
+    return OATO_OK;
+}
+
+static oato_status check_events(const struct check *c, const struct program_record *r,
+                                uint32_t *signalled)
+{
+    if (r->n_waits > RECORD_WAITS)
+        return refuse(c, "%d waits, at most %d", r->n_waits, RECORD_WAITS);
+    for (int i = 0; i < r->n_waits; i++) {
+        const struct record_wait *w = &r->wait[i];
+        if (w->device >= DEVICES_MAX || !w->ordinal ||
+            (w->device == c->self && w->ordinal > *signalled))
+            return refuse(c, "waits for %d#%" PRIu32 ", which can never come", w->device,
+                          w->ordinal);
+    }
+    if (!r->signal)
+        return OATO_OK;
+    if (r->signal <= *signalled || r->signal > c->p->n_signals)
+        return refuse(c, "signals %" PRIu32 " after %" PRIu32 " of %" PRIu32, r->signal, *signalled,
+                      c->p->n_signals);
+    *signalled = r->signal;
+    return OATO_OK;
+}
+
+oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
+                          struct oato_error *err)
+{
+    struct check c = {p, self, arena_bytes, 0, err};
+    uint32_t signalled = 0;
+    if (p->n_signals >= TIMELINE_RING)
+        return oato_fail(err, OATO_EUSAGE, "program: %" PRIu32 " signals, at most %d are kept",
+                         p->n_signals, TIMELINE_RING - 1);
+    if (p->max_tokens < 0 || p->max_rows < 0 || p->max_seqs < 0)
+        return oato_fail(err, OATO_EUSAGE, "program: negative bounds of a step");
+    for (c.index = 0; c.index < p->n_records; c.index++) {
+        const struct program_record *r = &p->records[c.index];
+        oato_status s;
+        if (r->kind > RECORD_DOWNLOAD || r->rows > ROWS_LOGITS)
+            s = refuse(&c, "kind %d with rows %d", r->kind, r->rows);
+        else
+            s = r->kind == RECORD_RUN ? check_run(&c, r) : check_copy(&c, r);
+        if (s || check_events(&c, r, &signalled))
+            return err->status;
+    }
+    return OATO_OK;
+}
+
+/* ---------------------------------------------------------------------------- printing ---- */
+
+/* "sim:0" when the program knows names, else the index. */
+static void print_device(const struct program *p, int device, FILE *out)
+{
+    if (p->device_ids && p->device_ids[device])
+        fputs(p->device_ids[device], out);
+    else
+        fprintf(out, "device%d", device);
+}
+
+static void print_values(const uint64_t *offset, int n, const char *lead, FILE *out)
+{
+    for (int i = 0; i < n; i++)
+        fprintf(out, "%s@%" PRIu64, i ? " " : lead, offset[i]);
+}
+
+/* "v12@4096": the first output is the graph's value, further ones have only a place. */
+static void print_outputs(const struct program_record *r, FILE *out)
+{
+    if (!r->n_out)
+        return;
+    fputs(" -> ", out);
+    if (r->value != UINT32_MAX)
+        fprintf(out, "v%" PRIu32, r->value);
+    print_values(r->out, r->n_out, "", out);
+}
+
+static void print_record(const struct program *p, uint32_t index, FILE *out)
+{
+    static const char *const names[] = {"run", "upload", "download"};
+    const struct program_record *r = &p->records[index];
+    char key[OP_KEY_SIZE];
+    fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
+    if (r->kind == RECORD_RUN)
+        fprintf(out, "%s", oato_op_key(&r->op, NULL, key));
+    else
+        fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->in_width[0]);
+    if (r->rows == ROWS_LOGITS)
+        fputs(" [rows]", out);
+    print_values(r->in, r->n_in, "  ", out);
+    print_outputs(r, out);
+    for (int i = 0; i < r->n_weights; i++)
+        if (r->weight[i] != UINT32_MAX)
+            fprintf(out, "%s%" PRIu32, i ? " w" : "  w", r->weight[i]);
+    if (r->kv_layer >= 0 && (r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION))
+        fprintf(out, "  kv%" PRId32, r->kv_layer);
+    for (int i = 0; i < r->n_waits; i++) {
+        fputs(i ? ", " : "  after ", out);
+        print_device(p, r->wait[i].device, out);
+        fprintf(out, "#%" PRIu32, r->wait[i].ordinal);
+    }
+    if (r->signal)
+        fprintf(out, "  signals %" PRIu32, r->signal);
+    fputc('\n', out);
+}
+
+void program_print(const struct program *p, const char *device, FILE *out)
+{
+    fprintf(out,
+            "program of %s: %" PRIu32 " records, %" PRIu32 " weights, %" PRIu32
+            " signals, at most %" PRId32 " tokens, %" PRId32 " rows, %" PRId32
+            " sequences, workspace %" PRIu64 " bytes\n",
+            device, p->n_records, p->n_weights, p->n_signals, p->max_tokens, p->max_rows,
+            p->max_seqs, p->workspace_bytes);
+    for (uint32_t i = 0; i < p->n_records; i++)
+        print_record(p, i, out);
+}

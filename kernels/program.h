@@ -65,6 +65,7 @@ struct program {
     void *host_arena;         /* of the host, for copies (host address) */
     uint64_t workspace_bytes; /* what the device said it needs for these records */
     struct kv_cache *kv;      /* of this device, or NULL when it holds no KV layer */
+    const char *const *device_ids; /* by index in the engine, for printing; may be NULL */
 };
 
 struct step_seq {
@@ -91,6 +92,15 @@ struct step {
     struct timeline *const *timeline;
     const uint64_t *timeline_base;
 };
+
+/* What every device demands of a program before it runs it: counts, offsets inside an arena of
+ * arena_bytes, widths that fit the operators, weights and signals that exist, signals that rise and
+ * stay below the size of a timeline. self: the device's index in the engine. */
+oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
+                          struct oato_error *err);
+/* Rows of the record, and the size of its operator, in this step. */
+int32_t record_rows(const struct program_record *r, const struct step *step);
+struct op_size record_size(const struct program_record *r, const struct step *step);
 
 /* One line a record, for --dump-program; out is a stream. */
 void program_print(const struct program *p, const char *device, FILE *out);

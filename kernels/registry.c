@@ -1,0 +1,155 @@
+/*
+ * registry.c - which devices there are, and how their specs are written:
+ *
+ *   KIND[:INDEX][:OPTION=VALUE,...]       one device
+ *   cpu,sim:vram=1GiB,link=25GB/s,sim:1   a list; a piece that is no OPTION=VALUE begins a device
+ *
+ * Adding a device is one line in device_registry.
+ */
+#include "kernels/device.h"
+
+#include <string.h>
+
+const struct device_ops *const device_registry[] = {&cpu_device_ops, &sim_device_ops, NULL};
+
+enum { INDEX_MOST = 999 };
+
+enum weight_use op_weight_use(const struct oato_op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED: return WEIGHT_LOOKUP;
+    case OP_MUL_MAT:
+    case OP_QKV:
+    case OP_GATE_UP: return WEIGHT_MATRIX;
+    default: return WEIGHT_VECTOR;
+    }
+}
+
+/* The kind that the first n bytes name, or NULL. */
+static const struct device_ops *find_kind(const char *name, size_t n)
+{
+    for (int i = 0; device_registry[i]; i++)
+        if (strlen(device_registry[i]->kind) == n && !memcmp(device_registry[i]->kind, name, n))
+            return device_registry[i];
+    return NULL;
+}
+
+static oato_status unknown_kind(const char *name, size_t n, struct oato_error *err)
+{
+    struct text known;
+    text_init(&known);
+    for (int i = 0; device_registry[i]; i++)
+        text_printf(&known, "%s%s", i ? ", " : "", device_registry[i]->kind);
+    oato_fail(err, OATO_EUSAGE, "unknown device kind '%.*s'; known: %s",
+              (int)min_i64((int64_t)n, 64), name, known.data ? known.data : "");
+    text_free(&known);
+    return err->status;
+}
+
+/* Length of the kind at the begin of a spec or list piece. */
+static size_t kind_length(const char *spec)
+{
+    return strcspn(spec, ":,");
+}
+
+oato_status device_open(const char *spec, int index, const struct device_options *options,
+                        struct oato_device **out, struct oato_error *err)
+{
+    size_t n = kind_length(spec);
+    const struct device_ops *ops = find_kind(spec, n);
+    if (!ops)
+        return unknown_kind(spec, n, err);
+    const char *rest = spec + n;
+    if (*rest)
+        rest++;
+    size_t digits = strspn(rest, "0123456789");
+    if (digits && (!rest[digits] || rest[digits] == ':' || rest[digits] == ',')) {
+        char number[16];
+        int64_t v = -1;
+        snprintf(number, sizeof number, "%.*s", (int)digits, rest);
+        if (digits >= sizeof number || !parse_i64(number, 0, INDEX_MOST, &v))
+            return oato_fail(err, OATO_EUSAGE, "device '%s': the index must be 0 to %d", spec,
+                             INDEX_MOST);
+        index = (int)v;
+        rest += digits + (rest[digits] != 0);
+    }
+    const struct device_options none = {0};
+    return ops->open(index, rest, options ? options : &none, out, err);
+}
+
+/* True when the piece of n bytes is an option of the device before it. */
+static bool is_option(const char *piece, size_t n)
+{
+    const char *equals = memchr(piece, '=', n), *colon = memchr(piece, ':', n);
+    return equals && (!colon || equals < colon);
+}
+
+int device_split(const char *list, char (*specs)[256], int max, struct oato_error *err)
+{
+    int count = 0;
+    for (const char *p = list;; p++) {
+        size_t n = strcspn(p, ",");
+        size_t kind = kind_length(p);
+        bool option = is_option(p, n);
+        if (!n || (option && !count)) {
+            oato_fail(err, OATO_EUSAGE, "device list '%s': a device is missing %s'%.*s'", list,
+                      n ? "before " : "at ", (int)min_i64((int64_t)strlen(p), 32), p);
+            return -1;
+        }
+        if (!option && !find_kind(p, kind)) {
+            unknown_kind(p, kind, err);
+            return -1;
+        }
+        if (!option && count == max) {
+            oato_fail(err, OATO_EUSAGE, "device list '%s': more than %d devices", list, max);
+            return -1;
+        }
+        if (!option)
+            specs[count++][0] = 0;
+        char *spec = specs[count - 1];
+        size_t used = strlen(spec);
+        /* the first option of a bare kind stands behind a colon, whatever the user wrote */
+        const char *separator = !used ? "" : strchr(spec, ':') ? "," : ":";
+        int written = snprintf(spec + used, sizeof specs[0] - used, "%s%.*s", separator, (int)n, p);
+        if (written < 0 || (size_t)written >= sizeof specs[0] - used) {
+            oato_fail(err, OATO_EUSAGE, "device list '%s': a spec exceeds %zu characters", list,
+                      sizeof specs[0] - 1);
+            return -1;
+        }
+        p += n;
+        if (!*p)
+            return count;
+    }
+}
+
+/* Opens the device for a moment: only then is its model known. */
+static void list_device(const struct device_ops *ops, int index, FILE *out)
+{
+    const struct device_options options = {.threads = 1};
+    struct oato_device *d;
+    struct oato_error err;
+    struct device_info info;
+    if (ops->open(index, "", &options, &d, &err)) {
+        fprintf(out, "%s:%d  unusable: %s\n", ops->kind, index, err.text);
+        return;
+    }
+    ops->info(d, &info);
+    fprintf(out, "%-8s %s, %.1f GiB", info.id, info.model,
+            (double)info.memory_bytes / (double)(1 << 30));
+    if (info.isa[0])
+        fprintf(out, ", kernels %s", info.isa);
+    if (info.read_bytes_per_s > 0)
+        fprintf(out, ", declared %.0f GB/s, %.1f TFLOP/s, link %.1f GB/s",
+                info.read_bytes_per_s / 1e9, info.flops_per_s / 1e12, info.link_bytes_per_s / 1e9);
+    fputc('\n', out);
+    ops->close(d);
+}
+
+void device_list(FILE *out)
+{
+    for (int i = 0; device_registry[i]; i++) {
+        int n = device_registry[i]->probe();
+        for (int index = 0; index < n; index++)
+            list_device(device_registry[i], index, out);
+    }
+}

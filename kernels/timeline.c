@@ -1,0 +1,91 @@
+/*
+ * timeline.c - a device's event: a counter that only rises. One thread signals, any thread waits.
+ *
+ * A waiter spins for some microseconds, because most waits are shorter than a sleep costs, then
+ * sleeps on a futex word that every signal changes. It announces itself in `sleepers` before it
+ * reads the word, and the signaller changes the word before it reads `sleepers`; both orders are
+ * sequentially consistent, so one of the two always sees the other and no wake-up is lost.
+ */
+#include "kernels/device.h"
+
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SPINS = 2000,            /* tens of microseconds */
+    STOP_POLL_NS = 20000000, /* how late a stop may be noticed */
+};
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+void timeline_init(struct timeline *t)
+{
+    memset(t, 0, sizeof *t);
+}
+
+static void wake(struct timeline *t)
+{
+    atomic_fetch_add(&t->word, 1);
+    if (atomic_load(&t->sleepers))
+        syscall(SYS_futex, &t->word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns)
+{
+    uint64_t old = atomic_load_explicit(&t->value, memory_order_relaxed);
+    if (value <= old)
+        return;
+    /* values that are jumped over are reached now as well */
+    uint64_t first = value - old < TIMELINE_RING ? old + 1 : value - TIMELINE_RING + 1;
+    for (uint64_t v = first; v <= value; v++)
+        __atomic_store_n(&t->clock_ns[v % TIMELINE_RING], clock_ns, __ATOMIC_RELAXED);
+    atomic_store(&t->value, value);
+    wake(t);
+}
+
+void timeline_fail(struct timeline *t)
+{
+    atomic_store(&t->failed, 1);
+    wake(t);
+}
+
+static bool settled(struct timeline *t, uint64_t value)
+{
+    return atomic_load(&t->failed) || atomic_load(&t->value) >= value;
+}
+
+bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns,
+                          const _Atomic bool *stop)
+{
+    const struct timespec poll = {.tv_nsec = STOP_POLL_NS};
+    for (int i = 0; i < SPINS && !settled(t, value); i++)
+        cpu_relax();
+    if (!settled(t, value)) {
+        atomic_fetch_add(&t->sleepers, 1);
+        for (;;) {
+            uint32_t word = atomic_load(&t->word);
+            if (settled(t, value) || (stop && atomic_load(stop)))
+                break;
+            syscall(SYS_futex, &t->word, FUTEX_WAIT_PRIVATE, word, stop ? &poll : NULL, NULL, 0);
+        }
+        atomic_fetch_sub(&t->sleepers, 1);
+    }
+    if (atomic_load(&t->failed) || atomic_load(&t->value) < value)
+        return false;
+    if (clock_ns)
+        *clock_ns = __atomic_load_n(&t->clock_ns[value % TIMELINE_RING], __ATOMIC_RELAXED);
+    return true;
+}
+
+bool timeline_wait(struct timeline *t, uint64_t value, uint64_t *clock_ns)
+{
+    return timeline_wait_unless(t, value, clock_ns, NULL);
+}
