@@ -1,0 +1,439 @@
+/*
+ * gguf.c - an open model file: joins the parts of a split model into one handle and answers
+ * lookups and typed reads. A part's header is checked by gguf_parse.c; here it is checked that
+ * the parts belong together. Names are found by binary search in a sorted index, which also
+ * shows duplicates and gives gguf_hash.c its order.
+ */
+#include "models/gguf_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPLIT_SUFFIX "-%05d-of-%05d.gguf" /* counted from 1, as llama-gguf-split names them */
+enum { SPLIT_MOST = 99999 };
+
+struct split {
+    int64_t no, count; /* of one: 0 of 1 */
+};
+
+static int compare_names(const void *a, const void *b)
+{
+    const struct gguf_tensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static oato_status index_tensors(struct gguf *g, struct oato_error *err)
+{
+    g->by_name = arena_alloc(&g->arena, g->n_tensors, sizeof *g->by_name);
+    if (!g->by_name)
+        return oato_fail_memory(err, g->n_tensors * sizeof *g->by_name, "the index of tensors");
+    for (size_t i = 0; i < g->n_tensors; i++)
+        g->by_name[i] = &g->tensors[i];
+    qsort(g->by_name, g->n_tensors, sizeof *g->by_name, compare_names);
+    for (size_t i = 1; i < g->n_tensors; i++) {
+        const char *name = g->by_name[i]->name;
+        if (!strcmp(name, g->by_name[i - 1]->name))
+            return oato_fail(err, OATO_EFILE, "%s: tensor '%s' appears twice: write the file again",
+                             g->path, gguf_show(name, strlen(name)).text);
+    }
+    return OATO_OK;
+}
+
+/* One array of all tensors, part after part, and their sum. */
+static oato_status join_tensors(struct gguf *g, struct oato_error *err)
+{
+    for (const struct gguf_part *p = g->parts; p; p = p->next)
+        g->n_tensors += p->header.n_tensors;
+    g->tensors = g->parts->header.tensors;
+    if (g->parts->next) {
+        g->tensors = arena_alloc(&g->arena, g->n_tensors, sizeof *g->tensors);
+        if (!g->tensors)
+            return oato_fail_memory(err, g->n_tensors * sizeof *g->tensors, "the tensors");
+        size_t n = 0;
+        for (const struct gguf_part *p = g->parts; p; p = p->next) {
+            if (p->header.n_tensors)
+                memcpy(g->tensors + n, p->header.tensors, p->header.n_tensors * sizeof *g->tensors);
+            n += p->header.n_tensors;
+        }
+    }
+    for (size_t i = 0; i < g->n_tensors; i++)
+        if (__builtin_add_overflow(g->data_bytes, g->tensors[i].bytes, &g->data_bytes))
+            return oato_fail(err, OATO_EFILE, "%s: the sum of tensor sizes overflows", g->path);
+    return index_tensors(g, err);
+}
+
+static oato_status part_parse(struct gguf *g, struct gguf_part *p, const char *path,
+                              struct oato_error *err)
+{
+    if (gguf_parse(&p->file, &g->arena, &p->header, err))
+        return oato_fail_at(err, "%s", path);
+    return OATO_OK;
+}
+
+/* Maps and parses one file. On failure nothing is mapped. */
+static oato_status part_open(struct gguf *g, const char *path, struct gguf_part **out,
+                             struct oato_error *err)
+{
+    struct gguf_part *p = arena_alloc(&g->arena, 1, sizeof *p);
+    if (!p)
+        return oato_fail_memory(err, sizeof *p, "a file");
+    if (file_map(path, &p->file, err))
+        return err->status;
+    p->mapped = true;
+    if (part_parse(g, p, path, err)) {
+        file_unmap(&p->file);
+        return err->status;
+    }
+    *out = p;
+    return OATO_OK;
+}
+
+static bool header_i64(const struct gguf_header *h, const char *key, int64_t *out)
+{
+    const struct gguf_value *v = gguf_header_find(h, key);
+    return v && v->type != GGUF_ARRAY && gguf_value_i64(v, 0, out);
+}
+
+static oato_status read_split(const struct gguf_header *h, const char *path, struct split *out,
+                              struct oato_error *err)
+{
+    *out = (struct split){0, 1};
+    if (!gguf_header_find(h, GGUF_KEY_SPLIT_COUNT))
+        return OATO_OK;
+    if (!header_i64(h, GGUF_KEY_SPLIT_COUNT, &out->count) || out->count < 0 ||
+        out->count > SPLIT_MOST)
+        return oato_fail(err, OATO_EFILE,
+                         "%s: key '" GGUF_KEY_SPLIT_COUNT "' must be an integer from 0 to %d", path,
+                         SPLIT_MOST);
+    if (out->count <= 1) {
+        out->count = 1;
+        return OATO_OK;
+    }
+    if (!header_i64(h, GGUF_KEY_SPLIT_NO, &out->no) || out->no < 0 || out->no >= out->count)
+        return oato_fail(err, OATO_EFILE,
+                         "%s: key '" GGUF_KEY_SPLIT_NO "' must be an integer from 0 to %" PRId64,
+                         path, out->count - 1);
+    return OATO_OK;
+}
+
+/* Opens part i of the model whose part `known` is open already. *out is set when it is mapped,
+ * even if it then turns out to be the wrong one. */
+static oato_status open_sibling(struct gguf *g, const char *stem, struct split known, int64_t i,
+                                struct gguf_part **out, struct oato_error *err)
+{
+    struct text path;
+    struct split s;
+    oato_status status;
+    *out = NULL;
+    text_init(&path);
+    text_printf(&path, "%s" SPLIT_SUFFIX, stem, (int)i + 1, (int)known.count);
+    if (path.failed) {
+        status = oato_fail_memory(err, strlen(stem), "a file name");
+        goto out;
+    }
+    status = part_open(g, path.data, out, err);
+    if (status) {
+        oato_fail_at(err, "part %" PRId64 " of %" PRId64 " of a split model", i + 1, known.count);
+        goto out;
+    }
+    status = read_split(&(*out)->header, path.data, &s, err);
+    if (!status && (s.no != i || s.count != known.count))
+        status = oato_fail(err, OATO_EFILE,
+                           "%s: says that it is part %" PRId64 " of %" PRId64
+                           ", its name says otherwise: fetch the parts again",
+                           path.data, s.no + 1, s.count);
+out:
+    text_free(&path);
+    return status;
+}
+
+static oato_status check_parts(const struct gguf *g, struct oato_error *err)
+{
+    int64_t total;
+    size_t n = 0;
+    for (const struct gguf_part *p = g->parts; p; p = p->next) {
+        n += p->header.n_tensors;
+        if (p->header.header_only != g->first->header_only)
+            return oato_fail(err, OATO_EFILE,
+                             "%s: some parts of this split model have data, others are marked "
+                             "'" GGUF_KEY_HEADER_ONLY "': use parts of one kind",
+                             g->path);
+    }
+    if (header_i64(g->first, GGUF_KEY_SPLIT_TOTAL, &total) && (total < 0 || (size_t)total != n))
+        return oato_fail(err, OATO_EFILE,
+                         "%s: the parts of this split model hold %zu tensors, but the first says "
+                         "%" PRId64 ": fetch the parts again",
+                         g->path, n, total);
+    return OATO_OK;
+}
+
+/* The path without its "-00001-of-00003.gguf"; NULL with a message when it has none. */
+static const char *split_stem(struct gguf *g, struct split s, struct oato_error *err)
+{
+    char suffix[32];
+    snprintf(suffix, sizeof suffix, SPLIT_SUFFIX, (int)s.no + 1, (int)s.count);
+    size_t n = strlen(g->path), n_suffix = strlen(suffix);
+    if (n < n_suffix || strcmp(g->path + n - n_suffix, suffix)) {
+        oato_fail(err, OATO_EFILE,
+                  "%s: is part %" PRId64 " of %" PRId64
+                  ": its name must end in '%s' so that the others can be found",
+                  g->path, s.no + 1, s.count, suffix);
+        return NULL;
+    }
+    char *stem = arena_strndup(&g->arena, g->path, n - n_suffix);
+    if (!stem)
+        oato_fail_memory(err, n, "a file name");
+    return stem;
+}
+
+static oato_status open_parts(struct gguf *g, struct oato_error *err)
+{
+    struct gguf_part *named;
+    struct split s;
+    if (part_open(g, g->path, &named, err))
+        return err->status;
+    g->parts = named; /* in the list at all times: gguf_close unmaps what is there */
+    g->first = &named->header;
+    oato_status status = read_split(&named->header, g->path, &s, err);
+    if (status || s.count == 1)
+        return status;
+    const char *stem = split_stem(g, s, err);
+    if (!stem)
+        return err->status;
+    struct gguf_part **at = &g->parts; /* where part i belongs */
+    for (int64_t i = 0; i < s.count && !status; i++) {
+        struct gguf_part *p = named;
+        if (i != s.no) {
+            status = open_sibling(g, stem, s, i, &p, err);
+            if (!p)
+                break;
+            p->next = *at;
+            *at = p;
+        }
+        at = &p->next;
+    }
+    g->first = &g->parts->header;
+    return status ? status : check_parts(g, err);
+}
+
+static struct gguf *gguf_create(const char *path, struct oato_error *err)
+{
+    struct gguf *g = calloc(1, sizeof *g);
+    if (g) {
+        arena_init(&g->arena);
+        g->path = arena_strndup(&g->arena, path, strlen(path));
+    }
+    if (!g || !g->path) {
+        gguf_close(g);
+        oato_fail_memory(err, sizeof *g, "a model file");
+        return NULL;
+    }
+    return g;
+}
+
+oato_status gguf_open(const char *path, struct gguf **out, struct oato_error *err)
+{
+    *out = NULL;
+    struct gguf *g = gguf_create(path, err);
+    if (!g)
+        return err->status;
+    oato_status status = open_parts(g, err);
+    if (!status)
+        status = join_tensors(g, err);
+    if (status) {
+        gguf_close(g);
+        return status;
+    }
+    *out = g;
+    return OATO_OK;
+}
+
+oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, struct gguf **out,
+                             struct oato_error *err)
+{
+    *out = NULL;
+    struct gguf *g = gguf_create(name, err);
+    if (!g)
+        return err->status;
+    struct split s;
+    struct gguf_part *p = arena_alloc(&g->arena, 1, sizeof *p);
+    oato_status status = p ? OATO_OK : oato_fail_memory(err, sizeof *p, "a file");
+    if (p) {
+        p->file = (struct mapped_file){data, bytes};
+        g->parts = p;
+        g->first = &p->header;
+        status = part_parse(g, p, name, err);
+    }
+    if (!status)
+        status = read_split(g->first, name, &s, err);
+    if (!status && s.count > 1)
+        status = oato_fail(err, OATO_EFILE,
+                           "%s: is part %" PRId64 " of %" PRId64 " of a split model: open it by "
+                           "its file name",
+                           name, s.no + 1, s.count);
+    if (!status)
+        status = join_tensors(g, err);
+    if (status) {
+        gguf_close(g);
+        return status;
+    }
+    *out = g;
+    return OATO_OK;
+}
+
+void gguf_close(struct gguf *g)
+{
+    if (!g)
+        return;
+    for (struct gguf_part *p = g->parts; p; p = p->next)
+        if (p->mapped)
+            file_unmap(&p->file);
+    arena_free(&g->arena);
+    free(g);
+}
+
+const char *gguf_path(const struct gguf *g)
+{
+    return g->path;
+}
+
+bool gguf_header_only(const struct gguf *g)
+{
+    return g->first->header_only;
+}
+
+size_t gguf_kv_count(const struct gguf *g)
+{
+    return g->first->n_kv;
+}
+
+const char *gguf_kv_key(const struct gguf *g, size_t i)
+{
+    return g->first->kv[i].key;
+}
+
+const struct gguf_value *gguf_kv_value(const struct gguf *g, size_t i)
+{
+    return &g->first->kv[i].value;
+}
+
+const struct gguf_value *gguf_find(const struct gguf *g, const char *key)
+{
+    return gguf_header_find(g->first, key);
+}
+
+size_t gguf_tensor_count(const struct gguf *g)
+{
+    return g->n_tensors;
+}
+
+const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i)
+{
+    return &g->tensors[i];
+}
+
+const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name)
+{
+    struct gguf_tensor wanted = {.name = name};
+    const struct gguf_tensor *w = &wanted;
+    const struct gguf_tensor **hit =
+        bsearch(&w, g->by_name, g->n_tensors, sizeof *g->by_name, compare_names);
+    return hit ? *hit : NULL;
+}
+
+uint64_t gguf_data_bytes(const struct gguf *g)
+{
+    return g->data_bytes;
+}
+
+/* The raw element: i of an array, or the scalar. NULL when there is none. */
+static const uint8_t *value_element(const struct gguf_value *v, uint64_t i)
+{
+    if (v->type != GGUF_ARRAY)
+        i = 0;
+    if (i >= v->count || v->elem == GGUF_STRING)
+        return NULL;
+    return v->data + i * gguf_scalar_bytes(v->elem);
+}
+
+bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out)
+{
+    const uint8_t *p = value_element(v, i);
+    if (!p)
+        return false;
+    uint64_t u = 0; /* little-endian: the low bytes are the value, signs are put in below */
+    memcpy(&u, p, gguf_scalar_bytes(v->elem));
+    switch (v->elem) {
+    case GGUF_I8: *out = (int8_t)u; return true;
+    case GGUF_I16: *out = (int16_t)u; return true;
+    case GGUF_I32: *out = (int32_t)u; return true;
+    case GGUF_I64: *out = (int64_t)u; return true;
+    case GGUF_U8:
+    case GGUF_U16:
+    case GGUF_U32:
+    case GGUF_U64:
+        if (u > INT64_MAX)
+            return false;
+        *out = (int64_t)u;
+        return true;
+    default: return false;
+    }
+}
+
+bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out)
+{
+    const uint8_t *p = value_element(v, i);
+    int64_t n;
+    float f;
+    if (!p)
+        return false;
+    if (v->elem == GGUF_F32) {
+        memcpy(&f, p, sizeof f);
+        *out = f;
+        return true;
+    }
+    if (v->elem == GGUF_F64) {
+        memcpy(out, p, sizeof *out);
+        return true;
+    }
+    if (!gguf_value_i64(v, i, &n))
+        return false;
+    *out = (double)n;
+    return true;
+}
+
+bool gguf_get_i64(const struct gguf *g, const char *key, int64_t *out)
+{
+    return header_i64(g->first, key, out);
+}
+
+bool gguf_get_i64_at(const struct gguf *g, const char *key, uint64_t i, int64_t *out)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    return v && gguf_value_i64(v, i, out);
+}
+
+bool gguf_get_f64(const struct gguf *g, const char *key, double *out)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    return v && v->type != GGUF_ARRAY && gguf_value_f64(v, 0, out);
+}
+
+bool gguf_get_bool(const struct gguf *g, const char *key, bool *out)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    if (!v || v->type != GGUF_BOOL)
+        return false;
+    *out = *v->data != 0;
+    return true;
+}
+
+bool gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *out)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    if (!v || v->type != GGUF_STRING)
+        return false;
+    *out = v->strings[0];
+    return true;
+}

@@ -61,7 +61,8 @@ struct gguf; /* an open file, or all files of a split model */
  * any one of the files may be named; the others are looked for beside it. A file whose metadata
  * has oato.header_only = true has no data. */
 oato_status gguf_open(const char *path, struct gguf **out, struct oato_error *err);
-/* The same from memory, for tests and fuzzing (no split files); name appears in messages. */
+/* The same from memory that outlives the handle, for tests and fuzzing (no split files); name
+ * appears in messages. */
 oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, struct gguf **out,
                              struct oato_error *err);
 void gguf_close(struct gguf *g);
@@ -101,7 +102,8 @@ uint64_t gguf_content_hash(const struct gguf *g);
 struct gguf_writer;
 struct gguf_writer *gguf_writer_create(void); /* NULL when memory is short */
 void gguf_writer_free(struct gguf_writer *w);
-/* After a failed allocation the writer remembers and gguf_writer_save says so. */
+/* After a failed allocation or a mistake (a tensor twice, rows that are no whole blocks) the writer
+ * remembers and gguf_writer_save says so. */
 void gguf_writer_scalar(struct gguf_writer *w, const char *key, enum gguf_type type,
                         const void *value);
 void gguf_writer_string(struct gguf_writer *w, const char *key, const char *value);
@@ -112,7 +114,9 @@ void gguf_writer_strings(struct gguf_writer *w, const char *key, const struct gg
 /* data is borrowed until save; NULL (for all) makes a header-only file. */
 void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtype, int32_t n_dims,
                         const int64_t *ne, const void *data);
-void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g); /* borrowed until save */
+/* All keys of g (borrowed until save) except split.*, general.alignment and oato.header_only, which
+ * belong to its files. Setting a key again replaces its value. */
+void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g);
 oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oato_error *err);
 
 /* --------------------------------------------------------------------------- tokenizer ---- */

@@ -1,0 +1,78 @@
+/*
+ * gguf_internal.h - what the GGUF files of this room share: the parsed header of one file and the
+ * handle over all files of a model. Parsing (gguf_parse.c) knows one file, gguf.c joins split
+ * files and answers lookups, gguf_hash.c gives the model's identity, gguf_writer.c writes.
+ */
+#ifndef OATO_GGUF_INTERNAL_H
+#define OATO_GGUF_INTERNAL_H
+
+#include "models/models.h"
+
+#define GGUF_KEY_ALIGNMENT    "general.alignment"
+#define GGUF_KEY_ARCHITECTURE "general.architecture"
+#define GGUF_KEY_HEADER_ONLY  "oato.header_only"
+#define GGUF_KEY_SPLIT_NO     "split.no"
+#define GGUF_KEY_SPLIT_COUNT  "split.count"
+#define GGUF_KEY_SPLIT_TOTAL  "split.tensors.count"
+
+enum {
+    GGUF_VERSION_WRITTEN = 3,
+    GGUF_DEFAULT_ALIGNMENT = 32,
+    GGUF_MIN_ALIGNMENT = 8, /* the specification asks for a multiple of 8 */
+    GGUF_MAX_ALIGNMENT = 1 << 30,
+    GGUF_MAX_KEY = 65535,
+};
+
+struct gguf_kv {
+    const char *key;
+    struct gguf_value value;
+    struct gguf_string one; /* what value.strings points at for a STRING */
+};
+
+/* One file, parsed. Everything is in the arena or in the file itself. */
+struct gguf_header {
+    struct gguf_kv *kv;
+    const struct gguf_kv **kv_by_key;
+    size_t n_kv;
+    struct gguf_tensor *tensors;
+    size_t n_tensors;
+    bool header_only;
+};
+
+struct gguf_part {
+    struct gguf_part *next;
+    struct mapped_file file;
+    bool mapped; /* by us; else the caller's memory */
+    struct gguf_header header;
+};
+
+struct gguf {
+    struct arena arena;
+    const char *path;
+    struct gguf_part *parts;         /* in order of split.no */
+    const struct gguf_header *first; /* whose metadata counts */
+    struct gguf_tensor *tensors;
+    const struct gguf_tensor **by_name;
+    size_t n_tensors;
+    uint64_t data_bytes;
+};
+
+/* Reads the header of file, which must stay where it is; the message has no file name. */
+oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, struct gguf_header *out,
+                       struct oato_error *err);
+/* NULL when the key is missing. */
+const struct gguf_value *gguf_header_find(const struct gguf_header *h, const char *key);
+
+/* Bytes of a scalar type; 0 for STRING, ARRAY and numbers that are no type. */
+size_t gguf_scalar_bytes(uint32_t type);
+bool gguf_alignment_ok(uint64_t alignment);
+/* Bytes of a tensor's data; false when dtype, n_dims or a dimension is out of range, rows are no
+ * whole blocks, or it overflows. */
+bool gguf_tensor_bytes(oato_dtype dtype, int32_t n_dims, const int64_t *ne, size_t *out);
+/* name as it may stand in a message: printable ASCII, at most GGUF_MAX_NAME bytes. */
+struct gguf_shown {
+    char text[GGUF_MAX_NAME + 4];
+};
+struct gguf_shown gguf_show(const char *name, size_t n);
+
+#endif
