@@ -1,0 +1,379 @@
+/*
+ * engine.c - opening, stepping and closing. A step fills the step descriptor, hands it to every
+ * device that has a program, the host last because it runs on the calling thread, and waits until
+ * all are done. Nothing is allocated or looked up by name here once the engine is open.
+ */
+#include "executor/executor_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_CONTEXT = 4096, DEFAULT_UBATCH = 512, MAX_SEQS = 4096, MAX_UBATCH = 1 << 16 };
+
+static int32_t first_positive(int32_t a, int32_t b, int32_t c)
+{
+    return a > 0 ? a : b > 0 ? b : c;
+}
+
+static oato_status limits_set(struct engine *e, const struct engine_options *o,
+                              struct oato_error *err)
+{
+    const struct plan_request *r = e->plan ? &e->plan->request : NULL;
+    e->context = first_positive(o->context, r ? r->context : 0, DEFAULT_CONTEXT);
+    e->ubatch = first_positive(o->ubatch, r ? r->ubatch : 0, DEFAULT_UBATCH);
+    e->max_seqs = first_positive(o->seqs, r ? r->batch : 0, 1);
+    e->kv_dtype = o->kv_given ? o->kv : r ? r->kv : DT_F16;
+    if (e->max_seqs > MAX_SEQS || e->ubatch > MAX_UBATCH)
+        return oato_fail(err, OATO_EUSAGE, "%d sequences of %d tokens a step: at most %d and %d",
+                         e->max_seqs, e->ubatch, MAX_SEQS, MAX_UBATCH);
+    if (e->kv_dtype != DT_F16 && e->kv_dtype != DT_F32)
+        return oato_fail(err, OATO_EUSAGE, "the KV cache can be F16 or F32, not %s",
+                         dtype_name(e->kv_dtype));
+    if (e->context > e->model->shape.context_length * (int64_t)e->max_seqs && !o->context)
+        e->context = (int32_t)(e->model->shape.context_length * e->max_seqs);
+    if (e->ubatch > e->context)
+        e->ubatch = e->context;
+    if (e->ubatch < e->max_seqs)
+        e->ubatch = e->max_seqs;
+    e->max_rows = first_positive(o->rows, 0, e->max_seqs);
+    if (e->max_rows < e->max_seqs)
+        e->max_rows = e->max_seqs;
+    return OATO_OK;
+}
+
+static oato_status step_arrays(struct engine *e, struct oato_error *err)
+{
+    size_t tokens = (size_t)e->ubatch;
+    e->ids = calloc(tokens, sizeof *e->ids);
+    e->positions = calloc(tokens, sizeof *e->positions);
+    e->seq_of = calloc(tokens, sizeof *e->seq_of);
+    e->rows = calloc((size_t)e->max_rows, sizeof *e->rows);
+    e->step_seqs = calloc((size_t)e->max_seqs, sizeof *e->step_seqs);
+    if (!e->ids || !e->positions || !e->seq_of || !e->rows || !e->step_seqs)
+        return oato_fail_memory(err, tokens * 3 * sizeof *e->ids, "the step descriptor");
+    return OATO_OK;
+}
+
+oato_status engine_open(const struct model *m, const struct plan *plan,
+                        const struct engine_options *options, warn_fn warn, void *user,
+                        struct engine **out, struct oato_error *err)
+{
+    uint64_t begin_ns = now_ns();
+    struct engine *e = calloc(1, sizeof *e);
+    *out = NULL;
+    if (!e)
+        return oato_fail_memory(err, sizeof *e, "the engine");
+    e->model = m;
+    e->plan = plan;
+    oato_status status = limits_set(e, options, err);
+    if (!status)
+        status = engine_load(e, options, warn, user, err);
+    /* every sequence may end in a page of its own that is not full */
+    int32_t pages = (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1;
+    if (!status)
+        status = kv_pool_init(&e->pool, pages, e->max_seqs, err);
+    if (!status)
+        status = step_arrays(e, err);
+    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
+        status = engine_lower(e, (enum plan_phase)phase, err);
+    if (!status)
+        status = engine_allocate(e, err);
+    e->load_ns = now_ns() - begin_ns;
+    if (status)
+        engine_close(e);
+    else
+        *out = e;
+    return status;
+}
+
+static void device_close(struct engine_device *d)
+{
+    if (!d->device)
+        return;
+    const struct device_ops *ops = d->device->ops;
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        if (d->phase[phase].compiled)
+            ops->release(d->device, d->phase[phase].compiled);
+        free(d->phase[phase].records);
+    }
+    for (uint32_t i = 0; d->weights && i < d->n_slots; i++)
+        if (d->weights[i])
+            ops->weight_free(d->device, d->weights[i]);
+    if (d->kv)
+        ops->kv_free(d->device, d->kv);
+    if (d->arena)
+        ops->free(d->device, d->arena, d->arena_bytes);
+    free(d->weights);
+    free(d->slots);
+    free(d->kv_shapes);
+    free(d->kv_slot);
+    ops->close(d->device);
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    for (int i = 0; i < e->n_devices; i++)
+        device_close(&e->device[i]);
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        free(e->place[phase]);
+    graph_free(&e->graph);
+    kv_pool_free(&e->pool);
+    free(e->ids);
+    free(e->positions);
+    free(e->seq_of);
+    free(e->rows);
+    free(e->step_seqs);
+    free(e);
+}
+
+/* ------------------------------------------------------------------------------ sequences */
+
+oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err)
+{
+    return kv_seq_create(&e->pool, seq, err);
+}
+
+void engine_seq_free(struct engine *e, int32_t seq)
+{
+    kv_seq_free(&e->pool, seq);
+}
+
+oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err)
+{
+    return kv_seq_fork(&e->pool, from, to, err);
+}
+
+oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
+                                struct oato_error *err)
+{
+    oato_status status = kv_seq_check(&e->pool, seq, err);
+    if (!status && length < 0)
+        status = oato_fail(err, OATO_EUSAGE, "a sequence cannot have %d positions", length);
+    if (!status)
+        kv_seq_truncate(&e->pool, seq, length);
+    return status;
+}
+
+int32_t engine_seq_length(const struct engine *e, int32_t seq)
+{
+    struct oato_error ignored;
+    return kv_seq_check(&e->pool, seq, &ignored) ? 0 : e->pool.seqs[seq].length;
+}
+
+int32_t engine_free_pages(const struct engine *e)
+{
+    return e->pool.n_free;
+}
+
+/* ----------------------------------------------------------------------------------- steps */
+
+static oato_status input_check(const struct engine *e, const struct engine_input *inputs, int32_t i,
+                               struct oato_error *err)
+{
+    const struct engine_input *in = &inputs[i];
+    oato_status status = kv_seq_check(&e->pool, in->seq, err);
+    if (status)
+        return status;
+    if (in->n < 1)
+        return oato_fail(err, OATO_EUSAGE, "sequence %d is given %d tokens", in->seq, in->n);
+    for (int32_t j = 0; j < i; j++)
+        if (inputs[j].seq == in->seq)
+            return oato_fail(err, OATO_EUSAGE, "sequence %d stands twice in a step", in->seq);
+    for (int32_t j = 0; j < in->n; j++)
+        if (in->ids[j] < 0 || in->ids[j] >= e->model->shape.vocab)
+            return oato_fail(err, OATO_EUSAGE, "token id %d is outside the vocabulary of %d",
+                             in->ids[j], e->model->shape.vocab);
+    return OATO_OK;
+}
+
+/* Fills the descriptor's arrays; pages are reserved already. */
+static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
+                      struct step *step)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const struct engine_input *in = &inputs[i];
+        const struct kv_seq *s = &e->pool.seqs[in->seq];
+        e->step_seqs[i] = (struct step_seq){
+            .query_begin = step->n_tokens,
+            .query_len = in->n,
+            .kv_len = (int64_t)s->length + in->n,
+            .pages = s->pages,
+        };
+        for (int32_t j = 0; j < in->n; j++) {
+            int32_t t = step->n_tokens++;
+            e->ids[t] = in->ids[j];
+            e->positions[t] = s->length + j;
+            e->seq_of[t] = i;
+            if (in->logits == LOGITS_ALL || (in->logits == LOGITS_LAST && j == in->n - 1))
+                e->rows[step->n_rows++] = t;
+        }
+    }
+    step->n_seqs = n;
+    step->token_id = e->ids;
+    step->token_position = e->positions;
+    step->token_seq = e->seq_of;
+    step->seq = e->step_seqs;
+    step->row = e->rows;
+    step->n_page_copies = e->pool.n_copies;
+    step->page_copy = e->pool.copies;
+    step->timeline = e->timelines;
+    step->timeline_base = e->bases;
+}
+
+/* Accelerators first: they wait for the host's events, the host runs in submit. */
+static oato_status step_run(struct engine *e, enum plan_phase phase, struct step *step,
+                            struct oato_error *err)
+{
+    struct oato_device *host = e->device[e->host].device;
+    step->clock_ns = host->ops->clock_ns(host);
+    for (int i = 0; i < e->n_devices; i++)
+        e->bases[i] = atomic_load_explicit(&e->timelines[i]->value, memory_order_acquire);
+    oato_status status = OATO_OK;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < e->n_devices && !status; i++) {
+            struct engine_device *d = &e->device[i];
+            if (d->phase[phase].compiled && (i == e->host) == (pass == 1))
+                status = d->device->ops->submit(d->device, d->phase[phase].compiled, step, err);
+        }
+    }
+    if (status) /* release whoever waits for records that will not come */
+        for (int i = 0; i < e->n_devices; i++)
+            timeline_fail(e->timelines[i]);
+    uint64_t end = step->clock_ns;
+    for (int i = 0; i < e->n_devices; i++) {
+        const struct device_ops *ops = e->device[i].device->ops;
+        struct oato_error own;
+        if (!e->device[i].phase[phase].compiled)
+            continue;
+        if (ops->finish(e->device[i].device, &own)) {
+            /* the device that died knows why; those that waited for it only know that it did */
+            bool first = !status || i != e->host;
+            status = own.status;
+            if (first)
+                *err = own;
+        }
+        uint64_t clock = ops->clock_ns(e->device[i].device);
+        end = clock > end ? clock : end;
+    }
+    e->clock_ns += end - step->clock_ns;
+    e->steps++;
+    e->failed = status != OATO_OK;
+    return status;
+}
+
+oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
+                        struct oato_error *err)
+{
+    struct step step = {0};
+    oato_status status = OATO_OK;
+    int64_t tokens = 0, rows = 0;
+    bool decode = true;
+    if (e->failed)
+        return oato_fail(err, OATO_EDEVICE,
+                         "a device failed in an earlier step; open the engine again");
+    if (n < 1 || n > e->max_seqs)
+        return oato_fail(err, OATO_EUSAGE, "a step of %d sequences; 1 to %d are possible", n,
+                         e->max_seqs);
+    for (int32_t i = 0; i < n && !status; i++) {
+        status = input_check(e, inputs, i, err);
+        tokens += inputs[i].n;
+        rows += inputs[i].logits == LOGITS_ALL ? inputs[i].n : inputs[i].logits == LOGITS_LAST;
+        decode = decode && inputs[i].n == 1;
+    }
+    if (!status && (tokens > e->ubatch || rows > e->max_rows))
+        status = oato_fail(err, OATO_EUSAGE,
+                           "a step of %lld tokens and %lld rows of logits; at most %d and %d",
+                           (long long)tokens, (long long)rows, e->ubatch, e->max_rows);
+    if (status)
+        return status;
+    for (int32_t i = 0; i < n && !status; i++)
+        status = kv_reserve(&e->pool, inputs[i].seq, inputs[i].n, err);
+    if (!status) {
+        enum plan_phase phase = decode ? PHASE_DECODE : PHASE_PREFILL;
+        step_fill(e, inputs, n, &step);
+        status = step_run(e, phase, &step, err);
+        e->logits =
+            (const float *)((const uint8_t *)e->device[e->host].arena + e->logits_offset[phase]);
+        e->n_rows = step.n_rows;
+    }
+    if (status) {
+        kv_rollback(&e->pool);
+        return status;
+    }
+    kv_commit(&e->pool);
+    for (int32_t i = 0; i < n; i++)
+        e->pool.seqs[inputs[i].seq].length += inputs[i].n;
+    return OATO_OK;
+}
+
+const float *engine_logits(const struct engine *e, int32_t row)
+{
+    return row < 0 || row >= e->n_rows ? NULL
+                                       : e->logits + (size_t)row * (size_t)e->model->shape.vocab;
+}
+
+oato_status
+engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum engine_logits logits,
+            void (*on_rows)(void *user, const float *logits, int32_t first, int32_t rows),
+            void *user, struct oato_error *err)
+{
+    int32_t chunk = logits == LOGITS_ALL && e->max_rows < e->ubatch ? e->max_rows : e->ubatch;
+    for (int32_t at = 0; at < n; at += chunk) {
+        int32_t now = n - at < chunk ? n - at : chunk;
+        bool last = at + now == n;
+        struct engine_input in = {seq, ids + at, now,
+                                  logits == LOGITS_LAST && !last ? LOGITS_NONE : logits};
+        oato_status status = engine_step(e, &in, 1, err);
+        if (status)
+            return status;
+        if (on_rows && e->n_rows)
+            on_rows(user, e->logits, logits == LOGITS_ALL ? at : n - 1, e->n_rows);
+    }
+    return OATO_OK;
+}
+
+/* ----------------------------------------------------------------------------- information */
+
+void engine_get_stats(const struct engine *e, struct engine_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    out->vocab = e->model->shape.vocab;
+    out->context = e->context;
+    out->ubatch = e->ubatch;
+    out->n_devices = e->n_devices;
+    for (int i = 0; i < e->n_devices; i++) {
+        const struct engine_device *d = &e->device[i];
+        out->device[i] = (struct engine_device_stats){d->info, d->weight_bytes, d->kv_bytes,
+                                                      d->arena_bytes, d->workspace_bytes};
+    }
+    memcpy(out->copies, e->copies, sizeof out->copies);
+    memcpy(out->copy_bytes, e->copy_bytes, sizeof out->copy_bytes);
+    out->load_ns = e->load_ns;
+    out->steps = e->steps;
+    out->clock_ns = e->clock_ns;
+}
+
+void engine_dump_programs(const struct engine *e, FILE *out)
+{
+    static const char *const names[PHASE_COUNT] = {"prefill", "decode"};
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        for (int i = 0; i < e->n_devices; i++) {
+            const struct program *p = &e->device[i].phase[phase].program;
+            if (!p->n_records)
+                continue;
+            fprintf(out, "# %s on %s: %u records, %u signals\n", names[phase], e->device[i].info.id,
+                    p->n_records, p->n_signals);
+            program_print(p, e->device[i].info.id, out);
+        }
+    }
+}
+
+struct oato_device *engine_borrow_device(struct engine *e, const char *id)
+{
+    for (int i = 0; i < e->n_devices; i++)
+        if (!strcmp(e->device[i].info.id, id))
+            return e->device[i].device;
+    return NULL;
+}

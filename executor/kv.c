@@ -1,0 +1,175 @@
+/*
+ * kv.c - which page holds which positions of which sequence. A page id means the same 64 positions
+ * in every layer and on every device, so that this file knows nothing of either. Sequences share
+ * pages after a fork; whoever writes to a shared page gets a copy first.
+ *
+ * Invariant: references[p] = block tables that name p; free pages have 0 and stand in free_list.
+ * A copied page is given up only at commit, because the step still reads it.
+ */
+#include "executor/executor_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int32_t pages_for(int32_t positions)
+{
+    return (positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
+}
+
+oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct oato_error *err)
+{
+    memset(p, 0, sizeof *p);
+    size_t table, tables_bytes;
+    if (!size_mul((size_t)pages, sizeof(int32_t), &table) ||
+        !size_mul(table, (size_t)seqs, &tables_bytes))
+        return oato_fail_memory(err, SIZE_MAX, "block tables");
+    p->free_list = malloc(table);
+    p->references = calloc((size_t)pages, sizeof *p->references);
+    p->seqs = calloc((size_t)seqs, sizeof *p->seqs);
+    p->tables = malloc(tables_bytes);
+    p->undo = calloc((size_t)pages + (size_t)seqs, sizeof *p->undo);
+    p->copies = calloc((size_t)seqs, sizeof *p->copies);
+    if (!p->free_list || !p->references || !p->seqs || !p->tables || !p->undo || !p->copies) {
+        kv_pool_free(p);
+        return oato_fail_memory(err, tables_bytes, "block tables");
+    }
+    p->n_pages = p->n_free = pages;
+    p->n_seqs = seqs;
+    for (int32_t i = 0; i < pages; i++)
+        p->free_list[i] = pages - 1 - i; /* page 0 is handed out first */
+    for (int32_t i = 0; i < seqs; i++)
+        p->seqs[i].pages = p->tables + (size_t)i * (size_t)pages;
+    return OATO_OK;
+}
+
+void kv_pool_free(struct kv_pool *p)
+{
+    free(p->free_list);
+    free(p->references);
+    free(p->seqs);
+    free(p->tables);
+    free(p->undo);
+    free(p->copies);
+    memset(p, 0, sizeof *p);
+}
+
+static int32_t page_take(struct kv_pool *p)
+{
+    int32_t page = p->free_list[--p->n_free];
+    p->references[page] = 1;
+    return page;
+}
+
+static void page_drop(struct kv_pool *p, int32_t page)
+{
+    if (--p->references[page] == 0)
+        p->free_list[p->n_free++] = page;
+}
+
+oato_status kv_seq_check(const struct kv_pool *p, int32_t seq, struct oato_error *err)
+{
+    if (seq < 0 || seq >= p->n_seqs || !p->seqs[seq].used)
+        return oato_fail(err, OATO_EUSAGE, "there is no sequence %d", seq);
+    return OATO_OK;
+}
+
+oato_status kv_seq_create(struct kv_pool *p, int32_t *seq, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_seqs; i++) {
+        if (!p->seqs[i].used) {
+            p->seqs[i].used = true;
+            p->seqs[i].length = p->seqs[i].n_pages = 0;
+            *seq = i;
+            return OATO_OK;
+        }
+    }
+    return oato_fail(err, OATO_EFIT, "all %d sequences are in use; raise the number of sequences",
+                     p->n_seqs);
+}
+
+void kv_seq_free(struct kv_pool *p, int32_t seq)
+{
+    if (seq < 0 || seq >= p->n_seqs || !p->seqs[seq].used)
+        return;
+    kv_seq_truncate(p, seq, 0);
+    p->seqs[seq].used = false;
+}
+
+oato_status kv_seq_fork(struct kv_pool *p, int32_t from, int32_t *to, struct oato_error *err)
+{
+    oato_status status = kv_seq_check(p, from, err);
+    if (!status)
+        status = kv_seq_create(p, to, err);
+    if (status)
+        return status;
+    const struct kv_seq *a = &p->seqs[from];
+    struct kv_seq *b = &p->seqs[*to];
+    memcpy(b->pages, a->pages, (size_t)a->n_pages * sizeof *a->pages);
+    b->n_pages = a->n_pages;
+    b->length = a->length;
+    for (int32_t i = 0; i < a->n_pages; i++)
+        p->references[a->pages[i]]++;
+    return OATO_OK;
+}
+
+void kv_seq_truncate(struct kv_pool *p, int32_t seq, int32_t length)
+{
+    struct kv_seq *s = &p->seqs[seq];
+    if (length >= s->length)
+        return;
+    s->length = length;
+    while (s->n_pages > pages_for(length))
+        page_drop(p, s->pages[--s->n_pages]);
+}
+
+static void remember(struct kv_pool *p, int32_t seq, int32_t index, int32_t page)
+{
+    p->undo[p->n_undo++] = (struct kv_undo){seq, index, page};
+}
+
+oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err)
+{
+    struct kv_seq *s = &p->seqs[seq];
+    int32_t inside = s->length % KV_PAGE_POSITIONS, last = s->n_pages - 1;
+    bool copy = inside && p->references[s->pages[last]] > 1;
+    int32_t more = pages_for(s->length + n) - s->n_pages;
+    if (more + copy > p->n_free)
+        return oato_fail(
+            err, OATO_EFIT,
+            "the KV cache is full: sequence %d wants %d more pages of %d positions, %d "
+            "of %d are free; raise --context",
+            seq, more + copy, KV_PAGE_POSITIONS, p->n_free, p->n_pages);
+    if (copy) {
+        int32_t page = page_take(p);
+        p->copies[p->n_copies++] = (struct step_page_copy){s->pages[last], page, inside};
+        remember(p, seq, last, s->pages[last]);
+        s->pages[last] = page;
+    }
+    for (int32_t i = 0; i < more; i++) {
+        remember(p, seq, s->n_pages, -1);
+        s->pages[s->n_pages++] = page_take(p);
+    }
+    return OATO_OK;
+}
+
+void kv_commit(struct kv_pool *p)
+{
+    for (int32_t i = 0; i < p->n_undo; i++)
+        if (p->undo[i].page >= 0)
+            page_drop(p, p->undo[i].page);
+    p->n_undo = p->n_copies = 0;
+}
+
+void kv_rollback(struct kv_pool *p)
+{
+    while (p->n_undo > 0) {
+        struct kv_undo u = p->undo[--p->n_undo];
+        struct kv_seq *s = &p->seqs[u.seq];
+        page_drop(p, s->pages[u.index]);
+        if (u.page >= 0)
+            s->pages[u.index] = u.page;
+        else
+            s->n_pages--;
+    }
+    p->n_copies = 0;
+}

@@ -1,0 +1,423 @@
+/*
+ * load.c - from a model and a plan to devices that are ready: opens the devices, binds the plan's
+ * to them, fuses the graph, decides where every operator and every layer's KV goes, and then, when
+ * the programs are known, checks that everything fits before it prepares a single weight.
+ */
+#include "executor/executor_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB         (1024.0 * 1024.0)
+#define ARENA_SLACK 256 /* vector kernels may read past the last row of a buffer */
+
+/* ------------------------------------------------------------------------------- devices */
+
+static oato_status device_add(struct engine *e, const char *spec,
+                              const struct device_options *options, struct oato_error *err)
+{
+    if (e->n_devices == DEVICES_MAX)
+        return oato_fail(err, OATO_EUSAGE, "more than %d devices", DEVICES_MAX);
+    struct engine_device *d = &e->device[e->n_devices];
+    int index = 0; /* among its kind */
+    size_t kind = strcspn(spec, ":");
+    for (int i = 0; i < e->n_devices; i++)
+        index +=
+            strlen(e->device[i].info.kind) == kind && !strncmp(e->device[i].info.kind, spec, kind);
+    oato_status status = device_open(spec, index, options, &d->device, err);
+    if (status)
+        return status;
+    d->device->ops->info(d->device, &d->info);
+    e->n_devices++;
+    return OATO_OK;
+}
+
+static oato_status devices_open(struct engine *e, const struct engine_options *o,
+                                struct oato_error *err)
+{
+    struct device_options options = {.threads = o->threads, .isa = o->isa};
+    oato_status status = OATO_OK;
+    if (o->devices) {
+        char specs[DEVICES_MAX][256];
+        int n = device_split(o->devices, specs, DEVICES_MAX, err);
+        if (n < 0)
+            return err->status;
+        for (int i = 0; i < n && !status; i++)
+            status = device_add(e, specs[i], &options, err);
+    } else if (e->plan) {
+        for (int32_t i = 0; i < e->plan->n_devices && !status; i++) {
+            const struct plan_device *p = &e->plan->devices[i];
+            char spec[256];
+            snprintf(spec, sizeof spec, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
+            status = device_add(e, spec, &options, err);
+        }
+    }
+    e->host = -1;
+    for (int i = 0; i < e->n_devices; i++)
+        if (e->device[i].info.is_host && e->host < 0)
+            e->host = i;
+    if (!status && e->host < 0) {
+        e->host = e->n_devices;
+        status = device_add(e, "cpu", &options, err);
+    }
+    for (int i = 0; i < e->n_devices; i++)
+        e->timelines[i] = e->device[i].device->ops->timeline(e->device[i].device);
+    return status;
+}
+
+static int32_t device_find(const struct engine *e, const char *id, size_t n)
+{
+    for (int32_t i = 0; i < e->n_devices; i++)
+        if (strlen(e->device[i].info.id) == n && !memcmp(e->device[i].info.id, id, n))
+            return i;
+    return -1;
+}
+
+/* The device that stands for `id` of the plan: by "a=b" in map, else the one of the same id. */
+static oato_status device_bind(const struct engine *e, const char *id, const char *map,
+                               int32_t *out, struct oato_error *err)
+{
+    const char *target = id;
+    size_t len = strlen(id), target_len = len;
+    for (const char *p = map; p && *p;) {
+        size_t item = strcspn(p, ","), left = strcspn(p, "=");
+        if (left >= item)
+            return oato_fail(err, OATO_EUSAGE, "--map wants PLAN_DEVICE=DEVICE, not '%.*s'",
+                             (int)item, p);
+        if (left == len && !memcmp(p, id, len)) {
+            target = p + left + 1;
+            target_len = item - left - 1;
+        }
+        p += item + (p[item] == ',');
+    }
+    *out = device_find(e, target, target_len);
+    if (*out < 0)
+        return oato_fail(err, OATO_EDEVICE,
+                         "the plan uses %s, but there is no %.*s here; open it with --devices or "
+                         "say --map %s=DEVICE",
+                         id, (int)target_len, target, id);
+    return OATO_OK;
+}
+
+static oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_fn warn,
+                                void *user, int32_t *bound, struct oato_error *err)
+{
+    for (int32_t i = 0; i < e->plan->n_devices; i++) {
+        const struct plan_device *p = &e->plan->devices[i];
+        oato_status status = device_bind(e, p->id, o->map, &bound[i], err);
+        if (status)
+            return status;
+        struct engine_device *d = &e->device[bound[i]];
+        if (!strcmp(p->id, d->info.id))
+            d->budget_bytes = p->budget_bytes;
+        if (!strcmp(p->model, d->info.model))
+            continue;
+        if (o->strict)
+            return oato_fail(err, OATO_EFILE,
+                             "the plan was made for %s = %s, here it is %s; plan again, or run "
+                             "without --strict",
+                             p->id, p->model, d->info.model);
+        char text[320];
+        snprintf(text, sizeof text, "the plan was made for %s = %s, here it is %s", p->id, p->model,
+                 d->info.model);
+        if (warn)
+            warn(user, text);
+    }
+    return OATO_OK;
+}
+
+/* ---------------------------------------------------------------------------- placements */
+
+/* Without a plan: every match that the host runs. */
+static oato_status fuse_all(struct engine *e, struct oato_error *err)
+{
+    const struct graph *g = &e->model->graph;
+    const struct oato_device *host = e->device[e->host].device;
+    struct graph_match *m = calloc((size_t)g->n_ops, sizeof *m);
+    if (!m)
+        return oato_fail_memory(err, (size_t)g->n_ops * sizeof *m, "fusions");
+    int32_t found = graph_matches(g, m, g->n_ops), n = 0, free_from = 0;
+    for (int32_t i = 0; i < found && i < g->n_ops; i++) {
+        struct graph one;
+        if (m[i].first < free_from)
+            continue;
+        oato_status status = graph_fuse(g, &m[i], 1, &one, err);
+        if (status) {
+            free(m);
+            return status;
+        }
+        if (host->ops->supports(host, &one.ops[m[i].first].op)) {
+            free_from = m[i].first + op_fusions[m[i].fusion].n_members;
+            m[n++] = m[i];
+        }
+        graph_free(&one);
+    }
+    oato_status status = graph_fuse(g, m, n, &e->graph, err);
+    free(m);
+    return status;
+}
+
+static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        int32_t at = (hint + i) % g->n_ops;
+        if (!strcmp(g->ops[at].name, name))
+            return at;
+    }
+    return -1;
+}
+
+static oato_status place_default(struct engine *e, struct oato_error *err)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        e->place[phase] = calloc((size_t)e->graph.n_ops, sizeof **e->place);
+        if (!e->place[phase])
+            return oato_fail_memory(err, (size_t)e->graph.n_ops * sizeof **e->place, "placements");
+    }
+    return OATO_OK;
+}
+
+static oato_status place_parts(struct engine *e, const int32_t *bound, struct oato_error *err)
+{
+    int32_t at = 0;
+    for (int32_t i = 0; i < e->plan->n_parts; i++) {
+        const struct plan_part *p = &e->plan->parts[i];
+        at = op_find(&e->graph, p->op, at);
+        if (at < 0)
+            return oato_fail(err, OATO_EFILE, "the plan names operator %s, which the model lacks",
+                             p->op);
+        if (p->home != p->device)
+            return oato_fail(err, OATO_EFILE,
+                             "part %d of the plan (%s) streams its weight from another device, "
+                             "which this version cannot run",
+                             i, p->op);
+        for (int phase = 0; phase < PHASE_COUNT; phase++) {
+            struct placement *place = &e->place[phase][at];
+            if (!(p->phases & 1u << phase) || p->begin == p->end)
+                continue;
+            if (place->n == PARTS_MAX)
+                return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", p->op,
+                                 PARTS_MAX);
+            int j = place->n++; /* by begin, so that parts concatenate */
+            for (; j > 0 && place->part[j - 1].begin > p->begin; j--)
+                place->part[j] = place->part[j - 1];
+            place->part[j].device = bound[p->device];
+            place->part[j].begin = (int32_t)p->begin;
+            place->part[j].end = (int32_t)p->end;
+        }
+    }
+    return OATO_OK;
+}
+
+/* The device of a layer's KV is where its attention runs; both phases must agree. */
+static oato_status place_kv(struct engine *e, struct oato_error *err)
+{
+    int32_t layers = e->graph.n_layers;
+    for (int d = 0; d < e->n_devices; d++) {
+        e->device[d].kv_shapes = calloc((size_t)layers, sizeof *e->device[d].kv_shapes);
+        e->device[d].kv_slot = malloc((size_t)layers * sizeof *e->device[d].kv_slot);
+        if (!e->device[d].kv_shapes || !e->device[d].kv_slot)
+            return oato_fail_memory(err, (size_t)layers * sizeof(struct kv_layer_shape),
+                                    "KV slots");
+        for (int32_t i = 0; i < layers; i++)
+            e->device[d].kv_slot[i] = -1;
+    }
+    for (int32_t i = 0; i < e->graph.n_ops; i++) {
+        const struct graph_op *o = &e->graph.ops[i];
+        if (o->kv_layer < 0)
+            continue;
+        struct engine_device *d = &e->device[e->place[0][i].part[0].device];
+        if (o->op.kind == OP_KV_STORE) {
+            d->kv_slot[o->kv_layer] = d->n_kv;
+            d->kv_shapes[d->n_kv++] = (struct kv_layer_shape){o->op.kv_heads, o->op.head_dim};
+        }
+        if (d->kv_slot[o->kv_layer] < 0 ||
+            e->place[0][i].part[0].device != e->place[1][i].part[0].device)
+            return oato_fail(err, OATO_EFILE,
+                             "the plan puts %s on another device than the KV of its layer",
+                             o->name);
+    }
+    return OATO_OK;
+}
+
+/* One class in all phases: the same operator may not compute with different arithmetic. */
+static oato_status check_deterministic(const struct engine *e, struct oato_error *err)
+{
+    for (int32_t i = 0; i < e->graph.n_ops; i++) {
+        const char *class = NULL;
+        struct oato_op op = graph_op_with_kv(&e->graph.ops[i], e->kv_dtype);
+        for (int phase = 0; phase < PHASE_COUNT; phase++) {
+            const struct placement *p = &e->place[phase][i];
+            for (int j = 0; j < p->n; j++) {
+                const struct oato_device *d = e->device[p->part[j].device].device;
+                const char *c = d->ops->numerics(d, &op);
+                if (class && strcmp(class, c))
+                    return oato_fail(err, OATO_EFILE,
+                                     "--deterministic: %s would be computed as %s and as %s; plan "
+                                     "with --deterministic too",
+                                     e->graph.ops[i].name, class, c);
+                class = c;
+            }
+        }
+    }
+    return OATO_OK;
+}
+
+oato_status engine_load(struct engine *e, const struct engine_options *o, warn_fn warn, void *user,
+                        struct oato_error *err)
+{
+    int32_t bound[DEVICES_MAX] = {0};
+    oato_status status = OATO_OK;
+    if (e->plan && e->plan->n_devices > DEVICES_MAX)
+        return oato_fail(err, OATO_EFILE, "the plan has %d devices, this build runs %d",
+                         e->plan->n_devices, DEVICES_MAX);
+    if (gguf_header_only(e->model->gguf))
+        return oato_fail(err, OATO_EFILE,
+                         "%s: has no weights (header only), it can be planned "
+                         "for but not run",
+                         gguf_path(e->model->gguf));
+    if (e->plan)
+        status = plan_check_model(e->plan, e->model->gguf, err);
+    if (!status)
+        status = devices_open(e, o, err);
+    if (!status && e->plan)
+        status = devices_bind(e, o, warn, user, bound, err);
+    if (!status)
+        status = e->plan ? plan_apply(e->plan, e->model, &e->graph, err) : fuse_all(e, err);
+    if (!status)
+        status = place_default(e, err);
+    if (!status && e->plan)
+        status = place_parts(e, bound, err);
+    if (status)
+        return status;
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int32_t i = 0; i < e->graph.n_ops; i++)
+            if (!e->place[phase][i].n) {
+                e->place[phase][i].n = 1;
+                e->place[phase][i].part[0].device = e->host;
+                e->place[phase][i].part[0].end = e->graph.ops[i].op.n;
+            }
+    status = place_kv(e, err);
+    if (!status && o->deterministic)
+        status = check_deterministic(e, err);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------- memory */
+
+uint32_t engine_weight_slot(struct engine_device *d, const struct gguf_tensor *t,
+                            enum weight_use use, int64_t begin, int64_t end)
+{
+    for (uint32_t i = 0; i < d->n_slots; i++) {
+        const struct weight_slot *s = &d->slots[i];
+        if (s->tensor == t && s->use == use && s->begin == begin && s->end == end)
+            return i;
+    }
+    if (d->n_slots == d->slots_cap) {
+        uint32_t cap = d->slots_cap ? d->slots_cap * 2 : 64;
+        struct weight_slot *s = realloc(d->slots, cap * sizeof *s);
+        if (!s)
+            return UINT32_MAX;
+        d->slots = s;
+        d->slots_cap = cap;
+    }
+    d->slots[d->n_slots] = (struct weight_slot){
+        .tensor = t,
+        .use = use,
+        .begin = begin,
+        .end = end,
+        .bytes = d->device->ops->prepared_bytes(d->device, t->dtype, end - begin, t->ne[0], use),
+    };
+    d->weight_bytes += d->slots[d->n_slots].bytes;
+    return d->n_slots++;
+}
+
+static oato_status check_fits(const struct engine *e, const struct engine_device *d,
+                              struct oato_error *err)
+{
+    uint64_t need = d->weight_bytes + d->kv_bytes + d->arena_bytes + d->workspace_bytes;
+    uint64_t have = d->info.free_bytes;
+    if (d->budget_bytes && d->budget_bytes < have)
+        have = d->budget_bytes;
+    if (need <= have)
+        return OATO_OK;
+    return oato_fail(err, OATO_EFIT,
+                     "%s: needs %.1f MiB (weights %.1f, KV %.1f, activations %.1f, workspace %.1f) "
+                     "and may use %.1f MiB: %.1f MiB are missing; plan with a smaller --budget, or "
+                     "use a smaller --context (now %d)",
+                     d->info.id, (double)need / MIB, (double)d->weight_bytes / MIB,
+                     (double)d->kv_bytes / MIB, (double)d->arena_bytes / MIB,
+                     (double)d->workspace_bytes / MIB, (double)have / MIB,
+                     (double)(need - have) / MIB, e->context);
+}
+
+static oato_status weights_prepare(struct engine_device *d, struct oato_error *err)
+{
+    d->weights = calloc(d->n_slots ? d->n_slots : 1, sizeof *d->weights);
+    if (!d->weights)
+        return oato_fail_memory(err, d->n_slots * sizeof *d->weights, "the table of weights");
+    for (uint32_t i = 0; i < d->n_slots; i++) {
+        const struct weight_slot *s = &d->slots[i];
+        const struct gguf_tensor *t = s->tensor;
+        struct weight_source source = {
+            .data = t->data,
+            .dtype = t->dtype,
+            .k = t->ne[0],
+            .n = t->ne[1],
+            .row_begin = s->begin,
+            .row_end = s->end,
+            .use = s->use,
+            .file = t->file,
+        };
+        oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
+        if (status)
+            return oato_fail_at(err, "%s: loading %s", d->info.id, t->name);
+    }
+    return OATO_OK;
+}
+
+static oato_status device_allocate(struct engine *e, int32_t index, struct oato_error *err)
+{
+    struct engine_device *d = &e->device[index];
+    const struct device_ops *ops = d->device->ops;
+    oato_status status = weights_prepare(d, err);
+    if (!status && d->n_kv)
+        status = ops->kv_create(d->device, d->kv_shapes, d->n_kv, e->kv_dtype, e->pool.n_pages,
+                                &d->kv, err);
+    if (!status)
+        status = ops->alloc(d->device, d->arena_bytes, &d->arena, err);
+    return status;
+}
+
+oato_status engine_allocate(struct engine *e, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < e->n_devices && !status; i++) {
+        struct engine_device *d = &e->device[i];
+        size_t row;
+        for (int32_t j = 0; j < d->n_kv; j++)
+            if (dtype_row_bytes(e->kv_dtype,
+                                (int64_t)d->kv_shapes[j].kv_heads * d->kv_shapes[j].head_dim, &row))
+                d->kv_bytes += 2 * (uint64_t)row * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
+        d->arena_bytes += ARENA_SLACK;
+        status = check_fits(e, d, err);
+    }
+    for (int32_t i = 0; i < e->n_devices && !status; i++)
+        status = device_allocate(e, i, err);
+    for (int32_t i = 0; i < e->n_devices && !status; i++) {
+        struct engine_device *d = &e->device[i];
+        for (int phase = 0; phase < PHASE_COUNT && !status; phase++) {
+            struct engine_program *p = &d->phase[phase];
+            if (!p->program.n_records)
+                continue;
+            p->program.weights = d->weights;
+            p->program.n_weights = d->n_slots;
+            p->program.arena = d->arena;
+            p->program.host_arena = e->device[e->host].arena;
+            p->program.workspace_bytes = d->workspace_bytes;
+            p->program.kv = d->kv;
+            status = d->device->ops->compile(d->device, &p->program, i, &p->compiled, err);
+        }
+    }
+    return status;
+}

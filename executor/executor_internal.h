@@ -1,0 +1,148 @@
+/*
+ * executor_internal.h - between the files of the engine: load.c opens devices and weights, lower.c
+ * makes programs, arena.c places their buffers, kv.c keeps pages, engine.c steps.
+ */
+#ifndef OATO_EXECUTOR_INTERNAL_H
+#define OATO_EXECUTOR_INTERNAL_H
+
+#include "executor/executor.h"
+
+enum { PARTS_MAX = RECORD_INPUTS };
+
+/* Where one operator runs in one phase: its row parts in order. */
+struct placement {
+    int32_t n;
+    struct {
+        int32_t device; /* of the engine */
+        int32_t begin, end;
+    } part[PARTS_MAX];
+};
+
+/* A weight that a device has prepared: rows [begin, end) of a tensor for one use. */
+struct weight_slot {
+    const struct gguf_tensor *tensor;
+    enum weight_use use;
+    int64_t begin, end;
+    uint64_t bytes; /* prepared */
+};
+
+struct engine_program {
+    struct program program;
+    struct program_record *records; /* malloc'ed; program.records points here */
+    struct compiled *compiled;
+};
+
+struct engine_device {
+    struct oato_device *device;
+    struct device_info info;
+    struct weight_slot *slots;
+    struct oato_weight **weights; /* parallel to slots */
+    uint32_t n_slots, slots_cap;
+    uint64_t weight_bytes;
+    struct kv_layer_shape *kv_shapes; /* layers whose KV lives here */
+    int32_t *kv_slot;                 /* layer of the model -> index in kv_shapes, or -1 */
+    int32_t n_kv;
+    uint64_t kv_bytes;
+    struct kv_cache *kv;
+    void *arena;
+    uint64_t arena_bytes, workspace_bytes;
+    uint64_t budget_bytes; /* of the plan; 0: what the device has */
+    struct engine_program phase[PHASE_COUNT];
+};
+
+/* ---------------------------------------------------------------------------------- pages */
+
+struct kv_seq {
+    bool used;
+    int32_t length, n_pages;
+    int32_t *pages; /* pages_max of the pool */
+};
+
+struct kv_undo {
+    int32_t seq, index, page; /* the page that stood at `index`; -1: there was none */
+};
+
+/* Pages of 64 positions, counted references, sequences with block tables. A step reserves, then
+ * commits or rolls back. */
+struct kv_pool {
+    int32_t n_pages, n_free, n_seqs;
+    int32_t *free_list;
+    int32_t *references;
+    struct kv_seq *seqs;
+    int32_t *tables; /* behind seqs[i].pages */
+    struct kv_undo *undo;
+    int32_t n_undo;
+    struct step_page_copy *copies;
+    int32_t n_copies;
+};
+
+oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct oato_error *err);
+void kv_pool_free(struct kv_pool *p);
+oato_status kv_seq_create(struct kv_pool *p, int32_t *seq, struct oato_error *err);
+oato_status kv_seq_check(const struct kv_pool *p, int32_t seq, struct oato_error *err);
+void kv_seq_free(struct kv_pool *p, int32_t seq);
+oato_status kv_seq_fork(struct kv_pool *p, int32_t from, int32_t *to, struct oato_error *err);
+void kv_seq_truncate(struct kv_pool *p, int32_t seq, int32_t length);
+/* Makes [length, length + n) of seq writable; page copies that the step must do first are added
+ * to p->copies. */
+oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err);
+void kv_commit(struct kv_pool *p);
+void kv_rollback(struct kv_pool *p);
+
+/* ------------------------------------------------------------------------------ the engine */
+
+struct engine {
+    const struct model *model;
+    const struct plan *plan; /* or NULL */
+    struct graph graph;      /* fused */
+    struct engine_device device[DEVICES_MAX];
+    int32_t n_devices, host;
+    int32_t context, ubatch, max_seqs, max_rows;
+    oato_dtype kv_dtype;
+    struct placement *place[PHASE_COUNT]; /* by operator */
+    uint64_t logits_offset[PHASE_COUNT];  /* in the host's arena */
+    int32_t copies[PHASE_COUNT];
+    uint64_t copy_bytes[PHASE_COUNT];
+    struct kv_pool pool;
+    /* the step descriptor's arrays, sized for the largest step */
+    int32_t *ids, *positions, *seq_of, *rows;
+    struct step_seq *step_seqs;
+    struct timeline *timelines[DEVICES_MAX];
+    uint64_t bases[DEVICES_MAX];
+    const float *logits;
+    int32_t n_rows;
+    bool failed; /* a device died: no further step */
+    uint64_t load_ns, steps, clock_ns;
+};
+
+/* load.c: devices, fused graph, placements, weights, KV. Whatever was made is released by
+ * engine_close. */
+oato_status engine_load(struct engine *e, const struct engine_options *options, warn_fn warn,
+                        void *user, struct oato_error *err);
+/* Checks sums against what devices have, then prepares weights and creates KV and arenas. */
+oato_status engine_allocate(struct engine *e, struct oato_error *err);
+
+/* lower.c: programs of one phase for every device; fills records, arena_bytes (maximum of both
+ * phases), copies and the weight slots that they use. */
+oato_status engine_lower(struct engine *e, enum plan_phase phase, struct oato_error *err);
+/* Index of the slot, added when new; UINT32_MAX when memory is short. */
+uint32_t engine_weight_slot(struct engine_device *d, const struct gguf_tensor *t,
+                            enum weight_use use, int64_t begin, int64_t end);
+
+/* arena.c: places buffers so that two share memory only when every use of one happens before the
+ * other is written, on whatever queues. */
+struct buffer {
+    int32_t device;                /* whose arena */
+    uint64_t bytes, offset;        /* offset is the result */
+    int32_t def_queue, def_record; /* who writes it first */
+    int32_t last_use[DEVICES_MAX]; /* per queue: last record that touches it, -1 none */
+};
+/* What record `record` of queue `queue` can rely on: known(user, queue, record, other) = last
+ * record of queue `other` that is complete before it starts, -1 for none. Buffers come in an order
+ * in which no buffer is defined before its predecessors' definitions were issued. False when
+ * memory is short. */
+bool buffers_place(struct buffer *buffers, int32_t n,
+                   int32_t (*known)(const void *user, int32_t queue, int32_t record, int32_t other),
+                   const void *user, uint64_t arena_bytes[DEVICES_MAX]);
+
+#endif
