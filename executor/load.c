@@ -138,19 +138,11 @@ static oato_status fuse_all(struct engine *e, struct oato_error *err)
         return oato_fail_memory(err, (size_t)g->n_ops * sizeof *m, "fusions");
     int32_t found = graph_matches(g, m, g->n_ops), n = 0, free_from = 0;
     for (int32_t i = 0; i < found && i < g->n_ops; i++) {
-        struct graph one;
-        if (m[i].first < free_from)
-            continue;
-        oato_status status = graph_fuse(g, &m[i], 1, &one, err);
-        if (status) {
-            free(m);
-            return status;
-        }
-        if (host->ops->supports(host, &one.ops[m[i].first].op)) {
+        struct graph_op fused = graph_fused(g, m[i]);
+        if (m[i].first >= free_from && host->ops->supports(host, &fused.op)) {
             free_from = m[i].first + op_fusions[m[i].fusion].n_members;
             m[n++] = m[i];
         }
-        graph_free(&one);
     }
     oato_status status = graph_fuse(g, m, n, &e->graph, err);
     free(m);

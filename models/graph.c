@@ -76,12 +76,12 @@ int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t ma
     return n;
 }
 
-/* One operator out of the members m of a match; name and layer are set by the caller. */
-static struct graph_op fused_op(enum op_kind kind, const struct graph_op *m)
+struct graph_op graph_fused(const struct graph *g, struct graph_match match)
 {
+    const struct graph_op *m = &g->ops[match.first];
     struct graph_op r = m[0];
-    r.op.kind = (uint16_t)kind;
-    switch (kind) {
+    r.op.kind = (uint16_t)op_fusions[match.fusion].fused;
+    switch (r.op.kind) {
     case OP_QKV:
         r.op.n2 = m[1].op.n;
         r.n_out = r.n_weights = 3;
@@ -156,7 +156,7 @@ oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32
         struct graph_op *op = &out->ops[out->n_ops];
         if (next < n && m[next].first == i) {
             const struct op_fusion *f = &op_fusions[m[next].fusion];
-            *op = fused_op(f->fused, &g->ops[i]);
+            *op = graph_fused(g, m[next]);
             op->name = name_in(out, g->ops[i].name, fused_suffix(f->fused));
             i += f->n_members;
             next++;

@@ -213,6 +213,8 @@ struct graph_match {
 /* Finds every match, in order of first; overlapping ones all appear. Returns how many (may exceed
  * max; only max are stored). */
 int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t max);
+/* The operator that stands for a match; its name is still that of the first member. */
+struct graph_op graph_fused(const struct graph *g, struct graph_match m);
 /* The graph with the given matches replaced by fused operators (a match that overlaps an earlier
  * one is an error). The result has its own arena and refers to the same tensors. */
 oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32_t n,
