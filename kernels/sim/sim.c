@@ -1,0 +1,455 @@
+/*
+ * sim.c - a device that exists everywhere: memory that nobody else can read, a budget, a queue that
+ * runs behind the caller's back, and declared speeds with a virtual clock. It computes with the
+ * kernels of the CPU, so that a hybrid plan gives the CPU's bits and can be tested, and timed on
+ * paper, on any machine.
+ *
+ * Freeing memory waits for the queue; releasing a program or closing the device cancels what is
+ * still queued, so that neither hangs when another device has died.
+ */
+#include "kernels/sim/sim_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_device {
+    struct oato_device base;
+    char id[16];
+    int index;
+    struct sim_spec spec;
+    const struct cpu_kernels *kernels;
+    struct sim_memory memory;
+    struct sim_block *workspace; /* one for all programs: they never run at the same time */
+    struct sim_queue queue;
+};
+
+static struct sim_device *sim_of(const struct oato_device *d)
+{
+    return (struct sim_device *)d;
+}
+
+static int sim_probe(void)
+{
+    return 1; /* as many as one likes */
+}
+
+static void sim_close(struct oato_device *d)
+{
+    struct sim_device *s = sim_of(d);
+    if (!s)
+        return;
+    sim_queue_close(&s->queue);
+    sim_memory_free_all(&s->memory);
+    free(s);
+}
+
+static oato_status sim_open(int index, const char *spec, const struct device_options *options,
+                            struct oato_device **out, struct oato_error *err)
+{
+    struct sim_device *s = calloc(1, sizeof *s);
+    if (!s)
+        return oato_fail_memory(err, sizeof *s, "a sim device");
+    s->base.ops = &sim_device_ops;
+    s->index = index;
+    snprintf(s->id, sizeof s->id, "sim:%d", index);
+    if (sim_spec_parse(spec, &s->spec, err) || cpu_kernels_select(options->isa, &s->kernels, err))
+        goto fail;
+    uint64_t vram = (uint64_t)s->spec.vram_bytes;
+    s->memory.id = s->queue.id = s->id;
+    s->memory.capacity =
+        options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
+    s->queue.spec = s->spec;
+    s->queue.kernels = s->kernels;
+    if (sim_queue_open(&s->queue, err))
+        goto fail;
+    *out = &s->base;
+    return OATO_OK;
+
+fail:
+    free(s);
+    return err->status;
+}
+
+static void sim_info(const struct oato_device *d, struct device_info *out)
+{
+    const struct sim_device *s = sim_of(d);
+    *out = (struct device_info){
+        .kind = "sim",
+        .model = "simulated",
+        .memory_bytes = (uint64_t)s->spec.vram_bytes,
+        .free_bytes = s->memory.capacity - s->memory.used,
+        .read_bytes_per_s = s->spec.read_bytes_per_s,
+        .flops_per_s = s->spec.flops_per_s,
+        .link_bytes_per_s = s->spec.link_bytes_per_s,
+        .link_latency_s = s->spec.latency_s,
+        .launch_s = s->spec.launch_s,
+    };
+    snprintf(out->id, sizeof out->id, "%s", s->id);
+    snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->kernels));
+}
+
+/* ------------------------------------------------------------------------------ pricing --- */
+
+static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
+{
+    return cpu_supports(sim_of(d)->kernels, op);
+}
+
+static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op)
+{
+    return cpu_numerics(sim_of(d)->kernels, op);
+}
+
+/* Tables to look rows up in are kept as in the file; a host device would borrow them. */
+static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,
+                                   int64_t k, enum weight_use use)
+{
+    size_t bytes;
+    if (use != WEIGHT_LOOKUP)
+        return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
+    if (!dtype_row_bytes(dtype, k, &bytes) || !size_mul(bytes, (size_t)rows, &bytes))
+        return UINT64_MAX; /* fits nowhere */
+    return bytes;
+}
+
+static uint64_t sim_workspace_bytes(const struct oato_device *d, const struct oato_op *op,
+                                    const struct op_size *size)
+{
+    return cpu_workspace_bytes(sim_of(d)->kernels, op, size, 1);
+}
+
+/* ------------------------------------------------------------------------------- memory --- */
+
+static oato_status sim_alloc(struct oato_device *d, uint64_t bytes, void **out,
+                             struct oato_error *err)
+{
+    struct sim_block *b;
+    if (sim_memory_alloc(&sim_of(d)->memory, bytes, "buffers", &b, err))
+        return err->status;
+    *out = b->address;
+    return OATO_OK;
+}
+
+static void sim_free(struct oato_device *d, void *p, uint64_t bytes)
+{
+    struct sim_device *s = sim_of(d);
+    uint8_t *real;
+    if (!p)
+        return;
+    sim_queue_drain(&s->queue, NULL);
+    sim_memory_free(&s->memory, sim_memory_find(&s->memory, p, 0, bytes, &real));
+}
+
+/* Puts a copy; without `value` waits for it. */
+static oato_status put_copy(struct sim_device *s, void *to, const void *from, uint64_t bytes,
+                            uint64_t *value, struct oato_error *err)
+{
+    struct sim_job job = {.to = to, .from = from, .bytes = bytes};
+    if (value)
+        job.signal = s->queue.promised + 1;
+    if (sim_queue_put(&s->queue, &job, err))
+        return err->status;
+    if (!value)
+        return sim_queue_drain(&s->queue, err);
+    *value = s->queue.promised = job.signal;
+    return OATO_OK;
+}
+
+static oato_status outside(const struct sim_device *s, uint64_t offset, uint64_t bytes,
+                           struct oato_error *err)
+{
+    return oato_fail(err, OATO_EUSAGE,
+                     "%s: %" PRIu64 " bytes at offset %" PRIu64 " are not inside its memory", s->id,
+                     bytes, offset);
+}
+
+static oato_status sim_upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
+                              uint64_t bytes, uint64_t *value, struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    uint8_t *real;
+    if (!sim_memory_find(&s->memory, to, offset, bytes, &real))
+        return outside(s, offset, bytes, err);
+    return put_copy(s, real, from, bytes, value, err);
+}
+
+static oato_status sim_download(struct oato_device *d, void *to, const void *from, uint64_t offset,
+                                uint64_t bytes, uint64_t *value, struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    uint8_t *real;
+    if (!sim_memory_find(&s->memory, from, offset, bytes, &real))
+        return outside(s, offset, bytes, err);
+    return put_copy(s, to, real, bytes, value, err);
+}
+
+/* ------------------------------------------------------------------------ weights and KV -- */
+
+static void release_source(const struct weight_source *source)
+{
+    size_t row;
+    if (!source->file || !dtype_row_bytes(source->dtype, source->k, &row))
+        return;
+    const uint8_t *begin = (const uint8_t *)source->data + (size_t)source->row_begin * row;
+    file_release(source->file, (size_t)(begin - source->file->data),
+                 (size_t)(source->row_end - source->row_begin) * row);
+}
+
+static oato_status sim_prepare(struct oato_device *d, const struct weight_source *source,
+                               struct oato_weight **out, struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    int64_t rows = source->row_end - source->row_begin;
+    uint64_t bytes = sim_prepared_bytes(d, source->dtype, rows, source->k, source->use);
+    struct sim_weight *w = calloc(1, sizeof *w);
+    if (!w)
+        return oato_fail_memory(err, sizeof *w, "a weight");
+    if (sim_memory_alloc(&s->memory, bytes, "a weight", &w->block, err)) {
+        free(w);
+        return err->status;
+    }
+    w->real = (struct oato_weight){.dtype = source->dtype,
+                                   .use = source->use,
+                                   .rows = rows,
+                                   .k = source->k,
+                                   .data = w->block->real,
+                                   .bytes = bytes};
+    if (source->use == WEIGHT_LOOKUP)
+        memcpy(w->block->real,
+               (const uint8_t *)source->data +
+                   bytes / (uint64_t)(rows ? rows : 1) * (uint64_t)source->row_begin,
+               bytes);
+    else
+        cpu_prepare_rows(s->kernels, source, &w->real, 0, rows);
+    w->handle = w->real;
+    w->handle.data = w->block->address;
+    release_source(source);
+    *out = &w->handle;
+    return OATO_OK;
+}
+
+static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
+{
+    struct sim_weight *w = (struct sim_weight *)handle;
+    if (!w)
+        return;
+    sim_queue_drain(&sim_of(d)->queue, NULL);
+    sim_memory_free(&sim_of(d)->memory, w->block);
+    free(w);
+}
+
+static void kv_release(struct sim_device *s, struct sim_kv *kv)
+{
+    sim_memory_free(&s->memory, kv->block);
+    free(kv->real.layers);
+    free(kv->real.layer_offset);
+    free(kv);
+}
+
+static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_shape *layers, int n,
+                                 oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                                 struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    if (dtype != DT_F16 && dtype != DT_F32)
+        return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16 and F32 are known", s->id,
+                         dtype_name(dtype));
+    struct sim_kv *kv = calloc(1, sizeof *kv);
+    size_t count = n > 0 ? (size_t)n : 1;
+    uint64_t bytes;
+    if (!kv)
+        return oato_fail_memory(err, sizeof *kv, "a KV cache");
+    struct kv_cache *real = &kv->real;
+    *real = (struct kv_cache){.n_layers = n, .pages = pages, .dtype = dtype};
+    real->layers = calloc(count, sizeof *real->layers);
+    real->layer_offset = calloc(count, sizeof *real->layer_offset);
+    if (!real->layers || !real->layer_offset) {
+        oato_fail_memory(err, count * sizeof *real->layers, "a KV cache");
+        goto fail;
+    }
+    if (n > 0)
+        memcpy(real->layers, layers, (size_t)n * sizeof *layers);
+    if (!kv_cache_layout(real, &bytes)) {
+        oato_fail(err, OATO_EFIT, "%s: a KV cache of %" PRId32 " pages in %d layers is too large",
+                  s->id, pages, n);
+        goto fail;
+    }
+    if (sim_memory_alloc(&s->memory, bytes, "the KV cache", &kv->block, err))
+        goto fail;
+    real->bytes = bytes;
+    real->data = kv->block->real;
+    kv->handle = *real;
+    kv->handle.data = kv->block->address;
+    *out = &kv->handle;
+    return OATO_OK;
+
+fail:
+    kv_release(s, kv);
+    return err->status;
+}
+
+static void sim_kv_free(struct oato_device *d, struct kv_cache *handle)
+{
+    if (!handle)
+        return;
+    sim_queue_drain(&sim_of(d)->queue, NULL);
+    kv_release(sim_of(d), (struct sim_kv *)handle);
+}
+
+/* ----------------------------------------------------------------------------- programs --- */
+
+static oato_status check_records(const struct sim_device *s, const struct program *p,
+                                 struct oato_error *err)
+{
+    char key[OP_KEY_SIZE];
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        if (r->kind != RECORD_RUN)
+            continue;
+        if (!cpu_supports(s->kernels, &r->op))
+            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->id, i,
+                             oato_op_key(&r->op, NULL, key));
+        if (r->op.kind != OP_KV_STORE && r->op.kind != OP_ATTENTION)
+            continue;
+        const struct kv_cache *kv = p->kv;
+        if (r->kv_layer >= kv->n_layers || r->op.dtype != kv->dtype ||
+            r->op.kv_heads != kv->layers[r->kv_layer].kv_heads ||
+            r->op.head_dim != kv->layers[r->kv_layer].head_dim)
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: record %" PRIu32 ": %s does not fit KV layer %" PRId32, s->id, i,
+                             oato_op_key(&r->op, NULL, key), r->kv_layer);
+    }
+    return OATO_OK;
+}
+
+static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct oato_error *err)
+{
+    struct sim_block *old = s->workspace, *grown;
+    uint64_t old_bytes = old ? old->bytes : 0;
+    if (bytes <= old_bytes)
+        return OATO_OK;
+    if (sim_queue_drain(&s->queue, err))
+        return err->status;
+    /* the old one goes as soon as the new one is there: it does not count twice */
+    s->memory.used -= old_bytes;
+    oato_status status = sim_memory_alloc(&s->memory, bytes, "workspace", &grown, err);
+    s->memory.used += old_bytes;
+    if (status)
+        return status;
+    sim_memory_free(&s->memory, old);
+    s->workspace = grown;
+    s->queue.workspace = grown->real;
+    s->queue.workspace_bytes = bytes;
+    return OATO_OK;
+}
+
+static oato_status sim_compile(struct oato_device *d, const struct program *p, int self,
+                               struct compiled **out, struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    uint8_t *arena = NULL;
+    uint64_t arena_bytes = 0;
+    const struct sim_block *b = sim_memory_find(&s->memory, p->arena, 0, 0, &arena);
+    if (b)
+        arena_bytes = b->bytes - (uint64_t)(arena - b->real);
+    else if (p->arena)
+        return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not its memory", s->id);
+    if (program_check(p, self, arena_bytes, err))
+        return oato_fail_at(err, "%s", s->id);
+    if (check_records(s, p, err) || grow_workspace(s, p->workspace_bytes, err))
+        return err->status;
+    struct compiled *c = malloc(sizeof *c);
+    if (!c)
+        return oato_fail_memory(err, sizeof *c, "a program");
+    *c = (struct compiled){.program = p, .arena = arena, .self = self};
+    *out = c;
+    return OATO_OK;
+}
+
+static void sim_release(struct oato_device *d, struct compiled *c)
+{
+    if (!c)
+        return;
+    sim_queue_cancel(&sim_of(d)->queue);
+    free(c);
+}
+
+static oato_status sim_submit(struct oato_device *d, struct compiled *c, const struct step *step,
+                              struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    const struct program *p = c->program;
+    if (step->n_tokens > p->max_tokens || step->n_rows > p->max_rows || step->n_seqs > p->max_seqs)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a step of %" PRId32 " tokens, %" PRId32 " rows, %" PRId32
+                         " sequences; the program allows %" PRId32 ", %" PRId32 ", %" PRId32,
+                         s->id, step->n_tokens, step->n_rows, step->n_seqs, p->max_tokens,
+                         p->max_rows, p->max_seqs);
+    uint64_t base = step->timeline_base[c->self];
+    if (base < s->queue.promised)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a step begins at event %" PRIu64 ", but %" PRIu64 " is taken", s->id,
+                         base, s->queue.promised);
+    struct sim_job job = {.compiled = c, .step = step};
+    if (sim_queue_put(&s->queue, &job, err))
+        return err->status;
+    s->queue.promised = base + p->n_signals;
+    return OATO_OK;
+}
+
+static oato_status sim_finish(struct oato_device *d, struct oato_error *err)
+{
+    return sim_queue_drain(&sim_of(d)->queue, err);
+}
+
+static struct timeline *sim_timeline(struct oato_device *d)
+{
+    return &sim_of(d)->queue.timeline;
+}
+
+static uint64_t sim_clock_ns(const struct oato_device *d)
+{
+    return atomic_load(&sim_of(d)->queue.clock_ns);
+}
+
+static oato_status sim_inject_error(struct oato_device *d, const char *what, struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    int64_t n;
+    if (!strncmp(what, "record=", 7) && parse_i64(what + 7, 1, INT64_MAX, &n))
+        atomic_store(&s->queue.fail_after, n);
+    else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 1, INT64_MAX, &n))
+        s->memory.fail_after = n;
+    else
+        return oato_fail(err, OATO_EUSAGE, "%s: cannot inject '%s'; known: record=N, alloc=N",
+                         s->id, what);
+    return OATO_OK;
+}
+
+const struct device_ops sim_device_ops = {
+    .kind = "sim",
+    .probe = sim_probe,
+    .open = sim_open,
+    .close = sim_close,
+    .info = sim_info,
+    .supports = sim_supports,
+    .numerics = sim_numerics,
+    .prepared_bytes = sim_prepared_bytes,
+    .workspace_bytes = sim_workspace_bytes,
+    .alloc = sim_alloc,
+    .free = sim_free,
+    .upload = sim_upload,
+    .download = sim_download,
+    .prepare = sim_prepare,
+    .weight_free = sim_weight_free,
+    .kv_create = sim_kv_create,
+    .kv_free = sim_kv_free,
+    .compile = sim_compile,
+    .release = sim_release,
+    .submit = sim_submit,
+    .finish = sim_finish,
+    .timeline = sim_timeline,
+    .clock_ns = sim_clock_ns,
+    .inject_error = sim_inject_error,
+};

@@ -1,0 +1,107 @@
+/*
+ * sim_memory.c - memory of a simulated device. Every allocation is two mappings of the same size:
+ * a range without any access rights, whose address callers get, and ordinary memory, which only
+ * this folder finds. Code that takes a device address for a host address faults at once, as it
+ * would with hardware, instead of working by accident.
+ *
+ * The budget counts the bytes that were asked for, so that it can be computed beforehand.
+ */
+#include "kernels/sim/sim_internal.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096 };
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static oato_status check_budget(struct sim_memory *m, uint64_t bytes, const char *what,
+                                struct oato_error *err)
+{
+    if (m->fail_after > 0 && --m->fail_after == 0)
+        return oato_fail(err, OATO_EFIT, "%s: injected failure: no %.1f MiB for %s", m->id,
+                         mib(bytes), what);
+    if (bytes <= m->capacity - m->used)
+        return OATO_OK;
+    uint64_t missing = bytes - (m->capacity - m->used);
+    return oato_fail(err, OATO_EFIT,
+                     "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use, %llu MiB are "
+                     "missing; place less there or raise its memory (vram=)",
+                     m->id, mib(bytes), what, mib(m->used), mib(m->capacity),
+                     (unsigned long long)((missing >> 20) + ((missing & 0xfffff) != 0)));
+}
+
+oato_status sim_memory_alloc(struct sim_memory *m, uint64_t bytes, const char *what,
+                             struct sim_block **out, struct oato_error *err)
+{
+    if (check_budget(m, bytes, what, err))
+        return err->status;
+    struct sim_block *b = calloc(1, sizeof *b);
+    if (!b)
+        return oato_fail_memory(err, sizeof *b, what);
+    size_t reserved = size_align(bytes ? bytes : 1, PAGE);
+    b->bytes = bytes;
+    b->address =
+        mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b->address == MAP_FAILED)
+        goto no_address;
+    b->real = pages_alloc(reserved);
+    if (!b->real)
+        goto no_memory;
+    b->next = m->blocks;
+    if (b->next)
+        b->next->prev = b;
+    m->blocks = b;
+    m->used += bytes;
+    *out = b;
+    return OATO_OK;
+
+no_memory:
+    munmap(b->address, reserved);
+no_address:
+    free(b);
+    return oato_fail_memory(err, reserved, what);
+}
+
+void sim_memory_free(struct sim_memory *m, struct sim_block *b)
+{
+    if (!b)
+        return;
+    size_t reserved = size_align(b->bytes ? b->bytes : 1, PAGE);
+    if (b->next)
+        b->next->prev = b->prev;
+    if (b->prev)
+        b->prev->next = b->next;
+    else
+        m->blocks = b->next;
+    m->used -= b->bytes;
+    munmap(b->address, reserved);
+    pages_free(b->real, reserved);
+    free(b);
+}
+
+void sim_memory_free_all(struct sim_memory *m)
+{
+    while (m->blocks)
+        sim_memory_free(m, m->blocks);
+}
+
+struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,
+                                  uint64_t bytes, uint8_t **real)
+{
+    uintptr_t a = (uintptr_t)address;
+    for (struct sim_block *b = m->blocks; b; b = b->next) {
+        uintptr_t begin = (uintptr_t)b->address;
+        if (a < begin || a - begin > b->bytes || (a == begin + b->bytes && b->bytes))
+            continue;
+        uint64_t room = b->bytes - (a - begin);
+        if (offset > room || bytes > room - offset)
+            return NULL;
+        *real = b->real + (a - begin) + offset;
+        return b;
+    }
+    return NULL;
+}

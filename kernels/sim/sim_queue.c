@@ -1,0 +1,282 @@
+/*
+ * sim_queue.c - the queue of a simulated device: a thread that does what was put, in order, long
+ * after the caller has gone on. Arithmetic is done by the CPU's kernels with one thread, hence with
+ * the CPU's bits.
+ *
+ * The virtual clock moves by declared costs alone, never by the time that the arithmetic takes:
+ *   operator  launch + max(bytes / read rate, arithmetic / flops)
+ *   copy      latency + bytes / link rate
+ *   wait      to the clock of the awaited event, if that is later
+ *   step      to the host's clock at its begin, if that is later
+ * A record that has nothing to do in a step (no rows, no pages to copy) costs nothing.
+ */
+#include "kernels/sim/sim_internal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------- clock ---- */
+
+static void clock_to(struct sim_queue *q, uint64_t ns)
+{
+    if (ns > atomic_load_explicit(&q->clock_ns, memory_order_relaxed))
+        atomic_store(&q->clock_ns, ns);
+}
+
+static void clock_add(struct sim_queue *q, double seconds)
+{
+    atomic_fetch_add(&q->clock_ns, (uint64_t)(seconds * 1e9 + 0.5));
+}
+
+static double copy_cost(const struct sim_spec *s, uint64_t bytes)
+{
+    return s->latency_s + (double)bytes / s->link_bytes_per_s;
+}
+
+/* Bytes that one KV_COPY reads and writes. */
+static double page_copy_bytes(const struct kv_cache *kv, const struct step *step)
+{
+    const struct dtype_info *d = dtype_info(kv->dtype);
+    double position = 0, positions = 0;
+    for (int32_t l = 0; l < kv->n_layers; l++)
+        position += 2.0 * kv->layers[l].kv_heads * kv->layers[l].head_dim * d->block_bytes;
+    for (int32_t i = 0; i < step->n_page_copies; i++)
+        positions += step->page_copy[i].positions;
+    return 2 * position * positions;
+}
+
+static double run_cost(const struct sim_spec *s, const struct program_record *r,
+                       const struct kv_cache *kv, const struct step *step)
+{
+    struct op_size size = record_size(r, step);
+    bool pages = r->op.kind == OP_KV_COPY && kv;
+    double bytes = pages ? page_copy_bytes(kv, step) : op_bytes(&r->op, &size);
+    double read_s = bytes / s->read_bytes_per_s;
+    double compute_s = op_flops(&r->op, &size) / s->flops_per_s;
+    return s->launch_s + (read_s > compute_s ? read_s : compute_s);
+}
+
+/* ------------------------------------------------------------------------------ records --- */
+
+static bool queue_fail(struct sim_queue *q, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Returns false, for the caller to return. The first failure keeps its message. */
+static bool queue_fail(struct sim_queue *q, const char *fmt, ...)
+{
+    char text[sizeof q->error.text - 32];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&q->lock);
+    if (!q->failed)
+        oato_fail(&q->error, OATO_EDEVICE, "%s: %s", q->id, text);
+    q->failed = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    timeline_fail(&q->timeline);
+    return false;
+}
+
+static bool wait_for_others(struct sim_queue *q, const struct program *p, uint32_t index,
+                            const struct step *step)
+{
+    const struct program_record *r = &p->records[index];
+    for (int i = 0; i < r->n_waits; i++) {
+        int other = r->wait[i].device;
+        uint64_t value = step->timeline_base[other] + r->wait[i].ordinal, clock_ns;
+        if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &q->stop)) {
+            if (atomic_load(&q->stop))
+                return queue_fail(q, "record %" PRIu32 " was cancelled", index);
+            return queue_fail(q, "record %" PRIu32 " waited for %s, which failed", index,
+                              p->device_ids ? p->device_ids[other] : "another device");
+        }
+        clock_to(q, clock_ns);
+    }
+    return true;
+}
+
+/* The kernels are given readable memory: weights through a table made for this one record. */
+static void run_op(struct sim_queue *q, const struct compiled *c, const struct program_record *r,
+                   const struct step *step)
+{
+    const struct program *p = c->program;
+    struct program_record real = *r;
+    struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
+    struct sim_kv *kv = (struct sim_kv *)p->kv;
+    struct cpu_barrier alone;
+    for (uint32_t i = 0; i < r->n_weights; i++) {
+        if (r->weight[i] == UINT32_MAX)
+            continue;
+        weights[i] = &((struct sim_weight *)p->weights[r->weight[i]])->real;
+        real.weight[i] = i;
+    }
+    struct cpu_context context = {
+        .kernels = q->kernels,
+        .arena = c->arena,
+        .weights = weights,
+        .kv = kv ? &kv->real : NULL,
+        .workspace = q->workspace,
+        .workspace_bytes = q->workspace_bytes,
+    };
+    cpu_barrier_init(&alone, 1);
+    cpu_run_record(&context, &real, step, 0, &alone);
+    clock_add(q, run_cost(&q->spec, r, context.kv, step));
+}
+
+static void copy(struct sim_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    memcpy(to, from, bytes);
+    clock_add(q, copy_cost(&q->spec, bytes));
+}
+
+static void run_copy(struct sim_queue *q, const struct compiled *c, const struct program_record *r,
+                     const struct step *step)
+{
+    uint8_t *host = c->program->host_arena;
+    uint64_t bytes = (uint64_t)record_rows(r, step) * (uint64_t)r->in_width[0] * sizeof(float);
+    if (r->kind == RECORD_UPLOAD)
+        copy(q, c->arena + r->out[0], host + r->in[0], bytes);
+    else
+        copy(q, host + r->out[0], c->arena + r->in[0], bytes);
+}
+
+static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t index,
+                       const struct step *step)
+{
+    const struct program *p = c->program;
+    const struct program_record *r = &p->records[index];
+    char key[OP_KEY_SIZE] = "copy";
+    if (!wait_for_others(q, p, index, step))
+        return false;
+    if (atomic_load(&q->stop))
+        return queue_fail(q, "record %" PRIu32 " was cancelled", index);
+    if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
+        if (r->kind == RECORD_RUN)
+            oato_op_key(&r->op, NULL, key);
+        return queue_fail(q, "injected failure at record %" PRIu32 " (%s)", index, key);
+    }
+    bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
+    bool empty = pages ? !step->n_page_copies : !record_rows(r, step);
+    if (!empty && r->kind == RECORD_RUN)
+        run_op(q, c, r, step);
+    else if (!empty)
+        run_copy(q, c, r, step);
+    if (r->signal)
+        timeline_signal(&q->timeline, step->timeline_base[c->self] + r->signal,
+                        atomic_load(&q->clock_ns));
+    return true;
+}
+
+/* ------------------------------------------------------------------------------- queue ---- */
+
+static void run_job(struct sim_queue *q, const struct sim_job *job)
+{
+    const struct compiled *c = job->compiled;
+    if (!c) {
+        copy(q, job->to, job->from, job->bytes);
+        if (job->signal)
+            timeline_signal(&q->timeline, job->signal, atomic_load(&q->clock_ns));
+        return;
+    }
+    clock_to(q, job->step->clock_ns);
+    for (uint32_t i = 0; i < c->program->n_records; i++)
+        if (!run_record(q, c, i, job->step))
+            return;
+    /* also when the last records have no signal of their own */
+    timeline_signal(&q->timeline, job->step->timeline_base[c->self] + c->program->n_signals,
+                    atomic_load(&q->clock_ns));
+}
+
+static void *queue_main(void *arg)
+{
+    struct sim_queue *q = arg;
+    float_state_fast(); /* as the CPU's threads, for the same bits */
+    pthread_mutex_lock(&q->lock);
+    for (;;) {
+        while (q->put == q->done && !q->closing)
+            pthread_cond_wait(&q->changed, &q->lock);
+        if (q->put == q->done)
+            break;
+        struct sim_job job = q->jobs[q->done % SIM_JOBS];
+        bool failed = q->failed;
+        pthread_mutex_unlock(&q->lock);
+        if (!failed)
+            run_job(q, &job);
+        pthread_mutex_lock(&q->lock);
+        q->done++;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err)
+{
+    timeline_init(&q->timeline);
+    atomic_store(&q->clock_ns, now_ns());
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->changed, NULL);
+    int e = pthread_create(&q->thread, NULL, queue_main, q);
+    if (!e) {
+        pthread_setname_np(q->thread, "oato-sim");
+        return OATO_OK;
+    }
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+    return oato_fail(err, OATO_EDEVICE, "%s: cannot start its thread: %s", q->id, strerror(e));
+}
+
+void sim_queue_close(struct sim_queue *q)
+{
+    sim_queue_cancel(q);
+    timeline_fail(&q->timeline); /* who still waits for it waits no longer */
+    pthread_mutex_lock(&q->lock);
+    q->closing = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->thread, NULL);
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+}
+
+oato_status sim_queue_put(struct sim_queue *q, const struct sim_job *job, struct oato_error *err)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->put - q->done == SIM_JOBS && !q->failed)
+        pthread_cond_wait(&q->changed, &q->lock);
+    bool failed = q->failed;
+    if (failed) {
+        *err = q->error;
+    } else {
+        q->jobs[q->put++ % SIM_JOBS] = *job;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return failed ? err->status : OATO_OK;
+}
+
+oato_status sim_queue_drain(struct sim_queue *q, struct oato_error *err)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->put != q->done)
+        pthread_cond_wait(&q->changed, &q->lock);
+    bool failed = q->failed;
+    if (failed && err)
+        *err = q->error;
+    pthread_mutex_unlock(&q->lock);
+    return failed ? OATO_EDEVICE : OATO_OK;
+}
+
+void sim_queue_cancel(struct sim_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    bool idle = q->put == q->done;
+    pthread_mutex_unlock(&q->lock);
+    if (idle)
+        return;
+    atomic_store(&q->stop, true);
+    sim_queue_drain(q, NULL);
+}

@@ -1,0 +1,87 @@
+/*
+ * sim_spec.c - reads what a simulated device declares of itself. A row of `fields` is an option;
+ * numbers carry their units as everywhere ("64MiB", "900GB/s", "80T", "10us").
+ */
+#include "kernels/sim/sim_internal.h"
+
+#include <string.h>
+
+struct spec_field {
+    const char *name, *unit;
+    size_t offset;
+    bool zero_allowed;
+    double most;
+};
+
+#define FIELD(name, unit, member, zero_allowed, most)                                              \
+    {                                                                                              \
+        name, unit, offsetof(struct sim_spec, member), zero_allowed, most                          \
+    }
+static const struct spec_field fields[] = {
+    FIELD("vram", "B", vram_bytes, true, 1e15),
+    FIELD("read", "B/s", read_bytes_per_s, false, 1e18),
+    FIELD("flops", "FLOP/s", flops_per_s, false, 1e24),
+    FIELD("link", "B/s", link_bytes_per_s, false, 1e18),
+    FIELD("latency", "s", latency_s, true, 60),
+    FIELD("launch", "s", launch_s, true, 60),
+};
+#undef FIELD
+
+/* A middling accelerator behind PCIe 4.0 x16. */
+static const struct sim_spec defaults = {
+    .vram_bytes = 8.0 * (1 << 30),
+    .read_bytes_per_s = 900e9,
+    .flops_per_s = 80e12,
+    .link_bytes_per_s = 25e9,
+    .latency_s = 10e-6,
+    .launch_s = 2e-6,
+};
+
+static oato_status unknown_option(const char *option, struct oato_error *err)
+{
+    struct text known;
+    text_init(&known);
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
+        text_printf(&known, "%s%s", i ? ", " : "", fields[i].name);
+    oato_fail(err, OATO_EUSAGE, "sim: unknown option '%s'; known: %s (as in vram=64MiB)", option,
+              known.data ? known.data : "");
+    text_free(&known);
+    return err->status;
+}
+
+static oato_status parse_option(char *option, struct sim_spec *s, struct oato_error *err)
+{
+    char *equals = strchr(option, '=');
+    if (equals)
+        *equals = 0;
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        const struct spec_field *f = &fields[i];
+        double v;
+        if (strcmp(f->name, option) != 0)
+            continue;
+        const char *value = equals ? equals + 1 : "";
+        if (!parse_quantity(value, f->unit, &v) || !(v <= f->most) || (v <= 0 && !f->zero_allowed))
+            return oato_fail(err, OATO_EUSAGE, "sim: %s='%s' is no quantity in %s%s up to %g",
+                             f->name, value, f->unit, f->zero_allowed ? "" : " above 0", f->most);
+        memcpy((char *)s + f->offset, &v, sizeof v);
+        return OATO_OK;
+    }
+    return unknown_option(option, err);
+}
+
+oato_status sim_spec_parse(const char *spec, struct sim_spec *out, struct oato_error *err)
+{
+    char option[64];
+    *out = defaults;
+    for (const char *p = spec; *p;) {
+        size_t n = strcspn(p, ",");
+        if (n >= sizeof option)
+            return oato_fail(err, OATO_EUSAGE, "sim: option '%.32s...' is too long", p);
+        memcpy(option, p, n);
+        option[n] = 0;
+        if (parse_option(option, out, err))
+            return err->status;
+        p += n + (p[n] == ',');
+    }
+    return OATO_OK;
+}

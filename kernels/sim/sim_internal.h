@@ -1,0 +1,112 @@
+/*
+ * sim_internal.h - between the files of kernels/sim: the declared speeds (sim_spec.c), the memory
+ * whose addresses cannot be read (sim_memory.c), the queue with its virtual clock (sim_queue.c) and
+ * the device made of them (sim.c).
+ */
+#ifndef OATO_SIM_INTERNAL_H
+#define OATO_SIM_INTERNAL_H
+
+#include "kernels/cpu/cpu_internal.h"
+
+#include <pthread.h>
+
+/* ------------------------------------------------------------------------------- spec ----- */
+
+struct sim_spec {
+    double vram_bytes;
+    double read_bytes_per_s, flops_per_s;
+    double link_bytes_per_s, latency_s; /* of one copy from or to the host */
+    double launch_s;                    /* of one operator */
+};
+
+/* "vram=64MiB,read=900GB/s,...", in any order; what is missing has a default. */
+oato_status sim_spec_parse(const char *spec, struct sim_spec *out, struct oato_error *err);
+
+/* ----------------------------------------------------------------------------- memory ----- */
+
+/* One allocation: callers get `address`, which faults when it is touched; the bytes lie at `real`,
+ * which never leaves this folder. */
+struct sim_block {
+    struct sim_block *prev, *next;
+    uint8_t *address, *real;
+    uint64_t bytes;
+};
+
+struct sim_memory {
+    struct sim_block *blocks;
+    uint64_t capacity, used; /* bytes; only what was asked for counts */
+    int64_t fail_after;      /* injected: allocations until one fails; 0 = never */
+    const char *id;          /* of the device, for messages */
+};
+
+/* Zeroed memory; OATO_EFIT beyond the capacity. */
+oato_status sim_memory_alloc(struct sim_memory *m, uint64_t bytes, const char *what,
+                             struct sim_block **out, struct oato_error *err);
+void sim_memory_free(struct sim_memory *m, struct sim_block *b); /* NULL: nothing */
+void sim_memory_free_all(struct sim_memory *m);
+/* The block that holds `bytes` bytes at address + offset, and where they really are; NULL: none. */
+struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,
+                                  uint64_t bytes, uint8_t **real);
+
+/* What callers hold as a weight or a cache has the unreadable address; `real` is what runs. */
+struct sim_weight {
+    struct oato_weight handle, real;
+    struct sim_block *block;
+};
+
+struct sim_kv {
+    struct kv_cache handle, real;
+    struct sim_block *block;
+};
+
+/* ------------------------------------------------------------------------------ queue ----- */
+
+struct compiled {
+    const struct program *program; /* borrowed */
+    uint8_t *arena;                /* really */
+    int self;
+};
+
+struct sim_job {
+    const struct compiled *compiled; /* NULL: a copy */
+    const struct step *step;         /* borrowed until done */
+    void *to;
+    const void *from;
+    uint64_t bytes;
+    uint64_t signal; /* value that the copy raises the event to; 0 = none */
+};
+
+enum { SIM_JOBS = 64 };
+
+struct sim_queue {
+    const char *id;
+    struct sim_spec spec;
+    const struct cpu_kernels *kernels;
+    uint8_t *workspace; /* changed only while the queue is empty */
+    uint64_t workspace_bytes;
+    struct timeline timeline;
+    uint64_t promised;          /* value that the event has when all that was put is done */
+    _Atomic uint64_t clock_ns;  /* virtual; written by the queue's thread only */
+    _Atomic int64_t fail_after; /* injected: records until one fails; 0 = never */
+    _Atomic bool stop;          /* gives up what is waiting and what is queued */
+
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t changed;
+    struct sim_job jobs[SIM_JOBS];
+    uint64_t put, done;
+    bool closing, failed;
+    struct oato_error error;
+};
+
+/* id, spec and kernels are set. */
+oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err);
+void sim_queue_close(struct sim_queue *q);
+/* Waits for room only. OATO_EDEVICE once the queue has failed. */
+oato_status sim_queue_put(struct sim_queue *q, const struct sim_job *job, struct oato_error *err);
+/* Waits until all is done; the message of a failure comes here. err may be NULL. */
+oato_status sim_queue_drain(struct sim_queue *q, struct oato_error *err);
+/* Fails the queue if anything is still to be done; then it is drained. */
+void sim_queue_cancel(struct sim_queue *q);
+
+#endif
