@@ -1,0 +1,156 @@
+/*
+ * random_blocks.c - weights drawn directly in quantised form, at about the speed of memory: the
+ * quants are raw random bits, uniform over their range, and the scales are chosen so that a weight
+ * has mean 0 and the wanted standard deviation. Layouts as in the gguf package (gguf.quants).
+ */
+#include "tests/models/random_model.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { NORMALS = 4096 }; /* entries of the table that float types are drawn from */
+
+static uint64_t next(uint64_t *state) /* splitmix64 */
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static void fill_bits(uint64_t *state, uint8_t *p, size_t n)
+{
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t r = next(state);
+        memcpy(p, &r, 8);
+    }
+    uint64_t r = next(state);
+    memcpy(p, &r, n);
+}
+
+static void put_f16(uint8_t *p, double v)
+{
+    uint16_t h = f32_to_f16((float)v);
+    memcpy(p, &h, sizeof h);
+}
+
+/* A factor from 0.75 to 1.25: scales differ from block to block as real ones do. */
+static double vary(uint64_t *state)
+{
+    return 0.75 + (double)(next(state) >> 11) * 0x1p-54;
+}
+
+/* For formats whose quants lean to one side by half a step, so that the mean of many is 0. */
+static double vary_signed(uint64_t *state)
+{
+    double v = vary(state);
+    return next(state) & 1 ? -v : v;
+}
+
+/* Standard deviation of an integer that is uniform over n values. */
+static double uniform_deviation(int n)
+{
+    return sqrt(((double)n * n - 1) / 12);
+}
+
+/* d and m in front, 2^bits levels: Q4_0, Q5_0 without m, Q4_1, Q5_1 with. */
+static void fill_simple(uint8_t *block, int bits, bool has_min, double deviation, uint64_t *state)
+{
+    int levels = 1 << bits;
+    double d = deviation / uniform_deviation(levels);
+    d *= has_min ? vary(state) : vary_signed(state);
+    put_f16(block, d);
+    if (has_min)
+        put_f16(block + 2, -d * (levels - 1) / 2);
+    size_t head = has_min ? 4 : 2;
+    fill_bits(state, block + head, (size_t)bits * 32 / 8); /* high bits and nibbles alike */
+}
+
+static void fill_q8_0(uint8_t *block, double deviation, uint64_t *state)
+{
+    put_f16(block, deviation / uniform_deviation(255) * vary(state));
+    fill_bits(state, block + 2, 32);
+    for (int i = 2; i < 34; i++)
+        block[i] = block[i] == 0x80 ? 0x81 : block[i]; /* quantisers never write -128 */
+}
+
+/* Q4_K, Q5_K: d, dmin, 12 bytes of eight 6-bit scales and mins, quants. With mins equal to the
+ * scales and dmin = d (levels - 1) / 2 the mean is 0. */
+static void fill_k(uint8_t *block, int bits, double deviation, uint64_t *state)
+{
+    int levels = 1 << bits;
+    double d = deviation / (uniform_deviation(levels) * 40) * vary(state);
+    put_f16(block, d);
+    put_f16(block + 2, d * (levels - 1) / 2);
+    uint8_t scale[8], *packed = block + 4;
+    uint64_t r = next(state);
+    for (int i = 0; i < 8; i++, r >>= 8)
+        scale[i] = (uint8_t)(24 + (r & 31)); /* about 40 */
+    for (int i = 0; i < 4; i++) {
+        uint8_t high = (uint8_t)(scale[i + 4] >> 4), low = scale[i + 4] & 15;
+        packed[i] = packed[i + 4] = (uint8_t)(scale[i] | high << 6);
+        packed[i + 8] = (uint8_t)(low | low << 4);
+    }
+    fill_bits(state, block + 16, (size_t)bits * 256 / 8);
+}
+
+/* ql, qh, sixteen int8 scales, d. */
+static void fill_q6_k(uint8_t *block, double deviation, uint64_t *state)
+{
+    fill_bits(state, block, 128 + 64 + 16);
+    for (int i = 0; i < 16; i++) {
+        int s = 64 + (block[192 + i] & 63); /* 64 to 127, about 96 */
+        block[192 + i] = (uint8_t)(block[192 + i] & 64 ? -s : s);
+    }
+    put_f16(block + 208, deviation / (uniform_deviation(64) * 97) * vary(state));
+}
+
+static void fill_floats(oato_dtype dtype, uint8_t *out, size_t n, double mean, double deviation,
+                        uint64_t *state)
+{
+    float wide[NORMALS];
+    uint16_t narrow[NORMALS];
+    for (int i = 0; i < NORMALS; i += 2) {
+        double sum = -6; /* twelve uniform numbers: close to normal */
+        for (int j = 0; j < 12; j++)
+            sum += (double)(next(state) >> 11) * 0x1p-53;
+        wide[i] = (float)(mean + deviation * sum);
+        wide[i + 1] = (float)(mean - deviation * sum); /* so that the mean is exact */
+    }
+    for (int i = 0; i < NORMALS; i++)
+        narrow[i] = dtype == DT_F16 ? f32_to_f16(wide[i]) : f32_to_bf16(wide[i]);
+    uint64_t r = 0;
+    for (size_t i = 0; i < n; i++, r >>= 12) {
+        if (i % 5 == 0)
+            r = next(state);
+        if (dtype == DT_F32)
+            memcpy(out + 4 * i, &wide[r % NORMALS], 4);
+        else
+            memcpy(out + 2 * i, &narrow[r % NORMALS], 2);
+    }
+}
+
+void random_blocks_fill(oato_dtype dtype, void *data, size_t bytes, double mean, double deviation,
+                        uint64_t seed)
+{
+    const struct dtype_info *info = dtype_info((int)dtype);
+    size_t block = (size_t)info->block_bytes;
+    uint64_t state = seed;
+    uint8_t *p = data;
+    if (info->block_elems == 1) {
+        fill_floats(dtype, p, bytes / block, mean, deviation, &state);
+        return;
+    }
+    for (uint8_t *end = p + bytes; p < end; p += block) {
+        switch (dtype) {
+        case DT_Q4_0: fill_simple(p, 4, false, deviation, &state); break;
+        case DT_Q4_1: fill_simple(p, 4, true, deviation, &state); break;
+        case DT_Q5_0: fill_simple(p, 5, false, deviation, &state); break;
+        case DT_Q5_1: fill_simple(p, 5, true, deviation, &state); break;
+        case DT_Q8_0: fill_q8_0(p, deviation, &state); break;
+        case DT_Q4_K: fill_k(p, 4, deviation, &state); break;
+        case DT_Q5_K: fill_k(p, 5, deviation, &state); break;
+        default: fill_q6_k(p, deviation, &state); break;
+        }
+    }
+}

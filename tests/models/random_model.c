@@ -1,0 +1,270 @@
+/*
+ * random_model.c - lists the tensors of a llama or qwen2 model of a given shape, fills them with
+ * random weights of deviation 1/sqrt(k), so that activations neither vanish nor grow, and writes
+ * one file or several. A tensor's random numbers depend on the seed and its name only.
+ */
+#include "tests/models/random_model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tensor_row {
+    char name[GGUF_MAX_NAME + 1];
+    oato_dtype dtype;
+    int32_t n_dims;
+    int64_t ne[2];
+    double mean, deviation;
+    size_t bytes;
+    uint8_t *data; /* NULL: header only */
+};
+
+struct tensor_list {
+    struct tensor_row *rows;
+    size_t n, cap;
+    uint8_t *data; /* of all rows */
+    size_t data_bytes;
+};
+
+struct random_model random_model_default(void)
+{
+    return (struct random_model){.architecture = "llama",
+                                 .layers = 2,
+                                 .width = 64,
+                                 .ffn = 128,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .vocab = 512,
+                                 .context = 512,
+                                 .dtype = DT_F32,
+                                 .seed = 1,
+                                 .tokenizer = true,
+                                 .parts = 1};
+}
+
+static oato_status check_shape(const struct random_model *m, struct oato_error *err)
+{
+    const int64_t most = INT32_MAX;
+    if (strcmp(m->architecture, "llama") && strcmp(m->architecture, "qwen2"))
+        return oato_fail(err, OATO_EUSAGE, "architecture '%s': llama and qwen2 can be made",
+                         m->architecture);
+    if (m->layers < 1 || m->width < 1 || m->ffn < 1 || m->heads < 1 || m->kv_heads < 1 ||
+        m->vocab < 1 || m->context < 1 || m->layers > 4096 || m->width > most || m->ffn > most ||
+        m->heads > most || m->vocab > most || m->context > most)
+        return oato_fail(err, OATO_EUSAGE, "every count is 1 to 2147483647, layers at most 4096");
+    if (m->width % (2 * m->heads) || m->heads % m->kv_heads)
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "width %lld, heads %lld, kv heads %lld: the width must be an even multiple "
+            "of the heads and the heads a multiple of the kv heads",
+            (long long)m->width, (long long)m->heads, (long long)m->kv_heads);
+    if (m->tokenizer && m->vocab < RANDOM_VOCAB_LEAST)
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "a vocabulary of %lld: at least %d hold every byte; or leave the tokenizer "
+            "out (--no-tokenizer)",
+            (long long)m->vocab, RANDOM_VOCAB_LEAST);
+    return OATO_OK;
+}
+
+/* The type for rows of k elements: k-quants fall back as llama-quantize does. */
+static oato_dtype row_dtype(oato_dtype wanted, int64_t k)
+{
+    static const oato_dtype fallback[DT_COUNT] = {
+        [DT_Q4_K] = DT_Q5_0, [DT_Q5_K] = DT_Q5_1, [DT_Q6_K] = DT_Q8_0};
+    if (k % dtype_info((int)wanted)->block_elems && fallback[wanted])
+        wanted = fallback[wanted];
+    return k % dtype_info((int)wanted)->block_elems ? DT_F16 : wanted;
+}
+
+static struct tensor_row *add(struct tensor_list *l, int64_t layer, const char *name)
+{
+    struct tensor_row *t = &l->rows[l->n++];
+    if (layer < 0)
+        snprintf(t->name, sizeof t->name, "%s", name);
+    else
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)layer, name);
+    return t;
+}
+
+static void add_matrix(struct tensor_list *l, const struct random_model *m, int64_t layer,
+                       const char *name, int64_t k, int64_t n)
+{
+    struct tensor_row *t = add(l, layer, name);
+    t->dtype = row_dtype(m->dtype, k);
+    t->n_dims = 2;
+    t->ne[0] = k;
+    t->ne[1] = n;
+    t->deviation = 1 / sqrt((double)k);
+}
+
+static void add_vector(struct tensor_list *l, int64_t layer, const char *name, int64_t n,
+                       double mean)
+{
+    struct tensor_row *t = add(l, layer, name);
+    t->dtype = DT_F32;
+    t->n_dims = 1;
+    t->ne[0] = n;
+    t->ne[1] = 1;
+    t->mean = mean;
+    t->deviation = 0.1;
+}
+
+static void add_layer(struct tensor_list *l, const struct random_model *m, int64_t i)
+{
+    int64_t kv = m->width / m->heads * m->kv_heads;
+    add_vector(l, i, "attn_norm.weight", m->width, 1);
+    add_matrix(l, m, i, "attn_q.weight", m->width, m->width);
+    add_matrix(l, m, i, "attn_k.weight", m->width, kv);
+    add_matrix(l, m, i, "attn_v.weight", m->width, kv);
+    if (!strcmp(m->architecture, "qwen2")) {
+        add_vector(l, i, "attn_q.bias", m->width, 0);
+        add_vector(l, i, "attn_k.bias", kv, 0);
+        add_vector(l, i, "attn_v.bias", kv, 0);
+    }
+    add_matrix(l, m, i, "attn_output.weight", m->width, m->width);
+    add_vector(l, i, "ffn_norm.weight", m->width, 1);
+    add_matrix(l, m, i, "ffn_gate.weight", m->width, m->ffn);
+    add_matrix(l, m, i, "ffn_up.weight", m->width, m->ffn);
+    add_matrix(l, m, i, "ffn_down.weight", m->ffn, m->width);
+}
+
+static oato_status list_tensors(const struct random_model *m, struct tensor_list *l,
+                                struct oato_error *err)
+{
+    l->cap = (size_t)m->layers * 12 + 3; /* of a qwen2 layer; embedding, norm, output */
+    l->rows = calloc(l->cap, sizeof *l->rows);
+    if (!l->rows)
+        return oato_fail_memory(err, l->cap * sizeof *l->rows, "the list of tensors");
+    add_matrix(l, m, -1, "token_embd.weight", m->width, m->vocab);
+    for (int64_t i = 0; i < m->layers; i++)
+        add_layer(l, m, i);
+    add_vector(l, -1, "output_norm.weight", m->width, 1);
+    if (!m->tied)
+        add_matrix(l, m, -1, "output.weight", m->width, m->vocab);
+    for (size_t i = 0; i < l->n; i++) {
+        struct tensor_row *t = &l->rows[i];
+        if (!dtype_row_bytes(t->dtype, t->ne[0], &t->bytes) ||
+            !size_mul(t->bytes, (size_t)t->ne[1], &t->bytes) ||
+            !size_add(l->data_bytes, t->bytes, &l->data_bytes))
+            return oato_fail(err, OATO_EUSAGE, "tensor '%s' is too large", t->name);
+    }
+    return OATO_OK;
+}
+
+static oato_status fill_tensors(const struct random_model *m, struct tensor_list *l,
+                                struct oato_error *err)
+{
+    size_t at = 0;
+    l->data = pages_alloc(l->data_bytes);
+    if (!l->data)
+        return oato_fail_memory(err, l->data_bytes, "the weights");
+    for (size_t i = 0; i < l->n; i++) {
+        struct tensor_row *t = &l->rows[i];
+        t->data = l->data + at;
+        at += t->bytes;
+        random_blocks_fill(t->dtype, t->data, t->bytes, t->mean, t->deviation,
+                           m->seed ^ hash_bytes(t->name, strlen(t->name)));
+    }
+    return OATO_OK;
+}
+
+static void put_u32(struct gguf_writer *w, const char *architecture, const char *key, int64_t v)
+{
+    char full[128];
+    uint32_t u = (uint32_t)v;
+    snprintf(full, sizeof full, "%s.%s", architecture, key);
+    gguf_writer_scalar(w, full, GGUF_U32, &u);
+}
+
+static void put_f32(struct gguf_writer *w, const char *architecture, const char *key, float v)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s.%s", architecture, key);
+    gguf_writer_scalar(w, full, GGUF_F32, &v);
+}
+
+static void add_metadata(struct gguf_writer *w, const struct random_model *m)
+{
+    const char *a = m->architecture;
+    gguf_writer_string(w, "general.architecture", a);
+    gguf_writer_string(w, "general.type", "model");
+    gguf_writer_string(w, "general.name", "random");
+    put_u32(w, a, "block_count", m->layers);
+    put_u32(w, a, "context_length", m->context);
+    put_u32(w, a, "embedding_length", m->width);
+    put_u32(w, a, "feed_forward_length", m->ffn);
+    put_u32(w, a, "attention.head_count", m->heads);
+    put_u32(w, a, "attention.head_count_kv", m->kv_heads);
+    put_f32(w, a, "rope.freq_base", 10000.0f);
+    put_f32(w, a, "attention.layer_norm_rms_epsilon", 1e-5f);
+    put_u32(w, a, "vocab_size", m->vocab);
+    put_u32(w, a, "rope.dimension_count", m->width / m->heads);
+    gguf_writer_scalar(w, "general.quantization_version", GGUF_U32, &(uint32_t){2});
+    if (m->tokenizer)
+        random_vocab_add(w, m->vocab);
+    else /* llama.cpp wants to be told that there is none */
+        gguf_writer_string(w, "tokenizer.ggml.model", "none");
+}
+
+/* Part i of m->parts, with its share of the tensors. */
+static oato_status save_part(const struct random_model *m, const struct tensor_list *l, int64_t i,
+                             const char *path, struct oato_error *err)
+{
+    struct gguf_writer *w = gguf_writer_create();
+    if (!w)
+        return oato_fail_memory(err, 0, "a writer");
+    size_t parts = (size_t)m->parts, part = (size_t)i;
+    if (part == 0)
+        add_metadata(w, m);
+    if (parts > 1) {
+        gguf_writer_scalar(w, "split.no", GGUF_U16, &(uint16_t){(uint16_t)part});
+        gguf_writer_scalar(w, "split.count", GGUF_U16, &(uint16_t){(uint16_t)parts});
+        gguf_writer_scalar(w, "split.tensors.count", GGUF_I32, &(int32_t){(int32_t)l->n});
+    }
+    for (size_t t = l->n * part / parts; t < l->n * (part + 1) / parts; t++) {
+        const struct tensor_row *r = &l->rows[t];
+        gguf_writer_tensor(w, r->name, r->dtype, r->n_dims, r->ne, r->data);
+    }
+    oato_status status = gguf_writer_save(w, path, err);
+    gguf_writer_free(w);
+    return status;
+}
+
+static oato_status save_parts(const struct random_model *m, const struct tensor_list *l,
+                              const char *path, struct oato_error *err)
+{
+    size_t stem = strlen(path);
+    if (stem > 5 && !strcmp(path + stem - 5, ".gguf"))
+        stem -= 5;
+    if (m->parts < 1 || m->parts > UINT16_MAX || (size_t)m->parts > l->n)
+        return oato_fail(err, OATO_EUSAGE, "%lld files for %zu tensors", (long long)m->parts, l->n);
+    if (m->parts == 1)
+        return save_part(m, l, 0, path, err);
+    oato_status status = OATO_OK;
+    for (int64_t i = 0; i < m->parts && !status; i++) {
+        struct text name;
+        text_init(&name);
+        text_printf(&name, "%.*s-%05d-of-%05d.gguf", (int)stem, path, (int)i + 1, (int)m->parts);
+        status = name.failed ? oato_fail_memory(err, stem, "a file name")
+                             : save_part(m, l, i, name.data, err);
+        text_free(&name);
+    }
+    return status;
+}
+
+oato_status random_model_save(const struct random_model *m, const char *path,
+                              struct oato_error *err)
+{
+    struct tensor_list l = {0};
+    if (check_shape(m, err))
+        return err->status;
+    oato_status status = list_tensors(m, &l, err);
+    if (!status && !m->header_only)
+        status = fill_tensors(m, &l, err);
+    if (!status)
+        status = save_parts(m, &l, path, err);
+    pages_free(l.data, l.data_bytes);
+    free(l.rows);
+    return status;
+}

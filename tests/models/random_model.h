@@ -1,0 +1,38 @@
+/*
+ * random_model.h - models made of random weights, for tests that need a model of some shape but
+ * not its knowledge. The same description gives the same bytes on every machine, however the file
+ * is split. Used by oato-make-model and, as a library, by tests of every room.
+ */
+#ifndef OATO_RANDOM_MODEL_H
+#define OATO_RANDOM_MODEL_H
+
+#include "models/models.h"
+
+struct random_model {
+    const char *architecture; /* "llama" or "qwen2" */
+    int64_t layers, width, ffn, heads, kv_heads, vocab, context;
+    oato_dtype dtype; /* of matrices; rows that are no whole blocks get a smaller block */
+    uint64_t seed;
+    bool tied;        /* the embedding is the output matrix too */
+    bool header_only; /* shapes without data */
+    bool tokenizer;   /* with a byte-level vocabulary, merges and a ChatML template */
+    int64_t parts;    /* files; more than one: NAME-00001-of-00003.gguf and so on */
+};
+
+/* A model of 2 layers that runs in a moment. */
+struct random_model random_model_default(void);
+/* OATO_EUSAGE when the shape is no model's. */
+oato_status random_model_save(const struct random_model *m, const char *path,
+                              struct oato_error *err);
+
+/* The same in pieces. */
+enum { RANDOM_VOCAB_LEAST = 259 }; /* 3 control tokens and 256 bytes */
+/* Fills bytes of whole blocks with values of about the given mean and standard deviation. The mean
+ * counts for F32, F16 and BF16; other types have none. Every block is one that a quantiser could
+ * have written: finite, ordinary scales, no -128 in Q8_0. */
+void random_blocks_fill(oato_dtype dtype, void *data, size_t bytes, double mean, double deviation,
+                        uint64_t seed);
+/* Adds tokenizer.* for a vocabulary of `size` tokens. */
+void random_vocab_add(struct gguf_writer *w, int64_t size);
+
+#endif
