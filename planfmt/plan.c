@@ -1,0 +1,152 @@
+/*
+ * plan.c - the plan in memory: its life, its files, and the checks that hold for every plan
+ * whatever the model. Both directions of the codec make these checks, so nothing is written that
+ * could not be read. What depends on the model is checked in plan_apply.c.
+ */
+#include "planfmt/planfmt_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void plan_init(struct plan *p)
+{
+    memset(p, 0, sizeof *p);
+    arena_init(&p->arena);
+}
+
+void plan_free(struct plan *p)
+{
+    arena_free(&p->arena);
+    memset(p, 0, sizeof *p);
+}
+
+/* -------------------------------------------------------------------------------- checks --- */
+
+static oato_status check_devices(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    if (p->n_devices < 0 || p->n_devices > PLAN_DEVICES_MAX)
+        return oato_fail(err, status, "%d devices; allowed: 0 to %d", p->n_devices,
+                         PLAN_DEVICES_MAX);
+    for (int32_t i = 0; i < p->n_devices; i++) {
+        const struct plan_device *d = &p->devices[i];
+        if (!memchr(d->id, 0, sizeof d->id) || !memchr(d->kind, 0, sizeof d->kind) ||
+            !memchr(d->model, 0, sizeof d->model) || !memchr(d->spec, 0, sizeof d->spec))
+            return oato_fail(err, status, "device %d: a text does not end", i);
+        if (!profile_device_id_ok(d->id, d->kind))
+            return oato_fail(err, status,
+                             "device %d: id '%s' is not its kind, '%s', a colon and a "
+                             "number",
+                             i, d->id, d->kind);
+        if (d->rank < 0)
+            return oato_fail(err, status, "device %d: rank %d; allowed: from 0", i, d->rank);
+        for (int32_t j = 0; j < i; j++)
+            if (p->devices[j].rank == d->rank && !strcmp(p->devices[j].id, d->id))
+                return oato_fail(err, status, "devices %d and %d are both '%s' of rank %d", j, i,
+                                 d->id, d->rank);
+    }
+    return OATO_OK;
+}
+
+static bool device_exists(const struct plan *p, int32_t device)
+{
+    return device >= 0 && device < p->n_devices;
+}
+
+static oato_status check_parts(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        const struct plan_part *t = &p->parts[i];
+        const char *op = or_empty(t->op);
+        if (!*op)
+            return oato_fail(err, status, "part %d: no operator", i);
+        if ((unsigned)t->axis >= AXIS_COUNT)
+            return oato_fail(err, status, "part %d ('%.80s'): axis %d; allowed: 0 to %d", i, op,
+                             (int)t->axis, AXIS_COUNT - 1);
+        if (t->begin < 0 || t->end < t->begin)
+            return oato_fail(err, status, "part %d ('%.80s'): range %lld to %lld", i, op,
+                             (long long)t->begin, (long long)t->end);
+        if (!t->phases || t->phases >> PHASE_COUNT)
+            return oato_fail(err, status, "part %d ('%.80s'): phases %#x; allowed: 1 to %#x", i, op,
+                             t->phases, (1u << PHASE_COUNT) - 1);
+        if (!device_exists(p, t->device) || !device_exists(p, t->home))
+            return oato_fail(err, status,
+                             "part %d ('%.80s'): device %d with home %d, of %d devices", i, op,
+                             t->device, t->home, p->n_devices);
+    }
+    return OATO_OK;
+}
+
+static oato_status check_kv(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_kv; i++) {
+        const struct plan_kv *k = &p->kv[i];
+        if (k->layer < 0 || k->head_begin < 0 || k->head_end <= k->head_begin)
+            return oato_fail(err, status, "KV range %d: layer %d, heads %d to %d", i, k->layer,
+                             k->head_begin, k->head_end);
+        if (!device_exists(p, k->device))
+            return oato_fail(err, status, "KV range %d: device %d of %d", i, k->device,
+                             p->n_devices);
+    }
+    return OATO_OK;
+}
+
+static oato_status check_rest(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    const struct plan_request *q = &p->request;
+    if (q->prompt < 0 || q->generate < 0 || q->context < 0 || q->batch < 0 || q->ubatch < 0)
+        return oato_fail(err, status,
+                         "request: prompt %d, generate %d, context %d, batch %d, ubatch %d: none "
+                         "may be negative",
+                         q->prompt, q->generate, q->context, q->batch, q->ubatch);
+    if (q->kv != DT_F16 && q->kv != DT_F32)
+        return oato_fail(err, status, "request: KV of type %d; allowed: %d (F16), %d (F32)",
+                         (int)q->kv, DT_F16, DT_F32);
+    for (int32_t i = 0; i < p->n_fusions; i++)
+        if (!*or_empty(p->fusions[i].name) || !*or_empty(p->fusions[i].op))
+            return oato_fail(err, status, "fusion %d: no name or no operator", i);
+    for (int32_t i = 0; i < p->n_costs; i++) {
+        const struct plan_cost *c = &p->costs[i];
+        if (!*or_empty(c->op) || (unsigned)c->phase >= PHASE_COUNT || !device_exists(p, c->device))
+            return oato_fail(err, status, "cost %d: operator '%.80s', phase %d, device %d of %d", i,
+                             or_empty(c->op), (int)c->phase, c->device, p->n_devices);
+    }
+    return OATO_OK;
+}
+
+oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_costs < 0 || p->n_baselines < 0)
+        return oato_fail(err, status, "a negative count");
+    if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
+        check_rest(p, status, err))
+        return status;
+    return OATO_OK;
+}
+
+/* --------------------------------------------------------------------------------- files --- */
+
+oato_status plan_save(const struct plan *p, const char *path, struct oato_error *err)
+{
+    uint8_t *data;
+    size_t bytes;
+    struct outfile f;
+    if (plan_encode(p, &data, &bytes, err))
+        return oato_fail_at(err, "%s", path);
+    oato_status status = outfile_open(&f, path, err);
+    if (!status && !(status = outfile_write(&f, data, bytes, err)))
+        status = outfile_commit(&f, err);
+    free(data);
+    return status;
+}
+
+oato_status plan_load(const char *path, struct plan *out, struct oato_error *err)
+{
+    struct mapped_file f;
+    plan_init(out);
+    oato_status status = file_map(path, &f, err);
+    if (status)
+        return status;
+    status = plan_load_memory(f.data, f.bytes, path, out, err);
+    file_unmap(&f);
+    return status;
+}

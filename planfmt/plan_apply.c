@@ -1,0 +1,296 @@
+/*
+ * plan_apply.c - a plan meets its model: the model must have the structure that was planned for,
+ * the fusions must be patterns of its graph, and the parts must cover each operator exactly once
+ * in each phase. After that, lowering may look parts up by name and find nothing missing.
+ */
+#include "planfmt/planfmt_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROW_MULTIPLE = 64 };
+
+oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err)
+{
+    uint64_t hash = gguf_structure_hash(g);
+    /* The content hash may differ: finetunes of one model share a dense plan. */
+    if (hash == p->structure_hash)
+        return OATO_OK;
+    return oato_fail(err, OATO_EFILE,
+                     "the plan was made for another model: '%.80s' of structure %016" PRIx64
+                     ", but %.160s has %016" PRIx64 "; plan again for this one",
+                     or_empty(p->model_name), p->structure_hash, gguf_path(g), hash);
+}
+
+/* ---------------------------------------------------------------------- names of operators --- */
+
+struct named_op {
+    const char *name;
+    int32_t index;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct named_op *)a)->name, ((const struct named_op *)b)->name);
+}
+
+/* The operators of the graph in order of name; NULL when memory is short. */
+static struct named_op *names_sorted(const struct graph *g)
+{
+    struct named_op *names = calloc((size_t)g->n_ops + 1, sizeof *names);
+    for (int32_t i = 0; names && i < g->n_ops; i++)
+        names[i] = (struct named_op){g->ops[i].name, i};
+    if (names)
+        qsort(names, (size_t)g->n_ops, sizeof *names, by_name);
+    return names;
+}
+
+static int32_t name_find(const struct named_op *names, int32_t n, const char *name)
+{
+    struct named_op key = {name, 0}, *hit = NULL;
+    if (n > 0)
+        hit = bsearch(&key, names, (size_t)n, sizeof *names, by_name);
+    return hit ? hit->index : -1;
+}
+
+/* ------------------------------------------------------------------------------- fusions --- */
+
+static int by_first(const void *a, const void *b)
+{
+    int32_t x = ((const struct graph_match *)a)->first, y = ((const struct graph_match *)b)->first;
+    return x < y ? -1 : x > y;
+}
+
+static int32_t fusion_find(const char *name)
+{
+    for (int32_t i = 0; i < op_fusion_count; i++)
+        if (!strcmp(op_fusions[i].name, name))
+            return i;
+    return -1;
+}
+
+static oato_status fuse(const struct plan *p, const struct graph *g, struct graph *out,
+                        struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    struct graph_match *m = calloc((size_t)p->n_fusions + 1, sizeof *m);
+    struct named_op *names = names_sorted(g);
+    if (!m || !names)
+        status = oato_fail_memory(err, (size_t)g->n_ops * sizeof *names, "applying a plan");
+    for (int32_t i = 0; i < p->n_fusions && !status; i++) {
+        const struct plan_fusion *f = &p->fusions[i];
+        m[i].fusion = fusion_find(f->name);
+        m[i].first = name_find(names, g->n_ops, f->op);
+        if (m[i].fusion < 0)
+            status = oato_fail(err, OATO_EFILE,
+                               "fusion %d of the plan, '%.60s', is unknown to this version; plan "
+                               "again",
+                               i, f->name);
+        else if (m[i].first < 0)
+            status = oato_fail(err, OATO_EFILE,
+                               "fusion %d of the plan, '%s', begins at operator '%.120s', which "
+                               "the model lacks",
+                               i, f->name, f->op);
+    }
+    if (!status) {
+        qsort(m, (size_t)p->n_fusions, sizeof *m, by_first);
+        status = graph_fuse(g, m, p->n_fusions, out, err);
+        if (status == OATO_EFILE)
+            oato_fail_at(err, "fusions of the plan");
+    }
+    free(names);
+    free(m);
+    return status;
+}
+
+/* --------------------------------------------------------------------------------- parts --- */
+
+struct placed_part {
+    int32_t op, index; /* in the graph; in the plan */
+    const struct plan_part *part;
+};
+
+static int by_op_and_begin(const void *va, const void *vb)
+{
+    const struct placed_part *a = va, *b = vb;
+    if (a->op != b->op)
+        return a->op < b->op ? -1 : 1;
+    if (a->part->begin != b->part->begin)
+        return a->part->begin < b->part->begin ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+static const char *const axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
+static const char *const phase_name[PHASE_COUNT] = {"prefill", "decode"};
+
+/* How far the axis reaches for this operator; 0 when it has no such axis. */
+static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
+{
+    if (axis == AXIS_HEADS)
+        return op->kind == OP_ATTENTION || op->kind == OP_KV_STORE ? op->kv_heads : 0;
+    return op->n;
+}
+
+static oato_status check_part(const struct placed_part *x, const struct graph_op *op,
+                              struct oato_error *err)
+{
+    const struct plan_part *p = x->part;
+    if (p->axis == AXIS_K || p->axis == AXIS_EXPERTS)
+        return oato_fail(err, OATO_EFILE,
+                         "part %d of the plan, '%s': parts along %s are not executable by this "
+                         "version; plan again with it",
+                         x->index, p->op, axis_name[p->axis]);
+    int64_t extent = axis_extent(&op->op, p->axis);
+    if (p->axis == AXIS_HEADS && !extent)
+        return oato_fail(err, OATO_EFILE, "part %d of the plan, '%s': %s has no heads to divide",
+                         x->index, p->op, op_kind_name(op->op.kind));
+    if (p->end > extent)
+        return oato_fail(err, OATO_EFILE,
+                         "part %d of the plan, '%s': %s %" PRId64 " to %" PRId64
+                         ", but the operator has %" PRId64,
+                         x->index, p->op, axis_name[p->axis], p->begin, p->end, extent);
+    if (p->axis == AXIS_ROWS &&
+        (p->begin % ROW_MULTIPLE || (p->end % ROW_MULTIPLE && p->end != extent)))
+        return oato_fail(err, OATO_EFILE,
+                         "part %d of the plan, '%s': rows %" PRId64 " to %" PRId64
+                         " are not on multiples of %d",
+                         x->index, p->op, p->begin, p->end, ROW_MULTIPLE);
+    return OATO_OK;
+}
+
+/* The parts x[0..n) of one operator, by begin: those of a phase must follow each other without a
+ * gap from 0 to the end of one axis, or there must be none. */
+static oato_status check_cover(const struct placed_part *x, int32_t n, const struct graph_op *op,
+                               struct oato_error *err)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        int64_t at = 0, extent = 0;
+        bool any = false;
+        enum plan_axis axis = AXIS_ROWS;
+        for (int32_t i = 0; i < n; i++) {
+            const struct plan_part *p = x[i].part;
+            if (!(p->phases & 1u << phase) || p->begin == p->end)
+                continue;
+            if (any && p->axis != axis)
+                return oato_fail(err, OATO_EFILE,
+                                 "operator '%s' is divided along %s and along %s in %s", op->name,
+                                 axis_name[axis], axis_name[p->axis], phase_name[phase]);
+            if (p->begin != at)
+                return oato_fail(
+                    err, OATO_EFILE,
+                    "operator '%s': %s %" PRId64 " to %" PRId64 " are planned %s in %s", op->name,
+                    axis_name[p->axis], min_i64(at, p->begin), max_i64(at, p->begin),
+                    p->begin < at ? "twice" : "nowhere", phase_name[phase]);
+            any = true;
+            axis = p->axis;
+            at = p->end;
+            extent = axis_extent(&op->op, axis);
+        }
+        if (any && at != extent)
+            return oato_fail(err, OATO_EFILE,
+                             "operator '%s': %s %" PRId64 " to %" PRId64
+                             " are planned nowhere in %s",
+                             op->name, axis_name[axis], at, extent, phase_name[phase]);
+    }
+    return OATO_OK;
+}
+
+static oato_status check_parts(const struct plan *p, const struct graph *g,
+                               const struct named_op *names, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    struct placed_part *x = calloc((size_t)p->n_parts + 1, sizeof *x);
+    if (!x)
+        return oato_fail_memory(err, (size_t)p->n_parts * sizeof *x, "applying a plan");
+    for (int32_t i = 0; i < p->n_parts && !status; i++) {
+        x[i] = (struct placed_part){name_find(names, g->n_ops, p->parts[i].op), i, &p->parts[i]};
+        if (x[i].op < 0)
+            status = oato_fail(err, OATO_EFILE,
+                               "part %d of the plan is of operator '%.120s', which the model lacks",
+                               i, p->parts[i].op);
+        else
+            status = check_part(&x[i], &g->ops[x[i].op], err);
+    }
+    if (!status)
+        qsort(x, (size_t)p->n_parts, sizeof *x, by_op_and_begin);
+    for (int32_t i = 0, n; i < p->n_parts && !status; i += n) {
+        for (n = 1; i + n < p->n_parts && x[i + n].op == x[i].op;)
+            n++;
+        status = check_cover(&x[i], n, &g->ops[x[i].op], err);
+    }
+    free(x);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------ KV --- */
+
+static int by_layer_and_head(const void *va, const void *vb)
+{
+    const struct plan_kv *a = va, *b = vb;
+    if (a->layer != b->layer)
+        return a->layer < b->layer ? -1 : 1;
+    return a->head_begin < b->head_begin ? -1 : a->head_begin > b->head_begin;
+}
+
+static int32_t kv_heads_of(const struct graph *g, int32_t layer)
+{
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].op.kind == OP_KV_STORE && g->ops[i].kv_layer == layer)
+            return g->ops[i].op.kv_heads;
+    return 0;
+}
+
+/* The heads of a layer that is named at all must be there exactly once. */
+static oato_status check_kv(const struct plan *p, const struct graph *g, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    struct plan_kv *kv = calloc((size_t)p->n_kv + 1, sizeof *kv);
+    if (!kv)
+        return oato_fail_memory(err, (size_t)p->n_kv * sizeof *kv, "applying a plan");
+    if (p->n_kv)
+        memcpy(kv, p->kv, (size_t)p->n_kv * sizeof *kv);
+    qsort(kv, (size_t)p->n_kv, sizeof *kv, by_layer_and_head);
+    int32_t heads = 0;
+    for (int32_t i = 0; i < p->n_kv && !status; i++) {
+        bool first = !i || kv[i - 1].layer != kv[i].layer;
+        bool last = i + 1 == p->n_kv || kv[i + 1].layer != kv[i].layer;
+        if (first)
+            heads = kv_heads_of(g, kv[i].layer);
+        if (!heads)
+            status = oato_fail(err, OATO_EFILE,
+                               "the plan places KV of layer %d, which the model "
+                               "lacks",
+                               kv[i].layer);
+        else if (kv[i].head_begin != (first ? 0 : kv[i - 1].head_end) ||
+                 (last ? kv[i].head_end != heads : kv[i].head_end >= heads))
+            status = oato_fail(err, OATO_EFILE,
+                               "the plan places KV heads %d to %d of layer %d, which has %d: the "
+                               "ranges of a layer must follow each other from 0 to its end",
+                               kv[i].head_begin, kv[i].head_end, kv[i].layer, heads);
+    }
+    free(kv);
+    return status;
+}
+
+oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,
+                       struct oato_error *err)
+{
+    memset(out, 0, sizeof *out);
+    if (plan_validate(p, OATO_EFILE, err))
+        return oato_fail_at(err, "plan");
+    oato_status status = fuse(p, &m->graph, out, err);
+    if (status)
+        return status;
+    struct named_op *names = names_sorted(out);
+    if (!names)
+        status = oato_fail_memory(err, (size_t)out->n_ops * sizeof *names, "applying a plan");
+    if (!status)
+        status = check_parts(p, out, names, err);
+    if (!status)
+        status = check_kv(p, out, err);
+    free(names);
+    if (status)
+        graph_free(out);
+    return status;
+}

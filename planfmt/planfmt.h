@@ -61,7 +61,12 @@ struct profile {
     int32_t n_links;
     struct profile_row *rows;
     int32_t n_rows;
+    struct profile_index *index; /* private to profile_put */
 };
+
+/* An empty profile (all zero); strings that are NULL mean "". Arrays of devices and links come
+ * from arena_alloc(&p->arena, ...), strings from profile_string, rows from profile_put. */
+void profile_init(struct profile *p);
 
 /* Called for each thing that is odd but not wrong, such as an unknown key; text has file, line and
  * column. May be NULL. */
@@ -73,9 +78,11 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
                                 struct profile *out, warn_fn warn, void *user,
                                 struct oato_error *err);
 void profile_free(struct profile *p);
-/* Rows sorted by device and key, so that profiling again makes a small diff. */
+/* Rows sorted by device and key (numbers in keys by value), so that profiling again makes a small
+ * diff. A profile that profile_load would refuse is not written: OATO_EUSAGE. */
 oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err);
-/* Adds or replaces the row with the same device, operator and size. False: memory is short. */
+/* Adds or replaces the row with the same device, operator and size; copies what it needs. False:
+ * memory is short. */
 bool profile_put(struct profile *p, const struct profile_row *row);
 /* A string owned by the profile. NULL when memory is short. */
 const char *profile_string(struct profile *p, const char *s);
@@ -160,11 +167,12 @@ struct plan {
     bool timed_out; /* the clock ended the search: bytes may differ between hosts */
 };
 
-/* An empty plan whose arena is ready; fill it with plan_alloc'ed arrays. */
+/* An empty plan whose arena is ready; fill it with arrays of arena_alloc(&p->arena, ...) and
+ * strings that live as long as the plan. NULL strings mean "". */
 void plan_init(struct plan *p);
 void plan_free(struct plan *p);
 /* Little-endian, versioned, checksummed; see docs/plan-format.md. The same plan gives the same
- * bytes. */
+ * bytes. A plan that plan_load would refuse is not written: OATO_EUSAGE. */
 oato_status plan_save(const struct plan *p, const char *path, struct oato_error *err);
 /* Into memory: *data is malloc'ed. */
 oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes,

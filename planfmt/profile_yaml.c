@@ -1,0 +1,590 @@
+/*
+ * profile_yaml.c - reads a profile (docs/profile-format.md) from libyaml's stream of events, in
+ * one pass and without building a tree: what the schema does not know is warned about and
+ * skipped, what it knows is checked where it stands, so that every refusal names file, line and
+ * column. Anchors, aliases, tags and second documents have no use here and are refused.
+ */
+#include "planfmt/planfmt_internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <yaml.h>
+
+enum { DEPTH_MAX = 16 };
+static const size_t FILE_BYTES_MAX = (size_t)256 << 20;
+
+struct reader {
+    yaml_parser_t parser;
+    yaml_event_t event; /* the one being looked at; empty before the first */
+    const char *name;
+    struct profile *profile;
+    warn_fn warn;
+    void *user;
+    struct oato_error *err;
+};
+
+/* ------------------------------------------------------------------ messages and events --- */
+
+static oato_status fail_at(struct reader *r, yaml_mark_t at, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static oato_status fail_at(struct reader *r, yaml_mark_t at, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return oato_fail(r->err, OATO_EFILE, "%s:%zu:%zu: %s", r->name, at.line + 1, at.column + 1,
+                     text);
+}
+
+static void read_warn(struct reader *r, yaml_mark_t at, const char *what, const char *key)
+{
+    char text[512];
+    if (!r->warn)
+        return;
+    snprintf(text, sizeof text, "%s:%zu:%zu: %s '%.60s' is ignored", r->name, at.line + 1,
+             at.column + 1, what, key);
+    r->warn(r->user, text);
+}
+
+static const char *anchor_of(const yaml_event_t *e)
+{
+    const yaml_char_t *a = e->type == YAML_SCALAR_EVENT           ? e->data.scalar.anchor
+                           : e->type == YAML_MAPPING_START_EVENT  ? e->data.mapping_start.anchor
+                           : e->type == YAML_SEQUENCE_START_EVENT ? e->data.sequence_start.anchor
+                                                                  : NULL;
+    return (const char *)a;
+}
+
+static const char *tag_of(const yaml_event_t *e)
+{
+    const yaml_char_t *t = e->type == YAML_SCALAR_EVENT           ? e->data.scalar.tag
+                           : e->type == YAML_MAPPING_START_EVENT  ? e->data.mapping_start.tag
+                           : e->type == YAML_SEQUENCE_START_EVENT ? e->data.sequence_start.tag
+                                                                  : NULL;
+    return (const char *)t;
+}
+
+static oato_status next_event(struct reader *r)
+{
+    yaml_event_delete(&r->event);
+    if (!yaml_parser_parse(&r->parser, &r->event)) {
+        if (r->parser.error == YAML_MEMORY_ERROR)
+            return oato_fail_memory(r->err, 0, "the YAML parser");
+        if (r->parser.error == YAML_READER_ERROR)
+            return oato_fail(r->err, OATO_EFILE, "%s: byte %zu: not UTF-8 text: %s", r->name,
+                             r->parser.problem_offset, r->parser.problem);
+        return fail_at(r, r->parser.problem_mark, "no YAML: %s",
+                       r->parser.problem ? r->parser.problem : "cannot be parsed");
+    }
+    if (r->event.type == YAML_ALIAS_EVENT)
+        return fail_at(r, r->event.start_mark,
+                       "alias '*%.40s': profiles have no aliases; write the "
+                       "value out",
+                       (const char *)r->event.data.alias.anchor);
+    if (anchor_of(&r->event))
+        return fail_at(r, r->event.start_mark,
+                       "anchor '&%.40s': profiles have no anchors; remove it",
+                       anchor_of(&r->event));
+    if (tag_of(&r->event))
+        return fail_at(r, r->event.start_mark, "tag '%.40s': profiles have no tags; remove it",
+                       tag_of(&r->event));
+    return OATO_OK;
+}
+
+static const char *kind_of(const yaml_event_t *e)
+{
+    return e->type == YAML_SCALAR_EVENT           ? "a single value"
+           : e->type == YAML_MAPPING_START_EVENT  ? "a mapping"
+           : e->type == YAML_SEQUENCE_START_EVENT ? "a list"
+                                                  : "nothing";
+}
+
+/* Goes over the value of an unknown key, whatever it is. */
+static oato_status skip_value(struct reader *r)
+{
+    int depth = 0;
+    for (;;) {
+        oato_status status = next_event(r);
+        if (status)
+            return status;
+        switch (r->event.type) {
+        case YAML_MAPPING_START_EVENT:
+        case YAML_SEQUENCE_START_EVENT:
+            if (++depth > DEPTH_MAX)
+                return fail_at(r, r->event.start_mark, "nested deeper than %d levels", DEPTH_MAX);
+            break;
+        case YAML_MAPPING_END_EVENT:
+        case YAML_SEQUENCE_END_EVENT: depth--; break;
+        default: break;
+        }
+        if (!depth)
+            return OATO_OK;
+    }
+}
+
+/* -------------------------------------------------------------------------------- values --- */
+
+static bool all_digits(const char *s)
+{
+    return *s && s[strspn(s, "0123456789")] == 0;
+}
+
+static oato_status read_u64(struct reader *r, const char *key, const char *s, uint64_t most,
+                            uint64_t *out)
+{
+    yaml_mark_t at = r->event.start_mark;
+    if (s[0] == '-' && all_digits(s + 1))
+        return fail_at(r, at, "%s: %.40s is negative; allowed: 0 to %llu", key, s,
+                       (unsigned long long)most);
+    if (!all_digits(s))
+        return fail_at(r, at, "%s: '%.40s' is no whole number", key, s);
+    errno = 0;
+    unsigned long long v = strtoull(s, NULL, 10);
+    if (errno || v > most)
+        return fail_at(r, at, "%s: %.40s is too large; allowed: 0 to %llu", key, s,
+                       (unsigned long long)most);
+    *out = v;
+    return OATO_OK;
+}
+
+/* digits [. digits] [e [sign] digits]: what strtod would take beyond that is no YAML number. */
+static bool is_decimal(const char *s)
+{
+    size_t whole = strspn(s, "0123456789"), part = 0;
+    s += whole;
+    if (*s == '.') {
+        part = strspn(++s, "0123456789");
+        s += part;
+    }
+    if (!whole && !part)
+        return false;
+    if (*s != 'e' && *s != 'E')
+        return !*s;
+    s++;
+    if (*s == '+' || *s == '-')
+        s++;
+    return all_digits(s);
+}
+
+static oato_status read_f64(struct reader *r, const char *key, const char *s, double *out)
+{
+    yaml_mark_t at = r->event.start_mark;
+    const char *bare = s[0] == '-' || s[0] == '+' ? s + 1 : s;
+    const char *word = *bare == '.' ? bare + 1 : bare;
+    if (!strcasecmp(word, "inf") || !strcasecmp(word, "nan") || !strcasecmp(word, "infinity"))
+        return fail_at(r, at, "%s: %.40s is not finite; allowed: numbers from 0", key, s);
+    if (!is_decimal(bare))
+        return fail_at(r, at, "%s: '%.40s' is no number", key, s);
+    double v = strtod(bare, NULL);
+    if (!isfinite(v))
+        return fail_at(r, at, "%s: %.40s is too large to be finite", key, s);
+    if (s[0] == '-' && v != 0)
+        return fail_at(r, at, "%s: %.40s is negative; allowed: numbers from 0", key, s);
+    *out = v;
+    return OATO_OK;
+}
+
+/* The value of the key just read goes to its place in the structure at base. */
+static oato_status read_scalar(struct reader *r, const struct field *f, void *base)
+{
+    oato_status status = next_event(r);
+    if (status)
+        return status;
+    yaml_mark_t at = r->event.start_mark;
+    if (r->event.type != YAML_SCALAR_EVENT)
+        return fail_at(r, at, "%s: %s where a single value is expected", f->name,
+                       kind_of(&r->event));
+    const char *s = (const char *)r->event.data.scalar.value;
+    size_t len = r->event.data.scalar.length;
+    if (memchr(s, 0, len))
+        return fail_at(r, at, "%s: has a zero byte", f->name);
+    char *to = (char *)base + f->offset;
+    uint64_t u;
+    switch (f->type) {
+    case FIELD_TEXT:
+        if (len > f->size)
+            return fail_at(r, at, "%s: %zu bytes long; allowed: %u", f->name, len, f->size);
+        const char *copy = arena_strndup(&r->profile->arena, s, len);
+        if (!copy)
+            return oato_fail_memory(r->err, len, "a profile");
+        memcpy(to, &copy, sizeof copy);
+        return OATO_OK;
+    case FIELD_CHARS:
+        if (len >= f->size)
+            return fail_at(r, at, "%s: %zu bytes long; allowed: %u", f->name, len, f->size - 1);
+        memcpy(to, s, len + 1);
+        return OATO_OK;
+    case FIELD_I32:
+        status = read_u64(r, f->name, s, INT32_MAX, &u);
+        if (!status)
+            *(int32_t *)to = (int32_t)u;
+        return status;
+    case FIELD_U64: return read_u64(r, f->name, s, UINT64_MAX, (uint64_t *)to);
+    case FIELD_F64: return read_f64(r, f->name, s, (double *)to);
+    case FIELD_BOOL:
+        if (strcmp(s, "true") && strcmp(s, "false"))
+            return fail_at(r, at, "%s: '%.40s'; allowed: true, false", f->name, s);
+        *(bool *)to = s[0] == 't';
+        return OATO_OK;
+    }
+    return OATO_OK;
+}
+
+static int find_field(const struct schema *schema, const char *key)
+{
+    for (int i = 0; i < schema->n; i++)
+        if (!strcmp(schema->field[i].name, key))
+            return i;
+    return -1;
+}
+
+/* What a mapping said: which fields, and where. */
+struct mapping_marks {
+    uint32_t seen;
+    yaml_mark_t begin, value[FIELDS_MAX];
+};
+
+/* Reads a mapping whose start is the next event. Missing required fields from `optional_from` on
+ * are left to the caller. */
+static oato_status read_mapping(struct reader *r, const struct schema *schema, void *base,
+                                struct mapping_marks *m)
+{
+    m->seen = 0;
+    m->begin = r->event.start_mark;
+    if (r->event.type != YAML_MAPPING_START_EVENT)
+        return fail_at(r, m->begin, "%s: %s where a mapping is expected", schema->what,
+                       kind_of(&r->event));
+    for (;;) {
+        oato_status status = next_event(r);
+        if (status)
+            return status;
+        if (r->event.type == YAML_MAPPING_END_EVENT)
+            return OATO_OK;
+        yaml_mark_t at = r->event.start_mark;
+        if (r->event.type != YAML_SCALAR_EVENT)
+            return fail_at(r, at, "%s: %s where a key is expected", schema->what,
+                           kind_of(&r->event));
+        const char *key = (const char *)r->event.data.scalar.value;
+        int i = find_field(schema, key);
+        if (i < 0) {
+            read_warn(r, at, "unknown key", key);
+            status = skip_value(r);
+        } else if (m->seen & 1u << i) {
+            return fail_at(r, at, "%s: key '%s' stands twice", schema->what, key);
+        } else {
+            m->seen |= 1u << i;
+            status = read_scalar(r, &schema->field[i], base);
+            m->value[i] = r->event.start_mark;
+        }
+        if (status)
+            return status;
+    }
+}
+
+static oato_status check_required(struct reader *r, const struct schema *schema,
+                                  const struct mapping_marks *m, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (schema->field[i].required && !(m->seen & 1u << i))
+            return fail_at(r, m->begin, "%s: key '%s' is missing", schema->what,
+                           schema->field[i].name);
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------ sections --- */
+
+/* Arrays that grow in the arena; *cap in elements. */
+static void *grow(struct reader *r, void *old, int32_t n, int32_t *cap, size_t size)
+{
+    if (n < *cap)
+        return old;
+    int32_t more = *cap ? *cap * 2 : 4;
+    void *p = arena_alloc(&r->profile->arena, (size_t)more, size);
+    if (!p) {
+        oato_fail_memory(r->err, (size_t)more * size, "a profile");
+        return NULL;
+    }
+    if (n)
+        memcpy(p, old, (size_t)n * size);
+    *cap = more;
+    return p;
+}
+
+static oato_status read_machine(struct reader *r)
+{
+    struct mapping_marks m;
+    return read_mapping(r, &profile_machine_schema, &r->profile->machine, &m);
+}
+
+static oato_status read_device(struct reader *r, int32_t *cap)
+{
+    struct profile *p = r->profile;
+    struct profile_device d = {.id = "", .kind = "", .model = "", .spec = ""};
+    struct mapping_marks m;
+    oato_status status = read_mapping(r, &profile_device_schema, &d, &m);
+    if (!status)
+        status = check_required(r, &profile_device_schema, &m, profile_device_schema.n);
+    if (status)
+        return status;
+    if (!profile_device_id_ok(d.id, d.kind))
+        return fail_at(r, m.value[DEVICE_ID],
+                       "id '%s': must be the kind, '%s', a colon and a number", d.id, d.kind);
+    if (profile_device_index(p, d.id) >= 0)
+        return fail_at(r, m.value[DEVICE_ID], "device '%s' stands twice", d.id);
+    if (p->n_devices == PROFILE_DEVICES_MAX)
+        return fail_at(r, m.begin, "more than %d devices", PROFILE_DEVICES_MAX);
+    struct profile_device *to = grow(r, p->devices, p->n_devices, cap, sizeof d);
+    if (!to)
+        return r->err->status;
+    p->devices = to;
+    p->devices[p->n_devices++] = d;
+    return OATO_OK;
+}
+
+static oato_status device_of(struct reader *r, const char *id, yaml_mark_t at, int32_t *out)
+{
+    *out = profile_device_index(r->profile, id);
+    if (*out < 0)
+        return fail_at(r, at, "device '%s' is not among the %d of 'devices'", id,
+                       r->profile->n_devices);
+    return OATO_OK;
+}
+
+static oato_status read_link(struct reader *r, int32_t *cap)
+{
+    struct profile *p = r->profile;
+    struct link_text t = {.sync_ns = 0};
+    struct mapping_marks m;
+    struct profile_link l;
+    oato_status status = read_mapping(r, &profile_link_schema, &t, &m);
+    if (!status)
+        status = check_required(r, &profile_link_schema, &m, profile_link_schema.n);
+    if (!status)
+        status = device_of(r, t.from, m.value[LINK_FROM], &l.from);
+    if (!status)
+        status = device_of(r, t.to, m.value[LINK_TO], &l.to);
+    if (status)
+        return status;
+    if (l.from == l.to)
+        return fail_at(r, m.value[LINK_TO], "link from '%s' to itself", t.from);
+    if (!(t.bytes_per_s > 0))
+        return fail_at(r, m.value[LINK_RATE], "bytes_per_s: must be above 0");
+    for (int32_t i = 0; i < p->n_links; i++)
+        if (p->links[i].from == l.from && p->links[i].to == l.to)
+            return fail_at(r, m.begin, "link from '%s' to '%s' stands twice", t.from, t.to);
+    l.latency_ns = t.latency_ns;
+    l.bytes_per_s = t.bytes_per_s;
+    l.sync_ns = t.sync_ns;
+    struct profile_link *to = grow(r, p->links, p->n_links, cap, sizeof l);
+    if (!to)
+        return r->err->status;
+    p->links = to;
+    p->links[p->n_links++] = l;
+    return OATO_OK;
+}
+
+static oato_status read_row(struct reader *r, int32_t *cap)
+{
+    (void)cap; /* profile_add grows rows itself */
+    const struct schema *schema = &profile_row_schema;
+    struct row_text t = {.supported = true};
+    struct profile_row row = {.supported = true};
+    struct mapping_marks m;
+    oato_status status = read_mapping(r, schema, &t, &m);
+    if (!status)
+        status = check_required(r, schema, &m, t.supported ? schema->n : ROW_MEDIAN);
+    if (!status)
+        status = device_of(r, t.device, m.value[ROW_DEVICE], &row.device);
+    if (status)
+        return status;
+    if (!oato_op_parse(t.op, &row.op, &row.size))
+        return fail_at(r, m.value[ROW_OP], "op: '%s' is no operator key", t.op);
+    if (row.size.rows < 1)
+        return fail_at(r, m.value[ROW_OP], "op: '%s' lacks the size of the step (/t1)", t.op);
+    row.supported = t.supported;
+    row.numerics = "";
+    if (t.supported) {
+        row.numerics = t.numerics;
+        row.prepared_bytes = t.prepared_bytes;
+        row.workspace_bytes = t.workspace_bytes;
+        row.median_ns = t.median_ns;
+        row.p10_ns = t.p10_ns;
+        row.p90_ns = t.p90_ns;
+        row.repeats = t.repeats;
+    }
+    bool existed;
+    if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, &row, false, &existed))
+        return oato_fail_memory(r->err, sizeof row, "a profile");
+    if (existed)
+        return fail_at(r, m.begin, "operator '%s' on '%s' stands twice", t.op, t.device);
+    return OATO_OK;
+}
+
+static oato_status read_list(struct reader *r, const char *key,
+                             oato_status (*item)(struct reader *r, int32_t *cap))
+{
+    oato_status status;
+    int32_t cap = 0;
+    if (r->event.type != YAML_SEQUENCE_START_EVENT)
+        return fail_at(r, r->event.start_mark, "%s: %s where a list is expected", key,
+                       kind_of(&r->event));
+    while (!(status = next_event(r)) && r->event.type != YAML_SEQUENCE_END_EVENT)
+        if ((status = item(r, &cap)))
+            break;
+    return status;
+}
+
+/* ---------------------------------------------------------------------------- the whole ---- */
+
+enum { SECTION_MACHINE, SECTION_DEVICES, SECTION_LINKS, SECTION_OPERATORS, SECTION_COUNT };
+static const char *const section_name[SECTION_COUNT] = {"machine", "devices", "links", "operators"};
+
+static oato_status read_section(struct reader *r, int section)
+{
+    yaml_mark_t at = r->event.start_mark;
+    if (section > SECTION_DEVICES && !r->profile->n_devices)
+        return fail_at(r, at, "'%s' must come after 'devices'", section_name[section]);
+    oato_status status = next_event(r);
+    if (status)
+        return status;
+    switch (section) {
+    case SECTION_MACHINE: return read_machine(r);
+    case SECTION_DEVICES: return read_list(r, "devices", read_device);
+    case SECTION_LINKS: return read_list(r, "links", read_link);
+    default: return read_list(r, "operators", read_row);
+    }
+}
+
+static oato_status check_version(struct reader *r)
+{
+    int32_t version = r->profile->version;
+    if (version > PROFILE_VERSION)
+        return fail_at(r, r->event.start_mark,
+                       "oato_profile: version %d is newer than %d, which this program reads; use a "
+                       "newer oato or profile again",
+                       version, PROFILE_VERSION);
+    if (version < 1)
+        return fail_at(r, r->event.start_mark, "oato_profile: version %d; allowed: 1 to %d",
+                       version, PROFILE_VERSION);
+    return OATO_OK;
+}
+
+static oato_status read_head(struct reader *r, yaml_mark_t begin)
+{
+    uint32_t seen = 0, sections = 0;
+    for (;;) {
+        oato_status status = next_event(r);
+        if (status)
+            return status;
+        if (r->event.type == YAML_MAPPING_END_EVENT)
+            break;
+        yaml_mark_t at = r->event.start_mark;
+        if (r->event.type != YAML_SCALAR_EVENT)
+            return fail_at(r, at, "%s where a key is expected", kind_of(&r->event));
+        const char *key = (const char *)r->event.data.scalar.value;
+        int i = find_field(&profile_head_schema, key), s = 0;
+        if (!seen && i != 0)
+            return fail_at(r, at, "'%.40s' where 'oato_profile: %d' must stand first: no profile",
+                           key, PROFILE_VERSION);
+        while (s < SECTION_COUNT && strcmp(key, section_name[s]))
+            s++;
+        if (i < 0 && s == SECTION_COUNT) {
+            read_warn(r, at, "unknown key", key);
+            status = skip_value(r);
+        } else if (i >= 0 ? seen & 1u << i : sections & 1u << s) {
+            return fail_at(r, at, "key '%s' stands twice", key);
+        } else if (i >= 0) {
+            seen |= 1u << i;
+            status = read_scalar(r, &profile_head_schema.field[i], r->profile);
+            if (!status && i == 0)
+                status = check_version(r);
+        } else {
+            sections |= 1u << s;
+            status = read_section(r, s);
+        }
+        if (status)
+            return status;
+    }
+    if (!seen)
+        return fail_at(r, begin, "key 'oato_profile' is missing: no profile");
+    if (!r->profile->n_devices)
+        return fail_at(r, begin, "'devices' is missing or empty");
+    return OATO_OK;
+}
+
+static oato_status read_stream(struct reader *r)
+{
+    oato_status status = next_event(r); /* start of the stream */
+    if (!status)
+        status = next_event(r);
+    if (status)
+        return status;
+    if (r->event.type == YAML_STREAM_END_EVENT)
+        return oato_fail(r->err, OATO_EFILE, "%s: empty: no profile", r->name);
+    status = next_event(r);
+    if (status)
+        return status;
+    yaml_mark_t begin = r->event.start_mark;
+    if (r->event.type != YAML_MAPPING_START_EVENT)
+        return fail_at(r, begin, "%s where a mapping is expected: no profile", kind_of(&r->event));
+    status = read_head(r, begin);
+    if (!status)
+        status = next_event(r); /* end of the document */
+    if (!status)
+        status = next_event(r);
+    if (!status && r->event.type != YAML_STREAM_END_EVENT)
+        return fail_at(r, r->event.start_mark, "a second document; a profile is one");
+    return status;
+}
+
+static void fill_missing(struct profile *p)
+{
+    const char **text[] = {&p->tool,        &p->date,        &p->notes,
+                           &p->machine.cpu, &p->machine.isa, &p->machine.kernel_isa};
+    for (size_t i = 0; i < ARRAY_LEN(text); i++)
+        if (!*text[i])
+            *text[i] = "";
+}
+
+oato_status profile_load_memory(const void *data, size_t bytes, const char *name,
+                                struct profile *out, warn_fn warn, void *user,
+                                struct oato_error *err)
+{
+    struct reader r = {.name = name, .profile = out, .warn = warn, .user = user, .err = err};
+    profile_init(out);
+    if (bytes > FILE_BYTES_MAX)
+        return oato_fail(err, OATO_EFILE, "%s: %zu bytes: no profile (at most %zu)", name, bytes,
+                         FILE_BYTES_MAX);
+    if (!yaml_parser_initialize(&r.parser))
+        return oato_fail_memory(err, 0, "the YAML parser");
+    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&r.parser, data ? data : (const void *)"", data ? bytes : 0);
+    oato_status status = read_stream(&r);
+    yaml_event_delete(&r.event);
+    yaml_parser_delete(&r.parser);
+    if (status)
+        profile_free(out);
+    else
+        fill_missing(out);
+    return status;
+}
+
+oato_status profile_load(const char *path, struct profile *out, warn_fn warn, void *user,
+                         struct oato_error *err)
+{
+    struct mapped_file f;
+    profile_init(out);
+    oato_status status = file_map(path, &f, err);
+    if (status)
+        return status;
+    status = profile_load_memory(f.data, f.bytes, path, out, warn, user, err);
+    file_unmap(&f);
+    return status;
+}

@@ -1,0 +1,399 @@
+/*
+ * plan_decode.c - reads a plan (docs/plan-format.md) and trusts nothing: every byte of the file is
+ * covered by a hash or must be zero, and hashes being right does not make a value allowed. The
+ * checks that a plan must pass in memory too are those of plan.c.
+ */
+#include "planfmt/planfmt_internal.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static uint32_t get_u32(const uint8_t *b)
+{
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+static uint64_t get_u64(const uint8_t *b)
+{
+    return get_u32(b) | (uint64_t)get_u32(b + 4) << 32;
+}
+
+/* Negative numbers do not occur in the format; those that would be are caught by plan_validate. */
+static int32_t get_i32(const uint8_t *b)
+{
+    return (int32_t)get_u32(b);
+}
+
+struct section {
+    const uint8_t *data; /* NULL: the file has no such section */
+    uint64_t bytes;
+    int32_t n;
+};
+
+struct decoder {
+    const uint8_t *data;
+    size_t bytes;
+    const char *name; /* of the file */
+    struct section section[SEC_END];
+    char *strings; /* copy in the plan's arena */
+    struct plan *plan;
+    struct oato_error *err;
+};
+
+static oato_status refuse(struct decoder *d, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static oato_status refuse(struct decoder *d, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return oato_fail(d->err, OATO_EFILE, "%s: %s", d->name, text);
+}
+
+/* "4 (parts)", or the number alone. */
+static const char *section_label(uint32_t id, char out[32])
+{
+    if (id > 0 && id < SEC_END)
+        snprintf(out, 32, "%u (%s)", id, section_kind[id].name);
+    else
+        snprintf(out, 32, "%u", id);
+    return out;
+}
+
+static oato_status decode_header(struct decoder *d, uint32_t *n_sections)
+{
+    const uint8_t *h = d->data;
+    size_t n = d->bytes < sizeof plan_magic ? d->bytes : sizeof plan_magic;
+    if (!d->bytes)
+        return refuse(d, "empty file: no plan");
+    if (memcmp(h, plan_magic, n) != 0)
+        return refuse(d, "no plan: does not begin with 'OATOPLAN'");
+    if (d->bytes < PLAN_HEADER_BYTES)
+        return refuse(d, "truncated: %zu bytes, of which the header alone has %d", d->bytes,
+                      PLAN_HEADER_BYTES);
+    if (get_u64(h + 56) != hash_bytes(h, 56))
+        return refuse(d, "checksum of the header is wrong: the file is damaged; plan again");
+    if (get_u32(h + 8) != PLAN_FORMAT)
+        return refuse(d,
+                      "plan format %u; this program reads %d: use the oato that wrote it or "
+                      "plan again",
+                      get_u32(h + 8), PLAN_FORMAT);
+    uint64_t bytes = get_u64(h + 16);
+    if (d->bytes < bytes)
+        return refuse(d, "truncated: %zu of %llu bytes", d->bytes, (unsigned long long)bytes);
+    if (d->bytes > bytes)
+        return refuse(d, "%zu bytes stand after the end of the plan at %llu",
+                      d->bytes - (size_t)bytes, (unsigned long long)bytes);
+    *n_sections = get_u32(h + 40);
+    if (get_u32(h + 12) != PLAN_HEADER_BYTES || get_u64(h + 24) != PLAN_HEADER_BYTES ||
+        get_u32(h + 44) != PLAN_ENTRY_BYTES || get_u64(h + 48) != 0)
+        return refuse(d, "header: sizes %u, %llu, %u, reserved %llu; allowed: 64, 64, 40, 0",
+                      get_u32(h + 12), (unsigned long long)get_u64(h + 24), get_u32(h + 44),
+                      (unsigned long long)get_u64(h + 48));
+    if (*n_sections > PLAN_SECTIONS_MAX ||
+        PLAN_HEADER_BYTES + (uint64_t)*n_sections * PLAN_ENTRY_BYTES > d->bytes)
+        return refuse(d, "header: %u sections do not fit into %zu bytes (at most %d)", *n_sections,
+                      d->bytes, PLAN_SECTIONS_MAX);
+    if (get_u64(h + 32) !=
+        hash_bytes(h + PLAN_HEADER_BYTES, (size_t)*n_sections * PLAN_ENTRY_BYTES))
+        return refuse(d, "checksum of the section table is wrong: the file is damaged; plan again");
+    return OATO_OK;
+}
+
+/* One row of the table. *end: where the section before ended; moves on. */
+static oato_status decode_entry(struct decoder *d, const uint8_t *row, uint64_t *end)
+{
+    uint32_t id = get_u32(row), flags = get_u32(row + 4);
+    uint64_t offset = get_u64(row + 8), bytes = get_u64(row + 16);
+    uint32_t n = get_u32(row + 32), record = get_u32(row + 36);
+    bool known = id > 0 && id < SEC_END;
+    char label[32];
+    section_label(id, label);
+    if (flags & ~(uint32_t)PLAN_FLAG_REQUIRED)
+        return refuse(d, "section %s: flags %#x; allowed: 0, 1", label, flags);
+    if (offset != size_align(*end, PLAN_SECTION_ALIGN) || offset > d->bytes ||
+        bytes > d->bytes - offset)
+        return refuse(d, "section %s: bytes %llu to %llu; must begin at %llu and end by %zu", label,
+                      (unsigned long long)offset, (unsigned long long)(offset + bytes),
+                      (unsigned long long)size_align(*end, PLAN_SECTION_ALIGN), d->bytes);
+    for (uint64_t i = *end; i < offset; i++)
+        if (d->data[i])
+            return refuse(d, "byte %llu before section %s must be zero: the file is damaged",
+                          (unsigned long long)i, label);
+    *end = offset + bytes;
+    if (get_u64(row + 24) != hash_bytes(d->data + offset, (size_t)bytes))
+        return refuse(d, "checksum of section %s is wrong: the file is damaged; plan again", label);
+    if ((uint64_t)n * record != bytes || n > INT32_MAX)
+        return refuse(d, "section %s: %u records of %u bytes in %llu bytes", label, n, record,
+                      (unsigned long long)bytes);
+    if (!known && flags & PLAN_FLAG_REQUIRED)
+        return refuse(d,
+                      "section %s is required and unknown to this program: a newer oato wrote "
+                      "the plan; use that or plan again",
+                      label);
+    if (!known)
+        return OATO_OK;
+    const struct section_kind *kind = &section_kind[id];
+    if (record != kind->record_bytes || (kind->one && n != 1))
+        return refuse(d, "section %s: %u records of %u bytes; must be %s of %u", label, n, record,
+                      kind->one ? "1" : "some", kind->record_bytes);
+    if (flags != kind->flags)
+        return refuse(d, "section %s: flags %u; must be %u", label, flags, kind->flags);
+    d->section[id] = (struct section){d->data + offset, bytes, (int32_t)n};
+    return OATO_OK;
+}
+
+static oato_status decode_table(struct decoder *d, uint32_t n)
+{
+    const uint8_t *table = d->data + PLAN_HEADER_BYTES;
+    uint64_t end = PLAN_HEADER_BYTES + (uint64_t)n * PLAN_ENTRY_BYTES;
+    char label[32];
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *row = table + (size_t)i * PLAN_ENTRY_BYTES;
+        for (uint32_t j = 0; j < i; j++)
+            if (get_u32(table + (size_t)j * PLAN_ENTRY_BYTES) == get_u32(row))
+                return refuse(d, "section %s stands twice", section_label(get_u32(row), label));
+        if (decode_entry(d, row, &end))
+            return d->err->status;
+    }
+    if (end != d->bytes)
+        return refuse(d, "%llu bytes stand after the last section",
+                      (unsigned long long)(d->bytes - end));
+    for (uint32_t id = 1; id < SEC_END; id++)
+        if (section_kind[id].flags & PLAN_FLAG_REQUIRED && !d->section[id].data)
+            return refuse(d, "section %s is missing", section_label(id, label));
+    return OATO_OK;
+}
+
+static oato_status decode_strings(struct decoder *d)
+{
+    const struct section *s = &d->section[SEC_STRINGS];
+    if (!s->bytes || s->data[0] || s->data[s->bytes - 1])
+        return refuse(d, "section 1 (strings): must begin and end with a zero byte");
+    for (uint64_t i = 0; i < s->bytes; i++)
+        if (s->data[i] && (s->data[i] < 0x20 || s->data[i] == 0x7f))
+            return refuse(d, "section 1 (strings): control character %#x at %llu", s->data[i],
+                          (unsigned long long)i);
+    d->strings = arena_strndup(&d->plan->arena, (const char *)s->data, (size_t)s->bytes);
+    if (!d->strings)
+        return oato_fail_memory(d->err, (size_t)s->bytes, "a plan");
+    return OATO_OK;
+}
+
+/* *out = the string whose offset stands at b. False, with a message, when none begins there. */
+static bool get_string(struct decoder *d, const uint8_t *b, int id, int32_t i, const char **out)
+{
+    uint32_t at = get_u32(b);
+    char label[32];
+    if (at >= d->section[SEC_STRINGS].bytes || (at && d->strings[at - 1])) {
+        refuse(d, "section %s, record %d: no string begins at %u",
+               section_label((uint32_t)id, label), i, at);
+        return false;
+    }
+    *out = d->strings + at;
+    return true;
+}
+
+static bool get_chars(struct decoder *d, const uint8_t *b, int id, int32_t i, char *out,
+                      size_t size)
+{
+    const char *s;
+    char label[32];
+    if (!get_string(d, b, id, i, &s))
+        return false;
+    if (strlen(s) >= size) {
+        refuse(d, "section %s, record %d: text of %zu bytes; allowed: %zu",
+               section_label((uint32_t)id, label), i, strlen(s), size - 1);
+        return false;
+    }
+    memcpy(out, s, strlen(s) + 1);
+    return true;
+}
+
+static bool get_bool(struct decoder *d, const uint8_t *b, int id, int32_t i, bool *out)
+{
+    char label[32];
+    if (get_u32(b) > 1) {
+        refuse(d, "section %s, record %d: flag %u; allowed: 0, 1",
+               section_label((uint32_t)id, label), i, get_u32(b));
+        return false;
+    }
+    *out = get_u32(b);
+    return true;
+}
+
+static bool get_reserved(struct decoder *d, const uint8_t *b, int id, int32_t i)
+{
+    char label[32];
+    if (!get_u32(b))
+        return true;
+    refuse(d, "section %s, record %d: reserved field is %u; must be 0",
+           section_label((uint32_t)id, label), i, get_u32(b));
+    return false;
+}
+
+/* Room for the records of a section; *n is set with it. */
+static void *records(struct decoder *d, int id, size_t size, int32_t *n)
+{
+    void *p = arena_alloc(&d->plan->arena, (size_t)d->section[id].n, size);
+    if (!p)
+        oato_fail_memory(d->err, (size_t)d->section[id].n * size, "a plan");
+    else
+        *n = d->section[id].n;
+    return p;
+}
+
+static bool decode_identity(struct decoder *d)
+{
+    const uint8_t *b = d->section[SEC_IDENTITY].data;
+    struct plan *p = d->plan;
+    p->structure_hash = get_u64(b);
+    p->content_hash = get_u64(b + 8);
+    p->profile_hash = get_u64(b + 16);
+    return get_string(d, b + 24, SEC_IDENTITY, 0, &p->tool) &&
+           get_string(d, b + 28, SEC_IDENTITY, 0, &p->model_name);
+}
+
+static bool decode_devices(struct decoder *d)
+{
+    struct plan *p = d->plan;
+    const uint8_t *b = d->section[SEC_DEVICES].data;
+    struct plan_device *x = p->devices = records(d, SEC_DEVICES, sizeof *x, &p->n_devices);
+    if (!x)
+        return false;
+    for (int32_t i = 0; i < p->n_devices; i++, b += 40, x++) {
+        if (!get_chars(d, b, SEC_DEVICES, i, x->id, sizeof x->id) ||
+            !get_chars(d, b + 4, SEC_DEVICES, i, x->kind, sizeof x->kind) ||
+            !get_chars(d, b + 8, SEC_DEVICES, i, x->model, sizeof x->model) ||
+            !get_chars(d, b + 12, SEC_DEVICES, i, x->spec, sizeof x->spec) ||
+            !get_reserved(d, b + 20, SEC_DEVICES, i))
+            return false;
+        x->rank = get_i32(b + 16);
+        x->budget_bytes = get_u64(b + 24);
+        x->planned_bytes = get_u64(b + 32);
+    }
+    return true;
+}
+
+static bool decode_parts(struct decoder *d)
+{
+    struct plan *p = d->plan;
+    const uint8_t *b = d->section[SEC_PARTS].data;
+    struct plan_part *x = p->parts = records(d, SEC_PARTS, sizeof *x, &p->n_parts);
+    if (!x)
+        return false;
+    for (int32_t i = 0; i < p->n_parts; i++, b += 40, x++) {
+        if (!get_string(d, b, SEC_PARTS, i, &x->op) || !get_reserved(d, b + 36, SEC_PARTS, i))
+            return false;
+        x->axis = get_u32(b + 4);
+        x->begin = (int64_t)get_u64(b + 8);
+        x->end = (int64_t)get_u64(b + 16);
+        x->phases = get_u32(b + 24);
+        x->device = get_i32(b + 28);
+        x->home = get_i32(b + 32);
+    }
+    return true;
+}
+
+static bool decode_kv_and_fusions(struct decoder *d)
+{
+    struct plan *p = d->plan;
+    const uint8_t *b = d->section[SEC_KV].data;
+    p->kv = records(d, SEC_KV, sizeof *p->kv, &p->n_kv);
+    p->fusions = records(d, SEC_FUSIONS, sizeof *p->fusions, &p->n_fusions);
+    if (!p->kv || !p->fusions)
+        return false;
+    for (int32_t i = 0; i < p->n_kv; i++, b += 16)
+        p->kv[i] = (struct plan_kv){get_i32(b), get_i32(b + 4), get_i32(b + 8), get_i32(b + 12)};
+    b = d->section[SEC_FUSIONS].data;
+    for (int32_t i = 0; i < p->n_fusions; i++, b += 8)
+        if (!get_string(d, b, SEC_FUSIONS, i, &p->fusions[i].name) ||
+            !get_string(d, b + 4, SEC_FUSIONS, i, &p->fusions[i].op))
+            return false;
+    return true;
+}
+
+static bool decode_request(struct decoder *d)
+{
+    const uint8_t *b = d->section[SEC_REQUEST].data;
+    struct plan_request *q = &d->plan->request;
+    q->prompt = get_i32(b);
+    q->generate = get_i32(b + 4);
+    q->context = get_i32(b + 8);
+    q->batch = get_i32(b + 12);
+    q->ubatch = get_i32(b + 16);
+    q->kv = get_u32(b + 20);
+    return get_bool(d, b + 24, SEC_REQUEST, 0, &q->deterministic) &&
+           get_reserved(d, b + 28, SEC_REQUEST, 0);
+}
+
+static bool decode_costs(struct decoder *d)
+{
+    struct plan *p = d->plan;
+    const uint8_t *b = d->section[SEC_COSTS].data;
+    struct plan_cost *x = p->costs = records(d, SEC_COSTS, sizeof *x, &p->n_costs);
+    if (!x)
+        return false;
+    for (int32_t i = 0; i < p->n_costs; i++, b += 32, x++) {
+        if (!get_string(d, b, SEC_COSTS, i, &x->op) ||
+            !get_bool(d, b + 12, SEC_COSTS, i, &x->estimate))
+            return false;
+        x->phase = get_u32(b + 4);
+        x->device = get_i32(b + 8);
+        x->ns = get_u64(b + 16);
+        x->transfer_ns = get_u64(b + 24);
+    }
+    return true;
+}
+
+static bool decode_summary(struct decoder *d)
+{
+    struct plan *p = d->plan;
+    const uint8_t *b = d->section[SEC_BASELINES].data;
+    p->baselines = records(d, SEC_BASELINES, sizeof *p->baselines, &p->n_baselines);
+    if (!p->baselines)
+        return false;
+    for (int32_t i = 0; i < p->n_baselines; i++, b += 16) {
+        p->baselines[i].request_ns = get_u64(b + 8);
+        if (!get_string(d, b, SEC_BASELINES, i, &p->baselines[i].name) ||
+            !get_reserved(d, b + 4, SEC_BASELINES, i))
+            return false;
+    }
+    b = d->section[SEC_SUMMARY].data;
+    p->prefill_ns = get_u64(b);
+    p->decode_ns = get_u64(b + 8);
+    p->request_ns = get_u64(b + 16);
+    p->objective_ns = get_u64(b + 24);
+    p->bound_ns = get_u64(b + 32);
+    for (int i = 0; i < PHASE_COUNT; i++)
+        if (!get_string(d, b + 40 + 4 * i, SEC_SUMMARY, 0, &p->numerics[i]))
+            return false;
+    return get_string(d, b + 48, SEC_SUMMARY, 0, &p->solver) &&
+           get_bool(d, b + 52, SEC_SUMMARY, 0, &p->timed_out);
+}
+
+oato_status plan_load_memory(const void *data, size_t bytes, const char *name, struct plan *out,
+                             struct oato_error *err)
+{
+    struct decoder d = {
+        .data = data, .bytes = data ? bytes : 0, .name = name, .plan = out, .err = err};
+    uint32_t n_sections = 0;
+    plan_init(out);
+    oato_status status = decode_header(&d, &n_sections);
+    if (!status)
+        status = decode_table(&d, n_sections);
+    if (!status)
+        status = decode_strings(&d);
+    if (!status && !(decode_identity(&d) && decode_devices(&d) && decode_parts(&d) &&
+                     decode_kv_and_fusions(&d) && decode_request(&d) && decode_costs(&d) &&
+                     decode_summary(&d)))
+        status = err->status;
+    if (!status && (status = plan_validate(out, OATO_EFILE, err)))
+        oato_fail_at(err, "%s", name);
+    if (status)
+        plan_free(out);
+    return status;
+}

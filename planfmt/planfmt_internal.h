@@ -1,0 +1,110 @@
+/*
+ * planfmt_internal.h - what the files of this room share: the schema of the profile, which both
+ * the reader and the writer walk, and the checks of a plan, which both encoding and decoding make.
+ */
+#ifndef OATO_PLANFMT_INTERNAL_H
+#define OATO_PLANFMT_INTERNAL_H
+
+#include "planfmt/planfmt.h"
+
+/* ----------------------------------------------------------------------------- profile ---- */
+
+enum field_type {
+    FIELD_TEXT,  /* const char *, at most `size` bytes */
+    FIELD_CHARS, /* char[size] */
+    FIELD_I32,
+    FIELD_U64,
+    FIELD_F64,
+    FIELD_BOOL,
+};
+
+/* One key of a mapping: where its value goes in the structure that stands for the mapping. */
+struct field {
+    const char *name;
+    size_t offset;
+    enum field_type type;
+    uint32_t size;
+    bool required;
+};
+
+/* Mappings whose structure is not that of planfmt.h, because they name devices and operators. */
+struct link_text {
+    char from[16], to[16];
+    double latency_ns, bytes_per_s, sync_ns;
+};
+
+struct row_text {
+    char device[16], op[OP_KEY_SIZE], numerics[32];
+    bool supported;
+    double median_ns, p10_ns, p90_ns;
+    int32_t repeats;
+    uint64_t prepared_bytes, workspace_bytes;
+};
+
+enum { FIELDS_MAX = 16, PROFILE_DEVICES_MAX = 64 };
+
+struct schema {
+    const char *what; /* for messages: "device" */
+    struct field field[FIELDS_MAX];
+    int n;
+};
+
+extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
+    profile_link_schema, profile_row_schema;
+/* Places in profile_row_schema. */
+enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN };
+enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
+enum { DEVICE_ID, DEVICE_KIND };
+
+/* True when id is "kind:number" with at most 15 bytes. */
+bool profile_device_id_ok(const char *id, const char *kind);
+
+/* Adds the row, or finds the one with the same key: *existed, and replaces it when `replace`. */
+bool profile_add(struct profile *p, const struct profile_row *row, bool replace, bool *existed);
+
+/* -------------------------------------------------------------------------------- plan ---- */
+
+enum { PLAN_DEVICES_MAX = 64 };
+
+/* Ranges and indices of everything in the plan; status is what a refusal returns. */
+oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err);
+
+/* The layout of docs/plan-format.md. */
+enum {
+    PLAN_FORMAT = 1,
+    PLAN_HEADER_BYTES = 64,
+    PLAN_ENTRY_BYTES = 40,
+    PLAN_SECTION_ALIGN = 8,
+    PLAN_SECTIONS_MAX = 256,
+    PLAN_FLAG_REQUIRED = 1,
+};
+
+enum section_id {
+    SEC_STRINGS = 1,
+    SEC_IDENTITY,
+    SEC_DEVICES,
+    SEC_PARTS,
+    SEC_KV,
+    SEC_FUSIONS,
+    SEC_REQUEST,
+    SEC_COSTS,
+    SEC_BASELINES,
+    SEC_SUMMARY,
+    SEC_END
+};
+
+struct section_kind {
+    const char *name;
+    uint32_t flags, record_bytes;
+    bool one; /* exactly one record stands in the section */
+};
+
+extern const char plan_magic[8];
+extern const struct section_kind section_kind[SEC_END]; /* by id */
+
+static inline const char *or_empty(const char *s)
+{
+    return s ? s : "";
+}
+
+#endif

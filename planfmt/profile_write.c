@@ -1,0 +1,372 @@
+/*
+ * profile_write.c - writes a profile as YAML through libyaml's emitter, in an order and a number
+ * format that depend on nothing but the values: the same profile gives the same bytes, and
+ * reading them gives the same values back. What the reader would refuse is refused here first.
+ */
+#include "planfmt/planfmt_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <yaml.h>
+
+struct writer {
+    yaml_emitter_t emitter;
+    struct text text;
+    bool failed;
+};
+
+static int collect(void *user, unsigned char *data, size_t bytes)
+{
+    struct text *t = user;
+    text_add(t, (const char *)data, bytes);
+    return !t->failed;
+}
+
+/* ------------------------------------------------------------------------------- scalars --- */
+
+static void emit(struct writer *w, int initialized, yaml_event_t *e)
+{
+    if (!initialized) {
+        w->failed = true;
+    } else if (w->failed) {
+        yaml_event_delete(e);
+    } else if (!yaml_emitter_emit(&w->emitter, e)) {
+        w->failed = true; /* the emitter owns the event */
+    }
+}
+
+static void put_styled(struct writer *w, const char *s, yaml_scalar_style_t style)
+{
+    yaml_event_t e;
+    emit(w,
+         yaml_scalar_event_initialize(&e, NULL, NULL, (const yaml_char_t *)s, (int)strlen(s), 1, 1,
+                                      style),
+         &e);
+}
+
+/* Numbers and words of the format itself. */
+static void put_plain(struct writer *w, const char *s)
+{
+    put_styled(w, s, YAML_PLAIN_SCALAR_STYLE);
+}
+
+/* Text is quoted when another YAML reader might take it for a number, a date or a truth value. */
+static void put_text(struct writer *w, const char *s)
+{
+    static const char *const words[] = {"true", "false", "yes", "no", "on",
+                                        "off",  "null",  "y",   "n"};
+    bool plain = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z');
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (!strcasecmp(s, words[i]))
+            plain = false;
+    if (strpbrk(s, "\n\r\t"))
+        plain = false;
+    put_styled(w, s, plain ? YAML_PLAIN_SCALAR_STYLE : YAML_DOUBLE_QUOTED_SCALAR_STYLE);
+}
+
+/* The fewest of 15, 16 or 17 digits that read back as the same number; an exponent gets the dot
+ * that YAML 1.1 readers ask for. */
+static void put_f64(struct writer *w, double v)
+{
+    char s[40];
+    if (v == 0)
+        v = 0; /* no "-0" */
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(s, sizeof s, "%.*g", digits, v);
+        if (strtod(s, NULL) == v)
+            break;
+    }
+    char *e = strchr(s, 'e');
+    if (e && !strchr(s, '.')) {
+        memmove(e + 2, e, strlen(e) + 1);
+        memcpy(e, ".0", 2);
+    }
+    put_plain(w, s);
+}
+
+static void put_u64(struct writer *w, uint64_t v)
+{
+    char s[24];
+    snprintf(s, sizeof s, "%llu", (unsigned long long)v);
+    put_plain(w, s);
+}
+
+/* ------------------------------------------------------------------------------ mappings --- */
+
+static void begin_mapping(struct writer *w, bool one_line)
+{
+    yaml_event_t e;
+    emit(w,
+         yaml_mapping_start_event_initialize(
+             &e, NULL, NULL, 1, one_line ? YAML_FLOW_MAPPING_STYLE : YAML_BLOCK_MAPPING_STYLE),
+         &e);
+}
+
+static void end_mapping(struct writer *w)
+{
+    yaml_event_t e;
+    emit(w, yaml_mapping_end_event_initialize(&e), &e);
+}
+
+static void begin_list(struct writer *w)
+{
+    yaml_event_t e;
+    emit(w, yaml_sequence_start_event_initialize(&e, NULL, NULL, 1, YAML_BLOCK_SEQUENCE_STYLE), &e);
+}
+
+static void end_list(struct writer *w)
+{
+    yaml_event_t e;
+    emit(w, yaml_sequence_end_event_initialize(&e), &e);
+}
+
+/* The fields of the schema whose bit is set in `which`, from the structure at base. */
+static void put_fields(struct writer *w, const struct schema *schema, const void *base,
+                       uint32_t which)
+{
+    for (int i = 0; i < schema->n; i++) {
+        const struct field *f = &schema->field[i];
+        const char *from = (const char *)base + f->offset;
+        if (!(which & 1u << i))
+            continue;
+        put_plain(w, f->name);
+        switch (f->type) {
+        case FIELD_TEXT: put_text(w, or_empty(*(const char *const *)from)); break;
+        case FIELD_CHARS: put_text(w, from); break;
+        case FIELD_I32: put_u64(w, (uint64_t) * (const int32_t *)from); break;
+        case FIELD_U64: put_u64(w, *(const uint64_t *)from); break;
+        case FIELD_F64: put_f64(w, *(const double *)from); break;
+        case FIELD_BOOL: put_plain(w, *(const bool *)from ? "true" : "false"); break;
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------------- checks --- */
+
+static oato_status check_fields(const struct schema *schema, const void *base, int32_t index,
+                                struct oato_error *err)
+{
+    for (int i = 0; i < schema->n; i++) {
+        const struct field *f = &schema->field[i];
+        const char *from = (const char *)base + f->offset;
+        const char *why = NULL;
+        if (f->type == FIELD_I32 && *(const int32_t *)from < 0)
+            why = "negative";
+        if (f->type == FIELD_F64 && (!isfinite(*(const double *)from) || *(const double *)from < 0))
+            why = "negative or not finite";
+        if (f->type == FIELD_TEXT && strlen(or_empty(*(const char *const *)from)) > f->size)
+            why = "too long";
+        if (why)
+            return oato_fail(err, OATO_EUSAGE, "profile not written: %s %d: %s is %s", schema->what,
+                             index, f->name, why);
+    }
+    return OATO_OK;
+}
+
+static oato_status check_devices(const struct profile *p, struct oato_error *err)
+{
+    if (p->n_devices < 1 || p->n_devices > PROFILE_DEVICES_MAX)
+        return oato_fail(err, OATO_EUSAGE, "profile not written: %d devices; allowed: 1 to %d",
+                         p->n_devices, PROFILE_DEVICES_MAX);
+    for (int32_t i = 0; i < p->n_devices; i++) {
+        const struct profile_device *d = &p->devices[i];
+        if (check_fields(&profile_device_schema, d, i, err))
+            return err->status;
+        if (!profile_device_id_ok(or_empty(d->id), or_empty(d->kind)))
+            return oato_fail(err, OATO_EUSAGE,
+                             "profile not written: device %d: id '%.40s' is not kind:number", i,
+                             or_empty(d->id));
+        if (profile_device_index(p, d->id) != i)
+            return oato_fail(err, OATO_EUSAGE, "profile not written: device '%s' stands twice",
+                             d->id);
+    }
+    return OATO_OK;
+}
+
+static bool device_exists(const struct profile *p, int32_t device)
+{
+    return device >= 0 && device < p->n_devices;
+}
+
+static oato_status check_profile(const struct profile *p, struct oato_error *err)
+{
+    if (check_fields(&profile_head_schema, p, 0, err) ||
+        check_fields(&profile_machine_schema, &p->machine, 0, err) || check_devices(p, err))
+        return err->status;
+    for (int32_t i = 0; i < p->n_links; i++) {
+        const struct profile_link *l = &p->links[i];
+        struct link_text t = {"", "", l->latency_ns, l->bytes_per_s, l->sync_ns};
+        if (check_fields(&profile_link_schema, &t, i, err))
+            return err->status;
+        bool good = device_exists(p, l->from) && device_exists(p, l->to) && l->from != l->to &&
+                    l->bytes_per_s > 0;
+        for (int32_t j = 0; j < i; j++)
+            good = good && (p->links[j].from != l->from || p->links[j].to != l->to);
+        if (!good)
+            return oato_fail(err, OATO_EUSAGE,
+                             "profile not written: link %d: device %d to %d at %g bytes/s stands "
+                             "twice or cannot be",
+                             i, l->from, l->to, l->bytes_per_s);
+    }
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------ sections --- */
+
+static void put_devices(struct writer *w, const struct profile *p)
+{
+    put_plain(w, "devices");
+    begin_list(w);
+    for (int32_t i = 0; i < p->n_devices; i++) {
+        begin_mapping(w, false);
+        put_fields(w, &profile_device_schema, &p->devices[i], UINT32_MAX);
+        end_mapping(w);
+    }
+    end_list(w);
+}
+
+static void put_links(struct writer *w, const struct profile *p)
+{
+    put_plain(w, "links");
+    begin_list(w);
+    for (int32_t i = 0; i < p->n_links; i++) {
+        const struct profile_link *l = &p->links[i];
+        struct link_text t = {"", "", l->latency_ns, l->bytes_per_s, l->sync_ns};
+        snprintf(t.from, sizeof t.from, "%s", p->devices[l->from].id);
+        snprintf(t.to, sizeof t.to, "%s", p->devices[l->to].id);
+        begin_mapping(w, true);
+        put_fields(w, &profile_link_schema, &t, UINT32_MAX);
+        end_mapping(w);
+    }
+    end_list(w);
+}
+
+struct sorted_row {
+    const struct profile_row *row;
+    char key[OP_KEY_SIZE];
+};
+
+/* strverscmp: t2 stands before t128. */
+static int by_device_and_key(const void *va, const void *vb)
+{
+    const struct sorted_row *a = va, *b = vb;
+    if (a->row->device != b->row->device)
+        return a->row->device < b->row->device ? -1 : 1;
+    return strverscmp(a->key, b->key);
+}
+
+static oato_status put_row(struct writer *w, const struct profile *p, const struct sorted_row *s,
+                           struct oato_error *err)
+{
+    const struct profile_row *r = s->row;
+    struct row_text t = {.supported = r->supported,
+                         .median_ns = r->median_ns,
+                         .p10_ns = r->p10_ns,
+                         .p90_ns = r->p90_ns,
+                         .repeats = r->repeats,
+                         .prepared_bytes = r->prepared_bytes,
+                         .workspace_bytes = r->workspace_bytes};
+    uint32_t which = UINT32_MAX & ~(1u << ROW_SUPPORTED);
+    if (!r->supported)
+        which = 1u << ROW_DEVICE | 1u << ROW_OP | 1u << ROW_SUPPORTED;
+    else if (check_fields(&profile_row_schema, &t, (int32_t)(r - p->rows), err))
+        return oato_fail_at(err, "%s", s->key);
+    if (strlen(or_empty(r->numerics)) >= sizeof t.numerics || r->size.rows < 1)
+        return oato_fail(err, OATO_EUSAGE,
+                         "profile not written: operator '%s': step of %d rows or numerics '%.40s'",
+                         s->key, r->size.rows, or_empty(r->numerics));
+    snprintf(t.device, sizeof t.device, "%s", p->devices[r->device].id);
+    snprintf(t.op, sizeof t.op, "%s", s->key);
+    snprintf(t.numerics, sizeof t.numerics, "%s", or_empty(r->numerics));
+    begin_mapping(w, true);
+    put_fields(w, &profile_row_schema, &t, which);
+    end_mapping(w);
+    return OATO_OK;
+}
+
+static oato_status put_rows(struct writer *w, const struct profile *p, struct oato_error *err)
+{
+    size_t n = (size_t)p->n_rows;
+    struct sorted_row *sorted = calloc(n ? n : 1, sizeof *sorted);
+    if (!sorted)
+        return oato_fail_memory(err, n * sizeof *sorted, "sorting a profile");
+    oato_status status = OATO_OK;
+    for (size_t i = 0; i < n && !status; i++) {
+        const struct profile_row *r = &p->rows[i];
+        sorted[i].row = r;
+        oato_op_key(&r->op, &r->size, sorted[i].key);
+        if (!device_exists(p, r->device))
+            status = oato_fail(err, OATO_EUSAGE,
+                               "profile not written: operator '%s' is on device %d of %d",
+                               sorted[i].key, r->device, p->n_devices);
+    }
+    if (!status)
+        qsort(sorted, n, sizeof *sorted, by_device_and_key);
+    put_plain(w, "operators");
+    begin_list(w);
+    for (size_t i = 0; i < n && !status; i++) {
+        if (i && !by_device_and_key(&sorted[i - 1], &sorted[i]))
+            status = oato_fail(err, OATO_EUSAGE, "profile not written: operator '%s' stands twice",
+                               sorted[i].key);
+        else
+            status = put_row(w, p, &sorted[i], err);
+    }
+    end_list(w);
+    free(sorted);
+    return status;
+}
+
+static oato_status put_profile(struct writer *w, const struct profile *p, struct oato_error *err)
+{
+    yaml_event_t e;
+    emit(w, yaml_stream_start_event_initialize(&e, YAML_UTF8_ENCODING), &e);
+    emit(w, yaml_document_start_event_initialize(&e, NULL, NULL, NULL, 1), &e);
+    begin_mapping(w, false);
+    struct profile head = *p;
+    head.version = PROFILE_VERSION;
+    put_fields(w, &profile_head_schema, &head, UINT32_MAX);
+    put_plain(w, "machine");
+    begin_mapping(w, false);
+    put_fields(w, &profile_machine_schema, &p->machine, UINT32_MAX);
+    end_mapping(w);
+    put_devices(w, p);
+    put_links(w, p);
+    oato_status status = put_rows(w, p, err);
+    if (status)
+        return status;
+    end_mapping(w);
+    emit(w, yaml_document_end_event_initialize(&e, 1), &e);
+    emit(w, yaml_stream_end_event_initialize(&e), &e);
+    if (w->failed || !yaml_emitter_flush(&w->emitter))
+        return oato_fail(err, OATO_EUSAGE, "profile not written: %s",
+                         w->emitter.problem ? w->emitter.problem
+                                            : "a text is no UTF-8, or memory is short");
+    return OATO_OK;
+}
+
+oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err)
+{
+    struct writer w = {.failed = false};
+    struct outfile f;
+    oato_status status = check_profile(p, err);
+    if (status)
+        return oato_fail_at(err, "%s", path);
+    if (!yaml_emitter_initialize(&w.emitter))
+        return oato_fail_memory(err, 0, "the YAML emitter");
+    text_init(&w.text);
+    yaml_emitter_set_output(&w.emitter, collect, &w.text);
+    yaml_emitter_set_width(&w.emitter, -1); /* one operator, one line */
+    yaml_emitter_set_unicode(&w.emitter, 1);
+    status = put_profile(&w, p, err);
+    if (status)
+        oato_fail_at(err, "%s", path);
+    if (!status)
+        status = outfile_open(&f, path, err);
+    if (!status && !(status = outfile_write(&f, w.text.data, w.text.len, err)))
+        status = outfile_commit(&f, err);
+    yaml_emitter_delete(&w.emitter);
+    text_free(&w.text);
+    return status;
+}
