@@ -20,17 +20,17 @@ const char *cpu_kernels_name(const struct cpu_kernels *k);
  * handed in are readable by the caller. */
 bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op);
 const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op);
-uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows, int64_t cols,
-                            enum weight_use use);
+uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
+                            int64_t cols, enum weight_use use);
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
                              const struct op_size *size, int n_threads);
 
 struct oato_weight {
-    oato_dtype dtype;     /* of the source */
+    oato_dtype dtype; /* of the source */
     enum weight_use use;
     int64_t rows, k;
-    const uint8_t *data;  /* prepared, or (WEIGHT_LOOKUP on the host) the GGUF's own rows */
-    uint64_t bytes;       /* owned bytes behind data; 0 when borrowed */
+    const uint8_t *data; /* prepared, or (WEIGHT_LOOKUP on the host) the GGUF's own rows */
+    uint64_t bytes;      /* owned bytes behind data; 0 when borrowed */
 };
 
 /* Fills w->data (already allocated, w->bytes = cpu_prepared_bytes) for source rows
@@ -56,11 +56,22 @@ bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes);
 /* A barrier for the threads of one record; n_threads = 1 passes at once. */
 struct cpu_barrier {
     _Alignas(64) _Atomic uint32_t arrived;
-    _Alignas(64) _Atomic uint32_t phase;
+    _Alignas(64) _Atomic uint32_t phase; /* also the futex word */
+    _Atomic uint32_t sleepers;
     int n;
 };
 void cpu_barrier_init(struct cpu_barrier *b, int n);
 void cpu_barrier_wait(struct cpu_barrier *b);
+
+/* Cosines and sines of the step's tokens, kept from one ROPE record to the next. */
+struct rope_table {
+    float *cos_sin;         /* token t, pair i: cos at [(t * pairs + i) * 2], then sin */
+    uint64_t floats;        /* room */
+    uint64_t step_serial;   /* raised by the owner with every step; 0 is never valid */
+    uint64_t filled_serial; /* the step that cos_sin belongs to */
+    struct oato_op op;      /* and its parameters */
+    const uint8_t *divisors;
+};
 
 /* What a record runs against. */
 struct cpu_context {
@@ -70,6 +81,7 @@ struct cpu_context {
     struct kv_cache *kv;
     uint8_t *workspace; /* shared by the threads, 64-byte aligned */
     uint64_t workspace_bytes;
+    struct rope_table *rope; /* may be NULL: then each ROPE computes its own angles */
 };
 
 /* The share of thread `thread` of a RECORD_RUN record (not the waits, signals or copies). All
@@ -77,5 +89,104 @@ struct cpu_context {
  * returned and met at the barrier, which the caller does between records. */
 void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
                     const struct step *step, int thread, struct cpu_barrier *barrier);
+
+/* True when thread 0 alone does this record in this step, because it is too small to share: no
+ * barrier is needed between two such records. */
+bool cpu_record_is_solo(const struct program_record *r, const struct step *step);
+/* Rows that the record computes in this step. */
+int32_t cpu_record_rows(const struct program_record *r, const struct step *step);
+
+/* ------------------------------------------------------------------- the dispatch table --- */
+
+/* Work of one thread on a matrix product: y = W x for rows [begin, end) of W and all T columns. */
+struct matrix_job {
+    const struct oato_weight *w;
+    const float *x;        /* T rows of k */
+    const uint8_t *packed; /* T packed rows, pack_stride bytes apart; NULL when pack_bytes is 0 */
+    uint64_t pack_stride;
+    int64_t T;
+    float *y;         /* of row 0 of the weight and column 0 */
+    int64_t y_stride; /* floats from one column to the next */
+};
+
+/* Work of one thread on attention: the tokens [token_begin, token_end) of one sequence under one
+ * KV head. */
+struct attention_job {
+    const struct oato_op *op;
+    const struct kv_cache *kv;
+    int32_t kv_layer;
+    const struct step_seq *seq;
+    const int32_t *token_position; /* of the step */
+    int32_t token_begin, token_end;
+    int32_t kv_head;
+    const float *q; /* token 0 of the step, op->n floats each */
+    float *out;
+    /* Only these segments of positions, as partial results: see ATTENTION_SEGMENT. partial NULL:
+     * all of them, merged, to out. */
+    int64_t segment_begin, segment_end;
+    float *partial; /* [segment - segment_begin][head of the group]: m, l, head_dim values; one
+                       token */
+};
+
+enum {
+    ATTENTION_BLOCK = KV_PAGE_POSITIONS, /* softmax is online in blocks of these positions */
+    ATTENTION_SEGMENT = 256, /* blocks of a segment are summed up first, then segments in order */
+    ATTENTION_TOKENS = 8,    /* most tokens of an attention_job */
+    HEAD_DIM_MAX = 1024,     /* cpu_supports says no beyond */
+    MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples */
+};
+
+/* One row an instruction set. Shapes are arguments, nothing here allocates or keeps state. */
+struct cpu_kernels {
+    const char *name;
+    /* Matrix products. Layout of the prepared weight, of the packed input, and the product. */
+    const char *(*matrix_numerics)(oato_dtype dtype);
+    uint64_t (*matrix_bytes)(oato_dtype dtype, int64_t rows, int64_t k);
+    void (*matrix_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                           int64_t end);
+    uint64_t (*pack_bytes)(oato_dtype dtype, int64_t k); /* 0: takes float32 as it is */
+    void (*pack)(int64_t k, const float *x, uint8_t *out);
+    uint64_t (*matrix_scratch_bytes)(oato_dtype dtype, int64_t k);
+    void (*matrix_rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+
+    uint64_t (*attention_scratch_bytes)(const struct oato_op *op);
+    void (*attention)(const struct attention_job *j, uint8_t *scratch);
+    /* out of `heads` heads of one token from n segments' partial results, in their order */
+    void (*attention_merge)(const float *partial, int64_t n, int32_t heads, int32_t head_dim,
+                            float *out);
+
+    /* Rows of n floats; y may be one of the inputs. */
+    void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);
+    void (*add)(float *y, const float *a, const float *b, int64_t n);
+    void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
+    void (*to_f16)(uint16_t *y, const float *x, int64_t n);
+};
+
+extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2;
+
+/* Dequantises k elements of a GGUF row. */
+void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);
+bool quants_known(oato_dtype dtype);
+/* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes. */
+void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8]);
+/* Element i of a Q6_K block, -32 .. 31. */
+int quants_q6_k_value(const uint8_t *block, int i);
+
+/* ------------------------------------------------------------------------- thread pool ---- */
+
+struct cpu_pool;
+typedef void (*cpu_pool_fn)(void *arg, int thread);
+
+/* Threads 1 .. n-1; the caller of cpu_pool_run is thread 0. */
+oato_status cpu_pool_create(int n_threads, struct cpu_pool **out, struct oato_error *err);
+void cpu_pool_free(struct cpu_pool *p);
+/* Runs fn on all threads; returns when all are done. */
+void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg);
+int cpu_pool_threads(const struct cpu_pool *p);
+/* Physical cores that this process may use. */
+int cpu_physical_cores(void);
+/* Flushes denormals to zero in the calling thread. Returns the old state for float_state_set. */
+uint32_t float_state_fast(void);
+void float_state_set(uint32_t state);
 
 #endif

@@ -1,0 +1,588 @@
+/*
+ * ops.c - running one record: for each kind of operator the loop over rows, heads and tokens and
+ * its division among threads, written once for all instruction sets. What computes is the table
+ * of the context.
+ *
+ * No result depends on the division: matrix rows, heads and tokens are computed whole by one
+ * thread, and context segments of attention are merged in their order. Records too small to be
+ * worth a barrier are solo: thread 0 does them alone.
+ */
+#include "kernels/cpu/cpu_internal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    SOLO_ELEMENTS = 8192,    /* a few us of element-wise work */
+    PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself: cheaper
+                                than a barrier */
+    HEADER_BYTES = 64,       /* of the workspace: the shared counter */
+    SPLIT_TOKENS = 8,        /* more tokens than this keep the threads busy without splitting */
+};
+
+/* One running record as its functions see it. */
+struct run {
+    const struct cpu_context *c;
+    const struct cpu_kernels *k;
+    const struct program_record *r;
+    const struct oato_op *op;
+    const struct step *step;
+    struct cpu_barrier *barrier;
+    int64_t T;
+    int thread, n_threads;
+};
+
+static const float *input(const struct run *x, int i)
+{
+    return (const float *)(x->c->arena + x->r->in[i]);
+}
+
+static float *output(const struct run *x, int i)
+{
+    return (float *)(x->c->arena + x->r->out[i]);
+}
+
+static const struct oato_weight *weight(const struct run *x, int i)
+{
+    return x->r->weight[i] == UINT32_MAX ? NULL : x->c->weights[x->r->weight[i]];
+}
+
+/* This thread's rows of an element-wise operator. */
+static void share_rows(const struct run *x, int64_t *begin, int64_t *end)
+{
+    *begin = x->T * x->thread / x->n_threads;
+    *end = x->T * (x->thread + 1) / x->n_threads;
+}
+
+/* ------------------------------------------------------------------------ matrix products - */
+
+static uint64_t align64(uint64_t bytes)
+{
+    return (bytes + 63) & ~(uint64_t)63;
+}
+
+/* Memory of a matrix product: [header][scratch of each thread][packed inputs]. */
+struct matrix_room {
+    uint64_t scratch; /* of a thread: kernel's own, then the rows of `up` */
+    uint64_t up_at;   /* GATE_UP: offset of those rows in the scratch */
+    uint64_t pack;    /* of a row of the input; 0 when none */
+    bool is_private;  /* every thread packs for itself */
+};
+
+static struct matrix_room matrix_room(const struct cpu_kernels *k, const struct oato_op *op,
+                                      int64_t T)
+{
+    struct matrix_room m = {0};
+    oato_dtype dtype = (oato_dtype)op->dtype;
+    m.up_at = align64(k->matrix_scratch_bytes(dtype, op->k));
+    m.scratch = m.up_at;
+    if (op->kind == OP_GATE_UP)
+        m.scratch += align64((uint64_t)T * MATRIX_ROWS * sizeof(float));
+    m.pack = align64(k->pack_bytes(dtype, op->k));
+    m.is_private = T * op->k <= PRIVATE_ELEMENTS;
+    return m;
+}
+
+static uint64_t matrix_workspace(const struct cpu_kernels *k, const struct oato_op *op, int64_t T,
+                                 int n_threads)
+{
+    struct matrix_room m = matrix_room(k, op, T);
+    uint64_t n = (uint64_t)n_threads;
+    /* A shorter step may pack privately: room for the larger of the two. */
+    int64_t most = op->k > 0 ? min_i64(T, PRIVATE_ELEMENTS / op->k) : 0;
+    uint64_t packed = (uint64_t)max_i64(m.is_private ? 0 : T, most * n_threads) * m.pack;
+    return HEADER_BYTES + n * m.scratch + packed;
+}
+
+/* The weights of the operator side by side, cut into units of MATRIX_ROWS rows. */
+struct matrix_task {
+    const struct run *x;
+    struct matrix_job job[3];
+    int64_t rows[3];
+    int n;
+    uint8_t *scratch;
+    uint64_t up_at;
+};
+
+static int64_t units_of(int64_t rows)
+{
+    return (rows + MATRIX_ROWS - 1) / MATRIX_ROWS;
+}
+
+static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end)
+{
+    const struct matrix_job *gate = &m->job[0];
+    struct matrix_job up = m->job[1];
+    float *rows = (float *)(m->scratch + m->up_at);
+    for (int64_t r = begin; r < end; r += MATRIX_ROWS) {
+        int64_t stop = min_i64(end, r + MATRIX_ROWS);
+        up.y = rows - r;
+        up.y_stride = MATRIX_ROWS;
+        m->x->k->matrix_rows(gate, r, stop, m->scratch);
+        m->x->k->matrix_rows(&up, r, stop, m->scratch);
+        for (int64_t t = 0; t < gate->T; t++) {
+            float *y = gate->y + t * gate->y_stride + r;
+            m->x->k->swiglu(y, y, rows + t * MATRIX_ROWS, stop - r);
+        }
+    }
+}
+
+/* Units [begin, end), counted through all weights. */
+static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end)
+{
+    for (int i = 0; i < m->n && begin < end; i++) {
+        int64_t units = units_of(m->rows[i]);
+        if (begin < units) {
+            int64_t from = begin * MATRIX_ROWS, to = min_i64(m->rows[i], end * MATRIX_ROWS);
+            if (m->x->op->kind == OP_GATE_UP)
+                gate_up_rows(m, from, to);
+            else
+                m->x->k->matrix_rows(&m->job[i], from, to, m->scratch);
+        }
+        begin = max_i64(begin - units, 0);
+        end -= units;
+    }
+}
+
+static void run_matrix(const struct run *x)
+{
+    const struct oato_op *op = x->op;
+    struct matrix_room room = matrix_room(x->k, op, x->T);
+    assert(matrix_workspace(x->k, op, x->T, x->n_threads) <= x->c->workspace_bytes);
+    _Atomic int64_t *next = (_Atomic int64_t *)x->c->workspace;
+    uint8_t *scratch = x->c->workspace + HEADER_BYTES;
+    uint8_t *packed = scratch + (uint64_t)x->n_threads * room.scratch;
+    const float *in = input(x, 0);
+
+    int64_t pack_begin = 0, pack_end = x->T;
+    if (room.is_private)
+        packed += (uint64_t)(x->thread * x->T) * room.pack;
+    else
+        share_rows(x, &pack_begin, &pack_end);
+    for (int64_t t = pack_begin; room.pack && t < pack_end; t++)
+        x->k->pack(op->k, in + t * op->k, packed + (uint64_t)t * room.pack);
+
+    struct matrix_task m = {.x = x, .up_at = room.up_at};
+    m.scratch = scratch + (uint64_t)x->thread * room.scratch;
+    const int weights = op->kind == OP_QKV ? 3 : op->kind == OP_GATE_UP ? 2 : 1;
+    int64_t units = 0;
+    for (int i = 0; i < weights; i++) {
+        m.rows[i] = i && op->kind == OP_QKV ? op->n2 : op->n;
+        m.job[i] = (struct matrix_job){.w = weight(x, i),
+                                       .x = in,
+                                       .packed = room.pack ? packed : NULL,
+                                       .pack_stride = room.pack,
+                                       .T = x->T,
+                                       .y = op->kind == OP_GATE_UP ? output(x, 0) : output(x, i),
+                                       .y_stride = m.rows[i]};
+    }
+    m.n = op->kind == OP_GATE_UP ? 1 : weights;
+    for (int i = 0; i < m.n; i++)
+        units += units_of(m.rows[i]);
+
+    if (room.is_private || x->n_threads == 1) {
+        matrix_units(&m, units * x->thread / x->n_threads, units * (x->thread + 1) / x->n_threads);
+        return;
+    }
+    if (x->thread == 0)
+        atomic_store_explicit(next, 0, memory_order_relaxed);
+    cpu_barrier_wait(x->barrier); /* the packed input is complete */
+    for (int64_t u; (u = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < units;)
+        matrix_units(&m, u, u + 1);
+}
+
+/* ------------------------------------------------------------------------------ attention - */
+
+static int64_t segments_of(int64_t positions)
+{
+    return (positions + ATTENTION_SEGMENT - 1) / ATTENTION_SEGMENT;
+}
+
+static uint64_t partial_bytes(const struct oato_op *op, int64_t segments)
+{
+    return (uint64_t)segments * (uint64_t)op->heads * (uint64_t)(op->head_dim + 2) * sizeof(float);
+}
+
+static uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,
+                                    const struct op_size *size, int n_threads)
+{
+    uint64_t bytes = HEADER_BYTES + (uint64_t)n_threads * align64(k->attention_scratch_bytes(op));
+    if (size->rows <= SPLIT_TOKENS) /* partial results of contexts that are split */
+        bytes += partial_bytes(op, segments_of(size->kv_positions) + size->rows);
+    return bytes;
+}
+
+/* One token a sequence and too few heads for the threads: segments of the context are divided
+ * too, if the workspace has room for the partial results. */
+static bool attention_splits(const struct run *x, uint64_t room)
+{
+    if (x->step->n_tokens > SPLIT_TOKENS || x->step->n_tokens != x->step->n_seqs ||
+        x->n_threads == 1 || x->step->n_seqs * x->op->kv_heads >= 4 * x->n_threads)
+        return false;
+    int64_t segments = 0, longest = 0;
+    for (int32_t s = 0; s < x->step->n_seqs; s++) {
+        if (x->step->seq[s].query_len != 1)
+            return false;
+        int64_t n = segments_of(x->step->seq[s].kv_len);
+        segments += n;
+        longest = max_i64(longest, n);
+    }
+    return longest > 1 && partial_bytes(x->op, segments) <= room;
+}
+
+static struct attention_job attention_job(const struct run *x, const struct step_seq *seq)
+{
+    return (struct attention_job){.op = x->op,
+                                  .kv = x->c->kv,
+                                  .kv_layer = x->r->kv_layer,
+                                  .seq = seq,
+                                  .token_position = x->step->token_position,
+                                  .token_begin = seq->query_begin,
+                                  .token_end = seq->query_begin + seq->query_len,
+                                  .q = input(x, 0),
+                                  .out = output(x, 0)};
+}
+
+static void attention_split(const struct run *x, float *partial, uint8_t *scratch)
+{
+    const struct oato_op *op = x->op;
+    const int64_t group = op->heads / op->kv_heads, one = group * (op->head_dim + 2);
+    float *p = partial;
+    int64_t unit = 0;
+    for (int32_t s = 0; s < x->step->n_seqs; s++) {
+        struct attention_job j = attention_job(x, &x->step->seq[s]);
+        int64_t segments = segments_of(x->step->token_position[j.token_begin] + 1);
+        for (j.kv_head = 0; j.kv_head < op->kv_heads; j.kv_head++, p += segments * one) {
+            for (int64_t i = 0; i < segments; i++) {
+                if (unit++ % x->n_threads != x->thread)
+                    continue;
+                j.segment_begin = i;
+                j.segment_end = i + 1;
+                j.partial = p + i * one;
+                x->k->attention(&j, scratch);
+            }
+        }
+    }
+    cpu_barrier_wait(x->barrier);
+    p = partial;
+    unit = 0;
+    for (int32_t s = 0; s < x->step->n_seqs; s++) {
+        struct attention_job j = attention_job(x, &x->step->seq[s]);
+        int64_t segments = segments_of(x->step->token_position[j.token_begin] + 1);
+        for (int32_t h = 0; h < op->kv_heads; h++, p += segments * one)
+            if (unit++ % x->n_threads == x->thread)
+                x->k->attention_merge(p, segments, (int32_t)group, op->head_dim,
+                                      j.out + (int64_t)j.token_begin * op->n +
+                                          h * group * op->head_dim);
+    }
+}
+
+static void run_attention(const struct run *x)
+{
+    const struct oato_op *op = x->op;
+    uint64_t one = align64(x->k->attention_scratch_bytes(op));
+    uint64_t used = HEADER_BYTES + (uint64_t)x->n_threads * one;
+    assert(used <= x->c->workspace_bytes);
+    uint8_t *scratch = x->c->workspace + HEADER_BYTES + (uint64_t)x->thread * one;
+    if (attention_splits(x, x->c->workspace_bytes - used)) {
+        attention_split(x, (float *)(x->c->workspace + used), scratch);
+        return;
+    }
+    /* Units of a KV head and a few tokens, dealt round: later tokens of a sequence see more
+     * positions, so neighbours cost about the same. */
+    int64_t unit = 0;
+    for (int32_t s = 0; s < x->step->n_seqs; s++) {
+        struct attention_job j = attention_job(x, &x->step->seq[s]);
+        const int32_t end = j.token_end;
+        for (int32_t t = j.token_begin; t < end; t += ATTENTION_TOKENS) {
+            j.token_begin = t;
+            j.token_end = (int32_t)min_i64(end, t + ATTENTION_TOKENS);
+            for (j.kv_head = 0; j.kv_head < op->kv_heads; j.kv_head++)
+                if (unit++ % x->n_threads == x->thread)
+                    x->k->attention(&j, scratch);
+        }
+    }
+}
+
+/* Positions [at, at + n) of a row of heads, as the pages keep it. */
+static void run_kv_store(const struct run *x)
+{
+    const struct oato_op *op = x->op;
+    const struct kv_cache *kv = x->c->kv;
+    const int64_t d = op->head_dim, width = op->kv_heads * d;
+    uint8_t *base = kv->data + kv->layer_offset[x->r->kv_layer];
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
+        const int64_t position = x->step->token_position[t];
+        const int64_t page = seq->pages[position / KV_PAGE_POSITIONS];
+        for (int which = 0; which < 2; which++) {
+            const float *from = input(x, which) + t * width;
+            for (int64_t h = 0; h < op->kv_heads; h++, from += d) {
+                int64_t at = (((page * 2 + which) * op->kv_heads + h) * KV_PAGE_POSITIONS +
+                              position % KV_PAGE_POSITIONS) *
+                             d;
+                if (kv->dtype == DT_F16)
+                    x->k->to_f16((uint16_t *)base + at, from, d);
+                else
+                    memcpy((float *)base + at, from, (size_t)d * sizeof(float));
+            }
+        }
+    }
+}
+
+static void run_kv_copy(const struct run *x)
+{
+    const struct kv_cache *kv = x->c->kv;
+    if (!kv)
+        return;
+    const uint64_t elem = (uint64_t)dtype_info((int)kv->dtype)->block_bytes;
+    for (int32_t l = 0; l < kv->n_layers; l++) {
+        if (l % x->n_threads != x->thread)
+            continue;
+        const uint64_t row = (uint64_t)kv->layers[l].head_dim * elem;
+        const uint64_t head = row * KV_PAGE_POSITIONS;
+        const uint64_t page = head * 2 * (uint64_t)kv->layers[l].kv_heads;
+        uint8_t *base = kv->data + kv->layer_offset[l];
+        for (int32_t i = 0; i < x->step->n_page_copies; i++) {
+            const struct step_page_copy *copy = &x->step->page_copy[i];
+            const uint8_t *from = base + (uint64_t)copy->from * page;
+            uint8_t *to = base + (uint64_t)copy->to * page;
+            for (uint64_t at = 0; at < page; at += head)
+                memcpy(to + at, from + at, (uint64_t)copy->positions * row);
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------- row by row --- */
+
+static void run_embed(const struct run *x)
+{
+    const struct oato_weight *w = weight(x, 0);
+    const int64_t k = x->op->k;
+    size_t row = 0;
+    int64_t begin, end;
+    dtype_row_bytes(w->dtype, k, &row);
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        float *y = output(x, 0) + t * k;
+        quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
+        if (x->op->scale != 0)
+            for (int64_t i = 0; i < k; i++)
+                y[i] *= x->op->scale;
+    }
+}
+
+static void run_norm(const struct run *x)
+{
+    const int64_t n = x->op->n;
+    const float *w = (const float *)weight(x, 0)->data;
+    const bool adds = x->op->kind == OP_ADD_NORM;
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        const float *in = input(x, 0) + t * n;
+        if (adds) {
+            float *sum = output(x, 0) + t * n;
+            x->k->add(sum, in, input(x, 1) + t * n, n);
+            in = sum;
+        }
+        x->k->rms_norm(output(x, adds ? 1 : 0) + t * n, in, w, n, x->op->eps);
+    }
+}
+
+static void run_pairwise(const struct run *x)
+{
+    const int64_t n = x->op->n;
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        const float *a = input(x, 0) + t * n;
+        float *y = output(x, 0) + t * n;
+        if (x->op->kind == OP_BIAS)
+            x->k->add(y, a, (const float *)weight(x, 0)->data, n);
+        else if (x->op->kind == OP_ADD)
+            x->k->add(y, a, input(x, 1) + t * n, n);
+        else
+            x->k->swiglu(y, a, input(x, 1) + t * n, n);
+    }
+}
+
+static void run_select(const struct run *x)
+{
+    const int64_t n = x->op->n;
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t i = begin; i < end; i++)
+        memcpy(output(x, 0) + i * n, input(x, 0) + x->step->row[i] * n, (size_t)n * sizeof(float));
+}
+
+static void run_merge(const struct run *x)
+{
+    int64_t begin, end, width = 0, at = 0;
+    share_rows(x, &begin, &end);
+    for (int i = 0; i < x->r->n_in; i++)
+        width += x->r->in_width[i];
+    for (int i = 0; i < x->r->n_in; i++) {
+        const int64_t n = x->r->in_width[i];
+        for (int64_t t = begin; t < end; t++)
+            memcpy(output(x, 0) + t * width + at, input(x, i) + t * n, (size_t)n * sizeof(float));
+        at += n;
+    }
+}
+
+/* Turns a position, in double so that long contexts keep their precision. */
+static void rope_turns(const struct oato_op *op, const float *divisors, double *turn)
+{
+    for (int32_t i = 0; i < op->rope_dims / 2; i++) {
+        turn[i] = pow((double)op->rope_base, -2.0 * i / op->rope_dims) * (double)op->rope_scale;
+        if (divisors)
+            turn[i] /= (double)divisors[i];
+    }
+}
+
+static void rope_angles(const struct oato_op *op, const double *turn, int64_t position,
+                        float *cos_sin)
+{
+    for (int32_t i = 0; i < op->rope_dims / 2; i++) {
+        double s, c;
+        sincos((double)position * turn[i], &s, &c);
+        cos_sin[2 * i] = (float)c;
+        cos_sin[2 * i + 1] = (float)s;
+    }
+}
+
+static void rope_row(const struct oato_op *op, const float *cos_sin, const float *x, float *y)
+{
+    const int32_t pairs = op->rope_dims / 2;
+    const bool halves = op->rope_pairing == ROPE_HALVES;
+    const int32_t step = halves ? 1 : 2, partner = halves ? pairs : 1;
+    for (int32_t h = 0; h < op->heads; h++, x += op->head_dim, y += op->head_dim) {
+        for (int32_t i = 0; i < pairs; i++) {
+            float a = x[i * step], b = x[i * step + partner];
+            float c = cos_sin[2 * i], s = cos_sin[2 * i + 1];
+            y[i * step] = a * c - b * s;
+            y[i * step + partner] = a * s + b * c;
+        }
+        if (y != x)
+            memcpy(y + op->rope_dims, x + op->rope_dims,
+                   (size_t)(op->head_dim - op->rope_dims) * sizeof *y);
+    }
+}
+
+static bool rope_same(const struct rope_table *t, const struct oato_op *op, const uint8_t *divisors)
+{
+    return t->filled_serial == t->step_serial && t->divisors == divisors &&
+           t->op.rope_dims == op->rope_dims && t->op.rope_base == op->rope_base &&
+           t->op.rope_scale == op->rope_scale;
+}
+
+/* Each thread fills the table for its own tokens; it is marked as filled once all have. */
+static void run_rope(const struct run *x)
+{
+    const struct oato_op *op = x->op;
+    const struct oato_weight *w = weight(x, 0);
+    const uint8_t *divisors = w ? w->data : NULL;
+    struct rope_table *table = x->c->rope;
+    const int64_t pairs = op->rope_dims / 2;
+    if (table && table->floats < (uint64_t)(x->T * pairs * 2))
+        table = NULL;
+    const bool filled = table && rope_same(table, op, divisors);
+    float local[HEAD_DIM_MAX];
+    double turn[HEAD_DIM_MAX / 2];
+    if (!filled)
+        rope_turns(op, (const float *)divisors, turn);
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        float *cos_sin = table ? table->cos_sin + t * pairs * 2 : local;
+        if (!filled)
+            rope_angles(op, turn, x->step->token_position[t], cos_sin);
+        rope_row(op, cos_sin, input(x, 0) + t * op->n, output(x, 0) + t * op->n);
+    }
+    if (!table || filled)
+        return;
+    cpu_barrier_wait(x->barrier); /* nobody looks at the key any more */
+    if (x->thread == 0) {
+        table->op = *op;
+        table->divisors = divisors;
+        table->filled_serial = table->step_serial;
+    }
+}
+
+/* --------------------------------------------------------------------------------- record - */
+
+static const struct {
+    void (*run)(const struct run *x);
+    bool by_rows; /* cheap rows: solo when there are few elements */
+} kinds[OP_KIND_COUNT] = {
+    [OP_EMBED] = {run_embed, true},
+    [OP_RMS_NORM] = {run_norm, true},
+    [OP_MUL_MAT] = {run_matrix, false},
+    [OP_BIAS] = {run_pairwise, true},
+    [OP_ROPE] = {run_rope, true},
+    [OP_KV_STORE] = {run_kv_store, true},
+    [OP_ATTENTION] = {run_attention, false},
+    [OP_ADD] = {run_pairwise, true},
+    [OP_SWIGLU] = {run_pairwise, true},
+    [OP_SELECT] = {run_select, true},
+    [OP_QKV] = {run_matrix, false},
+    [OP_GATE_UP] = {run_matrix, false},
+    [OP_ADD_NORM] = {run_norm, true},
+    [OP_MERGE] = {run_merge, true},
+    [OP_KV_COPY] = {run_kv_copy, false},
+};
+
+int32_t cpu_record_rows(const struct program_record *r, const struct step *step)
+{
+    return r->rows == ROWS_LOGITS ? step->n_rows : step->n_tokens;
+}
+
+bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
+{
+    if (r->kind != RECORD_RUN)
+        return true;
+    if (r->op.kind == OP_KV_COPY)
+        return step->n_page_copies == 0;
+    int64_t T = cpu_record_rows(r, step);
+    int64_t width = r->op.kind == OP_EMBED ? r->op.k : r->op.n;
+    return T == 0 || (kinds[r->op.kind].by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
+}
+
+void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
+                    const struct step *step, int thread, struct cpu_barrier *barrier)
+{
+    struct cpu_barrier alone = {.n = 1};
+    struct run x = {.c = c,
+                    .k = c->kernels,
+                    .r = r,
+                    .op = &r->op,
+                    .step = step,
+                    .barrier = barrier,
+                    .T = cpu_record_rows(r, step),
+                    .thread = thread,
+                    .n_threads = barrier->n};
+    if (cpu_record_is_solo(r, step)) {
+        if (thread != 0)
+            return;
+        x.barrier = &alone;
+        x.n_threads = 1;
+    }
+    if (x.T > 0 || r->op.kind == OP_KV_COPY)
+        kinds[r->op.kind].run(&x);
+}
+
+uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
+                             const struct op_size *size, int n_threads)
+{
+    switch (op->kind) {
+    case OP_MUL_MAT:
+    case OP_QKV:
+    case OP_GATE_UP: return matrix_workspace(k, op, size->rows, n_threads);
+    case OP_ATTENTION: return attention_workspace(k, op, size, n_threads);
+    default: return 0;
+    }
+}

@@ -1,0 +1,263 @@
+/*
+ * pool.c - the persistent threads of a cpu device and the barrier between records.
+ *
+ * Waiting spins for a few microseconds and then sleeps on a futex, so that a step wakes its
+ * workers once and an idle device costs nothing. Workers are bound to cores of their own where
+ * the scheduler could do worse (several threads a core, several NUMA nodes); the calling thread
+ * belongs to the program and is never bound.
+ */
+#include "kernels/cpu/cpu_internal.h"
+
+#include <errno.h>
+#include <hwloc.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+/* About 20 us: longer than any gap between the records of a step, shorter than a time slice. */
+enum { SPINS = 4000 };
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake_all(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Returns once *word differs from seen. Whoever changes it calls word_changed after. */
+static void word_wait(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen)
+            return;
+        relax();
+    }
+    atomic_fetch_add(sleepers, 1);
+    while (atomic_load(word) == seen)
+        futex_wait(word, seen);
+    atomic_fetch_sub(sleepers, 1);
+}
+
+static void word_changed(_Atomic uint32_t *word, _Atomic uint32_t *sleepers)
+{
+    if (atomic_load(sleepers))
+        futex_wake_all(word);
+}
+
+void cpu_barrier_init(struct cpu_barrier *b, int n)
+{
+    atomic_init(&b->arrived, 0);
+    atomic_init(&b->phase, 0);
+    atomic_init(&b->sleepers, 0);
+    b->n = n;
+}
+
+void cpu_barrier_wait(struct cpu_barrier *b)
+{
+    if (b->n <= 1)
+        return;
+    uint32_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed);
+    if (atomic_fetch_add(&b->arrived, 1) + 1 == (uint32_t)b->n) {
+        atomic_store_explicit(&b->arrived, 0, memory_order_relaxed);
+        atomic_store(&b->phase, phase + 1);
+        word_changed(&b->phase, &b->sleepers);
+    } else {
+        word_wait(&b->phase, phase, &b->sleepers);
+    }
+}
+
+uint32_t float_state_fast(void)
+{
+#if defined(__x86_64__)
+    uint32_t old = _mm_getcsr();
+    _mm_setcsr(old | 0x8040); /* flush to zero, denormals are zero */
+    return old;
+#else
+    return 0;
+#endif
+}
+
+void float_state_set(uint32_t state)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(state);
+#else
+    (void)state;
+#endif
+}
+
+/* ----------------------------------------------------------------------------------- pool - */
+
+struct worker {
+    struct cpu_pool *pool;
+    pthread_t thread;
+    int index;
+    hwloc_cpuset_t cpus; /* NULL: where the scheduler likes */
+};
+
+struct cpu_pool {
+    int n_threads;
+    struct worker *workers; /* [1, n_threads) */
+    hwloc_topology_t topology;
+    cpu_pool_fn fn; /* of the run that `epoch` began */
+    void *arg;
+    _Alignas(64) _Atomic uint32_t epoch;
+    _Atomic uint32_t epoch_sleepers;
+    _Alignas(64) _Atomic uint32_t busy; /* workers that have not finished */
+    _Atomic uint32_t busy_sleepers;
+    bool stop; /* read after a change of epoch */
+};
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    struct cpu_pool *p = w->pool;
+    if (w->cpus)
+        hwloc_set_cpubind(p->topology, w->cpus, HWLOC_CPUBIND_THREAD);
+    float_state_fast();
+    for (uint32_t seen = 0;; seen++) {
+        word_wait(&p->epoch, seen, &p->epoch_sleepers);
+        if (p->stop)
+            return NULL;
+        p->fn(p->arg, w->index);
+        if (atomic_fetch_sub(&p->busy, 1) == 1)
+            word_changed(&p->busy, &p->busy_sleepers);
+    }
+}
+
+void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg)
+{
+    uint32_t state = float_state_fast();
+    if (p->n_threads > 1) {
+        p->fn = fn;
+        p->arg = arg;
+        atomic_store(&p->busy, (uint32_t)p->n_threads - 1);
+        atomic_fetch_add(&p->epoch, 1);
+        word_changed(&p->epoch, &p->epoch_sleepers);
+    }
+    fn(arg, 0);
+    if (p->n_threads > 1) {
+        for (uint32_t busy; (busy = atomic_load(&p->busy)) != 0;)
+            word_wait(&p->busy, busy, &p->busy_sleepers);
+    }
+    float_state_set(state);
+}
+
+int cpu_pool_threads(const struct cpu_pool *p)
+{
+    return p->n_threads;
+}
+
+/* The processors that this process may run on, with their cores. */
+static bool topology_load(hwloc_topology_t *t)
+{
+    if (hwloc_topology_init(t))
+        return false;
+    hwloc_topology_set_all_types_filter(*t, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(*t, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    hwloc_topology_set_flags(*t, HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING |
+                                     HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM);
+    if (hwloc_topology_load(*t)) {
+        hwloc_topology_destroy(*t);
+        return false;
+    }
+    return true;
+}
+
+static int topology_cores(hwloc_topology_t t)
+{
+    int cores = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE);
+    return cores > 0 ? cores : hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_PU);
+}
+
+int cpu_physical_cores(void)
+{
+    hwloc_topology_t t;
+    if (!topology_load(&t)) {
+        long n = sysconf(_SC_NPROCESSORS_ONLN);
+        return n > 0 ? (int)n : 1;
+    }
+    int cores = topology_cores(t);
+    hwloc_topology_destroy(t);
+    return cores > 0 ? cores : 1;
+}
+
+/* A core for each worker when there are as many and it matters which. */
+static void workers_place(struct cpu_pool *p)
+{
+    int cores = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE);
+    int units = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_PU);
+    int nodes = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_NUMANODE);
+    if (cores < p->n_threads || (units == cores && nodes <= 1))
+        return;
+    for (int i = 1; i < p->n_threads; i++) {
+        hwloc_obj_t core = hwloc_get_obj_by_type(p->topology, HWLOC_OBJ_CORE, (unsigned)i);
+        if (core)
+            p->workers[i].cpus = core->cpuset;
+    }
+}
+
+oato_status cpu_pool_create(int n_threads, struct cpu_pool **out, struct oato_error *err)
+{
+    struct cpu_pool *p = aligned_alloc(64, size_align(sizeof *p, 64));
+    if (!p)
+        return oato_fail_memory(err, sizeof *p, "the thread pool");
+    memset(p, 0, sizeof *p);
+    p->n_threads = 1;
+    p->workers = calloc((size_t)n_threads, sizeof *p->workers);
+    if (!p->workers) {
+        cpu_pool_free(p);
+        return oato_fail_memory(err, (size_t)n_threads * sizeof *p->workers, "the thread pool");
+    }
+    if (n_threads > 1 && topology_load(&p->topology)) {
+        p->n_threads = n_threads;
+        workers_place(p);
+        p->n_threads = 1;
+    }
+    for (int i = 1; i < n_threads; i++) {
+        p->workers[i].pool = p;
+        p->workers[i].index = i;
+        int e = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
+        if (e) {
+            cpu_pool_free(p);
+            return oato_fail(err, OATO_EFIT,
+                             "cpu: cannot start thread %d of %d: %s; use fewer --threads", i + 1,
+                             n_threads, strerror(e));
+        }
+        p->n_threads = i + 1;
+    }
+    *out = p;
+    return OATO_OK;
+}
+
+void cpu_pool_free(struct cpu_pool *p)
+{
+    if (!p)
+        return;
+    p->stop = true;
+    atomic_fetch_add(&p->epoch, 1);
+    futex_wake_all(&p->epoch);
+    for (int i = 1; i < p->n_threads; i++)
+        pthread_join(p->workers[i].thread, NULL);
+    if (p->topology)
+        hwloc_topology_destroy(p->topology);
+    free(p->workers);
+    free(p);
+}

@@ -1,0 +1,177 @@
+/*
+ * quants.c - GGUF's block formats, as written down in the gguf package (gguf/quants.py): a row of
+ * each type to float32. Plain C for any host; the tests compare every type with that package.
+ *
+ * Products with the block scale are rounded once, sums with the minimum once more, in the order of
+ * the definition, so that every user of a weight sees the same float32 value.
+ */
+#include "kernels/cpu/cpu_internal.h"
+
+#include <string.h>
+
+static float half_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return f16_to_f32(h);
+}
+
+static void row_f32(const uint8_t *p, int64_t k, float *out)
+{
+    memcpy(out, p, (size_t)k * sizeof *out);
+}
+
+static void row_f16(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t i = 0; i < k; i++)
+        out[i] = half_at(p + 2 * i);
+}
+
+static void row_bf16(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t i = 0; i < k; i++) {
+        uint16_t h;
+        memcpy(&h, p + 2 * i, sizeof h);
+        out[i] = bf16_to_f32(h);
+    }
+}
+
+/* f16 d; 16 bytes: low nibbles are elements 0..15, high ones 16..31 */
+static void row_q4_0(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 32; b++, p += 18, out += 32) {
+        float d = half_at(p);
+        for (int i = 0; i < 16; i++) {
+            out[i] = d * (float)((p[2 + i] & 15) - 8);
+            out[i + 16] = d * (float)((p[2 + i] >> 4) - 8);
+        }
+    }
+}
+
+/* f16 d, f16 m; nibbles as Q4_0 */
+static void row_q4_1(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 32; b++, p += 20, out += 32) {
+        float d = half_at(p), m = half_at(p + 2);
+        for (int i = 0; i < 16; i++) {
+            out[i] = d * (float)(p[4 + i] & 15) + m;
+            out[i + 16] = d * (float)(p[4 + i] >> 4) + m;
+        }
+    }
+}
+
+/* The 32 fifth bits of a block stand together in front of the nibbles. */
+static void row_q5(const uint8_t *p, int64_t k, float *out, bool has_min)
+{
+    int head = has_min ? 4 : 2;
+    for (int64_t b = 0; b < k / 32; b++, p += head + 20, out += 32) {
+        float d = half_at(p), m = has_min ? half_at(p + 2) : 0;
+        int offset = has_min ? 0 : 16;
+        uint32_t high;
+        memcpy(&high, p + head, sizeof high);
+        const uint8_t *q = p + head + 4;
+        for (int i = 0; i < 16; i++) {
+            int lo = (q[i] & 15) | (int)(high >> i & 1) << 4;
+            int hi = (q[i] >> 4) | (int)(high >> (i + 16) & 1) << 4;
+            out[i] = d * (float)(lo - offset) + m;
+            out[i + 16] = d * (float)(hi - offset) + m;
+        }
+    }
+}
+
+static void row_q5_0(const uint8_t *p, int64_t k, float *out)
+{
+    row_q5(p, k, out, false);
+}
+
+static void row_q5_1(const uint8_t *p, int64_t k, float *out)
+{
+    row_q5(p, k, out, true);
+}
+
+static void row_q8_0(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 32; b++, p += 34, out += 32) {
+        float d = half_at(p);
+        for (int i = 0; i < 32; i++)
+            out[i] = d * (float)(int8_t)p[2 + i];
+    }
+}
+
+void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8])
+{
+    for (int i = 0; i < 4; i++) {
+        scale[i] = p[i] & 63;
+        min[i] = p[4 + i] & 63;
+        scale[i + 4] = (uint8_t)((p[8 + i] & 15) | (p[i] >> 6) << 4);
+        min[i + 4] = (uint8_t)((p[8 + i] >> 4) | (p[4 + i] >> 6) << 4);
+    }
+}
+
+/* f16 d, dmin; 12 bytes of scales; Q5: 32 bytes of fifth bits; 128 bytes: sub-blocks 2i and 2i + 1
+ * are the low and high nibbles of the i-th 32 bytes */
+static void row_k45(const uint8_t *p, int64_t k, float *out, bool five)
+{
+    for (int64_t b = 0; b < k / 256; b++, p += five ? 176 : 144, out += 256) {
+        float d = half_at(p), dmin = half_at(p + 2);
+        uint8_t scale[8], min[8];
+        quants_k_scales(p + 4, scale, min);
+        const uint8_t *high = p + 16, *q = five ? p + 48 : p + 16;
+        for (int s = 0; s < 8; s++) {
+            float ds = d * (float)scale[s], ms = dmin * (float)min[s];
+            for (int i = 0; i < 32; i++) {
+                int v = q[s / 2 * 32 + i] >> s % 2 * 4 & 15;
+                if (five)
+                    v |= (high[i] >> s & 1) << 4;
+                out[s * 32 + i] = ds * (float)v - ms;
+            }
+        }
+    }
+}
+
+static void row_q4_k(const uint8_t *p, int64_t k, float *out)
+{
+    row_k45(p, k, out, false);
+}
+
+static void row_q5_k(const uint8_t *p, int64_t k, float *out)
+{
+    row_k45(p, k, out, true);
+}
+
+int quants_q6_k_value(const uint8_t *block, int i)
+{
+    int half = i / 128, j = i % 128;
+    int low = block[half * 64 + j % 64] >> j / 64 * 4 & 15;
+    int high = block[128 + half * 32 + j % 32] >> j / 32 * 2 & 3;
+    return (low | high << 4) - 32;
+}
+
+/* 128 bytes of low nibbles, 64 of high bit pairs, 16 int8 scales of 16 elements, f16 d */
+static void row_q6_k(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 256; b++, p += 210, out += 256) {
+        float d = half_at(p + 208);
+        for (int s = 0; s < 16; s++) {
+            float ds = d * (float)(int8_t)p[192 + s];
+            for (int i = s * 16; i < s * 16 + 16; i++)
+                out[i] = ds * (float)quants_q6_k_value(p, i);
+        }
+    }
+}
+
+static void (*const row_of[DT_COUNT])(const uint8_t *p, int64_t k, float *out) = {
+    [DT_F32] = row_f32,   [DT_F16] = row_f16,   [DT_BF16] = row_bf16, [DT_Q4_0] = row_q4_0,
+    [DT_Q4_1] = row_q4_1, [DT_Q5_0] = row_q5_0, [DT_Q5_1] = row_q5_1, [DT_Q8_0] = row_q8_0,
+    [DT_Q4_K] = row_q4_k, [DT_Q5_K] = row_q5_k, [DT_Q6_K] = row_q6_k,
+};
+
+bool quants_known(oato_dtype dtype)
+{
+    return (int)dtype >= 0 && dtype < DT_COUNT && row_of[dtype];
+}
+
+void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out)
+{
+    row_of[dtype](row, k, out);
+}

@@ -1,0 +1,273 @@
+/*
+ * ref.c - the definition of every kernel, in plain C: weights are dequantised to float32 and
+ * multiplied in float32. All other instruction sets are compared with this file.
+ *
+ * A dot product keeps 16 partial sums, element i in sum i mod 16, added up as a tree: the bits of
+ * a result depend on its row and column alone, not on T, threads or chunks, and the compiler may
+ * use vectors of any width. A dequantised row serves all T columns.
+ */
+#include "kernels/cpu/cpu_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LANES = 16 };
+
+static float lanes_sum(float s[LANES])
+{
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int i = 0; i < w; i++)
+            s[i] += s[i + w];
+    return s[0];
+}
+
+/* Four vectors of four: as many registers as the smallest x86-64 has to spare. */
+typedef float f32x4 __attribute__((vector_size(16), aligned(4)));
+
+static float dot(const float *a, const float *b, int64_t k)
+{
+    f32x4 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    const int64_t whole = k - k % LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        s0 += *(const f32x4 *)(a + i) * *(const f32x4 *)(b + i);
+        s1 += *(const f32x4 *)(a + i + 4) * *(const f32x4 *)(b + i + 4);
+        s2 += *(const f32x4 *)(a + i + 8) * *(const f32x4 *)(b + i + 8);
+        s3 += *(const f32x4 *)(a + i + 12) * *(const f32x4 *)(b + i + 12);
+    }
+    float s[LANES];
+    memcpy(s, &s0, sizeof s0);
+    memcpy(s + 4, &s1, sizeof s1);
+    memcpy(s + 8, &s2, sizeof s2);
+    memcpy(s + 12, &s3, sizeof s3);
+    for (int64_t i = whole; i < k; i++)
+        s[i - whole] += a[i] * b[i];
+    return lanes_sum(s);
+}
+
+/* ------------------------------------------------------------------------ matrix products - */
+
+static const char *ref_numerics(oato_dtype dtype)
+{
+    (void)dtype;
+    return "f32";
+}
+
+static uint64_t row_bytes_of(oato_dtype dtype, int64_t k)
+{
+    size_t bytes = 0;
+    dtype_row_bytes(dtype, k, &bytes);
+    return bytes;
+}
+
+/* The layout is the GGUF's own. */
+static uint64_t ref_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+{
+    return (uint64_t)rows * row_bytes_of(dtype, k);
+}
+
+static void ref_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                        int64_t end)
+{
+    uint64_t row = row_bytes_of(s->dtype, s->k);
+    memcpy((uint8_t *)w->data + (uint64_t)begin * row,
+           (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * row,
+           (uint64_t)(end - begin) * row);
+}
+
+static uint64_t ref_pack_bytes(oato_dtype dtype, int64_t k)
+{
+    (void)dtype;
+    (void)k;
+    return 0;
+}
+
+static uint64_t ref_scratch_bytes(oato_dtype dtype, int64_t k)
+{
+    return dtype == DT_F32 ? 0 : (uint64_t)k * sizeof(float);
+}
+
+static void ref_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end,
+                            uint8_t *scratch)
+{
+    const int64_t k = j->w->k;
+    const uint64_t row = row_bytes_of(j->w->dtype, k);
+    for (int64_t r = begin; r < end; r++) {
+        const uint8_t *from = j->w->data + (uint64_t)r * row;
+        const float *w = (const float *)from;
+        if (j->w->dtype != DT_F32) {
+            quants_row(j->w->dtype, from, k, (float *)scratch);
+            w = (const float *)scratch;
+        }
+        for (int64_t t = 0; t < j->T; t++)
+            j->y[t * j->y_stride + r] = dot(w, j->x + t * k, k);
+    }
+}
+
+/* -------------------------------------------------------------------------------- vectors - */
+
+static void ref_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
+{
+    float s[LANES] = {0};
+    for (int64_t i = 0; i < n; i++)
+        s[i % LANES] += x[i] * x[i];
+    float scale = 1.0f / sqrtf(lanes_sum(s) / (float)n + eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * scale * w[i];
+}
+
+static void ref_add(float *y, const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+static void ref_swiglu(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+}
+
+static void ref_to_f16(uint16_t *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = f32_to_f16(x[i]);
+}
+
+/* ------------------------------------------------------------------------------ attention - */
+
+static uint64_t ref_attention_scratch(const struct oato_op *op)
+{
+    return ((uint64_t)op->head_dim * 2 + ATTENTION_BLOCK) * sizeof(float);
+}
+
+static const float *kv_row(const struct attention_job *j, int32_t which, int32_t page, int32_t i,
+                           float *converted)
+{
+    const struct kv_cache *kv = j->kv;
+    const int64_t d = j->op->head_dim;
+    const int64_t at =
+        ((((int64_t)page * 2 + which) * kv->layers[j->kv_layer].kv_heads + j->kv_head) *
+             KV_PAGE_POSITIONS +
+         i) *
+        d;
+    const uint8_t *base = kv->data + kv->layer_offset[j->kv_layer];
+    if (kv->dtype == DT_F32)
+        return (const float *)base + at;
+    const uint16_t *h = (const uint16_t *)base + at;
+    for (int64_t e = 0; e < d; e++)
+        converted[e] = f16_to_f32(h[e]);
+    return converted;
+}
+
+/* Blocks [first, last) of the positions that the query at `position` sees: state is the maximum m,
+ * the sum l of exponentials relative to m, and acc, the values weighted by them. */
+static void attend_blocks(const struct attention_job *j, const float *q, int64_t position,
+                          int64_t first, int64_t last, float *m, float *l, float *acc,
+                          float *scratch)
+{
+    const int32_t d = j->op->head_dim;
+    float *row = scratch, *p = scratch + d;
+    for (int64_t block = first; block < last; block++) {
+        int32_t page = j->seq->pages[block];
+        int64_t count = min_i64(ATTENTION_BLOCK, position + 1 - block * ATTENTION_BLOCK);
+        if (count <= 0)
+            return;
+        float top = *m;
+        for (int32_t i = 0; i < count; i++) {
+            p[i] = dot(q, kv_row(j, 0, page, i, row), d) * j->op->scale;
+            top = p[i] > top ? p[i] : top;
+        }
+        float shrink = expf(*m - top);
+        *m = top;
+        *l *= shrink;
+        for (int32_t e = 0; e < d; e++)
+            acc[e] *= shrink;
+        for (int32_t i = 0; i < count; i++) {
+            float weight = expf(p[i] - top);
+            const float *v = kv_row(j, 1, page, i, row);
+            *l += weight;
+            for (int32_t e = 0; e < d; e++)
+                acc[e] += weight * v[e];
+        }
+    }
+}
+
+/* Here too segments are summed up one by one: splitting them among threads changes no bit. */
+static void merge_segment(float *total_m, float *total_l, float *total, float m, float l,
+                          const float *acc, int32_t d)
+{
+    float top = m > *total_m ? m : *total_m;
+    float old = expf(*total_m - top), new = expf(m - top);
+    *total_m = top;
+    *total_l = *total_l * old + l * new;
+    for (int32_t e = 0; e < d; e++)
+        total[e] = total[e] * old + acc[e] * new;
+}
+
+static void ref_attention(const struct attention_job *j, uint8_t *scratch)
+{
+    const struct oato_op *op = j->op;
+    const int32_t d = op->head_dim, group = op->heads / op->kv_heads;
+    const int64_t segment_blocks = ATTENTION_SEGMENT / ATTENTION_BLOCK;
+    float *acc = (float *)scratch, *rest = acc + d;
+    for (int32_t t = j->token_begin; t < j->token_end; t++) {
+        int64_t position = j->token_position[t];
+        for (int32_t g = 0; g < group; g++) {
+            int64_t at = (int64_t)t * op->n + (int64_t)(j->kv_head * group + g) * d;
+            if (j->partial) {
+                for (int64_t s = j->segment_begin; s < j->segment_end; s++) {
+                    float *part =
+                        j->partial + ((s - j->segment_begin) * group + g) * (int64_t)(d + 2);
+                    part[0] = -INFINITY;
+                    memset(part + 1, 0, (size_t)(d + 1) * sizeof *part);
+                    attend_blocks(j, j->q + at, position, s * segment_blocks,
+                                  (s + 1) * segment_blocks, &part[0], &part[1], part + 2, rest);
+                }
+                continue;
+            }
+            float m = -INFINITY, l = 0, *out = j->out + at;
+            memset(out, 0, (size_t)d * sizeof *out);
+            for (int64_t s = 0; s * ATTENTION_SEGMENT <= position; s++) {
+                float segment_m = -INFINITY, segment_l = 0;
+                memset(acc, 0, (size_t)d * sizeof *acc);
+                attend_blocks(j, j->q + at, position, s * segment_blocks, (s + 1) * segment_blocks,
+                              &segment_m, &segment_l, acc, rest);
+                merge_segment(&m, &l, out, segment_m, segment_l, acc, d);
+            }
+            for (int32_t e = 0; e < d; e++)
+                out[e] /= l;
+        }
+    }
+}
+
+static void ref_attention_merge(const float *partial, int64_t n, int32_t heads, int32_t head_dim,
+                                float *out)
+{
+    for (int32_t h = 0; h < heads; h++) {
+        float m = -INFINITY, l = 0, *o = out + (int64_t)h * head_dim;
+        memset(o, 0, (size_t)head_dim * sizeof *o);
+        for (int64_t s = 0; s < n; s++) {
+            const float *part = partial + (s * heads + h) * (int64_t)(head_dim + 2);
+            merge_segment(&m, &l, o, part[0], part[1], part + 2, head_dim);
+        }
+        for (int32_t e = 0; e < head_dim; e++)
+            o[e] /= l;
+    }
+}
+
+const struct cpu_kernels cpu_kernels_ref = {
+    .name = "ref",
+    .matrix_numerics = ref_numerics,
+    .matrix_bytes = ref_matrix_bytes,
+    .matrix_prepare = ref_prepare,
+    .pack_bytes = ref_pack_bytes,
+    .matrix_scratch_bytes = ref_scratch_bytes,
+    .matrix_rows = ref_matrix_rows,
+    .attention_scratch_bytes = ref_attention_scratch,
+    .attention = ref_attention,
+    .attention_merge = ref_attention_merge,
+    .rms_norm = ref_rms_norm,
+    .add = ref_add,
+    .swiglu = ref_swiglu,
+    .to_f16 = ref_to_f16,
+};

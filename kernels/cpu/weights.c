@@ -1,0 +1,114 @@
+/*
+ * weights.c - what one table of kernels can do and what it needs: support, numerics classes,
+ * bytes of prepared weights, preparation by rows, and the layout of the paged KV cache. Shared by
+ * the cpu device and by sim.
+ */
+#include "kernels/cpu/cpu_internal.h"
+
+#include <string.h>
+
+static bool matrix_fits(oato_dtype dtype, int64_t rows, int64_t k)
+{
+    size_t row, all;
+    return quants_known(dtype) && rows >= 0 && k > 0 && dtype_row_bytes(dtype, k, &row) &&
+           size_mul(row, (size_t)rows, &all) && all < SIZE_MAX / 16;
+}
+
+bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
+{
+    (void)k; /* every table is complete */
+    if (op->k < 0 || op->n < 0 || op->n2 < 0)
+        return false;
+    switch (op->kind) {
+    case OP_EMBED:
+    case OP_MUL_MAT:
+    case OP_QKV:
+    case OP_GATE_UP: return matrix_fits((oato_dtype)op->dtype, op->n, op->k);
+    case OP_KV_STORE:
+        return (op->dtype == DT_F16 || op->dtype == DT_F32) && op->kv_heads > 0 &&
+               op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX;
+    case OP_ATTENTION:
+        return (op->dtype == DT_F16 || op->dtype == DT_F32) && op->kv_heads > 0 &&
+               op->heads >= op->kv_heads && op->heads % op->kv_heads == 0 && op->head_dim > 0 &&
+               op->head_dim <= HEAD_DIM_MAX && (int64_t)op->heads * op->head_dim == op->n;
+    case OP_ROPE:
+        return op->heads > 0 && op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX &&
+               op->rope_dims >= 0 && op->rope_dims % 2 == 0 && op->rope_dims <= op->head_dim &&
+               (int64_t)op->heads * op->head_dim == op->n &&
+               (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
+    case OP_RMS_NORM:
+    case OP_BIAS:
+    case OP_ADD:
+    case OP_SWIGLU:
+    case OP_SELECT:
+    case OP_ADD_NORM:
+    case OP_MERGE:
+    case OP_KV_COPY: return true;
+    default: return false;
+    }
+}
+
+const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op)
+{
+    switch (op->kind) {
+    case OP_MUL_MAT:
+    case OP_QKV:
+    case OP_GATE_UP: return k->matrix_numerics((oato_dtype)op->dtype);
+    default: return "f32";
+    }
+}
+
+uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
+                            int64_t cols, enum weight_use use)
+{
+    if (use == WEIGHT_VECTOR)
+        return (uint64_t)rows * (uint64_t)cols * sizeof(float);
+    if (use == WEIGHT_MATRIX)
+        return k->matrix_bytes(dtype, rows, cols);
+    size_t row = 0;
+    dtype_row_bytes(dtype, cols, &row);
+    return (uint64_t)rows * row;
+}
+
+void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
+                      struct oato_weight *w, int64_t begin, int64_t end)
+{
+    if (begin >= end)
+        return;
+    if (source->use == WEIGHT_MATRIX) {
+        k->matrix_prepare(source, w, begin, end);
+        return;
+    }
+    size_t row = 0;
+    dtype_row_bytes(source->dtype, source->k, &row);
+    const uint8_t *from = (const uint8_t *)source->data + (size_t)(source->row_begin + begin) * row;
+    uint8_t *to = (uint8_t *)w->data;
+    if (source->use == WEIGHT_LOOKUP) {
+        memcpy(to + (size_t)begin * row, from, (size_t)(end - begin) * row);
+        return;
+    }
+    float *out = (float *)to + begin * source->k;
+    for (int64_t r = begin; r < end; r++, from += row, out += source->k)
+        quants_row(source->dtype, from, source->k, out);
+}
+
+bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
+{
+    const struct dtype_info *type = dtype_info((int)kv->dtype);
+    size_t total = 0;
+    if (!type || kv->pages < 0)
+        return false;
+    for (int32_t l = 0; l < kv->n_layers; l++) {
+        size_t layer = (size_t)type->block_bytes * 2 * KV_PAGE_POSITIONS;
+        if (kv->layers[l].kv_heads < 0 || kv->layers[l].head_dim < 0 ||
+            !size_mul(layer, (size_t)kv->layers[l].kv_heads, &layer) ||
+            !size_mul(layer, (size_t)kv->layers[l].head_dim, &layer) ||
+            !size_mul(layer, (size_t)kv->pages, &layer))
+            return false;
+        kv->layer_offset[l] = total;
+        if (!size_add(total, layer, &total))
+            return false;
+    }
+    *bytes = total;
+    return true;
+}
