@@ -12,7 +12,6 @@ pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 find_library(GLPK_LIBRARY glpk REQUIRED)
 
 if(NOT CMAKE_BUILD_TYPE)

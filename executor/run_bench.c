@@ -1,0 +1,193 @@
+/*
+ * run_bench.c - the verb bench: tokens per second of prefill and decode, medians over runs after a
+ * warm-up, with what the plan predicted beside them.
+ */
+#include "executor/run.h"
+
+#include <stdlib.h>
+
+struct bench {
+    struct session session;
+    const struct run_args *args;
+    int32_t *ids;  /* random tokens, as many as any run needs */
+    int32_t *seqs; /* args->batch */
+    struct engine_input *inputs;
+    double *prefill_ns, *decode_ns; /* one an iteration */
+};
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *v, int32_t n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static oato_status clear(struct bench *b, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < b->args->batch && !status; i++)
+        status = engine_seq_truncate(b->session.engine, b->seqs[i], 0, err);
+    return status;
+}
+
+static oato_status time_prefill(struct bench *b, double *ns, struct oato_error *err)
+{
+    oato_status status = clear(b, err);
+    uint64_t begin = now_ns();
+    if (!status)
+        status = engine_feed(b->session.engine, b->seqs[0], b->ids, b->args->prefill, LOGITS_LAST,
+                             NULL, NULL, err);
+    *ns = (double)(now_ns() - begin);
+    return status;
+}
+
+static oato_status time_decode(struct bench *b, double *ns, struct oato_error *err)
+{
+    const struct run_args *a = b->args;
+    oato_status status = clear(b, err);
+    for (int32_t i = 0; i < a->batch && !status && a->depth; i++)
+        status = engine_feed(b->session.engine, b->seqs[i], b->ids, a->depth, LOGITS_NONE, NULL,
+                             NULL, err);
+    uint64_t begin = now_ns();
+    for (int32_t t = 0; t < a->generate && !status && !oato_interrupted; t++) {
+        for (int32_t i = 0; i < a->batch; i++)
+            b->inputs[i] = (struct engine_input){b->seqs[i], &b->ids[t], 1, LOGITS_LAST};
+        status = engine_step(b->session.engine, b->inputs, a->batch, err);
+    }
+    *ns = (double)(now_ns() - begin);
+    return status;
+}
+
+static oato_status time_all(struct bench *b, struct oato_error *err)
+{
+    const struct run_args *a = b->args;
+    struct progress progress;
+    oato_status status = OATO_OK;
+    double warm_up;
+    progress_begin(&progress, "bench", a->repeat + 1);
+    for (int32_t i = -1; i < a->repeat && !status && !oato_interrupted; i++) {
+        if (a->prefill)
+            status = time_prefill(b, i < 0 ? &warm_up : &b->prefill_ns[i], err);
+        if (!status && a->generate)
+            status = time_decode(b, i < 0 ? &warm_up : &b->decode_ns[i], err);
+        progress_update(&progress, i + 2, NULL);
+    }
+    progress_end(&progress);
+    return status;
+}
+
+static void report_json(const struct bench *b, double prefill, double decode,
+                        const struct engine_stats *stats)
+{
+    const struct run_args *a = b->args;
+    int32_t tokens = a->generate * a->batch;
+    printf("{\"prefill\":{\"tokens\":%d,\"tokens_per_s\":%.2f},"
+           "\"decode\":{\"tokens\":%d,\"tokens_per_s\":%.2f,\"batch\":%d,\"depth\":%d},"
+           "\"repeat\":%d,\"load_s\":%.4f,\"peak_rss_bytes\":%llu,\"device\":\"%s\",\"isa\":\"%s\","
+           "\"predicted\":{",
+           a->prefill, prefill > 0 ? a->prefill * 1e9 / prefill : 0, tokens,
+           decode > 0 ? tokens * 1e9 / decode : 0, a->batch, a->depth, a->repeat,
+           (double)stats->load_ns * 1e-9, (unsigned long long)peak_rss_bytes(),
+           stats->device[0].info.model, stats->device[0].info.isa);
+    if (b->session.has_plan) {
+        const struct plan *p = &b->session.plan;
+        printf("\"prompt\":%d,\"prefill_s\":%.6f,\"decode_s_per_step\":%.6f", p->request.prompt,
+               (double)p->prefill_ns * 1e-9, (double)p->decode_ns * 1e-9);
+    }
+    printf("}}\n");
+}
+
+static void report_text(const struct bench *b, double prefill, double decode,
+                        const struct engine_stats *stats)
+{
+    const struct run_args *a = b->args;
+    if (a->prefill)
+        printf("prefill  %5d tokens  %9.2f tokens/s\n", a->prefill, a->prefill * 1e9 / prefill);
+    if (a->generate) {
+        printf("decode   %5d tokens  %9.2f tokens/s", a->generate * a->batch,
+               a->generate * a->batch * 1e9 / decode);
+        if (b->session.has_plan)
+            printf("  %.3f ms a step, predicted %.3f", decode * 1e-6 / a->generate,
+                   (double)b->session.plan.decode_ns * 1e-6);
+        putchar('\n');
+    }
+    printf("load     %.2f s, peak memory %.1f MiB, %s (%s)\n", (double)stats->load_ns * 1e-9,
+           (double)peak_rss_bytes() / (1 << 20), stats->device[0].info.model,
+           stats->device[0].info.isa);
+}
+
+static oato_status bench_open(struct bench *b, struct oato_error *err)
+{
+    const struct run_args *a = b->args;
+    int32_t longest = a->prefill > a->depth + a->generate ? a->prefill : a->depth + a->generate;
+    b->ids = malloc(((size_t)longest + 1) * sizeof *b->ids);
+    b->seqs = calloc((size_t)a->batch, sizeof *b->seqs);
+    b->inputs = calloc((size_t)a->batch, sizeof *b->inputs);
+    b->prefill_ns = calloc((size_t)a->repeat, sizeof *b->prefill_ns);
+    b->decode_ns = calloc((size_t)a->repeat, sizeof *b->decode_ns);
+    if (!b->ids || !b->seqs || !b->inputs || !b->prefill_ns || !b->decode_ns)
+        return oato_fail_memory(err, (size_t)longest * sizeof *b->ids, "the bench");
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < a->batch && !status; i++)
+        status = engine_seq_create(b->session.engine, &b->seqs[i], err);
+    uint64_t state = 1; /* any tokens do; the same ones in every run */
+    for (int32_t i = 0; i < longest; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        b->ids[i] = (int32_t)((state >> 33) % (uint64_t)b->session.model->shape.vocab);
+    }
+    return status;
+}
+
+/* The cache must hold every sequence at its longest. */
+static oato_status bench_context(struct run_args *a, struct oato_error *err)
+{
+    int64_t page = KV_PAGE_POSITIONS, decode = a->depth + (int64_t)a->generate;
+    decode = (decode + page - 1) / page * page * a->batch;
+    int64_t need = a->prefill > decode ? a->prefill : decode;
+    if (need > INT32_MAX / 2)
+        return oato_fail(err, OATO_EUSAGE, "%lld positions are too many", (long long)need);
+    if (!a->engine.context)
+        a->engine.context = (int32_t)(need > page ? need : page);
+    a->engine.seqs = a->batch;
+    return OATO_OK;
+}
+
+oato_status run_bench(const struct run_args *given, struct oato_error *err)
+{
+    struct run_args a = *given;
+    struct bench b = {.args = &a};
+    oato_status status = bench_context(&a, err);
+    if (!status)
+        status = session_open(&b.session, &a, false, err);
+    if (!status && a.dump_program) {
+        engine_dump_programs(b.session.engine, stdout);
+        status = stdout_check(err);
+    } else if (!status) {
+        status = bench_open(&b, err);
+        if (!status)
+            status = time_all(&b, err);
+        if (!status && !oato_interrupted) {
+            struct engine_stats stats;
+            engine_get_stats(b.session.engine, &stats);
+            double prefill = a.prefill ? median(b.prefill_ns, a.repeat) : 0;
+            double decode = a.generate ? median(b.decode_ns, a.repeat) : 0;
+            if (a.json)
+                report_json(&b, prefill, decode, &stats);
+            else
+                report_text(&b, prefill, decode, &stats);
+            status = stdout_check(err);
+        }
+    }
+    session_close(&b.session);
+    free(b.ids);
+    free(b.seqs);
+    free(b.inputs);
+    free(b.prefill_ns);
+    free(b.decode_ns);
+    return status;
+}

@@ -1,0 +1,74 @@
+/*
+ * run_session.c - opens what a verb of oato-run needs, in the order in which mistakes are cheapest
+ * to tell: plan, model, tokenizer, engine.
+ */
+#include "executor/run.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static void warn(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "oato-run: warning: %s\n", text);
+}
+
+oato_status session_open(struct session *s, const struct run_args *a, bool tokenizer,
+                         struct oato_error *err)
+{
+    memset(s, 0, sizeof *s);
+    oato_status status = OATO_OK;
+    if (a->plan) {
+        status = plan_load(a->plan, &s->plan, err);
+        s->has_plan = status == OATO_OK;
+    }
+    if (!status)
+        status = model_open(a->model, &s->model, err);
+    if (!status && tokenizer)
+        status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
+    if (!status)
+        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &a->engine, warn, NULL,
+                             &s->engine, err);
+    if (status)
+        session_close(s);
+    return status;
+}
+
+void session_close(struct session *s)
+{
+    engine_close(s->engine);
+    tokenizer_free(s->tokenizer);
+    model_close(s->model);
+    if (s->has_plan)
+        plan_free(&s->plan);
+    memset(s, 0, sizeof *s);
+}
+
+oato_status text_read_file(const char *path, struct text *out, struct oato_error *err)
+{
+    text_init(out);
+    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    if (!f)
+        return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
+    char block[16384];
+    for (size_t n; (n = fread(block, 1, sizeof block, f)) > 0;)
+        text_add(out, block, n);
+    oato_status status = OATO_OK;
+    if (ferror(f))
+        status = oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
+    else if (out->failed)
+        status = oato_fail_memory(err, out->len, path);
+    if (f != stdin)
+        fclose(f);
+    if (status)
+        text_free(out);
+    return status;
+}
+
+oato_status stdout_check(struct oato_error *err)
+{
+    if (fflush(stdout) || ferror(stdout))
+        return oato_fail(err, OATO_EIO, "standard output: %s", strerror(errno));
+    return OATO_OK;
+}
