@@ -68,7 +68,7 @@ oato_status device_open(const char *spec, int index, const struct device_options
         int64_t v = -1;
         snprintf(number, sizeof number, "%.*s", (int)digits, rest);
         if (digits >= sizeof number || !parse_i64(number, 0, INDEX_MOST, &v))
-            return oato_fail(err, OATO_EUSAGE, "device '%s': the index must be 0 to %d", spec,
+            return oato_fail(err, OATO_EUSAGE, "device '%.100s': the index must be 0 to %d", spec,
                              INDEX_MOST);
         index = (int)v;
         rest += digits + (rest[digits] != 0);
@@ -92,7 +92,7 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
         size_t kind = kind_length(p);
         bool option = is_option(p, n);
         if (!n || (option && !count)) {
-            oato_fail(err, OATO_EUSAGE, "device list '%s': a device is missing %s'%.*s'", list,
+            oato_fail(err, OATO_EUSAGE, "device list '%.100s': a device is missing %s'%.*s'", list,
                       n ? "before " : "at ", (int)min_i64((int64_t)strlen(p), 32), p);
             return -1;
         }
@@ -101,7 +101,7 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
             return -1;
         }
         if (!option && count == max) {
-            oato_fail(err, OATO_EUSAGE, "device list '%s': more than %d devices", list, max);
+            oato_fail(err, OATO_EUSAGE, "device list '%.100s': more than %d devices", list, max);
             return -1;
         }
         if (!option)
@@ -112,7 +112,7 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
         const char *separator = !used ? "" : strchr(spec, ':') ? "," : ":";
         int written = snprintf(spec + used, sizeof specs[0] - used, "%s%.*s", separator, (int)n, p);
         if (written < 0 || (size_t)written >= sizeof specs[0] - used) {
-            oato_fail(err, OATO_EUSAGE, "device list '%s': a spec exceeds %zu characters", list,
+            oato_fail(err, OATO_EUSAGE, "device list '%.100s': a spec exceeds %zu characters", list,
                       sizeof specs[0] - 1);
             return -1;
         }

@@ -41,6 +41,7 @@ static void sim_close(struct oato_device *d)
         return;
     sim_queue_close(&s->queue);
     sim_memory_free_all(&s->memory);
+    free(s->queue.rope.cos_sin);
     free(s);
 }
 
@@ -101,16 +102,10 @@ static const char *sim_numerics(const struct oato_device *d, const struct oato_o
     return cpu_numerics(sim_of(d)->kernels, op);
 }
 
-/* Tables to look rows up in are kept as in the file; a host device would borrow them. */
 static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,
                                    int64_t k, enum weight_use use)
 {
-    size_t bytes;
-    if (use != WEIGHT_LOOKUP)
-        return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
-    if (!dtype_row_bytes(dtype, k, &bytes) || !size_mul(bytes, (size_t)rows, &bytes))
-        return UINT64_MAX; /* fits nowhere */
-    return bytes;
+    return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
 }
 
 static uint64_t sim_workspace_bytes(const struct oato_device *d, const struct oato_op *op,
@@ -215,13 +210,7 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
                                    .k = source->k,
                                    .data = w->block->real,
                                    .bytes = bytes};
-    if (source->use == WEIGHT_LOOKUP)
-        memcpy(w->block->real,
-               (const uint8_t *)source->data +
-                   bytes / (uint64_t)(rows ? rows : 1) * (uint64_t)source->row_begin,
-               bytes);
-    else
-        cpu_prepare_rows(s->kernels, source, &w->real, 0, rows);
+    cpu_prepare_rows(s->kernels, source, &w->real, 0, rows);
     w->handle = w->real;
     w->handle.data = w->block->address;
     release_source(source);
@@ -323,6 +312,28 @@ static oato_status check_records(const struct sim_device *s, const struct progra
     return OATO_OK;
 }
 
+/* Room for the cosines and sines of a step: they are computed once for all layers. */
+static oato_status grow_rope(struct sim_device *s, const struct program *p, struct oato_error *err)
+{
+    struct rope_table *table = &s->queue.rope;
+    uint64_t floats = 0;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        if (r->kind == RECORD_RUN && r->op.kind == OP_ROPE) /* a pair takes two */
+            floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * p->max_tokens);
+    }
+    if (floats <= table->floats)
+        return OATO_OK;
+    if (sim_queue_drain(&s->queue, err))
+        return err->status;
+    float *grown = realloc(table->cos_sin, floats * sizeof *grown);
+    if (!grown)
+        return oato_fail_memory(err, floats * sizeof *grown, "rotary angles");
+    table->cos_sin = grown;
+    table->floats = floats;
+    return OATO_OK;
+}
+
 static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct oato_error *err)
 {
     struct sim_block *old = s->workspace, *grown;
@@ -357,7 +368,8 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
         return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not its memory", s->id);
     if (program_check(p, self, arena_bytes, err))
         return oato_fail_at(err, "%s", s->id);
-    if (check_records(s, p, err) || grow_workspace(s, p->workspace_bytes, err))
+    if (check_records(s, p, err) || grow_rope(s, p, err) ||
+        grow_workspace(s, p->workspace_bytes, err))
         return err->status;
     struct compiled *c = malloc(sizeof *c);
     if (!c)

@@ -82,8 +82,9 @@ struct sim_queue {
     const char *id;
     struct sim_spec spec;
     const struct cpu_kernels *kernels;
-    uint8_t *workspace; /* changed only while the queue is empty */
+    uint8_t *workspace; /* this and rope's room change only while the queue is empty */
     uint64_t workspace_bytes;
+    struct rope_table rope;
     struct timeline timeline;
     uint64_t promised;          /* value that the event has when all that was put is done */
     _Atomic uint64_t clock_ns;  /* virtual; written by the queue's thread only */

@@ -120,6 +120,7 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
         .kv = kv ? &kv->real : NULL,
         .workspace = q->workspace,
         .workspace_bytes = q->workspace_bytes,
+        .rope = &q->rope,
     };
     cpu_barrier_init(&alone, 1);
     cpu_run_record(&context, &real, step, 0, &alone);
@@ -182,6 +183,7 @@ static void run_job(struct sim_queue *q, const struct sim_job *job)
         return;
     }
     clock_to(q, job->step->clock_ns);
+    q->rope.step_serial++;
     for (uint32_t i = 0; i < c->program->n_records; i++)
         if (!run_record(q, c, i, job->step))
             return;

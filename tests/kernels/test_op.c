@@ -1,0 +1,362 @@
+/*
+ * test_op.c - an operator's key has one spelling, says all that decides the cost and is read back
+ * to the same operator; shapes and costs are what a person computes by hand.
+ */
+#include "kernels/op.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static const char *const known_keys[] = {
+    "embed/Q8_0/k576/n49152/t1",
+    "rms_norm/k576/t1",
+    "mul_mat/Q4_0/k4096/n14336/t1",
+    "bias/k576/t3",
+    "rope/h9/d64/r64/p0/t1",
+    "kv_store/F16/g3/d64/t1",
+    "attention/F16/h9/g3/d64/t1/s1/kv512",
+    "add/k576/t1",
+    "swiglu/k1536/t512",
+    "select/k576/t1",
+    "qkv/Q4_1/k576/n576/m192/t1",
+    "gate_up/Q4_K/k576/n1536/t8",
+    "add_norm/k576/t1",
+    "merge/n576/t1",
+    "kv_copy/t1",
+    "mul_mat/BF16/k64/n64",
+    "kv_copy",
+};
+
+static void known_keys_are_read_and_written_alike(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(known_keys); i++) {
+        struct oato_op op;
+        struct op_size size;
+        char key[OP_KEY_SIZE];
+        assert_true(oato_op_parse(known_keys[i], &op, &size));
+        assert_string_equal(oato_op_key(&op, size.rows ? &size : NULL, key), known_keys[i]);
+    }
+}
+
+static void a_key_names_each_field_once(void **state)
+{
+    (void)state;
+    struct oato_op op;
+    struct op_size size;
+    assert_true(oato_op_parse("qkv/Q4_1/k576/n512/m192/t7", &op, &size));
+    assert_int_equal(op.kind, OP_QKV);
+    assert_int_equal(op.dtype, DT_Q4_1);
+    assert_int_equal(op.k, 576);
+    assert_int_equal(op.n, 512);
+    assert_int_equal(op.n2, 192);
+    assert_int_equal(size.rows, 7);
+    assert_true(oato_op_parse("attention/F32/h9/g3/d64/t4/s2/kv1000", &op, &size));
+    assert_int_equal(op.k, 576);
+    assert_int_equal(op.n, 576);
+    assert_int_equal(op.kv_heads, 3);
+    assert_int_equal(size.seqs, 2);
+    assert_int_equal(size.kv_positions, 1000);
+    assert_true(oato_op_parse("kv_store/F16/g3/d64", &op, &size));
+    assert_int_equal(op.k, 192);
+    assert_int_equal(op.n, 192);
+    assert_int_equal(size.rows, 0);
+    assert_true(oato_op_parse("merge/n100/t1", &op, &size));
+    assert_int_equal(op.k, 100);
+}
+
+static int32_t random_int(int32_t most)
+{
+    return 1 + (int32_t)(random() % most);
+}
+
+/* An operator as models and lowering make them. */
+static struct oato_op random_op(void)
+{
+    static const oato_dtype dtypes[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,
+                                        DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K};
+    struct oato_op op = {.kind = (uint16_t)(OP_NONE + random_int(OP_KIND_COUNT - 1))};
+    bool heads = op.kind == OP_ROPE || op.kind == OP_ATTENTION;
+    op.k = random_int(1 << 20);
+    op.n = op.k;
+    switch (op.kind) {
+    case OP_QKV: op.n2 = random_int(1 << 16); /* fallthrough */
+    case OP_EMBED:
+    case OP_MUL_MAT:
+    case OP_GATE_UP:
+        op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
+        op.n = random_int(1 << 20);
+        break;
+    case OP_KV_COPY: op.k = op.n = 0; break;
+    case OP_ROPE:
+    case OP_KV_STORE:
+    case OP_ATTENTION:
+        op.head_dim = 2 * random_int(256);
+        op.heads = heads ? random_int(128) : 0;
+        op.kv_heads = op.kind == OP_ROPE ? 0 : random_int(128);
+        op.k = op.n = (heads ? op.heads : op.kv_heads) * op.head_dim;
+        if (op.kind == OP_ROPE) {
+            op.rope_dims = random_int(op.head_dim);
+            op.rope_pairing = (int32_t)(random() % 2);
+        } else {
+            op.dtype = random() % 2 ? DT_F16 : DT_F32;
+        }
+        break;
+    default: break;
+    }
+    return op;
+}
+
+static void random_operators_survive_the_round_trip(void **state)
+{
+    (void)state;
+    unsigned seed = (unsigned)time(NULL);
+    print_message("seed %u\n", seed);
+    srandom(seed);
+    for (int i = 0; i < 20000; i++) {
+        struct oato_op op = random_op(), back;
+        struct op_size size = {.rows = random_int(1 << 20), .seqs = 1}, size_back;
+        char key[OP_KEY_SIZE], again[OP_KEY_SIZE];
+        bool sized = random() % 4;
+        if (op.kind == OP_ATTENTION) {
+            size.seqs = random_int(256);
+            size.kv_positions = (int64_t)random() * random_int(100);
+        }
+        oato_op_key(&op, sized ? &size : NULL, key);
+        assert_true(oato_op_parse(key, &back, &size_back));
+        assert_memory_equal(&op, &back, sizeof op);
+        if (sized)
+            assert_memory_equal(&size, &size_back, sizeof size);
+        else
+            assert_int_equal(size_back.rows, 0);
+        assert_string_equal(oato_op_key(&back, sized ? &size_back : NULL, again), key);
+        assert_true(oato_op_same(&op, &back));
+        struct oato_op other = random_op();
+        bool same = !strcmp(oato_op_key(&op, NULL, key), oato_op_key(&other, NULL, again));
+        assert_int_equal(oato_op_same(&op, &other), same);
+    }
+}
+
+static void what_does_not_cost_is_not_in_the_key(void **state)
+{
+    (void)state;
+    struct oato_op a = {.kind = OP_ROPE, .heads = 9, .head_dim = 64, .rope_dims = 64}, b = a;
+    a.rope_base = 10000;
+    b.rope_base = 500000;
+    b.eps = b.scale = b.rope_scale = 1;
+    assert_true(oato_op_same(&a, &b));
+    b.rope_pairing = ROPE_HALVES;
+    assert_false(oato_op_same(&a, &b));
+    b = a;
+    b.kind = 77;
+    assert_false(oato_op_same(&a, &b));
+    assert_false(oato_op_same(&b, &b));
+}
+
+static void what_is_no_key_is_refused(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "/",
+        "mul_mat",
+        "mul_mat/",
+        "mul_mat/Q4_0",
+        "mul_mat/Q4_0/k4096",
+        "mul_mat/Q9_0/k4096/n1/t1",
+        "mul_mat/k4096/n1/t1",
+        "mul_mat/Q4_0/n1/k4096/t1",
+        "mul_mat/Q4_0/k4096/n1/t",
+        "mul_mat/Q4_0/k4096/n1/t0",
+        "mul_mat/Q4_0/k4096/n1/t1/",
+        "mul_mat/Q4_0/k4096/n1/t1 ",
+        "mul_mat/Q4_0/k04096/n1/t1",
+        "mul_mat/Q4_0/k+4096/n1/t1",
+        "mul_mat/Q4_0/k-1/n1/t1",
+        "mul_mat/Q4_0/k0/n1/t1",
+        "mul_mat/Q4_0/k2147483648/n1/t1",
+        "mul_mat/Q4_0/k99999999999999999999999/n1/t1",
+        "mul_mat/Q4_0/k1/n1/s1/kv1",
+        "rope/h9/d64/r64/p2/t1",
+        "rope/h65536/d65536/r64/p0/t1",
+        "attention/F16/h9/g3/d64/t1",
+        "attention/F16/h9/g3/d64/t1/s0/kv1",
+        "attention/F16/h9/g3/d64/t1/s1",
+        "attention/F16/h9/g3/d64/s1/kv1",
+        "a_kind_that_nobody_knows/k1",
+        "rms_norm/F32/k576/t1",
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct oato_op op;
+        struct op_size size;
+        if (oato_op_parse(bad[i], &op, &size))
+            fail_msg("'%s' was taken for a key", bad[i]);
+    }
+}
+
+static void the_longest_key_stays_inside_its_buffer(void **state)
+{
+    (void)state;
+    struct oato_op op = {.kind = OP_ATTENTION,
+                         .dtype = DT_BF16,
+                         .heads = INT32_MIN,
+                         .kv_heads = INT32_MIN,
+                         .head_dim = INT32_MIN};
+    struct op_size size = {INT32_MIN, INT32_MAX, INT64_MIN};
+    char key[OP_KEY_SIZE + 1];
+    key[OP_KEY_SIZE] = '#';
+    oato_op_key(&op, &size, key);
+    assert_true(strlen(key) < OP_KEY_SIZE);
+    assert_int_equal(key[OP_KEY_SIZE], '#');
+    op.kind = 99;
+    assert_string_equal(oato_op_key(&op, NULL, key), "?");
+}
+
+static void names_of_kinds_are_unique(void **state)
+{
+    (void)state;
+    for (int i = OP_NONE + 1; i < OP_KIND_COUNT; i++) {
+        enum op_kind kind;
+        assert_true(op_kind_parse(op_kind_name(i), &kind));
+        assert_int_equal(kind, i);
+    }
+    assert_string_equal(op_kind_name(OP_NONE), "?");
+    assert_string_equal(op_kind_name(-1), "?");
+}
+
+static struct oato_op parsed(const char *key, struct op_size *size)
+{
+    struct oato_op op;
+    if (!oato_op_parse(key, &op, size))
+        fail_msg("no key: %s", key);
+    return op;
+}
+
+static void check_shape(const char *key, int i, int64_t n, int64_t k)
+{
+    struct op_size size;
+    struct oato_op op = parsed(key, &size);
+    int64_t rows = -1, elements = -1;
+    assert_true(i < op_weight_count(&op));
+    assert_true(op_weight_shape(&op, i, &rows, &elements));
+    assert_int_equal(rows, n);
+    assert_int_equal(elements, k);
+}
+
+static void weights_have_the_shapes_of_the_file(void **state)
+{
+    (void)state;
+    check_shape("embed/Q8_0/k576/n49152", 0, 49152, 576);
+    check_shape("mul_mat/Q4_0/k576/n1536", 0, 1536, 576);
+    check_shape("qkv/Q4_0/k576/n512/m192", 0, 512, 576);
+    check_shape("qkv/Q4_0/k576/n512/m192", 2, 192, 576);
+    check_shape("gate_up/Q4_0/k576/n1536", 1, 1536, 576);
+    check_shape("rms_norm/k576", 0, 1, 576);
+    check_shape("add_norm/k576", 0, 1, 576);
+    check_shape("bias/k576", 0, 1, 576);
+    check_shape("rope/h9/d64/r48/p1", 0, 1, 24);
+    struct op_size size;
+    struct oato_op op = parsed("add/k576", &size);
+    int64_t n, k;
+    assert_int_equal(op_weight_count(&op), 0);
+    assert_false(op_weight_shape(&op, 0, &n, &k));
+    assert_false(op_weight_shape(&op, -1, &n, &k));
+}
+
+static void outputs_have_the_widths_of_the_definition(void **state)
+{
+    (void)state;
+    struct op_size size;
+    struct oato_op op = parsed("qkv/Q4_0/k576/n512/m192", &size);
+    assert_int_equal(op_out_width(&op, 0), 512);
+    assert_int_equal(op_out_width(&op, 2), 192);
+    assert_int_equal(op_out_width(&op, 3), 0);
+    op = parsed("embed/Q8_0/k576/n49152", &size);
+    assert_int_equal(op_out_width(&op, 0), 576);
+    op = parsed("add_norm/k576", &size);
+    assert_int_equal(op_out_width(&op, 1), 576);
+    op = parsed("kv_store/F16/g3/d64", &size);
+    assert_int_equal(op_out_width(&op, 0), 0);
+    op = parsed("attention/F16/h9/g3/d64", &size);
+    assert_int_equal(op_out_width(&op, 0), 576);
+    assert_int_equal(op_out_width(&op, 1), 0);
+}
+
+static void costs_are_those_of_the_definition(void **state)
+{
+    static const struct {
+        const char *key;
+        double flops, bytes;
+    } row[] = {
+        {"mul_mat/Q4_0/k64/n100/t3", 3 * 2 * 64 * 100, 100 * 2 * 18},
+        {"qkv/F32/k64/n64/m32/t2", 2 * 2 * 64 * 128, 128 * 64 * 4},
+        {"gate_up/Q8_0/k32/n10/t1", 4 * 32 * 10 + 50, 2 * 10 * 34},
+        {"embed/Q8_0/k64/n1000/t5", 5 * 64, 5 * 2 * 34},
+        {"rms_norm/k64/t2", 2 * 4 * 64, 256},
+        {"add_norm/k64/t2", 2 * 5 * 64, 256},
+        {"bias/k64/t2", 2 * 64, 256},
+        {"add/k64/t2", 2 * 64, 0},
+        {"swiglu/k64/t2", 2 * 5 * 64, 0},
+        {"rope/h2/d64/r32/p0/t3", 3 * 3 * 2 * 32, 0},
+        {"kv_store/F16/g3/d64/t2", 2 * 2 * 3 * 64, 2 * 2 * 3 * 64 * 2},
+        {"select/k64/t2", 0, 0},
+        {"merge/n64/t2", 0, 0},
+        {"kv_copy/t1", 0, 0},
+        /* one token reads all positions; 4 tokens from an empty cache share 4 positions; 2 x 1
+         * tokens of two sequences share nothing; 2 tokens after 10 read 11 + 12 of the same 12 */
+        {"attention/F16/h9/g3/d64/t1/s1/kv512", 4 * 9 * 64 * 512, 512 * 2 * 3 * 64 * 2},
+        {"attention/F32/h2/g1/d64/t4/s1/kv10", 4 * 2 * 64 * 10, 4 * 2 * 64 * 4},
+        {"attention/F32/h2/g1/d64/t2/s2/kv30", 4 * 2 * 64 * 30, 30 * 2 * 64 * 4},
+        {"attention/F32/h2/g1/d64/t2/s1/kv23", 4 * 2 * 64 * 23, 12 * 2 * 64 * 4},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(row); i++) {
+        struct op_size size;
+        struct oato_op op = parsed(row[i].key, &size);
+        if (op_flops(&op, &size) != row[i].flops || op_bytes(&op, &size) != row[i].bytes)
+            fail_msg("%s: %g operations, %g bytes", row[i].key, op_flops(&op, &size),
+                     op_bytes(&op, &size));
+    }
+    struct op_size none = {0};
+    struct oato_op op = parsed("attention/F32/h2/g1/d64", &none);
+    assert_true(op_bytes(&op, &none) == 0);
+    op.kind = 99;
+    assert_true(op_bytes(&op, &none) == 0 && op_flops(&op, &none) == 0);
+}
+
+static void fusions_are_made_of_graph_operators(void **state)
+{
+    (void)state;
+    assert_int_equal(op_fusion_count, 3);
+    for (int i = 0; i < op_fusion_count; i++) {
+        const struct op_fusion *f = &op_fusions[i];
+        assert_string_equal(f->name, op_kind_name((int)f->fused));
+        assert_in_range(f->n_members, 2, ARRAY_LEN(f->member));
+        for (int m = 0; m < f->n_members; m++)
+            assert_in_range(f->member[m], OP_EMBED, OP_SELECT);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_keys_are_read_and_written_alike),
+        cmocka_unit_test(a_key_names_each_field_once),
+        cmocka_unit_test(random_operators_survive_the_round_trip),
+        cmocka_unit_test(what_does_not_cost_is_not_in_the_key),
+        cmocka_unit_test(what_is_no_key_is_refused),
+        cmocka_unit_test(the_longest_key_stays_inside_its_buffer),
+        cmocka_unit_test(names_of_kinds_are_unique),
+        cmocka_unit_test(weights_have_the_shapes_of_the_file),
+        cmocka_unit_test(outputs_have_the_widths_of_the_definition),
+        cmocka_unit_test(costs_are_those_of_the_definition),
+        cmocka_unit_test(fusions_are_made_of_graph_operators),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

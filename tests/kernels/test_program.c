@@ -1,0 +1,225 @@
+/*
+ * test_program.c - a program that would read or wait beyond what exists is refused before it runs,
+ * and its printed form says what each record does.
+ */
+#include "kernels/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ARENA = 1 << 16, WIDTH = 64, RECORDS = 6 };
+
+/* embed -> rms_norm -> rope -> kv_store, then a copy to the host and a merge of two halves. */
+struct fixture {
+    struct program_record record[RECORDS];
+    struct program program;
+    struct oato_error err;
+};
+
+static struct program_record run(const char *key, int n_in, int n_out, int n_weights)
+{
+    struct program_record r = {.kind = RECORD_RUN, .kv_layer = -1, .graph_op = UINT32_MAX};
+    struct op_size size;
+    assert_true(oato_op_parse(key, &r.op, &size));
+    r.n_in = (uint8_t)n_in;
+    r.n_out = (uint8_t)n_out;
+    r.n_weights = (uint8_t)n_weights;
+    for (int i = 0; i < n_in; i++) {
+        r.in_width[i] = WIDTH;
+        r.in[i] = (uint64_t)i * 4096;
+    }
+    for (int i = 0; i < n_out; i++)
+        r.out[i] = 8192 + (uint64_t)i * 4096;
+    for (uint32_t i = 0; i < RECORD_WEIGHTS; i++)
+        r.weight[i] = i < (uint32_t)n_weights ? i : UINT32_MAX;
+    return r;
+}
+
+static void fixture_fill(struct fixture *f)
+{
+    static const char *const ids[] = {"cpu:0", "sim:0"};
+    static char kv, host;
+    memset(f, 0, sizeof *f);
+    f->record[0] = run("embed/Q8_0/k64/n1000", 0, 1, 1);
+    f->record[1] = run("rms_norm/k64", 1, 1, 1);
+    f->record[2] = run("rope/h1/d64/r64/p0", 1, 1, 0);
+    f->record[3] = run("kv_store/F16/g1/d64", 2, 0, 0);
+    f->record[4] = run("add/k64", 1, 1, 0);
+    f->record[4].kind = RECORD_DOWNLOAD;
+    f->record[5] = run("merge/n128", 2, 1, 0);
+    f->record[0].value = 12;
+    f->record[0].signal = 1;
+    f->record[3].kv_layer = 2;
+    f->record[3].n_waits = 2;
+    f->record[3].wait[0] = (struct record_wait){.device = 0, .ordinal = 1};
+    f->record[3].wait[1] = (struct record_wait){.device = 1, .ordinal = 1};
+    f->record[4].signal = 3;
+    f->record[5].rows = ROWS_LOGITS;
+    f->record[5].value = UINT32_MAX;
+    f->program = (struct program){.records = f->record,
+                                  .n_records = RECORDS,
+                                  .n_signals = 3,
+                                  .max_tokens = 8,
+                                  .max_rows = 2,
+                                  .max_seqs = 2,
+                                  .n_weights = 2,
+                                  .host_arena = &host,
+                                  .kv = (struct kv_cache *)&kv,
+                                  .device_ids = ids};
+}
+
+static void a_sound_program_passes(void **state)
+{
+    struct fixture *f = *state;
+    fixture_fill(f);
+    if (program_check(&f->program, 1, ARENA, &f->err))
+        fail_msg("%s", f->err.text);
+    f->record[2] = run("rope/h1/d64/r64/p0", 1, 1, 1); /* divisors are optional */
+    f->record[2].weight[0] = UINT32_MAX;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+}
+
+static void check_refused(struct fixture *f, const char *reason)
+{
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    if (!strstr(f->err.text, reason))
+        fail_msg("'%s' does not say '%s'", f->err.text, reason);
+    fixture_fill(f);
+}
+
+static void what_lies_outside_the_arena_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    fixture_fill(f);
+    f->record[1].out[0] = ARENA - 8 * WIDTH * 4 + 4;
+    check_refused(f, "record 1: value at offset");
+    f->record[1].in[0] = UINT64_MAX - 3;
+    check_refused(f, "record 1: value at offset");
+    f->record[1].in[0] = 2;
+    check_refused(f, "record 1: value at offset 2");
+    f->record[4].in[0] = ARENA;
+    check_refused(f, "record 4: value");
+    f->program.max_tokens = INT32_MAX;
+    check_refused(f, "record 0: value");
+    f->program.max_tokens = -1;
+    check_refused(f, "negative");
+    /* of the host's arena the device knows nothing */
+    f->record[4].out[0] = ARENA;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+}
+
+static void what_does_not_fit_the_operator_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    fixture_fill(f);
+    f->record[1].in_width[0] = 63;
+    check_refused(f, "rms_norm takes inputs of width 64, not 63");
+    f->record[1].n_in = 2;
+    check_refused(f, "rms_norm with 2 inputs");
+    f->record[1].n_out = 2;
+    check_refused(f, "rms_norm with 2 outputs instead of 1");
+    f->record[1].n_weights = 0;
+    check_refused(f, "rms_norm with 0 weights");
+    f->record[1].weight[0] = 2;
+    check_refused(f, "weight 2 of a table of 2");
+    f->record[1].weight[0] = UINT32_MAX;
+    check_refused(f, "weight");
+    f->record[5].op.n = 127;
+    check_refused(f, "merge of 128 columns into 127");
+    f->record[5].n_in = 0;
+    check_refused(f, "merge with 0 inputs");
+    f->record[3].kv_layer = -1;
+    check_refused(f, "without a KV layer");
+    f->program.kv = NULL;
+    check_refused(f, "without a KV layer");
+    f->record[4].n_out = 0;
+    check_refused(f, "a copy has");
+    f->program.host_arena = NULL;
+    check_refused(f, "host arena");
+    f->record[0].op.kind = OP_KIND_COUNT;
+    check_refused(f, "operator kind");
+    f->record[0].kind = 3;
+    check_refused(f, "kind 3");
+}
+
+static void what_can_never_come_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    fixture_fill(f);
+    f->record[4].signal = 1;
+    check_refused(f, "signals 1 after 1");
+    f->record[4].signal = 4;
+    check_refused(f, "signals 4 after 1 of 3");
+    f->record[3].wait[1].ordinal = 2; /* its own, raised later */
+    check_refused(f, "waits for 1#2");
+    f->record[3].wait[0].ordinal = 0;
+    check_refused(f, "waits for 0#0");
+    f->record[3].wait[0].device = DEVICES_MAX;
+    check_refused(f, "never come");
+    f->record[3].n_waits = RECORD_WAITS + 1;
+    check_refused(f, "9 waits");
+    f->program.n_signals = TIMELINE_RING;
+    check_refused(f, "8192 signals");
+}
+
+static void sizes_come_from_the_step(void **state)
+{
+    (void)state;
+    const struct step_seq seq[] = {{0, 3, 3, NULL}, {3, 1, 100, NULL}};
+    const struct step step = {.n_tokens = 4, .n_seqs = 2, .n_rows = 2, .seq = seq};
+    struct program_record r = run("attention/F16/h1/g1/d64", 1, 1, 0);
+    struct op_size size = record_size(&r, &step);
+    assert_int_equal(size.rows, 4);
+    assert_int_equal(size.seqs, 2);
+    assert_int_equal(size.kv_positions, 1 + 2 + 3 + 100);
+    r = run("add/k64", 2, 1, 0);
+    r.rows = ROWS_LOGITS;
+    size = record_size(&r, &step);
+    assert_int_equal(size.rows, 2);
+    assert_int_equal(size.kv_positions, 0);
+}
+
+static void each_record_prints_as_a_line(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const lines[] = {
+        "program of sim:0: 6 records",
+        "    0 run      embed/Q8_0/k64/n1000 -> v12@8192  w0  signals 1\n",
+        "    1 run      rms_norm/k64  @0 -> v0@8192  w0\n",
+        "    3 run      kv_store/F16/g1/d64  @0 @4096  kv2  after cpu:0#1, sim:0#1\n",
+        "    4 download v0 width 64  @0 -> v0@8192  signals 3\n",
+        "    5 run      merge/n128 [rows]  @0 @4096 -> @8192\n",
+    };
+    char *text = NULL;
+    size_t n;
+    fixture_fill(f);
+    FILE *out = open_memstream(&text, &n);
+    assert_non_null(out);
+    program_print(&f->program, "sim:0", out);
+    f->program.device_ids = NULL;
+    program_print(&f->program, "sim:0", out);
+    fclose(out);
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++)
+        if (!strstr(text, lines[i]))
+            fail_msg("no line '%s' in\n%s", lines[i], text);
+    assert_non_null(strstr(text, "after device0#1, device1#1"));
+    free(text);
+}
+
+int main(void)
+{
+    static struct fixture fixture;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_sound_program_passes, &fixture),
+        cmocka_unit_test_prestate(what_lies_outside_the_arena_is_refused, &fixture),
+        cmocka_unit_test_prestate(what_does_not_fit_the_operator_is_refused, &fixture),
+        cmocka_unit_test_prestate(what_can_never_come_is_refused, &fixture),
+        cmocka_unit_test(sizes_come_from_the_step),
+        cmocka_unit_test_prestate(each_record_prints_as_a_line, &fixture),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
