@@ -1,1 +1,270 @@
-int main(void){return 0;}
+/*
+ * main.c - oato-profile: the command line of the profiler. Reads a model, measures the machine,
+ * writes or extends the machine's profile, and says in a few lines what it found.
+ */
+#include "profiler/profiler.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPTION_OUT = 1,
+    OPTION_DEVICES,
+    OPTION_QUICK,
+    OPTION_THREADS,
+    OPTION_KV,
+    OPTION_CONTEXT,
+    OPTION_MODEL,
+    OPTION_REPLACE,
+    OPTION_LIST,
+    OPTION_JSON,
+    OPTION_HELP,
+    OPTION_VERSION
+};
+
+static const struct option_row rows[] = {
+    {"output", 'o', OPT_VALUE, "FILE", "profile to write or extend; default CPU-NAME.profile.yaml",
+     OPTION_OUT},
+    {"devices", 'd', OPT_VALUE, "LIST", "such as cpu,sim:vram=64MiB,read=900GB/s; default cpu",
+     OPTION_DEVICES},
+    {"threads", 't', OPT_VALUE, "N", "threads of the cpu device; default: physical cores",
+     OPTION_THREADS},
+    {"kv", 0, OPT_VALUE, "TYPE", "KV cache that attention is timed with: f16 (default) or f32",
+     OPTION_KV},
+    {"context", 'c', OPT_VALUE, "LIST", "context lengths in tokens; default 64,512,2048,4096",
+     OPTION_CONTEXT},
+    {"quick", 'q', OPT_FLAG, NULL, "fewer sizes and repeats", OPTION_QUICK},
+    {"replace", 0, OPT_FLAG, NULL, "start the profile anew instead of extending it",
+     OPTION_REPLACE},
+    {"model", 'm', OPT_VALUE, "FILE", "the model, when it is not given as an operand",
+     OPTION_MODEL},
+    {"list-devices", 0, OPT_FLAG, NULL, "list what can be opened here, and stop", OPTION_LIST},
+    {"json", 0, OPT_FLAG, NULL, "print the summary as JSON", OPTION_JSON},
+    {"help", 'h', OPT_FLAG, NULL, "this text", OPTION_HELP},
+    {"version", 0, OPT_FLAG, NULL, "print the version", OPTION_VERSION},
+    {NULL, 0, OPT_FLAG, NULL, NULL, 0},
+};
+
+struct command {
+    const char *model, *out;
+    struct profiler_options options;
+    bool replace, json;
+};
+
+static void print_help(void)
+{
+    puts("Usage: oato-profile MODEL.gguf [OPTIONS]\n"
+         "Measures this machine and what the model's operators cost on its devices. Profiling\n"
+         "another model adds rows to the same file.\n");
+    options_help(rows, stdout);
+    puts("\nExit status: 0 done, 2 usage, 3 bad file, 4 does not fit, 5 device failed, 6 reading "
+         "or\n"
+         "writing failed, 130 interrupted (the file stays as it was). See oato-profile(1).");
+}
+
+static oato_status parse_contexts(const char *list, struct profiler_options *o,
+                                  struct oato_error *err)
+{
+    o->n_contexts = 0;
+    for (const char *p = list;; p++) {
+        char number[16];
+        int64_t v;
+        size_t n = strcspn(p, ",");
+        snprintf(number, sizeof number, "%.*s", (int)(n < 15 ? n : 15), p);
+        if (n > 15 || !parse_i64(number, 1, 1 << 24, &v) || o->n_contexts == PROFILER_CONTEXTS ||
+            (o->n_contexts && v <= o->contexts[o->n_contexts - 1]))
+            return oato_fail(err, OATO_EUSAGE,
+                             "--context '%s': at most %d rising numbers of tokens up to %d, such "
+                             "as 512,4096",
+                             list, PROFILER_CONTEXTS, 1 << 24);
+        o->contexts[o->n_contexts++] = (int32_t)v;
+        p += n;
+        if (!*p)
+            return OATO_OK;
+    }
+}
+
+/* One option; *done is set when the program has nothing more to do. */
+static oato_status take_option(int id, const struct options *parser, struct command *c, bool *done,
+                               struct oato_error *err)
+{
+    int64_t v;
+    switch (id) {
+    case OPTION_OUT: c->out = parser->value; break;
+    case OPTION_DEVICES: c->options.devices = parser->value; break;
+    case OPTION_QUICK: c->options.quick = true; break;
+    case OPTION_REPLACE: c->replace = true; break;
+    case OPTION_JSON: c->json = true; break;
+    case OPTION_CONTEXT: return parse_contexts(parser->value, &c->options, err);
+    case OPTION_THREADS:
+        if (!parse_i64(parser->value, 1, 4096, &v))
+            return oato_fail(err, OATO_EUSAGE, "--threads '%s': a number from 1 to 4096",
+                             parser->value);
+        c->options.threads = (int32_t)v;
+        break;
+    case OPTION_KV:
+        c->options.kv = !strcmp(parser->value, "f32") ? DT_F32 : DT_F16;
+        if (strcmp(parser->value, "f32") != 0 && strcmp(parser->value, "f16") != 0)
+            return oato_fail(err, OATO_EUSAGE, "--kv '%s': f16 or f32", parser->value);
+        break;
+    case OPTION_MODEL:
+    case OPT_OPERAND:
+        if (c->model)
+            return oato_fail(err, OATO_EUSAGE, "one model at a time: '%s' and '%s'", c->model,
+                             parser->value);
+        c->model = parser->value;
+        break;
+    case OPTION_LIST:
+        device_list(stdout);
+        *done = true;
+        break;
+    case OPTION_HELP:
+        print_help();
+        *done = true;
+        break;
+    case OPTION_VERSION:
+        puts("oato-profile " OATO_VERSION);
+        *done = true;
+        break;
+    default: return err->status;
+    }
+    return OATO_OK;
+}
+
+static oato_status parse(int argc, char **argv, struct command *c, bool *done,
+                         struct oato_error *err)
+{
+    struct options parser;
+    options_init(&parser, rows, argc, argv);
+    parser.index = 1;
+    *c = (struct command){.options = {.kv = DT_F16}};
+    for (int id; !*done && (id = options_next(&parser, err)) != OPT_END;) {
+        if (id == OPT_ERROR)
+            return err->status;
+        oato_status status = take_option(id, &parser, c, done, err);
+        if (status)
+            return status;
+    }
+    if (!*done && !c->model)
+        return oato_fail(err, OATO_EUSAGE, "which model? oato-profile MODEL.gguf");
+    return OATO_OK;
+}
+
+static void print_warning(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "oato-profile: warning: %s\n", text);
+}
+
+static int32_t rows_of(const struct profile *p, int32_t device)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n_rows; i++)
+        n += p->rows[i].device == device;
+    return n;
+}
+
+static void print_summary(const struct profile *p, const struct profiler_report *r,
+                          const char *path)
+{
+    const struct profile_machine *m = &p->machine;
+    printf("%s, %d cores, %.1f GiB, kernels %s\n", m->cpu, m->cores,
+           (double)m->memory_bytes / (double)(1 << 30), m->kernel_isa ? m->kernel_isa : "-");
+    for (int32_t i = 0; i < p->n_devices; i++)
+        printf("%-8s reads %.1f GB/s, computes %.1f GFLOP/s, %d rows\n", p->devices[i].id,
+               p->devices[i].read_bytes_per_s / 1e9, p->devices[i].flops_per_s / 1e9,
+               rows_of(p, i));
+    for (int32_t i = 0; i < p->n_links; i++)
+        printf("%s -> %s  %.1f us + %.1f GB/s\n", p->devices[p->links[i].from].id,
+               p->devices[p->links[i].to].id, p->links[i].latency_ns / 1e3,
+               p->links[i].bytes_per_s / 1e9);
+    printf("%s: %d rows new, %d measured again, %d kept", path, r->rows_new, r->rows_replaced,
+           r->rows_kept);
+    if (r->rows_skipped)
+        printf(", %d skipped", r->rows_skipped);
+    printf("; %.0f s\n", r->seconds);
+}
+
+static void print_json(const struct profile *p, const struct profiler_report *r, const char *path)
+{
+    struct text t;
+    text_init(&t);
+    text_printf(&t, "{\"file\":\"");
+    text_add_json(&t, path, strlen(path));
+    text_printf(&t, "\",\"cpu\":\"");
+    text_add_json(&t, p->machine.cpu, strlen(p->machine.cpu));
+    text_printf(&t, "\",\"rows\":{\"new\":%d,\"replaced\":%d,\"kept\":%d,\"skipped\":%d},",
+                r->rows_new, r->rows_replaced, r->rows_kept, r->rows_skipped);
+    text_printf(&t, "\"seconds\":%.3f,\"devices\":[", r->seconds);
+    for (int32_t i = 0; i < p->n_devices; i++)
+        text_printf(&t,
+                    "%s{\"id\":\"%s\",\"read_bytes_per_s\":%.0f,\"flops_per_s\":%.0f,\"rows\":%d}",
+                    i ? "," : "", p->devices[i].id, p->devices[i].read_bytes_per_s,
+                    p->devices[i].flops_per_s, rows_of(p, i));
+    text_printf(&t, "],\"links\":[");
+    for (int32_t i = 0; i < p->n_links; i++)
+        text_printf(&t,
+                    "%s{\"from\":\"%s\",\"to\":\"%s\",\"latency_ns\":%.0f,\"bytes_per_s\":%.0f,"
+                    "\"sync_ns\":%.0f}",
+                    i ? "," : "", p->devices[p->links[i].from].id, p->devices[p->links[i].to].id,
+                    p->links[i].latency_ns, p->links[i].bytes_per_s, p->links[i].sync_ns);
+    text_printf(&t, "]}");
+    if (t.data)
+        puts(t.data);
+    text_free(&t);
+}
+
+static oato_status profile_model(const struct command *c, struct oato_error *err)
+{
+    char name[96];
+    struct model *model = NULL;
+    struct profile p;
+    struct profiler_report report;
+    const char *path = c->out;
+    oato_status status = model_open(c->model, &model, err);
+    if (status)
+        return status;
+    if (!path) { /* the name needs the machine, which the file may then hold already */
+        status = profiler_begin(NULL, true, &p, NULL, NULL, err);
+        if (!status) {
+            machine_file_name(&p.machine, name, sizeof name);
+            path = name;
+            profile_free(&p);
+        }
+    }
+    if (!status)
+        status = profiler_begin(path, c->replace, &p, print_warning, NULL, err);
+    if (status) {
+        model_close(model);
+        return status;
+    }
+    status = profiler_measure(&p, model, &c->options, print_warning, NULL, &report, err);
+    if (!status)
+        status = profile_save(&p, path, err);
+    if (!status && c->json)
+        print_json(&p, &report, path);
+    else if (!status)
+        print_summary(&p, &report, path);
+    profile_free(&p);
+    model_close(model);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct command c;
+    struct oato_error err = {OATO_OK, ""};
+    bool done = false;
+    oato_status status = parse(argc, argv, &c, &done, &err);
+    if (!status && !done) {
+        interrupt_catch();
+        status = profile_model(&c, &err);
+    }
+    if (!status && fflush(stdout)) /* a pipe that broke, a disk that is full */
+        status = oato_fail(&err, OATO_EIO, "cannot write to standard output");
+    if (!status)
+        return 0;
+    fprintf(stderr, "oato-profile: %s\n", err.text);
+    return oato_interrupted ? 128 + SIGINT : (int)status;
+}

@@ -1,0 +1,430 @@
+/*
+ * profiler.c - one profiling run: opens the devices, finds or makes their entries in the profile,
+ * measures rates, links and operators, and puts the rows in. What concerns a device whose declared
+ * properties changed is dropped; everything else that the profile held stays.
+ */
+#include "profiler/profiler_internal.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NOTES_MAX = 2000, CONTEXT_SHOWN = 512 };
+
+/* A run in progress. */
+struct run {
+    struct profile *p;
+    const struct model *m;
+    const struct profiler_options *o;
+    warn_fn warn;
+    void *user;
+    struct profiler_report *report;
+    struct op_set set;
+    struct rig rig[DEVICES_MAX];
+    int n_rigs;
+    uint8_t *made_up;
+    size_t made_up_bytes;
+    struct progress progress;
+    double done;
+};
+
+static const char *text_of(const char *s)
+{
+    return s ? s : "";
+}
+
+static void warn_line(const struct run *r, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void warn_line(const struct run *r, const char *fmt, ...)
+{
+    char line[700];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (r->warn)
+        r->warn(r->user, line);
+}
+
+/* ---------------------------------------------------------------------- the profile's head - */
+
+oato_status profiler_begin(const char *path, bool replace, struct profile *p, warn_fn warn,
+                           void *user, struct oato_error *err)
+{
+    struct profile here;
+    char why[400];
+    profile_init(p);
+    if (path && !replace && !access(path, F_OK)) {
+        oato_status status = profile_load(path, p, warn, user, err);
+        if (status)
+            return status;
+        profile_init(&here);
+        status = machine_read(&here, err);
+        if (!status && !machine_same(&p->machine, &here.machine, why, sizeof why))
+            status = oato_fail(err, OATO_EFILE,
+                               "%s was measured on another machine: %s; --replace starts it anew, "
+                               "-o names another file",
+                               path, why);
+        profile_free(&here);
+        if (status)
+            profile_free(p);
+        return status;
+    }
+    oato_status status = machine_read(p, err);
+    if (status)
+        profile_free(p);
+    return status;
+}
+
+static bool set_string(struct profile *p, const char **where, const char *s)
+{
+    if (*where && !strcmp(*where, s))
+        return true;
+    *where = profile_string(p, s);
+    return *where;
+}
+
+/* Date, tool and the models that rows were measured for. */
+static bool write_head(struct run *r)
+{
+    struct profile *p = r->p;
+    char date[16], entry[200];
+    time_t now = time(NULL);
+    struct tm tm;
+    struct gguf_string name = {"a model without a name", 22};
+    gmtime_r(&now, &tm);
+    strftime(date, sizeof date, "%Y-%m-%d", &tm);
+    gguf_get_string(r->m->gguf, "general.name", &name);
+    size_t n = name.len < 120 ? name.len : 120;
+    for (size_t i = 0; i < n; i++) /* the file is UTF-8; a name cut or damaged would not be */
+        if ((unsigned char)name.data[i] < 0x20 || (unsigned char)name.data[i] > 0x7e)
+            n = i;
+    snprintf(entry, sizeof entry, "%.*s%s", (int)n, name.data, r->o->quick ? " (quick)" : "");
+    p->version = PROFILE_VERSION;
+    const char *notes = text_of(p->notes);
+    if (!strstr(notes, entry) && strlen(notes) + strlen(entry) < NOTES_MAX) {
+        char all[NOTES_MAX + 4];
+        snprintf(all, sizeof all, "%s%s%s", notes, notes[0] ? "; " : "", entry);
+        if (!set_string(p, &p->notes, all))
+            return false;
+    }
+    return set_string(p, &p->tool, "oato " OATO_VERSION) && set_string(p, &p->date, date);
+}
+
+/* ------------------------------------------------------------------------- device entries -- */
+
+/* What stands behind "kind:" or "kind:3:". */
+static const char *spec_options(const char *spec)
+{
+    const char *at = spec + strcspn(spec, ":");
+    at += *at == ':';
+    size_t digits = strspn(at, "0123456789");
+    if (digits && (at[digits] == ':' || at[digits] == ',' || !at[digits]))
+        at += digits + (at[digits] != 0);
+    return at;
+}
+
+static void drop_rows(struct profile *p, int32_t device)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < p->n_rows; i++)
+        if (p->rows[i].device != device)
+            p->rows[kept++] = p->rows[i];
+    p->n_rows = kept;
+}
+
+/* The host's rows took long and belong to its threads and kernels: they are not mixed or lost. */
+static oato_status check_host(const struct run *r, const struct profile_device *d,
+                              const struct device_info *info, struct oato_error *err)
+{
+    const char *isa = text_of(r->p->machine.kernel_isa);
+    if (d->threads != info->threads)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s was profiled with %d threads, this run has %d; use --threads %d, "
+                         "--replace or another -o",
+                         info->id, d->threads, info->threads, d->threads);
+    if (strcmp(isa, info->isa) != 0)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s was profiled with kernels of '%s', this run has '%s'; set "
+                         "OATO_CPU_ISA=%s, or use --replace or another -o",
+                         info->id, isa, info->isa, isa);
+    return OATO_OK;
+}
+
+/* The entry of an open device: found again, or made. */
+static oato_status enter_device(struct run *r, struct rig *rig, const char *spec,
+                                struct oato_error *err)
+{
+    struct profile *p = r->p;
+    const struct device_info *info = &rig->info;
+    int32_t i = profile_device_index(p, info->id);
+    if (i >= 0 && p->devices[i].is_host && check_host(r, &p->devices[i], info, err))
+        return err->status;
+    if (i >= 0 && (strcmp(text_of(p->devices[i].spec), spec) != 0 ||
+                   strcmp(text_of(p->devices[i].model), info->model) != 0)) {
+        warn_line(r, "%s was profiled as '%s %s': its old rows are dropped", info->id,
+                  text_of(p->devices[i].model), text_of(p->devices[i].spec));
+        drop_rows(p, i);
+    }
+    if (i < 0) {
+        struct profile_device *grown =
+            arena_alloc(&p->arena, (size_t)p->n_devices + 1, sizeof *grown);
+        if (!grown)
+            return oato_fail_memory(err, sizeof *grown, "the profile");
+        if (p->n_devices)
+            memcpy(grown, p->devices, (size_t)p->n_devices * sizeof *grown);
+        p->devices = grown;
+        i = p->n_devices++;
+    }
+    struct profile_device *d = &p->devices[i];
+    rig->index = i;
+    d->memory_bytes = info->memory_bytes;
+    d->free_bytes = info->free_bytes;
+    d->threads = info->threads;
+    d->is_host = info->is_host;
+    if (!set_string(p, &d->id, info->id) || !set_string(p, &d->kind, info->kind) ||
+        !set_string(p, &d->model, info->model) || !set_string(p, &d->spec, spec) ||
+        (info->is_host && !set_string(p, &p->machine.kernel_isa, info->isa)))
+        return oato_fail_memory(err, sizeof *info, "the profile");
+    return OATO_OK;
+}
+
+static oato_status open_devices(struct run *r, struct oato_error *err)
+{
+    char specs[DEVICES_MAX][256];
+    struct device_options options = {.threads = r->o->threads};
+    uint64_t cache = r->p->machine.l3_bytes ? r->p->machine.l3_bytes : r->p->machine.l2_bytes;
+    int n = device_split(r->o->devices ? r->o->devices : "cpu", specs, DEVICES_MAX, err);
+    if (n < 0)
+        return err->status;
+    for (int i = 0; i < n; i++) {
+        size_t kind = strcspn(specs[i], ":");
+        int index = 0;
+        for (int j = 0; j < i; j++)
+            index += !strncmp(specs[j], specs[i], kind) && strcspn(specs[j], ":") == kind;
+        struct rig *rig = &r->rig[r->n_rigs];
+        oato_status status = device_open(specs[i], index, &options, &rig->device, err);
+        if (status)
+            return status;
+        r->n_rigs++;
+        rig->device->ops->info(rig->device, &rig->info);
+        rig->declared = rig->info.read_bytes_per_s > 0 && rig->info.flops_per_s > 0;
+        rig->cache_bytes = cache ? cache : 32u << 20;
+        rig->made_up = r->made_up;
+        for (int j = 0; j < i; j++)
+            if (!strcmp(r->rig[j].info.id, rig->info.id))
+                return oato_fail(err, OATO_EUSAGE, "device %s is named twice in '%s'", rig->info.id,
+                                 r->o->devices);
+        status = enter_device(r, rig, spec_options(specs[i]), err);
+        if (status)
+            return status;
+    }
+    return OATO_OK;
+}
+
+/* A header-only model has no weights: small numbers, normal in every element type. */
+static oato_status make_up_weights(struct run *r, struct oato_error *err)
+{
+    const struct gguf *g = r->m->gguf;
+    if (!gguf_header_only(g))
+        return OATO_OK;
+    for (size_t i = 0; i < gguf_tensor_count(g); i++)
+        if (gguf_tensor_at(g, i)->bytes > r->made_up_bytes)
+            r->made_up_bytes = gguf_tensor_at(g, i)->bytes;
+    r->made_up = pages_alloc(r->made_up_bytes);
+    if (!r->made_up)
+        return oato_fail_memory(err, r->made_up_bytes, "made-up weights");
+    for (size_t i = 0; i < r->made_up_bytes; i++)
+        r->made_up[i] = (uint8_t)(0x28 + (i * 2654435761u >> 13) % 8);
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------- what is measured - */
+
+static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_error *err)
+{
+    struct profile_device *d = &r->p->devices[rig->index];
+    bool quick = r->o->quick;
+    oato_status status = OATO_OK;
+    d->read_bytes_per_s = rig->info.read_bytes_per_s;
+    d->flops_per_s = rig->info.flops_per_s;
+    if (!rig->declared)
+        status = device_rates(rig, quick, &d->flops_per_s, &d->read_bytes_per_s, err);
+    if (!status && rig->info.is_host)
+        status =
+            host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
+    if (!status)
+        status = step_overhead(rig, quick, &d->step_overhead_ns, err);
+    return status;
+}
+
+static bool put_link(struct profile *p, const struct profile_link *link)
+{
+    for (int32_t i = 0; i < p->n_links; i++) {
+        if (p->links[i].from == link->from && p->links[i].to == link->to) {
+            p->links[i] = *link;
+            return true;
+        }
+    }
+    struct profile_link *grown = arena_alloc(&p->arena, (size_t)p->n_links + 1, sizeof *grown);
+    if (!grown)
+        return false;
+    if (p->n_links)
+        memcpy(grown, p->links, (size_t)p->n_links * sizeof *grown);
+    grown[p->n_links++] = *link;
+    p->links = grown;
+    return true;
+}
+
+static oato_status measure_links(struct run *r, const struct rig *rig, struct oato_error *err)
+{
+    struct profile *p = r->p;
+    int32_t host = -1;
+    for (int32_t i = 0; i < p->n_devices && host < 0; i++)
+        if (p->devices[i].is_host)
+            host = i;
+    if (rig->info.is_host)
+        return OATO_OK;
+    if (host < 0)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s needs a link to the host, and the profile has none yet: use "
+                         "--devices cpu,%s",
+                         rig->info.id, rig->info.kind);
+    double sync_ns;
+    oato_status status = link_sync(rig, r->o->quick, &sync_ns, err);
+    for (int to_device = 0; to_device < 2 && !status; to_device++) {
+        struct profile_link link = {.from = to_device ? host : rig->index,
+                                    .to = to_device ? rig->index : host,
+                                    .sync_ns = sync_ns};
+        status = link_rate(rig, to_device, r->o->quick, &link.latency_ns, &link.bytes_per_s, err);
+        if (!status && !put_link(p, &link))
+            status = oato_fail_memory(err, sizeof link, "the profile");
+    }
+    return status;
+}
+
+static oato_status put_row(struct run *r, const struct profile_row *row, struct oato_error *err)
+{
+    int32_t before = r->p->n_rows;
+    if (!profile_put(r->p, row))
+        return oato_fail_memory(err, sizeof *row, "the profile");
+    if (r->p->n_rows > before)
+        r->report->rows_new++;
+    else
+        r->report->rows_replaced++;
+    return OATO_OK;
+}
+
+/* All points of one case on one device. What does not fit is skipped and said once. */
+static oato_status measure_case(struct run *r, const struct rig *rig, const struct op_case *c,
+                                struct oato_error *err)
+{
+    struct op_point points[POINTS_MAX];
+    int32_t context = (int32_t)min_i64(r->m->shape.context_length, 1 << 24), skipped = 0;
+    int32_t n = op_points(c, r->o, context, points);
+    char key[OP_KEY_SIZE], reason[sizeof err->text] = "";
+    struct op_bench *bench = NULL;
+    oato_op_key(&c->op, NULL, key);
+    if (!rig->device->ops->supports(rig->device, &c->op)) {
+        struct profile_row row = {
+            .device = rig->index, .op = c->op, .size = op_point_size(&c->op, &points[0])};
+        r->done += n;
+        return put_row(r, &row, err);
+    }
+    oato_status status = bench_open(rig, c, &bench, err);
+    for (int32_t i = 0; i < n; i++) {
+        struct profile_row row;
+        if (!status)
+            status = bench_time(bench, &points[i], r->o->quick, &row, err);
+        if (!status)
+            status = put_row(r, &row, err);
+        if (status == OATO_EFIT && ++skipped) {
+            if (!reason[0])
+                snprintf(reason, sizeof reason, "%s", err->text);
+            status = bench ? OATO_OK : status;
+        } else if (status) {
+            break;
+        }
+        progress_update(&r->progress, ++r->done, key);
+    }
+    bench_close(bench);
+    r->report->rows_skipped += skipped;
+    if (skipped)
+        warn_line(r, "%s: %s skipped at %d of %d sizes: %s", rig->info.id, key, skipped, n, reason);
+    return status == OATO_EFIT ? OATO_OK : status;
+}
+
+/* The context at which whole layers are run: one that attention was timed at. */
+static int32_t shown_context(const struct run *r)
+{
+    struct op_point points[POINTS_MAX];
+    for (int32_t i = 0; i < r->set.n; i++) {
+        const struct op_case *c = &r->set.cases[i];
+        if (c->op.kind != OP_ATTENTION)
+            continue;
+        int32_t context = (int32_t)min_i64(r->m->shape.context_length, 1 << 24);
+        int32_t n = op_points(c, r->o, context, points), best = points[0].context;
+        for (int32_t j = 0; j < n && points[j].rows == 1; j++)
+            if (points[j].context <= CONTEXT_SHOWN && points[j].context > best)
+                best = points[j].context;
+        return best;
+    }
+    return 1;
+}
+
+static oato_status measure_device(struct run *r, struct rig *rig, struct oato_error *err)
+{
+    progress_update(&r->progress, r->done, "memory and links");
+    oato_status status = measure_rates(r, rig, err);
+    if (!status)
+        status = measure_links(r, rig, err);
+    for (int32_t i = 0; i < r->set.n && !status; i++) {
+        if (oato_interrupted)
+            return oato_fail(err, OATO_NEGATIVE, "interrupted");
+        status = measure_case(r, rig, &r->set.cases[i], err);
+    }
+    if (!status) {
+        progress_update(&r->progress, r->done, "whole layers");
+        status = record_overhead(rig, r->p, r->m, r->o->kv, shown_context(r), r->o->quick,
+                                 &r->p->devices[rig->index].record_overhead_ns, err);
+        if (status == OATO_EFIT) /* then the sum of the rows has to do */
+            status = OATO_OK;
+    }
+    return status;
+}
+
+oato_status profiler_measure(struct profile *p, const struct model *m,
+                             const struct profiler_options *o, warn_fn warn, void *user,
+                             struct profiler_report *report, struct oato_error *err)
+{
+    struct run r = {.p = p, .m = m, .o = o, .warn = warn, .user = user, .report = report};
+    uint64_t begin = now_ns();
+    int32_t rows_before, points = 0;
+    struct op_point ignored[POINTS_MAX];
+    memset(report, 0, sizeof *report);
+    oato_status status = make_up_weights(&r, err);
+    if (!status)
+        status = open_devices(&r, err);
+    rows_before = p->n_rows;
+    if (!status)
+        status = op_set_collect(&m->graph, o->kv, &r.set, err);
+    for (int32_t i = 0; i < r.set.n && !status; i++)
+        points += op_points(&r.set.cases[i], o, (int32_t)min_i64(m->shape.context_length, 1 << 24),
+                            ignored);
+    progress_begin(&r.progress, "measuring", (double)points * r.n_rigs);
+    for (int i = 0; i < r.n_rigs && !status; i++)
+        status = measure_device(&r, &r.rig[i], err);
+    progress_end(&r.progress);
+    if (!status && !write_head(&r))
+        status = oato_fail_memory(err, NOTES_MAX, "the profile");
+    report->rows_kept = rows_before - report->rows_replaced;
+    report->seconds = (double)(now_ns() - begin) * 1e-9;
+    op_set_free(&r.set);
+    for (int i = 0; i < r.n_rigs; i++)
+        r.rig[i].device->ops->close(r.rig[i].device);
+    pages_free(r.made_up, r.made_up_bytes);
+    return status;
+}

@@ -1,0 +1,244 @@
+/*
+ * bench.c - the time of one operator at one size on one device, as it is inside a running program:
+ * a program of the same record many times over, each with another copy of the weights, so that
+ * weights (and the KV cache) come from memory and not from a cache that they would never stay in.
+ * Activations stay where they are, as they do in a real step.
+ *
+ * A device with declared costs computes them; there one record and one copy tell all.
+ */
+#include "profiler/profiler_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { COPIES_MAX = 512, RECORDS_MAX = 1024 };
+#define COPIES_BYTES ((uint64_t)1 << 30) /* most memory for copies of weights or KV layers */
+#define PROGRAM_NS   1e6                 /* shortest program whose time is divided */
+#define CYCLE_NS     25e6                /* longest program that uses all copies */
+
+struct op_bench {
+    const struct rig *rig;
+    const struct op_case *c;
+    struct oato_weight **weights; /* copies x GRAPH_WEIGHTS */
+    int32_t copies, n_prepared;
+    uint64_t prepared_bytes; /* of one copy */
+};
+
+/* How many copies of something of that size exceed the caches twice, as memory allows. */
+static int32_t copies_for(const struct rig *r, uint64_t bytes)
+{
+    struct device_info info;
+    r->device->ops->info(r->device, &info);
+    if (r->declared || !bytes)
+        return 1;
+    uint64_t room = info.free_bytes / 4 < COPIES_BYTES ? info.free_bytes / 4 : COPIES_BYTES;
+    uint64_t n = (2 * r->cache_bytes + bytes - 1) / bytes;
+    n = n > room / bytes ? room / bytes : n;
+    return n < 1 ? 1 : n > COPIES_MAX ? COPIES_MAX : (int32_t)n;
+}
+
+/* One more copy, of the next graph operator's tensors in turn. */
+static oato_status add_copy(struct op_bench *b, struct oato_error *err)
+{
+    const struct op_case *c = b->c;
+    struct oato_weight **w = &b->weights[(size_t)b->n_prepared * GRAPH_WEIGHTS];
+    const struct gguf_tensor *const *source = c->weights[b->n_prepared % c->n_weights];
+    oato_status status = OATO_OK;
+    for (int i = 0; i < c->shape.n_weights && !status; i++)
+        if (source[i])
+            status = rig_prepare(b->rig, &c->op, i, source[i], &w[i], err);
+    if (!status) {
+        b->n_prepared++;
+        return OATO_OK;
+    }
+    for (int i = 0; i < GRAPH_WEIGHTS; i++) {
+        if (w[i])
+            b->rig->device->ops->weight_free(b->rig->device, w[i]);
+        w[i] = NULL;
+    }
+    return status;
+}
+
+oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_bench **out,
+                       struct oato_error *err)
+{
+    *out = NULL;
+    struct op_bench *b = calloc(1, sizeof *b);
+    if (!b)
+        return oato_fail_memory(err, sizeof *b, "an operator's timing");
+    b->rig = r;
+    b->c = c;
+    b->prepared_bytes = rig_prepared_bytes(r, &c->op, c->weights[0], c->shape.n_weights);
+    b->copies = copies_for(r, b->prepared_bytes);
+    b->weights = calloc((size_t)b->copies * GRAPH_WEIGHTS, sizeof(*b->weights));
+    oato_status status = OATO_OK;
+    if (!b->weights)
+        status = oato_fail_memory(err, (size_t)b->copies * sizeof(*b->weights), "weights");
+    while (!status && b->n_prepared < b->copies && !oato_interrupted)
+        status = add_copy(b, err);
+    if (status == OATO_EFIT && b->n_prepared) { /* fewer copies are less exact, not wrong */
+        b->copies = b->n_prepared;
+        status = OATO_OK;
+    }
+    if (!status && oato_interrupted)
+        status = oato_fail(err, OATO_NEGATIVE, "interrupted");
+    if (status)
+        bench_close(b);
+    else
+        *out = b;
+    return status;
+}
+
+void bench_close(struct op_bench *b)
+{
+    if (!b)
+        return;
+    for (int32_t i = 0; b->weights && i < b->n_prepared * GRAPH_WEIGHTS; i++)
+        if (b->weights[i])
+            b->rig->device->ops->weight_free(b->rig->device, b->weights[i]);
+    free(b->weights);
+    free(b);
+}
+
+/* What the timing of one point holds. */
+struct setup {
+    void *arena;
+    uint64_t arena_bytes;
+    struct kv_cache *kv;
+    int32_t kv_layers;
+    struct rig_step step;
+    struct program_record *records;
+    struct program program;
+};
+
+static oato_status make_kv(const struct rig *r, const struct op_case *c, const struct op_point *at,
+                           struct setup *s, struct oato_error *err)
+{
+    struct kv_layer_shape shape = {c->op.kv_heads, c->op.head_dim};
+    int32_t q = at->rows / at->seqs, context = at->context > q ? at->context : q;
+    int32_t pages = (context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS * at->seqs;
+    uint64_t row = (uint64_t)shape.kv_heads * (uint64_t)shape.head_dim * (c->op.dtype ? 2 : 4);
+    uint64_t bytes = 2 * row * (uint64_t)pages * KV_PAGE_POSITIONS;
+    struct kv_layer_shape layers[COPIES_MAX];
+    s->kv_layers = copies_for(r, bytes);
+    for (int32_t i = 0; i < s->kv_layers; i++)
+        layers[i] = shape;
+    oato_status status = r->device->ops->kv_create(r->device, layers, s->kv_layers,
+                                                   (oato_dtype)c->op.dtype, pages, &s->kv, err);
+    if (!status && c->op.kind == OP_ATTENTION && !r->declared)
+        status = rig_fill_kv(r, s->kv, layers, s->kv_layers, (oato_dtype)c->op.dtype, pages, err);
+    return status;
+}
+
+/* The record with its values in the arena, and the arena. */
+static oato_status make_record(const struct rig *r, const struct op_case *c,
+                               const struct op_point *at, struct setup *s,
+                               struct program_record *out, struct oato_error *err)
+{
+    *out = rig_record(&c->shape, &c->op, c->in_width);
+    uint64_t offset = 0, rows = (uint64_t)at->rows;
+    for (int i = 0; i < c->shape.n_in; i++) {
+        out->in[i] = offset;
+        offset += size_align((size_t)c->in_width[i] * rows * sizeof(float), 64);
+    }
+    for (int i = 0; i < c->shape.n_out; i++) {
+        out->out[i] = offset;
+        offset += size_align((size_t)c->out_width[i] * rows * sizeof(float), 64);
+    }
+    s->arena_bytes = offset;
+    return rig_alloc(r, offset, &s->arena, err);
+}
+
+/* A program of n records and a marker in front; copies in turn. */
+static void make_program(const struct op_bench *b, struct setup *s,
+                         const struct program_record *one, int32_t n)
+{
+    for (int32_t i = 0; i <= n; i++) {
+        struct program_record *r = &s->records[i];
+        *r = *one;
+        for (int j = 0; j < b->c->shape.n_weights; j++) {
+            int32_t slot = i % b->copies * GRAPH_WEIGHTS + j;
+            if (b->weights[slot])
+                r->weight[j] = (uint32_t)slot;
+        }
+        if (s->kv)
+            r->kv_layer = i % s->kv_layers;
+    }
+    s->records[0].signal = 1;
+    s->records[n].signal = 2;
+    s->program.records = s->records;
+    s->program.n_records = (uint32_t)n + 1;
+}
+
+/* How many records a program gets when one takes ns. */
+static int32_t records_for(const struct op_bench *b, const struct setup *s, double ns)
+{
+    int32_t copies = b->copies > s->kv_layers ? b->copies : s->kv_layers;
+    double n = ns > 0 ? PROGRAM_NS / ns : RECORDS_MAX;
+    if (n < copies && ns * copies <= CYCLE_NS)
+        n = copies;
+    return n < 1 ? 1 : n > RECORDS_MAX ? RECORDS_MAX : (int32_t)n;
+}
+
+oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick,
+                       struct profile_row *row, struct oato_error *err)
+{
+    const struct rig *r = b->rig;
+    const struct op_case *c = b->c;
+    struct setup s = {.kv_layers = 1};
+    struct program_record one;
+    struct rig_times *times = malloc(sizeof *times);
+    oato_status status = rig_step_create(at, c->op.kind == OP_EMBED ? c->op.n : 0, &s.step, err);
+    s.records = calloc(RECORDS_MAX + 1, sizeof *s.records);
+    if (!status && (!s.records || !times))
+        status = oato_fail_memory(err, RECORDS_MAX * sizeof *s.records, "records");
+    if (!status && (c->op.kind == OP_KV_STORE || c->op.kind == OP_ATTENTION))
+        status = make_kv(r, c, at, &s, err);
+    if (!status)
+        status = make_record(r, c, at, &s, &one, err);
+    if (status)
+        goto out;
+
+    *row = (struct profile_row){.device = r->index,
+                                .op = c->op,
+                                .size = op_point_size(&c->op, at),
+                                .supported = true,
+                                .prepared_bytes = b->prepared_bytes,
+                                .numerics = r->device->ops->numerics(r->device, &c->op)};
+    row->workspace_bytes = r->device->ops->workspace_bytes(r->device, &c->op, &row->size);
+    s.program = (struct program){.n_signals = 2,
+                                 .max_tokens = at->rows,
+                                 .max_rows = at->rows,
+                                 .max_seqs = at->seqs,
+                                 .weights = b->weights,
+                                 .n_weights = (uint32_t)(b->copies * GRAPH_WEIGHTS),
+                                 .arena = s.arena,
+                                 .workspace_bytes = row->workspace_bytes,
+                                 .kv = s.kv};
+    struct rig_effort effort = {1, 1, 0};
+    int32_t n = 1;
+    make_program(b, &s, &one, n);
+    status = rig_run(r, &s.program, &s.step, &effort, times, err);
+    if (!status && !r->declared) {
+        n = records_for(b, &s, times->inner_ns[0]);
+        make_program(b, &s, &one, n);
+        effort =
+            quick ? (struct rig_effort){3, 32, 8000000} : (struct rig_effort){7, 200, 60000000};
+        status = rig_run(r, &s.program, &s.step, &effort, times, err);
+    }
+    if (status)
+        goto out;
+    row->repeats = times->n;
+    row->median_ns = quantile(times->inner_ns, times->n, 0.5) / n;
+    row->p10_ns = quantile(times->inner_ns, times->n, 0.1) / n;
+    row->p90_ns = quantile(times->inner_ns, times->n, 0.9) / n;
+out:
+    if (s.arena)
+        r->device->ops->free(r->device, s.arena, s.arena_bytes);
+    if (s.kv)
+        r->device->ops->kv_free(r->device, s.kv);
+    rig_step_free(&s.step);
+    free(s.records);
+    free(times);
+    return status;
+}

@@ -1,0 +1,180 @@
+/*
+ * op_set.c - what is to be timed: the distinct operators of a model's graph and of every fused
+ * pattern that matches in it, and the sizes (tokens, sequences, context) of each. Operators with
+ * the same key are one case; their tensors are kept, as sources of weights to rotate over.
+ */
+#include "profiler/profiler_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens of a step: decode, small batches, chunks of a prompt. */
+static const int32_t rows_full[] = {1, 2, 4, 8, 32, 128, 512};
+static const int32_t rows_quick[] = {1, 8, 128, 512};
+/* Steps rarely want the logits of more rows: the sequences of a batch. */
+enum { LOGITS_ROWS_MAX = 32 };
+static const int32_t contexts_full[] = {64, 512, 2048, 4096};
+static const int32_t contexts_quick[] = {64, 512, 2048};
+/* Batches of equal sequences, one token each. */
+static const int32_t batches[] = {4, 32};
+static const int32_t batch_contexts[] = {512, 2048};
+
+static struct op_case *find_case(const struct op_set *s, const struct oato_op *op)
+{
+    for (int32_t i = 0; i < s->n; i++)
+        if (oato_op_same(&s->cases[i].op, op))
+            return &s->cases[i];
+    return NULL;
+}
+
+/* Adds the operators of one graph. */
+static bool collect_from(const struct graph *g, oato_dtype kv, struct op_set *s, int32_t cap)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        struct oato_op op = graph_op_with_kv(o, kv);
+        struct op_case *c = find_case(s, &op);
+        bool logits = graph_op_size(g, i, 2, 1, 1, 1).rows == 1;
+        if (!c) {
+            if (s->n == cap)
+                return false;
+            c = &s->cases[s->n++];
+            c->op = op;
+            c->shape = *o;
+            c->shape.name = "";
+            c->logits_only = true;
+            c->weights = arena_alloc(&s->arena, (size_t)g->n_ops, sizeof *c->weights);
+            if (!c->weights)
+                return false;
+            for (int32_t j = 0; j < o->n_in; j++)
+                c->in_width[j] = g->values[o->in[j]].width;
+            for (int32_t j = 0; j < o->n_out; j++)
+                c->out_width[j] = g->values[o->out[j]].width;
+        }
+        c->logits_only = c->logits_only && logits;
+        /* Every operator of the plain graph is seen again in the fused ones: count once. */
+        bool known = false;
+        for (int32_t j = 0; j < c->n_weights && !known; j++)
+            known = !memcmp(c->weights[j], o->weight, sizeof o->weight);
+        if (!known)
+            memcpy(c->weights[c->n_weights++], o->weight, sizeof o->weight);
+    }
+    return true;
+}
+
+/* The matches of one fusion (or, with -1, of all) that do not overlap an earlier one. */
+static oato_status fuse_some(const struct graph *g, int32_t fusion, struct graph *out,
+                             struct oato_error *err)
+{
+    int32_t n = graph_matches(g, NULL, 0), taken = 0, free_from = 0;
+    struct graph_match *m = calloc((size_t)n + 1, sizeof *m);
+    if (!m)
+        return oato_fail_memory(err, (size_t)n * sizeof *m, "fused patterns");
+    graph_matches(g, m, n);
+    for (int32_t i = 0; i < n; i++) {
+        if ((fusion >= 0 && m[i].fusion != fusion) || m[i].first < free_from)
+            continue;
+        free_from = m[i].first + op_fusions[m[i].fusion].n_members;
+        m[taken++] = m[i];
+    }
+    oato_status status = graph_fuse(g, m, taken, out, err);
+    free(m);
+    return status;
+}
+
+oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err)
+{
+    return fuse_some(g, -1, out, err);
+}
+
+oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
+                           struct oato_error *err)
+{
+    memset(out, 0, sizeof *out);
+    arena_init(&out->arena);
+    /* A fused graph has no more new operators than the plain one has operators. */
+    int32_t cap = g->n_ops * (1 + op_fusion_count);
+    out->cases = arena_alloc(&out->arena, (size_t)cap, sizeof *out->cases);
+    bool fits = out->cases && collect_from(g, kv, out, cap);
+    for (int32_t f = 0; fits && f < op_fusion_count; f++) {
+        struct graph fused;
+        oato_status status = fuse_some(g, f, &fused, err);
+        if (status) {
+            op_set_free(out);
+            return status;
+        }
+        fits = collect_from(&fused, kv, out, cap);
+        graph_free(&fused);
+    }
+    if (!fits) {
+        op_set_free(out);
+        return oato_fail_memory(err, (size_t)cap * sizeof *out->cases, "the list of operators");
+    }
+    return OATO_OK;
+}
+
+void op_set_free(struct op_set *s)
+{
+    arena_free(&s->arena);
+    memset(s, 0, sizeof *s);
+}
+
+struct op_size op_point_size(const struct oato_op *op, const struct op_point *at)
+{
+    struct op_size size = {.rows = at->rows, .seqs = 1};
+    if (op->kind == OP_ATTENTION) {
+        /* the last of q tokens reads all n positions, the one before one less, ... */
+        int64_t q = at->rows / at->seqs, n = at->context;
+        size.seqs = at->seqs;
+        size.kv_positions = at->seqs * (q * (n - q) + q * (q + 1) / 2);
+    }
+    return size;
+}
+
+static void add_point(struct op_point *out, int32_t *n, int32_t rows, int32_t seqs, int32_t context)
+{
+    struct op_point p = {rows, seqs, context};
+    if (*n < POINTS_MAX && (!*n || memcmp(&out[*n - 1], &p, sizeof p)))
+        out[(*n)++] = p;
+}
+
+/* Attention of T tokens: the first chunk of a prompt (nothing before it), then longer contexts. */
+static void attention_points(const struct profiler_options *o, int32_t rows, int32_t longest,
+                             struct op_point *out, int32_t *n)
+{
+    const int32_t *contexts = o->quick ? contexts_quick : contexts_full;
+    int32_t n_contexts = o->quick ? ARRAY_LEN(contexts_quick) : ARRAY_LEN(contexts_full);
+    if (o->n_contexts) {
+        contexts = o->contexts;
+        n_contexts = o->n_contexts;
+    }
+    if (!o->n_contexts && rows > contexts[0])
+        add_point(out, n, rows, 1, rows);
+    int32_t before = *n;
+    for (int32_t i = 0; i < n_contexts; i++)
+        if (contexts[i] >= rows && contexts[i] <= longest)
+            add_point(out, n, rows, 1, contexts[i]);
+    if (*n == before && rows <= longest) /* a model with a short context */
+        add_point(out, n, rows, 1, longest);
+}
+
+int32_t op_points(const struct op_case *c, const struct profiler_options *o, int32_t context_length,
+                  struct op_point *out)
+{
+    const int32_t *rows = o->quick ? rows_quick : rows_full;
+    int32_t n_rows = o->quick ? ARRAY_LEN(rows_quick) : ARRAY_LEN(rows_full), n = 0;
+    bool attention = c->op.kind == OP_ATTENTION;
+    for (int32_t i = 0; i < n_rows; i++) {
+        if (rows[i] > context_length || (c->logits_only && rows[i] > LOGITS_ROWS_MAX))
+            continue;
+        if (attention)
+            attention_points(o, rows[i], context_length, out, &n);
+        else
+            add_point(out, &n, rows[i], 1, 0);
+    }
+    for (size_t i = 0; attention && !o->quick && i < ARRAY_LEN(batches); i++)
+        for (size_t j = 0; j < ARRAY_LEN(batch_contexts); j++)
+            if (batch_contexts[j] <= context_length)
+                add_point(out, &n, batches[i], batches[i], batch_contexts[j]);
+    return n;
+}

@@ -1,0 +1,142 @@
+/*
+ * profiler_internal.h - what the files of this room share: the list of things to time (op_set.c),
+ * building and running measuring programs (rig.c), timing an operator (bench.c), the machine's
+ * rates (bandwidth.c) and what a program costs beyond its operators (overhead.c).
+ */
+#ifndef OATO_PROFILER_INTERNAL_H
+#define OATO_PROFILER_INTERNAL_H
+
+#include "profiler/profiler.h"
+
+/* ------------------------------------------------------------------ what is to be timed ---- */
+
+/* A distinct operator of the model: all graph operators with the same key. */
+struct op_case {
+    struct oato_op op;
+    struct graph_op shape; /* the first of them: inputs, outputs, weights */
+    int32_t in_width[GRAPH_INPUTS], out_width[GRAPH_OUTPUTS];
+    bool logits_only; /* works on rows whose logits are wanted, never on all tokens */
+    const struct gguf_tensor *(*weights)[GRAPH_WEIGHTS]; /* of every graph operator of the case */
+    int32_t n_weights;                                   /* how many such operators */
+};
+
+struct op_set {
+    struct arena arena;
+    struct op_case *cases;
+    int32_t n;
+};
+
+/* Distinct operators of the graph and of its fused patterns, in order of first use. */
+oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
+                           struct oato_error *err);
+void op_set_free(struct op_set *s);
+/* The graph with every match fused that does not overlap an earlier one: how the engine runs it
+ * when no plan says otherwise. */
+oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err);
+
+/* A point at which a case is timed. */
+struct op_point {
+    int32_t rows, seqs; /* rows is a multiple of seqs */
+    int32_t context;    /* of every sequence after the step; 0 when it does not matter */
+};
+struct op_size op_point_size(const struct oato_op *op, const struct op_point *at);
+
+enum { POINTS_MAX = 160 };
+/* The points of a case, in rising order of rows and context; returns how many. */
+int32_t op_points(const struct op_case *c, const struct profiler_options *o, int32_t context_length,
+                  struct op_point *out);
+
+/* --------------------------------------------------------------------- running programs ---- */
+
+/* A step of S equal sequences, with all that it points to. */
+struct rig_step {
+    struct step step;
+    struct arena arena;
+    struct timeline *timelines[2];
+    uint64_t base[2];
+};
+oato_status rig_step_create(const struct op_point *at, int32_t vocab, struct rig_step *out,
+                            struct oato_error *err);
+void rig_step_free(struct rig_step *s);
+
+/* A device under measurement. */
+struct rig {
+    struct oato_device *device;
+    struct device_info info;
+    int32_t index; /* in the profile */
+    bool declared; /* costs are declared: one run tells all, copies of weights tell nothing */
+    uint64_t cache_bytes;   /* what must be exceeded so that weights come from memory */
+    const uint8_t *made_up; /* weights of a header-only file, enough for its largest tensor */
+};
+
+/* Compiles records [0, n), of which the first and the last must signal 1 and 2; runs them
+ * `repeats` times at most and until `budget_ns` have passed. inner_ns[i]: from the first signal to
+ * the last on the device's clock; whole_ns (may be NULL) the same for the whole submit + finish. */
+struct rig_effort {
+    int32_t min_repeats, max_repeats;
+    uint64_t budget_ns;
+};
+struct rig_times {
+    double inner_ns[256], whole_ns[256];
+    int32_t n;
+};
+oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
+                    const struct rig_effort *effort, struct rig_times *out, struct oato_error *err);
+/* A record that runs op on the values of a graph operator; offsets and weights are still 0. */
+struct program_record rig_record(const struct graph_op *shape, const struct oato_op *op,
+                                 const int32_t *in_width);
+/* Device memory filled with numbers in [-1, 1). */
+oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oato_error *err);
+/* Writes every position of the cache, so that no page is a zero page shared by all. */
+oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
+                        const struct kv_layer_shape *layers, int32_t n_layers, oato_dtype dtype,
+                        int32_t pages, struct oato_error *err);
+/* The weight of a tensor on the device; made-up numbers for tensors of a header-only file. */
+oato_status rig_prepare(const struct rig *r, const struct oato_op *op, int i,
+                        const struct gguf_tensor *t, struct oato_weight **out,
+                        struct oato_error *err);
+uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
+                            const struct gguf_tensor *const *weights, int n);
+
+/* Sorts v; the value at quantile q in [0, 1], between neighbours. */
+double quantile(double *v, int32_t n, double q);
+
+/* ---------------------------------------------------------------------- timing operators --- */
+
+/* The prepared copies of a case's weights on a device, used at all its points. */
+struct op_bench;
+oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_bench **out,
+                       struct oato_error *err);
+/* Fills the times and the memory figures of row; device, op and size too. */
+oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick,
+                       struct profile_row *row, struct oato_error *err);
+void bench_close(struct op_bench *b);
+
+/* ------------------------------------------------------------------ rates and overheads ---- */
+
+/* Bytes a second that `threads` threads read from a buffer beyond the caches. */
+oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, double *bytes_per_s,
+                           struct oato_error *err);
+/* Operations a second of a large matrix product, the best of several element types; and bytes a
+ * second of a large matrix-vector product of it. */
+oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
+                         double *read_bytes_per_s, struct oato_error *err);
+/* Copies in one direction: latency and rate by a fit over several sizes. */
+oato_status link_rate(const struct rig *r, bool to_device, bool quick, double *latency_ns,
+                      double *bytes_per_s, struct oato_error *err);
+/* Half of a round trip in which device and host wait for each other's event. */
+oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct oato_error *err);
+
+/* What submit and finish cost beyond the records. */
+oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
+/* What a record of the model's own layers costs beyond its row in p: the first layers (all, when
+ * they fit) as one program, less the sum of their rows, by record; at least 0. 0 when rows are
+ * missing. */
+oato_status record_overhead(const struct rig *r, const struct profile *p, const struct model *m,
+                            oato_dtype kv, int32_t context, bool quick, double *ns,
+                            struct oato_error *err);
+/* The row of p for op at this size on the device, or NULL. */
+const struct profile_row *profile_find(const struct profile *p, int32_t device,
+                                       const struct oato_op *op, const struct op_size *size);
+
+#endif

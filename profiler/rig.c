@@ -1,0 +1,271 @@
+/*
+ * rig.c - building and running measuring programs on a device, through the same interface that the
+ * engine uses: an arena, prepared weights, records, a step. Time is read from the device's own
+ * clock at two signals inside the program, so that what it costs to start and end a step stays
+ * out of an operator's time.
+ */
+#include "profiler/profiler_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int compare_f64(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double quantile(double *v, int32_t n, double q)
+{
+    qsort(v, (size_t)n, sizeof *v, compare_f64);
+    double at = q * (n - 1);
+    int32_t i = (int32_t)at;
+    return i + 1 < n ? v[i] + (at - i) * (v[i + 1] - v[i]) : v[i];
+}
+
+/* xorshift: what the numbers are does not matter, that they differ and are no denormals does. */
+static uint32_t next_random(uint32_t *state)
+{
+    uint32_t x = *state;
+    x ^= x << 13;
+    x ^= x >> 17;
+    x ^= x << 5;
+    return *state = x;
+}
+
+oato_status rig_step_create(const struct op_point *at, int32_t vocab, struct rig_step *out,
+                            struct oato_error *err)
+{
+    memset(out, 0, sizeof *out);
+    arena_init(&out->arena);
+    int32_t q = at->rows / at->seqs, context = at->context > q ? at->context : q;
+    int32_t pages = (context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
+    size_t n = (size_t)at->rows, s = (size_t)at->seqs;
+    int32_t *words = arena_alloc(&out->arena, 4 * n + s * (size_t)pages, sizeof *words);
+    struct step_seq *seq = arena_alloc(&out->arena, s, sizeof *seq);
+    if (!words || !seq) {
+        rig_step_free(out);
+        return oato_fail_memory(err, n * sizeof *words, "a step");
+    }
+    int32_t *id = words, *position = id + n, *owner = position + n, *row = owner + n,
+            *page = row + n;
+    uint32_t random = 0x9e3779b9;
+    for (int32_t i = 0; i < at->rows; i++) {
+        id[i] = vocab > 0 ? (int32_t)(next_random(&random) % (uint32_t)vocab) : 0;
+        owner[i] = i / q;
+        position[i] = context - q + i % q;
+        row[i] = i;
+    }
+    for (int32_t i = 0; i < at->seqs; i++) {
+        for (int32_t j = 0; j < pages; j++)
+            page[i * pages + j] = i * pages + j;
+        seq[i] = (struct step_seq){
+            .query_begin = i * q, .query_len = q, .kv_len = context, .pages = page + i * pages};
+    }
+    out->step = (struct step){.n_tokens = at->rows,
+                              .n_seqs = at->seqs,
+                              .n_rows = at->rows,
+                              .token_id = id,
+                              .token_position = position,
+                              .token_seq = owner,
+                              .seq = seq,
+                              .row = row,
+                              .timeline = out->timelines,
+                              .timeline_base = out->base};
+    return OATO_OK;
+}
+
+void rig_step_free(struct rig_step *s)
+{
+    arena_free(&s->arena);
+}
+
+/* One step on the device; the clock at its first and last signal. */
+static oato_status run_once(const struct rig *r, struct compiled *c, struct rig_step *s,
+                            double *inner_ns, double *whole_ns, struct oato_error *err)
+{
+    const struct device_ops *ops = r->device->ops;
+    struct timeline *t = ops->timeline(r->device);
+    uint64_t first, last, begin = ops->clock_ns(r->device);
+    s->timelines[0] = t;
+    s->base[0] = atomic_load(&t->value);
+    s->step.timeline = s->timelines;
+    s->step.timeline_base = s->base;
+    s->step.clock_ns = begin;
+    oato_status status = ops->submit(r->device, c, &s->step, err);
+    oato_status finished = ops->finish(r->device, err);
+    if (status || finished)
+        return status ? status : finished;
+    if (!timeline_wait(t, s->base[0] + 1, &first) || !timeline_wait(t, s->base[0] + 2, &last))
+        return oato_fail(err, OATO_EDEVICE, "%s stopped while it was measured", r->info.id);
+    *inner_ns = (double)(last - first);
+    *whole_ns = (double)(ops->clock_ns(r->device) - begin);
+    return OATO_OK;
+}
+
+oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
+                    const struct rig_effort *effort, struct rig_times *out, struct oato_error *err)
+{
+    const struct device_ops *ops = r->device->ops;
+    struct compiled *c = NULL;
+    oato_status status = ops->compile(r->device, p, 0, &c, err);
+    if (status)
+        return status;
+    out->n = 0;
+    int32_t most = effort->max_repeats;
+    if (most > (int32_t)ARRAY_LEN(out->inner_ns))
+        most = ARRAY_LEN(out->inner_ns);
+    if (effort->min_repeats > 1) /* wakes the threads, touches the memory */
+        status = run_once(r, c, s, &out->inner_ns[0], &out->whole_ns[0], err);
+    uint64_t begin = now_ns();
+    while (!status && out->n < most && !oato_interrupted) {
+        status = run_once(r, c, s, &out->inner_ns[out->n], &out->whole_ns[out->n], err);
+        out->n += !status;
+        uint64_t spent = now_ns() - begin;
+        /* a slow program ends after three runs, however many are wished */
+        if (spent > effort->budget_ns && out->n >= min_i64(effort->min_repeats, 3) &&
+            (out->n >= effort->min_repeats || spent > 4 * effort->budget_ns))
+            break;
+    }
+    ops->release(r->device, c);
+    if (!status && oato_interrupted)
+        return oato_fail(err, OATO_NEGATIVE, "interrupted");
+    return status;
+}
+
+struct program_record rig_record(const struct graph_op *shape, const struct oato_op *op,
+                                 const int32_t *in_width)
+{
+    struct program_record r = {.op = *op,
+                               .kind = RECORD_RUN,
+                               .rows = op->kind == OP_SELECT ? ROWS_LOGITS : ROWS_TOKENS,
+                               .n_in = (uint8_t)shape->n_in,
+                               .n_out = (uint8_t)shape->n_out,
+                               .n_weights = (uint8_t)shape->n_weights,
+                               .kv_layer = -1,
+                               .graph_op = UINT32_MAX,
+                               .value = UINT32_MAX};
+    for (int i = 0; i < RECORD_WEIGHTS; i++)
+        r.weight[i] = UINT32_MAX;
+    for (int i = 0; i < shape->n_in; i++)
+        r.in_width[i] = in_width[i];
+    if (op->kind == OP_KV_STORE || op->kind == OP_ATTENTION)
+        r.kv_layer = 0;
+    return r;
+}
+
+oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oato_error *err)
+{
+    enum { CHUNK_FLOATS = 64 << 10 };
+    const struct device_ops *ops = r->device->ops;
+    *out = NULL;
+    float *numbers = malloc(CHUNK_FLOATS * sizeof *numbers);
+    if (!numbers)
+        return oato_fail_memory(err, CHUNK_FLOATS * sizeof *numbers, "random numbers");
+    uint32_t random = 0x85ebca6b;
+    for (int i = 0; i < CHUNK_FLOATS; i++)
+        numbers[i] = (float)(int32_t)next_random(&random) / 2147483648.0f;
+    oato_status status = ops->alloc(r->device, bytes, out, err);
+    for (uint64_t at = 0; !status && at < bytes; at += CHUNK_FLOATS * sizeof *numbers) {
+        uint64_t n = bytes - at;
+        if (n > CHUNK_FLOATS * sizeof *numbers)
+            n = CHUNK_FLOATS * sizeof *numbers;
+        status = ops->upload(r->device, *out, at, numbers, n, NULL, err);
+    }
+    free(numbers);
+    if (status && *out) {
+        ops->free(r->device, *out, bytes);
+        *out = NULL;
+    }
+    return status;
+}
+
+oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
+                        const struct kv_layer_shape *layers, int32_t n_layers, oato_dtype dtype,
+                        int32_t pages, struct oato_error *err)
+{
+    enum { CHUNK = 512 };
+    int32_t widest = 0;
+    for (int32_t i = 0; i < n_layers; i++)
+        widest = (int32_t)max_i64(widest, (int64_t)layers[i].kv_heads * layers[i].head_dim);
+    uint64_t value = size_align((size_t)widest * CHUNK * sizeof(float), 64);
+    void *arena;
+    struct program_record *records = calloc((size_t)n_layers + 1, sizeof *records);
+    if (!records)
+        return oato_fail_memory(err, (size_t)n_layers * sizeof *records, "records");
+    oato_status status = rig_alloc(r, 2 * value, &arena, err);
+    uint64_t workspace = 0;
+    for (int32_t i = 0; !status && i <= n_layers; i++) { /* the first one twice: a marker */
+        int32_t layer = i ? i - 1 : 0, width = layers[layer].kv_heads * layers[layer].head_dim;
+        struct oato_op op = {.kind = OP_KV_STORE,
+                             .dtype = (uint16_t)dtype,
+                             .k = width,
+                             .n = width,
+                             .kv_heads = layers[layer].kv_heads,
+                             .head_dim = layers[layer].head_dim};
+        struct graph_op shape = {.n_in = 2};
+        records[i] = rig_record(&shape, &op, (int32_t[]){width, width});
+        records[i].in[1] = value;
+        records[i].kv_layer = layer;
+        struct op_size size = {.rows = CHUNK, .seqs = 1};
+        uint64_t bytes = r->device->ops->workspace_bytes(r->device, &op, &size);
+        workspace = bytes > workspace ? bytes : workspace;
+    }
+    records[0].signal = 1;
+    records[n_layers].signal = 2;
+    struct program p = {.records = records,
+                        .n_records = (uint32_t)n_layers + 1,
+                        .n_signals = 2,
+                        .max_tokens = CHUNK,
+                        .max_rows = CHUNK,
+                        .max_seqs = 1,
+                        .arena = arena,
+                        .workspace_bytes = workspace,
+                        .kv = kv};
+    struct rig_times *times = malloc(sizeof *times);
+    if (!status && !times)
+        status = oato_fail_memory(err, sizeof *times, "times");
+    int32_t positions = pages * KV_PAGE_POSITIONS;
+    for (int32_t at = 0; !status && at < positions; at += CHUNK) {
+        int32_t n = positions - at < CHUNK ? positions - at : CHUNK;
+        struct rig_step s;
+        status = rig_step_create(&(struct op_point){n, 1, at + n}, 0, &s, err);
+        if (status)
+            break;
+        status = rig_run(r, &p, &s, &(struct rig_effort){1, 1, 0}, times, err);
+        rig_step_free(&s);
+    }
+    free(times);
+    if (arena)
+        r->device->ops->free(r->device, arena, 2 * value);
+    free(records);
+    return status;
+}
+
+oato_status rig_prepare(const struct rig *r, const struct oato_op *op, int i,
+                        const struct gguf_tensor *t, struct oato_weight **out,
+                        struct oato_error *err)
+{
+    struct weight_source source = {.data = t->data ? t->data : r->made_up,
+                                   .dtype = t->dtype,
+                                   .k = t->ne[0],
+                                   .n = t->ne[1],
+                                   .row_end = t->ne[1],
+                                   .use = op_weight_use(op)};
+    op_weight_shape(op, i, &source.n, &source.k);
+    source.row_end = source.n;
+    return r->device->ops->prepare(r->device, &source, out, err);
+}
+
+uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
+                            const struct gguf_tensor *const *weights, int n)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t rows, k;
+        if (weights[i] && op_weight_shape(op, i, &rows, &k))
+            bytes += r->device->ops->prepared_bytes(r->device, weights[i]->dtype, rows, k,
+                                                    op_weight_use(op));
+    }
+    return bytes;
+}
