@@ -49,6 +49,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_RMS_NORM] = {"rms_norm", false, {F_K}, IMPLIED_N_IS_K},
     [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N}, IMPLIED_NONE},
     [OP_BIAS] = {"bias", false, {F_K}, IMPLIED_N_IS_K},
+    [OP_SCALE] = {"scale", false, {F_K}, IMPLIED_N_IS_K},
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, IMPLIED_HEADS},
     [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM}, IMPLIED_KV_HEADS},
     [OP_ATTENTION] = {"attention", true, {F_HEADS, F_KV_HEADS, F_HEAD_DIM}, IMPLIED_HEADS},
@@ -244,6 +245,7 @@ int op_weight_count(const struct oato_op *op)
     case OP_RMS_NORM:
     case OP_MUL_MAT:
     case OP_BIAS:
+    case OP_SCALE:
     case OP_ROPE:
     case OP_ADD_NORM: return 1;
     case OP_GATE_UP: return 2;
@@ -266,6 +268,7 @@ bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
         *n = 1;
         *k = op->rope_dims / 2;
         break;
+    case OP_SCALE: *n = *k = 1; break;
     default: *n = 1; break;
     }
     return true;
@@ -289,6 +292,7 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
     switch (op->kind) {
     case OP_EMBED:
     case OP_BIAS:
+    case OP_SCALE:
     case OP_ADD: return t * k;
     case OP_RMS_NORM: return t * 4 * k; /* square and add, scale, weight */
     case OP_ADD_NORM: return t * 5 * k;

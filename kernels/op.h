@@ -18,6 +18,7 @@ enum op_kind {
     OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0]; k = n = width */
     OP_MUL_MAT,   /* out[0] = weight[0] in[0] */
     OP_BIAS,      /* out[0] = in[0] + weight[0] */
+    OP_SCALE,     /* out[0] = in[0] * weight[0][0]: one factor for a whole tensor */
     OP_ROPE,      /* out[0] = in[0] rotated by position; weight[0] optional: divisors per pair */
     OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer */
     OP_ATTENTION, /* out[0] = softmax(q K / sqrt(head_dim)) V, causal; in[0] = q */
@@ -65,7 +66,7 @@ enum { OP_KEY_SIZE = 96 };
  *
  *   embed/Q8_0/k576/n49152      k width of a row, which is the output's; n rows of the table
  *   rms_norm/k576               n = k, for the next four too
- *   bias/k576  add/k576  swiglu/k1536  select/k576
+ *   bias/k576  scale/k576  add/k576  swiglu/k1536  select/k576
  *   mul_mat/Q4_0/k4096/n14336   k in, n out
  *   rope/h9/d64/r64/p0          heads, head_dim, rope_dims, rope_pairing; k = n = heads * head_dim
  *   kv_store/F16/g3/d64         type of the cache, kv_heads, head_dim; k = n = kv_heads * head_dim
@@ -89,7 +90,7 @@ bool op_kind_parse(const char *name, enum op_kind *out);
 
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
-int op_weight_count(const struct oato_op *op); /* most that this kind takes */
+int op_weight_count(const struct oato_op *op);         /* most that this kind takes */
 int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: has none */
 /* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that
  * one run moves: for rooflines. The KV of a sequence counts once for all its rows. Of KV_COPY only

@@ -14,9 +14,15 @@
 struct llama {
     int32_t width, heads, kv_heads, head_dim, ffn, rope_dims, pairing;
     float eps, rope_base, rope_scale, attention_scale;
-    bool qkv_bias;                           /* demanded, not only allowed */
+    bool qwen2; /* biases of q, k and v are demanded, factors in the FFN left out */
     const struct gguf_tensor *rope_divisors; /* Llama 3.1: rope_freqs.weight */
 };
+
+/* llama.cpp's converters write a factor of 0 for "not scaled". */
+static float linear_scale(float factor)
+{
+    return factor > 0 ? 1 / factor : 1;
+}
 
 static void read_rope_scaling(struct graph_builder *b, struct llama *p)
 {
@@ -26,7 +32,7 @@ static void read_rope_scaling(struct graph_builder *b, struct llama *p)
     gguf_get_string(b->gguf, key, &type);
     p->rope_scale = 1;
     if (type.len == 6 && !memcmp(type.data, "linear", 6))
-        p->rope_scale = 1 / build_float(b, "rope.scaling.factor", 1e-3, 1e6, 1);
+        p->rope_scale = linear_scale(build_float(b, "rope.scaling.factor", 0, 1e6, 1));
     else if (!(type.len == 4 && !memcmp(type.data, "none", 4)) && !build_failed(b))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is '%.*s'; this build knows none and linear",
                   gguf_path(b->gguf), key, (int)(type.len < 40 ? type.len : 40), type.data);
@@ -62,16 +68,30 @@ static int32_t product(struct graph_builder *b, int32_t layer, const char *name,
                          build_tensor(b, k, n, false, "blk.%d.%s.weight", layer, name));
 }
 
-static int32_t bias(struct graph_builder *b, const struct llama *p, int32_t layer, const char *name,
+/* in + NAME.bias, or in when the file has none and none is demanded. */
+static int32_t bias(struct graph_builder *b, bool demanded, int32_t layer, const char *name,
                     int32_t in, int32_t width)
 {
     char op_name[48];
     const struct gguf_tensor *t =
-        build_tensor(b, width, 0, !p->qkv_bias, "blk.%d.%s.bias", layer, name);
+        build_tensor(b, width, 0, !demanded, "blk.%d.%s.bias", layer, name);
     if (!t)
         return in;
     snprintf(op_name, sizeof op_name, "%s_bias", name);
     struct oato_op op = {.kind = OP_BIAS, .dtype = DT_F32, .k = width, .n = width};
+    return build_op(b, layer, op_name, op, in, -1, t, width);
+}
+
+/* in * NAME.scale, or in when the file has none: quantisers store a factor for a whole tensor. */
+static int32_t scale(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                     int32_t width)
+{
+    char op_name[48];
+    const struct gguf_tensor *t = build_tensor(b, 1, 0, true, "blk.%d.%s.scale", layer, name);
+    if (!t)
+        return in;
+    snprintf(op_name, sizeof op_name, "%s_scale", name);
+    struct oato_op op = {.kind = OP_SCALE, .dtype = DT_F32, .k = width, .n = width};
     return build_op(b, layer, op_name, op, in, -1, t, width);
 }
 
@@ -98,9 +118,9 @@ static int32_t attention(struct graph_builder *b, const struct llama *p, int32_t
     int32_t q = product(b, layer, "attn_q", n, p->width, q_width);
     int32_t k = product(b, layer, "attn_k", n, p->width, kv_width);
     int32_t v = product(b, layer, "attn_v", n, p->width, kv_width);
-    q = bias(b, p, layer, "attn_q", q, q_width);
-    k = bias(b, p, layer, "attn_k", k, kv_width);
-    v = bias(b, p, layer, "attn_v", v, kv_width);
+    q = bias(b, p->qwen2, layer, "attn_q", scale(b, layer, "attn_q", q, q_width), q_width);
+    k = bias(b, p->qwen2, layer, "attn_k", scale(b, layer, "attn_k", k, kv_width), kv_width);
+    v = bias(b, p->qwen2, layer, "attn_v", scale(b, layer, "attn_v", v, kv_width), kv_width);
     q = rope(b, p, layer, "rope_q", q, p->heads);
     k = rope(b, p, layer, "rope_k", k, p->kv_heads);
     struct oato_op op = {.kind = OP_KV_STORE,
@@ -116,17 +136,31 @@ static int32_t attention(struct graph_builder *b, const struct llama *p, int32_t
     op.scale = p->attention_scale;
     int32_t o = build_op(b, layer, "attention", op, q, -1, NULL, q_width);
     o = product(b, layer, "attn_output", o, q_width, p->width);
-    return bias(b, &(struct llama){.qkv_bias = false}, layer, "attn_output", o, p->width);
+    o = scale(b, layer, "attn_output", o, p->width);
+    return bias(b, false, layer, "attn_output", o, p->width);
+}
+
+/* A product of the FFN: here the bias comes before the factor. qwen2 files may carry factors that
+ * the architecture does not use. */
+static int32_t ffn_product(struct graph_builder *b, const struct llama *p, int32_t layer,
+                           const char *name, int32_t in, int32_t k, int32_t n)
+{
+    int32_t y = product(b, layer, name, in, k, n);
+    if (p->qwen2) {
+        build_tensor(b, 1, 0, true, "blk.%d.%s.scale", layer, name);
+        return y;
+    }
+    return scale(b, layer, name, bias(b, false, layer, name, y, n), n);
 }
 
 static int32_t feed_forward(struct graph_builder *b, const struct llama *p, int32_t layer,
                             int32_t m)
 {
-    int32_t gate = product(b, layer, "ffn_gate", m, p->width, p->ffn);
-    int32_t up = product(b, layer, "ffn_up", m, p->width, p->ffn);
+    int32_t gate = ffn_product(b, p, layer, "ffn_gate", m, p->width, p->ffn);
+    int32_t up = ffn_product(b, p, layer, "ffn_up", m, p->width, p->ffn);
     struct oato_op op = {.kind = OP_SWIGLU, .dtype = DT_F32, .k = p->ffn, .n = p->ffn};
     int32_t h = build_op(b, layer, "ffn_swiglu", op, gate, up, NULL, p->ffn);
-    return product(b, layer, "ffn_down", h, p->ffn, p->width);
+    return ffn_product(b, p, layer, "ffn_down", h, p->ffn, p->width);
 }
 
 static int32_t add(struct graph_builder *b, const struct llama *p, int32_t layer, const char *name,
@@ -154,7 +188,7 @@ static int32_t embedding(struct graph_builder *b, struct llama *p, const struct 
 void arch_llama_build(struct graph_builder *b)
 {
     bool qwen2 = !strcmp(b->shape->architecture, "qwen2");
-    struct llama p = {.pairing = qwen2 ? ROPE_HALVES : ROPE_ADJACENT, .qkv_bias = qwen2};
+    struct llama p = {.pairing = qwen2 ? ROPE_HALVES : ROPE_ADJACENT, .qwen2 = qwen2};
     struct model_shape *shape = b->shape;
     int32_t layers = b->graph->n_layers;
     p.width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
@@ -188,5 +222,8 @@ void arch_llama_build(struct graph_builder *b)
     x = build_norm(b, layers, "output_norm", x, p.eps);
     const struct gguf_tensor *output =
         build_tensor(b, p.width, shape->vocab, true, "output.weight");
-    b->graph->logits = build_mul_mat(b, layers, "output", x, output ? output : table);
+    x = build_mul_mat(b, layers, "output", x, output ? output : table);
+    const struct gguf_tensor *t = build_tensor(b, shape->vocab, 0, true, "output.bias");
+    struct oato_op op = {.kind = OP_BIAS, .dtype = DT_F32, .k = shape->vocab, .n = shape->vocab};
+    b->graph->logits = t ? build_op(b, layers, "output_bias", op, x, -1, t, shape->vocab) : x;
 }

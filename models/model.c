@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 1024, OPS_A_LAYER = 24, OPS_OUTSIDE = 8 };
+enum { MAX_LAYERS = 1024, OPS_A_LAYER = 32, OPS_OUTSIDE = 8 };
 
 struct gguf_use {
     bool *tensor; /* by index in the file */
@@ -192,7 +192,7 @@ static bool harmless(const char *name)
 {
     size_t n = strlen(name);
     static const char *const endings[] = {".attn_rot_embd", ".rotary_emb.inv_freq",
-                                          ".attn_rot_embd.weight"};
+                                          ".attn_rot_embd.weight", ".input_scale"};
     for (size_t i = 0; i < ARRAY_LEN(endings); i++) {
         size_t m = strlen(endings[i]);
         if (n >= m && !strcmp(name + n - m, endings[i]))
