@@ -1,0 +1,106 @@
+/*
+ * test_progress.c - progress is drawn on a terminal and nowhere else, and Ctrl-C is a request
+ * first and an end the second time.
+ */
+#include "base/base.h"
+
+#include <pty.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Draws with stderr on fd; the old stderr comes back. */
+static void draw(int fd)
+{
+    struct progress p;
+    int old = dup(STDERR_FILENO);
+    dup2(fd, STDERR_FILENO);
+    progress_begin(&p, "measuring", 200);
+    p.begin_ns -= 3000000000u; /* as if 3 s had gone, so that the time left is told */
+    progress_update(&p, 50, "mul_mat");
+    progress_update(&p, 51, "too soon to be drawn");
+    progress_end(&p);
+    dup2(old, STDERR_FILENO);
+    close(old);
+}
+
+static void a_terminal_shows_one_line(void **state)
+{
+    (void)state;
+    int master, slave;
+    char seen[512];
+    if (openpty(&master, &slave, NULL, NULL, NULL))
+        skip();
+    draw(slave);
+    ssize_t n = read(master, seen, sizeof seen - 1);
+    assert_true(n > 0);
+    seen[n] = 0;
+    assert_non_null(strstr(seen, "measuring  25 %"));
+    assert_non_null(strstr(seen, "9 s left"));
+    assert_non_null(strstr(seen, "mul_mat"));
+    assert_null(strstr(seen, "too soon"));
+    assert_null(strchr(seen, '\n'));
+    close(master);
+    close(slave);
+}
+
+static void a_pipe_stays_silent(void **state)
+{
+    (void)state;
+    int ends[2];
+    char seen[8];
+    assert_int_equal(pipe(ends), 0);
+    draw(ends[1]);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], seen, sizeof seen), 0);
+    close(ends[0]);
+}
+
+static void the_clock_goes_forward(void **state)
+{
+    (void)state;
+    uint64_t a = now_ns();
+    usleep(2000);
+    uint64_t b = now_ns();
+    assert_true(b - a >= 2000000 && b - a < 10000000000u);
+}
+
+static void the_second_interrupt_ends_the_process(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        interrupt_catch();
+        raise(SIGINT);
+        if (!oato_interrupted)
+            _exit(1);
+        raise(SIGINT);
+        _exit(2);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGINT);
+
+    interrupt_catch();
+    raise(SIGTERM);
+    assert_int_equal(oato_interrupted, 1);
+    oato_interrupted = 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_terminal_shows_one_line),
+        cmocka_unit_test(a_pipe_stays_silent),
+        cmocka_unit_test(the_clock_goes_forward),
+        cmocka_unit_test(the_second_interrupt_ends_the_process),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

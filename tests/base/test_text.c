@@ -1,0 +1,163 @@
+/*
+ * test_text.c - growing text, JSON escapes that are always valid UTF-8, numbers with units, and
+ * the hash that files are sealed with.
+ */
+#include "base/base.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void text_grows_and_remembers_a_failure(void **state)
+{
+    (void)state;
+    struct text t;
+    text_init(&t);
+    text_add(&t, "", 0);
+    assert_string_equal(t.data, "");
+    for (int i = 0; i < 1000; i++)
+        text_printf(&t, "%d,", i);
+    assert_int_equal(t.len, 10 * 2 + 90 * 3 + 900 * 4);
+    assert_memory_equal(t.data, "0,1,2,", 6);
+    size_t len = t.len;
+    text_add(&t, "x", SIZE_MAX - 10);
+    assert_true(t.failed);
+    text_add(&t, "x", 1);
+    text_printf(&t, "y");
+    assert_int_equal(t.len, len);
+    text_free(&t);
+    assert_null(t.data);
+    assert_false(t.failed);
+}
+
+static void json_is_escaped(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"plain", "plain"},
+        {"a\"b\\c", "a\\\"b\\\\c"},
+        {"tab\tline\n\x01", "tab\\u0009line\\u000a\\u0001"},
+        {"gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f"},
+        {"\xe2\x82\xac \xf0\x9f\x98\x80", "\xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xff", "\xef\xbf\xbd"},
+        {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},                 /* overlong */
+        {"\xe0\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* overlong */
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* surrogate */
+        {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xf0\x80\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"cut \xe2\x82", "cut \xef\xbf\xbd\xef\xbf\xbd"},
+        {"bad tail \xc3(", "bad tail \xef\xbf\xbd("},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct text t;
+        text_init(&t);
+        text_add_json(&t, rows[i].in, strlen(rows[i].in));
+        assert_string_equal(t.data, rows[i].out);
+        text_free(&t);
+    }
+}
+
+static void quantities_have_units(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *unit;
+        double value;
+    } good[] = {
+        {"64MiB", "B", 64.0 * 1024 * 1024},
+        {"64Mi", "B", 64.0 * 1024 * 1024},
+        {"1.5G", "B", 1.5e9},
+        {"1.5 GB", "B", 1.5e9},
+        {"900GB/s", "B/s", 900e9},
+        {"80T", "FLOP/s", 80e12},
+        {"80TFLOP/s", "FLOP/s", 80e12},
+        {"10us", "s", 10e-6},
+        {"10u", "s", 10e-6},
+        {"3ms", "s", 3e-3},
+        {"250ns", "s", 250e-9},
+        {"2s", "s", 2},
+        {"2", "s", 2},
+        {"0", "B", 0},
+        {"7B", "B", 7},
+        {"4kB", "B", 4000},
+        {".5K", "B", 500},
+        {"1Ti", "B", 1024.0 * 1024 * 1024 * 1024},
+        {"1P", "B", 1e15},
+    };
+    static const struct {
+        const char *text, *unit;
+    } bad[] = {
+        {"", "B"},      {"MiB", "B"},   {"-1", "B"},    {"+1", "B"},   {"1X", "B"},
+        {"1MiBx", "B"}, {"1MB/s", "B"}, {"1MB", "B/s"}, {"nan", "B"},  {"inf", "B"},
+        {"1e999", "B"}, {"1iB", "B"},   {"1 2", "B"},   {"10us", "B"}, {"64MiB", "s"},
+    };
+    double v;
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        assert_true(parse_quantity(good[i].text, good[i].unit, &v));
+        assert_true(fabs(v - good[i].value) <= 1e-12 * good[i].value);
+    }
+    v = 5;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        if (parse_quantity(bad[i].text, bad[i].unit, &v))
+            fail_msg("'%s' was taken for a number of %s", bad[i].text, bad[i].unit);
+    assert_true(v == 5);
+}
+
+static void numbers_are_whole_and_within_limits(void **state)
+{
+    (void)state;
+    int64_t n = 0;
+    double d = 0;
+    assert_true(parse_i64("-12", -12, 5, &n));
+    assert_int_equal(n, -12);
+    assert_true(parse_i64("9223372036854775807", 0, INT64_MAX, &n));
+    assert_true(n == INT64_MAX);
+    assert_false(parse_i64("9223372036854775808", 0, INT64_MAX, &n));
+    assert_false(parse_i64("6", -12, 5, &n));
+    assert_false(parse_i64("1.5", 0, 5, &n));
+    assert_false(parse_i64("", 0, 5, &n));
+    assert_false(parse_i64("3x", 0, 5, &n));
+    assert_true(parse_f64("0.25", 0, 1, &d));
+    assert_true(d == 0.25);
+    assert_false(parse_f64("nan", 0, 1, &d));
+    assert_false(parse_f64("1.01", 0, 1, &d));
+    assert_false(parse_f64("0.5 ", 0, 1, &d));
+    assert_false(parse_f64("", 0, 1, &d));
+}
+
+static void the_hash_is_xxh64(void **state)
+{
+    (void)state;
+    /* published check values of XXH64 with seed 0 */
+    assert_true(hash_bytes("", 0) == 0xef46db3751d8e999u);
+    assert_true(hash_bytes("abc", 3) == 0x44bc2cf5ad770999u);
+    char data[5000];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (char)(i * 7);
+    struct hash_stream *h = hash_create();
+    assert_non_null(h);
+    for (size_t at = 0, n = 1; at < sizeof data; at += n, n = n * 3 % 257) {
+        n = n < sizeof data - at ? n : sizeof data - at;
+        hash_update(h, data + at, n);
+    }
+    assert_true(hash_digest(h) == hash_bytes(data, sizeof data));
+    hash_free(h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_grows_and_remembers_a_failure),
+        cmocka_unit_test(json_is_escaped),
+        cmocka_unit_test(quantities_have_units),
+        cmocka_unit_test(numbers_are_whole_and_within_limits),
+        cmocka_unit_test(the_hash_is_xxh64),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
