@@ -385,22 +385,26 @@ bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out)
 {
     const uint8_t *p = value_element(v, i);
     int64_t n;
+    uint64_t u;
     float f;
     if (!p)
         return false;
-    if (v->elem == GGUF_F32) {
+    switch (v->elem) {
+    case GGUF_F32:
         memcpy(&f, p, sizeof f);
         *out = f;
         return true;
-    }
-    if (v->elem == GGUF_F64) {
-        memcpy(out, p, sizeof *out);
+    case GGUF_F64: memcpy(out, p, sizeof *out); return true;
+    case GGUF_U64: /* may be beyond int64 */
+        memcpy(&u, p, sizeof u);
+        *out = (double)u;
+        return true;
+    default:
+        if (!gguf_value_i64(v, i, &n))
+            return false;
+        *out = (double)n;
         return true;
     }
-    if (!gguf_value_i64(v, i, &n))
-        return false;
-    *out = (double)n;
-    return true;
 }
 
 bool gguf_get_i64(const struct gguf *g, const char *key, int64_t *out)

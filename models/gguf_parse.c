@@ -52,7 +52,7 @@ bool gguf_tensor_bytes(oato_dtype dtype, int32_t n_dims, const int64_t *ne, size
             return false;
     if (!dtype_row_bytes(dtype, ne[0], &bytes))
         return false;
-    return size_mul(bytes, elements / (size_t)ne[0], out);
+    return size_mul(bytes, elements / (size_t)ne[0], out) && *out <= INT64_MAX;
 }
 
 struct gguf_shown gguf_show(const char *name, size_t n)
