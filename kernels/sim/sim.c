@@ -313,15 +313,9 @@ static oato_status check_records(const struct sim_device *s, const struct progra
 }
 
 /* Room for the cosines and sines of a step: they are computed once for all layers. */
-static oato_status grow_rope(struct sim_device *s, const struct program *p, struct oato_error *err)
+static oato_status grow_rope(struct sim_device *s, uint64_t floats, struct oato_error *err)
 {
     struct rope_table *table = &s->queue.rope;
-    uint64_t floats = 0;
-    for (uint32_t i = 0; i < p->n_records; i++) {
-        const struct program_record *r = &p->records[i];
-        if (r->kind == RECORD_RUN && r->op.kind == OP_ROPE) /* a pair takes two */
-            floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * p->max_tokens);
-    }
     if (floats <= table->floats)
         return OATO_OK;
     if (sim_queue_drain(&s->queue, err))
@@ -355,6 +349,27 @@ static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct o
     return OATO_OK;
 }
 
+/* What the largest step needs; the kernels rely on it, so the program's word is not enough. */
+static oato_status grow_buffers(struct sim_device *s, const struct program *p,
+                                struct oato_error *err)
+{
+    uint64_t workspace = p->workspace_bytes, floats = 0;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        struct op_size size = {.rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens,
+                               .seqs = p->max_seqs};
+        if (r->kind != RECORD_RUN)
+            continue;
+        uint64_t bytes = cpu_workspace_bytes(s->kernels, &r->op, &size, 1);
+        workspace = bytes > workspace ? bytes : workspace;
+        if (r->op.kind == OP_ROPE) /* a pair takes two */
+            floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * size.rows);
+    }
+    if (grow_rope(s, floats, err) || grow_workspace(s, workspace, err))
+        return err->status;
+    return OATO_OK;
+}
+
 static oato_status sim_compile(struct oato_device *d, const struct program *p, int self,
                                struct compiled **out, struct oato_error *err)
 {
@@ -368,8 +383,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
         return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not its memory", s->id);
     if (program_check(p, self, arena_bytes, err))
         return oato_fail_at(err, "%s", s->id);
-    if (check_records(s, p, err) || grow_rope(s, p, err) ||
-        grow_workspace(s, p->workspace_bytes, err))
+    if (check_records(s, p, err) || grow_buffers(s, p, err))
         return err->status;
     struct compiled *c = malloc(sizeof *c);
     if (!c)
