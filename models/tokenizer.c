@@ -1,0 +1,198 @@
+/*
+ * tokenizer.c - text to ids and back; start reading here.
+ *
+ * Encoding has three stages: special tokens are found in the text (this file), what lies between
+ * is cut into pieces (pretokenize.c, byte-level BPE only), and the pieces are merged from single
+ * characters up (tokenizer_bpe.c, tokenizer_spm.c over tokenizer_merge.c). A tokenizer does not
+ * change after it was created; any number of threads may use it.
+ *
+ * decode(encode(x)) == x for every x, UTF-8 or not, with three exceptions: bytes that the
+ * vocabulary has no token for, U+2581 in SentencePiece vocabularies (it is their space), and text
+ * that spells control tokens when those are parsed.
+ */
+#include "models/tokenizer_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struct oato_error *err)
+{
+    struct gguf_string model;
+    if (!gguf_get_string(g, "tokenizer.ggml.model", &model))
+        return oato_fail(err, OATO_EFILE,
+                         "%s: no tokenizer.ggml.model: the file holds no vocabulary", gguf_path(g));
+    bool bpe = model.len == 4 && memcmp(model.data, "gpt2", 4) == 0;
+    bool spm = model.len == 5 && memcmp(model.data, "llama", 5) == 0;
+    if (!bpe && !spm)
+        return oato_fail(err, OATO_EFILE,
+                         "%s: tokenizer.ggml.model is \"%.*s\"; gpt2 (byte-level BPE) and llama "
+                         "(SentencePiece) are supported",
+                         gguf_path(g), model.len < 40 ? (int)model.len : 40, model.data);
+
+    struct tokenizer *t = calloc(1, sizeof *t);
+    if (!t)
+        return oato_fail_memory(err, sizeof *t, "the tokenizer");
+    arena_init(&t->arena);
+    t->kind = bpe ? TOKENIZER_BPE : TOKENIZER_SPM;
+    t->bos = t->eos = t->unknown = -1;
+    oato_status s = bpe ? bpe_load(t, g, err) : spm_load(t, g, err);
+    if (s != OATO_OK) {
+        tokenizer_free(t);
+        return s;
+    }
+    *out = t;
+    return OATO_OK;
+}
+
+void tokenizer_free(struct tokenizer *t)
+{
+    if (!t)
+        return;
+    pretokenizer_free(t->pretokenizer);
+    arena_free(&t->arena);
+    free(t);
+}
+
+/* The special token that begins at text; of several the longest. -1: none. */
+static int32_t special_at(const struct tokenizer *t, const char *text, size_t n, int wanted)
+{
+    if (!(t->special_begin[(uint8_t)text[0]] & wanted))
+        return -1;
+    for (int32_t i = 0; i < t->n_special_lens; i++) {
+        uint32_t len = t->special_lens[i];
+        if (len > n)
+            continue;
+        int32_t id = piece_map_find(&t->specials, t->tokens, text, len);
+        if (id < 0)
+            continue;
+        bool user = t->tokens[id].type == TOKEN_USER_DEFINED;
+        if (wanted & (user ? SPECIAL_USER : SPECIAL_CONTROL))
+            return id;
+    }
+    return -1;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Text without special tokens inside. after_special: at the begin or behind a special token. */
+static oato_status plain_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
+                                size_t n, bool after_special, struct id_list *out,
+                                struct oato_error *err)
+{
+    if (n == 0)
+        return OATO_OK;
+    if (t->kind == TOKENIZER_BPE)
+        return bpe_encode(t, w, text, n, out, err);
+    return spm_encode(t, w, text, n, after_special && t->add_space_prefix, out, err);
+}
+
+static oato_status text_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
+                               size_t n, int wanted, struct id_list *out, struct oato_error *err)
+{
+    size_t begin = 0;
+    bool after_special = true;
+    for (size_t at = 0; at < n;) {
+        int32_t id = special_at(t, text + at, n - at, wanted);
+        if (id < 0) {
+            at++;
+            continue;
+        }
+        oato_status s = plain_encode(t, w, text + begin, at - begin, after_special, out, err);
+        if (s != OATO_OK)
+            return s;
+        id_list_push(out, id);
+        after_special = true;
+        at += t->tokens[id].len;
+        while (t->tokens[id].strips_right && at < n && is_space(text[at]))
+            at++;
+        begin = at;
+    }
+    return plain_encode(t, w, text + begin, n - begin, after_special, out, err);
+}
+
+oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
+                             int32_t **ids, size_t *count, struct oato_error *err)
+{
+    struct id_list out = {0};
+    struct encode_work w = {0};
+    oato_status s = OATO_OK;
+    *ids = NULL;
+    *count = 0;
+    if (n > INT32_MAX / 2)
+        return oato_fail(err, OATO_EUSAGE, "a text of %zu bytes is too long; at most %d", n,
+                         INT32_MAX / 2);
+    if ((flags & TOKENIZE_ADD_SPECIAL) && t->add_bos && t->bos >= 0)
+        id_list_push(&out, t->bos);
+    int wanted = flags & TOKENIZE_PARSE_SPECIAL ? SPECIAL_USER | SPECIAL_CONTROL : SPECIAL_USER;
+    if (n > 0)
+        s = text_encode(t, &w, text, n, wanted, &out, err);
+    if ((flags & TOKENIZE_ADD_SPECIAL) && t->add_eos && t->eos >= 0)
+        id_list_push(&out, t->eos);
+    if (!out.ids && !out.failed)
+        out.ids = calloc(1, sizeof *out.ids); /* no tokens, yet something to free */
+    if (s == OATO_OK && (out.failed || !out.ids))
+        s = oato_fail_memory(err, n * sizeof *out.ids, "the tokens of the text");
+
+    merge_free(&w.merge);
+    pretokenize_work_free(&w.pre);
+    free(w.buffer);
+    if (s != OATO_OK) {
+        free(out.ids);
+        return s;
+    }
+    *ids = out.ids;
+    *count = out.n;
+    return OATO_OK;
+}
+
+bool tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, const char **bytes,
+                     size_t *n)
+{
+    if (id < 0 || id >= t->n_tokens)
+        return false;
+    const struct token *k = &t->tokens[id];
+    bool hidden = !special && (k->type == TOKEN_CONTROL || k->type == TOKEN_UNKNOWN);
+    *bytes = hidden ? "" : k->bytes;
+    *n = hidden ? 0 : k->len;
+    return true;
+}
+
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count,
+                      bool strip_prefix, struct text *out)
+{
+    /* The space is in front of every text that encode met, so behind special tokens too. */
+    bool strips = strip_prefix && t->add_space_prefix;
+    bool strip = strips;
+    for (size_t i = 0; i < count; i++) {
+        const char *bytes;
+        size_t n;
+        if (!tokenizer_piece(t, ids[i], false, &bytes, &n))
+            continue;
+        uint8_t type = t->tokens[ids[i]].type;
+        bool special = type == TOKEN_CONTROL || type == TOKEN_USER_DEFINED;
+        if (strip && !special && n > 0 && bytes[0] == ' ') {
+            bytes++;
+            n--;
+        }
+        strip = strips && special;
+        text_add(out, bytes, n);
+    }
+}
+
+int32_t tokenizer_size(const struct tokenizer *t)
+{
+    return t->n_tokens;
+}
+
+int32_t tokenizer_bos(const struct tokenizer *t)
+{
+    return t->bos;
+}
+
+bool tokenizer_is_end(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n_tokens && t->tokens[id].end;
+}

@@ -1,0 +1,197 @@
+/*
+ * tokenizer_internal.h - what the files of the tokenizer share.
+ *
+ * A tokenizer works on plain bytes: while loading, the GPT-2 alphabet of byte-level BPE and the
+ * U+2581 of SentencePiece are undone, so that a token's bytes are at the same time what encoding
+ * looks up and what decoding prints.
+ */
+#ifndef OATO_TOKENIZER_INTERNAL_H
+#define OATO_TOKENIZER_INTERNAL_H
+
+#include "models/models.h"
+
+/* The numbers are those of tokenizer.ggml.token_type. */
+enum token_type {
+    TOKEN_UNDEFINED,
+    TOKEN_NORMAL,
+    TOKEN_UNKNOWN,
+    TOKEN_CONTROL,
+    TOKEN_USER_DEFINED,
+    TOKEN_UNUSED,
+    TOKEN_BYTE,
+};
+
+struct token {
+    const char *bytes; /* as decoded; control and user-defined tokens: as written */
+    uint32_t len;
+    float score; /* never NaN */
+    uint8_t type;
+    bool end;          /* ends a generation */
+    bool strips_right; /* white space after it belongs to it (Phi-3) */
+};
+
+/* Bytes -> id, open addressing. Keys are the bytes of tokens. */
+struct piece_slot {
+    uint32_t tag;
+    int32_t id; /* -1: empty */
+};
+
+struct piece_map {
+    struct piece_slot *slots;
+    size_t mask;
+    uint32_t longest; /* key, bytes */
+};
+
+/* (left id, right id) -> what they merge to, open addressing. */
+struct pair_slot {
+    uint64_t key; /* left << 32 | right */
+    uint32_t rank;
+    int32_t id; /* -1: empty */
+};
+
+struct pair_map {
+    struct pair_slot *slots;
+    size_t mask;
+};
+
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
+
+struct tokenizer {
+    struct arena arena;
+    enum tokenizer_kind kind;
+    struct token *tokens;
+    int32_t n_tokens;
+    int32_t bos, eos, unknown; /* -1: none */
+    bool add_bos, add_eos, add_space_prefix, ignore_merges;
+
+    struct piece_map pieces; /* what merging can produce */
+    int32_t byte_id[256];    /* -1: the vocabulary has no token for this byte */
+
+    /* Control and user-defined tokens, found in the text before everything else. */
+    struct piece_map specials;
+    uint8_t special_begin[256]; /* enum special_kind bits of the tokens that begin with a byte */
+    uint32_t *special_lens;     /* every length that occurs, longest first */
+    int32_t n_special_lens;
+
+    /* Byte-level BPE only. */
+    struct pair_map merges;
+    struct pretokenizer *pretokenizer;
+};
+
+enum special_kind { SPECIAL_USER = 1, SPECIAL_CONTROL = 2 };
+
+/* ------------------------------------------------------------------------------- lists ---- */
+
+struct id_list {
+    int32_t *ids;
+    size_t n, cap;
+    bool failed; /* memory was short */
+};
+
+void id_list_push(struct id_list *l, int32_t id);
+
+/* Ends of the pieces that a text was cut into. */
+struct span_list {
+    uint32_t *ends;
+    size_t n, cap;
+    bool failed;
+};
+
+/* -------------------------------------------------------------------- tokenizer_merge.c --- */
+
+bool piece_map_init(struct piece_map *m, struct arena *a, size_t count);
+/* False when the bytes are there already; the first one stays. */
+bool piece_map_add(struct piece_map *m, const struct token *tokens, int32_t id);
+int32_t piece_map_find(const struct piece_map *m, const struct token *tokens, const char *bytes,
+                       size_t len); /* -1: not there */
+
+/* A piece of the text while it grows; a list in text order. */
+struct symbol {
+    int32_t prev, next;   /* -1: none */
+    uint32_t offset, len; /* len 0: swallowed by its left neighbour */
+    int32_t id;           /* -1: no token has these bytes */
+};
+
+struct merge_candidate {
+    uint64_t order; /* priority << 32 | left; the lowest goes first */
+    int32_t right, id;
+    uint32_t len; /* of both when it was found: tells whether either has changed */
+};
+
+struct merge_work {
+    struct symbol *symbols;
+    size_t n_symbols, cap_symbols;
+    struct merge_candidate *heap;
+    size_t n_heap, cap_heap;
+};
+
+/* Whether two neighbours may merge, how early (lower first) and to which token. */
+typedef bool merge_find_fn(const struct tokenizer *t, const char *text, const struct symbol *left,
+                           const struct symbol *right, uint32_t *priority, int32_t *id);
+
+/* Room for n symbols; false when memory is short. Empties the list. */
+bool merge_reserve(struct merge_work *w, size_t n);
+void merge_add(struct merge_work *w, uint32_t offset, uint32_t len, int32_t id);
+/* Merges until nothing can be merged; the result is the list that starts at symbol 0. */
+void merge_run(struct merge_work *w, const struct tokenizer *t, const char *text,
+               merge_find_fn *find);
+void merge_free(struct merge_work *w);
+
+/* ------------------------------------------------------------------------ pretokenize.c --- */
+
+struct pretokenizer;
+
+/* What the model's maker fixed together with the expressions. */
+struct pretokenizer_traits {
+    bool ignore_merges; /* a piece that is a token is taken whole */
+    bool add_bos;       /* unless the file says otherwise */
+};
+
+oato_status pretokenizer_create(const struct gguf *g, struct pretokenizer **out,
+                                struct pretokenizer_traits *traits, struct oato_error *err);
+void pretokenizer_free(struct pretokenizer *p);
+
+struct pretokenize_work {
+    struct span_list spans, spare;
+    void *match; /* pcre2_match_data */
+};
+
+/* Cuts text, which is valid UTF-8 of fewer than 2^31 bytes, into w->spans. */
+oato_status pretokenize(const struct pretokenizer *p, struct pretokenize_work *w, const char *text,
+                        size_t n, struct oato_error *err);
+void pretokenize_work_free(struct pretokenize_work *w);
+
+/* -------------------------------------------------------------------- tokenizer_vocab.c --- */
+
+/* Reads the tokens, their types and scores, the special ids and flags. `undo` writes the bytes of
+ * a normal token (no more than len) and says how many; false when the text cannot be undone: the
+ * token then is what it says and nothing merges to it. */
+typedef bool token_undo_fn(const char *s, size_t len, char *out, size_t *n);
+oato_status vocab_load(struct tokenizer *t, const struct gguf *g, token_undo_fn *undo,
+                       struct oato_error *err);
+
+/* ----------------------------------------------------- tokenizer_bpe.c, tokenizer_spm.c --- */
+
+struct encode_work {
+    struct merge_work merge;
+    struct pretokenize_work pre;
+    char *buffer;
+    size_t cap_buffer;
+};
+
+oato_status bpe_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err);
+oato_status bpe_encode(const struct tokenizer *t, struct encode_work *w, const char *text, size_t n,
+                       struct id_list *out, struct oato_error *err);
+oato_status spm_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err);
+/* prefix: a space goes in front of the text. */
+oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const char *text, size_t n,
+                       bool prefix, struct id_list *out, struct oato_error *err);
+
+/* ------------------------------------------------------------------------ utf8_stream.c --- */
+
+/* Bytes of the character at s (n > 0): 1..4; 0: valid so far but the text ends; -1: not UTF-8. */
+int utf8_char(const char *s, size_t n);
+/* Bytes at the begin of s that are whole valid characters. */
+size_t utf8_valid_prefix(const char *s, size_t n);
+
+#endif

@@ -1,0 +1,202 @@
+/*
+ * tokenizer_merge.c - the two structures that both tokenizers stand on: a map from bytes to
+ * tokens, and the merging of neighbours, best first.
+ *
+ * Byte-pair encoding by rank and SentencePiece by score are the same algorithm: of all adjacent
+ * pairs that may merge, the best one merges (of equals the leftmost), until none is left. A heap
+ * of candidates makes it O(n log n); a candidate is not removed when one of its sides changes but
+ * recognised as stale when it comes up. A left side only grows to the right and swallows its
+ * neighbour doing so, a right side grows too: so a candidate is fresh exactly when both sides are
+ * alive and their lengths still add up to what it was found with.
+ */
+#include "models/tokenizer_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A power of two that leaves a map of count keys at most two thirds full. */
+static bool map_capacity(size_t count, size_t *out)
+{
+    size_t cap = 16;
+    while (cap / 3 * 2 < count) {
+        if (!size_mul(cap, 2, &cap))
+            return false;
+    }
+    *out = cap;
+    return true;
+}
+
+bool piece_map_init(struct piece_map *m, struct arena *a, size_t count)
+{
+    size_t cap;
+    if (!map_capacity(count, &cap))
+        return false;
+    m->slots = arena_alloc(a, cap, sizeof *m->slots);
+    if (!m->slots)
+        return false;
+    for (size_t i = 0; i < cap; i++)
+        m->slots[i].id = -1;
+    m->mask = cap - 1;
+    m->longest = 0;
+    return true;
+}
+
+/* The slot that holds the bytes, or the empty one where they belong. */
+static struct piece_slot *piece_slot(const struct piece_map *m, const struct token *tokens,
+                                     const char *bytes, size_t len, uint32_t *tag)
+{
+    uint64_t h = hash_bytes(bytes, len);
+    *tag = (uint32_t)(h >> 32);
+    for (size_t i = h & m->mask;; i = (i + 1) & m->mask) {
+        struct piece_slot *s = &m->slots[i];
+        if (s->id < 0)
+            return s;
+        const struct token *t = &tokens[s->id];
+        if (s->tag == *tag && t->len == len && memcmp(t->bytes, bytes, len) == 0)
+            return s;
+    }
+}
+
+bool piece_map_add(struct piece_map *m, const struct token *tokens, int32_t id)
+{
+    uint32_t tag;
+    const struct token *t = &tokens[id];
+    struct piece_slot *s = piece_slot(m, tokens, t->bytes, t->len, &tag);
+    if (s->id >= 0)
+        return false;
+    s->tag = tag;
+    s->id = id;
+    if (t->len > m->longest)
+        m->longest = t->len;
+    return true;
+}
+
+int32_t piece_map_find(const struct piece_map *m, const struct token *tokens, const char *bytes,
+                       size_t len)
+{
+    uint32_t tag;
+    return len > m->longest ? -1 : piece_slot(m, tokens, bytes, len, &tag)->id;
+}
+
+void id_list_push(struct id_list *l, int32_t id)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? l->cap * 2 : 64;
+        int32_t *ids = realloc(l->ids, cap * sizeof *ids);
+        if (!ids) {
+            l->failed = true;
+            return;
+        }
+        l->ids = ids;
+        l->cap = cap;
+    }
+    l->ids[l->n++] = id;
+}
+
+bool merge_reserve(struct merge_work *w, size_t n)
+{
+    w->n_symbols = 0;
+    w->n_heap = 0;
+    if (n > w->cap_symbols) {
+        size_t cap = n < 64 ? 64 : n;
+        free(w->symbols);
+        w->symbols = malloc(cap * sizeof *w->symbols);
+        w->cap_symbols = w->symbols ? cap : 0;
+    }
+    /* n - 1 pairs to begin with; each of the n - 1 merges takes one out and puts two in. */
+    size_t most = 2 * n;
+    if (most > w->cap_heap) {
+        size_t cap = most < 128 ? 128 : most;
+        free(w->heap);
+        w->heap = malloc(cap * sizeof *w->heap);
+        w->cap_heap = w->heap ? cap : 0;
+    }
+    return w->symbols && w->heap;
+}
+
+void merge_add(struct merge_work *w, uint32_t offset, uint32_t len, int32_t id)
+{
+    assert(w->n_symbols < w->cap_symbols);
+    int32_t i = (int32_t)w->n_symbols++;
+    w->symbols[i] = (struct symbol){i - 1, -1, offset, len, id};
+    if (i > 0)
+        w->symbols[i - 1].next = i;
+}
+
+static void heap_push(struct merge_work *w, struct merge_candidate c)
+{
+    assert(w->n_heap < w->cap_heap);
+    size_t i = w->n_heap++;
+    while (i > 0) {
+        size_t parent = (i - 1) / 2;
+        if (w->heap[parent].order <= c.order)
+            break;
+        w->heap[i] = w->heap[parent];
+        i = parent;
+    }
+    w->heap[i] = c;
+}
+
+static struct merge_candidate heap_pop(struct merge_work *w)
+{
+    struct merge_candidate top = w->heap[0];
+    struct merge_candidate last = w->heap[--w->n_heap];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= w->n_heap)
+            break;
+        if (child + 1 < w->n_heap && w->heap[child + 1].order < w->heap[child].order)
+            child++;
+        if (last.order <= w->heap[child].order)
+            break;
+        w->heap[i] = w->heap[child];
+        i = child;
+    }
+    w->heap[i] = last;
+    return top;
+}
+
+static void consider(struct merge_work *w, const struct tokenizer *t, const char *text,
+                     merge_find_fn *find, int32_t left, int32_t right)
+{
+    if (left < 0 || right < 0)
+        return;
+    const struct symbol *l = &w->symbols[left], *r = &w->symbols[right];
+    uint32_t priority;
+    int32_t id;
+    if (!find(t, text, l, r, &priority, &id))
+        return;
+    heap_push(w, (struct merge_candidate){(uint64_t)priority << 32 | (uint32_t)left, right, id,
+                                          l->len + r->len});
+}
+
+void merge_run(struct merge_work *w, const struct tokenizer *t, const char *text,
+               merge_find_fn *find)
+{
+    for (size_t i = 1; i < w->n_symbols; i++)
+        consider(w, t, text, find, (int32_t)i - 1, (int32_t)i);
+    while (w->n_heap > 0) {
+        struct merge_candidate c = heap_pop(w);
+        int32_t left = (int32_t)(uint32_t)c.order;
+        struct symbol *l = &w->symbols[left], *r = &w->symbols[c.right];
+        if (l->len == 0 || r->len == 0 || l->len + r->len != c.len)
+            continue;
+        l->len = c.len;
+        l->id = c.id;
+        l->next = r->next;
+        r->len = 0;
+        if (l->next >= 0)
+            w->symbols[l->next].prev = left;
+        consider(w, t, text, find, l->prev, left);
+        consider(w, t, text, find, left, l->next);
+    }
+}
+
+void merge_free(struct merge_work *w)
+{
+    free(w->symbols);
+    free(w->heap);
+    *w = (struct merge_work){0};
+}
