@@ -1,0 +1,327 @@
+/*
+ * cost.c - seconds of this operator on this device for this step, out of a profile.
+ *
+ * The rows of the profile are sorted into curves: one per (device, operator), with the measured
+ * points in order of sequences, rows and KV positions. A size between two points is interpolated,
+ * a shape without points falls back to a roofline of the device's measured bandwidth and
+ * arithmetic and says so. Nothing here knows placements.
+ */
+#include "solver/solver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct point {
+    int32_t rows, seqs;
+    int64_t kv;
+    double ns;
+    uint64_t workspace;
+    const char *numerics;
+};
+
+struct curve {
+    int32_t device;
+    char key[OP_KEY_SIZE];
+    bool supported;
+    uint64_t prepared_bytes;
+    int32_t first, n; /* points */
+};
+
+struct sort_row { /* a row of the profile on its way into a curve */
+    char key[OP_KEY_SIZE];
+    const struct profile_row *row;
+};
+
+struct cost_model {
+    const struct profile *profile;
+    struct curve *curves;
+    int32_t n_curves;
+    struct point *points;
+    uint8_t *kinds; /* [device][kind][dtype]: 0 unknown, 1 some shape is supported, 2 none is */
+};
+
+static uint8_t *kind_slot(const struct cost_model *c, int32_t device, int kind, int dtype)
+{
+    return &c->kinds[((size_t)device * OP_KIND_COUNT + (size_t)kind) * DT_COUNT + (size_t)dtype];
+}
+
+static int order(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_rows(const void *x, const void *y)
+{
+    const struct sort_row *a = x, *b = y;
+    int c = order(a->row->device, b->row->device);
+    if (!c)
+        c = strcmp(a->key, b->key);
+    if (!c)
+        c = order(a->row->size.seqs, b->row->size.seqs);
+    if (!c)
+        c = order(a->row->size.rows, b->row->size.rows);
+    if (!c)
+        c = order(a->row->size.kv_positions, b->row->size.kv_positions);
+    return c ? c : order(a->row - b->row, 0);
+}
+
+static int compare_curves(const void *x, const void *y)
+{
+    const struct curve *a = x, *b = y;
+    int c = order(a->device, b->device);
+    return c ? c : strcmp(a->key, b->key);
+}
+
+static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_points)
+{
+    const struct profile_row *r = s->row;
+    struct curve *last = c->n_curves ? &c->curves[c->n_curves - 1] : NULL;
+    if (!last || last->device != r->device || strcmp(last->key, s->key)) {
+        last = &c->curves[c->n_curves++];
+        last->device = r->device;
+        memcpy(last->key, s->key, sizeof last->key);
+        last->supported = true;
+        last->first = *n_points;
+    }
+    uint8_t *kind = kind_slot(c, r->device, r->op.kind, r->op.dtype);
+    if (!r->supported) {
+        last->supported = false;
+        if (!*kind)
+            *kind = 2;
+        return;
+    }
+    *kind = 1;
+    if (r->prepared_bytes > last->prepared_bytes)
+        last->prepared_bytes = r->prepared_bytes;
+    if (r->size.rows <= 0 || !(r->median_ns >= 0))
+        return;
+    c->points[*n_points] = (struct point){r->size.rows,         r->size.seqs, r->size.kv_positions,
+                                          r->median_ns,         r->workspace_bytes,
+                                          r->numerics};
+    ++*n_points;
+    last->n++;
+}
+
+oato_status cost_create(const struct profile *p, struct cost_model **out, struct oato_error *err)
+{
+    size_t n = (size_t)p->n_rows, kinds = (size_t)p->n_devices * OP_KIND_COUNT * DT_COUNT;
+    struct cost_model *c = calloc(1, sizeof *c);
+    struct sort_row *rows = calloc(n + 1, sizeof *rows);
+    *out = c;
+    if (c) {
+        c->profile = p;
+        c->curves = calloc(n + 1, sizeof *c->curves);
+        c->points = calloc(n + 1, sizeof *c->points);
+        c->kinds = calloc(kinds + 1, 1);
+    }
+    if (!c || !rows || !c->curves || !c->points || !c->kinds) {
+        free(rows);
+        cost_free(c);
+        *out = NULL;
+        return oato_fail_memory(err, n * sizeof *rows, "the rows of a profile");
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct profile_row *r = &p->rows[i];
+        if (r->device < 0 || r->device >= p->n_devices || r->op.kind >= OP_KIND_COUNT ||
+            r->op.dtype >= DT_COUNT)
+            continue;
+        oato_op_key(&r->op, NULL, rows[kept].key);
+        rows[kept++].row = r;
+    }
+    qsort(rows, kept, sizeof *rows, compare_rows);
+    int32_t n_points = 0;
+    for (size_t i = 0; i < kept; i++)
+        add_row(c, &rows[i], &n_points);
+    free(rows);
+    return OATO_OK;
+}
+
+void cost_free(struct cost_model *c)
+{
+    if (!c)
+        return;
+    free(c->curves);
+    free(c->points);
+    free(c->kinds);
+    free(c);
+}
+
+static const struct curve *curve_find(const struct cost_model *c, int32_t device,
+                                      const struct oato_op *op)
+{
+    struct curve want = {.device = device};
+    oato_op_key(op, NULL, want.key);
+    return bsearch(&want, c->curves, (size_t)c->n_curves, sizeof want, compare_curves);
+}
+
+bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op)
+{
+    const struct curve *k = curve_find(c, device, op);
+    if (k)
+        return k->supported;
+    return *kind_slot(c, device, op->kind, op->dtype) == 1;
+}
+
+bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op)
+{
+    if (cost_lists(c, device, op))
+        return true;
+    return c->profile->devices[device].is_host && !curve_find(c, device, op) &&
+           *kind_slot(c, device, op->kind, op->dtype) == 0;
+}
+
+bool cost_measured(const struct cost_model *c, int32_t device, const struct oato_op *op)
+{
+    const struct curve *k = curve_find(c, device, op);
+    return k && k->supported && k->n > 0;
+}
+
+/* y at x through n points with rising xs. */
+static double interpolate(const double *xs, const double *ys, int n, double x)
+{
+    if (x >= xs[n - 1])
+        return x == xs[n - 1] || xs[n - 1] <= 0 ? ys[n - 1] : ys[n - 1] * (x / xs[n - 1]);
+    if (x <= xs[0]) {
+        double least = xs[0] > 0 ? ys[0] * (x / xs[0]) : ys[0];
+        if (n == 1)
+            return least;
+        double line = ys[0] + (ys[1] - ys[0]) * ((x - xs[0]) / (xs[1] - xs[0]));
+        return line < least ? least : line > ys[0] ? ys[0] : line;
+    }
+    int i = 1;
+    while (x > xs[i])
+        i++;
+    if (x == xs[i])
+        return ys[i];
+    return ys[i - 1] + (ys[i] - ys[i - 1]) * ((x - xs[i - 1]) / (xs[i] - xs[i - 1]));
+}
+
+enum { POINTS_MAX = 64 }; /* sizes along one axis that are looked at; profiles hold about ten */
+
+/* Time of the points [first, end), which share rows and sequences, at kv positions. */
+static double along_kv(const struct point *p, int32_t n, double kv)
+{
+    double xs[POINTS_MAX], ys[POINTS_MAX];
+    int m = 0;
+    for (int32_t i = 0; i < n && m < POINTS_MAX; i++) {
+        if (m && (double)p[i].kv <= xs[m - 1])
+            continue;
+        xs[m] = (double)p[i].kv;
+        ys[m++] = p[i].ns;
+    }
+    return m == 1 && xs[0] <= 0 ? ys[0] : interpolate(xs, ys, m, kv);
+}
+
+/* The points of a curve whose number of sequences is the wanted one, else the nearest below, else
+ * the least. */
+static void choose_seqs(const struct point *p, int32_t *first, int32_t *n, int32_t seqs)
+{
+    int32_t best = p[*first].seqs, end = *first + *n;
+    for (int32_t i = *first; i < end; i++)
+        if (p[i].seqs <= seqs)
+            best = p[i].seqs;
+    while (p[*first].seqs != best)
+        ++*first;
+    *n = 0;
+    while (*first + *n < end && p[*first + *n].seqs == best)
+        ++*n;
+}
+
+static double along_rows(const struct point *p, int32_t n, const struct op_size *size,
+                         const char **numerics)
+{
+    double xs[POINTS_MAX], ys[POINTS_MAX];
+    int m = 0;
+    for (int32_t i = 0; i < n && m < POINTS_MAX;) {
+        int32_t same = 1;
+        while (i + same < n && p[i + same].rows == p[i].rows)
+            same++;
+        /* the same positions per row, so that only the number of rows differs */
+        double kv = (double)size->kv_positions * ((double)p[i].rows / (double)size->rows);
+        xs[m] = p[i].rows;
+        ys[m++] = along_kv(p + i, same, kv);
+        if (p[i].rows <= size->rows || !*numerics)
+            *numerics = p[i].numerics;
+        i += same;
+    }
+    return interpolate(xs, ys, m, size->rows);
+}
+
+static double roofline_ns(const struct profile_device *d, const struct oato_op *op,
+                          const struct op_size *size)
+{
+    /* a profile without figures: slow enough that nothing moves there for a guess */
+    double read = d->read_bytes_per_s > 0 ? d->read_bytes_per_s : 1e9;
+    double flops = d->flops_per_s > 0 ? d->flops_per_s : 1e9;
+    double activations =
+        4.0 * size->rows * ((double)op->k + (double)op->n + 2.0 * (double)op->n2);
+    double memory_s = (op_bytes(op, size) + activations) / read;
+    double compute_s = op_flops(op, size) / flops;
+    return (memory_s > compute_s ? memory_s : compute_s) * 1e9;
+}
+
+struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                          const struct op_size *size)
+{
+    struct op_cost r = {0};
+    if (size->rows <= 0)
+        return r;
+    const struct curve *k = curve_find(c, device, op);
+    if (!k || !k->n) {
+        r.estimate = true;
+        r.ns = roofline_ns(&c->profile->devices[device], op, size);
+        return r;
+    }
+    int32_t first = k->first, n = k->n;
+    choose_seqs(c->points, &first, &n, size->seqs);
+    r.ns = along_rows(c->points + first, n, size, &r.numerics);
+    return r;
+}
+
+uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                             uint64_t file_bytes)
+{
+    const struct curve *k = curve_find(c, device, op);
+    return k && k->n ? k->prepared_bytes : file_bytes;
+}
+
+uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                              int32_t rows)
+{
+    const struct curve *k = curve_find(c, device, op);
+    int32_t above = 0, most = 0;
+    uint64_t bytes_above = 0, bytes_most = 0;
+    for (int32_t i = 0; k && i < k->n; i++) {
+        const struct point *p = &c->points[k->first + i];
+        if (p->rows >= rows && (!above || p->rows < above)) {
+            above = p->rows;
+            bytes_above = 0;
+        }
+        if (p->rows == above && p->workspace > bytes_above)
+            bytes_above = p->workspace;
+        if (p->rows > most) {
+            most = p->rows;
+            bytes_most = 0;
+        }
+        if (p->rows == most && p->workspace > bytes_most)
+            bytes_most = p->workspace;
+    }
+    if (above)
+        return bytes_above;
+    return most ? (uint64_t)((double)bytes_most * ((double)rows / most)) : 0;
+}
+
+double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes)
+{
+    const struct profile *p = c->profile;
+    if (from == to || (p->devices[from].is_host && p->devices[to].is_host))
+        return 0;
+    for (int32_t i = 0; i < p->n_links; i++) {
+        const struct profile_link *l = &p->links[i];
+        if (l->from != from || l->to != to || !(l->bytes_per_s > 0))
+            continue;
+        return l->latency_ns + l->sync_ns + bytes / l->bytes_per_s * 1e9;
+    }
+    return -1;
+}

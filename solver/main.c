@@ -1,1 +1,402 @@
-int main(void){return 0;}
+/*
+ * main.c - oato-plan: command lines to calls of solver.h, messages to stderr, results to stdout,
+ * statuses to the shell. Every verb is a row of a table with its own options.
+ */
+#include "solver/solver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    O_HELP, O_VERSION, O_JSON, O_PROFILE, O_MODEL, O_OUTPUT, O_SOLVER, O_SINGLE, O_BUDGET,
+    O_DEVICES, O_PROMPT, O_GENERATE, O_CONTEXT, O_BATCH, O_UBATCH, O_KV, O_DETERMINISTIC,
+    O_TIME, O_GAP, O_SLOWER,
+};
+
+#define ROW_HELP {"help", 'h', OPT_FLAG, NULL, "print this", O_HELP}
+#define ROW_JSON {"json", 0, OPT_FLAG, NULL, "print one JSON object instead of a table", O_JSON}
+#define ROW_PROFILE {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE}
+#define ROW_MODEL {"model", 'm', OPT_VALUE, "MODEL", "the model that was planned", O_MODEL}
+
+static const struct option_row make_rows[] = {
+    {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs (needed)", O_PROFILE},
+    {"model", 'm', OPT_VALUE, "MODEL", "the GGUF file, instead of an operand", O_MODEL},
+    {"output", 'o', OPT_VALUE, "PLAN", "where to write (default: MODEL.plan, here)", O_OUTPUT},
+    {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, layers, cpu (default auto)", O_SOLVER},
+    {"single-shot", 0, OPT_FLAG, NULL, "affinity without iteration", O_SINGLE},
+    {"devices", 0, OPT_VALUE, "LIST", "of the profile's: cpu:0,sim:0 (default all)", O_DEVICES},
+    {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)", O_BUDGET},
+    {"prompt", 0, OPT_VALUE, "N", "tokens of a prompt (default 512)", O_PROMPT},
+    {"generate", 'n', OPT_VALUE, "N", "tokens generated after it (default 128)", O_GENERATE},
+    {"context", 'c', OPT_VALUE, "N", "positions of KV in all (default 4096)", O_CONTEXT},
+    {"batch", 'b', OPT_VALUE, "N", "sequences at once (default 1)", O_BATCH},
+    {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default 512)", O_UBATCH},
+    {"kv", 0, OPT_VALUE, "TYPE", "f16 or f32 (default f16)", O_KV},
+    {"deterministic", 0, OPT_FLAG, NULL, "one numerics class for all phases", O_DETERMINISTIC},
+    {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},
+    {"gap", 0, OPT_VALUE, "G", "distance from the optimum to stop at (default 0.001)", O_GAP},
+    ROW_JSON,
+    ROW_HELP,
+    {"version", 0, OPT_FLAG, NULL, "print the version", O_VERSION},
+    {0},
+};
+static const struct option_row show_rows[] = {ROW_MODEL, ROW_PROFILE, ROW_JSON, ROW_HELP, {0}};
+static const struct option_row diff_rows[] = {ROW_JSON, ROW_HELP, {0}};
+static const struct option_row check_rows[] = {
+    ROW_MODEL,
+    ROW_PROFILE,
+    {"max-slower", 0, OPT_VALUE, "5%", "how much slower is still fine (default 5%)", O_SLOWER},
+    {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},
+    ROW_JSON,
+    ROW_HELP,
+    {0},
+};
+
+/* What the command line said, for any verb. */
+struct command {
+    const char *operands[3];
+    int n_operands;
+    const char *profile, *model, *output;
+    struct planner_options plan;
+    double max_slower;
+    bool json;
+};
+
+struct verb {
+    const char *name, *usage;
+    int operands; /* most */
+    const struct option_row *rows;
+    oato_status (*run)(struct command *c, struct text *out, struct oato_error *err);
+};
+
+/* ----------------------------------------------------------------------------- options ----- */
+
+static oato_status bad_value(const struct options *o, const char *want, struct oato_error *err)
+{
+    return oato_fail(err, OATO_EUSAGE, "%s: '%.60s' is not %s", o->name, o->value, want);
+}
+
+static oato_status take_int(const struct options *o, int64_t lo, int32_t *to,
+                            struct oato_error *err)
+{
+    int64_t v;
+    if (!parse_i64(o->value, lo, 1 << 30, &v))
+        return bad_value(o, lo ? "a number from 1 on" : "a number from 0 on", err);
+    *to = (int32_t)v;
+    return OATO_OK;
+}
+
+static oato_status take_budget(const struct options *o, struct planner_options *p,
+                               struct oato_error *err)
+{
+    const char *equals = strchr(o->value, '=');
+    double bytes;
+    if (!equals || equals == o->value || (size_t)(equals - o->value) >= sizeof p->budgets[0].id ||
+        !parse_quantity(equals + 1, "B", &bytes) || bytes > 1e18)
+        return bad_value(o, "a device and a size, such as sim:0=40MiB", err);
+    if (p->n_budgets == SOLVER_DEVICES)
+        return oato_fail(err, OATO_EUSAGE, "more than %d budgets", SOLVER_DEVICES);
+    struct device_budget *b = &p->budgets[p->n_budgets++];
+    snprintf(b->id, sizeof b->id, "%.*s", (int)(equals - o->value), o->value);
+    b->bytes = (uint64_t)bytes;
+    return OATO_OK;
+}
+
+static oato_status take_percent(const struct options *o, double *to, struct oato_error *err)
+{
+    char *end;
+    double v = strtod(o->value, &end);
+    if (end == o->value || !(v >= 0 && v < 1e6) || (*end && strcmp(end, "%") != 0))
+        return bad_value(o, "a share such as 5% or 0.05", err);
+    *to = *end ? v / 100 : v;
+    return OATO_OK;
+}
+
+static oato_status take_option(struct command *c, int id, const struct options *o,
+                               struct oato_error *err)
+{
+    struct plan_request *q = &c->plan.request;
+    switch (id) {
+    case O_JSON: c->json = true; return OATO_OK;
+    case O_PROFILE: c->profile = o->value; return OATO_OK;
+    case O_MODEL: c->model = o->value; return OATO_OK;
+    case O_OUTPUT: c->output = o->value; return OATO_OK;
+    case O_SOLVER: c->plan.solver = o->value; return OATO_OK;
+    case O_SINGLE: c->plan.single_shot = true; return OATO_OK;
+    case O_DEVICES: c->plan.devices = o->value; return OATO_OK;
+    case O_DETERMINISTIC: q->deterministic = true; return OATO_OK;
+    case O_BUDGET: return take_budget(o, &c->plan, err);
+    case O_PROMPT: return take_int(o, 0, &q->prompt, err);
+    case O_GENERATE: return take_int(o, 0, &q->generate, err);
+    case O_CONTEXT: return take_int(o, 1, &q->context, err);
+    case O_BATCH: return take_int(o, 1, &q->batch, err);
+    case O_UBATCH: return take_int(o, 1, &q->ubatch, err);
+    case O_SLOWER: return take_percent(o, &c->max_slower, err);
+    case O_GAP: return take_percent(o, &c->plan.gap, err);
+    case O_TIME:
+        return parse_f64(o->value, 0, 1e6, &c->plan.time_limit_s)
+                   ? OATO_OK
+                   : bad_value(o, "a number of seconds", err);
+    case O_KV:
+        if (strcmp(o->value, "f16") != 0 && strcmp(o->value, "f32") != 0)
+            return bad_value(o, "f16 or f32", err);
+        q->kv = o->value[1] == '1' ? DT_F16 : DT_F32;
+        return OATO_OK;
+    default: return OATO_OK;
+    }
+}
+
+/* ------------------------------------------------------------------------------- files ----- */
+
+static void warn(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "oato-plan: warning: %s\n", text);
+}
+
+/* The model and the profile, where they were named. */
+static oato_status open_inputs(const struct command *c, struct model **m, struct profile *profile,
+                               struct oato_error *err)
+{
+    *m = NULL;
+    memset(profile, 0, sizeof *profile);
+    oato_status status = OATO_OK;
+    if (c->profile)
+        status = profile_load(c->profile, profile, warn, NULL, err);
+    if (!status && c->model)
+        status = model_open(c->model, m, err);
+    if (status && c->profile)
+        profile_free(profile);
+    return status;
+}
+
+static void close_inputs(const struct command *c, struct model *m, struct profile *profile)
+{
+    if (m)
+        model_close(m);
+    if (c->profile)
+        profile_free(profile);
+}
+
+/* "dir/MODEL.gguf" -> "MODEL.plan" in the current directory. */
+static oato_status default_output(const char *model, char *path, size_t n, struct oato_error *err)
+{
+    const char *base = strrchr(model, '/');
+    base = base ? base + 1 : model;
+    size_t len = strlen(base);
+    if (len > 5 && !strcmp(base + len - 5, ".gguf"))
+        len -= 5;
+    if ((size_t)snprintf(path, n, "%.*s.plan", (int)len, base) >= n)
+        return oato_fail(err, OATO_EUSAGE, "the model's name is too long; name the plan with -o");
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------- verbs ----- */
+
+static oato_status run_make(struct command *c, struct text *out, struct oato_error *err)
+{
+    char path[512];
+    struct model *m;
+    struct profile profile;
+    struct plan plan;
+    struct problem *problem;
+    if (!c->model)
+        c->model = c->n_operands ? c->operands[0] : NULL;
+    else if (c->n_operands)
+        return oato_fail(err, OATO_EUSAGE, "two models: -m %.80s and %.80s", c->model,
+                         c->operands[0]);
+    if (!c->model || !c->profile)
+        return oato_fail(err, OATO_EUSAGE,
+                         "oato-plan wants MODEL.gguf and -p PROFILE; oato-profile makes the "
+                         "latter, --help says more");
+    if (!c->output) {
+        if (default_output(c->model, path, sizeof path, err))
+            return err->status;
+        c->output = path;
+    }
+    oato_status status = open_inputs(c, &m, &profile, err);
+    if (status)
+        return status;
+    status = planner_make(m, &profile, &c->plan, &plan, &problem, err);
+    if (!status) {
+        status = plan_save(&plan, c->output, err);
+        if (!status) {
+            report_plan(&plan, problem, c->json, out);
+            fprintf(stderr, "wrote %s\n", c->output);
+        }
+        plan_free(&plan);
+        problem_free(problem);
+    }
+    close_inputs(c, m, &profile);
+    return status;
+}
+
+static oato_status run_show(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct plan plan;
+    struct model *m;
+    struct profile profile;
+    struct problem *problem = NULL;
+    int32_t *place;
+    if (c->n_operands != 1)
+        return oato_fail(err, OATO_EUSAGE, "show wants one PLAN");
+    oato_status status = plan_load(c->operands[0], &plan, err);
+    if (status)
+        return status;
+    status = open_inputs(c, &m, &profile, err);
+    if (!status) {
+        if (m && c->profile)
+            status = problem_of_plan(m, &profile, &plan, &problem, &place, err);
+        if (!status)
+            report_plan(&plan, problem, c->json, out);
+        problem_free(problem);
+        close_inputs(c, m, &profile);
+    }
+    plan_free(&plan);
+    return status;
+}
+
+static oato_status run_explain(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct plan plan;
+    struct model *m;
+    struct profile profile;
+    if (c->n_operands < 1)
+        return oato_fail(err, OATO_EUSAGE, "explain wants PLAN [OPERATOR, LAYER or TENSOR]");
+    if (!c->model != !c->profile)
+        return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
+    oato_status status = plan_load(c->operands[0], &plan, err);
+    if (status)
+        return status;
+    status = open_inputs(c, &m, &profile, err);
+    if (!status) {
+        status = report_explain(&plan, m, c->profile ? &profile : NULL,
+                                c->n_operands > 1 ? c->operands[1] : NULL, c->json, out, err);
+        close_inputs(c, m, &profile);
+    }
+    plan_free(&plan);
+    return status;
+}
+
+static oato_status run_diff(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct plan a, b;
+    bool same = false;
+    if (c->n_operands != 2)
+        return oato_fail(err, OATO_EUSAGE, "diff wants two plans");
+    oato_status status = plan_load(c->operands[0], &a, err);
+    if (status)
+        return status;
+    status = plan_load(c->operands[1], &b, err);
+    if (!status) {
+        status = report_diff(&a, &b, c->json, &same, out, err);
+        plan_free(&b);
+    }
+    plan_free(&a);
+    if (!status && !same)
+        status = oato_fail(err, OATO_NEGATIVE, "%s and %s differ", c->operands[0], c->operands[1]);
+    return status;
+}
+
+static oato_status run_check(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct plan plan;
+    struct model *m;
+    struct profile profile;
+    if (c->n_operands < 1)
+        return oato_fail(err, OATO_EUSAGE, "check wants PLAN [MODEL.gguf]");
+    if (!c->model && c->n_operands > 1)
+        c->model = c->operands[1];
+    if (c->profile && !c->model)
+        return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
+    oato_status status = plan_load(c->operands[0], &plan, err);
+    if (status)
+        return status;
+    status = open_inputs(c, &m, &profile, err);
+    if (!status) {
+        status = report_check(&plan, m, c->profile ? &profile : NULL, c->max_slower,
+                              c->plan.time_limit_s, c->json, out, err);
+        close_inputs(c, m, &profile);
+    }
+    plan_free(&plan);
+    return status;
+}
+
+static const struct verb verbs[] = {
+    {"show", "show PLAN [-m MODEL.gguf -p PROFILE] [--json]", 1, show_rows, run_show},
+    {"explain", "explain PLAN [OPERATOR|LAYER|TENSOR] [-m MODEL.gguf -p PROFILE] [--json]", 2,
+     show_rows, run_explain},
+    {"diff", "diff PLAN PLAN [--json]", 2, diff_rows, run_diff},
+    {"check", "check PLAN [MODEL.gguf [-p PROFILE]] [--max-slower 5%] [--json]", 2, check_rows,
+     run_check},
+    {NULL, "MODEL.gguf -p PROFILE [-o PLAN] [OPTION...]", 1, make_rows, run_make},
+};
+
+static void print_help(const struct verb *v)
+{
+    printf("usage: oato-plan %s\n", v->usage);
+    for (const struct verb *w = verbs; !v->name && w->name; w++)
+        printf("       oato-plan %s\n", w->usage);
+    printf("\n");
+    options_help(v->rows, stdout);
+    if (!v->name)
+        printf("\nexit: 0 done, 1 check or diff says no, 2 usage, 3 bad file, 4 does not fit, "
+               "6 input/output\n");
+}
+
+/* True when the program is done without running the verb. */
+static bool read_command(const struct verb *v, int argc, char **argv, struct command *c,
+                         struct oato_error *err)
+{
+    struct options o;
+    options_init(&o, v->rows, argc, argv);
+    for (int id; (id = options_next(&o, err)) != OPT_END;) {
+        if (id == OPT_ERROR)
+            return false;
+        if (id == O_HELP) {
+            print_help(v);
+            return true;
+        }
+        if (id == O_VERSION) {
+            printf("oato-plan %s\n", OATO_VERSION);
+            return true;
+        }
+        if (id == OPT_OPERAND) {
+            if (c->n_operands == v->operands) {
+                oato_fail(err, OATO_EUSAGE, "'%.80s' is one operand too many; usage: oato-plan %s",
+                          o.value, v->usage);
+                return false;
+            }
+            c->operands[c->n_operands++] = o.value;
+        } else if (take_option(c, id, &o, err)) {
+            return false;
+        }
+    }
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    struct command c = {.max_slower = 0.05};
+    struct oato_error err = {.status = OATO_OK};
+    const struct verb *v = verbs;
+    struct text out;
+    planner_options_init(&c.plan);
+    while (v->name && (argc < 2 || strcmp(argv[1], v->name) != 0))
+        v++;
+    int skip = v->name ? 2 : 1;
+    if (read_command(v, argc - skip, argv + skip, &c, &err))
+        return OATO_OK;
+    text_init(&out);
+    oato_status status = err.status;
+    if (!status)
+        status = v->run(&c, &out, &err);
+    if (out.len)
+        fwrite(out.data, 1, out.len, stdout);
+    text_free(&out);
+    if (fflush(stdout) && !status)
+        status = oato_fail(&err, OATO_EIO, "standard output: cannot write");
+    if (status)
+        fprintf(stderr, "oato-plan: %s\n", err.text);
+    return (int)status;
+}

@@ -1,0 +1,298 @@
+/*
+ * check.c - verdicts: does a plan still hold under a profile (no slower than it promised, memory
+ * enough, near the best plan of today), and in what do two plans differ. Both are meant for CI:
+ * a table for people, JSON for programs, and the exit status for scripts.
+ */
+#include "solver/report_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------------- check ---- */
+
+struct verdict {
+    struct text *out;
+    bool json, bad;
+};
+
+/* One line of the table. */
+static void judge(struct verdict *v, const char *what, bool good, const char *unit, double value,
+                  double limit)
+{
+    v->bad = v->bad || !good;
+    if (v->json) {
+        json_open(v->out, NULL, '{');
+        json_string(v->out, "what", what);
+        json_bool(v->out, "good", good);
+        json_string(v->out, "unit", unit);
+        json_number(v->out, "value", value);
+        json_number(v->out, "limit", limit);
+        json_close(v->out, '}');
+        return;
+    }
+    text_printf(v->out, "%-44s %12.3f %12.3f %-4s %s\n", what, value, limit, unit,
+                good ? "fine" : "NOT FINE");
+}
+
+static void judge_memory(struct verdict *v, const struct problem *p, const int32_t *place)
+{
+    uint64_t used[SOLVER_DEVICES];
+    instance_fits(&p->instance, place, used);
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        char what[64];
+        bool any = d == p->instance.host;
+        for (int32_t u = 0; u < p->instance.n_units; u++)
+            any = any || place[u] == d;
+        uint64_t need = any ? used[d] + p->reserve[d] : 0;
+        snprintf(what, sizeof what, "memory of %s", problem_device(p, d));
+        judge(v, what, need <= p->budget[d], "MiB", as_mib((double)need),
+              as_mib((double)p->budget[d]));
+    }
+}
+
+static bool runs_everywhere(const struct problem *p, const int32_t *place)
+{
+    for (int32_t u = 0; u < p->instance.n_units; u++)
+        if (!p->instance.units[u].allowed[place[u]])
+            return false;
+    return true;
+}
+
+/* The best plan for the same request, devices and memory. */
+static oato_status best_now(const struct model *m, const struct profile *profile,
+                            const struct problem *p, double time_limit_s, int64_t *request_ns,
+                            struct oato_error *err)
+{
+    struct planner_options o;
+    struct plan best;
+    char devices[SOLVER_DEVICES * 17];
+    size_t n = 0;
+    planner_options_init(&o);
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        n += (size_t)snprintf(devices + n, sizeof devices - n, "%s%s", d ? "," : "",
+                              problem_device(p, d));
+        snprintf(o.budgets[d].id, sizeof o.budgets[d].id, "%s", problem_device(p, d));
+        o.budgets[d].bytes = p->budget[d];
+    }
+    o.devices = devices;
+    o.n_budgets = p->n_devices;
+    o.request = p->request;
+    o.time_limit_s = time_limit_s;
+    oato_status status = planner_make(m, profile, &o, &best, NULL, err);
+    if (status)
+        return status;
+    *request_ns = (int64_t)best.request_ns;
+    plan_free(&best);
+    return OATO_OK;
+}
+
+static oato_status judge_plan(struct verdict *v, const struct plan *plan, const struct model *m,
+                              const struct profile *profile, double max_slower,
+                              double time_limit_s, struct oato_error *err)
+{
+    struct problem *p;
+    int32_t *place;
+    oato_status status = problem_of_plan(m, profile, plan, &p, &place, err);
+    if (status == OATO_NEGATIVE) { /* a device is gone: that is a verdict */
+        judge(v, err->text, false, "", 0, 0);
+        return OATO_OK;
+    }
+    if (status)
+        return status;
+    if (!runs_everywhere(p, place)) {
+        judge(v, "every operator runs on its device", false, "", 0, 0);
+        goto out;
+    }
+    double now = (double)instance_price(&p->instance, place).request_ns;
+    double limit = (double)plan->request_ns * (1 + max_slower);
+    judge_memory(v, p, place);
+    judge(v, "request, against what the plan promised", now <= limit, "ms", as_ms(now),
+          as_ms(limit));
+    int64_t best_ns;
+    status = best_now(m, profile, p, time_limit_s, &best_ns, err);
+    if (status == OATO_EFIT) {
+        judge(v, "some plan fits this machine", false, "", 0, 0);
+        status = OATO_OK;
+    } else if (!status) {
+        judge(v, "request, against the best plan of today",
+              now <= (double)best_ns * (1 + max_slower), "ms", as_ms(now),
+              as_ms((double)best_ns * (1 + max_slower)));
+    }
+out:
+    problem_free(p);
+    return status;
+}
+
+oato_status report_check(const struct plan *p, const struct model *m,
+                         const struct profile *profile, double max_slower, double time_limit_s,
+                         bool json, struct text *out, struct oato_error *err)
+{
+    struct verdict v = {.out = out, .json = json};
+    oato_status status = OATO_OK;
+    if (m) {
+        struct graph g;
+        status = plan_check_model(p, m->gguf, err);
+        if (!status)
+            status = plan_apply(p, m, &g, err);
+        if (status)
+            return status;
+        graph_free(&g);
+    }
+    if (json) {
+        json_open(out, NULL, '{');
+        json_open(out, "checks", '[');
+    } else if (profile) {
+        text_printf(out, "%-44s %12s %12s\n", "check", "is", "limit");
+    }
+    if (m && profile)
+        status = judge_plan(&v, p, m, profile, max_slower, time_limit_s, err);
+    if (json) {
+        json_close(out, ']');
+        json_bool(out, "good", !v.bad);
+        json_close(out, '}');
+        text_printf(out, "\n");
+    }
+    if (!status)
+        status = text_status(out, err);
+    if (!status && v.bad)
+        status = oato_fail(err, OATO_NEGATIVE, "the plan does not hold any more; plan again");
+    return status;
+}
+
+/* --------------------------------------------------------------------------------- diff ---- */
+
+static const char *device_name(const struct plan *p, const char *op)
+{
+    int32_t d = plan_device_of(p, op);
+    return d < 0 ? "-" : p->devices[d].id;
+}
+
+/* Operators of `a` that are elsewhere (or nowhere) in `b`; once more, from the other side, for
+ * those that only b has. */
+static int32_t diff_moves(const struct plan *a, const struct plan *b, bool only_b, bool json,
+                          struct text *out)
+{
+    const struct plan *walk = only_b ? b : a;
+    int32_t moves = 0;
+    for (int32_t i = 0; i < walk->n_parts; i++) {
+        const char *op = walk->parts[i].op;
+        if (i && !strcmp(op, walk->parts[i - 1].op))
+            continue;
+        const char *from = device_name(a, op), *to = device_name(b, op);
+        if (!strcmp(from, to) || (only_b && plan_device_of(a, op) >= 0))
+            continue;
+        moves++;
+        if (json) {
+            json_open(out, NULL, '{');
+            json_string(out, "op", op);
+            json_string(out, "from", from);
+            json_string(out, "to", to);
+            json_close(out, '}');
+        } else {
+            text_printf(out, "%-28s %s -> %s\n", op, from, to);
+        }
+    }
+    return moves;
+}
+
+static void diff_predictions(const struct plan *a, const struct plan *b, bool json,
+                             struct text *out)
+{
+    const struct {
+        const char *name;
+        uint64_t a, b;
+    } rows[] = {{"prefill_ns", a->prefill_ns, b->prefill_ns},
+                {"decode_ns", a->decode_ns, b->decode_ns},
+                {"request_ns", a->request_ns, b->request_ns}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (json) {
+            json_open(out, rows[i].name, '{');
+            json_integer(out, "a", rows[i].a);
+            json_integer(out, "b", rows[i].b);
+            json_close(out, '}');
+        } else if (rows[i].a != rows[i].b) {
+            text_printf(out, "predicted %.*s %.4f ms -> %.4f ms (%+.2f %%)\n",
+                        (int)(strlen(rows[i].name) - 3), rows[i].name, as_ms((double)rows[i].a),
+                        as_ms((double)rows[i].b),
+                        percent_more((double)rows[i].b, (double)rows[i].a));
+        }
+    }
+}
+
+/* What else differs, a word each. */
+static void diff_others(const struct plan *a, const struct plan *b, bool json, struct text *out)
+{
+    bool devices = a->n_devices != b->n_devices, budgets = false;
+    for (int32_t i = 0; !devices && i < a->n_devices; i++) {
+        devices = strcmp(a->devices[i].id, b->devices[i].id) != 0;
+        budgets = budgets || a->devices[i].budget_bytes != b->devices[i].budget_bytes;
+    }
+    bool fusions = a->n_fusions != b->n_fusions;
+    for (int32_t i = 0; !fusions && i < a->n_fusions; i++)
+        fusions = strcmp(a->fusions[i].name, b->fusions[i].name) != 0 ||
+                  strcmp(a->fusions[i].op, b->fusions[i].op) != 0;
+    const struct plan_request *q = &a->request, *r = &b->request;
+    const struct {
+        const char *name;
+        bool differ;
+    } rows[] = {{"model", a->structure_hash != b->structure_hash},
+                {"profile", a->profile_hash != b->profile_hash},
+                {"request", q->prompt != r->prompt || q->generate != r->generate ||
+                                q->context != r->context || q->batch != r->batch ||
+                                q->ubatch != r->ubatch || q->kv != r->kv ||
+                                q->deterministic != r->deterministic},
+                {"devices", devices},
+                {"budgets", budgets},
+                {"fusions", fusions},
+                {"solver", strcmp(a->solver, b->solver) != 0}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].differ && json)
+            json_string(out, NULL, rows[i].name);
+        else if (rows[i].differ)
+            text_printf(out, "different %s\n", rows[i].name);
+    }
+}
+
+static oato_status same_bytes(const struct plan *a, const struct plan *b, bool *same,
+                              struct oato_error *err)
+{
+    uint8_t *x = NULL, *y = NULL;
+    size_t nx, ny;
+    oato_status status = plan_encode(a, &x, &nx, err);
+    if (!status)
+        status = plan_encode(b, &y, &ny, err);
+    if (!status)
+        *same = nx == ny && !memcmp(x, y, nx);
+    free(x);
+    free(y);
+    return status;
+}
+
+oato_status report_diff(const struct plan *a, const struct plan *b, bool json, bool *same,
+                        struct text *out, struct oato_error *err)
+{
+    oato_status status = same_bytes(a, b, same, err);
+    if (status)
+        return status;
+    if (json) {
+        json_open(out, NULL, '{');
+        json_bool(out, "same", *same);
+        json_open(out, "different", '[');
+        diff_others(a, b, true, out);
+        json_close(out, ']');
+        json_open(out, "moves", '[');
+        diff_moves(a, b, false, true, out);
+        diff_moves(a, b, true, true, out);
+        json_close(out, ']');
+        diff_predictions(a, b, true, out);
+        json_close(out, '}');
+        text_printf(out, "\n");
+    } else if (!*same) {
+        diff_others(a, b, false, out);
+        int32_t moves = diff_moves(a, b, false, false, out);
+        moves += diff_moves(a, b, true, false, out);
+        text_printf(out, "%d operators move\n", moves);
+        diff_predictions(a, b, false, out);
+    }
+    return text_status(out, err);
+}

@@ -1,0 +1,64 @@
+/*
+ * cover.c - which of the model's fusion matches are taken. One cover serves all devices, because a
+ * plan has one graph: a fused operator must be known on each device and must pay on each where
+ * both ways were measured. Overlaps are resolved from left to right.
+ */
+#include "solver/problem_internal.h"
+
+/* The price of running the operator on d, over the request. */
+static int64_t request_ns(const struct problem *p, const struct op_price *price)
+{
+    return request_price(&p->request, price->prefill_ns, price->decode_ns).request_ns;
+}
+
+static bool pays_on(const struct problem *p, const struct graph *g, struct graph_match m,
+                    const struct oato_op *fused, int32_t d)
+{
+    int32_t device = p->device[d];
+    bool members_run = true, measured = cost_measured(p->cost, device, fused);
+    int64_t members_ns = 0;
+    for (int i = 0; i < op_fusions[m.fusion].n_members; i++) {
+        const struct oato_op *op = &g->ops[m.first + i].op;
+        struct op_price price = request_op(p, g, m.first + i, op, d);
+        members_run = members_run && price.supported;
+        measured = measured && cost_measured(p->cost, device, op);
+        members_ns += request_ns(p, &price);
+    }
+    if (!cost_lists(p->cost, device, fused))
+        return !members_run; /* nothing of it runs there either way */
+    if (!measured)
+        return true; /* fewer records and passes; nothing speaks against it */
+    struct op_price price = request_op(p, g, m.first, fused, d);
+    return request_ns(p, &price) <= members_ns;
+}
+
+static bool pays(const struct problem *p, const struct graph *g, struct graph_match m)
+{
+    struct oato_op fused = graph_fused(g, m).op;
+    bool anywhere = false;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        if (!pays_on(p, g, m, &fused, d))
+            return false;
+        anywhere = anywhere || cost_lists(p->cost, p->device[d], &fused);
+    }
+    return anywhere;
+}
+
+oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_match **out,
+                         int32_t *n, struct oato_error *err)
+{
+    int32_t all = graph_matches(g, NULL, 0), free_from = 0;
+    struct graph_match *m = arena_alloc(&p->arena, (size_t)all + 1, sizeof *m);
+    *n = 0;
+    *out = m;
+    if (!m)
+        return oato_fail_memory(err, (size_t)all * sizeof *m, "the fusion cover");
+    graph_matches(g, m, all);
+    for (int32_t i = 0; i < all; i++) {
+        if (m[i].first < free_from || !pays(p, g, m[i]))
+            continue;
+        free_from = m[i].first + op_fusions[m[i].fusion].n_members;
+        m[(*n)++] = m[i];
+    }
+    return OATO_OK;
+}

@@ -1,0 +1,390 @@
+/*
+ * explain.c - why an operator is where it is: what it and its copies cost on each device when
+ * everything else stays, what memory it takes and buys, and what would have to change for it to
+ * move. With a model and a profile this is priced anew; a plan alone tells what it recorded.
+ */
+#include "solver/report_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One unit on another device, all else as placed. */
+struct move {
+    bool allowed, fits;
+    int64_t delta_ns;        /* of the request */
+    int64_t own_ns;          /* of the unit itself, there */
+    uint64_t bytes, missing; /* missing: beyond the budget when it does not fit */
+};
+
+struct explain {
+    const struct plan *plan;
+    const struct model *model;
+    struct problem *problem;
+    int32_t *place;
+    uint64_t used[SOLVER_DEVICES];
+    int64_t request_ns;
+    bool json;
+    struct text *out;
+};
+
+static struct move price_move(const struct explain *x, int32_t unit, int32_t d)
+{
+    const struct instance *in = &x->problem->instance;
+    const struct unit *u = &in->units[unit];
+    struct move m = {.allowed = u->allowed[d], .bytes = u->bytes[d]};
+    if (!m.allowed)
+        return m;
+    int32_t was = x->place[unit];
+    x->place[unit] = d;
+    m.delta_ns = instance_price(in, x->place).request_ns - x->request_ns;
+    x->place[unit] = was;
+    m.own_ns = u->price[d].request_ns;
+    uint64_t need = x->problem->reserve[d] + x->used[d] + (d == was ? 0 : m.bytes);
+    m.fits = need <= x->problem->budget[d];
+    m.missing = m.fits ? 0 : need - x->problem->budget[d];
+    return m;
+}
+
+/* The best device to leave for, or to have come from: the least delta among the others. */
+static int32_t best_other(const struct explain *x, int32_t unit, struct move *best)
+{
+    int32_t found = -1;
+    for (int32_t d = 0; d < x->problem->n_devices; d++) {
+        if (d == x->place[unit])
+            continue;
+        struct move m = price_move(x, unit, d);
+        if (!m.allowed || (found >= 0 && m.delta_ns >= best->delta_ns))
+            continue;
+        *best = m;
+        found = d;
+    }
+    return found;
+}
+
+/* What would have to change for the unit to be on d instead. */
+static void change_text(const struct explain *x, int32_t unit, int32_t d, const struct move *m,
+                        char *text, size_t n)
+{
+    const char *id = problem_device(x->problem, d);
+    double ms = as_ms((double)llabs(m->delta_ns));
+    int64_t here_ns = x->problem->instance.units[unit].price[x->place[unit]].request_ns;
+    int64_t copies_ns = m->delta_ns - (m->own_ns - here_ns);
+    if (!m->allowed)
+        snprintf(text, n, "%s does not run it", id);
+    else if (m->delta_ns < 0 && !m->fits)
+        snprintf(text, n, "would save %.3f ms, but %s needs %.1f MiB more than its budget", ms, id,
+                 as_mib((double)m->missing));
+    else if (m->delta_ns < 0)
+        snprintf(text, n, "would save %.3f ms and fits: planning again may move it", ms);
+    else if (m->own_ns > m->delta_ns)
+        snprintf(text, n,
+                 "would cost %.3f ms more (copies %+.3f ms); to move it must run there in %.3f ms "
+                 "instead of %.3f ms",
+                 ms, as_ms((double)copies_ns), as_ms((double)(m->own_ns - m->delta_ns)),
+                 as_ms((double)m->own_ns));
+    else
+        snprintf(text, n,
+                 "would cost %.3f ms more, of which copies %+.3f ms: even in no time there it "
+                 "would not pay alone",
+                 ms, as_ms((double)copies_ns));
+}
+
+/* Marginal benefit of being where it is against the best alternative, per MiB it takes. */
+static double benefit_per_mib(const struct explain *x, int32_t unit, double *benefit_ms)
+{
+    struct move best;
+    *benefit_ms = 0;
+    if (best_other(x, unit, &best) < 0)
+        return 0;
+    uint64_t bytes = x->problem->instance.units[unit].bytes[x->place[unit]];
+    *benefit_ms = as_ms((double)best.delta_ns);
+    return bytes ? *benefit_ms / as_mib((double)bytes) : 0;
+}
+
+/* ------------------------------------------------------------------------- one operator ---- */
+
+static void companions(const struct explain *x, int32_t op, struct text *out)
+{
+    const struct problem *p = x->problem;
+    for (int32_t i = 0; i < p->graph.n_ops; i++)
+        if (i != op && p->unit_of[i] == p->unit_of[op])
+            text_printf(out, "%s%s", out->len ? ", " : "", p->graph.ops[i].name);
+}
+
+static void device_json(const struct explain *x, int32_t op, int32_t d)
+{
+    const struct problem *p = x->problem;
+    struct text *out = x->out;
+    int32_t unit = p->unit_of[op];
+    const struct op_price *price = &p->price[op * p->n_devices + d];
+    struct move m = price_move(x, unit, d);
+    char change[256] = "";
+    if (d != x->place[unit])
+        change_text(x, unit, d, &m, change, sizeof change);
+    json_open(out, NULL, '{');
+    json_string(out, "device", problem_device(p, d));
+    json_bool(out, "here", d == x->place[unit]);
+    json_bool(out, "supported", m.allowed);
+    if (m.allowed) {
+        json_integer(out, "prefill_ns", (uint64_t)price->prefill_ns);
+        json_integer(out, "decode_ns", (uint64_t)price->decode_ns);
+        json_bool(out, "estimate", price->estimate);
+        json_integer(out, "bytes", m.bytes);
+        json_bool(out, "fits", m.fits);
+        json_number(out, "change_ms", as_ms((double)m.delta_ns));
+    }
+    json_string(out, "what_would_have_to_change", change);
+    json_close(out, '}');
+}
+
+static void device_text(const struct explain *x, int32_t op, int32_t d)
+{
+    const struct problem *p = x->problem;
+    int32_t unit = p->unit_of[op];
+    const struct op_price *price = &p->price[op * p->n_devices + d];
+    struct move m = price_move(x, unit, d);
+    char change[256] = "here";
+    if (d != x->place[unit])
+        change_text(x, unit, d, &m, change, sizeof change);
+    if (!m.allowed) {
+        text_printf(x->out, "  %-8s %10s %10s  %9s  %s\n", problem_device(p, d), "-", "-", "-",
+                    change);
+        return;
+    }
+    text_printf(x->out, "  %-8s %10.3f %10.4f%c %9.2f  %s\n", problem_device(p, d),
+                as_ms((double)price->prefill_ns), as_ms((double)price->decode_ns),
+                price->estimate ? '~' : ' ', as_mib((double)m.bytes), change);
+}
+
+static void copies_text(const struct explain *x, int32_t op)
+{
+    const struct problem *p = x->problem;
+    const struct instance *in = &p->instance;
+    int32_t unit = p->unit_of[op];
+    struct price in_ns = {0}, out_ns = {0};
+    for (int32_t i = 0; i < in->n_edges; i++) {
+        struct price price = edge_price(in, &in->edges[i], x->place);
+        bool reads = false;
+        for (int32_t r = 0; r < in->edges[i].n_readers; r++)
+            reads = reads || in->readers[in->edges[i].first_reader + r] == unit;
+        struct price *to = in->edges[i].producer == unit ? &out_ns : &in_ns;
+        if (in->edges[i].producer != unit && !reads)
+            continue;
+        to->request_ns += price.request_ns;
+        to->decode_ns += price.decode_ns;
+    }
+    if (x->json) {
+        json_integer(x->out, "copies_of_inputs_ns", (uint64_t)in_ns.request_ns);
+        json_integer(x->out, "copies_of_outputs_ns", (uint64_t)out_ns.request_ns);
+        return;
+    }
+    text_printf(x->out,
+                "  copies now: inputs %.3f ms, outputs %.3f ms of the request (shared by all "
+                "that read them)\n",
+                as_ms((double)in_ns.request_ns), as_ms((double)out_ns.request_ns));
+}
+
+static void explain_op(const struct explain *x, int32_t op)
+{
+    const struct problem *p = x->problem;
+    const struct graph_op *o = &p->graph.ops[op];
+    struct text *out = x->out, together;
+    char key[OP_KEY_SIZE];
+    double benefit_ms, per_mib = benefit_per_mib(x, p->unit_of[op], &benefit_ms);
+    text_init(&together);
+    companions(x, op, &together);
+    oato_op_key(&o->op, NULL, key);
+    if (x->json) {
+        json_open(out, NULL, '{');
+        json_string(out, "op", o->name);
+        json_string(out, "key", key);
+        json_string(out, "device", problem_device(p, x->place[p->unit_of[op]]));
+        json_string(out, "together_with", together.data);
+        json_number(out, "benefit_ms", benefit_ms);
+        json_number(out, "benefit_ms_per_mib", per_mib);
+        copies_text(x, op);
+        json_open(out, "devices", '[');
+        for (int32_t d = 0; d < p->n_devices; d++)
+            device_json(x, op, d);
+        json_close(out, ']');
+        json_close(out, '}');
+    } else {
+        text_printf(out, "%s (%s) is on %s\n", o->name, key,
+                    problem_device(p, x->place[p->unit_of[op]]));
+        if (together.len)
+            text_printf(out, "  placed as one with %s: they share a layer's KV\n", together.data);
+        text_printf(out, "  %-8s %10s %10s  %9s\n", "device", "prefill ms", "decode ms", "MiB");
+        for (int32_t d = 0; d < p->n_devices; d++)
+            device_text(x, op, d);
+        copies_text(x, op);
+        if (benefit_ms != 0)
+            text_printf(out, "  being here saves %.3f ms of the request", benefit_ms);
+        if (benefit_ms != 0 && per_mib != 0)
+            text_printf(out, ", %.4f ms per MiB", per_mib);
+        text_printf(out, "%s", benefit_ms != 0 ? "\n" : "");
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (p->price[op * p->n_devices + d].supported &&
+                p->price[op * p->n_devices + d].estimate)
+                text_printf(out, "  ~ on %s this shape was never measured: an estimate\n",
+                            problem_device(p, d));
+    }
+    text_free(&together);
+}
+
+/* ------------------------------------------------------------------------------- tables ---- */
+
+static void line_of(const struct explain *x, int32_t op)
+{
+    const struct problem *p = x->problem;
+    int32_t unit = p->unit_of[op], d = x->place[unit];
+    const struct op_price *price = &p->price[op * p->n_devices + d];
+    double benefit_ms, per_mib = benefit_per_mib(x, unit, &benefit_ms);
+    text_printf(x->out, "%-28s %-8s %10.3f %10.4f%c %9.2f %11.3f %12.4f\n", p->graph.ops[op].name,
+                problem_device(p, d), as_ms((double)price->prefill_ns),
+                as_ms((double)price->decode_ns), price->estimate ? '~' : ' ',
+                as_mib((double)p->instance.units[unit].bytes[d]), benefit_ms, per_mib);
+}
+
+/* True when name is prefix, or begins with it and a dot: "blk.3" takes all of a layer. */
+static bool within(const char *name, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return !strncmp(name, prefix, n) && (!name[n] || name[n] == '.');
+}
+
+static bool op_has_tensor(const struct graph_op *op, const char *name)
+{
+    for (int i = 0; i < op->n_weights; i++)
+        if (op->weight[i] && !strcmp(op->weight[i]->name, name))
+            return true;
+    return false;
+}
+
+/* Does operator i of the fused graph stand for the one of this name in the unfused graph? */
+static bool op_has_member(const struct explain *x, int32_t op, const char *name)
+{
+    const struct graph *g = &x->model->graph;
+    int32_t i = 0;
+    for (int32_t j = 0; j <= op && i < g->n_ops; j++) {
+        int32_t members = 1;
+        for (int32_t f = 0; f < op_fusion_count; f++)
+            if (op_fusions[f].fused == (enum op_kind)x->problem->graph.ops[j].op.kind)
+                members = op_fusions[f].n_members;
+        for (int32_t k = 0; j == op && k < members && i + k < g->n_ops; k++)
+            if (!strcmp(g->ops[i + k].name, name))
+                return true;
+        i += members;
+    }
+    return false;
+}
+
+static oato_status unknown_name(const struct explain *x, const char *name, struct oato_error *err)
+{
+    const struct plan *p = x->plan;
+    const char **names = calloc((size_t)p->n_parts + 1, sizeof *names);
+    const char *near = NULL;
+    for (int32_t i = 0; names && i < p->n_parts; i++)
+        names[i] = p->parts[i].op;
+    if (names)
+        near = nearest_name(name, names, (size_t)p->n_parts);
+    oato_fail(err, OATO_EUSAGE, "no operator, layer or tensor is called '%.80s'%s%s%s", name,
+              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    free(names);
+    return err->status;
+}
+
+static oato_status explain_priced(const struct explain *x, const char *name,
+                                  struct oato_error *err)
+{
+    const struct graph *g = &x->problem->graph;
+    int32_t found = 0;
+    for (int32_t i = 0; name && i < g->n_ops; i++) {
+        if (strcmp(g->ops[i].name, name) != 0 && !op_has_tensor(&g->ops[i], name) &&
+            !op_has_member(x, i, name))
+            continue;
+        explain_op(x, i);
+        found++;
+    }
+    for (int32_t i = 0; !found && i < g->n_ops; i++)
+        found -= !name || within(g->ops[i].name, name);
+    if (!found)
+        return unknown_name(x, name, err);
+    if (found > 0)
+        return OATO_OK;
+    if (!x->json)
+        text_printf(x->out, "%-28s %-8s %10s %10s  %9s %11s %12s\n", "operator", "device",
+                    "prefill ms", "decode ms", "MiB", "saves ms", "ms per MiB");
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        if (name && !within(g->ops[i].name, name))
+            continue;
+        if (x->json)
+            explain_op(x, i);
+        else
+            line_of(x, i);
+    }
+    return OATO_OK;
+}
+
+/* Without model and profile: what the plan recorded. */
+static oato_status explain_recorded(const struct explain *x, const char *name,
+                                    struct oato_error *err)
+{
+    const struct plan *p = x->plan;
+    struct text *out = x->out;
+    bool found = false;
+    if (!x->json)
+        text_printf(out, "%-28s %-8s %-8s %12s %12s\n", "operator", "device", "phase",
+                    "predicted ms", "copies ms");
+    for (int32_t i = 0; i < p->n_costs; i++) {
+        const struct plan_cost *c = &p->costs[i];
+        if (name && !within(c->op, name))
+            continue;
+        found = true;
+        const char *phase = c->phase == PHASE_DECODE ? "decode" : "prefill";
+        if (x->json) {
+            json_open(out, NULL, '{');
+            json_string(out, "op", c->op);
+            json_string(out, "phase", phase);
+            json_string(out, "device", p->devices[c->device].id);
+            json_integer(out, "ns", c->ns);
+            json_integer(out, "copies_ns", c->transfer_ns);
+            json_bool(out, "estimate", c->estimate);
+            json_close(out, '}');
+        } else {
+            text_printf(out, "%-28s %-8s %-8s %12.4f%c %11.4f\n", c->op, p->devices[c->device].id,
+                        phase, as_ms((double)c->ns), c->estimate ? '~' : ' ',
+                        as_ms((double)c->transfer_ns));
+        }
+    }
+    if (!found && name)
+        return unknown_name(x, name, err);
+    if (!x->json)
+        text_printf(out, "with -m MODEL.gguf and -p PROFILE this says what the alternatives "
+                         "cost\n");
+    return OATO_OK;
+}
+
+oato_status report_explain(const struct plan *p, const struct model *m,
+                           const struct profile *profile, const char *name, bool json,
+                           struct text *out, struct oato_error *err)
+{
+    struct explain x = {.plan = p, .model = m, .json = json, .out = out};
+    oato_status status;
+    if (json)
+        json_open(out, NULL, '[');
+    if (m && profile) {
+        status = problem_of_plan(m, profile, p, &x.problem, &x.place, err);
+        if (status)
+            return status == OATO_NEGATIVE ? (err->status = OATO_EUSAGE) : status;
+        instance_fits(&x.problem->instance, x.place, x.used);
+        x.request_ns = instance_price(&x.problem->instance, x.place).request_ns;
+        status = explain_priced(&x, name, err);
+        problem_free(x.problem);
+    } else {
+        status = explain_recorded(&x, name, err);
+    }
+    if (json)
+        text_printf(out, "]\n");
+    return status ? status : text_status(out, err);
+}

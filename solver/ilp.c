@@ -1,0 +1,229 @@
+/*
+ * ilp.c - the exact solver: picks a formulation, runs GLPK silently and never returns less than
+ * the placement it was given. The bound it reports is that of the best open node, so that plans
+ * can say how far from the optimum they may be.
+ */
+#include "solver/ilp_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double OBJECTIVE_SIZE = 1e4; /* far above GLPK's tolerance of 1e-7 */
+/* GLPK accepts a row that is exceeded by 1e-7 of its size: above this many bytes that could be a
+ * byte, and the capacity is taken a millionth smaller. */
+static const uint64_t EXACT_BYTES = 1000000;
+
+bool mip_init(struct mip *m, int64_t typical_ns)
+{
+    memset(m, 0, sizeof *m);
+    glp_term_out(GLP_OFF);
+    m->lp = glp_create_prob();
+    glp_set_obj_dir(m->lp, GLP_MIN);
+    m->scale = OBJECTIVE_SIZE / (double)(typical_ns > 0 ? typical_ns : 1);
+    m->cap = 1024;
+    m->row = malloc(m->cap * sizeof *m->row);
+    m->column = malloc(m->cap * sizeof *m->column);
+    m->value = malloc(m->cap * sizeof *m->value);
+    m->failed = !m->row || !m->column || !m->value;
+    return !m->failed;
+}
+
+void mip_free(struct mip *m)
+{
+    if (m->lp)
+        glp_delete_prob(m->lp);
+    free(m->row);
+    free(m->column);
+    free(m->value);
+    glp_free_env();
+    memset(m, 0, sizeof *m);
+}
+
+int mip_column(struct mip *m, bool binary, int64_t cost_ns)
+{
+    int j = glp_add_cols(m->lp, 1);
+    if (binary)
+        glp_set_col_kind(m->lp, j, GLP_BV);
+    else
+        glp_set_col_bnds(m->lp, j, GLP_DB, 0, 1);
+    glp_set_obj_coef(m->lp, j, (double)cost_ns * m->scale);
+    return j;
+}
+
+int mip_row(struct mip *m, int kind, double lo, double hi)
+{
+    int i = glp_add_rows(m->lp, 1);
+    glp_set_row_bnds(m->lp, i, kind, lo, hi);
+    return i;
+}
+
+static bool grow(struct mip *m)
+{
+    size_t cap = m->cap * 2;
+    int *row = realloc(m->row, cap * sizeof *row);
+    if (row)
+        m->row = row;
+    int *column = realloc(m->column, cap * sizeof *column);
+    if (column)
+        m->column = column;
+    double *value = realloc(m->value, cap * sizeof *value);
+    if (value)
+        m->value = value;
+    if (!row || !column || !value)
+        return false;
+    m->cap = cap;
+    return true;
+}
+
+void mip_set(struct mip *m, int row, int column, double value)
+{
+    if (value == 0 || m->failed)
+        return;
+    if (m->n + 1 >= m->cap && !grow(m)) {
+        m->failed = true;
+        return;
+    }
+    m->n++; /* element 0 is unused */
+    m->row[m->n] = row;
+    m->column[m->n] = column;
+    m->value[m->n] = value;
+}
+
+int mip_capacity_row(struct mip *m, uint64_t capacity)
+{
+    return mip_row(m, GLP_UP, 0, capacity > EXACT_BYTES ? 1 - 1e-6 : capacity ? 1 : 0);
+}
+
+void mip_set_bytes(struct mip *m, int row, int column, uint64_t bytes, uint64_t capacity)
+{
+    mip_set(m, row, column, (double)bytes / (double)(capacity ? capacity : 1));
+}
+
+int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
+{
+    if (warm)
+        return instance_price(in, warm).request_ns;
+    int64_t sum = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        int64_t most = 0;
+        for (int32_t d = 0; d < in->n_devices; d++)
+            if (instance_allows(in, u, d) && in->units[u].price[d].request_ns > most)
+                most = in->units[u].price[d].request_ns;
+        sum += most;
+    }
+    return sum;
+}
+
+bool ilp_constrained(const struct instance *in, int32_t device)
+{
+    uint64_t sum = 0;
+    for (int32_t u = 0; u < in->n_units; u++)
+        if (instance_allows(in, u, device))
+            sum += in->units[u].bytes[device];
+    return sum > in->capacity[device];
+}
+
+struct watch {
+    const double *warm;
+    double bound;
+};
+
+static void on_node(glp_tree *tree, void *user)
+{
+    struct watch *w = user;
+    int best = glp_ios_best_node(tree);
+    if (best)
+        w->bound = glp_ios_node_bound(tree, best);
+    if (glp_ios_reason(tree) == GLP_IHEUR && w->warm) {
+        glp_ios_heur_sol(tree, w->warm);
+        w->warm = NULL;
+    }
+}
+
+static oato_status relax(struct mip *m, const struct ilp_options *o, struct ilp_result *result,
+                         struct oato_error *err)
+{
+    glp_smcp simplex;
+    glp_init_smcp(&simplex);
+    simplex.msg_lev = GLP_MSG_OFF;
+    simplex.presolve = GLP_OFF;
+    if (o->time_limit_s > 0)
+        simplex.tm_lim = (int)fmin(o->time_limit_s * 1000 + 1, 1e9);
+    glp_adv_basis(m->lp, 0);
+    int code = glp_simplex(m->lp, &simplex);
+    if (code == GLP_ETMLIM)
+        result->timed_out = true;
+    if (code)
+        return oato_fail(err, OATO_NEGATIVE, "GLPK gave up on the relaxation (code %d)", code);
+    if (glp_get_status(m->lp) != GLP_OPT)
+        return oato_fail(err, OATO_NEGATIVE, "no placement fits");
+    return OATO_OK;
+}
+
+oato_status mip_solve(struct mip *m, const struct ilp_options *o, const double *warm,
+                      struct ilp_result *result, struct oato_error *err)
+{
+    result->bound_ns = 0;
+    result->timed_out = false;
+    if (m->failed || m->n > INT32_MAX)
+        return oato_fail_memory(err, m->n * 16, "the ILP");
+    glp_load_matrix(m->lp, (int)m->n, m->row, m->column, m->value);
+    oato_status status = relax(m, o, result, err);
+    if (status)
+        return status;
+    struct watch watch = {.warm = warm, .bound = glp_get_obj_val(m->lp)};
+    glp_iocp search;
+    glp_init_iocp(&search);
+    search.msg_lev = GLP_MSG_OFF;
+    search.presolve = GLP_OFF;
+    search.mip_gap = o->gap;
+    search.cb_func = on_node;
+    search.cb_info = &watch;
+    if (o->time_limit_s > 0)
+        search.tm_lim = (int)fmin(o->time_limit_s * 1000 + 1, 1e9);
+    int code = glp_intopt(m->lp, &search);
+    result->timed_out = code == GLP_ETMLIM;
+    int found = glp_mip_status(m->lp);
+    if (code == 0 && found == GLP_OPT) /* nothing is left open */
+        watch.bound = glp_mip_obj_val(m->lp);
+    result->bound_ns = (int64_t)(watch.bound / m->scale * (1 - 1e-9));
+    if (code && code != GLP_EMIPGAP && code != GLP_ETMLIM)
+        return oato_fail(err, OATO_NEGATIVE, "GLPK gave up on the ILP (code %d)", code);
+    if (found != GLP_OPT && found != GLP_FEAS)
+        return oato_fail(err, OATO_NEGATIVE,
+                         result->timed_out ? "no placement that fits was found in time; raise "
+                                             "--time-limit"
+                                           : "no placement fits");
+    return OATO_OK;
+}
+
+oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
+                      int32_t *place, struct ilp_result *result, struct oato_error *err)
+{
+    oato_status status = OATO_EUSAGE;
+    size_t bytes = sizeof(int32_t) * (size_t)in->n_units;
+    memset(result, 0, sizeof *result);
+    if (o->form != ILP_PLAIN)
+        status = ilp_path(in, o, warm, place, result, err);
+    if (status == OATO_EUSAGE && o->form != ILP_PATH)
+        status = ilp_plain(in, o, warm, place, result, err);
+    /* rounding inside GLPK must not let a placement through that does not fit */
+    if (!status && !instance_fits(in, place, NULL))
+        status = oato_fail(err, OATO_NEGATIVE, "the ILP's placement does not fit after all");
+    if (status && status != OATO_NEGATIVE)
+        return status;
+    if (!status)
+        result->request_ns = instance_price(in, place).request_ns;
+    if (warm) {
+        int64_t warm_ns = instance_price(in, warm).request_ns;
+        if (status || warm_ns <= result->request_ns) {
+            memmove(place, warm, bytes);
+            result->request_ns = warm_ns;
+            status = OATO_OK;
+        }
+    }
+    if (result->bound_ns > result->request_ns)
+        result->bound_ns = result->request_ns;
+    return status;
+}

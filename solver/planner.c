@@ -1,0 +1,362 @@
+/*
+ * planner.c - runs the solvers over a problem and writes down the result. The baselines are always
+ * priced; `auto` and `ilp` start from the best of them, so neither is ever slower. What a plan
+ * says depends on nothing but its inputs: no time, no order of memory.
+ */
+#include "solver/problem_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SMALL_UNITS = 64, CANDIDATES = 5 };
+
+struct candidate {
+    const char *name; /* of the baseline, as the plan records it */
+    bool fits;
+    int32_t *place;
+    int64_t request_ns;
+};
+
+enum { C_CPU, C_LAYERS, C_SINGLE, C_AFFINITY, C_ILP };
+
+static oato_status try_heuristics(const struct problem *p, struct candidate *c,
+                                  struct oato_error *err)
+{
+    const struct instance *in = &p->instance;
+    c[C_CPU].fits = solve_cpu(in, c[C_CPU].place);
+    c[C_LAYERS].fits = solve_layers(in, c[C_LAYERS].place);
+    for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
+        oato_status status = solve_affinity(in, i == C_SINGLE, c[i].place, err);
+        if (status && status != OATO_NEGATIVE)
+            return status;
+        c[i].fits = !status;
+    }
+    for (int i = 0; i < C_ILP; i++)
+        if (c[i].fits)
+            c[i].request_ns = instance_price(in, c[i].place).request_ns;
+    return OATO_OK;
+}
+
+static int best_of(const struct candidate *c, int n)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++)
+        if (c[i].fits && (best < 0 || c[i].request_ns < c[best].request_ns))
+            best = i;
+    return best;
+}
+
+/* A line for people: which devices lack how much of the whole. */
+static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
+{
+    const struct instance *in = &p->instance;
+    char text[384] = "";
+    size_t n = 0;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        uint64_t need = p->reserve[d];
+        for (int32_t u = 0; u < in->n_units; u++)
+            if (in->units[u].allowed[d])
+                need += in->units[u].bytes[d];
+        double missing = need > p->budget[d] ? (double)(need - p->budget[d]) / 0x1p20 : 0;
+        if (n < sizeof text)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s lacks %.1f MiB of %.1f MiB",
+                                  d ? ", " : "", problem_device(p, d), missing,
+                                  (double)need / 0x1p20);
+    }
+    return oato_fail(err, OATO_EFIT,
+                     "weights and KV fit on no device or split of them: to hold all it can run, "
+                     "%s; lower --context or raise --budget",
+                     text);
+}
+
+/* ------------------------------------------------------------------------------ the plan --- */
+
+static oato_status fill_devices(struct plan *plan, const struct problem *p, const int32_t *place,
+                                struct oato_error *err)
+{
+    uint64_t used[SOLVER_DEVICES];
+    bool any[SOLVER_DEVICES] = {false};
+    instance_fits(&p->instance, place, used);
+    for (int32_t u = 0; u < p->instance.n_units; u++)
+        any[place[u]] = true;
+    plan->devices = arena_alloc(&plan->arena, (size_t)p->n_devices, sizeof *plan->devices);
+    if (!plan->devices)
+        return oato_fail_memory(err, sizeof *plan->devices, "the plan");
+    plan->n_devices = p->n_devices;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        const struct profile_device *from = &p->profile->devices[p->device[d]];
+        struct plan_device *to = &plan->devices[d];
+        snprintf(to->id, sizeof to->id, "%s", from->id);
+        snprintf(to->kind, sizeof to->kind, "%s", from->kind ? from->kind : "");
+        snprintf(to->model, sizeof to->model, "%s", from->model ? from->model : "");
+        snprintf(to->spec, sizeof to->spec, "%s", from->spec ? from->spec : "");
+        to->budget_bytes = p->budget[d];
+        to->planned_bytes = any[d] || d == p->instance.host ? used[d] + p->reserve[d] : 0;
+    }
+    return OATO_OK;
+}
+
+static oato_status fill_parts(struct plan *plan, const struct problem *p, const int32_t *place,
+                              struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    size_t n = (size_t)g->n_ops;
+    plan->parts = arena_alloc(&plan->arena, n, sizeof *plan->parts);
+    plan->kv = arena_alloc(&plan->arena, n, sizeof *plan->kv);
+    if (!plan->parts || !plan->kv)
+        return oato_fail_memory(err, n * sizeof *plan->parts, "the plan");
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *op = &g->ops[i];
+        int32_t d = place[p->unit_of[i]];
+        struct plan_part *t = &plan->parts[plan->n_parts++];
+        *t = (struct plan_part){.op = arena_string(&plan->arena, op->name),
+                                .axis = AXIS_ROWS,
+                                .end = op->op.n,
+                                .phases = 1u << PHASE_PREFILL | 1u << PHASE_DECODE,
+                                .device = d,
+                                .home = d};
+        if (!t->op)
+            return oato_fail_memory(err, n, "the plan");
+        if (op->op.kind == OP_KV_STORE)
+            plan->kv[plan->n_kv++] = (struct plan_kv){
+                .layer = op->kv_layer, .head_end = op->op.kv_heads, .device = d};
+    }
+    return OATO_OK;
+}
+
+static oato_status fill_fusions(struct plan *plan, const struct problem *p, struct oato_error *err)
+{
+    plan->fusions =
+        arena_alloc(&plan->arena, (size_t)p->n_fusions + 1, sizeof *plan->fusions);
+    if (!plan->fusions)
+        return oato_fail_memory(err, sizeof *plan->fusions, "the plan");
+    plan->n_fusions = p->n_fusions;
+    for (int32_t i = 0; i < p->n_fusions; i++) {
+        plan->fusions[i].name = arena_string(&plan->arena, p->fusions[i].name);
+        plan->fusions[i].op = arena_string(&plan->arena, p->fusions[i].op);
+        if (!plan->fusions[i].name || !plan->fusions[i].op)
+            return oato_fail_memory(err, 64, "the plan");
+    }
+    return OATO_OK;
+}
+
+/* Copies of what the operator makes. */
+static struct price copies_of(const struct problem *p, const struct graph_op *op,
+                              const int32_t *place)
+{
+    struct price sum = {0};
+    for (int32_t j = 0; j < op->n_out; j++) {
+        int32_t e = p->edge_of[op->out[j]];
+        if (e < 0)
+            continue;
+        struct price price = edge_price(&p->instance, &p->instance.edges[e], place);
+        sum.request_ns += price.request_ns;
+        sum.decode_ns += price.decode_ns;
+    }
+    return sum;
+}
+
+static oato_status fill_costs(struct plan *plan, const struct problem *p, const int32_t *place,
+                              struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    size_t n = (size_t)g->n_ops * PHASE_COUNT;
+    plan->costs = arena_alloc(&plan->arena, n, sizeof *plan->costs);
+    if (!plan->costs)
+        return oato_fail_memory(err, n * sizeof *plan->costs, "the plan");
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        for (int32_t i = 0; i < g->n_ops; i++) {
+            int32_t d = place[p->unit_of[i]];
+            const struct op_price *price = &p->price[i * p->n_devices + d];
+            struct price copies = copies_of(p, &g->ops[i], place);
+            int64_t prefill_copies = copies.request_ns - p->request.generate * copies.decode_ns;
+            bool decode = phase == PHASE_DECODE;
+            plan->costs[plan->n_costs++] = (struct plan_cost){
+                .op = plan->parts[i].op,
+                .phase = (enum plan_phase)phase,
+                .device = d,
+                .ns = (uint64_t)(decode ? price->decode_ns : price->prefill_ns),
+                .transfer_ns = (uint64_t)(decode ? copies.decode_ns : prefill_copies),
+                .estimate = price->estimate};
+        }
+    }
+    return OATO_OK;
+}
+
+/* Adds the class unless it is there; classes appear in order of the operators. */
+static void add_class(struct text *t, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *s = t->data; s && *s;) {
+        size_t len = strcspn(s, "+");
+        if (len == n && !memcmp(s, name, n))
+            return;
+        s += len + (s[len] == '+');
+    }
+    text_printf(t, "%s%s", t->len ? "+" : "", name);
+}
+
+static oato_status fill_numerics(struct plan *plan, const struct problem *p, const int32_t *place,
+                                 struct oato_error *err)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct text t;
+        text_init(&t);
+        for (int32_t i = 0; i < p->graph.n_ops; i++) {
+            const char *name =
+                p->price[i * p->n_devices + place[p->unit_of[i]]].numerics[phase];
+            if (name && *name)
+                add_class(&t, name);
+        }
+        plan->numerics[phase] = arena_string(&plan->arena, t.data);
+        bool failed = t.failed || !plan->numerics[phase];
+        text_free(&t);
+        if (failed)
+            return oato_fail_memory(err, 64, "the plan");
+    }
+    return OATO_OK;
+}
+
+static oato_status fill_names(struct plan *plan, const struct model *m, const struct problem *p,
+                              struct oato_error *err)
+{
+    struct gguf_string name = {"", 0};
+    gguf_get_string(m->gguf, "general.name", &name);
+    plan->tool = arena_string(&plan->arena, "oato " OATO_VERSION);
+    plan->model_name = arena_strndup(&plan->arena, name.data, name.len);
+    plan->structure_hash = gguf_structure_hash(m->gguf);
+    plan->content_hash = gguf_content_hash(m->gguf);
+    plan->profile_hash = profile_hash(p->profile);
+    plan->request = p->request;
+    if (!plan->tool || !plan->model_name)
+        return oato_fail_memory(err, name.len, "the plan");
+    return OATO_OK;
+}
+
+static oato_status fill_baselines(struct plan *plan, const struct candidate *c,
+                                  struct oato_error *err)
+{
+    plan->baselines = arena_alloc(&plan->arena, CANDIDATES, sizeof *plan->baselines);
+    if (!plan->baselines)
+        return oato_fail_memory(err, sizeof *plan->baselines, "the plan");
+    for (int i = 0; i < C_ILP; i++)
+        if (c[i].fits)
+            plan->baselines[plan->n_baselines++] =
+                (struct plan_baseline){c[i].name, (uint64_t)c[i].request_ns};
+    return OATO_OK;
+}
+
+static oato_status fill_plan(struct plan *plan, const struct model *m, const struct problem *p,
+                             const struct candidate *all, const struct candidate *chosen,
+                             const struct ilp_result *ilp, struct oato_error *err)
+{
+    const int32_t *place = chosen->place;
+    plan_init(plan);
+    if (fill_names(plan, m, p, err) || fill_devices(plan, p, place, err) ||
+        fill_parts(plan, p, place, err) || fill_fusions(plan, p, err) ||
+        fill_costs(plan, p, place, err) || fill_numerics(plan, p, place, err) ||
+        fill_baselines(plan, all, err)) {
+        plan_free(plan);
+        return err->status;
+    }
+    struct price price = instance_price(&p->instance, place);
+    plan->request_ns = (uint64_t)price.request_ns;
+    plan->decode_ns = (uint64_t)price.decode_ns;
+    plan->prefill_ns = (uint64_t)(price.request_ns - p->request.generate * price.decode_ns);
+    plan->solver = chosen == &all[C_SINGLE] ? "affinity" : chosen->name;
+    plan->objective_ns = plan->request_ns;
+    plan->bound_ns = (uint64_t)max_i64(ilp->bound_ns, 0);
+    plan->timed_out = ilp->timed_out;
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------- solving --- */
+
+static oato_status run_ilp(const struct problem *p, const struct planner_options *o,
+                           struct candidate *c, struct ilp_result *result, struct oato_error *err)
+{
+    const struct instance *in = &p->instance;
+    int warm = best_of(c, C_ILP);
+    struct ilp_options options = {
+        .gap = o->gap >= 0 ? o->gap : in->n_units <= SMALL_UNITS ? 0 : 1e-3,
+        .time_limit_s = o->time_limit_s};
+    oato_status status = solve_ilp(in, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place,
+                                   result, err);
+    if (status && status != OATO_NEGATIVE)
+        return status;
+    c[C_ILP].fits = !status;
+    c[C_ILP].request_ns = result->request_ns;
+    return OATO_OK;
+}
+
+static const struct solver_row {
+    const char *name;
+    int candidate; /* -1: the best of all */
+} solver_rows[] = {{"auto", -1},          {"ilp", C_ILP}, {"affinity", C_AFFINITY},
+                   {"layers", C_LAYERS}, {"cpu", C_CPU}};
+
+static oato_status find_solver(const struct planner_options *o, int *candidate,
+                               struct oato_error *err)
+{
+    const char *names[ARRAY_LEN(solver_rows)];
+    for (size_t i = 0; i < ARRAY_LEN(solver_rows); i++) {
+        names[i] = solver_rows[i].name;
+        if (strcmp(o->solver, names[i]) != 0)
+            continue;
+        *candidate = solver_rows[i].candidate;
+        if (!o->single_shot)
+            return OATO_OK;
+        if (*candidate != C_AFFINITY)
+            return oato_fail(err, OATO_EUSAGE, "--single-shot goes with --solver affinity");
+        *candidate = C_SINGLE;
+        return OATO_OK;
+    }
+    const char *near = nearest_name(o->solver, names, ARRAY_LEN(names));
+    return oato_fail(err, OATO_EUSAGE,
+                     "unknown solver '%.40s'%s%s%s; known: auto, ilp, affinity, layers, cpu",
+                     o->solver, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+oato_status planner_make(const struct model *m, const struct profile *profile,
+                         const struct planner_options *o, struct plan *out,
+                         struct problem **problem, struct oato_error *err)
+{
+    struct problem *p = NULL;
+    struct candidate c[CANDIDATES] = {
+        {.name = "cpu"}, {.name = "layers"}, {.name = "affinity-once"}, {.name = "affinity"},
+        {.name = "ilp"}};
+    struct ilp_result ilp = {0};
+    int chosen = -1;
+    if (problem)
+        *problem = NULL;
+    oato_status status = find_solver(o, &chosen, err);
+    if (!status)
+        status = problem_create(m, profile, o, &p, err);
+    if (status)
+        return status;
+    for (int i = 0; i < CANDIDATES && !status; i++) {
+        c[i].place =
+            arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof *c[i].place);
+        if (!c[i].place)
+            status = oato_fail_memory(err, sizeof *c[i].place, "a placement");
+    }
+    if (!status)
+        status = try_heuristics(p, c, err);
+    if (!status && (chosen < 0 || chosen == C_ILP))
+        status = run_ilp(p, o, c, &ilp, err);
+    if (status)
+        goto out;
+    if (chosen < 0) /* the ILP is never worse; it is named unless it found nothing better */
+        chosen = best_of(c, CANDIDATES);
+    if (chosen < 0 || !c[chosen].fits) {
+        status = does_not_fit(p, err);
+        goto out;
+    }
+    status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
+out:
+    if (!status && problem)
+        *problem = p;
+    else
+        problem_free(p);
+    return status;
+}

@@ -1,0 +1,504 @@
+/*
+ * problem.c - from model, profile and request to an instance. Steps: the devices and what they may
+ * use, the fusion cover, the price of every operator everywhere, units (one operator each, but
+ * what touches a layer's KV stays together), the copies that values need, and what a used device
+ * sets aside for activations and workspace.
+ */
+#include "solver/problem_internal.h"
+
+#include "kernels/program.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void planner_options_init(struct planner_options *o)
+{
+    memset(o, 0, sizeof *o);
+    o->solver = "auto";
+    o->request = (struct plan_request){
+        .prompt = 512, .generate = 128, .context = 4096, .batch = 1, .ubatch = 512, .kv = DT_F16};
+    o->time_limit_s = 10;
+    o->gap = -1;
+}
+
+const char *problem_device(const struct problem *p, int32_t device)
+{
+    return p->profile->devices[p->device[device]].id;
+}
+
+const char *arena_string(struct arena *a, const char *s)
+{
+    return arena_strndup(a, s ? s : "", s ? strlen(s) : 0);
+}
+
+/* ------------------------------------------------------------------------------ devices ---- */
+
+static oato_status unknown_device(const struct profile *profile, const char *id, int n,
+                                  struct oato_error *err)
+{
+    char list[256] = "";
+    size_t len = 0;
+    for (int32_t i = 0; i < profile->n_devices && len < sizeof list; i++)
+        len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "",
+                                profile->devices[i].id);
+    return oato_fail(err, OATO_EUSAGE, "the profile has no device '%.*s'; it has: %s", n, id, list);
+}
+
+static oato_status add_device(struct problem *p, int32_t index, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_devices; i++)
+        if (p->device[i] == index)
+            return oato_fail(err, OATO_EUSAGE, "device %s is named twice",
+                             p->profile->devices[index].id);
+    if (p->n_devices == SOLVER_DEVICES)
+        return oato_fail(err, OATO_EUSAGE, "more than %d devices; choose some with --devices",
+                         SOLVER_DEVICES);
+    p->device[p->n_devices] = index;
+    p->budget[p->n_devices++] = p->profile->devices[index].free_bytes / 10 * 9;
+    return OATO_OK;
+}
+
+static oato_status choose_devices(struct problem *p, const char *list, struct oato_error *err)
+{
+    for (int32_t i = 0; !list && i < p->profile->n_devices; i++)
+        if (add_device(p, i, err))
+            return err->status;
+    for (const char *s = list; s && *s;) {
+        size_t n = strcspn(s, ",");
+        int32_t found = -1;
+        for (int32_t i = 0; i < p->profile->n_devices; i++)
+            if (strlen(p->profile->devices[i].id) == n && !memcmp(p->profile->devices[i].id, s, n))
+                found = i;
+        if (found < 0)
+            return unknown_device(p->profile, s, (int)n, err);
+        if (add_device(p, found, err))
+            return err->status;
+        s += n + (s[n] == ',');
+    }
+    return OATO_OK;
+}
+
+static oato_status set_budgets(struct problem *p, const struct planner_options *o,
+                               struct oato_error *err)
+{
+    for (int32_t i = 0; i < o->n_budgets; i++) {
+        int32_t d = 0;
+        while (d < p->n_devices && strcmp(problem_device(p, d), o->budgets[i].id) != 0)
+            d++;
+        if (d == p->n_devices)
+            return unknown_device(p->profile, o->budgets[i].id, 16, err);
+        p->budget[d] = o->budgets[i].bytes;
+    }
+    return OATO_OK;
+}
+
+/* The host and the links to everything else. */
+static oato_status check_devices(struct problem *p, struct oato_error *err)
+{
+    struct instance *in = &p->instance;
+    in->n_devices = p->n_devices;
+    in->host = -1;
+    for (int32_t d = p->n_devices - 1; d >= 0; d--) {
+        in->is_host[d] = p->profile->devices[p->device[d]].is_host;
+        in->host = in->is_host[d] ? d : in->host;
+    }
+    if (in->host < 0)
+        return oato_fail(err, OATO_EUSAGE,
+                         "none of the devices is the host's, which runs what no other can; add "
+                         "cpu:0 to --devices");
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        int32_t host = p->device[in->host], other = p->device[d];
+        if (cost_of_copy(p->cost, host, other, 0) < 0 || cost_of_copy(p->cost, other, host, 0) < 0)
+            return oato_fail(err, OATO_EFILE,
+                             "the profile has no links between %s and %s; profile both together, "
+                             "or leave one out with --devices",
+                             problem_device(p, in->host), problem_device(p, d));
+    }
+    return OATO_OK;
+}
+
+static oato_status check_request(const struct plan_request *q, struct oato_error *err)
+{
+    int64_t positions = ((int64_t)q->prompt + q->generate) * q->batch;
+    if (q->prompt < 0 || q->generate < 0 || q->batch < 1 || q->ubatch < 1 || q->context < 1 ||
+        positions < 1)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the request must have tokens: prompt %d, generate %d, batch %d, ubatch "
+                         "%d, context %d",
+                         q->prompt, q->generate, q->batch, q->ubatch, q->context);
+    if (positions > q->context)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%d sequences of %d + %d tokens need --context %" PRId64
+                         " or more, not %d",
+                         q->batch, q->prompt, q->generate, positions, q->context);
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------- operators and units --- */
+
+static uint64_t file_bytes(const struct graph_op *op)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < op->n_weights; i++)
+        sum += op->weight[i] ? op->weight[i]->bytes : 0;
+    return sum;
+}
+
+static uint64_t kv_bytes(const struct problem *p, const struct graph_op *op)
+{
+    size_t row;
+    if (op->op.kind != OP_KV_STORE ||
+        !dtype_row_bytes(p->request.kv, (int64_t)op->op.kv_heads * op->op.head_dim, &row))
+        return 0;
+    return 2 * (uint64_t)row * (uint64_t)request_kv_positions(&p->request);
+}
+
+static oato_status price_operators(struct problem *p, struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    p->price = arena_alloc(&p->arena, (size_t)g->n_ops * (size_t)p->n_devices, sizeof *p->price);
+    if (!p->price)
+        return oato_fail_memory(err, (size_t)g->n_ops * sizeof *p->price, "the prices");
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        bool anywhere = false;
+        const struct oato_op *op = &g->ops[i].op;
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            struct op_price *price = &p->price[i * p->n_devices + d];
+            *price = request_op(p, g, i, op, d);
+            price->weight_bytes =
+                cost_prepared_bytes(p->cost, p->device[d], op, file_bytes(&g->ops[i]));
+            price->kv_bytes = kv_bytes(p, &g->ops[i]);
+            anywhere = anywhere || price->supported;
+        }
+        char key[OP_KEY_SIZE];
+        if (!anywhere)
+            return oato_fail(err, OATO_EFIT, "no planned device runs %s (%s)", g->ops[i].name,
+                             oato_op_key(op, NULL, key));
+    }
+    return OATO_OK;
+}
+
+/* What reads and writes a layer's KV is one unit: the rotation of k, the store, the attention. */
+static oato_status make_units(struct problem *p, struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    struct instance *in = &p->instance;
+    size_t n = (size_t)g->n_ops;
+    int32_t *kv_unit = arena_alloc(&p->arena, (size_t)g->n_layers + 1, sizeof *kv_unit);
+    int32_t *kv_of = arena_alloc(&p->arena, n + 1, sizeof *kv_of);
+    p->unit_of = arena_alloc(&p->arena, n + 1, sizeof *p->unit_of);
+    in->units = arena_alloc(&p->arena, n + 1, sizeof *in->units);
+    if (!kv_unit || !kv_of || !p->unit_of || !in->units)
+        return oato_fail_memory(err, n * sizeof *in->units, "the units");
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *op = &g->ops[i];
+        if (op->kv_layer >= 0 && op->kv_layer < g->n_layers)
+            kv_of[i] = op->kv_layer + 1;
+        for (int32_t j = 0; op->op.kind == OP_KV_STORE && j < i; j++)
+            if (g->ops[j].op.kind == OP_ROPE && g->ops[j].out[0] == op->in[0])
+                kv_of[j] = kv_of[i];
+    }
+    in->n_layers = g->n_layers;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        int32_t u = kv_of[i] && kv_unit[kv_of[i]] ? kv_unit[kv_of[i]] - 1 : in->n_units;
+        struct unit *unit = &in->units[u];
+        if (u == in->n_units) {
+            in->n_units++;
+            unit->layer = g->ops[i].layer;
+            if (kv_of[i])
+                kv_unit[kv_of[i]] = u + 1;
+            for (int32_t d = 0; d < p->n_devices; d++)
+                unit->allowed[d] = true;
+        }
+        p->unit_of[i] = u;
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            const struct op_price *o = &p->price[i * p->n_devices + d];
+            struct price price = request_price(&p->request, o->prefill_ns, o->decode_ns);
+            unit->allowed[d] = unit->allowed[d] && o->supported;
+            unit->price[d].request_ns += price.request_ns;
+            unit->price[d].decode_ns += price.decode_ns;
+            unit->bytes[d] += o->weight_bytes + o->kv_bytes;
+        }
+    }
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------- values ---- */
+
+static void add_reader(struct instance *in, struct edge *e, int32_t unit)
+{
+    if (unit == e->producer)
+        return;
+    for (int32_t r = 0; r < e->n_readers; r++)
+        if (in->readers[e->first_reader + r] == unit)
+            return;
+    in->readers[e->first_reader + e->n_readers++] = unit;
+    in->n_readers++;
+}
+
+static void add_edge(struct problem *p, int32_t value, int32_t producer)
+{
+    const struct graph *g = &p->graph;
+    struct instance *in = &p->instance;
+    struct edge *e = &in->edges[in->n_edges];
+    memset(e, 0, sizeof *e);
+    e->producer = p->unit_of[producer];
+    e->first_reader = in->n_readers;
+    e->host_reads = value == g->logits;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        for (int32_t j = 0; j < g->ops[i].n_in; j++)
+            if (g->ops[i].in[j] == value)
+                add_reader(in, e, p->unit_of[i]);
+    if (!e->n_readers && !e->host_reads)
+        return;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        e->leave[d] = request_copy(p, &g->values[value], d, false);
+        e->enter[d] = request_copy(p, &g->values[value], d, true);
+    }
+    p->edge_of[value] = in->n_edges++;
+}
+
+static oato_status make_edges(struct problem *p, struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    struct instance *in = &p->instance;
+    size_t n = (size_t)g->n_values;
+    in->edges = arena_alloc(&p->arena, n + 1, sizeof *in->edges);
+    in->readers =
+        arena_alloc(&p->arena, (size_t)g->n_ops * GRAPH_INPUTS + 1, sizeof *in->readers);
+    p->edge_of = arena_alloc(&p->arena, n + 1, sizeof *p->edge_of);
+    if (!in->edges || !in->readers || !p->edge_of)
+        return oato_fail_memory(err, n * sizeof *in->edges, "the edges");
+    for (size_t v = 0; v < n; v++)
+        p->edge_of[v] = -1;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        for (int32_t j = 0; j < g->ops[i].n_out; j++)
+            add_edge(p, g->ops[i].out[j], i);
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------- memory ---- */
+
+static uint64_t value_bytes(const struct problem *p, int32_t value)
+{
+    const struct graph_value *v = &p->graph.values[value];
+    int64_t rows =
+        v->rows == ROWS_LOGITS ? p->request.batch : request_max_tokens(&p->request);
+    return size_align((size_t)rows * (size_t)v->width * 4, 64);
+}
+
+/* Most bytes of activations that live at once when everything runs in one place. */
+static oato_status activation_bytes(struct problem *p, uint64_t *most, struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    int32_t *last = arena_alloc(&p->arena, (size_t)g->n_values + 1, sizeof *last);
+    if (!last)
+        return oato_fail_memory(err, (size_t)g->n_values * sizeof *last, "the values");
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        for (int32_t j = 0; j < g->ops[i].n_out; j++)
+            last[g->ops[i].out[j]] = i;
+        for (int32_t j = 0; j < g->ops[i].n_in; j++)
+            last[g->ops[i].in[j]] = i;
+    }
+    last[g->logits] = g->n_ops;
+    uint64_t live = 0;
+    *most = 0;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        for (int32_t j = 0; j < g->ops[i].n_out; j++)
+            live += value_bytes(p, g->ops[i].out[j]);
+        *most = live > *most ? live : *most;
+        for (int32_t j = 0; j < g->ops[i].n_out; j++)
+            if (last[g->ops[i].out[j]] == i)
+                live -= value_bytes(p, g->ops[i].out[j]);
+        for (int32_t j = 0; j < g->ops[i].n_in; j++) {
+            int32_t v = g->ops[i].in[j];
+            if (last[v] != i || (j && v == g->ops[i].in[0]))
+                continue;
+            live -= value_bytes(p, v);
+        }
+    }
+    return OATO_OK;
+}
+
+static uint64_t workspace_bytes(const struct problem *p, int32_t d)
+{
+    uint64_t most = 0;
+    for (int32_t i = 0; i < p->graph.n_ops; i++) {
+        struct op_size size = graph_op_size(&p->graph, i, request_max_tokens(&p->request),
+                                            p->request.batch, 1, 1);
+        uint64_t bytes =
+            cost_workspace_bytes(p->cost, p->device[d], &p->graph.ops[i].op, size.rows);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* A device that is used at all needs an arena and workspace; an eighth more, because lowering
+ * packs values of different sizes. */
+static oato_status reserve_memory(struct problem *p, struct oato_error *err)
+{
+    struct instance *in = &p->instance;
+    uint64_t activations = 0;
+    oato_status status = activation_bytes(p, &activations, err);
+    if (status)
+        return status;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        p->reserve[d] = activations + activations / 8 + workspace_bytes(p, d);
+        in->usable[d] = p->budget[d] >= p->reserve[d];
+        in->capacity[d] = in->usable[d] ? p->budget[d] - p->reserve[d] : 0;
+        in->fixed[d] = request_fixed(p, d);
+    }
+    return OATO_OK;
+}
+
+/* -------------------------------------------------------------------------- put together --- */
+
+/* Prices the graph that p->graph holds. */
+static oato_status price_graph(struct problem *p, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->graph.n_ops; i++)
+        p->graph.ops[i].op = graph_op_with_kv(&p->graph.ops[i], p->request.kv);
+    if (price_operators(p, err) || make_units(p, err) || make_edges(p, err))
+        return err->status;
+    return reserve_memory(p, err);
+}
+
+static oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
+                                 struct problem **out, struct oato_error *err)
+{
+    struct problem *p = calloc(1, sizeof *p);
+    *out = NULL;
+    if (!p)
+        return oato_fail_memory(err, sizeof *p, "a planning problem");
+    arena_init(&p->arena);
+    p->profile = profile;
+    p->request = *q;
+    oato_status status = check_request(q, err);
+    if (!status)
+        status = cost_create(profile, &p->cost, err);
+    if (status)
+        problem_free(p);
+    else
+        *out = p;
+    return status;
+}
+
+static oato_status fuse(struct problem *p, const struct graph *g, struct oato_error *err)
+{
+    struct graph_match *m;
+    int32_t n;
+    oato_status status = cover_choose(p, g, &m, &n, err);
+    if (!status)
+        status = graph_fuse(g, m, n, &p->graph, err);
+    if (status)
+        return status;
+    p->fusions = arena_alloc(&p->arena, (size_t)n + 1, sizeof *p->fusions);
+    if (!p->fusions)
+        return oato_fail_memory(err, (size_t)n * sizeof *p->fusions, "the fusion cover");
+    p->n_fusions = n;
+    for (int32_t i = 0; i < n; i++) {
+        p->fusions[i].name = op_fusions[m[i].fusion].name;
+        p->fusions[i].op = g->ops[m[i].first].name;
+    }
+    return OATO_OK;
+}
+
+oato_status problem_create(const struct model *m, const struct profile *profile,
+                           const struct planner_options *o, struct problem **out,
+                           struct oato_error *err)
+{
+    struct problem *p;
+    oato_status status = problem_begin(profile, &o->request, &p, err);
+    *out = NULL;
+    if (status)
+        return status;
+    if (choose_devices(p, o->devices, err) || set_budgets(p, o, err) || check_devices(p, err) ||
+        fuse(p, &m->graph, err) || price_graph(p, err)) {
+        problem_free(p);
+        return err->status;
+    }
+    *out = p;
+    return OATO_OK;
+}
+
+static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
+                                   struct oato_error *err)
+{
+    for (int32_t i = 0; i < plan->n_devices; i++) {
+        const struct plan_device *d = &plan->devices[i];
+        int32_t index = profile_device_index(p->profile, d->id);
+        if (index < 0)
+            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
+                             d->id);
+        if (add_device(p, index, err))
+            return err->status;
+        uint64_t free_bytes = p->profile->devices[index].free_bytes;
+        p->budget[i] = d->budget_bytes < free_bytes ? d->budget_bytes : free_bytes;
+    }
+    return OATO_OK;
+}
+
+/* Where the plan puts each unit; a unit of several operators is where its attention is. */
+static oato_status place_of_plan(const struct problem *p, const struct plan *plan, int32_t *place,
+                                 struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    for (int32_t u = 0; u < p->instance.n_units; u++)
+        place[u] = p->instance.host;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        int32_t device = -1;
+        for (int32_t k = 0; k < plan->n_parts; k++) {
+            const struct plan_part *t = &plan->parts[k];
+            if (strcmp(t->op, g->ops[i].name) != 0 || t->begin == t->end)
+                continue;
+            if (device >= 0 && device != t->device)
+                return oato_fail(err, OATO_EUSAGE,
+                                 "%s is split between devices; this version prices operators "
+                                 "that are whole",
+                                 t->op);
+            device = t->device;
+        }
+        if (device >= 0)
+            place[p->unit_of[i]] = device;
+    }
+    return OATO_OK;
+}
+
+oato_status problem_of_plan(const struct model *m, const struct profile *profile,
+                            const struct plan *plan, struct problem **out, int32_t **place,
+                            struct oato_error *err)
+{
+    struct problem *p;
+    *out = NULL;
+    oato_status status = plan_check_model(plan, m->gguf, err);
+    if (!status)
+        status = problem_begin(profile, &plan->request, &p, err);
+    if (status)
+        return status;
+    if (devices_of_plan(p, plan, err) || check_devices(p, err) ||
+        plan_apply(plan, m, &p->graph, err) || price_graph(p, err)) {
+        problem_free(p);
+        return err->status;
+    }
+    p->fusions = plan->fusions;
+    p->n_fusions = plan->n_fusions;
+    *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof **place);
+    status = *place ? place_of_plan(p, plan, *place, err)
+                    : oato_fail_memory(err, sizeof **place, "a placement");
+    if (status)
+        problem_free(p);
+    else
+        *out = p;
+    return status;
+}
+
+void problem_free(struct problem *p)
+{
+    if (!p)
+        return;
+    cost_free(p->cost);
+    graph_free(&p->graph);
+    arena_free(&p->arena);
+    free(p);
+}

@@ -1,0 +1,47 @@
+/*
+ * problem_internal.h - how a problem is put together: what things cost over a whole request, and
+ * the choice of fusions. Both need only the request, the devices and the cost model of a problem.
+ */
+#ifndef OATO_PROBLEM_INTERNAL_H
+#define OATO_PROBLEM_INTERNAL_H
+
+#include "solver/solver.h"
+
+/* Steps of one kind: `times` of them, each with so many tokens. */
+struct request_step {
+    int32_t tokens, rows, seqs;
+    int64_t kv_positions;
+    int64_t times;
+};
+
+int32_t request_prefill_steps(const struct plan_request *q); /* kinds of them: chunks of a prompt */
+struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk);
+/* At the middle of the generation; times = tokens to generate. */
+struct request_step request_decode_step(const struct plan_request *q);
+/* Most tokens of a step: sizes activations and workspace. */
+int32_t request_max_tokens(const struct plan_request *q);
+/* Positions of KV that are allocated: whole pages. */
+int64_t request_kv_positions(const struct plan_request *q);
+/* The request's price of something that costs prefill_ns over all prompts and decode_ns a step. */
+struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns);
+
+/* What operator `index` of g costs on device d of the problem, its record included; `op` stands
+ * in for the graph's own (a fused operator for its first member). Bytes are not set. */
+struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
+                           const struct oato_op *op, int32_t d);
+/* Copies of a value between the host and device d, to it or from it, the record included. */
+struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t d,
+                          bool to_device);
+/* A device's costs per step. */
+struct price request_fixed(const struct problem *p, int32_t d);
+
+/* Matches of the unfused graph that do not overlap, in order; *out is in the problem's arena. A
+ * match is taken when on every planned device that could run it, fused or not, the profile lists
+ * the fused operator and does not show it to be slower than its members. */
+oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_match **out,
+                         int32_t *n, struct oato_error *err);
+
+/* A copy of s in the arena; NULL when memory is short. */
+const char *arena_string(struct arena *a, const char *s);
+
+#endif

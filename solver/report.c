@@ -1,0 +1,343 @@
+/*
+ * report.c - what a plan says, for people and as JSON, and the words that all reports share. A
+ * plan alone knows devices, placement and predictions; with its problem at hand the memory is
+ * broken down, too.
+ */
+#include "solver/report_internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ helpers ---- */
+
+int32_t plan_device_of(const struct plan *p, const char *op)
+{
+    for (int32_t i = 0; i < p->n_parts; i++)
+        if (!strcmp(p->parts[i].op, op))
+            return p->parts[i].device;
+    return -1;
+}
+
+double percent_more(double now, double then)
+{
+    return then > 0 ? (now / then - 1) * 100 : 0;
+}
+
+void json_key(struct text *t, const char *key)
+{
+    char last = t->len ? t->data[t->len - 1] : '{';
+    text_printf(t, "%s", last == '{' || last == '[' ? "" : ",");
+    if (!key)
+        return;
+    text_printf(t, "\"");
+    text_add_json(t, key, strlen(key));
+    text_printf(t, "\":");
+}
+
+void json_string(struct text *t, const char *key, const char *value)
+{
+    json_key(t, key);
+    text_printf(t, "\"");
+    text_add_json(t, value ? value : "", value ? strlen(value) : 0);
+    text_printf(t, "\"");
+}
+
+void json_number(struct text *t, const char *key, double value)
+{
+    json_key(t, key);
+    text_printf(t, "%.6g", isfinite(value) ? value : 0.0);
+}
+
+void json_integer(struct text *t, const char *key, uint64_t value)
+{
+    json_key(t, key);
+    text_printf(t, "%" PRIu64, value);
+}
+
+void json_hash(struct text *t, const char *key, uint64_t value)
+{
+    json_key(t, key);
+    text_printf(t, "\"%016" PRIx64 "\"", value);
+}
+
+void json_bool(struct text *t, const char *key, bool value)
+{
+    json_key(t, key);
+    text_printf(t, "%s", value ? "true" : "false");
+}
+
+void json_open(struct text *t, const char *key, char bracket)
+{
+    json_key(t, key);
+    text_printf(t, "%c", bracket);
+}
+
+void json_close(struct text *t, char bracket)
+{
+    text_printf(t, "%c", bracket);
+}
+
+oato_status text_status(const struct text *t, struct oato_error *err)
+{
+    return t->failed ? oato_fail_memory(err, t->len, "a report") : OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------ figures ---- */
+
+/* What one device does in a plan. */
+struct share {
+    int32_t operators, kv_layers;
+    uint64_t prefill_ns, decode_ns, weight_bytes, kv_bytes, work_bytes;
+};
+
+static struct share share_of(const struct plan *p, const struct problem *problem, int32_t d)
+{
+    struct share s = {0};
+    for (int32_t i = 0; i < p->n_costs; i++) {
+        if (p->costs[i].device != d)
+            continue;
+        s.operators += p->costs[i].phase == PHASE_DECODE;
+        *(p->costs[i].phase == PHASE_DECODE ? &s.decode_ns : &s.prefill_ns) += p->costs[i].ns;
+    }
+    for (int32_t i = 0; i < p->n_kv; i++)
+        s.kv_layers += p->kv[i].device == d;
+    for (int32_t i = 0; problem && i < problem->graph.n_ops; i++) {
+        if (plan_device_of(p, problem->graph.ops[i].name) != d)
+            continue;
+        const struct op_price *price = &problem->price[i * problem->n_devices + d];
+        s.weight_bytes += price->weight_bytes;
+        s.kv_bytes += price->kv_bytes;
+    }
+    if (p->devices[d].planned_bytes > s.weight_bytes + s.kv_bytes)
+        s.work_bytes = p->devices[d].planned_bytes - s.weight_bytes - s.kv_bytes;
+    return s;
+}
+
+static void copies_of(const struct plan *p, uint64_t *prefill_ns, uint64_t *decode_ns)
+{
+    *prefill_ns = *decode_ns = 0;
+    for (int32_t i = 0; i < p->n_costs; i++)
+        *(p->costs[i].phase == PHASE_DECODE ? decode_ns : prefill_ns) += p->costs[i].transfer_ns;
+}
+
+static int32_t estimates_of(const struct plan *p)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n_costs; i++)
+        n += p->costs[i].estimate && p->costs[i].phase == PHASE_DECODE;
+    return n;
+}
+
+static double tokens_per_s(double tokens, uint64_t ns)
+{
+    return ns ? tokens * 1e9 / (double)ns : 0;
+}
+
+/* The proven distance from the optimum, or a negative number. */
+static double gap_of(const struct plan *p)
+{
+    if (!p->bound_ns || !p->objective_ns || p->bound_ns > p->objective_ns)
+        return -1;
+    return (double)(p->objective_ns - p->bound_ns) / (double)p->objective_ns;
+}
+
+/* -------------------------------------------------------------------------------- JSON ----- */
+
+static void json_request(const struct plan *p, struct text *out)
+{
+    const struct plan_request *q = &p->request;
+    json_open(out, "request", '{');
+    json_integer(out, "prompt", (uint64_t)q->prompt);
+    json_integer(out, "generate", (uint64_t)q->generate);
+    json_integer(out, "context", (uint64_t)q->context);
+    json_integer(out, "batch", (uint64_t)q->batch);
+    json_integer(out, "ubatch", (uint64_t)q->ubatch);
+    json_string(out, "kv", dtype_name(q->kv));
+    json_bool(out, "deterministic", q->deterministic);
+    json_close(out, '}');
+}
+
+static void json_devices(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    json_open(out, "devices", '[');
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        struct share s = share_of(p, problem, d);
+        json_open(out, NULL, '{');
+        json_string(out, "id", p->devices[d].id);
+        json_string(out, "model", p->devices[d].model);
+        json_string(out, "spec", p->devices[d].spec);
+        json_integer(out, "budget_bytes", p->devices[d].budget_bytes);
+        json_integer(out, "planned_bytes", p->devices[d].planned_bytes);
+        if (problem) {
+            json_integer(out, "weight_bytes", s.weight_bytes);
+            json_integer(out, "kv_bytes", s.kv_bytes);
+            json_integer(out, "work_bytes", s.work_bytes);
+        }
+        json_integer(out, "operators", (uint64_t)s.operators);
+        json_integer(out, "kv_layers", (uint64_t)s.kv_layers);
+        json_integer(out, "prefill_ns", s.prefill_ns);
+        json_integer(out, "decode_ns", s.decode_ns);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
+static void json_predicted(const struct plan *p, struct text *out)
+{
+    uint64_t prefill_ns, decode_ns;
+    copies_of(p, &prefill_ns, &decode_ns);
+    json_open(out, "predicted", '{');
+    json_integer(out, "prefill_ns", p->prefill_ns);
+    json_integer(out, "decode_ns", p->decode_ns);
+    json_integer(out, "request_ns", p->request_ns);
+    json_integer(out, "prefill_copies_ns", prefill_ns);
+    json_integer(out, "decode_copies_ns", decode_ns);
+    json_number(out, "prefill_tokens_per_s",
+                tokens_per_s((double)p->request.prompt * p->request.batch, p->prefill_ns));
+    json_number(out, "decode_tokens_per_s", tokens_per_s(p->request.batch, p->decode_ns));
+    json_integer(out, "estimates", (uint64_t)estimates_of(p));
+    json_close(out, '}');
+    json_string(out, "solver", p->solver);
+    json_integer(out, "objective_ns", p->objective_ns);
+    json_integer(out, "bound_ns", p->bound_ns);
+    json_bool(out, "timed_out", p->timed_out);
+    json_open(out, "baselines", '[');
+    for (int32_t i = 0; i < p->n_baselines; i++) {
+        json_open(out, NULL, '{');
+        json_string(out, "name", p->baselines[i].name);
+        json_integer(out, "request_ns", p->baselines[i].request_ns);
+        json_number(out, "gain", p->request_ns ? (double)p->baselines[i].request_ns /
+                                                     (double)p->request_ns
+                                               : 1);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
+static void json_placement(const struct plan *p, struct text *out)
+{
+    static const char *const axes[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
+    json_open(out, "parts", '[');
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        const struct plan_part *t = &p->parts[i];
+        json_open(out, NULL, '{');
+        json_string(out, "op", t->op);
+        json_string(out, "axis", axes[t->axis]);
+        json_integer(out, "begin", (uint64_t)t->begin);
+        json_integer(out, "end", (uint64_t)t->end);
+        json_bool(out, "prefill", t->phases >> PHASE_PREFILL & 1);
+        json_bool(out, "decode", t->phases >> PHASE_DECODE & 1);
+        json_string(out, "device", p->devices[t->device].id);
+        json_string(out, "home", p->devices[t->home].id);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+    json_open(out, "kv", '[');
+    for (int32_t i = 0; i < p->n_kv; i++) {
+        json_open(out, NULL, '{');
+        json_integer(out, "layer", (uint64_t)p->kv[i].layer);
+        json_integer(out, "head_begin", (uint64_t)p->kv[i].head_begin);
+        json_integer(out, "head_end", (uint64_t)p->kv[i].head_end);
+        json_string(out, "device", p->devices[p->kv[i].device].id);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+    json_open(out, "fusions", '[');
+    for (int32_t i = 0; i < p->n_fusions; i++) {
+        json_open(out, NULL, '{');
+        json_string(out, "name", p->fusions[i].name);
+        json_string(out, "op", p->fusions[i].op);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
+static void report_json(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    json_open(out, NULL, '{');
+    json_string(out, "tool", p->tool);
+    json_string(out, "model", p->model_name);
+    json_hash(out, "structure_hash", p->structure_hash);
+    json_hash(out, "content_hash", p->content_hash);
+    json_hash(out, "profile_hash", p->profile_hash);
+    json_request(p, out);
+    json_predicted(p, out);
+    json_open(out, "numerics", '{');
+    json_string(out, "prefill", p->numerics[PHASE_PREFILL]);
+    json_string(out, "decode", p->numerics[PHASE_DECODE]);
+    json_close(out, '}');
+    json_devices(p, problem, out);
+    json_placement(p, out);
+    json_close(out, '}');
+    text_printf(out, "\n");
+}
+
+/* -------------------------------------------------------------------------------- text ----- */
+
+static void text_devices(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    uint64_t prefill_ns, decode_ns;
+    text_printf(out, "%-8s %9s %9s", "device", "operators", "KV layers");
+    if (problem)
+        text_printf(out, " %8s %8s %8s", "weights", "KV", "work");
+    text_printf(out, " %8s %9s  %10s %10s\n", "in all", "of MiB", "prefill ms", "decode ms");
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        const struct plan_device *v = &p->devices[d];
+        struct share s = share_of(p, problem, d);
+        text_printf(out, "%-8s %9d %9d", v->id, s.operators, s.kv_layers);
+        if (problem)
+            text_printf(out, " %8.1f %8.1f %8.1f", as_mib((double)s.weight_bytes),
+                        as_mib((double)s.kv_bytes), as_mib((double)s.work_bytes));
+        text_printf(out, " %8.1f %9.1f  %10.3f %10.4f\n", as_mib((double)v->planned_bytes),
+                    as_mib((double)v->budget_bytes), as_ms((double)s.prefill_ns),
+                    as_ms((double)s.decode_ns));
+    }
+    copies_of(p, &prefill_ns, &decode_ns);
+    text_printf(out, "%-8s %*s  %10.3f %10.4f\n", "copies", problem ? 64 : 37, "",
+                as_ms((double)prefill_ns), as_ms((double)decode_ns));
+}
+
+static void text_solver(const struct plan *p, struct text *out)
+{
+    double gap = gap_of(p);
+    text_printf(out, "solver: %s", p->solver);
+    if (gap >= 0 && gap < 5e-6)
+        text_printf(out, ", proven optimal");
+    else if (gap >= 0)
+        text_printf(out, ", at most %.3f %% from the optimum", gap * 100);
+    if (p->timed_out)
+        text_printf(out, ", ended by the clock");
+    text_printf(out, "\nagainst:");
+    for (int32_t i = 0; i < p->n_baselines; i++)
+        text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name,
+                    p->request_ns ? (double)p->baselines[i].request_ns / (double)p->request_ns
+                                  : 1.0);
+    text_printf(out, "%s\n", p->n_baselines ? "" : " no baseline fits");
+    if (estimates_of(p))
+        text_printf(out,
+                    "%d of %d operators were never measured in their shape: their times are "
+                    "estimates\n",
+                    estimates_of(p), p->n_costs / PHASE_COUNT);
+}
+
+void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)
+{
+    const struct plan_request *q = &p->request;
+    if (json) {
+        report_json(p, problem, out);
+        return;
+    }
+    text_printf(out, "%s: %d sequence%s of %d + %d tokens, context %d, steps of %d, KV %s\n",
+                *p->model_name ? p->model_name : "model", q->batch, q->batch == 1 ? "" : "s",
+                q->prompt, q->generate, q->context, q->ubatch, dtype_name(q->kv));
+    text_devices(p, problem, out);
+    text_printf(out,
+                "predicted: prefill %.1f ms (%.1f tokens/s), decode %.3f ms (%.1f tokens/s), "
+                "request %.1f ms\n",
+                as_ms((double)p->prefill_ns),
+                tokens_per_s((double)q->prompt * q->batch, p->prefill_ns),
+                as_ms((double)p->decode_ns), tokens_per_s(q->batch, p->decode_ns),
+                as_ms((double)p->request_ns));
+    text_solver(p, out);
+}

@@ -1,0 +1,37 @@
+/*
+ * report_internal.h - small things that the reports share: looking plans up by name and writing
+ * numbers for people and for programs.
+ */
+#ifndef OATO_REPORT_INTERNAL_H
+#define OATO_REPORT_INTERNAL_H
+
+#include "solver/solver.h"
+
+static inline double as_ms(double ns)
+{
+    return ns / 1e6;
+}
+
+static inline double as_mib(double bytes)
+{
+    return bytes / 0x1p20;
+}
+
+/* Device of the operator's (first) part in the plan, -1 when it has none. */
+int32_t plan_device_of(const struct plan *p, const char *op);
+/* Ratio of two times in percent: +5.0 when now is 5 % more than then. */
+double percent_more(double now, double then);
+
+/* JSON: a separator unless something opens just before, then "key": and the value. */
+void json_key(struct text *t, const char *key);
+void json_string(struct text *t, const char *key, const char *value);
+void json_number(struct text *t, const char *key, double value);
+void json_integer(struct text *t, const char *key, uint64_t value);
+void json_hash(struct text *t, const char *key, uint64_t value); /* as 16 hex digits */
+void json_bool(struct text *t, const char *key, bool value);
+void json_open(struct text *t, const char *key, char bracket); /* key NULL inside arrays */
+void json_close(struct text *t, char bracket);
+
+oato_status text_status(const struct text *t, struct oato_error *err);
+
+#endif

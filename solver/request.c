@@ -1,0 +1,128 @@
+/*
+ * request.c - what an operator and a copy cost over a whole request: each sequence's prompt in
+ * chunks of ubatch tokens, then so many steps of one token per sequence, priced at the middle of
+ * the generation (costs are close to linear in the KV positions, so the middle is the mean).
+ * Doubles end here: everything above works on whole nanoseconds.
+ */
+#include "solver/problem_internal.h"
+
+#include "kernels/program.h"
+
+#include <math.h>
+
+int32_t request_prefill_steps(const struct plan_request *q)
+{
+    return (q->prompt + q->ubatch - 1) / q->ubatch;
+}
+
+struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk)
+{
+    int64_t begin = (int64_t)chunk * q->ubatch, tokens = min_i64(q->ubatch, q->prompt - begin);
+    return (struct request_step){
+        .tokens = (int32_t)tokens,
+        .rows = begin + tokens == q->prompt, /* logits of the last token only */
+        .seqs = 1,
+        .kv_positions = tokens * begin + tokens * (tokens + 1) / 2,
+        .times = q->batch,
+    };
+}
+
+struct request_step request_decode_step(const struct plan_request *q)
+{
+    int64_t position = (int64_t)q->prompt + q->generate / 2;
+    return (struct request_step){
+        .tokens = q->batch,
+        .rows = q->batch,
+        .seqs = q->batch,
+        .kv_positions = q->batch * (position + 1),
+        .times = q->generate,
+    };
+}
+
+int32_t request_max_tokens(const struct plan_request *q)
+{
+    return q->ubatch > q->batch ? q->ubatch : q->batch;
+}
+
+int64_t request_kv_positions(const struct plan_request *q)
+{
+    return ((int64_t)q->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS * KV_PAGE_POSITIONS;
+}
+
+static int64_t whole_ns(double ns)
+{
+    return ns < 1e17 ? llround(ns) : (int64_t)1e17; /* three years: sums stay far from overflow */
+}
+
+struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)
+{
+    return (struct price){prefill_ns + q->generate * decode_ns, decode_ns};
+}
+
+static struct op_cost step_cost(const struct problem *p, const struct graph *g, int32_t index,
+                                const struct oato_op *op, int32_t d, const struct request_step *s)
+{
+    const struct profile_device *device = &p->profile->devices[p->device[d]];
+    struct op_size size = graph_op_size(g, index, s->tokens, s->rows, s->seqs, s->kv_positions);
+    struct op_cost c = cost_of_op(p->cost, p->device[d], op, &size);
+    c.ns += device->record_overhead_ns;
+    return c;
+}
+
+struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
+                           const struct oato_op *op, int32_t d)
+{
+    struct op_price r = {.supported = cost_supports(p->cost, p->device[d], op)};
+    if (!r.supported)
+        return r;
+    double prefill_ns = 0;
+    for (int32_t i = 0; i < request_prefill_steps(&p->request); i++) {
+        struct request_step s = request_prefill_step(&p->request, i);
+        struct op_cost c = step_cost(p, g, index, op, d, &s);
+        prefill_ns += c.ns * (double)s.times;
+        r.estimate = r.estimate || c.estimate;
+        if (c.numerics)
+            r.numerics[PHASE_PREFILL] = c.numerics;
+    }
+    struct request_step s = request_decode_step(&p->request);
+    struct op_cost c = step_cost(p, g, index, op, d, &s);
+    r.estimate = r.estimate || c.estimate;
+    r.numerics[PHASE_DECODE] = c.numerics;
+    r.prefill_ns = whole_ns(prefill_ns);
+    r.decode_ns = whole_ns(c.ns);
+    return r;
+}
+
+static double copy_ns(const struct problem *p, const struct graph_value *v, int32_t d,
+                      bool to_device, const struct request_step *s)
+{
+    const struct profile_device *device = &p->profile->devices[p->device[d]];
+    int32_t host = p->device[p->instance.host];
+    int32_t rows = v->rows == ROWS_LOGITS ? s->rows : s->tokens;
+    if (device->is_host || !rows)
+        return 0;
+    double bytes = 4.0 * rows * v->width;
+    double ns = to_device ? cost_of_copy(p->cost, host, p->device[d], bytes)
+                          : cost_of_copy(p->cost, p->device[d], host, bytes);
+    return ns + device->record_overhead_ns;
+}
+
+struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t d,
+                          bool to_device)
+{
+    double prefill_ns = 0;
+    for (int32_t i = 0; i < request_prefill_steps(&p->request); i++) {
+        struct request_step s = request_prefill_step(&p->request, i);
+        prefill_ns += copy_ns(p, v, d, to_device, &s) * (double)s.times;
+    }
+    struct request_step s = request_decode_step(&p->request);
+    return request_price(&p->request, whole_ns(prefill_ns),
+                         whole_ns(copy_ns(p, v, d, to_device, &s)));
+}
+
+struct price request_fixed(const struct problem *p, int32_t d)
+{
+    double step_ns = p->profile->devices[p->device[d]].step_overhead_ns;
+    int64_t steps = (int64_t)request_prefill_steps(&p->request) * p->request.batch;
+    return request_price(&p->request, whole_ns(step_ns * (double)steps), whole_ns(step_ns));
+}

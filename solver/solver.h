@@ -1,0 +1,202 @@
+/*
+ * solver.h - from a model, a profile and a request to a plan. Three layers, each usable alone:
+ *
+ *   cost      nanoseconds and bytes of one operator on one device, out of the profile
+ *   instance  units to place, devices with capacities, values that cross: numbers only
+ *   planner   fusion cover + instance + solvers -> struct plan, and what is said about plans
+ *
+ * Nothing here opens a device. Solvers compare integer nanoseconds and break ties by index, so
+ * the same inputs give the same plan on any host unless the clock ended the search.
+ */
+#ifndef OATO_SOLVER_H
+#define OATO_SOLVER_H
+
+#include "planfmt/planfmt.h"
+
+enum { SOLVER_DEVICES = 8 };
+
+/* ------------------------------------------------------------------------------- cost ----- */
+
+struct cost_model; /* the profile's rows, sorted for look-up; borrows the profile */
+
+oato_status cost_create(const struct profile *p, struct cost_model **out, struct oato_error *err);
+void cost_free(struct cost_model *c);
+
+struct op_cost {
+    double ns;
+    bool estimate;        /* this shape was never measured: a roofline */
+    const char *numerics; /* class of the nearest measured point; NULL when unknown */
+};
+
+/* May the operator run there at all? Never measured there: as other shapes of its kind and type;
+ * of an unknown kind: on the host only. */
+bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op);
+/* True when the profile has a supported row of this kind and type on the device. */
+bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op);
+/* True when this very shape was measured on the device. */
+bool cost_measured(const struct cost_model *c, int32_t device, const struct oato_op *op);
+/* The time of one run, without what a program adds per record. Measured sizes are exact; between
+ * them rows (and KV positions per row) are interpolated linearly, above the last in proportion;
+ * below the first along the line of the first two, between in proportion and constant. */
+struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                          const struct op_size *size);
+/* Memory of the prepared weights; `file_bytes` when they were never prepared there. */
+uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                             uint64_t file_bytes);
+/* Scratch memory of runs of up to `rows` rows: of the smallest measured size that is no smaller,
+ * else the largest, in proportion. */
+uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                              int32_t rows);
+/* One copy over a link of the profile, waiting for it included; a negative number when there is
+ * no such link. Free between host devices. */
+double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes);
+
+/* --------------------------------------------------------------------------- instance ----- */
+
+struct price { /* whole nanoseconds: the request, and one decode step of it */
+    int64_t request_ns, decode_ns;
+};
+
+/* What is placed as one: an operator, or several that must stay together. */
+struct unit {
+    int32_t layer; /* -1 before the first, n_layers after the last */
+    bool allowed[SOLVER_DEVICES];
+    struct price price[SOLVER_DEVICES];
+    uint64_t bytes[SOLVER_DEVICES]; /* resident there */
+};
+
+/* A value that other units read. It leaves its producer's device at most once and enters each
+ * other device that reads it at most once; both are zero for host devices. */
+struct edge {
+    int32_t producer;
+    int32_t first_reader, n_readers; /* in instance.readers; distinct, without the producer */
+    bool host_reads;                 /* the caller wants it, too (logits) */
+    struct price leave[SOLVER_DEVICES], enter[SOLVER_DEVICES];
+};
+
+struct instance {
+    int32_t n_devices, host; /* host: where units run unless placed elsewhere */
+    bool is_host[SOLVER_DEVICES];
+    bool usable[SOLVER_DEVICES];        /* false: nothing may be placed there */
+    uint64_t capacity[SOLVER_DEVICES];  /* for units: budget less what a used device always needs */
+    struct price fixed[SOLVER_DEVICES]; /* of a device with any unit; the host's always */
+    int32_t n_layers, n_units, n_edges, n_readers;
+    struct unit *units;
+    struct edge *edges;
+    int32_t *readers;
+};
+
+bool instance_allows(const struct instance *in, int32_t unit, int32_t device);
+struct price instance_price(const struct instance *in, const int32_t *place);
+struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place);
+/* True when every unit is allowed where it is and every capacity holds; used (may be NULL) gets
+ * the bytes per device. */
+bool instance_fits(const struct instance *in, const int32_t *place, uint64_t *used);
+
+/* Solvers fill place[n_units] and return false when they find nothing that fits. */
+bool solve_cpu(const struct instance *in, int32_t *place);
+/* Whole layers from the last to the first, the output before them, while they fit. */
+bool solve_layers(const struct instance *in, int32_t *place);
+/* OATO's Algorithm 1; single_shot stops after the first order. OATO_NEGATIVE: nothing fits. */
+oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t *place,
+                           struct oato_error *err);
+
+enum ilp_form { ILP_AUTO, ILP_PLAIN, ILP_PATH };
+
+struct ilp_options {
+    enum ilp_form form;  /* AUTO: a path of tabulated blocks where the instance falls apart */
+    double gap;          /* relative; 0 = exact */
+    double time_limit_s; /* 0 = none */
+};
+struct ilp_result {
+    int64_t request_ns, bound_ns; /* bound: no placement is faster */
+    bool timed_out;
+};
+/* warm (may be NULL) is a placement that fits: the result is never worse. OATO_NEGATIVE: proven
+ * that nothing fits, or nothing found in time. */
+oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
+                      int32_t *place, struct ilp_result *result, struct oato_error *err);
+
+/* ---------------------------------------------------------------------------- problem ----- */
+
+struct device_budget {
+    char id[16];
+    uint64_t bytes;
+};
+
+struct planner_options {
+    const char *solver; /* "auto", "ilp", "affinity", "layers", "cpu" */
+    bool single_shot;
+    const char *devices; /* "cpu:0,sim:0": of the profile's; NULL: all */
+    struct device_budget budgets[SOLVER_DEVICES];
+    int32_t n_budgets; /* devices without one may use 90 % of what was free */
+    struct plan_request request;
+    double time_limit_s, gap; /* gap negative: 0 for small problems, else 1e-3 */
+};
+
+void planner_options_init(struct planner_options *o);
+
+struct op_price { /* of one operator of the fused graph on one device */
+    bool supported, estimate;
+    int64_t prefill_ns, decode_ns; /* whole prompts; one step */
+    uint64_t weight_bytes, kv_bytes;
+    const char *numerics[PHASE_COUNT];
+};
+
+/* Everything that is known before solving. */
+struct problem {
+    struct arena arena;
+    const struct profile *profile; /* borrowed, as is the model behind the graph */
+    struct cost_model *cost;
+    struct graph graph; /* fused */
+    struct plan_request request;
+    int32_t n_devices;
+    int32_t device[SOLVER_DEVICES]; /* index in the profile */
+    uint64_t budget[SOLVER_DEVICES], reserve[SOLVER_DEVICES]; /* bytes; reserve: activations and
+                                                                 workspace of a used device */
+    struct plan_fusion *fusions;
+    int32_t n_fusions;
+    int32_t *unit_of;       /* per operator */
+    int32_t *edge_of;       /* per value; -1: nobody else reads it */
+    struct op_price *price; /* [operator * n_devices + device] */
+    struct instance instance;
+};
+
+/* Chooses the fusion cover and prices everything. The model is borrowed until problem_free. */
+oato_status problem_create(const struct model *m, const struct profile *p,
+                           const struct planner_options *o, struct problem **out,
+                           struct oato_error *err);
+/* The same for the cover, devices, request and budgets of a plan (no more than what is free now):
+ * what it costs under this profile. place (n_units, in the problem's arena) is the plan's. */
+oato_status problem_of_plan(const struct model *m, const struct profile *p, const struct plan *plan,
+                            struct problem **out, int32_t **place, struct oato_error *err);
+void problem_free(struct problem *p);
+const char *problem_device(const struct problem *p, int32_t device);
+
+/* ---------------------------------------------------------------------------- planner ----- */
+
+/* Solves and fills the plan. OATO_EFIT with what is missing when nothing fits. *problem (may be
+ * NULL) receives the problem for reports. */
+oato_status planner_make(const struct model *m, const struct profile *p,
+                         const struct planner_options *o, struct plan *out,
+                         struct problem **problem, struct oato_error *err);
+
+/* ---------------------------------------------------------------------------- reports ----- */
+
+/* All append to text; with json, one JSON object. */
+void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out);
+/* True when the plans are the same, byte for byte. */
+oato_status report_diff(const struct plan *a, const struct plan *b, bool json, bool *same,
+                        struct text *out, struct oato_error *err);
+/* Why things are where they are. name: an operator, one of its fused members or a tensor; NULL:
+ * all operators, a line each. Without model and profile only what the plan itself recorded. */
+oato_status report_explain(const struct plan *p, const struct model *m,
+                           const struct profile *profile, const char *name, bool json,
+                           struct text *out, struct oato_error *err);
+/* Prices the plan anew: OATO_NEGATIVE when it got slower than predicted or is farther from the
+ * best plan of today than max_slower (0.05 = 5 %), or no longer fits. */
+oato_status report_check(const struct plan *p, const struct model *m,
+                         const struct profile *profile, double max_slower, double time_limit_s,
+                         bool json, struct text *out, struct oato_error *err);
+
+#endif
