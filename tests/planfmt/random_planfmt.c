@@ -1,0 +1,316 @@
+/*
+ * random_planfmt.c - random profiles and plans. Numbers are drawn from all magnitudes, because
+ * writing and reading numbers back exactly is what the tests are after; texts have what YAML finds
+ * hard: quotes, colons, digits in front, words that mean truth.
+ */
+#include "random_planfmt.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+uint64_t rng_next(struct rng *r)
+{
+    uint64_t z = r->state += 0x9e3779b97f4a7c15u; /* splitmix64 */
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+int64_t rng_range(struct rng *r, int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)(rng_next(r) % ((uint64_t)(hi - lo) + 1));
+}
+
+uint64_t test_seed(void)
+{
+    const char *s = getenv("OATO_TEST_SEED");
+    uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
+    printf("OATO_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+/* Zero, whole numbers, or anything finite from 1e-30 to 1e30 with all its digits. */
+static double any_f64(struct rng *r)
+{
+    double unit = (double)(rng_next(r) >> 11) * 0x1p-53;
+    switch (rng_range(r, 0, 3)) {
+    case 0: return 0;
+    case 1: return (double)rng_range(r, 0, 1000000000000);
+    case 2: return unit * 1e6;
+    default: return (1 + unit) * pow(10, (double)rng_range(r, -30, 30));
+    }
+}
+
+static uint64_t any_u64(struct rng *r)
+{
+    return rng_next(r) >> rng_range(r, 0, 63);
+}
+
+static const char *any_text(struct rng *r)
+{
+    static const char *const texts[] = {"",
+                                        "quick",
+                                        "AMD EPYC 9755 128-Core",
+                                        "true",
+                                        "No",
+                                        "~",
+                                        "null",
+                                        "123",
+                                        "1e5",
+                                        "0x10",
+                                        "2026-11-21",
+                                        "a: b",
+                                        "- x",
+                                        "# no comment",
+                                        "say \"hi\"",
+                                        "it's",
+                                        "two\nlines",
+                                        "tab\there",
+                                        " space in front",
+                                        "space behind ",
+                                        "{a, b}",
+                                        "[1]",
+                                        "*alias",
+                                        "&anchor",
+                                        "!tag",
+                                        "%x",
+                                        "@x",
+                                        "\xc3\xa4\xe2\x82\xac",
+                                        "back\\slash",
+                                        "?",
+                                        ":",
+                                        "-",
+                                        "avx2 avx512"};
+    return texts[rng_range(r, 0, (int64_t)ARRAY_LEN(texts) - 1)];
+}
+
+static oato_dtype any_dtype(struct rng *r)
+{
+    static const oato_dtype types[] = {DT_F32, DT_F16, DT_Q4_0, DT_Q4_1, DT_Q8_0, DT_Q6_K, DT_BF16};
+    return types[rng_range(r, 0, (int64_t)ARRAY_LEN(types) - 1)];
+}
+
+/* An operator as its key would give it back. */
+static void any_op(struct rng *r, struct oato_op *op, struct op_size *size)
+{
+    char key[OP_KEY_SIZE];
+    long long k = rng_range(r, 1, 200) * 32, n = rng_range(r, 1, 200000), t = rng_range(r, 1, 600);
+    const char *type = dtype_name(any_dtype(r));
+    switch (rng_range(r, 0, 4)) {
+    case 0: snprintf(key, sizeof key, "rms_norm/k%lld/t%lld", k, t); break;
+    case 1: snprintf(key, sizeof key, "qkv/%s/k%lld/n%lld/m%lld/t%lld", type, k, n, k, t); break;
+    case 2:
+        snprintf(key, sizeof key, "attention/F16/h%lld/g3/d64/t%lld/s1/kv%lld", k / 32, t, t * n);
+        break;
+    default: snprintf(key, sizeof key, "mul_mat/%s/k%lld/n%lld/t%lld", type, k, n, t); break;
+    }
+    if (!oato_op_parse(key, op, size))
+        abort();
+}
+
+void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
+{
+    static const char *const ids[] = {"cpu:0", "sim:0", "sim:1", "cuda:12"};
+    static const char *const kinds[] = {"cpu", "sim", "sim", "cuda"};
+    static const char *const classes[] = {"f32", "i16b32", "f32+i16b32", ""};
+    profile_init(out);
+    out->tool = "oato 0.1.0";
+    out->date = any_text(r);
+    out->notes = any_text(r);
+    out->machine = (struct profile_machine){.cpu = any_text(r),
+                                            .isa = any_text(r),
+                                            .kernel_isa = "avx2",
+                                            .sockets = (int32_t)rng_range(r, 0, 8),
+                                            .cores = (int32_t)rng_range(r, 0, INT32_MAX),
+                                            .threads = (int32_t)rng_range(r, 0, 999),
+                                            .numa_nodes = 1,
+                                            .memory_bytes = any_u64(r),
+                                            .l1d_bytes = any_u64(r),
+                                            .l2_bytes = any_u64(r),
+                                            .l3_bytes = any_u64(r)};
+    out->n_devices = (int32_t)rng_range(r, 1, 4);
+    out->devices = arena_alloc(&out->arena, 4, sizeof *out->devices);
+    out->links = arena_alloc(&out->arena, 16, sizeof *out->links);
+    for (int32_t i = 0; i < out->n_devices; i++) {
+        out->devices[i] = (struct profile_device){.id = ids[i],
+                                                  .kind = kinds[i],
+                                                  .model = any_text(r),
+                                                  .spec = i ? "vram=64MiB,read=900GB/s" : "",
+                                                  .memory_bytes = any_u64(r),
+                                                  .free_bytes = any_u64(r),
+                                                  .threads = (int32_t)rng_range(r, 0, 256),
+                                                  .is_host = !i,
+                                                  .read_bytes_per_s = any_f64(r),
+                                                  .flops_per_s = any_f64(r),
+                                                  .record_overhead_ns = any_f64(r),
+                                                  .step_overhead_ns = any_f64(r)};
+        for (int32_t j = 0; j < i; j++) {
+            out->links[out->n_links++] =
+                (struct profile_link){i, j, any_f64(r), 1 + any_f64(r), any_f64(r)};
+            out->links[out->n_links++] =
+                (struct profile_link){j, i, any_f64(r), 1 + any_f64(r), any_f64(r)};
+        }
+    }
+    while (out->n_rows < n_rows) {
+        struct profile_row row = {.device = (int32_t)rng_range(r, 0, out->n_devices - 1),
+                                  .supported = rng_range(r, 0, 9) != 0,
+                                  .numerics = ""};
+        any_op(r, &row.op, &row.size);
+        if (row.supported) {
+            row.numerics = classes[rng_range(r, 0, 3)];
+            row.prepared_bytes = any_u64(r);
+            row.workspace_bytes = any_u64(r);
+            row.median_ns = any_f64(r);
+            row.p10_ns = any_f64(r);
+            row.p90_ns = any_f64(r);
+            row.repeats = (int32_t)rng_range(r, 0, INT32_MAX);
+        }
+        if (!profile_put(out, &row))
+            abort();
+    }
+}
+
+static const char *any_name(struct rng *r, struct arena *a)
+{
+    char s[64];
+    int n = snprintf(s, sizeof s, "blk.%lld.attn_%lld", (long long)rng_range(r, 0, 9),
+                     (long long)rng_range(r, 0, 5));
+    return arena_strndup(a, s, (size_t)n);
+}
+
+void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
+{
+    plan_init(out);
+    struct arena *a = &out->arena;
+    out->tool = "oato 0.1.0";
+    out->model_name = "SmolLM2 135M \xc3\xa4";
+    out->structure_hash = rng_next(r);
+    out->content_hash = rng_range(r, 0, 1) ? rng_next(r) : 0;
+    out->profile_hash = rng_next(r);
+    out->n_devices = (int32_t)rng_range(r, 1, 3);
+    out->n_parts = n_parts;
+    out->n_kv = n_parts / 3;
+    out->n_fusions = n_parts / 4;
+    out->n_costs = n_parts;
+    out->n_baselines = n_parts ? 2 : 0;
+    out->devices = arena_alloc(a, 3, sizeof *out->devices);
+    out->parts = arena_alloc(a, (size_t)n_parts, sizeof *out->parts);
+    out->kv = arena_alloc(a, (size_t)out->n_kv, sizeof *out->kv);
+    out->fusions = arena_alloc(a, (size_t)out->n_fusions, sizeof *out->fusions);
+    out->costs = arena_alloc(a, (size_t)out->n_costs, sizeof *out->costs);
+    out->baselines = arena_alloc(a, 2, sizeof *out->baselines);
+    for (int32_t i = 0; i < out->n_devices; i++) {
+        struct plan_device *d = &out->devices[i];
+        snprintf(d->id, sizeof d->id, i ? "sim:%d" : "cpu:%d", i ? i - 1 : 0);
+        snprintf(d->kind, sizeof d->kind, i ? "sim" : "cpu");
+        snprintf(d->model, sizeof d->model, "model %d", i);
+        snprintf(d->spec, sizeof d->spec, "%s", i ? "vram=1GiB" : "");
+        d->budget_bytes = any_u64(r);
+        d->planned_bytes = any_u64(r);
+    }
+    int32_t last = out->n_devices - 1;
+    for (int32_t i = 0; i < n_parts; i++) {
+        int64_t begin = rng_range(r, 0, 100) * 64;
+        out->parts[i] = (struct plan_part){.op = any_name(r, a),
+                                           .axis = (enum plan_axis)rng_range(r, 0, AXIS_COUNT - 1),
+                                           .begin = begin,
+                                           .end = begin + rng_range(r, 0, INT64_MAX / 2),
+                                           .phases = (uint32_t)rng_range(r, 1, 3),
+                                           .device = (int32_t)rng_range(r, 0, last),
+                                           .home = (int32_t)rng_range(r, 0, last)};
+        out->costs[i] = (struct plan_cost){.op = any_name(r, a),
+                                           .phase = (enum plan_phase)rng_range(r, 0, 1),
+                                           .device = (int32_t)rng_range(r, 0, last),
+                                           .ns = any_u64(r),
+                                           .transfer_ns = any_u64(r),
+                                           .estimate = rng_range(r, 0, 1)};
+    }
+    for (int32_t i = 0; i < out->n_kv; i++)
+        out->kv[i] = (struct plan_kv){i, 0, (int32_t)rng_range(r, 1, 64), last};
+    for (int32_t i = 0; i < out->n_fusions; i++)
+        out->fusions[i] = (struct plan_fusion){"qkv", any_name(r, a)};
+    for (int32_t i = 0; i < out->n_baselines; i++)
+        out->baselines[i] = (struct plan_baseline){i ? "layers" : "cpu", any_u64(r)};
+    out->request = (struct plan_request){.prompt = (int32_t)rng_range(r, 0, INT32_MAX),
+                                         .generate = 128,
+                                         .context = 4096,
+                                         .batch = 1,
+                                         .ubatch = 512,
+                                         .kv = rng_range(r, 0, 1) ? DT_F16 : DT_F32,
+                                         .deterministic = rng_range(r, 0, 1)};
+    out->numerics[PHASE_PREFILL] = "f32+i16b32";
+    out->numerics[PHASE_DECODE] = "i16b32";
+    out->prefill_ns = any_u64(r);
+    out->decode_ns = any_u64(r);
+    out->request_ns = any_u64(r);
+    out->solver = "ilp";
+    out->objective_ns = any_u64(r);
+    out->bound_ns = any_u64(r);
+    out->timed_out = rng_range(r, 0, 1);
+}
+
+char *read_whole(const char *path, size_t *bytes)
+{
+    struct mapped_file f;
+    struct oato_error err;
+    *bytes = 0;
+    if (file_map(path, &f, &err))
+        return NULL;
+    char *copy = malloc(f.bytes + 1);
+    if (copy) {
+        if (f.bytes)
+            memcpy(copy, f.data, f.bytes);
+        copy[f.bytes] = 0;
+        *bytes = f.bytes;
+    }
+    file_unmap(&f);
+    return copy;
+}
+
+static char scratch[256];
+
+const char *scratch_path(const char *name)
+{
+    static char path[512];
+    if (!scratch[0]) {
+        const char *tmp = getenv("TMPDIR");
+        snprintf(scratch, sizeof scratch, "%s/oato-planfmt-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+        if (!mkdtemp(scratch))
+            abort();
+    }
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
+    return path;
+}
+
+/* Visits the files; removes them when asked to. */
+static int scratch_walk(bool clean)
+{
+    int n = 0;
+    DIR *dir = scratch[0] ? opendir(scratch) : NULL;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        n++;
+        if (clean)
+            unlink(scratch_path(e->d_name));
+    }
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+int scratch_files(void)
+{
+    return scratch_walk(false);
+}
+
+void scratch_clean(void)
+{
+    scratch_walk(true);
+    if (scratch[0])
+        rmdir(scratch);
+    scratch[0] = 0;
+}

@@ -1,0 +1,551 @@
+/*
+ * test_plan.c - what must stay true of plan files: what is written reads back the same and twice
+ * gives the same bytes; any flipped bit and any missing byte is refused; sections that are unknown
+ * are skipped or refused as they ask; right checksums do not make wrong values right.
+ */
+#include "plan_bytes.h"
+#include "random_planfmt.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <cmocka.h>
+
+static void encode(const struct plan *p, uint8_t **data, size_t *bytes)
+{
+    struct oato_error err = {.text = ""};
+    if (plan_encode(p, data, bytes, &err))
+        fail_msg("%s", err.text);
+}
+
+/* NULL when the bytes load; else the message. The copy has no byte behind its end. */
+static const char *refusal(const uint8_t *data, size_t bytes)
+{
+    static struct oato_error err;
+    struct plan p;
+    uint8_t *exact = malloc(bytes ? bytes : 1);
+    assert_non_null(exact);
+    memcpy(exact, data, bytes);
+    oato_status status = plan_load_memory(exact, bytes, "m.plan", &p, &err);
+    free(exact);
+    if (status)
+        assert_null(p.arena.blocks);
+    plan_free(&p);
+    if (!status)
+        return NULL;
+    assert_int_equal(status, OATO_EFILE);
+    assert_true(!strncmp(err.text, "m.plan: ", 8) && !strchr(err.text, '\n'));
+    return err.text;
+}
+
+static void assert_refused(const uint8_t *data, size_t bytes, const char *say)
+{
+    const char *text = refusal(data, bytes);
+    if (!text || !strstr(text, say))
+        fail_msg("'%s' is not in '%s'", say, text ? text : "(loaded)");
+}
+
+static void assert_same(const struct plan *a, const struct plan *b)
+{
+    assert_string_equal(a->tool, b->tool);
+    assert_string_equal(a->model_name, b->model_name);
+    assert_true(a->structure_hash == b->structure_hash && a->content_hash == b->content_hash &&
+                a->profile_hash == b->profile_hash);
+    assert_int_equal(a->n_devices, b->n_devices);
+    for (int32_t i = 0; i < a->n_devices; i++) {
+        assert_string_equal(a->devices[i].id, b->devices[i].id);
+        assert_string_equal(a->devices[i].kind, b->devices[i].kind);
+        assert_string_equal(a->devices[i].model, b->devices[i].model);
+        assert_string_equal(a->devices[i].spec, b->devices[i].spec);
+        assert_int_equal(a->devices[i].rank, b->devices[i].rank);
+        assert_true(a->devices[i].budget_bytes == b->devices[i].budget_bytes &&
+                    a->devices[i].planned_bytes == b->devices[i].planned_bytes);
+    }
+    assert_memory_equal(&a->request, &b->request, offsetof(struct plan_request, deterministic));
+    assert_int_equal(a->request.deterministic, b->request.deterministic);
+    assert_int_equal(a->n_parts, b->n_parts);
+    for (int32_t i = 0; i < a->n_parts; i++) {
+        const struct plan_part *x = &a->parts[i], *y = &b->parts[i];
+        assert_string_equal(x->op, y->op);
+        assert_true(x->axis == y->axis && x->begin == y->begin && x->end == y->end &&
+                    x->phases == y->phases && x->device == y->device && x->home == y->home);
+    }
+    assert_int_equal(a->n_kv, b->n_kv);
+    if (a->n_kv)
+        assert_memory_equal(a->kv, b->kv, (size_t)a->n_kv * sizeof *a->kv);
+    assert_int_equal(a->n_fusions, b->n_fusions);
+    for (int32_t i = 0; i < a->n_fusions; i++) {
+        assert_string_equal(a->fusions[i].name, b->fusions[i].name);
+        assert_string_equal(a->fusions[i].op, b->fusions[i].op);
+    }
+    assert_int_equal(a->n_costs, b->n_costs);
+    for (int32_t i = 0; i < a->n_costs; i++) {
+        const struct plan_cost *x = &a->costs[i], *y = &b->costs[i];
+        assert_string_equal(x->op, y->op);
+        assert_true(x->phase == y->phase && x->device == y->device && x->ns == y->ns &&
+                    x->transfer_ns == y->transfer_ns && x->estimate == y->estimate);
+    }
+    assert_int_equal(a->n_baselines, b->n_baselines);
+    for (int32_t i = 0; i < a->n_baselines; i++) {
+        assert_string_equal(a->baselines[i].name, b->baselines[i].name);
+        assert_true(a->baselines[i].request_ns == b->baselines[i].request_ns);
+    }
+    for (int i = 0; i < PHASE_COUNT; i++)
+        assert_string_equal(a->numerics[i], b->numerics[i]);
+    assert_true(a->prefill_ns == b->prefill_ns && a->decode_ns == b->decode_ns &&
+                a->request_ns == b->request_ns && a->objective_ns == b->objective_ns &&
+                a->bound_ns == b->bound_ns && a->timed_out == b->timed_out);
+    assert_string_equal(a->solver, b->solver);
+}
+
+static void plans_read_back_the_same(void **state)
+{
+    (void)state;
+    struct rng rng = {test_seed()};
+    for (int round = 0; round < 200; round++) {
+        struct plan p, q;
+        struct oato_error err = {.text = ""};
+        uint8_t *one, *two;
+        size_t n1, n2;
+        random_plan(&rng, (int32_t)rng_range(&rng, 0, 200), &p);
+        encode(&p, &one, &n1);
+        if (plan_load_memory(one, n1, "m.plan", &q, &err))
+            fail_msg("%s", err.text);
+        assert_same(&p, &q);
+        encode(&q, &two, &n2);
+        assert_int_equal(n1, n2);
+        assert_memory_equal(one, two, n1);
+        free(one);
+        free(two);
+        plan_free(&p);
+        plan_free(&q);
+    }
+}
+
+static void an_empty_plan_is_a_plan(void **state)
+{
+    (void)state;
+    struct plan p, q;
+    struct oato_error err = {.text = ""};
+    plan_init(&p);
+    assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_OK);
+    assert_int_equal(plan_load(scratch_path("m.plan"), &q, &err), OATO_OK);
+    assert_string_equal(q.tool, "");
+    assert_string_equal(q.solver, "");
+    assert_int_equal(q.n_parts, 0);
+    plan_free(&p);
+    plan_free(&q);
+    assert_int_equal(plan_load(scratch_path("none.plan"), &q, &err), OATO_EIO);
+    scratch_clean();
+}
+
+static void a_small_plan(uint8_t **data, size_t *bytes)
+{
+    struct rng rng = {5};
+    struct plan p;
+    random_plan(&rng, 8, &p);
+    p.content_hash = 1;
+    encode(&p, data, bytes);
+    plan_free(&p);
+}
+
+static void the_documents_reader_and_writer_agree_with_ours(void **state)
+{
+    (void)state;
+    uint8_t *data, *joined;
+    size_t bytes, n;
+    struct raw_plan raw;
+    a_small_plan(&data, &bytes);
+    assert_true(raw_split(data, bytes, &raw));
+    raw_join(&raw, &joined, &n);
+    assert_int_equal(n, bytes);
+    assert_memory_equal(data, joined, n);
+    raw_free(&raw);
+    free(data);
+    free(joined);
+}
+
+static void every_flipped_bit_is_refused(void **state)
+{
+    (void)state;
+    uint8_t *data;
+    size_t bytes;
+    a_small_plan(&data, &bytes);
+    assert_null(refusal(data, bytes));
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        if (!refusal(data, bytes))
+            fail_msg("bit %zu of byte %zu may flip unseen", bit % 8, bit / 8);
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    struct raw_plan raw;
+    assert_true(raw_split(data, bytes, &raw));
+    for (int i = 0; i < raw.n; i++) { /* the message names the section */
+        size_t at = (size_t)raw_u64(data + 64 + (size_t)i * 40 + 8);
+        char say[64];
+        snprintf(say, sizeof say, "checksum of section %u (", raw.section[i].id);
+        data[at] ^= 1;
+        assert_refused(data, bytes, say);
+        data[at] ^= 1;
+    }
+    data[70] ^= 4;
+    assert_refused(data, bytes, "checksum of the section table is wrong");
+    data[70] ^= 4;
+    data[50] ^= 4;
+    assert_refused(data, bytes, "checksum of the header is wrong");
+    raw_free(&raw);
+    free(data);
+}
+
+static void every_truncation_is_refused(void **state)
+{
+    (void)state;
+    uint8_t *data;
+    size_t bytes;
+    a_small_plan(&data, &bytes);
+    assert_refused(data, 0, "empty file");
+    for (size_t n = 1; n < bytes; n++)
+        assert_refused(data, n, "truncated: ");
+    uint8_t *longer = calloc(1, bytes + 3);
+    assert_non_null(longer);
+    memcpy(longer, data, bytes);
+    assert_refused(longer, bytes + 3, "3 bytes stand after the end");
+    free(longer);
+    assert_refused((const uint8_t *)"GGUF....", 8, "no plan");
+    free(data);
+}
+
+/* The small plan, changed by `change` on its sections, must say `say`; NULL: must load. */
+static void assert_changed(void (*change)(struct raw_plan *), const char *say)
+{
+    uint8_t *data, *joined;
+    size_t bytes, n;
+    struct raw_plan raw;
+    a_small_plan(&data, &bytes);
+    assert_true(raw_split(data, bytes, &raw));
+    change(&raw);
+    raw_join(&raw, &joined, &n);
+    if (say)
+        assert_refused(joined, n, say);
+    else if (refusal(joined, n))
+        fail_msg("%s", refusal(joined, n));
+    raw_free(&raw);
+    free(data);
+    free(joined);
+}
+
+static void add_optional(struct raw_plan *r)
+{
+    raw_add(r, 77, 0, "anything", 8);
+}
+static void add_required(struct raw_plan *r)
+{
+    raw_add(r, 77, 1, "anything", 8);
+}
+static void add_flags(struct raw_plan *r)
+{
+    raw_add(r, 77, 2, "anything", 8);
+}
+static void add_twice(struct raw_plan *r)
+{
+    raw_add(r, 77, 0, "a", 1);
+    raw_add(r, 77, 0, "b", 1);
+}
+static void add_parts_again(struct raw_plan *r)
+{
+    raw_add(r, 4, 1, "", 0);
+}
+static void add_too_many(struct raw_plan *r)
+{
+    for (uint32_t i = 0; i < 260; i++)
+        raw_add(r, 1000 + i, 0, "", 0);
+}
+static void add_wrong_count(struct raw_plan *r)
+{
+    raw_add(r, 77, 0, "anything", 8);
+    r->section[r->n - 1].count = 7;
+}
+static void newer_format(struct raw_plan *r)
+{
+    r->version = 2;
+}
+static void remove_section(struct raw_plan *r, uint32_t id)
+{
+    struct raw_section *s = raw_find(r, id);
+    free(s->data);
+    memmove(s, s + 1, (size_t)(&r->section[r->n] - (s + 1)) * sizeof *s);
+    r->n--;
+}
+static void remove_parts(struct raw_plan *r)
+{
+    remove_section(r, 4);
+}
+static void remove_costs(struct raw_plan *r)
+{
+    remove_section(r, 8);
+    remove_section(r, 9);
+}
+static void reverse_order(struct raw_plan *r)
+{
+    for (int i = 0; i < r->n / 2; i++) {
+        struct raw_section s = r->section[i];
+        r->section[i] = r->section[r->n - 1 - i];
+        r->section[r->n - 1 - i] = s;
+    }
+}
+static void parts_optional(struct raw_plan *r)
+{
+    raw_find(r, 4)->flags = 0;
+}
+static void two_requests(struct raw_plan *r)
+{
+    struct raw_section *s = raw_find(r, 7);
+    s->data = realloc(s->data, 64);
+    memset(s->data + 32, 0, 32);
+    s->bytes = 64;
+    s->count = 2;
+}
+static void other_record_size(struct raw_plan *r)
+{
+    struct raw_section *s = raw_find(r, 5);
+    s->count *= 2;
+    s->record_bytes /= 2;
+}
+static void strings_without_end(struct raw_plan *r)
+{
+    struct raw_section *s = raw_find(r, 1);
+    s->data[s->bytes - 1] = 'x';
+}
+static void strings_without_begin(struct raw_plan *r)
+{
+    raw_find(r, 1)->data[0] = 'x';
+}
+static void strings_empty(struct raw_plan *r)
+{
+    raw_find(r, 1)->bytes = raw_find(r, 1)->count = 0;
+}
+static void strings_control(struct raw_plan *r)
+{
+    raw_find(r, 1)->data[2] = 0x1b;
+}
+
+static void sections_keep_their_rules(void **state)
+{
+    (void)state;
+    assert_changed(add_optional, NULL);
+    assert_changed(reverse_order, NULL);
+    assert_changed(remove_costs, NULL);
+    assert_changed(add_required, "section 77 is required and unknown to this program");
+    assert_changed(add_flags, "section 77: flags 0x2");
+    assert_changed(add_twice, "section 77 stands twice");
+    assert_changed(add_parts_again, "section 4 (parts) stands twice");
+    assert_changed(add_too_many, "270 sections");
+    assert_changed(add_wrong_count, "section 77: 7 records of 1 bytes in 8 bytes");
+    assert_changed(newer_format, "plan format 2; this program reads 1");
+    assert_changed(remove_parts, "section 4 (parts) is missing");
+    assert_changed(parts_optional, "section 4 (parts): flags 0; must be 1");
+    assert_changed(two_requests, "section 7 (request): 2 records of 32 bytes; must be 1 of 32");
+    assert_changed(other_record_size, "section 5 (kv): ");
+    assert_changed(strings_without_end, "section 1 (strings): must begin and end");
+    assert_changed(strings_without_begin, "section 1 (strings): must begin and end");
+    assert_changed(strings_empty, "section 1 (strings): must begin and end");
+    assert_changed(strings_control, "section 1 (strings): control character 0x1b");
+}
+
+static void wrong_values_are_refused_whatever_their_checksum(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t section, at, value;
+        const char *say;
+    } wrong[] = {
+        {2, 24, 0xffffffff, "section 2 (identity), record 0: no string begins at 4294967295"},
+        {2, 28, 2, "section 2 (identity), record 0: no string begins at 2"},
+        {3, 0, 0, "device 0: id ''"},
+        {3, 4, 1, "section 3 (devices), record 0: text of 10 bytes; allowed: 7"},
+        {3, 16, 0x80000000, "device 0: rank -2147483648"},
+        {3, 20, 1, "section 3 (devices), record 0: reserved"},
+        {4, 0, 0, "part 0: no operator"},
+        {4, 4, 4, "part 0 ('blk."},
+        {4, 12, 0x80000000, "range -"},
+        {4, 20, 0x80000000, "range "},
+        {4, 24, 0, "phases 0"},
+        {4, 24, 4, "phases 0x4"},
+        {4, 28, 9, "device 9 with home"},
+        {4, 32, 0xffffffff, "with home -1"},
+        {4, 36, 1, "section 4 (parts), record 0: reserved"},
+        {4, 40, 1u << 30, "section 4 (parts), record 1: no string begins"},
+        {5, 0, 0x80000000, "KV range 0: layer -2147483648"},
+        {5, 8, 0, "KV range 0: layer 0, heads 0 to 0"},
+        {5, 12, 3, "KV range 0: device 3"},
+        {6, 0, 0, "fusion 0: no name"},
+        {6, 4, 0, "fusion 0: no name or no operator"},
+        {6, 4, 3, "section 6 (fusions), record 0: no string"},
+        {7, 0, 0xffffffff, "request: prompt -1"},
+        {7, 20, 2, "request: KV of type 2"},
+        {7, 24, 2, "section 7 (request), record 0: flag 2"},
+        {7, 28, 1, "section 7 (request), record 0: reserved"},
+        {8, 0, 0, "cost 0: operator ''"},
+        {8, 4, 2, "cost 0: operator 'blk."},
+        {8, 8, 7, "phase"},
+        {8, 12, 2, "section 8 (costs), record 0: flag 2"},
+        {9, 0, 3, "section 9 (baselines), record 0: no string"},
+        {9, 4, 1, "section 9 (baselines), record 0: reserved"},
+        {10, 40, 3, "section 10 (summary), record 0: no string"},
+        {10, 48, 3, "section 10 (summary), record 0: no string"},
+        {10, 52, 5, "section 10 (summary), record 0: flag 5"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        uint8_t *data, *joined;
+        size_t bytes, n;
+        struct raw_plan raw;
+        a_small_plan(&data, &bytes);
+        assert_true(raw_split(data, bytes, &raw));
+        raw_put32(raw_find(&raw, wrong[i].section)->data + wrong[i].at, wrong[i].value);
+        raw_join(&raw, &joined, &n);
+        assert_refused(joined, n, wrong[i].say);
+        raw_free(&raw);
+        free(data);
+        free(joined);
+    }
+}
+
+static void offsets_and_sizes_are_checked_before_use(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t at;
+        uint64_t value;
+        const char *say;
+    } wrong[] = {
+        {16, 8, "bytes stand after the end of the plan at 8"},
+        {16, UINT64_MAX, "truncated: "},
+        {24, 65, "header: sizes"},
+        {40, 11 | 40ull << 32, "section "}, /* an 11th row is read from the strings */
+        {40, 0xffffffff | 40ull << 32, "4294967295 sections do not fit"},
+        {40, 10 | 41ull << 32, "header: sizes"},
+        {48, 1, "reserved 1"},
+        {72, 0, "section 1 (strings): bytes 0 to"},
+        {72, 1ull << 63, "section 1 (strings): bytes"},
+        {72, 472, "section 1 (strings): bytes 472 to"},
+        {80, UINT64_MAX, "section 1 (strings): bytes"},
+        {80, 1 << 20, "section 1 (strings): bytes"},
+        {112, 464, "section 2 (identity): bytes 464"}, /* overlaps section 1 */
+    };
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        uint8_t *data;
+        size_t bytes;
+        a_small_plan(&data, &bytes);
+        raw_put64(data + wrong[i].at, wrong[i].value);
+        /* the table's own checksum is kept right only while the header's count is */
+        if (raw_u32(data + 40) < 12)
+            raw_seal(data);
+        else
+            raw_put64(data + 56, hash_bytes(data, 56));
+        assert_refused(data, bytes, wrong[i].say);
+        free(data);
+    }
+    uint8_t *data;
+    size_t bytes;
+    a_small_plan(&data, &bytes);
+    for (size_t i = 464; i < bytes; i++) { /* padding that is not zero, between two sections */
+        uint64_t end = raw_u64(data + 72) + raw_u64(data + 80);
+        if (i == end && end % 8) {
+            data[i] = 1;
+            assert_refused(data, bytes, "must be zero");
+        }
+    }
+    free(data);
+}
+
+static void what_could_not_be_read_is_not_written(void **state)
+{
+    (void)state;
+    struct rng rng = {9};
+    struct plan p;
+    struct oato_error err = {.text = ""};
+    random_plan(&rng, 4, &p);
+    p.parts[2].device = 9;
+    assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "m.plan: plan not written: part 2"));
+    assert_int_equal(scratch_files(), 0);
+    p.parts[2].device = 0;
+    memset(p.devices[0].model, 'x', sizeof p.devices[0].model);
+    assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "does not end"));
+    p.devices[0].model[1] = 0;
+    p.n_devices = 65;
+    assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_EUSAGE);
+    p.n_devices = 1;
+    p.n_costs = -1;
+    assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_EUSAGE);
+    plan_free(&p);
+    scratch_clean();
+}
+
+static void control_characters_do_not_reach_the_file(void **state)
+{
+    (void)state;
+    struct plan p, q;
+    struct oato_error err = {.text = ""};
+    plan_init(&p);
+    p.model_name = "bad\x1b[2Jname\n";
+    assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_OK);
+    assert_int_equal(plan_load(scratch_path("m.plan"), &q, &err), OATO_OK);
+    assert_string_equal(q.model_name, "bad?[2Jname?");
+    plan_free(&p);
+    plan_free(&q);
+    scratch_clean();
+}
+
+static void a_full_disk_leaves_the_old_plan(void **state)
+{
+    (void)state;
+    struct rng rng = {13};
+    struct plan p;
+    struct oato_error err = {.text = ""};
+    struct rlimit old, tight;
+    size_t before, after;
+    plan_init(&p);
+    assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_OK);
+    char *one = read_whole(scratch_path("m.plan"), &before);
+    plan_free(&p);
+    random_plan(&rng, 400, &p);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight = (struct rlimit){2000, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    oato_status status = plan_save(&p, scratch_path("m.plan"), &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(status, OATO_EIO);
+    char *two = read_whole(scratch_path("m.plan"), &after);
+    assert_int_equal(before, after);
+    assert_memory_equal(one, two, before);
+    assert_int_equal(scratch_files(), 1);
+    free(one);
+    free(two);
+    plan_free(&p);
+    scratch_clean();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_read_back_the_same),
+        cmocka_unit_test(an_empty_plan_is_a_plan),
+        cmocka_unit_test(the_documents_reader_and_writer_agree_with_ours),
+        cmocka_unit_test(every_flipped_bit_is_refused),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sections_keep_their_rules),
+        cmocka_unit_test(wrong_values_are_refused_whatever_their_checksum),
+        cmocka_unit_test(offsets_and_sizes_are_checked_before_use),
+        cmocka_unit_test(what_could_not_be_read_is_not_written),
+        cmocka_unit_test(control_characters_do_not_reach_the_file),
+        cmocka_unit_test(a_full_disk_leaves_the_old_plan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
