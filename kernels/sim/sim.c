@@ -5,7 +5,7 @@
  * paper, on any machine.
  *
  * Freeing memory waits for the queue; releasing a program or closing the device cancels what is
- * still queued, so that neither hangs when another device has died.
+ * still queued, so that neither hangs when another device has died. Closing frees what is left.
  */
 #include "kernels/sim/sim_internal.h"
 
@@ -21,6 +21,7 @@ struct sim_device {
     const struct cpu_kernels *kernels;
     struct sim_memory memory;
     struct sim_block *workspace; /* one for all programs: they never run at the same time */
+    struct compiled *programs;
     struct sim_queue queue;
 };
 
@@ -40,6 +41,11 @@ static void sim_close(struct oato_device *d)
     if (!s)
         return;
     sim_queue_close(&s->queue);
+    while (s->programs) {
+        struct compiled *next = s->programs->next;
+        free(s->programs);
+        s->programs = next;
+    }
     sim_memory_free_all(&s->memory);
     free(s->queue.rope.cos_sin);
     free(s);
@@ -213,6 +219,7 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
     cpu_prepare_rows(s->kernels, source, &w->real, 0, rows);
     w->handle = w->real;
     w->handle.data = w->block->address;
+    w->block->handle = w;
     release_source(source);
     *out = &w->handle;
     return OATO_OK;
@@ -225,15 +232,26 @@ static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
         return;
     sim_queue_drain(&sim_of(d)->queue, NULL);
     sim_memory_free(&sim_of(d)->memory, w->block);
-    free(w);
 }
 
-static void kv_release(struct sim_device *s, struct sim_kv *kv)
+/* The cache of n layers without its pages: one allocation, shapes behind the offsets. */
+static struct sim_kv *kv_alloc(const struct kv_layer_shape *layers, int n, oato_dtype dtype,
+                               int32_t pages)
 {
-    sim_memory_free(&s->memory, kv->block);
-    free(kv->real.layers);
-    free(kv->real.layer_offset);
-    free(kv);
+    size_t count = n > 0 ? (size_t)n : 0;
+    struct sim_kv *kv =
+        calloc(1, sizeof *kv + count * (sizeof *kv->layer_offset + sizeof *kv->layers));
+    if (!kv)
+        return NULL;
+    kv->layers = (struct kv_layer_shape *)(kv->layer_offset + count);
+    if (count)
+        memcpy(kv->layers, layers, count * sizeof *layers);
+    kv->real = (struct kv_cache){.n_layers = n,
+                                 .pages = pages,
+                                 .dtype = dtype,
+                                 .layers = kv->layers,
+                                 .layer_offset = kv->layer_offset};
+    return kv;
 }
 
 static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_shape *layers, int n,
@@ -244,46 +262,37 @@ static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_sh
     if (dtype != DT_F16 && dtype != DT_F32)
         return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16 and F32 are known", s->id,
                          dtype_name(dtype));
-    struct sim_kv *kv = calloc(1, sizeof *kv);
-    size_t count = n > 0 ? (size_t)n : 1;
+    struct sim_kv *kv = kv_alloc(layers, n, dtype, pages);
     uint64_t bytes;
     if (!kv)
         return oato_fail_memory(err, sizeof *kv, "a KV cache");
-    struct kv_cache *real = &kv->real;
-    *real = (struct kv_cache){.n_layers = n, .pages = pages, .dtype = dtype};
-    real->layers = calloc(count, sizeof *real->layers);
-    real->layer_offset = calloc(count, sizeof *real->layer_offset);
-    if (!real->layers || !real->layer_offset) {
-        oato_fail_memory(err, count * sizeof *real->layers, "a KV cache");
-        goto fail;
-    }
-    if (n > 0)
-        memcpy(real->layers, layers, (size_t)n * sizeof *layers);
-    if (!kv_cache_layout(real, &bytes)) {
+    if (!kv_cache_layout(&kv->real, &bytes)) {
         oato_fail(err, OATO_EFIT, "%s: a KV cache of %" PRId32 " pages in %d layers is too large",
                   s->id, pages, n);
         goto fail;
     }
     if (sim_memory_alloc(&s->memory, bytes, "the KV cache", &kv->block, err))
         goto fail;
-    real->bytes = bytes;
-    real->data = kv->block->real;
-    kv->handle = *real;
+    kv->real.bytes = bytes;
+    kv->real.data = kv->block->real;
+    kv->handle = kv->real;
     kv->handle.data = kv->block->address;
+    kv->block->handle = kv;
     *out = &kv->handle;
     return OATO_OK;
 
 fail:
-    kv_release(s, kv);
+    free(kv);
     return err->status;
 }
 
 static void sim_kv_free(struct oato_device *d, struct kv_cache *handle)
 {
-    if (!handle)
+    struct sim_kv *kv = (struct sim_kv *)handle;
+    if (!kv)
         return;
     sim_queue_drain(&sim_of(d)->queue, NULL);
-    kv_release(sim_of(d), (struct sim_kv *)handle);
+    sim_memory_free(&sim_of(d)->memory, kv->block);
 }
 
 /* ----------------------------------------------------------------------------- programs --- */
@@ -388,16 +397,21 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     struct compiled *c = malloc(sizeof *c);
     if (!c)
         return oato_fail_memory(err, sizeof *c, "a program");
-    *c = (struct compiled){.program = p, .arena = arena, .self = self};
+    *c = (struct compiled){.next = s->programs, .program = p, .arena = arena, .self = self};
+    s->programs = c;
     *out = c;
     return OATO_OK;
 }
 
 static void sim_release(struct oato_device *d, struct compiled *c)
 {
+    struct compiled **at = &sim_of(d)->programs;
     if (!c)
         return;
     sim_queue_cancel(&sim_of(d)->queue);
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
     free(c);
 }
 

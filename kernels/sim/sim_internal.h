@@ -30,6 +30,7 @@ struct sim_block {
     struct sim_block *prev, *next;
     uint8_t *address, *real;
     uint64_t bytes;
+    void *handle; /* malloc'ed, what callers hold of it; freed with the block */
 };
 
 struct sim_memory {
@@ -57,11 +58,14 @@ struct sim_weight {
 struct sim_kv {
     struct kv_cache handle, real;
     struct sim_block *block;
+    struct kv_layer_shape *layers;
+    uint64_t layer_offset[];
 };
 
 /* ------------------------------------------------------------------------------ queue ----- */
 
 struct compiled {
+    struct compiled *next;
     const struct program *program; /* borrowed */
     uint8_t *arena;                /* really */
     int self;

@@ -80,6 +80,7 @@ void sim_memory_free(struct sim_memory *m, struct sim_block *b)
     m->used -= b->bytes;
     munmap(b->address, reserved);
     pages_free(b->real, reserved);
+    free(b->handle);
     free(b);
 }
 

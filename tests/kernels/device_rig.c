@@ -275,23 +275,23 @@ void rig_step(struct rig *const *g, int n, struct step *step)
             fail_msg("%s", err.text);
 }
 
-void rig_step_begin(struct rig *g, struct timeline *other, struct step *step)
+struct step *rig_step_begin(struct rig *g, struct timeline *other, const struct step *step)
 {
-    g->timelines[0] = other;
-    g->timelines[1] = g->d->ops->timeline(g->d);
-    step->timeline = g->timelines;
-    step->timeline_base = g->bases;
+    assert_true(g->submitted < RIG_STEPS);
+    struct step *own = &g->pending[g->submitted].step;
+    struct timeline **timelines = g->pending[g->submitted].timelines;
+    *own = *step;
+    timelines[0] = other;
+    timelines[1] = g->d->ops->timeline(g->d);
+    own->timeline = timelines;
+    own->timeline_base = memcpy(g->pending[g->submitted].bases, g->bases, sizeof g->bases);
+    return own;
 }
 
 void rig_submit_beside(struct rig *g, struct timeline *other, const struct step *step)
 {
     struct oato_error err;
-    assert_true(g->submitted < RIG_STEPS);
-    struct step *own = &g->pending[g->submitted].step;
-    *own = *step;
-    rig_step_begin(g, other, own);
-    own->timeline_base = memcpy(g->pending[g->submitted].bases, g->bases, sizeof g->bases);
-    if (g->d->ops->submit(g->d, g->c, own, &err))
+    if (g->d->ops->submit(g->d, g->c, rig_step_begin(g, other, step), &err))
         fail_msg("%s", err.text);
     g->submitted++;
     g->bases[1] += g->p.n_signals;

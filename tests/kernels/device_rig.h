@@ -31,6 +31,7 @@ struct rig {
     uint64_t bases[2];             /* of the next step */
     struct {
         struct step step;
+        struct timeline *timelines[2];
         uint64_t bases[2];
     } pending[RIG_STEPS]; /* of rig_submit_beside */
     int submitted, self;
@@ -65,9 +66,9 @@ void rig_read(struct rig *g, int value, float *to, size_t bytes);
 
 /* Runs one step on n devices, the host first in the list and last to start, and waits. */
 void rig_step(struct rig *const *g, int n, struct step *step);
-/* For one device, of index 1, beside a device 0 that the test plays: the step's timelines; putting
- * a copy of the step on the queue; and waiting for it, too. */
-void rig_step_begin(struct rig *g, struct timeline *other, struct step *step);
+/* For one device, of index 1, beside a device 0 that the test plays: the next step with its
+ * timelines, as a copy; putting it on the queue; and waiting for it, too. */
+struct step *rig_step_begin(struct rig *g, struct timeline *other, const struct step *step);
 void rig_submit_beside(struct rig *g, struct timeline *other, const struct step *step);
 void rig_step_beside(struct rig *g, struct timeline *other, const struct step *step);
 

@@ -350,8 +350,8 @@ static void an_injected_record_kills_the_device(void **state)
     assert_non_null(strstr(err.text, "sim:1: injected failure at record 1 (rms_norm/k64)"));
     assert_false(timeline_wait(ops->timeline(sim->d), 6, NULL));
     err.text[0] = 0;
-    rig_step_begin(sim, &fake, &step);
-    assert_int_equal(ops->submit(sim->d, sim->c, &step, &err), OATO_EDEVICE);
+    assert_int_equal(ops->submit(sim->d, sim->c, rig_step_begin(sim, &fake, &step), &err),
+                     OATO_EDEVICE);
     assert_non_null(strstr(err.text, "injected"));
     assert_int_equal(ops->upload(sim->d, sim->p.arena, 0, &x, 1, NULL, &err), OATO_EDEVICE);
     rig_free(sim);
@@ -443,15 +443,15 @@ static void programs_and_steps_that_do_not_fit_are_refused(void **state)
     assert_non_null(strstr(err.text, "workspace"));
 
     struct step step = {.n_tokens = RIG_TOKENS + 1};
-    rig_step_begin(sim, &fake, &step);
-    assert_int_equal(ops->submit(sim->d, sim->c, &step, &err), OATO_EUSAGE);
+    assert_int_equal(ops->submit(sim->d, sim->c, rig_step_begin(sim, &fake, &step), &err),
+                     OATO_EUSAGE);
     step.n_tokens = 1;
     timeline_signal(&fake, 1, 0);
     rig_submit_beside(sim, &fake, &step);
     assert_int_equal(ops->finish(sim->d, &err), OATO_OK);
-    uint64_t taken[2] = {0, 2}; /* the event is at 3 */
-    step.timeline_base = taken;
-    assert_int_equal(ops->submit(sim->d, sim->c, &step, &err), OATO_EUSAGE);
+    sim->bases[1]--; /* the event is there already */
+    assert_int_equal(ops->submit(sim->d, sim->c, rig_step_begin(sim, &fake, &step), &err),
+                     OATO_EUSAGE);
     assert_non_null(strstr(err.text, "taken"));
     rig_free(sim);
 
