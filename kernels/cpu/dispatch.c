@@ -51,7 +51,7 @@ struct level {
 
 static const struct level levels[] = {
     {"ref", &cpu_kernels_ref, has_always},
-    {"avx2", NULL, has_avx2},
+    {"avx2", &cpu_kernels_avx2, has_avx2},
     {"avxvnni", NULL, NULL},
     {"avx512", NULL, NULL},
     {"amx", NULL, NULL},
