@@ -1,0 +1,345 @@
+/*
+ * test_cpu_matrix.c - matrix products of every instruction set and weight type: close to a double
+ * evaluation of the dequantised weights; the same bits whatever T, threads, row split or fusion;
+ * no byte touched beyond any buffer. --bench times the kernels instead.
+ */
+#include "tests/kernels/test_cpu.h"
+
+/* A product y = W x ready to run: weights of up to three matrices, room for x and y. */
+struct product {
+    struct guarded g;
+    struct cpu_context c;
+    struct oato_weight *table[3];
+    const struct oato_weight *borrowed[3];
+    uint8_t *data[3]; /* in GGUF form */
+    int64_t rows[3];
+    int n_weights;
+    oato_dtype dtype;
+    int64_t k;
+    float *x;
+    int64_t T;
+};
+
+static void product_init(struct product *p, const struct cpu_kernels *k, oato_dtype dtype,
+                         int64_t width, int64_t T, int n_weights, const int64_t *rows)
+{
+    memset(p, 0, sizeof *p);
+    guarded_init(&p->g);
+    p->dtype = dtype;
+    p->k = width;
+    p->T = T;
+    p->n_weights = n_weights;
+    size_t row = 0;
+    assert_true(dtype_row_bytes(dtype, width, &row));
+    for (int i = 0; i < n_weights; i++) {
+        p->rows[i] = rows[i];
+        p->data[i] = test_malloc((size_t)rows[i] * row);
+        random_elements(dtype, p->data[i], rows[i] * width);
+        p->table[i] = weight_make(k, &p->g, dtype, p->data[i], rows[i], width, 0, rows[i],
+                                  WEIGHT_MATRIX);
+    }
+    p->x = guarded_alloc(&p->g, (size_t)(width * T) * sizeof(float));
+    random_floats(p->x, width * T);
+    p->c = (struct cpu_context){.kernels = k, .arena = p->g.base, .weights = p->table};
+}
+
+static void product_free(struct product *p)
+{
+    for (int i = 0; i < p->n_weights; i++) {
+        test_free(p->data[i]);
+        test_free(p->table[i]);
+    }
+    guarded_free(&p->g);
+}
+
+/* Runs `kind` on columns [t0, t0 + T) with weights from `first` on; outputs are fresh buffers. */
+static void product_run(struct product *p, enum op_kind kind, int first, int64_t t0, int64_t T,
+                        int threads, float **out)
+{
+    struct simple_step s;
+    struct program_record r = record_of((struct oato_op){.kind = (uint16_t)kind,
+                                                         .dtype = (uint16_t)p->dtype,
+                                                         .k = (int32_t)p->k,
+                                                         .n = (int32_t)p->rows[first]});
+    int outputs = kind == OP_QKV ? 3 : 1;
+    if (kind == OP_QKV)
+        r.op.n2 = (int32_t)p->rows[1];
+    r.n_in = 1;
+    r.in_width[0] = (int32_t)p->k;
+    r.in[0] = (uint64_t)((uint8_t *)(p->x + t0 * p->k) - p->g.base);
+    r.n_out = (uint8_t)outputs;
+    r.n_weights = (uint8_t)(kind == OP_QKV ? 3 : kind == OP_GATE_UP ? 2 : 1);
+    for (int i = 0; i < r.n_weights; i++)
+        r.weight[i] = (uint32_t)(first + i);
+    for (int i = 0; i < outputs; i++) {
+        size_t bytes = (size_t)(p->rows[first + i] * T) * sizeof(float);
+        r.out[i] = guarded_offset(&p->g, bytes);
+        out[i] = (float *)(p->g.base + r.out[i]);
+        memset(out[i], 0xff, bytes);
+    }
+    record_run(&p->c, &r, simple_step(&s, (int32_t)T), 0, threads);
+}
+
+static double *product_exact(const struct product *p, int i)
+{
+    double *y = test_malloc((size_t)(p->rows[i] * p->T) * sizeof *y);
+    float *w = test_malloc((size_t)p->k * sizeof *w);
+    size_t row = 0;
+    dtype_row_bytes(p->dtype, p->k, &row);
+    for (int64_t r = 0; r < p->rows[i]; r++) {
+        quants_row(p->dtype, p->data[i] + (size_t)r * row, p->k, w);
+        for (int64_t t = 0; t < p->T; t++) {
+            double sum = 0;
+            for (int64_t e = 0; e < p->k; e++)
+                sum += (double)w[e] * (double)p->x[t * p->k + e];
+            y[t * p->rows[i] + r] = sum;
+        }
+    }
+    test_free(w);
+    return y;
+}
+
+static double limit_of(const struct cpu_kernels *k, oato_dtype dtype)
+{
+    return strcmp(k->matrix_numerics(dtype), "f32") ? 1e-8 : 1e-11;
+}
+
+static int64_t width_of(oato_dtype dtype)
+{
+    int64_t block = dtype_info((int)dtype)->block_elems;
+    if (block == 1)
+        return random_in(1, 600);
+    return block * random_in(1, block == 32 ? 20 : 4);
+}
+
+/* Calls fn for every instruction set and type. */
+static void for_each(void (*fn)(const struct cpu_kernels *k, oato_dtype dtype))
+{
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
+            fn(k, matrix_types[d]);
+    }
+}
+
+static void check_exact(const struct cpu_kernels *k, oato_dtype dtype)
+{
+    static const int64_t columns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 32, 33};
+    for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
+        struct product p;
+        int64_t n = random_in(1, 150);
+        float *y;
+        product_init(&p, k, dtype, width_of(dtype), columns[i], 1, &n);
+        product_run(&p, OP_MUL_MAT, 0, 0, p.T, 1, &y);
+        double *exact = product_exact(&p, 0);
+        assert_close(y, exact, n * p.T, limit_of(k, dtype));
+        test_free(exact);
+        product_free(&p);
+    }
+}
+
+static void products_are_close_to_double(void **state)
+{
+    (void)state;
+    for_each(check_exact);
+}
+
+static void check_bits(const struct cpu_kernels *k, oato_dtype dtype)
+{
+    struct product p;
+    int64_t n = random_in(65, 200);
+    float *all, *y;
+    product_init(&p, k, dtype, width_of(dtype), 33, 1, &n);
+    product_run(&p, OP_MUL_MAT, 0, 0, p.T, 1, &all);
+    for (int threads = 1; threads <= 3; threads++) {
+        product_run(&p, OP_MUL_MAT, 0, 0, p.T, threads, &y);
+        assert_memory_equal(y, all, (size_t)(n * p.T) * sizeof *y);
+        for (int64_t t = 0, T; t < p.T; t += T) { /* chunks of any length, single columns too */
+            T = min_i64(p.T - t, random_in(1, 7));
+            product_run(&p, OP_MUL_MAT, 0, t, T, threads, &y);
+            assert_memory_equal(y, all + t * n, (size_t)(n * T) * sizeof *y);
+        }
+    }
+    /* rows from 64 on, prepared as a weight of their own */
+    struct oato_weight *whole = p.table[0];
+    p.table[0] = weight_make(k, &p.g, dtype, p.data[0], n, p.k, 64, n, WEIGHT_MATRIX);
+    p.rows[0] = n - 64;
+    product_run(&p, OP_MUL_MAT, 0, 0, p.T, 2, &y);
+    for (int64_t t = 0; t < p.T; t++)
+        assert_memory_equal(y + t * (n - 64), all + t * n + 64, (size_t)(n - 64) * sizeof *y);
+    test_free(p.table[0]);
+    p.table[0] = whole;
+    product_free(&p);
+}
+
+static void a_row_has_the_same_bits_whatever_runs_beside_it(void **state)
+{
+    (void)state;
+    for_each(check_bits);
+}
+
+static void check_fusion(const struct cpu_kernels *k, oato_dtype dtype)
+{
+    for (int64_t T = 1; T <= 33; T += 16) {
+        struct product p;
+        const int64_t n2 = random_in(1, 130), rows[3] = {random_in(1, 200), n2, n2};
+        float *fused[3], *single;
+        product_init(&p, k, dtype, width_of(dtype), T, 3, rows);
+        product_run(&p, OP_QKV, 0, 0, T, 2, fused);
+        for (int i = 0; i < 3; i++) {
+            product_run(&p, OP_MUL_MAT, i, 0, T, 1, &single);
+            assert_memory_equal(fused[i], single, (size_t)(rows[i] * T) * sizeof *single);
+        }
+        product_run(&p, OP_GATE_UP, 1, 0, T, 2, fused); /* the two of equal size */
+        for (int64_t t = 0; t < T; t++) {
+            float *gate, *up;
+            product_run(&p, OP_MUL_MAT, 1, t, 1, 1, &gate);
+            product_run(&p, OP_MUL_MAT, 2, t, 1, 1, &up);
+            k->swiglu(gate, gate, up, n2);
+            assert_memory_equal(fused[0] + t * n2, gate, (size_t)n2 * sizeof *gate);
+        }
+        product_free(&p);
+    }
+}
+
+static void fused_products_equal_single_ones(void **state)
+{
+    (void)state;
+    for_each(check_fusion);
+}
+
+/* Zero inputs, huge and tiny ones, and extreme weights do not overflow the integers. */
+static void extreme_inputs_stay_exact(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++) {
+            struct product p;
+            const int64_t n = 9;
+            float *y;
+            product_init(&p, k, matrix_types[d], 512, 3, 1, &n);
+            for (int64_t e = 0; e < 512; e++) {
+                p.x[e] = 0;
+                p.x[512 + e] = 1e20f;
+                p.x[1024 + e] = e % 2 ? 1e-38f : 1e-41f;
+            }
+            product_run(&p, OP_MUL_MAT, 0, 0, 3, 2, &y);
+            double *exact = product_exact(&p, 0);
+            for (int64_t r = 0; r < n; r++) {
+                assert_true(y[r] == 0);
+                assert_true(fabs((double)y[2 * n + r]) < 1e-30);
+            }
+            assert_close(y + n, exact + n, n, 1e-8);
+            test_free(exact);
+            product_free(&p);
+        }
+    }
+}
+
+static void an_empty_step_does_nothing(void **state)
+{
+    (void)state;
+    struct product p;
+    const int64_t n = 8;
+    float *y;
+    product_init(&p, &cpu_kernels_ref, DT_F32, 8, 1, 1, &n);
+    product_run(&p, OP_MUL_MAT, 0, 0, 0, 2, &y);
+    product_free(&p);
+}
+
+/* ---------------------------------------------------------------------------------- bench - */
+
+struct bench {
+    struct record_run run;
+    int repeats;
+};
+
+static void bench_share(void *arg, int thread)
+{
+    struct bench *b = arg;
+    for (int i = 0; i < b->repeats; i++) {
+        cpu_run_record(b->run.c, b->run.r, b->run.step, thread, &b->run.barrier);
+        cpu_barrier_wait(&b->run.barrier);
+    }
+}
+
+/* Best of five of a product of 1536 x 2048, weights in cache for small types. */
+static void bench_product(const struct cpu_kernels *k, oato_dtype dtype, int32_t T,
+                          struct cpu_pool *pool)
+{
+    enum { N = 1536, K = 2048 };
+    const int n = cpu_pool_threads(pool);
+    uint64_t bytes = cpu_prepared_bytes(k, dtype, N, K, WEIGHT_MATRIX);
+    size_t row = 0;
+    dtype_row_bytes(dtype, K, &row);
+    uint8_t *raw = malloc(row * N), *prepared = pages_alloc(bytes);
+    float *arena = pages_alloc((size_t)T * (N + K) * sizeof(float));
+    random_elements(dtype, raw, (int64_t)N * K);
+    random_floats(arena, (int64_t)T * K);
+    struct weight_source s = {.data = raw, .dtype = dtype, .k = K, .n = N, .row_end = N};
+    struct oato_weight w = {.dtype = dtype, .rows = N, .k = K, .data = prepared, .bytes = bytes};
+    struct oato_weight *table = &w;
+    cpu_prepare_rows(k, &s, &w, 0, N);
+
+    int32_t *zeros = calloc((size_t)T, sizeof *zeros);
+    struct step step = {.n_tokens = T, .n_rows = T, .n_seqs = 1};
+    struct program_record r = record_of(
+        (struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = K, .n = N});
+    r.weight[0] = 0;
+    r.out[0] = (uint64_t)T * K * sizeof(float);
+    struct op_size size = {T, 1, 0};
+    struct cpu_context c = {.kernels = k, .arena = (uint8_t *)arena, .weights = &table};
+    c.workspace_bytes = cpu_workspace_bytes(k, &r.op, &size, n);
+    c.workspace = pages_alloc(c.workspace_bytes);
+    struct bench b = {.run = {.c = &c, .r = &r, .step = &step}, .repeats = T > 32 ? 2 : 20};
+    cpu_barrier_init(&b.run.barrier, n);
+    double best = 1e30;
+    for (int i = 0; i < 5; i++) {
+        uint64_t begin = now_ns();
+        cpu_pool_run(pool, bench_share, &b);
+        double ns = (double)(now_ns() - begin) / b.repeats;
+        best = ns < best ? ns : best;
+    }
+    printf("%-5s %-5s threads %d T %3d %12.0f ns %8.1f GB/s %9.1f GFLOP/s\n", k->name,
+           dtype_name(dtype), n, T, best, (double)bytes / best, 2.0 * N * K * T / best);
+    pages_free(c.workspace, c.workspace_bytes);
+    pages_free(arena, (size_t)T * (N + K) * sizeof(float));
+    pages_free(prepared, bytes);
+    free(zeros);
+    free(raw);
+}
+
+static void bench(void)
+{
+    static const int32_t columns[] = {1, 2, 4, 8, 32, 128, 512};
+    struct cpu_pool *pool;
+    struct oato_error err;
+    if (cpu_pool_create(cpu_physical_cores(), &pool, &err))
+        return;
+    for (size_t i = ARRAY_LEN(isas); i-- > 0;) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
+            for (size_t c = 0; c < ARRAY_LEN(columns); c++)
+                if (k != &cpu_kernels_ref || columns[c] <= 8)
+                    bench_product(k, matrix_types[d], columns[c], pool);
+    }
+    cpu_pool_free(pool);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_close_to_double),
+        cmocka_unit_test(a_row_has_the_same_bits_whatever_runs_beside_it),
+        cmocka_unit_test(fused_products_equal_single_ones),
+        cmocka_unit_test(extreme_inputs_stay_exact),
+        cmocka_unit_test(an_empty_step_does_nothing),
+    };
+    seed_init();
+    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+        bench();
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
