@@ -1,0 +1,162 @@
+/*
+ * harness.c - see harness.h. Everything fails the running test instead of returning errors.
+ */
+#include "tests/executor/harness.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+uint32_t random_below(struct random *r, uint32_t n)
+{
+    r->state = r->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((r->state >> 33) % n);
+}
+
+struct model *tiny_model(oato_dtype dtype, uint64_t seed)
+{
+    char path[] = "/tmp/oato-test-XXXXXX";
+    struct oato_error err;
+    struct model *m;
+    struct random_model shape = random_model_default();
+    shape.layers = 3;
+    shape.width = 256;
+    shape.ffn = 512;
+    shape.heads = 4;
+    shape.kv_heads = 2;
+    shape.vocab = 320;
+    shape.dtype = dtype;
+    shape.seed = seed;
+    shape.tokenizer = true;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    if (random_model_save(&shape, path, &err) || model_open(path, &m, &err))
+        fail_msg("%s", err.text);
+    unlink(path);
+    return m;
+}
+
+void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed)
+{
+    struct random r = {seed};
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)random_below(&r, (uint32_t)vocab);
+}
+
+void plan_begin(struct plan *p, const struct model *m, int sims, const char *sim_spec)
+{
+    plan_init(p);
+    p->tool = "test";
+    p->model_name = "tiny";
+    p->solver = "test";
+    p->numerics[0] = p->numerics[1] = "f32";
+    p->structure_hash = gguf_structure_hash(m->gguf);
+    p->n_devices = sims + 1;
+    p->devices = arena_alloc(&p->arena, (size_t)p->n_devices, sizeof *p->devices);
+    for (int i = 0; i < p->n_devices; i++) {
+        struct plan_device *d = &p->devices[i];
+        snprintf(d->kind, sizeof d->kind, "%s", i ? "sim" : "cpu");
+        snprintf(d->id, sizeof d->id, "%.3s:%d", i ? "sim" : "cpu", i ? (i - 1) % 100 : 0);
+        snprintf(d->spec, sizeof d->spec, "%s", i ? sim_spec : "");
+    }
+    p->request = (struct plan_request){
+        .prompt = 64, .generate = 16, .context = 512, .batch = 1, .ubatch = 64, .kv = DT_F16};
+}
+
+void plan_fuse_all(struct plan *p, const struct model *m, struct graph *fused)
+{
+    struct graph_match match[256], taken[256];
+    struct oato_error err;
+    int32_t n = graph_matches(&m->graph, match, ARRAY_LEN(match)), free_from = 0;
+    p->fusions = arena_alloc(&p->arena, (size_t)n, sizeof *p->fusions);
+    for (int32_t i = 0; i < n; i++) {
+        if (match[i].first < free_from)
+            continue;
+        free_from = match[i].first + op_fusions[match[i].fusion].n_members;
+        taken[p->n_fusions] = match[i];
+        p->fusions[p->n_fusions++] = (struct plan_fusion){op_fusions[match[i].fusion].name,
+                                                          m->graph.ops[match[i].first].name};
+    }
+    if (graph_fuse(&m->graph, taken, p->n_fusions, fused, &err))
+        fail_msg("%s", err.text);
+    p->parts = arena_alloc(&p->arena, (size_t)fused->n_ops * 8, sizeof *p->parts);
+    p->kv = arena_alloc(&p->arena, (size_t)fused->n_layers, sizeof *p->kv);
+}
+
+void plan_add_part(struct plan *p, const char *op, int64_t begin, int64_t end, int32_t device)
+{
+    p->parts[p->n_parts++] = (struct plan_part){.op = op,
+                                                .axis = AXIS_ROWS,
+                                                .begin = begin,
+                                                .end = end,
+                                                .phases = 3,
+                                                .device = device,
+                                                .home = device};
+}
+
+void plan_place_randomly(struct plan *p, const struct graph *fused, struct random *r)
+{
+    int32_t n = p->n_devices;
+    for (int32_t i = 0; i < fused->n_ops; i++) {
+        const struct graph_op *o = &fused->ops[i];
+        int32_t device = (int32_t)random_below(r, (uint32_t)n);
+        if (o->op.kind == OP_KV_STORE)
+            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, device};
+        else if (o->op.kind == OP_ATTENTION)
+            device = p->kv[p->n_kv - 1].device;
+        bool splits = o->op.kind == OP_MUL_MAT || o->op.kind == OP_GATE_UP;
+        if (!splits || random_below(r, 2)) {
+            plan_add_part(p, o->name, 0, o->op.n, device);
+            continue;
+        }
+        for (int64_t begin = 0, end; begin < o->op.n; begin = end) {
+            end = begin + 64 * (1 + random_below(r, 4));
+            end = end < o->op.n ? end : o->op.n;
+            if (o->op.n - begin > 64 * 5 && p->n_parts % 3 == 0)
+                end = o->op.n - 64;
+            plan_add_part(p, o->name, begin, end, (int32_t)random_below(r, (uint32_t)n));
+        }
+    }
+}
+
+struct engine *open_engine(const struct model *m, const struct plan *p,
+                           struct engine_options options)
+{
+    struct engine *e;
+    struct oato_error err;
+    if (engine_open(m, p, &options, NULL, NULL, &e, &err))
+        fail_msg("%s", err.text);
+    return e;
+}
+
+struct gather {
+    float *to;
+    size_t vocab;
+};
+
+static void gather_rows(void *user, const float *logits, int32_t first, int32_t rows)
+{
+    struct gather *g = user;
+    memcpy(g->to + (size_t)first * g->vocab, logits, (size_t)rows * g->vocab * sizeof(float));
+}
+
+float *logits_of(struct engine *e, const int32_t *ids, int32_t n)
+{
+    struct engine_stats stats;
+    struct oato_error err;
+    int32_t seq;
+    engine_get_stats(e, &stats);
+    struct gather g = {calloc((size_t)n * (size_t)stats.vocab, sizeof(float)), (size_t)stats.vocab};
+    if (engine_seq_create(e, &seq, &err) ||
+        engine_feed(e, seq, ids, n, LOGITS_ALL, gather_rows, &g, &err))
+        fail_msg("%s", err.text);
+    engine_seq_free(e, seq);
+    return g.to;
+}
+
+void assert_same_bits(const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a))
+            fail_msg("element %zu: %.9g and %.9g", i, (double)a[i], (double)b[i]);
+}

@@ -1,0 +1,43 @@
+/*
+ * harness.h - what the tests of the engine share: tiny random models, plans with given or random
+ * placements, and logits of token sequences.
+ */
+#ifndef OATO_EXECUTOR_HARNESS_H
+#define OATO_EXECUTOR_HARNESS_H
+
+#include "executor/executor.h"
+#include "tests/models/random_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct random {
+    uint64_t state;
+};
+/* A whole number below n. */
+uint32_t random_below(struct random *r, uint32_t n);
+
+/* A model of 3 layers, width 128, with row counts that are multiples of 64; removed from disk at
+ * once (the mapping stays). */
+struct model *tiny_model(oato_dtype dtype, uint64_t seed);
+void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed);
+
+/* Devices: cpu:0 and `sims` of the given memory each. */
+void plan_begin(struct plan *p, const struct model *m, int sims, const char *sim_spec);
+/* Fuses every match, as the engine does without a plan. */
+void plan_fuse_all(struct plan *p, const struct model *m, struct graph *fused);
+/* Puts every operator of `fused` on a random device, products in row parts now and then; KV goes
+ * with its layer's attention. Both phases alike. */
+void plan_place_randomly(struct plan *p, const struct graph *fused, struct random *r);
+void plan_add_part(struct plan *p, const char *op, int64_t begin, int64_t end, int32_t device);
+
+struct engine *open_engine(const struct model *m, const struct plan *p,
+                           struct engine_options options);
+/* Logits of all n tokens fed to a new sequence, malloc'ed; the sequence is freed. */
+float *logits_of(struct engine *e, const int32_t *ids, int32_t n);
+void assert_same_bits(const float *a, const float *b, size_t n);
+
+#endif

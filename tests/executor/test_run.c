@@ -1,0 +1,238 @@
+/*
+ * test_run.c - oato-run from outside, on a tiny random model: what it prints, that each mistake is
+ * one line with the exit status of DESIGN, and that nothing is half-written.
+ */
+#include "base/base.h"
+#include "tests/models/random_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/oato-run-XXXXXX";
+
+/* Runs `oato-run ARGS` by the shell in the scratch directory; out gets stdout, err stderr. */
+static int run(struct text *out, struct text *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void read_into(struct text *t, const char *name)
+{
+    char path[256], block[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    t->len = 0;
+    text_add(t, "", 0);
+    for (size_t n; (n = fread(block, 1, sizeof block, f)) > 0;)
+        text_add(t, block, n);
+    fclose(f);
+}
+
+static int run(struct text *out, struct text *err, const char *fmt, ...)
+{
+    char args[2048], command[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(args, sizeof args, fmt, ap);
+    va_end(ap);
+    snprintf(command, sizeof command, "cd %s && '%s' %s >out.txt 2>err.txt </dev/null", dir,
+             OATO_RUN, args);
+    int status = system(command);
+    read_into(out, "out.txt");
+    read_into(err, "err.txt");
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static int lines(const struct text *t)
+{
+    int n = 0;
+    for (size_t i = 0; i < t->len; i++)
+        n += t->data[i] == '\n';
+    return n;
+}
+
+struct outputs {
+    struct text out, err;
+};
+
+static int setup(void **state)
+{
+    static struct outputs o;
+    struct random_model m = random_model_default();
+    struct oato_error err;
+    char path[256];
+    m.tokenizer = true;
+    m.vocab = 512;
+    if (!mkdtemp(dir))
+        return 1;
+    snprintf(path, sizeof path, "%s/tiny.gguf", dir);
+    if (random_model_save(&m, path, &err))
+        return 1;
+    m.layers = 3;
+    snprintf(path, sizeof path, "%s/other.gguf", dir);
+    if (random_model_save(&m, path, &err))
+        return 1;
+    *state = &o;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct outputs *o = *state;
+    char command[64];
+    text_free(&o->out);
+    text_free(&o->err);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    return system(command);
+}
+
+static void generates_and_repeats_itself(void **state)
+{
+    struct outputs *o = *state;
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p 'Hello' -n 12 --ignore-eos"), 0);
+    assert_memory_equal(o->out.data, "Hello", 5);
+    assert_true(o->out.len > 6);
+    assert_int_equal(lines(&o->err), 1); /* the timings */
+    char *first = strdup(o->out.data);
+    assert_int_equal(run(&o->out, &o->err, "generate -m tiny.gguf -pHello -n12 --ignore-eos -t1"),
+                     0);
+    assert_string_equal(o->out.data, first);
+    assert_int_equal(
+        run(&o->out, &o->err, "tiny.gguf -p Hello -n 12 --ignore-eos --devices cpu,sim:vram=8MiB"),
+        0);
+    assert_string_equal(o->out.data, first);
+    /* the same answer in company */
+    assert_int_equal(
+        run(&o->out, &o->err, "tiny.gguf -p Hello -p 'Another one' -n 12 --ignore-eos"), 0);
+    assert_memory_equal(o->out.data, "[1] ", 4);
+    assert_memory_equal(o->out.data + 4, first, strlen(first));
+    assert_non_null(strstr(o->out.data, "\n[2] Another one"));
+    free(first);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p Hello -n 0"), 0);
+    assert_string_equal(o->out.data, "Hello\n");
+    assert_int_equal(run(&o->out, &o->err,
+                         "tiny.gguf -p Hello -n 4 --no-display-prompt --temp 1.5 "
+                         "--top-k 7 --top-p 0.9 --min-p 0.01 --seed 3 "
+                         "--repeat-penalty 1.1 --repeat-last-n 9 --kv f32"),
+                     0);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf --chat -p Hello -n 4 --system Short."), 0);
+}
+
+static void the_other_verbs_answer(void **state)
+{
+    struct outputs *o = *state;
+    assert_int_equal(run(&o->out, &o->err, "tokenize tiny.gguf -p 'a b' --ids --no-special"), 0);
+    assert_int_equal(lines(&o->out), 1);
+    assert_int_equal(run(&o->out, &o->err, "tokenize tiny.gguf -p 'a b'"), 0);
+    assert_non_null(strstr(o->out.data, "\"a\""));
+    assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --prefill 32 --generate 4 -r 1 --json"),
+                     0);
+    assert_memory_equal(o->out.data, "{\"prefill\":{\"tokens\":32,\"tokens_per_s\":", 38);
+    assert_non_null(strstr(o->out.data, "\"peak_rss_bytes\":"));
+    assert_int_equal(
+        run(&o->out, &o->err, "bench tiny.gguf --prefill 0 --generate 4 -r 2 -b 3 -d 70"), 0);
+    assert_non_null(strstr(o->out.data, "decode      12 tokens"));
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf --dump-program"), 0);
+    assert_non_null(strstr(o->out.data, "# decode on cpu:0"));
+    assert_non_null(strstr(o->out.data, "mul_mat/"));
+    assert_int_equal(run(&o->out, &o->err, "logits tiny.gguf --ids 1,2,3 -o logits.f32"), 0);
+    read_into(&o->out, "logits.f32");
+    assert_int_equal(o->out.len, 3 * 512 * 4);
+    assert_int_equal(run(&o->out, &o->err, "perplexity tiny.gguf -f tiny.gguf -c 32"), 0);
+    assert_non_null(strstr(o->out.data, "\nperplexity "));
+    assert_int_equal(run(&o->out, &o->err, "--help"), 0);
+    assert_int_equal(run(&o->out, &o->err, "bench --help"), 0);
+    assert_int_equal(run(&o->out, &o->err, "--version"), 0);
+    assert_int_equal(run(&o->out, &o->err, "--list-devices"), 0);
+    assert_non_null(strstr(o->out.data, "cpu"));
+}
+
+static void a_conversation_reads_lines(void **state)
+{
+    struct outputs *o = *state;
+    char command[512];
+    snprintf(command, sizeof command,
+             "cd %s && printf 'Hi\\nMore\\n/clear\\nAgain\\n/exit\\nnever\\n' | '%s' chat "
+             "tiny.gguf -n 5 "
+             ">out.txt 2>err.txt",
+             dir, OATO_RUN);
+    int status = system(command);
+    read_into(&o->out, "out.txt");
+    read_into(&o->err, "err.txt");
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_true(lines(&o->out) >= 3);
+    assert_int_equal(lines(&o->err), 1);
+}
+
+static void every_mistake_is_one_line_and_its_status(void **state)
+{
+    static const struct {
+        const char *args;
+        int status;
+        const char *says;
+    } rows[] = {
+        {"", 2, "which model"},
+        {"tiny.gguf", 2, "-p"},
+        {"tiny.gguf -p x --temprature 1", 2, "--temp"},
+        {"tiny.gguf -p x --prefill 3", 2, "--prefill"},
+        {"tiny.gguf -p x -n abc", 2, "whole number"},
+        {"tiny.gguf -p x --temp -1", 2, "number"},
+        {"tiny.gguf -p x --kv q4", 2, "f16 or f32"},
+        {"tiny.gguf -p x --seed -4", 2, "--seed"},
+        {"tiny.gguf other.gguf -p x", 2, "more than one model"},
+        {"tiny.gguf -p x -f y", 2, "not both"},
+        {"tiny.gguf -p x --devices gpu", 2, "gpu"},
+        {"tiny.gguf -p x --chat --chat-template nothing", 2, "--chat-template"},
+        {"logits tiny.gguf --ids 1,x -o o", 2, "--ids"},
+        {"logits tiny.gguf --ids 1", 2, "-o"},
+        {"logits tiny.gguf --ids 99999 -o o", 2, "vocabulary"},
+        {"perplexity tiny.gguf", 2, "-f"},
+        {"perplexity tiny.gguf -f /dev/null", 2, "window"},
+        {"tokenize tiny.gguf", 2, "-p"},
+        {"cut.gguf -p x", 3, "cut.gguf"},
+        {"text.gguf -p x", 3, "text.gguf"},
+        {"tiny.gguf -p x --plan tiny.gguf", 3, "tiny.gguf"},
+        {"tiny.gguf -p x -c 64 -n 200 --ignore-eos", 4, "--context"},
+        {"missing.gguf -p x", 6, "missing.gguf"},
+        {"tiny.gguf -p x --plan missing.plan", 6, "missing.plan"},
+        {"tiny.gguf -f missing.txt", 6, "missing.txt"},
+        {"logits tiny.gguf --ids 1 -o nowhere/o", 6, "nowhere/o"},
+    };
+    struct outputs *o = *state;
+    char command[256];
+    snprintf(command, sizeof command,
+             "cd %s && head -c 5000 tiny.gguf >cut.gguf && echo hello >text.gguf", dir);
+    assert_int_equal(system(command), 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        int status = run(&o->out, &o->err, "%s", rows[i].args);
+        const char *last = strstr(o->err.data, "oato-run: ");
+        if (status != rows[i].status || !last || !strstr(last, rows[i].says) || lines(&o->err) != 1)
+            fail_msg("oato-run %s: status %d, expected %d with '%s'; it said: %s", rows[i].args,
+                     status, rows[i].status, rows[i].says, o->err.data);
+    }
+    snprintf(command, sizeof command, "cd %s && '%s' tokenize tiny.gguf -p x >/dev/full 2>err.txt",
+             dir, OATO_RUN);
+    int status = system(command);
+    assert_int_equal(WEXITSTATUS(status), 6);
+    read_into(&o->err, "err.txt");
+    assert_non_null(strstr(o->err.data, "standard output"));
+    snprintf(command, sizeof command, "cd %s && ! ls o o.* 2>/dev/null", dir);
+    assert_int_equal(system(command), 0); /* nothing half-written */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(generates_and_repeats_itself),
+        cmocka_unit_test(the_other_verbs_answer),
+        cmocka_unit_test(a_conversation_reads_lines),
+        cmocka_unit_test(every_mistake_is_one_line_and_its_status),
+    };
+    return cmocka_run_group_tests_name("oato-run", tests, setup, teardown);
+}
