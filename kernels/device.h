@@ -158,9 +158,9 @@ struct oato_device {
 extern const struct device_ops cpu_device_ops, sim_device_ops;
 extern const struct device_ops *const device_registry[];
 
-/* Opens "cpu", "cpu:0", "sim:vram=64MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us", "sim:1:vram=...";
- * a list separated by ',' is split by device_split first. Unknown kinds are refused with the list
- * of known ones. */
+/* Opens "cpu", "cpu:0", "sim:vram=64MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us",
+ * "sim:1:vram=..."; a list separated by ',' is split by device_split first. Unknown kinds are
+ * refused with the list of known ones. */
 oato_status device_open(const char *spec, int index, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);
 /* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a

@@ -232,12 +232,13 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
     static const char *const names[] = {"run", "upload", "download"};
     const struct program_record *r = &p->records[index];
-    char key[OP_KEY_SIZE];
     fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
-    if (r->kind == RECORD_RUN)
-        fprintf(out, "%s", oato_op_key(&r->op, NULL, key));
-    else
+    if (r->kind == RECORD_RUN) {
+        char key[OP_KEY_SIZE];
+        fputs(oato_op_key(&r->op, NULL, key), out);
+    } else {
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->in_width[0]);
+    }
     if (r->rows == ROWS_LOGITS)
         fputs(" [rows]", out);
     print_values(r->in, r->n_in, "  ", out);

@@ -61,10 +61,10 @@ struct program {
     int32_t max_tokens, max_rows, max_seqs; /* bounds of the steps that it will be given */
     struct oato_weight *const *weights;     /* table; entries may be switched between steps */
     uint32_t n_weights;
-    void *arena;              /* of this device (device address) */
-    void *host_arena;         /* of the host, for copies (host address) */
-    uint64_t workspace_bytes; /* what the device said it needs for these records */
-    struct kv_cache *kv;      /* of this device, or NULL when it holds no KV layer */
+    void *arena;                   /* of this device (device address) */
+    void *host_arena;              /* of the host, for copies (host address) */
+    uint64_t workspace_bytes;      /* what the device said it needs for these records */
+    struct kv_cache *kv;           /* of this device, or NULL when it holds no KV layer */
     const char *const *device_ids; /* by index in the engine, for printing; may be NULL */
 };
 

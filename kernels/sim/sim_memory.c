@@ -8,6 +8,7 @@
  */
 #include "kernels/sim/sim_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -27,11 +28,12 @@ static oato_status check_budget(struct sim_memory *m, uint64_t bytes, const char
     if (bytes <= m->capacity - m->used)
         return OATO_OK;
     uint64_t missing = bytes - (m->capacity - m->used);
+    uint64_t missing_mib = (missing >> 20) + ((missing & 0xfffff) != 0);
     return oato_fail(err, OATO_EFIT,
-                     "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use, %llu MiB are "
+                     "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use, %" PRIu64
+                     " MiB are "
                      "missing; place less there or raise its memory (vram=)",
-                     m->id, mib(bytes), what, mib(m->used), mib(m->capacity),
-                     (unsigned long long)((missing >> 20) + ((missing & 0xfffff) != 0)));
+                     m->id, mib(bytes), what, mib(m->used), mib(m->capacity), missing_mib);
 }
 
 oato_status sim_memory_alloc(struct sim_memory *m, uint64_t bytes, const char *what,
@@ -86,8 +88,10 @@ void sim_memory_free(struct sim_memory *m, struct sim_block *b)
 
 void sim_memory_free_all(struct sim_memory *m)
 {
-    while (m->blocks)
-        sim_memory_free(m, m->blocks);
+    for (struct sim_block *b = m->blocks, *next; b; b = next) {
+        next = b->next;
+        sim_memory_free(m, b);
+    }
 }
 
 struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,

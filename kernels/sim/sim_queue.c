@@ -149,12 +149,12 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
 {
     const struct program *p = c->program;
     const struct program_record *r = &p->records[index];
-    char key[OP_KEY_SIZE] = "copy";
     if (!wait_for_others(q, p, index, step))
         return false;
     if (atomic_load(&q->stop))
         return queue_fail(q, "record %" PRIu32 " was cancelled", index);
     if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
+        char key[OP_KEY_SIZE] = "copy";
         if (r->kind == RECORD_RUN)
             oato_op_key(&r->op, NULL, key);
         return queue_fail(q, "injected failure at record %" PRIu32 " (%s)", index, key);

@@ -55,9 +55,8 @@ static void lists_that_make_no_sense_are_refused(void **state)
     check_refused("cpu,gpu:a=b", "'gpu'");
     check_refused("cpux", "'cpux'");
     check_refused("cpu,sim,sim,sim,sim", "more than 4");
-    char huge[600] = "sim:";
-    memset(huge + 4, 'x', 500);
-    memcpy(huge + 250, "=1", 2);
+    char huge[600];
+    snprintf(huge, sizeof huge, "sim:%0300d=1", 0);
     check_refused(huge, "exceeds 255");
 }
 
@@ -83,8 +82,8 @@ static void specs_that_make_no_sense_are_refused(void **state)
     check_open_refused("sim:read=0", "above 0");
     check_open_refused("sim:latency=2m,launch=100", "launch='100'");
     check_open_refused("sim:flops=-1", "flops");
-    char huge[300] = "sim:vram=";
-    memset(huge + 9, '1', 200);
+    char huge[300];
+    snprintf(huge, sizeof huge, "sim:vram=%0200d", 1);
     check_open_refused(huge, "too long");
 }
 

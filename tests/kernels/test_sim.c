@@ -79,7 +79,7 @@ static void the_budget_holds_for_everything(void **state)
     assert_int_equal(d->ops->alloc(d, 2 * MIB, &b, &err), OATO_EFIT);
     assert_non_null(strstr(err.text, "2.5 of 3.0 MiB are in use, 2 MiB are missing"));
 
-    static float matrix[ROWS * K];
+    static float matrix[ROWS * K] = {0};
     struct weight_source source = {
         .data = matrix, .dtype = DT_F32, .k = K, .n = ROWS, .row_end = ROWS, .use = WEIGHT_MATRIX};
     struct oato_weight *w;
@@ -235,15 +235,15 @@ static void the_clock_is_the_sum_of_declared_costs(void **state)
     expected[2] = at += 2000 + 3 * 2 * 64 * 128; /* arithmetic takes longer than reading */
     rig_put(sim, "rms_norm/k128", 1, (int[]){1}, 1, (int[]){2}, (int[]){rig_vector(sim, 128, 6)})
         ->signal = 3;
-    expected[3] = at += 2000 + 3 * 4 * 128;
+    expected[3] = at + 2000 + 3 * 4 * 128;
     r = rig_put_copy(sim, RECORD_DOWNLOAD, 128, 2, 2);
     rig_wait(r, 0, 2);
     r->signal = 4;
-    expected[4] = at = later + 10000 + 3 * 128 * 4;
+    expected[4] = later + 10000 + 3 * 128 * 4;
     r = rig_put(sim, "add/k128", 2, (int[]){1, 2}, 1, (int[]){3}, NULL);
     r->rows = ROWS_LOGITS; /* none in this step: nothing to do */
     r->signal = 5;
-    expected[5] = at;
+    expected[5] = at = expected[4];
     rig_compile(sim, NULL);
 
     timeline_init(&fake);
