@@ -229,9 +229,9 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
     if (status)
         goto out;
     row->repeats = times->n;
-    row->median_ns = quantile(times->inner_ns, times->n, 0.5) / n;
-    row->p10_ns = quantile(times->inner_ns, times->n, 0.1) / n;
-    row->p90_ns = quantile(times->inner_ns, times->n, 0.9) / n;
+    row->median_ns = readable_ns(quantile(times->inner_ns, times->n, 0.5) / n);
+    row->p10_ns = readable_ns(quantile(times->inner_ns, times->n, 0.1) / n);
+    row->p90_ns = readable_ns(quantile(times->inner_ns, times->n, 0.9) / n);
 out:
     if (s.arena)
         r->device->ops->free(r->device, s.arena, s.arena_bytes);

@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <hwloc.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Flags worth telling apart, as /proc/cpuinfo spells them and as the profile does. */
 static const struct {
@@ -105,7 +106,9 @@ oato_status machine_read(struct profile *p, struct oato_error *err)
     m->cores = count(t, HWLOC_OBJ_CORE);
     m->threads = count(t, HWLOC_OBJ_PU);
     m->numa_nodes = count(t, HWLOC_OBJ_NUMANODE);
-    m->memory_bytes = hwloc_get_root_obj(t)->total_memory;
+    /* not hwloc's sum over NUMA nodes: in a container that may be one node's share */
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    m->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
     m->l1d_bytes = cache_bytes(t, HWLOC_OBJ_L1CACHE);
     m->l2_bytes = cache_bytes(t, HWLOC_OBJ_L2CACHE);
     m->l3_bytes = cache_bytes(t, HWLOC_OBJ_L3CACHE);

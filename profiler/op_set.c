@@ -27,64 +27,39 @@ static struct op_case *find_case(const struct op_set *s, const struct oato_op *o
     return NULL;
 }
 
-/* Adds the operators of one graph. */
-static bool collect_from(const struct graph *g, oato_dtype kv, struct op_set *s, int32_t cap)
+static struct op_case *add_case(const struct graph *g, const struct graph_op *o,
+                                const struct oato_op *op, struct op_set *s)
 {
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        const struct graph_op *o = &g->ops[i];
-        struct oato_op op = graph_op_with_kv(o, kv);
-        struct op_case *c = find_case(s, &op);
-        bool logits = graph_op_size(g, i, 2, 1, 1, 1).rows == 1;
-        if (!c) {
-            if (s->n == cap)
-                return false;
-            c = &s->cases[s->n++];
-            c->op = op;
-            c->shape = *o;
-            c->shape.name = "";
-            c->logits_only = true;
-            c->weights = arena_alloc(&s->arena, (size_t)g->n_ops, sizeof *c->weights);
-            if (!c->weights)
-                return false;
-            for (int32_t j = 0; j < o->n_in; j++)
-                c->in_width[j] = g->values[o->in[j]].width;
-            for (int32_t j = 0; j < o->n_out; j++)
-                c->out_width[j] = g->values[o->out[j]].width;
-        }
-        c->logits_only = c->logits_only && logits;
-        /* Every operator of the plain graph is seen again in the fused ones: count once. */
-        bool known = false;
-        for (int32_t j = 0; j < c->n_weights && !known; j++)
-            known = !memcmp(c->weights[j], o->weight, sizeof o->weight);
-        if (!known)
-            memcpy(c->weights[c->n_weights++], o->weight, sizeof o->weight);
-    }
+    struct op_case *c = &s->cases[s->n];
+    c->op = *op;
+    c->shape = *o;
+    c->logits_only = true;
+    c->weights = arena_alloc(&s->arena, (size_t)g->n_ops, sizeof *c->weights);
+    for (int32_t j = 0; j < o->n_in; j++)
+        c->in_width[j] = g->values[o->in[j]].width;
+    for (int32_t j = 0; j < o->n_out; j++)
+        c->out_width[j] = g->values[o->out[j]].width;
+    s->n += c->weights != NULL;
+    return c->weights ? c : NULL;
+}
+
+/* Adds an operator, plain or fused, that stands in the graph. */
+static bool collect_op(const struct graph *g, const struct graph_op *o, oato_dtype kv,
+                       struct op_set *s)
+{
+    struct oato_op op = graph_op_with_kv(o, kv);
+    struct op_case *c = find_case(s, &op);
+    if (!c)
+        c = add_case(g, o, &op, s);
+    if (!c)
+        return false;
+    if (!o->n_out || g->values[o->out[0]].rows == ROWS_TOKENS)
+        c->logits_only = false;
+    for (int32_t j = 0; j < c->n_weights; j++)
+        if (!memcmp(c->weights[j], o->weight, sizeof o->weight))
+            return true;
+    memcpy(c->weights[c->n_weights++], o->weight, sizeof o->weight);
     return true;
-}
-
-/* The matches of one fusion (or, with -1, of all) that do not overlap an earlier one. */
-static oato_status fuse_some(const struct graph *g, int32_t fusion, struct graph *out,
-                             struct oato_error *err)
-{
-    int32_t n = graph_matches(g, NULL, 0), taken = 0, free_from = 0;
-    struct graph_match *m = calloc((size_t)n + 1, sizeof *m);
-    if (!m)
-        return oato_fail_memory(err, (size_t)n * sizeof *m, "fused patterns");
-    graph_matches(g, m, n);
-    for (int32_t i = 0; i < n; i++) {
-        if ((fusion >= 0 && m[i].fusion != fusion) || m[i].first < free_from)
-            continue;
-        free_from = m[i].first + op_fusions[m[i].fusion].n_members;
-        m[taken++] = m[i];
-    }
-    oato_status status = graph_fuse(g, m, taken, out, err);
-    free(m);
-    return status;
-}
-
-oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err)
-{
-    return fuse_some(g, -1, out, err);
 }
 
 oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
@@ -92,25 +67,41 @@ oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *
 {
     memset(out, 0, sizeof *out);
     arena_init(&out->arena);
-    /* A fused graph has no more new operators than the plain one has operators. */
-    int32_t cap = g->n_ops * (1 + op_fusion_count);
+    int32_t n = graph_matches(g, NULL, 0), cap = g->n_ops + n;
+    struct graph_match *m = arena_alloc(&out->arena, (size_t)n, sizeof *m);
     out->cases = arena_alloc(&out->arena, (size_t)cap, sizeof *out->cases);
-    bool fits = out->cases && collect_from(g, kv, out, cap);
-    for (int32_t f = 0; fits && f < op_fusion_count; f++) {
-        struct graph fused;
-        oato_status status = fuse_some(g, f, &fused, err);
-        if (status) {
-            op_set_free(out);
-            return status;
-        }
-        fits = collect_from(&fused, kv, out, cap);
-        graph_free(&fused);
+    bool fits = m && out->cases;
+    for (int32_t i = 0; fits && i < g->n_ops; i++)
+        fits = collect_op(g, &g->ops[i], kv, out);
+    if (fits)
+        graph_matches(g, m, n);
+    for (int32_t i = 0; fits && i < n; i++) {
+        struct graph_op fused = graph_fused(g, m[i]);
+        fits = collect_op(g, &fused, kv, out);
     }
     if (!fits) {
         op_set_free(out);
         return oato_fail_memory(err, (size_t)cap * sizeof *out->cases, "the list of operators");
     }
     return OATO_OK;
+}
+
+oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err)
+{
+    int32_t n = graph_matches(g, NULL, 0), taken = 0, free_from = 0;
+    struct graph_match *m = calloc((size_t)n + 1, sizeof *m);
+    if (!m)
+        return oato_fail_memory(err, (size_t)n * sizeof *m, "fused patterns");
+    graph_matches(g, m, n);
+    for (int32_t i = 0; i < n; i++) {
+        if (m[i].first < free_from)
+            continue;
+        free_from = m[i].first + op_fusions[m[i].fusion].n_members;
+        m[taken++] = m[i];
+    }
+    oato_status status = graph_fuse(g, m, taken, out, err);
+    free(m);
+    return status;
 }
 
 void op_set_free(struct op_set *s)

@@ -5,6 +5,7 @@
  */
 #include "profiler/profiler_internal.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,6 +259,9 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
             host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
     if (!status)
         status = step_overhead(rig, quick, &d->step_overhead_ns, err);
+    d->read_bytes_per_s = round(d->read_bytes_per_s);
+    d->flops_per_s = round(d->flops_per_s);
+    d->step_overhead_ns = readable_ns(d->step_overhead_ns);
     return status;
 }
 
@@ -300,6 +304,9 @@ static oato_status measure_links(struct run *r, const struct rig *rig, struct oa
                                     .to = to_device ? rig->index : host,
                                     .sync_ns = sync_ns};
         status = link_rate(rig, to_device, r->o->quick, &link.latency_ns, &link.bytes_per_s, err);
+        link.latency_ns = readable_ns(link.latency_ns);
+        link.bytes_per_s = round(link.bytes_per_s);
+        link.sync_ns = readable_ns(link.sync_ns);
         if (!status && !put_link(p, &link))
             status = oato_fail_memory(err, sizeof link, "the profile");
     }
@@ -392,6 +399,8 @@ static oato_status measure_device(struct run *r, struct rig *rig, struct oato_er
                                  &r->p->devices[rig->index].record_overhead_ns, err);
         if (status == OATO_EFIT) /* then the sum of the rows has to do */
             status = OATO_OK;
+        struct profile_device *d = &r->p->devices[rig->index];
+        d->record_overhead_ns = readable_ns(d->record_overhead_ns);
     }
     return status;
 }

@@ -100,6 +100,8 @@ uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
 
 /* Sorts v; the value at quantile q in [0, 1], between neighbours. */
 double quantile(double *v, int32_t n, double q);
+/* Without digits that no clock gives: whole nanoseconds, tenths below 100. */
+double readable_ns(double ns);
 
 /* ---------------------------------------------------------------------- timing operators --- */
 

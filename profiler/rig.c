@@ -6,6 +6,7 @@
  */
 #include "profiler/profiler_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,11 @@ double quantile(double *v, int32_t n, double q)
     double at = q * (n - 1);
     int32_t i = (int32_t)at;
     return i + 1 < n ? v[i] + (at - i) * (v[i + 1] - v[i]) : v[i];
+}
+
+double readable_ns(double ns)
+{
+    return ns < 100 ? round(ns * 10) / 10 : round(ns);
 }
 
 /* xorshift: what the numbers are does not matter, that they differ and are no denormals does. */

@@ -1,0 +1,481 @@
+/*
+ * What a profile must hold after a run: a row for everything that a plan may place, declared costs
+ * where they are declared, what other runs measured, and nothing of another machine.
+ */
+#include "profiler/profiler_internal.h"
+
+#include "tests/profiler/profiler_testing.h"
+
+#include <math.h>
+
+#define SIM "sim:vram=64MiB,read=100GB/s,flops=1T,link=10GB/s,latency=20us,launch=5us"
+
+struct warnings {
+    int n;
+    char last[700];
+};
+
+static void count_warning(void *user, const char *text)
+{
+    struct warnings *w = user;
+    w->n++;
+    snprintf(w->last, sizeof w->last, "%s", text);
+}
+
+static struct model *open_model(const char *path)
+{
+    struct oato_error err;
+    struct model *m;
+    if (model_open(path, &m, &err))
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static struct profiler_options quick_on(const char *devices)
+{
+    return (struct profiler_options){.devices = devices, .kv = DT_F16, .quick = true, .threads = 2};
+}
+
+static void measure(struct profile *p, const struct model *m, const struct profiler_options *o,
+                    struct warnings *w, struct profiler_report *report)
+{
+    struct oato_error err;
+    struct warnings ignored = {0};
+    if (profiler_measure(p, m, o, count_warning, w ? w : &ignored, report, &err))
+        fail_msg("%s", err.text);
+}
+
+static void begin(struct profile *p)
+{
+    struct oato_error err;
+    if (profiler_begin(NULL, false, p, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+}
+
+static int32_t device_rows(const struct profile *p, const char *id)
+{
+    int32_t n = 0, device = profile_device_index(p, id);
+    for (int32_t i = 0; i < p->n_rows; i++)
+        n += p->rows[i].device == device;
+    return n;
+}
+
+/* Every operator of the graph, as it is and fused, has a row at every number of tokens. */
+static void assert_complete(const struct profile *p, const struct model *m, int32_t device,
+                            const int32_t *tokens, int n_tokens)
+{
+    struct graph fused;
+    struct oato_error err;
+    assert_int_equal(fuse_all(&m->graph, &fused, &err), OATO_OK);
+    const struct graph *graphs[] = {&m->graph, &fused};
+    for (int g = 0; g < 2; g++) {
+        for (int32_t i = 0; i < graphs[g]->n_ops; i++) {
+            struct oato_op op = graph_op_with_kv(&graphs[g]->ops[i], DT_F16);
+            bool logits = graph_op_size(graphs[g], i, 2, 1, 1, 1).rows == 1;
+            for (int t = 0; t < n_tokens; t++) {
+                if (logits && tokens[t] > 32)
+                    continue;
+                struct op_size size = op_point_size(&op, &(struct op_point){tokens[t], 1, 512});
+                const struct profile_row *row = profile_find(p, device, &op, &size);
+                char key[OP_KEY_SIZE];
+                if (!row)
+                    fail_msg("no row for %s", oato_op_key(&op, &size, key));
+                assert_true(row->supported);
+                assert_true(row->median_ns > 0 && row->p10_ns <= row->median_ns &&
+                            row->median_ns <= row->p90_ns && row->repeats > 0);
+                assert_true(strlen(row->numerics) > 0);
+            }
+        }
+    }
+    graph_free(&fused);
+}
+
+static void a_full_profile_has_every_operator_at_every_size(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {1, 2, 4, 8, 32, 128, 512};
+    char path[128], file[128];
+    struct profile p, read;
+    struct profiler_report report;
+    struct oato_error err;
+    struct model *m = open_model(make_model(path, "full.gguf", 64, DT_Q8_0, false));
+    struct profiler_options o = {.devices = "cpu," SIM, .kv = DT_F16, .threads = 2};
+    begin(&p);
+    measure(&p, m, &o, NULL, &report);
+    assert_int_equal(p.n_devices, 2);
+    assert_int_equal(p.n_links, 2);
+    assert_int_equal(report.rows_new, p.n_rows);
+    assert_int_equal(report.rows_skipped, 0);
+    assert_int_equal(profile_save(&p, path_in(file, "full.yaml"), &err), OATO_OK);
+    struct warnings w = {0};
+    if (profile_load(file, &read, count_warning, &w, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(w.n, 0);
+    assert_int_equal(read.n_rows, p.n_rows);
+    for (int32_t d = 0; d < 2; d++)
+        assert_complete(&read, m, d, tokens, ARRAY_LEN(tokens));
+    /* batches of sequences too */
+    bool batch = false;
+    for (int32_t i = 0; i < read.n_rows; i++)
+        batch = batch || (read.rows[i].op.kind == OP_ATTENTION && read.rows[i].size.seqs == 4 &&
+                          read.rows[i].size.kv_positions == 4 * 512);
+    assert_true(batch);
+    double ns;
+    assert_true(profiler_step_ns(&read, 0, m, DT_F16, 1, 512, &ns) && ns > 0);
+    assert_false(profiler_step_ns(&read, 0, m, DT_F16, 3, 512, &ns));
+    profile_free(&read);
+    profile_free(&p);
+    model_close(m);
+}
+
+static void sim_rows_are_what_it_declares(void **state)
+{
+    (void)state;
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct model *m = open_model(make_model(path, "sim.gguf", 128, DT_Q4_0, false));
+    struct profiler_options o = quick_on("cpu," SIM);
+    begin(&p);
+    measure(&p, m, &o, NULL, &report);
+    int32_t sim = profile_device_index(&p, "sim:0"), n = 0;
+    for (int32_t i = 0; i < p.n_rows; i++) {
+        const struct profile_row *r = &p.rows[i];
+        if (r->device != sim)
+            continue;
+        double read = op_bytes(&r->op, &r->size) / 100e9,
+               compute = op_flops(&r->op, &r->size) / 1e12;
+        double ns = 1e9 * (5e-6 + (read > compute ? read : compute));
+        assert_true(fabs(r->median_ns - ns) <= 1);
+        n++;
+    }
+    assert_true(n > 20);
+    assert_true(p.devices[sim].read_bytes_per_s == 100e9 && p.devices[sim].flops_per_s == 1e12);
+    assert_true(p.devices[sim].step_overhead_ns == 0 && p.devices[sim].record_overhead_ns == 0);
+    assert_string_equal(p.devices[sim].spec, strchr(SIM, ':') + 1);
+    for (int32_t i = 0; i < p.n_links; i++) {
+        assert_true(fabs(p.links[i].latency_ns - 20000) <= 2);
+        assert_true(fabs(p.links[i].bytes_per_s / 10e9 - 1) < 1e-3);
+        assert_true(p.links[i].from != p.links[i].to);
+    }
+    const struct profile_device *cpu = &p.devices[profile_device_index(&p, "cpu:0")];
+    assert_true(cpu->is_host && cpu->threads == 2 && cpu->read_bytes_per_s > 1e8 &&
+                cpu->flops_per_s > 1e7);
+    assert_string_equal(cpu->spec, "");
+    assert_true(strlen(p.machine.kernel_isa) > 0);
+    profile_free(&p);
+    model_close(m);
+}
+
+static void a_second_model_adds_rows_and_keeps_the_others(void **state)
+{
+    (void)state;
+    char path[128], file[128];
+    struct profile p;
+    struct profiler_report report;
+    struct oato_error err;
+    struct profiler_options o = quick_on("cpu," SIM);
+    struct model *first = open_model(make_model(path, "first.gguf", 64, DT_Q8_0, false));
+    struct model *second = open_model(make_model(path, "second.gguf", 128, DT_Q4_K, false));
+    path_in(file, "two.yaml");
+    begin(&p);
+    measure(&p, first, &o, NULL, &report);
+    int32_t n = p.n_rows;
+    assert_int_equal(profile_save(&p, file, &err), OATO_OK);
+    profile_free(&p);
+    if (profiler_begin(file, false, &p, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    o.devices = SIM; /* the host is in the file: links can be measured without it */
+    measure(&p, second, &o, NULL, &report);
+    assert_int_equal(report.rows_new, p.n_rows - n);
+    assert_int_equal(report.rows_kept, n - report.rows_replaced);
+    assert_int_equal(device_rows(&p, "cpu:0"), n / 2);
+    o.devices = "cpu";
+    measure(&p, second, &o, NULL, &report);
+    assert_int_equal(device_rows(&p, "cpu:0"), device_rows(&p, "sim:0"));
+    static const int32_t tokens[] = {1, 8, 128, 512};
+    for (int32_t d = 0; d < 2; d++) {
+        assert_complete(&p, first, d, tokens, ARRAY_LEN(tokens));
+        assert_complete(&p, second, d, tokens, ARRAY_LEN(tokens));
+    }
+    profile_free(&p);
+    model_close(first);
+    model_close(second);
+}
+
+static void a_changed_declaration_drops_the_devices_rows(void **state)
+{
+    (void)state;
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct warnings w = {0};
+    struct profiler_options o = quick_on("cpu," SIM);
+    struct model *m = open_model(make_model(path, "changed.gguf", 64, DT_F32, false));
+    struct model *other = open_model(make_model(path, "changed2.gguf", 128, DT_F32, false));
+    begin(&p);
+    measure(&p, m, &o, NULL, &report);
+    int32_t n = device_rows(&p, "sim:0");
+    o.devices = "sim:read=1GB/s";
+    measure(&p, other, &o, &w, &report);
+    assert_int_equal(w.n, 1);
+    assert_non_null(strstr(w.last, "sim:0"));
+    assert_int_equal(device_rows(&p, "cpu:0"), n);
+    int32_t sim = profile_device_index(&p, "sim:0");
+    struct oato_op op = m->graph.ops[0].op;
+    assert_null(profile_find(&p, sim, &op, &(struct op_size){1, 1, 0}));
+    assert_true(p.devices[sim].read_bytes_per_s == 1e9);
+    assert_int_equal(p.n_links, 2);
+    profile_free(&p);
+    model_close(m);
+    model_close(other);
+}
+
+static void another_machines_or_threads_file_is_refused(void **state)
+{
+    (void)state;
+    char path[128], file[128];
+    struct profile p;
+    struct profiler_report report;
+    struct oato_error err;
+    struct profiler_options o = quick_on("cpu");
+    struct model *m = open_model(make_model(path, "foreign.gguf", 64, DT_F32, false));
+    path_in(file, "foreign.yaml");
+    begin(&p);
+    measure(&p, m, &o, NULL, &report);
+    o.threads = 1;
+    assert_int_equal(profiler_measure(&p, m, &o, NULL, NULL, &report, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "--threads 2"));
+    p.machine.cores += 1;
+    assert_int_equal(profile_save(&p, file, &err), OATO_OK);
+    profile_free(&p);
+    assert_int_equal(profiler_begin(file, false, &p, NULL, NULL, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "cores"));
+    assert_non_null(strstr(err.text, "--replace"));
+    assert_int_equal(profiler_begin(file, true, &p, NULL, NULL, &err), OATO_OK);
+    assert_int_equal(p.n_rows, 0);
+    p.machine.kernel_isa = "of another level";
+    o.threads = 2;
+    measure(&p, m, &o, NULL, &report); /* an empty profile has no kernels to keep to */
+    p.machine.kernel_isa = "of another level";
+    assert_int_equal(profiler_measure(&p, m, &o, NULL, NULL, &report, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "OATO_CPU_ISA"));
+    profile_free(&p);
+    model_close(m);
+}
+
+static void what_is_not_supported_is_a_row_that_says_so(void **state)
+{
+    (void)state;
+    char path[128];
+    struct oato_error err;
+    struct random_model r = random_model_default();
+    r.layers = 1;
+    r.heads = r.kv_heads = 1; /* heads of 2048: above what kernels take */
+    r.width = 2048;
+    r.ffn = 64;
+    r.vocab = 300;
+    r.tokenizer = false;
+    r.dtype = DT_Q4_0;
+    if (random_model_save(&r, path_in(path, "wide.gguf"), &err))
+        fail_msg("%s", err.text);
+    struct profile p;
+    struct profiler_report report;
+    struct model *m = open_model(path);
+    struct profiler_options o = quick_on("cpu");
+    begin(&p);
+    measure(&p, m, &o, NULL, &report);
+    int unsupported = 0;
+    for (int32_t i = 0; i < p.n_rows; i++) {
+        if (p.rows[i].supported)
+            continue;
+        unsupported++;
+        assert_true(p.rows[i].op.kind == OP_ATTENTION || p.rows[i].op.kind == OP_ROPE ||
+                    p.rows[i].op.kind == OP_KV_STORE);
+    }
+    assert_int_equal(unsupported, 3); /* rope of q and k is one */
+    assert_true(p.devices[0].record_overhead_ns == 0);
+    profile_free(&p);
+    model_close(m);
+}
+
+static void what_does_not_fit_is_skipped_with_a_reason(void **state)
+{
+    (void)state;
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct warnings w = {0};
+    struct model *m = open_model(make_model(path, "small.gguf", 256, DT_F32, false));
+    struct profiler_options o = quick_on("cpu,sim:vram=300KiB");
+    begin(&p);
+    measure(&p, m, &o, &w, &report);
+    assert_true(w.n > 0 && report.rows_skipped >= w.n);
+    assert_non_null(strstr(w.last, "skipped at"));
+    assert_true(device_rows(&p, "sim:0") > 0);
+    assert_int_equal(device_rows(&p, "sim:0") + report.rows_skipped, device_rows(&p, "cpu:0"));
+    profile_free(&p);
+    model_close(m);
+}
+
+static void a_header_only_model_can_be_profiled(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {1, 8, 128, 512};
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct model *m = open_model(make_model(path, "header.gguf", 256, DT_Q6_K, true));
+    struct profiler_options o = quick_on("cpu");
+    begin(&p);
+    measure(&p, m, &o, NULL, &report);
+    assert_complete(&p, m, 0, tokens, ARRAY_LEN(tokens));
+    profile_free(&p);
+    model_close(m);
+}
+
+static void devices_are_checked_before_anything_is_measured(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *devices, *says;
+    } wrong[] = {
+        {"gpu", "gpu"},
+        {"cpu,sim:speed=1", "speed"},
+        {"sim", "cpu,sim"},
+        {"sim:0,sim:0", "twice"},
+    };
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct oato_error err;
+    struct model *m = open_model(make_model(path, "devices.gguf", 64, DT_F32, false));
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        struct profiler_options o = quick_on(wrong[i].devices);
+        begin(&p);
+        assert_int_equal(profiler_measure(&p, m, &o, NULL, NULL, &report, &err), OATO_EUSAGE);
+        assert_non_null(strstr(err.text, wrong[i].says));
+        profile_free(&p);
+    }
+    model_close(m);
+}
+
+static void an_interrupt_ends_the_run(void **state)
+{
+    (void)state;
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct oato_error err;
+    struct model *m = open_model(make_model(path, "interrupt.gguf", 64, DT_F32, false));
+    struct profiler_options o = quick_on("cpu");
+    begin(&p);
+    oato_interrupted = 1;
+    assert_int_equal(profiler_measure(&p, m, &o, NULL, NULL, &report, &err), OATO_NEGATIVE);
+    oato_interrupted = 0;
+    assert_string_equal(err.text, "interrupted");
+    profile_free(&p);
+    model_close(m);
+}
+
+static void quick_sizes_are_sizes_of_the_full_run(void **state)
+{
+    (void)state;
+    struct profiler_options full = {.kv = DT_F16}, quick = {.kv = DT_F16, .quick = true};
+    const int kinds[] = {OP_MUL_MAT, OP_ATTENTION};
+    for (int i = 0; i < 4; i++) {
+        struct op_case c = {.op = {.kind = (uint16_t)kinds[i % 2]}, .logits_only = i == 2};
+        struct op_point a[POINTS_MAX], b[POINTS_MAX];
+        int32_t context = i == 3 ? 100 : 8192;
+        int32_t n = op_points(&c, &full, context, a), m = op_points(&c, &quick, context, b);
+        assert_true(m > 0 && m < n);
+        for (int32_t j = 0; j < m; j++) {
+            bool found = false;
+            for (int32_t k = 0; k < n; k++)
+                found = found || !memcmp(&a[k], &b[j], sizeof b[j]);
+            assert_true(found);
+        }
+    }
+    full.n_contexts = 2; /* given ones replace the usual ones */
+    full.contexts[0] = 300;
+    full.contexts[1] = 9000;
+    struct op_case c = {.op = {.kind = OP_ATTENTION}};
+    struct op_point a[POINTS_MAX];
+    int32_t n = op_points(&c, &full, 8192, a);
+    for (int32_t j = 0; j < n; j++)
+        assert_true(a[j].seqs > 1 || a[j].context == 300 ||
+                    (a[j].rows == 512 && a[j].context == 8192));
+}
+
+static void attention_counts_every_position_read(void **state)
+{
+    (void)state;
+    struct oato_op op = {.kind = OP_ATTENTION};
+    struct op_size size = op_point_size(&op, &(struct op_point){4, 1, 10});
+    assert_int_equal(size.kv_positions, 7 + 8 + 9 + 10);
+    size = op_point_size(&op, &(struct op_point){4, 2, 10});
+    assert_int_equal(size.kv_positions, 2 * (9 + 10));
+    assert_int_equal(size.seqs, 2);
+}
+
+static void the_fingerprint_tells_the_machine_and_not_its_owner(void **state)
+{
+    (void)state;
+    struct profile p;
+    char host[256] = "", why[256], name[96];
+    begin(&p);
+    const struct profile_machine *m = &p.machine;
+    assert_true(m->cores >= 1 && m->threads >= m->cores && m->sockets >= 1 && m->numa_nodes >= 1);
+    assert_true(m->memory_bytes > (uint64_t)64 << 20);
+    gethostname(host, sizeof host - 1);
+    if (strlen(host) > 3)
+        assert_null(strstr(m->cpu, host));
+    assert_true(machine_same(m, m, why, sizeof why));
+    struct profile_machine other = *m;
+    other.cpu = "Other CPU";
+    assert_false(machine_same(m, &other, why, sizeof why));
+    other = *m;
+    other.isa = "none";
+    assert_false(machine_same(m, &other, why, sizeof why));
+    other.cpu = "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz";
+    machine_file_name(&other, name, sizeof name);
+    assert_string_equal(name, "intel-xeon-platinum-8481c.profile.yaml");
+    other.cpu = "AMD EPYC 9755 128-Core Processor";
+    machine_file_name(&other, name, sizeof name);
+    assert_string_equal(name, "amd-epyc-9755-128-core.profile.yaml");
+    other.cpu = "@";
+    machine_file_name(&other, name, sizeof name);
+    assert_string_equal(name, "machine.profile.yaml");
+    profile_free(&p);
+}
+
+static void quantiles_lie_between_their_neighbours(void **state)
+{
+    (void)state;
+    double v[] = {4, 1, 3, 2};
+    assert_true(quantile(v, 4, 0.5) == 2.5 && quantile(v, 4, 0) == 1 && quantile(v, 4, 1) == 4);
+    double one[] = {7};
+    assert_true(quantile(one, 1, 0.9) == 7);
+    assert_true(readable_ns(12.3456) == 12.3 && readable_ns(1234.6) == 1235);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_profile_has_every_operator_at_every_size),
+        cmocka_unit_test(sim_rows_are_what_it_declares),
+        cmocka_unit_test(a_second_model_adds_rows_and_keeps_the_others),
+        cmocka_unit_test(a_changed_declaration_drops_the_devices_rows),
+        cmocka_unit_test(another_machines_or_threads_file_is_refused),
+        cmocka_unit_test(what_is_not_supported_is_a_row_that_says_so),
+        cmocka_unit_test(what_does_not_fit_is_skipped_with_a_reason),
+        cmocka_unit_test(a_header_only_model_can_be_profiled),
+        cmocka_unit_test(devices_are_checked_before_anything_is_measured),
+        cmocka_unit_test(an_interrupt_ends_the_run),
+        cmocka_unit_test(quick_sizes_are_sizes_of_the_full_run),
+        cmocka_unit_test(attention_counts_every_position_read),
+        cmocka_unit_test(the_fingerprint_tells_the_machine_and_not_its_owner),
+        cmocka_unit_test(quantiles_lie_between_their_neighbours),
+    };
+    return cmocka_run_group_tests(tests, folder_create, folder_remove);
+}
