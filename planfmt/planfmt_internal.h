@@ -62,6 +62,9 @@ bool profile_device_id_ok(const char *id, const char *kind);
 /* Adds the row, or finds the one with the same key: *existed, and replaces it when `replace`. */
 bool profile_add(struct profile *p, const struct profile_row *row, bool replace, bool *existed);
 
+/* Adds what profile_save writes to *out; what is there after a failure means nothing. */
+oato_status profile_print(const struct profile *p, struct text *out, struct oato_error *err);
+
 /* -------------------------------------------------------------------------------- plan ---- */
 
 enum { PLAN_DEVICES_MAX = 64 };

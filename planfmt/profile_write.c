@@ -13,7 +13,6 @@
 
 struct writer {
     yaml_emitter_t emitter;
-    struct text text;
     bool failed;
 };
 
@@ -346,27 +345,33 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     return OATO_OK;
 }
 
-oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err)
+oato_status profile_print(const struct profile *p, struct text *out, struct oato_error *err)
 {
     struct writer w = {.failed = false};
-    struct outfile f;
-    oato_status status = check_profile(p, err);
-    if (status)
-        return oato_fail_at(err, "%s", path);
+    if (check_profile(p, err))
+        return err->status;
     if (!yaml_emitter_initialize(&w.emitter))
         return oato_fail_memory(err, 0, "the YAML emitter");
-    text_init(&w.text);
-    yaml_emitter_set_output(&w.emitter, collect, &w.text);
+    yaml_emitter_set_output(&w.emitter, collect, out);
     yaml_emitter_set_width(&w.emitter, -1); /* one operator, one line */
     yaml_emitter_set_unicode(&w.emitter, 1);
-    status = put_profile(&w, p, err);
+    oato_status status = put_profile(&w, p, err);
+    yaml_emitter_delete(&w.emitter);
+    return status;
+}
+
+oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err)
+{
+    struct text text;
+    struct outfile f;
+    text_init(&text);
+    oato_status status = profile_print(p, &text, err);
     if (status)
         oato_fail_at(err, "%s", path);
     if (!status)
         status = outfile_open(&f, path, err);
-    if (!status && !(status = outfile_write(&f, w.text.data, w.text.len, err)))
+    if (!status && !(status = outfile_write(&f, text.data, text.len, err)))
         status = outfile_commit(&f, err);
-    yaml_emitter_delete(&w.emitter);
-    text_free(&w.text);
+    text_free(&text);
     return status;
 }

@@ -373,6 +373,32 @@ static void five_thousand_rows_load_at_once(void **state)
     scratch_clean();
 }
 
+/* docs/profile-format.md shows a whole file: it must be one that we would write. */
+static void the_documents_example_is_written_as_it_stands(void **state)
+{
+    (void)state;
+    size_t bytes, n;
+    char *doc = read_whole("docs/profile-format.md", &bytes);
+    assert_non_null(doc);
+    char *begin = strstr(doc, "```yaml\n");
+    assert_non_null(begin);
+    begin += strlen("```yaml\n");
+    char *end = strstr(begin, "```");
+    assert_non_null(end);
+    struct profile p;
+    struct oato_error err = {.text = ""};
+    if (profile_load_memory(begin, (size_t)(end - begin), "example", &p, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    save(&p, scratch_path("a.yaml"));
+    char *written = read_whole(scratch_path("a.yaml"), &n);
+    *end = 0;
+    assert_string_equal(written, begin);
+    free(written);
+    free(doc);
+    profile_free(&p);
+    scratch_clean();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -384,6 +410,7 @@ int main(void)
         cmocka_unit_test(what_could_not_be_loaded_is_not_saved),
         cmocka_unit_test(a_full_disk_leaves_the_old_file),
         cmocka_unit_test(five_thousand_rows_load_at_once),
+        cmocka_unit_test(the_documents_example_is_written_as_it_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
