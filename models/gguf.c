@@ -25,12 +25,12 @@ static int compare_names(const void *a, const void *b)
 
 static oato_status index_tensors(struct gguf *g, struct oato_error *err)
 {
-    g->by_name = arena_alloc(&g->arena, g->n_tensors, sizeof *g->by_name);
+    g->by_name = arena_alloc(&g->arena, g->n_tensors, sizeof(void *));
     if (!g->by_name)
-        return oato_fail_memory(err, g->n_tensors * sizeof *g->by_name, "the index of tensors");
+        return oato_fail_memory(err, g->n_tensors * sizeof(void *), "the index of tensors");
     for (size_t i = 0; i < g->n_tensors; i++)
         g->by_name[i] = &g->tensors[i];
-    qsort(g->by_name, g->n_tensors, sizeof *g->by_name, compare_names);
+    qsort(g->by_name, g->n_tensors, sizeof(void *), compare_names);
     for (size_t i = 1; i < g->n_tensors; i++) {
         const char *name = g->by_name[i]->name;
         if (!strcmp(name, g->by_name[i - 1]->name))
@@ -45,8 +45,8 @@ static oato_status join_tensors(struct gguf *g, struct oato_error *err)
 {
     for (const struct gguf_part *p = g->parts; p; p = p->next)
         g->n_tensors += p->header.n_tensors;
-    g->tensors = g->parts->header.tensors;
-    if (g->parts->next) {
+    g->tensors = g->named.header.tensors;
+    if (g->n_tensors > g->named.header.n_tensors) {
         g->tensors = arena_alloc(&g->arena, g->n_tensors, sizeof *g->tensors);
         if (!g->tensors)
             return oato_fail_memory(err, g->n_tensors * sizeof *g->tensors, "the tensors");
@@ -66,27 +66,24 @@ static oato_status join_tensors(struct gguf *g, struct oato_error *err)
 static oato_status part_parse(struct gguf *g, struct gguf_part *p, const char *path,
                               struct oato_error *err)
 {
-    if (gguf_parse(&p->file, &g->arena, &p->header, err))
-        return oato_fail_at(err, "%s", path);
-    return OATO_OK;
+    oato_status status = gguf_parse(&p->file, &g->arena, &p->header, err);
+    if (status)
+        oato_fail_at(err, "%s", path);
+    return status;
 }
 
 /* Maps and parses one file. On failure nothing is mapped. */
-static oato_status part_open(struct gguf *g, const char *path, struct gguf_part **out,
+static oato_status part_open(struct gguf *g, struct gguf_part *p, const char *path,
                              struct oato_error *err)
 {
-    struct gguf_part *p = arena_alloc(&g->arena, 1, sizeof *p);
-    if (!p)
-        return oato_fail_memory(err, sizeof *p, "a file");
-    if (file_map(path, &p->file, err))
-        return err->status;
-    p->mapped = true;
-    if (part_parse(g, p, path, err)) {
+    oato_status status = file_map(path, &p->file, err);
+    if (status)
+        return status;
+    status = part_parse(g, p, path, err);
+    if (status)
         file_unmap(&p->file);
-        return err->status;
-    }
-    *out = p;
-    return OATO_OK;
+    p->mapped = !status;
+    return status;
 }
 
 static bool header_i64(const struct gguf_header *h, const char *key, int64_t *out)
@@ -117,27 +114,26 @@ static oato_status read_split(const struct gguf_header *h, const char *path, str
     return OATO_OK;
 }
 
-/* Opens part i of the model whose part `known` is open already. *out is set when it is mapped,
- * even if it then turns out to be the wrong one. */
+/* Opens part i of the model whose part `known` is open already. p is mapped even if it then turns
+ * out to be the wrong one. */
 static oato_status open_sibling(struct gguf *g, const char *stem, struct split known, int64_t i,
-                                struct gguf_part **out, struct oato_error *err)
+                                struct gguf_part *p, struct oato_error *err)
 {
     struct text path;
     struct split s;
     oato_status status;
-    *out = NULL;
     text_init(&path);
     text_printf(&path, "%s" SPLIT_SUFFIX, stem, (int)i + 1, (int)known.count);
     if (path.failed) {
         status = oato_fail_memory(err, strlen(stem), "a file name");
         goto out;
     }
-    status = part_open(g, path.data, out, err);
+    status = part_open(g, p, path.data, err);
     if (status) {
         oato_fail_at(err, "part %" PRId64 " of %" PRId64 " of a split model", i + 1, known.count);
         goto out;
     }
-    status = read_split(&(*out)->header, path.data, &s, err);
+    status = read_split(&p->header, path.data, &s, err);
     if (!status && (s.no != i || s.count != known.count))
         status = oato_fail(err, OATO_EFILE,
                            "%s: says that it is part %" PRId64 " of %" PRId64
@@ -174,7 +170,7 @@ static const char *split_stem(struct gguf *g, struct split s, struct oato_error 
     char suffix[32];
     snprintf(suffix, sizeof suffix, SPLIT_SUFFIX, (int)s.no + 1, (int)s.count);
     size_t n = strlen(g->path), n_suffix = strlen(suffix);
-    if (n < n_suffix || strcmp(g->path + n - n_suffix, suffix)) {
+    if (n < n_suffix || strcmp(g->path + n - n_suffix, suffix) != 0) {
         oato_fail(err, OATO_EFILE,
                   "%s: is part %" PRId64 " of %" PRId64
                   ": its name must end in '%s' so that the others can be found",
@@ -189,27 +185,25 @@ static const char *split_stem(struct gguf *g, struct split s, struct oato_error 
 
 static oato_status open_parts(struct gguf *g, struct oato_error *err)
 {
-    struct gguf_part *named;
-    struct split s;
-    if (part_open(g, g->path, &named, err))
-        return err->status;
-    g->parts = named; /* in the list at all times: gguf_close unmaps what is there */
-    g->first = &named->header;
-    oato_status status = read_split(&named->header, g->path, &s, err);
+    struct split s = {0, 1};
+    oato_status status = part_open(g, &g->named, g->path, err);
+    if (!status)
+        status = read_split(&g->named.header, g->path, &s, err);
     if (status || s.count == 1)
         return status;
     const char *stem = split_stem(g, s, err);
     if (!stem)
         return err->status;
-    struct gguf_part **at = &g->parts; /* where part i belongs */
+    struct gguf_part **at = &g->parts; /* where part i belongs; what is listed gets unmapped */
     for (int64_t i = 0; i < s.count && !status; i++) {
-        struct gguf_part *p = named;
+        struct gguf_part *p = &g->named;
         if (i != s.no) {
-            status = open_sibling(g, stem, s, i, &p, err);
+            p = arena_alloc(&g->arena, 1, sizeof *p);
             if (!p)
-                break;
+                return oato_fail_memory(err, sizeof *p, "a file");
             p->next = *at;
             *at = p;
+            status = open_sibling(g, stem, s, i, p, err);
         }
         at = &p->next;
     }
@@ -222,6 +216,8 @@ static struct gguf *gguf_create(const char *path, struct oato_error *err)
     struct gguf *g = calloc(1, sizeof *g);
     if (g) {
         arena_init(&g->arena);
+        g->parts = &g->named;
+        g->first = &g->named.header;
         g->path = arena_strndup(&g->arena, path, strlen(path));
     }
     if (!g || !g->path) {
@@ -256,15 +252,9 @@ oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, s
     struct gguf *g = gguf_create(name, err);
     if (!g)
         return err->status;
-    struct split s;
-    struct gguf_part *p = arena_alloc(&g->arena, 1, sizeof *p);
-    oato_status status = p ? OATO_OK : oato_fail_memory(err, sizeof *p, "a file");
-    if (p) {
-        p->file = (struct mapped_file){data, bytes};
-        g->parts = p;
-        g->first = &p->header;
-        status = part_parse(g, p, name, err);
-    }
+    struct split s = {0, 1};
+    g->named.file = (struct mapped_file){data, bytes};
+    oato_status status = part_parse(g, &g->named, name, err);
     if (!status)
         status = read_split(g->first, name, &s, err);
     if (!status && s.count > 1)
@@ -338,7 +328,7 @@ const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name)
     struct gguf_tensor wanted = {.name = name};
     const struct gguf_tensor *w = &wanted;
     const struct gguf_tensor **hit =
-        bsearch(&w, g->by_name, g->n_tensors, sizeof *g->by_name, compare_names);
+        bsearch(&w, g->by_name, g->n_tensors, sizeof(void *), compare_names);
     return hit ? *hit : NULL;
 }
 
@@ -365,7 +355,7 @@ bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out)
     uint64_t u = 0; /* little-endian: the low bytes are the value, signs are put in below */
     memcpy(&u, p, gguf_scalar_bytes(v->elem));
     switch (v->elem) {
-    case GGUF_I8: *out = (int8_t)u; return true;
+    case GGUF_I8: *out = u < 128 ? (int64_t)u : (int64_t)u - 256; return true;
     case GGUF_I16: *out = (int16_t)u; return true;
     case GGUF_I32: *out = (int32_t)u; return true;
     case GGUF_I64: *out = (int64_t)u; return true;

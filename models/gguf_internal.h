@@ -49,8 +49,9 @@ struct gguf_part {
 struct gguf {
     struct arena arena;
     const char *path;
-    struct gguf_part *parts;         /* in order of split.no */
-    const struct gguf_header *first; /* whose metadata counts */
+    struct gguf_part named;          /* the file that was asked for */
+    struct gguf_part *parts;         /* all files, in order of split.no */
+    const struct gguf_header *first; /* of the first part: its metadata counts */
     struct gguf_tensor *tensors;
     const struct gguf_tensor **by_name;
     size_t n_tensors;

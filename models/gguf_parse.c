@@ -102,7 +102,7 @@ static oato_status take_string(struct cursor *c, const char *what, struct gguf_s
 static oato_status take_name(struct cursor *c, struct arena *arena, const char *what, size_t most,
                              const char **out)
 {
-    struct gguf_string s;
+    struct gguf_string s = {NULL, 0};
     size_t at = c->at;
     if (take_string(c, what, &s))
         return c->err->status;
@@ -182,12 +182,12 @@ static int compare_keys(const void *a, const void *b)
 
 static oato_status index_keys(struct gguf_header *h, struct arena *arena, struct oato_error *err)
 {
-    h->kv_by_key = arena_alloc(arena, h->n_kv, sizeof *h->kv_by_key);
+    h->kv_by_key = arena_alloc(arena, h->n_kv, sizeof(void *));
     if (!h->kv_by_key)
-        return oato_fail_memory(err, h->n_kv * sizeof *h->kv_by_key, "the index of keys");
+        return oato_fail_memory(err, h->n_kv * sizeof(void *), "the index of keys");
     for (size_t i = 0; i < h->n_kv; i++)
         h->kv_by_key[i] = &h->kv[i];
-    qsort(h->kv_by_key, h->n_kv, sizeof *h->kv_by_key, compare_keys);
+    qsort(h->kv_by_key, h->n_kv, sizeof(void *), compare_keys);
     for (size_t i = 1; i < h->n_kv; i++) {
         const char *key = h->kv_by_key[i]->key;
         if (!strcmp(key, h->kv_by_key[i - 1]->key))
@@ -201,8 +201,7 @@ const struct gguf_value *gguf_header_find(const struct gguf_header *h, const cha
 {
     struct gguf_kv wanted = {.key = key};
     const struct gguf_kv *w = &wanted;
-    const struct gguf_kv **hit =
-        bsearch(&w, h->kv_by_key, h->n_kv, sizeof *h->kv_by_key, compare_keys);
+    const struct gguf_kv **hit = bsearch(&w, h->kv_by_key, h->n_kv, sizeof(void *), compare_keys);
     return hit ? &(*hit)->value : NULL;
 }
 
@@ -279,7 +278,7 @@ static oato_status take_header(struct cursor *c, uint64_t *n_tensors, uint64_t *
 {
     uint8_t magic[4];
     uint32_t version = 0;
-    if (c->bytes < sizeof magic || memcmp(c->data, "GGUF", sizeof magic))
+    if (c->bytes < sizeof magic || memcmp(c->data, "GGUF", sizeof magic) != 0)
         return oato_fail(c->err, OATO_EFILE, "does not begin with 'GGUF': it is no GGUF file");
     if (take(c, sizeof magic, "the magic", magic) ||
         take(c, sizeof version, "the version", &version))

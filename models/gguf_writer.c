@@ -183,8 +183,9 @@ void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g)
 {
     for (size_t i = 0; i < gguf_kv_count(g); i++) {
         const char *key = gguf_kv_key(g, i);
-        if (strncmp(key, "split.", 6) && strcmp(key, GGUF_KEY_ALIGNMENT) &&
-            strcmp(key, GGUF_KEY_HEADER_ONLY))
+        bool of_file = !strncmp(key, "split.", 6) || !strcmp(key, GGUF_KEY_ALIGNMENT) ||
+                       !strcmp(key, GGUF_KEY_HEADER_ONLY);
+        if (!of_file)
             put_value(w, key, *gguf_kv_value(g, i));
     }
 }
@@ -296,7 +297,7 @@ static size_t finish(struct gguf_writer *w)
         oato_fail(&w->failure, OATO_EUSAGE, "%zu of %zu tensors have data: all or none may",
                   with_data, w->n_tensors);
     for (size_t i = 0; i < w->n_kv; i++) {
-        if (strcmp(w->kv[i].key, GGUF_KEY_ALIGNMENT))
+        if (strcmp(w->kv[i].key, GGUF_KEY_ALIGNMENT) != 0)
             continue;
         if (w->kv[i].value.type == GGUF_U32)
             memcpy(&alignment, w->kv[i].value.data, sizeof alignment);

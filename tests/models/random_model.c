@@ -45,7 +45,7 @@ struct random_model random_model_default(void)
 static oato_status check_shape(const struct random_model *m, struct oato_error *err)
 {
     const int64_t most = INT32_MAX;
-    if (strcmp(m->architecture, "llama") && strcmp(m->architecture, "qwen2"))
+    if (strcmp(m->architecture, "llama") != 0 && strcmp(m->architecture, "qwen2") != 0)
         return oato_fail(err, OATO_EUSAGE, "architecture '%s': llama and qwen2 can be made",
                          m->architecture);
     if (m->layers < 1 || m->width < 1 || m->ffn < 1 || m->heads < 1 || m->kv_heads < 1 ||
@@ -218,9 +218,11 @@ static oato_status save_part(const struct random_model *m, const struct tensor_l
     if (part == 0)
         add_metadata(w, m);
     if (parts > 1) {
-        gguf_writer_scalar(w, "split.no", GGUF_U16, &(uint16_t){(uint16_t)part});
-        gguf_writer_scalar(w, "split.count", GGUF_U16, &(uint16_t){(uint16_t)parts});
-        gguf_writer_scalar(w, "split.tensors.count", GGUF_I32, &(int32_t){(int32_t)l->n});
+        uint16_t no = (uint16_t)part, count = (uint16_t)parts;
+        int32_t total = (int32_t)l->n;
+        gguf_writer_scalar(w, "split.no", GGUF_U16, &no);
+        gguf_writer_scalar(w, "split.count", GGUF_U16, &count);
+        gguf_writer_scalar(w, "split.tensors.count", GGUF_I32, &total);
     }
     for (size_t t = l->n * part / parts; t < l->n * (part + 1) / parts; t++) {
         const struct tensor_row *r = &l->rows[t];

@@ -398,17 +398,19 @@ enum change {
 static void add_keys(struct gguf_writer *w, enum change c)
 {
     const char *arch = c == ARCHITECTURE ? "b" : "a";
+    uint32_t width = c == WIDTH ? 65 : 64;
+    float eps = c == EPSILON ? 0.5f : 0.25f;
     gguf_writer_string(w, "general.architecture", arch);
     gguf_writer_string(w, "tokenizer.chat_template", c == TEMPLATE ? "new" : "old");
     gguf_writer_string(w, "general.name", c == NAME_KEY ? "new" : "old");
     if (c == INTEGER_TYPE)
         gguf_writer_scalar(w, "a.width", GGUF_I64, &(int64_t){64});
     else
-        gguf_writer_scalar(w, "a.width", GGUF_U32, &(uint32_t){c == WIDTH ? 65 : 64});
+        gguf_writer_scalar(w, "a.width", GGUF_U32, &width);
     if (c == FLOAT_TYPE)
         gguf_writer_scalar(w, "a.eps", GGUF_F64, &(double){0.25});
     else
-        gguf_writer_scalar(w, "a.eps", GGUF_F32, &(float){c == EPSILON ? 0.5f : 0.25f});
+        gguf_writer_scalar(w, "a.eps", GGUF_F32, &eps);
     gguf_writer_scalar(w, "a.large", GGUF_U64, &(uint64_t){UINT64_MAX});
     if (c == SPLIT_KEYS)
         gguf_writer_scalar(w, "split.count", GGUF_U16, &(uint16_t){1});

@@ -1,0 +1,52 @@
+/*
+ * fuzz_gguf.c - whatever the bytes, the GGUF reader refuses them or gives a handle of which every
+ * key, string and tensor can be read; both hashes can be taken.
+ */
+#include "models/models.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static volatile uint64_t sink;
+
+/* The sanitizers watch the reads; the sum keeps the compiler from leaving them out. */
+static uint64_t read_all(const struct gguf *g)
+{
+    uint64_t sum = gguf_structure_hash(g) + gguf_content_hash(g) + gguf_data_bytes(g);
+    for (size_t i = 0; i < gguf_kv_count(g); i++) {
+        const struct gguf_value *v = gguf_kv_value(g, i);
+        if (gguf_find(g, gguf_kv_key(g, i)) != v)
+            abort();
+        for (uint64_t j = 0; j < v->count; j++) {
+            double f;
+            if (v->elem == GGUF_STRING)
+                sum += hash_bytes(v->strings[j].data, v->strings[j].len);
+            else if (gguf_value_f64(v, j, &f))
+                sum += f > 0;
+        }
+    }
+    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        if (gguf_tensor(g, t->name) != t)
+            abort();
+        if (t->data)
+            sum += hash_bytes(t->data, t->bytes);
+    }
+    return sum;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct oato_error err;
+    struct gguf *g;
+    oato_status status = gguf_open_memory(data, bytes, "fuzz", &g, &err);
+    if (status) {
+        if (status != OATO_EFILE || err.status != OATO_EFILE || g || !err.text[0])
+            abort();
+        return 0;
+    }
+    sink += read_all(g);
+    gguf_close(g);
+    return 0;
+}
