@@ -202,6 +202,14 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
 {
     struct sim_device *s = sim_of(d);
     int64_t rows = source->row_end - source->row_begin;
+    size_t row;
+    if (!quants_known(source->dtype) || !dtype_row_bytes(source->dtype, source->k, &row) ||
+        source->row_begin < 0 || rows < 0 || source->row_end > source->n)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64
+                         " x %" PRId64 " %s: whole rows of whole blocks of a known type are wanted",
+                         s->id, source->row_begin, source->row_end, source->n, source->k,
+                         dtype_name(source->dtype));
     uint64_t bytes = sim_prepared_bytes(d, source->dtype, rows, source->k, source->use);
     struct sim_weight *w = calloc(1, sizeof *w);
     if (!w)

@@ -129,7 +129,8 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
 
 static void copy(struct sim_queue *q, void *to, const void *from, uint64_t bytes)
 {
-    memcpy(to, from, bytes);
+    if (bytes)
+        memcpy(to, from, bytes);
     clock_add(q, copy_cost(&q->spec, bytes));
 }
 

@@ -85,6 +85,12 @@ static void the_budget_holds_for_everything(void **state)
     struct oato_weight *w;
     assert_int_equal(d->ops->prepare(d, &source, &w, &err), OATO_EFIT);
     assert_non_null(strstr(err.text, "missing"));
+    struct weight_source wrong = source;
+    wrong.row_end = ROWS + 1;
+    assert_int_equal(d->ops->prepare(d, &wrong, &w, &err), OATO_EUSAGE);
+    wrong = source;
+    wrong.dtype = DT_I64;
+    assert_int_equal(d->ops->prepare(d, &wrong, &w, &err), OATO_EUSAGE);
     const struct kv_layer_shape layer = {.kv_heads = 4, .head_dim = 64};
     struct kv_cache *kv;
     assert_int_equal(d->ops->kv_create(d, &layer, 1, DT_F16, 16, &kv, &err), OATO_EFIT);
