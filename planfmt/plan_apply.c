@@ -76,8 +76,11 @@ static oato_status fuse(const struct plan *p, const struct graph *g, struct grap
     oato_status status = OATO_OK;
     struct graph_match *m = calloc((size_t)p->n_fusions + 1, sizeof *m);
     struct named_op *names = names_sorted(g);
-    if (!m || !names)
-        status = oato_fail_memory(err, (size_t)g->n_ops * sizeof *names, "applying a plan");
+    if (!m || !names) {
+        free(names);
+        free(m);
+        return oato_fail_memory(err, (size_t)g->n_ops * sizeof *names, "applying a plan");
+    }
     for (int32_t i = 0; i < p->n_fusions && !status; i++) {
         const struct plan_fusion *f = &p->fusions[i];
         m[i].fusion = fusion_find(f->name);
@@ -283,10 +286,11 @@ oato_status plan_apply(const struct plan *p, const struct model *m, struct graph
     if (status)
         return status;
     struct named_op *names = names_sorted(out);
-    if (!names)
-        status = oato_fail_memory(err, (size_t)out->n_ops * sizeof *names, "applying a plan");
-    if (!status)
-        status = check_parts(p, out, names, err);
+    if (!names) {
+        graph_free(out);
+        return oato_fail_memory(err, (size_t)m->graph.n_ops * sizeof *names, "applying a plan");
+    }
+    status = check_parts(p, out, names, err);
     if (!status)
         status = check_kv(p, out, err);
     free(names);

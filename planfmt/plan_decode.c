@@ -116,8 +116,8 @@ static oato_status decode_entry(struct decoder *d, const uint8_t *row, uint64_t 
         return refuse(d, "section %s: flags %#x; allowed: 0, 1", label, flags);
     if (offset != size_align(*end, PLAN_SECTION_ALIGN) || offset > d->bytes ||
         bytes > d->bytes - offset)
-        return refuse(d, "section %s: bytes %llu to %llu; must begin at %llu and end by %zu", label,
-                      (unsigned long long)offset, (unsigned long long)(offset + bytes),
+        return refuse(d, "section %s: %llu bytes at %llu; must begin at %llu and end by %zu", label,
+                      (unsigned long long)bytes, (unsigned long long)offset,
                       (unsigned long long)size_align(*end, PLAN_SECTION_ALIGN), d->bytes);
     for (uint64_t i = *end; i < offset; i++)
         if (d->data[i])

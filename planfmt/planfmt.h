@@ -106,8 +106,8 @@ struct plan_device {
  * the memory of `home`. An operator without parts runs on the host device. */
 struct plan_part {
     const char *op; /* name of the operator in the fused graph */
-    enum plan_axis axis;
     int64_t begin, end;
+    enum plan_axis axis;
     uint32_t phases; /* bits 1 << phase */
     int32_t device, home;
 };

@@ -76,7 +76,7 @@ const struct schema profile_row_schema = {"operator", {
 bool profile_device_id_ok(const char *id, const char *kind)
 {
     size_t n = strlen(kind), len = strlen(id);
-    if (!n || n > 7 || len > 15 || len < n + 2 || strncmp(id, kind, n) || id[n] != ':')
+    if (!n || n > 7 || len > 15 || len < n + 2 || strncmp(id, kind, n) != 0 || id[n] != ':')
         return false;
     for (const char *c = kind; *c; c++)
         if (!(*c >= 'a' && *c <= 'z') && !(*c >= '0' && *c <= '9') && *c != '_')

@@ -27,13 +27,10 @@ static int collect(void *user, unsigned char *data, size_t bytes)
 
 static void emit(struct writer *w, int initialized, yaml_event_t *e)
 {
-    if (!initialized) {
-        w->failed = true;
-    } else if (w->failed) {
+    if (initialized && w->failed)
         yaml_event_delete(e);
-    } else if (!yaml_emitter_emit(&w->emitter, e)) {
-        w->failed = true; /* the emitter owns the event */
-    }
+    else if (!initialized || !yaml_emitter_emit(&w->emitter, e))
+        w->failed = true; /* an event that was emitted is the emitter's */
 }
 
 static void put_styled(struct writer *w, const char *s, yaml_scalar_style_t style)
@@ -127,7 +124,7 @@ static void put_fields(struct writer *w, const struct schema *schema, const void
 {
     for (int i = 0; i < schema->n; i++) {
         const struct field *f = &schema->field[i];
-        const char *from = (const char *)base + f->offset;
+        const void *from = (const char *)base + f->offset;
         if (!(which & 1u << i))
             continue;
         put_plain(w, f->name);
@@ -149,7 +146,7 @@ static oato_status check_fields(const struct schema *schema, const void *base, i
 {
     for (int i = 0; i < schema->n; i++) {
         const struct field *f = &schema->field[i];
-        const char *from = (const char *)base + f->offset;
+        const void *from = (const char *)base + f->offset;
         const char *why = NULL;
         if (f->type == FIELD_I32 && *(const int32_t *)from < 0)
             why = "negative";

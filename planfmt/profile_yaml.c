@@ -205,7 +205,7 @@ static oato_status read_scalar(struct reader *r, const struct field *f, void *ba
     size_t len = r->event.data.scalar.length;
     if (memchr(s, 0, len))
         return fail_at(r, at, "%s: has a zero byte", f->name);
-    char *to = (char *)base + f->offset;
+    void *to = (char *)base + f->offset;
     uint64_t u;
     switch (f->type) {
     case FIELD_TEXT:
@@ -229,7 +229,7 @@ static oato_status read_scalar(struct reader *r, const struct field *f, void *ba
     case FIELD_U64: return read_u64(r, f->name, s, UINT64_MAX, (uint64_t *)to);
     case FIELD_F64: return read_f64(r, f->name, s, (double *)to);
     case FIELD_BOOL:
-        if (strcmp(s, "true") && strcmp(s, "false"))
+        if (strcmp(s, "true") != 0 && strcmp(s, "false") != 0)
             return fail_at(r, at, "%s: '%.40s'; allowed: true, false", f->name, s);
         *(bool *)to = s[0] == 't';
         return OATO_OK;
@@ -446,11 +446,11 @@ static oato_status read_list(struct reader *r, const char *key,
 enum { SECTION_MACHINE, SECTION_DEVICES, SECTION_LINKS, SECTION_OPERATORS, SECTION_COUNT };
 static const char *const section_name[SECTION_COUNT] = {"machine", "devices", "links", "operators"};
 
-static oato_status read_section(struct reader *r, int section)
+static oato_status read_section(struct reader *r, int section, const char *name)
 {
     yaml_mark_t at = r->event.start_mark;
     if (section > SECTION_DEVICES && !r->profile->n_devices)
-        return fail_at(r, at, "'%s' must come after 'devices'", section_name[section]);
+        return fail_at(r, at, "'%s' must come after 'devices'", name);
     oato_status status = next_event(r);
     if (status)
         return status;
@@ -493,7 +493,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
         if (!seen && i != 0)
             return fail_at(r, at, "'%.40s' where 'oato_profile: %d' must stand first: no profile",
                            key, PROFILE_VERSION);
-        while (s < SECTION_COUNT && strcmp(key, section_name[s]))
+        while (s < SECTION_COUNT && strcmp(key, section_name[s]) != 0)
             s++;
         if (i < 0 && s == SECTION_COUNT) {
             read_warn(r, at, "unknown key", key);
@@ -507,7 +507,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
                 status = check_version(r);
         } else {
             sections |= 1u << s;
-            status = read_section(r, s);
+            status = read_section(r, s, section_name[s]);
         }
         if (status)
             return status;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char magic[8] = "OATOPLAN";
+
 uint32_t raw_u32(const uint8_t *b)
 {
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
@@ -43,7 +45,7 @@ void raw_add(struct raw_plan *p, uint32_t id, uint32_t flags, const void *data, 
 bool raw_split(const uint8_t *data, size_t bytes, struct raw_plan *out)
 {
     memset(out, 0, sizeof *out);
-    if (bytes < 64 || memcmp(data, "OATOPLAN", 8) != 0 || raw_u64(data + 16) != bytes)
+    if (bytes < 64 || memcmp(data, magic, sizeof magic) != 0 || raw_u64(data + 16) != bytes)
         return false;
     out->version = raw_u32(data + 8);
     uint32_t n = raw_u32(data + 40);
@@ -73,7 +75,7 @@ void raw_join(const struct raw_plan *p, uint8_t **data, size_t *bytes)
         abort();
     *bytes = at;
     *data = b;
-    memcpy(b, "OATOPLAN", 8);
+    memcpy(b, magic, sizeof magic);
     raw_put32(b + 8, p->version);
     raw_put32(b + 12, 64);
     raw_put64(b + 16, at);

@@ -429,12 +429,12 @@ static void offsets_and_sizes_are_checked_before_use(void **state)
         {40, 0xffffffff | 40ull << 32, "4294967295 sections do not fit"},
         {40, 10 | 41ull << 32, "header: sizes"},
         {48, 1, "reserved 1"},
-        {72, 0, "section 1 (strings): bytes 0 to"},
-        {72, 1ull << 63, "section 1 (strings): bytes"},
-        {72, 472, "section 1 (strings): bytes 472 to"},
-        {80, UINT64_MAX, "section 1 (strings): bytes"},
-        {80, 1 << 20, "section 1 (strings): bytes"},
-        {112, 464, "section 2 (identity): bytes 464"}, /* overlaps section 1 */
+        {72, 0, "at 0; must begin at 464"},
+        {72, 1ull << 63, "at 9223372036854775808; must begin at 464"},
+        {72, 472, "at 472; must begin at 464"},
+        {80, UINT64_MAX, "section 1 (strings): 18446744073709551615 bytes"},
+        {80, 1 << 20, "section 1 (strings): 1048576 bytes"},
+        {112, 464, "section 2 (identity): 32 bytes at 464; must begin at"}, /* overlaps section 1 */
     };
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         uint8_t *data;

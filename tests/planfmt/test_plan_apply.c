@@ -19,7 +19,7 @@ static struct model *make_model(int64_t width, uint64_t seed)
 {
     struct random_model shape = random_model_default();
     struct oato_error err = {.text = ""};
-    struct model *m;
+    struct model *m = NULL;
     shape.layers = 2;
     shape.width = width;
     shape.ffn = 4 * width;
@@ -158,12 +158,14 @@ static void all_matches_fuse_in_any_order(void **state)
 /* One operator, parts as given. */
 static const struct {
     const char *op;
-    struct plan_part part[4];
+    struct {
+        int axis, begin, end, phases, device;
+    } part[4];
     const char *say; /* NULL: applies */
 } covers[] = {
 #define PART(axis, begin, end, phases, device)                                                     \
     {                                                                                              \
-        NULL, AXIS_##axis, begin, end, phases, device, device                                      \
+        AXIS_##axis, begin, end, phases, device                                                    \
     }
     {"blk.0.ffn_up", {PART(ROWS, 0, 512, 3, 1)}, NULL},
     {"blk.0.ffn_up", {PART(ROWS, 0, 512, 1, 1)}, NULL}, /* decode stays on the host */
@@ -215,8 +217,14 @@ static void parts_cover_each_operator_exactly_once(void **state)
         struct plan_part parts[4];
         two_devices(&p);
         for (p.n_parts = 0; p.n_parts < 4 && covers[i].part[p.n_parts].phases; p.n_parts++) {
-            parts[p.n_parts] = covers[i].part[p.n_parts];
-            parts[p.n_parts].op = covers[i].op;
+            int32_t j = p.n_parts;
+            parts[j] = (struct plan_part){.op = covers[i].op,
+                                          .axis = (enum plan_axis)covers[i].part[j].axis,
+                                          .begin = covers[i].part[j].begin,
+                                          .end = covers[i].part[j].end,
+                                          .phases = (uint32_t)covers[i].part[j].phases,
+                                          .device = covers[i].part[j].device,
+                                          .home = covers[i].part[j].device};
         }
         p.parts = parts;
         if (covers[i].say)
