@@ -23,6 +23,7 @@ enum {
     TILE_GROUPS = 2,
     TILE_COLUMNS = 4,       /* int16: 8 sums, 2 weights, an input, a product of 16 registers */
     TILE_COLUMNS_FLOAT = 6, /* float32: 12 sums, 2 weights, an input */
+    FLOAT_GROUPS = 4,       /* or 3 columns of 4 groups */
 };
 
 /* Weights of one group and chunk, ready for the tile. */
@@ -262,12 +263,12 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
 AVX2_INLINE void float_tile(const float *w, int64_t stride, const float *const *x, float *const *y,
                             int64_t n, bool first, const __m256i *mask, int groups, int columns)
 {
-    __m256 acc[TILE_COLUMNS_FLOAT][TILE_GROUPS];
+    __m256 acc[TILE_COLUMNS_FLOAT][FLOAT_GROUPS];
     for (int c = 0; c < columns; c++)
         for (int g = 0; g < groups; g++)
             acc[c][g] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(y[c] + 8 * g, mask[g]);
     for (int64_t i = 0; i < n; i++) {
-        __m256 v[TILE_GROUPS];
+        __m256 v[FLOAT_GROUPS];
         for (int g = 0; g < groups; g++)
             v[g] = _mm256_loadu_ps(w + g * stride + i * AVX2_LANES);
         for (int c = 0; c < columns; c++) {
@@ -281,26 +282,38 @@ AVX2_INLINE void float_tile(const float *w, int64_t stride, const float *const *
             _mm256_maskstore_ps(y[c] + 8 * g, mask[g], acc[c][g]);
 }
 
+/* Twelve sums hide the latency of the multiply-adds: 2 groups x 6 columns, or 4 x 3 when there are
+ * few columns. */
 static void float_tile_shapes(const float *w, int64_t stride, const float *const *x,
                               float *const *y, int64_t n, bool first, const __m256i *mask,
                               int groups, int columns)
 {
-    if (groups == 2 && columns == 6)
-        float_tile(w, stride, x, y, n, first, mask, 2, 6);
-    else if (groups == 2 && columns >= 3)
-        for (int c = 0; c < columns; c += 3) /* 3, 4, 5: three, then the rest */
-            if (columns - c >= 3)
-                float_tile(w, stride, x + c, y + c, n, first, mask, 2, 3);
-            else if (columns - c == 2)
-                float_tile(w, stride, x + c, y + c, n, first, mask, 2, 2);
-            else
-                float_tile(w, stride, x + c, y + c, n, first, mask, 2, 1);
-    else
+    if (groups == FLOAT_GROUPS && columns <= 3) {
+        switch (columns) {
+        case 3: float_tile(w, stride, x, y, n, first, mask, 4, 3); break;
+        case 2: float_tile(w, stride, x, y, n, first, mask, 4, 2); break;
+        default: float_tile(w, stride, x, y, n, first, mask, 4, 1);
+        }
+        return;
+    }
+    for (int g = 0; g < groups; g += 2) {
+        float *at[TILE_COLUMNS_FLOAT];
+        const bool two = g + 1 < groups;
         for (int c = 0; c < columns; c++)
-            for (int g = 0; g < groups; g++) {
-                float *at = y[c] + 8 * g;
-                float_tile(w + g * stride, stride, x + c, &at, n, first, mask + g, 1, 1);
+            at[c] = y[c] + 8 * g;
+        switch (two ? columns : 0) {
+        case 6: float_tile(w + g * stride, stride, x, at, n, first, mask + g, 2, 6); break;
+        case 5: float_tile(w + g * stride, stride, x, at, n, first, mask + g, 2, 5); break;
+        case 4: float_tile(w + g * stride, stride, x, at, n, first, mask + g, 2, 4); break;
+        default:
+            for (int c = 0; c < columns; c++) {
+                if (two)
+                    float_tile(w + g * stride, stride, x + c, at + c, n, first, mask + g, 2, 1);
+                else
+                    float_tile(w + g * stride, stride, x + c, at + c, n, first, mask + g, 1, 1);
             }
+        }
+    }
 }
 
 /* The chunk as float32; F32 weights stay where they are. */
@@ -336,9 +349,11 @@ static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
         const float *w = float_chunk(j->w, from, group_bytes, groups, n, panel, &stride);
         for (int64_t c0 = 0; c0 < j->T; c0 += TILE_COLUMNS_FLOAT) {
             const int columns = (int)min_i64(TILE_COLUMNS_FLOAT, j->T - c0);
-            for (int g = 0; g < groups; g += TILE_GROUPS) {
+            for (int g = 0; g < groups; g += FLOAT_GROUPS) {
                 const int64_t row = begin + g * AVX2_LANES;
-                const __m256i mask[] = {avx2_mask(end - row), avx2_mask(end - row - AVX2_LANES)};
+                __m256i mask[FLOAT_GROUPS];
+                for (int i = 0; i < FLOAT_GROUPS; i++)
+                    mask[i] = avx2_mask(end - row - i * AVX2_LANES);
                 const float *x[TILE_COLUMNS_FLOAT];
                 float *y[TILE_COLUMNS_FLOAT];
                 for (int c = 0; c < columns; c++) {
@@ -346,7 +361,7 @@ static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
                     y[c] = j->y + (c0 + c) * j->y_stride + row;
                 }
                 float_tile_shapes(w + g * stride, stride, x, y, n, k0 == 0, mask,
-                                  (int)min_i64(TILE_GROUPS, groups - g), columns);
+                                  (int)min_i64(FLOAT_GROUPS, groups - g), columns);
             }
         }
     }

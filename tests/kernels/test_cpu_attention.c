@@ -1,0 +1,262 @@
+/*
+ * test_cpu_attention.c - attention over shuffled pages: close to a double evaluation for every
+ * instruction set, head size and cache type; the same bits in any chunk, beside any other
+ * sequence, and on any number of threads, also where a long context is split among them.
+ */
+#include "tests/kernels/test_cpu.h"
+
+enum { SEQS = 3, POSITIONS = 900, PAGES = SEQS * (POSITIONS / 64 + 1) };
+
+/* Sequences with a full cache, of which a step computes some tokens at the end. */
+struct rig {
+    struct guarded g;
+    struct cpu_context c;
+    struct kv_cache kv;
+    struct kv_layer_shape shape;
+    uint64_t layer_offset;
+    struct oato_op op;
+    int32_t pages[SEQS][POSITIONS / 64 + 1];
+    int64_t length[SEQS];
+    float *q; /* [SEQS][POSITIONS][n] */
+};
+
+static void rig_init(struct rig *x, const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim,
+                     int32_t kv_heads, int32_t group)
+{
+    memset(x, 0, sizeof *x);
+    guarded_init(&x->g);
+    x->op = (struct oato_op){.kind = OP_ATTENTION,
+                             .dtype = (uint16_t)dtype,
+                             .heads = kv_heads * group,
+                             .kv_heads = kv_heads,
+                             .head_dim = head_dim,
+                             .scale = 1 / sqrtf((float)head_dim)};
+    x->op.k = x->op.n = x->op.heads * head_dim;
+    x->shape = (struct kv_layer_shape){kv_heads, head_dim};
+    x->kv = (struct kv_cache){.n_layers = 1,
+                              .pages = PAGES,
+                              .dtype = dtype,
+                              .layers = &x->shape,
+                              .layer_offset = &x->layer_offset};
+    assert_true(kv_cache_layout(&x->kv, &x->kv.bytes));
+    x->kv.data = guarded_alloc(&x->g, x->kv.bytes);
+    memset(x->kv.data, 0xff, x->kv.bytes); /* NaN wherever nothing was stored */
+    int32_t order[PAGES];
+    for (int32_t i = 0; i < PAGES; i++)
+        order[i] = i;
+    for (int32_t i = PAGES - 1; i > 0; i--) {
+        int32_t j = (int32_t)random_in(0, i), t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+    memcpy(x->pages, order, sizeof x->pages);
+    x->q = test_malloc((size_t)SEQS * POSITIONS * (size_t)x->op.n * sizeof *x->q);
+    random_floats(x->q, (int64_t)SEQS * POSITIONS * x->op.n);
+    for (int64_t i = 0; i < (int64_t)SEQS * POSITIONS * x->op.n; i++)
+        x->q[i] *= 2; /* peaks in the softmax */
+    x->c = (struct cpu_context){.kernels = k, .arena = x->g.base, .kv = &x->kv};
+}
+
+static void rig_free(struct rig *x)
+{
+    test_free(x->q);
+    guarded_free(&x->g);
+}
+
+static int64_t element_at(const struct rig *x, int seq, int which, int64_t position, int32_t h)
+{
+    int64_t page = x->pages[seq][position / 64];
+    return (((page * 2 + which) * x->op.kv_heads + h) * 64 + position % 64) * x->op.head_dim;
+}
+
+static void fill(struct rig *x, int seq, int64_t length)
+{
+    x->length[seq] = length;
+    for (int64_t p = 0; p < length; p++) {
+        for (int32_t h = 0; h < x->op.kv_heads; h++) {
+            for (int which = 0; which < 2; which++) {
+                int64_t at = element_at(x, seq, which, p, h);
+                for (int32_t e = 0; e < x->op.head_dim; e++) {
+                    float v = random_float();
+                    if (x->kv.dtype == DT_F32)
+                        ((float *)x->kv.data)[at + e] = v;
+                    else
+                        ((uint16_t *)x->kv.data)[at + e] = f32_to_f16(v);
+                }
+            }
+        }
+    }
+}
+
+static double kv_value(const struct rig *x, int64_t at)
+{
+    return (double)(x->kv.dtype == DT_F32 ? ((const float *)x->kv.data)[at]
+                                          : f16_to_f32(((const uint16_t *)x->kv.data)[at]));
+}
+
+/* Softmax over all positions at once, in double. */
+static void exact(const struct rig *x, int seq, int64_t position, double *out)
+{
+    const int32_t d = x->op.head_dim, group = x->op.heads / x->op.kv_heads;
+    const float *q = x->q + ((int64_t)seq * POSITIONS + position) * x->op.n;
+    double *p = test_malloc((size_t)(position + 1) * sizeof *p);
+    for (int32_t h = 0; h < x->op.heads; h++, q += d, out += d) {
+        double top = -INFINITY, sum = 0;
+        for (int64_t i = 0; i <= position; i++) {
+            int64_t at = element_at(x, seq, 0, i, h / group);
+            p[i] = 0;
+            for (int32_t e = 0; e < d; e++)
+                p[i] += (double)q[e] * kv_value(x, at + e);
+            p[i] *= (double)x->op.scale;
+            top = p[i] > top ? p[i] : top;
+        }
+        memset(out, 0, (size_t)d * sizeof *out);
+        for (int64_t i = 0; i <= position; i++) {
+            int64_t at = element_at(x, seq, 1, i, h / group);
+            sum += p[i] = exp(p[i] - top);
+            for (int32_t e = 0; e < d; e++)
+                out[e] += p[i] * kv_value(x, at + e);
+        }
+        for (int32_t e = 0; e < d; e++)
+            out[e] /= sum;
+    }
+    test_free(p);
+}
+
+struct piece {
+    int seq;
+    int64_t begin, n; /* positions of the tokens computed */
+};
+
+/* Computes the pieces in one step; row after row in the result (freed by the caller). */
+static float *attend(struct rig *x, const struct piece *pieces, int n, int threads)
+{
+    static int32_t positions[4096], seqs[4096];
+    struct step_seq seq[SEQS];
+    int32_t tokens = 0;
+    int64_t kv_positions = 0;
+    for (int i = 0; i < n; i++) {
+        seq[i] = (struct step_seq){.query_begin = tokens,
+                                   .query_len = (int32_t)pieces[i].n,
+                                   .kv_len = pieces[i].begin + pieces[i].n,
+                                   .pages = x->pages[pieces[i].seq]};
+        for (int64_t p = 0; p < pieces[i].n; p++, tokens++) {
+            positions[tokens] = (int32_t)(pieces[i].begin + p);
+            seqs[tokens] = i;
+            kv_positions += pieces[i].begin + p + 1;
+        }
+    }
+    struct step step = {.n_tokens = tokens,
+                        .n_seqs = n,
+                        .token_position = positions,
+                        .token_seq = seqs,
+                        .seq = seq};
+    const size_t row = (size_t)x->op.n * sizeof(float);
+    struct guarded g;
+    struct cpu_context c = x->c;
+    guarded_init(&g);
+    struct program_record r = record_of(x->op);
+    r.kv_layer = 0;
+    r.in[0] = guarded_offset(&g, row * (size_t)tokens);
+    r.out[0] = guarded_offset(&g, row * (size_t)tokens);
+    for (int i = 0; i < n; i++)
+        memcpy(g.base + r.in[0] + row * (size_t)seq[i].query_begin,
+               x->q + ((int64_t)pieces[i].seq * POSITIONS + pieces[i].begin) * x->op.n,
+               row * (size_t)pieces[i].n);
+    c.arena = g.base;
+    record_run(&c, &r, &step, kv_positions, threads);
+    float *out = test_malloc(row * (size_t)tokens);
+    memcpy(out, g.base + r.out[0], row * (size_t)tokens);
+    guarded_free(&g);
+    return out;
+}
+
+static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim)
+{
+    struct rig x;
+    rig_init(&x, k, dtype, head_dim, (int32_t)random_in(1, 3), (int32_t)random_in(1, 5));
+    const size_t row = (size_t)x.op.n * sizeof(float);
+    for (int s = 0; s < SEQS; s++)
+        fill(&x, s, s ? random_in(1, 200) : random_in(520, 700));
+    const int64_t length = x.length[0], tail = 37;
+    struct piece all[SEQS] = {
+        {0, length - tail, tail}, {1, 0, x.length[1]}, {2, x.length[2] - 1, 1}};
+    float *together = attend(&x, all, SEQS, 1);
+
+    double *wanted = test_malloc((size_t)x.op.n * sizeof *wanted);
+    for (int64_t i = 0; i < tail; i += 12) {
+        exact(&x, 0, length - tail + i, wanted);
+        assert_close(together + i * x.op.n, wanted, x.op.n, 1e-11);
+    }
+    exact(&x, 2, x.length[2] - 1, wanted);
+    assert_close(together + (tail + x.length[1]) * x.op.n, wanted, x.op.n, 1e-11);
+    test_free(wanted);
+
+    for (int threads = 2; threads <= 3; threads++) {
+        float *again = attend(&x, all, SEQS, threads);
+        assert_memory_equal(again, together, row * (size_t)(tail + x.length[1] + 1));
+        test_free(again);
+    }
+    /* alone, in chunks; single tokens split the context among the threads */
+    for (int64_t i = 0, n; i < tail; i += n) {
+        n = min_i64(tail - i, i % 2 ? random_in(1, 9) : 1);
+        struct piece one = {0, length - tail + i, n};
+        float *alone = attend(&x, &one, 1, 1 + (int)(i % 3));
+        assert_memory_equal(alone, together + i * x.op.n, row * (size_t)n);
+        test_free(alone);
+    }
+    /* two single tokens in one step */
+    struct piece two[2] = {{0, length - 1, 1}, {2, x.length[2] - 1, 1}};
+    float *pair = attend(&x, two, 2, 3);
+    assert_memory_equal(pair, together + (tail - 1) * x.op.n, row);
+    assert_memory_equal(pair + x.op.n, together + (tail + x.length[1]) * x.op.n, row);
+    test_free(pair);
+    test_free(together);
+    rig_free(&x);
+}
+
+static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void **state)
+{
+    (void)state;
+    static const int32_t head_dims[] = {64, 128, 96, 40, 8, 20, 256};
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t d = 0; k && d < ARRAY_LEN(head_dims); d++) {
+            check(k, DT_F16, head_dims[d]);
+            check(k, DT_F32, head_dims[d]);
+        }
+    }
+}
+
+static void a_group_may_be_larger_than_a_pass(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        if (!k)
+            continue;
+        struct rig x;
+        rig_init(&x, k, DT_F16, 16, 1, 71);
+        fill(&x, 0, 600);
+        struct piece last = {0, 599, 1}, both = {0, 598, 2};
+        float *one = attend(&x, &last, 1, 2), *two = attend(&x, &both, 1, 2);
+        double *wanted = test_malloc((size_t)x.op.n * sizeof *wanted);
+        exact(&x, 0, 599, wanted);
+        assert_close(one, wanted, x.op.n, 1e-11);
+        assert_memory_equal(one, two + x.op.n, (size_t)x.op.n * sizeof *one);
+        test_free(wanted);
+        test_free(one);
+        test_free(two);
+        rig_free(&x);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_is_close_to_double_and_bits_depend_on_the_token_alone),
+        cmocka_unit_test(a_group_may_be_larger_than_a_pass),
+    };
+    seed_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
