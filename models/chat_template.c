@@ -7,7 +7,8 @@
  *
  * What a row renders is what its program renders, with two differences: the begin-of-text token in
  * front is left to tokenizer_encode, and a system message that the program would refuse goes in
- * front of the user's first words. Tool calls and dates are not rendered.
+ * front of the user's first words. Tool calls, today's date and switches for reasoning, which some
+ * programs add to a format, are not rendered.
  */
 #include "models/models.h"
 
@@ -52,6 +53,11 @@ struct chat_template {
 #define LLAMA2_TURNS                                                                               \
     .system = {"<<SYS>>\n", "\n<</SYS>>\n\n"}, .user = {"[INST] ", " [/INST]"},                    \
     .assistant = {" ", " </s>"}, .place = SYSTEM_IN_FIRST_USER
+
+#define LLAMA3_TURNS                                                                               \
+    .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},                        \
+    .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},              \
+    .open = "<|start_header_id|>assistant<|end_header_id|>\n\n", .trim = true
 
 #define ZEPHYR_TURNS(end)                                                                          \
     .system = {"<|system|>\n", end "\n"}, .user = {"<|user|>\n", end "\n"},                        \
@@ -134,7 +140,10 @@ static const struct chat_template rows[] = {
      .assistant = {"", "</s>"},
      .place = SYSTEM_IN_FIRST_USER},
 
-    {.name = "phi3", .marks = {"<|assistant|>", "<|end|>"}, ZEPHYR_TURNS("<|end|>")},
+    {.name = "phi3",
+     .marks = {"<|assistant|>", "<|end|>"},
+     .absent = "\\n<|end|>",
+     ZEPHYR_TURNS("<|end|>")},
     {.name = "phi3",
      .marks = {"'<|' + message['role'] + '|>'", "<|end|>"},
      ZEPHYR_TURNS("<|end|>")},
@@ -156,13 +165,18 @@ static const struct chat_template rows[] = {
      .open = "<start_of_turn>model\n",
      .place = SYSTEM_IN_FIRST_USER,
      .trim = true},
+    /* The date is the one that the program falls back to. */
+    {.name = "llama3.1",
+     .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023\\n", "Today Date: "},
+     .system = {"<|start_header_id|>system<|end_header_id|>\n\n"
+                "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
+                "<|eot_id|>"},
+     LLAMA3_TURNS,
+     .default_system = ""},
     {.name = "llama3",
      .marks = {"<|start_header_id|>", "<|end_header_id|>"},
      .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-     .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-     .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
-     .open = "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     .trim = true},
+     LLAMA3_TURNS},
     {.name = "deepseek",
      .marks = {"### Instruction:", "<|EOT|>"},
      .system = {"", ""},
@@ -176,8 +190,15 @@ static const struct chat_template rows[] = {
      .user = {"User: ", "\n\n"},
      .assistant = {"Assistant: ", "<｜end▁of▁sentence｜>"},
      .open = "Assistant:"},
+    {.name = "deepseek-r1",
+     .marks = {"<｜Assistant｜><think>\\n'", "<｜User｜>"},
+     .system = {"", ""},
+     .user = {"<｜User｜>", ""},
+     .assistant = {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
+     .open = "<｜Assistant｜><think>\n"},
     {.name = "deepseek3",
      .marks = {"<｜Assistant｜>", "<｜User｜>", "<｜end▁of▁sentence｜>"},
+     .absent = "<think>",
      .system = {"", ""},
      .user = {"<｜User｜>", ""},
      .assistant = {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},

@@ -25,10 +25,10 @@
 #define LINE_ENDS      "[" SPACE "]*[\\r\\n]+"
 #define GPT2                                                                                       \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|" TRAILING_SPACE
-/* GPT-4's expression, in which models differ by how they group digits. */
-#define GPT4(digits)                                                                               \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" SPACE             \
-    "\\p{L}\\p{N}]+[\\r\\n]*|" LINE_ENDS "|" TRAILING_SPACE "|[" SPACE "]+"
+/* GPT-4's expression, in which models differ by what a word is made of and how digits group. */
+#define GPT4(letter, digits)                                                                       \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|" digits                     \
+    "| ?[^" SPACE letter "\\p{N}]+[\\r\\n]*|" LINE_ENDS "|" TRAILING_SPACE "|[" SPACE "]+"
 
 /* The letters with case that DeepSeek LLM lists one by one. */
 #define DEEPSEEK_LETTERS                                                                           \
@@ -67,12 +67,13 @@ static const struct pretokenizer_row rows[] = {
      {GPT2},
      {0}},
     {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"},
-     {GPT4("\\p{N}{1,3}")},
+     {GPT4("\\p{L}", "\\p{N}{1,3}")},
      {.ignore_merges = true, .add_bos = true}},
-    {{"dbrx", "smaug-bpe"}, {GPT4("\\p{N}{1,3}")}, {0}},
+    {{"dbrx", "smaug-bpe"}, {GPT4("\\p{L}", "\\p{N}{1,3}")}, {0}},
     {{"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo"},
-     {GPT4("\\p{N}")},
+     {GPT4("\\p{L}", "\\p{N}")},
      {0}},
+    {{"qwen35"}, {GPT4("\\p{L}\\p{M}", "\\p{N}")}, {0}},
     {{"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"},
      {"\\p{N}", GPT2},
      {0}},

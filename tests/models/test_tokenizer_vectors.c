@@ -1,7 +1,7 @@
 /*
  * test_tokenizer_vectors.c - real vocabularies: ids equal those of the peer, and text comes back.
  *
- * The vocabularies and vectors are llama.cpp's (models/ggml-vocab-NAME.gguf, .inp, .out: 46 texts,
+ * The vocabularies and vectors are llama.cpp's (models/ggml-vocab-NAME.gguf, .inp, .out: 46 texts or more,
  * no special tokens added or parsed); OATO_VOCAB_DIR says where, else the peer in OATO_CACHE. They
  * are skipped when missing unless OATO_REQUIRE_PEER=1. The ids of SmolLM2 were recorded from
  * llama-tokenize.
@@ -142,7 +142,7 @@ static void vectors_match(const char *name)
         free(ids);
     }
     print_message("%s: %d of %d cases equal\n", name, cases - wrong, cases);
-    assert_int_equal(cases, CASES);
+    assert_true(cases >= CASES);
     assert_int_equal(wrong, 0);
     free(in);
     free(out);
@@ -276,6 +276,7 @@ PER_VOCAB(vectors_match, deepseek_coder, "deepseek-coder")
 PER_VOCAB(vectors_match, deepseek_llm, "deepseek-llm")
 PER_VOCAB(vectors_match, starcoder, "starcoder")
 PER_VOCAB(vectors_match, refact, "refact")
+PER_VOCAB(vectors_match, qwen35, "qwen35")
 PER_VOCAB(vectors_match, phi3, "phi-3")
 PER_VOCAB(random_texts_come_back, gpt2, "gpt-2")
 PER_VOCAB(random_texts_come_back, llama_bpe, "llama-bpe")
@@ -394,6 +395,7 @@ int main(void)
         cmocka_unit_test(vectors_match_deepseek_llm),
         cmocka_unit_test(vectors_match_starcoder),
         cmocka_unit_test(vectors_match_refact),
+        cmocka_unit_test(vectors_match_qwen35),
         cmocka_unit_test(vectors_match_phi3),
         cmocka_unit_test(random_texts_come_back_gpt2),
         cmocka_unit_test(random_texts_come_back_llama_bpe),

@@ -1,0 +1,253 @@
+/*
+ * test_chat_template.c - formats are recognised from their programs and rendered as they render.
+ *
+ * The programs are shortened to what recognition needs; the expected texts are what the whole
+ * programs render (checked by hand with Jinja).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "models/models.h"
+
+static const struct chat_message talk[] = {
+    {"system", "Be brief"}, {"user", "Hello"},    {"assistant", "Hi there"},
+    {"user", " And? "},     {"assistant", " X "}, {"user", "Bye"},
+};
+
+/* A file that holds nothing but a template; program NULL: not even that. */
+static struct gguf *file_with(const char *program)
+{
+    struct oato_error err = {0};
+    struct gguf *g = NULL;
+    char path[] = "/tmp/oato-test-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    struct gguf_writer *w = gguf_writer_create();
+    gguf_writer_string(w, "general.architecture", "llama");
+    if (program)
+        gguf_writer_string(w, "tokenizer.chat_template", program);
+    if (gguf_writer_save(w, path, &err) != OATO_OK || gguf_open(path, &g, &err) != OATO_OK)
+        fail_msg("%s", err.text);
+    gguf_writer_free(w);
+    unlink(path);
+    return g;
+}
+
+static const struct chat_template *named(const char *name)
+{
+    struct oato_error err = {0};
+    const struct chat_template *c = NULL;
+    struct gguf *g = file_with(NULL);
+    if (chat_template_find(g, name, &c, &err) != OATO_OK)
+        fail_msg("%s", err.text);
+    gguf_close(g);
+    assert_string_equal(chat_template_name(c), name);
+    return c;
+}
+
+static void renders(const struct chat_template *c, const struct chat_message *m, size_t n,
+                    bool add_assistant, const char *want)
+{
+    struct oato_error err = {0};
+    struct text out;
+    text_init(&out);
+    if (chat_template_apply(c, m, n, add_assistant, &out, &err) != OATO_OK)
+        fail_msg("%s", err.text);
+    assert_string_equal(out.data ? out.data : "", want);
+    text_free(&out);
+}
+
+static void formats_are_recognised_from_their_programs(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"chatml", "{{'<|im_start|>' + message['role'] + '\\n' + message['content']}}"},
+        {"smollm",
+         "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+         "Face<|im_end|>\n' }}"},
+        {"qwen2.5",
+         "{{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+         "assistant.<|im_end|>\\n' }}"},
+        {"qwen2", "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}"},
+        {"qwen1.5", "{{ '<|im_start|>system\nYou are a helpful assistant<|im_end|>\n' }}"},
+        {"phi4", "{{'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>'}}"},
+        {"llama2", "{% set content = '<<SYS>>\\n' %}{{ bos_token + '[INST] ' + content.strip() + ' "
+                   "[/INST]' }}"},
+        {"llama2-one-bos",
+         "{{ bos_token }}{% set content = '<<SYS>>\\n' %}{{ '[INST] ' + content.strip() }}"},
+        {"llama2-untrimmed", "{{- bos_token + '[INST] ' + messages[idx]['content'] -}}<<SYS>>"},
+        {"mistral-v0", "{{ '[INST] ' + message['content'] + ' [/INST]' }}"},
+        {"mistral-v1", "{{- ' [INST] ' + system_message + '\\n\\n' + message['content'] }}"},
+        {"mistral-v3", "{{- \"[AVAILABLE_TOOLS] [\" }}{{- \"[INST] \" + message[\"content\"] }}"},
+        {"mistral-v3-tekken",
+         "{{- \"[AVAILABLE_TOOLS][\" }}{{- \"[INST]\" + message[\"content\"] }}"},
+        {"mistral-v7", "{{ '[INST] ' + message['content'] }}{{ '[SYSTEM_PROMPT] ' }}"},
+        {"mistral-v7-tekken", "{{ '[INST]' + message['content'] }}{{ '[SYSTEM_PROMPT]' }}"},
+        {"phi3", "{{'<|user|>' + '\n' + message['content'] + '<|end|>' + '<|assistant|>' + '\n'}}"},
+        {"phi3", "{{'<|' + message['role'] + '|>' + '\n' + message['content'] + '<|end|>\n' }}"},
+        {"stablelm-zephyr", "{{'<|user|>\n' + message['content'] + '<|endoftext|>\n' }}"},
+        {"zephyr", "{{ '<|user|>\n' + message['content'] + eos_token }}"},
+        {"gemma", "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim }}"},
+        {"llama3", "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>"},
+        {"llama3.1",
+         "<|start_header_id|>system{{- \"Cutting Knowledge Date: December 2023\\n\" }}{{- \"Today "
+         "Date: \" + date_string }}"},
+        {"deepseek", "{{'### Instruction:\\n'}}{{'\\n<|EOT|>\\n'}}"},
+        {"deepseek2", "{{ 'Assistant: ' + message['content'] + eos_token }}"},
+        {"deepseek3",
+         "{{'<｜User｜>' + content}}{{'<｜Assistant｜>' + content + '<｜end▁of▁sentence｜>'}}"},
+        {"deepseek-r1", "{{'<｜User｜>' + content}}{{'<｜Assistant｜><think>\\n'}}"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct oato_error err = {0};
+        const struct chat_template *c;
+        struct gguf *g = file_with(cases[i][1]);
+        if (chat_template_find(g, NULL, &c, &err) != OATO_OK)
+            fail_msg("%s: %s", cases[i][0], err.text);
+        assert_string_equal(chat_template_name(c), cases[i][0]);
+        gguf_close(g);
+        (void)named(cases[i][0]);
+    }
+}
+
+static void what_is_not_known_is_an_error_that_lists_the_names(void **state)
+{
+    (void)state;
+    static const char *const programs[] = {
+        NULL,
+        "",
+        "{{ 'GPT4 Correct ' + message['role'].title() }}",
+        "<|im_start|>{{ message['content'] }}<end_of_utterance>",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(programs); i++) {
+        struct oato_error err = {0};
+        const struct chat_template *c;
+        struct gguf *g = file_with(programs[i]);
+        assert_int_equal(chat_template_find(g, NULL, &c, &err), OATO_EFILE);
+        assert_non_null(strstr(err.text, "--chat-template"));
+        assert_non_null(strstr(err.text, "chatml, mistral-v7"));
+        assert_non_null(strstr(err.text, "deepseek3"));
+        assert_int_equal(chat_template_find(g, "alpaca", &c, &err), OATO_EUSAGE);
+        assert_non_null(strstr(err.text, "--chat-template alpaca"));
+        assert_non_null(strstr(err.text, "gemma"));
+        gguf_close(g);
+    }
+}
+
+static void a_conversation_renders_as_the_model_was_trained(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"chatml", "<|im_start|>system\nBe brief<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
+                   "<|im_start|>assistant\nHi there<|im_end|>\n<|im_start|>user\n And? <|im_end|>\n"
+                   "<|im_start|>assistant\n X <|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+                   "<|im_start|>assistant\n"},
+        {"phi4", "<|im_start|>system<|im_sep|>Be brief<|im_end|><|im_start|>user<|im_sep|>Hello"
+                 "<|im_end|><|im_start|>assistant<|im_sep|>Hi there<|im_end|><|im_start|>user"
+                 "<|im_sep|> And? <|im_end|><|im_start|>assistant<|im_sep|> X <|im_end|>"
+                 "<|im_start|>user<|im_sep|>Bye<|im_end|><|im_start|>assistant<|im_sep|>"},
+        {"llama2",
+         "[INST] <<SYS>>\nBe brief\n<</SYS>>\n\nHello [/INST] Hi there </s><s>[INST] And? "
+         "[/INST] X </s><s>[INST] Bye [/INST]"},
+        {"llama2-one-bos",
+         "[INST] <<SYS>>\nBe brief\n<</SYS>>\n\nHello [/INST] Hi there </s>[INST] "
+         "And? [/INST] X </s>[INST] Bye [/INST]"},
+        {"llama2-untrimmed", "[INST] <<SYS>>\nBe brief\n<</SYS>>\n\nHello [/INST] Hi there </s><s>"
+                             "[INST]  And?  [/INST]  X  </s><s>[INST] Bye [/INST]"},
+        {"mistral-v0", "[INST] Be brief\nHello [/INST]Hi there</s>[INST]  And?  [/INST] X </s>"
+                       "[INST] Bye [/INST]"},
+        {"mistral-v1", " [INST] Be brief\n\nHello [/INST] Hi there</s> [INST]  And?  [/INST]  X "
+                       "</s> [INST] Bye [/INST]"},
+        {"mistral-v3", "[INST] Hello[/INST] Hi there</s>[INST]  And? [/INST] X</s>[INST] Be "
+                       "brief\n\nBye[/INST]"},
+        {"mistral-v3-tekken", "[INST]Hello[/INST]Hi there</s>[INST] And? [/INST] X </s>[INST]Be "
+                              "brief\n\nBye[/INST]"},
+        {"mistral-v7", "[SYSTEM_PROMPT] Be brief[/SYSTEM_PROMPT][INST] Hello[/INST] Hi there</s>"
+                       "[INST]  And? [/INST]  X </s>[INST] Bye[/INST]"},
+        {"mistral-v7-tekken", "[SYSTEM_PROMPT]Be brief[/SYSTEM_PROMPT][INST]Hello[/INST]Hi there"
+                              "</s>[INST] And? [/INST] X </s>[INST]Bye[/INST]"},
+        {"phi3", "<|system|>\nBe brief<|end|>\n<|user|>\nHello<|end|>\n<|assistant|>\nHi there"
+                 "<|end|>\n<|user|>\n And? <|end|>\n<|assistant|>\n X <|end|>\n<|user|>\nBye"
+                 "<|end|>\n<|assistant|>\n"},
+        {"zephyr", "<|system|>\nBe brief</s>\n<|user|>\nHello</s>\n<|assistant|>\nHi there</s>\n"
+                   "<|user|>\n And? </s>\n<|assistant|>\n X </s>\n<|user|>\nBye</s>\n"
+                   "<|assistant|>\n"},
+        {"gemma", "<start_of_turn>user\nBe brief\n\nHello<end_of_turn>\n<start_of_turn>model\nHi "
+                  "there<end_of_turn>\n<start_of_turn>user\nAnd?<end_of_turn>\n<start_of_turn>"
+                  "model\nX<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>"
+                  "model\n"},
+        {"llama3", "<|start_header_id|>system<|end_header_id|>\n\nBe brief<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\nHi there<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nAnd?<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\nX<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+        {"deepseek", "Be brief### Instruction:\nHello\n### Response:\nHi there\n<|EOT|>\n### "
+                     "Instruction:\n And? \n### Response:\n X \n<|EOT|>\n### Instruction:\nBye\n"
+                     "### Response:\n"},
+        {"deepseek2", "Be brief\n\nUser: Hello\n\nAssistant: Hi there<｜end▁of▁sentence｜>User:  "
+                      "And? \n\nAssistant:  X <｜end▁of▁sentence｜>User: Bye\n\nAssistant:"},
+        {"deepseek3",
+         "Be brief<｜User｜>Hello<｜Assistant｜>Hi there<｜end▁of▁sentence｜><｜User｜> "
+         "And? <｜Assistant｜> X <｜end▁of▁sentence｜><｜User｜>Bye<｜Assistant｜>"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        renders(named(cases[i][0]), talk, ARRAY_LEN(talk), true, cases[i][1]);
+}
+
+static void a_default_system_message_is_given_when_there_is_none(void **state)
+{
+    (void)state;
+    const struct chat_message hello[] = {{"user", "Hi"}};
+    renders(named("smollm"), hello, 1, true,
+            "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+            "Face<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    renders(named("llama3.1"), hello, 1, false,
+            "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+            "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
+            "<|eot_id|>");
+    renders(named("chatml"), hello, 1, true,
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    renders(named("smollm"), talk, 2, false,
+            "<|im_start|>system\nBe brief<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n");
+}
+
+static void messages_that_cannot_be_rendered_are_refused(void **state)
+{
+    (void)state;
+    const struct chat_message tool[] = {{"tool", "42"}};
+    const struct chat_message lonely[] = {{"system", "Be brief"}};
+    const struct chat_message late[] = {{"user", "Hi"}, {"system", "Be brief"}};
+    struct oato_error err = {0};
+    struct text out;
+    text_init(&out);
+    assert_int_equal(chat_template_apply(named("chatml"), tool, 1, true, &out, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "\"tool\""));
+    assert_int_equal(chat_template_apply(named("gemma"), lonely, 1, true, &out, &err), OATO_EUSAGE);
+    assert_int_equal(chat_template_apply(named("llama2"), late, 2, true, &out, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "message 2"));
+    assert_int_equal(out.len, 0);
+    renders(named("mistral-v3"), late, 2, true, "[INST] Be brief\n\nHi[/INST]");
+    text_free(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(formats_are_recognised_from_their_programs),
+        cmocka_unit_test(what_is_not_known_is_an_error_that_lists_the_names),
+        cmocka_unit_test(a_conversation_renders_as_the_model_was_trained),
+        cmocka_unit_test(a_default_system_message_is_given_when_there_is_none),
+        cmocka_unit_test(messages_that_cannot_be_rendered_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
