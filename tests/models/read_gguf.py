@@ -1,4 +1,4 @@
-"""Prints a GGUF file as the gguf package reads it: test_gguf.c compares this with our reader.
+"""Prints GGUF files as the gguf package reads it: test_gguf.c compares this with our reader.
 
 Also holds the random models to what random_model.h promises: every matrix dequantises to finite
 values of standard deviation 1/sqrt(k) and mean 0.
@@ -60,24 +60,30 @@ def show(value, kind):
     return f"{n:d}" if n < 2**63 else f"{float(n):.9g}"
 
 
-reader = gguf.GGUFReader(sys.argv[1])
-random_model = False
-for name, field in reader.fields.items():
-    if name.startswith("GGUF."):
-        continue
-    outer, inner = field.types[0], field.types[-1]
-    array = outer == gguf.GGUFValueType.ARRAY
-    if array and len(field.types) == 1:
-        inner = gguf.GGUFValueType(field.parts[-2][0])  # an empty array
-    values = [field.parts[i] for i in field.data]
-    count = len(values)
-    print(name, int(outer), int(inner), count, *[show(v, inner) for v in values[:20]])
-    random_model |= name == "general.name" and bytes(values[0]) == b"random"
-for t in reader.tensors:
-    raw = np.frombuffer(np.ascontiguousarray(t.data).tobytes(), dtype=np.uint8)
-    print(t.name, t.tensor_type.name, *[int(n) for n in t.shape], raw.size, int(raw.sum(dtype=np.uint64)))
-    if random_model and len(t.shape) == 2:
-        w = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64)
-        deviation = w.std() * float(t.shape[0]) ** 0.5
-        assert np.isfinite(w).all() and 0.9 < deviation < 1.1, (t.name, deviation)
-        assert abs(w.mean()) < 0.1 * w.std(), (t.name, w.mean(), w.std())
+def describe(path):
+    reader = gguf.GGUFReader(path)
+    random_model = False
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF."):
+            continue
+        outer, inner = field.types[0], field.types[-1]
+        array = outer == gguf.GGUFValueType.ARRAY
+        if array and len(field.types) == 1:
+            inner = gguf.GGUFValueType(field.parts[-2][0])  # an empty array
+        values = [field.parts[i] for i in field.data]
+        count = len(values)
+        print(name, int(outer), int(inner), count, *[show(v, inner) for v in values[:20]])
+        random_model |= name == "general.name" and bytes(values[0]) == b"random"
+    for t in reader.tensors:
+        raw = np.frombuffer(np.ascontiguousarray(t.data).tobytes(), dtype=np.uint8)
+        print(t.name, t.tensor_type.name, *[int(n) for n in t.shape], raw.size,
+              int(raw.sum(dtype=np.uint64)))
+        if random_model and len(t.shape) == 2:
+            w = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64)
+            deviation = w.std() * float(t.shape[0]) ** 0.5
+            assert np.isfinite(w).all() and 0.9 < deviation < 1.1, (t.name, deviation)
+            assert abs(w.mean()) < 0.1 * w.std(), (t.name, w.mean(), w.std())
+
+
+for path in sys.argv[1:]:
+    describe(path)

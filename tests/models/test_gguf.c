@@ -527,27 +527,33 @@ static const char *cache_path(const char *name)
     return path;
 }
 
-/* Skips the test when the gguf package is not installed. */
-static void compare_with_package(const char *path)
+/* The gguf package must print the n files as we do. Skips the test when it is not installed. */
+static void compare_with_package(const char *const *paths, size_t n)
 {
     const char *python = cache_path("venv/bin/python");
-    char command[1024], line[4096];
+    char line[4096];
+    struct text command, theirs, ours;
     if (access(python, X_OK))
         skip();
-    snprintf(command, sizeof command, "'%s' tests/models/read_gguf.py '%s'", python, path);
-    FILE *f = popen(command, "r"); // NOLINT(bugprone-command-processor)
-    assert_non_null(f);
-    struct text theirs, ours;
+    text_init(&command);
     text_init(&theirs);
     text_init(&ours);
+    text_printf(&command, "'%s' tests/models/read_gguf.py", python);
+    for (size_t i = 0; i < n; i++)
+        text_printf(&command, " '%s'", paths[i]);
+    FILE *f = popen(command.data, "r"); // NOLINT(bugprone-command-processor)
+    assert_non_null(f);
     while (fgets(line, sizeof line, f))
         text_add(&theirs, line, strlen(line));
     if (pclose(f))
-        fail_msg("the gguf package refuses %s", path);
-    struct gguf *g = open_or_fail(path);
-    describe(g, &ours);
-    gguf_close(g);
+        fail_msg("the gguf package refuses one of %s", command.data);
+    for (size_t i = 0; i < n; i++) {
+        struct gguf *g = open_or_fail(paths[i]);
+        describe(g, &ours);
+        gguf_close(g);
+    }
     assert_string_equal(ours.data, theirs.data);
+    text_free(&command);
     text_free(&theirs);
     text_free(&ours);
 }
@@ -557,6 +563,12 @@ static void the_gguf_package_reads_what_we_write(void **state)
     (void)state;
     static const oato_dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,
                                        DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K};
+    char names[ARRAY_LEN(types) + 1][96];
+    const char *paths[ARRAY_LEN(names)];
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        snprintf(names[i], sizeof names[i], "%s/%zu.gguf", folder, i);
+        paths[i] = names[i];
+    }
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         struct random_model m = random_model_default();
         m.architecture = i & 1 ? "qwen2" : "llama";
@@ -565,13 +577,12 @@ static void the_gguf_package_reads_what_we_write(void **state)
         m.ffn = 512;
         m.layers = 1;
         m.dtype = types[i];
-        random_or_fail(&m, at("a.gguf"));
-        compare_with_package(at("a.gguf"));
+        random_or_fail(&m, paths[i]);
     }
     int32_t ints[105] = {0};
     uint8_t q8[4 * 34] = {0};
-    save_or_fail(sample_writer(ints, q8), at("a.gguf"));
-    compare_with_package(at("a.gguf"));
+    save_or_fail(sample_writer(ints, q8), paths[ARRAY_LEN(types)]);
+    compare_with_package(paths, ARRAY_LEN(paths));
 }
 
 static void the_default_model_reads_as_the_gguf_package_says(void **state)
@@ -589,7 +600,7 @@ static void the_default_model_reads_as_the_gguf_package_says(void **state)
     assert_int_equal(gguf_tensor_count(g), 272);
     assert_int_equal(gguf_kv_count(g), 33);
     gguf_close(g);
-    compare_with_package(path);
+    compare_with_package((const char *const[]){path}, 1);
 }
 
 static void shapes_that_are_no_model_are_refused(void **state)

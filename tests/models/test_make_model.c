@@ -1,0 +1,160 @@
+/*
+ * test_make_model.c - oato-make-model writes the model that its options describe, the same bytes
+ * each time, and refuses what is no model with one line and status 2.
+ */
+#include "models/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/oato-make-XXXXXX");
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command); // NOLINT(bugprone-command-processor): the name is ours
+}
+
+/* Runs the program in the folder; returns its status and the first line that it printed. */
+static int run(const char *arguments, char line[512])
+{
+    char command[1024];
+    snprintf(command, sizeof command, "cd '%s' && '%s' %s 2>&1", folder, OATO_MAKE_MODEL,
+             arguments);
+    FILE *f = popen(command, "r"); // NOLINT(bugprone-command-processor)
+    assert_non_null(f);
+    line[0] = 0;
+    if (!fgets(line, 512, f))
+        line[0] = 0;
+    char rest[512];
+    while (fgets(rest, sizeof rest, f))
+        continue;
+    int status = pclose(f);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static struct gguf *open_made(const char *name)
+{
+    char path[128];
+    struct oato_error err;
+    struct gguf *g = NULL;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (gguf_open(path, &g, &err))
+        fail_msg("%s", err.text);
+    return g;
+}
+
+static void options_shape_the_model(void **state)
+{
+    (void)state;
+    char line[512];
+    int64_t n = 0;
+    assert_int_equal(run("--arch qwen2 --layers 3 --width 256 --ffn 512 --heads 8 --kv-heads 2 "
+                         "--vocab 400 --type Q6_K --context 2048 --seed 7 --tied -o a.gguf",
+                         line),
+                     0);
+    assert_string_equal(line, "");
+    struct gguf *g = open_made("a.gguf");
+    assert_true(gguf_get_i64(g, "qwen2.block_count", &n) && n == 3);
+    assert_true(gguf_get_i64(g, "qwen2.context_length", &n) && n == 2048);
+    assert_null(gguf_tensor(g, "output.weight"));
+    assert_int_equal(gguf_tensor(g, "token_embd.weight")->ne[1], 400);
+    assert_int_equal(gguf_tensor(g, "blk.2.ffn_down.weight")->dtype, DT_Q6_K);
+    assert_int_equal(gguf_tensor(g, "blk.2.attn_k.bias")->ne[0], 64);
+    gguf_close(g);
+}
+
+static void rows_without_whole_blocks_get_smaller_ones(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments;
+        oato_dtype dtype;
+    } rows[] = {{"--type Q4_K a.gguf", DT_Q5_0},
+                {"--type Q5_K a.gguf", DT_Q5_1},
+                {"--type Q6_K a.gguf", DT_Q8_0},
+                {"--type Q4_0 --width 48 a.gguf", DT_F16}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char line[512];
+        assert_int_equal(run(rows[i].arguments, line), 0);
+        struct gguf *g = open_made("a.gguf");
+        assert_int_equal(gguf_tensor(g, "blk.0.attn_q.weight")->dtype, rows[i].dtype);
+        gguf_close(g);
+    }
+}
+
+static void seeds_split_and_header_only_do_as_they_say(void **state)
+{
+    (void)state;
+    char line[512];
+    assert_int_equal(run("--type Q4_0 one.gguf", line), 0);
+    assert_int_equal(run("--type Q4_0 --seed 2 two.gguf", line), 0);
+    assert_int_equal(run("--type Q4_0 --split 4 many.gguf", line), 0);
+    assert_int_equal(run("--type Q4_0 --header-only --no-tokenizer head.gguf", line), 0);
+    struct gguf *one = open_made("one.gguf"), *two = open_made("two.gguf");
+    struct gguf *many = open_made("many-00003-of-00004.gguf"), *head = open_made("head.gguf");
+    assert_true(gguf_content_hash(one) == gguf_content_hash(many));
+    assert_true(gguf_content_hash(one) != gguf_content_hash(two));
+    assert_true(gguf_structure_hash(one) == gguf_structure_hash(two));
+    assert_true(gguf_structure_hash(one) == gguf_structure_hash(head));
+    assert_true(gguf_header_only(head));
+    assert_null(gguf_find(head, "tokenizer.ggml.tokens"));
+    gguf_close(one);
+    gguf_close(two);
+    gguf_close(many);
+    gguf_close(head);
+}
+
+static void mistakes_are_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments, *says;
+        int status;
+    } rows[] = {
+        {"", "name the file", 2},
+        {"--type Q9 a.gguf", "--type: 'Q9'", 2},
+        {"--type I32 a.gguf", "--type: 'I32'", 2},
+        {"--seed -1 a.gguf", "--seed: '-1'", 2},
+        {"--layers 0 a.gguf", "--layers: '0'", 2},
+        {"--laiers 1 a.gguf", "did you mean '--layers'", 2},
+        {"--arch gpt2 a.gguf", "architecture 'gpt2'", 2},
+        {"--vocab 100 a.gguf", "--no-tokenizer", 2},
+        {"none/a.gguf", "none/a.gguf", 6},
+        {"--help", "usage: oato-make-model", 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char line[512];
+        assert_int_equal(run(rows[i].arguments, line), rows[i].status);
+        if (!strstr(line, rows[i].says))
+            fail_msg("'%s' does not say '%s'", line, rows[i].says);
+    }
+}
+
+int main(void)
+{
+#define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        FILE_TEST(options_shape_the_model),
+        FILE_TEST(rows_without_whole_blocks_get_smaller_ones),
+        FILE_TEST(seeds_split_and_header_only_do_as_they_say),
+        FILE_TEST(mistakes_are_one_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
