@@ -264,6 +264,31 @@ static void the_hash_follows_costs_and_not_dates(void **state)
     profile_free(&p);
 }
 
+static void the_hash_sees_every_one_of_many_devices(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct profile_device devices[64];
+    char text[160];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    profile_init(&p);
+    p.devices = devices;
+    p.n_devices = 64;
+    for (int i = 0; i < 64; i++)
+        devices[i] = (struct profile_device){.id = "sim:1", .spec = text, .memory_bytes = 1};
+    uint64_t hash = profile_hash(&p);
+    for (int i = 0; i < 64; i++) {
+        devices[i].memory_bytes = 2;
+        assert_true(profile_hash(&p) != hash);
+        devices[i].memory_bytes = 1;
+        devices[i].spec = "y";
+        assert_true(profile_hash(&p) != hash);
+        devices[i].spec = text;
+    }
+    assert_true(profile_hash(&p) == hash);
+}
+
 static void assert_not_saved(const struct profile *p, const char *why)
 {
     struct oato_error err = {.text = ""};
@@ -408,6 +433,7 @@ int main(void)
         cmocka_unit_test(rows_are_sorted_by_device_and_natural_key),
         cmocka_unit_test(putting_a_key_again_replaces_its_row),
         cmocka_unit_test(the_hash_follows_costs_and_not_dates),
+        cmocka_unit_test(the_hash_sees_every_one_of_many_devices),
         cmocka_unit_test(what_could_not_be_loaded_is_not_saved),
         cmocka_unit_test(a_full_disk_leaves_the_old_file),
         cmocka_unit_test(five_thousand_rows_load_at_once),
