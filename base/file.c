@@ -70,7 +70,7 @@ oato_status outfile_open(struct outfile *f, const char *path, struct oato_error 
         return oato_fail(err, OATO_EIO, "%s: is a directory", path);
     size_t bytes = strlen(path) + 16;
     f->path = strdup(path);
-    f->temporary = malloc(bytes);
+    f->temporary = calloc(bytes, 1);
     if (!f->path || !f->temporary) {
         outfile_abort(f);
         return oato_fail_memory(err, bytes, "a file name");

@@ -99,17 +99,15 @@ int options_next(struct options *o, struct oato_error *err)
         o->only_operands = true;
         return options_next(o, err);
     }
-    if (word[1] != '-') {
-        for (const struct option_row *r = o->rows; r->name; r++)
-            if (r->letter && r->letter == word[1])
-                return take_value(o, r, word[2] ? word + 2 : NULL, err);
-        /* llama.cpp writes some long names with one dash (-ngl): accept them */
-    }
+    /* llama.cpp writes long names with one dash, too (-temp): whole names win over letters */
     const char *name = word + (word[1] == '-' ? 2 : 1), *equals = strchr(name, '=');
     size_t n = equals ? (size_t)(equals - name) : strlen(name);
     for (const struct option_row *r = o->rows; r->name; r++)
         if (strlen(r->name) == n && !memcmp(r->name, name, n))
             return take_value(o, r, equals ? equals + 1 : NULL, err);
+    for (const struct option_row *r = o->rows; r->name && word[1] != '-'; r++)
+        if (r->letter && r->letter == word[1])
+            return take_value(o, r, word[2] ? word + 2 : NULL, err);
     char bare[WORD + 1];
     snprintf(bare, sizeof bare, "%.*s", (int)(n < WORD ? n : WORD), name);
     return unknown(o, bare, err);

@@ -111,8 +111,8 @@ void text_add_json(struct text *t, const char *s, size_t n)
 
 static bool parse_number(const char *s, char **end, double *out)
 {
-    if (!(isdigit((unsigned char)*s) || *s == '.'))
-        return false;
+    if (!(isdigit((unsigned char)*s) || *s == '.') || s[1] == 'x' || s[1] == 'X')
+        return false; /* strtod would take signs, words and hexadecimal */
     errno = 0;
     *out = strtod(s, end);
     return *end != s && !errno && isfinite(*out);
@@ -126,7 +126,7 @@ bool parse_quantity(const char *s, const char *unit, double *out)
         return false;
     while (*p == ' ')
         p++;
-    if (*p && strcmp(p, unit)) {
+    if (*p && strcmp(p, unit) != 0) {
         static const char up[] = "KMGTP", down[] = "mun";
         const char *hit;
         if (!strcmp(unit, "s") && (hit = strchr(down, *p))) {
@@ -138,7 +138,7 @@ bool parse_quantity(const char *s, const char *unit, double *out)
             v *= pow(base, (double)(hit - up + 1));
         }
     }
-    if (*p && strcmp(p, unit))
+    if (*p && strcmp(p, unit) != 0)
         return false;
     *out = v;
     return true;

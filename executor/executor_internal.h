@@ -96,6 +96,7 @@ struct engine {
     const struct plan *plan; /* or NULL */
     struct graph graph;      /* fused */
     struct engine_device device[DEVICES_MAX];
+    const char *device_ids[DEVICES_MAX]; /* for programs, which print and report them */
     int32_t n_devices, host;
     int32_t context, ubatch, max_seqs, max_rows;
     oato_dtype kv_dtype;

@@ -60,8 +60,10 @@ static oato_status devices_open(struct engine *e, const struct engine_options *o
         e->host = e->n_devices;
         status = device_add(e, "cpu", &options, err);
     }
-    for (int i = 0; i < e->n_devices; i++)
+    for (int i = 0; i < e->n_devices; i++) {
         e->timelines[i] = e->device[i].device->ops->timeline(e->device[i].device);
+        e->device_ids[i] = e->device[i].info.id;
+    }
     return status;
 }
 
@@ -243,7 +245,7 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
             for (int j = 0; j < p->n; j++) {
                 const struct oato_device *d = e->device[p->part[j].device].device;
                 const char *c = d->ops->numerics(d, &op);
-                if (class && strcmp(class, c))
+                if (class && strcmp(class, c) != 0)
                     return oato_fail(err, OATO_EFILE,
                                      "--deterministic: %s would be computed as %s and as %s; plan "
                                      "with --deterministic too",
@@ -345,9 +347,9 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
 
 static oato_status weights_prepare(struct engine_device *d, struct oato_error *err)
 {
-    d->weights = calloc(d->n_slots ? d->n_slots : 1, sizeof *d->weights);
+    d->weights = calloc(d->n_slots ? d->n_slots : 1, sizeof(void *));
     if (!d->weights)
-        return oato_fail_memory(err, d->n_slots * sizeof *d->weights, "the table of weights");
+        return oato_fail_memory(err, d->n_slots * sizeof(void *), "the table of weights");
     for (uint32_t i = 0; i < d->n_slots; i++) {
         const struct weight_slot *s = &d->slots[i];
         const struct gguf_tensor *t = s->tensor;
@@ -402,6 +404,7 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
             struct engine_program *p = &d->phase[phase];
             if (!p->program.n_records)
                 continue;
+            p->program.device_ids = e->device_ids;
             p->program.weights = d->weights;
             p->program.n_weights = d->n_slots;
             p->program.arena = d->arena;

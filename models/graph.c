@@ -110,12 +110,10 @@ struct graph_op graph_fused(const struct graph *g, struct graph_match match)
 /* Copies the name, with a suffix, into the new graph's arena. */
 static const char *name_in(struct graph *g, const char *name, const char *suffix)
 {
-    size_t n = strlen(name), more = strlen(suffix);
-    char *s = arena_alloc(&g->arena, n + more + 1, 1);
-    if (s) {
-        memcpy(s, name, n);
-        memcpy(s + n, suffix, more + 1);
-    }
+    size_t bytes = strlen(name) + strlen(suffix) + 1;
+    char *s = arena_alloc(&g->arena, bytes, 1);
+    if (s)
+        snprintf(s, bytes, "%s%s", name, suffix);
     return s;
 }
 

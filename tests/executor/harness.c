@@ -16,7 +16,7 @@ struct model *tiny_model(oato_dtype dtype, uint64_t seed)
 {
     char path[] = "/tmp/oato-test-XXXXXX";
     struct oato_error err;
-    struct model *m;
+    struct model *m = NULL;
     struct random_model shape = random_model_default();
     shape.layers = 3;
     shape.width = 256;
@@ -156,7 +156,8 @@ float *logits_of(struct engine *e, const int32_t *ids, int32_t n)
 
 void assert_same_bits(const float *a, const float *b, size_t n)
 {
+    const uint32_t *x = (const void *)a, *y = (const void *)b;
     for (size_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], sizeof *a))
+        if (x[i] != y[i])
             fail_msg("element %zu: %.9g and %.9g", i, (double)a[i], (double)b[i]);
 }

@@ -29,7 +29,8 @@ static int32_t count_copies(const struct plan *p, const struct graph *g)
         for (int32_t o = 0; o < g->n_ops; o++)
             if (!strcmp(g->ops[o].name, part->op))
                 producer = &g->ops[o];
-        for (int32_t v = 0; v < producer->n_out; v++) {
+        assert_non_null(producer);
+        for (int32_t v = 0; producer && v < producer->n_out; v++) {
             bool reads[DEVICES_MAX] = {false};
             if (producer->out[v] == g->logits)
                 reads[0] = true; /* whoever samples is on the host */
