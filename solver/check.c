@@ -87,8 +87,8 @@ static oato_status best_now(const struct model *m, const struct profile *profile
 }
 
 static oato_status judge_plan(struct verdict *v, const struct plan *plan, const struct model *m,
-                              const struct profile *profile, double max_slower,
-                              double time_limit_s, struct oato_error *err)
+                              const struct profile *profile, double max_slower, double time_limit_s,
+                              struct oato_error *err)
 {
     struct problem *p;
     int32_t *place;
@@ -123,9 +123,9 @@ out:
     return status;
 }
 
-oato_status report_check(const struct plan *p, const struct model *m,
-                         const struct profile *profile, double max_slower, double time_limit_s,
-                         bool json, struct text *out, struct oato_error *err)
+oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,
+                         double max_slower, double time_limit_s, bool json, struct text *out,
+                         struct oato_error *err)
 {
     struct verdict v = {.out = out, .json = json};
     oato_status status = OATO_OK;

@@ -95,9 +95,8 @@ static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_p
         last->prepared_bytes = r->prepared_bytes;
     if (r->size.rows <= 0 || !(r->median_ns >= 0))
         return;
-    c->points[*n_points] = (struct point){r->size.rows,         r->size.seqs, r->size.kv_positions,
-                                          r->median_ns,         r->workspace_bytes,
-                                          r->numerics};
+    c->points[*n_points] = (struct point){r->size.rows, r->size.seqs,       r->size.kv_positions,
+                                          r->median_ns, r->workspace_bytes, r->numerics};
     ++*n_points;
     last->n++;
 }
@@ -254,8 +253,7 @@ static double roofline_ns(const struct profile_device *d, const struct oato_op *
     /* a profile without figures: slow enough that nothing moves there for a guess */
     double read = d->read_bytes_per_s > 0 ? d->read_bytes_per_s : 1e9;
     double flops = d->flops_per_s > 0 ? d->flops_per_s : 1e9;
-    double activations =
-        4.0 * size->rows * ((double)op->k + (double)op->n + 2.0 * (double)op->n2);
+    double activations = 4.0 * size->rows * ((double)op->k + (double)op->n + 2.0 * (double)op->n2);
     double memory_s = (op_bytes(op, size) + activations) / read;
     double compute_s = op_flops(op, size) / flops;
     return (memory_s > compute_s ? memory_s : compute_s) * 1e9;

@@ -294,8 +294,7 @@ static oato_status unknown_name(const struct explain *x, const char *name, struc
     return err->status;
 }
 
-static oato_status explain_priced(const struct explain *x, const char *name,
-                                  struct oato_error *err)
+static oato_status explain_priced(const struct explain *x, const char *name, struct oato_error *err)
 {
     const struct graph *g = &x->problem->graph;
     int32_t found = 0;

@@ -40,13 +40,17 @@ void mip_free(struct mip *m)
     memset(m, 0, sizeof *m);
 }
 
-int mip_column(struct mip *m, bool binary, int64_t cost_ns)
+int mip_column(struct mip *m, enum mip_kind kind, int64_t cost_ns)
 {
     int j = glp_add_cols(m->lp, 1);
-    if (binary)
+    if (kind == MIP_BINARY) {
         glp_set_col_kind(m->lp, j, GLP_BV);
-    else
+    } else if (kind == MIP_COUNT) {
+        glp_set_col_kind(m->lp, j, GLP_IV);
+        glp_set_col_bnds(m->lp, j, GLP_LO, 0, 0);
+    } else {
         glp_set_col_bnds(m->lp, j, GLP_DB, 0, 1);
+    }
     glp_set_obj_coef(m->lp, j, (double)cost_ns * m->scale);
     return j;
 }
@@ -125,9 +129,28 @@ bool ilp_constrained(const struct instance *in, int32_t device)
 }
 
 struct watch {
+    const struct mip *mip;
     const double *warm;
     double bound;
 };
+
+/* Branches on the most fractional of the preferred columns. */
+static void branch(glp_tree *tree, const struct mip *m)
+{
+    int best = 0;
+    double most = 0;
+    for (int j = m->branch_first; j < m->branch_end; j++) {
+        if (!glp_ios_can_branch(tree, j))
+            continue;
+        double x = glp_get_col_prim(glp_ios_get_prob(tree), j), part = fabs(x - nearbyint(x));
+        if (part > most) {
+            most = part;
+            best = j;
+        }
+    }
+    if (best)
+        glp_ios_branch_upon(tree, best, GLP_NO_BRNCH);
+}
 
 static void on_node(glp_tree *tree, void *user)
 {
@@ -139,6 +162,8 @@ static void on_node(glp_tree *tree, void *user)
         glp_ios_heur_sol(tree, w->warm);
         w->warm = NULL;
     }
+    if (glp_ios_reason(tree) == GLP_IBRANCH)
+        branch(tree, w->mip);
 }
 
 static oato_status relax(struct mip *m, const struct ilp_options *o, struct ilp_result *result,
@@ -172,12 +197,13 @@ oato_status mip_solve(struct mip *m, const struct ilp_options *o, const double *
     oato_status status = relax(m, o, result, err);
     if (status)
         return status;
-    struct watch watch = {.warm = warm, .bound = glp_get_obj_val(m->lp)};
+    struct watch watch = {.mip = m, .warm = warm, .bound = glp_get_obj_val(m->lp)};
     glp_iocp search;
     glp_init_iocp(&search);
     search.msg_lev = GLP_MSG_OFF;
     search.presolve = GLP_OFF;
     search.mip_gap = o->gap;
+    search.mir_cuts = GLP_ON; /* the other cuts do not help here */
     search.cb_func = on_node;
     search.cb_info = &watch;
     if (o->time_limit_s > 0)

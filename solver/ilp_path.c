@@ -34,10 +34,11 @@ struct pattern {
 struct table {
     struct pattern *patterns;
     int32_t n, cap;
+    int count; /* column that counts the uses of the first pattern; 0: one block has this table */
 };
 
 struct block {
-    int32_t first, last; /* units; the separator before is first - 1 */
+    int32_t first, last;         /* units; the separator before is first - 1 */
     int32_t first_edge, n_edges; /* in path.edges */
     int32_t table;
     int column; /* of the table's first pattern */
@@ -49,7 +50,7 @@ struct path {
     struct block *blocks;
     struct table *tables;
     int32_t *edges, *block_of; /* edges in order of their block; block of a unit */
-    int32_t *place; /* scratch for pricing */
+    int32_t *place;            /* scratch for pricing */
     int32_t n_blocks, n_tables;
     bool constrained[SOLVER_DEVICES];
     struct mip mip;
@@ -144,8 +145,8 @@ static bool same_block(const struct path *p, const struct block *a, const struct
             const struct unit *x = &in->units[a->first + i], *y = &in->units[b->first + i];
             if (instance_allows(in, a->first + i, d) != instance_allows(in, b->first + i, d))
                 return false;
-            if (i >= 0 && (x->price[d].request_ns != y->price[d].request_ns ||
-                           x->bytes[d] != y->bytes[d]))
+            if (i >= 0 &&
+                (x->price[d].request_ns != y->price[d].request_ns || x->bytes[d] != y->bytes[d]))
                 return false;
         }
     for (int32_t i = 0; i < a->n_edges; i++)
@@ -286,12 +287,12 @@ static void add_columns(struct path *p)
     const struct instance *in = p->in;
     for (int32_t d = 0; d < in->n_devices; d++)
         if (d != in->host && in->fixed[d].request_ns > 0)
-            p->used[d] = mip_column(&p->mip, false, in->fixed[d].request_ns);
+            p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].request_ns);
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct table *t = &p->tables[p->blocks[i].table];
         p->blocks[i].column = glp_get_num_cols(p->mip.lp) + 1;
         for (int32_t k = 0; k < t->n; k++)
-            mip_column(&p->mip, true, t->patterns[k].ns);
+            mip_column(&p->mip, MIP_BINARY, t->patterns[k].ns);
     }
 }
 
@@ -338,6 +339,30 @@ static void add_limits(struct path *p)
     }
 }
 
+/* How often each pattern is used by the blocks that share its table. Which of the equal blocks uses
+ * it changes nothing, so that branching on blocks would search all permutations: the search
+ * branches on these counts, which fix time and bytes, and blocks follow at no cost. */
+static void add_counts(struct path *p)
+{
+    p->mip.branch_first = glp_get_num_cols(p->mip.lp) + 1;
+    for (int32_t t = 0; t < p->n_tables; t++) {
+        int32_t blocks = 0;
+        for (int32_t i = 0; i < p->n_blocks; i++)
+            blocks += p->blocks[i].table == t;
+        if (blocks < 2)
+            continue;
+        p->tables[t].count = glp_get_num_cols(p->mip.lp) + 1;
+        for (int32_t k = 0; k < p->tables[t].n; k++) {
+            int row = mip_row(&p->mip, GLP_FX, 0, 0);
+            mip_set(&p->mip, row, mip_column(&p->mip, MIP_COUNT, 0), -1);
+            for (int32_t i = 0; i < p->n_blocks; i++)
+                if (p->blocks[i].table == t)
+                    mip_set(&p->mip, row, p->blocks[i].column + k, 1);
+        }
+    }
+    p->mip.branch_end = glp_get_num_cols(p->mip.lp) + 1;
+}
+
 /* Columns of a placement: of each block the pattern that is it or dominates it. */
 static bool warm_values(struct path *p, const int32_t *warm, double *value)
 {
@@ -354,6 +379,8 @@ static bool warm_values(struct path *p, const int32_t *warm, double *value)
             if (c->in != own.in || c->out != own.out || !dominates(p, c, &own))
                 continue;
             value[b->column + k] = 1;
+            if (t->count)
+                value[t->count + k] += 1;
             for (int32_t d = 0; d < p->in->n_devices; d++)
                 if (c->used >> d & 1)
                     value[p->used[d]] = 1;
@@ -404,6 +431,7 @@ oato_status ilp_path(const struct instance *in, const struct ilp_options *o, con
     add_columns(&p);
     add_flow(&p);
     add_limits(&p);
+    add_counts(&p);
     value = calloc((size_t)glp_get_num_cols(p.mip.lp) + 1, sizeof *value);
     if (!value) {
         status = oato_fail_memory(err, 1u << 16, "the ILP");

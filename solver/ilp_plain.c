@@ -32,13 +32,13 @@ static void add_units(struct plain *p)
     const struct instance *in = p->in;
     for (int32_t d = 0; d < in->n_devices; d++)
         if (d != in->host && in->fixed[d].request_ns > 0)
-            p->used[d] = mip_column(&p->mip, false, in->fixed[d].request_ns);
+            p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].request_ns);
     for (int32_t u = 0; u < in->n_units; u++) {
         int one = mip_row(&p->mip, GLP_FX, 1, 1);
         for (int32_t d = 0; d < in->n_devices; d++) {
             if (!instance_allows(in, u, d))
                 continue;
-            int x = mip_column(&p->mip, true, in->units[u].price[d].request_ns);
+            int x = mip_column(&p->mip, MIP_BINARY, in->units[u].price[d].request_ns);
             *slot(p->x, u, d) = x;
             mip_set(&p->mip, one, x, 1);
             if (p->used[d]) {
@@ -79,10 +79,10 @@ static void add_edges(struct plain *p)
         for (int32_t d = 0; d < in->n_devices; d++) {
             int from = *slot(p->x, e->producer, d);
             int leave = e->leave[d].request_ns > 0 && from
-                            ? mip_column(&p->mip, false, e->leave[d].request_ns)
+                            ? mip_column(&p->mip, MIP_SHARE, e->leave[d].request_ns)
                             : 0;
             int enter = e->enter[d].request_ns > 0 && e->n_readers
-                            ? mip_column(&p->mip, false, e->enter[d].request_ns)
+                            ? mip_column(&p->mip, MIP_SHARE, e->enter[d].request_ns)
                             : 0;
             *slot(p->leave, i, d) = leave;
             *slot(p->enter, i, d) = enter;
@@ -133,8 +133,7 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
     p.x = calloc(n + 1, sizeof *p.x);
     p.leave = calloc(m + 1, sizeof *p.leave);
     p.enter = calloc(m + 1, sizeof *p.enter);
-    if (!mip_init(&p.mip, ilp_typical_ns(in, warm)) || !p.x ||
-        !p.leave || !p.enter) {
+    if (!mip_init(&p.mip, ilp_typical_ns(in, warm)) || !p.x || !p.leave || !p.enter) {
         status = oato_fail_memory(err, n * sizeof *p.x, "the ILP");
         goto out;
     }

@@ -8,15 +8,44 @@
 #include <string.h>
 
 enum {
-    O_HELP, O_VERSION, O_JSON, O_PROFILE, O_MODEL, O_OUTPUT, O_SOLVER, O_SINGLE, O_BUDGET,
-    O_DEVICES, O_PROMPT, O_GENERATE, O_CONTEXT, O_BATCH, O_UBATCH, O_KV, O_DETERMINISTIC,
-    O_TIME, O_GAP, O_SLOWER,
+    O_HELP,
+    O_VERSION,
+    O_JSON,
+    O_PROFILE,
+    O_MODEL,
+    O_OUTPUT,
+    O_SOLVER,
+    O_SINGLE,
+    O_BUDGET,
+    O_DEVICES,
+    O_PROMPT,
+    O_GENERATE,
+    O_CONTEXT,
+    O_BATCH,
+    O_UBATCH,
+    O_KV,
+    O_DETERMINISTIC,
+    O_TIME,
+    O_GAP,
+    O_SLOWER,
 };
 
-#define ROW_HELP {"help", 'h', OPT_FLAG, NULL, "print this", O_HELP}
-#define ROW_JSON {"json", 0, OPT_FLAG, NULL, "print one JSON object instead of a table", O_JSON}
-#define ROW_PROFILE {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE}
-#define ROW_MODEL {"model", 'm', OPT_VALUE, "MODEL", "the model that was planned", O_MODEL}
+#define ROW_HELP                                                                                   \
+    {                                                                                              \
+        "help", 'h', OPT_FLAG, NULL, "print this", O_HELP                                          \
+    }
+#define ROW_JSON                                                                                   \
+    {                                                                                              \
+        "json", 0, OPT_FLAG, NULL, "print one JSON object instead of a table", O_JSON              \
+    }
+#define ROW_PROFILE                                                                                \
+    {                                                                                              \
+        "profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE                  \
+    }
+#define ROW_MODEL                                                                                  \
+    {                                                                                              \
+        "model", 'm', OPT_VALUE, "MODEL", "the model that was planned", O_MODEL                    \
+    }
 
 static const struct option_row make_rows[] = {
     {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs (needed)", O_PROFILE},

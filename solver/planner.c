@@ -118,16 +118,15 @@ static oato_status fill_parts(struct plan *plan, const struct problem *p, const 
         if (!t->op)
             return oato_fail_memory(err, n, "the plan");
         if (op->op.kind == OP_KV_STORE)
-            plan->kv[plan->n_kv++] = (struct plan_kv){
-                .layer = op->kv_layer, .head_end = op->op.kv_heads, .device = d};
+            plan->kv[plan->n_kv++] =
+                (struct plan_kv){.layer = op->kv_layer, .head_end = op->op.kv_heads, .device = d};
     }
     return OATO_OK;
 }
 
 static oato_status fill_fusions(struct plan *plan, const struct problem *p, struct oato_error *err)
 {
-    plan->fusions =
-        arena_alloc(&plan->arena, (size_t)p->n_fusions + 1, sizeof *plan->fusions);
+    plan->fusions = arena_alloc(&plan->arena, (size_t)p->n_fusions + 1, sizeof *plan->fusions);
     if (!plan->fusions)
         return oato_fail_memory(err, sizeof *plan->fusions, "the plan");
     plan->n_fusions = p->n_fusions;
@@ -203,8 +202,7 @@ static oato_status fill_numerics(struct plan *plan, const struct problem *p, con
         struct text t;
         text_init(&t);
         for (int32_t i = 0; i < p->graph.n_ops; i++) {
-            const char *name =
-                p->price[i * p->n_devices + place[p->unit_of[i]]].numerics[phase];
+            const char *name = p->price[i * p->n_devices + place[p->unit_of[i]]].numerics[phase];
             if (name && *name)
                 add_class(&t, name);
         }
@@ -277,11 +275,12 @@ static oato_status run_ilp(const struct problem *p, const struct planner_options
 {
     const struct instance *in = &p->instance;
     int warm = best_of(c, C_ILP);
-    struct ilp_options options = {
-        .gap = o->gap >= 0 ? o->gap : in->n_units <= SMALL_UNITS ? 0 : 1e-3,
-        .time_limit_s = o->time_limit_s};
-    oato_status status = solve_ilp(in, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place,
-                                   result, err);
+    struct ilp_options options = {.gap = o->gap >= 0                  ? o->gap
+                                         : in->n_units <= SMALL_UNITS ? 0
+                                                                      : 1e-3,
+                                  .time_limit_s = o->time_limit_s};
+    oato_status status =
+        solve_ilp(in, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place, result, err);
     if (status && status != OATO_NEGATIVE)
         return status;
     c[C_ILP].fits = !status;
@@ -292,8 +291,8 @@ static oato_status run_ilp(const struct problem *p, const struct planner_options
 static const struct solver_row {
     const char *name;
     int candidate; /* -1: the best of all */
-} solver_rows[] = {{"auto", -1},          {"ilp", C_ILP}, {"affinity", C_AFFINITY},
-                   {"layers", C_LAYERS}, {"cpu", C_CPU}};
+} solver_rows[] = {
+    {"auto", -1}, {"ilp", C_ILP}, {"affinity", C_AFFINITY}, {"layers", C_LAYERS}, {"cpu", C_CPU}};
 
 static oato_status find_solver(const struct planner_options *o, int *candidate,
                                struct oato_error *err)
@@ -322,9 +321,11 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
                          struct problem **problem, struct oato_error *err)
 {
     struct problem *p = NULL;
-    struct candidate c[CANDIDATES] = {
-        {.name = "cpu"}, {.name = "layers"}, {.name = "affinity-once"}, {.name = "affinity"},
-        {.name = "ilp"}};
+    struct candidate c[CANDIDATES] = {{.name = "cpu"},
+                                      {.name = "layers"},
+                                      {.name = "affinity-once"},
+                                      {.name = "affinity"},
+                                      {.name = "ilp"}};
     struct ilp_result ilp = {0};
     int chosen = -1;
     if (problem)
@@ -335,8 +336,7 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
     if (status)
         return status;
     for (int i = 0; i < CANDIDATES && !status; i++) {
-        c[i].place =
-            arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof *c[i].place);
+        c[i].place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof *c[i].place);
         if (!c[i].place)
             status = oato_fail_memory(err, sizeof *c[i].place, "a placement");
     }

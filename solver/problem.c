@@ -265,8 +265,7 @@ static oato_status make_edges(struct problem *p, struct oato_error *err)
     struct instance *in = &p->instance;
     size_t n = (size_t)g->n_values;
     in->edges = arena_alloc(&p->arena, n + 1, sizeof *in->edges);
-    in->readers =
-        arena_alloc(&p->arena, (size_t)g->n_ops * GRAPH_INPUTS + 1, sizeof *in->readers);
+    in->readers = arena_alloc(&p->arena, (size_t)g->n_ops * GRAPH_INPUTS + 1, sizeof *in->readers);
     p->edge_of = arena_alloc(&p->arena, n + 1, sizeof *p->edge_of);
     if (!in->edges || !in->readers || !p->edge_of)
         return oato_fail_memory(err, n * sizeof *in->edges, "the edges");
@@ -283,8 +282,7 @@ static oato_status make_edges(struct problem *p, struct oato_error *err)
 static uint64_t value_bytes(const struct problem *p, int32_t value)
 {
     const struct graph_value *v = &p->graph.values[value];
-    int64_t rows =
-        v->rows == ROWS_LOGITS ? p->request.batch : request_max_tokens(&p->request);
+    int64_t rows = v->rows == ROWS_LOGITS ? p->request.batch : request_max_tokens(&p->request);
     return size_align((size_t)rows * (size_t)v->width * 4, 64);
 }
 
@@ -325,8 +323,8 @@ static uint64_t workspace_bytes(const struct problem *p, int32_t d)
 {
     uint64_t most = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        struct op_size size = graph_op_size(&p->graph, i, request_max_tokens(&p->request),
-                                            p->request.batch, 1, 1);
+        struct op_size size =
+            graph_op_size(&p->graph, i, request_max_tokens(&p->request), p->request.batch, 1, 1);
         uint64_t bytes =
             cost_workspace_bytes(p->cost, p->device[d], &p->graph.ops[i].op, size.rows);
         most = bytes > most ? bytes : most;

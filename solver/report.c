@@ -207,9 +207,8 @@ static void json_predicted(const struct plan *p, struct text *out)
         json_open(out, NULL, '{');
         json_string(out, "name", p->baselines[i].name);
         json_integer(out, "request_ns", p->baselines[i].request_ns);
-        json_number(out, "gain", p->request_ns ? (double)p->baselines[i].request_ns /
-                                                     (double)p->request_ns
-                                               : 1);
+        json_number(out, "gain",
+                    p->request_ns ? (double)p->baselines[i].request_ns / (double)p->request_ns : 1);
         json_close(out, '}');
     }
     json_close(out, ']');

@@ -151,7 +151,7 @@ struct problem {
     struct graph graph; /* fused */
     struct plan_request request;
     int32_t n_devices;
-    int32_t device[SOLVER_DEVICES]; /* index in the profile */
+    int32_t device[SOLVER_DEVICES];                           /* index in the profile */
     uint64_t budget[SOLVER_DEVICES], reserve[SOLVER_DEVICES]; /* bytes; reserve: activations and
                                                                  workspace of a used device */
     struct plan_fusion *fusions;
@@ -195,8 +195,8 @@ oato_status report_explain(const struct plan *p, const struct model *m,
                            struct text *out, struct oato_error *err);
 /* Prices the plan anew: OATO_NEGATIVE when it got slower than predicted or is farther from the
  * best plan of today than max_slower (0.05 = 5 %), or no longer fits. */
-oato_status report_check(const struct plan *p, const struct model *m,
-                         const struct profile *profile, double max_slower, double time_limit_s,
-                         bool json, struct text *out, struct oato_error *err);
+oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,
+                         double max_slower, double time_limit_s, bool json, struct text *out,
+                         struct oato_error *err);
 
 #endif

@@ -1,0 +1,27 @@
+/* random_instance.h - small placement problems from a seed, for tests that compare solvers. */
+#ifndef OATO_RANDOM_INSTANCE_H
+#define OATO_RANDOM_INSTANCE_H
+
+#include "solver/solver.h"
+
+enum { INSTANCE_UNITS = 512, INSTANCE_EDGES = 1024, INSTANCE_READERS = 4096 };
+
+struct random_instance {
+    struct instance instance;
+    struct unit units[INSTANCE_UNITS];
+    struct edge edges[INSTANCE_EDGES];
+    int32_t readers[INSTANCE_READERS];
+    uint64_t state;
+};
+
+uint64_t random_next(uint64_t *state);
+int64_t random_in(uint64_t *state, int64_t lo, int64_t hi);
+/* Values go from units to any later ones: of no particular form. */
+void random_dag(struct random_instance *r, uint64_t seed, int32_t units, int32_t devices);
+/* Layers as transformers have them: a residual value beside a chain of units per block. */
+void random_layers(struct random_instance *r, uint64_t seed, int32_t layers, int32_t devices,
+                   bool equal);
+/* The least request time of all placements that fit; false when none does. */
+bool brute_force(const struct instance *in, int64_t *least_ns);
+
+#endif

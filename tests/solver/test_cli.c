@@ -1,0 +1,285 @@
+/*
+ * test_cli.c - oato-plan as a shell sees it: exit statuses, one line on stderr for every refusal,
+ * files left as they were, JSON on stdout. OATO_PLAN is the program.
+ */
+#include "planfmt/planfmt.h"
+#include "tests/models/random_model.h"
+#include "tests/solver/plan_fixture.h"
+
+// clang-format off
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+// clang-format on
+
+static char dir[] = "/tmp/oato-plan-XXXXXX";
+static char out[1 << 20], err_text[4096];
+
+static void save_model(const char *name, const char *arch, int64_t width)
+{
+    struct oato_error err;
+    char path[128];
+    struct random_model m = random_model_default();
+    m.architecture = arch;
+    m.layers = 4;
+    m.width = width;
+    m.dtype = DT_Q8_0;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (random_model_save(&m, path, &err))
+        fail_msg("%s", err.text);
+}
+
+static void save_profile(const char *name, double scale)
+{
+    struct oato_error err;
+    struct model *m;
+    struct profile p;
+    char path[128];
+    struct fixture_options o = {
+        .sim_speed = 6, .link_latency_ns = 1000, .scale = scale, .fused_factor = 0.9};
+    snprintf(path, sizeof path, "%s/m.gguf", dir);
+    assert_int_equal(model_open(path, &m, &err), OATO_OK);
+    assert_true(fixture_profile(m, &o, &p));
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (profile_save(&p, path, &err))
+        fail_msg("%s", err.text);
+    profile_free(&p);
+    model_close(m);
+}
+
+static size_t read_file(const char *name, char *to, size_t n)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return 0;
+    size_t got = fread(to, 1, n - 1, f);
+    fclose(f);
+    to[got] = 0;
+    return got;
+}
+
+/* Runs oato-plan in dir; stdout in out, stderr in err_text. */
+static int plan(const char *arguments)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "cd %s && %s %s >stdout 2>stderr", dir, OATO_PLAN, arguments);
+    int status = system(command);
+    read_file("stdout", out, sizeof out);
+    read_file("stderr", err_text, sizeof err_text);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Expects this status and, unless the command did its work, one line on stderr with these words. */
+static void expect(const char *arguments, int status, const char *words)
+{
+    int got = plan(arguments);
+    if (got != status)
+        fail_msg("oato-plan %s: exit %d, not %d: %s%s", arguments, got, status, err_text, out);
+    if (!words)
+        return;
+    if (!strstr(err_text, words) || strchr(err_text, '\n') != err_text + strlen(err_text) - 1)
+        fail_msg("oato-plan %s: not one line with '%s': %s", arguments, words, err_text);
+}
+
+static void expect_json(const char *arguments, int status)
+{
+    json_error_t e;
+    expect(arguments, status, NULL);
+    json_t *j = json_loads(out, 0, &e);
+    if (!j)
+        fail_msg("oato-plan %s: %s in %s", arguments, e.text, out);
+    json_decref(j);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    if (!mkdtemp(dir))
+        return 1;
+    save_model("m.gguf", "llama", 64);
+    save_model("other.gguf", "llama", 128);
+    save_profile("p.yaml", 1);
+    save_profile("slow.yaml", 1.5);
+    expect("m.gguf -p p.yaml --prompt 64 --generate 32 --context 256 --budget sim:0=2MiB", 0, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command);
+}
+
+static void planning_writes_the_plan_and_a_table(void **state)
+{
+    (void)state;
+    static char first[1 << 20], second[1 << 20];
+    size_t n = read_file("m.plan", first, sizeof first);
+    assert_true(n > 100);
+    const char *same = "--prompt 64 --generate 32 --context 256 --budget sim:0=2MiB -o again.plan";
+    char line[256];
+    snprintf(line, sizeof line, "-m m.gguf --profile=p.yaml %s", same);
+    expect(line, 0, NULL);
+    assert_non_null(strstr(out, "predicted: prefill"));
+    assert_non_null(strstr(out, "against: cpu"));
+    assert_int_equal(read_file("again.plan", second, sizeof second), n);
+    assert_memory_equal(first, second, n);
+    expect_json("m.gguf -p p.yaml -o j.plan --json --solver ilp --gap 0 --time-limit 5", 0);
+    expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
+           NULL);
+    expect("m.gguf -p p.yaml -o j.plan --devices cpu:0 --deterministic --ubatch 64", 0, NULL);
+}
+
+static void reports_speak_text_and_json(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"show m.plan",
+                                        "show m.plan -m m.gguf -p p.yaml",
+                                        "explain m.plan",
+                                        "explain m.plan blk.1",
+                                        "explain m.plan -m m.gguf -p p.yaml",
+                                        "explain m.plan output -m m.gguf -p p.yaml",
+                                        "diff m.plan m.plan",
+                                        "check m.plan m.gguf -p p.yaml"};
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        char line[128];
+        expect(lines[i], 0, NULL);
+        assert_string_equal(err_text, "");
+        snprintf(line, sizeof line, "%s --json", lines[i]);
+        expect_json(line, 0);
+    }
+}
+
+static void verdicts_are_status_1(void **state)
+{
+    (void)state;
+    expect("m.gguf -p p.yaml -o cpu.plan --solver cpu --prompt 64 --generate 32 --context 256 "
+           "--budget sim:0=2MiB",
+           0, NULL);
+    expect("diff m.plan cpu.plan", 1, "differ");
+    expect_json("diff m.plan cpu.plan --json", 1);
+    expect("check m.plan m.gguf -p slow.yaml", 1, "plan again");
+    expect("check m.plan m.gguf -p slow.yaml --max-slower 60%", 0, NULL);
+    expect("check cpu.plan m.gguf -p p.yaml --max-slower 0.01", 1, "plan again");
+    expect_json("check cpu.plan m.gguf -p p.yaml --max-slower 1% --json", 1);
+}
+
+static void write_bytes(const char *name, const char *data, size_t n)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+}
+
+static void bad_files_are_status_3_and_named(void **state)
+{
+    (void)state;
+    static char data[1 << 20];
+    size_t n = read_file("m.plan", data, sizeof data);
+    expect("check m.plan other.gguf", 3, "another model");
+    data[n / 2] ^= 4;
+    write_bytes("flipped.plan", data, n);
+    expect("check flipped.plan m.gguf", 3, "flipped.plan");
+    expect("show flipped.plan", 3, "flipped.plan");
+    write_bytes("short.plan", data, n / 3);
+    expect("check short.plan", 3, "short.plan");
+    write_bytes("empty.plan", data, 0);
+    expect("show empty.plan", 3, "empty.plan");
+    expect("m.gguf -p m.gguf -o never.plan", 3, "m.gguf");
+    expect("p.yaml -p p.yaml -o never.plan", 3, "p.yaml");
+    assert_int_equal(read_file("never.plan", data, sizeof data), 0);
+}
+
+static void what_does_not_fit_is_status_4(void **state)
+{
+    (void)state;
+    static char before[1 << 20], after[1 << 20];
+    size_t n = read_file("m.plan", before, sizeof before);
+    expect("m.gguf -p p.yaml --budget sim:0=1KiB --budget cpu:0=64KiB", 4, "lacks");
+    assert_int_equal(read_file("m.plan", after, sizeof after), n);
+    assert_memory_equal(before, after, n);
+}
+
+static void wrong_usage_is_status_2(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
+        {"", "oato-profile"},
+        {"m.gguf", "-p PROFILE"},
+        {"m.gguf -p p.yaml --bugdet sim:0=1MiB", "did you mean '--budget'"},
+        {"m.gguf -p p.yaml --budget sim:0", "sim:0=40MiB"},
+        {"m.gguf -p p.yaml --budget sim:3=1MiB", "no device 'sim:3'"},
+        {"m.gguf -p p.yaml --prompt x", "not a number"},
+        {"m.gguf -p p.yaml --kv q8", "f16 or f32"},
+        {"m.gguf -p p.yaml --context 10", "--context"},
+        {"m.gguf -p p.yaml --gap -1", "not a share"},
+        {"m.gguf -p p.yaml --time-limit soon", "seconds"},
+        {"m.gguf m.gguf -p p.yaml", "too many"},
+        {"m.gguf -m m.gguf -p p.yaml", "two models"},
+        {"m.gguf -p p.yaml --solver magic", "known: auto"},
+        {"show", "PLAN"},
+        {"explain", "PLAN"},
+        {"explain m.plan -p p.yaml", "both"},
+        {"explain m.plan nothing", "nothing"},
+        {"diff m.plan", "two plans"},
+        {"check", "PLAN"},
+        {"check m.plan -p p.yaml", "MODEL.gguf"},
+        {"check m.plan --max-slower much", "5%"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++)
+        expect(lines[i][0], 2, lines[i][1]);
+}
+
+static void missing_files_are_status_6(void **state)
+{
+    (void)state;
+    expect("none.gguf -p p.yaml", 6, "none.gguf");
+    expect("m.gguf -p none.yaml", 6, "none.yaml");
+    expect("show none.plan", 6, "none.plan");
+    expect("diff m.plan none.plan", 6, "none.plan");
+    expect("m.gguf -p p.yaml -o none/m.plan", 6, "none/m.plan");
+}
+
+static void help_fits_a_screen(void **state)
+{
+    (void)state;
+    static const char *const verbs[] = {"", "show", "explain", "diff", "check"};
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        char line[64];
+        int lines = 0;
+        snprintf(line, sizeof line, "%s --help", verbs[i]);
+        expect(line, 0, NULL);
+        for (const char *s = out; (s = strchr(s, '\n')); s++)
+            lines++;
+        assert_in_range(lines, 3, 30);
+    }
+    expect("--version", 0, NULL);
+    assert_non_null(strstr(out, "oato-plan "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planning_writes_the_plan_and_a_table),
+        cmocka_unit_test(reports_speak_text_and_json),
+        cmocka_unit_test(verdicts_are_status_1),
+        cmocka_unit_test(bad_files_are_status_3_and_named),
+        cmocka_unit_test(what_does_not_fit_is_status_4),
+        cmocka_unit_test(wrong_usage_is_status_2),
+        cmocka_unit_test(missing_files_are_status_6),
+        cmocka_unit_test(help_fits_a_screen),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,210 @@
+/*
+ * test_cost.c - what must stay true of the cost model: measured sizes are exact, sizes between
+ * them lie on a line, sizes outside follow the documented rules, a shape without points is a
+ * roofline and says so, and what a device does not support is never said to run there.
+ */
+#include "solver/solver.h"
+
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+// clang-format on
+
+static struct profile profile;
+static struct cost_model *cost;
+static const struct oato_op matrix = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 128};
+static const struct oato_op attention = {.kind = OP_ATTENTION,
+                                         .dtype = DT_F16,
+                                         .k = 64,
+                                         .n = 64,
+                                         .heads = 4,
+                                         .kv_heads = 2,
+                                         .head_dim = 16};
+
+static void put(int32_t device, const struct oato_op *op, struct op_size size, double ns,
+                bool supported)
+{
+    struct profile_row row = {.device = device,
+                              .op = *op,
+                              .size = size,
+                              .supported = supported,
+                              .prepared_bytes = 5000,
+                              .workspace_bytes = 10 * (uint64_t)size.rows,
+                              .numerics = size.rows > 4 ? "i16b32" : "f32",
+                              .median_ns = ns,
+                              .repeats = 1};
+    assert_true(profile_put(&profile, &row));
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    profile_init(&profile);
+    profile.n_devices = 3;
+    profile.devices = arena_alloc(&profile.arena, 3, sizeof *profile.devices);
+    profile.links = arena_alloc(&profile.arena, 2, sizeof *profile.links);
+    for (int i = 0; i < 3; i++)
+        profile.devices[i] = (struct profile_device){.id = i ? i > 1 ? "sim:1" : "sim:0" : "cpu:0",
+                                                     .kind = i ? "sim" : "cpu",
+                                                     .is_host = !i,
+                                                     .read_bytes_per_s = 1e9,
+                                                     .flops_per_s = 1e10};
+    profile.links[profile.n_links++] = (struct profile_link){0, 1, 1000, 1e9, 500};
+    put(0, &matrix, (struct op_size){1, 1, 0}, 100, true);
+    put(0, &matrix, (struct op_size){8, 1, 0}, 450, true);
+    put(0, &matrix, (struct op_size){512, 1, 0}, 20000, true);
+    for (int rows = 1; rows <= 16; rows *= 16)
+        for (int64_t kv = 100; kv <= 1000; kv *= 10)
+            put(0, &attention, (struct op_size){rows, 1, kv * rows}, rows * (50.0 + (double)kv),
+                true);
+    put(0, &attention, (struct op_size){4, 4, 4000}, 3000, true);
+    put(1, &matrix, (struct op_size){1, 1, 0}, 10, true);
+    struct oato_op other = matrix;
+    other.n = 256;
+    put(1, &other, (struct op_size){1, 1, 0}, 0, false);
+    other.dtype = DT_Q6_K;
+    other.k = 256;
+    put(1, &other, (struct op_size){1, 1, 0}, 0, false);
+    return cost_create(&profile, &cost, &err);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    cost_free(cost);
+    profile_free(&profile);
+    return 0;
+}
+
+static double ns_of(int32_t device, const struct oato_op *op, int32_t rows, int32_t seqs,
+                    int64_t kv)
+{
+    struct op_size size = {rows, seqs, kv};
+    return cost_of_op(cost, device, op, &size).ns;
+}
+
+static void measured_sizes_are_exact(void **state)
+{
+    (void)state;
+    assert_float_equal(ns_of(0, &matrix, 1, 1, 0), 100, 1e-9);
+    assert_float_equal(ns_of(0, &matrix, 8, 1, 0), 450, 1e-9);
+    assert_float_equal(ns_of(0, &matrix, 512, 1, 0), 20000, 1e-9);
+    assert_float_equal(ns_of(0, &attention, 1, 1, 100), 150, 1e-9);
+    assert_float_equal(ns_of(0, &attention, 16, 1, 16000), 16 * 1050.0, 1e-9);
+    assert_float_equal(ns_of(0, &attention, 4, 4, 4000), 3000, 1e-9);
+}
+
+static void sizes_between_lie_on_a_line(void **state)
+{
+    (void)state;
+    assert_float_equal(ns_of(0, &matrix, 4, 1, 0), 250, 1e-9);
+    assert_float_equal(ns_of(0, &matrix, 260, 1, 0), 450 + 19550 * 0.5, 1e-9);
+    assert_float_equal(ns_of(0, &attention, 1, 1, 550), 600, 1e-9);
+    /* the time of a row depends on its positions only, whatever the rows */
+    assert_float_equal(ns_of(0, &attention, 4, 1, 4 * 550), 4 * 600.0, 1e-6);
+}
+
+static void sizes_outside_follow_the_rules(void **state)
+{
+    (void)state;
+    assert_float_equal(ns_of(0, &matrix, 1024, 1, 0), 40000, 1e-9); /* in proportion */
+    assert_float_equal(ns_of(0, &attention, 1, 1, 2000), 2100, 1e-9);
+    assert_float_equal(ns_of(0, &attention, 1, 1, 50), 100, 1e-9); /* along the line */
+    assert_float_equal(ns_of(1, &matrix, 3, 1, 0), 30, 1e-9);      /* a single point */
+    assert_float_equal(ns_of(0, &matrix, 0, 1, 0), 0, 0);          /* nothing to do */
+    assert_float_equal(ns_of(0, &attention, 4, 2, 400), ns_of(0, &attention, 4, 1, 400), 1e-9);
+}
+
+static void more_work_never_costs_less(void **state)
+{
+    (void)state;
+    double last = 0;
+    for (int32_t rows = 1; rows < 2000; rows++) {
+        double ns = ns_of(0, &matrix, rows, 1, 0);
+        assert_true(ns >= last);
+        last = ns;
+    }
+    last = 0;
+    for (int64_t kv = 1; kv < 5000; kv += 7) {
+        double ns = ns_of(0, &attention, 1, 1, kv);
+        assert_true(ns >= last && ns > 0);
+        last = ns;
+    }
+}
+
+static void an_unmeasured_shape_is_a_marked_roofline(void **state)
+{
+    (void)state;
+    struct oato_op other = matrix;
+    other.n = 4096;
+    struct op_size size = {1, 1, 0};
+    struct op_cost c = cost_of_op(cost, 0, &other, &size);
+    assert_true(c.estimate);
+    double bytes = 64.0 / 32 * 18 * 4096 + 4.0 * (64 + 4096);
+    assert_float_equal(c.ns, bytes, bytes * 1e-6); /* at 1 GB/s */
+    assert_false(cost_measured(cost, 0, &other));
+    assert_true(cost_measured(cost, 0, &matrix));
+    assert_int_equal(cost_prepared_bytes(cost, 0, &other, 777), 777);
+    assert_int_equal(cost_prepared_bytes(cost, 0, &matrix, 777), 5000);
+    size.rows = 512;
+    c = cost_of_op(cost, 0, &other, &size);
+    assert_true(c.ns >= 2.0 * 512 * 64 * 4096 / 1e10 * 1e9 * 0.999); /* bound by arithmetic */
+}
+
+static void what_a_device_lacks_is_never_said_to_run_there(void **state)
+{
+    (void)state;
+    struct oato_op same_kind = matrix, refused = matrix, refused_kind = matrix, norm = matrix;
+    same_kind.n = 4096;
+    refused.n = 256;
+    refused_kind.dtype = DT_Q6_K;
+    refused_kind.k = 512;
+    norm.kind = OP_RMS_NORM;
+    norm.dtype = DT_F32;
+    assert_true(cost_supports(cost, 1, &matrix));
+    assert_true(cost_supports(cost, 1, &same_kind)); /* another shape of what it runs */
+    assert_false(cost_supports(cost, 1, &refused));
+    assert_false(cost_supports(cost, 1, &refused_kind));
+    assert_false(cost_supports(cost, 1, &norm)); /* never heard of */
+    assert_true(cost_supports(cost, 0, &norm));  /* the host runs everything */
+    assert_false(cost_lists(cost, 0, &norm));
+    assert_false(cost_supports(cost, 2, &matrix));
+}
+
+static void copies_cost_what_the_link_says(void **state)
+{
+    (void)state;
+    assert_float_equal(cost_of_copy(cost, 0, 1, 2000), 3500, 1e-9);
+    assert_float_equal(cost_of_copy(cost, 0, 0, 2000), 0, 0);
+    assert_true(cost_of_copy(cost, 1, 0, 2000) < 0); /* no such link */
+}
+
+static void workspace_and_numerics_are_of_the_nearest_size(void **state)
+{
+    (void)state;
+    assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 8), 80);
+    assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 9), 5120);
+    assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 1024), 10240);
+    assert_int_equal(cost_workspace_bytes(cost, 2, &matrix, 8), 0);
+    struct op_size one = {1, 1, 0}, many = {100, 1, 0};
+    assert_string_equal(cost_of_op(cost, 0, &matrix, &one).numerics, "f32");
+    assert_string_equal(cost_of_op(cost, 0, &matrix, &many).numerics, "i16b32");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(measured_sizes_are_exact),
+        cmocka_unit_test(sizes_between_lie_on_a_line),
+        cmocka_unit_test(sizes_outside_follow_the_rules),
+        cmocka_unit_test(more_work_never_costs_less),
+        cmocka_unit_test(an_unmeasured_shape_is_a_marked_roofline),
+        cmocka_unit_test(what_a_device_lacks_is_never_said_to_run_there),
+        cmocka_unit_test(copies_cost_what_the_link_says),
+        cmocka_unit_test(workspace_and_numerics_are_of_the_nearest_size),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

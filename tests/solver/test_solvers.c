@@ -1,0 +1,254 @@
+/*
+ * test_solvers.c - what must stay true of the solvers on abstract instances: the ILP equals brute
+ * force in both of its forms, no heuristic beats it, nothing that is returned overfills a device,
+ * and the same instance gives the same placement.
+ */
+#include "tests/solver/random_instance.h"
+
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+// clang-format on
+
+enum { INSTANCES = 200 };
+
+static struct random_instance r;
+static int32_t place[INSTANCE_UNITS], other[INSTANCE_UNITS], warm[INSTANCE_UNITS];
+
+static oato_status run_ilp(enum ilp_form form, const int32_t *start, int32_t *out,
+                           struct ilp_result *result)
+{
+    struct oato_error err;
+    struct ilp_options o = {.form = form};
+    return solve_ilp(&r.instance, &o, start, out, result, &err);
+}
+
+/* One instance against brute force; false when nothing fits (and all agree on that). */
+static bool compare_with_brute_force(enum ilp_form form, uint64_t seed)
+{
+    int64_t least = 0;
+    struct ilp_result result;
+    bool any = brute_force(&r.instance, &least);
+    oato_status status = run_ilp(form, NULL, place, &result);
+    if (!any) {
+        assert_int_equal(status, OATO_NEGATIVE);
+        return false;
+    }
+    if (status || result.request_ns != least)
+        print_message("seed %llu: ILP %lld, brute force %lld\n", (unsigned long long)seed,
+                      (long long)result.request_ns, (long long)least);
+    assert_int_equal(status, OATO_OK);
+    assert_true(instance_fits(&r.instance, place, NULL));
+    assert_int_equal(instance_price(&r.instance, place).request_ns, least);
+    assert_int_equal(result.request_ns, least);
+    assert_true(result.bound_ns <= least && result.bound_ns >= least - 1 - least / 1000000);
+    assert_false(result.timed_out);
+    return true;
+}
+
+static void ilp_equals_brute_force(void **state)
+{
+    (void)state;
+    int feasible = 0;
+    for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
+        int32_t devices = 2 + (int32_t)(seed % 2), units = 3 + (int32_t)(seed % 10);
+        random_dag(&r, seed, devices == 3 && units > 9 ? 9 : units, devices);
+        feasible += compare_with_brute_force(ILP_PLAIN, seed);
+    }
+    print_message("%d instances, %d of them feasible\n", INSTANCES, feasible);
+    assert_true(feasible > INSTANCES / 2);
+}
+
+static void path_of_blocks_equals_brute_force(void **state)
+{
+    (void)state;
+    int feasible = 0;
+    for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
+        int32_t devices = 2 + (int32_t)(seed % 2);
+        random_layers(&r, seed, devices == 3 ? 2 : 3, devices, seed % 4 == 0);
+        feasible += compare_with_brute_force(ILP_PATH, seed);
+    }
+    assert_true(feasible > INSTANCES / 2);
+}
+
+static void both_forms_agree_on_instances_without_structure(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        random_dag(&r, seed, 8, 2);
+        compare_with_brute_force(ILP_PATH, seed); /* one block: all in the table */
+    }
+}
+
+static void heuristics_are_never_better_than_the_ilp(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    double excess_once = 0, excess_iterated = 0;
+    int n = 0;
+    for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
+        struct ilp_result result;
+        random_dag(&r, seed, 12, 2);
+        if (run_ilp(ILP_AUTO, NULL, place, &result))
+            continue;
+        double least = (double)result.request_ns;
+        if (solve_cpu(&r.instance, other))
+            assert_true(instance_price(&r.instance, other).request_ns >= result.request_ns);
+        if (solve_layers(&r.instance, other))
+            assert_true(instance_price(&r.instance, other).request_ns >= result.request_ns);
+        if (solve_affinity(&r.instance, true, other, &err) ||
+            solve_affinity(&r.instance, false, warm, &err))
+            continue;
+        int64_t once = instance_price(&r.instance, other).request_ns;
+        int64_t iterated = instance_price(&r.instance, warm).request_ns;
+        assert_true(instance_fits(&r.instance, other, NULL));
+        assert_true(instance_fits(&r.instance, warm, NULL));
+        assert_true(once >= result.request_ns && iterated >= result.request_ns);
+        assert_true(iterated <= once);
+        excess_once += (double)once / least - 1;
+        excess_iterated += (double)iterated / least - 1;
+        n++;
+    }
+    print_message("%d instances: single shot %.2f %% above the optimum, iterated %.2f %%\n", n,
+                  excess_once / n * 100, excess_iterated / n * 100);
+    assert_true(n > INSTANCES / 2);
+}
+
+static void ilp_is_never_worse_than_its_warm_start(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct ilp_result result;
+        struct ilp_options o = {.form = seed % 2 ? ILP_PLAIN : ILP_PATH, .gap = 0.5};
+        random_layers(&r, seed, 6, 2, false);
+        if (solve_affinity(&r.instance, false, warm, &err))
+            continue;
+        int64_t before = instance_price(&r.instance, warm).request_ns;
+        assert_int_equal(solve_ilp(&r.instance, &o, warm, place, &result, &err), OATO_OK);
+        assert_true(result.request_ns <= before);
+        assert_true(instance_fits(&r.instance, place, NULL));
+        assert_true(result.bound_ns <= result.request_ns);
+    }
+}
+
+/* Every accelerator holds so many percent of all units, the host everything. */
+static void make_tight(uint64_t percent)
+{
+    struct instance *in = &r.instance;
+    for (int32_t d = 0; d < in->n_devices; d++) {
+        uint64_t all = 0;
+        for (int32_t u = 0; u < in->n_units; u++)
+            all += in->units[u].bytes[d];
+        in->usable[d] = true;
+        in->capacity[d] = d == in->host ? all : all * percent / 100;
+    }
+}
+
+static void models_of_many_layers_solve_within_the_gap(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    for (int devices = 2; devices <= 3; devices++) {
+        struct ilp_result result, again;
+        struct ilp_options o = {.gap = 1e-3, .time_limit_s = 60};
+        random_layers(&r, 7, 64, devices, true);
+        make_tight(30);
+        bool warmed = !solve_affinity(&r.instance, false, warm, &err);
+        uint64_t begin = now_ns();
+        assert_int_equal(solve_ilp(&r.instance, &o, warmed ? warm : NULL, place, &result, &err),
+                         OATO_OK);
+        print_message("%d units, %d devices: %.2f s, %.3f %% above the bound\n", r.instance.n_units,
+                      devices, (double)(now_ns() - begin) * 1e-9,
+                      100.0 * (double)(result.request_ns - result.bound_ns) /
+                          (double)result.request_ns);
+        assert_false(result.timed_out);
+        assert_true((double)(result.request_ns - result.bound_ns) <=
+                    1.001e-3 * (double)result.request_ns);
+        assert_int_equal(solve_ilp(&r.instance, &o, warmed ? warm : NULL, other, &again, &err),
+                         OATO_OK);
+        assert_memory_equal(place, other, sizeof(int32_t) * (size_t)r.instance.n_units);
+        assert_int_equal(again.bound_ns, result.bound_ns);
+    }
+}
+
+static void the_clock_ends_the_search_and_says_so(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct ilp_options o = {.form = ILP_PLAIN, .time_limit_s = 0.02};
+    struct ilp_result result;
+    random_layers(&r, 11, 100, 3, false);
+    assert_int_equal(solve_affinity(&r.instance, false, warm, &err), OATO_OK);
+    assert_int_equal(solve_ilp(&r.instance, &o, warm, place, &result, &err), OATO_OK);
+    assert_true(result.timed_out);
+    assert_true(result.bound_ns <= result.request_ns);
+    assert_true(result.request_ns <= instance_price(&r.instance, warm).request_ns);
+}
+
+static void layers_go_back_to_front_until_full(void **state)
+{
+    (void)state;
+    struct instance *in = &r.instance;
+    random_layers(&r, 3, 5, 2, true);
+    int32_t sim = 1 - in->host;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        in->units[u].allowed[sim] = true;
+        in->units[u].bytes[sim] = 10;
+    }
+    in->units[1].layer = -1; /* as an embedding */
+    in->usable[sim] = true;
+    in->capacity[sim] = 2 * 40 + 39;
+    in->capacity[in->host] = UINT64_MAX;
+    assert_true(solve_layers(in, place));
+    for (int32_t u = 0; u < in->n_units; u++)
+        assert_int_equal(place[u], u / 4 >= 3 ? sim : in->host);
+    in->capacity[sim] = 1000;
+    assert_true(solve_layers(in, place));
+    assert_int_equal(place[1], in->host);
+    assert_int_equal(place[0], sim);
+}
+
+static void a_value_is_copied_once_for_each_device_that_reads_it(void **state)
+{
+    (void)state;
+    struct instance *in = &r.instance;
+    random_dag(&r, 5, 4, 3);
+    int32_t a = (in->host + 1) % 3, b = (in->host + 2) % 3, h = in->host;
+    in->n_edges = 1;
+    in->edges[0] = (struct edge){.producer = 0, .n_readers = 3};
+    for (int32_t i = 0; i < 3; i++)
+        in->readers[i] = i + 1;
+    in->edges[0].leave[a].request_ns = 100;
+    in->edges[0].enter[b].request_ns = 10;
+    in->edges[0].enter[a].request_ns = 1;
+    const struct {
+        int32_t place[4];
+        int64_t ns;
+    } cases[] = {{{h, h, h, h}, 0},   {{h, b, b, b}, 10},  {{h, a, b, a}, 11}, {{a, a, a, a}, 0},
+                 {{a, h, h, h}, 100}, {{a, h, b, b}, 110}, {{a, b, a, a}, 110}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        assert_int_equal(edge_price(in, &in->edges[0], cases[i].place).request_ns, cases[i].ns);
+    in->edges[0].host_reads = true;
+    int32_t all_a[4] = {a, a, a, a};
+    assert_int_equal(edge_price(in, &in->edges[0], all_a).request_ns, 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ilp_equals_brute_force),
+        cmocka_unit_test(path_of_blocks_equals_brute_force),
+        cmocka_unit_test(both_forms_agree_on_instances_without_structure),
+        cmocka_unit_test(heuristics_are_never_better_than_the_ilp),
+        cmocka_unit_test(ilp_is_never_worse_than_its_warm_start),
+        cmocka_unit_test(models_of_many_layers_solve_within_the_gap),
+        cmocka_unit_test(the_clock_ends_the_search_and_says_so),
+        cmocka_unit_test(layers_go_back_to_front_until_full),
+        cmocka_unit_test(a_value_is_copied_once_for_each_device_that_reads_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
