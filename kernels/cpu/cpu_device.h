@@ -1,0 +1,57 @@
+/*
+ * cpu_device.h - the cpu device as its files see it: cpu.c (open, close, what it is), cpu_memory.c
+ * (memory, weights, KV), cpu_program.c (programs and steps).
+ */
+#ifndef OATO_CPU_DEVICE_H
+#define OATO_CPU_DEVICE_H
+
+#include "kernels/cpu/cpu_internal.h"
+
+struct slab; /* of cpu_memory.c */
+
+struct cpu_device {
+    struct oato_device base;
+    char id[16];
+    const struct cpu_kernels *kernels;
+    struct cpu_pool *pool;
+    struct slab *slabs;
+    uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
+    int64_t clock_offset_ns;
+    uint64_t step_serial;
+    int64_t fail_record, fail_alloc; /* counted down; 0: off */
+    struct timeline timeline;
+};
+
+static inline struct cpu_device *cpu_of(const struct oato_device *d)
+{
+    return (struct cpu_device *)(uintptr_t)d;
+}
+
+/* cpu_memory.c. Pages count against the budget. */
+oato_status cpu_pages_take(struct cpu_device *d, uint64_t bytes, const char *what, void **out,
+                           struct oato_error *err);
+void cpu_pages_return(struct cpu_device *d, void *p, uint64_t bytes);
+void cpu_slabs_free(struct cpu_device *d);
+oato_status cpu_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err);
+void cpu_free(struct oato_device *base, void *p, uint64_t bytes);
+oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
+                       uint64_t bytes, uint64_t *value, struct oato_error *err);
+oato_status cpu_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
+                         uint64_t bytes, uint64_t *value, struct oato_error *err);
+oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
+                        struct oato_weight **out, struct oato_error *err);
+void cpu_weight_free(struct oato_device *base, struct oato_weight *w);
+oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
+                          oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                          struct oato_error *err);
+void cpu_kv_free(struct oato_device *base, struct kv_cache *kv);
+
+/* cpu_program.c */
+oato_status cpu_compile(struct oato_device *base, const struct program *p, int self,
+                        struct compiled **out, struct oato_error *err);
+void cpu_release(struct oato_device *base, struct compiled *c);
+oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struct step *step,
+                       struct oato_error *err);
+oato_status cpu_finish(struct oato_device *base, struct oato_error *err);
+
+#endif

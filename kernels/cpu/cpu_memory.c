@@ -1,0 +1,282 @@
+/*
+ * cpu_memory.c - memory of the cpu device: pages counted against the budget, weights prepared by
+ * all threads into large common allocations, and the KV cache. A copied weight leaves the file's
+ * pages to the kernel, so that the peak of memory stays near the size of the model.
+ */
+#include "kernels/cpu/cpu_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SLAB_BYTES    ((uint64_t)32 << 20)
+#define RELEASE_BYTES ((int64_t)1 << 20) /* of a file are copied, then leave the resident set */
+
+/* Weights lie together in large allocations, so that they get huge pages. */
+struct slab {
+    struct slab *next;
+    uint8_t *data;
+    uint64_t bytes, used;
+    uint32_t live; /* weights in it */
+};
+
+static oato_status memory_take(struct cpu_device *d, uint64_t bytes, const char *what,
+                               struct oato_error *err)
+{
+    if (d->fail_alloc > 0 && --d->fail_alloc == 0)
+        return oato_fail(err, OATO_EFIT, "%s: no memory for %s (injected)", d->id, what);
+    if (d->budget_bytes && (bytes > d->budget_bytes || d->used_bytes > d->budget_bytes - bytes))
+        return oato_fail(err, OATO_EFIT,
+                         "%s: %s needs %.1f MiB, but %.1f of the budget of %.1f MiB are in use; "
+                         "raise the budget or place less on this device",
+                         d->id, what, (double)bytes / 0x1p20, (double)d->used_bytes / 0x1p20,
+                         (double)d->budget_bytes / 0x1p20);
+    d->used_bytes += bytes;
+    return OATO_OK;
+}
+
+oato_status cpu_pages_take(struct cpu_device *d, uint64_t bytes, const char *what, void **out,
+                           struct oato_error *err)
+{
+    oato_status status = memory_take(d, bytes, what, err);
+    if (status)
+        return status;
+    *out = pages_alloc(bytes);
+    if (!*out) {
+        d->used_bytes -= bytes;
+        return oato_fail_memory(err, bytes, what);
+    }
+    return OATO_OK;
+}
+
+void cpu_pages_return(struct cpu_device *d, void *p, uint64_t bytes)
+{
+    if (!p)
+        return;
+    pages_free(p, bytes);
+    d->used_bytes -= bytes;
+}
+
+static uint8_t *slab_alloc(struct cpu_device *d, uint64_t bytes)
+{
+    bytes = size_align(bytes ? bytes : 1, 64);
+    struct slab *s = d->slabs;
+    if (!s || s->bytes - s->used < bytes) {
+        s = calloc(1, sizeof *s);
+        if (!s)
+            return NULL;
+        s->bytes = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
+        s->data = pages_alloc(s->bytes);
+        if (!s->data) {
+            free(s);
+            return NULL;
+        }
+        s->next = d->slabs;
+        d->slabs = s;
+    }
+    uint8_t *p = s->data + s->used;
+    s->used += bytes;
+    s->live++;
+    return p;
+}
+
+static void slab_free(struct cpu_device *d, const uint8_t *p)
+{
+    for (struct slab **at = &d->slabs; *at; at = &(*at)->next) {
+        struct slab *s = *at;
+        if (p < s->data || p >= s->data + s->bytes)
+            continue;
+        if (--s->live == 0) {
+            *at = s->next;
+            pages_free(s->data, s->bytes);
+            free(s);
+        }
+        return;
+    }
+}
+
+void cpu_slabs_free(struct cpu_device *d)
+{
+    while (d->slabs) {
+        struct slab *next = d->slabs->next;
+        pages_free(d->slabs->data, d->slabs->bytes);
+        free(d->slabs);
+        d->slabs = next;
+    }
+}
+
+oato_status cpu_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err)
+{
+    return cpu_pages_take(cpu_of(base), bytes, "an arena", out, err);
+}
+
+void cpu_free(struct oato_device *base, void *p, uint64_t bytes)
+{
+    cpu_pages_return(cpu_of(base), p, bytes);
+}
+
+/* The host's memory is this device's memory: transfers are done when they return. */
+static oato_status transfer(struct cpu_device *d, void *to, const void *from, uint64_t bytes,
+                            uint64_t *value)
+{
+    if (bytes)
+        memcpy(to, from, bytes);
+    if (value)
+        *value = atomic_load(&d->timeline.value);
+    return OATO_OK;
+}
+
+oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
+                       uint64_t bytes, uint64_t *value, struct oato_error *err)
+{
+    (void)err;
+    return transfer(cpu_of(base), (uint8_t *)to + offset, from, bytes, value);
+}
+
+oato_status cpu_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
+                         uint64_t bytes, uint64_t *value, struct oato_error *err)
+{
+    (void)err;
+    return transfer(cpu_of(base), to, (const uint8_t *)from + offset, bytes, value);
+}
+
+/* -------------------------------------------------------------------------------- weights - */
+
+struct prepare_job {
+    const struct cpu_kernels *kernels;
+    const struct weight_source *source;
+    struct oato_weight *weight;
+    int n_threads;
+};
+
+static void prepare_share(void *arg, int thread)
+{
+    const struct prepare_job *j = arg;
+    const struct weight_source *s = j->source;
+    const int64_t rows = s->row_end - s->row_begin;
+    const int64_t units = (rows + MATRIX_ROWS - 1) / MATRIX_ROWS;
+    int64_t begin = units * thread / j->n_threads * MATRIX_ROWS;
+    int64_t end = min_i64(rows, units * (thread + 1) / j->n_threads * MATRIX_ROWS);
+    size_t row = 0;
+    dtype_row_bytes(s->dtype, s->k, &row);
+    int64_t step = max_i64(1, RELEASE_BYTES / (int64_t)(row * MATRIX_ROWS + 1)) * MATRIX_ROWS;
+    for (; begin < end; begin += step) {
+        int64_t stop = min_i64(end, begin + step);
+        cpu_prepare_rows(j->kernels, s, j->weight, begin, stop);
+        if (s->file)
+            file_release(s->file,
+                         (size_t)((const uint8_t *)s->data - s->file->data) +
+                             (size_t)(s->row_begin + begin) * row,
+                         (size_t)(stop - begin) * row);
+    }
+}
+
+oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
+                        struct oato_weight **out, struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    size_t row;
+    if (!quants_known(s->dtype) || !dtype_row_bytes(s->dtype, s->k, &row) || s->row_begin < 0 ||
+        s->row_end < s->row_begin || s->row_end > s->n)
+        return oato_fail(err, OATO_EDEVICE,
+                         "%s: cannot prepare rows %lld..%lld of %lld x %lld %s: rows must be whole "
+                         "blocks of a type that the cpu knows",
+                         d->id, (long long)s->row_begin, (long long)s->row_end, (long long)s->n,
+                         (long long)s->k, dtype_name(s->dtype));
+    struct oato_weight *w = calloc(1, sizeof *w);
+    if (!w)
+        return oato_fail_memory(err, sizeof *w, "a weight");
+    w->dtype = s->dtype;
+    w->use = s->use;
+    w->rows = s->row_end - s->row_begin;
+    w->k = s->k;
+    if (s->use == WEIGHT_LOOKUP) {
+        w->data = (const uint8_t *)s->data + (size_t)s->row_begin * row;
+        *out = w;
+        return OATO_OK;
+    }
+    w->bytes = cpu_prepared_bytes(d->kernels, s->dtype, w->rows, w->k, s->use);
+    oato_status status = memory_take(d, w->bytes, "a weight", err);
+    if (!status) {
+        w->data = slab_alloc(d, w->bytes);
+        if (!w->data) {
+            d->used_bytes -= w->bytes;
+            status = oato_fail_memory(err, w->bytes, "a weight");
+        }
+    }
+    if (status) {
+        free(w);
+        return status;
+    }
+    struct prepare_job j = {d->kernels, s, w, cpu_pool_threads(d->pool)};
+    if (w->bytes < (64 << 10)) { /* not worth waking anybody */
+        j.n_threads = 1;
+        prepare_share(&j, 0);
+    } else {
+        cpu_pool_run(d->pool, prepare_share, &j);
+    }
+    *out = w;
+    return OATO_OK;
+}
+
+void cpu_weight_free(struct oato_device *base, struct oato_weight *w)
+{
+    struct cpu_device *d = cpu_of(base);
+    if (!w)
+        return;
+    if (w->use != WEIGHT_LOOKUP) {
+        slab_free(d, w->data);
+        d->used_bytes -= w->bytes;
+    }
+    free(w);
+}
+
+void cpu_kv_free(struct oato_device *base, struct kv_cache *kv)
+{
+    if (!kv)
+        return;
+    cpu_pages_return(cpu_of(base), kv->data, kv->bytes);
+    free(kv->layers);
+    free(kv->layer_offset);
+    free(kv);
+}
+
+oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
+                          oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                          struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    oato_status status = OATO_OK;
+    struct kv_cache *kv = calloc(1, sizeof *kv);
+    if (kv) {
+        kv->layers = calloc((size_t)n + 1, sizeof *kv->layers);
+        kv->layer_offset = calloc((size_t)n + 1, sizeof *kv->layer_offset);
+    }
+    if (!kv || !kv->layers || !kv->layer_offset) {
+        status = oato_fail_memory(err, sizeof *kv, "the KV cache");
+        goto out;
+    }
+    kv->n_layers = n;
+    kv->pages = pages;
+    kv->dtype = dtype;
+    memcpy(kv->layers, layers, (size_t)n * sizeof *layers);
+    uint64_t bytes;
+    if ((dtype != DT_F16 && dtype != DT_F32) || !kv_cache_layout(kv, &bytes)) {
+        status = oato_fail(err, OATO_EFIT,
+                           "%s: no KV cache of %d layers, %d pages of type %s; it takes F16 or F32 "
+                           "and sizes that memory can hold",
+                           d->id, n, (int)pages, dtype_name(dtype));
+        goto out;
+    }
+    void *data;
+    status = cpu_pages_take(d, bytes, "the KV cache", &data, err);
+    if (status)
+        goto out;
+    kv->data = data;
+    kv->bytes = bytes;
+    *out = kv;
+    return OATO_OK;
+out:
+    if (kv)
+        cpu_kv_free(base, kv);
+    return status;
+}

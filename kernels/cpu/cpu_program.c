@@ -1,0 +1,223 @@
+/*
+ * cpu_program.c - programs of the cpu device and their steps. A step runs on the calling thread
+ * and the pool's workers, woken once; records are separated by barriers, except where thread 0
+ * alone does both neighbours. Thread 0 alone looks at other devices' events and raises this
+ * device's.
+ *
+ * The clock is real time minus what thread 0 spent waiting for events that, on their device's
+ * clock, had already happened: with a simulated device beside it, time is what it would have been.
+ */
+#include "kernels/cpu/cpu_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct compiled {
+    const struct program *program;
+    int self;
+    struct cpu_context context;
+    struct rope_table rope;
+    struct cpu_barrier barrier;
+};
+
+/* One step on its way: what the threads share. */
+struct running {
+    struct cpu_device *device;
+    struct compiled *c;
+    const struct step *step;
+    uint32_t n_records; /* fewer than the program's when an error was injected */
+    _Atomic int failed; /* an event will never come */
+};
+
+/* Thread 0: everything that the record waits for, on this device's clock. */
+static bool record_wait(struct running *x, const struct program_record *r)
+{
+    for (int i = 0; i < r->n_waits; i++) {
+        const struct record_wait *w = &r->wait[i];
+        uint64_t begin_ns = now_ns(), event_ns = 0;
+        if (!timeline_wait(x->step->timeline[w->device],
+                           x->step->timeline_base[w->device] + w->ordinal, &event_ns))
+            return false;
+        int64_t *offset = &x->device->clock_offset_ns;
+        int64_t due = max_i64((int64_t)begin_ns + *offset, (int64_t)event_ns);
+        *offset = due - (int64_t)now_ns();
+    }
+    return true;
+}
+
+static void record_signal(struct running *x, const struct program_record *r)
+{
+    if (r->signal && !atomic_load_explicit(&x->failed, memory_order_relaxed))
+        timeline_signal(&x->device->timeline, x->step->timeline_base[x->c->self] + r->signal,
+                        now_ns() + (uint64_t)x->device->clock_offset_ns);
+}
+
+static void record_copy(const struct running *x, const struct program_record *r)
+{
+    const struct program *p = x->c->program;
+    uint8_t *host = p->host_arena, *own = p->arena;
+    bool up = r->kind == RECORD_UPLOAD;
+    const uint8_t *from = (up ? host : own) + r->in[0];
+    uint8_t *to = (up ? own : host) + r->out[0];
+    if (from != to)
+        memcpy(to, from,
+               (size_t)cpu_record_rows(r, x->step) * (size_t)r->in_width[0] * sizeof(float));
+}
+
+/* A failed wait ends nothing early: all threads go on to meet at the barriers, and skip the work.
+ */
+static void run_step(void *arg, int thread)
+{
+    struct running *x = arg;
+    struct cpu_barrier *barrier = &x->c->barrier;
+    const struct program_record *records = x->c->program->records;
+    bool before_solo = true;
+    for (uint32_t i = 0; i < x->n_records; i++) {
+        const struct program_record *r = &records[i];
+        bool solo = cpu_record_is_solo(r, x->step);
+        if (!before_solo) {
+            cpu_barrier_wait(barrier);
+            if (thread == 0)
+                record_signal(x, r - 1);
+        }
+        if (thread == 0 && r->n_waits && !record_wait(x, r))
+            atomic_store(&x->failed, 1);
+        if (!solo && (before_solo || r->n_waits))
+            cpu_barrier_wait(barrier); /* what thread 0 computed or waited for is there */
+        if ((thread == 0 || !solo) && !atomic_load_explicit(&x->failed, memory_order_relaxed)) {
+            if (r->kind == RECORD_RUN)
+                cpu_run_record(&x->c->context, r, x->step, thread, barrier);
+            else
+                record_copy(x, r);
+        }
+        if (solo && thread == 0)
+            record_signal(x, r);
+        before_solo = solo;
+    }
+    if (!before_solo) {
+        cpu_barrier_wait(barrier);
+        if (thread == 0)
+            record_signal(x, &records[x->n_records - 1]);
+    }
+}
+
+oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struct step *step,
+                       struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    if (atomic_load(&d->timeline.failed))
+        return oato_fail(err, OATO_EDEVICE, "%s: the device failed in an earlier step", d->id);
+    struct running x = {.device = d, .c = c, .step = step, .n_records = c->program->n_records};
+    bool injected = d->fail_record > 0 && d->fail_record <= x.n_records;
+    if (injected)
+        x.n_records = (uint32_t)d->fail_record - 1;
+    if (d->fail_record > 0)
+        d->fail_record = injected ? 0 : d->fail_record - x.n_records;
+    c->rope.step_serial = ++d->step_serial;
+    if (x.n_records > 0)
+        cpu_pool_run(d->pool, run_step, &x);
+    if (injected) {
+        timeline_fail(&d->timeline);
+        return oato_fail(err, OATO_EDEVICE, "%s: record %u of the step failed (injected)", d->id,
+                         (unsigned)x.n_records);
+    }
+    if (atomic_load(&x.failed)) {
+        timeline_fail(&d->timeline);
+        return oato_fail(err, OATO_EDEVICE,
+                         "%s: the step was given up because a device it waits for failed", d->id);
+    }
+    return OATO_OK;
+}
+
+oato_status cpu_finish(struct oato_device *base, struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    if (atomic_load(&d->timeline.failed))
+        return oato_fail(err, OATO_EDEVICE, "%s: the device failed in an earlier step", d->id);
+    return OATO_OK;
+}
+
+void cpu_release(struct oato_device *base, struct compiled *c)
+{
+    struct cpu_device *d = cpu_of(base);
+    if (!c)
+        return;
+    cpu_pages_return(d, c->context.workspace, c->context.workspace_bytes);
+    cpu_pages_return(d, c->rope.cos_sin, c->rope.floats * sizeof(float));
+    free(c);
+}
+
+/* Workspace for the largest step and room for the angles of its tokens. */
+static oato_status compiled_size(const struct cpu_device *d, const struct program *p,
+                                 uint64_t *workspace, uint64_t *rope_floats, struct oato_error *err)
+{
+    *workspace = p->workspace_bytes;
+    *rope_floats = 0;
+    if (p->n_signals >= TIMELINE_RING)
+        return oato_fail(err, OATO_EDEVICE, "%s: a program of %u signals; at most %d are possible",
+                         d->id, (unsigned)p->n_signals, TIMELINE_RING - 1);
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        if (r->kind != RECORD_RUN)
+            continue;
+        if (!cpu_supports(d->kernels, &r->op))
+            return oato_fail(err, OATO_EDEVICE, "%s: record %u: operator '%s' does not run here",
+                             d->id, (unsigned)i, op_kind_name(r->op.kind));
+        for (int w = 0; w < RECORD_WEIGHTS; w++)
+            if (w < r->n_weights && r->weight[w] != UINT32_MAX && r->weight[w] >= p->n_weights)
+                return oato_fail(err, OATO_EDEVICE, "%s: record %u: weight %u of %u", d->id,
+                                 (unsigned)i, (unsigned)r->weight[w], (unsigned)p->n_weights);
+        if ((r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION) &&
+            (!p->kv || r->kv_layer < 0 || r->kv_layer >= p->kv->n_layers))
+            return oato_fail(err, OATO_EDEVICE, "%s: record %u: KV layer %d is not on this device",
+                             d->id, (unsigned)i, (int)r->kv_layer);
+        struct op_size size = {.seqs = p->max_seqs};
+        size.rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens;
+        uint64_t bytes = cpu_workspace_bytes(d->kernels, &r->op, &size, cpu_pool_threads(d->pool));
+        *workspace = bytes > *workspace ? bytes : *workspace;
+        if (r->op.kind == OP_ROPE) {
+            uint64_t floats = (uint64_t)size.rows * (uint64_t)r->op.rope_dims;
+            *rope_floats = floats > *rope_floats ? floats : *rope_floats;
+        }
+    }
+    return OATO_OK;
+}
+
+oato_status cpu_compile(struct oato_device *base, const struct program *p, int self,
+                        struct compiled **out, struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    uint64_t workspace, rope_floats;
+    oato_status status = compiled_size(d, p, &workspace, &rope_floats, err);
+    if (status)
+        return status;
+    struct compiled *c = aligned_alloc(64, size_align(sizeof *c, 64));
+    if (!c)
+        return oato_fail_memory(err, sizeof *c, "a program");
+    memset(c, 0, sizeof *c);
+    c->program = p;
+    c->self = self;
+    cpu_barrier_init(&c->barrier, cpu_pool_threads(d->pool));
+    c->context = (struct cpu_context){.kernels = d->kernels,
+                                      .arena = p->arena,
+                                      .weights = p->weights,
+                                      .kv = p->kv,
+                                      .workspace_bytes = workspace,
+                                      .rope = &c->rope};
+    c->rope.floats = rope_floats;
+    void *memory = NULL;
+    status = cpu_pages_take(d, workspace, "the workspace", &memory, err);
+    c->context.workspace = memory;
+    if (!status && rope_floats) {
+        memory = NULL;
+        status =
+            cpu_pages_take(d, rope_floats * sizeof(float), "the table of angles", &memory, err);
+        c->rope.cos_sin = memory;
+    }
+    if (status) {
+        cpu_release(base, c);
+        return status;
+    }
+    *out = c;
+    return OATO_OK;
+}
