@@ -92,14 +92,21 @@ static oato_status scores_load(struct tokenizer *t, const struct gguf *g, struct
     return OATO_OK;
 }
 
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 /* "<0xAF>": exactly that form; -1 otherwise. */
 static int byte_token(struct gguf_string s)
 {
-    static const char hex[] = "0123456789abcdef0123456789ABCDEF";
     if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>')
         return -1;
-    const char *hi = memchr(hex, s.data[3], 32), *lo = memchr(hex, s.data[4], 32);
-    return hi && lo ? (int)((hi - hex) % 16 * 16 + (lo - hex) % 16) : -1;
+    int hi = hex_digit(s.data[3]), lo = hex_digit(s.data[4]);
+    return hi >= 0 && lo >= 0 ? hi * 16 + lo : -1;
 }
 
 static oato_status types_load(struct tokenizer *t, const struct gguf *g,

@@ -1,10 +1,10 @@
 /*
  * test_tokenizer_vectors.c - real vocabularies: ids equal those of the peer, and text comes back.
  *
- * The vocabularies and vectors are llama.cpp's (models/ggml-vocab-NAME.gguf, .inp, .out: 46 texts or more,
- * no special tokens added or parsed); OATO_VOCAB_DIR says where, else the peer in OATO_CACHE. They
- * are skipped when missing unless OATO_REQUIRE_PEER=1. The ids of SmolLM2 were recorded from
- * llama-tokenize.
+ * The vocabularies and vectors are llama.cpp's (models/ggml-vocab-NAME.gguf, .inp, .out: 46 texts
+ * or more, no special tokens added or parsed); OATO_VOCAB_DIR says where, else the peer in
+ * OATO_CACHE. They are skipped when missing unless OATO_REQUIRE_PEER=1. The ids of SmolLM2 were
+ * recorded from llama-tokenize.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,7 +118,8 @@ static void vectors_match(const char *name)
         assert_non_null(line_end);
         for (size_t i = 0; i < count; i++) {
             char *after;
-            same = same && strtol(want, &after, 10) == ids[i] && after <= line_end;
+            long id = strtol(want, &after, 10);
+            same = same && id == ids[i] && after > want && after <= line_end;
             want = after;
         }
         for (; want < line_end; want++)
