@@ -4,6 +4,7 @@
  */
 #include "profiler/profiler_internal.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, do
                            struct oato_error *err)
 {
     size_t bytes = 4 * (size_t)cache_bytes;
-    bytes = bytes < (64u << 20) ? 64u << 20 : bytes > (1u << 30) ? 1u << 30 : bytes;
+    bytes = bytes < (32u << 20) ? 32u << 20 : bytes > (1u << 30) ? 1u << 30 : bytes;
     int runs = quick ? 3 : READ_RUNS, started = 0;
     threads = threads < 1 ? 1 : threads;
     struct reader *readers = calloc((size_t)threads, sizeof *readers);
@@ -147,23 +148,25 @@ static oato_status time_product(const struct rig *r, oato_dtype dtype, int32_t w
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err)
 {
-    enum { WIDTH = 1024, ROWS = 256 };
+    enum { WIDTH = 1024, ROWS = 128 };
     static const oato_dtype dtypes[] = {DT_F32, DT_F16, DT_Q8_0, DT_Q4_0};
+    struct rig cached = *r; /* arithmetic is the limit: one copy of the weights is enough */
+    cached.cache_bytes = 0;
+    double ns = 0;
     *flops_per_s = *read_bytes_per_s = 0;
     for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
-        double ns;
-        oato_status status = time_product(r, dtypes[i], WIDTH, ROWS, quick, &ns, err);
-        if (!status && ns > 0 && 2.0 * WIDTH * WIDTH * ROWS * 1e9 / ns > *flops_per_s)
-            *flops_per_s = 2.0 * WIDTH * WIDTH * ROWS * 1e9 / ns;
-        if (!status && ns > 0 && dtypes[i] == DT_F16) {
-            status = time_product(r, DT_F16, WIDTH, 1, quick, &ns, err);
-            if (!status && ns > 0)
-                *read_bytes_per_s = 2.0 * WIDTH * WIDTH * 1e9 / ns;
-        }
+        oato_status status = time_product(&cached, dtypes[i], WIDTH, ROWS, quick, &ns, err);
         if (status)
             return status;
+        if (ns > 0)
+            *flops_per_s = fmax(*flops_per_s, 2.0 * WIDTH * WIDTH * ROWS * 1e9 / ns);
     }
-    return OATO_OK;
+    if (r->info.is_host) /* see host_read_rate */
+        return OATO_OK;
+    oato_status status = time_product(r, DT_F16, WIDTH, 1, quick, &ns, err);
+    if (!status && ns > 0)
+        *read_bytes_per_s = 2.0 * WIDTH * WIDTH * 1e9 / ns;
+    return status;
 }
 
 /* -------------------------------------------------------------------------------- links ---- */
@@ -270,13 +273,15 @@ oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct o
         return OATO_OK;
     struct timeline *host = calloc(1, sizeof *host);
     struct program_record *records = calloc(PINGS, sizeof *records);
+    if (!host || !records) {
+        free(records);
+        free(host);
+        return oato_fail_memory(err, sizeof *host, "a timeline");
+    }
+    timeline_init(host);
     oato_status status = rig_step_create(&(struct op_point){1, 1, 0}, 0, &s, err);
-    if (!status && (!host || !records))
-        status = oato_fail_memory(err, sizeof *host, "a timeline");
     if (!status)
         status = rig_alloc(r, 3 * PING_WIDTH * sizeof(float), &memory, err);
-    if (!status)
-        timeline_init(host);
     struct program p = {.records = records,
                         .n_records = PINGS,
                         .n_signals = PINGS,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPIES_MAX = 512, RECORDS_MAX = 1024 };
+enum { COPIES_MAX = 512, RECORDS_MAX = 1024, KV_COPIES_ROWS = 8 };
 #define COPIES_BYTES ((uint64_t)1 << 30) /* most memory for copies of weights or KV layers */
 #define PROGRAM_NS   1e6                 /* shortest program whose time is divided */
 #define CYCLE_NS     25e6                /* longest program that uses all copies */
@@ -70,10 +70,12 @@ oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_b
     b->c = c;
     b->prepared_bytes = rig_prepared_bytes(r, &c->op, c->weights[0], c->shape.n_weights);
     b->copies = copies_for(r, b->prepared_bytes);
-    b->weights = calloc((size_t)b->copies * GRAPH_WEIGHTS, sizeof(*b->weights));
+    b->weights = calloc((size_t)b->copies * GRAPH_WEIGHTS, sizeof(struct oato_weight *));
+    if (!b->weights) {
+        free(b);
+        return oato_fail_memory(err, (size_t)COPIES_MAX * sizeof(void *), "weights");
+    }
     oato_status status = OATO_OK;
-    if (!b->weights)
-        status = oato_fail_memory(err, (size_t)b->copies * sizeof(*b->weights), "weights");
     while (!status && b->n_prepared < b->copies && !oato_interrupted)
         status = add_copy(b, err);
     if (status == OATO_EFIT && b->n_prepared) { /* fewer copies are less exact, not wrong */
@@ -93,7 +95,7 @@ void bench_close(struct op_bench *b)
 {
     if (!b)
         return;
-    for (int32_t i = 0; b->weights && i < b->n_prepared * GRAPH_WEIGHTS; i++)
+    for (int32_t i = 0; i < b->n_prepared * GRAPH_WEIGHTS; i++)
         if (b->weights[i])
             b->rig->device->ops->weight_free(b->rig->device, b->weights[i]);
     free(b->weights);
@@ -121,6 +123,8 @@ static oato_status make_kv(const struct rig *r, const struct op_case *c, const s
     uint64_t bytes = 2 * row * (uint64_t)pages * KV_PAGE_POSITIONS;
     struct kv_layer_shape layers[COPIES_MAX];
     s->kv_layers = copies_for(r, bytes);
+    if (at->rows / at->seqs > KV_COPIES_ROWS) /* many queries read each position once it is there */
+        s->kv_layers = 1;
     for (int32_t i = 0; i < s->kv_layers; i++)
         layers[i] = shape;
     oato_status status = r->device->ops->kv_create(r->device, layers, s->kv_layers,
@@ -187,10 +191,10 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
     const struct op_case *c = b->c;
     struct setup s = {.kv_layers = 1};
     struct program_record one;
-    struct rig_times *times = malloc(sizeof *times);
+    struct rig_times times;
     oato_status status = rig_step_create(at, c->op.kind == OP_EMBED ? c->op.n : 0, &s.step, err);
     s.records = calloc(RECORDS_MAX + 1, sizeof *s.records);
-    if (!status && (!s.records || !times))
+    if (!status && !s.records)
         status = oato_fail_memory(err, RECORDS_MAX * sizeof *s.records, "records");
     if (!status && (c->op.kind == OP_KV_STORE || c->op.kind == OP_ATTENTION))
         status = make_kv(r, c, at, &s, err);
@@ -218,20 +222,20 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
     struct rig_effort effort = {1, 1, 0};
     int32_t n = 1;
     make_program(b, &s, &one, n);
-    status = rig_run(r, &s.program, &s.step, &effort, times, err);
+    status = rig_run(r, &s.program, &s.step, &effort, &times, err);
     if (!status && !r->declared) {
-        n = records_for(b, &s, times->inner_ns[0]);
+        n = records_for(b, &s, times.inner_ns[0]);
         make_program(b, &s, &one, n);
         effort =
             quick ? (struct rig_effort){3, 32, 8000000} : (struct rig_effort){7, 200, 60000000};
-        status = rig_run(r, &s.program, &s.step, &effort, times, err);
+        status = rig_run(r, &s.program, &s.step, &effort, &times, err);
     }
     if (status)
         goto out;
-    row->repeats = times->n;
-    row->median_ns = readable_ns(quantile(times->inner_ns, times->n, 0.5) / n);
-    row->p10_ns = readable_ns(quantile(times->inner_ns, times->n, 0.1) / n);
-    row->p90_ns = readable_ns(quantile(times->inner_ns, times->n, 0.9) / n);
+    row->repeats = times.n;
+    row->median_ns = readable_ns(quantile(times.inner_ns, times.n, 0.5) / n);
+    row->p10_ns = readable_ns(quantile(times.inner_ns, times.n, 0.1) / n);
+    row->p90_ns = readable_ns(quantile(times.inner_ns, times.n, 0.9) / n);
 out:
     if (s.arena)
         r->device->ops->free(r->device, s.arena, s.arena_bytes);
@@ -239,6 +243,5 @@ out:
         r->device->ops->kv_free(r->device, s.kv);
     rig_step_free(&s.step);
     free(s.records);
-    free(times);
     return status;
 }

@@ -125,7 +125,7 @@ struct op_size op_point_size(const struct oato_op *op, const struct op_point *at
 static void add_point(struct op_point *out, int32_t *n, int32_t rows, int32_t seqs, int32_t context)
 {
     struct op_point p = {rows, seqs, context};
-    if (*n < POINTS_MAX && (!*n || memcmp(&out[*n - 1], &p, sizeof p)))
+    if (*n < POINTS_MAX && (!*n || memcmp(&out[*n - 1], &p, sizeof p) != 0))
         out[(*n)++] = p;
 }
 

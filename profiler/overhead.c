@@ -32,10 +32,8 @@ oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oa
     *ns = 0;
     if (!r->device->ops->supports(r->device, &add))
         return OATO_OK;
-    struct rig_times *times = malloc(sizeof *times);
+    struct rig_times times;
     oato_status status = rig_step_create(&(struct op_point){1, 1, 0}, 0, &s, err);
-    if (!status && !times)
-        status = oato_fail_memory(err, sizeof *times, "times");
     if (!status)
         status = rig_alloc(r, 3 * WIDTH * sizeof(float), &memory, err);
     for (int i = 0; i < 2; i++) {
@@ -53,16 +51,15 @@ oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oa
                         .arena = memory};
     int32_t repeats = r->declared ? 1 : quick ? 32 : 200;
     if (!status)
-        status = rig_run(r, &p, &s, &(struct rig_effort){repeats, repeats, 20000000}, times, err);
+        status = rig_run(r, &p, &s, &(struct rig_effort){repeats, repeats, 20000000}, &times, err);
     if (!status) {
-        double whole = quantile(times->whole_ns, times->n, 0.5);
-        double inner = quantile(times->inner_ns, times->n, 0.5);
+        double whole = quantile(times.whole_ns, times.n, 0.5);
+        double inner = quantile(times.inner_ns, times.n, 0.5);
         *ns = whole > 2 * inner ? whole - 2 * inner : 0;
     }
     if (memory)
         r->device->ops->free(r->device, memory, 3 * WIDTH * sizeof(float));
     rig_step_free(&s);
-    free(times);
     return status;
 }
 
@@ -160,7 +157,7 @@ static oato_status layers_prepare(const struct rig *r, struct layers *l, struct 
     const struct graph *g = &l->graph;
     size_t n = (size_t)l->n_ops;
     l->value_offset = calloc((size_t)g->n_values + 1, sizeof *l->value_offset);
-    l->weights = calloc(n * GRAPH_WEIGHTS, sizeof(*l->weights));
+    l->weights = calloc(n * GRAPH_WEIGHTS, sizeof(struct oato_weight *));
     l->records = calloc(n + 1, sizeof *l->records);
     l->kv_shapes = calloc(n, sizeof *l->kv_shapes);
     if (!l->value_offset || !l->weights || !l->records || !l->kv_shapes)
@@ -211,10 +208,8 @@ static oato_status layers_time(const struct rig *r, struct layers *l, int32_t co
     struct kv_cache *kv = NULL;
     void *arena = NULL;
     struct rig_step s = {0};
-    struct rig_times *times = malloc(sizeof *times);
+    struct rig_times times;
     oato_status status = rig_step_create(&(struct op_point){1, 1, context}, 0, &s, err);
-    if (!status && !times)
-        status = oato_fail_memory(err, sizeof *times, "times");
     if (!status && l->n_kv)
         status = ops->kv_create(r->device, l->kv_shapes, l->n_kv, l->kv, pages, &kv, err);
     if (!status && kv && !r->declared)
@@ -237,15 +232,14 @@ static oato_status layers_time(const struct rig *r, struct layers *l, int32_t co
                                             : 21,
                                 200, quick ? 50000000 : 500000000};
     if (!status)
-        status = rig_run(r, &p, &s, &effort, times, err);
+        status = rig_run(r, &p, &s, &effort, &times, err);
     if (!status)
-        *ns = quantile(times->inner_ns, times->n, 0.5);
+        *ns = quantile(times.inner_ns, times.n, 0.5);
     if (arena)
         ops->free(r->device, arena, l->arena_bytes);
     if (kv)
         ops->kv_free(r->device, kv);
     rig_step_free(&s);
-    free(times);
     return status;
 }
 

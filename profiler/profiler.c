@@ -364,6 +364,22 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
     return status == OATO_EFIT ? OATO_OK : status;
 }
 
+/* Medians survive some disturbance, not a machine that does something else all the time. */
+static void warn_if_busy(const struct run *r, const struct rig *rig)
+{
+    int32_t n = 0, varied = 0;
+    for (int32_t i = 0; i < r->p->n_rows; i++) {
+        const struct profile_row *row = &r->p->rows[i];
+        n += row->device == rig->index;
+        varied += row->device == rig->index && row->p90_ns > 1.5 * row->p10_ns;
+    }
+    if (4 * varied > n)
+        warn_line(r,
+                  "%s: the times of %d of %d rows vary by more than half: was the machine busy? "
+                  "Measure again when it is quiet",
+                  rig->info.id, varied, n);
+}
+
 /* The context at which whole layers are run: one that attention was timed at. */
 static int32_t shown_context(const struct run *r)
 {
@@ -394,6 +410,7 @@ static oato_status measure_device(struct run *r, struct rig *rig, struct oato_er
         status = measure_case(r, rig, &r->set.cases[i], err);
     }
     if (!status) {
+        warn_if_busy(r, rig);
         progress_update(&r->progress, r->done, "whole layers");
         status = record_overhead(rig, r->p, r->m, r->o->kv, shown_context(r), r->o->quick,
                                  &r->p->devices[rig->index].record_overhead_ns, err);

@@ -119,8 +119,8 @@ void bench_close(struct op_bench *b);
 /* Bytes a second that `threads` threads read from a buffer beyond the caches. */
 oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, double *bytes_per_s,
                            struct oato_error *err);
-/* Operations a second of a large matrix product, the best of several element types; and bytes a
- * second of a large matrix-vector product of it. */
+/* Operations a second of a large matrix product, the best of several element types; and, except of
+ * the host, bytes a second of a matrix-vector product. */
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err);
 /* Copies in one direction: latency and rate by a fit over several sizes. */

