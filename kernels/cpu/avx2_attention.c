@@ -39,7 +39,7 @@ uint64_t avx2_attention_scratch(const struct oato_op *op)
 static struct pass *pass_at(uint8_t *scratch, int32_t d)
 {
     struct pass *s = (struct pass *)scratch;
-    s->k = (float *)(scratch + pass_bytes());
+    s->k = floats(scratch + pass_bytes());
     s->v = s->k + (int64_t)ATTENTION_BLOCK * d;
     s->acc = s->v + (int64_t)ATTENTION_BLOCK * d;
     s->p = s->acc + (int64_t)QUERIES * d;
@@ -57,7 +57,7 @@ static const float *load_block(const struct attention_job *j, int which, int32_t
     const int64_t at = head * KV_PAGE_POSITIONS * d;
     const uint8_t *base = kv->data + kv->layer_offset[j->kv_layer];
     if (kv->dtype == DT_F32)
-        return (const float *)base + at;
+        return const_floats(base) + at;
     const uint16_t *from = (const uint16_t *)base + at;
     for (int64_t i = 0; i < count * d; i += 8)
         _mm256_storeu_ps(converted + i, avx2_load_f16(from + i));

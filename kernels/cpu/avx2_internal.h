@@ -97,9 +97,9 @@ struct avx2_packed {
 AVX2_INLINE struct avx2_packed avx2_packed_at(const uint8_t *p, int64_t k)
 {
     struct avx2_packed a = {.q = (const int16_t *)p};
-    a.scale = (const float *)(p + 2 * k);
+    a.scale = const_floats(p + 2 * k);
     a.scaled_sum = a.scale + k / 32;
-    a.minus8_sum = (const int32_t *)(a.scaled_sum + k / 32);
+    a.minus8_sum = (const int32_t *)(p + 2 * k + 8 * (k / 32));
     return a;
 }
 

@@ -323,7 +323,7 @@ static const float *float_chunk(const struct oato_weight *w, const uint8_t *from
 {
     if (w->dtype == DT_F32) {
         *stride = group_bytes / (int64_t)sizeof(float);
-        return (const float *)from;
+        return const_floats(from);
     }
     for (int g = 0; g < groups; g++) {
         const uint16_t *p = (const uint16_t *)(from + g * group_bytes);

@@ -143,7 +143,7 @@ static __m256 group_quantised(oato_dtype dtype, const uint8_t *w, int64_t k, str
 AVX2_INLINE __m256 load_lanes(oato_dtype dtype, const uint8_t *w, int64_t i)
 {
     if (dtype == DT_F32)
-        return _mm256_loadu_ps((const float *)w + 8 * i);
+        return _mm256_loadu_ps(const_floats(w) + 8 * i);
     if (dtype == DT_F16)
         return avx2_load_f16((const uint16_t *)w + 8 * i);
     return avx2_load_bf16((const uint16_t *)w + 8 * i);

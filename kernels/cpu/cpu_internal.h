@@ -7,6 +7,16 @@
 
 #include "kernels/device.h"
 
+/* Arenas, pages and prepared weights are bytes; these say where they hold float32. */
+static inline float *floats(void *p)
+{
+    return p;
+}
+static inline const float *const_floats(const void *p)
+{
+    return p;
+}
+
 struct cpu_kernels; /* the dispatch table of one instruction set */
 
 /* The best table that this machine runs, or the one named ("ref", "avx2"); NULL name looks at

@@ -36,12 +36,12 @@ struct run {
 
 static const float *input(const struct run *x, int i)
 {
-    return (const float *)(x->c->arena + x->r->in[i]);
+    return const_floats(x->c->arena + x->r->in[i]);
 }
 
 static float *output(const struct run *x, int i)
 {
-    return (float *)(x->c->arena + x->r->out[i]);
+    return floats(x->c->arena + x->r->out[i]);
 }
 
 static const struct oato_weight *weight(const struct run *x, int i)
@@ -115,7 +115,7 @@ static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
 {
     const struct matrix_job *gate = &m->job[0];
     struct matrix_job up = m->job[1];
-    float *rows = (float *)(m->scratch + m->up_at);
+    float *rows = floats(m->scratch + m->up_at);
     for (int64_t r = begin; r < end; r += MATRIX_ROWS) {
         int64_t stop = min_i64(end, r + MATRIX_ROWS);
         up.y = rows - r;
@@ -287,7 +287,7 @@ static void run_attention(const struct run *x)
     assert(used <= x->c->workspace_bytes);
     uint8_t *scratch = x->c->workspace + HEADER_BYTES + (uint64_t)x->thread * one;
     if (attention_splits(x, x->c->workspace_bytes - used)) {
-        attention_split(x, (float *)(x->c->workspace + used), scratch);
+        attention_split(x, floats(x->c->workspace + used), scratch);
         return;
     }
     /* Units of a KV head and a few tokens, dealt round: later tokens of a sequence see more
@@ -328,7 +328,7 @@ static void run_kv_store(const struct run *x)
                 if (kv->dtype == DT_F16)
                     x->k->to_f16((uint16_t *)base + at, from, d);
                 else
-                    memcpy((float *)base + at, from, (size_t)d * sizeof(float));
+                    memcpy(floats(base) + at, from, (size_t)d * sizeof(float));
             }
         }
     }
@@ -379,7 +379,7 @@ static void run_embed(const struct run *x)
 static void run_norm(const struct run *x)
 {
     const int64_t n = x->op->n;
-    const float *w = (const float *)weight(x, 0)->data;
+    const float *w = const_floats(weight(x, 0)->data);
     const bool adds = x->op->kind == OP_ADD_NORM;
     int64_t begin, end;
     share_rows(x, &begin, &end);
@@ -403,7 +403,7 @@ static void run_pairwise(const struct run *x)
         const float *a = input(x, 0) + t * n;
         float *y = output(x, 0) + t * n;
         if (x->op->kind == OP_BIAS)
-            x->k->add(y, a, (const float *)weight(x, 0)->data, n);
+            x->k->add(y, a, const_floats(weight(x, 0)->data), n);
         else if (x->op->kind == OP_ADD)
             x->k->add(y, a, input(x, 1) + t * n, n);
         else
@@ -494,11 +494,13 @@ static void run_rope(const struct run *x)
     float local[HEAD_DIM_MAX];
     double turn[HEAD_DIM_MAX / 2];
     if (!filled)
-        rope_turns(op, (const float *)divisors, turn);
+        rope_turns(op, const_floats(divisors), turn);
     int64_t begin, end;
     share_rows(x, &begin, &end);
     for (int64_t t = begin; t < end; t++) {
-        float *cos_sin = table ? table->cos_sin + t * pairs * 2 : local;
+        float *cos_sin = local;
+        if (table)
+            cos_sin = table->cos_sin + t * pairs * 2;
         if (!filled)
             rope_angles(op, turn, x->step->token_position[t], cos_sin);
         rope_row(op, cos_sin, input(x, 0) + t * op->n, output(x, 0) + t * op->n);

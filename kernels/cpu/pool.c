@@ -113,15 +113,15 @@ struct worker {
 };
 
 struct cpu_pool {
-    int n_threads;
-    struct worker *workers; /* [1, n_threads) */
-    hwloc_topology_t topology;
-    cpu_pool_fn fn; /* of the run that `epoch` began */
-    void *arg;
-    _Alignas(64) _Atomic uint32_t epoch;
+    _Alignas(64) _Atomic uint32_t epoch; /* raised to begin a run */
     _Atomic uint32_t epoch_sleepers;
     _Alignas(64) _Atomic uint32_t busy; /* workers that have not finished */
     _Atomic uint32_t busy_sleepers;
+    _Alignas(64) cpu_pool_fn fn; /* of the run that `epoch` began */
+    void *arg;
+    struct worker *workers; /* [1, n_threads) */
+    hwloc_topology_t topology;
+    int n_threads;
     bool stop; /* read after a change of epoch */
 };
 

@@ -93,10 +93,10 @@ static void ref_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t e
     const uint64_t row = row_bytes_of(j->w->dtype, k);
     for (int64_t r = begin; r < end; r++) {
         const uint8_t *from = j->w->data + (uint64_t)r * row;
-        const float *w = (const float *)from;
+        const float *w = const_floats(from);
         if (j->w->dtype != DT_F32) {
-            quants_row(j->w->dtype, from, k, (float *)scratch);
-            w = (const float *)scratch;
+            quants_row(j->w->dtype, from, k, floats(scratch));
+            w = const_floats(scratch);
         }
         for (int64_t t = 0; t < j->T; t++)
             j->y[t * j->y_stride + r] = dot(w, j->x + t * k, k);
@@ -152,7 +152,7 @@ static const float *kv_row(const struct attention_job *j, int32_t which, int32_t
         d;
     const uint8_t *base = kv->data + kv->layer_offset[j->kv_layer];
     if (kv->dtype == DT_F32)
-        return (const float *)base + at;
+        return const_floats(base) + at;
     const uint16_t *h = (const uint16_t *)base + at;
     for (int64_t e = 0; e < d; e++)
         converted[e] = f16_to_f32(h[e]);
@@ -209,7 +209,7 @@ static void ref_attention(const struct attention_job *j, uint8_t *scratch)
     const struct oato_op *op = j->op;
     const int32_t d = op->head_dim, group = op->heads / op->kv_heads;
     const int64_t segment_blocks = ATTENTION_SEGMENT / ATTENTION_BLOCK;
-    float *acc = (float *)scratch, *rest = acc + d;
+    float *acc = floats(scratch), *rest = acc + d;
     for (int32_t t = j->token_begin; t < j->token_end; t++) {
         int64_t position = j->token_position[t];
         for (int32_t g = 0; g < group; g++) {

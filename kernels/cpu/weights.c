@@ -87,7 +87,7 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
         memcpy(to + (size_t)begin * row, from, (size_t)(end - begin) * row);
         return;
     }
-    float *out = (float *)to + begin * source->k;
+    float *out = floats(to) + begin * source->k;
     for (int64_t r = begin; r < end; r++, from += row, out += source->k)
         quants_row(source->dtype, from, source->k, out);
 }

@@ -79,7 +79,7 @@ static void fill(struct rig *x, int seq, int64_t length)
                 for (int32_t e = 0; e < x->op.head_dim; e++) {
                     float v = random_float();
                     if (x->kv.dtype == DT_F32)
-                        ((float *)x->kv.data)[at + e] = v;
+                        floats(x->kv.data)[at + e] = v;
                     else
                         ((uint16_t *)x->kv.data)[at + e] = f32_to_f16(v);
                 }
@@ -90,7 +90,7 @@ static void fill(struct rig *x, int seq, int64_t length)
 
 static double kv_value(const struct rig *x, int64_t at)
 {
-    return (double)(x->kv.dtype == DT_F32 ? ((const float *)x->kv.data)[at]
+    return (double)(x->kv.dtype == DT_F32 ? const_floats(x->kv.data)[at]
                                           : f16_to_f32(((const uint16_t *)x->kv.data)[at]));
 }
 

@@ -74,7 +74,7 @@ static void product_run(struct product *p, enum op_kind kind, int first, int64_t
     for (int i = 0; i < outputs; i++) {
         size_t bytes = (size_t)(p->rows[first + i] * T) * sizeof(float);
         r.out[i] = guarded_offset(&p->g, bytes);
-        out[i] = (float *)(p->g.base + r.out[i]);
+        out[i] = floats(p->g.base + r.out[i]);
         memset(out[i], 0xff, bytes);
     }
     record_run(&p->c, &r, simple_step(&s, (int32_t)T), 0, threads);

@@ -21,7 +21,7 @@ static void every_type_dequantises_as_the_gguf_package_says(void **state)
         assert_true(quants_known((oato_dtype)head[0]));
         quants_row((oato_dtype)head[0], raw, head[2], got);
         for (uint32_t i = 0; i < head[2]; i++)
-            if (memcmp(&got[i], &wanted[i], 4) != 0)
+            if (got[i] != wanted[i])
                 fail_msg("%s element %u: %.9g, not %.9g", dtype_name((oato_dtype)head[0]), i,
                          (double)got[i], (double)wanted[i]);
         test_free(raw);
