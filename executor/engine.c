@@ -240,19 +240,20 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     }
     if (status) /* release whoever waits for records that will not come */
         for (int i = 0; i < e->n_devices; i++)
-            timeline_fail(e->timelines[i]);
+            timeline_fail(e->timelines[i], TIMELINE_STRANDED);
     uint64_t end = step->clock_ns;
+    bool cause_known = status && atomic_load(&e->timelines[e->host]->failed) == TIMELINE_DIED;
     for (int i = 0; i < e->n_devices; i++) {
         const struct device_ops *ops = e->device[i].device->ops;
         struct oato_error own;
         if (!e->device[i].phase[phase].compiled)
             continue;
         if (ops->finish(e->device[i].device, &own)) {
-            /* the device that died knows why; those that waited for it only know that it did */
-            bool first = !status || i != e->host;
-            status = own.status;
-            if (first)
+            bool cause = atomic_load(&e->timelines[i]->failed) == TIMELINE_DIED;
+            if (!status || (cause && !cause_known))
                 *err = own;
+            cause_known = cause_known || cause;
+            status = own.status;
         }
         uint64_t clock = ops->clock_ns(e->device[i].device);
         end = clock > end ? clock : end;

@@ -18,13 +18,17 @@
 
 enum { TIMELINE_RING = 8192 }; /* more than a step signals, checked when compiling */
 
+/* Why an event will not rise any more: its device failed itself, or gave up a step because another
+ * one did. The first tells the user what happened. */
+enum timeline_failure { TIMELINE_ALIVE, TIMELINE_DIED, TIMELINE_STRANDED };
+
 /* A device's event. Its value rises by the ordinals that records signal. Each value carries the
  * device's clock at that moment, so that waiting passes time on to the waiting device's clock. */
 struct timeline {
     _Atomic uint64_t value;
     _Atomic uint32_t sleepers; /* threads in the futex */
     _Atomic uint32_t word;     /* futex word: changes with every signal */
-    _Atomic int failed;        /* the device died: every wait returns false at once */
+    _Atomic int failed;        /* enum timeline_failure; unless alive every wait returns false */
     uint64_t clock_ns[TIMELINE_RING];
 };
 
@@ -36,7 +40,8 @@ bool timeline_wait(struct timeline *t, uint64_t value, uint64_t *clock_ns);
 /* The same, giving up with false soon after *stop becomes true (stop may be NULL). */
 bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns,
                           const _Atomic bool *stop);
-void timeline_fail(struct timeline *t);
+/* The first reason stays. */
+void timeline_fail(struct timeline *t, enum timeline_failure why);
 
 /* ----------------------------------------------------------------------------- devices ---- */
 

@@ -51,9 +51,10 @@ void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns)
     wake(t);
 }
 
-void timeline_fail(struct timeline *t)
+void timeline_fail(struct timeline *t, enum timeline_failure why)
 {
-    atomic_store(&t->failed, 1);
+    int alive = TIMELINE_ALIVE;
+    atomic_compare_exchange_strong(&t->failed, &alive, why);
     wake(t);
 }
 

@@ -117,12 +117,12 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     if (x.n_records > 0)
         cpu_pool_run(d->pool, run_step, &x);
     if (injected) {
-        timeline_fail(&d->timeline);
+        timeline_fail(&d->timeline, TIMELINE_DIED);
         return oato_fail(err, OATO_EDEVICE, "%s: record %u of the step failed (injected)", d->id,
                          (unsigned)x.n_records);
     }
     if (atomic_load(&x.failed)) {
-        timeline_fail(&d->timeline);
+        timeline_fail(&d->timeline, TIMELINE_STRANDED);
         return oato_fail(err, OATO_EDEVICE,
                          "%s: the step was given up because a device it waits for failed", d->id);
     }

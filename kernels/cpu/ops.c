@@ -394,6 +394,12 @@ static void run_norm(const struct run *x)
     }
 }
 
+static void scale_row(float *y, const float *a, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] * factor;
+}
+
 static void run_pairwise(const struct run *x)
 {
     const int64_t n = x->op->n;
@@ -404,6 +410,8 @@ static void run_pairwise(const struct run *x)
         float *y = output(x, 0) + t * n;
         if (x->op->kind == OP_BIAS)
             x->k->add(y, a, const_floats(weight(x, 0)->data), n);
+        else if (x->op->kind == OP_SCALE)
+            scale_row(y, a, const_floats(weight(x, 0)->data)[0], n);
         else if (x->op->kind == OP_ADD)
             x->k->add(y, a, input(x, 1) + t * n, n);
         else
@@ -521,21 +529,14 @@ static const struct {
     void (*run)(const struct run *x);
     bool by_rows; /* cheap rows: solo when there are few elements */
 } kinds[OP_KIND_COUNT] = {
-    [OP_EMBED] = {run_embed, true},
-    [OP_RMS_NORM] = {run_norm, true},
-    [OP_MUL_MAT] = {run_matrix, false},
-    [OP_BIAS] = {run_pairwise, true},
-    [OP_ROPE] = {run_rope, true},
-    [OP_KV_STORE] = {run_kv_store, true},
-    [OP_ATTENTION] = {run_attention, false},
-    [OP_ADD] = {run_pairwise, true},
-    [OP_SWIGLU] = {run_pairwise, true},
-    [OP_SELECT] = {run_select, true},
-    [OP_QKV] = {run_matrix, false},
-    [OP_GATE_UP] = {run_matrix, false},
-    [OP_ADD_NORM] = {run_norm, true},
-    [OP_MERGE] = {run_merge, true},
-    [OP_KV_COPY] = {run_kv_copy, false},
+    [OP_EMBED] = {run_embed, true},       [OP_RMS_NORM] = {run_norm, true},
+    [OP_MUL_MAT] = {run_matrix, false},   [OP_BIAS] = {run_pairwise, true},
+    [OP_SCALE] = {run_pairwise, true},    [OP_ROPE] = {run_rope, true},
+    [OP_KV_STORE] = {run_kv_store, true}, [OP_ATTENTION] = {run_attention, false},
+    [OP_ADD] = {run_pairwise, true},      [OP_SWIGLU] = {run_pairwise, true},
+    [OP_SELECT] = {run_select, true},     [OP_QKV] = {run_matrix, false},
+    [OP_GATE_UP] = {run_matrix, false},   [OP_ADD_NORM] = {run_norm, true},
+    [OP_MERGE] = {run_merge, true},       [OP_KV_COPY] = {run_kv_copy, false},
 };
 
 int32_t cpu_record_rows(const struct program_record *r, const struct step *step)

@@ -38,6 +38,7 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
                (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
     case OP_RMS_NORM:
     case OP_BIAS:
+    case OP_SCALE:
     case OP_ADD:
     case OP_SWIGLU:
     case OP_SELECT:

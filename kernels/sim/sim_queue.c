@@ -59,11 +59,11 @@ static double run_cost(const struct sim_spec *s, const struct program_record *r,
 
 /* ------------------------------------------------------------------------------ records --- */
 
-static bool queue_fail(struct sim_queue *q, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
+static bool queue_fail(struct sim_queue *q, enum timeline_failure why, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Returns false, for the caller to return. The first failure keeps its message. */
-static bool queue_fail(struct sim_queue *q, const char *fmt, ...)
+static bool queue_fail(struct sim_queue *q, enum timeline_failure why, const char *fmt, ...)
 {
     char text[sizeof q->error.text - 32];
     va_list ap;
@@ -76,7 +76,7 @@ static bool queue_fail(struct sim_queue *q, const char *fmt, ...)
     q->failed = true;
     pthread_cond_broadcast(&q->changed);
     pthread_mutex_unlock(&q->lock);
-    timeline_fail(&q->timeline);
+    timeline_fail(&q->timeline, why);
     return false;
 }
 
@@ -89,8 +89,9 @@ static bool wait_for_others(struct sim_queue *q, const struct program *p, uint32
         uint64_t value = step->timeline_base[other] + r->wait[i].ordinal, clock_ns;
         if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &q->stop)) {
             if (atomic_load(&q->stop))
-                return queue_fail(q, "record %" PRIu32 " was cancelled", index);
-            return queue_fail(q, "record %" PRIu32 " waited for %s, which failed", index,
+                return queue_fail(q, TIMELINE_DIED, "record %" PRIu32 " was cancelled", index);
+            return queue_fail(q, TIMELINE_STRANDED,
+                              "record %" PRIu32 " waited for %s, which failed", index,
                               p->device_ids ? p->device_ids[other] : "another device");
         }
         clock_to(q, clock_ns);
@@ -153,12 +154,13 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
     if (!wait_for_others(q, p, index, step))
         return false;
     if (atomic_load(&q->stop))
-        return queue_fail(q, "record %" PRIu32 " was cancelled", index);
+        return queue_fail(q, TIMELINE_DIED, "record %" PRIu32 " was cancelled", index);
     if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
         char key[OP_KEY_SIZE] = "copy";
         if (r->kind == RECORD_RUN)
             oato_op_key(&r->op, NULL, key);
-        return queue_fail(q, "injected failure at record %" PRIu32 " (%s)", index, key);
+        return queue_fail(q, TIMELINE_DIED, "injected failure at record %" PRIu32 " (%s)", index,
+                          key);
     }
     bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
     bool empty = pages ? !step->n_page_copies : !record_rows(r, step);
@@ -235,7 +237,7 @@ oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err)
 void sim_queue_close(struct sim_queue *q)
 {
     sim_queue_cancel(q);
-    timeline_fail(&q->timeline); /* who still waits for it waits no longer */
+    timeline_fail(&q->timeline, TIMELINE_DIED); /* who still waits for it waits no longer */
     pthread_mutex_lock(&q->lock);
     q->closing = true;
     pthread_cond_broadcast(&q->changed);

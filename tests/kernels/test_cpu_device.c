@@ -183,7 +183,7 @@ static void a_failed_device_fails_the_step_that_waits_for_it(void **state)
         struct layers x;
         struct oato_error err;
         layers_init(&x, open_cpu(threads, NULL, 0));
-        timeline_fail(&x.other);
+        timeline_fail(&x.other, TIMELINE_DIED);
         assert_int_equal(x.ops->submit(x.d, x.c, &x.s.step, &err), OATO_EDEVICE);
         assert_non_null(strstr(err.text, "waits for"));
         assert_int_equal(x.ops->submit(x.d, x.c, &x.s.step, &err), OATO_EDEVICE);

@@ -384,7 +384,7 @@ static void the_failure_of_another_device_is_passed_on(void **state)
     struct oato_error err;
     struct step step = one_token;
     rig_submit_beside(sim, &fake, &step);
-    timeline_fail(&fake);
+    timeline_fail(&fake, TIMELINE_DIED);
     assert_int_equal(sim->d->ops->finish(sim->d, &err), OATO_EDEVICE);
     assert_non_null(strstr(err.text, "record 1 waited for"));
     assert_false(timeline_wait(sim->d->ops->timeline(sim->d), 3, NULL));

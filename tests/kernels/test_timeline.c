@@ -103,7 +103,7 @@ static void a_failure_wakes_everyone(void **state)
     uint64_t value[4];
     void *woken;
     start_sleepers(t, value, 4);
-    timeline_fail(&ping);
+    timeline_fail(&ping, TIMELINE_DIED);
     for (int i = 0; i < 4; i++) {
         pthread_join(t[i], &woken);
         assert_null(woken);
