@@ -135,64 +135,81 @@ static void ref_to_f16(uint16_t *y, const float *x, int64_t n)
 
 /* ------------------------------------------------------------------------------ attention - */
 
-static uint64_t ref_attention_scratch(const struct oato_op *op)
+/* Of a query: the largest score so far, the sum of exponentials relative to it, and the values
+ * weighted by them; for the segment at hand and for those before. */
+struct softmax {
+    float m, l, total_m, total_l;
+};
+
+/* Scratch of a thread: a block of K and of V as float32, its scores, and the state of all queries
+ * of a job. */
+struct attention_room {
+    float *k, *v, *p;
+    float *acc; /* [queries][head_dim] of the segment */
+    struct softmax *softmax;
+};
+
+static int64_t job_queries(const struct oato_op *op)
 {
-    return ((uint64_t)op->head_dim * 2 + ATTENTION_BLOCK) * sizeof(float);
+    return (int64_t)ATTENTION_TOKENS * (op->heads / op->kv_heads);
 }
 
-static const float *kv_row(const struct attention_job *j, int32_t which, int32_t page, int32_t i,
-                           float *converted)
+static uint64_t ref_attention_scratch(const struct oato_op *op)
+{
+    uint64_t d = (uint64_t)op->head_dim, queries = (uint64_t)job_queries(op);
+    return ((2 * ATTENTION_BLOCK + queries) * d + ATTENTION_BLOCK) * sizeof(float) +
+           queries * sizeof(struct softmax);
+}
+
+static struct attention_room attention_room(const struct oato_op *op, uint8_t *scratch)
+{
+    struct attention_room room = {.softmax = (struct softmax *)(void *)scratch};
+    room.p = floats(room.softmax + job_queries(op));
+    room.k = room.p + ATTENTION_BLOCK;
+    room.v = room.k + (int64_t)ATTENTION_BLOCK * op->head_dim;
+    room.acc = room.v + (int64_t)ATTENTION_BLOCK * op->head_dim;
+    return room;
+}
+
+/* Rows [0, count) of K (which 0) or V (1) of a page. */
+static const float *kv_block(const struct attention_job *j, int32_t which, int32_t page,
+                             int64_t count, float *converted)
 {
     const struct kv_cache *kv = j->kv;
-    const int64_t d = j->op->head_dim;
-    const int64_t at =
-        ((((int64_t)page * 2 + which) * kv->layers[j->kv_layer].kv_heads + j->kv_head) *
-             KV_PAGE_POSITIONS +
-         i) *
-        d;
+    const int64_t d = j->op->head_dim, heads = kv->layers[j->kv_layer].kv_heads;
+    const int64_t at = (((int64_t)page * 2 + which) * heads + j->kv_head) * KV_PAGE_POSITIONS * d;
     const uint8_t *base = kv->data + kv->layer_offset[j->kv_layer];
     if (kv->dtype == DT_F32)
         return const_floats(base) + at;
-    const uint16_t *h = (const uint16_t *)base + at;
-    for (int64_t e = 0; e < d; e++)
-        converted[e] = f16_to_f32(h[e]);
+    const uint16_t *h = (const uint16_t *)(const void *)base + at;
+    for (int64_t i = 0; i < count * d; i++)
+        converted[i] = f16_to_f32(h[i]);
     return converted;
 }
 
-/* Blocks [first, last) of the positions that the query at `position` sees: state is the maximum m,
- * the sum l of exponentials relative to m, and acc, the values weighted by them. */
-static void attend_blocks(const struct attention_job *j, const float *q, int64_t position,
-                          int64_t first, int64_t last, float *m, float *l, float *acc,
-                          float *scratch)
+/* One query and `count` positions: the online softmax. */
+static void attend(const struct oato_op *op, const float *q, const float *k, const float *v,
+                   int64_t count, float *p, struct softmax *s, float *acc)
 {
-    const int32_t d = j->op->head_dim;
-    float *row = scratch, *p = scratch + d;
-    for (int64_t block = first; block < last; block++) {
-        int32_t page = j->seq->pages[block];
-        int64_t count = min_i64(ATTENTION_BLOCK, position + 1 - block * ATTENTION_BLOCK);
-        if (count <= 0)
-            return;
-        float top = *m;
-        for (int32_t i = 0; i < count; i++) {
-            p[i] = dot(q, kv_row(j, 0, page, i, row), d) * j->op->scale;
-            top = p[i] > top ? p[i] : top;
-        }
-        float shrink = expf(*m - top);
-        *m = top;
-        *l *= shrink;
+    const int32_t d = op->head_dim;
+    float top = s->m;
+    for (int64_t i = 0; i < count; i++) {
+        p[i] = dot(q, k + i * d, d) * op->scale;
+        top = p[i] > top ? p[i] : top;
+    }
+    float shrink = expf(s->m - top);
+    s->m = top;
+    s->l *= shrink;
+    for (int32_t e = 0; e < d; e++)
+        acc[e] *= shrink;
+    for (int64_t i = 0; i < count; i++, v += d) {
+        float weight = expf(p[i] - top);
+        s->l += weight;
         for (int32_t e = 0; e < d; e++)
-            acc[e] *= shrink;
-        for (int32_t i = 0; i < count; i++) {
-            float weight = expf(p[i] - top);
-            const float *v = kv_row(j, 1, page, i, row);
-            *l += weight;
-            for (int32_t e = 0; e < d; e++)
-                acc[e] += weight * v[e];
-        }
+            acc[e] += weight * v[e];
     }
 }
 
-/* Here too segments are summed up one by one: splitting them among threads changes no bit. */
 static void merge_segment(float *total_m, float *total_l, float *total, float m, float l,
                           const float *acc, int32_t d)
 {
@@ -204,39 +221,83 @@ static void merge_segment(float *total_m, float *total_l, float *total, float m,
         total[e] = total[e] * old + acc[e] * new;
 }
 
+/* Query i of the job, token by token and head by head; its position, and where its row begins. */
+static int64_t query_at(const struct attention_job *j, int64_t i, int64_t *position)
+{
+    const int64_t group = j->op->heads / j->op->kv_heads, token = j->token_begin + i / group;
+    *position = j->token_position[token];
+    return token * j->op->n + (j->kv_head * group + i % group) * j->op->head_dim;
+}
+
+static void attend_segment(const struct attention_job *j, int64_t queries, int64_t segment,
+                           const struct attention_room *room)
+{
+    const int64_t d = j->op->head_dim;
+    int64_t last = 0, position; /* of the last token: the largest */
+    query_at(j, queries - 1, &last);
+    for (int64_t i = 0; i < queries; i++) {
+        room->softmax[i].m = -INFINITY;
+        room->softmax[i].l = 0;
+    }
+    memset(room->acc, 0, (size_t)(queries * d) * sizeof *room->acc);
+    const int64_t end = min_i64(last + 1, (segment + 1) * ATTENTION_SEGMENT);
+    for (int64_t begin = segment * ATTENTION_SEGMENT; begin < end; begin += ATTENTION_BLOCK) {
+        const int32_t page = j->seq->pages[begin / ATTENTION_BLOCK];
+        const int64_t seen = min_i64(ATTENTION_BLOCK, end - begin);
+        const float *k = kv_block(j, 0, page, seen, room->k);
+        const float *v = kv_block(j, 1, page, seen, room->v);
+        for (int64_t i = 0; i < queries; i++) {
+            int64_t at = query_at(j, i, &position);
+            int64_t count = min_i64(ATTENTION_BLOCK, position + 1 - begin);
+            if (count > 0)
+                attend(j->op, j->q + at, k, v, count, room->p, &room->softmax[i],
+                       room->acc + i * d);
+        }
+    }
+}
+
+/* Segments are summed up one by one: splitting them among threads changes no bit. */
 static void ref_attention(const struct attention_job *j, uint8_t *scratch)
 {
     const struct oato_op *op = j->op;
-    const int32_t d = op->head_dim, group = op->heads / op->kv_heads;
-    const int64_t segment_blocks = ATTENTION_SEGMENT / ATTENTION_BLOCK;
-    float *acc = floats(scratch), *rest = acc + d;
-    for (int32_t t = j->token_begin; t < j->token_end; t++) {
-        int64_t position = j->token_position[t];
-        for (int32_t g = 0; g < group; g++) {
-            int64_t at = (int64_t)t * op->n + (int64_t)(j->kv_head * group + g) * d;
-            if (j->partial) {
-                for (int64_t s = j->segment_begin; s < j->segment_end; s++) {
-                    float *part =
-                        j->partial + ((s - j->segment_begin) * group + g) * (int64_t)(d + 2);
-                    part[0] = -INFINITY;
-                    memset(part + 1, 0, (size_t)(d + 1) * sizeof *part);
-                    attend_blocks(j, j->q + at, position, s * segment_blocks,
-                                  (s + 1) * segment_blocks, &part[0], &part[1], part + 2, rest);
-                }
-                continue;
-            }
-            float m = -INFINITY, l = 0, *out = j->out + at;
-            memset(out, 0, (size_t)d * sizeof *out);
-            for (int64_t s = 0; s * ATTENTION_SEGMENT <= position; s++) {
-                float segment_m = -INFINITY, segment_l = 0;
-                memset(acc, 0, (size_t)d * sizeof *acc);
-                attend_blocks(j, j->q + at, position, s * segment_blocks, (s + 1) * segment_blocks,
-                              &segment_m, &segment_l, acc, rest);
-                merge_segment(&m, &l, out, segment_m, segment_l, acc, d);
-            }
-            for (int32_t e = 0; e < d; e++)
-                out[e] /= l;
+    const int32_t d = op->head_dim;
+    const struct attention_room room = attention_room(op, scratch);
+    const int64_t group = op->heads / op->kv_heads;
+    const int64_t queries = (j->token_end - j->token_begin) * group;
+    int64_t position;
+    for (int64_t s = j->segment_begin; j->partial && s < j->segment_end; s++) {
+        attend_segment(j, group, s, &room);
+        for (int64_t g = 0; g < group; g++) {
+            float *part = j->partial + ((s - j->segment_begin) * group + g) * (d + 2);
+            part[0] = room.softmax[g].m;
+            part[1] = room.softmax[g].l;
+            memcpy(part + 2, room.acc + g * d, (size_t)d * sizeof *part);
         }
+    }
+    if (j->partial)
+        return;
+    int64_t last = 0;
+    query_at(j, queries - 1, &last);
+    for (int64_t i = 0; i < queries; i++) {
+        int64_t at = query_at(j, i, &position);
+        memset(j->out + at, 0, (size_t)d * sizeof(float));
+        room.softmax[i].total_m = -INFINITY;
+        room.softmax[i].total_l = 0;
+    }
+    for (int64_t s = 0; s * ATTENTION_SEGMENT <= last; s++) {
+        attend_segment(j, queries, s, &room);
+        for (int64_t i = 0; i < queries; i++) {
+            struct softmax *x = &room.softmax[i];
+            int64_t at = query_at(j, i, &position);
+            if (s * ATTENTION_SEGMENT <= position)
+                merge_segment(&x->total_m, &x->total_l, j->out + at, x->m, x->l, room.acc + i * d,
+                              d);
+        }
+    }
+    for (int64_t i = 0; i < queries; i++) {
+        float *out = j->out + query_at(j, i, &position);
+        for (int32_t e = 0; e < d; e++)
+            out[e] /= room.softmax[i].total_l;
     }
 }
 
