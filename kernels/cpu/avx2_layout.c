@@ -20,6 +20,8 @@
  */
 #include "kernels/cpu/avx2_internal.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 enum { HEAD_D = 16, HEAD_DM = 32, HEAD_K = 32 + 128, HEAD_Q6_K = 16 + 128 };
@@ -228,18 +230,22 @@ void avx2_pack(int64_t k, const float *x, uint8_t *out)
     int32_t *minus8_sum = (int32_t *)a.minus8_sum;
     const __m256 sign = _mm256_set1_ps(-0.0f);
     for (int64_t b = 0; b < k / 32; b++, x += 32, q += 32) {
-        __m256 v[4], top = _mm256_setzero_ps();
+        __m256 v[4], top = _mm256_setzero_ps(), nan = top;
         for (int i = 0; i < 4; i++) {
             v[i] = _mm256_loadu_ps(x + 8 * i);
             top = _mm256_max_ps(top, _mm256_andnot_ps(sign, v[i]));
+            nan = _mm256_or_ps(nan, _mm256_cmp_ps(v[i], v[i], _CMP_UNORD_Q));
         }
         float largest = avx2_max(top);
         /* Below this the reciprocal would overflow, and nothing that follows could tell. */
         bool zero = !(largest > 1e-30f);
+        /* Integers have no infinities and no NaN: the scale says it for the whole block. */
+        bool infinite = _mm256_movemask_ps(nan) || largest > FLT_MAX;
+        const __m256i keep = _mm256_set1_epi32(infinite ? 0 : -1);
         __m256 factor = _mm256_set1_ps(zero ? 0 : 32767.0f / largest);
         __m256i n[4], sum = _mm256_setzero_si256();
         for (int i = 0; i < 4; i++) {
-            n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], factor));
+            n[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], factor)), keep);
             sum = _mm256_add_epi32(sum, n[i]);
         }
         for (int i = 0; i < 4; i += 2) { /* packs works on halves: put the quarters in order */
@@ -247,7 +253,7 @@ void avx2_pack(int64_t k, const float *x, uint8_t *out)
             _mm256_storeu_si256((__m256i *)(q + 8 * i), _mm256_permute4x64_epi64(w, 0xd8));
         }
         int32_t total = sum_i32(sum);
-        scale[b] = zero ? 0 : largest / 32767.0f;
+        scale[b] = infinite ? NAN : zero ? 0 : largest / 32767.0f;
         scaled_sum[b] = scale[b] * (float)total;
         minus8_sum[b] = -8 * total;
     }

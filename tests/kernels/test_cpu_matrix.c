@@ -237,6 +237,27 @@ static void extreme_inputs_stay_exact(void **state)
     }
 }
 
+static void what_is_not_finite_does_not_come_out_finite(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++) {
+            struct product p;
+            const int64_t n = 9;
+            float *y;
+            product_init(&p, k, matrix_types[d], 512, 2, 1, &n);
+            p.x[random_in(0, 511)] = d % 2 ? NAN : INFINITY; /* of column 0 */
+            product_run(&p, OP_MUL_MAT, 0, 0, 2, 1, &y);
+            for (int64_t r = 0; r < n; r++) {
+                assert_false(isfinite(y[r]));
+                assert_true(isfinite(y[n + r]));
+            }
+            product_free(&p);
+        }
+    }
+}
+
 static void an_empty_step_does_nothing(void **state)
 {
     (void)state;
@@ -334,6 +355,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_row_has_the_same_bits_whatever_runs_beside_it),
         cmocka_unit_test(fused_products_equal_single_ones),
         cmocka_unit_test(extreme_inputs_stay_exact),
+        cmocka_unit_test(what_is_not_finite_does_not_come_out_finite),
         cmocka_unit_test(an_empty_step_does_nothing),
     };
     seed_init();
