@@ -5,6 +5,7 @@
  */
 #include "solver/ilp_internal.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,12 @@ bool ilp_constrained(const struct instance *in, int32_t device)
     return sum > in->capacity[device];
 }
 
+/* A little less than GLPK says, for what rounding inside it may have added. */
+static int64_t bound_in_ns(const struct mip *m, double objective)
+{
+    return (int64_t)(objective / m->scale * (1 - 1e-9));
+}
+
 struct watch {
     const struct mip *mip;
     const double *warm;
@@ -166,37 +173,37 @@ static void on_node(glp_tree *tree, void *user)
         branch(tree, w->mip);
 }
 
-static oato_status relax(struct mip *m, const struct ilp_options *o, struct ilp_result *result,
-                         struct oato_error *err)
+static int limit_ms(const struct ilp_options *o)
+{
+    return o->time_limit_s > 0 ? (int)fmin(o->time_limit_s * 1000 + 1, 1e9) : INT_MAX;
+}
+
+oato_status mip_relax(struct mip *m, const struct ilp_options *o, struct ilp_result *result,
+                      struct oato_error *err)
 {
     glp_smcp simplex;
+    result->bound_ns = 0;
+    result->timed_out = false;
+    if (m->failed || m->n > INT_MAX)
+        return oato_fail_memory(err, m->n * 16, "the ILP");
+    glp_load_matrix(m->lp, (int)m->n, m->row, m->column, m->value);
     glp_init_smcp(&simplex);
     simplex.msg_lev = GLP_MSG_OFF;
-    simplex.presolve = GLP_OFF;
-    if (o->time_limit_s > 0)
-        simplex.tm_lim = (int)fmin(o->time_limit_s * 1000 + 1, 1e9);
+    simplex.tm_lim = limit_ms(o);
     glp_adv_basis(m->lp, 0);
     int code = glp_simplex(m->lp, &simplex);
-    if (code == GLP_ETMLIM)
-        result->timed_out = true;
+    result->timed_out = code == GLP_ETMLIM;
     if (code)
         return oato_fail(err, OATO_NEGATIVE, "GLPK gave up on the relaxation (code %d)", code);
     if (glp_get_status(m->lp) != GLP_OPT)
         return oato_fail(err, OATO_NEGATIVE, "no placement fits");
+    result->bound_ns = bound_in_ns(m, glp_get_obj_val(m->lp));
     return OATO_OK;
 }
 
-oato_status mip_solve(struct mip *m, const struct ilp_options *o, const double *warm,
-                      struct ilp_result *result, struct oato_error *err)
+oato_status mip_search(struct mip *m, const struct ilp_options *o, const double *warm,
+                       struct ilp_result *result, struct oato_error *err)
 {
-    result->bound_ns = 0;
-    result->timed_out = false;
-    if (m->failed || m->n > INT32_MAX)
-        return oato_fail_memory(err, m->n * 16, "the ILP");
-    glp_load_matrix(m->lp, (int)m->n, m->row, m->column, m->value);
-    oato_status status = relax(m, o, result, err);
-    if (status)
-        return status;
     struct watch watch = {.mip = m, .warm = warm, .bound = glp_get_obj_val(m->lp)};
     glp_iocp search;
     glp_init_iocp(&search);
@@ -206,14 +213,13 @@ oato_status mip_solve(struct mip *m, const struct ilp_options *o, const double *
     search.mir_cuts = GLP_ON; /* the other cuts do not help here */
     search.cb_func = on_node;
     search.cb_info = &watch;
-    if (o->time_limit_s > 0)
-        search.tm_lim = (int)fmin(o->time_limit_s * 1000 + 1, 1e9);
+    search.tm_lim = limit_ms(o);
     int code = glp_intopt(m->lp, &search);
     result->timed_out = code == GLP_ETMLIM;
     int found = glp_mip_status(m->lp);
     if (code == 0 && found == GLP_OPT) /* nothing is left open */
         watch.bound = glp_mip_obj_val(m->lp);
-    result->bound_ns = (int64_t)(watch.bound / m->scale * (1 - 1e-9));
+    result->bound_ns = max_i64(result->bound_ns, bound_in_ns(m, watch.bound));
     if (code && code != GLP_EMIPGAP && code != GLP_ETMLIM)
         return oato_fail(err, OATO_NEGATIVE, "GLPK gave up on the ILP (code %d)", code);
     if (found != GLP_OPT && found != GLP_FEAS)

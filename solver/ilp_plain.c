@@ -146,7 +146,9 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
     }
     if (warm)
         warm_values(&p, warm, value);
-    status = mip_solve(&p.mip, o, warm ? value : NULL, result, err);
+    status = mip_relax(&p.mip, o, result, err);
+    if (!status)
+        status = mip_search(&p.mip, o, warm ? value : NULL, result, err);
     result->bound_ns += in->fixed[in->host].request_ns;
     if (status)
         goto out;

@@ -107,6 +107,7 @@ struct ilp_options {
     enum ilp_form form;  /* AUTO: a path of tabulated blocks where the instance falls apart */
     double gap;          /* relative; 0 = exact */
     double time_limit_s; /* 0 = none */
+    bool no_walk;        /* path form: branch and bound alone, for tests */
 };
 struct ilp_result {
     int64_t request_ns, bound_ns; /* bound: no placement is faster */

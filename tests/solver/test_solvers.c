@@ -18,11 +18,13 @@ enum { INSTANCES = 200 };
 static struct random_instance r;
 static int32_t place[INSTANCE_UNITS], other[INSTANCE_UNITS], warm[INSTANCE_UNITS];
 
+static bool no_walk;
+
 static oato_status run_ilp(enum ilp_form form, const int32_t *start, int32_t *out,
                            struct ilp_result *result)
 {
     struct oato_error err;
-    struct ilp_options o = {.form = form};
+    struct ilp_options o = {.form = form, .no_walk = no_walk};
     return solve_ilp(&r.instance, &o, start, out, result, &err);
 }
 
@@ -68,9 +70,11 @@ static void path_of_blocks_equals_brute_force(void **state)
     int feasible = 0;
     for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
         int32_t devices = 2 + (int32_t)(seed % 2);
+        no_walk = seed / 2 % 2;
         random_layers(&r, seed, devices == 3 ? 2 : 3, devices, seed % 4 == 0);
         feasible += compare_with_brute_force(ILP_PATH, seed);
     }
+    no_walk = false;
     assert_true(feasible > INSTANCES / 2);
 }
 
@@ -175,6 +179,23 @@ static void models_of_many_layers_solve_within_the_gap(void **state)
     }
 }
 
+static void branch_and_bound_agrees_with_the_walk(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct ilp_result walked, searched;
+        struct ilp_options o = {.form = ILP_PATH};
+        random_layers(&r, seed, 8, 2 + (int32_t)(seed % 2), seed % 3 == 0);
+        make_tight(20 + 5 * (seed % 7));
+        assert_int_equal(solve_ilp(&r.instance, &o, NULL, place, &walked, &err), OATO_OK);
+        o.no_walk = true;
+        assert_int_equal(solve_ilp(&r.instance, &o, NULL, place, &searched, &err), OATO_OK);
+        assert_int_equal(walked.request_ns, searched.request_ns);
+        assert_int_equal(walked.bound_ns, walked.request_ns);
+    }
+}
+
 static void the_clock_ends_the_search_and_says_so(void **state)
 {
     (void)state;
@@ -246,6 +267,7 @@ int main(void)
         cmocka_unit_test(heuristics_are_never_better_than_the_ilp),
         cmocka_unit_test(ilp_is_never_worse_than_its_warm_start),
         cmocka_unit_test(models_of_many_layers_solve_within_the_gap),
+        cmocka_unit_test(branch_and_bound_agrees_with_the_walk),
         cmocka_unit_test(the_clock_ends_the_search_and_says_so),
         cmocka_unit_test(layers_go_back_to_front_until_full),
         cmocka_unit_test(a_value_is_copied_once_for_each_device_that_reads_it),

@@ -1,0 +1,381 @@
+/*
+ * ilp_walk.c - label setting over the path of blocks (resource-constrained shortest path). A label
+ * is a way to place all blocks up to some point. Of two labels with the same device at the end and
+ * the same devices in use, one that is slower and takes more memory is dropped; so is one that,
+ * even with the memory that is left priced as in the relaxation and the fastest way on, cannot
+ * beat the cutoff. Where labels still grow too many, only the most promising of those that took
+ * about the same memory stay, and the bound is lowered to what the others might have become: the
+ * result is always a bound and, with one accelerator, nearly always a proof.
+ */
+#include "solver/ilp_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct label {
+    int64_t ns;
+    double lower; /* no way on from here is faster than this */
+    uint64_t bytes[SOLVER_DEVICES];
+    int32_t parent;  /* among the labels kept after the block before */
+    int32_t pattern; /* of the block's table */
+    int8_t device;
+    uint32_t used, cell;
+};
+
+struct step { /* for going back */
+    int32_t parent, pattern;
+};
+
+struct walker {
+    const struct path *path;
+    struct walk *walk;
+    struct arena arena;
+    int32_t constrained[SOLVER_DEVICES], n_constrained;
+    double *onward;                 /* [block][device + 1]: fastest way on, memory paid for */
+    double *so_far;                 /* the same of the way from the first block to here */
+    int32_t *usable, *first_usable; /* patterns of block i that may be part of a better path */
+    uint64_t *least;  /* [block][device]: bytes that the blocks from here on take at least */
+    double memory_ns; /* what all memory is worth */
+    struct label *now, *next;
+    int32_t n_now, n_next, cap_next;
+    struct step **steps; /* of each block */
+    double dropped;      /* least lower bound of labels that might have led on */
+    double pruned;       /* the same of those that could not beat the cutoff by more than the gap */
+};
+
+static double *onward_at(const struct walker *k, int32_t block, int32_t device)
+{
+    return &k->onward[(size_t)block * (SOLVER_DEVICES + 1) + (size_t)(device + 1)];
+}
+
+static double *so_far_at(const struct walker *k, int32_t block, int32_t device)
+{
+    return &k->so_far[(size_t)block * (SOLVER_DEVICES + 1) + (size_t)(device + 1)];
+}
+
+static uint64_t *least_at(const struct walker *k, int32_t block, int32_t device)
+{
+    return &k->least[(size_t)block * SOLVER_DEVICES + (size_t)device];
+}
+
+static double paid_ns(const struct walker *k, const struct pattern *p)
+{
+    double ns = (double)p->ns;
+    for (int32_t c = 0; c < k->n_constrained; c++) {
+        int32_t d = k->constrained[c];
+        ns += k->walk->ns_per_byte[d] * (double)p->bytes[d];
+    }
+    return ns;
+}
+
+/* Backwards: what is still to come. */
+static void look_ahead(struct walker *k)
+{
+    const struct path *p = k->path;
+    for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
+        const struct table *t = &p->tables[p->blocks[i].table];
+        for (int32_t d = -1; d < p->in->n_devices; d++)
+            *onward_at(k, i, d) = INFINITY;
+        for (int32_t d = 0; d < p->in->n_devices; d++)
+            *least_at(k, i, d) = UINT64_MAX;
+        for (int32_t j = 0; j < t->n; j++) {
+            const struct pattern *x = &t->patterns[j];
+            double ns = paid_ns(k, x) + *onward_at(k, i + 1, x->out);
+            if (ns < *onward_at(k, i, x->in))
+                *onward_at(k, i, x->in) = ns;
+            for (int32_t d = 0; d < p->in->n_devices; d++)
+                if (x->bytes[d] < *least_at(k, i, d))
+                    *least_at(k, i, d) = x->bytes[d];
+        }
+        for (int32_t d = 0; d < p->in->n_devices; d++)
+            *least_at(k, i, d) = t->n ? *least_at(k, i, d) + *least_at(k, i + 1, d) : 0;
+    }
+}
+
+/* What can still beat the cutoff must be bounded below this. */
+static bool hopeless(const struct walk *w, double lower)
+{
+    double cutoff = (double)w->cutoff_ns;
+    return lower >= (w->gap > 0 ? cutoff * (1 - w->gap) : cutoff - 0.5);
+}
+
+/* Forwards: the patterns through which even the fastest path, memory paid for, is too slow are
+ * left out once for all. */
+static bool choose_patterns(struct walker *k)
+{
+    const struct path *p = k->path;
+    int32_t n = 0, all = 0;
+    for (int32_t i = 0; i < p->n_blocks; i++)
+        all += p->tables[p->blocks[i].table].n;
+    k->usable = arena_alloc(&k->arena, (size_t)all + 1, sizeof *k->usable);
+    k->first_usable = arena_alloc(&k->arena, (size_t)p->n_blocks + 1, sizeof *k->first_usable);
+    if (!k->usable || !k->first_usable)
+        return false;
+    for (int32_t i = 0; i <= p->n_blocks; i++)
+        for (int32_t d = -1; d < p->in->n_devices; d++)
+            *so_far_at(k, i, d) = i || d >= 0 ? INFINITY : 0;
+    for (int32_t i = 0; i < p->n_blocks; i++) {
+        const struct table *t = &p->tables[p->blocks[i].table];
+        for (int32_t j = 0; j < t->n; j++) {
+            const struct pattern *x = &t->patterns[j];
+            double ns = *so_far_at(k, i, x->in) + paid_ns(k, x);
+            if (ns < *so_far_at(k, i + 1, x->out))
+                *so_far_at(k, i + 1, x->out) = ns;
+            double lower = ns + *onward_at(k, i + 1, x->out) - k->memory_ns;
+            if (hopeless(k->walk, lower))
+                k->pruned = fmin(k->pruned, lower);
+            else
+                k->usable[n++] = j;
+        }
+        k->first_usable[i + 1] = n;
+    }
+    return true;
+}
+
+static bool keep_room(struct walker *k)
+{
+    if (k->n_next < k->cap_next)
+        return true;
+    int32_t cap = k->cap_next ? k->cap_next * 2 : 1024;
+    struct label *more = realloc(k->next, sizeof *more * (size_t)cap);
+    if (!more)
+        return false;
+    k->next = more;
+    k->cap_next = cap;
+    return true;
+}
+
+/* One label on by one pattern of block i. False: memory is short. */
+static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
+{
+    const struct instance *in = k->path->in;
+    const struct label *from = &k->now[parent];
+    const struct pattern *x = &k->path->tables[k->path->blocks[i].table].patterns[pattern];
+    int64_t ns = from->ns + x->ns;
+    for (int32_t d = 0; d < in->n_devices; d++)
+        if ((x->used & ~from->used) >> d & 1)
+            ns += in->fixed[d].request_ns;
+    double lower = (double)ns + *onward_at(k, i + 1, x->out) - k->memory_ns;
+    for (int32_t c = 0; c < k->n_constrained; c++) {
+        int32_t d = k->constrained[c];
+        uint64_t bytes = from->bytes[d] + x->bytes[d];
+        if (bytes + *least_at(k, i + 1, d) > in->capacity[d])
+            return true;
+        lower += k->walk->ns_per_byte[d] * (double)bytes;
+    }
+    if (hopeless(k->walk, lower)) {
+        k->pruned = fmin(k->pruned, lower);
+        return true;
+    }
+    if (!keep_room(k))
+        return false;
+    struct label *to = &k->next[k->n_next++];
+    *to = (struct label){.ns = ns,
+                         .lower = lower,
+                         .parent = parent,
+                         .pattern = pattern,
+                         .device = x->out,
+                         .used = from->used | x->used};
+    for (int32_t d = 0; d < in->n_devices; d++)
+        to->bytes[d] = from->bytes[d] + x->bytes[d];
+    return true;
+}
+
+/* Labels that can be compared stand together, the fastest first. */
+static int by_end_and_time(const void *x, const void *y)
+{
+    const struct label *a = x, *b = y;
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    if (a->used != b->used)
+        return a->used < b->used ? -1 : 1;
+    if (a->ns != b->ns)
+        return a->ns < b->ns ? -1 : 1;
+    int c = memcmp(a->bytes, b->bytes, sizeof a->bytes);
+    if (c)
+        return c;
+    if (a->parent != b->parent)
+        return a->parent < b->parent ? -1 : 1;
+    return (a->pattern > b->pattern) - (a->pattern < b->pattern);
+}
+
+static int by_cell_and_promise(const void *x, const void *y)
+{
+    const struct label *a = x, *b = y;
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    if (a->used != b->used)
+        return a->used < b->used ? -1 : 1;
+    if (a->cell != b->cell)
+        return a->cell < b->cell ? -1 : 1;
+    if (a->lower != b->lower)
+        return a->lower < b->lower ? -1 : 1;
+    return by_end_and_time(x, y);
+}
+
+static int by_promise(const void *x, const void *y)
+{
+    const struct label *a = x, *b = y;
+    if (a->lower != b->lower)
+        return a->lower < b->lower ? -1 : 1;
+    return by_end_and_time(x, y);
+}
+
+static bool smaller(const struct walker *k, const struct label *a, const struct label *b)
+{
+    for (int32_t c = 0; c < k->n_constrained; c++)
+        if (a->bytes[k->constrained[c]] > b->bytes[k->constrained[c]])
+            return false;
+    return true;
+}
+
+static void drop(struct walker *k, const struct label *x)
+{
+    k->dropped = fmin(k->dropped, x->lower);
+}
+
+/* Too many: of labels that took about the same memory only the most promising stays, so that ways
+ * to spend it early and late all live on. */
+static void thin_cells(struct walker *k)
+{
+    int32_t kept = 0, groups = k->path->in->n_devices << (k->path->in->n_devices - 1);
+    double each = (double)k->walk->width / groups;
+    double side = floor(pow(each < 2 ? 2 : each, 1.0 / (k->n_constrained ? k->n_constrained : 1)));
+    for (int32_t i = 0; i < k->n_next; i++) {
+        double cell = 0;
+        for (int32_t c = 0; c < k->n_constrained; c++) {
+            int32_t d = k->constrained[c];
+            double full = (double)k->next[i].bytes[d] / ((double)k->path->in->capacity[d] + 1);
+            cell = cell * side + floor(full * side);
+        }
+        k->next[i].cell = (uint32_t)cell;
+    }
+    qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_cell_and_promise);
+    for (int32_t i = 0; i < k->n_next; i++) {
+        const struct label *x = &k->next[i], *last = &k->next[kept - (kept > 0)];
+        if (kept && last->device == x->device && last->used == x->used && last->cell == x->cell)
+            drop(k, x);
+        else
+            k->next[kept++] = *x;
+    }
+    k->n_next = kept;
+}
+
+static void thin(struct walker *k)
+{
+    enum { LOOK_BACK = 64 }; /* with one constrained device the last one kept is enough */
+    int32_t kept = 0, group = 0;
+    qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_end_and_time);
+    for (int32_t i = 0; i < k->n_next; i++) {
+        const struct label *x = &k->next[i];
+        if (kept && (k->next[kept - 1].device != x->device || k->next[kept - 1].used != x->used))
+            group = kept;
+        bool dominated = false;
+        for (int32_t j = kept - 1; j >= group && j >= kept - LOOK_BACK && !dominated; j--)
+            dominated = smaller(k, &k->next[j], x);
+        if (!dominated)
+            k->next[kept++] = *x;
+    }
+    k->n_next = kept;
+    if (kept > k->walk->width)
+        thin_cells(k);
+    if (k->n_next <= k->walk->width)
+        return;
+    qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_promise);
+    drop(k, &k->next[k->walk->width]);
+    k->n_next = k->walk->width;
+}
+
+static bool advance(struct walker *k, int32_t i)
+{
+    const struct table *t = &k->path->tables[k->path->blocks[i].table];
+    k->n_next = 0;
+    for (int32_t l = 0; l < k->n_now; l++)
+        for (int32_t u = k->first_usable[i]; u < k->first_usable[i + 1]; u++)
+            if (t->patterns[k->usable[u]].in == k->now[l].device && !extend(k, i, l, k->usable[u]))
+                return false;
+    thin(k);
+    k->steps[i] = arena_alloc(&k->arena, (size_t)k->n_next + 1, sizeof **k->steps);
+    if (!k->steps[i])
+        return false;
+    for (int32_t l = 0; l < k->n_next; l++)
+        k->steps[i][l] = (struct step){k->next[l].parent, k->next[l].pattern};
+    struct label *swap = k->now;
+    k->now = realloc(swap, sizeof *swap * ((size_t)k->n_next + 1));
+    if (!k->now) {
+        k->now = swap;
+        return false;
+    }
+    memcpy(k->now, k->next, sizeof *swap * (size_t)k->n_next);
+    k->n_now = k->n_next;
+    return true;
+}
+
+static void go_back(const struct walker *k, int32_t label, int32_t *place)
+{
+    for (int32_t i = k->path->n_blocks - 1; i >= 0; i--) {
+        const struct block *b = &k->path->blocks[i];
+        const struct pattern *x = &k->path->tables[b->table].patterns[k->steps[i][label].pattern];
+        for (int32_t u = b->first; u <= b->last; u++)
+            place[u] = x->place[u - b->first];
+        label = k->steps[i][label].parent;
+    }
+}
+
+static void conclude(struct walker *k, int32_t *place)
+{
+    struct walk *w = k->walk;
+    int32_t best = -1;
+    for (int32_t l = 0; l < k->n_now; l++)
+        if (best < 0 || k->now[l].ns < k->now[best].ns)
+            best = l;
+    w->found = best >= 0 && k->now[best].ns < w->cutoff_ns;
+    w->found_ns = w->found ? k->now[best].ns : w->cutoff_ns;
+    if (w->found)
+        go_back(k, best, place);
+    double bound = fmin((double)w->found_ns, k->dropped);
+    if (w->gap > 0)
+        bound = fmin(bound, k->pruned);
+    bound *= 1 - 1e-12; /* sums of doubles */
+    w->bound_ns = bound < (double)w->found_ns ? (int64_t)fmax(bound, 0) : w->found_ns;
+    if (k->dropped >= (double)w->found_ns && (w->gap <= 0 || k->pruned >= (double)w->found_ns))
+        w->bound_ns = w->found_ns;
+}
+
+oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err)
+{
+    size_t n = (size_t)p->n_blocks + 1;
+    struct walker k = {.path = p, .walk = w, .dropped = INFINITY, .pruned = INFINITY, .n_now = 1};
+    oato_status status = OATO_OK;
+    arena_init(&k.arena);
+    for (int32_t d = 0; d < p->in->n_devices; d++) {
+        if (!p->constrained[d])
+            continue;
+        k.constrained[k.n_constrained++] = d;
+        k.memory_ns += w->ns_per_byte[d] * (double)p->in->capacity[d];
+    }
+    k.onward = arena_alloc(&k.arena, n * (SOLVER_DEVICES + 1), sizeof *k.onward);
+    k.so_far = arena_alloc(&k.arena, n * (SOLVER_DEVICES + 1), sizeof *k.so_far);
+    k.least = arena_alloc(&k.arena, n * SOLVER_DEVICES, sizeof *k.least);
+    k.steps = arena_alloc(&k.arena, n, sizeof *k.steps);
+    k.now = calloc(1, sizeof *k.now);
+    if (!k.onward || !k.so_far || !k.least || !k.steps || !k.now)
+        goto memory;
+    look_ahead(&k);
+    if (!choose_patterns(&k))
+        goto memory;
+    k.now[0].device = -1;
+    for (int32_t i = 0; i < p->n_blocks; i++)
+        if (!advance(&k, i))
+            goto memory;
+    conclude(&k, place);
+    goto out;
+memory:
+    status = oato_fail_memory(err, sizeof *k.now * (size_t)k.cap_next, "the ILP's labels");
+out:
+    free(k.now);
+    free(k.next);
+    arena_free(&k.arena);
+    return status;
+}
