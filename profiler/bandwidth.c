@@ -148,24 +148,24 @@ static oato_status time_product(const struct rig *r, oato_dtype dtype, int32_t w
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err)
 {
-    enum { WIDTH = 1024, ROWS = 128 };
+    const int32_t width = quick ? 512 : 1024, rows = quick ? 64 : 128;
     static const oato_dtype dtypes[] = {DT_F32, DT_F16, DT_Q8_0, DT_Q4_0};
     struct rig cached = *r; /* arithmetic is the limit: one copy of the weights is enough */
     cached.cache_bytes = 0;
     double ns = 0;
     *flops_per_s = *read_bytes_per_s = 0;
     for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
-        oato_status status = time_product(&cached, dtypes[i], WIDTH, ROWS, quick, &ns, err);
+        oato_status status = time_product(&cached, dtypes[i], width, rows, quick, &ns, err);
         if (status)
             return status;
         if (ns > 0)
-            *flops_per_s = fmax(*flops_per_s, 2.0 * WIDTH * WIDTH * ROWS * 1e9 / ns);
+            *flops_per_s = fmax(*flops_per_s, 2.0 * width * width * rows * 1e9 / ns);
     }
     if (r->info.is_host) /* see host_read_rate */
         return OATO_OK;
-    oato_status status = time_product(r, DT_F16, WIDTH, 1, quick, &ns, err);
+    oato_status status = time_product(r, DT_F16, width, 1, quick, &ns, err);
     if (!status && ns > 0)
-        *read_bytes_per_s = 2.0 * WIDTH * WIDTH * 1e9 / ns;
+        *read_bytes_per_s = 2.0 * width * width * 1e9 / ns;
     return status;
 }
 

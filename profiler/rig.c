@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETTLED_EVERY = 7 };
-#define SETTLED 0.02 /* spread of the middle 80 % by their median */
+/* Spread of the middle 80 % by their median: at the first more runs would hardly move the median,
+ * at the second it is good enough when the budget is spent. */
+#define SETTLED  0.02
+#define ACCEPTED 0.25
+enum { SETTLED_EVERY = 7, PATIENCE = 4 /* budgets, waiting for a busy machine to calm down */ };
 
 static int compare_f64(const void *a, const void *b)
 {
@@ -112,13 +115,23 @@ static oato_status run_once(const struct rig *r, struct compiled *c, struct rig_
     return OATO_OK;
 }
 
-/* Whether more runs would hardly move the median. */
-static bool settled(const struct rig_times *t)
+static double spread(const struct rig_times *t)
 {
     double sorted[ARRAY_LEN(t->inner_ns)];
     memcpy(sorted, t->inner_ns, (size_t)t->n * sizeof *sorted);
     double middle = quantile(sorted, t->n, 0.5);
-    return quantile(sorted, t->n, 0.9) - quantile(sorted, t->n, 0.1) < SETTLED * middle;
+    return (quantile(sorted, t->n, 0.9) - quantile(sorted, t->n, 0.1)) / fmax(middle, 1);
+}
+
+static bool enough(const struct rig_times *t, const struct rig_effort *effort, uint64_t spent_ns)
+{
+    if (spent_ns > PATIENCE * effort->budget_ns && t->n >= min_i64(effort->min_repeats, 3))
+        return true; /* slow programs end after three runs, however many are wished */
+    if (t->n < effort->min_repeats)
+        return false;
+    if (spent_ns > effort->budget_ns && spread(t) < ACCEPTED)
+        return true;
+    return t->n % SETTLED_EVERY == 0 && spread(t) < SETTLED;
 }
 
 oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
@@ -139,12 +152,7 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
     while (!status && out->n < most && !oato_interrupted) {
         status = run_once(r, c, s, &out->inner_ns[out->n], &out->whole_ns[out->n], err);
         out->n += !status;
-        uint64_t spent = now_ns() - begin;
-        /* a slow program ends after three runs, however many are wished */
-        if (spent > effort->budget_ns && out->n >= min_i64(effort->min_repeats, 3) &&
-            (out->n >= effort->min_repeats || spent > 4 * effort->budget_ns))
-            break;
-        if (out->n >= effort->min_repeats && out->n % SETTLED_EVERY == 0 && settled(out))
+        if (!status && enough(out, effort, now_ns() - begin))
             break;
     }
     ops->release(r->device, c);

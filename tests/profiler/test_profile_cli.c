@@ -65,13 +65,21 @@ static struct result run(const char *const *words, long file_limit, int interrup
 
 #define RUN(...) run((const char *const[WORDS]){__VA_ARGS__}, NO_LIMIT, 0)
 
-/* One line that ends the run; a busy machine may be warned about before it. */
+/* Lines of the program that are no warnings (a busy machine is warned about); what sanitizers or
+ * coverage say is not the program's. */
+static int complaints(const char *err)
+{
+    int n = 0;
+    for (const char *line = err; line && *line; line = strchr(line, '\n'), line += line != NULL)
+        n += !strncmp(line, "oato-profile: ", 14) && strncmp(line + 14, "warning:", 8) != 0;
+    return n;
+}
+
 static void assert_one_line(const struct result *r, int status, const char *says)
 {
     if (r->status != status || !strstr(r->err, says))
         fail_msg("status %d instead of %d, or no '%s' in: %s", r->status, status, says, r->err);
-    const char *last = strstr(r->err, "warning:") ? strchr(r->err, '\n') + 1 : r->err;
-    assert_ptr_equal(strchr(last, '\n'), r->err + strlen(r->err) - 1);
+    assert_int_equal(complaints(r->err), 1);
     assert_int_equal(r->out[0], 0);
 }
 
@@ -103,7 +111,7 @@ static void mistakes_get_one_line_and_their_status(void **state)
     assert_one_line(&r, 3, "bad.gguf");
     r = RUN("nowhere.gguf");
     assert_one_line(&r, 6, "nowhere.gguf");
-    r = RUN(good, "--quick", "-o", "no/such/folder.yaml");
+    r = RUN(good, "-q", "-t1", "-o", "no/such/folder.yaml");
     assert_one_line(&r, 6, "no/such/folder.yaml");
 }
 
@@ -168,16 +176,16 @@ static void a_failed_or_interrupted_run_leaves_the_file(void **state)
     char model[128], file[128], before[65536], after[65536];
     make_model(model, "leave.gguf", 64, DT_F32, false);
     path_in(file, "leave.yaml");
-    struct result r = RUN(model, "-q", "-o", file);
+    struct result r = RUN(model, "-q", "-t1", "-o", file);
     if (r.status)
         fail_msg("%s", r.err);
     slurp(file, before, sizeof before);
     /* the disk is full */
-    r = run((const char *const[WORDS]){model, "-q", "-o", file}, 2048, 0);
+    r = run((const char *const[WORDS]){model, "-q", "-t1", "-o", file}, 2048, 0);
     assert_one_line(&r, 6, "leave.yaml");
     slurp(file, after, sizeof after);
     assert_string_equal(before, after);
-    r = run((const char *const[WORDS]){model, "-o", file}, NO_LIMIT, 1500);
+    r = run((const char *const[WORDS]){model, "-t1", "-o", file}, NO_LIMIT, 1000);
     assert_one_line(&r, 130, "interrupted");
     slurp(file, after, sizeof after);
     assert_string_equal(before, after);
