@@ -32,8 +32,7 @@ int main(int argc, char **argv)
 
     llama_log_set(be_quiet, NULL);
     llama_backend_init();
-    struct llama_model *model =
-        llama_model_load_from_file(argv[1], llama_model_default_params());
+    struct llama_model *model = llama_model_load_from_file(argv[1], llama_model_default_params());
     if (!model)
         return 3;
     struct llama_context_params params = llama_context_default_params();
