@@ -76,7 +76,7 @@ static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_p
 {
     const struct profile_row *r = s->row;
     struct curve *last = c->n_curves ? &c->curves[c->n_curves - 1] : NULL;
-    if (!last || last->device != r->device || strcmp(last->key, s->key)) {
+    if (!last || last->device != r->device || strcmp(last->key, s->key) != 0) {
         last = &c->curves[c->n_curves++];
         last->device = r->device;
         memcpy(last->key, s->key, sizeof last->key);
@@ -179,6 +179,8 @@ bool cost_measured(const struct cost_model *c, int32_t device, const struct oato
 /* y at x through n points with rising xs. */
 static double interpolate(const double *xs, const double *ys, int n, double x)
 {
+    if (n < 1)
+        return 0;
     if (x >= xs[n - 1])
         return x == xs[n - 1] || xs[n - 1] <= 0 ? ys[n - 1] : ys[n - 1] * (x / xs[n - 1]);
     if (x <= xs[0]) {
@@ -189,7 +191,7 @@ static double interpolate(const double *xs, const double *ys, int n, double x)
         return line < least ? least : line > ys[0] ? ys[0] : line;
     }
     int i = 1;
-    while (x > xs[i])
+    while (i < n - 1 && x > xs[i])
         i++;
     if (x == xs[i])
         return ys[i];

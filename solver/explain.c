@@ -218,11 +218,11 @@ static void explain_op(const struct explain *x, int32_t op)
         for (int32_t d = 0; d < p->n_devices; d++)
             device_text(x, op, d);
         copies_text(x, op);
-        if (benefit_ms != 0)
+        if (benefit_ms > 0)
             text_printf(out, "  being here saves %.3f ms of the request", benefit_ms);
-        if (benefit_ms != 0 && per_mib != 0)
+        if (benefit_ms > 0 && per_mib > 0)
             text_printf(out, ", %.4f ms per MiB", per_mib);
-        text_printf(out, "%s", benefit_ms != 0 ? "\n" : "");
+        text_printf(out, "%s", benefit_ms > 0 ? "\n" : "");
         for (int32_t d = 0; d < p->n_devices; d++)
             if (p->price[op * p->n_devices + d].supported &&
                 p->price[op * p->n_devices + d].estimate)

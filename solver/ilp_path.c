@@ -241,14 +241,13 @@ oato_status ilp_path(const struct instance *in, const struct ilp_options *o, con
                      int32_t *place, struct ilp_result *result, struct oato_error *err)
 {
     struct path p;
-    int32_t *best = NULL;
     oato_status status = path_cut(&p, in, err);
-    if (!status) {
-        best = arena_alloc(&p.arena, (size_t)in->n_units + 1, sizeof *best);
-        status = best ? solve(&p, o, warm, best, result, err)
-                      : oato_fail_memory(err, sizeof *best, "the ILP");
-    }
-    if (!status)
+    int32_t *best = arena_alloc(&p.arena, (size_t)in->n_units + 1, sizeof *best);
+    if (!status && !best)
+        status = oato_fail_memory(err, sizeof *best * (size_t)in->n_units, "the ILP");
+    if (!status && best)
+        status = solve(&p, o, warm, best, result, err);
+    if (!status && best)
         memcpy(place, best, sizeof *best * (size_t)in->n_units);
     if (p.mip.lp)
         mip_free(&p.mip);

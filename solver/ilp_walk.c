@@ -27,6 +27,10 @@ struct step { /* for going back */
     int32_t parent, pattern;
 };
 
+struct trail { /* of the labels kept after a block */
+    struct step *steps;
+};
+
 struct walker {
     const struct path *path;
     struct walk *walk;
@@ -39,9 +43,9 @@ struct walker {
     double memory_ns; /* what all memory is worth */
     struct label *now, *next;
     int32_t n_now, n_next, cap_next;
-    struct step **steps; /* of each block */
-    double dropped;      /* least lower bound of labels that might have led on */
-    double pruned;       /* the same of those that could not beat the cutoff by more than the gap */
+    struct trail *trails; /* of each block */
+    double dropped;       /* least lower bound of labels that might have led on */
+    double pruned; /* the same of those that could not beat the cutoff by more than the gap */
 };
 
 static double *onward_at(const struct walker *k, int32_t block, int32_t device)
@@ -296,11 +300,12 @@ static bool advance(struct walker *k, int32_t i)
             if (t->patterns[k->usable[u]].in == k->now[l].device && !extend(k, i, l, k->usable[u]))
                 return false;
     thin(k);
-    k->steps[i] = arena_alloc(&k->arena, (size_t)k->n_next + 1, sizeof **k->steps);
-    if (!k->steps[i])
+    struct step *steps = arena_alloc(&k->arena, (size_t)k->n_next + 1, sizeof *steps);
+    if (!steps)
         return false;
+    k->trails[i].steps = steps;
     for (int32_t l = 0; l < k->n_next; l++)
-        k->steps[i][l] = (struct step){k->next[l].parent, k->next[l].pattern};
+        steps[l] = (struct step){k->next[l].parent, k->next[l].pattern};
     struct label *swap = k->now;
     k->now = realloc(swap, sizeof *swap * ((size_t)k->n_next + 1));
     if (!k->now) {
@@ -316,10 +321,11 @@ static void go_back(const struct walker *k, int32_t label, int32_t *place)
 {
     for (int32_t i = k->path->n_blocks - 1; i >= 0; i--) {
         const struct block *b = &k->path->blocks[i];
-        const struct pattern *x = &k->path->tables[b->table].patterns[k->steps[i][label].pattern];
+        const struct pattern *x =
+            &k->path->tables[b->table].patterns[k->trails[i].steps[label].pattern];
         for (int32_t u = b->first; u <= b->last; u++)
             place[u] = x->place[u - b->first];
-        label = k->steps[i][label].parent;
+        label = k->trails[i].steps[label].parent;
     }
 }
 
@@ -358,9 +364,9 @@ oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, stru
     k.onward = arena_alloc(&k.arena, n * (SOLVER_DEVICES + 1), sizeof *k.onward);
     k.so_far = arena_alloc(&k.arena, n * (SOLVER_DEVICES + 1), sizeof *k.so_far);
     k.least = arena_alloc(&k.arena, n * SOLVER_DEVICES, sizeof *k.least);
-    k.steps = arena_alloc(&k.arena, n, sizeof *k.steps);
+    k.trails = arena_alloc(&k.arena, n, sizeof *k.trails);
     k.now = calloc(1, sizeof *k.now);
-    if (!k.onward || !k.so_far || !k.least || !k.steps || !k.now)
+    if (!keep_room(&k) || !k.onward || !k.so_far || !k.least || !k.trails || !k.now)
         goto memory;
     look_ahead(&k);
     if (!choose_patterns(&k))

@@ -409,7 +409,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     struct problem *p;
     oato_status status = problem_begin(profile, &o->request, &p, err);
     *out = NULL;
-    if (status)
+    if (!p)
         return status;
     if (choose_devices(p, o->devices, err) || set_budgets(p, o, err) || check_devices(p, err) ||
         fuse(p, &m->graph, err) || price_graph(p, err)) {
@@ -467,12 +467,12 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
                             const struct plan *plan, struct problem **out, int32_t **place,
                             struct oato_error *err)
 {
-    struct problem *p;
+    struct problem *p = NULL;
     *out = NULL;
     oato_status status = plan_check_model(plan, m->gguf, err);
     if (!status)
         status = problem_begin(profile, &plan->request, &p, err);
-    if (status)
+    if (!p)
         return status;
     if (devices_of_plan(p, plan, err) || check_devices(p, err) ||
         plan_apply(plan, m, &p->graph, err) || price_graph(p, err)) {

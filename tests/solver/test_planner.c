@@ -124,13 +124,15 @@ static void check_plan(const struct plan *plan, const struct profile *p)
     graph_free(&g);
     uint64_t sums[PHASE_COUNT] = {0};
     bool used[2] = {true, false};
+    assert_in_range(plan->n_devices, 1, 2);
     for (int32_t i = 0; i < plan->n_costs; i++) {
         sums[plan->costs[i].phase] += plan->costs[i].ns + plan->costs[i].transfer_ns;
+        assert_in_range(plan->costs[i].device, 0, 1);
         used[plan->costs[i].device] = true;
     }
     for (int32_t d = 0; d < plan->n_devices; d++) {
         assert_true(plan->devices[d].planned_bytes <= plan->devices[d].budget_bytes);
-        if (used[d]) {
+        if (d < 2 && used[d]) {
             sums[PHASE_DECODE] += (uint64_t)p->devices[d].step_overhead_ns;
             sums[PHASE_PREFILL] += 2 * (uint64_t)p->devices[d].step_overhead_ns;
         }
