@@ -203,7 +203,7 @@ enum { POINTS_MAX = 64 }; /* sizes along one axis that are looked at; profiles h
 /* Time of the points [first, end), which share rows and sequences, at kv positions. */
 static double along_kv(const struct point *p, int32_t n, double kv)
 {
-    double xs[POINTS_MAX], ys[POINTS_MAX];
+    double xs[POINTS_MAX] = {0}, ys[POINTS_MAX] = {0};
     int m = 0;
     for (int32_t i = 0; i < n && m < POINTS_MAX; i++) {
         if (m && (double)p[i].kv <= xs[m - 1])
@@ -232,7 +232,7 @@ static void choose_seqs(const struct point *p, int32_t *first, int32_t *n, int32
 static double along_rows(const struct point *p, int32_t n, const struct op_size *size,
                          const char **numerics)
 {
-    double xs[POINTS_MAX], ys[POINTS_MAX];
+    double xs[POINTS_MAX] = {0}, ys[POINTS_MAX] = {0};
     int m = 0;
     for (int32_t i = 0; i < n && m < POINTS_MAX;) {
         int32_t same = 1;
