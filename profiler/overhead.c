@@ -200,8 +200,8 @@ static oato_status layers_prepare(const struct rig *r, struct layers *l, struct 
     return OATO_OK;
 }
 
-static oato_status layers_time(const struct rig *r, struct layers *l, int32_t context, bool quick,
-                               double *ns, struct oato_error *err)
+static oato_status layers_run(const struct rig *r, struct layers *l, int32_t context, bool quick,
+                              double *ns, struct oato_error *err)
 {
     const struct device_ops *ops = r->device->ops;
     int32_t pages = (context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
@@ -234,7 +234,7 @@ static oato_status layers_time(const struct rig *r, struct layers *l, int32_t co
     if (!status)
         status = rig_run(r, &p, &s, &effort, &times, err);
     if (!status)
-        *ns = quantile(times.inner_ns, times.n, 0.5);
+        *ns = quantile(times.inner_ns, times.n, 0.25); /* long: more often disturbed than a row */
     if (arena)
         ops->free(r->device, arena, l->arena_bytes);
     if (kv)
@@ -243,23 +243,22 @@ static oato_status layers_time(const struct rig *r, struct layers *l, int32_t co
     return status;
 }
 
-oato_status record_overhead(const struct rig *r, const struct profile *p, const struct model *m,
-                            oato_dtype kv, int32_t context, bool quick, double *ns,
-                            struct oato_error *err)
+oato_status layers_measure(const struct rig *r, const struct profile *p, const struct model *m,
+                           oato_dtype kv, int32_t context, bool quick, struct layers_time *out,
+                           struct oato_error *err)
 {
     struct layers l = {.kv = kv};
-    double sum, measured = 0;
-    *ns = 0;
+    *out = (struct layers_time){0};
     oato_status status = fuse_all(&m->graph, &l.graph, err);
     if (status)
         return status;
     l.n_ops = ops_that_fit(r, &l.graph);
-    if (l.n_ops && sum_rows(p, r->index, &l.graph, l.n_ops, kv, 1, context, &sum)) {
+    if (l.n_ops && sum_rows(p, r->index, &l.graph, l.n_ops, kv, 1, context, &out->sum_ns)) {
         status = layers_prepare(r, &l, err);
         if (!status)
-            status = layers_time(r, &l, context, quick, &measured, err);
-        if (!status && measured > sum)
-            *ns = (measured - sum) / l.n_ops;
+            status = layers_run(r, &l, context, quick, &out->together_ns, err);
+        if (!status)
+            out->records = l.n_ops;
     }
     layers_free(r, &l);
     return status;
