@@ -78,6 +78,12 @@ static int setup(void **state)
     snprintf(path, sizeof path, "%s/other.gguf", dir);
     if (random_model_save(&m, path, &err))
         return 1;
+    snprintf(path, sizeof path, "%s/text.txt", dir);
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < 40; i++)
+        fprintf(f, "%d bottles of beer on the wall, ", i);
+    if (!f || fclose(f))
+        return 1;
     *state = &o;
     return 0;
 }
@@ -144,7 +150,7 @@ static void the_other_verbs_answer(void **state)
     assert_int_equal(run(&o->out, &o->err, "logits tiny.gguf --ids 1,2,3 -o logits.f32"), 0);
     read_into(&o->out, "logits.f32");
     assert_int_equal(o->out.len, 3 * 512 * 4);
-    assert_int_equal(run(&o->out, &o->err, "perplexity tiny.gguf -f tiny.gguf -c 32"), 0);
+    assert_int_equal(run(&o->out, &o->err, "perplexity tiny.gguf -f text.txt -c 32"), 0);
     assert_non_null(strstr(o->out.data, "\nperplexity "));
     assert_int_equal(run(&o->out, &o->err, "--help"), 0);
     assert_int_equal(run(&o->out, &o->err, "bench --help"), 0);
