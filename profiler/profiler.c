@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 enum { NOTES_MAX = 2000, CONTEXT_SHOWN = 512, PASSES = 3 };
-#define ADDS_UP       0.1 /* plans are to be right within 0.15 */
+#define ADDS_UP       0.1        /* plans are to be right within 0.15 */
+#define QUICK         " (quick)" /* in notes, behind a model that was measured so */
 #define SHORT_NS      3e5
 #define OVERHEAD_MOST 0.25 /* more is not what a program costs, but what others took */
 
@@ -107,15 +108,17 @@ static bool write_head(struct run *r)
     for (size_t i = 0; i < n; i++) /* the file is UTF-8; a name cut or damaged would not be */
         if ((unsigned char)name.data[i] < 0x20 || (unsigned char)name.data[i] > 0x7e)
             n = i;
-    snprintf(entry, sizeof entry, "%.*s%s", (int)n, name.data, r->o->quick ? " (quick)" : "");
+    snprintf(entry, sizeof entry, "%.*s%s", (int)n, name.data, r->o->quick ? QUICK : "");
     p->version = PROFILE_VERSION;
-    const char *notes = text_of(p->notes);
-    if (!strstr(notes, entry) && strlen(notes) + strlen(entry) < NOTES_MAX) {
-        char all[NOTES_MAX + 4];
-        snprintf(all, sizeof all, "%s%s%s", notes, notes[0] ? "; " : "", entry);
-        if (!set_string(p, &p->notes, all))
-            return false;
-    }
+    char all[NOTES_MAX + 204];
+    snprintf(all, sizeof all, "%.*s", NOTES_MAX, text_of(p->notes));
+    char *at = strstr(all, entry), *rough = at ? at + strlen(entry) : NULL;
+    if (!at)
+        snprintf(all + strlen(all), sizeof entry + 2, "%s%s", all[0] ? "; " : "", entry);
+    else if (!strncmp(rough, QUICK, strlen(QUICK))) /* measured in full since */
+        memmove(rough, rough + strlen(QUICK), strlen(rough + strlen(QUICK)) + 1);
+    if (strlen(all) <= NOTES_MAX && !set_string(p, &p->notes, all))
+        return false;
     return set_string(p, &p->tool, "oato " OATO_VERSION) && set_string(p, &p->date, date);
 }
 

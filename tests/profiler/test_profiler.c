@@ -189,6 +189,7 @@ static void a_second_model_adds_rows_and_keeps_the_others(void **state)
     profile_free(&p);
     if (profiler_begin(file, false, &p, NULL, NULL, &err))
         fail_msg("%s", err.text);
+    assert_non_null(strstr(p.notes, "(quick)"));
     o.devices = SIM; /* the host is in the file: links can be measured without it */
     measure(&p, second, &o, NULL, &report);
     assert_int_equal(report.rows_new, p.n_rows - n);
