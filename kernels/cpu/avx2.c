@@ -1,74 +1,18 @@
 /*
- * avx2.c - the avx2 table, and its element-wise kernels. Rows are walked in vectors of 8 with a
- * masked one at the end, so that an element's bits do not depend on where a row is cut.
+ * avx2.c - the avx2 table. The matrix products are in headers because avxvnni.c compiles the same
+ * source for processors with VNNI in 256-bit vectors.
  */
-#include "kernels/cpu/avx2_internal.h"
-
-#include <math.h>
-
-static void avx2_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
-{
-    __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
-                   _mm256_setzero_ps()};
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        for (int v = 0; v < 4; v++) {
-            __m256 a = _mm256_loadu_ps(x + i + 8 * v);
-            s[v] = _mm256_fmadd_ps(a, a, s[v]);
-        }
-    }
-    for (int v = 0; i < n; i += 8, v++) {
-        __m256 a = _mm256_maskload_ps(x + i, avx2_mask(n - i));
-        s[v] = _mm256_fmadd_ps(a, a, s[v]);
-    }
-    float sum = avx2_sum(_mm256_add_ps(_mm256_add_ps(s[0], s[1]), _mm256_add_ps(s[2], s[3])));
-    __m256 scale = _mm256_set1_ps(1.0f / sqrtf(sum / (float)n + eps));
-    for (i = 0; i < n; i += 8) {
-        __m256i mask = avx2_mask(n - i);
-        __m256 a = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), scale);
-        _mm256_maskstore_ps(y + i, mask, _mm256_mul_ps(a, _mm256_maskload_ps(w + i, mask)));
-    }
-}
-
-static void avx2_add(float *y, const float *a, const float *b, int64_t n)
-{
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
-    for (; i < n; i++)
-        y[i] = a[i] + b[i];
-}
-
-static void avx2_swiglu(float *y, const float *gate, const float *up, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += 8) {
-        __m256i mask = avx2_mask(n - i);
-        __m256 g = _mm256_maskload_ps(gate + i, mask);
-        __m256 e = avx2_exp(_mm256_sub_ps(_mm256_setzero_ps(), g));
-        __m256 silu = _mm256_div_ps(g, _mm256_add_ps(e, _mm256_set1_ps(1.0f)));
-        _mm256_maskstore_ps(y + i, mask, _mm256_mul_ps(silu, _mm256_maskload_ps(up + i, mask)));
-    }
-}
-
-static void avx2_to_f16(uint16_t *y, const float *x, int64_t n)
-{
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i *)(y + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; i++)
-        y[i] = f32_to_f16(x[i]);
-}
+#include "kernels/cpu/avx2_matrix.h"
 
 const struct cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
-    .matrix_numerics = avx2_matrix_numerics,
-    .matrix_bytes = avx2_matrix_bytes,
-    .matrix_prepare = avx2_matrix_prepare,
-    .pack_bytes = avx2_pack_bytes,
-    .pack = avx2_pack,
-    .matrix_scratch_bytes = avx2_matrix_scratch,
-    .matrix_rows = avx2_matrix_rows,
+    .matrix_numerics = lanes_matrix_numerics,
+    .matrix_bytes = matrix_bytes,
+    .matrix_prepare = matrix_prepare,
+    .pack_bytes = lanes_pack_bytes,
+    .pack = lanes_pack,
+    .matrix_scratch_bytes = matrix_scratch,
+    .matrix_rows = matrix_rows,
     .attention_scratch_bytes = avx2_attention_scratch,
     .attention = avx2_attention,
     .attention_merge = avx2_attention_merge,

@@ -5,7 +5,7 @@
 #ifndef OATO_AVX2_INTERNAL_H
 #define OATO_AVX2_INTERNAL_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/lanes_internal.h"
 
 #include <immintrin.h>
 
@@ -68,45 +68,49 @@ AVX2_INLINE __m256 avx2_load_bf16(const uint16_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
 
-/* avx2_layout.c */
-const char *avx2_matrix_numerics(oato_dtype dtype);
-uint64_t avx2_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k);
-void avx2_matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                         int64_t end);
-uint64_t avx2_pack_bytes(oato_dtype dtype, int64_t k);
-void avx2_pack(int64_t k, const float *x, uint8_t *out);
+/* sum + the products of the pairs of words: one instruction where VNNI is. */
+AVX2_INLINE __m256i avx2_dot(__m256i sum, __m256i w, __m256i x)
+{
+#ifdef __AVXVNNI__
+    return _mm256_dpwssd_avx_epi32(sum, w, x);
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+#endif
+}
+
+/* The words of pair p of 32 elements of 8 rows, less the offset; see lanes_layout.c. Calls are
+ * in order of p from a multiple of 8, and x and high keep the shifted vectors between them. */
+AVX2_INLINE __m256i avx2_pair_words(const struct lanes_format *f, const uint8_t *body, int p,
+                                    __m256i *x, __m256i *high)
+{
+    if (f->body == LANES_BYTES)
+        return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(body + 16 * p)));
+    *x = p % 4 ? _mm256_srli_epi16(*x, 4)
+               : _mm256_loadu_si256((const __m256i *)(body + 32 * (p / 4)));
+    __m256i words = p % 4 == 3 ? *x : _mm256_and_si256(*x, _mm256_set1_epi16(15));
+    if (!f->high)
+        return words;
+    /* Bits of pair p to bit 4: the first ones from the left, the others from the right. */
+    const int at = p * f->high % 16;
+    if (at == 0 || at == 4) {
+        const uint8_t *plane = body + 8 * LANES_NIBBLES + 32 * (p * f->high / 16);
+        *high = _mm256_loadu_si256((const __m256i *)plane);
+        if (at == 0)
+            *high = _mm256_slli_epi16(*high, 4);
+    } else {
+        *high = f->high == 1 ? _mm256_srli_epi16(*high, 1) : _mm256_srli_epi16(*high, 2);
+    }
+    const __m256i mask = _mm256_set1_epi16(f->high == 1 ? 0x10 : 0x30);
+    return _mm256_or_si256(words, _mm256_and_si256(*high, mask));
+}
 
 enum { AVX2_LANES = 8 }; /* rows of a group */
 
-/* How a block of AVX2_LANES rows lies in memory: a head, then 32 k after 32 k the weights. */
-struct avx2_format {
-    oato_dtype dtype;
-    int32_t block; /* elements along k, as in the GGUF */
-    int32_t head;  /* bytes */
-    int32_t body;  /* bytes of 32 elements of all rows: 128 nibbles or 256 bytes */
-};
-/* NULL for the float types. */
-const struct avx2_format *avx2_format_of(oato_dtype dtype);
-
-/* The packed input: k int16, then for each 32 of them the scale, scale * sum and -8 * sum. */
-struct avx2_packed {
-    const int16_t *q;
-    const float *scale, *scaled_sum;
-    const int32_t *minus8_sum;
-};
-AVX2_INLINE struct avx2_packed avx2_packed_at(const uint8_t *p, int64_t k)
-{
-    struct avx2_packed a = {.q = (const int16_t *)p};
-    a.scale = const_floats(p + 2 * k);
-    a.scaled_sum = a.scale + k / 32;
-    a.minus8_sum = (const int32_t *)(p + 2 * k + 8 * (k / 32));
-    return a;
-}
-
-/* avx2_matrix.c: T > 1; avx2_vector.c: T = 1 */
-uint64_t avx2_matrix_scratch(oato_dtype dtype, int64_t k);
-void avx2_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
-void avx2_matrix_vector(const struct matrix_job *j, int64_t begin, int64_t end);
+/* avx2_rows.c */
+void avx2_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps);
+void avx2_add(float *y, const float *a, const float *b, int64_t n);
+void avx2_swiglu(float *y, const float *gate, const float *up, int64_t n);
+void avx2_to_f16(uint16_t *y, const float *x, int64_t n);
 
 /* avx2_attention.c */
 uint64_t avx2_attention_scratch(const struct oato_op *op);

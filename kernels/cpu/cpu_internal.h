@@ -19,7 +19,7 @@ static inline const float *const_floats(const void *p)
 
 struct cpu_kernels; /* the dispatch table of one instruction set */
 
-/* The best table that this machine runs, or the one named ("ref", "avx2"); NULL name looks at
+/* The best table that this machine runs, or the one named ("ref", "avx2", ...); NULL name looks at
  * OATO_CPU_ISA first. */
 oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
                                struct oato_error *err);
@@ -172,7 +172,8 @@ struct cpu_kernels {
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 
-extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2;
+extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
+    cpu_kernels_avx512;
 
 /* Dequantises k elements of a GGUF row. */
 void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);

@@ -19,7 +19,7 @@ static uint64_t xcr0(void)
     return (uint64_t)high << 32 | low;
 }
 
-enum { STATE_AVX = 0x6 };
+enum { STATE_AVX = 0x6, STATE_AVX512 = 0xe6 };
 
 static bool has_avx2(void)
 {
@@ -31,8 +31,33 @@ static bool has_avx2(void)
         return false;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 5);
 }
+
+static bool has_avxvnni(void)
+{
+    uint32_t a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
+static bool has_avx512(void)
+{
+    uint32_t a, b, c, d;
+    const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, vnni = 1u << 11;
+    const uint32_t wanted = f | dq | bw | vl;
+    return has_avx2() && (xcr0() & STATE_AVX512) == STATE_AVX512 &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & wanted) == wanted && (c & vnni);
+}
 #else
 static bool has_avx2(void)
+{
+    return false;
+}
+
+static bool has_avxvnni(void)
+{
+    return false;
+}
+
+static bool has_avx512(void)
 {
     return false;
 }
@@ -52,8 +77,8 @@ struct level {
 static const struct level levels[] = {
     {"ref", &cpu_kernels_ref, has_always},
     {"avx2", &cpu_kernels_avx2, has_avx2},
-    {"avxvnni", NULL, NULL},
-    {"avx512", NULL, NULL},
+    {"avxvnni", &cpu_kernels_avxvnni, has_avxvnni},
+    {"avx512", &cpu_kernels_avx512, has_avx512},
     {"amx", NULL, NULL},
 };
 
@@ -77,9 +102,10 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
         if (!isa || strcmp(levels[i].name, isa) != 0)
             continue;
         if (!levels[i].kernels)
-            return oato_fail(err, OATO_EUSAGE,
-                             "cpu: instruction set '%s' of %s is not built; use ref or avx2", isa,
-                             from);
+            return oato_fail(
+                err, OATO_EUSAGE,
+                "cpu: instruction set '%s' of %s is not built; use ref, avx2, avxvnni or avx512",
+                isa, from);
         if (!levels[i].available())
             return oato_fail(err, OATO_EUSAGE,
                              "cpu: this processor has no '%s' as %s asks; use ref", isa, from);
@@ -87,8 +113,8 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
         return OATO_OK;
     }
     return oato_fail(err, OATO_EUSAGE,
-                     "cpu: unknown instruction set '%s' in %s; known are ref avx2 (and avxvnni "
-                     "avx512 amx, not built)",
+                     "cpu: unknown instruction set '%s' in %s; known are ref avx2 avxvnni "
+                     "avx512 (and amx, not built)",
                      isa ? isa : "", from);
 }
 

@@ -208,6 +208,37 @@ static void fused_products_equal_single_ones(void **state)
     for_each(check_fusion);
 }
 
+/* The levels with vectors share one class: what avx2 computes, all compute. */
+static void levels_of_a_class_give_the_same_bits(void **state)
+{
+    (void)state;
+    const struct cpu_kernels *avx2 = kernels_named("avx2");
+    for (size_t d = 0; avx2 && d < ARRAY_LEN(matrix_types); d++) {
+        const int64_t n = random_in(65, 200), width = width_of(matrix_types[d]);
+        const uint64_t seed = seed_state;
+        struct product wanted;
+        float *y, *z;
+        product_init(&wanted, avx2, matrix_types[d], width, 33, 1, &n);
+        product_run(&wanted, OP_MUL_MAT, 0, 0, 33, 1, &y);
+        for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+            const struct cpu_kernels *k = kernels_named(isas[i]);
+            if (!k || k == avx2 || k == &cpu_kernels_ref)
+                continue;
+            struct product p;
+            seed_state = seed;
+            product_init(&p, k, matrix_types[d], width, 33, 1, &n);
+            for (int64_t t = 0; t < 33; t++) {
+                product_run(&p, OP_MUL_MAT, 0, t, 1, 2, &z);
+                assert_memory_equal(z, y + t * n, (size_t)n * sizeof *z);
+            }
+            product_run(&p, OP_MUL_MAT, 0, 0, 33, 2, &z);
+            assert_memory_equal(z, y, (size_t)(n * 33) * sizeof *z);
+            product_free(&p);
+        }
+        product_free(&wanted);
+    }
+}
+
 /* Zero inputs, huge and tiny ones, and extreme weights do not overflow the integers. */
 static void extreme_inputs_stay_exact(void **state)
 {
@@ -354,11 +385,15 @@ int main(int argc, char **argv)
         cmocka_unit_test(products_are_close_to_double),
         cmocka_unit_test(a_row_has_the_same_bits_whatever_runs_beside_it),
         cmocka_unit_test(fused_products_equal_single_ones),
+        cmocka_unit_test(levels_of_a_class_give_the_same_bits),
         cmocka_unit_test(extreme_inputs_stay_exact),
         cmocka_unit_test(what_is_not_finite_does_not_come_out_finite),
         cmocka_unit_test(an_empty_step_does_nothing),
     };
     seed_init();
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++)
+        if (!kernels_named(isas[i]))
+            print_message("%s: not on this processor, skipped\n", isas[i]);
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         bench();
         return 0;

@@ -1,5 +1,5 @@
 /*
- * avx2_matrix.c - matrix times T > 1 columns.
+ * avx2_matrix.h - matrix times T > 1 columns, for avx2.c and avxvnni.c.
  *
  *   for each panel of 64 rows                            (a unit of the threads)
  *     for each 256 of k                                  weights of the panel -> int16 / float32
@@ -10,9 +10,12 @@
  * An instruction multiplies 16 int16 pairs, and unpacking, scales and loads are shared by the
  * columns, so that two of three instructions of the inner loop are multiply and add. Between
  * chunks of k the float32 sums rest in y: storing loses nothing, so each row is the same chain of
- * fused multiply-adds in order of k as in avx2_vector.c.
+ * fused multiply-adds in order of k as in avx2_vector.h.
  */
-#include "kernels/cpu/avx2_internal.h"
+#ifndef OATO_AVX2_MATRIX_H
+#define OATO_AVX2_MATRIX_H
+
+#include "kernels/cpu/avx2_vector.h"
 
 #include <string.h>
 
@@ -37,36 +40,38 @@ struct float_panel {
     float k[CHUNK][AVX2_LANES];
 };
 
-uint64_t avx2_matrix_scratch(oato_dtype dtype, int64_t k)
+static uint64_t matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+{
+    return lanes_matrix_bytes(AVX2_LANES, dtype, rows, k);
+}
+
+static void matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                           int64_t end)
+{
+    lanes_matrix_prepare(AVX2_LANES, s, w, begin, end);
+}
+
+static uint64_t matrix_scratch(oato_dtype dtype, int64_t k)
 {
     (void)k;
     if (dtype == DT_F32)
         return 0;
     return PANEL_GROUPS *
-           (avx2_format_of(dtype) ? sizeof(struct group_panel) : sizeof(struct float_panel));
+           (lanes_format_of(dtype) ? sizeof(struct group_panel) : sizeof(struct float_panel));
 }
 
 /* ---------------------------------------------------------------------------------- panel - */
 
-AVX2_INLINE void put_words(struct group_panel *p, int pair, __m256i words)
+/* 32 k to pairs `pair`, `pair` + 1, ... */
+AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body,
+                           struct group_panel *panel, int pair)
 {
-    _mm256_storeu_si256((__m256i *)p->pair[pair], words);
-}
-
-AVX2_INLINE void unpack_32(const uint8_t *w, bool nibbles, int offset, struct group_panel *p,
-                           int pair)
-{
-    const __m256i low = _mm256_set1_epi16(15), bias = _mm256_set1_epi16((int16_t)offset);
-    if (nibbles) {
-        for (int j = 0; j < 4; j++) {
-            __m256i x = _mm256_loadu_si256((const __m256i *)(w + 32 * j));
-            for (int i = 0; i < 4; i++, x = _mm256_srli_epi16(x, 4))
-                put_words(p, pair++, _mm256_sub_epi16(_mm256_and_si256(x, low), bias));
-        }
-    } else {
-        for (int i = 0; i < 16; i++)
-            put_words(p, pair++,
-                      _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(w + 16 * i))));
+    __m256i x = _mm256_setzero_si256(), high = x;
+#pragma GCC unroll 16
+    for (int p = 0; p < 16; p++) {
+        __m256i words = avx2_pair_words(f, body, p, &x, &high);
+        words = _mm256_sub_epi16(words, _mm256_set1_epi16((int16_t)f->offset));
+        _mm256_storeu_si256((__m256i *)panel->pair[pair + p], words);
     }
 }
 
@@ -86,19 +91,20 @@ AVX2_INLINE __m256 signed_byte_lanes(const uint8_t *p)
 }
 
 /* Blocks of 32 along k: `blocks` of them, at most CHUNK / 32. */
-static void unpack_small(const struct avx2_format *f, const uint8_t *w, int blocks,
-                         struct group_panel *p)
+AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, int blocks,
+                              struct group_panel *p)
 {
-    for (int b = 0; b < blocks; b++, w += f->head + f->body) {
+    const int head = 8 * f->head, body = 8 * f->body;
+    for (int b = 0; b < blocks; b++, w += head + body) {
         _mm256_storeu_ps(p->scale[b], half_lanes(w));
-        if (f->head == 32)
+        if (f->has_min)
             _mm256_storeu_ps(p->min[b], half_lanes(w + 16));
-        unpack_32(w + f->head, f->body == 128, f->dtype == DT_Q4_0 ? 8 : 0, p, b * 16);
+        unpack_32(f, w + head, p, b * 16);
     }
 }
 
 /* One block of 256 along k. */
-static void unpack_k(const struct avx2_format *f, const uint8_t *w, struct group_panel *p)
+AVX2_INLINE void unpack_k(const struct lanes_format *f, const uint8_t *w, struct group_panel *p)
 {
     const __m256 d = half_lanes(w);
     if (f->dtype == DT_Q6_K) {
@@ -113,14 +119,28 @@ static void unpack_k(const struct avx2_format *f, const uint8_t *w, struct group
         }
     }
     for (int s = 0; s < 8; s++)
-        unpack_32(w + f->head + s * f->body, f->body == 128, 0, p, s * 16);
+        unpack_32(f, w + 8 * (f->head + s * f->body), p, s * 16);
+}
+
+static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_panel *p)
+{
+    switch (dtype) {
+    case DT_Q4_0: unpack_small(&lanes_formats[FORMAT_Q4_0], w, blocks, p); break;
+    case DT_Q4_1: unpack_small(&lanes_formats[FORMAT_Q4_1], w, blocks, p); break;
+    case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, blocks, p); break;
+    case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, blocks, p); break;
+    case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, blocks, p); break;
+    case DT_Q4_K: unpack_k(&lanes_formats[FORMAT_Q4_K], w, p); break;
+    case DT_Q5_K: unpack_k(&lanes_formats[FORMAT_Q5_K], w, p); break;
+    default: unpack_k(&lanes_formats[FORMAT_Q6_K], w, p);
+    }
 }
 
 /* ---------------------------------------------------------------------------------- tiles - */
 
 /* Columns of a tile: their packed inputs from the chunk on, and where their sums are. */
 struct tile_columns {
-    struct avx2_packed a[TILE_COLUMNS];
+    struct lanes_packed a[TILE_COLUMNS];
     float *y[TILE_COLUMNS];
 };
 
@@ -147,7 +167,7 @@ AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t,
                 memcpy(&pair, t->a[c].q + 2 * i, sizeof pair);
                 __m256i x = _mm256_set1_epi32(pair);
                 for (int g = 0; g < groups; g++)
-                    sum[c][g] = _mm256_add_epi32(sum[c][g], _mm256_madd_epi16(w[g], x));
+                    sum[c][g] = avx2_dot(sum[c][g], w[g], x);
             }
         }
         for (int c = 0; c < columns; c++) {
@@ -206,42 +226,34 @@ static void tile_scale_16(const struct group_panel *p, const struct tile_columns
     tile_shapes(p, t, blocks, first, mask, groups, columns, 16, false);
 }
 
-static tile_fn *tile_of(oato_dtype dtype)
+static tile_fn *tile_of(const struct lanes_format *f)
 {
-    switch (dtype) {
-    case DT_Q4_1:
-    case DT_Q5_1:
-    case DT_Q4_K:
-    case DT_Q5_K: return tile_min_32;
-    case DT_Q6_K: return tile_scale_16;
-    default: return tile_scale_32;
-    }
+    if (f->has_min)
+        return tile_min_32;
+    return f->sub == 16 ? tile_scale_16 : tile_scale_32;
 }
 
 /* Rows [begin, end), at most MATRIX_ROWS. */
 static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t end,
                             struct group_panel *panel)
 {
-    const struct avx2_format *f = avx2_format_of(j->w->dtype);
-    const int64_t k = j->w->k, stride = (int64_t)avx2_matrix_bytes(f->dtype, AVX2_LANES, k);
-    const int64_t block_bytes = f->head + f->block / 32 * f->body;
+    const struct lanes_format *f = lanes_format_of(j->w->dtype);
+    const int64_t k = j->w->k, stride = (int64_t)matrix_bytes(f->dtype, AVX2_LANES, k);
+    const int64_t block_bytes = AVX2_LANES * lanes_block_bytes(f);
     const int groups = (int)((end - begin + AVX2_LANES - 1) / AVX2_LANES);
-    tile_fn *const run = tile_of(f->dtype);
+    tile_fn *const run = tile_of(f);
     for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
         const int blocks = (int)min_i64(CHUNK, k - k0) / 32;
         for (int g = 0; g < groups; g++) {
             const uint8_t *w =
                 j->w->data + (begin / AVX2_LANES + g) * stride + k0 / f->block * block_bytes;
-            if (f->block == 32)
-                unpack_small(f, w, blocks, &panel[g]);
-            else
-                unpack_k(f, w, &panel[g]);
+            unpack(f->dtype, w, blocks, &panel[g]);
         }
         for (int64_t c0 = 0; c0 < j->T; c0 += TILE_COLUMNS) {
             const int columns = (int)min_i64(TILE_COLUMNS, j->T - c0);
             struct tile_columns t;
             for (int c = 0; c < columns; c++) {
-                t.a[c] = avx2_packed_at(j->packed + (uint64_t)(c0 + c) * j->pack_stride, k);
+                t.a[c] = lanes_packed_at(j->packed + (uint64_t)(c0 + c) * j->pack_stride, k);
                 t.a[c].q += k0;
                 t.a[c].scale += k0 / 32;
                 t.a[c].scaled_sum += k0 / 32;
@@ -339,7 +351,7 @@ static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
                         struct float_panel *panel)
 {
     const int64_t k = j->w->k, elem = j->w->dtype == DT_F32 ? 4 : 2;
-    const int64_t group_bytes = (int64_t)avx2_matrix_bytes(j->w->dtype, AVX2_LANES, k);
+    const int64_t group_bytes = (int64_t)matrix_bytes(j->w->dtype, AVX2_LANES, k);
     const int groups = (int)((end - begin + AVX2_LANES - 1) / AVX2_LANES);
     for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
         const int64_t n = min_i64(CHUNK, k - k0);
@@ -367,17 +379,19 @@ static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
     }
 }
 
-void avx2_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (j->T == 1) {
-        avx2_matrix_vector(j, begin, end);
+        matrix_vector(j, begin, end);
         return;
     }
     for (int64_t r = begin; r < end; r += MATRIX_ROWS) {
         int64_t stop = min_i64(end, r + MATRIX_ROWS);
-        if (avx2_format_of(j->w->dtype))
+        if (lanes_format_of(j->w->dtype))
             panel_quantised(j, r, stop, (struct group_panel *)scratch);
         else
             panel_float(j, r, stop, (struct float_panel *)scratch);
     }
 }
+
+#endif

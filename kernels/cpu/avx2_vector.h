@@ -1,12 +1,15 @@
 /*
- * avx2_vector.c - matrix times one vector. Memory is the limit: one stream of weights a thread,
- * prefetched, read once; everything else sits in registers and L1.
+ * avx2_vector.h - matrix times one vector, for avx2.c and avxvnni.c. Memory is the limit: one
+ * stream of weights a thread, prefetched, read once; everything else sits in registers and L1.
  *
  * In registers: the 8 rows' float32 results, their int32 sums of 32 k, one vector of weights. The
  * input is broadcast pair by pair from L1. Integers are exact; each 32 k (16 of Q6_K) end in one
- * fused multiply-add per row, in order of k: the same chain as in avx2_matrix.c, so that a row has
+ * fused multiply-add per row, in order of k: the same chain as in avx2_matrix.h, so that a row has
  * the same bits for every T.
  */
+#ifndef OATO_AVX2_VECTOR_H
+#define OATO_AVX2_VECTOR_H
+
 #include "kernels/cpu/avx2_internal.h"
 
 #include <string.h>
@@ -27,33 +30,23 @@ AVX2_INLINE __m256i pair_at(const int16_t *q)
     return _mm256_set1_epi32(pair);
 }
 
-AVX2_INLINE __m256i nibbles_dot(const uint8_t *w, const int16_t *q, __m256i sum)
+/* start + the products of pairs [first, last) of 32 elements, in integers: exact in any order. */
+AVX2_INLINE __m256i pairs_dot(const struct lanes_format *f, const uint8_t *body, const int16_t *q,
+                              int first, int last, __m256i start)
 {
-    const __m256i low = _mm256_set1_epi16(15);
-    __m256i odd = _mm256_setzero_si256();
-    for (int j = 0; j < 4; j++, w += 32, q += 8) {
-        __m256i x = _mm256_loadu_si256((const __m256i *)w);
-        __m256i x1 = _mm256_and_si256(_mm256_srli_epi16(x, 4), low);
-        __m256i x2 = _mm256_and_si256(_mm256_srli_epi16(x, 8), low);
-        __m256i x3 = _mm256_srli_epi16(x, 12);
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_and_si256(x, low), pair_at(q)));
-        odd = _mm256_add_epi32(odd, _mm256_madd_epi16(x1, pair_at(q + 2)));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x2, pair_at(q + 4)));
-        odd = _mm256_add_epi32(odd, _mm256_madd_epi16(x3, pair_at(q + 6)));
+    __m256i sum[2] = {start, _mm256_setzero_si256()}, x = sum[1], high = sum[1];
+#pragma GCC unroll 16
+    for (int p = first; p < last; p++) {
+        __m256i words = avx2_pair_words(f, body, p, &x, &high);
+        sum[p % 2] = avx2_dot(sum[p % 2], words, pair_at(q + 2 * p));
     }
-    return _mm256_add_epi32(sum, odd);
+    return _mm256_add_epi32(sum[0], sum[1]);
 }
 
-AVX2_INLINE __m256i bytes_dot(const uint8_t *w, const int16_t *q, int pairs)
+/* -offset * the sum of 16 elements of the input, from -8 * that sum. */
+AVX2_INLINE __m256i offset_start(const struct lanes_format *f, int32_t minus8_sum)
 {
-    __m256i sum = _mm256_setzero_si256(), odd = sum;
-    for (int i = 0; i < pairs; i += 2, w += 32, q += 4) {
-        __m256i x0 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)w));
-        __m256i x1 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(w + 16)));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x0, pair_at(q)));
-        odd = _mm256_add_epi32(odd, _mm256_madd_epi16(x1, pair_at(q + 2)));
-    }
-    return _mm256_add_epi32(sum, odd);
+    return f->offset ? _mm256_set1_epi32(minus8_sum * (f->offset / 8)) : _mm256_setzero_si256();
 }
 
 AVX2_INLINE __m256 apply(__m256 acc, __m256 weight_scale, float input_scale, __m256i sum)
@@ -68,40 +61,38 @@ AVX2_INLINE __m256 bytes_to_float(const uint8_t *p, bool is_signed)
     return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x));
 }
 
-/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: a scale, and for some a minimum, for each 32. */
-AVX2_INLINE __m256 group_32(const uint8_t *w, int64_t k, struct avx2_packed a, bool nibbles,
-                            bool has_min)
+/* Types with a scale, and for some a minimum, for each 32. */
+AVX2_INLINE __m256 group_32(const struct lanes_format *f, const uint8_t *w, int64_t k,
+                            struct lanes_packed a)
 {
     __m256 acc = _mm256_setzero_ps();
-    const int head = has_min ? 32 : 16, body = nibbles ? 128 : 256;
+    const int head = 8 * f->head, body = 8 * f->body;
     for (int64_t b = 0; b < k / 32; b++, w += head + body) {
         prefetch(w, head + body);
-        __m256i start = _mm256_setzero_si256();
-        if (nibbles && !has_min)
-            start = _mm256_set1_epi32(a.minus8_sum[b]); /* Q4_0 keeps q + 8 */
-        __m256i sum = nibbles ? nibbles_dot(w + head, a.q + 32 * b, start)
-                              : bytes_dot(w + head, a.q + 32 * b, 16);
+        __m256i start = offset_start(f, a.minus8_sum[2 * b] + a.minus8_sum[2 * b + 1]);
+        __m256i sum = pairs_dot(f, w + head, a.q + 32 * b, 0, 16, start);
         acc = apply(acc, avx2_load_f16((const uint16_t *)w), a.scale[b], sum);
-        if (has_min)
+        if (f->has_min)
             acc = _mm256_fmadd_ps(avx2_load_f16((const uint16_t *)w + 8),
                                   _mm256_set1_ps(a.scaled_sum[b]), acc);
     }
     return acc;
 }
 
-AVX2_INLINE __m256 group_k45(const uint8_t *w, int64_t k, struct avx2_packed a, bool nibbles)
+/* Q4_K, Q5_K */
+AVX2_INLINE __m256 group_k45(const struct lanes_format *f, const uint8_t *w, int64_t k,
+                             struct lanes_packed a)
 {
     __m256 acc = _mm256_setzero_ps();
-    const int body = nibbles ? 128 : 256;
-    for (int64_t b = 0; b < k / 32; w += 160 + 8 * body) {
+    const int head = 8 * f->head, body = 8 * f->body;
+    for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
         __m256 d = avx2_load_f16((const uint16_t *)w);
         __m256 dmin = avx2_load_f16((const uint16_t *)w + 8);
-        prefetch(w, 160);
+        prefetch(w, head);
         for (int s = 0; s < 8; s++, b++) {
-            const uint8_t *q = w + 160 + s * body;
+            const uint8_t *q = w + head + s * body;
             prefetch(q, body);
-            __m256i sum = nibbles ? nibbles_dot(q, a.q + 32 * b, _mm256_setzero_si256())
-                                  : bytes_dot(q, a.q + 32 * b, 16);
+            __m256i sum = pairs_dot(f, q, a.q + 32 * b, 0, 16, _mm256_setzero_si256());
             __m256 scale = _mm256_mul_ps(d, bytes_to_float(w + 32 + 8 * s, false));
             __m256 min = _mm256_mul_ps(dmin, bytes_to_float(w + 96 + 8 * s, false));
             acc = apply(acc, scale, a.scale[b], sum);
@@ -111,32 +102,39 @@ AVX2_INLINE __m256 group_k45(const uint8_t *w, int64_t k, struct avx2_packed a, 
     return acc;
 }
 
-AVX2_INLINE __m256 group_q6_k(const uint8_t *w, int64_t k, struct avx2_packed a)
+AVX2_INLINE __m256 group_q6_k(const struct lanes_format *f, const uint8_t *w, int64_t k,
+                              struct lanes_packed a)
 {
     __m256 acc = _mm256_setzero_ps();
-    for (int64_t b = 0; b < k / 16; w += 144 + 8 * 256) {
+    const int head = 8 * f->head, body = 8 * f->body;
+    for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
         __m256 d = avx2_load_f16((const uint16_t *)w);
-        prefetch(w, 144);
-        for (int s = 0; s < 16; s++, b++) {
-            const uint8_t *q = w + 144 + s * 128;
-            prefetch(q, 128);
-            __m256 scale = _mm256_mul_ps(d, bytes_to_float(w + 16 + 8 * s, true));
-            acc = apply(acc, scale, a.scale[b / 2], bytes_dot(q, a.q + 16 * b, 8));
+        prefetch(w, head);
+        for (int s = 0; s < 8; s++, b++) {
+            const uint8_t *q = w + head + s * body;
+            prefetch(q, body);
+            for (int half = 0; half < 2; half++) {
+                __m256 scale = _mm256_mul_ps(d, bytes_to_float(w + 16 + 8 * (2 * s + half), true));
+                __m256i sum = pairs_dot(f, q, a.q + 32 * b, 8 * half, 8 * half + 8,
+                                        offset_start(f, a.minus8_sum[2 * b + half]));
+                acc = apply(acc, scale, a.scale[b], sum);
+            }
         }
     }
     return acc;
 }
 
-static __m256 group_quantised(oato_dtype dtype, const uint8_t *w, int64_t k, struct avx2_packed a)
+static __m256 group_quantised(oato_dtype dtype, const uint8_t *w, int64_t k, struct lanes_packed a)
 {
     switch (dtype) {
-    case DT_Q4_0: return group_32(w, k, a, true, false);
-    case DT_Q4_1: return group_32(w, k, a, true, true);
-    case DT_Q5_1: return group_32(w, k, a, false, true);
-    case DT_Q4_K: return group_k45(w, k, a, true);
-    case DT_Q5_K: return group_k45(w, k, a, false);
-    case DT_Q6_K: return group_q6_k(w, k, a);
-    default: return group_32(w, k, a, false, false); /* Q5_0, Q8_0 */
+    case DT_Q4_0: return group_32(&lanes_formats[FORMAT_Q4_0], w, k, a);
+    case DT_Q4_1: return group_32(&lanes_formats[FORMAT_Q4_1], w, k, a);
+    case DT_Q5_0: return group_32(&lanes_formats[FORMAT_Q5_0], w, k, a);
+    case DT_Q5_1: return group_32(&lanes_formats[FORMAT_Q5_1], w, k, a);
+    case DT_Q8_0: return group_32(&lanes_formats[FORMAT_Q8_0], w, k, a);
+    case DT_Q4_K: return group_k45(&lanes_formats[FORMAT_Q4_K], w, k, a);
+    case DT_Q5_K: return group_k45(&lanes_formats[FORMAT_Q5_K], w, k, a);
+    default: return group_q6_k(&lanes_formats[FORMAT_Q6_K], w, k, a);
     }
 }
 
@@ -185,12 +183,13 @@ static void float_4(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t 
     }
 }
 
-void avx2_matrix_vector(const struct matrix_job *j, int64_t begin, int64_t end)
+static void matrix_vector(const struct matrix_job *j, int64_t begin, int64_t end)
 {
     const oato_dtype dtype = j->w->dtype;
-    const int64_t k = j->w->k, stride = (int64_t)avx2_matrix_bytes(dtype, AVX2_LANES, k);
-    const bool is_float = !avx2_format_of(dtype);
-    const struct avx2_packed a = avx2_packed_at(j->packed, k);
+    const int64_t k = j->w->k,
+                  stride = (int64_t)lanes_matrix_bytes(AVX2_LANES, dtype, AVX2_LANES, k);
+    const bool is_float = !lanes_format_of(dtype);
+    const struct lanes_packed a = lanes_packed_at(j->packed, k);
     for (int64_t r = begin; r < end;) {
         const uint8_t *w = j->w->data + r / AVX2_LANES * stride;
         __m256 y[4];
@@ -207,3 +206,5 @@ void avx2_matrix_vector(const struct matrix_job *j, int64_t begin, int64_t end)
             _mm256_maskstore_ps(j->y + r, avx2_mask(end - r), y[g]);
     }
 }
+
+#endif

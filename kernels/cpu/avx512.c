@@ -1,0 +1,34 @@
+/*
+ * avx512.c - the avx512 table: matrix products on 16 interleaved rows with VNNI. What is too small
+ * for wider vectors to pay is shared with avx2. Class and bits are those of avx2.
+ */
+#include "kernels/cpu/avx512_internal.h"
+
+static uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+{
+    return lanes_matrix_bytes(AVX512_LANES, dtype, rows, k);
+}
+
+static void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w,
+                                  int64_t begin, int64_t end)
+{
+    lanes_matrix_prepare(AVX512_LANES, s, w, begin, end);
+}
+
+const struct cpu_kernels cpu_kernels_avx512 = {
+    .name = "avx512",
+    .matrix_numerics = lanes_matrix_numerics,
+    .matrix_bytes = avx512_matrix_bytes,
+    .matrix_prepare = avx512_matrix_prepare,
+    .pack_bytes = lanes_pack_bytes,
+    .pack = lanes_pack,
+    .matrix_scratch_bytes = avx512_matrix_scratch,
+    .matrix_rows = avx512_matrix_rows,
+    .attention_scratch_bytes = avx2_attention_scratch,
+    .attention = avx2_attention,
+    .attention_merge = avx2_attention_merge,
+    .rms_norm = avx2_rms_norm,
+    .add = avx2_add,
+    .swiglu = avx2_swiglu,
+    .to_f16 = avx2_to_f16,
+};

@@ -1,0 +1,156 @@
+/*
+ * avx512_float.c - F32, F16 and BF16 matrix times any number of columns.
+ *
+ *   for each panel of 64 rows                            (a unit of the threads)
+ *     for each 256 of k (all of it up to 12 columns)     64 rows are 32 KiB of 16-bit weights: L1
+ *       for each up to 12 columns
+ *         for each 2 groups of 16 rows                   24 accumulators in registers
+ *         (up to 6 columns: all 4 groups)
+ *
+ * Weights are converted as they are loaded: two conversions to 24 multiply-adds. With few columns
+ * memory is the limit; the four groups are four streams, prefetched. Each result is one chain of
+ * multiply-adds in order of k, the same whatever T; between chunks it rests in y.
+ */
+#include "kernels/cpu/avx512_internal.h"
+
+enum {
+    CHUNK = 256,
+    PANEL_GROUPS = MATRIX_ROWS / AVX512_LANES,
+    COLUMNS_2 = 12, /* with two groups */
+    COLUMNS_4 = 6,  /* with four */
+    PREFETCH_BYTES = 2048,
+};
+
+/* One tile: inputs and results of its columns, weights of its first group. */
+struct float_tile {
+    const uint8_t *w;
+    int64_t group_bytes; /* to the next group */
+    int64_t n;           /* of k */
+    bool first;          /* k begins here */
+    const float *x[COLUMNS_2];
+    float *y[COLUMNS_2];
+    __mmask16 mask[PANEL_GROUPS];
+};
+
+AVX2_INLINE __m512 load_lanes(oato_dtype dtype, const uint8_t *w)
+{
+    if (dtype == DT_F32)
+        return _mm512_loadu_ps(w);
+    return dtype == DT_F16 ? avx512_load_f16(w) : avx512_load_bf16(w);
+}
+
+AVX2_INLINE void tile(oato_dtype dtype, const struct float_tile *t, int groups, int columns)
+{
+    const int64_t bytes = AVX512_LANES * (dtype == DT_F32 ? 4 : 2);
+    __m512 acc[COLUMNS_2][PANEL_GROUPS];
+#pragma GCC unroll 12
+    for (int c = 0; c < columns; c++)
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++)
+            acc[c][g] = t->first ? _mm512_setzero_ps()
+                                 : _mm512_maskz_loadu_ps(t->mask[g], t->y[c] + AVX512_LANES * g);
+    const uint8_t *w = t->w;
+    for (int64_t i = 0; i < t->n; i++, w += bytes) {
+        __m512 v[PANEL_GROUPS];
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++) {
+            v[g] = load_lanes(dtype, w + g * t->group_bytes);
+            if (columns <= COLUMNS_4 && (dtype == DT_F32 || i % 2 == 0))
+                _mm_prefetch((const char *)w + g * t->group_bytes + PREFETCH_BYTES, _MM_HINT_T0);
+        }
+#pragma GCC unroll 12
+        for (int c = 0; c < columns; c++) {
+            __m512 x = _mm512_set1_ps(t->x[c][i]);
+#pragma GCC unroll 4
+            for (int g = 0; g < groups; g++)
+                acc[c][g] = _mm512_fmadd_ps(v[g], x, acc[c][g]);
+        }
+    }
+#pragma GCC unroll 12
+    for (int c = 0; c < columns; c++)
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++)
+            _mm512_mask_storeu_ps(t->y[c] + AVX512_LANES * g, t->mask[g], acc[c][g]);
+}
+
+/* The tile with its shape known to the compiler: 1 or 4 groups and up to 6 columns, or 2 and more
+ * than 6. */
+AVX2_INLINE void tile_shapes(oato_dtype dtype, const struct float_tile *t, int groups, int columns)
+{
+    switch (columns * 2 + (groups == 1)) {
+    case 24: tile(dtype, t, 2, 12); break;
+    case 22: tile(dtype, t, 2, 11); break;
+    case 20: tile(dtype, t, 2, 10); break;
+    case 18: tile(dtype, t, 2, 9); break;
+    case 16: tile(dtype, t, 2, 8); break;
+    case 14: tile(dtype, t, 2, 7); break;
+    case 13: tile(dtype, t, 1, 6); break;
+    case 12: tile(dtype, t, 4, 6); break;
+    case 11: tile(dtype, t, 1, 5); break;
+    case 10: tile(dtype, t, 4, 5); break;
+    case 9: tile(dtype, t, 1, 4); break;
+    case 8: tile(dtype, t, 4, 4); break;
+    case 7: tile(dtype, t, 1, 3); break;
+    case 6: tile(dtype, t, 4, 3); break;
+    case 5: tile(dtype, t, 1, 2); break;
+    case 4: tile(dtype, t, 4, 2); break;
+    case 3: tile(dtype, t, 1, 1); break;
+    default: tile(dtype, t, 4, 1);
+    }
+}
+
+static void tile_run(oato_dtype dtype, const struct float_tile *t, int groups, int columns)
+{
+    switch (dtype) {
+    case DT_F32: tile_shapes(DT_F32, t, groups, columns); break;
+    case DT_F16: tile_shapes(DT_F16, t, groups, columns); break;
+    default: tile_shapes(DT_BF16, t, groups, columns);
+    }
+}
+
+/* Columns [c0, c0 + columns) and `groups` groups of rows from `row` on; k from k0 to k0 + n. */
+static void part(const struct matrix_job *j, int64_t row, int64_t end, int groups, int64_t c0,
+                 int columns, int64_t k0, int64_t n)
+{
+    const int64_t elem = j->w->dtype == DT_F32 ? 4 : 2;
+    struct float_tile t = {.group_bytes = AVX512_LANES * elem * j->w->k, .n = n, .first = k0 == 0};
+    t.w = j->w->data + row / AVX512_LANES * t.group_bytes + k0 * AVX512_LANES * elem;
+    for (int g = 0; g < groups; g++)
+        t.mask[g] = avx512_mask(end - row - g * AVX512_LANES);
+    for (int c = 0; c < columns; c++) {
+        t.x[c] = j->x + (c0 + c) * j->w->k + k0;
+        t.y[c] = j->y + (c0 + c) * j->y_stride + row;
+    }
+    tile_run(j->w->dtype, &t, groups, columns);
+}
+
+/* Rows [begin, end), at most MATRIX_ROWS. */
+static void panel(const struct matrix_job *j, int64_t begin, int64_t end, int64_t c0, int columns,
+                  int64_t k0, int64_t n)
+{
+    const int64_t groups = (end - begin + AVX512_LANES - 1) / AVX512_LANES;
+    if (groups == PANEL_GROUPS && columns <= COLUMNS_4) {
+        part(j, begin, end, 4, c0, columns, k0, n);
+        return;
+    }
+    int64_t row = begin;
+    if (columns > COLUMNS_4)
+        for (; end - row > AVX512_LANES; row += 2 * AVX512_LANES)
+            part(j, row, end, 2, c0, columns, k0, n);
+    for (; row < end; row += AVX512_LANES)
+        for (int c = 0; c < columns; c += COLUMNS_4)
+            part(j, row, end, 1, c0 + c, (int)min_i64(COLUMNS_4, columns - c), k0, n);
+}
+
+void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end)
+{
+    const int64_t tiles = (j->T + COLUMNS_2 - 1) / COLUMNS_2;
+    const int64_t chunk = tiles == 1 ? j->w->k : CHUNK;
+    for (int64_t r = begin; r < end; r += MATRIX_ROWS)
+        for (int64_t k0 = 0; k0 < j->w->k; k0 += chunk)
+            for (int64_t i = 0; i < tiles; i++) {
+                const int64_t c0 = j->T * i / tiles;
+                panel(j, r, min_i64(end, r + MATRIX_ROWS), c0, (int)(j->T * (i + 1) / tiles - c0),
+                      k0, min_i64(chunk, j->w->k - k0));
+            }
+}

@@ -1,0 +1,80 @@
+/*
+ * avx512_internal.h - between the files of the avx512 table: helpers that must be inlined. Included
+ * only by files compiled with -mavx512f and its bw, dq, vl and vnni parts.
+ */
+#ifndef OATO_AVX512_INTERNAL_H
+#define OATO_AVX512_INTERNAL_H
+
+#include "kernels/cpu/avx2_internal.h"
+
+#include <string.h>
+
+enum { AVX512_LANES = 16 }; /* rows of a group */
+
+/* Lanes below n (n >= 16: all). */
+AVX2_INLINE __mmask16 avx512_mask(int64_t n)
+{
+    return n >= AVX512_LANES ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+}
+
+AVX2_INLINE __m512 avx512_load_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+AVX2_INLINE __m512 avx512_load_bf16(const uint8_t *p)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+
+/* Sixteen float32 from unsigned or signed bytes. */
+AVX2_INLINE __m512 avx512_load_bytes(const uint8_t *p, bool is_signed)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(x) : _mm512_cvtepu8_epi32(x));
+}
+
+/* A pair of words of the input for all lanes; folds into the instruction that uses it. */
+AVX2_INLINE __m512i avx512_pair_at(const void *q)
+{
+    int32_t pair;
+    memcpy(&pair, q, sizeof pair);
+    return _mm512_set1_epi32(pair);
+}
+
+/* The words of pair p of 32 elements of 16 rows, plus the offset; see lanes_layout.c. Calls are in
+ * order of p from a multiple of 8, and x and high keep the shifted vectors between them. */
+AVX2_INLINE __m512i avx512_pair_words(const struct lanes_format *f, const uint8_t *body, int p,
+                                      __m512i *x, __m512i *high)
+{
+    if (f->body == LANES_BYTES)
+        return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(body + 32 * p)));
+    *x = p % 4 ? _mm512_srli_epi16(*x, 4) : _mm512_loadu_si512(body + 64 * (p / 4));
+    __m512i words = p % 4 == 3 ? *x : _mm512_and_si512(*x, _mm512_set1_epi16(15));
+    if (!f->high)
+        return words;
+    /* Bits of pair p to bit 4: the first ones from the left, the others from the right. */
+    const int at = p * f->high % 16;
+    if (at == 0 || at == 4) {
+        const int plane = p * f->high / 16;
+        *high = _mm512_loadu_si512(body + AVX512_LANES * LANES_NIBBLES + 64 * plane);
+        if (at == 0)
+            *high = _mm512_slli_epi16(*high, 4);
+    } else {
+        *high = f->high == 1 ? _mm512_srli_epi16(*high, 1) : _mm512_srli_epi16(*high, 2);
+    }
+    const __m512i mask = _mm512_set1_epi16(f->high == 1 ? 0x10 : 0x30);
+    return _mm512_ternarylogic_epi32(words, *high, mask, 0xf8); /* words | (high & mask) */
+}
+
+/* avx512_vector.c: quantised weights, at most AVX512_STREAM columns */
+enum { AVX512_STREAM = 4 };
+void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end);
+/* avx512_float.c: float weights, any T */
+void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end);
+/* avx512_matrix.c */
+uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k);
+void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+
+#endif

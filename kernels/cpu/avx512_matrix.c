@@ -1,0 +1,275 @@
+/*
+ * avx512_matrix.c - quantised matrix times many columns.
+ *
+ *   for each panel of 64 rows                            (a unit of the threads)
+ *     for each 256 of k                                  weights of the panel -> int16, 34 KiB in
+ *                                                        L1/L2, once
+ *       for each up to 6 columns                         their 512 bytes each stay in L1
+ *         for each 2 groups of 16 rows                   12 int32 and 12 float32 accumulators in
+ *                                                        registers
+ *
+ * The inner loop is 12 vpdpwssd, two loads of weights and six broadcasts from L1 for a pair of k:
+ * multiplying is its limit (two a cycle where the loads are two too). Each 32 k end in a
+ * conversion, a multiplication of the scales and one multiply-add a result. Between chunks of k
+ * the sums rest in y: storing loses nothing, so a row is the same chain of multiply-adds in order
+ * of k as in avx512_vector.c.
+ */
+#include "kernels/cpu/avx512_internal.h"
+
+enum {
+    PANEL_GROUPS = MATRIX_ROWS / AVX512_LANES,
+    CHUNK = 256,
+    SCALES = CHUNK / 16,
+    TILE_GROUPS = 2,
+    TILE_COLUMNS = 6,
+};
+
+/* Weights of one group and chunk, ready for the tile. */
+struct group_panel {
+    int16_t pair[CHUNK / 2][AVX512_LANES][2];
+    float scale[SCALES][AVX512_LANES]; /* one for 32 k; for 16 with Q6_K */
+    float min[SCALES / 2][AVX512_LANES];
+};
+
+uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k)
+{
+    (void)k;
+    return lanes_format_of(dtype) ? PANEL_GROUPS * sizeof(struct group_panel) : 0;
+}
+
+/* ---------------------------------------------------------------------------------- panel - */
+
+/* 32 k to pairs `pair`, `pair` + 1, ... */
+AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body,
+                           struct group_panel *panel, int pair)
+{
+    __m512i x = _mm512_setzero_si512(), high = x;
+#pragma GCC unroll 16
+    for (int p = 0; p < 16; p++) {
+        __m512i words = avx512_pair_words(f, body, p, &x, &high);
+        words = _mm512_sub_epi16(words, _mm512_set1_epi16((int16_t)f->offset));
+        _mm512_storeu_si512(panel->pair[pair + p], words);
+    }
+}
+
+/* Blocks of 32 along k: `blocks` of them, at most CHUNK / 32. */
+AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, int blocks,
+                              struct group_panel *p)
+{
+    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
+    for (int b = 0; b < blocks; b++, w += head + body) {
+        _mm512_storeu_ps(p->scale[b], avx512_load_f16(w));
+        if (f->has_min)
+            _mm512_storeu_ps(p->min[b], avx512_load_f16(w + 32));
+        unpack_32(f, w + head, p, b * 16);
+    }
+}
+
+/* One block of 256 along k. */
+AVX2_INLINE void unpack_k(const struct lanes_format *f, const uint8_t *w, struct group_panel *p)
+{
+    const __m512 d = avx512_load_f16(w);
+    if (f->dtype == DT_Q6_K) {
+        for (int s = 0; s < 16; s++)
+            _mm512_storeu_ps(p->scale[s],
+                             _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * s, true)));
+    } else {
+        const __m512 dmin = avx512_load_f16(w + 32), zero = _mm512_setzero_ps();
+        for (int s = 0; s < 8; s++) {
+            __m512 min = _mm512_mul_ps(dmin, avx512_load_bytes(w + 192 + 16 * s, false));
+            _mm512_storeu_ps(p->scale[s],
+                             _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false)));
+            _mm512_storeu_ps(p->min[s], _mm512_sub_ps(zero, min));
+        }
+    }
+    for (int s = 0; s < 8; s++)
+        unpack_32(f, w + AVX512_LANES * (f->head + s * f->body), p, s * 16);
+}
+
+static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_panel *p)
+{
+    switch (dtype) {
+    case DT_Q4_0: unpack_small(&lanes_formats[FORMAT_Q4_0], w, blocks, p); break;
+    case DT_Q4_1: unpack_small(&lanes_formats[FORMAT_Q4_1], w, blocks, p); break;
+    case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, blocks, p); break;
+    case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, blocks, p); break;
+    case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, blocks, p); break;
+    case DT_Q4_K: unpack_k(&lanes_formats[FORMAT_Q4_K], w, p); break;
+    case DT_Q5_K: unpack_k(&lanes_formats[FORMAT_Q5_K], w, p); break;
+    default: unpack_k(&lanes_formats[FORMAT_Q6_K], w, p);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- tiles - */
+
+/* Columns of a tile: their packed inputs from the chunk on, and where their sums are. */
+struct tile_columns {
+    const uint8_t *q[TILE_COLUMNS]; /* int16 */
+    int64_t scale_at, sum_at;       /* bytes from there to the scale of the first block, and to
+                                       scale * sum */
+    float *y[TILE_COLUMNS];
+};
+
+AVX2_INLINE __m512 float_at(const uint8_t *p)
+{
+    float x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_ps(x);
+}
+
+/* groups x columns x 16 sums over `blocks` times 32 of k. sub: elements that share a scale. */
+AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t, int blocks,
+                      bool first, const __mmask16 *mask, int groups, int columns, int sub,
+                      bool has_min)
+{
+    __m512 acc[TILE_COLUMNS][TILE_GROUPS];
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++)
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            acc[c][g] = first ? _mm512_setzero_ps()
+                              : _mm512_maskz_loadu_ps(mask[g], t->y[c] + AVX512_LANES * g);
+    for (int b = 0; b < blocks * (32 / sub); b++) {
+        const int64_t q_at = 2 * sub * b, block = b * sub / 32;
+        __m512i sum[TILE_COLUMNS][TILE_GROUPS];
+#pragma GCC unroll 6
+        for (int c = 0; c < columns; c++)
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++)
+                sum[c][g] = _mm512_setzero_si512();
+#pragma GCC unroll 16
+        for (int i = 0; i < sub / 2; i++) {
+            __m512i w[TILE_GROUPS];
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++)
+                w[g] = _mm512_loadu_si512(p[g].pair[b * (sub / 2) + i]);
+#pragma GCC unroll 6
+            for (int c = 0; c < columns; c++) {
+                __m512i x = avx512_pair_at(t->q[c] + q_at + 4 * i);
+#pragma GCC unroll 2
+                for (int g = 0; g < groups; g++)
+                    sum[c][g] = _mm512_dpwssd_epi32(sum[c][g], w[g], x);
+            }
+        }
+        __m512 scale[TILE_GROUPS], min[TILE_GROUPS];
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++) {
+            scale[g] = _mm512_loadu_ps(p[g].scale[b]);
+            min[g] = has_min ? _mm512_loadu_ps(p[g].min[b]) : scale[g];
+        }
+#pragma GCC unroll 6
+        for (int c = 0; c < columns; c++) {
+            const uint8_t *at = t->q[c] + 4 * block;
+            const __m512 input_scale = float_at(at + t->scale_at);
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++) {
+                __m512 s = _mm512_mul_ps(scale[g], input_scale);
+                acc[c][g] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum[c][g]), acc[c][g]);
+                if (has_min)
+                    acc[c][g] = _mm512_fmadd_ps(min[g], float_at(at + t->sum_at), acc[c][g]);
+            }
+        }
+    }
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++)
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            _mm512_mask_storeu_ps(t->y[c] + AVX512_LANES * g, mask[g], acc[c][g]);
+}
+
+/* The tile with its shape known to the compiler. */
+AVX2_INLINE void tile_shapes(const struct group_panel *p, const struct tile_columns *t, int blocks,
+                             bool first, const __mmask16 *mask, int groups, int columns, int sub,
+                             bool has_min)
+{
+    switch (columns * 2 + groups - 1) {
+    case 13: tile(p, t, blocks, first, mask, 2, 6, sub, has_min); break;
+    case 12: tile(p, t, blocks, first, mask, 1, 6, sub, has_min); break;
+    case 11: tile(p, t, blocks, first, mask, 2, 5, sub, has_min); break;
+    case 10: tile(p, t, blocks, first, mask, 1, 5, sub, has_min); break;
+    case 9: tile(p, t, blocks, first, mask, 2, 4, sub, has_min); break;
+    case 8: tile(p, t, blocks, first, mask, 1, 4, sub, has_min); break;
+    case 7: tile(p, t, blocks, first, mask, 2, 3, sub, has_min); break;
+    default: tile(p, t, blocks, first, mask, 1, 3, sub, has_min);
+    }
+}
+
+typedef void tile_fn(const struct group_panel *p, const struct tile_columns *t, int blocks,
+                     bool first, const __mmask16 *mask, int groups, int columns);
+
+static void tile_scale_32(const struct group_panel *p, const struct tile_columns *t, int blocks,
+                          bool first, const __mmask16 *mask, int groups, int columns)
+{
+    tile_shapes(p, t, blocks, first, mask, groups, columns, 32, false);
+}
+
+static void tile_min_32(const struct group_panel *p, const struct tile_columns *t, int blocks,
+                        bool first, const __mmask16 *mask, int groups, int columns)
+{
+    tile_shapes(p, t, blocks, first, mask, groups, columns, 32, true);
+}
+
+static void tile_scale_16(const struct group_panel *p, const struct tile_columns *t, int blocks,
+                          bool first, const __mmask16 *mask, int groups, int columns)
+{
+    tile_shapes(p, t, blocks, first, mask, groups, columns, 16, false);
+}
+
+/* One chunk of k of the panel for all columns. Tiles are about equally wide: none has fewer than 3
+ * columns when T > AVX512_STREAM. */
+static void panel_columns(const struct matrix_job *j, const struct lanes_format *f, int64_t begin,
+                          int64_t end, int64_t k0, const struct group_panel *panel)
+{
+    tile_fn *const run = f->has_min ? tile_min_32 : f->sub == 16 ? tile_scale_16 : tile_scale_32;
+    const int64_t k = j->w->k;
+    const int blocks = (int)min_i64(CHUNK, k - k0) / 32;
+    const int groups = (int)((end - begin + AVX512_LANES - 1) / AVX512_LANES);
+    const int64_t tiles = (j->T + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    struct tile_columns t = {.scale_at = 2 * (k - k0) + k0 / 8};
+    t.sum_at = t.scale_at + k / 8;
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t c0 = j->T * i / tiles;
+        const int columns = (int)(j->T * (i + 1) / tiles - c0);
+        for (int c = 0; c < columns; c++)
+            t.q[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride + 2 * k0;
+        for (int g = 0; g < groups; g += TILE_GROUPS) {
+            const int64_t row = begin + g * AVX512_LANES;
+            const __mmask16 mask[] = {
+                avx512_mask(end - row),
+                end - row > AVX512_LANES ? avx512_mask(end - row - AVX512_LANES) : 0};
+            for (int c = 0; c < columns; c++)
+                t.y[c] = j->y + (c0 + c) * j->y_stride + row;
+            run(panel + g, &t, blocks, k0 == 0, mask, (int)min_i64(TILE_GROUPS, groups - g),
+                columns);
+        }
+    }
+}
+
+/* Rows [begin, end), at most MATRIX_ROWS. */
+static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t end,
+                            struct group_panel *panel)
+{
+    const struct lanes_format *f = lanes_format_of(j->w->dtype);
+    const int64_t k = j->w->k, block_bytes = AVX512_LANES * lanes_block_bytes(f);
+    const int64_t stride = k / f->block * block_bytes;
+    for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
+        const int blocks = (int)min_i64(CHUNK, k - k0) / 32;
+        for (int64_t r = begin; r < end; r += AVX512_LANES)
+            unpack(f->dtype, j->w->data + r / AVX512_LANES * stride + k0 / f->block * block_bytes,
+                   blocks, &panel[(r - begin) / AVX512_LANES]);
+        panel_columns(j, f, begin, end, k0, panel);
+    }
+}
+
+void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    if (!lanes_format_of(j->w->dtype)) {
+        avx512_matrix_float(j, begin, end);
+    } else if (j->T <= AVX512_STREAM) {
+        if (j->T > 0)
+            avx512_matrix_stream(j, begin, end);
+    } else {
+        for (int64_t r = begin; r < end; r += MATRIX_ROWS)
+            panel_quantised(j, r, min_i64(end, r + MATRIX_ROWS), (struct group_panel *)scratch);
+    }
+}

@@ -1,0 +1,177 @@
+/*
+ * avx512_vector.c - quantised matrix times one to four columns: decode, alone or batched. Memory
+ * is the limit: a thread reads one stream of weights once, prefetched; it unpacks 32 k of 16 rows
+ * in registers and uses them for all columns.
+ *
+ *   for each group of 16 rows
+ *     for each 32 (Q6_K: 16) of k
+ *       for each pair of k             a vector of weights, in a register
+ *         for each column              vpdpwssd with the input's pair broadcast from L1
+ *       for each column                one multiply-add of the scaled integer to the result
+ *
+ * Offsets of the weights are the start value of the integers, from sums that the input brings.
+ * Integers are exact and end in the same chain of multiply-adds in order of k as in
+ * avx512_matrix.c and in the avx2 kernels: a row has the same bits everywhere.
+ */
+#include "kernels/cpu/avx512_internal.h"
+
+/* Ahead of the loads; about what memory delivers during its own latency. */
+enum { PREFETCH_BYTES = 4096 };
+
+AVX2_INLINE void prefetch(const uint8_t *p, int bytes)
+{
+    for (int i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
+}
+
+/* sum[c] += the products of pairs [first, last) of the 32 elements from `at` on. */
+AVX2_INLINE void pairs_dot(const struct lanes_format *f, const uint8_t *body,
+                           const struct lanes_packed *a, int64_t at, int first, int last,
+                           __m512i *sum, int columns)
+{
+    __m512i x = _mm512_setzero_si512(), high = x;
+#pragma GCC unroll 16
+    for (int p = first; p < last; p++) {
+        __m512i words = avx512_pair_words(f, body, p, &x, &high);
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++)
+            sum[c] = _mm512_dpwssd_epi32(sum[c], words, avx512_pair_at(a[c].q + at + 2 * p));
+    }
+}
+
+/* -offset * the sum of 16 elements of the input, from -8 * that sum. */
+AVX2_INLINE __m512i offset_start(const struct lanes_format *f, const int32_t *minus8_sum)
+{
+    if (!f->offset)
+        return _mm512_setzero_si512();
+    const int shift = f->offset == 32 ? 2 : f->offset == 16 ? 1 : 0;
+    return _mm512_slli_epi32(_mm512_set1_epi32(*minus8_sum), (unsigned)shift);
+}
+
+AVX2_INLINE __m512 apply(__m512 acc, __m512 weight_scale, float input_scale, __m512i sum)
+{
+    __m512 s = _mm512_mul_ps(weight_scale, _mm512_set1_ps(input_scale));
+    return _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum), acc);
+}
+
+/* Types with a scale, and for some a minimum, for each 32. */
+AVX2_INLINE void group_32(const struct lanes_format *f, const uint8_t *w, int64_t k,
+                          const struct lanes_packed *a, __m512 *acc, int columns)
+{
+    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
+    for (int64_t b = 0; b < k / 32; b++, w += head + body) {
+        __m512i sum[AVX512_STREAM];
+        prefetch(w, head + body);
+        for (int c = 0; c < columns; c++)
+            sum[c] = _mm512_add_epi32(offset_start(f, &a[c].minus8_sum[2 * b]),
+                                      offset_start(f, &a[c].minus8_sum[2 * b + 1]));
+        pairs_dot(f, w + head, a, 32 * b, 0, 16, sum, columns);
+        const __m512 scale = avx512_load_f16(w);
+        for (int c = 0; c < columns; c++) {
+            acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
+            if (f->has_min)
+                acc[c] = _mm512_fmadd_ps(avx512_load_f16(w + 32),
+                                         _mm512_set1_ps(a[c].scaled_sum[b]), acc[c]);
+        }
+    }
+}
+
+/* Q4_K, Q5_K */
+AVX2_INLINE void group_k45(const struct lanes_format *f, const uint8_t *w, int64_t k,
+                           const struct lanes_packed *a, __m512 *acc, int columns)
+{
+    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
+    for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
+        const __m512 d = avx512_load_f16(w), dmin = avx512_load_f16(w + 32);
+        prefetch(w, head);
+        for (int s = 0; s < 8; s++, b++) {
+            const uint8_t *q = w + head + s * body;
+            __m512i sum[AVX512_STREAM];
+            prefetch(q, body);
+            for (int c = 0; c < columns; c++)
+                sum[c] = _mm512_setzero_si512();
+            pairs_dot(f, q, a, 32 * b, 0, 16, sum, columns);
+            const __m512 scale = _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false));
+            const __m512 min = _mm512_mul_ps(dmin, avx512_load_bytes(w + 192 + 16 * s, false));
+            for (int c = 0; c < columns; c++) {
+                acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
+                acc[c] = _mm512_fnmadd_ps(min, _mm512_set1_ps(a[c].scaled_sum[b]), acc[c]);
+            }
+        }
+    }
+}
+
+AVX2_INLINE void group_q6_k(const struct lanes_format *f, const uint8_t *w, int64_t k,
+                            const struct lanes_packed *a, __m512 *acc, int columns)
+{
+    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
+    for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
+        const __m512 d = avx512_load_f16(w);
+        prefetch(w, head);
+        for (int s = 0; s < 8; s++, b++) {
+            const uint8_t *q = w + head + s * body;
+            prefetch(q, body);
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; half++) {
+                __m512i sum[AVX512_STREAM];
+                for (int c = 0; c < columns; c++)
+                    sum[c] = offset_start(f, &a[c].minus8_sum[2 * b + half]);
+                pairs_dot(f, q, a, 32 * b, 8 * half, 8 * half + 8, sum, columns);
+                const __m512 scale =
+                    _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * (2 * s + half), true));
+                for (int c = 0; c < columns; c++)
+                    acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
+            }
+        }
+    }
+}
+
+/* Groups [begin, end) of rows: `columns` is known to the compiler. */
+AVX2_INLINE void groups(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,
+                        int64_t end, int columns)
+{
+    const int64_t k = j->w->k;
+    const int64_t stride = k / f->block * AVX512_LANES * lanes_block_bytes(f);
+    struct lanes_packed a[AVX512_STREAM];
+    for (int c = 0; c < columns; c++)
+        a[c] = lanes_packed_at(j->packed + (uint64_t)c * j->pack_stride, k);
+    for (int64_t r = begin; r < end; r += AVX512_LANES) {
+        const uint8_t *w = j->w->data + r / AVX512_LANES * stride;
+        __m512 acc[AVX512_STREAM];
+        for (int c = 0; c < columns; c++)
+            acc[c] = _mm512_setzero_ps();
+        if (f->block == 32)
+            group_32(f, w, k, a, acc, columns);
+        else if (f->has_min)
+            group_k45(f, w, k, a, acc, columns);
+        else
+            group_q6_k(f, w, k, a, acc, columns);
+        for (int c = 0; c < columns; c++)
+            _mm512_mask_storeu_ps(j->y + c * j->y_stride + r, avx512_mask(end - r), acc[c]);
+    }
+}
+
+AVX2_INLINE void groups_shapes(const struct lanes_format *f, const struct matrix_job *j,
+                               int64_t begin, int64_t end)
+{
+    switch (j->T) {
+    case 1: groups(f, j, begin, end, 1); break;
+    case 2: groups(f, j, begin, end, 2); break;
+    case 3: groups(f, j, begin, end, 3); break;
+    default: groups(f, j, begin, end, 4);
+    }
+}
+
+void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end)
+{
+    switch (j->w->dtype) {
+    case DT_Q4_0: groups_shapes(&lanes_formats[FORMAT_Q4_0], j, begin, end); break;
+    case DT_Q4_1: groups_shapes(&lanes_formats[FORMAT_Q4_1], j, begin, end); break;
+    case DT_Q5_0: groups_shapes(&lanes_formats[FORMAT_Q5_0], j, begin, end); break;
+    case DT_Q5_1: groups_shapes(&lanes_formats[FORMAT_Q5_1], j, begin, end); break;
+    case DT_Q8_0: groups_shapes(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
+    case DT_Q4_K: groups_shapes(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
+    case DT_Q5_K: groups_shapes(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
+    default: groups_shapes(&lanes_formats[FORMAT_Q6_K], j, begin, end);
+    }
+}

@@ -1,0 +1,85 @@
+/*
+ * lanes_internal.h - matrix operands as the levels with vectors keep them: rows interleaved by the
+ * lanes of a vector (8 in avx2 and avxvnni, 16 in avx512). The layouts are described in
+ * lanes_layout.c. Included by files compiled with at least -mavx2.
+ */
+#ifndef OATO_LANES_INTERNAL_H
+#define OATO_LANES_INTERNAL_H
+
+#include "kernels/cpu/cpu_internal.h"
+
+enum { LANES_MAX = 16 };
+enum { LANES_NIBBLES = 16, LANES_BYTES = 32 }; /* bytes of a row's 32 elements */
+
+/* How a block of the quantised types lies in memory: for each of the interleaved rows a head, then
+ * 32 k after 32 k the weights. */
+struct lanes_format {
+    oato_dtype dtype;
+    int32_t block;  /* elements along k, as in the GGUF */
+    int32_t head;   /* bytes of a row: scale, minimum, scales of sub-blocks */
+    int32_t body;   /* bytes of a row's 32 elements */
+    int32_t high;   /* bits of an element beyond its nibble, in planes behind the nibbles */
+    int32_t offset; /* what is kept is the weight's integer plus this */
+    int32_t sub;    /* elements that share a scale */
+    bool has_min;
+};
+
+enum {
+    FORMAT_Q4_0,
+    FORMAT_Q4_1,
+    FORMAT_Q5_0,
+    FORMAT_Q5_1,
+    FORMAT_Q8_0,
+    FORMAT_Q4_K,
+    FORMAT_Q5_K,
+    FORMAT_Q6_K,
+    FORMAT_COUNT
+};
+
+/* In the header so that kernels specialised for a format see its numbers as constants. */
+static const struct lanes_format lanes_formats[FORMAT_COUNT] = {
+    {DT_Q4_0, 32, 2, 16, 0, 8, 32, false},  {DT_Q4_1, 32, 4, 16, 0, 0, 32, true},
+    {DT_Q5_0, 32, 2, 20, 1, 16, 32, false}, {DT_Q5_1, 32, 4, 20, 1, 0, 32, true},
+    {DT_Q8_0, 32, 2, 32, 0, 0, 32, false},  {DT_Q4_K, 256, 20, 16, 0, 0, 32, true},
+    {DT_Q5_K, 256, 20, 20, 1, 0, 32, true}, {DT_Q6_K, 256, 18, 24, 2, 32, 16, false},
+};
+
+/* NULL for the float types. */
+static inline const struct lanes_format *lanes_format_of(oato_dtype dtype)
+{
+    for (int i = 0; i < FORMAT_COUNT; i++)
+        if (lanes_formats[i].dtype == dtype)
+            return &lanes_formats[i];
+    return NULL;
+}
+
+/* Bytes of one row's block. */
+static inline int64_t lanes_block_bytes(const struct lanes_format *f)
+{
+    return f->head + f->block / 32 * f->body;
+}
+
+const char *lanes_matrix_numerics(oato_dtype dtype);
+uint64_t lanes_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k);
+void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
+                          int64_t begin, int64_t end);
+
+/* The packed input: k int16, then for each 32 of them the scale and scale * sum, then for each 16
+ * of them -8 * sum. */
+struct lanes_packed {
+    const int16_t *q;
+    const float *scale, *scaled_sum;
+    const int32_t *minus8_sum;
+};
+static inline struct lanes_packed lanes_packed_at(const uint8_t *p, int64_t k)
+{
+    struct lanes_packed a = {.q = (const int16_t *)p};
+    a.scale = const_floats(p + 2 * k);
+    a.scaled_sum = a.scale + k / 32;
+    a.minus8_sum = (const int32_t *)(p + 2 * k + 8 * (k / 32));
+    return a;
+}
+uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k);
+void lanes_pack(int64_t k, const float *x, uint8_t *out);
+
+#endif
