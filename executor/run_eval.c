@@ -29,6 +29,7 @@ static double log_likelihood(const float *logits, int32_t vocab, int32_t id)
         max = logits[i] > max ? logits[i] : max;
     for (int32_t i = 0; i < vocab; i++)
         sum += exp((double)logits[i] - max);
+    // cppcheck-suppress invalidFunctionArg ; the largest logit alone adds 1
     return (double)logits[id] - max - log(sum);
 }
 
