@@ -2,17 +2,18 @@
  * avx512_matrix.c - quantised matrix times many columns.
  *
  *   for each panel of 64 rows                            (a unit of the threads)
- *     for each 256 of k                                  weights of the panel -> int16, 34 KiB in
- *                                                        L1/L2, once
- *       for each up to 6 columns                         their 512 bytes each stay in L1
- *         for each 2 groups of 16 rows                   12 int32 and 12 float32 accumulators in
+ *     for each 256 columns                               their results rest in 64 KiB of L2
+ *       for each 256 of k                                weights of the panel -> int16, 34 KiB of
+ *                                                        L1, while the next are prefetched
+ *         for each up to 6 columns                       their 512 bytes each stay in L1
+ *           for each 2 groups of 16 rows                 12 int32 and 12 float32 accumulators in
  *                                                        registers
  *
  * The inner loop is 12 vpdpwssd, two loads of weights and six broadcasts from L1 for a pair of k:
  * multiplying is its limit (two a cycle where the loads are two too). Each 32 k end in a
  * conversion, a multiplication of the scales and one multiply-add a result. Between chunks of k
- * the sums rest in y: storing loses nothing, so a row is the same chain of multiply-adds in order
- * of k as in avx512_vector.c.
+ * the sums rest in the scratch, not in y, whose columns may lie in few sets of the caches. Storing
+ * loses nothing: a row is the same chain of multiply-adds in order of k as in avx512_vector.c.
  */
 #include "kernels/cpu/avx512_internal.h"
 
@@ -22,6 +23,7 @@ enum {
     SCALES = CHUNK / 16,
     TILE_GROUPS = 2,
     TILE_COLUMNS = 6,
+    COLUMN_BLOCK = 252, /* 42 tiles */
 };
 
 /* Weights of one group and chunk, ready for the tile. */
@@ -31,10 +33,15 @@ struct group_panel {
     float min[SCALES / 2][AVX512_LANES];
 };
 
+struct panel_scratch {
+    struct group_panel panel[PANEL_GROUPS];
+    float y[COLUMN_BLOCK][MATRIX_ROWS];
+};
+
 uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k)
 {
     (void)k;
-    return lanes_format_of(dtype) ? PANEL_GROUPS * sizeof(struct group_panel) : 0;
+    return lanes_format_of(dtype) ? sizeof(struct panel_scratch) : avx512_float_scratch();
 }
 
 /* ---------------------------------------------------------------------------------- panel - */
@@ -86,8 +93,12 @@ AVX2_INLINE void unpack_k(const struct lanes_format *f, const uint8_t *w, struct
         unpack_32(f, w + AVX512_LANES * (f->head + s * f->body), p, s * 16);
 }
 
-static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_panel *p)
+/* The chunk at w; `next` is the one that this group or panel needs after it. */
+static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_panel *p,
+                   const uint8_t *next, int64_t next_bytes)
 {
+    for (int64_t i = 0; i < next_bytes; i += 64)
+        _mm_prefetch((const char *)next + i, _MM_HINT_T1);
     switch (dtype) {
     case DT_Q4_0: unpack_small(&lanes_formats[FORMAT_Q4_0], w, blocks, p); break;
     case DT_Q4_1: unpack_small(&lanes_formats[FORMAT_Q4_1], w, blocks, p); break;
@@ -104,10 +115,11 @@ static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_
 
 /* Columns of a tile: their packed inputs from the chunk on, and where their sums are. */
 struct tile_columns {
-    const uint8_t *q[TILE_COLUMNS]; /* int16 */
-    int64_t scale_at, sum_at;       /* bytes from there to the scale of the first block, and to
-                                       scale * sum */
-    float *y[TILE_COLUMNS];
+    const uint8_t *q[TILE_COLUMNS];  /* int16 */
+    int64_t scale_at, sum_at;        /* bytes from there to the scale of the first block, and to
+                                        scale * sum */
+    const float *from[TILE_COLUMNS]; /* results so far */
+    float *to[TILE_COLUMNS];
 };
 
 AVX2_INLINE __m512 float_at(const uint8_t *p)
@@ -128,7 +140,7 @@ AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t,
 #pragma GCC unroll 2
         for (int g = 0; g < groups; g++)
             acc[c][g] = first ? _mm512_setzero_ps()
-                              : _mm512_maskz_loadu_ps(mask[g], t->y[c] + AVX512_LANES * g);
+                              : _mm512_maskz_loadu_ps(mask[g], t->from[c] + AVX512_LANES * g);
     for (int b = 0; b < blocks * (32 / sub); b++) {
         const int64_t q_at = 2 * sub * b, block = b * sub / 32;
         __m512i sum[TILE_COLUMNS][TILE_GROUPS];
@@ -174,7 +186,7 @@ AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t,
     for (int c = 0; c < columns; c++)
 #pragma GCC unroll 2
         for (int g = 0; g < groups; g++)
-            _mm512_mask_storeu_ps(t->y[c] + AVX512_LANES * g, mask[g], acc[c][g]);
+            _mm512_mask_storeu_ps(t->to[c] + AVX512_LANES * g, mask[g], acc[c][g]);
 }
 
 /* The tile with its shape known to the compiler. */
@@ -215,61 +227,93 @@ static void tile_scale_16(const struct group_panel *p, const struct tile_columns
     tile_shapes(p, t, blocks, first, mask, groups, columns, 16, false);
 }
 
-/* One chunk of k of the panel for all columns. Tiles are about equally wide: none has fewer than 3
- * columns when T > AVX512_STREAM. */
-static void panel_columns(const struct matrix_job *j, const struct lanes_format *f, int64_t begin,
-                          int64_t end, int64_t k0, const struct group_panel *panel)
+/* The shape of the work on one panel of rows and block of columns. */
+struct panel_job {
+    const struct matrix_job *j;
+    const struct lanes_format *f;
+    int64_t begin, end;  /* rows */
+    int64_t c0, columns; /* the block */
+    int64_t k0;          /* the chunk */
+    struct panel_scratch *s;
+};
+
+/* One chunk of k of the panel for the columns of the block. Tiles are about equally wide: none has
+ * fewer than 3 columns when there are more than AVX512_STREAM. */
+static void panel_columns(const struct panel_job *x)
 {
+    const struct lanes_format *f = x->f;
     tile_fn *const run = f->has_min ? tile_min_32 : f->sub == 16 ? tile_scale_16 : tile_scale_32;
-    const int64_t k = j->w->k;
-    const int blocks = (int)min_i64(CHUNK, k - k0) / 32;
-    const int groups = (int)((end - begin + AVX512_LANES - 1) / AVX512_LANES);
-    const int64_t tiles = (j->T + TILE_COLUMNS - 1) / TILE_COLUMNS;
-    struct tile_columns t = {.scale_at = 2 * (k - k0) + k0 / 8};
+    const int64_t k = x->j->w->k, n = min_i64(CHUNK, k - x->k0);
+    const int groups = (int)((x->end - x->begin + AVX512_LANES - 1) / AVX512_LANES);
+    const int64_t tiles = (x->columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    const bool first = x->k0 == 0, last = x->k0 + n == k;
+    struct tile_columns t = {.scale_at = 2 * (k - x->k0) + x->k0 / 8};
     t.sum_at = t.scale_at + k / 8;
     for (int64_t i = 0; i < tiles; i++) {
-        const int64_t c0 = j->T * i / tiles;
-        const int columns = (int)(j->T * (i + 1) / tiles - c0);
-        for (int c = 0; c < columns; c++)
-            t.q[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride + 2 * k0;
+        const int64_t from = x->columns * i / tiles;
+        const int columns = (int)(x->columns * (i + 1) / tiles - from);
+        for (int c = 0; c < columns; c++) {
+            t.q[c] = x->j->packed + (uint64_t)(x->c0 + from + c) * x->j->pack_stride + 2 * x->k0;
+            if (i + 1 < tiles) /* the next tile's inputs */
+                for (int64_t b = 0; b < 2 * n; b += 64)
+                    _mm_prefetch((const char *)t.q[c] + (uint64_t)columns * x->j->pack_stride + b,
+                                 _MM_HINT_T0);
+        }
         for (int g = 0; g < groups; g += TILE_GROUPS) {
-            const int64_t row = begin + g * AVX512_LANES;
-            const __mmask16 mask[] = {
-                avx512_mask(end - row),
-                end - row > AVX512_LANES ? avx512_mask(end - row - AVX512_LANES) : 0};
-            for (int c = 0; c < columns; c++)
-                t.y[c] = j->y + (c0 + c) * j->y_stride + row;
-            run(panel + g, &t, blocks, k0 == 0, mask, (int)min_i64(TILE_GROUPS, groups - g),
-                columns);
+            const int64_t row = g * AVX512_LANES, left = x->end - x->begin - row;
+            const __mmask16 mask[] = {avx512_mask(left),
+                                      left > AVX512_LANES ? avx512_mask(left - AVX512_LANES) : 0};
+            for (int c = 0; c < columns; c++) {
+                t.from[c] = t.to[c] = x->s->y[from + c] + row;
+                if (last)
+                    t.to[c] = x->j->y + (x->c0 + from + c) * x->j->y_stride + x->begin + row;
+            }
+            run(x->s->panel + g, &t, (int)(n / 32), first, mask,
+                (int)min_i64(TILE_GROUPS, groups - g), columns);
         }
     }
 }
 
 /* Rows [begin, end), at most MATRIX_ROWS. */
 static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t end,
-                            struct group_panel *panel)
+                            struct panel_scratch *s)
 {
-    const struct lanes_format *f = lanes_format_of(j->w->dtype);
-    const int64_t k = j->w->k, block_bytes = AVX512_LANES * lanes_block_bytes(f);
-    const int64_t stride = k / f->block * block_bytes;
-    for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
-        const int blocks = (int)min_i64(CHUNK, k - k0) / 32;
-        for (int64_t r = begin; r < end; r += AVX512_LANES)
-            unpack(f->dtype, j->w->data + r / AVX512_LANES * stride + k0 / f->block * block_bytes,
-                   blocks, &panel[(r - begin) / AVX512_LANES]);
-        panel_columns(j, f, begin, end, k0, panel);
+    struct panel_job x = {
+        .j = j, .f = lanes_format_of(j->w->dtype), .begin = begin, .end = end, .s = s};
+    const int64_t k = j->w->k, block_bytes = AVX512_LANES * lanes_block_bytes(x.f);
+    const int64_t stride = k / x.f->block * block_bytes;
+    const int64_t blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
+    for (int64_t i = 0; i < blocks; i++) {
+        x.c0 = j->T * i / blocks;
+        x.columns = j->T * (i + 1) / blocks - x.c0;
+        for (x.k0 = 0; x.k0 < k; x.k0 += CHUNK) {
+            const int64_t n = min_i64(CHUNK, k - x.k0), next = min_i64(CHUNK, k - x.k0 - n);
+            for (int64_t r = begin; r < end; r += AVX512_LANES) {
+                const uint8_t *w =
+                    j->w->data + r / AVX512_LANES * stride + x.k0 / x.f->block * block_bytes;
+                const uint8_t *after = w + n / x.f->block * block_bytes;
+                int64_t bytes = next / x.f->block * block_bytes;
+                if (!next && i + 1 == blocks) { /* the panel behind this one begins with: */
+                    after += (MATRIX_ROWS / AVX512_LANES - 1) * stride;
+                    bytes = min_i64(CHUNK, k) / x.f->block * block_bytes;
+                }
+                unpack(x.f->dtype, w, (int)(n / 32), &s->panel[(r - begin) / AVX512_LANES], after,
+                       bytes);
+            }
+            panel_columns(&x);
+        }
     }
 }
 
 void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (!lanes_format_of(j->w->dtype)) {
-        avx512_matrix_float(j, begin, end);
+        avx512_matrix_float(j, begin, end, scratch);
     } else if (j->T <= AVX512_STREAM) {
         if (j->T > 0)
             avx512_matrix_stream(j, begin, end);
     } else {
         for (int64_t r = begin; r < end; r += MATRIX_ROWS)
-            panel_quantised(j, r, min_i64(end, r + MATRIX_ROWS), (struct group_panel *)scratch);
+            panel_quantised(j, r, min_i64(end, r + MATRIX_ROWS), (struct panel_scratch *)scratch);
     }
 }

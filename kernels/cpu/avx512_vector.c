@@ -1,7 +1,7 @@
 /*
- * avx512_vector.c - quantised matrix times one to four columns: decode, alone or batched. Memory
- * is the limit: a thread reads one stream of weights once, prefetched; it unpacks 32 k of 16 rows
- * in registers and uses them for all columns.
+ * avx512_vector.c - quantised matrix times up to 16 columns: decode, alone or batched. Memory is
+ * the limit: a thread reads one stream of weights once, prefetched; it unpacks 32 k of 16 rows in
+ * registers and uses them for up to 8 columns.
  *
  *   for each group of 16 rows
  *     for each 32 (Q6_K: 16) of k
@@ -18,6 +18,9 @@
 /* Ahead of the loads; about what memory delivers during its own latency. */
 enum { PREFETCH_BYTES = 4096 };
 
+/* Of a pass: 8 int32 and 8 float32 accumulators, and what the unpacking needs. */
+enum { PASS_COLUMNS = 8 };
+
 AVX2_INLINE void prefetch(const uint8_t *p, int bytes)
 {
     for (int i = 0; i < bytes; i += 64)
@@ -33,7 +36,7 @@ AVX2_INLINE void pairs_dot(const struct lanes_format *f, const uint8_t *body,
 #pragma GCC unroll 16
     for (int p = first; p < last; p++) {
         __m512i words = avx512_pair_words(f, body, p, &x, &high);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int c = 0; c < columns; c++)
             sum[c] = _mm512_dpwssd_epi32(sum[c], words, avx512_pair_at(a[c].q + at + 2 * p));
     }
@@ -60,13 +63,15 @@ AVX2_INLINE void group_32(const struct lanes_format *f, const uint8_t *w, int64_
 {
     const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
     for (int64_t b = 0; b < k / 32; b++, w += head + body) {
-        __m512i sum[AVX512_STREAM];
+        __m512i sum[PASS_COLUMNS];
         prefetch(w, head + body);
+#pragma GCC unroll 8
         for (int c = 0; c < columns; c++)
             sum[c] = _mm512_add_epi32(offset_start(f, &a[c].minus8_sum[2 * b]),
                                       offset_start(f, &a[c].minus8_sum[2 * b + 1]));
         pairs_dot(f, w + head, a, 32 * b, 0, 16, sum, columns);
         const __m512 scale = avx512_load_f16(w);
+#pragma GCC unroll 8
         for (int c = 0; c < columns; c++) {
             acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
             if (f->has_min)
@@ -86,13 +91,15 @@ AVX2_INLINE void group_k45(const struct lanes_format *f, const uint8_t *w, int64
         prefetch(w, head);
         for (int s = 0; s < 8; s++, b++) {
             const uint8_t *q = w + head + s * body;
-            __m512i sum[AVX512_STREAM];
+            __m512i sum[PASS_COLUMNS];
             prefetch(q, body);
+#pragma GCC unroll 8
             for (int c = 0; c < columns; c++)
                 sum[c] = _mm512_setzero_si512();
             pairs_dot(f, q, a, 32 * b, 0, 16, sum, columns);
             const __m512 scale = _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false));
             const __m512 min = _mm512_mul_ps(dmin, avx512_load_bytes(w + 192 + 16 * s, false));
+#pragma GCC unroll 8
             for (int c = 0; c < columns; c++) {
                 acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
                 acc[c] = _mm512_fnmadd_ps(min, _mm512_set1_ps(a[c].scaled_sum[b]), acc[c]);
@@ -113,12 +120,14 @@ AVX2_INLINE void group_q6_k(const struct lanes_format *f, const uint8_t *w, int6
             prefetch(q, body);
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
-                __m512i sum[AVX512_STREAM];
+                __m512i sum[PASS_COLUMNS];
+#pragma GCC unroll 8
                 for (int c = 0; c < columns; c++)
                     sum[c] = offset_start(f, &a[c].minus8_sum[2 * b + half]);
                 pairs_dot(f, q, a, 32 * b, 8 * half, 8 * half + 8, sum, columns);
                 const __m512 scale =
                     _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * (2 * s + half), true));
+#pragma GCC unroll 8
                 for (int c = 0; c < columns; c++)
                     acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
             }
@@ -126,52 +135,60 @@ AVX2_INLINE void group_q6_k(const struct lanes_format *f, const uint8_t *w, int6
     }
 }
 
-/* Groups [begin, end) of rows: `columns` is known to the compiler. */
-AVX2_INLINE void groups(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,
-                        int64_t end, int columns)
+/* One group from row r on, columns [c0, c0 + columns): `columns` is known to the compiler. */
+AVX2_INLINE void group(const struct lanes_format *f, const struct matrix_job *j, int64_t r,
+                       int64_t end, int64_t c0, int columns)
 {
     const int64_t k = j->w->k;
-    const int64_t stride = k / f->block * AVX512_LANES * lanes_block_bytes(f);
-    struct lanes_packed a[AVX512_STREAM];
-    for (int c = 0; c < columns; c++)
-        a[c] = lanes_packed_at(j->packed + (uint64_t)c * j->pack_stride, k);
-    for (int64_t r = begin; r < end; r += AVX512_LANES) {
-        const uint8_t *w = j->w->data + r / AVX512_LANES * stride;
-        __m512 acc[AVX512_STREAM];
-        for (int c = 0; c < columns; c++)
-            acc[c] = _mm512_setzero_ps();
-        if (f->block == 32)
-            group_32(f, w, k, a, acc, columns);
-        else if (f->has_min)
-            group_k45(f, w, k, a, acc, columns);
-        else
-            group_q6_k(f, w, k, a, acc, columns);
-        for (int c = 0; c < columns; c++)
-            _mm512_mask_storeu_ps(j->y + c * j->y_stride + r, avx512_mask(end - r), acc[c]);
+    const uint8_t *w = j->w->data + r * (k / f->block * lanes_block_bytes(f));
+    struct lanes_packed a[PASS_COLUMNS];
+    __m512 acc[PASS_COLUMNS];
+    for (int c = 0; c < columns; c++) {
+        a[c] = lanes_packed_at(j->packed + (uint64_t)(c0 + c) * j->pack_stride, k);
+        acc[c] = _mm512_setzero_ps();
     }
+    if (f->block == 32)
+        group_32(f, w, k, a, acc, columns);
+    else if (f->has_min)
+        group_k45(f, w, k, a, acc, columns);
+    else
+        group_q6_k(f, w, k, a, acc, columns);
+    for (int c = 0; c < columns; c++)
+        _mm512_mask_storeu_ps(j->y + (c0 + c) * j->y_stride + r, avx512_mask(end - r), acc[c]);
 }
 
-AVX2_INLINE void groups_shapes(const struct lanes_format *f, const struct matrix_job *j,
-                               int64_t begin, int64_t end)
+/* More columns than fit in registers pass one after the other while the group is in L1. */
+AVX2_INLINE void groups(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,
+                        int64_t end)
 {
-    switch (j->T) {
-    case 1: groups(f, j, begin, end, 1); break;
-    case 2: groups(f, j, begin, end, 2); break;
-    case 3: groups(f, j, begin, end, 3); break;
-    default: groups(f, j, begin, end, 4);
+    const int64_t passes = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
+    for (int64_t r = begin; r < end; r += AVX512_LANES) {
+        for (int64_t i = 0; i < passes; i++) {
+            const int64_t c0 = j->T * i / passes;
+            switch (j->T * (i + 1) / passes - c0) {
+            case 1: group(f, j, r, end, c0, 1); break;
+            case 2: group(f, j, r, end, c0, 2); break;
+            case 3: group(f, j, r, end, c0, 3); break;
+            case 4: group(f, j, r, end, c0, 4); break;
+            case 5: group(f, j, r, end, c0, 5); break;
+            case 6: group(f, j, r, end, c0, 6); break;
+            case 7: group(f, j, r, end, c0, 7); break;
+            default: group(f, j, r, end, c0, 8);
+            }
+        }
     }
 }
 
 void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end)
 {
     switch (j->w->dtype) {
-    case DT_Q4_0: groups_shapes(&lanes_formats[FORMAT_Q4_0], j, begin, end); break;
-    case DT_Q4_1: groups_shapes(&lanes_formats[FORMAT_Q4_1], j, begin, end); break;
-    case DT_Q5_0: groups_shapes(&lanes_formats[FORMAT_Q5_0], j, begin, end); break;
-    case DT_Q5_1: groups_shapes(&lanes_formats[FORMAT_Q5_1], j, begin, end); break;
-    case DT_Q8_0: groups_shapes(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
-    case DT_Q4_K: groups_shapes(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
-    case DT_Q5_K: groups_shapes(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
-    default: groups_shapes(&lanes_formats[FORMAT_Q6_K], j, begin, end);
+    case DT_Q4_0: groups(&lanes_formats[FORMAT_Q4_0], j, begin, end); break;
+    case DT_Q4_1: groups(&lanes_formats[FORMAT_Q4_1], j, begin, end); break;
+    case DT_Q5_0: groups(&lanes_formats[FORMAT_Q5_0], j, begin, end); break;
+    case DT_Q5_1: groups(&lanes_formats[FORMAT_Q5_1], j, begin, end); break;
+    case DT_Q8_0: groups(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
+    case DT_Q4_K: groups(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
+    case DT_Q5_K: groups(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
+    default: groups(&lanes_formats[FORMAT_Q6_K], j, begin, end);
     }
 }

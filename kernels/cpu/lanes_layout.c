@@ -219,7 +219,8 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
 
 uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k)
 {
-    return lanes_format_of(dtype) ? (uint64_t)(2 * k + 16 * (k / 32)) : 0;
+    /* An odd number of lines: columns begin in different sets of the caches. */
+    return lanes_format_of(dtype) ? size_align((size_t)(2 * k + 16 * (k / 32)), 64) | 64 : 0;
 }
 
 static int32_t sum_i32(__m256i x)

@@ -1,8 +1,10 @@
 /*
  * test_cpu_matrix.c - matrix products of every instruction set and weight type: close to a double
  * evaluation of the dequantised weights; the same bits whatever T, threads, row split or fusion;
- * no byte touched beyond any buffer. --bench times the kernels instead.
+ * no byte touched beyond any buffer. --bench [LEVEL|all [TYPE|all [THREADS]]]
+ * times the kernels instead (bench_cpu.c).
  */
+#include "tests/kernels/bench_cpu.h"
 #include "tests/kernels/test_cpu.h"
 
 /* A product y = W x ready to run: weights of up to three matrices, room for x and y. */
@@ -300,85 +302,6 @@ static void an_empty_step_does_nothing(void **state)
     product_free(&p);
 }
 
-/* ---------------------------------------------------------------------------------- bench - */
-
-struct bench {
-    struct record_run run;
-    int repeats;
-};
-
-static void bench_share(void *arg, int thread)
-{
-    struct bench *b = arg;
-    for (int i = 0; i < b->repeats; i++) {
-        cpu_run_record(b->run.c, b->run.r, b->run.step, thread, &b->run.barrier);
-        cpu_barrier_wait(&b->run.barrier);
-    }
-}
-
-/* Best of five of a product of 1536 x 2048, weights in cache for small types. */
-static void bench_product(const struct cpu_kernels *k, oato_dtype dtype, int32_t T,
-                          struct cpu_pool *pool)
-{
-    enum { N = 1536, K = 2048 };
-    const int n = cpu_pool_threads(pool);
-    uint64_t bytes = cpu_prepared_bytes(k, dtype, N, K, WEIGHT_MATRIX);
-    size_t row = 0;
-    dtype_row_bytes(dtype, K, &row);
-    uint8_t *raw = malloc(row * N), *prepared = pages_alloc(bytes);
-    float *arena = pages_alloc((size_t)T * (N + K) * sizeof(float));
-    random_elements(dtype, raw, (int64_t)N * K);
-    random_floats(arena, (int64_t)T * K);
-    struct weight_source s = {.data = raw, .dtype = dtype, .k = K, .n = N, .row_end = N};
-    struct oato_weight w = {.dtype = dtype, .rows = N, .k = K, .data = prepared, .bytes = bytes};
-    struct oato_weight *table = &w;
-    cpu_prepare_rows(k, &s, &w, 0, N);
-
-    int32_t *zeros = calloc((size_t)T, sizeof *zeros);
-    struct step step = {.n_tokens = T, .n_rows = T, .n_seqs = 1};
-    struct program_record r =
-        record_of((struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = K, .n = N});
-    r.weight[0] = 0;
-    r.out[0] = (uint64_t)T * K * sizeof(float);
-    struct op_size size = {T, 1, 0};
-    struct cpu_context c = {.kernels = k, .arena = (uint8_t *)arena, .weights = &table};
-    c.workspace_bytes = cpu_workspace_bytes(k, &r.op, &size, n);
-    c.workspace = pages_alloc(c.workspace_bytes);
-    struct bench b = {.run = {.c = &c, .r = &r, .step = &step}, .repeats = T > 32 ? 2 : 20};
-    cpu_barrier_init(&b.run.barrier, n);
-    double best = 1e30;
-    for (int i = 0; i < 5; i++) {
-        uint64_t begin = now_ns();
-        cpu_pool_run(pool, bench_share, &b);
-        double ns = (double)(now_ns() - begin) / b.repeats;
-        best = ns < best ? ns : best;
-    }
-    printf("%-5s %-5s threads %d T %3d %12.0f ns %8.1f GB/s %9.1f GFLOP/s\n", k->name,
-           dtype_name(dtype), n, T, best, (double)bytes / best, 2.0 * N * K * T / best);
-    pages_free(c.workspace, c.workspace_bytes);
-    pages_free(arena, (size_t)T * (N + K) * sizeof(float));
-    pages_free(prepared, bytes);
-    free(zeros);
-    free(raw);
-}
-
-static void bench(void)
-{
-    static const int32_t columns[] = {1, 2, 4, 8, 32, 128, 512};
-    struct cpu_pool *pool;
-    struct oato_error err;
-    if (cpu_pool_create(cpu_physical_cores(), &pool, &err))
-        return;
-    for (size_t i = ARRAY_LEN(isas); i-- > 0;) {
-        const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
-            for (size_t c = 0; c < ARRAY_LEN(columns); c++)
-                if (k != &cpu_kernels_ref || columns[c] <= 8)
-                    bench_product(k, matrix_types[d], columns[c], pool);
-    }
-    cpu_pool_free(pool);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -395,7 +318,8 @@ int main(int argc, char **argv)
         if (!kernels_named(isas[i]))
             print_message("%s: not on this processor, skipped\n", isas[i]);
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
-        bench();
+        bench_matrices(argc > 2 ? argv[2] : NULL, argc > 3 ? argv[3] : NULL,
+                       argc > 4 ? atoi(argv[4]) : 0);
         return 0;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);

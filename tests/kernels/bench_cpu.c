@@ -1,0 +1,137 @@
+/*
+ * bench_cpu.c - the matrix kernels against the clock. A product of 4096 x 2048 is run many times,
+ * each timed from barrier to barrier; the best counts, because somebody else may use the cores.
+ * Up to 16 columns the weights are taken in turn from copies larger than the caches together, as
+ * in decode; beyond, where arithmetic is the limit, one copy serves.
+ */
+#include "tests/kernels/bench_cpu.h"
+#include "tests/kernels/test_cpu.h"
+
+enum { ROWS = 4096, K = 2048, COLD_COLUMNS = 16, COLD_BYTES = 128 << 20, MAX_COPIES = 64 };
+
+struct bench {
+    struct cpu_context c;
+    struct program_record r;
+    struct step step;
+    struct cpu_barrier barrier;
+    struct oato_weight copy[MAX_COPIES], *table[MAX_COPIES];
+    int copies, repeats;
+    uint64_t best_ns;
+};
+
+static void bench_share(void *arg, int thread)
+{
+    struct bench *b = arg;
+    for (int i = 0; i < b->repeats; i++) {
+        struct program_record r = b->r;
+        r.weight[0] = (uint32_t)(i % b->copies);
+        cpu_barrier_wait(&b->barrier);
+        uint64_t begin = now_ns();
+        cpu_run_record(&b->c, &r, &b->step, thread, &b->barrier);
+        cpu_barrier_wait(&b->barrier);
+        uint64_t ns = now_ns() - begin;
+        if (thread == 0 && ns < b->best_ns)
+            b->best_ns = ns;
+    }
+}
+
+/* Weights of the type, as many copies as are needed. */
+static uint8_t *weights_fill(struct bench *b, const struct cpu_kernels *k, oato_dtype dtype,
+                             uint64_t *bytes)
+{
+    size_t row = 0;
+    dtype_row_bytes(dtype, K, &row);
+    const uint64_t one = cpu_prepared_bytes(k, dtype, ROWS, K, WEIGHT_MATRIX);
+    b->copies = (int)min_i64(MAX_COPIES, (int64_t)(COLD_BYTES / one + 1));
+    *bytes = one * (uint64_t)b->copies;
+    uint8_t *raw = malloc(row * ROWS), *prepared = pages_alloc(*bytes);
+    random_elements(dtype, raw, (int64_t)ROWS * K);
+    struct weight_source s = {.data = raw, .dtype = dtype, .k = K, .n = ROWS, .row_end = ROWS};
+    for (int i = 0; i < b->copies; i++) {
+        b->copy[i] = (struct oato_weight){.dtype = dtype,
+                                          .rows = ROWS,
+                                          .k = K,
+                                          .data = prepared + one * (uint64_t)i,
+                                          .bytes = one};
+        b->table[i] = &b->copy[i];
+        if (i)
+            memcpy(prepared + one * (uint64_t)i, prepared, one);
+        else
+            cpu_prepare_rows(k, &s, &b->copy[0], 0, ROWS);
+    }
+    free(raw);
+    return prepared;
+}
+
+static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct cpu_pool *pool,
+                          double bandwidth, double peak)
+{
+    const int n = cpu_pool_threads(pool), copies = b->copies;
+    const uint64_t arena_bytes = (uint64_t)T * (ROWS + K) * sizeof(float);
+    float *arena = pages_alloc(arena_bytes);
+    random_floats(arena, (int64_t)T * K);
+    b->step = (struct step){.n_tokens = T, .n_rows = T, .n_seqs = 1};
+    b->r = record_of(
+        (struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = K, .n = ROWS});
+    b->r.out[0] = (uint64_t)T * K * sizeof(float);
+    struct op_size size = {T, 1, 0};
+    b->c.arena = (uint8_t *)arena;
+    b->c.weights = b->table;
+    b->c.workspace_bytes = cpu_workspace_bytes(b->c.kernels, &b->r.op, &size, n);
+    b->c.workspace = pages_alloc(b->c.workspace_bytes);
+    b->repeats = T > 64 ? 6 : T > COLD_COLUMNS ? 20 : 200;
+    b->copies = T > COLD_COLUMNS ? 1 : copies;
+    b->best_ns = UINT64_MAX;
+    cpu_barrier_init(&b->barrier, n);
+    cpu_pool_run(pool, bench_share, b);
+    b->copies = copies;
+    const double ns = (double)b->best_ns;
+    const double bytes = (double)b->copy[0].bytes / ns, flops = 2.0 * ROWS * K * T / ns;
+    printf("%-7s %-5s threads %d T %3d %12.0f ns %7.1f GB/s %8.1f GFLOP/s", b->c.kernels->name,
+           dtype_name(dtype), n, T, ns, bytes, flops);
+    if (peak > 0 && (T > COLD_COLUMNS || flops / peak > bytes / bandwidth))
+        printf("  %3.0f %% of the multiply peak\n", 100 * flops / peak);
+    else
+        printf("  %3.0f %% of the bandwidth\n", 100 * bytes / bandwidth);
+    fflush(stdout);
+    pages_free(b->c.workspace, b->c.workspace_bytes);
+    pages_free(arena, arena_bytes);
+}
+
+static bool wanted(const char *filter, const char *name)
+{
+    return !filter || !strcmp(filter, "all") || !strcmp(filter, name);
+}
+
+void bench_matrices(const char *level, const char *dtype, int threads)
+{
+    static const int32_t columns[] = {1, 2, 4, 6, 8, 12, 16, 32, 128, 512};
+    static struct bench b;
+    struct cpu_pool *pool;
+    struct oato_error err;
+    if (cpu_pool_create(threads > 0 ? threads : cpu_physical_cores(), &pool, &err))
+        return;
+    const double bandwidth = bench_bandwidth(pool);
+    printf("read bandwidth %.1f GB/s\n", bandwidth);
+    for (size_t i = ARRAY_LEN(isas); i-- > 0;) {
+        b.c.kernels = kernels_named(isas[i]);
+        if (!b.c.kernels || !wanted(level, isas[i]))
+            continue;
+        const double peak[] = {bench_peak(pool, isas[i], false), bench_peak(pool, isas[i], true)};
+        printf("%s: multiply peak %.0f GOP/s int16, %.0f GFLOP/s float32\n", isas[i], peak[0],
+               peak[1]);
+        for (size_t d = 0; d < ARRAY_LEN(matrix_types); d++) {
+            const oato_dtype type = matrix_types[d];
+            if (!wanted(dtype, dtype_name(type)))
+                continue;
+            uint64_t bytes;
+            uint8_t *prepared = weights_fill(&b, b.c.kernels, type, &bytes);
+            bool is_float = !b.c.kernels->pack_bytes(type, K);
+            for (size_t c = 0; c < ARRAY_LEN(columns); c++)
+                if (b.c.kernels != &cpu_kernels_ref || columns[c] <= 8)
+                    bench_product(&b, type, columns[c], pool, bandwidth, peak[is_float]);
+            pages_free(prepared, bytes);
+        }
+    }
+    cpu_pool_free(pool);
+}
