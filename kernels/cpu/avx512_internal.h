@@ -72,8 +72,7 @@ AVX2_INLINE __m512i avx512_pair_words(const struct lanes_format *f, const uint8_
 enum { AVX512_STREAM = 16 }; /* beyond, unpacking to a panel pays */
 void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_float.c: float weights, any T */
-uint64_t avx512_float_scratch(void);
-void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_matrix.c */
 uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k);
 void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);

@@ -41,7 +41,7 @@ struct panel_scratch {
 uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k)
 {
     (void)k;
-    return lanes_format_of(dtype) ? sizeof(struct panel_scratch) : avx512_float_scratch();
+    return lanes_format_of(dtype) ? sizeof(struct panel_scratch) : 0;
 }
 
 /* ---------------------------------------------------------------------------------- panel - */
@@ -308,7 +308,7 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
 void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (!lanes_format_of(j->w->dtype)) {
-        avx512_matrix_float(j, begin, end, scratch);
+        avx512_matrix_float(j, begin, end);
     } else if (j->T <= AVX512_STREAM) {
         if (j->T > 0)
             avx512_matrix_stream(j, begin, end);
