@@ -1,10 +1,11 @@
 /*
  * pool.c - the persistent threads of a cpu device and the barrier between records.
  *
- * Waiting spins for a few microseconds and then sleeps on a futex, so that a step wakes its
- * workers once and an idle device costs nothing. Workers are bound to cores of their own where
- * the scheduler could do worse (several threads a core, several NUMA nodes); the calling thread
- * belongs to the program and is never bound.
+ * Waiting spins and then sleeps on a futex. Between steps it spins for some microseconds, so that
+ * an idle device costs nothing. Within a step it spins for long: whoever sleeps gives its core
+ * away for a whole time slice when the machine is shared, once a barrier. Workers are bound to
+ * cores of their own where the scheduler could do worse (several threads a core, several NUMA
+ * nodes); the calling thread belongs to the program and is never bound.
  */
 #include "kernels/cpu/cpu_internal.h"
 
@@ -21,8 +22,8 @@
 #include <xmmintrin.h>
 #endif
 
-/* About 20 us: longer than any gap between the records of a step, shorter than a time slice. */
-enum { SPINS = 4000 };
+/* About 5 ns each: 100 us between steps (a host samples meanwhile), 2 ms within them. */
+enum { IDLE_SPINS = 20000, BARRIER_SPINS = 400000 };
 
 static void relax(void)
 {
@@ -42,9 +43,9 @@ static void futex_wake_all(_Atomic uint32_t *word)
 }
 
 /* Returns once *word differs from seen. Whoever changes it calls word_changed after. */
-static void word_wait(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+static void word_wait(_Atomic uint32_t *word, uint32_t seen, int spins, _Atomic uint32_t *sleepers)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < spins; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen)
             return;
         relax();
@@ -79,7 +80,7 @@ void cpu_barrier_wait(struct cpu_barrier *b)
         atomic_store(&b->phase, phase + 1);
         word_changed(&b->phase, &b->sleepers);
     } else {
-        word_wait(&b->phase, phase, &b->sleepers);
+        word_wait(&b->phase, phase, BARRIER_SPINS, &b->sleepers);
     }
 }
 
@@ -133,7 +134,7 @@ static void *worker_main(void *arg)
         hwloc_set_cpubind(p->topology, w->cpus, HWLOC_CPUBIND_THREAD);
     float_state_fast();
     for (uint32_t seen = 0;; seen++) {
-        word_wait(&p->epoch, seen, &p->epoch_sleepers);
+        word_wait(&p->epoch, seen, IDLE_SPINS, &p->epoch_sleepers);
         if (p->stop)
             return NULL;
         p->fn(p->arg, w->index);
@@ -155,7 +156,7 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg)
     fn(arg, 0);
     if (p->n_threads > 1) {
         for (uint32_t busy; (busy = atomic_load(&p->busy)) != 0;)
-            word_wait(&p->busy, busy, &p->busy_sleepers);
+            word_wait(&p->busy, busy, BARRIER_SPINS, &p->busy_sleepers);
     }
     float_state_set(state);
 }
