@@ -78,6 +78,14 @@ AVX2_INLINE __m256i avx2_dot(__m256i sum, __m256i w, __m256i x)
 #endif
 }
 
+/* Pairs of a tile's loop at once: gcc copies all sums at the end of a loop around vpdpwssd, and
+ * spills the products of vpmaddwd when it sees too many. */
+#ifdef __AVXVNNI__
+enum { AVX2_UNROLL = 16 };
+#else
+enum { AVX2_UNROLL = 1 };
+#endif
+
 /* The words of pair p of 32 elements of 8 rows, less the offset; see lanes_layout.c. Calls are
  * in order of p from a multiple of 8, and x and high keep the shifted vectors between them. */
 AVX2_INLINE __m256i avx2_pair_words(const struct lanes_format *f, const uint8_t *body, int p,

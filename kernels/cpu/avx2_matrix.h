@@ -158,16 +158,21 @@ AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t,
         for (int c = 0; c < columns; c++)
             for (int g = 0; g < groups; g++)
                 sum[c][g] = _mm256_setzero_si256();
-        for (int i = b * (sub / 2); i < (b + 1) * (sub / 2); i++) {
+        const int pair = b * (sub / 2); /* the first of the block */
+        const int16_t *x[TILE_COLUMNS];
+        for (int c = 0; c < columns; c++)
+            x[c] = t->a[c].q + 2 * pair;
+#pragma GCC unroll AVX2_UNROLL
+        for (int i = 0; i < sub / 2; i++) {
             __m256i w[TILE_GROUPS];
             for (int g = 0; g < groups; g++)
-                w[g] = _mm256_loadu_si256((const __m256i *)p[g].pair[i]);
+                w[g] = _mm256_loadu_si256((const __m256i *)p[g].pair[pair + i]);
             for (int c = 0; c < columns; c++) {
-                int32_t pair;
-                memcpy(&pair, t->a[c].q + 2 * i, sizeof pair);
-                __m256i x = _mm256_set1_epi32(pair);
+                int32_t input;
+                memcpy(&input, x[c] + 2 * i, sizeof input);
+                __m256i v = _mm256_set1_epi32(input);
                 for (int g = 0; g < groups; g++)
-                    sum[c][g] = avx2_dot(sum[c][g], w[g], x);
+                    sum[c][g] = avx2_dot(sum[c][g], w[g], v);
             }
         }
         for (int c = 0; c < columns; c++) {

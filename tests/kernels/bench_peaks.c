@@ -17,109 +17,28 @@ struct peak_run {
 };
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+/* Twelve chains of an instruction, four times an iteration. In assembly, because a compiler merges
+ * chains or copies registers. Accumulators are registers 0 .. 11, factors 12 and 13. */
+#define LOOP(name, step)                                                                           \
+    static void name(void)                                                                         \
+    {                                                                                              \
+        long n = LOOPS / 4;                                                                        \
+        __asm__ volatile(".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14\n\t"                           \
+                         "vpxor %%xmm\\r, %%xmm\\r, %%xmm\\r\n\t.endr\n"                           \
+                         "1:\n\t.rept 4\n\t"                                                       \
+                         ".irp r,0,1,2,3,4,5,6,7,8,9,10,11\n\t" step ".endr\n\t.endr\n\t"          \
+                         "dec %0\n\tjnz 1b\n\tvzeroupper"                                          \
+                         : "+r"(n)                                                                 \
+                         :                                                                         \
+                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", \
+                           "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "cc");             \
+    }
 
-/* Keeps a vector in its register and its value unknown to the compiler. */
-#define HOLD(x) __asm__ volatile("" : "+v"(x))
-
-__attribute__((target("avx2,fma"))) static void loop_avx2_i16(void)
-{
-    __m256i a[CHAINS], x = _mm256_setzero_si256(), y = x;
-    for (int c = 0; c < CHAINS; c++) {
-        a[c] = x;
-        HOLD(a[c]); /* chains that the compiler cannot merge */
-    }
-    for (int i = 0; i < LOOPS; i++) {
-        HOLD(x);
-        HOLD(y);
-#pragma GCC unroll 12
-        for (int c = 0; c < CHAINS; c++)
-            a[c] = _mm256_add_epi32(a[c], _mm256_madd_epi16(x, y));
-    }
-#pragma GCC unroll 12
-    for (int c = 0; c < CHAINS; c++)
-        HOLD(a[c]);
-}
-
-__attribute__((target("avx2,fma"))) static void loop_avx2_f32(void)
-{
-    __m256 a[CHAINS], x = _mm256_setzero_ps(), y = x;
-    for (int c = 0; c < CHAINS; c++) {
-        a[c] = x;
-        HOLD(a[c]); /* chains that the compiler cannot merge */
-    }
-    HOLD(y);
-    for (int i = 0; i < LOOPS; i++) {
-        HOLD(x);
-        HOLD(y);
-#pragma GCC unroll 12
-        for (int c = 0; c < CHAINS; c++)
-            a[c] = _mm256_fmadd_ps(x, y, a[c]);
-    }
-#pragma GCC unroll 12
-    for (int c = 0; c < CHAINS; c++)
-        HOLD(a[c]);
-}
-
-__attribute__((target("avxvnni"))) static void loop_avxvnni_i16(void)
-{
-    __m256i a[CHAINS], x = _mm256_setzero_si256(), y = x;
-    for (int c = 0; c < CHAINS; c++) {
-        a[c] = x;
-        HOLD(a[c]); /* chains that the compiler cannot merge */
-    }
-    HOLD(y);
-    for (int i = 0; i < LOOPS; i++) {
-        HOLD(x);
-        HOLD(y);
-#pragma GCC unroll 12
-        for (int c = 0; c < CHAINS; c++)
-            a[c] = _mm256_dpwssd_avx_epi32(a[c], x, y);
-    }
-#pragma GCC unroll 12
-    for (int c = 0; c < CHAINS; c++)
-        HOLD(a[c]);
-}
-
-__attribute__((target("avx512f,avx512vnni"))) static void loop_avx512_i16(void)
-{
-    __m512i a[CHAINS], x = _mm512_setzero_si512(), y = x;
-    for (int c = 0; c < CHAINS; c++) {
-        a[c] = x;
-        HOLD(a[c]); /* chains that the compiler cannot merge */
-    }
-    HOLD(y);
-    for (int i = 0; i < LOOPS; i++) {
-        HOLD(x);
-        HOLD(y);
-#pragma GCC unroll 12
-        for (int c = 0; c < CHAINS; c++)
-            a[c] = _mm512_dpwssd_epi32(a[c], x, y);
-    }
-#pragma GCC unroll 12
-    for (int c = 0; c < CHAINS; c++)
-        HOLD(a[c]);
-}
-
-__attribute__((target("avx512f"))) static void loop_avx512_f32(void)
-{
-    __m512 a[CHAINS], x = _mm512_setzero_ps(), y = x;
-    for (int c = 0; c < CHAINS; c++) {
-        a[c] = x;
-        HOLD(a[c]); /* chains that the compiler cannot merge */
-    }
-    HOLD(y);
-    for (int i = 0; i < LOOPS; i++) {
-        HOLD(x);
-        HOLD(y);
-#pragma GCC unroll 12
-        for (int c = 0; c < CHAINS; c++)
-            a[c] = _mm512_fmadd_ps(x, y, a[c]);
-    }
-#pragma GCC unroll 12
-    for (int c = 0; c < CHAINS; c++)
-        HOLD(a[c]);
-}
+LOOP(loop_avx2_i16, "vpmaddwd %%ymm12, %%ymm13, %%ymm14\n\tvpaddd %%ymm14, %%ymm\\r, %%ymm\\r\n\t")
+LOOP(loop_avx2_f32, "vfmadd231ps %%ymm12, %%ymm13, %%ymm\\r\n\t")
+LOOP(loop_avxvnni_i16, "%{vex%} vpdpwssd %%ymm12, %%ymm13, %%ymm\\r\n\t")
+LOOP(loop_avx512_i16, "vpdpwssd %%zmm12, %%zmm13, %%zmm\\r\n\t")
+LOOP(loop_avx512_f32, "vfmadd231ps %%zmm12, %%zmm13, %%zmm\\r\n\t")
 
 static const struct {
     const char *level;
