@@ -450,7 +450,7 @@ static oato_status measure_operators(struct run *r, const struct rig *rig, struc
         if (!adds_up(&t) && r->pass + 1 < PASSES)
             r->done = done;
     }
-    double beyond_ns = fmin(t.together_ns - t.sum_ns, OVERHEAD_MOST * t.sum_ns);
+    double beyond_ns = fmin(t.mean_ns - t.sum_ns, OVERHEAD_MOST * t.sum_ns);
     if (t.records && beyond_ns > 0)
         d->record_overhead_ns = readable_ns(beyond_ns / t.records);
     if (!adds_up(&t))

@@ -134,7 +134,8 @@ oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oa
 /* The model's first layers (the whole graph, when it fits), one token: as one program, and as the
  * sum of their rows in p. records 0 when rows are missing. */
 struct layers_time {
-    double together_ns, sum_ns;
+    double together_ns, sum_ns; /* an undisturbed step; the sum of its rows */
+    double mean_ns;             /* of all steps but the slowest twentieth: what a user waits */
     int32_t records;
 };
 oato_status layers_measure(const struct rig *r, const struct profile *p, const struct model *m,
