@@ -281,7 +281,7 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         status = input_check(e, inputs, i, err);
         tokens += inputs[i].n;
         rows += inputs[i].logits == LOGITS_ALL ? inputs[i].n : inputs[i].logits == LOGITS_LAST;
-        decode = decode && inputs[i].n == 1;
+        decode = decode && inputs[i].n == 1 && !inputs[i].prompt;
     }
     if (!status && (tokens > e->ubatch || rows > e->max_rows))
         status = oato_fail(err, OATO_EUSAGE,
@@ -325,7 +325,7 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
         int32_t now = n - at < chunk ? n - at : chunk;
         bool last = at + now == n;
         struct engine_input in = {seq, ids + at, now,
-                                  logits == LOGITS_LAST && !last ? LOGITS_NONE : logits};
+                                  logits == LOGITS_LAST && !last ? LOGITS_NONE : logits, true};
         oato_status status = engine_step(e, &in, 1, err);
         if (status)
             return status;

@@ -56,6 +56,7 @@ struct engine_input {
     const int32_t *ids; /* appended to the sequence */
     int32_t n;
     enum engine_logits logits;
+    bool prompt; /* part of a prompt: prefill's program and arithmetic even if it is one token */
 };
 
 /* One step over the inputs (each sequence at most once; together at most ubatch tokens). Rows of

@@ -100,6 +100,7 @@ struct engine {
     int32_t n_devices, host;
     int32_t context, ubatch, max_seqs, max_rows;
     oato_dtype kv_dtype;
+    bool deterministic;
     struct placement *place[PHASE_COUNT]; /* by operator */
     uint64_t logits_offset[PHASE_COUNT];  /* in the host's arena */
     int32_t copies[PHASE_COUNT];
@@ -122,6 +123,10 @@ oato_status engine_load(struct engine *e, const struct engine_options *options, 
                         void *user, struct oato_error *err);
 /* Checks sums against what devices have, then prepares weights and creates KV and arenas. */
 oato_status engine_allocate(struct engine *e, struct oato_error *err);
+
+/* Of an operator over rows of a class: prefill is fast except for the few rows of logits. */
+enum numerics_choice engine_numerics(const struct engine *e, enum plan_phase phase,
+                                     enum row_class rows);
 
 /* lower.c: programs of one phase for every device; fills records, arena_bytes (maximum of both
  * phases), copies and the weight slots that they use. */

@@ -234,6 +234,13 @@ static oato_status place_kv(struct engine *e, struct oato_error *err)
     return OATO_OK;
 }
 
+enum numerics_choice engine_numerics(const struct engine *e, enum plan_phase phase,
+                                     enum row_class rows)
+{
+    return phase == PHASE_PREFILL && rows == ROWS_TOKENS && !e->deterministic ? NUMERICS_FAST
+                                                                              : NUMERICS_EXACT;
+}
+
 /* One class in all phases: the same operator may not compute with different arithmetic. */
 static oato_status check_deterministic(const struct engine *e, struct oato_error *err)
 {
@@ -244,7 +251,7 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
             const struct placement *p = &e->place[phase][i];
             for (int j = 0; j < p->n; j++) {
                 const struct oato_device *d = e->device[p->part[j].device].device;
-                const char *c = d->ops->numerics(d, &op);
+                const char *c = d->ops->numerics(d, &op, NUMERICS_EXACT);
                 if (class && strcmp(class, c) != 0)
                     return oato_fail(err, OATO_EFILE,
                                      "--deterministic: %s would be computed as %s and as %s; plan "
@@ -292,7 +299,8 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
                 e->place[phase][i].part[0].end = e->graph.ops[i].op.n;
             }
     status = place_kv(e, err);
-    if (!status && o->deterministic)
+    e->deterministic = o->deterministic || (e->plan && e->plan->request.deterministic);
+    if (!status && e->deterministic)
         status = check_deterministic(e, err);
     return status;
 }

@@ -43,7 +43,7 @@ oato_status answers_prefill(struct session *s, const struct run_args *a, struct 
             if (!take)
                 continue;
             in[n_in] = (struct engine_input){x->seq, x->ids + x->fed, take,
-                                             take == left ? LOGITS_LAST : LOGITS_NONE};
+                                             take == left ? LOGITS_LAST : LOGITS_NONE, true};
             of[n_in++] = x;
             room -= take;
         }
@@ -78,7 +78,7 @@ oato_status answers_step(struct session *s, const struct run_args *a, struct ans
         }
         if (x->done || x->next < 0)
             continue;
-        in[n_in] = (struct engine_input){x->seq, &x->next, 1, LOGITS_LAST};
+        in[n_in] = (struct engine_input){x->seq, &x->next, 1, LOGITS_LAST, false};
         of[n_in++] = x;
     }
     if (!n_in)

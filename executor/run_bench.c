@@ -56,7 +56,7 @@ static oato_status time_decode(struct bench *b, double *ns, struct oato_error *e
     uint64_t begin = now_ns();
     for (int32_t t = 0; t < a->generate && !status && !oato_interrupted; t++) {
         for (int32_t i = 0; i < a->batch; i++)
-            b->inputs[i] = (struct engine_input){b->seqs[i], &b->ids[t], 1, LOGITS_LAST};
+            b->inputs[i] = (struct engine_input){b->seqs[i], &b->ids[t], 1, LOGITS_LAST, false};
         status = engine_step(b->session.engine, b->inputs, a->batch, err);
     }
     *ns = (double)(now_ns() - begin);

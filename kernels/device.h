@@ -105,7 +105,8 @@ struct device_ops {
     /* False: this (kind, dtype, shape) can never run here. */
     bool (*supports)(const struct oato_device *d, const struct oato_op *op);
     /* Numerics class of the operator here, static text: "f32", "i16b32" (DESIGN, Numerics). */
-    const char *(*numerics)(const struct oato_device *d, const struct oato_op *op);
+    const char *(*numerics)(const struct oato_device *d, const struct oato_op *op,
+                            enum numerics_choice choice);
     /* Memory of the prepared form of rows x k elements. */
     uint64_t (*prepared_bytes)(const struct oato_device *d, oato_dtype dtype, int64_t rows,
                                int64_t k, enum weight_use use);

@@ -52,6 +52,14 @@ struct oato_op {
     float scale;                       /* EMBED: factor (0 = none); ATTENTION: factor of q.k */
 };
 
+/* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics). EXACT
+ * serves decode and, under --deterministic, all phases; FAST serves prefill, where arithmetic is
+ * the limit. A device without a faster class takes both for the same. */
+enum numerics_choice { NUMERICS_EXACT, NUMERICS_FAST, NUMERICS_CHOICES };
+
+/* Profiles hold the times of NUMERICS_FAST for steps of more rows than this. */
+enum { NUMERICS_EXACT_ROWS = 16 };
+
 /* What varies from step to step and decides an operator's cost. */
 struct op_size {
     int32_t rows;         /* T: rows that the operator computes */

@@ -40,7 +40,8 @@ struct program_record {
     uint8_t kind; /* enum record_kind */
     uint8_t rows; /* enum row_class of the first output; of the value for copies */
     uint8_t n_in, n_out, n_weights, n_waits;
-    uint16_t pad;
+    uint8_t numerics; /* enum numerics_choice */
+    uint8_t pad;
     int32_t kv_layer;  /* KV_STORE, ATTENTION: slot among this device's KV layers, else -1 */
     uint32_t graph_op; /* operator of the graph, for traces; UINT32_MAX for none */
     uint32_t value;    /* value of the graph that is copied or produced, for traces */

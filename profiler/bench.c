@@ -140,6 +140,7 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
                                struct program_record *out, struct oato_error *err)
 {
     *out = rig_record(&c->shape, &c->op, c->in_width);
+    out->numerics = at->rows > NUMERICS_EXACT_ROWS ? NUMERICS_FAST : NUMERICS_EXACT;
     uint64_t offset = 0, rows = (uint64_t)at->rows;
     for (int i = 0; i < c->shape.n_in; i++) {
         out->in[i] = offset;
@@ -208,7 +209,8 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
                                 .size = op_point_size(&c->op, at),
                                 .supported = true,
                                 .prepared_bytes = b->prepared_bytes,
-                                .numerics = r->device->ops->numerics(r->device, &c->op)};
+                                .numerics = r->device->ops->numerics(
+                                    r->device, &c->op, (enum numerics_choice)one.numerics)};
     row->workspace_bytes = r->device->ops->workspace_bytes(r->device, &c->op, &row->size);
     s.program = (struct program){.n_signals = 2,
                                  .max_tokens = at->rows,

@@ -9,6 +9,7 @@
 #include "kernels/program.h"
 
 #include <math.h>
+#include <string.h>
 
 int32_t request_prefill_steps(const struct plan_request *q)
 {
@@ -88,6 +89,11 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
     struct op_cost c = step_cost(p, g, index, op, d, &s);
     r.estimate = r.estimate || c.estimate;
     r.numerics[PHASE_DECODE] = c.numerics;
+    if (p->request.deterministic && c.numerics && r.numerics[PHASE_PREFILL] &&
+        strcmp(c.numerics, r.numerics[PHASE_PREFILL]) != 0) {
+        r.numerics[PHASE_PREFILL] = c.numerics;
+        r.estimate = true; /* the profile has prefill's times of the fast class only */
+    }
     r.prefill_ns = whole_ns(prefill_ns);
     r.decode_ns = whole_ns(c.ns);
     return r;

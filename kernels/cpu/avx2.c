@@ -6,13 +6,9 @@
 
 const struct cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
-    .matrix_numerics = lanes_matrix_numerics,
+    .matrix = {&matrix_exact, &matrix_exact},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,
-    .pack_bytes = lanes_pack_bytes,
-    .pack = lanes_pack,
-    .matrix_scratch_bytes = matrix_scratch,
-    .matrix_rows = matrix_rows,
     .attention_scratch_bytes = avx2_attention_scratch,
     .attention = avx2_attention,
     .attention_merge = avx2_attention_merge,

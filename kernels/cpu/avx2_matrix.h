@@ -399,4 +399,12 @@ static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, 
     }
 }
 
+static const struct matrix_class matrix_exact = {
+    .numerics = lanes_matrix_numerics,
+    .pack_bytes = lanes_pack_bytes,
+    .pack = lanes_pack,
+    .scratch_bytes = matrix_scratch,
+    .rows = matrix_rows,
+};
+
 #endif

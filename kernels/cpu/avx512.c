@@ -15,15 +15,19 @@ static void avx512_matrix_prepare(const struct weight_source *s, struct oato_wei
     lanes_matrix_prepare(AVX512_LANES, s, w, begin, end);
 }
 
-const struct cpu_kernels cpu_kernels_avx512 = {
-    .name = "avx512",
-    .matrix_numerics = lanes_matrix_numerics,
-    .matrix_bytes = avx512_matrix_bytes,
-    .matrix_prepare = avx512_matrix_prepare,
+static const struct matrix_class matrix_exact = {
+    .numerics = lanes_matrix_numerics,
     .pack_bytes = lanes_pack_bytes,
     .pack = lanes_pack,
-    .matrix_scratch_bytes = avx512_matrix_scratch,
-    .matrix_rows = avx512_matrix_rows,
+    .scratch_bytes = avx512_matrix_scratch,
+    .rows = avx512_matrix_rows,
+};
+
+const struct cpu_kernels cpu_kernels_avx512 = {
+    .name = "avx512",
+    .matrix = {&matrix_exact, &matrix_exact},
+    .matrix_bytes = avx512_matrix_bytes,
+    .matrix_prepare = avx512_matrix_prepare,
     .attention_scratch_bytes = avx2_attention_scratch,
     .attention = avx2_attention,
     .attention_merge = avx2_attention_merge,

@@ -111,9 +111,10 @@ static bool supports(const struct oato_device *d, const struct oato_op *op)
     return cpu_supports(cpu_of(d)->kernels, op);
 }
 
-static const char *numerics(const struct oato_device *d, const struct oato_op *op)
+static const char *numerics(const struct oato_device *d, const struct oato_op *op,
+                            enum numerics_choice choice)
 {
-    return cpu_numerics(cpu_of(d)->kernels, op);
+    return cpu_numerics(cpu_of(d)->kernels, op, choice);
 }
 
 static uint64_t prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,

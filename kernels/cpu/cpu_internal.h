@@ -29,7 +29,8 @@ const char *cpu_kernels_name(const struct cpu_kernels *k);
  * and goes to the allocator so that sim can keep it in its own unreadable region. All addresses
  * handed in are readable by the caller. */
 bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op);
-const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op);
+const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
+                         enum numerics_choice choice);
 uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
                             int64_t cols, enum weight_use use);
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
@@ -146,18 +147,24 @@ enum {
     MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples */
 };
 
+/* One class of arithmetic of matrix products: the layout of the packed input, and the product. The
+ * classes of a table share the prepared weights. */
+struct matrix_class {
+    const char *(*numerics)(oato_dtype dtype);
+    uint64_t (*pack_bytes)(oato_dtype dtype, int64_t k); /* 0: takes float32 as it is */
+    void (*pack)(int64_t k, const float *x, uint8_t *out);
+    uint64_t (*scratch_bytes)(oato_dtype dtype, int64_t k);
+    void (*rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+};
+
 /* One row an instruction set. Shapes are arguments, nothing here allocates or keeps state. */
 struct cpu_kernels {
     const char *name;
-    /* Matrix products. Layout of the prepared weight, of the packed input, and the product. */
-    const char *(*matrix_numerics)(oato_dtype dtype);
+    /* Layout of the weights of matrix products; NUMERICS_FAST may be the EXACT one again. */
+    const struct matrix_class *matrix[NUMERICS_CHOICES];
     uint64_t (*matrix_bytes)(oato_dtype dtype, int64_t rows, int64_t k);
     void (*matrix_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                            int64_t end);
-    uint64_t (*pack_bytes)(oato_dtype dtype, int64_t k); /* 0: takes float32 as it is */
-    void (*pack)(int64_t k, const float *x, uint8_t *out);
-    uint64_t (*matrix_scratch_bytes)(oato_dtype dtype, int64_t k);
-    void (*matrix_rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 
     uint64_t (*attention_scratch_bytes)(const struct oato_op *op);
     void (*attention)(const struct attention_job *j, uint8_t *scratch);

@@ -26,6 +26,7 @@ enum {
 struct run {
     const struct cpu_context *c;
     const struct cpu_kernels *k;
+    const struct matrix_class *matrix; /* that the record asks for */
     const struct program_record *r;
     const struct oato_op *op;
     const struct step *step;
@@ -71,12 +72,12 @@ struct matrix_room {
     bool is_private;  /* every thread packs for itself */
 };
 
-static struct matrix_room matrix_room(const struct cpu_kernels *k, const struct oato_op *op,
+static struct matrix_room matrix_room(const struct matrix_class *k, const struct oato_op *op,
                                       int64_t T)
 {
     struct matrix_room m = {0};
     oato_dtype dtype = (oato_dtype)op->dtype;
-    m.up_at = align64(k->matrix_scratch_bytes(dtype, op->k));
+    m.up_at = align64(k->scratch_bytes(dtype, op->k));
     m.scratch = m.up_at;
     if (op->kind == OP_GATE_UP)
         m.scratch += align64((uint64_t)T * MATRIX_ROWS * sizeof(float));
@@ -85,7 +86,7 @@ static struct matrix_room matrix_room(const struct cpu_kernels *k, const struct 
     return m;
 }
 
-static uint64_t matrix_workspace(const struct cpu_kernels *k, const struct oato_op *op, int64_t T,
+static uint64_t matrix_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
                                  int n_threads)
 {
     struct matrix_room m = matrix_room(k, op, T);
@@ -120,8 +121,8 @@ static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
         int64_t stop = min_i64(end, r + MATRIX_ROWS);
         up.y = rows - r;
         up.y_stride = MATRIX_ROWS;
-        m->x->k->matrix_rows(gate, r, stop, m->scratch);
-        m->x->k->matrix_rows(&up, r, stop, m->scratch);
+        m->x->matrix->rows(gate, r, stop, m->scratch);
+        m->x->matrix->rows(&up, r, stop, m->scratch);
         for (int64_t t = 0; t < gate->T; t++) {
             float *y = gate->y + t * gate->y_stride + r;
             m->x->k->swiglu(y, y, rows + t * MATRIX_ROWS, stop - r);
@@ -139,7 +140,7 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
             if (m->x->op->kind == OP_GATE_UP)
                 gate_up_rows(m, from, to);
             else
-                m->x->k->matrix_rows(&m->job[i], from, to, m->scratch);
+                m->x->matrix->rows(&m->job[i], from, to, m->scratch);
         }
         begin = max_i64(begin - units, 0);
         end -= units;
@@ -149,8 +150,8 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
 static void run_matrix(const struct run *x)
 {
     const struct oato_op *op = x->op;
-    struct matrix_room room = matrix_room(x->k, op, x->T);
-    assert(matrix_workspace(x->k, op, x->T, x->n_threads) <= x->c->workspace_bytes);
+    struct matrix_room room = matrix_room(x->matrix, op, x->T);
+    assert(matrix_workspace(x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
     _Atomic int64_t *next = (_Atomic int64_t *)x->c->workspace;
     uint8_t *scratch = x->c->workspace + HEADER_BYTES;
     uint8_t *packed = scratch + (uint64_t)x->n_threads * room.scratch;
@@ -162,7 +163,7 @@ static void run_matrix(const struct run *x)
     else
         share_rows(x, &pack_begin, &pack_end);
     for (int64_t t = pack_begin; room.pack && t < pack_end; t++)
-        x->k->pack(op->k, in + t * op->k, packed + (uint64_t)t * room.pack);
+        x->matrix->pack(op->k, in + t * op->k, packed + (uint64_t)t * room.pack);
 
     struct matrix_task m = {.x = x, .up_at = room.up_at};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;
@@ -561,6 +562,7 @@ void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
     struct cpu_barrier alone = {.n = 1};
     struct run x = {.c = c,
                     .k = c->kernels,
+                    .matrix = c->kernels->matrix[r->numerics],
                     .r = r,
                     .op = &r->op,
                     .step = step,
@@ -584,7 +586,14 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
     switch (op->kind) {
     case OP_MUL_MAT:
     case OP_QKV:
-    case OP_GATE_UP: return matrix_workspace(k, op, size->rows, n_threads);
+    case OP_GATE_UP: {
+        uint64_t bytes = 0;
+        for (int i = 0; i < NUMERICS_CHOICES; i++) {
+            uint64_t one = matrix_workspace(k->matrix[i], op, size->rows, n_threads);
+            bytes = one > bytes ? one : bytes;
+        }
+        return bytes;
+    }
     case OP_ATTENTION: return attention_workspace(k, op, size, n_threads);
     default: return 0;
     }

@@ -316,14 +316,18 @@ static void ref_attention_merge(const float *partial, int64_t n, int32_t heads, 
     }
 }
 
+static const struct matrix_class ref_matrix = {
+    .numerics = ref_numerics,
+    .pack_bytes = ref_pack_bytes,
+    .scratch_bytes = ref_scratch_bytes,
+    .rows = ref_matrix_rows,
+};
+
 const struct cpu_kernels cpu_kernels_ref = {
     .name = "ref",
-    .matrix_numerics = ref_numerics,
+    .matrix = {&ref_matrix, &ref_matrix},
     .matrix_bytes = ref_matrix_bytes,
     .matrix_prepare = ref_prepare,
-    .pack_bytes = ref_pack_bytes,
-    .matrix_scratch_bytes = ref_scratch_bytes,
-    .matrix_rows = ref_matrix_rows,
     .attention_scratch_bytes = ref_attention_scratch,
     .attention = ref_attention,
     .attention_merge = ref_attention_merge,

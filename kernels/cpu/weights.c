@@ -49,12 +49,13 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
     }
 }
 
-const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op)
+const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
+                         enum numerics_choice choice)
 {
     switch (op->kind) {
     case OP_MUL_MAT:
     case OP_QKV:
-    case OP_GATE_UP: return k->matrix_numerics((oato_dtype)op->dtype);
+    case OP_GATE_UP: return k->matrix[choice]->numerics((oato_dtype)op->dtype);
     default: return "f32";
     }
 }

@@ -103,9 +103,10 @@ static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
     return cpu_supports(sim_of(d)->kernels, op);
 }
 
-static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op)
+static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
+                                enum numerics_choice choice)
 {
-    return cpu_numerics(sim_of(d)->kernels, op);
+    return cpu_numerics(sim_of(d)->kernels, op, choice);
 }
 
 static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,

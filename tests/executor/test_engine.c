@@ -235,14 +235,14 @@ static void a_batch_answers_as_each_would_alone(void **state)
     struct engine_input in[SEQS];
     for (int i = 0; i < SEQS; i++) {
         assert_int_equal(engine_seq_create(e, &seq[i], &err), OATO_OK);
-        in[i] = (struct engine_input){seq[i], ids[i], length[i], LOGITS_LAST};
+        in[i] = (struct engine_input){seq[i], ids[i], length[i], LOGITS_LAST, true};
     }
     for (int step = 0; step <= STEPS; step++) { /* all prompts in one step, then decoding */
         assert_int_equal(engine_step(e, in, SEQS, &err), OATO_OK);
         for (int i = 0; i < SEQS; i++) {
             assert_same_bits(engine_logits(e, i), alone[i] + (size_t)(length[i] + step - 1) * vocab,
                              vocab);
-            in[i] = (struct engine_input){seq[i], &ids[i][length[i] + step], 1, LOGITS_LAST};
+            in[i] = (struct engine_input){seq[i], &ids[i][length[i] + step], 1, LOGITS_LAST, false};
         }
         if (step == STEPS - 1)
             break;
@@ -311,7 +311,8 @@ static void a_full_cache_leaves_sequences_as_they_were(void **state)
     assert_int_equal(engine_seq_create(e, &none, &err), OATO_EFIT);
     feed(e, a, ids, 100);
     int32_t pages = engine_free_pages(e);
-    struct engine_input in[2] = {{a, ids, 20, LOGITS_NONE}, {b, ids, 100, LOGITS_NONE}};
+    struct engine_input in[2] = {{a, ids, 20, LOGITS_NONE, false},
+                                 {b, ids, 100, LOGITS_NONE, false}};
     assert_int_equal(engine_step(e, in, 2, &err), OATO_EFIT);
     assert_non_null(strstr(err.text, "--context"));
     assert_int_equal(engine_free_pages(e), pages);
@@ -331,12 +332,14 @@ static void wrong_steps_are_refused(void **state)
     struct engine *e = open_engine(m, NULL, (struct engine_options){.seqs = 2, .ubatch = 8});
     assert_int_equal(engine_seq_create(e, &a, &err), OATO_OK);
     int32_t many[16] = {0};
-    const struct engine_input wrong[] = {{a, &bad, 1, LOGITS_LAST}, {a, &id, 0, LOGITS_LAST},
-                                         {7, &id, 1, LOGITS_LAST},  {-1, &id, 1, LOGITS_LAST},
-                                         {a, many, 9, LOGITS_NONE}, {a, many, 8, LOGITS_ALL}};
+    const struct engine_input wrong[] = {
+        {a, &bad, 1, LOGITS_LAST, false}, {a, &id, 0, LOGITS_LAST, false},
+        {7, &id, 1, LOGITS_LAST, false},  {-1, &id, 1, LOGITS_LAST, false},
+        {a, many, 9, LOGITS_NONE, false}, {a, many, 8, LOGITS_ALL, false}};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
         assert_int_equal(engine_step(e, &wrong[i], 1, &err), OATO_EUSAGE);
-    struct engine_input twice[2] = {{a, &id, 1, LOGITS_NONE}, {a, &id, 1, LOGITS_NONE}};
+    struct engine_input twice[2] = {{a, &id, 1, LOGITS_NONE, false},
+                                    {a, &id, 1, LOGITS_NONE, false}};
     assert_int_equal(engine_step(e, twice, 2, &err), OATO_EUSAGE);
     assert_int_equal(engine_step(e, twice, 0, &err), OATO_EUSAGE);
     assert_int_equal(engine_seq_truncate(e, a, -1, &err), OATO_EUSAGE);
@@ -368,7 +371,7 @@ static void a_device_that_dies_ends_the_step_with_its_message(void **state)
         const char *id = dead ? "cpu:0" : "sim:0";
         struct oato_device *d = engine_borrow_device(e, id);
         assert_int_equal(d->ops->inject_error(d, "record=2", &err), OATO_OK);
-        struct engine_input in = {seq, ids + 10, 5, LOGITS_LAST};
+        struct engine_input in = {seq, ids + 10, 5, LOGITS_LAST, false};
         assert_int_equal(engine_step(e, &in, 1, &err), OATO_EDEVICE);
         if (!strstr(err.text, dead ? "cpu" : "sim"))
             fail_msg("%s", err.text);

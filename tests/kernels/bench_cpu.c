@@ -126,7 +126,7 @@ void bench_matrices(const char *level, const char *dtype, int threads)
                 continue;
             uint64_t bytes;
             uint8_t *prepared = weights_fill(&b, b.c.kernels, type, &bytes);
-            bool is_float = !b.c.kernels->pack_bytes(type, K);
+            bool is_float = !b.c.kernels->matrix[NUMERICS_EXACT]->pack_bytes(type, K);
             for (size_t c = 0; c < ARRAY_LEN(columns); c++)
                 if (b.c.kernels != &cpu_kernels_ref || columns[c] <= 8)
                     bench_product(&b, type, columns[c], pool, bandwidth, peak[is_float]);

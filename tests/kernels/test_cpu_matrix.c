@@ -103,7 +103,7 @@ static double *product_exact(const struct product *p, int i)
 
 static double limit_of(const struct cpu_kernels *k, oato_dtype dtype)
 {
-    return strcmp(k->matrix_numerics(dtype), "f32") ? 1e-8 : 1e-10;
+    return strcmp(k->matrix[NUMERICS_EXACT]->numerics(dtype), "f32") ? 1e-8 : 1e-10;
 }
 
 static int64_t width_of(oato_dtype dtype)
