@@ -86,30 +86,29 @@ enum { AVX2_UNROLL = 16 };
 enum { AVX2_UNROLL = 1 };
 #endif
 
-/* The words of pair p of 32 elements of 8 rows, less the offset; see lanes_layout.c. Calls are
- * in order of p from a multiple of 8, and x and high keep the shifted vectors between them. */
+/* The words of pair p of 32 elements of 8 rows, plus the offset; see lanes_layout.c. Calls are
+ * in order of p from a multiple of 8, and x and high keep vectors between them. */
 AVX2_INLINE __m256i avx2_pair_words(const struct lanes_format *f, const uint8_t *body, int p,
                                     __m256i *x, __m256i *high)
 {
-    if (f->body == LANES_BYTES)
-        return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(body + 16 * p)));
+    if (f->body == LANES_BYTES) {
+        const uint8_t *quad = body + 32 * (p / 4 * 2 + p % 2);
+        __m256i bytes = _mm256_loadu_si256((const __m256i *)quad);
+        return _mm256_srai_epi16(p % 4 < 2 ? _mm256_slli_epi16(bytes, 8) : bytes, 8);
+    }
     *x = p % 4 ? _mm256_srli_epi16(*x, 4)
                : _mm256_loadu_si256((const __m256i *)(body + 32 * (p / 4)));
     __m256i words = p % 4 == 3 ? *x : _mm256_and_si256(*x, _mm256_set1_epi16(15));
     if (!f->high)
         return words;
-    /* Bits of pair p to bit 4: the first ones from the left, the others from the right. */
-    const int at = p * f->high % 16;
-    if (at == 0 || at == 4) {
+    const int bit = lanes_plane_bit(p, f->high);
+    if (p * f->high % 16 == 0) {
         const uint8_t *plane = body + 8 * LANES_NIBBLES + 32 * (p * f->high / 16);
         *high = _mm256_loadu_si256((const __m256i *)plane);
-        if (at == 0)
-            *high = _mm256_slli_epi16(*high, 4);
-    } else {
-        *high = f->high == 1 ? _mm256_srli_epi16(*high, 1) : _mm256_srli_epi16(*high, 2);
     }
+    __m256i bits = bit < 4 ? _mm256_slli_epi16(*high, 4 - bit) : _mm256_srli_epi16(*high, bit - 4);
     const __m256i mask = _mm256_set1_epi16(f->high == 1 ? 0x10 : 0x30);
-    return _mm256_or_si256(words, _mm256_and_si256(*high, mask));
+    return _mm256_or_si256(words, _mm256_and_si256(bits, mask));
 }
 
 enum { AVX2_LANES = 8 }; /* rows of a group */

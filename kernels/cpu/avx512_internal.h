@@ -44,28 +44,25 @@ AVX2_INLINE __m512i avx512_pair_at(const void *q)
 }
 
 /* The words of pair p of 32 elements of 16 rows, plus the offset; see lanes_layout.c. Calls are in
- * order of p from a multiple of 8, and x and high keep the shifted vectors between them. */
+ * order of p from a multiple of 8, and x and high keep vectors between them. */
 AVX2_INLINE __m512i avx512_pair_words(const struct lanes_format *f, const uint8_t *body, int p,
                                       __m512i *x, __m512i *high)
 {
-    if (f->body == LANES_BYTES)
-        return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(body + 32 * p)));
+    if (f->body == LANES_BYTES) {
+        __m512i bytes = _mm512_loadu_si512(body + 64 * (p / 4 * 2 + p % 2));
+        return _mm512_srai_epi16(p % 4 < 2 ? _mm512_slli_epi16(bytes, 8) : bytes, 8);
+    }
     *x = p % 4 ? _mm512_srli_epi16(*x, 4) : _mm512_loadu_si512(body + 64 * (p / 4));
     __m512i words = p % 4 == 3 ? *x : _mm512_and_si512(*x, _mm512_set1_epi16(15));
     if (!f->high)
         return words;
-    /* Bits of pair p to bit 4: the first ones from the left, the others from the right. */
-    const int at = p * f->high % 16;
-    if (at == 0 || at == 4) {
-        const int plane = p * f->high / 16;
-        *high = _mm512_loadu_si512(body + AVX512_LANES * LANES_NIBBLES + 64 * plane);
-        if (at == 0)
-            *high = _mm512_slli_epi16(*high, 4);
-    } else {
-        *high = f->high == 1 ? _mm512_srli_epi16(*high, 1) : _mm512_srli_epi16(*high, 2);
-    }
+    const int bit = lanes_plane_bit(p, f->high);
+    if (p * f->high % 16 == 0)
+        *high = _mm512_loadu_si512(body + AVX512_LANES * LANES_NIBBLES + 64 * (p * f->high / 16));
+    __m512i bits = bit < 4 ? _mm512_slli_epi16(*high, (unsigned)(4 - bit))
+                           : _mm512_srli_epi16(*high, (unsigned)(bit - 4));
     const __m512i mask = _mm512_set1_epi16(f->high == 1 ? 0x10 : 0x30);
-    return _mm512_ternarylogic_epi32(words, *high, mask, 0xf8); /* words | (high & mask) */
+    return _mm512_ternarylogic_epi32(words, bits, mask, 0xf8); /* words | (bits & mask) */
 }
 
 /* avx512_vector.c: quantised weights, at most AVX512_STREAM columns */

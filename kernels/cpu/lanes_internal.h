@@ -59,6 +59,13 @@ static inline int64_t lanes_block_bytes(const struct lanes_format *f)
     return f->head + f->block / 32 * f->body;
 }
 
+/* Where in a plane's word the bits of pair p are: 8 apart for pairs that share the bytes of a quad
+ * (p % 4 = 0 and 2, 1 and 3), else side by side. A plane holds 16 / bits pairs. */
+static inline int lanes_plane_bit(int p, int bits)
+{
+    return p % 4 / 2 * 8 + (p / 4 % (4 / bits) * 2 + p % 2) * bits;
+}
+
 const char *lanes_matrix_numerics(oato_dtype dtype);
 uint64_t lanes_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k);
 void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
@@ -81,5 +88,22 @@ static inline struct lanes_packed lanes_packed_at(const uint8_t *p, int64_t k)
 }
 uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k);
 void lanes_pack(int64_t k, const float *x, uint8_t *out);
+
+/* The packed input of class u8b32: x is about min + step * q. k uint8, each 8 in the order
+ * 0 4 1 5 2 6 3 7, then for each 32 of them step, minimum and the sum of what they stand for. */
+struct lanes_bytes {
+    const uint8_t *q;
+    const float *step, *min, *sum;
+};
+static inline struct lanes_bytes lanes_bytes_at(const uint8_t *p, int64_t k)
+{
+    struct lanes_bytes a = {.q = p, .step = const_floats(p + k)};
+    a.min = a.step + k / 32;
+    a.sum = a.min + k / 32;
+    return a;
+}
+const char *lanes_bytes_numerics(oato_dtype dtype);
+uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k);
+void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out);
 
 #endif

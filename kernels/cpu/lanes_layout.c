@@ -15,12 +15,15 @@
  *
  * Nibbles, 32 k: four vectors; lane r of vector j holds k = 8j .. 8j+7 of row r so that masking
  * and shifting by 0, 4, 8, 12 leaves the words of the pairs 4j, 4j+1, 4j+2, 4j+3 (pair p is the
- * elements 2p, 2p+1). A plane is one vector: the words of lane r belong to the first and second
- * elements of its pairs. With one high bit bit p is that of pair p; with two, plane p / 8 has those
- * of pair p at bits 2 (p % 8) and above.
- * Bytes, 32 k: sixteen half vectors of the pairs of each row.
+ * elements 2p, 2p+1), and masking bytes after shifting by 0 and 4 the quads of bytes
+ * (8j, 8j+4, 8j+1, 8j+5) and (8j+2, 8j+6, 8j+3, 8j+7).
+ * Planes: the words of lane r belong to the first and second elements of pairs, and the bytes of a
+ * word to pairs 4j, 4j+1 and 4j+2, 4j+3, so that one shift brings the bits of a pair to its words
+ * or those of a quad to its bytes: see lanes_plane_bit.
+ * Bytes, 32 k: eight vectors of the same quads.
  *
- * Inputs: int16 with one float32 scale (largest magnitude / 32767) for each 32 elements.
+ * Inputs: int16 with one float32 scale (largest magnitude / 32767) for each 32 elements, or uint8
+ * with a step and a minimum for each 32, in the order of the quads.
  */
 #include "kernels/cpu/avx2_internal.h"
 
@@ -31,6 +34,11 @@
 const char *lanes_matrix_numerics(oato_dtype dtype)
 {
     return lanes_format_of(dtype) ? "i16b32" : "f32";
+}
+
+const char *lanes_bytes_numerics(oato_dtype dtype)
+{
+    return lanes_format_of(dtype) ? "u8b32" : "f32";
 }
 
 /* Bytes of one block of a row; of one k for the float types. */
@@ -147,8 +155,9 @@ static void put_planes(const uint8_t q[32], int bits, uint8_t *out, int lane, in
 {
     uint32_t plane[2] = {0, 0};
     for (int i = 0; i < 32; i++) {
-        const int at = i / 2 * bits; /* pair i / 2 */
-        plane[at / 16] |= (uint32_t)(q[i] >> 4) << (at % 16 + i % 2 * 16);
+        const int pair = i / 2;
+        plane[pair * bits / 16] |= (uint32_t)(q[i] >> 4)
+                                   << (lanes_plane_bit(pair, bits) + i % 2 * 16);
     }
     for (int j = 0; j < bits; j++)
         memcpy(out + (j * lanes + lane) * 4, &plane[j], 4);
@@ -156,8 +165,9 @@ static void put_planes(const uint8_t q[32], int bits, uint8_t *out, int lane, in
 
 static void put_bytes(const uint8_t q[32], uint8_t *out, int lane, int lanes)
 {
-    for (int i = 0; i < 16; i++)
-        memcpy(out + (i * lanes + lane) * 2, q + i * 2, 2);
+    static const uint8_t quads[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    for (int i = 0; i < 32; i++)
+        out[(i / 4 * lanes + lane) * 4 + i % 4] = q[i / 8 * 8 + quads[i % 8]];
 }
 
 /* One row of a float matrix, spread over its lane. */
@@ -186,7 +196,8 @@ static void put_quantised(const struct lanes_format *f, const uint8_t *row, int6
                 put_bytes(q + i, body, lane, lanes);
             } else {
                 put_nibbles(q + i, body, lane, lanes);
-                put_planes(q + i, f->high, body + lanes * LANES_NIBBLES, lane, lanes);
+                if (f->high)
+                    put_planes(q + i, f->high, body + lanes * LANES_NIBBLES, lane, lanes);
             }
         }
         out += lanes * lanes_block_bytes(f);
@@ -264,5 +275,50 @@ void lanes_pack(int64_t k, const float *x, uint8_t *out)
         scaled_sum[b] = scale[b] * (float)(half[0] + half[1]);
         minus8_sum[2 * b] = -8 * half[0];
         minus8_sum[2 * b + 1] = -8 * half[1];
+    }
+}
+
+uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k)
+{
+    return lanes_format_of(dtype) ? size_align((size_t)(k + 12 * (k / 32)), 64) | 64 : 0;
+}
+
+void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out)
+{
+    struct lanes_bytes a = lanes_bytes_at(out, k);
+    uint8_t *q = (uint8_t *)a.q;
+    float *step = (float *)a.step, *min = (float *)a.min, *sum = (float *)a.sum;
+    for (int64_t b = 0; b < k / 32; b++, x += 32, q += 32) {
+        __m256 v[4], low = _mm256_loadu_ps(x), high = low, nan = _mm256_setzero_ps();
+        for (int i = 0; i < 4; i++) {
+            v[i] = _mm256_loadu_ps(x + 8 * i);
+            low = _mm256_min_ps(low, v[i]);
+            high = _mm256_max_ps(high, v[i]);
+            nan = _mm256_or_ps(nan, _mm256_cmp_ps(v[i], v[i], _CMP_UNORD_Q));
+        }
+        const float lowest = -avx2_max(_mm256_sub_ps(_mm256_setzero_ps(), low));
+        const float range = avx2_max(high) - lowest;
+        const bool infinite = _mm256_movemask_ps(nan) || !(range <= FLT_MAX);
+        /* Below this the reciprocal would overflow: all are the minimum. */
+        const bool flat = !(range > 1e-30f);
+        const __m256 factor = _mm256_set1_ps(flat || infinite ? 0 : 255.0f / range);
+        const __m256 from = _mm256_set1_ps(infinite ? 0 : lowest);
+        const __m256i keep = _mm256_set1_epi32(infinite ? 0 : -1);
+        __m256i n[4];
+        for (int i = 0; i < 4; i++)
+            n[i] = _mm256_and_si256(
+                _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(v[i], from), factor)), keep);
+        const int32_t total =
+            sum_i32(_mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3])));
+        /* Bytes of elements 0..3 of each 8 to the low half, 4..7 to the high one. */
+        const __m256i bytes =
+            _mm256_packus_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+        const __m128i first = _mm256_castsi256_si128(bytes);
+        const __m128i second = _mm256_extracti128_si256(bytes, 1);
+        _mm_storeu_si128((__m128i *)q, _mm_unpacklo_epi8(first, second));
+        _mm_storeu_si128((__m128i *)(q + 16), _mm_unpackhi_epi8(first, second));
+        step[b] = infinite ? NAN : flat ? 0 : range / 255.0f;
+        min[b] = infinite ? NAN : lowest;
+        sum[b] = fmaf(step[b], (float)total, 32 * min[b]);
     }
 }

@@ -15,6 +15,7 @@ struct bench {
     struct step step;
     struct cpu_barrier barrier;
     struct oato_weight copy[MAX_COPIES], *table[MAX_COPIES];
+    enum numerics_choice numerics;
     int copies, repeats;
     uint64_t best_ns;
 };
@@ -73,6 +74,7 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
     b->step = (struct step){.n_tokens = T, .n_rows = T, .n_seqs = 1};
     b->r = record_of(
         (struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = K, .n = ROWS});
+    b->r.numerics = (uint8_t)b->numerics;
     b->r.out[0] = (uint64_t)T * K * sizeof(float);
     struct op_size size = {T, 1, 0};
     b->c.arena = (uint8_t *)arena;
@@ -87,8 +89,9 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
     b->copies = copies;
     const double ns = (double)b->best_ns;
     const double bytes = (double)b->copy[0].bytes / ns, flops = 2.0 * ROWS * K * T / ns;
-    printf("%-7s %-5s threads %d T %3d %12.0f ns %7.1f GB/s %8.1f GFLOP/s", b->c.kernels->name,
-           dtype_name(dtype), n, T, ns, bytes, flops);
+    printf("%-7s %-5s %-6s threads %d T %3d %12.0f ns %7.1f GB/s %8.1f GFLOP/s", b->c.kernels->name,
+           dtype_name(dtype), b->c.kernels->matrix[b->numerics]->numerics(dtype), n, T, ns, bytes,
+           flops);
     if (peak > 0 && (T > COLD_COLUMNS || flops / peak > bytes / bandwidth))
         printf("  %3.0f %% of the multiply peak\n", 100 * flops / peak);
     else
@@ -127,9 +130,15 @@ void bench_matrices(const char *level, const char *dtype, int threads)
             uint64_t bytes;
             uint8_t *prepared = weights_fill(&b, b.c.kernels, type, &bytes);
             bool is_float = !b.c.kernels->matrix[NUMERICS_EXACT]->pack_bytes(type, K);
-            for (size_t c = 0; c < ARRAY_LEN(columns); c++)
-                if (b.c.kernels != &cpu_kernels_ref || columns[c] <= 8)
-                    bench_product(&b, type, columns[c], pool, bandwidth, peak[is_float]);
+            for (int choice = 0; choice < NUMERICS_CHOICES; choice++) {
+                const struct matrix_class *const *class = b.c.kernels->matrix;
+                if (choice && class[choice] -> numerics(type) == class[0] -> numerics(type))
+                    continue;
+                b.numerics = (enum numerics_choice)choice;
+                for (size_t c = 0; c < ARRAY_LEN(columns); c++)
+                    if (b.c.kernels != &cpu_kernels_ref || columns[c] <= 8)
+                        bench_product(&b, type, columns[c], pool, bandwidth, peak[is_float]);
+            }
             pages_free(prepared, bytes);
         }
     }

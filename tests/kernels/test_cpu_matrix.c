@@ -17,6 +17,7 @@ struct product {
     int64_t rows[3];
     int n_weights;
     oato_dtype dtype;
+    enum numerics_choice numerics;
     int64_t k;
     float *x;
     int64_t T;
@@ -66,6 +67,7 @@ static void product_run(struct product *p, enum op_kind kind, int first, int64_t
     int outputs = kind == OP_QKV ? 3 : 1;
     if (kind == OP_QKV)
         r.op.n2 = (int32_t)p->rows[1];
+    r.numerics = (uint8_t)p->numerics;
     r.n_in = 1;
     r.in_width[0] = (int32_t)p->k;
     r.in[0] = (uint64_t)((uint8_t *)(p->x + t0 * p->k) - p->g.base);
@@ -101,9 +103,19 @@ static double *product_exact(const struct product *p, int i)
     return y;
 }
 
-static double limit_of(const struct cpu_kernels *k, oato_dtype dtype)
+/* NMSE that the class may have against a double evaluation. */
+static double limit_of(const struct cpu_kernels *k, enum numerics_choice numerics, oato_dtype dtype)
 {
-    return strcmp(k->matrix[NUMERICS_EXACT]->numerics(dtype), "f32") ? 1e-8 : 1e-10;
+    static const struct {
+        const char *name;
+        double nmse;
+    } classes[] = {{"f32", 1e-10}, {"i16b32", 1e-8}, {"u8b32", 1e-4}, {"bf16", 1e-4}};
+    const char *name = k->matrix[numerics]->numerics(dtype);
+    for (size_t i = 0; i < ARRAY_LEN(classes); i++)
+        if (!strcmp(classes[i].name, name))
+            return classes[i].nmse;
+    fail_msg("class '%s' has no limit", name);
+    return 0;
 }
 
 static int64_t width_of(oato_dtype dtype)
@@ -114,17 +126,22 @@ static int64_t width_of(oato_dtype dtype)
     return block * random_in(1, block == 32 ? 20 : 4);
 }
 
-/* Calls fn for every instruction set and type. */
-static void for_each(void (*fn)(const struct cpu_kernels *k, oato_dtype dtype))
+typedef void check_fn(const struct cpu_kernels *k, enum numerics_choice numerics, oato_dtype dtype);
+
+/* Calls fn for every instruction set, type and class of arithmetic. */
+static void for_each(check_fn *fn)
 {
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
-            fn(k, matrix_types[d]);
+            for (int choice = 0; choice < NUMERICS_CHOICES; choice++)
+                if (choice == NUMERICS_EXACT || k->matrix[choice] != k->matrix[NUMERICS_EXACT])
+                    fn(k, (enum numerics_choice)choice, matrix_types[d]);
     }
 }
 
-static void check_exact(const struct cpu_kernels *k, oato_dtype dtype)
+static void check_exact(const struct cpu_kernels *k, enum numerics_choice numerics,
+                        oato_dtype dtype)
 {
     static const int64_t columns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 32, 33};
     for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
@@ -132,9 +149,10 @@ static void check_exact(const struct cpu_kernels *k, oato_dtype dtype)
         int64_t n = random_in(16, 150); /* enough that cancellation in one row means little */
         float *y;
         product_init(&p, k, dtype, width_of(dtype), columns[i], 1, &n);
+        p.numerics = numerics;
         product_run(&p, OP_MUL_MAT, 0, 0, p.T, 1, &y);
         double *exact = product_exact(&p, 0);
-        assert_close(y, exact, n * p.T, limit_of(k, dtype));
+        assert_close(y, exact, n * p.T, limit_of(k, numerics, dtype));
         test_free(exact);
         product_free(&p);
     }
@@ -146,12 +164,13 @@ static void products_are_close_to_double(void **state)
     for_each(check_exact);
 }
 
-static void check_bits(const struct cpu_kernels *k, oato_dtype dtype)
+static void check_bits(const struct cpu_kernels *k, enum numerics_choice numerics, oato_dtype dtype)
 {
     struct product p;
     int64_t n = random_in(65, 200);
     float *all, *y;
     product_init(&p, k, dtype, width_of(dtype), 33, 1, &n);
+    p.numerics = numerics;
     product_run(&p, OP_MUL_MAT, 0, 0, p.T, 1, &all);
     for (int threads = 1; threads <= 3; threads++) {
         product_run(&p, OP_MUL_MAT, 0, 0, p.T, threads, &y);
@@ -180,13 +199,15 @@ static void a_row_has_the_same_bits_whatever_runs_beside_it(void **state)
     for_each(check_bits);
 }
 
-static void check_fusion(const struct cpu_kernels *k, oato_dtype dtype)
+static void check_fusion(const struct cpu_kernels *k, enum numerics_choice numerics,
+                         oato_dtype dtype)
 {
     for (int64_t T = 1; T <= 33; T += 16) {
         struct product p;
         const int64_t n2 = random_in(1, 130), rows[3] = {random_in(1, 200), n2, n2};
         float *fused[3], *single;
         product_init(&p, k, dtype, width_of(dtype), T, 3, rows);
+        p.numerics = numerics;
         product_run(&p, OP_QKV, 0, 0, T, 2, fused);
         for (int i = 0; i < 3; i++) {
             product_run(&p, OP_MUL_MAT, i, 0, T, 1, &single);
@@ -213,24 +234,26 @@ static void fused_products_equal_single_ones(void **state)
 }
 
 /* The levels with vectors share one class: what avx2 computes, all compute. */
-static void levels_of_a_class_give_the_same_bits(void **state)
+static void check_levels(const struct cpu_kernels *avx2, enum numerics_choice numerics)
 {
-    (void)state;
-    const struct cpu_kernels *avx2 = kernels_named("avx2");
-    for (size_t d = 0; avx2 && d < ARRAY_LEN(matrix_types); d++) {
+    for (size_t d = 0; d < ARRAY_LEN(matrix_types); d++) {
+        const char *class = avx2->matrix[numerics]->numerics(matrix_types[d]);
         const int64_t n = random_in(65, 200), width = width_of(matrix_types[d]);
         const uint64_t seed = seed_state;
         struct product wanted;
         float *y, *z;
         product_init(&wanted, avx2, matrix_types[d], width, 33, 1, &n);
+        wanted.numerics = numerics;
         product_run(&wanted, OP_MUL_MAT, 0, 0, 33, 1, &y);
         for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
             const struct cpu_kernels *k = kernels_named(isas[i]);
-            if (!k || k == avx2 || k == &cpu_kernels_ref)
+            if (!k || k == avx2 || k == &cpu_kernels_ref ||
+                strcmp(k->matrix[numerics]->numerics(matrix_types[d]), class) != 0)
                 continue;
             struct product p;
             seed_state = seed;
             product_init(&p, k, matrix_types[d], width, 33, 1, &n);
+            p.numerics = numerics;
             for (int64_t t = 0; t < 33; t++) {
                 product_run(&p, OP_MUL_MAT, 0, t, 1, 2, &z);
                 assert_memory_equal(z, y + t * n, (size_t)n * sizeof *z);
@@ -243,54 +266,66 @@ static void levels_of_a_class_give_the_same_bits(void **state)
     }
 }
 
+static void levels_of_a_class_give_the_same_bits(void **state)
+{
+    (void)state;
+    const struct cpu_kernels *avx2 = kernels_named("avx2");
+    for (int choice = 0; avx2 && choice < NUMERICS_CHOICES; choice++)
+        check_levels(avx2, (enum numerics_choice)choice);
+}
+
 /* Zero inputs, huge and tiny ones, and extreme weights do not overflow the integers. */
+static void check_extremes(const struct cpu_kernels *k, enum numerics_choice numerics,
+                           oato_dtype dtype)
+{
+    struct product p;
+    const int64_t n = 9;
+    float *y;
+    product_init(&p, k, dtype, 512, 3, 1, &n);
+    p.numerics = numerics;
+    for (int64_t e = 0; e < 512; e++) {
+        p.x[e] = 0;
+        p.x[512 + e] = 1e20f;
+        p.x[1024 + e] = e % 2 ? 1e-38f : 1e-41f;
+    }
+    product_run(&p, OP_MUL_MAT, 0, 0, 3, 2, &y);
+    double *exact = product_exact(&p, 0);
+    for (int64_t r = 0; r < n; r++) {
+        assert_true(y[r] == 0);
+        assert_true(fabs((double)y[2 * n + r]) < 1e-30);
+    }
+    assert_close(y + n, exact + n, n, limit_of(k, numerics, dtype) > 1e-8 ? 1e-4 : 1e-8);
+    test_free(exact);
+    product_free(&p);
+}
+
 static void extreme_inputs_stay_exact(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-        const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++) {
-            struct product p;
-            const int64_t n = 9;
-            float *y;
-            product_init(&p, k, matrix_types[d], 512, 3, 1, &n);
-            for (int64_t e = 0; e < 512; e++) {
-                p.x[e] = 0;
-                p.x[512 + e] = 1e20f;
-                p.x[1024 + e] = e % 2 ? 1e-38f : 1e-41f;
-            }
-            product_run(&p, OP_MUL_MAT, 0, 0, 3, 2, &y);
-            double *exact = product_exact(&p, 0);
-            for (int64_t r = 0; r < n; r++) {
-                assert_true(y[r] == 0);
-                assert_true(fabs((double)y[2 * n + r]) < 1e-30);
-            }
-            assert_close(y + n, exact + n, n, 1e-8);
-            test_free(exact);
-            product_free(&p);
-        }
+    for_each(check_extremes);
+}
+
+static void check_not_finite(const struct cpu_kernels *k, enum numerics_choice numerics,
+                             oato_dtype dtype)
+{
+    struct product p;
+    const int64_t n = 9;
+    float *y;
+    product_init(&p, k, dtype, 512, 2, 1, &n);
+    p.numerics = numerics;
+    p.x[random_in(0, 511)] = random_in(0, 1) ? NAN : INFINITY; /* of column 0 */
+    product_run(&p, OP_MUL_MAT, 0, 0, 2, 1, &y);
+    for (int64_t r = 0; r < n; r++) {
+        assert_false(isfinite(y[r]));
+        assert_true(isfinite(y[n + r]));
     }
+    product_free(&p);
 }
 
 static void what_is_not_finite_does_not_come_out_finite(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-        const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++) {
-            struct product p;
-            const int64_t n = 9;
-            float *y;
-            product_init(&p, k, matrix_types[d], 512, 2, 1, &n);
-            p.x[random_in(0, 511)] = d % 2 ? NAN : INFINITY; /* of column 0 */
-            product_run(&p, OP_MUL_MAT, 0, 0, 2, 1, &y);
-            for (int64_t r = 0; r < n; r++) {
-                assert_false(isfinite(y[r]));
-                assert_true(isfinite(y[n + r]));
-            }
-            product_free(&p);
-        }
-    }
+    for_each(check_not_finite);
 }
 
 static void an_empty_step_does_nothing(void **state)
