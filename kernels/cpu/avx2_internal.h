@@ -8,6 +8,7 @@
 #include "kernels/cpu/lanes_internal.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 #define AVX2_INLINE static inline __attribute__((always_inline))
 
@@ -78,13 +79,13 @@ AVX2_INLINE __m256i avx2_dot(__m256i sum, __m256i w, __m256i x)
 #endif
 }
 
-/* Pairs of a tile's loop at once: gcc copies all sums at the end of a loop around vpdpwssd, and
- * spills the products of vpmaddwd when it sees too many. */
-#ifdef __AVXVNNI__
-enum { AVX2_UNROLL = 16 };
-#else
-enum { AVX2_UNROLL = 1 };
-#endif
+/* A pair of words of the input for all lanes. */
+AVX2_INLINE __m256i avx2_pair_at(const void *q)
+{
+    int32_t pair;
+    memcpy(&pair, q, sizeof pair);
+    return _mm256_set1_epi32(pair);
+}
 
 /* The words of pair p of 32 elements of 8 rows, plus the offset; see lanes_layout.c. Calls are
  * in order of p from a multiple of 8, and x and high keep vectors between them. */

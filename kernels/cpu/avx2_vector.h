@@ -12,8 +12,6 @@
 
 #include "kernels/cpu/avx2_internal.h"
 
-#include <string.h>
-
 /* Ahead of the loads; about what memory delivers during its own latency. */
 enum { PREFETCH_BYTES = 2048 };
 
@@ -21,13 +19,6 @@ AVX2_INLINE void prefetch(const uint8_t *p, int bytes)
 {
     for (int i = 0; i < bytes; i += 64)
         _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
-}
-
-AVX2_INLINE __m256i pair_at(const int16_t *q)
-{
-    int32_t pair;
-    memcpy(&pair, q, sizeof pair);
-    return _mm256_set1_epi32(pair);
 }
 
 /* start + the products of pairs [first, last) of 32 elements, in integers: exact in any order. */
@@ -38,7 +29,7 @@ AVX2_INLINE __m256i pairs_dot(const struct lanes_format *f, const uint8_t *body,
 #pragma GCC unroll 16
     for (int p = first; p < last; p++) {
         __m256i words = avx2_pair_words(f, body, p, &x, &high);
-        sum[p % 2] = avx2_dot(sum[p % 2], words, pair_at(q + 2 * p));
+        sum[p % 2] = avx2_dot(sum[p % 2], words, avx2_pair_at(q + 2 * p));
     }
     return _mm256_add_epi32(sum[0], sum[1]);
 }
