@@ -89,19 +89,13 @@ static inline struct lanes_packed lanes_packed_at(const uint8_t *p, int64_t k)
 uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k);
 void lanes_pack(int64_t k, const float *x, uint8_t *out);
 
-/* The packed input of class u8b32: x is about min + step * q. k uint8, each 8 in the order
- * 0 4 1 5 2 6 3 7, then for each 32 of them step, minimum and the sum of what they stand for. */
+/* The packed input of class u8b32, k / 32 of these: x is about min + step * q. Everything of a
+ * block lies side by side, so that a kernel needs one address for a column. Each 8 of q are in the
+ * order 0 4 1 5 2 6 3 7; sum is that of what the 32 stand for. */
 struct lanes_bytes {
-    const uint8_t *q;
-    const float *step, *min, *sum;
+    uint8_t q[32];
+    float step, min, sum;
 };
-static inline struct lanes_bytes lanes_bytes_at(const uint8_t *p, int64_t k)
-{
-    struct lanes_bytes a = {.q = p, .step = const_floats(p + k)};
-    a.min = a.step + k / 32;
-    a.sum = a.min + k / 32;
-    return a;
-}
 const char *lanes_bytes_numerics(oato_dtype dtype);
 uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k);
 void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out);

@@ -280,15 +280,15 @@ void lanes_pack(int64_t k, const float *x, uint8_t *out)
 
 uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k)
 {
-    return lanes_format_of(dtype) ? size_align((size_t)(k + 12 * (k / 32)), 64) | 64 : 0;
+    return lanes_format_of(dtype)
+               ? size_align((size_t)(k / 32) * sizeof(struct lanes_bytes), 64) | 64
+               : 0;
 }
 
 void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out)
 {
-    struct lanes_bytes a = lanes_bytes_at(out, k);
-    uint8_t *q = (uint8_t *)a.q;
-    float *step = (float *)a.step, *min = (float *)a.min, *sum = (float *)a.sum;
-    for (int64_t b = 0; b < k / 32; b++, x += 32, q += 32) {
+    struct lanes_bytes *to = (struct lanes_bytes *)out;
+    for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
         __m256 v[4], low = _mm256_loadu_ps(x), high = low, nan = _mm256_setzero_ps();
         for (int i = 0; i < 4; i++) {
             v[i] = _mm256_loadu_ps(x + 8 * i);
@@ -315,10 +315,10 @@ void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out)
             _mm256_packus_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
         const __m128i first = _mm256_castsi256_si128(bytes);
         const __m128i second = _mm256_extracti128_si256(bytes, 1);
-        _mm_storeu_si128((__m128i *)q, _mm_unpacklo_epi8(first, second));
-        _mm_storeu_si128((__m128i *)(q + 16), _mm_unpackhi_epi8(first, second));
-        step[b] = infinite ? NAN : flat ? 0 : range / 255.0f;
-        min[b] = infinite ? NAN : lowest;
-        sum[b] = fmaf(step[b], (float)total, 32 * min[b]);
+        _mm_storeu_si128((__m128i *)to->q, _mm_unpacklo_epi8(first, second));
+        _mm_storeu_si128((__m128i *)(to->q + 16), _mm_unpackhi_epi8(first, second));
+        to->step = infinite ? NAN : flat ? 0 : range / 255.0f;
+        to->min = infinite ? NAN : lowest;
+        to->sum = fmaf(to->step, (float)total, 32 * to->min);
     }
 }
