@@ -34,7 +34,8 @@ static const struct option_row rows[] = {
     {"kv-heads", 0, OPT_VALUE, "N", "key and value heads (default 2)", ID_KV_HEADS},
     {"vocab", 0, OPT_VALUE, "N", "tokens (default 512)", ID_VOCAB},
     {"context", 0, OPT_VALUE, "N", "context length in tokens (default 512)", ID_CONTEXT},
-    {"type", 0, OPT_VALUE, "TYPE", "type of matrices: F32 F16 BF16 Q4_0 ... Q6_K (default F32)",
+    {"type", 0, OPT_VALUE, "TYPE",
+     "type of matrices: F32 F16 BF16 Q4_0 ... Q6_K, or a mix, Q4_K_M Q5_K_M (default F32)",
      ID_TYPE},
     {"seed", 0, OPT_VALUE, "N", "of the weights (default 1)", ID_SEED},
     {"tied", 0, OPT_FLAG, NULL, "no output matrix of its own", ID_TIED},
@@ -46,11 +47,6 @@ static const struct option_row rows[] = {
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
 };
-
-static bool weight_type(const char *name, oato_dtype *out)
-{
-    return dtype_parse(name, out) && (*out < DT_I8 || *out == DT_BF16);
-}
 
 /* False with a message when the value is not one. */
 static bool set_option(struct random_model *m, int id, const struct options *o,
@@ -64,7 +60,7 @@ static bool set_option(struct random_model *m, int id, const struct options *o,
     bool ok = true;
     switch (id) {
     case ID_ARCH: m->architecture = o->value; break;
-    case ID_TYPE: ok = weight_type(o->value, &m->dtype); break;
+    case ID_TYPE: ok = random_model_set_type(m, o->value); break;
     case ID_SEED:
         ok = parse_i64(o->value, 0, INT64_MAX, &seed);
         m->seed = (uint64_t)seed;

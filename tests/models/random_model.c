@@ -26,6 +26,35 @@ struct tensor_list {
     size_t data_bytes;
 };
 
+/* What can be made, with the number that general.file_type has for it in llama.cpp (llama.h), so
+ * that its tools print the right name. A row with more_bits is a mix, named apart from its type. */
+static const struct {
+    const char *mix;
+    oato_dtype dtype;
+    bool more_bits;
+    uint32_t file_type;
+} types[] = {
+    {NULL, DT_F32, false, 0},      {NULL, DT_F16, false, 1},   {NULL, DT_BF16, false, 32},
+    {NULL, DT_Q4_0, false, 2},     {NULL, DT_Q4_1, false, 3},  {NULL, DT_Q5_0, false, 8},
+    {NULL, DT_Q5_1, false, 9},     {NULL, DT_Q8_0, false, 7},  {NULL, DT_Q4_K, false, 14},
+    {NULL, DT_Q5_K, false, 16},    {NULL, DT_Q6_K, false, 18}, {"Q4_K_M", DT_Q4_K, true, 15},
+    {"Q5_K_M", DT_Q5_K, true, 17},
+};
+
+bool random_model_set_type(struct random_model *m, const char *name)
+{
+    oato_dtype dtype = DT_COUNT;
+    bool known = dtype_parse(name, &dtype);
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        if (types[i].mix ? strcmp(types[i].mix, name) != 0 : !known || types[i].dtype != dtype)
+            continue;
+        m->dtype = types[i].dtype;
+        m->more_bits = types[i].more_bits;
+        return true;
+    }
+    return false;
+}
+
 struct random_model random_model_default(void)
 {
     return (struct random_model){.architecture = "llama",
@@ -87,11 +116,24 @@ static struct tensor_row *add(struct tensor_list *l, int64_t layer, const char *
     return t;
 }
 
+/* llama-quantize's rule for Q4_K_M and Q5_K_M: the output matrix, and the values and the second FFN
+ * matrix of the first and last eighth of the layers and of every third one between. */
+static bool gets_more_bits(const struct random_model *m, int64_t layer, const char *name)
+{
+    const int64_t n = m->layers;
+    if (layer < 0)
+        return !strcmp(name, m->tied ? "token_embd.weight" : "output.weight");
+    if (strcmp(name, "attn_v.weight") != 0 && strcmp(name, "ffn_down.weight") != 0)
+        return false;
+    return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
+}
+
 static void add_matrix(struct tensor_list *l, const struct random_model *m, int64_t layer,
                        const char *name, int64_t k, int64_t n)
 {
     struct tensor_row *t = add(l, layer, name);
-    t->dtype = row_dtype(m->dtype, k);
+    bool more = m->more_bits && gets_more_bits(m, layer, name);
+    t->dtype = row_dtype(more ? DT_Q6_K : m->dtype, k);
     t->n_dims = 2;
     t->ne[0] = k;
     t->ne[1] = n;
@@ -190,6 +232,9 @@ static void add_metadata(struct gguf_writer *w, const struct random_model *m)
     gguf_writer_string(w, "general.architecture", a);
     gguf_writer_string(w, "general.type", "model");
     gguf_writer_string(w, "general.name", "random");
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        if (types[i].dtype == m->dtype && types[i].more_bits == m->more_bits)
+            gguf_writer_scalar(w, "general.file_type", GGUF_U32, &types[i].file_type);
     put_u32(w, a, "block_count", m->layers);
     put_u32(w, a, "context_length", m->context);
     put_u32(w, a, "embedding_length", m->width);

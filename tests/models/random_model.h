@@ -12,6 +12,7 @@ struct random_model {
     const char *architecture; /* "llama" or "qwen2" */
     int64_t layers, width, ffn, heads, kv_heads, vocab, context;
     oato_dtype dtype; /* of matrices; rows that are no whole blocks get a smaller block */
+    bool more_bits;   /* Q6_K for the matrices that llama-quantize's Q4_K_M and Q5_K_M favour */
     uint64_t seed;
     bool tied;        /* the embedding is the output matrix too */
     bool header_only; /* shapes without data */
@@ -19,6 +20,8 @@ struct random_model {
     int64_t parts;    /* files; more than one: NAME-00001-of-00003.gguf and so on */
 };
 
+/* Sets the types of matrices by a name as --type takes it, "Q4_0" or a mix, "Q4_K_M". */
+bool random_model_set_type(struct random_model *m, const char *name);
 /* A model of 2 layers that runs in a moment. */
 struct random_model random_model_default(void);
 /* OATO_EUSAGE when the shape is no model's. */

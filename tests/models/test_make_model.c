@@ -80,6 +80,44 @@ static void options_shape_the_model(void **state)
     gguf_close(g);
 }
 
+/* The layers that llama-quantize favours in a model of 16, as its own files have them. */
+static void mixes_give_more_bits_to_the_same_matrices_as_llama_quantize(void **state)
+{
+    (void)state;
+    static const char favoured[] = "1100100100100111";
+    static const char *const wide[] = {"attn_v", "ffn_down"};
+    static const char *const narrow[] = {"attn_q", "attn_k", "attn_output", "ffn_gate", "ffn_up"};
+    static const struct {
+        const char *arguments, *name, *output;
+        oato_dtype dtype;
+        int64_t file_type;
+    } rows[] = {{"--type Q4_K_M --tied", "tied.gguf", "token_embd.weight", DT_Q4_K, 15},
+                {"--type Q5_K_M", "untied.gguf", "output.weight", DT_Q5_K, 17}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char line[512], command[128], name[64];
+        int64_t file_type = 0;
+        snprintf(command, sizeof command, "%s --layers 16 --width 256 --ffn 256 %s",
+                 rows[i].arguments, rows[i].name);
+        assert_int_equal(run(command, line), 0);
+        struct gguf *g = open_made(rows[i].name);
+        assert_true(gguf_get_i64(g, "general.file_type", &file_type));
+        assert_int_equal(file_type, rows[i].file_type);
+        assert_int_equal(gguf_tensor(g, rows[i].output)->dtype, DT_Q6_K);
+        for (int layer = 0; layer < 16; layer++) {
+            for (size_t w = 0; w < ARRAY_LEN(wide); w++) {
+                snprintf(name, sizeof name, "blk.%d.%s.weight", layer, wide[w]);
+                assert_int_equal(gguf_tensor(g, name)->dtype,
+                                 favoured[layer] == '1' ? DT_Q6_K : rows[i].dtype);
+            }
+            for (size_t n = 0; n < ARRAY_LEN(narrow); n++) {
+                snprintf(name, sizeof name, "blk.%d.%s.weight", layer, narrow[n]);
+                assert_int_equal(gguf_tensor(g, name)->dtype, rows[i].dtype);
+            }
+        }
+        gguf_close(g);
+    }
+}
+
 static void rows_without_whole_blocks_get_smaller_ones(void **state)
 {
     (void)state;
@@ -152,6 +190,7 @@ int main(void)
 #define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         FILE_TEST(options_shape_the_model),
+        FILE_TEST(mixes_give_more_bits_to_the_same_matrices_as_llama_quantize),
         FILE_TEST(rows_without_whole_blocks_get_smaller_ones),
         FILE_TEST(seeds_split_and_header_only_do_as_they_say),
         FILE_TEST(mistakes_are_one_line),
