@@ -83,6 +83,7 @@ struct engine_device_stats {
 
 struct engine_stats {
     int32_t vocab, context, ubatch;
+    oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
     int32_t copies[PHASE_COUNT];      /* in one step: (value, other device that reads it) pairs */

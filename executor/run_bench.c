@@ -12,6 +12,7 @@ struct bench {
     int32_t *ids;  /* random tokens, as many as any run needs */
     int32_t *seqs; /* args->batch */
     struct engine_input *inputs;
+    bool deep;                      /* the sequences hold args->depth positions */
     double *prefill_ns, *decode_ns; /* one an iteration */
 };
 
@@ -27,17 +28,58 @@ static double median(double *v, int32_t n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-static oato_status clear(struct bench *b, struct oato_error *err)
+/* What a token costs at least, whoever computes it: bytes that must be read and operations (a
+ * multiply-add is two). */
+struct work {
+    uint64_t weight_bytes;         /* of a step: every matrix as it lies in the file */
+    uint64_t decode_operations;    /* of a token, without attention */
+    uint64_t prefill_operations;   /* the same, for a token whose logits nobody wants */
+    uint64_t attention_operations; /* for each position that a token attends to */
+    uint64_t position_bytes;       /* of KV in all layers */
+};
+
+static struct work work_of(const struct model *m, oato_dtype kv)
+{
+    struct work w = {.position_bytes = graph_kv_bytes(&m->graph, kv)};
+    for (int32_t i = 0; i < m->graph.n_ops; i++) {
+        const struct graph_op *o = &m->graph.ops[i];
+        const uint64_t k = (uint64_t)o->op.k, n = (uint64_t)o->op.n;
+        if (o->op.kind == OP_MUL_MAT) {
+            w.weight_bytes += o->weight[0]->bytes;
+            w.decode_operations += 2 * k * n;
+            if (m->graph.values[o->out[0]].rows == ROWS_TOKENS)
+                w.prefill_operations += 2 * k * n;
+        } else if (o->op.kind == OP_ATTENTION) {
+            w.attention_operations += 4 * (uint64_t)o->op.heads * (uint64_t)o->op.head_dim;
+        }
+    }
+    return w;
+}
+
+static oato_status truncate_to(struct bench *b, int32_t length, struct oato_error *err)
 {
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < b->args->batch && !status; i++)
-        status = engine_seq_truncate(b->session.engine, b->seqs[i], 0, err);
+        status = engine_seq_truncate(b->session.engine, b->seqs[i], length, err);
+    return status;
+}
+
+/* Brings every sequence to the wanted depth; what an earlier run fed is used again. */
+static oato_status go_deep(struct bench *b, struct oato_error *err)
+{
+    const struct run_args *a = b->args;
+    oato_status status = truncate_to(b, b->deep ? a->depth : 0, err);
+    for (int32_t i = 0; i < a->batch && !status && a->depth && !b->deep; i++)
+        status = engine_feed(b->session.engine, b->seqs[i], b->ids, a->depth, LOGITS_NONE, NULL,
+                             NULL, err);
+    b->deep = !status;
     return status;
 }
 
 static oato_status time_prefill(struct bench *b, double *ns, struct oato_error *err)
 {
-    oato_status status = clear(b, err);
+    oato_status status = truncate_to(b, 0, err);
+    b->deep = false;
     uint64_t begin = now_ns();
     if (!status)
         status = engine_feed(b->session.engine, b->seqs[0], b->ids, b->args->prefill, LOGITS_LAST,
@@ -49,10 +91,7 @@ static oato_status time_prefill(struct bench *b, double *ns, struct oato_error *
 static oato_status time_decode(struct bench *b, double *ns, struct oato_error *err)
 {
     const struct run_args *a = b->args;
-    oato_status status = clear(b, err);
-    for (int32_t i = 0; i < a->batch && !status && a->depth; i++)
-        status = engine_feed(b->session.engine, b->seqs[i], b->ids, a->depth, LOGITS_NONE, NULL,
-                             NULL, err);
+    oato_status status = go_deep(b, err);
     uint64_t begin = now_ns();
     for (int32_t t = 0; t < a->generate && !status && !oato_interrupted; t++) {
         for (int32_t i = 0; i < a->batch; i++)
@@ -85,15 +124,24 @@ static void report_json(const struct bench *b, double prefill, double decode,
                         const struct engine_stats *stats)
 {
     const struct run_args *a = b->args;
+    const struct work w = work_of(b->session.model, stats->kv);
     int32_t tokens = a->generate * a->batch;
+    uint64_t kv_bytes = 0;
+    for (int32_t i = 0; i < stats->n_devices; i++)
+        kv_bytes += stats->device[i].kv_bytes;
     printf("{\"prefill\":{\"tokens\":%d,\"tokens_per_s\":%.2f},"
            "\"decode\":{\"tokens\":%d,\"tokens_per_s\":%.2f,\"batch\":%d,\"depth\":%d},"
            "\"repeat\":%d,\"load_s\":%.4f,\"peak_rss_bytes\":%llu,\"device\":\"%s\",\"isa\":\"%s\","
+           "\"kv_bytes\":%llu,\"work\":{\"weight_bytes\":%llu,\"decode_operations\":%llu,"
+           "\"prefill_operations\":%llu,\"attention_operations\":%llu,\"position_bytes\":%llu},"
            "\"predicted\":{",
            a->prefill, prefill > 0 ? a->prefill * 1e9 / prefill : 0, tokens,
            decode > 0 ? tokens * 1e9 / decode : 0, a->batch, a->depth, a->repeat,
            (double)stats->load_ns * 1e-9, (unsigned long long)peak_rss_bytes(),
-           stats->device[0].info.model, stats->device[0].info.isa);
+           stats->device[0].info.model, stats->device[0].info.isa, (unsigned long long)kv_bytes,
+           (unsigned long long)w.weight_bytes, (unsigned long long)w.decode_operations,
+           (unsigned long long)w.prefill_operations, (unsigned long long)w.attention_operations,
+           (unsigned long long)w.position_bytes);
     if (b->session.has_plan) {
         const struct plan *p = &b->session.plan;
         printf("\"prompt\":%d,\"prefill_s\":%.6f,\"decode_s_per_step\":%.6f", p->request.prompt,

@@ -141,6 +141,10 @@ static void the_other_verbs_answer(void **state)
                      0);
     assert_memory_equal(o->out.data, "{\"prefill\":{\"tokens\":32,\"tokens_per_s\":", 38);
     assert_non_null(strstr(o->out.data, "\"peak_rss_bytes\":"));
+    /* 2 layers of 64 x 64 for q and out, 64 x 32 for k and v, three of 64 x 128; 512 x 64. */
+    assert_non_null(strstr(o->out.data, "\"decode_operations\":212992,"
+                                        "\"prefill_operations\":147456,"
+                                        "\"attention_operations\":512,\"position_bytes\":256}"));
     assert_int_equal(
         run(&o->out, &o->err, "bench tiny.gguf --prefill 0 --generate 4 -r 2 -b 3 -d 70"), 0);
     assert_non_null(strstr(o->out.data, "decode      12 tokens"));
