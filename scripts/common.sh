@@ -27,8 +27,8 @@ section() {
     printf '\n==== %s  (%d:%02d)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)) >&2
 }
 
-# fetch_pypi PACKAGE==VERSION FILE SHA256: downloads one file of a package through pip into the cache
-# and prints its path. A complete file is used again; a download has a place of its own until it is
+# fetch_pypi PACKAGE==VERSION FILE SHA256 [PIP OPTION...]: downloads one file of a package through pip
+# into the cache and prints its path. A complete file is used again; a download has a place of its own until it is
 # verified, so that an interrupted one cannot be taken for it.
 fetch_pypi() {
     local requirement=$1 file=$cache/downloads/$2 sum=$3
@@ -38,7 +38,7 @@ fetch_pypi() {
         mkdir -p "$partial"
         say "downloading $requirement"
         "$python" -m pip download --quiet --disable-pip-version-check --no-deps \
-            --dest "$partial" "$requirement" >&2 ||
+            --dest "$partial" "${@:4}" "$requirement" >&2 ||
             die "cannot download $requirement; run it again when the network is back"
         is_sum "$partial/$2" "$sum" || die "$requirement: $2 does not have the SHA-256 $sum"
         mv "$partial/$2" "$file"

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 struct tensor_row {
     char name[GGUF_MAX_NAME + 1];
@@ -194,6 +195,23 @@ static oato_status list_tensors(const struct random_model *m, struct tensor_list
     return OATO_OK;
 }
 
+/* Before any work: the file must have room where it goes. */
+static oato_status check_room(const struct tensor_list *l, const char *path, struct oato_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    struct text folder;
+    struct statvfs disk;
+    text_init(&folder);
+    text_printf(&folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    bool known = !folder.failed && !statvfs(folder.data, &disk);
+    text_free(&folder);
+    if (known && l->data_bytes / disk.f_frsize >= disk.f_bavail)
+        return oato_fail(err, OATO_EIO, "%s: %.1f GB of weights, %.1f GB are free there", path,
+                         (double)l->data_bytes * 1e-9,
+                         (double)disk.f_bavail * (double)disk.f_frsize * 1e-9);
+    return OATO_OK; /* a folder that is not there is the writer's to report */
+}
+
 static oato_status fill_tensors(const struct random_model *m, struct tensor_list *l,
                                 struct oato_error *err)
 {
@@ -307,6 +325,8 @@ oato_status random_model_save(const struct random_model *m, const char *path,
     if (check_shape(m, err))
         return err->status;
     oato_status status = list_tensors(m, &l, err);
+    if (!status && !m->header_only)
+        status = check_room(&l, path, err);
     if (!status && !m->header_only)
         status = fill_tensors(m, &l, err);
     if (!status)

@@ -174,6 +174,7 @@ static void mistakes_are_one_line(void **state)
         {"--laiers 1 a.gguf", "did you mean '--layers'", 2},
         {"--arch gpt2 a.gguf", "architecture 'gpt2'", 2},
         {"--vocab 100 a.gguf", "--no-tokenizer", 2},
+        {"--layers 4096 --width 32768 --ffn 262144 a.gguf", "GB are free there", 6},
         {"none/a.gguf", "none/a.gguf", 6},
         {"--help", "usage: oato-make-model", 0},
     };
