@@ -73,6 +73,8 @@ struct cpu_barrier {
 };
 void cpu_barrier_init(struct cpu_barrier *b, int n);
 void cpu_barrier_wait(struct cpu_barrier *b);
+/* Times that the threads have met: the same for all of them until they meet again. */
+uint32_t cpu_barrier_phase(const struct cpu_barrier *b);
 
 /* Cosines and sines of the step's tokens, kept from one ROPE record to the next. */
 struct rope_table {
@@ -90,7 +92,7 @@ struct cpu_context {
     uint8_t *arena;
     struct oato_weight *const *weights;
     struct kv_cache *kv;
-    uint8_t *workspace; /* shared by the threads, 64-byte aligned */
+    uint8_t *workspace; /* shared by the threads, 64-byte aligned; zero before the first record */
     uint64_t workspace_bytes;
     struct rope_table *rope; /* may be NULL: then each ROPE computes its own angles */
 };

@@ -18,7 +18,7 @@ enum {
     SOLO_ELEMENTS = 8192,    /* a few us of element-wise work */
     PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself: cheaper
                                 than a barrier */
-    HEADER_BYTES = 64,       /* of the workspace: the shared counter */
+    HEADER_BYTES = 64,       /* of the workspace: the counter of claimed units */
     SPLIT_TOKENS = 8,        /* more tokens than this keep the threads busy without splitting */
 };
 
@@ -147,12 +147,30 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
     }
 }
 
+/* The next of the record's units for this thread: large pieces first, small ones at the end, so
+ * that a core that is slower, or lent to somebody else, holds nobody up. The counter carries the
+ * barrier's phase: what an earlier record left there is out of date by itself. */
+static bool units_claim(const struct run *x, int64_t units, int64_t *begin, int64_t *end)
+{
+    _Atomic uint64_t *claimed = (_Atomic uint64_t *)x->c->workspace;
+    const uint64_t tag = (uint64_t)cpu_barrier_phase(x->barrier) << 32;
+    uint64_t seen = atomic_load_explicit(claimed, memory_order_relaxed), next;
+    do {
+        *begin = (seen & ~(uint64_t)UINT32_MAX) == tag ? (int64_t)(seen & UINT32_MAX) : 0;
+        if (*begin >= units)
+            return false;
+        *end = *begin + max_i64(1, (units - *begin) / (2 * x->n_threads));
+        next = tag | (uint64_t)*end;
+    } while (!atomic_compare_exchange_weak_explicit(claimed, &seen, next, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
+}
+
 static void run_matrix(const struct run *x)
 {
     const struct oato_op *op = x->op;
     struct matrix_room room = matrix_room(x->matrix, op, x->T);
     assert(matrix_workspace(x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
-    _Atomic int64_t *next = (_Atomic int64_t *)x->c->workspace;
     uint8_t *scratch = x->c->workspace + HEADER_BYTES;
     uint8_t *packed = scratch + (uint64_t)x->n_threads * room.scratch;
     const float *in = input(x, 0);
@@ -183,15 +201,14 @@ static void run_matrix(const struct run *x)
     for (int i = 0; i < m.n; i++)
         units += units_of(m.rows[i]);
 
-    if (room.is_private || x->n_threads == 1) {
-        matrix_units(&m, units * x->thread / x->n_threads, units * (x->thread + 1) / x->n_threads);
+    if (x->n_threads == 1) {
+        matrix_units(&m, 0, units);
         return;
     }
-    if (x->thread == 0)
-        atomic_store_explicit(next, 0, memory_order_relaxed);
-    cpu_barrier_wait(x->barrier); /* the packed input is complete */
-    for (int64_t u; (u = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < units;)
-        matrix_units(&m, u, u + 1);
+    if (!room.is_private)
+        cpu_barrier_wait(x->barrier); /* the packed input is complete */
+    for (int64_t begin, end; units_claim(x, units, &begin, &end);)
+        matrix_units(&m, begin, end);
 }
 
 /* ------------------------------------------------------------------------------ attention - */

@@ -84,6 +84,11 @@ void cpu_barrier_wait(struct cpu_barrier *b)
     }
 }
 
+uint32_t cpu_barrier_phase(const struct cpu_barrier *b)
+{
+    return atomic_load_explicit(&b->phase, memory_order_relaxed);
+}
+
 uint32_t float_state_fast(void)
 {
 #if defined(__x86_64__)
