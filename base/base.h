@@ -97,8 +97,10 @@ struct mapped_file {
 oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err);
 void file_unmap(struct mapped_file *f);
 /* Tells the kernel that [offset, offset + bytes) of the mapping is no longer needed, so that it
- * leaves the resident set; reading it again is allowed. */
+ * leaves the resident set with what was mapped around it; reading it again is allowed. */
 void file_release(const struct mapped_file *f, size_t offset, size_t bytes);
+/* Asks for it to be read soon, in the background; parts beyond the end are ignored. */
+void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
 
 /* A file that appears under its name only when complete: written beside it under a temporary
  * name, synced, renamed. An abandoned write leaves what was there before. */

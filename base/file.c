@@ -13,6 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Linux maps 64 KiB around a page that is touched, and from 6.18 on the whole folio, which ends at
+ * multiples of this; all of it must go with the page. */
+#define FAULT_AROUND_BYTES ((size_t)2 << 20)
+
 oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err)
 {
     memset(out, 0, sizeof *out);
@@ -45,13 +49,30 @@ void file_unmap(struct mapped_file *f)
     memset(f, 0, sizeof *f);
 }
 
+/* madvise of [offset, offset + bytes), its addresses rounded to `align` outwards, inside the
+ * file. */
+static void file_advise(const struct mapped_file *f, size_t offset, size_t bytes, size_t align,
+                        int advice)
+{
+    if (!f->data || offset >= f->bytes || !bytes)
+        return;
+    const size_t left = f->bytes - offset;
+    const uintptr_t first = (uintptr_t)f->data, last = first + f->bytes;
+    uintptr_t begin = (first + offset) & ~(align - 1);
+    uintptr_t end = size_align(first + offset + (bytes < left ? bytes : left), align);
+    begin = begin > first ? begin : first;
+    end = end < last ? end : last;
+    madvise((void *)begin, end - begin, advice);
+}
+
 void file_release(const struct mapped_file *f, size_t offset, size_t bytes)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t begin = size_align(offset, page); /* whole pages inside the range only */
-    size_t end = (offset + bytes) & ~(page - 1);
-    if (f->data && begin < end && end <= f->bytes)
-        madvise((void *)(f->data + begin), end - begin, MADV_DONTNEED);
+    file_advise(f, offset, bytes, FAULT_AROUND_BYTES, MADV_DONTNEED);
+}
+
+void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes)
+{
+    file_advise(f, offset, bytes, (size_t)sysconf(_SC_PAGESIZE), MADV_WILLNEED);
 }
 
 static oato_status write_failed(struct outfile *f, struct oato_error *err)

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB         (1024.0 * 1024.0)
-#define ARENA_SLACK 256 /* vector kernels may read past the last row of a buffer */
+#define MIB            (1024.0 * 1024.0)
+#define PREFETCH_BYTES ((uint64_t)64 << 20) /* of the model are read ahead of the preparation */
+#define ARENA_SLACK    256 /* vector kernels may read past the last row of a buffer */
 
 /* ------------------------------------------------------------------------------- devices */
 
@@ -353,14 +354,34 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                      (double)(need - have) / MIB, e->context);
 }
 
+/* Has the files of the slots from *ahead on read in the background until `limit` bytes are under
+ * way; *ahead and *bytes tell what was asked for so far. */
+static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uint64_t *bytes,
+                             uint64_t limit)
+{
+    for (size_t row; *ahead < d->n_slots && *bytes < limit; (*ahead)++) {
+        const struct weight_slot *s = &d->slots[*ahead];
+        const struct gguf_tensor *t = s->tensor;
+        if (!t->file || s->use == WEIGHT_LOOKUP || !dtype_row_bytes(t->dtype, t->ne[0], &row))
+            continue;
+        const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
+        file_prefetch(t->file, offset + (size_t)s->begin * row, (size_t)(s->end - s->begin) * row);
+        *bytes += (uint64_t)(s->end - s->begin) * row;
+    }
+}
+
 static oato_status weights_prepare(struct engine_device *d, struct oato_error *err)
 {
     d->weights = calloc(d->n_slots ? d->n_slots : 1, sizeof(void *));
     if (!d->weights)
         return oato_fail_memory(err, d->n_slots * sizeof(void *), "the table of weights");
+    uint32_t ahead = 0;
+    uint64_t asked = 0, prepared = 0;
     for (uint32_t i = 0; i < d->n_slots; i++) {
         const struct weight_slot *s = &d->slots[i];
         const struct gguf_tensor *t = s->tensor;
+        weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
+        prepared += s->bytes;
         struct weight_source source = {
             .data = t->data,
             .dtype = t->dtype,

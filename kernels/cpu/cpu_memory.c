@@ -5,11 +5,17 @@
  */
 #include "kernels/cpu/cpu_device.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SLAB_BYTES    ((uint64_t)32 << 20)
-#define RELEASE_BYTES ((int64_t)1 << 20) /* of a file are copied, then leave the resident set */
+/* Of address space: the end that no weight fills is never touched and costs no memory. */
+#define SLAB_BYTES ((uint64_t)256 << 20)
+/* Of a file are copied by a thread, then leave the resident set. */
+#define RELEASE_BYTES ((int64_t)512 << 10)
+/* Threads claim pieces of this size: the page that two of them share at their border is seldom
+ * cleared twice. */
+#define CLAIM_BYTES ((int64_t)2 << 20)
 
 /* Weights lie together in large allocations, so that they get huge pages. */
 struct slab {
@@ -66,6 +72,10 @@ static uint8_t *slab_alloc(struct cpu_device *d, uint64_t bytes)
             return NULL;
         s->bytes = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
         s->data = pages_alloc(s->bytes);
+        if (!s->data) { /* address space is rationed */
+            s->bytes = bytes;
+            s->data = pages_alloc(bytes);
+        }
         if (!s->data) {
             free(s);
             return NULL;
@@ -141,33 +151,65 @@ oato_status cpu_download(struct oato_device *base, void *to, const void *from, u
 
 /* -------------------------------------------------------------------------------- weights - */
 
+/* A weight that all threads prepare, by claims of rows. */
 struct prepare_job {
     const struct cpu_kernels *kernels;
     const struct weight_source *source;
     struct oato_weight *weight;
-    int n_threads;
+    size_t row_bytes;             /* in the file */
+    int64_t rows, claim, release; /* rows in all, of a claim, between releases */
+    _Atomic int64_t next;
 };
+
+static void release_rows(const struct prepare_job *j, int64_t begin, int64_t end)
+{
+    const struct weight_source *s = j->source;
+    if (s->file)
+        file_release(s->file,
+                     (size_t)((const uint8_t *)s->data - s->file->data) +
+                         (size_t)(s->row_begin + begin) * j->row_bytes,
+                     (size_t)(end - begin) * j->row_bytes);
+}
 
 static void prepare_share(void *arg, int thread)
 {
-    const struct prepare_job *j = arg;
-    const struct weight_source *s = j->source;
-    const int64_t rows = s->row_end - s->row_begin;
-    const int64_t units = (rows + MATRIX_ROWS - 1) / MATRIX_ROWS;
-    int64_t begin = units * thread / j->n_threads * MATRIX_ROWS;
-    int64_t end = min_i64(rows, units * (thread + 1) / j->n_threads * MATRIX_ROWS);
-    size_t row = 0;
-    dtype_row_bytes(s->dtype, s->k, &row);
-    int64_t step = max_i64(1, RELEASE_BYTES / (int64_t)(row * MATRIX_ROWS + 1)) * MATRIX_ROWS;
-    for (; begin < end; begin += step) {
-        int64_t stop = min_i64(end, begin + step);
-        cpu_prepare_rows(j->kernels, s, j->weight, begin, stop);
-        if (s->file)
-            file_release(s->file,
-                         (size_t)((const uint8_t *)s->data - s->file->data) +
-                             (size_t)(s->row_begin + begin) * row,
-                         (size_t)(stop - begin) * row);
+    struct prepare_job *j = arg;
+    (void)thread;
+    for (int64_t at; (at = atomic_fetch_add(&j->next, j->claim)) < j->rows;) {
+        const int64_t end = min_i64(j->rows, at + j->claim);
+        for (int64_t stop; at < end; at = stop) {
+            stop = min_i64(end, at + j->release);
+            cpu_prepare_rows(j->kernels, j->source, j->weight, at, stop);
+            release_rows(j, at, stop);
+        }
     }
+}
+
+/* Units of MATRIX_ROWS rows that make about so many bytes of the file, as rows. */
+static int64_t rows_of_bytes(int64_t bytes, size_t row_bytes)
+{
+    return max_i64(1, bytes / ((int64_t)row_bytes * MATRIX_ROWS + 1)) * MATRIX_ROWS;
+}
+
+static void prepare_all(struct cpu_device *d, const struct weight_source *s, struct oato_weight *w,
+                        size_t row_bytes)
+{
+    const int threads = cpu_pool_threads(d->pool);
+    struct prepare_job j = {.kernels = d->kernels,
+                            .source = s,
+                            .weight = w,
+                            .row_bytes = row_bytes,
+                            .rows = w->rows,
+                            .release = rows_of_bytes(RELEASE_BYTES, row_bytes)};
+    const int64_t share = (w->rows / threads + MATRIX_ROWS) / MATRIX_ROWS * MATRIX_ROWS;
+    j.claim = min_i64(share, rows_of_bytes(CLAIM_BYTES, row_bytes));
+    atomic_init(&j.next, 0);
+    if (w->bytes < (64 << 10)) { /* not worth waking anybody */
+        prepare_share(&j, 0);
+        return;
+    }
+    cpu_pool_run(d->pool, prepare_share, &j);
+    release_rows(&j, 0, w->rows); /* threads touched the neighbours of what others had released */
 }
 
 oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
@@ -207,13 +249,7 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
         free(w);
         return status;
     }
-    struct prepare_job j = {d->kernels, s, w, cpu_pool_threads(d->pool)};
-    if (w->bytes < (64 << 10)) { /* not worth waking anybody */
-        j.n_threads = 1;
-        prepare_share(&j, 0);
-    } else {
-        cpu_pool_run(d->pool, prepare_share, &j);
-    }
+    prepare_all(d, s, w, row);
     *out = w;
     return OATO_OK;
 }

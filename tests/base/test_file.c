@@ -172,6 +172,49 @@ static void bad_places_are_refused(void **state)
     assert_null(m.data);
 }
 
+/* Bytes of the mapping at p that are resident in this process, from /proc/self/smaps. */
+static long resident_bytes(const void *p)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    unsigned long begin;
+    long kib = -1;
+    bool here = false;
+    assert_non_null(f);
+    while (kib < 0 && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%lx-", &begin) == 1)
+            here = begin == (unsigned long)(uintptr_t)p;
+        if (here)
+            sscanf(line, "Rss: %ld", &kib);
+    }
+    fclose(f);
+    return kib < 0 ? -1 : kib << 10;
+}
+
+/* However small the pieces and whatever the kernel maps around a page that is touched. */
+static void released_pages_leave_the_resident_set(void **state)
+{
+    (void)state;
+    enum { BYTES = 4 << 20, PIECE = 10000 };
+    struct oato_error err;
+    struct outfile f;
+    struct mapped_file m;
+    static uint8_t data[BYTES];
+    assert_int_equal(outfile_open(&f, path, &err), OATO_OK);
+    assert_int_equal(outfile_write(&f, data, BYTES, &err), OATO_OK);
+    assert_int_equal(outfile_commit(&f, &err), OATO_OK);
+    assert_int_equal(file_map(path, &m, &err), OATO_OK);
+    file_prefetch(&m, 0, BYTES);
+    file_prefetch(&m, BYTES, 100); /* beyond the end: ignored */
+    for (size_t at = 0; at < BYTES; at += PIECE) {
+        for (size_t i = at; i < at + PIECE && i < BYTES; i += 1000)
+            assert_int_equal(m.data[i], 0);
+        file_release(&m, at, PIECE);
+        assert_int_equal(resident_bytes(m.data), 0);
+    }
+    file_unmap(&m);
+}
+
 static void released_pages_can_be_read_again(void **state)
 {
     (void)state;
@@ -187,8 +230,9 @@ static void released_pages_can_be_read_again(void **state)
     assert_int_equal(outfile_commit(&f, &err), OATO_OK);
     assert_int_equal(file_map(path, &m, &err), OATO_OK);
     file_release(&m, 100, 5 * 4096);
-    file_release(&m, 0, 100);          /* no whole page */
-    file_release(&m, 4096, 40 * 4096); /* beyond the end: ignored */
+    file_release(&m, 0, 100);
+    file_release(&m, 4096, 40 * 4096); /* beyond the end */
+    file_release(&m, m.bytes, 1);
     for (size_t i = 0; i < m.bytes; i += 512)
         assert_int_equal(m.data[i], i / 4096);
     file_unmap(&m);
@@ -199,9 +243,13 @@ int main(void)
 {
 #define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        FILE_TEST(a_file_is_replaced_whole),        FILE_TEST(an_abandoned_write_changes_nothing),
-        FILE_TEST(a_full_disk_leaves_the_old_file), FILE_TEST(a_stream_error_is_found_at_commit),
-        FILE_TEST(bad_places_are_refused),          FILE_TEST(released_pages_can_be_read_again),
+        FILE_TEST(a_file_is_replaced_whole),
+        FILE_TEST(an_abandoned_write_changes_nothing),
+        FILE_TEST(a_full_disk_leaves_the_old_file),
+        FILE_TEST(a_stream_error_is_found_at_commit),
+        FILE_TEST(bad_places_are_refused),
+        FILE_TEST(released_pages_can_be_read_again),
+        FILE_TEST(released_pages_leave_the_resident_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
