@@ -132,21 +132,21 @@ static oato_status devices_bind(struct engine *e, const struct engine_options *o
 /* ---------------------------------------------------------------------------- placements */
 
 /* Without a plan: every match that the host runs. */
+static bool device_fuses(void *user, const struct graph *g, struct graph_match m)
+{
+    const struct oato_device *d = user;
+    struct graph_op fused = graph_fused(g, m);
+    return d->ops->supports(d, &fused.op);
+}
+
 static oato_status fuse_all(struct engine *e, struct oato_error *err)
 {
     const struct graph *g = &e->model->graph;
-    const struct oato_device *host = e->device[e->host].device;
-    struct graph_match *m = calloc((size_t)g->n_ops, sizeof *m);
+    const size_t all = (size_t)graph_matches(g, NULL, 0);
+    struct graph_match *m = calloc(all + 1, sizeof *m);
     if (!m)
-        return oato_fail_memory(err, (size_t)g->n_ops * sizeof *m, "fusions");
-    int32_t found = graph_matches(g, m, g->n_ops), n = 0, free_from = 0;
-    for (int32_t i = 0; i < found && i < g->n_ops; i++) {
-        struct graph_op fused = graph_fused(g, m[i]);
-        if (m[i].first >= free_from && host->ops->supports(host, &fused.op)) {
-            free_from = m[i].first + op_fusions[m[i].fusion].n_members;
-            m[n++] = m[i];
-        }
-    }
+        return oato_fail_memory(err, all * sizeof *m, "fusions");
+    int32_t n = graph_cover(g, device_fuses, e->device[e->host].device, m);
     oato_status status = graph_fuse(g, m, n, &e->graph, err);
     free(m);
     return status;

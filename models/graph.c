@@ -76,6 +76,20 @@ int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t ma
     return n;
 }
 
+int32_t graph_cover(const struct graph *g, graph_match_fn *take, void *user,
+                    struct graph_match *out)
+{
+    int32_t all = graph_matches(g, NULL, 0), n = 0, free_from = 0;
+    graph_matches(g, out, all);
+    for (int32_t i = 0; i < all; i++) {
+        if (out[i].first < free_from || (take && !take(user, g, out[i])))
+            continue;
+        free_from = out[i].first + op_fusions[out[i].fusion].n_members;
+        out[n++] = out[i];
+    }
+    return n;
+}
+
 struct graph_op graph_fused(const struct graph *g, struct graph_match match)
 {
     const struct graph_op *m = &g->ops[match.first];

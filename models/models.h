@@ -213,6 +213,11 @@ struct graph_match {
 /* Finds every match, in order of first; overlapping ones all appear. Returns how many (may exceed
  * max; only max are stored). */
 int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t max);
+/* The matches that `take` accepts (NULL: all), from the left, none overlapping an earlier one. out
+ * has room for graph_matches(g, NULL, 0). Returns how many. */
+typedef bool graph_match_fn(void *user, const struct graph *g, struct graph_match m);
+int32_t graph_cover(const struct graph *g, graph_match_fn *take, void *user,
+                    struct graph_match *out);
 /* The operator that stands for a match; its name is still that of the first member. */
 struct graph_op graph_fused(const struct graph *g, struct graph_match m);
 /* The graph with the given matches replaced by fused operators (a match that overlaps an earlier

@@ -88,18 +88,11 @@ oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *
 
 oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err)
 {
-    int32_t n = graph_matches(g, NULL, 0), taken = 0, free_from = 0;
-    struct graph_match *m = calloc((size_t)n + 1, sizeof *m);
+    const size_t all = (size_t)graph_matches(g, NULL, 0);
+    struct graph_match *m = calloc(all + 1, sizeof *m);
     if (!m)
-        return oato_fail_memory(err, (size_t)n * sizeof *m, "fused patterns");
-    graph_matches(g, m, n);
-    for (int32_t i = 0; i < n; i++) {
-        if (m[i].first < free_from)
-            continue;
-        free_from = m[i].first + op_fusions[m[i].fusion].n_members;
-        m[taken++] = m[i];
-    }
-    oato_status status = graph_fuse(g, m, taken, out, err);
+        return oato_fail_memory(err, all * sizeof *m, "fused patterns");
+    oato_status status = graph_fuse(g, m, graph_cover(g, NULL, NULL, m), out, err);
     free(m);
     return status;
 }

@@ -32,8 +32,9 @@ static bool pays_on(const struct problem *p, const struct graph *g, struct graph
     return request_ns(p, &price) <= members_ns;
 }
 
-static bool pays(const struct problem *p, const struct graph *g, struct graph_match m)
+static bool pays(void *problem, const struct graph *g, struct graph_match m)
 {
+    const struct problem *p = problem;
     struct oato_op fused = graph_fused(g, m).op;
     bool anywhere = false;
     for (int32_t d = 0; d < p->n_devices; d++) {
@@ -47,18 +48,11 @@ static bool pays(const struct problem *p, const struct graph *g, struct graph_ma
 oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_match **out,
                          int32_t *n, struct oato_error *err)
 {
-    int32_t all = graph_matches(g, NULL, 0), free_from = 0;
+    int32_t all = graph_matches(g, NULL, 0);
     struct graph_match *m = arena_alloc(&p->arena, (size_t)all + 1, sizeof *m);
-    *n = 0;
     *out = m;
     if (!m)
         return oato_fail_memory(err, (size_t)all * sizeof *m, "the fusion cover");
-    graph_matches(g, m, all);
-    for (int32_t i = 0; i < all; i++) {
-        if (m[i].first < free_from || !pays(p, g, m[i]))
-            continue;
-        free_from = m[i].first + op_fusions[m[i].fusion].n_members;
-        m[(*n)++] = m[i];
-    }
+    *n = graph_cover(g, pays, p, m);
     return OATO_OK;
 }

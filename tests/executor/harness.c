@@ -65,18 +65,14 @@ void plan_begin(struct plan *p, const struct model *m, int sims, const char *sim
 
 void plan_fuse_all(struct plan *p, const struct model *m, struct graph *fused)
 {
-    struct graph_match match[256], taken[256];
+    struct graph_match taken[256];
     struct oato_error err;
-    int32_t n = graph_matches(&m->graph, match, ARRAY_LEN(match)), free_from = 0;
-    p->fusions = arena_alloc(&p->arena, (size_t)n, sizeof *p->fusions);
-    for (int32_t i = 0; i < n; i++) {
-        if (match[i].first < free_from)
-            continue;
-        free_from = match[i].first + op_fusions[match[i].fusion].n_members;
-        taken[p->n_fusions] = match[i];
-        p->fusions[p->n_fusions++] = (struct plan_fusion){op_fusions[match[i].fusion].name,
-                                                          m->graph.ops[match[i].first].name};
-    }
+    assert_true(graph_matches(&m->graph, NULL, 0) <= (int32_t)ARRAY_LEN(taken));
+    p->n_fusions = graph_cover(&m->graph, NULL, NULL, taken);
+    p->fusions = arena_alloc(&p->arena, (size_t)p->n_fusions, sizeof *p->fusions);
+    for (int32_t i = 0; i < p->n_fusions; i++)
+        p->fusions[i] = (struct plan_fusion){op_fusions[taken[i].fusion].name,
+                                             m->graph.ops[taken[i].first].name};
     if (graph_fuse(&m->graph, taken, p->n_fusions, fused, &err))
         fail_msg("%s", err.text);
     p->parts = arena_alloc(&p->arena, (size_t)fused->n_ops * 8, sizeof *p->parts);
