@@ -7,7 +7,14 @@
 #include "tests/kernels/bench_cpu.h"
 #include "tests/kernels/test_cpu.h"
 
-enum { ROWS = 4096, K = 2048, COLD_COLUMNS = 16, COLD_BYTES = 128 << 20, MAX_COPIES = 64 };
+enum {
+    ROWS = 4096,
+    K = 2048,
+    COLD_COLUMNS = 16,
+    COLD_BYTES = 128 << 20,
+    MAX_COPIES = 64,
+    READ_BYTES = 256 << 20
+};
 
 struct bench {
     struct cpu_context c;
@@ -106,6 +113,19 @@ static bool wanted(const char *filter, const char *name)
     return !filter || !strcmp(filter, "all") || !strcmp(filter, name);
 }
 
+/* What the numerics class multiplies with. */
+static enum peak_kind peak_of_class(const char *numerics)
+{
+    static const struct {
+        const char *begins;
+        enum peak_kind kind;
+    } rows[] = {{"i16", PEAK_INT16}, {"u8", PEAK_INT8}, {"bf16", PEAK_BF16}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (!strncmp(numerics, rows[i].begins, strlen(rows[i].begins)))
+            return rows[i].kind;
+    return PEAK_F32;
+}
+
 void bench_matrices(const char *level, const char *dtype, int threads)
 {
     static const int32_t columns[] = {1, 2, 4, 6, 8, 12, 16, 32, 128, 512};
@@ -114,30 +134,32 @@ void bench_matrices(const char *level, const char *dtype, int threads)
     struct oato_error err;
     if (cpu_pool_create(threads > 0 ? threads : cpu_physical_cores(), &pool, &err))
         return;
-    const double bandwidth = bench_bandwidth(pool);
+    const double bandwidth = bench_bandwidth(pool, READ_BYTES);
     printf("read bandwidth %.1f GB/s\n", bandwidth);
     for (size_t i = ARRAY_LEN(isas); i-- > 0;) {
         b.c.kernels = kernels_named(isas[i]);
         if (!b.c.kernels || !wanted(level, isas[i]))
             continue;
-        const double peak[] = {bench_peak(pool, isas[i], false), bench_peak(pool, isas[i], true)};
-        printf("%s: multiply peak %.0f GOP/s int16, %.0f GFLOP/s float32\n", isas[i], peak[0],
-               peak[1]);
+        double peak[PEAK_KINDS];
+        for (int kind = 0; kind < PEAK_KINDS; kind++)
+            peak[kind] = bench_peak(pool, isas[i], (enum peak_kind)kind);
+        printf("%s: multiply peak %.0f GOP/s int8, %.0f int16, %.0f GFLOP/s float32, %.0f bf16\n",
+               isas[i], peak[PEAK_INT8], peak[PEAK_INT16], peak[PEAK_F32], peak[PEAK_BF16]);
         for (size_t d = 0; d < ARRAY_LEN(matrix_types); d++) {
             const oato_dtype type = matrix_types[d];
             if (!wanted(dtype, dtype_name(type)))
                 continue;
             uint64_t bytes;
             uint8_t *prepared = weights_fill(&b, b.c.kernels, type, &bytes);
-            bool is_float = !b.c.kernels->matrix[NUMERICS_EXACT]->pack_bytes(type, K);
             for (int choice = 0; choice < NUMERICS_CHOICES; choice++) {
                 const struct matrix_class *const *class = b.c.kernels->matrix;
                 if (choice && class[choice] -> numerics(type) == class[0] -> numerics(type))
                     continue;
                 b.numerics = (enum numerics_choice)choice;
+                const enum peak_kind kind = peak_of_class(class[choice] -> numerics(type));
                 for (size_t c = 0; c < ARRAY_LEN(columns); c++)
                     if (b.c.kernels != &cpu_kernels_ref || columns[c] <= 8)
-                        bench_product(&b, type, columns[c], pool, bandwidth, peak[is_float]);
+                        bench_product(&b, type, columns[c], pool, bandwidth, peak[kind]);
             }
             pages_free(prepared, bytes);
         }

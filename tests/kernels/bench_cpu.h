@@ -11,10 +11,12 @@
  * dtype: NULL or "all" for all of them; threads 0: one for each core. */
 void bench_matrices(const char *level, const char *dtype, int threads);
 
-/* bench_peaks.c: giga operations (a multiply-add is two) that the threads of the pool make at most
- * with a level's instruction, of int16 pairs or of float32; 0 when the level has none. */
-double bench_peak(struct cpu_pool *pool, const char *level, bool is_float);
-/* Bytes a ns that the threads read at most from memory. */
-double bench_bandwidth(struct cpu_pool *pool);
+/* bench_peaks.c: what the threads of the pool reach at most together. */
+enum peak_kind { PEAK_INT8, PEAK_INT16, PEAK_F32, PEAK_BF16, PEAK_KINDS };
+/* Giga operations a second (a multiply-add is two) with a level's instruction for the kind, in
+ * registers; 0 when it has none. The processor must have the level. */
+double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind);
+/* Bytes a ns from a buffer of so many bytes; 0 when there is no memory for it. */
+double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes);
 
 #endif

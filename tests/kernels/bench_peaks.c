@@ -1,19 +1,32 @@
 /*
  * bench_peaks.c - what the machine can do at most: register-only loops of each level's multiply
- * instruction, and reading a buffer larger than the caches. Best of several short runs, because
- * somebody else may use the cores.
+ * instructions, and reading a buffer larger than the caches. Everything is timed in short windows
+ * from barrier to barrier, so that all threads are busy, and the best window counts, because
+ * somebody else may use the cores too.
  */
 #include "tests/kernels/bench_cpu.h"
 
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-enum { LOOPS = 20000, RUNS = 40, CHAINS = 12, READ_BYTES = 256 << 20, READ_PIECE = 4 << 20 };
+enum {
+    CHAINS = 12,
+    TILES = 4,
+    LOOPS = 20000,
+    WINDOWS = 100,
+    LEAST_NS = 200000000,
+    READ_WINDOW = 32 << 20,
+    LAPS = 4
+};
 
 struct peak_run {
+    struct cpu_barrier barrier;
     void (*loop)(void);
-    const uint8_t *data;
-    uint64_t bytes; /* of a thread */
-    uint64_t best_ns[256];
+    const uint8_t *data; /* of thread 0; the others' follow */
+    uint64_t bytes;      /* of a thread */
+    uint64_t best_ns;
+    bool done;
 };
 
 #if defined(__x86_64__)
@@ -34,26 +47,68 @@ struct peak_run {
                            "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "cc");             \
     }
 
+LOOP(loop_avx2_i8, "vpmaddubsw %%ymm12, %%ymm13, %%ymm14\n\tvpmaddwd %%ymm14, %%ymm12, %%ymm14\n\t"
+                   "vpaddd %%ymm14, %%ymm\\r, %%ymm\\r\n\t")
 LOOP(loop_avx2_i16, "vpmaddwd %%ymm12, %%ymm13, %%ymm14\n\tvpaddd %%ymm14, %%ymm\\r, %%ymm\\r\n\t")
 LOOP(loop_avx2_f32, "vfmadd231ps %%ymm12, %%ymm13, %%ymm\\r\n\t")
+LOOP(loop_avxvnni_i8, "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm\\r\n\t")
 LOOP(loop_avxvnni_i16, "%{vex%} vpdpwssd %%ymm12, %%ymm13, %%ymm\\r\n\t")
+LOOP(loop_avx512_i8, "vpdpbusd %%zmm12, %%zmm13, %%zmm\\r\n\t")
 LOOP(loop_avx512_i16, "vpdpwssd %%zmm12, %%zmm13, %%zmm\\r\n\t")
 LOOP(loop_avx512_f32, "vfmadd231ps %%zmm12, %%zmm13, %%zmm\\r\n\t")
 
+/* Four accumulator tiles of 16 x 16, two factors of each side, all of them zero: what a kernel that
+ * is bound by nothing else would issue. The kernel must have allowed tiles (component 18). */
+#define TILE_LOOP(name, instruction)                                                               \
+    static void name(void)                                                                         \
+    {                                                                                              \
+        static const struct tile_shapes {                                                          \
+            uint8_t palette, start_row, reserved[14];                                              \
+            uint16_t row_bytes[16];                                                                \
+            uint8_t rows[16];                                                                      \
+        } shapes = {                                                                               \
+            1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};        \
+        long n = LOOPS / 4;                                                                        \
+        syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18);                             \
+        __asm__ volatile("ldtilecfg %1\n\t.irp r,0,1,2,3,4,5,6,7\n\ttilezero %%tmm\\r\n\t.endr\n"  \
+                         "1:\n\t.rept 4\n\t" instruction " %%tmm6, %%tmm4, %%tmm0\n\t" instruction \
+                         " %%tmm7, %%tmm4, %%tmm1\n\t" instruction                                 \
+                         " %%tmm6, %%tmm5, %%tmm2\n\t" instruction                                 \
+                         " %%tmm7, %%tmm5, %%tmm3\n\t.endr\n\tdec %0\n\tjnz 1b\n\ttilerelease"     \
+                         : "+r"(n)                                                                 \
+                         : "m"(shapes)                                                             \
+                         : "cc");                                                                  \
+    }
+
+TILE_LOOP(loop_amx_i8, "tdpbssd")
+TILE_LOOP(loop_amx_bf16, "tdpbf16ps")
+
+enum { I8 = PEAK_INT8, I16 = PEAK_INT16, F32 = PEAK_F32, BF16 = PEAK_BF16 };
+
 static const struct {
     const char *level;
-    bool is_float;
-    int operations; /* of an instruction */
+    int kind;
+    int operations; /* of an iteration of the loop */
     void (*loop)(void);
 } peaks[] = {
-    {"avx2", false, 32, loop_avx2_i16},       {"avx2", true, 16, loop_avx2_f32},
-    {"avxvnni", false, 32, loop_avxvnni_i16}, {"avxvnni", true, 16, loop_avx2_f32},
-    {"avx512", false, 64, loop_avx512_i16},   {"avx512", true, 32, loop_avx512_f32},
+    {"avx2", I8, 64 * CHAINS, loop_avx2_i8},
+    {"avx2", I16, 32 * CHAINS, loop_avx2_i16},
+    {"avx2", F32, 16 * CHAINS, loop_avx2_f32},
+    {"avxvnni", I8, 64 * CHAINS, loop_avxvnni_i8},
+    {"avxvnni", I16, 32 * CHAINS, loop_avxvnni_i16},
+    {"avxvnni", F32, 16 * CHAINS, loop_avx2_f32},
+    {"avx512", I8, 128 * CHAINS, loop_avx512_i8},
+    {"avx512", I16, 64 * CHAINS, loop_avx512_i16},
+    {"avx512", F32, 32 * CHAINS, loop_avx512_f32},
+    {"amx", I8, 2 * 16 * 16 * 64 * TILES, loop_amx_i8},
+    {"amx", I16, 64 * CHAINS, loop_avx512_i16},
+    {"amx", F32, 32 * CHAINS, loop_avx512_f32},
+    {"amx", BF16, 2 * 16 * 16 * 32 * TILES, loop_amx_bf16},
 };
 #else
 static const struct {
     const char *level;
-    bool is_float;
+    int kind;
     int operations;
     void (*loop)(void);
 } peaks[1];
@@ -62,72 +117,124 @@ static const struct {
 static void peak_share(void *arg, int thread)
 {
     struct peak_run *p = arg;
-    for (int i = 0; i < RUNS; i++) {
+    const uint64_t start = now_ns();
+    for (int i = 0; !p->done; i++) {
+        cpu_barrier_wait(&p->barrier);
         uint64_t begin = now_ns();
         p->loop();
-        uint64_t ns = now_ns() - begin;
-        if (!i || ns < p->best_ns[thread])
-            p->best_ns[thread] = ns;
+        cpu_barrier_wait(&p->barrier);
+        uint64_t end = now_ns();
+        if (thread == 0) {
+            p->best_ns = end - begin < p->best_ns ? end - begin : p->best_ns;
+            p->done = i >= WINDOWS && end - start >= LEAST_NS;
+        }
+        cpu_barrier_wait(&p->barrier);
     }
 }
 
-double bench_peak(struct cpu_pool *pool, const char *level, bool is_float)
+double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind)
 {
-    static struct peak_run p;
-    double sum = 0;
+    const int n = cpu_pool_threads(pool);
     for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
-        if (!peaks[i].level || strcmp(peaks[i].level, level) != 0 || peaks[i].is_float != is_float)
+        if (!peaks[i].level || strcmp(peaks[i].level, level) != 0 || peaks[i].kind != (int)kind)
             continue;
-        p.loop = peaks[i].loop;
+        struct peak_run p = {.loop = peaks[i].loop, .best_ns = UINT64_MAX};
+        cpu_barrier_init(&p.barrier, n);
         cpu_pool_run(pool, peak_share, &p);
-        for (int t = 0; t < cpu_pool_threads(pool); t++)
-            sum += (double)LOOPS * CHAINS * peaks[i].operations / (double)p.best_ns[t];
+        return (double)LOOPS * peaks[i].operations * n / (double)p.best_ns;
     }
-    return sum;
+    return 0;
 }
 
+typedef uint64_t vector __attribute__((vector_size(64)));
+
+/* Reads n bytes as so many sequential streams side by side, asking `ahead` bytes ahead. */
+static inline __attribute__((always_inline)) uint64_t
+read_streams(const uint8_t *from, uint64_t n, const uint64_t streams, const uint64_t ahead)
+{
+    vector sum[4] = {{0}};
+    const uint64_t stream = n / streams, step = sizeof sum / streams;
+    for (uint64_t i = 0; i < stream; i += step) {
+        for (size_t v = 0; v < ARRAY_LEN(sum); v++) {
+            const uint8_t *at = from + v % streams * stream + i + v / streams * sizeof(vector);
+            if (ahead)
+                __builtin_prefetch(at + ahead);
+            sum[v] += *(const vector *)at;
+        }
+    }
+    return sum[0][0] + sum[1][0] + sum[2][0] + sum[3][0];
+}
+
+/* Which way is best differs between processors: all are tried. */
+enum { READ_WAYS = 6 };
+
+static inline __attribute__((always_inline)) uint64_t read_any(const uint8_t *p, uint64_t n,
+                                                               int way)
+{
+    switch (way) {
+    case 0: return read_streams(p, n, 1, 0);
+    case 1: return read_streams(p, n, 2, 0);
+    case 2: return read_streams(p, n, 4, 0);
+    case 3: return read_streams(p, n, 1, 4096);
+    case 4: return read_streams(p, n, 2, 4096);
+    default: return read_streams(p, n, 4, 4096);
+    }
+}
+
+static uint64_t read_narrow(const uint8_t *p, uint64_t n, int way)
+{
+    return read_any(p, n, way);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static uint64_t read_wide(const uint8_t *p, uint64_t n, int way)
+{
+    return read_any(p, n, way);
+}
+#endif
+
+/* Every thread reads its own part window by window. */
 static void read_share(void *arg, int thread)
 {
-    struct peak_run *p = arg;
-    typedef uint64_t vector __attribute__((vector_size(64)));
-    vector sum[4] = {{0}};
-    for (uint64_t piece = 0; piece < p->bytes; piece += READ_PIECE) {
-        const uint8_t *from = p->data + p->bytes * (uint64_t)thread + piece;
-        uint64_t begin = now_ns();
-        for (uint64_t i = 0; i < READ_PIECE / 2; i += sizeof sum / 2) {
-            for (size_t v = 0; v < ARRAY_LEN(sum); v++) { /* two streams */
-                const uint8_t *half = from + v % 2 * (READ_PIECE / 2);
-                const vector *at = (const vector *)(half + i + v / 2 * sizeof(vector));
-                __builtin_prefetch((const char *)at + 4096);
-                sum[v] += *at;
-            }
-        }
-        uint64_t ns = now_ns() - begin;
-        if (!p->best_ns[thread] || ns < p->best_ns[thread])
-            p->best_ns[thread] = ns;
-    }
     static _Thread_local volatile uint64_t used; /* so that reading is not left out */
-    for (size_t v = 0; v < ARRAY_LEN(sum); v++)
-        used = sum[v][0];
+    struct peak_run *p = arg;
+    const uint8_t *data = p->data + p->bytes * (uint64_t)thread;
+    uint64_t (*read)(const uint8_t *, uint64_t, int) = read_narrow;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        read = read_wide;
+#endif
+    for (int lap = 0; lap < LAPS * READ_WAYS; lap++) {
+        for (uint64_t at = 0; at < p->bytes; at += READ_WINDOW) {
+            cpu_barrier_wait(&p->barrier);
+            uint64_t begin = now_ns();
+            used = read(data + at, READ_WINDOW, lap % READ_WAYS);
+            cpu_barrier_wait(&p->barrier);
+            uint64_t ns = now_ns() - begin;
+            if (thread == 0 && ns < p->best_ns)
+                p->best_ns = ns;
+        }
+    }
     (void)used;
 }
 
-double bench_bandwidth(struct cpu_pool *pool)
+static void touch_share(void *arg, int thread)
 {
-    static struct peak_run p;
+    struct peak_run *p = arg;
+    memset((uint8_t *)(uintptr_t)p->data + p->bytes * (uint64_t)thread, 1, p->bytes);
+}
+
+double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes)
+{
     const uint64_t n = (uint64_t)cpu_pool_threads(pool);
-    uint8_t *data = pages_alloc(READ_BYTES);
+    struct peak_run p = {.bytes = size_align(bytes / n, READ_WINDOW), .best_ns = UINT64_MAX};
+    uint8_t *data = pages_alloc(p.bytes * n);
     if (!data)
         return 0;
-    memset(data, 1, READ_BYTES);
     p.data = data;
-    p.bytes = READ_BYTES / n / READ_PIECE * READ_PIECE;
-    memset(p.best_ns, 0, sizeof p.best_ns);
-    for (int i = 0; i < RUNS / 4; i++)
-        cpu_pool_run(pool, read_share, &p);
-    double sum = 0;
-    for (uint64_t t = 0; t < n; t++)
-        sum += (double)READ_PIECE / (double)p.best_ns[t];
-    pages_free(data, READ_BYTES);
-    return sum;
+    cpu_barrier_init(&p.barrier, (int)n);
+    cpu_pool_run(pool, touch_share, &p); /* by whom it is read: so it lies near */
+    cpu_pool_run(pool, read_share, &p);
+    pages_free(data, p.bytes * n);
+    return (double)READ_WINDOW * (double)n / (double)p.best_ns;
 }

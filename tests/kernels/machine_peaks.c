@@ -1,0 +1,95 @@
+/*
+ * machine_peaks.c - oato-machine-peaks, a program for benchmarks: what this machine can do at most
+ * with all threads busy, as JSON. Bytes a second read from memory, and operations a second in
+ * registers for each level of instructions that the processor has (bench_peaks.c).
+ */
+#include "tests/kernels/bench_cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ID_THREADS, ID_HELP, MAX_THREADS = 4096 };
+
+/* At least this much is read, and several times what the last cache holds. */
+#define READ_BYTES   ((uint64_t)1 << 30)
+#define CACHES_AWAY  4
+#define MAX_L3_BYTES ((long)2 << 30)
+
+static const struct option_row rows[] = {
+    {"threads", 't', OPT_VALUE, "N", "threads (default: physical cores)", ID_THREADS},
+    {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
+    {NULL, 0, OPT_FLAG, NULL, NULL, 0},
+};
+
+static void print_levels(struct cpu_pool *pool)
+{
+    static const char *const levels[] = {"avx2", "avxvnni", "avx512", "amx"};
+    static const char *const kinds[PEAK_KINDS] = {"int8", "int16", "f32", "bf16"};
+    const char *between_levels = "";
+    for (size_t i = 0; i < ARRAY_LEN(levels); i++) {
+        const struct cpu_kernels *k;
+        struct oato_error none;
+        if (cpu_kernels_select(levels[i], &k, &none))
+            continue;
+        const char *between = "";
+        printf("%s\"%s\":{", between_levels, levels[i]);
+        between_levels = ",";
+        for (int kind = 0; kind < PEAK_KINDS; kind++) {
+            double peak = bench_peak(pool, levels[i], (enum peak_kind)kind);
+            if (peak <= 0)
+                continue;
+            printf("%s\"%s\":%.0f", between, kinds[kind], peak * 1e9);
+            between = ",";
+        }
+        putchar('}');
+    }
+}
+
+static oato_status print_peaks(int64_t threads, struct oato_error *err)
+{
+    struct cpu_pool *pool = NULL;
+    oato_status status = cpu_pool_create(threads ? (int)threads : cpu_physical_cores(), &pool, err);
+    if (status)
+        return status;
+    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    uint64_t bytes = READ_BYTES;
+    if (l3 > 0 && l3 < MAX_L3_BYTES && (uint64_t)l3 * CACHES_AWAY > bytes)
+        bytes = (uint64_t)l3 * CACHES_AWAY;
+    const double bandwidth = bench_bandwidth(pool, bytes);
+    if (bandwidth > 0) {
+        printf("{\"threads\":%d,\"l3_bytes\":%ld,\"buffer_bytes\":%llu,\"read_bytes_per_s\":%.0f,"
+               "\"operations_per_s\":{",
+               cpu_pool_threads(pool), l3 > 0 ? l3 : 0, (unsigned long long)bytes, bandwidth * 1e9);
+        print_levels(pool);
+        puts("}}");
+    } else {
+        status = oato_fail_memory(err, bytes, "a buffer larger than the caches");
+    }
+    cpu_pool_free(pool);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct oato_error err = {0};
+    struct options o;
+    int64_t threads = 0;
+    int id;
+    options_init(&o, rows, argc - 1, argv + 1);
+    while ((id = options_next(&o, &err)) != OPT_END && !err.status) {
+        if (id == ID_HELP) {
+            puts("usage: oato-machine-peaks [options]");
+            options_help(rows, stdout);
+            return OATO_OK;
+        }
+        if (id == OPT_OPERAND ||
+            (id == ID_THREADS && !parse_i64(o.value, 1, MAX_THREADS, &threads)))
+            oato_fail(&err, OATO_EUSAGE, "'%s' is no value here; see --help", o.value);
+    }
+    if (!err.status)
+        print_peaks(threads, &err);
+    if (err.status)
+        fprintf(stderr, "oato-machine-peaks: %s\n", err.text);
+    return (int)err.status;
+}
