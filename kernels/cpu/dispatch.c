@@ -1,11 +1,12 @@
 /*
  * dispatch.c - which table of kernels to use: the best that the processor has and the operating
  * system saves the registers of (CPUID and XCR0, nothing else is trusted), or the one named.
- * Levels are listed in rising order; a level whose kernels are not in this build is refused by
- * name and passed over when choosing.
+ * Levels of the architecture that this is built for are listed in rising order; one whose kernels
+ * are not in this build is refused by name and passed over when choosing.
  */
 #include "kernels/cpu/cpu_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,21 +47,6 @@ static bool has_avx512(void)
     return has_avx2() && (xcr0() & STATE_AVX512) == STATE_AVX512 &&
            __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & wanted) == wanted && (c & vnni);
 }
-#else
-static bool has_avx2(void)
-{
-    return false;
-}
-
-static bool has_avxvnni(void)
-{
-    return false;
-}
-
-static bool has_avx512(void)
-{
-    return false;
-}
 #endif
 
 static bool has_always(void)
@@ -76,16 +62,26 @@ struct level {
 
 static const struct level levels[] = {
     {"ref", &cpu_kernels_ref, has_always},
-    {"avx2", &cpu_kernels_avx2, has_avx2},
-    {"avxvnni", &cpu_kernels_avxvnni, has_avxvnni},
-    {"avx512", &cpu_kernels_avx512, has_avx512},
-    {"amx", NULL, NULL},
+#if defined(__x86_64__)
+    {"avx2", &cpu_kernels_avx2, has_avx2},       {"avxvnni", &cpu_kernels_avxvnni, has_avxvnni},
+    {"avx512", &cpu_kernels_avx512, has_avx512}, {"amx", NULL, NULL},
+#endif
 };
+
+static const char *levels_built(char *out, size_t out_bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(levels); i++)
+        if (levels[i].kernels && n < out_bytes)
+            n += (size_t)snprintf(out + n, out_bytes - n, " %s", levels[i].name);
+    return out;
+}
 
 oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
                                struct oato_error *err)
 {
     const char *from = "the option";
+    char built[128];
     if (!isa || !*isa) {
         isa = getenv("OATO_CPU_ISA");
         from = "OATO_CPU_ISA";
@@ -102,20 +98,17 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
         if (!isa || strcmp(levels[i].name, isa) != 0)
             continue;
         if (!levels[i].kernels)
-            return oato_fail(
-                err, OATO_EUSAGE,
-                "cpu: instruction set '%s' of %s is not built; use ref, avx2, avxvnni or avx512",
-                isa, from);
+            return oato_fail(err, OATO_EUSAGE,
+                             "cpu: instruction set '%s' of %s is not built; use one of%s", isa,
+                             from, levels_built(built, sizeof built));
         if (!levels[i].available())
             return oato_fail(err, OATO_EUSAGE,
                              "cpu: this processor has no '%s' as %s asks; use ref", isa, from);
         *out = levels[i].kernels;
         return OATO_OK;
     }
-    return oato_fail(err, OATO_EUSAGE,
-                     "cpu: unknown instruction set '%s' in %s; known are ref avx2 avxvnni "
-                     "avx512 (and amx, not built)",
-                     isa ? isa : "", from);
+    return oato_fail(err, OATO_EUSAGE, "cpu: unknown instruction set '%s' in %s; this build has%s",
+                     isa ? isa : "", from, levels_built(built, sizeof built));
 }
 
 const char *cpu_kernels_name(const struct cpu_kernels *k)

@@ -29,6 +29,8 @@ static void relax(void)
 {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #endif
 }
 
@@ -89,12 +91,30 @@ uint32_t cpu_barrier_phase(const struct cpu_barrier *b)
     return atomic_load_explicit(&b->phase, memory_order_relaxed);
 }
 
+#if defined(__aarch64__)
+static uint64_t fpcr_get(void)
+{
+    uint64_t state;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(state));
+    return state;
+}
+
+static void fpcr_set(uint64_t state)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"(state));
+}
+#endif
+
 uint32_t float_state_fast(void)
 {
 #if defined(__x86_64__)
     uint32_t old = _mm_getcsr();
     _mm_setcsr(old | 0x8040); /* flush to zero, denormals are zero */
     return old;
+#elif defined(__aarch64__)
+    uint64_t old = fpcr_get();
+    fpcr_set(old | 1u << 24); /* FZ: denormal inputs and results are zero */
+    return (uint32_t)old;
 #else
     return 0;
 #endif
@@ -104,6 +124,8 @@ void float_state_set(uint32_t state)
 {
 #if defined(__x86_64__)
     _mm_setcsr(state);
+#elif defined(__aarch64__)
+    fpcr_set(state);
 #else
     (void)state;
 #endif

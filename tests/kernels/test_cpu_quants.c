@@ -45,16 +45,18 @@ static void the_instruction_set_is_chosen_by_name(void **state)
     struct oato_error err;
     assert_int_equal(cpu_kernels_select("ref", &k, &err), OATO_OK);
     assert_string_equal(cpu_kernels_name(k), "ref");
+#if defined(__x86_64__)
     assert_int_equal(cpu_kernels_select("amx", &k, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "not built"));
-    static const char *const vectors[] = {"avx2", "avxvnni", "avx512"};
-    for (size_t i = 0; i < ARRAY_LEN(vectors); i++) {
-        if (cpu_kernels_select(vectors[i], &k, &err)) {
+#endif
+    for (size_t i = 1; i < ARRAY_LEN(isas); i++) {
+        if (cpu_kernels_select(isas[i], &k, &err)) {
             assert_int_equal(err.status, OATO_EUSAGE);
-            assert_non_null(strstr(err.text, "this processor has no"));
-            print_message("%s: not on this processor, skipped\n", vectors[i]);
+            assert_true(strstr(err.text, "this processor has no") ||
+                        strstr(err.text, "this build has ref")); /* another architecture's */
+            print_message("%s: not on this processor, skipped\n", isas[i]);
         } else {
-            assert_string_equal(cpu_kernels_name(k), vectors[i]);
+            assert_string_equal(cpu_kernels_name(k), isas[i]);
         }
     }
     assert_int_equal(cpu_kernels_select("sse9", &k, &err), OATO_EUSAGE);
