@@ -1,0 +1,410 @@
+/*
+ * lanes_prepare.c - from the rows of a GGUF to the layout of lanes_layout.c, eight rows at a time:
+ * their blocks become vectors of 32 integers, are packed as the layout wants them and turned by a
+ * transpose of dwords (words for the 16-bit floats), so that every store is a whole vector.
+ *
+ * Loop nest: groups of L rows; blocks along k, so that L streams of the file are read and one is
+ * written; eight rows; 32 k. Integers live in registers and on the stack, nothing else is touched
+ * twice. About 0.2 instructions a byte of the file: the page cache and fresh memory are the limit.
+ * Rows beyond the matrix are zeros: their pointers stay at a block of zeros.
+ */
+#include "kernels/cpu/avx2_internal.h"
+
+#include <string.h>
+
+enum { ROWS = 8, ZERO_BYTES = 512 /* more than a block of any type */ };
+
+static const uint8_t zeros[ZERO_BYTES];
+
+/* ------------------------------------------------------------- the integers of GGUF blocks */
+
+/* Elements 0..15 are low nibbles, 16..31 high ones. */
+static __m256i nibbles_16(const uint8_t *p)
+{
+    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+    __m256i x = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_and_si256(_mm256_srlv_epi32(x, shift), _mm256_set1_epi8(15));
+}
+
+/* 32 nibbles, the low (shift 0) or high (4) ones of 32 bytes. */
+static __m256i nibbles_32(const uint8_t *p, int shift)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_and_si256(_mm256_srl_epi16(x, _mm_cvtsi32_si128(shift)), _mm256_set1_epi8(15));
+}
+
+/* 16 in byte i where bit i of the four bytes at p is set. */
+static __m256i fifth_bits(const uint8_t *p)
+{
+    const __m256i bytes = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                           2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201);
+    int32_t high;
+    memcpy(&high, p, sizeof high);
+    __m256i x = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(high), bytes), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(x, bit), _mm256_set1_epi8(16));
+}
+
+/* Bits `bit` and up of 32 bytes, those in `mask`, as bits 4 and up. */
+static __m256i high_bits(const uint8_t *p, int bit, int mask)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    x = _mm256_srl_epi16(x, _mm_cvtsi32_si128(bit));
+    return _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi8((char)mask)), 4);
+}
+
+static void values_q4_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    (void)part;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = nibbles_16(at[r] + 2);
+}
+
+static void values_q4_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    (void)part;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = nibbles_16(at[r] + 4);
+}
+
+static void values_q5_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    (void)part;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = _mm256_or_si256(nibbles_16(at[r] + 6), fifth_bits(at[r] + 2));
+}
+
+static void values_q5_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    (void)part;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = _mm256_or_si256(nibbles_16(at[r] + 8), fifth_bits(at[r] + 4));
+}
+
+static void values_q8_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    (void)part;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = _mm256_loadu_si256((const __m256i *)(at[r] + 2));
+}
+
+/* Sub-blocks 2i and 2i + 1 are the low and high nibbles of the i-th 32 bytes. */
+static void values_q4_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    for (int r = 0; r < ROWS; r++)
+        q[r] = nibbles_32(at[r] + 16 + part / 2 * 32, part % 2 * 4);
+}
+
+static void values_q5_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    for (int r = 0; r < ROWS; r++)
+        q[r] = _mm256_or_si256(nibbles_32(at[r] + 48 + part / 2 * 32, part % 2 * 4),
+                               high_bits(at[r] + 16, part, 1));
+}
+
+/* Halves of 128 elements: low nibbles of 64 bytes, then their high ones; bit pairs of 32 bytes. */
+static void values_q6_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    const int half = part / 4, quarter = part % 4;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = _mm256_or_si256(nibbles_32(at[r] + half * 64 + quarter % 2 * 32, quarter / 2 * 4),
+                               high_bits(at[r] + 128 + half * 32, quarter * 2, 3));
+}
+
+/* Elements 32 part .. of the blocks at `at`, plus the format's offset. */
+static void (*const values_of[FORMAT_COUNT])(const uint8_t *const at[ROWS], int part,
+                                             __m256i q[ROWS]) = {
+    [FORMAT_Q4_0] = values_q4_0, [FORMAT_Q4_1] = values_q4_1, [FORMAT_Q5_0] = values_q5_0,
+    [FORMAT_Q5_1] = values_q5_1, [FORMAT_Q8_0] = values_q8_0, [FORMAT_Q4_K] = values_q4_k,
+    [FORMAT_Q5_K] = values_q5_k, [FORMAT_Q6_K] = values_q6_k,
+};
+
+/* ---------------------------------------------------------------------------- transposes -- */
+
+static void store(uint8_t *to, __m256i x)
+{
+    _mm256_storeu_si256((__m256i *)to, x);
+}
+
+/* Dword j of the eight rows to out + j * stride. */
+static void put_dwords(const __m256i x[ROWS], uint8_t *out, int64_t stride)
+{
+    __m256i pair[8], four[8];
+    for (int i = 0; i < 4; i++) {
+        pair[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);     /* dwords 0 1 | 4 5 */
+        pair[4 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]); /* 2 3 | 6 7 */
+    }
+    for (int i = 0; i < 4; i++) { /* rows 0..3 of dword i | i + 4, then rows 4..7 */
+        const __m256i *p = pair + i / 2 * 4;
+        four[i] = i % 2 ? _mm256_unpackhi_epi64(p[0], p[1]) : _mm256_unpacklo_epi64(p[0], p[1]);
+        four[4 + i] = i % 2 ? _mm256_unpackhi_epi64(p[2], p[3]) : _mm256_unpacklo_epi64(p[2], p[3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        store(out + i * stride, _mm256_permute2x128_si256(four[i], four[4 + i], 0x20));
+        store(out + (4 + i) * stride, _mm256_permute2x128_si256(four[i], four[4 + i], 0x31));
+    }
+}
+
+/* In each half: word i of eight rows becomes row i of eight words. */
+static void turn_words(__m256i x[ROWS])
+{
+    __m256i pair[8], four[8];
+    for (int i = 0; i < 4; i++) {
+        pair[i] = _mm256_unpacklo_epi16(x[2 * i], x[2 * i + 1]);     /* words 0..3 */
+        pair[4 + i] = _mm256_unpackhi_epi16(x[2 * i], x[2 * i + 1]); /* 4..7 */
+    }
+    for (int i = 0; i < 8; i += 2) {
+        four[i] = _mm256_unpacklo_epi32(pair[i], pair[i + 1]);
+        four[i + 1] = _mm256_unpackhi_epi32(pair[i], pair[i + 1]);
+    }
+    for (int i = 0; i < 4; i++) { /* words 2i, 2i + 1 of rows 0..3 and of rows 4..7 */
+        const __m256i *f = four + i / 2 * 4 + i % 2;
+        x[2 * i] = _mm256_unpacklo_epi64(f[0], f[2]);
+        x[2 * i + 1] = _mm256_unpackhi_epi64(f[0], f[2]);
+    }
+}
+
+/* Byte j of eight rows of 16 to out + j * stride. */
+static void put_sub_bytes(const __m128i x[ROWS], uint8_t *out, int64_t stride)
+{
+    __m128i a[8], b[8];
+    for (int i = 0; i < 4; i++) { /* rows i and i + 4 side by side, then i, i + 2, .. */
+        a[2 * i] = _mm_unpacklo_epi8(x[i], x[i + 4]);
+        a[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[i + 4]);
+    }
+    for (int i = 0; i < 2; i++) {
+        for (int half = 0; half < 2; half++) {
+            b[4 * i + 2 * half] = _mm_unpacklo_epi8(a[2 * i + half], a[2 * i + 4 + half]);
+            b[4 * i + 2 * half + 1] = _mm_unpackhi_epi8(a[2 * i + half], a[2 * i + 4 + half]);
+        }
+    }
+    for (int i = 0; i < 4; i++) { /* bytes 4i .. 4i + 3 of all rows */
+        __m128i two[2] = {_mm_unpacklo_epi8(b[i], b[4 + i]), _mm_unpackhi_epi8(b[i], b[4 + i])};
+        for (int j = 0; j < 2; j++) {
+            _mm_storel_epi64((__m128i *)(out + (4 * i + 2 * j) * stride), two[j]);
+            _mm_storel_epi64((__m128i *)(out + (4 * i + 2 * j + 1) * stride),
+                             _mm_unpackhi_epi64(two[j], two[j]));
+        }
+    }
+}
+
+/* --------------------------------------------------------------------- pieces of a block -- */
+
+/* Elements 0 2 4 6 1 3 5 7 of each 8 become the nibbles of a dword from the lowest on. */
+static void put_nibbles(const __m256i q[ROWS], uint8_t *out, int64_t stride)
+{
+    const __m256i order = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 0,
+                                           2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    __m256i x[ROWS];
+    __m256 two[4]; /* rows 2i, 2i + 1: dwords 0 1 0 1 | 2 3 2 3 */
+    for (int r = 0; r < ROWS; r++) {
+        x[r] = _mm256_and_si256(_mm256_shuffle_epi8(q[r], order), _mm256_set1_epi8(15));
+        x[r] = _mm256_maddubs_epi16(x[r], _mm256_set1_epi16(0x1001)); /* even + 16 * odd */
+    }
+    for (int i = 0; i < 4; i++)
+        two[i] = _mm256_castsi256_ps(_mm256_packus_epi16(x[2 * i], x[2 * i + 1]));
+    for (int j = 0; j < 2; j++) { /* dwords j and j + 2 */
+        __m256 rows[2];
+        for (int i = 0; i < 2; i++)
+            rows[i] = j ? _mm256_shuffle_ps(two[2 * i], two[2 * i + 1], 0xdd)
+                        : _mm256_shuffle_ps(two[2 * i], two[2 * i + 1], 0x88);
+        store(out + j * stride,
+              _mm256_castps_si256(_mm256_permute2f128_ps(rows[0], rows[1], 0x20)));
+        store(out + (j + 2) * stride,
+              _mm256_castps_si256(_mm256_permute2f128_ps(rows[0], rows[1], 0x31)));
+    }
+}
+
+static void put_bytes(const __m256i q[ROWS], uint8_t *out, int64_t stride)
+{
+    const __m256i quads = _mm256_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15, 0,
+                                           4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    __m256i x[ROWS];
+    for (int r = 0; r < ROWS; r++)
+        x[r] = _mm256_shuffle_epi8(q[r], quads);
+    put_dwords(x, out, stride);
+}
+
+/* Which byte has each bit of a plane: in the low or high 16 elements (0x80: in the other), and
+ * whether bit 5 is wanted or bit 4. */
+struct plane_order {
+    uint8_t low[32], high[32], fifth[32];
+};
+
+static void plane_order_of(int bits, int plane, struct plane_order *o)
+{
+    for (int i = 0; i < 32 / bits; i++) {
+        const int element = plane * 32 / bits + i, pair = element / 2;
+        for (int b = 0; b < bits; b++) {
+            const int at = lanes_plane_bit(pair, bits) + b + element % 2 * 16;
+            o->low[at] = (uint8_t)(element < 16 ? element : 0x80);
+            o->high[at] = (uint8_t)(element < 16 ? 0x80 : element - 16);
+            o->fifth[at] = (uint8_t)(b ? 0x80 : 0);
+        }
+    }
+}
+
+static void put_plane(const struct plane_order *o, const __m256i q[ROWS], uint8_t *out)
+{
+    const __m256i low = _mm256_loadu_si256((const __m256i *)o->low);
+    const __m256i high = _mm256_loadu_si256((const __m256i *)o->high);
+    const __m256i fifth = _mm256_loadu_si256((const __m256i *)o->fifth);
+    for (int r = 0; r < ROWS; r++) {
+        __m256i first = _mm256_permute2x128_si256(q[r], q[r], 0x00);
+        __m256i second = _mm256_permute2x128_si256(q[r], q[r], 0x11);
+        __m256i x =
+            _mm256_or_si256(_mm256_shuffle_epi8(first, low), _mm256_shuffle_epi8(second, high));
+        x = _mm256_blendv_epi8(_mm256_slli_epi16(x, 3), _mm256_slli_epi16(x, 2), fifth);
+        const int plane = _mm256_movemask_epi8(x);
+        memcpy(out + 4 * r, &plane, sizeof plane);
+    }
+}
+
+/* Scales of the eight sub-blocks of a Q4_K or Q5_K block, then their minima: the low six bits of
+ * the first eight bytes, then nibbles of the last four with the upper bits of the first eight. */
+static __m128i k_scales(const uint8_t *p)
+{
+    uint32_t w[3];
+    memcpy(w, p, sizeof w);
+    const uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, top = 0x30303030;
+    return _mm_setr_epi32((int)(w[0] & six), (int)((w[2] & four) | (w[0] >> 2 & top)),
+                          (int)(w[1] & six), (int)((w[2] >> 4 & four) | (w[1] >> 2 & top)));
+}
+
+/* What stands in front of the blocks' weights, for rows `lane` and up. */
+static void put_heads(const struct lanes_format *f, const uint8_t *const at[ROWS], uint8_t *out,
+                      int lane, int lanes)
+{
+    const bool six = f->dtype == DT_Q6_K;
+    uint8_t *scale = out + 2 * lane, *sub = out + 2 * lanes + lane;
+    for (int r = 0; r < ROWS; r++)
+        memcpy(scale + 2 * r, at[r] + (six ? 208 : 0), 2);
+    if (f->has_min) {
+        for (int r = 0; r < ROWS; r++)
+            memcpy(scale + 2 * lanes + 2 * r, at[r] + 2, 2);
+        sub += 2 * lanes;
+    }
+    if (f->block != 256)
+        return;
+    __m128i x[ROWS];
+    for (int r = 0; r < ROWS; r++)
+        x[r] = six ? _mm_loadu_si128((const __m128i *)(at[r] + 192)) : k_scales(at[r] + 4);
+    put_sub_bytes(x, sub, lanes);
+}
+
+/* ---------------------------------------------------------------------------------- rows -- */
+
+/* The rows of a group: where each is read, and the bytes it goes on by (0: none is there). */
+struct group {
+    const uint8_t *at[LANES_MAX];
+    int64_t on[LANES_MAX];
+};
+
+static void put_quantised(int lanes, const struct lanes_format *f,
+                          const struct plane_order planes[2], struct group *g, int64_t k,
+                          uint8_t *out)
+{
+    void (*const values)(const uint8_t *const[ROWS], int, __m256i[ROWS]) =
+        values_of[f - lanes_formats];
+    const int64_t stride = 4 * lanes;
+    for (int64_t b = 0; b < k / f->block; b++) {
+        for (int lane = 0; lane < lanes; lane += ROWS) {
+            const uint8_t *const *at = g->at + lane;
+            uint8_t *body = out + lanes * f->head + 4 * lane;
+            put_heads(f, at, out, lane, lanes);
+            for (int part = 0; part < f->block / 32; part++, body += lanes * f->body) {
+                __m256i q[ROWS];
+                values(at, part, q);
+                if (f->body == LANES_BYTES) {
+                    put_bytes(q, body, stride);
+                    continue;
+                }
+                put_nibbles(q, body, stride);
+                for (int i = 0; i < f->high; i++)
+                    put_plane(&planes[i], q, body + lanes * LANES_NIBBLES + i * stride);
+            }
+        }
+        for (int lane = 0; lane < lanes; lane++)
+            g->at[lane] += g->on[lane];
+        out += lanes * lanes_block_bytes(f);
+    }
+}
+
+/* Words k .. k + 7 of rows r and r + 8, or k .. k + 15 of eight rows. */
+static void put_words(int lanes, struct group *g, int64_t k, uint8_t *out)
+{
+    const int step = lanes == 16 ? 8 : 16;
+    int64_t i = 0;
+    for (; i + step <= k; i += step, out += 2 * lanes * step) {
+        __m256i x[ROWS];
+        for (int r = 0; r < ROWS; r++)
+            x[r] = lanes == 16 ? _mm256_loadu2_m128i((const __m128i *)g->at[r + 8],
+                                                     (const __m128i *)g->at[r])
+                               : _mm256_loadu_si256((const __m256i *)g->at[r]);
+        turn_words(x);
+        for (int j = 0; j < 8; j++) {
+            if (lanes == 16)
+                store(out + 32 * j, x[j]);
+            else
+                _mm256_storeu2_m128i((__m128i *)(out + 16 * (j + 8)), (__m128i *)(out + 16 * j),
+                                     x[j]);
+        }
+        for (int r = 0; r < lanes; r++)
+            g->at[r] += g->on[r] * step;
+    }
+    for (; i < k; i++) {
+        for (int r = 0; r < lanes; r++, out += 2) {
+            memcpy(out, g->at[r], 2);
+            g->at[r] += g->on[r];
+        }
+    }
+}
+
+static void put_floats(int lanes, struct group *g, int64_t k, uint8_t *out)
+{
+    int64_t i = 0;
+    for (; i + 8 <= k; i += 8, out += 32 * lanes) {
+        for (int lane = 0; lane < lanes; lane += ROWS) {
+            __m256i x[ROWS];
+            for (int r = 0; r < ROWS; r++)
+                x[r] = _mm256_loadu_si256((const __m256i *)g->at[lane + r]);
+            put_dwords(x, out + 4 * lane, 4 * lanes);
+        }
+        for (int r = 0; r < lanes; r++)
+            g->at[r] += g->on[r] * 8;
+    }
+    for (; i < k; i++) {
+        for (int r = 0; r < lanes; r++, out += 4) {
+            memcpy(out, g->at[r], 4);
+            g->at[r] += g->on[r];
+        }
+    }
+}
+
+void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
+                          int64_t begin, int64_t end)
+{
+    const struct lanes_format *f = lanes_format_of(s->dtype);
+    const struct dtype_info *type = dtype_info((int)s->dtype);
+    const uint64_t group_bytes = lanes_matrix_bytes(lanes, s->dtype, lanes, s->k);
+    const uint64_t row_bytes = (uint64_t)(s->k / type->block_elems) * (uint64_t)type->block_bytes;
+    const uint8_t *row = (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * row_bytes;
+    struct plane_order planes[2];
+    for (int i = 0; f && i < f->high; i++)
+        plane_order_of(f->high, i, &planes[i]);
+    for (int64_t first = begin; first < end; first += lanes) {
+        uint8_t *out = (uint8_t *)w->data + (uint64_t)(first / lanes) * group_bytes;
+        struct group g;
+        for (int lane = 0; lane < lanes; lane++, row += row_bytes) {
+            const bool there = first + lane < end;
+            g.at[lane] = there ? row : zeros;
+            g.on[lane] = there ? type->block_bytes : 0;
+        }
+        if (f)
+            put_quantised(lanes, f, planes, &g, s->k, out);
+        else if (s->dtype == DT_F32)
+            put_floats(lanes, &g, s->k, out);
+        else
+            put_words(lanes, &g, s->k, out);
+    }
+}

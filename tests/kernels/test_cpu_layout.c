@@ -1,0 +1,142 @@
+/*
+ * test_cpu_layout.c - prepared weights are byte for byte what lanes_layout.c describes, written
+ * down here once more in plain C, an element at a time, for 8 and 16 lanes, every type, any number
+ * of rows and any piece of them, without a byte read or written outside.
+ */
+#include "kernels/cpu/lanes_internal.h"
+#include "tests/kernels/test_cpu.h"
+
+/* The integer of element i of a GGUF block, plus the format's offset. */
+static int value_of(oato_dtype dtype, const uint8_t *p, int i)
+{
+    uint32_t high = 0;
+    const int half = i / 16, j = i % 16;
+    switch (dtype) {
+    case DT_Q4_0: return p[2 + j] >> 4 * half & 15;
+    case DT_Q4_1: return p[4 + j] >> 4 * half & 15;
+    case DT_Q5_0:
+        memcpy(&high, p + 2, sizeof high);
+        return (p[6 + j] >> 4 * half & 15) | (int)(high >> i & 1) << 4;
+    case DT_Q5_1:
+        memcpy(&high, p + 4, sizeof high);
+        return (p[8 + j] >> 4 * half & 15) | (int)(high >> i & 1) << 4;
+    case DT_Q8_0: return p[2 + i];
+    case DT_Q4_K: return p[16 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15;
+    case DT_Q5_K:
+        return (p[48 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15) |
+               (p[16 + i % 32] >> i / 32 & 1) << 4;
+    case DT_Q6_K: return quants_q6_k_value(p, i) + 32;
+    default: fail_msg("no integers in %s", dtype_name(dtype)); return 0;
+    }
+}
+
+static void put_bit(uint8_t *out, int at, int bit)
+{
+    out[at / 8] = (uint8_t)(out[at / 8] | bit << at % 8);
+}
+
+/* Row `lane` of a group: its heads and integers, block after block. */
+static void define_quantised(int lanes, const struct lanes_format *f, const uint8_t *row, int64_t k,
+                             uint8_t *out, int lane)
+{
+    static const int quads[8] = {0, 4, 1, 5, 2, 6, 3, 7}, order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    const int bytes = dtype_info((int)f->dtype)->block_bytes;
+    for (int64_t b = 0; b < k / f->block; b++, row += bytes, out += lanes * lanes_block_bytes(f)) {
+        const bool six = f->dtype == DT_Q6_K;
+        uint8_t sub[16];
+        memcpy(out + 2 * lane, row + (six ? 208 : 0), 2);
+        if (f->has_min)
+            memcpy(out + 2 * (lanes + lane), row + 2, 2);
+        if (six)
+            memcpy(sub, row + 192, 16);
+        else if (f->block == 256)
+            quants_k_scales(row + 4, sub, sub + 8);
+        for (int s = 0; f->block == 256 && s < 16; s++)
+            out[(f->has_min ? 4 : 2) * lanes + s * lanes + lane] = sub[s];
+        for (int i = 0; i < f->block; i++) {
+            uint8_t *body = out + lanes * (f->head + i / 32 * f->body);
+            const int v = value_of(f->dtype, row, i), e = i % 32;
+            if (f->body == LANES_BYTES) {
+                for (int at = 0; at < 8; at++) /* where is this element of its eight? */
+                    if (quads[at] == e % 8)
+                        body[4 * ((e / 8 * 2 + at / 4) * lanes + lane) + at % 4] = (uint8_t)v;
+                continue;
+            }
+            for (int at = 0; at < 8; at++)
+                for (int bit = 0; order[at] == e % 8 && bit < 4; bit++)
+                    put_bit(body + 4 * (e / 8 * lanes + lane), at * 4 + bit, v >> bit & 1);
+            for (int bit = 0; bit < f->high; bit++) {
+                const int pair = e / 2, plane = pair * f->high / 16;
+                put_bit(body + lanes * LANES_NIBBLES + 4 * (plane * lanes + lane),
+                        e % 2 * 16 + lanes_plane_bit(pair, f->high) + bit, v >> (4 + bit) & 1);
+            }
+        }
+    }
+}
+
+static void define(int lanes, const struct weight_source *s, uint8_t *out, uint64_t bytes)
+{
+    const struct lanes_format *f = lanes_format_of(s->dtype);
+    const int size = dtype_info((int)s->dtype)->block_bytes;
+    size_t row_bytes = 0;
+    assert_true(dtype_row_bytes(s->dtype, s->k, &row_bytes));
+    memset(out, 0, bytes);
+    for (int64_t r = 0; r < s->row_end - s->row_begin; r++) {
+        const uint8_t *row = (const uint8_t *)s->data + (size_t)(s->row_begin + r) * row_bytes;
+        const int lane = (int)(r % lanes);
+        uint8_t *group =
+            out + (uint64_t)(r / lanes) * lanes_matrix_bytes(lanes, s->dtype, lanes, s->k);
+        if (f)
+            define_quantised(lanes, f, row, s->k, group, lane);
+        for (int64_t i = 0; !f && i < s->k; i++)
+            memcpy(group + (i * lanes + lane) * size, row + i * size, (size_t)size);
+    }
+}
+
+static void prepared_weights_are_as_the_layout_says(void **state)
+{
+    (void)state;
+    if (!kernels_named("avx2"))
+        skip();
+    for (size_t t = 0; t < ARRAY_LEN(matrix_types); t++) {
+        const oato_dtype dtype = matrix_types[t];
+        const struct lanes_format *f = lanes_format_of(dtype);
+        for (int round = 0; round < 12; round++) {
+            const int lanes = round % 2 ? 16 : 8;
+            const int64_t k = f ? f->block * random_in(1, 4) : random_in(1, 90);
+            const int64_t n = random_in(1, 200), begin = random_in(0, n - 1);
+            struct guarded g;
+            guarded_init(&g);
+            size_t row = 0;
+            assert_true(dtype_row_bytes(dtype, k, &row));
+            uint8_t *data = guarded_alloc(&g, row * (size_t)n);
+            for (size_t i = 0; i < row * (size_t)n; i++)
+                data[i] = (uint8_t)random_u64();
+            struct weight_source s = {
+                .data = data, .dtype = dtype, .k = k, .n = n, .row_begin = begin, .row_end = n};
+            struct oato_weight w = {.dtype = dtype, .rows = n - begin, .k = k};
+            w.bytes = lanes_matrix_bytes(lanes, dtype, w.rows, k);
+            w.data = guarded_alloc(&g, w.bytes);
+            memset((uint8_t *)w.data, 0x5a, w.bytes);
+            uint8_t *expected = test_malloc(w.bytes);
+            define(lanes, &s, expected, w.bytes);
+            const int64_t middle = w.rows / 2 / MATRIX_ROWS * MATRIX_ROWS;
+            lanes_matrix_prepare(lanes, &s, &w, middle, w.rows);
+            lanes_matrix_prepare(lanes, &s, &w, 0, middle);
+            for (uint64_t i = 0; i < w.bytes; i++)
+                if (w.data[i] != expected[i])
+                    fail_msg("%s, %d lanes, k %d, rows %d..%d: byte %d is %02x, not %02x",
+                             dtype_name(dtype), lanes, (int)k, (int)begin, (int)n, (int)i,
+                             w.data[i], expected[i]);
+            test_free(expected);
+            guarded_free(&g);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prepared_weights_are_as_the_layout_says)};
+    seed_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
