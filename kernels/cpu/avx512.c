@@ -23,9 +23,17 @@ static const struct matrix_class matrix_exact = {
     .rows = avx512_matrix_rows,
 };
 
+static const struct matrix_class matrix_fast = {
+    .numerics = lanes_bytes_numerics,
+    .pack_bytes = lanes_bytes_pack_bytes,
+    .pack = lanes_bytes_pack,
+    .scratch_bytes = avx512_bytes_scratch,
+    .rows = avx512_bytes_rows,
+};
+
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "avx512",
-    .matrix = {&matrix_exact, &matrix_exact},
+    .matrix = {&matrix_exact, &matrix_fast},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,
     .attention_scratch_bytes = avx2_attention_scratch,

@@ -70,6 +70,9 @@ enum { AVX512_STREAM = 16 }; /* beyond, unpacking to a panel pays */
 void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_float.c: float weights, any T */
 void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end);
+/* avx512_bytes.c: class u8b32 */
+uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k);
+void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 /* avx512_matrix.c */
 uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k);
 void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);

@@ -1,0 +1,345 @@
+/*
+ * avx512_bytes.c - quantised matrix times columns of bytes: class u8b32. An instruction does twice
+ * the products that avx512_matrix.c gets of one.
+ *
+ *   for each panel of 64 rows                            (a unit of the threads)
+ *     for each up to 256 columns                         their results rest in 64 KiB of L2
+ *       for each 256 of k                                weights of the panel -> int8 and scales,
+ *                                                        26 KiB of L1, while the next are
+ *                                                        prefetched
+ *         for each about 4 columns                       their 1408 bytes stay in L1
+ *           for each 2 groups of 16 rows                 8 int32 and 8 float32 accumulators in
+ *                                                        registers
+ *
+ * 32 k of a vector of results are 8 vpdpbusd, one multiplication of the scales and two
+ * multiply-adds (three with a minimum), all on the same two pipes: 73 % (67 %) of the vpdpbusd
+ * peak is the limit. Eight sums are just enough to hide the latency of vpdpbusd; with more, the
+ * work between two blocks is longer than what a processor looks ahead. Storing the results between
+ * chunks loses nothing: a row is one chain of multiply-adds in order of k, whatever T.
+ * Measured at T = 512 on a Zen 5 core: 59 % (57 %) of the peak.
+ */
+#include "kernels/cpu/avx512_internal.h"
+
+enum {
+    PANEL_GROUPS = MATRIX_ROWS / AVX512_LANES,
+    CHUNK = 256,
+    TILE_GROUPS = 2,
+    TILE_COLUMNS = 4,
+    WIDEST_TILE = 6, /* when columns do not divide: about 4, but never 1 or 2 of many */
+    COLUMN_BLOCK = 256,
+};
+
+/* 32 k of a group, ready for the tile. Scales, and scale * sum of the weights, are for 32 k; for
+ * each 16 with Q6_K. */
+struct group_block {
+    int8_t quad[8][AVX512_LANES][4];
+    float scale[2][AVX512_LANES];
+    float scaled_sum[2][AVX512_LANES];
+    float min[AVX512_LANES];
+};
+
+struct panel_scratch {
+    struct group_block block[CHUNK / 32][PANEL_GROUPS];
+    float y[COLUMN_BLOCK][MATRIX_ROWS];
+};
+
+uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k)
+{
+    (void)k;
+    return lanes_format_of(dtype) ? sizeof(struct panel_scratch) : 0;
+}
+
+/* ---------------------------------------------------------------------------------- panel - */
+
+/* Quad i of 32 elements of 16 rows, plus the offset; see lanes_layout.c. */
+AVX2_INLINE __m512i quad_bytes(const struct lanes_format *f, const uint8_t *body, int i)
+{
+    if (f->body == LANES_BYTES)
+        return _mm512_loadu_si512(body + 64 * i);
+    const int vector = i / 2;
+    __m512i x = _mm512_loadu_si512(body + 64 * vector);
+    if (i % 2)
+        x = _mm512_srli_epi16(x, 4);
+    x = _mm512_and_si512(x, _mm512_set1_epi8(15));
+    if (!f->high)
+        return x;
+    const int bit = lanes_plane_bit(4 * vector + i % 2, f->high); /* of each byte */
+    const uint8_t *plane = body + AVX512_LANES * LANES_NIBBLES + 64 * (vector * f->high / 4);
+    __m512i high = _mm512_loadu_si512(plane);
+    high = bit < 4 ? _mm512_slli_epi16(high, (unsigned)(4 - bit))
+                   : _mm512_srli_epi16(high, (unsigned)(bit - 4));
+    const __m512i mask = _mm512_set1_epi8(f->high == 1 ? 0x10 : 0x30);
+    return _mm512_ternarylogic_epi32(x, high, mask, 0xf8); /* x | (high & mask) */
+}
+
+/* 32 k of a group; scale[1] is used where 16 elements share one. */
+AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, const __m512 *scale,
+                           __m512 min, struct group_block *to)
+{
+    __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        __m512i x = quad_bytes(f, body, i);
+        if (f->offset)
+            x = _mm512_sub_epi8(x, _mm512_set1_epi8((char)f->offset));
+        __m512i *s = &sum[f->sub == 16 && i >= 4];
+        *s = _mm512_dpbusd_epi32(*s, _mm512_set1_epi8(1), x);
+        _mm512_storeu_si512(to->quad[i], x);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 32 / f->sub; i++) {
+        _mm512_storeu_ps(to->scale[i], scale[i]);
+        _mm512_storeu_ps(to->scaled_sum[i], _mm512_mul_ps(scale[i], _mm512_cvtepi32_ps(sum[i])));
+    }
+    if (f->has_min)
+        _mm512_storeu_ps(to->min, min);
+}
+
+/* Blocks of 32 along k: `blocks` of them, at most CHUNK / 32. */
+AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, int blocks,
+                              struct group_block *to)
+{
+    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
+    for (int b = 0; b < blocks; b++, w += head + body, to += PANEL_GROUPS) {
+        const __m512 scale = avx512_load_f16(w);
+        unpack_32(f, w + head, &scale, f->has_min ? avx512_load_f16(w + 32) : scale, to);
+    }
+}
+
+/* One block of 256 along k. */
+AVX2_INLINE void unpack_k(const struct lanes_format *f, const uint8_t *w, struct group_block *to)
+{
+    const __m512 d = avx512_load_f16(w), zero = _mm512_setzero_ps();
+    const uint8_t *body = w + AVX512_LANES * f->head;
+    for (int s = 0; s < 8; s++, body += AVX512_LANES * f->body, to += PANEL_GROUPS) {
+        __m512 scale[2], min = zero;
+        if (f->sub == 16) {
+            for (int i = 0; i < 2; i++)
+                scale[i] = _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * (2 * s + i), true));
+        } else {
+            scale[0] = _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false));
+            min =
+                _mm512_mul_ps(avx512_load_f16(w + 32), avx512_load_bytes(w + 192 + 16 * s, false));
+            min = _mm512_sub_ps(zero, min);
+        }
+        unpack_32(f, body, scale, min, to);
+    }
+}
+
+/* `blocks` times 32 k of a group, from w on. */
+static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_block *to)
+{
+    switch (dtype) {
+    case DT_Q4_0: unpack_small(&lanes_formats[FORMAT_Q4_0], w, blocks, to); break;
+    case DT_Q4_1: unpack_small(&lanes_formats[FORMAT_Q4_1], w, blocks, to); break;
+    case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, blocks, to); break;
+    case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, blocks, to); break;
+    case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, blocks, to); break;
+    case DT_Q4_K: unpack_k(&lanes_formats[FORMAT_Q4_K], w, to); break;
+    case DT_Q5_K: unpack_k(&lanes_formats[FORMAT_Q5_K], w, to); break;
+    default: unpack_k(&lanes_formats[FORMAT_Q6_K], w, to);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- tiles - */
+
+/* Columns of a tile: their packed inputs from the chunk on, and where their sums are. */
+struct tile_columns {
+    const uint8_t *x[WIDEST_TILE];  /* struct lanes_bytes */
+    const float *from[WIDEST_TILE]; /* results so far */
+    float *to[WIDEST_TILE];
+    __mmask16 mask[TILE_GROUPS];
+    int blocks; /* 32 of k each */
+    bool first;
+};
+
+AVX2_INLINE __m512 float_at(const uint8_t *p)
+{
+    float x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_ps(x);
+}
+
+/* 2 groups x `columns` of sums. sub: elements that share a scale. */
+AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t, int columns,
+                      int sub, bool has_min)
+{
+    __m512 acc[WIDEST_TILE][TILE_GROUPS];
+    const uint8_t *x[WIDEST_TILE];
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++) {
+        x[c] = t->x[c];
+#pragma GCC unroll 2
+        for (int g = 0; g < TILE_GROUPS; g++)
+            acc[c][g] = t->first ? _mm512_setzero_ps()
+                                 : _mm512_maskz_loadu_ps(t->mask[g], t->from[c] + AVX512_LANES * g);
+    }
+    const int64_t bytes = t->blocks * (int64_t)sizeof(struct lanes_bytes);
+    for (int64_t at = 0; at < bytes; at += (int64_t)sizeof(struct lanes_bytes), p += PANEL_GROUPS) {
+#pragma GCC unroll 2
+        for (int part = 0; part < 32 / sub; part++) {
+            __m512i sum[WIDEST_TILE][TILE_GROUPS];
+#pragma GCC unroll 6
+            for (int c = 0; c < columns; c++)
+#pragma GCC unroll 2
+                for (int g = 0; g < TILE_GROUPS; g++)
+                    sum[c][g] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+            for (int i = part * (sub / 4); i < (part + 1) * (sub / 4); i++) {
+                __m512i w[TILE_GROUPS];
+#pragma GCC unroll 2
+                for (int g = 0; g < TILE_GROUPS; g++)
+                    w[g] = _mm512_loadu_si512(p[g].quad[i]);
+#pragma GCC unroll 6
+                for (int c = 0; c < columns; c++) {
+                    __m512i q = avx512_pair_at(x[c] + at + 4 * i);
+#pragma GCC unroll 2
+                    for (int g = 0; g < TILE_GROUPS; g++)
+                        sum[c][g] = _mm512_dpbusd_epi32(sum[c][g], q, w[g]);
+                }
+            }
+#pragma GCC unroll 6
+            for (int c = 0; c < columns; c++) {
+                const uint8_t *block = x[c] + at;
+                const __m512 step = float_at(block + offsetof(struct lanes_bytes, step));
+                const __m512 min = float_at(block + offsetof(struct lanes_bytes, min));
+#pragma GCC unroll 2
+                for (int g = 0; g < TILE_GROUPS; g++) {
+                    __m512 s = _mm512_mul_ps(step, _mm512_loadu_ps(p[g].scale[part]));
+                    acc[c][g] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum[c][g]), acc[c][g]);
+                    acc[c][g] =
+                        _mm512_fmadd_ps(min, _mm512_loadu_ps(p[g].scaled_sum[part]), acc[c][g]);
+                    if (has_min)
+                        acc[c][g] =
+                            _mm512_fmadd_ps(float_at(block + offsetof(struct lanes_bytes, sum)),
+                                            _mm512_loadu_ps(p[g].min), acc[c][g]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++)
+#pragma GCC unroll 2
+        for (int g = 0; g < TILE_GROUPS; g++)
+            _mm512_mask_storeu_ps(t->to[c] + AVX512_LANES * g, t->mask[g], acc[c][g]);
+}
+
+/* The tile with its width known to the compiler. */
+AVX2_INLINE void tile_widths(const struct group_block *p, const struct tile_columns *t, int columns,
+                             int sub, bool has_min)
+{
+    switch (columns) {
+    case 1: tile(p, t, 1, sub, has_min); break;
+    case 2: tile(p, t, 2, sub, has_min); break;
+    case 3: tile(p, t, 3, sub, has_min); break;
+    case 4: tile(p, t, 4, sub, has_min); break;
+    case 5: tile(p, t, 5, sub, has_min); break;
+    default: tile(p, t, 6, sub, has_min);
+    }
+}
+
+typedef void tile_fn(const struct group_block *p, const struct tile_columns *t, int columns);
+
+static void tile_scale_32(const struct group_block *p, const struct tile_columns *t, int columns)
+{
+    tile_widths(p, t, columns, 32, false);
+}
+
+static void tile_min_32(const struct group_block *p, const struct tile_columns *t, int columns)
+{
+    tile_widths(p, t, columns, 32, true);
+}
+
+static void tile_scale_16(const struct group_block *p, const struct tile_columns *t, int columns)
+{
+    tile_widths(p, t, columns, 16, false);
+}
+
+/* One chunk of k of one panel of rows for a block of columns. */
+struct panel_job {
+    const struct matrix_job *j;
+    const struct lanes_format *f;
+    struct panel_scratch *s;
+    int64_t begin, end;  /* rows */
+    int64_t c0, columns; /* the block */
+    int64_t k0, n;       /* the chunk */
+};
+
+static void panel_columns(const struct panel_job *x)
+{
+    const struct lanes_format *f = x->f;
+    tile_fn *const run = f->has_min ? tile_min_32 : f->sub == 16 ? tile_scale_16 : tile_scale_32;
+    const int64_t at = x->k0 / 32 * (int64_t)sizeof(struct lanes_bytes);
+    const int64_t bytes = x->n / 32 * (int64_t)sizeof(struct lanes_bytes);
+    const int64_t tiles = max_i64(1, (x->columns + 1) / TILE_COLUMNS);
+    const bool last = x->k0 + x->n == x->j->w->k;
+    struct tile_columns t = {.blocks = (int)(x->n / 32), .first = x->k0 == 0};
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t from = x->columns * i / tiles;
+        const int columns = (int)(x->columns * (i + 1) / tiles - from);
+        const uint64_t stride = x->j->pack_stride;
+        for (int c = 0; c < columns; c++) {
+            t.x[c] = x->j->packed + (uint64_t)(x->c0 + from + c) * stride + at;
+            if (i + 1 < tiles) /* the next tile's inputs */
+                for (int64_t b = 0; b < bytes; b += 64)
+                    _mm_prefetch((const char *)t.x[c] + (uint64_t)columns * stride + b,
+                                 _MM_HINT_T0);
+        }
+        for (int g = 0; g * AVX512_LANES < x->end - x->begin; g += TILE_GROUPS) {
+            const int64_t row = g * AVX512_LANES, left = x->end - x->begin - row;
+            t.mask[0] = avx512_mask(left);
+            t.mask[1] = avx512_mask(max_i64(left - AVX512_LANES, 0));
+            for (int c = 0; c < columns; c++) {
+                t.from[c] = t.to[c] = x->s->y[from + c] + row;
+                if (last)
+                    t.to[c] = x->j->y + (x->c0 + from + c) * x->j->y_stride + x->begin + row;
+            }
+            run(x->s->block[0] + g, &t, columns);
+        }
+    }
+}
+
+/* Groups of the panel, an even number: where there is no other, the last one stands twice. */
+static void panel_unpack(const struct panel_job *x, bool last_block)
+{
+    const int64_t k = x->j->w->k, block_bytes = AVX512_LANES * lanes_block_bytes(x->f);
+    const int64_t stride = k / x->f->block * block_bytes;
+    const int64_t groups = (x->end - x->begin + AVX512_LANES - 1) / AVX512_LANES;
+    int64_t next = min_i64(CHUNK, k - x->k0 - x->n), jump = 0;
+    if (!next && last_block) { /* the panel behind this one begins with: */
+        next = min_i64(CHUNK, k);
+        jump = (PANEL_GROUPS - 1) * stride;
+    }
+    for (int64_t g = 0; g < (groups + 1) / 2 * 2; g++) {
+        const uint8_t *w = x->j->w->data +
+                           (x->begin / AVX512_LANES + min_i64(g, groups - 1)) * stride +
+                           x->k0 / x->f->block * block_bytes;
+        const uint8_t *after = w + x->n / x->f->block * block_bytes + jump;
+        for (int64_t i = 0; i < next / x->f->block * block_bytes; i += 64)
+            _mm_prefetch((const char *)after + i, _MM_HINT_T1);
+        unpack(x->f->dtype, w, (int)(x->n / 32), &x->s->block[0][g]);
+    }
+}
+
+void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    const int64_t k = j->w->k, blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
+    struct panel_job x = {.j = j, .s = (struct panel_scratch *)scratch};
+    x.f = lanes_format_of(j->w->dtype);
+    if (!x.f) {
+        avx512_matrix_float(j, begin, end);
+        return;
+    }
+    for (x.begin = begin; x.begin < end; x.begin += MATRIX_ROWS) {
+        x.end = min_i64(end, x.begin + MATRIX_ROWS);
+        for (int64_t i = 0; i < blocks; i++) {
+            x.c0 = j->T * i / blocks;
+            x.columns = j->T * (i + 1) / blocks - x.c0;
+            for (x.k0 = 0; x.k0 < k; x.k0 += CHUNK) {
+                x.n = min_i64(CHUNK, k - x.k0);
+                panel_unpack(&x, i + 1 == blocks);
+                panel_columns(&x);
+            }
+        }
+    }
+}

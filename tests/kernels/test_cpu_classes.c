@@ -1,0 +1,166 @@
+/*
+ * test_cpu_classes.c - the classes of arithmetic of quantised products, stated in plain C: what
+ * every level computes in a class equals these statements to the bit, for any number of rows and
+ * columns.
+ *
+ * A row of weights is, for each 32 elements (each 16 with Q6_K), w = d * q + m with integers q.
+ *   i16b32: 32 inputs are x = s * n, n int16.
+ *           acc = fma(d * s, sum q n, acc), then with a minimum acc = fma(m, s * sum n, acc)
+ *   u8b32:  32 inputs are x = min + step * n, n uint8.
+ *           acc = fma(d * step, sum q n, acc), then acc = fma(min, d * sum q, acc), then with a
+ *           minimum acc = fma(m, sum x, acc)
+ * in order of k; sums of integers are exact.
+ */
+#include "tests/kernels/test_cpu.h"
+
+#include <float.h>
+
+/* Elements of a weight that share a scale. */
+struct part {
+    float d, m;
+    bool has_min;
+    int q[32];
+};
+
+static float half_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return f16_to_f32(h);
+}
+
+/* Elements [at, at + n) of a GGUF row; the integers are found from the dequantised values. */
+static void part_read(oato_dtype dtype, const uint8_t *row, const float *values, int64_t at, int n,
+                      struct part *part)
+{
+    const struct dtype_info *type = dtype_info((int)dtype);
+    const uint8_t *p = row + at / type->block_elems * type->block_bytes;
+    const int64_t in = at % type->block_elems;
+    uint8_t scale[8], min[8];
+    *part = (struct part){.d = half_at(p)};
+    switch (dtype) {
+    case DT_Q4_1:
+    case DT_Q5_1:
+        part->has_min = true;
+        part->m = half_at(p + 2);
+        break;
+    case DT_Q4_K:
+    case DT_Q5_K:
+        quants_k_scales(p + 4, scale, min);
+        part->has_min = true;
+        part->d *= (float)scale[in / 32];
+        part->m = -(half_at(p + 2) * (float)min[in / 32]);
+        break;
+    case DT_Q6_K: part->d = half_at(p + 208) * (float)(int8_t)p[192 + in / 16]; break;
+    default: break;
+    }
+    for (int i = 0; i < n; i++)
+        part->q[i] = part->d == 0 ? 0 : (int)lrintf((values[at + i] - part->m) / part->d);
+}
+
+/* One result of class u8b32, or i16b32. */
+static float product_stated(oato_dtype dtype, bool bytes, const uint8_t *row, const float *values,
+                            int64_t k, const float *x)
+{
+    const int n = dtype == DT_Q6_K ? 16 : 32;
+    float acc = 0;
+    for (int64_t b = 0; b < k; b += 32) {
+        float low = x[b], high = x[b], top = 0;
+        for (int i = 0; i < 32; i++) {
+            low = fminf(low, x[b + i]);
+            high = fmaxf(high, x[b + i]);
+            top = fmaxf(top, fabsf(x[b + i]));
+        }
+        const float factor = bytes ? 255.0f / (high - low) : 32767.0f / top;
+        const float step = bytes ? (high - low) / 255.0f : top / 32767.0f;
+        int q[32], total = 0;
+        for (int i = 0; i < 32; i++) {
+            q[i] = (int)lrintf((bytes ? x[b + i] - low : x[b + i]) * factor);
+            total += q[i];
+        }
+        for (int at = 0; at < 32; at += n) {
+            struct part w;
+            int products = 0, sum = 0;
+            part_read(dtype, row, values, b + at, n, &w);
+            for (int i = 0; i < n; i++) {
+                products += w.q[i] * q[at + i];
+                sum += w.q[i];
+            }
+            acc = fmaf(w.d * step, (float)products, acc);
+            if (bytes)
+                acc = fmaf(low, w.d * (float)sum, acc);
+            if (w.has_min && bytes)
+                acc = fmaf(w.m, fmaf(step, (float)total, 32 * low), acc);
+            else if (w.has_min)
+                acc = fmaf(w.m, step * (float)total, acc);
+        }
+    }
+    return acc;
+}
+
+static void check_class(const struct cpu_kernels *level, const struct matrix_class *class,
+                        oato_dtype dtype)
+{
+    const bool bytes = !strcmp(class->numerics(dtype), "u8b32");
+    if (!bytes && strcmp(class->numerics(dtype), "i16b32") != 0)
+        return;
+    const int64_t block = dtype_info((int)dtype)->block_elems;
+    const int64_t k = block * random_in(1, block == 32 ? 20 : 3);
+    const int64_t rows = random_in(1, 140),
+                  T = random_in(0, 1) ? random_in(1, 9) : random_in(10, 60);
+    const uint64_t stride = class->pack_bytes(dtype, k);
+    size_t row_bytes = 0;
+    assert_true(dtype_row_bytes(dtype, k, &row_bytes));
+    struct guarded g;
+    guarded_init(&g);
+    uint8_t *data = guarded_alloc(&g, (size_t)rows * row_bytes);
+    float *x = guarded_alloc(&g, (size_t)(k * T) * sizeof *x);
+    float *y = guarded_alloc(&g, (size_t)(rows * T) * sizeof *y);
+    uint8_t *packed = guarded_alloc(&g, (size_t)T * stride);
+    uint8_t *scratch = guarded_alloc(&g, size_align(class->scratch_bytes(dtype, k), 64));
+    float *values = test_malloc((size_t)k * sizeof *values);
+    random_elements(dtype, data, rows * k);
+    random_floats(x, k * T);
+    struct oato_weight *w = weight_make(level, &g, dtype, data, rows, k, 0, rows, WEIGHT_MATRIX);
+    for (int64_t t = 0; t < T; t++)
+        class->pack(k, x + t * k, packed + (uint64_t)t * stride);
+    const struct matrix_job j = {
+        .w = w, .x = x, .packed = packed, .pack_stride = stride, .T = T, .y = y, .y_stride = rows};
+    class->rows(&j, 0, rows, scratch);
+    for (int64_t r = 0; r < rows; r++) {
+        quants_row(dtype, data + (size_t)r * row_bytes, k, values);
+        for (int64_t t = 0; t < T; t++) {
+            float wanted =
+                product_stated(dtype, bytes, data + (size_t)r * row_bytes, values, k, x + t * k);
+            if (memcmp(&wanted, &y[t * rows + r], sizeof wanted) != 0)
+                fail_msg("%s %s %s: row %lld of %lld, column %lld of %lld, k %lld: %.9g, not %.9g",
+                         level->name, dtype_name(dtype), class->numerics(dtype), (long long)r,
+                         (long long)rows, (long long)t, (long long)T, (long long)k,
+                         (double)y[t * rows + r], (double)wanted);
+        }
+    }
+    test_free(w);
+    test_free(values);
+    guarded_free(&g);
+}
+
+static void levels_compute_what_their_class_states(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *level = kernels_named(isas[i]);
+        for (size_t d = 0; level && d < ARRAY_LEN(matrix_types); d++)
+            for (int choice = 0; choice < NUMERICS_CHOICES; choice++)
+                for (int run = 0; run < 3; run++)
+                    check_class(level, level->matrix[choice], matrix_types[d]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(levels_compute_what_their_class_states),
+    };
+    seed_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
