@@ -4,18 +4,18 @@
  */
 #include "kernels/cpu/avx512_internal.h"
 
-static uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
 {
     return lanes_matrix_bytes(AVX512_LANES, dtype, rows, k);
 }
 
-static void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w,
-                                  int64_t begin, int64_t end)
+void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                           int64_t end)
 {
     lanes_matrix_prepare(AVX512_LANES, s, w, begin, end);
 }
 
-static const struct matrix_class matrix_exact = {
+const struct matrix_class avx512_exact = {
     .numerics = lanes_matrix_numerics,
     .pack_bytes = lanes_pack_bytes,
     .pack = lanes_pack,
@@ -33,7 +33,7 @@ static const struct matrix_class matrix_fast = {
 
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "avx512",
-    .matrix = {&matrix_exact, &matrix_fast},
+    .matrix = {&avx512_exact, &matrix_fast},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,
     .attention_scratch_bytes = avx2_attention_scratch,

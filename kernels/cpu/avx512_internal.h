@@ -77,4 +77,10 @@ void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, u
 uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k);
 void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 
+/* avx512.c: what amx shares */
+extern const struct matrix_class avx512_exact;
+uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k);
+void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                           int64_t end);
+
 #endif

@@ -156,7 +156,10 @@ struct matrix_class {
     uint64_t (*pack_bytes)(oato_dtype dtype, int64_t k); /* 0: takes float32 as it is */
     void (*pack)(int64_t k, const float *x, uint8_t *out);
     uint64_t (*scratch_bytes)(oato_dtype dtype, int64_t k);
+    void (*enter)(int64_t T); /* or NULL: a thread, before its first rows of an operator */
     void (*rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+    void (*leave)(void); /* after its last */
+    int64_t panel_rows;  /* best computed in one call of rows, a multiple of MATRIX_ROWS */
 };
 
 /* One row an instruction set. Shapes are arguments, nothing here allocates or keeps state. */
@@ -182,7 +185,7 @@ struct cpu_kernels {
 };
 
 extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
-    cpu_kernels_avx512;
+    cpu_kernels_avx512, cpu_kernels_amx;
 
 /* Dequantises k elements of a GGUF row. */
 void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);

@@ -1,8 +1,7 @@
 /*
  * dispatch.c - which table of kernels to use: the best that the processor has and the operating
  * system saves the registers of (CPUID and XCR0, nothing else is trusted), or the one named.
- * Levels of the architecture that this is built for are listed in rising order; one whose kernels
- * are not in this build is refused by name and passed over when choosing.
+ * Levels of the architecture that this is built for are listed in rising order.
  */
 #include "kernels/cpu/cpu_internal.h"
 
@@ -12,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static uint64_t xcr0(void)
 {
@@ -20,7 +21,7 @@ static uint64_t xcr0(void)
     return (uint64_t)high << 32 | low;
 }
 
-enum { STATE_AVX = 0x6, STATE_AVX512 = 0xe6 };
+enum { STATE_AVX = 0x6, STATE_AVX512 = 0xe6, STATE_TILES = 0x60000 };
 
 static bool has_avx2(void)
 {
@@ -47,6 +48,23 @@ static bool has_avx512(void)
     return has_avx2() && (xcr0() & STATE_AVX512) == STATE_AVX512 &&
            __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & wanted) == wanted && (c & vnni);
 }
+
+/* Linux lets a process use the data of the tiles after asking: 18 is their bit in XCR0. */
+static bool tiles_permitted(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+
+static bool has_amx(void)
+{
+    uint32_t a, b, c, d;
+    const uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, avx512_bf16 = 1u << 5;
+    const uint32_t wanted = amx_bf16 | amx_tile;
+    return has_avx512() && (xcr0() & STATE_TILES) == STATE_TILES &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
+           __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx512_bf16) && tiles_permitted();
+}
 #endif
 
 static bool has_always(void)
@@ -56,15 +74,24 @@ static bool has_always(void)
 
 struct level {
     const char *name;
-    const struct cpu_kernels *kernels; /* NULL: not in this build */
+    const struct cpu_kernels *kernels;
     bool (*available)(void);
 };
 
+#ifdef OATO_AMX_EMULATED /* test programs that bring the table along */
+extern const struct cpu_kernels cpu_kernels_amx_emulated;
+#endif
+
 static const struct level levels[] = {
+#ifdef OATO_AMX_EMULATED
+    {"amx-emulated", &cpu_kernels_amx_emulated, has_avx512},
+#endif
     {"ref", &cpu_kernels_ref, has_always},
 #if defined(__x86_64__)
-    {"avx2", &cpu_kernels_avx2, has_avx2},       {"avxvnni", &cpu_kernels_avxvnni, has_avxvnni},
-    {"avx512", &cpu_kernels_avx512, has_avx512}, {"amx", NULL, NULL},
+    {"avx2", &cpu_kernels_avx2, has_avx2},
+    {"avxvnni", &cpu_kernels_avxvnni, has_avxvnni},
+    {"avx512", &cpu_kernels_avx512, has_avx512},
+    {"amx", &cpu_kernels_amx, has_amx},
 #endif
 };
 
@@ -72,7 +99,7 @@ static const char *levels_built(char *out, size_t out_bytes)
 {
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(levels); i++)
-        if (levels[i].kernels && n < out_bytes)
+        if (n < out_bytes)
             n += (size_t)snprintf(out + n, out_bytes - n, " %s", levels[i].name);
     return out;
 }
@@ -88,7 +115,7 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
     }
     if (!isa || !*isa) {
         for (size_t i = ARRAY_LEN(levels); i-- > 0;) {
-            if (levels[i].kernels && levels[i].available()) {
+            if (levels[i].available()) {
                 *out = levels[i].kernels;
                 return OATO_OK;
             }
@@ -97,10 +124,6 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
     for (size_t i = 0; i < ARRAY_LEN(levels); i++) {
         if (!isa || strcmp(levels[i].name, isa) != 0)
             continue;
-        if (!levels[i].kernels)
-            return oato_fail(err, OATO_EUSAGE,
-                             "cpu: instruction set '%s' of %s is not built; use one of%s", isa,
-                             from, levels_built(built, sizeof built));
         if (!levels[i].available())
             return oato_fail(err, OATO_EUSAGE,
                              "cpu: this processor has no '%s' as %s asks; use ref", isa, from);

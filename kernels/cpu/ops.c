@@ -68,6 +68,7 @@ static uint64_t align64(uint64_t bytes)
 struct matrix_room {
     uint64_t scratch; /* of a thread: kernel's own, then the rows of `up` */
     uint64_t up_at;   /* GATE_UP: offset of those rows in the scratch */
+    int64_t panel;    /* rows computed together */
     uint64_t pack;    /* of a row of the input; 0 when none */
     bool is_private;  /* every thread packs for itself */
 };
@@ -79,8 +80,9 @@ static struct matrix_room matrix_room(const struct matrix_class *k, const struct
     oato_dtype dtype = (oato_dtype)op->dtype;
     m.up_at = align64(k->scratch_bytes(dtype, op->k));
     m.scratch = m.up_at;
+    m.panel = max_i64(k->panel_rows, MATRIX_ROWS);
     if (op->kind == OP_GATE_UP)
-        m.scratch += align64((uint64_t)T * MATRIX_ROWS * sizeof(float));
+        m.scratch += align64((uint64_t)(T * m.panel) * sizeof(float));
     m.pack = align64(k->pack_bytes(dtype, op->k));
     m.is_private = T * op->k <= PRIVATE_ELEMENTS;
     return m;
@@ -105,6 +107,7 @@ struct matrix_task {
     int n;
     uint8_t *scratch;
     uint64_t up_at;
+    int64_t panel;
 };
 
 static int64_t units_of(int64_t rows)
@@ -117,15 +120,15 @@ static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
     const struct matrix_job *gate = &m->job[0];
     struct matrix_job up = m->job[1];
     float *rows = floats(m->scratch + m->up_at);
-    for (int64_t r = begin; r < end; r += MATRIX_ROWS) {
-        int64_t stop = min_i64(end, r + MATRIX_ROWS);
+    for (int64_t r = begin; r < end; r += m->panel) {
+        int64_t stop = min_i64(end, r + m->panel);
         up.y = rows - r;
-        up.y_stride = MATRIX_ROWS;
+        up.y_stride = m->panel;
         m->x->matrix->rows(gate, r, stop, m->scratch);
         m->x->matrix->rows(&up, r, stop, m->scratch);
         for (int64_t t = 0; t < gate->T; t++) {
             float *y = gate->y + t * gate->y_stride + r;
-            m->x->k->swiglu(y, y, rows + t * MATRIX_ROWS, stop - r);
+            m->x->k->swiglu(y, y, rows + t * m->panel, stop - r);
         }
     }
 }
@@ -183,7 +186,7 @@ static void run_matrix(const struct run *x)
     for (int64_t t = pack_begin; room.pack && t < pack_end; t++)
         x->matrix->pack(op->k, in + t * op->k, packed + (uint64_t)t * room.pack);
 
-    struct matrix_task m = {.x = x, .up_at = room.up_at};
+    struct matrix_task m = {.x = x, .up_at = room.up_at, .panel = room.panel};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;
     const int weights = op->kind == OP_QKV ? 3 : op->kind == OP_GATE_UP ? 2 : 1;
     int64_t units = 0;
@@ -201,14 +204,17 @@ static void run_matrix(const struct run *x)
     for (int i = 0; i < m.n; i++)
         units += units_of(m.rows[i]);
 
-    if (x->n_threads == 1) {
-        matrix_units(&m, 0, units);
-        return;
-    }
-    if (!room.is_private)
+    if (x->n_threads > 1 && !room.is_private)
         cpu_barrier_wait(x->barrier); /* the packed input is complete */
-    for (int64_t begin, end; units_claim(x, units, &begin, &end);)
-        matrix_units(&m, begin, end);
+    if (x->matrix->enter)
+        x->matrix->enter(x->T);
+    if (x->n_threads == 1)
+        matrix_units(&m, 0, units);
+    else
+        for (int64_t begin, end; units_claim(x, units, &begin, &end);)
+            matrix_units(&m, begin, end);
+    if (x->matrix->leave)
+        x->matrix->leave();
 }
 
 /* ------------------------------------------------------------------------------ attention - */
