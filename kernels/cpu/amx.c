@@ -433,6 +433,7 @@ const struct cpu_kernels cpu_kernels_amx = {
     .matrix = {&avx512_exact, &matrix_bf16},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,
+    .matrix_row = avx512_matrix_row,
     .attention_scratch_bytes = avx2_attention_scratch,
     .attention = avx2_attention,
     .attention_merge = avx2_attention_merge,

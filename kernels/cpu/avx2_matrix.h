@@ -61,6 +61,11 @@ static void matrix_prepare(const struct weight_source *s, struct oato_weight *w,
     lanes_matrix_prepare(AVX2_LANES, s, w, begin, end);
 }
 
+static bool matrix_row(const struct oato_weight *w, int64_t row, float *out)
+{
+    return lanes_matrix_row(AVX2_LANES, w, row, out);
+}
+
 static uint64_t matrix_scratch(oato_dtype dtype, int64_t k)
 {
     (void)k;

@@ -15,6 +15,11 @@ void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w,
     lanes_matrix_prepare(AVX512_LANES, s, w, begin, end);
 }
 
+bool avx512_matrix_row(const struct oato_weight *w, int64_t row, float *out)
+{
+    return lanes_matrix_row(AVX512_LANES, w, row, out);
+}
+
 const struct matrix_class avx512_exact = {
     .numerics = lanes_matrix_numerics,
     .pack_bytes = lanes_pack_bytes,
@@ -36,6 +41,7 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .matrix = {&avx512_exact, &matrix_fast},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,
+    .matrix_row = avx512_matrix_row,
     .attention_scratch_bytes = avx2_attention_scratch,
     .attention = avx2_attention,
     .attention_merge = avx2_attention_merge,

@@ -82,5 +82,6 @@ extern const struct matrix_class avx512_exact;
 uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                            int64_t end);
+bool avx512_matrix_row(const struct oato_weight *w, int64_t row, float *out);
 
 #endif

@@ -13,6 +13,7 @@ const struct cpu_kernels cpu_kernels_avxvnni = {
     .matrix = {&matrix_exact, &matrix_exact},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,
+    .matrix_row = matrix_row,
     .attention_scratch_bytes = avx2_attention_scratch,
     .attention = avx2_attention,
     .attention_merge = avx2_attention_merge,

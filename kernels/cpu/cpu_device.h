@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_internal.h"
 
 struct slab; /* of cpu_memory.c */
+struct cpu_weight;
 
 struct cpu_device {
     struct oato_device base;
@@ -15,6 +16,7 @@ struct cpu_device {
     const struct cpu_kernels *kernels;
     struct cpu_pool *pool;
     struct slab *slabs;
+    struct cpu_weight *weights;
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
     int64_t clock_offset_ns;
     uint64_t step_serial;

@@ -42,6 +42,8 @@ struct oato_weight {
     int64_t rows, k;
     const uint8_t *data; /* prepared, or (WEIGHT_LOOKUP on the host) the GGUF's own rows */
     uint64_t bytes;      /* owned bytes behind data; 0 when borrowed */
+    /* WEIGHT_LOOKUP: a matrix prepared from the very rows, read in place of data; NULL: none */
+    const struct oato_weight *rows_of;
 };
 
 /* Fills w->data (already allocated, w->bytes = cpu_prepared_bytes) for source rows
@@ -170,6 +172,9 @@ struct cpu_kernels {
     uint64_t (*matrix_bytes)(oato_dtype dtype, int64_t rows, int64_t k);
     void (*matrix_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                            int64_t end);
+    /* A row of a prepared matrix with the bits of quants_row; out NULL: nothing is written. False
+     * when this type's rows cannot be read back; may be NULL: none can. */
+    bool (*matrix_row)(const struct oato_weight *w, int64_t row, float *out);
 
     uint64_t (*attention_scratch_bytes)(const struct oato_op *op);
     void (*attention)(const struct attention_job *j, uint8_t *scratch);

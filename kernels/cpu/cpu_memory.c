@@ -151,6 +151,47 @@ oato_status cpu_download(struct oato_device *base, void *to, const void *from, u
 
 /* -------------------------------------------------------------------------------- weights - */
 
+/* A weight of the device, in a list, and where its first row lies in the file. */
+struct cpu_weight {
+    struct oato_weight weight; /* first: this is the handle */
+    const uint8_t *from;
+    struct cpu_weight *next;
+};
+
+/* A tied embedding is looked up and multiplied with: once it is prepared as a matrix, lookups read
+ * it there, and its pages of the file are needed no more. */
+static void lookup_link(const struct cpu_device *d, struct cpu_weight *l,
+                        const struct cpu_weight *m)
+{
+    if (l->weight.use == WEIGHT_LOOKUP && m->weight.use == WEIGHT_MATRIX && l->from == m->from &&
+        l->weight.dtype == m->weight.dtype && l->weight.k == m->weight.k &&
+        l->weight.rows <= m->weight.rows && d->kernels->matrix_row &&
+        d->kernels->matrix_row(&m->weight, 0, NULL))
+        l->weight.rows_of = &m->weight;
+}
+
+static void weight_add(struct cpu_device *d, struct cpu_weight *w)
+{
+    for (struct cpu_weight *other = d->weights; other; other = other->next) {
+        lookup_link(d, other, w);
+        lookup_link(d, w, other);
+    }
+    w->next = d->weights;
+    d->weights = w;
+}
+
+static void weight_remove(struct cpu_device *d, const struct cpu_weight *w)
+{
+    for (struct cpu_weight **at = &d->weights; *at;) {
+        if ((*at)->weight.rows_of == &w->weight)
+            (*at)->weight.rows_of = NULL; /* to the file again */
+        if (*at == w)
+            *at = w->next;
+        else
+            at = &(*at)->next;
+    }
+}
+
 /* A weight that all threads prepare, by claims of rows. */
 struct prepare_job {
     const struct cpu_kernels *kernels;
@@ -224,32 +265,34 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
                          "blocks of a type that the cpu knows",
                          d->id, (long long)s->row_begin, (long long)s->row_end, (long long)s->n,
                          (long long)s->k, dtype_name(s->dtype));
-    struct oato_weight *w = calloc(1, sizeof *w);
-    if (!w)
-        return oato_fail_memory(err, sizeof *w, "a weight");
+    struct cpu_weight *owner = calloc(1, sizeof *owner);
+    if (!owner)
+        return oato_fail_memory(err, sizeof *owner, "a weight");
+    struct oato_weight *w = &owner->weight;
     w->dtype = s->dtype;
     w->use = s->use;
     w->rows = s->row_end - s->row_begin;
     w->k = s->k;
+    owner->from = (const uint8_t *)s->data + (size_t)s->row_begin * row;
     if (s->use == WEIGHT_LOOKUP) {
-        w->data = (const uint8_t *)s->data + (size_t)s->row_begin * row;
-        *out = w;
-        return OATO_OK;
-    }
-    w->bytes = cpu_prepared_bytes(d->kernels, s->dtype, w->rows, w->k, s->use);
-    oato_status status = memory_take(d, w->bytes, "a weight", err);
-    if (!status) {
-        w->data = slab_alloc(d, w->bytes);
-        if (!w->data) {
-            d->used_bytes -= w->bytes;
-            status = oato_fail_memory(err, w->bytes, "a weight");
+        w->data = owner->from;
+    } else {
+        w->bytes = cpu_prepared_bytes(d->kernels, s->dtype, w->rows, w->k, s->use);
+        oato_status status = memory_take(d, w->bytes, "a weight", err);
+        if (!status) {
+            w->data = slab_alloc(d, w->bytes);
+            if (!w->data) {
+                d->used_bytes -= w->bytes;
+                status = oato_fail_memory(err, w->bytes, "a weight");
+            }
         }
+        if (status) {
+            free(owner);
+            return status;
+        }
+        prepare_all(d, s, w, row);
     }
-    if (status) {
-        free(w);
-        return status;
-    }
-    prepare_all(d, s, w, row);
+    weight_add(d, owner);
     *out = w;
     return OATO_OK;
 }
@@ -263,6 +306,7 @@ void cpu_weight_free(struct oato_device *base, struct oato_weight *w)
         slab_free(d, w->data);
         d->used_bytes -= w->bytes;
     }
+    weight_remove(d, (struct cpu_weight *)w);
     free(w);
 }
 

@@ -71,6 +71,9 @@ uint64_t lanes_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k
 void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
                           int64_t begin, int64_t end);
 
+/* lanes_read.c: as matrix_row of the tables. */
+bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float *out);
+
 /* The packed input: k int16, then for each 32 of them the scale and scale * sum, then for each 16
  * of them -8 * sum. */
 struct lanes_packed {

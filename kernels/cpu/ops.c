@@ -393,7 +393,10 @@ static void run_embed(const struct run *x)
     share_rows(x, &begin, &end);
     for (int64_t t = begin; t < end; t++) {
         float *y = output(x, 0) + t * k;
-        quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
+        if (w->rows_of)
+            x->k->matrix_row(w->rows_of, x->step->token_id[t], y);
+        else
+            quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
         if (x->op->scale != 0)
             for (int64_t i = 0; i < k; i++)
                 y[i] *= x->op->scale;

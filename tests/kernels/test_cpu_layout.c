@@ -134,9 +134,45 @@ static void prepared_weights_are_as_the_layout_says(void **state)
     }
 }
 
+/* Bit for bit, so that a lookup may go where it likes. */
+static void rows_read_back_are_the_rows_of_the_file(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *kernels = kernels_named(isas[i]);
+        for (size_t t = 0; kernels && kernels->matrix_row && t < ARRAY_LEN(matrix_types); t++) {
+            const oato_dtype dtype = matrix_types[t];
+            const int64_t k = 256 * random_in(1, 4), n = random_in(1, 150);
+            size_t bytes = 0;
+            assert_true(dtype_row_bytes(dtype, k, &bytes));
+            uint8_t *data = test_malloc(bytes * (size_t)n);
+            float *want = test_malloc((size_t)k * sizeof *want), *got = test_malloc((size_t)k * 4);
+            random_elements(dtype, data, k * n);
+            struct guarded g;
+            guarded_init(&g);
+            struct oato_weight *w =
+                weight_make(kernels, &g, dtype, data, n, k, 0, n, WEIGHT_MATRIX);
+            assert_true(kernels->matrix_row(w, 0, NULL));
+            for (int64_t r = 0; r < n; r++) {
+                quants_row(dtype, data + (size_t)r * bytes, k, want);
+                assert_true(kernels->matrix_row(w, r, got));
+                assert_memory_equal(want, got, (size_t)k * sizeof *want);
+            }
+            guarded_free(&g);
+            test_free(w);
+            test_free(data);
+            test_free(want);
+            test_free(got);
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prepared_weights_are_as_the_layout_says)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prepared_weights_are_as_the_layout_says),
+        cmocka_unit_test(rows_read_back_are_the_rows_of_the_file),
+    };
     seed_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,157 @@
+/*
+ * lanes_read.c - a row out of the layout of lanes_layout.c again, for the lookups of a token
+ * embedding that is the output matrix too: then its rows in the file need not stay in memory. The
+ * GGUF's block is put together from its integers and read as any row is, so that a looked-up row
+ * has the same bits wherever it was kept.
+ */
+#include "kernels/cpu/lanes_internal.h"
+
+#include <string.h>
+
+enum { BLOCK_BYTES = 256 };
+
+/* A row's share of a block of the layout. */
+struct row_block {
+    uint8_t head[4], sub[16]; /* scale and minimum; scales and minima of sub-blocks */
+    uint8_t q[256];           /* integers plus the format's offset */
+};
+
+static void head_read(const struct lanes_format *f, const uint8_t *p, int lane, int lanes,
+                      struct row_block *b)
+{
+    memcpy(b->head, p + 2 * lane, 2);
+    p += 2 * lanes;
+    if (f->has_min) {
+        memcpy(b->head + 2, p + 2 * lane, 2);
+        p += 2 * lanes;
+    }
+    for (int s = 0; f->block == 256 && s < 16; s++)
+        b->sub[s] = p[s * lanes + lane];
+}
+
+static uint32_t dword_at(const uint8_t *p, int index)
+{
+    uint32_t x;
+    memcpy(&x, p + 4 * (size_t)index, sizeof x);
+    return x;
+}
+
+/* The 32 integers at `body`. */
+static void values_read(const struct lanes_format *f, const uint8_t *body, int lane, int lanes,
+                        uint8_t *q)
+{
+    static const uint8_t quads[8] = {0, 4, 1, 5, 2, 6, 3, 7}, order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    for (int at = 0; at < 32; at++) {
+        if (f->body == LANES_BYTES)
+            q[at / 8 * 8 + quads[at % 8]] = body[4 * (at / 4 * lanes + lane) + at % 4];
+        else
+            q[at / 8 * 8 + order[at % 8]] =
+                dword_at(body, at / 8 * lanes + lane) >> at % 8 * 4 & 15;
+    }
+    for (int e = 0; f->body != LANES_BYTES && f->high && e < 32; e++) {
+        const int pair = e / 2, plane = LANES_NIBBLES / 4 + pair * f->high / 16;
+        const int bit = lanes_plane_bit(pair, f->high) + e % 2 * 16;
+        const uint32_t high = dword_at(body, plane * lanes + lane) >> bit;
+        q[e] = (uint8_t)(q[e] | (high & ((1u << f->high) - 1)) << 4);
+    }
+}
+
+/* Blocks of 32: scale, minimum, fifth bits, nibbles or bytes. */
+static void block_32(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    const int head = f->has_min ? 4 : 2;
+    memcpy(out, b->head, (size_t)head);
+    out += head;
+    if (f->body == LANES_BYTES) {
+        memcpy(out, b->q, 32);
+        return;
+    }
+    uint32_t high = 0;
+    for (int i = 0; i < 32; i++)
+        high |= (uint32_t)(b->q[i] >> 4) << i;
+    if (f->high) {
+        memcpy(out, &high, sizeof high);
+        out += sizeof high;
+    }
+    for (int i = 0; i < 16; i++)
+        out[i] = (uint8_t)((b->q[i] & 15) | b->q[i + 16] << 4);
+}
+
+/* Q4_K, Q5_K */
+static void block_k45(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    const uint8_t *scale = b->sub, *min = b->sub + 8;
+    memcpy(out, b->head, 4);
+    for (int i = 0; i < 4; i++) {
+        out[4 + i] = (uint8_t)(scale[i] | scale[i + 4] >> 4 << 6);
+        out[8 + i] = (uint8_t)(min[i] | min[i + 4] >> 4 << 6);
+        out[12 + i] = (uint8_t)((scale[i + 4] & 15) | min[i + 4] << 4);
+    }
+    uint8_t *low = out + 16;
+    if (f->high) {
+        memset(low, 0, 32);
+        for (int i = 0; i < 256; i++)
+            low[i % 32] = (uint8_t)(low[i % 32] | b->q[i] >> 4 << i / 32);
+        low += 32;
+    }
+    for (int i = 0; i < 128; i++) {
+        const uint8_t *q = b->q + i / 32 * 64 + i % 32;
+        low[i] = (uint8_t)((q[0] & 15) | q[32] << 4);
+    }
+}
+
+static void block_q6_k(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    (void)f;
+    memset(out, 0, 192);
+    for (int i = 0; i < 256; i++) {
+        const int half = i / 128, j = i % 128;
+        uint8_t *low = out + half * 64 + j % 64, *high = out + 128 + half * 32 + j % 32;
+        *low = (uint8_t)(*low | (b->q[i] & 15) << j / 64 * 4);
+        *high = (uint8_t)(*high | b->q[i] >> 4 << j / 32 * 2);
+    }
+    memcpy(out + 192, b->sub, 16);
+    memcpy(out + 208, b->head, 2);
+}
+
+/* The GGUF's block; a type without a row here is looked up in the file. */
+static void (*const block_of[DT_COUNT])(const struct lanes_format *f, const struct row_block *b,
+                                        uint8_t *out) = {
+    [DT_Q4_0] = block_32, [DT_Q4_1] = block_32,  [DT_Q5_0] = block_32,  [DT_Q5_1] = block_32,
+    [DT_Q8_0] = block_32, [DT_Q4_K] = block_k45, [DT_Q5_K] = block_k45, [DT_Q6_K] = block_q6_k,
+};
+
+static void float_row(int lanes, const struct oato_weight *w, const uint8_t *group, int lane,
+                      float *out)
+{
+    const size_t size = (size_t)dtype_info((int)w->dtype)->block_bytes;
+    for (int64_t i = 0; i < w->k; i++)
+        quants_row(w->dtype, group + (size_t)(i * lanes + lane) * size, 1, out + i);
+}
+
+bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float *out)
+{
+    const struct lanes_format *f = lanes_format_of(w->dtype);
+    if (f && !block_of[w->dtype])
+        return false;
+    if (!out)
+        return true;
+    const int lane = (int)(row % lanes);
+    const uint8_t *p =
+        w->data + (uint64_t)(row / lanes) * lanes_matrix_bytes(lanes, w->dtype, lanes, w->k);
+    if (!f) {
+        float_row(lanes, w, p, lane, out);
+        return true;
+    }
+    for (int64_t at = 0; at < w->k; at += f->block, p += lanes * lanes_block_bytes(f)) {
+        struct row_block b = {0};
+        uint8_t block[BLOCK_BYTES];
+        const uint8_t *body = p + lanes * f->head;
+        head_read(f, p, lane, lanes, &b);
+        for (int i = 0; i < f->block; i += 32, body += lanes * f->body)
+            values_read(f, body, lane, lanes, b.q + i);
+        block_of[w->dtype](f, &b, block);
+        quants_row(w->dtype, block, f->block, out + at);
+    }
+    return true;
+}
