@@ -5,6 +5,8 @@
   test_oracle.py OATO_RUN logits       default model: float32 evaluation by numpy, every ISA
   test_oracle.py OATO_RUN perplexity   default model on the GPL-3: 18.2999 is exact
   test_oracle.py OATO_RUN tokens       default model: llama.cpp's tokens of the GPL-3
+  test_oracle.py OATO_RUN emulated     default model: float32 evaluation by numpy, perplexity too;
+                                       OATO_RUN is the build that has tile instructions in plain C
 
 ISA levels that this host lacks are left out. Exit status 77 (skipped) when the default model is not
 in the cache, unless OATO_REQUIRE_MODEL=1.
@@ -115,7 +117,36 @@ def tokens(program, _work):
     check(np.array_equal(ours, theirs), f"{len(ours)} tokens; llama.cpp gives {len(theirs)}")
 
 
-CASES = {"archs": archs, "logits": logits, "perplexity": perplexity, "tokens": tokens}
+def perplexity_of(rows, ids):
+    """Of each id given those before it, as the rows of logits have it."""
+    rows = rows.astype(np.float64)[:-1]
+    top = rows.max(axis=1)
+    log_sum = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+    return np.exp(np.mean(log_sum - rows[np.arange(len(rows)), ids[1:]]))
+
+
+def emulated(program, work):
+    """The amx level through its emulation: a prompt in one go, so that all products are of tiles."""
+    isa = "amx-emulated"
+    ids = parse_ids("@" + os.path.join(DATA, "gpl3_ids.txt"))[:384]
+    probe = run(program, isa, "logits", MODEL, "--ids", "1", "-o", os.path.join(work, "probe"))
+    if "this processor has no" in probe.stderr:
+        print(probe.stderr.strip())
+        sys.exit(77)
+    exact = Model(MODEL).logits(ids)
+    ours = our_logits(program, isa, MODEL, ids, work)
+    r = compare(exact, ours)
+    text = f"{isa}: nmse {r['nmse']:.2e} kl {r['kl']:.6f} top1 {100 * r['top1']:.2f} %"
+    check(r["kl"] <= MAX_KL and r["top1"] >= MIN_TOP1, text)
+    # The class itself is finer than that: bfloat16 costs 0.0002.
+    check(1e-6 < r["kl"] <= 0.001, f"{isa}: kl as of bfloat16")
+    theirs, value = perplexity_of(exact, ids), perplexity_of(ours, ids)
+    off = value / theirs - 1
+    check(abs(off) <= PERPLEXITY_ISA, f"{isa}: perplexity {value:.4f}, {100 * off:+.3f} % of {theirs:.4f}")
+
+
+CASES = {"archs": archs, "logits": logits, "perplexity": perplexity, "tokens": tokens,
+         "emulated": emulated}
 
 
 def main():
