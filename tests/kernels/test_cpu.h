@@ -109,6 +109,29 @@ static UNUSED const struct cpu_kernels *kernels_named(const char *name)
     return cpu_kernels_select(name, &k, &err) ? NULL : k;
 }
 
+/* For the main functions of programs whose tests go through all of isas: says in the file
+ * $OATO_TEST_LEVELS how each level was tested; scripts/test sums up. Under an emulator of the whole
+ * processor (OATO_TEST_EMULATOR, its name) nothing is native. Returns `failed`. */
+static UNUSED int levels_report(int failed)
+{
+    const char *path = getenv("OATO_TEST_LEVELS"), *emulator = getenv("OATO_TEST_EMULATOR");
+    FILE *f = path && *path ? fopen(path, "a") : NULL;
+    for (size_t i = 0; f && i < ARRAY_LEN(isas); i++) {
+        const int name = (int)strcspn(isas[i], "-"); /* amx-emulated is amx */
+        const char *state = "native";
+        if (!kernels_named(isas[i]))
+            state = "skipped";
+        else if (failed)
+            state = "failed";
+        else if (isas[i][name] || (emulator && *emulator))
+            state = "emulated";
+        fprintf(f, "%.*s %s\n", name, isas[i], state);
+    }
+    if (f)
+        fclose(f);
+    return failed;
+}
+
 /* Memory whose every piece ends at an unreadable page, as offsets of one base. */
 struct guarded {
     uint8_t *base;

@@ -258,5 +258,5 @@ int main(void)
         cmocka_unit_test(a_group_may_be_larger_than_a_pass),
     };
     seed_init();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
 }

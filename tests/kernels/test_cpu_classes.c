@@ -162,5 +162,5 @@ int main(void)
         cmocka_unit_test(levels_compute_what_their_class_states),
     };
     seed_init();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
 }

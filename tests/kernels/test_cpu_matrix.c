@@ -423,5 +423,5 @@ int main(int argc, char **argv)
                        argc > 4 ? atoi(argv[4]) : 0);
         return 0;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
 }

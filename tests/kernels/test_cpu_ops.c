@@ -429,5 +429,5 @@ int main(void)
         cmocka_unit_test(supports_says_no_to_what_cannot_run),
     };
     seed_init();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
 }
