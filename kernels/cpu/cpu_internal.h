@@ -190,7 +190,7 @@ struct cpu_kernels {
 };
 
 extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
-    cpu_kernels_avx512, cpu_kernels_amx;
+    cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 
 /* Dequantises k elements of a GGUF row. */
 void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);

@@ -65,6 +65,13 @@ static bool has_amx(void)
            __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
            __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx512_bf16) && tiles_permitted();
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static bool has_neon(void)
+{
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
 #endif
 
 static bool has_always(void)
@@ -92,6 +99,8 @@ static const struct level levels[] = {
     {"avxvnni", &cpu_kernels_avxvnni, has_avxvnni},
     {"avx512", &cpu_kernels_avx512, has_avx512},
     {"amx", &cpu_kernels_amx, has_amx},
+#elif defined(__aarch64__)
+    {"neon", &cpu_kernels_neon, has_neon},
 #endif
 };
 

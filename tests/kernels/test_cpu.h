@@ -99,7 +99,8 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
 
 static const oato_dtype matrix_types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,
                                           DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K};
-static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512", "amx", "amx-emulated"};
+static const char *const isas[] = {"ref", "avx2",         "avxvnni", "avx512",
+                                   "amx", "amx-emulated", "neon"};
 
 /* NULL when this machine has it not. */
 static UNUSED const struct cpu_kernels *kernels_named(const char *name)

@@ -49,7 +49,7 @@ static void the_instruction_set_is_chosen_by_name(void **state)
         if (cpu_kernels_select(isas[i], &k, &err)) {
             assert_int_equal(err.status, OATO_EUSAGE);
             assert_true(strstr(err.text, "this processor has no") ||
-                        strstr(err.text, "this build has ref")); /* another architecture's */
+                        strstr(err.text, "this build has")); /* another architecture's */
             print_message("%s: not on this processor, skipped\n", isas[i]);
         } else {
             assert_string_equal(cpu_kernels_name(k), isas[i]);

@@ -1,0 +1,73 @@
+/*
+ * neon_rows.c - element-wise kernels of the neon table. Rows are walked in vectors of 4 with a
+ * partial one at the end that goes through the same arithmetic, so that an element's bits do not
+ * depend on where a row is cut.
+ */
+#include "kernels/cpu/neon_internal.h"
+
+#include <math.h>
+
+void neon_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
+{
+    float32x4_t s[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
+    for (int64_t i = 0; i < n; i += 4) {
+        float32x4_t a = neon_load(x + i, n - i);
+        s[i / 4 % 4] = vfmaq_f32(s[i / 4 % 4], a, a);
+    }
+    float32x4_t all = vaddq_f32(vaddq_f32(s[0], s[1]), vaddq_f32(s[2], s[3]));
+    float scale = 1.0f / sqrtf(vaddvq_f32(all) / (float)n + eps);
+    for (int64_t i = 0; i < n; i += 4) {
+        float32x4_t a = vmulq_n_f32(neon_load(x + i, n - i), scale);
+        neon_store(y + i, vmulq_f32(a, neon_load(w + i, n - i)), n - i);
+    }
+}
+
+void neon_add(float *y, const float *a, const float *b, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(y + i, vaddq_f32(vld1q_f32(a + i), vld1q_f32(b + i)));
+    for (; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+/* e^x within 2 ulp; 0 below -87, at most e^88. x = n ln 2 + r with |r| <= ln 2 / 2, and the minimax
+ * polynomial of Cephes' expf for e^r. NaN stays NaN. */
+static float32x4_t exp_4(float32x4_t x)
+{
+    const float32x4_t lowest = vdupq_n_f32(-87.0f);
+    const uint32x4_t under = vcltq_f32(x, lowest);
+    x = vminq_f32(vdupq_n_f32(88.0f), vmaxq_f32(lowest, x));
+    const float32x4_t n = vrndnq_f32(vmulq_n_f32(x, 1.44269504f));
+    float32x4_t r = vfmsq_n_f32(x, n, 0.693359375f);
+    r = vfmsq_n_f32(r, n, -2.12194440e-4f);
+    float32x4_t p = vdupq_n_f32(1.9875691500e-4f);
+    p = vfmaq_f32(vdupq_n_f32(1.3981999507e-3f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(8.3334519073e-3f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(4.1665795894e-2f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(1.6666665459e-1f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(5.0000001201e-1f), p, r);
+    p = vfmaq_f32(vaddq_f32(r, vdupq_n_f32(1.0f)), vmulq_f32(r, r), p);
+    const int32x4_t power = vshlq_n_s32(vcvtnq_s32_f32(n), 23);
+    const int32x4_t scaled = vaddq_s32(vreinterpretq_s32_f32(p), power);
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_s32(scaled), under));
+}
+
+void neon_swiglu(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 4) {
+        const float32x4_t g = neon_load(gate + i, n - i);
+        const float32x4_t e = exp_4(vnegq_f32(g));
+        const float32x4_t silu = vdivq_f32(g, vaddq_f32(e, vdupq_n_f32(1.0f)));
+        neon_store(y + i, vmulq_f32(silu, neon_load(up + i, n - i)), n - i);
+    }
+}
+
+void neon_to_f16(uint16_t *y, const float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        vst1_u16(y + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
+    for (; i < n; i++)
+        y[i] = f32_to_f16(x[i]);
+}
