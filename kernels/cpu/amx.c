@@ -76,8 +76,9 @@ static uint64_t amx_pack_bytes(oato_dtype dtype, int64_t k)
     return size_align((size_t)(2 * ceil_div(k, STEP) * STEP), 64) | 64;
 }
 
-static void amx_pack(int64_t k, const float *x, uint8_t *out)
+static void amx_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 {
+    (void)dtype;
     for (int64_t i = 0; i < k; i += STEP, out += AMX_ROW_BYTES) {
         const __m512 low = _mm512_maskz_loadu_ps(avx512_mask(k - i), x + i);
         const __mmask16 rest = k - i > 16 ? avx512_mask(k - i - 16) : 0;

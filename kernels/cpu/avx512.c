@@ -28,12 +28,44 @@ const struct matrix_class avx512_exact = {
     .rows = avx512_matrix_rows,
 };
 
+static const char *fast_numerics(oato_dtype dtype)
+{
+    return lanes_format_of(dtype) ? lanes_bytes_numerics(dtype) : "i14b32";
+}
+
+static uint64_t fast_pack_bytes(oato_dtype dtype, int64_t k)
+{
+    return lanes_format_of(dtype) ? lanes_bytes_pack_bytes(dtype, k) : lanes_words_pack_bytes(k);
+}
+
+static void fast_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
+{
+    if (lanes_format_of(dtype))
+        lanes_bytes_pack(dtype, k, x, out);
+    else
+        lanes_words_pack(k, x, out);
+}
+
+static uint64_t fast_scratch(oato_dtype dtype, int64_t k)
+{
+    return lanes_format_of(dtype) ? avx512_bytes_scratch(dtype, k)
+                                  : avx512_matrix_scratch(DT_Q8_0, k);
+}
+
+static void fast_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    if (lanes_format_of(j->w->dtype))
+        avx512_bytes_rows(j, begin, end, scratch);
+    else
+        avx512_panel_rows(j, begin, end, scratch);
+}
+
 static const struct matrix_class matrix_fast = {
-    .numerics = lanes_bytes_numerics,
-    .pack_bytes = lanes_bytes_pack_bytes,
-    .pack = lanes_bytes_pack,
-    .scratch_bytes = avx512_bytes_scratch,
-    .rows = avx512_bytes_rows,
+    .numerics = fast_numerics,
+    .pack_bytes = fast_pack_bytes,
+    .pack = fast_pack,
+    .scratch_bytes = fast_scratch,
+    .rows = fast_rows,
 };
 
 const struct cpu_kernels cpu_kernels_avx512 = {

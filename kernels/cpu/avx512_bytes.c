@@ -46,7 +46,8 @@ struct panel_scratch {
 uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k)
 {
     (void)k;
-    return lanes_format_of(dtype) ? sizeof(struct panel_scratch) : 0;
+    (void)dtype;
+    return sizeof(struct panel_scratch);
 }
 
 /* ---------------------------------------------------------------------------------- panel - */
@@ -326,10 +327,6 @@ void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, u
     const int64_t k = j->w->k, blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
     struct panel_job x = {.j = j, .s = (struct panel_scratch *)scratch};
     x.f = lanes_format_of(j->w->dtype);
-    if (!x.f) {
-        avx512_matrix_float(j, begin, end);
-        return;
-    }
     for (x.begin = begin; x.begin < end; x.begin += MATRIX_ROWS) {
         x.end = min_i64(end, x.begin + MATRIX_ROWS);
         for (int64_t i = 0; i < blocks; i++) {

@@ -33,13 +33,6 @@ struct float_tile {
     __mmask16 mask[PANEL_GROUPS];
 };
 
-AVX2_INLINE __m512 load_lanes(oato_dtype dtype, const uint8_t *w)
-{
-    if (dtype == DT_F32)
-        return _mm512_loadu_ps(w);
-    return dtype == DT_F16 ? avx512_load_f16(w) : avx512_load_bf16(w);
-}
-
 AVX2_INLINE void tile(oato_dtype dtype, const struct float_tile *t, int groups, int columns)
 {
     const bool cold = t->cold;
@@ -55,7 +48,7 @@ AVX2_INLINE void tile(oato_dtype dtype, const struct float_tile *t, int groups, 
         __m512 v[PANEL_GROUPS];
 #pragma GCC unroll 4
         for (int g = 0; g < groups; g++) {
-            v[g] = load_lanes(dtype, w + g * t->group_bytes);
+            v[g] = avx512_load_lanes(dtype, w + g * t->group_bytes);
             if (cold && (dtype == DT_F32 || i % 2 == 0))
                 _mm_prefetch((const char *)w + g * t->group_bytes + PREFETCH_BYTES, _MM_HINT_T0);
         }

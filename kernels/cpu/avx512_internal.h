@@ -28,6 +28,14 @@ AVX2_INLINE __m512 avx512_load_bf16(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
 
+/* One element of a float type of 16 rows. */
+AVX2_INLINE __m512 avx512_load_lanes(oato_dtype dtype, const uint8_t *w)
+{
+    if (dtype == DT_F32)
+        return _mm512_loadu_ps(w);
+    return dtype == DT_F16 ? avx512_load_f16(w) : avx512_load_bf16(w);
+}
+
 /* Sixteen float32 from unsigned or signed bytes. */
 AVX2_INLINE __m512 avx512_load_bytes(const uint8_t *p, bool is_signed)
 {
@@ -73,7 +81,8 @@ void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end)
 /* avx512_bytes.c: class u8b32 */
 uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k);
 void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
-/* avx512_matrix.c */
+/* avx512_matrix.c: classes i16b32 and, of float weights in panels, i14b32 */
+void avx512_panel_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k);
 void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 

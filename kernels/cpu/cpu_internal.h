@@ -156,7 +156,7 @@ enum {
 struct matrix_class {
     const char *(*numerics)(oato_dtype dtype);
     uint64_t (*pack_bytes)(oato_dtype dtype, int64_t k); /* 0: takes float32 as it is */
-    void (*pack)(int64_t k, const float *x, uint8_t *out);
+    void (*pack)(oato_dtype dtype, int64_t k, const float *x, uint8_t *out);
     uint64_t (*scratch_bytes)(oato_dtype dtype, int64_t k);
     void (*enter)(int64_t T); /* or NULL: a thread, before its first rows of an operator */
     void (*rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);

@@ -90,7 +90,17 @@ static inline struct lanes_packed lanes_packed_at(const uint8_t *p, int64_t k)
     return a;
 }
 uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k);
-void lanes_pack(int64_t k, const float *x, uint8_t *out);
+void lanes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out);
+
+/* The same for products with float weights, class i14b32: int16 of 14 bits, zeros up to a multiple
+ * of 32, so that the sum of 32 products of 14 bits is exact. */
+enum { LANES_WORDS_LARGEST = 8191 };
+static inline int64_t lanes_words_k(int64_t k)
+{
+    return (k + 31) / 32 * 32;
+}
+uint64_t lanes_words_pack_bytes(int64_t k);
+void lanes_words_pack(int64_t k, const float *x, uint8_t *out);
 
 /* The packed input of class u8b32, k / 32 of these: x is about min + step * q. Everything of a
  * block lies side by side, so that a kernel needs one address for a column. Each 8 of q are in the
@@ -101,6 +111,6 @@ struct lanes_bytes {
 };
 const char *lanes_bytes_numerics(oato_dtype dtype);
 uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k);
-void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out);
+void lanes_bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out);
 
 #endif

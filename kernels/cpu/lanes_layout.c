@@ -58,10 +58,16 @@ uint64_t lanes_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k
 
 /* ---------------------------------------------------------------------------------- input - */
 
-uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k)
+uint64_t lanes_words_pack_bytes(int64_t k)
 {
     /* An odd number of lines: columns begin in different sets of the caches. */
-    return lanes_format_of(dtype) ? size_align((size_t)(2 * k + 16 * (k / 32)), 64) | 64 : 0;
+    const int64_t padded = lanes_words_k(k);
+    return size_align((size_t)(2 * padded + 16 * (padded / 32)), 64) | 64;
+}
+
+uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k)
+{
+    return lanes_format_of(dtype) ? lanes_words_pack_bytes(k) : 0;
 }
 
 static int32_t sum_i32(__m256i x)
@@ -71,14 +77,15 @@ static int32_t sum_i32(__m256i x)
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
-void lanes_pack(int64_t k, const float *x, uint8_t *out)
+/* Blocks [begin, end) of the packed input, whose largest integer is `limit`. */
+static void pack_words(const struct lanes_packed *a, int64_t begin, int64_t end, const float *x,
+                       const float limit)
 {
-    struct lanes_packed a = lanes_packed_at(out, k);
-    int16_t *q = (int16_t *)a.q;
-    float *scale = (float *)a.scale, *scaled_sum = (float *)a.scaled_sum;
-    int32_t *minus8_sum = (int32_t *)a.minus8_sum;
+    int16_t *q = (int16_t *)a->q + 32 * begin;
+    float *scale = (float *)a->scale, *scaled_sum = (float *)a->scaled_sum;
+    int32_t *minus8_sum = (int32_t *)a->minus8_sum;
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    for (int64_t b = 0; b < k / 32; b++, x += 32, q += 32) {
+    for (int64_t b = begin; b < end; b++, x += 32, q += 32) {
         __m256 v[4], top = _mm256_setzero_ps(), nan = top;
         for (int i = 0; i < 4; i++) {
             v[i] = _mm256_loadu_ps(x + 8 * i);
@@ -91,7 +98,7 @@ void lanes_pack(int64_t k, const float *x, uint8_t *out)
         /* Integers have no infinities and no NaN: the scale says it for the whole block. */
         bool infinite = _mm256_movemask_ps(nan) || largest > FLT_MAX;
         const __m256i keep = _mm256_set1_epi32(infinite ? 0 : -1);
-        __m256 factor = _mm256_set1_ps(zero ? 0 : 32767.0f / largest);
+        __m256 factor = _mm256_set1_ps(zero ? 0 : limit / largest);
         __m256i n[4];
         for (int i = 0; i < 4; i++)
             n[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], factor)), keep);
@@ -101,10 +108,28 @@ void lanes_pack(int64_t k, const float *x, uint8_t *out)
             __m256i w = _mm256_packs_epi32(n[i], n[i + 1]);
             _mm256_storeu_si256((__m256i *)(q + 8 * i), _mm256_permute4x64_epi64(w, 0xd8));
         }
-        scale[b] = infinite ? NAN : zero ? 0 : largest / 32767.0f;
+        scale[b] = infinite ? NAN : zero ? 0 : largest / limit;
         scaled_sum[b] = scale[b] * (float)(half[0] + half[1]);
         minus8_sum[2 * b] = -8 * half[0];
         minus8_sum[2 * b + 1] = -8 * half[1];
+    }
+}
+
+void lanes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
+{
+    (void)dtype;
+    const struct lanes_packed a = lanes_packed_at(out, k);
+    pack_words(&a, 0, k / 32, x, 32767);
+}
+
+void lanes_words_pack(int64_t k, const float *x, uint8_t *out)
+{
+    const struct lanes_packed a = lanes_packed_at(out, lanes_words_k(k));
+    pack_words(&a, 0, k / 32, x, LANES_WORDS_LARGEST);
+    if (k % 32) {
+        float rest[32] = {0};
+        memcpy(rest, x + k / 32 * 32, (size_t)(k % 32) * sizeof *rest);
+        pack_words(&a, k / 32, k / 32 + 1, rest, LANES_WORDS_LARGEST);
     }
 }
 
@@ -115,8 +140,9 @@ uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k)
                : 0;
 }
 
-void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out)
+void lanes_bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 {
+    (void)dtype;
     struct lanes_bytes *to = (struct lanes_bytes *)out;
     for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
         __m256 v[4], low = _mm256_loadu_ps(x), high = low, nan = _mm256_setzero_ps();

@@ -92,8 +92,9 @@ static bool load_32(const float *x, float32x4_t v[8]) /* false: there is a NaN *
     return vminvq_u32(ordered) != 0;
 }
 
-static void words_pack(int64_t k, const float *x, uint8_t *out)
+static void words_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 {
+    (void)dtype;
     struct neon_words *to = (struct neon_words *)(void *)out;
     for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
         float32x4_t v[8], top = vdupq_n_f32(0);
@@ -120,8 +121,9 @@ static void words_pack(int64_t k, const float *x, uint8_t *out)
     }
 }
 
-static void bytes_pack(int64_t k, const float *x, uint8_t *out)
+static void bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 {
+    (void)dtype;
     struct neon_bytes *to = (struct neon_bytes *)(void *)out;
     for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
         float32x4_t v[8];

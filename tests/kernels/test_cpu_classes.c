@@ -1,5 +1,5 @@
 /*
- * test_cpu_classes.c - the classes of arithmetic of quantised products, stated in plain C: what
+ * test_cpu_classes.c - the classes of arithmetic of products in integers, stated in plain C: what
  * every level computes in a class equals these statements to the bit, for any number of rows and
  * columns.
  *
@@ -9,7 +9,9 @@
  *   u8b32:  32 inputs are x = min + step * n, n uint8.
  *           acc = fma(d * step, sum q n, acc), then acc = fma(min, d * sum q, acc), then with a
  *           minimum acc = fma(m, sum x, acc)
- * in order of k; sums of integers are exact.
+ *   i14b32: of float weights and inputs 32 each, zeros behind the last, are w = d * q and x = s *
+ * n, the largest magnitude being 8191. acc = fma(d * s, sum q n, acc) in order of k; sums of
+ * integers are exact.
  */
 #include "tests/kernels/test_cpu.h"
 
@@ -98,14 +100,41 @@ static float product_stated(oato_dtype dtype, bool bytes, const uint8_t *row, co
     return acc;
 }
 
+/* 32 floats, n of them at x, as integers of 14 bits and a scale. */
+static float words_stated(const float *x, int64_t n, int q[32])
+{
+    float top = 0;
+    for (int i = 0; i < n; i++)
+        top = fmaxf(top, fabsf(x[i]));
+    for (int i = 0; i < 32; i++)
+        q[i] = i < n && top > 1e-30f ? (int)lrintf(x[i] * (8191.0f / top)) : 0;
+    return top > 1e-30f ? top / 8191.0f : 0;
+}
+
+/* One result of class i14b32. */
+static float float_product_stated(const float *values, int64_t k, const float *x)
+{
+    float acc = 0;
+    for (int64_t b = 0; b < k; b += 32) {
+        int q[32], n[32], products = 0;
+        const float d = words_stated(values + b, min_i64(32, k - b), q);
+        const float s = words_stated(x + b, min_i64(32, k - b), n);
+        for (int i = 0; i < 32; i++)
+            products += q[i] * n[i];
+        acc = fmaf(d * s, (float)products, acc);
+    }
+    return acc;
+}
+
 static void check_class(const struct cpu_kernels *level, const struct matrix_class *class,
                         oato_dtype dtype)
 {
     const bool bytes = !strcmp(class->numerics(dtype), "u8b32");
-    if (!bytes && strcmp(class->numerics(dtype), "i16b32") != 0)
+    const bool is_float = !strcmp(class->numerics(dtype), "i14b32");
+    if (!bytes && !is_float && strcmp(class->numerics(dtype), "i16b32") != 0)
         return;
     const int64_t block = dtype_info((int)dtype)->block_elems;
-    const int64_t k = block * random_in(1, block == 32 ? 20 : 3);
+    const int64_t k = block * random_in(1, block == 1 ? 700 : block == 32 ? 20 : 3);
     const int64_t rows = random_in(1, 140),
                   T = random_in(0, 1) ? random_in(1, 9) : random_in(10, 60);
     const uint64_t stride = class->pack_bytes(dtype, k);
@@ -123,15 +152,16 @@ static void check_class(const struct cpu_kernels *level, const struct matrix_cla
     random_floats(x, k * T);
     struct oato_weight *w = weight_make(level, &g, dtype, data, rows, k, 0, rows, WEIGHT_MATRIX);
     for (int64_t t = 0; t < T; t++)
-        class->pack(k, x + t * k, packed + (uint64_t)t * stride);
+        class->pack(dtype, k, x + t * k, packed + (uint64_t)t * stride);
     const struct matrix_job j = {
         .w = w, .x = x, .packed = packed, .pack_stride = stride, .T = T, .y = y, .y_stride = rows};
     class->rows(&j, 0, rows, scratch);
     for (int64_t r = 0; r < rows; r++) {
         quants_row(dtype, data + (size_t)r * row_bytes, k, values);
         for (int64_t t = 0; t < T; t++) {
-            float wanted =
-                product_stated(dtype, bytes, data + (size_t)r * row_bytes, values, k, x + t * k);
+            const uint8_t *row = data + (size_t)r * row_bytes;
+            float wanted = is_float ? float_product_stated(values, k, x + t * k)
+                                    : product_stated(dtype, bytes, row, values, k, x + t * k);
             if (memcmp(&wanted, &y[t * rows + r], sizeof wanted) != 0)
                 fail_msg("%s %s %s: row %lld of %lld, column %lld of %lld, k %lld: %.9g, not %.9g",
                          level->name, dtype_name(dtype), class->numerics(dtype), (long long)r,
