@@ -123,7 +123,7 @@ void avx2_to_f16(uint16_t *y, const float *x, int64_t n);
 /* avx2_attention.c */
 uint64_t avx2_attention_scratch(const struct oato_op *op);
 void avx2_attention(const struct attention_job *j, uint8_t *scratch);
-void avx2_attention_merge(const float *partial, int64_t n, int32_t heads, int32_t head_dim,
-                          float *out);
+void avx2_attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
+                          int32_t head_dim, float *out);
 
 #endif

@@ -17,6 +17,28 @@ AVX2_INLINE __mmask16 avx512_mask(int64_t n)
     return n >= AVX512_LANES ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
 }
 
+/* The steps of avx2_exp: the same bits. */
+AVX2_INLINE __m512 avx512_exp(__m512 x)
+{
+    const __m512 lowest = _mm512_set1_ps(-87.0f);
+    const __mmask16 under = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
+    x = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(lowest, x));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(_mm512_mul_ps(r, r), p, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+    const __m512i power = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
+    p = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), power));
+    return _mm512_maskz_mov_ps(_knot_mask16(under), p);
+}
+
 AVX2_INLINE __m512 avx512_load_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -92,5 +114,11 @@ uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                            int64_t end);
 bool avx512_matrix_row(const struct oato_weight *w, int64_t row, float *out);
+
+/* avx512_attention.c */
+uint64_t avx512_attention_scratch(const struct oato_op *op);
+void avx512_attention(const struct attention_job *j, uint8_t *scratch);
+void avx512_attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
+                            int32_t head_dim, float *out);
 
 #endif

@@ -52,9 +52,10 @@ struct oato_weight {
 void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
                       struct oato_weight *w, int64_t begin, int64_t end);
 
-/* Paged KV of the layers on one device. Layer l, page p, head h: K at
- * data + layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * 64 * head_dim elements, V with + 1.
- * K and V are position-major: [64][head_dim]. */
+/* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at
+ * data + layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1.
+ * K is dimension-major, [head_dim][64]: scores of neighbouring positions are the lanes of a
+ * vector. V is position-major, [64][head_dim]: so are dimensions of a result. */
 struct kv_cache {
     int32_t n_layers, pages;
     oato_dtype dtype;
@@ -63,8 +64,28 @@ struct kv_cache {
     uint8_t *data;
     uint64_t bytes;
 };
-/* layer_offset for each layer and the total; false on overflow. */
+/* layer_offset for each layer and the total; false on overflow. Behind the last block are
+ * KV_PADDING bytes that may be read. */
 bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes);
+
+enum { KV_PADDING = 64 };
+
+static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
+{
+    size_t row = 0;
+    dtype_row_bytes(dtype, head_dim, &row);
+    return row * KV_PAGE_POSITIONS;
+}
+
+/* Of K (which 0) or V (1). */
+static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_t page, int which,
+                                int64_t head)
+{
+    const struct kv_layer_shape *s = &kv->layers[layer];
+    const int64_t block = (page * 2 + which) * s->kv_heads + head;
+    return kv->data + kv->layer_offset[layer] +
+           (uint64_t)block * kv_block_bytes(kv->dtype, s->head_dim);
+}
 
 /* A barrier for the threads of one record; n_threads = 1 passes at once. */
 struct cpu_barrier {
@@ -125,7 +146,8 @@ struct matrix_job {
 };
 
 /* Work of one thread on attention: the tokens [token_begin, token_end) of one sequence under one
- * KV head. */
+ * KV head, at most max(ATTENTION_QUERIES, heads of the group) queries. They are numbered token by
+ * token, head by head of the group; positions do not fall from a token to the next. */
 struct attention_job {
     const struct oato_op *op;
     const struct kv_cache *kv;
@@ -139,17 +161,28 @@ struct attention_job {
     /* Only these segments of positions, as partial results: see ATTENTION_SEGMENT. partial NULL:
      * all of them, merged, to out. */
     int64_t segment_begin, segment_end;
-    float *partial; /* [segment - segment_begin][head of the group]: m, l, head_dim values; one
-                       token */
+    float *partial; /* [segment - segment_begin][query][attention_partial_floats] */
 };
 
 enum {
     ATTENTION_BLOCK = KV_PAGE_POSITIONS, /* softmax is online in blocks of these positions */
     ATTENTION_SEGMENT = 256, /* blocks of a segment are summed up first, then segments in order */
-    ATTENTION_TOKENS = 8,    /* most tokens of an attention_job */
+    ATTENTION_QUERIES = 48,  /* of an attention_job, unless one token has more */
     HEAD_DIM_MAX = 1024,     /* cpu_supports says no beyond */
     MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples */
 };
+
+/* Values of a head with room for whole vectors. */
+static inline int64_t attention_row_floats(int64_t head_dim)
+{
+    return (head_dim + 15) & ~(int64_t)15;
+}
+/* The largest score, the sum of exponentials relative to it, and the values weighted by them, of
+ * one query in one segment. */
+static inline int64_t attention_partial_floats(int64_t head_dim)
+{
+    return 2 + attention_row_floats(head_dim);
+}
 
 /* One class of arithmetic of matrix products: the layout of the packed input, and the product. The
  * classes of a table share the prepared weights. */
@@ -178,9 +211,10 @@ struct cpu_kernels {
 
     uint64_t (*attention_scratch_bytes)(const struct oato_op *op);
     void (*attention)(const struct attention_job *j, uint8_t *scratch);
-    /* out of `heads` heads of one token from n segments' partial results, in their order */
-    void (*attention_merge)(const float *partial, int64_t n, int32_t heads, int32_t head_dim,
-                            float *out);
+    /* out of `heads` heads of one token from n segments' partial results, in their order; from one
+     * segment to the next are `stride` floats */
+    void (*attention_merge)(const float *partial, int64_t stride, int64_t n, int32_t heads,
+                            int32_t head_dim, float *out);
 
     /* Rows of n floats; y may be one of the inputs. */
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);

@@ -173,10 +173,10 @@ static void attention(const struct attention_job *j, uint8_t *scratch)
     cpu_kernels_ref.attention(j, scratch);
 }
 
-static void attention_merge(const float *partial, int64_t n, int32_t heads, int32_t head_dim,
-                            float *out)
+static void attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
+                            int32_t head_dim, float *out)
 {
-    cpu_kernels_ref.attention_merge(partial, n, heads, head_dim, out);
+    cpu_kernels_ref.attention_merge(partial, stride, n, heads, head_dim, out);
 }
 
 static const struct matrix_class matrix_exact = {

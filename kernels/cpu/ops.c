@@ -7,7 +7,7 @@
  * thread, and context segments of attention are merged in their order. Records too small to be
  * worth a barrier are solo: thread 0 does them alone.
  */
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/ops_internal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -18,51 +18,25 @@ enum {
     SOLO_ELEMENTS = 8192,    /* a few us of element-wise work */
     PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself: cheaper
                                 than a barrier */
-    HEADER_BYTES = 64,       /* of the workspace: the counter of claimed units */
-    SPLIT_TOKENS = 8,        /* more tokens than this keep the threads busy without splitting */
 };
 
-/* One running record as its functions see it. */
-struct run {
-    const struct cpu_context *c;
-    const struct cpu_kernels *k;
-    const struct matrix_class *matrix; /* that the record asks for */
-    const struct program_record *r;
-    const struct oato_op *op;
-    const struct step *step;
-    struct cpu_barrier *barrier;
-    int64_t T;
-    int thread, n_threads;
-};
-
-static const float *input(const struct run *x, int i)
+bool units_claim(const struct run *x, int64_t units, int64_t *begin, int64_t *end)
 {
-    return const_floats(x->c->arena + x->r->in[i]);
-}
-
-static float *output(const struct run *x, int i)
-{
-    return floats(x->c->arena + x->r->out[i]);
-}
-
-static const struct oato_weight *weight(const struct run *x, int i)
-{
-    return x->r->weight[i] == UINT32_MAX ? NULL : x->c->weights[x->r->weight[i]];
-}
-
-/* This thread's rows of an element-wise operator. */
-static void share_rows(const struct run *x, int64_t *begin, int64_t *end)
-{
-    *begin = x->T * x->thread / x->n_threads;
-    *end = x->T * (x->thread + 1) / x->n_threads;
+    _Atomic uint64_t *claimed = (_Atomic uint64_t *)x->c->workspace;
+    const uint64_t tag = (uint64_t)cpu_barrier_phase(x->barrier) << 32;
+    uint64_t seen = atomic_load_explicit(claimed, memory_order_relaxed), next;
+    do {
+        *begin = (seen & ~(uint64_t)UINT32_MAX) == tag ? (int64_t)(seen & UINT32_MAX) : 0;
+        if (*begin >= units)
+            return false;
+        *end = *begin + max_i64(1, (units - *begin) / (2 * x->n_threads));
+        next = tag | (uint64_t)*end;
+    } while (!atomic_compare_exchange_weak_explicit(claimed, &seen, next, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
 }
 
 /* ------------------------------------------------------------------------ matrix products - */
-
-static uint64_t align64(uint64_t bytes)
-{
-    return (bytes + 63) & ~(uint64_t)63;
-}
 
 /* Memory of a matrix product: [header][scratch of each thread][packed inputs]. */
 struct matrix_room {
@@ -96,7 +70,7 @@ static uint64_t matrix_workspace(const struct matrix_class *k, const struct oato
     /* A shorter step may pack privately: room for the larger of the two. */
     int64_t most = op->k > 0 ? min_i64(T, PRIVATE_ELEMENTS / op->k) : 0;
     uint64_t packed = (uint64_t)max_i64(m.is_private ? 0 : T, most * n_threads) * m.pack;
-    return HEADER_BYTES + n * m.scratch + packed;
+    return WORKSPACE_HEADER_BYTES + n * m.scratch + packed;
 }
 
 /* The weights of the operator side by side, cut into units of MATRIX_ROWS rows. */
@@ -150,31 +124,12 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
     }
 }
 
-/* The next of the record's units for this thread: large pieces first, small ones at the end, so
- * that a core that is slower, or lent to somebody else, holds nobody up. The counter carries the
- * barrier's phase: what an earlier record left there is out of date by itself. */
-static bool units_claim(const struct run *x, int64_t units, int64_t *begin, int64_t *end)
-{
-    _Atomic uint64_t *claimed = (_Atomic uint64_t *)x->c->workspace;
-    const uint64_t tag = (uint64_t)cpu_barrier_phase(x->barrier) << 32;
-    uint64_t seen = atomic_load_explicit(claimed, memory_order_relaxed), next;
-    do {
-        *begin = (seen & ~(uint64_t)UINT32_MAX) == tag ? (int64_t)(seen & UINT32_MAX) : 0;
-        if (*begin >= units)
-            return false;
-        *end = *begin + max_i64(1, (units - *begin) / (2 * x->n_threads));
-        next = tag | (uint64_t)*end;
-    } while (!atomic_compare_exchange_weak_explicit(claimed, &seen, next, memory_order_relaxed,
-                                                    memory_order_relaxed));
-    return true;
-}
-
 static void run_matrix(const struct run *x)
 {
     const struct oato_op *op = x->op;
     struct matrix_room room = matrix_room(x->matrix, op, x->T);
     assert(matrix_workspace(x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
-    uint8_t *scratch = x->c->workspace + HEADER_BYTES;
+    uint8_t *scratch = x->c->workspace + WORKSPACE_HEADER_BYTES;
     uint8_t *packed = scratch + (uint64_t)x->n_threads * room.scratch;
     const float *in = input(x, 0);
 
@@ -215,170 +170,6 @@ static void run_matrix(const struct run *x)
             matrix_units(&m, begin, end);
     if (x->matrix->leave)
         x->matrix->leave();
-}
-
-/* ------------------------------------------------------------------------------ attention - */
-
-static int64_t segments_of(int64_t positions)
-{
-    return (positions + ATTENTION_SEGMENT - 1) / ATTENTION_SEGMENT;
-}
-
-static uint64_t partial_bytes(const struct oato_op *op, int64_t segments)
-{
-    return (uint64_t)segments * (uint64_t)op->heads * (uint64_t)(op->head_dim + 2) * sizeof(float);
-}
-
-static uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,
-                                    const struct op_size *size, int n_threads)
-{
-    uint64_t bytes = HEADER_BYTES + (uint64_t)n_threads * align64(k->attention_scratch_bytes(op));
-    if (size->rows <= SPLIT_TOKENS) /* partial results of contexts that are split */
-        bytes += partial_bytes(op, segments_of(size->kv_positions) + size->rows);
-    return bytes;
-}
-
-/* One token a sequence and too few heads for the threads: segments of the context are divided
- * too, if the workspace has room for the partial results. */
-static bool attention_splits(const struct run *x, uint64_t room)
-{
-    if (x->step->n_tokens > SPLIT_TOKENS || x->step->n_tokens != x->step->n_seqs ||
-        x->n_threads == 1 || x->step->n_seqs * x->op->kv_heads >= 4 * x->n_threads)
-        return false;
-    int64_t segments = 0, longest = 0;
-    for (int32_t s = 0; s < x->step->n_seqs; s++) {
-        if (x->step->seq[s].query_len != 1)
-            return false;
-        int64_t n = segments_of(x->step->seq[s].kv_len);
-        segments += n;
-        longest = max_i64(longest, n);
-    }
-    return longest > 1 && partial_bytes(x->op, segments) <= room;
-}
-
-static struct attention_job attention_job(const struct run *x, const struct step_seq *seq)
-{
-    return (struct attention_job){.op = x->op,
-                                  .kv = x->c->kv,
-                                  .kv_layer = x->r->kv_layer,
-                                  .seq = seq,
-                                  .token_position = x->step->token_position,
-                                  .token_begin = seq->query_begin,
-                                  .token_end = seq->query_begin + seq->query_len,
-                                  .q = input(x, 0),
-                                  .out = output(x, 0)};
-}
-
-static void attention_split(const struct run *x, float *partial, uint8_t *scratch)
-{
-    const struct oato_op *op = x->op;
-    const int64_t group = op->heads / op->kv_heads, one = group * (op->head_dim + 2);
-    float *p = partial;
-    int64_t unit = 0;
-    for (int32_t s = 0; s < x->step->n_seqs; s++) {
-        struct attention_job j = attention_job(x, &x->step->seq[s]);
-        int64_t segments = segments_of(x->step->token_position[j.token_begin] + 1);
-        for (j.kv_head = 0; j.kv_head < op->kv_heads; j.kv_head++, p += segments * one) {
-            for (int64_t i = 0; i < segments; i++) {
-                if (unit++ % x->n_threads != x->thread)
-                    continue;
-                j.segment_begin = i;
-                j.segment_end = i + 1;
-                j.partial = p + i * one;
-                x->k->attention(&j, scratch);
-            }
-        }
-    }
-    cpu_barrier_wait(x->barrier);
-    p = partial;
-    unit = 0;
-    for (int32_t s = 0; s < x->step->n_seqs; s++) {
-        struct attention_job j = attention_job(x, &x->step->seq[s]);
-        int64_t segments = segments_of(x->step->token_position[j.token_begin] + 1);
-        for (int32_t h = 0; h < op->kv_heads; h++, p += segments * one)
-            if (unit++ % x->n_threads == x->thread)
-                x->k->attention_merge(p, segments, (int32_t)group, op->head_dim,
-                                      j.out + (int64_t)j.token_begin * op->n +
-                                          h * group * op->head_dim);
-    }
-}
-
-static void run_attention(const struct run *x)
-{
-    const struct oato_op *op = x->op;
-    uint64_t one = align64(x->k->attention_scratch_bytes(op));
-    uint64_t used = HEADER_BYTES + (uint64_t)x->n_threads * one;
-    assert(used <= x->c->workspace_bytes);
-    uint8_t *scratch = x->c->workspace + HEADER_BYTES + (uint64_t)x->thread * one;
-    if (attention_splits(x, x->c->workspace_bytes - used)) {
-        attention_split(x, floats(x->c->workspace + used), scratch);
-        return;
-    }
-    /* Units of a KV head and a few tokens, dealt round: later tokens of a sequence see more
-     * positions, so neighbours cost about the same. */
-    int64_t unit = 0;
-    for (int32_t s = 0; s < x->step->n_seqs; s++) {
-        struct attention_job j = attention_job(x, &x->step->seq[s]);
-        const int32_t end = j.token_end;
-        for (int32_t t = j.token_begin; t < end; t += ATTENTION_TOKENS) {
-            j.token_begin = t;
-            j.token_end = (int32_t)min_i64(end, t + ATTENTION_TOKENS);
-            for (j.kv_head = 0; j.kv_head < op->kv_heads; j.kv_head++)
-                if (unit++ % x->n_threads == x->thread)
-                    x->k->attention(&j, scratch);
-        }
-    }
-}
-
-/* Positions [at, at + n) of a row of heads, as the pages keep it. */
-static void run_kv_store(const struct run *x)
-{
-    const struct oato_op *op = x->op;
-    const struct kv_cache *kv = x->c->kv;
-    const int64_t d = op->head_dim, width = op->kv_heads * d;
-    uint8_t *base = kv->data + kv->layer_offset[x->r->kv_layer];
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
-        const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
-        const int64_t position = x->step->token_position[t];
-        const int64_t page = seq->pages[position / KV_PAGE_POSITIONS];
-        for (int which = 0; which < 2; which++) {
-            const float *from = input(x, which) + t * width;
-            for (int64_t h = 0; h < op->kv_heads; h++, from += d) {
-                int64_t at = (((page * 2 + which) * op->kv_heads + h) * KV_PAGE_POSITIONS +
-                              position % KV_PAGE_POSITIONS) *
-                             d;
-                if (kv->dtype == DT_F16)
-                    x->k->to_f16((uint16_t *)base + at, from, d);
-                else
-                    memcpy(floats(base) + at, from, (size_t)d * sizeof(float));
-            }
-        }
-    }
-}
-
-static void run_kv_copy(const struct run *x)
-{
-    const struct kv_cache *kv = x->c->kv;
-    if (!kv)
-        return;
-    const uint64_t elem = (uint64_t)dtype_info((int)kv->dtype)->block_bytes;
-    for (int32_t l = 0; l < kv->n_layers; l++) {
-        if (l % x->n_threads != x->thread)
-            continue;
-        const uint64_t row = (uint64_t)kv->layers[l].head_dim * elem;
-        const uint64_t head = row * KV_PAGE_POSITIONS;
-        const uint64_t page = head * 2 * (uint64_t)kv->layers[l].kv_heads;
-        uint8_t *base = kv->data + kv->layer_offset[l];
-        for (int32_t i = 0; i < x->step->n_page_copies; i++) {
-            const struct step_page_copy *copy = &x->step->page_copy[i];
-            const uint8_t *from = base + (uint64_t)copy->from * page;
-            uint8_t *to = base + (uint64_t)copy->to * page;
-            for (uint64_t at = 0; at < page; at += head)
-                memcpy(to + at, from + at, (uint64_t)copy->positions * row);
-        }
-    }
 }
 
 /* --------------------------------------------------------------------------- row by row --- */

@@ -151,7 +151,7 @@ struct attention_room {
 
 static int64_t job_queries(const struct oato_op *op)
 {
-    return (int64_t)ATTENTION_TOKENS * (op->heads / op->kv_heads);
+    return max_i64(ATTENTION_QUERIES, op->heads / op->kv_heads);
 }
 
 static uint64_t ref_attention_scratch(const struct oato_op *op)
@@ -171,20 +171,21 @@ static struct attention_room attention_room(const struct oato_op *op, uint8_t *s
     return room;
 }
 
-/* Rows [0, count) of K (which 0) or V (1) of a page. */
-static const float *kv_block(const struct attention_job *j, int32_t which, int32_t page,
-                             int64_t count, float *converted)
+static float element(const uint8_t *block, oato_dtype dtype, int64_t i)
 {
-    const struct kv_cache *kv = j->kv;
-    const int64_t d = j->op->head_dim, heads = kv->layers[j->kv_layer].kv_heads;
-    const int64_t at = (((int64_t)page * 2 + which) * heads + j->kv_head) * KV_PAGE_POSITIONS * d;
-    const uint8_t *base = kv->data + kv->layer_offset[j->kv_layer];
-    if (kv->dtype == DT_F32)
-        return const_floats(base) + at;
-    const uint16_t *h = (const uint16_t *)(const void *)base + at;
-    for (int64_t i = 0; i < count * d; i++)
-        converted[i] = f16_to_f32(h[i]);
-    return converted;
+    return dtype == DT_F32 ? const_floats(block)[i]
+                           : f16_to_f32(((const uint16_t *)(const void *)block)[i]);
+}
+
+/* Positions [0, count) of K (which 0) or V (1) of a page, row after row. */
+static void load_block(const struct attention_job *j, int which, int32_t page, int64_t count,
+                       float *out)
+{
+    const int64_t d = j->op->head_dim;
+    const uint8_t *block = kv_block(j->kv, j->kv_layer, page, which, j->kv_head);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t e = 0; e < d; e++)
+            *out++ = element(block, j->kv->dtype, which ? i * d + e : e * KV_PAGE_POSITIONS + i);
 }
 
 /* One query and `count` positions: the online softmax. */
@@ -244,13 +245,13 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
     for (int64_t begin = segment * ATTENTION_SEGMENT; begin < end; begin += ATTENTION_BLOCK) {
         const int32_t page = j->seq->pages[begin / ATTENTION_BLOCK];
         const int64_t seen = min_i64(ATTENTION_BLOCK, end - begin);
-        const float *k = kv_block(j, 0, page, seen, room->k);
-        const float *v = kv_block(j, 1, page, seen, room->v);
+        load_block(j, 0, page, seen, room->k);
+        load_block(j, 1, page, seen, room->v);
         for (int64_t i = 0; i < queries; i++) {
             int64_t at = query_at(j, i, &position);
             int64_t count = min_i64(ATTENTION_BLOCK, position + 1 - begin);
             if (count > 0)
-                attend(j->op, j->q + at, k, v, count, room->p, &room->softmax[i],
+                attend(j->op, j->q + at, room->k, room->v, count, room->p, &room->softmax[i],
                        room->acc + i * d);
         }
     }
@@ -266,12 +267,12 @@ static void ref_attention(const struct attention_job *j, uint8_t *scratch)
     const int64_t queries = (j->token_end - j->token_begin) * group;
     int64_t position;
     for (int64_t s = j->segment_begin; j->partial && s < j->segment_end; s++) {
-        attend_segment(j, group, s, &room);
-        for (int64_t g = 0; g < group; g++) {
-            float *part = j->partial + ((s - j->segment_begin) * group + g) * (d + 2);
-            part[0] = room.softmax[g].m;
-            part[1] = room.softmax[g].l;
-            memcpy(part + 2, room.acc + g * d, (size_t)d * sizeof *part);
+        attend_segment(j, queries, s, &room);
+        float *part = j->partial + (s - j->segment_begin) * queries * attention_partial_floats(d);
+        for (int64_t i = 0; i < queries; i++, part += attention_partial_floats(d)) {
+            part[0] = room.softmax[i].m;
+            part[1] = room.softmax[i].l;
+            memcpy(part + 2, room.acc + i * d, (size_t)d * sizeof *part);
         }
     }
     if (j->partial)
@@ -301,14 +302,14 @@ static void ref_attention(const struct attention_job *j, uint8_t *scratch)
     }
 }
 
-static void ref_attention_merge(const float *partial, int64_t n, int32_t heads, int32_t head_dim,
-                                float *out)
+static void ref_attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
+                                int32_t head_dim, float *out)
 {
-    for (int32_t h = 0; h < heads; h++) {
+    for (int32_t h = 0; h < heads; h++, partial += attention_partial_floats(head_dim)) {
         float m = -INFINITY, l = 0, *o = out + (int64_t)h * head_dim;
         memset(o, 0, (size_t)head_dim * sizeof *o);
         for (int64_t s = 0; s < n; s++) {
-            const float *part = partial + (s * heads + h) * (int64_t)(head_dim + 2);
+            const float *part = partial + s * stride;
             merge_segment(&m, &l, o, part[0], part[1], part + 2, head_dim);
         }
         for (int32_t e = 0; e < head_dim; e++)

@@ -96,21 +96,21 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
 
 bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
 {
-    const struct dtype_info *type = dtype_info((int)kv->dtype);
     size_t total = 0;
-    if (!type || kv->pages < 0)
+    if (kv->pages < 0)
         return false;
     for (int32_t l = 0; l < kv->n_layers; l++) {
-        size_t layer = (size_t)type->block_bytes * 2 * KV_PAGE_POSITIONS;
-        if (kv->layers[l].kv_heads < 0 || kv->layers[l].head_dim < 0 ||
+        size_t layer = 0;
+        if (kv->layers[l].kv_heads < 0 ||
+            !dtype_row_bytes(kv->dtype, kv->layers[l].head_dim, &layer) ||
+            !size_mul(layer, 2 * KV_PAGE_POSITIONS, &layer) ||
             !size_mul(layer, (size_t)kv->layers[l].kv_heads, &layer) ||
-            !size_mul(layer, (size_t)kv->layers[l].head_dim, &layer) ||
             !size_mul(layer, (size_t)kv->pages, &layer))
             return false;
         kv->layer_offset[l] = total;
         if (!size_add(total, layer, &total))
             return false;
     }
-    *bytes = total;
-    return true;
+    *bytes = total + KV_PADDING;
+    return total <= SIZE_MAX - KV_PADDING;
 }

@@ -1,5 +1,5 @@
 /*
- * bench_cpu.h - timing the matrix kernels against the limits of the machine.
+ * bench_cpu.h - timing the kernels against the limits of the machine.
  */
 #ifndef OATO_BENCH_CPU_H
 #define OATO_BENCH_CPU_H
@@ -18,5 +18,9 @@ enum peak_kind { PEAK_INT8, PEAK_INT16, PEAK_F32, PEAK_BF16, PEAK_KINDS };
 double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind);
 /* Bytes a ns from a buffer of so many bytes; 0 when there is no memory for it. */
 double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes);
+
+/* bench_attention.c: for every level, shape of model ("1B", ...), type of the KV cache, number of
+ * tokens and context the best time of attention in one layer, with the same shares. */
+void bench_attention(const char *level, const char *model, const char *dtype, int threads);
 
 #endif

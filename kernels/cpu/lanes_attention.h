@@ -1,0 +1,465 @@
+/*
+ * lanes_attention.h - attention on vectors: the one algorithm of avx2_attention.c and
+ * avx512_attention.c, which define the vectors (see "what a level brings") and include this.
+ *
+ *   for each up to 48 queries: tokens x heads that share the KV head
+ *     for each segment of 256 positions
+ *       for each block of 64 positions                  16 KiB of F16 at 64 dimensions: in L1
+ *         scores = Q K: tiles of 6 queries x 64 (avx2: 16) positions, sums in registers over all
+ *                  dimensions; K is dimension-major, so that no lanes are added up
+ *         softmax:      weights of each query, its largest score, the shrinking of its sums
+ *         values += P V: the same tiles, 6 queries x 64 (16) dimensions, over all positions
+ *       segments are merged, in order
+ *
+ * K and V are converted as they are loaded, 4 conversions to 24 multiply-adds (2 to 12), which is
+ * free on Zen 5; the first tile of a block prefetches the next block. Each score is one chain of
+ * multiply-adds along the dimensions and each value one along the positions, so that bits depend
+ * neither on the companions nor on the level. Positions beyond a query's own are not multiplied.
+ */
+#ifndef OATO_LANES_ATTENTION_H
+#define OATO_LANES_ATTENTION_H
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* What a level brings: vec of LANES floats, TILE_VECTORS of them a row of a tile, and vec_zero,
+ * vec_set, vec_load, vec_store, vec_fma (a * b + c), vec_mul, vec_add, vec_sub, vec_div, vec_max,
+ * vec_exp, vec_load_f16, vec_below (lanes below n, the others -inf), vec_top (largest lane),
+ * vec_sum_16 (of 16 floats in HALVES vectors, in an order that all levels share). */
+enum { TILE_QUERIES = 6, QUERIES = ATTENTION_QUERIES, HALVES = 16 / LANES };
+
+/* Scratch of a thread: this, then the rows that it points to. */
+struct pass {
+    const float *q[QUERIES];
+    float *out[QUERIES];
+    int64_t position[QUERIES];
+    int64_t count[QUERIES]; /* of the block's positions that a query sees */
+    float m[QUERIES], l[QUERIES], shrink[QUERIES];
+    float total_m[QUERIES], total_l[QUERIES]; /* of the segments before */
+    float *p;                                 /* [QUERIES][64] scores, then weights */
+    float *acc, *total;                       /* [QUERIES][row]: the segment, those before */
+    int64_t row;
+    int n;
+};
+
+static uint64_t pass_bytes(void)
+{
+    return size_align(sizeof(struct pass), 64);
+}
+
+static uint64_t attention_scratch(const struct oato_op *op)
+{
+    const uint64_t row = (uint64_t)attention_row_floats(op->head_dim);
+    return pass_bytes() + QUERIES * (ATTENTION_BLOCK + 2 * row) * sizeof(float);
+}
+
+static struct pass *pass_at(uint8_t *scratch, int64_t d)
+{
+    struct pass *s = (struct pass *)(void *)scratch;
+    s->row = attention_row_floats(d);
+    s->p = floats(scratch + pass_bytes());
+    s->acc = s->p + QUERIES * ATTENTION_BLOCK;
+    s->total = s->acc + QUERIES * s->row;
+    return s;
+}
+
+/* ---------------------------------------------------------------------------------- tiles - */
+
+/* Queries times a block: sums over i of a[query][i] * b[i][lane]. */
+struct tile {
+    const float *a[TILE_QUERIES];
+    int64_t count[TILE_QUERIES]; /* values: positions of each query, .. */
+    int64_t steps, most;         /* .. the fewest and the most of them */
+    const uint8_t *b;
+    int64_t b_stride;     /* bytes from i to the next */
+    const uint8_t *ahead; /* of the next block, or NULL */
+    float *c[TILE_QUERIES];
+    float shrink[TILE_QUERIES];
+};
+
+AVX2_INLINE vec load_lanes(oato_dtype dtype, const uint8_t *p)
+{
+    return dtype == DT_F32 ? vec_load(const_floats(p)) : vec_load_f16(p);
+}
+
+AVX2_INLINE int64_t dtype_bytes(oato_dtype dtype)
+{
+    return dtype == DT_F32 ? 4 : 2;
+}
+
+/* One step of all sums, or of those of queries that see position i. */
+AVX2_INLINE void tile_step(oato_dtype dtype, const struct tile *t, int64_t i, bool all, int queries,
+                           int vectors, vec c[TILE_QUERIES][TILE_VECTORS])
+{
+    const int64_t bytes = LANES * dtype_bytes(dtype);
+    const uint8_t *b = t->b + i * t->b_stride;
+    vec w[TILE_VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++)
+        w[v] = load_lanes(dtype, b + v * bytes);
+#pragma GCC unroll 6
+    for (int q = 0; q < queries; q++) {
+        if (!all && i >= t->count[q])
+            continue;
+        vec x = vec_set(t->a[q][i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            c[q][v] = vec_fma(w[v], x, c[q][v]);
+    }
+}
+
+AVX2_INLINE void tile_steps(oato_dtype dtype, const struct tile *t, int queries, int vectors,
+                            vec c[TILE_QUERIES][TILE_VECTORS])
+{
+    const int64_t bytes = vectors * LANES * dtype_bytes(dtype);
+    if (!t->ahead) {
+        for (int64_t i = 0; i < t->steps; i++)
+            tile_step(dtype, t, i, true, queries, vectors, c);
+        return;
+    }
+    for (int64_t i = 0; i < t->steps; i++) {
+#pragma GCC unroll 4
+        for (int64_t at = 0; at < bytes; at += 64)
+            _mm_prefetch((const char *)t->ahead + i * t->b_stride + at, _MM_HINT_T0);
+        tile_step(dtype, t, i, true, queries, vectors, c);
+    }
+}
+
+AVX2_INLINE void score_tile(oato_dtype dtype, const struct tile *t, int queries, int vectors)
+{
+    vec c[TILE_QUERIES][TILE_VECTORS];
+#pragma GCC unroll 6
+    for (int q = 0; q < queries; q++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            c[q][v] = vec_zero();
+    tile_steps(dtype, t, queries, vectors, c);
+#pragma GCC unroll 6
+    for (int q = 0; q < queries; q++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            vec_store(t->c[q] + v * LANES, c[q][v]);
+}
+
+AVX2_INLINE void value_tile(oato_dtype dtype, const struct tile *t, int queries, int vectors)
+{
+    vec c[TILE_QUERIES][TILE_VECTORS];
+#pragma GCC unroll 6
+    for (int q = 0; q < queries; q++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            c[q][v] = vec_mul(vec_load(t->c[q] + v * LANES), vec_set(t->shrink[q]));
+    tile_steps(dtype, t, queries, vectors, c);
+    for (int64_t i = t->steps; i < t->most; i++)
+        tile_step(dtype, t, i, false, queries, vectors, c);
+#pragma GCC unroll 6
+    for (int q = 0; q < queries; q++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            vec_store(t->c[q] + v * LANES, c[q][v]);
+}
+
+AVX2_INLINE void tile_shaped(oato_dtype dtype, bool is_value, const struct tile *t, int queries,
+                             int vectors)
+{
+    if (is_value)
+        value_tile(dtype, t, queries, vectors);
+    else
+        score_tile(dtype, t, queries, vectors);
+}
+
+/* The tile with its shape known to the compiler. */
+AVX2_INLINE void tile_of(oato_dtype dtype, bool is_value, const struct tile *t, int queries,
+                         int vectors)
+{
+    switch (queries) {
+    case 6: tile_shaped(dtype, is_value, t, 6, vectors); break;
+    case 5: tile_shaped(dtype, is_value, t, 5, vectors); break;
+    case 4: tile_shaped(dtype, is_value, t, 4, vectors); break;
+    case 3: tile_shaped(dtype, is_value, t, 3, vectors); break;
+    case 2: tile_shaped(dtype, is_value, t, 2, vectors); break;
+    default: tile_shaped(dtype, is_value, t, 1, vectors);
+    }
+}
+
+/* `lanes` lanes, or more: those of up to TILE_VECTORS vectors, a power of two. Returns how many. */
+AVX2_INLINE int tile_lanes(oato_dtype dtype, bool is_value, const struct tile *t, int queries,
+                           int64_t lanes)
+{
+    if (TILE_VECTORS == 4 && lanes > 2 * LANES) {
+        tile_of(dtype, is_value, t, queries, TILE_VECTORS);
+        return TILE_VECTORS * LANES;
+    }
+    if (lanes > LANES) {
+        tile_of(dtype, is_value, t, queries, 2);
+        return 2 * LANES;
+    }
+    tile_of(dtype, is_value, t, queries, 1);
+    return LANES;
+}
+
+/* Scores of queries [first, first + n) of the pass: as many positions as the last of them sees,
+ * and perhaps some more. */
+AVX2_INLINE void scores(oato_dtype dtype, const struct pass *s, int first, int n, int64_t d,
+                        const uint8_t *k, const uint8_t *ahead)
+{
+    const int64_t bytes = dtype_bytes(dtype);
+    struct tile t = {.steps = d, .b = k, .b_stride = ATTENTION_BLOCK * bytes, .ahead = ahead};
+    int64_t most = 0;
+    for (int i = 0; i < n; i++) {
+        t.a[i] = s->q[first + i];
+        t.c[i] = s->p + (first + i) * ATTENTION_BLOCK;
+        most = max_i64(most, s->count[first + i]);
+    }
+    for (int64_t at = 0; at < most;) {
+        const int lanes = tile_lanes(dtype, false, &t, n, most - at);
+        at += lanes;
+        t.b += lanes * bytes;
+        t.ahead = ahead ? ahead + at * bytes : NULL;
+        for (int i = 0; i < n; i++)
+            t.c[i] += lanes;
+    }
+}
+
+AVX2_INLINE void values(oato_dtype dtype, const struct pass *s, int first, int n, int64_t d,
+                        const uint8_t *v, const uint8_t *ahead)
+{
+    const int64_t bytes = dtype_bytes(dtype);
+    struct tile t = {.steps = ATTENTION_BLOCK, .b = v, .b_stride = d * bytes, .ahead = ahead};
+    for (int i = 0; i < n; i++) {
+        t.a[i] = s->p + (first + i) * ATTENTION_BLOCK;
+        t.c[i] = s->acc + (first + i) * s->row;
+        t.shrink[i] = s->shrink[first + i];
+        t.count[i] = s->count[first + i];
+        t.steps = min_i64(t.steps, t.count[i]);
+        t.most = max_i64(t.most, t.count[i]);
+    }
+    for (int64_t at = 0; at < d && t.most;) {
+        /* the last vector may reach into the next row, or the padding: lanes that nobody reads */
+        const int lanes = TILE_VECTORS == 4 && d - at > 2 * LANES && d - at <= 3 * LANES
+                              ? tile_lanes(dtype, true, &t, n, 2 * LANES)
+                              : tile_lanes(dtype, true, &t, n, d - at);
+        at += lanes;
+        t.b += lanes * bytes;
+        t.ahead = ahead ? ahead + at * bytes : NULL;
+        for (int i = 0; i < n; i++)
+            t.c[i] += lanes;
+    }
+}
+
+static void scores_any(oato_dtype dtype, const struct pass *s, int first, int n, int64_t d,
+                       const uint8_t *k, const uint8_t *ahead)
+{
+    if (dtype == DT_F32)
+        scores(DT_F32, s, first, n, d, k, ahead);
+    else
+        scores(DT_F16, s, first, n, d, k, ahead);
+}
+
+static void values_any(oato_dtype dtype, const struct pass *s, int first, int n, int64_t d,
+                       const uint8_t *v, const uint8_t *ahead)
+{
+    if (dtype == DT_F32)
+        values(DT_F32, s, first, n, d, v, ahead);
+    else
+        values(DT_F16, s, first, n, d, v, ahead);
+}
+
+/* -------------------------------------------------------------------------------- softmax - */
+
+/* Weights of one query: p = e^(scale p - the largest so far), which goes to *top; zeros beyond
+ * count. Returns their sum. */
+static float weigh(float *p, int64_t count, float scale, float m, float *top)
+{
+    enum { VECTORS = ATTENTION_BLOCK / LANES };
+    const vec factor = vec_set(scale);
+    vec s[VECTORS], largest = vec_set(m);
+#pragma GCC unroll 8
+    for (int i = 0; i < VECTORS; i++) {
+        s[i] = vec_below(vec_mul(vec_load(p + i * LANES), factor), count - i * LANES);
+        largest = vec_max(largest, s[i]);
+    }
+    *top = vec_top(largest);
+    const vec minus = vec_set(*top);
+    vec sum[HALVES];
+#pragma GCC unroll 8
+    for (int i = 0; i < VECTORS; i++) {
+        vec e = vec_exp(vec_sub(s[i], minus));
+        vec_store(p + i * LANES, e);
+        sum[i % HALVES] = i < HALVES ? e : vec_add(sum[i % HALVES], e);
+    }
+    return vec_sum_16(sum);
+}
+
+static void softmax(struct pass *s, float scale)
+{
+    float top[QUERIES], sum[QUERIES];
+    for (int i = 0; i < QUERIES; i++) {
+        top[i] = s->m[i];
+        sum[i] = 0;
+        if (i < s->n && s->count[i])
+            sum[i] = weigh(s->p + i * ATTENTION_BLOCK, s->count[i], scale, s->m[i], &top[i]);
+    }
+    for (int i = 0; i < s->n; i += LANES) {
+        vec shrink = vec_exp(vec_sub(vec_load(s->m + i), vec_load(top + i)));
+        vec_store(s->shrink + i, shrink);
+        vec_store(s->l + i, vec_fma(vec_load(s->l + i), shrink, vec_load(sum + i)));
+        vec_store(s->m + i, vec_load(top + i));
+    }
+}
+
+/* ------------------------------------------------------------------------------- segments - */
+
+static float exp_one(float x)
+{
+    float lanes[LANES];
+    vec_store(lanes, vec_exp(vec_set(x)));
+    return lanes[0];
+}
+
+static void merge_segment(float *total_m, float *total_l, float *total, float m, float l,
+                          const float *acc, int64_t row)
+{
+    const float top = m > *total_m ? m : *total_m;
+    const float old = exp_one(*total_m - top), new = exp_one(m - top);
+    *total_m = top;
+    *total_l = *total_l * old + l * new;
+    for (int64_t e = 0; e < row; e += LANES) {
+        vec t = vec_mul(vec_load(total + e), vec_set(old));
+        vec_store(total + e, vec_fma(vec_load(acc + e), vec_set(new), t));
+    }
+}
+
+/* out = total / l */
+static void divide(float *out, const float *total, float l, int64_t d)
+{
+    int64_t e = 0;
+    for (; e + LANES <= d; e += LANES)
+        vec_store(out + e, vec_div(vec_load(total + e), vec_set(l)));
+    for (; e < d; e++)
+        out[e] = total[e] / l;
+}
+
+/* Queries [first, first + n) of the job. */
+static void pass_begin(const struct attention_job *j, int64_t first, int64_t n, struct pass *s)
+{
+    const int64_t d = j->op->head_dim, group = j->op->heads / j->op->kv_heads;
+    s->n = (int)n;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t token = j->token_begin + (first + i) / group;
+        const int64_t head = j->kv_head * group + (first + i) % group;
+        s->position[i] = j->token_position[token];
+        s->q[i] = j->q + token * j->op->n + head * d;
+        s->out[i] = j->out + token * j->op->n + head * d;
+    }
+}
+
+static void block(const struct attention_job *j, int64_t begin, int64_t last, struct pass *s)
+{
+    const int64_t d = j->op->head_dim;
+    const int32_t *page = j->seq->pages + begin / ATTENTION_BLOCK;
+    const bool more = begin + ATTENTION_BLOCK <= last;
+    const uint8_t *data[2], *ahead[2] = {NULL, NULL};
+    for (int which = 0; which < 2; which++) {
+        data[which] = kv_block(j->kv, j->kv_layer, page[0], which, j->kv_head);
+        if (more)
+            ahead[which] = kv_block(j->kv, j->kv_layer, page[1], which, j->kv_head);
+    }
+    for (int i = 0; i < s->n; i++) {
+        const int64_t count = s->position[i] + 1 - begin;
+        s->count[i] = count < 0 ? 0 : min_i64(ATTENTION_BLOCK, count);
+    }
+    const int tiles = (s->n + TILE_QUERIES - 1) / TILE_QUERIES;
+    for (int i = 0; i < tiles; i++) {
+        const int from = s->n * i / tiles, to = s->n * (i + 1) / tiles;
+        scores_any(j->kv->dtype, s, from, to - from, d, data[0], i ? NULL : ahead[0]);
+    }
+    softmax(s, j->op->scale);
+    for (int i = 0; i < tiles; i++) {
+        const int from = s->n * i / tiles, to = s->n * (i + 1) / tiles;
+        values_any(j->kv->dtype, s, from, to - from, d, data[1], i ? NULL : ahead[1]);
+    }
+}
+
+/* The pass begun, in one segment of positions up to `last`. */
+static void segment_run(const struct attention_job *j, int64_t segment, int64_t last,
+                        struct pass *s)
+{
+    for (int i = 0; i < QUERIES; i++) {
+        s->m[i] = -FLT_MAX; /* not -inf: differences stay numbers */
+        s->l[i] = 0;
+    }
+    memset(s->acc, 0, (size_t)(s->n * s->row) * sizeof *s->acc);
+    const int64_t begin = segment * ATTENTION_SEGMENT;
+    for (int64_t at = begin; at < begin + ATTENTION_SEGMENT && at <= last; at += ATTENTION_BLOCK)
+        block(j, at, last, s);
+}
+
+static void partial_run(const struct attention_job *j, int64_t first, int64_t queries, int64_t last,
+                        struct pass *s)
+{
+    const int64_t one = attention_partial_floats(j->op->head_dim);
+    for (int64_t segment = j->segment_begin; segment < j->segment_end; segment++) {
+        segment_run(j, segment, last, s);
+        float *part = j->partial + ((segment - j->segment_begin) * queries + first) * one;
+        for (int i = 0; i < s->n; i++, part += one) {
+            part[0] = s->m[i];
+            part[1] = s->l[i];
+            memcpy(part + 2, s->acc + i * s->row, (size_t)s->row * sizeof *part);
+        }
+    }
+}
+
+static void whole_run(const struct attention_job *j, int64_t last, struct pass *s)
+{
+    memset(s->total, 0, (size_t)(s->n * s->row) * sizeof *s->total);
+    for (int i = 0; i < s->n; i++) {
+        s->total_m[i] = -FLT_MAX;
+        s->total_l[i] = 0;
+    }
+    for (int64_t segment = 0; segment * ATTENTION_SEGMENT <= last; segment++) {
+        segment_run(j, segment, last, s);
+        for (int i = 0; i < s->n; i++)
+            if (segment * ATTENTION_SEGMENT <= s->position[i])
+                merge_segment(&s->total_m[i], &s->total_l[i], s->total + i * s->row, s->m[i],
+                              s->l[i], s->acc + i * s->row, s->row);
+    }
+    for (int i = 0; i < s->n; i++)
+        divide(s->out[i], s->total + i * s->row, s->total_l[i], j->op->head_dim);
+}
+
+static void attention_run(const struct attention_job *j, uint8_t *scratch)
+{
+    const int64_t group = j->op->heads / j->op->kv_heads;
+    const int64_t queries = (j->token_end - j->token_begin) * group;
+    const int64_t passes = (queries + QUERIES - 1) / QUERIES;
+    struct pass *s = pass_at(scratch, j->op->head_dim);
+    for (int64_t i = 0; i < passes; i++) {
+        const int64_t first = queries * i / passes, end = queries * (i + 1) / passes;
+        pass_begin(j, first, end - first, s);
+        const int64_t last = s->position[s->n - 1];
+        if (j->partial)
+            partial_run(j, first, queries, last, s);
+        else
+            whole_run(j, last, s);
+    }
+}
+
+static void attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
+                            int32_t head_dim, float *out)
+{
+    const int64_t row = attention_row_floats(head_dim), one = attention_partial_floats(head_dim);
+    float total[HEAD_DIM_MAX];
+    for (int32_t h = 0; h < heads; h++, out += head_dim, partial += one) {
+        float m = -FLT_MAX, l = 0;
+        memset(total, 0, (size_t)row * sizeof *total);
+        for (int64_t s = 0; s < n; s++) {
+            const float *part = partial + s * stride;
+            merge_segment(&m, &l, total, part[0], part[1], part + 2, row);
+        }
+        divide(out, total, l, head_dim);
+    }
+}
+
+#endif

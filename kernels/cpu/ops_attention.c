@@ -1,0 +1,246 @@
+/*
+ * ops_attention.c - the records that touch the KV pages: storing, copying pages, and attention with
+ * its division among threads.
+ *
+ * A unit of attention is one KV head and some tokens of a sequence (a chunk), so that the pages
+ * that it reads serve many queries; threads claim units, the longest first. If a few tokens have
+ * too few heads to keep the threads busy, a unit is one segment of the context, and the partial
+ * results are merged in order. No bit depends on any of this.
+ */
+#include "kernels/cpu/ops_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { SPLIT_TOKENS = 8 }; /* more than this keep the threads busy without splitting contexts */
+
+static int64_t segments_of(int64_t positions)
+{
+    return (positions + ATTENTION_SEGMENT - 1) / ATTENTION_SEGMENT;
+}
+
+/* Partial results of `segments` segments of one token each. */
+static uint64_t partial_bytes(const struct oato_op *op, int64_t segments)
+{
+    return (uint64_t)segments * (uint64_t)op->heads *
+           (uint64_t)attention_partial_floats(op->head_dim) * sizeof(float);
+}
+
+uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,
+                             const struct op_size *size, int n_threads)
+{
+    uint64_t bytes =
+        WORKSPACE_HEADER_BYTES + (uint64_t)n_threads * align64(k->attention_scratch_bytes(op));
+    if (size->rows <= SPLIT_TOKENS) /* a token's last segment and that of its last neighbour */
+        bytes += partial_bytes(op, segments_of(size->kv_positions) + 2 * size->rows);
+    return bytes;
+}
+
+/* Goes through the chunks of a step, from the last to the first. */
+struct chunks {
+    const struct run *x;
+    int32_t most;           /* tokens of a chunk */
+    int32_t seq;            /* of the chunk at hand */
+    struct attention_job j; /* its tokens */
+    int64_t segments;       /* that they see */
+    bool splits;            /* a segment is a unit */
+    int64_t units, end;     /* of the chunk; number of its last one + 1, counted from the start */
+    float *partial;         /* of its first segment of its first head */
+};
+
+static struct chunks chunks_of(const struct run *x, float *partial)
+{
+    const struct oato_op *op = x->op;
+    int64_t most = ATTENTION_QUERIES / (op->heads / op->kv_heads);
+    if (x->T > SPLIT_TOKENS) /* two units a thread are worth reading pages more often */
+        most = min_i64(most, x->T * op->kv_heads / (2 * x->n_threads));
+    return (struct chunks){.x = x,
+                           .most = (int32_t)max_i64(most, 1),
+                           .seq = x->step->n_seqs,
+                           .splits = partial != NULL,
+                           .partial = partial,
+                           .j = {.op = op,
+                                 .kv = x->c->kv,
+                                 .kv_layer = x->r->kv_layer,
+                                 .token_position = x->step->token_position,
+                                 .q = input(x, 0),
+                                 .out = output(x, 0)}};
+}
+
+/* Floats of the partial results of one segment of a head. */
+static int64_t partial_row(const struct attention_job *j)
+{
+    return (int64_t)(j->token_end - j->token_begin) * (j->op->heads / j->op->kv_heads) *
+           attention_partial_floats(j->op->head_dim);
+}
+
+static bool chunks_next(struct chunks *c)
+{
+    struct attention_job *j = &c->j;
+    if (c->splits && j->seq)
+        c->partial += c->units * partial_row(j);
+    while (!j->seq || j->token_begin == j->seq->query_begin) {
+        if (c->seq == 0)
+            return false;
+        j->seq = &c->x->step->seq[--c->seq];
+        j->token_begin = j->seq->query_begin + j->seq->query_len;
+    }
+    j->token_end = j->token_begin;
+    j->token_begin = (int32_t)max_i64(j->seq->query_begin, j->token_end - c->most);
+    c->segments = segments_of(j->token_position[j->token_end - 1] + 1);
+    c->units = c->x->op->kv_heads * (c->splits ? c->segments : 1);
+    c->end += c->units;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------ attention - */
+
+/* Partial results are worth it, and there is room for them. */
+static bool attention_splits(const struct run *x, uint64_t room)
+{
+    if (x->T > SPLIT_TOKENS || x->n_threads == 1)
+        return false;
+    int64_t units = 0, segments = 0, longest = 0;
+    for (struct chunks c = chunks_of(x, NULL); chunks_next(&c);) {
+        units = c.end;
+        segments += c.segments * (c.j.token_end - c.j.token_begin);
+        longest = max_i64(longest, c.segments);
+    }
+    return units < 4 * (int64_t)x->n_threads && longest > 1 &&
+           partial_bytes(x->op, segments) <= room;
+}
+
+/* Units [begin, end) of the chunk, counted from its first. */
+static void chunk_run(const struct chunks *c, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    struct attention_job j = c->j;
+    for (int64_t u = begin, n; u < end; u += n) {
+        n = 1;
+        j.kv_head = (int32_t)u;
+        if (c->splits) { /* neighbours of the same head in one job */
+            j.kv_head = (int32_t)(u / c->segments);
+            j.segment_begin = u % c->segments;
+            n = min_i64(end - u, c->segments - j.segment_begin);
+            j.segment_end = j.segment_begin + n;
+            j.partial = c->partial + u * partial_row(&j);
+        }
+        c->x->k->attention(&j, scratch);
+    }
+}
+
+static void units_run(const struct run *x, float *partial, uint8_t *scratch)
+{
+    struct chunks c = chunks_of(x, partial);
+    if (x->n_threads == 1) {
+        while (chunks_next(&c))
+            chunk_run(&c, 0, c.units, scratch);
+        return;
+    }
+    int64_t units = 0, begin, end;
+    for (struct chunks all = c; chunks_next(&all);)
+        units = all.end;
+    while (units_claim(x, units, &begin, &end)) {
+        while (begin < end) {
+            while (begin >= c.end)
+                chunks_next(&c);
+            const int64_t stop = min_i64(end, c.end), first = c.end - c.units;
+            chunk_run(&c, begin - first, stop - first, scratch);
+            begin = stop;
+        }
+    }
+}
+
+static void partials_merge(const struct run *x, float *partial)
+{
+    const int32_t d = x->op->head_dim, group = x->op->heads / x->op->kv_heads;
+    int64_t unit = 0;
+    for (struct chunks c = chunks_of(x, partial); chunks_next(&c);) {
+        const int64_t row = partial_row(&c.j);
+        for (int64_t h = 0; h < x->op->kv_heads; h++) {
+            const float *p = c.partial + h * c.segments * row;
+            for (int32_t t = c.j.token_begin; t < c.j.token_end; t++) {
+                if (unit++ % x->n_threads == x->thread)
+                    x->k->attention_merge(p, row, segments_of(c.j.token_position[t] + 1), group, d,
+                                          c.j.out + t * (int64_t)x->op->n + h * group * d);
+                p += group * attention_partial_floats(d);
+            }
+        }
+    }
+}
+
+void run_attention(const struct run *x)
+{
+    const uint64_t one = align64(x->k->attention_scratch_bytes(x->op));
+    const uint64_t used = WORKSPACE_HEADER_BYTES + (uint64_t)x->n_threads * one;
+    assert(used <= x->c->workspace_bytes);
+    uint8_t *scratch = x->c->workspace + WORKSPACE_HEADER_BYTES + (uint64_t)x->thread * one;
+    float *partial = NULL;
+    if (attention_splits(x, x->c->workspace_bytes - used))
+        partial = floats(x->c->workspace + used);
+    units_run(x, partial, scratch);
+    if (partial) {
+        cpu_barrier_wait(x->barrier);
+        partials_merge(x, partial);
+    }
+}
+
+/* ------------------------------------------------------------------------------- KV pages - */
+
+/* A row of K is a column of its block. */
+static void store_k(const struct run *x, uint8_t *block, int64_t at, const float *from)
+{
+    const int64_t d = x->op->head_dim;
+    if (x->c->kv->dtype == DT_F32) {
+        float *to = floats(block) + at;
+        for (int64_t e = 0; e < d; e++)
+            to[e * KV_PAGE_POSITIONS] = from[e];
+        return;
+    }
+    uint16_t half[HEAD_DIM_MAX], *to = (uint16_t *)(void *)block + at;
+    x->k->to_f16(half, from, d);
+    for (int64_t e = 0; e < d; e++)
+        to[e * KV_PAGE_POSITIONS] = half[e];
+}
+
+static void store_v(const struct run *x, uint8_t *block, int64_t at, const float *from)
+{
+    const int64_t d = x->op->head_dim;
+    if (x->c->kv->dtype == DT_F32)
+        memcpy(floats(block) + at * d, from, (size_t)d * sizeof(float));
+    else
+        x->k->to_f16((uint16_t *)(void *)block + at * d, from, d);
+}
+
+void run_kv_store(const struct run *x)
+{
+    const struct oato_op *op = x->op;
+    const int64_t d = op->head_dim, width = op->kv_heads * d;
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
+        const int64_t position = x->step->token_position[t], at = position % KV_PAGE_POSITIONS;
+        const int32_t page = seq->pages[position / KV_PAGE_POSITIONS];
+        for (int64_t h = 0; h < op->kv_heads; h++) {
+            const int64_t from = t * width + h * d;
+            store_k(x, kv_block(x->c->kv, x->r->kv_layer, page, 0, h), at, input(x, 0) + from);
+            store_v(x, kv_block(x->c->kv, x->r->kv_layer, page, 1, h), at, input(x, 1) + from);
+        }
+    }
+}
+
+/* Whole pages: the positions of K are spread all over its block. */
+void run_kv_copy(const struct run *x)
+{
+    const struct kv_cache *kv = x->c->kv;
+    if (!kv)
+        return;
+    for (int32_t l = x->thread; l < kv->n_layers; l += x->n_threads) {
+        const uint64_t page = 2 * (uint64_t)kv->layers[l].kv_heads *
+                              kv_block_bytes(kv->dtype, kv->layers[l].head_dim);
+        for (int32_t i = 0; i < x->step->n_page_copies; i++) {
+            const struct step_page_copy *copy = &x->step->page_copy[i];
+            memcpy(kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0), page);
+        }
+    }
+}

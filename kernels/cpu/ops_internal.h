@@ -1,0 +1,64 @@
+/*
+ * ops_internal.h - between ops.c, which runs a record, and ops_attention.c, which does so for those
+ * that touch the KV pages.
+ */
+#ifndef OATO_OPS_INTERNAL_H
+#define OATO_OPS_INTERNAL_H
+
+#include "kernels/cpu/cpu_internal.h"
+
+enum { WORKSPACE_HEADER_BYTES = 64 }; /* of the workspace: the counter of claimed units */
+
+/* One running record as its functions see it. */
+struct run {
+    const struct cpu_context *c;
+    const struct cpu_kernels *k;
+    const struct matrix_class *matrix; /* that the record asks for */
+    const struct program_record *r;
+    const struct oato_op *op;
+    const struct step *step;
+    struct cpu_barrier *barrier;
+    int64_t T;
+    int thread, n_threads;
+};
+
+static inline const float *input(const struct run *x, int i)
+{
+    return const_floats(x->c->arena + x->r->in[i]);
+}
+
+static inline float *output(const struct run *x, int i)
+{
+    return floats(x->c->arena + x->r->out[i]);
+}
+
+static inline const struct oato_weight *weight(const struct run *x, int i)
+{
+    return x->r->weight[i] == UINT32_MAX ? NULL : x->c->weights[x->r->weight[i]];
+}
+
+/* This thread's rows of an element-wise operator. */
+static inline void share_rows(const struct run *x, int64_t *begin, int64_t *end)
+{
+    *begin = x->T * x->thread / x->n_threads;
+    *end = x->T * (x->thread + 1) / x->n_threads;
+}
+
+static inline uint64_t align64(uint64_t bytes)
+{
+    return (bytes + 63) & ~(uint64_t)63;
+}
+
+/* The next of the record's units for this thread: large pieces first, small ones at the end, so
+ * that a core that is slower, or lent to somebody else, holds nobody up. The counter carries the
+ * barrier's phase: what an earlier record left there is out of date by itself. */
+bool units_claim(const struct run *x, int64_t units, int64_t *begin, int64_t *end);
+
+/* ops_attention.c */
+uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,
+                             const struct op_size *size, int n_threads);
+void run_attention(const struct run *x);
+void run_kv_store(const struct run *x);
+void run_kv_copy(const struct run *x);
+
+#endif
