@@ -105,11 +105,13 @@ def token_cost(row, phase, work):
             work["weight_bytes"] / row["batch"] + work["position_bytes"] * positions)
 
 
-def prefill_peak(model, peaks):
-    """The instruction that limits prefill at a level: tiles where there are some, else int8 or float32."""
-    if "bf16" in peaks:
+def prefill_peak(model, level, peaks):
+    """The kind of instruction that limits prefill of a weight type at a level."""
+    if level == "amx":
         return "bf16"
-    return "f32" if re.search(r"-(B?F16|F32)\.gguf$", model) else "int8"
+    if re.search(r"-BF16\.gguf$", model):
+        return max((k for k in ("f32", "bf16") if k in peaks), key=peaks.get)
+    return "f32" if re.search(r"-F(16|32)\.gguf$", model) else "int8"
 
 
 def percent(share):
@@ -138,6 +140,7 @@ def judge(entry, target, peer, singles):
 def entries_of(row, peaks, level):
     """One entry for each phase that the row measured."""
     out = []
+    multiply = peaks["operations_per_s"][level]
     work = row["runs"]["oato"][0]["work"]
     for phase in ("prefill", "decode"):
         rates = {e: [speeds(e, r)[phase] for r in runs] for e, runs in row["runs"].items()
@@ -145,8 +148,8 @@ def entries_of(row, peaks, level):
         if "oato" not in rates:
             continue
         ops, read = token_cost(row, phase, work)
-        limit = prefill_peak(row["model"], level) if phase == "prefill" else "read"
-        peak = level[limit] / ops if phase == "prefill" else peaks["read_bytes_per_s"] / read
+        limit = prefill_peak(row["model"], level, multiply) if phase == "prefill" else "read"
+        peak = multiply[limit] / ops if phase == "prefill" else peaks["read_bytes_per_s"] / read
         median = {e: statistics.median(v) for e, v in rates.items()}
         out.append({"name": row["name"], "phase": phase, "model": row["model"],
                     "tokens": row["prefill" if phase == "prefill" else "generate"],
@@ -180,11 +183,13 @@ def summarise(folder):
     level = about["isa"] or LEVEL_OF_CLASS.get(about["class"], "")
     # A level that was not built is held to the best that was.
     known = peaks["operations_per_s"]
+    if not known:
+        sys.exit(f"{folder}: the machine's multiply peaks are not known; the report is for x86-64")
     if level not in known:
         level = list(known)[-1]
     column = about["class"] if not about["isa"] or about["isa"] == LEVEL_OF_CLASS.get(about["class"]) else about["isa"]
     column = column if column in TARGETS else "avx2"
-    entries = [e for r in rows for e in entries_of(r, peaks, known[level])]
+    entries = [e for r in rows for e in entries_of(r, peaks, level)]
     singles = {e["name"]: e["median"]["oato"] for e in entries if e["phase"] == "decode"}
     for e in entries:
         target = TARGETS[column].get((e["name"], e["phase"]))
@@ -257,13 +262,14 @@ def file_name(s):
 
 
 def markdown(s):
+    rounds = f"{s['rounds']} alternating round" + ("s" if s["rounds"] > 1 else "")
     forced = f", our level forced to {s['isa']}" if s["isa"] else ""
     missed = [e for e in s["rows"] if e["holds"] is False] + [m for m in s["memory"] if not m["holds"]]
     judged = [e for e in s["rows"] if e["holds"] is not None] + s["memory"]
     lines = [f"# {s['class']}: oato-run and its peers", "",
-             f"{s['cpu']}, class {s['class']}{forced}, {s['threads']} threads each, {s['rounds']} alternating rounds, "
+             f"{s['cpu']}, class {s['class']}{forced}, {s['threads']} threads each, {rounds}, "
              f"load before {s['load_before']}, revision {s['revision']}; medians (lowest to highest round).",
-             peaks_text(s), f"Of {len(judged)} targets {len(judged) - len(missed)} hold, {len(missed)} are missed.", "",
+             peaks_text(s), f"Targets that hold: {len(judged) - len(missed)} of {len(judged)}.", "",
              f"![roofline]({file_name(s)}.svg)", ""]
     lines += speed_table(s) + [""] + memory_table(s) + [""] + energy_text(s)
     return "\n".join(lines + ["", f"Made by `{s['command']}`.", ""])

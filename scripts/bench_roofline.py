@@ -10,7 +10,7 @@ NAMES_HEIGHT = 180  # at the foot of the plot, for the names of rows
 NAME_STEP = 15
 INK, FAINT = "#222", "#ddd"
 MARKS = {"oato-run": ("#0b7a4b", "circle"), "llama.cpp": ("#c8442f", "square"), "ik_llama.cpp": ("#3459a8", "triangle")}
-ROOFS = {"int8": "int8", "int16": "int16", "f32": "float32", "bf16": "bf16 tiles"}
+ROOFS = {"int8": "int8", "int16": "int16", "f32": "float32", "bf16": "bf16"}
 
 
 def text(x, y, words, size=13, anchor="start", fill=INK, turn=0):

@@ -56,6 +56,7 @@ LOOP(loop_avxvnni_i16, "%{vex%} vpdpwssd %%ymm12, %%ymm13, %%ymm\\r\n\t")
 LOOP(loop_avx512_i8, "vpdpbusd %%zmm12, %%zmm13, %%zmm\\r\n\t")
 LOOP(loop_avx512_i16, "vpdpwssd %%zmm12, %%zmm13, %%zmm\\r\n\t")
 LOOP(loop_avx512_f32, "vfmadd231ps %%zmm12, %%zmm13, %%zmm\\r\n\t")
+LOOP(loop_avx512_bf16, "vdpbf16ps %%zmm12, %%zmm13, %%zmm\\r\n\t")
 
 /* Four accumulator tiles of 16 x 16, two factors of each side, all of them zero: what a kernel that
  * is bound by nothing else would issue. The kernel must have allowed tiles (component 18). */
@@ -100,6 +101,7 @@ static const struct {
     {"avx512", I8, 128 * CHAINS, loop_avx512_i8},
     {"avx512", I16, 64 * CHAINS, loop_avx512_i16},
     {"avx512", F32, 32 * CHAINS, loop_avx512_f32},
+    {"avx512", BF16, 64 * CHAINS, loop_avx512_bf16},
     {"amx", I8, 2 * 16 * 16 * 64 * TILES, loop_amx_i8},
     {"amx", I16, 64 * CHAINS, loop_avx512_i16},
     {"amx", F32, 32 * CHAINS, loop_avx512_f32},
@@ -113,6 +115,16 @@ static const struct {
     void (*loop)(void);
 } peaks[1];
 #endif
+
+/* Whether the processor has the instruction beside its level. */
+static bool has_kind(const char *level, enum peak_kind kind)
+{
+#if defined(__x86_64__)
+    if (kind == PEAK_BF16 && !strcmp(level, "avx512"))
+        return __builtin_cpu_supports("avx512bf16");
+#endif
+    return level && kind < PEAK_KINDS;
+}
 
 static void peak_share(void *arg, int thread)
 {
@@ -136,7 +148,8 @@ double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind)
 {
     const int n = cpu_pool_threads(pool);
     for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
-        if (!peaks[i].level || strcmp(peaks[i].level, level) != 0 || peaks[i].kind != (int)kind)
+        if (!peaks[i].level || strcmp(peaks[i].level, level) != 0 || peaks[i].kind != (int)kind ||
+            !has_kind(level, kind))
             continue;
         struct peak_run p = {.loop = peaks[i].loop, .best_ns = UINT64_MAX};
         cpu_barrier_init(&p.barrier, n);

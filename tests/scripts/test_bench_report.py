@@ -67,6 +67,9 @@ class Report(unittest.TestCase):
         row = self.rows()["1b-Q4_0", "prefill"]
         self.assertEqual(row["limit"], "f32")
         self.assertAlmostEqual(row["share"]["oato"], 500 * (1946157056 + 131072 * 513 / 2) / 5e11)
+        for level, bf16, limit in (("avx512", 4e11, "f32"), ("avx512", 6e11, "bf16"), ("amx", 6e11, "bf16")):
+            self.assertEqual(bench_report.prefill_peak("1b-BF16.gguf", level, {"f32": 5e11, "bf16": bf16}), limit)
+        self.assertEqual(bench_report.prefill_peak("1b-Q4_0.gguf", "amx", {"int8": 15e12, "bf16": 7e12}), "bf16")
 
     def test_every_part_of_a_target_binds(self):
         rows = self.rows()
@@ -141,7 +144,7 @@ class Report(unittest.TestCase):
             with open(os.path.join(out, name), encoding="utf-8") as f:
                 texts[name[-3:].strip(".")] = f.read()
         self.assertEqual(texts["md"].strip(), r.stdout.strip())
-        for wanted in ("AMD EPYC, class avx512-vnni, 2 threads each, 1 alternating rounds, load before 0.08",
+        for wanted in ("AMD EPYC, class avx512-vnni, 2 threads each, 1 alternating round, load before 0.08",
                        "revision 0123abc", "80.0 GB/s read", "2.00 TOP/s int8", "`scripts/bench-peers --suite issue`",
                        "| decode, 1B Q4_0 | 120.0 (120.0 to 120.0) | 60.0 (60.0 to 60.0) | 70.0 (70.0 to 70.0) | 2.00 | "
                        "1.71 | 91 % read |", "| decode at 4096, 1B Q4_0 |", "| decode of 8 sequences, 1B Q4_0 |"):
