@@ -8,6 +8,7 @@ WIDTH, HEIGHT = 1000, 740
 LEFT, RIGHT, TOP, BOTTOM = 90, 970, 70, 670  # of the plot
 NAMES_HEIGHT = 180  # at the foot of the plot, for the names of rows
 NAME_STEP = 15
+ROOF_STEP, ROOF_NAME = 18, 130  # how close roofs may lie, and how wide a name is
 INK, FAINT = "#222", "#ddd"
 MARKS = {"oato-run": ("#0b7a4b", "circle"), "llama.cpp": ("#c8442f", "square"), "ik_llama.cpp": ("#3459a8", "triangle")}
 ROOFS = {"int8": "int8", "int16": "int16", "f32": "float32", "bf16": "bf16"}
@@ -86,10 +87,13 @@ def roofline(title, bandwidth, roofs, rows):
     middle = math.sqrt(x1 * x2)
     out.append(text(px(middle) - 7, py(bandwidth * middle) - 7, f"read bandwidth {bandwidth / 1e9:.1f} GB/s", 13,
                     "middle", INK, slope))
-    for kind, roof in roofs.items():
+    below, at = None, 0.0
+    for kind, roof in sorted(roofs.items(), key=lambda r: r[1]):
+        close = below is not None and below - py(roof) < ROOF_STEP  # set beside the one below
+        at = at - ROOF_NAME if close else px(math.sqrt(x2 * x_high))
+        below = py(roof)
         out += [line(px(roof / bandwidth), py(roof), RIGHT, py(roof), INK, 2),
-                text(px(math.sqrt(x2 * x_high)), py(roof) - 6,
-                     f"{ROOFS.get(kind, kind)} {roof / 1e12:.2f} TOP/s", 13, "middle")]
+                text(at, py(roof) - 6, f"{ROOFS.get(kind, kind)} {roof / 1e12:.2f} TOP/s", 13, "middle")]
     # Each row: a thread from its marks down to its name.
     names = spread([px(r["x"]) for r in rows], NAME_STEP, LEFT + 8, RIGHT - 8)
     foot = BOTTOM - NAMES_HEIGHT + 14
