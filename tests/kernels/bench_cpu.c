@@ -20,7 +20,7 @@ struct bench {
     struct cpu_context c;
     struct program_record r;
     struct step step;
-    struct cpu_barrier barrier;
+    struct bench_window window;
     struct oato_weight copy[MAX_COPIES], *table[MAX_COPIES];
     enum numerics_choice numerics;
     int copies, repeats;
@@ -33,11 +33,9 @@ static void bench_share(void *arg, int thread)
     for (int i = 0; i < b->repeats; i++) {
         struct program_record r = b->r;
         r.weight[0] = (uint32_t)(i % b->copies);
-        cpu_barrier_wait(&b->barrier);
-        uint64_t begin = now_ns();
-        cpu_run_record(&b->c, &r, &b->step, thread, &b->barrier);
-        cpu_barrier_wait(&b->barrier);
-        uint64_t ns = now_ns() - begin;
+        window_begin(&b->window, thread);
+        cpu_run_record(&b->c, &r, &b->step, thread, &b->window.barrier);
+        uint64_t ns = window_end(&b->window);
         if (thread == 0 && ns < b->best_ns)
             b->best_ns = ns;
     }
@@ -91,7 +89,7 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
     b->repeats = T > 64 ? 6 : T > COLD_COLUMNS ? 20 : 200;
     b->copies = T > COLD_COLUMNS ? 1 : copies;
     b->best_ns = UINT64_MAX;
-    cpu_barrier_init(&b->barrier, n);
+    window_init(&b->window, n);
     cpu_pool_run(pool, bench_share, b);
     b->copies = copies;
     const double ns = (double)b->best_ns;

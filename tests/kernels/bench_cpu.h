@@ -11,6 +11,16 @@
  * dtype: NULL or "all" for all of them; threads 0: one for each core. */
 void bench_matrices(const char *level, const char *dtype, int threads);
 
+/* A stretch of time from barrier to barrier. It begins when the first thread leaves the first
+ * barrier: one that sleeps there meanwhile would see the others' work done in no time. */
+struct bench_window {
+    struct cpu_barrier barrier;
+    _Atomic uint64_t begin_ns;
+};
+void window_init(struct bench_window *w, int threads);
+void window_begin(struct bench_window *w, int thread); /* by every thread */
+uint64_t window_end(struct bench_window *w);           /* by every thread; ns, to thread 0 */
+
 /* bench_peaks.c: what the threads of the pool reach at most together. */
 enum peak_kind { PEAK_INT8, PEAK_INT16, PEAK_F32, PEAK_BF16, PEAK_KINDS };
 /* Giga operations a second (a multiply-add is two) with a level's instruction for the kind, in

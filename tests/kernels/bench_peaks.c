@@ -14,20 +14,41 @@ enum {
     CHAINS = 12,
     TILES = 4,
     LOOPS = 20000,
-    WINDOWS = 100,
+    WINDOWS = 400,
     LEAST_NS = 200000000,
     READ_WINDOW = 32 << 20,
     LAPS = 4
 };
 
 struct peak_run {
-    struct cpu_barrier barrier;
+    struct bench_window window;
     void (*loop)(void);
     const uint8_t *data; /* of thread 0; the others' follow */
     uint64_t bytes;      /* of a thread */
     uint64_t best_ns;
     bool done;
 };
+
+void window_init(struct bench_window *w, int threads)
+{
+    cpu_barrier_init(&w->barrier, threads);
+}
+
+void window_begin(struct bench_window *w, int thread)
+{
+    if (thread == 0)
+        atomic_store(&w->begin_ns, UINT64_MAX);
+    cpu_barrier_wait(&w->barrier);
+    uint64_t now = now_ns(), first = atomic_load(&w->begin_ns);
+    while (now < first && !atomic_compare_exchange_weak(&w->begin_ns, &first, now))
+        continue;
+}
+
+uint64_t window_end(struct bench_window *w)
+{
+    cpu_barrier_wait(&w->barrier);
+    return now_ns() - atomic_load(&w->begin_ns);
+}
 
 #if defined(__x86_64__)
 /* Twelve chains of an instruction, four times an iteration. In assembly, because a compiler merges
@@ -131,16 +152,14 @@ static void peak_share(void *arg, int thread)
     struct peak_run *p = arg;
     const uint64_t start = now_ns();
     for (int i = 0; !p->done; i++) {
-        cpu_barrier_wait(&p->barrier);
-        uint64_t begin = now_ns();
+        window_begin(&p->window, thread);
         p->loop();
-        cpu_barrier_wait(&p->barrier);
-        uint64_t end = now_ns();
+        uint64_t ns = window_end(&p->window);
         if (thread == 0) {
-            p->best_ns = end - begin < p->best_ns ? end - begin : p->best_ns;
-            p->done = i >= WINDOWS && end - start >= LEAST_NS;
+            p->best_ns = ns < p->best_ns ? ns : p->best_ns;
+            p->done = i >= WINDOWS && now_ns() - start >= LEAST_NS;
         }
-        cpu_barrier_wait(&p->barrier);
+        cpu_barrier_wait(&p->window.barrier);
     }
 }
 
@@ -152,7 +171,7 @@ double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind)
             !has_kind(level, kind))
             continue;
         struct peak_run p = {.loop = peaks[i].loop, .best_ns = UINT64_MAX};
-        cpu_barrier_init(&p.barrier, n);
+        window_init(&p.window, n);
         cpu_pool_run(pool, peak_share, &p);
         return (double)LOOPS * peaks[i].operations * n / (double)p.best_ns;
     }
@@ -219,11 +238,9 @@ static void read_share(void *arg, int thread)
 #endif
     for (int lap = 0; lap < LAPS * READ_WAYS; lap++) {
         for (uint64_t at = 0; at < p->bytes; at += READ_WINDOW) {
-            cpu_barrier_wait(&p->barrier);
-            uint64_t begin = now_ns();
+            window_begin(&p->window, thread);
             used = read(data + at, READ_WINDOW, lap % READ_WAYS);
-            cpu_barrier_wait(&p->barrier);
-            uint64_t ns = now_ns() - begin;
+            uint64_t ns = window_end(&p->window);
             if (thread == 0 && ns < p->best_ns)
                 p->best_ns = ns;
         }
@@ -245,7 +262,7 @@ double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes)
     if (!data)
         return 0;
     p.data = data;
-    cpu_barrier_init(&p.barrier, (int)n);
+    window_init(&p.window, (int)n);
     cpu_pool_run(pool, touch_share, &p); /* by whom it is read: so it lies near */
     cpu_pool_run(pool, read_share, &p);
     pages_free(data, p.bytes * n);
