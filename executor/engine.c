@@ -77,7 +77,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
         status = engine_lower(e, (enum plan_phase)phase, err);
     if (!status)
-        status = engine_allocate(e, err);
+        status = engine_allocate(e, options, warn, user, err);
     e->load_ns = now_ns() - begin_ns;
     if (status)
         engine_close(e);
@@ -103,6 +103,7 @@ static void device_close(struct engine_device *d)
         ops->kv_free(d->device, d->kv);
     if (d->arena)
         ops->free(d->device, d->arena, d->arena_bytes);
+    file_unmap(&d->prepared);
     free(d->weights);
     free(d->slots);
     free(d->kv_shapes);
@@ -353,6 +354,8 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     memcpy(out->copies, e->copies, sizeof out->copies);
     memcpy(out->copy_bytes, e->copy_bytes, sizeof out->copy_bytes);
     out->load_ns = e->load_ns;
+    for (int i = 0; i < e->n_devices; i++)
+        out->mapped_bytes += e->device[i].prepared.bytes;
     out->steps = e->steps;
     out->clock_ns = e->clock_ns;
 }

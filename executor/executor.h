@@ -23,8 +23,9 @@ struct engine_options {
     int32_t rows;    /* most rows with logits of a step; 0: seqs */
     oato_dtype kv;   /* F16 or F32 */
     bool kv_given;   /* else the plan's, or F16 */
-    bool deterministic; /* one numerics class for all phases */
-    bool strict;        /* refuse a plan that was made for another machine */
+    bool deterministic;         /* one numerics class for all phases */
+    bool strict;                /* refuse a plan that was made for another machine */
+    const char *prepared_cache; /* folder that keeps prepared weights; NULL: none */
 };
 
 /* The model and plan (may be NULL: everything on the CPU) are borrowed until engine_close. warn
@@ -89,6 +90,7 @@ struct engine_stats {
     int32_t copies[PHASE_COUNT];      /* in one step: (value, other device that reads it) pairs */
     uint64_t copy_bytes[PHASE_COUNT]; /* of one row each */
     uint64_t load_ns;
+    uint64_t mapped_bytes; /* of weights that prepared_cache had */
     uint64_t steps;
     uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or the
                           virtual time when a sim device takes part */

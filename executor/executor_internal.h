@@ -23,7 +23,8 @@ struct weight_slot {
     const struct gguf_tensor *tensor;
     enum weight_use use;
     int64_t begin, end;
-    uint64_t bytes; /* prepared */
+    uint64_t bytes;       /* prepared */
+    const void *prepared; /* in the device's file of prepared weights; NULL: to be prepared */
 };
 
 struct engine_program {
@@ -38,6 +39,7 @@ struct engine_device {
     struct weight_slot *slots;
     struct oato_weight **weights; /* parallel to slots */
     uint32_t n_slots, slots_cap;
+    struct mapped_file prepared; /* weights that an earlier start kept */
     uint64_t weight_bytes;
     struct kv_layer_shape *kv_shapes; /* layers whose KV lives here */
     int32_t *kv_slot;                 /* layer of the model -> index in kv_shapes, or -1 */
@@ -122,7 +124,17 @@ struct engine {
 oato_status engine_load(struct engine *e, const struct engine_options *options, warn_fn warn,
                         void *user, struct oato_error *err);
 /* Checks sums against what devices have, then prepares weights and creates KV and arenas. */
-oato_status engine_allocate(struct engine *e, struct oato_error *err);
+oato_status engine_allocate(struct engine *e, const struct engine_options *options, warn_fn warn,
+                            void *user, struct oato_error *err);
+
+/* prepared.c: the prepared weights of a device in a file of `folder` (docs/prepared-format.md).
+ * Maps it and points the slots to their bytes, if there is a good one. A line to warn when there is
+ * one that cannot be used. */
+void prepared_map(const struct engine *e, struct engine_device *d, const char *folder, warn_fn warn,
+                  void *user);
+/* Writes it from the weights of d; a line to warn when that fails. */
+void prepared_save(const struct engine *e, const struct engine_device *d, const char *folder,
+                   warn_fn warn, void *user);
 
 /* Of an operator over rows of a class: prefill is fast except for the few rows of logits. */
 enum numerics_choice engine_numerics(const struct engine *e, enum plan_phase phase,

@@ -362,7 +362,8 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
     for (size_t row; *ahead < d->n_slots && *bytes < limit; (*ahead)++) {
         const struct weight_slot *s = &d->slots[*ahead];
         const struct gguf_tensor *t = s->tensor;
-        if (!t->file || s->use == WEIGHT_LOOKUP || !dtype_row_bytes(t->dtype, t->ne[0], &row))
+        if (!t->file || s->use == WEIGHT_LOOKUP || s->prepared ||
+            !dtype_row_bytes(t->dtype, t->ne[0], &row))
             continue;
         const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
         file_prefetch(t->file, offset + (size_t)s->begin * row, (size_t)(s->end - s->begin) * row);
@@ -391,6 +392,7 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
             .row_end = s->end,
             .use = s->use,
             .file = t->file,
+            .prepared = s->prepared,
         };
         oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
         if (status)
@@ -399,11 +401,17 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
     return OATO_OK;
 }
 
-static oato_status device_allocate(struct engine *e, int32_t index, struct oato_error *err)
+static oato_status device_allocate(struct engine *e, int32_t index, const struct engine_options *o,
+                                   warn_fn warn, void *user, struct oato_error *err)
 {
     struct engine_device *d = &e->device[index];
     const struct device_ops *ops = d->device->ops;
+    const bool keeps = o->prepared_cache && ops->layout && ops->layout(d->device);
+    if (keeps)
+        prepared_map(e, d, o->prepared_cache, warn, user);
     oato_status status = weights_prepare(d, err);
+    if (!status && keeps && !d->prepared.data)
+        prepared_save(e, d, o->prepared_cache, warn, user);
     if (!status && d->n_kv)
         status = ops->kv_create(d->device, d->kv_shapes, d->n_kv, e->kv_dtype, e->pool.n_pages,
                                 &d->kv, err);
@@ -412,7 +420,8 @@ static oato_status device_allocate(struct engine *e, int32_t index, struct oato_
     return status;
 }
 
-oato_status engine_allocate(struct engine *e, struct oato_error *err)
+oato_status engine_allocate(struct engine *e, const struct engine_options *o, warn_fn warn,
+                            void *user, struct oato_error *err)
 {
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
@@ -426,7 +435,7 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
         status = check_fits(e, d, err);
     }
     for (int32_t i = 0; i < e->n_devices && !status; i++)
-        status = device_allocate(e, i, err);
+        status = device_allocate(e, i, o, warn, user, err);
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
         for (int phase = 0; phase < PHASE_COUNT && !status; phase++) {

@@ -60,6 +60,7 @@ enum option_id {
     O_DEVICES,
     O_MAP,
     O_STRICT,
+    O_PREPARED,
     O_DUMP,
     O_PREFILL,
     O_GENERATE,
@@ -138,6 +139,9 @@ static const struct {
     {ENGINE, {"map", 0, OPT_VALUE, "A=B,..", "device A of the plan is device B here", O_MAP}},
     {ENGINE,
      {"strict", 0, OPT_FLAG, NULL, "refuse a plan that was made for another machine", O_STRICT}},
+    {ENGINE,
+     {"prepared-cache", 0, OPT_VALUE, "DIR",
+      "keep prepared weights in DIR: later starts are faster", O_PREPARED}},
     {ENGINE, {"dump-program", 0, OPT_FLAG, NULL, "print what each device runs, and stop", O_DUMP}},
     {ALL, {"list-devices", 0, OPT_FLAG, NULL, "what can be opened here", O_LIST}},
     {BENCH, {"json", 0, OPT_FLAG, NULL, "machine-readable output", O_JSON}},
@@ -280,6 +284,7 @@ static bool option_take(int id, const struct options *o, struct run_args *a, str
     case O_DEVICES: e->devices = o->value; return true;
     case O_MAP: e->map = o->value; return true;
     case O_STRICT: return e->strict = true;
+    case O_PREPARED: e->prepared_cache = o->value; return true;
     case O_DUMP: return a->dump_program = true;
     case O_JSON: return a->json = true;
     default: return false;

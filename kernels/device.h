@@ -75,6 +75,9 @@ struct weight_source {
     enum weight_use use;
     const struct mapped_file *file; /* the mapping that holds data, or NULL; a device that copies
                                        may release the pages behind it (file_release) */
+    const void *prepared; /* what weight_data gave for these rows on a device of the same layout,
+                             64-byte aligned: kept by pointer and read until weight_free instead of
+                             preparing; NULL: prepare */
 };
 
 struct kv_layer_shape {
@@ -126,6 +129,11 @@ struct device_ops {
     oato_status (*prepare)(struct oato_device *d, const struct weight_source *source,
                            struct oato_weight **out, struct oato_error *err);
     void (*weight_free)(struct oato_device *d, struct oato_weight *w);
+    /* For keeping prepared weights in files; both NULL when this device's cannot be. The id of the
+     * layout, static text of at most 31 bytes, another one with every change of it. */
+    const char *(*layout)(const struct oato_device *d);
+    /* The prepared bytes of w, prepared_bytes of them, in host memory. */
+    const void *(*weight_data)(const struct oato_device *d, const struct oato_weight *w);
 
     /* Pages [0, pages) for each of n layers; dtype F16 or F32. */
     oato_status (*kv_create)(struct oato_device *d, const struct kv_layer_shape *layers, int n,

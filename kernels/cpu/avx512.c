@@ -70,6 +70,7 @@ static const struct matrix_class matrix_fast = {
 
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "avx512",
+    .layout = "lanes16.1",
     .matrix = {&avx512_exact, &matrix_fast},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,

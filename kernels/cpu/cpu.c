@@ -130,6 +130,17 @@ static uint64_t workspace_bytes(const struct oato_device *d, const struct oato_o
     return cpu_workspace_bytes(cpu_of(d)->kernels, op, size, cpu_pool_threads(cpu_of(d)->pool));
 }
 
+static const char *layout(const struct oato_device *d)
+{
+    return cpu_of(d)->kernels->layout;
+}
+
+static const void *weight_data(const struct oato_device *d, const struct oato_weight *w)
+{
+    (void)d;
+    return w->data;
+}
+
 static struct timeline *cpu_timeline(struct oato_device *d)
 {
     return &cpu_of(d)->timeline;
@@ -171,6 +182,8 @@ const struct device_ops cpu_device_ops = {
     .download = cpu_download,
     .prepare = cpu_prepare,
     .weight_free = cpu_weight_free,
+    .layout = layout,
+    .weight_data = weight_data,
     .kv_create = cpu_kv_create,
     .kv_free = cpu_kv_free,
     .compile = cpu_compile,

@@ -200,6 +200,8 @@ struct matrix_class {
 /* One row an instruction set. Shapes are arguments, nothing here allocates or keeps state. */
 struct cpu_kernels {
     const char *name;
+    const char *layout; /* id of the prepared weights' layout, new with every change of it; NULL:
+                           they are not to be kept in files */
     /* Layout of the weights of matrix products; NUMERICS_FAST may be the EXACT one again. */
     const struct matrix_class *matrix[NUMERICS_CHOICES];
     uint64_t (*matrix_bytes)(oato_dtype dtype, int64_t rows, int64_t k);

@@ -279,7 +279,9 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
     } else {
         w->bytes = cpu_prepared_bytes(d->kernels, s->dtype, w->rows, w->k, s->use);
         oato_status status = memory_take(d, w->bytes, "a weight", err);
-        if (!status) {
+        if (!status && s->prepared) {
+            w->data = s->prepared;
+        } else if (!status) {
             w->data = slab_alloc(d, w->bytes);
             if (!w->data) {
                 d->used_bytes -= w->bytes;
@@ -290,7 +292,8 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
             free(owner);
             return status;
         }
-        prepare_all(d, s, w, row);
+        if (!s->prepared)
+            prepare_all(d, s, w, row);
     }
     weight_add(d, owner);
     *out = w;
@@ -303,7 +306,7 @@ void cpu_weight_free(struct oato_device *base, struct oato_weight *w)
     if (!w)
         return;
     if (w->use != WEIGHT_LOOKUP) {
-        slab_free(d, w->data);
+        slab_free(d, w->data); /* no slab holds one that came prepared */
         d->used_bytes -= w->bytes;
     }
     weight_remove(d, (struct cpu_weight *)w);

@@ -326,6 +326,7 @@ static const struct matrix_class ref_matrix = {
 
 const struct cpu_kernels cpu_kernels_ref = {
     .name = "ref",
+    .layout = "ref.1",
     .matrix = {&ref_matrix, &ref_matrix},
     .matrix_bytes = ref_matrix_bytes,
     .matrix_prepare = ref_prepare,

@@ -1,0 +1,307 @@
+/*
+ * prepared.c - prepared weights kept in a file, so that a later start maps them instead of
+ * preparing and several processes share their memory. The format is docs/prepared-format.md.
+ *
+ * A file is for one model, one layout and one choice of rows; its name says which, and its header
+ * and table must be exactly those that this engine would write, hashes of the weights apart. All
+ * bytes are covered by hashes or known, and checked, so a file is used whole or not at all. Nothing
+ * here makes a start fail: what cannot be read is prepared, what cannot be written is not kept.
+ */
+#include "executor/executor_internal.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "files of prepared weights are little-endian, and so must be the machine"
+#endif
+
+enum { VERSION = 1, ALIGN = 64, DATA_ALIGN = 4096, CHECKERS_MAX = 16 };
+
+static const char magic[8] = {'O', 'A', 'T', 'O', 'P', 'R', 'E', 'P'};
+
+struct prepared_header {
+    char magic[8];
+    uint32_t version, n;
+    uint64_t bytes; /* of the file */
+    uint64_t structure_hash, content_hash;
+    char layout[32];
+    uint64_t data; /* offset of the first weight */
+    uint64_t table_hash;
+    uint64_t hash; /* of all before */
+};
+
+struct prepared_row {
+    uint64_t name_hash;
+    uint32_t dtype, use;
+    int64_t k, begin, end;
+    uint64_t offset, bytes;
+    uint64_t hash; /* of the bytes and the zeros up to a multiple of 64 */
+};
+
+_Static_assert(sizeof(struct prepared_header) == 96, "no padding");
+_Static_assert(sizeof(struct prepared_row) == 64, "no padding");
+
+/* The file that this engine expects, but for the hashes of weights and table. */
+struct prepared {
+    struct prepared_header header;
+    struct prepared_row *rows;
+    struct text path;
+};
+
+static void prepared_free(struct prepared *p)
+{
+    free(p->rows);
+    text_free(&p->path);
+}
+
+/* Folder, name of the model's file, layout, and a hash of everything that must agree. */
+static void path_make(struct prepared *p, const char *folder, const char *model)
+{
+    const char *name = strrchr(model, '/') ? strrchr(model, '/') + 1 : model;
+    struct prepared_header key = p->header;
+    key.table_hash = hash_bytes(p->rows, key.n * sizeof *p->rows);
+    text_init(&p->path);
+    text_printf(&p->path, "%s/%s.%s.%016llx.prepared", folder, name, key.layout,
+                (unsigned long long)hash_bytes(&key, sizeof key));
+}
+
+/* The hash of a model's data reads pieces of every tensor: they need not stay. */
+static uint64_t content_hash(const struct gguf *g)
+{
+    const uint64_t hash = gguf_content_hash(g);
+    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        if (t->file && t->data)
+            file_release(t->file, (size_t)(t->data - t->file->data), t->bytes);
+    }
+    return hash;
+}
+
+static bool prepared_make(const struct engine *e, const struct engine_device *d, const char *folder,
+                          struct prepared *p)
+{
+    memset(p, 0, sizeof *p);
+    p->rows = calloc(d->n_slots + 1, sizeof *p->rows);
+    if (!p->rows)
+        return false;
+    struct prepared_header *h = &p->header;
+    for (uint32_t i = 0; i < d->n_slots; i++) {
+        const struct weight_slot *s = &d->slots[i];
+        if (s->use == WEIGHT_LOOKUP) /* stays in the model's file */
+            continue;
+        p->rows[h->n++] =
+            (struct prepared_row){.name_hash = hash_bytes(s->tensor->name, strlen(s->tensor->name)),
+                                  .dtype = (uint32_t)s->tensor->dtype,
+                                  .use = (uint32_t)s->use,
+                                  .k = s->tensor->ne[0],
+                                  .begin = s->begin,
+                                  .end = s->end,
+                                  .bytes = s->bytes};
+    }
+    memcpy(h->magic, magic, sizeof magic);
+    h->version = VERSION;
+    h->structure_hash = gguf_structure_hash(e->model->gguf);
+    h->content_hash = content_hash(e->model->gguf);
+    snprintf(h->layout, sizeof h->layout, "%s", d->device->ops->layout(d->device));
+    h->data = size_align(sizeof *h + h->n * sizeof *p->rows, DATA_ALIGN);
+    h->bytes = h->data;
+    for (uint32_t i = 0; i < h->n; i++) {
+        p->rows[i].offset = h->bytes;
+        h->bytes += size_align(p->rows[i].bytes, ALIGN);
+    }
+    path_make(p, folder, gguf_path(e->model->gguf));
+    return !p->path.failed;
+}
+
+static void say(warn_fn warn, void *user, const char *path, const char *what)
+{
+    struct text line;
+    text_init(&line);
+    text_printf(&line, "%s: %s", path, what);
+    if (warn && line.data)
+        warn(user, line.data);
+    text_free(&line);
+}
+
+/* --------------------------------------------------------------------------------- checks */
+
+/* Threads hash weights until none is left or one is wrong. */
+struct data_check {
+    const struct prepared_row *rows;
+    const uint8_t *file;
+    uint32_t n;
+    _Atomic uint32_t next;
+    _Atomic bool bad;
+};
+
+static void *data_check_run(void *arg)
+{
+    struct data_check *c = arg;
+    for (uint32_t i; !atomic_load(&c->bad) && (i = atomic_fetch_add(&c->next, 1)) < c->n;) {
+        const struct prepared_row *r = &c->rows[i];
+        if (hash_bytes(c->file + r->offset, size_align(r->bytes, ALIGN)) != r->hash)
+            atomic_store(&c->bad, true);
+    }
+    return NULL;
+}
+
+static bool data_is_good(const struct prepared_row *rows, uint32_t n, const uint8_t *file,
+                         int threads)
+{
+    struct data_check c = {.rows = rows, .file = file, .n = n};
+    pthread_t thread[CHECKERS_MAX];
+    int started = 0;
+    while (started < threads - 1 && started < CHECKERS_MAX &&
+           !pthread_create(&thread[started], NULL, data_check_run, &c))
+        started++;
+    data_check_run(&c);
+    for (int i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    return !atomic_load(&c.bad);
+}
+
+/* NULL, or why the file is not the one that p expects. */
+static const char *header_check(const struct prepared *p, const struct mapped_file *f)
+{
+    const struct prepared_header *want = &p->header;
+    struct prepared_header h;
+    if (f->bytes < sizeof h)
+        return "is cut off";
+    memcpy(&h, f->data, sizeof h);
+    if (memcmp(h.magic, magic, sizeof magic) != 0)
+        return "holds no prepared weights";
+    if (h.hash != hash_bytes(&h, offsetof(struct prepared_header, hash)))
+        return "has a damaged header";
+    if (h.version != VERSION)
+        return "has another version of the format";
+    if (h.bytes != f->bytes)
+        return "is cut off";
+    if (memcmp(h.layout, want->layout, sizeof h.layout) != 0)
+        return "has another layout";
+    if (h.structure_hash != want->structure_hash || h.content_hash != want->content_hash)
+        return "belongs to another model";
+    if (h.n != want->n || h.data != want->data || h.bytes != want->bytes)
+        return "holds other parts of the model";
+    return NULL;
+}
+
+static const char *prepared_check(struct prepared *p, const struct mapped_file *f, int threads)
+{
+    const char *wrong = header_check(p, f);
+    if (wrong)
+        return wrong;
+    const struct prepared_header *h = (const struct prepared_header *)f->data;
+    const struct prepared_row *rows = (const struct prepared_row *)(f->data + sizeof *h);
+    const size_t table = h->n * sizeof *rows;
+    if (hash_bytes(rows, table) != h->table_hash)
+        return "has a damaged table";
+    for (uint32_t i = 0; i < h->n; i++) {
+        p->rows[i].hash = rows[i].hash;
+        if (memcmp(&p->rows[i], &rows[i], sizeof *rows) != 0)
+            return "holds other parts of the model";
+    }
+    for (size_t at = sizeof *h + table; at < h->data; at++)
+        if (f->data[at])
+            return "is damaged";
+    return data_is_good(rows, h->n, f->data, threads) ? NULL : "is damaged";
+}
+
+void prepared_map(const struct engine *e, struct engine_device *d, const char *folder, warn_fn warn,
+                  void *user)
+{
+    struct prepared p;
+    struct oato_error err;
+    struct stat st;
+    if (!prepared_make(e, d, folder, &p) || (stat(p.path.data, &st) && errno == ENOENT))
+        goto out;
+    if (file_map(p.path.data, &d->prepared, &err)) {
+        say(warn, user, err.text, "the weights are prepared again");
+        goto out;
+    }
+    file_prefetch(&d->prepared, 0, d->prepared.bytes);
+    const char *wrong = prepared_check(&p, &d->prepared, d->info.threads);
+    if (wrong) {
+        struct text line;
+        text_init(&line);
+        text_printf(&line, "%s; the weights are prepared again and it is replaced", wrong);
+        say(warn, user, p.path.data, line.data ? line.data : wrong);
+        text_free(&line);
+        file_unmap(&d->prepared);
+        goto out;
+    }
+    for (uint32_t i = 0, row = 0; i < d->n_slots; i++)
+        if (d->slots[i].use != WEIGHT_LOOKUP)
+            d->slots[i].prepared = d->prepared.data + p.rows[row++].offset;
+out:
+    prepared_free(&p);
+}
+
+/* -------------------------------------------------------------------------------- writing */
+
+/* The bytes of row i of the table, from the device. */
+static const uint8_t *row_data(const struct engine_device *d, uint32_t i)
+{
+    for (uint32_t slot = 0; slot < d->n_slots; slot++)
+        if (d->slots[slot].use != WEIGHT_LOOKUP && i-- == 0)
+            return d->device->ops->weight_data(d->device, d->weights[slot]);
+    return NULL;
+}
+
+static const uint8_t zeros[DATA_ALIGN];
+
+static uint64_t row_hash(const struct prepared_row *r, const uint8_t *data)
+{
+    struct hash_stream *h = hash_create();
+    if (!h)
+        return 0;
+    hash_update(h, data, r->bytes);
+    hash_update(h, zeros, size_align(r->bytes, ALIGN) - r->bytes);
+    const uint64_t hash = hash_digest(h);
+    hash_free(h);
+    return hash;
+}
+
+static oato_status prepared_write(struct prepared *p, const struct engine_device *d,
+                                  struct oato_error *err)
+{
+    struct prepared_header *h = &p->header;
+    struct outfile f;
+    const size_t table = h->n * sizeof *p->rows;
+    for (uint32_t i = 0; i < h->n; i++)
+        p->rows[i].hash = row_hash(&p->rows[i], row_data(d, i));
+    h->table_hash = hash_bytes(p->rows, table);
+    h->hash = hash_bytes(h, offsetof(struct prepared_header, hash));
+    oato_status status = outfile_open(&f, p->path.data, err);
+    if (status)
+        return status;
+    status = outfile_write(&f, h, sizeof *h, err);
+    if (!status)
+        status = outfile_write(&f, p->rows, table, err);
+    if (!status)
+        status = outfile_write(&f, zeros, h->data - sizeof *h - table, err);
+    for (uint32_t i = 0; i < h->n && !status; i++) {
+        const struct prepared_row *r = &p->rows[i];
+        status = outfile_write(&f, row_data(d, i), r->bytes, err);
+        if (!status)
+            status = outfile_write(&f, zeros, size_align(r->bytes, ALIGN) - r->bytes, err);
+    }
+    return status ? status : outfile_commit(&f, err);
+}
+
+void prepared_save(const struct engine *e, const struct engine_device *d, const char *folder,
+                   warn_fn warn, void *user)
+{
+    struct prepared p;
+    struct oato_error err;
+    if (prepared_make(e, d, folder, &p)) {
+        mkdir(folder, 0777); /* if it fails, so does writing, with the reason */
+        if (prepared_write(&p, d, &err))
+            say(warn, user, err.text, "the prepared weights are not kept");
+    }
+    prepared_free(&p);
+}
