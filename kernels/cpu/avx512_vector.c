@@ -27,18 +27,37 @@ AVX2_INLINE void prefetch(const uint8_t *p, int bytes)
         _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
 }
 
+/* The integers of a column. Up to 4 columns have two sums each, of even and of odd pairs: alone
+ * they are too few to hide the latency of vpdpwssd. */
+struct sums {
+    __m512i part[2];
+};
+enum { SPLIT_COLUMNS = 4 };
+
+AVX2_INLINE struct sums sums_begin(__m512i start)
+{
+    return (struct sums){{start, _mm512_setzero_si512()}};
+}
+
+AVX2_INLINE __m512i sums_end(const struct sums *s, int columns)
+{
+    return columns > SPLIT_COLUMNS ? s->part[0] : _mm512_add_epi32(s->part[0], s->part[1]);
+}
+
 /* sum[c] += the products of pairs [first, last) of the 32 elements from `at` on. */
 AVX2_INLINE void pairs_dot(const struct lanes_format *f, const uint8_t *body,
                            const struct lanes_packed *a, int64_t at, int first, int last,
-                           __m512i *sum, int columns)
+                           struct sums *sum, int columns)
 {
     __m512i x = _mm512_setzero_si512(), high = x;
 #pragma GCC unroll 16
     for (int p = first; p < last; p++) {
         __m512i words = avx512_pair_words(f, body, p, &x, &high);
 #pragma GCC unroll 8
-        for (int c = 0; c < columns; c++)
-            sum[c] = _mm512_dpwssd_epi32(sum[c], words, avx512_pair_at(a[c].q + at + 2 * p));
+        for (int c = 0; c < columns; c++) {
+            __m512i *s = &sum[c].part[columns > SPLIT_COLUMNS ? 0 : p % 2];
+            *s = _mm512_dpwssd_epi32(*s, words, avx512_pair_at(a[c].q + at + 2 * p));
+        }
     }
 }
 
@@ -63,17 +82,17 @@ AVX2_INLINE void group_32(const struct lanes_format *f, const uint8_t *w, int64_
 {
     const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
     for (int64_t b = 0; b < k / 32; b++, w += head + body) {
-        __m512i sum[PASS_COLUMNS];
+        struct sums sum[PASS_COLUMNS];
         prefetch(w, head + body);
 #pragma GCC unroll 8
         for (int c = 0; c < columns; c++)
-            sum[c] = _mm512_add_epi32(offset_start(f, &a[c].minus8_sum[2 * b]),
-                                      offset_start(f, &a[c].minus8_sum[2 * b + 1]));
+            sum[c] = sums_begin(_mm512_add_epi32(offset_start(f, &a[c].minus8_sum[2 * b]),
+                                                 offset_start(f, &a[c].minus8_sum[2 * b + 1])));
         pairs_dot(f, w + head, a, 32 * b, 0, 16, sum, columns);
         const __m512 scale = avx512_load_f16(w);
 #pragma GCC unroll 8
         for (int c = 0; c < columns; c++) {
-            acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
+            acc[c] = apply(acc[c], scale, a[c].scale[b], sums_end(&sum[c], columns));
             if (f->has_min)
                 acc[c] = _mm512_fmadd_ps(avx512_load_f16(w + 32),
                                          _mm512_set1_ps(a[c].scaled_sum[b]), acc[c]);
@@ -91,17 +110,17 @@ AVX2_INLINE void group_k45(const struct lanes_format *f, const uint8_t *w, int64
         prefetch(w, head);
         for (int s = 0; s < 8; s++, b++) {
             const uint8_t *q = w + head + s * body;
-            __m512i sum[PASS_COLUMNS];
+            struct sums sum[PASS_COLUMNS];
             prefetch(q, body);
 #pragma GCC unroll 8
             for (int c = 0; c < columns; c++)
-                sum[c] = _mm512_setzero_si512();
+                sum[c] = sums_begin(_mm512_setzero_si512());
             pairs_dot(f, q, a, 32 * b, 0, 16, sum, columns);
             const __m512 scale = _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false));
             const __m512 min = _mm512_mul_ps(dmin, avx512_load_bytes(w + 192 + 16 * s, false));
 #pragma GCC unroll 8
             for (int c = 0; c < columns; c++) {
-                acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
+                acc[c] = apply(acc[c], scale, a[c].scale[b], sums_end(&sum[c], columns));
                 acc[c] = _mm512_fnmadd_ps(min, _mm512_set1_ps(a[c].scaled_sum[b]), acc[c]);
             }
         }
@@ -120,16 +139,16 @@ AVX2_INLINE void group_q6_k(const struct lanes_format *f, const uint8_t *w, int6
             prefetch(q, body);
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
-                __m512i sum[PASS_COLUMNS];
+                struct sums sum[PASS_COLUMNS];
 #pragma GCC unroll 8
                 for (int c = 0; c < columns; c++)
-                    sum[c] = offset_start(f, &a[c].minus8_sum[2 * b + half]);
+                    sum[c] = sums_begin(offset_start(f, &a[c].minus8_sum[2 * b + half]));
                 pairs_dot(f, q, a, 32 * b, 8 * half, 8 * half + 8, sum, columns);
                 const __m512 scale =
                     _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * (2 * s + half), true));
 #pragma GCC unroll 8
                 for (int c = 0; c < columns; c++)
-                    acc[c] = apply(acc[c], scale, a[c].scale[b], sum[c]);
+                    acc[c] = apply(acc[c], scale, a[c].scale[b], sums_end(&sum[c], columns));
             }
         }
     }
