@@ -17,6 +17,13 @@
 
 #include <float.h>
 
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 /* Elements of a weight that share a scale. */
 struct part {
     float d, m;
@@ -37,7 +44,7 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
 {
     const struct dtype_info *type = dtype_info((int)dtype);
     const uint8_t *p = row + at / type->block_elems * type->block_bytes;
-    const int64_t in = at % type->block_elems;
+    const int64_t in = at % type->block_elems, sub = in / 32;
     uint8_t scale[8], min[8];
     *part = (struct part){.d = half_at(p)};
     switch (dtype) {
@@ -50,8 +57,8 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
     case DT_Q5_K:
         quants_k_scales(p + 4, scale, min);
         part->has_min = true;
-        part->d *= (float)scale[in / 32];
-        part->m = -(half_at(p + 2) * (float)min[in / 32]);
+        part->d *= (float)scale[sub];
+        part->m = -(half_at(p + 2) * (float)min[sub]);
         break;
     case DT_Q6_K: part->d = half_at(p + 208) * (float)(int8_t)p[192 + in / 16]; break;
     default: break;
@@ -162,7 +169,7 @@ static void check_class(const struct cpu_kernels *level, const struct matrix_cla
             const uint8_t *row = data + (size_t)r * row_bytes;
             float wanted = is_float ? float_product_stated(values, k, x + t * k)
                                     : product_stated(dtype, bytes, row, values, k, x + t * k);
-            if (memcmp(&wanted, &y[t * rows + r], sizeof wanted) != 0)
+            if (bits_of(wanted) != bits_of(y[t * rows + r]))
                 fail_msg("%s %s %s: row %lld of %lld, column %lld of %lld, k %lld: %.9g, not %.9g",
                          level->name, dtype_name(dtype), class->numerics(dtype), (long long)r,
                          (long long)rows, (long long)t, (long long)T, (long long)k,
