@@ -71,6 +71,15 @@ class Report(unittest.TestCase):
             self.assertEqual(bench_report.prefill_peak("1b-BF16.gguf", level, {"f32": 5e11, "bf16": bf16}), limit)
         self.assertEqual(bench_report.prefill_peak("1b-Q4_0.gguf", "amx", {"int8": 15e12, "bf16": 7e12}), "bf16")
 
+    def test_the_best_measurement_of_a_peak_counts(self):
+        shutil.copy(os.path.join(self.folder, "peaks.json"), os.path.join(self.folder, "peaks-after.json"))
+        self.edit("peaks-after.json", read_bytes_per_s=70e9,
+                  operations_per_s={"avx2": {"int8": 1, "int16": 1, "f32": 1},
+                                    "avx512": {"int8": 3e12, "int16": 1, "f32": 1}})
+        peaks = bench_report.read_peaks(self.folder)
+        self.assertEqual(peaks["read_bytes_per_s"], 80e9)
+        self.assertEqual(peaks["operations_per_s"]["avx512"], {"int8": 3e12, "int16": 1e12, "f32": 5e11})
+
     def test_every_part_of_a_target_binds(self):
         rows = self.rows()
         self.assertIs(rows["1b-Q4_0", "decode"]["holds"], True)
@@ -101,7 +110,8 @@ class Report(unittest.TestCase):
         self.assertIsNone(rows["1b-Q4_0-batch8", "decode"]["target"])
         self.assertAlmostEqual(rows["1b-Q4_0", "prefill"]["share"]["oato"],
                                500 * (1946157056 + 131072 * 513 / 2) / 5e11)
-        self.edit("about.json", isa="", **{"class": "avx-vnni"})
+        self.edit("about.json", isa="", suite="8b", **{"class": "avx-vnni"})
+        self.assertEqual(bench_report.file_name(bench_report.summarise(self.folder)), "cpu-avx-vnni-8b")
         self.assertEqual(bench_report.summarise(self.folder)["targets_of"], "avx2")
 
     def test_every_row_of_the_issue_suite_has_a_target(self):
