@@ -167,9 +167,60 @@ static void rows_read_back_are_the_rows_of_the_file(void **state)
     }
 }
 
+/* Files of prepared weights name the layout: whoever changes its bytes gives it a new id in the
+ * tables of kernels ("lanes8.1", "lanes16.1") and then these hashes. */
+static void a_layout_with_other_bytes_has_another_id(void **state)
+{
+    (void)state;
+    enum { K = 512, ROWS = 40 };
+    static const struct {
+        oato_dtype dtype;
+        uint64_t hash[2]; /* of 8 and 16 lanes */
+    } known[] = {
+        {DT_F32, {0x43837bfe82e88fab, 0x81fad55c242568f8}},
+        {DT_F16, {0x2f3c8cac8df3700f, 0x9f0ec02601e67d6f}},
+        {DT_BF16, {0x2f3c8cac8df3700f, 0x9f0ec02601e67d6f}},
+        {DT_Q4_0, {0xdc76f71b8ec08922, 0xc4ef9db32ea82d75}},
+        {DT_Q4_1, {0x4c8000dd480a4853, 0x2f1e6ce515ae239a}},
+        {DT_Q5_0, {0x7ec58a4cccefcdce, 0xecc6cf8d4e7439f9}},
+        {DT_Q5_1, {0xe0d1ee93301f564e, 0x75d7931f513c1d37}},
+        {DT_Q8_0, {0xc8c85e189174f34b, 0xb594b4515e2ba9d0}},
+        {DT_Q4_K, {0x7863b0cf8f0fbdf6, 0xbc6f23824110e655}},
+        {DT_Q5_K, {0x10b5220ea6388285, 0xa99d1f52ddf4f9f6}},
+        {DT_Q6_K, {0x84d8a3ae537d8e53, 0x546f8d7eb9e04917}},
+    };
+    const struct cpu_kernels *kernels = kernels_named("avx2");
+    if (!kernels)
+        skip();
+    assert_string_equal(kernels->layout, "lanes8.1");
+    const uint64_t seed = seed_state;
+    for (size_t t = 0; t < ARRAY_LEN(known); t++) {
+        for (int i = 0; i < 2; i++) {
+            uint8_t data[ROWS * K * 4];
+            struct weight_source s = {
+                .data = data, .dtype = known[t].dtype, .k = K, .n = ROWS, .row_end = ROWS};
+            struct oato_weight w = {.dtype = s.dtype, .rows = ROWS, .k = K};
+            seed_state = 1;
+            for (size_t at = 0; at < sizeof data; at++)
+                data[at] = (uint8_t)random_u64();
+            w.bytes = lanes_matrix_bytes(8 << i, s.dtype, ROWS, K);
+            uint8_t *out = test_malloc(w.bytes);
+            w.data = out;
+            lanes_matrix_prepare(8 << i, &s, &w, 0, ROWS);
+            const uint64_t hash = hash_bytes(out, w.bytes);
+            if (hash != known[t].hash[i])
+                fail_msg("%s, %d lanes: the bytes hash to 0x%016llx", dtype_name(s.dtype), 8 << i,
+                         (unsigned long long)hash);
+            test_free(out);
+        }
+    }
+    seed_state = seed;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layout_with_other_bytes_has_another_id),
         cmocka_unit_test(prepared_weights_are_as_the_layout_says),
         cmocka_unit_test(rows_read_back_are_the_rows_of_the_file),
     };
