@@ -112,6 +112,22 @@ AVX2_INLINE __m256i avx2_pair_words(const struct lanes_format *f, const uint8_t 
     return _mm256_or_si256(words, _mm256_and_si256(bits, mask));
 }
 
+/* The bytes of quad i of 32 elements of 8 rows, plus the offset; see lanes_layout.c. */
+AVX2_INLINE __m256i avx2_quad_bytes(const struct lanes_format *f, const uint8_t *body, int i)
+{
+    if (f->body == LANES_BYTES)
+        return _mm256_loadu_si256((const __m256i *)(body + 32 * i));
+    __m256i x = _mm256_loadu_si256((const __m256i *)(body + 32 * (i / 2)));
+    x = _mm256_and_si256(i % 2 ? _mm256_srli_epi16(x, 4) : x, _mm256_set1_epi8(15));
+    if (!f->high)
+        return x;
+    const int p = i / 2 * 4 + i % 2, bit = lanes_plane_bit(p, f->high); /* the quad's first pair */
+    const uint8_t *plane = body + 8 * LANES_NIBBLES + 32 * (p * f->high / 16);
+    __m256i high = _mm256_loadu_si256((const __m256i *)plane);
+    high = bit < 4 ? _mm256_slli_epi16(high, 4 - bit) : _mm256_srli_epi16(high, bit - 4);
+    return _mm256_or_si256(x, _mm256_and_si256(high, _mm256_set1_epi8(f->high == 1 ? 0x10 : 0x30)));
+}
+
 enum { AVX2_LANES = 8 }; /* rows of a group */
 
 /* avx2_rows.c */

@@ -104,10 +104,11 @@ void lanes_words_pack(int64_t k, const float *x, uint8_t *out);
 
 /* The packed input of class u8b32, k / 32 of these: x is about min + step * q. Everything of a
  * block lies side by side, so that a kernel needs one address for a column. Each 8 of q are in the
- * order 0 4 1 5 2 6 3 7; sum is that of what the 32 stand for. */
+ * order 0 4 1 5 2 6 3 7; sum is that of what the 32 stand for, total that of q. */
 struct lanes_bytes {
     uint8_t q[32];
     float step, min, sum;
+    int32_t total;
 };
 const char *lanes_bytes_numerics(oato_dtype dtype);
 uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k);

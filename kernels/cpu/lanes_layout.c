@@ -176,5 +176,6 @@ void lanes_bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
         to->step = infinite ? NAN : flat ? 0 : range / 255.0f;
         to->min = infinite ? NAN : lowest;
         to->sum = fmaf(to->step, (float)total, 32 * to->min);
+        to->total = total;
     }
 }
