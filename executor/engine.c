@@ -26,9 +26,14 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
     if (e->max_seqs > MAX_SEQS || e->ubatch > MAX_UBATCH)
         return oato_fail(err, OATO_EUSAGE, "%d sequences of %d tokens a step: at most %d and %d",
                          e->max_seqs, e->ubatch, MAX_SEQS, MAX_UBATCH);
-    if (e->kv_dtype != DT_F16 && e->kv_dtype != DT_F32)
-        return oato_fail(err, OATO_EUSAGE, "the KV cache can be F16 or F32, not %s",
+    if (e->kv_dtype != DT_F16 && e->kv_dtype != DT_F32 && e->kv_dtype != DT_Q8_0)
+        return oato_fail(err, OATO_EUSAGE, "the KV cache can be F16, Q8_0 or F32, not %s",
                          dtype_name(e->kv_dtype));
+    if (e->kv_dtype == DT_Q8_0 && e->model->shape.head_dim % 32)
+        return oato_fail(err, OATO_EUSAGE,
+                         "a KV cache of Q8_0 has blocks of 32 values, but heads of this model have "
+                         "%d: use --kv f16",
+                         (int)e->model->shape.head_dim);
     if (e->context > e->model->shape.context_length * (int64_t)e->max_seqs && !o->context)
         e->context = (int32_t)(e->model->shape.context_length * e->max_seqs);
     if (e->ubatch > e->context)

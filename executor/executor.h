@@ -21,7 +21,7 @@ struct engine_options {
     int32_t ubatch;  /* most tokens of a step; 0: the plan's or 512 */
     int32_t seqs;    /* most sequences of a step; 0: the plan's batch or 1 */
     int32_t rows;    /* most rows with logits of a step; 0: seqs */
-    oato_dtype kv;   /* F16 or F32 */
+    oato_dtype kv;   /* F16, Q8_0 or F32 */
     bool kv_given;   /* else the plan's, or F16 */
     bool deterministic;         /* one numerics class for all phases */
     bool strict;                /* refuse a plan that was made for another machine */

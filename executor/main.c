@@ -125,7 +125,7 @@ static const struct {
     {TOKENIZE,
      {"no-special", 0, OPT_FLAG, NULL, "add no BOS/EOS and parse no control tokens", O_NO_SPECIAL}},
     {ENGINE,
-     {"kv", 0, OPT_VALUE, "TYPE", "KV cache f16 or f32 (default: the plan's, else f16)", O_KV}},
+     {"kv", 0, OPT_VALUE, "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)", O_KV}},
     {ENGINE,
      {"context", 'c', OPT_VALUE, "N", "positions of KV cache (default: the plan's, else 4096)",
       O_CONTEXT}},
@@ -204,8 +204,10 @@ static bool kv_option(const struct options *o, struct run_args *a, struct oato_e
         a->engine.kv = DT_F16;
     } else if (!strcmp(o->value, "f32") || !strcmp(o->value, "F32")) {
         a->engine.kv = DT_F32;
+    } else if (!strcmp(o->value, "q8_0") || !strcmp(o->value, "Q8_0")) {
+        a->engine.kv = DT_Q8_0;
     } else {
-        oato_fail(err, OATO_EUSAGE, "--kv wants f16 or f32, not '%s'", o->value);
+        oato_fail(err, OATO_EUSAGE, "--kv wants f16, q8_0 or f32, not '%s'", o->value);
         return false;
     }
     a->engine.kv_given = true;

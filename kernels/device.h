@@ -135,7 +135,8 @@ struct device_ops {
     /* The prepared bytes of w, prepared_bytes of them, in host memory. */
     const void *(*weight_data)(const struct oato_device *d, const struct oato_weight *w);
 
-    /* Pages [0, pages) for each of n layers; dtype F16 or F32. */
+    /* Pages [0, pages) for each of n layers; dtype F16, F32 or, for heads of a multiple of 32,
+     * Q8_0. */
     oato_status (*kv_create)(struct oato_device *d, const struct kv_layer_shape *layers, int n,
                              oato_dtype dtype, int32_t pages, struct kv_cache **out,
                              struct oato_error *err);

@@ -98,9 +98,10 @@ static oato_status check_rest(const struct plan *p, oato_status status, struct o
                          "request: prompt %d, generate %d, context %d, batch %d, ubatch %d: none "
                          "may be negative",
                          q->prompt, q->generate, q->context, q->batch, q->ubatch);
-    if (q->kv != DT_F16 && q->kv != DT_F32)
-        return oato_fail(err, status, "request: KV of type %d; allowed: %d (F16), %d (F32)",
-                         (int)q->kv, DT_F16, DT_F32);
+    if (q->kv != DT_F16 && q->kv != DT_F32 && q->kv != DT_Q8_0)
+        return oato_fail(err, status,
+                         "request: KV of type %d; allowed: %d (F16), %d (F32), %d (Q8_0)",
+                         (int)q->kv, DT_F16, DT_F32, DT_Q8_0);
     for (int32_t i = 0; i < p->n_fusions; i++)
         if (!*or_empty(p->fusions[i].name) || !*or_empty(p->fusions[i].op))
             return oato_fail(err, status, "fusion %d: no name or no operator", i);

@@ -30,7 +30,7 @@ static const struct option_row rows[] = {
      OPTION_DEVICES},
     {"threads", 't', OPT_VALUE, "N", "threads of the cpu device; default: physical cores",
      OPTION_THREADS},
-    {"kv", 0, OPT_VALUE, "TYPE", "KV cache that attention is timed with: f16 (default) or f32",
+    {"kv", 0, OPT_VALUE, "TYPE", "KV cache that attention is timed with: f16 (default), q8_0, f32",
      OPTION_KV},
     {"context", 'c', OPT_VALUE, "LIST", "context lengths in tokens; default 64,512,2048,4096",
      OPTION_CONTEXT},
@@ -104,9 +104,11 @@ static oato_status take_option(int id, const struct options *parser, struct comm
         c->options.threads = (int32_t)v;
         break;
     case OPTION_KV:
-        c->options.kv = !strcmp(parser->value, "f32") ? DT_F32 : DT_F16;
-        if (strcmp(parser->value, "f32") != 0 && strcmp(parser->value, "f16") != 0)
-            return oato_fail(err, OATO_EUSAGE, "--kv '%s': f16 or f32", parser->value);
+        c->options.kv = !strcmp(parser->value, "f16")    ? DT_F16
+                        : !strcmp(parser->value, "q8_0") ? DT_Q8_0
+                                                         : DT_F32;
+        if (c->options.kv == DT_F32 && strcmp(parser->value, "f32") != 0)
+            return oato_fail(err, OATO_EUSAGE, "--kv '%s': f16, q8_0 or f32", parser->value);
         break;
     case OPTION_MODEL:
     case OPT_OPERAND:

@@ -16,7 +16,7 @@ enum { PROFILER_CONTEXTS = 16 };
 struct profiler_options {
     const char *devices; /* specs to open ("cpu,sim:vram=64MiB"); NULL: cpu */
     int32_t threads;     /* of the cpu device; 0: physical cores */
-    oato_dtype kv;       /* F16 or F32: the cache that attention is timed with */
+    oato_dtype kv;       /* F16, Q8_0 or F32: the cache that attention is timed with */
     /* Context lengths at which attention is timed; n_contexts 0: 64, 512, 2048, 4096. Those above
      * the model's context are left out. */
     int32_t contexts[PROFILER_CONTEXTS];

@@ -60,7 +60,7 @@ static const struct option_row make_rows[] = {
     {"context", 'c', OPT_VALUE, "N", "positions of KV in all (default 4096)", O_CONTEXT},
     {"batch", 'b', OPT_VALUE, "N", "sequences at once (default 1)", O_BATCH},
     {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default 512)", O_UBATCH},
-    {"kv", 0, OPT_VALUE, "TYPE", "f16 or f32 (default f16)", O_KV},
+    {"kv", 0, OPT_VALUE, "TYPE", "f16, q8_0 or f32 (default f16)", O_KV},
     {"deterministic", 0, OPT_FLAG, NULL, "one numerics class for all phases", O_DETERMINISTIC},
     {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},
     {"gap", 0, OPT_VALUE, "G", "distance from the optimum to stop at (default 0.001)", O_GAP},
@@ -167,9 +167,9 @@ static oato_status take_option(struct command *c, int id, const struct options *
                    ? OATO_OK
                    : bad_value(o, "a number of seconds", err);
     case O_KV:
-        if (strcmp(o->value, "f16") != 0 && strcmp(o->value, "f32") != 0)
-            return bad_value(o, "f16 or f32", err);
-        q->kv = o->value[1] == '1' ? DT_F16 : DT_F32;
+        q->kv = !strcmp(o->value, "f16") ? DT_F16 : !strcmp(o->value, "q8_0") ? DT_Q8_0 : DT_F32;
+        if (q->kv == DT_F32 && strcmp(o->value, "f32") != 0)
+            return bad_value(o, "f16, q8_0 or f32", err);
         return OATO_OK;
     default: return OATO_OK;
     }

@@ -57,6 +57,10 @@ AVX2_INLINE vec vec_load_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+AVX2_INLINE vec vec_load_i8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 AVX2_INLINE vec vec_below(vec x, int64_t n)
 {
     const vec nothing = _mm256_set1_ps(-INFINITY);

@@ -57,6 +57,10 @@ AVX2_INLINE vec vec_load_f16(const uint8_t *p)
 {
     return avx512_load_f16(p);
 }
+AVX2_INLINE vec vec_load_i8(const uint8_t *p)
+{
+    return avx512_load_bytes(p, true);
+}
 AVX2_INLINE vec vec_below(vec x, int64_t n)
 {
     return _mm512_mask_blend_ps(avx512_mask(n < 0 ? 0 : n), _mm512_set1_ps(-INFINITY), x);

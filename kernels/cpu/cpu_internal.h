@@ -55,7 +55,8 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
 /* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at
  * data + layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1.
  * K is dimension-major, [head_dim][64]: scores of neighbouring positions are the lanes of a
- * vector. V is position-major, [64][head_dim]: so are dimensions of a result. */
+ * vector. V is position-major, [64][head_dim]: so are dimensions of a result. Q8_0 keeps the bytes
+ * of a block so, and behind them, of K and of V, the F16 scales [head_dim / 32][64]. */
 struct kv_cache {
     int32_t n_layers, pages;
     oato_dtype dtype;
@@ -75,6 +76,11 @@ static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
     size_t row = 0;
     dtype_row_bytes(dtype, head_dim, &row);
     return row * KV_PAGE_POSITIONS;
+}
+
+static inline bool kv_dtype_known(oato_dtype dtype)
+{
+    return dtype == DT_F16 || dtype == DT_F32 || dtype == DT_Q8_0;
 }
 
 /* Of K (which 0) or V (1). */

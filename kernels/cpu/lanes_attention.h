@@ -25,8 +25,8 @@
 
 /* What a level brings: vec of LANES floats, TILE_VECTORS of them a row of a tile, and vec_zero,
  * vec_set, vec_load, vec_store, vec_fma (a * b + c), vec_mul, vec_add, vec_sub, vec_div, vec_max,
- * vec_exp, vec_load_f16, vec_below (lanes below n, the others -inf), vec_top (largest lane),
- * vec_sum_16 (of 16 floats in HALVES vectors, in an order that all levels share). */
+ * vec_exp, vec_load_f16, vec_load_i8, vec_below (lanes below n, the others -inf), vec_top (largest
+ * lane), vec_sum_16 (of 16 floats in HALVES vectors, in an order that all levels share). */
 enum { TILE_QUERIES = 6, QUERIES = ATTENTION_QUERIES, HALVES = 16 / LANES };
 
 /* Scratch of a thread: this, then the rows that it points to. */
@@ -72,20 +72,24 @@ struct tile {
     int64_t count[TILE_QUERIES]; /* values: positions of each query, .. */
     int64_t steps, most;         /* .. the fewest and the most of them */
     const uint8_t *b;
-    int64_t b_stride;     /* bytes from i to the next */
-    const uint8_t *ahead; /* of the next block, or NULL */
+    int64_t b_stride;      /* bytes from i to the next */
+    const uint8_t *ahead;  /* of the next block, or NULL */
+    const uint8_t *scales; /* of the lanes of K in Q8_0 */
+    bool adds;             /* scores: to those of the dimensions before */
     float *c[TILE_QUERIES];
     float shrink[TILE_QUERIES];
 };
 
 AVX2_INLINE vec load_lanes(oato_dtype dtype, const uint8_t *p)
 {
-    return dtype == DT_F32 ? vec_load(const_floats(p)) : vec_load_f16(p);
+    return dtype == DT_F32    ? vec_load(const_floats(p))
+           : dtype == DT_Q8_0 ? vec_load_i8(p)
+                              : vec_load_f16(p);
 }
 
 AVX2_INLINE int64_t dtype_bytes(oato_dtype dtype)
 {
-    return dtype == DT_F32 ? 4 : 2;
+    return dtype == DT_F32 ? 4 : dtype == DT_Q8_0 ? 1 : 2;
 }
 
 /* One step of all sums, or of those of queries that see position i. */
@@ -135,6 +139,14 @@ AVX2_INLINE void score_tile(oato_dtype dtype, const struct tile *t, int queries,
         for (int v = 0; v < vectors; v++)
             c[q][v] = vec_zero();
     tile_steps(dtype, t, queries, vectors, c);
+    for (int v = 0; dtype == DT_Q8_0 && v < vectors; v++) {
+        const vec scale = vec_load_f16(t->scales + 2 * v * LANES);
+#pragma GCC unroll 6
+        for (int q = 0; q < queries; q++) {
+            vec before = t->adds ? vec_load(t->c[q] + v * LANES) : vec_zero();
+            c[q][v] = vec_fma(scale, c[q][v], before);
+        }
+    }
 #pragma GCC unroll 6
     for (int q = 0; q < queries; q++)
 #pragma GCC unroll 4
@@ -204,21 +216,35 @@ AVX2_INLINE int tile_lanes(oato_dtype dtype, bool is_value, const struct tile *t
 AVX2_INLINE void scores(oato_dtype dtype, const struct pass *s, int first, int n, int64_t d,
                         const uint8_t *k, const uint8_t *ahead)
 {
-    const int64_t bytes = dtype_bytes(dtype);
-    struct tile t = {.steps = d, .b = k, .b_stride = ATTENTION_BLOCK * bytes, .ahead = ahead};
+    const int64_t bytes = dtype_bytes(dtype), row = ATTENTION_BLOCK * bytes;
+    const int64_t piece = dtype == DT_Q8_0 ? 32 : d; /* of dimensions, with one scale */
+    struct tile t = {.steps = piece, .b_stride = row};
     int64_t most = 0;
-    for (int i = 0; i < n; i++) {
-        t.a[i] = s->q[first + i];
-        t.c[i] = s->p + (first + i) * ATTENTION_BLOCK;
+    for (int i = 0; i < n; i++)
         most = max_i64(most, s->count[first + i]);
+    for (int64_t e = 0; e < d; e += piece) {
+        t.adds = e > 0;
+        for (int64_t at = 0; at < most;) {
+            t.b = k + e * row + at * bytes;
+            t.ahead = ahead && at * bytes % 64 == 0 ? ahead + e * row + at * bytes : NULL;
+            t.scales = k + ATTENTION_BLOCK * (d + e / 32 * 2) + 2 * at;
+            for (int i = 0; i < n; i++) {
+                t.a[i] = s->q[first + i] + e;
+                t.c[i] = s->p + (first + i) * ATTENTION_BLOCK + at;
+            }
+            at += tile_lanes(dtype, false, &t, n, most - at);
+        }
     }
-    for (int64_t at = 0; at < most;) {
-        const int lanes = tile_lanes(dtype, false, &t, n, most - at);
-        at += lanes;
-        t.b += lanes * bytes;
-        t.ahead = ahead ? ahead + at * bytes : NULL;
-        for (int i = 0; i < n; i++)
-            t.c[i] += lanes;
+}
+
+/* Weights times the scales of 32 dimensions of V. */
+AVX2_INLINE void weights_scale(const struct tile *t, int n, const uint8_t *scales,
+                               float scaled[TILE_QUERIES][ATTENTION_BLOCK])
+{
+    for (int64_t i = 0; i < t->most; i += LANES) {
+        const vec scale = vec_load_f16(scales + 2 * i);
+        for (int q = 0; q < n; q++)
+            vec_store(scaled[q] + i, vec_mul(vec_load(t->a[q] + i), scale));
     }
 }
 
@@ -235,14 +261,23 @@ AVX2_INLINE void values(oato_dtype dtype, const struct pass *s, int first, int n
         t.steps = min_i64(t.steps, t.count[i]);
         t.most = max_i64(t.most, t.count[i]);
     }
+    float scaled[TILE_QUERIES][ATTENTION_BLOCK];
     for (int64_t at = 0; at < d && t.most;) {
+        int64_t wide = d - at;
+        if (TILE_VECTORS == 4 && (dtype == DT_Q8_0 || (wide > 2 * LANES && wide <= 3 * LANES)))
+            wide = min_i64(wide, 2 * LANES);
+        if (dtype == DT_Q8_0 && at % 32 == 0) {
+            for (int i = 0; i < n; i++)
+                t.a[i] = s->p + (first + i) * ATTENTION_BLOCK;
+            weights_scale(&t, n, v + ATTENTION_BLOCK * (d + at / 32 * 2), scaled);
+            for (int i = 0; i < n; i++)
+                t.a[i] = scaled[i];
+        }
         /* the last vector may reach into the next row, or the padding: lanes that nobody reads */
-        const int lanes = TILE_VECTORS == 4 && d - at > 2 * LANES && d - at <= 3 * LANES
-                              ? tile_lanes(dtype, true, &t, n, 2 * LANES)
-                              : tile_lanes(dtype, true, &t, n, d - at);
+        const int lanes = tile_lanes(dtype, true, &t, n, wide);
         at += lanes;
         t.b += lanes * bytes;
-        t.ahead = ahead ? ahead + at * bytes : NULL;
+        t.ahead = ahead && at * bytes % 64 == 0 ? ahead + at * bytes : NULL;
         for (int i = 0; i < n; i++)
             t.c[i] += lanes;
     }
@@ -253,6 +288,8 @@ static void scores_any(oato_dtype dtype, const struct pass *s, int first, int n,
 {
     if (dtype == DT_F32)
         scores(DT_F32, s, first, n, d, k, ahead);
+    else if (dtype == DT_Q8_0)
+        scores(DT_Q8_0, s, first, n, d, k, ahead);
     else
         scores(DT_F16, s, first, n, d, k, ahead);
 }
@@ -262,6 +299,8 @@ static void values_any(oato_dtype dtype, const struct pass *s, int first, int n,
 {
     if (dtype == DT_F32)
         values(DT_F32, s, first, n, d, v, ahead);
+    else if (dtype == DT_Q8_0)
+        values(DT_Q8_0, s, first, n, d, v, ahead);
     else
         values(DT_F16, s, first, n, d, v, ahead);
 }

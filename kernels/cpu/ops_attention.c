@@ -10,6 +10,7 @@
 #include "kernels/cpu/ops_internal.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 enum { SPLIT_TOKENS = 8 }; /* more than this keep the threads busy without splitting contexts */
@@ -186,10 +187,42 @@ void run_attention(const struct run *x)
 
 /* ------------------------------------------------------------------------------- KV pages - */
 
+/* Blocks of 32 as GGUF's Q8_0 has them: scale max / 127, as F16, and bytes. */
+static void quantise(const float *x, int64_t d, int8_t *q, uint16_t *scales)
+{
+    for (int64_t b = 0; b < d / 32; b++, x += 32, q += 32) {
+        float most = 0;
+        for (int i = 0; i < 32; i++)
+            most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        const float inverse = most > 0 ? 127 / most : 0;
+        scales[b] = f32_to_f16(most / 127);
+        for (int i = 0; i < 32; i++)
+            q[i] = (int8_t)lrintf(x[i] * inverse);
+    }
+}
+
+/* Bytes `step` apart, their scales behind the block's bytes. */
+static void store_q8(const float *from, int64_t d, uint8_t *block, int64_t first, int64_t step,
+                     int64_t at)
+{
+    int8_t q[HEAD_DIM_MAX];
+    uint16_t scales[HEAD_DIM_MAX / 32];
+    uint16_t *to = (uint16_t *)(void *)(block + KV_PAGE_POSITIONS * d) + at;
+    quantise(from, d, q, scales);
+    for (int64_t e = 0; e < d; e++)
+        block[first + e * step] = (uint8_t)q[e];
+    for (int64_t b = 0; b < d / 32; b++)
+        to[b * KV_PAGE_POSITIONS] = scales[b];
+}
+
 /* A row of K is a column of its block. */
 static void store_k(const struct run *x, uint8_t *block, int64_t at, const float *from)
 {
     const int64_t d = x->op->head_dim;
+    if (x->c->kv->dtype == DT_Q8_0) {
+        store_q8(from, d, block, at, KV_PAGE_POSITIONS, at);
+        return;
+    }
     if (x->c->kv->dtype == DT_F32) {
         float *to = floats(block) + at;
         for (int64_t e = 0; e < d; e++)
@@ -205,7 +238,9 @@ static void store_k(const struct run *x, uint8_t *block, int64_t at, const float
 static void store_v(const struct run *x, uint8_t *block, int64_t at, const float *from)
 {
     const int64_t d = x->op->head_dim;
-    if (x->c->kv->dtype == DT_F32)
+    if (x->c->kv->dtype == DT_Q8_0)
+        store_q8(from, d, block, at * d, 1, at);
+    else if (x->c->kv->dtype == DT_F32)
         memcpy(floats(block) + at * d, from, (size_t)d * sizeof(float));
     else
         x->k->to_f16((uint16_t *)(void *)block + at * d, from, d);

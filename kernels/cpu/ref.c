@@ -171,10 +171,15 @@ static struct attention_room attention_room(const struct oato_op *op, uint8_t *s
     return room;
 }
 
-static float element(const uint8_t *block, oato_dtype dtype, int64_t i)
+/* Element i of a block; Q8_0: of which the scale is number s behind the bytes. */
+static float element(const uint8_t *block, oato_dtype dtype, int64_t d, int64_t i, int64_t s)
 {
-    return dtype == DT_F32 ? const_floats(block)[i]
-                           : f16_to_f32(((const uint16_t *)(const void *)block)[i]);
+    const uint16_t *half = (const uint16_t *)(const void *)block;
+    if (dtype == DT_F32)
+        return const_floats(block)[i];
+    if (dtype == DT_F16)
+        return f16_to_f32(half[i]);
+    return (float)(int8_t)block[i] * f16_to_f32(half[KV_PAGE_POSITIONS * d / 2 + s]);
 }
 
 /* Positions [0, count) of K (which 0) or V (1) of a page, row after row. */
@@ -185,7 +190,8 @@ static void load_block(const struct attention_job *j, int which, int32_t page, i
     const uint8_t *block = kv_block(j->kv, j->kv_layer, page, which, j->kv_head);
     for (int64_t i = 0; i < count; i++)
         for (int64_t e = 0; e < d; e++)
-            *out++ = element(block, j->kv->dtype, which ? i * d + e : e * KV_PAGE_POSITIONS + i);
+            *out++ = element(block, j->kv->dtype, d, which ? i * d + e : e * KV_PAGE_POSITIONS + i,
+                             e / 32 * KV_PAGE_POSITIONS + i);
 }
 
 /* One query and `count` positions: the online softmax. */

@@ -14,6 +14,13 @@ static bool matrix_fits(oato_dtype dtype, int64_t rows, int64_t k)
            size_mul(row, (size_t)rows, &all) && all < SIZE_MAX / 16;
 }
 
+static bool kv_fits(const struct oato_op *op)
+{
+    size_t row;
+    const oato_dtype dtype = (oato_dtype)op->dtype;
+    return kv_dtype_known(dtype) && dtype_row_bytes(dtype, op->head_dim, &row);
+}
+
 bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
 {
     (void)k; /* every table is complete */
@@ -25,12 +32,11 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
     case OP_QKV:
     case OP_GATE_UP: return matrix_fits((oato_dtype)op->dtype, op->n, op->k);
     case OP_KV_STORE:
-        return (op->dtype == DT_F16 || op->dtype == DT_F32) && op->kv_heads > 0 &&
-               op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX;
+        return kv_fits(op) && op->kv_heads > 0 && op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX;
     case OP_ATTENTION:
-        return (op->dtype == DT_F16 || op->dtype == DT_F32) && op->kv_heads > 0 &&
-               op->heads >= op->kv_heads && op->heads % op->kv_heads == 0 && op->head_dim > 0 &&
-               op->head_dim <= HEAD_DIM_MAX && (int64_t)op->heads * op->head_dim == op->n;
+        return kv_fits(op) && op->kv_heads > 0 && op->heads >= op->kv_heads &&
+               op->heads % op->kv_heads == 0 && op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX &&
+               (int64_t)op->heads * op->head_dim == op->n;
     case OP_ROPE:
         return op->heads > 0 && op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX &&
                op->rope_dims >= 0 && op->rope_dims % 2 == 0 && op->rope_dims <= op->head_dim &&

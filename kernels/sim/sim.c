@@ -268,9 +268,9 @@ static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_sh
                                  struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
-    if (dtype != DT_F16 && dtype != DT_F32)
-        return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16 and F32 are known", s->id,
-                         dtype_name(dtype));
+    if (!kv_dtype_known(dtype))
+        return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16, F32 and Q8_0 are known",
+                         s->id, dtype_name(dtype));
     struct sim_kv *kv = kv_alloc(layers, n, dtype, pages);
     uint64_t bytes;
     if (!kv)

@@ -193,7 +193,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf -p x --prefill 3", 2, "--prefill"},
         {"tiny.gguf -p x -n abc", 2, "whole number"},
         {"tiny.gguf -p x --temp -1", 2, "number"},
-        {"tiny.gguf -p x --kv q4", 2, "f16 or f32"},
+        {"tiny.gguf -p x --kv q4", 2, "f16, q8_0 or f32"},
         {"tiny.gguf -p x --seed -4", 2, "--seed"},
         {"tiny.gguf other.gguf -p x", 2, "more than one model"},
         {"tiny.gguf -p x -f y", 2, "not both"},

@@ -156,7 +156,7 @@ static bool wanted(const char *filter, const char *name)
 
 void bench_attention(const char *level, const char *model, const char *dtype, int threads)
 {
-    static const oato_dtype dtypes[] = {DT_F16, DT_F32};
+    static const oato_dtype dtypes[] = {DT_F16, DT_Q8_0, DT_F32};
     struct attention_bench b = {0};
     struct cpu_pool *pool;
     struct oato_error err;

@@ -79,6 +79,25 @@ static int64_t stride_of(int which)
     return which ? 1 : 64;
 }
 
+/* The byte of an element in Q8_0 and, behind the bytes of its block, the scale of 32 dimensions. */
+static int8_t *q8_at(const struct rig *x, int64_t at, uint8_t **scale)
+{
+    const int64_t d = x->op.head_dim, block = at / (64 * d), inside = at % (64 * d);
+    const bool is_v = block / x->op.kv_heads % 2;
+    const int64_t position = is_v ? inside / d : inside % 64, e = is_v ? inside % d : inside / 64;
+    uint8_t *base = x->kv.data + block * 68 * d;
+    *scale = base + 64 * d + 2 * (e / 32 * 64 + position);
+    return (int8_t *)base + inside;
+}
+
+/* All elements of a block of 32 are filled with the scale that the last one leaves. */
+static void put_q8(struct rig *x, int64_t at, float v)
+{
+    uint8_t *scale;
+    *q8_at(x, at, &scale) = (int8_t)lrintf(fminf(fmaxf(v * 30, -127), 127));
+    put_half(scale, 0.02f + 0.01f * fabsf(v));
+}
+
 static void fill(struct rig *x, int seq, int64_t length)
 {
     x->length[seq] = length;
@@ -88,7 +107,9 @@ static void fill(struct rig *x, int seq, int64_t length)
                 int64_t at = element_at(x, seq, which, p, h), step = stride_of(which);
                 for (int32_t e = 0; e < x->op.head_dim; e++) {
                     float v = random_float();
-                    if (x->kv.dtype == DT_F32)
+                    if (x->kv.dtype == DT_Q8_0)
+                        put_q8(x, at + e * step, v);
+                    else if (x->kv.dtype == DT_F32)
                         floats(x->kv.data)[at + e * step] = v;
                     else
                         ((uint16_t *)x->kv.data)[at + e * step] = f32_to_f16(v);
@@ -100,6 +121,13 @@ static void fill(struct rig *x, int seq, int64_t length)
 
 static double kv_value(const struct rig *x, int64_t at)
 {
+    if (x->kv.dtype == DT_Q8_0) {
+        uint8_t *scale;
+        const double q = *q8_at(x, at, &scale);
+        uint16_t h;
+        memcpy(&h, scale, sizeof h);
+        return q * (double)f16_to_f32(h);
+    }
     return (double)(x->kv.dtype == DT_F32 ? const_floats(x->kv.data)[at]
                                           : f16_to_f32(((const uint16_t *)x->kv.data)[at]));
 }
@@ -234,6 +262,8 @@ static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void
         for (size_t d = 0; k && d < ARRAY_LEN(head_dims); d++) {
             check(k, DT_F16, head_dims[d]);
             check(k, DT_F32, head_dims[d]);
+            if (head_dims[d] % 32 == 0)
+                check(k, DT_Q8_0, head_dims[d]);
         }
     }
 }

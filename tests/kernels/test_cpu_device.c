@@ -245,7 +245,7 @@ static void memory_stays_within_the_budget(void **state)
     struct kv_layer_shape shape = {4, 64};
     struct kv_cache *kv;
     assert_int_equal(ops->kv_create(d, &shape, 1, DT_F32, 64, &kv, &err), OATO_EFIT);
-    assert_int_equal(ops->kv_create(d, &shape, 1, DT_Q8_0, 1, &kv, &err), OATO_EFIT);
+    assert_int_equal(ops->kv_create(d, &shape, 1, DT_Q4_0, 1, &kv, &err), OATO_EFIT);
     assert_int_equal(ops->inject_error(d, "alloc=2", &err), OATO_OK);
     assert_int_equal(ops->kv_create(d, &shape, 1, DT_F16, 4, &kv, &err), OATO_OK);
     assert_int_equal(ops->alloc(d, 64, &p, &err), OATO_EFIT);

@@ -401,6 +401,13 @@ static void supports_says_no_to_what_cannot_run(void **state)
     assert_true(cpu_supports(k, &op));
     assert_string_equal(cpu_numerics(k, &op, NUMERICS_EXACT), "f32");
     op.dtype = DT_Q8_0;
+    assert_true(cpu_supports(k, &op));
+    op.head_dim = 16;
+    op.heads = 8;
+    assert_false(cpu_supports(k, &op)); /* no whole blocks */
+    op.dtype = DT_Q4_0;
+    op.head_dim = 64;
+    op.heads = 2;
     assert_false(cpu_supports(k, &op));
     op.dtype = DT_F32;
     op.heads = 3;

@@ -94,7 +94,7 @@ static void the_budget_holds_for_everything(void **state)
     const struct kv_layer_shape layer = {.kv_heads = 4, .head_dim = 64};
     struct kv_cache *kv;
     assert_int_equal(d->ops->kv_create(d, &layer, 1, DT_F16, 16, &kv, &err), OATO_EFIT);
-    assert_int_equal(d->ops->kv_create(d, &layer, 1, DT_Q8_0, 16, &kv, &err), OATO_EUSAGE);
+    assert_int_equal(d->ops->kv_create(d, &layer, 1, DT_Q4_0, 16, &kv, &err), OATO_EUSAGE);
     assert_int_equal(d->ops->kv_create(d, &layer, 1, DT_F32, INT32_MAX, &kv, &err), OATO_EFIT);
     assert_int_equal(free_bytes(d), MIB / 2);
 

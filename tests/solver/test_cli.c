@@ -222,7 +222,7 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --budget sim:0", "sim:0=40MiB"},
         {"m.gguf -p p.yaml --budget sim:3=1MiB", "no device 'sim:3'"},
         {"m.gguf -p p.yaml --prompt x", "not a number"},
-        {"m.gguf -p p.yaml --kv q8", "f16 or f32"},
+        {"m.gguf -p p.yaml --kv q8", "f16, q8_0 or f32"},
         {"m.gguf -p p.yaml --context 10", "--context"},
         {"m.gguf -p p.yaml --gap -1", "not a share"},
         {"m.gguf -p p.yaml --time-limit soon", "seconds"},
