@@ -127,16 +127,21 @@ typedef enum oato_dtype {
     DT_Q5_0 = 6,
     DT_Q5_1 = 7,
     DT_Q8_0 = 8,
+    DT_Q2_K = 10,
+    DT_Q3_K = 11,
     DT_Q4_K = 12,
     DT_Q5_K = 13,
     DT_Q6_K = 14,
+    DT_IQ4_NL = 20,
+    DT_IQ4_XS = 23,
     DT_I8 = 24,
     DT_I16 = 25,
     DT_I32 = 26,
     DT_I64 = 27,
     DT_F64 = 28,
     DT_BF16 = 30,
-    DT_COUNT = 40, /* one above the highest number that GGUF defines today */
+    DT_MXFP4 = 39,
+    DT_COUNT = 40, /* one above the highest number that we know */
 } oato_dtype;
 
 struct dtype_info {
@@ -151,6 +156,8 @@ const struct dtype_info *dtype_info(int dtype);
 const char *dtype_name(oato_dtype dtype);
 /* True and *out set when name is known (case as printed). */
 bool dtype_parse(const char *name, oato_dtype *out);
+/* False for the integers and F64, which are no weights. */
+bool dtype_is_weight(oato_dtype dtype);
 /* Bytes of one row of k elements; false when k is no multiple of the block or it overflows. */
 bool dtype_row_bytes(oato_dtype dtype, int64_t k, size_t *out);
 

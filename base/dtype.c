@@ -7,12 +7,17 @@
 #include <string.h>
 
 static const struct dtype_info table[DT_COUNT] = {
-    [DT_F32] = {"F32", 1, 4},       [DT_F16] = {"F16", 1, 2},       [DT_Q4_0] = {"Q4_0", 32, 18},
-    [DT_Q4_1] = {"Q4_1", 32, 20},   [DT_Q5_0] = {"Q5_0", 32, 22},   [DT_Q5_1] = {"Q5_1", 32, 24},
-    [DT_Q8_0] = {"Q8_0", 32, 34},   [DT_Q4_K] = {"Q4_K", 256, 144}, [DT_Q5_K] = {"Q5_K", 256, 176},
-    [DT_Q6_K] = {"Q6_K", 256, 210}, [DT_I8] = {"I8", 1, 1},         [DT_I16] = {"I16", 1, 2},
-    [DT_I32] = {"I32", 1, 4},       [DT_I64] = {"I64", 1, 8},       [DT_F64] = {"F64", 1, 8},
-    [DT_BF16] = {"BF16", 1, 2},
+    [DT_F32] = {"F32", 1, 4},         [DT_F16] = {"F16", 1, 2},
+    [DT_Q4_0] = {"Q4_0", 32, 18},     [DT_Q4_1] = {"Q4_1", 32, 20},
+    [DT_Q5_0] = {"Q5_0", 32, 22},     [DT_Q5_1] = {"Q5_1", 32, 24},
+    [DT_Q8_0] = {"Q8_0", 32, 34},     [DT_Q4_K] = {"Q4_K", 256, 144},
+    [DT_Q5_K] = {"Q5_K", 256, 176},   [DT_Q6_K] = {"Q6_K", 256, 210},
+    [DT_I8] = {"I8", 1, 1},           [DT_I16] = {"I16", 1, 2},
+    [DT_I32] = {"I32", 1, 4},         [DT_I64] = {"I64", 1, 8},
+    [DT_F64] = {"F64", 1, 8},         [DT_BF16] = {"BF16", 1, 2},
+    [DT_Q2_K] = {"Q2_K", 256, 84},    [DT_Q3_K] = {"Q3_K", 256, 110},
+    [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [DT_MXFP4] = {"MXFP4", 32, 17},
 };
 
 const struct dtype_info *dtype_info(int dtype)
@@ -37,6 +42,11 @@ bool dtype_parse(const char *name, oato_dtype *out)
         }
     }
     return false;
+}
+
+bool dtype_is_weight(oato_dtype dtype)
+{
+    return dtype_info((int)dtype) && (dtype < DT_I8 || dtype > DT_F64);
 }
 
 bool dtype_row_bytes(oato_dtype dtype, int64_t k, size_t *out)

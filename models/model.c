@@ -219,7 +219,7 @@ static void check_dtypes(struct graph_builder *b)
     const struct graph *g = b->graph;
     for (int32_t i = 0; i < g->n_ops && !build_failed(b); i++) {
         const struct gguf_tensor *t = g->ops[i].weight[0];
-        if (!t || t->dtype <= DT_Q6_K || t->dtype == DT_BF16)
+        if (!t || dtype_is_weight(t->dtype))
             continue;
         oato_fail(b->err, OATO_EFILE, "%s: tensor %s has type %s, which no operator computes with",
                   gguf_path(b->gguf), t->name, dtype_name(t->dtype));

@@ -104,7 +104,7 @@ AVX2_INLINE void put_pair(__m512 first, __m512 second, uint8_t *out)
 AVX2_INLINE void unpack_tile(const struct lanes_format *f, const uint8_t *body, const __m512 *scale,
                              const __m512 *start, uint8_t *out)
 {
-    const bool is_signed = f->body == LANES_BYTES;
+    const bool is_signed = f->body == LANES_BYTES || f->values;
     __m512i x = _mm512_setzero_si512(), high = x;
 #pragma GCC unroll 16
     for (int p = 0; p < 16; p++) {
@@ -141,32 +141,30 @@ AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, in
     const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
     for (int64_t i = 0; i < tiles; i++, w += head + body, out += stride) {
         prefetch_block(w, head + body);
-        const __m512 scale = avx512_load_f16(w);
+        const __m512 scale = avx512_block_scale(f, w);
         const __m512 start = f->has_min ? avx512_load_f16(w + 32) : start_of(f, scale);
         unpack_tile(f, w + head, &scale, &start, out);
     }
 }
 
 /* Blocks of 256 along k, `tiles` times 32. */
-AVX2_INLINE void unpack_k(const struct lanes_format *f, const uint8_t *w, int64_t tiles,
-                          uint8_t *out, int64_t stride)
+AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, int64_t tiles,
+                            uint8_t *out, int64_t stride)
 {
-    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
+    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body, parts = 32 / f->sub;
     for (int64_t i = 0; i < tiles; i += 8, w += head + 8 * body) {
-        const __m512 d = avx512_load_f16(w), dmin = avx512_load_f16(w + 32);
+        const __m512 d = avx512_block_scale(f, w);
+        const __m512 dmin = f->has_min ? avx512_load_f16(w + 32) : d;
         prefetch_block(w, head + 8 * body);
         for (int s = 0; s < 8; s++, out += stride) {
             __m512 scale[2], start[2];
-            if (f->dtype == DT_Q6_K) {
-                for (int h = 0; h < 2; h++) {
-                    const __m512 sub = avx512_load_bytes(w + 32 + 16 * (2 * s + h), true);
-                    scale[h] = _mm512_mul_ps(d, sub);
-                    start[h] = start_of(f, scale[h]);
+            for (int h = 0; h < parts; h++) {
+                scale[h] = _mm512_mul_ps(d, avx512_sub_scale(f, w, parts * s + h));
+                start[h] = start_of(f, scale[h]);
+                if (f->has_min) {
+                    const __m512 min = _mm512_mul_ps(dmin, avx512_sub_min(f, w, parts * s + h));
+                    start[h] = _mm512_sub_ps(_mm512_setzero_ps(), min);
                 }
-            } else {
-                const __m512 min = avx512_load_bytes(w + 192 + 16 * s, false);
-                scale[0] = _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false));
-                start[0] = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(dmin, min));
             }
             unpack_tile(f, w + head + s * body, scale, start, out);
         }
@@ -209,9 +207,14 @@ static void unpack(oato_dtype dtype, const uint8_t *w, int64_t n, uint8_t *out, 
     case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, tiles, out, stride); break;
     case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, tiles, out, stride); break;
     case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, tiles, out, stride); break;
-    case DT_Q4_K: unpack_k(&lanes_formats[FORMAT_Q4_K], w, tiles, out, stride); break;
-    case DT_Q5_K: unpack_k(&lanes_formats[FORMAT_Q5_K], w, tiles, out, stride); break;
-    default: unpack_k(&lanes_formats[FORMAT_Q6_K], w, tiles, out, stride);
+    case DT_Q4_K: unpack_256(&lanes_formats[FORMAT_Q4_K], w, tiles, out, stride); break;
+    case DT_Q5_K: unpack_256(&lanes_formats[FORMAT_Q5_K], w, tiles, out, stride); break;
+    case DT_Q6_K: unpack_256(&lanes_formats[FORMAT_Q6_K], w, tiles, out, stride); break;
+    case DT_Q2_K: unpack_256(&lanes_formats[FORMAT_Q2_K], w, tiles, out, stride); break;
+    case DT_Q3_K: unpack_256(&lanes_formats[FORMAT_Q3_K], w, tiles, out, stride); break;
+    case DT_IQ4_NL: unpack_small(&lanes_formats[FORMAT_IQ4_NL], w, tiles, out, stride); break;
+    case DT_IQ4_XS: unpack_256(&lanes_formats[FORMAT_IQ4_XS], w, tiles, out, stride); break;
+    default: unpack_small(&lanes_formats[FORMAT_MXFP4], w, tiles, out, stride);
     }
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cpu/lanes_internal.h"
 
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 #define AVX2_INLINE static inline __attribute__((always_inline))
@@ -57,6 +58,15 @@ AVX2_INLINE __m256 avx2_exp(__m256 x)
     return _mm256_andnot_ps(under, p);
 }
 
+/* The sum of what the first or second 16 elements of a block of the input stand for. */
+AVX2_INLINE float lanes_bytes_half(const struct lanes_bytes *a, int half)
+{
+    const __m128i q = _mm_loadu_si128((const __m128i *)(a->q + 16 * half));
+    const __m128i sum = _mm_sad_epu8(q, _mm_setzero_si128());
+    const int total = _mm_cvtsi128_si32(_mm_add_epi64(sum, _mm_unpackhi_epi64(sum, sum)));
+    return fmaf(a->step, (float)total, 16 * a->min);
+}
+
 /* Eight float32 from eight F16 or BF16. */
 AVX2_INLINE __m256 avx2_load_f16(const uint16_t *p)
 {
@@ -87,45 +97,126 @@ AVX2_INLINE __m256i avx2_pair_at(const void *q)
     return _mm256_set1_epi32(pair);
 }
 
+AVX2_INLINE __m256i avx2_vector_at(const uint8_t *p, int i)
+{
+    return _mm256_loadu_si256((const __m256i *)p + i);
+}
+
+/* The words of pair p of 32 elements of 8 rows that are kept in quads of bytes. */
+AVX2_INLINE __m256i avx2_words_of_bytes(__m256i quad, int p)
+{
+    return _mm256_srai_epi16(p % 4 < 2 ? _mm256_slli_epi16(quad, 8) : quad, 8);
+}
+
 /* The words of pair p of 32 elements of 8 rows, plus the offset; see lanes_layout.c. Calls are
  * in order of p from a multiple of 8, and x and high keep vectors between them. */
 AVX2_INLINE __m256i avx2_pair_words(const struct lanes_format *f, const uint8_t *body, int p,
                                     __m256i *x, __m256i *high)
 {
-    if (f->body == LANES_BYTES) {
-        const uint8_t *quad = body + 32 * (p / 4 * 2 + p % 2);
-        __m256i bytes = _mm256_loadu_si256((const __m256i *)quad);
-        return _mm256_srai_epi16(p % 4 < 2 ? _mm256_slli_epi16(bytes, 8) : bytes, 8);
+    const int low = f->body / 4 - f->high; /* bits */
+    __m256i words;
+    if (low == 8)
+        return avx2_words_of_bytes(avx2_vector_at(body, p / 4 * 2 + p % 2), p);
+    if (f->values) { /* there is no table of words, but one of bytes */
+        const __m128i table = _mm_loadu_si128((const __m128i *)f->values);
+        const __m256i values = _mm256_broadcastsi128_si256(table), mask = _mm256_set1_epi8(15);
+        if (p % 4 == 0) {
+            const __m256i packed = avx2_vector_at(body, p / 4);
+            *x = _mm256_shuffle_epi8(values, _mm256_and_si256(packed, mask));
+            *high =
+                _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask));
+        }
+        return avx2_words_of_bytes(p % 2 ? *high : *x, p);
     }
-    *x = p % 4 ? _mm256_srli_epi16(*x, 4)
-               : _mm256_loadu_si256((const __m256i *)(body + 32 * (p / 4)));
-    __m256i words = p % 4 == 3 ? *x : _mm256_and_si256(*x, _mm256_set1_epi16(15));
+    if (low == 4) {
+        *x = p % 4 ? _mm256_srli_epi16(*x, 4) : avx2_vector_at(body, p / 4);
+        words = p % 4 == 3 ? *x : _mm256_and_si256(*x, _mm256_set1_epi16(15));
+    } else {
+        const int bit = lanes_plane_bit(p, 2);
+        *x = p % 8 ? *x : avx2_vector_at(body, p / 8);
+        words = _mm256_and_si256(_mm256_srli_epi16(*x, bit), _mm256_set1_epi16(3));
+    }
     if (!f->high)
         return words;
     const int bit = lanes_plane_bit(p, f->high);
-    if (p * f->high % 16 == 0) {
-        const uint8_t *plane = body + 8 * LANES_NIBBLES + 32 * (p * f->high / 16);
-        *high = _mm256_loadu_si256((const __m256i *)plane);
-    }
-    __m256i bits = bit < 4 ? _mm256_slli_epi16(*high, 4 - bit) : _mm256_srli_epi16(*high, bit - 4);
-    const __m256i mask = _mm256_set1_epi16(f->high == 1 ? 0x10 : 0x30);
+    if (p % 8 == 0)
+        *high = avx2_vector_at(body, low + p * f->high / 16);
+    __m256i bits =
+        bit < low ? _mm256_slli_epi16(*high, low - bit) : _mm256_srli_epi16(*high, bit - low);
+    const __m256i mask = _mm256_set1_epi16((int16_t)(((1 << f->high) - 1) << low));
     return _mm256_or_si256(words, _mm256_and_si256(bits, mask));
 }
 
 /* The bytes of quad i of 32 elements of 8 rows, plus the offset; see lanes_layout.c. */
 AVX2_INLINE __m256i avx2_quad_bytes(const struct lanes_format *f, const uint8_t *body, int i)
 {
-    if (f->body == LANES_BYTES)
-        return _mm256_loadu_si256((const __m256i *)(body + 32 * i));
-    __m256i x = _mm256_loadu_si256((const __m256i *)(body + 32 * (i / 2)));
-    x = _mm256_and_si256(i % 2 ? _mm256_srli_epi16(x, 4) : x, _mm256_set1_epi8(15));
+    const int low = f->body / 4 - f->high; /* bits */
+    const int p = i / 2 * 4 + i % 2;       /* the quad's first pair */
+    if (low == 8)
+        return avx2_vector_at(body, i);
+    __m256i x = avx2_vector_at(body, i * low / 8);
+    x = _mm256_srli_epi16(x, low == 4 ? i % 2 * 4 : lanes_plane_bit(p, 2));
+    x = _mm256_and_si256(x, _mm256_set1_epi8((char)((1 << low) - 1)));
+    if (f->values) {
+        const __m128i table = _mm_loadu_si128((const __m128i *)f->values);
+        return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), x);
+    }
     if (!f->high)
         return x;
-    const int p = i / 2 * 4 + i % 2, bit = lanes_plane_bit(p, f->high); /* the quad's first pair */
-    const uint8_t *plane = body + 8 * LANES_NIBBLES + 32 * (p * f->high / 16);
-    __m256i high = _mm256_loadu_si256((const __m256i *)plane);
-    high = bit < 4 ? _mm256_slli_epi16(high, 4 - bit) : _mm256_srli_epi16(high, bit - 4);
-    return _mm256_or_si256(x, _mm256_and_si256(high, _mm256_set1_epi8(f->high == 1 ? 0x10 : 0x30)));
+    const int bit = lanes_plane_bit(p, f->high);
+    __m256i high = avx2_vector_at(body, low + p * f->high / 16);
+    high = bit < low ? _mm256_slli_epi16(high, low - bit) : _mm256_srli_epi16(high, bit - low);
+    const __m256i mask = _mm256_set1_epi8((char)(((1 << f->high) - 1) << low));
+    return _mm256_or_si256(x, _mm256_and_si256(high, mask));
+}
+
+/* Eight powers of two from their exponents, 2^(byte - 128); those of 0 and 1 are subnormal. */
+AVX2_INLINE __m256 avx2_load_e8m0(const uint8_t *p)
+{
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    const __m256i one = _mm256_set1_epi32(1);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    const __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(tiny, normal, _mm256_cmpgt_epi32(e, one)));
+}
+
+AVX2_INLINE __m256 avx2_load_bytes(const uint8_t *p, bool is_signed)
+{
+    const __m128i x = _mm_loadl_epi64((const __m128i *)p);
+    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x));
+}
+
+/* The scale of a block's 8 rows, of which those of sub-blocks are multiples. */
+AVX2_INLINE __m256 avx2_block_scale(const struct lanes_format *f, const uint8_t *head)
+{
+    return f->dtype == DT_MXFP4 ? avx2_load_e8m0(head) : avx2_load_f16((const uint16_t *)head);
+}
+
+/* That of the minima of a block of 256, as a multiplier of what the input brings for a sub-block:
+ * scale * sum of 32, or scale * (-8 * sum) of 16. */
+AVX2_INLINE __m256 avx2_block_min(const struct lanes_format *f, const uint8_t *head)
+{
+    const __m256 dmin = avx2_load_f16((const uint16_t *)head + 8);
+    return _mm256_mul_ps(dmin, _mm256_set1_ps(f->sub == 32 ? -1 : 0.125f));
+}
+
+/* The multiples of scale and minimum for sub-block i of a block of 256. */
+AVX2_INLINE __m256 avx2_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
+{
+    if (!f->has_min)
+        return avx2_load_bytes(head + 16 + 8 * i, true);
+    if (f->sub == 32)
+        return avx2_load_bytes(head + 32 + 8 * i, false);
+    const __m128i x = _mm_loadl_epi64((const __m128i *)(head + 32 + 8 * i));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_and_si128(x, _mm_set1_epi8(15))));
+}
+
+AVX2_INLINE __m256 avx2_sub_min(const struct lanes_format *f, const uint8_t *head, int i)
+{
+    if (f->sub == 32)
+        return avx2_load_bytes(head + 96 + 8 * i, false);
+    const __m128i x = _mm_loadl_epi64((const __m128i *)(head + 32 + 8 * i));
+    return _mm256_cvtepi32_ps(_mm256_srli_epi32(_mm256_cvtepu8_epi32(x), 4));
 }
 
 enum { AVX2_LANES = 8 }; /* rows of a group */

@@ -82,7 +82,7 @@ struct tile {
     const uint8_t *x;                /* packed inputs of the chunk: int16, or lanes_bytes */
     int64_t stride;                  /* bytes from a column to the next */
     int64_t scale_at, sum_at;        /* int16: bytes from x to the scale of the chunk's first block,
-                                        and to scale * sum */
+                                        and to scale * sum or, for minima of 16, to -8 * sum */
     const int16_t *words;            /* PANEL_BYTE_PAIRS: the bytes, [column][CHUNK] */
     float *y;                        /* [column][MATRIX_ROWS] */
 };
@@ -99,11 +99,11 @@ struct tile_kind {
 
 typedef __m256i tile_sums[TILE_COLUMNS][TILE_GROUPS];
 
-AVX2_INLINE __m256 float_at(const uint8_t *p)
+AVX2_INLINE float float_at(const uint8_t *p)
 {
     float x;
     memcpy(&x, p, sizeof x);
-    return _mm256_set1_ps(x);
+    return x;
 }
 
 /* Without this gcc turns the chain of exact additions into a tree, whose leaves are more than there
@@ -187,20 +187,30 @@ AVX2_INLINE void dot_quads(const struct tile *t, int at, int groups, int columns
     }
 }
 
+/* What an input of int16 brings for minimum s: scale * sum, or scale * (-8 * sum of 16). */
+AVX2_INLINE float min_input(const struct tile *t, const uint8_t *x, int s, int sub)
+{
+    int32_t minus8_sum;
+    if (sub == 32)
+        return float_at(x + t->sum_at + 4 * s);
+    memcpy(&minus8_sum, x + t->sum_at + 4 * s, sizeof minus8_sum);
+    return float_at(x + t->scale_at + 4 * (s / 2)) * (float)minus8_sum;
+}
+
 /* The sums of what shares scale s to the results of column c: see the classes. */
 AVX2_INLINE void apply_exact(const struct tile *t, int s, int c, int groups,
                              const struct tile_kind *kind, const __m256i *sum)
 {
-    const uint8_t *block = t->x + c * t->stride + 4 * (s * kind->sub / 32);
-    const __m256 input_scale = float_at(block + t->scale_at);
+    const uint8_t *x = t->x + c * t->stride;
+    const __m256 input_scale = _mm256_set1_ps(float_at(x + t->scale_at + 4 * (s * kind->sub / 32)));
+    const __m256 sums = _mm256_set1_ps(kind->has_min ? min_input(t, x, s, kind->sub) : 0);
 #pragma GCC unroll 4
     for (int g = 0; g < groups; g++) {
         float *y = t->y + c * MATRIX_ROWS + g * AVX2_LANES;
         __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(t->panel[g].scale[s]), input_scale);
         __m256 acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[g]), _mm256_loadu_ps(y));
         if (kind->has_min)
-            acc = _mm256_fmadd_ps(_mm256_loadu_ps(t->panel[g].min[s]), float_at(block + t->sum_at),
-                                  acc);
+            acc = _mm256_fmadd_ps(_mm256_loadu_ps(t->panel[g].min[s]), sums, acc);
         _mm256_storeu_ps(y, acc);
     }
 }
@@ -211,6 +221,9 @@ AVX2_INLINE void apply_fast(const struct tile *t, int s, int c, int groups,
     const struct lanes_bytes *in =
         (const struct lanes_bytes *)(t->x + c * t->stride) + s * kind->sub / 32;
     const __m256 step = _mm256_set1_ps(in->step), min = _mm256_set1_ps(in->min);
+    const __m256 sums = _mm256_set1_ps(!kind->has_min    ? 0
+                                       : kind->sub == 32 ? in->sum
+                                                         : lanes_bytes_half(in, s % 2));
 #pragma GCC unroll 4
     for (int g = 0; g < groups; g++) {
         float *y = t->y + c * MATRIX_ROWS + g * AVX2_LANES;
@@ -218,8 +231,7 @@ AVX2_INLINE void apply_fast(const struct tile *t, int s, int c, int groups,
         __m256 acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[g]), _mm256_loadu_ps(y));
         acc = _mm256_fmadd_ps(min, _mm256_loadu_ps(t->panel[g].scaled_sum[s]), acc);
         if (kind->has_min)
-            acc =
-                _mm256_fmadd_ps(_mm256_loadu_ps(t->panel[g].min[s]), _mm256_set1_ps(in->sum), acc);
+            acc = _mm256_fmadd_ps(_mm256_loadu_ps(t->panel[g].min[s]), sums, acc);
         _mm256_storeu_ps(y, acc);
     }
 }
@@ -273,6 +285,21 @@ static void exact_16(const struct tile *t, int groups, int columns)
     tile_shapes(t, groups, columns, (struct tile_kind){false, PANEL_PAIRS, 16, 0, 0, false});
 }
 
+static void exact_16_min(const struct tile *t, int groups, int columns)
+{
+    tile_shapes(t, groups, columns, (struct tile_kind){false, PANEL_PAIRS, 16, 0, 0, true});
+}
+
+static void fast_2_min(const struct tile *t, int groups, int columns)
+{
+    tile_shapes(t, groups, columns, (struct tile_kind){true, PANEL_QUADS, 16, 4, 0, true});
+}
+
+static void fast_3(const struct tile *t, int groups, int columns)
+{
+    tile_shapes(t, groups, columns, (struct tile_kind){true, PANEL_QUADS, 16, 4, 0, false});
+}
+
 static void fast_4(const struct tile *t, int groups, int columns)
 {
     tile_shapes(t, groups, columns, (struct tile_kind){true, PANEL_QUADS, 32, 8, 0, false});
@@ -310,6 +337,9 @@ static const struct {
     [FORMAT_Q5_0] = {exact_32, fast_5},         [FORMAT_Q5_1] = {exact_32_min, fast_5_min},
     [FORMAT_Q8_0] = {exact_32, fast_8},         [FORMAT_Q4_K] = {exact_32_min, fast_4_min},
     [FORMAT_Q5_K] = {exact_32_min, fast_5_min}, [FORMAT_Q6_K] = {exact_16, fast_6},
+    [FORMAT_Q2_K] = {exact_16_min, fast_2_min}, [FORMAT_Q3_K] = {exact_16, fast_3},
+    [FORMAT_IQ4_NL] = {exact_32, fast_8},       [FORMAT_IQ4_XS] = {exact_32, fast_8},
+    [FORMAT_MXFP4] = {exact_32, fast_5},
 };
 
 /* ---------------------------------------------------------------------------------- loops - */
@@ -344,14 +374,15 @@ static void panel_columns(const struct panel_job *p)
 {
     const int64_t k = p->j->w->k, tiles = (p->columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const int64_t block_bytes = p->fast ? (int64_t)sizeof(struct lanes_bytes) : 64;
-    const bool words = p->fast && p->f->dtype == DT_Q8_0 && form_8 == PANEL_BYTE_PAIRS;
+    const bool wide = p->f->body == LANES_BYTES || p->f->values == quants_iq4_values;
+    const bool words = p->fast && wide && form_8 == PANEL_BYTE_PAIRS;
     const int format = (int)(p->f - lanes_formats);
     tile_fn *const run = p->fast ? tiles_of[format].fast : tiles_of[format].exact;
     struct tile t = {.blocks = (int)(p->n / 32),
                      .stride = (int64_t)p->j->pack_stride,
                      .scale_at = 2 * (k - p->k0) + p->k0 / 8,
                      .words = p->s->words[0]};
-    t.sum_at = t.scale_at + k / 8;
+    t.sum_at = p->f->sub == 16 ? 2 * (k - p->k0) + k / 4 + p->k0 / 4 : t.scale_at + k / 8;
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t from = p->columns * i / tiles;
         const int columns = (int)(p->columns * (i + 1) / tiles - from);

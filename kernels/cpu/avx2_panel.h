@@ -1,7 +1,7 @@
 /*
  * avx2_panel.h - a panel of quantised weights unpacked for the tiles of avx2_matrix.h: 256 k of up
  * to 8 groups of 8 rows, as pairs of int16 (class i16b32) or quads of int8 (class u8b32), with a
- * float32 scale for 32 k (16 of Q6_K). It is done once for all columns; see lanes_layout.c for what
+ * float32 scale for 32 or 16 k. It is done once for all columns; see lanes_layout.c for what
  * is read.
  */
 #ifndef OATO_AVX2_PANEL_H
@@ -30,7 +30,7 @@ struct group_panel {
     };
     float scale[SCALES][AVX2_LANES];
     float scaled_sum[SCALES][AVX2_LANES]; /* scale * the sum of the weights; not of PANEL_PAIRS */
-    float min[SCALES / 2][AVX2_LANES];
+    float min[SCALES][AVX2_LANES];
 };
 
 /* How a format is unpacked; constants for the compiler. */
@@ -95,21 +95,6 @@ AVX2_INLINE void unpack_32(const struct panel_kind *kind, const uint8_t *body,
         unpack_quads(kind, body, panel, b);
 }
 
-AVX2_INLINE __m256 half_lanes(const uint8_t *p)
-{
-    return avx2_load_f16((const uint16_t *)p);
-}
-
-AVX2_INLINE __m256 byte_lanes(const uint8_t *p)
-{
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-}
-
-AVX2_INLINE __m256 signed_byte_lanes(const uint8_t *p)
-{
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-}
-
 /* Blocks of 32 along k: `blocks` of them, at most CHUNK / 32. */
 AVX2_INLINE void unpack_small(const struct panel_kind *kind, const uint8_t *w, int blocks,
                               struct group_panel *p)
@@ -117,28 +102,27 @@ AVX2_INLINE void unpack_small(const struct panel_kind *kind, const uint8_t *w, i
     const struct lanes_format *f = kind->format;
     const int head = 8 * f->head, body = 8 * f->body;
     for (int b = 0; b < blocks; b++, w += head + body) {
-        _mm256_storeu_ps(p->scale[b], half_lanes(w));
+        _mm256_storeu_ps(p->scale[b], avx2_block_scale(f, w));
         if (f->has_min)
-            _mm256_storeu_ps(p->min[b], half_lanes(w + 16));
+            _mm256_storeu_ps(p->min[b], avx2_load_f16((const uint16_t *)w + 8));
         unpack_32(kind, w + head, p, b);
     }
 }
 
-/* One block of 256 along k. */
-AVX2_INLINE void unpack_k(const struct panel_kind *kind, const uint8_t *w, struct group_panel *p)
+/* One block of 256 along k. Minima of the classes are for other sums: see avx2_block_min. */
+AVX2_INLINE void unpack_256(const struct panel_kind *kind, const uint8_t *w, struct group_panel *p)
 {
     const struct lanes_format *f = kind->format;
-    const __m256 d = half_lanes(w);
-    if (f->dtype == DT_Q6_K) {
-        for (int s = 0; s < 16; s++)
-            _mm256_storeu_ps(p->scale[s], _mm256_mul_ps(d, signed_byte_lanes(w + 16 + 8 * s)));
-    } else {
-        const __m256 dmin = half_lanes(w + 16), zero = _mm256_setzero_ps();
-        for (int s = 0; s < 8; s++) {
-            __m256 min = _mm256_mul_ps(dmin, byte_lanes(w + 96 + 8 * s));
-            _mm256_storeu_ps(p->scale[s], _mm256_mul_ps(d, byte_lanes(w + 32 + 8 * s)));
-            _mm256_storeu_ps(p->min[s], _mm256_sub_ps(zero, min));
-        }
+    const __m256 d = avx2_block_scale(f, w), sign = _mm256_set1_ps(-1);
+    __m256 dmin = d;
+    if (f->has_min)
+        dmin = kind->form == PANEL_PAIRS
+                   ? avx2_block_min(f, w)
+                   : _mm256_mul_ps(avx2_load_f16((const uint16_t *)w + 8), sign);
+    for (int i = 0; i < 256 / f->sub; i++) {
+        _mm256_storeu_ps(p->scale[i], _mm256_mul_ps(d, avx2_sub_scale(f, w, i)));
+        if (f->has_min)
+            _mm256_storeu_ps(p->min[i], _mm256_mul_ps(dmin, avx2_sub_min(f, w, i)));
     }
     for (int b = 0; b < 8; b++)
         unpack_32(kind, w + 8 * (f->head + b * f->body), p, b);
@@ -151,7 +135,7 @@ AVX2_INLINE void unpack_as(const struct lanes_format *f, enum panel_form form, i
     if (f->block == 32)
         unpack_small(&kind, w, blocks, p);
     else
-        unpack_k(&kind, w, p);
+        unpack_256(&kind, w, p);
 }
 
 typedef void unpack_fn(oato_dtype dtype, const uint8_t *w, int blocks, struct group_panel *p);
@@ -168,7 +152,12 @@ static void unpack_exact(oato_dtype dtype, const uint8_t *w, int blocks, struct 
     case DT_Q8_0: unpack_as(&lanes_formats[FORMAT_Q8_0], form, 0, w, blocks, p); break;
     case DT_Q4_K: unpack_as(&lanes_formats[FORMAT_Q4_K], form, 0, w, blocks, p); break;
     case DT_Q5_K: unpack_as(&lanes_formats[FORMAT_Q5_K], form, 0, w, blocks, p); break;
-    default: unpack_as(&lanes_formats[FORMAT_Q6_K], form, 0, w, blocks, p);
+    case DT_Q6_K: unpack_as(&lanes_formats[FORMAT_Q6_K], form, 0, w, blocks, p); break;
+    case DT_Q2_K: unpack_as(&lanes_formats[FORMAT_Q2_K], form, 0, w, blocks, p); break;
+    case DT_Q3_K: unpack_as(&lanes_formats[FORMAT_Q3_K], form, 0, w, blocks, p); break;
+    case DT_IQ4_NL: unpack_as(&lanes_formats[FORMAT_IQ4_NL], form, 0, w, blocks, p); break;
+    case DT_IQ4_XS: unpack_as(&lanes_formats[FORMAT_IQ4_XS], form, 0, w, blocks, p); break;
+    default: unpack_as(&lanes_formats[FORMAT_MXFP4], form, 0, w, blocks, p);
     }
 }
 
@@ -193,7 +182,12 @@ static void unpack_fast(oato_dtype dtype, const uint8_t *w, int blocks, struct g
     case DT_Q8_0: unpack_as(&lanes_formats[FORMAT_Q8_0], form_8, 0, w, blocks, p); break;
     case DT_Q4_K: unpack_as(&lanes_formats[FORMAT_Q4_K], form, CENTRE_4, w, blocks, p); break;
     case DT_Q5_K: unpack_as(&lanes_formats[FORMAT_Q5_K], form, CENTRE_5, w, blocks, p); break;
-    default: unpack_as(&lanes_formats[FORMAT_Q6_K], form, 0, w, blocks, p);
+    case DT_Q6_K: unpack_as(&lanes_formats[FORMAT_Q6_K], form, 0, w, blocks, p); break;
+    case DT_Q2_K: unpack_as(&lanes_formats[FORMAT_Q2_K], form, 0, w, blocks, p); break;
+    case DT_Q3_K: unpack_as(&lanes_formats[FORMAT_Q3_K], form, 0, w, blocks, p); break;
+    case DT_IQ4_NL: unpack_as(&lanes_formats[FORMAT_IQ4_NL], form_8, 0, w, blocks, p); break;
+    case DT_IQ4_XS: unpack_as(&lanes_formats[FORMAT_IQ4_XS], form_8, 0, w, blocks, p); break;
+    default: unpack_as(&lanes_formats[FORMAT_MXFP4], form, 0, w, blocks, p);
     }
 }
 

@@ -37,19 +37,13 @@ AVX2_INLINE __m256i pairs_dot(const struct lanes_format *f, const uint8_t *body,
 /* -offset * the sum of 16 elements of the input, from -8 * that sum. */
 AVX2_INLINE __m256i offset_start(const struct lanes_format *f, int32_t minus8_sum)
 {
-    return f->offset ? _mm256_set1_epi32(minus8_sum * (f->offset / 8)) : _mm256_setzero_si256();
+    return f->offset ? _mm256_set1_epi32(minus8_sum / 4 * (f->offset / 2)) : _mm256_setzero_si256();
 }
 
 AVX2_INLINE __m256 apply(__m256 acc, __m256 weight_scale, float input_scale, __m256i sum)
 {
     __m256 s = _mm256_mul_ps(weight_scale, _mm256_set1_ps(input_scale));
     return _mm256_fmadd_ps(s, _mm256_cvtepi32_ps(sum), acc);
-}
-
-AVX2_INLINE __m256 bytes_to_float(const uint8_t *p, bool is_signed)
-{
-    __m128i x = _mm_loadl_epi64((const __m128i *)p);
-    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x));
 }
 
 /* Types with a scale, and for some a minimum, for each 32. */
@@ -62,7 +56,7 @@ AVX2_INLINE __m256 group_32(const struct lanes_format *f, const uint8_t *w, int6
         prefetch(w, head + body);
         __m256i start = offset_start(f, a.minus8_sum[2 * b] + a.minus8_sum[2 * b + 1]);
         __m256i sum = pairs_dot(f, w + head, a.q + 32 * b, 0, 16, start);
-        acc = apply(acc, avx2_load_f16((const uint16_t *)w), a.scale[b], sum);
+        acc = apply(acc, avx2_block_scale(f, w), a.scale[b], sum);
         if (f->has_min)
             acc = _mm256_fmadd_ps(avx2_load_f16((const uint16_t *)w + 8),
                                   _mm256_set1_ps(a.scaled_sum[b]), acc);
@@ -70,45 +64,33 @@ AVX2_INLINE __m256 group_32(const struct lanes_format *f, const uint8_t *w, int6
     return acc;
 }
 
-/* Q4_K, Q5_K */
-AVX2_INLINE __m256 group_k45(const struct lanes_format *f, const uint8_t *w, int64_t k,
+/* Blocks of 256 whose sub-blocks of 32 or 16 have scales, and for some minima, of their own. */
+AVX2_INLINE __m256 group_256(const struct lanes_format *f, const uint8_t *w, int64_t k,
                              struct lanes_packed a)
 {
     __m256 acc = _mm256_setzero_ps();
-    const int head = 8 * f->head, body = 8 * f->body;
+    const int head = 8 * f->head, body = 8 * f->body, pairs = f->sub / 2;
     for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
-        __m256 d = avx2_load_f16((const uint16_t *)w);
-        __m256 dmin = avx2_load_f16((const uint16_t *)w + 8);
+        const __m256 d = avx2_block_scale(f, w);
+        const __m256 dmin = f->has_min ? avx2_block_min(f, w) : d;
         prefetch(w, head);
         for (int s = 0; s < 8; s++, b++) {
             const uint8_t *q = w + head + s * body;
             prefetch(q, body);
-            __m256i sum = pairs_dot(f, q, a.q + 32 * b, 0, 16, _mm256_setzero_si256());
-            __m256 scale = _mm256_mul_ps(d, bytes_to_float(w + 32 + 8 * s, false));
-            __m256 min = _mm256_mul_ps(dmin, bytes_to_float(w + 96 + 8 * s, false));
-            acc = apply(acc, scale, a.scale[b], sum);
-            acc = _mm256_fnmadd_ps(min, _mm256_set1_ps(a.scaled_sum[b]), acc);
-        }
-    }
-    return acc;
-}
-
-AVX2_INLINE __m256 group_q6_k(const struct lanes_format *f, const uint8_t *w, int64_t k,
-                              struct lanes_packed a)
-{
-    __m256 acc = _mm256_setzero_ps();
-    const int head = 8 * f->head, body = 8 * f->body;
-    for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
-        __m256 d = avx2_load_f16((const uint16_t *)w);
-        prefetch(w, head);
-        for (int s = 0; s < 8; s++, b++) {
-            const uint8_t *q = w + head + s * body;
-            prefetch(q, body);
-            for (int half = 0; half < 2; half++) {
-                __m256 scale = _mm256_mul_ps(d, bytes_to_float(w + 16 + 8 * (2 * s + half), true));
-                __m256i sum = pairs_dot(f, q, a.q + 32 * b, 8 * half, 8 * half + 8,
-                                        offset_start(f, a.minus8_sum[2 * b + half]));
+            for (int half = 0; half < 32 / f->sub; half++) {
+                const int i = s * (32 / f->sub) + half;
+                const int32_t minus8_sum = a.minus8_sum[2 * b + half];
+                const __m256 scale = _mm256_mul_ps(d, avx2_sub_scale(f, w, i));
+                const __m256i start = offset_start(f, minus8_sum);
+                __m256i sum =
+                    pairs_dot(f, q, a.q + 32 * b, pairs * half, pairs * (half + 1), start);
                 acc = apply(acc, scale, a.scale[b], sum);
+                if (f->has_min) {
+                    const __m256 min = _mm256_mul_ps(dmin, avx2_sub_min(f, w, i));
+                    const float input =
+                        f->sub == 32 ? a.scaled_sum[b] : a.scale[b] * (float)minus8_sum;
+                    acc = _mm256_fmadd_ps(min, _mm256_set1_ps(input), acc);
+                }
             }
         }
     }
@@ -123,9 +105,14 @@ static __m256 group_quantised(oato_dtype dtype, const uint8_t *w, int64_t k, str
     case DT_Q5_0: return group_32(&lanes_formats[FORMAT_Q5_0], w, k, a);
     case DT_Q5_1: return group_32(&lanes_formats[FORMAT_Q5_1], w, k, a);
     case DT_Q8_0: return group_32(&lanes_formats[FORMAT_Q8_0], w, k, a);
-    case DT_Q4_K: return group_k45(&lanes_formats[FORMAT_Q4_K], w, k, a);
-    case DT_Q5_K: return group_k45(&lanes_formats[FORMAT_Q5_K], w, k, a);
-    default: return group_q6_k(&lanes_formats[FORMAT_Q6_K], w, k, a);
+    case DT_Q4_K: return group_256(&lanes_formats[FORMAT_Q4_K], w, k, a);
+    case DT_Q5_K: return group_256(&lanes_formats[FORMAT_Q5_K], w, k, a);
+    case DT_Q6_K: return group_256(&lanes_formats[FORMAT_Q6_K], w, k, a);
+    case DT_Q2_K: return group_256(&lanes_formats[FORMAT_Q2_K], w, k, a);
+    case DT_Q3_K: return group_256(&lanes_formats[FORMAT_Q3_K], w, k, a);
+    case DT_IQ4_NL: return group_32(&lanes_formats[FORMAT_IQ4_NL], w, k, a);
+    case DT_IQ4_XS: return group_256(&lanes_formats[FORMAT_IQ4_XS], w, k, a);
+    default: return group_32(&lanes_formats[FORMAT_MXFP4], w, k, a);
     }
 }
 

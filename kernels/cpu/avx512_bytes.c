@@ -29,13 +29,13 @@ enum {
     COLUMN_BLOCK = 256,
 };
 
-/* 32 k of a group, ready for the tile. Scales, and scale * sum of the weights, are for 32 k; for
- * each 16 with Q6_K. */
+/* 32 k of a group, ready for the tile. Scales, and scale * sum of the weights, are for 32 k, or
+ * for each 16. */
 struct group_block {
     int8_t quad[8][AVX512_LANES][4];
     float scale[2][AVX512_LANES];
     float scaled_sum[2][AVX512_LANES];
-    float min[AVX512_LANES];
+    float min[2][AVX512_LANES];
 };
 
 struct panel_scratch {
@@ -55,27 +55,30 @@ uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k)
 /* Quad i of 32 elements of 16 rows, plus the offset; see lanes_layout.c. */
 AVX2_INLINE __m512i quad_bytes(const struct lanes_format *f, const uint8_t *body, int i)
 {
-    if (f->body == LANES_BYTES)
+    const int low = f->body / 4 - f->high; /* bits */
+    const int pair = i / 2 * 4 + i % 2;    /* the quad's first */
+    if (low == 8)
         return _mm512_loadu_si512(body + 64 * i);
-    const int vector = i / 2;
-    __m512i x = _mm512_loadu_si512(body + 64 * vector);
-    if (i % 2)
-        x = _mm512_srli_epi16(x, 4);
-    x = _mm512_and_si512(x, _mm512_set1_epi8(15));
+    __m512i x = _mm512_loadu_si512(body + 64 * (i * low / 8));
+    x = _mm512_srli_epi16(x, (unsigned)(low == 4 ? i % 2 * 4 : lanes_plane_bit(pair, 2)));
+    x = _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << low) - 1)));
+    if (f->values) {
+        const __m128i values = _mm_loadu_si128((const __m128i *)f->values);
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), x);
+    }
     if (!f->high)
         return x;
-    const int bit = lanes_plane_bit(4 * vector + i % 2, f->high); /* of each byte */
-    const uint8_t *plane = body + AVX512_LANES * LANES_NIBBLES + 64 * (vector * f->high / 4);
-    __m512i high = _mm512_loadu_si512(plane);
-    high = bit < 4 ? _mm512_slli_epi16(high, (unsigned)(4 - bit))
-                   : _mm512_srli_epi16(high, (unsigned)(bit - 4));
-    const __m512i mask = _mm512_set1_epi8(f->high == 1 ? 0x10 : 0x30);
+    const int bit = lanes_plane_bit(pair, f->high); /* of each byte */
+    __m512i high = _mm512_loadu_si512(body + 64 * (low + i * f->high / 8));
+    high = bit < low ? _mm512_slli_epi16(high, (unsigned)(low - bit))
+                     : _mm512_srli_epi16(high, (unsigned)(bit - low));
+    const __m512i mask = _mm512_set1_epi8((char)(((1 << f->high) - 1) << low));
     return _mm512_ternarylogic_epi32(x, high, mask, 0xf8); /* x | (high & mask) */
 }
 
-/* 32 k of a group; scale[1] is used where 16 elements share one. */
+/* 32 k of a group; scale[1] and min[1] are used where 16 elements share one. */
 AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, const __m512 *scale,
-                           __m512 min, struct group_block *to)
+                           const __m512 *min, struct group_block *to)
 {
     __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 8
@@ -91,9 +94,9 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, co
     for (int i = 0; i < 32 / f->sub; i++) {
         _mm512_storeu_ps(to->scale[i], scale[i]);
         _mm512_storeu_ps(to->scaled_sum[i], _mm512_mul_ps(scale[i], _mm512_cvtepi32_ps(sum[i])));
+        if (f->has_min)
+            _mm512_storeu_ps(to->min[i], min[i]);
     }
-    if (f->has_min)
-        _mm512_storeu_ps(to->min, min);
 }
 
 /* Blocks of 32 along k: `blocks` of them, at most CHUNK / 32. */
@@ -102,26 +105,27 @@ AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, in
 {
     const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
     for (int b = 0; b < blocks; b++, w += head + body, to += PANEL_GROUPS) {
-        const __m512 scale = avx512_load_f16(w);
-        unpack_32(f, w + head, &scale, f->has_min ? avx512_load_f16(w + 32) : scale, to);
+        const __m512 scale = avx512_block_scale(f, w);
+        const __m512 min = f->has_min ? avx512_load_f16(w + 32) : scale;
+        unpack_32(f, w + head, &scale, &min, to);
     }
 }
 
 /* One block of 256 along k. */
-AVX2_INLINE void unpack_k(const struct lanes_format *f, const uint8_t *w, struct group_block *to)
+AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, struct group_block *to)
 {
-    const __m512 d = avx512_load_f16(w), zero = _mm512_setzero_ps();
+    const __m512 d = avx512_block_scale(f, w), sign = _mm512_set1_ps(-1);
     const uint8_t *body = w + AVX512_LANES * f->head;
     for (int s = 0; s < 8; s++, body += AVX512_LANES * f->body, to += PANEL_GROUPS) {
-        __m512 scale[2], min = zero;
-        if (f->sub == 16) {
-            for (int i = 0; i < 2; i++)
-                scale[i] = _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * (2 * s + i), true));
-        } else {
-            scale[0] = _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false));
-            min =
-                _mm512_mul_ps(avx512_load_f16(w + 32), avx512_load_bytes(w + 192 + 16 * s, false));
-            min = _mm512_sub_ps(zero, min);
+        const int parts = 32 / f->sub;
+        __m512 scale[2], min[2] = {d, d};
+#pragma GCC unroll 2
+        for (int i = 0; i < parts; i++) {
+            scale[i] = _mm512_mul_ps(d, avx512_sub_scale(f, w, parts * s + i));
+            if (f->has_min) {
+                const __m512 dmin = _mm512_mul_ps(avx512_load_f16(w + 32), sign);
+                min[i] = _mm512_mul_ps(dmin, avx512_sub_min(f, w, parts * s + i));
+            }
         }
         unpack_32(f, body, scale, min, to);
     }
@@ -136,9 +140,14 @@ static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_
     case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, blocks, to); break;
     case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, blocks, to); break;
     case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, blocks, to); break;
-    case DT_Q4_K: unpack_k(&lanes_formats[FORMAT_Q4_K], w, to); break;
-    case DT_Q5_K: unpack_k(&lanes_formats[FORMAT_Q5_K], w, to); break;
-    default: unpack_k(&lanes_formats[FORMAT_Q6_K], w, to);
+    case DT_Q4_K: unpack_256(&lanes_formats[FORMAT_Q4_K], w, to); break;
+    case DT_Q5_K: unpack_256(&lanes_formats[FORMAT_Q5_K], w, to); break;
+    case DT_Q6_K: unpack_256(&lanes_formats[FORMAT_Q6_K], w, to); break;
+    case DT_Q2_K: unpack_256(&lanes_formats[FORMAT_Q2_K], w, to); break;
+    case DT_Q3_K: unpack_256(&lanes_formats[FORMAT_Q3_K], w, to); break;
+    case DT_IQ4_NL: unpack_small(&lanes_formats[FORMAT_IQ4_NL], w, blocks, to); break;
+    case DT_IQ4_XS: unpack_256(&lanes_formats[FORMAT_IQ4_XS], w, to); break;
+    default: unpack_small(&lanes_formats[FORMAT_MXFP4], w, blocks, to);
     }
 }
 
@@ -159,6 +168,14 @@ AVX2_INLINE __m512 float_at(const uint8_t *p)
     float x;
     memcpy(&x, p, sizeof x);
     return _mm512_set1_ps(x);
+}
+
+/* The sum of what `sub` elements of an input's block stand for. */
+AVX2_INLINE __m512 total_at(const uint8_t *block, int part, int sub)
+{
+    if (sub == 32)
+        return float_at(block + offsetof(struct lanes_bytes, sum));
+    return _mm512_set1_ps(lanes_bytes_half((const struct lanes_bytes *)block, part));
 }
 
 /* 2 groups x `columns` of sums. sub: elements that share a scale. */
@@ -204,6 +221,7 @@ AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t,
                 const uint8_t *block = x[c] + at;
                 const __m512 step = float_at(block + offsetof(struct lanes_bytes, step));
                 const __m512 min = float_at(block + offsetof(struct lanes_bytes, min));
+                const __m512 total = has_min ? total_at(block, part, sub) : min;
 #pragma GCC unroll 2
                 for (int g = 0; g < TILE_GROUPS; g++) {
                     __m512 s = _mm512_mul_ps(step, _mm512_loadu_ps(p[g].scale[part]));
@@ -212,8 +230,7 @@ AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t,
                         _mm512_fmadd_ps(min, _mm512_loadu_ps(p[g].scaled_sum[part]), acc[c][g]);
                     if (has_min)
                         acc[c][g] =
-                            _mm512_fmadd_ps(float_at(block + offsetof(struct lanes_bytes, sum)),
-                                            _mm512_loadu_ps(p[g].min), acc[c][g]);
+                            _mm512_fmadd_ps(total, _mm512_loadu_ps(p[g].min[part]), acc[c][g]);
                 }
             }
         }
@@ -251,9 +268,21 @@ static void tile_min_32(const struct group_block *p, const struct tile_columns *
     tile_widths(p, t, columns, 32, true);
 }
 
+static void tile_min_16(const struct group_block *p, const struct tile_columns *t, int columns)
+{
+    tile_widths(p, t, columns, 16, true);
+}
+
 static void tile_scale_16(const struct group_block *p, const struct tile_columns *t, int columns)
 {
     tile_widths(p, t, columns, 16, false);
+}
+
+static tile_fn *tile_of(const struct lanes_format *f)
+{
+    if (f->has_min)
+        return f->sub == 16 ? tile_min_16 : tile_min_32;
+    return f->sub == 16 ? tile_scale_16 : tile_scale_32;
 }
 
 /* One chunk of k of one panel of rows for a block of columns. */
@@ -269,7 +298,7 @@ struct panel_job {
 static void panel_columns(const struct panel_job *x)
 {
     const struct lanes_format *f = x->f;
-    tile_fn *const run = f->has_min ? tile_min_32 : f->sub == 16 ? tile_scale_16 : tile_scale_32;
+    tile_fn *const run = tile_of(f);
     const int64_t at = x->k0 / 32 * (int64_t)sizeof(struct lanes_bytes);
     const int64_t bytes = x->n / 32 * (int64_t)sizeof(struct lanes_bytes);
     const int64_t tiles = max_i64(1, (x->columns + 1) / TILE_COLUMNS);

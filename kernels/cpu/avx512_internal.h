@@ -73,26 +73,85 @@ AVX2_INLINE __m512i avx512_pair_at(const void *q)
     return _mm512_set1_epi32(pair);
 }
 
+/* The format's values as words, twice. */
+AVX2_INLINE __m512i avx512_value_words(const struct lanes_format *f)
+{
+    const __m128i values = _mm_loadu_si128((const __m128i *)f->values);
+    return _mm512_broadcast_i64x4(_mm256_cvtepi8_epi16(values));
+}
+
 /* The words of pair p of 32 elements of 16 rows, plus the offset; see lanes_layout.c. Calls are in
  * order of p from a multiple of 8, and x and high keep vectors between them. */
 AVX2_INLINE __m512i avx512_pair_words(const struct lanes_format *f, const uint8_t *body, int p,
                                       __m512i *x, __m512i *high)
 {
-    if (f->body == LANES_BYTES) {
+    const int low = f->body / 4 - f->high; /* bits */
+    __m512i words;
+    if (low == 8) {
         __m512i bytes = _mm512_loadu_si512(body + 64 * (p / 4 * 2 + p % 2));
         return _mm512_srai_epi16(p % 4 < 2 ? _mm512_slli_epi16(bytes, 8) : bytes, 8);
     }
-    *x = p % 4 ? _mm512_srli_epi16(*x, 4) : _mm512_loadu_si512(body + 64 * (p / 4));
-    __m512i words = p % 4 == 3 ? *x : _mm512_and_si512(*x, _mm512_set1_epi16(15));
+    if (low == 4) {
+        *x = p % 4 ? _mm512_srli_epi16(*x, 4) : _mm512_loadu_si512(body + 64 * (p / 4));
+        if (f->values) /* twice, as vpermw looks at one bit more than the nibble's */
+            return _mm512_permutexvar_epi16(*x, avx512_value_words(f));
+        words = p % 4 == 3 ? *x : _mm512_and_si512(*x, _mm512_set1_epi16(15));
+    } else {
+        const unsigned bit = (unsigned)lanes_plane_bit(p, 2);
+        *x = p % 8 ? *x : _mm512_loadu_si512(body + 64 * (p / 8));
+        words = _mm512_and_si512(_mm512_srli_epi16(*x, bit), _mm512_set1_epi16(3));
+    }
     if (!f->high)
         return words;
     const int bit = lanes_plane_bit(p, f->high);
-    if (p * f->high % 16 == 0)
-        *high = _mm512_loadu_si512(body + AVX512_LANES * LANES_NIBBLES + 64 * (p * f->high / 16));
-    __m512i bits = bit < 4 ? _mm512_slli_epi16(*high, (unsigned)(4 - bit))
-                           : _mm512_srli_epi16(*high, (unsigned)(bit - 4));
-    const __m512i mask = _mm512_set1_epi16(f->high == 1 ? 0x10 : 0x30);
+    if (p % 8 == 0)
+        *high = _mm512_loadu_si512(body + 64 * (low + p * f->high / 16));
+    __m512i bits = bit < low ? _mm512_slli_epi16(*high, (unsigned)(low - bit))
+                             : _mm512_srli_epi16(*high, (unsigned)(bit - low));
+    const __m512i mask = _mm512_set1_epi16((int16_t)(((1 << f->high) - 1) << low));
     return _mm512_ternarylogic_epi32(words, bits, mask, 0xf8); /* words | (bits & mask) */
+}
+
+/* Sixteen powers of two from their exponents, 2^(byte - 128); those of 0 and 1 are subnormal. */
+AVX2_INLINE __m512 avx512_load_e8m0(const uint8_t *p)
+{
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    const __m512i one = _mm512_set1_epi32(1);
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+    const __mmask16 tiny = _mm512_cmple_epi32_mask(e, one);
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, tiny, _mm512_set1_epi32(1 << 21), e));
+}
+
+/* The scale of a block's 16 rows, of which those of sub-blocks are multiples. */
+AVX2_INLINE __m512 avx512_block_scale(const struct lanes_format *f, const uint8_t *head)
+{
+    return f->dtype == DT_MXFP4 ? avx512_load_e8m0(head) : avx512_load_f16(head);
+}
+
+/* That of the minima of a block of 256, as a multiplier of what the input brings for a sub-block:
+ * scale * sum of 32, or scale * (-8 * sum) of 16. */
+AVX2_INLINE __m512 avx512_block_min(const struct lanes_format *f, const uint8_t *head)
+{
+    return _mm512_mul_ps(avx512_load_f16(head + 32), _mm512_set1_ps(f->sub == 32 ? -1 : 0.125f));
+}
+
+/* The multiples of scale and minimum for sub-block i of a block of 256. */
+AVX2_INLINE __m512 avx512_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
+{
+    if (!f->has_min)
+        return avx512_load_bytes(head + 32 + 16 * i, true);
+    if (f->sub == 32)
+        return avx512_load_bytes(head + 64 + 16 * i, false);
+    const __m128i x = _mm_loadu_si128((const __m128i *)(head + 64 + 16 * i));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(x, _mm_set1_epi8(15))));
+}
+
+AVX2_INLINE __m512 avx512_sub_min(const struct lanes_format *f, const uint8_t *head, int i)
+{
+    if (f->sub == 32)
+        return avx512_load_bytes(head + 192 + 16 * i, false);
+    const __m128i x = _mm_loadu_si128((const __m128i *)(head + 64 + 16 * i));
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(x), 4));
 }
 
 /* avx512_vector.c: quantised weights, at most AVX512_STREAM columns */

@@ -31,8 +31,8 @@ enum {
 /* Weights of one group and chunk, ready for the tile. */
 struct group_panel {
     int16_t pair[CHUNK / 2][AVX512_LANES][2];
-    float scale[SCALES][AVX512_LANES]; /* one for 32 k; for 16 with Q6_K */
-    float min[SCALES / 2][AVX512_LANES];
+    float scale[SCALES][AVX512_LANES]; /* one for 32 or 16 k */
+    float min[SCALES][AVX512_LANES];
 };
 
 struct panel_scratch {
@@ -67,7 +67,7 @@ AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, in
 {
     const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
     for (int b = 0; b < blocks; b++, w += head + body) {
-        _mm512_storeu_ps(p->scale[b], avx512_load_f16(w));
+        _mm512_storeu_ps(p->scale[b], avx512_block_scale(f, w));
         if (f->has_min)
             _mm512_storeu_ps(p->min[b], avx512_load_f16(w + 32));
         unpack_32(f, w + head, p, b * 16);
@@ -75,21 +75,13 @@ AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, in
 }
 
 /* One block of 256 along k. */
-AVX2_INLINE void unpack_k(const struct lanes_format *f, const uint8_t *w, struct group_panel *p)
+AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, struct group_panel *p)
 {
-    const __m512 d = avx512_load_f16(w);
-    if (f->dtype == DT_Q6_K) {
-        for (int s = 0; s < 16; s++)
-            _mm512_storeu_ps(p->scale[s],
-                             _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * s, true)));
-    } else {
-        const __m512 dmin = avx512_load_f16(w + 32), zero = _mm512_setzero_ps();
-        for (int s = 0; s < 8; s++) {
-            __m512 min = _mm512_mul_ps(dmin, avx512_load_bytes(w + 192 + 16 * s, false));
-            _mm512_storeu_ps(p->scale[s],
-                             _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false)));
-            _mm512_storeu_ps(p->min[s], _mm512_sub_ps(zero, min));
-        }
+    const __m512 d = avx512_block_scale(f, w), dmin = f->has_min ? avx512_block_min(f, w) : d;
+    for (int i = 0; i < 256 / f->sub; i++) {
+        _mm512_storeu_ps(p->scale[i], _mm512_mul_ps(d, avx512_sub_scale(f, w, i)));
+        if (f->has_min)
+            _mm512_storeu_ps(p->min[i], _mm512_mul_ps(dmin, avx512_sub_min(f, w, i)));
     }
     for (int s = 0; s < 8; s++)
         unpack_32(f, w + AVX512_LANES * (f->head + s * f->body), p, s * 16);
@@ -149,9 +141,14 @@ static void unpack(oato_dtype dtype, const uint8_t *w, int64_t n, struct group_p
     case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, blocks, p); break;
     case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, blocks, p); break;
     case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, blocks, p); break;
-    case DT_Q4_K: unpack_k(&lanes_formats[FORMAT_Q4_K], w, p); break;
-    case DT_Q5_K: unpack_k(&lanes_formats[FORMAT_Q5_K], w, p); break;
-    case DT_Q6_K: unpack_k(&lanes_formats[FORMAT_Q6_K], w, p); break;
+    case DT_Q4_K: unpack_256(&lanes_formats[FORMAT_Q4_K], w, p); break;
+    case DT_Q5_K: unpack_256(&lanes_formats[FORMAT_Q5_K], w, p); break;
+    case DT_Q6_K: unpack_256(&lanes_formats[FORMAT_Q6_K], w, p); break;
+    case DT_Q2_K: unpack_256(&lanes_formats[FORMAT_Q2_K], w, p); break;
+    case DT_Q3_K: unpack_256(&lanes_formats[FORMAT_Q3_K], w, p); break;
+    case DT_IQ4_NL: unpack_small(&lanes_formats[FORMAT_IQ4_NL], w, blocks, p); break;
+    case DT_IQ4_XS: unpack_256(&lanes_formats[FORMAT_IQ4_XS], w, p); break;
+    case DT_MXFP4: unpack_small(&lanes_formats[FORMAT_MXFP4], w, blocks, p); break;
     case DT_F32: unpack_floats(DT_F32, w, n, p); break;
     case DT_F16: unpack_floats(DT_F16, w, n, p); break;
     default: unpack_floats(DT_BF16, w, n, p);
@@ -164,16 +161,27 @@ static void unpack(oato_dtype dtype, const uint8_t *w, int64_t n, struct group_p
 struct tile_columns {
     const uint8_t *q[TILE_COLUMNS];  /* int16 */
     int64_t scale_at, sum_at;        /* bytes from there to the scale of the first block, and to
-                                        scale * sum */
+                                        scale * sum or, for minima of 16 k, to -8 * sum */
     const float *from[TILE_COLUMNS]; /* results so far */
     float *to[TILE_COLUMNS];
 };
 
-AVX2_INLINE __m512 float_at(const uint8_t *p)
+AVX2_INLINE float float_at(const uint8_t *p)
 {
     float x;
     memcpy(&x, p, sizeof x);
-    return _mm512_set1_ps(x);
+    return x;
+}
+
+/* What column c brings for the minimum of block b: scale * sum, or scale * (-8 * sum of 16). */
+AVX2_INLINE __m512 min_input(const struct tile_columns *t, int c, int b, int sub)
+{
+    int32_t minus8_sum;
+    const uint8_t *at = t->q[c] + t->sum_at + 4 * b;
+    if (sub == 32)
+        return _mm512_set1_ps(float_at(at));
+    memcpy(&minus8_sum, at, sizeof minus8_sum);
+    return _mm512_set1_ps(float_at(t->q[c] + t->scale_at + 4 * (b / 2)) * (float)minus8_sum);
 }
 
 /* groups x columns x 16 sums over `blocks` times 32 of k. sub: elements that share a scale. */
@@ -219,13 +227,13 @@ AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t,
 #pragma GCC unroll 6
         for (int c = 0; c < columns; c++) {
             const uint8_t *at = t->q[c] + 4 * block;
-            const __m512 input_scale = float_at(at + t->scale_at);
+            const __m512 input_scale = _mm512_set1_ps(float_at(at + t->scale_at));
 #pragma GCC unroll 2
             for (int g = 0; g < groups; g++) {
                 __m512 s = _mm512_mul_ps(scale[g], input_scale);
                 acc[c][g] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum[c][g]), acc[c][g]);
                 if (has_min)
-                    acc[c][g] = _mm512_fmadd_ps(min[g], float_at(at + t->sum_at), acc[c][g]);
+                    acc[c][g] = _mm512_fmadd_ps(min[g], min_input(t, c, b, sub), acc[c][g]);
             }
         }
     }
@@ -278,6 +286,20 @@ static void tile_scale_16(const struct group_panel *p, const struct tile_columns
     tile_shapes(p, t, blocks, first, mask, groups, columns, 16, false);
 }
 
+static void tile_min_16(const struct group_panel *p, const struct tile_columns *t, int blocks,
+                        bool first, const __mmask16 *mask, int groups, int columns)
+{
+    tile_shapes(p, t, blocks, first, mask, groups, columns, 16, true);
+}
+
+/* f: NULL for float weights */
+static tile_fn *tile_of(const struct lanes_format *f)
+{
+    if (f && f->has_min)
+        return f->sub == 16 ? tile_min_16 : tile_min_32;
+    return f && f->sub == 16 ? tile_scale_16 : tile_scale_32;
+}
+
 /* The shape of the work on one panel of rows and block of columns. */
 struct panel_job {
     const struct matrix_job *j;
@@ -294,15 +316,13 @@ struct panel_job {
 static void panel_columns(const struct panel_job *x)
 {
     const struct lanes_format *f = x->f;
-    tile_fn *const run = f && f->has_min     ? tile_min_32
-                         : f && f->sub == 16 ? tile_scale_16
-                                             : tile_scale_32;
+    tile_fn *const run = tile_of(f);
     const int64_t k = x->k, n = min_i64(CHUNK, k - x->k0);
     const int groups = (int)((x->end - x->begin + AVX512_LANES - 1) / AVX512_LANES);
     const int64_t tiles = (x->columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const bool first = x->k0 == 0, last = x->k0 + n == k;
     struct tile_columns t = {.scale_at = 2 * (k - x->k0) + x->k0 / 8};
-    t.sum_at = t.scale_at + k / 8;
+    t.sum_at = f && f->sub == 16 ? 2 * (k - x->k0) + k / 4 + x->k0 / 4 : t.scale_at + k / 8;
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t from = x->columns * i / tiles;
         const int columns = (int)(x->columns * (i + 1) / tiles - from);

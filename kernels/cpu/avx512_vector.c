@@ -4,7 +4,7 @@
  * registers and uses them for up to 8 columns.
  *
  *   for each group of 16 rows
- *     for each 32 (Q6_K: 16) of k
+ *     for each 32 of k (or 16)
  *       for each pair of k             a vector of weights, in a register
  *         for each column              vpdpwssd with the input's pair broadcast from L1
  *       for each column                one multiply-add of the scaled integer to the result
@@ -66,8 +66,18 @@ AVX2_INLINE __m512i offset_start(const struct lanes_format *f, const int32_t *mi
 {
     if (!f->offset)
         return _mm512_setzero_si512();
-    const int shift = f->offset == 32 ? 2 : f->offset == 16 ? 1 : 0;
-    return _mm512_slli_epi32(_mm512_set1_epi32(*minus8_sum), (unsigned)shift);
+    const __m512i start = _mm512_set1_epi32(*minus8_sum);
+    if (f->offset < 8)
+        return _mm512_srai_epi32(start, 1);
+    return _mm512_slli_epi32(start, f->offset == 32 ? 2 : f->offset == 16 ? 1 : 0);
+}
+
+/* What the input brings for a minimum: scale * sum of 32, or scale * (-8 * sum) of 16 number i. */
+AVX2_INLINE __m512 min_input(const struct lanes_format *f, const struct lanes_packed *a, int64_t i)
+{
+    if (f->sub == 32)
+        return _mm512_set1_ps(a->scaled_sum[i / 2]);
+    return _mm512_set1_ps(a->scale[i / 2] * (float)a->minus8_sum[i]);
 }
 
 AVX2_INLINE __m512 apply(__m512 acc, __m512 weight_scale, float input_scale, __m512i sum)
@@ -89,7 +99,7 @@ AVX2_INLINE void group_32(const struct lanes_format *f, const uint8_t *w, int64_
             sum[c] = sums_begin(_mm512_add_epi32(offset_start(f, &a[c].minus8_sum[2 * b]),
                                                  offset_start(f, &a[c].minus8_sum[2 * b + 1])));
         pairs_dot(f, w + head, a, 32 * b, 0, 16, sum, columns);
-        const __m512 scale = avx512_load_f16(w);
+        const __m512 scale = avx512_block_scale(f, w);
 #pragma GCC unroll 8
         for (int c = 0; c < columns; c++) {
             acc[c] = apply(acc[c], scale, a[c].scale[b], sums_end(&sum[c], columns));
@@ -100,55 +110,34 @@ AVX2_INLINE void group_32(const struct lanes_format *f, const uint8_t *w, int64_
     }
 }
 
-/* Q4_K, Q5_K */
-AVX2_INLINE void group_k45(const struct lanes_format *f, const uint8_t *w, int64_t k,
+/* Blocks of 256 whose sub-blocks of 32 or 16 have scales, and for some minima, of their own. */
+AVX2_INLINE void group_256(const struct lanes_format *f, const uint8_t *w, int64_t k,
                            const struct lanes_packed *a, __m512 *acc, int columns)
 {
-    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
+    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body, pairs = f->sub / 2;
     for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
-        const __m512 d = avx512_load_f16(w), dmin = avx512_load_f16(w + 32);
-        prefetch(w, head);
-        for (int s = 0; s < 8; s++, b++) {
-            const uint8_t *q = w + head + s * body;
-            struct sums sum[PASS_COLUMNS];
-            prefetch(q, body);
-#pragma GCC unroll 8
-            for (int c = 0; c < columns; c++)
-                sum[c] = sums_begin(_mm512_setzero_si512());
-            pairs_dot(f, q, a, 32 * b, 0, 16, sum, columns);
-            const __m512 scale = _mm512_mul_ps(d, avx512_load_bytes(w + 64 + 16 * s, false));
-            const __m512 min = _mm512_mul_ps(dmin, avx512_load_bytes(w + 192 + 16 * s, false));
-#pragma GCC unroll 8
-            for (int c = 0; c < columns; c++) {
-                acc[c] = apply(acc[c], scale, a[c].scale[b], sums_end(&sum[c], columns));
-                acc[c] = _mm512_fnmadd_ps(min, _mm512_set1_ps(a[c].scaled_sum[b]), acc[c]);
-            }
-        }
-    }
-}
-
-AVX2_INLINE void group_q6_k(const struct lanes_format *f, const uint8_t *w, int64_t k,
-                            const struct lanes_packed *a, __m512 *acc, int columns)
-{
-    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
-    for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
-        const __m512 d = avx512_load_f16(w);
+        const __m512 d = avx512_block_scale(f, w);
+        const __m512 dmin = f->has_min ? avx512_block_min(f, w) : d;
         prefetch(w, head);
         for (int s = 0; s < 8; s++, b++) {
             const uint8_t *q = w + head + s * body;
             prefetch(q, body);
 #pragma GCC unroll 2
-            for (int half = 0; half < 2; half++) {
+            for (int half = 0; half < 32 / f->sub; half++) {
+                const int i = s * (32 / f->sub) + half;
                 struct sums sum[PASS_COLUMNS];
 #pragma GCC unroll 8
                 for (int c = 0; c < columns; c++)
                     sum[c] = sums_begin(offset_start(f, &a[c].minus8_sum[2 * b + half]));
-                pairs_dot(f, q, a, 32 * b, 8 * half, 8 * half + 8, sum, columns);
-                const __m512 scale =
-                    _mm512_mul_ps(d, avx512_load_bytes(w + 32 + 16 * (2 * s + half), true));
+                pairs_dot(f, q, a, 32 * b, pairs * half, pairs * (half + 1), sum, columns);
+                const __m512 scale = _mm512_mul_ps(d, avx512_sub_scale(f, w, i));
+                const __m512 min = f->has_min ? _mm512_mul_ps(dmin, avx512_sub_min(f, w, i)) : d;
 #pragma GCC unroll 8
-                for (int c = 0; c < columns; c++)
+                for (int c = 0; c < columns; c++) {
                     acc[c] = apply(acc[c], scale, a[c].scale[b], sums_end(&sum[c], columns));
+                    if (f->has_min)
+                        acc[c] = _mm512_fmadd_ps(min, min_input(f, &a[c], 2 * b + half), acc[c]);
+                }
             }
         }
     }
@@ -168,10 +157,8 @@ AVX2_INLINE void group(const struct lanes_format *f, const struct matrix_job *j,
     }
     if (f->block == 32)
         group_32(f, w, k, a, acc, columns);
-    else if (f->has_min)
-        group_k45(f, w, k, a, acc, columns);
     else
-        group_q6_k(f, w, k, a, acc, columns);
+        group_256(f, w, k, a, acc, columns);
     for (int c = 0; c < columns; c++)
         _mm512_mask_storeu_ps(j->y + (c0 + c) * j->y_stride + r, avx512_mask(end - r), acc[c]);
 }
@@ -208,6 +195,11 @@ void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end
     case DT_Q8_0: groups(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
     case DT_Q4_K: groups(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
     case DT_Q5_K: groups(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
-    default: groups(&lanes_formats[FORMAT_Q6_K], j, begin, end);
+    case DT_Q6_K: groups(&lanes_formats[FORMAT_Q6_K], j, begin, end); break;
+    case DT_Q2_K: groups(&lanes_formats[FORMAT_Q2_K], j, begin, end); break;
+    case DT_Q3_K: groups(&lanes_formats[FORMAT_Q3_K], j, begin, end); break;
+    case DT_IQ4_NL: groups(&lanes_formats[FORMAT_IQ4_NL], j, begin, end); break;
+    case DT_IQ4_XS: groups(&lanes_formats[FORMAT_IQ4_XS], j, begin, end); break;
+    default: groups(&lanes_formats[FORMAT_MXFP4], j, begin, end);
     }
 }

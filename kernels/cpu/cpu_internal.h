@@ -239,8 +239,15 @@ void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);
 bool quants_known(oato_dtype dtype);
 /* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes. */
 void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8]);
-/* Element i of a Q6_K block, -32 .. 31. */
+/* Element i of a block: -32 .. 31, 0 .. 3, -4 .. 3. */
 int quants_q6_k_value(const uint8_t *block, int i);
+int quants_q2_k_value(const uint8_t *block, int i);
+int quants_q3_k_value(const uint8_t *block, int i);
+/* The signed scales of a block. */
+void quants_q3_k_scales(const uint8_t *block, int8_t scale[16]);
+void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8]);
+/* What the nibbles of IQ4_NL, IQ4_XS and MXFP4 stand for. */
+extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
 
 /* ------------------------------------------------------------------------- thread pool ---- */
 

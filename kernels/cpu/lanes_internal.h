@@ -18,10 +18,11 @@ struct lanes_format {
     int32_t block;  /* elements along k, as in the GGUF */
     int32_t head;   /* bytes of a row: scale, minimum, scales of sub-blocks */
     int32_t body;   /* bytes of a row's 32 elements */
-    int32_t high;   /* bits of an element beyond its nibble, in planes behind the nibbles */
+    int32_t high;   /* bits of an element in planes behind its low 2 or 4 */
     int32_t offset; /* what is kept is the weight's integer plus this */
     int32_t sub;    /* elements that share a scale */
     bool has_min;
+    const int8_t *values; /* or NULL: what is kept is the number of one of these 16 */
 };
 
 enum {
@@ -33,15 +34,29 @@ enum {
     FORMAT_Q4_K,
     FORMAT_Q5_K,
     FORMAT_Q6_K,
+    FORMAT_Q2_K,
+    FORMAT_Q3_K,
+    FORMAT_IQ4_NL,
+    FORMAT_IQ4_XS,
+    FORMAT_MXFP4,
     FORMAT_COUNT
 };
 
 /* In the header so that kernels specialised for a format see its numbers as constants. */
 static const struct lanes_format lanes_formats[FORMAT_COUNT] = {
-    {DT_Q4_0, 32, 2, 16, 0, 8, 32, false},  {DT_Q4_1, 32, 4, 16, 0, 0, 32, true},
-    {DT_Q5_0, 32, 2, 20, 1, 16, 32, false}, {DT_Q5_1, 32, 4, 20, 1, 0, 32, true},
-    {DT_Q8_0, 32, 2, 32, 0, 0, 32, false},  {DT_Q4_K, 256, 20, 16, 0, 0, 32, true},
-    {DT_Q5_K, 256, 20, 20, 1, 0, 32, true}, {DT_Q6_K, 256, 18, 24, 2, 32, 16, false},
+    [FORMAT_Q4_0] = {DT_Q4_0, 32, 2, 16, 0, 8, 32, false, NULL},
+    [FORMAT_Q4_1] = {DT_Q4_1, 32, 4, 16, 0, 0, 32, true, NULL},
+    [FORMAT_Q5_0] = {DT_Q5_0, 32, 2, 20, 1, 16, 32, false, NULL},
+    [FORMAT_Q5_1] = {DT_Q5_1, 32, 4, 20, 1, 0, 32, true, NULL},
+    [FORMAT_Q8_0] = {DT_Q8_0, 32, 2, 32, 0, 0, 32, false, NULL},
+    [FORMAT_Q4_K] = {DT_Q4_K, 256, 20, 16, 0, 0, 32, true, NULL},
+    [FORMAT_Q5_K] = {DT_Q5_K, 256, 20, 20, 1, 0, 32, true, NULL},
+    [FORMAT_Q6_K] = {DT_Q6_K, 256, 18, 24, 2, 32, 16, false, NULL},
+    [FORMAT_Q2_K] = {DT_Q2_K, 256, 20, 8, 0, 0, 16, true, NULL},
+    [FORMAT_Q3_K] = {DT_Q3_K, 256, 18, 12, 1, 4, 16, false, NULL},
+    [FORMAT_IQ4_NL] = {DT_IQ4_NL, 32, 2, 16, 0, 0, 32, false, quants_iq4_values},
+    [FORMAT_IQ4_XS] = {DT_IQ4_XS, 256, 10, 16, 0, 0, 32, false, quants_iq4_values},
+    [FORMAT_MXFP4] = {DT_MXFP4, 32, 1, 16, 0, 0, 32, false, quants_mxfp4_values},
 };
 
 /* NULL for the float types. */

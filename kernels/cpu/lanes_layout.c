@@ -11,6 +11,12 @@
  *   Q8_0             d[L] f16                              signed bytes
  *   Q4_K Q5_K        d[L], dmin[L] f16, scale[8][L] bytes, min[8][L] bytes   as Q4_1, Q5_1
  *   Q6_K             d[L] f16, scale[16][L] int8           nibbles, two planes of bits 4 and 5
+ *   Q2_K             d[L], dmin[L] f16, bytes[16][L]: a nibble of scale, one of minimum
+ *                                                          two planes of bits 0 and 1
+ *   Q3_K             d[L] f16, scale[16][L] int8           as Q2_K, a plane of bit 2
+ *   IQ4_NL           d[L] f16                              nibbles, each the number of a value
+ *   IQ4_XS           d[L] f16, scale[8][L] int8            as IQ4_NL
+ *   MXFP4            d[L] e8m0                             as IQ4_NL
  *   F32 F16 BF16     one element of each row after the other
  *
  * Nibbles, 32 k: four vectors; lane r of vector j holds k = 8j .. 8j+7 of row r so that masking

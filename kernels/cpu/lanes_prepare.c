@@ -111,12 +111,47 @@ static void values_q6_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS]
                                high_bits(at[r] + 128 + half * 32, quarter * 2, 3));
 }
 
+/* Part i of 4 are bits 2i, 2i + 1 of 32 bytes. */
+static __m256i bit_pairs(const uint8_t *p, int i)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_and_si256(_mm256_srl_epi16(x, _mm_cvtsi32_si128(2 * i)), _mm256_set1_epi8(3));
+}
+
+static void values_q2_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    for (int r = 0; r < ROWS; r++)
+        q[r] = bit_pairs(at[r] + 16 + part / 4 * 32, part % 4);
+}
+
+static void values_q3_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    for (int r = 0; r < ROWS; r++)
+        q[r] = _mm256_or_si256(bit_pairs(at[r] + 32 + part / 4 * 32, part % 4),
+                               _mm256_srli_epi16(high_bits(at[r], part, 1), 2));
+}
+
+static void values_iq4_xs(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    for (int r = 0; r < ROWS; r++)
+        q[r] = nibbles_16(at[r] + 8 + 16 * part);
+}
+
+static void values_mxfp4(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+{
+    (void)part;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = nibbles_16(at[r] + 1);
+}
+
 /* Elements 32 part .. of the blocks at `at`, plus the format's offset. */
 static void (*const values_of[FORMAT_COUNT])(const uint8_t *const at[ROWS], int part,
                                              __m256i q[ROWS]) = {
-    [FORMAT_Q4_0] = values_q4_0, [FORMAT_Q4_1] = values_q4_1, [FORMAT_Q5_0] = values_q5_0,
-    [FORMAT_Q5_1] = values_q5_1, [FORMAT_Q8_0] = values_q8_0, [FORMAT_Q4_K] = values_q4_k,
-    [FORMAT_Q5_K] = values_q5_k, [FORMAT_Q6_K] = values_q6_k,
+    [FORMAT_Q4_0] = values_q4_0,   [FORMAT_Q4_1] = values_q4_1,   [FORMAT_Q5_0] = values_q5_0,
+    [FORMAT_Q5_1] = values_q5_1,   [FORMAT_Q8_0] = values_q8_0,   [FORMAT_Q4_K] = values_q4_k,
+    [FORMAT_Q5_K] = values_q5_k,   [FORMAT_Q6_K] = values_q6_k,   [FORMAT_Q2_K] = values_q2_k,
+    [FORMAT_Q3_K] = values_q3_k,   [FORMAT_IQ4_NL] = values_q4_0, [FORMAT_IQ4_XS] = values_iq4_xs,
+    [FORMAT_MXFP4] = values_mxfp4,
 };
 
 /* ---------------------------------------------------------------------------- transposes -- */
@@ -164,8 +199,8 @@ static void turn_words(__m256i x[ROWS])
     }
 }
 
-/* Byte j of eight rows of 16 to out + j * stride. */
-static void put_sub_bytes(const __m128i x[ROWS], uint8_t *out, int64_t stride)
+/* Byte j of eight rows of n, 8 or 16, to out + j * stride. */
+static void put_sub_bytes(const __m128i x[ROWS], int n, uint8_t *out, int64_t stride)
 {
     __m128i a[8], b[8];
     for (int i = 0; i < 4; i++) { /* rows i and i + 4 side by side, then i, i + 2, .. */
@@ -178,7 +213,7 @@ static void put_sub_bytes(const __m128i x[ROWS], uint8_t *out, int64_t stride)
             b[4 * i + 2 * half + 1] = _mm_unpackhi_epi8(a[2 * i + half], a[2 * i + 4 + half]);
         }
     }
-    for (int i = 0; i < 4; i++) { /* bytes 4i .. 4i + 3 of all rows */
+    for (int i = 0; i < n / 4; i++) { /* bytes 4i .. 4i + 3 of all rows */
         __m128i two[2] = {_mm_unpacklo_epi8(b[i], b[4 + i]), _mm_unpackhi_epi8(b[i], b[4 + i])};
         for (int j = 0; j < 2; j++) {
             _mm_storel_epi64((__m128i *)(out + (4 * i + 2 * j) * stride), two[j]);
@@ -226,7 +261,7 @@ static void put_bytes(const __m256i q[ROWS], uint8_t *out, int64_t stride)
 }
 
 /* Which byte has each bit of a plane: in the low or high 16 elements (0x80: in the other), and
- * whether bit 5 is wanted or bit 4. */
+ * whether bit 5 is wanted or bit 4 (see put_plane). */
 struct plane_order {
     uint8_t low[32], high[32], fifth[32];
 };
@@ -244,8 +279,10 @@ static void plane_order_of(int bits, int plane, struct plane_order *o)
     }
 }
 
-static void put_plane(const struct plane_order *o, const __m256i q[ROWS], uint8_t *out)
+/* A plane of bits 4 - shift and up. */
+static void put_plane(const struct plane_order *o, const __m256i q[ROWS], int shift, uint8_t *out)
 {
+    const __m128i by = _mm_cvtsi32_si128(3 + shift), by_less = _mm_cvtsi32_si128(2 + shift);
     const __m256i low = _mm256_loadu_si256((const __m256i *)o->low);
     const __m256i high = _mm256_loadu_si256((const __m256i *)o->high);
     const __m256i fifth = _mm256_loadu_si256((const __m256i *)o->fifth);
@@ -254,7 +291,7 @@ static void put_plane(const struct plane_order *o, const __m256i q[ROWS], uint8_
         __m256i second = _mm256_permute2x128_si256(q[r], q[r], 0x11);
         __m256i x =
             _mm256_or_si256(_mm256_shuffle_epi8(first, low), _mm256_shuffle_epi8(second, high));
-        x = _mm256_blendv_epi8(_mm256_slli_epi16(x, 3), _mm256_slli_epi16(x, 2), fifth);
+        x = _mm256_blendv_epi8(_mm256_sll_epi16(x, by), _mm256_sll_epi16(x, by_less), fifth);
         const int plane = _mm256_movemask_epi8(x);
         memcpy(out + 4 * r, &plane, sizeof plane);
     }
@@ -271,25 +308,63 @@ static __m128i k_scales(const uint8_t *p)
                           (int)(w[1] & six), (int)((w[2] >> 4 & four) | (w[1] >> 2 & top)));
 }
 
+/* Scales of the sixteen sub-blocks of a Q3_K block: low nibbles in eight bytes, pairs of bits in
+ * four, 32 too much. */
+static __m128i q3_k_scales(const uint8_t *p)
+{
+    uint32_t w[3];
+    memcpy(w, p, sizeof w);
+    const uint32_t four = 0x0f0f0f0f, top = 0x30303030;
+    const __m128i x = _mm_setr_epi32(
+        (int)((w[0] & four) | (w[2] << 4 & top)), (int)((w[1] & four) | (w[2] << 2 & top)),
+        (int)((w[0] >> 4 & four) | (w[2] & top)), (int)((w[1] >> 4 & four) | (w[2] >> 2 & top)));
+    return _mm_sub_epi8(x, _mm_set1_epi8(32));
+}
+
+static __m128i iq4_xs_scales(const uint8_t *block)
+{
+    int8_t scale[8];
+    quants_iq4_xs_scales(block, scale);
+    return _mm_loadl_epi64((const __m128i *)scale);
+}
+
+/* What the sub-blocks of a block of 256 have. */
+static __m128i sub_scales(oato_dtype dtype, const uint8_t *block)
+{
+    switch (dtype) {
+    case DT_Q6_K: return _mm_loadu_si128((const __m128i *)(block + 192));
+    case DT_Q2_K: return _mm_loadu_si128((const __m128i *)block);
+    case DT_Q3_K: return q3_k_scales(block + 96);
+    case DT_IQ4_XS: return iq4_xs_scales(block);
+    default: return k_scales(block + 4);
+    }
+}
+
 /* What stands in front of the blocks' weights, for rows `lane` and up. */
 static void put_heads(const struct lanes_format *f, const uint8_t *const at[ROWS], uint8_t *out,
                       int lane, int lanes)
 {
-    const bool six = f->dtype == DT_Q6_K;
+    static const uint8_t scale_at[DT_COUNT] = {[DT_Q6_K] = 208, [DT_Q2_K] = 80, [DT_Q3_K] = 108};
+    const int d = scale_at[f->dtype];
     uint8_t *scale = out + 2 * lane, *sub = out + 2 * lanes + lane;
+    if (f->dtype == DT_MXFP4) {
+        for (int r = 0; r < ROWS; r++)
+            out[lane + r] = at[r][0];
+        return;
+    }
     for (int r = 0; r < ROWS; r++)
-        memcpy(scale + 2 * r, at[r] + (six ? 208 : 0), 2);
+        memcpy(scale + 2 * r, at[r] + d, 2);
     if (f->has_min) {
         for (int r = 0; r < ROWS; r++)
-            memcpy(scale + 2 * lanes + 2 * r, at[r] + 2, 2);
+            memcpy(scale + 2 * lanes + 2 * r, at[r] + d + 2, 2);
         sub += 2 * lanes;
     }
     if (f->block != 256)
         return;
     __m128i x[ROWS];
     for (int r = 0; r < ROWS; r++)
-        x[r] = six ? _mm_loadu_si128((const __m128i *)(at[r] + 192)) : k_scales(at[r] + 4);
-    put_sub_bytes(x, sub, lanes);
+        x[r] = sub_scales(f->dtype, at[r]);
+    put_sub_bytes(x, f->dtype == DT_IQ4_XS ? 8 : 16, sub, lanes);
 }
 
 /* ---------------------------------------------------------------------------------- rows -- */
@@ -300,13 +375,18 @@ struct group {
     int64_t on[LANES_MAX];
 };
 
-static void put_quantised(int lanes, const struct lanes_format *f,
-                          const struct plane_order planes[2], struct group *g, int64_t k,
-                          uint8_t *out)
+/* The planes of a format: of pairs of low bits, of high bits. */
+struct planes {
+    struct plane_order low[2], high[2];
+};
+
+static void put_quantised(int lanes, const struct lanes_format *f, const struct planes *planes,
+                          struct group *g, int64_t k, uint8_t *out)
 {
     void (*const values)(const uint8_t *const[ROWS], int, __m256i[ROWS]) =
         values_of[f - lanes_formats];
     const int64_t stride = 4 * lanes;
+    const int low = f->body / 4 - f->high; /* bits */
     for (int64_t b = 0; b < k / f->block; b++) {
         for (int lane = 0; lane < lanes; lane += ROWS) {
             const uint8_t *const *at = g->at + lane;
@@ -315,13 +395,14 @@ static void put_quantised(int lanes, const struct lanes_format *f,
             for (int part = 0; part < f->block / 32; part++, body += lanes * f->body) {
                 __m256i q[ROWS];
                 values(at, part, q);
-                if (f->body == LANES_BYTES) {
+                if (low == 8)
                     put_bytes(q, body, stride);
-                    continue;
-                }
-                put_nibbles(q, body, stride);
+                if (low == 4)
+                    put_nibbles(q, body, stride);
+                for (int i = 0; low == 2 && i < 2; i++)
+                    put_plane(&planes->low[i], q, 4, body + i * stride);
                 for (int i = 0; i < f->high; i++)
-                    put_plane(&planes[i], q, body + lanes * LANES_NIBBLES + i * stride);
+                    put_plane(&planes->high[i], q, 4 - low, body + (low + i) * stride);
             }
         }
         for (int lane = 0; lane < lanes; lane++)
@@ -389,9 +470,11 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
     const uint64_t group_bytes = lanes_matrix_bytes(lanes, s->dtype, lanes, s->k);
     const uint64_t row_bytes = (uint64_t)(s->k / type->block_elems) * (uint64_t)type->block_bytes;
     const uint8_t *row = (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * row_bytes;
-    struct plane_order planes[2];
+    struct planes planes;
+    for (int i = 0; i < 2; i++)
+        plane_order_of(2, i, &planes.low[i]);
     for (int i = 0; f && i < f->high; i++)
-        plane_order_of(f->high, i, &planes[i]);
+        plane_order_of(f->high, i, &planes.high[i]);
     for (int64_t first = begin; first < end; first += lanes) {
         uint8_t *out = (uint8_t *)w->data + (uint64_t)(first / lanes) * group_bytes;
         struct group g;
@@ -401,7 +484,7 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
             g.on[lane] = there ? type->block_bytes : 0;
         }
         if (f)
-            put_quantised(lanes, f, planes, &g, s->k, out);
+            put_quantised(lanes, f, &planes, &g, s->k, out);
         else if (s->dtype == DT_F32)
             put_floats(lanes, &g, s->k, out);
         else

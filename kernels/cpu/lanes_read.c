@@ -13,19 +13,24 @@ enum { BLOCK_BYTES = 256 };
 /* A row's share of a block of the layout. */
 struct row_block {
     uint8_t head[4], sub[16]; /* scale and minimum; scales and minima of sub-blocks */
-    uint8_t q[256];           /* integers plus the format's offset */
+    uint8_t q[256];           /* integers plus the format's offset, or numbers of values */
 };
 
 static void head_read(const struct lanes_format *f, const uint8_t *p, int lane, int lanes,
                       struct row_block *b)
 {
+    if (f->head == 1) {
+        b->head[0] = p[lane];
+        return;
+    }
     memcpy(b->head, p + 2 * lane, 2);
     p += 2 * lanes;
     if (f->has_min) {
         memcpy(b->head + 2, p + 2 * lane, 2);
         p += 2 * lanes;
     }
-    for (int s = 0; f->block == 256 && s < 16; s++)
+    const int n = f->head - (f->has_min ? 4 : 2);
+    for (int s = 0; s < n; s++)
         b->sub[s] = p[s * lanes + lane];
 }
 
@@ -36,24 +41,31 @@ static uint32_t dword_at(const uint8_t *p, int index)
     return x;
 }
 
+/* The bits of element e of 32 in the planes from vector `plane` on. */
+static uint32_t plane_bits(const uint8_t *body, int plane, int bits, int e, int lane, int lanes)
+{
+    const int pair = e / 2, bit = lanes_plane_bit(pair, bits) + e % 2 * 16;
+    const uint32_t x = dword_at(body, (plane + pair * bits / 16) * lanes + lane) >> bit;
+    return x & ((1u << bits) - 1);
+}
+
 /* The 32 integers at `body`. */
 static void values_read(const struct lanes_format *f, const uint8_t *body, int lane, int lanes,
                         uint8_t *q)
 {
     static const uint8_t quads[8] = {0, 4, 1, 5, 2, 6, 3, 7}, order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    const int low = f->body / 4 - f->high; /* bits */
     for (int at = 0; at < 32; at++) {
-        if (f->body == LANES_BYTES)
+        if (low == 8)
             q[at / 8 * 8 + quads[at % 8]] = body[4 * (at / 4 * lanes + lane) + at % 4];
-        else
+        else if (low == 4)
             q[at / 8 * 8 + order[at % 8]] =
                 dword_at(body, at / 8 * lanes + lane) >> at % 8 * 4 & 15;
+        else
+            q[at] = (uint8_t)plane_bits(body, 0, low, at, lane, lanes);
     }
-    for (int e = 0; f->body != LANES_BYTES && f->high && e < 32; e++) {
-        const int pair = e / 2, plane = LANES_NIBBLES / 4 + pair * f->high / 16;
-        const int bit = lanes_plane_bit(pair, f->high) + e % 2 * 16;
-        const uint32_t high = dword_at(body, plane * lanes + lane) >> bit;
-        q[e] = (uint8_t)(q[e] | (high & ((1u << f->high) - 1)) << 4);
-    }
+    for (int e = 0; f->high && e < 32; e++)
+        q[e] = (uint8_t)(q[e] | plane_bits(body, low, f->high, e, lane, lanes) << low);
 }
 
 /* Blocks of 32: scale, minimum, fifth bits, nibbles or bytes. */
@@ -114,11 +126,75 @@ static void block_q6_k(const struct lanes_format *f, const struct row_block *b, 
     memcpy(out + 208, b->head, 2);
 }
 
+/* Bits 2j, 2j + 1 of 32 bytes are elements 32j and on of 128. */
+static void put_bit_pairs(const struct row_block *b, uint8_t *out)
+{
+    memset(out, 0, 64);
+    for (int i = 0; i < 256; i++) {
+        uint8_t *to = out + i / 128 * 32 + i % 32;
+        *to = (uint8_t)(*to | (b->q[i] & 3) << i % 128 / 32 * 2);
+    }
+}
+
+static void block_q2_k(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    (void)f;
+    memcpy(out, b->sub, 16);
+    put_bit_pairs(b, out + 16);
+    memcpy(out + 80, b->head, 4);
+}
+
+static void block_q3_k(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    (void)f;
+    memset(out, 0, 108);
+    for (int i = 0; i < 256; i++)
+        out[i % 32] = (uint8_t)(out[i % 32] | b->q[i] >> 2 << i / 32);
+    put_bit_pairs(b, out + 32);
+    for (int i = 0; i < 16; i++) {
+        const int scale = (int8_t)b->sub[i] + 32;
+        uint8_t *low = out + 96 + i % 8, *high = out + 104 + i % 4;
+        *low = (uint8_t)(*low | (scale & 15) << i / 8 * 4);
+        *high = (uint8_t)(*high | scale >> 4 << i / 4 * 2);
+    }
+    memcpy(out + 108, b->head, 2);
+}
+
+static void put_nibbles_16(const uint8_t *q, uint8_t *out)
+{
+    for (int i = 0; i < 16; i++)
+        out[i] = (uint8_t)(q[i] | q[i + 16] << 4);
+}
+
+static void block_iq4_xs(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    (void)f;
+    memset(out, 0, 8);
+    memcpy(out, b->head, 2);
+    for (int i = 0; i < 8; i++) {
+        const int scale = (int8_t)b->sub[i] + 32;
+        uint8_t *low = out + 4 + i / 2, *high = out + 2 + i / 4;
+        *low = (uint8_t)(*low | (scale & 15) << i % 2 * 4);
+        *high = (uint8_t)(*high | scale >> 4 << i % 4 * 2);
+        put_nibbles_16(b->q + 32 * i, out + 8 + 16 * i);
+    }
+}
+
+static void block_mxfp4(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    (void)f;
+    out[0] = b->head[0];
+    put_nibbles_16(b->q, out + 1);
+}
+
 /* The GGUF's block; a type without a row here is looked up in the file. */
 static void (*const block_of[DT_COUNT])(const struct lanes_format *f, const struct row_block *b,
                                         uint8_t *out) = {
-    [DT_Q4_0] = block_32, [DT_Q4_1] = block_32,  [DT_Q5_0] = block_32,  [DT_Q5_1] = block_32,
-    [DT_Q8_0] = block_32, [DT_Q4_K] = block_k45, [DT_Q5_K] = block_k45, [DT_Q6_K] = block_q6_k,
+    [DT_Q4_0] = block_32,       [DT_Q4_1] = block_32,     [DT_Q5_0] = block_32,
+    [DT_Q5_1] = block_32,       [DT_Q8_0] = block_32,     [DT_Q4_K] = block_k45,
+    [DT_Q5_K] = block_k45,      [DT_Q6_K] = block_q6_k,   [DT_IQ4_NL] = block_32,
+    [DT_IQ4_XS] = block_iq4_xs, [DT_MXFP4] = block_mxfp4, [DT_Q2_K] = block_q2_k,
+    [DT_Q3_K] = block_q3_k,
 };
 
 static void float_row(int lanes, const struct oato_weight *w, const uint8_t *group, int lane,

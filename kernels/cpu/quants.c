@@ -7,7 +7,12 @@
  */
 #include "kernels/cpu/cpu_internal.h"
 
+#include <math.h>
 #include <string.h>
+
+const int8_t quants_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
+const int8_t quants_mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static float half_at(const uint8_t *p)
 {
@@ -160,10 +165,106 @@ static void row_q6_k(const uint8_t *p, int64_t k, float *out)
     }
 }
 
+static void row_of_values(const uint8_t *q, float d, const int8_t values[16], float *out)
+{
+    for (int i = 0; i < 16; i++) {
+        out[i] = d * (float)values[q[i] & 15];
+        out[i + 16] = d * (float)values[q[i] >> 4];
+    }
+}
+
+/* f16 d; nibbles as Q4_0, each the number of a value */
+static void row_iq4_nl(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 32; b++, p += 18, out += 32)
+        row_of_values(p + 2, half_at(p), quants_iq4_values, out);
+}
+
+/* e8m0 d, that is 2^(byte - 128); nibbles as IQ4_NL: the values are twice those of e2m1 */
+static void row_mxfp4(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 32; b++, p += 17, out += 32)
+        row_of_values(p + 1, ldexpf(1, p[0] - 128), quants_mxfp4_values, out);
+}
+
+void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8])
+{
+    for (int i = 0; i < 8; i++) {
+        int low = block[4 + i / 2] >> i % 2 * 4 & 15, high = block[2 + i / 4] >> i % 4 * 2 & 3;
+        scale[i] = (int8_t)((low | high << 4) - 32);
+    }
+}
+
+/* f16 d; eight bit pairs and eight nibbles of scales; sub-blocks of 32 as IQ4_NL */
+static void row_iq4_xs(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 256; b++, p += 136) {
+        int8_t scale[8];
+        quants_iq4_xs_scales(p, scale);
+        for (int s = 0; s < 8; s++, out += 32)
+            row_of_values(p + 8 + 16 * s, half_at(p) * (float)scale[s], quants_iq4_values, out);
+    }
+}
+
+/* Element i of 256 pairs of bits: 32 bytes hold elements j, j + 32, j + 64 and j + 96 of 128. */
+static int pair_of_bits(const uint8_t *q, int i)
+{
+    return q[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+
+int quants_q2_k_value(const uint8_t *block, int i)
+{
+    return pair_of_bits(block + 16, i);
+}
+
+/* 16 bytes: low nibble the scale, high one the minimum of 16 elements; 64 bytes; f16 d, dmin */
+static void row_q2_k(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 256; b++, p += 84, out += 256) {
+        float d = half_at(p + 80), dmin = half_at(p + 82);
+        for (int s = 0; s < 16; s++) {
+            float ds = d * (float)(p[s] & 15), ms = dmin * (float)(p[s] >> 4);
+            for (int i = s * 16; i < s * 16 + 16; i++)
+                out[i] = ds * (float)quants_q2_k_value(p, i) - ms;
+        }
+    }
+}
+
+void quants_q3_k_scales(const uint8_t *block, int8_t scale[16])
+{
+    const uint8_t *p = block + 96;
+    for (int i = 0; i < 16; i++) {
+        int low = p[i % 8] >> i / 8 * 4 & 15, high = p[8 + i % 4] >> i / 4 * 2 & 3;
+        scale[i] = (int8_t)((low | high << 4) - 32);
+    }
+}
+
+int quants_q3_k_value(const uint8_t *block, int i)
+{
+    return pair_of_bits(block + 32, i) + (block[i % 32] >> i / 32 & 1) * 4 - 4;
+}
+
+/* 32 bytes of third bits; 64 bytes of pairs; 12 bytes of scales of 16 elements; f16 d */
+static void row_q3_k(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 256; b++, p += 110, out += 256) {
+        int8_t scale[16];
+        quants_q3_k_scales(p, scale);
+        for (int s = 0; s < 16; s++) {
+            float ds = half_at(p + 108) * (float)scale[s];
+            for (int i = s * 16; i < s * 16 + 16; i++)
+                out[i] = ds * (float)quants_q3_k_value(p, i);
+        }
+    }
+}
+
 static void (*const row_of[DT_COUNT])(const uint8_t *p, int64_t k, float *out) = {
-    [DT_F32] = row_f32,   [DT_F16] = row_f16,   [DT_BF16] = row_bf16, [DT_Q4_0] = row_q4_0,
-    [DT_Q4_1] = row_q4_1, [DT_Q5_0] = row_q5_0, [DT_Q5_1] = row_q5_1, [DT_Q8_0] = row_q8_0,
-    [DT_Q4_K] = row_q4_k, [DT_Q5_K] = row_q5_k, [DT_Q6_K] = row_q6_k,
+    [DT_F32] = row_f32,     [DT_F16] = row_f16,       [DT_BF16] = row_bf16,
+    [DT_Q4_0] = row_q4_0,   [DT_Q4_1] = row_q4_1,     [DT_Q5_0] = row_q5_0,
+    [DT_Q5_1] = row_q5_1,   [DT_Q8_0] = row_q8_0,     [DT_Q4_K] = row_q4_k,
+    [DT_Q5_K] = row_q5_k,   [DT_Q6_K] = row_q6_k,     [DT_Q2_K] = row_q2_k,
+    [DT_Q3_K] = row_q3_k,   [DT_IQ4_NL] = row_iq4_nl, [DT_IQ4_XS] = row_iq4_xs,
+    [DT_MXFP4] = row_mxfp4,
 };
 
 bool quants_known(oato_dtype dtype)

@@ -100,11 +100,14 @@ static void types_are_named_and_sized(void **state)
         if (d->block_elems > 1)
             assert_false(dtype_row_bytes((oato_dtype)i, d->block_elems + 1, &bytes));
     }
-    assert_int_equal(n, 16);
+    assert_int_equal(n, 21);
     assert_null(dtype_info(-1));
     assert_null(dtype_info(4));
     assert_null(dtype_info(DT_COUNT));
-    assert_string_equal(dtype_name((oato_dtype)39), "?");
+    assert_string_equal(dtype_name((oato_dtype)38), "?");
+    assert_true(dtype_is_weight(DT_F32) && dtype_is_weight(DT_BF16) && dtype_is_weight(DT_MXFP4));
+    assert_false(dtype_is_weight(DT_I8) || dtype_is_weight(DT_F64));
+    assert_false(dtype_is_weight((oato_dtype)38) || dtype_is_weight((oato_dtype)-1));
     oato_dtype out;
     size_t bytes;
     assert_false(dtype_parse("q4_k", &out));

@@ -49,10 +49,10 @@ static int32_t count_copies(const struct plan *p, const struct graph *g)
 static void any_placement_gives_the_same_bits_with_as_few_copies_as_possible(void **state)
 {
     struct random r = {seed_of_run()};
-    static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_F16};
+    static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_F16, DT_MXFP4};
     (void)state;
     for (int round = 0; round < 12; round++) {
-        struct model *m = tiny_model(types[round % 4], random_below(&r, 1000));
+        struct model *m = tiny_model(types[round % 5], random_below(&r, 1000));
         int32_t ids[N];
         fill_ids(ids, N, m->shape.vocab, r.state);
         struct engine_options options = {.threads = 1 + round % 2, .rows = 64};

@@ -11,9 +11,11 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T
 from gguf.quants import dequantize
 
-TYPES = [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q4_K, T.Q5_K, T.Q6_K]
+TYPES = [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q4_K, T.Q5_K, T.Q6_K,
+         T.Q2_K, T.Q3_K, T.IQ4_NL, T.IQ4_XS, T.MXFP4]
 SCALES_AT = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
-             T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}
+             T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
+             T.Q2_K: [80, 82], T.Q3_K: [108], T.IQ4_NL: [0], T.IQ4_XS: [0]}
 
 
 def blocks_of(rng, kind, count):
@@ -22,6 +24,10 @@ def blocks_of(rng, kind, count):
     for at in SCALES_AT.get(kind, []):
         half = (rng.standard_normal(count) * 0.05).astype(np.float16)
         blocks[:, at:at + 2] = half.view(np.uint8).reshape(count, 2)
+    if kind == T.MXFP4:  # the exponent is a byte; the lowest two make subnormal scales
+        exponents = np.r_[0:4, 120:128, 248:252]
+        blocks = rng.integers(0, 256, (exponents.size, size), dtype=np.uint8)
+        blocks[:, 0] = exponents
     if kind == T.F16:
         blocks = (rng.standard_normal(count)).astype(np.float16).view(np.uint8)
     if kind == T.BF16:

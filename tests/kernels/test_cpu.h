@@ -82,6 +82,14 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
             memcpy(p, &h, 2);
             break;
         case DT_Q6_K: put_half(p + 208, scale / 64); break;
+        case DT_Q3_K: put_half(p + 108, scale / 16); break;
+        case DT_IQ4_NL: put_half(p, scale / 16); break;
+        case DT_IQ4_XS: put_half(p, scale / 256); break;
+        case DT_MXFP4: p[0] = (uint8_t)random_in(118, 122); break;
+        case DT_Q2_K:
+            put_half(p + 80, scale / 4);
+            put_half(p + 82, 0.3f * scale);
+            break;
         case DT_Q4_K:
         case DT_Q5_K:
             put_half(p, scale / 32);
@@ -97,8 +105,9 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
     }
 }
 
-static const oato_dtype matrix_types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                          DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K};
+static const oato_dtype matrix_types[] = {DT_F32,  DT_F16,    DT_BF16,   DT_Q4_0, DT_Q4_1, DT_Q5_0,
+                                          DT_Q5_1, DT_Q8_0,   DT_Q4_K,   DT_Q5_K, DT_Q6_K, DT_Q2_K,
+                                          DT_Q3_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
 static const char *const isas[] = {"ref", "avx2",         "avxvnni", "avx512",
                                    "amx", "amx-emulated", "neon"};
 

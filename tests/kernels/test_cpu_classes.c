@@ -3,7 +3,8 @@
  * every level computes in a class equals these statements to the bit, for any number of rows and
  * columns.
  *
- * A row of weights is, for each 32 elements (each 16 with Q6_K), w = d * q + m with integers q.
+ * A row of weights is, for each 32 elements (16 with Q6_K, Q2_K, Q3_K), w = d * q + m with
+ * integers q.
  *   i16b32: 32 inputs are x = s * n, n int16.
  *           acc = fma(d * s, sum q n, acc), then with a minimum acc = fma(m, s * sum n, acc)
  *   u8b32:  32 inputs are x = min + step * n, n uint8.
@@ -46,6 +47,7 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
     const uint8_t *p = row + at / type->block_elems * type->block_bytes;
     const int64_t in = at % type->block_elems, sub = in / 32;
     uint8_t scale[8], min[8];
+    int8_t six_bits[16];
     *part = (struct part){.d = half_at(p)};
     switch (dtype) {
     case DT_Q4_1:
@@ -61,6 +63,20 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
         part->m = -(half_at(p + 2) * (float)min[sub]);
         break;
     case DT_Q6_K: part->d = half_at(p + 208) * (float)(int8_t)p[192 + in / 16]; break;
+    case DT_Q2_K:
+        part->has_min = true;
+        part->d = half_at(p + 80) * (float)(p[in / 16] & 15);
+        part->m = -(half_at(p + 82) * (float)(p[in / 16] >> 4));
+        break;
+    case DT_Q3_K:
+        quants_q3_k_scales(p, six_bits);
+        part->d = half_at(p + 108) * (float)six_bits[in / 16];
+        break;
+    case DT_IQ4_XS:
+        quants_iq4_xs_scales(p, six_bits);
+        part->d *= (float)six_bits[sub];
+        break;
+    case DT_MXFP4: part->d = ldexpf(1, p[0] - 128); break;
     default: break;
     }
     for (int i = 0; i < n; i++)
@@ -71,7 +87,7 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
 static float product_stated(oato_dtype dtype, bool bytes, const uint8_t *row, const float *values,
                             int64_t k, const float *x)
 {
-    const int n = dtype == DT_Q6_K ? 16 : 32;
+    const int n = dtype == DT_Q6_K || dtype == DT_Q2_K || dtype == DT_Q3_K ? 16 : 32;
     float acc = 0;
     for (int64_t b = 0; b < k; b += 32) {
         float low = x[b], high = x[b], top = 0;
@@ -82,24 +98,23 @@ static float product_stated(oato_dtype dtype, bool bytes, const uint8_t *row, co
         }
         const float factor = bytes ? 255.0f / (high - low) : 32767.0f / top;
         const float step = bytes ? (high - low) / 255.0f : top / 32767.0f;
-        int q[32], total = 0;
-        for (int i = 0; i < 32; i++) {
+        int q[32];
+        for (int i = 0; i < 32; i++)
             q[i] = (int)lrintf((bytes ? x[b + i] - low : x[b + i]) * factor);
-            total += q[i];
-        }
         for (int at = 0; at < 32; at += n) {
             struct part w;
-            int products = 0, sum = 0;
+            int products = 0, sum = 0, total = 0;
             part_read(dtype, row, values, b + at, n, &w);
             for (int i = 0; i < n; i++) {
                 products += w.q[i] * q[at + i];
                 sum += w.q[i];
+                total += q[at + i];
             }
             acc = fmaf(w.d * step, (float)products, acc);
             if (bytes)
                 acc = fmaf(low, w.d * (float)sum, acc);
             if (w.has_min && bytes)
-                acc = fmaf(w.m, fmaf(step, (float)total, 32 * low), acc);
+                acc = fmaf(w.m, fmaf(step, (float)total, (float)n * low), acc);
             else if (w.has_min)
                 acc = fmaf(w.m, step * (float)total, acc);
         }

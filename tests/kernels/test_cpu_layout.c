@@ -6,7 +6,8 @@
 #include "kernels/cpu/lanes_internal.h"
 #include "tests/kernels/test_cpu.h"
 
-/* The integer of element i of a GGUF block, plus the format's offset. */
+/* The integer of element i of a GGUF block, plus the format's offset; or the number of its value.
+ */
 static int value_of(oato_dtype dtype, const uint8_t *p, int i)
 {
     uint32_t high = 0;
@@ -26,7 +27,24 @@ static int value_of(oato_dtype dtype, const uint8_t *p, int i)
         return (p[48 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15) |
                (p[16 + i % 32] >> i / 32 & 1) << 4;
     case DT_Q6_K: return quants_q6_k_value(p, i) + 32;
+    case DT_Q2_K: return quants_q2_k_value(p, i);
+    case DT_Q3_K: return quants_q3_k_value(p, i) + 4;
+    case DT_IQ4_NL: return p[2 + j] >> 4 * half & 15;
+    case DT_IQ4_XS: return p[8 + i / 32 * 16 + j] >> 4 * (half % 2) & 15;
+    case DT_MXFP4: return p[1 + j] >> 4 * half & 15;
     default: fail_msg("no integers in %s", dtype_name(dtype)); return 0;
+    }
+}
+
+/* What stands for the sub-blocks of a block of 256; returns how many bytes. */
+static int sub_of(oato_dtype dtype, const uint8_t *p, uint8_t sub[16])
+{
+    switch (dtype) {
+    case DT_Q6_K: memcpy(sub, p + 192, 16); return 16;
+    case DT_Q2_K: memcpy(sub, p, 16); return 16;
+    case DT_Q3_K: quants_q3_k_scales(p, (int8_t *)sub); return 16;
+    case DT_IQ4_XS: quants_iq4_xs_scales(p, (int8_t *)sub); return 8;
+    default: quants_k_scales(p + 4, sub, sub + 8); return 16;
     }
 }
 
@@ -42,16 +60,17 @@ static void define_quantised(int lanes, const struct lanes_format *f, const uint
     static const int quads[8] = {0, 4, 1, 5, 2, 6, 3, 7}, order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
     const int bytes = dtype_info((int)f->dtype)->block_bytes;
     for (int64_t b = 0; b < k / f->block; b++, row += bytes, out += lanes * lanes_block_bytes(f)) {
-        const bool six = f->dtype == DT_Q6_K;
+        static const int scale_at[DT_COUNT] = {[DT_Q6_K] = 208, [DT_Q2_K] = 80, [DT_Q3_K] = 108};
+        const int d = scale_at[f->dtype], low = f->body / 4 - f->high;
         uint8_t sub[16];
-        memcpy(out + 2 * lane, row + (six ? 208 : 0), 2);
+        if (f->dtype == DT_MXFP4)
+            out[lane] = row[0];
+        else
+            memcpy(out + 2 * lane, row + d, 2);
         if (f->has_min)
-            memcpy(out + 2 * (lanes + lane), row + 2, 2);
-        if (six)
-            memcpy(sub, row + 192, 16);
-        else if (f->block == 256)
-            quants_k_scales(row + 4, sub, sub + 8);
-        for (int s = 0; f->block == 256 && s < 16; s++)
+            memcpy(out + 2 * (lanes + lane), row + d + 2, 2);
+        const int subs = f->block == 256 ? sub_of(f->dtype, row, sub) : 0;
+        for (int s = 0; s < subs; s++)
             out[(f->has_min ? 4 : 2) * lanes + s * lanes + lane] = sub[s];
         for (int i = 0; i < f->block; i++) {
             uint8_t *body = out + lanes * (f->head + i / 32 * f->body);
@@ -62,13 +81,16 @@ static void define_quantised(int lanes, const struct lanes_format *f, const uint
                         body[4 * ((e / 8 * 2 + at / 4) * lanes + lane) + at % 4] = (uint8_t)v;
                 continue;
             }
-            for (int at = 0; at < 8; at++)
+            for (int at = 0; low == 4 && at < 8; at++)
                 for (int bit = 0; order[at] == e % 8 && bit < 4; bit++)
                     put_bit(body + 4 * (e / 8 * lanes + lane), at * 4 + bit, v >> bit & 1);
+            for (int bit = 0; low == 2 && bit < 2; bit++)
+                put_bit(body + 4 * (e / 16 * lanes + lane),
+                        e % 2 * 16 + lanes_plane_bit(e / 2, 2) + bit, v >> bit & 1);
             for (int bit = 0; bit < f->high; bit++) {
-                const int pair = e / 2, plane = pair * f->high / 16;
-                put_bit(body + lanes * LANES_NIBBLES + 4 * (plane * lanes + lane),
-                        e % 2 * 16 + lanes_plane_bit(pair, f->high) + bit, v >> (4 + bit) & 1);
+                const int pair = e / 2, plane = low + pair * f->high / 16;
+                put_bit(body + 4 * (plane * lanes + lane),
+                        e % 2 * 16 + lanes_plane_bit(pair, f->high) + bit, v >> (low + bit) & 1);
             }
         }
     }
@@ -81,8 +103,12 @@ static void define(int lanes, const struct weight_source *s, uint8_t *out, uint6
     size_t row_bytes = 0;
     assert_true(dtype_row_bytes(s->dtype, s->k, &row_bytes));
     memset(out, 0, bytes);
-    for (int64_t r = 0; r < s->row_end - s->row_begin; r++) {
+    uint8_t *zeros = test_calloc(1, row_bytes); /* what a last group is filled up with */
+    const int64_t rows = s->row_end - s->row_begin;
+    for (int64_t r = 0; r < (rows + lanes - 1) / lanes * lanes; r++) {
         const uint8_t *row = (const uint8_t *)s->data + (size_t)(s->row_begin + r) * row_bytes;
+        if (r >= rows)
+            row = zeros;
         const int lane = (int)(r % lanes);
         uint8_t *group =
             out + (uint64_t)(r / lanes) * lanes_matrix_bytes(lanes, s->dtype, lanes, s->k);
@@ -91,6 +117,7 @@ static void define(int lanes, const struct weight_source *s, uint8_t *out, uint6
         for (int64_t i = 0; !f && i < s->k; i++)
             memcpy(group + (i * lanes + lane) * size, row + i * size, (size_t)size);
     }
+    test_free(zeros);
 }
 
 static void prepared_weights_are_as_the_layout_says(void **state)

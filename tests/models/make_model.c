@@ -35,7 +35,7 @@ static const struct option_row rows[] = {
     {"vocab", 0, OPT_VALUE, "N", "tokens (default 512)", ID_VOCAB},
     {"context", 0, OPT_VALUE, "N", "context length in tokens (default 512)", ID_CONTEXT},
     {"type", 0, OPT_VALUE, "TYPE",
-     "type of matrices: F32 F16 BF16 Q4_0 ... Q6_K, or a mix, Q4_K_M Q5_K_M (default F32)",
+     "type of matrices: F32 F16 BF16 Q4_0 ... MXFP4, or a mix, Q4_K_M Q5_K_M (default F32)",
      ID_TYPE},
     {"seed", 0, OPT_VALUE, "N", "of the weights (default 1)", ID_SEED},
     {"tied", 0, OPT_FLAG, NULL, "no output matrix of its own", ID_TIED},

@@ -94,6 +94,57 @@ static void fill_k(uint8_t *block, int bits, double deviation, uint64_t *state)
     fill_bits(state, block + 16, (size_t)bits * 256 / 8);
 }
 
+/* sixteen bytes of 4-bit scales and mins, quants, d, dmin: mean 0 as above. */
+static void fill_q2_k(uint8_t *block, double deviation, uint64_t *state)
+{
+    fill_bits(state, block, 16 + 64);
+    for (int i = 0; i < 16; i++) {
+        int s = 8 | (block[i] & 7); /* 8 to 15 */
+        block[i] = (uint8_t)(s | s << 4);
+    }
+    double d = deviation / (uniform_deviation(4) * 11.7) * vary(state);
+    put_f16(block + 80, d);
+    put_f16(block + 82, d * 3 / 2);
+}
+
+/* Third bits, pairs of bits, sixteen 6-bit scales that hold 32 more, d. */
+static void fill_q3_k(uint8_t *block, double deviation, uint64_t *state)
+{
+    fill_bits(state, block, 32 + 64 + 12);
+    for (int i = 0; i < 4; i++) { /* the upper two bits: 0 or 3, that is -32 to -17 or 16 to 31 */
+        uint8_t *high = block + 96 + 8 + i;
+        *high = (uint8_t)((*high & 0x55) * 3);
+    }
+    put_f16(block + 108, deviation / (uniform_deviation(8) * 24.5) * vary(state));
+}
+
+/* Nibbles that number 16 values, their root mean square 67.4. */
+static void fill_iq4_nl(uint8_t *block, double deviation, uint64_t *state)
+{
+    put_f16(block, deviation / 67.4 * vary_signed(state));
+    fill_bits(state, block + 2, 16);
+}
+
+/* d, eight 6-bit scales as those of Q3_K, quants as those of IQ4_NL. */
+static void fill_iq4_xs(uint8_t *block, double deviation, uint64_t *state)
+{
+    put_f16(block, deviation / (67.4 * 24.5) * vary(state));
+    fill_bits(state, block + 2, 2 + 4 + 128);
+    for (int i = 2; i < 4; i++)
+        block[i] = (uint8_t)((block[i] & 0x55) * 3);
+}
+
+/* A power of two and nibbles that number 16 values, their root mean square 5.85. Of the powers
+ * around the wanted scale each is as frequent as gives the mean square. */
+static void fill_mxfp4(uint8_t *block, double deviation, uint64_t *state)
+{
+    int exponent;
+    double part = frexp(deviation / 5.85, &exponent) * 2; /* 1 to 2, times 2^(exponent - 1) */
+    bool upper = (double)(next(state) >> 11) * 0x1p-53 < (part * part - 1) / 3;
+    block[0] = (uint8_t)(exponent - 1 + upper + 128);
+    fill_bits(state, block + 1, 16);
+}
+
 /* ql, qh, sixteen int8 scales, d. */
 static void fill_q6_k(uint8_t *block, double deviation, uint64_t *state)
 {
@@ -150,7 +201,12 @@ void random_blocks_fill(oato_dtype dtype, void *data, size_t bytes, double mean,
         case DT_Q8_0: fill_q8_0(p, deviation, &state); break;
         case DT_Q4_K: fill_k(p, 4, deviation, &state); break;
         case DT_Q5_K: fill_k(p, 5, deviation, &state); break;
-        default: fill_q6_k(p, deviation, &state); break;
+        case DT_Q6_K: fill_q6_k(p, deviation, &state); break;
+        case DT_Q2_K: fill_q2_k(p, deviation, &state); break;
+        case DT_Q3_K: fill_q3_k(p, deviation, &state); break;
+        case DT_IQ4_NL: fill_iq4_nl(p, deviation, &state); break;
+        case DT_IQ4_XS: fill_iq4_xs(p, deviation, &state); break;
+        default: fill_mxfp4(p, deviation, &state); break;
         }
     }
 }

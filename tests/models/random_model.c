@@ -35,11 +35,12 @@ static const struct {
     bool more_bits;
     uint32_t file_type;
 } types[] = {
-    {NULL, DT_F32, false, 0},      {NULL, DT_F16, false, 1},   {NULL, DT_BF16, false, 32},
-    {NULL, DT_Q4_0, false, 2},     {NULL, DT_Q4_1, false, 3},  {NULL, DT_Q5_0, false, 8},
-    {NULL, DT_Q5_1, false, 9},     {NULL, DT_Q8_0, false, 7},  {NULL, DT_Q4_K, false, 14},
-    {NULL, DT_Q5_K, false, 16},    {NULL, DT_Q6_K, false, 18}, {"Q4_K_M", DT_Q4_K, true, 15},
-    {"Q5_K_M", DT_Q5_K, true, 17},
+    {NULL, DT_F32, false, 0},    {NULL, DT_F16, false, 1},      {NULL, DT_BF16, false, 32},
+    {NULL, DT_Q4_0, false, 2},   {NULL, DT_Q4_1, false, 3},     {NULL, DT_Q5_0, false, 8},
+    {NULL, DT_Q5_1, false, 9},   {NULL, DT_Q8_0, false, 7},     {NULL, DT_Q4_K, false, 14},
+    {NULL, DT_Q5_K, false, 16},  {NULL, DT_Q6_K, false, 18},    {NULL, DT_Q2_K, false, 10},
+    {NULL, DT_Q3_K, false, 11},  {NULL, DT_IQ4_NL, false, 25},  {NULL, DT_IQ4_XS, false, 30},
+    {NULL, DT_MXFP4, false, 38}, {"Q4_K_M", DT_Q4_K, true, 15}, {"Q5_K_M", DT_Q5_K, true, 17},
 };
 
 bool random_model_set_type(struct random_model *m, const char *name)
@@ -101,6 +102,7 @@ static oato_status check_shape(const struct random_model *m, struct oato_error *
 static oato_dtype row_dtype(oato_dtype wanted, int64_t k)
 {
     static const oato_dtype fallback[DT_COUNT] = {
+        [DT_Q2_K] = DT_Q4_0, [DT_Q3_K] = DT_Q4_0, [DT_IQ4_XS] = DT_IQ4_NL,
         [DT_Q4_K] = DT_Q5_0, [DT_Q5_K] = DT_Q5_1, [DT_Q6_K] = DT_Q8_0};
     if (k % dtype_info((int)wanted)->block_elems && fallback[wanted])
         wanted = fallback[wanted];

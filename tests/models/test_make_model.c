@@ -124,10 +124,9 @@ static void rows_without_whole_blocks_get_smaller_ones(void **state)
     static const struct {
         const char *arguments;
         oato_dtype dtype;
-    } rows[] = {{"--type Q4_K a.gguf", DT_Q5_0},
-                {"--type Q5_K a.gguf", DT_Q5_1},
-                {"--type Q6_K a.gguf", DT_Q8_0},
-                {"--type Q4_0 --width 48 a.gguf", DT_F16}};
+    } rows[] = {{"--type Q4_K a.gguf", DT_Q5_0},     {"--type Q5_K a.gguf", DT_Q5_1},
+                {"--type Q6_K a.gguf", DT_Q8_0},     {"--type Q2_K a.gguf", DT_Q4_0},
+                {"--type IQ4_XS a.gguf", DT_IQ4_NL}, {"--type Q4_0 --width 48 a.gguf", DT_F16}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char line[512];
         assert_int_equal(run(rows[i].arguments, line), 0);
