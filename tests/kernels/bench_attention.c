@@ -31,7 +31,7 @@ struct attention_bench {
     struct kv_cache kv;
     struct program_record r;
     struct step step;
-    struct cpu_barrier barrier;
+    struct bench_window window;
     int repeats;
     uint64_t best_ns;
 };
@@ -42,11 +42,9 @@ static void bench_share(void *arg, int thread)
     for (int i = 0; i < b->repeats; i++) {
         struct program_record r = b->r;
         r.kv_layer = i % b->kv.n_layers;
-        cpu_barrier_wait(&b->barrier);
-        uint64_t begin = now_ns();
-        cpu_run_record(&b->c, &r, &b->step, thread, &b->barrier);
-        cpu_barrier_wait(&b->barrier);
-        uint64_t ns = now_ns() - begin;
+        window_begin(&b->window, thread);
+        cpu_run_record(&b->c, &r, &b->step, thread, &b->window.barrier);
+        uint64_t ns = window_end(&b->window);
         if (thread == 0 && ns < b->best_ns)
             b->best_ns = ns;
     }
@@ -111,7 +109,7 @@ static void bench_work(struct attention_bench *b, const struct shape *s, const s
     b->c.workspace = pages_alloc(b->c.workspace_bytes);
     b->repeats = T > 64 ? 8 : 4 * b->kv.n_layers;
     b->best_ns = UINT64_MAX;
-    cpu_barrier_init(&b->barrier, n);
+    window_init(&b->window, n);
     cpu_pool_run(pool, bench_share, b);
     print_line(b, s, w, n, positions, bandwidth, peak);
     pages_free(b->c.workspace, b->c.workspace_bytes);
