@@ -99,7 +99,7 @@ static void mistakes_get_one_line_and_their_status(void **state)
     assert_one_line(&r, 2, "one model");
     r = RUN(good, "--threads", "none");
     assert_one_line(&r, 2, "--threads");
-    r = RUN(good, "--kv", "q8_0");
+    r = RUN(good, "--kv", "q4_0");
     assert_one_line(&r, 2, "--kv");
     r = RUN(good, "--context", "512,64");
     assert_one_line(&r, 2, "--context");
