@@ -469,7 +469,7 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
     const struct dtype_info *type = dtype_info((int)s->dtype);
     const uint64_t group_bytes = lanes_matrix_bytes(lanes, s->dtype, lanes, s->k);
     const uint64_t row_bytes = (uint64_t)(s->k / type->block_elems) * (uint64_t)type->block_bytes;
-    const uint8_t *row = (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * row_bytes;
+    const uint8_t *rows = (const uint8_t *)s->data + (uint64_t)s->row_begin * row_bytes;
     struct planes planes;
     for (int i = 0; i < 2; i++)
         plane_order_of(2, i, &planes.low[i]);
@@ -478,9 +478,9 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
     for (int64_t first = begin; first < end; first += lanes) {
         uint8_t *out = (uint8_t *)w->data + (uint64_t)(first / lanes) * group_bytes;
         struct group g;
-        for (int lane = 0; lane < lanes; lane++, row += row_bytes) {
-            const bool there = first + lane < end;
-            g.at[lane] = there ? row : zeros;
+        for (int lane = 0; lane < LANES_MAX; lane++) {
+            const bool there = lane < lanes && first + lane < end;
+            g.at[lane] = there ? rows + (uint64_t)(first + lane) * row_bytes : zeros;
             g.on[lane] = there ? type->block_bytes : 0;
         }
         if (f)

@@ -139,7 +139,8 @@ static void run_matrix(const struct run *x)
     else
         share_rows(x, &pack_begin, &pack_end);
     for (int64_t t = pack_begin; room.pack && t < pack_end; t++)
-        x->matrix->pack((oato_dtype)op->dtype, op->k, in + t * op->k, packed + (uint64_t)t * room.pack);
+        x->matrix->pack((oato_dtype)op->dtype, op->k, in + t * op->k,
+                        packed + (uint64_t)t * room.pack);
 
     struct matrix_task m = {.x = x, .up_at = room.up_at, .panel = room.panel};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;

@@ -206,7 +206,7 @@ static void store_q8(const float *from, int64_t d, uint8_t *block, int64_t first
                      int64_t at)
 {
     int8_t q[HEAD_DIM_MAX];
-    uint16_t scales[HEAD_DIM_MAX / 32];
+    uint16_t scales[HEAD_DIM_MAX / 32] = {0};
     uint16_t *to = (uint16_t *)(void *)(block + KV_PAGE_POSITIONS * d) + at;
     quantise(from, d, q, scales);
     for (int64_t e = 0; e < d; e++)

@@ -156,7 +156,8 @@ static void a_damaged_file_is_told_and_replaced(void **state)
         write_all(path, bad, n);
         start_again(m, expected, false, 1);
     }
-    bad = realloc(bad, n + 1);
+    free(bad);
+    bad = malloc(n + 1);
     assert_non_null(bad);
     memcpy(bad, good, n);
     bad[n] = 0;

@@ -45,7 +45,7 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
 {
     const struct dtype_info *type = dtype_info((int)dtype);
     const uint8_t *p = row + at / type->block_elems * type->block_bytes;
-    const int64_t in = at % type->block_elems, sub = in / 32;
+    const int64_t in = at % type->block_elems, sub = in / 32, half = in / 16;
     uint8_t scale[8], min[8];
     int8_t six_bits[16];
     *part = (struct part){.d = half_at(p)};
@@ -62,15 +62,15 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
         part->d *= (float)scale[sub];
         part->m = -(half_at(p + 2) * (float)min[sub]);
         break;
-    case DT_Q6_K: part->d = half_at(p + 208) * (float)(int8_t)p[192 + in / 16]; break;
+    case DT_Q6_K: part->d = half_at(p + 208) * (float)(int8_t)p[192 + half]; break;
     case DT_Q2_K:
         part->has_min = true;
-        part->d = half_at(p + 80) * (float)(p[in / 16] & 15);
-        part->m = -(half_at(p + 82) * (float)(p[in / 16] >> 4));
+        part->d = half_at(p + 80) * (float)(p[half] & 15);
+        part->m = -(half_at(p + 82) * (float)(p[half] >> 4));
         break;
     case DT_Q3_K:
         quants_q3_k_scales(p, six_bits);
-        part->d = half_at(p + 108) * (float)six_bits[in / 16];
+        part->d = half_at(p + 108) * (float)six_bits[half];
         break;
     case DT_IQ4_XS:
         quants_iq4_xs_scales(p, six_bits);
