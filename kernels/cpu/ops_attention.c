@@ -205,7 +205,7 @@ static void quantise(const float *x, int64_t d, int8_t *q, uint16_t *scales)
 static void store_q8(const float *from, int64_t d, uint8_t *block, int64_t first, int64_t step,
                      int64_t at)
 {
-    int8_t q[HEAD_DIM_MAX];
+    int8_t q[HEAD_DIM_MAX] = {0};
     uint16_t scales[HEAD_DIM_MAX / 32] = {0};
     uint16_t *to = (uint16_t *)(void *)(block + KV_PAGE_POSITIONS * d) + at;
     quantise(from, d, q, scales);
