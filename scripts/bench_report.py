@@ -76,16 +76,24 @@ def speeds(engine, result):
     return {"prefill" if r["n_prompt"] else "decode": r["avg_ts"] for r in result}
 
 
+def bandwidth_beside(path):
+    """Bytes a second that could be read around a run: the mean of before and after it."""
+    with open(path + ".read", encoding="utf-8") as f:
+        return statistics.mean(json.loads(line)["read_bytes_per_s"] for line in f)
+
+
 def read_row(folder):
-    """row.json with `runs`, {engine: [result of each round]}, and `joules` beside it."""
+    """row.json with `runs`, {engine: [result of each round]}, `joules` and, of ours, `read` beside it."""
     with open(os.path.join(folder, "row.json"), encoding="utf-8") as f:
         row = json.load(f)
-    row["runs"], row["joules"] = {}, {}
+    row["runs"], row["joules"], row["read"] = {}, {}, []
     for engine in ENGINES:
         files = glob.glob(os.path.join(glob.escape(folder), engine + "-*.json"))
         files.sort(key=lambda p: int(re.search(r"-(\d+)\.json$", p).group(1)))
         if files:
             row["runs"][engine] = [load(p) for p in files]
+        if engine == "oato":
+            row["read"] = [bandwidth_beside(p) for p in files]
         joules = [load(p + ".energy") * 1e-6 for p in files if os.path.exists(p + ".energy")]
         joules = [j for j in joules if j > 0]  # the counter wraps
         if joules:
@@ -149,13 +157,16 @@ def entries_of(row, peaks, level):
             continue
         ops, read = token_cost(row, phase, work)
         limit = prefill_peak(row["model"], level, multiply) if phase == "prefill" else "read"
-        peak = multiply[limit] / ops if phase == "prefill" else peaks["read_bytes_per_s"] / read
+        # Of each round its own bandwidth; the peers' rounds are beside ours.
+        limits = [multiply[limit] / ops if phase == "prefill" else bandwidth / read for bandwidth in row["read"]]
         median = {e: statistics.median(v) for e, v in rates.items()}
         out.append({"name": row["name"], "phase": phase, "model": row["model"],
                     "tokens": row["prefill" if phase == "prefill" else "generate"],
                     "depth": row["depth"], "batch": row["batch"], "tokens_per_s": rates, "median": median,
                     "ratio": {e: median["oato"] / v for e, v in median.items() if e != "oato" and v > 0},
-                    "limit": limit, "share": {e: v / peak for e, v in median.items()},
+                    "limit": limit,
+                    "share": {e: statistics.median(v / peak for v, peak in zip(rates[e], limits)) for e in median},
+                    "read_bytes_per_s": row["read"],
                     "operations_per_byte": ops / read,
                     "operations_per_s": {e: v * ops for e, v in median.items()}})
     return out
@@ -282,7 +293,8 @@ def markdown(s):
     lines = [f"# {s['class']}: oato-run and its peers", "",
              f"{s['cpu']}, class {s['class']}{forced}, {s['threads']} threads each, {rounds}, "
              f"load before {s['load_before']}, revision {s['revision']}; medians (lowest to highest round).",
-             peaks_text(s), f"Targets that hold: {len(judged) - len(missed)} of {len(judged)}.", "",
+             peaks_text(s) + " Shares of the bandwidth are of what could be read around each round of ours.",
+             f"Targets that hold: {len(judged) - len(missed)} of {len(judged)}.", "",
              f"![roofline]({file_name(s)}.svg)", ""]
     lines += speed_table(s) + [""] + memory_table(s) + [""] + energy_text(s)
     return "\n".join(lines + ["", f"Made by `{s['command']}`.", ""])

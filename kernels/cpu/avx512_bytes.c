@@ -52,38 +52,15 @@ uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k)
 
 /* ---------------------------------------------------------------------------------- panel - */
 
-/* Quad i of 32 elements of 16 rows, plus the offset; see lanes_layout.c. */
-AVX2_INLINE __m512i quad_bytes(const struct lanes_format *f, const uint8_t *body, int i)
-{
-    const int low = f->body / 4 - f->high; /* bits */
-    const int pair = i / 2 * 4 + i % 2;    /* the quad's first */
-    if (low == 8)
-        return _mm512_loadu_si512(body + 64 * i);
-    __m512i x = _mm512_loadu_si512(body + 64 * (i * low / 8));
-    x = _mm512_srli_epi16(x, (unsigned)(low == 4 ? i % 2 * 4 : lanes_plane_bit(pair, 2)));
-    x = _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << low) - 1)));
-    if (f->values) {
-        const __m128i values = _mm_loadu_si128((const __m128i *)f->values);
-        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), x);
-    }
-    if (!f->high)
-        return x;
-    const int bit = lanes_plane_bit(pair, f->high); /* of each byte */
-    __m512i high = _mm512_loadu_si512(body + 64 * (low + i * f->high / 8));
-    high = bit < low ? _mm512_slli_epi16(high, (unsigned)(low - bit))
-                     : _mm512_srli_epi16(high, (unsigned)(bit - low));
-    const __m512i mask = _mm512_set1_epi8((char)(((1 << f->high) - 1) << low));
-    return _mm512_ternarylogic_epi32(x, high, mask, 0xf8); /* x | (high & mask) */
-}
-
 /* 32 k of a group; scale[1] and min[1] are used where 16 elements share one. */
 AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, const __m512 *scale,
                            const __m512 *min, struct group_block *to)
 {
     __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    __m512i low = sum[0], high = low;
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
-        __m512i x = quad_bytes(f, body, i);
+        __m512i x = avx512_quad_bytes(f, body, i, &low, &high);
         if (f->offset)
             x = _mm512_sub_epi8(x, _mm512_set1_epi8((char)f->offset));
         __m512i *s = &sum[f->sub == 16 && i >= 4];
@@ -163,21 +140,6 @@ struct tile_columns {
     bool first;
 };
 
-AVX2_INLINE __m512 float_at(const uint8_t *p)
-{
-    float x;
-    memcpy(&x, p, sizeof x);
-    return _mm512_set1_ps(x);
-}
-
-/* The sum of what `sub` elements of an input's block stand for. */
-AVX2_INLINE __m512 total_at(const uint8_t *block, int part, int sub)
-{
-    if (sub == 32)
-        return float_at(block + offsetof(struct lanes_bytes, sum));
-    return _mm512_set1_ps(lanes_bytes_half((const struct lanes_bytes *)block, part));
-}
-
 /* 2 groups x `columns` of sums. sub: elements that share a scale. */
 AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t, int columns,
                       int sub, bool has_min)
@@ -219,9 +181,9 @@ AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t,
 #pragma GCC unroll 6
             for (int c = 0; c < columns; c++) {
                 const uint8_t *block = x[c] + at;
-                const __m512 step = float_at(block + offsetof(struct lanes_bytes, step));
-                const __m512 min = float_at(block + offsetof(struct lanes_bytes, min));
-                const __m512 total = has_min ? total_at(block, part, sub) : min;
+                const __m512 step = avx512_float_at(block + offsetof(struct lanes_bytes, step));
+                const __m512 min = avx512_float_at(block + offsetof(struct lanes_bytes, min));
+                const __m512 total = has_min ? avx512_total_at(block, part, sub) : min;
 #pragma GCC unroll 2
                 for (int g = 0; g < TILE_GROUPS; g++) {
                     __m512 s = _mm512_mul_ps(step, _mm512_loadu_ps(p[g].scale[part]));
@@ -354,6 +316,10 @@ static void panel_unpack(const struct panel_job *x, bool last_block)
 void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     const int64_t k = j->w->k, blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
+    if (j->T <= AVX512_STREAM) {
+        avx512_bytes_stream(j, begin, end);
+        return;
+    }
     struct panel_job x = {.j = j, .s = (struct panel_scratch *)scratch};
     x.f = lanes_format_of(j->w->dtype);
     for (x.begin = begin; x.begin < end; x.begin += MATRIX_ROWS) {

@@ -112,6 +112,51 @@ AVX2_INLINE __m512i avx512_pair_words(const struct lanes_format *f, const uint8_
     return _mm512_ternarylogic_epi32(words, bits, mask, 0xf8); /* words | (bits & mask) */
 }
 
+/* Quad i of 32 elements of 16 rows, plus the offset; see lanes_layout.c. Calls are in order of i
+ * from the first of those that share a scale, and x and high keep vectors between them. */
+AVX2_INLINE __m512i avx512_quad_bytes(const struct lanes_format *f, const uint8_t *body, int i,
+                                      __m512i *x, __m512i *high)
+{
+    const int low = f->body / 4 - f->high; /* bits */
+    const int pair = i / 2 * 4 + i % 2;    /* the quad's first */
+    if (i % (8 / low) == 0)
+        *x = _mm512_loadu_si512(body + 64 * (i * low / 8));
+    if (low == 8)
+        return *x;
+    const unsigned shift = (unsigned)(low == 4 ? i % 2 * 4 : lanes_plane_bit(pair, 2));
+    const __m512i mask = _mm512_set1_epi8((char)((1 << low) - 1));
+    const __m512i bytes = _mm512_and_si512(_mm512_srli_epi16(*x, shift), mask);
+    if (f->values) {
+        const __m128i values = _mm_loadu_si128((const __m128i *)f->values);
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), bytes);
+    }
+    if (!f->high)
+        return bytes;
+    const int bit = lanes_plane_bit(pair, f->high); /* of each byte */
+    if (i % (8 / f->high) == 0 || i % (f->sub / 4) == 0)
+        *high = _mm512_loadu_si512(body + 64 * (low + i * f->high / 8));
+    const __m512i bits = bit < low ? _mm512_slli_epi16(*high, (unsigned)(low - bit))
+                                   : _mm512_srli_epi16(*high, (unsigned)(bit - low));
+    const __m512i taken = _mm512_set1_epi8((char)(((1 << f->high) - 1) << low));
+    return _mm512_ternarylogic_epi32(bytes, bits, taken, 0xf8); /* bytes | (bits & taken) */
+}
+
+/* Of a packed input of bytes, for all lanes. */
+AVX2_INLINE __m512 avx512_float_at(const uint8_t *p)
+{
+    float x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_ps(x);
+}
+
+/* The sum of what `sub` elements of an input's block stand for. */
+AVX2_INLINE __m512 avx512_total_at(const uint8_t *block, int part, int sub)
+{
+    if (sub == 32)
+        return avx512_float_at(block + offsetof(struct lanes_bytes, sum));
+    return _mm512_set1_ps(lanes_bytes_half((const struct lanes_bytes *)block, part));
+}
+
 /* Sixteen powers of two from their exponents, 2^(byte - 128); those of 0 and 1 are subnormal. */
 AVX2_INLINE __m512 avx512_load_e8m0(const uint8_t *p)
 {
@@ -159,6 +204,8 @@ enum { AVX512_STREAM = 16 }; /* beyond, unpacking to a panel pays */
 void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_float.c: float weights, any T */
 void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end);
+/* avx512_bytes_vector.c: class u8b32, at most AVX512_STREAM columns */
+void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_bytes.c: class u8b32 */
 uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k);
 void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);

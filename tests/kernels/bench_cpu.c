@@ -69,10 +69,13 @@ static uint8_t *weights_fill(struct bench *b, const struct cpu_kernels *k, oato_
     return prepared;
 }
 
+/* A shared machine's bandwidth changes from second to second: it is measured beside each product
+ * that memory can limit. */
 static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct cpu_pool *pool,
-                          double bandwidth, double peak)
+                          double peak)
 {
     const int n = cpu_pool_threads(pool), copies = b->copies;
+    const double before = T > COLD_COLUMNS ? 0 : bench_bandwidth(pool, READ_BYTES);
     const uint64_t arena_bytes = (uint64_t)T * (ROWS + K) * sizeof(float);
     float *arena = pages_alloc(arena_bytes);
     random_floats(arena, (int64_t)T * K);
@@ -92,6 +95,7 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
     window_init(&b->window, n);
     cpu_pool_run(pool, bench_share, b);
     b->copies = copies;
+    const double bandwidth = T > COLD_COLUMNS ? 0 : fmax(before, bench_bandwidth(pool, READ_BYTES));
     const double ns = (double)b->best_ns;
     const double bytes = (double)b->copy[0].bytes / ns, flops = 2.0 * ROWS * K * T / ns;
     printf("%-7s %-5s %-6s threads %d T %3d %12.0f ns %7.1f GB/s %8.1f GFLOP/s", b->c.kernels->name,
@@ -100,7 +104,7 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
     if (peak > 0 && (T > COLD_COLUMNS || flops / peak > bytes / bandwidth))
         printf("  %3.0f %% of the multiply peak\n", 100 * flops / peak);
     else
-        printf("  %3.0f %% of the bandwidth\n", 100 * bytes / bandwidth);
+        printf("  %3.0f %% of the %.1f GB/s read\n", 100 * bytes / bandwidth, bandwidth);
     fflush(stdout);
     pages_free(b->c.workspace, b->c.workspace_bytes);
     pages_free(arena, arena_bytes);
@@ -132,8 +136,6 @@ void bench_matrices(const char *level, const char *dtype, int threads)
     struct oato_error err;
     if (cpu_pool_create(threads > 0 ? threads : cpu_physical_cores(), &pool, &err))
         return;
-    const double bandwidth = bench_bandwidth(pool, READ_BYTES);
-    printf("read bandwidth %.1f GB/s\n", bandwidth);
     for (size_t i = ARRAY_LEN(isas); i-- > 0;) {
         b.c.kernels = kernels_named(isas[i]);
         const bool emulated = strstr(isas[i], "emulated"); /* its time says nothing: if asked for */
@@ -158,7 +160,7 @@ void bench_matrices(const char *level, const char *dtype, int threads)
                 const enum peak_kind kind = peak_of_class(class[choice] -> numerics(type));
                 for (size_t c = 0; c < ARRAY_LEN(columns); c++)
                     if (b.c.kernels != &cpu_kernels_ref || columns[c] <= 8)
-                        bench_product(&b, type, columns[c], pool, bandwidth, peak[kind]);
+                        bench_product(&b, type, columns[c], pool, peak[kind]);
             }
             pages_free(prepared, bytes);
         }

@@ -39,6 +39,10 @@ class Report(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as f:
             json.dump(content, f)
 
+    def bandwidths(self, path, *measured):
+        with open(os.path.join(self.folder, path + ".read"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"read_bytes_per_s": m}) + "\n" for m in measured)
+
     def rows(self):
         return {(e["name"], e["phase"]): e for e in bench_report.summarise(self.folder)["rows"]}
 
@@ -90,8 +94,17 @@ class Report(unittest.TestCase):
         self.assertIs(rows["1b-Q4_0-batch8", "decode"]["holds"], True)  # 480 = 4 x 120
         self.edit("1b-Q4_0-batch8/oato-1.json", decode={"tokens": 128, "tokens_per_s": 479})
         self.assertIs(self.rows()["1b-Q4_0-batch8", "decode"]["holds"], False)
-        self.edit("peaks.json", read_bytes_per_s=90e9)
+        self.edit("1b-Q4_0-batch8/oato-1.json", decode={"tokens": 128, "tokens_per_s": 480})
+        self.bandwidths("1b-Q4_0/oato-1.json", 90e9, 90e9)
         self.assertIs(self.rows()["1b-Q4_0", "decode"]["holds"], False)
+
+    def test_a_round_is_held_to_the_bandwidth_around_it(self):
+        for i, bandwidth in enumerate((50e9, 80e9, 60e9), 1):  # of 610, 590 and 600 tokens/s
+            self.bandwidths(f"smollm2-Q4_1/oato-{i}.json", bandwidth - 2e9, bandwidth + 2e9)
+        row = self.rows()["smollm2-Q4_1", "decode"]
+        self.assertEqual(row["read_bytes_per_s"], [50e9, 80e9, 60e9])
+        work = row["operations_per_s"]["oato"] / 600 / row["operations_per_byte"]  # bytes of a token
+        self.assertAlmostEqual(row["share"]["oato"], 600 * work / 60e9)
 
     def test_a_target_without_its_peer_is_not_judged(self):
         os.remove(os.path.join(self.folder, "1b-Q4_0-4k", "llama.cpp-1.json"))
