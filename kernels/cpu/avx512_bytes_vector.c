@@ -1,13 +1,14 @@
 /*
  * avx512_bytes_vector.c - quantised matrix times up to 16 columns of bytes, class u8b32: decode,
- * alone or batched, and the tails of prompts. Memory is the limit: a thread reads two groups of 16
- * rows side by side, prefetched; what it loads of an input serves both.
+ * alone or batched, and the tails of prompts. Memory is the limit for one and two columns, and a
+ * thread reads one stream of weights once, prefetched; for more arithmetic is, and two groups of 16
+ * rows share what is loaded of an input.
  *
- *   for each pair of groups
- *     for each up to 4 columns         of several passes all but the first find the pair in L2
+ *   for each one or two groups
+ *     for each up to 4 columns         of several passes all but the first find the groups in L2
  *       for each 32 of k
  *         for each 4 of these          unpacked to bytes, in registers
- *           for each column            two vpdpbusd with the input's quad broadcast from L1
+ *           for each column            a vpdpbusd per group with the input's quad, broadcast
  *         for each column              multiply-adds of the scaled integers to the results
  *
  * Offsets of the weights are the start value of the integers, where the input brings the sum that
@@ -18,15 +19,16 @@
 
 enum {
     PREFETCH_BYTES = 4096, /* about what memory delivers during its own latency */
-    PAIR = 2,
+    MOST_GROUPS = 2,
     PASS_COLUMNS = 4,  /* 8 int32 and 8 float32 accumulators */
+    ALONE_COLUMNS = 2, /* up to so many one group at a time is the faster stream */
     SPLIT_COLUMNS = 2, /* up to so many have two sums: one alone waits for vpdpbusd */
 };
 
-/* Blocks of two groups, and the columns that they meet. */
+/* Where the columns of a pass are, and their results so far. */
 struct pass {
     const uint8_t *x[PASS_COLUMNS]; /* struct lanes_bytes of the 32 k at hand */
-    __m512 acc[PASS_COLUMNS][PAIR];
+    __m512 acc[PASS_COLUMNS][MOST_GROUPS];
 };
 
 /* Whether 8 (or 4, of a sub-block of 16) weights of a lane can be summed up as bytes. */
@@ -43,41 +45,43 @@ AVX2_INLINE __m512i bytes_sum(const struct lanes_format *f, __m512i x, __m512i b
     return is_unsigned ? _mm512_dpbusd_epi32(x, bytes, ones) : _mm512_dpbusd_epi32(x, ones, bytes);
 }
 
-/* n bytes so far ahead of both groups' w. */
-AVX2_INLINE void prefetch(const uint8_t *const *w, int64_t ahead, int n)
+/* n bytes so far ahead of each group's w. */
+AVX2_INLINE void prefetch(const uint8_t *const *w, int64_t ahead, int n, int groups)
 {
 #pragma GCC unroll 2
-    for (int g = 0; g < PAIR; g++)
+    for (int g = 0; g < groups; g++)
         for (int i = 0; i < n; i += 64)
             _mm_prefetch((const char *)w[g] + ahead + i, _MM_HINT_T0);
 }
 
-/* The elements of 32 that share scale (and min) number `part` of two groups' rows. */
+/* The elements of 32 that share scale (and min) number `part`. */
 AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *body, int part,
-                          const __m512 *scale, const __m512 *min, struct pass *p, int columns)
+                          const __m512 *scale, const __m512 *min, struct pass *p, int groups,
+                          int columns)
 {
     const int quads = f->sub / 4, first = part * quads;
     const bool starts = f->offset && f->sub == 32;
-    __m512i sum[PASS_COLUMNS][PAIR][2], weights[PAIR], bytes[PAIR], low[PAIR], high[PAIR];
+    __m512i sum[PASS_COLUMNS][MOST_GROUPS][2], weights[MOST_GROUPS], bytes[MOST_GROUPS],
+        low[MOST_GROUPS], high[MOST_GROUPS];
 #pragma GCC unroll 4
     for (int c = 0; c < columns; c++) {
         const struct lanes_bytes *x = (const struct lanes_bytes *)p->x[c];
         const __m512i zero = _mm512_setzero_si512();
         const __m512i start = starts ? _mm512_set1_epi32(-f->offset * x->total) : zero;
 #pragma GCC unroll 2
-        for (int g = 0; g < PAIR; g++) {
+        for (int g = 0; g < groups; g++) {
             sum[c][g][0] = start;
             sum[c][g][1] = zero;
         }
     }
 #pragma GCC unroll 2
-    for (int g = 0; g < PAIR; g++)
+    for (int g = 0; g < groups; g++)
         weights[g] = starts ? _mm512_set1_epi32(-32 * f->offset) : _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int i = first; i < first + quads; i++) {
-        __m512i w[PAIR];
+        __m512i w[MOST_GROUPS];
 #pragma GCC unroll 2
-        for (int g = 0; g < PAIR; g++) {
+        for (int g = 0; g < groups; g++) {
             w[g] = avx512_quad_bytes(f, body[g], i, &low[g], &high[g]);
             if (f->offset && !starts)
                 w[g] = _mm512_sub_epi8(w[g], _mm512_set1_epi8((char)f->offset));
@@ -90,15 +94,15 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
         for (int c = 0; c < columns; c++) {
             const __m512i q = avx512_pair_at(p->x[c] + 4 * i);
 #pragma GCC unroll 2
-            for (int g = 0; g < PAIR; g++) {
+            for (int g = 0; g < groups; g++) {
                 __m512i *s = &sum[c][g][columns > SPLIT_COLUMNS ? 0 : i % 2];
                 *s = _mm512_dpbusd_epi32(*s, q, w[g]);
             }
         }
     }
-    __m512 scaled_sum[PAIR];
+    __m512 scaled_sum[MOST_GROUPS];
 #pragma GCC unroll 2
-    for (int g = 0; g < PAIR; g++) {
+    for (int g = 0; g < groups; g++) {
         if (sums_fit_bytes(f))
             weights[g] = bytes_sum(f, weights[g], bytes[g]);
         scaled_sum[g] = _mm512_mul_ps(scale[g], _mm512_cvtepi32_ps(weights[g]));
@@ -110,7 +114,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
         const __m512 from = avx512_float_at(x + offsetof(struct lanes_bytes, min));
         const __m512 total = f->has_min ? avx512_total_at(x, part, f->sub) : from;
 #pragma GCC unroll 2
-        for (int g = 0; g < PAIR; g++) {
+        for (int g = 0; g < groups; g++) {
             const __m512i n = columns > SPLIT_COLUMNS
                                   ? sum[c][g][0]
                                   : _mm512_add_epi32(sum[c][g][0], sum[c][g][1]);
@@ -133,93 +137,103 @@ AVX2_INLINE void pass_next(struct pass *p, int columns)
 
 /* Types with a scale, and for some a minimum, for each 32. */
 AVX2_INLINE void block_32(const struct lanes_format *f, const uint8_t *const *w, int64_t ahead,
-                          struct pass *p, int columns)
+                          struct pass *p, int groups, int columns)
 {
-    prefetch(w, ahead, AVX512_LANES * (f->head + f->body));
-    const uint8_t *body[PAIR];
-    __m512 scale[PAIR], min[PAIR];
+    prefetch(w, ahead, AVX512_LANES * (f->head + f->body), groups);
+    const uint8_t *body[MOST_GROUPS];
+    __m512 scale[MOST_GROUPS], min[MOST_GROUPS];
 #pragma GCC unroll 2
-    for (int g = 0; g < PAIR; g++) {
+    for (int g = 0; g < groups; g++) {
         body[g] = w[g] + AVX512_LANES * f->head;
         scale[g] = avx512_block_scale(f, w[g]);
         min[g] = f->has_min ? avx512_load_f16(w[g] + 32) : scale[g];
     }
-    part_dot(f, body, 0, scale, min, p, columns);
+    part_dot(f, body, 0, scale, min, p, groups, columns);
     pass_next(p, columns);
 }
 
 /* Blocks of 256 whose sub-blocks of 32 or 16 have scales, and for some minima, of their own. */
 AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w, int64_t ahead,
-                           struct pass *p, int columns)
+                           struct pass *p, int groups, int columns)
 {
-    const uint8_t *body[PAIR];
-    __m512 d[PAIR], dmin[PAIR], scale[PAIR], min[PAIR];
+    const uint8_t *body[MOST_GROUPS];
+    __m512 d[MOST_GROUPS], dmin[MOST_GROUPS], scale[MOST_GROUPS], min[MOST_GROUPS];
 #pragma GCC unroll 2
-    for (int g = 0; g < PAIR; g++) {
+    for (int g = 0; g < groups; g++) {
         body[g] = w[g] + AVX512_LANES * f->head;
         d[g] = avx512_block_scale(f, w[g]);
         dmin[g] = f->has_min ? _mm512_mul_ps(avx512_load_f16(w[g] + 32), _mm512_set1_ps(-1)) : d[g];
     }
-    prefetch(w, ahead, AVX512_LANES * f->head);
+    prefetch(w, ahead, AVX512_LANES * f->head, groups);
     for (int s = 0; s < 8; s++) {
-        prefetch(body, ahead, AVX512_LANES * f->body);
+        prefetch(body, ahead, AVX512_LANES * f->body, groups);
 #pragma GCC unroll 2
         for (int part = 0; part < 32 / f->sub; part++) {
 #pragma GCC unroll 2
-            for (int g = 0; g < PAIR; g++) {
+            for (int g = 0; g < groups; g++) {
                 const int i = s * (32 / f->sub) + part;
                 scale[g] = _mm512_mul_ps(d[g], avx512_sub_scale(f, w[g], i));
                 min[g] = f->has_min ? _mm512_mul_ps(dmin[g], avx512_sub_min(f, w[g], i)) : d[g];
             }
-            part_dot(f, body, part, scale, min, p, columns);
+            part_dot(f, body, part, scale, min, p, groups, columns);
         }
-        for (int g = 0; g < PAIR; g++)
+        for (int g = 0; g < groups; g++)
             body[g] += AVX512_LANES * f->body;
         pass_next(p, columns);
     }
 }
 
-/* Two groups from row r on, columns [c0, c0 + columns): `columns` is known to the compiler. */
-AVX2_INLINE void pair(const struct lanes_format *f, const struct matrix_job *j, int64_t r,
-                      int64_t end, int64_t c0, int columns)
+/* `groups` groups from row r on, columns [c0, c0 + columns): both known to the compiler. */
+AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job *j, int64_t r,
+                          int64_t end, int64_t c0, int groups, int columns)
 {
     const int64_t block = AVX512_LANES * lanes_block_bytes(f), group = j->w->k / f->block * block;
-    const bool alone = end - r <= AVX512_LANES; /* the last group stands twice */
-    const uint8_t *w[PAIR];
+    const bool twice = groups == 2 && end - r <= AVX512_LANES; /* there is no second group */
+    const uint8_t *w[MOST_GROUPS];
     struct pass p;
-    w[0] = j->w->data + r / AVX512_LANES * group;
-    w[1] = w[0] + (alone ? 0 : group);
+#pragma GCC unroll 2
+    for (int g = 0; g < groups; g++)
+        w[g] = j->w->data + (r / AVX512_LANES + (twice ? 0 : g)) * group;
+#pragma GCC unroll 4
     for (int c = 0; c < columns; c++) {
         p.x[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride;
-        p.acc[c][0] = p.acc[c][1] = _mm512_setzero_ps();
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            p.acc[c][g] = _mm512_setzero_ps();
     }
     for (int64_t left = group; left > 0; left -= block) {
-        const int64_t ahead = PREFETCH_BYTES + (left > PREFETCH_BYTES ? 0 : group);
+        /* A group ends where the next one begins: of several, where the other already is. */
+        const int64_t ahead = PREFETCH_BYTES + (left > PREFETCH_BYTES ? 0 : (groups - 1) * group);
         if (f->block == 32)
-            block_32(f, w, ahead, &p, columns);
+            block_32(f, w, ahead, &p, groups, columns);
         else
-            block_256(f, w, ahead, &p, columns);
-        w[0] += block;
-        w[1] += block;
+            block_256(f, w, ahead, &p, groups, columns);
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            w[g] += block;
     }
+#pragma GCC unroll 4
     for (int c = 0; c < columns; c++)
-        for (int g = 0; g < PAIR - alone; g++)
+#pragma GCC unroll 2
+        for (int g = 0; g < groups - twice; g++)
             _mm512_mask_storeu_ps(j->y + (c0 + c) * j->y_stride + r + AVX512_LANES * g,
                                   avx512_mask(end - r - AVX512_LANES * g), p.acc[c][g]);
 }
 
-AVX2_INLINE void pairs(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,
-                       int64_t end)
+AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,
+                        int64_t end)
 {
-    const int64_t passes = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
-    for (int64_t r = begin; r < end; r += PAIR * AVX512_LANES) {
-        for (int64_t i = 0; i < passes; i++) {
-            const int64_t c0 = j->T * i / passes;
-            switch (j->T * (i + 1) / passes - c0) {
-            case 1: pair(f, j, r, end, c0, 1); break;
-            case 2: pair(f, j, r, end, c0, 2); break;
-            case 3: pair(f, j, r, end, c0, 3); break;
-            default: pair(f, j, r, end, c0, 4);
+    const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
+    const int groups = j->T > ALONE_COLUMNS ? 2 : 1;
+    for (int64_t r = begin; r < end; r += AVX512_LANES * groups) {
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t c0 = j->T * i / n;
+            switch (10 * groups + j->T * (i + 1) / n - c0) {
+            case 11: pass_run(f, j, r, end, c0, 1, 1); break;
+            case 12: pass_run(f, j, r, end, c0, 1, 2); break;
+            case 22: pass_run(f, j, r, end, c0, 2, 2); break;
+            case 23: pass_run(f, j, r, end, c0, 2, 3); break;
+            default: pass_run(f, j, r, end, c0, 2, 4);
             }
         }
     }
@@ -228,18 +242,18 @@ AVX2_INLINE void pairs(const struct lanes_format *f, const struct matrix_job *j,
 void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end)
 {
     switch (j->w->dtype) {
-    case DT_Q4_0: pairs(&lanes_formats[FORMAT_Q4_0], j, begin, end); break;
-    case DT_Q4_1: pairs(&lanes_formats[FORMAT_Q4_1], j, begin, end); break;
-    case DT_Q5_0: pairs(&lanes_formats[FORMAT_Q5_0], j, begin, end); break;
-    case DT_Q5_1: pairs(&lanes_formats[FORMAT_Q5_1], j, begin, end); break;
-    case DT_Q8_0: pairs(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
-    case DT_Q4_K: pairs(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
-    case DT_Q5_K: pairs(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
-    case DT_Q6_K: pairs(&lanes_formats[FORMAT_Q6_K], j, begin, end); break;
-    case DT_Q2_K: pairs(&lanes_formats[FORMAT_Q2_K], j, begin, end); break;
-    case DT_Q3_K: pairs(&lanes_formats[FORMAT_Q3_K], j, begin, end); break;
-    case DT_IQ4_NL: pairs(&lanes_formats[FORMAT_IQ4_NL], j, begin, end); break;
-    case DT_IQ4_XS: pairs(&lanes_formats[FORMAT_IQ4_XS], j, begin, end); break;
-    default: pairs(&lanes_formats[FORMAT_MXFP4], j, begin, end);
+    case DT_Q4_0: passes(&lanes_formats[FORMAT_Q4_0], j, begin, end); break;
+    case DT_Q4_1: passes(&lanes_formats[FORMAT_Q4_1], j, begin, end); break;
+    case DT_Q5_0: passes(&lanes_formats[FORMAT_Q5_0], j, begin, end); break;
+    case DT_Q5_1: passes(&lanes_formats[FORMAT_Q5_1], j, begin, end); break;
+    case DT_Q8_0: passes(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
+    case DT_Q4_K: passes(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
+    case DT_Q5_K: passes(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
+    case DT_Q6_K: passes(&lanes_formats[FORMAT_Q6_K], j, begin, end); break;
+    case DT_Q2_K: passes(&lanes_formats[FORMAT_Q2_K], j, begin, end); break;
+    case DT_Q3_K: passes(&lanes_formats[FORMAT_Q3_K], j, begin, end); break;
+    case DT_IQ4_NL: passes(&lanes_formats[FORMAT_IQ4_NL], j, begin, end); break;
+    case DT_IQ4_XS: passes(&lanes_formats[FORMAT_IQ4_XS], j, begin, end); break;
+    default: passes(&lanes_formats[FORMAT_MXFP4], j, begin, end);
     }
 }

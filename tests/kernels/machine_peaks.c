@@ -1,8 +1,8 @@
 /*
  * machine_peaks.c - oato-machine-peaks, a program for benchmarks: what this machine can do at most
  * with all threads busy, as JSON. Bytes a second read from memory, and operations a second in
- * registers for each level of instructions that the processor has (bench_peaks.c). --bandwidth stops
- * after the first, in a second: beside a measurement, where the machine is shared.
+ * registers for each level of instructions that the processor has (bench_peaks.c). --bandwidth
+ * stops after the first, in a second: beside a measurement, where the machine is shared.
  */
 #include "tests/kernels/bench_cpu.h"
 
