@@ -238,8 +238,8 @@ static oato_status place_kv(struct engine *e, struct oato_error *err)
 enum numerics_choice engine_numerics(const struct engine *e, enum plan_phase phase,
                                      enum row_class rows)
 {
-    return phase == PHASE_PREFILL && rows == ROWS_TOKENS && !e->deterministic ? NUMERICS_FAST
-                                                                              : NUMERICS_EXACT;
+    const bool many = phase == PHASE_PREFILL && rows == ROWS_TOKENS;
+    return many && !e->deterministic ? NUMERICS_PREFILL : NUMERICS_DECODE;
 }
 
 /* One class in all phases: the same operator may not compute with different arithmetic. */
@@ -252,7 +252,7 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
             const struct placement *p = &e->place[phase][i];
             for (int j = 0; j < p->n; j++) {
                 const struct oato_device *d = e->device[p->part[j].device].device;
-                const char *c = d->ops->numerics(d, &op, NUMERICS_EXACT);
+                const char *c = d->ops->numerics(d, &op, NUMERICS_DECODE);
                 if (class && strcmp(class, c) != 0)
                     return oato_fail(err, OATO_EFILE,
                                      "--deterministic: %s would be computed as %s and as %s; plan "

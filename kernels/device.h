@@ -107,7 +107,7 @@ struct device_ops {
 
     /* False: this (kind, dtype, shape) can never run here. */
     bool (*supports)(const struct oato_device *d, const struct oato_op *op);
-    /* Numerics class of the operator here, static text: "f32", "i16b32" (DESIGN, Numerics). */
+    /* Numerics class of the operator here, static text: "f32", "u8b32" (DESIGN, Numerics). */
     const char *(*numerics)(const struct oato_device *d, const struct oato_op *op,
                             enum numerics_choice choice);
     /* Memory of the prepared form of rows x k elements. */

@@ -52,13 +52,13 @@ struct oato_op {
     float scale;                       /* EMBED: factor (0 = none); ATTENTION: factor of q.k */
 };
 
-/* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics). EXACT
- * serves decode and, under --deterministic, all phases; FAST serves prefill, where arithmetic is
- * the limit. A device without a faster class takes both for the same. */
-enum numerics_choice { NUMERICS_EXACT, NUMERICS_FAST, NUMERICS_CHOICES };
+/* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics): DECODE
+ * for decode, rows of logits and, under --deterministic, all phases; PREFILL where many rows make
+ * arithmetic the limit. A device for which one is best takes both for the same. */
+enum numerics_choice { NUMERICS_DECODE, NUMERICS_PREFILL, NUMERICS_CHOICES };
 
-/* Profiles hold the times of NUMERICS_FAST for steps of more rows than this. */
-enum { NUMERICS_EXACT_ROWS = 16 };
+/* Profiles hold the times of NUMERICS_PREFILL for steps of more rows than this. */
+enum { NUMERICS_DECODE_ROWS = 16 };
 
 /* What varies from step to step and decides an operator's cost. */
 struct op_size {

@@ -140,7 +140,7 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
                                struct program_record *out, struct oato_error *err)
 {
     *out = rig_record(&c->shape, &c->op, c->in_width);
-    out->numerics = at->rows > NUMERICS_EXACT_ROWS ? NUMERICS_FAST : NUMERICS_EXACT;
+    out->numerics = at->rows > NUMERICS_DECODE_ROWS ? NUMERICS_PREFILL : NUMERICS_DECODE;
     uint64_t offset = 0, rows = (uint64_t)at->rows;
     for (int i = 0; i < c->shape.n_in; i++) {
         out->in[i] = offset;

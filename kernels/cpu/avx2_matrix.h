@@ -475,7 +475,7 @@ static void rows_fast(const struct matrix_job *j, int64_t begin, int64_t end, ui
         rows_quantised(j, true, begin, end, scratch);
 }
 
-static const struct matrix_class matrix_exact = {
+static const struct matrix_class matrix_decode = {
     .numerics = lanes_matrix_numerics,
     .pack_bytes = lanes_pack_bytes,
     .pack = lanes_pack,
@@ -483,7 +483,7 @@ static const struct matrix_class matrix_exact = {
     .rows = rows_exact,
 };
 
-static const struct matrix_class matrix_fast = {
+static const struct matrix_class matrix_prefill = {
     .numerics = lanes_bytes_numerics,
     .pack_bytes = lanes_bytes_pack_bytes,
     .pack = lanes_bytes_pack,

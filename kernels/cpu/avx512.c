@@ -20,25 +20,38 @@ bool avx512_matrix_row(const struct oato_weight *w, int64_t row, float *out)
     return lanes_matrix_row(AVX512_LANES, w, row, out);
 }
 
-const struct matrix_class avx512_exact = {
-    .numerics = lanes_matrix_numerics,
-    .pack_bytes = lanes_pack_bytes,
-    .pack = lanes_pack,
-    .scratch_bytes = avx512_matrix_scratch,
-    .rows = avx512_matrix_rows,
+static uint64_t stream_scratch(oato_dtype dtype, int64_t k)
+{
+    return lanes_format_of(dtype) ? avx512_bytes_scratch(dtype, k) : 0;
+}
+
+static void stream_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    if (lanes_format_of(j->w->dtype))
+        avx512_bytes_rows(j, begin, end, scratch);
+    else
+        avx512_matrix_float(j, begin, end);
+}
+
+const struct matrix_class avx512_decode = {
+    .numerics = lanes_bytes_numerics,
+    .pack_bytes = lanes_bytes_pack_bytes,
+    .pack = lanes_bytes_pack,
+    .scratch_bytes = stream_scratch,
+    .rows = stream_rows,
 };
 
-static const char *fast_numerics(oato_dtype dtype)
+static const char *prefill_numerics(oato_dtype dtype)
 {
     return lanes_format_of(dtype) ? lanes_bytes_numerics(dtype) : "i14b32";
 }
 
-static uint64_t fast_pack_bytes(oato_dtype dtype, int64_t k)
+static uint64_t prefill_pack_bytes(oato_dtype dtype, int64_t k)
 {
     return lanes_format_of(dtype) ? lanes_bytes_pack_bytes(dtype, k) : lanes_words_pack_bytes(k);
 }
 
-static void fast_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
+static void prefill_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 {
     if (lanes_format_of(dtype))
         lanes_bytes_pack(dtype, k, x, out);
@@ -46,32 +59,31 @@ static void fast_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
         lanes_words_pack(k, x, out);
 }
 
-static uint64_t fast_scratch(oato_dtype dtype, int64_t k)
+static uint64_t prefill_scratch(oato_dtype dtype, int64_t k)
 {
-    return lanes_format_of(dtype) ? avx512_bytes_scratch(dtype, k)
-                                  : avx512_matrix_scratch(DT_Q8_0, k);
+    return lanes_format_of(dtype) ? avx512_bytes_scratch(dtype, k) : avx512_words_scratch();
 }
 
-static void fast_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+static void prefill_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (lanes_format_of(j->w->dtype))
         avx512_bytes_rows(j, begin, end, scratch);
     else
-        avx512_panel_rows(j, begin, end, scratch);
+        avx512_words_rows(j, begin, end, scratch);
 }
 
-static const struct matrix_class matrix_fast = {
-    .numerics = fast_numerics,
-    .pack_bytes = fast_pack_bytes,
-    .pack = fast_pack,
-    .scratch_bytes = fast_scratch,
-    .rows = fast_rows,
+static const struct matrix_class matrix_prefill = {
+    .numerics = prefill_numerics,
+    .pack_bytes = prefill_pack_bytes,
+    .pack = prefill_pack,
+    .scratch_bytes = prefill_scratch,
+    .rows = prefill_rows,
 };
 
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "avx512",
     .layout = "lanes16.1",
-    .matrix = {&avx512_exact, &matrix_fast},
+    .matrix = {&avx512_decode, &matrix_prefill},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,
     .matrix_row = avx512_matrix_row,

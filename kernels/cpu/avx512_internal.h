@@ -199,23 +199,20 @@ AVX2_INLINE __m512 avx512_sub_min(const struct lanes_format *f, const uint8_t *h
     return _mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(x), 4));
 }
 
-/* avx512_vector.c: quantised weights, at most AVX512_STREAM columns */
-enum { AVX512_STREAM = 16 }; /* beyond, unpacking to a panel pays */
-void avx512_matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_float.c: float weights, any T */
 void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_bytes_vector.c: class u8b32, at most AVX512_STREAM columns */
+enum { AVX512_STREAM = 16 }; /* beyond, unpacking to a panel pays */
 void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end);
-/* avx512_bytes.c: class u8b32 */
+/* avx512_bytes.c: class u8b32, any T */
 uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k);
 void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
-/* avx512_matrix.c: classes i16b32 and, of float weights in panels, i14b32 */
-void avx512_panel_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
-uint64_t avx512_matrix_scratch(oato_dtype dtype, int64_t k);
-void avx512_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+/* avx512_words.c: class i14b32 of float weights */
+uint64_t avx512_words_scratch(void);
+void avx512_words_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 
 /* avx512.c: what amx shares */
-extern const struct matrix_class avx512_exact;
+extern const struct matrix_class avx512_decode;
 uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                            int64_t end);

@@ -208,7 +208,7 @@ struct cpu_kernels {
     const char *name;
     const char *layout; /* id of the prepared weights' layout, new with every change of it; NULL:
                            they are not to be kept in files */
-    /* Layout of the weights of matrix products; NUMERICS_FAST may be the EXACT one again. */
+    /* Layout of the weights of matrix products; both may be the same. */
     const struct matrix_class *matrix[NUMERICS_CHOICES];
     uint64_t (*matrix_bytes)(oato_dtype dtype, int64_t rows, int64_t k);
     void (*matrix_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,

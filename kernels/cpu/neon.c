@@ -179,7 +179,7 @@ static void attention_merge(const float *partial, int64_t stride, int64_t n, int
     cpu_kernels_ref.attention_merge(partial, stride, n, heads, head_dim, out);
 }
 
-static const struct matrix_class matrix_exact = {
+static const struct matrix_class matrix_decode = {
     .numerics = words_numerics,
     .pack_bytes = words_bytes,
     .pack = words_pack,
@@ -187,7 +187,7 @@ static const struct matrix_class matrix_exact = {
     .rows = neon_words_rows,
 };
 
-static const struct matrix_class matrix_fast = {
+static const struct matrix_class matrix_prefill = {
     .numerics = bytes_numerics,
     .pack_bytes = bytes_bytes,
     .pack = bytes_pack,
@@ -197,7 +197,7 @@ static const struct matrix_class matrix_fast = {
 
 const struct cpu_kernels cpu_kernels_neon = {
     .name = "neon",
-    .matrix = {&matrix_exact, &matrix_fast},
+    .matrix = {&matrix_decode, &matrix_prefill},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,
     .attention_scratch_bytes = attention_scratch,

@@ -125,7 +125,7 @@ struct group_panel {
 uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k)
 {
     if (!neon_format_of(dtype))
-        return cpu_kernels_ref.matrix[NUMERICS_EXACT]->scratch_bytes(dtype, k);
+        return cpu_kernels_ref.matrix[NUMERICS_DECODE]->scratch_bytes(dtype, k);
     return sizeof(struct group_panel[CHUNK / 32][PANEL_GROUPS]);
 }
 
@@ -313,7 +313,7 @@ static void panel_rows(const struct matrix_job *j, int64_t begin, int64_t end, b
 void neon_words_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (!neon_format_of(j->w->dtype)) {
-        cpu_kernels_ref.matrix[NUMERICS_EXACT]->rows(j, begin, end, scratch);
+        cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
     } else if (j->T == 1) {
         matrix_vector(j, begin, end);
     } else {
@@ -325,7 +325,7 @@ void neon_words_rows(const struct matrix_job *j, int64_t begin, int64_t end, uin
 void neon_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (!neon_format_of(j->w->dtype)) {
-        cpu_kernels_ref.matrix[NUMERICS_EXACT]->rows(j, begin, end, scratch);
+        cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
         return;
     }
     for (int64_t r = begin; r < end; r += MATRIX_ROWS)

@@ -158,7 +158,7 @@ static void for_each(check_fn *fn)
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
             for (int choice = 0; choice < NUMERICS_CHOICES; choice++)
-                if (choice == NUMERICS_EXACT || k->matrix[choice] != k->matrix[NUMERICS_EXACT])
+                if (choice == NUMERICS_DECODE || k->matrix[choice] != k->matrix[NUMERICS_DECODE])
                     fn(k, (enum numerics_choice)choice, matrix_types[d]);
     }
 }

@@ -391,7 +391,7 @@ static void supports_says_no_to_what_cannot_run(void **state)
     const struct cpu_kernels *k = &cpu_kernels_ref;
     struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_Q4_K, .k = 512, .n = 7};
     assert_true(cpu_supports(k, &op));
-    assert_string_equal(cpu_numerics(k, &op, NUMERICS_EXACT), "f32");
+    assert_string_equal(cpu_numerics(k, &op, NUMERICS_DECODE), "f32");
     op.k = 500;
     assert_false(cpu_supports(k, &op));
     op.dtype = DT_I8;
@@ -399,7 +399,7 @@ static void supports_says_no_to_what_cannot_run(void **state)
     op = (struct oato_op){
         .kind = OP_ATTENTION, .dtype = DT_F16, .n = 128, .heads = 2, .kv_heads = 1, .head_dim = 64};
     assert_true(cpu_supports(k, &op));
-    assert_string_equal(cpu_numerics(k, &op, NUMERICS_EXACT), "f32");
+    assert_string_equal(cpu_numerics(k, &op, NUMERICS_DECODE), "f32");
     op.dtype = DT_Q8_0;
     assert_true(cpu_supports(k, &op));
     op.head_dim = 16;
