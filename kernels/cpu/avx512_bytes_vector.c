@@ -226,6 +226,9 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
     const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
     const int groups = j->T > ALONE_COLUMNS ? 2 : 1;
     for (int64_t r = begin; r < end; r += AVX512_LANES * groups) {
+        if (j->next && r + AVX512_LANES * groups >= end)
+            for (int64_t i = 0; i < PREFETCH_BYTES; i += 64)
+                _mm_prefetch((const char *)j->next + i, _MM_HINT_T0);
         for (int64_t i = 0; i < n; i++) {
             const int64_t c0 = j->T * i / n;
             switch (10 * groups + j->T * (i + 1) / n - c0) {

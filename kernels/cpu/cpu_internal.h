@@ -100,8 +100,15 @@ struct cpu_barrier {
     _Atomic uint32_t sleepers;
     int n;
 };
+/* Memory that a thread will read soon. */
+struct read_ahead {
+    const uint8_t *from;
+    uint64_t bytes;
+};
 void cpu_barrier_init(struct cpu_barrier *b, int n);
 void cpu_barrier_wait(struct cpu_barrier *b);
+/* The same; whoever has to wait fetches to its L2 meanwhile. */
+void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next);
 /* Times that the threads have met: the same for all of them until they meet again. */
 uint32_t cpu_barrier_phase(const struct cpu_barrier *b);
 
@@ -132,6 +139,11 @@ struct cpu_context {
 void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
                     const struct step *step, int thread, struct cpu_barrier *barrier);
 
+/* What the thread will read first of the record's weights, when memory is what limits the record;
+ * else nothing. */
+struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct program_record *r,
+                                   const struct step *step, int thread, int n_threads);
+
 /* True when thread 0 alone does this record in this step, because it is too small to share: no
  * barrier is needed between two such records. */
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step);
@@ -147,8 +159,9 @@ struct matrix_job {
     const uint8_t *packed; /* T packed rows, pack_stride bytes apart; NULL when pack_bytes is 0 */
     uint64_t pack_stride;
     int64_t T;
-    float *y;         /* of row 0 of the weight and column 0 */
-    int64_t y_stride; /* floats from one column to the next */
+    const uint8_t *next; /* weights that the thread reads after these, or NULL: not known */
+    float *y;            /* of row 0 of the weight and column 0 */
+    int64_t y_stride;    /* floats from one column to the next */
 };
 
 /* Work of one thread on attention: the tokens [token_begin, token_end) of one sequence under one

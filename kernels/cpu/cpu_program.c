@@ -20,6 +20,8 @@ struct compiled {
     struct cpu_barrier barrier;
 };
 
+enum { LOOK_AHEAD = 6 }; /* records: from attention, or what precedes it, to the next matrix */
+
 /* One step on its way: what the threads share. */
 struct running {
     struct cpu_device *device;
@@ -64,6 +66,16 @@ static void record_copy(const struct running *x, const struct program_record *r)
                (size_t)cpu_record_rows(r, x->step) * (size_t)r->in_width[0] * sizeof(float));
 }
 
+/* What the thread reads once record i and those behind it that read little are done. */
+static struct read_ahead read_after(const struct running *x, uint32_t i, int thread)
+{
+    struct read_ahead next = {NULL, 0};
+    for (uint32_t last = i + LOOK_AHEAD; i < x->n_records && i < last && !next.bytes; i++)
+        next = cpu_record_reads(&x->c->context, &x->c->program->records[i], x->step, thread,
+                                x->c->barrier.n);
+    return next;
+}
+
 /* A failed wait ends nothing early: all threads go on to meet at the barriers, and skip the work.
  */
 static void run_step(void *arg, int thread)
@@ -76,14 +88,15 @@ static void run_step(void *arg, int thread)
         const struct program_record *r = &records[i];
         bool solo = cpu_record_is_solo(r, x->step);
         if (!before_solo) {
-            cpu_barrier_wait(barrier);
+            cpu_barrier_wait_fetching(barrier, read_after(x, i, thread));
             if (thread == 0)
                 record_signal(x, r - 1);
         }
         if (thread == 0 && r->n_waits && !record_wait(x, r))
             atomic_store(&x->failed, 1);
         if (!solo && (before_solo || r->n_waits))
-            cpu_barrier_wait(barrier); /* what thread 0 computed or waited for is there */
+            /* what thread 0 computed or waited for is there */
+            cpu_barrier_wait_fetching(barrier, read_after(x, i, thread));
         if ((thread == 0 || !solo) && !atomic_load_explicit(&x->failed, memory_order_relaxed)) {
             if (r->kind == RECORD_RUN)
                 cpu_run_record(&x->c->context, r, x->step, thread, barrier);

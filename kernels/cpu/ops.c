@@ -15,23 +15,44 @@
 #include <string.h>
 
 enum {
-    SOLO_ELEMENTS = 8192,    /* a few us of element-wise work */
+    SOLO_ELEMENTS = 8192, /* a few us of element-wise work */
+    MEMORY_BOUND_COLUMNS = 8,
+    READ_AHEAD = 256 << 10,  /* a quarter of an L2 */
     PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself: cheaper
                                 than a barrier */
 };
 
-bool units_claim(const struct run *x, int64_t units, int64_t *begin, int64_t *end)
+/* Units of each thread that nobody else gets. */
+static int64_t deal_own(int64_t units, int n_threads)
 {
-    _Atomic uint64_t *claimed = (_Atomic uint64_t *)x->c->workspace;
+    return n_threads > 1 ? units / (2 * n_threads) : units;
+}
+
+/* The counter of what is dealt carries the barrier's phase: what an earlier record left there is
+ * out of date by itself. */
+bool deal_next(struct deal *d, int64_t *begin, int64_t *end)
+{
+    const struct run *x = d->x;
+    const int64_t own = deal_own(d->units, x->n_threads);
+    if (!d->begun && own) {
+        d->begun = true;
+        *begin = x->thread * own;
+        *end = *begin + own;
+        return true;
+    }
+    if (x->n_threads == 1)
+        return false;
+    _Atomic uint64_t *dealt = (_Atomic uint64_t *)x->c->workspace;
     const uint64_t tag = (uint64_t)cpu_barrier_phase(x->barrier) << 32;
-    uint64_t seen = atomic_load_explicit(claimed, memory_order_relaxed), next;
+    uint64_t seen = atomic_load_explicit(dealt, memory_order_relaxed), next;
     do {
-        *begin = (seen & ~(uint64_t)UINT32_MAX) == tag ? (int64_t)(seen & UINT32_MAX) : 0;
-        if (*begin >= units)
+        const bool current = (seen & ~(uint64_t)UINT32_MAX) == tag;
+        *begin = max_i64(own * x->n_threads, current ? (int64_t)(seen & UINT32_MAX) : 0);
+        if (*begin >= d->units)
             return false;
-        *end = *begin + max_i64(1, (units - *begin) / (2 * x->n_threads));
+        *end = *begin + max_i64(1, (d->units - *begin) / (2 * x->n_threads));
         next = tag | (uint64_t)*end;
-    } while (!atomic_compare_exchange_weak_explicit(claimed, &seen, next, memory_order_relaxed,
+    } while (!atomic_compare_exchange_weak_explicit(dealt, &seen, next, memory_order_relaxed,
                                                     memory_order_relaxed));
     return true;
 }
@@ -89,35 +110,55 @@ static int64_t units_of(int64_t rows)
     return (rows + MATRIX_ROWS - 1) / MATRIX_ROWS;
 }
 
-static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end)
+/* Prepared rows from r on, a multiple of MATRIX_ROWS. */
+static const uint8_t *rows_at(const struct matrix_task *m, const struct oato_weight *w, int64_t r)
 {
-    const struct matrix_job *gate = &m->job[0];
-    struct matrix_job up = m->job[1];
+    return w->data + m->x->k->matrix_bytes(w->dtype, r, w->k);
+}
+
+static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
+                         const uint8_t *next)
+{
+    struct matrix_job gate = m->job[0], up = m->job[1];
     float *rows = floats(m->scratch + m->up_at);
     for (int64_t r = begin; r < end; r += m->panel) {
         int64_t stop = min_i64(end, r + m->panel);
+        gate.next = rows_at(m, up.w, r);
+        up.next = stop < end ? rows_at(m, gate.w, stop) : next;
         up.y = rows - r;
         up.y_stride = m->panel;
-        m->x->matrix->rows(gate, r, stop, m->scratch);
+        m->x->matrix->rows(&gate, r, stop, m->scratch);
         m->x->matrix->rows(&up, r, stop, m->scratch);
-        for (int64_t t = 0; t < gate->T; t++) {
-            float *y = gate->y + t * gate->y_stride + r;
+        for (int64_t t = 0; t < gate.T; t++) {
+            float *y = gate.y + t * gate.y_stride + r;
             m->x->k->swiglu(y, y, rows + t * m->panel, stop - r);
         }
     }
 }
 
-/* Units [begin, end), counted through all weights. */
-static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end)
+/* Where the weights of a unit begin, units being counted through all weights. */
+static const uint8_t *unit_at(const struct matrix_task *m, int64_t unit)
+{
+    int i = 0;
+    for (; i + 1 < m->n && unit >= units_of(m->rows[i]); i++)
+        unit -= units_of(m->rows[i]);
+    return rows_at(m, m->job[i].w, unit * MATRIX_ROWS);
+}
+
+/* Units [begin, end); the thread reads on at `next`. */
+static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end,
+                         const uint8_t *next)
 {
     for (int i = 0; i < m->n && begin < end; i++) {
         int64_t units = units_of(m->rows[i]);
         if (begin < units) {
             int64_t from = begin * MATRIX_ROWS, to = min_i64(m->rows[i], end * MATRIX_ROWS);
+            struct matrix_job job = m->job[i];
+            job.next = end > units && i + 1 < m->n ? m->job[i + 1].w->data : next;
             if (m->x->op->kind == OP_GATE_UP)
-                gate_up_rows(m, from, to);
+                gate_up_rows(m, from, to, next);
             else
-                m->x->matrix->rows(&m->job[i], from, to, m->scratch);
+                m->x->matrix->rows(&job, from, to, m->scratch);
         }
         begin = max_i64(begin - units, 0);
         end -= units;
@@ -164,11 +205,12 @@ static void run_matrix(const struct run *x)
         cpu_barrier_wait(x->barrier); /* the packed input is complete */
     if (x->matrix->enter)
         x->matrix->enter(x->T);
-    if (x->n_threads == 1)
-        matrix_units(&m, 0, units);
-    else
-        for (int64_t begin, end; units_claim(x, units, &begin, &end);)
-            matrix_units(&m, begin, end);
+    struct deal deal = {.x = x, .units = units};
+    int64_t begin, end, next_begin, next_end;
+    for (bool more = deal_next(&deal, &begin, &end); more; begin = next_begin, end = next_end) {
+        more = deal_next(&deal, &next_begin, &next_end);
+        matrix_units(&m, begin, end, more ? unit_at(&m, next_begin) : NULL);
+    }
     if (x->matrix->leave)
         x->matrix->leave();
 }
@@ -372,6 +414,25 @@ bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
     int64_t T = cpu_record_rows(r, step);
     int64_t width = r->op.kind == OP_EMBED ? r->op.k : r->op.n;
     return T == 0 || (kinds[r->op.kind].by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
+}
+
+struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct program_record *r,
+                                   const struct step *step, int thread, int n_threads)
+{
+    struct read_ahead none = {NULL, 0};
+    if (r->kind != RECORD_RUN || kinds[r->op.kind].run != run_matrix ||
+        cpu_record_rows(r, step) > MEMORY_BOUND_COLUMNS)
+        return none;
+    const struct oato_weight *w = c->weights[r->weight[0]];
+    int64_t units = units_of(r->op.n);
+    if (r->op.kind == OP_QKV)
+        units += 2 * units_of(r->op.n2);
+    const int64_t own = deal_own(units, n_threads);
+    const int64_t from = min_i64(w->rows, thread * own * MATRIX_ROWS);
+    const int64_t to = min_i64(w->rows, from + own * MATRIX_ROWS);
+    const uint64_t at = c->kernels->matrix_bytes(w->dtype, from, w->k);
+    const uint64_t bytes = c->kernels->matrix_bytes(w->dtype, to, w->k) - at;
+    return (struct read_ahead){w->data + at, bytes < READ_AHEAD ? bytes : READ_AHEAD};
 }
 
 void cpu_run_record(const struct cpu_context *c, const struct program_record *r,

@@ -132,15 +132,11 @@ static void chunk_run(const struct chunks *c, int64_t begin, int64_t end, uint8_
 static void units_run(const struct run *x, float *partial, uint8_t *scratch)
 {
     struct chunks c = chunks_of(x, partial);
-    if (x->n_threads == 1) {
-        while (chunks_next(&c))
-            chunk_run(&c, 0, c.units, scratch);
-        return;
-    }
     int64_t units = 0, begin, end;
     for (struct chunks all = c; chunks_next(&all);)
         units = all.end;
-    while (units_claim(x, units, &begin, &end)) {
+    struct deal deal = {.x = x, .units = units};
+    while (deal_next(&deal, &begin, &end)) {
         while (begin < end) {
             while (begin >= c.end)
                 chunks_next(&c);

@@ -49,10 +49,16 @@ static inline uint64_t align64(uint64_t bytes)
     return (bytes + 63) & ~(uint64_t)63;
 }
 
-/* The next of the record's units for this thread: large pieces first, small ones at the end, so
- * that a core that is slower, or lent to somebody else, holds nobody up. The counter carries the
- * barrier's phase: what an earlier record left there is out of date by itself. */
-bool units_claim(const struct run *x, int64_t units, int64_t *begin, int64_t *end);
+/* A record's units on their way to its threads: for each a piece of its own, then what is left in
+ * smaller and smaller pieces, so that a core that is slower, or lent to somebody else, holds nobody
+ * up. */
+struct deal {
+    const struct run *x;
+    int64_t units;
+    bool begun;
+};
+/* This thread's next units; false: there are none. */
+bool deal_next(struct deal *d, int64_t *begin, int64_t *end);
 
 /* ops_attention.c */
 uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,

@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -22,8 +23,9 @@
 #include <xmmintrin.h>
 #endif
 
-/* About 5 ns each: 100 us between steps (a host samples meanwhile), 2 ms within them. */
-enum { IDLE_SPINS = 20000, BARRIER_SPINS = 400000 };
+/* About 5 ns each: 100 us between steps (a host samples meanwhile), 2 ms within them. After 50 us
+ * somebody else may have the core: on a shared machine it can be the thread that is waited for. */
+enum { IDLE_SPINS = 20000, BARRIER_SPINS = 400000, YIELD_SPINS = 10000, YIELD_EVERY = 64 };
 
 static void relax(void)
 {
@@ -44,13 +46,20 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Returns once *word differs from seen. Whoever changes it calls word_changed after. */
-static void word_wait(_Atomic uint32_t *word, uint32_t seen, int spins, _Atomic uint32_t *sleepers)
+/* Returns once *word differs from seen. Whoever changes it calls word_changed after. Meanwhile it
+ * fetches what will be read next, if anything. */
+static void word_wait(_Atomic uint32_t *word, uint32_t seen, int spins, _Atomic uint32_t *sleepers,
+                      struct read_ahead next)
 {
     for (int i = 0; i < spins; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen)
             return;
-        relax();
+        if ((uint64_t)i * 64 < next.bytes)
+            __builtin_prefetch(next.from + (size_t)i * 64, 0, 2);
+        else if (i < YIELD_SPINS || i % YIELD_EVERY)
+            relax();
+        else
+            sched_yield();
     }
     atomic_fetch_add(sleepers, 1);
     while (atomic_load(word) == seen)
@@ -74,6 +83,11 @@ void cpu_barrier_init(struct cpu_barrier *b, int n)
 
 void cpu_barrier_wait(struct cpu_barrier *b)
 {
+    cpu_barrier_wait_fetching(b, (struct read_ahead){NULL, 0});
+}
+
+void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next)
+{
     if (b->n <= 1)
         return;
     uint32_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed);
@@ -82,7 +96,7 @@ void cpu_barrier_wait(struct cpu_barrier *b)
         atomic_store(&b->phase, phase + 1);
         word_changed(&b->phase, &b->sleepers);
     } else {
-        word_wait(&b->phase, phase, BARRIER_SPINS, &b->sleepers);
+        word_wait(&b->phase, phase, BARRIER_SPINS, &b->sleepers, next);
     }
 }
 
@@ -161,7 +175,7 @@ static void *worker_main(void *arg)
         hwloc_set_cpubind(p->topology, w->cpus, HWLOC_CPUBIND_THREAD);
     float_state_fast();
     for (uint32_t seen = 0;; seen++) {
-        word_wait(&p->epoch, seen, IDLE_SPINS, &p->epoch_sleepers);
+        word_wait(&p->epoch, seen, IDLE_SPINS, &p->epoch_sleepers, (struct read_ahead){NULL, 0});
         if (p->stop)
             return NULL;
         p->fn(p->arg, w->index);
@@ -183,7 +197,8 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg)
     fn(arg, 0);
     if (p->n_threads > 1) {
         for (uint32_t busy; (busy = atomic_load(&p->busy)) != 0;)
-            word_wait(&p->busy, busy, BARRIER_SPINS, &p->busy_sleepers);
+            word_wait(&p->busy, busy, BARRIER_SPINS, &p->busy_sleepers,
+                      (struct read_ahead){NULL, 0});
     }
     float_state_set(state);
 }
