@@ -1,7 +1,8 @@
 /*
  * neon.c - the neon table: 64-bit ARM with the dot products of ARMv8.2-A. Products with Q4_0, Q4_1
- * and Q8_0 (neon_matrix.c) are in the classes i16b32 and u8b32 of the x86 levels, with their bits;
- * other types and attention are those of ref.c. Here: weights and inputs as the products want them.
+ * and Q8_0 (neon_matrix.c) are in class u8b32 of the x86 levels, with their bits, for decode and
+ * prefill; other types and attention are those of ref.c. Here: weights and inputs as the products
+ * want them.
  */
 #include "kernels/cpu/neon_internal.h"
 
@@ -26,8 +27,12 @@ static void put_row(const struct neon_format *f, const uint8_t *row, int64_t k, 
         for (int i = 0; i < f->head; i += 2)
             memcpy(out + i * NEON_ROWS + 2 * lane, row + i, 2);
         uint8_t *to = out + f->head * NEON_ROWS + lane / 4 * quads * 16 + lane % 4 * 4;
-        for (int j = 0; j < quads; j++)
-            memcpy(to + 16 * j, row + f->head + 4 * j, 4);
+        for (int j = 0; j < quads; j++) {
+            uint32_t quad;
+            memcpy(&quad, row + f->head + 4 * j, 4);
+            quad ^= f->flip;
+            memcpy(to + 16 * j, &quad, 4);
+        }
         out += NEON_ROWS * (f->head + f->body);
     }
 }
@@ -53,93 +58,42 @@ static void matrix_prepare(const struct weight_source *s, struct oato_weight *w,
 
 /* ---------------------------------------------------------------------------------- input - */
 
-/* k / 32 blocks; an odd number of lines, so that columns begin in different sets of the caches. */
-static uint64_t packed_bytes(int64_t k, size_t block)
+/* An odd number of lines, so that columns begin in different sets of the caches. */
+static uint64_t pack_bytes(oato_dtype dtype, int64_t k)
 {
-    return size_align((size_t)(k / 32) * block, 64) | 64;
+    return neon_format_of(dtype) ? size_align((size_t)(k / 32) * sizeof(struct neon_bytes), 64) | 64
+                                 : 0;
 }
 
-static uint64_t words_bytes(oato_dtype dtype, int64_t k)
-{
-    return neon_format_of(dtype) ? packed_bytes(k, sizeof(struct neon_words)) : 0;
-}
-
-static uint64_t bytes_bytes(oato_dtype dtype, int64_t k)
-{
-    return neon_format_of(dtype) ? packed_bytes(k, sizeof(struct neon_bytes)) : 0;
-}
-
-/* (x - from) * factor to the nearest integers, of 32 elements; all 0 if !keep. Returns the sum. */
-static int32_t to_integers(const float32x4_t x[8], float from, float factor, bool keep,
-                           int32x4_t n[8])
-{
-    int32x4_t sum = vdupq_n_s32(0);
-    for (int i = 0; i < 8; i++) {
-        n[i] = vcvtnq_s32_f32(vmulq_n_f32(vsubq_f32(x[i], vdupq_n_f32(from)), factor));
-        n[i] = keep ? n[i] : vdupq_n_s32(0);
-        sum = vaddq_s32(sum, n[i]);
-    }
-    return vaddvq_s32(sum);
-}
-
-static bool load_32(const float *x, float32x4_t v[8]) /* false: there is a NaN */
-{
-    uint32x4_t ordered = vdupq_n_u32(UINT32_MAX);
-    for (int i = 0; i < 8; i++) {
-        v[i] = vld1q_f32(x + 4 * i);
-        ordered = vandq_u32(ordered, vceqq_f32(v[i], v[i]));
-    }
-    return vminvq_u32(ordered) != 0;
-}
-
-static void words_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
-{
-    (void)dtype;
-    struct neon_words *to = (struct neon_words *)(void *)out;
-    for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
-        float32x4_t v[8], top = vdupq_n_f32(0);
-        const bool ordered = load_32(x, v);
-        for (int i = 0; i < 8; i++)
-            top = vmaxq_f32(top, vabsq_f32(v[i]));
-        const float largest = vmaxvq_f32(top);
-        /* Below this the reciprocal would overflow, and nothing that follows could tell. */
-        const bool zero = !(largest > 1e-30f);
-        /* Integers have no infinities and no NaN: the scale says it for the whole block. */
-        const bool finite = ordered && largest <= FLT_MAX;
-        int32x4_t n[8];
-        to->sum = to_integers(v, 0, zero ? 0 : 32767.0f / largest, finite, n);
-        to->low_sum = 0;
-        for (int i = 0; i < 4; i++) {
-            const int16x8_t q = vcombine_s16(vqmovn_s32(n[2 * i]), vqmovn_s32(n[2 * i + 1]));
-            const uint8x8_t low = vmovn_u16(vreinterpretq_u16_s16(q));
-            vst1_s8(to->high + 8 * i, vshrn_n_s16(q, 8));
-            vst1_s8(to->low + 8 * i, vreinterpret_s8_u8(veor_u8(low, vdup_n_u8(128))));
-            to->low_sum += vaddlv_u8(low);
-        }
-        to->scale = !finite ? NAN : zero ? 0 : largest / 32767.0f;
-        to->scaled_sum = to->scale * (float)to->sum;
-    }
-}
-
-static void bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
+static void pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 {
     (void)dtype;
     struct neon_bytes *to = (struct neon_bytes *)(void *)out;
     for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
         float32x4_t v[8];
-        const bool ordered = load_32(x, v);
+        uint32x4_t ordered = vdupq_n_u32(UINT32_MAX);
+        for (int i = 0; i < 8; i++) {
+            v[i] = vld1q_f32(x + 4 * i);
+            ordered = vandq_u32(ordered, vceqq_f32(v[i], v[i])); /* a NaN is not itself */
+        }
         float32x4_t low = v[0], high = v[0];
         for (int i = 1; i < 8; i++) {
             low = vminq_f32(low, v[i]);
             high = vmaxq_f32(high, v[i]);
         }
         const float lowest = vminvq_f32(low), range = vmaxvq_f32(high) - lowest;
-        const bool finite = ordered && range <= FLT_MAX;
+        /* Integers have no infinities and no NaN: step and minimum say it for the whole block. */
+        const bool finite = vminvq_u32(ordered) && range <= FLT_MAX;
         /* Below this the reciprocal would overflow: all are the minimum. */
         const bool flat = !(range > 1e-30f);
-        int32x4_t n[8];
-        const int32_t total =
-            to_integers(v, finite ? lowest : 0, flat || !finite ? 0 : 255.0f / range, finite, n);
+        const float32x4_t from = vdupq_n_f32(finite ? lowest : 0);
+        const float factor = flat || !finite ? 0 : 255.0f / range;
+        int32x4_t n[8], total = vdupq_n_s32(0);
+        for (int i = 0; i < 8; i++) {
+            n[i] = vcvtnq_s32_f32(vmulq_n_f32(vsubq_f32(v[i], from), factor));
+            n[i] = finite ? n[i] : vdupq_n_s32(0);
+            total = vaddq_s32(total, n[i]);
+        }
         for (int i = 0; i < 4; i++) {
             const int16x8_t q = vcombine_s16(vqmovn_s32(n[2 * i]), vqmovn_s32(n[2 * i + 1]));
             const uint8x8_t bytes = veor_u8(vqmovun_s16(q), vdup_n_u8(128));
@@ -147,18 +101,13 @@ static void bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out
         }
         to->step = !finite ? NAN : flat ? 0 : range / 255.0f;
         to->min = !finite ? NAN : lowest;
-        to->sum = fmaf(to->step, (float)total, 32 * to->min);
+        to->sum = fmaf(to->step, (float)vaddvq_s32(total), 32 * to->min);
     }
 }
 
 /* ---------------------------------------------------------------------------------- table - */
 
-static const char *words_numerics(oato_dtype dtype)
-{
-    return neon_format_of(dtype) ? "i16b32" : "f32";
-}
-
-static const char *bytes_numerics(oato_dtype dtype)
+static const char *numerics(oato_dtype dtype)
 {
     return neon_format_of(dtype) ? "u8b32" : "f32";
 }
@@ -179,25 +128,17 @@ static void attention_merge(const float *partial, int64_t stride, int64_t n, int
     cpu_kernels_ref.attention_merge(partial, stride, n, heads, head_dim, out);
 }
 
-static const struct matrix_class matrix_decode = {
-    .numerics = words_numerics,
-    .pack_bytes = words_bytes,
-    .pack = words_pack,
+static const struct matrix_class matrix = {
+    .numerics = numerics,
+    .pack_bytes = pack_bytes,
+    .pack = pack,
     .scratch_bytes = neon_matrix_scratch,
-    .rows = neon_words_rows,
-};
-
-static const struct matrix_class matrix_prefill = {
-    .numerics = bytes_numerics,
-    .pack_bytes = bytes_bytes,
-    .pack = bytes_pack,
-    .scratch_bytes = neon_matrix_scratch,
-    .rows = neon_bytes_rows,
+    .rows = neon_matrix_rows,
 };
 
 const struct cpu_kernels cpu_kernels_neon = {
     .name = "neon",
-    .matrix = {&matrix_decode, &matrix_prefill},
+    .matrix = {&matrix, &matrix},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,
     .attention_scratch_bytes = attention_scratch,

@@ -14,18 +14,20 @@
 
 /* Quantised types that have kernels here. Prepared weights: groups of 8 rows (the last one padded
  * with zero rows), block after block: d[8] f16, (Q4_1) m[8] f16, then for each 4 rows vectors of
- * the rows' bytes 0..3, 4..7, ... as they are in the GGUF. */
+ * the rows' bytes 0..3, 4..7, ... of the GGUF. Nibbles that stand for themselves less 8 have bit 3
+ * flipped: so they are the same number with a sign, and what is shifted to the top of a byte is 16
+ * times it. */
 enum { NEON_ROWS = 8 };
 struct neon_format {
     oato_dtype dtype;
     int32_t head, body; /* bytes of a row's block of 32 */
-    int32_t offset;     /* of a nibble */
+    uint32_t flip;      /* bits of each 4 bytes of the body */
     bool has_min;
 };
 
 enum { FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q8_0, FORMAT_COUNT };
 static const struct neon_format neon_formats[FORMAT_COUNT] = {
-    {DT_Q4_0, 2, 16, 8, false}, {DT_Q4_1, 4, 16, 0, true}, {DT_Q8_0, 2, 32, 0, false}};
+    {DT_Q4_0, 2, 16, 0x88888888, false}, {DT_Q4_1, 4, 16, 0, true}, {DT_Q8_0, 2, 32, 0, false}};
 
 /* NULL for types that are left to the reference. */
 static inline const struct neon_format *neon_format_of(oato_dtype dtype)
@@ -42,14 +44,7 @@ static inline int64_t neon_group_bytes(const struct neon_format *f, int64_t k)
     return k / 32 * NEON_ROWS * (f->head + f->body);
 }
 
-/* 32 of the packed input of class i16b32: x is about scale * (256 high + low + 128). */
-struct neon_words {
-    int8_t high[32], low[32];
-    float scale, scaled_sum;
-    int32_t sum, low_sum; /* of the int16, of the low bytes as 0 .. 255 */
-};
-
-/* 32 of class u8b32: x is about min + step * (q + 128); sum is of what the 32 stand for. */
+/* 32 of the packed input: x is about min + step * (q + 128); sum is of what the 32 stand for. */
 struct neon_bytes {
     int8_t q[32];
     float step, min, sum;
@@ -79,8 +74,7 @@ NEON_INLINE void neon_store(float *p, float32x4_t x, int64_t n)
 }
 
 uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k);
-void neon_words_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
-void neon_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+void neon_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 void neon_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps);
 void neon_add(float *y, const float *a, const float *b, int64_t n);
 void neon_swiglu(float *y, const float *gate, const float *up, int64_t n);

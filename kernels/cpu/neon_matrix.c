@@ -1,20 +1,19 @@
 /*
- * neon_matrix.c - matrix products of the neon table.
+ * neon_matrix.c - matrix products of the neon table, class u8b32 whatever T.
  *
  * sdot adds four products of bytes to each int32, and takes the second factor from a lane: weights
- * of 4 rows x 4 k times one quad of the input. An int16 of the input is two bytes, q = 256 high +
- * low: two dot products for 16 products, where widening and smlal would be six instructions. As
- * low is 0 .. 255 and there is no instruction for unsigned x signed, unsigned weights (nibbles)
- * take udot; for signed ones either the weights or low are flipped by 128, and 128 times the sum
- * of the other side starts the sum.
+ * of 4 rows x 4 k times one quad of the input. There is no instruction for unsigned x signed: the
+ * uint8 of the input are kept less 128, and 128 times the sum of the weights, which the class needs
+ * anyway, starts the sum. Integers are exact and end in the same multiply-adds, in order of k: a
+ * row has the same bits whatever T.
  *
- *   one column           weights are read once, straight from memory; 8 rows in registers
- *   more, or bytes       for each panel of 64 rows, for each 256 of k: weights -> int8 and scales,
- *                        24 KiB of L1; then for each 4 columns (1.4 or 2.5 KiB, from L2 once a
- *                        panel), for each 8 rows: 8 or 16 int32 sums in registers
+ *   up to 4 columns      decode: for each 8 rows, for each 32 of k: weights -> int8 and scales, in
+ *                        registers, straight from memory, which is read once; then each column
+ *   more                 for each panel of 64 rows, for each 256 of k: the same, but to L1, 24 KiB;
+ *                        then for each 4 columns (1.4 KiB, from L2 once a panel), for each 8 rows
  *
- * Of the instructions of a loop 45 % (4 columns of int16) and 37 % (bytes) are dot products. Speed
- * on ARM hardware has not been measured: what is tested runs under qemu.
+ * Of the instructions of a loop 36 to 48 % are dot products. Speed on ARM hardware has not been
+ * measured: what is tested runs under qemu.
  */
 #include "kernels/cpu/neon_internal.h"
 
@@ -24,7 +23,13 @@ enum {
     TILE_COLUMNS = 4,
 };
 
-/* ----------------------------------------------------------------------------- one column - */
+/* 32 k of 4 rows ready for the dot products: w[i] has elements 4i .. 4i+3 of each row, 16 times as
+ * large where nibbles have a sign; start is 128 * their sum, scaled_sum that of d * q. */
+struct quads {
+    int8x16_t w[8];
+    int32x4_t start;
+    float32x4_t scale, scaled_sum, min;
+};
 
 /* sum + 4 rows x 16 k times 16 elements of the input. Lanes must be constants. */
 NEON_INLINE int32x4_t dot_16(int32x4_t sum, const int8x16_t w[4], int8x16_t x)
@@ -35,26 +40,10 @@ NEON_INLINE int32x4_t dot_16(int32x4_t sum, const int8x16_t w[4], int8x16_t x)
     return vdotq_laneq_s32(sum, w[3], x, 3);
 }
 
-NEON_INLINE uint32x4_t dot_16_unsigned(uint32x4_t sum, const uint8x16_t w[4], uint8x16_t x)
+/* Of sums of what struct quads holds; the conversion divides by 16 for nothing. */
+NEON_INLINE float32x4_t sum_to_float(const struct neon_format *f, int32x4_t sum)
 {
-    sum = vdotq_laneq_u32(sum, w[0], x, 0);
-    sum = vdotq_laneq_u32(sum, w[1], x, 1);
-    sum = vdotq_laneq_u32(sum, w[2], x, 2);
-    return vdotq_laneq_u32(sum, w[3], x, 3);
-}
-
-/* Quads 4 half .. 4 half + 3 of 4 rows, as they are kept. */
-NEON_INLINE void load_quads(const struct neon_format *f, const uint8_t *body, int half,
-                            uint8x16_t w[4])
-{
-    for (int i = 0; i < 4; i++) {
-        if (f->body == 32) {
-            w[i] = vld1q_u8(body + 16 * (4 * half + i));
-        } else {
-            uint8x16_t x = vld1q_u8(body + 16 * i);
-            w[i] = half ? vshrq_n_u8(x, 4) : vandq_u8(x, vdupq_n_u8(15));
-        }
-    }
+    return f->flip ? vcvtq_n_f32_s32(sum, 4) : vcvtq_f32_s32(sum);
 }
 
 NEON_INLINE float32x4_t halves_at(const uint8_t *p)
@@ -62,272 +51,156 @@ NEON_INLINE float32x4_t halves_at(const uint8_t *p)
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
-/* 8 rows times one column. */
-NEON_INLINE void group_vector(const struct neon_format *f, const uint8_t *w, int64_t k,
-                              const struct neon_words *x, float32x4_t y[2])
+/* Rows 4h .. 4h+3 of the block at w. */
+NEON_INLINE struct quads unpack(const struct neon_format *f, const uint8_t *w, int h)
 {
-    const int head = f->head * NEON_ROWS, body = f->body * NEON_ROWS;
-    const bool nibbles = f->body == 16;
-    y[0] = y[1] = vdupq_n_f32(0);
-    for (int64_t b = 0; b < k / 32; b++, x++, w += head + body) {
-        const int32x4_t start = vdupq_n_s32(nibbles ? -f->offset * x->sum : -128 * x->low_sum);
-        for (int h = 0; h < 2; h++) {
-            int32x4_t high = vdupq_n_s32(0);
-            uint32x4_t low = vreinterpretq_u32_s32(start);
-            for (int half = 0; half < 2; half++) {
-                uint8x16_t q[4];
-                int8x16_t signed_q[4];
-                load_quads(f, w + head + h * body / 2, half, q);
-                for (int i = 0; i < 4; i++) {
-                    signed_q[i] = vreinterpretq_s8_u8(q[i]);
-                    if (!nibbles)
-                        q[i] = veorq_u8(q[i], vdupq_n_u8(128));
-                }
-                const uint8x16_t low_x = vreinterpretq_u8_s8(vld1q_s8(x->low + 16 * half));
-                high = dot_16(high, signed_q, vld1q_s8(x->high + 16 * half));
-                low = dot_16_unsigned(low, q, veorq_u8(low_x, vdupq_n_u8(128)));
-            }
-            const int32x4_t sum = vaddq_s32(vshlq_n_s32(high, 8), vreinterpretq_s32_u32(low));
-            const float32x4_t scale = vmulq_n_f32(halves_at(w + 8 * h), x->scale);
-            y[h] = vfmaq_f32(y[h], scale, vcvtq_f32_s32(sum));
-            if (f->has_min)
-                y[h] = vfmaq_n_f32(y[h], halves_at(w + 16 + 8 * h), x->scaled_sum);
+    const uint8_t *body = w + NEON_ROWS * f->head + h * NEON_ROWS / 2 * f->body;
+    struct quads to;
+    for (int i = 0; i < f->body / 4; i++) {
+        const uint8x16_t x = vld1q_u8(body + 16 * i);
+        if (f->body == 32) {
+            to.w[i] = vreinterpretq_s8_u8(x);
+        } else {
+            const uint8x16_t low = f->flip ? vshlq_n_u8(x, 4) : vandq_u8(x, vdupq_n_u8(15));
+            const uint8x16_t high = f->flip ? vandq_u8(x, vdupq_n_u8(240)) : vshrq_n_u8(x, 4);
+            to.w[i] = vreinterpretq_s8_u8(low);
+            to.w[i + 4] = vreinterpretq_s8_u8(high);
         }
     }
+    int32x4_t sum = vdupq_n_s32(0);
+    for (int i = 0; i < 8; i++)
+        sum = vdotq_s32(sum, to.w[i], vdupq_n_s8(1));
+    to.start = vshlq_n_s32(sum, 7);
+    to.scale = halves_at(w + 8 * h);
+    to.scaled_sum = vmulq_f32(to.scale, sum_to_float(f, sum));
+    to.min = f->has_min ? halves_at(w + 16 + 8 * h) : vdupq_n_f32(0);
+    return to;
 }
 
-static void matrix_vector(const struct matrix_job *j, int64_t begin, int64_t end)
-{
-    const int64_t k = j->w->k, bytes = neon_group_bytes(neon_format_of(j->w->dtype), k);
-    const struct neon_words *x = (const struct neon_words *)(const void *)j->packed;
-    for (int64_t r = begin; r < end; r += NEON_ROWS) {
-        const uint8_t *w = j->w->data + r / NEON_ROWS * bytes;
-        float32x4_t y[2];
-        switch (j->w->dtype) {
-        case DT_Q4_0: group_vector(&neon_formats[FORMAT_Q4_0], w, k, x, y); break;
-        case DT_Q4_1: group_vector(&neon_formats[FORMAT_Q4_1], w, k, x, y); break;
-        default: group_vector(&neon_formats[FORMAT_Q8_0], w, k, x, y);
-        }
-        neon_store(j->y + r, y[0], end - r);
-        neon_store(j->y + r + 4, y[1], end - r - 4);
-    }
-}
-
-/* ---------------------------------------------------------------------------------- tiles - */
-
-/* 32 k of a group ready for the tile: start is 128 * sum of the weights, scaled_sum scale * sum. */
-struct group_panel {
-    int8_t quad[2][8][16]; /* [4 rows][4 k] */
-    int32_t start[NEON_ROWS];
-    float scale[NEON_ROWS], scaled_sum[NEON_ROWS], min[NEON_ROWS];
+/* A group of 8 rows, of which `rows` exist, times columns. */
+struct tile {
+    const uint8_t *w;          /* its blocks, */
+    const struct quads *panel; /* or what they are unpacked to, of PANEL_GROUPS groups in turns */
+    int64_t blocks;
+    const uint8_t *x; /* of the first column, where the blocks begin */
+    uint64_t x_stride;
+    float *y;
+    int64_t y_stride, rows;
+    bool first; /* y is not to be added to */
 };
+
+NEON_INLINE void tile_run(const struct neon_format *f, const struct tile *t, int columns,
+                          bool stream)
+{
+    const struct neon_bytes *x[TILE_COLUMNS];
+    float32x4_t acc[TILE_COLUMNS][2];
+    for (int c = 0; c < columns; c++) {
+        x[c] = (const struct neon_bytes *)(const void *)(t->x + (uint64_t)c * t->x_stride);
+        for (int h = 0; h < 2; h++)
+            acc[c][h] = t->first ? vdupq_n_f32(0)
+                                 : neon_load(t->y + c * t->y_stride + 4 * h, t->rows - 4 * h);
+    }
+    for (int64_t b = 0; b < t->blocks; b++) {
+        for (int h = 0; h < 2; h++) {
+            const struct quads q = stream ? unpack(f, t->w + b * NEON_ROWS * (f->head + f->body), h)
+                                          : t->panel[b * PANEL_GROUPS * 2 + h];
+            for (int c = 0; c < columns; c++) {
+                int32x4_t sum = dot_16(q.start, q.w, vld1q_s8(x[c][b].q));
+                sum = dot_16(sum, q.w + 4, vld1q_s8(x[c][b].q + 16));
+                const float32x4_t scale = vmulq_n_f32(q.scale, x[c][b].step);
+                acc[c][h] = vfmaq_f32(acc[c][h], scale, sum_to_float(f, sum));
+                acc[c][h] = vfmaq_n_f32(acc[c][h], q.scaled_sum, x[c][b].min);
+                if (f->has_min)
+                    acc[c][h] = vfmaq_n_f32(acc[c][h], q.min, x[c][b].sum);
+            }
+        }
+    }
+    for (int c = 0; c < columns; c++)
+        for (int h = 0; h < 2; h++)
+            neon_store(t->y + c * t->y_stride + 4 * h, acc[c][h], t->rows - 4 * h);
+}
+
+/* The tile with its width known to the compiler. */
+NEON_INLINE void tile_widths(const struct neon_format *f, const struct tile *t, int64_t columns,
+                             bool stream)
+{
+    switch (columns) {
+    case 1: tile_run(f, t, 1, stream); break;
+    case 2: tile_run(f, t, 2, stream); break;
+    case 3: tile_run(f, t, 3, stream); break;
+    default: tile_run(f, t, 4, stream);
+    }
+}
+
+NEON_INLINE void stream_rows(const struct neon_format *f, const struct matrix_job *j, int64_t begin,
+                             int64_t end)
+{
+    const int64_t k = j->w->k;
+    struct tile t = {.blocks = k / 32,
+                     .x = j->packed,
+                     .x_stride = j->pack_stride,
+                     .y_stride = j->y_stride,
+                     .first = true};
+    for (int64_t r = begin; r < end; r += NEON_ROWS) {
+        t.w = j->w->data + r / NEON_ROWS * neon_group_bytes(f, k);
+        t.y = j->y + r;
+        t.rows = end - r;
+        tile_widths(f, &t, j->T, true);
+    }
+}
+
+/* Rows [begin, end), at most 64. */
+NEON_INLINE void panel_rows(const struct neon_format *f, const struct matrix_job *j, int64_t begin,
+                            int64_t end, struct quads *panel)
+{
+    const int64_t k = j->w->k;
+    struct tile t = {.x_stride = j->pack_stride, .y_stride = j->y_stride};
+    for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
+        t.blocks = min_i64(CHUNK, k - k0) / 32;
+        t.first = k0 == 0;
+        for (int64_t r = begin; r < end; r += NEON_ROWS) {
+            const uint8_t *w = j->w->data + r / NEON_ROWS * neon_group_bytes(f, k);
+            struct quads *to = panel + (r - begin) / NEON_ROWS * 2;
+            for (int64_t b = 0; b < t.blocks; b++, to += PANEL_GROUPS * 2)
+                for (int h = 0; h < 2; h++)
+                    to[h] = unpack(f, w + neon_group_bytes(f, k0 + 32 * b), h);
+        }
+        for (int64_t c = 0; c < j->T; c += TILE_COLUMNS) {
+            t.x = j->packed + (uint64_t)c * j->pack_stride +
+                  (uint64_t)(k0 / 32) * sizeof(struct neon_bytes);
+            for (int64_t r = begin; r < end; r += NEON_ROWS) {
+                t.panel = panel + (r - begin) / NEON_ROWS * 2;
+                t.y = j->y + c * j->y_stride + r;
+                t.rows = end - r;
+                tile_widths(f, &t, j->T - c, false);
+            }
+        }
+    }
+}
+
+NEON_INLINE void format_rows(const struct neon_format *f, const struct matrix_job *j, int64_t begin,
+                             int64_t end, uint8_t *scratch)
+{
+    if (j->T <= TILE_COLUMNS)
+        stream_rows(f, j, begin, end);
+    else
+        for (int64_t r = begin; r < end; r += MATRIX_ROWS)
+            panel_rows(f, j, r, min_i64(end, r + MATRIX_ROWS), (void *)scratch);
+}
 
 uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k)
 {
     if (!neon_format_of(dtype))
         return cpu_kernels_ref.matrix[NUMERICS_DECODE]->scratch_bytes(dtype, k);
-    return sizeof(struct group_panel[CHUNK / 32][PANEL_GROUPS]);
+    return sizeof(struct quads[CHUNK / 32][PANEL_GROUPS][2]);
 }
 
-NEON_INLINE void unpack_block(const struct neon_format *f, const uint8_t *w, struct group_panel *to)
+void neon_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
-    for (int h = 0; h < 2; h++) {
-        const uint8_t *body = w + f->head * NEON_ROWS + h * f->body * NEON_ROWS / 2;
-        int32x4_t sum = vdupq_n_s32(0);
-        for (int half = 0; half < 2; half++) {
-            uint8x16_t q[4];
-            load_quads(f, body, half, q);
-            for (int i = 0; i < 4; i++) {
-                int8x16_t x = vsubq_s8(vreinterpretq_s8_u8(q[i]), vdupq_n_s8((int8_t)f->offset));
-                sum = vdotq_s32(sum, x, vdupq_n_s8(1));
-                vst1q_s8(to->quad[h][4 * half + i], x);
-            }
-        }
-        const float32x4_t scale = halves_at(w + 8 * h);
-        vst1q_s32(to->start + 4 * h, vshlq_n_s32(sum, 7));
-        vst1q_f32(to->scale + 4 * h, scale);
-        vst1q_f32(to->scaled_sum + 4 * h, vmulq_f32(scale, vcvtq_f32_s32(sum)));
-        if (f->has_min)
-            vst1q_f32(to->min + 4 * h, halves_at(w + 16 + 8 * h));
+    switch (j->w->dtype) {
+    case DT_Q4_0: format_rows(&neon_formats[FORMAT_Q4_0], j, begin, end, scratch); break;
+    case DT_Q4_1: format_rows(&neon_formats[FORMAT_Q4_1], j, begin, end, scratch); break;
+    case DT_Q8_0: format_rows(&neon_formats[FORMAT_Q8_0], j, begin, end, scratch); break;
+    default: cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
     }
-}
-
-/* `blocks` times 32 k of a group from w on. */
-static void unpack(const struct neon_format *f, const uint8_t *w, int blocks,
-                   struct group_panel *to)
-{
-    for (int b = 0; b < blocks; b++, to += PANEL_GROUPS) {
-        switch (f->dtype) {
-        case DT_Q4_0: unpack_block(&neon_formats[FORMAT_Q4_0], w, to); break;
-        case DT_Q4_1: unpack_block(&neon_formats[FORMAT_Q4_1], w, to); break;
-        default: unpack_block(&neon_formats[FORMAT_Q8_0], w, to);
-        }
-        w += NEON_ROWS * (f->head + f->body);
-    }
-}
-
-/* Columns of a tile: their packed inputs from the chunk on, and the 8 results of each. */
-struct tile_columns {
-    const uint8_t *x[TILE_COLUMNS];
-    float *y[TILE_COLUMNS];
-    int blocks;
-    bool first;
-};
-
-/* 8 rows x `columns`; words: of class i16b32, else u8b32. */
-NEON_INLINE void tile(const struct group_panel *p, const struct tile_columns *t, int columns,
-                      bool words, bool has_min)
-{
-    float32x4_t acc[TILE_COLUMNS][2];
-    for (int c = 0; c < columns; c++)
-        for (int h = 0; h < 2; h++)
-            acc[c][h] = t->first ? vdupq_n_f32(0) : vld1q_f32(t->y[c] + 4 * h);
-    for (int b = 0; b < t->blocks; b++, p += PANEL_GROUPS) {
-        const struct neon_words *word[TILE_COLUMNS];
-        const struct neon_bytes *byte[TILE_COLUMNS];
-        int32x4_t low[TILE_COLUMNS][2], high[TILE_COLUMNS][2];
-        for (int c = 0; c < columns; c++) {
-            word[c] = (const struct neon_words *)(const void *)t->x[c] + b;
-            byte[c] = (const struct neon_bytes *)(const void *)t->x[c] + b;
-            for (int h = 0; h < 2; h++) {
-                low[c][h] = vld1q_s32(p->start + 4 * h);
-                high[c][h] = vdupq_n_s32(0);
-            }
-        }
-        for (int half = 0; half < 2; half++) {
-            for (int h = 0; h < 2; h++) {
-                int8x16_t w[4];
-                for (int i = 0; i < 4; i++)
-                    w[i] = vld1q_s8(p->quad[h][4 * half + i]);
-                for (int c = 0; c < columns; c++) {
-                    const int8_t *q = words ? word[c]->low : byte[c]->q;
-                    low[c][h] = dot_16(low[c][h], w, vld1q_s8(q + 16 * half));
-                    if (words)
-                        high[c][h] = dot_16(high[c][h], w, vld1q_s8(word[c]->high + 16 * half));
-                }
-            }
-        }
-        for (int c = 0; c < columns; c++) {
-            for (int h = 0; h < 2; h++) {
-                int32x4_t sum =
-                    words ? vaddq_s32(vshlq_n_s32(high[c][h], 8), low[c][h]) : low[c][h];
-                float32x4_t scale = vld1q_f32(p->scale + 4 * h);
-                scale = vmulq_n_f32(scale, words ? word[c]->scale : byte[c]->step);
-                acc[c][h] = vfmaq_f32(acc[c][h], scale, vcvtq_f32_s32(sum));
-                if (!words)
-                    acc[c][h] =
-                        vfmaq_n_f32(acc[c][h], vld1q_f32(p->scaled_sum + 4 * h), byte[c]->min);
-                if (has_min)
-                    acc[c][h] = vfmaq_n_f32(acc[c][h], vld1q_f32(p->min + 4 * h),
-                                            words ? word[c]->scaled_sum : byte[c]->sum);
-            }
-        }
-    }
-    for (int c = 0; c < columns; c++)
-        for (int h = 0; h < 2; h++)
-            vst1q_f32(t->y[c] + 4 * h, acc[c][h]);
-}
-
-/* The tile with its width known to the compiler. */
-NEON_INLINE void tile_widths(const struct group_panel *p, const struct tile_columns *t, int columns,
-                             bool words, bool has_min)
-{
-    switch (columns) {
-    case 1: tile(p, t, 1, words, has_min); break;
-    case 2: tile(p, t, 2, words, has_min); break;
-    case 3: tile(p, t, 3, words, has_min); break;
-    default: tile(p, t, 4, words, has_min);
-    }
-}
-
-typedef void tile_fn(const struct group_panel *p, const struct tile_columns *t, int columns);
-
-static void tile_words(const struct group_panel *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, true, false);
-}
-
-static void tile_words_min(const struct group_panel *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, true, true);
-}
-
-static void tile_bytes(const struct group_panel *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, false, false);
-}
-
-static void tile_bytes_min(const struct group_panel *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, false, true);
-}
-
-/* A group of fewer than 8 rows: the tile writes them all, so they have a place of their own. */
-static void partial_group(const struct group_panel *p, const struct tile_columns *t, int columns,
-                          int64_t rows, tile_fn *run)
-{
-    float y[TILE_COLUMNS][NEON_ROWS] = {{0}};
-    struct tile_columns own = *t;
-    for (int c = 0; c < columns; c++) {
-        own.y[c] = y[c];
-        if (!t->first)
-            memcpy(y[c], t->y[c], (size_t)rows * sizeof(float));
-    }
-    run(p, &own, columns);
-    for (int c = 0; c < columns; c++)
-        memcpy(t->y[c], y[c], (size_t)rows * sizeof(float));
-}
-
-/* Rows [begin, end), at most 64, of all columns. */
-static void panel_rows(const struct matrix_job *j, int64_t begin, int64_t end, bool words,
-                       uint8_t *scratch)
-{
-    struct group_panel(*panel)[PANEL_GROUPS] = (void *)scratch;
-    const struct neon_format *f = neon_format_of(j->w->dtype);
-    const int64_t k = j->w->k, bytes = neon_group_bytes(f, k);
-    const size_t block = words ? sizeof(struct neon_words) : sizeof(struct neon_bytes);
-    tile_fn *const run = words        ? f->has_min ? tile_words_min : tile_words
-                         : f->has_min ? tile_bytes_min
-                                      : tile_bytes;
-    for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
-        struct tile_columns t = {.blocks = (int)min_i64(CHUNK, k - k0) / 32, .first = k0 == 0};
-        for (int64_t r = begin; r < end; r += NEON_ROWS)
-            unpack(f, j->w->data + r / NEON_ROWS * bytes + neon_group_bytes(f, k0), t.blocks,
-                   &panel[0][(r - begin) / NEON_ROWS]);
-        for (int64_t c0 = 0; c0 < j->T; c0 += TILE_COLUMNS) {
-            const int columns = (int)min_i64(TILE_COLUMNS, j->T - c0);
-            for (int c = 0; c < columns; c++)
-                t.x[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride + (size_t)k0 / 32 * block;
-            for (int64_t r = begin; r < end; r += NEON_ROWS) {
-                for (int c = 0; c < columns; c++)
-                    t.y[c] = j->y + (c0 + c) * j->y_stride + r;
-                if (end - r < NEON_ROWS)
-                    partial_group(&panel[0][(r - begin) / NEON_ROWS], &t, columns, end - r, run);
-                else
-                    run(&panel[0][(r - begin) / NEON_ROWS], &t, columns);
-            }
-        }
-    }
-}
-
-void neon_words_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
-{
-    if (!neon_format_of(j->w->dtype)) {
-        cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
-    } else if (j->T == 1) {
-        matrix_vector(j, begin, end);
-    } else {
-        for (int64_t r = begin; r < end; r += MATRIX_ROWS)
-            panel_rows(j, r, min_i64(end, r + MATRIX_ROWS), true, scratch);
-    }
-}
-
-void neon_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
-{
-    if (!neon_format_of(j->w->dtype)) {
-        cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
-        return;
-    }
-    for (int64_t r = begin; r < end; r += MATRIX_ROWS)
-        panel_rows(j, r, min_i64(end, r + MATRIX_ROWS), false, scratch);
 }
