@@ -3,7 +3,7 @@
  * i14b32, twice as fast as multiply-adds of float32.
  *
  *   for each panel of 64 rows                            (a unit of the threads)
- *     for each 256 columns                               their results rest in 64 KiB of L2
+ *     for each 512 columns                               their results rest in 128 KiB of L2
  *       for each 256 of k                                weights of the panel -> int16, 33 KiB of
  *                                                        L1, while the next are prefetched
  *         for each up to 6 columns                       their 512 bytes each stay in L1
@@ -24,7 +24,7 @@ enum {
     CHUNK = 256,
     TILE_GROUPS = 2,
     TILE_COLUMNS = 6,
-    COLUMN_BLOCK = 252, /* 42 tiles */
+    COLUMN_BLOCK = 516, /* 86 tiles */
 };
 
 /* Weights of one group and chunk, ready for the tile. */
