@@ -409,6 +409,39 @@ static void what_is_not_finite_does_not_come_out_finite(void **state)
     for_each(check_not_finite);
 }
 
+/* Each thread its own part of what will be read, and nothing where arithmetic is the limit. */
+static void what_is_read_first_is_a_part_of_the_weights(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        struct product p;
+        struct simple_step s;
+        const int64_t n = random_in(1, 700);
+        if (!k)
+            continue;
+        product_init(&p, k, DT_Q4_0, 64 * random_in(1, 9), 1, 1, &n);
+        struct program_record r =
+            record_of((struct oato_op){.kind = OP_MUL_MAT, .k = (int32_t)p.k, .n = (int32_t)n});
+        r.weight[0] = 0;
+        const struct step *one = simple_step(&s, 1);
+        for (int threads = 1; threads < 6; threads++) {
+            const uint8_t *free_from = p.table[0]->data;
+            for (int t = 0; t < threads; t++) {
+                struct read_ahead a = cpu_record_reads(&p.c, &r, one, t, threads);
+                assert_true(!a.bytes || a.from >= free_from);
+                free_from = a.bytes ? a.from + a.bytes : free_from;
+            }
+            assert_true(free_from <= p.table[0]->data + p.table[0]->bytes);
+        }
+        assert_true(cpu_record_reads(&p.c, &r, one, 0, 1).bytes > 0);
+        assert_int_equal(cpu_record_reads(&p.c, &r, simple_step(&s, 60), 0, 1).bytes, 0);
+        r.op.kind = OP_ADD;
+        assert_int_equal(cpu_record_reads(&p.c, &r, simple_step(&s, 1), 0, 1).bytes, 0);
+        product_free(&p);
+    }
+}
+
 static void an_empty_step_does_nothing(void **state)
 {
     (void)state;
@@ -431,6 +464,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(weights_of_bf16_are_the_nearest_ones),
         cmocka_unit_test(extreme_inputs_stay_exact),
         cmocka_unit_test(what_is_not_finite_does_not_come_out_finite),
+        cmocka_unit_test(what_is_read_first_is_a_part_of_the_weights),
         cmocka_unit_test(an_empty_step_does_nothing),
     };
     seed_init();
