@@ -158,7 +158,7 @@ struct plan {
     int32_t n_costs;
     struct plan_baseline *baselines;
     int32_t n_baselines;
-    const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+i16b32" */
+    const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
     uint64_t prefill_ns;               /* predicted: whole prompt */
     uint64_t decode_ns;                /* predicted: one step at the middle of the generation */
     uint64_t request_ns;               /* predicted: prompt + generate */

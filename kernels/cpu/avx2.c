@@ -7,7 +7,7 @@
 const struct cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
     .layout = "lanes8.1",
-    .matrix = {&matrix_decode, &matrix_prefill},
+    .matrix = {&matrix, &matrix},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,
     .matrix_row = matrix_row,

@@ -1,5 +1,6 @@
 /*
- * avx2_float.h - F32, F16 and BF16 weights times T > 1 columns, for avx2.c and avxvnni.c.
+ * avx2_float.h - F32, F16 and BF16 weights times columns, for avx2.c and avxvnni.c. One column
+ * takes the weights as they stream by, more share them:
  *
  *   for each panel of 64 rows                            (a unit of the threads)
  *     for each 256 of k                                  weights -> float32 in L1/L2 (64 KiB), once
@@ -7,7 +8,7 @@
  *         for each 2 groups of 8 rows                    12 accumulators in registers
  *
  * Between chunks of k the sums rest in y: each row is one chain of fused multiply-adds in order of
- * k, as in avx2_vector.h.
+ * k, whatever T.
  */
 #ifndef OATO_AVX2_FLOAT_H
 #define OATO_AVX2_FLOAT_H
@@ -22,6 +23,66 @@ enum {
 struct float_panel {
     float k[CHUNK][AVX2_LANES];
 };
+
+AVX2_INLINE __m256 load_lanes(oato_dtype dtype, const uint8_t *w, int64_t i)
+{
+    if (dtype == DT_F32)
+        return _mm256_loadu_ps(const_floats(w) + 8 * i);
+    if (dtype == DT_F16)
+        return avx2_load_f16((const uint16_t *)w + 8 * i);
+    return avx2_load_bf16((const uint16_t *)w + 8 * i);
+}
+
+/* One chain of multiply-adds along k for each row; four groups hide its latency. */
+AVX2_INLINE void groups_float(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k,
+                              const float *x, int groups, __m256 *out)
+{
+    __m256 acc[4];
+    for (int g = 0; g < groups; g++)
+        acc[g] = _mm256_setzero_ps();
+    for (int64_t i = 0; i < k; i++) {
+        __m256 v = _mm256_set1_ps(x[i]);
+        for (int g = 0; g < groups; g++)
+            acc[g] = _mm256_fmadd_ps(load_lanes(dtype, w + g * stride, i), v, acc[g]);
+    }
+    for (int g = 0; g < groups; g++)
+        out[g] = acc[g];
+}
+
+static void float_1(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k, const float *x,
+                    __m256 *out)
+{
+    switch (dtype) {
+    case DT_F32: groups_float(DT_F32, w, stride, k, x, 1, out); break;
+    case DT_F16: groups_float(DT_F16, w, stride, k, x, 1, out); break;
+    default: groups_float(DT_BF16, w, stride, k, x, 1, out);
+    }
+}
+
+static void float_4(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k, const float *x,
+                    __m256 *out)
+{
+    switch (dtype) {
+    case DT_F32: groups_float(DT_F32, w, stride, k, x, 4, out); break;
+    case DT_F16: groups_float(DT_F16, w, stride, k, x, 4, out); break;
+    default: groups_float(DT_BF16, w, stride, k, x, 4, out);
+    }
+}
+
+static void vector_float(const struct matrix_job *j, int64_t begin, int64_t end)
+{
+    const oato_dtype dtype = j->w->dtype;
+    const int64_t k = j->w->k,
+                  stride = (int64_t)lanes_matrix_bytes(AVX2_LANES, dtype, AVX2_LANES, k);
+    for (int64_t r = begin; r < end;) {
+        const uint8_t *w = j->w->data + r / AVX2_LANES * stride;
+        const int groups = end - r >= 4 * AVX2_LANES ? 4 : 1;
+        __m256 y[4];
+        (groups == 4 ? float_4 : float_1)(dtype, w, stride, k, j->x, y);
+        for (int g = 0; g < groups; g++, r += AVX2_LANES)
+            _mm256_maskstore_ps(j->y + r, avx2_mask(end - r), y[g]);
+    }
+}
 
 AVX2_INLINE void float_tile(const float *w, int64_t stride, const float *const *x, float *const *y,
                             int64_t n, bool first, const __m256i *mask, int groups, int columns)

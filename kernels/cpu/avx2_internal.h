@@ -79,72 +79,17 @@ AVX2_INLINE __m256 avx2_load_bf16(const uint16_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
 
-/* sum + the products of the pairs of words: one instruction where VNNI is. */
-AVX2_INLINE __m256i avx2_dot(__m256i sum, __m256i w, __m256i x)
+/* A quad of bytes of the input, or an int32, for all lanes. */
+AVX2_INLINE __m256i avx2_quad_at(const void *q)
 {
-#ifdef __AVXVNNI__
-    return _mm256_dpwssd_avx_epi32(sum, w, x);
-#else
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
-#endif
-}
-
-/* A pair of words of the input for all lanes. */
-AVX2_INLINE __m256i avx2_pair_at(const void *q)
-{
-    int32_t pair;
-    memcpy(&pair, q, sizeof pair);
-    return _mm256_set1_epi32(pair);
+    int32_t quad;
+    memcpy(&quad, q, sizeof quad);
+    return _mm256_set1_epi32(quad);
 }
 
 AVX2_INLINE __m256i avx2_vector_at(const uint8_t *p, int i)
 {
     return _mm256_loadu_si256((const __m256i *)p + i);
-}
-
-/* The words of pair p of 32 elements of 8 rows that are kept in quads of bytes. */
-AVX2_INLINE __m256i avx2_words_of_bytes(__m256i quad, int p)
-{
-    return _mm256_srai_epi16(p % 4 < 2 ? _mm256_slli_epi16(quad, 8) : quad, 8);
-}
-
-/* The words of pair p of 32 elements of 8 rows, plus the offset; see lanes_layout.c. Calls are
- * in order of p from a multiple of 8, and x and high keep vectors between them. */
-AVX2_INLINE __m256i avx2_pair_words(const struct lanes_format *f, const uint8_t *body, int p,
-                                    __m256i *x, __m256i *high)
-{
-    const int low = f->body / 4 - f->high; /* bits */
-    __m256i words;
-    if (low == 8)
-        return avx2_words_of_bytes(avx2_vector_at(body, p / 4 * 2 + p % 2), p);
-    if (f->values) { /* there is no table of words, but one of bytes */
-        const __m128i table = _mm_loadu_si128((const __m128i *)f->values);
-        const __m256i values = _mm256_broadcastsi128_si256(table), mask = _mm256_set1_epi8(15);
-        if (p % 4 == 0) {
-            const __m256i packed = avx2_vector_at(body, p / 4);
-            *x = _mm256_shuffle_epi8(values, _mm256_and_si256(packed, mask));
-            *high =
-                _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask));
-        }
-        return avx2_words_of_bytes(p % 2 ? *high : *x, p);
-    }
-    if (low == 4) {
-        *x = p % 4 ? _mm256_srli_epi16(*x, 4) : avx2_vector_at(body, p / 4);
-        words = p % 4 == 3 ? *x : _mm256_and_si256(*x, _mm256_set1_epi16(15));
-    } else {
-        const int bit = lanes_plane_bit(p, 2);
-        *x = p % 8 ? *x : avx2_vector_at(body, p / 8);
-        words = _mm256_and_si256(_mm256_srli_epi16(*x, bit), _mm256_set1_epi16(3));
-    }
-    if (!f->high)
-        return words;
-    const int bit = lanes_plane_bit(p, f->high);
-    if (p % 8 == 0)
-        *high = avx2_vector_at(body, low + p * f->high / 16);
-    __m256i bits =
-        bit < low ? _mm256_slli_epi16(*high, low - bit) : _mm256_srli_epi16(*high, bit - low);
-    const __m256i mask = _mm256_set1_epi16((int16_t)(((1 << f->high) - 1) << low));
-    return _mm256_or_si256(words, _mm256_and_si256(bits, mask));
 }
 
 /* The bytes of quad i of 32 elements of 8 rows, plus the offset; see lanes_layout.c. */
@@ -192,12 +137,10 @@ AVX2_INLINE __m256 avx2_block_scale(const struct lanes_format *f, const uint8_t 
     return f->dtype == DT_MXFP4 ? avx2_load_e8m0(head) : avx2_load_f16((const uint16_t *)head);
 }
 
-/* That of the minima of a block of 256, as a multiplier of what the input brings for a sub-block:
- * scale * sum of 32, or scale * (-8 * sum) of 16. */
-AVX2_INLINE __m256 avx2_block_min(const struct lanes_format *f, const uint8_t *head)
+/* That of the minima of a block of 256. */
+AVX2_INLINE __m256 avx2_block_min(const uint8_t *head)
 {
-    const __m256 dmin = avx2_load_f16((const uint16_t *)head + 8);
-    return _mm256_mul_ps(dmin, _mm256_set1_ps(f->sub == 32 ? -1 : 0.125f));
+    return _mm256_mul_ps(avx2_load_f16((const uint16_t *)head + 8), _mm256_set1_ps(-1));
 }
 
 /* The multiples of scale and minimum for sub-block i of a block of 256. */

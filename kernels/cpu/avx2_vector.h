@@ -1,187 +1,373 @@
 /*
- * avx2_vector.h - matrix times one vector, for avx2.c and avxvnni.c. Memory is the limit: one
- * stream of weights a thread, prefetched, read once; everything else sits in registers and L1.
+ * avx2_vector.h - quantised matrix times up to 8 columns of bytes, class u8b32, for avx2.c and
+ * avxvnni.c: decode, alone or batched, and the tails of prompts. A thread reads weights once, in
+ * one stream where memory is the limit, prefetched.
  *
- * In registers: the 8 rows' float32 results, their int32 sums of 32 k, one vector of weights. The
- * input is broadcast pair by pair from L1. Integers are exact; each 32 k (16 of Q6_K) end in one
- * fused multiply-add per row, in order of k: the same chain as in avx2_matrix.h, so that a row has
- * the same bits for every T.
+ *   for each group of 8 rows
+ *     for each up to 4 columns         of two passes the second finds the group in L1 or L2
+ *       for each 32 of k
+ *         for each 4 of these          unpacked to bytes, in registers
+ *           for each column            multiplied with the input's quad, broadcast
+ *         for each column              multiply-adds of the scaled integers to the results
+ *
+ * Without VNNI products are pairs added in 16 bits (vpmaddubsw), as many as fit: eight quads of 4
+ * unsigned bits do where the sum starts at -2^15. Weights of 8 bits are multiplied with the halves
+ * of the input's bytes, of 4 bits each, and neither sum of eight overflows. Offsets of the weights
+ * are taken from the integers, by the sum that the input brings. Integers are exact and end in the
+ * same multiply-adds, in order of k, as in avx2_matrix.h: a row has the same bits whatever T.
  */
 #ifndef OATO_AVX2_VECTOR_H
 #define OATO_AVX2_VECTOR_H
 
 #include "kernels/cpu/avx2_internal.h"
 
-/* Ahead of the loads; about what memory delivers during its own latency. */
-enum { PREFETCH_BYTES = 2048 };
+enum {
+    PREFETCH_BYTES = 4096, /* about what memory delivers during its own latency */
+    PASS_COLUMNS = 4,
+    HALVES = 8, /* blocks of 32 k */
+};
 
-AVX2_INLINE void prefetch(const uint8_t *p, int bytes)
+#ifndef __AVXVNNI__
+/* The low and high 4 bits of each byte of an input, for HALVES blocks: so far ahead of their use
+ * that they are in the cache when single quads of what was stored as vectors are loaded. */
+struct input_halves {
+    _Alignas(64) uint8_t q[HALVES][2][32];
+};
+
+static void halves_fill(struct input_halves *h, const uint8_t *x, int64_t blocks)
 {
-    for (int i = 0; i < bytes; i += 64)
+    const __m256i mask = _mm256_set1_epi8(15);
+    for (int64_t b = 0; b < blocks; b++, x += sizeof(struct lanes_bytes)) {
+        const __m256i q = avx2_vector_at(x, 0);
+        const __m256i high = _mm256_and_si256(_mm256_srli_epi16(q, 4), mask);
+        _mm256_store_si256((__m256i *)h->q[b][0], _mm256_and_si256(q, mask));
+        _mm256_store_si256((__m256i *)h->q[b][1], high);
+    }
+}
+#endif
+
+/* Where the columns of a pass are, and their results so far. */
+struct pass {
+#ifndef __AVXVNNI__
+    struct input_halves half[PASS_COLUMNS]; /* for weights of 8 bits, of some blocks of 32 k */
+    int at;                                 /* the block at hand */
+#endif
+    const uint8_t *x[PASS_COLUMNS]; /* struct lanes_bytes of the 32 k at hand */
+    int64_t left;                   /* blocks from there to the end */
+    __m256 acc[PASS_COLUMNS];
+};
+
+/* The sum of a column's products with a group, as far as it is. */
+struct dot {
+    __m256i n;
+#ifndef __AVXVNNI__
+    __m256i words[2]; /* not in n yet; of 8 bits, what is to count once and 16 times */
+#endif
+};
+
+/* Without this gcc turns the chain of exact additions into a tree, whose leaves are more than there
+ * are registers. */
+AVX2_INLINE void keep_chain(__m256i *sum)
+{
+    __asm__("" : "+x"(*sum));
+}
+
+/* Whether the offset of weights is still in the bytes that are multiplied. */
+AVX2_INLINE bool keeps_offset(const struct lanes_format *f)
+{
+    return f->offset && f->sub == 32;
+}
+
+/* Whether 8 (or 4, of a sub-block of 16) weights of a lane can be summed up as bytes. */
+AVX2_INLINE bool sums_fit_bytes(const struct lanes_format *f)
+{
+    return !f->values && f->body < LANES_BYTES;
+}
+
+/* The weights' own sum: so far, and of a lane's four bytes or two words in the end. */
+AVX2_INLINE __m256i weights_add(const struct lanes_format *f, __m256i sum, __m256i w, bool first)
+{
+    if (sums_fit_bytes(f))
+        return first ? w : _mm256_add_epi8(sum, w);
+    const __m256i ones = _mm256_set1_epi8(1);
+#ifdef __AVXVNNI__
+    return _mm256_dpbusd_avx_epi32(first ? _mm256_setzero_si256() : sum, ones, w);
+#else
+    w = _mm256_maddubs_epi16(ones, w);
+    return first ? w : _mm256_add_epi16(sum, w);
+#endif
+}
+
+AVX2_INLINE __m256i weights_total(const struct lanes_format *f, __m256i sum)
+{
+    const bool bytes = sums_fit_bytes(f), is_unsigned = bytes && f->sub == 32;
+    const __m256i start = _mm256_set1_epi32(keeps_offset(f) ? -32 * f->offset : 0);
+    const __m256i ones = _mm256_set1_epi8(1);
+#ifdef __AVXVNNI__
+    if (!bytes)
+        return sum;
+    return is_unsigned ? _mm256_dpbusd_avx_epi32(start, sum, ones)
+                       : _mm256_dpbusd_avx_epi32(start, ones, sum);
+#else
+    if (bytes)
+        sum = is_unsigned ? _mm256_maddubs_epi16(sum, ones) : _mm256_maddubs_epi16(ones, sum);
+    sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+    return keeps_offset(f) ? _mm256_add_epi32(sum, start) : sum;
+#endif
+}
+
+/* What the weights' offset makes of the products, and more. */
+AVX2_INLINE __m256i offset_start(const struct lanes_format *f, const uint8_t *x, int more)
+{
+    __m256i start = _mm256_set1_epi32(more);
+    if (!keeps_offset(f))
+        return start;
+    const __m256i total = avx2_quad_at(x + offsetof(struct lanes_bytes, total));
+    return _mm256_sub_epi32(start, _mm256_slli_epi32(total, f->offset == 8 ? 3 : 4));
+}
+
+#ifdef __AVXVNNI__
+/* Quad i of the block, number `at` of those that share a scale. */
+AVX2_INLINE void dot_quad(const struct lanes_format *f, const struct pass *p, int c, int i, int at,
+                          __m256i w, struct dot *d)
+{
+    const __m256i start = at ? d->n : offset_start(f, p->x[c], 0);
+    d->n = _mm256_dpbusd_avx_epi32(start, avx2_quad_at(p->x[c] + 4 * i), w);
+}
+
+AVX2_INLINE __m256i dot_end(const struct lanes_format *f, const struct pass *p, int c,
+                            const struct dot *d)
+{
+    (void)f;
+    (void)p;
+    (void)c;
+    return d->n;
+}
+#else
+AVX2_INLINE bool is_wide(const struct lanes_format *f)
+{
+    return f->body == LANES_BYTES || f->values == quants_iq4_values;
+}
+
+AVX2_INLINE int weight_largest(const struct lanes_format *f)
+{
+    if (f->values)
+        return 12; /* of MXFP4 */
+    return f->offset && !keeps_offset(f) ? f->offset : (1 << f->body / 4) - 1;
+}
+
+/* Quads whose products fit in 16 bits, and where they start. */
+AVX2_INLINE int quads_fit(const struct lanes_format *f)
+{
+    const int limit = f->values || (f->offset && !keeps_offset(f)) ? 32767 : 65535;
+    const int fit = limit / (2 * 255 * weight_largest(f)), most = f->sub / 4;
+    return fit >= 8 && most == 8 ? 8 : fit >= 4 ? 4 : 2;
+}
+
+AVX2_INLINE int words_start(const struct lanes_format *f)
+{
+    return 2 * 255 * weight_largest(f) * quads_fit(f) > 32767 ? -32768 : 0;
+}
+
+AVX2_INLINE void dot_quad(const struct lanes_format *f, const struct pass *p, int c, int i, int at,
+                          __m256i w, struct dot *d)
+{
+    if (is_wide(f)) {
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            const __m256i n = _mm256_maddubs_epi16(avx2_quad_at(p->half[c].q[p->at][h] + 4 * i), w);
+            d->words[h] = at ? _mm256_add_epi16(d->words[h], n) : n;
+            keep_chain(&d->words[h]);
+        }
+        return;
+    }
+    const int fit = quads_fit(f), start = words_start(f);
+    const __m256i n = _mm256_maddubs_epi16(avx2_quad_at(p->x[c] + 4 * i), w);
+    if (at % fit)
+        d->words[0] = _mm256_add_epi16(d->words[0], n);
+    else
+        d->words[0] = start ? _mm256_add_epi16(n, _mm256_set1_epi16((int16_t)start)) : n;
+    keep_chain(&d->words[0]);
+    if (at % fit == fit - 1) {
+        const __m256i sum = _mm256_madd_epi16(d->words[0], _mm256_set1_epi16(1));
+        d->n = at < fit ? sum : _mm256_add_epi32(d->n, sum);
+    }
+}
+
+AVX2_INLINE __m256i dot_end(const struct lanes_format *f, const struct pass *p, int c,
+                            const struct dot *d)
+{
+    if (is_wide(f))
+        return _mm256_add_epi32(_mm256_madd_epi16(d->words[0], _mm256_set1_epi16(1)),
+                                _mm256_madd_epi16(d->words[1], _mm256_set1_epi16(16)));
+    const int from_start = -words_start(f) * 2 * (f->sub / 4 / quads_fit(f));
+    if (!keeps_offset(f) && !from_start)
+        return d->n;
+    return _mm256_add_epi32(d->n, offset_start(f, p->x[c], from_start));
+}
+#endif
+
+/* n bytes so far behind p. */
+AVX2_INLINE void prefetch(const uint8_t *p, int n)
+{
+    for (int i = 0; i < n; i += 64)
         _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
 }
 
-/* start + the products of pairs [first, last) of 32 elements, in integers: exact in any order. */
-AVX2_INLINE __m256i pairs_dot(const struct lanes_format *f, const uint8_t *body, const int16_t *q,
-                              int first, int last, __m256i start)
+/* The elements of 32 that share scale (and min) number `part`. */
+AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *body, int part, __m256 scale,
+                          __m256 min, struct pass *p, int columns)
 {
-    __m256i sum[2] = {start, _mm256_setzero_si256()}, x = sum[1], high = sum[1];
-#pragma GCC unroll 16
-    for (int p = first; p < last; p++) {
-        __m256i words = avx2_pair_words(f, body, p, &x, &high);
-        sum[p % 2] = avx2_dot(sum[p % 2], words, avx2_pair_at(q + 2 * p));
+    const int quads = f->sub / 4;
+    __m256i weights = _mm256_setzero_si256();
+    struct dot dot[PASS_COLUMNS];
+#pragma GCC unroll 8
+    for (int at = 0; at < quads; at++) {
+        const int i = part * quads + at;
+        __m256i w = avx2_quad_bytes(f, body, i);
+        if (f->offset && !keeps_offset(f))
+            w = _mm256_sub_epi8(w, _mm256_set1_epi8((char)f->offset));
+        weights = weights_add(f, weights, w, at == 0);
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++)
+            dot_quad(f, p, c, i, at, w, &dot[c]);
     }
-    return _mm256_add_epi32(sum[0], sum[1]);
+    const __m256 sum = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(weights_total(f, weights)));
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) {
+        const struct lanes_bytes *x = (const struct lanes_bytes *)p->x[c];
+        const __m256 n = _mm256_cvtepi32_ps(dot_end(f, p, c, &dot[c]));
+        __m256 acc = p->acc[c];
+        acc = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_set1_ps(x->step), scale), n, acc);
+        acc = _mm256_fmadd_ps(_mm256_set1_ps(x->min), sum, acc);
+        if (f->has_min) {
+            const float total = f->sub == 32 ? x->sum : lanes_bytes_half(x, part);
+            acc = _mm256_fmadd_ps(_mm256_set1_ps(total), min, acc);
+        }
+        p->acc[c] = acc;
+    }
 }
 
-/* -offset * the sum of 16 elements of the input, from -8 * that sum. */
-AVX2_INLINE __m256i offset_start(const struct lanes_format *f, int32_t minus8_sum)
+/* Before the 32 k from p->x on, and behind them. */
+AVX2_INLINE void pass_enter(const struct lanes_format *f, struct pass *p, int columns)
 {
-    return f->offset ? _mm256_set1_epi32(minus8_sum / 4 * (f->offset / 2)) : _mm256_setzero_si256();
+#ifdef __AVXVNNI__
+    (void)f;
+    (void)p;
+    (void)columns;
+#else
+    if (!is_wide(f) || ++p->at < HALVES)
+        return;
+    p->at = 0;
+    for (int c = 0; c < columns; c++)
+        halves_fill(&p->half[c], p->x[c], min_i64(HALVES, p->left));
+#endif
 }
 
-AVX2_INLINE __m256 apply(__m256 acc, __m256 weight_scale, float input_scale, __m256i sum)
+AVX2_INLINE void pass_leave(struct pass *p, int columns)
 {
-    __m256 s = _mm256_mul_ps(weight_scale, _mm256_set1_ps(input_scale));
-    return _mm256_fmadd_ps(s, _mm256_cvtepi32_ps(sum), acc);
+    p->left--;
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++)
+        p->x[c] += sizeof(struct lanes_bytes);
 }
 
 /* Types with a scale, and for some a minimum, for each 32. */
-AVX2_INLINE __m256 group_32(const struct lanes_format *f, const uint8_t *w, int64_t k,
-                            struct lanes_packed a)
+AVX2_INLINE void block_32(const struct lanes_format *f, const uint8_t *w, struct pass *p,
+                          int columns)
 {
-    __m256 acc = _mm256_setzero_ps();
-    const int head = 8 * f->head, body = 8 * f->body;
-    for (int64_t b = 0; b < k / 32; b++, w += head + body) {
-        prefetch(w, head + body);
-        __m256i start = offset_start(f, a.minus8_sum[2 * b] + a.minus8_sum[2 * b + 1]);
-        __m256i sum = pairs_dot(f, w + head, a.q + 32 * b, 0, 16, start);
-        acc = apply(acc, avx2_block_scale(f, w), a.scale[b], sum);
-        if (f->has_min)
-            acc = _mm256_fmadd_ps(avx2_load_f16((const uint16_t *)w + 8),
-                                  _mm256_set1_ps(a.scaled_sum[b]), acc);
-    }
-    return acc;
+    const __m256 scale = avx2_block_scale(f, w);
+    const __m256 min = f->has_min ? avx2_load_f16((const uint16_t *)w + 8) : scale;
+    prefetch(w, AVX2_LANES * (f->head + f->body));
+    pass_enter(f, p, columns);
+    part_dot(f, w + AVX2_LANES * f->head, 0, scale, min, p, columns);
+    pass_leave(p, columns);
 }
 
 /* Blocks of 256 whose sub-blocks of 32 or 16 have scales, and for some minima, of their own. */
-AVX2_INLINE __m256 group_256(const struct lanes_format *f, const uint8_t *w, int64_t k,
-                             struct lanes_packed a)
+AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *w, struct pass *p,
+                           int columns)
 {
-    __m256 acc = _mm256_setzero_ps();
-    const int head = 8 * f->head, body = 8 * f->body, pairs = f->sub / 2;
-    for (int64_t b = 0; b < k / 32; w += head + 8 * body) {
-        const __m256 d = avx2_block_scale(f, w);
-        const __m256 dmin = f->has_min ? avx2_block_min(f, w) : d;
-        prefetch(w, head);
-        for (int s = 0; s < 8; s++, b++) {
-            const uint8_t *q = w + head + s * body;
-            prefetch(q, body);
-            for (int half = 0; half < 32 / f->sub; half++) {
-                const int i = s * (32 / f->sub) + half;
-                const int32_t minus8_sum = a.minus8_sum[2 * b + half];
-                const __m256 scale = _mm256_mul_ps(d, avx2_sub_scale(f, w, i));
-                const __m256i start = offset_start(f, minus8_sum);
-                __m256i sum =
-                    pairs_dot(f, q, a.q + 32 * b, pairs * half, pairs * (half + 1), start);
-                acc = apply(acc, scale, a.scale[b], sum);
-                if (f->has_min) {
-                    const __m256 min = _mm256_mul_ps(dmin, avx2_sub_min(f, w, i));
-                    const float input =
-                        f->sub == 32 ? a.scaled_sum[b] : a.scale[b] * (float)minus8_sum;
-                    acc = _mm256_fmadd_ps(min, _mm256_set1_ps(input), acc);
-                }
+    const __m256 d = avx2_block_scale(f, w), dmin = f->has_min ? avx2_block_min(w) : d;
+    const uint8_t *body = w + AVX2_LANES * f->head;
+    prefetch(w, AVX2_LANES * f->head);
+    for (int s = 0; s < 8; s++, body += AVX2_LANES * f->body) {
+        prefetch(body, AVX2_LANES * f->body);
+        pass_enter(f, p, columns);
+#pragma GCC unroll 2
+        for (int part = 0; part < 32 / f->sub; part++) {
+            const int i = s * (32 / f->sub) + part;
+            const __m256 scale = _mm256_mul_ps(d, avx2_sub_scale(f, w, i));
+            const __m256 min = f->has_min ? _mm256_mul_ps(dmin, avx2_sub_min(f, w, i)) : d;
+            part_dot(f, body, part, scale, min, p, columns);
+        }
+        pass_leave(p, columns);
+    }
+}
+
+/* The group from row r on, columns [c0, c0 + columns), known to the compiler. */
+AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job *j, int64_t r,
+                          int64_t end, int64_t c0, int columns)
+{
+    const int64_t block = AVX2_LANES * lanes_block_bytes(f), blocks = j->w->k / f->block;
+    const uint8_t *w = j->w->data + r / AVX2_LANES * blocks * block;
+    struct pass p;
+    p.left = j->w->k / 32;
+#ifndef __AVXVNNI__
+    p.at = HALVES - 1;
+#endif
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) {
+        p.x[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride;
+        p.acc[c] = _mm256_setzero_ps();
+    }
+    for (int64_t i = 0; i < blocks; i++, w += block) {
+        if (f->block == 32)
+            block_32(f, w, &p, columns);
+        else
+            block_256(f, w, &p, columns);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++)
+        _mm256_maskstore_ps(j->y + (c0 + c) * j->y_stride + r, avx2_mask(end - r), p.acc[c]);
+}
+
+AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,
+                        int64_t end)
+{
+    const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
+    for (int64_t r = begin; r < end; r += AVX2_LANES) {
+        if (j->next && r + AVX2_LANES >= end)
+            for (int64_t i = 0; i < PREFETCH_BYTES; i += 64)
+                _mm_prefetch((const char *)j->next + i, _MM_HINT_T0);
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t c0 = j->T * i / n;
+            switch (j->T * (i + 1) / n - c0) {
+            case 1: pass_run(f, j, r, end, c0, 1); break;
+            case 2: pass_run(f, j, r, end, c0, 2); break;
+            case 3: pass_run(f, j, r, end, c0, 3); break;
+            default: pass_run(f, j, r, end, c0, 4);
             }
         }
     }
-    return acc;
 }
 
-static __m256 group_quantised(oato_dtype dtype, const uint8_t *w, int64_t k, struct lanes_packed a)
+static void matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end)
 {
-    switch (dtype) {
-    case DT_Q4_0: return group_32(&lanes_formats[FORMAT_Q4_0], w, k, a);
-    case DT_Q4_1: return group_32(&lanes_formats[FORMAT_Q4_1], w, k, a);
-    case DT_Q5_0: return group_32(&lanes_formats[FORMAT_Q5_0], w, k, a);
-    case DT_Q5_1: return group_32(&lanes_formats[FORMAT_Q5_1], w, k, a);
-    case DT_Q8_0: return group_32(&lanes_formats[FORMAT_Q8_0], w, k, a);
-    case DT_Q4_K: return group_256(&lanes_formats[FORMAT_Q4_K], w, k, a);
-    case DT_Q5_K: return group_256(&lanes_formats[FORMAT_Q5_K], w, k, a);
-    case DT_Q6_K: return group_256(&lanes_formats[FORMAT_Q6_K], w, k, a);
-    case DT_Q2_K: return group_256(&lanes_formats[FORMAT_Q2_K], w, k, a);
-    case DT_Q3_K: return group_256(&lanes_formats[FORMAT_Q3_K], w, k, a);
-    case DT_IQ4_NL: return group_32(&lanes_formats[FORMAT_IQ4_NL], w, k, a);
-    case DT_IQ4_XS: return group_256(&lanes_formats[FORMAT_IQ4_XS], w, k, a);
-    default: return group_32(&lanes_formats[FORMAT_MXFP4], w, k, a);
-    }
-}
-
-AVX2_INLINE __m256 load_lanes(oato_dtype dtype, const uint8_t *w, int64_t i)
-{
-    if (dtype == DT_F32)
-        return _mm256_loadu_ps(const_floats(w) + 8 * i);
-    if (dtype == DT_F16)
-        return avx2_load_f16((const uint16_t *)w + 8 * i);
-    return avx2_load_bf16((const uint16_t *)w + 8 * i);
-}
-
-/* One chain of multiply-adds along k for each row; four groups hide its latency. */
-AVX2_INLINE void groups_float(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k,
-                              const float *x, int groups, __m256 *out)
-{
-    __m256 acc[4];
-    for (int g = 0; g < groups; g++)
-        acc[g] = _mm256_setzero_ps();
-    for (int64_t i = 0; i < k; i++) {
-        __m256 v = _mm256_set1_ps(x[i]);
-        for (int g = 0; g < groups; g++)
-            acc[g] = _mm256_fmadd_ps(load_lanes(dtype, w + g * stride, i), v, acc[g]);
-    }
-    for (int g = 0; g < groups; g++)
-        out[g] = acc[g];
-}
-
-static void float_1(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k, const float *x,
-                    __m256 *out)
-{
-    switch (dtype) {
-    case DT_F32: groups_float(DT_F32, w, stride, k, x, 1, out); break;
-    case DT_F16: groups_float(DT_F16, w, stride, k, x, 1, out); break;
-    default: groups_float(DT_BF16, w, stride, k, x, 1, out);
-    }
-}
-
-static void float_4(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k, const float *x,
-                    __m256 *out)
-{
-    switch (dtype) {
-    case DT_F32: groups_float(DT_F32, w, stride, k, x, 4, out); break;
-    case DT_F16: groups_float(DT_F16, w, stride, k, x, 4, out); break;
-    default: groups_float(DT_BF16, w, stride, k, x, 4, out);
-    }
-}
-
-static void matrix_vector(const struct matrix_job *j, int64_t begin, int64_t end)
-{
-    const oato_dtype dtype = j->w->dtype;
-    const int64_t k = j->w->k,
-                  stride = (int64_t)lanes_matrix_bytes(AVX2_LANES, dtype, AVX2_LANES, k);
-    const bool is_float = !lanes_format_of(dtype);
-    const struct lanes_packed a = lanes_packed_at(j->packed, k);
-    for (int64_t r = begin; r < end;) {
-        const uint8_t *w = j->w->data + r / AVX2_LANES * stride;
-        __m256 y[4];
-        int groups = 1;
-        if (is_float && end - r >= 4 * AVX2_LANES) {
-            groups = 4;
-            float_4(dtype, w, stride, k, j->x, y);
-        } else if (is_float) {
-            float_1(dtype, w, stride, k, j->x, y);
-        } else {
-            y[0] = group_quantised(dtype, w, k, a);
-        }
-        for (int g = 0; g < groups; g++, r += AVX2_LANES)
-            _mm256_maskstore_ps(j->y + r, avx2_mask(end - r), y[g]);
+    switch (j->w->dtype) {
+    case DT_Q4_0: passes(&lanes_formats[FORMAT_Q4_0], j, begin, end); break;
+    case DT_Q4_1: passes(&lanes_formats[FORMAT_Q4_1], j, begin, end); break;
+    case DT_Q5_0: passes(&lanes_formats[FORMAT_Q5_0], j, begin, end); break;
+    case DT_Q5_1: passes(&lanes_formats[FORMAT_Q5_1], j, begin, end); break;
+    case DT_Q8_0: passes(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
+    case DT_Q4_K: passes(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
+    case DT_Q5_K: passes(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
+    case DT_Q6_K: passes(&lanes_formats[FORMAT_Q6_K], j, begin, end); break;
+    case DT_Q2_K: passes(&lanes_formats[FORMAT_Q2_K], j, begin, end); break;
+    case DT_Q3_K: passes(&lanes_formats[FORMAT_Q3_K], j, begin, end); break;
+    case DT_IQ4_NL: passes(&lanes_formats[FORMAT_IQ4_NL], j, begin, end); break;
+    case DT_IQ4_XS: passes(&lanes_formats[FORMAT_IQ4_XS], j, begin, end); break;
+    default: passes(&lanes_formats[FORMAT_MXFP4], j, begin, end);
     }
 }
 

@@ -173,13 +173,6 @@ AVX2_INLINE __m512 avx512_block_scale(const struct lanes_format *f, const uint8_
     return f->dtype == DT_MXFP4 ? avx512_load_e8m0(head) : avx512_load_f16(head);
 }
 
-/* That of the minima of a block of 256, as a multiplier of what the input brings for a sub-block:
- * scale * sum of 32, or scale * (-8 * sum) of 16. */
-AVX2_INLINE __m512 avx512_block_min(const struct lanes_format *f, const uint8_t *head)
-{
-    return _mm512_mul_ps(avx512_load_f16(head + 32), _mm512_set1_ps(f->sub == 32 ? -1 : 0.125f));
-}
-
 /* The multiples of scale and minimum for sub-block i of a block of 256. */
 AVX2_INLINE __m512 avx512_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
 {

@@ -1,7 +1,7 @@
 /*
  * avxvnni.c - the avxvnni table: the avx2 kernels, whose integer products are one VEX-coded
- * vpdpwssd each instead of vpmaddwd and vpaddd. The integers are exact either way: same layout,
- * same class, same bits. For processors since 2021 that have no AVX-512.
+ * vpdpbusd each instead of vpmaddubsw and additions. The integers are exact either way: same
+ * layout, same class, same bits. For processors since 2021 that have no AVX-512.
  */
 #ifndef __AVXVNNI__
 #error "compile with -mavxvnni"
@@ -11,7 +11,7 @@
 const struct cpu_kernels cpu_kernels_avxvnni = {
     .name = "avxvnni",
     .layout = "lanes8.1",
-    .matrix = {&matrix_decode, &matrix_prefill},
+    .matrix = {&matrix, &matrix},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,
     .matrix_row = matrix_row,

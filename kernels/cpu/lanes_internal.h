@@ -81,7 +81,6 @@ static inline int lanes_plane_bit(int p, int bits)
     return p % 4 / 2 * 8 + (p / 4 % (4 / bits) * 2 + p % 2) * bits;
 }
 
-const char *lanes_matrix_numerics(oato_dtype dtype);
 uint64_t lanes_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k);
 void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
                           int64_t begin, int64_t end);
@@ -89,26 +88,9 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
 /* lanes_read.c: as matrix_row of the tables. */
 bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float *out);
 
-/* The packed input: k int16, then for each 32 of them the scale and scale * sum, then for each 16
- * of them -8 * sum. */
-struct lanes_packed {
-    const int16_t *q;
-    const float *scale, *scaled_sum;
-    const int32_t *minus8_sum;
-};
-static inline struct lanes_packed lanes_packed_at(const uint8_t *p, int64_t k)
-{
-    struct lanes_packed a = {.q = (const int16_t *)p};
-    a.scale = const_floats(p + 2 * k);
-    a.scaled_sum = a.scale + k / 32;
-    a.minus8_sum = (const int32_t *)(p + 2 * k + 8 * (k / 32));
-    return a;
-}
-uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k);
-void lanes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out);
-
-/* The same for products with float weights, class i14b32: int16 of 14 bits, zeros up to a multiple
- * of 32, so that the sum of 32 products of 14 bits is exact. */
+/* The packed input of products with float weights, class i14b32: int16 of 14 bits, zeros up to a
+ * multiple of 32, so that the sum of 32 products of 14 bits is exact; then for each 32 the scale.
+ */
 enum { LANES_WORDS_LARGEST = 8191 };
 static inline int64_t lanes_words_k(int64_t k)
 {

@@ -28,19 +28,14 @@
  * or those of a quad to its bytes: see lanes_plane_bit.
  * Bytes, 32 k: eight vectors of the same quads.
  *
- * Inputs: int16 with one float32 scale (largest magnitude / 32767) for each 32 elements, or uint8
- * with a step and a minimum for each 32, in the order of the quads.
+ * Inputs: uint8 with a step and a minimum for each 32 elements, in the order of the quads; for
+ * float weights also int16 with one float32 scale (largest magnitude / 8191) for each 32.
  */
 #include "kernels/cpu/avx2_internal.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-const char *lanes_matrix_numerics(oato_dtype dtype)
-{
-    return lanes_format_of(dtype) ? "i16b32" : "f32";
-}
 
 const char *lanes_bytes_numerics(oato_dtype dtype)
 {
@@ -68,30 +63,15 @@ uint64_t lanes_words_pack_bytes(int64_t k)
 {
     /* An odd number of lines: columns begin in different sets of the caches. */
     const int64_t padded = lanes_words_k(k);
-    return size_align((size_t)(2 * padded + 16 * (padded / 32)), 64) | 64;
+    return size_align((size_t)(2 * padded + 4 * (padded / 32)), 64) | 64;
 }
 
-uint64_t lanes_pack_bytes(oato_dtype dtype, int64_t k)
+/* Blocks of 32 to the integers at q and their scales. */
+static void pack_words(int64_t blocks, const float *x, int16_t *q, float *scale)
 {
-    return lanes_format_of(dtype) ? lanes_words_pack_bytes(k) : 0;
-}
-
-static int32_t sum_i32(__m256i x)
-{
-    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
-}
-
-/* Blocks [begin, end) of the packed input, whose largest integer is `limit`. */
-static void pack_words(const struct lanes_packed *a, int64_t begin, int64_t end, const float *x,
-                       const float limit)
-{
-    int16_t *q = (int16_t *)a->q + 32 * begin;
-    float *scale = (float *)a->scale, *scaled_sum = (float *)a->scaled_sum;
-    int32_t *minus8_sum = (int32_t *)a->minus8_sum;
+    const float limit = LANES_WORDS_LARGEST;
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    for (int64_t b = begin; b < end; b++, x += 32, q += 32) {
+    for (int64_t b = 0; b < blocks; b++, x += 32, q += 32) {
         __m256 v[4], top = _mm256_setzero_ps(), nan = top;
         for (int i = 0; i < 4; i++) {
             v[i] = _mm256_loadu_ps(x + 8 * i);
@@ -108,35 +88,31 @@ static void pack_words(const struct lanes_packed *a, int64_t begin, int64_t end,
         __m256i n[4];
         for (int i = 0; i < 4; i++)
             n[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], factor)), keep);
-        int32_t half[2] = {sum_i32(_mm256_add_epi32(n[0], n[1])),
-                           sum_i32(_mm256_add_epi32(n[2], n[3]))};
         for (int i = 0; i < 4; i += 2) { /* packs works on halves: put the quarters in order */
             __m256i w = _mm256_packs_epi32(n[i], n[i + 1]);
             _mm256_storeu_si256((__m256i *)(q + 8 * i), _mm256_permute4x64_epi64(w, 0xd8));
         }
         scale[b] = infinite ? NAN : zero ? 0 : largest / limit;
-        scaled_sum[b] = scale[b] * (float)(half[0] + half[1]);
-        minus8_sum[2 * b] = -8 * half[0];
-        minus8_sum[2 * b + 1] = -8 * half[1];
     }
-}
-
-void lanes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
-{
-    (void)dtype;
-    const struct lanes_packed a = lanes_packed_at(out, k);
-    pack_words(&a, 0, k / 32, x, 32767);
 }
 
 void lanes_words_pack(int64_t k, const float *x, uint8_t *out)
 {
-    const struct lanes_packed a = lanes_packed_at(out, lanes_words_k(k));
-    pack_words(&a, 0, k / 32, x, LANES_WORDS_LARGEST);
+    int16_t *q = (int16_t *)out;
+    float *scale = floats(out + 2 * lanes_words_k(k));
+    pack_words(k / 32, x, q, scale);
     if (k % 32) {
         float rest[32] = {0};
         memcpy(rest, x + k / 32 * 32, (size_t)(k % 32) * sizeof *rest);
-        pack_words(&a, k / 32, k / 32 + 1, rest, LANES_WORDS_LARGEST);
+        pack_words(1, rest, q + k / 32 * 32, scale + k / 32);
     }
+}
+
+static int32_t sum_i32(__m256i x)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
 uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k)

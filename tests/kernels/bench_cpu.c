@@ -121,7 +121,7 @@ static enum peak_kind peak_of_class(const char *numerics)
     static const struct {
         const char *begins;
         enum peak_kind kind;
-    } rows[] = {{"i16", PEAK_INT16}, {"i14", PEAK_INT16}, {"u8", PEAK_INT8}, {"bf16", PEAK_BF16}};
+    } rows[] = {{"i14", PEAK_INT16}, {"u8", PEAK_INT8}, {"bf16", PEAK_BF16}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         if (!strncmp(numerics, rows[i].begins, strlen(rows[i].begins)))
             return rows[i].kind;

@@ -5,8 +5,6 @@
  *
  * A row of weights is, for each 32 elements (16 with Q6_K, Q2_K, Q3_K), w = d * q + m with
  * integers q.
- *   i16b32: 32 inputs are x = s * n, n int16.
- *           acc = fma(d * s, sum q n, acc), then with a minimum acc = fma(m, s * sum n, acc)
  *   u8b32:  32 inputs are x = min + step * n, n uint8.
  *           acc = fma(d * step, sum q n, acc), then acc = fma(min, d * sum q, acc), then with a
  *           minimum acc = fma(m, sum x, acc)
@@ -83,24 +81,22 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
         part->q[i] = part->d == 0 ? 0 : (int)lrintf((values[at + i] - part->m) / part->d);
 }
 
-/* One result of class u8b32, or i16b32. */
-static float product_stated(oato_dtype dtype, bool bytes, const uint8_t *row, const float *values,
-                            int64_t k, const float *x)
+/* One result of class u8b32. */
+static float product_stated(oato_dtype dtype, const uint8_t *row, const float *values, int64_t k,
+                            const float *x)
 {
     const int n = dtype == DT_Q6_K || dtype == DT_Q2_K || dtype == DT_Q3_K ? 16 : 32;
     float acc = 0;
     for (int64_t b = 0; b < k; b += 32) {
-        float low = x[b], high = x[b], top = 0;
+        float low = x[b], high = x[b];
         for (int i = 0; i < 32; i++) {
             low = fminf(low, x[b + i]);
             high = fmaxf(high, x[b + i]);
-            top = fmaxf(top, fabsf(x[b + i]));
         }
-        const float factor = bytes ? 255.0f / (high - low) : 32767.0f / top;
-        const float step = bytes ? (high - low) / 255.0f : top / 32767.0f;
+        const float factor = 255.0f / (high - low), step = (high - low) / 255.0f;
         int q[32];
         for (int i = 0; i < 32; i++)
-            q[i] = (int)lrintf((bytes ? x[b + i] - low : x[b + i]) * factor);
+            q[i] = (int)lrintf((x[b + i] - low) * factor);
         for (int at = 0; at < 32; at += n) {
             struct part w;
             int products = 0, sum = 0, total = 0;
@@ -111,12 +107,9 @@ static float product_stated(oato_dtype dtype, bool bytes, const uint8_t *row, co
                 total += q[at + i];
             }
             acc = fmaf(w.d * step, (float)products, acc);
-            if (bytes)
-                acc = fmaf(low, w.d * (float)sum, acc);
-            if (w.has_min && bytes)
+            acc = fmaf(low, w.d * (float)sum, acc);
+            if (w.has_min)
                 acc = fmaf(w.m, fmaf(step, (float)total, (float)n * low), acc);
-            else if (w.has_min)
-                acc = fmaf(w.m, step * (float)total, acc);
         }
     }
     return acc;
@@ -151,9 +144,8 @@ static float float_product_stated(const float *values, int64_t k, const float *x
 static void check_class(const struct cpu_kernels *level, const struct matrix_class *class,
                         oato_dtype dtype)
 {
-    const bool bytes = !strcmp(class->numerics(dtype), "u8b32");
     const bool is_float = !strcmp(class->numerics(dtype), "i14b32");
-    if (!bytes && !is_float && strcmp(class->numerics(dtype), "i16b32") != 0)
+    if (!is_float && strcmp(class->numerics(dtype), "u8b32") != 0)
         return;
     const int64_t block = dtype_info((int)dtype)->block_elems;
     const int64_t k = block * random_in(1, block == 1 ? 700 : block == 32 ? 20 : 3);
@@ -183,7 +175,7 @@ static void check_class(const struct cpu_kernels *level, const struct matrix_cla
         for (int64_t t = 0; t < T; t++) {
             const uint8_t *row = data + (size_t)r * row_bytes;
             float wanted = is_float ? float_product_stated(values, k, x + t * k)
-                                    : product_stated(dtype, bytes, row, values, k, x + t * k);
+                                    : product_stated(dtype, row, values, k, x + t * k);
             if (bits_of(wanted) != bits_of(y[t * rows + r]))
                 fail_msg("%s %s %s: row %lld of %lld, column %lld of %lld, k %lld: %.9g, not %.9g",
                          level->name, dtype_name(dtype), class->numerics(dtype), (long long)r,

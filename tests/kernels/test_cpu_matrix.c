@@ -117,8 +117,7 @@ static double limit_of(const struct cpu_kernels *k, enum numerics_choice numeric
     static const struct {
         const char *name;
         double nmse;
-    } classes[] = {
-        {"f32", 1e-10}, {"i16b32", 1e-8}, {"i14b32", 1e-7}, {"u8b32", 1e-4}, {"bf16", 4e-5}};
+    } classes[] = {{"f32", 1e-10}, {"i14b32", 1e-7}, {"u8b32", 1e-4}, {"bf16", 4e-5}};
     const char *name = k->matrix[numerics]->numerics(dtype);
     for (size_t i = 0; i < ARRAY_LEN(classes); i++)
         if (!strcmp(classes[i].name, name))

@@ -115,7 +115,7 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
 {
     static const char *const ids[] = {"cpu:0", "sim:0", "sim:1", "cuda:12"};
     static const char *const kinds[] = {"cpu", "sim", "sim", "cuda"};
-    static const char *const classes[] = {"f32", "i16b32", "f32+i16b32", ""};
+    static const char *const classes[] = {"f32", "u8b32", "f32+u8b32", ""};
     profile_init(out);
     out->tool = "oato 0.1.0";
     out->date = any_text(r);
@@ -241,8 +241,8 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
                                          .ubatch = 512,
                                          .kv = rng_range(r, 0, 1) ? DT_F16 : DT_F32,
                                          .deterministic = rng_range(r, 0, 1)};
-    out->numerics[PHASE_PREFILL] = "f32+i16b32";
-    out->numerics[PHASE_DECODE] = "i16b32";
+    out->numerics[PHASE_PREFILL] = "f32+u8b32";
+    out->numerics[PHASE_DECODE] = "u8b32";
     out->prefill_ns = any_u64(r);
     out->decode_ns = any_u64(r);
     out->request_ns = any_u64(r);
