@@ -80,6 +80,7 @@ static uint8_t *slab_alloc(struct cpu_device *d, uint64_t bytes)
             free(s);
             return NULL;
         }
+        cpu_pool_spread(d->pool, s->data, s->bytes);
         s->next = d->slabs;
         d->slabs = s;
     }
@@ -354,6 +355,7 @@ oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape 
     status = cpu_pages_take(d, bytes, "the KV cache", &data, err);
     if (status)
         goto out;
+    cpu_pool_spread(d->pool, data, bytes);
     kv->data = data;
     kv->bytes = bytes;
     *out = kv;

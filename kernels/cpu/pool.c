@@ -257,6 +257,16 @@ static void workers_place(struct cpu_pool *p)
     }
 }
 
+/* Pieces of a record are dealt as threads come free, so no node is the right one for a row: pages
+ * go to all nodes in turn. Where that is not allowed they lie where they are first touched. */
+void cpu_pool_spread(const struct cpu_pool *p, void *data, uint64_t bytes)
+{
+    if (p->topology && hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_NUMANODE) > 1)
+        hwloc_set_area_membind(p->topology, data, bytes,
+                               hwloc_topology_get_topology_nodeset(p->topology),
+                               HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_BYNODESET);
+}
+
 oato_status cpu_pool_create(int n_threads, struct cpu_pool **out, struct oato_error *err)
 {
     struct cpu_pool *p = aligned_alloc(64, size_align(sizeof *p, 64));

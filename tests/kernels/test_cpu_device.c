@@ -6,6 +6,7 @@
 #include "tests/kernels/test_cpu.h"
 
 #include <pthread.h>
+#include <sys/syscall.h>
 
 static struct oato_device *open_cpu(int threads, const char *isa, uint64_t budget_bytes)
 {
@@ -387,6 +388,43 @@ static void transfers_are_done_when_they_return(void **state)
     cpu_device_ops.close(NULL);
 }
 
+/* Policy of a page; -1: the kernel does not say. */
+static int page_policy(const void *page)
+{
+    int mode = -1;
+    return syscall(SYS_get_mempolicy, &mode, NULL, 0, page, 2 /* MPOL_F_ADDR */) ? -1 : mode;
+}
+
+static void memory_is_spread_over_numa_nodes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *machine;
+        int policy;
+    } rows[] = {{"numa:1 core:2 pu:1", 0}, {"numa:2 core:1 pu:1", 3 /* MPOL_INTERLEAVE */}};
+    const uint64_t bytes = 1 << 20;
+    setenv("HWLOC_THISSYSTEM", "1",
+           1); /* so that hwloc binds, whatever the machine is said to be */
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct cpu_pool *pool;
+        struct oato_error err;
+        setenv("HWLOC_SYNTHETIC", rows[i].machine, 1);
+        assert_int_equal(cpu_pool_create(2, &pool, &err), OATO_OK);
+        void *data = pages_alloc(bytes);
+        cpu_pool_spread(pool, data, bytes);
+        memset(data, 1, bytes);
+        const int policy = page_policy(data);
+        if (policy >= 0)
+            assert_int_equal(policy, rows[i].policy);
+        else
+            print_message("the policy of pages cannot be read here\n");
+        pages_free(data, bytes);
+        cpu_pool_free(pool);
+    }
+    unsetenv("HWLOC_SYNTHETIC");
+    unsetenv("HWLOC_THISSYSTEM");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +434,7 @@ int main(void)
         cmocka_unit_test(an_injected_failure_stops_at_its_record),
         cmocka_unit_test(memory_stays_within_the_budget),
         cmocka_unit_test(weights_are_prepared_alike_by_all_threads),
+        cmocka_unit_test(memory_is_spread_over_numa_nodes),
         cmocka_unit_test(wrong_programs_and_options_are_refused),
         cmocka_unit_test(transfers_are_done_when_they_return),
     };
