@@ -206,7 +206,7 @@ static void run_matrix(const struct run *x)
     if (x->matrix->enter)
         x->matrix->enter(x->T);
     struct deal deal = {.x = x, .units = units};
-    int64_t begin, end, next_begin, next_end;
+    int64_t begin = 0, end = 0, next_begin = 0, next_end = 0;
     for (bool more = deal_next(&deal, &begin, &end); more; begin = next_begin, end = next_end) {
         more = deal_next(&deal, &next_begin, &next_end);
         matrix_units(&m, begin, end, more ? unit_at(&m, next_begin) : NULL);
