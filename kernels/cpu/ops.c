@@ -189,7 +189,7 @@ static void run_matrix(const struct run *x)
     int64_t units = 0;
     for (int i = 0; i < weights; i++) {
         m.rows[i] = i && op->kind == OP_QKV ? op->n2 : op->n;
-        m.job[i] = (struct matrix_job){.w = weight(x, i),
+        m.job[i] = (struct matrix_job){.w = x->c->weights[x->r->weight[i]],
                                        .x = in,
                                        .packed = room.pack ? packed : NULL,
                                        .pack_stride = room.pack,
