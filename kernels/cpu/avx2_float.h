@@ -1,14 +1,19 @@
 /*
- * avx2_float.h - F32, F16 and BF16 weights times columns, for avx2.c and avxvnni.c. One column
- * takes the weights as they stream by, more share them:
+ * avx2_float.h - F32, F16 and BF16 weights times columns, for avx2.c and avxvnni.c.
+ *
+ * Up to 6 columns share the weights as they stream by, prefetched: up to 12 accumulators in
+ * registers, of 4 groups of 8 rows for 1 and 2 columns, of 2 groups for more. Many columns share a
+ * panel:
  *
  *   for each panel of 64 rows                            (a unit of the threads)
- *     for each 256 of k                                  weights -> float32 in L1/L2 (64 KiB), once
- *       for each 6 columns                               their 256 inputs stay in L1
- *         for each 2 groups of 8 rows                    12 accumulators in registers
+ *     for each up to 516 columns                         their sums rest in 129 KiB of L2
+ *       for each 256 of k                                weights -> float32 in L1/L2 (64 KiB), once
+ *         for each 6 columns                             their 256 inputs stay in L1
+ *           for each 2 groups of 8 rows                  12 accumulators in registers
  *
- * Between chunks of k the sums rest in y: each row is one chain of fused multiply-adds in order of
- * k, whatever T.
+ * Each row is one chain of fused multiply-adds in order of k, whatever T. Columns of the input and
+ * of the results may lie in few sets of the caches: inputs of the next 6 are prefetched, and sums
+ * are not in y before the end.
  */
 #ifndef OATO_AVX2_FLOAT_H
 #define OATO_AVX2_FLOAT_H
@@ -16,14 +21,21 @@
 #include "kernels/cpu/avx2_panel.h"
 
 enum {
-    TILE_COLUMNS_FLOAT = 6, /* 12 sums, 2 weights, an input */
-    FLOAT_GROUPS = 4,       /* or 3 columns of 4 groups */
+    FLOAT_COLUMNS = 6,         /* 12 sums, 2 weights, an input */
+    FLOAT_GROUPS = 4,          /* of 1 or 2 columns */
+    FLOAT_STREAM_COLUMNS = 24, /* four passes; beyond, a panel pays */
+    FLOAT_PREFETCH = 2048,     /* bytes of each group */
+    FLOAT_BLOCK = 516,         /* 86 tiles */
 };
 
 struct float_panel {
-    float k[CHUNK][AVX2_LANES];
+    float y[FLOAT_BLOCK][MATRIX_ROWS];
+    float k[PANEL_GROUPS][CHUNK][AVX2_LANES]; /* not of F32 */
 };
 
+/* --------------------------------------------------------------------------- few columns -- */
+
+/* Element i of 8 rows. */
 AVX2_INLINE __m256 load_lanes(oato_dtype dtype, const uint8_t *w, int64_t i)
 {
     if (dtype == DT_F32)
@@ -33,110 +45,136 @@ AVX2_INLINE __m256 load_lanes(oato_dtype dtype, const uint8_t *w, int64_t i)
     return avx2_load_bf16((const uint16_t *)w + 8 * i);
 }
 
-/* One chain of multiply-adds along k for each row; four groups hide its latency. */
-AVX2_INLINE void groups_float(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k,
-                              const float *x, int groups, __m256 *out)
+typedef __m256 float_sums[FLOAT_COLUMNS][FLOAT_GROUPS];
+
+AVX2_INLINE void stream_step(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t i,
+                             const float *const *x, int groups, int columns, float_sums acc)
 {
-    __m256 acc[4];
+    __m256 v[FLOAT_GROUPS];
+#pragma GCC unroll 4
     for (int g = 0; g < groups; g++)
-        acc[g] = _mm256_setzero_ps();
-    for (int64_t i = 0; i < k; i++) {
-        __m256 v = _mm256_set1_ps(x[i]);
-        for (int g = 0; g < groups; g++)
-            acc[g] = _mm256_fmadd_ps(load_lanes(dtype, w + g * stride, i), v, acc[g]);
-    }
-    for (int g = 0; g < groups; g++)
-        out[g] = acc[g];
-}
-
-static void float_1(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k, const float *x,
-                    __m256 *out)
-{
-    switch (dtype) {
-    case DT_F32: groups_float(DT_F32, w, stride, k, x, 1, out); break;
-    case DT_F16: groups_float(DT_F16, w, stride, k, x, 1, out); break;
-    default: groups_float(DT_BF16, w, stride, k, x, 1, out);
-    }
-}
-
-static void float_4(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t k, const float *x,
-                    __m256 *out)
-{
-    switch (dtype) {
-    case DT_F32: groups_float(DT_F32, w, stride, k, x, 4, out); break;
-    case DT_F16: groups_float(DT_F16, w, stride, k, x, 4, out); break;
-    default: groups_float(DT_BF16, w, stride, k, x, 4, out);
-    }
-}
-
-static void vector_float(const struct matrix_job *j, int64_t begin, int64_t end)
-{
-    const oato_dtype dtype = j->w->dtype;
-    const int64_t k = j->w->k,
-                  stride = (int64_t)lanes_matrix_bytes(AVX2_LANES, dtype, AVX2_LANES, k);
-    for (int64_t r = begin; r < end;) {
-        const uint8_t *w = j->w->data + r / AVX2_LANES * stride;
-        const int groups = end - r >= 4 * AVX2_LANES ? 4 : 1;
-        __m256 y[4];
-        (groups == 4 ? float_4 : float_1)(dtype, w, stride, k, j->x, y);
-        for (int g = 0; g < groups; g++, r += AVX2_LANES)
-            _mm256_maskstore_ps(j->y + r, avx2_mask(end - r), y[g]);
-    }
-}
-
-AVX2_INLINE void float_tile(const float *w, int64_t stride, const float *const *x, float *const *y,
-                            int64_t n, bool first, const __m256i *mask, int groups, int columns)
-{
-    __m256 acc[TILE_COLUMNS_FLOAT][FLOAT_GROUPS];
-    for (int c = 0; c < columns; c++)
-        for (int g = 0; g < groups; g++)
-            acc[c][g] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(y[c] + 8 * g, mask[g]);
-    for (int64_t i = 0; i < n; i++) {
-        __m256 v[FLOAT_GROUPS];
-        for (int g = 0; g < groups; g++)
-            v[g] = _mm256_loadu_ps(w + g * stride + i * AVX2_LANES);
-        for (int c = 0; c < columns; c++) {
-            __m256 input = _mm256_set1_ps(x[c][i]);
-            for (int g = 0; g < groups; g++)
-                acc[c][g] = _mm256_fmadd_ps(v[g], input, acc[c][g]);
+        v[g] = load_lanes(dtype, w + g * stride, i);
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++) {
+        const __m256 input = _mm256_set1_ps(x[c][i]);
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++) {
+            acc[c][g] = _mm256_fmadd_ps(v[g], input, acc[c][g]);
+            /* Without this gcc computes sums in the registers of factors, and spills. */
+            __asm__("" : "+x"(acc[c][g]));
         }
     }
-    for (int c = 0; c < columns; c++)
-        for (int g = 0; g < groups; g++)
-            _mm256_maskstore_ps(y[c] + 8 * g, mask[g], acc[c][g]);
 }
 
-/* Twelve sums hide the latency of the multiply-adds: 2 groups x 6 columns, or 4 x 3 when there are
- * few columns. */
-static void float_tile_shapes(const float *w, int64_t stride, const float *const *x,
-                              float *const *y, int64_t n, bool first, const __m256i *mask,
-                              int groups, int columns)
+/* The groups from row r on and columns from c0 on, both numbers known to the compiler. */
+AVX2_INLINE void stream_groups(oato_dtype dtype, const struct matrix_job *j, int64_t r, int64_t end,
+                               int64_t c0, int groups, int columns)
 {
-    if (groups == FLOAT_GROUPS && columns <= 3) {
-        switch (columns) {
-        case 3: float_tile(w, stride, x, y, n, first, mask, 4, 3); break;
-        case 2: float_tile(w, stride, x, y, n, first, mask, 4, 2); break;
-        default: float_tile(w, stride, x, y, n, first, mask, 4, 1);
-        }
-        return;
+    const int64_t k = j->w->k, bytes = dtype == DT_F32 ? 32 : 16, line = 64 / bytes;
+    const uint8_t *w = j->w->data + r / AVX2_LANES * k * bytes;
+    const float *x[FLOAT_COLUMNS];
+    float_sums acc;
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++) {
+        x[c] = j->x + (c0 + c) * k;
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++)
+            acc[c][g] = _mm256_setzero_ps();
     }
-    for (int g = 0; g < groups; g += 2) {
-        float *at[TILE_COLUMNS_FLOAT];
-        const bool two = g + 1 < groups;
-        for (int c = 0; c < columns; c++)
-            at[c] = y[c] + 8 * g;
-        switch (two ? columns : 0) {
-        case 6: float_tile(w + g * stride, stride, x, at, n, first, mask + g, 2, 6); break;
-        case 5: float_tile(w + g * stride, stride, x, at, n, first, mask + g, 2, 5); break;
-        case 4: float_tile(w + g * stride, stride, x, at, n, first, mask + g, 2, 4); break;
-        default:
-            for (int c = 0; c < columns; c++) {
-                if (two)
-                    float_tile(w + g * stride, stride, x + c, at + c, n, first, mask + g, 2, 1);
-                else
-                    float_tile(w + g * stride, stride, x + c, at + c, n, first, mask + g, 1, 1);
+    int64_t i = 0;
+    for (; i + line <= k; i += line) {
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++)
+            _mm_prefetch((const char *)w + (g * k + i) * bytes + FLOAT_PREFETCH, _MM_HINT_T0);
+#pragma GCC unroll 4
+        for (int n = 0; n < line; n++)
+            stream_step(dtype, w, k * bytes, i + n, x, groups, columns, acc);
+    }
+    for (; i < k; i++)
+        stream_step(dtype, w, k * bytes, i, x, groups, columns, acc);
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++)
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++) {
+            const int64_t row = r + g * AVX2_LANES;
+            _mm256_maskstore_ps(j->y + (c0 + c) * j->y_stride + row, avx2_mask(end - row),
+                                acc[c][g]);
+        }
+}
+
+AVX2_INLINE void stream_dtype(oato_dtype dtype, const struct matrix_job *j, int64_t begin,
+                              int64_t end)
+{
+    const int64_t passes = (j->T + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS;
+    const int most = j->T > 2 ? 2 : FLOAT_GROUPS;
+    for (int64_t r = begin, groups; r < end; r += groups * AVX2_LANES) {
+        groups = end - r > (most - 1) * AVX2_LANES ? most : 1;
+        if (end - r <= groups * AVX2_LANES)
+            avx2_prefetch_next(j, FLOAT_PREFETCH);
+        for (int64_t i = 0; i < passes; i++) {
+            const int64_t c0 = j->T * i / passes;
+            switch (10 * groups + j->T * (i + 1) / passes - c0) {
+            case 11: stream_groups(dtype, j, r, end, c0, 1, 1); break;
+            case 12: stream_groups(dtype, j, r, end, c0, 1, 2); break;
+            case 13: stream_groups(dtype, j, r, end, c0, 1, 3); break;
+            case 14: stream_groups(dtype, j, r, end, c0, 1, 4); break;
+            case 15: stream_groups(dtype, j, r, end, c0, 1, 5); break;
+            case 16: stream_groups(dtype, j, r, end, c0, 1, 6); break;
+            case 23: stream_groups(dtype, j, r, end, c0, 2, 3); break;
+            case 24: stream_groups(dtype, j, r, end, c0, 2, 4); break;
+            case 25: stream_groups(dtype, j, r, end, c0, 2, 5); break;
+            case 26: stream_groups(dtype, j, r, end, c0, 2, 6); break;
+            case 41: stream_groups(dtype, j, r, end, c0, 4, 1); break;
+            default: stream_groups(dtype, j, r, end, c0, 4, 2);
             }
         }
+    }
+}
+
+static void stream_float(const struct matrix_job *j, int64_t begin, int64_t end)
+{
+    switch (j->w->dtype) {
+    case DT_F32: stream_dtype(DT_F32, j, begin, end); break;
+    case DT_F16: stream_dtype(DT_F16, j, begin, end); break;
+    default: stream_dtype(DT_BF16, j, begin, end);
+    }
+}
+
+/* --------------------------------------------------------------------------------- panels - */
+
+/* n of k of 1 or 2 groups and up to 6 columns, k floats apart; y: [column][MATRIX_ROWS]. */
+AVX2_INLINE void float_tile(const float *w, int64_t stride, const float *x, int64_t k, float *y,
+                            int64_t n, int groups, int columns)
+{
+    float_sums acc;
+    const float *at[FLOAT_COLUMNS];
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++) {
+        at[c] = x + c * k;
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            acc[c][g] = _mm256_loadu_ps(y + c * MATRIX_ROWS + g * AVX2_LANES);
+    }
+    for (int64_t i = 0; i < n; i++)
+        stream_step(DT_F32, (const uint8_t *)w, stride * (int64_t)sizeof *w, i, at, groups, columns,
+                    acc);
+#pragma GCC unroll 6
+    for (int c = 0; c < columns; c++)
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            _mm256_storeu_ps(y + c * MATRIX_ROWS + g * AVX2_LANES, acc[c][g]);
+}
+
+/* A tile with its shape known to the compiler. More than FLOAT_STREAM_COLUMNS columns, divided into
+ * tiles of at most 6, make tiles of 5 and 6. */
+static void float_tile_shapes(const float *w, int64_t stride, const float *x, int64_t k, float *y,
+                              int64_t n, int groups, int columns)
+{
+    switch (10 * groups + columns) {
+    case 26: float_tile(w, stride, x, k, y, n, 2, 6); break;
+    case 25: float_tile(w, stride, x, k, y, n, 2, 5); break;
+    case 16: float_tile(w, stride, x, k, y, n, 1, 6); break;
+    default: float_tile(w, stride, x, k, y, n, 1, 5);
     }
 }
 
@@ -149,45 +187,54 @@ static const float *float_chunk(const struct oato_weight *w, const uint8_t *from
         *stride = group_bytes / (int64_t)sizeof(float);
         return const_floats(from);
     }
-    for (int g = 0; g < groups; g++) {
-        const uint16_t *p = (const uint16_t *)(from + g * group_bytes);
-        for (int64_t i = 0; i < n; i++, p += AVX2_LANES)
-            _mm256_storeu_ps(panel[g].k[i],
-                             w->dtype == DT_F16 ? avx2_load_f16(p) : avx2_load_bf16(p));
-    }
-    *stride = (int64_t)(sizeof *panel / sizeof(float));
-    return &panel[0].k[0][0];
+    for (int g = 0; g < groups; g++)
+        for (int64_t i = 0; i < n; i++)
+            _mm256_storeu_ps(panel->k[g][i], load_lanes(w->dtype, from + g * group_bytes, i));
+    *stride = (int64_t)(sizeof panel->k[0] / sizeof(float));
+    return &panel->k[0][0][0];
 }
 
+/* A chunk for columns [c0, c0 + columns), whose sums begin at panel->y. */
+static void float_columns(const struct matrix_job *j, const float *w, int64_t stride, int groups,
+                          int64_t c0, int64_t columns, int64_t k0, int64_t n,
+                          struct float_panel *panel)
+{
+    const int64_t k = j->w->k, tiles = (columns + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS;
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t from = columns * i / tiles;
+        const int width = (int)(columns * (i + 1) / tiles - from);
+        const float *x = j->x + (c0 + from) * k + k0;
+        for (int c = 0; i + 1 < tiles && c < width; c++) /* the next tile's inputs */
+            for (int64_t e = 0; e < n; e += 16)
+                _mm_prefetch((const char *)(x + (width + c) * k + e), _MM_HINT_T0);
+        for (int g = 0; g < groups; g += 2)
+            float_tile_shapes(w + g * stride, stride, x, k, panel->y[from] + g * AVX2_LANES, n,
+                              groups - g > 1 ? 2 : 1, width);
+    }
+}
+
+/* Rows [begin, end), at most MATRIX_ROWS, of more than FLOAT_STREAM_COLUMNS columns. */
 static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
                         struct float_panel *panel)
 {
     const int64_t k = j->w->k, elem = j->w->dtype == DT_F32 ? 4 : 2;
     const int64_t group_bytes = (int64_t)lanes_matrix_bytes(AVX2_LANES, j->w->dtype, AVX2_LANES, k);
     const int groups = (int)((end - begin + AVX2_LANES - 1) / AVX2_LANES);
-    for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
-        const int64_t n = min_i64(CHUNK, k - k0);
-        const uint8_t *from =
-            j->w->data + begin / AVX2_LANES * group_bytes + k0 * AVX2_LANES * elem;
-        int64_t stride;
-        const float *w = float_chunk(j->w, from, group_bytes, groups, n, panel, &stride);
-        for (int64_t c0 = 0; c0 < j->T; c0 += TILE_COLUMNS_FLOAT) {
-            const int columns = (int)min_i64(TILE_COLUMNS_FLOAT, j->T - c0);
-            for (int g = 0; g < groups; g += FLOAT_GROUPS) {
-                const int64_t row = begin + g * AVX2_LANES;
-                __m256i mask[FLOAT_GROUPS];
-                for (int i = 0; i < FLOAT_GROUPS; i++)
-                    mask[i] = avx2_mask(end - row - i * AVX2_LANES);
-                const float *x[TILE_COLUMNS_FLOAT];
-                float *y[TILE_COLUMNS_FLOAT];
-                for (int c = 0; c < columns; c++) {
-                    x[c] = j->x + (c0 + c) * k + k0;
-                    y[c] = j->y + (c0 + c) * j->y_stride + row;
-                }
-                float_tile_shapes(w + g * stride, stride, x, y, n, k0 == 0, mask,
-                                  (int)min_i64(FLOAT_GROUPS, groups - g), columns);
-            }
+    const int64_t blocks = (j->T + FLOAT_BLOCK - 1) / FLOAT_BLOCK;
+    for (int64_t b = 0; b < blocks; b++) {
+        const int64_t c0 = j->T * b / blocks, columns = j->T * (b + 1) / blocks - c0;
+        memset(panel->y, 0, (size_t)columns * sizeof panel->y[0]);
+        for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
+            const int64_t n = min_i64(CHUNK, k - k0);
+            const uint8_t *from =
+                j->w->data + begin / AVX2_LANES * group_bytes + k0 * AVX2_LANES * elem;
+            int64_t stride;
+            const float *w = float_chunk(j->w, from, group_bytes, groups, n, panel, &stride);
+            float_columns(j, w, stride, groups, c0, columns, k0, n, panel);
         }
+        for (int64_t c = 0; c < columns; c++)
+            memcpy(j->y + (c0 + c) * j->y_stride + begin, panel->y[c],
+                   (size_t)(end - begin) * sizeof(float));
     }
 }
 

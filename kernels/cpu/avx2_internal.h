@@ -67,6 +67,13 @@ AVX2_INLINE float lanes_bytes_half(const struct lanes_bytes *a, int half)
     return fmaf(a->step, (float)total, 16 * a->min);
 }
 
+/* The first bytes of what the thread reads after the job's weights. */
+AVX2_INLINE void avx2_prefetch_next(const struct matrix_job *j, int64_t bytes)
+{
+    for (int64_t i = 0; j->next && i < bytes; i += 64)
+        _mm_prefetch((const char *)j->next + i, _MM_HINT_T0);
+}
+
 /* Eight float32 from eight F16 or BF16. */
 AVX2_INLINE __m256 avx2_load_f16(const uint16_t *p)
 {

@@ -3,7 +3,7 @@
  * T, for avx2.c and avxvnni.c.
  *
  *   for each panel of 64 rows                            (a unit of the threads)
- *     for each 252 columns                               their sums rest in 64 KiB of L2
+ *     for each up to 516 columns                         their sums rest in 129 KiB of L2
  *       for each 256 of k                                weights of the panel -> int8, 16 KiB of
  *                                                        L1/L2, once
  *         for each 6 columns                             their 384 bytes each stay in L1
@@ -33,7 +33,7 @@
 enum {
     TILE_GROUPS = 2,
     TILE_COLUMNS = 6,   /* 12 sums, 2 of weights, an input, a product of 16 registers */
-    COLUMN_BLOCK = 252, /* 42 tiles */
+    COLUMN_BLOCK = 516, /* 86 tiles */
     STREAM_COLUMNS = 8, /* beyond, unpacking to a panel pays */
 };
 
@@ -74,7 +74,7 @@ static uint64_t matrix_scratch(oato_dtype dtype, int64_t k)
     (void)k;
     if (lanes_format_of(dtype))
         return sizeof(struct panel_scratch);
-    return dtype == DT_F32 ? 0 : PANEL_GROUPS * sizeof(struct float_panel);
+    return sizeof(struct float_panel);
 }
 
 /* ---------------------------------------------------------------------------------- tiles - */
@@ -413,8 +413,8 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
 static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     const bool is_float = !lanes_format_of(j->w->dtype);
-    if (is_float && j->T == 1) {
-        vector_float(j, begin, end);
+    if (is_float && j->T <= FLOAT_STREAM_COLUMNS) {
+        stream_float(j, begin, end);
     } else if (!is_float && j->T <= STREAM_COLUMNS) {
         matrix_stream(j, begin, end);
     } else {

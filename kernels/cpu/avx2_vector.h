@@ -337,9 +337,8 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
 {
     const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
     for (int64_t r = begin; r < end; r += AVX2_LANES) {
-        if (j->next && r + AVX2_LANES >= end)
-            for (int64_t i = 0; i < PREFETCH_BYTES; i += 64)
-                _mm_prefetch((const char *)j->next + i, _MM_HINT_T0);
+        if (r + AVX2_LANES >= end)
+            avx2_prefetch_next(j, PREFETCH_BYTES);
         for (int64_t i = 0; i < n; i++) {
             const int64_t c0 = j->T * i / n;
             switch (j->T * (i + 1) / n - c0) {
