@@ -37,7 +37,7 @@ static void put(struct maker *k, int32_t device, const struct oato_op *op,
                               .prepared_bytes = weights,
                               .workspace_bytes = (uint64_t)size->rows * 64,
                               .numerics =
-                                  size->rows > 1 && op->kind == OP_MUL_MAT ? "i16b32" : "f32",
+                                  size->rows > 1 && op->kind == OP_MUL_MAT ? "u8b32" : "f32",
                               .median_ns = ns * k->factor,
                               .p10_ns = ns * k->factor,
                               .p90_ns = ns * k->factor,

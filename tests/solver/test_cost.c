@@ -32,7 +32,7 @@ static void put(int32_t device, const struct oato_op *op, struct op_size size, d
                               .supported = supported,
                               .prepared_bytes = 5000,
                               .workspace_bytes = 10 * (uint64_t)size.rows,
-                              .numerics = size.rows > 4 ? "i16b32" : "f32",
+                              .numerics = size.rows > 4 ? "u8b32" : "f32",
                               .median_ns = ns,
                               .repeats = 1};
     assert_true(profile_put(&profile, &row));
@@ -191,7 +191,7 @@ static void workspace_and_numerics_are_of_the_nearest_size(void **state)
     assert_int_equal(cost_workspace_bytes(cost, 2, &matrix, 8), 0);
     struct op_size one = {1, 1, 0}, many = {100, 1, 0};
     assert_string_equal(cost_of_op(cost, 0, &matrix, &one).numerics, "f32");
-    assert_string_equal(cost_of_op(cost, 0, &matrix, &many).numerics, "i16b32");
+    assert_string_equal(cost_of_op(cost, 0, &matrix, &many).numerics, "u8b32");
 }
 
 int main(void)

@@ -142,7 +142,7 @@ static void check_plan(const struct plan *plan, const struct profile *p)
     assert_int_equal(plan->prefill_ns + 50 * plan->decode_ns, plan->request_ns);
     assert_true(plan->bound_ns <= plan->request_ns);
     assert_string_equal(plan->numerics[PHASE_DECODE], "f32");
-    assert_string_equal(plan->numerics[PHASE_PREFILL], "f32+i16b32");
+    assert_string_equal(plan->numerics[PHASE_PREFILL], "f32+u8b32");
 }
 
 static void budgets_hold_and_more_memory_never_hurts(void **state)
