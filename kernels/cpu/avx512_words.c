@@ -203,7 +203,7 @@ static void panel_columns(const struct panel_job *x)
         .scale_at = 2 * (k - x->k0) + x->k0 / 8, .blocks = (int)(n / 32), .first = x->k0 == 0};
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t from = x->columns * i / tiles;
-        const int columns = (int)(x->columns * (i + 1) / tiles - from);
+        const int columns = (int)max_i64(1, x->columns * (i + 1) / tiles - from);
         for (int c = 0; c < columns; c++) {
             t.q[c] = x->j->packed + (uint64_t)(x->c0 + from + c) * x->j->pack_stride + 2 * x->k0;
             if (i + 1 < tiles) /* the next tile's inputs */
