@@ -97,8 +97,7 @@ struct tile_kind {
     int fit;    /* quads whose products add up in 16 bits */
     int centre; /* what was taken from the weights */
     bool has_min;
-    bool
-        halves; /* the input's bytes are low + 16 * high: neither's products with 8 bits overflow */
+    bool halves; /* the input is low + 16 * high: neither's products with 8 bits overflow */
     int columns; /* at once: 6, or half of them where there are two sums for each */
 };
 

@@ -72,22 +72,10 @@ AVX2_INLINE void keep_chain(__m256i *sum)
     __asm__("" : "+x"(*sum));
 }
 
-/* Whether the offset of weights is still in the bytes that are multiplied. */
-AVX2_INLINE bool keeps_offset(const struct lanes_format *f)
-{
-    return f->offset && f->sub == 32;
-}
-
-/* Whether 8 (or 4, of a sub-block of 16) weights of a lane can be summed up as bytes. */
-AVX2_INLINE bool sums_fit_bytes(const struct lanes_format *f)
-{
-    return !f->values && f->body < LANES_BYTES;
-}
-
 /* The weights' own sum: so far, and of a lane's four bytes or two words in the end. */
 AVX2_INLINE __m256i weights_add(const struct lanes_format *f, __m256i sum, __m256i w, bool first)
 {
-    if (sums_fit_bytes(f))
+    if (lanes_sums_fit_bytes(f))
         return first ? w : _mm256_add_epi8(sum, w);
     const __m256i ones = _mm256_set1_epi8(1);
 #ifdef __AVXVNNI__
@@ -100,8 +88,8 @@ AVX2_INLINE __m256i weights_add(const struct lanes_format *f, __m256i sum, __m25
 
 AVX2_INLINE __m256i weights_total(const struct lanes_format *f, __m256i sum)
 {
-    const bool bytes = sums_fit_bytes(f), is_unsigned = bytes && f->sub == 32;
-    const __m256i start = _mm256_set1_epi32(keeps_offset(f) ? -32 * f->offset : 0);
+    const bool bytes = lanes_sums_fit_bytes(f), is_unsigned = bytes && f->sub == 32;
+    const __m256i start = _mm256_set1_epi32(lanes_offset_in_sums(f) ? -32 * f->offset : 0);
     const __m256i ones = _mm256_set1_epi8(1);
 #ifdef __AVXVNNI__
     if (!bytes)
@@ -112,7 +100,7 @@ AVX2_INLINE __m256i weights_total(const struct lanes_format *f, __m256i sum)
     if (bytes)
         sum = is_unsigned ? _mm256_maddubs_epi16(sum, ones) : _mm256_maddubs_epi16(ones, sum);
     sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-    return keeps_offset(f) ? _mm256_add_epi32(sum, start) : sum;
+    return lanes_offset_in_sums(f) ? _mm256_add_epi32(sum, start) : sum;
 #endif
 }
 
@@ -120,7 +108,7 @@ AVX2_INLINE __m256i weights_total(const struct lanes_format *f, __m256i sum)
 AVX2_INLINE __m256i offset_start(const struct lanes_format *f, const uint8_t *x, int more)
 {
     __m256i start = _mm256_set1_epi32(more);
-    if (!keeps_offset(f))
+    if (!lanes_offset_in_sums(f))
         return start;
     const __m256i total = avx2_quad_at(x + offsetof(struct lanes_bytes, total));
     return _mm256_sub_epi32(start, _mm256_slli_epi32(total, f->offset == 8 ? 3 : 4));
@@ -153,13 +141,13 @@ AVX2_INLINE int weight_largest(const struct lanes_format *f)
 {
     if (f->values)
         return 12; /* of MXFP4 */
-    return f->offset && !keeps_offset(f) ? f->offset : (1 << f->body / 4) - 1;
+    return f->offset && !lanes_offset_in_sums(f) ? f->offset : (1 << f->body / 4) - 1;
 }
 
 /* Quads whose products fit in 16 bits, and where they start. */
 AVX2_INLINE int quads_fit(const struct lanes_format *f)
 {
-    const int limit = f->values || (f->offset && !keeps_offset(f)) ? 32767 : 65535;
+    const int limit = f->values || (f->offset && !lanes_offset_in_sums(f)) ? 32767 : 65535;
     const int fit = limit / (2 * 255 * weight_largest(f)), most = f->sub / 4;
     return fit >= 8 && most == 8 ? 8 : fit >= 4 ? 4 : 2;
 }
@@ -201,7 +189,7 @@ AVX2_INLINE __m256i dot_end(const struct lanes_format *f, const struct pass *p, 
         return _mm256_add_epi32(_mm256_madd_epi16(d->words[0], _mm256_set1_epi16(1)),
                                 _mm256_madd_epi16(d->words[1], _mm256_set1_epi16(16)));
     const int from_start = -words_start(f) * 2 * (f->sub / 4 / quads_fit(f));
-    if (!keeps_offset(f) && !from_start)
+    if (!lanes_offset_in_sums(f) && !from_start)
         return d->n;
     return _mm256_add_epi32(d->n, offset_start(f, p->x[c], from_start));
 }
@@ -225,7 +213,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *body, int
     for (int at = 0; at < quads; at++) {
         const int i = part * quads + at;
         __m256i w = avx2_quad_bytes(f, body, i);
-        if (f->offset && !keeps_offset(f))
+        if (f->offset && !lanes_offset_in_sums(f))
             w = _mm256_sub_epi8(w, _mm256_set1_epi8((char)f->offset));
         weights = weights_add(f, weights, w, at == 0);
 #pragma GCC unroll 4

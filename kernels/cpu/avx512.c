@@ -22,7 +22,8 @@ bool avx512_matrix_row(const struct oato_weight *w, int64_t row, float *out)
 
 static uint64_t stream_scratch(oato_dtype dtype, int64_t k)
 {
-    return lanes_format_of(dtype) ? avx512_bytes_scratch(dtype, k) : 0;
+    (void)k;
+    return lanes_format_of(dtype) ? avx512_bytes_scratch() : 0;
 }
 
 static void stream_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
@@ -61,7 +62,8 @@ static void prefill_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *o
 
 static uint64_t prefill_scratch(oato_dtype dtype, int64_t k)
 {
-    return lanes_format_of(dtype) ? avx512_bytes_scratch(dtype, k) : avx512_words_scratch();
+    (void)k;
+    return lanes_format_of(dtype) ? avx512_bytes_scratch() : avx512_words_scratch();
 }
 
 static void prefill_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)

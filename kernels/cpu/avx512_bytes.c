@@ -43,10 +43,8 @@ struct panel_scratch {
     float y[COLUMN_BLOCK][MATRIX_ROWS];
 };
 
-uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k)
+uint64_t avx512_bytes_scratch(void)
 {
-    (void)k;
-    (void)dtype;
     return sizeof(struct panel_scratch);
 }
 
@@ -91,7 +89,7 @@ AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, in
 /* One block of 256 along k. */
 AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, struct group_block *to)
 {
-    const __m512 d = avx512_block_scale(f, w), sign = _mm512_set1_ps(-1);
+    const __m512 d = avx512_block_scale(f, w), dmin = f->has_min ? avx512_block_min(w) : d;
     const uint8_t *body = w + AVX512_LANES * f->head;
     for (int s = 0; s < 8; s++, body += AVX512_LANES * f->body, to += PANEL_GROUPS) {
         const int parts = 32 / f->sub;
@@ -99,10 +97,8 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, stru
 #pragma GCC unroll 2
         for (int i = 0; i < parts; i++) {
             scale[i] = _mm512_mul_ps(d, avx512_sub_scale(f, w, parts * s + i));
-            if (f->has_min) {
-                const __m512 dmin = _mm512_mul_ps(avx512_load_f16(w + 32), sign);
+            if (f->has_min)
                 min[i] = _mm512_mul_ps(dmin, avx512_sub_min(f, w, parts * s + i));
-            }
         }
         unpack_32(f, body, scale, min, to);
     }

@@ -31,17 +31,12 @@ struct pass {
     __m512 acc[PASS_COLUMNS][MOST_GROUPS];
 };
 
-/* Whether 8 (or 4, of a sub-block of 16) weights of a lane can be summed up as bytes. */
-AVX2_INLINE bool sums_fit_bytes(const struct lanes_format *f)
-{
-    return !f->values && f->body < LANES_BYTES;
-}
-
 /* The sum of a lane's four bytes, added to x. */
 AVX2_INLINE __m512i bytes_sum(const struct lanes_format *f, __m512i x, __m512i bytes)
 {
     const __m512i ones = _mm512_set1_epi8(1);
-    const bool is_unsigned = sums_fit_bytes(f) && f->sub == 32; /* the offset is still in it */
+    const bool is_unsigned =
+        lanes_sums_fit_bytes(f) && f->sub == 32; /* the offset is still in it */
     return is_unsigned ? _mm512_dpbusd_epi32(x, bytes, ones) : _mm512_dpbusd_epi32(x, ones, bytes);
 }
 
@@ -60,7 +55,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
                           int columns)
 {
     const int quads = f->sub / 4, first = part * quads;
-    const bool starts = f->offset && f->sub == 32;
+    const bool starts = lanes_offset_in_sums(f);
     __m512i sum[PASS_COLUMNS][MOST_GROUPS][2], weights[MOST_GROUPS], bytes[MOST_GROUPS],
         low[MOST_GROUPS], high[MOST_GROUPS];
 #pragma GCC unroll 4
@@ -85,7 +80,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
             w[g] = avx512_quad_bytes(f, body[g], i, &low[g], &high[g]);
             if (f->offset && !starts)
                 w[g] = _mm512_sub_epi8(w[g], _mm512_set1_epi8((char)f->offset));
-            if (!sums_fit_bytes(f))
+            if (!lanes_sums_fit_bytes(f))
                 weights[g] = bytes_sum(f, weights[g], w[g]);
             else
                 bytes[g] = i == first ? w[g] : _mm512_add_epi8(bytes[g], w[g]);
@@ -103,7 +98,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
     __m512 scaled_sum[MOST_GROUPS];
 #pragma GCC unroll 2
     for (int g = 0; g < groups; g++) {
-        if (sums_fit_bytes(f))
+        if (lanes_sums_fit_bytes(f))
             weights[g] = bytes_sum(f, weights[g], bytes[g]);
         scaled_sum[g] = _mm512_mul_ps(scale[g], _mm512_cvtepi32_ps(weights[g]));
     }
@@ -162,7 +157,7 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w
     for (int g = 0; g < groups; g++) {
         body[g] = w[g] + AVX512_LANES * f->head;
         d[g] = avx512_block_scale(f, w[g]);
-        dmin[g] = f->has_min ? _mm512_mul_ps(avx512_load_f16(w[g] + 32), _mm512_set1_ps(-1)) : d[g];
+        dmin[g] = f->has_min ? avx512_block_min(w[g]) : d[g];
     }
     prefetch(w, ahead, AVX512_LANES * f->head, groups);
     for (int s = 0; s < 8; s++) {
@@ -226,9 +221,8 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
     const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
     const int groups = j->T > ALONE_COLUMNS ? 2 : 1;
     for (int64_t r = begin; r < end; r += AVX512_LANES * groups) {
-        if (j->next && r + AVX512_LANES * groups >= end)
-            for (int64_t i = 0; i < PREFETCH_BYTES; i += 64)
-                _mm_prefetch((const char *)j->next + i, _MM_HINT_T0);
+        if (r + AVX512_LANES * groups >= end)
+            avx2_prefetch_next(j, PREFETCH_BYTES);
         for (int64_t i = 0; i < n; i++) {
             const int64_t c0 = j->T * i / n;
             switch (10 * groups + j->T * (i + 1) / n - c0) {

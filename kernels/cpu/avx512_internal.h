@@ -173,6 +173,12 @@ AVX2_INLINE __m512 avx512_block_scale(const struct lanes_format *f, const uint8_
     return f->dtype == DT_MXFP4 ? avx512_load_e8m0(head) : avx512_load_f16(head);
 }
 
+/* That of the minima of a block of 256. */
+AVX2_INLINE __m512 avx512_block_min(const uint8_t *head)
+{
+    return _mm512_mul_ps(avx512_load_f16(head + 32), _mm512_set1_ps(-1));
+}
+
 /* The multiples of scale and minimum for sub-block i of a block of 256. */
 AVX2_INLINE __m512 avx512_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
 {
@@ -198,7 +204,7 @@ void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end)
 enum { AVX512_STREAM = 16 }; /* beyond, unpacking to a panel pays */
 void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_bytes.c: class u8b32, any T */
-uint64_t avx512_bytes_scratch(oato_dtype dtype, int64_t k);
+uint64_t avx512_bytes_scratch(void);
 void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 /* avx512_words.c: class i14b32 of float weights */
 uint64_t avx512_words_scratch(void);

@@ -273,8 +273,7 @@ void cpu_pool_free(struct cpu_pool *p);
 /* Runs fn on all threads; returns when all are done. */
 void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg);
 int cpu_pool_threads(const struct cpu_pool *p);
-/* Memory that is not touched yet and that all threads will read: over the NUMA nodes, page by page.
- */
+/* Untouched memory that all threads will read: over the NUMA nodes, page by page. */
 void cpu_pool_spread(const struct cpu_pool *p, void *data, uint64_t bytes);
 /* Physical cores that this process may use. */
 int cpu_physical_cores(void);

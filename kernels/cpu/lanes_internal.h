@@ -74,6 +74,20 @@ static inline int64_t lanes_block_bytes(const struct lanes_format *f)
     return f->head + f->block / 32 * f->body;
 }
 
+/* Whether kernels of class u8b32 multiply what is kept and take the offset from the sums, by the
+ * sum that the input brings for 32; else they take it from the weights. */
+static inline bool lanes_offset_in_sums(const struct lanes_format *f)
+{
+    return f->offset && f->sub == 32;
+}
+
+/* Whether 8 (or 4, of a sub-block of 16) weights of a lane can be summed up as bytes: unsigned ones
+ * for each 32, else signed. */
+static inline bool lanes_sums_fit_bytes(const struct lanes_format *f)
+{
+    return !f->values && f->body < LANES_BYTES;
+}
+
 /* Where in a plane's word the bits of pair p are: 8 apart for pairs that share the bytes of a quad
  * (p % 4 = 0 and 2, 1 and 3), else side by side. A plane holds 16 / bits pairs. */
 static inline int lanes_plane_bit(int p, int bits)

@@ -15,11 +15,11 @@
 #include <string.h>
 
 enum {
-    SOLO_ELEMENTS = 8192, /* a few us of element-wise work */
-    MEMORY_BOUND_COLUMNS = 8,
-    READ_AHEAD = 256 << 10,  /* a quarter of an L2 */
-    PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself: cheaper
-                                than a barrier */
+    SOLO_ELEMENTS = 8192,     /* a few us of element-wise work */
+    MEMORY_BOUND_COLUMNS = 8, /* of products that wait for their weights more than they compute */
+    READ_AHEAD = 256 << 10,   /* a quarter of an L2 */
+    PRIVATE_ELEMENTS = 8192,  /* inputs up to this are packed by every thread for itself: cheaper
+                                 than a barrier */
 };
 
 /* Units of each thread that nobody else gets. */
@@ -110,10 +110,16 @@ static int64_t units_of(int64_t rows)
     return (rows + MATRIX_ROWS - 1) / MATRIX_ROWS;
 }
 
-/* Prepared rows from r on, a multiple of MATRIX_ROWS. */
-static const uint8_t *rows_at(const struct matrix_task *m, const struct oato_weight *w, int64_t r)
+/* Of all weights of a matrix product. */
+static int64_t units_of_op(const struct oato_op *op)
 {
-    return w->data + m->x->k->matrix_bytes(w->dtype, r, w->k);
+    return units_of(op->n) + (op->kind == OP_QKV ? 2 * units_of(op->n2) : 0);
+}
+
+/* Prepared rows from r on, a multiple of MATRIX_ROWS; behind the last one their end. */
+static const uint8_t *rows_at(const struct cpu_kernels *k, const struct oato_weight *w, int64_t r)
+{
+    return w->data + k->matrix_bytes(w->dtype, r, w->k);
 }
 
 static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
@@ -123,8 +129,8 @@ static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
     float *rows = floats(m->scratch + m->up_at);
     for (int64_t r = begin; r < end; r += m->panel) {
         int64_t stop = min_i64(end, r + m->panel);
-        gate.next = rows_at(m, up.w, r);
-        up.next = stop < end ? rows_at(m, gate.w, stop) : next;
+        gate.next = rows_at(m->x->k, up.w, r);
+        up.next = stop < end ? rows_at(m->x->k, gate.w, stop) : next;
         up.y = rows - r;
         up.y_stride = m->panel;
         m->x->matrix->rows(&gate, r, stop, m->scratch);
@@ -142,7 +148,7 @@ static const uint8_t *unit_at(const struct matrix_task *m, int64_t unit)
     int i = 0;
     for (; i + 1 < m->n && unit >= units_of(m->rows[i]); i++)
         unit -= units_of(m->rows[i]);
-    return rows_at(m, m->job[i].w, unit * MATRIX_ROWS);
+    return rows_at(m->x->k, m->job[i].w, unit * MATRIX_ROWS);
 }
 
 /* Units [begin, end); the thread reads on at `next`. */
@@ -153,12 +159,13 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
         int64_t units = units_of(m->rows[i]);
         if (begin < units) {
             int64_t from = begin * MATRIX_ROWS, to = min_i64(m->rows[i], end * MATRIX_ROWS);
-            struct matrix_job job = m->job[i];
-            job.next = end > units && i + 1 < m->n ? m->job[i + 1].w->data : next;
-            if (m->x->op->kind == OP_GATE_UP)
+            if (m->x->op->kind == OP_GATE_UP) {
                 gate_up_rows(m, from, to, next);
-            else
+            } else {
+                struct matrix_job job = m->job[i];
+                job.next = end > units && i + 1 < m->n ? m->job[i + 1].w->data : next;
                 m->x->matrix->rows(&job, from, to, m->scratch);
+            }
         }
         begin = max_i64(begin - units, 0);
         end -= units;
@@ -186,7 +193,6 @@ static void run_matrix(const struct run *x)
     struct matrix_task m = {.x = x, .up_at = room.up_at, .panel = room.panel};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;
     const int weights = op->kind == OP_QKV ? 3 : op->kind == OP_GATE_UP ? 2 : 1;
-    int64_t units = 0;
     for (int i = 0; i < weights; i++) {
         m.rows[i] = i && op->kind == OP_QKV ? op->n2 : op->n;
         m.job[i] = (struct matrix_job){.w = x->c->weights[x->r->weight[i]],
@@ -198,14 +204,12 @@ static void run_matrix(const struct run *x)
                                        .y_stride = m.rows[i]};
     }
     m.n = op->kind == OP_GATE_UP ? 1 : weights;
-    for (int i = 0; i < m.n; i++)
-        units += units_of(m.rows[i]);
 
     if (x->n_threads > 1 && !room.is_private)
         cpu_barrier_wait(x->barrier); /* the packed input is complete */
     if (x->matrix->enter)
         x->matrix->enter(x->T);
-    struct deal deal = {.x = x, .units = units};
+    struct deal deal = {.x = x, .units = units_of_op(op)};
     int64_t begin = 0, end = 0, next_begin = 0, next_end = 0;
     for (bool more = deal_next(&deal, &begin, &end); more; begin = next_begin, end = next_end) {
         more = deal_next(&deal, &next_begin, &next_end);
@@ -424,15 +428,10 @@ struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct pro
         cpu_record_rows(r, step) > MEMORY_BOUND_COLUMNS)
         return none;
     const struct oato_weight *w = c->weights[r->weight[0]];
-    int64_t units = units_of(r->op.n);
-    if (r->op.kind == OP_QKV)
-        units += 2 * units_of(r->op.n2);
-    const int64_t own = deal_own(units, n_threads);
-    const int64_t from = min_i64(w->rows, thread * own * MATRIX_ROWS);
-    const int64_t to = min_i64(w->rows, from + own * MATRIX_ROWS);
-    const uint64_t at = c->kernels->matrix_bytes(w->dtype, from, w->k);
-    const uint64_t bytes = c->kernels->matrix_bytes(w->dtype, to, w->k) - at;
-    return (struct read_ahead){w->data + at, bytes < READ_AHEAD ? bytes : READ_AHEAD};
+    const int64_t own = deal_own(units_of_op(&r->op), n_threads) * MATRIX_ROWS;
+    const int64_t from = min_i64(w->rows, thread * own), to = min_i64(w->rows, from + own);
+    const uint8_t *at = rows_at(c->kernels, w, from);
+    return (struct read_ahead){at, (uint64_t)min_i64(READ_AHEAD, rows_at(c->kernels, w, to) - at)};
 }
 
 void cpu_run_record(const struct cpu_context *c, const struct program_record *r,

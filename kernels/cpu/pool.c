@@ -3,9 +3,10 @@
  *
  * Waiting spins and then sleeps on a futex. Between steps it spins for some microseconds, so that
  * an idle device costs nothing. Within a step it spins for long: whoever sleeps gives its core
- * away for a whole time slice when the machine is shared, once a barrier. Workers are bound to
- * cores of their own where the scheduler could do worse (several threads a core, several NUMA
- * nodes); the calling thread belongs to the program and is never bound.
+ * away for a whole time slice when the machine is shared, once a barrier. It yields before that,
+ * lest it hold the core of the thread that it waits for. Workers are bound to cores of their own
+ * where the scheduler could do worse (several threads a core, several NUMA nodes); the calling
+ * thread belongs to the program and is never bound.
  */
 #include "kernels/cpu/cpu_internal.h"
 
@@ -26,6 +27,8 @@
 /* About 5 ns each: 100 us between steps (a host samples meanwhile), 2 ms within them. After 50 us
  * somebody else may have the core: on a shared machine it can be the thread that is waited for. */
 enum { IDLE_SPINS = 20000, BARRIER_SPINS = 400000, YIELD_SPINS = 10000, YIELD_EVERY = 64 };
+
+static const struct read_ahead nothing;
 
 static void relax(void)
 {
@@ -83,7 +86,7 @@ void cpu_barrier_init(struct cpu_barrier *b, int n)
 
 void cpu_barrier_wait(struct cpu_barrier *b)
 {
-    cpu_barrier_wait_fetching(b, (struct read_ahead){NULL, 0});
+    cpu_barrier_wait_fetching(b, nothing);
 }
 
 void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next)
@@ -175,7 +178,7 @@ static void *worker_main(void *arg)
         hwloc_set_cpubind(p->topology, w->cpus, HWLOC_CPUBIND_THREAD);
     float_state_fast();
     for (uint32_t seen = 0;; seen++) {
-        word_wait(&p->epoch, seen, IDLE_SPINS, &p->epoch_sleepers, (struct read_ahead){NULL, 0});
+        word_wait(&p->epoch, seen, IDLE_SPINS, &p->epoch_sleepers, nothing);
         if (p->stop)
             return NULL;
         p->fn(p->arg, w->index);
@@ -197,8 +200,7 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg)
     fn(arg, 0);
     if (p->n_threads > 1) {
         for (uint32_t busy; (busy = atomic_load(&p->busy)) != 0;)
-            word_wait(&p->busy, busy, BARRIER_SPINS, &p->busy_sleepers,
-                      (struct read_ahead){NULL, 0});
+            word_wait(&p->busy, busy, BARRIER_SPINS, &p->busy_sleepers, nothing);
     }
     float_state_set(state);
 }

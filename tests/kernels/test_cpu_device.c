@@ -403,8 +403,8 @@ static void memory_is_spread_over_numa_nodes(void **state)
         int policy;
     } rows[] = {{"numa:1 core:2 pu:1", 0}, {"numa:2 core:1 pu:1", 3 /* MPOL_INTERLEAVE */}};
     const uint64_t bytes = 1 << 20;
-    setenv("HWLOC_THISSYSTEM", "1",
-           1); /* so that hwloc binds, whatever the machine is said to be */
+    /* hwloc binds, whatever the machine is said to be */
+    setenv("HWLOC_THISSYSTEM", "1", 1);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct cpu_pool *pool;
         struct oato_error err;
