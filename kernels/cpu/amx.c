@@ -106,8 +106,7 @@ AVX2_INLINE void unpack_tile(const struct lanes_format *f, const uint8_t *body, 
 {
     const bool is_signed = f->body == LANES_BYTES || f->values;
     __m512i x = _mm512_setzero_si512(), high = x;
-#pragma GCC unroll 16
-    for (int p = 0; p < 16; p++) {
+    UNROLLED (p, 16) {
         const int s = f->sub == 16 ? p / 8 : 0;
         const __m512i words = avx512_pair_words(f, body, p, &x, &high);
         const __m512i first = is_signed ? _mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16)

@@ -51,14 +51,11 @@ AVX2_INLINE void stream_step(oato_dtype dtype, const uint8_t *w, int64_t stride,
                              const float *const *x, int groups, int columns, float_sums acc)
 {
     __m256 v[FLOAT_GROUPS];
-#pragma GCC unroll 4
-    for (int g = 0; g < groups; g++)
+    UNROLLED (g, groups)
         v[g] = load_lanes(dtype, w + g * stride, i);
-#pragma GCC unroll 6
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         const __m256 input = _mm256_set1_ps(x[c][i]);
-#pragma GCC unroll 4
-        for (int g = 0; g < groups; g++) {
+        UNROLLED (g, groups) {
             acc[c][g] = _mm256_fmadd_ps(v[g], input, acc[c][g]);
             /* Without this gcc computes sums in the registers of factors, and spills. */
             __asm__("" : "+x"(acc[c][g]));
@@ -74,28 +71,22 @@ AVX2_INLINE void stream_groups(oato_dtype dtype, const struct matrix_job *j, int
     const uint8_t *w = j->w->data + r / AVX2_LANES * k * bytes;
     const float *x[FLOAT_COLUMNS];
     float_sums acc;
-#pragma GCC unroll 6
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         x[c] = j->x + (c0 + c) * k;
-#pragma GCC unroll 4
-        for (int g = 0; g < groups; g++)
+        UNROLLED (g, groups)
             acc[c][g] = _mm256_setzero_ps();
     }
     int64_t i = 0;
     for (; i + line <= k; i += line) {
-#pragma GCC unroll 4
-        for (int g = 0; g < groups; g++)
+        UNROLLED (g, groups)
             _mm_prefetch((const char *)w + (g * k + i) * bytes + FLOAT_PREFETCH, _MM_HINT_T0);
-#pragma GCC unroll 4
-        for (int n = 0; n < line; n++)
+        UNROLLED (n, line)
             stream_step(dtype, w, k * bytes, i + n, x, groups, columns, acc);
     }
     for (; i < k; i++)
         stream_step(dtype, w, k * bytes, i, x, groups, columns, acc);
-#pragma GCC unroll 6
-    for (int c = 0; c < columns; c++)
-#pragma GCC unroll 4
-        for (int g = 0; g < groups; g++) {
+    UNROLLED (c, columns)
+        UNROLLED (g, groups) {
             const int64_t row = r + g * AVX2_LANES;
             _mm256_maskstore_ps(j->y + (c0 + c) * j->y_stride + row, avx2_mask(end - row),
                                 acc[c][g]);
@@ -148,20 +139,16 @@ AVX2_INLINE void float_tile(const float *w, int64_t stride, const float *x, int6
 {
     float_sums acc;
     const float *at[FLOAT_COLUMNS];
-#pragma GCC unroll 6
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         at[c] = x + c * k;
-#pragma GCC unroll 2
-        for (int g = 0; g < groups; g++)
+        UNROLLED (g, groups)
             acc[c][g] = _mm256_loadu_ps(y + c * MATRIX_ROWS + g * AVX2_LANES);
     }
     for (int64_t i = 0; i < n; i++)
         stream_step(DT_F32, (const uint8_t *)w, stride * (int64_t)sizeof *w, i, at, groups, columns,
                     acc);
-#pragma GCC unroll 6
-    for (int c = 0; c < columns; c++)
-#pragma GCC unroll 2
-        for (int g = 0; g < groups; g++)
+    UNROLLED (c, columns)
+        UNROLLED (g, groups)
             _mm256_storeu_ps(y + c * MATRIX_ROWS + g * AVX2_LANES, acc[c][g]);
 }
 

@@ -108,17 +108,13 @@ AVX2_INLINE void dot_quads(const struct tile *t, int at, int columns, const stru
                            tile_sums sum)
 {
     const uint8_t *x = t->x + at / 32 * (int)sizeof(struct lanes_bytes) + at % 32;
-#pragma GCC unroll TILE_UNROLL
-    for (int i = 0; i < kind->sub / 4; i++) {
+    UNROLLED (i, kind->sub / 4) {
         __m256i w[TILE_GROUPS];
-#pragma GCC unroll TILE_GROUPS
-        for (int g = 0; g < TILE_GROUPS; g++)
+        UNROLLED (g, TILE_GROUPS)
             w[g] = _mm256_loadu_si256((const __m256i *)t->panel[g]->quad[at / 4 + i]);
-#pragma GCC unroll TILE_COLUMNS
-        for (int c = 0; c < columns; c++) {
+        UNROLLED (c, columns) {
             __m256i v = avx2_quad_at(x + c * t->stride + 4 * i);
-#pragma GCC unroll TILE_GROUPS
-            for (int g = 0; g < TILE_GROUPS; g++) {
+            UNROLLED (g, TILE_GROUPS) {
                 sum[c][g] =
                     _mm256_dpbusd_avx_epi32(i ? sum[c][g] : _mm256_setzero_si256(), v, w[g]);
                 keep_chain(&sum[c][g]);
@@ -131,17 +127,13 @@ AVX2_INLINE void dot_quads(const struct tile *t, int at, int columns, const stru
 AVX2_INLINE void dot_words(const struct tile *t, int quad, const uint8_t *x, int columns, int fit,
                            tile_sums words)
 {
-#pragma GCC unroll TILE_UNROLL
-    for (int i = 0; i < fit; i++) {
+    UNROLLED (i, fit) {
         __m256i w[TILE_GROUPS];
-#pragma GCC unroll TILE_GROUPS
-        for (int g = 0; g < TILE_GROUPS; g++)
+        UNROLLED (g, TILE_GROUPS)
             w[g] = _mm256_loadu_si256((const __m256i *)t->panel[g]->quad[quad + i]);
-#pragma GCC unroll TILE_COLUMNS
-        for (int c = 0; c < columns; c++) {
+        UNROLLED (c, columns) {
             __m256i v = avx2_quad_at(x + c * t->stride + 4 * i);
-#pragma GCC unroll TILE_GROUPS
-            for (int g = 0; g < TILE_GROUPS; g++) {
+            UNROLLED (g, TILE_GROUPS) {
                 __m256i product = _mm256_maddubs_epi16(v, w[g]);
                 words[c][g] = i ? _mm256_add_epi16(words[c][g], product) : product;
                 keep_chain(&words[c][g]);
@@ -154,20 +146,15 @@ AVX2_INLINE void dot_words(const struct tile *t, int quad, const uint8_t *x, int
 AVX2_INLINE void dot_halves(const struct tile *t, int quad, int columns, tile_sums low,
                             tile_sums high)
 {
-#pragma GCC unroll TILE_UNROLL
-    for (int i = 0; i < 8; i++) {
+    UNROLLED (i, 8) {
         __m256i w[TILE_GROUPS];
-#pragma GCC unroll TILE_GROUPS
-        for (int g = 0; g < TILE_GROUPS; g++)
+        UNROLLED (g, TILE_GROUPS)
             w[g] = _mm256_loadu_si256((const __m256i *)t->panel[g]->quad[quad + i]);
-#pragma GCC unroll TILE_COLUMNS
-        for (int c = 0; c < columns; c++) {
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++) {
+        UNROLLED (c, columns) {
+            UNROLLED (h, 2) {
                 __m256i v = avx2_quad_at(t->halves[c].q[quad / 8][h] + 4 * i);
                 __m256i(*words)[TILE_GROUPS] = h ? high : low;
-#pragma GCC unroll TILE_GROUPS
-                for (int g = 0; g < TILE_GROUPS; g++) {
+                UNROLLED (g, TILE_GROUPS) {
                     __m256i product = _mm256_maddubs_epi16(v, w[g]);
                     words[c][g] = i ? _mm256_add_epi16(words[c][g], product) : product;
                     keep_chain(&words[c][g]);
@@ -184,17 +171,14 @@ AVX2_INLINE void dot_quads(const struct tile *t, int at, int columns, const stru
     const __m256i ones = _mm256_set1_epi16(1);
     const uint8_t *x = t->x + at / 32 * (int)sizeof(struct lanes_bytes) + at % 32;
     const int steps = kind->halves ? 1 : kind->sub / 4 / kind->fit;
-#pragma GCC unroll 2
-    for (int s = 0; s < steps; s++) {
+    UNROLLED (s, steps) {
         tile_sums words, high;
         if (kind->halves)
             dot_halves(t, at / 4, columns, words, high);
         else
             dot_words(t, at / 4 + s * kind->fit, x + 4 * s * kind->fit, columns, kind->fit, words);
-#pragma GCC unroll TILE_COLUMNS
-        for (int c = 0; c < columns; c++)
-#pragma GCC unroll TILE_GROUPS
-            for (int g = 0; g < TILE_GROUPS; g++) {
+        UNROLLED (c, columns)
+            UNROLLED (g, TILE_GROUPS) {
                 const __m256i n = _mm256_madd_epi16(words[c][g], ones);
                 sum[c][g] = s ? _mm256_add_epi32(sum[c][g], n) : n;
                 if (kind->halves)
@@ -203,12 +187,10 @@ AVX2_INLINE void dot_quads(const struct tile *t, int at, int columns, const stru
             }
     }
     if (kind->centre) {
-#pragma GCC unroll TILE_COLUMNS
-        for (int c = 0; c < columns; c++) {
+        UNROLLED (c, columns) {
             __m256i total = avx2_quad_at(x + c * t->stride + offsetof(struct lanes_bytes, total));
             total = _mm256_slli_epi32(total, kind->centre == 8 ? 3 : 4);
-#pragma GCC unroll TILE_GROUPS
-            for (int g = 0; g < TILE_GROUPS; g++)
+            UNROLLED (g, TILE_GROUPS)
                 sum[c][g] = _mm256_add_epi32(sum[c][g], total);
         }
     }
@@ -225,8 +207,7 @@ AVX2_INLINE void apply(const struct tile *t, int s, int c, const struct tile_kin
     const __m256 sums = _mm256_set1_ps(!kind->has_min    ? 0
                                        : kind->sub == 32 ? in->sum
                                                          : lanes_bytes_half(in, s % 2));
-#pragma GCC unroll TILE_GROUPS
-    for (int g = 0; g < TILE_GROUPS; g++) {
+    UNROLLED (g, TILE_GROUPS) {
         float *y = t->y + c * MATRIX_ROWS + g * AVX2_LANES;
         __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(t->panel[g]->scale[s]), step);
         __m256 acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[g]), _mm256_loadu_ps(y));
@@ -242,7 +223,7 @@ AVX2_INLINE void tile(const struct tile *all, int columns, const struct tile_kin
 {
     struct tile t = *all; /* no store to y changes this one */
     for (int s = 0; s < t.blocks * (32 / kind->sub); s++) {
-#pragma GCC unroll 2
+        UNROLL
         for (int c0 = 0; c0 < columns; c0 += kind->columns) {
             const int n = columns - c0 < kind->columns ? columns - c0 : kind->columns;
             tile_sums sum;
@@ -252,8 +233,7 @@ AVX2_INLINE void tile(const struct tile *all, int columns, const struct tile_kin
             t.halves = all->halves + c0;
 #endif
             dot_quads(&t, s * kind->sub, n, kind, sum);
-#pragma GCC unroll TILE_COLUMNS
-            for (int c = 0; c < n; c++)
+            UNROLLED (c, n)
                 apply(&t, s, c, kind, sum[c]);
         }
     }

@@ -161,8 +161,7 @@ AVX2_INLINE void dot_quad(const struct lanes_format *f, const struct pass *p, in
                           __m256i w, struct dot *d)
 {
     if (is_wide(f)) {
-#pragma GCC unroll 2
-        for (int h = 0; h < 2; h++) {
+        UNROLLED (h, 2) {
             const __m256i n = _mm256_maddubs_epi16(avx2_quad_at(p->half[c].q[p->at][h] + 4 * i), w);
             d->words[h] = at ? _mm256_add_epi16(d->words[h], n) : n;
             keep_chain(&d->words[h]);
@@ -209,20 +208,17 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *body, int
     const int quads = f->sub / 4;
     __m256i weights = _mm256_setzero_si256();
     struct dot dot[PASS_COLUMNS];
-#pragma GCC unroll 8
-    for (int at = 0; at < quads; at++) {
+    UNROLLED (at, quads) {
         const int i = part * quads + at;
         __m256i w = avx2_quad_bytes(f, body, i);
         if (f->offset && !lanes_offset_in_sums(f))
             w = _mm256_sub_epi8(w, _mm256_set1_epi8((char)f->offset));
         weights = weights_add(f, weights, w, at == 0);
-#pragma GCC unroll 4
-        for (int c = 0; c < columns; c++)
+        UNROLLED (c, columns)
             dot_quad(f, p, c, i, at, w, &dot[c]);
     }
     const __m256 sum = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(weights_total(f, weights)));
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         const struct lanes_bytes *x = (const struct lanes_bytes *)p->x[c];
         const __m256 n = _mm256_cvtepi32_ps(dot_end(f, p, c, &dot[c]));
         __m256 acc = p->acc[c];
@@ -255,8 +251,7 @@ AVX2_INLINE void pass_enter(const struct lanes_format *f, struct pass *p, int co
 AVX2_INLINE void pass_leave(struct pass *p, int columns)
 {
     p->left--;
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++)
+    UNROLLED (c, columns)
         p->x[c] += sizeof(struct lanes_bytes);
 }
 
@@ -282,8 +277,7 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *w, struc
     for (int s = 0; s < 8; s++, body += AVX2_LANES * f->body) {
         prefetch(body, AVX2_LANES * f->body);
         pass_enter(f, p, columns);
-#pragma GCC unroll 2
-        for (int part = 0; part < 32 / f->sub; part++) {
+        UNROLLED (part, 32 / f->sub) {
             const int i = s * (32 / f->sub) + part;
             const __m256 scale = _mm256_mul_ps(d, avx2_sub_scale(f, w, i));
             const __m256 min = f->has_min ? _mm256_mul_ps(dmin, avx2_sub_min(f, w, i)) : d;
@@ -304,8 +298,7 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
 #ifndef __AVXVNNI__
     p.at = HALVES - 1;
 #endif
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         p.x[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride;
         p.acc[c] = _mm256_setzero_ps();
     }
@@ -315,8 +308,7 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
         else
             block_256(f, w, &p, columns);
     }
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++)
+    UNROLLED (c, columns)
         _mm256_maskstore_ps(j->y + (c0 + c) * j->y_stride + r, avx2_mask(end - r), p.acc[c]);
 }
 

@@ -1,22 +1,22 @@
 /*
  * avx512_bytes.c - quantised matrix times columns of bytes: class u8b32. An instruction does twice
- * the products that avx512_matrix.c gets of one.
+ * the products that avx512_words.c gets of one.
  *
  *   for each panel of 64 rows                            (a unit of the threads)
  *     for each up to 512 columns                         their results rest in 128 KiB of L2
  *       for each 256 of k                                weights of the panel -> int8 and scales,
  *                                                        26 KiB of L1, while the next are
  *                                                        prefetched
- *         for each about 4 columns                       their 1408 bytes stay in L1
- *           for each 2 groups of 16 rows                 8 int32 and 8 float32 accumulators in
+ *         for each about 5 columns                       their 1920 bytes stay in L1
+ *           for each 2 groups of 16 rows                 10 int32 and 10 float32 accumulators in
  *                                                        registers
  *
  * 32 k of a vector of results are 8 vpdpbusd, one multiplication of the scales and two
  * multiply-adds (three with a minimum), all on the same two pipes: 73 % (67 %) of the vpdpbusd
- * peak is the limit. Eight sums are just enough to hide the latency of vpdpbusd; with more, the
- * work between two blocks is longer than what a processor looks ahead. Storing the results between
- * chunks loses nothing: a row is one chain of multiply-adds in order of k, whatever T.
- * Measured at T = 512 on a Zen 5 core: 61 % (56 %) of the peak.
+ * peak is the limit. Eight sums barely hide the latency of vpdpbusd, ten do. Each block of a tile
+ * fetches the block of the next one: asked for all at once, they stall the loads of the sums.
+ * Storing the results between chunks loses nothing: a row is one chain of multiply-adds in order of
+ * k, whatever T. Measured at T = 512 on a Zen 5 core: 65 % (60 %) of the peak.
  */
 #include "kernels/cpu/avx512_internal.h"
 
@@ -24,8 +24,8 @@ enum {
     PANEL_GROUPS = MATRIX_ROWS / AVX512_LANES,
     CHUNK = 256,
     TILE_GROUPS = 2,
-    TILE_COLUMNS = 4,
-    WIDEST_TILE = 6, /* when columns do not divide: about 4, but never 1 or 2 of many */
+    TILE_COLUMNS = 5,
+    WIDEST_TILE = 6, /* when columns do not divide: about 5, but never 1 or 2 of many */
     COLUMN_BLOCK = 512,
 };
 
@@ -56,8 +56,7 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, co
 {
     __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     __m512i low = sum[0], high = low;
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
+    UNROLLED (i, 8) {
         __m512i x = avx512_quad_bytes(f, body, i, &low, &high);
         if (f->offset)
             x = _mm512_sub_epi8(x, _mm512_set1_epi8((char)f->offset));
@@ -65,8 +64,7 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, co
         *s = _mm512_dpbusd_epi32(*s, _mm512_set1_epi8(1), x);
         _mm512_storeu_si512(to->quad[i], x);
     }
-#pragma GCC unroll 2
-    for (int i = 0; i < 32 / f->sub; i++) {
+    UNROLLED (i, 32 / f->sub) {
         _mm512_storeu_ps(to->scale[i], scale[i]);
         _mm512_storeu_ps(to->scaled_sum[i], _mm512_mul_ps(scale[i], _mm512_cvtepi32_ps(sum[i])));
         if (f->has_min)
@@ -94,8 +92,7 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, stru
     for (int s = 0; s < 8; s++, body += AVX512_LANES * f->body, to += PANEL_GROUPS) {
         const int parts = 32 / f->sub;
         __m512 scale[2], min[2] = {d, d};
-#pragma GCC unroll 2
-        for (int i = 0; i < parts; i++) {
+        UNROLLED (i, parts) {
             scale[i] = _mm512_mul_ps(d, avx512_sub_scale(f, w, parts * s + i));
             if (f->has_min)
                 min[i] = _mm512_mul_ps(dmin, avx512_sub_min(f, w, parts * s + i));
@@ -132,7 +129,8 @@ struct tile_columns {
     const float *from[WIDEST_TILE]; /* results so far */
     float *to[WIDEST_TILE];
     __mmask16 mask[TILE_GROUPS];
-    int blocks; /* 32 of k each */
+    uint64_t ahead; /* bytes from x to the next tile's */
+    int blocks;     /* 32 of k each */
     bool first;
 };
 
@@ -142,46 +140,38 @@ AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t,
 {
     __m512 acc[WIDEST_TILE][TILE_GROUPS];
     const uint8_t *x[WIDEST_TILE];
-#pragma GCC unroll 6
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         x[c] = t->x[c];
-#pragma GCC unroll 2
-        for (int g = 0; g < TILE_GROUPS; g++)
+        UNROLLED (g, TILE_GROUPS)
             acc[c][g] = t->first ? _mm512_setzero_ps()
                                  : _mm512_maskz_loadu_ps(t->mask[g], t->from[c] + AVX512_LANES * g);
     }
     const int64_t bytes = t->blocks * (int64_t)sizeof(struct lanes_bytes);
     for (int64_t at = 0; at < bytes; at += (int64_t)sizeof(struct lanes_bytes), p += PANEL_GROUPS) {
-#pragma GCC unroll 2
-        for (int part = 0; part < 32 / sub; part++) {
+        UNROLLED (c, columns)
+            _mm_prefetch((const char *)x[c] + at + t->ahead, _MM_HINT_T0);
+        UNROLLED (part, 32 / sub) {
             __m512i sum[WIDEST_TILE][TILE_GROUPS];
-#pragma GCC unroll 6
-            for (int c = 0; c < columns; c++)
-#pragma GCC unroll 2
-                for (int g = 0; g < TILE_GROUPS; g++)
+            UNROLLED (c, columns)
+                UNROLLED (g, TILE_GROUPS)
                     sum[c][g] = _mm512_setzero_si512();
-#pragma GCC unroll 8
+            UNROLL
             for (int i = part * (sub / 4); i < (part + 1) * (sub / 4); i++) {
                 __m512i w[TILE_GROUPS];
-#pragma GCC unroll 2
-                for (int g = 0; g < TILE_GROUPS; g++)
+                UNROLLED (g, TILE_GROUPS)
                     w[g] = _mm512_loadu_si512(p[g].quad[i]);
-#pragma GCC unroll 6
-                for (int c = 0; c < columns; c++) {
+                UNROLLED (c, columns) {
                     __m512i q = avx512_pair_at(x[c] + at + 4 * i);
-#pragma GCC unroll 2
-                    for (int g = 0; g < TILE_GROUPS; g++)
+                    UNROLLED (g, TILE_GROUPS)
                         sum[c][g] = _mm512_dpbusd_epi32(sum[c][g], q, w[g]);
                 }
             }
-#pragma GCC unroll 6
-            for (int c = 0; c < columns; c++) {
+            UNROLLED (c, columns) {
                 const uint8_t *block = x[c] + at;
                 const __m512 step = avx512_float_at(block + offsetof(struct lanes_bytes, step));
                 const __m512 min = avx512_float_at(block + offsetof(struct lanes_bytes, min));
                 const __m512 total = has_min ? avx512_total_at(block, part, sub) : min;
-#pragma GCC unroll 2
-                for (int g = 0; g < TILE_GROUPS; g++) {
+                UNROLLED (g, TILE_GROUPS) {
                     __m512 s = _mm512_mul_ps(step, _mm512_loadu_ps(p[g].scale[part]));
                     acc[c][g] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum[c][g]), acc[c][g]);
                     acc[c][g] =
@@ -193,10 +183,8 @@ AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t,
             }
         }
     }
-#pragma GCC unroll 6
-    for (int c = 0; c < columns; c++)
-#pragma GCC unroll 2
-        for (int g = 0; g < TILE_GROUPS; g++)
+    UNROLLED (c, columns)
+        UNROLLED (g, TILE_GROUPS)
             _mm512_mask_storeu_ps(t->to[c] + AVX512_LANES * g, t->mask[g], acc[c][g]);
 }
 
@@ -258,7 +246,6 @@ static void panel_columns(const struct panel_job *x)
     const struct lanes_format *f = x->f;
     tile_fn *const run = tile_of(f);
     const int64_t at = x->k0 / 32 * (int64_t)sizeof(struct lanes_bytes);
-    const int64_t bytes = x->n / 32 * (int64_t)sizeof(struct lanes_bytes);
     const int64_t tiles = max_i64(1, (x->columns + 1) / TILE_COLUMNS);
     const bool last = x->k0 + x->n == x->j->w->k;
     struct tile_columns t = {.blocks = (int)(x->n / 32), .first = x->k0 == 0};
@@ -266,13 +253,9 @@ static void panel_columns(const struct panel_job *x)
         const int64_t from = x->columns * i / tiles;
         const int columns = (int)(x->columns * (i + 1) / tiles - from);
         const uint64_t stride = x->j->pack_stride;
-        for (int c = 0; c < columns; c++) {
+        for (int c = 0; c < columns; c++)
             t.x[c] = x->j->packed + (uint64_t)(x->c0 + from + c) * stride + at;
-            if (i + 1 < tiles) /* the next tile's inputs */
-                for (int64_t b = 0; b < bytes; b += 64)
-                    _mm_prefetch((const char *)t.x[c] + (uint64_t)columns * stride + b,
-                                 _MM_HINT_T0);
-        }
+        t.ahead = (uint64_t)columns * stride;
         for (int g = 0; g * AVX512_LANES < x->end - x->begin; g += TILE_GROUPS) {
             const int64_t row = g * AVX512_LANES, left = x->end - x->begin - row;
             t.mask[0] = avx512_mask(left);

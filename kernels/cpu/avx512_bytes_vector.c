@@ -43,8 +43,7 @@ AVX2_INLINE __m512i bytes_sum(const struct lanes_format *f, __m512i x, __m512i b
 /* n bytes so far ahead of each group's w. */
 AVX2_INLINE void prefetch(const uint8_t *const *w, int64_t ahead, int n, int groups)
 {
-#pragma GCC unroll 2
-    for (int g = 0; g < groups; g++)
+    UNROLLED (g, groups)
         for (int i = 0; i < n; i += 64)
             _mm_prefetch((const char *)w[g] + ahead + i, _MM_HINT_T0);
 }
@@ -58,25 +57,21 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
     const bool starts = lanes_offset_in_sums(f);
     __m512i sum[PASS_COLUMNS][MOST_GROUPS][2], weights[MOST_GROUPS], bytes[MOST_GROUPS],
         low[MOST_GROUPS], high[MOST_GROUPS];
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         const struct lanes_bytes *x = (const struct lanes_bytes *)p->x[c];
         const __m512i zero = _mm512_setzero_si512();
         const __m512i start = starts ? _mm512_set1_epi32(-f->offset * x->total) : zero;
-#pragma GCC unroll 2
-        for (int g = 0; g < groups; g++) {
+        UNROLLED (g, groups) {
             sum[c][g][0] = start;
             sum[c][g][1] = zero;
         }
     }
-#pragma GCC unroll 2
-    for (int g = 0; g < groups; g++)
+    UNROLLED (g, groups)
         weights[g] = starts ? _mm512_set1_epi32(-32 * f->offset) : _mm512_setzero_si512();
-#pragma GCC unroll 8
+    UNROLL
     for (int i = first; i < first + quads; i++) {
         __m512i w[MOST_GROUPS];
-#pragma GCC unroll 2
-        for (int g = 0; g < groups; g++) {
+        UNROLLED (g, groups) {
             w[g] = avx512_quad_bytes(f, body[g], i, &low[g], &high[g]);
             if (f->offset && !starts)
                 w[g] = _mm512_sub_epi8(w[g], _mm512_set1_epi8((char)f->offset));
@@ -85,31 +80,26 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
             else
                 bytes[g] = i == first ? w[g] : _mm512_add_epi8(bytes[g], w[g]);
         }
-#pragma GCC unroll 4
-        for (int c = 0; c < columns; c++) {
+        UNROLLED (c, columns) {
             const __m512i q = avx512_pair_at(p->x[c] + 4 * i);
-#pragma GCC unroll 2
-            for (int g = 0; g < groups; g++) {
+            UNROLLED (g, groups) {
                 __m512i *s = &sum[c][g][columns > SPLIT_COLUMNS ? 0 : i % 2];
                 *s = _mm512_dpbusd_epi32(*s, q, w[g]);
             }
         }
     }
     __m512 scaled_sum[MOST_GROUPS];
-#pragma GCC unroll 2
-    for (int g = 0; g < groups; g++) {
+    UNROLLED (g, groups) {
         if (lanes_sums_fit_bytes(f))
             weights[g] = bytes_sum(f, weights[g], bytes[g]);
         scaled_sum[g] = _mm512_mul_ps(scale[g], _mm512_cvtepi32_ps(weights[g]));
     }
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         const uint8_t *x = p->x[c];
         const __m512 step = avx512_float_at(x + offsetof(struct lanes_bytes, step));
         const __m512 from = avx512_float_at(x + offsetof(struct lanes_bytes, min));
         const __m512 total = f->has_min ? avx512_total_at(x, part, f->sub) : from;
-#pragma GCC unroll 2
-        for (int g = 0; g < groups; g++) {
+        UNROLLED (g, groups) {
             const __m512i n = columns > SPLIT_COLUMNS
                                   ? sum[c][g][0]
                                   : _mm512_add_epi32(sum[c][g][0], sum[c][g][1]);
@@ -125,8 +115,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
 /* The 32 k from p->x on, and on to the next. */
 AVX2_INLINE void pass_next(struct pass *p, int columns)
 {
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++)
+    UNROLLED (c, columns)
         p->x[c] += sizeof(struct lanes_bytes);
 }
 
@@ -137,8 +126,7 @@ AVX2_INLINE void block_32(const struct lanes_format *f, const uint8_t *const *w,
     prefetch(w, ahead, AVX512_LANES * (f->head + f->body), groups);
     const uint8_t *body[MOST_GROUPS];
     __m512 scale[MOST_GROUPS], min[MOST_GROUPS];
-#pragma GCC unroll 2
-    for (int g = 0; g < groups; g++) {
+    UNROLLED (g, groups) {
         body[g] = w[g] + AVX512_LANES * f->head;
         scale[g] = avx512_block_scale(f, w[g]);
         min[g] = f->has_min ? avx512_load_f16(w[g] + 32) : scale[g];
@@ -153,8 +141,7 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w
 {
     const uint8_t *body[MOST_GROUPS];
     __m512 d[MOST_GROUPS], dmin[MOST_GROUPS], scale[MOST_GROUPS], min[MOST_GROUPS];
-#pragma GCC unroll 2
-    for (int g = 0; g < groups; g++) {
+    UNROLLED (g, groups) {
         body[g] = w[g] + AVX512_LANES * f->head;
         d[g] = avx512_block_scale(f, w[g]);
         dmin[g] = f->has_min ? avx512_block_min(w[g]) : d[g];
@@ -162,10 +149,8 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w
     prefetch(w, ahead, AVX512_LANES * f->head, groups);
     for (int s = 0; s < 8; s++) {
         prefetch(body, ahead, AVX512_LANES * f->body, groups);
-#pragma GCC unroll 2
-        for (int part = 0; part < 32 / f->sub; part++) {
-#pragma GCC unroll 2
-            for (int g = 0; g < groups; g++) {
+        UNROLLED (part, 32 / f->sub) {
+            UNROLLED (g, groups) {
                 const int i = s * (32 / f->sub) + part;
                 scale[g] = _mm512_mul_ps(d[g], avx512_sub_scale(f, w[g], i));
                 min[g] = f->has_min ? _mm512_mul_ps(dmin[g], avx512_sub_min(f, w[g], i)) : d[g];
@@ -186,14 +171,11 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
     const bool twice = groups == 2 && end - r <= AVX512_LANES; /* there is no second group */
     const uint8_t *w[MOST_GROUPS];
     struct pass p;
-#pragma GCC unroll 2
-    for (int g = 0; g < groups; g++)
+    UNROLLED (g, groups)
         w[g] = j->w->data + (r / AVX512_LANES + (twice ? 0 : g)) * group;
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++) {
+    UNROLLED (c, columns) {
         p.x[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride;
-#pragma GCC unroll 2
-        for (int g = 0; g < groups; g++)
+        UNROLLED (g, groups)
             p.acc[c][g] = _mm512_setzero_ps();
     }
     for (int64_t left = group; left > 0; left -= block) {
@@ -203,16 +185,15 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
             block_32(f, w, ahead, &p, groups, columns);
         else
             block_256(f, w, ahead, &p, groups, columns);
-#pragma GCC unroll 2
-        for (int g = 0; g < groups; g++)
+        UNROLLED (g, groups)
             w[g] += block;
     }
-#pragma GCC unroll 4
-    for (int c = 0; c < columns; c++)
-#pragma GCC unroll 2
-        for (int g = 0; g < groups - twice; g++)
-            _mm512_mask_storeu_ps(j->y + (c0 + c) * j->y_stride + r + AVX512_LANES * g,
-                                  avx512_mask(end - r - AVX512_LANES * g), p.acc[c][g]);
+    UNROLLED (c, columns)
+        UNROLLED (g, groups) {
+            const int64_t row = r + AVX512_LANES * g;
+            _mm512_mask_storeu_ps(j->y + (c0 + c) * j->y_stride + row,
+                                  avx512_mask(max_i64(end - row, 0)), p.acc[c][g]);
+        }
 }
 
 AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,

@@ -38,32 +38,25 @@ AVX2_INLINE void tile(oato_dtype dtype, const struct float_tile *t, int groups, 
     const bool cold = t->cold;
     const int64_t bytes = AVX512_LANES * (dtype == DT_F32 ? 4 : 2);
     __m512 acc[COLUMNS_2][PANEL_GROUPS];
-#pragma GCC unroll 12
-    for (int c = 0; c < columns; c++)
-#pragma GCC unroll 4
-        for (int g = 0; g < groups; g++)
+    UNROLLED (c, columns)
+        UNROLLED (g, groups)
             acc[c][g] = _mm512_setzero_ps();
     const uint8_t *w = t->w;
     for (int64_t i = 0; i < t->k; i++, w += bytes) {
         __m512 v[PANEL_GROUPS];
-#pragma GCC unroll 4
-        for (int g = 0; g < groups; g++) {
+        UNROLLED (g, groups) {
             v[g] = avx512_load_lanes(dtype, w + g * t->group_bytes);
             if (cold && (dtype == DT_F32 || i % 2 == 0))
                 _mm_prefetch((const char *)w + g * t->group_bytes + PREFETCH_BYTES, _MM_HINT_T0);
         }
-#pragma GCC unroll 12
-        for (int c = 0; c < columns; c++) {
+        UNROLLED (c, columns) {
             __m512 x = _mm512_set1_ps(t->x[c][i]);
-#pragma GCC unroll 4
-            for (int g = 0; g < groups; g++)
+            UNROLLED (g, groups)
                 acc[c][g] = _mm512_fmadd_ps(v[g], x, acc[c][g]);
         }
     }
-#pragma GCC unroll 12
-    for (int c = 0; c < columns; c++)
-#pragma GCC unroll 4
-        for (int g = 0; g < groups; g++)
+    UNROLLED (c, columns)
+        UNROLLED (g, groups)
             _mm512_mask_storeu_ps(t->y[c] + AVX512_LANES * g, t->mask[g], acc[c][g]);
 }
 

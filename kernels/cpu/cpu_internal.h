@@ -7,6 +7,17 @@
 
 #include "kernels/device.h"
 
+/* UNROLL has the compiler unroll the loop behind it, whose length it knows: what the loop indexes
+ * then stays in registers. clang ignores gcc's pragma and is three times slower without its own.
+ * UNROLLED is such a loop, for i of [0, n). */
+#define PRAGMA(text) _Pragma(#text)
+#ifdef __clang__
+#define UNROLL PRAGMA(clang loop unroll(full))
+#else
+#define UNROLL PRAGMA(GCC unroll 16)
+#endif
+#define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++)
+
 /* Arenas, pages and prepared weights are bytes; these say where they hold float32. */
 static inline float *floats(void *p)
 {

@@ -99,16 +99,13 @@ AVX2_INLINE void tile_step(oato_dtype dtype, const struct tile *t, int64_t i, bo
     const int64_t bytes = LANES * dtype_bytes(dtype);
     const uint8_t *b = t->b + i * t->b_stride;
     vec w[TILE_VECTORS];
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++)
+    UNROLLED (v, vectors)
         w[v] = load_lanes(dtype, b + v * bytes);
-#pragma GCC unroll 6
-    for (int q = 0; q < queries; q++) {
+    UNROLLED (q, queries) {
         if (!all && i >= t->count[q])
             continue;
         vec x = vec_set(t->a[q][i]);
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+        UNROLLED (v, vectors)
             c[q][v] = vec_fma(w[v], x, c[q][v]);
     }
 }
@@ -123,7 +120,7 @@ AVX2_INLINE void tile_steps(oato_dtype dtype, const struct tile *t, int queries,
         return;
     }
     for (int64_t i = 0; i < t->steps; i++) {
-#pragma GCC unroll 4
+        UNROLL
         for (int64_t at = 0; at < bytes; at += 64)
             _mm_prefetch((const char *)t->ahead + i * t->b_stride + at, _MM_HINT_T0);
         tile_step(dtype, t, i, true, queries, vectors, c);
@@ -133,42 +130,33 @@ AVX2_INLINE void tile_steps(oato_dtype dtype, const struct tile *t, int queries,
 AVX2_INLINE void score_tile(oato_dtype dtype, const struct tile *t, int queries, int vectors)
 {
     vec c[TILE_QUERIES][TILE_VECTORS];
-#pragma GCC unroll 6
-    for (int q = 0; q < queries; q++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+    UNROLLED (q, queries)
+        UNROLLED (v, vectors)
             c[q][v] = vec_zero();
     tile_steps(dtype, t, queries, vectors, c);
     for (int v = 0; dtype == DT_Q8_0 && v < vectors; v++) {
         const vec scale = vec_load_f16(t->scales + 2 * v * LANES);
-#pragma GCC unroll 6
-        for (int q = 0; q < queries; q++) {
+        UNROLLED (q, queries) {
             vec before = t->adds ? vec_load(t->c[q] + v * LANES) : vec_zero();
             c[q][v] = vec_fma(scale, c[q][v], before);
         }
     }
-#pragma GCC unroll 6
-    for (int q = 0; q < queries; q++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+    UNROLLED (q, queries)
+        UNROLLED (v, vectors)
             vec_store(t->c[q] + v * LANES, c[q][v]);
 }
 
 AVX2_INLINE void value_tile(oato_dtype dtype, const struct tile *t, int queries, int vectors)
 {
     vec c[TILE_QUERIES][TILE_VECTORS];
-#pragma GCC unroll 6
-    for (int q = 0; q < queries; q++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+    UNROLLED (q, queries)
+        UNROLLED (v, vectors)
             c[q][v] = vec_mul(vec_load(t->c[q] + v * LANES), vec_set(t->shrink[q]));
     tile_steps(dtype, t, queries, vectors, c);
     for (int64_t i = t->steps; i < t->most; i++)
         tile_step(dtype, t, i, false, queries, vectors, c);
-#pragma GCC unroll 6
-    for (int q = 0; q < queries; q++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+    UNROLLED (q, queries)
+        UNROLLED (v, vectors)
             vec_store(t->c[q] + v * LANES, c[q][v]);
 }
 
@@ -314,16 +302,14 @@ static float weigh(float *p, int64_t count, float scale, float m, float *top)
     enum { VECTORS = ATTENTION_BLOCK / LANES };
     const vec factor = vec_set(scale);
     vec s[VECTORS], largest = vec_set(m);
-#pragma GCC unroll 8
-    for (int i = 0; i < VECTORS; i++) {
+    UNROLLED (i, VECTORS) {
         s[i] = vec_below(vec_mul(vec_load(p + i * LANES), factor), count - i * LANES);
         largest = vec_max(largest, s[i]);
     }
     *top = vec_top(largest);
     const vec minus = vec_set(*top);
     vec sum[HALVES];
-#pragma GCC unroll 8
-    for (int i = 0; i < VECTORS; i++) {
+    UNROLLED (i, VECTORS) {
         vec e = vec_exp(vec_sub(s[i], minus));
         vec_store(p + i * LANES, e);
         sum[i % HALVES] = i < HALVES ? e : vec_add(sum[i % HALVES], e);
