@@ -434,7 +434,7 @@ extern const struct cpu_kernels cpu_kernels_amx_emulated;
 
 const struct cpu_kernels cpu_kernels_amx = {
     .name = AMX_LEVEL,
-    .layout = "lanes16.1",
+    .layout = "lanes16.2",
     .matrix = {&avx512_decode, &matrix_bf16},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,

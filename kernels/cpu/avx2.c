@@ -6,7 +6,7 @@
 
 const struct cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
-    .layout = "lanes8.1",
+    .layout = "lanes8.2",
     .matrix = {&matrix, &matrix},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,

@@ -132,10 +132,14 @@ AVX2_INLINE __m256 avx2_load_e8m0(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(tiny, normal, _mm256_cmpgt_epi32(e, one)));
 }
 
-AVX2_INLINE __m256 avx2_load_bytes(const uint8_t *p, bool is_signed)
+AVX2_INLINE __m128i avx2_load_8(const uint8_t *p)
 {
-    const __m128i x = _mm_loadl_epi64((const __m128i *)p);
-    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x));
+    return _mm_loadl_epi64((const __m128i *)p);
+}
+
+AVX2_INLINE __m256 avx2_unsigned_ps(__m128i bytes)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
 }
 
 /* The scale of a block's 8 rows, of which those of sub-blocks are multiples. */
@@ -150,23 +154,38 @@ AVX2_INLINE __m256 avx2_block_min(const uint8_t *head)
     return _mm256_mul_ps(avx2_load_f16((const uint16_t *)head + 8), _mm256_set1_ps(-1));
 }
 
+/* Scales or minima of sub-block i of Q4_K and Q5_K for all lanes: those of sub-block i % 4 have two
+ * bits of those of the fourth behind it above them, whose other four are a low or high nibble. */
+AVX2_INLINE __m128i avx2_six_bits(__m128i six, __m128i nibbles, bool high, int i)
+{
+    if (i < 4)
+        return _mm_and_si128(six, _mm_set1_epi8(63));
+    const __m128i four = high ? _mm_srli_epi16(nibbles, 4) : nibbles;
+    return _mm_or_si128(_mm_and_si128(four, _mm_set1_epi8(15)),
+                        _mm_and_si128(_mm_srli_epi16(six, 2), _mm_set1_epi8(48)));
+}
+
 /* The multiples of scale and minimum for sub-block i of a block of 256. */
 AVX2_INLINE __m256 avx2_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
 {
     if (!f->has_min)
-        return avx2_load_bytes(head + 16 + 8 * i, true);
-    if (f->sub == 32)
-        return avx2_load_bytes(head + 32 + 8 * i, false);
-    const __m128i x = _mm_loadl_epi64((const __m128i *)(head + 32 + 8 * i));
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_and_si128(x, _mm_set1_epi8(15))));
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(avx2_load_8(head + 16 + 8 * i)));
+    const uint8_t *p = head + 32;
+    if (f->sub == 16)
+        return avx2_unsigned_ps(_mm_and_si128(avx2_load_8(p + 8 * i), _mm_set1_epi8(15)));
+    p += 8 * (i % 4);
+    return avx2_unsigned_ps(avx2_six_bits(avx2_load_8(p), avx2_load_8(p + 64), false, i));
 }
 
 AVX2_INLINE __m256 avx2_sub_min(const struct lanes_format *f, const uint8_t *head, int i)
 {
-    if (f->sub == 32)
-        return avx2_load_bytes(head + 96 + 8 * i, false);
-    const __m128i x = _mm_loadl_epi64((const __m128i *)(head + 32 + 8 * i));
-    return _mm256_cvtepi32_ps(_mm256_srli_epi32(_mm256_cvtepu8_epi32(x), 4));
+    const uint8_t *p = head + 32;
+    if (f->sub == 16) {
+        const __m128i x = _mm_srli_epi16(avx2_load_8(p + 8 * i), 4);
+        return avx2_unsigned_ps(_mm_and_si128(x, _mm_set1_epi8(15)));
+    }
+    p += 8 * (i % 4);
+    return avx2_unsigned_ps(avx2_six_bits(avx2_load_8(p + 32), avx2_load_8(p + 64), true, i));
 }
 
 enum { AVX2_LANES = 8 }; /* rows of a group */

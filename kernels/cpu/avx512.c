@@ -84,7 +84,7 @@ static const struct matrix_class matrix_prefill = {
 
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "avx512",
-    .layout = "lanes16.1",
+    .layout = "lanes16.2",
     .matrix = {&avx512_decode, &matrix_prefill},
     .matrix_bytes = avx512_matrix_bytes,
     .matrix_prepare = avx512_matrix_prepare,

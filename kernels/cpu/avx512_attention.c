@@ -59,7 +59,7 @@ AVX2_INLINE vec vec_load_f16(const uint8_t *p)
 }
 AVX2_INLINE vec vec_load_i8(const uint8_t *p)
 {
-    return avx512_load_bytes(p, true);
+    return avx512_load_i8(p);
 }
 AVX2_INLINE vec vec_below(vec x, int64_t n)
 {

@@ -58,11 +58,20 @@ AVX2_INLINE __m512 avx512_load_lanes(oato_dtype dtype, const uint8_t *w)
     return dtype == DT_F16 ? avx512_load_f16(w) : avx512_load_bf16(w);
 }
 
-/* Sixteen float32 from unsigned or signed bytes. */
-AVX2_INLINE __m512 avx512_load_bytes(const uint8_t *p, bool is_signed)
+AVX2_INLINE __m128i avx512_load_16(const uint8_t *p)
 {
-    __m128i x = _mm_loadu_si128((const __m128i *)p);
-    return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(x) : _mm512_cvtepu8_epi32(x));
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+/* Sixteen float32 from signed bytes, and from unsigned ones. */
+AVX2_INLINE __m512 avx512_load_i8(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(avx512_load_16(p)));
+}
+
+AVX2_INLINE __m512 avx512_unsigned_ps(__m128i bytes)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
 }
 
 /* A pair of words of the input for all lanes; folds into the instruction that uses it. */
@@ -183,19 +192,24 @@ AVX2_INLINE __m512 avx512_block_min(const uint8_t *head)
 AVX2_INLINE __m512 avx512_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
 {
     if (!f->has_min)
-        return avx512_load_bytes(head + 32 + 16 * i, true);
-    if (f->sub == 32)
-        return avx512_load_bytes(head + 64 + 16 * i, false);
-    const __m128i x = _mm_loadu_si128((const __m128i *)(head + 64 + 16 * i));
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(x, _mm_set1_epi8(15))));
+        return avx512_load_i8(head + 32 + 16 * i);
+    const uint8_t *p = head + 64;
+    if (f->sub == 16)
+        return avx512_unsigned_ps(_mm_and_si128(avx512_load_16(p + 16 * i), _mm_set1_epi8(15)));
+    p += 16 * (i % 4);
+    return avx512_unsigned_ps(avx2_six_bits(avx512_load_16(p), avx512_load_16(p + 128), false, i));
 }
 
 AVX2_INLINE __m512 avx512_sub_min(const struct lanes_format *f, const uint8_t *head, int i)
 {
-    if (f->sub == 32)
-        return avx512_load_bytes(head + 192 + 16 * i, false);
-    const __m128i x = _mm_loadu_si128((const __m128i *)(head + 64 + 16 * i));
-    return _mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(x), 4));
+    const uint8_t *p = head + 64;
+    if (f->sub == 16) {
+        const __m128i x = _mm_srli_epi16(avx512_load_16(p + 16 * i), 4);
+        return avx512_unsigned_ps(_mm_and_si128(x, _mm_set1_epi8(15)));
+    }
+    p += 16 * (i % 4);
+    return avx512_unsigned_ps(
+        avx2_six_bits(avx512_load_16(p + 64), avx512_load_16(p + 128), true, i));
 }
 
 /* avx512_float.c: float weights, any T */

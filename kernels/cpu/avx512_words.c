@@ -14,8 +14,8 @@
  * multiplying is its limit (two a cycle where the loads are two too). Each 32 k end in a
  * conversion, a multiplication of the scales and one multiply-add a result. Between chunks of k
  * the sums rest in the scratch, not in y, whose columns may lie in few sets of the caches. Storing
- * loses nothing: a row is one chain of multiply-adds in order of k, whatever T. Each block of a tile
- * fetches the block of the next one: asked for all at once, they stall the loads of the sums.
+ * loses nothing: a row is one chain of multiply-adds in order of k, whatever T. Each block of a
+ * tile fetches the block of the next one: asked for all at once, they stall the loads of the sums.
  * Measured at T = 512 on a Zen 5 core: 75 % of the vpdpwssd peak.
  */
 #include "kernels/cpu/avx512_internal.h"

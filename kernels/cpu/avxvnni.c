@@ -10,7 +10,7 @@
 
 const struct cpu_kernels cpu_kernels_avxvnni = {
     .name = "avxvnni",
-    .layout = "lanes8.1",
+    .layout = "lanes8.2",
     .matrix = {&matrix, &matrix},
     .matrix_bytes = matrix_bytes,
     .matrix_prepare = matrix_prepare,

@@ -9,7 +9,9 @@
  *   Q4_1             d[L], m[L] f16                        nibbles
  *   Q5_0  Q5_1       d[L] f16  d[L], m[L] f16              nibbles, a plane of fifth bits
  *   Q8_0             d[L] f16                              signed bytes
- *   Q4_K Q5_K        d[L], dmin[L] f16, scale[8][L] bytes, min[8][L] bytes   as Q4_1, Q5_1
+ *   Q4_K Q5_K        d[L], dmin[L] f16, bytes[12][L] as in the GGUF: scales 0..3 and above them
+ *                    bits 4, 5 of scales 4..7; minima likewise; nibbles of scales 4..7, of minima
+ *                                                          as Q4_1, Q5_1
  *   Q6_K             d[L] f16, scale[16][L] int8           nibbles, two planes of bits 4 and 5
  *   Q2_K             d[L], dmin[L] f16, bytes[16][L]: a nibble of scale, one of minimum
  *                                                          two planes of bits 0 and 1

@@ -199,7 +199,7 @@ static void turn_words(__m256i x[ROWS])
     }
 }
 
-/* Byte j of eight rows of n, 8 or 16, to out + j * stride. */
+/* Byte j of eight rows of n, a multiple of 4, to out + j * stride. */
 static void put_sub_bytes(const __m128i x[ROWS], int n, uint8_t *out, int64_t stride)
 {
     __m128i a[8], b[8];
@@ -297,17 +297,6 @@ static void put_plane(const struct plane_order *o, const __m256i q[ROWS], int sh
     }
 }
 
-/* Scales of the eight sub-blocks of a Q4_K or Q5_K block, then their minima: the low six bits of
- * the first eight bytes, then nibbles of the last four with the upper bits of the first eight. */
-static __m128i k_scales(const uint8_t *p)
-{
-    uint32_t w[3];
-    memcpy(w, p, sizeof w);
-    const uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, top = 0x30303030;
-    return _mm_setr_epi32((int)(w[0] & six), (int)((w[2] & four) | (w[0] >> 2 & top)),
-                          (int)(w[1] & six), (int)((w[2] >> 4 & four) | (w[1] >> 2 & top)));
-}
-
 /* Scales of the sixteen sub-blocks of a Q3_K block: low nibbles in eight bytes, pairs of bits in
  * four, 32 too much. */
 static __m128i q3_k_scales(const uint8_t *p)
@@ -336,7 +325,7 @@ static __m128i sub_scales(oato_dtype dtype, const uint8_t *block)
     case DT_Q2_K: return _mm_loadu_si128((const __m128i *)block);
     case DT_Q3_K: return q3_k_scales(block + 96);
     case DT_IQ4_XS: return iq4_xs_scales(block);
-    default: return k_scales(block + 4);
+    default: return _mm_loadu_si128((const __m128i *)(block + 4)); /* 12 of them */
     }
 }
 
@@ -364,7 +353,7 @@ static void put_heads(const struct lanes_format *f, const uint8_t *const at[ROWS
     __m128i x[ROWS];
     for (int r = 0; r < ROWS; r++)
         x[r] = sub_scales(f->dtype, at[r]);
-    put_sub_bytes(x, f->dtype == DT_IQ4_XS ? 8 : 16, sub, lanes);
+    put_sub_bytes(x, f->head - (f->has_min ? 4 : 2), sub, lanes);
 }
 
 /* ---------------------------------------------------------------------------------- rows -- */

@@ -92,13 +92,8 @@ static void block_32(const struct lanes_format *f, const struct row_block *b, ui
 /* Q4_K, Q5_K */
 static void block_k45(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
 {
-    const uint8_t *scale = b->sub, *min = b->sub + 8;
     memcpy(out, b->head, 4);
-    for (int i = 0; i < 4; i++) {
-        out[4 + i] = (uint8_t)(scale[i] | scale[i + 4] >> 4 << 6);
-        out[8 + i] = (uint8_t)(min[i] | min[i + 4] >> 4 << 6);
-        out[12 + i] = (uint8_t)((scale[i + 4] & 15) | min[i + 4] << 4);
-    }
+    memcpy(out + 4, b->sub, 12);
     uint8_t *low = out + 16;
     if (f->high) {
         memset(low, 0, 32);
