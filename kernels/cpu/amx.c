@@ -154,14 +154,16 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, int6
     for (int64_t i = 0; i < tiles; i += 8, w += head + 8 * body) {
         const __m512 d = avx512_block_scale(f, w);
         const __m512 dmin = f->has_min ? avx512_load_f16(w + 32) : d;
+        uint8_t room[AVX512_SUBS];
+        const uint8_t *subs = avx512_subs(f, w, room);
         prefetch_block(w, head + 8 * body);
         for (int s = 0; s < 8; s++, out += stride) {
             __m512 scale[2], start[2];
             for (int h = 0; h < parts; h++) {
-                scale[h] = _mm512_mul_ps(d, avx512_sub_scale(f, w, parts * s + h));
+                scale[h] = _mm512_mul_ps(d, avx512_sub_scale(f, subs, parts * s + h));
                 start[h] = start_of(f, scale[h]);
                 if (f->has_min) {
-                    const __m512 min = _mm512_mul_ps(dmin, avx512_sub_min(f, w, parts * s + h));
+                    const __m512 min = _mm512_mul_ps(dmin, avx512_sub_min(f, subs, parts * s + h));
                     start[h] = _mm512_sub_ps(_mm512_setzero_ps(), min);
                 }
             }

@@ -154,41 +154,47 @@ AVX2_INLINE __m256 avx2_block_min(const uint8_t *head)
     return _mm256_mul_ps(avx2_load_f16((const uint16_t *)head + 8), _mm256_set1_ps(-1));
 }
 
-/* Scales or minima of sub-block i of Q4_K and Q5_K for all lanes: those of sub-block i % 4 have two
- * bits of those of the fourth behind it above them, whose other four are a low or high nibble. */
-AVX2_INLINE __m128i avx2_six_bits(__m128i six, __m128i nibbles, bool high, int i)
-{
-    if (i < 4)
-        return _mm_and_si128(six, _mm_set1_epi8(63));
-    const __m128i four = high ? _mm_srli_epi16(nibbles, 4) : nibbles;
-    return _mm_or_si128(_mm_and_si128(four, _mm_set1_epi8(15)),
-                        _mm_and_si128(_mm_srli_epi16(six, 2), _mm_set1_epi8(48)));
-}
-
-/* The multiples of scale and minimum for sub-block i of a block of 256. */
-AVX2_INLINE __m256 avx2_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
-{
-    if (!f->has_min)
-        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(avx2_load_8(head + 16 + 8 * i)));
-    const uint8_t *p = head + 32;
-    if (f->sub == 16)
-        return avx2_unsigned_ps(_mm_and_si128(avx2_load_8(p + 8 * i), _mm_set1_epi8(15)));
-    p += 8 * (i % 4);
-    return avx2_unsigned_ps(avx2_six_bits(avx2_load_8(p), avx2_load_8(p + 64), false, i));
-}
-
-AVX2_INLINE __m256 avx2_sub_min(const struct lanes_format *f, const uint8_t *head, int i)
-{
-    const uint8_t *p = head + 32;
-    if (f->sub == 16) {
-        const __m128i x = _mm_srli_epi16(avx2_load_8(p + 8 * i), 4);
-        return avx2_unsigned_ps(_mm_and_si128(x, _mm_set1_epi8(15)));
-    }
-    p += 8 * (i % 4);
-    return avx2_unsigned_ps(avx2_six_bits(avx2_load_8(p + 32), avx2_load_8(p + 64), true, i));
-}
-
 enum { AVX2_LANES = 8 }; /* rows of a group */
+
+/* What the sub-blocks of a block of 256 have, a byte for each row: scales, behind them minima; of
+ * Q2_K nibbles of both. Those of Q4_K and Q5_K, six bits as in the GGUF, are unpacked to room. */
+enum { AVX2_SUBS = 16 * AVX2_LANES };
+AVX2_INLINE const uint8_t *avx2_subs(const struct lanes_format *f, const uint8_t *head,
+                                     uint8_t room[AVX2_SUBS])
+{
+    if (!f->has_min || f->sub != 32)
+        return head + AVX2_LANES * (f->has_min ? 4 : 2);
+    const __m256i six = _mm256_set1_epi8(63), four = _mm256_set1_epi8(15);
+    const __m256i *p = (const __m256i *)(head + 4 * AVX2_LANES);
+    __m256i *to = (__m256i *)room;
+    const __m256i nibbles = _mm256_loadu_si256(p + 2);
+    for (int i = 0; i < 2; i++) { /* scales, minima */
+        const __m256i x = _mm256_loadu_si256(p + i);
+        const __m256i low = i ? _mm256_srli_epi16(nibbles, 4) : nibbles;
+        const __m256i high = _mm256_andnot_si256(four, _mm256_srli_epi16(x, 2));
+        _mm256_storeu_si256(to + 2 * i, _mm256_and_si256(x, six));
+        _mm256_storeu_si256(to + 2 * i + 1, _mm256_or_si256(_mm256_and_si256(low, four),
+                                                            _mm256_and_si256(high, six)));
+    }
+    return room;
+}
+
+/* The multiples of scale and minimum for sub-block i, out of these. */
+AVX2_INLINE __m256 avx2_sub_scale(const struct lanes_format *f, const uint8_t *subs, int i)
+{
+    const __m128i x = avx2_load_8(subs + AVX2_LANES * i);
+    if (!f->has_min)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+    return avx2_unsigned_ps(f->sub == 32 ? x : _mm_and_si128(x, _mm_set1_epi8(15)));
+}
+
+AVX2_INLINE __m256 avx2_sub_min(const struct lanes_format *f, const uint8_t *subs, int i)
+{
+    if (f->sub == 32)
+        return avx2_unsigned_ps(avx2_load_8(subs + AVX2_LANES * (8 + i)));
+    const __m128i x = _mm_srli_epi16(avx2_load_8(subs + AVX2_LANES * i), 4);
+    return avx2_unsigned_ps(_mm_and_si128(x, _mm_set1_epi8(15)));
+}
 
 /* avx2_rows.c */
 void avx2_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps);

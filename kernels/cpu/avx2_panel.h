@@ -66,10 +66,12 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, int centre, const uint
                             struct group_panel *p)
 {
     const __m256 d = avx2_block_scale(f, w), dmin = f->has_min ? avx2_block_min(w) : d;
+    uint8_t room[AVX2_SUBS];
+    const uint8_t *subs = avx2_subs(f, w, room);
     for (int i = 0; i < 256 / f->sub; i++) {
-        _mm256_storeu_ps(p->scale[i], _mm256_mul_ps(d, avx2_sub_scale(f, w, i)));
+        _mm256_storeu_ps(p->scale[i], _mm256_mul_ps(d, avx2_sub_scale(f, subs, i)));
         if (f->has_min)
-            _mm256_storeu_ps(p->min[i], _mm256_mul_ps(dmin, avx2_sub_min(f, w, i)));
+            _mm256_storeu_ps(p->min[i], _mm256_mul_ps(dmin, avx2_sub_min(f, subs, i)));
     }
     for (int b = 0; b < 8; b++)
         unpack_32(f, centre, w + 8 * (f->head + b * f->body), p, b);

@@ -272,6 +272,8 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *w, struc
                            int columns)
 {
     const __m256 d = avx2_block_scale(f, w), dmin = f->has_min ? avx2_block_min(w) : d;
+    uint8_t room[AVX2_SUBS];
+    const uint8_t *subs = avx2_subs(f, w, room);
     const uint8_t *body = w + AVX2_LANES * f->head;
     prefetch(w, AVX2_LANES * f->head);
     for (int s = 0; s < 8; s++, body += AVX2_LANES * f->body) {
@@ -279,8 +281,8 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *w, struc
         pass_enter(f, p, columns);
         UNROLLED (part, 32 / f->sub) {
             const int i = s * (32 / f->sub) + part;
-            const __m256 scale = _mm256_mul_ps(d, avx2_sub_scale(f, w, i));
-            const __m256 min = f->has_min ? _mm256_mul_ps(dmin, avx2_sub_min(f, w, i)) : d;
+            const __m256 scale = _mm256_mul_ps(d, avx2_sub_scale(f, subs, i));
+            const __m256 min = f->has_min ? _mm256_mul_ps(dmin, avx2_sub_min(f, subs, i)) : d;
             part_dot(f, body, part, scale, min, p, columns);
         }
         pass_leave(p, columns);

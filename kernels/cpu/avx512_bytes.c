@@ -88,14 +88,16 @@ AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, in
 AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, struct group_block *to)
 {
     const __m512 d = avx512_block_scale(f, w), dmin = f->has_min ? avx512_block_min(w) : d;
+    uint8_t room[AVX512_SUBS];
+    const uint8_t *subs = avx512_subs(f, w, room);
     const uint8_t *body = w + AVX512_LANES * f->head;
     for (int s = 0; s < 8; s++, body += AVX512_LANES * f->body, to += PANEL_GROUPS) {
         const int parts = 32 / f->sub;
         __m512 scale[2], min[2] = {d, d};
         UNROLLED (i, parts) {
-            scale[i] = _mm512_mul_ps(d, avx512_sub_scale(f, w, parts * s + i));
+            scale[i] = _mm512_mul_ps(d, avx512_sub_scale(f, subs, parts * s + i));
             if (f->has_min)
-                min[i] = _mm512_mul_ps(dmin, avx512_sub_min(f, w, parts * s + i));
+                min[i] = _mm512_mul_ps(dmin, avx512_sub_min(f, subs, parts * s + i));
         }
         unpack_32(f, body, scale, min, to);
     }

@@ -139,12 +139,14 @@ AVX2_INLINE void block_32(const struct lanes_format *f, const uint8_t *const *w,
 AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w, int64_t ahead,
                            struct pass *p, int groups, int columns)
 {
-    const uint8_t *body[MOST_GROUPS];
+    const uint8_t *body[MOST_GROUPS], *subs[MOST_GROUPS];
+    uint8_t room[MOST_GROUPS][AVX512_SUBS];
     __m512 d[MOST_GROUPS], dmin[MOST_GROUPS], scale[MOST_GROUPS], min[MOST_GROUPS];
     UNROLLED (g, groups) {
         body[g] = w[g] + AVX512_LANES * f->head;
         d[g] = avx512_block_scale(f, w[g]);
         dmin[g] = f->has_min ? avx512_block_min(w[g]) : d[g];
+        subs[g] = avx512_subs(f, w[g], room[g]);
     }
     prefetch(w, ahead, AVX512_LANES * f->head, groups);
     for (int s = 0; s < 8; s++) {
@@ -152,8 +154,8 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w
         UNROLLED (part, 32 / f->sub) {
             UNROLLED (g, groups) {
                 const int i = s * (32 / f->sub) + part;
-                scale[g] = _mm512_mul_ps(d[g], avx512_sub_scale(f, w[g], i));
-                min[g] = f->has_min ? _mm512_mul_ps(dmin[g], avx512_sub_min(f, w[g], i)) : d[g];
+                scale[g] = _mm512_mul_ps(d[g], avx512_sub_scale(f, subs[g], i));
+                min[g] = f->has_min ? _mm512_mul_ps(dmin[g], avx512_sub_min(f, subs[g], i)) : d[g];
             }
             part_dot(f, body, part, scale, min, p, groups, columns);
         }

@@ -188,28 +188,43 @@ AVX2_INLINE __m512 avx512_block_min(const uint8_t *head)
     return _mm512_mul_ps(avx512_load_f16(head + 32), _mm512_set1_ps(-1));
 }
 
-/* The multiples of scale and minimum for sub-block i of a block of 256. */
-AVX2_INLINE __m512 avx512_sub_scale(const struct lanes_format *f, const uint8_t *head, int i)
+/* What the sub-blocks of a block of 256 have, a byte for each row: scales, behind them minima; of
+ * Q2_K nibbles of both. Those of Q4_K and Q5_K, six bits as in the GGUF, are unpacked to room. */
+enum { AVX512_SUBS = 16 * AVX512_LANES };
+AVX2_INLINE const uint8_t *avx512_subs(const struct lanes_format *f, const uint8_t *head,
+                                       uint8_t room[AVX512_SUBS])
 {
-    if (!f->has_min)
-        return avx512_load_i8(head + 32 + 16 * i);
-    const uint8_t *p = head + 64;
-    if (f->sub == 16)
-        return avx512_unsigned_ps(_mm_and_si128(avx512_load_16(p + 16 * i), _mm_set1_epi8(15)));
-    p += 16 * (i % 4);
-    return avx512_unsigned_ps(avx2_six_bits(avx512_load_16(p), avx512_load_16(p + 128), false, i));
+    if (!f->has_min || f->sub != 32)
+        return head + AVX512_LANES * (f->has_min ? 4 : 2);
+    const __m512i six = _mm512_set1_epi8(63), four = _mm512_set1_epi8(15);
+    const uint8_t *p = head + 4 * AVX512_LANES;
+    const __m512i nibbles = _mm512_loadu_si512(p + 128);
+    for (int i = 0; i < 2; i++) { /* scales, minima */
+        const __m512i x = _mm512_loadu_si512(p + 64 * i);
+        const __m512i low = i ? _mm512_srli_epi16(nibbles, 4) : nibbles;
+        const __m512i high = _mm512_and_si512(_mm512_srli_epi16(x, 2), six);
+        _mm512_storeu_si512(room + 128 * i, _mm512_and_si512(x, six));
+        /* the low four bits of `low`, the rest of `high` */
+        _mm512_storeu_si512(room + 128 * i + 64, _mm512_ternarylogic_epi32(four, low, high, 0xca));
+    }
+    return room;
 }
 
-AVX2_INLINE __m512 avx512_sub_min(const struct lanes_format *f, const uint8_t *head, int i)
+/* The multiples of scale and minimum for sub-block i, out of these. */
+AVX2_INLINE __m512 avx512_sub_scale(const struct lanes_format *f, const uint8_t *subs, int i)
 {
-    const uint8_t *p = head + 64;
-    if (f->sub == 16) {
-        const __m128i x = _mm_srli_epi16(avx512_load_16(p + 16 * i), 4);
-        return avx512_unsigned_ps(_mm_and_si128(x, _mm_set1_epi8(15)));
-    }
-    p += 16 * (i % 4);
-    return avx512_unsigned_ps(
-        avx2_six_bits(avx512_load_16(p + 64), avx512_load_16(p + 128), true, i));
+    if (!f->has_min)
+        return avx512_load_i8(subs + AVX512_LANES * i);
+    const __m128i x = avx512_load_16(subs + AVX512_LANES * i);
+    return avx512_unsigned_ps(f->sub == 32 ? x : _mm_and_si128(x, _mm_set1_epi8(15)));
+}
+
+AVX2_INLINE __m512 avx512_sub_min(const struct lanes_format *f, const uint8_t *subs, int i)
+{
+    if (f->sub == 32)
+        return avx512_unsigned_ps(avx512_load_16(subs + AVX512_LANES * (8 + i)));
+    const __m128i x = _mm_srli_epi16(avx512_load_16(subs + AVX512_LANES * i), 4);
+    return avx512_unsigned_ps(_mm_and_si128(x, _mm_set1_epi8(15)));
 }
 
 /* avx512_float.c: float weights, any T */
