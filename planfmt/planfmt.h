@@ -27,6 +27,9 @@ struct profile_device {
     double read_bytes_per_s, flops_per_s; /* measured, or declared by sim */
     /* What a program costs beyond the sum of its operators: per record and per step. */
     double record_overhead_ns, step_overhead_ns;
+    /* Nothing was measured: it runs every operator that has no row saying otherwise, at the
+     * roofline of the two figures above. */
+    bool data_sheet;
 };
 
 /* One direction between two devices, by their index; copies of b bytes cost latency + b / rate. */
@@ -187,5 +190,27 @@ oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct 
  * exist. *out as from graph_fuse. */
 oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,
                        struct oato_error *err);
+
+/* ------------------------------------------------------------------------------ export ---- */
+
+enum export_target { EXPORT_LLAMA_CPP, EXPORT_IK_LLAMA_CPP };
+
+struct export_name {
+    char id[16];      /* of a device of the plan */
+    const char *name; /* of its memory there: "CUDA0", "RPC0[127.0.0.1:50052]" */
+};
+
+struct export_options {
+    enum export_target target;
+    const struct export_name *names; /* without one the host is CPU and cuda:1 CUDA1 */
+    int32_t n_names;
+};
+
+/* Appends to `command` the line for a shell that starts the other engine's server with the plan's
+ * placement, and to `lost` a line for each thing that its options can't say. Weights are meant;
+ * fusions, numerics and streaming are each engine's own. OATO_EUSAGE when a device that is used
+ * has no name there. */
+oato_status plan_export(const struct plan *p, const struct model *m, const struct export_options *o,
+                        struct text *command, struct text *lost, struct oato_error *err);
 
 #endif

@@ -216,6 +216,8 @@ uint64_t profile_hash(const struct profile *p)
         in_f64(&h, d->flops_per_s);
         in_f64(&h, d->record_overhead_ns);
         in_f64(&h, d->step_overhead_ns);
+        if (d->data_sheet) /* profiles that came before this key keep their hash */
+            in_text(&h, "data sheet");
     }
     uint64_t devices = hash_bytes(h.bytes, h.n), links = 0, rows = 0;
     for (int32_t i = 0; i < p->n_links; i++) {

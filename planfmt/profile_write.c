@@ -216,8 +216,9 @@ static void put_devices(struct writer *w, const struct profile *p)
     put_plain(w, "devices");
     begin_list(w);
     for (int32_t i = 0; i < p->n_devices; i++) {
+        const uint32_t unless_true = p->devices[i].data_sheet ? 0 : 1u << DEVICE_DATA_SHEET;
         begin_mapping(w, false);
-        put_fields(w, &profile_device_schema, &p->devices[i], UINT32_MAX);
+        put_fields(w, &profile_device_schema, &p->devices[i], ~unless_true);
         end_mapping(w);
     }
     end_list(w);

@@ -159,7 +159,11 @@ bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op
     const struct curve *k = curve_find(c, device, op);
     if (k)
         return k->supported;
-    return *kind_slot(c, device, op->kind, op->dtype) == 1;
+    const uint8_t kind = *kind_slot(c, device, op->kind, op->dtype);
+    if (kind || !c->profile->devices[device].data_sheet)
+        return kind == 1;
+    const bool fused = op->kind == OP_QKV || op->kind == OP_GATE_UP; /* products of that type */
+    return !fused || *kind_slot(c, device, OP_MUL_MAT, op->dtype) != 2;
 }
 
 bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op)

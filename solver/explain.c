@@ -200,6 +200,11 @@ static void explain_op(const struct explain *x, int32_t op)
         json_string(out, "op", o->name);
         json_string(out, "key", key);
         json_string(out, "device", problem_device(p, x->place[p->unit_of[op]]));
+        json_open(out, "tensors", '[');
+        for (int w = 0; w < o->n_weights; w++)
+            if (o->weight[w])
+                json_string(out, NULL, o->weight[w]->name);
+        json_close(out, ']');
         json_string(out, "together_with", together.data);
         json_number(out, "benefit_ms", benefit_ms);
         json_number(out, "benefit_ms_per_mib", per_mib);

@@ -12,6 +12,7 @@ enum {
     O_VERSION,
     O_JSON,
     O_PROFILE,
+    O_HARDWARE,
     O_MODEL,
     O_OUTPUT,
     O_SOLVER,
@@ -28,6 +29,10 @@ enum {
     O_TIME,
     O_GAP,
     O_SLOWER,
+    O_TO,
+    O_NAME,
+    O_STEPS,
+    O_SVG,
 };
 
 #define ROW_HELP                                                                                   \
@@ -42,40 +47,74 @@ enum {
     {                                                                                              \
         "profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE                  \
     }
+#define ROW_HARDWARE                                                                               \
+    {                                                                                              \
+        "hardware", 0, OPT_VALUE, "NAME", "a machine of the library instead", O_HARDWARE           \
+    }
 #define ROW_MODEL                                                                                  \
     {                                                                                              \
         "model", 'm', OPT_VALUE, "MODEL", "the model that was planned", O_MODEL                    \
     }
 
+/* What is planned for, and how. */
+#define ROWS_PLANNING                                                                                \
+    {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, layers, cpu (default auto)", O_SOLVER},      \
+        {"single-shot", 0, OPT_FLAG, NULL, "affinity without iteration", O_SINGLE},                  \
+        {"devices", 0, OPT_VALUE, "LIST", "of the profile's: cpu:0,sim:0 (default all)", O_DEVICES}, \
+        {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)",        \
+         O_BUDGET},                                                                                  \
+        {"prompt", 0, OPT_VALUE, "N", "tokens of a prompt (default 512)", O_PROMPT},                 \
+        {"generate", 'n', OPT_VALUE, "N", "tokens generated after it (default 128)", O_GENERATE},    \
+        {"context", 'c', OPT_VALUE, "N", "positions of KV in all (default 4096)", O_CONTEXT},        \
+        {"batch", 'b', OPT_VALUE, "N", "sequences at once (default 1)", O_BATCH},                    \
+        {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default 512)", O_UBATCH},              \
+        {"kv", 0, OPT_VALUE, "TYPE", "f16, q8_0 or f32 (default f16)", O_KV},                        \
+        {"deterministic", 0, OPT_FLAG, NULL, "one numerics class for all phases", O_DETERMINISTIC},  \
+        {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},     \
+    {                                                                                                \
+        "gap", 0, OPT_VALUE, "G", "distance from the optimum to stop at (default 0.001)", O_GAP      \
+    }
+
 static const struct option_row make_rows[] = {
-    {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs (needed)", O_PROFILE},
+    {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE},
+    ROW_HARDWARE,
     {"model", 'm', OPT_VALUE, "MODEL", "the GGUF file, instead of an operand", O_MODEL},
     {"output", 'o', OPT_VALUE, "PLAN", "where to write (default: MODEL.plan, here)", O_OUTPUT},
-    {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, layers, cpu (default auto)", O_SOLVER},
-    {"single-shot", 0, OPT_FLAG, NULL, "affinity without iteration", O_SINGLE},
-    {"devices", 0, OPT_VALUE, "LIST", "of the profile's: cpu:0,sim:0 (default all)", O_DEVICES},
-    {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)", O_BUDGET},
-    {"prompt", 0, OPT_VALUE, "N", "tokens of a prompt (default 512)", O_PROMPT},
-    {"generate", 'n', OPT_VALUE, "N", "tokens generated after it (default 128)", O_GENERATE},
-    {"context", 'c', OPT_VALUE, "N", "positions of KV in all (default 4096)", O_CONTEXT},
-    {"batch", 'b', OPT_VALUE, "N", "sequences at once (default 1)", O_BATCH},
-    {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default 512)", O_UBATCH},
-    {"kv", 0, OPT_VALUE, "TYPE", "f16, q8_0 or f32 (default f16)", O_KV},
-    {"deterministic", 0, OPT_FLAG, NULL, "one numerics class for all phases", O_DETERMINISTIC},
-    {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},
-    {"gap", 0, OPT_VALUE, "G", "distance from the optimum to stop at (default 0.001)", O_GAP},
+    ROWS_PLANNING,
     ROW_JSON,
     ROW_HELP,
     {"version", 0, OPT_FLAG, NULL, "print the version", O_VERSION},
     {0},
 };
-static const struct option_row show_rows[] = {ROW_MODEL, ROW_PROFILE, ROW_JSON, ROW_HELP, {0}};
+static const struct option_row show_rows[] = {ROW_MODEL, ROW_PROFILE, ROW_HARDWARE,
+                                              ROW_JSON,  ROW_HELP,    {0}};
 static const struct option_row diff_rows[] = {ROW_JSON, ROW_HELP, {0}};
 static const struct option_row check_rows[] = {
     ROW_MODEL,
     ROW_PROFILE,
+    ROW_HARDWARE,
     {"max-slower", 0, OPT_VALUE, "5%", "how much slower is still fine (default 5%)", O_SLOWER},
     {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},
+    ROW_JSON,
+    ROW_HELP,
+    {0},
+};
+
+static const struct option_row export_rows[] = {
+    ROW_MODEL,
+    {"to", 0, OPT_VALUE, "ENGINE", "llama.cpp (default) or ik_llama.cpp", O_TO},
+    {"device-name", 0, OPT_VALUE, "D=NAME", "D is called NAME there, repeatable", O_NAME},
+    ROW_JSON,
+    ROW_HELP,
+    {0},
+};
+
+static const struct option_row frontier_rows[] = {
+    ROW_PROFILE,
+    ROW_HARDWARE,
+    {"steps", 0, OPT_VALUE, "N", "plans from 0 to 100 % of the memory (default 20)", O_STEPS},
+    {"svg", 0, OPT_VALUE, "FILE", "write a picture, too", O_SVG},
+    ROWS_PLANNING,
     ROW_JSON,
     ROW_HELP,
     {0},
@@ -85,9 +124,13 @@ static const struct option_row check_rows[] = {
 struct command {
     const char *operands[3];
     int n_operands;
-    const char *profile, *model, *output;
+    const char *profile, *hardware, *model, *output;
     struct planner_options plan;
     double max_slower;
+    int32_t steps;
+    const char *svg;
+    struct export_options export;
+    struct export_name names[SOLVER_DEVICES];
     bool json;
 };
 
@@ -131,6 +174,21 @@ static oato_status take_budget(const struct options *o, struct planner_options *
     return OATO_OK;
 }
 
+static oato_status take_name(const struct options *o, struct command *c, struct oato_error *err)
+{
+    struct export_name *to = &c->names[c->export.n_names];
+    const char *equals = strchr(o->value, '=');
+    if (!equals || equals == o->value || !equals[1] || (size_t)(equals - o->value) >= sizeof to->id)
+        return bad_value(o, "a device and its name there, such as cuda:0=CUDA1", err);
+    if (c->export.n_names == SOLVER_DEVICES)
+        return oato_fail(err, OATO_EUSAGE, "more than %d names of devices", SOLVER_DEVICES);
+    snprintf(to->id, sizeof to->id, "%.*s", (int)(equals - o->value), o->value);
+    to->name = equals + 1;
+    c->export.names = c->names;
+    c->export.n_names++;
+    return OATO_OK;
+}
+
 static oato_status take_percent(const struct options *o, double *to, struct oato_error *err)
 {
     char *end;
@@ -148,6 +206,7 @@ static oato_status take_option(struct command *c, int id, const struct options *
     switch (id) {
     case O_JSON: c->json = true; return OATO_OK;
     case O_PROFILE: c->profile = o->value; return OATO_OK;
+    case O_HARDWARE: c->hardware = o->value; return OATO_OK;
     case O_MODEL: c->model = o->value; return OATO_OK;
     case O_OUTPUT: c->output = o->value; return OATO_OK;
     case O_SOLVER: c->plan.solver = o->value; return OATO_OK;
@@ -162,6 +221,14 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_UBATCH: return take_int(o, 1, &q->ubatch, err);
     case O_SLOWER: return take_percent(o, &c->max_slower, err);
     case O_GAP: return take_percent(o, &c->plan.gap, err);
+    case O_STEPS: return take_int(o, 1, &c->steps, err);
+    case O_SVG: c->svg = o->value; return OATO_OK;
+    case O_NAME: return take_name(o, c, err);
+    case O_TO:
+        c->export.target = !strcmp(o->value, "llama.cpp") ? EXPORT_LLAMA_CPP : EXPORT_IK_LLAMA_CPP;
+        if (c->export.target == EXPORT_IK_LLAMA_CPP && strcmp(o->value, "ik_llama.cpp") != 0)
+            return bad_value(o, "llama.cpp or ik_llama.cpp", err);
+        return OATO_OK;
     case O_TIME:
         return parse_f64(o->value, 0, 1e6, &c->plan.time_limit_s)
                    ? OATO_OK
@@ -183,28 +250,43 @@ static void warn(void *user, const char *text)
     fprintf(stderr, "oato-plan: warning: %s\n", text);
 }
 
-/* The model and the profile, where they were named. */
-static oato_status open_inputs(const struct command *c, struct model **m, struct profile *profile,
-                               struct oato_error *err)
+/* The model and the profile; NULL where they were not named. */
+struct inputs {
+    struct model *model;
+    struct profile *profile, storage;
+};
+
+static void close_inputs(struct inputs *in)
 {
-    *m = NULL;
-    memset(profile, 0, sizeof *profile);
-    oato_status status = OATO_OK;
-    if (c->profile)
-        status = profile_load(c->profile, profile, warn, NULL, err);
-    if (!status && c->model)
-        status = model_open(c->model, m, err);
-    if (status && c->profile)
-        profile_free(profile);
-    return status;
+    if (in->model)
+        model_close(in->model);
+    if (in->profile)
+        profile_free(in->profile);
 }
 
-static void close_inputs(const struct command *c, struct model *m, struct profile *profile)
+static bool names_machine(const struct command *c)
 {
-    if (m)
-        model_close(m);
+    return c->profile || c->hardware;
+}
+
+static oato_status open_inputs(const struct command *c, struct inputs *in, struct oato_error *err)
+{
+    memset(in, 0, sizeof *in);
+    oato_status status = OATO_OK;
+    if (c->profile && c->hardware)
+        return oato_fail(err, OATO_EUSAGE, "two machines: -p %.80s and --hardware %.40s",
+                         c->profile, c->hardware);
     if (c->profile)
-        profile_free(profile);
+        status = profile_load(c->profile, &in->storage, warn, NULL, err);
+    else if (c->hardware)
+        status = hardware_load(c->hardware, &in->storage, warn, NULL, err);
+    if (!status && names_machine(c))
+        in->profile = &in->storage;
+    if (!status && c->model)
+        status = model_open(c->model, &in->model, err);
+    if (status)
+        close_inputs(in);
+    return status;
 }
 
 /* "dir/MODEL.gguf" -> "MODEL.plan" in the current directory. */
@@ -225,8 +307,7 @@ static oato_status default_output(const char *model, char *path, size_t n, struc
 static oato_status run_make(struct command *c, struct text *out, struct oato_error *err)
 {
     char path[512];
-    struct model *m;
-    struct profile profile;
+    struct inputs in;
     struct plan plan;
     struct problem *problem;
     if (!c->model)
@@ -234,19 +315,19 @@ static oato_status run_make(struct command *c, struct text *out, struct oato_err
     else if (c->n_operands)
         return oato_fail(err, OATO_EUSAGE, "two models: -m %.80s and %.80s", c->model,
                          c->operands[0]);
-    if (!c->model || !c->profile)
+    if (!c->model || !names_machine(c))
         return oato_fail(err, OATO_EUSAGE,
-                         "oato-plan wants MODEL.gguf and -p PROFILE; oato-profile makes the "
-                         "latter, --help says more");
+                         "oato-plan wants MODEL.gguf and -p PROFILE, which oato-profile makes, or "
+                         "--hardware NAME; --help says more");
     if (!c->output) {
         if (default_output(c->model, path, sizeof path, err))
             return err->status;
         c->output = path;
     }
-    oato_status status = open_inputs(c, &m, &profile, err);
+    oato_status status = open_inputs(c, &in, err);
     if (status)
         return status;
-    status = planner_make(m, &profile, &c->plan, &plan, &problem, err);
+    status = planner_make(in.model, in.profile, &c->plan, &plan, &problem, err);
     if (!status) {
         status = plan_save(&plan, c->output, err);
         if (!status) {
@@ -256,15 +337,14 @@ static oato_status run_make(struct command *c, struct text *out, struct oato_err
         plan_free(&plan);
         problem_free(problem);
     }
-    close_inputs(c, m, &profile);
+    close_inputs(&in);
     return status;
 }
 
 static oato_status run_show(struct command *c, struct text *out, struct oato_error *err)
 {
     struct plan plan;
-    struct model *m;
-    struct profile profile;
+    struct inputs in;
     struct problem *problem = NULL;
     int32_t *place;
     if (c->n_operands != 1)
@@ -272,14 +352,14 @@ static oato_status run_show(struct command *c, struct text *out, struct oato_err
     oato_status status = plan_load(c->operands[0], &plan, err);
     if (status)
         return status;
-    status = open_inputs(c, &m, &profile, err);
+    status = open_inputs(c, &in, err);
     if (!status) {
-        if (m && c->profile)
-            status = problem_of_plan(m, &profile, &plan, &problem, &place, err);
+        if (in.model && in.profile)
+            status = problem_of_plan(in.model, in.profile, &plan, &problem, &place, err);
         if (!status)
             report_plan(&plan, problem, c->json, out);
         problem_free(problem);
-        close_inputs(c, m, &profile);
+        close_inputs(&in);
     }
     plan_free(&plan);
     return status;
@@ -288,20 +368,19 @@ static oato_status run_show(struct command *c, struct text *out, struct oato_err
 static oato_status run_explain(struct command *c, struct text *out, struct oato_error *err)
 {
     struct plan plan;
-    struct model *m;
-    struct profile profile;
+    struct inputs in;
     if (c->n_operands < 1)
         return oato_fail(err, OATO_EUSAGE, "explain wants PLAN [OPERATOR, LAYER or TENSOR]");
-    if (!c->model != !c->profile)
+    if (!c->model == names_machine(c))
         return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
     oato_status status = plan_load(c->operands[0], &plan, err);
     if (status)
         return status;
-    status = open_inputs(c, &m, &profile, err);
+    status = open_inputs(c, &in, err);
     if (!status) {
-        status = report_explain(&plan, m, c->profile ? &profile : NULL,
+        status = report_explain(&plan, in.model, in.profile,
                                 c->n_operands > 1 ? c->operands[1] : NULL, c->json, out, err);
-        close_inputs(c, m, &profile);
+        close_inputs(&in);
     }
     plan_free(&plan);
     return status;
@@ -330,24 +409,76 @@ static oato_status run_diff(struct command *c, struct text *out, struct oato_err
 static oato_status run_check(struct command *c, struct text *out, struct oato_error *err)
 {
     struct plan plan;
-    struct model *m;
-    struct profile profile;
+    struct inputs in;
     if (c->n_operands < 1)
         return oato_fail(err, OATO_EUSAGE, "check wants PLAN [MODEL.gguf]");
     if (!c->model && c->n_operands > 1)
         c->model = c->operands[1];
-    if (c->profile && !c->model)
+    if (names_machine(c) && !c->model)
         return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
     oato_status status = plan_load(c->operands[0], &plan, err);
     if (status)
         return status;
-    status = open_inputs(c, &m, &profile, err);
+    status = open_inputs(c, &in, err);
     if (!status) {
-        status = report_check(&plan, m, c->profile ? &profile : NULL, c->max_slower,
-                              c->plan.time_limit_s, c->json, out, err);
-        close_inputs(c, m, &profile);
+        status = report_check(&plan, in.model, in.profile, c->max_slower, c->plan.time_limit_s,
+                              c->json, out, err);
+        close_inputs(&in);
     }
     plan_free(&plan);
+    return status;
+}
+
+static oato_status run_export(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct plan plan;
+    struct inputs in;
+    struct text lost;
+    if (c->n_operands != 1 || !c->model)
+        return oato_fail(err, OATO_EUSAGE, "export wants one PLAN and -m MODEL.gguf");
+    oato_status status = plan_load(c->operands[0], &plan, err);
+    if (status)
+        return status;
+    text_init(&lost);
+    status = open_inputs(c, &in, err);
+    if (!status) {
+        status = report_export(&plan, in.model, &c->export, c->json, out, &lost, err);
+        if (!status && lost.len)
+            fwrite(lost.data, 1, lost.len, stderr);
+        close_inputs(&in);
+    }
+    text_free(&lost);
+    plan_free(&plan);
+    return status;
+}
+
+static oato_status save_text(const char *path, const struct text *t, struct oato_error *err)
+{
+    struct outfile f;
+    oato_status status = outfile_open(&f, path, err);
+    if (!status && !(status = outfile_write(&f, t->data, t->len, err)))
+        status = outfile_commit(&f, err);
+    return status;
+}
+
+static oato_status run_frontier(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct inputs in;
+    struct text svg;
+    c->model = c->n_operands ? c->operands[0] : NULL;
+    if (!c->model || !names_machine(c))
+        return oato_fail(err, OATO_EUSAGE,
+                         "frontier wants MODEL.gguf and -p PROFILE or --hardware NAME");
+    oato_status status = open_inputs(c, &in, err);
+    if (status)
+        return status;
+    text_init(&svg);
+    status = report_frontier(in.model, in.profile, &c->plan, c->steps, c->json, out,
+                             c->svg ? &svg : NULL, err);
+    if (!status && c->svg)
+        status = save_text(c->svg, &svg, err);
+    text_free(&svg);
+    close_inputs(&in);
     return status;
 }
 
@@ -358,6 +489,10 @@ static const struct verb verbs[] = {
     {"diff", "diff PLAN PLAN [--json]", 2, diff_rows, run_diff},
     {"check", "check PLAN [MODEL.gguf [-p PROFILE]] [--max-slower 5%] [--json]", 2, check_rows,
      run_check},
+    {"export", "export PLAN -m MODEL.gguf [--to ENGINE] [--device-name D=NAME] [--json]", 1,
+     export_rows, run_export},
+    {"frontier", "frontier MODEL.gguf -p PROFILE [--steps N] [--svg FILE] [OPTION...]", 1,
+     frontier_rows, run_frontier},
     {NULL, "MODEL.gguf -p PROFILE [-o PLAN] [OPTION...]", 1, make_rows, run_make},
 };
 
@@ -406,7 +541,7 @@ static bool read_command(const struct verb *v, int argc, char **argv, struct com
 
 int main(int argc, char **argv)
 {
-    struct command c = {.max_slower = 0.05};
+    struct command c = {.max_slower = 0.05, .steps = 20};
     struct oato_error err = {.status = OATO_OK};
     const struct verb *v = verbs;
     struct text out;

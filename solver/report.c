@@ -340,3 +340,36 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
                 as_ms((double)p->request_ns));
     text_solver(p, out);
 }
+
+oato_status report_export(const struct plan *p, const struct model *m,
+                          const struct export_options *o, bool json, struct text *out,
+                          struct text *lost, struct oato_error *err)
+{
+    struct text command, gone;
+    text_init(&command);
+    text_init(&gone);
+    oato_status status = plan_export(p, m, o, &command, &gone, err);
+    if (!status && json) {
+        json_open(out, NULL, '{');
+        command.data[command.len - 1] = 0; /* the line's end */
+        json_string(out, "command", command.data);
+        json_open(out, "not_expressed", '[');
+        for (char *line = gone.data, *end; line && *line; line = end + 1) {
+            end = strchr(line, '\n');
+            *end = 0;
+            json_string(out, NULL, line);
+        }
+        json_close(out, ']');
+        json_close(out, '}');
+        text_printf(out, "\n");
+    } else if (!status) {
+        text_add(out, command.data, command.len);
+        for (char *line = gone.data, *end; line && *line; line = end + 1) {
+            end = strchr(line, '\n');
+            text_printf(lost, "not expressed: %.*s\n", (int)(end - line), line);
+        }
+    }
+    text_free(&command);
+    text_free(&gone);
+    return status ? status : text_status(out, err);
+}

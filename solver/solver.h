@@ -31,7 +31,8 @@ struct op_cost {
 /* May the operator run there at all? Never measured there: as other shapes of its kind and type;
  * of an unknown kind: on the host only. */
 bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op);
-/* True when the profile has a supported row of this kind and type on the device. */
+/* True when the profile has a supported row of this kind and type on the device, or the device is
+ * one of a data sheet and nothing says otherwise. */
 bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op);
 /* True when this very shape was measured on the device. */
 bool cost_measured(const struct cost_model *c, int32_t device, const struct oato_op *op);
@@ -174,6 +175,11 @@ oato_status problem_of_plan(const struct model *m, const struct profile *p, cons
 void problem_free(struct problem *p);
 const char *problem_device(const struct problem *p, int32_t device);
 
+/* Profile of a machine of the hardware library (docs/hardware), by its name. OATO_EUSAGE with all
+ * names when there is none. profile_free it. */
+oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, void *user,
+                          struct oato_error *err);
+
 /* ---------------------------------------------------------------------------- planner ----- */
 
 /* Solves and fills the plan. OATO_EFIT with what is missing when nothing fits. *problem (may be
@@ -194,6 +200,16 @@ oato_status report_diff(const struct plan *a, const struct plan *b, bool json, b
 oato_status report_explain(const struct plan *p, const struct model *m,
                            const struct profile *profile, const char *name, bool json,
                            struct text *out, struct oato_error *err);
+/* plan_export for a person or a program: the command to out; what it can't say a line each to lost
+ * or, with json, beside it. */
+oato_status report_export(const struct plan *p, const struct model *m,
+                          const struct export_options *o, bool json, struct text *out,
+                          struct text *lost, struct oato_error *err);
+/* Speed against memory: plans with 0 to 100 % of the accelerators' budgets in so many steps, as CSV
+ * a line each, beside the rule of whole layers (`layers`); svg (may be NULL): both as curves. */
+oato_status report_frontier(const struct model *m, const struct profile *profile,
+                            const struct planner_options *o, int32_t steps, bool json,
+                            struct text *out, struct text *svg, struct oato_error *err);
 /* Prices the plan anew: OATO_NEGATIVE when it got slower than predicted or is farther from the
  * best plan of today than max_slower (0.05 = 5 %), or no longer fits. */
 oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,

@@ -139,6 +139,49 @@ static void planning_writes_the_plan_and_a_table(void **state)
     expect("m.gguf -p p.yaml -o j.plan --devices cpu:0 --deterministic --ubatch 64", 0, NULL);
 }
 
+/* Every machine of the library can be planned for, all of it by estimates. */
+static void machines_of_the_library_answer_what_if(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"rtx4090-xeon4314", "rtx2080ti-i7-12700k", "rtx3060-laptop",
+                                        "ascend910b-kunpeng920"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        char line[128];
+        snprintf(line, sizeof line, "m.gguf --hardware %s -o what.plan", names[i]);
+        expect(line, 0, NULL);
+        assert_non_null(strstr(out, "operators were never measured in their shape"));
+        snprintf(line, sizeof line, "check what.plan m.gguf --hardware %s", names[i]);
+        expect(line, 0, NULL);
+    }
+}
+
+/* More memory is never slower, and the best plan never slower than whole layers. */
+static void the_frontier_rises(void **state)
+{
+    (void)state;
+    static char svg[1 << 16];
+    double before = 1e300;
+    int lines = 0;
+    expect("frontier m.gguf -p p.yaml --steps 5 --prompt 64 --generate 32 --context 256 --gap 0 "
+           "--svg f.svg",
+           0, NULL);
+    assert_int_equal(strncmp(out, "share,", 6), 0);
+    for (char *line = strchr(out, '\n'); line && line[1]; line = strchr(line + 1, '\n'), lines++) {
+        double share, mib, prefill, decode, request, layers;
+        assert_int_equal(sscanf(line + 1, "%lf,%lf,%lf,%lf,%lf,%lf", &share, &mib, &prefill,
+                                &decode, &request, &layers),
+                         6);
+        assert_true(request <= before && request <= layers);
+        before = request;
+    }
+    assert_int_equal(lines, 6);
+    assert_true(read_file("f.svg", svg, sizeof svg) > 500);
+    assert_non_null(strstr(svg, "</svg>"));
+    expect_json("frontier m.gguf -p p.yaml --steps 2 --json", 0);
+    expect("frontier m.gguf -p p.yaml --devices cpu:0", 2, "memory of its own");
+    expect("frontier m.gguf -p p.yaml --svg none/f.svg --steps 1", 6, "none/f.svg");
+}
+
 static void reports_speak_text_and_json(void **state)
 {
     (void)state;
@@ -149,7 +192,8 @@ static void reports_speak_text_and_json(void **state)
                                         "explain m.plan -m m.gguf -p p.yaml",
                                         "explain m.plan output -m m.gguf -p p.yaml",
                                         "diff m.plan m.plan",
-                                        "check m.plan m.gguf -p p.yaml"};
+                                        "check m.plan m.gguf -p p.yaml",
+                                        "export m.plan -m m.gguf --device-name sim:0=CUDA0"};
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         char line[128];
         expect(lines[i], 0, NULL);
@@ -228,6 +272,8 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --time-limit soon", "seconds"},
         {"m.gguf m.gguf -p p.yaml", "too many"},
         {"m.gguf -m m.gguf -p p.yaml", "two models"},
+        {"m.gguf -p p.yaml --hardware rtx3060-laptop", "two machines"},
+        {"m.gguf --hardware rtx3060-latop", "did you mean 'rtx3060-laptop'"},
         {"m.gguf -p p.yaml --solver magic", "known: auto"},
         {"show", "PLAN"},
         {"explain", "PLAN"},
@@ -237,6 +283,11 @@ static void wrong_usage_is_status_2(void **state)
         {"check", "PLAN"},
         {"check m.plan -p p.yaml", "MODEL.gguf"},
         {"check m.plan --max-slower much", "5%"},
+        {"frontier m.gguf", "--hardware NAME"},
+        {"frontier m.gguf -p p.yaml --steps 0", "from 1 on"},
+        {"export m.plan", "-m MODEL.gguf"},
+        {"export m.plan -m m.gguf --to vllm", "ik_llama.cpp"},
+        {"export m.plan -m m.gguf --device-name sim:0", "cuda:0=CUDA1"},
     };
     for (size_t i = 0; i < ARRAY_LEN(lines); i++)
         expect(lines[i][0], 2, lines[i][1]);
@@ -255,7 +306,8 @@ static void missing_files_are_status_6(void **state)
 static void help_fits_a_screen(void **state)
 {
     (void)state;
-    static const char *const verbs[] = {"", "show", "explain", "diff", "check"};
+    static const char *const verbs[] = {"",      "show",   "explain", "diff",
+                                        "check", "export", "frontier"};
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
         char line[64];
         int lines = 0;
@@ -273,6 +325,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planning_writes_the_plan_and_a_table),
+        cmocka_unit_test(machines_of_the_library_answer_what_if),
+        cmocka_unit_test(the_frontier_rises),
         cmocka_unit_test(reports_speak_text_and_json),
         cmocka_unit_test(verdicts_are_status_1),
         cmocka_unit_test(bad_files_are_status_3_and_named),

@@ -194,6 +194,34 @@ static void workspace_and_numerics_are_of_the_nearest_size(void **state)
     assert_string_equal(cost_of_op(cost, 0, &matrix, &many).numerics, "u8b32");
 }
 
+/* K-quants are no type of the NPU, in no fusion either. */
+static void a_data_sheet_runs_all_but_what_it_denies(void **state)
+{
+    (void)state;
+    static const uint16_t kinds[] = {OP_MUL_MAT, OP_QKV, OP_GATE_UP};
+    static const struct oato_op norm = {.kind = OP_RMS_NORM, .k = 4096, .n = 4096};
+    const struct op_size one = {1, 1, 0};
+    struct profile sheet;
+    struct cost_model *c;
+    struct oato_error err = {.text = ""};
+    if (hardware_load("ascend910b-kunpeng920", &sheet, NULL, NULL, &err) ||
+        cost_create(&sheet, &c, &err))
+        fail_msg("%s", err.text);
+    const int32_t npu = profile_device_index(&sheet, "ascend:0");
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        struct oato_op op = {.kind = kinds[i], .dtype = DT_Q4_K, .k = 4096, .n = 4096};
+        op.n2 = kinds[i] == OP_QKV ? 1024 : 0;
+        assert_false(cost_supports(c, npu, &op));
+        assert_true(cost_supports(c, profile_device_index(&sheet, "cpu:0"), &op));
+        op.dtype = DT_Q4_0;
+        assert_true(cost_supports(c, npu, &op));
+        assert_true(cost_of_op(c, npu, &op, &one).estimate);
+    }
+    assert_true(cost_supports(c, npu, &norm));
+    cost_free(c);
+    profile_free(&sheet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +231,7 @@ int main(void)
         cmocka_unit_test(more_work_never_costs_less),
         cmocka_unit_test(an_unmeasured_shape_is_a_marked_roofline),
         cmocka_unit_test(what_a_device_lacks_is_never_said_to_run_there),
+        cmocka_unit_test(a_data_sheet_runs_all_but_what_it_denies),
         cmocka_unit_test(copies_cost_what_the_link_says),
         cmocka_unit_test(workspace_and_numerics_are_of_the_nearest_size),
     };

@@ -1,0 +1,24 @@
+# embed_files(OUT FILES...): a C file whose table embedded_files holds the files' bytes, each by its
+# name without folder and extension. Made anew when one of them changes.
+function(embed_files out)
+  set(arrays "")
+  set(rows "")
+  set(n 0)
+  foreach(file IN LISTS ARGN)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(name ${file} NAME_WE)
+    file(READ ${file} bytes HEX)
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+    string(APPEND arrays "static const uint8_t file_${n}[] = {${bytes}};\n")
+    string(APPEND rows "    {\"${name}\", file_${n}, sizeof file_${n}},\n")
+    math(EXPR n "${n} + 1")
+  endforeach()
+  file(CONFIGURE OUTPUT ${out} @ONLY CONTENT
+"#include \"solver/hardware.h\"
+
+@arrays@
+const struct embedded_file embedded_files[] = {
+@rows@};
+const int embedded_file_count = @n@;
+")
+endfunction()

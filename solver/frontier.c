@@ -1,0 +1,211 @@
+/*
+ * frontier.c - speed against accelerator memory: one plan for each share of the budgets. It answers
+ * how much memory is worth buying, or giving up to something else.
+ */
+#include "solver/report_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct point {
+    double share;                 /* of the budgets */
+    uint64_t bytes;               /* of all accelerators */
+    bool fits;                    /* else nothing below is set */
+    double prefill, decode;       /* tokens/s */
+    double request_ns, layers_ns; /* layers_ns 0: whole layers do not fit */
+};
+
+/* The budgets that a plan without shares would have. */
+static oato_status base_budgets(const struct model *m, const struct profile *profile,
+                                const struct planner_options *o, struct planner_options *to,
+                                bool *is_host, struct oato_error *err)
+{
+    struct problem *p;
+    oato_status status = problem_create(m, profile, o, &p, err);
+    if (status)
+        return status;
+    *to = *o;
+    to->n_budgets = p->n_devices;
+    bool any = false;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        snprintf(to->budgets[d].id, sizeof to->budgets[d].id, "%s", problem_device(p, d));
+        to->budgets[d].bytes = p->budget[d];
+        is_host[d] = p->instance.is_host[d];
+        any = any || !is_host[d];
+    }
+    problem_free(p);
+    return any ? OATO_OK
+               : oato_fail(err, OATO_EUSAGE,
+                           "none of the devices has memory of its own: there is no frontier");
+}
+
+static double layers_of(const struct plan *p)
+{
+    for (int32_t i = 0; i < p->n_baselines; i++)
+        if (!strcmp(p->baselines[i].name, "layers"))
+            return (double)p->baselines[i].request_ns;
+    return 0;
+}
+
+static oato_status find_point(const struct model *m, const struct profile *profile,
+                              const struct planner_options *o, struct point *x,
+                              struct oato_error *err)
+{
+    struct plan plan;
+    oato_status status = planner_make(m, profile, o, &plan, NULL, err);
+    if (status == OATO_EFIT) { /* a point without a plan is a result, too */
+        err->status = OATO_OK;
+        return OATO_OK;
+    }
+    if (status)
+        return status;
+    const struct plan_request *q = &plan.request;
+    x->fits = true;
+    x->request_ns = (double)plan.request_ns;
+    x->layers_ns = layers_of(&plan);
+    x->prefill = plan.prefill_ns ? 1e9 * q->prompt * q->batch / (double)plan.prefill_ns : 0;
+    x->decode = plan.decode_ns ? 1e9 * q->batch / (double)plan.decode_ns : 0;
+    plan_free(&plan);
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------- writing --- */
+
+static void write_csv(const struct point *x, int32_t n, struct text *out)
+{
+    text_printf(out, "share,accelerator_mib,prefill_tokens_per_s,decode_tokens_per_s,request_ms,"
+                     "layers_request_ms\n");
+    for (int32_t i = 0; i < n; i++) {
+        text_printf(out, "%.4g,%.1f,", x[i].share, as_mib((double)x[i].bytes));
+        if (x[i].fits)
+            text_printf(out, "%.1f,%.2f,%.3f,", x[i].prefill, x[i].decode, as_ms(x[i].request_ns));
+        else
+            text_printf(out, ",,,");
+        if (x[i].layers_ns > 0)
+            text_printf(out, "%.3f", as_ms(x[i].layers_ns));
+        text_printf(out, "\n");
+    }
+}
+
+static void write_json(const struct point *x, int32_t n, struct text *out)
+{
+    json_open(out, NULL, '[');
+    for (int32_t i = 0; i < n; i++) {
+        json_open(out, NULL, '{');
+        json_number(out, "share", x[i].share);
+        json_integer(out, "accelerator_bytes", x[i].bytes);
+        json_bool(out, "fits", x[i].fits);
+        if (x[i].fits) {
+            json_number(out, "prefill_tokens_per_s", x[i].prefill);
+            json_number(out, "decode_tokens_per_s", x[i].decode);
+            json_number(out, "request_ms", as_ms(x[i].request_ns));
+        }
+        if (x[i].layers_ns > 0)
+            json_number(out, "layers_request_ms", as_ms(x[i].layers_ns));
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+    text_printf(out, "\n");
+}
+
+enum { WIDTH = 720, HEIGHT = 420, LEFT = 64, RIGHT = 20, TOP = 44, BOTTOM = 52, TICKS = 5 };
+
+/* Requests a minute, which is what a budget buys. */
+static double speed(double request_ns)
+{
+    return request_ns > 0 ? 60e9 / request_ns : 0;
+}
+
+static double x_at(double share)
+{
+    return LEFT + share * (WIDTH - LEFT - RIGHT);
+}
+
+static double y_at(double value, double top)
+{
+    return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM);
+}
+
+static void curve(const struct point *x, int32_t n, bool layers, double top, const char *colour,
+                  struct text *out)
+{
+    text_printf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour);
+    for (int32_t i = 0; i < n; i++) {
+        const double ns = layers ? x[i].layers_ns : x[i].request_ns;
+        if (ns > 0)
+            text_printf(out, "%.1f,%.1f ", x_at(x[i].share), y_at(speed(ns), top));
+    }
+    text_printf(out, "\"/>\n");
+}
+
+static void write_svg(const struct point *x, int32_t n, const struct plan_request *q,
+                      struct text *out)
+{
+    double top = 0;
+    for (int32_t i = 0; i < n; i++)
+        top = speed(x[i].request_ns) > top ? speed(x[i].request_ns) : top;
+    top = top > 0 ? 1.05 * top : 1;
+    text_printf(out,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+                "font-family=\"sans-serif\" font-size=\"12\">\n"
+                "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+                "<text x=\"%d\" y=\"20\" font-size=\"14\">Requests of %d + %d tokens a minute, "
+                "predicted</text>\n",
+                WIDTH, HEIGHT, LEFT, q->prompt, q->generate);
+    for (int i = 0; i <= TICKS; i++) {
+        const double share = (double)i / TICKS, value = top * i / TICKS, y = y_at(value, top);
+        const double mib = as_mib((double)x[n - 1].bytes) * share;
+        text_printf(out,
+                    "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                    "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>"
+                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f %%</text>"
+                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"#777\">%.0f "
+                    "MiB</text>\n",
+                    LEFT, y, WIDTH - RIGHT, y, LEFT - 6, y + 4, value, x_at(share),
+                    HEIGHT - BOTTOM + 18, 100 * share, x_at(share), HEIGHT - BOTTOM + 34, mib);
+    }
+    curve(x, n, true, top, "#999999", out);
+    curve(x, n, false, top, "#0066cc", out);
+    text_printf(out,
+                "<text x=\"%d\" y=\"36\"><tspan fill=\"#0066cc\">best plan</tspan> "
+                "<tspan fill=\"#777\">whole layers</tspan></text>\n</svg>\n",
+                LEFT);
+}
+
+oato_status report_frontier(const struct model *m, const struct profile *profile,
+                            const struct planner_options *o, int32_t steps, bool json,
+                            struct text *out, struct text *svg, struct oato_error *err)
+{
+    struct planner_options base;
+    bool is_host[SOLVER_DEVICES] = {false};
+    if (base_budgets(m, profile, o, &base, is_host, err))
+        return err->status;
+    struct point *x = calloc((size_t)steps + 1, sizeof *x);
+    if (!x)
+        return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i <= steps && !status; i++) {
+        struct planner_options now = base;
+        x[i].share = (double)i / steps;
+        for (int32_t d = 0; d < base.n_budgets; d++) {
+            if (is_host[d])
+                continue;
+            now.budgets[d].bytes = (uint64_t)((double)base.budgets[d].bytes * x[i].share);
+            x[i].bytes += now.budgets[d].bytes;
+        }
+        status = find_point(m, profile, &now, &x[i], err);
+    }
+    if (!status) {
+        if (json)
+            write_json(x, steps + 1, out);
+        else
+            write_csv(x, steps + 1, out);
+        if (svg)
+            write_svg(x, steps + 1, &o->request, svg);
+        status = text_status(out, err);
+    }
+    if (!status && svg)
+        status = text_status(svg, err);
+    free(x);
+    return status;
+}

@@ -1,0 +1,33 @@
+/*
+ * hardware.c - machines by name: what if this model ran on that one?
+ */
+#include "solver/hardware.h"
+
+#include "solver/solver.h"
+
+#include <string.h>
+
+enum { NAMES_MAX = 64 };
+
+oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, void *user,
+                          struct oato_error *err)
+{
+    const char *names[NAMES_MAX];
+    struct text all;
+    int n = 0;
+    for (; n < embedded_file_count && n < NAMES_MAX; n++) {
+        const struct embedded_file *f = &embedded_files[n];
+        names[n] = f->name;
+        if (!strcmp(f->name, name))
+            return profile_load_memory(f->data, f->bytes, f->name, out, warn, user, err);
+    }
+    text_init(&all);
+    for (int i = 0; i < n; i++)
+        text_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    const char *near = nearest_name(name, names, (size_t)n);
+    oato_fail(err, OATO_EUSAGE, "no machine '%.40s' in the library%s%s%s; it has: %s", name,
+              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "",
+              all.data ? all.data : "none");
+    text_free(&all);
+    return err->status;
+}

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Starts the real llama-server with what `oato-plan export` says and reads in its log where each
+tensor went; run by ctest (label oracle). A loopback rpc-server of the peer stands in for the GPU.
+
+  test_export.py OATO_PLAN OATO_PROFILE
+
+Exit status 77 (skipped) without the default model or a peer built by
+`scripts/fetch-peer --build llama-server ggml-rpc-server`.
+"""
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+CACHE = os.environ.get("OATO_CACHE") or os.path.expanduser("~/.cache/oato")
+MODEL = os.path.join(CACHE, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+PEER = os.path.join(CACHE, "peers", "llama.cpp", "build", "bin")
+SIM = "sim:vram=40MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us"
+# Budget and context: KV of some layers there, the output too, and weights without KV.
+REQUESTS = (("24MiB", "512"), ("40MiB", "512"), ("40MiB", "8192"))
+PATIENCE = 120  # seconds
+
+
+def must_run(*args):
+    r = subprocess.run(args, capture_output=True, text=True, check=False)
+    if r.returncode != 0:
+        sys.exit(f"{shlex.join(args)}: status {r.returncode}: {r.stderr}")
+    return r
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def listens(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def is_healthy(port):
+    """The server listens before it has loaded the model."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def wait_for(ready, port, process):
+    for _ in range(10 * PATIENCE):
+        if process.poll() is not None:
+            sys.exit(f"{shlex.join(process.args)} ended with status {process.returncode}")
+        if ready(port):
+            return
+        time.sleep(0.1)
+    sys.exit(f"{shlex.join(process.args)} is not ready after {PATIENCE} s")
+
+
+def planned(told, device_name):
+    """Buffer of each tensor, as explain tells it. The lookup in a tied matrix says nothing about it."""
+    return {name: "CPU" if op["device"] == "cpu:0" else device_name
+            for op in json.loads(told) if not op["key"].startswith("embed/") for name in op["tensors"]}
+
+
+def log_of_server(command, rpc_port, folder):
+    port = free_port()
+    words = shlex.split(command)
+    words[0] = os.path.join(PEER, words[0])
+    # First, because -dev and -ot know only the devices that were named before them.
+    words[1:1] = ["--rpc", f"127.0.0.1:{rpc_port}", "--host", "127.0.0.1", "--port", str(port), "-v", "--no-warmup"]
+    path = os.path.join(folder, "server.log")
+    with open(path, "w", encoding="utf-8") as log:
+        server = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            wait_for(is_healthy, port, server)
+        finally:
+            server.kill()
+            server.wait()
+    with open(path, encoding="utf-8", errors="replace") as log:
+        return log.read()
+
+
+def wrong_tensors(log, command, tensors, device_name):
+    """Tensors that the log has elsewhere than planned. A layer's are on its device unless the log
+    says that they were overridden."""
+    layers = {int(n): d for n, d in re.findall(r"layer +(\d+) assigned to device (\S+),", log)}
+    moved = dict(re.findall(r"tensor (\S+) \(.*\) buffer type overridden to (\S+)", log))
+    for name, where in tensors.items():
+        m = re.match(r"blk\.(\d+)\.", name)
+        layer = layers[int(m[1])] if m else layers[max(layers)]
+        buffer = moved.get(name, device_name if layer.startswith("RPC") else layer)
+        buffer = "CPU" if buffer.startswith("CPU") else buffer  # CPU_REPACK
+        if buffer != where:
+            yield f"{name} is on {buffer}, planned on {where}; {command}"
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    plan_program, profile_program = sys.argv[1:]
+    missing = [p for p in (MODEL, os.path.join(PEER, "llama-server"), os.path.join(PEER, "ggml-rpc-server"))
+               if not os.path.exists(p)]
+    if missing:
+        print("skipped: no", missing[0])
+        sys.exit(77)
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        profile, plan = (os.path.join(folder, n) for n in ("machine.yaml", "model.plan"))
+        must_run(profile_program, MODEL, "-o", profile, "--quick", "--devices", "cpu," + SIM)
+        port = free_port()
+        device_name = f"RPC0[127.0.0.1:{port}]"
+        rpc = subprocess.Popen([os.path.join(PEER, "ggml-rpc-server"), "-H", "127.0.0.1", "-p", str(port)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(listens, port, rpc)
+            for budget, context in REQUESTS:
+                must_run(plan_program, MODEL, "-p", profile, "-o", plan, "--prompt", "64", "--generate", "64",
+                         "--context", context, "--budget", "sim:0=" + budget)
+                told = must_run(plan_program, "explain", plan, "-m", MODEL, "-p", profile, "--json").stdout
+                tensors = planned(told, device_name)
+                r = must_run(plan_program, "export", plan, "-m", MODEL, "--device-name", "sim:0=" + device_name)
+                wrong = list(wrong_tensors(log_of_server(r.stdout, port, folder), r.stdout, tensors, device_name))
+                there = sum(d != "CPU" for d in tensors.values())
+                print(f"{'WRONG' if wrong else 'ok   '} {budget}, context {context}: {there} of {len(tensors)} tensors on {device_name}",
+                      *re.findall(r" -ngl \d+", r.stdout))
+                print("\n".join(wrong))
+                failures += bool(wrong) or not there
+        finally:
+            rpc.kill()
+            rpc.wait()
+    sys.exit(failures != 0)
+
+
+if __name__ == "__main__":
+    main()

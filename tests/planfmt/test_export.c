@@ -1,0 +1,391 @@
+/*
+ * test_export.c - a plan's command line, read by llama.cpp's rules, must put every tensor and every
+ * layer's KV where the plan has it, or say that it can't. The rules here were written down from
+ * llama.cpp's documentation of -ngl, -ts and -ot and know nothing of planfmt/export.c.
+ */
+#include "random_planfmt.h"
+#include "tests/models/random_model.h"
+
+#include <regex.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 12, DEVICES = 3, WORDS = 64 };
+static const char *const ids[DEVICES] = {"cuda:0", "cpu:0", "cuda:1"};
+static const char *const names[DEVICES] = {"CUDA0", "CPU", "CUDA1"};
+
+static struct model *model, *tied;
+
+static struct model *make_model(bool is_tied)
+{
+    struct random_model shape = random_model_default();
+    struct oato_error err = {.text = ""};
+    struct model *m = NULL;
+    shape.layers = LAYERS;
+    shape.header_only = true;
+    shape.tokenizer = false;
+    shape.tied = is_tied;
+    if (random_model_save(&shape, scratch_path("it's a model.gguf"), &err) ||
+        model_open(scratch_path("it's a model.gguf"), &m, &err))
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    model = make_model(false);
+    tied = make_model(true);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    model_close(model);
+    model_close(tied);
+    scratch_clean();
+    return 0;
+}
+
+/* ------------------------------------------------------------------- plans, and what they say - */
+
+struct placed {
+    struct plan plan;
+    int32_t *tensor;    /* device of each tensor */
+    int32_t kv[LAYERS]; /* and of each layer's KV */
+};
+
+/* Every operator on the device that `choose` gives; the lookup of tokens on the CPU. */
+static void place(struct placed *x, const struct model *m,
+                  int32_t (*choose)(const struct graph_op *op))
+{
+    const struct graph *g = &m->graph;
+    struct plan *p = &x->plan;
+    plan_init(p);
+    p->structure_hash = gguf_structure_hash(m->gguf);
+    p->request = (struct plan_request){
+        .prompt = 64, .generate = 32, .context = 512, .batch = 2, .ubatch = 128, .kv = DT_Q8_0};
+    p->devices = arena_alloc(&p->arena, DEVICES, sizeof *p->devices);
+    p->parts = arena_alloc(&p->arena, (size_t)g->n_ops, sizeof *p->parts);
+    p->kv = arena_alloc(&p->arena, LAYERS, sizeof *p->kv);
+    x->tensor = arena_alloc(&p->arena, gguf_tensor_count(m->gguf), sizeof *x->tensor);
+    assert_true(p->devices && p->parts && p->kv && x->tensor);
+    p->n_devices = DEVICES;
+    for (int d = 0; d < DEVICES; d++) {
+        snprintf(p->devices[d].id, sizeof p->devices[d].id, "%s", ids[d]);
+        snprintf(p->devices[d].kind, sizeof p->devices[d].kind, d == 1 ? "cpu" : "cuda");
+    }
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *op = &g->ops[i];
+        const int32_t d = op->op.kind == OP_EMBED ? 1 : choose(op);
+        p->parts[p->n_parts++] = (struct plan_part){.op = op->name,
+                                                    .end = op->op.n,
+                                                    .axis = AXIS_ROWS,
+                                                    .phases = 3,
+                                                    .device = d,
+                                                    .home = d};
+        for (int w = 0; w < op->n_weights; w++)
+            if (op->weight[w])
+                x->tensor[op->weight[w] - gguf_tensor_at(m->gguf, 0)] = d;
+        if (op->op.kind != OP_KV_STORE)
+            continue;
+        p->kv[p->n_kv++] =
+            (struct plan_kv){.layer = op->kv_layer, .head_end = op->op.kv_heads, .device = d};
+        x->kv[op->kv_layer] = d;
+    }
+}
+
+/* -------------------------------------------------------------------------- the other engine - */
+
+struct line { /* a command line, as a shell hands it over */
+    char text[1 << 16];
+    char *word[WORDS];
+    int n;
+};
+
+static void split(struct line *l, const char *command)
+{
+    char *to = l->text;
+    l->n = 0;
+    for (const char *s = command; *s && *s != '\n';) {
+        assert_true(l->n < WORDS);
+        l->word[l->n++] = to;
+        for (bool quoted = false; *s && *s != '\n' && (quoted || *s != ' '); s++) {
+            if (*s == '\'')
+                quoted = !quoted;
+            else if (*s == '\\' && !quoted)
+                *to++ = *++s;
+            else
+                *to++ = *s;
+        }
+        *to++ = 0;
+        s += *s == ' ';
+    }
+}
+
+static char *value_of(const struct line *l, const char *option)
+{
+    for (int i = 1; i + 1 < l->n; i++)
+        if (!strcmp(l->word[i], option))
+            return l->word[i + 1];
+    return NULL;
+}
+
+/* -ngl N: the last N of the layers and the output; -ts A,B: the first A of these on the first
+ * device of -dev, the next B on the second. */
+static const char *layer_device(const struct line *l, int layer)
+{
+    const int ngl = atoi(value_of(l, "-ngl")), first = LAYERS + 1 - ngl;
+    const char *devices = value_of(l, "-dev"), *shares = value_of(l, "-ts");
+    static char name[32];
+    if (layer < first)
+        return "CPU";
+    for (int at = 0; devices; at++) {
+        const int n = shares ? atoi(shares) : ngl;
+        if (layer - first < n) {
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(devices, ","), devices);
+            return name;
+        }
+        layer -= n;
+        devices = strchr(devices, ',') ? strchr(devices, ',') + 1 : NULL;
+        shares = shares && strchr(shares, ',') ? strchr(shares, ',') + 1 : NULL;
+    }
+    fail_msg("layer %d has no device", layer);
+    return NULL;
+}
+
+/* Where the engine puts a tensor: the first pattern of -ot that is found in its name, else where
+ * its layer is. */
+static const char *tensor_device(const struct line *l, const char *name)
+{
+    static char list[1 << 16];
+    int layer = LAYERS;
+    snprintf(list, sizeof list, "%s", value_of(l, "-ot") ? value_of(l, "-ot") : "");
+    for (char *rest = list, *one; (one = strsep(&rest, ","));) {
+        regex_t pattern;
+        char *device = strchr(one, '=');
+        if (!device)
+            continue;
+        *device++ = 0;
+        assert_int_equal(regcomp(&pattern, one, REG_EXTENDED | REG_NOSUB), 0);
+        const bool found = !regexec(&pattern, name, 0, NULL, 0);
+        regfree(&pattern);
+        if (found)
+            return device;
+    }
+    sscanf(name, "blk.%d.", &layer);
+    return layer_device(l, layer);
+}
+
+static void export_to(const struct placed *x, const struct model *m, struct line *l,
+                      struct text *lost)
+{
+    struct oato_error err = {.text = ""};
+    struct export_options o = {.target = EXPORT_LLAMA_CPP};
+    struct text command;
+    text_init(&command);
+    text_init(lost);
+    if (plan_export(&x->plan, m, &o, &command, lost, &err))
+        fail_msg("%s", err.text);
+    split(l, command.data);
+    text_free(&command);
+}
+
+static int count_lost(const struct placed *x, const struct line *l)
+{
+    int n = 0;
+    for (int i = 0; i < LAYERS; i++)
+        n += strcmp(layer_device(l, i), names[x->kv[i]]) != 0;
+    return n;
+}
+
+static void tensors_are_where_they_were_planned(const struct placed *x, const struct model *m,
+                                                const struct line *l)
+{
+    for (size_t t = 0; t < gguf_tensor_count(m->gguf); t++) {
+        const char *name = gguf_tensor_at(m->gguf, t)->name, *device = tensor_device(l, name);
+        if (m == model && !strcmp(name, "token_embd.weight"))
+            continue; /* an input, which is the CPU's whatever is said */
+        if (strcmp(device, names[x->tensor[t]]) != 0)
+            fail_msg("%s on %s, not %s", name, device, names[x->tensor[t]]);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ tests --- */
+
+static uint64_t seed = 1;
+
+static uint64_t next_random(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return seed >> 33;
+}
+
+static int32_t layer_of[LAYERS + 2]; /* device by layer; the first is that of what is before them */
+static int scattered;                /* of 16 operators so many go anywhere */
+
+static int32_t by_layer(const struct graph_op *op)
+{
+    if ((int)(next_random() % 16) < scattered)
+        return (int32_t)(next_random() % DEVICES);
+    return layer_of[op->layer + 1];
+}
+
+static void any_plan_is_told_exactly_or_its_loss_is_listed(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 400; round++) {
+        const struct model *m = round % 4 ? model : tied;
+        struct placed x;
+        struct line l;
+        struct text lost;
+        const bool ascending = round % 3;
+        scattered = round % 5;
+        for (int i = 0, r = 0; i < LAYERS + 2; i++) { /* ranks: CPU, cuda:0, cuda:1 */
+            static const int32_t ranked[] = {1, 0, 2};
+            r = ascending ? r + (r < 2 && !(next_random() % 6)) : (int)(next_random() % 3);
+            layer_of[i] = ranked[r];
+        }
+        place(&x, m, by_layer);
+        export_to(&x, m, &l, &lost);
+        tensors_are_where_they_were_planned(&x, m, &l);
+        if (ascending && !scattered)
+            assert_int_equal(count_lost(&x, &l), 0);
+        assert_int_equal(count_lost(&x, &l) > 0, lost.len > 0);
+        text_free(&lost);
+        plan_free(&x.plan);
+    }
+}
+
+static int32_t feed_forward_on_cpu(const struct graph_op *op)
+{
+    return strstr(op->name, "ffn") && op->layer >= 3 && op->layer < 7 ? 1 : 0;
+}
+
+static void layers_share_a_pattern(void **state)
+{
+    (void)state;
+    struct placed x;
+    struct line l;
+    struct text lost;
+    place(&x, model, feed_forward_on_cpu);
+    export_to(&x, model, &l, &lost);
+    assert_string_equal(l.word[0], "llama-server");
+    assert_string_equal(value_of(&l, "-m"), scratch_path("it's a model.gguf"));
+    assert_string_equal(value_of(&l, "-ngl"), "13");
+    assert_string_equal(value_of(&l, "-dev"), "CUDA0");
+    assert_null(value_of(&l, "-ts"));
+    assert_string_equal(value_of(&l, "-ot"),
+                        "^blk\\.(3|4|5|6)\\.(ffn_norm\\.weight|ffn_gate\\.weight|ffn_up\\.weight|"
+                        "ffn_down\\.weight)$=CPU");
+    assert_string_equal(value_of(&l, "-c"), "512");
+    assert_string_equal(value_of(&l, "-np"), "2");
+    assert_string_equal(value_of(&l, "-ub"), "128");
+    assert_string_equal(value_of(&l, "-ctk"), "q8_0");
+    assert_int_equal(lost.len, 0);
+    text_free(&lost);
+    plan_free(&x.plan);
+}
+
+static int32_t all_on_cpu(const struct graph_op *op)
+{
+    (void)op;
+    return 1;
+}
+
+static void without_accelerators_nothing_is_offloaded(void **state)
+{
+    (void)state;
+    struct placed x;
+    struct line l;
+    struct text lost;
+    place(&x, model, all_on_cpu);
+    export_to(&x, model, &l, &lost);
+    assert_string_equal(value_of(&l, "-ngl"), "0");
+    assert_null(value_of(&l, "-dev"));
+    assert_null(value_of(&l, "-ot"));
+    text_free(&lost);
+    plan_free(&x.plan);
+}
+
+static int32_t all_on_first(const struct graph_op *op)
+{
+    (void)op;
+    return 0;
+}
+
+static void what_cannot_be_said_is_listed(void **state)
+{
+    (void)state;
+    struct placed x;
+    struct line l;
+    struct text lost;
+    place(&x, model, all_on_first);
+    for (int32_t i = 0; i < x.plan.n_parts;
+         i++) /* ffn_up of layer 2 is divided, ffn_down streamed */
+        if (!strcmp(x.plan.parts[i].op, "blk.2.ffn_down"))
+            x.plan.parts[i].home = 1;
+    struct plan_part *parts = arena_alloc(&x.plan.arena, (size_t)x.plan.n_parts + 1, sizeof *parts);
+    assert_non_null(parts);
+    memcpy(parts, x.plan.parts, (size_t)x.plan.n_parts * sizeof *parts);
+    x.plan.parts = parts;
+    for (int32_t i = 0; i < x.plan.n_parts; i++) {
+        if (strcmp(parts[i].op, "blk.2.ffn_up") != 0)
+            continue;
+        parts[x.plan.n_parts] = parts[i];
+        parts[x.plan.n_parts].begin = parts[i].end = 64;
+        parts[x.plan.n_parts++].device = 1;
+        break;
+    }
+    export_to(&x, model, &l, &lost);
+    assert_non_null(strstr(lost.data, "blk.2.ffn_up is divided"));
+    assert_non_null(strstr(lost.data, "blk.2.ffn_down are streamed"));
+    text_free(&lost);
+    plan_free(&x.plan);
+}
+
+static void devices_need_names(void **state)
+{
+    (void)state;
+    struct oato_error err = {.text = ""};
+    struct placed x;
+    struct text command, lost;
+    struct export_name name = {"sim:0", "RPC0[127.0.0.1:50052]"};
+    struct export_options o = {.target = EXPORT_IK_LLAMA_CPP};
+    text_init(&command);
+    text_init(&lost);
+    place(&x, model, all_on_first);
+    snprintf(x.plan.devices[0].id, sizeof x.plan.devices[0].id, "sim:0");
+    snprintf(x.plan.devices[0].kind, sizeof x.plan.devices[0].kind, "sim");
+    assert_int_equal(plan_export(&x.plan, model, &o, &command, &lost, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "--device-name sim:0=NAME"));
+    o.names = &name;
+    o.n_names = 1;
+    err.status = OATO_OK;
+    assert_int_equal(plan_export(&x.plan, model, &o, &command, &lost, &err), OATO_OK);
+    assert_non_null(strstr(command.data, " -dev RPC0 "));
+    assert_null(strstr(command.data, "-fit"));
+    snprintf(name.id, sizeof name.id, "sim:7");
+    assert_int_equal(plan_export(&x.plan, model, &o, &command, &lost, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "no device 'sim:7'"));
+    text_free(&command);
+    text_free(&lost);
+    plan_free(&x.plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_plan_is_told_exactly_or_its_loss_is_listed),
+        cmocka_unit_test(layers_share_a_pattern),
+        cmocka_unit_test(without_accelerators_nothing_is_offloaded),
+        cmocka_unit_test(what_cannot_be_said_is_listed),
+        cmocka_unit_test(devices_need_names),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
