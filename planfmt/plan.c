@@ -102,6 +102,9 @@ static oato_status check_rest(const struct plan *p, oato_status status, struct o
         return oato_fail(err, status,
                          "request: KV of type %d; allowed: %d (F16), %d (F32), %d (Q8_0)",
                          (int)q->kv, DT_F16, DT_F32, DT_Q8_0);
+    if ((unsigned)q->objective >= OBJECTIVE_COUNT)
+        return oato_fail(err, status, "request: objective %d of %d", (int)q->objective,
+                         OBJECTIVE_COUNT);
     for (int32_t i = 0; i < p->n_fusions; i++)
         if (!*or_empty(p->fusions[i].name) || !*or_empty(p->fusions[i].op))
             return oato_fail(err, status, "fusion %d: no name or no operator", i);

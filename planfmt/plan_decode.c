@@ -326,8 +326,8 @@ static bool decode_request(struct decoder *d)
     q->batch = get_i32(b + 12);
     q->ubatch = get_i32(b + 16);
     q->kv = get_u32(b + 20);
-    return get_bool(d, b + 24, SEC_REQUEST, 0, &q->deterministic) &&
-           get_reserved(d, b + 28, SEC_REQUEST, 0);
+    q->objective = get_u32(b + 28);
+    return get_bool(d, b + 24, SEC_REQUEST, 0, &q->deterministic);
 }
 
 static bool decode_costs(struct decoder *d)
@@ -357,7 +357,7 @@ static bool decode_summary(struct decoder *d)
     if (!p->baselines)
         return false;
     for (int32_t i = 0; i < p->n_baselines; i++, b += 16) {
-        p->baselines[i].request_ns = get_u64(b + 8);
+        p->baselines[i].objective_ns = get_u64(b + 8);
         if (!get_string(d, b, SEC_BASELINES, i, &p->baselines[i].name) ||
             !get_reserved(d, b + 4, SEC_BASELINES, i))
             return false;

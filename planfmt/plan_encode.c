@@ -132,7 +132,7 @@ static void encode_prediction(struct encoder *e, const struct plan *p)
     add_u32(t, (uint32_t)p->request.ubatch);
     add_u32(t, p->request.kv);
     add_u32(t, p->request.deterministic);
-    add_u32(t, 0);
+    add_u32(t, p->request.objective);
 
     t = &e->section[SEC_COSTS];
     for (int32_t i = 0; i < p->n_costs; i++) {
@@ -147,7 +147,7 @@ static void encode_prediction(struct encoder *e, const struct plan *p)
     for (int32_t i = 0; i < p->n_baselines; i++) {
         add_u32(t, add_string(e, p->baselines[i].name));
         add_u32(t, 0);
-        add_u64(t, p->baselines[i].request_ns);
+        add_u64(t, p->baselines[i].objective_ns);
     }
     t = &e->section[SEC_SUMMARY];
     add_u64(t, p->prefill_ns);

@@ -132,15 +132,24 @@ struct plan_cost { /* predicted, integer nanoseconds; for a step of the phase as
     bool estimate; /* from a roofline, not from measured points */
 };
 
+/* What is minimised: time of the request, to its first token, or between the others. */
+enum plan_objective {
+    OBJECTIVE_LATENCY,
+    OBJECTIVE_TTFT,
+    OBJECTIVE_TIME_PER_TOKEN,
+    OBJECTIVE_COUNT
+};
+
 struct plan_request {
     int32_t prompt, generate, context, batch, ubatch; /* tokens; sequences; tokens a step */
     oato_dtype kv;
     bool deterministic;
+    enum plan_objective objective;
 };
 
 struct plan_baseline {
     const char *name; /* "cpu", "layers" */
-    uint64_t request_ns;
+    uint64_t objective_ns;
 };
 
 struct plan {

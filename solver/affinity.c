@@ -68,7 +68,7 @@ static int64_t copies_around(const struct search *s, int32_t unit)
 {
     int64_t sum = 0;
     for (int32_t i = s->edge_first[unit]; i < s->edge_first[unit + 1]; i++)
-        sum += edge_price(s->in, &s->in->edges[s->edges[i]], s->trial).request_ns;
+        sum += edge_price(s->in, &s->in->edges[s->edges[i]], s->trial).objective_ns;
     return sum;
 }
 
@@ -101,7 +101,7 @@ static void order_pairs(struct search *s, bool charge_copies)
                 p->affinity = 1e300; /* it must leave the host */
                 continue;
             }
-            int64_t gain = unit->price[in->host].request_ns - unit->price[d].request_ns;
+            int64_t gain = unit->price[in->host].objective_ns - unit->price[d].objective_ns;
             if (charge_copies)
                 gain -= copies_caused(s, u, d);
             p->affinity = (double)gain / (double)(unit->bytes[d] ? unit->bytes[d] : 1);
@@ -156,13 +156,13 @@ static bool iterate(struct search *s, bool single_shot, int32_t *best)
 {
     size_t bytes = sizeof(int32_t) * (size_t)s->in->n_units;
     bool found = !single_shot && solve_cpu(s->in, best);
-    int64_t best_ns = found ? instance_price(s->in, best).request_ns : INT64_MAX;
+    int64_t best_ns = found ? instance_price(s->in, best).objective_ns : INT64_MAX;
     for (int round = 0; round < ROUNDS_MAX; round++) {
         order_pairs(s, round > 0);
         if (round && same_order(s))
             break;
         bool fits = fill(s);
-        int64_t ns = instance_price(s->in, s->place).request_ns;
+        int64_t ns = instance_price(s->in, s->place).objective_ns;
         if (fits && ns < best_ns) {
             best_ns = ns;
             memcpy(best, s->place, bytes);

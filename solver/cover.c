@@ -5,10 +5,10 @@
  */
 #include "solver/problem_internal.h"
 
-/* The price of running the operator on d, over the request. */
-static int64_t request_ns(const struct problem *p, const struct op_price *price)
+/* What running the operator on d adds to what is minimised. */
+static int64_t objective_ns(const struct problem *p, const struct op_price *price)
 {
-    return request_price(&p->request, price->prefill_ns, price->decode_ns).request_ns;
+    return request_price(&p->request, price->prefill_ns, price->decode_ns).objective_ns;
 }
 
 static bool pays_on(const struct problem *p, const struct graph *g, struct graph_match m,
@@ -22,14 +22,14 @@ static bool pays_on(const struct problem *p, const struct graph *g, struct graph
         struct op_price price = request_op(p, g, m.first + i, op, d);
         members_run = members_run && price.supported;
         measured = measured && cost_measured(p->cost, device, op);
-        members_ns += request_ns(p, &price);
+        members_ns += objective_ns(p, &price);
     }
     if (!cost_lists(p->cost, device, fused))
         return !members_run; /* nothing of it runs there either way */
     if (!measured)
         return true; /* fewer records and passes; nothing speaks against it */
     struct op_price price = request_op(p, g, m.first, fused, d);
-    return request_ns(p, &price) <= members_ns;
+    return objective_ns(p, &price) <= members_ns;
 }
 
 static bool pays(void *problem, const struct graph *g, struct graph_match m)

@@ -23,7 +23,7 @@ struct explain {
     struct problem *problem;
     int32_t *place;
     uint64_t used[SOLVER_DEVICES];
-    int64_t request_ns;
+    int64_t objective_ns;
     bool json;
     struct text *out;
 };
@@ -37,9 +37,9 @@ static struct move price_move(const struct explain *x, int32_t unit, int32_t d)
         return m;
     int32_t was = x->place[unit];
     x->place[unit] = d;
-    m.delta_ns = instance_price(in, x->place).request_ns - x->request_ns;
+    m.delta_ns = instance_price(in, x->place).objective_ns - x->objective_ns;
     x->place[unit] = was;
-    m.own_ns = u->price[d].request_ns;
+    m.own_ns = u->price[d].objective_ns;
     uint64_t need = x->problem->reserve[d] + x->used[d] + (d == was ? 0 : m.bytes);
     m.fits = need <= x->problem->budget[d];
     m.missing = m.fits ? 0 : need - x->problem->budget[d];
@@ -68,7 +68,7 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
 {
     const char *id = problem_device(x->problem, d);
     double ms = as_ms((double)llabs(m->delta_ns));
-    int64_t here_ns = x->problem->instance.units[unit].price[x->place[unit]].request_ns;
+    int64_t here_ns = x->problem->instance.units[unit].price[x->place[unit]].objective_ns;
     int64_t copies_ns = m->delta_ns - (m->own_ns - here_ns);
     if (!m->allowed)
         snprintf(text, n, "%s does not run it", id);
@@ -171,18 +171,18 @@ static void copies_text(const struct explain *x, int32_t op)
         struct price *to = in->edges[i].producer == unit ? &out_ns : &in_ns;
         if (in->edges[i].producer != unit && !reads)
             continue;
-        to->request_ns += price.request_ns;
+        to->objective_ns += price.objective_ns;
         to->decode_ns += price.decode_ns;
     }
     if (x->json) {
-        json_integer(x->out, "copies_of_inputs_ns", (uint64_t)in_ns.request_ns);
-        json_integer(x->out, "copies_of_outputs_ns", (uint64_t)out_ns.request_ns);
+        json_integer(x->out, "copies_of_inputs_ns", (uint64_t)in_ns.objective_ns);
+        json_integer(x->out, "copies_of_outputs_ns", (uint64_t)out_ns.objective_ns);
         return;
     }
     text_printf(x->out,
                 "  copies now: inputs %.3f ms, outputs %.3f ms of the request (shared by all "
                 "that read them)\n",
-                as_ms((double)in_ns.request_ns), as_ms((double)out_ns.request_ns));
+                as_ms((double)in_ns.objective_ns), as_ms((double)out_ns.objective_ns));
 }
 
 static void explain_op(const struct explain *x, int32_t op)
@@ -382,7 +382,7 @@ oato_status report_explain(const struct plan *p, const struct model *m,
         if (status)
             return status == OATO_NEGATIVE ? (err->status = OATO_EUSAGE) : status;
         instance_fits(&x.problem->instance, x.place, x.used);
-        x.request_ns = instance_price(&x.problem->instance, x.place).request_ns;
+        x.objective_ns = instance_price(&x.problem->instance, x.place).objective_ns;
         status = explain_priced(&x, name, err);
         problem_free(x.problem);
     } else {

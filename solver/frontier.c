@@ -8,11 +8,11 @@
 #include <string.h>
 
 struct point {
-    double share;                 /* of the budgets */
-    uint64_t bytes;               /* of all accelerators */
-    bool fits;                    /* else nothing below is set */
-    double prefill, decode;       /* tokens/s */
-    double request_ns, layers_ns; /* layers_ns 0: whole layers do not fit */
+    double share;           /* of the budgets */
+    uint64_t bytes;         /* of all accelerators */
+    bool fits;              /* else nothing below is set */
+    double prefill, decode; /* tokens/s */
+    double ns, layers_ns;   /* of what is minimised; layers_ns 0: whole layers do not fit */
 };
 
 /* The budgets that a plan without shares would have. */
@@ -43,7 +43,7 @@ static double layers_of(const struct plan *p)
 {
     for (int32_t i = 0; i < p->n_baselines; i++)
         if (!strcmp(p->baselines[i].name, "layers"))
-            return (double)p->baselines[i].request_ns;
+            return (double)p->baselines[i].objective_ns;
     return 0;
 }
 
@@ -61,7 +61,7 @@ static oato_status find_point(const struct model *m, const struct profile *profi
         return status;
     const struct plan_request *q = &plan.request;
     x->fits = true;
-    x->request_ns = (double)plan.request_ns;
+    x->ns = (double)plan.objective_ns;
     x->layers_ns = layers_of(&plan);
     x->prefill = plan.prefill_ns ? 1e9 * q->prompt * q->batch / (double)plan.prefill_ns : 0;
     x->decode = plan.decode_ns ? 1e9 * q->batch / (double)plan.decode_ns : 0;
@@ -73,12 +73,12 @@ static oato_status find_point(const struct model *m, const struct profile *profi
 
 static void write_csv(const struct point *x, int32_t n, struct text *out)
 {
-    text_printf(out, "share,accelerator_mib,prefill_tokens_per_s,decode_tokens_per_s,request_ms,"
-                     "layers_request_ms\n");
+    text_printf(out, "share,accelerator_mib,prefill_tokens_per_s,decode_tokens_per_s,objective_ms,"
+                     "layers_objective_ms\n");
     for (int32_t i = 0; i < n; i++) {
         text_printf(out, "%.4g,%.1f,", x[i].share, as_mib((double)x[i].bytes));
         if (x[i].fits)
-            text_printf(out, "%.1f,%.2f,%.3f,", x[i].prefill, x[i].decode, as_ms(x[i].request_ns));
+            text_printf(out, "%.1f,%.2f,%.3f,", x[i].prefill, x[i].decode, as_ms(x[i].ns));
         else
             text_printf(out, ",,,");
         if (x[i].layers_ns > 0)
@@ -98,10 +98,10 @@ static void write_json(const struct point *x, int32_t n, struct text *out)
         if (x[i].fits) {
             json_number(out, "prefill_tokens_per_s", x[i].prefill);
             json_number(out, "decode_tokens_per_s", x[i].decode);
-            json_number(out, "request_ms", as_ms(x[i].request_ns));
+            json_number(out, "objective_ms", as_ms(x[i].ns));
         }
         if (x[i].layers_ns > 0)
-            json_number(out, "layers_request_ms", as_ms(x[i].layers_ns));
+            json_number(out, "layers_objective_ms", as_ms(x[i].layers_ns));
         json_close(out, '}');
     }
     json_close(out, ']');
@@ -110,10 +110,12 @@ static void write_json(const struct point *x, int32_t n, struct text *out)
 
 enum { WIDTH = 720, HEIGHT = 420, LEFT = 64, RIGHT = 20, TOP = 44, BOTTOM = 52, TICKS = 5 };
 
-/* Requests a minute, which is what a budget buys. */
-static double speed(double request_ns)
+/* Against the best plan with the least memory that fits. */
+static double speed(const struct point *x, double ns)
 {
-    return request_ns > 0 ? 60e9 / request_ns : 0;
+    while (!x->fits)
+        x++;
+    return x->ns / ns;
 }
 
 static double x_at(double share)
@@ -131,27 +133,25 @@ static void curve(const struct point *x, int32_t n, bool layers, double top, con
 {
     text_printf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour);
     for (int32_t i = 0; i < n; i++) {
-        const double ns = layers ? x[i].layers_ns : x[i].request_ns;
+        const double ns = layers ? x[i].layers_ns : x[i].ns;
         if (ns > 0)
-            text_printf(out, "%.1f,%.1f ", x_at(x[i].share), y_at(speed(ns), top));
+            text_printf(out, "%.1f,%.1f ", x_at(x[i].share), y_at(speed(x, ns), top));
     }
     text_printf(out, "\"/>\n");
 }
 
+/* The last point, with most memory, fits. */
 static void write_svg(const struct point *x, int32_t n, const struct plan_request *q,
                       struct text *out)
 {
-    double top = 0;
-    for (int32_t i = 0; i < n; i++)
-        top = speed(x[i].request_ns) > top ? speed(x[i].request_ns) : top;
-    top = top > 0 ? 1.05 * top : 1;
+    const double top = 1.05 * speed(x, x[n - 1].ns);
     text_printf(out,
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
                 "font-family=\"sans-serif\" font-size=\"12\">\n"
                 "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-                "<text x=\"%d\" y=\"20\" font-size=\"14\">Requests of %d + %d tokens a minute, "
-                "predicted</text>\n",
-                WIDTH, HEIGHT, LEFT, q->prompt, q->generate);
+                "<text x=\"%d\" y=\"20\" font-size=\"14\">Predicted speed (%s of %d + %d tokens; "
+                "1 = least memory) against accelerator memory</text>\n",
+                WIDTH, HEIGHT, LEFT, objective_names[q->objective], q->prompt, q->generate);
     for (int i = 0; i <= TICKS; i++) {
         const double share = (double)i / TICKS, value = top * i / TICKS, y = y_at(value, top);
         const double mib = as_mib((double)x[n - 1].bytes) * share;
@@ -195,6 +195,8 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
         }
         status = find_point(m, profile, &now, &x[i], err);
     }
+    if (!status && !x[steps].fits) /* says what is missing */
+        status = planner_make(m, profile, &base, &(struct plan){0}, NULL, err);
     if (!status) {
         if (json)
             write_json(x, steps + 1, out);

@@ -108,13 +108,13 @@ void mip_set_bytes(struct mip *m, int row, int column, uint64_t bytes, uint64_t 
 int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
 {
     if (warm)
-        return instance_price(in, warm).request_ns;
+        return instance_price(in, warm).objective_ns;
     int64_t sum = 0;
     for (int32_t u = 0; u < in->n_units; u++) {
         int64_t most = 0;
         for (int32_t d = 0; d < in->n_devices; d++)
-            if (instance_allows(in, u, d) && in->units[u].price[d].request_ns > most)
-                most = in->units[u].price[d].request_ns;
+            if (instance_allows(in, u, d) && in->units[u].price[d].objective_ns > most)
+                most = in->units[u].price[d].objective_ns;
         sum += most;
     }
     return sum;
@@ -246,16 +246,16 @@ oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, co
     if (status && status != OATO_NEGATIVE)
         return status;
     if (!status)
-        result->request_ns = instance_price(in, place).request_ns;
+        result->objective_ns = instance_price(in, place).objective_ns;
     if (warm) {
-        int64_t warm_ns = instance_price(in, warm).request_ns;
-        if (status || warm_ns <= result->request_ns) {
+        int64_t warm_ns = instance_price(in, warm).objective_ns;
+        if (status || warm_ns <= result->objective_ns) {
             memmove(place, warm, bytes);
-            result->request_ns = warm_ns;
+            result->objective_ns = warm_ns;
             status = OATO_OK;
         }
     }
-    if (result->bound_ns > result->request_ns)
-        result->bound_ns = result->request_ns;
+    if (result->bound_ns > result->objective_ns)
+        result->bound_ns = result->objective_ns;
     return status;
 }

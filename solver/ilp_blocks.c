@@ -88,8 +88,8 @@ static bool same_edge(const struct path *p, int32_t a, int32_t b, int32_t shift)
         if (in->readers[x->first_reader + r] + shift != in->readers[y->first_reader + r])
             return false;
     for (int32_t d = 0; d < in->n_devices; d++)
-        if (x->leave[d].request_ns != y->leave[d].request_ns ||
-            x->enter[d].request_ns != y->enter[d].request_ns)
+        if (x->leave[d].objective_ns != y->leave[d].objective_ns ||
+            x->enter[d].objective_ns != y->enter[d].objective_ns)
             return false;
     return true;
 }
@@ -105,8 +105,8 @@ static bool same_block(const struct path *p, const struct block *a, const struct
             const struct unit *x = &in->units[a->first + i], *y = &in->units[b->first + i];
             if (instance_allows(in, a->first + i, d) != instance_allows(in, b->first + i, d))
                 return false;
-            if (i >= 0 &&
-                (x->price[d].request_ns != y->price[d].request_ns || x->bytes[d] != y->bytes[d]))
+            if (i >= 0 && (x->price[d].objective_ns != y->price[d].objective_ns ||
+                           x->bytes[d] != y->bytes[d]))
                 return false;
         }
     for (int32_t i = 0; i < a->n_edges; i++)
@@ -158,7 +158,7 @@ bool path_price_block(const struct path *p, const struct block *b, struct patter
         int32_t d = p->place[u];
         if (!instance_allows(in, u, d))
             return false;
-        out->ns += in->units[u].price[d].request_ns;
+        out->ns += in->units[u].price[d].objective_ns;
         out->used |= 1u << d;
         out->place[u - b->first] = (uint8_t)d;
         if (p->constrained[d])
@@ -168,7 +168,7 @@ bool path_price_block(const struct path *p, const struct block *b, struct patter
         if (p->constrained[d] && out->bytes[d] > in->capacity[d])
             return false;
     for (int32_t i = 0; i < b->n_edges; i++)
-        out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], p->place).request_ns;
+        out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], p->place).objective_ns;
     out->in = (int8_t)(b->first ? p->place[b->first - 1] : -1);
     out->out = (int8_t)p->place[b->last];
     out->used &= ~(1u << in->host); /* the host is always there */

@@ -17,8 +17,8 @@ static void add_columns(struct path *p)
 {
     const struct instance *in = p->in;
     for (int32_t d = 0; d < in->n_devices; d++)
-        if (d != in->host && in->fixed[d].request_ns > 0)
-            p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].request_ns);
+        if (d != in->host && in->fixed[d].objective_ns > 0)
+            p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].objective_ns);
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct table *t = &p->tables[p->blocks[i].table];
         p->blocks[i].column = glp_get_num_cols(p->mip.lp) + 1;
@@ -213,7 +213,7 @@ static oato_status solve(struct path *p, const struct ilp_options *o, const int3
                          int32_t *best, struct ilp_result *result, struct oato_error *err)
 {
     const struct instance *in = p->in;
-    int64_t fixed_ns = in->fixed[in->host].request_ns, best_ns = 0;
+    int64_t fixed_ns = in->fixed[in->host].objective_ns, best_ns = 0;
     bool known = warm;
     if (!mip_init(&p->mip, ilp_typical_ns(in, warm)))
         return oato_fail_memory(err, 1u << 16, "the ILP");
@@ -226,7 +226,7 @@ static oato_status solve(struct path *p, const struct ilp_options *o, const int3
         return status;
     if (warm) {
         memcpy(best, warm, sizeof *best * (size_t)in->n_units);
-        best_ns = instance_price(in, warm).request_ns - fixed_ns;
+        best_ns = instance_price(in, warm).objective_ns - fixed_ns;
     }
     if (!o->no_walk)
         status = walk_twice(p, o, best, &known, &best_ns, &result->bound_ns, err);

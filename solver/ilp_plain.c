@@ -31,14 +31,14 @@ static void add_units(struct plain *p)
 {
     const struct instance *in = p->in;
     for (int32_t d = 0; d < in->n_devices; d++)
-        if (d != in->host && in->fixed[d].request_ns > 0)
-            p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].request_ns);
+        if (d != in->host && in->fixed[d].objective_ns > 0)
+            p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].objective_ns);
     for (int32_t u = 0; u < in->n_units; u++) {
         int one = mip_row(&p->mip, GLP_FX, 1, 1);
         for (int32_t d = 0; d < in->n_devices; d++) {
             if (!instance_allows(in, u, d))
                 continue;
-            int x = mip_column(&p->mip, MIP_BINARY, in->units[u].price[d].request_ns);
+            int x = mip_column(&p->mip, MIP_BINARY, in->units[u].price[d].objective_ns);
             *slot(p->x, u, d) = x;
             mip_set(&p->mip, one, x, 1);
             if (p->used[d]) {
@@ -78,11 +78,11 @@ static void add_edges(struct plain *p)
         const struct edge *e = &in->edges[i];
         for (int32_t d = 0; d < in->n_devices; d++) {
             int from = *slot(p->x, e->producer, d);
-            int leave = e->leave[d].request_ns > 0 && from
-                            ? mip_column(&p->mip, MIP_SHARE, e->leave[d].request_ns)
+            int leave = e->leave[d].objective_ns > 0 && from
+                            ? mip_column(&p->mip, MIP_SHARE, e->leave[d].objective_ns)
                             : 0;
-            int enter = e->enter[d].request_ns > 0 && e->n_readers
-                            ? mip_column(&p->mip, MIP_SHARE, e->enter[d].request_ns)
+            int enter = e->enter[d].objective_ns > 0 && e->n_readers
+                            ? mip_column(&p->mip, MIP_SHARE, e->enter[d].objective_ns)
                             : 0;
             *slot(p->leave, i, d) = leave;
             *slot(p->enter, i, d) = enter;
@@ -149,7 +149,7 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
     status = mip_relax(&p.mip, o, result, err);
     if (!status)
         status = mip_search(&p.mip, o, warm ? value : NULL, result, err);
-    result->bound_ns += in->fixed[in->host].request_ns;
+    result->bound_ns += in->fixed[in->host].objective_ns;
     if (status)
         goto out;
     for (int32_t u = 0; u < in->n_units; u++)

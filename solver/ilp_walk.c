@@ -159,7 +159,7 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
     int64_t ns = from->ns + x->ns;
     for (int32_t d = 0; d < in->n_devices; d++)
         if ((x->used & ~from->used) >> d & 1)
-            ns += in->fixed[d].request_ns;
+            ns += in->fixed[d].objective_ns;
     double lower = (double)ns + *onward_at(k, i + 1, x->out) - k->memory_ns;
     for (int32_t c = 0; c < k->n_constrained; c++) {
         int32_t d = k->constrained[c];

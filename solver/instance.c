@@ -9,7 +9,8 @@
 
 static void add_price(struct price *sum, const struct price *p)
 {
-    sum->request_ns += p->request_ns;
+    sum->objective_ns += p->objective_ns;
+    sum->prefill_ns += p->prefill_ns;
     sum->decode_ns += p->decode_ns;
 }
 

@@ -32,6 +32,7 @@ enum {
     O_TO,
     O_NAME,
     O_STEPS,
+    O_MINIMIZE,
     O_SVG,
 };
 
@@ -58,7 +59,10 @@ enum {
 
 /* What is planned for, and how. */
 #define ROWS_PLANNING                                                                                \
-    {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, layers, cpu (default auto)", O_SOLVER},      \
+    {                                                                                                \
+        "minimize", 0, OPT_VALUE, "M", "latency, ttft, time-per-token (default latency)",            \
+        O_MINIMIZE},                                                                                 \
+        {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, layers, cpu (default auto)", O_SOLVER},  \
         {"single-shot", 0, OPT_FLAG, NULL, "affinity without iteration", O_SINGLE},                  \
         {"devices", 0, OPT_VALUE, "LIST", "of the profile's: cpu:0,sim:0 (default all)", O_DEVICES}, \
         {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)",        \
@@ -189,6 +193,18 @@ static oato_status take_name(const struct options *o, struct command *c, struct 
     return OATO_OK;
 }
 
+static oato_status take_objective(const struct options *o, struct plan_request *q,
+                                  struct oato_error *err)
+{
+    for (int i = 0; i < OBJECTIVE_COUNT; i++) {
+        if (!strcmp(o->value, objective_names[i])) {
+            q->objective = i;
+            return OATO_OK;
+        }
+    }
+    return bad_value(o, "latency, ttft or time-per-token", err);
+}
+
 static oato_status take_percent(const struct options *o, double *to, struct oato_error *err)
 {
     char *end;
@@ -221,6 +237,7 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_UBATCH: return take_int(o, 1, &q->ubatch, err);
     case O_SLOWER: return take_percent(o, &c->max_slower, err);
     case O_GAP: return take_percent(o, &c->plan.gap, err);
+    case O_MINIMIZE: return take_objective(o, q, err);
     case O_STEPS: return take_int(o, 1, &c->steps, err);
     case O_SVG: c->svg = o->value; return OATO_OK;
     case O_NAME: return take_name(o, c, err);

@@ -14,7 +14,7 @@ struct candidate {
     const char *name; /* of the baseline, as the plan records it */
     bool fits;
     int32_t *place;
-    int64_t request_ns;
+    int64_t objective_ns;
 };
 
 enum { C_CPU, C_LAYERS, C_SINGLE, C_AFFINITY, C_ILP };
@@ -33,7 +33,7 @@ static oato_status try_heuristics(const struct problem *p, struct candidate *c,
     }
     for (int i = 0; i < C_ILP; i++)
         if (c[i].fits)
-            c[i].request_ns = instance_price(in, c[i].place).request_ns;
+            c[i].objective_ns = instance_price(in, c[i].place).objective_ns;
     return OATO_OK;
 }
 
@@ -41,7 +41,7 @@ static int best_of(const struct candidate *c, int n)
 {
     int best = -1;
     for (int i = 0; i < n; i++)
-        if (c[i].fits && (best < 0 || c[i].request_ns < c[best].request_ns))
+        if (c[i].fits && (best < 0 || c[i].objective_ns < c[best].objective_ns))
             best = i;
     return best;
 }
@@ -149,7 +149,7 @@ static struct price copies_of(const struct problem *p, const struct graph_op *op
         if (e < 0)
             continue;
         struct price price = edge_price(&p->instance, &p->instance.edges[e], place);
-        sum.request_ns += price.request_ns;
+        sum.prefill_ns += price.prefill_ns;
         sum.decode_ns += price.decode_ns;
     }
     return sum;
@@ -168,14 +168,13 @@ static oato_status fill_costs(struct plan *plan, const struct problem *p, const 
             int32_t d = place[p->unit_of[i]];
             const struct op_price *price = &p->price[i * p->n_devices + d];
             struct price copies = copies_of(p, &g->ops[i], place);
-            int64_t prefill_copies = copies.request_ns - p->request.generate * copies.decode_ns;
             bool decode = phase == PHASE_DECODE;
             plan->costs[plan->n_costs++] = (struct plan_cost){
                 .op = plan->parts[i].op,
                 .phase = (enum plan_phase)phase,
                 .device = d,
                 .ns = (uint64_t)(decode ? price->decode_ns : price->prefill_ns),
-                .transfer_ns = (uint64_t)(decode ? copies.decode_ns : prefill_copies),
+                .transfer_ns = (uint64_t)(decode ? copies.decode_ns : copies.prefill_ns),
                 .estimate = price->estimate};
         }
     }
@@ -240,7 +239,7 @@ static oato_status fill_baselines(struct plan *plan, const struct candidate *c,
     for (int i = 0; i < C_ILP; i++)
         if (c[i].fits)
             plan->baselines[plan->n_baselines++] =
-                (struct plan_baseline){c[i].name, (uint64_t)c[i].request_ns};
+                (struct plan_baseline){c[i].name, (uint64_t)c[i].objective_ns};
     return OATO_OK;
 }
 
@@ -258,11 +257,11 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
         return err->status;
     }
     struct price price = instance_price(&p->instance, place);
-    plan->request_ns = (uint64_t)price.request_ns;
+    plan->prefill_ns = (uint64_t)price.prefill_ns;
     plan->decode_ns = (uint64_t)price.decode_ns;
-    plan->prefill_ns = (uint64_t)(price.request_ns - p->request.generate * price.decode_ns);
+    plan->request_ns = plan->prefill_ns + (uint64_t)p->request.generate * plan->decode_ns;
     plan->solver = chosen == &all[C_SINGLE] ? "affinity" : chosen->name;
-    plan->objective_ns = plan->request_ns;
+    plan->objective_ns = (uint64_t)price.objective_ns;
     plan->bound_ns = (uint64_t)max_i64(ilp->bound_ns, 0);
     plan->timed_out = ilp->timed_out;
     return OATO_OK;
@@ -284,7 +283,7 @@ static oato_status run_ilp(const struct problem *p, const struct planner_options
     if (status && status != OATO_NEGATIVE)
         return status;
     c[C_ILP].fits = !status;
-    c[C_ILP].request_ns = result->request_ns;
+    c[C_ILP].objective_ns = result->objective_ns;
     return OATO_OK;
 }
 

@@ -127,6 +127,10 @@ static oato_status check_request(const struct plan_request *q, struct oato_error
                          "the request must have tokens: prompt %d, generate %d, batch %d, ubatch "
                          "%d, context %d",
                          q->prompt, q->generate, q->batch, q->ubatch, q->context);
+    if (q->objective == OBJECTIVE_TTFT && !q->prompt)
+        return oato_fail(err, OATO_EUSAGE,
+                         "--minimize ttft: without a prompt nothing comes before the first token; "
+                         "give one with --prompt");
     if (positions > q->context)
         return oato_fail(err, OATO_EUSAGE,
                          "%d sequences of %d + %d tokens need --context %" PRId64
@@ -216,7 +220,8 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
             const struct op_price *o = &p->price[i * p->n_devices + d];
             struct price price = request_price(&p->request, o->prefill_ns, o->decode_ns);
             unit->allowed[d] = unit->allowed[d] && o->supported;
-            unit->price[d].request_ns += price.request_ns;
+            unit->price[d].objective_ns += price.objective_ns;
+            unit->price[d].prefill_ns += price.prefill_ns;
             unit->price[d].decode_ns += price.decode_ns;
             unit->bytes[d] += o->weight_bytes + o->kv_bytes;
         }

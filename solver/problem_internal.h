@@ -22,7 +22,7 @@ struct request_step request_decode_step(const struct plan_request *q);
 int32_t request_max_tokens(const struct plan_request *q);
 /* Positions of KV that are allocated: whole pages. */
 int64_t request_kv_positions(const struct plan_request *q);
-/* The request's price of something that costs prefill_ns over all prompts and decode_ns a step. */
+/* The price of something that costs prefill_ns over all prompts and decode_ns a step. */
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns);
 
 /* What operator `index` of g costs on device d of the problem, its record included; `op` stands

@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+const char *const objective_names[OBJECTIVE_COUNT] = {"latency", "ttft", "time-per-token"};
+
 /* ------------------------------------------------------------------------------ helpers ---- */
 
 int32_t plan_device_of(const struct plan *p, const char *op)
@@ -199,6 +201,7 @@ static void json_predicted(const struct plan *p, struct text *out)
     json_integer(out, "estimates", (uint64_t)estimates_of(p));
     json_close(out, '}');
     json_string(out, "solver", p->solver);
+    json_string(out, "minimize", objective_names[p->request.objective]);
     json_integer(out, "objective_ns", p->objective_ns);
     json_integer(out, "bound_ns", p->bound_ns);
     json_bool(out, "timed_out", p->timed_out);
@@ -206,9 +209,10 @@ static void json_predicted(const struct plan *p, struct text *out)
     for (int32_t i = 0; i < p->n_baselines; i++) {
         json_open(out, NULL, '{');
         json_string(out, "name", p->baselines[i].name);
-        json_integer(out, "request_ns", p->baselines[i].request_ns);
+        json_integer(out, "objective_ns", p->baselines[i].objective_ns);
         json_number(out, "gain",
-                    p->request_ns ? (double)p->baselines[i].request_ns / (double)p->request_ns : 1);
+                    p->objective_ns ? (double)p->baselines[i].objective_ns / (double)p->objective_ns
+                                    : 1);
         json_close(out, '}');
     }
     json_close(out, ']');
@@ -310,8 +314,8 @@ static void text_solver(const struct plan *p, struct text *out)
     text_printf(out, "\nagainst:");
     for (int32_t i = 0; i < p->n_baselines; i++)
         text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name,
-                    p->request_ns ? (double)p->baselines[i].request_ns / (double)p->request_ns
-                                  : 1.0);
+                    p->objective_ns ? (double)p->baselines[i].objective_ns / (double)p->objective_ns
+                                    : 1.0);
     text_printf(out, "%s\n", p->n_baselines ? "" : " no baseline fits");
     if (estimates_of(p))
         text_printf(out,
@@ -327,9 +331,10 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
         report_json(p, problem, out);
         return;
     }
-    text_printf(out, "%s: %d sequence%s of %d + %d tokens, context %d, steps of %d, KV %s\n",
+    text_printf(out, "%s: %d sequence%s of %d + %d tokens, context %d, steps of %d, KV %s%s%s\n",
                 *p->model_name ? p->model_name : "model", q->batch, q->batch == 1 ? "" : "s",
-                q->prompt, q->generate, q->context, q->ubatch, dtype_name(q->kv));
+                q->prompt, q->generate, q->context, q->ubatch, dtype_name(q->kv),
+                q->objective ? "; least " : "", q->objective ? objective_names[q->objective] : "");
     text_devices(p, problem, out);
     text_printf(out,
                 "predicted: prefill %.1f ms (%.1f tokens/s), decode %.3f ms (%.1f tokens/s), "

@@ -57,7 +57,11 @@ static int64_t whole_ns(double ns)
 
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)
 {
-    return (struct price){prefill_ns + q->generate * decode_ns, decode_ns};
+    const int64_t objective_ns = q->objective == OBJECTIVE_TTFT ? prefill_ns
+                                 : q->objective == OBJECTIVE_TIME_PER_TOKEN
+                                     ? decode_ns
+                                     : prefill_ns + q->generate * decode_ns;
+    return (struct price){objective_ns, prefill_ns, decode_ns};
 }
 
 static struct op_cost step_cost(const struct problem *p, const struct graph *g, int32_t index,

@@ -54,8 +54,8 @@ double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double
 
 /* --------------------------------------------------------------------------- instance ----- */
 
-struct price { /* whole nanoseconds: the request, and one decode step of it */
-    int64_t request_ns, decode_ns;
+struct price { /* whole nanoseconds: what is minimised; all prompts, and one decode step */
+    int64_t objective_ns, prefill_ns, decode_ns;
 };
 
 /* What is placed as one: an operator, or several that must stay together. */
@@ -111,7 +111,7 @@ struct ilp_options {
     bool no_walk;        /* path form: branch and bound alone, for tests */
 };
 struct ilp_result {
-    int64_t request_ns, bound_ns; /* bound: no placement is faster */
+    int64_t objective_ns, bound_ns; /* bound: no placement is faster */
     bool timed_out;
 };
 /* warm (may be NULL) is a placement that fits: the result is never worse. OATO_NEGATIVE: proven
@@ -189,6 +189,9 @@ oato_status planner_make(const struct model *m, const struct profile *p,
                          struct problem **problem, struct oato_error *err);
 
 /* ---------------------------------------------------------------------------- reports ----- */
+
+/* "latency", "ttft", "time-per-token": as --minimize takes them. */
+extern const char *const objective_names[OBJECTIVE_COUNT];
 
 /* All append to text; with json, one JSON object. */
 void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out);

@@ -240,7 +240,8 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
                                          .batch = 1,
                                          .ubatch = 512,
                                          .kv = rng_range(r, 0, 1) ? DT_F16 : DT_F32,
-                                         .deterministic = rng_range(r, 0, 1)};
+                                         .deterministic = rng_range(r, 0, 1),
+                                         .objective = rng_range(r, 0, OBJECTIVE_COUNT - 1)};
     out->numerics[PHASE_PREFILL] = "f32+u8b32";
     out->numerics[PHASE_DECODE] = "u8b32";
     out->prefill_ns = any_u64(r);

@@ -67,6 +67,7 @@ static void assert_same(const struct plan *a, const struct plan *b)
     }
     assert_memory_equal(&a->request, &b->request, offsetof(struct plan_request, deterministic));
     assert_int_equal(a->request.deterministic, b->request.deterministic);
+    assert_int_equal(a->request.objective, b->request.objective);
     assert_int_equal(a->n_parts, b->n_parts);
     for (int32_t i = 0; i < a->n_parts; i++) {
         const struct plan_part *x = &a->parts[i], *y = &b->parts[i];
@@ -92,7 +93,7 @@ static void assert_same(const struct plan *a, const struct plan *b)
     assert_int_equal(a->n_baselines, b->n_baselines);
     for (int32_t i = 0; i < a->n_baselines; i++) {
         assert_string_equal(a->baselines[i].name, b->baselines[i].name);
-        assert_true(a->baselines[i].request_ns == b->baselines[i].request_ns);
+        assert_true(a->baselines[i].objective_ns == b->baselines[i].objective_ns);
     }
     for (int i = 0; i < PHASE_COUNT; i++)
         assert_string_equal(a->numerics[i], b->numerics[i]);
@@ -388,7 +389,7 @@ static void wrong_values_are_refused_whatever_their_checksum(void **state)
         {7, 0, 0xffffffff, "request: prompt -1"},
         {7, 20, 2, "request: KV of type 2"},
         {7, 24, 2, "section 7 (request), record 0: flag 2"},
-        {7, 28, 1, "section 7 (request), record 0: reserved"},
+        {7, 28, 3, "request: objective 3 of 3"},
         {8, 0, 0, "cost 0: operator ''"},
         {8, 4, 2, "cost 0: operator 'blk."},
         {8, 8, 7, "phase"},

@@ -26,7 +26,7 @@ static void random_unit(struct random_instance *r, struct unit *u)
     for (int32_t d = 0; d < r->instance.n_devices; d++) {
         bool host = r->instance.is_host[d];
         u->allowed[d] = host || random_in(&r->state, 0, 9) > 0;
-        u->price[d].request_ns = host ? host_ns : host_ns * random_in(&r->state, 10, 120) / 100;
+        u->price[d].objective_ns = host ? host_ns : host_ns * random_in(&r->state, 10, 120) / 100;
         u->bytes[d] = bytes + (uint64_t)random_in(&r->state, 0, 3);
     }
 }
@@ -39,8 +39,8 @@ static struct edge *add_edge(struct random_instance *r, int32_t producer)
     e->producer = producer;
     e->first_reader = in->n_readers;
     for (int32_t d = 0; d < in->n_devices; d++) {
-        e->leave[d].request_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 150);
-        e->enter[d].request_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 150);
+        e->leave[d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 150);
+        e->enter[d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 150);
     }
     return e;
 }
@@ -78,7 +78,7 @@ static void set_capacities(struct random_instance *r)
                                                             : 100;
         in->capacity[d] = all * (uint64_t)percent / 100;
         in->usable[d] = d == in->host || random_in(&r->state, 0, 19) > 0;
-        in->fixed[d].request_ns = random_in(&r->state, 0, 100);
+        in->fixed[d].objective_ns = random_in(&r->state, 0, 100);
     }
 }
 
@@ -136,7 +136,7 @@ bool brute_force(const struct instance *in, int64_t *least_ns)
     bool found = false;
     for (;;) {
         if (instance_fits(in, place, NULL)) {
-            int64_t ns = instance_price(in, place).request_ns;
+            int64_t ns = instance_price(in, place).objective_ns;
             if (!found || ns < *least_ns)
                 *least_ns = ns;
             found = true;

@@ -137,6 +137,10 @@ static void planning_writes_the_plan_and_a_table(void **state)
     expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
            NULL);
     expect("m.gguf -p p.yaml -o j.plan --devices cpu:0 --deterministic --ubatch 64", 0, NULL);
+    expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
+    assert_non_null(strstr(out, "least ttft"));
+    expect("check t.plan m.gguf -p p.yaml", 0, NULL);
+    assert_non_null(strstr(out, "ttft, against the best plan of today"));
 }
 
 /* Every machine of the library can be planned for, all of it by estimates. */
@@ -275,6 +279,8 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --hardware rtx3060-laptop", "two machines"},
         {"m.gguf --hardware rtx3060-latop", "did you mean 'rtx3060-laptop'"},
         {"m.gguf -p p.yaml --solver magic", "known: auto"},
+        {"m.gguf -p p.yaml --minimize speed", "ttft or time-per-token"},
+        {"m.gguf -p p.yaml --minimize ttft --prompt 0", "--prompt"},
         {"show", "PLAN"},
         {"explain", "PLAN"},
         {"explain m.plan -p p.yaml", "both"},
@@ -315,7 +321,7 @@ static void help_fits_a_screen(void **state)
         expect(line, 0, NULL);
         for (const char *s = out; (s = strchr(s, '\n')); s++)
             lines++;
-        assert_in_range(lines, 3, 30);
+        assert_in_range(lines, 3, 34);
     }
     expect("--version", 0, NULL);
     assert_non_null(strstr(out, "oato-plan "));

@@ -162,12 +162,39 @@ static void budgets_hold_and_more_memory_never_hurts(void **state)
         if (!bytes)
             assert_string_equal(plan.solver, "cpu");
         for (int32_t i = 0; i < plan.n_baselines; i++)
-            assert_true(plan.request_ns <= plan.baselines[i].request_ns);
+            assert_true(plan.request_ns <= plan.baselines[i].objective_ns);
         for (int32_t i = 0; i < plan.n_parts; i++)
             if (!strcmp(plan.parts[i].op, "token_embd") || !strcmp(plan.parts[i].op, "embed"))
                 assert_int_equal(plan.parts[i].device, 0);
         plan_free(&plan);
     }
+    profile_free(&p);
+}
+
+static void each_objective_is_least_at_what_it_is_for(void **state)
+{
+    (void)state;
+    struct profile p;
+    uint64_t reached[OBJECTIVE_COUNT][OBJECTIVE_COUNT]; /* by which plan, of what */
+    usual_profile(&p);
+    for (int i = 0; i < OBJECTIVE_COUNT; i++) {
+        struct plan plan;
+        struct planner_options o = options_with("auto", 3 << 20);
+        o.gap = 0;
+        o.request.objective = i;
+        make(&p, &o, &plan, NULL);
+        reached[i][OBJECTIVE_LATENCY] = plan.request_ns;
+        reached[i][OBJECTIVE_TTFT] = plan.prefill_ns;
+        reached[i][OBJECTIVE_TIME_PER_TOKEN] = plan.decode_ns;
+        assert_int_equal(plan.objective_ns, reached[i][i]);
+        assert_true(plan.bound_ns <= plan.objective_ns);
+        for (int32_t b = 0; b < plan.n_baselines; b++)
+            assert_true(plan.objective_ns <= plan.baselines[b].objective_ns);
+        plan_free(&plan);
+    }
+    for (int i = 0; i < OBJECTIVE_COUNT; i++)
+        for (int j = 0; j < OBJECTIVE_COUNT; j++)
+            assert_true(reached[i][i] <= reached[j][i]);
     profile_free(&p);
 }
 
@@ -488,6 +515,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_inputs_give_the_same_bytes),
         cmocka_unit_test(budgets_hold_and_more_memory_never_hurts),
+        cmocka_unit_test(each_objective_is_least_at_what_it_is_for),
         cmocka_unit_test(every_solver_plans_what_it_is_asked_for),
         cmocka_unit_test(fusions_are_taken_where_they_are_known_and_pay),
         cmocka_unit_test(what_does_not_fit_is_refused_with_what_is_missing),

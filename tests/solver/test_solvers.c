@@ -39,13 +39,13 @@ static bool compare_with_brute_force(enum ilp_form form, uint64_t seed)
         assert_int_equal(status, OATO_NEGATIVE);
         return false;
     }
-    if (status || result.request_ns != least)
+    if (status || result.objective_ns != least)
         print_message("seed %llu: ILP %lld, brute force %lld\n", (unsigned long long)seed,
-                      (long long)result.request_ns, (long long)least);
+                      (long long)result.objective_ns, (long long)least);
     assert_int_equal(status, OATO_OK);
     assert_true(instance_fits(&r.instance, place, NULL));
-    assert_int_equal(instance_price(&r.instance, place).request_ns, least);
-    assert_int_equal(result.request_ns, least);
+    assert_int_equal(instance_price(&r.instance, place).objective_ns, least);
+    assert_int_equal(result.objective_ns, least);
     assert_true(result.bound_ns <= least && result.bound_ns >= least - 1 - least / 1000000);
     assert_false(result.timed_out);
     return true;
@@ -98,19 +98,19 @@ static void heuristics_are_never_better_than_the_ilp(void **state)
         random_dag(&r, seed, 12, 2);
         if (run_ilp(ILP_AUTO, NULL, place, &result))
             continue;
-        double least = (double)result.request_ns;
+        double least = (double)result.objective_ns;
         if (solve_cpu(&r.instance, other))
-            assert_true(instance_price(&r.instance, other).request_ns >= result.request_ns);
+            assert_true(instance_price(&r.instance, other).objective_ns >= result.objective_ns);
         if (solve_layers(&r.instance, other))
-            assert_true(instance_price(&r.instance, other).request_ns >= result.request_ns);
+            assert_true(instance_price(&r.instance, other).objective_ns >= result.objective_ns);
         if (solve_affinity(&r.instance, true, other, &err) ||
             solve_affinity(&r.instance, false, warm, &err))
             continue;
-        int64_t once = instance_price(&r.instance, other).request_ns;
-        int64_t iterated = instance_price(&r.instance, warm).request_ns;
+        int64_t once = instance_price(&r.instance, other).objective_ns;
+        int64_t iterated = instance_price(&r.instance, warm).objective_ns;
         assert_true(instance_fits(&r.instance, other, NULL));
         assert_true(instance_fits(&r.instance, warm, NULL));
-        assert_true(once >= result.request_ns && iterated >= result.request_ns);
+        assert_true(once >= result.objective_ns && iterated >= result.objective_ns);
         assert_true(iterated <= once);
         excess_once += (double)once / least - 1;
         excess_iterated += (double)iterated / least - 1;
@@ -131,11 +131,11 @@ static void ilp_is_never_worse_than_its_warm_start(void **state)
         random_layers(&r, seed, 6, 2, false);
         if (solve_affinity(&r.instance, false, warm, &err))
             continue;
-        int64_t before = instance_price(&r.instance, warm).request_ns;
+        int64_t before = instance_price(&r.instance, warm).objective_ns;
         assert_int_equal(solve_ilp(&r.instance, &o, warm, place, &result, &err), OATO_OK);
-        assert_true(result.request_ns <= before);
+        assert_true(result.objective_ns <= before);
         assert_true(instance_fits(&r.instance, place, NULL));
-        assert_true(result.bound_ns <= result.request_ns);
+        assert_true(result.bound_ns <= result.objective_ns);
     }
 }
 
@@ -167,11 +167,11 @@ static void models_of_many_layers_solve_within_the_gap(void **state)
                          OATO_OK);
         print_message("%d units, %d devices: %.2f s, %.3f %% above the bound\n", r.instance.n_units,
                       devices, (double)(now_ns() - begin) * 1e-9,
-                      100.0 * (double)(result.request_ns - result.bound_ns) /
-                          (double)result.request_ns);
+                      100.0 * (double)(result.objective_ns - result.bound_ns) /
+                          (double)result.objective_ns);
         assert_false(result.timed_out);
-        assert_true((double)(result.request_ns - result.bound_ns) <=
-                    1.001e-3 * (double)result.request_ns);
+        assert_true((double)(result.objective_ns - result.bound_ns) <=
+                    1.001e-3 * (double)result.objective_ns);
         assert_int_equal(solve_ilp(&r.instance, &o, warmed ? warm : NULL, other, &again, &err),
                          OATO_OK);
         assert_memory_equal(place, other, sizeof(int32_t) * (size_t)r.instance.n_units);
@@ -191,8 +191,8 @@ static void branch_and_bound_agrees_with_the_walk(void **state)
         assert_int_equal(solve_ilp(&r.instance, &o, NULL, place, &walked, &err), OATO_OK);
         o.no_walk = true;
         assert_int_equal(solve_ilp(&r.instance, &o, NULL, place, &searched, &err), OATO_OK);
-        assert_int_equal(walked.request_ns, searched.request_ns);
-        assert_int_equal(walked.bound_ns, walked.request_ns);
+        assert_int_equal(walked.objective_ns, searched.objective_ns);
+        assert_int_equal(walked.bound_ns, walked.objective_ns);
     }
 }
 
@@ -206,8 +206,8 @@ static void the_clock_ends_the_search_and_says_so(void **state)
     assert_int_equal(solve_affinity(&r.instance, false, warm, &err), OATO_OK);
     assert_int_equal(solve_ilp(&r.instance, &o, warm, place, &result, &err), OATO_OK);
     assert_true(result.timed_out);
-    assert_true(result.bound_ns <= result.request_ns);
-    assert_true(result.request_ns <= instance_price(&r.instance, warm).request_ns);
+    assert_true(result.bound_ns <= result.objective_ns);
+    assert_true(result.objective_ns <= instance_price(&r.instance, warm).objective_ns);
 }
 
 static void layers_go_back_to_front_until_full(void **state)
@@ -243,19 +243,19 @@ static void a_value_is_copied_once_for_each_device_that_reads_it(void **state)
     in->edges[0] = (struct edge){.producer = 0, .n_readers = 3};
     for (int32_t i = 0; i < 3; i++)
         in->readers[i] = i + 1;
-    in->edges[0].leave[a].request_ns = 100;
-    in->edges[0].enter[b].request_ns = 10;
-    in->edges[0].enter[a].request_ns = 1;
+    in->edges[0].leave[a].objective_ns = 100;
+    in->edges[0].enter[b].objective_ns = 10;
+    in->edges[0].enter[a].objective_ns = 1;
     const struct {
         int32_t place[4];
         int64_t ns;
     } cases[] = {{{h, h, h, h}, 0},   {{h, b, b, b}, 10},  {{h, a, b, a}, 11}, {{a, a, a, a}, 0},
                  {{a, h, h, h}, 100}, {{a, h, b, b}, 110}, {{a, b, a, a}, 110}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-        assert_int_equal(edge_price(in, &in->edges[0], cases[i].place).request_ns, cases[i].ns);
+        assert_int_equal(edge_price(in, &in->edges[0], cases[i].place).objective_ns, cases[i].ns);
     in->edges[0].host_reads = true;
     int32_t all_a[4] = {a, a, a, a};
-    assert_int_equal(edge_price(in, &in->edges[0], all_a).request_ns, 100);
+    assert_int_equal(edge_price(in, &in->edges[0], all_a).objective_ns, 100);
 }
 
 int main(void)
