@@ -4,6 +4,7 @@
  */
 #include "solver/report_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,7 +109,7 @@ static void write_json(const struct point *x, int32_t n, struct text *out)
     text_printf(out, "\n");
 }
 
-enum { WIDTH = 720, HEIGHT = 420, LEFT = 64, RIGHT = 20, TOP = 44, BOTTOM = 52, TICKS = 5 };
+enum { WIDTH = 720, HEIGHT = 420, LEFT = 64, RIGHT = 40, TOP = 52, BOTTOM = 52, STEPS = 5 };
 
 /* Against the best plan with the least memory that fits. */
 static double speed(const struct point *x, double ns)
@@ -140,6 +141,34 @@ static void curve(const struct point *x, int32_t n, bool layers, double top, con
     text_printf(out, "\"/>\n");
 }
 
+/* 1, 2 or 5 times a power of ten: steps of an axis up to top. */
+static double round_step(double top)
+{
+    const double least = top / STEPS, power = pow(10, floor(log10(least)));
+    const double part = least / power;
+    return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
+}
+
+static void axes(const struct point *x, int32_t n, double top, struct text *out)
+{
+    const double step = round_step(top);
+    for (double value = 0; value <= top; value += step)
+        text_printf(out,
+                    "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                    "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
+                    LEFT, y_at(value, top), WIDTH - RIGHT, y_at(value, top), LEFT - 6,
+                    y_at(value, top) + 4, value);
+    for (int i = 0; i <= STEPS; i++) {
+        const double share = (double)i / STEPS, mib = as_mib((double)x[n - 1].bytes) * share;
+        text_printf(out,
+                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f %%</text>"
+                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"#777\">%.0f "
+                    "MiB</text>\n",
+                    x_at(share), HEIGHT - BOTTOM + 18, 100 * share, x_at(share),
+                    HEIGHT - BOTTOM + 34, mib);
+    }
+}
+
 /* The last point, with most memory, fits. */
 static void write_svg(const struct point *x, int32_t n, const struct plan_request *q,
                       struct text *out)
@@ -149,27 +178,16 @@ static void write_svg(const struct point *x, int32_t n, const struct plan_reques
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
                 "font-family=\"sans-serif\" font-size=\"12\">\n"
                 "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-                "<text x=\"%d\" y=\"20\" font-size=\"14\">Predicted speed (%s of %d + %d tokens; "
-                "1 = least memory) against accelerator memory</text>\n",
-                WIDTH, HEIGHT, LEFT, objective_names[q->objective], q->prompt, q->generate);
-    for (int i = 0; i <= TICKS; i++) {
-        const double share = (double)i / TICKS, value = top * i / TICKS, y = y_at(value, top);
-        const double mib = as_mib((double)x[n - 1].bytes) * share;
-        text_printf(out,
-                    "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-                    "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>"
-                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f %%</text>"
-                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"#777\">%.0f "
-                    "MiB</text>\n",
-                    LEFT, y, WIDTH - RIGHT, y, LEFT - 6, y + 4, value, x_at(share),
-                    HEIGHT - BOTTOM + 18, 100 * share, x_at(share), HEIGHT - BOTTOM + 34, mib);
-    }
+                "<text x=\"%d\" y=\"20\" font-size=\"14\">Predicted speed against accelerator "
+                "memory</text>\n"
+                "<text x=\"%d\" y=\"37\"><tspan fill=\"#0066cc\">best plan</tspan>, "
+                "<tspan fill=\"#777\">whole layers</tspan>; %s of %d + %d tokens, 1 with the least "
+                "memory</text>\n",
+                WIDTH, HEIGHT, LEFT, LEFT, objective_names[q->objective], q->prompt, q->generate);
+    axes(x, n, top, out);
     curve(x, n, true, top, "#999999", out);
     curve(x, n, false, top, "#0066cc", out);
-    text_printf(out,
-                "<text x=\"%d\" y=\"36\"><tspan fill=\"#0066cc\">best plan</tspan> "
-                "<tspan fill=\"#777\">whole layers</tspan></text>\n</svg>\n",
-                LEFT);
+    text_printf(out, "</svg>\n");
 }
 
 oato_status report_frontier(const struct model *m, const struct profile *profile,
