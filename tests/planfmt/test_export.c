@@ -131,7 +131,7 @@ static void split(struct line *l, const char *command)
 static char *value_of(const struct line *l, const char *option)
 {
     for (int i = 1; i + 1 < l->n; i++)
-        if (!strcmp(l->word[i], option))
+        if (l->word[i] && !strcmp(l->word[i], option))
             return l->word[i + 1];
     return NULL;
 }

@@ -202,7 +202,7 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     static const struct oato_op norm = {.kind = OP_RMS_NORM, .k = 4096, .n = 4096};
     const struct op_size one = {1, 1, 0};
     struct profile sheet;
-    struct cost_model *c;
+    struct cost_model *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("ascend910b-kunpeng920", &sheet, NULL, NULL, &err) ||
         cost_create(&sheet, &c, &err))
