@@ -152,12 +152,14 @@ static double round_step(double top)
 static void axes(const struct point *x, int32_t n, double top, struct text *out)
 {
     const double step = round_step(top);
-    for (double value = 0; value <= top; value += step)
+    for (int i = 0; i * step <= top; i++) {
+        const double value = i * step;
         text_printf(out,
                     "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>"
                     "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
                     LEFT, y_at(value, top), WIDTH - RIGHT, y_at(value, top), LEFT - 6,
                     y_at(value, top) + 4, value);
+    }
     for (int i = 0; i <= STEPS; i++) {
         const double share = (double)i / STEPS, mib = as_mib((double)x[n - 1].bytes) * share;
         text_printf(out,
