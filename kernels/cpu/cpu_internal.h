@@ -16,7 +16,7 @@
 #else
 #define UNROLL PRAGMA(GCC unroll 16)
 #endif
-#define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++) // NOLINT(bugprone-macro-parentheses): i is a name
+#define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++) // NOLINT(bugprone-macro-parentheses)
 
 /* Arenas, pages and prepared weights are bytes; these say where they hold float32. */
 static inline float *floats(void *p)
