@@ -243,6 +243,7 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
                                 q->context != r->context || q->batch != r->batch ||
                                 q->ubatch != r->ubatch || q->kv != r->kv ||
                                 q->deterministic != r->deterministic},
+                {"objective", q->objective != r->objective},
                 {"devices", devices},
                 {"budgets", budgets},
                 {"fusions", fusions},

@@ -157,6 +157,7 @@ static void json_request(const struct plan *p, struct text *out)
     json_integer(out, "ubatch", (uint64_t)q->ubatch);
     json_string(out, "kv", dtype_name(q->kv));
     json_bool(out, "deterministic", q->deterministic);
+    json_string(out, "minimize", objective_names[q->objective]);
     json_close(out, '}');
 }
 
@@ -201,7 +202,6 @@ static void json_predicted(const struct plan *p, struct text *out)
     json_integer(out, "estimates", (uint64_t)estimates_of(p));
     json_close(out, '}');
     json_string(out, "solver", p->solver);
-    json_string(out, "minimize", objective_names[p->request.objective]);
     json_integer(out, "objective_ns", p->objective_ns);
     json_integer(out, "bound_ns", p->bound_ns);
     json_bool(out, "timed_out", p->timed_out);

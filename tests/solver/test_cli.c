@@ -214,6 +214,12 @@ static void verdicts_are_status_1(void **state)
            "--budget sim:0=2MiB",
            0, NULL);
     expect("diff m.plan cpu.plan", 1, "differ");
+    expect(
+        "m.gguf -p p.yaml -o cpu-token.plan --solver cpu --prompt 64 --generate 32 --context 256 "
+        "--budget sim:0=2MiB --minimize time-per-token",
+        0, NULL);
+    expect("diff cpu.plan cpu-token.plan", 1, "differ");
+    assert_non_null(strstr(out, "different objective"));
     expect_json("diff m.plan cpu.plan --json", 1);
     expect("check m.plan m.gguf -p slow.yaml", 1, "plan again");
     expect("check m.plan m.gguf -p slow.yaml --max-slower 60%", 0, NULL);
