@@ -153,25 +153,22 @@ static int32_t device_at(const struct exporter *x, int32_t rank)
 static oato_status choose_layers(struct exporter *x, struct oato_error *err)
 {
     const int32_t n = x->n_layers + 1, ranks = x->plan->n_devices;
-    int32_t *cost = arena_alloc(&x->arena, (size_t)n * (size_t)ranks, sizeof *cost);
-    int32_t *from = arena_alloc(&x->arena, (size_t)n * (size_t)ranks, sizeof *from);
+    int32_t *cost = arena_alloc(&x->arena, (size_t)ranks, sizeof *cost); /* up to the last layer */
+    int32_t *from = arena_alloc(&x->arena, (size_t)(n + 1) * (size_t)ranks, sizeof *from);
     if (!cost || !from)
         return oato_fail_memory(err, (size_t)n * sizeof *cost, "an export");
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t misplaced = i < x->n_layers ? n + 1 : 1;
-        int32_t best = 0; /* of the ranks up to r before this layer */
+    for (int32_t i = 0; i <= n; i++) {
+        int32_t best = 0; /* of the ranks up to r, after the layers before */
         for (int32_t r = 0; r < ranks; r++) {
-            if (i && cost[(i - 1) * ranks + r] <= cost[(i - 1) * ranks + best])
-                best = r;
+            best = cost[r] <= cost[best] ? r : best;
             from[i * ranks + r] = best;
-            cost[i * ranks + r] = (i ? cost[(i - 1) * ranks + best] : 0) +
-                                  (x->wanted[i] == device_at(x, r) ? 0 : misplaced);
         }
+        for (int32_t r = ranks - 1; i < n && r >= 0; r--)
+            cost[r] = cost[from[i * ranks + r]] + (x->wanted[i] == device_at(x, r) ? 0
+                                                   : i < x->n_layers               ? n + 1
+                                                                                   : 1);
     }
-    int32_t rank = 0;
-    for (int32_t r = 1; r < ranks; r++)
-        if (cost[(n - 1) * ranks + r] <= cost[(n - 1) * ranks + rank])
-            rank = r;
+    int32_t rank = from[n * ranks + ranks - 1];
     for (int32_t i = n - 1; i >= 0; i--) {
         x->layer[i] = device_at(x, rank);
         rank = from[i * ranks + rank];
@@ -376,7 +373,7 @@ static oato_status write_command(struct exporter *x, struct oato_error *err)
         const char *type = q->kv == DT_Q8_0 ? "q8_0" : "f32";
         text_printf(x->command, " -ctk %s -ctv %s", type, type);
     }
-    text_printf(x->command, fork ? " -fa on --no-mmap\n" : " -fa on -lm none --no-op-offload\n");
+    text_printf(x->command, fork ? " -fa on --no-mmap" : " -fa on -lm none --no-op-offload");
     if (!status && (overrides.failed || x->command->failed || x->lost->failed))
         status = oato_fail_memory(err, overrides.len, "an export");
     text_free(&overrides);

@@ -154,6 +154,16 @@ static const struct curve *curve_find(const struct cost_model *c, int32_t device
     return bsearch(&want, c->curves, (size_t)c->n_curves, sizeof want, compare_curves);
 }
 
+/* Whether the operator is a fusion of one that never runs there in its type. */
+static bool denies_member(const struct cost_model *c, int32_t device, const struct oato_op *op)
+{
+    for (int i = 0; i < op_fusion_count; i++)
+        for (int m = 0; op_fusions[i].fused == op->kind && m < op_fusions[i].n_members; m++)
+            if (*kind_slot(c, device, op_fusions[i].member[m], op->dtype) == 2)
+                return true;
+    return false;
+}
+
 bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op)
 {
     const struct curve *k = curve_find(c, device, op);
@@ -162,8 +172,7 @@ bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op
     const uint8_t kind = *kind_slot(c, device, op->kind, op->dtype);
     if (kind || !c->profile->devices[device].data_sheet)
         return kind == 1;
-    const bool fused = op->kind == OP_QKV || op->kind == OP_GATE_UP; /* products of that type */
-    return !fused || *kind_slot(c, device, OP_MUL_MAT, op->dtype) != 2;
+    return !denies_member(c, device, op);
 }
 
 bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op)

@@ -171,8 +171,7 @@ static void copies_text(const struct explain *x, int32_t op)
         struct price *to = in->edges[i].producer == unit ? &out_ns : &in_ns;
         if (in->edges[i].producer != unit && !reads)
             continue;
-        to->objective_ns += price.objective_ns;
-        to->decode_ns += price.decode_ns;
+        price_add(to, &price);
     }
     if (x->json) {
         json_integer(x->out, "copies_of_inputs_ns", (uint64_t)in_ns.objective_ns);

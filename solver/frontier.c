@@ -54,7 +54,7 @@ static oato_status find_point(const struct model *m, const struct profile *profi
 {
     struct plan plan;
     oato_status status = planner_make(m, profile, o, &plan, NULL, err);
-    if (status == OATO_EFIT) { /* a point without a plan is a result, too */
+    if (status == OATO_EFIT && x->share < 1) { /* a point without a plan is a result, too */
         err->status = OATO_OK;
         return OATO_OK;
     }
@@ -215,8 +215,6 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
         }
         status = find_point(m, profile, &now, &x[i], err);
     }
-    if (!status && !x[steps].fits) /* says what is missing */
-        status = planner_make(m, profile, &base, &(struct plan){0}, NULL, err);
     if (!status) {
         if (json)
             write_json(x, steps + 1, out);

@@ -1,5 +1,5 @@
 /*
- * hardware.h - the profiles of docs/hardware, compiled in by cmake/embed.cmake so that a program
+ * hardware.h - the profiles of docs/hardware, compiled in by cmake/hardware.cmake so that a program
  * that was copied elsewhere has them too.
  */
 #ifndef OATO_HARDWARE_H
@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct embedded_file {
+struct hardware_file {
     const char *name; /* without folder and extension */
     const uint8_t *data;
     size_t bytes;
 };
-extern const struct embedded_file embedded_files[];
-extern const int embedded_file_count;
+extern const struct hardware_file hardware_files[];
+extern const int hardware_file_count;
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static void add_price(struct price *sum, const struct price *p)
+void price_add(struct price *sum, const struct price *p)
 {
     sum->objective_ns += p->objective_ns;
     sum->prefill_ns += p->prefill_ns;
@@ -34,10 +34,10 @@ struct price edge_price(const struct instance *in, const struct edge *e, const i
         if (entered >> d & 1)
             continue;
         entered |= 1u << d;
-        add_price(&sum, &e->enter[d]);
+        price_add(&sum, &e->enter[d]);
     }
     if (left)
-        add_price(&sum, &e->leave[home]);
+        price_add(&sum, &e->leave[home]);
     return sum;
 }
 
@@ -47,14 +47,14 @@ struct price instance_price(const struct instance *in, const int32_t *place)
     uint32_t used = 1u << in->host;
     for (int32_t u = 0; u < in->n_units; u++) {
         int32_t d = place[u];
-        add_price(&sum, &in->units[u].price[d]);
+        price_add(&sum, &in->units[u].price[d]);
         if (!(used >> d & 1))
-            add_price(&sum, &in->fixed[d]);
+            price_add(&sum, &in->fixed[d]);
         used |= 1u << d;
     }
     for (int32_t i = 0; i < in->n_edges; i++) {
         struct price p = edge_price(in, &in->edges[i], place);
-        add_price(&sum, &p);
+        price_add(&sum, &p);
     }
     return sum;
 }

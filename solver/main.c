@@ -162,34 +162,41 @@ static oato_status take_int(const struct options *o, int64_t lo, int32_t *to,
     return OATO_OK;
 }
 
+/* The device of "DEVICE=VALUE" to id; returns the value, NULL when it is no such pair. */
+static const char *split_device(const char *text, char *id, size_t n)
+{
+    const char *equals = strchr(text, '=');
+    if (!equals || equals == text || (size_t)(equals - text) >= n)
+        return NULL;
+    snprintf(id, n, "%.*s", (int)(equals - text), text);
+    return equals + 1;
+}
+
 static oato_status take_budget(const struct options *o, struct planner_options *p,
                                struct oato_error *err)
 {
-    const char *equals = strchr(o->value, '=');
+    struct device_budget b;
     double bytes;
-    if (!equals || equals == o->value || (size_t)(equals - o->value) >= sizeof p->budgets[0].id ||
-        !parse_quantity(equals + 1, "B", &bytes) || bytes > 1e18)
+    const char *value = split_device(o->value, b.id, sizeof b.id);
+    if (!value || !parse_quantity(value, "B", &bytes) || bytes > 1e18)
         return bad_value(o, "a device and a size, such as sim:0=40MiB", err);
     if (p->n_budgets == SOLVER_DEVICES)
         return oato_fail(err, OATO_EUSAGE, "more than %d budgets", SOLVER_DEVICES);
-    struct device_budget *b = &p->budgets[p->n_budgets++];
-    snprintf(b->id, sizeof b->id, "%.*s", (int)(equals - o->value), o->value);
-    b->bytes = (uint64_t)bytes;
+    b.bytes = (uint64_t)bytes;
+    p->budgets[p->n_budgets++] = b;
     return OATO_OK;
 }
 
 static oato_status take_name(const struct options *o, struct command *c, struct oato_error *err)
 {
-    struct export_name *to = &c->names[c->export.n_names];
-    const char *equals = strchr(o->value, '=');
-    if (!equals || equals == o->value || !equals[1] || (size_t)(equals - o->value) >= sizeof to->id)
+    struct export_name name;
+    name.name = split_device(o->value, name.id, sizeof name.id);
+    if (!name.name || !*name.name)
         return bad_value(o, "a device and its name there, such as cuda:0=CUDA1", err);
     if (c->export.n_names == SOLVER_DEVICES)
         return oato_fail(err, OATO_EUSAGE, "more than %d names of devices", SOLVER_DEVICES);
-    snprintf(to->id, sizeof to->id, "%.*s", (int)(equals - o->value), o->value);
-    to->name = equals + 1;
+    c->names[c->export.n_names++] = name;
     c->export.names = c->names;
-    c->export.n_names++;
     return OATO_OK;
 }
 
@@ -306,6 +313,25 @@ static oato_status open_inputs(const struct command *c, struct inputs *in, struc
     return status;
 }
 
+/* The plan that the first operand names, and the inputs. */
+static oato_status open_plan(const struct command *c, struct plan *plan, struct inputs *in,
+                             struct oato_error *err)
+{
+    oato_status status = plan_load(c->operands[0], plan, err);
+    if (status)
+        return status;
+    status = open_inputs(c, in, err);
+    if (status)
+        plan_free(plan);
+    return status;
+}
+
+static void close_plan(struct plan *plan, struct inputs *in)
+{
+    close_inputs(in);
+    plan_free(plan);
+}
+
 /* "dir/MODEL.gguf" -> "MODEL.plan" in the current directory. */
 static oato_status default_output(const char *model, char *path, size_t n, struct oato_error *err)
 {
@@ -366,19 +392,15 @@ static oato_status run_show(struct command *c, struct text *out, struct oato_err
     int32_t *place;
     if (c->n_operands != 1)
         return oato_fail(err, OATO_EUSAGE, "show wants one PLAN");
-    oato_status status = plan_load(c->operands[0], &plan, err);
+    oato_status status = open_plan(c, &plan, &in, err);
     if (status)
         return status;
-    status = open_inputs(c, &in, err);
-    if (!status) {
-        if (in.model && in.profile)
-            status = problem_of_plan(in.model, in.profile, &plan, &problem, &place, err);
-        if (!status)
-            report_plan(&plan, problem, c->json, out);
-        problem_free(problem);
-        close_inputs(&in);
-    }
-    plan_free(&plan);
+    if (in.model && in.profile)
+        status = problem_of_plan(in.model, in.profile, &plan, &problem, &place, err);
+    if (!status)
+        report_plan(&plan, problem, c->json, out);
+    problem_free(problem);
+    close_plan(&plan, &in);
     return status;
 }
 
@@ -390,16 +412,12 @@ static oato_status run_explain(struct command *c, struct text *out, struct oato_
         return oato_fail(err, OATO_EUSAGE, "explain wants PLAN [OPERATOR, LAYER or TENSOR]");
     if (!c->model == names_machine(c))
         return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
-    oato_status status = plan_load(c->operands[0], &plan, err);
+    oato_status status = open_plan(c, &plan, &in, err);
     if (status)
         return status;
-    status = open_inputs(c, &in, err);
-    if (!status) {
-        status = report_explain(&plan, in.model, in.profile,
-                                c->n_operands > 1 ? c->operands[1] : NULL, c->json, out, err);
-        close_inputs(&in);
-    }
-    plan_free(&plan);
+    status = report_explain(&plan, in.model, in.profile, c->n_operands > 1 ? c->operands[1] : NULL,
+                            c->json, out, err);
+    close_plan(&plan, &in);
     return status;
 }
 
@@ -433,16 +451,12 @@ static oato_status run_check(struct command *c, struct text *out, struct oato_er
         c->model = c->operands[1];
     if (names_machine(c) && !c->model)
         return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
-    oato_status status = plan_load(c->operands[0], &plan, err);
+    oato_status status = open_plan(c, &plan, &in, err);
     if (status)
         return status;
-    status = open_inputs(c, &in, err);
-    if (!status) {
-        status = report_check(&plan, in.model, in.profile, c->max_slower, c->plan.time_limit_s,
-                              c->json, out, err);
-        close_inputs(&in);
-    }
-    plan_free(&plan);
+    status = report_check(&plan, in.model, in.profile, c->max_slower, c->plan.time_limit_s, c->json,
+                          out, err);
+    close_plan(&plan, &in);
     return status;
 }
 
@@ -453,19 +467,15 @@ static oato_status run_export(struct command *c, struct text *out, struct oato_e
     struct text lost;
     if (c->n_operands != 1 || !c->model)
         return oato_fail(err, OATO_EUSAGE, "export wants one PLAN and -m MODEL.gguf");
-    oato_status status = plan_load(c->operands[0], &plan, err);
+    oato_status status = open_plan(c, &plan, &in, err);
     if (status)
         return status;
     text_init(&lost);
-    status = open_inputs(c, &in, err);
-    if (!status) {
-        status = report_export(&plan, in.model, &c->export, c->json, out, &lost, err);
-        if (!status && lost.len)
-            fwrite(lost.data, 1, lost.len, stderr);
-        close_inputs(&in);
-    }
+    status = report_export(&plan, in.model, &c->export, c->json, out, &lost, err);
+    if (!status && lost.len)
+        fwrite(lost.data, 1, lost.len, stderr);
     text_free(&lost);
-    plan_free(&plan);
+    close_plan(&plan, &in);
     return status;
 }
 

@@ -149,8 +149,7 @@ static struct price copies_of(const struct problem *p, const struct graph_op *op
         if (e < 0)
             continue;
         struct price price = edge_price(&p->instance, &p->instance.edges[e], place);
-        sum.prefill_ns += price.prefill_ns;
-        sum.decode_ns += price.decode_ns;
+        price_add(&sum, &price);
     }
     return sum;
 }

@@ -220,9 +220,7 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
             const struct op_price *o = &p->price[i * p->n_devices + d];
             struct price price = request_price(&p->request, o->prefill_ns, o->decode_ns);
             unit->allowed[d] = unit->allowed[d] && o->supported;
-            unit->price[d].objective_ns += price.objective_ns;
-            unit->price[d].prefill_ns += price.prefill_ns;
-            unit->price[d].decode_ns += price.decode_ns;
+            price_add(&unit->price[d], &price);
             unit->bytes[d] += o->weight_bytes + o->kv_bytes;
         }
     }

@@ -356,24 +356,25 @@ oato_status report_export(const struct plan *p, const struct model *m,
     oato_status status = plan_export(p, m, o, &command, &gone, err);
     if (!status && json) {
         json_open(out, NULL, '{');
-        command.data[command.len - 1] = 0; /* the line's end */
         json_string(out, "command", command.data);
         json_open(out, "not_expressed", '[');
-        for (char *line = gone.data, *end; line && *line; line = end + 1) {
-            end = strchr(line, '\n');
-            *end = 0;
+    } else if (!status) {
+        text_printf(out, "%s", command.data);
+    }
+    for (char *line = gone.data, *end; !status && line && *line; line = end + 1) {
+        end = strchr(line, '\n');
+        *end = 0;
+        if (json)
             json_string(out, NULL, line);
-        }
+        else
+            text_printf(lost, "not expressed: %s\n", line);
+    }
+    if (!status && json) {
         json_close(out, ']');
         json_close(out, '}');
-        text_printf(out, "\n");
-    } else if (!status) {
-        text_add(out, command.data, command.len);
-        for (char *line = gone.data, *end; line && *line; line = end + 1) {
-            end = strchr(line, '\n');
-            text_printf(lost, "not expressed: %.*s\n", (int)(end - line), line);
-        }
     }
+    if (!status)
+        text_printf(out, "\n");
     text_free(&command);
     text_free(&gone);
     return status ? status : text_status(out, err);

@@ -57,6 +57,7 @@ double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double
 struct price { /* whole nanoseconds: what is minimised; all prompts, and one decode step */
     int64_t objective_ns, prefill_ns, decode_ns;
 };
+void price_add(struct price *sum, const struct price *p);
 
 /* What is placed as one: an operator, or several that must stay together. */
 struct unit {

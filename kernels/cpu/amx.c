@@ -153,7 +153,7 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, int6
     const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body, parts = 32 / f->sub;
     for (int64_t i = 0; i < tiles; i += 8, w += head + 8 * body) {
         const __m512 d = avx512_block_scale(f, w);
-        const __m512 dmin = f->has_min ? avx512_load_f16(w + 32) : d;
+        const __m512 dmin = f->has_min ? avx512_block_min(w) : d;
         uint8_t room[AVX512_SUBS];
         const uint8_t *subs = avx512_subs(f, w, room);
         prefetch_block(w, head + 8 * body);
@@ -162,10 +162,8 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, int6
             for (int h = 0; h < parts; h++) {
                 scale[h] = _mm512_mul_ps(d, avx512_sub_scale(f, subs, parts * s + h));
                 start[h] = start_of(f, scale[h]);
-                if (f->has_min) {
-                    const __m512 min = _mm512_mul_ps(dmin, avx512_sub_min(f, subs, parts * s + h));
-                    start[h] = _mm512_sub_ps(_mm512_setzero_ps(), min);
-                }
+                if (f->has_min)
+                    start[h] = _mm512_mul_ps(dmin, avx512_sub_min(f, subs, parts * s + h));
             }
             unpack_tile(f, w + head + s * body, scale, start, out);
         }

@@ -71,7 +71,7 @@ static void place(struct placed *x, const struct model *m,
     p->request = (struct plan_request){
         .prompt = 64, .generate = 32, .context = 512, .batch = 2, .ubatch = 128, .kv = DT_Q8_0};
     p->devices = arena_alloc(&p->arena, DEVICES, sizeof *p->devices);
-    p->parts = arena_alloc(&p->arena, (size_t)g->n_ops, sizeof *p->parts);
+    p->parts = arena_alloc(&p->arena, (size_t)g->n_ops + 1, sizeof *p->parts); /* and a spare one */
     p->kv = arena_alloc(&p->arena, LAYERS, sizeof *p->kv);
     x->tensor = arena_alloc(&p->arena, gguf_tensor_count(m->gguf), sizeof *x->tensor);
     assert_true(p->devices && p->parts && p->kv && x->tensor);
@@ -326,21 +326,17 @@ static void what_cannot_be_said_is_listed(void **state)
     struct line l;
     struct text lost;
     place(&x, model, all_on_first);
-    for (int32_t i = 0; i < x.plan.n_parts;
-         i++) /* ffn_up of layer 2 is divided, ffn_down streamed */
-        if (!strcmp(x.plan.parts[i].op, "blk.2.ffn_down"))
-            x.plan.parts[i].home = 1;
-    struct plan_part *parts = arena_alloc(&x.plan.arena, (size_t)x.plan.n_parts + 1, sizeof *parts);
-    assert_non_null(parts);
-    memcpy(parts, x.plan.parts, (size_t)x.plan.n_parts * sizeof *parts);
-    x.plan.parts = parts;
-    for (int32_t i = 0; i < x.plan.n_parts; i++) {
-        if (strcmp(parts[i].op, "blk.2.ffn_up") != 0)
+    const int32_t n = x.plan.n_parts; /* ffn_up of layer 2 is divided, ffn_down streamed */
+    for (int32_t i = 0; i < n; i++) {
+        struct plan_part *p = &x.plan.parts[i];
+        if (!strcmp(p->op, "blk.2.ffn_down"))
+            p->home = 1;
+        if (strcmp(p->op, "blk.2.ffn_up") != 0)
             continue;
-        parts[x.plan.n_parts] = parts[i];
-        parts[x.plan.n_parts].begin = parts[i].end = 64;
-        parts[x.plan.n_parts++].device = 1;
-        break;
+        struct plan_part *rest = &x.plan.parts[x.plan.n_parts++];
+        *rest = *p;
+        rest->begin = p->end = 64;
+        rest->device = 1;
     }
     export_to(&x, model, &l, &lost);
     assert_non_null(strstr(lost.data, "blk.2.ffn_up is divided"));

@@ -1,6 +1,6 @@
-# embed_files(OUT FILES...): a C file whose table embedded_files holds the files' bytes, each by its
+# embed_hardware(OUT FILES...): a C file whose table hardware_files holds the files' bytes, each by its
 # name without folder and extension. Made anew when one of them changes.
-function(embed_files out)
+function(embed_hardware out)
   set(arrays "")
   set(rows "")
   set(n 0)
@@ -17,8 +17,8 @@ function(embed_files out)
 "#include \"solver/hardware.h\"
 
 @arrays@
-const struct embedded_file embedded_files[] = {
+const struct hardware_file hardware_files[] = {
 @rows@};
-const int embedded_file_count = @n@;
+const int hardware_file_count = @n@;
 ")
 endfunction()
