@@ -60,7 +60,7 @@ struct device_info {
 
 /* What a weight is used as: decides its layout. */
 enum weight_use {
-    WEIGHT_MATRIX, /* matrix products: OP_MUL_MAT, OP_QKV, OP_GATE_UP */
+    WEIGHT_MATRIX, /* matrix products: OP_MUL_MAT, OP_QKV, OP_GATE_UP, all experts of OP_EXPERT_* */
     WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
     WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
 };

@@ -16,7 +16,22 @@ struct key_field {
     int32_t least, most;
 };
 
-enum field_id { F_END, F_K, F_N, F_N2, F_HEADS, F_KV_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING };
+enum field_id {
+    F_END,
+    F_K,
+    F_N,
+    F_N2,
+    F_HEADS,
+    F_KV_HEADS,
+    F_HEAD_DIM,
+    F_ROPE_DIMS,
+    F_PAIRING,
+    F_EXPERTS,
+    F_USED
+};
+
+/* Their ids and the widths that they multiply stay exact in float32 and within int32. */
+enum { EXPERTS_MOST = 1 << 16 };
 
 #define FIELD(letter, member, least, most)                                                         \
     {                                                                                              \
@@ -31,11 +46,20 @@ static const struct key_field key_fields[] = {
     [F_HEAD_DIM] = FIELD('d', head_dim, 1, INT32_MAX),
     [F_ROPE_DIMS] = FIELD('r', rope_dims, 1, INT32_MAX),
     [F_PAIRING] = FIELD('p', rope_pairing, ROPE_ADJACENT, ROPE_HALVES),
+    [F_EXPERTS] = FIELD('e', experts, 1, EXPERTS_MOST),
+    [F_USED] = FIELD('u', experts_used, 1, EXPERTS_MOST),
 };
 #undef FIELD
 
 /* What a width is when the key does not name it. */
-enum implied { IMPLIED_NONE, IMPLIED_N_IS_K, IMPLIED_K_IS_N, IMPLIED_HEADS, IMPLIED_KV_HEADS };
+enum implied {
+    IMPLIED_NONE,
+    IMPLIED_N_IS_K,
+    IMPLIED_K_IS_N,
+    IMPLIED_HEADS,
+    IMPLIED_KV_HEADS,
+    IMPLIED_ROUTE
+};
 
 struct op_kind_row {
     const char *name;
@@ -61,6 +85,10 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, IMPLIED_N_IS_K},
     [OP_MERGE] = {"merge", false, {F_N}, IMPLIED_K_IS_N},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}, IMPLIED_NONE},
+    [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, IMPLIED_HEADS},
+    [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, IMPLIED_ROUTE},
+    [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED}, IMPLIED_NONE},
+    [OP_EXPERT_DOWN] = {"expert_down", true, {F_K, F_N, F_EXPERTS, F_USED}, IMPLIED_NONE},
 };
 
 const struct op_fusion op_fusions[] = {
@@ -117,7 +145,7 @@ char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out
     for (const uint8_t *id = row->fields; *id; id++)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/%c%" PRId32, key_fields[*id].letter,
                       field_value(op, &key_fields[*id]));
-    /* at most 9 + 6 + 4 * 13 bytes so far */
+    /* at most 15 + 8 + 4 * 13 bytes so far */
     if (size)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/t%" PRId32, size->rows);
     if (size && op->kind == OP_ATTENTION)
@@ -176,8 +204,20 @@ static bool set_implied(struct oato_op *op, enum implied implied)
             return false;
         op->n = op->k;
         return true;
+    case IMPLIED_ROUTE:
+        op->k = op->experts;
+        op->n = 2 * op->experts_used;
+        return true;
     }
     return false;
+}
+
+/* A token chooses no expert twice, and what all its experts give is one row. */
+static bool experts_fit(const struct oato_op *op)
+{
+    int32_t widest = op->k > op->n ? op->k : op->n, row;
+    return op->experts_used <= op->experts &&
+           !__builtin_mul_overflow(widest, op->experts_used, &row);
 }
 
 static bool read_size(const char **p, enum op_kind kind, struct op_size *size)
@@ -218,7 +258,8 @@ bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
             return false;
         *field_of(&o, f) = (int32_t)v;
     }
-    if (!set_implied(&o, row->implied) || (*p && !read_size(&p, kind, &z)) || *p)
+    if (!set_implied(&o, row->implied) || !experts_fit(&o) || (*p && !read_size(&p, kind, &z)) ||
+        *p)
         return false;
     *op = o;
     *size = z;
@@ -247,8 +288,11 @@ int op_weight_count(const struct oato_op *op)
     case OP_BIAS:
     case OP_SCALE:
     case OP_ROPE:
-    case OP_ADD_NORM: return 1;
-    case OP_GATE_UP: return 2;
+    case OP_ADD_NORM:
+    case OP_HEAD_NORM:
+    case OP_EXPERT_DOWN: return 1;
+    case OP_GATE_UP:
+    case OP_EXPERT_GATE_UP: return 2;
     case OP_QKV: return 3;
     default: return 0;
     }
@@ -269,6 +313,12 @@ bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
         *k = op->rope_dims / 2;
         break;
     case OP_SCALE: *n = *k = 1; break;
+    case OP_HEAD_NORM:
+        *n = 1;
+        *k = op->head_dim;
+        break;
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN: *n = (int64_t)op->experts * op->n; break;
     default: *n = 1; break;
     }
     return true;
@@ -282,6 +332,7 @@ int32_t op_out_width(const struct oato_op *op, int i)
     case OP_EMBED: return i == 0 ? op->k : 0;
     case OP_QKV: return i == 0 ? op->n : i < 3 ? op->n2 : 0;
     case OP_ADD_NORM: return i < 2 ? op->n : 0;
+    case OP_EXPERT_GATE_UP: return i == 0 ? op->experts_used * op->n : 0;
     default: return i == 0 && kind_row(op->kind) ? op->n : 0;
     }
 }
@@ -294,12 +345,16 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
     case OP_BIAS:
     case OP_SCALE:
     case OP_ADD: return t * k;
-    case OP_RMS_NORM: return t * 4 * k; /* square and add, scale, weight */
+    case OP_RMS_NORM:
+    case OP_HEAD_NORM: return t * 4 * k; /* square and add, scale, weight */
     case OP_ADD_NORM: return t * 5 * k;
     case OP_MUL_MAT: return t * 2 * k * n;
     case OP_QKV: return t * 2 * k * (n + 2.0 * op->n2);
     case OP_GATE_UP: return t * (4 * k * n + 5 * n);
-    case OP_SWIGLU: return t * 5 * k;                         /* exp counts as two */
+    case OP_SWIGLU:
+    case OP_ROUTE: return t * 5 * k; /* exp counts as two */
+    case OP_EXPERT_GATE_UP: return t * op->experts_used * (4 * k * n + 5 * n);
+    case OP_EXPERT_DOWN: return t * op->experts_used * (2 * k * n + 2 * n);
     case OP_ROPE: return t * 3.0 * op->heads * op->rope_dims; /* six for a pair */
     case OP_KV_STORE: return t * 2.0 * op->kv_heads * op->head_dim;
     case OP_ATTENTION: /* q.K and its sum with V, for every position that is read */
@@ -327,6 +382,18 @@ static double kv_positions_once(const struct op_size *size)
     return positions < (double)size->kv_positions ? positions : (double)size->kv_positions;
 }
 
+/* By squaring: the same bits everywhere, which no libm promises. */
+double op_experts_read(const struct oato_op *op, int32_t tokens)
+{
+    if (op->kind != OP_EXPERT_GATE_UP && op->kind != OP_EXPERT_DOWN)
+        return 0;
+    double all = op->experts, missed = 1, power = 1 - op->experts_used / all;
+    for (int32_t t = tokens; t > 0; t /= 2, power *= power)
+        if (t % 2)
+            missed *= power;
+    return all * (1 - missed);
+}
+
 double op_bytes(const struct oato_op *op, const struct op_size *size)
 {
     double t = size->rows, k = op->k, n = op->n;
@@ -338,6 +405,9 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     case OP_MUL_MAT: return n * row_bytes(op, k);
     case OP_QKV: return (n + 2.0 * op->n2) * row_bytes(op, k);
     case OP_GATE_UP: return 2 * n * row_bytes(op, k);
+    case OP_HEAD_NORM: return 4.0 * op->head_dim;
+    case OP_EXPERT_GATE_UP: return op_experts_read(op, size->rows) * 2 * n * row_bytes(op, k);
+    case OP_EXPERT_DOWN: return op_experts_read(op, size->rows) * n * row_bytes(op, k);
     case OP_KV_STORE: return t * 2 * row_bytes(op, (double)op->kv_heads * op->head_dim);
     case OP_ATTENTION:
         return kv_positions_once(size) * 2 * row_bytes(op, (double)op->kv_heads * op->head_dim);

@@ -5,6 +5,11 @@
  * Values are float32 matrices of `rows` x width, row after row; a row belongs to a token of the
  * step, or to a token whose logits are wanted. Weights are GGUF tensors of n rows of k elements:
  * y[row][j] = sum over i of x[row][i] * W[j][i].
+ *
+ * Experts are matrices of one shape in one tensor of three dimensions, {k, n, experts}: for every
+ * purpose but their choice a matrix of experts * n rows, those of expert e from e * n on. What a
+ * token chose is a value like any other: the ids of its experts_used experts as whole float32
+ * numbers, all different and rising, then as many weights.
  */
 #ifndef OATO_OP_H
 #define OATO_OP_H
@@ -25,6 +30,14 @@ enum op_kind {
     OP_ADD,       /* out[0] = in[0] + in[1] */
     OP_SWIGLU,    /* out[0] = silu(in[0]) * in[1] */
     OP_SELECT,    /* out[0] = the rows of in[0] whose logits are wanted */
+    OP_HEAD_NORM, /* RMS_NORM of every head by itself, with one weight[0] of head_dim for all */
+    OP_ROUTE, /* out[0] = choice of experts: the experts_used largest of softmax(in[0]) (of equal
+                 ones the lower ids); their weights are divided by their sum if route_norm is
+                 set, then multiplied by scale unless it is 0; k = experts */
+    OP_EXPERT_GATE_UP, /* GATE_UP of each expert that in[1], a choice, names for the token: out[0] =
+                          experts_used rows of n, side by side in the order of the choice */
+    OP_EXPERT_DOWN,    /* out[0] = sum over the choice in[1], in its order, of its weight times
+                          weight[0] of that expert times its row of k of in[0] */
     /* fused patterns, see op_fusions */
     OP_QKV,      /* out[0..2] = weight[0..2] in[0]; n rows of q, n2 rows of k and of v */
     OP_GATE_UP,  /* out[0] = silu(weight[0] in[0]) * (weight[1] in[0]) */
@@ -40,16 +53,20 @@ enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or
 struct oato_op {
     uint16_t kind;  /* enum op_kind */
     uint16_t dtype; /* of the weight; of the KV cache for KV_STORE and ATTENTION; else F32 */
-    int32_t k;      /* width of the input */
-    int32_t n;      /* width of (the first) output; EMBED: rows of the table, its output has k */
+    int32_t k;      /* width of the input; EXPERT_DOWN: of one expert's */
+    int32_t n;      /* width of (the first) output; EMBED: rows of the table, its output has k;
+                       EXPERT_GATE_UP: of one expert's output */
     int32_t n2;     /* QKV: rows of k and of v; else 0 */
-    int32_t heads, kv_heads, head_dim; /* ROPE (heads), KV_STORE (kv_heads), ATTENTION; else 0 */
+    int32_t heads, kv_heads, head_dim; /* ROPE and HEAD_NORM (heads), KV_STORE (kv_heads),
+                                          ATTENTION; else 0 */
+    int32_t experts, experts_used;     /* ROUTE, EXPERT_GATE_UP, EXPERT_DOWN; else 0 */
     int32_t rope_dims;                 /* ROPE: leading dimensions of a head that are rotated */
     int32_t rope_pairing;              /* ROPE: enum rope_pairing */
-    float eps;                         /* RMS_NORM, ADD_NORM */
+    int32_t route_norm;                /* ROUTE: 1 when the weights of a choice sum to 1 */
+    float eps;                         /* RMS_NORM, ADD_NORM, HEAD_NORM */
     float rope_base;                   /* ROPE: frequency base */
     float rope_scale;                  /* ROPE: positions are multiplied by this (1 = no scaling) */
-    float scale;                       /* EMBED: factor (0 = none); ATTENTION: factor of q.k */
+    float scale; /* EMBED, ROUTE: factor (0 = none); ATTENTION: factor of q.k */
 };
 
 /* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics): DECODE
@@ -83,6 +100,10 @@ enum { OP_KEY_SIZE = 96 };
  *   gate_up/Q4_1/k576/n1536     n of the gate, of the up matrix and of the output
  *   add_norm/k576               n = k
  *   merge/n576                  n of the output, k = n
+ *   head_norm/h16/d128          heads, head_dim; k = n = heads * head_dim
+ *   route/e128/u8               experts, experts_used; k = experts, n = 2 * experts_used
+ *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
+ *   expert_down/Q4_0/k768/n2048/e128/u8      the same
  *   kv_copy
  *
  * A step's part follows: /t4 is rows; attention has /t4/s2/kv1000: rows, seqs, kv_positions. */
@@ -102,9 +123,13 @@ int op_weight_count(const struct oato_op *op);         /* most that this kind ta
 int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: has none */
 /* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that
  * one run moves: for rooflines. The KV of a sequence counts once for all its rows. Of KV_COPY only
- * the device knows the pages: 0. */
+ * the device knows the pages: 0. Of experts count those that are read, op_experts_read. */
 double op_flops(const struct oato_op *op, const struct op_size *size);
 double op_bytes(const struct oato_op *op, const struct op_size *size);
+/* Different experts that T tokens are expected to choose when each chooses u of E by chance and
+ * independently of the others: E (1 - (1 - u/E)^T). Between u for a token and E for many; real
+ * routing is uneven and reads fewer. 0 for other operators. */
+double op_experts_read(const struct oato_op *op, int32_t tokens);
 
 /* A fused pattern: operators that stand for one. The members follow each other in the graph;
  * which values must coincide is checked by graph_fuse (models/models.h). */

@@ -20,7 +20,9 @@ enum weight_use op_weight_use(const struct oato_op *op)
     case OP_EMBED: return WEIGHT_LOOKUP;
     case OP_MUL_MAT:
     case OP_QKV:
-    case OP_GATE_UP: return WEIGHT_MATRIX;
+    case OP_GATE_UP:
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN: return WEIGHT_MATRIX;
     default: return WEIGHT_VECTOR;
     }
 }

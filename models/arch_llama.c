@@ -1,7 +1,8 @@
 /*
- * arch_llama.c - the Llama family (llama, qwen2): pre-norm RMSNorm, rotary positions, grouped-query
- * attention, SwiGLU. What differs between the two is how rotary pairs are laid out (llama files
- * hold permuted q and k: adjacent pairs) and that qwen2 has biases on q, k and v.
+ * arch_llama.c - the Llama family (llama, qwen2, qwen3, qwen3moe): pre-norm RMSNorm, rotary
+ * positions, grouped-query attention, SwiGLU. What differs is a row of `families`: how rotary pairs
+ * are laid out (llama files hold permuted q and k: adjacent pairs), biases on q, k and v (qwen2),
+ * norms of every head of q and k (qwen3), experts in place of the FFN (qwen3moe, arch_experts.c).
  *
  * Per layer:  h = x + Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)
  *             x = h + Wdown(silu(Wgate m) * Wup m),                m = norm(h)
@@ -11,11 +12,28 @@
 #include <math.h>
 #include <string.h>
 
+struct family {
+    const char *architecture;
+    enum rope_pairing pairing;
+    bool qkv_bias;       /* demanded, not just taken */
+    bool no_ffn_factors; /* files may carry factors that the FFN does not use */
+    bool head_norms;     /* of q and k */
+    bool experts;
+};
+
+static const struct family families[] = {
+    {"llama", ROPE_ADJACENT, false, false, false, false},
+    {"qwen2", ROPE_HALVES, true, true, false, false},
+    {"qwen3", ROPE_HALVES, false, false, true, false},
+    {"qwen3moe", ROPE_HALVES, false, false, true, true},
+};
+
 struct llama {
-    int32_t width, heads, kv_heads, head_dim, ffn, rope_dims, pairing;
+    const struct family *family;
+    int32_t width, heads, kv_heads, head_dim, ffn, rope_dims;
     float eps, rope_base, rope_scale, attention_scale;
-    bool qwen2; /* biases of q, k and v are demanded, factors in the FFN left out */
     const struct gguf_tensor *rope_divisors; /* Llama 3.1: rope_freqs.weight */
+    struct experts experts;
 };
 
 /* llama.cpp's converters write a factor of 0 for "not scaled". */
@@ -45,7 +63,8 @@ static void read_layer(struct graph_builder *b, struct llama *p, int32_t layer)
     if (build_failed(b))
         return;
     p->kv_heads = build_int(b, "attention.head_count_kv", layer, 1, p->heads, p->heads);
-    p->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1);
+    if (!p->family->experts)
+        p->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1);
     p->head_dim = build_int(b, "attention.key_length", -1, 2, 4096, p->width / p->heads);
     int32_t v_dim = build_int(b, "attention.value_length", -1, 2, 4096, p->head_dim);
     p->rope_dims = build_int(b, "rope.dimension_count", -1, 2, 4096, p->head_dim);
@@ -106,10 +125,26 @@ static int32_t rope(struct graph_builder *b, const struct llama *p, int32_t laye
                          .heads = heads,
                          .head_dim = p->head_dim,
                          .rope_dims = p->rope_dims,
-                         .rope_pairing = p->pairing,
+                         .rope_pairing = (int32_t)p->family->pairing,
                          .rope_base = p->rope_base,
                          .rope_scale = p->rope_scale};
     return build_op(b, layer, name, op, in, -1, p->rope_divisors, width);
+}
+
+/* RMS norm of every head, all with one weight. */
+static int32_t head_norm(struct graph_builder *b, const struct llama *p, int32_t layer,
+                         const char *name, int32_t in, int32_t heads)
+{
+    const struct gguf_tensor *w =
+        build_tensor(b, p->head_dim, 0, false, "blk.%d.%s.weight", layer, name);
+    struct oato_op op = {.kind = OP_HEAD_NORM,
+                         .dtype = DT_F32,
+                         .k = heads * p->head_dim,
+                         .n = heads * p->head_dim,
+                         .heads = heads,
+                         .head_dim = p->head_dim,
+                         .eps = p->eps};
+    return build_op(b, layer, name, op, in, -1, w, op.n);
 }
 
 static int32_t attention(struct graph_builder *b, const struct llama *p, int32_t layer, int32_t n)
@@ -118,9 +153,14 @@ static int32_t attention(struct graph_builder *b, const struct llama *p, int32_t
     int32_t q = product(b, layer, "attn_q", n, p->width, q_width);
     int32_t k = product(b, layer, "attn_k", n, p->width, kv_width);
     int32_t v = product(b, layer, "attn_v", n, p->width, kv_width);
-    q = bias(b, p->qwen2, layer, "attn_q", scale(b, layer, "attn_q", q, q_width), q_width);
-    k = bias(b, p->qwen2, layer, "attn_k", scale(b, layer, "attn_k", k, kv_width), kv_width);
-    v = bias(b, p->qwen2, layer, "attn_v", scale(b, layer, "attn_v", v, kv_width), kv_width);
+    const bool demanded = p->family->qkv_bias;
+    q = bias(b, demanded, layer, "attn_q", scale(b, layer, "attn_q", q, q_width), q_width);
+    k = bias(b, demanded, layer, "attn_k", scale(b, layer, "attn_k", k, kv_width), kv_width);
+    v = bias(b, demanded, layer, "attn_v", scale(b, layer, "attn_v", v, kv_width), kv_width);
+    if (p->family->head_norms) {
+        q = head_norm(b, p, layer, "attn_q_norm", q, p->heads);
+        k = head_norm(b, p, layer, "attn_k_norm", k, p->kv_heads);
+    }
     q = rope(b, p, layer, "rope_q", q, p->heads);
     k = rope(b, p, layer, "rope_k", k, p->kv_heads);
     struct oato_op op = {.kind = OP_KV_STORE,
@@ -140,13 +180,12 @@ static int32_t attention(struct graph_builder *b, const struct llama *p, int32_t
     return bias(b, false, layer, "attn_output", o, p->width);
 }
 
-/* A product of the FFN: here the bias comes before the factor. qwen2 files may carry factors that
- * the architecture does not use. */
+/* A product of the FFN: here the bias comes before the factor. */
 static int32_t ffn_product(struct graph_builder *b, const struct llama *p, int32_t layer,
                            const char *name, int32_t in, int32_t k, int32_t n)
 {
     int32_t y = product(b, layer, name, in, k, n);
-    if (p->qwen2) {
+    if (p->family->no_ffn_factors) {
         build_tensor(b, 1, 0, true, "blk.%d.%s.scale", layer, name);
         return y;
     }
@@ -187,23 +226,31 @@ static int32_t embedding(struct graph_builder *b, struct llama *p, const struct 
 
 void arch_llama_build(struct graph_builder *b)
 {
-    bool qwen2 = !strcmp(b->shape->architecture, "qwen2");
-    struct llama p = {.pairing = qwen2 ? ROPE_HALVES : ROPE_ADJACENT, .qwen2 = qwen2};
+    struct llama p = {.family = &families[0]};
     struct model_shape *shape = b->shape;
+    for (size_t i = 1; i < ARRAY_LEN(families); i++)
+        if (!strcmp(shape->architecture, families[i].architecture))
+            p.family = &families[i];
     int32_t layers = b->graph->n_layers;
     p.width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
     p.eps = build_float(b, "attention.layer_norm_rms_epsilon", 0, 1, -1);
     p.rope_base = build_float(b, "rope.freq_base", 1, 1e12, 10000);
-    if (build_int(b, "expert_count", -1, 0, 1024, 0) && !build_failed(b))
-        oato_fail(b->err, OATO_EFILE, "%s: models with experts are not supported by this build",
-                  gguf_path(b->gguf));
+    if (p.family->experts)
+        build_experts_read(b, &p.experts);
+    else if (build_int(b, "expert_count", -1, 0, INT32_MAX, 0) && !build_failed(b))
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: architecture %s with experts is not supported; this build knows experts of "
+                  "qwen3moe",
+                  gguf_path(b->gguf), shape->architecture);
     read_rope_scaling(b, &p);
     read_layer(b, &p, 0);
     if (build_failed(b))
         return;
     p.rope_divisors = build_tensor(b, p.rope_dims / 2, 0, true, "rope_freqs.weight");
     shape->width = p.width;
-    shape->ffn_width = p.ffn;
+    shape->ffn_width = p.family->experts ? p.experts.width : p.ffn;
+    shape->experts = p.experts.all;
+    shape->experts_used = p.experts.used;
     shape->heads = p.heads;
     shape->kv_heads = p.kv_heads;
     shape->head_dim = p.head_dim;
@@ -214,7 +261,9 @@ void arch_llama_build(struct graph_builder *b)
         read_layer(b, &p, layer);
         int32_t a = attention(b, &p, layer, build_norm(b, layer, "attn_norm", x, p.eps));
         x = add(b, &p, layer, "attn_add", x, a);
-        int32_t f = feed_forward(b, &p, layer, build_norm(b, layer, "ffn_norm", x, p.eps));
+        int32_t f = build_norm(b, layer, "ffn_norm", x, p.eps);
+        f = p.family->experts ? build_experts(b, layer, f, &p.experts)
+                              : feed_forward(b, &p, layer, f);
         x = add(b, &p, layer, "ffn_add", x, f);
     }
     struct oato_op select = {.kind = OP_SELECT, .dtype = DT_F32, .k = p.width, .n = p.width};

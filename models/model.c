@@ -20,6 +20,8 @@ static const struct {
 } architectures[] = {
     {"llama", arch_llama_build},
     {"qwen2", arch_llama_build},
+    {"qwen3", arch_llama_build},
+    {"qwen3moe", arch_llama_build},
 };
 
 /* --------------------------------------------------------------------------------- builder */
@@ -79,6 +81,27 @@ static void mark_used(struct graph_builder *b, const struct gguf_tensor *t)
     b->used->tensor[t - first] = true;
 }
 
+static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char *name,
+                                             const int64_t ne[3], bool optional)
+{
+    const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
+    if (!t) {
+        if (!optional)
+            oato_fail(b->err, OATO_EFILE, "%s: tensor %s is missing", gguf_path(b->gguf), name);
+        return NULL;
+    }
+    if (memcmp(t->ne, ne, 3 * sizeof *ne) != 0 || t->ne[3] != 1) {
+        oato_fail(
+            b->err, OATO_EFILE,
+            "%s: tensor %s is %lld x %lld x %lld, the model's keys ask for %lld x %lld x %lld",
+            gguf_path(b->gguf), name, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2],
+            (long long)ne[0], (long long)ne[1], (long long)ne[2]);
+        return NULL;
+    }
+    mark_used(b, t);
+    return t;
+}
+
 const struct gguf_tensor *build_tensor(struct graph_builder *b, int64_t k, int64_t rows,
                                        bool optional, const char *fmt, ...)
 {
@@ -89,21 +112,20 @@ const struct gguf_tensor *build_tensor(struct graph_builder *b, int64_t k, int64
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
-    const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
-    if (!t) {
-        if (!optional)
-            oato_fail(b->err, OATO_EFILE, "%s: tensor %s is missing", gguf_path(b->gguf), name);
+    return find_tensor(b, name, (const int64_t[]){k, rows ? rows : 1, 1}, optional);
+}
+
+const struct gguf_tensor *build_tensor_experts(struct graph_builder *b, int64_t k, int64_t rows,
+                                               int64_t experts, const char *fmt, ...)
+{
+    char name[GGUF_MAX_NAME + 1];
+    va_list ap;
+    if (build_failed(b))
         return NULL;
-    }
-    if (t->ne[0] != k || t->ne[1] != (rows ? rows : 1) || t->ne[2] != 1 || t->ne[3] != 1) {
-        oato_fail(b->err, OATO_EFILE,
-                  "%s: tensor %s is %lld x %lld, the model's keys ask for %lld x %lld",
-                  gguf_path(b->gguf), name, (long long)t->ne[0], (long long)t->ne[1], (long long)k,
-                  (long long)(rows ? rows : 1));
-        return NULL;
-    }
-    mark_used(b, t);
-    return t;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return find_tensor(b, name, (const int64_t[]){k, rows, experts}, false);
 }
 
 static int32_t add_value(struct graph_builder *b, int32_t width, int32_t rows)
@@ -158,6 +180,14 @@ int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struc
     }
     g->n_ops++;
     return width ? o->out[0] : -1;
+}
+
+void build_weight(struct graph_builder *b, const struct gguf_tensor *weight)
+{
+    if (build_failed(b))
+        return;
+    struct graph_op *o = &b->graph->ops[b->graph->n_ops - 1];
+    o->weight[o->n_weights++] = weight;
 }
 
 int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
@@ -246,7 +276,8 @@ static oato_status build(struct model *m, struct oato_error *err)
     }
     if (!build_graph)
         return oato_fail(err, OATO_EFILE,
-                         "%s: architecture '%.*s' is not supported; this build knows llama, qwen2",
+                         "%s: architecture '%.*s' is not supported; this build knows llama, qwen2, "
+                         "qwen3, qwen3moe",
                          gguf_path(m->gguf), (int)(name.len < 40 ? name.len : 40), name.data);
     m->shape.n_layers = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);
     m->shape.context_length = build_int(&b, "context_length", -1, 1, INT32_MAX, -1);

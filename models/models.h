@@ -240,6 +240,7 @@ struct model_shape {
     const char *architecture;
     int64_t context_length; /* trained with */
     int32_t n_layers, width, ffn_width, heads, kv_heads, head_dim, vocab;
+    int32_t experts, experts_used; /* 0: none; with experts ffn_width is that of one */
 };
 
 struct model {

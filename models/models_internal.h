@@ -34,16 +34,33 @@ const struct gguf_tensor *build_tensor(struct graph_builder *b, int64_t k, int64
                                        bool optional, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* The tensor of that name with exactly `experts` matrices of rows x k elements. */
+const struct gguf_tensor *build_tensor_experts(struct graph_builder *b, int64_t k, int64_t rows,
+                                               int64_t experts, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
 /* Appends an operator of one output (none for KV_STORE) and returns its value; in1 = -1 for one
  * input, in0 = -1 for none. width 0 = no output. */
 int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struct oato_op op,
                  int32_t in0, int32_t in1, const struct gguf_tensor *weight, int32_t width);
+
+/* One more weight of the operator appended last. */
+void build_weight(struct graph_builder *b, const struct gguf_tensor *weight);
 
 /* y = W x + bias of "blk.N.NAME.weight" (layer < 0: "NAME.weight"), n x k; the bias is used when
  * the file has it and `bias` allows. */
 int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
                       const struct gguf_tensor *weight);
 int32_t build_norm(struct graph_builder *b, int32_t layer, const char *name, int32_t in, float eps);
+
+/* arch_experts.c: an FFN of experts */
+struct experts {
+    int32_t all, used, width; /* width: of one expert's hidden values */
+    float scale;              /* of the weights of a choice; 0: none */
+};
+void build_experts_read(struct graph_builder *b, struct experts *out);
+/* The value that the experts which `in` chooses make of it. */
+int32_t build_experts(struct graph_builder *b, int32_t layer, int32_t in, const struct experts *e);
 
 /* architectures */
 void arch_llama_build(struct graph_builder *b);

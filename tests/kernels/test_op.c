@@ -5,6 +5,7 @@
 #include "kernels/op.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -29,6 +30,10 @@ static const char *const known_keys[] = {
     "add_norm/k576/t1",
     "merge/n576/t1",
     "kv_copy/t1",
+    "head_norm/h32/d128/t1",
+    "route/e128/u8/t1",
+    "expert_gate_up/Q4_0/k2048/n768/e128/u8/t1",
+    "expert_down/Q4_K/k768/n2048/e128/u8/t512",
     "mul_mat/BF16/k64/n64",
     "kv_copy",
 };
@@ -69,6 +74,16 @@ static void a_key_names_each_field_once(void **state)
     assert_int_equal(size.rows, 0);
     assert_true(oato_op_parse("merge/n100/t1", &op, &size));
     assert_int_equal(op.k, 100);
+    assert_true(oato_op_parse("head_norm/h4/d128", &op, &size));
+    assert_int_equal(op.n, 512);
+    assert_true(oato_op_parse("route/e128/u8/t1", &op, &size));
+    assert_int_equal(op.k, 128);
+    assert_int_equal(op.n, 16);
+    assert_true(oato_op_parse("expert_down/Q4_0/k768/n2048/e128/u8", &op, &size));
+    assert_int_equal(op.k, 768);
+    assert_int_equal(op.n, 2048);
+    assert_int_equal(op.experts, 128);
+    assert_int_equal(op.experts_used, 8);
 }
 
 static int32_t random_int(int32_t most)
@@ -83,7 +98,8 @@ static struct oato_op random_op(void)
                                         DT_Q5_1, DT_Q8_0,   DT_Q4_K,   DT_Q5_K, DT_Q6_K, DT_Q2_K,
                                         DT_Q3_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
     struct oato_op op = {.kind = (uint16_t)(OP_NONE + random_int(OP_KIND_COUNT - 1))};
-    bool heads = op.kind == OP_ROPE || op.kind == OP_ATTENTION;
+    bool norm = op.kind == OP_HEAD_NORM;
+    bool heads = op.kind == OP_ROPE || op.kind == OP_ATTENTION || norm;
     op.k = random_int(1 << 20);
     op.n = op.k;
     switch (op.kind) {
@@ -95,17 +111,30 @@ static struct oato_op random_op(void)
         op.n = random_int(1 << 20);
         break;
     case OP_KV_COPY: op.k = op.n = 0; break;
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN:
+        op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
+        op.n = random_int(1 << 20); /* fallthrough */
+    case OP_ROUTE:
+        op.experts = random_int(1 << 10);
+        op.experts_used = random_int(op.experts);
+        if (op.kind == OP_ROUTE) {
+            op.k = op.experts;
+            op.n = 2 * op.experts_used;
+        }
+        break;
+    case OP_HEAD_NORM:
     case OP_ROPE:
     case OP_KV_STORE:
     case OP_ATTENTION:
         op.head_dim = 2 * random_int(256);
         op.heads = heads ? random_int(128) : 0;
-        op.kv_heads = op.kind == OP_ROPE ? 0 : random_int(128);
+        op.kv_heads = op.kind == OP_ROPE || norm ? 0 : random_int(128);
         op.k = op.n = (heads ? op.heads : op.kv_heads) * op.head_dim;
         if (op.kind == OP_ROPE) {
             op.rope_dims = random_int(op.head_dim);
             op.rope_pairing = (int32_t)(random() % 2);
-        } else {
+        } else if (!norm) {
             op.dtype = random() % 2 ? DT_F16 : DT_F32;
         }
         break;
@@ -189,6 +218,11 @@ static void what_is_no_key_is_refused(void **state)
         "attention/F16/h9/g3/d64/t1/s0/kv1",
         "attention/F16/h9/g3/d64/t1/s1",
         "attention/F16/h9/g3/d64/s1/kv1",
+        "route/e8/u9",
+        "route/e65537/u1",
+        "expert_gate_up/Q4_0/k64/n64/e8",
+        "expert_down/Q4_0/k64/n64/e8/u9",
+        "expert_gate_up/Q4_0/k64/n1073741824/e8/u2",
         "a_kind_that_nobody_knows/k1",
         "rms_norm/F32/k576/t1",
     };
@@ -262,6 +296,9 @@ static void weights_have_the_shapes_of_the_file(void **state)
     check_shape("add_norm/k576", 0, 1, 576);
     check_shape("bias/k576", 0, 1, 576);
     check_shape("rope/h9/d64/r48/p1", 0, 1, 24);
+    check_shape("head_norm/h9/d64", 0, 1, 64);
+    check_shape("expert_gate_up/Q4_0/k2048/n768/e128/u8", 1, 128 * 768, 2048);
+    check_shape("expert_down/Q4_0/k768/n2048/e128/u8", 0, 128 * 2048, 768);
     struct op_size size;
     struct oato_op op = parsed("add/k576", &size);
     int64_t n, k;
@@ -284,6 +321,13 @@ static void outputs_have_the_widths_of_the_definition(void **state)
     assert_int_equal(op_out_width(&op, 1), 576);
     op = parsed("kv_store/F16/g3/d64", &size);
     assert_int_equal(op_out_width(&op, 0), 0);
+    op = parsed("route/e128/u8", &size);
+    assert_int_equal(op_out_width(&op, 0), 16);
+    op = parsed("expert_gate_up/Q4_0/k2048/n768/e128/u8", &size);
+    assert_int_equal(op_out_width(&op, 0), 8 * 768);
+    assert_int_equal(op_out_width(&op, 1), 0);
+    op = parsed("expert_down/Q4_0/k768/n2048/e128/u8", &size);
+    assert_int_equal(op_out_width(&op, 0), 2048);
     op = parsed("attention/F16/h9/g3/d64", &size);
     assert_int_equal(op_out_width(&op, 0), 576);
     assert_int_equal(op_out_width(&op, 1), 0);
@@ -309,6 +353,13 @@ static void costs_are_those_of_the_definition(void **state)
         {"select/k64/t2", 0, 0},
         {"merge/n64/t2", 0, 0},
         {"kv_copy/t1", 0, 0},
+        {"head_norm/h2/d64/t3", 3 * 4 * 128, 256},
+        {"route/e16/u4/t2", 2 * 5 * 16, 0},
+        /* of 16 experts one token reads 4, two 4 + 12/4, three one quarter of the rest more */
+        {"expert_gate_up/Q4_0/k64/n10/e16/u4/t1", 4 * (4 * 64 * 10 + 50), 4 * 2 * 10 * 36},
+        {"expert_gate_up/Q4_0/k64/n10/e16/u4/t2", 8 * (4 * 64 * 10 + 50), 7 * 2 * 10 * 36},
+        {"expert_down/F32/k64/n10/e16/u4/t3", 12 * (2 * 64 * 10 + 20), 9.25 * 10 * 256},
+        {"expert_down/F32/k64/n10/e4/u4/t3", 12 * (2 * 64 * 10 + 20), 4 * 10 * 256},
         /* one token reads all positions; 4 tokens from an empty cache share 4 positions; 2 x 1
          * tokens of two sequences share nothing; 2 tokens after 10 read 11 + 12 of the same 12 */
         {"attention/F16/h9/g3/d64/t1/s1/kv512", 4 * 9 * 64 * 512, 512 * 2 * 3 * 64 * 2},
@@ -329,6 +380,26 @@ static void costs_are_those_of_the_definition(void **state)
     assert_true(op_bytes(&op, &none) == 0);
     op.kind = 99;
     assert_true(op_bytes(&op, &none) == 0 && op_flops(&op, &none) == 0);
+}
+
+static void experts_read_rise_from_those_of_a_token_to_all(void **state)
+{
+    (void)state;
+    struct op_size size;
+    struct oato_op op = parsed("expert_down/Q4_0/k768/n2048/e128/u8", &size);
+    double before = 0;
+    assert_true(op_experts_read(&op, 0) == 0);
+    for (int32_t t = 1; t <= 300; t++) {
+        double expected = 128, read = op_experts_read(&op, t);
+        for (int32_t i = 0; i < t; i++)
+            expected *= 1 - 8.0 / 128;
+        assert_true(fabs(read - (128 - expected)) < 1e-9);
+        assert_true(read > before && read <= 128);
+        before = read;
+    }
+    assert_true(op_experts_read(&op, INT32_MAX) == 128);
+    op = parsed("mul_mat/Q4_0/k768/n2048", &size);
+    assert_true(op_experts_read(&op, 1) == 0);
 }
 
 static void fusions_are_made_of_graph_operators(void **state)
@@ -357,6 +428,7 @@ int main(void)
         cmocka_unit_test(weights_have_the_shapes_of_the_file),
         cmocka_unit_test(outputs_have_the_widths_of_the_definition),
         cmocka_unit_test(costs_are_those_of_the_definition),
+        cmocka_unit_test(experts_read_rise_from_those_of_a_token_to_all),
         cmocka_unit_test(fusions_are_made_of_graph_operators),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

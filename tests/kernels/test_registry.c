@@ -131,7 +131,8 @@ static void weights_are_laid_out_by_their_use(void **state)
     for (int kind = OP_NONE + 1; kind < OP_KIND_COUNT; kind++) {
         struct oato_op op = {.kind = (uint16_t)kind};
         enum weight_use use = op_weight_use(&op);
-        bool matrix = kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP;
+        bool matrix = kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP ||
+                      kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
         assert_int_equal(use, matrix             ? WEIGHT_MATRIX
                               : kind == OP_EMBED ? WEIGHT_LOOKUP
                                                  : WEIGHT_VECTOR);

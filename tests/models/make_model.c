@@ -7,12 +7,16 @@
 #include <string.h>
 
 enum {
+    ID_SHAPE,
     ID_ARCH,
     ID_LAYERS,
     ID_WIDTH,
     ID_FFN,
     ID_HEADS,
     ID_KV_HEADS,
+    ID_HEAD_DIM,
+    ID_EXPERTS,
+    ID_EXPERTS_USED,
     ID_VOCAB,
     ID_CONTEXT,
     ID_TYPE,
@@ -26,12 +30,19 @@ enum {
 };
 
 static const struct option_row rows[] = {
-    {"arch", 0, OPT_VALUE, "NAME", "llama or qwen2 (default llama)", ID_ARCH},
+    {"shape", 0, OPT_VALUE, "NAME",
+     "architecture and sizes of a known model: 1b 8b 70b qwq-32b qwen3-8b qwen3-30b-a3b "
+     "qwen3-235b-a22b; options behind it change them",
+     ID_SHAPE},
+    {"arch", 0, OPT_VALUE, "NAME", "llama, qwen2, qwen3 or qwen3moe (default llama)", ID_ARCH},
     {"layers", 0, OPT_VALUE, "N", "blocks (default 2)", ID_LAYERS},
     {"width", 0, OPT_VALUE, "N", "embedding length (default 64)", ID_WIDTH},
-    {"ffn", 0, OPT_VALUE, "N", "neurons of a layer (default 128)", ID_FFN},
+    {"ffn", 0, OPT_VALUE, "N", "neurons of a layer, or of an expert (default 128)", ID_FFN},
     {"heads", 0, OPT_VALUE, "N", "attention heads (default 4)", ID_HEADS},
     {"kv-heads", 0, OPT_VALUE, "N", "key and value heads (default 2)", ID_KV_HEADS},
+    {"head-dim", 0, OPT_VALUE, "N", "dimensions of a head (default width / heads)", ID_HEAD_DIM},
+    {"experts", 0, OPT_VALUE, "N", "experts of a layer; qwen3moe needs some", ID_EXPERTS},
+    {"experts-used", 0, OPT_VALUE, "N", "of them for a token", ID_EXPERTS_USED},
     {"vocab", 0, OPT_VALUE, "N", "tokens (default 512)", ID_VOCAB},
     {"context", 0, OPT_VALUE, "N", "context length in tokens (default 512)", ID_CONTEXT},
     {"type", 0, OPT_VALUE, "TYPE",
@@ -52,13 +63,16 @@ static const struct option_row rows[] = {
 static bool set_option(struct random_model *m, int id, const struct options *o,
                        struct oato_error *err)
 {
-    int64_t *const counts[] = {
-        [ID_LAYERS] = &m->layers,   [ID_WIDTH] = &m->width,       [ID_FFN] = &m->ffn,
-        [ID_HEADS] = &m->heads,     [ID_KV_HEADS] = &m->kv_heads, [ID_VOCAB] = &m->vocab,
-        [ID_CONTEXT] = &m->context, [ID_SPLIT] = &m->parts};
+    int64_t *const counts[] = {[ID_LAYERS] = &m->layers,     [ID_WIDTH] = &m->width,
+                               [ID_FFN] = &m->ffn,           [ID_HEADS] = &m->heads,
+                               [ID_KV_HEADS] = &m->kv_heads, [ID_HEAD_DIM] = &m->head_dim,
+                               [ID_EXPERTS] = &m->experts,   [ID_EXPERTS_USED] = &m->experts_used,
+                               [ID_VOCAB] = &m->vocab,       [ID_CONTEXT] = &m->context,
+                               [ID_SPLIT] = &m->parts};
     int64_t seed = 0;
     bool ok = true;
     switch (id) {
+    case ID_SHAPE: ok = random_model_set_shape(m, o->value); break;
     case ID_ARCH: m->architecture = o->value; break;
     case ID_TYPE: ok = random_model_set_type(m, o->value); break;
     case ID_SEED:

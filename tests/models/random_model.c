@@ -1,5 +1,5 @@
 /*
- * random_model.c - lists the tensors of a llama or qwen2 model of a given shape, fills them with
+ * random_model.c - lists the tensors of a model of a given architecture and shape, fills them with
  * random weights of deviation 1/sqrt(k), so that activations neither vanish nor grow, and writes
  * one file or several. A tensor's random numbers depend on the seed and its name only.
  */
@@ -14,7 +14,7 @@ struct tensor_row {
     char name[GGUF_MAX_NAME + 1];
     oato_dtype dtype;
     int32_t n_dims;
-    int64_t ne[2];
+    int64_t ne[3];
     double mean, deviation;
     size_t bytes;
     uint8_t *data; /* NULL: header only */
@@ -57,6 +57,43 @@ bool random_model_set_type(struct random_model *m, const char *name)
     return false;
 }
 
+/* Sizes as the makers' configurations have them, 1b apart, which is nobody's. */
+static const struct {
+    const char *name, *architecture;
+    int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, context, experts, experts_used;
+    bool tied;
+} shapes[] = {
+    {"1b", "llama", 16, 2048, 8192, 32, 8, 64, 49152, 8192, 0, 0, true},
+    {"8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 8192, 0, 0, false},
+    {"70b", "llama", 80, 8192, 28672, 64, 8, 128, 128256, 8192, 0, 0, false},
+    {"qwq-32b", "qwen2", 64, 5120, 27648, 40, 8, 128, 152064, 40960, 0, 0, false},
+    {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 40960, 0, 0, false},
+    {"qwen3-30b-a3b", "qwen3moe", 48, 2048, 768, 32, 4, 128, 151936, 40960, 128, 8, false},
+    {"qwen3-235b-a22b", "qwen3moe", 94, 4096, 1536, 64, 4, 128, 151936, 40960, 128, 8, false},
+};
+
+bool random_model_set_shape(struct random_model *m, const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        if (strcmp(shapes[i].name, name) != 0)
+            continue;
+        m->architecture = shapes[i].architecture;
+        m->layers = shapes[i].layers;
+        m->width = shapes[i].width;
+        m->ffn = shapes[i].ffn;
+        m->heads = shapes[i].heads;
+        m->kv_heads = shapes[i].kv_heads;
+        m->head_dim = shapes[i].head_dim;
+        m->vocab = shapes[i].vocab;
+        m->context = shapes[i].context;
+        m->experts = shapes[i].experts;
+        m->experts_used = shapes[i].experts_used;
+        m->tied = shapes[i].tied;
+        return true;
+    }
+    return false;
+}
+
 struct random_model random_model_default(void)
 {
     return (struct random_model){.architecture = "llama",
@@ -73,22 +110,67 @@ struct random_model random_model_default(void)
                                  .parts = 1};
 }
 
+/* What the architectures add to llama's tensors. */
+static const struct family {
+    const char *name;
+    bool qkv_bias, head_norms, experts;
+} families[] = {
+    {"llama", false, false, false},
+    {"qwen2", true, false, false},
+    {"qwen3", false, true, false},
+    {"qwen3moe", false, true, true},
+};
+
+static const struct family *family_of(const struct random_model *m)
+{
+    for (size_t i = 0; i < ARRAY_LEN(families); i++)
+        if (!strcmp(families[i].name, m->architecture))
+            return &families[i];
+    return NULL;
+}
+
+static int64_t head_dim(const struct random_model *m)
+{
+    return m->head_dim ? m->head_dim : m->width / m->heads;
+}
+
+static oato_status check_experts(const struct random_model *m, struct oato_error *err)
+{
+    bool takes = family_of(m)->experts;
+    if (takes ? m->experts >= 1 && m->experts <= 4096 && m->experts_used >= 1 &&
+                    m->experts_used <= m->experts
+              : !m->experts && !m->experts_used)
+        return OATO_OK;
+    if (!takes)
+        return oato_fail(err, OATO_EUSAGE, "architecture '%s' has no experts; qwen3moe has",
+                         m->architecture);
+    return oato_fail(err, OATO_EUSAGE,
+                     "%lld experts, %lld used: 1 to 4096 are possible, and no more used than there "
+                     "are",
+                     (long long)m->experts, (long long)m->experts_used);
+}
+
 static oato_status check_shape(const struct random_model *m, struct oato_error *err)
 {
     const int64_t most = INT32_MAX;
-    if (strcmp(m->architecture, "llama") != 0 && strcmp(m->architecture, "qwen2") != 0)
-        return oato_fail(err, OATO_EUSAGE, "architecture '%s': llama and qwen2 can be made",
+    if (!family_of(m))
+        return oato_fail(err, OATO_EUSAGE,
+                         "architecture '%s': llama, qwen2, qwen3 and qwen3moe can be made",
                          m->architecture);
     if (m->layers < 1 || m->width < 1 || m->ffn < 1 || m->heads < 1 || m->kv_heads < 1 ||
         m->vocab < 1 || m->context < 1 || m->layers > 4096 || m->width > most || m->ffn > most ||
         m->heads > most || m->vocab > most || m->context > most)
         return oato_fail(err, OATO_EUSAGE, "every count is 1 to 2147483647, layers at most 4096");
-    if (m->width % (2 * m->heads) || m->heads % m->kv_heads)
+    if ((m->head_dim ? m->head_dim % 2 || m->head_dim < 0 : m->width % (2 * m->heads)) ||
+        m->heads % m->kv_heads || head_dim(m) > most / m->heads)
         return oato_fail(
             err, OATO_EUSAGE,
             "width %lld, heads %lld, kv heads %lld: the width must be an even multiple "
-            "of the heads and the heads a multiple of the kv heads",
+            "of the heads (or a head's even dimension be given) and the heads a multiple of the kv "
+            "heads",
             (long long)m->width, (long long)m->heads, (long long)m->kv_heads);
+    if (check_experts(m, err))
+        return err->status;
     if (m->tokenizer && m->vocab < RANDOM_VOCAB_LEAST)
         return oato_fail(
             err, OATO_EUSAGE,
@@ -126,13 +208,14 @@ static bool gets_more_bits(const struct random_model *m, int64_t layer, const ch
     const int64_t n = m->layers;
     if (layer < 0)
         return !strcmp(name, m->tied ? "token_embd.weight" : "output.weight");
-    if (strcmp(name, "attn_v.weight") != 0 && strcmp(name, "ffn_down.weight") != 0)
+    if (strcmp(name, "attn_v.weight") != 0 && strcmp(name, "ffn_down.weight") != 0 &&
+        strcmp(name, "ffn_down_exps.weight") != 0)
         return false;
     return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
 }
 
-static void add_matrix(struct tensor_list *l, const struct random_model *m, int64_t layer,
-                       const char *name, int64_t k, int64_t n)
+static struct tensor_row *add_matrix(struct tensor_list *l, const struct random_model *m,
+                                     int64_t layer, const char *name, int64_t k, int64_t n)
 {
     struct tensor_row *t = add(l, layer, name);
     bool more = m->more_bits && gets_more_bits(m, layer, name);
@@ -140,7 +223,17 @@ static void add_matrix(struct tensor_list *l, const struct random_model *m, int6
     t->n_dims = 2;
     t->ne[0] = k;
     t->ne[1] = n;
+    t->ne[2] = 1;
     t->deviation = 1 / sqrt((double)k);
+    return t;
+}
+
+static void add_experts(struct tensor_list *l, const struct random_model *m, int64_t layer,
+                        const char *name, int64_t k, int64_t n)
+{
+    struct tensor_row *t = add_matrix(l, m, layer, name, k, n);
+    t->n_dims = 3;
+    t->ne[2] = m->experts;
 }
 
 static void add_vector(struct tensor_list *l, int64_t layer, const char *name, int64_t n,
@@ -150,34 +243,52 @@ static void add_vector(struct tensor_list *l, int64_t layer, const char *name, i
     t->dtype = DT_F32;
     t->n_dims = 1;
     t->ne[0] = n;
-    t->ne[1] = 1;
+    t->ne[1] = t->ne[2] = 1;
     t->mean = mean;
     t->deviation = 0.1;
 }
 
+static void add_ffn(struct tensor_list *l, const struct random_model *m, int64_t i)
+{
+    add_vector(l, i, "ffn_norm.weight", m->width, 1);
+    if (!family_of(m)->experts) {
+        add_matrix(l, m, i, "ffn_gate.weight", m->width, m->ffn);
+        add_matrix(l, m, i, "ffn_up.weight", m->width, m->ffn);
+        add_matrix(l, m, i, "ffn_down.weight", m->ffn, m->width);
+        return;
+    }
+    /* quantisers leave what chooses the experts alone */
+    add_matrix(l, m, i, "ffn_gate_inp.weight", m->width, m->experts)->dtype = DT_F32;
+    add_experts(l, m, i, "ffn_gate_exps.weight", m->width, m->ffn);
+    add_experts(l, m, i, "ffn_up_exps.weight", m->width, m->ffn);
+    add_experts(l, m, i, "ffn_down_exps.weight", m->ffn, m->width);
+}
+
 static void add_layer(struct tensor_list *l, const struct random_model *m, int64_t i)
 {
-    int64_t kv = m->width / m->heads * m->kv_heads;
+    const struct family *f = family_of(m);
+    int64_t q = head_dim(m) * m->heads, kv = head_dim(m) * m->kv_heads;
     add_vector(l, i, "attn_norm.weight", m->width, 1);
-    add_matrix(l, m, i, "attn_q.weight", m->width, m->width);
+    add_matrix(l, m, i, "attn_q.weight", m->width, q);
     add_matrix(l, m, i, "attn_k.weight", m->width, kv);
     add_matrix(l, m, i, "attn_v.weight", m->width, kv);
-    if (!strcmp(m->architecture, "qwen2")) {
-        add_vector(l, i, "attn_q.bias", m->width, 0);
+    if (f->qkv_bias) {
+        add_vector(l, i, "attn_q.bias", q, 0);
         add_vector(l, i, "attn_k.bias", kv, 0);
         add_vector(l, i, "attn_v.bias", kv, 0);
     }
-    add_matrix(l, m, i, "attn_output.weight", m->width, m->width);
-    add_vector(l, i, "ffn_norm.weight", m->width, 1);
-    add_matrix(l, m, i, "ffn_gate.weight", m->width, m->ffn);
-    add_matrix(l, m, i, "ffn_up.weight", m->width, m->ffn);
-    add_matrix(l, m, i, "ffn_down.weight", m->ffn, m->width);
+    if (f->head_norms) {
+        add_vector(l, i, "attn_q_norm.weight", head_dim(m), 1);
+        add_vector(l, i, "attn_k_norm.weight", head_dim(m), 1);
+    }
+    add_matrix(l, m, i, "attn_output.weight", q, m->width);
+    add_ffn(l, m, i);
 }
 
 static oato_status list_tensors(const struct random_model *m, struct tensor_list *l,
                                 struct oato_error *err)
 {
-    l->cap = (size_t)m->layers * 12 + 3; /* of a qwen2 layer; embedding, norm, output */
+    l->cap = (size_t)m->layers * 12 + 3; /* the most of a layer; embedding, norm, output */
     l->rows = calloc(l->cap, sizeof *l->rows);
     if (!l->rows)
         return oato_fail_memory(err, l->cap * sizeof *l->rows, "the list of tensors");
@@ -191,6 +302,7 @@ static oato_status list_tensors(const struct random_model *m, struct tensor_list
         struct tensor_row *t = &l->rows[i];
         if (!dtype_row_bytes(t->dtype, t->ne[0], &t->bytes) ||
             !size_mul(t->bytes, (size_t)t->ne[1], &t->bytes) ||
+            !size_mul(t->bytes, (size_t)t->ne[2], &t->bytes) ||
             !size_add(l->data_bytes, t->bytes, &l->data_bytes))
             return oato_fail(err, OATO_EUSAGE, "tensor '%s' is too large", t->name);
     }
@@ -258,13 +370,22 @@ static void add_metadata(struct gguf_writer *w, const struct random_model *m)
     put_u32(w, a, "block_count", m->layers);
     put_u32(w, a, "context_length", m->context);
     put_u32(w, a, "embedding_length", m->width);
-    put_u32(w, a, "feed_forward_length", m->ffn);
+    put_u32(w, a, "feed_forward_length", m->experts ? m->ffn * m->experts_used : m->ffn);
+    if (m->experts) {
+        put_u32(w, a, "expert_count", m->experts);
+        put_u32(w, a, "expert_used_count", m->experts_used);
+        put_u32(w, a, "expert_feed_forward_length", m->ffn);
+    }
     put_u32(w, a, "attention.head_count", m->heads);
     put_u32(w, a, "attention.head_count_kv", m->kv_heads);
     put_f32(w, a, "rope.freq_base", 10000.0f);
     put_f32(w, a, "attention.layer_norm_rms_epsilon", 1e-5f);
     put_u32(w, a, "vocab_size", m->vocab);
-    put_u32(w, a, "rope.dimension_count", m->width / m->heads);
+    if (head_dim(m) * m->heads != m->width) {
+        put_u32(w, a, "attention.key_length", head_dim(m));
+        put_u32(w, a, "attention.value_length", head_dim(m));
+    }
+    put_u32(w, a, "rope.dimension_count", head_dim(m));
     gguf_writer_scalar(w, "general.quantization_version", GGUF_U32, &(uint32_t){2});
     if (m->tokenizer)
         random_vocab_add(w, m->vocab);

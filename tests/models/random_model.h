@@ -9,8 +9,10 @@
 #include "models/models.h"
 
 struct random_model {
-    const char *architecture; /* "llama" or "qwen2" */
+    const char *architecture; /* "llama", "qwen2", "qwen3" or "qwen3moe" */
     int64_t layers, width, ffn, heads, kv_heads, vocab, context;
+    int64_t head_dim;              /* 0: width / heads */
+    int64_t experts, experts_used; /* qwen3moe: of ffn neurons each */
     oato_dtype dtype; /* of matrices; rows that are no whole blocks get a smaller block */
     bool more_bits;   /* Q6_K for the matrices that llama-quantize's Q4_K_M and Q5_K_M favour */
     uint64_t seed;
@@ -22,6 +24,9 @@ struct random_model {
 
 /* Sets the types of matrices by a name as --type takes it, "Q4_0" or a mix, "Q4_K_M". */
 bool random_model_set_type(struct random_model *m, const char *name);
+/* Takes over architecture and shape of a known model by its name as --shape has it: "8b",
+ * "qwen3-30b-a3b". False: there is none. */
+bool random_model_set_shape(struct random_model *m, const char *name);
 /* A model of 2 layers that runs in a moment. */
 struct random_model random_model_default(void);
 /* OATO_EUSAGE when the shape is no model's. */

@@ -80,6 +80,40 @@ static void options_shape_the_model(void **state)
     gguf_close(g);
 }
 
+static void experts_are_tensors_of_three_dimensions(void **state)
+{
+    (void)state;
+    char line[512];
+    int64_t n = 0;
+    assert_int_equal(
+        run("--arch qwen3moe --width 256 --ffn 96 --heads 2 --head-dim 64 --kv-heads 1 "
+            "--experts 8 --experts-used 3 --type Q4_0 a.gguf",
+            line),
+        0);
+    assert_string_equal(line, "");
+    struct gguf *g = open_made("a.gguf");
+    assert_true(gguf_get_i64(g, "qwen3moe.expert_count", &n) && n == 8);
+    assert_true(gguf_get_i64(g, "qwen3moe.expert_used_count", &n) && n == 3);
+    assert_true(gguf_get_i64(g, "qwen3moe.attention.key_length", &n) && n == 64);
+    const struct gguf_tensor *down = gguf_tensor(g, "blk.1.ffn_down_exps.weight");
+    assert_int_equal(down->n_dims, 3);
+    assert_int_equal(down->ne[0], 96);
+    assert_int_equal(down->ne[1], 256);
+    assert_int_equal(down->ne[2], 8);
+    assert_int_equal(down->dtype, DT_Q4_0);
+    assert_int_equal(gguf_tensor(g, "blk.1.ffn_gate_inp.weight")->dtype, DT_F32);
+    assert_int_equal(gguf_tensor(g, "blk.1.attn_q_norm.weight")->ne[0], 64);
+    gguf_close(g);
+    assert_int_equal(run("--shape qwen3-235b-a22b --layers 3 --type Q4_K_M --header-only "
+                         "--no-tokenizer b.gguf",
+                         line),
+                     0);
+    g = open_made("b.gguf");
+    assert_true(gguf_get_i64(g, "qwen3moe.block_count", &n) && n == 3);
+    assert_int_equal(gguf_tensor(g, "blk.2.ffn_up_exps.weight")->ne[2], 128);
+    gguf_close(g);
+}
+
 /* The layers that llama-quantize favours in a model of 16, as its own files have them. */
 static void mixes_give_more_bits_to_the_same_matrices_as_llama_quantize(void **state)
 {
@@ -172,6 +206,11 @@ static void mistakes_are_one_line(void **state)
         {"--layers 0 a.gguf", "--layers: '0'", 2},
         {"--laiers 1 a.gguf", "did you mean '--layers'", 2},
         {"--arch gpt2 a.gguf", "architecture 'gpt2'", 2},
+        {"--shape 9b a.gguf", "--shape: '9b'", 2},
+        {"--arch qwen3moe a.gguf", "0 experts", 2},
+        {"--arch qwen3moe --experts 4 --experts-used 5 a.gguf", "4 experts, 5 used", 2},
+        {"--experts 4 --experts-used 2 a.gguf", "'llama' has no experts", 2},
+        {"--head-dim 33 a.gguf", "head's even dimension", 2},
         {"--vocab 100 a.gguf", "--no-tokenizer", 2},
         {"--layers 4096 --width 32768 --ffn 262144 a.gguf", "GB are free there", 6},
         {"none/a.gguf", "none/a.gguf", 6},
@@ -190,6 +229,7 @@ int main(void)
 #define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         FILE_TEST(options_shape_the_model),
+        FILE_TEST(experts_are_tensors_of_three_dimensions),
         FILE_TEST(mixes_give_more_bits_to_the_same_matrices_as_llama_quantize),
         FILE_TEST(rows_without_whole_blocks_get_smaller_ones),
         FILE_TEST(seeds_split_and_header_only_do_as_they_say),

@@ -1,0 +1,293 @@
+/*
+ * test_graph.c - architectures build the graph of their equations: which operators, over which
+ * tensors and values; files whose keys and tensors disagree are refused with one line that says so.
+ */
+#include "tests/models/random_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[64], path[128];
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/oato-graph-XXXXXX");
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(path, sizeof path, "%s/model.gguf", folder);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(path);
+    return rmdir(folder);
+}
+
+static struct random_model shape_of(const char *architecture)
+{
+    struct random_model m = random_model_default();
+    m.architecture = architecture;
+    m.header_only = true;
+    m.tokenizer = false;
+    m.head_dim = 32; /* 4 heads of 32 are wider than the model */
+    if (!strcmp(architecture, "qwen3moe")) {
+        m.experts = 16;
+        m.experts_used = 4;
+    }
+    return m;
+}
+
+static struct model *made(const struct random_model *m)
+{
+    struct oato_error err = {0};
+    struct model *model = NULL;
+    if (random_model_save(m, path, &err) || model_open(path, &model, &err))
+        fail_msg("%s", err.text);
+    return model;
+}
+
+static const struct graph_op *op_named(const struct graph *g, const char *name)
+{
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (!strcmp(g->ops[i].name, name))
+            return &g->ops[i];
+    fail_msg("no operator %s", name);
+    return NULL;
+}
+
+/* The operators of layer 1 in order, as one line. */
+static void layer_is(const struct graph *g, const char *expected)
+{
+    struct text t;
+    text_init(&t);
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].layer == 1)
+            text_printf(&t, "%s%s", t.len ? " " : "", op_kind_name(g->ops[i].op.kind));
+    assert_non_null(t.data);
+    assert_string_equal(t.data, expected);
+    text_free(&t);
+}
+
+static void qwen3_norms_the_heads_before_it_turns_them(void **state)
+{
+    (void)state;
+    struct random_model m = shape_of("qwen3");
+    struct model *model = made(&m);
+    const struct graph *g = &model->graph;
+    layer_is(g, "rms_norm mul_mat mul_mat mul_mat head_norm head_norm rope rope kv_store attention "
+                "mul_mat add rms_norm mul_mat mul_mat swiglu mul_mat add");
+    const struct graph_op *q = op_named(g, "blk.1.attn_q"), *qn = op_named(g, "blk.1.attn_q_norm");
+    const struct graph_op *kn = op_named(g, "blk.1.attn_k_norm"),
+                          *rope = op_named(g, "blk.1.rope_k");
+    assert_int_equal(q->op.n, 4 * 32);
+    assert_int_equal(qn->in[0], q->out[0]);
+    assert_int_equal(qn->op.heads, 4);
+    assert_int_equal(kn->op.heads, 2);
+    assert_int_equal(kn->op.head_dim, 32);
+    assert_string_equal(kn->weight[0]->name, "blk.1.attn_k_norm.weight");
+    assert_int_equal(rope->in[0], kn->out[0]);
+    assert_int_equal(rope->op.rope_pairing, ROPE_HALVES);
+    assert_int_equal(model->shape.head_dim, 32);
+    assert_int_equal(model->shape.experts, 0);
+    model_close(model);
+}
+
+static void qwen3moe_routes_each_token_to_its_experts(void **state)
+{
+    (void)state;
+    struct random_model m = shape_of("qwen3moe");
+    struct model *model = made(&m);
+    const struct graph *g = &model->graph;
+    layer_is(g, "rms_norm mul_mat mul_mat mul_mat head_norm head_norm rope rope kv_store attention "
+                "mul_mat add rms_norm mul_mat route expert_gate_up expert_down add");
+    const struct graph_op *norm = op_named(g, "blk.1.ffn_norm");
+    const struct graph_op *logits = op_named(g, "blk.1.ffn_gate_inp");
+    const struct graph_op *route = op_named(g, "blk.1.ffn_route");
+    const struct graph_op *up = op_named(g, "blk.1.ffn_gate_up_exps");
+    const struct graph_op *down = op_named(g, "blk.1.ffn_down_exps");
+    assert_int_equal(logits->op.n, 16);
+    assert_int_equal(route->in[0], logits->out[0]);
+    assert_int_equal(route->op.route_norm, 1);
+    assert_int_equal(g->values[route->out[0]].width, 8);
+    assert_int_equal(up->in[0], norm->out[0]);
+    assert_int_equal(up->in[1], route->out[0]);
+    assert_int_equal(up->n_weights, 2);
+    assert_string_equal(up->weight[0]->name, "blk.1.ffn_gate_exps.weight");
+    assert_string_equal(up->weight[1]->name, "blk.1.ffn_up_exps.weight");
+    assert_int_equal(g->values[up->out[0]].width, 4 * 128);
+    assert_int_equal(down->in[0], up->out[0]);
+    assert_int_equal(down->in[1], route->out[0]);
+    assert_int_equal(down->op.k, 128);
+    assert_int_equal(g->values[down->out[0]].width, 64);
+    for (int i = 0; i < 2; i++) {
+        int64_t n, k;
+        const struct gguf_tensor *t = up->weight[i];
+        assert_true(op_weight_shape(&up->op, i, &n, &k));
+        assert_int_equal(n, t->ne[1] * t->ne[2]);
+        assert_int_equal(k, t->ne[0]);
+    }
+    assert_int_equal(model->shape.experts, 16);
+    assert_int_equal(model->shape.experts_used, 4);
+    assert_int_equal(model->shape.ffn_width, 128);
+    model_close(model);
+}
+
+static void patterns_still_match_between_norms_and_experts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture;
+        int qkv, gate_up, add_norm;
+    } rows[] = {{"llama", 2, 2, 3}, {"qwen3", 2, 2, 3}, {"qwen3moe", 2, 0, 3}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct random_model m = shape_of(rows[i].architecture);
+        struct model *model = made(&m);
+        struct graph_match match[16];
+        int found[OP_KIND_COUNT] = {0};
+        int32_t n = graph_matches(&model->graph, match, ARRAY_LEN(match));
+        assert_in_range(n, 1, ARRAY_LEN(match));
+        for (int32_t j = 0; j < n; j++)
+            found[op_fusions[match[j].fusion].fused]++;
+        assert_int_equal(found[OP_QKV], rows[i].qkv);
+        assert_int_equal(found[OP_GATE_UP], rows[i].gate_up);
+        assert_int_equal(found[OP_ADD_NORM], rows[i].add_norm);
+        model_close(model);
+    }
+}
+
+/* Named shapes are those of real models: parameters in all, and of them in experts. */
+static void named_shapes_have_the_size_of_their_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double parameters;
+    } rows[] = {{"1b", 1.07e9},
+                {"8b", 8.03e9},
+                {"70b", 70.6e9},
+                {"qwq-32b", 32.8e9},
+                {"qwen3-8b", 8.19e9},
+                {"qwen3-30b-a3b", 30.5e9},
+                {"qwen3-235b-a22b", 235.1e9}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct random_model m = random_model_default();
+        assert_true(random_model_set_shape(&m, rows[i].name));
+        m.header_only = true;
+        m.tokenizer = false;
+        struct model *model = made(&m);
+        double sum = 0;
+        for (size_t t = 0; t < gguf_tensor_count(model->gguf); t++) {
+            const int64_t *ne = gguf_tensor_at(model->gguf, t)->ne;
+            sum += (double)ne[0] * (double)ne[1] * (double)ne[2];
+        }
+        if (sum < 0.995 * rows[i].parameters || sum > 1.005 * rows[i].parameters)
+            fail_msg("%s has %.4g parameters", rows[i].name, sum);
+        model_close(model);
+    }
+    struct random_model m = random_model_default();
+    assert_false(random_model_set_shape(&m, "9b"));
+}
+
+/* Writes the model again with one key set to another number, without one tensor (or NULL), or with
+ * one tensor of another type (DT_COUNT: as it is). */
+static void change(const char *key, uint32_t value, const char *tensor, oato_dtype dtype)
+{
+    struct oato_error err = {0};
+    struct gguf *g = NULL;
+    if (gguf_open(path, &g, &err))
+        fail_msg("%s", err.text);
+    struct gguf_writer *w = gguf_writer_create();
+    assert_non_null(w);
+    gguf_writer_copy_kv(w, g);
+    if (key)
+        gguf_writer_scalar(w, key, GGUF_U32, &value);
+    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        bool named = tensor && !strcmp(t->name, tensor);
+        if (!named || dtype != DT_COUNT)
+            gguf_writer_tensor(w, t->name, named ? dtype : t->dtype, t->n_dims, t->ne, NULL);
+    }
+    oato_status status = gguf_writer_save(w, path, &err);
+    gguf_writer_free(w);
+    gguf_close(g);
+    if (status)
+        fail_msg("%s", err.text);
+}
+
+static void keys_and_tensors_that_disagree_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture, *key;
+        uint32_t value;
+        const char *tensor;
+        oato_dtype dtype;
+        const char *says;
+    } rows[] = {
+        {"qwen3moe", "qwen3moe.expert_count", 8, NULL, 0, "ffn_gate_inp.weight is 64 x 16"},
+        {"qwen3moe", "qwen3moe.expert_count", 0, NULL, 0, "expert_count is 0, allowed are 1 to"},
+        {"qwen3moe", "qwen3moe.expert_used_count", 17, NULL, 0, "allowed are 1 to 16"},
+        {"qwen3moe", "qwen3moe.expert_used_count", 0, NULL, 0, "allowed are 1 to 16"},
+        {"qwen3moe", "qwen3moe.expert_feed_forward_length", 64, NULL, 0,
+         "ffn_gate_exps.weight is 64 x 128 x 16, the model's keys ask for 64 x 64 x 16"},
+        {"qwen3moe", "qwen3moe.expert_group_count", 4, NULL, 0, "by groups"},
+        {"qwen3moe", "qwen3moe.attention.key_length", 16, NULL, 0, "do not fit together"},
+        {"qwen3moe", NULL, 0, "blk.1.ffn_up_exps.weight", DT_COUNT,
+         "ffn_up_exps.weight is missing"},
+        {"qwen3moe", NULL, 0, "blk.1.ffn_up_exps.weight", DT_F16, "different types, F32 and F16"},
+        {"qwen3moe", NULL, 0, "blk.0.attn_k_norm.weight", DT_COUNT,
+         "attn_k_norm.weight is missing"},
+        {"qwen3", NULL, 0, "blk.0.attn_q_norm.weight", DT_COUNT, "attn_q_norm.weight is missing"},
+        {"qwen3", "qwen3.expert_count", 4, NULL, 0, "architecture qwen3 with experts"},
+        {"llama", "llama.expert_count", 8, NULL, 0, "architecture llama with experts"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct random_model m = shape_of(rows[i].architecture);
+        struct oato_error err = {0};
+        struct model *model = NULL;
+        if (random_model_save(&m, path, &err))
+            fail_msg("%s", err.text);
+        change(rows[i].key, rows[i].value, rows[i].tensor, rows[i].dtype);
+        assert_int_equal(model_open(path, &model, &err), OATO_EFILE);
+        assert_null(model);
+        if (!strstr(err.text, rows[i].says) || strchr(err.text, '\n'))
+            fail_msg("'%s' does not say '%s'", err.text, rows[i].says);
+    }
+}
+
+/* Files made before the key existed give the neurons of all experts of a token. */
+static void without_its_key_the_width_of_an_expert_is_its_share(void **state)
+{
+    (void)state;
+    struct random_model m = shape_of("qwen3moe");
+    model_close(made(&m));
+    change("qwen3moe.expert_feed_forward_length", 0, NULL, DT_COUNT);
+    struct oato_error err = {0};
+    struct model *model = NULL;
+    if (model_open(path, &model, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(model->shape.ffn_width, 128);
+    model_close(model);
+}
+
+int main(void)
+{
+#define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        FILE_TEST(qwen3_norms_the_heads_before_it_turns_them),
+        FILE_TEST(qwen3moe_routes_each_token_to_its_experts),
+        FILE_TEST(patterns_still_match_between_norms_and_experts),
+        FILE_TEST(named_shapes_have_the_size_of_their_names),
+        FILE_TEST(keys_and_tensors_that_disagree_are_refused),
+        FILE_TEST(without_its_key_the_width_of_an_expert_is_its_share),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
