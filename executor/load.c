@@ -387,7 +387,7 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
             .data = t->data,
             .dtype = t->dtype,
             .k = t->ne[0],
-            .n = t->ne[1],
+            .n = t->ne[1] * t->ne[2], /* experts are one matrix */
             .row_begin = s->begin,
             .row_end = s->end,
             .use = s->use,

@@ -31,9 +31,9 @@ enum op_kind {
     OP_SWIGLU,    /* out[0] = silu(in[0]) * in[1] */
     OP_SELECT,    /* out[0] = the rows of in[0] whose logits are wanted */
     OP_HEAD_NORM, /* RMS_NORM of every head by itself, with one weight[0] of head_dim for all */
-    OP_ROUTE, /* out[0] = choice of experts: the experts_used largest of softmax(in[0]) (of equal
-                 ones the lower ids); their weights are divided by their sum if route_norm is
-                 set, then multiplied by scale unless it is 0; k = experts */
+    OP_ROUTE, /* out[0] = choice of experts: the experts_used largest of in[0] (of equal ones the
+                 lower ids) with their softmax as weights, divided by its sum over the choice if
+                 route_norm is set, then multiplied by scale unless that is 0; k = experts */
     OP_EXPERT_GATE_UP, /* GATE_UP of each expert that in[1], a choice, names for the token: out[0] =
                           experts_used rows of n, side by side in the order of the choice */
     OP_EXPERT_DOWN,    /* out[0] = sum over the choice in[1], in its order, of its weight times
@@ -66,7 +66,7 @@ struct oato_op {
     float eps;                         /* RMS_NORM, ADD_NORM, HEAD_NORM */
     float rope_base;                   /* ROPE: frequency base */
     float rope_scale;                  /* ROPE: positions are multiplied by this (1 = no scaling) */
-    float scale; /* EMBED, ROUTE: factor (0 = none); ATTENTION: factor of q.k */
+    float scale;                       /* EMBED, ROUTE: factor (0 = none); ATTENTION: of q.k */
 };
 
 /* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics): DECODE

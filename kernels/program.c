@@ -39,14 +39,19 @@ static int op_inputs(const struct oato_op *op)
     case OP_KV_STORE:
     case OP_ADD:
     case OP_SWIGLU:
-    case OP_ADD_NORM: return 2;
+    case OP_ADD_NORM:
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN: return 2;
     default: return 1;
     }
 }
 
-static int64_t op_in_width(const struct oato_op *op)
+static int64_t op_in_width(const struct oato_op *op, int i)
 {
     switch (op->kind) {
+    case OP_EXPERT_GATE_UP: return i ? 2 * (int64_t)op->experts_used : op->k;
+    case OP_EXPERT_DOWN: return (int64_t)op->experts_used * (i ? 2 : op->k);
+    case OP_HEAD_NORM:
     case OP_KV_STORE: return (int64_t)op->kv_heads * op->head_dim;
     case OP_ROPE:
     case OP_ATTENTION: return (int64_t)op->heads * op->head_dim;
@@ -101,13 +106,14 @@ static oato_status check_copy(const struct check *c, const struct program_record
 
 static oato_status check_inputs(const struct check *c, const struct program_record *r)
 {
-    int64_t expected = op_in_width(&r->op), sum = 0;
+    int64_t sum = 0;
     bool merge = r->op.kind == OP_MERGE;
     if (merge ? !r->n_in || r->n_in > RECORD_INPUTS : r->n_in != op_inputs(&r->op))
         return refuse(c, "%s with %d inputs", op_kind_name(r->op.kind), r->n_in);
     for (int i = 0; i < r->n_in; i++) {
         /* select reads rows of all tokens whatever it gives */
         uint8_t rows = r->op.kind == OP_SELECT ? ROWS_TOKENS : r->rows;
+        const int64_t expected = op_in_width(&r->op, i);
         if (!merge && r->in_width[i] != expected)
             return refuse(c, "%s takes inputs of width %" PRId64 ", not %" PRId32,
                           op_kind_name(r->op.kind), expected, r->in_width[i]);

@@ -217,12 +217,13 @@ int32_t build_norm(struct graph_builder *b, int32_t layer, const char *name, int
 
 /* ----------------------------------------------------------------------------------- model */
 
-/* Tensors that files carry but inference does not need. */
+/* Tensors that files carry but generating does not need; cls.output is the head of a reranker. */
 static bool harmless(const char *name)
 {
     size_t n = strlen(name);
     static const char *const endings[] = {".attn_rot_embd", ".rotary_emb.inv_freq",
-                                          ".attn_rot_embd.weight", ".input_scale"};
+                                          ".attn_rot_embd.weight", ".input_scale",
+                                          "cls.output.weight"};
     for (size_t i = 0; i < ARRAY_LEN(endings); i++) {
         size_t m = strlen(endings[i]);
         if (n >= m && !strcmp(name + n - m, endings[i]))

@@ -199,6 +199,7 @@ enum {
     ATTENTION_SEGMENT = 256, /* blocks of a segment are summed up first, then segments in order */
     ATTENTION_QUERIES = 48,  /* of an attention_job, unless one token has more */
     HEAD_DIM_MAX = 1024,     /* cpu_supports says no beyond */
+    EXPERTS_MAX = 4096,      /* likewise */
     MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples */
 };
 

@@ -259,6 +259,16 @@ static void run_norm(const struct run *x)
     }
 }
 
+static void run_head_norm(const struct run *x)
+{
+    const int64_t n = x->op->n, d = x->op->head_dim;
+    const float *w = const_floats(weight(x, 0)->data);
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t at = begin * n; at < end * n; at += d)
+        x->k->rms_norm(output(x, 0) + at, input(x, 0) + at, w, d, x->op->eps);
+}
+
 static void scale_row(float *y, const float *a, float factor, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -394,14 +404,26 @@ static const struct {
     void (*run)(const struct run *x);
     bool by_rows; /* cheap rows: solo when there are few elements */
 } kinds[OP_KIND_COUNT] = {
-    [OP_EMBED] = {run_embed, true},       [OP_RMS_NORM] = {run_norm, true},
-    [OP_MUL_MAT] = {run_matrix, false},   [OP_BIAS] = {run_pairwise, true},
-    [OP_SCALE] = {run_pairwise, true},    [OP_ROPE] = {run_rope, true},
-    [OP_KV_STORE] = {run_kv_store, true}, [OP_ATTENTION] = {run_attention, false},
-    [OP_ADD] = {run_pairwise, true},      [OP_SWIGLU] = {run_pairwise, true},
-    [OP_SELECT] = {run_select, true},     [OP_QKV] = {run_matrix, false},
-    [OP_GATE_UP] = {run_matrix, false},   [OP_ADD_NORM] = {run_norm, true},
-    [OP_MERGE] = {run_merge, true},       [OP_KV_COPY] = {run_kv_copy, false},
+    [OP_EMBED] = {run_embed, true},
+    [OP_RMS_NORM] = {run_norm, true},
+    [OP_MUL_MAT] = {run_matrix, false},
+    [OP_BIAS] = {run_pairwise, true},
+    [OP_SCALE] = {run_pairwise, true},
+    [OP_ROPE] = {run_rope, true},
+    [OP_KV_STORE] = {run_kv_store, true},
+    [OP_ATTENTION] = {run_attention, false},
+    [OP_ADD] = {run_pairwise, true},
+    [OP_SWIGLU] = {run_pairwise, true},
+    [OP_SELECT] = {run_select, true},
+    [OP_QKV] = {run_matrix, false},
+    [OP_GATE_UP] = {run_matrix, false},
+    [OP_ADD_NORM] = {run_norm, true},
+    [OP_MERGE] = {run_merge, true},
+    [OP_KV_COPY] = {run_kv_copy, false},
+    [OP_HEAD_NORM] = {run_head_norm, true},
+    [OP_ROUTE] = {run_route, true},
+    [OP_EXPERT_GATE_UP] = {run_experts, false},
+    [OP_EXPERT_DOWN] = {run_experts, false},
 };
 
 int32_t cpu_record_rows(const struct program_record *r, const struct step *step)
@@ -416,7 +438,7 @@ bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
     if (r->op.kind == OP_KV_COPY)
         return step->n_page_copies == 0;
     int64_t T = cpu_record_rows(r, step);
-    int64_t width = r->op.kind == OP_EMBED ? r->op.k : r->op.n;
+    int64_t width = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE ? r->op.k : r->op.n;
     return T == 0 || (kinds[r->op.kind].by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
 }
 
@@ -464,10 +486,14 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
     switch (op->kind) {
     case OP_MUL_MAT:
     case OP_QKV:
-    case OP_GATE_UP: {
+    case OP_GATE_UP:
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN: {
+        const bool experts = op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
         uint64_t bytes = 0;
         for (int i = 0; i < NUMERICS_CHOICES; i++) {
-            uint64_t one = matrix_workspace(k->matrix[i], op, size->rows, n_threads);
+            uint64_t one = (experts ? experts_workspace : matrix_workspace)(k->matrix[i], op,
+                                                                            size->rows, n_threads);
             bytes = one > bytes ? one : bytes;
         }
         return bytes;

@@ -1,6 +1,6 @@
 /*
- * ops_internal.h - between ops.c, which runs a record, and ops_attention.c, which does so for those
- * that touch the KV pages.
+ * ops_internal.h - between ops.c, which runs a record, ops_attention.c, which does so for those
+ * that touch the KV pages, and ops_experts.c, for those of a mixture of experts.
  */
 #ifndef OATO_OPS_INTERNAL_H
 #define OATO_OPS_INTERNAL_H
@@ -66,5 +66,11 @@ uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *
 void run_attention(const struct run *x);
 void run_kv_store(const struct run *x);
 void run_kv_copy(const struct run *x);
+
+/* ops_experts.c */
+uint64_t experts_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
+                           int n_threads);
+void run_route(const struct run *x);
+void run_experts(const struct run *x);
 
 #endif

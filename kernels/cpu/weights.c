@@ -21,6 +21,13 @@ static bool kv_fits(const struct oato_op *op)
     return kv_dtype_known(dtype) && dtype_row_bytes(dtype, op->head_dim, &row);
 }
 
+static bool experts_fit(const struct oato_op *op)
+{
+    const int64_t widest = max_i64(op->k, op->n);
+    return op->experts > 0 && op->experts <= EXPERTS_MAX && op->experts_used > 0 &&
+           op->experts_used <= op->experts && widest * op->experts_used <= INT32_MAX;
+}
+
 bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
 {
     (void)k; /* every table is complete */
@@ -42,6 +49,13 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
                op->rope_dims >= 0 && op->rope_dims % 2 == 0 && op->rope_dims <= op->head_dim &&
                (int64_t)op->heads * op->head_dim == op->n &&
                (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
+    case OP_HEAD_NORM:
+        return op->heads > 0 && op->head_dim > 0 && (int64_t)op->heads * op->head_dim == op->n;
+    case OP_ROUTE: return experts_fit(op) && op->k == op->experts && op->n == 2 * op->experts_used;
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN:
+        return experts_fit(op) && op->n > 0 &&
+               matrix_fits((oato_dtype)op->dtype, (int64_t)op->experts * op->n, op->k);
     case OP_RMS_NORM:
     case OP_BIAS:
     case OP_SCALE:
@@ -61,7 +75,9 @@ const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
     switch (op->kind) {
     case OP_MUL_MAT:
     case OP_QKV:
-    case OP_GATE_UP: return k->matrix[choice]->numerics((oato_dtype)op->dtype);
+    case OP_GATE_UP:
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN: return k->matrix[choice]->numerics((oato_dtype)op->dtype);
     default: return "f32";
     }
 }

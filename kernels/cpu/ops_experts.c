@@ -1,0 +1,322 @@
+/*
+ * ops_experts.c - the records of a mixture of experts: choosing experts for each token, and the
+ * products with the matrices of those that were chosen.
+ *
+ * Every thread sorts the pairs (token, place in its choice) by expert for itself, which is cheaper
+ * than waiting for one that does. The inputs are packed in that order, so that the columns of an
+ * expert stand together and its rows are read once for all of them, with the same kernels as any
+ * other product. Units dealt to threads are MATRIX_ROWS rows of one chosen expert (GATE_UP), or of
+ * the output through all experts (DOWN): an output is summed by one thread, experts in rising
+ * order, and so has the same bits whatever T, the companions of its token or the threads.
+ *
+ * The matrices lie behind each other as one. When their rows are no multiple of MATRIX_ROWS, the
+ * first unit of an expert begins inside a group of the layout: the rows before are computed too
+ * and dropped.
+ */
+#include "kernels/cpu/ops_internal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself */
+    PANEL_ELEMENTS = 4096,   /* of a result, so that few columns read long streams */
+};
+
+/* --------------------------------------------------------------------------------- choice - */
+
+/* The `used` largest; anything is chosen in place of numbers that are none. */
+static void choose(const float *logits, int32_t experts, int32_t used, uint8_t *chosen)
+{
+    memset(chosen, 0, (size_t)experts);
+    for (int32_t i = 0; i < used; i++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < experts; e++)
+            if (!chosen[e] && (best < 0 || logits[e] > logits[best]))
+                best = e;
+        chosen[best] = 1;
+    }
+}
+
+static void route_row(const struct oato_op *op, const float *logits, float *out)
+{
+    uint8_t chosen[EXPERTS_MAX];
+    float *weights = out + op->experts_used, top = logits[0], sum = 0, all = 0;
+    choose(logits, op->experts, op->experts_used, chosen);
+    for (int32_t e = 1; e < op->experts; e++)
+        top = logits[e] > top ? logits[e] : top;
+    for (int32_t e = 0, n = 0; e < op->experts; e++) {
+        const float x = expf(logits[e] - top);
+        all += x;
+        if (!chosen[e])
+            continue;
+        out[n] = (float)e;
+        weights[n++] = x;
+        sum += x;
+    }
+    const float factor = op->scale != 0 ? op->scale : 1;
+    for (int32_t i = 0; i < op->experts_used; i++)
+        weights[i] = weights[i] / (op->route_norm ? sum : all) * factor;
+}
+
+void run_route(const struct run *x)
+{
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++)
+        route_row(x->op, input(x, 0) + t * x->op->k, output(x, 0) + t * x->op->n);
+}
+
+/* ------------------------------------------------------------------------------- grouping - */
+
+/* Pair p = token * experts_used + place in its choice. Those of the i-th chosen expert, in rising
+ * order of its id, are pair[first[i]] .. pair[first[i + 1] - 1], in rising order. */
+struct groups {
+    int32_t n;
+    int32_t *expert, *first, *pair;
+};
+
+/* Room for one list of each: experts and one more twice, pairs. */
+static uint64_t groups_bytes(const struct oato_op *op, int64_t T)
+{
+    return align64((uint64_t)(2 * (op->experts + 1) + T * op->experts_used) * sizeof(int32_t));
+}
+
+/* A value that is no id, which no program makes, stays inside the tensor. */
+static int32_t expert_of(const struct oato_op *op, float id)
+{
+    return id >= 0 && id < (float)op->experts ? (int32_t)id : 0;
+}
+
+static struct groups groups_make(const struct run *x, void *memory)
+{
+    const struct oato_op *op = x->op;
+    const int32_t used = op->experts_used, pairs = (int32_t)x->T * used;
+    struct groups g = {.expert = memory};
+    g.first = g.expert + op->experts + 1;
+    g.pair = g.first + op->experts + 1;
+    int32_t *at = g.first; /* of every expert: how many, then where the next one goes */
+    memset(at, 0, (size_t)op->experts * sizeof *at);
+    for (int32_t p = 0; p < pairs; p++)
+        at[expert_of(op, input(x, 1)[p / used * 2 * used + p % used])]++;
+    for (int32_t e = 0, sum = 0; e < op->experts; e++) {
+        const int32_t n = at[e];
+        at[e] = sum;
+        sum += n;
+        if (n)
+            g.expert[g.n++] = e;
+    }
+    for (int32_t p = 0; p < pairs; p++)
+        g.pair[at[expert_of(op, input(x, 1)[p / used * 2 * used + p % used])]++] = p;
+    /* now every expert's place is where the next one begins */
+    for (int32_t i = 0, from = 0; i < g.n; i++) {
+        const int32_t to = at[g.expert[i]];
+        g.first[i] = from;
+        from = to;
+    }
+    g.first[g.n] = pairs;
+    return g;
+}
+
+/* --------------------------------------------------------------------------------- memory - */
+
+/* [header][scratch of each thread][packed inputs]; of a thread: the kernel's own, groups, results
+ * of one panel (GATE_UP: two). */
+struct experts_room {
+    uint64_t scratch, groups_at, rows_at, rows; /* bytes of a thread, and offsets in them */
+    uint64_t pack;                              /* of a row of the input */
+    int64_t packed;                             /* rows of the input */
+    int64_t panel;                              /* rows computed together */
+    bool is_private;                            /* every thread packs for itself */
+};
+
+static struct experts_room experts_room(const struct matrix_class *k, const struct oato_op *op,
+                                        int64_t T)
+{
+    struct experts_room m = {0};
+    const oato_dtype dtype = (oato_dtype)op->dtype;
+    const int64_t least = max_i64(k->panel_rows, MATRIX_ROWS);
+    m.groups_at = align64(k->scratch_bytes(dtype, op->k));
+    m.rows_at = m.groups_at + groups_bytes(op, T);
+    m.panel = max_i64(least, PANEL_ELEMENTS / T / MATRIX_ROWS * MATRIX_ROWS);
+    /* not less than for fewer tokens; a unit's own rows may begin and end inside a group */
+    m.rows = align64((uint64_t)(max_i64(T * least, PANEL_ELEMENTS) + T * 2 * MATRIX_ROWS) *
+                     sizeof(float));
+    m.scratch = m.rows_at + (op->kind == OP_EXPERT_GATE_UP ? 2 : 1) * m.rows;
+    m.pack = align64(k->pack_bytes(dtype, op->k));
+    if (!m.pack)
+        m.pack = (uint64_t)op->k * sizeof(float); /* as it is, rows without gaps */
+    m.packed = op->kind == OP_EXPERT_GATE_UP && T == 1 ? 1 : T * op->experts_used;
+    m.is_private = m.packed * op->k <= PRIVATE_ELEMENTS;
+    return m;
+}
+
+uint64_t experts_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
+                           int n_threads)
+{
+    const struct experts_room m = experts_room(k, op, max_i64(T, 1));
+    /* A shorter step may pack privately: room for the larger of the two. */
+    const int64_t most = max_i64(1, min_i64(m.packed, PRIVATE_ELEMENTS / op->k)) * n_threads;
+    return WORKSPACE_HEADER_BYTES + (uint64_t)n_threads * m.scratch +
+           align64((uint64_t)max_i64(m.packed, most) * m.pack);
+}
+
+/* ------------------------------------------------------------------------------- products - */
+
+/* A running record: what all of its jobs have in common. */
+struct experts_task {
+    const struct run *x;
+    struct experts_room room;
+    struct groups groups;
+    uint8_t *scratch;
+    const uint8_t *packed;
+    int64_t entered; /* columns that the kernel was told */
+};
+
+/* The inputs of rows [begin, end), in the order of the pairs. */
+static void inputs_pack(const struct experts_task *m, int64_t begin, int64_t end, uint8_t *packed)
+{
+    const struct run *x = m->x;
+    const oato_dtype dtype = (oato_dtype)x->op->dtype;
+    const bool packs = x->matrix->pack_bytes(dtype, x->op->k) > 0;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = m->groups.pair[i];
+        if (x->op->kind == OP_EXPERT_GATE_UP)
+            row /= x->op->experts_used;
+        const float *from = input(x, 0) + row * x->op->k;
+        uint8_t *to = packed + (uint64_t)i * m->room.pack;
+        if (packs)
+            x->matrix->pack(dtype, x->op->k, from, to);
+        else
+            memcpy(to, from, (size_t)x->op->k * sizeof *from);
+    }
+}
+
+/* The product of weight w, rows [begin, end) of the i-th chosen expert, with its columns. Returns
+ * where row `begin` of its first column stands in `out`; *stride floats lie between columns. */
+static const float *expert_rows(struct experts_task *m, int w, int32_t i, int64_t begin,
+                                int64_t end, const uint8_t *next, float *out, int64_t *stride)
+{
+    const struct run *x = m->x;
+    const struct oato_weight *weight = x->c->weights[x->r->weight[w]];
+    const int64_t first = m->groups.first[i], T = m->groups.first[i + 1] - first;
+    const int64_t row = (int64_t)m->groups.expert[i] * x->op->n + begin;
+    const int64_t from = row / MATRIX_ROWS * MATRIX_ROWS;
+    const int64_t to = (row - begin + end + MATRIX_ROWS - 1) / MATRIX_ROWS * MATRIX_ROWS;
+    const uint8_t *in = m->packed + (m->room.packed > 1 ? (uint64_t)first * m->room.pack : 0);
+    const bool packs = x->matrix->pack_bytes((oato_dtype)x->op->dtype, x->op->k) > 0;
+    *stride = m->room.panel + 2 * MATRIX_ROWS;
+    const struct matrix_job job = {.w = weight,
+                                   .x = packs ? NULL : const_floats(in),
+                                   .packed = packs ? in : NULL,
+                                   .pack_stride = packs ? m->room.pack : 0,
+                                   .T = T,
+                                   .next = next,
+                                   .y = out - from,
+                                   .y_stride = *stride};
+    if (x->matrix->enter && m->entered != T)
+        x->matrix->enter(T);
+    m->entered = T;
+    x->matrix->rows(&job, from, min_i64(to, weight->rows), m->scratch);
+    return out + (row - from);
+}
+
+/* Where rows of the i-th chosen expert begin in weight w; NULL behind the last one. */
+static const uint8_t *expert_at(const struct experts_task *m, int w, int32_t i, int64_t row)
+{
+    const struct oato_weight *weight = m->x->c->weights[m->x->r->weight[w]];
+    if (i >= m->groups.n)
+        return NULL;
+    row += (int64_t)m->groups.expert[i] * m->x->op->n;
+    return weight->data +
+           m->x->k->matrix_bytes(weight->dtype, row / MATRIX_ROWS * MATRIX_ROWS, weight->k);
+}
+
+static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64_t end)
+{
+    const struct run *x = m->x;
+    float *rows = floats(m->scratch + m->room.rows_at), *more = rows + m->room.rows / sizeof *rows;
+    for (int64_t r = begin; r < end; r += m->room.panel) {
+        const int64_t stop = min_i64(end, r + m->room.panel);
+        int64_t stride;
+        const uint8_t *next = stop < end ? expert_at(m, 0, i, stop) : NULL;
+        const float *gate = expert_rows(m, 0, i, r, stop, expert_at(m, 1, i, r), rows, &stride);
+        const float *up = expert_rows(m, 1, i, r, stop, next, more, &stride);
+        for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++) {
+            float *y = output(x, 0) + (int64_t)m->groups.pair[p] * x->op->n + r;
+            x->k->swiglu(y, gate, up, stop - r);
+            gate += stride;
+            up += stride;
+        }
+    }
+}
+
+static void add_weighted(float *y, const float *x, float weight, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += weight * x[i];
+}
+
+static void down_rows(struct experts_task *m, int64_t begin, int64_t end)
+{
+    const struct run *x = m->x;
+    const int64_t n = x->op->n, used = x->op->experts_used;
+    float *rows = floats(m->scratch + m->room.rows_at);
+    for (int64_t r = begin; r < end; r += m->room.panel) {
+        const int64_t stop = min_i64(end, r + m->room.panel);
+        for (int64_t t = 0; t < x->T; t++)
+            memset(output(x, 0) + t * n + r, 0, (size_t)(stop - r) * sizeof *rows);
+        for (int32_t i = 0; i < m->groups.n; i++) {
+            int64_t stride;
+            const float *y =
+                expert_rows(m, 0, i, r, stop, expert_at(m, 0, i + 1, r), rows, &stride);
+            for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++, y += stride) {
+                const int64_t t = m->groups.pair[p] / used, place = m->groups.pair[p] % used;
+                add_weighted(output(x, 0) + t * n + r, y, input(x, 1)[(2 * t + 1) * used + place],
+                             stop - r);
+            }
+        }
+    }
+}
+
+void run_experts(const struct run *x)
+{
+    const struct oato_op *op = x->op;
+    const bool down = op->kind == OP_EXPERT_DOWN;
+    struct experts_task m = {.x = x, .room = experts_room(x->matrix, op, x->T)};
+    assert(experts_workspace(x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
+    uint8_t *all = x->c->workspace + WORKSPACE_HEADER_BYTES;
+    m.scratch = all + (uint64_t)x->thread * m.room.scratch;
+    m.groups = groups_make(x, m.scratch + m.room.groups_at);
+
+    uint8_t *packed = all + (uint64_t)x->n_threads * m.room.scratch;
+    int64_t begin = 0, end = m.room.packed;
+    if (m.room.is_private) {
+        packed += (uint64_t)(x->thread * m.room.packed) * m.room.pack;
+    } else {
+        begin = m.room.packed * x->thread / x->n_threads;
+        end = m.room.packed * (x->thread + 1) / x->n_threads;
+    }
+    inputs_pack(&m, begin, end, packed);
+    m.packed = packed;
+    if (x->n_threads > 1 && !m.room.is_private)
+        cpu_barrier_wait(x->barrier); /* the packed input is complete */
+
+    const int64_t units = (op->n + MATRIX_ROWS - 1) / MATRIX_ROWS;
+    struct deal deal = {.x = x, .units = down ? units : units * m.groups.n};
+    while (deal_next(&deal, &begin, &end)) {
+        for (int64_t stop; begin < end; begin = stop) {
+            stop = min_i64(end, (begin / units + 1) * units); /* of one expert */
+            const int64_t first = begin / units * units;
+            const int64_t from = (begin - first) * MATRIX_ROWS;
+            const int64_t to = min_i64(op->n, (stop - first) * MATRIX_ROWS);
+            if (down)
+                down_rows(&m, from, to);
+            else
+                gate_up_rows(&m, (int32_t)(begin / units), from, to);
+        }
+    }
+    if (x->matrix->leave && m.entered)
+        x->matrix->leave();
+}
