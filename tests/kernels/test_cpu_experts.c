@@ -1,0 +1,460 @@
+/*
+ * test_cpu_experts.c - mixtures of experts on every instruction set: the products of a chosen
+ * expert have the bits of an ordinary product with its matrix, whatever T, the companions of a
+ * token, the threads and the rows of an expert; choices are the largest logits with their softmax;
+ * norms of heads are those of rows. No byte beyond any buffer is touched.
+ */
+#include "tests/kernels/test_cpu.h"
+
+enum { TOKENS = 19, WEIGHTS = 2 };
+
+/* Values and weights of EXPERT_GATE_UP or EXPERT_DOWN, ready to run on any tokens. */
+struct mixture {
+    struct guarded g;
+    struct cpu_context c;
+    struct oato_weight *table[WEIGHTS + 1]; /* the last one: of a single expert */
+    uint8_t *data[WEIGHTS];                 /* in GGUF form */
+    struct oato_op op;
+    enum numerics_choice numerics;
+    float *in, *choice, *out;
+};
+
+static bool is_down(const struct mixture *m)
+{
+    return m->op.kind == OP_EXPERT_DOWN;
+}
+
+/* Floats of a token in the input and in the output. */
+static int64_t in_width(const struct mixture *m)
+{
+    return (int64_t)m->op.k * (is_down(m) ? m->op.experts_used : 1);
+}
+
+/* Experts that differ and rise, and weights. Some experts are more popular than others. */
+static void random_choice(const struct oato_op *op, float *out)
+{
+    uint8_t chosen[64] = {0};
+    for (int32_t i = 0; i < op->experts_used;) {
+        const int64_t e = min_i64(random_in(0, op->experts - 1), random_in(0, op->experts - 1));
+        i += !chosen[e];
+        chosen[e] = 1;
+    }
+    for (int32_t e = 0, n = 0; e < op->experts; e++)
+        if (chosen[e])
+            out[n++] = (float)e;
+    random_floats(out + op->experts_used, op->experts_used);
+}
+
+static void mixture_init(struct mixture *m, const struct cpu_kernels *k, struct oato_op op)
+{
+    memset(m, 0, sizeof *m);
+    guarded_init(&m->g);
+    m->op = op;
+    const int64_t rows = (int64_t)op.experts * op.n;
+    size_t row = 0;
+    assert_true(cpu_supports(k, &op));
+    assert_true(dtype_row_bytes((oato_dtype)op.dtype, op.k, &row));
+    for (int i = 0; i < op_weight_count(&op); i++) {
+        m->data[i] = test_malloc((size_t)rows * row);
+        random_elements((oato_dtype)op.dtype, m->data[i], rows * op.k);
+        m->table[i] = weight_make(k, &m->g, (oato_dtype)op.dtype, m->data[i], rows, op.k, 0, rows,
+                                  WEIGHT_MATRIX);
+    }
+    m->in = guarded_alloc(&m->g, (size_t)(TOKENS * in_width(m)) * sizeof(float));
+    random_floats(m->in, TOKENS * in_width(m));
+    m->choice = guarded_alloc(&m->g, (size_t)(TOKENS * 2 * op.experts_used) * sizeof(float));
+    for (int t = 0; t < TOKENS; t++)
+        random_choice(&op, m->choice + (ptrdiff_t)(t * 2 * op.experts_used));
+    m->c = (struct cpu_context){.kernels = k, .arena = m->g.base, .weights = m->table};
+}
+
+static void mixture_free(struct mixture *m)
+{
+    for (int i = 0; i < WEIGHTS; i++) {
+        test_free(m->data[i]);
+        test_free(m->table[i]);
+    }
+    guarded_free(&m->g);
+}
+
+static uint64_t offset_of(const struct mixture *m, const float *p)
+{
+    return (uint64_t)((const uint8_t *)p - m->g.base);
+}
+
+/* Tokens [t0, t0 + T) on so many threads; the result is a fresh buffer. */
+static const float *mixture_run(struct mixture *m, int64_t t0, int64_t T, int threads)
+{
+    struct simple_step s;
+    struct program_record r = record_of(m->op);
+    const size_t bytes = (size_t)(T * op_out_width(&m->op, 0)) * sizeof(float);
+    r.numerics = (uint8_t)m->numerics;
+    r.n_in = 2;
+    r.in[0] = offset_of(m, m->in + t0 * in_width(m));
+    r.in[1] = offset_of(m, m->choice + t0 * 2 * m->op.experts_used);
+    r.n_out = 1;
+    r.out[0] = guarded_offset(&m->g, bytes);
+    r.n_weights = (uint8_t)op_weight_count(&m->op);
+    for (int i = 0; i < r.n_weights; i++)
+        r.weight[i] = (uint32_t)i;
+    memset(m->g.base + r.out[0], 0xff, bytes);
+    record_run(&m->c, &r, simple_step(&s, (int32_t)T), 0, threads);
+    return const_floats(m->g.base + r.out[0]);
+}
+
+/* All rows of the input times the matrix of one expert, prepared by itself. */
+static const float *single_run(struct mixture *m, int w, int32_t expert)
+{
+    struct simple_step s;
+    const int64_t rows = TOKENS * in_width(m) / m->op.k, n = m->op.n;
+    struct program_record r = record_of(
+        (struct oato_op){.kind = OP_MUL_MAT, .dtype = m->op.dtype, .k = m->op.k, .n = m->op.n});
+    m->table[WEIGHTS] =
+        weight_make(m->c.kernels, &m->g, (oato_dtype)m->op.dtype, m->data[w], m->op.experts * n,
+                    m->op.k, expert * n, (expert + 1) * n, WEIGHT_MATRIX);
+    r.numerics = (uint8_t)m->numerics;
+    r.n_in = r.n_out = r.n_weights = 1;
+    r.in[0] = offset_of(m, m->in);
+    r.out[0] = guarded_offset(&m->g, (size_t)(rows * n) * sizeof(float));
+    r.weight[0] = WEIGHTS;
+    record_run(&m->c, &r, simple_step(&s, (int32_t)rows), 0, 2);
+    test_free(m->table[WEIGHTS]);
+    return const_floats(m->g.base + r.out[0]);
+}
+
+/* What the definition asks for, from ordinary products of each expert with every token. */
+static float *mixture_expected(struct mixture *m)
+{
+    const int64_t n = m->op.n, used = m->op.experts_used, width = op_out_width(&m->op, 0);
+    float *y = test_calloc((size_t)(TOKENS * width), sizeof *y);
+    for (int32_t e = 0; e < m->op.experts; e++) {
+        const float *a = single_run(m, 0, e), *b = is_down(m) ? NULL : single_run(m, 1, e);
+        uint32_t state = float_state_fast(); /* as in a step: what is tiny becomes 0 */
+        for (int64_t p = 0; p < TOKENS * used; p++) {
+            const int64_t t = p / used;
+            const float *choice = m->choice + t * 2 * used;
+            if ((int32_t)choice[p % used] != e)
+                continue;
+            if (!is_down(m))
+                m->c.kernels->swiglu(y + p * n, a + t * n, b + t * n, n);
+            for (int64_t i = 0; is_down(m) && i < n; i++)
+                y[t * n + i] += choice[used + p % used] * a[p * n + i];
+        }
+        float_state_set(state);
+    }
+    return y;
+}
+
+typedef void check_fn(const struct cpu_kernels *k, enum numerics_choice numerics,
+                      struct oato_op op);
+
+/* Calls fn for every instruction set, class of arithmetic and type, with experts whose rows are
+ * whole units and not. */
+static void for_each(check_fn *fn)
+{
+    for (size_t i = 0; i < ARRAY_LEN(isas) * ARRAY_LEN(matrix_types); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i / ARRAY_LEN(matrix_types)]);
+        const oato_dtype dtype = matrix_types[i % ARRAY_LEN(matrix_types)];
+        const int64_t block = dtype_info((int)dtype)->block_elems;
+        for (int c = 0; k && c < NUMERICS_CHOICES; c++) {
+            if (c != NUMERICS_DECODE && k->matrix[c] == k->matrix[NUMERICS_DECODE])
+                continue;
+            struct oato_op op = {.dtype = (uint16_t)dtype, .experts = (int32_t)random_in(2, 9)};
+            op.experts_used = (int32_t)random_in(1, min_i64(3, op.experts));
+            op.k = (int32_t)(block == 1 ? random_in(1, 300) : block * random_in(1, 3));
+            op.n = (int32_t)(random_in(0, 1) ? MATRIX_ROWS * random_in(1, 3) : random_in(1, 150));
+            op.kind = random_in(0, 1) ? OP_EXPERT_GATE_UP : OP_EXPERT_DOWN;
+            fn(k, (enum numerics_choice)c, op);
+            op.kind = op.kind == OP_EXPERT_DOWN ? OP_EXPERT_GATE_UP : OP_EXPERT_DOWN;
+            fn(k, (enum numerics_choice)c, op);
+        }
+    }
+}
+
+static void check_bits(const struct cpu_kernels *k, enum numerics_choice numerics,
+                       struct oato_op op)
+{
+    struct mixture m;
+    mixture_init(&m, k, op);
+    m.numerics = numerics;
+    const int64_t width = op_out_width(&op, 0);
+    float *expected = mixture_expected(&m);
+    for (int threads = 1; threads <= 3; threads++) {
+        const float *y = mixture_run(&m, 0, TOKENS, threads);
+        if (memcmp(y, expected, (size_t)(TOKENS * width) * sizeof *y) != 0) {
+            char key[OP_KEY_SIZE];
+            fail_msg("%s, numerics %d, %s on %d threads: other bits than single products", k->name,
+                     numerics, oato_op_key(&op, NULL, key), threads);
+        }
+        for (int64_t t = 0, T; threads == 2 && t < TOKENS; t += T) {
+            T = min_i64(TOKENS - t, random_in(1, 9));
+            y = mixture_run(&m, t, T, threads);
+            assert_memory_equal(y, expected + t * width, (size_t)(T * width) * sizeof *y);
+        }
+    }
+    test_free(expected);
+    mixture_free(&m);
+}
+
+static void an_expert_computes_what_its_matrix_alone_would(void **state)
+{
+    (void)state;
+    for_each(check_bits);
+}
+
+/* Experts [begin, end) prepared as a weight of their own are the same experts with lower ids. */
+static void check_range(const struct cpu_kernels *k, enum numerics_choice numerics,
+                        struct oato_op op)
+{
+    op.experts = 6;
+    op.experts_used = 2;
+    op.n = MATRIX_ROWS;
+    if (op.kind != OP_EXPERT_DOWN)
+        return;
+    struct mixture m;
+    mixture_init(&m, k, op);
+    m.numerics = numerics;
+    for (int64_t t = 0; t < TOKENS; t++) { /* everybody chooses of the upper half */
+        m.choice[t * 4] = (float)random_in(3, 4);
+        m.choice[t * 4 + 1] = 5;
+    }
+    const float *whole = mixture_run(&m, 0, TOKENS, 2), *part;
+    test_free(m.table[0]);
+    m.table[0] = weight_make(k, &m.g, (oato_dtype)op.dtype, m.data[0], 6 * op.n, op.k, 3 * op.n,
+                             6 * op.n, WEIGHT_MATRIX);
+    m.op.experts = 3;
+    for (int64_t t = 0; t < TOKENS; t++)
+        for (int i = 0; i < 2; i++)
+            m.choice[t * 4 + i] -= 3;
+    part = mixture_run(&m, 0, TOKENS, 2);
+    assert_memory_equal(part, whole, (size_t)(TOKENS * op.n) * sizeof *part);
+    mixture_free(&m);
+}
+
+static void experts_can_be_divided(void **state)
+{
+    (void)state;
+    for_each(check_range);
+}
+
+/* All tokens want the same expert, or each another one. */
+static void even_and_lopsided_choices_are_served(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas) * 2; i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i / 2]);
+        const struct oato_op op = {.kind = i % 2 ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP,
+                                   .dtype = DT_Q4_0,
+                                   .k = 256,
+                                   .n = 192,
+                                   .experts = TOKENS,
+                                   .experts_used = 1};
+        if (!k)
+            continue;
+        for (int same = 0; same <= 1; same++) {
+            struct mixture m;
+            mixture_init(&m, k, op);
+            for (int t = 0; t < TOKENS; t++)
+                m.choice[2 * t] = (float)(same ? TOKENS - 1 : t);
+            float *expected = mixture_expected(&m);
+            const float *y = mixture_run(&m, 0, TOKENS, 3);
+            assert_memory_equal(y, expected, (size_t)(TOKENS * op.n) * sizeof *y);
+            test_free(expected);
+            mixture_free(&m);
+        }
+    }
+}
+
+/* Programs make no such choice; one that did would not read beyond the weights. */
+static void a_choice_of_no_expert_stays_inside_the_weights(void **state)
+{
+    (void)state;
+    const struct oato_op op = {.kind = OP_EXPERT_GATE_UP,
+                               .dtype = DT_F32,
+                               .k = 40,
+                               .n = 30,
+                               .experts = 3,
+                               .experts_used = 3};
+    struct mixture m;
+    mixture_init(&m, &cpu_kernels_ref, op);
+    const float bad[] = {-1, 3, 1e30f, NAN, INFINITY, -INFINITY, 2.5f};
+    for (int t = 0; t < TOKENS * 6; t++)
+        m.choice[t] = bad[random_in(0, ARRAY_LEN(bad) - 1)];
+    mixture_run(&m, 0, TOKENS, 2);
+    mixture_free(&m);
+}
+
+/* ---------------------------------------------------------------------- choices and norms - */
+
+/* A record of one input and one output without a mixture around it. */
+static float *row_op(const struct cpu_kernels *k, struct oato_op op, const float *in, int64_t T,
+                     const float *weight, int threads)
+{
+    struct guarded g;
+    struct simple_step s;
+    guarded_init(&g);
+    struct program_record r = record_of(op);
+    const size_t bytes = (size_t)(T * op.n) * sizeof(float);
+    struct oato_weight w = {.use = WEIGHT_VECTOR, .data = (const uint8_t *)weight};
+    struct oato_weight *table[] = {&w};
+    r.n_in = r.n_out = 1;
+    r.weight[0] = weight ? 0 : UINT32_MAX;
+    r.in[0] = guarded_offset(&g, (size_t)(T * op.k) * sizeof(float));
+    memcpy(g.base + r.in[0], in, (size_t)(T * op.k) * sizeof(float));
+    r.out[0] = guarded_offset(&g, bytes);
+    memset(g.base + r.out[0], 0xff, bytes);
+    struct cpu_context c = {.kernels = k, .arena = g.base, .weights = table};
+    record_run(&c, &r, simple_step(&s, (int32_t)T), 0, threads);
+    float *out = test_malloc(bytes);
+    memcpy(out, g.base + r.out[0], bytes);
+    guarded_free(&g);
+    return out;
+}
+
+/* Logits whose value `at` is the (used)th largest or more: how many are larger, or equal before. */
+static int32_t rank_of(const float *logits, int32_t n, int32_t at)
+{
+    int32_t rank = 0;
+    for (int32_t i = 0; i < n; i++)
+        rank += logits[i] > logits[at] || (logits[i] == logits[at] && i < at);
+    return rank;
+}
+
+static void check_choice(const struct oato_op *op, const float *logits, const float *out)
+{
+    double all = 0, chosen = 0;
+    int32_t n = 0;
+    for (int32_t e = 0; e < op->experts; e++) {
+        const double x = exp((double)logits[e]);
+        all += x;
+        if (rank_of(logits, op->experts, e) >= op->experts_used)
+            continue;
+        chosen += x;
+        assert_true(out[n++] == (float)e);
+    }
+    assert_int_equal(n, op->experts_used);
+    for (int32_t i = 0; i < n; i++) {
+        const double x = exp((double)logits[(int32_t)out[i]]);
+        const double wanted =
+            x / (op->route_norm ? chosen : all) * (op->scale != 0 ? op->scale : 1);
+        assert_true(fabs(out[n + i] / wanted - 1) < 1e-5);
+    }
+}
+
+static void the_largest_logits_are_chosen_with_their_softmax(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        struct oato_op op = {.kind = OP_ROUTE, .experts = (int32_t)random_in(1, 200)};
+        op.experts_used = (int32_t)random_in(1, min_i64(op.experts, 16));
+        op.k = op.experts;
+        op.n = 2 * op.experts_used;
+        op.route_norm = (int32_t)random_in(0, 1);
+        op.scale = random_in(0, 1) ? 2.5f : 0;
+        const int64_t T = random_in(1, 60);
+        float *logits = test_malloc((size_t)(T * op.k) * sizeof *logits), *first = NULL;
+        for (int64_t i = 0; i < T * op.k; i++) /* with equal ones among them */
+            logits[i] = random_in(0, 3) ? 3 * random_float() : (float)random_in(-4, 4);
+        for (int threads = 1; threads <= 3; threads++) {
+            float *y = row_op(&cpu_kernels_ref, op, logits, T, NULL, threads);
+            if (!first)
+                first = y;
+            assert_memory_equal(y, first, (size_t)(T * op.n) * sizeof *y);
+            if (y != first)
+                test_free(y);
+        }
+        for (int64_t t = 0; t < T; t++)
+            check_choice(&op, logits + t * op.k, first + t * op.n);
+        test_free(first);
+        test_free(logits);
+    }
+}
+
+static void what_is_not_finite_still_chooses_experts(void **state)
+{
+    (void)state;
+    const struct oato_op op = {
+        .kind = OP_ROUTE, .k = 12, .n = 8, .experts = 12, .experts_used = 4, .route_norm = 1};
+    for (int round = 0; round < 100; round++) {
+        const float odd[] = {NAN, INFINITY, -INFINITY, 1e38f, -1e38f, 0};
+        float logits[12];
+        for (int i = 0; i < 12; i++)
+            logits[i] = odd[random_in(0, ARRAY_LEN(odd) - 1)];
+        float *y = row_op(&cpu_kernels_ref, op, logits, 1, NULL, 1);
+        for (int i = 0; i < 4; i++)
+            assert_true(y[i] >= 0 && y[i] < 12 && (i == 0 || y[i] > y[i - 1]));
+        test_free(y);
+    }
+}
+
+static void heads_are_normed_like_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas) * 4; i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i / 4]);
+        const int64_t T = random_in(1, 40), heads = random_in(1, 9), d = 2 * random_in(1, 80);
+        if (!k)
+            continue;
+        const struct oato_op op = {.kind = OP_HEAD_NORM,
+                                   .k = (int32_t)(heads * d),
+                                   .n = (int32_t)(heads * d),
+                                   .heads = (int32_t)heads,
+                                   .head_dim = (int32_t)d,
+                                   .eps = 1e-6f};
+        assert_true(cpu_supports(k, &op));
+        float *x = test_malloc((size_t)(T * heads * d) * sizeof *x);
+        float *w = test_malloc((size_t)d * sizeof *w), *row = test_malloc((size_t)d * sizeof *row);
+        random_floats(x, T * heads * d);
+        random_floats(w, d);
+        for (int threads = 1; threads <= 3; threads++) {
+            float *y = row_op(k, op, x, T, w, threads);
+            for (int64_t h = 0; h < T * heads; h++) {
+                k->rms_norm(row, x + h * d, w, d, 1e-6f);
+                assert_memory_equal(y + h * d, row, (size_t)d * sizeof *row);
+            }
+            test_free(y);
+        }
+        test_free(x);
+        test_free(w);
+        test_free(row);
+    }
+}
+
+static void supports_says_no_to_what_cannot_run(void **state)
+{
+    (void)state;
+    static const struct oato_op rows[] = {
+        {.kind = OP_HEAD_NORM, .k = 64, .n = 64, .heads = 3, .head_dim = 32},
+        {.kind = OP_ROUTE, .k = 8, .n = 4, .experts = 8},
+        {.kind = OP_ROUTE, .k = 8, .n = 18, .experts = 8, .experts_used = 9},
+        {.kind = OP_ROUTE, .k = 9, .n = 4, .experts = 8, .experts_used = 2},
+        {.kind = OP_ROUTE, .k = 1 << 16, .n = 4, .experts = 1 << 16, .experts_used = 2},
+        {.kind = OP_EXPERT_DOWN, .k = 64, .n = 64, .experts = 4},
+        {.kind = OP_EXPERT_DOWN, .k = 64, .experts = 4, .experts_used = 2},
+        {.kind = OP_EXPERT_GATE_UP, .k = 1 << 30, .n = 1, .experts = 4, .experts_used = 2},
+        {.kind = OP_EXPERT_GATE_UP,
+         .dtype = DT_Q4_0,
+         .k = 48,
+         .n = 64,
+         .experts = 4,
+         .experts_used = 2},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        assert_false(cpu_supports(&cpu_kernels_ref, &rows[i]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_expert_computes_what_its_matrix_alone_would),
+        cmocka_unit_test(experts_can_be_divided),
+        cmocka_unit_test(even_and_lopsided_choices_are_served),
+        cmocka_unit_test(a_choice_of_no_expert_stays_inside_the_weights),
+        cmocka_unit_test(the_largest_logits_are_chosen_with_their_softmax),
+        cmocka_unit_test(what_is_not_finite_still_chooses_experts),
+        cmocka_unit_test(heads_are_normed_like_rows),
+        cmocka_unit_test(supports_says_no_to_what_cannot_run),
+    };
+    seed_init();
+    return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
+}
