@@ -51,8 +51,8 @@ static int64_t op_in_width(const struct oato_op *op, int i)
     switch (op->kind) {
     case OP_EXPERT_GATE_UP: return i ? 2 * (int64_t)op->experts_used : op->k;
     case OP_EXPERT_DOWN: return (int64_t)op->experts_used * (i ? 2 : op->k);
-    case OP_HEAD_NORM:
     case OP_KV_STORE: return (int64_t)op->kv_heads * op->head_dim;
+    case OP_HEAD_NORM:
     case OP_ROPE:
     case OP_ATTENTION: return (int64_t)op->heads * op->head_dim;
     default: return op->k;

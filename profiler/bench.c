@@ -11,7 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPIES_MAX = 512, RECORDS_MAX = 1024, KV_COPIES_ROWS = 8 };
+enum {
+    COPIES_MAX = 512,
+    RECORDS_MAX = 1024,
+    KV_COPIES_ROWS = 8,
+    CHOICES = 64 /* of experts, in turn: one token's alone would stay in a cache */
+};
 #define COPIES_BYTES ((uint64_t)1 << 30) /* most memory for copies of weights or KV layers */
 #define PROGRAM_NS   1e6                 /* shortest program whose time is divided */
 #define CYCLE_NS     25e6                /* longest program that uses all copies */
@@ -108,6 +113,7 @@ struct setup {
     uint64_t arena_bytes;
     struct kv_cache *kv;
     int32_t kv_layers;
+    uint64_t choice_bytes; /* of the second input from one record to the next; 0: it is no choice */
     struct rig_step step;
     struct program_record *records;
     struct program program;
@@ -141,17 +147,27 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
 {
     *out = rig_record(&c->shape, &c->op, c->in_width);
     out->numerics = at->rows > NUMERICS_DECODE_ROWS ? NUMERICS_PREFILL : NUMERICS_DECODE;
+    const bool chooses = c->op.kind == OP_EXPERT_GATE_UP || c->op.kind == OP_EXPERT_DOWN;
     uint64_t offset = 0, rows = (uint64_t)at->rows;
     for (int i = 0; i < c->shape.n_in; i++) {
+        const uint64_t bytes = size_align((size_t)c->in_width[i] * rows * sizeof(float), 64);
         out->in[i] = offset;
-        offset += size_align((size_t)c->in_width[i] * rows * sizeof(float), 64);
+        offset += bytes;
+        if (chooses && i == 1) {
+            s->choice_bytes = bytes;
+            offset += (CHOICES - 1) * bytes;
+        }
     }
     for (int i = 0; i < c->shape.n_out; i++) {
         out->out[i] = offset;
         offset += size_align((size_t)c->out_width[i] * rows * sizeof(float), 64);
     }
     s->arena_bytes = offset;
-    return rig_alloc(r, offset, &s->arena, err);
+    oato_status status = rig_alloc(r, offset, &s->arena, err);
+    if (!status && chooses)
+        status = rig_fill_choices(r, &c->op, s->arena, out->in[1], at->rows, s->choice_bytes,
+                                  CHOICES, err);
+    return status;
 }
 
 /* A program of n records and a marker in front; copies in turn. */
@@ -168,6 +184,8 @@ static void make_program(const struct op_bench *b, struct setup *s,
         }
         if (s->kv)
             r->kv_layer = i % s->kv_layers;
+        if (s->choice_bytes)
+            r->in[1] += (uint64_t)(i % CHOICES) * s->choice_bytes;
     }
     s->records[0].signal = 1;
     s->records[n].signal = 2;
@@ -179,6 +197,8 @@ static void make_program(const struct op_bench *b, struct setup *s,
 static int32_t records_for(const struct op_bench *b, const struct setup *s, double ns)
 {
     int32_t copies = b->copies > s->kv_layers ? b->copies : s->kv_layers;
+    if (s->choice_bytes && copies < CHOICES)
+        copies = CHOICES;
     double n = ns > 0 ? PROGRAM_NS / ns : RECORDS_MAX;
     if (n < copies && ns * copies <= CYCLE_NS)
         n = copies;

@@ -87,6 +87,11 @@ struct program_record rig_record(const struct graph_op *shape, const struct oato
                                  const int32_t *in_width);
 /* Device memory filled with numbers in [-1, 1). */
 oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oato_error *err);
+/* Choices of experts as OP_ROUTE gives them, each token's by chance and uniform: n times for `rows`
+ * tokens, from `offset` of the memory on and `stride` bytes apart. */
+oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void *memory,
+                             uint64_t offset, int32_t rows, uint64_t stride, int32_t n,
+                             struct oato_error *err);
 /* Writes every position of the cache, so that no page is a zero page shared by all. */
 oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
                         const struct kv_layer_shape *layers, int32_t n_layers, oato_dtype dtype,

@@ -208,6 +208,39 @@ oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oa
     return status;
 }
 
+/* Each expert is taken with the chance that leaves all choices equally likely. */
+static void choose(const struct oato_op *op, uint32_t *random, float *out)
+{
+    int32_t wanted = op->experts_used;
+    for (int32_t e = 0; wanted; e++) {
+        if (next_random(random) % (uint32_t)(op->experts - e) >= (uint32_t)wanted)
+            continue;
+        out[op->experts_used - wanted] = (float)e;
+        out[2 * op->experts_used - wanted] = 1.0f / (float)op->experts_used;
+        wanted--;
+    }
+}
+
+oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void *memory,
+                             uint64_t offset, int32_t rows, uint64_t stride, int32_t n,
+                             struct oato_error *err)
+{
+    const size_t width = 2 * (size_t)op->experts_used, bytes = (size_t)rows * width * sizeof(float);
+    uint32_t random = 0xc2b2ae35;
+    float *choice = malloc(bytes);
+    oato_status status = OATO_OK;
+    if (!choice)
+        return oato_fail_memory(err, bytes, "choices of experts");
+    for (int32_t i = 0; i < n && !status; i++) {
+        for (int32_t t = 0; t < rows; t++)
+            choose(op, &random, choice + (size_t)t * width);
+        status = r->device->ops->upload(r->device, memory, offset + (uint64_t)i * stride, choice,
+                                        bytes, NULL, err);
+    }
+    free(choice);
+    return status;
+}
+
 oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
                         const struct kv_layer_shape *layers, int32_t n_layers, oato_dtype dtype,
                         int32_t pages, struct oato_error *err)

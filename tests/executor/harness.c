@@ -12,17 +12,25 @@ uint32_t random_below(struct random *r, uint32_t n)
     return (uint32_t)((r->state >> 33) % n);
 }
 
-struct model *tiny_model(oato_dtype dtype, uint64_t seed)
+struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed)
 {
     char path[] = "/tmp/oato-test-XXXXXX";
     struct oato_error err;
     struct model *m = NULL;
     struct random_model shape = random_model_default();
+    shape.architecture = architecture;
     shape.layers = 3;
     shape.width = 256;
     shape.ffn = 512;
     shape.heads = 4;
     shape.kv_heads = 2;
+    if (!strncmp(architecture, "qwen3", 5))
+        shape.head_dim = 96; /* heads together wider than the model */
+    if (!strcmp(architecture, "qwen3moe")) {
+        shape.experts = 8;
+        shape.experts_used = 3;
+        shape.ffn = dtype == DT_Q4_K ? 256 : 160; /* also rows that are no multiple of 64 */
+    }
     shape.vocab = 320;
     shape.dtype = dtype;
     shape.seed = seed;
@@ -34,6 +42,11 @@ struct model *tiny_model(oato_dtype dtype, uint64_t seed)
         fail_msg("%s", err.text);
     unlink(path);
     return m;
+}
+
+struct model *tiny_model(oato_dtype dtype, uint64_t seed)
+{
+    return tiny_model_of("llama", dtype, seed);
 }
 
 void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed)

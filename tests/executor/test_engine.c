@@ -50,9 +50,11 @@ static void any_placement_gives_the_same_bits_with_as_few_copies_as_possible(voi
 {
     struct random r = {seed_of_run()};
     static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_F16, DT_MXFP4};
+    static const char *const architectures[] = {"llama", "qwen3moe", "llama", "qwen3"};
     (void)state;
     for (int round = 0; round < 12; round++) {
-        struct model *m = tiny_model(types[round % 5], random_below(&r, 1000));
+        struct model *m =
+            tiny_model_of(architectures[round % 4], types[round % 5], random_below(&r, 1000));
         int32_t ids[N];
         fill_ids(ids, N, m->shape.vocab, r.state);
         struct engine_options options = {.threads = 1 + round % 2, .rows = 64};
@@ -193,15 +195,13 @@ static void plans_of_other_machines_and_models_are_noticed(void **state)
 
 /* ------------------------------------------------------------------- threads, chunks, batch */
 
-static void threads_and_chunks_do_not_change_bits(void **state)
+static void check_threads_and_chunks(const struct model *m, int runs)
 {
-    struct model *m = tiny_model(DT_Q4_1, 5);
     int32_t ids[N];
-    (void)state;
     fill_ids(ids, N, m->shape.vocab, 2);
-    for (int run = 0; run < 20; run++) {
+    for (int run = 0; run < runs; run++) {
         float *expected = NULL;
-        const bool deterministic = run < 10; /* else prefill's own class */
+        const bool deterministic = run < runs / 2; /* else prefill's own class */
         const int threads[] = {1, 1 + run % 2}, chunk[] = {0, 1 + run % 10 * 17};
         for (int i = 0; i < 2; i++) {
             struct engine_options options = {.threads = threads[i],
@@ -218,18 +218,25 @@ static void threads_and_chunks_do_not_change_bits(void **state)
         }
         free(expected);
     }
-    model_close(m);
 }
 
-static void a_batch_answers_as_each_would_alone(void **state)
+static void threads_and_chunks_do_not_change_bits(void **state)
+{
+    struct model *m = tiny_model(DT_Q4_1, 5), *experts = tiny_model_of("qwen3moe", DT_Q4_1, 5);
+    (void)state;
+    check_threads_and_chunks(m, 20);
+    check_threads_and_chunks(experts, 8);
+    model_close(m);
+    model_close(experts);
+}
+
+static void check_batch(const struct model *m)
 {
     enum { SEQS = 4, STEPS = 12 };
-    struct model *m = tiny_model(DT_Q4_K, 6);
     struct oato_error err;
     int32_t ids[SEQS][N], length[SEQS] = {1, 40, 64, 101}, seq[SEQS];
     float *alone[SEQS];
     size_t vocab = (size_t)m->shape.vocab;
-    (void)state;
     struct engine *one =
         open_engine(m, NULL, (struct engine_options){.rows = 512, .deterministic = true});
     for (int i = 0; i < SEQS; i++) {
@@ -258,7 +265,16 @@ static void a_batch_answers_as_each_would_alone(void **state)
     engine_close(e);
     for (int i = 0; i < SEQS; i++)
         free(alone[i]);
+}
+
+static void a_batch_answers_as_each_would_alone(void **state)
+{
+    struct model *m = tiny_model(DT_Q4_K, 6), *experts = tiny_model_of("qwen3moe", DT_Q8_0, 6);
+    (void)state;
+    check_batch(m);
+    check_batch(experts);
     model_close(m);
+    model_close(experts);
 }
 
 /* ------------------------------------------------------------------------------- sequences */

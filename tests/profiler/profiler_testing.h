@@ -38,6 +38,28 @@ static inline const char *path_in(char out[128], const char *name)
     return out;
 }
 
+/* A model of one layer with 16 experts, 4 used; returns its path. */
+static inline const char *make_experts(char path[128], const char *name, oato_dtype dtype,
+                                       bool header_only)
+{
+    struct oato_error err;
+    struct random_model m = random_model_default();
+    m.architecture = "qwen3moe";
+    m.layers = 1;
+    m.head_dim = 32;
+    m.experts = 16;
+    m.experts_used = 4;
+    m.ffn = 96;
+    m.vocab = 320;
+    m.dtype = dtype;
+    m.tokenizer = false;
+    m.header_only = header_only;
+    path_in(path, name);
+    if (random_model_save(&m, path, &err))
+        fail_msg("%s", err.text);
+    return path;
+}
+
 /* A model of one layer and that width; returns its path. */
 static inline const char *make_model(char path[128], const char *name, int64_t width,
                                      oato_dtype dtype, bool header_only)

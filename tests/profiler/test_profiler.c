@@ -324,6 +324,59 @@ static void what_does_not_fit_is_skipped_with_a_reason(void **state)
     model_close(m);
 }
 
+/* With weights and without; what the sim's rows cost is checked by sim_rows_are_what_it_declares.
+ */
+static void experts_are_profiled_with_choices_of_their_own(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {1, 8, 128, 512};
+    for (int header_only = 0; header_only <= 1; header_only++) {
+        char path[128];
+        struct profile p;
+        struct profiler_report report;
+        struct model *m = open_model(make_experts(path, "experts.gguf", DT_Q4_0, header_only));
+        struct profiler_options o = quick_on("cpu," SIM);
+        begin(&p);
+        measure(&p, m, &o, NULL, &report);
+        assert_int_equal(report.rows_skipped, 0);
+        for (int32_t d = 0; d < 2; d++)
+            assert_complete(&p, m, d, tokens, ARRAY_LEN(tokens));
+        double ns;
+        assert_true(profiler_step_ns(&p, 0, m, DT_F16, 1, 512, &ns) && ns > 0);
+        profile_free(&p);
+        model_close(m);
+    }
+}
+
+/* Different ids that rise, all of them about as often as the others, weights that sum to 1. */
+static void made_up_choices_are_valid_and_uniform(void **state)
+{
+    (void)state;
+    enum { EXPERTS = 32, USED = 5, ROWS = 100, TIMES = 7, STRIDE = ROWS * USED * 2 + 3 };
+    const struct oato_op op = {.kind = OP_EXPERT_DOWN, .experts = EXPERTS, .experts_used = USED};
+    float *memory = test_calloc(TIMES * STRIDE, sizeof *memory);
+    int32_t taken[EXPERTS] = {0};
+    struct rig r = {0};
+    struct oato_error err;
+    assert_int_equal(device_open("cpu", 0, NULL, &r.device, &err), OATO_OK);
+    assert_int_equal(
+        rig_fill_choices(&r, &op, memory, 0, ROWS, STRIDE * sizeof *memory, TIMES, &err), OATO_OK);
+    for (int i = 0; i < TIMES * ROWS; i++) {
+        const float *c = memory + (ptrdiff_t)(i / ROWS * STRIDE + i % ROWS * 2 * USED);
+        float sum = 0;
+        for (int u = 0; u < USED; u++) {
+            assert_true(c[u] >= 0 && c[u] < EXPERTS && (u == 0 || c[u] > c[u - 1]));
+            taken[(int)c[u]]++;
+            sum += c[USED + u];
+        }
+        assert_true(fabsf(sum - 1) < 1e-5f);
+    }
+    for (int e = 0; e < EXPERTS; e++) /* 109 expected, +- 10 */
+        assert_in_range(taken[e], 60, 160);
+    r.device->ops->close(r.device);
+    test_free(memory);
+}
+
 static void a_header_only_model_can_be_profiled(void **state)
 {
     (void)state;
@@ -475,6 +528,8 @@ int main(void)
         cmocka_unit_test(another_machines_or_threads_file_is_refused),
         cmocka_unit_test(what_is_not_supported_is_a_row_that_says_so),
         cmocka_unit_test(what_does_not_fit_is_skipped_with_a_reason),
+        cmocka_unit_test(experts_are_profiled_with_choices_of_their_own),
+        cmocka_unit_test(made_up_choices_are_valid_and_uniform),
         cmocka_unit_test(a_header_only_model_can_be_profiled),
         cmocka_unit_test(devices_are_checked_before_anything_is_measured),
         cmocka_unit_test(an_interrupt_ends_the_run),
