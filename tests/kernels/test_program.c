@@ -72,6 +72,38 @@ static void fixture_fill(struct fixture *f)
                                   .device_ids = ids};
 }
 
+/* Inputs of different widths: a value and a choice of experts. */
+static void inputs_of_experts_have_widths_of_their_own(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *key;
+        int32_t in, choice;
+        int weights;
+    } rows[] = {{"expert_gate_up/F32/k64/n32/e8/u2", 64, 4, 2},
+                {"expert_down/F32/k32/n64/e8/u2", 64, 4, 1},
+                {"head_norm/h2/d32", 64, 0, 1},
+                {"route/e64/u4", 64, 0, 0}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        fixture_fill(f);
+        struct program_record *r = &f->record[1];
+        *r = run(rows[i].key, rows[i].choice ? 2 : 1, 1, rows[i].weights);
+        r->in_width[0] = rows[i].in;
+        r->in_width[1] = rows[i].choice;
+        if (program_check(&f->program, 1, ARENA, &f->err))
+            fail_msg("%s", f->err.text);
+        r->in_width[rows[i].choice ? 1 : 0]++;
+        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_non_null(strstr(f->err.text, "takes inputs of width"));
+        r->in_width[rows[i].choice ? 1 : 0]--;
+        r->n_in++;
+        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        r->n_in--;
+        r->out[0] = ARENA - 64; /* its width counts too */
+        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    }
+}
+
 static void a_sound_program_passes(void **state)
 {
     struct fixture *f = *state;
@@ -215,6 +247,7 @@ int main(void)
     static struct fixture fixture;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(a_sound_program_passes, &fixture),
+        cmocka_unit_test_prestate(inputs_of_experts_have_widths_of_their_own, &fixture),
         cmocka_unit_test_prestate(what_lies_outside_the_arena_is_refused, &fixture),
         cmocka_unit_test_prestate(what_does_not_fit_the_operator_is_refused, &fixture),
         cmocka_unit_test_prestate(what_can_never_come_is_refused, &fixture),

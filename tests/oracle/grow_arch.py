@@ -10,12 +10,14 @@ in the last bit, hence in a few weights by 1e-7 of their value.
 
   grow_arch.py HEADER STDEV OUT.gguf    the model
   grow_arch.py --cut MODEL.gguf HEADER  the header of a model
+  grow_arch.py --plain MODEL.gguf OUT   the model without factors for each expert (*_exps.scale),
+                                        which only files of a type that we do not read have
 """
 import os
 import sys
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 SEED = 1234
 MASK = (1 << 64) - 1
@@ -77,10 +79,29 @@ def cut(model, header):
         out.write(f.read(min(t.data_offset for t in GGUFReader(model).tensors)))
 
 
+def plain(model, out):
+    reader = GGUFReader(model)
+    writer = GGUFWriter(out, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        array = field.types[:1] == [GGUFValueType.ARRAY]
+        if key.startswith("GGUF.") or key == "general.architecture" or array and not field.contents():
+            continue
+        writer.add_key_value(key, field.contents(), field.types[0], field.types[-1] if array else None)
+    for t in reader.tensors:
+        if not t.name.endswith(("_exps.scale", "_exps.input_scale")):
+            writer.add_tensor(t.name, t.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main():
     args = sys.argv[1:]
     if len(args) == 3 and args[0] == "--cut":
         cut(args[1], args[2])
+    elif len(args) == 3 and args[0] == "--plain":
+        plain(args[1], args[2])
     elif len(args) == 3 and not args[0].startswith("-"):
         grow(args[0], float(args[1]), args[2])
     else:

@@ -132,6 +132,23 @@ static void a_full_profile_has_every_operator_at_every_size(void **state)
     model_close(m);
 }
 
+/* How many rows the sim has, each as its declared rates have it. */
+static int32_t declared_rows(const struct profile *p, int32_t sim)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n_rows; i++) {
+        const struct profile_row *r = &p->rows[i];
+        if (r->device != sim)
+            continue;
+        double read = op_bytes(&r->op, &r->size) / 100e9,
+               compute = op_flops(&r->op, &r->size) / 1e12;
+        double ns = 1e9 * (5e-6 + (read > compute ? read : compute));
+        assert_true(fabs(r->median_ns - ns) <= 1);
+        n++;
+    }
+    return n;
+}
+
 static void sim_rows_are_what_it_declares(void **state)
 {
     (void)state;
@@ -142,18 +159,8 @@ static void sim_rows_are_what_it_declares(void **state)
     struct profiler_options o = quick_on("cpu," SIM);
     begin(&p);
     measure(&p, m, &o, NULL, &report);
-    int32_t sim = profile_device_index(&p, "sim:0"), n = 0;
-    for (int32_t i = 0; i < p.n_rows; i++) {
-        const struct profile_row *r = &p.rows[i];
-        if (r->device != sim)
-            continue;
-        double read = op_bytes(&r->op, &r->size) / 100e9,
-               compute = op_flops(&r->op, &r->size) / 1e12;
-        double ns = 1e9 * (5e-6 + (read > compute ? read : compute));
-        assert_true(fabs(r->median_ns - ns) <= 1);
-        n++;
-    }
-    assert_true(n > 20);
+    int32_t sim = profile_device_index(&p, "sim:0");
+    assert_true(declared_rows(&p, sim) > 20);
     assert_true(p.devices[sim].read_bytes_per_s == 100e9 && p.devices[sim].flops_per_s == 1e12);
     assert_true(p.devices[sim].step_overhead_ns == 0 && p.devices[sim].record_overhead_ns == 0);
     assert_string_equal(p.devices[sim].spec, strchr(SIM, ':') + 1);
@@ -341,6 +348,7 @@ static void experts_are_profiled_with_choices_of_their_own(void **state)
         assert_int_equal(report.rows_skipped, 0);
         for (int32_t d = 0; d < 2; d++)
             assert_complete(&p, m, d, tokens, ARRAY_LEN(tokens));
+        assert_true(declared_rows(&p, 1) > 20);
         double ns;
         assert_true(profiler_step_ns(&p, 0, m, DT_F16, 1, 512, &ns) && ns > 0);
         profile_free(&p);
