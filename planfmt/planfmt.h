@@ -1,7 +1,8 @@
 /*
- * planfmt.h - the files between the programs: the machine profile (YAML, for people) and the plan
- * (binary, docs/plan-format.md). Both are checked completely when read, written whole or not at
- * all, and know no device: they can be read on any machine.
+ * planfmt.h - the files between the programs: the machine profile (YAML, for people), the neurons
+ * sidecar of a model (GGUF, docs/neurons-format.md) and the plan (binary, docs/plan-format.md). All
+ * are checked completely when read, written whole or not at all, and know no device: they can be
+ * read on any machine.
  */
 #ifndef OATO_PLANFMT_H
 #define OATO_PLANFMT_H
@@ -92,6 +93,49 @@ const char *profile_string(struct profile *p, const char *s);
 /* Hash of what costs depend on (devices, links, rows), not of dates and notes. */
 uint64_t profile_hash(const struct profile *p);
 int32_t profile_device_index(const struct profile *p, const char *id); /* -1: none */
+
+/* ----------------------------------------------------------------------------- neurons ---- */
+
+enum { NEURONS_VERSION = 1 };
+
+/* What is known of a layer; arrays are NULL where nothing is. An order lists every index once, the
+ * most active first; equal frequencies stand in order of index. */
+struct neurons_layer {
+    int32_t n_ff, n_experts;
+    const float *ffn_freq;    /* [n_ff] share of the tokens in which the neuron fires, 0 to 1 */
+    const int32_t *ffn_order; /* [n_ff] set wherever ffn_freq is; alone, only the order is known */
+    int32_t ffn_hot;          /* so many of the order's first somebody chose for the GPU; or 0 */
+    const float *exp_freq;    /* [n_experts] share of the tokens that are routed to the expert */
+    const int32_t *exp_order; /* [n_experts] set wherever exp_freq is */
+};
+
+struct neurons {
+    struct arena arena;                    /* owns all strings and arrays */
+    uint64_t structure_hash, content_hash; /* of the model; content: 0 = of no weights */
+    uint64_t tokens;                       /* that were counted; 0: none, it is made up */
+    const char *source;                    /* "counted", "synthetic", "powerinfer split" */
+    struct neurons_layer *layers;
+    int32_t n_layers;
+};
+
+/* Empty, its arena ready; fill it with arrays of arena_alloc(&n->arena, ...). */
+void neurons_init(struct neurons *n);
+void neurons_free(struct neurons *n);
+oato_status neurons_load(const char *path, struct neurons *out, struct oato_error *err);
+oato_status neurons_load_memory(const void *data, size_t bytes, const char *name,
+                                struct neurons *out, struct oato_error *err);
+/* Orders beside frequencies are not stored: they follow from them. What neurons_load would refuse
+ * is not written: OATO_EUSAGE. */
+oato_status neurons_save(const struct neurons *n, const char *path, struct oato_error *err);
+/* OATO_EFILE when it belongs to another model, or to other weights of the same shape. Layers that
+ * are not known are no mistake. */
+oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
+                                struct oato_error *err);
+/* NULL: nothing is known of that layer. */
+const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer);
+/* The indices of n frequencies, highest first, equal ones in order of index. False: memory is
+ * short. */
+bool neurons_order(const float *freq, int32_t n, int32_t *order);
 
 /* -------------------------------------------------------------------------------- plan ---- */
 

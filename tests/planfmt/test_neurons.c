@@ -1,0 +1,389 @@
+/*
+ * test_neurons.c - sidecars: what is written reads back, made-up ones have the skew that they were
+ * asked for, and damaged, foreign and contradictory ones are refused with one line.
+ */
+#include "random_planfmt.h"
+#include "tests/models/random_model.h"
+#include "tests/solver/power_law.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct gguf *make_model(const char *name, int64_t ffn, uint64_t seed, bool header_only)
+{
+    struct random_model shape = random_model_default();
+    struct oato_error err = {.text = ""};
+    struct gguf *g = NULL;
+    shape.layers = 3;
+    shape.ffn = ffn;
+    shape.seed = seed;
+    shape.header_only = header_only;
+    shape.tokenizer = false;
+    if (random_model_save(&shape, scratch_path(name), &err) ||
+        gguf_open(scratch_path(name), &g, &err))
+        fail_msg("%s", err.text);
+    return g;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    scratch_clean();
+    return 0;
+}
+
+static void made(const struct gguf *g, const struct power_law *law, struct neurons *n)
+{
+    struct oato_error err;
+    if (power_law_neurons(g, law, n, &err))
+        fail_msg("%s", err.text);
+}
+
+static void saved(const struct neurons *n, const char *name)
+{
+    struct oato_error err;
+    if (neurons_save(n, scratch_path(name), &err))
+        fail_msg("%s", err.text);
+}
+
+static void loaded(const char *name, struct neurons *n)
+{
+    struct oato_error err;
+    if (neurons_load(scratch_path(name), n, &err))
+        fail_msg("%s", err.text);
+}
+
+/* The share of all activations that the first `hot` neurons of the order cause. */
+static double share_of_first(const float *freq, const int32_t *order, int32_t n, double hot)
+{
+    double all = 0, first = 0;
+    for (int32_t i = 0; i < n; i++) {
+        all += (double)freq[i];
+        if (i < hot * n)
+            first += (double)freq[order[i]] * fmin(1, hot * n - i);
+        assert_true(i == 0 || freq[order[i]] <= freq[order[i - 1]]);
+    }
+    return first / all;
+}
+
+static void made_up_sidecars_have_the_skew_asked_for(void **state)
+{
+    (void)state;
+    static const struct {
+        double hot, mean;
+    } cases[] = {{0.26, 0.1}, {0.43, 0.1}, {0.26, 0.03}, {0.43, 0.5}, {0.26, 0.3}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct gguf *g = make_model("skew.gguf", 1024 + 32 * (int64_t)i, 1, true);
+        struct power_law law = power_law_default();
+        struct neurons n;
+        law.hot = cases[i].hot;
+        law.mean = cases[i].mean;
+        made(g, &law, &n);
+        saved(&n, "skew.neurons.gguf");
+        neurons_free(&n);
+        loaded("skew.neurons.gguf", &n);
+        for (int32_t l = 0; l < 3; l++) {
+            const struct neurons_layer *x = neurons_layer(&n, l);
+            double sum = 0;
+            assert_non_null(x);
+            assert_int_equal(x->n_ff, 1024 + 32 * (int)i);
+            assert_null(x->exp_freq);
+            for (int32_t j = 0; j < x->n_ff; j++)
+                sum += (double)x->ffn_freq[j];
+            assert_true(fabs(sum / x->n_ff / law.mean - 1) < 1e-3);
+            assert_true(fabs(share_of_first(x->ffn_freq, x->ffn_order, x->n_ff, law.hot) - 0.8) <
+                        2e-3);
+        }
+        /* layers have orders of their own */
+        assert_true(memcmp(neurons_layer(&n, 0)->ffn_order, neurons_layer(&n, 1)->ffn_order,
+                           4 * 1024) != 0);
+        neurons_free(&n);
+        gguf_close(g);
+    }
+}
+
+static void impossible_laws_are_refused(void **state)
+{
+    (void)state;
+    float freq[256];
+    assert_false(power_law_fill(0.26, 0.4, 256, freq)); /* more often than always */
+    assert_false(power_law_fill(0.9, 0.1, 256, freq));  /* the hot ones are colder */
+    assert_true(power_law_fill(0.8, 0.1, 256, freq));   /* all the same */
+    assert_true(fabs((double)freq[0] - 0.1) < 1e-3 && fabs((double)freq[255] - 0.1) < 1e-3);
+}
+
+static void what_is_written_reads_back(void **state)
+{
+    (void)state;
+    struct rng r = {test_seed()};
+    for (int round = 0; round < 40; round++) {
+        struct neurons a, b;
+        struct neurons_layer layers[5] = {0};
+        float freq[5][2][64];
+        int32_t order[5][64];
+        neurons_init(&a);
+        a.structure_hash = rng_next(&r);
+        a.content_hash = rng_next(&r);
+        a.tokens = rng_next(&r);
+        a.source = "counted";
+        a.layers = layers;
+        a.n_layers = (int32_t)rng_range(&r, 1, 5);
+        for (int32_t i = 0; i < a.n_layers; i++) {
+            struct neurons_layer *l = &layers[i];
+            const int64_t has = i == a.n_layers - 1 ? 3 : rng_range(&r, 0, 5);
+            l->n_ff = has % 3 ? (int32_t)rng_range(&r, 1, 64) : 0;
+            l->n_experts = has >= 3 ? (int32_t)rng_range(&r, 1, 64) : 0;
+            for (int32_t j = 0; j < 64; j++) {
+                for (int k = 0; k < 2; k++)
+                    freq[i][k][j] = (float)rng_range(&r, 0, 20) / 20;
+                order[i][j] = j;
+            }
+            for (int32_t j = l->n_ff - 1; j > 0; j--) {
+                const int32_t k = (int32_t)rng_range(&r, 0, j), t = order[i][j];
+                order[i][j] = order[i][k];
+                order[i][k] = t;
+            }
+            if (has % 3 == 1)
+                l->ffn_freq = freq[i][0];
+            if (has % 3 == 2)
+                l->ffn_order = order[i];
+            if (has >= 3)
+                l->exp_freq = freq[i][1];
+            l->ffn_hot = l->n_ff ? (int32_t)rng_range(&r, 0, l->n_ff) : 0;
+        }
+        saved(&a, "round.neurons.gguf");
+        loaded("round.neurons.gguf", &b);
+        assert_int_equal(b.n_layers, a.n_layers);
+        assert_true(a.structure_hash == b.structure_hash && a.content_hash == b.content_hash &&
+                    a.tokens == b.tokens);
+        assert_string_equal(b.source, "counted");
+        for (int32_t i = 0; i < a.n_layers; i++) {
+            const struct neurons_layer *x = &a.layers[i], *y = &b.layers[i];
+            assert_true(x->n_ff == y->n_ff && x->n_experts == y->n_experts &&
+                        x->ffn_hot == y->ffn_hot);
+            assert_true(!x->ffn_freq == !y->ffn_freq && !x->exp_freq == !y->exp_freq);
+            assert_true(!x->n_ff == !y->ffn_order && !x->exp_freq == !y->exp_order);
+            assert_true(!(x->n_ff || x->n_experts) == !neurons_layer(&b, i));
+            if (x->ffn_freq)
+                assert_memory_equal(x->ffn_freq, y->ffn_freq, (size_t)x->n_ff * 4);
+            if (x->ffn_order)
+                assert_memory_equal(x->ffn_order, y->ffn_order, (size_t)x->n_ff * 4);
+            if (x->exp_freq)
+                assert_memory_equal(x->exp_freq, y->exp_freq, (size_t)x->n_experts * 4);
+        }
+        assert_null(neurons_layer(&b, -1));
+        assert_null(neurons_layer(&b, b.n_layers));
+        neurons_free(&b);
+        arena_free(&a.arena);
+    }
+}
+
+static void expect_other(const struct neurons *n, const struct gguf *g, const char *words)
+{
+    struct oato_error err = {.text = ""};
+    assert_int_equal(neurons_check_model(n, g, &err), OATO_EFILE);
+    if (!strstr(err.text, words) || strchr(err.text, '\n'))
+        fail_msg("not one line with '%s': %s", words, err.text);
+}
+
+static void sidecars_belong_to_one_model(void **state)
+{
+    (void)state;
+    struct gguf *real = make_model("real.gguf", 128, 1, false),
+                *retrained = make_model("retrained.gguf", 128, 2, false),
+                *header = make_model("header.gguf", 128, 1, true),
+                *wider = make_model("wider.gguf", 256, 1, false);
+    struct power_law law = power_law_default();
+    struct oato_error err;
+    struct neurons n;
+    made(real, &law, &n);
+    assert_int_equal(neurons_check_model(&n, real, &err), OATO_OK);
+    assert_int_equal(neurons_check_model(&n, header, &err), OATO_OK);
+    expect_other(&n, retrained, "other weights");
+    expect_other(&n, wider, "another model");
+    n.layers[1].n_ff = 64; /* a sidecar that lies */
+    expect_other(&n, real, "64 neurons and 0 experts in layer 1");
+    neurons_free(&n);
+    made(header, &law, &n);
+    assert_int_equal(n.content_hash, 0);
+    assert_int_equal(neurons_check_model(&n, retrained, &err), OATO_OK);
+    neurons_free(&n);
+    gguf_close(real);
+    gguf_close(retrained);
+    gguf_close(header);
+    gguf_close(wider);
+}
+
+static void expect_refused(const char *name, const char *words)
+{
+    struct neurons n;
+    struct oato_error err = {.text = ""};
+    assert_int_equal(neurons_load(scratch_path(name), &n, &err), OATO_EFILE);
+    if (!strstr(err.text, words) || !strstr(err.text, name) || strchr(err.text, '\n'))
+        fail_msg("not one line with '%s' and the name: %s", words, err.text);
+}
+
+/* A sidecar by hand, still without tensors. */
+static struct gguf_writer *craft(uint32_t version)
+{
+    struct gguf_writer *w = gguf_writer_create();
+    const uint64_t one = 1;
+    assert_non_null(w);
+    gguf_writer_string(w, "general.architecture", "oato.neurons");
+    gguf_writer_scalar(w, "oato.neurons.version", GGUF_U32, &version);
+    gguf_writer_scalar(w, "oato.neurons.structure_hash", GGUF_U64, &one);
+    gguf_writer_scalar(w, "oato.neurons.content_hash", GGUF_U64, &one);
+    gguf_writer_scalar(w, "oato.neurons.tokens", GGUF_U64, &one);
+    return w;
+}
+
+static void craft_tensor(struct gguf_writer *w, const char *name, oato_dtype dtype, int64_t n,
+                         const void *data)
+{
+    gguf_writer_tensor(w, name, dtype, 1, &n, data);
+}
+
+static void expect_crafted(struct gguf_writer *w, const char *words)
+{
+    struct oato_error err;
+    if (gguf_writer_save(w, scratch_path("crafted.neurons.gguf"), &err))
+        fail_msg("%s", err.text);
+    gguf_writer_free(w);
+    expect_refused("crafted.neurons.gguf", words);
+}
+
+static void contradictions_are_refused(void **state)
+{
+    (void)state;
+    static const float fine[4] = {0, 1, 0.5F, 0.25F}, high[4] = {0, 1, 1.5F, 0};
+    const float nan[4] = {0, 0, 0, NAN};
+    static const int32_t order[4] = {2, 0, 3, 1}, twice[4] = {2, 0, 2, 1}, beyond[4] = {0, 1, 2, 4};
+    static const uint64_t sum = 1;
+    struct gguf_writer *w = craft(2);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    expect_crafted(w, "this program reads 1");
+    w = craft(1);
+    gguf_writer_string(w, "general.architecture", "llama");
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    expect_crafted(w, "'llama', not 'oato.neurons'");
+    w = craft(1);
+    gguf_writer_string(w, "oato.neurons.tokens", "many");
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    expect_crafted(w, "oato.neurons.tokens");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, NULL);
+    expect_crafted(w, "without data");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_predictor", DT_F32, 4, fine);
+    craft_tensor(w, "blk.00.ffn_freq", DT_F32, 4, fine);
+    expect_crafted(w, "no tensor blk.N.ffn_freq");
+    w = craft(1);
+    craft_tensor(w, "blk.5000.ffn_freq", DT_F32, 4, fine);
+    expect_crafted(w, "0 to 4095");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_freq", DT_I32, 4, order);
+    expect_crafted(w, "wanted is one dimension of F32");
+    w = craft(1);
+    gguf_writer_tensor(w, "blk.0.ffn_freq", DT_F32, 2, (const int64_t[]){2, 2}, fine);
+    expect_crafted(w, "wanted is one dimension");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, high);
+    expect_crafted(w, "blk.0.ffn_freq: element 2 is 1.5");
+    w = craft(1);
+    craft_tensor(w, "blk.3.exp_freq", DT_F32, 4, nan);
+    expect_crafted(w, "blk.3.exp_freq: element 3 is");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, twice);
+    expect_crafted(w, "blk.0.ffn_order: entry 2 is 2");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, beyond);
+    expect_crafted(w, "blk.0.ffn_order: entry 3 is 4");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, order);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    expect_crafted(w, "frequencies and an order");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, order);
+    gguf_writer_array(w, "oato.neurons.ffn_hot", GGUF_I32, (const int32_t[]){5}, 1);
+    expect_crafted(w, "5 hot neurons of 4");
+    w = craft(1);
+    craft_tensor(w, "blk.1.ffn_order", DT_I32, 4, order);
+    gguf_writer_array(w, "oato.neurons.ffn_hot", GGUF_I32, (const int32_t[]){1}, 1);
+    expect_crafted(w, "array of 2 int32");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    gguf_writer_scalar(w, "oato.neurons.checksum", GGUF_U64, &sum);
+    expect_crafted(w, "damaged");
+}
+
+/* Every changed bit of the data is seen, and no cut is taken for a whole file. */
+static void damage_is_seen(void **state)
+{
+    (void)state;
+    struct gguf *g = make_model("damage.gguf", 64, 1, true);
+    struct power_law law = power_law_default();
+    struct neurons n;
+    struct oato_error err;
+    size_t bytes;
+    made(g, &law, &n);
+    saved(&n, "whole.neurons.gguf");
+    char *whole = read_whole(scratch_path("whole.neurons.gguf"), &bytes);
+    neurons_free(&n);
+    assert_non_null(whole);
+    struct rng r = {test_seed()};
+    for (int i = 0; i < 300; i++) {
+        const size_t at = bytes - 1 - (size_t)rng_range(&r, 0, 3 * 64 * 4 - 1);
+        const char before = whole[at];
+        whole[at] = (char)(before ^ (1 << rng_range(&r, 0, 7)));
+        assert_int_equal(neurons_load_memory(whole, bytes, "flipped", &n, &err), OATO_EFILE);
+        whole[at] = before;
+    }
+    for (size_t cut = 0; cut < bytes; cut += 1 + bytes / 97) {
+        char *part = malloc(cut + 1);
+        assert_non_null(part);
+        memcpy(part, whole, cut);
+        assert_int_equal(neurons_load_memory(part, cut, "cut", &n, &err), OATO_EFILE);
+        free(part);
+    }
+    assert_int_equal(neurons_load_memory(whole, bytes, "whole", &n, &err), OATO_OK);
+    neurons_free(&n);
+    free(whole);
+    gguf_close(g);
+}
+
+static void wrong_ones_are_not_written(void **state)
+{
+    (void)state;
+    struct neurons n;
+    struct neurons_layer l[2] = {{.n_ff = 2, .ffn_freq = (const float[]){0, 2}}};
+    struct oato_error err;
+    neurons_init(&n);
+    const int before = scratch_files();
+    assert_int_equal(neurons_save(&n, scratch_path("none.gguf"), &err), OATO_EUSAGE);
+    n.layers = l;
+    n.n_layers = 1;
+    assert_int_equal(neurons_save(&n, scratch_path("none.gguf"), &err), OATO_EUSAGE);
+    l[0].ffn_freq = (const float[]){0, 1};
+    n.n_layers = 2;
+    assert_int_equal(neurons_save(&n, scratch_path("none.gguf"), &err), OATO_EUSAGE);
+    assert_int_equal(scratch_files(), before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(made_up_sidecars_have_the_skew_asked_for),
+        cmocka_unit_test(impossible_laws_are_refused),
+        cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(sidecars_belong_to_one_model),
+        cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(wrong_ones_are_not_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}

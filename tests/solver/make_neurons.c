@@ -1,0 +1,88 @@
+/*
+ * make_neurons.c - oato-make-neurons, a program for tests and experiments: writes a made-up neurons
+ * sidecar for a model, also for a header-only one (power_law.h).
+ */
+#include "tests/solver/power_law.h"
+
+enum { ID_HOT, ID_MEAN, ID_SPREAD, ID_EXPERTS, ID_SEED, ID_OUTPUT, ID_HELP };
+
+static const struct option_row rows[] = {
+    {"hot", 0, OPT_VALUE, "S", "share of the neurons that cause 80 % of activations (0.26)",
+     ID_HOT},
+    {"mean", 0, OPT_VALUE, "S", "mean share of tokens in which a neuron fires (0.1)", ID_MEAN},
+    {"spread", 0, OPT_VALUE, "S", "how far layers' means differ from it, relatively (0)",
+     ID_SPREAD},
+    {"hot-experts", 0, OPT_VALUE, "S", "share of the experts that get 80 % of tokens (0.5)",
+     ID_EXPERTS},
+    {"seed", 0, OPT_VALUE, "N", "of the order in each layer (1)", ID_SEED},
+    {"output", 'o', OPT_VALUE, "FILE", "the sidecar to write", ID_OUTPUT},
+    {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
+    {NULL, 0, OPT_FLAG, NULL, NULL, 0},
+};
+
+static bool set_option(struct power_law *law, int id, const struct options *o,
+                       struct oato_error *err)
+{
+    double *const shares[] = {[ID_HOT] = &law->hot,
+                              [ID_MEAN] = &law->mean,
+                              [ID_SPREAD] = &law->spread,
+                              [ID_EXPERTS] = &law->hot_experts};
+    int64_t seed = 0;
+    bool ok;
+    if (id == ID_SEED) {
+        ok = parse_i64(o->value, 0, INT64_MAX, &seed);
+        law->seed = (uint64_t)seed;
+    } else {
+        ok = parse_f64(o->value, id == ID_SPREAD ? 0 : 1e-6, 1, shares[id]);
+    }
+    if (!ok)
+        oato_fail(err, OATO_EUSAGE, "%s: '%s' is no %s", o->name, o->value,
+                  id == ID_SEED ? "number" : "share from 0 to 1");
+    return ok;
+}
+
+static oato_status make(const char *model, const char *path, const struct power_law *law,
+                        struct oato_error *err)
+{
+    struct gguf *g;
+    struct neurons n;
+    oato_status status = gguf_open(model, &g, err);
+    if (status)
+        return status;
+    status = power_law_neurons(g, law, &n, err);
+    if (!status) {
+        status = neurons_save(&n, path, err);
+        neurons_free(&n);
+    }
+    gguf_close(g);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct power_law law = power_law_default();
+    struct oato_error err = {0};
+    struct options o;
+    const char *path = NULL, *model = NULL;
+    int id;
+    options_init(&o, rows, argc - 1, argv + 1);
+    while ((id = options_next(&o, &err)) != OPT_END) {
+        if (id == ID_HELP) {
+            puts("usage: oato-make-neurons [options] MODEL.gguf -o MODEL.neurons.gguf");
+            options_help(rows, stdout);
+            return OATO_OK;
+        }
+        if (id == ID_OUTPUT || id == OPT_OPERAND)
+            *(id == ID_OUTPUT ? &path : &model) = o.value;
+        else if (id == OPT_ERROR || !set_option(&law, id, &o, &err))
+            goto out;
+    }
+    if (!path || !model)
+        oato_fail(&err, OATO_EUSAGE, "name the model and, with -o, the file to write; see --help");
+    else
+        make(model, path, &law, &err);
+out:
+    if (err.status)
+        fprintf(stderr, "oato-make-neurons: %s\n", err.text);
+    return (int)err.status;
+}
