@@ -1,35 +1,26 @@
 /*
- * export.c - a plan as the command line of another engine. llama.cpp and its fork place in three
- * steps, which are followed backwards here: `-ngl` and `-ts` give each layer, and the output as one
- * layer more, a device, in ascending order; the KV of a layer is always there, too; `-ot` moves
- * single tensors elsewhere by regular expressions. So the layers follow the plan's KV, and every
- * weight that the plan has elsewhere is named. What can't be said that way is listed.
+ * export.c - a plan for another engine: reads where the plan has every tensor and every layer's KV,
+ * then leaves it to the target's file (a row of `targets`) to say so. What holds for all is here:
+ * names of devices, layers in ascending order of devices, and lists of what can't be said.
  */
-#include "planfmt/planfmt_internal.h"
+#include "planfmt/export_internal.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOWHERE = -1 };
+const char *const export_target_names[EXPORT_TARGETS] = {"llama.cpp", "ik_llama.cpp",
+                                                         "ktransformers"};
 
-struct exporter {
-    const struct plan *plan;
-    const struct model *model;
-    const struct export_options *o;
-    struct text *command, *lost;
-    struct arena arena;
-    struct graph graph; /* fused as planned */
-    const char **names; /* of the plan's devices there; NULL: it has none */
-    bool *used;         /* has weights or KV */
-    int32_t host, n_layers;
-    int32_t *wanted; /* planned device of each layer's KV and, behind them, of the output matrix */
-    int32_t *layer;  /* device that these get from -ngl and -ts */
-    int32_t *tensor; /* planned device of each tensor of the file, or NOWHERE */
-};
+static const struct target {
+    const char *host,
+        *accelerator; /* names of memories there: of cpu:0 and, by number, of cuda:N */
+    oato_status (*run)(struct exporter *x, struct oato_error *err);
+} targets[EXPORT_TARGETS] = {{"CPU", "CUDA", export_llama_cpp},
+                             {"CPU", "CUDA", export_llama_cpp},
+                             {"cpu", "cuda:", export_ktransformers}};
 
-static const char *name_of(const struct exporter *x, int32_t device)
+const char *export_name(const struct exporter *x, int32_t device)
 {
     return x->names[device] ? x->names[device] : x->plan->devices[device].id;
 }
@@ -37,16 +28,17 @@ static const char *name_of(const struct exporter *x, int32_t device)
 /* "cuda:1" is CUDA1 and the host's memory CPU, unless told otherwise. */
 static const char *find_name(struct exporter *x, const struct plan_device *d)
 {
+    const struct target *target = &targets[x->o->target];
     for (int32_t i = 0; i < x->o->n_names; i++)
         if (!strcmp(x->o->names[i].id, d->id))
             return x->o->names[i].name;
     if (!strcmp(d->kind, "cpu"))
-        return "CPU";
+        return target->host;
     const char *number = strchr(d->id, ':');
     char name[24];
     if (strcmp(d->kind, "cuda") != 0 || !number)
         return NULL;
-    int n = snprintf(name, sizeof name, "CUDA%s", number + 1);
+    int n = snprintf(name, sizeof name, "%s%s", target->accelerator, number + 1);
     return arena_strndup(&x->arena, name, (size_t)n);
 }
 
@@ -61,8 +53,8 @@ static oato_status check_options(const struct exporter *x, struct oato_error *er
                              x->o->names[i].id);
     }
     if (x->host == x->plan->n_devices)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the plan has no CPU, without which llama.cpp does not run");
+        return oato_fail(err, OATO_EUSAGE, "the plan has no CPU, without which %s does not run",
+                         export_target_names[x->o->target]);
     return OATO_OK;
 }
 
@@ -71,9 +63,9 @@ static oato_status check_names(const struct exporter *x, struct oato_error *err)
 {
     for (int32_t d = 0; d < x->plan->n_devices; d++)
         if (x->used[d] && !x->names[d])
-            return oato_fail(err, OATO_EUSAGE,
-                             "llama.cpp has no name for %s; give one with --device-name %s=NAME",
-                             x->plan->devices[d].id, x->plan->devices[d].id);
+            return oato_fail(
+                err, OATO_EUSAGE, "%s has no name for %s; give one with --device-name %s=NAME",
+                export_target_names[x->o->target], x->plan->devices[d].id, x->plan->devices[d].id);
     return OATO_OK;
 }
 
@@ -98,10 +90,10 @@ static int32_t device_of_op(struct exporter *x, const struct graph_op *op)
     const int32_t device = best ? best->device : x->host;
     if (divided)
         text_printf(x->lost, "%s is divided between devices; all of it goes to %s\n", op->name,
-                    name_of(x, device));
+                    export_name(x, device));
     if (streamed)
         text_printf(x->lost, "the weights of %s are streamed; they are kept on %s\n", op->name,
-                    name_of(x, device));
+                    export_name(x, device));
     return device;
 }
 
@@ -136,47 +128,37 @@ static void read_kv(struct exporter *x)
             x->wanted[kv->layer] = kv->device;
         else if (kv->device != x->wanted[kv->layer])
             text_printf(x->lost, "KV heads %d to %d of layer %d are planned on %s\n",
-                        kv->head_begin, kv->head_end, kv->layer, name_of(x, kv->device));
+                        kv->head_begin, kv->head_end, kv->layer, export_name(x, kv->device));
     }
 }
 
 /* ------------------------------------------------------------------------- layers' devices - */
 
-/* The devices in the order in which layers may have them: the host, then the others. */
-static int32_t device_at(const struct exporter *x, int32_t rank)
+oato_status export_choose(struct exporter *x, const int32_t *device_of_rank, int32_t ranks,
+                          int32_t n, const int32_t *cost, struct oato_error *err)
 {
-    return rank == 0 ? x->host : rank <= x->host ? rank - 1 : rank;
-}
-
-/* Ascending ranks for the layers and the output with the fewest layers whose KV is elsewhere, a
- * misplaced output counting least; of equal ones the most on accelerators. */
-static oato_status choose_layers(struct exporter *x, struct oato_error *err)
-{
-    const int32_t n = x->n_layers + 1, ranks = x->plan->n_devices;
-    int32_t *cost = arena_alloc(&x->arena, (size_t)ranks, sizeof *cost); /* up to the last layer */
+    int32_t *sum = arena_alloc(&x->arena, (size_t)ranks, sizeof *sum); /* up to the last layer */
     int32_t *from = arena_alloc(&x->arena, (size_t)(n + 1) * (size_t)ranks, sizeof *from);
-    if (!cost || !from)
-        return oato_fail_memory(err, (size_t)n * sizeof *cost, "an export");
+    if (!sum || !from)
+        return oato_fail_memory(err, (size_t)n * sizeof *sum, "an export");
     for (int32_t i = 0; i <= n; i++) {
         int32_t best = 0; /* of the ranks up to r, after the layers before */
         for (int32_t r = 0; r < ranks; r++) {
-            best = cost[r] <= cost[best] ? r : best;
+            best = sum[r] <= sum[best] ? r : best;
             from[i * ranks + r] = best;
         }
         for (int32_t r = ranks - 1; i < n && r >= 0; r--)
-            cost[r] = cost[from[i * ranks + r]] + (x->wanted[i] == device_at(x, r) ? 0
-                                                   : i < x->n_layers               ? n + 1
-                                                                                   : 1);
+            sum[r] = sum[from[i * ranks + r]] + cost[i * ranks + r];
     }
     int32_t rank = from[n * ranks + ranks - 1];
     for (int32_t i = n - 1; i >= 0; i--) {
-        x->layer[i] = device_at(x, rank);
+        x->layer[i] = device_of_rank[rank];
         rank = from[i * ranks + rank];
     }
     return OATO_OK;
 }
 
-static void list_lost_kv(const struct exporter *x)
+void export_list_lost_kv(const struct exporter *x)
 {
     for (int32_t i = 0, n; i < x->n_layers; i += n) {
         for (n = 1; i + n < x->n_layers && x->wanted[i + n] == x->wanted[i] &&
@@ -184,14 +166,13 @@ static void list_lost_kv(const struct exporter *x)
             n++;
         if (x->wanted[i] != x->layer[i])
             text_printf(x->lost, "KV of layers %d to %d is planned on %s; it lies on %s\n", i,
-                        i + n - 1, name_of(x, x->wanted[i]), name_of(x, x->layer[i]));
+                        i + n - 1, export_name(x, x->wanted[i]), export_name(x, x->layer[i]));
     }
 }
 
-/* ------------------------------------------------------------------------------- tensors --- */
+/* -------------------------------------------------------------------------------- groups --- */
 
-/* Splits "blk.12.ffn_up.weight"; false for a name that is no layer's. */
-static bool layer_of_tensor(const char *name, int32_t *layer, const char **rest)
+bool export_layer_of(const char *name, int32_t *layer, const char **rest)
 {
     if (strncmp(name, "blk.", 4) != 0 || !isdigit((unsigned char)name[4]))
         return false;
@@ -201,184 +182,56 @@ static bool layer_of_tensor(const char *name, int32_t *layer, const char **rest)
     return *end == '.';
 }
 
-/* A tensor that -ot must name, so that it is on `device`. */
-static bool overridden(const struct exporter *x, size_t t, int32_t device)
+void export_groups_free(struct tensor_group *all, size_t n)
 {
-    const char *rest, *name = gguf_tensor_at(x->model->gguf, t)->name;
-    int32_t layer = x->n_layers;
-    if (x->tensor[t] != device)
-        return false;
-    if (layer_of_tensor(name, &layer, &rest) && layer >= x->n_layers)
-        return false;
-    return x->layer[layer] != device;
-}
-
-static void add_escaped(struct text *t, const char *s)
-{
-    for (; *s; s++)
-        text_printf(t, *s == '.' ? "\\." : "%c", *s);
-}
-
-/* Tensors of the same name in several layers, named for one device. */
-struct override {
-    const char *name; /* behind "blk.N." */
-    struct text layers;
-    bool written;
-};
-
-static struct override *override_named(struct override *all, size_t *n, const char *name)
-{
-    for (size_t i = 0; i < *n; i++)
-        if (!strcmp(all[i].name, name))
-            return &all[i];
-    all[*n].name = name;
-    text_init(&all[*n].layers);
-    return &all[(*n)++];
-}
-
-/* Names that are wanted of the same layers share a pattern. */
-static void write_overrides(const struct exporter *x, struct override *all, size_t n,
-                            int32_t device, struct text *out)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (all[i].written)
-            continue;
-        text_printf(out, "%s^blk\\.(%s)\\.(", out->len ? "," : "", all[i].layers.data);
-        for (size_t j = i; j < n; j++) {
-            if (all[j].written || strcmp(all[j].layers.data, all[i].layers.data) != 0)
-                continue;
-            if (j > i)
-                text_printf(out, "|");
-            add_escaped(out, all[j].name);
-            all[j].written = true;
-        }
-        text_printf(out, ")$=%s", name_of(x, device));
-    }
-}
-
-/* The patterns of -ot that bring tensors to the device. */
-static oato_status add_overrides(struct exporter *x, int32_t device, struct text *out,
-                                 struct oato_error *err)
-{
-    const size_t n = gguf_tensor_count(x->model->gguf);
-    struct override *all = calloc(n + 1, sizeof *all);
-    size_t used = 0;
-    bool failed = !all;
-    for (size_t t = 0; all && t < n; t++) {
-        int32_t layer;
-        const char *rest, *name = gguf_tensor_at(x->model->gguf, t)->name;
-        if (!overridden(x, t, device))
-            continue;
-        if (layer_of_tensor(name, &layer, &rest)) {
-            struct text *layers = &override_named(all, &used, rest)->layers;
-            text_printf(layers, "%s%d", layers->len ? "|" : "", layer);
-            failed = failed || layers->failed;
-        } else {
-            text_printf(out, "%s^", out->len ? "," : "");
-            add_escaped(out, name);
-            text_printf(out, "$=%s", name_of(x, device));
-        }
-    }
-    if (!failed)
-        write_overrides(x, all, used, device, out);
-    for (size_t i = 0; i < used; i++)
+    for (size_t i = 0; i < n; i++)
         text_free(&all[i].layers);
     free(all);
-    return failed ? oato_fail_memory(err, n * sizeof *all, "an export") : OATO_OK;
 }
 
-/* ------------------------------------------------------------------------------ the line --- */
-
-/* A word of a shell's command line. */
-static void add_word(struct text *t, const char *word)
+bool export_same_layers(const struct tensor_group *a, const struct tensor_group *b)
 {
-    const char *plain = "+-./:=@_,";
-    bool quote = !*word;
-    for (const char *s = word; *s; s++)
-        quote = quote || !(isalnum((unsigned char)*s) || strchr(plain, *s));
-    text_printf(t, t->len ? " " : "");
-    if (!quote) {
-        text_printf(t, "%s", word);
-        return;
-    }
-    text_printf(t, "'");
-    for (const char *s = word; *s; s++)
-        text_printf(t, *s == '\'' ? "'\\''" : "%c", *s);
-    text_printf(t, "'");
+    return a->device == b->device && a->key == b->key && a->layers.len == b->layers.len &&
+           (!a->layers.len || !strcmp(a->layers.data, b->layers.data));
 }
 
-static void add_number(struct text *t, const char *option, int64_t value)
+static void add_to_group(struct tensor_group *all, size_t *n, const struct tensor_group *like,
+                         int32_t layer)
 {
-    text_printf(t, " %s %" PRId64, option, value);
+    size_t i = 0;
+    while (i < *n && (strcmp(all[i].name, like->name) != 0 || all[i].device != like->device ||
+                      all[i].key != like->key || !all[i].layers.len != (layer < 0)))
+        i++;
+    if (i == *n) {
+        all[(*n)++] = *like;
+        text_init(&all[i].layers);
+    }
+    if (layer >= 0)
+        text_printf(&all[i].layers, "%s%d", all[i].layers.len ? "|" : "", layer);
 }
 
-/* -dev, -ngl and -ts: the accelerators that have layers, in the order of their ranks. */
-static void add_layers(struct exporter *x)
+oato_status export_group(const struct exporter *x, export_take *take, struct tensor_group **out,
+                         size_t *n, struct oato_error *err)
 {
-    struct text devices, split;
-    int32_t offloaded = 0;
-    text_init(&devices);
-    text_init(&split);
-    for (int32_t r = 1; r < x->plan->n_devices; r++) {
-        const int32_t device = device_at(x, r);
-        int32_t n = 0;
-        for (int32_t i = 0; i <= x->n_layers; i++)
-            n += x->layer[i] == device;
-        if (!n && !x->used[device])
-            continue;
-        /* a device's memory is "RPC0[address]", the device itself "RPC0" */
-        text_printf(&devices, "%s%.*s", devices.len ? "," : "",
-                    (int)strcspn(name_of(x, device), "["), name_of(x, device));
-        text_printf(&split, "%s%d", split.len ? "," : "", n);
-        offloaded += n;
-    }
-    add_number(x->command, "-ngl", offloaded);
-    if (devices.len) {
-        add_word(x->command, "-dev");
-        add_word(x->command, devices.data);
-    }
-    if (offloaded && split.data && strchr(split.data, ',')) {
-        add_word(x->command, "-ts");
-        add_word(x->command, split.data);
-    }
-    text_free(&devices);
-    text_free(&split);
+    const size_t tensors = gguf_tensor_count(x->model->gguf);
+    struct tensor_group *all = calloc(tensors + 1, sizeof *all);
+    bool failed = !all;
+    *out = all;
+    *n = 0;
+    for (int pass = 0; all && pass < 2; pass++)
+        for (size_t t = 0; t < tensors; t++) {
+            struct tensor_group like = {.name = gguf_tensor_at(x->model->gguf, t)->name};
+            int32_t layer = -1;
+            const bool of_layer = export_layer_of(like.name, &layer, &like.name);
+            if (of_layer == (pass == 0) && take(x, t, &like))
+                add_to_group(all, n, &like, of_layer ? layer : -1);
+        }
+    for (size_t i = 0; i < *n; i++)
+        failed = failed || all[i].layers.failed;
+    return failed ? oato_fail_memory(err, tensors * sizeof *all, "an export") : OATO_OK;
 }
 
-static oato_status write_command(struct exporter *x, struct oato_error *err)
-{
-    const bool fork = x->o->target == EXPORT_IK_LLAMA_CPP;
-    const struct plan_request *q = &x->plan->request;
-    struct text overrides;
-    text_init(&overrides);
-    oato_status status = OATO_OK;
-    for (int32_t d = 0; d < x->plan->n_devices && !status; d++)
-        status = add_overrides(x, d, &overrides, err);
-    add_word(x->command, "llama-server");
-    add_word(x->command, "-m");
-    add_word(x->command, gguf_path(x->model->gguf));
-    if (!fork)
-        text_printf(x->command, " -fit off");
-    add_layers(x);
-    if (overrides.len) {
-        add_word(x->command, "-ot");
-        add_word(x->command, overrides.data);
-    }
-    add_number(x->command, "-c", q->context);
-    add_number(x->command, "-np", q->batch);
-    add_number(x->command, "-ub", q->ubatch);
-    if (q->ubatch > 2048) /* the default of -b, which may not be less */
-        add_number(x->command, "-b", q->ubatch);
-    if (q->kv != DT_F16) {
-        const char *type = q->kv == DT_Q8_0 ? "q8_0" : "f32";
-        text_printf(x->command, " -ctk %s -ctv %s", type, type);
-    }
-    text_printf(x->command, fork ? " -fa on --no-mmap" : " -fa on -lm none --no-op-offload");
-    if (!status && (overrides.failed || x->command->failed || x->lost->failed))
-        status = oato_fail_memory(err, overrides.len, "an export");
-    text_free(&overrides);
-    return status;
-}
+/* ------------------------------------------------------------------------------------------- */
 
 oato_status plan_export(const struct plan *p, const struct model *m, const struct export_options *o,
                         struct text *command, struct text *lost, struct oato_error *err)
@@ -412,11 +265,7 @@ oato_status plan_export(const struct plan *p, const struct model *m, const struc
     read_kv(&x);
     status = check_names(&x, err);
     if (!status)
-        status = choose_layers(&x, err);
-    if (!status) {
-        list_lost_kv(&x);
-        status = write_command(&x, err);
-    }
+        status = targets[o->target].run(&x, err);
 out:
     graph_free(&x.graph);
     arena_free(&x.arena);

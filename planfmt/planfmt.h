@@ -246,11 +246,12 @@ oato_status plan_apply(const struct plan *p, const struct model *m, struct graph
 
 /* ------------------------------------------------------------------------------ export ---- */
 
-enum export_target { EXPORT_LLAMA_CPP, EXPORT_IK_LLAMA_CPP };
+enum export_target { EXPORT_LLAMA_CPP, EXPORT_IK_LLAMA_CPP, EXPORT_KTRANSFORMERS, EXPORT_TARGETS };
+extern const char *const export_target_names[EXPORT_TARGETS]; /* as --to takes them */
 
 struct export_name {
     char id[16];      /* of a device of the plan */
-    const char *name; /* of its memory there: "CUDA0", "RPC0[127.0.0.1:50052]" */
+    const char *name; /* of its memory there: "CUDA0", "RPC0[127.0.0.1:50052]", "cuda:0" */
 };
 
 struct export_options {
@@ -259,10 +260,11 @@ struct export_options {
     int32_t n_names;
 };
 
-/* Appends to `command` the line for a shell that starts the other engine's server with the plan's
- * placement, and to `lost` a line for each thing that its options can't say. Weights are meant;
- * fusions, numerics and streaming are each engine's own. OATO_EUSAGE when a device that is used
- * has no name there. */
+/* Appends to `command` what makes the other engine place as the plan does: the line for a shell
+ * that starts llama.cpp's server, or the file of rules (YAML) that ktransformers takes with
+ * --optimize_config_path. Appends to `lost` a line for each thing that can't be said so. Weights
+ * are meant; fusions, numerics and streaming are each engine's own. OATO_EUSAGE when a device that
+ * is used has no name there. */
 oato_status plan_export(const struct plan *p, const struct model *m, const struct export_options *o,
                         struct text *command, struct text *lost, struct oato_error *err);
 

@@ -106,7 +106,7 @@ static const struct option_row check_rows[] = {
 
 static const struct option_row export_rows[] = {
     ROW_MODEL,
-    {"to", 0, OPT_VALUE, "ENGINE", "llama.cpp (default) or ik_llama.cpp", O_TO},
+    {"to", 0, OPT_VALUE, "ENGINE", "llama.cpp (default), ik_llama.cpp or ktransformers", O_TO},
     {"device-name", 0, OPT_VALUE, "D=NAME", "D is called NAME there, repeatable", O_NAME},
     ROW_JSON,
     ROW_HELP,
@@ -249,10 +249,13 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_SVG: c->svg = o->value; return OATO_OK;
     case O_NAME: return take_name(o, c, err);
     case O_TO:
-        c->export.target = !strcmp(o->value, "llama.cpp") ? EXPORT_LLAMA_CPP : EXPORT_IK_LLAMA_CPP;
-        if (c->export.target == EXPORT_IK_LLAMA_CPP && strcmp(o->value, "ik_llama.cpp") != 0)
-            return bad_value(o, "llama.cpp or ik_llama.cpp", err);
-        return OATO_OK;
+        for (int i = 0; i < EXPORT_TARGETS; i++) {
+            if (!strcmp(o->value, export_target_names[i])) {
+                c->export.target = i;
+                return OATO_OK;
+            }
+        }
+        return bad_value(o, "llama.cpp, ik_llama.cpp or ktransformers", err);
     case O_TIME:
         return parse_f64(o->value, 0, 1e6, &c->plan.time_limit_s)
                    ? OATO_OK

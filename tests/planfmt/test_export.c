@@ -3,7 +3,7 @@
  * layer's KV where the plan has it, or say that it can't. The rules here were written down from
  * llama.cpp's documentation of -ngl, -ts and -ot and know nothing of planfmt/export.c.
  */
-#include "random_planfmt.h"
+#include "placed_plan.h"
 #include "tests/models/random_model.h"
 
 #include <regex.h>
@@ -14,32 +14,16 @@
 
 #include <cmocka.h>
 
-enum { LAYERS = 12, DEVICES = 3, WORDS = 64 };
-static const char *const ids[DEVICES] = {"cuda:0", "cpu:0", "cuda:1"};
+enum { LAYERS = PLACED_LAYERS, DEVICES = PLACED_DEVICES, WORDS = 64 };
 static const char *const names[DEVICES] = {"CUDA0", "CPU", "CUDA1"};
 
 static struct model *model, *tied;
 
-static struct model *make_model(bool is_tied)
-{
-    struct random_model shape = random_model_default();
-    struct oato_error err = {.text = ""};
-    struct model *m = NULL;
-    shape.layers = LAYERS;
-    shape.header_only = true;
-    shape.tokenizer = false;
-    shape.tied = is_tied;
-    if (random_model_save(&shape, scratch_path("it's a model.gguf"), &err) ||
-        model_open(scratch_path("it's a model.gguf"), &m, &err))
-        fail_msg("%s", err.text);
-    return m;
-}
-
 static int setup(void **state)
 {
     (void)state;
-    model = make_model(false);
-    tied = make_model(true);
+    model = placed_model("llama", false);
+    tied = placed_model("llama", true);
     return 0;
 }
 
@@ -50,54 +34,6 @@ static int teardown(void **state)
     model_close(tied);
     scratch_clean();
     return 0;
-}
-
-/* ------------------------------------------------------------------- plans, and what they say - */
-
-struct placed {
-    struct plan plan;
-    int32_t *tensor;    /* device of each tensor */
-    int32_t kv[LAYERS]; /* and of each layer's KV */
-};
-
-/* Every operator on the device that `choose` gives; the lookup of tokens on the CPU. */
-static void place(struct placed *x, const struct model *m,
-                  int32_t (*choose)(const struct graph_op *op))
-{
-    const struct graph *g = &m->graph;
-    struct plan *p = &x->plan;
-    plan_init(p);
-    p->structure_hash = gguf_structure_hash(m->gguf);
-    p->request = (struct plan_request){
-        .prompt = 64, .generate = 32, .context = 512, .batch = 2, .ubatch = 128, .kv = DT_Q8_0};
-    p->devices = arena_alloc(&p->arena, DEVICES, sizeof *p->devices);
-    p->parts = arena_alloc(&p->arena, (size_t)g->n_ops + 1, sizeof *p->parts); /* and a spare one */
-    p->kv = arena_alloc(&p->arena, LAYERS, sizeof *p->kv);
-    x->tensor = arena_alloc(&p->arena, gguf_tensor_count(m->gguf), sizeof *x->tensor);
-    assert_true(p->devices && p->parts && p->kv && x->tensor);
-    p->n_devices = DEVICES;
-    for (int d = 0; d < DEVICES; d++) {
-        snprintf(p->devices[d].id, sizeof p->devices[d].id, "%s", ids[d]);
-        snprintf(p->devices[d].kind, sizeof p->devices[d].kind, d == 1 ? "cpu" : "cuda");
-    }
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        const struct graph_op *op = &g->ops[i];
-        const int32_t d = op->op.kind == OP_EMBED ? 1 : choose(op);
-        p->parts[p->n_parts++] = (struct plan_part){.op = op->name,
-                                                    .end = op->op.n,
-                                                    .axis = AXIS_ROWS,
-                                                    .phases = 3,
-                                                    .device = d,
-                                                    .home = d};
-        for (int w = 0; w < op->n_weights; w++)
-            if (op->weight[w])
-                x->tensor[op->weight[w] - gguf_tensor_at(m->gguf, 0)] = d;
-        if (op->op.kind != OP_KV_STORE)
-            continue;
-        p->kv[p->n_kv++] =
-            (struct plan_kv){.layer = op->kv_layer, .head_end = op->op.kv_heads, .device = d};
-        x->kv[op->kv_layer] = d;
-    }
 }
 
 /* -------------------------------------------------------------------------- the other engine - */
@@ -251,7 +187,7 @@ static void any_plan_is_told_exactly_or_its_loss_is_listed(void **state)
             r = ascending ? r + (r < 2 && !(next_random() % 6)) : (int)(next_random() % 3);
             layer_of[i] = ranked[r];
         }
-        place(&x, m, by_layer);
+        plan_placed(&x, m, by_layer);
         export_to(&x, m, &l, &lost);
         tensors_are_where_they_were_planned(&x, m, &l);
         if (ascending && !scattered)
@@ -273,7 +209,7 @@ static void layers_share_a_pattern(void **state)
     struct placed x;
     struct line l;
     struct text lost;
-    place(&x, model, feed_forward_on_cpu);
+    plan_placed(&x, model, feed_forward_on_cpu);
     export_to(&x, model, &l, &lost);
     assert_string_equal(l.word[0], "llama-server");
     assert_string_equal(value_of(&l, "-m"), scratch_path("it's a model.gguf"));
@@ -304,7 +240,7 @@ static void without_accelerators_nothing_is_offloaded(void **state)
     struct placed x;
     struct line l;
     struct text lost;
-    place(&x, model, all_on_cpu);
+    plan_placed(&x, model, all_on_cpu);
     export_to(&x, model, &l, &lost);
     assert_string_equal(value_of(&l, "-ngl"), "0");
     assert_null(value_of(&l, "-dev"));
@@ -325,7 +261,7 @@ static void what_cannot_be_said_is_listed(void **state)
     struct placed x;
     struct line l;
     struct text lost;
-    place(&x, model, all_on_first);
+    plan_placed(&x, model, all_on_first);
     const int32_t n = x.plan.n_parts; /* ffn_up of layer 2 is divided, ffn_down streamed */
     for (int32_t i = 0; i < n; i++) {
         struct plan_part *p = &x.plan.parts[i];
@@ -355,7 +291,7 @@ static void devices_need_names(void **state)
     struct export_options o = {.target = EXPORT_IK_LLAMA_CPP};
     text_init(&command);
     text_init(&lost);
-    place(&x, model, all_on_first);
+    plan_placed(&x, model, all_on_first);
     snprintf(x.plan.devices[0].id, sizeof x.plan.devices[0].id, "sim:0");
     snprintf(x.plan.devices[0].kind, sizeof x.plan.devices[0].kind, "sim");
     assert_int_equal(plan_export(&x.plan, model, &o, &command, &lost, &err), OATO_EUSAGE);
