@@ -179,15 +179,17 @@ void gguf_writer_string(struct gguf_writer *w, const char *key, const char *valu
         put_value(w, key, (struct gguf_value){GGUF_STRING, GGUF_STRING, 1, NULL, held});
 }
 
+static bool key_is_of_file(const char *key)
+{
+    return !strncmp(key, "split.", 6) || !strcmp(key, GGUF_KEY_ALIGNMENT) ||
+           !strcmp(key, GGUF_KEY_HEADER_ONLY);
+}
+
 void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g)
 {
-    for (size_t i = 0; i < gguf_kv_count(g); i++) {
-        const char *key = gguf_kv_key(g, i);
-        bool of_file = !strncmp(key, "split.", 6) || !strcmp(key, GGUF_KEY_ALIGNMENT) ||
-                       !strcmp(key, GGUF_KEY_HEADER_ONLY);
-        if (!of_file)
-            put_value(w, key, *gguf_kv_value(g, i));
-    }
+    for (size_t i = 0; i < gguf_kv_count(g); i++)
+        if (!key_is_of_file(gguf_kv_key(g, i)))
+            put_value(w, gguf_kv_key(g, i), *gguf_kv_value(g, i));
 }
 
 void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtype, int32_t n_dims,
@@ -348,4 +350,23 @@ oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oat
     put_padding(&o, alignment);
     /* a failed write has closed the file and taken the temporary name away already */
     return err->status ? err->status : outfile_commit(&o.file, err);
+}
+
+oato_status gguf_save_header(const struct gguf *g, const char *path, struct oato_error *err)
+{
+    struct gguf_writer *w = gguf_writer_create();
+    if (!w)
+        return oato_fail_memory(err, sizeof *w, "a header");
+    for (size_t i = 0; i < gguf_kv_count(g); i++) {
+        const char *key = gguf_kv_key(g, i);
+        if (!key_is_of_file(key) && strncmp(key, "tokenizer.", 10) != 0)
+            put_value(w, key, *gguf_kv_value(g, i));
+    }
+    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        gguf_writer_tensor(w, t->name, t->dtype, t->n_dims, t->ne, NULL);
+    }
+    oato_status status = gguf_writer_save(w, path, err);
+    gguf_writer_free(w);
+    return status;
 }

@@ -118,6 +118,9 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtyp
  * belong to its files. Setting a key again replaces its value. */
 void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g);
 oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oato_error *err);
+/* The header-only file of a model, all its files in one: a few KiB that can be planned for like the
+ * model itself. The vocabulary, which is most of a header, is left out. */
+oato_status gguf_save_header(const struct gguf *g, const char *path, struct oato_error *err);
 
 /* --------------------------------------------------------------------------- tokenizer ---- */
 

@@ -133,6 +133,14 @@ oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
                                 struct oato_error *err);
 /* NULL: nothing is known of that layer. */
 const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer);
+/* PowerInfer's split (MODEL.generated.gpuidx) for this model: of each layer the neurons that were
+ * chosen for the GPU become the first of its order and ffn_hot, both parts in order of index;
+ * *capacity_bytes is the memory that they were chosen for. text_order: its exporter reads the
+ * activations of layers in order of their names as texts (0 1 10 11 2 ...), so that set i belongs
+ * to the layer that comes i-th there; true puts them right. neurons_free it. */
+oato_status neurons_import_powerinfer(const char *path, const struct gguf *model, bool text_order,
+                                      struct neurons *out, uint64_t *capacity_bytes,
+                                      struct oato_error *err);
 /* The indices of n frequencies, highest first, equal ones in order of index. False: memory is
  * short. */
 bool neurons_order(const float *freq, int32_t n, int32_t *order);

@@ -34,6 +34,9 @@ enum {
     O_STEPS,
     O_MINIMIZE,
     O_SVG,
+    O_MAXIMIZE,
+    O_AT_LEAST,
+    O_TEXT_ORDER,
 };
 
 #define ROW_HELP                                                                                   \
@@ -85,6 +88,10 @@ static const struct option_row make_rows[] = {
     {"model", 'm', OPT_VALUE, "MODEL", "the GGUF file, instead of an operand", O_MODEL},
     {"output", 'o', OPT_VALUE, "PLAN", "where to write (default: MODEL.plan, here)", O_OUTPUT},
     ROWS_PLANNING,
+    {"maximize", 0, OPT_VALUE, "context", "the largest context for which there is a plan",
+     O_MAXIMIZE},
+    {"at-least", 0, OPT_VALUE, "T", "tokens/s of decode that --maximize keeps (default any)",
+     O_AT_LEAST},
     ROW_JSON,
     ROW_HELP,
     {"version", 0, OPT_FLAG, NULL, "print the version", O_VERSION},
@@ -113,6 +120,19 @@ static const struct option_row export_rows[] = {
     {0},
 };
 
+static const struct option_row header_rows[] = {
+    {"output", 'o', OPT_VALUE, "FILE", "where to write", O_OUTPUT}, ROW_JSON, ROW_HELP, {0}};
+
+static const struct option_row import_rows[] = {
+    ROW_MODEL,
+    {"output", 'o', OPT_VALUE, "FILE", "the neurons sidecar to write", O_OUTPUT},
+    {"text-order", 0, OPT_FLAG, NULL, "its layers were read as 0 1 10 11 2: put them right",
+     O_TEXT_ORDER},
+    ROW_JSON,
+    ROW_HELP,
+    {0},
+};
+
 static const struct option_row frontier_rows[] = {
     ROW_PROFILE,
     ROW_HARDWARE,
@@ -135,7 +155,9 @@ struct command {
     const char *svg;
     struct export_options export;
     struct export_name names[SOLVER_DEVICES];
-    bool json;
+    bool json, text_order;
+    bool maximize_context;
+    double at_least; /* tokens/s */
 };
 
 struct verb {
@@ -248,6 +270,14 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_STEPS: return take_int(o, 1, &c->steps, err);
     case O_SVG: c->svg = o->value; return OATO_OK;
     case O_NAME: return take_name(o, c, err);
+    case O_TEXT_ORDER: c->text_order = true; return OATO_OK;
+    case O_MAXIMIZE:
+        c->maximize_context = !strcmp(o->value, "context");
+        return c->maximize_context ? OATO_OK : bad_value(o, "context", err);
+    case O_AT_LEAST:
+        return parse_f64(o->value, 0, 1e9, &c->at_least)
+                   ? OATO_OK
+                   : bad_value(o, "a number of tokens/s", err);
     case O_TO:
         for (int i = 0; i < EXPORT_TARGETS; i++) {
             if (!strcmp(o->value, export_target_names[i])) {
@@ -356,6 +386,7 @@ static oato_status run_make(struct command *c, struct text *out, struct oato_err
     struct inputs in;
     struct plan plan;
     struct problem *problem;
+    struct text bound;
     if (!c->model)
         c->model = c->n_operands ? c->operands[0] : NULL;
     else if (c->n_operands)
@@ -370,19 +401,29 @@ static oato_status run_make(struct command *c, struct text *out, struct oato_err
             return err->status;
         c->output = path;
     }
+    if (c->at_least > 0 && !c->maximize_context)
+        return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
     oato_status status = open_inputs(c, &in, err);
     if (status)
         return status;
-    status = planner_make(in.model, in.profile, &c->plan, &plan, &problem, err);
+    text_init(&bound);
+    if (c->maximize_context)
+        status = context_maximize(in.model, in.profile, &c->plan, c->at_least, &plan, &problem,
+                                  &bound, err);
+    else
+        status = planner_make(in.model, in.profile, &c->plan, &plan, &problem, err);
     if (!status) {
         status = plan_save(&plan, c->output, err);
         if (!status) {
             report_plan(&plan, problem, c->json, out);
+            if (bound.len)
+                fwrite(bound.data, 1, bound.len, stderr);
             fprintf(stderr, "wrote %s\n", c->output);
         }
         plan_free(&plan);
         problem_free(problem);
     }
+    text_free(&bound);
     close_inputs(&in);
     return status;
 }
@@ -512,6 +553,21 @@ static oato_status run_frontier(struct command *c, struct text *out, struct oato
     return status;
 }
 
+static oato_status run_header(struct command *c, struct text *out, struct oato_error *err)
+{
+    if (c->n_operands != 1 || !c->output)
+        return oato_fail(err, OATO_EUSAGE, "header wants one MODEL.gguf and -o FILE.gguf");
+    return report_header(c->operands[0], c->output, c->json, out, err);
+}
+
+static oato_status run_import(struct command *c, struct text *out, struct oato_error *err)
+{
+    if (c->n_operands != 1 || !c->model || !c->output)
+        return oato_fail(err, OATO_EUSAGE,
+                         "import wants one FILE.gpuidx, -m MODEL.gguf and -o FILE.neurons.gguf");
+    return report_import(c->operands[0], c->model, c->text_order, c->output, c->json, out, err);
+}
+
 static const struct verb verbs[] = {
     {"show", "show PLAN [-m MODEL.gguf -p PROFILE] [--json]", 1, show_rows, run_show},
     {"explain", "explain PLAN [OPERATOR|LAYER|TENSOR] [-m MODEL.gguf -p PROFILE] [--json]", 2,
@@ -523,6 +579,9 @@ static const struct verb verbs[] = {
      export_rows, run_export},
     {"frontier", "frontier MODEL.gguf -p PROFILE [--steps N] [--svg FILE] [OPTION...]", 1,
      frontier_rows, run_frontier},
+    {"header", "header MODEL.gguf -o FILE.gguf [--json]", 1, header_rows, run_header},
+    {"import", "import FILE.gpuidx -m MODEL.gguf -o FILE.neurons.gguf [--text-order] [--json]", 1,
+     import_rows, run_import},
     {NULL, "MODEL.gguf -p PROFILE [-o PLAN] [OPTION...]", 1, make_rows, run_make},
 };
 

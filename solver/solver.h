@@ -189,6 +189,15 @@ oato_status planner_make(const struct model *m, const struct profile *p,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err);
 
+/* The largest context, in whole pages of KV up to what the model was trained for, for which there
+ * is a plan that decodes at_least tokens/s (of all sequences; 0: any speed); out is that plan.
+ * Where the best plan for the objective is too slow, the one with the fastest decode is tried.
+ * bound gets a line that says what stands against more. OATO_EFIT when even the request's own
+ * tokens do not fit or are too slow. */
+oato_status context_maximize(const struct model *m, const struct profile *profile,
+                             const struct planner_options *o, double at_least, struct plan *out,
+                             struct problem **problem, struct text *bound, struct oato_error *err);
+
 /* ---------------------------------------------------------------------------- reports ----- */
 
 /* "latency", "ttft", "time-per-token": as --minimize takes them. */
@@ -215,9 +224,19 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
                             const struct planner_options *o, int32_t steps, bool json,
                             struct text *out, struct text *svg, struct oato_error *err);
 /* Prices the plan anew: OATO_NEGATIVE when it got slower than predicted or is farther from the
- * best plan of today than max_slower (0.05 = 5 %), or no longer fits. */
+ * best plan of today than max_slower (0.05 = 5 %) and the dispersion that the profile measured
+ * (what it takes longer at the median of its rows than at their p10), or no longer fits. */
 oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,
                          double max_slower, double time_limit_s, bool json, struct text *out,
                          struct oato_error *err);
+
+/* -------------------------------------------------------------------------------- files ---- */
+
+/* Writes the header-only file of a model and says what it is. */
+oato_status report_header(const char *model, const char *path, bool json, struct text *out,
+                          struct oato_error *err);
+/* Writes PowerInfer's split as a neurons sidecar of the model and says what it holds. */
+oato_status report_import(const char *split, const char *model, bool text_order, const char *path,
+                          bool json, struct text *out, struct oato_error *err);
 
 #endif

@@ -1,146 +1,58 @@
 /*
  * test_cli.c - oato-plan as a shell sees it: exit statuses, one line on stderr for every refusal,
- * files left as they were, JSON on stdout. OATO_PLAN is the program.
+ * files left as they were, JSON on stdout.
  */
-#include "planfmt/planfmt.h"
-#include "tests/models/random_model.h"
-#include "tests/solver/plan_fixture.h"
+#include "base/base.h"
+#include "tests/solver/cli_rig.h"
 
-// clang-format off
-#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
 #include <cmocka.h>
-// clang-format on
-
-static char dir[] = "/tmp/oato-plan-XXXXXX";
-static char out[1 << 20], err_text[4096];
-
-static void save_model(const char *name, const char *arch, int64_t width)
-{
-    struct oato_error err;
-    char path[128];
-    struct random_model m = random_model_default();
-    m.architecture = arch;
-    m.layers = 4;
-    m.width = width;
-    m.dtype = DT_Q8_0;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (random_model_save(&m, path, &err))
-        fail_msg("%s", err.text);
-}
-
-static void save_profile(const char *name, double scale)
-{
-    struct oato_error err;
-    struct model *m;
-    struct profile p;
-    char path[128];
-    struct fixture_options o = {
-        .sim_speed = 6, .link_latency_ns = 1000, .scale = scale, .fused_factor = 0.9};
-    snprintf(path, sizeof path, "%s/m.gguf", dir);
-    assert_int_equal(model_open(path, &m, &err), OATO_OK);
-    assert_true(fixture_profile(m, &o, &p));
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (profile_save(&p, path, &err))
-        fail_msg("%s", err.text);
-    profile_free(&p);
-    model_close(m);
-}
-
-static size_t read_file(const char *name, char *to, size_t n)
-{
-    char path[160];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return 0;
-    size_t got = fread(to, 1, n - 1, f);
-    fclose(f);
-    to[got] = 0;
-    return got;
-}
-
-/* Runs oato-plan in dir; stdout in out, stderr in err_text. */
-static int plan(const char *arguments)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "cd %s && %s %s >stdout 2>stderr", dir, OATO_PLAN, arguments);
-    int status = system(command);
-    read_file("stdout", out, sizeof out);
-    read_file("stderr", err_text, sizeof err_text);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-/* Expects this status and, unless the command did its work, one line on stderr with these words. */
-static void expect(const char *arguments, int status, const char *words)
-{
-    int got = plan(arguments);
-    if (got != status)
-        fail_msg("oato-plan %s: exit %d, not %d: %s%s", arguments, got, status, err_text, out);
-    if (!words)
-        return;
-    if (!strstr(err_text, words) || strchr(err_text, '\n') != err_text + strlen(err_text) - 1)
-        fail_msg("oato-plan %s: not one line with '%s': %s", arguments, words, err_text);
-}
-
-static void expect_json(const char *arguments, int status)
-{
-    json_error_t e;
-    expect(arguments, status, NULL);
-    json_t *j = json_loads(out, 0, &e);
-    if (!j)
-        fail_msg("oato-plan %s: %s in %s", arguments, e.text, out);
-    json_decref(j);
-}
 
 static int setup(void **state)
 {
     (void)state;
-    if (!mkdtemp(dir))
-        return 1;
-    save_model("m.gguf", "llama", 64);
-    save_model("other.gguf", "llama", 128);
-    save_profile("p.yaml", 1);
-    save_profile("slow.yaml", 1.5);
-    expect("m.gguf -p p.yaml --prompt 64 --generate 32 --context 256 --budget sim:0=2MiB", 0, NULL);
+    cli_begin();
+    cli_save_model("m.gguf", "llama", 64);
+    cli_save_model("other.gguf", "llama", 128);
+    cli_save_profile("p.yaml", 1);
+    cli_save_profile("slow.yaml", 1.5);
+    cli_expect("m.gguf -p p.yaml --prompt 64 --generate 32 --context 256 --budget sim:0=2MiB", 0,
+               NULL);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
+    return cli_end();
 }
 
 static void planning_writes_the_plan_and_a_table(void **state)
 {
     (void)state;
     static char first[1 << 20], second[1 << 20];
-    size_t n = read_file("m.plan", first, sizeof first);
+    size_t n = cli_read_file("m.plan", first, sizeof first);
     assert_true(n > 100);
     const char *same = "--prompt 64 --generate 32 --context 256 --budget sim:0=2MiB -o again.plan";
     char line[256];
     snprintf(line, sizeof line, "-m m.gguf --profile=p.yaml %s", same);
-    expect(line, 0, NULL);
-    assert_non_null(strstr(out, "predicted: prefill"));
-    assert_non_null(strstr(out, "against: cpu"));
-    assert_int_equal(read_file("again.plan", second, sizeof second), n);
+    cli_expect(line, 0, NULL);
+    assert_non_null(strstr(cli_out, "predicted: prefill"));
+    assert_non_null(strstr(cli_out, "against: cpu"));
+    assert_int_equal(cli_read_file("again.plan", second, sizeof second), n);
     assert_memory_equal(first, second, n);
-    expect_json("m.gguf -p p.yaml -o j.plan --json --solver ilp --gap 0 --time-limit 5", 0);
-    expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
-           NULL);
-    expect("m.gguf -p p.yaml -o j.plan --devices cpu:0 --deterministic --ubatch 64", 0, NULL);
-    expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
-    assert_non_null(strstr(out, "least ttft"));
-    expect("check t.plan m.gguf -p p.yaml", 0, NULL);
-    assert_non_null(strstr(out, "ttft, against the best plan of today"));
+    cli_expect_json("m.gguf -p p.yaml -o j.plan --json --solver ilp --gap 0 --time-limit 5", 0);
+    cli_expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
+               NULL);
+    cli_expect("m.gguf -p p.yaml -o j.plan --devices cpu:0 --deterministic --ubatch 64", 0, NULL);
+    cli_expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
+    assert_non_null(strstr(cli_out, "least ttft"));
+    cli_expect("check t.plan m.gguf -p p.yaml", 0, NULL);
+    assert_non_null(strstr(cli_out, "ttft, against the best plan of today"));
 }
 
 /* Every machine of the library can be planned for, all of it by estimates. */
@@ -152,10 +64,10 @@ static void machines_of_the_library_answer_what_if(void **state)
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         char line[128];
         snprintf(line, sizeof line, "m.gguf --hardware %s -o what.plan", names[i]);
-        expect(line, 0, NULL);
-        assert_non_null(strstr(out, "operators were never measured in their shape"));
+        cli_expect(line, 0, NULL);
+        assert_non_null(strstr(cli_out, "operators were never measured in their shape"));
         snprintf(line, sizeof line, "check what.plan m.gguf --hardware %s", names[i]);
-        expect(line, 0, NULL);
+        cli_expect(line, 0, NULL);
     }
 }
 
@@ -166,11 +78,13 @@ static void the_frontier_rises(void **state)
     static char svg[1 << 16];
     double before = 1e300;
     int lines = 0;
-    expect("frontier m.gguf -p p.yaml --steps 5 --prompt 64 --generate 32 --context 256 --gap 0 "
-           "--svg f.svg",
-           0, NULL);
-    assert_int_equal(strncmp(out, "share,", 6), 0);
-    for (char *line = strchr(out, '\n'); line && line[1]; line = strchr(line + 1, '\n'), lines++) {
+    cli_expect(
+        "frontier m.gguf -p p.yaml --steps 5 --prompt 64 --generate 32 --context 256 --gap 0 "
+        "--svg f.svg",
+        0, NULL);
+    assert_int_equal(strncmp(cli_out, "share,", 6), 0);
+    for (char *line = strchr(cli_out, '\n'); line && line[1];
+         line = strchr(line + 1, '\n'), lines++) {
         double share, mib, prefill, decode, request, layers;
         assert_int_equal(sscanf(line + 1, "%lf,%lf,%lf,%lf,%lf,%lf", &share, &mib, &prefill,
                                 &decode, &request, &layers),
@@ -179,11 +93,11 @@ static void the_frontier_rises(void **state)
         before = request;
     }
     assert_int_equal(lines, 6);
-    assert_true(read_file("f.svg", svg, sizeof svg) > 500);
+    assert_true(cli_read_file("f.svg", svg, sizeof svg) > 500);
     assert_non_null(strstr(svg, "</svg>"));
-    expect_json("frontier m.gguf -p p.yaml --steps 2 --json", 0);
-    expect("frontier m.gguf -p p.yaml --devices cpu:0", 2, "memory of its own");
-    expect("frontier m.gguf -p p.yaml --svg none/f.svg --steps 1", 6, "none/f.svg");
+    cli_expect_json("frontier m.gguf -p p.yaml --steps 2 --json", 0);
+    cli_expect("frontier m.gguf -p p.yaml --devices cpu:0", 2, "memory of its own");
+    cli_expect("frontier m.gguf -p p.yaml --svg none/f.svg --steps 1", 6, "none/f.svg");
 }
 
 static void reports_speak_text_and_json(void **state)
@@ -200,69 +114,59 @@ static void reports_speak_text_and_json(void **state)
                                         "export m.plan -m m.gguf --device-name sim:0=CUDA0"};
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         char line[128];
-        expect(lines[i], 0, NULL);
-        assert_string_equal(err_text, "");
+        cli_expect(lines[i], 0, NULL);
+        assert_string_equal(cli_err, "");
         snprintf(line, sizeof line, "%s --json", lines[i]);
-        expect_json(line, 0);
+        cli_expect_json(line, 0);
     }
 }
 
 static void verdicts_are_status_1(void **state)
 {
     (void)state;
-    expect("m.gguf -p p.yaml -o cpu.plan --solver cpu --prompt 64 --generate 32 --context 256 "
-           "--budget sim:0=2MiB",
-           0, NULL);
-    expect("diff m.plan cpu.plan", 1, "differ");
-    expect(
+    cli_expect("m.gguf -p p.yaml -o cpu.plan --solver cpu --prompt 64 --generate 32 --context 256 "
+               "--budget sim:0=2MiB",
+               0, NULL);
+    cli_expect("diff m.plan cpu.plan", 1, "differ");
+    cli_expect(
         "m.gguf -p p.yaml -o cpu-token.plan --solver cpu --prompt 64 --generate 32 --context 256 "
         "--budget sim:0=2MiB --minimize time-per-token",
         0, NULL);
-    expect("diff cpu.plan cpu-token.plan", 1, "differ");
-    assert_non_null(strstr(out, "different objective"));
-    expect_json("diff m.plan cpu.plan --json", 1);
-    expect("check m.plan m.gguf -p slow.yaml", 1, "plan again");
-    expect("check m.plan m.gguf -p slow.yaml --max-slower 60%", 0, NULL);
-    expect("check cpu.plan m.gguf -p p.yaml --max-slower 0.01", 1, "plan again");
-    expect_json("check cpu.plan m.gguf -p p.yaml --max-slower 1% --json", 1);
-}
-
-static void write_bytes(const char *name, const char *data, size_t n)
-{
-    char path[160];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
+    cli_expect("diff cpu.plan cpu-token.plan", 1, "differ");
+    assert_non_null(strstr(cli_out, "different objective"));
+    cli_expect_json("diff m.plan cpu.plan --json", 1);
+    cli_expect("check m.plan m.gguf -p slow.yaml", 1, "plan again");
+    cli_expect("check m.plan m.gguf -p slow.yaml --max-slower 60%", 0, NULL);
+    cli_expect("check cpu.plan m.gguf -p p.yaml --max-slower 0.01", 1, "plan again");
+    cli_expect_json("check cpu.plan m.gguf -p p.yaml --max-slower 1% --json", 1);
 }
 
 static void bad_files_are_status_3_and_named(void **state)
 {
     (void)state;
     static char data[1 << 20];
-    size_t n = read_file("m.plan", data, sizeof data);
-    expect("check m.plan other.gguf", 3, "another model");
+    size_t n = cli_read_file("m.plan", data, sizeof data);
+    cli_expect("check m.plan other.gguf", 3, "another model");
     data[n / 2] ^= 4;
-    write_bytes("flipped.plan", data, n);
-    expect("check flipped.plan m.gguf", 3, "flipped.plan");
-    expect("show flipped.plan", 3, "flipped.plan");
-    write_bytes("short.plan", data, n / 3);
-    expect("check short.plan", 3, "short.plan");
-    write_bytes("empty.plan", data, 0);
-    expect("show empty.plan", 3, "empty.plan");
-    expect("m.gguf -p m.gguf -o never.plan", 3, "m.gguf");
-    expect("p.yaml -p p.yaml -o never.plan", 3, "p.yaml");
-    assert_int_equal(read_file("never.plan", data, sizeof data), 0);
+    cli_write_bytes("flipped.plan", data, n);
+    cli_expect("check flipped.plan m.gguf", 3, "flipped.plan");
+    cli_expect("show flipped.plan", 3, "flipped.plan");
+    cli_write_bytes("short.plan", data, n / 3);
+    cli_expect("check short.plan", 3, "short.plan");
+    cli_write_bytes("empty.plan", data, 0);
+    cli_expect("show empty.plan", 3, "empty.plan");
+    cli_expect("m.gguf -p m.gguf -o never.plan", 3, "m.gguf");
+    cli_expect("p.yaml -p p.yaml -o never.plan", 3, "p.yaml");
+    assert_int_equal(cli_read_file("never.plan", data, sizeof data), 0);
 }
 
 static void what_does_not_fit_is_status_4(void **state)
 {
     (void)state;
     static char before[1 << 20], after[1 << 20];
-    size_t n = read_file("m.plan", before, sizeof before);
-    expect("m.gguf -p p.yaml --budget sim:0=1KiB --budget cpu:0=64KiB", 4, "lacks");
-    assert_int_equal(read_file("m.plan", after, sizeof after), n);
+    size_t n = cli_read_file("m.plan", before, sizeof before);
+    cli_expect("m.gguf -p p.yaml --budget sim:0=1KiB --budget cpu:0=64KiB", 4, "lacks");
+    assert_int_equal(cli_read_file("m.plan", after, sizeof after), n);
     assert_memory_equal(before, after, n);
 }
 
@@ -302,35 +206,35 @@ static void wrong_usage_is_status_2(void **state)
         {"export m.plan -m m.gguf --device-name sim:0", "cuda:0=CUDA1"},
     };
     for (size_t i = 0; i < ARRAY_LEN(lines); i++)
-        expect(lines[i][0], 2, lines[i][1]);
+        cli_expect(lines[i][0], 2, lines[i][1]);
 }
 
 static void missing_files_are_status_6(void **state)
 {
     (void)state;
-    expect("none.gguf -p p.yaml", 6, "none.gguf");
-    expect("m.gguf -p none.yaml", 6, "none.yaml");
-    expect("show none.plan", 6, "none.plan");
-    expect("diff m.plan none.plan", 6, "none.plan");
-    expect("m.gguf -p p.yaml -o none/m.plan", 6, "none/m.plan");
+    cli_expect("none.gguf -p p.yaml", 6, "none.gguf");
+    cli_expect("m.gguf -p none.yaml", 6, "none.yaml");
+    cli_expect("show none.plan", 6, "none.plan");
+    cli_expect("diff m.plan none.plan", 6, "none.plan");
+    cli_expect("m.gguf -p p.yaml -o none/m.plan", 6, "none/m.plan");
 }
 
 static void help_fits_a_screen(void **state)
 {
     (void)state;
-    static const char *const verbs[] = {"",      "show",   "explain", "diff",
-                                        "check", "export", "frontier"};
+    static const char *const verbs[] = {"",       "show",     "explain", "diff",  "check",
+                                        "export", "frontier", "header",  "import"};
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
         char line[64];
         int lines = 0;
         snprintf(line, sizeof line, "%s --help", verbs[i]);
-        expect(line, 0, NULL);
-        for (const char *s = out; (s = strchr(s, '\n')); s++)
+        cli_expect(line, 0, NULL);
+        for (const char *s = cli_out; (s = strchr(s, '\n')); s++)
             lines++;
-        assert_in_range(lines, 3, 34);
+        assert_in_range(lines, 3, 38);
     }
-    expect("--version", 0, NULL);
-    assert_non_null(strstr(out, "oato-plan "));
+    cli_expect("--version", 0, NULL);
+    assert_non_null(strstr(cli_out, "oato-plan "));
 }
 
 int main(void)

@@ -1,0 +1,113 @@
+/*
+ * context.c - the largest context for which there is a plan of the wanted speed. A bisection over
+ * whole pages of KV: more context leaves less memory for weights, so plans get slower until none
+ * fits. Each probe is a whole plan; where the objective's best plan decodes too slowly, the one
+ * that decodes fastest is tried. What is returned was planned and meets both; that one page more
+ * does not was planned, too.
+ */
+#include "solver/solver.h"
+
+#include "kernels/program.h"
+
+#include <string.h>
+
+struct probe {
+    const struct model *model;
+    const struct profile *profile;
+    struct planner_options options;
+    double at_least; /* tokens/s of decode; 0: any */
+    struct text why; /* what stood against the last context that did not do */
+};
+
+static double decode_speed(const struct plan *p)
+{
+    return p->decode_ns ? 1e9 * p->request.batch / (double)p->decode_ns : 0;
+}
+
+/* OATO_NEGATIVE: there is a plan, but no one that is fast enough. */
+static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
+                           struct problem **problem, struct oato_error *err)
+{
+    struct planner_options o = x->options;
+    double best = 0;
+    o.request.context = (int32_t)context;
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            o.request.objective = OBJECTIVE_TIME_PER_TOKEN;
+        const oato_status status = planner_make(x->model, x->profile, &o, out, problem, err);
+        if (status)
+            return status;
+        const double speed = decode_speed(out);
+        if (speed >= x->at_least || !x->options.request.generate)
+            return OATO_OK;
+        best = speed > best ? speed : best;
+        plan_free(out);
+        if (problem)
+            problem_free(*problem);
+        if (o.request.objective == OBJECTIVE_TIME_PER_TOKEN)
+            break;
+    }
+    return oato_fail(err, OATO_NEGATIVE, "decode would be %.4g tokens/s, not %.4g", best,
+                     x->at_least);
+}
+
+/* True when the context does; *failed is set when something else than memory or speed is wrong. */
+static bool does(struct probe *x, int64_t context, bool *failed, struct oato_error *err)
+{
+    struct plan plan;
+    const oato_status status = plan_at(x, context, &plan, NULL, err);
+    if (!status) {
+        plan_free(&plan);
+        return true;
+    }
+    *failed = status != OATO_NEGATIVE && status != OATO_EFIT;
+    text_free(&x->why);
+    text_printf(&x->why, "%s", err->text);
+    return false;
+}
+
+oato_status context_maximize(const struct model *m, const struct profile *profile,
+                             const struct planner_options *o, double at_least, struct plan *out,
+                             struct problem **problem, struct text *bound, struct oato_error *err)
+{
+    const struct plan_request *q = &o->request;
+    const int64_t page = KV_PAGE_POSITIONS;
+    const int64_t tokens = ((int64_t)q->prompt + q->generate) * q->batch;
+    const int64_t trained = m->shape.context_length * q->batch;
+    int64_t lo = (max_i64(tokens, 1) + page - 1) / page, hi = trained / page;
+    struct probe x = {.model = m, .profile = profile, .options = *o, .at_least = at_least};
+    bool failed = false;
+    oato_status status = OATO_OK;
+    if (lo * page > INT32_MAX || hi * page > INT32_MAX)
+        hi = INT32_MAX / page;
+    text_init(&x.why);
+    if (!does(&x, lo * page, &failed, err)) {
+        status = err->status;
+        if (!failed)
+            status =
+                oato_fail(err, OATO_EFIT, "no context for the request's own %lld tokens: %.300s",
+                          (long long)tokens, x.why.data ? x.why.data : "");
+        goto out;
+    }
+    if (hi < lo || does(&x, hi * page, &failed, err)) {
+        lo = max_i64(lo, hi);
+        text_free(&x.why);
+        text_printf(&x.why, "the model was trained for %lld positions of a sequence",
+                    (long long)m->shape.context_length);
+    } else {
+        for (int64_t end = hi; !failed && end - lo > 1;) { /* why: that of end */
+            const int64_t middle = lo + (end - lo) / 2;
+            if (does(&x, middle * page, &failed, err))
+                lo = middle;
+            else
+                end = middle;
+        }
+    }
+    status = failed ? err->status : plan_at(&x, lo * page, out, problem, err);
+    if (!status)
+        text_printf(bound, "largest context %lld; bound: %s\n", (long long)(lo * page),
+                    x.why.data ? x.why.data : "");
+out:
+    text_free(&x.why);
+    return status;
+}

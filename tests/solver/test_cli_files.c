@@ -1,0 +1,471 @@
+/*
+ * test_cli_files.c - what oato-plan makes beside plans: header-only models, imported splits; the
+ * largest context; and the dispersion that check excuses.
+ */
+#include "planfmt/planfmt.h"
+#include "tests/models/random_model.h"
+#include "tests/solver/cli_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 4, NEURONS = 128 };
+
+static int setup(void **state)
+{
+    (void)state;
+    cli_begin();
+    cli_save_model("m.gguf", "llama", 64);
+    cli_save_model("other.gguf", "llama", 128);
+    cli_save_profile("p.yaml", 1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return cli_end();
+}
+
+/* ------------------------------------------------------------------------------- headers --- */
+
+static struct gguf *opened(const char *name)
+{
+    char path[160];
+    struct oato_error err;
+    struct gguf *g;
+    cli_path(name, path, sizeof path);
+    if (gguf_open(path, &g, &err))
+        fail_msg("%s", err.text);
+    return g;
+}
+
+static void loaded(const char *name, struct plan *p)
+{
+    char path[160];
+    struct oato_error err;
+    cli_path(name, path, sizeof path);
+    if (plan_load(path, p, &err))
+        fail_msg("%s", err.text);
+}
+
+static void a_header_is_planned_for_like_its_model(void **state)
+{
+    (void)state;
+    struct plan real, small;
+    struct oato_error err;
+    uint8_t *a = NULL, *b = NULL;
+    size_t na = 0, nb = 0;
+    cli_expect("header m.gguf -o small.gguf", 0, NULL);
+    assert_non_null(strstr(cli_out, "small.gguf"));
+    cli_expect_json("header m.gguf -o small.gguf --json", 0);
+    struct gguf *model = opened("m.gguf"), *header = opened("small.gguf");
+    assert_true(gguf_header_only(header) && !gguf_find(header, "tokenizer.ggml.tokens"));
+    assert_true(gguf_structure_hash(model) == gguf_structure_hash(header));
+    assert_int_equal(gguf_content_hash(header), 0);
+    gguf_close(model);
+    gguf_close(header);
+
+    const char *request = "-p p.yaml --budget sim:0=2MiB --gap 0";
+    char line[256];
+    snprintf(line, sizeof line, "m.gguf %s -o real.plan", request);
+    cli_expect(line, 0, NULL);
+    snprintf(line, sizeof line, "small.gguf %s -o small.plan", request);
+    cli_expect(line, 0, NULL);
+    loaded("real.plan", &real);
+    loaded("small.plan", &small);
+    assert_true(real.content_hash != 0 && small.content_hash == 0);
+    real.content_hash = 0;
+    assert_int_equal(plan_encode(&real, &a, &na, &err), OATO_OK);
+    assert_int_equal(plan_encode(&small, &b, &nb, &err), OATO_OK);
+    assert_int_equal(na, nb);
+    assert_memory_equal(a, b, na);
+    free(a);
+    free(b);
+    plan_free(&real);
+    plan_free(&small);
+    cli_expect("check real.plan small.gguf -p p.yaml", 0, NULL);
+    cli_expect("check small.plan m.gguf -p p.yaml", 0, NULL);
+    cli_expect("header small.gguf -o smaller.gguf", 0, NULL); /* of a header, too */
+
+    cli_expect("header m.gguf", 2, "-o FILE.gguf");
+    cli_expect("header p.yaml -o never.gguf", 3, "p.yaml");
+    cli_expect("header m.gguf -o none/small.gguf", 6, "none/small.gguf");
+}
+
+/* -------------------------------------------------------------------------------- splits --- */
+
+/* What a split says wrongly, if anything. */
+struct split {
+    int layers, neurons, missing,
+        swapped;     /* missing: a layer; swapped: it and the next; -1: none */
+    int hot;         /* neurons on the GPU: i * 7 % neurons < hot */
+    int32_t strange; /* the first value of layer 1, if not 0 */
+    bool buckets, wrong_bucket, no_capacity, gguf_magic;
+    const char *architecture;
+};
+
+static const struct split fine = {
+    .layers = LAYERS, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 32};
+
+static bool is_hot(const struct split *s, int layer, int i)
+{
+    return (i * 7 + layer) % s->neurons < s->hot;
+}
+
+static void add_layer(struct gguf_writer *w, const struct split *s, int layer, int32_t *idx,
+                      int32_t *bucket)
+{
+    char name[64];
+    int64_t n = 0;
+    const int64_t all = s->neurons;
+    for (int i = 0; i < s->neurons; i++) {
+        idx[i] = is_hot(s, layer, i);
+        if (idx[i])
+            bucket[n++] = i;
+    }
+    if (layer == 1 && s->strange)
+        idx[0] = s->strange;
+    if (s->wrong_bucket)
+        bucket[0]++;
+    snprintf(name, sizeof name, "blk.%d.gpu_idx", layer);
+    gguf_writer_tensor(w, name, DT_I32, 1, &all, idx);
+    snprintf(name, sizeof name, "blk.%d.gpu_bucket", layer);
+    if (s->buckets && n)
+        gguf_writer_tensor(w, name, DT_I32, 1, &n, bucket);
+}
+
+/* A split as PowerInfer's exporter writes it: a GGUF, then its magic overwritten. */
+static void save_split(const char *name, const struct split *s)
+{
+    static int32_t idx[16][4096], bucket[16][4096];
+    struct gguf_writer *w = gguf_writer_create();
+    struct oato_error err;
+    char path[160];
+    const uint64_t capacity = 1 << 30;
+    assert_non_null(w);
+    gguf_writer_string(w, "general.architecture",
+                       s->architecture ? s->architecture : "generic.gpu_index");
+    gguf_writer_scalar(w, "generic.gpu_index.block_count", GGUF_U32, &(uint32_t){LAYERS});
+    if (!s->no_capacity)
+        gguf_writer_scalar(w, "split.vram_capacity", GGUF_U64, &capacity);
+    for (int i = 0; i < s->layers; i++) {
+        const int layer = i == s->swapped ? i + 1 : i == s->swapped + 1 && i ? i - 1 : i;
+        if (layer != s->missing)
+            add_layer(w, s, s->swapped < 0 ? i : layer, idx[i], bucket[i]);
+    }
+    cli_path(name, path, sizeof path);
+    if (gguf_writer_save(w, path, &err))
+        fail_msg("%s", err.text);
+    gguf_writer_free(w);
+    FILE *f = s->gguf_magic ? NULL : fopen(path, "r+b");
+    if (f) {
+        assert_int_equal(fwrite("PWRI", 1, 4, f), 4);
+        fclose(f);
+    }
+}
+
+static void imported(const char *name, struct neurons *n)
+{
+    char path[160];
+    struct oato_error err;
+    cli_path(name, path, sizeof path);
+    if (neurons_load(path, n, &err))
+        fail_msg("%s", err.text);
+}
+
+static void an_imported_split_has_its_neurons_first(void **state)
+{
+    (void)state;
+    for (int buckets = 0; buckets < 2; buckets++) {
+        struct neurons n;
+        struct split s = fine;
+        s.buckets = buckets;
+        save_split("s.gpuidx", &s);
+        cli_expect("import s.gpuidx -m m.gguf -o s.neurons.gguf", 0, NULL);
+        assert_non_null(strstr(cli_out, "128 of 512 neurons on the GPU (25.0 %"));
+        assert_non_null(strstr(cli_out, "chosen for 1024.0 MiB"));
+        cli_expect_json("import s.gpuidx -m m.gguf -o s.neurons.gguf --json", 0);
+        imported("s.neurons.gguf", &n);
+        assert_int_equal(n.n_layers, LAYERS);
+        for (int l = 0; l < LAYERS; l++) {
+            const struct neurons_layer *x = neurons_layer(&n, l);
+            assert_non_null(x);
+            assert_null(x->ffn_freq);
+            assert_int_equal(x->ffn_hot, s.hot);
+            for (int i = 0; i < NEURONS; i++) {
+                assert_int_equal(is_hot(&s, l, x->ffn_order[i]), i < s.hot);
+                assert_true(!i || i == s.hot || x->ffn_order[i - 1] < x->ffn_order[i]);
+            }
+        }
+        struct gguf *g = opened("m.gguf");
+        struct oato_error err;
+        assert_int_equal(neurons_check_model(&n, g, &err), OATO_OK);
+        gguf_close(g);
+        neurons_free(&n);
+    }
+}
+
+static void splits_that_are_damaged_or_foreign_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        struct split s;
+        const char *words;
+    } cases[] = {
+        {{.layers = LAYERS,
+          .neurons = NEURONS,
+          .missing = -1,
+          .swapped = -1,
+          .hot = 9,
+          .gguf_magic = true},
+         "does not begin with PWRI"},
+        {{.layers = LAYERS,
+          .neurons = NEURONS,
+          .missing = -1,
+          .swapped = -1,
+          .hot = 9,
+          .architecture = "llama"},
+         "'llama', not 'generic.gpu_index'"},
+        {{.layers = LAYERS,
+          .neurons = NEURONS,
+          .missing = -1,
+          .swapped = -1,
+          .hot = 9,
+          .no_capacity = true},
+         "split.vram_capacity"},
+        {{.layers = LAYERS, .neurons = NEURONS, .missing = 2, .swapped = -1, .hot = 9},
+         "blk.3.gpu_idx stands where blk.2.gpu_idx should"},
+        {{.layers = LAYERS, .neurons = NEURONS, .missing = 3, .swapped = -1, .hot = 9},
+         "it has 3 layers, the model 4"},
+        {{.layers = LAYERS + 1, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 9},
+         "it has 5 layers, the model 4"},
+        {{.layers = LAYERS, .neurons = NEURONS, .missing = -1, .swapped = 1, .hot = 9},
+         "blk.2.gpu_idx stands where blk.1.gpu_idx should"},
+        {{.layers = LAYERS,
+          .neurons = NEURONS,
+          .missing = -1,
+          .swapped = -1,
+          .hot = 9,
+          .strange = 2},
+         "blk.1.gpu_idx: element 0 is 2"},
+        {{.layers = LAYERS,
+          .neurons = NEURONS,
+          .missing = -1,
+          .swapped = -1,
+          .hot = 9,
+          .buckets = true,
+          .wrong_bucket = true},
+         "blk.0.gpu_bucket does not list"},
+        {{.layers = LAYERS, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 0},
+         "no neuron is on the GPU"},
+        {{.layers = LAYERS, .neurons = NEURONS / 2, .missing = -1, .swapped = -1, .hot = 9},
+         "has 64 neurons"},
+    };
+    char nothing[16];
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        save_split("bad.gpuidx", &cases[i].s);
+        cli_expect("import bad.gpuidx -m m.gguf -o bad.neurons.gguf", 3, cases[i].words);
+        assert_non_null(strstr(cli_err, "bad.gpuidx"));
+        assert_int_equal(cli_read_file("bad.neurons.gguf", nothing, sizeof nothing), 0);
+    }
+    cli_expect("import m.gguf -m m.gguf -o bad.neurons.gguf", 3, "PWRI");
+    cli_expect("import none.gpuidx -m m.gguf -o bad.neurons.gguf", 6, "none.gpuidx");
+    cli_expect("import bad.gpuidx -o bad.neurons.gguf", 2, "-m MODEL.gguf");
+    cli_write_bytes("short.gpuidx", "PWRI\3\0\0\0", 8);
+    cli_expect("import short.gpuidx -m m.gguf -o bad.neurons.gguf", 3, "short.gpuidx");
+}
+
+/* The exporter takes the files of twelve layers as 0 1 10 11 2 3 ...: set 2 is layer 10's. */
+static void sets_in_the_order_of_texts_find_their_layers(void **state)
+{
+    (void)state;
+    static const int text_order[12] = {0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9};
+    struct split s = fine;
+    struct neurons n;
+    char path[160];
+    struct oato_error err;
+    s.layers = 12;
+    save_split("text.gpuidx", &s);
+    /* a model of twelve layers */
+    struct gguf_writer *w = gguf_writer_create();
+    assert_non_null(w);
+    gguf_writer_string(w, "general.architecture", "llama");
+    gguf_writer_scalar(w, "llama.block_count", GGUF_U32, &(uint32_t){12});
+    for (int i = 0; i < 12; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_down.weight", i);
+        gguf_writer_tensor(w, name, DT_F32, 2, (const int64_t[]){NEURONS, 32}, NULL);
+    }
+    cli_path("twelve.gguf", path, sizeof path);
+    assert_int_equal(gguf_writer_save(w, path, &err), OATO_OK);
+    gguf_writer_free(w);
+    cli_expect("import text.gpuidx -m twelve.gguf -o text.neurons.gguf --text-order", 0, NULL);
+    imported("text.neurons.gguf", &n);
+    for (int set = 0; set < 12; set++) {
+        const struct neurons_layer *x = neurons_layer(&n, text_order[set]);
+        for (int i = 0; i < NEURONS; i++)
+            assert_int_equal(is_hot(&s, set, x->ffn_order[i]), i < s.hot);
+    }
+    neurons_free(&n);
+}
+
+/* ------------------------------------------------------------------------------- context --- */
+
+static int context_of(const char *name)
+{
+    struct plan p;
+    loaded(name, &p);
+    const int context = p.request.context;
+    plan_free(&p);
+    return context;
+}
+
+static double speed_of(const char *name)
+{
+    struct plan p;
+    loaded(name, &p);
+    const double speed = 1e9 * p.request.batch / (double)p.decode_ns;
+    plan_free(&p);
+    return speed;
+}
+
+#define REQUEST "-p p.yaml --prompt 32 --generate 16 --gap 0 "
+
+/* The plan's context is planned for; one page more is not. */
+static void expect_largest(const char *options, int context)
+{
+    char line[256];
+    snprintf(line, sizeof line, "m.gguf " REQUEST "%s -c %d -o probe.plan", options, context);
+    cli_expect(line, 0, NULL);
+    snprintf(line, sizeof line, "m.gguf " REQUEST "%s -c %d -o probe.plan", options, context + 64);
+    cli_expect(line, 4, "lacks");
+}
+
+static void the_largest_context_is_found(void **state)
+{
+    (void)state;
+    /* trained for 512 positions a sequence */
+    cli_expect("m.gguf " REQUEST "--maximize context -o c.plan", 0, NULL);
+    assert_int_equal(context_of("c.plan"), 512);
+    assert_non_null(strstr(cli_err, "largest context 512; bound: the model was trained for 512"));
+    cli_expect("m.gguf " REQUEST "--maximize context --batch 4 -o c.plan", 0, NULL);
+    assert_int_equal(context_of("c.plan"), 2048);
+
+    int before = 1 << 20;
+    static const char *const budgets[] = {"1100KiB", "1000KiB", "850KiB"};
+    for (size_t i = 0; i < ARRAY_LEN(budgets); i++) {
+        char options[128], line[256];
+        snprintf(options, sizeof options, "--devices cpu:0 --budget cpu:0=%s", budgets[i]);
+        snprintf(line, sizeof line, "m.gguf " REQUEST "%s --maximize context -o c.plan", options);
+        cli_expect(line, 0, NULL);
+        const int context = context_of("c.plan");
+        if (context < 512) {
+            assert_non_null(strstr(cli_err, "lacks"));
+            expect_largest(options, context);
+        }
+        assert_true(context % 64 == 0 && context <= before);
+        before = context;
+    }
+    assert_true(before < 512);
+    cli_expect("m.gguf " REQUEST
+               "--devices cpu:0 --budget cpu:0=64KiB --maximize context -o n.plan",
+               4, "no context for the request's own 48 tokens");
+    cli_expect_json("m.gguf " REQUEST "--maximize context --json -o c.plan", 0);
+}
+
+/* A model for a real machine, whose KV competes with its weights for the GPU. */
+static void save_larger_model(void)
+{
+    struct random_model m = random_model_default();
+    struct oato_error err;
+    char path[160];
+    m.layers = 8;
+    m.width = 1024;
+    m.ffn = 4096;
+    m.heads = 16;
+    m.kv_heads = 16;
+    m.context = 65536;
+    m.dtype = DT_Q4_0;
+    m.header_only = true;
+    m.tokenizer = false;
+    cli_path("larger.gguf", path, sizeof path);
+    if (random_model_save(&m, path, &err))
+        fail_msg("%s", err.text);
+}
+
+#define LARGER "larger.gguf --hardware rtx3060-laptop --budget cuda:0=400MiB --prompt 64 -n 32 "
+
+static void more_speed_is_less_context(void **state)
+{
+    (void)state;
+    char line[256];
+    save_larger_model();
+    cli_expect(LARGER "-c 128 -o c.plan", 0, NULL);
+    const double fastest = speed_of("c.plan");
+    cli_expect(LARGER "--maximize context -o c.plan", 0, NULL);
+    const double slowest = speed_of("c.plan");
+    const int most = context_of("c.plan");
+    int before = most;
+    assert_true(slowest < 0.9 * fastest);
+    for (int i = 1; i < 4; i++) {
+        const double want = slowest + (fastest - slowest) * i / 4;
+        snprintf(line, sizeof line, LARGER "--maximize context --at-least %.3f -o c.plan", want);
+        cli_expect(line, 0, NULL);
+        const int context = context_of("c.plan");
+        assert_true(speed_of("c.plan") >= want * 0.999);
+        assert_true(context <= before);
+        before = context;
+        if (context == most)
+            continue;
+        assert_non_null(strstr(cli_err, "bound: decode would be"));
+        /* and so it is with a page more */
+        snprintf(line, sizeof line, LARGER "--minimize time-per-token -c %d -o probe.plan",
+                 context + 64);
+        cli_expect(line, 0, NULL);
+        assert_true(speed_of("probe.plan") < want);
+    }
+    assert_true(before < most);
+    snprintf(line, sizeof line, LARGER "--maximize context --at-least %.3f -o n.plan",
+             fastest * 10);
+    cli_expect(line, 4, "decode would be");
+    cli_expect("m.gguf " REQUEST "--maximize speed", 2, "is not context");
+    cli_expect("m.gguf " REQUEST "--at-least 5", 2, "--maximize context");
+    cli_expect("m.gguf " REQUEST "--maximize context --at-least fast", 2, "tokens/s");
+}
+
+/* ---------------------------------------------------------------------------- dispersion --- */
+
+static void what_the_machine_itself_varies_is_excused(void **state)
+{
+    (void)state;
+    cli_save_profile("slower.yaml", 1.12);
+    cli_save_noisy_profile("noisy.yaml", 1.12, 0.9);
+    cli_save_noisy_profile("noisier.yaml", 1.3, 0.9);
+    cli_expect("m.gguf -p p.yaml --prompt 64 --generate 32 --context 256 -o d.plan", 0, NULL);
+    cli_expect("check d.plan m.gguf -p slower.yaml", 1, "plan again");
+    assert_null(strstr(cli_out, "dispersion"));
+    cli_expect("check d.plan m.gguf -p noisy.yaml", 0, NULL);
+    assert_non_null(strstr(cli_out, "the profile's dispersion"));
+    cli_expect("check d.plan m.gguf -p noisier.yaml", 1, "plan again");
+    cli_expect_json("check d.plan m.gguf -p noisy.yaml --json", 0);
+    assert_non_null(strstr(cli_out, "\"dispersion_ms\":"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_header_is_planned_for_like_its_model),
+        cmocka_unit_test(an_imported_split_has_its_neurons_first),
+        cmocka_unit_test(splits_that_are_damaged_or_foreign_are_refused),
+        cmocka_unit_test(sets_in_the_order_of_texts_find_their_layers),
+        cmocka_unit_test(the_largest_context_is_found),
+        cmocka_unit_test(more_speed_is_less_context),
+        cmocka_unit_test(what_the_machine_itself_varies_is_excused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
