@@ -9,7 +9,7 @@
 
 #include "kernels/program.h"
 
-#include <string.h>
+#include <inttypes.h>
 
 struct probe {
     const struct model *model;
@@ -84,16 +84,16 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
     if (!does(&x, lo * page, &failed, err)) {
         status = err->status;
         if (!failed)
-            status =
-                oato_fail(err, OATO_EFIT, "no context for the request's own %lld tokens: %.300s",
-                          (long long)tokens, x.why.data ? x.why.data : "");
+            status = oato_fail(err, OATO_EFIT,
+                               "no context for the request's own %" PRId64 " tokens: %.300s",
+                               tokens, x.why.data ? x.why.data : "");
         goto out;
     }
     if (hi < lo || does(&x, hi * page, &failed, err)) {
         lo = max_i64(lo, hi);
         text_free(&x.why);
-        text_printf(&x.why, "the model was trained for %lld positions of a sequence",
-                    (long long)m->shape.context_length);
+        text_printf(&x.why, "the model was trained for %" PRId64 " positions of a sequence",
+                    m->shape.context_length);
     } else {
         for (int64_t end = hi; !failed && end - lo > 1;) { /* why: that of end */
             const int64_t middle = lo + (end - lo) / 2;
@@ -105,7 +105,7 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
     }
     status = failed ? err->status : plan_at(&x, lo * page, out, problem, err);
     if (!status)
-        text_printf(bound, "largest context %lld; bound: %s\n", (long long)(lo * page),
+        text_printf(bound, "largest context %" PRId64 "; bound: %s\n", lo * page,
                     x.why.data ? x.why.data : "");
 out:
     text_free(&x.why);

@@ -178,7 +178,7 @@ static void any_plan_is_told_exactly_or_its_loss_is_listed(void **state)
     for (int round = 0; round < 400; round++) {
         const struct model *m = round % 4 ? model : tied;
         struct placed x;
-        struct line l;
+        struct line l = {.n = 0};
         struct text lost;
         const bool ascending = round % 3;
         scattered = round % 5;
@@ -207,7 +207,7 @@ static void layers_share_a_pattern(void **state)
 {
     (void)state;
     struct placed x;
-    struct line l;
+    struct line l = {.n = 0};
     struct text lost;
     plan_placed(&x, model, feed_forward_on_cpu);
     export_to(&x, model, &l, &lost);
@@ -238,7 +238,7 @@ static void without_accelerators_nothing_is_offloaded(void **state)
 {
     (void)state;
     struct placed x;
-    struct line l;
+    struct line l = {.n = 0};
     struct text lost;
     plan_placed(&x, model, all_on_cpu);
     export_to(&x, model, &l, &lost);
@@ -259,7 +259,7 @@ static void what_cannot_be_said_is_listed(void **state)
 {
     (void)state;
     struct placed x;
-    struct line l;
+    struct line l = {.n = 0};
     struct text lost;
     plan_placed(&x, model, all_on_first);
     const int32_t n = x.plan.n_parts; /* ffn_up of layer 2 is divided, ffn_down streamed */
