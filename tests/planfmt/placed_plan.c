@@ -20,6 +20,8 @@ struct model *placed_model(const char *architecture, bool tied)
     struct model *m = NULL;
     shape.architecture = architecture;
     shape.layers = PLACED_LAYERS;
+    shape.experts = strcmp(architecture, "qwen3moe") ? 0 : 8;
+    shape.experts_used = shape.experts / 4;
     shape.header_only = true;
     shape.tokenizer = false;
     shape.tied = tied;

@@ -322,6 +322,52 @@ static void one_gpu_needs_no_transfers_and_loses_nothing(void **state)
     plan_free(&x.plan);
 }
 
+static int32_t experts_by_layer(const struct graph_op *op)
+{
+    const int32_t gpu = op->layer < 5 ? 0 : 2;
+    return strstr(op->name, "exps") && op->layer % 3 ? CPU : gpu;
+}
+
+/* Experts are one module of a layer: all on the CPU, or all on the layer's GPU. */
+static void experts_stay_where_they_were_planned(void **state)
+{
+    (void)state;
+    struct oato_error err = {.text = ""};
+    struct export_options o = {.target = EXPORT_KTRANSFORMERS};
+    struct model *m = placed_model("qwen3moe", false);
+    struct placed x;
+    struct rules r;
+    struct text file, lost;
+    text_init(&file);
+    text_init(&lost);
+    plan_placed(&x, m, experts_by_layer);
+    x.plan.request.batch = 1;
+    x.plan.request.kv = DT_F16;
+    if (plan_export(&x.plan, m, &o, &file, &lost, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(lost.len, 0);
+    read_rules(&r, &file);
+    for (int i = 0; i < LAYERS; i++) {
+        const char *home = i < 5 ? "cuda:0" : "cuda:1";
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts", i);
+        const int rule = rule_of(&r, name);
+        assert_string_equal(keyword(&r, rule, "generate_device"), i % 3 ? "cpu" : home);
+        assert_string_equal(keyword(&r, rule, "generate_op"),
+                            i % 3 ? "KExpertsCPU" : "KExpertsMarlin");
+        assert_string_equal(keyword(&r, rule, "prefill_device"), home);
+        assert_string_equal(keyword(&r, rule, "out_device"), home);
+        assert_string_equal(text_of(get(&r, r.rule[rule], "recursive")), "False");
+        assert_string_equal(device_in_layer(&r, i, "mlp.gate"), home);
+        assert_string_equal(device_in_layer(&r, i, "self_attn.q_proj"), home);
+    }
+    free_rules(&r);
+    text_free(&file);
+    text_free(&lost);
+    plan_free(&x.plan);
+    model_close(m);
+}
+
 static void expect_refused(const struct placed *x, const struct model *m, const char *words)
 {
     struct oato_error err = {.text = ""};
@@ -363,6 +409,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan_is_told_or_its_loss_is_listed),
         cmocka_unit_test(one_gpu_needs_no_transfers_and_loses_nothing),
+        cmocka_unit_test(experts_stay_where_they_were_planned),
         cmocka_unit_test(what_does_not_run_there_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,44 @@
+/*
+ * fuzz_neurons.c - whatever the bytes, the reader of sidecars refuses them with a message or gives
+ * numbers that are what they say: frequencies from 0 to 1, orders that name every neuron once.
+ */
+#include "planfmt/planfmt.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void check_order(const int32_t *order, const float *freq, int32_t n)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (order[i] < 0 || order[i] >= n)
+            abort();
+        sum += order[i];
+        if (freq && (!(freq[i] >= 0 && freq[i] <= 1) || (i && freq[order[i - 1]] < freq[order[i]])))
+            abort();
+    }
+    if (sum != (int64_t)n * (n - 1) / 2)
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct oato_error err = {.text = ""};
+    struct neurons n;
+    const oato_status status = neurons_load_memory(data, bytes, "fuzz", &n, &err);
+    if (status) {
+        if (status != OATO_EFILE || err.status != OATO_EFILE || !err.text[0] || n.arena.blocks)
+            abort();
+        return 0;
+    }
+    for (int32_t i = 0; i < n.n_layers; i++) {
+        const struct neurons_layer *l = neurons_layer(&n, i);
+        if (l && l->ffn_order)
+            check_order(l->ffn_order, l->ffn_freq, l->n_ff);
+        if (l && l->exp_order)
+            check_order(l->exp_order, l->exp_freq, l->n_experts);
+    }
+    neurons_free(&n);
+    return 0;
+}
