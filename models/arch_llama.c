@@ -22,10 +22,10 @@ struct family {
 };
 
 static const struct family families[] = {
-    {"llama", ROPE_ADJACENT, false, false, false, false},
-    {"qwen2", ROPE_HALVES, true, true, false, false},
-    {"qwen3", ROPE_HALVES, false, false, true, false},
-    {"qwen3moe", ROPE_HALVES, false, false, true, true},
+    {.architecture = "llama", .pairing = ROPE_ADJACENT},
+    {.architecture = "qwen2", .pairing = ROPE_HALVES, .qkv_bias = true, .no_ffn_factors = true},
+    {.architecture = "qwen3", .pairing = ROPE_HALVES, .head_norms = true},
+    {.architecture = "qwen3moe", .pairing = ROPE_HALVES, .head_norms = true, .experts = true},
 };
 
 struct llama {

@@ -316,7 +316,7 @@ static int32_t rank_of(const float *logits, int32_t n, int32_t at)
 {
     int32_t rank = 0;
     for (int32_t i = 0; i < n; i++)
-        rank += logits[i] > logits[at] || (logits[i] == logits[at] && i < at);
+        rank += logits[i] > logits[at] || (i < at && logits[i] == logits[at]);
     return rank;
 }
 

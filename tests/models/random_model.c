@@ -115,10 +115,10 @@ static const struct family {
     const char *name;
     bool qkv_bias, head_norms, experts;
 } families[] = {
-    {"llama", false, false, false},
-    {"qwen2", true, false, false},
-    {"qwen3", false, true, false},
-    {"qwen3moe", false, true, true},
+    {.name = "llama"},
+    {.name = "qwen2", .qkv_bias = true},
+    {.name = "qwen3", .head_norms = true},
+    {.name = "qwen3moe", .head_norms = true, .experts = true},
 };
 
 static const struct family *family_of(const struct random_model *m)
