@@ -354,7 +354,7 @@ struct weight_source engine_weight_source(const struct weight_slot *s)
         .data = t->data + left,
         .dtype = t->dtype,
         .k = s->col_end - s->col_begin,
-        .n = t->ne[1],
+        .n = t->ne[1] * t->ne[2], /* experts are one matrix */
         .row_begin = s->begin,
         .row_end = s->end,
         .row_stride = s->col_end - s->col_begin < t->ne[0] ? row : 0,

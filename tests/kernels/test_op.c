@@ -28,6 +28,7 @@ static const char *const known_keys[] = {
     "gate_up/Q4_K/k576/n1536/t8",
     "add_norm/k576/t1",
     "merge/n576/t1",
+    "merge_sum/k1152/n576/t1",
     "kv_copy/t1",
     "mul_mat/BF16/k64/n64",
     "kv_copy",
@@ -308,6 +309,7 @@ static void costs_are_those_of_the_definition(void **state)
         {"kv_store/F16/g3/d64/t2", 2 * 2 * 3 * 64, 2 * 2 * 3 * 64 * 2},
         {"select/k64/t2", 0, 0},
         {"merge/n64/t2", 0, 0},
+        {"merge_sum/k192/n64/t2", 2 * 2 * 64, 0},
         {"kv_copy/t1", 0, 0},
         /* one token reads all positions; 4 tokens from an empty cache share 4 positions; 2 x 1
          * tokens of two sequences share nothing; 2 tokens after 10 read 11 + 12 of the same 12 */
