@@ -353,8 +353,10 @@ static oato_status check_parts(const struct plan *p, const struct graph *g,
     oato_status status = OATO_OK;
     struct placed_part *x = calloc((size_t)p->n_parts + 1, sizeof *x);
     struct placed_parts all = {x, calloc((size_t)g->n_ops + 1, sizeof *all.first)};
-    if (!x || !all.first)
+    if (!x || !all.first) {
         status = oato_fail_memory(err, (size_t)p->n_parts * sizeof *x, "applying a plan");
+        goto out;
+    }
     for (int32_t i = 0; i < p->n_parts && !status; i++) {
         x[i] = (struct placed_part){name_find(names, g->n_ops, p->parts[i].op), i, &p->parts[i]};
         if (x[i].op < 0)
@@ -380,6 +382,7 @@ static oato_status check_parts(const struct plan *p, const struct graph *g,
     }
     for (int32_t op = 0; op < g->n_ops && !status; op++)
         status = check_inputs(&all, op, g, err);
+out:
     free(all.first);
     free(x);
     return status;
