@@ -109,6 +109,8 @@ static void device_close(struct engine_device *d)
         ops->kv_free(d->device, d->kv);
     if (d->arena)
         ops->free(d->device, d->arena, d->arena_bytes);
+    if (d->staging)
+        ops->free(d->device, d->staging, STAGING_BUFFERS * d->staging_bytes);
     file_unmap(&d->prepared);
     free(d->weights);
     free(d->slots);
@@ -354,11 +356,17 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     out->n_devices = e->n_devices;
     for (int i = 0; i < e->n_devices; i++) {
         const struct engine_device *d = &e->device[i];
-        out->device[i] = (struct engine_device_stats){d->info, d->weight_bytes, d->kv_bytes,
-                                                      d->arena_bytes, d->workspace_bytes};
+        out->device[i] =
+            (struct engine_device_stats){.info = d->info,
+                                         .weight_bytes = d->weight_bytes,
+                                         .kv_bytes = d->kv_bytes,
+                                         .arena_bytes = d->arena_bytes,
+                                         .workspace_bytes = d->workspace_bytes,
+                                         .staging_bytes = STAGING_BUFFERS * d->staging_bytes};
     }
     memcpy(out->copies, e->copies, sizeof out->copies);
     memcpy(out->copy_bytes, e->copy_bytes, sizeof out->copy_bytes);
+    memcpy(out->stream_bytes, e->stream_bytes, sizeof out->stream_bytes);
     out->load_ns = e->load_ns;
     for (int i = 0; i < e->n_devices; i++)
         out->mapped_bytes += e->device[i].prepared.bytes;

@@ -80,6 +80,7 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
 struct engine_device_stats {
     struct device_info info;
     uint64_t weight_bytes, kv_bytes, arena_bytes, workspace_bytes;
+    uint64_t staging_bytes; /* two buffers for streamed weights */
 };
 
 struct engine_stats {
@@ -87,8 +88,9 @@ struct engine_stats {
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
-    int32_t copies[PHASE_COUNT];      /* in one step: (value, other device that reads it) pairs */
-    uint64_t copy_bytes[PHASE_COUNT]; /* of one row each */
+    int32_t copies[PHASE_COUNT];        /* in one step: (value, other device that reads it) pairs */
+    uint64_t copy_bytes[PHASE_COUNT];   /* of one row each */
+    uint64_t stream_bytes[PHASE_COUNT]; /* of weights that a step copies from the host, prepared */
     uint64_t load_ns;
     uint64_t mapped_bytes; /* of weights that prepared_cache had */
     uint64_t steps;

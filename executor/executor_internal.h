@@ -1,6 +1,7 @@
 /*
  * executor_internal.h - between the files of the engine: load.c opens devices and weights, lower.c
- * makes programs, arena.c places their buffers, kv.c keeps pages, engine.c steps.
+ * makes programs (with lower_program.c), arena.c places their buffers, kv.c keeps pages, engine.c
+ * steps.
  */
 #ifndef OATO_EXECUTOR_INTERNAL_H
 #define OATO_EXECUTOR_INTERNAL_H
@@ -9,23 +10,34 @@
 
 enum { PARTS_MAX = RECORD_INPUTS };
 
-/* Where one operator runs in one phase: its row parts in order. */
-struct placement {
-    int32_t n;
-    struct {
-        int32_t device; /* of the engine */
-        int32_t begin, end;
-    } part[PARTS_MAX];
+struct placed_part {
+    int32_t device; /* of the engine */
+    int32_t begin, end;
+    bool streamed; /* its weight stays with the host */
 };
 
-/* A weight that a device has prepared: rows [begin, end) of a tensor for one use. */
+/* Where one operator runs in one phase: its parts along an axis, in order. */
+struct placement {
+    int32_t n;
+    enum plan_axis axis;
+    struct placed_part part[PARTS_MAX];
+};
+
+/* A weight of a device: rows [begin, end) and columns [col_begin, col_end) of a tensor for one use,
+ * prepared there, or streamed to a place of a staging buffer. */
 struct weight_slot {
     const struct gguf_tensor *tensor;
     enum weight_use use;
-    int64_t begin, end;
-    uint64_t bytes;       /* prepared */
-    const void *prepared; /* in the device's file of prepared weights; NULL: to be prepared */
+    int64_t begin, end, col_begin, col_end;
+    bool streamed;
+    int32_t staging_buffer;  /* streamed: which one, */
+    uint64_t staging_offset; /* and where in it */
+    uint64_t bytes;          /* prepared */
+    const void *prepared;    /* in the device's file of prepared weights; NULL: to be prepared */
 };
+
+/* Streamed weights take turns: one is copied while the record of another computes. */
+enum { STAGING_BUFFERS = 2 };
 
 struct engine_program {
     struct program program;
@@ -41,6 +53,8 @@ struct engine_device {
     uint32_t n_slots, slots_cap;
     struct mapped_file prepared; /* weights that an earlier start kept */
     uint64_t weight_bytes;
+    void *staging;                    /* STAGING_BUFFERS of them */
+    uint64_t staging_bytes;           /* of one: the weights of the record that streams most */
     struct kv_layer_shape *kv_shapes; /* layers whose KV lives here */
     int32_t *kv_slot;                 /* layer of the model -> index in kv_shapes, or -1 */
     int32_t n_kv;
@@ -106,7 +120,7 @@ struct engine {
     struct placement *place[PHASE_COUNT]; /* by operator */
     uint64_t logits_offset[PHASE_COUNT];  /* in the host's arena */
     int32_t copies[PHASE_COUNT];
-    uint64_t copy_bytes[PHASE_COUNT];
+    uint64_t copy_bytes[PHASE_COUNT], stream_bytes[PHASE_COUNT];
     struct kv_pool pool;
     /* the step descriptor's arrays, sized for the largest step */
     int32_t *ids, *positions, *seq_of, *rows;
@@ -140,12 +154,14 @@ void prepared_save(const struct engine *e, const struct engine_device *d, const 
 enum numerics_choice engine_numerics(const struct engine *e, enum plan_phase phase,
                                      enum row_class rows);
 
-/* lower.c: programs of one phase for every device; fills records, arena_bytes (maximum of both
- * phases), copies and the weight slots that they use. */
+/* lower.c: programs of one phase for every device; fills records, arena_bytes and staging_bytes
+ * (maximum of both phases), copies and the weight slots that they use. */
 oato_status engine_lower(struct engine *e, enum plan_phase phase, struct oato_error *err);
-/* Index of the slot, added when new; UINT32_MAX when memory is short. */
-uint32_t engine_weight_slot(struct engine_device *d, const struct gguf_tensor *t,
-                            enum weight_use use, int64_t begin, int64_t end);
+/* Index of the slot that is as `wanted` (bytes and prepared apart), added when new; UINT32_MAX when
+ * memory is short. */
+uint32_t engine_weight_slot(struct engine_device *d, const struct weight_slot *wanted);
+/* What the device prepares, or copies as it is, for a slot. */
+struct weight_source engine_weight_source(const struct weight_slot *slot);
 
 /* arena.c: places buffers so that two share memory only when every use of one happens before the
  * other is written, on whatever queues. */

@@ -181,11 +181,13 @@ static oato_status place_parts(struct engine *e, const int32_t *bound, struct oa
         if (at < 0)
             return oato_fail(err, OATO_EFILE, "the plan names operator %s, which the model lacks",
                              p->op);
-        if (p->home != p->device)
+        const int32_t device = bound[p->device], home = bound[p->home];
+        const struct device_ops *ops = e->device[device].device->ops;
+        if (home != device && (home != e->host || !ops->stage))
             return oato_fail(err, OATO_EFILE,
-                             "part %d of the plan (%s) streams its weight from another device, "
-                             "which this version cannot run",
-                             i, p->op);
+                             "part %d of the plan (%s) streams its weight from %s to %s: that is "
+                             "possible only from the host to a device with memory of its own",
+                             i, p->op, e->device[home].info.id, e->device[device].info.id);
         for (int phase = 0; phase < PHASE_COUNT; phase++) {
             struct placement *place = &e->place[phase][at];
             if (!(p->phases & 1u << phase) || p->begin == p->end)
@@ -193,12 +195,14 @@ static oato_status place_parts(struct engine *e, const int32_t *bound, struct oa
             if (place->n == PARTS_MAX)
                 return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", p->op,
                                  PARTS_MAX);
-            int j = place->n++; /* by begin, so that parts concatenate */
+            int j = place->n++; /* by begin, so that parts concatenate, or are summed in order */
             for (; j > 0 && place->part[j - 1].begin > p->begin; j--)
                 place->part[j] = place->part[j - 1];
-            place->part[j].device = bound[p->device];
-            place->part[j].begin = (int32_t)p->begin;
-            place->part[j].end = (int32_t)p->end;
+            place->part[j] = (struct placed_part){.device = device,
+                                                  .begin = (int32_t)p->begin,
+                                                  .end = (int32_t)p->end,
+                                                  .streamed = home != device};
+            place->axis = p->axis;
         }
     }
     return OATO_OK;
@@ -308,12 +312,19 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
 
 /* -------------------------------------------------------------------------------- memory */
 
-uint32_t engine_weight_slot(struct engine_device *d, const struct gguf_tensor *t,
-                            enum weight_use use, int64_t begin, int64_t end)
+static bool same_part(const struct weight_slot *a, const struct weight_slot *b)
+{
+    return a->tensor == b->tensor && a->use == b->use && a->begin == b->begin && a->end == b->end &&
+           a->col_begin == b->col_begin && a->col_end == b->col_end;
+}
+
+uint32_t engine_weight_slot(struct engine_device *d, const struct weight_slot *wanted)
 {
     for (uint32_t i = 0; i < d->n_slots; i++) {
         const struct weight_slot *s = &d->slots[i];
-        if (s->tensor == t && s->use == use && s->begin == begin && s->end == end)
+        if (same_part(s, wanted) && s->streamed == wanted->streamed &&
+            s->staging_buffer == wanted->staging_buffer &&
+            s->staging_offset == wanted->staging_offset)
             return i;
     }
     if (d->n_slots == d->slots_cap) {
@@ -324,32 +335,52 @@ uint32_t engine_weight_slot(struct engine_device *d, const struct gguf_tensor *t
         d->slots = s;
         d->slots_cap = cap;
     }
-    d->slots[d->n_slots] = (struct weight_slot){
-        .tensor = t,
-        .use = use,
-        .begin = begin,
-        .end = end,
-        .bytes = d->device->ops->prepared_bytes(d->device, t->dtype, end - begin, t->ne[0], use),
-    };
-    d->weight_bytes += d->slots[d->n_slots].bytes;
+    struct weight_slot *s = &d->slots[d->n_slots];
+    *s = *wanted;
+    s->bytes = d->device->ops->prepared_bytes(d->device, s->tensor->dtype, s->end - s->begin,
+                                              s->col_end - s->col_begin, s->use);
+    if (!s->streamed)
+        d->weight_bytes += s->bytes;
     return d->n_slots++;
+}
+
+struct weight_source engine_weight_source(const struct weight_slot *s)
+{
+    const struct gguf_tensor *t = s->tensor;
+    size_t left = 0, row = 0;
+    dtype_row_bytes(t->dtype, s->col_begin, &left);
+    dtype_row_bytes(t->dtype, t->ne[0], &row);
+    return (struct weight_source){
+        .data = t->data + left,
+        .dtype = t->dtype,
+        .k = s->col_end - s->col_begin,
+        .n = t->ne[1] * t->ne[2], /* experts are one matrix */
+        .row_begin = s->begin,
+        .row_end = s->end,
+        .row_stride = s->col_end - s->col_begin < t->ne[0] ? row : 0,
+        .use = s->use,
+        .file = t->file,
+        .prepared = s->prepared,
+    };
 }
 
 static oato_status check_fits(const struct engine *e, const struct engine_device *d,
                               struct oato_error *err)
 {
-    uint64_t need = d->weight_bytes + d->kv_bytes + d->arena_bytes + d->workspace_bytes;
+    const uint64_t staging = STAGING_BUFFERS * d->staging_bytes;
+    uint64_t need = d->weight_bytes + staging + d->kv_bytes + d->arena_bytes + d->workspace_bytes;
     uint64_t have = d->info.free_bytes;
     if (d->budget_bytes && d->budget_bytes < have)
         have = d->budget_bytes;
     if (need <= have)
         return OATO_OK;
     return oato_fail(err, OATO_EFIT,
-                     "%s: needs %.1f MiB (weights %.1f, KV %.1f, activations %.1f, workspace %.1f) "
+                     "%s: needs %.1f MiB (weights %.1f, staging %.1f, KV %.1f, activations %.1f, "
+                     "workspace %.1f) "
                      "and may use %.1f MiB: %.1f MiB are missing; plan with a smaller --budget, or "
                      "use a smaller --context (now %d)",
                      d->info.id, (double)need / MIB, (double)d->weight_bytes / MIB,
-                     (double)d->kv_bytes / MIB, (double)d->arena_bytes / MIB,
+                     (double)staging / MIB, (double)d->kv_bytes / MIB, (double)d->arena_bytes / MIB,
                      (double)d->workspace_bytes / MIB, (double)have / MIB,
                      (double)(need - have) / MIB, e->context);
 }
@@ -362,7 +393,7 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
     for (size_t row; *ahead < d->n_slots && *bytes < limit; (*ahead)++) {
         const struct weight_slot *s = &d->slots[*ahead];
         const struct gguf_tensor *t = s->tensor;
-        if (!t->file || s->use == WEIGHT_LOOKUP || s->prepared ||
+        if (!t->file || s->use == WEIGHT_LOOKUP || s->prepared || s->streamed ||
             !dtype_row_bytes(t->dtype, t->ne[0], &row))
             continue;
         const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
@@ -380,23 +411,49 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
     uint64_t asked = 0, prepared = 0;
     for (uint32_t i = 0; i < d->n_slots; i++) {
         const struct weight_slot *s = &d->slots[i];
-        const struct gguf_tensor *t = s->tensor;
+        if (s->streamed)
+            continue;
         weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
         prepared += s->bytes;
-        struct weight_source source = {
-            .data = t->data,
-            .dtype = t->dtype,
-            .k = t->ne[0],
-            .n = t->ne[1] * t->ne[2], /* experts are one matrix */
-            .row_begin = s->begin,
-            .row_end = s->end,
-            .use = s->use,
-            .file = t->file,
-            .prepared = s->prepared,
-        };
+        const struct weight_source source = engine_weight_source(s);
         oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
         if (status)
-            return oato_fail_at(err, "%s: loading %s", d->info.id, t->name);
+            return oato_fail_at(err, "%s: loading %s", d->info.id, s->tensor->name);
+    }
+    return OATO_OK;
+}
+
+/* What the host has prepared of the same part, when the device takes that layout; else NULL: the
+ * device converts what lies in the model's file, so that nothing is kept twice. */
+static const void *host_prepared(const struct engine *e, const struct engine_device *d,
+                                 const struct weight_slot *s)
+{
+    const struct engine_device *host = &e->device[e->host];
+    const struct device_ops *from = host->device->ops, *to = d->device->ops;
+    const char *has = from->layout && from->weight_data ? from->layout(host->device) : NULL;
+    const char *takes = to->layout ? to->layout(d->device) : NULL;
+    for (uint32_t i = 0; has && takes && !strcmp(has, takes) && i < host->n_slots; i++)
+        if (!host->slots[i].streamed && same_part(&host->slots[i], s))
+            return from->weight_data(host->device, host->weights[i]);
+    return NULL;
+}
+
+/* Once the host's weights are there. */
+static oato_status weights_stage(const struct engine *e, struct engine_device *d,
+                                 struct oato_error *err)
+{
+    for (uint32_t i = 0; i < d->n_slots; i++) {
+        const struct weight_slot *s = &d->slots[i];
+        if (!s->streamed)
+            continue;
+        struct weight_source source = engine_weight_source(s);
+        source.prepared = host_prepared(e, d, s);
+        oato_status status = d->device->ops->stage(d->device, &source, d->staging,
+                                                   (uint64_t)s->staging_buffer * d->staging_bytes +
+                                                       s->staging_offset,
+                                                   &d->weights[i], err);
+        if (status)
+            return oato_fail_at(err, "%s: streaming %s", d->info.id, s->tensor->name);
     }
     return OATO_OK;
 }
@@ -406,7 +463,8 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
 {
     struct engine_device *d = &e->device[index];
     const struct device_ops *ops = d->device->ops;
-    const bool keeps = o->prepared_cache && ops->layout && ops->layout(d->device);
+    const bool keeps =
+        o->prepared_cache && ops->weight_data && ops->layout && ops->layout(d->device);
     if (keeps)
         prepared_map(e, d, o->prepared_cache, warn, user);
     oato_status status = weights_prepare(d, err);
@@ -417,6 +475,8 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
                                 &d->kv, err);
     if (!status)
         status = ops->alloc(d->device, d->arena_bytes, &d->arena, err);
+    if (!status && d->staging_bytes)
+        status = ops->alloc(d->device, STAGING_BUFFERS * d->staging_bytes, &d->staging, err);
     return status;
 }
 
@@ -436,6 +496,8 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
     }
     for (int32_t i = 0; i < e->n_devices && !status; i++)
         status = device_allocate(e, i, o, warn, user, err);
+    for (int32_t i = 0; i < e->n_devices && !status; i++)
+        status = weights_stage(e, &e->device[i], err);
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
         for (int phase = 0; phase < PHASE_COUNT && !status; phase++) {

@@ -3,62 +3,16 @@
  *
  * The graph is walked once in order. Every operator part becomes a record on its device's queue;
  * a value that another device reads is copied there once, by an upload or download record on the
- * accelerator's queue; row parts are put together by a merge record where the whole is read.
+ * accelerator's queue; row parts are put together, and K parts summed, by a merge record where the
+ * whole is read. A part along K reads the row part of its input that it was cut to fit.
  * What a record must wait for is tracked as vector clocks (per record: the last record of every
  * other queue that is known complete), which drop waits that follow from others and later tell
  * arena.c which buffers may share memory.
  */
-#include "executor/executor_internal.h"
+#include "executor/lower_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct lowered {
-    struct program_record record; /* offsets, waits and signals are filled at the end */
-    int32_t in[RECORD_INPUTS], out[RECORD_OUTPUTS]; /* buffers */
-    int32_t wait_device[RECORD_WAITS], wait_record[RECORD_WAITS];
-    int32_t known[DEVICES_MAX];
-    bool signals;
-};
-
-struct queue {
-    struct lowered *records;
-    int32_t n, cap;
-    int32_t known[DEVICES_MAX]; /* of the next record */
-};
-
-/* Where a value, or a part of it, can be read on one device. */
-struct home {
-    int32_t buffer; /* -1: not there */
-    int32_t queue, record;
-};
-
-struct lowered_value {
-    int32_t n_parts;
-    int32_t part_device[PARTS_MAX], part_width[PARTS_MAX];
-    struct home part[PARTS_MAX][DEVICES_MAX];
-    struct home merged[DEVICES_MAX];
-    bool counted[PARTS_MAX][DEVICES_MAX]; /* read there: one copy of the step */
-};
-
-struct lowering {
-    struct engine *e;
-    const struct graph *graph;
-    enum plan_phase phase;
-    int32_t max_tokens, max_rows;
-    struct queue queue[DEVICES_MAX];
-    struct lowered_value *values;
-    struct buffer *buffers;
-    int32_t n_buffers, buffers_cap;
-    int32_t copies;
-    uint64_t copy_bytes;
-    struct oato_error *err;
-};
-
-static bool failed(const struct lowering *l)
-{
-    return l->err->status != OATO_OK;
-}
 
 /* -------------------------------------------------------------------- records and waits */
 
@@ -220,6 +174,10 @@ static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
     if (!r)
         return (struct home){-1, 0, 0};
     r->record.op = (struct oato_op){.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
+    if (v->sums) {
+        r->record.op.kind = OP_MERGE_SUM;
+        r->record.op.k *= v->n_parts;
+    }
     r->record.value = (uint32_t)value;
     r->record.rows = (uint8_t)l->graph->values[value].rows;
     for (int i = 0; i < v->n_parts; i++)
@@ -240,51 +198,97 @@ static struct home value_read(struct lowering *l, int32_t value, int32_t device)
     return v->merged[device];
 }
 
-/* ---------------------------------------------------------------------------- operators */
-
-static bool splits_by_rows(int kind)
+/* Columns [begin, end) of a value on a device: a row part of the operator that made it. */
+static struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                                int32_t device)
 {
-    return kind == OP_MUL_MAT || kind == OP_GATE_UP;
+    const struct lowered_value *v = &l->values[value];
+    int32_t part = 0, at = 0;
+    for (; part < v->n_parts && at < begin; part++)
+        at += v->part_width[part];
+    if (part == v->n_parts || v->sums || at != begin || v->part_width[part] != end - begin) {
+        oato_fail(l->err, OATO_EFILE, "columns %d to %d of value %d are no part of it; plan again",
+                  begin, end, value);
+        return (struct home){-1, 0, 0};
+    }
+    return part_read(l, value, part, device);
 }
 
+/* ---------------------------------------------------------------------------- operators */
+
+static bool splits(int kind, enum plan_axis axis)
+{
+    return axis == AXIS_ROWS ? kind == OP_MUL_MAT || kind == OP_GATE_UP
+                             : axis == AXIS_K && kind == OP_MUL_MAT;
+}
+
+/* The part of an operator that a record is; axis AXIS_COUNT: all of it. */
+struct record_part {
+    const struct placed_part *placed;
+    enum plan_axis axis;
+};
+
 static void weights_add(struct lowering *l, const struct graph_op *o, struct lowered *r,
-                        int32_t device, int32_t begin, int32_t end)
+                        struct record_part part)
 {
     enum weight_use use = op_weight_use(&o->op);
+    struct engine_device *d = &l->e->device[part.placed->device];
+    uint64_t offset = 0;
+    r->streams = part.placed->streamed;
     for (int i = 0; i < o->n_weights; i++) {
         int64_t rows, k;
         if (!o->weight[i])
             continue;
         if (!op_weight_shape(&o->op, i, &rows, &k) || use == WEIGHT_VECTOR)
             rows = 1;
-        int64_t from = 0, to = rows;
-        if (splits_by_rows(o->op.kind)) {
-            from = begin;
-            to = end;
+        struct weight_slot slot = {
+            .tensor = o->weight[i], .use = use, .end = rows, .col_end = o->weight[i]->ne[0]};
+        if (part.axis == AXIS_ROWS) {
+            slot.begin = part.placed->begin;
+            slot.end = part.placed->end;
+        } else if (part.axis == AXIS_K) {
+            slot.col_begin = part.placed->begin;
+            slot.col_end = part.placed->end;
         }
-        r->record.weight[i] =
-            engine_weight_slot(&l->e->device[device], o->weight[i], use, from, to);
-        if (r->record.weight[i] == UINT32_MAX)
-            oato_fail_memory(l->err, sizeof(struct weight_slot), "the table of weights");
+        if (r->streams) {
+            slot.streamed = true;
+            slot.staging_buffer = l->streams[part.placed->device] % STAGING_BUFFERS;
+            slot.staging_offset = offset;
+        }
+        r->record.weight[i] = engine_weight_slot(d, &slot);
+        if (r->record.weight[i] == UINT32_MAX) {
+            oato_fail_memory(l->err, sizeof slot, "the table of weights");
+            return;
+        }
+        offset = size_align(offset + d->slots[r->record.weight[i]].bytes, STAGING_ALIGN);
     }
     r->record.n_weights = (uint8_t)o->n_weights;
+    if (!r->streams)
+        return;
+    l->streams[part.placed->device]++;
+    l->stream_bytes += offset;
+    d->staging_bytes = offset > d->staging_bytes ? offset : d->staging_bytes;
 }
 
-static void part_emit(struct lowering *l, int32_t index, int32_t device, int32_t begin, int32_t end,
-                      bool whole)
+static void part_emit(struct lowering *l, int32_t index, struct record_part part)
 {
     struct engine *e = l->e;
     const struct graph_op *o = &l->graph->ops[index];
+    const int32_t device = part.placed->device, length = part.placed->end - part.placed->begin;
     const struct oato_device *d = e->device[device].device;
     struct home inputs[GRAPH_INPUTS];
     for (int i = 0; i < o->n_in; i++)
-        inputs[i] = value_read(l, o->in[i], device);
+        inputs[i] = part.axis == AXIS_K
+                        ? columns_read(l, o->in[i], part.placed->begin, part.placed->end, device)
+                        : value_read(l, o->in[i], device);
     struct lowered *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return;
     r->record.op = graph_op_with_kv(o, e->kv_dtype);
-    if (!whole)
-        r->record.op.n = end - begin;
+    if (part.axis == AXIS_ROWS)
+        r->record.op.n = length;
+    if (part.axis == AXIS_K)
+        r->record.op.k = length;
     if (!d->ops->supports(d, &r->record.op)) {
         char key[OP_KEY_SIZE];
         oato_fail(l->err, OATO_EFILE, "operator %s (%s) cannot run on %s; plan again", o->name,
@@ -297,15 +301,17 @@ static void part_emit(struct lowering *l, int32_t index, int32_t device, int32_t
     if (o->kv_layer >= 0)
         r->record.kv_layer = e->device[device].kv_slot[o->kv_layer];
     for (int i = 0; i < o->n_in; i++)
-        record_reads(l, device, r, i, inputs[i], l->graph->values[o->in[i]].width);
-    weights_add(l, o, r, device, begin, end);
+        record_reads(l, device, r, i, inputs[i],
+                     part.axis == AXIS_K ? length : l->graph->values[o->in[i]].width);
+    weights_add(l, o, r, part);
     r->record.n_out = (uint8_t)o->n_out;
     if (o->n_out)
         r->record.value = (uint32_t)o->out[0];
     for (int i = 0; i < o->n_out; i++) {
         struct lowered_value *v = &l->values[o->out[i]];
         const struct graph_value *gv = &l->graph->values[o->out[i]];
-        int32_t width = whole ? gv->width : end - begin, p = v->n_parts++;
+        int32_t width = part.axis == AXIS_ROWS ? length : gv->width, p = v->n_parts++;
+        v->sums = part.axis == AXIS_K;
         r->out[i] = buffer_add(l, device, width, gv->rows, device);
         v->part_device[p] = device;
         v->part_width[p] = width;
@@ -321,14 +327,13 @@ static void op_emit(struct lowering *l, int32_t index)
 {
     const struct placement *p = &l->e->place[l->phase][index];
     const struct graph_op *o = &l->graph->ops[index];
-    if (p->n > 1 && !splits_by_rows(o->op.kind)) {
-        oato_fail(l->err, OATO_EFILE,
-                  "operator %s (%s) cannot be divided into row parts; plan again", o->name,
+    if (p->n > 1 && !splits(o->op.kind, p->axis)) {
+        oato_fail(l->err, OATO_EFILE, "operator %s (%s) cannot be divided so; plan again", o->name,
                   op_kind_name(o->op.kind));
         return;
     }
     for (int i = 0; i < p->n && !failed(l); i++)
-        part_emit(l, index, p->part[i].device, p->part[i].begin, p->part[i].end, p->n == 1);
+        part_emit(l, index, (struct record_part){&p->part[i], p->n == 1 ? AXIS_COUNT : p->axis});
 }
 
 /* Shared pages are copied before anything of the step is stored. */
@@ -342,58 +347,6 @@ static void kv_copy_emit(struct lowering *l, int32_t device)
 }
 
 /* ---------------------------------------------------------------------------- the result */
-
-static void offsets_fill(struct lowering *l, struct lowered *r)
-{
-    for (int i = 0; i < r->record.n_in; i++)
-        r->record.in[i] = l->buffers[r->in[i]].offset;
-    for (int i = 0; i < r->record.n_out; i++)
-        r->record.out[i] = l->buffers[r->out[i]].offset;
-}
-
-static void signals_number(struct queue *q, uint32_t *count)
-{
-    *count = 0;
-    for (int32_t i = 0; i < q->n; i++)
-        if (q->records[i].signals || i == q->n - 1) /* the last one ends the step */
-            q->records[i].record.signal = ++*count;
-}
-
-static void program_finish(struct lowering *l, int32_t device)
-{
-    struct queue *q = &l->queue[device];
-    struct engine_device *d = &l->e->device[device];
-    struct engine_program *p = &d->phase[l->phase];
-    if (!q->n)
-        return;
-    p->records = calloc((size_t)q->n, sizeof *p->records);
-    if (!p->records) {
-        oato_fail_memory(l->err, (size_t)q->n * sizeof *p->records, "a program");
-        return;
-    }
-    for (int32_t i = 0; i < q->n; i++) {
-        struct lowered *r = &q->records[i];
-        offsets_fill(l, r);
-        for (int w = 0; w < r->record.n_waits; w++)
-            r->record.wait[w] = (struct record_wait){
-                .device = (uint16_t)r->wait_device[w],
-                .ordinal = l->queue[r->wait_device[w]].records[r->wait_record[w]].record.signal};
-        p->records[i] = r->record;
-        struct op_size size = {.rows = r->record.rows ? l->max_rows : l->max_tokens,
-                               .seqs = l->e->max_seqs,
-                               .kv_positions = (int64_t)l->max_tokens * l->e->context};
-        uint64_t workspace = r->record.kind == RECORD_RUN
-                                 ? d->device->ops->workspace_bytes(d->device, &r->record.op, &size)
-                                 : 0;
-        if (workspace > d->workspace_bytes)
-            d->workspace_bytes = workspace;
-    }
-    p->program.records = p->records;
-    p->program.n_records = (uint32_t)q->n;
-    p->program.max_tokens = l->max_tokens;
-    p->program.max_rows = l->max_rows;
-    p->program.max_seqs = l->e->max_seqs;
-}
 
 static void lowering_init(struct lowering *l)
 {
@@ -432,16 +385,14 @@ oato_status engine_lower(struct engine *e, enum plan_phase phase, struct oato_er
         l.buffers[logits.buffer].last_use[e->host] = INT32_MAX; /* read after the step */
         if (!buffers_place(l.buffers, l.n_buffers, record_knows, &l, arena_bytes))
             oato_fail_memory(err, (size_t)l.n_buffers * 16, "placing buffers");
-        for (int d = 0; d < e->n_devices; d++) {
+        for (int d = 0; d < e->n_devices; d++)
             if (arena_bytes[d] > e->device[d].arena_bytes)
                 e->device[d].arena_bytes = arena_bytes[d];
-            signals_number(&l.queue[d], &e->device[d].phase[phase].program.n_signals);
-        }
-        for (int d = 0; d < e->n_devices && !failed(&l); d++)
-            program_finish(&l, d);
+        programs_finish(&l);
         e->logits_offset[phase] = l.buffers[logits.buffer].offset;
         e->copies[phase] = l.copies;
         e->copy_bytes[phase] = l.copy_bytes;
+        e->stream_bytes[phase] = l.stream_bytes;
     }
     for (int d = 0; d < DEVICES_MAX; d++)
         free(l.queue[d].records);

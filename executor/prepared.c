@@ -20,7 +20,7 @@
 #error "files of prepared weights are little-endian, and so must be the machine"
 #endif
 
-enum { VERSION = 1, ALIGN = 64, DATA_ALIGN = 4096, CHECKERS_MAX = 16 };
+enum { VERSION = 2, ALIGN = 64, DATA_ALIGN = 4096, CHECKERS_MAX = 16 };
 
 static const char magic[8] = {'O', 'A', 'T', 'O', 'P', 'R', 'E', 'P'};
 
@@ -38,13 +38,13 @@ struct prepared_header {
 struct prepared_row {
     uint64_t name_hash;
     uint32_t dtype, use;
-    int64_t k, begin, end;
+    int64_t k, begin, end, column;
     uint64_t offset, bytes;
     uint64_t hash; /* of the bytes and the zeros up to a multiple of 64 */
 };
 
 _Static_assert(sizeof(struct prepared_header) == 96, "no padding");
-_Static_assert(sizeof(struct prepared_row) == 64, "no padding");
+_Static_assert(sizeof(struct prepared_row) == 72, "no padding");
 
 /* The file that this engine expects, but for the hashes of weights and table. */
 struct prepared {
@@ -82,6 +82,12 @@ static uint64_t content_hash(const struct gguf *g)
     return hash;
 }
 
+/* The others stay in the model's file, or with the host. */
+static bool is_kept(const struct weight_slot *s)
+{
+    return s->use != WEIGHT_LOOKUP && !s->streamed;
+}
+
 static bool prepared_make(const struct engine *e, const struct engine_device *d, const char *folder,
                           struct prepared *p)
 {
@@ -92,15 +98,16 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     struct prepared_header *h = &p->header;
     for (uint32_t i = 0; i < d->n_slots; i++) {
         const struct weight_slot *s = &d->slots[i];
-        if (s->use == WEIGHT_LOOKUP) /* stays in the model's file */
+        if (!is_kept(s))
             continue;
         p->rows[h->n++] =
             (struct prepared_row){.name_hash = hash_bytes(s->tensor->name, strlen(s->tensor->name)),
                                   .dtype = (uint32_t)s->tensor->dtype,
                                   .use = (uint32_t)s->use,
-                                  .k = s->tensor->ne[0],
+                                  .k = s->col_end - s->col_begin,
                                   .begin = s->begin,
                                   .end = s->end,
+                                  .column = s->col_begin,
                                   .bytes = s->bytes};
     }
     memcpy(h->magic, magic, sizeof magic);
@@ -235,7 +242,7 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
         goto out;
     }
     for (uint32_t i = 0, row = 0; i < d->n_slots; i++)
-        if (d->slots[i].use != WEIGHT_LOOKUP)
+        if (is_kept(&d->slots[i]))
             d->slots[i].prepared = d->prepared.data + p.rows[row++].offset;
 out:
     prepared_free(&p);
@@ -247,7 +254,7 @@ out:
 static const uint8_t *row_data(const struct engine_device *d, uint32_t i)
 {
     for (uint32_t slot = 0; slot < d->n_slots; slot++)
-        if (d->slots[slot].use != WEIGHT_LOOKUP && i-- == 0)
+        if (is_kept(&d->slots[slot]) && i-- == 0)
             return d->device->ops->weight_data(d->device, d->weights[slot]);
     return NULL;
 }

@@ -13,8 +13,9 @@ struct run_args {
     const char *model, *plan, *file, *output, *ids, *system, *chat_template;
     const char *prompts[PROMPTS_MAX];
     int32_t n_prompts;
-    int32_t n_predict; /* -1: until the end of text or of the context */
-    int32_t prefill, generate, repeat, batch, depth; /* bench */
+    int32_t n_predict;                       /* -1: until the end of text or of the context */
+    int32_t repeat;                          /* bench */
+    int32_t prefill, generate, batch, depth; /* bench; -1: as the plan says, or a default */
     bool chat, json, dump_program, only_ids, no_special, ignore_end, hide_prompt;
     struct sampler_options sampling;
     struct engine_options engine;

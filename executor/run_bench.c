@@ -1,6 +1,8 @@
 /*
  * run_bench.c - the verb bench: tokens per second of prefill and decode, medians over runs after a
- * warm-up, with what the plan predicted beside them.
+ * warm-up, and what the plan predicted against what was measured. With one device the time is that
+ * of a clock on the wall, with several that of the devices' clocks, so that a simulated one counts
+ * with what it declares.
  */
 #include "executor/run.h"
 
@@ -12,6 +14,7 @@ struct bench {
     int32_t *ids;  /* random tokens, as many as any run needs */
     int32_t *seqs; /* args->batch */
     struct engine_input *inputs;
+    bool by_devices;                /* their clocks count, not the wall's */
     bool deep;                      /* the sequences hold args->depth positions */
     double *prefill_ns, *decode_ns; /* one an iteration */
 };
@@ -76,15 +79,24 @@ static oato_status go_deep(struct bench *b, struct oato_error *err)
     return status;
 }
 
+static double clock_of(const struct bench *b)
+{
+    struct engine_stats stats;
+    if (!b->by_devices)
+        return (double)now_ns();
+    engine_get_stats(b->session.engine, &stats);
+    return (double)stats.clock_ns;
+}
+
 static oato_status time_prefill(struct bench *b, double *ns, struct oato_error *err)
 {
     oato_status status = truncate_to(b, 0, err);
     b->deep = false;
-    uint64_t begin = now_ns();
+    const double begin = clock_of(b);
     if (!status)
         status = engine_feed(b->session.engine, b->seqs[0], b->ids, b->args->prefill, LOGITS_LAST,
                              NULL, NULL, err);
-    *ns = (double)(now_ns() - begin);
+    *ns = clock_of(b) - begin;
     return status;
 }
 
@@ -92,13 +104,13 @@ static oato_status time_decode(struct bench *b, double *ns, struct oato_error *e
 {
     const struct run_args *a = b->args;
     oato_status status = go_deep(b, err);
-    uint64_t begin = now_ns();
+    const double begin = clock_of(b);
     for (int32_t t = 0; t < a->generate && !status && !oato_interrupted; t++) {
         for (int32_t i = 0; i < a->batch; i++)
             b->inputs[i] = (struct engine_input){b->seqs[i], &b->ids[t], 1, LOGITS_LAST, false};
         status = engine_step(b->session.engine, b->inputs, a->batch, err);
     }
-    *ns = (double)(now_ns() - begin);
+    *ns = clock_of(b) - begin;
     return status;
 }
 
@@ -118,6 +130,30 @@ static oato_status time_all(struct bench *b, struct oato_error *err)
     }
     progress_end(&progress);
     return status;
+}
+
+/* The plan's prediction, in ns, of the prompt and of a decode step; 0 when the plan was made for
+ * other numbers of tokens than were measured, or nothing was. */
+struct prediction {
+    double prefill, decode;
+};
+
+static struct prediction prediction_of(const struct bench *b)
+{
+    const struct run_args *a = b->args;
+    const struct plan *p = &b->session.plan;
+    const struct plan_request *q = &p->request;
+    struct prediction x = {0};
+    if (!b->session.has_plan)
+        return x;
+    const int32_t batch = q->batch > 0 ? q->batch : 1;
+    if (a->prefill && a->prefill == q->prompt)
+        x.prefill = (double)p->prefill_ns;
+    /* in the middle of the generation, which is where the mean of its steps is */
+    if (a->generate && a->batch == batch &&
+        a->depth + a->generate / 2 == q->prompt + q->generate / 2)
+        x.decode = (double)p->decode_ns;
+    return x;
 }
 
 static void report_json(const struct bench *b, double prefill, double decode,
@@ -147,7 +183,36 @@ static void report_json(const struct bench *b, double prefill, double decode,
         printf("\"prompt\":%d,\"prefill_s\":%.6f,\"decode_s_per_step\":%.6f", p->request.prompt,
                (double)p->prefill_ns * 1e-9, (double)p->decode_ns * 1e-9);
     }
+    const struct prediction x = prediction_of(b);
+    printf("},\"measured\":{\"clock\":\"%s\",\"prefill_s\":%.6f,\"decode_s_per_step\":%.6f},"
+           "\"predicted_over_measured\":{",
+           b->by_devices ? "devices" : "wall", prefill * 1e-9,
+           a->generate ? decode * 1e-9 / a->generate : 0);
+    if (x.prefill > 0)
+        printf("\"prefill\":%.4f%s", x.prefill / prefill, x.decode > 0 ? "," : "");
+    if (x.decode > 0)
+        printf("\"decode\":%.4f", x.decode / (decode / a->generate));
     printf("}}\n");
+}
+
+static void report_prediction(const struct bench *b, double prefill, double decode)
+{
+    const struct prediction x = prediction_of(b);
+    const struct plan_request *q = &b->session.plan.request;
+    const double step = decode / b->args->generate;
+    if (!b->session.has_plan)
+        return;
+    printf("predicted / measured");
+    if (x.prefill > 0)
+        printf("  prefill %.3f / %.3f ms = %.3f", x.prefill * 1e-6, prefill * 1e-6,
+               x.prefill / prefill);
+    if (x.decode > 0)
+        printf("  decode %.3f / %.3f ms a step = %.3f", x.decode * 1e-6, step * 1e-6,
+               x.decode / step);
+    if (!(x.prefill > 0) || !(x.decode > 0))
+        printf("  (the plan is for --prefill %d --generate %d --depth %d --batch %d)", q->prompt,
+               q->generate, q->prompt, q->batch > 0 ? q->batch : 1);
+    puts(b->by_devices ? ", by the clocks of the devices" : "");
 }
 
 static void report_text(const struct bench *b, double prefill, double decode,
@@ -156,14 +221,10 @@ static void report_text(const struct bench *b, double prefill, double decode,
     const struct run_args *a = b->args;
     if (a->prefill)
         printf("prefill  %5d tokens  %9.2f tokens/s\n", a->prefill, a->prefill * 1e9 / prefill);
-    if (a->generate) {
-        printf("decode   %5d tokens  %9.2f tokens/s", a->generate * a->batch,
+    if (a->generate)
+        printf("decode   %5d tokens  %9.2f tokens/s\n", a->generate * a->batch,
                a->generate * a->batch * 1e9 / decode);
-        if (b->session.has_plan)
-            printf("  %.3f ms a step, predicted %.3f", decode * 1e-6 / a->generate,
-                   (double)b->session.plan.decode_ns * 1e-6);
-        putchar('\n');
-    }
+    report_prediction(b, prefill, decode);
     printf("load     %.2f s, peak memory %.1f MiB, %s (%s)\n", (double)stats->load_ns * 1e-9,
            (double)peak_rss_bytes() / (1 << 20), stats->device[0].info.model,
            stats->device[0].info.isa);
@@ -191,6 +252,26 @@ static oato_status bench_open(struct bench *b, struct oato_error *err)
     return status;
 }
 
+/* What was not given comes from the plan, so that its prediction is of what is measured. */
+static oato_status bench_sizes(struct run_args *a, struct oato_error *err)
+{
+    struct plan_request q = {.prompt = 512, .generate = 64, .batch = 1};
+    int32_t depth = 0;
+    if (a->plan) {
+        struct plan p;
+        if (plan_load(a->plan, &p, err))
+            return err->status;
+        q = p.request;
+        depth = q.prompt;
+        plan_free(&p);
+    }
+    a->prefill = a->prefill < 0 ? q.prompt : a->prefill;
+    a->generate = a->generate < 0 ? q.generate : a->generate;
+    a->batch = a->batch >= 0 ? a->batch : q.batch > 0 ? q.batch : 1;
+    a->depth = a->depth < 0 ? depth : a->depth;
+    return OATO_OK;
+}
+
 /* The cache must hold every sequence at its longest. */
 static oato_status bench_context(struct run_args *a, struct oato_error *err)
 {
@@ -209,19 +290,22 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
 {
     struct run_args a = *given;
     struct bench b = {.args = &a};
-    oato_status status = bench_context(&a, err);
+    oato_status status = bench_sizes(&a, err);
+    if (!status)
+        status = bench_context(&a, err);
     if (!status)
         status = session_open(&b.session, &a, false, err);
     if (!status && a.dump_program) {
         engine_dump_programs(b.session.engine, stdout);
         status = stdout_check(err);
     } else if (!status) {
+        struct engine_stats stats;
+        engine_get_stats(b.session.engine, &stats);
+        b.by_devices = stats.n_devices > 1;
         status = bench_open(&b, err);
         if (!status)
             status = time_all(&b, err);
         if (!status && !oato_interrupted) {
-            struct engine_stats stats;
-            engine_get_stats(b.session.engine, &stats);
             double prefill = a.prefill ? median(b.prefill_ns, a.repeat) : 0;
             double decode = a.generate ? median(b.decode_ns, a.repeat) : 0;
             if (a.json)

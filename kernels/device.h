@@ -66,12 +66,16 @@ enum weight_use {
 };
 enum weight_use op_weight_use(const struct oato_op *op);
 
-/* Rows [row_begin, row_end) of a tensor of n rows x k elements as it lies in the GGUF. */
+/* Rows [row_begin, row_end) of a tensor of n rows x k elements as it lies in the GGUF, or of some
+ * of its columns. */
 struct weight_source {
     const void *data; /* first row of the tensor (row 0), host memory, read during prepare only,
                          except WEIGHT_LOOKUP on a host device, which may keep the pointer */
     oato_dtype dtype;
     int64_t k, n, row_begin, row_end;
+    uint64_t row_stride; /* bytes from one row to the next; 0: they lie one behind the other. Larger
+                            than a row when k counts only some columns, at the first of which data
+                            begins (not for WEIGHT_LOOKUP) */
     enum weight_use use;
     const struct mapped_file *file; /* the mapping that holds data, or NULL; a device that copies
                                        may release the pages behind it (file_release) */
@@ -79,6 +83,8 @@ struct weight_source {
                              64-byte aligned: kept by pointer and read until weight_free instead of
                              preparing; NULL: prepare */
 };
+/* Bytes from one row of the source to the next; 0 when k is no number of whole blocks. */
+uint64_t weight_source_stride(const struct weight_source *source);
 
 struct kv_layer_shape {
     int32_t kv_heads, head_dim;
@@ -128,11 +134,20 @@ struct device_ops {
 
     oato_status (*prepare)(struct oato_device *d, const struct weight_source *source,
                            struct oato_weight **out, struct oato_error *err);
+    /* A weight that stays in host memory and lies at staging + offset (memory of alloc, at least
+     * prepared_bytes of it) from a RECORD_STREAM that names it until something else is streamed to
+     * that place. What is copied is source->prepared, in this device's layout, or else the rows in
+     * the file, converted on arrival: both are read until weight_free. NULL: this device streams
+     * nothing. */
+    oato_status (*stage)(struct oato_device *d, const struct weight_source *source, void *staging,
+                         uint64_t offset, struct oato_weight **out, struct oato_error *err);
     void (*weight_free)(struct oato_device *d, struct oato_weight *w);
-    /* For keeping prepared weights in files; both NULL when this device's cannot be. The id of the
-     * layout, static text of at most 31 bytes, another one with every change of it. */
+    /* The id of the layout of prepared weights, static text of at most 31 bytes, another one with
+     * every change of it: devices of one layout take each other's bytes. May be or give NULL: the
+     * layout has none. */
     const char *(*layout)(const struct oato_device *d);
-    /* The prepared bytes of w, prepared_bytes of them, in host memory. */
+    /* The prepared bytes of w, prepared_bytes of them, in host memory: they can be kept in files or
+     * streamed from. NULL: they cannot be read. */
     const void *(*weight_data)(const struct oato_device *d, const struct oato_weight *w);
 
     /* Pages [0, pages) for each of n layers; dtype F16, F32 or, for heads of a multiple of 32,

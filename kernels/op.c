@@ -84,6 +84,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_GATE_UP] = {"gate_up", true, {F_K, F_N}, IMPLIED_NONE},
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, IMPLIED_N_IS_K},
     [OP_MERGE] = {"merge", false, {F_N}, IMPLIED_K_IS_N},
+    [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, IMPLIED_NONE},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}, IMPLIED_NONE},
     [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, IMPLIED_HEADS},
     [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, IMPLIED_ROUTE},
@@ -349,6 +350,7 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
     case OP_HEAD_NORM: return t * 4 * k; /* square and add, scale, weight */
     case OP_ADD_NORM: return t * 5 * k;
     case OP_MUL_MAT: return t * 2 * k * n;
+    case OP_MERGE_SUM: return t * (k - n);
     case OP_QKV: return t * 2 * k * (n + 2.0 * op->n2);
     case OP_GATE_UP: return t * (4 * k * n + 5 * n);
     case OP_SWIGLU:

@@ -43,8 +43,9 @@ enum op_kind {
     OP_GATE_UP,  /* out[0] = silu(weight[0] in[0]) * (weight[1] in[0]) */
     OP_ADD_NORM, /* out[0] = in[0] + in[1]; out[1] = rms_norm(out[0]) * weight[0] */
     /* made by lowering */
-    OP_MERGE,   /* out[0] = in[0], in[1], ... side by side (row parts), in part order */
-    OP_KV_COPY, /* copies the pages that the step lists, in every layer on this device */
+    OP_MERGE,     /* out[0] = in[0], in[1], ... side by side (row parts), in part order */
+    OP_MERGE_SUM, /* out[0] = in[0] + in[1] + ..., each as wide as it (K parts), in part order */
+    OP_KV_COPY,   /* copies the pages that the step lists, in every layer on this device */
     OP_KIND_COUNT
 };
 
@@ -100,6 +101,7 @@ enum { OP_KEY_SIZE = 96 };
  *   gate_up/Q4_1/k576/n1536     n of the gate, of the up matrix and of the output
  *   add_norm/k576               n = k
  *   merge/n576                  n of the output, k = n
+ *   merge_sum/k1152/n576        k in all inputs together, n of each and of the output
  *   head_norm/h16/d128          heads, head_dim; k = n = heads * head_dim
  *   route/e128/u8               experts, experts_used; k = experts, n = 2 * experts_used
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert

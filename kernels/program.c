@@ -104,25 +104,38 @@ static oato_status check_copy(const struct check *c, const struct program_record
     return check_value(c, r->kind == RECORD_UPLOAD ? r->out[0] : r->in[0], r->in_width[0], r->rows);
 }
 
+static oato_status check_stream(const struct check *c, const struct program_record *r)
+{
+    if (r->n_in || r->n_out || !r->n_weights || r->n_weights > RECORD_WEIGHTS)
+        return refuse(c, "a stream has one to %d weights and no values", RECORD_WEIGHTS);
+    for (int i = 0; i < r->n_weights; i++)
+        if (r->weight[i] >= c->p->n_weights)
+            return refuse(c, "weight %" PRIu32 " of a table of %" PRIu32, r->weight[i],
+                          c->p->n_weights);
+    return OATO_OK;
+}
+
 static oato_status check_inputs(const struct check *c, const struct program_record *r)
 {
+    bool concat = r->op.kind == OP_MERGE, sums = r->op.kind == OP_MERGE_SUM, merge = concat || sums;
     int64_t sum = 0;
-    bool merge = r->op.kind == OP_MERGE;
     if (merge ? !r->n_in || r->n_in > RECORD_INPUTS : r->n_in != op_inputs(&r->op))
         return refuse(c, "%s with %d inputs", op_kind_name(r->op.kind), r->n_in);
     for (int i = 0; i < r->n_in; i++) {
         /* select reads rows of all tokens whatever it gives */
         uint8_t rows = r->op.kind == OP_SELECT ? ROWS_TOKENS : r->rows;
-        const int64_t expected = op_in_width(&r->op, i);
-        if (!merge && r->in_width[i] != expected)
+        const int64_t expected = sums ? r->op.n : op_in_width(&r->op, i);
+        if (!concat && r->in_width[i] != expected)
             return refuse(c, "%s takes inputs of width %" PRId64 ", not %" PRId32,
                           op_kind_name(r->op.kind), expected, r->in_width[i]);
         sum += r->in_width[i];
         if (check_value(c, r->in[i], r->in_width[i], rows))
             return c->err->status;
     }
-    if (merge && sum != r->op.n)
+    if (concat && sum != r->op.n)
         return refuse(c, "merge of %" PRId64 " columns into %" PRId32, sum, r->op.n);
+    if (sums && sum != r->op.k)
+        return refuse(c, "merge_sum of %" PRId64 " columns instead of %" PRId32, sum, r->op.k);
     return OATO_OK;
 }
 
@@ -198,10 +211,12 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
         oato_status s;
         if (r->numerics >= NUMERICS_CHOICES)
             s = refuse(&c, "numerics %d", r->numerics);
-        else if (r->kind > RECORD_DOWNLOAD || r->rows > ROWS_LOGITS)
+        else if (r->kind > RECORD_STREAM || r->rows > ROWS_LOGITS)
             s = refuse(&c, "kind %d with rows %d", r->kind, r->rows);
         else
-            s = r->kind == RECORD_RUN ? check_run(&c, r) : check_copy(&c, r);
+            s = r->kind == RECORD_RUN      ? check_run(&c, r)
+                : r->kind == RECORD_STREAM ? check_stream(&c, r)
+                                           : check_copy(&c, r);
         if (s || check_events(&c, r, &signalled))
             return err->status;
     }
@@ -238,13 +253,13 @@ static void print_outputs(const struct program_record *r, FILE *out)
 
 static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
-    static const char *const names[] = {"run", "upload", "download"};
+    static const char *const names[] = {"run", "upload", "download", "stream"};
     const struct program_record *r = &p->records[index];
     fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
     if (r->kind == RECORD_RUN) {
         char key[OP_KEY_SIZE];
         fputs(oato_op_key(&r->op, NULL, key), out);
-    } else {
+    } else if (r->kind != RECORD_STREAM) {
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->in_width[0]);
     }
     if (r->rows == ROWS_LOGITS)

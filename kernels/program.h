@@ -25,6 +25,10 @@ enum record_kind {
     RECORD_RUN,      /* run op */
     RECORD_UPLOAD,   /* host arena -> this device's arena */
     RECORD_DOWNLOAD, /* this device's arena -> host arena */
+    /* host memory -> the staging room of the record's weights, which device_ops.stage made. May
+     * begin when the records before it are done and may run beside those behind it; a record that
+     * reads one of the weights waits for it. Without rows in a step it need not be done. */
+    RECORD_STREAM,
 };
 
 enum row_class { ROWS_TOKENS, ROWS_LOGITS }; /* step->n_tokens or step->n_rows */

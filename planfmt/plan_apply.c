@@ -1,7 +1,8 @@
 /*
  * plan_apply.c - a plan meets its model: the model must have the structure that was planned for,
  * the fusions must be patterns of its graph, and the parts must cover each operator exactly once
- * in each phase. After that, lowering may look parts up by name and find nothing missing.
+ * in each phase, cut no value and load no weight twice. After that, lowering may look parts up by
+ * name and find nothing missing.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROW_MULTIPLE = 64 };
+enum { PART_MULTIPLE = 64 };
 
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err)
 {
@@ -127,39 +128,86 @@ static int by_op_and_begin(const void *va, const void *vb)
 static const char *const axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
 static const char *const phase_name[PHASE_COUNT] = {"prefill", "decode"};
 
+static const char *const axis_lacks[AXIS_COUNT] = {
+    [AXIS_K] = "cannot be divided along k",
+    [AXIS_HEADS] = "has no heads to divide",
+};
+
 /* How far the axis reaches for this operator; 0 when it has no such axis. */
 static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
 {
     if (axis == AXIS_HEADS)
         return op->kind == OP_ATTENTION || op->kind == OP_KV_STORE ? op->kv_heads : 0;
+    if (axis == AXIS_K)
+        return op->kind == OP_MUL_MAT ? op->k : 0;
     return op->n;
 }
 
-static oato_status check_part(const struct placed_part *x, const struct graph_op *op,
-                              struct oato_error *err)
+/* Parts begin and end on multiples of it, or end with the operator. */
+static int64_t axis_multiple(const struct oato_op *op, enum plan_axis axis)
+{
+    const struct dtype_info *d = dtype_info(op->dtype);
+    if (axis == AXIS_HEADS)
+        return 1;
+    return axis == AXIS_K && d ? max_i64(PART_MULTIPLE, d->block_elems) : PART_MULTIPLE;
+}
+
+static bool has_matrices(const struct oato_op *op)
+{
+    return op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP;
+}
+
+/* The host is where no copy is needed: the processor. */
+static bool is_host(const struct plan_device *d)
+{
+    return !strcmp(d->kind, "cpu");
+}
+
+/* A weight that is not where its part runs is streamed there. */
+static oato_status check_home(const struct plan *plan, const struct placed_part *x,
+                              const struct oato_op *op, struct oato_error *err)
 {
     const struct plan_part *p = x->part;
-    if (p->axis == AXIS_K || p->axis == AXIS_EXPERTS)
+    const struct plan_device *device = &plan->devices[p->device], *home = &plan->devices[p->home];
+    if (p->home == p->device)
+        return OATO_OK;
+    if (!has_matrices(op))
+        return oato_fail(err, OATO_EFILE,
+                         "part %d of the plan, '%s': %s has no matrix that could be streamed from "
+                         "%s to %s; its home must be its device",
+                         x->index, p->op, op_kind_name(op->kind), home->id, device->id);
+    if (is_host(device) || !is_host(home))
+        return oato_fail(err, OATO_EFILE,
+                         "part %d of the plan, '%s': weights are streamed from the host to another "
+                         "device, not from %s to %s",
+                         x->index, p->op, home->id, device->id);
+    return OATO_OK;
+}
+
+static oato_status check_part(const struct plan *plan, const struct placed_part *x,
+                              const struct graph_op *op, struct oato_error *err)
+{
+    const struct plan_part *p = x->part;
+    if (p->axis == AXIS_EXPERTS)
         return oato_fail(err, OATO_EFILE,
                          "part %d of the plan, '%s': parts along %s are not executable by this "
                          "version; plan again with it",
                          x->index, p->op, axis_name[p->axis]);
-    int64_t extent = axis_extent(&op->op, p->axis);
-    if (p->axis == AXIS_HEADS && !extent)
-        return oato_fail(err, OATO_EFILE, "part %d of the plan, '%s': %s has no heads to divide",
-                         x->index, p->op, op_kind_name(op->op.kind));
+    int64_t extent = axis_extent(&op->op, p->axis), multiple = axis_multiple(&op->op, p->axis);
+    if (axis_lacks[p->axis] && !extent)
+        return oato_fail(err, OATO_EFILE, "part %d of the plan, '%s': %s %s", x->index, p->op,
+                         op_kind_name(op->op.kind), axis_lacks[p->axis]);
     if (p->end > extent)
         return oato_fail(err, OATO_EFILE,
                          "part %d of the plan, '%s': %s %" PRId64 " to %" PRId64
                          ", but the operator has %" PRId64,
                          x->index, p->op, axis_name[p->axis], p->begin, p->end, extent);
-    if (p->axis == AXIS_ROWS &&
-        (p->begin % ROW_MULTIPLE || (p->end % ROW_MULTIPLE && p->end != extent)))
+    if (p->begin % multiple || (p->end % multiple && p->end != extent))
         return oato_fail(err, OATO_EFILE,
-                         "part %d of the plan, '%s': rows %" PRId64 " to %" PRId64
-                         " are not on multiples of %d",
-                         x->index, p->op, p->begin, p->end, ROW_MULTIPLE);
-    return OATO_OK;
+                         "part %d of the plan, '%s': %s %" PRId64 " to %" PRId64
+                         " are not on multiples of %" PRId64,
+                         x->index, p->op, axis_name[p->axis], p->begin, p->end, multiple);
+    return check_home(plan, x, &op->op, err);
 }
 
 /* The parts x[0..n) of one operator, by begin: those of a phase must follow each other without a
@@ -199,13 +247,116 @@ static oato_status check_cover(const struct placed_part *x, int32_t n, const str
     return OATO_OK;
 }
 
+/* Whether the bytes of a weight that two parts of an operator name are the same ones, ... */
+static bool same_range(const struct plan_part *a, const struct plan_part *b,
+                       const struct oato_op *op)
+{
+    const bool whole_a = !a->begin && a->end == axis_extent(op, a->axis);
+    const bool whole_b = !b->begin && b->end == axis_extent(op, b->axis);
+    if (whole_a || whole_b)
+        return whole_a && whole_b;
+    return a->axis == b->axis && a->begin == b->begin && a->end == b->end;
+}
+
+/* ... or some of them are: rows and columns always meet. */
+static bool ranges_meet(const struct plan_part *a, const struct plan_part *b)
+{
+    return a->begin < a->end && b->begin < b->end &&
+           (a->axis != b->axis || (a->begin < b->end && b->begin < a->end));
+}
+
+static oato_status loaded_twice(const struct plan *plan, const struct plan_part *a,
+                                const struct plan_part *b, const struct graph_op *op,
+                                struct oato_error *err)
+{
+    return oato_fail(err, OATO_EFILE,
+                     "operator '%s': %s %" PRId64 " to %" PRId64 " of one phase and %s %" PRId64
+                     " to %" PRId64
+                     " of the other would lie twice in the memory of %s; cut both phases alike",
+                     op->name, axis_name[a->axis], a->begin, a->end, axis_name[b->axis], b->begin,
+                     b->end, plan->devices[a->device].id);
+}
+
+/* A device that keeps a weight for both phases has it once: in ranges that both use. */
+static oato_status check_resident(const struct plan *plan, const struct placed_part *x, int32_t n,
+                                  const struct graph_op *op, struct oato_error *err)
+{
+    uint32_t phases = 0;
+    for (int32_t i = 0; i < n && has_matrices(&op->op); i++) {
+        const struct plan_part *a = x[i].part, *b;
+        if (a->begin == a->end)
+            continue;
+        phases |= a->phases;
+        for (int32_t j = 0; j < i; j++) {
+            b = x[j].part;
+            if (a->device == b->device && a->home == a->device && b->home == b->device &&
+                !(a->phases & b->phases) && ranges_meet(a, b) && !same_range(a, b, &op->op))
+                return loaded_twice(plan, b, a, op, err);
+        }
+    }
+    /* without parts in a phase all of it is on the host */
+    const struct plan_part whole = {.axis = AXIS_ROWS, .end = op->op.n};
+    for (int32_t i = 0; phases && phases != (1u << PHASE_COUNT) - 1 && i < n; i++) {
+        const struct plan_part *a = x[i].part;
+        if (a->home == a->device && is_host(&plan->devices[a->device]) && ranges_meet(a, &whole) &&
+            !same_range(a, &whole, &op->op))
+            return loaded_twice(plan, a, &whole, op, err);
+    }
+    return OATO_OK;
+}
+
+/* All parts, sorted; those of operator i are x[first[i]] to x[first[i + 1] - 1]. */
+struct placed_parts {
+    struct placed_part *x;
+    int32_t *first;
+};
+
+/* The part of operator `op` in the phase that begins at `at`, or NULL. */
+static const struct plan_part *part_at(const struct placed_parts *all, int32_t op, int phase,
+                                       int64_t at)
+{
+    for (int32_t i = all->first[op]; i < all->first[op + 1]; i++) {
+        const struct plan_part *p = all->x[i].part;
+        if (p->phases & 1u << phase && p->begin == at && p->end > at)
+            return p;
+    }
+    return NULL;
+}
+
+/* Each part along k reads one row part of its input, so that no value has to be cut. */
+static oato_status check_inputs(const struct placed_parts *all, int32_t op, const struct graph *g,
+                                struct oato_error *err)
+{
+    for (int32_t i = all->first[op]; i < all->first[op + 1]; i++) {
+        const struct plan_part *p = all->x[i].part;
+        if (p->axis != AXIS_K || p->begin == p->end || p->end - p->begin == g->ops[op].op.k)
+            continue;
+        const int32_t producer = g->values[g->ops[op].in[0]].producer;
+        for (int phase = 0; phase < PHASE_COUNT; phase++) {
+            const struct plan_part *made =
+                p->phases & 1u << phase ? part_at(all, producer, phase, p->begin) : p;
+            if (!made || made->end != p->end || (made != p && made->axis != AXIS_ROWS))
+                return oato_fail(err, OATO_EFILE,
+                                 "part %d of the plan, '%s': k %" PRId64 " to %" PRId64
+                                 " are no row part of '%s', which makes its input, in %s; divide "
+                                 "both at the same places",
+                                 all->x[i].index, p->op, p->begin, p->end, g->ops[producer].name,
+                                 phase_name[phase]);
+        }
+    }
+    return OATO_OK;
+}
+
 static oato_status check_parts(const struct plan *p, const struct graph *g,
                                const struct named_op *names, struct oato_error *err)
 {
     oato_status status = OATO_OK;
     struct placed_part *x = calloc((size_t)p->n_parts + 1, sizeof *x);
-    if (!x)
-        return oato_fail_memory(err, (size_t)p->n_parts * sizeof *x, "applying a plan");
+    struct placed_parts all = {x, calloc((size_t)g->n_ops + 1, sizeof *all.first)};
+    if (!x || !all.first) {
+        status = oato_fail_memory(err, (size_t)p->n_parts * sizeof *x, "applying a plan");
+        goto out;
+    }
     for (int32_t i = 0; i < p->n_parts && !status; i++) {
         x[i] = (struct placed_part){name_find(names, g->n_ops, p->parts[i].op), i, &p->parts[i]};
         if (x[i].op < 0)
@@ -213,15 +364,26 @@ static oato_status check_parts(const struct plan *p, const struct graph *g,
                                "part %d of the plan is of operator '%.120s', which the model lacks",
                                i, p->parts[i].op);
         else
-            status = check_part(&x[i], &g->ops[x[i].op], err);
+            status = check_part(p, &x[i], &g->ops[x[i].op], err);
     }
     if (!status)
         qsort(x, (size_t)p->n_parts, sizeof *x, by_op_and_begin);
-    for (int32_t i = 0, n; i < p->n_parts && !status; i += n) {
-        for (n = 1; i + n < p->n_parts && x[i + n].op == x[i].op;)
-            n++;
-        status = check_cover(&x[i], n, &g->ops[x[i].op], err);
+    for (int32_t op = 0, i = 0; op <= g->n_ops && !status; op++) {
+        while (i < p->n_parts && x[i].op < op)
+            i++;
+        all.first[op] = i;
     }
+    for (int32_t op = 0; op < g->n_ops && !status; op++) {
+        const struct placed_part *own = &x[all.first[op]];
+        const int32_t n = all.first[op + 1] - all.first[op];
+        status = check_cover(own, n, &g->ops[op], err);
+        if (!status)
+            status = check_resident(p, own, n, &g->ops[op], err);
+    }
+    for (int32_t op = 0; op < g->n_ops && !status; op++)
+        status = check_inputs(&all, op, g, err);
+out:
+    free(all.first);
     free(x);
     return status;
 }

@@ -35,6 +35,8 @@ struct cpu_kernels; /* the dispatch table of one instruction set */
 oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
                                struct oato_error *err);
 const char *cpu_kernels_name(const struct cpu_kernels *k);
+/* Of prepared weights; NULL: it has no id. */
+const char *cpu_kernels_layout(const struct cpu_kernels *k);
 
 /* The weight, KV and pricing half of the device interface, for a given table; memory comes from
  * and goes to the allocator so that sim can keep it in its own unreadable region. All addresses
@@ -62,6 +64,10 @@ struct oato_weight {
  * of 64. */
 void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
                       struct oato_weight *w, int64_t begin, int64_t end);
+/* Whole rows of whole blocks of a known type. */
+bool cpu_source_good(const struct weight_source *s);
+/* Rows [begin, end) of the source have been read: the pages of its file may leave the memory. */
+void cpu_source_release(const struct weight_source *s, int64_t begin, int64_t end);
 
 /* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at
  * data + layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1.

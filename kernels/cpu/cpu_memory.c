@@ -198,20 +198,9 @@ struct prepare_job {
     const struct cpu_kernels *kernels;
     const struct weight_source *source;
     struct oato_weight *weight;
-    size_t row_bytes;             /* in the file */
     int64_t rows, claim, release; /* rows in all, of a claim, between releases */
     _Atomic int64_t next;
 };
-
-static void release_rows(const struct prepare_job *j, int64_t begin, int64_t end)
-{
-    const struct weight_source *s = j->source;
-    if (s->file)
-        file_release(s->file,
-                     (size_t)((const uint8_t *)s->data - s->file->data) +
-                         (size_t)(s->row_begin + begin) * j->row_bytes,
-                     (size_t)(end - begin) * j->row_bytes);
-}
 
 static void prepare_share(void *arg, int thread)
 {
@@ -222,7 +211,7 @@ static void prepare_share(void *arg, int thread)
         for (int64_t stop; at < end; at = stop) {
             stop = min_i64(end, at + j->release);
             cpu_prepare_rows(j->kernels, j->source, j->weight, at, stop);
-            release_rows(j, at, stop);
+            cpu_source_release(j->source, at, stop);
         }
     }
 }
@@ -233,14 +222,13 @@ static int64_t rows_of_bytes(int64_t bytes, size_t row_bytes)
     return max_i64(1, bytes / ((int64_t)row_bytes * MATRIX_ROWS + 1)) * MATRIX_ROWS;
 }
 
-static void prepare_all(struct cpu_device *d, const struct weight_source *s, struct oato_weight *w,
-                        size_t row_bytes)
+static void prepare_all(struct cpu_device *d, const struct weight_source *s, struct oato_weight *w)
 {
+    const size_t row_bytes = weight_source_stride(s);
     const int threads = cpu_pool_threads(d->pool);
     struct prepare_job j = {.kernels = d->kernels,
                             .source = s,
                             .weight = w,
-                            .row_bytes = row_bytes,
                             .rows = w->rows,
                             .release = rows_of_bytes(RELEASE_BYTES, row_bytes)};
     const int64_t share = (w->rows / threads + MATRIX_ROWS) / MATRIX_ROWS * MATRIX_ROWS;
@@ -251,16 +239,15 @@ static void prepare_all(struct cpu_device *d, const struct weight_source *s, str
         return;
     }
     cpu_pool_run(d->pool, prepare_share, &j);
-    release_rows(&j, 0, w->rows); /* threads touched the neighbours of what others had released */
+    cpu_source_release(s, 0,
+                       w->rows); /* threads touched the neighbours of what others had released */
 }
 
 oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
                         struct oato_weight **out, struct oato_error *err)
 {
     struct cpu_device *d = cpu_of(base);
-    size_t row;
-    if (!quants_known(s->dtype) || !dtype_row_bytes(s->dtype, s->k, &row) || s->row_begin < 0 ||
-        s->row_end < s->row_begin || s->row_end > s->n)
+    if (!cpu_source_good(s))
         return oato_fail(err, OATO_EDEVICE,
                          "%s: cannot prepare rows %lld..%lld of %lld x %lld %s: rows must be whole "
                          "blocks of a type that the cpu knows",
@@ -274,7 +261,7 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
     w->use = s->use;
     w->rows = s->row_end - s->row_begin;
     w->k = s->k;
-    owner->from = (const uint8_t *)s->data + (size_t)s->row_begin * row;
+    owner->from = (const uint8_t *)s->data + (size_t)s->row_begin * weight_source_stride(s);
     if (s->use == WEIGHT_LOOKUP) {
         w->data = owner->from;
     } else {
@@ -294,7 +281,7 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
             return status;
         }
         if (!s->prepared)
-            prepare_all(d, s, w, row);
+            prepare_all(d, s, w);
     }
     weight_add(d, owner);
     *out = w;

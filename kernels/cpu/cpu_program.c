@@ -171,6 +171,9 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
                          d->id, (unsigned)p->n_signals, TIMELINE_RING - 1);
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
+        if (r->kind == RECORD_STREAM)
+            return oato_fail(err, OATO_EDEVICE, "%s: record %u: nothing is streamed to the host",
+                             d->id, (unsigned)i);
         if (r->kind != RECORD_RUN)
             continue;
         if (!cpu_supports(d->kernels, &r->op))

@@ -147,3 +147,8 @@ const char *cpu_kernels_name(const struct cpu_kernels *k)
 {
     return k->name;
 }
+
+const char *cpu_kernels_layout(const struct cpu_kernels *k)
+{
+    return k->layout;
+}

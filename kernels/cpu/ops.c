@@ -317,6 +317,22 @@ static void run_merge(const struct run *x)
     }
 }
 
+/* In part order: every level of kernels adds alike, so the sum has the same bits on all devices. */
+static void run_merge_sum(const struct run *x)
+{
+    const int64_t n = x->op->n;
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        float *y = output(x, 0) + t * n;
+        const float *sum = input(x, 0) + t * n;
+        if (x->r->n_in == 1)
+            memcpy(y, sum, (size_t)n * sizeof *y);
+        for (int i = 1; i < x->r->n_in; i++, sum = y)
+            x->k->add(y, sum, input(x, i) + t * n, n);
+    }
+}
+
 /* Turns a position, in double so that long contexts keep their precision. */
 static void rope_turns(const struct oato_op *op, const float *divisors, double *turn)
 {
@@ -419,6 +435,7 @@ static const struct {
     [OP_GATE_UP] = {run_matrix, false},
     [OP_ADD_NORM] = {run_norm, true},
     [OP_MERGE] = {run_merge, true},
+    [OP_MERGE_SUM] = {run_merge_sum, true},
     [OP_KV_COPY] = {run_kv_copy, false},
     [OP_HEAD_NORM] = {run_head_norm, true},
     [OP_ROUTE] = {run_route, true},

@@ -68,10 +68,13 @@ static uint64_t ref_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
 static void ref_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                         int64_t end)
 {
-    uint64_t row = row_bytes_of(s->dtype, s->k);
-    memcpy((uint8_t *)w->data + (uint64_t)begin * row,
-           (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * row,
-           (uint64_t)(end - begin) * row);
+    const uint64_t row = row_bytes_of(s->dtype, s->k), stride = weight_source_stride(s);
+    const uint8_t *from = (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * stride;
+    uint8_t *to = (uint8_t *)w->data + (uint64_t)begin * row;
+    if (stride == row)
+        memcpy(to, from, (uint64_t)(end - begin) * row);
+    for (int64_t r = begin; stride != row && r < end; r++, to += row, from += stride)
+        memcpy(to, from, row);
 }
 
 static uint64_t ref_pack_bytes(oato_dtype dtype, int64_t k)

@@ -64,6 +64,7 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
     case OP_SELECT:
     case OP_ADD_NORM:
     case OP_MERGE:
+    case OP_MERGE_SUM:
     case OP_KV_COPY: return true;
     default: return false;
     }
@@ -103,17 +104,37 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
         k->matrix_prepare(source, w, begin, end);
         return;
     }
-    size_t row = 0;
-    dtype_row_bytes(source->dtype, source->k, &row);
-    const uint8_t *from = (const uint8_t *)source->data + (size_t)(source->row_begin + begin) * row;
+    const size_t stride = weight_source_stride(source);
+    const uint8_t *from =
+        (const uint8_t *)source->data + (size_t)(source->row_begin + begin) * stride;
     uint8_t *to = (uint8_t *)w->data;
     if (source->use == WEIGHT_LOOKUP) {
-        memcpy(to + (size_t)begin * row, from, (size_t)(end - begin) * row);
+        memcpy(to + (size_t)begin * stride, from, (size_t)(end - begin) * stride);
         return;
     }
     float *out = floats(to) + begin * source->k;
-    for (int64_t r = begin; r < end; r++, from += row, out += source->k)
+    for (int64_t r = begin; r < end; r++, from += stride, out += source->k)
         quants_row(source->dtype, from, source->k, out);
+}
+
+bool cpu_source_good(const struct weight_source *s)
+{
+    size_t row;
+    return quants_known(s->dtype) && dtype_row_bytes(s->dtype, s->k, &row) && s->row_begin >= 0 &&
+           s->row_end >= s->row_begin && s->row_end <= s->n &&
+           (!s->row_stride || (s->row_stride >= row && s->use != WEIGHT_LOOKUP));
+}
+
+void cpu_source_release(const struct weight_source *s, int64_t begin, int64_t end)
+{
+    const size_t stride = weight_source_stride(s);
+    size_t row = 0;
+    if (!s->file || begin >= end || !dtype_row_bytes(s->dtype, s->k, &row))
+        return;
+    file_release(s->file,
+                 (size_t)((const uint8_t *)s->data - s->file->data) +
+                     (size_t)(s->row_begin + begin) * stride,
+                 (size_t)(end - begin - 1) * stride + row);
 }
 
 bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)

@@ -5,7 +5,8 @@
  * paper, on any machine.
  *
  * Freeing memory waits for the queue; releasing a program or closing the device cancels what is
- * still queued, so that neither hangs when another device has died. Closing frees what is left.
+ * still queued, so that neither hangs when another device has died. Closing frees what is left of
+ * its memory.
  */
 #include "kernels/sim/sim_internal.h"
 
@@ -115,6 +116,12 @@ static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype
     return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
 }
 
+/* That of the CPU: it takes what the CPU has prepared. */
+static const char *sim_layout(const struct oato_device *d)
+{
+    return cpu_kernels_layout(sim_of(d)->kernels);
+}
+
 static uint64_t sim_workspace_bytes(const struct oato_device *d, const struct oato_op *op,
                                     const struct op_size *size)
 {
@@ -188,48 +195,76 @@ static oato_status sim_download(struct oato_device *d, void *to, const void *fro
 
 /* ------------------------------------------------------------------------ weights and KV -- */
 
-static void release_source(const struct weight_source *source)
+/* A weight without its bytes. */
+static struct sim_weight *weight_create(struct oato_device *d, const struct weight_source *source,
+                                        struct oato_error *err)
 {
-    size_t row;
-    if (!source->file || !dtype_row_bytes(source->dtype, source->k, &row))
-        return;
-    const uint8_t *begin = (const uint8_t *)source->data + (size_t)source->row_begin * row;
-    file_release(source->file, (size_t)(begin - source->file->data),
-                 (size_t)(source->row_end - source->row_begin) * row);
+    const struct sim_device *s = sim_of(d);
+    const int64_t rows = source->row_end - source->row_begin;
+    if (!cpu_source_good(source)) {
+        oato_fail(err, OATO_EUSAGE,
+                  "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
+                  " %s: whole rows of whole blocks of a known type are wanted",
+                  s->id, source->row_begin, source->row_end, source->n, source->k,
+                  dtype_name(source->dtype));
+        return NULL;
+    }
+    struct sim_weight *w = calloc(1, sizeof *w);
+    if (!w) {
+        oato_fail_memory(err, sizeof *w, "a weight");
+        return NULL;
+    }
+    w->real = (struct oato_weight){
+        .dtype = source->dtype,
+        .use = source->use,
+        .rows = rows,
+        .k = source->k,
+        .bytes = sim_prepared_bytes(d, source->dtype, rows, source->k, source->use)};
+    return w;
 }
 
 static oato_status sim_prepare(struct oato_device *d, const struct weight_source *source,
                                struct oato_weight **out, struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
-    int64_t rows = source->row_end - source->row_begin;
-    size_t row;
-    if (!quants_known(source->dtype) || !dtype_row_bytes(source->dtype, source->k, &row) ||
-        source->row_begin < 0 || rows < 0 || source->row_end > source->n)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64
-                         " x %" PRId64 " %s: whole rows of whole blocks of a known type are wanted",
-                         s->id, source->row_begin, source->row_end, source->n, source->k,
-                         dtype_name(source->dtype));
-    uint64_t bytes = sim_prepared_bytes(d, source->dtype, rows, source->k, source->use);
-    struct sim_weight *w = calloc(1, sizeof *w);
+    struct sim_weight *w = weight_create(d, source, err);
     if (!w)
-        return oato_fail_memory(err, sizeof *w, "a weight");
-    if (sim_memory_alloc(&s->memory, bytes, "a weight", &w->block, err)) {
+        return err->status;
+    if (sim_memory_alloc(&s->memory, w->real.bytes, "a weight", &w->block, err)) {
         free(w);
         return err->status;
     }
-    w->real = (struct oato_weight){.dtype = source->dtype,
-                                   .use = source->use,
-                                   .rows = rows,
-                                   .k = source->k,
-                                   .data = w->block->real,
-                                   .bytes = bytes};
-    cpu_prepare_rows(s->kernels, source, &w->real, 0, rows);
+    w->real.data = w->block->real;
+    cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
     w->handle = w->real;
     w->handle.data = w->block->address;
     w->block->handle = w;
-    release_source(source);
+    cpu_source_release(source, 0, w->real.rows);
+    *out = &w->handle;
+    return OATO_OK;
+}
+
+static oato_status sim_stage(struct oato_device *d, const struct weight_source *source,
+                             void *staging, uint64_t offset, struct oato_weight **out,
+                             struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    size_t row;
+    uint8_t *real;
+    struct sim_weight *w = weight_create(d, source, err);
+    if (!w)
+        return err->status;
+    if (!sim_memory_find(&s->memory, staging, offset, w->real.bytes, &real)) {
+        outside(s, offset, w->real.bytes, err);
+        free(w);
+        return err->status;
+    }
+    dtype_row_bytes(source->dtype, source->k, &row);
+    w->source = *source;
+    w->stream_bytes = source->prepared ? w->real.bytes : (uint64_t)w->real.rows * row;
+    w->real.data = real;
+    w->handle = w->real;
+    w->handle.data = (uint8_t *)staging + offset;
     *out = &w->handle;
     return OATO_OK;
 }
@@ -240,7 +275,10 @@ static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
     if (!w)
         return;
     sim_queue_drain(&sim_of(d)->queue, NULL);
-    sim_memory_free(&sim_of(d)->memory, w->block);
+    if (w->block)
+        sim_memory_free(&sim_of(d)->memory, w->block);
+    else
+        free(w);
 }
 
 /* The cache of n layers without its pages: one allocation, shapes behind the offsets. */
@@ -312,6 +350,11 @@ static oato_status check_records(const struct sim_device *s, const struct progra
     char key[OP_KEY_SIZE];
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
+        for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
+            if (((struct sim_weight *)p->weights[r->weight[w]])->block)
+                return oato_fail(err, OATO_EUSAGE,
+                                 "%s: record %" PRIu32 ": weight %" PRIu32 " is here already",
+                                 s->id, i, r->weight[w]);
         if (r->kind != RECORD_RUN)
             continue;
         if (!cpu_supports(s->kernels, &r->op))
@@ -491,7 +534,9 @@ const struct device_ops sim_device_ops = {
     .upload = sim_upload,
     .download = sim_download,
     .prepare = sim_prepare,
+    .stage = sim_stage,
     .weight_free = sim_weight_free,
+    .layout = sim_layout,
     .kv_create = sim_kv_create,
     .kv_free = sim_kv_free,
     .compile = sim_compile,

@@ -52,7 +52,11 @@ struct sim_block *sim_memory_find(const struct sim_memory *m, const void *addres
 /* What callers hold as a weight or a cache has the unreadable address; `real` is what runs. */
 struct sim_weight {
     struct oato_weight handle, real;
-    struct sim_block *block;
+    struct sim_block *block; /* NULL: it is streamed, and has no memory of its own */
+    /* of a streamed one; the queue's thread writes ready_ns */
+    struct weight_source source;
+    uint64_t stream_bytes; /* that cross the link */
+    uint64_t ready_ns;     /* when they were here, on the virtual clock */
 };
 
 struct sim_kv {
@@ -92,6 +96,7 @@ struct sim_queue {
     struct timeline timeline;
     uint64_t promised;          /* value that the event has when all that was put is done */
     _Atomic uint64_t clock_ns;  /* virtual; written by the queue's thread only */
+    uint64_t stream_ns;         /* virtual: when the copy engine of streams is free */
     _Atomic int64_t fail_after; /* injected: records until one fails; 0 = never */
     _Atomic bool stop;          /* gives up what is waiting and what is queued */
 

@@ -6,6 +6,8 @@
  * The virtual clock moves by declared costs alone, never by the time that the arithmetic takes:
  *   operator  launch + max(bytes / read rate, arithmetic / flops)
  *   copy      latency + bytes / link rate
+ *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
+ *             reached and the stream before it is done; who reads the weight waits for the end
  *   wait      to the clock of the awaited event, if that is later
  *   step      to the host's clock at its begin, if that is later
  * A record that has nothing to do in a step (no rows, no pages to copy) costs nothing.
@@ -111,7 +113,10 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
     for (uint32_t i = 0; i < r->n_weights; i++) {
         if (r->weight[i] == UINT32_MAX)
             continue;
-        weights[i] = &((struct sim_weight *)p->weights[r->weight[i]])->real;
+        struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
+        if (!w->block)
+            clock_to(q, w->ready_ns);
+        weights[i] = &w->real;
         real.weight[i] = i;
     }
     struct cpu_context context = {
@@ -146,6 +151,25 @@ static void run_copy(struct sim_queue *q, const struct compiled *c, const struct
         copy(q, host + r->out[0], c->arena + r->in[0], bytes);
 }
 
+/* To the staging room, which nothing reads any more: the records before this one are done. */
+static void run_stream(struct sim_queue *q, const struct program *p, const struct program_record *r)
+{
+    uint64_t bytes = 0, begin_ns = atomic_load(&q->clock_ns);
+    for (int i = 0; i < r->n_weights; i++) {
+        struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
+        if (w->source.prepared)
+            memcpy((uint8_t *)w->real.data, w->source.prepared, w->real.bytes);
+        else
+            cpu_prepare_rows(q->kernels, &w->source, &w->real, 0, w->real.rows);
+        bytes += w->stream_bytes;
+    }
+    if (begin_ns < q->stream_ns)
+        begin_ns = q->stream_ns;
+    q->stream_ns = begin_ns + (uint64_t)(copy_cost(&q->spec, bytes) * 1e9 + 0.5);
+    for (int i = 0; i < r->n_weights; i++)
+        ((struct sim_weight *)p->weights[r->weight[i]])->ready_ns = q->stream_ns;
+}
+
 static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t index,
                        const struct step *step)
 {
@@ -166,6 +190,8 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
     bool empty = pages ? !step->n_page_copies : !record_rows(r, step);
     if (!empty && r->kind == RECORD_RUN)
         run_op(q, c, r, step);
+    else if (!empty && r->kind == RECORD_STREAM)
+        run_stream(q, p, r);
     else if (!empty)
         run_copy(q, c, r, step);
     if (r->signal)

@@ -2,7 +2,7 @@
  * test_run.c - oato-run from outside, on a tiny random model: what it prints, that each mistake is
  * one line with the exit status of DESIGN, and that nothing is half-written.
  */
-#include "base/base.h"
+#include "planfmt/planfmt.h"
 #include "tests/models/random_model.h"
 
 #include <setjmp.h>
@@ -130,6 +130,78 @@ static void generates_and_repeats_itself(void **state)
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf --chat -p Hello -n 4 --system Short."), 0);
 }
 
+/* A plan that has the first layer's gate and up stream to a simulated device in prefill. */
+static void save_plan(const char *name)
+{
+    char path[256];
+    struct oato_error err;
+    struct model *m = NULL;
+    struct plan p;
+    struct plan_device devices[2] = {{.id = "cpu:0", .kind = "cpu"},
+                                     {.id = "sim:0", .kind = "sim"}};
+    struct plan_part parts[2] = {
+        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_PREFILL, 1, 0},
+        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_DECODE, 0, 0},
+    };
+    snprintf(devices[1].spec, sizeof devices[1].spec, "vram=8MiB,link=1kB/s");
+    snprintf(path, sizeof path, "%s/tiny.gguf", dir);
+    assert_int_equal(model_open(path, &m, &err), OATO_OK);
+    plan_init(&p);
+    p.structure_hash = gguf_structure_hash(m->gguf);
+    p.devices = devices;
+    p.n_devices = 2;
+    p.parts = parts;
+    p.n_parts = 2;
+    p.request = (struct plan_request){
+        .prompt = 24, .generate = 6, .context = 64, .batch = 1, .ubatch = 32, .kv = DT_F16};
+    p.prefill_ns = 34000000000;
+    p.decode_ns = 1000000;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (plan_save(&p, path, &err))
+        fail_msg("%s", err.text);
+    plan_free(&p);
+    model_close(m);
+}
+
+/* The number behind `key`, the first time that it stands behind `part`. */
+static double number_of(const struct text *t, const char *part, const char *key)
+{
+    const char *at = strstr(t->data, part);
+    at = at ? strstr(at, key) : NULL;
+    if (at)
+        return strtod(at + strlen(key), NULL);
+    fail_msg("no %s %s in %s", part, key, t->data);
+    return 0;
+}
+
+/* Over a link of 1 kB/s go 32768 bytes of the matrix, beside them the input, and then the output of
+ * 24 x 128: seconds that nobody waits for. */
+static void bench_holds_a_plan_to_its_prediction(void **state)
+{
+    struct outputs *o = *state;
+    save_plan("tiny.plan");
+    assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1 --json"), 0);
+    assert_non_null(strstr(o->out.data, "\"prefill\":{\"tokens\":24,"));
+    assert_non_null(strstr(o->out.data, "\"decode\":{\"tokens\":6,"));
+    assert_non_null(strstr(o->out.data, "\"batch\":1,\"depth\":24}"));
+    assert_non_null(strstr(o->out.data, "\"measured\":{\"clock\":\"devices\","));
+    const double prefill = number_of(&o->out, "\"measured\"", "\"prefill_s\":");
+    assert_true(prefill > 45.056 && prefill < 46);
+    const double ratio = number_of(&o->out, "\"predicted_over_measured\"", "\"prefill\":");
+    assert_true(ratio > 0.999 * 34 / prefill && ratio < 1.001 * 34 / prefill);
+    assert_true(number_of(&o->out, "\"predicted_over_measured\"", "\"decode\":") > 0);
+    assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1"), 0);
+    assert_non_null(strstr(o->out.data, "predicted / measured  prefill 34000.000 / "));
+    assert_non_null(strstr(o->out.data, "  decode 1.000 / "));
+    /* of other numbers of tokens nothing was predicted */
+    assert_int_equal(
+        run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1 --prefill 8 -d 0"), 0);
+    assert_null(strstr(o->out.data, "34000"));
+    assert_non_null(strstr(o->out.data, "(the plan is for --prefill 24 --generate 6 --depth 24"));
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf --plan tiny.plan --dump-program"), 0);
+    assert_non_null(strstr(o->out.data, "    0 stream     w0\n"));
+}
+
 static void the_other_verbs_answer(void **state)
 {
     struct outputs *o = *state;
@@ -240,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generates_and_repeats_itself),
+        cmocka_unit_test(bench_holds_a_plan_to_its_prediction),
         cmocka_unit_test(the_other_verbs_answer),
         cmocka_unit_test(a_conversation_reads_lines),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),

@@ -441,6 +441,45 @@ static void what_is_read_first_is_a_part_of_the_weights(void **state)
     }
 }
 
+/* Columns of a tensor, read where they lie, are prepared as if they were cut out first. */
+static void columns_are_prepared_as_a_tensor_of_their_own(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *kernels = kernels_named(isas[i]);
+        for (size_t t = 0; kernels && t < ARRAY_LEN(matrix_types); t++) {
+            const oato_dtype dtype = matrix_types[t];
+            const int64_t n = random_in(1, 150), k = 256 * random_in(1, 2), left = 256;
+            size_t wide = 0, row = 0, skip = 0;
+            assert_true(dtype_row_bytes(dtype, left + k + 256, &wide) &&
+                        dtype_row_bytes(dtype, k, &row) && dtype_row_bytes(dtype, left, &skip));
+            struct guarded g;
+            guarded_init(&g);
+            uint8_t *data = guarded_alloc(&g, wide * (size_t)n),
+                    *cut = test_malloc(row * (size_t)n);
+            random_elements(dtype, data, (left + k + 256) * n);
+            for (int64_t r = 0; r < n; r++)
+                memcpy(cut + (size_t)r * row, data + (size_t)r * wide + skip, row);
+            struct oato_weight *want =
+                weight_make(kernels, &g, dtype, cut, n, k, 0, n, WEIGHT_MATRIX);
+            struct oato_weight got = *want;
+            got.data = guarded_alloc(&g, got.bytes);
+            const struct weight_source s = {.data = data + skip,
+                                            .dtype = dtype,
+                                            .k = k,
+                                            .n = n,
+                                            .row_end = n,
+                                            .row_stride = wide,
+                                            .use = WEIGHT_MATRIX};
+            cpu_prepare_rows(kernels, &s, &got, 0, n);
+            assert_memory_equal(got.data, want->data, got.bytes);
+            test_free(want);
+            test_free(cut);
+            guarded_free(&g);
+        }
+    }
+}
+
 static void an_empty_step_does_nothing(void **state)
 {
     (void)state;
@@ -464,6 +503,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(extreme_inputs_stay_exact),
         cmocka_unit_test(what_is_not_finite_does_not_come_out_finite),
         cmocka_unit_test(what_is_read_first_is_a_part_of_the_weights),
+        cmocka_unit_test(columns_are_prepared_as_a_tensor_of_their_own),
         cmocka_unit_test(an_empty_step_does_nothing),
     };
     seed_init();

@@ -203,6 +203,27 @@ static void merge_puts_parts_side_by_side(void **state)
     }
 }
 
+static void check_merge_sum(const struct cpu_kernels *k, int32_t T, int32_t n)
+{
+    struct rig x;
+    struct oato_op op = plain(OP_MERGE_SUM, n);
+    op.k = 3 * n;
+    rig_init(&x, k, op, T, 3, 1);
+    rig_run(&x);
+    for (int64_t i = 0; i < (int64_t)T * n; i++)
+        assert_true(x.out[0][i] == (x.in[0][i] + x.in[1][i]) + x.in[2][i]); /* in part order */
+    x.r.n_in = 1;
+    rig_run(&x);
+    assert_memory_equal(x.out[0], x.in[0], (size_t)(T * n) * sizeof(float));
+    rig_free(&x);
+}
+
+static void partial_sums_are_added_in_part_order(void **state)
+{
+    (void)state;
+    for_each_isa(check_merge_sum);
+}
+
 static void embed_looks_rows_up(void **state)
 {
     (void)state;
@@ -429,6 +450,7 @@ int main(void)
         cmocka_unit_test(sums_biases_and_swiglu_are_close_to_double),
         cmocka_unit_test(select_takes_the_wanted_rows),
         cmocka_unit_test(merge_puts_parts_side_by_side),
+        cmocka_unit_test(partial_sums_are_added_in_part_order),
         cmocka_unit_test(embed_looks_rows_up),
         cmocka_unit_test(rope_is_exact_far_out_and_with_a_table),
         cmocka_unit_test(keys_and_values_go_to_their_pages_and_copies),

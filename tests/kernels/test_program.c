@@ -104,6 +104,14 @@ static void inputs_of_experts_have_widths_of_their_own(void **state)
     }
 }
 
+static void stream(struct program_record *r, int n_weights)
+{
+    *r = (struct program_record){.kind = RECORD_STREAM, .kv_layer = -1, .value = UINT32_MAX};
+    r->n_weights = (uint8_t)n_weights;
+    for (uint32_t i = 0; i < RECORD_WEIGHTS; i++)
+        r->weight[i] = i < (uint32_t)n_weights ? i : UINT32_MAX;
+}
+
 static void a_sound_program_passes(void **state)
 {
     struct fixture *f = *state;
@@ -112,6 +120,9 @@ static void a_sound_program_passes(void **state)
         fail_msg("%s", f->err.text);
     f->record[2] = run("rope/h1/d64/r64/p0", 1, 1, 1); /* divisors are optional */
     f->record[2].weight[0] = UINT32_MAX;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+    stream(&f->record[2], 2);
+    f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 2 * WIDTH, .n = WIDTH};
     assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
 }
 
@@ -174,8 +185,20 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     check_refused(f, "host arena");
     f->record[0].op.kind = OP_KIND_COUNT;
     check_refused(f, "operator kind");
-    f->record[0].kind = 3;
-    check_refused(f, "kind 3");
+    f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 3 * WIDTH, .n = WIDTH};
+    check_refused(f, "merge_sum of 128 columns instead of 192");
+    f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 2 * WIDTH, .n = WIDTH};
+    f->record[5].in_width[1] = 32;
+    check_refused(f, "merge_sum takes inputs of width 64, not 32");
+    f->record[0].kind = 4;
+    check_refused(f, "kind 4");
+    f->record[0].kind = RECORD_STREAM;
+    check_refused(f, "a stream has one to 3 weights and no values");
+    stream(&f->record[0], 0);
+    check_refused(f, "a stream has one to 3 weights and no values");
+    stream(&f->record[0], 2);
+    f->record[0].weight[1] = 2;
+    check_refused(f, "weight 2 of a table of 2");
 }
 
 static void what_can_never_come_is_refused(void **state)
@@ -222,6 +245,7 @@ static void each_record_prints_as_a_line(void **state)
         "program of sim:0: 6 records",
         "    0 run      embed/Q8_0/k64/n1000 -> v12@8192  w0  signals 1\n",
         "    1 run      rms_norm/k64  @0 -> v0@8192  w0\n",
+        "    2 stream     w0 w1\n",
         "    3 run      kv_store/F16/g1/d64  @0 @4096  kv2  after cpu:0#1, sim:0#1\n",
         "    4 download v0 width 64  @0 -> v0@8192  signals 3\n",
         "    5 run      merge/n128 [rows]  @0 @4096 -> @8192\n",
@@ -229,6 +253,7 @@ static void each_record_prints_as_a_line(void **state)
     char *text = NULL;
     size_t n;
     fixture_fill(f);
+    stream(&f->record[2], 2);
     FILE *out = open_memstream(&text, &n);
     assert_non_null(out);
     program_print(&f->program, "sim:0", out);

@@ -272,7 +272,7 @@ static void what_cannot_be_said_is_listed(void **state)
         struct plan_part *rest = &x.plan.parts[x.plan.n_parts++];
         *rest = *p;
         rest->begin = p->end = 64;
-        rest->device = 1;
+        rest->device = rest->home = 1;
     }
     export_to(&x, model, &l, &lost);
     assert_non_null(strstr(lost.data, "blk.2.ffn_up is divided"));

@@ -171,8 +171,20 @@ static const struct {
     {"blk.0.ffn_up", {PART(ROWS, 0, 512, 1, 1)}, NULL}, /* decode stays on the host */
     {"blk.0.ffn_up", {PART(ROWS, 320, 512, 3, 0), PART(ROWS, 0, 320, 3, 1)}, NULL},
     {"blk.0.ffn_up",
-     {PART(ROWS, 0, 64, 1, 0), PART(ROWS, 64, 512, 1, 1), PART(ROWS, 0, 512, 2, 1)},
+     {PART(ROWS, 0, 64, 1, 1), PART(ROWS, 64, 512, 1, 1), PART(ROWS, 0, 512, 2, 0)},
      NULL},
+    {"blk.0.ffn_up",
+     {PART(ROWS, 0, 64, 1, 0), PART(ROWS, 64, 512, 1, 1), PART(ROWS, 0, 512, 2, 1)},
+     "rows 0 to 512 of one phase and rows 64 to 512 of the other would lie twice in the memory of "
+     "sim:0"},
+    {"blk.0.ffn_up",
+     {PART(ROWS, 0, 256, 1, 1), PART(ROWS, 256, 512, 1, 0), PART(ROWS, 0, 256, 2, 1),
+      PART(ROWS, 256, 512, 2, 1)},
+     NULL},
+    {"blk.0.ffn_up",
+     {PART(ROWS, 0, 256, 1, 1), PART(ROWS, 256, 512, 1, 0)},
+     "rows 256 to 512 of one phase and rows 0 to 512 of the other would lie twice in the memory of "
+     "cpu:0"},
     {"blk.0.ffn_up", {PART(ROWS, 0, 512, 3, 1), PART(ROWS, 64, 64, 3, 0)}, NULL},
     {"output", {PART(ROWS, 0, 256, 3, 1), PART(ROWS, 256, 300, 3, 0)}, NULL},
     {"blk.1.attention", {PART(HEADS, 0, 1, 3, 1), PART(HEADS, 1, 2, 3, 0)}, NULL},
@@ -183,7 +195,16 @@ static const struct {
      {PART(ROWS, 0, 64, 1, 1), PART(HEADS, 0, 2, 1, 1)},
      "divided along rows and along heads in prefill"},
     {"blk.0.ffn_up", {PART(HEADS, 0, 2, 3, 1)}, "mul_mat has no heads to divide"},
-    {"blk.0.ffn_up", {PART(K, 0, 128, 3, 1)}, "parts along k are not executable by this version"},
+    {"blk.0.ffn_up", {PART(K, 0, 128, 3, 1)}, NULL},
+    {"blk.0.ffn_up", {PART(K, 0, 64, 3, 1)}, "k 64 to 128 are planned nowhere in prefill"},
+    {"blk.0.ffn_up", {PART(K, 0, 512, 3, 1)}, "k 0 to 512, but the operator has 128"},
+    {"blk.0.ffn_up",
+     {PART(K, 0, 32, 3, 1), PART(K, 32, 128, 3, 1)},
+     "k 0 to 32 are not on multiples of 64"},
+    {"blk.0.ffn_up",
+     {PART(K, 0, 64, 3, 1), PART(K, 64, 128, 3, 0)},
+     "k 0 to 64 are no row part of 'blk.0.ffn_norm', which makes its input, in prefill"},
+    {"blk.1.attention", {PART(K, 0, 128, 3, 1)}, "attention cannot be divided along k"},
     {"blk.0.ffn_up", {PART(EXPERTS, 0, 1, 3, 1)}, "parts along experts are not executable"},
     {"blk.0.ffn_up",
      {PART(ROWS, 0, 100, 3, 1), PART(ROWS, 100, 512, 3, 0)},
@@ -235,6 +256,79 @@ static void parts_cover_each_operator_exactly_once(void **state)
     }
 }
 
+/* Parts of several operators of the graph whose gate and up are fused, with homes. */
+static const struct {
+    struct {
+        const char *op;
+        int axis, begin, end, phases, device, home;
+    } part[5];
+    const char *say; /* NULL: applies */
+} divided[] = {
+#define GATE(begin, end, phases, device, home)                                                     \
+    {                                                                                              \
+        "blk.0.ffn_gate_up", AXIS_ROWS, begin, end, phases, device, home                           \
+    }
+#define DOWN(begin, end, phases, device, home)                                                     \
+    {                                                                                              \
+        "blk.0.ffn_down", AXIS_K, begin, end, phases, device, home                                 \
+    }
+    {{GATE(0, 192, 3, 1, 1), GATE(192, 512, 3, 0, 0), DOWN(0, 192, 3, 1, 1),
+      DOWN(192, 512, 3, 0, 0)},
+     NULL},
+    /* the halves of the product may change places */
+    {{GATE(0, 192, 3, 1, 1), GATE(192, 512, 3, 0, 0), DOWN(0, 192, 3, 0, 0),
+      DOWN(192, 512, 3, 1, 1)},
+     NULL},
+    {{GATE(0, 192, 3, 1, 1), GATE(192, 512, 3, 0, 0), DOWN(0, 256, 3, 1, 1),
+      DOWN(256, 512, 3, 0, 0)},
+     "k 0 to 256 are no row part of 'blk.0.ffn_gate_up', which makes its input, in prefill"},
+    {{GATE(0, 512, 1, 1, 1), GATE(0, 192, 2, 0, 0), GATE(192, 512, 2, 0, 0), DOWN(0, 192, 3, 1, 1),
+      DOWN(192, 512, 3, 1, 1)},
+     "in prefill"},
+    {{DOWN(0, 192, 3, 1, 1), DOWN(192, 512, 3, 0, 0)}, "are no row part of"},
+    {{DOWN(0, 512, 3, 1, 1)}, NULL},
+    {{GATE(0, 512, 1, 1, 0), GATE(0, 512, 2, 0, 0), DOWN(0, 512, 1, 1, 0)}, NULL},
+    /* a part of both phases stays; what is streamed is not resident */
+    {{GATE(0, 192, 3, 1, 1), GATE(192, 512, 1, 1, 0), GATE(192, 512, 2, 0, 0)}, NULL},
+    {{GATE(0, 512, 1, 1, 0), GATE(0, 192, 2, 1, 1), GATE(192, 512, 2, 0, 0)}, NULL},
+    {{GATE(0, 512, 1, 1, 1), GATE(0, 192, 2, 1, 1), GATE(192, 512, 2, 0, 0)}, "would lie twice"},
+    {{GATE(0, 512, 1, 0, 0), GATE(0, 192, 2, 1, 1), GATE(192, 512, 2, 0, 0)}, "memory of cpu:0"},
+    {{GATE(0, 512, 1, 0, 1)}, "streamed from the host to another device, not from sim:0 to cpu:0"},
+    {{{"blk.0.ffn_norm", AXIS_ROWS, 0, 128, 3, 1, 0}},
+     "has no matrix that could be streamed from cpu:0 to sim:0"},
+#undef GATE
+#undef DOWN
+};
+
+static void divided_products_fit_their_inputs_and_load_nothing_twice(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(divided); i++) {
+        struct plan p;
+        struct plan_part parts[5];
+        struct plan_fusion fusion = {"gate_up", "blk.0.ffn_gate"};
+        two_devices(&p);
+        p.fusions = &fusion;
+        p.n_fusions = 1;
+        for (; p.n_parts < 5 && divided[i].part[p.n_parts].op; p.n_parts++) {
+            int32_t j = p.n_parts;
+            parts[j] = (struct plan_part){.op = divided[i].part[j].op,
+                                          .axis = (enum plan_axis)divided[i].part[j].axis,
+                                          .begin = divided[i].part[j].begin,
+                                          .end = divided[i].part[j].end,
+                                          .phases = (uint32_t)divided[i].part[j].phases,
+                                          .device = divided[i].part[j].device,
+                                          .home = divided[i].part[j].home};
+        }
+        p.parts = parts;
+        if (divided[i].say)
+            assert_refused(&p, divided[i].say);
+        else
+            assert_applies(&p, model->graph.n_ops - 2);
+        plan_free(&p);
+    }
+}
+
 static void kv_heads_of_a_layer_are_placed_once(void **state)
 {
     (void)state;
@@ -264,6 +358,7 @@ int main(void)
         cmocka_unit_test(an_empty_plan_leaves_the_graph_as_it_is),
         cmocka_unit_test(all_matches_fuse_in_any_order),
         cmocka_unit_test(parts_cover_each_operator_exactly_once),
+        cmocka_unit_test(divided_products_fit_their_inputs_and_load_nothing_twice),
         cmocka_unit_test(kv_heads_of_a_layer_are_placed_once),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,106 @@
+/*
+ * lower_program.c - the last step of lowering: the records of each queue get the offsets of their
+ * buffers, the ordinals of what they wait for, and the records that stream their weights.
+ *
+ * Streamed weights take turns in the staging buffers. A stream stands right behind the record that
+ * read the buffer before, the first ones at the head of the program: a device that runs records in
+ * order finds the buffer free, and one with a copy engine copies while the record between computes.
+ */
+#include "executor/lower_internal.h"
+
+#include <stdlib.h>
+
+static void signals_number(struct queue *q, uint32_t *count)
+{
+    *count = 0;
+    for (int32_t i = 0; i < q->n; i++)
+        if (q->records[i].signals || i == q->n - 1) /* the last one ends the step */
+            q->records[i].record.signal = ++*count;
+}
+
+static void record_fill(const struct lowering *l, struct lowered *r)
+{
+    for (int i = 0; i < r->record.n_in; i++)
+        r->record.in[i] = l->buffers[r->in[i]].offset;
+    for (int i = 0; i < r->record.n_out; i++)
+        r->record.out[i] = l->buffers[r->out[i]].offset;
+    for (int w = 0; w < r->record.n_waits; w++)
+        r->record.wait[w] = (struct record_wait){
+            .device = (uint16_t)r->wait_device[w],
+            .ordinal = l->queue[r->wait_device[w]].records[r->wait_record[w]].record.signal};
+}
+
+static uint64_t record_workspace(const struct lowering *l, const struct engine_device *d,
+                                 const struct program_record *r)
+{
+    const struct op_size size = {.rows = r->rows ? l->max_rows : l->max_tokens,
+                                 .seqs = l->e->max_seqs,
+                                 .kv_positions = (int64_t)l->max_tokens * l->e->context};
+    return r->kind == RECORD_RUN ? d->device->ops->workspace_bytes(d->device, &r->op, &size) : 0;
+}
+
+/* Index of the next record from i on whose weights are streamed; q->n: none. */
+static int32_t streamed_next(const struct queue *q, int32_t i)
+{
+    while (i < q->n && !q->records[i].streams)
+        i++;
+    return i;
+}
+
+static struct program_record stream_of(const struct program_record *reader)
+{
+    struct program_record r = {.kind = RECORD_STREAM,
+                               .rows = reader->rows,
+                               .n_weights = reader->n_weights,
+                               .kv_layer = -1,
+                               .graph_op = reader->graph_op,
+                               .value = UINT32_MAX};
+    for (int i = 0; i < RECORD_WEIGHTS; i++)
+        r.weight[i] = reader->weight[i];
+    return r;
+}
+
+static void program_finish(struct lowering *l, int32_t device)
+{
+    struct queue *q = &l->queue[device];
+    struct engine_device *d = &l->e->device[device];
+    struct engine_program *p = &d->phase[l->phase];
+    const size_t n = (size_t)q->n + (size_t)l->streams[device];
+    if (!q->n)
+        return;
+    p->records = calloc(n, sizeof *p->records);
+    if (!p->records) {
+        oato_fail_memory(l->err, n * sizeof *p->records, "a program");
+        return;
+    }
+    uint32_t put = 0;
+    int32_t reader = streamed_next(q, 0); /* of the next stream */
+    for (int i = 0; i < STAGING_BUFFERS && reader < q->n;
+         i++, reader = streamed_next(q, reader + 1))
+        p->records[put++] = stream_of(&q->records[reader].record);
+    for (int32_t i = 0; i < q->n; i++) {
+        struct lowered *r = &q->records[i];
+        record_fill(l, r);
+        p->records[put++] = r->record;
+        if (r->streams && reader < q->n) {
+            p->records[put++] = stream_of(&q->records[reader].record);
+            reader = streamed_next(q, reader + 1);
+        }
+        const uint64_t workspace = record_workspace(l, d, &r->record);
+        if (workspace > d->workspace_bytes)
+            d->workspace_bytes = workspace;
+    }
+    p->program.records = p->records;
+    p->program.n_records = put;
+    p->program.max_tokens = l->max_tokens;
+    p->program.max_rows = l->max_rows;
+    p->program.max_seqs = l->e->max_seqs;
+}
+
+void programs_finish(struct lowering *l)
+{
+    for (int32_t d = 0; d < l->e->n_devices; d++)
+        signals_number(&l->queue[d], &l->e->device[d].phase[l->phase].program.n_signals);
+    for (int32_t d = 0; d < l->e->n_devices && !failed(l); d++)
+        program_finish(l, d);
+}

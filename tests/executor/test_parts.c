@@ -1,0 +1,456 @@
+/*
+ * test_parts.c - what a plan may do with parts beyond rows of one device: products divided along K
+ * at the places where their input was, other parts in each phase, and weights that stay with the
+ * host and are streamed. Wherever the parts run the bits are those of the same plan with all of it
+ * on the CPU; nothing is copied or kept twice; what does not fit is told before anything is loaded;
+ * a step allocates nothing.
+ */
+#include "tests/executor/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    PROMPT = 70,
+    ANSWER = 8,
+    BOTH = 3,
+    PREFILL = 1 << PHASE_PREFILL,
+    DECODE = 1 << PHASE_DECODE
+};
+
+/* ----------------------------------------------------------------------------- allocations */
+
+/* The linker passes every allocation of this program through here (see CMakeLists.txt). */
+static _Atomic bool counting;
+static _Atomic int allocations;
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__real_aligned_alloc(size_t align, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_aligned_alloc(size_t align, size_t n);
+
+static void count(void)
+{
+    if (counting)
+        allocations++;
+}
+
+void *__wrap_malloc(size_t n)
+{
+    count();
+    return __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    count();
+    return __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    count();
+    return __real_realloc(p, n);
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t n)
+{
+    count();
+    return __real_aligned_alloc(align, n);
+}
+
+/* ---------------------------------------------------------------------------------- models */
+
+static uint64_t seed_of_run(void)
+{
+    const char *s = getenv("OATO_TEST_SEED");
+    uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
+    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+/* Feed-forward of 1024 neurons: three places to cut even where blocks have 256 elements. */
+static struct model *wide_model(oato_dtype dtype, uint64_t seed)
+{
+    char path[] = "/tmp/oato-test-XXXXXX";
+    struct oato_error err;
+    struct model *m = NULL;
+    struct random_model shape = random_model_default();
+    shape.layers = 3;
+    shape.width = 256;
+    shape.ffn = 1024;
+    shape.heads = 4;
+    shape.kv_heads = 2;
+    shape.vocab = 320;
+    shape.dtype = dtype;
+    shape.seed = seed;
+    shape.tokenizer = false;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    if (random_model_save(&shape, path, &err) || model_open(path, &m, &err))
+        fail_msg("%s", err.text);
+    unlink(path);
+    return m;
+}
+
+/* ---------------------------------------------------------------------------------- plans */
+
+static void put(struct plan *p, const char *op, enum plan_axis axis, int64_t begin, int64_t end,
+                uint32_t phases, int32_t device, int32_t home)
+{
+    p->parts[p->n_parts++] = (struct plan_part){.op = op,
+                                                .axis = axis,
+                                                .begin = begin,
+                                                .end = end,
+                                                .phases = phases,
+                                                .device = device,
+                                                .home = home};
+}
+
+/* All of an operator: resident, or streamed in prefill and on the host in decode, or streamed in
+ * both phases. */
+static void put_whole(struct plan *p, const struct graph_op *o, struct random *r, bool matrices)
+{
+    const int32_t device = (int32_t)random_below(r, (uint32_t)p->n_devices);
+    const uint32_t way = matrices && device ? random_below(r, 3) : 0;
+    if (way == 0)
+        put(p, o->name, AXIS_ROWS, 0, o->op.n, BOTH, device, device);
+    if (way == 1) {
+        put(p, o->name, AXIS_ROWS, 0, o->op.n, PREFILL, device, 0);
+        put(p, o->name, AXIS_ROWS, 0, o->op.n, DECODE, 0, 0);
+    }
+    if (way == 2)
+        put(p, o->name, AXIS_ROWS, 0, o->op.n, BOTH, device, 0);
+}
+
+/* A feed-forward block cut at random neurons; parts of the host are streamed in prefill now and
+ * then, and the columns of `down` may be elsewhere than the rows that make their input. */
+static void put_divided(struct plan *p, const struct graph_op *gate_up, const struct graph_op *down,
+                        struct random *r)
+{
+    const int64_t block = dtype_info(down->op.dtype)->block_elems, unit = block > 128 ? block : 128;
+    const bool streams = random_below(r, 2), crosses = random_below(r, 3) == 0;
+    for (int64_t begin = 0, end; begin < gate_up->op.n; begin = end) {
+        const int32_t n = p->n_devices, device = (int32_t)random_below(r, (uint32_t)n);
+        const int32_t accelerator = 1 + (int32_t)random_below(r, (uint32_t)n - 1);
+        const int32_t other = crosses ? (int32_t)random_below(r, (uint32_t)n) : device;
+        end = begin + unit * (1 + random_below(r, 3));
+        if (end > gate_up->op.n || p->n_parts % 4 == 0 || gate_up->op.n - end < 2 * unit)
+            end = gate_up->op.n;
+        const struct {
+            const struct graph_op *op;
+            enum plan_axis axis;
+            int32_t device;
+        } half[] = {{gate_up, AXIS_ROWS, device}, {down, AXIS_K, other}};
+        for (int i = 0; i < 2; i++) {
+            const bool split = streams && !half[i].device;
+            if (split)
+                put(p, half[i].op->name, half[i].axis, begin, end, PREFILL, accelerator, 0);
+            put(p, half[i].op->name, half[i].axis, begin, end, split ? DECODE : BOTH,
+                half[i].device, half[i].device);
+        }
+    }
+}
+
+/* Prefill whole on one device, decode cut between the host and others. */
+static void put_apart(struct plan *p, const struct graph_op *gate_up, const struct graph_op *down)
+{
+    const int32_t n = p->n_devices, first = n - 1;
+    const int64_t cut = 256, ffn = gate_up->op.n;
+    put(p, gate_up->name, AXIS_ROWS, 0, ffn, PREFILL, first, first);
+    put(p, down->name, AXIS_ROWS, 0, down->op.n, PREFILL, first, 0);
+    put(p, gate_up->name, AXIS_ROWS, 0, cut, DECODE, n > 2 ? 1 : 0, n > 2 ? 1 : 0);
+    put(p, gate_up->name, AXIS_ROWS, cut, ffn, DECODE, 0, 0);
+    put(p, down->name, AXIS_K, 0, cut, DECODE, 0, 0);
+    put(p, down->name, AXIS_K, cut, ffn, DECODE, first, first);
+}
+
+static void place_randomly(struct plan *p, const struct graph *g, struct random *r)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        const int32_t device = (int32_t)random_below(r, (uint32_t)p->n_devices);
+        if (o->op.kind == OP_GATE_UP && random_below(r, 4)) {
+            assert_int_equal(g->ops[i + 1].in[0], o->out[0]);
+            if (random_below(r, 4))
+                put_divided(p, o, &g->ops[i + 1], r);
+            else
+                put_apart(p, o, &g->ops[i + 1]);
+            i++;
+        } else if (o->op.kind == OP_KV_STORE) {
+            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, device};
+            put(p, o->name, AXIS_ROWS, 0, o->op.n, BOTH, device, device);
+        } else if (o->op.kind == OP_ATTENTION) {
+            const int32_t kv = p->kv[p->n_kv - 1].device;
+            put(p, o->name, AXIS_ROWS, 0, o->op.n, BOTH, kv, kv);
+        } else {
+            put_whole(p, o, r, op_weight_use(&o->op) == WEIGHT_MATRIX);
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------------- counting */
+
+/* The parts of an operator in a phase; without any it is whole on the host. */
+static int parts_of(const struct plan *p, const struct graph_op *o, int phase,
+                    struct plan_part out[8])
+{
+    int n = 0;
+    for (int32_t i = 0; i < p->n_parts; i++)
+        if (!strcmp(p->parts[i].op, o->name) && p->parts[i].phases & 1u << phase)
+            out[n++] = p->parts[i];
+    if (!n)
+        out[n++] = (struct plan_part){.end = o->op.n};
+    return n;
+}
+
+/* (part of a value, other device that reads it). Of a value in row parts a part along K reads one,
+ * everybody else reads all. */
+static int32_t count_copies(const struct plan *p, const struct graph *g, int phase)
+{
+    int32_t copies = 0;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        struct plan_part made[8], reader[8];
+        const int n_made = parts_of(p, &g->ops[i], phase, made);
+        for (int32_t v = 0; v < g->ops[i].n_out; v++)
+            for (int m = 0; m < n_made; m++) {
+                const int32_t value = g->ops[i].out[v];
+                bool reads[DEVICES_MAX] = {value == g->logits};
+                for (int32_t o = 0; o < g->n_ops; o++) {
+                    const int n = parts_of(p, &g->ops[o], phase, reader);
+                    for (int32_t k = 0; k < g->ops[o].n_in; k++)
+                        for (int j = 0; g->ops[o].in[k] == value && j < n; j++)
+                            if (reader[j].axis != AXIS_K || reader[j].begin == made[m].begin)
+                                reads[reader[j].device] = true;
+                }
+                for (int32_t d = 0; d < p->n_devices; d++)
+                    copies += reads[d] && d != made[m].device;
+            }
+    }
+    return copies;
+}
+
+/* ------------------------------------------------------------------------------------ runs */
+
+/* Logits of every token of a prompt and of the ANSWER tokens that are most likely after it. */
+static float *answer_of(struct engine *e, int32_t vocab, int32_t tokens[ANSWER])
+{
+    int32_t ids[PROMPT], seq;
+    struct oato_error err;
+    fill_ids(ids, PROMPT, vocab, 5);
+    float *prompt = logits_of(e, ids, PROMPT);
+    float *all = realloc(prompt, (size_t)(PROMPT + ANSWER) * (size_t)vocab * sizeof *all);
+    assert_non_null(all);
+    if (engine_seq_create(e, &seq, &err) ||
+        engine_feed(e, seq, ids, PROMPT, LOGITS_LAST, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    for (int32_t t = 0; t < ANSWER; t++) {
+        const float *row = engine_logits(e, 0);
+        int32_t best = 0;
+        for (int32_t i = 1; i < vocab; i++)
+            best = row[i] > row[best] ? i : best;
+        tokens[t] = best;
+        struct engine_input in = {seq, &best, 1, LOGITS_LAST, false};
+        allocations = 0;
+        counting = true;
+        oato_status status = engine_step(e, &in, 1, &err);
+        counting = false;
+        if (status)
+            fail_msg("%s", err.text);
+        assert_int_equal(allocations, 0);
+        memcpy(all + (size_t)(PROMPT + t) * (size_t)vocab, engine_logits(e, 0),
+               (size_t)vocab * sizeof *all);
+    }
+    engine_seq_free(e, seq);
+    return all;
+}
+
+/* Mean square of the difference relative to that of b. */
+static double nmse(const float *a, const float *b, size_t n)
+{
+    double difference = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        power += (double)b[i] * (double)b[i];
+    }
+    return difference / power;
+}
+
+static void any_parts_give_the_bits_of_the_same_plan_on_the_cpu(void **state)
+{
+    (void)state;
+    struct random r = {seed_of_run()};
+    static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_Q8_0, DT_F16, DT_MXFP4};
+    for (int round = 0; round < 18; round++) {
+        struct model *m = wide_model(types[round % 6], random_below(&r, 1000));
+        const int32_t vocab = m->shape.vocab;
+        const size_t n = (size_t)(PROMPT + ANSWER) * (size_t)vocab;
+        int32_t tokens[3][ANSWER];
+        struct engine_options options = {.threads = 1 + round % 2, .rows = 64, .ubatch = 48};
+        struct plan p;
+        struct graph fused;
+        struct engine_stats stats;
+        plan_begin(&p, m, 1 + round % 3, "vram=64MiB");
+        plan_fuse_all(&p, m, &fused);
+        place_randomly(&p, &fused, &r);
+        struct engine *e = open_engine(m, &p, options);
+        float *got = answer_of(e, vocab, tokens[0]);
+        engine_get_stats(e, &stats);
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            assert_int_equal(stats.copies[phase], count_copies(&p, &fused, phase));
+        engine_close(e);
+
+        options.devices = "cpu";
+        options.map = "sim:0=cpu:0,sim:1=cpu:0,sim:2=cpu:0";
+        e = open_engine(m, &p, options);
+        float *expected = answer_of(e, vocab, tokens[1]);
+        engine_get_stats(e, &stats);
+        assert_int_equal(stats.copies[PHASE_PREFILL] + stats.copies[PHASE_DECODE], 0);
+        assert_int_equal(stats.stream_bytes[PHASE_PREFILL], 0);
+        engine_close(e);
+        assert_same_bits(got, expected, n);
+        assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+        free(expected);
+
+        /* without any parts, which add in another order */
+        options.devices = options.map = NULL;
+        e = open_engine(m, NULL, options);
+        expected = answer_of(e, vocab, tokens[2]);
+        engine_close(e);
+        const double error = nmse(got, expected, (size_t)PROMPT * (size_t)vocab);
+        if (!(error < 1e-3))
+            fail_msg("NMSE %g", error);
+        free(expected);
+        free(got);
+        graph_free(&fused);
+        plan_free(&p);
+        model_close(m);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- memory */
+
+/* Prefill on sim:0, decode with half of each feed-forward block on the host. */
+static void plan_streams(struct plan *p, const struct graph *g)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i], *down = o + 1;
+        if (o->op.kind == OP_QKV) {
+            put(p, o->name, AXIS_ROWS, 0, o->op.n, PREFILL, 1, 0);
+            put(p, o->name, AXIS_ROWS, 0, o->op.n, DECODE, 0, 0);
+        }
+        if (o->op.kind != OP_GATE_UP)
+            continue;
+        for (int half = 0; half < 2; half++) {
+            const int64_t begin = half * 512, end = begin + 512;
+            put(p, o->name, AXIS_ROWS, begin, end, half ? PREFILL : BOTH, 1, half ? 0 : 1);
+            put(p, down->name, AXIS_K, begin, end, half ? PREFILL : BOTH, 1, half ? 0 : 1);
+            if (half) {
+                put(p, o->name, AXIS_ROWS, begin, end, DECODE, 0, 0);
+                put(p, down->name, AXIS_K, begin, end, DECODE, 0, 0);
+            }
+        }
+    }
+}
+
+static void nothing_is_kept_twice_and_staging_counts(void **state)
+{
+    (void)state;
+    struct model *m = wide_model(DT_F32, 3);
+    struct plan p;
+    struct graph fused;
+    struct engine *e;
+    struct oato_error err;
+    struct engine_stats stats;
+    struct engine_options options = {0};
+    enum { ROW = 256 * 4, HALF = 512 * ROW, GATE_UP = 2 * HALF, LAYERS = 3 };
+    plan_begin(&p, m, 1, "vram=64MiB");
+    plan_fuse_all(&p, m, &fused);
+    plan_streams(&p, &fused);
+
+    e = open_engine(m, NULL, options);
+    engine_get_stats(e, &stats);
+    const uint64_t all = stats.device[0].weight_bytes;
+    assert_int_equal(stats.device[0].staging_bytes, 0);
+    engine_close(e);
+
+    e = open_engine(m, &p, options);
+    engine_get_stats(e, &stats);
+    engine_close(e);
+    const struct engine_device_stats *sim = &stats.device[1];
+    assert_int_equal(sim->weight_bytes, LAYERS * 3 * HALF);
+    assert_int_equal(stats.device[0].weight_bytes + sim->weight_bytes, all);
+    assert_int_equal(sim->staging_bytes, 2 * GATE_UP); /* more than q, k and v: 512 rows */
+    assert_int_equal(stats.stream_bytes[PHASE_PREFILL], LAYERS * (512 * ROW + 3 * HALF));
+    assert_int_equal(stats.stream_bytes[PHASE_DECODE], 0);
+
+    /* a plan's budget without room for the staging buffers */
+    p.devices[1].budget_bytes = sim->weight_bytes + sim->kv_bytes + sim->arena_bytes +
+                                sim->workspace_bytes + sim->staging_bytes;
+    engine_close(open_engine(m, &p, options));
+    p.devices[1].budget_bytes -= 1;
+    assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EFIT);
+    assert_null(e);
+    assert_non_null(strstr(err.text, "sim:0: needs"));
+    assert_non_null(strstr(err.text, "staging 2.0"));
+    assert_non_null(strstr(err.text, "MiB are missing"));
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
+/* The clock of a step with streams is less than that of its parts one after the other. */
+static void streams_run_beside_what_computes(void **state)
+{
+    (void)state;
+    struct model *m = wide_model(DT_F32, 4);
+    uint64_t ns[2];
+    int32_t ids[64], seq;
+    fill_ids(ids, 64, m->shape.vocab, 6);
+    for (int slow = 0; slow < 2; slow++) {
+        struct plan p;
+        struct graph fused;
+        struct engine_stats stats;
+        struct oato_error err;
+        /* a layer streams 2 MiB in 2 s and computes for 2.3, or for 0.02; that the CPU takes some
+         * real milliseconds for its part is lost in these */
+        plan_begin(&p, m, 1,
+                   slow ? "vram=64MiB,link=1MB/s,latency=0,launch=0,flops=50M,read=1TB/s"
+                        : "vram=64MiB,link=1MB/s,latency=0,launch=0,flops=5G,read=1TB/s");
+        plan_fuse_all(&p, m, &fused);
+        plan_streams(&p, &fused);
+        struct engine *e = open_engine(m, &p, (struct engine_options){.ubatch = 64});
+        if (engine_seq_create(e, &seq, &err) ||
+            engine_feed(e, seq, ids, 64, LOGITS_LAST, NULL, NULL, &err))
+            fail_msg("%s", err.text);
+        engine_get_stats(e, &stats);
+        ns[slow] = stats.clock_ns;
+        engine_close(e);
+        graph_free(&fused);
+        plan_free(&p);
+    }
+    const double link_ns = 3 * 2 * 0x1p20 / 1e6 * 1e9;
+    const double compute_ns = 3 * 2.0 * 64 * 256 * (512 + 3 * 1024) / 50e6 * 1e9;
+    print_message("streaming %.1f ms, computing %.1f ms: %.1f ms together, %.1f ms when the "
+                  "device is fast\n",
+                  link_ns * 1e-6, compute_ns * 1e-6, (double)ns[1] * 1e-6, (double)ns[0] * 1e-6);
+    assert_true((double)ns[0] > link_ns);
+    assert_true((double)ns[1] > compute_ns && (double)ns[1] < 0.8 * (link_ns + compute_ns));
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_parts_give_the_bits_of_the_same_plan_on_the_cpu),
+        cmocka_unit_test(nothing_is_kept_twice_and_staging_counts),
+        cmocka_unit_test(streams_run_beside_what_computes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
