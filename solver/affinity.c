@@ -5,38 +5,52 @@
  * again, until the order or the placement repeats; the best placement seen is the result.
  *
  * The paper scales affinities to [0, 1]; that changes no order and is left out. With several
- * accelerators the order is over (unit, device) pairs.
+ * accelerators the order is over (unit, device) pairs. A unit that can be divided has a chain of
+ * steps to each device, from none of it to all: the affinity of a step is what it adds to the step
+ * before, and steps that a longer one beats are left out, so that along a chain it only falls.
  */
 #include "solver/solver.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS_MAX = 64 };
+enum { ROUNDS_MAX = AFFINITY_ROUNDS };
 
-struct pair {
+struct step {
     double affinity;
-    int32_t unit, device;
+    int32_t unit, device, option;
+    int32_t before; /* the option that must have been taken; -1: the unit is still on the host */
+};
+
+struct candidate {
+    int64_t gain_ns;
+    uint64_t bytes;
+    int32_t option;
 };
 
 struct search {
     const struct instance *in;
-    struct pair *pairs, *last;
-    int32_t n_pairs;
-    int32_t *edge_first, *edges; /* edges of unit u: edges[edge_first[u] .. edge_first[u + 1]) */
+    struct step *steps, *last;
+    int32_t n_steps, n_last;
+    struct candidate *candidates; /* scratch, one for each option of a unit */
+    int32_t *edge_first, *edges;  /* edges of unit u: edges[edge_first[u] .. edge_first[u + 1]) */
     int32_t *place, *trial;
     int32_t *seen; /* placements of all rounds, n_units each */
     int32_t n_seen;
+    struct affinity_round *trace;
+    int32_t trace_room, n_trace;
 };
 
-static int compare_pairs(const void *x, const void *y)
+static int compare_steps(const void *x, const void *y)
 {
-    const struct pair *a = x, *b = y;
+    const struct step *a = x, *b = y;
     if (a->affinity != b->affinity)
         return a->affinity > b->affinity ? -1 : 1;
     if (a->unit != b->unit)
         return a->unit < b->unit ? -1 : 1;
-    return (a->device > b->device) - (a->device < b->device);
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    return (a->option > b->option) - (a->option < b->option);
 }
 
 static void index_edges(struct search *s)
@@ -72,11 +86,12 @@ static int64_t copies_around(const struct search *s, int32_t unit)
     return sum;
 }
 
-/* What copies cost more when the unit is on the device instead of the host, all else as placed. */
-static int64_t copies_caused(const struct search *s, int32_t unit, int32_t device)
+/* What copies cost more when the unit runs in another way than on the host, all else as placed:
+ * only where it reads and writes counts. */
+static int64_t copies_caused(const struct search *s, int32_t unit, int32_t option)
 {
     int32_t was = s->trial[unit];
-    s->trial[unit] = device;
+    s->trial[unit] = option;
     int64_t there = copies_around(s, unit);
     s->trial[unit] = s->in->host;
     int64_t here = copies_around(s, unit);
@@ -84,52 +99,119 @@ static int64_t copies_caused(const struct search *s, int32_t unit, int32_t devic
     return there - here;
 }
 
-static void order_pairs(struct search *s, bool charge_copies)
+/* May the option be a step of the unit's chain to the device? */
+static bool leads_to(const struct instance *in, int32_t unit, int32_t option, int32_t device)
+{
+    const struct option *o = &in->units[unit].options[option];
+    uint32_t others = o->uses & ~(1u << device) & ~(1u << in->host);
+    return o->uses >> device & 1 && !others && o->stream < 0 && instance_allows(in, unit, option);
+}
+
+static int compare_candidates(const void *x, const void *y)
+{
+    const struct candidate *a = x, *b = y;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? -1 : 1;
+    if (a->gain_ns != b->gain_ns)
+        return a->gain_ns > b->gain_ns ? -1 : 1;
+    return (a->option > b->option) - (a->option < b->option);
+}
+
+static double slope(const struct candidate *from, const struct candidate *to)
+{
+    uint64_t bytes = to->bytes - from->bytes;
+    return (double)(to->gain_ns - from->gain_ns) / (double)(bytes ? bytes : 1);
+}
+
+/* What the unit may do on the device, by bytes. */
+static int32_t list_candidates(struct search *s, int32_t unit, int32_t d, bool charge_copies)
+{
+    const struct instance *in = s->in;
+    const struct unit *u = &in->units[unit];
+    int64_t caused[SOLVER_DEVICES][SOLVER_DEVICES];
+    bool known[SOLVER_DEVICES][SOLVER_DEVICES] = {{false}};
+    int32_t n = 0;
+    for (int32_t i = 0; i < u->n_options; i++) {
+        const struct option *o = &u->options[i];
+        if (!leads_to(in, unit, i, d))
+            continue;
+        int64_t gain = u->options[in->host].price.objective_ns - o->price.objective_ns;
+        if (charge_copies && !known[o->in][o->out]) {
+            caused[o->in][o->out] = copies_caused(s, unit, i);
+            known[o->in][o->out] = true;
+        }
+        if (charge_copies)
+            gain -= caused[o->in][o->out];
+        s->candidates[n++] = (struct candidate){gain, o->bytes[d], i};
+    }
+    qsort(s->candidates, (size_t)n, sizeof *s->candidates, compare_candidates);
+    return n;
+}
+
+/* The chain of a unit to a device: the upper hull of gain over bytes, from (0, 0). */
+static void add_chain(struct search *s, int32_t unit, int32_t d, bool charge_copies)
+{
+    const struct candidate origin = {0, 0, -1};
+    struct candidate *hull = s->candidates; /* grows no faster than it is read */
+    int32_t n = list_candidates(s, unit, d, charge_copies), kept = 0;
+    bool stuck = !instance_allows(s->in, unit, s->in->host);
+    for (int32_t i = 0; i < n; i++) {
+        struct candidate c = s->candidates[i];
+        while (kept) {
+            const struct candidate *top = &hull[kept - 1];
+            const struct candidate *below = kept > 1 ? &hull[kept - 2] : &origin;
+            if (c.bytes == top->bytes || slope(top, &c) < slope(below, top))
+                break;
+            kept--;
+        }
+        if (!kept || (c.bytes > hull[kept - 1].bytes && c.gain_ns > hull[kept - 1].gain_ns))
+            hull[kept++] = c;
+    }
+    for (int32_t i = 0; i < kept; i++)
+        s->steps[s->n_steps++] = (struct step){
+            .affinity = stuck && !i ? 1e300 /* it must leave the host */
+                                    : slope(i ? &hull[i - 1] : &origin, &hull[i]),
+            .unit = unit,
+            .device = d,
+            .option = hull[i].option,
+            .before = i ? hull[i - 1].option : -1,
+        };
+}
+
+static void order_steps(struct search *s, bool charge_copies)
 {
     const struct instance *in = s->in;
     memcpy(s->trial, s->place, sizeof(int32_t) * (size_t)in->n_units);
-    s->n_pairs = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        const struct unit *unit = &in->units[u];
-        for (int32_t d = 0; d < in->n_devices; d++) {
-            if (d == in->host || !instance_allows(in, u, d))
-                continue;
-            struct pair *p = &s->pairs[s->n_pairs++];
-            p->unit = u;
-            p->device = d;
-            if (!instance_allows(in, u, in->host)) {
-                p->affinity = 1e300; /* it must leave the host */
-                continue;
-            }
-            int64_t gain = unit->price[in->host].objective_ns - unit->price[d].objective_ns;
-            if (charge_copies)
-                gain -= copies_caused(s, u, d);
-            p->affinity = (double)gain / (double)(unit->bytes[d] ? unit->bytes[d] : 1);
-        }
-    }
-    qsort(s->pairs, (size_t)s->n_pairs, sizeof *s->pairs, compare_pairs);
+    s->n_steps = 0;
+    for (int32_t u = 0; u < in->n_units; u++)
+        for (int32_t d = 0; d < in->n_devices; d++)
+            if (d != in->host)
+                add_chain(s, u, d, charge_copies);
+    qsort(s->steps, (size_t)s->n_steps, sizeof *s->steps, compare_steps);
 }
 
-/* Takes pairs in order while they gain and fit; beyond that only while the host is too full. */
+/* Takes steps in order while they gain and fit; beyond that only while the host is too full. */
 static bool fill(struct search *s)
 {
     const struct instance *in = s->in;
     uint64_t used[SOLVER_DEVICES] = {0};
     for (int32_t u = 0; u < in->n_units; u++) {
         s->place[u] = in->host;
-        used[in->host] += in->units[u].bytes[in->host];
+        used[in->host] += in->units[u].options[in->host].bytes[in->host];
     }
-    for (int32_t i = 0; i < s->n_pairs; i++) {
-        const struct pair *p = &s->pairs[i];
-        const struct unit *u = &in->units[p->unit];
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        const struct step *p = &s->steps[i];
+        const struct option *from = &in->units[p->unit].options[s->place[p->unit]];
+        const struct option *to = &in->units[p->unit].options[p->option];
         if (p->affinity <= 0 && used[in->host] <= in->capacity[in->host])
             break;
-        if (s->place[p->unit] != in->host ||
-            used[p->device] + u->bytes[p->device] > in->capacity[p->device])
+        if (s->place[p->unit] != (p->before < 0 ? in->host : p->before) ||
+            used[p->device] - from->bytes[p->device] + to->bytes[p->device] >
+                in->capacity[p->device])
             continue;
-        used[in->host] -= u->bytes[in->host];
-        used[p->device] += u->bytes[p->device];
-        s->place[p->unit] = p->device;
+        for (int32_t d = 0; d < in->n_devices; d++)
+            used[d] += to->bytes[d] - from->bytes[d];
+        s->place[p->unit] = p->option;
     }
     return instance_fits(in, s->place, NULL);
 }
@@ -146,10 +228,24 @@ static bool seen_before(struct search *s)
 
 static bool same_order(const struct search *s)
 {
-    for (int32_t i = 0; i < s->n_pairs; i++)
-        if (s->pairs[i].unit != s->last[i].unit || s->pairs[i].device != s->last[i].device)
+    if (s->n_steps != s->n_last)
+        return false;
+    for (int32_t i = 0; i < s->n_steps; i++)
+        if (s->steps[i].unit != s->last[i].unit || s->steps[i].option != s->last[i].option)
             return false;
     return true;
+}
+
+static void note_round(struct search *s, int64_t ns, bool fits)
+{
+    if (s->n_trace == s->trace_room)
+        return;
+    struct affinity_round *r = &s->trace[s->n_trace++];
+    *r = (struct affinity_round){.objective_ns = ns, .fits = fits};
+    for (int32_t u = 0; u < s->in->n_units; u++)
+        r->moved += s->place[u] != s->trial[u]; /* trial: as the round found it */
+    for (int32_t u = 0; u < s->in->n_units; u++)
+        r->on_accelerators += s->place[u] != s->in->host;
 }
 
 static bool iterate(struct search *s, bool single_shot, int32_t *best)
@@ -158,11 +254,12 @@ static bool iterate(struct search *s, bool single_shot, int32_t *best)
     bool found = !single_shot && solve_cpu(s->in, best);
     int64_t best_ns = found ? instance_price(s->in, best).objective_ns : INT64_MAX;
     for (int round = 0; round < ROUNDS_MAX; round++) {
-        order_pairs(s, round > 0);
+        order_steps(s, round > 0);
         if (round && same_order(s))
             break;
         bool fits = fill(s);
         int64_t ns = instance_price(s->in, s->place).objective_ns;
+        note_round(s, ns, fits);
         if (fits && ns < best_ns) {
             best_ns = ns;
             memcpy(best, s->place, bytes);
@@ -170,27 +267,36 @@ static bool iterate(struct search *s, bool single_shot, int32_t *best)
         }
         if (single_shot || seen_before(s))
             break;
-        memcpy(s->last, s->pairs, sizeof *s->pairs * (size_t)s->n_pairs);
+        memcpy(s->last, s->steps, sizeof *s->steps * (size_t)s->n_steps);
+        s->n_last = s->n_steps;
     }
     return found;
 }
 
 oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t *place,
-                           struct oato_error *err)
+                           struct affinity_round *trace, int32_t *n_trace, struct oato_error *err)
 {
-    size_t n = (size_t)in->n_units;
+    size_t n = (size_t)in->n_units, options = 0, most = 0;
     struct arena a;
     arena_init(&a);
-    struct search s = {.in = in};
-    s.pairs = arena_alloc(&a, n * SOLVER_DEVICES + 1, sizeof *s.pairs);
-    s.last = arena_alloc(&a, n * SOLVER_DEVICES + 1, sizeof *s.last);
+    struct search s = {.in = in, .trace = trace, .trace_room = trace ? *n_trace : 0};
+    for (size_t u = 0; u < n; u++) {
+        size_t here = (size_t)in->units[u].n_options;
+        options += here;
+        most = here > most ? here : most;
+    }
+    options *= (size_t)in->n_devices;
+    s.candidates = arena_alloc(&a, most + 1, sizeof *s.candidates);
+    s.steps = arena_alloc(&a, options + 1, sizeof *s.steps);
+    s.last = arena_alloc(&a, options + 1, sizeof *s.last);
     s.edge_first = arena_alloc(&a, n + 2, sizeof(int32_t));
     s.edges = arena_alloc(&a, (size_t)in->n_edges + (size_t)in->n_readers + 1, sizeof(int32_t));
     s.place = arena_alloc(&a, n + 1, sizeof(int32_t));
     s.trial = arena_alloc(&a, n + 1, sizeof(int32_t));
     s.seen = arena_alloc(&a, n * ROUNDS_MAX + 1, sizeof(int32_t));
     oato_status status = OATO_OK;
-    if (!s.pairs || !s.last || !s.edge_first || !s.edges || !s.place || !s.trial || !s.seen) {
+    if (!s.candidates || !s.steps || !s.last || !s.edge_first || !s.edges || !s.place || !s.trial ||
+        !s.seen) {
         status = oato_fail_memory(err, n * ROUNDS_MAX * sizeof(int32_t), "the affinity search");
         goto out;
     }
@@ -200,6 +306,8 @@ oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t 
     if (!iterate(&s, single_shot, place))
         status = oato_fail(err, OATO_NEGATIVE, "affinity found no placement that fits");
 out:
+    if (trace)
+        *n_trace = s.n_trace;
     arena_free(&a);
     return status;
 }

@@ -42,7 +42,7 @@ static void judge_memory(struct verdict *v, const struct problem *p, const int32
         char what[64];
         bool any = d == p->instance.host;
         for (int32_t u = 0; u < p->instance.n_units; u++)
-            any = any || place[u] == d;
+            any = any || instance_option(&p->instance, place, u)->uses >> d & 1;
         uint64_t need = any ? used[d] + p->reserve[d] : 0;
         snprintf(what, sizeof what, "memory of %s", problem_device(p, d));
         judge(v, what, need <= p->budget[d], "MiB", as_mib((double)need),
@@ -53,7 +53,7 @@ static void judge_memory(struct verdict *v, const struct problem *p, const int32
 static bool runs_everywhere(const struct problem *p, const int32_t *place)
 {
     for (int32_t u = 0; u < p->instance.n_units; u++)
-        if (!p->instance.units[u].allowed[place[u]])
+        if (!instance_option(&p->instance, place, u)->allowed)
             return false;
     return true;
 }

@@ -3,6 +3,7 @@
  * everything else stays, what memory it takes and buys, and what would have to change for it to
  * move. With a model and a profile this is priced anew; a plan alone tells what it recorded.
  */
+#include "solver/problem_internal.h"
 #include "solver/report_internal.h"
 
 #include <inttypes.h>
@@ -31,16 +32,17 @@ struct explain {
 static struct move price_move(const struct explain *x, int32_t unit, int32_t d)
 {
     const struct instance *in = &x->problem->instance;
-    const struct unit *u = &in->units[unit];
-    struct move m = {.allowed = u->allowed[d], .bytes = u->bytes[d]};
+    const struct option *there = &in->units[unit].options[d];
+    const struct option *here = instance_option(in, x->place, unit);
+    struct move m = {.allowed = there->allowed, .bytes = there->bytes[d]};
     if (!m.allowed)
         return m;
     int32_t was = x->place[unit];
     x->place[unit] = d;
     m.delta_ns = instance_price(in, x->place).objective_ns - x->objective_ns;
     x->place[unit] = was;
-    m.own_ns = u->price[d].objective_ns;
-    uint64_t need = x->problem->reserve[d] + x->used[d] + (d == was ? 0 : m.bytes);
+    m.own_ns = there->price.objective_ns;
+    uint64_t need = x->problem->reserve[d] + x->used[d] - here->bytes[d] + m.bytes;
     m.fits = need <= x->problem->budget[d];
     m.missing = m.fits ? 0 : need - x->problem->budget[d];
     return m;
@@ -68,7 +70,7 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
 {
     const char *id = problem_device(x->problem, d);
     double ms = as_ms((double)llabs(m->delta_ns));
-    int64_t here_ns = x->problem->instance.units[unit].price[x->place[unit]].objective_ns;
+    int64_t here_ns = instance_option(&x->problem->instance, x->place, unit)->price.objective_ns;
     int64_t copies_ns = m->delta_ns - (m->own_ns - here_ns);
     if (!m->allowed)
         snprintf(text, n, "%s does not run it", id);
@@ -97,9 +99,33 @@ static double benefit_per_mib(const struct explain *x, int32_t unit, double *ben
     *benefit_ms = 0;
     if (best_other(x, unit, &best) < 0)
         return 0;
-    uint64_t bytes = x->problem->instance.units[unit].bytes[x->place[unit]];
+    const struct instance *in = &x->problem->instance;
+    uint64_t bytes = 0;
+    for (int32_t d = 0; d < in->n_devices; d++) /* a division: what it takes besides the host's */
+        if (x->place[unit] < in->n_devices || d != in->host)
+            bytes += instance_option(in, x->place, unit)->bytes[d];
     *benefit_ms = as_ms((double)best.delta_ns);
     return bytes ? *benefit_ms / as_mib((double)bytes) : 0;
+}
+
+/* Where an operator's unit is: "cuda:0", "cuda:0 62 % + cpu:0 38 %", "cpu:0, prefill on cuda:0". */
+static void where_text(const struct explain *x, int32_t op, struct text *out)
+{
+    const struct problem *p = x->problem;
+    const int32_t unit = p->unit_of[op];
+    const struct option *o = instance_option(&p->instance, x->place, unit);
+    if (!option_divided(o))
+        text_printf(out, "%s", problem_device(p, p->first_op[unit] == op ? o->in : o->out));
+    for (int32_t d = 0; d < p->n_devices && option_divided(o); d++) {
+        int64_t begin, end;
+        divide_range(p, unit, o, d, &begin, &end);
+        if (begin < end)
+            text_printf(out, "%s%s %.0f %%", out->len ? " + " : "", problem_device(p, d),
+                        (double)(end - begin) * 100 / p->division[unit].extent);
+    }
+    if (o->stream >= 0)
+        text_printf(out, ", prefill of %s's on %s", problem_device(p, p->instance.host),
+                    problem_device(p, o->stream));
 }
 
 /* ------------------------------------------------------------------------- one operator ---- */
@@ -188,17 +214,19 @@ static void explain_op(const struct explain *x, int32_t op)
 {
     const struct problem *p = x->problem;
     const struct graph_op *o = &p->graph.ops[op];
-    struct text *out = x->out, together;
+    struct text *out = x->out, together, where;
     char key[OP_KEY_SIZE];
     double benefit_ms, per_mib = benefit_per_mib(x, p->unit_of[op], &benefit_ms);
     text_init(&together);
+    text_init(&where);
     companions(x, op, &together);
+    where_text(x, op, &where);
     oato_op_key(&o->op, NULL, key);
     if (x->json) {
         json_open(out, NULL, '{');
         json_string(out, "op", o->name);
         json_string(out, "key", key);
-        json_string(out, "device", problem_device(p, x->place[p->unit_of[op]]));
+        json_string(out, "device", where.data);
         json_open(out, "tensors", '[');
         for (int w = 0; w < o->n_weights; w++)
             if (o->weight[w])
@@ -214,10 +242,10 @@ static void explain_op(const struct explain *x, int32_t op)
         json_close(out, ']');
         json_close(out, '}');
     } else {
-        text_printf(out, "%s (%s) is on %s\n", o->name, key,
-                    problem_device(p, x->place[p->unit_of[op]]));
+        text_printf(out, "%s (%s) is on %s\n", o->name, key, where.data);
         if (together.len)
-            text_printf(out, "  placed as one with %s: they share a layer's KV\n", together.data);
+            text_printf(out, "  placed as one with %s: they share %s\n", together.data,
+                        p->division[p->unit_of[op]].groups ? "neurons" : "a layer's KV");
         text_printf(out, "  %-8s %10s %10s  %9s\n", "device", "prefill ms", "decode ms", "MiB");
         for (int32_t d = 0; d < p->n_devices; d++)
             device_text(x, op, d);
@@ -234,6 +262,7 @@ static void explain_op(const struct explain *x, int32_t op)
                             problem_device(p, d));
     }
     text_free(&together);
+    text_free(&where);
 }
 
 /* ------------------------------------------------------------------------------- tables ---- */
@@ -241,13 +270,34 @@ static void explain_op(const struct explain *x, int32_t op)
 static void line_of(const struct explain *x, int32_t op)
 {
     const struct problem *p = x->problem;
-    int32_t unit = p->unit_of[op], d = x->place[unit];
-    const struct op_price *price = &p->price[op * p->n_devices + d];
-    double benefit_ms, per_mib = benefit_per_mib(x, unit, &benefit_ms);
+    int32_t unit = p->unit_of[op];
+    const struct option *o = instance_option(&p->instance, x->place, unit);
+    double benefit_ms, per_mib = benefit_per_mib(x, unit, &benefit_ms), prefill_ns = 0;
+    double decode_ns = 0;
+    uint64_t bytes = 0;
+    bool estimate = false;
+    struct text where;
+    text_init(&where);
+    where_text(x, op, &where);
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        const struct op_price *price = &p->price[op * p->n_devices + d];
+        bytes += o->bytes[d];
+        if (x->place[unit] < p->n_devices ? d != o->in : !(o->uses >> d & 1))
+            continue;
+        estimate = estimate || price->estimate || x->place[unit] >= p->n_devices;
+        if (x->place[unit] >= p->n_devices) /* parts at the same time: all of the unit */
+            continue;
+        prefill_ns = (double)price->prefill_ns;
+        decode_ns = (double)price->decode_ns;
+    }
+    if (x->place[unit] >= p->n_devices) {
+        prefill_ns = (double)o->price.prefill_ns;
+        decode_ns = (double)o->price.decode_ns;
+    }
     text_printf(x->out, "%-28s %-8s %10.3f %10.4f%c %9.2f %11.3f %12.4f\n", p->graph.ops[op].name,
-                problem_device(p, d), as_ms((double)price->prefill_ns),
-                as_ms((double)price->decode_ns), price->estimate ? '~' : ' ',
-                as_mib((double)p->instance.units[unit].bytes[d]), benefit_ms, per_mib);
+                where.data, as_ms(prefill_ns), as_ms(decode_ns), estimate ? '~' : ' ',
+                as_mib((double)bytes), benefit_ms, per_mib);
+    text_free(&where);
 }
 
 /* True when name is prefix, or begins with it and a dot: "blk.3" takes all of a layer. */

@@ -112,9 +112,9 @@ int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
     int64_t sum = 0;
     for (int32_t u = 0; u < in->n_units; u++) {
         int64_t most = 0;
-        for (int32_t d = 0; d < in->n_devices; d++)
-            if (instance_allows(in, u, d) && in->units[u].price[d].objective_ns > most)
-                most = in->units[u].price[d].objective_ns;
+        for (int32_t o = 0; o < in->units[u].n_options; o++)
+            if (instance_allows(in, u, o))
+                most = max_i64(most, in->units[u].options[o].price.objective_ns);
         sum += most;
     }
     return sum;
@@ -123,16 +123,23 @@ int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
 bool ilp_constrained(const struct instance *in, int32_t device)
 {
     uint64_t sum = 0;
-    for (int32_t u = 0; u < in->n_units; u++)
-        if (instance_allows(in, u, device))
-            sum += in->units[u].bytes[device];
+    for (int32_t u = 0; u < in->n_units; u++) {
+        uint64_t most = 0;
+        for (int32_t o = 0; o < in->units[u].n_options; o++) {
+            uint64_t bytes = in->units[u].options[o].bytes[device];
+            if (instance_allows(in, u, o) && bytes > most)
+                most = bytes;
+        }
+        sum += most;
+    }
     return sum > in->capacity[device];
 }
 
-/* A little less than GLPK says, for what rounding inside it may have added. */
+/* A little less than GLPK says, for what rounding inside it may have added; up to whole
+ * nanoseconds, as all placements take. */
 static int64_t bound_in_ns(const struct mip *m, double objective)
 {
-    return (int64_t)(objective / m->scale * (1 - 1e-9));
+    return (int64_t)ceil(objective / m->scale * (1 - 1e-9));
 }
 
 struct watch {
@@ -186,11 +193,14 @@ oato_status mip_relax(struct mip *m, const struct ilp_options *o, struct ilp_res
     result->timed_out = false;
     if (m->failed || m->n > INT_MAX)
         return oato_fail_memory(err, m->n * 16, "the ILP");
-    glp_load_matrix(m->lp, (int)m->n, m->row, m->column, m->value);
+    if (m->n) /* the path form fills its columns itself */
+        glp_load_matrix(m->lp, (int)m->n, m->row, m->column, m->value);
     glp_init_smcp(&simplex);
     simplex.msg_lev = GLP_MSG_OFF;
     simplex.tm_lim = limit_ms(o);
-    glp_adv_basis(m->lp, 0);
+    if (!m->started)
+        glp_adv_basis(m->lp, 0);
+    m->started = true;
     int code = glp_simplex(m->lp, &simplex);
     result->timed_out = code == GLP_ETMLIM;
     if (code)
@@ -255,7 +265,7 @@ oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, co
             status = OATO_OK;
         }
     }
-    if (result->bound_ns > result->objective_ns)
+    if (!status && result->bound_ns > result->objective_ns)
         result->bound_ns = result->objective_ns;
     return status;
 }

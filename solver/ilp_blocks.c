@@ -1,21 +1,21 @@
 /*
- * ilp_blocks.c - cuts an instance into blocks and tabulates what can be chosen in each. A unit is a
+ * ilp_blocks.c - cuts an instance into blocks and says what can be chosen in each. A unit is a
  * *separator* when no value passes it by: all that is read behind it and made up to it is made by
  * it. Blocks between separators share nothing but the device of the separator between them.
  *
- * For each block all placements of its units are priced with all their copies, for each device of
- * the separator before it; of these only the undominated stay (nothing else has the same ends, no
- * more time, no more bytes and no more devices). Equal blocks, as layers are, share their table.
+ * Of each block the widest unit (most options: the feed-forward neurons of a layer) is left open:
+ * to the others it matters only where it reads and writes. So all placements of the others are
+ * priced once for each such class, as frames, and the unit's own options stand beside them in a
+ * menu; a pattern is a frame and an item of its class. Of both only the undominated stay (nothing
+ * else has the same ends, no more time, no more bytes and no more devices). Equal blocks, as layers
+ * are, share their table.
  */
 #include "solver/ilp_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_LEAVES = 1 << 21,   /* placements of one block that are priced */
-    MAX_PATTERNS = 1 << 18, /* of all blocks */
-};
+enum { MAX_LEAVES = 1 << 21 }; /* placements of one block that are priced */
 
 static void edge_ends(const struct instance *in, const struct edge *e, int32_t *lo, int32_t *hi)
 {
@@ -94,21 +94,31 @@ static bool same_edge(const struct path *p, int32_t a, int32_t b, int32_t shift)
     return true;
 }
 
+static bool same_option(const struct instance *in, const struct option *a, const struct option *b)
+{
+    return a->price.objective_ns == b->price.objective_ns && a->in == b->in && a->out == b->out &&
+           a->uses == b->uses &&
+           !memcmp(a->bytes, b->bytes, sizeof *a->bytes * (size_t)in->n_devices);
+}
+
 static bool same_block(const struct path *p, const struct block *a, const struct block *b)
 {
     const struct instance *in = p->in;
     if (a->last - a->first != b->last - b->first || a->n_edges != b->n_edges ||
         !a->first != !b->first)
         return false;
-    for (int32_t i = a->first ? -1 : 0; i <= a->last - a->first; i++)
-        for (int32_t d = 0; d < in->n_devices; d++) {
-            const struct unit *x = &in->units[a->first + i], *y = &in->units[b->first + i];
-            if (instance_allows(in, a->first + i, d) != instance_allows(in, b->first + i, d))
-                return false;
-            if (i >= 0 && (x->price[d].objective_ns != y->price[d].objective_ns ||
-                           x->bytes[d] != y->bytes[d]))
+    for (int32_t i = a->first ? -1 : 0; i <= a->last - a->first; i++) {
+        const struct unit *x = &in->units[a->first + i], *y = &in->units[b->first + i];
+        if (x->n_options != y->n_options)
+            return false;
+        for (int32_t o = 0; o < x->n_options; o++) {
+            bool allowed = instance_allows(in, a->first + i, o);
+            if (allowed != instance_allows(in, b->first + i, o) ||
+                x->options[o].out != y->options[o].out ||
+                (i >= 0 && allowed && !same_option(in, &x->options[o], &y->options[o])))
                 return false;
         }
+    }
     for (int32_t i = 0; i < a->n_edges; i++)
         if (!same_edge(p, p->edges[a->first_edge + i], p->edges[b->first_edge + i],
                        b->first - a->first))
@@ -116,126 +126,238 @@ static bool same_block(const struct path *p, const struct block *a, const struct
     return true;
 }
 
-bool path_dominates(const struct path *p, const struct pattern *a, const struct pattern *b)
+/* -------------------------------------------------------------------------------- menus ---- */
+
+static bool no_more_bytes(const struct instance *in, const uint64_t *a, const uint64_t *b)
 {
-    if (a->ns > b->ns || (a->used & ~b->used))
+    for (int32_t d = 0; d < in->n_devices; d++)
+        if (a[d] > b[d])
+            return false;
+    return true;
+}
+
+static int32_t class_of(const struct menu *m, const struct option *o)
+{
+    for (int32_t c = 0; c < m->n_classes; c++)
+        if (m->classes[c].in == o->in && m->classes[c].out == o->out &&
+            m->classes[c].uses == o->uses)
+            return c;
+    return -1;
+}
+
+static int by_time(const void *x, const void *y)
+{
+    const struct menu_item *a = x, *b = y;
+    if (a->ns != b->ns)
+        return a->ns < b->ns ? -1 : 1;
+    int c = memcmp(a->bytes, b->bytes, sizeof a->bytes);
+    return c ? c : (a->option > b->option) - (a->option < b->option);
+}
+
+/* The undominated items of a class, from `first` on. */
+static void prune_class(const struct path *p, struct menu *m, struct menu_class *c)
+{
+    struct menu_item *items = m->items + c->first;
+    int32_t kept = 0;
+    qsort(items, (size_t)c->n, sizeof *items, by_time);
+    for (int32_t i = 0; i < c->n; i++) {
+        bool dominated = false;
+        for (int32_t j = kept - 1; j >= 0 && !dominated; j--)
+            dominated = no_more_bytes(p->in, items[j].bytes, items[i].bytes);
+        if (!dominated)
+            items[kept++] = items[i];
+    }
+    c->n = kept;
+}
+
+static bool make_menu(struct path *p, const struct block *b, struct menu *m)
+{
+    const struct instance *in = p->in;
+    for (int32_t u = b->first; u <= b->last; u++)
+        if (in->units[u].n_options > in->units[b->first + m->unit].n_options)
+            m->unit = u - b->first;
+    int32_t unit = b->first + m->unit;
+    const struct unit *wide = &in->units[unit];
+    m->items = arena_alloc(&p->arena, (size_t)wide->n_options + 1, sizeof *m->items);
+    m->classes = arena_alloc(&p->arena, (size_t)wide->n_options + 1, sizeof *m->classes);
+    if (!m->items || !m->classes)
         return false;
-    for (int32_t d = 0; d < p->in->n_devices; d++)
-        if (a->bytes[d] > b->bytes[d])
-            return false;
+    for (int32_t o = 0; o < wide->n_options; o++) {
+        const struct option *option = &wide->options[o];
+        if (instance_allows(in, unit, o) && class_of(m, option) < 0)
+            m->classes[m->n_classes++] =
+                (struct menu_class){.in = option->in, .out = option->out, .uses = option->uses};
+    }
+    for (int32_t c = 0; c < m->n_classes; c++) {
+        m->classes[c].first = m->n_items;
+        for (int32_t o = 0; o < wide->n_options; o++) {
+            const struct option *option = &wide->options[o];
+            if (!instance_allows(in, unit, o) || class_of(m, option) != c)
+                continue;
+            struct menu_item *item = &m->items[m->n_items++];
+            item->ns = option->price.objective_ns;
+            item->option = o;
+            for (int32_t d = 0; d < in->n_devices; d++)
+                item->bytes[d] = p->constrained[d] ? option->bytes[d] : 0;
+            m->classes[c].n++;
+        }
+        prune_class(p, m, &m->classes[c]);
+        m->n_items = m->classes[c].first + m->classes[c].n;
+    }
     return true;
 }
 
-/* Adds the pattern unless one from `begin` on dominates it; drops those that it dominates. */
-static bool table_add(const struct path *p, struct table *t, int32_t begin,
-                      const struct pattern *new)
-{
-    int32_t kept = begin;
-    for (int32_t i = begin; i < t->n; i++) {
-        if (path_dominates(p, &t->patterns[i], new))
-            return true; /* nothing was dropped before: dominance is transitive */
-        if (!path_dominates(p, new, &t->patterns[i]))
-            t->patterns[kept++] = t->patterns[i];
-    }
-    t->n = kept;
-    if (t->n == t->cap) {
-        int32_t cap = t->cap ? t->cap * 2 : 64;
-        struct pattern *more = realloc(t->patterns, sizeof *more * (size_t)cap);
-        if (!more)
-            return false;
-        t->patterns = more;
-        t->cap = cap;
-    }
-    t->patterns[t->n++] = *new;
-    return true;
-}
+/* ------------------------------------------------------------------------------- frames ---- */
 
-bool path_price_block(const struct path *p, const struct block *b, struct pattern *out)
+/* The frame that a placement makes of a block. False when a unit may not be as it is placed. */
+static bool price_frame(const struct path *p, const struct block *b, const struct menu *m,
+                        const int32_t *place, struct frame *out)
 {
     const struct instance *in = p->in;
     memset(out, 0, sizeof *out);
     for (int32_t u = b->first; u <= b->last; u++) {
-        int32_t d = p->place[u];
-        if (!instance_allows(in, u, d))
+        const struct option *o = instance_option(in, place, u);
+        if (!instance_allows(in, u, place[u]))
             return false;
-        out->ns += in->units[u].price[d].objective_ns;
-        out->used |= 1u << d;
-        out->place[u - b->first] = (uint8_t)d;
-        if (p->constrained[d])
-            out->bytes[d] += in->units[u].bytes[d];
+        out->uses |= o->uses;
+        out->place[u - b->first] = (uint16_t)place[u];
+        if (u - b->first == m->unit) {
+            out->class = class_of(m, o);
+            continue;
+        }
+        out->ns += o->price.objective_ns;
+        for (int32_t d = 0; d < in->n_devices; d++)
+            out->bytes[d] += p->constrained[d] ? o->bytes[d] : 0;
     }
     for (int32_t d = 0; d < in->n_devices; d++)
-        if (p->constrained[d] && out->bytes[d] > in->capacity[d])
+        if (out->bytes[d] > in->capacity[d])
             return false;
     for (int32_t i = 0; i < b->n_edges; i++)
-        out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], p->place).objective_ns;
-    out->in = (int8_t)(b->first ? p->place[b->first - 1] : -1);
-    out->out = (int8_t)p->place[b->last];
-    out->used &= ~(1u << in->host); /* the host is always there */
+        out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], place).objective_ns;
+    out->in = (int8_t)(b->first ? instance_option(in, place, b->first - 1)->out : -1);
+    out->out = instance_option(in, place, b->last)->out;
+    out->uses &= (uint8_t) ~(1u << in->host); /* the host is always there */
     return true;
 }
 
-/* Counts through the placements of units [first, last). */
-static bool next_placement(const struct instance *in, int32_t *place, int32_t first, int32_t last)
+static bool frame_dominates(const struct path *p, const struct frame *a, const struct frame *b)
 {
-    for (int32_t u = first; u < last; u++) {
-        if (++place[u] < in->n_devices)
+    return a->ns <= b->ns && !(a->uses & ~b->uses) && no_more_bytes(p->in, a->bytes, b->bytes);
+}
+
+/* Adds the frame to the list that begins at *head unless one there dominates it; drops those that
+ * it dominates. */
+static bool frame_add(const struct path *p, struct table *t, int32_t *head, const struct frame *new)
+{
+    for (int32_t *at = head; *at >= 0;) {
+        struct frame *f = &t->frames[*at];
+        if (frame_dominates(p, f, new))
+            return true; /* nothing was dropped before: dominance is transitive */
+        if (frame_dominates(p, new, f)) {
+            *at = f->next;
+            f->class = -1;
+        } else {
+            at = &f->next;
+        }
+    }
+    if (t->n_frames == t->cap_frames) {
+        int32_t cap = t->cap_frames ? t->cap_frames * 2 : 64;
+        struct frame *more = realloc(t->frames, sizeof *more * (size_t)cap);
+        if (!more)
+            return false;
+        t->frames = more;
+        t->cap_frames = cap;
+    }
+    t->frames[t->n_frames] = *new;
+    t->frames[t->n_frames].next = *head;
+    *head = t->n_frames++;
+    return true;
+}
+
+/* The first option of the unit that has its output on the device; -1: none. */
+static int32_t option_at(const struct instance *in, int32_t unit, int32_t d)
+{
+    for (int32_t o = 0; o < in->units[unit].n_options; o++)
+        if (in->units[unit].options[o].out == d && instance_allows(in, unit, o))
+            return o;
+    return -1;
+}
+
+/* Counts through the placements of a block's units, the open one by its classes. */
+static bool next_placement(const struct path *p, const struct block *b, const struct menu *m,
+                           int32_t *class)
+{
+    const struct instance *in = p->in;
+    for (int32_t u = b->first; u <= b->last; u++) {
+        if (u - b->first == m->unit) {
+            *class = (*class + 1) % m->n_classes;
+            p->place[u] = m->items[m->classes[*class].first].option;
+            if (*class)
+                return true;
+            continue;
+        }
+        if (++p->place[u] < in->units[u].n_options)
             return true;
-        place[u] = 0;
+        p->place[u] = 0;
     }
     return false;
 }
 
-static bool tabulate(struct path *p, const struct block *b, struct table *t)
+static bool make_frames(struct path *p, const struct block *b, struct table *t)
 {
     const struct instance *in = p->in;
-    for (int32_t before = 0; before < (b->first ? in->n_devices : 1); before++) {
-        if (b->first) {
-            if (!instance_allows(in, b->first - 1, before))
-                continue;
-            p->place[b->first - 1] = before;
-        }
-        for (int32_t end = 0; end < in->n_devices; end++) {
-            int32_t begin = t->n;
-            for (int32_t u = b->first; u < b->last; u++)
-                p->place[u] = 0;
-            p->place[b->last] = end;
-            do {
-                struct pattern pattern;
-                if (path_price_block(p, b, &pattern) && !table_add(p, t, begin, &pattern))
-                    return false;
-            } while (next_placement(in, p->place, b->first, b->last));
-        }
+    const struct menu *m = &t->menu;
+    int32_t n = in->n_devices, kept = 0;
+    int32_t *head = arena_alloc(&p->arena, (size_t)(n * m->n_classes) + 1, sizeof *head);
+    if (!head)
+        return false;
+    for (int32_t before = 0; before < (b->first ? n : 1) && m->n_classes; before++) {
+        if (b->first && (p->place[b->first - 1] = option_at(in, b->first - 1, before)) < 0)
+            continue;
+        for (int32_t i = 0; i < n * m->n_classes; i++)
+            head[i] = -1;
+        for (int32_t u = b->first; u <= b->last; u++)
+            p->place[u] = u - b->first == m->unit ? m->items[0].option : 0;
+        int32_t class = 0;
+        do {
+            struct frame f;
+            if (price_frame(p, b, m, p->place, &f) &&
+                !frame_add(p, t, &head[f.out * m->n_classes + class], &f))
+                return false;
+        } while (next_placement(p, b, m, &class));
     }
+    for (int32_t i = 0; i < t->n_frames; i++)
+        if (t->frames[i].class >= 0)
+            t->frames[kept++] = t->frames[i];
+    t->n_frames = kept;
     return true;
 }
 
 static oato_status make_tables(struct path *p, struct oato_error *err)
 {
-    int64_t columns = 0;
-    for (int32_t i = 0; i < p->n_blocks; i++) {
-        struct block *b = &p->blocks[i];
-        int64_t leaves = p->in->n_devices;
-        for (int32_t u = b->first; u <= b->last && leaves <= MAX_LEAVES; u++)
-            leaves *= p->in->n_devices;
-        if (b->last - b->first >= BLOCK_UNITS || leaves > MAX_LEAVES)
-            return oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
-                             b->last - b->first + 1);
-    }
     for (int32_t i = 0; i < p->n_blocks; i++) {
         struct block *b = &p->blocks[i];
         b->table = -1;
-        for (int32_t j = 0; j < i && b->table < 0; j++)
+        for (int32_t j = i - 1; j >= 0 && b->table < 0; j--)
             if (same_block(p, &p->blocks[j], b))
                 b->table = p->blocks[j].table;
         if (b->table < 0) {
-            b->table = p->n_tables++;
-            if (!tabulate(p, b, &p->tables[b->table]))
+            struct table *t = &p->tables[b->table = p->n_tables++];
+            if (b->last - b->first >= BLOCK_UNITS)
+                return oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
+                                 b->last - b->first + 1);
+            if (!make_menu(p, b, &t->menu))
+                return oato_fail_memory(err, p->arena.used_bytes, "the ILP's tables");
+            int64_t leaves = (int64_t)p->in->n_devices * t->menu.n_classes;
+            for (int32_t u = b->first; u <= b->last && leaves <= MAX_LEAVES; u++)
+                leaves *= u - b->first == t->menu.unit ? 1 : p->in->units[u].n_options;
+            if (leaves > MAX_LEAVES)
+                return oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
+                                 b->last - b->first + 1);
+            if (!make_frames(p, b, t))
                 return oato_fail_memory(err, 1u << 20, "the ILP's tables");
         }
-        columns += p->tables[b->table].n;
-        if (columns > MAX_PATTERNS)
-            return oato_fail(err, OATO_EUSAGE, "too many patterns to choose from");
+        b->ordinal = p->tables[b->table].n_blocks++;
     }
     return OATO_OK;
 }
@@ -250,12 +372,108 @@ oato_status path_cut(struct path *p, const struct instance *in, struct oato_erro
     for (int32_t d = 0; d < in->n_devices; d++)
         p->constrained[d] = ilp_constrained(in, d);
     cut_blocks(p);
+    memset(p->place, 0, sizeof *p->place * (size_t)in->n_units);
     return make_tables(p, err);
 }
 
 void path_free(struct path *p)
 {
-    for (int32_t i = 0; i < p->n_tables; i++)
+    for (int32_t i = 0; i < p->n_tables; i++) {
+        free(p->tables[i].frames);
         free(p->tables[i].patterns);
+    }
     arena_free(&p->arena);
+}
+
+/* ------------------------------------------------------------------------------ patterns --- */
+
+struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item)
+{
+    const struct frame *f = &t->frames[frame];
+    const struct menu_item *i = &t->menu.items[item];
+    struct pattern x = {.ns = f->ns + i->ns,
+                        .in = f->in,
+                        .out = f->out,
+                        .uses = f->uses,
+                        .frame = frame,
+                        .item = item};
+    for (int32_t d = 0; d < SOLVER_DEVICES; d++)
+        x.bytes[d] = f->bytes[d] + i->bytes[d];
+    return x;
+}
+
+int32_t path_append_pattern(struct table *t, const struct pattern *x)
+{
+    if (t->n == t->cap) {
+        int32_t cap = t->cap ? t->cap * 2 : 64;
+        struct pattern *more = realloc(t->patterns, sizeof *more * (size_t)cap);
+        if (!more)
+            return -1;
+        t->patterns = more;
+        t->cap = cap;
+    }
+    t->patterns[t->n] = *x;
+    return t->n++;
+}
+
+int32_t path_add_pattern(struct table *t, const struct pattern *x)
+{
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->patterns[i].frame == x->frame && t->patterns[i].item == x->item)
+            return i;
+    return path_append_pattern(t, x);
+}
+
+void path_read_pattern(const struct path *p, const struct block *b, const struct pattern *x,
+                       int32_t *place)
+{
+    const struct table *t = &p->tables[b->table];
+    for (int32_t u = b->first; u <= b->last; u++)
+        place[u] = t->frames[x->frame].place[u - b->first];
+    place[b->first + t->menu.unit] = t->menu.items[x->item].option;
+}
+
+bool path_price_block(const struct path *p, const struct block *b, const int32_t *place,
+                      struct pattern *out)
+{
+    const struct menu *m = &p->tables[b->table].menu;
+    const struct option *wide = instance_option(p->in, place, b->first + m->unit);
+    struct frame f;
+    if (!price_frame(p, b, m, place, &f))
+        return false;
+    *out = (struct pattern){.ns = f.ns + wide->price.objective_ns,
+                            .in = f.in,
+                            .out = f.out,
+                            .uses = f.uses,
+                            .frame = -1,
+                            .item = -1};
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        out->bytes[d] = f.bytes[d] + (p->constrained[d] ? wide->bytes[d] : 0);
+    return true;
+}
+
+int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *place)
+{
+    struct table *t = &p->tables[b->table];
+    struct frame own;
+    int32_t unit = b->first + t->menu.unit;
+    if (!price_frame(p, b, &t->menu, place, &own))
+        return -1;
+    const struct option *o = instance_option(p->in, place, unit);
+    struct menu_item wide = {.ns = o->price.objective_ns};
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        wide.bytes[d] = p->constrained[d] ? o->bytes[d] : 0;
+    const struct menu_class *c = &t->menu.classes[own.class];
+    int32_t frame = 0, item = c->first;
+    while (frame < t->n_frames &&
+           (t->frames[frame].in != own.in || t->frames[frame].out != own.out ||
+            t->frames[frame].class != own.class || !frame_dominates(p, &t->frames[frame], &own)))
+        frame++;
+    while (item < c->first + c->n && (t->menu.items[item].ns > wide.ns ||
+                                      !no_more_bytes(p->in, t->menu.items[item].bytes, wide.bytes)))
+        item++;
+    if (frame == t->n_frames || item == c->first + c->n)
+        return -1;
+    struct pattern x = path_pattern(t, frame, item);
+    return path_add_pattern(t, &x);
 }

@@ -15,7 +15,7 @@ struct mip {
     int *row, *column; /* 1-based triplets, as GLPK wants them */
     double *value;
     size_t n, cap;
-    bool failed;                  /* memory was short */
+    bool failed, started;         /* memory was short; a basis is there */
     int branch_first, branch_end; /* columns to branch on before any other */
 };
 
@@ -50,25 +50,63 @@ oato_status mip_search(struct mip *m, const struct ilp_options *o, const double 
 
 enum { BLOCK_UNITS = 24 };
 
-struct pattern {
+/* The options of a block's widest unit, those of a class together: a class reads, writes and uses
+ * the same devices, so that within it only time and bytes differ. Dominated ones are left out. */
+struct menu_item {
     int64_t ns;
     uint64_t bytes[SOLVER_DEVICES]; /* of constrained devices, else 0 */
-    int8_t in, out;                 /* device of the separators before (-1: none) and at the end */
-    uint32_t used;                  /* devices, a bit each */
-    uint8_t place[BLOCK_UNITS];
+    int32_t option;
+};
+struct menu_class {
+    int8_t in, out;
+    uint8_t uses;
+    int32_t first, n; /* items */
+};
+struct menu {
+    int32_t unit; /* within the block */
+    struct menu_item *items;
+    struct menu_class *classes;
+    int32_t n_items, n_classes;
 };
 
+/* A way to place a block, but for the widest unit, of which only the class is chosen. */
+struct frame {
+    int64_t ns;
+    uint64_t bytes[SOLVER_DEVICES];
+    int8_t in,
+        out;      /* where the unit before the block has its output (-1: none), and its last unit */
+    uint8_t uses; /* devices besides the host, a bit each */
+    int32_t class, next;
+    uint16_t place[BLOCK_UNITS]; /* options */
+};
+
+/* A frame with an item: all of a block. */
+struct pattern {
+    int64_t ns;
+    uint64_t bytes[SOLVER_DEVICES];
+    int8_t in, out;
+    uint8_t uses;
+    int32_t frame, item;
+    int column; /* in the LP, for the first block of the table; those of the others follow */
+};
+
+/* What can be chosen in a block, and in all equal ones. */
 struct table {
-    struct pattern *patterns;
+    struct menu menu;
+    struct frame *frames;
+    int32_t n_frames, cap_frames;
+    struct pattern *patterns; /* of all that frames and menu make, those that matter so far */
     int32_t n, cap;
+    int32_t n_blocks;
     int count; /* column that counts the uses of the first pattern; 0: one block has this table */
 };
 
 struct block {
     int32_t first, last;         /* units; the separator before is first - 1 */
     int32_t first_edge, n_edges; /* in path.edges */
-    int32_t table;
-    int column; /* of the table's first pattern */
+    int32_t table, ordinal;      /* among the blocks of its table */
+    int row;                     /* flow: of device 0 at the block's beginning; block 0: the one */
+    int used_row;                /* of device 0; 0: no device costs anything to use */
 };
 
 struct path {
@@ -83,16 +121,50 @@ struct path {
     struct mip mip;
     int used[SOLVER_DEVICES]; /* columns: the device is used at all; 0: that costs nothing */
     int capacity_row[SOLVER_DEVICES]; /* 0: not constrained */
+    int overflow[SOLVER_DEVICES];     /* columns that let the LP begin with too little memory */
 };
 
-/* Cuts and tabulates. OATO_EUSAGE: the instance does not fall apart into blocks that are small
- * enough. path_free in every case. */
+/* Cuts, and makes frames and menus. OATO_EUSAGE: the instance does not fall apart into blocks that
+ * are small enough. path_free in every case. */
 oato_status path_cut(struct path *p, const struct instance *in, struct oato_error *err);
 void path_free(struct path *p);
-/* The pattern that p->place makes of a block. False when a unit may not be where it is. */
-bool path_price_block(const struct path *p, const struct block *b, struct pattern *out);
-/* a is never worse than b where both have the same ends. */
-bool path_dominates(const struct path *p, const struct pattern *a, const struct pattern *b);
+struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item);
+/* Adds it to the table; returns its number, -1: memory is short. */
+int32_t path_append_pattern(struct table *t, const struct pattern *x);
+/* The same unless it is there. */
+int32_t path_add_pattern(struct table *t, const struct pattern *x);
+/* Writes the options of a block's units that a pattern stands for. */
+void path_read_pattern(const struct path *p, const struct block *b, const struct pattern *x,
+                       int32_t *place);
+/* What a placement makes of a block, as a pattern without frame and item. False: a unit may not be
+ * as it is placed. */
+bool path_price_block(const struct path *p, const struct block *b, const int32_t *place,
+                      struct pattern *out);
+/* The number of a pattern that is the placement of the block, or better; added where it is not yet
+ * one. -1: a unit may not be as it is placed, or memory is short. */
+int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *place);
+
+/* Lower bounds that memory at a price gives (Lagrange): of paths from the first block to the end of
+ * block i - 1 at a device, and of ways on from there. */
+struct path_bounds {
+    double *so_far, *onward; /* [block * (SOLVER_DEVICES + 1) + device + 1] */
+    double memory_ns;        /* what all memory is worth; bounds are less this */
+    struct arena arena;
+};
+oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
+                             struct path_bounds *out, struct oato_error *err);
+/* Replaces the tables' patterns by all that a path faster than cutoff_ns, by more than the gap, may
+ * use, or by the `most` best of these. *pruned_ns: no path with any other pattern is faster.
+ * OATO_NEGATIVE: some block has none. */
+oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff_ns, int32_t most,
+                        double *pruned_ns, struct oato_error *err);
+
+/* Rows of the LP and the columns of all patterns in the tables; whole: for branch and bound, else
+ * columns may be added later, and memory may overflow. */
+bool path_lp(struct path *p, int64_t typical_ns, bool whole);
+/* Solves the relaxation over all patterns that there could be, by adding those that improve it. */
+oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_per_byte,
+                       struct ilp_result *result, struct oato_error *err);
 
 struct walk {
     const double *ns_per_byte; /* prices of the devices' memory, for bounds; not negative */
@@ -103,7 +175,8 @@ struct walk {
     bool found; /* place holds a path faster than cutoff_ns, of found_ns */
     int64_t found_ns, bound_ns;
 };
-/* Looks for paths faster than the cutoff; what it drops only lowers the bound. */
+/* Looks for paths through the tables' patterns faster than the cutoff; what it drops only lowers
+ * the bound. */
 oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err);
 
 /* Both leave place alone unless they return OATO_OK. OATO_EUSAGE from ilp_path: the instance does

@@ -4,124 +4,54 @@
  * path through the blocks of ilp_blocks.c whose ends meet, under one capacity row a device: a
  * shortest path with knapsacks, whose relaxation is nearly integral.
  *
- * The relaxation prices the devices' memory; with these prices a walk over the blocks
- * (ilp_walk.c) finds very good paths and often proves them within the gap. Branch and bound runs
- * only where it does not.
+ * The relaxation (ilp_columns.c) prices the devices' memory and leaves a few good patterns; a walk
+ * over these (ilp_walk.c) finds a very good path. What may be better still is listed by its bound
+ * and walked through once more, which often proves it within the gap. Branch and bound runs only
+ * where it does not.
  */
 #include "solver/ilp_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void add_columns(struct path *p)
-{
-    const struct instance *in = p->in;
-    for (int32_t d = 0; d < in->n_devices; d++)
-        if (d != in->host && in->fixed[d].objective_ns > 0)
-            p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].objective_ns);
-    for (int32_t i = 0; i < p->n_blocks; i++) {
-        const struct table *t = &p->tables[p->blocks[i].table];
-        p->blocks[i].column = glp_get_num_cols(p->mip.lp) + 1;
-        for (int32_t k = 0; k < t->n; k++)
-            mip_column(&p->mip, MIP_BINARY, t->patterns[k].ns);
-    }
-}
+enum { WALK_FAST = 64, WALK_WIDE = 8192, WALK_EFFORT = 10000000, PATTERNS_SEARCH = 1 << 15 };
 
-/* One pattern a block, and its beginning is the end of the pattern before. */
-static void add_flow(struct path *p)
-{
-    const struct table *t = &p->tables[p->blocks[0].table];
-    int row = mip_row(&p->mip, GLP_FX, 1, 1);
-    for (int32_t k = 0; k < t->n; k++)
-        mip_set(&p->mip, row, p->blocks[0].column + k, 1);
-    for (int32_t i = 1; i < p->n_blocks; i++) {
-        const struct table *before = &p->tables[p->blocks[i - 1].table];
-        t = &p->tables[p->blocks[i].table];
-        for (int32_t d = 0; d < p->in->n_devices; d++) {
-            row = mip_row(&p->mip, GLP_FX, 0, 0);
-            for (int32_t k = 0; k < before->n; k++)
-                if (before->patterns[k].out == d)
-                    mip_set(&p->mip, row, p->blocks[i - 1].column + k, 1);
-            for (int32_t k = 0; k < t->n; k++)
-                if (t->patterns[k].in == d)
-                    mip_set(&p->mip, row, p->blocks[i].column + k, -1);
-        }
-    }
-}
+struct solving {
+    struct path *path;
+    const struct ilp_options *options;
+    struct ilp_result *result;
+    double ns_per_byte[SOLVER_DEVICES];
+    bool known;
+    int64_t best_ns, fixed_ns; /* best: the host's fixed part left out */
+    int32_t *best;
+};
 
-static void add_limits(struct path *p)
-{
-    for (int32_t d = 0; d < p->in->n_devices; d++) {
-        uint64_t capacity = p->in->capacity[d];
-        int row = p->constrained[d] ? mip_capacity_row(&p->mip, capacity) : 0;
-        p->capacity_row[d] = row;
-        for (int32_t i = 0; i < p->n_blocks; i++) {
-            const struct block *b = &p->blocks[i];
-            const struct table *t = &p->tables[b->table];
-            int used = p->used[d] ? mip_row(&p->mip, GLP_UP, 0, 0) : 0;
-            if (used)
-                mip_set(&p->mip, used, p->used[d], -1);
-            for (int32_t k = 0; k < t->n; k++) {
-                if (row)
-                    mip_set_bytes(&p->mip, row, b->column + k, t->patterns[k].bytes[d], capacity);
-                if (used && (t->patterns[k].used >> d & 1))
-                    mip_set(&p->mip, used, b->column + k, 1);
-            }
-        }
-    }
-}
-
-/* How often each pattern is used by the blocks that share its table. Which of the equal blocks uses
- * it changes nothing, so that branching on blocks would search all permutations: the search
- * branches on these counts, which fix time and bytes, and blocks follow at no cost. */
-static void add_counts(struct path *p)
-{
-    p->mip.branch_first = glp_get_num_cols(p->mip.lp) + 1;
-    for (int32_t t = 0; t < p->n_tables; t++) {
-        int32_t blocks = 0;
-        for (int32_t i = 0; i < p->n_blocks; i++)
-            blocks += p->blocks[i].table == t;
-        if (blocks < 2)
-            continue;
-        p->tables[t].count = glp_get_num_cols(p->mip.lp) + 1;
-        for (int32_t k = 0; k < p->tables[t].n; k++) {
-            int row = mip_row(&p->mip, GLP_FX, 0, 0);
-            mip_set(&p->mip, row, mip_column(&p->mip, MIP_COUNT, 0), -1);
-            for (int32_t i = 0; i < p->n_blocks; i++)
-                if (p->blocks[i].table == t)
-                    mip_set(&p->mip, row, p->blocks[i].column + k, 1);
-        }
-    }
-    p->mip.branch_end = glp_get_num_cols(p->mip.lp) + 1;
-}
-
-/* Columns of a placement: of each block the pattern that is it or dominates it. */
+/* Columns of a placement: of each block the pattern that is it or better. */
 static bool warm_values(struct path *p, const int32_t *warm, double *value)
 {
-    memcpy(p->place, warm, sizeof(int32_t) * (size_t)p->in->n_units);
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct block *b = &p->blocks[i];
-        const struct table *t = &p->tables[b->table];
-        struct pattern own;
-        bool found = false;
-        if (!path_price_block(p, b, &own))
-            return false;
-        for (int32_t k = 0; k < t->n && !found; k++) {
-            const struct pattern *c = &t->patterns[k];
-            if (c->in != own.in || c->out != own.out || !path_dominates(p, c, &own))
-                continue;
-            value[b->column + k] = 1;
-            if (t->count)
-                value[t->count + k] += 1;
-            for (int32_t d = 0; d < p->in->n_devices; d++)
-                if (c->used >> d & 1)
-                    value[p->used[d]] = 1;
-            found = true;
-        }
-        if (!found)
-            return false;
+        struct table *t = &p->tables[b->table];
+        int32_t n = t->n, k = path_pattern_of(p, b, warm);
+        if (k < 0 || t->n > n)
+            return false; /* it has no column */
+        value[t->patterns[k].column + b->ordinal] = 1;
+        if (t->count)
+            value[t->count + k] += 1;
+        for (int32_t d = 0; d < p->in->n_devices; d++)
+            if (t->patterns[k].uses >> d & 1)
+                value[p->used[d]] = 1;
     }
     value[0] = 0; /* collected what has no column */
+    return true;
+}
+
+static bool add_placement(struct path *p, const int32_t *place)
+{
+    for (int32_t i = 0; i < p->n_blocks; i++)
+        if (path_pattern_of(p, &p->blocks[i], place) < 0)
+            return false;
     return true;
 }
 
@@ -130,29 +60,11 @@ static void read_placement(const struct path *p, int32_t *place)
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct block *b = &p->blocks[i];
         const struct table *t = &p->tables[b->table];
-        for (int32_t k = 0; k < t->n; k++) {
-            if (glp_mip_col_val(p->mip.lp, b->column + k) < 0.5)
-                continue;
-            for (int32_t u = b->first; u <= b->last; u++)
-                place[u] = t->patterns[k].place[u - b->first];
-        }
+        for (int32_t k = 0; k < t->n; k++)
+            if (glp_mip_col_val(p->mip.lp, t->patterns[k].column + b->ordinal) > 0.5)
+                path_read_pattern(p, b, &t->patterns[k], place);
     }
 }
-
-/* What a byte of each device's memory is worth in the relaxation. */
-static void memory_prices(const struct path *p, double *ns_per_byte)
-{
-    for (int32_t d = 0; d < p->in->n_devices; d++) {
-        ns_per_byte[d] = 0;
-        if (!p->capacity_row[d] || !p->in->capacity[d])
-            continue;
-        double dual = -glp_get_row_dual(p->mip.lp, p->capacity_row[d]);
-        if (dual > 0)
-            ns_per_byte[d] = dual / p->mip.scale / (double)p->in->capacity[d];
-    }
-}
-
-enum { WALK_FAST = 64, WALK_WIDE = 8192, WALK_EFFORT = 10000000 };
 
 /* Labels to keep so that the walk takes a few seconds at most, whatever the machine: a limit by the
  * clock would make plans differ. */
@@ -165,75 +77,198 @@ static int32_t wide(const struct path *p)
     return (int32_t)min_i64(WALK_WIDE, max_i64(WALK_FAST, width));
 }
 
-/* A fast walk for a good cutoff, a wide one for the proof. *best_ns: the best known, place its
- * placement when *known. */
-static oato_status walk_twice(const struct path *p, const struct ilp_options *o, int32_t *place,
-                              bool *known, int64_t *best_ns, int64_t *bound_ns,
-                              struct oato_error *err)
+/* The best way to do a block with the memory that is free, its ends as they are. Returns what it
+ * gains; *best: its pattern. */
+static int64_t improve_block(const struct path *p, const struct block *b, const int32_t *place,
+                             const uint64_t *left, struct pattern *best)
 {
-    double ns_per_byte[SOLVER_DEVICES];
-    memory_prices(p, ns_per_byte);
-    for (int i = 0; i < 2; i++) {
-        struct walk w = {.ns_per_byte = ns_per_byte,
-                         .cutoff_ns = *known ? *best_ns : INT64_MAX,
-                         .gap = o->gap,
-                         .width = i ? wide(p) : WALK_FAST};
-        oato_status status = path_walk(p, &w, place, err);
-        if (status)
-            return status;
-        if (w.found) {
-            *known = true;
-            *best_ns = w.found_ns;
-        }
-        if (*known) /* else nothing fits, which is for branch and bound to prove */
-            *bound_ns = max_i64(*bound_ns, w.bound_ns);
-        if (*known && (double)(*best_ns - *bound_ns) <= o->gap * (double)*best_ns)
+    const struct table *t = &p->tables[b->table];
+    struct pattern now;
+    if (!path_price_block(p, b, place, &now))
+        return 0;
+    int64_t least = now.ns;
+    for (int32_t f = 0; f < t->n_frames; f++) {
+        const struct frame *frame = &t->frames[f];
+        const struct menu_class *c = &t->menu.classes[frame->class];
+        if (frame->in != now.in || frame->out != now.out || frame->uses & ~now.uses)
+            continue;
+        for (int32_t i = c->first; i < c->first + c->n; i++) { /* the fastest first */
+            const struct menu_item *item = &t->menu.items[i];
+            bool fits = true;
+            if (frame->ns + item->ns >= least)
+                break;
+            for (int32_t d = 0; d < p->in->n_devices; d++)
+                fits = fits && (!p->constrained[d] ||
+                                frame->bytes[d] + item->bytes[d] <= left[d] + now.bytes[d]);
+            if (!fits)
+                continue;
+            least = frame->ns + item->ns;
+            *best = path_pattern(t, f, i);
             break;
+        }
     }
-    return OATO_OK;
+    return now.ns - least;
 }
 
-static oato_status search(struct path *p, const struct ilp_options *o, bool known, int32_t *place,
-                          struct ilp_result *result, struct oato_error *err)
+/* Spends the memory that a placement leaves, block by block, where it gains most. */
+static void polish(const struct path *p, int32_t *place)
 {
-    double *value = calloc((size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *value);
-    if (!value)
-        return oato_fail_memory(err, 1u << 16, "the ILP");
-    bool warmed = known && warm_values(p, place, value);
-    oato_status status = mip_search(&p->mip, o, warmed ? value : NULL, result, err);
-    if (!status)
-        read_placement(p, place);
-    else if (status == OATO_NEGATIVE && known)
-        status = OATO_OK; /* place is the best */
-    free(value);
+    uint64_t used[SOLVER_DEVICES], left[SOLVER_DEVICES];
+    for (int32_t round = 0; round < p->n_blocks; round++) {
+        int64_t most = 0;
+        int32_t at = -1;
+        struct pattern to;
+        instance_fits(p->in, place, used);
+        for (int32_t d = 0; d < p->in->n_devices; d++)
+            left[d] = p->in->capacity[d] - used[d];
+        for (int32_t i = 0; i < p->n_blocks; i++) {
+            struct pattern x;
+            int64_t gain = improve_block(p, &p->blocks[i], place, left, &x);
+            if (gain > most) {
+                most = gain;
+                at = i;
+                to = x;
+            }
+        }
+        if (at < 0)
+            return;
+        path_read_pattern(p, &p->blocks[at], &to, place);
+    }
+}
+
+/* The best that is known, or what is enough to know. */
+static double target_ns(const struct solving *s)
+{
+    double best = s->known ? (double)s->best_ns : INFINITY;
+    double enough = (double)(s->options->enough_ns - s->fixed_ns);
+    return s->options->enough_ns ? fmin(best, enough) : best;
+}
+
+static oato_status walk(struct solving *s, int32_t width, int64_t *bound_ns, struct oato_error *err)
+{
+    const struct instance *in = s->path->in;
+    const double target = target_ns(s);
+    struct walk w = {.ns_per_byte = s->ns_per_byte,
+                     .cutoff_ns = target < 1e18 ? (int64_t)target : INT64_MAX,
+                     .gap = s->options->gap,
+                     .width = width};
+    oato_status status = path_walk(s->path, &w, s->best, err);
+    *bound_ns = w.bound_ns;
+    if (!status && w.found) {
+        s->known = true;
+        polish(s->path, s->best);
+        s->best_ns = instance_price(in, s->best).objective_ns - s->fixed_ns;
+    }
+    if (!w.found && target > 1e18) /* nothing fits, which is for the search to prove */
+        *bound_ns = 0;
     return status;
 }
 
-static oato_status solve(struct path *p, const struct ilp_options *o, const int32_t *warm,
-                         int32_t *best, struct ilp_result *result, struct oato_error *err)
+static bool proven(const struct solving *s)
 {
-    const struct instance *in = p->in;
-    int64_t fixed_ns = in->fixed[in->host].objective_ns, best_ns = 0;
-    bool known = warm;
-    if (!mip_init(&p->mip, ilp_typical_ns(in, warm)))
+    double best = target_ns(s);
+    return best < 1e18 && best - (double)s->result->bound_ns <= s->options->gap * best;
+}
+
+/* Only what beats the best by more than the gap is still of interest. */
+static double cutoff(const struct solving *s)
+{
+    double best = target_ns(s);
+    return s->options->gap > 0 ? best * (1 - s->options->gap) : best - 0.5;
+}
+
+/* No placement is faster than the lesser of the two, of what was searched and what was not. */
+static void raise_bound(struct solving *s, double searched_ns, double pruned_ns)
+{
+    double best_ns = target_ns(s);
+    double bound_ns = fmin(searched_ns, pruned_ns) * (1 - 1e-12); /* sums of doubles */
+    if (bound_ns > best_ns - (s->options->gap > 0 ? 0 : 0.6))     /* whole nanoseconds */
+        bound_ns = best_ns;
+    if (bound_ns < 1e18)
+        s->result->bound_ns = max_i64(s->result->bound_ns, (int64_t)ceil(bound_ns));
+}
+
+/* Walks through the patterns of the relaxation, then through more and more of all that may still be
+ * better: mostly the first few show a placement that the relaxation's bound proves good enough. */
+static oato_status walks(struct solving *s, struct oato_error *err)
+{
+    static const struct {
+        int32_t patterns, labels;
+    } stages[] = {{0, 512}, {600, 512}, {4000, 256}, {1 << 18, 64}, {1 << 18, 0}};
+    oato_status status = OATO_OK;
+    for (size_t i = 0; i < ARRAY_LEN(stages) && !status && !proven(s); i++) {
+        double pruned_ns = 0; /* the relaxation's patterns bound nothing */
+        int64_t bound_ns;
+        if (stages[i].patterns)
+            status = path_expand(s->path, s->ns_per_byte, cutoff(s), stages[i].patterns, &pruned_ns,
+                                 err);
+        if (status == OATO_NEGATIVE) { /* nothing better is left */
+            raise_bound(s, INFINITY, pruned_ns);
+            return s->known ? OATO_OK : status;
+        }
+        if (status)
+            return status;
+        status = walk(s, stages[i].labels ? stages[i].labels : wide(s->path), &bound_ns, err);
+        raise_bound(s, (double)bound_ns, pruned_ns);
+    }
+    return status;
+}
+
+/* Branch and bound over what may still be better. */
+static oato_status search(struct solving *s, struct oato_error *err)
+{
+    struct path *p = s->path;
+    struct ilp_result found;
+    double pruned_ns, *value = NULL;
+    oato_status status =
+        path_expand(p, s->ns_per_byte, cutoff(s), PATTERNS_SEARCH, &pruned_ns, err);
+    bool warmed = false;
+    if (status == OATO_NEGATIVE) {
+        raise_bound(s, INFINITY, pruned_ns);
+        return s->known ? OATO_OK : status;
+    }
+    if (status)
+        return status;
+    if ((s->known && !add_placement(p, s->best)) ||
+        !path_lp(p, ilp_typical_ns(p->in, NULL), true) ||
+        !(value = calloc((size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *value)))
         return oato_fail_memory(err, 1u << 16, "the ILP");
-    add_columns(p);
-    add_flow(p);
-    add_limits(p);
-    add_counts(p);
-    oato_status status = mip_relax(&p->mip, o, result, err);
+    warmed = s->known && warm_values(p, s->best, value);
+    status = mip_relax(&p->mip, s->options, &found, err);
+    if (!status)
+        status = mip_search(&p->mip, s->options, warmed ? value : NULL, &found, err);
+    free(value);
+    if (!status) {
+        read_placement(p, s->best);
+        s->known = true;
+        s->best_ns = instance_price(p->in, s->best).objective_ns - s->fixed_ns;
+    } else if (status != OATO_NEGATIVE) {
+        return status;
+    }
+    s->result->timed_out = s->result->timed_out || found.timed_out;
+    raise_bound(s, (double)found.bound_ns, pruned_ns);
+    return s->known ? OATO_OK : status; /* best is the placement */
+}
+
+static oato_status solve(struct solving *s, const int32_t *warm, struct oato_error *err)
+{
+    const struct instance *in = s->path->in;
+    s->fixed_ns = in->fixed[in->host].objective_ns;
+    oato_status status = path_relax(s->path, s->options, s->ns_per_byte, s->result, err);
     if (status)
         return status;
     if (warm) {
-        memcpy(best, warm, sizeof *best * (size_t)in->n_units);
-        best_ns = instance_price(in, warm).objective_ns - fixed_ns;
+        s->known = true;
+        memcpy(s->best, warm, sizeof *s->best * (size_t)in->n_units);
+        s->best_ns = instance_price(in, warm).objective_ns - s->fixed_ns;
     }
-    if (!o->no_walk)
-        status = walk_twice(p, o, best, &known, &best_ns, &result->bound_ns, err);
-    bool proven = known && (double)(best_ns - result->bound_ns) <= o->gap * (double)best_ns;
-    if (!status && !proven)
-        status = search(p, o, known, best, result, err);
-    result->bound_ns += fixed_ns;
+    if (s->options->relax_only)
+        return OATO_NEGATIVE;
+    if (!s->options->no_walk)
+        status = walks(s, err);
+    if (!status && !proven(s))
+        status = search(s, err);
+    s->result->bound_ns += s->fixed_ns;
     return status;
 }
 
@@ -241,14 +276,15 @@ oato_status ilp_path(const struct instance *in, const struct ilp_options *o, con
                      int32_t *place, struct ilp_result *result, struct oato_error *err)
 {
     struct path p;
+    struct solving s = {.path = &p, .options = o, .result = result};
     oato_status status = path_cut(&p, in, err);
-    int32_t *best = arena_alloc(&p.arena, (size_t)in->n_units + 1, sizeof *best);
-    if (!status && !best)
-        status = oato_fail_memory(err, sizeof *best * (size_t)in->n_units, "the ILP");
-    if (!status && best)
-        status = solve(&p, o, warm, best, result, err);
-    if (!status && best)
-        memcpy(place, best, sizeof *best * (size_t)in->n_units);
+    s.best = arena_alloc(&p.arena, (size_t)in->n_units + 1, sizeof *s.best);
+    if (!status && !s.best)
+        status = oato_fail_memory(err, sizeof *s.best * (size_t)in->n_units, "the ILP");
+    if (!status && s.best)
+        status = solve(&s, warm, err);
+    if (!status && s.best)
+        memcpy(place, s.best, sizeof *s.best * (size_t)in->n_units);
     if (p.mip.lp)
         mip_free(&p.mip);
     path_free(&p);

@@ -1,11 +1,12 @@
 /*
  * ilp_plain.c - the placement ILP as one would write it down, for instances of any form:
  *
- *   x[u,d]     binary: unit u runs on device d; for each u they add up to 1
- *   leave[e,d] >= x[producer,d] - x[reader,d]   the value is copied out of d
- *   enter[e,d] >= x[reader,d] - x[producer,d]   the value is copied into d
- *   y[d]       >= x[u,d]                        the device is used at all
- *   sum of bytes[u,d] x[u,d] <= capacity[d]
+ *   x[u,o]     binary: unit u runs as its option o says; for each u they add up to 1
+ *   r[u,d], w[u,d]   sums of the x[u,o] that read, and write, on device d
+ *   leave[e,d] >= w[producer,d] - r[reader,d]   the value is copied out of d
+ *   enter[e,d] >= r[reader,d] - w[producer,d]   the value is copied into d
+ *   y[d]       >= x[u,o] where o uses d         the device is used at all
+ *   sum of bytes[u,o,d] x[u,o] <= capacity[d]
  *
  * leave, enter and y are continuous: they have costs, so a minimum puts them at their bounds.
  */
@@ -17,7 +18,8 @@
 struct plain {
     const struct instance *in;
     struct mip mip;
-    int *x;             /* column of (unit, device); 0 = not allowed */
+    int *x; /* column of option o of unit u, at first[u] + o; 0 = not allowed */
+    int32_t *first;
     int *leave, *enter; /* column of (edge, device); 0 = free */
     int used[SOLVER_DEVICES];
 };
@@ -25,6 +27,11 @@ struct plain {
 static int *slot(int *table, int32_t i, int32_t d)
 {
     return &table[(size_t)i * SOLVER_DEVICES + (size_t)d];
+}
+
+static int column_of(const struct plain *p, int32_t unit, int32_t option)
+{
+    return p->x[p->first[unit] + option];
 }
 
 static void add_units(struct plain *p)
@@ -35,13 +42,16 @@ static void add_units(struct plain *p)
             p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].objective_ns);
     for (int32_t u = 0; u < in->n_units; u++) {
         int one = mip_row(&p->mip, GLP_FX, 1, 1);
-        for (int32_t d = 0; d < in->n_devices; d++) {
-            if (!instance_allows(in, u, d))
+        for (int32_t o = 0; o < in->units[u].n_options; o++) {
+            const struct option *option = &in->units[u].options[o];
+            if (!instance_allows(in, u, o))
                 continue;
-            int x = mip_column(&p->mip, MIP_BINARY, in->units[u].price[d].objective_ns);
-            *slot(p->x, u, d) = x;
+            int x = mip_column(&p->mip, MIP_BINARY, option->price.objective_ns);
+            p->x[p->first[u] + o] = x;
             mip_set(&p->mip, one, x, 1);
-            if (p->used[d]) {
+            for (int32_t d = 0; d < in->n_devices; d++) {
+                if (!p->used[d] || !(option->uses >> d & 1))
+                    continue;
                 int row = mip_row(&p->mip, GLP_UP, 0, 0);
                 mip_set(&p->mip, row, x, 1);
                 mip_set(&p->mip, row, p->used[d], -1);
@@ -53,22 +63,21 @@ static void add_units(struct plain *p)
             continue;
         int row = mip_capacity_row(&p->mip, in->capacity[d]);
         for (int32_t u = 0; u < in->n_units; u++)
-            if (*slot(p->x, u, d))
-                mip_set_bytes(&p->mip, row, *slot(p->x, u, d), in->units[u].bytes[d],
-                              in->capacity[d]);
+            for (int32_t o = 0; o < in->units[u].n_options; o++)
+                if (column_of(p, u, o))
+                    mip_set_bytes(&p->mip, row, column_of(p, u, o),
+                                  in->units[u].options[o].bytes[d], in->capacity[d]);
     }
 }
 
-/* column >= plus - minus; a column 0 stands for a variable that is always 0. */
-static void add_cut(struct plain *p, int column, int plus, int minus)
+/* Adds factor times what the unit reads (or writes) on the device. */
+static void add_sum(struct plain *p, int row, int32_t unit, int32_t d, bool reads, double factor)
 {
-    if (!plus)
-        return;
-    int row = mip_row(&p->mip, GLP_UP, 0, 0);
-    mip_set(&p->mip, row, plus, 1);
-    if (minus)
-        mip_set(&p->mip, row, minus, -1);
-    mip_set(&p->mip, row, column, -1);
+    for (int32_t o = 0; o < p->in->units[unit].n_options; o++) {
+        const struct option *option = &p->in->units[unit].options[o];
+        if (column_of(p, unit, o) && (reads ? option->in : option->out) == d)
+            mip_set(&p->mip, row, column_of(p, unit, o), factor);
+    }
 }
 
 static void add_edges(struct plain *p)
@@ -77,8 +86,7 @@ static void add_edges(struct plain *p)
     for (int32_t i = 0; i < in->n_edges; i++) {
         const struct edge *e = &in->edges[i];
         for (int32_t d = 0; d < in->n_devices; d++) {
-            int from = *slot(p->x, e->producer, d);
-            int leave = e->leave[d].objective_ns > 0 && from
+            int leave = e->leave[d].objective_ns > 0
                             ? mip_column(&p->mip, MIP_SHARE, e->leave[d].objective_ns)
                             : 0;
             int enter = e->enter[d].objective_ns > 0 && e->n_readers
@@ -86,14 +94,22 @@ static void add_edges(struct plain *p)
                             : 0;
             *slot(p->leave, i, d) = leave;
             *slot(p->enter, i, d) = enter;
-            if (leave && e->host_reads)
-                add_cut(p, leave, from, 0);
+            if (leave && e->host_reads) {
+                int row = mip_row(&p->mip, GLP_UP, 0, 0);
+                add_sum(p, row, e->producer, d, false, 1);
+                mip_set(&p->mip, row, leave, -1);
+            }
             for (int32_t r = 0; r < e->n_readers; r++) {
-                int to = *slot(p->x, in->readers[e->first_reader + r], d);
-                if (leave)
-                    add_cut(p, leave, from, to);
-                if (enter)
-                    add_cut(p, enter, to, from);
+                int32_t reader = in->readers[e->first_reader + r];
+                for (int into = 0; into < 2; into++) {
+                    int column = into ? enter : leave;
+                    if (!column)
+                        continue;
+                    int row = mip_row(&p->mip, GLP_UP, 0, 0);
+                    add_sum(p, row, e->producer, d, false, into ? -1 : 1);
+                    add_sum(p, row, reader, d, true, into ? 1 : -1);
+                    mip_set(&p->mip, row, column, -1);
+                }
             }
         }
     }
@@ -104,16 +120,18 @@ static void warm_values(const struct plain *p, const int32_t *place, double *val
 {
     const struct instance *in = p->in;
     for (int32_t u = 0; u < in->n_units; u++) {
-        value[*slot(p->x, u, place[u])] = 1;
-        value[p->used[place[u]]] = 1;
+        value[column_of(p, u, place[u])] = 1;
+        for (int32_t d = 0; d < in->n_devices; d++)
+            if (instance_option(in, place, u)->uses >> d & 1)
+                value[p->used[d]] = 1;
     }
     for (int32_t i = 0; i < in->n_edges; i++) {
         const struct edge *e = &in->edges[i];
-        int32_t home = place[e->producer];
+        int32_t home = instance_option(in, place, e->producer)->out;
         if (e->host_reads)
             value[*slot(p->leave, i, home)] = 1;
         for (int32_t r = 0; r < e->n_readers; r++) {
-            int32_t d = place[in->readers[e->first_reader + r]];
+            int32_t d = instance_option(in, place, in->readers[e->first_reader + r])->in;
             if (d == home)
                 continue;
             value[*slot(p->leave, i, home)] = 1;
@@ -128,15 +146,20 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
 {
     oato_status status = OATO_OK;
     struct plain p = {.in = in};
-    size_t n = (size_t)in->n_units * SOLVER_DEVICES, m = (size_t)in->n_edges * SOLVER_DEVICES;
+    size_t n = 0, m = (size_t)in->n_edges * SOLVER_DEVICES;
     double *value = NULL;
+    for (int32_t u = 0; u < in->n_units; u++)
+        n += (size_t)in->units[u].n_options;
     p.x = calloc(n + 1, sizeof *p.x);
+    p.first = calloc((size_t)in->n_units + 1, sizeof *p.first);
     p.leave = calloc(m + 1, sizeof *p.leave);
     p.enter = calloc(m + 1, sizeof *p.enter);
-    if (!mip_init(&p.mip, ilp_typical_ns(in, warm)) || !p.x || !p.leave || !p.enter) {
+    if (!mip_init(&p.mip, ilp_typical_ns(in, warm)) || !p.x || !p.first || !p.leave || !p.enter) {
         status = oato_fail_memory(err, n * sizeof *p.x, "the ILP");
         goto out;
     }
+    for (int32_t u = 0; u < in->n_units; u++)
+        p.first[u + 1] = p.first[u] + in->units[u].n_options;
     add_units(&p);
     add_edges(&p);
     value = calloc((size_t)glp_get_num_cols(p.mip.lp) + 1, sizeof *value);
@@ -147,19 +170,22 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
     if (warm)
         warm_values(&p, warm, value);
     status = mip_relax(&p.mip, o, result, err);
+    if (!status && o->relax_only)
+        status = OATO_NEGATIVE;
     if (!status)
         status = mip_search(&p.mip, o, warm ? value : NULL, result, err);
     result->bound_ns += in->fixed[in->host].objective_ns;
     if (status)
         goto out;
     for (int32_t u = 0; u < in->n_units; u++)
-        for (int32_t d = 0; d < in->n_devices; d++)
-            if (*slot(p.x, u, d) && glp_mip_col_val(p.mip.lp, *slot(p.x, u, d)) > 0.5)
-                place[u] = d;
+        for (int32_t k = 0; k < in->units[u].n_options; k++)
+            if (column_of(&p, u, k) && glp_mip_col_val(p.mip.lp, column_of(&p, u, k)) > 0.5)
+                place[u] = k;
 out:
     mip_free(&p.mip);
     free(value);
     free(p.x);
+    free(p.first);
     free(p.leave);
     free(p.enter);
     return status;

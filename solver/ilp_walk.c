@@ -158,7 +158,7 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
     const struct pattern *x = &k->path->tables[k->path->blocks[i].table].patterns[pattern];
     int64_t ns = from->ns + x->ns;
     for (int32_t d = 0; d < in->n_devices; d++)
-        if ((x->used & ~from->used) >> d & 1)
+        if ((x->uses & ~from->used) >> d & 1)
             ns += in->fixed[d].objective_ns;
     double lower = (double)ns + *onward_at(k, i + 1, x->out) - k->memory_ns;
     for (int32_t c = 0; c < k->n_constrained; c++) {
@@ -180,7 +180,7 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
                          .parent = parent,
                          .pattern = pattern,
                          .device = x->out,
-                         .used = from->used | x->used};
+                         .used = from->used | x->uses};
     for (int32_t d = 0; d < in->n_devices; d++)
         to->bytes[d] = from->bytes[d] + x->bytes[d];
     return true;
@@ -321,10 +321,8 @@ static void go_back(const struct walker *k, int32_t label, int32_t *place)
 {
     for (int32_t i = k->path->n_blocks - 1; i >= 0; i--) {
         const struct block *b = &k->path->blocks[i];
-        const struct pattern *x =
-            &k->path->tables[b->table].patterns[k->trails[i].steps[label].pattern];
-        for (int32_t u = b->first; u <= b->last; u++)
-            place[u] = x->place[u - b->first];
+        const struct table *t = &k->path->tables[b->table];
+        path_read_pattern(k->path, b, &t->patterns[k->trails[i].steps[label].pattern], place);
         label = k->trails[i].steps[label].parent;
     }
 }

@@ -1,7 +1,8 @@
 /*
  * instance.c - the abstract placement problem: what a placement costs and whether it fits, and
- * the two baselines that need no search. A unit runs on one device; a value costs one copy out of
- * its producer's memory when anything elsewhere reads it, and one copy into each such memory.
+ * the baselines that need no search. An option of a unit says where its inputs are read and its
+ * outputs are made; a value costs one copy out of its producer's memory when anything elsewhere
+ * reads it, and one copy into each such memory.
  */
 #include "solver/solver.h"
 
@@ -14,20 +15,47 @@ void price_add(struct price *sum, const struct price *p)
     sum->decode_ns += p->decode_ns;
 }
 
-bool instance_allows(const struct instance *in, int32_t unit, int32_t device)
+bool instance_allows(const struct instance *in, int32_t unit, int32_t option)
 {
-    const struct unit *u = &in->units[unit];
-    return in->usable[device] && u->allowed[device] && u->bytes[device] <= in->capacity[device];
+    const struct option *o = &in->units[unit].options[option];
+    bool allowed = o->allowed && (o->stream < 0 || in->streams >> o->stream & 1);
+    for (int32_t d = 0; allowed && d < in->n_devices; d++)
+        allowed = (in->usable[d] || !(o->uses >> d & 1)) && o->bytes[d] <= in->capacity[d];
+    return allowed;
+}
+
+bool instance_with_streams(const struct instance *in, uint32_t streams, struct instance *out)
+{
+    *out = *in;
+    out->streams = streams;
+    for (int32_t d = 0; d < in->n_devices; d++) {
+        if (!(streams >> d & 1))
+            continue;
+        if (!in->usable[d] || in->staging[d] > in->capacity[d])
+            return false;
+        out->capacity[d] -= in->staging[d];
+    }
+    return true;
+}
+
+uint32_t instance_streams(const struct instance *in, const int32_t *place)
+{
+    uint32_t streams = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        int8_t d = instance_option(in, place, u)->stream;
+        streams |= d < 0 ? 0 : 1u << d;
+    }
+    return streams;
 }
 
 struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place)
 {
     struct price sum = {0};
-    int32_t home = place[e->producer];
+    int32_t home = instance_option(in, place, e->producer)->out;
     uint32_t entered = 1u << home;
     bool left = e->host_reads;
     for (int32_t i = 0; i < e->n_readers; i++) {
-        int32_t d = place[in->readers[e->first_reader + i]];
+        int32_t d = instance_option(in, place, in->readers[e->first_reader + i])->in;
         if (d == home)
             continue;
         left = true;
@@ -43,15 +71,16 @@ struct price edge_price(const struct instance *in, const struct edge *e, const i
 
 struct price instance_price(const struct instance *in, const int32_t *place)
 {
-    struct price sum = in->fixed[in->host];
+    struct price sum = {0};
     uint32_t used = 1u << in->host;
     for (int32_t u = 0; u < in->n_units; u++) {
-        int32_t d = place[u];
-        price_add(&sum, &in->units[u].price[d]);
-        if (!(used >> d & 1))
-            price_add(&sum, &in->fixed[d]);
-        used |= 1u << d;
+        const struct option *o = instance_option(in, place, u);
+        price_add(&sum, &o->price);
+        used |= o->uses;
     }
+    for (int32_t d = 0; d < in->n_devices; d++)
+        if (used >> d & 1)
+            price_add(&sum, &in->fixed[d]);
     for (int32_t i = 0; i < in->n_edges; i++) {
         struct price p = edge_price(in, &in->edges[i], place);
         price_add(&sum, &p);
@@ -64,15 +93,52 @@ bool instance_fits(const struct instance *in, const int32_t *place, uint64_t *us
     uint64_t bytes[SOLVER_DEVICES] = {0};
     bool fits = true;
     for (int32_t u = 0; u < in->n_units; u++) {
-        int32_t d = place[u];
-        fits = fits && in->usable[d] && in->units[u].allowed[d];
-        bytes[d] += in->units[u].bytes[d];
+        const struct option *o = instance_option(in, place, u);
+        fits = fits && instance_allows(in, u, place[u]);
+        for (int32_t d = 0; d < in->n_devices; d++)
+            bytes[d] += o->bytes[d];
     }
     for (int32_t d = 0; d < in->n_devices; d++)
         fits = fits && bytes[d] <= in->capacity[d];
     if (used)
         memcpy(used, bytes, sizeof bytes);
     return fits;
+}
+
+/* Options that deal out the groups alike, but read and write elsewhere. */
+static bool same_division(const struct option *a, const struct option *b)
+{
+    return a->stream == b->stream && a->in == a->out && b->in == b->out &&
+           !memcmp(a->share, b->share, sizeof a->share);
+}
+
+bool option_divided(const struct option *o)
+{
+    static const uint16_t none[SOLVER_DEVICES];
+    return memcmp(o->share, none, sizeof none) != 0;
+}
+
+void instance_settle(const struct instance *in, int32_t *place)
+{
+    for (int32_t u = 0; u < in->n_units; u++) {
+        const struct unit *unit = &in->units[u];
+        const struct option *was = instance_option(in, place, u);
+        int32_t best = place[u];
+        if (!option_divided(was))
+            continue;
+        int64_t best_ns = instance_price(in, place).objective_ns;
+        for (int32_t i = in->n_devices; i < unit->n_options; i++) {
+            if (!same_division(&unit->options[i], was))
+                continue;
+            place[u] = i;
+            int64_t ns = instance_price(in, place).objective_ns;
+            if (ns < best_ns || (ns == best_ns && i < best)) {
+                best_ns = ns;
+                best = i;
+            }
+        }
+        place[u] = best;
+    }
 }
 
 bool solve_cpu(const struct instance *in, int32_t *place)
@@ -88,10 +154,11 @@ static bool layer_bytes(const struct instance *in, int32_t layer, int32_t d, uin
     bool any = false;
     *bytes = 0;
     for (int32_t u = 0; u < in->n_units; u++) {
-        if (in->units[u].layer != layer || !in->units[u].allowed[d])
+        const struct option *whole = &in->units[u].options[d];
+        if (in->units[u].layer != layer || !whole->allowed)
             continue;
         any = true;
-        *bytes += in->units[u].bytes[d];
+        *bytes += whole->bytes[d];
     }
     return any;
 }
@@ -119,7 +186,7 @@ bool solve_layers(const struct instance *in, int32_t *place)
         }
         used += bytes;
         for (int32_t u = 0; u < in->n_units; u++)
-            if (in->units[u].layer == layer && in->units[u].allowed[d])
+            if (in->units[u].layer == layer && in->units[u].options[d].allowed)
                 place[u] = d;
         layer--;
     }

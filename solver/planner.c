@@ -5,6 +5,7 @@
  */
 #include "solver/problem_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ static oato_status try_heuristics(const struct problem *p, struct candidate *c,
     c[C_CPU].fits = solve_cpu(in, c[C_CPU].place);
     c[C_LAYERS].fits = solve_layers(in, c[C_LAYERS].place);
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
-        oato_status status = solve_affinity(in, i == C_SINGLE, c[i].place, err);
+        oato_status status = solve_affinity(in, i == C_SINGLE, c[i].place, NULL, NULL, err);
         if (status && status != OATO_NEGATIVE)
             return status;
         c[i].fits = !status;
@@ -55,8 +56,8 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
     for (int32_t d = 0; d < p->n_devices; d++) {
         uint64_t need = p->reserve[d];
         for (int32_t u = 0; u < in->n_units; u++)
-            if (in->units[u].allowed[d])
-                need += in->units[u].bytes[d];
+            if (in->units[u].options[d].allowed)
+                need += in->units[u].options[d].bytes[d];
         double missing = need > p->budget[d] ? (double)(need - p->budget[d]) / 0x1p20 : 0;
         if (n < sizeof text)
             n += (size_t)snprintf(text + n, sizeof text - n, "%s%s lacks %.1f MiB of %.1f MiB",
@@ -78,7 +79,8 @@ static oato_status fill_devices(struct plan *plan, const struct problem *p, cons
     bool any[SOLVER_DEVICES] = {false};
     instance_fits(&p->instance, place, used);
     for (int32_t u = 0; u < p->instance.n_units; u++)
-        any[place[u]] = true;
+        for (int32_t d = 0; d < p->n_devices; d++)
+            any[d] = any[d] || instance_option(&p->instance, place, u)->uses >> d & 1;
     plan->devices = arena_alloc(&plan->arena, (size_t)p->n_devices, sizeof *plan->devices);
     if (!plan->devices)
         return oato_fail_memory(err, sizeof *plan->devices, "the plan");
@@ -96,30 +98,74 @@ static oato_status fill_devices(struct plan *plan, const struct problem *p, cons
     return OATO_OK;
 }
 
+enum { PARTS_PER_DEVICE = 2, ALL_PHASES = 1u << PHASE_PREFILL | 1u << PHASE_DECODE };
+
+/* The axis along which the parts of an operator of a divided unit lie. */
+static enum plan_axis axis_of(const struct graph_op *op, const struct problem *p, int32_t index)
+{
+    if (op->op.kind == OP_EXPERT_GATE_UP || op->op.kind == OP_EXPERT_DOWN)
+        return AXIS_EXPERTS;
+    return p->first_op[p->unit_of[index]] == index ? AXIS_ROWS : AXIS_K;
+}
+
+static void add_part(struct plan *plan, const char *op, enum plan_axis axis, int64_t begin,
+                     int64_t end, uint32_t phases, int32_t device, int32_t home)
+{
+    plan->parts[plan->n_parts++] = (struct plan_part){.op = op,
+                                                      .axis = axis,
+                                                      .begin = begin,
+                                                      .end = end,
+                                                      .phases = phases,
+                                                      .device = device,
+                                                      .home = home};
+}
+
+static void add_parts(struct plan *plan, const struct problem *p, int32_t index, const char *name,
+                      const struct option *o)
+{
+    const int32_t unit = p->unit_of[index], host = p->instance.host;
+    const int64_t rows = p->graph.ops[index].op.n;
+    const int32_t at = p->first_op[unit] == index ? o->in : o->out;
+    for (int pass = 0; pass < 2; pass++) /* in order of their ranges: the host's is the last */
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            int64_t begin = 0, end = d == at ? rows : 0;
+            enum plan_axis axis = AXIS_ROWS;
+            if (p->instance.is_host[d] != (pass == 1))
+                continue;
+            if (option_divided(o)) {
+                divide_range(p, unit, o, d, &begin, &end);
+                axis = axis_of(&p->graph.ops[index], p, index);
+            }
+            if (begin == end)
+                continue;
+            if (o->stream < 0 || d != host) {
+                add_part(plan, name, axis, begin, end, ALL_PHASES, d, d);
+                continue;
+            }
+            add_part(plan, name, axis, begin, end, 1u << PHASE_PREFILL, o->stream, d);
+            add_part(plan, name, axis, begin, end, 1u << PHASE_DECODE, d, d);
+        }
+}
+
 static oato_status fill_parts(struct plan *plan, const struct problem *p, const int32_t *place,
                               struct oato_error *err)
 {
     const struct graph *g = &p->graph;
-    size_t n = (size_t)g->n_ops;
-    plan->parts = arena_alloc(&plan->arena, n, sizeof *plan->parts);
+    size_t n = (size_t)g->n_ops, parts = n * (size_t)p->n_devices * PARTS_PER_DEVICE;
+    plan->parts = arena_alloc(&plan->arena, parts, sizeof *plan->parts);
     plan->kv = arena_alloc(&plan->arena, n, sizeof *plan->kv);
     if (!plan->parts || !plan->kv)
-        return oato_fail_memory(err, n * sizeof *plan->parts, "the plan");
+        return oato_fail_memory(err, parts * sizeof *plan->parts, "the plan");
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *op = &g->ops[i];
-        int32_t d = place[p->unit_of[i]];
-        struct plan_part *t = &plan->parts[plan->n_parts++];
-        *t = (struct plan_part){.op = arena_string(&plan->arena, op->name),
-                                .axis = AXIS_ROWS,
-                                .end = op->op.n,
-                                .phases = 1u << PHASE_PREFILL | 1u << PHASE_DECODE,
-                                .device = d,
-                                .home = d};
-        if (!t->op)
+        const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
+        const char *name = arena_string(&plan->arena, op->name);
+        if (!name)
             return oato_fail_memory(err, n, "the plan");
+        add_parts(plan, p, i, name, o);
         if (op->op.kind == OP_KV_STORE)
-            plan->kv[plan->n_kv++] =
-                (struct plan_kv){.layer = op->kv_layer, .head_end = op->op.kv_heads, .device = d};
+            plan->kv[plan->n_kv++] = (struct plan_kv){
+                .layer = op->kv_layer, .head_end = op->op.kv_heads, .device = o->out};
     }
     return OATO_OK;
 }
@@ -154,27 +200,56 @@ static struct price copies_of(const struct problem *p, const struct graph_op *op
     return sum;
 }
 
+/* A row of the table of costs: what an operator takes on one device in a phase. */
+static struct plan_cost cost_row(const struct problem *p, int32_t index, const struct option *o,
+                                 int32_t d, enum plan_phase phase, bool *any)
+{
+    const struct op_price *price = &p->price[index * p->n_devices + d];
+    struct plan_cost row = {.phase = phase, .device = d};
+    const int32_t unit = p->unit_of[index];
+    if (o - p->instance.units[unit].options < p->n_devices || o->in != o->out) {
+        *any = d == (p->first_op[unit] == index ? o->in : o->out);
+        row.ns = (uint64_t)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
+        row.estimate = price->estimate;
+        return row;
+    }
+    struct divide_cost c = divide_op_cost(p, index, o, d, phase);
+    *any = c.any;
+    row.ns = (uint64_t)llround(c.ns);
+    row.transfer_ns = (uint64_t)llround(c.transfer_ns);
+    row.estimate = c.estimate;
+    return row;
+}
+
 static oato_status fill_costs(struct plan *plan, const struct problem *p, const int32_t *place,
                               struct oato_error *err)
 {
     const struct graph *g = &p->graph;
-    size_t n = (size_t)g->n_ops * PHASE_COUNT;
+    size_t n = (size_t)g->n_ops * PHASE_COUNT * (size_t)p->n_devices;
     plan->costs = arena_alloc(&plan->arena, n, sizeof *plan->costs);
     if (!plan->costs)
         return oato_fail_memory(err, n * sizeof *plan->costs, "the plan");
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        int32_t part = 0;
         for (int32_t i = 0; i < g->n_ops; i++) {
-            int32_t d = place[p->unit_of[i]];
-            const struct op_price *price = &p->price[i * p->n_devices + d];
             struct price copies = copies_of(p, &g->ops[i], place);
-            bool decode = phase == PHASE_DECODE;
-            plan->costs[plan->n_costs++] = (struct plan_cost){
-                .op = plan->parts[i].op,
-                .phase = (enum plan_phase)phase,
-                .device = d,
-                .ns = (uint64_t)(decode ? price->decode_ns : price->prefill_ns),
-                .transfer_ns = (uint64_t)(decode ? copies.decode_ns : copies.prefill_ns),
-                .estimate = price->estimate};
+            bool first = true;
+            while (strcmp(plan->parts[part].op, g->ops[i].name) != 0)
+                part++;
+            for (int32_t d = 0; d < p->n_devices; d++) {
+                bool any;
+                struct plan_cost row =
+                    cost_row(p, i, instance_option(&p->instance, place, p->unit_of[i]), d,
+                             (enum plan_phase)phase, &any);
+                if (!any)
+                    continue;
+                row.op = plan->parts[part].op;
+                if (first)
+                    row.transfer_ns +=
+                        (uint64_t)(phase == PHASE_DECODE ? copies.decode_ns : copies.prefill_ns);
+                first = false;
+                plan->costs[plan->n_costs++] = row;
+            }
         }
     }
     return OATO_OK;
@@ -200,9 +275,12 @@ static oato_status fill_numerics(struct plan *plan, const struct problem *p, con
         struct text t;
         text_init(&t);
         for (int32_t i = 0; i < p->graph.n_ops; i++) {
-            const char *name = p->price[i * p->n_devices + place[p->unit_of[i]]].numerics[phase];
-            if (name && *name)
-                add_class(&t, name);
+            const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
+            for (int32_t d = 0; d < p->n_devices; d++) {
+                const char *name = p->price[i * p->n_devices + d].numerics[phase];
+                if (o->uses >> d & 1 && name && *name)
+                    add_class(&t, name);
+            }
         }
         plan->numerics[phase] = arena_string(&plan->arena, t.data);
         bool failed = t.failed || !plan->numerics[phase];
@@ -261,29 +339,89 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
     plan->request_ns = plan->prefill_ns + (uint64_t)p->request.generate * plan->decode_ns;
     plan->solver = chosen == &all[C_SINGLE] ? "affinity" : chosen->name;
     plan->objective_ns = (uint64_t)price.objective_ns;
-    plan->bound_ns = (uint64_t)max_i64(ilp->bound_ns, 0);
+    plan->bound_ns = (uint64_t)max_i64(min_i64(ilp->bound_ns, price.objective_ns), 0);
     plan->timed_out = ilp->timed_out;
     return OATO_OK;
 }
 
 /* ------------------------------------------------------------------------------- solving --- */
 
+/* A set of devices that weights may be streamed to leaves other memory: a problem of its own. */
+struct streaming {
+    struct instance in;
+    int64_t bound_ns;
+};
+
+static int by_bound(const void *x, const void *y)
+{
+    const struct streaming *a = x, *b = y;
+    if (a->bound_ns != b->bound_ns)
+        return a->bound_ns < b->bound_ns ? -1 : 1;
+    return (a->in.streams > b->in.streams) - (a->in.streams < b->in.streams);
+}
+
+/* The problems, the most promising first. Returns how many; -1: memory is short. */
+static int32_t list_problems(const struct problem *p, const struct ilp_options *options,
+                             int32_t *scratch, struct streaming *all, struct oato_error *err)
+{
+    struct ilp_options relax = *options;
+    uint32_t able = 0;
+    int32_t n = 0;
+    relax.relax_only = true;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        able |= p->instance.staging[d] ? 1u << d : 0;
+    for (uint32_t streams = 0; streams <= able; streams++) {
+        struct ilp_result r = {0};
+        struct streaming *s = &all[n];
+        if (streams & ~able || !instance_with_streams(&p->instance, streams, &s->in))
+            continue;
+        oato_status status = solve_ilp(&s->in, &relax, NULL, scratch, &r, err);
+        if (status && status != OATO_NEGATIVE)
+            return -1;
+        s->bound_ns = r.bound_ns;
+        n++;
+    }
+    qsort(all, (size_t)n, sizeof *all, by_bound);
+    return n;
+}
+
 static oato_status run_ilp(const struct problem *p, const struct planner_options *o,
                            struct candidate *c, struct ilp_result *result, struct oato_error *err)
 {
-    const struct instance *in = &p->instance;
-    int warm = best_of(c, C_ILP);
-    struct ilp_options options = {.gap = o->gap >= 0                  ? o->gap
-                                         : in->n_units <= SMALL_UNITS ? 0
-                                                                      : 1e-3,
+    struct ilp_options options = {.gap = o->gap >= 0                          ? o->gap
+                                         : p->instance.n_units <= SMALL_UNITS ? 0
+                                                                              : 1e-3,
                                   .time_limit_s = o->time_limit_s};
-    oato_status status =
-        solve_ilp(in, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place, result, err);
-    if (status && status != OATO_NEGATIVE)
-        return status;
-    c[C_ILP].fits = !status;
-    c[C_ILP].objective_ns = result->objective_ns;
-    return OATO_OK;
+    const size_t bytes = sizeof(int32_t) * (size_t)p->instance.n_units;
+    int32_t *place = malloc(bytes + 1), n = -1;
+    struct streaming *all = calloc(1u << SOLVER_DEVICES, sizeof *all);
+    if (place && all)
+        n = list_problems(p, &options, place, all, err);
+    oato_status status = n < 0 ? oato_fail_memory(err, bytes, "a placement") : OATO_OK;
+    memset(result, 0, sizeof *result);
+    int64_t bound_ns = INT64_MAX;
+    for (int32_t i = 0; i < n && !status; i++) {
+        struct ilp_result r = {0};
+        int warm = best_of(c, CANDIDATES);
+        options.enough_ns = warm < 0 ? 0 : c[warm].objective_ns;
+        if (warm >= 0 && !instance_fits(&all[i].in, c[warm].place, NULL))
+            warm = -1;
+        status = solve_ilp(&all[i].in, &options, warm < 0 ? NULL : c[warm].place, place, &r, err);
+        if (r.bound_ns > 0)
+            bound_ns = min_i64(bound_ns, r.bound_ns);
+        result->timed_out = result->timed_out || r.timed_out;
+        if (!status && (!c[C_ILP].fits || r.objective_ns < c[C_ILP].objective_ns)) {
+            memcpy(c[C_ILP].place, place, bytes);
+            c[C_ILP].objective_ns = r.objective_ns;
+            c[C_ILP].fits = true;
+        }
+        status = status == OATO_NEGATIVE ? OATO_OK : status;
+    }
+    if (c[C_ILP].fits)
+        result->bound_ns = min_i64(bound_ns, c[C_ILP].objective_ns);
+    free(place);
+    free(all);
+    return status;
 }
 
 static const struct solver_row {
@@ -350,6 +488,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
         status = does_not_fit(p, err);
         goto out;
     }
+    instance_settle(&p->instance, c[chosen].place);
+    problem_stream(p, instance_streams(&p->instance, c[chosen].place));
     status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
 out:
     if (!status && problem)

@@ -184,17 +184,8 @@ static oato_status price_operators(struct problem *p, struct oato_error *err)
 }
 
 /* What reads and writes a layer's KV is one unit: the rotation of k, the store, the attention. */
-static oato_status make_units(struct problem *p, struct oato_error *err)
+static void find_kv(const struct graph *g, int32_t *kv_of)
 {
-    const struct graph *g = &p->graph;
-    struct instance *in = &p->instance;
-    size_t n = (size_t)g->n_ops;
-    int32_t *kv_unit = arena_alloc(&p->arena, (size_t)g->n_layers + 1, sizeof *kv_unit);
-    int32_t *kv_of = arena_alloc(&p->arena, n + 1, sizeof *kv_of);
-    p->unit_of = arena_alloc(&p->arena, n + 1, sizeof *p->unit_of);
-    in->units = arena_alloc(&p->arena, n + 1, sizeof *in->units);
-    if (!kv_unit || !kv_of || !p->unit_of || !in->units)
-        return oato_fail_memory(err, n * sizeof *in->units, "the units");
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *op = &g->ops[i];
         if (op->kv_layer >= 0 && op->kv_layer < g->n_layers)
@@ -203,27 +194,68 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
             if (g->ops[j].op.kind == OP_ROPE && g->ops[j].out[0] == op->in[0])
                 kv_of[j] = kv_of[i];
     }
+}
+
+/* So are two products that can be divided together. */
+static oato_status find_units(struct problem *p, struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    struct instance *in = &p->instance;
+    size_t n = (size_t)g->n_ops;
+    int32_t *kv_unit = arena_alloc(&p->arena, (size_t)g->n_layers + 1, sizeof *kv_unit);
+    int32_t *kv_of = arena_alloc(&p->arena, n + 1, sizeof *kv_of);
+    p->unit_of = arena_alloc(&p->arena, n + 1, sizeof *p->unit_of);
+    p->first_op = arena_alloc(&p->arena, n + 1, sizeof *p->first_op);
+    p->division = arena_alloc(&p->arena, n + 1, sizeof *p->division);
+    in->units = arena_alloc(&p->arena, n + 1, sizeof *in->units);
+    if (!kv_unit || !kv_of || !p->unit_of || !p->first_op || !p->division || !in->units)
+        return oato_fail_memory(err, n * sizeof *in->units, "the units");
+    find_kv(g, kv_of);
     in->n_layers = g->n_layers;
     for (int32_t i = 0; i < g->n_ops; i++) {
-        int32_t u = kv_of[i] && kv_unit[kv_of[i]] ? kv_unit[kv_of[i]] - 1 : in->n_units;
-        struct unit *unit = &in->units[u];
-        if (u == in->n_units) {
-            in->n_units++;
-            unit->layer = g->ops[i].layer;
-            if (kv_of[i])
-                kv_unit[kv_of[i]] = u + 1;
-            for (int32_t d = 0; d < p->n_devices; d++)
-                unit->allowed[d] = true;
-        }
+        int32_t u = kv_of[i] && kv_unit[kv_of[i]] ? kv_unit[kv_of[i]] - 1
+                    : i && divide_pair(g, i - 1)  ? p->unit_of[i - 1]
+                                                  : in->n_units;
         p->unit_of[i] = u;
+        if (u < in->n_units)
+            continue;
+        in->n_units++;
+        in->units[u].layer = g->ops[i].layer;
+        p->first_op[u] = i;
+        if (kv_of[i])
+            kv_unit[kv_of[i]] = u + 1;
+    }
+    return OATO_OK;
+}
+
+static oato_status make_units(struct problem *p, struct oato_error *err)
+{
+    struct instance *in = &p->instance;
+    if (find_units(p, err))
+        return err->status;
+    struct option(*whole)[SOLVER_DEVICES] =
+        arena_alloc(&p->arena, (size_t)in->n_units + 1, sizeof *whole);
+    if (!whole)
+        return oato_fail_memory(err, (size_t)in->n_units * sizeof *whole, "the units");
+    for (int32_t u = 0; u < in->n_units; u++)
+        for (int32_t d = 0; d < p->n_devices; d++)
+            whole[u][d] = (struct option){.allowed = true,
+                                          .in = (int8_t)d,
+                                          .out = (int8_t)d,
+                                          .stream = -1,
+                                          .uses = (uint8_t)(1u << d)};
+    for (int32_t i = 0; i < p->graph.n_ops; i++)
         for (int32_t d = 0; d < p->n_devices; d++) {
             const struct op_price *o = &p->price[i * p->n_devices + d];
+            struct option *to = &whole[p->unit_of[i]][d];
             struct price price = request_price(&p->request, o->prefill_ns, o->decode_ns);
-            unit->allowed[d] = unit->allowed[d] && o->supported;
-            price_add(&unit->price[d], &price);
-            unit->bytes[d] += o->weight_bytes + o->kv_bytes;
+            to->allowed = to->allowed && o->supported;
+            price_add(&to->price, &price);
+            to->bytes[d] += o->weight_bytes + o->kv_bytes;
         }
-    }
+    for (int32_t u = 0; u < in->n_units; u++)
+        if (divide_unit(p, u, whole[u], err))
+            return err->status;
     return OATO_OK;
 }
 
@@ -414,6 +446,8 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     *out = NULL;
     if (!p)
         return status;
+    p->neurons = o->neurons;
+    p->whole_only = o->whole_only;
     if (choose_devices(p, o->devices, err) || set_budgets(p, o, err) || check_devices(p, err) ||
         fuse(p, &m->graph, err) || price_graph(p, err)) {
         problem_free(p);
@@ -440,30 +474,89 @@ static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
     return OATO_OK;
 }
 
-/* Where the plan puts each unit; a unit of several operators is where its attention is. */
+/* ------------------------------------------------------------------------ plans read back --- */
+
+/* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
+static int32_t device_of_op(const struct plan *plan, const char *op)
+{
+    int32_t device = -1;
+    for (int32_t k = 0; k < plan->n_parts; k++) {
+        const struct plan_part *t = &plan->parts[k];
+        if (t->phases >> PHASE_DECODE & 1 && t->begin < t->end && !strcmp(t->op, op))
+            device = t->device;
+    }
+    return device;
+}
+
+/* Does the option put an operator's parts where the plan has them? */
+static bool same_parts(const struct problem *p, const struct plan *plan, int32_t unit,
+                       const struct option *o)
+{
+    int64_t planned[PHASE_COUNT][SOLVER_DEVICES] = {{0}},
+            wanted[PHASE_COUNT][SOLVER_DEVICES] = {{0}};
+    const char *op = p->graph.ops[p->first_op[unit]].name;
+    for (int32_t k = 0; k < plan->n_parts; k++) {
+        const struct plan_part *t = &plan->parts[k];
+        for (int phase = 0; phase < PHASE_COUNT && !strcmp(t->op, op); phase++)
+            if (t->phases >> phase & 1)
+                planned[phase][t->device] += t->end - t->begin;
+    }
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        int64_t begin, end;
+        divide_range(p, unit, o, d, &begin, &end);
+        wanted[PHASE_DECODE][d] += end - begin;
+        bool streamed = o->stream >= 0 && d == p->instance.host;
+        wanted[PHASE_PREFILL][streamed ? o->stream : d] += end - begin;
+    }
+    return !memcmp(planned, wanted, sizeof planned);
+}
+
+/* The option that does as the plan says; -1: there is none. A unit of several operators that is not
+ * divided is where its last one is. */
+static int32_t option_of_plan(const struct problem *p, const struct plan *plan, int32_t unit)
+{
+    const struct unit *u = &p->instance.units[unit];
+    const struct graph *g = &p->graph;
+    int32_t first = device_of_op(plan, g->ops[p->first_op[unit]].name), last = first;
+    for (int32_t i = p->first_op[unit]; i < g->n_ops; i++)
+        if (p->unit_of[i] == unit)
+            last = device_of_op(plan, g->ops[i].name);
+    if (last < 0)
+        return p->instance.host;
+    if (u->n_options == p->n_devices)
+        return last;
+    for (int32_t i = 0; i < u->n_options; i++) {
+        const struct option *o = &u->options[i];
+        if (first != last ? o->in == first && o->out == last
+                          : o->in == o->out && same_parts(p, plan, unit, o))
+            return i;
+    }
+    return -1;
+}
+
 static oato_status place_of_plan(const struct problem *p, const struct plan *plan, int32_t *place,
                                  struct oato_error *err)
 {
-    const struct graph *g = &p->graph;
-    for (int32_t u = 0; u < p->instance.n_units; u++)
-        place[u] = p->instance.host;
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        int32_t device = -1;
-        for (int32_t k = 0; k < plan->n_parts; k++) {
-            const struct plan_part *t = &plan->parts[k];
-            if (strcmp(t->op, g->ops[i].name) != 0 || t->begin == t->end)
-                continue;
-            if (device >= 0 && device != t->device)
-                return oato_fail(err, OATO_EUSAGE,
-                                 "%s is split between devices; this version prices operators "
-                                 "that are whole",
-                                 t->op);
-            device = t->device;
-        }
-        if (device >= 0)
-            place[p->unit_of[i]] = device;
+    for (int32_t u = 0; u < p->instance.n_units; u++) {
+        place[u] = option_of_plan(p, plan, u);
+        if (place[u] < 0)
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s is divided between devices in a way that this version does not "
+                             "price",
+                             p->graph.ops[p->first_op[u]].name);
     }
+    instance_settle(&p->instance, place);
     return OATO_OK;
+}
+
+void problem_stream(struct problem *p, uint32_t streams)
+{
+    struct instance with;
+    if (!instance_with_streams(&p->instance, streams, &with))
+        with.streams = streams; /* it does not fit: the reserve says by how much */
+    p->instance = with;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        p->reserve[d] += streams >> d & 1 ? p->instance.staging[d] : 0;
 }
 
 oato_status problem_of_plan(const struct model *m, const struct profile *profile,
@@ -487,6 +580,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof **place);
     status = *place ? place_of_plan(p, plan, *place, err)
                     : oato_fail_memory(err, sizeof **place, "a placement");
+    if (!status)
+        problem_stream(p, instance_streams(&p->instance, *place));
     if (status)
         problem_free(p);
     else

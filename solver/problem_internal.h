@@ -29,6 +29,12 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
  * in for the graph's own (a fused operator for its first member). Bytes are not set. */
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
                            const struct oato_op *op, int32_t d);
+/* Nanoseconds of one step of operator `index`, its record included. */
+double request_step_ns(const struct problem *p, const struct graph *g, int32_t index,
+                       const struct oato_op *op, int32_t d, const struct request_step *s);
+/* The same of one copy of a value to device d, or from it, to the host. */
+double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t d,
+                       bool to_device, const struct request_step *s);
 /* Copies of a value between the host and device d, to it or from it, the record included. */
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t d,
                           bool to_device);
@@ -40,6 +46,24 @@ struct price request_fixed(const struct problem *p, int32_t d);
  * the fused operator and does not show it to be slower than its members. */
 oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_match **out,
                          int32_t *n, struct oato_error *err);
+
+/* True when operator i + 1 is the only reader of i and both can be divided by neurons or experts.
+ */
+bool divide_pair(const struct graph *g, int32_t i);
+/* The options of a unit: `whole`, one for each device, and all ways to divide it. */
+oato_status divide_unit(struct problem *p, int32_t unit, const struct option *whole,
+                        struct oato_error *err);
+/* What of operator `op` a divided unit does on a device in a phase: a share of the whole's time,
+ * for the plan's table of costs. */
+struct divide_cost {
+    bool any, estimate;
+    double ns, transfer_ns;
+};
+struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
+                                  int32_t d, enum plan_phase phase);
+/* The range of the unit's rows, neurons or experts that an option puts on a device. */
+void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
+                  int64_t *begin, int64_t *end);
 
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);

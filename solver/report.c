@@ -93,6 +93,16 @@ struct share {
     uint64_t prefill_ns, decode_ns, weight_bytes, kv_bytes, work_bytes;
 };
 
+/* How much of its operator a part is. */
+static double part_share(const struct graph_op *op, const struct plan_part *t)
+{
+    const int64_t extent = t->axis == AXIS_K         ? op->op.k
+                           : t->axis == AXIS_EXPERTS ? op->op.experts
+                           : t->axis == AXIS_HEADS   ? op->op.kv_heads
+                                                     : op->op.n;
+    return extent ? (double)(t->end - t->begin) / (double)extent : 0;
+}
+
 static struct share share_of(const struct plan *p, const struct problem *problem, int32_t d)
 {
     struct share s = {0};
@@ -104,12 +114,18 @@ static struct share share_of(const struct plan *p, const struct problem *problem
     }
     for (int32_t i = 0; i < p->n_kv; i++)
         s.kv_layers += p->kv[i].device == d;
-    for (int32_t i = 0; problem && i < problem->graph.n_ops; i++) {
-        if (plan_device_of(p, problem->graph.ops[i].name) != d)
-            continue;
+    for (int32_t i = 0, at = 0; problem && i < problem->graph.n_ops; i++) {
+        const struct graph_op *op = &problem->graph.ops[i];
         const struct op_price *price = &problem->price[i * problem->n_devices + d];
-        s.weight_bytes += price->weight_bytes;
-        s.kv_bytes += price->kv_bytes;
+        while (at < p->n_parts && strcmp(p->parts[at].op, op->name) != 0)
+            at++;
+        for (int32_t k = at; k < p->n_parts && !strcmp(p->parts[k].op, op->name); k++) {
+            const struct plan_part *t = &p->parts[k];
+            if (t->device != d || !(t->phases >> PHASE_DECODE & 1))
+                continue; /* what is only streamed here has its home elsewhere */
+            s.weight_bytes += (uint64_t)((double)price->weight_bytes * part_share(op, t));
+            s.kv_bytes += price->kv_bytes;
+        }
     }
     if (p->devices[d].planned_bytes > s.weight_bytes + s.kv_bytes)
         s.work_bytes = p->devices[d].planned_bytes - s.weight_bytes - s.kv_bytes;
@@ -126,8 +142,18 @@ static void copies_of(const struct plan *p, uint64_t *prefill_ns, uint64_t *deco
 static int32_t estimates_of(const struct plan *p)
 {
     int32_t n = 0;
+    for (int32_t i = 0; i < p->n_costs; i++) /* parts of an operator follow each other */
+        n += p->costs[i].estimate && p->costs[i].phase == PHASE_DECODE &&
+             (!i || strcmp(p->costs[i].op, p->costs[i - 1].op) != 0);
+    return n;
+}
+
+static int32_t operators_of(const struct plan *p)
+{
+    int32_t n = 0;
     for (int32_t i = 0; i < p->n_costs; i++)
-        n += p->costs[i].estimate && p->costs[i].phase == PHASE_DECODE;
+        n += p->costs[i].phase == PHASE_DECODE &&
+             (!i || strcmp(p->costs[i].op, p->costs[i - 1].op) != 0);
     return n;
 }
 
@@ -321,7 +347,7 @@ static void text_solver(const struct plan *p, struct text *out)
         text_printf(out,
                     "%d of %d operators were never measured in their shape: their times are "
                     "estimates\n",
-                    estimates_of(p), p->n_costs / PHASE_COUNT);
+                    estimates_of(p), operators_of(p));
 }
 
 void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)

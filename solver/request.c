@@ -74,6 +74,12 @@ static struct op_cost step_cost(const struct problem *p, const struct graph *g, 
     return c;
 }
 
+double request_step_ns(const struct problem *p, const struct graph *g, int32_t index,
+                       const struct oato_op *op, int32_t d, const struct request_step *s)
+{
+    return step_cost(p, g, index, op, d, s).ns;
+}
+
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
                            const struct oato_op *op, int32_t d)
 {
@@ -103,8 +109,8 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
     return r;
 }
 
-static double copy_ns(const struct problem *p, const struct graph_value *v, int32_t d,
-                      bool to_device, const struct request_step *s)
+double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t d,
+                       bool to_device, const struct request_step *s)
 {
     const struct profile_device *device = &p->profile->devices[p->device[d]];
     int32_t host = p->device[p->instance.host];
@@ -123,11 +129,11 @@ struct price request_copy(const struct problem *p, const struct graph_value *v, 
     double prefill_ns = 0;
     for (int32_t i = 0; i < request_prefill_steps(&p->request); i++) {
         struct request_step s = request_prefill_step(&p->request, i);
-        prefill_ns += copy_ns(p, v, d, to_device, &s) * (double)s.times;
+        prefill_ns += request_copy_ns(p, v, d, to_device, &s) * (double)s.times;
     }
     struct request_step s = request_decode_step(&p->request);
     return request_price(&p->request, whole_ns(prefill_ns),
-                         whole_ns(copy_ns(p, v, d, to_device, &s)));
+                         whole_ns(request_copy_ns(p, v, d, to_device, &s)));
 }
 
 struct price request_fixed(const struct problem *p, int32_t d)

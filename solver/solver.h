@@ -59,12 +59,25 @@ struct price { /* whole nanoseconds: what is minimised; all prompts, and one dec
 };
 void price_add(struct price *sum, const struct price *p);
 
+/* One way to run a unit: whole on a device or, where it can be divided into groups (of neurons,
+ * rows or experts), with a share of them on each of several, which then run at the same time. */
+struct option {
+    struct price price;             /* all it does, copies between its own parts included */
+    uint64_t bytes[SOLVER_DEVICES]; /* resident there */
+    int8_t in, out;                 /* the device that reads its inputs; that has its outputs */
+    int8_t stream; /* prefill of the host's share runs here, its weights copied over
+                      the link each time; -1: it runs on the host */
+    bool allowed;
+    uint8_t uses;                   /* devices that do anything, a bit each */
+    uint16_t share[SOLVER_DEVICES]; /* groups on each device; accelerators hold the first ones. All
+                                       zero: the unit is not divided */
+};
+
 /* What is placed as one: an operator, or several that must stay together. */
 struct unit {
     int32_t layer; /* -1 before the first, n_layers after the last */
-    bool allowed[SOLVER_DEVICES];
-    struct price price[SOLVER_DEVICES];
-    uint64_t bytes[SOLVER_DEVICES]; /* resident there */
+    int32_t n_options;
+    struct option *options; /* the first n_devices: all of it on that device, nothing streamed */
 };
 
 /* A value that other units read. It leaves its producer's device at most once and enters each
@@ -81,6 +94,8 @@ struct instance {
     bool is_host[SOLVER_DEVICES];
     bool usable[SOLVER_DEVICES];        /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES];  /* for units: budget less what a used device always needs */
+    uint64_t staging[SOLVER_DEVICES];   /* what streaming to the device takes of that */
+    uint32_t streams;                   /* devices that may be streamed to, a bit each */
     struct price fixed[SOLVER_DEVICES]; /* of a device with any unit; the host's always */
     int32_t n_layers, n_units, n_edges, n_readers;
     struct unit *units;
@@ -88,20 +103,44 @@ struct instance {
     int32_t *readers;
 };
 
-bool instance_allows(const struct instance *in, int32_t unit, int32_t device);
+/* A placement is the number of an option for each unit: place[n_units]. */
+static inline const struct option *instance_option(const struct instance *in, const int32_t *place,
+                                                   int32_t unit)
+{
+    return &in->units[unit].options[place[unit]];
+}
+bool instance_allows(const struct instance *in, int32_t unit, int32_t option);
+/* True when parts of the unit run on several devices. */
+bool option_divided(const struct option *o);
+/* The same problem where exactly the given devices may be streamed to and set memory aside for it;
+ * false when one of them has too little. Borrows the arrays of `in`. */
+bool instance_with_streams(const struct instance *in, uint32_t streams, struct instance *out);
+/* The devices that a placement streams to. */
+uint32_t instance_streams(const struct instance *in, const int32_t *place);
 struct price instance_price(const struct instance *in, const int32_t *place);
 struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place);
-/* True when every unit is allowed where it is and every capacity holds; used (may be NULL) gets
- * the bytes per device. */
+/* True when every unit is allowed as it is and every capacity holds; used (may be NULL) gets the
+ * bytes per device, without staging. */
 bool instance_fits(const struct instance *in, const int32_t *place, uint64_t *used);
+
+/* Where the parts of a divided unit meet is not part of a plan: it follows from what is around it.
+ * Chooses for each the end that costs least, unit after unit. */
+void instance_settle(const struct instance *in, int32_t *place);
 
 /* Solvers fill place[n_units] and return false when they find nothing that fits. */
 bool solve_cpu(const struct instance *in, int32_t *place);
 /* Whole layers from the last to the first, the output before them, while they fit. */
 bool solve_layers(const struct instance *in, int32_t *place);
-/* OATO's Algorithm 1; single_shot stops after the first order. OATO_NEGATIVE: nothing fits. */
+enum { AFFINITY_ROUNDS = 64 };
+struct affinity_round {
+    int64_t objective_ns;
+    int32_t moved, on_accelerators; /* units that the round placed anew; that are not on the host */
+    bool fits;
+};
+/* OATO's Algorithm 1; single_shot stops after the first order. trace (may be NULL) has room for
+ * *n_trace rounds and receives as many as there were. OATO_NEGATIVE: nothing fits. */
 oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t *place,
-                           struct oato_error *err);
+                           struct affinity_round *trace, int32_t *n_trace, struct oato_error *err);
 
 enum ilp_form { ILP_AUTO, ILP_PLAIN, ILP_PATH };
 
@@ -110,6 +149,10 @@ struct ilp_options {
     double gap;          /* relative; 0 = exact */
     double time_limit_s; /* 0 = none */
     bool no_walk;        /* path form: branch and bound alone, for tests */
+    /* For one of several problems whose best is wanted: OATO_NEGATIVE after the relaxation, with
+     * its bound; and nothing that is slower than this is looked for (0: everything is). */
+    bool relax_only;
+    int64_t enough_ns;
 };
 struct ilp_result {
     int64_t objective_ns, bound_ns; /* bound: no placement is faster */
@@ -134,7 +177,9 @@ struct planner_options {
     struct device_budget budgets[SOLVER_DEVICES];
     int32_t n_budgets; /* devices without one may use 90 % of what was free */
     struct plan_request request;
-    double time_limit_s, gap; /* gap negative: 0 for small problems, else 1e-3 */
+    double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
+    const struct neurons *neurons; /* how often neurons and experts fire; NULL: all, all the time */
+    bool whole_only;               /* nothing is divided or streamed */
 };
 
 void planner_options_init(struct planner_options *o);
@@ -144,6 +189,12 @@ struct op_price { /* of one operator of the fused graph on one device */
     int64_t prefill_ns, decode_ns; /* whole prompts; one step */
     uint64_t weight_bytes, kv_bytes;
     const char *numerics[PHASE_COUNT];
+};
+
+/* How a unit falls into groups; groups 0: it can't be divided. What is left over behind the last
+ * group goes with it. */
+struct division {
+    int32_t group, groups, extent; /* rows, neurons or experts of a group; groups; in all */
 };
 
 /* Everything that is known before solving. */
@@ -159,9 +210,13 @@ struct problem {
                                                                  workspace of a used device */
     struct plan_fusion *fusions;
     int32_t n_fusions;
-    int32_t *unit_of;       /* per operator */
-    int32_t *edge_of;       /* per value; -1: nobody else reads it */
-    struct op_price *price; /* [operator * n_devices + device] */
+    const struct neurons *neurons; /* borrowed; NULL: none */
+    bool whole_only;
+    int32_t *unit_of;          /* per operator */
+    int32_t *first_op;         /* per unit */
+    struct division *division; /* per unit */
+    int32_t *edge_of;          /* per value; -1: nobody else reads it */
+    struct op_price *price;    /* [operator * n_devices + device] */
     struct instance instance;
 };
 
@@ -174,6 +229,8 @@ oato_status problem_create(const struct model *m, const struct profile *p,
 oato_status problem_of_plan(const struct model *m, const struct profile *p, const struct plan *plan,
                             struct problem **out, int32_t **place, struct oato_error *err);
 void problem_free(struct problem *p);
+/* Sets aside what streaming to these devices takes, of the memory for units. */
+void problem_stream(struct problem *p, uint32_t streams);
 const char *problem_device(const struct problem *p, int32_t device);
 
 /* Profile of a machine of the hardware library (docs/hardware), by its name. OATO_EUSAGE with all

@@ -19,15 +19,46 @@ int64_t random_in(uint64_t *state, int64_t lo, int64_t hi)
     return lo + (int64_t)(random_next(state) % (uint64_t)(hi - lo + 1));
 }
 
+static struct option *add_option(struct random_instance *r, struct unit *u)
+{
+    struct option *o = &r->options[r->n_options++];
+    if (!u->n_options)
+        u->options = o;
+    u->n_options++;
+    memset(o, 0, sizeof *o);
+    o->allowed = true;
+    o->stream = -1;
+    return o;
+}
+
 static void random_unit(struct random_instance *r, struct unit *u)
 {
     int64_t host_ns = random_in(&r->state, 50, 1000);
     uint64_t bytes = random_in(&r->state, 0, 3) ? (uint64_t)random_in(&r->state, 1, 60) : 0;
     for (int32_t d = 0; d < r->instance.n_devices; d++) {
         bool host = r->instance.is_host[d];
-        u->allowed[d] = host || random_in(&r->state, 0, 9) > 0;
-        u->price[d].objective_ns = host ? host_ns : host_ns * random_in(&r->state, 10, 120) / 100;
-        u->bytes[d] = bytes + (uint64_t)random_in(&r->state, 0, 3);
+        struct option *o = add_option(r, u);
+        o->allowed = host || random_in(&r->state, 0, 9) > 0;
+        o->price.objective_ns = host ? host_ns : host_ns * random_in(&r->state, 10, 120) / 100;
+        o->bytes[d] = bytes + (uint64_t)random_in(&r->state, 0, 3);
+        o->in = o->out = (int8_t)d;
+        o->uses = (uint8_t)(1u << d);
+    }
+}
+
+/* Now and then: on the host, but prefill elsewhere with weights that are streamed. */
+static void random_stream(struct random_instance *r, struct unit *u)
+{
+    int32_t h = r->instance.host;
+    for (int32_t d = 0; d < r->instance.n_devices; d++) {
+        if (d == h || random_in(&r->state, 0, 2))
+            continue;
+        const struct option whole = u->options[h];
+        struct option *o = add_option(r, u);
+        *o = whole;
+        o->stream = (int8_t)d;
+        o->uses |= (uint8_t)(1u << d);
+        o->price.objective_ns = whole.price.objective_ns * random_in(&r->state, 40, 110) / 100;
     }
 }
 
@@ -72,13 +103,14 @@ static void set_capacities(struct random_instance *r)
     for (int32_t d = 0; d < in->n_devices; d++) {
         uint64_t all = 0;
         for (int32_t u = 0; u < in->n_units; u++)
-            all += in->units[u].bytes[d];
+            all += in->units[u].options[d].bytes[d];
         int64_t percent = d != in->host                     ? random_in(&r->state, 0, 80)
                           : random_in(&r->state, 0, 3) == 0 ? random_in(&r->state, 50, 99)
                                                             : 100;
         in->capacity[d] = all * (uint64_t)percent / 100;
         in->usable[d] = d == in->host || random_in(&r->state, 0, 19) > 0;
         in->fixed[d].objective_ns = random_in(&r->state, 0, 100);
+        in->staging[d] = in->capacity[d] / 8;
     }
 }
 
@@ -87,6 +119,7 @@ void random_dag(struct random_instance *r, uint64_t seed, int32_t units, int32_t
     begin(r, seed, units, devices);
     for (int32_t u = 0; u < units; u++) {
         random_unit(r, &r->units[u]);
+        random_stream(r, &r->units[u]);
         r->units[u].layer = u / 3;
     }
     r->instance.n_layers = (units - 1) / 3;
@@ -98,6 +131,23 @@ void random_dag(struct random_instance *r, uint64_t seed, int32_t units, int32_t
                 add_reader(r, e, v);
     }
     add_edge(r, units - 1)->host_reads = true;
+    set_capacities(r);
+}
+
+/* Each layer a chain of units, with a value that goes around its middle. */
+static void chain_layers(struct random_instance *r, int32_t layers, int32_t size, bool equal)
+{
+    for (int32_t u = 0; u + 1 < layers * size; u++) {
+        struct edge *e = add_edge(r, u);
+        if (equal && e > r->edges + size) {
+            memcpy(e->leave, e[-size].leave, sizeof e->leave);
+            memcpy(e->enter, e[-size].enter, sizeof e->enter);
+        }
+        add_reader(r, e, u + 1);
+        if (u % size == 0)
+            add_reader(r, e, u + size - 1);
+    }
+    add_edge(r, layers * size - 1)->host_reads = true;
     set_capacities(r);
 }
 
@@ -114,20 +164,90 @@ void random_layers(struct random_instance *r, uint64_t seed, int32_t layers, int
             r->units[u].layer = u / LAYER;
         } else {
             random_unit(r, &r->units[u]);
+            random_stream(r, &r->units[u]);
         }
     }
-    for (int32_t u = 0; u + 1 < layers * LAYER; u++) {
-        struct edge *e = add_edge(r, u);
-        if (equal && e > r->edges + LAYER) {
-            memcpy(e->leave, e[-LAYER].leave, sizeof e->leave);
-            memcpy(e->enter, e[-LAYER].enter, sizeof e->enter);
-        }
-        add_reader(r, e, u + 1);
-        if (u % LAYER == 0)
-            add_reader(r, e, u + LAYER - 1);
+    chain_layers(r, layers, LAYER, equal);
+}
+
+enum { GROUPS_MAX = 16 };
+
+/* The middle unit of a layer with its groups on the devices that `at` names, read and written on
+ * one of them: parts run at the same time, what is not there pays for its way. */
+static void add_division(struct random_instance *r, struct unit *u, const int64_t *work,
+                         int32_t groups, const int64_t *ns, const int64_t *way, const int32_t *at,
+                         int32_t base)
+{
+    int64_t each[SOLVER_DEVICES] = {0}, most = 0;
+    struct option *o = add_option(r, u);
+    for (int32_t i = 0; i < groups; i++) {
+        each[at[i]] += work[i] * ns[at[i]];
+        o->bytes[at[i]] += 20;
+        o->uses |= (uint8_t)(1u << at[i]);
+        o->share[at[i]]++;
     }
-    add_edge(r, layers * LAYER - 1)->host_reads = true;
-    set_capacities(r);
+    for (int32_t d = 0; d < r->instance.n_devices; d++) {
+        if (o->share[d] && d != base)
+            each[d] += way[d] + way[base];
+        most = each[d] > most ? each[d] : most;
+    }
+    o->in = o->out = (int8_t)base;
+    o->uses |= (uint8_t)(1u << base);
+    o->price.objective_ns = most;
+}
+
+static void divide_unit(struct random_instance *r, struct unit *u, const int64_t *work,
+                        int32_t groups, const int64_t *ns, const int64_t *way, bool free)
+{
+    int32_t n = r->instance.n_devices, at[GROUPS_MAX];
+    for (int32_t d = 0; d < n; d++) { /* whole ones come first */
+        for (int32_t i = 0; i < groups; i++)
+            at[i] = d;
+        add_division(r, u, work, groups, ns, way, at, d);
+    }
+    int64_t all = 1;
+    for (int32_t i = 0; i < groups; i++)
+        all *= n;
+    for (int64_t code = 0; code < all; code++) {
+        bool cut = true, whole = true;
+        int64_t rest = code;
+        for (int32_t i = 0; i < groups; i++, rest /= n) {
+            at[i] = (int32_t)(rest % n);
+            /* accelerators in their order, then the host */
+            int32_t rank = at[i] == r->instance.host ? n : at[i];
+            int32_t last = i && at[i - 1] == r->instance.host ? n : i ? at[i - 1] : -1;
+            cut = cut && rank >= last;
+            whole = whole && at[i] == at[0];
+        }
+        for (int32_t base = 0; base < n && !whole && (cut || free); base++)
+            add_division(r, u, work, groups, ns, way, at, base);
+    }
+}
+
+void random_groups(struct random_instance *r, uint64_t seed, int32_t layers, int32_t devices,
+                   int32_t groups, bool free)
+{
+    enum { LAYER = 3 };
+    int64_t ns[SOLVER_DEVICES], way[SOLVER_DEVICES], work[GROUPS_MAX];
+    begin(r, seed, layers * LAYER, devices);
+    r->instance.n_layers = layers;
+    for (int32_t d = 0; d < devices; d++) {
+        ns[d] = d == r->instance.host ? 10 : random_in(&r->state, 1, 8);
+        way[d] = d == r->instance.host ? 0 : random_in(&r->state, 0, 200);
+    }
+    for (int32_t u = 0; u < layers * LAYER; u++) {
+        r->units[u].layer = u / LAYER;
+        if (u % LAYER != 1) {
+            random_unit(r, &r->units[u]);
+            continue;
+        }
+        double hot = (double)random_in(&r->state, 30, 100) / 100;
+        double rate = (double)random_in(&r->state, 20, 100);
+        for (int32_t i = 0; i < groups; i++, rate *= hot)
+            work[i] = 1 + (int64_t)rate;
+        divide_unit(r, &r->units[u], work, groups, ns, way, free);
+    }
+    chain_layers(r, layers, LAYER, false);
 }
 
 bool brute_force(const struct instance *in, int64_t *least_ns)
@@ -142,7 +262,7 @@ bool brute_force(const struct instance *in, int64_t *least_ns)
             found = true;
         }
         int32_t u = 0;
-        while (u < in->n_units && ++place[u] == in->n_devices)
+        while (u < in->n_units && ++place[u] == in->units[u].n_options)
             place[u++] = 0;
         if (u == in->n_units)
             return found;

@@ -4,11 +4,18 @@
 
 #include "solver/solver.h"
 
-enum { INSTANCE_UNITS = 512, INSTANCE_EDGES = 1024, INSTANCE_READERS = 4096 };
+enum {
+    INSTANCE_UNITS = 512,
+    INSTANCE_OPTIONS = 1 << 18,
+    INSTANCE_EDGES = 1024,
+    INSTANCE_READERS = 4096
+};
 
 struct random_instance {
     struct instance instance;
     struct unit units[INSTANCE_UNITS];
+    struct option options[INSTANCE_OPTIONS];
+    int32_t n_options;
     struct edge edges[INSTANCE_EDGES];
     int32_t readers[INSTANCE_READERS];
     uint64_t state;
@@ -21,6 +28,11 @@ void random_dag(struct random_instance *r, uint64_t seed, int32_t units, int32_t
 /* Layers as transformers have them: a residual value beside a chain of units per block. */
 void random_layers(struct random_instance *r, uint64_t seed, int32_t layers, int32_t devices,
                    bool equal);
+/* Layers whose middle unit is divided into groups that fire with different frequencies and run on
+ * several devices at the same time: at cut points in the order of frequency or, when `free`, in any
+ * subsets. The same seed gives the same groups. */
+void random_groups(struct random_instance *r, uint64_t seed, int32_t layers, int32_t devices,
+                   int32_t groups, bool free);
 /* The least request time of all placements that fit; false when none does. */
 bool brute_force(const struct instance *in, int64_t *least_ns);
 

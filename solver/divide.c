@@ -1,0 +1,527 @@
+/*
+ * divide.c - the ways to run a unit besides whole on one device, each priced over the request:
+ *
+ *   divided    its groups (of neurons, experts or rows; the most active first) are dealt out at cut
+ *              points, accelerators before the host, and the parts run at the same time: a step
+ *              takes as long as the slowest, with the copies that its part needs
+ *   streamed   the host keeps and decodes its share, but prefill of it runs on an accelerator, the
+ *              weights copied over the link while the previous ones compute
+ *   apart      of two operators one here, one there
+ *
+ * A share of an operator is priced in proportion to the whole, which is an estimate wherever it
+ * stands; activity comes from the neurons sidecar, without one every neuron is active and experts
+ * are chosen alike.
+ */
+#include "solver/problem_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    KINDS_MAX = 4, /* of prefill steps, and the decode step */
+    OPS_MAX = 2,   /* of a unit that can be divided */
+    GROUPS_MAX = UINT16_MAX,
+    GRID_TWO = 32,   /* cut points between two accelerators, */
+    GRID_THREE = 10, /* between those and the host, */
+    GRID_ROWS = 16,  /* and in the rows of a product */
+    GROUP_NEURONS = 64,
+};
+
+struct dividing {
+    const struct problem *p;
+    int32_t unit, op[OPS_MAX], n_ops;
+    int32_t group, groups, extent; /* neurons, experts or rows: in a group; groups; in all */
+    struct request_step kind[KINDS_MAX];
+    int32_t n_kinds; /* the last one is decode */
+    /* Nanoseconds of a step of each kind: an operator whole and dense, its record included; copies
+     * of all inputs and of the output between the host and a device; adding two outputs. */
+    double whole[KINDS_MAX][OPS_MAX][SOLVER_DEVICES];
+    double enter[KINDS_MAX][2][SOLVER_DEVICES],
+        leave[KINDS_MAX][2][SOLVER_DEVICES]; /* 0: from it */
+    double merge[KINDS_MAX][SOLVER_DEVICES];
+    const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activities of the first groups */
+    bool runs[SOLVER_DEVICES];
+    uint64_t file_bytes;
+    struct option *out; /* where the next option goes; NULL: only counted */
+    int32_t n;
+};
+
+/* ------------------------------------------------------------------------------ context ---- */
+
+static void list_kinds(struct dividing *x)
+{
+    const struct plan_request *q = &x->p->request;
+    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
+        struct request_step s = request_prefill_step(q, i);
+        int32_t k = 0;
+        while (k < x->n_kinds && (x->kind[k].tokens != s.tokens || x->kind[k].rows != s.rows))
+            k++;
+        if (k == x->n_kinds) /* full chunks, full ones with logits, or the rest: three at most */
+            x->kind[x->n_kinds++] = s;
+        else
+            x->kind[k].times += s.times;
+    }
+    x->kind[x->n_kinds++] = request_decode_step(q);
+}
+
+static bool is_experts(const struct graph_op *op)
+{
+    return op->op.kind == OP_EXPERT_GATE_UP;
+}
+
+/* True for an operator whose only reader follows, so that both can be divided by neurons. */
+bool divide_pair(const struct graph *g, int32_t i)
+{
+    const struct graph_op *a = &g->ops[i], *b = &g->ops[i + 1];
+    int32_t readers = 0;
+    if (i + 1 >= g->n_ops || b->in[0] != a->out[0] ||
+        !((a->op.kind == OP_GATE_UP && b->op.kind == OP_MUL_MAT) ||
+          (a->op.kind == OP_EXPERT_GATE_UP && b->op.kind == OP_EXPERT_DOWN)))
+        return false;
+    for (int32_t j = 0; j < g->n_ops; j++)
+        for (int32_t k = 0; k < g->ops[j].n_in; k++)
+            readers += g->ops[j].in[k] == a->out[0];
+    return readers == 1 && a->out[0] != g->logits;
+}
+
+/* How the unit falls into groups: parts along K begin at whole blocks of the second's type. */
+static void find_groups(struct dividing *x)
+{
+    const struct graph_op *first = &x->p->graph.ops[x->op[0]];
+    if (x->n_ops == 2 && is_experts(first)) {
+        x->group = 1;
+        x->extent = first->op.experts;
+        x->groups = 0; /* parts along experts can't be run yet */
+    } else if (x->n_ops == 2) {
+        int32_t block = (int32_t)dtype_info(x->p->graph.ops[x->op[1]].op.dtype)->block_elems;
+        x->extent = first->op.n;
+        x->group = block > GROUP_NEURONS ? block : GROUP_NEURONS;
+        x->groups = x->extent / x->group;
+    } else if (first->op.kind == OP_MUL_MAT && first->out[0] == x->p->graph.logits) {
+        x->extent = first->op.n;
+        x->group = (x->extent / GRID_ROWS + GROUP_NEURONS - 1) / GROUP_NEURONS * GROUP_NEURONS;
+        x->groups = x->group ? x->extent / x->group : 0;
+    }
+    if (x->groups > GROUPS_MAX)
+        x->groups = 0;
+}
+
+/* The share of a step's weights that group i needs in a step of so many tokens. */
+static double activity(const struct dividing *x, const float *freq, const int32_t *order, int32_t i,
+                       int32_t tokens)
+{
+    const struct graph_op *first = &x->p->graph.ops[x->op[0]];
+    double sum = 0, all = x->extent;
+    double each = is_experts(first) ? (double)first->op.experts_used / first->op.experts : 1;
+    if (is_experts(first))
+        all = fmax(op_experts_read(&first->op, tokens), 1e-9);
+    for (int32_t j = i * x->group; j < (i + 1) * x->group; j++) {
+        double often = freq ? (double)freq[order[j]] : each;
+        sum += 1 - pow(1 - fmin(often, 1), tokens);
+    }
+    return sum / all;
+}
+
+static oato_status sum_activities(struct dividing *x, struct oato_error *err)
+{
+    struct problem *p = (struct problem *)x->p;
+    const struct graph_op *first = &p->graph.ops[x->op[0]];
+    const struct neurons_layer *l =
+        p->neurons && x->n_ops == 2 ? neurons_layer(p->neurons, first->layer) : NULL;
+    const float *freq = !l ? NULL : is_experts(first) ? l->exp_freq : l->ffn_freq;
+    const int32_t *order = !l ? NULL : is_experts(first) ? l->exp_order : l->ffn_order;
+    for (int32_t k = 0; k < x->n_kinds; k++) {
+        double *sum = arena_alloc(&p->arena, (size_t)x->groups + 1, sizeof *sum);
+        if (!sum)
+            return oato_fail_memory(err, (size_t)x->groups * sizeof *sum, "activities");
+        for (int32_t i = 0; i < x->groups; i++)
+            sum[i + 1] = sum[i] + activity(x, freq, order, i, x->kind[k].tokens);
+        x->active[k] = sum;
+    }
+    return OATO_OK;
+}
+
+static void price_ends(struct dividing *x)
+{
+    const struct problem *p = x->p;
+    const struct graph *g = &p->graph;
+    const struct graph_op *first = &g->ops[x->op[0]], *last = &g->ops[x->op[x->n_ops - 1]];
+    for (int32_t k = 0; k < x->n_kinds; k++) {
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            struct oato_op add = {
+                .kind = OP_ADD, .dtype = DT_F32, .k = last->op.n, .n = last->op.n};
+            x->runs[d] = true;
+            for (int32_t i = 0; i < x->n_ops; i++) {
+                x->runs[d] = x->runs[d] && p->price[x->op[i] * p->n_devices + d].supported;
+                x->whole[k][i][d] =
+                    request_step_ns(p, g, x->op[i], &g->ops[x->op[i]].op, d, &x->kind[k]);
+            }
+            x->merge[k][d] = request_step_ns(p, g, x->op[x->n_ops - 1], &add, d, &x->kind[k]);
+            for (int to = 0; to < 2; to++) {
+                for (int32_t i = 0; i < first->n_in; i++)
+                    x->enter[k][to][d] +=
+                        request_copy_ns(p, &g->values[first->in[i]], d, to, &x->kind[k]);
+                for (int32_t i = 0; i < last->n_out; i++)
+                    x->leave[k][to][d] +=
+                        request_copy_ns(p, &g->values[last->out[i]], d, to, &x->kind[k]);
+            }
+        }
+    }
+}
+
+static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
+{
+    memset(x, 0, sizeof *x);
+    x->p = p;
+    x->unit = unit;
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && x->n_ops <= OPS_MAX; i++) {
+        if (p->unit_of[i] != unit)
+            continue;
+        if (x->n_ops == OPS_MAX || !p->graph.ops[i].n_weights)
+            return false;
+        x->op[x->n_ops++] = i;
+        for (int w = 0; w < p->graph.ops[i].n_weights; w++)
+            x->file_bytes += p->graph.ops[i].weight[w] ? p->graph.ops[i].weight[w]->bytes : 0;
+    }
+    const int kind = x->n_ops ? p->graph.ops[x->op[0]].op.kind : OP_NONE;
+    if (x->n_ops == OPS_MAX ? !divide_pair(&p->graph, x->op[0])
+                            : kind != OP_MUL_MAT && kind != OP_QKV && kind != OP_GATE_UP)
+        return false;
+    list_kinds(x);
+    find_groups(x);
+    price_ends(x);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------ pricing ---- */
+
+/* Copies of inputs or outputs from one device to another; accelerators meet in host memory. */
+static double way_ns(const double copy[2][SOLVER_DEVICES], int32_t from, int32_t to)
+{
+    return from == to ? 0 : copy[0][from] + copy[1][to];
+}
+
+struct share {
+    int32_t begin[SOLVER_DEVICES], end[SOLVER_DEVICES]; /* groups */
+};
+
+/* Accelerators take the first groups, in order, the host the last. */
+static struct share share_ranges(const struct dividing *x, const uint16_t *groups)
+{
+    struct share s = {{0}, {0}};
+    int32_t at = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t d = 0; d < x->p->n_devices; d++) {
+            if (x->p->instance.is_host[d] != (pass == 1))
+                continue;
+            s.begin[d] = at;
+            s.end[d] = at += groups[d];
+        }
+    return s;
+}
+
+/* The share of the whole, dense operator that a device computes in a step of kind k; what is left
+ * over behind the last group is the last device's. */
+static double part_of(const struct dividing *x, const struct share *s, int32_t d, int32_t k)
+{
+    double part = x->active[k][s->end[d]] - x->active[k][s->begin[d]];
+    int32_t rest = x->extent - x->groups * x->group;
+    if (s->end[d] == x->groups && s->begin[d] < x->groups && rest)
+        part += (double)rest / x->extent * x->active[k][x->groups] /
+                ((double)x->groups * x->group / x->extent);
+    return part;
+}
+
+static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double part, int records)
+{
+    double ns = 0;
+    for (int32_t i = 0; i < x->n_ops; i++) {
+        double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
+        ns += (x->whole[k][i][d] - record) * part + record * records;
+    }
+    return ns;
+}
+
+/* What a part's inputs and output cost on their way from and to where the unit's are. */
+static double ways_ns(const struct dividing *x, int32_t base, int32_t d, int32_t k)
+{
+    return way_ns(x->enter[k], base, d) + way_ns(x->leave[k], d, base);
+}
+
+/* A step of kind k with the parts at the same time, read and written on `base`. */
+static double parallel_ns(const struct dividing *x, const struct share *s, int32_t base, int32_t k)
+{
+    const int32_t host = x->p->instance.host;
+    double slowest = 0, own = 0;
+    int parts = 0;
+    for (int32_t d = 0; d < x->p->n_devices; d++) {
+        if (s->begin[d] == s->end[d])
+            continue;
+        double ns = compute_ns(x, k, d, part_of(x, s, d, k), 1);
+        parts++;
+        ns += ways_ns(x, base, d, k);
+        slowest = fmax(slowest, ns);
+        own = d == base ? ns : own;
+    }
+    /* an accelerator's own queue makes its copies: it sends before it computes, and fetches after
+     */
+    if (base != host && s->begin[host] < s->end[host])
+        slowest = fmax(slowest, x->enter[k][0][base] + own + x->leave[k][1][base]);
+    return slowest + (parts - 1) * x->merge[k][base];
+}
+
+/* A prefill step where device d computes all, the host's share streamed to it. */
+static double streamed_ns(const struct dividing *x, const struct share *s, int32_t d, int32_t base,
+                          int32_t k)
+{
+    const struct problem *p = x->p;
+    int32_t host = p->instance.host;
+    double share = 1, part = 1;
+    if (s) {
+        share = (double)(s->end[host] - s->begin[host]) / x->groups;
+        part = x->active[k][x->groups];
+    }
+    double link =
+        cost_of_copy(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
+    double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
+    return fmax(ns, link) + ways_ns(x, base, d, k);
+}
+
+static int64_t rounded(double ns)
+{
+    return ns < 1e17 ? llround(ns) : (int64_t)1e17;
+}
+
+/* Adds an option; share NULL: all on the host. */
+static void add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
+{
+    const struct problem *p = x->p;
+    struct option *o = x->out;
+    x->n++;
+    if (!o)
+        return;
+    struct share s = {{0}, {0}};
+    double prefill = 0, decode = 0;
+    memset(o, 0, sizeof *o);
+    *o = (struct option){.in = (int8_t)base,
+                         .out = (int8_t)base,
+                         .stream = (int8_t)stream,
+                         .allowed = true,
+                         .uses = (uint8_t)(1u << base)};
+    if (groups) {
+        memcpy(o->share, groups, sizeof o->share);
+        s = share_ranges(x, groups);
+    }
+    for (int32_t k = 0; k < x->n_kinds; k++) {
+        bool is_decode = k == x->n_kinds - 1;
+        double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, base, k)
+                    : groups                  ? parallel_ns(x, &s, base, k)
+                                              : compute_ns(x, k, base, 1, 1);
+        *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
+    }
+    o->price = request_price(&p->request, rounded(prefill), rounded(decode));
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        double part = groups ? (double)groups[d] / x->groups : d == base;
+        if (part <= 0)
+            continue;
+        o->uses |= (uint8_t)(1u << d);
+        for (int32_t i = 0; i < x->n_ops; i++)
+            o->bytes[d] +=
+                (uint64_t)ceil((double)p->price[x->op[i] * p->n_devices + d].weight_bytes * part);
+    }
+    if (stream >= 0)
+        o->uses |= (uint8_t)(1u << stream);
+    x->out++;
+}
+
+/* ------------------------------------------------------------------------------ choices ---- */
+
+/* Both ends, with and without streaming the host's share. */
+static void add_shares(struct dividing *x, const uint16_t *groups)
+{
+    const struct problem *p = x->p;
+    for (int32_t base = 0; base < p->n_devices; base++) {
+        if (!groups[base])
+            continue;
+        add(x, groups, base, -1);
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (groups[d] && groups[p->instance.host] && d != p->instance.host && x->n_kinds > 1 &&
+                x->n_ops == 2)
+                add(x, groups, base, d);
+    }
+}
+
+static void divide_between_two(struct dividing *x, int32_t a, int32_t b)
+{
+    bool fine = x->p->instance.is_host[a] || x->p->instance.is_host[b];
+    int32_t step = fine ? 1 : x->groups / GRID_TWO + 1;
+    for (int32_t c = step; c < x->groups; c += step) {
+        uint16_t groups[SOLVER_DEVICES] = {0};
+        groups[a] = (uint16_t)c;
+        groups[b] = (uint16_t)(x->groups - c);
+        add_shares(x, groups);
+    }
+}
+
+static void divide_among_three(struct dividing *x, int32_t a, int32_t b)
+{
+    int32_t step = x->groups / GRID_THREE + 1;
+    for (int32_t i = step; i < x->groups; i += step)
+        for (int32_t j = step; i + j < x->groups; j += step) {
+            uint16_t groups[SOLVER_DEVICES] = {0};
+            groups[a] = (uint16_t)i;
+            groups[b] = (uint16_t)j;
+            groups[x->p->instance.host] = (uint16_t)(x->groups - i - j);
+            add_shares(x, groups);
+        }
+}
+
+static void divide(struct dividing *x)
+{
+    const struct problem *p = x->p;
+    const int32_t n = p->n_devices, host = p->instance.host;
+    for (int32_t a = 0; a < n && x->groups > 1; a++) {
+        if (a == host || !x->runs[a])
+            continue;
+        if (x->runs[host])
+            divide_between_two(x, a, host);
+        for (int32_t b = a + 1; b < n; b++) {
+            if (b == host || !x->runs[b])
+                continue;
+            divide_between_two(x, a, b);
+            if (x->runs[host])
+                divide_among_three(x, a, b);
+        }
+    }
+    for (int32_t d = 0; d < n && x->n_kinds > 1 && x->runs[host]; d++)
+        if (d != host && !p->instance.is_host[d] && x->runs[d])
+            add(x, NULL, host, d);
+}
+
+/* Two operators, one here, one there. */
+static void add_apart(struct dividing *x)
+{
+    const struct problem *p = x->p;
+    for (int32_t a = 0; a < p->n_devices && x->n_ops == 2; a++) {
+        for (int32_t b = 0; b < p->n_devices; b++) {
+            const struct op_price *first = &p->price[x->op[0] * p->n_devices + a];
+            const struct op_price *second = &p->price[x->op[1] * p->n_devices + b];
+            if (a == b || !first->supported || !second->supported)
+                continue;
+            x->n++;
+            if (!x->out)
+                continue;
+            struct option *o = x->out++;
+            const struct graph_value *v = &p->graph.values[p->graph.ops[x->op[0]].out[0]];
+            *o = (struct option){.in = (int8_t)a,
+                                 .out = (int8_t)b,
+                                 .stream = -1,
+                                 .allowed = true,
+                                 .uses = (uint8_t)(1u << a | 1u << b)};
+            o->price = request_price(&p->request, first->prefill_ns + second->prefill_ns,
+                                     first->decode_ns + second->decode_ns);
+            struct price leave = request_copy(p, v, a, false), enter = request_copy(p, v, b, true);
+            price_add(&o->price, &leave);
+            price_add(&o->price, &enter);
+            o->bytes[a] = first->weight_bytes;
+            o->bytes[b] = second->weight_bytes;
+        }
+    }
+}
+
+/* With a sidecar a whole unit, too, costs only what is active. */
+static void activate_whole(struct dividing *x, struct unit *u)
+{
+    const struct problem *p = x->p;
+    for (int32_t d = 0; d < p->n_devices && x->groups && p->neurons; d++) {
+        uint16_t groups[SOLVER_DEVICES] = {0};
+        struct option o;
+        groups[d] = (uint16_t)x->groups;
+        x->out = &o;
+        add(x, groups, d, -1);
+        u->options[d].price = o.price;
+    }
+    x->out = NULL;
+    x->n = 0;
+}
+
+oato_status divide_unit(struct problem *p, int32_t unit, const struct option *whole,
+                        struct oato_error *err)
+{
+    struct unit *u = &p->instance.units[unit];
+    struct dividing x;
+    const bool divides = begin(&x, p, unit);
+    if (divides && sum_activities(&x, err))
+        return err->status;
+    if (divides && !p->whole_only) {
+        divide(&x);
+        add_apart(&x);
+    }
+    u->options = arena_alloc(&p->arena, (size_t)(p->n_devices + x.n) + 1, sizeof *u->options);
+    if (!u->options)
+        return oato_fail_memory(err, (size_t)x.n * sizeof *u->options, "the options of a unit");
+    memcpy(u->options, whole, sizeof *whole * (size_t)p->n_devices);
+    u->n_options = p->n_devices;
+    if (!divides)
+        return OATO_OK;
+    p->division[unit] = (struct division){x.group, x.groups, x.extent};
+    activate_whole(&x, u);
+    if (p->whole_only)
+        return OATO_OK;
+    x.out = u->options + p->n_devices;
+    divide(&x);
+    add_apart(&x);
+    u->n_options += x.n;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        if (x.n && !p->instance.is_host[d] && 2 * x.file_bytes > p->instance.staging[d])
+            p->instance.staging[d] = 2 * x.file_bytes;
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------- what is said ---- */
+
+void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
+                  int64_t *begin, int64_t *end)
+{
+    const struct division *v = &p->division[unit];
+    struct dividing x = {.p = p, .groups = v->groups};
+    struct share s = share_ranges(&x, o->share);
+    if (!option_divided(o)) {
+        int64_t all = v->groups ? v->extent : p->graph.ops[p->first_op[unit]].op.n;
+        *begin = 0;
+        *end = d == o->in ? all : 0;
+        return;
+    }
+    *begin = (int64_t)s.begin[d] * v->group;
+    *end =
+        s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;
+}
+
+struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
+                                  int32_t d, enum plan_phase phase)
+{
+    struct divide_cost r = {0};
+    struct dividing x;
+    const int32_t unit = p->unit_of[op], host = p->instance.host;
+    const bool prefill = phase == PHASE_PREFILL, streams = prefill && o->stream >= 0;
+    int64_t begin_at, end_at;
+    divide_range(p, unit, o, d, &begin_at, &end_at);
+    r.any = streams ? d == o->stream || (d != host && end_at > begin_at) : end_at > begin_at;
+    if (!r.any || !begin(&x, p, unit))
+        return r;
+    double part = (double)(end_at - begin_at) / (double)max_i64(max_i64(x.extent, end_at), 1);
+    int64_t host_begin, host_end;
+    divide_range(p, unit, o, host, &host_begin, &host_end);
+    if (streams && d == o->stream)
+        part += (double)(host_end - host_begin) / (double)max_i64(max_i64(x.extent, host_end), 1);
+    for (int32_t k = prefill ? 0 : x.n_kinds - 1; k < (prefill ? x.n_kinds - 1 : x.n_kinds); k++) {
+        double times = prefill ? (double)x.kind[k].times : 1;
+        for (int32_t i = 0; i < x.n_ops; i++)
+            if (x.op[i] == op)
+                r.ns += x.whole[k][i][d] * part * times;
+        if (op == x.op[x.n_ops - 1])
+            r.transfer_ns += ways_ns(&x, o->in, d, k) * times;
+    }
+    r.estimate = true;
+    return r;
+}

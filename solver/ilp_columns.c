@@ -1,0 +1,535 @@
+/*
+ * ilp_columns.c - the linear programme of the path form, and its relaxation by column generation:
+ * of the many patterns of a block only those become columns that improve the solution so far, which
+ * the frame and the cheapest item of its class tell at once. So the relaxation is that of all
+ * patterns, however finely a unit can be divided.
+ *
+ * The price of memory that comes out of it bounds every path (Lagrange); path_expand lists what a
+ * better path than a known one can still consist of.
+ */
+#include "solver/ilp_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------- bounds ---- */
+
+static double *bound_at(double *bounds, int32_t block, int32_t device)
+{
+    return &bounds[(size_t)block * (SOLVER_DEVICES + 1) + (size_t)(device + 1)];
+}
+
+static double paid(const struct path *p, const double *ns_per_byte, int64_t ns,
+                   const uint64_t *bytes)
+{
+    double sum = (double)ns;
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        if (p->constrained[d])
+            sum += ns_per_byte[d] * (double)bytes[d];
+    return sum;
+}
+
+/* The cheapest item of each class, with memory paid for. */
+static void cheapest_items(const struct path *p, const struct menu *m, const double *ns_per_byte,
+                           int32_t *item)
+{
+    for (int32_t c = 0; c < m->n_classes; c++) {
+        double least = INFINITY;
+        item[c] = m->classes[c].first;
+        for (int32_t i = m->classes[c].first; i < m->classes[c].first + m->classes[c].n; i++) {
+            double ns = paid(p, ns_per_byte, m->items[i].ns, m->items[i].bytes);
+            if (ns < least) {
+                least = ns;
+                item[c] = i;
+            }
+        }
+    }
+}
+
+/* What each frame costs at least, memory paid for: *out, by table, in the arena. */
+static bool price_frames(const struct path *p, const double *ns_per_byte, struct arena *a,
+                         double ***out)
+{
+    double **frames = arena_alloc(a, (size_t)p->n_tables + 1, sizeof *frames);
+    for (int32_t i = 0; frames && i < p->n_tables; i++) {
+        const struct table *t = &p->tables[i];
+        int32_t *item = arena_alloc(a, (size_t)t->menu.n_classes + 1, sizeof *item);
+        frames[i] = arena_alloc(a, (size_t)t->n_frames + 1, sizeof **frames);
+        if (!item || !frames[i])
+            return false;
+        cheapest_items(p, &t->menu, ns_per_byte, item);
+        for (int32_t f = 0; f < t->n_frames; f++) {
+            const struct menu_item *wide = &t->menu.items[item[t->frames[f].class]];
+            frames[i][f] = paid(p, ns_per_byte, t->frames[f].ns, t->frames[f].bytes) +
+                           paid(p, ns_per_byte, wide->ns, wide->bytes);
+        }
+    }
+    *out = frames;
+    return frames;
+}
+
+oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
+                             struct path_bounds *out, struct oato_error *err)
+{
+    size_t n = ((size_t)p->n_blocks + 1) * (SOLVER_DEVICES + 1);
+    double **frames;
+    memset(out, 0, sizeof *out);
+    arena_init(&out->arena);
+    out->so_far = arena_alloc(&out->arena, n, sizeof(double));
+    out->onward = arena_alloc(&out->arena, n, sizeof(double));
+    if (!out->so_far || !out->onward || !price_frames(p, ns_per_byte, &out->arena, &frames))
+        return oato_fail_memory(err, n * sizeof(double), "the ILP's bounds");
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        if (p->constrained[d])
+            out->memory_ns += ns_per_byte[d] * (double)p->in->capacity[d];
+    for (size_t i = 0; i < n; i++)
+        out->so_far[i] = out->onward[i] = INFINITY;
+    *bound_at(out->so_far, 0, -1) = 0;
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        *bound_at(out->onward, p->n_blocks, d) = 0;
+    for (int32_t i = 0; i < p->n_blocks; i++) {
+        const struct table *t = &p->tables[p->blocks[i].table];
+        for (int32_t f = 0; f < t->n_frames; f++) {
+            double *to = bound_at(out->so_far, i + 1, t->frames[f].out);
+            *to = fmin(*to,
+                       *bound_at(out->so_far, i, t->frames[f].in) + frames[p->blocks[i].table][f]);
+        }
+    }
+    for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
+        const struct table *t = &p->tables[p->blocks[i].table];
+        for (int32_t f = 0; f < t->n_frames; f++) {
+            double *from = bound_at(out->onward, i, t->frames[f].in);
+            *from = fmin(*from, *bound_at(out->onward, i + 1, t->frames[f].out) +
+                                    frames[p->blocks[i].table][f]);
+        }
+    }
+    return OATO_OK;
+}
+
+/* ---------------------------------------------------------------------------- expansion ---- */
+
+struct found { /* a pattern on its way into a table */
+    double lower;
+    int32_t table, frame, item;
+};
+
+static int by_bound(const void *x, const void *y)
+{
+    const struct found *a = x, *b = y;
+    if (a->lower != b->lower)
+        return a->lower < b->lower ? -1 : 1;
+    if (a->table != b->table)
+        return a->table < b->table ? -1 : 1;
+    if (a->frame != b->frame)
+        return a->frame < b->frame ? -1 : 1;
+    return (a->item > b->item) - (a->item < b->item);
+}
+
+struct finds {
+    struct found *all;
+    size_t n, cap;
+};
+
+static bool finds_add(struct finds *x, struct found f)
+{
+    if (x->n == x->cap) {
+        size_t cap = x->cap ? x->cap * 2 : 4096;
+        struct found *more = realloc(x->all, cap * sizeof *more);
+        if (!more)
+            return false;
+        x->all = more;
+        x->cap = cap;
+    }
+    x->all[x->n++] = f;
+    return true;
+}
+
+/* What all ways through a frame of the table cost at least besides the frame itself. */
+static double around(const struct path *p, struct path_bounds *b, int32_t table,
+                     const struct frame *f)
+{
+    double least = INFINITY;
+    for (int32_t i = 0; i < p->n_blocks; i++)
+        if (p->blocks[i].table == table)
+            least =
+                fmin(least, *bound_at(b->so_far, i, f->in) + *bound_at(b->onward, i + 1, f->out));
+    return least - b->memory_ns;
+}
+
+static bool list_finds(const struct path *p, const double *ns_per_byte, struct path_bounds *b,
+                       double cutoff_ns, struct finds *x, double *pruned_ns)
+{
+    for (int32_t i = 0; i < p->n_tables; i++) {
+        const struct table *t = &p->tables[i];
+        for (int32_t f = 0; f < t->n_frames; f++) {
+            const struct frame *frame = &t->frames[f];
+            const struct menu_class *c = &t->menu.classes[frame->class];
+            double rest = around(p, b, i, frame) + paid(p, ns_per_byte, frame->ns, frame->bytes);
+            for (int32_t k = c->first; k < c->first + c->n; k++) {
+                const struct menu_item *item = &t->menu.items[k];
+                double lower = rest + paid(p, ns_per_byte, item->ns, item->bytes);
+                if (lower >= cutoff_ns)
+                    *pruned_ns = fmin(*pruned_ns, lower);
+                else if (!finds_add(x, (struct found){lower, i, f, k}))
+                    return false;
+            }
+        }
+    }
+    return true;
+}
+
+oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff_ns, int32_t most,
+                        double *pruned_ns, struct oato_error *err)
+{
+    struct path_bounds b = {0};
+    struct finds x = {0};
+    *pruned_ns = INFINITY;
+    oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
+    if (!status && !list_finds(p, ns_per_byte, &b, cutoff_ns, &x, pruned_ns))
+        status = oato_fail_memory(err, x.cap * sizeof *x.all, "the ILP's patterns");
+    if (status)
+        goto out;
+    if (x.n > (size_t)most) {
+        qsort(x.all, x.n, sizeof *x.all, by_bound);
+        *pruned_ns = fmin(*pruned_ns, x.all[most].lower);
+        x.n = (size_t)most;
+    }
+    for (int32_t i = 0; i < p->n_tables; i++)
+        p->tables[i].n = 0;
+    for (size_t i = 0; i < x.n && !status; i++) {
+        struct table *t = &p->tables[x.all[i].table];
+        struct pattern pattern = path_pattern(t, x.all[i].frame, x.all[i].item);
+        if (path_append_pattern(t, &pattern) < 0)
+            status = oato_fail_memory(err, sizeof pattern * x.n, "the ILP's patterns");
+    }
+    for (int32_t i = 0; i < p->n_tables && !status; i++)
+        if (!p->tables[i].n)
+            status = oato_fail(err, OATO_NEGATIVE, "no faster placement is left");
+out:
+    free(x.all);
+    arena_free(&b.arena);
+    return status;
+}
+
+/* ------------------------------------------------------------------- the linear programme -- */
+
+enum { COLUMN_ROWS = 3 + 2 * SOLVER_DEVICES };
+
+/* Column k of a block is its pattern k: one of the first block's, whose beginning is the end of the
+ * one before, within the memory; devices that are used are paid for. */
+static void add_column(struct path *p, const struct block *b, const struct pattern *x)
+{
+    int rows[COLUMN_ROWS], n = 0, i = (int)(b - p->blocks);
+    double values[COLUMN_ROWS];
+    rows[++n] = x->in < 0 ? b->row : b->row + x->in;
+    values[n] = x->in < 0 ? 1 : -1;
+    if (i + 1 < p->n_blocks) {
+        rows[++n] = b[1].row + x->out;
+        values[n] = 1;
+    }
+    for (int32_t d = 0; d < p->in->n_devices; d++) {
+        if (p->capacity_row[d] && x->bytes[d]) {
+            rows[++n] = p->capacity_row[d];
+            values[n] = (double)x->bytes[d] / (double)(p->in->capacity[d] ? p->in->capacity[d] : 1);
+        }
+        if (p->used[d] && x->uses >> d & 1) {
+            rows[++n] = b->used_row + d;
+            values[n] = 1;
+        }
+    }
+    glp_set_mat_col(p->mip.lp, x->column + b->ordinal, n, rows, values);
+}
+
+/* The columns of the table's patterns from `first` on, one for each block. */
+static void add_columns(struct path *p, int32_t table, int32_t first, enum mip_kind kind)
+{
+    struct table *t = &p->tables[table];
+    for (int32_t k = first; k < t->n; k++) {
+        t->patterns[k].column = glp_get_num_cols(p->mip.lp) + 1;
+        for (int32_t j = 0; j < t->n_blocks; j++) {
+            int column = mip_column(&p->mip, kind, t->patterns[k].ns);
+            if (kind == MIP_SHARE) /* the flow says at most 1; a bound would hide better patterns */
+                glp_set_col_bnds(p->mip.lp, column, GLP_LO, 0, 0);
+        }
+    }
+    for (int32_t i = 0; i < p->n_blocks; i++)
+        for (int32_t k = first; p->blocks[i].table == table && k < t->n; k++)
+            add_column(p, &p->blocks[i], &t->patterns[k]);
+}
+
+static void add_rows(struct path *p)
+{
+    const struct instance *in = p->in;
+    bool fixed = false;
+    for (int32_t d = 0; d < in->n_devices; d++) {
+        p->used[d] = d != in->host && in->fixed[d].objective_ns > 0
+                         ? mip_column(&p->mip, MIP_SHARE, in->fixed[d].objective_ns)
+                         : 0;
+        fixed = fixed || p->used[d];
+        p->capacity_row[d] = p->constrained[d] ? mip_capacity_row(&p->mip, in->capacity[d]) : 0;
+    }
+    for (int32_t i = 0; i < p->n_blocks; i++) {
+        struct block *b = &p->blocks[i];
+        b->row = mip_row(&p->mip, GLP_FX, !i, !i);
+        for (int32_t d = 1; i && d < in->n_devices; d++)
+            mip_row(&p->mip, GLP_FX, 0, 0);
+        b->used_row = 0;
+        for (int32_t d = 0; fixed && d < in->n_devices; d++) {
+            int row = mip_row(&p->mip, GLP_UP, 0, 0);
+            b->used_row = b->used_row ? b->used_row : row;
+        }
+    }
+    for (int32_t d = 0; d < in->n_devices; d++) {
+        int n = 0, *rows = p->used[d] ? calloc((size_t)p->n_blocks + 1, sizeof *rows) : NULL;
+        double *values = rows ? calloc((size_t)p->n_blocks + 1, sizeof *values) : NULL;
+        for (int32_t i = 0; values && i < p->n_blocks; i++) {
+            rows[++n] = p->blocks[i].used_row + d;
+            values[n] = -1;
+        }
+        if (values)
+            glp_set_mat_col(p->mip.lp, p->used[d], n, rows, values);
+        p->mip.failed = p->mip.failed || (p->used[d] && !values);
+        free(rows);
+        free(values);
+    }
+}
+
+static const double OVERFLOW_COST = 1000; /* of the typical time, for all of a device's memory */
+
+static void add_overflow(struct path *p, int64_t typical_ns)
+{
+    for (int32_t d = 0; d < p->in->n_devices; d++) {
+        if (!p->capacity_row[d])
+            continue;
+        const int rows[2] = {0, p->capacity_row[d]};
+        const double values[2] = {0, -1};
+        p->overflow[d] = mip_column(&p->mip, MIP_SHARE, 0);
+        glp_set_col_bnds(p->mip.lp, p->overflow[d], GLP_LO, 0, 0);
+        glp_set_obj_coef(p->mip.lp, p->overflow[d],
+                         OVERFLOW_COST * p->mip.scale * (double)(typical_ns > 0 ? typical_ns : 1));
+        glp_set_mat_col(p->mip.lp, p->overflow[d], 1, rows, values);
+    }
+}
+
+/* How often each pattern is used by the blocks that share its table. Which of the equal blocks uses
+ * it changes nothing, so that branching on blocks would search all permutations: the search
+ * branches on these counts, which fix time and bytes, and blocks follow at no cost. */
+static bool add_counts(struct path *p)
+{
+    int *columns = calloc((size_t)p->n_blocks + 2, sizeof *columns);
+    double *ones = calloc((size_t)p->n_blocks + 2, sizeof *ones);
+    p->mip.branch_first = glp_get_num_cols(p->mip.lp) + 1;
+    for (int32_t i = 0; columns && ones && i < p->n_tables; i++) {
+        struct table *t = &p->tables[i];
+        t->count = 0;
+        if (t->n_blocks < 2)
+            continue;
+        t->count = glp_get_num_cols(p->mip.lp) + 1;
+        for (int32_t k = 0; k < t->n; k++) {
+            int row = mip_row(&p->mip, GLP_FX, 0, 0);
+            columns[1] = mip_column(&p->mip, MIP_COUNT, 0);
+            ones[1] = -1;
+            for (int32_t j = 0; j < t->n_blocks; j++) {
+                columns[j + 2] = t->patterns[k].column + j;
+                ones[j + 2] = 1;
+            }
+            glp_set_mat_row(p->mip.lp, row, t->n_blocks + 1, columns, ones);
+        }
+    }
+    p->mip.branch_end = glp_get_num_cols(p->mip.lp) + 1;
+    bool failed = !columns || !ones;
+    free(columns);
+    free(ones);
+    return !failed;
+}
+
+bool path_lp(struct path *p, int64_t typical_ns, bool whole)
+{
+    if (p->mip.lp)
+        mip_free(&p->mip);
+    if (!mip_init(&p->mip, typical_ns))
+        return false;
+    add_rows(p);
+    for (int32_t i = 0; i < p->n_tables; i++)
+        add_columns(p, i, 0, whole ? MIP_BINARY : MIP_SHARE);
+    if (!whole)
+        add_overflow(p, typical_ns);
+    return !p->mip.failed && (!whole || add_counts(p));
+}
+
+/* --------------------------------------------------------------------- column generation --- */
+
+/* What a byte of each device's memory is worth in the relaxation. */
+static void memory_prices(const struct path *p, double *ns_per_byte)
+{
+    for (int32_t d = 0; d < p->in->n_devices; d++) {
+        ns_per_byte[d] = 0;
+        if (!p->capacity_row[d] || !p->in->capacity[d])
+            continue;
+        double dual = -glp_get_row_dual(p->mip.lp, p->capacity_row[d]);
+        if (dual > 0)
+            ns_per_byte[d] = dual / p->mip.scale / (double)p->in->capacity[d];
+    }
+}
+
+static double dual(const struct path *p, int row)
+{
+    return glp_get_row_dual(p->mip.lp, row) / p->mip.scale;
+}
+
+/* The frame of a block that improves the solution most; -1: none does. */
+static int32_t best_frame(const struct path *p, int32_t i, const double *frame_ns)
+{
+    const struct block *b = &p->blocks[i];
+    const struct table *t = &p->tables[b->table];
+    double begin[SOLVER_DEVICES + 1], end[SOLVER_DEVICES], use[SOLVER_DEVICES];
+    double least = -1e-6 / p->mip.scale; /* of the objective's 10,000 */
+    int32_t best = -1;
+    begin[0] = i ? 0 : -dual(p, b->row);
+    for (int32_t d = 0; d < p->in->n_devices; d++) {
+        begin[d + 1] = i ? dual(p, b->row + d) : 0;
+        end[d] = i + 1 < p->n_blocks ? -dual(p, b[1].row + d) : 0;
+        use[d] = p->used[d] ? -dual(p, b->used_row + d) : 0;
+    }
+    for (int32_t f = 0; f < t->n_frames; f++) {
+        const struct frame *frame = &t->frames[f];
+        double ns = frame_ns[f] + begin[frame->in + 1] + end[frame->out];
+        for (int32_t d = 0; d < p->in->n_devices; d++)
+            ns += frame->uses >> d & 1 ? use[d] : 0;
+        if (ns < least) {
+            least = ns;
+            best = f;
+        }
+    }
+    return best;
+}
+
+/* Adds for each block the pattern that improves the solution most. Returns how many are new; -1:
+ * memory is short. */
+static int32_t add_improving(struct path *p, const double *ns_per_byte)
+{
+    struct arena a;
+    double **frames;
+    int32_t added = 0;
+    arena_init(&a);
+    if (!price_frames(p, ns_per_byte, &a, &frames))
+        added = -1;
+    int32_t *before = added < 0 ? NULL : arena_alloc(&a, (size_t)p->n_tables + 1, sizeof *before);
+    for (int32_t i = 0; before && i < p->n_tables; i++)
+        before[i] = p->tables[i].n;
+    for (int32_t i = 0; before && added >= 0 && i < p->n_blocks; i++) {
+        struct table *t = &p->tables[p->blocks[i].table];
+        int32_t f = best_frame(p, i, frames[p->blocks[i].table]);
+        if (f < 0)
+            continue;
+        int32_t *item = arena_alloc(&a, (size_t)t->menu.n_classes + 1, sizeof *item), n = t->n;
+        if (item)
+            cheapest_items(p, &t->menu, ns_per_byte, item);
+        struct pattern x = path_pattern(t, f, item ? item[t->frames[f].class] : 0);
+        if (!item || path_add_pattern(t, &x) < 0)
+            added = -1;
+        else
+            added += t->n - n;
+    }
+    for (int32_t i = 0; before && added > 0 && i < p->n_tables; i++)
+        add_columns(p, i, before[i], MIP_SHARE);
+    arena_free(&a);
+    return before ? added : -1;
+}
+
+/* For every table and both of its ends the pattern that is best at these prices. */
+static bool add_cheapest(struct path *p, const double *ns_per_byte)
+{
+    struct arena a;
+    double **frames = NULL;
+    arena_init(&a);
+    bool good = price_frames(p, ns_per_byte, &a, &frames);
+    for (int32_t i = 0; good && i < p->n_tables; i++) {
+        struct table *t = &p->tables[i];
+        int32_t best[SOLVER_DEVICES + 1][SOLVER_DEVICES];
+        int32_t *item = arena_alloc(&a, (size_t)t->menu.n_classes + 1, sizeof *item);
+        memset(best, -1, sizeof best);
+        if (!item) {
+            good = false;
+            break;
+        }
+        cheapest_items(p, &t->menu, ns_per_byte, item);
+        for (int32_t f = 0; f < t->n_frames; f++) {
+            int32_t *b = &best[t->frames[f].in + 1][t->frames[f].out];
+            if (*b < 0 || frames[i][f] < frames[i][*b])
+                *b = f;
+        }
+        for (int k = 0; good && k < (SOLVER_DEVICES + 1) * SOLVER_DEVICES; k++) {
+            int32_t f = best[k / SOLVER_DEVICES][k % SOLVER_DEVICES];
+            if (f < 0)
+                continue;
+            struct pattern x = path_pattern(t, f, item[t->frames[f].class]);
+            good = path_add_pattern(t, &x) >= 0;
+        }
+    }
+    arena_free(&a);
+    return good;
+}
+
+/* Patterns to begin with: the fastest, and the smallest on each device. */
+static bool add_first(struct path *p, int64_t typical_ns)
+{
+    double price[SOLVER_DEVICES] = {0}, all[SOLVER_DEVICES] = {0};
+    bool good = add_cheapest(p, price);
+    for (int32_t d = 0; d < p->in->n_devices && good; d++) {
+        if (!p->constrained[d])
+            continue;
+        all[d] = price[d] = OVERFLOW_COST * (double)(typical_ns > 0 ? typical_ns : 1) /
+                            (double)(p->in->capacity[d] ? p->in->capacity[d] : 1);
+        good = add_cheapest(p, price);
+        price[d] = 0;
+    }
+    return good && add_cheapest(p, all);
+}
+
+static bool overflows(const struct path *p)
+{
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        if (p->capacity_row[d] && glp_get_col_prim(p->mip.lp, p->overflow[d]) > 1e-9)
+            return true;
+    return false;
+}
+
+oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_per_byte,
+                       struct ilp_result *result, struct oato_error *err)
+{
+    enum { ROUNDS_MAX = 500 };
+    int64_t typical_ns = ilp_typical_ns(p->in, NULL);
+    uint64_t begin = now_ns();
+    bool converged = false;
+    if (!add_first(p, typical_ns) || !path_lp(p, typical_ns, false))
+        return oato_fail_memory(err, 1u << 16, "the ILP");
+    for (int round = 0; round < ROUNDS_MAX && !converged; round++) {
+        oato_status status = mip_relax(&p->mip, o, result, err);
+        if (status)
+            return status;
+        memory_prices(p, ns_per_byte);
+        if (o->time_limit_s > 0 && (double)(now_ns() - begin) * 1e-9 > o->time_limit_s) {
+            result->timed_out = true;
+            break;
+        }
+        int32_t added = add_improving(p, ns_per_byte);
+        if (added < 0)
+            return oato_fail_memory(err, 1u << 16, "the ILP");
+        converged = !added;
+    }
+    if (converged && overflows(p))
+        return oato_fail(err, OATO_NEGATIVE, "no placement fits");
+    if (converged)
+        return OATO_OK;
+    /* the relaxation of some patterns bounds nothing, but the price of memory always does */
+    struct path_bounds b;
+    double least = INFINITY;
+    oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
+    for (int32_t d = 0; !status && d < p->in->n_devices; d++)
+        least = fmin(least, *bound_at(b.so_far, p->n_blocks, d) - b.memory_ns);
+    arena_free(&b.arena);
+    result->bound_ns = least < 1e18 && least > 0 ? (int64_t)(least * (1 - 1e-9)) : 0;
+    return status;
+}
