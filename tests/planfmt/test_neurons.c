@@ -257,66 +257,70 @@ static void expect_crafted(struct gguf_writer *w, const char *words)
     expect_refused("crafted.neurons.gguf", words);
 }
 
-static void contradictions_are_refused(void **state)
+static void tensors_that_say_nonsense_are_refused(void **state)
 {
     (void)state;
-    static const float fine[4] = {0, 1, 0.5F, 0.25F}, high[4] = {0, 1, 1.5F, 0};
-    const float nan[4] = {0, 0, 0, NAN};
+    static const float fine[4] = {0, 1, 0.5F, 0.25F}, high[4] = {0, 1, 1.5F, 0},
+                       nan[4] = {0, 0, 0, NAN};
     static const int32_t order[4] = {2, 0, 3, 1}, twice[4] = {2, 0, 2, 1}, beyond[4] = {0, 1, 2, 4};
-    static const uint64_t sum = 1;
-    struct gguf_writer *w = craft(2);
-    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
-    expect_crafted(w, "this program reads 1");
-    w = craft(1);
-    gguf_writer_string(w, "general.architecture", "llama");
-    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
-    expect_crafted(w, "'llama', not 'oato.neurons'");
-    w = craft(1);
-    gguf_writer_string(w, "oato.neurons.tokens", "many");
-    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
-    expect_crafted(w, "oato.neurons.tokens");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, NULL);
-    expect_crafted(w, "without data");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_predictor", DT_F32, 4, fine);
-    craft_tensor(w, "blk.00.ffn_freq", DT_F32, 4, fine);
-    expect_crafted(w, "no tensor blk.N.ffn_freq");
-    w = craft(1);
-    craft_tensor(w, "blk.5000.ffn_freq", DT_F32, 4, fine);
-    expect_crafted(w, "0 to 4095");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_freq", DT_I32, 4, order);
-    expect_crafted(w, "wanted is one dimension of F32");
-    w = craft(1);
+    static const struct {
+        const char *name;
+        oato_dtype dtype;
+        const void *data;
+        const char *words;
+    } cases[] = {
+        {"blk.0.ffn_predictor", DT_F32, fine, "no tensor blk.N.ffn_freq"},
+        {"blk.00.ffn_freq", DT_F32, fine, "no tensor blk.N.ffn_freq"},
+        {"blk.5000.ffn_freq", DT_F32, fine, "0 to 4095"},
+        {"blk.0.ffn_freq", DT_F32, NULL, "without data"},
+        {"blk.0.ffn_freq", DT_I32, order, "wanted is one dimension of F32"},
+        {"blk.0.ffn_freq", DT_F32, high, "blk.0.ffn_freq: element 2 is 1.5"},
+        {"blk.3.exp_freq", DT_F32, nan, "blk.3.exp_freq: element 3 is"},
+        {"blk.0.ffn_order", DT_I32, twice, "blk.0.ffn_order: entry 2 is 2"},
+        {"blk.0.ffn_order", DT_I32, beyond, "blk.0.ffn_order: entry 3 is 4"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct gguf_writer *w = craft(1);
+        craft_tensor(w, cases[i].name, cases[i].dtype, 4, cases[i].data);
+        expect_crafted(w, cases[i].words);
+    }
+    struct gguf_writer *w = craft(1);
     gguf_writer_tensor(w, "blk.0.ffn_freq", DT_F32, 2, (const int64_t[]){2, 2}, fine);
     expect_crafted(w, "wanted is one dimension");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, high);
-    expect_crafted(w, "blk.0.ffn_freq: element 2 is 1.5");
-    w = craft(1);
-    craft_tensor(w, "blk.3.exp_freq", DT_F32, 4, nan);
-    expect_crafted(w, "blk.3.exp_freq: element 3 is");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, twice);
-    expect_crafted(w, "blk.0.ffn_order: entry 2 is 2");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, beyond);
-    expect_crafted(w, "blk.0.ffn_order: entry 3 is 4");
     w = craft(1);
     craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, order);
     craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
     expect_crafted(w, "frequencies and an order");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, order);
-    gguf_writer_array(w, "oato.neurons.ffn_hot", GGUF_I32, (const int32_t[]){5}, 1);
-    expect_crafted(w, "5 hot neurons of 4");
-    w = craft(1);
+}
+
+/* A sidecar whose only mistake is in its keys. */
+static struct gguf_writer *craft_fine(uint32_t version)
+{
+    static const int32_t order[4] = {2, 0, 3, 1};
+    struct gguf_writer *w = craft(version);
     craft_tensor(w, "blk.1.ffn_order", DT_I32, 4, order);
-    gguf_writer_array(w, "oato.neurons.ffn_hot", GGUF_I32, (const int32_t[]){1}, 1);
+    return w;
+}
+
+static void keys_that_say_nonsense_are_refused(void **state)
+{
+    (void)state;
+    static const int32_t hot[2] = {0, 5};
+    static const uint64_t sum = 1;
+    expect_crafted(craft_fine(2), "this program reads 1");
+    struct gguf_writer *w = craft_fine(1);
+    gguf_writer_string(w, "general.architecture", "llama");
+    expect_crafted(w, "'llama', not 'oato.neurons'");
+    w = craft_fine(1);
+    gguf_writer_string(w, "oato.neurons.tokens", "many");
+    expect_crafted(w, "oato.neurons.tokens");
+    w = craft_fine(1);
+    gguf_writer_array(w, "oato.neurons.ffn_hot", GGUF_I32, hot, 2);
+    expect_crafted(w, "5 hot neurons of 4");
+    w = craft_fine(1);
+    gguf_writer_array(w, "oato.neurons.ffn_hot", GGUF_I32, hot, 1);
     expect_crafted(w, "array of 2 int32");
-    w = craft(1);
-    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    w = craft_fine(1);
     gguf_writer_scalar(w, "oato.neurons.checksum", GGUF_U64, &sum);
     expect_crafted(w, "damaged");
 }
@@ -381,7 +385,8 @@ int main(void)
         cmocka_unit_test(impossible_laws_are_refused),
         cmocka_unit_test(what_is_written_reads_back),
         cmocka_unit_test(sidecars_belong_to_one_model),
-        cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(tensors_that_say_nonsense_are_refused),
+        cmocka_unit_test(keys_that_say_nonsense_are_refused),
         cmocka_unit_test(damage_is_seen),
         cmocka_unit_test(wrong_ones_are_not_written),
     };

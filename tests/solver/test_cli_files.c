@@ -109,8 +109,8 @@ struct split {
     const char *architecture;
 };
 
-static const struct split fine = {
-    .layers = LAYERS, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 32};
+#define FINE .layers = LAYERS, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 32
+static const struct split fine = {FINE};
 
 static bool is_hot(const struct split *s, int layer, int i)
 {
@@ -217,53 +217,22 @@ static void splits_that_are_damaged_or_foreign_are_refused(void **state)
         struct split s;
         const char *words;
     } cases[] = {
-        {{.layers = LAYERS,
-          .neurons = NEURONS,
-          .missing = -1,
-          .swapped = -1,
-          .hot = 9,
-          .gguf_magic = true},
-         "does not begin with PWRI"},
-        {{.layers = LAYERS,
-          .neurons = NEURONS,
-          .missing = -1,
-          .swapped = -1,
-          .hot = 9,
-          .architecture = "llama"},
-         "'llama', not 'generic.gpu_index'"},
-        {{.layers = LAYERS,
-          .neurons = NEURONS,
-          .missing = -1,
-          .swapped = -1,
-          .hot = 9,
-          .no_capacity = true},
-         "split.vram_capacity"},
-        {{.layers = LAYERS, .neurons = NEURONS, .missing = 2, .swapped = -1, .hot = 9},
+        {{FINE, .gguf_magic = true}, "does not begin with PWRI"},
+        {{FINE, .architecture = "llama"}, "'llama', not 'generic.gpu_index'"},
+        {{FINE, .no_capacity = true}, "split.vram_capacity"},
+        {{FINE, .strange = 2}, "blk.1.gpu_idx: element 0 is 2"},
+        {{FINE, .buckets = true, .wrong_bucket = true}, "blk.0.gpu_bucket does not list"},
+        {{.layers = 4, .neurons = NEURONS, .missing = 2, .swapped = -1, .hot = 9},
          "blk.3.gpu_idx stands where blk.2.gpu_idx should"},
-        {{.layers = LAYERS, .neurons = NEURONS, .missing = 3, .swapped = -1, .hot = 9},
+        {{.layers = 4, .neurons = NEURONS, .missing = 3, .swapped = -1, .hot = 9},
          "it has 3 layers, the model 4"},
-        {{.layers = LAYERS + 1, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 9},
+        {{.layers = 5, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 9},
          "it has 5 layers, the model 4"},
-        {{.layers = LAYERS, .neurons = NEURONS, .missing = -1, .swapped = 1, .hot = 9},
+        {{.layers = 4, .neurons = NEURONS, .missing = -1, .swapped = 1, .hot = 9},
          "blk.2.gpu_idx stands where blk.1.gpu_idx should"},
-        {{.layers = LAYERS,
-          .neurons = NEURONS,
-          .missing = -1,
-          .swapped = -1,
-          .hot = 9,
-          .strange = 2},
-         "blk.1.gpu_idx: element 0 is 2"},
-        {{.layers = LAYERS,
-          .neurons = NEURONS,
-          .missing = -1,
-          .swapped = -1,
-          .hot = 9,
-          .buckets = true,
-          .wrong_bucket = true},
-         "blk.0.gpu_bucket does not list"},
-        {{.layers = LAYERS, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 0},
+        {{.layers = 4, .neurons = NEURONS, .missing = -1, .swapped = -1},
          "no neuron is on the GPU"},
-        {{.layers = LAYERS, .neurons = NEURONS / 2, .missing = -1, .swapped = -1, .hot = 9},
+        {{.layers = 4, .neurons = NEURONS / 2, .missing = -1, .swapped = -1, .hot = 9},
          "has 64 neurons"},
     };
     char nothing[16];
