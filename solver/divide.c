@@ -464,7 +464,7 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
     u->n_options = p->n_devices;
     if (!divides)
         return OATO_OK;
-    p->division[unit] = (struct division){x.group, x.groups, x.extent};
+    p->division[unit] = (struct division){x.group, x.groups, x.extent, x.active[x.n_kinds - 1]};
     activate_whole(&x, u);
     if (p->whole_only)
         return OATO_OK;

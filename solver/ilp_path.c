@@ -266,8 +266,10 @@ static oato_status solve(struct solving *s, const int32_t *warm, struct oato_err
         return OATO_NEGATIVE;
     if (!s->options->no_walk)
         status = walks(s, err);
-    if (!status && !proven(s))
+    if (!status && !proven(s) && !s->options->no_search)
         status = search(s, err);
+    if (!status && !s->known)
+        status = OATO_NEGATIVE;
     s->result->bound_ns += s->fixed_ns;
     return status;
 }

@@ -65,7 +65,8 @@ enum {
     {                                                                                                \
         "minimize", 0, OPT_VALUE, "M", "latency, ttft, time-per-token (default latency)",            \
         O_MINIMIZE},                                                                                 \
-        {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, layers, cpu (default auto)", O_SOLVER},  \
+        {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, powerinfer, fit, layers or cpu",         \
+         O_SOLVER},                                                                                  \
         {"single-shot", 0, OPT_FLAG, NULL, "affinity without iteration", O_SINGLE},                  \
         {"devices", 0, OPT_VALUE, "LIST", "of the profile's: cpu:0,sim:0 (default all)", O_DEVICES}, \
         {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)",        \

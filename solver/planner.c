@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL_UNITS = 64, CANDIDATES = 5 };
+enum { SMALL_UNITS = 64, CANDIDATES = 7 };
 
 struct candidate {
     const char *name; /* of the baseline, as the plan records it */
@@ -18,7 +18,7 @@ struct candidate {
     int64_t objective_ns;
 };
 
-enum { C_CPU, C_LAYERS, C_SINGLE, C_AFFINITY, C_ILP };
+enum { C_CPU, C_LAYERS, C_FIT, C_POWERINFER, C_SINGLE, C_AFFINITY, C_ILP };
 
 static oato_status try_heuristics(const struct problem *p, struct candidate *c,
                                   struct oato_error *err)
@@ -26,6 +26,9 @@ static oato_status try_heuristics(const struct problem *p, struct candidate *c,
     const struct instance *in = &p->instance;
     c[C_CPU].fits = solve_cpu(in, c[C_CPU].place);
     c[C_LAYERS].fits = solve_layers(in, c[C_LAYERS].place);
+    c[C_FIT].fits = baseline_fit(p, c[C_FIT].place);
+    if (baseline_powerinfer(p, c[C_POWERINFER].place, &c[C_POWERINFER].fits, err))
+        return err->status;
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
         oato_status status = solve_affinity(in, i == C_SINGLE, c[i].place, NULL, NULL, err);
         if (status && status != OATO_NEGATIVE)
@@ -307,16 +310,20 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     return OATO_OK;
 }
 
-static oato_status fill_baselines(struct plan *plan, const struct candidate *c,
-                                  struct oato_error *err)
+static oato_status fill_baselines(struct plan *plan, const struct problem *p,
+                                  const struct candidate *c, struct oato_error *err)
 {
-    plan->baselines = arena_alloc(&plan->arena, CANDIDATES, sizeof *plan->baselines);
+    struct price streamed;
+    plan->baselines = arena_alloc(&plan->arena, CANDIDATES + 1, sizeof *plan->baselines);
     if (!plan->baselines)
         return oato_fail_memory(err, sizeof *plan->baselines, "the plan");
     for (int i = 0; i < C_ILP; i++)
         if (c[i].fits)
             plan->baselines[plan->n_baselines++] =
                 (struct plan_baseline){c[i].name, (uint64_t)c[i].objective_ns};
+    if (baseline_flexgen(p, &streamed))
+        plan->baselines[plan->n_baselines++] =
+            (struct plan_baseline){"flexgen", (uint64_t)streamed.objective_ns};
     return OATO_OK;
 }
 
@@ -329,7 +336,7 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
     if (fill_names(plan, m, p, err) || fill_devices(plan, p, place, err) ||
         fill_parts(plan, p, place, err) || fill_fusions(plan, p, err) ||
         fill_costs(plan, p, place, err) || fill_numerics(plan, p, place, err) ||
-        fill_baselines(plan, all, err)) {
+        fill_baselines(plan, p, all, err)) {
         plan_free(plan);
         return err->status;
     }
@@ -427,8 +434,13 @@ static oato_status run_ilp(const struct problem *p, const struct planner_options
 static const struct solver_row {
     const char *name;
     int candidate; /* -1: the best of all */
-} solver_rows[] = {
-    {"auto", -1}, {"ilp", C_ILP}, {"affinity", C_AFFINITY}, {"layers", C_LAYERS}, {"cpu", C_CPU}};
+} solver_rows[] = {{"auto", -1},
+                   {"ilp", C_ILP},
+                   {"affinity", C_AFFINITY},
+                   {"powerinfer", C_POWERINFER},
+                   {"fit", C_FIT},
+                   {"layers", C_LAYERS},
+                   {"cpu", C_CPU}};
 
 static oato_status find_solver(const struct planner_options *o, int *candidate,
                                struct oato_error *err)
@@ -448,7 +460,8 @@ static oato_status find_solver(const struct planner_options *o, int *candidate,
     }
     const char *near = nearest_name(o->solver, names, ARRAY_LEN(names));
     return oato_fail(err, OATO_EUSAGE,
-                     "unknown solver '%.40s'%s%s%s; known: auto, ilp, affinity, layers, cpu",
+                     "unknown solver '%.40s'%s%s%s; known: auto, ilp, affinity, powerinfer, fit, "
+                     "layers, cpu",
                      o->solver, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
@@ -457,11 +470,9 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
                          struct problem **problem, struct oato_error *err)
 {
     struct problem *p = NULL;
-    struct candidate c[CANDIDATES] = {{.name = "cpu"},
-                                      {.name = "layers"},
-                                      {.name = "affinity-once"},
-                                      {.name = "affinity"},
-                                      {.name = "ilp"}};
+    struct candidate c[CANDIDATES] = {
+        {.name = "cpu"},           {.name = "layers"},   {.name = "fit"}, {.name = "powerinfer"},
+        {.name = "affinity-once"}, {.name = "affinity"}, {.name = "ilp"}};
     struct ilp_result ilp = {0};
     int chosen = -1;
     if (problem)

@@ -149,6 +149,7 @@ struct ilp_options {
     double gap;          /* relative; 0 = exact */
     double time_limit_s; /* 0 = none */
     bool no_walk;        /* path form: branch and bound alone, for tests */
+    bool no_search;      /* path form: no branch and bound; the gap may stay open */
     /* For one of several problems whose best is wanted: OATO_NEGATIVE after the relaxation, with
      * its bound; and nothing that is slower than this is looked for (0: everything is). */
     bool relax_only;
@@ -171,7 +172,7 @@ struct device_budget {
 };
 
 struct planner_options {
-    const char *solver; /* "auto", "ilp", "affinity", "layers", "cpu" */
+    const char *solver; /* "auto", "ilp", "affinity", "powerinfer", "fit", "layers", "cpu" */
     bool single_shot;
     const char *devices; /* "cpu:0,sim:0": of the profile's; NULL: all */
     struct device_budget budgets[SOLVER_DEVICES];
@@ -195,6 +196,8 @@ struct op_price { /* of one operator of the fused graph on one device */
  * group goes with it. */
 struct division {
     int32_t group, groups, extent; /* rows, neurons or experts of a group; groups; in all */
+    const double *active; /* [groups + 1]: share of the whole's work in a decode step that the first
+                             groups do */
 };
 
 /* Everything that is known before solving. */
@@ -237,6 +240,13 @@ const char *problem_device(const struct problem *p, int32_t device);
  * names when there is none. profile_free it. */
 oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, void *user,
                           struct oato_error *err);
+
+/* What others would do (baselines.c); place[n_units]. False, or *fits false: nothing fits. */
+bool baseline_fit(const struct problem *p, int32_t *place);
+oato_status baseline_powerinfer(const struct problem *p, int32_t *place, bool *fits,
+                                struct oato_error *err);
+/* Only what it would cost. */
+bool baseline_flexgen(const struct problem *p, struct price *out);
 
 /* ---------------------------------------------------------------------------- planner ----- */
 

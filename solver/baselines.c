@@ -1,0 +1,249 @@
+/*
+ * baselines.c - what others would do with the same machine, so that plans can say by how much they
+ * are better and are never worse:
+ *
+ *   fit         llama.cpp's rule: whole layers from the last to the first, experts last of all;
+ *               with 32 tokens or more in a step the host's weights are streamed
+ *   powerinfer  PowerInfer (arXiv 2312.12456, eq. 3-8): what is not FFN first, then the neurons
+ *               that fire most, of a layer either none or enough to pay for its synchronisation
+ *   flexgen     everything runs on the accelerator, what it does not hold is streamed, layer
+ *               computing and copying at the same time (FlexGen, arXiv 2303.06865); only a price
+ */
+#include "solver/problem_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STREAM_TOKENS = 32 };
+
+static int32_t first_accelerator(const struct instance *in)
+{
+    for (int32_t d = 0; d < in->n_devices; d++)
+        if (!in->is_host[d] && in->usable[d])
+            return d;
+    return -1;
+}
+
+static bool of_experts(const struct problem *p, int32_t unit)
+{
+    return p->graph.ops[p->first_op[unit]].op.kind == OP_EXPERT_GATE_UP;
+}
+
+/* An FFN whose neurons or experts can be divided. */
+static bool of_neurons(const struct problem *p, int32_t unit)
+{
+    const int kind = p->graph.ops[p->first_op[unit]].op.kind;
+    return p->division[unit].groups && (kind == OP_GATE_UP || kind == OP_EXPERT_GATE_UP);
+}
+
+/* ---------------------------------------------------------------------------------- fit ---- */
+
+/* A layer's units, with or without its experts, to the device if they all fit. */
+static bool take_layer(const struct problem *p, int32_t layer, bool experts, bool others, int32_t d,
+                       uint64_t *used, int32_t *place)
+{
+    const struct instance *in = &p->instance;
+    uint64_t bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t u = 0; u < in->n_units; u++) {
+            const struct option *o = &in->units[u].options[d];
+            if (in->units[u].layer != layer || !o->allowed ||
+                !(of_experts(p, u) ? experts : others))
+                continue;
+            bytes += pass ? 0 : o->bytes[d];
+            if (pass)
+                place[u] = d;
+        }
+        if (!pass && bytes > in->capacity[d] - used[d])
+            return false;
+    }
+    used[d] += bytes;
+    return true;
+}
+
+/* Layers from the last to the first; what does not fit ends one device and begins the next. */
+static void take_layers(const struct problem *p, bool experts, uint64_t *used, int32_t *place)
+{
+    const struct instance *in = &p->instance;
+    int32_t d = 0;
+    for (int32_t layer = in->n_layers; layer >= 0 && d < in->n_devices;) {
+        if (in->is_host[d] || !in->usable[d] ||
+            !take_layer(p, layer, experts, true, d, used, place))
+            d++;
+        else
+            layer--;
+    }
+}
+
+static bool has_experts(const struct problem *p)
+{
+    for (int32_t u = 0; u < p->instance.n_units; u++)
+        if (of_experts(p, u))
+            return true;
+    return false;
+}
+
+/* What stays on the host is streamed in prefill where it can be, as the rule's owner does. */
+static void stream_rest(const struct problem *p, int32_t d, int32_t *place)
+{
+    const struct instance *in = &p->instance;
+    for (int32_t u = 0; u < in->n_units; u++)
+        for (int32_t i = in->n_devices; i < in->units[u].n_options && place[u] == in->host; i++) {
+            const struct option *o = &in->units[u].options[i];
+            if (o->stream == d && !option_divided(o) && o->allowed)
+                place[u] = i;
+        }
+}
+
+bool baseline_fit(const struct problem *p, int32_t *place)
+{
+    struct problem with = *p;
+    const struct plan_request *q = &p->request;
+    int32_t d = first_accelerator(&p->instance);
+    bool streams = d >= 0 && p->instance.staging[d] &&
+                   min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS &&
+                   instance_with_streams(&p->instance, 1u << d, &with.instance);
+    uint64_t used[SOLVER_DEVICES] = {0};
+    solve_cpu(&with.instance, place);
+    take_layers(&with, !has_experts(p), used, place);
+    for (int32_t layer = 0; layer <= p->instance.n_layers && d >= 0 && has_experts(p); layer++)
+        if (!take_layer(&with, layer, true, false, d, used, place))
+            break;
+    if (streams)
+        stream_rest(&with, d, place);
+    return instance_fits(&with.instance, place, NULL);
+}
+
+/* --------------------------------------------------------------------------- powerinfer ---- */
+
+/* The options of an FFN as PowerInfer sees them: groups on one device, and what fires less than
+ * always elsewhere counts as lost. The least share is what pays for its synchronisation. */
+static int32_t impact_options(const struct problem *p, int32_t unit, int32_t d, int32_t base,
+                              struct option *out, int32_t *which)
+{
+    const struct instance *in = &p->instance;
+    const struct unit *u = &in->units[unit];
+    const struct division *v = &p->division[unit];
+    const double scale = 1e9; /* shares of all activity as whole numbers */
+    int32_t n = 0;
+    for (int32_t i = 0; i < u->n_options; i++) {
+        const struct option *o = &u->options[i];
+        const bool whole = !option_divided(o) && o->stream < 0 && o->in == o->out;
+        const int32_t groups = whole ? (o->in == d ? v->groups : 0) : o->share[d];
+        if (!o->allowed || o->stream >= 0 || o->in != o->out ||
+            (whole ? o->in != d && o->in != in->host
+                   : o->in != base || groups + o->share[in->host] != v->groups))
+            continue;
+        if (groups && groups < v->groups &&
+            o->price.decode_ns >= u->options[in->host].price.decode_ns)
+            continue; /* fewer than pay */
+        out[n] = *o;
+        out[n].price = (struct price){
+            .objective_ns = llround((v->active[v->groups] - v->active[groups]) * scale)};
+        which[n++] = i;
+    }
+    return n;
+}
+
+/* The neurons: an instance of their own, each FFN alone, with the memory that is left. */
+static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t left, int32_t *place,
+                                 struct oato_error *err)
+{
+    const struct instance *in = &p->instance;
+    struct arena a;
+    struct instance sub = {.n_devices = in->n_devices, .host = in->host, .n_layers = in->n_layers};
+    struct ilp_options options = {.gap = 1e-3, .no_search = true};
+    struct ilp_result r;
+    size_t most = 0, n = (size_t)in->n_units;
+    arena_init(&a);
+    for (size_t u = 0; u < n; u++)
+        most += of_neurons(p, (int32_t)u) ? (size_t)in->units[u].n_options : 0;
+    struct option *pool = arena_alloc(&a, most + 1, sizeof *pool);
+    int32_t *which = arena_alloc(&a, most + 1, sizeof *which);
+    int32_t *unit = arena_alloc(&a, n + 1, sizeof *unit), *at = arena_alloc(&a, n + 1, sizeof *at);
+    int32_t *first = arena_alloc(&a, n + 1, sizeof *first);
+    sub.units = arena_alloc(&a, n + 1, sizeof *sub.units);
+    oato_status status = OATO_OK;
+    if (!pool || !which || !unit || !at || !first || !sub.units) {
+        status = oato_fail_memory(err, most * sizeof *pool, "the neurons");
+        goto out;
+    }
+    memcpy(sub.usable, in->usable, sizeof sub.usable);
+    memcpy(sub.is_host, in->is_host, sizeof sub.is_host);
+    memcpy(sub.capacity, in->capacity, sizeof sub.capacity);
+    sub.capacity[d] = left;
+    for (int32_t u = 0, used = 0; u < in->n_units; u++) {
+        if (!of_neurons(p, u))
+            continue;
+        int32_t base = u && instance_option(in, place, u - 1)->out == d ? d : in->host;
+        struct unit *to = &sub.units[sub.n_units];
+        to->layer = in->units[u].layer;
+        to->options = pool + used;
+        first[sub.n_units] = used;
+        unit[sub.n_units++] = u;
+        to->n_options = impact_options(p, u, d, base, to->options, which + used);
+        used += to->n_options;
+    }
+    if (sub.n_units)
+        status = solve_ilp(&sub, &options, NULL, at, &r, err);
+    for (int32_t i = 0; i < sub.n_units && !status; i++)
+        place[unit[i]] = which[first[i] + at[i]];
+out:
+    arena_free(&a);
+    return status;
+}
+
+oato_status baseline_powerinfer(const struct problem *p, int32_t *place, bool *fits,
+                                struct oato_error *err)
+{
+    const struct instance *in = &p->instance;
+    const int32_t d = first_accelerator(in);
+    uint64_t left = d < 0 ? 0 : in->capacity[d];
+    *fits = false;
+    solve_cpu(in, place);
+    if (d < 0)
+        return OATO_OK;
+    for (int32_t layer = -1; layer <= in->n_layers; layer++)
+        for (int32_t u = 0; u < in->n_units; u++) {
+            const struct option *o = &in->units[u].options[d];
+            if (in->units[u].layer != layer || of_neurons(p, u) || !o->allowed ||
+                o->bytes[d] > left)
+                continue;
+            left -= o->bytes[d];
+            place[u] = d;
+        }
+    oato_status status = place_neurons(p, d, left, place, err);
+    if (status == OATO_NEGATIVE)
+        return OATO_OK;
+    *fits = !status && instance_fits(in, place, NULL);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------ flexgen ---- */
+
+bool baseline_flexgen(const struct problem *p, struct price *out)
+{
+    const struct instance *in = &p->instance;
+    const struct plan_request *q = &p->request;
+    const int32_t d = first_accelerator(in);
+    uint64_t bytes = 0;
+    struct price compute = {0};
+    if (d < 0)
+        return false;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        const struct option *there = &in->units[u].options[d];
+        const struct option *o = there->allowed ? there : &in->units[u].options[in->host];
+        price_add(&compute, &o->price);
+        bytes += o->bytes[d];
+    }
+    double missing = bytes > in->capacity[d] ? (double)(bytes - in->capacity[d]) : 0;
+    double copy =
+        missing > 0 ? cost_of_copy(p->cost, p->device[in->host], p->device[d], missing) : 0;
+    double steps = (double)request_prefill_steps(q) * q->batch;
+    price_add(&compute, &in->fixed[in->host]);
+    price_add(&compute, &in->fixed[d]);
+    *out = request_price(q, llround(fmax((double)compute.prefill_ns, copy * steps)),
+                         llround(fmax((double)compute.decode_ns, copy)));
+    return true;
+}
