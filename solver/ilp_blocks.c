@@ -35,7 +35,8 @@ static bool path_alloc(struct path *p)
     p->block_of = arena_alloc(&p->arena, n + 1, sizeof(int32_t));
     p->place = arena_alloc(&p->arena, n + 1, sizeof(int32_t));
     p->edges = arena_alloc(&p->arena, m + 1, sizeof(int32_t));
-    return p->blocks && p->tables && p->block_of && p->place && p->edges;
+    p->use_ns = arena_alloc(&p->arena, n * (size_t)p->in->n_devices + 1, sizeof(double));
+    return p->use_ns && p->blocks && p->tables && p->block_of && p->place && p->edges;
 }
 
 static void cut_blocks(struct path *p)

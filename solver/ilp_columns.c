@@ -69,6 +69,14 @@ static bool price_frames(const struct path *p, const double *ns_per_byte, struct
     return frames;
 }
 
+static double use_ns(const struct path *p, int32_t block, uint32_t uses)
+{
+    double sum = 0;
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        sum += uses >> d & 1 ? p->use_ns[block * p->in->n_devices + d] : 0;
+    return sum;
+}
+
 oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
                              struct path_bounds *out, struct oato_error *err)
 {
@@ -92,16 +100,17 @@ oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t f = 0; f < t->n_frames; f++) {
             double *to = bound_at(out->so_far, i + 1, t->frames[f].out);
-            *to = fmin(*to,
-                       *bound_at(out->so_far, i, t->frames[f].in) + frames[p->blocks[i].table][f]);
+            *to = fmin(*to, *bound_at(out->so_far, i, t->frames[f].in) +
+                                frames[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
         }
     }
     for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t f = 0; f < t->n_frames; f++) {
             double *from = bound_at(out->onward, i, t->frames[f].in);
-            *from = fmin(*from, *bound_at(out->onward, i + 1, t->frames[f].out) +
-                                    frames[p->blocks[i].table][f]);
+            *from =
+                fmin(*from, *bound_at(out->onward, i + 1, t->frames[f].out) +
+                                frames[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
         }
     }
     return OATO_OK;
@@ -152,8 +161,8 @@ static double around(const struct path *p, struct path_bounds *b, int32_t table,
     double least = INFINITY;
     for (int32_t i = 0; i < p->n_blocks; i++)
         if (p->blocks[i].table == table)
-            least =
-                fmin(least, *bound_at(b->so_far, i, f->in) + *bound_at(b->onward, i + 1, f->out));
+            least = fmin(least, *bound_at(b->so_far, i, f->in) + use_ns(p, i, f->uses) +
+                                    *bound_at(b->onward, i + 1, f->out));
     return least - b->memory_ns;
 }
 
@@ -373,6 +382,22 @@ static void memory_prices(const struct path *p, double *ns_per_byte)
     }
 }
 
+/* The same of the devices' fixed prices, block by block. */
+static void use_prices(struct path *p)
+{
+    const int32_t n = p->in->n_devices;
+    for (int32_t d = 0; d < n; d++) {
+        double sum = 0, fixed = (double)p->in->fixed[d].objective_ns;
+        for (int32_t i = 0; i < p->n_blocks; i++) {
+            double dual = p->used[d] ? -glp_get_row_dual(p->mip.lp, p->blocks[i].used_row + d) : 0;
+            p->use_ns[i * n + d] = fmax(dual, 0) / p->mip.scale;
+            sum += p->use_ns[i * n + d];
+        }
+        for (int32_t i = 0; i < p->n_blocks && sum > fixed; i++)
+            p->use_ns[i * n + d] *= fixed / sum;
+    }
+}
+
 static double dual(const struct path *p, int row)
 {
     return glp_get_row_dual(p->mip.lp, row) / p->mip.scale;
@@ -521,15 +546,14 @@ oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_p
     }
     if (converged && overflows(p))
         return oato_fail(err, OATO_NEGATIVE, "no placement fits");
-    if (converged)
-        return OATO_OK;
-    /* the relaxation of some patterns bounds nothing, but the price of memory always does */
+    /* GLPK's own bound is exact to its tolerances only; that of the prices always holds */
     struct path_bounds b;
     double least = INFINITY;
+    use_prices(p);
     oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
     for (int32_t d = 0; !status && d < p->in->n_devices; d++)
         least = fmin(least, *bound_at(b.so_far, p->n_blocks, d) - b.memory_ns);
     arena_free(&b.arena);
-    result->bound_ns = least < 1e18 && least > 0 ? (int64_t)(least * (1 - 1e-9)) : 0;
+    result->bound_ns = least < 1e18 && least > 0 ? (int64_t)ceil(least * (1 - 1e-12)) : 0;
     return status;
 }

@@ -122,6 +122,8 @@ struct path {
     int used[SOLVER_DEVICES]; /* columns: the device is used at all; 0: that costs nothing */
     int capacity_row[SOLVER_DEVICES]; /* 0: not constrained */
     int overflow[SOLVER_DEVICES];     /* columns that let the LP begin with too little memory */
+    double *use_ns; /* [block * n_devices + device]: what the relaxation lets the block's use of the
+                       device pay of its fixed price; over all blocks no more than that */
 };
 
 /* Cuts, and makes frames and menus. OATO_EUSAGE: the instance does not fall apart into blocks that

@@ -4,6 +4,8 @@
  */
 #include "tests/solver/random_instance.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 uint64_t random_next(uint64_t *state)
@@ -248,6 +250,66 @@ void random_groups(struct random_instance *r, uint64_t seed, int32_t layers, int
         divide_unit(r, &r->units[u], work, groups, ns, way, free);
     }
     chain_layers(r, layers, LAYER, false);
+}
+
+void random_knapsack(struct random_instance *r, uint64_t seed, int32_t layers, int32_t groups,
+                     int32_t capacity)
+{
+    struct instance *in = &r->instance;
+    begin(r, seed, layers, 2);
+    in->host = 0;
+    in->is_host[0] = true;
+    in->is_host[1] = false;
+    in->usable[0] = in->usable[1] = true;
+    in->capacity[0] = UINT64_MAX;
+    in->capacity[1] = (uint64_t)capacity;
+    in->n_layers = layers;
+    for (int32_t u = 0; u < layers; u++) {
+        double keep = (double)random_in(&r->state, 980, 1000) / 1000, hot = 0, all = 0, rate = 1;
+        r->units[u].layer = u;
+        for (int32_t i = 0; i < groups; i++, rate *= keep)
+            all += rate;
+        rate = 1;
+        for (int32_t c = 0; c <= groups; c++, rate *= keep) {
+            /* all on the host and all on the accelerator come first, as everywhere */
+            struct option *o = add_option(r, &r->units[u]);
+            double slowest = fmax((all - hot) * 100000 / all, c ? hot * 9000 / all + 500 : 0);
+            o->price.objective_ns = llround(slowest) + random_in(&r->state, 0, 20);
+            o->bytes[1] = (uint64_t)c;
+            o->uses = (uint8_t)(c == 0 ? 1 : c == groups ? 2 : 3);
+            o->in = o->out = (int8_t)(c == groups);
+            hot += rate;
+        }
+        struct option whole = r->units[u].options[groups];
+        memmove(r->units[u].options + 2, r->units[u].options + 1,
+                sizeof whole * (size_t)(groups - 1));
+        r->units[u].options[1] = whole;
+    }
+}
+
+int64_t knapsack_least(const struct random_instance *r)
+{
+    const struct instance *in = &r->instance;
+    const size_t room = (size_t)in->capacity[1] + 1;
+    int64_t *now = calloc(room, sizeof *now), *next = calloc(room, sizeof *next);
+    int64_t least = -1;
+    for (int32_t u = 0; now && next && u < in->n_units; u++) {
+        for (size_t k = 0; k < room; k++)
+            next[k] = INT64_MAX;
+        for (int32_t i = 0; i < in->units[u].n_options; i++) {
+            const struct option *o = &in->units[u].options[i];
+            for (size_t k = (size_t)o->bytes[1]; k < room; k++)
+                next[k] = min_i64(next[k], now[k - o->bytes[1]] + o->price.objective_ns);
+        }
+        int64_t *swap = now;
+        now = next;
+        next = swap;
+    }
+    if (now && next)
+        least = now[room - 1];
+    free(now);
+    free(next);
+    return least;
 }
 
 bool brute_force(const struct instance *in, int64_t *least_ns)

@@ -33,6 +33,13 @@ void random_layers(struct random_instance *r, uint64_t seed, int32_t layers, int
  * subsets. The same seed gives the same groups. */
 void random_groups(struct random_instance *r, uint64_t seed, int32_t layers, int32_t devices,
                    int32_t groups, bool free);
+/* One accelerator, layers of `groups` equal groups that share nothing but its memory: how much of
+ * it there is, in groups, is capacity. Times fall along the cut points until the accelerator is the
+ * slower one. */
+void random_knapsack(struct random_instance *r, uint64_t seed, int32_t layers, int32_t groups,
+                     int32_t capacity);
+/* Its least request time, by a dynamic programme over the memory that is left. */
+int64_t knapsack_least(const struct random_instance *r);
 /* The least request time of all placements that fit; false when none does. */
 bool brute_force(const struct instance *in, int64_t *least_ns);
 

@@ -126,6 +126,35 @@ static void divided_units_equal_brute_force(void **state)
     assert_true(feasible > GROUP_INSTANCES / 2);
 }
 
+static void knapsacks_of_full_size_equal_a_dynamic_programme(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    static const struct {
+        int32_t layers, groups, percent;
+    } sizes[] = {{32, 224, 25}, {32, 224, 75}, {80, 448, 50}};
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        struct ilp_result result;
+        struct ilp_options o = {.gap = 1e-3};
+        random_knapsack(&r, i + 1, sizes[i].layers, sizes[i].groups,
+                        sizes[i].layers * sizes[i].groups * sizes[i].percent / 100);
+        uint64_t begin = now_ns();
+        assert_int_equal(solve_ilp(&r.instance, &o, NULL, place, &result, &err), OATO_OK);
+        uint64_t end = now_ns();
+        int64_t least = knapsack_least(&r);
+        print_message("%d layers of %d groups, %d %%: %.2f s, %.4f %% above the dynamic programme, "
+                      "which took %.2f s\n",
+                      sizes[i].layers, sizes[i].groups, sizes[i].percent,
+                      (double)(end - begin) * 1e-9,
+                      (double)(result.objective_ns - least) * 100 / (double)least,
+                      (double)(now_ns() - end) * 1e-9);
+        assert_true(result.objective_ns >= least);
+        assert_true((double)result.objective_ns <= 1.001 * (double)least);
+        assert_true(result.bound_ns <= least);
+        assert_true(instance_fits(&r.instance, place, NULL));
+    }
+}
+
 static void both_forms_agree_on_instances_without_structure(void **state)
 {
     (void)state;
@@ -312,6 +341,7 @@ int main(void)
         cmocka_unit_test(ilp_equals_brute_force),
         cmocka_unit_test(path_of_blocks_equals_brute_force),
         cmocka_unit_test(divided_units_equal_brute_force),
+        cmocka_unit_test(knapsacks_of_full_size_equal_a_dynamic_programme),
         cmocka_unit_test(both_forms_agree_on_instances_without_structure),
         cmocka_unit_test(heuristics_are_never_better_than_the_ilp),
         cmocka_unit_test(ilp_is_never_worse_than_its_warm_start),
