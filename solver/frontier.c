@@ -206,6 +206,7 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
     oato_status status = OATO_OK;
     for (int32_t i = 0; i <= steps && !status; i++) {
         struct planner_options now = base;
+        now.strict_budgets = false;
         x[i].share = (double)i / steps;
         for (int32_t d = 0; d < base.n_budgets; d++) {
             if (is_host[d])

@@ -206,6 +206,7 @@ static oato_status take_budget(const struct options *o, struct planner_options *
     if (p->n_budgets == SOLVER_DEVICES)
         return oato_fail(err, OATO_EUSAGE, "more than %d budgets", SOLVER_DEVICES);
     b.bytes = (uint64_t)bytes;
+    p->strict_budgets = true;
     p->budgets[p->n_budgets++] = b;
     return OATO_OK;
 }

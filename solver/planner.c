@@ -20,8 +20,7 @@ struct candidate {
 
 enum { C_CPU, C_LAYERS, C_FIT, C_POWERINFER, C_SINGLE, C_AFFINITY, C_ILP };
 
-static oato_status try_heuristics(const struct problem *p, struct candidate *c,
-                                  struct oato_error *err)
+static oato_status try_heuristics(struct problem *p, struct candidate *c, struct oato_error *err)
 {
     const struct instance *in = &p->instance;
     c[C_CPU].fits = solve_cpu(in, c[C_CPU].place);
@@ -30,7 +29,9 @@ static oato_status try_heuristics(const struct problem *p, struct candidate *c,
     if (baseline_powerinfer(p, c[C_POWERINFER].place, &c[C_POWERINFER].fits, err))
         return err->status;
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
-        oato_status status = solve_affinity(in, i == C_SINGLE, c[i].place, NULL, NULL, err);
+        p->n_rounds = AFFINITY_ROUNDS; /* the iterated one comes last, and stays */
+        oato_status status =
+            solve_affinity(in, i == C_SINGLE, c[i].place, p->rounds, &p->n_rounds, err);
         if (status && status != OATO_NEGATIVE)
             return status;
         c[i].fits = !status;
@@ -50,27 +51,52 @@ static int best_of(const struct candidate *c, int n)
     return best;
 }
 
-/* A line for people: which devices lack how much of the whole. */
-static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
+/* What the model takes at least, and the devices offer, without reserves. */
+static void need_and_offer(const struct problem *p, uint64_t *need, uint64_t *kv, uint64_t *offer)
 {
     const struct instance *in = &p->instance;
-    char text[384] = "";
-    size_t n = 0;
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        uint64_t need = p->reserve[d];
-        for (int32_t u = 0; u < in->n_units; u++)
-            if (in->units[u].options[d].allowed)
-                need += in->units[u].options[d].bytes[d];
-        double missing = need > p->budget[d] ? (double)(need - p->budget[d]) / 0x1p20 : 0;
-        if (n < sizeof text)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s lacks %.1f MiB of %.1f MiB",
-                                  d ? ", " : "", problem_device(p, d), missing,
-                                  (double)need / 0x1p20);
+    *need = *kv = *offer = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        uint64_t least = UINT64_MAX;
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (in->units[u].options[d].allowed && in->units[u].options[d].bytes[d] < least)
+                least = in->units[u].options[d].bytes[d];
+        *need += least == UINT64_MAX ? 0 : least;
     }
-    return oato_fail(err, OATO_EFIT,
-                     "weights and KV fit on no device or split of them: to hold all it can run, "
-                     "%s; lower --context or raise --budget",
-                     text);
+    for (int32_t i = 0; i < p->graph.n_ops; i++)
+        *kv += p->price[i * p->n_devices].kv_bytes;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        *offer += in->usable[d] ? in->capacity[d] : 0;
+}
+
+/* A line for people: what is missing, and what would help. */
+static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
+{
+    uint64_t need, kv, offer;
+    char text[256] = "";
+    size_t n = 0;
+    need_and_offer(p, &need, &kv, &offer);
+    for (int32_t d = 0; d < p->n_devices && n < sizeof text; d++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %.1f MiB", d ? ", " : "",
+                              problem_device(p, d), (double)p->instance.capacity[d] / 0x1p20);
+    if (need <= offer)
+        return oato_fail(err, OATO_EFIT,
+                         "%.1f MiB of weights and KV do not fit piece by piece into %s; raise "
+                         "--budget by the largest piece or so",
+                         (double)need / 0x1p20, text);
+    double missing = (double)(need - offer) / 0x1p20;
+    double per_token = (double)kv / (double)request_kv_positions(&p->request);
+    int64_t context =
+        per_token > 0 ? p->request.context - (int64_t)((double)(need - offer) / per_token) : 0;
+    char knob[64] = "raise --budget or choose smaller weights";
+    if (context >= ((int64_t)p->request.prompt + p->request.generate) * p->request.batch)
+        snprintf(knob, sizeof knob, "lower --context to about %lld or raise --budget",
+                 (long long)context);
+    return oato_fail(
+        err, OATO_EFIT,
+        "weights (%.1f MiB) and KV of %d positions (%.1f MiB) do not fit: %.1f MiB are "
+        "missing of what %s hold beside activations; %s",
+        (double)(need - kv) / 0x1p20, p->request.context, (double)kv / 0x1p20, missing, text, knob);
 }
 
 /* ------------------------------------------------------------------------------ the plan --- */
@@ -310,20 +336,16 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     return OATO_OK;
 }
 
-static oato_status fill_baselines(struct plan *plan, const struct problem *p,
-                                  const struct candidate *c, struct oato_error *err)
+static oato_status fill_baselines(struct plan *plan, const struct candidate *c,
+                                  struct oato_error *err)
 {
-    struct price streamed;
-    plan->baselines = arena_alloc(&plan->arena, CANDIDATES + 1, sizeof *plan->baselines);
+    plan->baselines = arena_alloc(&plan->arena, CANDIDATES, sizeof *plan->baselines);
     if (!plan->baselines)
         return oato_fail_memory(err, sizeof *plan->baselines, "the plan");
     for (int i = 0; i < C_ILP; i++)
         if (c[i].fits)
             plan->baselines[plan->n_baselines++] =
                 (struct plan_baseline){c[i].name, (uint64_t)c[i].objective_ns};
-    if (baseline_flexgen(p, &streamed))
-        plan->baselines[plan->n_baselines++] =
-            (struct plan_baseline){"flexgen", (uint64_t)streamed.objective_ns};
     return OATO_OK;
 }
 
@@ -336,7 +358,7 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
     if (fill_names(plan, m, p, err) || fill_devices(plan, p, place, err) ||
         fill_parts(plan, p, place, err) || fill_fusions(plan, p, err) ||
         fill_costs(plan, p, place, err) || fill_numerics(plan, p, place, err) ||
-        fill_baselines(plan, p, all, err)) {
+        fill_baselines(plan, all, err)) {
         plan_free(plan);
         return err->status;
     }

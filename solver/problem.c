@@ -385,6 +385,22 @@ static oato_status reserve_memory(struct problem *p, struct oato_error *err)
     return OATO_OK;
 }
 
+static oato_status check_budgets(const struct problem *p, const struct planner_options *o,
+                                 struct oato_error *err)
+{
+    for (int32_t i = 0; i < o->n_budgets && o->strict_budgets; i++)
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (!strcmp(problem_device(p, d), o->budgets[i].id) && o->budgets[i].bytes &&
+                !p->instance.usable[d])
+                return oato_fail(err, OATO_EFIT,
+                                 "--budget %s=%.1f MiB is %.1f MiB less than activations and "
+                                 "workspace need there; raise it, lower --ubatch, or leave the "
+                                 "device out with --devices",
+                                 o->budgets[i].id, (double)o->budgets[i].bytes / 0x1p20,
+                                 (double)(p->reserve[d] - o->budgets[i].bytes) / 0x1p20);
+    return OATO_OK;
+}
+
 /* -------------------------------------------------------------------------- put together --- */
 
 /* Prices the graph that p->graph holds. */
@@ -449,7 +465,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
     if (choose_devices(p, o->devices, err) || set_budgets(p, o, err) || check_devices(p, err) ||
-        fuse(p, &m->graph, err) || price_graph(p, err)) {
+        fuse(p, &m->graph, err) || price_graph(p, err) || check_budgets(p, o, err)) {
         problem_free(p);
         return err->status;
     }

@@ -282,6 +282,21 @@ static void json_placement(const struct plan *p, struct text *out)
     json_close(out, ']');
 }
 
+static void json_rounds(const struct problem *problem, struct text *out)
+{
+    json_open(out, "affinity_rounds", '[');
+    for (int32_t i = 0; i < problem->n_rounds; i++) {
+        const struct affinity_round *r = &problem->rounds[i];
+        json_open(out, NULL, '{');
+        json_integer(out, "objective_ns", (uint64_t)r->objective_ns);
+        json_integer(out, "moved", (uint64_t)r->moved);
+        json_integer(out, "on_accelerators", (uint64_t)r->on_accelerators);
+        json_bool(out, "fits", r->fits);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
+}
+
 static void report_json(const struct plan *p, const struct problem *problem, struct text *out)
 {
     json_open(out, NULL, '{');
@@ -298,6 +313,11 @@ static void report_json(const struct plan *p, const struct problem *problem, str
     json_close(out, '}');
     json_devices(p, problem, out);
     json_placement(p, out);
+    if (problem && problem->n_rounds)
+        json_rounds(problem, out);
+    struct price streamed;
+    if (problem && baseline_flexgen(problem, &streamed))
+        json_integer(out, "flexgen_ns", (uint64_t)streamed.objective_ns);
     json_close(out, '}');
     text_printf(out, "\n");
 }
@@ -350,6 +370,28 @@ static void text_solver(const struct plan *p, struct text *out)
                     estimates_of(p), operators_of(p));
 }
 
+/* No placement of ours, so no baseline of the plan: only for comparison. */
+static void text_flexgen(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    struct price price;
+    if (p->objective_ns && baseline_flexgen(problem, &price))
+        text_printf(out, "all on an accelerator, streaming what it lacks (FlexGen): %.3fx\n",
+                    (double)price.objective_ns / (double)p->objective_ns);
+}
+
+/* How the affinity got there. */
+static void text_rounds(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    if (strcmp(p->solver, "affinity") != 0)
+        return;
+    for (int32_t i = 0; i < problem->n_rounds; i++) {
+        const struct affinity_round *r = &problem->rounds[i];
+        text_printf(out, "round %d: %.3f ms, %d units on accelerators, %d moved%s\n", i + 1,
+                    as_ms((double)r->objective_ns), r->on_accelerators, r->moved,
+                    r->fits ? "" : ", does not fit");
+    }
+}
+
 void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)
 {
     const struct plan_request *q = &p->request;
@@ -370,6 +412,10 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
                 as_ms((double)p->decode_ns), tokens_per_s(q->batch, p->decode_ns),
                 as_ms((double)p->request_ns));
     text_solver(p, out);
+    if (problem) {
+        text_flexgen(p, problem, out);
+        text_rounds(p, problem, out);
+    }
 }
 
 oato_status report_export(const struct plan *p, const struct model *m,

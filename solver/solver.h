@@ -176,7 +176,9 @@ struct planner_options {
     bool single_shot;
     const char *devices; /* "cpu:0,sim:0": of the profile's; NULL: all */
     struct device_budget budgets[SOLVER_DEVICES];
-    int32_t n_budgets; /* devices without one may use 90 % of what was free */
+    int32_t n_budgets;   /* devices without one may use 90 % of what was free */
+    bool strict_budgets; /* one that is too small for activations alone is an error, not a device
+                            that stays unused; 0 leaves it out */
     struct plan_request request;
     double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
     const struct neurons *neurons; /* how often neurons and experts fire; NULL: all, all the time */
@@ -215,11 +217,13 @@ struct problem {
     int32_t n_fusions;
     const struct neurons *neurons; /* borrowed; NULL: none */
     bool whole_only;
-    int32_t *unit_of;          /* per operator */
-    int32_t *first_op;         /* per unit */
-    struct division *division; /* per unit */
-    int32_t *edge_of;          /* per value; -1: nobody else reads it */
-    struct op_price *price;    /* [operator * n_devices + device] */
+    int32_t *unit_of;                              /* per operator */
+    int32_t *first_op;                             /* per unit */
+    struct division *division;                     /* per unit */
+    int32_t *edge_of;                              /* per value; -1: nobody else reads it */
+    struct op_price *price;                        /* [operator * n_devices + device] */
+    struct affinity_round rounds[AFFINITY_ROUNDS]; /* of the iterated affinity, once it was tried */
+    int32_t n_rounds;
     struct instance instance;
 };
 

@@ -165,7 +165,8 @@ static void what_does_not_fit_is_status_4(void **state)
     (void)state;
     static char before[1 << 20], after[1 << 20];
     size_t n = cli_read_file("m.plan", before, sizeof before);
-    cli_expect("m.gguf -p p.yaml --budget sim:0=1KiB --budget cpu:0=64KiB", 4, "lacks");
+    cli_expect("m.gguf -p p.yaml --budget sim:0=1KiB", 4, "less than activations");
+    cli_expect("m.gguf -p p.yaml --devices cpu:0 --budget cpu:0=700KiB", 4, "are missing");
     assert_int_equal(cli_read_file("m.plan", after, sizeof after), n);
     assert_memory_equal(before, after, n);
 }

@@ -312,7 +312,7 @@ static void expect_largest(const char *options, int context)
     snprintf(line, sizeof line, "m.gguf " REQUEST "%s -c %d -o probe.plan", options, context);
     cli_expect(line, 0, NULL);
     snprintf(line, sizeof line, "m.gguf " REQUEST "%s -c %d -o probe.plan", options, context + 64);
-    cli_expect(line, 4, "lacks");
+    cli_expect(line, 4, "missing");
 }
 
 static void the_largest_context_is_found(void **state)
@@ -334,7 +334,7 @@ static void the_largest_context_is_found(void **state)
         cli_expect(line, 0, NULL);
         const int context = context_of("c.plan");
         if (context < 512) {
-            assert_non_null(strstr(cli_err, "lacks"));
+            assert_non_null(strstr(cli_err, "missing"));
             expect_largest(options, context);
         }
         assert_true(context % 64 == 0 && context <= before);
