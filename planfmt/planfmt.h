@@ -248,8 +248,9 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
 /* Fuses the model's graph as the plan says, then checks that every part names an operator, that the
  * parts cover each operator exactly once per phase on multiples of 64 (along k of the weight's
- * blocks too, and there where the input is divided), that weights are streamed from the host only
- * and no device would load one twice. *out as from graph_fuse. */
+ * blocks too, and there where the input is divided), that experts are divided alike in both
+ * operators of a layer, that weights are streamed from the host only and no device would load one
+ * twice. *out as from graph_fuse. */
 oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,
                        struct oato_error *err);
 
