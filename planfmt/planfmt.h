@@ -131,6 +131,8 @@ oato_status neurons_save(const struct neurons *n, const char *path, struct oato_
  * are not known are no mistake. */
 oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
                                 struct oato_error *err);
+/* Hash of what plans depend on (model, frequencies, orders), not of tokens and source; never 0. */
+uint64_t neurons_hash(const struct neurons *n);
 /* NULL: nothing is known of that layer. */
 const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer);
 /* PowerInfer's split (MODEL.generated.gpuidx) for this model: of each layer the neurons that were
@@ -209,6 +211,9 @@ struct plan {
     const char *tool;                                    /* version that wrote it */
     const char *model_name;                              /* general.name, for people */
     uint64_t structure_hash, content_hash, profile_hash; /* content: 0 = absent */
+    /* Of the sidecar in whose order neurons and experts are numbered in parts of FFN operators,
+     * neurons_hash; 0: in their natural order. */
+    uint64_t neurons_hash;
     struct plan_device *devices;
     int32_t n_devices;
     struct plan_request request;
