@@ -282,6 +282,10 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
                          "%s: has no weights (header only), it can be planned "
                          "for but not run",
                          gguf_path(e->model->gguf));
+    if (e->plan && e->plan->neurons_hash)
+        return oato_fail(err, OATO_EFILE,
+                         "the plan was made with a neurons sidecar, in whose order of neurons and "
+                         "experts this version cannot run; plan again without --neurons");
     if (e->plan)
         status = plan_check_model(e->plan, e->model->gguf, err);
     if (!status)

@@ -3,8 +3,9 @@
  *
  * The graph is walked once in order. Every operator part becomes a record on its device's queue;
  * a value that another device reads is copied there once, by an upload or download record on the
- * accelerator's queue; row parts are put together, and K parts summed, by a merge record where the
- * whole is read. A part along K reads the row part of its input that it was cut to fit.
+ * accelerator's queue; row parts are put together, and K parts and what some experts gave summed,
+ * by a merge record where the whole is read. A part along K reads the row part of its input that it
+ * was cut to fit, experts read what the same experts made.
  * What a record must wait for is tracked as vector clocks (per record: the last record of every
  * other queue that is known complete), which drop waits that follow from others and later tell
  * arena.c which buffers may share memory.
@@ -168,13 +169,18 @@ static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
     struct lowered_value *v = &l->values[value];
     int32_t width = l->graph->values[value].width;
     struct home parts[PARTS_MAX];
+    if (v->parts == PARTS_EXPERTS) {
+        oato_fail(l->err, OATO_EFILE,
+                  "value %d, which experts made apart, is read whole; plan again", value);
+        return (struct home){-1, 0, 0};
+    }
     for (int i = 0; i < v->n_parts; i++)
         parts[i] = part_read(l, value, i, device);
     struct lowered *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return (struct home){-1, 0, 0};
     r->record.op = (struct oato_op){.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
-    if (v->sums) {
+    if (v->parts == PARTS_SUMMANDS) {
         r->record.op.kind = OP_MERGE_SUM;
         r->record.op.k *= v->n_parts;
     }
@@ -198,28 +204,32 @@ static struct home value_read(struct lowering *l, int32_t value, int32_t device)
     return v->merged[device];
 }
 
-/* Columns [begin, end) of a value on a device: a row part of the operator that made it. */
-static struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
-                                int32_t device)
+/* The part of a value that the same range, of rows or of experts, of the operator before made. */
+static struct home range_read(struct lowering *l, int32_t value, enum value_parts parts,
+                              const struct placed_part *range)
 {
     const struct lowered_value *v = &l->values[value];
-    int32_t part = 0, at = 0;
-    for (; part < v->n_parts && at < begin; part++)
-        at += v->part_width[part];
-    if (part == v->n_parts || v->sums || at != begin || v->part_width[part] != end - begin) {
-        oato_fail(l->err, OATO_EFILE, "columns %d to %d of value %d are no part of it; plan again",
-                  begin, end, value);
+    int32_t part = 0;
+    while (part < v->n_parts && v->part_begin[part] != range->begin)
+        part++;
+    if (part == v->n_parts || v->parts != parts || v->part_end[part] != range->end) {
+        oato_fail(l->err, OATO_EFILE, "%s %d to %d of value %d are no part of it; plan again",
+                  parts == PARTS_EXPERTS ? "experts" : "columns", range->begin, range->end, value);
         return (struct home){-1, 0, 0};
     }
-    return part_read(l, value, part, device);
+    return part_read(l, value, part, range->device);
 }
 
 /* ---------------------------------------------------------------------------- operators */
 
 static bool splits(int kind, enum plan_axis axis)
 {
-    return axis == AXIS_ROWS ? kind == OP_MUL_MAT || kind == OP_GATE_UP
-                             : axis == AXIS_K && kind == OP_MUL_MAT;
+    switch (axis) {
+    case AXIS_ROWS: return kind == OP_MUL_MAT || kind == OP_GATE_UP;
+    case AXIS_K: return kind == OP_MUL_MAT;
+    case AXIS_EXPERTS: return kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
+    default: return false;
+    }
 }
 
 /* The part of an operator that a record is; axis AXIS_COUNT: all of it. */
@@ -249,6 +259,9 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct low
         } else if (part.axis == AXIS_K) {
             slot.col_begin = part.placed->begin;
             slot.col_end = part.placed->end;
+        } else if (part.axis == AXIS_EXPERTS) {
+            slot.begin = (int64_t)part.placed->begin * o->op.n;
+            slot.end = (int64_t)part.placed->end * o->op.n;
         }
         if (r->streams) {
             slot.streamed = true;
@@ -270,6 +283,41 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct low
     d->staging_bytes = offset > d->staging_bytes ? offset : d->staging_bytes;
 }
 
+/* The i-th input of a part on its device. */
+static struct home input_read(struct lowering *l, const struct graph_op *o, struct record_part part,
+                              int i)
+{
+    if (part.axis == AXIS_K)
+        return range_read(l, o->in[i], PARTS_COLUMNS, part.placed);
+    if (part.axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_DOWN && i == 0)
+        return range_read(l, o->in[i], PARTS_EXPERTS, part.placed);
+    return value_read(l, o->in[i], part.placed->device);
+}
+
+/* The operator that the record of a part runs. */
+static struct oato_op part_op(const struct lowering *l, const struct graph_op *o,
+                              struct record_part part)
+{
+    const int32_t length = part.placed->end - part.placed->begin;
+    struct oato_op op = graph_op_with_kv(o, l->e->kv_dtype);
+    if (part.axis == AXIS_ROWS)
+        op.n = length;
+    if (part.axis == AXIS_K)
+        op.k = length;
+    if (part.axis == AXIS_EXPERTS) {
+        op.expert_first = part.placed->begin;
+        op.experts_held = length;
+    }
+    return op;
+}
+
+static enum value_parts parts_made(const struct graph_op *o, enum plan_axis axis)
+{
+    if (axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_GATE_UP)
+        return PARTS_EXPERTS;
+    return axis == AXIS_K || axis == AXIS_EXPERTS ? PARTS_SUMMANDS : PARTS_COLUMNS;
+}
+
 static void part_emit(struct lowering *l, int32_t index, struct record_part part)
 {
     struct engine *e = l->e;
@@ -278,17 +326,11 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     const struct oato_device *d = e->device[device].device;
     struct home inputs[GRAPH_INPUTS];
     for (int i = 0; i < o->n_in; i++)
-        inputs[i] = part.axis == AXIS_K
-                        ? columns_read(l, o->in[i], part.placed->begin, part.placed->end, device)
-                        : value_read(l, o->in[i], device);
+        inputs[i] = input_read(l, o, part, i);
     struct lowered *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return;
-    r->record.op = graph_op_with_kv(o, e->kv_dtype);
-    if (part.axis == AXIS_ROWS)
-        r->record.op.n = length;
-    if (part.axis == AXIS_K)
-        r->record.op.k = length;
+    r->record.op = part_op(l, o, part);
     if (!d->ops->supports(d, &r->record.op)) {
         char key[OP_KEY_SIZE];
         oato_fail(l->err, OATO_EFILE, "operator %s (%s) cannot run on %s; plan again", o->name,
@@ -311,7 +353,9 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
         struct lowered_value *v = &l->values[o->out[i]];
         const struct graph_value *gv = &l->graph->values[o->out[i]];
         int32_t width = part.axis == AXIS_ROWS ? length : gv->width, p = v->n_parts++;
-        v->sums = part.axis == AXIS_K;
+        v->parts = parts_made(o, part.axis);
+        v->part_begin[p] = part.placed->begin;
+        v->part_end[p] = part.placed->end;
         r->out[i] = buffer_add(l, device, width, gv->rows, device);
         v->part_device[p] = device;
         v->part_width[p] = width;

@@ -30,10 +30,19 @@ struct home {
     int32_t queue, record;
 };
 
+/* How the parts of a value make the whole. */
+enum value_parts {
+    PARTS_COLUMNS,  /* they stand side by side */
+    PARTS_SUMMANDS, /* they are added */
+    PARTS_EXPERTS,  /* each has the rows of its experts where the whole had them, and nothing in the
+                       others: only the same experts read them */
+};
+
 struct lowered_value {
     int32_t n_parts;
-    bool sums; /* the parts are summands */
+    enum value_parts parts;
     int32_t part_device[PARTS_MAX], part_width[PARTS_MAX];
+    int32_t part_begin[PARTS_MAX], part_end[PARTS_MAX]; /* of the operator that made them */
     struct home part[PARTS_MAX][DEVICES_MAX];
     struct home merged[DEVICES_MAX];
     bool counted[PARTS_MAX][DEVICES_MAX]; /* read there: one copy of the step */

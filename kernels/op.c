@@ -280,6 +280,11 @@ bool oato_op_same(const struct oato_op *a, const struct oato_op *b)
 
 /* -------------------------------------------------------------------- shapes and costs ---- */
 
+int32_t op_experts_held(const struct oato_op *op)
+{
+    return op->experts_held ? op->experts_held : op->experts;
+}
+
 int op_weight_count(const struct oato_op *op)
 {
     switch (op->kind) {
@@ -319,7 +324,7 @@ bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
         *k = op->head_dim;
         break;
     case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: *n = (int64_t)op->experts * op->n; break;
+    case OP_EXPERT_DOWN: *n = (int64_t)op_experts_held(op) * op->n; break;
     default: *n = 1; break;
     }
     return true;
@@ -338,9 +343,20 @@ int32_t op_out_width(const struct oato_op *op, int i)
     }
 }
 
+static bool has_experts(const struct oato_op *op)
+{
+    return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
+}
+
+/* The share of the chosen experts that the weights are expected to be of. */
+static double share_held(const struct oato_op *op)
+{
+    return has_experts(op) ? (double)op_experts_held(op) / op->experts : 1;
+}
+
 double op_flops(const struct oato_op *op, const struct op_size *size)
 {
-    double t = size->rows, k = op->k, n = op->n;
+    double t = size->rows, k = op->k, n = op->n, used = op->experts_used * share_held(op);
     switch (op->kind) {
     case OP_EMBED:
     case OP_BIAS:
@@ -355,8 +371,8 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
     case OP_GATE_UP: return t * (4 * k * n + 5 * n);
     case OP_SWIGLU:
     case OP_ROUTE: return t * 5 * k; /* exp counts as two */
-    case OP_EXPERT_GATE_UP: return t * op->experts_used * (4 * k * n + 5 * n);
-    case OP_EXPERT_DOWN: return t * op->experts_used * (2 * k * n + 2 * n);
+    case OP_EXPERT_GATE_UP: return t * used * (4 * k * n + 5 * n);
+    case OP_EXPERT_DOWN: return t * used * (2 * k * n + 2 * n);
     case OP_ROPE: return t * 3.0 * op->heads * op->rope_dims; /* six for a pair */
     case OP_KV_STORE: return t * 2.0 * op->kv_heads * op->head_dim;
     case OP_ATTENTION: /* q.K and its sum with V, for every position that is read */
@@ -387,13 +403,13 @@ static double kv_positions_once(const struct op_size *size)
 /* By squaring: the same bits everywhere, which no libm promises. */
 double op_experts_read(const struct oato_op *op, int32_t tokens)
 {
-    if (op->kind != OP_EXPERT_GATE_UP && op->kind != OP_EXPERT_DOWN)
+    if (!has_experts(op))
         return 0;
     double all = op->experts, missed = 1, power = 1 - op->experts_used / all;
     for (int32_t t = tokens; t > 0; t /= 2, power *= power)
         if (t % 2)
             missed *= power;
-    return all * (1 - missed);
+    return op_experts_held(op) * (1 - missed);
 }
 
 double op_bytes(const struct oato_op *op, const struct op_size *size)

@@ -9,7 +9,9 @@
  * Experts are matrices of one shape in one tensor of three dimensions, {k, n, experts}: for every
  * purpose but their choice a matrix of experts * n rows, those of expert e from e * n on. What a
  * token chose is a value like any other: the ids of its experts_used experts as whole float32
- * numbers, all different and rising, then as many weights.
+ * numbers, all different and rising, then as many weights. An operator that holds only some experts
+ * skips the others of a choice: EXPERT_GATE_UP leaves their rows as they were, and what EXPERT_DOWN
+ * gives are summands.
  */
 #ifndef OATO_OP_H
 #define OATO_OP_H
@@ -61,13 +63,16 @@ struct oato_op {
     int32_t heads, kv_heads, head_dim; /* ROPE and HEAD_NORM (heads), KV_STORE (kv_heads),
                                           ATTENTION; else 0 */
     int32_t experts, experts_used;     /* ROUTE, EXPERT_GATE_UP, EXPERT_DOWN; else 0 */
-    int32_t rope_dims;                 /* ROPE: leading dimensions of a head that are rotated */
-    int32_t rope_pairing;              /* ROPE: enum rope_pairing */
-    int32_t route_norm;                /* ROUTE: 1 when the weights of a choice sum to 1 */
-    float eps;                         /* RMS_NORM, ADD_NORM, HEAD_NORM */
-    float rope_base;                   /* ROPE: frequency base */
-    float rope_scale;                  /* ROPE: positions are multiplied by this (1 = no scaling) */
-    float scale;                       /* EMBED, ROUTE: factor (0 = none); ATTENTION: of q.k */
+    /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [first, first + held); 0, 0: of
+     * all of them */
+    int32_t expert_first, experts_held;
+    int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
+    int32_t rope_pairing; /* ROPE: enum rope_pairing */
+    int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
+    float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM */
+    float rope_base;      /* ROPE: frequency base */
+    float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
+    float scale;          /* EMBED, ROUTE: factor (0 = none); ATTENTION: of q.k */
 };
 
 /* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics): DECODE
@@ -128,9 +133,12 @@ int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0:
  * the device knows the pages: 0. Of experts count those that are read, op_experts_read. */
 double op_flops(const struct oato_op *op, const struct op_size *size);
 double op_bytes(const struct oato_op *op, const struct op_size *size);
+/* How many experts the weights of an EXPERT_GATE_UP or EXPERT_DOWN are of. */
+int32_t op_experts_held(const struct oato_op *op);
 /* Different experts that T tokens are expected to choose when each chooses u of E by chance and
  * independently of the others: E (1 - (1 - u/E)^T). Between u for a token and E for many; real
- * routing is uneven and reads fewer. 0 for other operators. */
+ * routing is uneven and reads fewer. Of those the share that the weights are of. 0 for other
+ * operators. */
 double op_experts_read(const struct oato_op *op, int32_t tokens);
 
 /* A fused pattern: operators that stand for one. The members follow each other in the graph;

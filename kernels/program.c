@@ -169,6 +169,10 @@ static oato_status check_run(const struct check *c, const struct program_record 
     for (int i = 0; i < outputs; i++)
         if (check_value(c, r->out[i], op_out_width(op, i), r->rows))
             return c->err->status;
+    if (op->expert_first < 0 || op->experts_held < 0 ||
+        op_experts_held(op) > op->experts - op->expert_first)
+        return refuse(c, "%" PRId32 " experts from %" PRId32 " on, of %" PRId32,
+                      op_experts_held(op), op->expert_first, op->experts);
     bool kv = op->kind == OP_KV_STORE || op->kind == OP_ATTENTION;
     if (kv && (!c->p->kv || r->kv_layer < 0))
         return refuse(c, "%s without a KV layer on this device", op_kind_name(op->kind));
@@ -259,6 +263,9 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
     if (r->kind == RECORD_RUN) {
         char key[OP_KEY_SIZE];
         fputs(oato_op_key(&r->op, NULL, key), out);
+        if (r->op.experts_held)
+            fprintf(out, " of experts %" PRId32 " to %" PRId32, r->op.expert_first,
+                    r->op.expert_first + r->op.experts_held - 1);
     } else if (r->kind != RECORD_STREAM) {
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->in_width[0]);
     }

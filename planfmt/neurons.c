@@ -35,6 +35,30 @@ const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer
     return l->ffn_order || l->exp_order ? l : NULL;
 }
 
+/* Arrays are of 4-byte numbers. Orders beside frequencies follow from them. */
+static uint64_t array_hash(const void *array, int32_t n)
+{
+    return array ? hash_bytes(array, (size_t)n * 4) : 0;
+}
+
+uint64_t neurons_hash(const struct neurons *n)
+{
+    const uint64_t model[] = {n->structure_hash, n->content_hash};
+    uint64_t hash = hash_bytes(model, sizeof model);
+    for (int32_t i = 0; i < n->n_layers; i++) {
+        const struct neurons_layer *l = &n->layers[i];
+        const uint64_t layer[] = {hash,
+                                  (uint64_t)l->n_ff,
+                                  array_hash(l->ffn_freq, l->n_ff),
+                                  l->ffn_freq ? 0 : array_hash(l->ffn_order, l->n_ff),
+                                  (uint64_t)l->ffn_hot,
+                                  (uint64_t)l->n_experts,
+                                  array_hash(l->exp_freq, l->n_experts)};
+        hash = hash_bytes(layer, sizeof layer);
+    }
+    return hash ? hash : 1;
+}
+
 /* -------------------------------------------------------------------------------- order ---- */
 
 struct ranked {

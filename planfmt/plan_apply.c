@@ -131,7 +131,13 @@ static const char *const phase_name[PHASE_COUNT] = {"prefill", "decode"};
 static const char *const axis_lacks[AXIS_COUNT] = {
     [AXIS_K] = "cannot be divided along k",
     [AXIS_HEADS] = "has no heads to divide",
+    [AXIS_EXPERTS] = "has no experts to divide",
 };
+
+static bool has_experts(const struct oato_op *op)
+{
+    return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
+}
 
 /* How far the axis reaches for this operator; 0 when it has no such axis. */
 static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
@@ -140,6 +146,8 @@ static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
         return op->kind == OP_ATTENTION || op->kind == OP_KV_STORE ? op->kv_heads : 0;
     if (axis == AXIS_K)
         return op->kind == OP_MUL_MAT ? op->k : 0;
+    if (axis == AXIS_EXPERTS)
+        return has_experts(op) ? op->experts : 0;
     return op->n;
 }
 
@@ -147,14 +155,15 @@ static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
 static int64_t axis_multiple(const struct oato_op *op, enum plan_axis axis)
 {
     const struct dtype_info *d = dtype_info(op->dtype);
-    if (axis == AXIS_HEADS)
+    if (axis == AXIS_HEADS || axis == AXIS_EXPERTS)
         return 1;
     return axis == AXIS_K && d ? max_i64(PART_MULTIPLE, d->block_elems) : PART_MULTIPLE;
 }
 
 static bool has_matrices(const struct oato_op *op)
 {
-    return op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP;
+    return op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP ||
+           has_experts(op);
 }
 
 /* The host is where no copy is needed: the processor. */
@@ -188,11 +197,6 @@ static oato_status check_part(const struct plan *plan, const struct placed_part 
                               const struct graph_op *op, struct oato_error *err)
 {
     const struct plan_part *p = x->part;
-    if (p->axis == AXIS_EXPERTS)
-        return oato_fail(err, OATO_EFILE,
-                         "part %d of the plan, '%s': parts along %s are not executable by this "
-                         "version; plan again with it",
-                         x->index, p->op, axis_name[p->axis]);
     int64_t extent = axis_extent(&op->op, p->axis), multiple = axis_multiple(&op->op, p->axis);
     if (axis_lacks[p->axis] && !extent)
         return oato_fail(err, OATO_EFILE, "part %d of the plan, '%s': %s %s", x->index, p->op,
@@ -347,6 +351,57 @@ static oato_status check_inputs(const struct placed_parts *all, int32_t op, cons
     return OATO_OK;
 }
 
+/* Whether the part is a summand of its operator or, of EXPERT_GATE_UP, some experts' rows. */
+static bool is_some_experts(const struct plan_part *p, const struct oato_op *op)
+{
+    return p->axis == AXIS_EXPERTS && p->begin < p->end && p->end - p->begin < op->experts;
+}
+
+/* What some experts make can't be put together, only be read by the same experts of the other
+ * operator: whatever reads or makes the value next to part x is divided as x is. */
+static oato_status check_same_experts(const struct placed_parts *all, const struct placed_part *x,
+                                      int32_t other, const struct graph *g, struct oato_error *err)
+{
+    const struct plan_part *p = x->part;
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        const struct plan_part *same =
+            p->phases & 1u << phase ? part_at(all, other, phase, p->begin) : p;
+        if (!same || same->axis != AXIS_EXPERTS || same->end != p->end ||
+            !has_experts(&g->ops[other].op))
+            return oato_fail(err, OATO_EFILE,
+                             "part %d of the plan, '%s': experts %" PRId64 " to %" PRId64
+                             " are no part of '%s' in %s; divide both at the same places",
+                             x->index, p->op, p->begin, p->end, g->ops[other].name,
+                             phase_name[phase]);
+    }
+    return OATO_OK;
+}
+
+static bool reads(const struct graph_op *op, int32_t value)
+{
+    for (int i = 0; i < op->n_in; i++)
+        if (op->in[i] == value)
+            return true;
+    return false;
+}
+
+static oato_status check_experts(const struct placed_parts *all, int32_t op, const struct graph *g,
+                                 struct oato_error *err)
+{
+    const struct graph_op *o = &g->ops[op];
+    oato_status status = OATO_OK;
+    for (int32_t i = all->first[op]; i < all->first[op + 1] && !status; i++) {
+        if (!is_some_experts(all->x[i].part, &o->op))
+            continue;
+        if (o->op.kind == OP_EXPERT_DOWN)
+            status = check_same_experts(all, &all->x[i], g->values[o->in[0]].producer, g, err);
+        for (int32_t j = op + 1; j < g->n_ops && !status && o->op.kind == OP_EXPERT_GATE_UP; j++)
+            if (reads(&g->ops[j], o->out[0]))
+                status = check_same_experts(all, &all->x[i], j, g, err);
+    }
+    return status;
+}
+
 static oato_status check_parts(const struct plan *p, const struct graph *g,
                                const struct named_op *names, struct oato_error *err)
 {
@@ -380,8 +435,11 @@ static oato_status check_parts(const struct plan *p, const struct graph *g,
         if (!status)
             status = check_resident(p, own, n, &g->ops[op], err);
     }
-    for (int32_t op = 0; op < g->n_ops && !status; op++)
+    for (int32_t op = 0; op < g->n_ops && !status; op++) {
         status = check_inputs(&all, op, g, err);
+        if (!status)
+            status = check_experts(&all, op, g, err);
+    }
 out:
     free(all.first);
     free(x);

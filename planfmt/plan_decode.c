@@ -163,7 +163,8 @@ static oato_status decode_table(struct decoder *d, uint32_t n)
         return refuse(d, "%llu bytes stand after the last section",
                       (unsigned long long)(d->bytes - end));
     for (uint32_t id = 1; id < SEC_END; id++)
-        if (section_kind[id].flags & PLAN_FLAG_REQUIRED && !d->section[id].data)
+        if (section_kind[id].flags & PLAN_FLAG_REQUIRED && !section_kind[id].missing &&
+            !d->section[id].data)
             return refuse(d, "section %s is missing", section_label(id, label));
     return OATO_OK;
 }
@@ -255,6 +256,17 @@ static bool decode_identity(struct decoder *d)
     p->profile_hash = get_u64(b + 16);
     return get_string(d, b + 24, SEC_IDENTITY, 0, &p->tool) &&
            get_string(d, b + 28, SEC_IDENTITY, 0, &p->model_name);
+}
+
+static bool decode_neurons(struct decoder *d)
+{
+    const uint8_t *b = d->section[SEC_NEURONS].data;
+    if (!b)
+        return true;
+    d->plan->neurons_hash = get_u64(b);
+    if (!d->plan->neurons_hash)
+        refuse(d, "section 11 (neurons): hash 0; a plan in natural order has no such section");
+    return d->plan->neurons_hash;
 }
 
 static bool decode_devices(struct decoder *d)
@@ -389,7 +401,7 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
         status = decode_strings(&d);
     if (!status && !(decode_identity(&d) && decode_devices(&d) && decode_parts(&d) &&
                      decode_kv_and_fusions(&d) && decode_request(&d) && decode_costs(&d) &&
-                     decode_summary(&d)))
+                     decode_summary(&d) && decode_neurons(&d)))
         status = err->status;
     if (!status && (status = plan_validate(out, OATO_EFILE, err)))
         oato_fail_at(err, "%s", name);

@@ -11,16 +11,17 @@
 const char plan_magic[8] = "OATOPLAN";
 
 const struct section_kind section_kind[SEC_END] = {
-    [SEC_STRINGS] = {"strings", PLAN_FLAG_REQUIRED, 1, false},
-    [SEC_IDENTITY] = {"identity", PLAN_FLAG_REQUIRED, 32, true},
-    [SEC_DEVICES] = {"devices", PLAN_FLAG_REQUIRED, 40, false},
-    [SEC_PARTS] = {"parts", PLAN_FLAG_REQUIRED, 40, false},
-    [SEC_KV] = {"kv", PLAN_FLAG_REQUIRED, 16, false},
-    [SEC_FUSIONS] = {"fusions", PLAN_FLAG_REQUIRED, 8, false},
-    [SEC_REQUEST] = {"request", PLAN_FLAG_REQUIRED, 32, true},
-    [SEC_COSTS] = {"costs", 0, 32, false},
-    [SEC_BASELINES] = {"baselines", 0, 16, false},
-    [SEC_SUMMARY] = {"summary", PLAN_FLAG_REQUIRED, 56, true},
+    [SEC_STRINGS] = {"strings", PLAN_FLAG_REQUIRED, 1, false, false},
+    [SEC_IDENTITY] = {"identity", PLAN_FLAG_REQUIRED, 32, true, false},
+    [SEC_DEVICES] = {"devices", PLAN_FLAG_REQUIRED, 40, false, false},
+    [SEC_PARTS] = {"parts", PLAN_FLAG_REQUIRED, 40, false, false},
+    [SEC_KV] = {"kv", PLAN_FLAG_REQUIRED, 16, false, false},
+    [SEC_FUSIONS] = {"fusions", PLAN_FLAG_REQUIRED, 8, false, false},
+    [SEC_REQUEST] = {"request", PLAN_FLAG_REQUIRED, 32, true, false},
+    [SEC_COSTS] = {"costs", 0, 32, false, false},
+    [SEC_BASELINES] = {"baselines", 0, 16, false, false},
+    [SEC_SUMMARY] = {"summary", PLAN_FLAG_REQUIRED, 56, true, false},
+    [SEC_NEURONS] = {"neurons", PLAN_FLAG_REQUIRED, 8, true, true},
 };
 
 static void add_u32(struct text *t, uint32_t v)
@@ -159,18 +160,31 @@ static void encode_prediction(struct encoder *e, const struct plan *p)
         add_u32(t, add_string(e, p->numerics[i]));
     add_u32(t, add_string(e, p->solver));
     add_u32(t, p->timed_out);
+    if (p->neurons_hash)
+        add_u64(&e->section[SEC_NEURONS], p->neurons_hash);
+}
+
+static bool is_written(const struct encoder *e, int id)
+{
+    return !section_kind[id].missing || e->section[id].len;
 }
 
 /* Header, table and sections one behind the other. False when memory is short. */
 static bool assemble(const struct encoder *e, struct text *file)
 {
     struct text table;
-    uint64_t offset = PLAN_HEADER_BYTES + (SEC_END - 1) * PLAN_ENTRY_BYTES;
-    text_init(&table);
+    uint32_t n = 0;
     bool good = true;
     for (int id = 1; id < SEC_END; id++) {
+        good = good && !e->section[id].failed;
+        n += is_written(e, id);
+    }
+    uint64_t offset = PLAN_HEADER_BYTES + n * PLAN_ENTRY_BYTES;
+    text_init(&table);
+    for (int id = 1; id < SEC_END; id++) {
         const struct text *s = &e->section[id];
-        good = good && !s->failed;
+        if (!is_written(e, id))
+            continue;
         offset = size_align(offset, PLAN_SECTION_ALIGN);
         add_u32(&table, (uint32_t)id);
         add_u32(&table, section_kind[id].flags);
@@ -188,12 +202,14 @@ static bool assemble(const struct encoder *e, struct text *file)
         add_u64(file, offset);
         add_u64(file, PLAN_HEADER_BYTES); /* offset of the table */
         add_u64(file, hash_bytes(table.data, table.len));
-        add_u32(file, SEC_END - 1);
+        add_u32(file, n);
         add_u32(file, PLAN_ENTRY_BYTES);
         add_u64(file, 0);
         add_u64(file, file->failed ? 0 : hash_bytes(file->data, file->len));
         text_add(file, table.data, table.len);
         for (int id = 1; id < SEC_END; id++) {
+            if (!is_written(e, id))
+                continue;
             text_add(file, "\0\0\0\0\0\0\0", size_align(file->len, PLAN_SECTION_ALIGN) - file->len);
             text_add(file, e->section[id].data, e->section[id].len);
         }

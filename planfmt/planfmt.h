@@ -131,6 +131,8 @@ oato_status neurons_save(const struct neurons *n, const char *path, struct oato_
  * are not known are no mistake. */
 oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
                                 struct oato_error *err);
+/* Hash of what plans depend on (model, frequencies, orders), not of tokens and source; never 0. */
+uint64_t neurons_hash(const struct neurons *n);
 /* NULL: nothing is known of that layer. */
 const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer);
 /* PowerInfer's split (MODEL.generated.gpuidx) for this model: of each layer the neurons that were
@@ -209,6 +211,9 @@ struct plan {
     const char *tool;                                    /* version that wrote it */
     const char *model_name;                              /* general.name, for people */
     uint64_t structure_hash, content_hash, profile_hash; /* content: 0 = absent */
+    /* Of the sidecar in whose order neurons and experts are numbered in parts of FFN operators,
+     * neurons_hash; 0: in their natural order. */
+    uint64_t neurons_hash;
     struct plan_device *devices;
     int32_t n_devices;
     struct plan_request request;
@@ -248,8 +253,9 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
 /* Fuses the model's graph as the plan says, then checks that every part names an operator, that the
  * parts cover each operator exactly once per phase on multiples of 64 (along k of the weight's
- * blocks too, and there where the input is divided), that weights are streamed from the host only
- * and no device would load one twice. *out as from graph_fuse. */
+ * blocks too, and there where the input is divided), that experts are divided alike in both
+ * operators of a layer, that weights are streamed from the host only and no device would load one
+ * twice. *out as from graph_fuse. */
 oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,
                        struct oato_error *err);
 

@@ -94,13 +94,15 @@ enum section_id {
     SEC_COSTS,
     SEC_BASELINES,
     SEC_SUMMARY,
+    SEC_NEURONS,
     SEC_END
 };
 
 struct section_kind {
     const char *name;
     uint32_t flags, record_bytes;
-    bool one; /* exactly one record stands in the section */
+    bool one;     /* exactly one record stands in the section */
+    bool missing; /* is not there when it has nothing to say, even if it is required */
 };
 
 extern const char plan_magic[8];

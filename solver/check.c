@@ -289,6 +289,7 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
         bool differ;
     } rows[] = {{"model", a->structure_hash != b->structure_hash},
                 {"profile", a->profile_hash != b->profile_hash},
+                {"neurons", a->neurons_hash != b->neurons_hash},
                 {"request", q->prompt != r->prompt || q->generate != r->generate ||
                                 q->context != r->context || q->batch != r->batch ||
                                 q->ubatch != r->ubatch || q->kv != r->kv ||

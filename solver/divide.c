@@ -91,7 +91,7 @@ static void find_groups(struct dividing *x)
     if (x->n_ops == 2 && is_experts(first)) {
         x->group = 1;
         x->extent = first->op.experts;
-        x->groups = 0; /* parts along experts can't be run yet */
+        x->groups = x->extent;
     } else if (x->n_ops == 2) {
         int32_t block = (int32_t)dtype_info(x->p->graph.ops[x->op[1]].op.dtype)->block_elems;
         x->extent = first->op.n;

@@ -138,6 +138,14 @@ static void companions(const struct explain *x, int32_t op, struct text *out)
             text_printf(out, "%s%s", out->len ? ", " : "", p->graph.ops[i].name);
 }
 
+/* Why an operator is placed as one with others. */
+static const char *what_is_shared(const struct problem *p, int32_t op)
+{
+    if (!p->division[p->unit_of[op]].groups)
+        return "a layer's KV";
+    return p->graph.ops[op].op.experts ? "experts" : "neurons";
+}
+
 static void device_json(const struct explain *x, int32_t op, int32_t d)
 {
     const struct problem *p = x->problem;
@@ -245,7 +253,7 @@ static void explain_op(const struct explain *x, int32_t op)
         text_printf(out, "%s (%s) is on %s\n", o->name, key, where.data);
         if (together.len)
             text_printf(out, "  placed as one with %s: they share %s\n", together.data,
-                        p->division[p->unit_of[op]].groups ? "neurons" : "a layer's KV");
+                        what_is_shared(p, op));
         text_printf(out, "  %-8s %10s %10s  %9s\n", "device", "prefill ms", "decode ms", "MiB");
         for (int32_t d = 0; d < p->n_devices; d++)
             device_text(x, op, d);

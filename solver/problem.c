@@ -510,12 +510,14 @@ static bool same_parts(const struct problem *p, const struct plan *plan, int32_t
 {
     int64_t planned[PHASE_COUNT][SOLVER_DEVICES] = {{0}},
             wanted[PHASE_COUNT][SOLVER_DEVICES] = {{0}};
-    const char *op = p->graph.ops[p->first_op[unit]].name;
+    const struct graph_op *op = &p->graph.ops[p->first_op[unit]];
     for (int32_t k = 0; k < plan->n_parts; k++) {
         const struct plan_part *t = &plan->parts[k];
-        for (int phase = 0; phase < PHASE_COUNT && !strcmp(t->op, op); phase++)
+        const bool all_rows = t->axis == AXIS_ROWS && t->end - t->begin == op->op.n;
+        const bool all = all_rows && p->division[unit].groups; /* of experts, too */
+        for (int phase = 0; phase < PHASE_COUNT && !strcmp(t->op, op->name); phase++)
             if (t->phases >> phase & 1)
-                planned[phase][t->device] += t->end - t->begin;
+                planned[phase][t->device] += all ? p->division[unit].extent : t->end - t->begin;
     }
     for (int32_t d = 0; d < p->n_devices; d++) {
         int64_t begin, end;

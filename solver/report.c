@@ -305,6 +305,7 @@ static void report_json(const struct plan *p, const struct problem *problem, str
     json_hash(out, "structure_hash", p->structure_hash);
     json_hash(out, "content_hash", p->content_hash);
     json_hash(out, "profile_hash", p->profile_hash);
+    json_hash(out, "neurons_hash", p->neurons_hash);
     json_request(p, out);
     json_predicted(p, out);
     json_open(out, "numerics", '{');

@@ -11,7 +11,7 @@
  *
  * The matrices lie behind each other as one. When their rows are no multiple of MATRIX_ROWS, the
  * first unit of an expert begins inside a group of the layout: the rows before are computed too
- * and dropped.
+ * and dropped. Of a record that holds only some experts the pairs with others are left out.
  */
 #include "kernels/cpu/ops_internal.h"
 
@@ -71,9 +71,10 @@ void run_route(const struct run *x)
 /* ------------------------------------------------------------------------------- grouping - */
 
 /* Pair p = token * experts_used + place in its choice. Those of the i-th chosen expert, in rising
- * order of its id, are pair[first[i]] .. pair[first[i + 1] - 1], in rising order. */
+ * order of its place among the matrices, are pair[first[i]] .. pair[first[i + 1] - 1], in rising
+ * order. */
 struct groups {
-    int32_t n;
+    int32_t n, pairs; /* chosen experts that are held, and pairs with them */
     int32_t *expert, *first, *pair;
 };
 
@@ -83,39 +84,48 @@ static uint64_t groups_bytes(const struct oato_op *op, int64_t T)
     return align64((uint64_t)(2 * (op->experts + 1) + T * op->experts_used) * sizeof(int32_t));
 }
 
-/* A value that is no id, which no program makes, stays inside the tensor. */
-static int32_t expert_of(const struct oato_op *op, float id)
+/* The expert of pair p among those that are held; -1: it is another one, or no id at all, which no
+ * program makes. */
+static int32_t expert_of(const struct run *x, int32_t p)
 {
-    return id >= 0 && id < (float)op->experts ? (int32_t)id : 0;
+    const int32_t used = x->op->experts_used;
+    const float id = input(x, 1)[p / used * 2 * used + p % used] - (float)x->op->expert_first;
+    return id >= 0 && id < (float)op_experts_held(x->op) ? (int32_t)id : -1;
 }
 
 static struct groups groups_make(const struct run *x, void *memory)
 {
     const struct oato_op *op = x->op;
-    const int32_t used = op->experts_used, pairs = (int32_t)x->T * used;
+    const int32_t pairs = (int32_t)x->T * op->experts_used, held = op_experts_held(op);
     struct groups g = {.expert = memory};
     g.first = g.expert + op->experts + 1;
     g.pair = g.first + op->experts + 1;
     int32_t *at = g.first; /* of every expert: how many, then where the next one goes */
     memset(at, 0, (size_t)op->experts * sizeof *at);
-    for (int32_t p = 0; p < pairs; p++)
-        at[expert_of(op, input(x, 1)[p / used * 2 * used + p % used])]++;
-    for (int32_t e = 0, sum = 0; e < op->experts; e++) {
+    for (int32_t p = 0; p < pairs; p++) {
+        const int32_t e = expert_of(x, p);
+        if (e >= 0)
+            at[e]++;
+    }
+    for (int32_t e = 0; e < held; e++) {
         const int32_t n = at[e];
-        at[e] = sum;
-        sum += n;
+        at[e] = g.pairs;
+        g.pairs += n;
         if (n)
             g.expert[g.n++] = e;
     }
-    for (int32_t p = 0; p < pairs; p++)
-        g.pair[at[expert_of(op, input(x, 1)[p / used * 2 * used + p % used])]++] = p;
+    for (int32_t p = 0; p < pairs; p++) {
+        const int32_t e = expert_of(x, p);
+        if (e >= 0)
+            g.pair[at[e]++] = p;
+    }
     /* now every expert's place is where the next one begins */
     for (int32_t i = 0, from = 0; i < g.n; i++) {
         const int32_t to = at[g.expert[i]];
         g.first[i] = from;
         from = to;
     }
-    g.first[g.n] = pairs;
+    g.first[g.n] = g.pairs;
     return g;
 }
 
@@ -291,12 +301,13 @@ void run_experts(const struct run *x)
     m.groups = groups_make(x, m.scratch + m.room.groups_at);
 
     uint8_t *packed = all + (uint64_t)x->n_threads * m.room.scratch;
-    int64_t begin = 0, end = m.room.packed;
+    const int64_t inputs = min_i64(m.room.packed, m.groups.pairs);
+    int64_t begin = 0, end = inputs;
     if (m.room.is_private) {
         packed += (uint64_t)(x->thread * m.room.packed) * m.room.pack;
     } else {
-        begin = m.room.packed * x->thread / x->n_threads;
-        end = m.room.packed * (x->thread + 1) / x->n_threads;
+        begin = inputs * x->thread / x->n_threads;
+        end = inputs * (x->thread + 1) / x->n_threads;
     }
     inputs_pack(&m, begin, end, packed);
     m.packed = packed;

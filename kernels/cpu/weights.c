@@ -25,7 +25,9 @@ static bool experts_fit(const struct oato_op *op)
 {
     const int64_t widest = max_i64(op->k, op->n);
     return op->experts > 0 && op->experts <= EXPERTS_MAX && op->experts_used > 0 &&
-           op->experts_used <= op->experts && widest * op->experts_used <= INT32_MAX;
+           op->experts_used <= op->experts && widest * op->experts_used <= INT32_MAX &&
+           op->expert_first >= 0 && op->experts_held >= 0 &&
+           op_experts_held(op) <= op->experts - op->expert_first;
 }
 
 bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
@@ -55,7 +57,7 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
     case OP_EXPERT_GATE_UP:
     case OP_EXPERT_DOWN:
         return experts_fit(op) && op->n > 0 &&
-               matrix_fits((oato_dtype)op->dtype, (int64_t)op->experts * op->n, op->k);
+               matrix_fits((oato_dtype)op->dtype, (int64_t)op_experts_held(op) * op->n, op->k);
     case OP_RMS_NORM:
     case OP_BIAS:
     case OP_SCALE:

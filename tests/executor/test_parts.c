@@ -1,9 +1,9 @@
 /*
  * test_parts.c - what a plan may do with parts beyond rows of one device: products divided along K
- * at the places where their input was, other parts in each phase, and weights that stay with the
- * host and are streamed. Wherever the parts run the bits are those of the same plan with all of it
- * on the CPU; nothing is copied or kept twice; what does not fit is told before anything is loaded;
- * a step allocates nothing.
+ * at the places where their input was, experts divided between devices, other parts in each phase,
+ * and weights that stay with the host and are streamed. Wherever the parts run the bits are those
+ * of the same plan with all of it on the CPU; nothing is copied or kept twice; what does not fit is
+ * told before anything is loaded; a step allocates nothing.
  */
 #include "tests/executor/harness.h"
 
@@ -74,8 +74,11 @@ static uint64_t seed_of_run(void)
     return seed;
 }
 
-/* Feed-forward of 1024 neurons: three places to cut even where blocks have 256 elements. */
-static struct model *wide_model(oato_dtype dtype, uint64_t seed)
+enum { EXPERTS = 8, EXPERTS_USED = 3 };
+
+/* Feed-forward of 1024 neurons: three places to cut even where blocks have 256 elements. Or of
+ * experts, with rows that are no multiple of 64 where blocks allow it. */
+static struct model *wide_model(oato_dtype dtype, bool experts, uint64_t seed)
 {
     char path[] = "/tmp/oato-test-XXXXXX";
     struct oato_error err;
@@ -84,6 +87,12 @@ static struct model *wide_model(oato_dtype dtype, uint64_t seed)
     shape.layers = 3;
     shape.width = 256;
     shape.ffn = 1024;
+    if (experts) {
+        shape.architecture = "qwen3moe";
+        shape.experts = EXPERTS;
+        shape.experts_used = EXPERTS_USED;
+        shape.ffn = dtype_info(dtype)->block_elems > 32 ? 256 : 160;
+    }
     shape.heads = 4;
     shape.kv_heads = 2;
     shape.vocab = 320;
@@ -129,25 +138,39 @@ static void put_whole(struct plan *p, const struct graph_op *o, struct random *r
         put(p, o->name, AXIS_ROWS, 0, o->op.n, BOTH, device, 0);
 }
 
-/* A feed-forward block cut at random neurons; parts of the host are streamed in prefill now and
- * then, and the columns of `down` may be elsewhere than the rows that make their input. */
+/* Along what the two operators of a feed-forward block are cut, and how far that reaches. */
+struct cut_axes {
+    enum plan_axis up, down;
+    int64_t extent, unit;
+};
+
+static struct cut_axes cut_axes(const struct graph_op *gate_up, const struct graph_op *down)
+{
+    const int64_t block = dtype_info(down->op.dtype)->block_elems;
+    if (gate_up->op.kind == OP_EXPERT_GATE_UP)
+        return (struct cut_axes){AXIS_EXPERTS, AXIS_EXPERTS, gate_up->op.experts, 1};
+    return (struct cut_axes){AXIS_ROWS, AXIS_K, gate_up->op.n, block > 128 ? block : 128};
+}
+
+/* A feed-forward block cut at random neurons or experts; parts of the host are streamed in prefill
+ * now and then, and a part of `down` may be elsewhere than the part that makes its input. */
 static void put_divided(struct plan *p, const struct graph_op *gate_up, const struct graph_op *down,
                         struct random *r)
 {
-    const int64_t block = dtype_info(down->op.dtype)->block_elems, unit = block > 128 ? block : 128;
+    const struct cut_axes cut = cut_axes(gate_up, down);
     const bool streams = random_below(r, 2), crosses = random_below(r, 3) == 0;
-    for (int64_t begin = 0, end; begin < gate_up->op.n; begin = end) {
+    for (int64_t begin = 0, end; begin < cut.extent; begin = end) {
         const int32_t n = p->n_devices, device = (int32_t)random_below(r, (uint32_t)n);
         const int32_t accelerator = 1 + (int32_t)random_below(r, (uint32_t)n - 1);
         const int32_t other = crosses ? (int32_t)random_below(r, (uint32_t)n) : device;
-        end = begin + unit * (1 + random_below(r, 3));
-        if (end > gate_up->op.n || p->n_parts % 4 == 0 || gate_up->op.n - end < 2 * unit)
-            end = gate_up->op.n;
+        end = begin + cut.unit * (1 + random_below(r, 3));
+        if (end > cut.extent || p->n_parts % 4 == 0 || cut.extent - end < 2 * cut.unit)
+            end = cut.extent;
         const struct {
             const struct graph_op *op;
             enum plan_axis axis;
             int32_t device;
-        } half[] = {{gate_up, AXIS_ROWS, device}, {down, AXIS_K, other}};
+        } half[] = {{gate_up, cut.up, device}, {down, cut.down, other}};
         for (int i = 0; i < 2; i++) {
             const bool split = streams && !half[i].device;
             if (split)
@@ -162,13 +185,14 @@ static void put_divided(struct plan *p, const struct graph_op *gate_up, const st
 static void put_apart(struct plan *p, const struct graph_op *gate_up, const struct graph_op *down)
 {
     const int32_t n = p->n_devices, first = n - 1;
-    const int64_t cut = 256, ffn = gate_up->op.n;
-    put(p, gate_up->name, AXIS_ROWS, 0, ffn, PREFILL, first, first);
+    const struct cut_axes a = cut_axes(gate_up, down);
+    const int64_t cut = a.unit > 1 ? 256 : 3;
+    put(p, gate_up->name, AXIS_ROWS, 0, gate_up->op.n, PREFILL, first, first);
     put(p, down->name, AXIS_ROWS, 0, down->op.n, PREFILL, first, 0);
-    put(p, gate_up->name, AXIS_ROWS, 0, cut, DECODE, n > 2 ? 1 : 0, n > 2 ? 1 : 0);
-    put(p, gate_up->name, AXIS_ROWS, cut, ffn, DECODE, 0, 0);
-    put(p, down->name, AXIS_K, 0, cut, DECODE, 0, 0);
-    put(p, down->name, AXIS_K, cut, ffn, DECODE, first, first);
+    put(p, gate_up->name, a.up, 0, cut, DECODE, n > 2 ? 1 : 0, n > 2 ? 1 : 0);
+    put(p, gate_up->name, a.up, cut, a.extent, DECODE, 0, 0);
+    put(p, down->name, a.down, 0, cut, DECODE, 0, 0);
+    put(p, down->name, a.down, cut, a.extent, DECODE, first, first);
 }
 
 static void place_randomly(struct plan *p, const struct graph *g, struct random *r)
@@ -176,7 +200,8 @@ static void place_randomly(struct plan *p, const struct graph *g, struct random 
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *o = &g->ops[i];
         const int32_t device = (int32_t)random_below(r, (uint32_t)p->n_devices);
-        if (o->op.kind == OP_GATE_UP && random_below(r, 4)) {
+        const bool ffn = o->op.kind == OP_GATE_UP || o->op.kind == OP_EXPERT_GATE_UP;
+        if (ffn && random_below(r, 4)) {
             assert_int_equal(g->ops[i + 1].in[0], o->out[0]);
             if (random_below(r, 4))
                 put_divided(p, o, &g->ops[i + 1], r);
@@ -210,8 +235,15 @@ static int parts_of(const struct plan *p, const struct graph_op *o, int phase,
     return n;
 }
 
+/* Whether this part of an operator reads of its k-th input only what the same range made. */
+static bool reads_range(const struct graph_op *o, const struct plan_part *p, int32_t k)
+{
+    const bool experts = p->axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_DOWN && k == 0;
+    return (experts && p->end - p->begin < o->op.experts) || p->axis == AXIS_K;
+}
+
 /* (part of a value, other device that reads it). Of a value in row parts a part along K reads one,
- * everybody else reads all. */
+ * and experts what the same ones made; everybody else reads all. */
 static int32_t count_copies(const struct plan *p, const struct graph *g, int phase)
 {
     int32_t copies = 0;
@@ -226,7 +258,8 @@ static int32_t count_copies(const struct plan *p, const struct graph *g, int pha
                     const int n = parts_of(p, &g->ops[o], phase, reader);
                     for (int32_t k = 0; k < g->ops[o].n_in; k++)
                         for (int j = 0; g->ops[o].in[k] == value && j < n; j++)
-                            if (reader[j].axis != AXIS_K || reader[j].begin == made[m].begin)
+                            if (!reads_range(&g->ops[o], &reader[j], k) ||
+                                reader[j].begin == made[m].begin)
                                 reads[reader[j].device] = true;
                 }
                 for (int32_t d = 0; d < p->n_devices; d++)
@@ -287,8 +320,8 @@ static void any_parts_give_the_bits_of_the_same_plan_on_the_cpu(void **state)
     (void)state;
     struct random r = {seed_of_run()};
     static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_Q8_0, DT_F16, DT_MXFP4};
-    for (int round = 0; round < 18; round++) {
-        struct model *m = wide_model(types[round % 6], random_below(&r, 1000));
+    for (int round = 0; round < 36; round++) {
+        struct model *m = wide_model(types[round % 6], round >= 18, random_below(&r, 1000));
         const int32_t vocab = m->shape.vocab;
         const size_t n = (size_t)(PROMPT + ANSWER) * (size_t)vocab;
         int32_t tokens[3][ANSWER];
@@ -362,7 +395,7 @@ static void plan_streams(struct plan *p, const struct graph *g)
 static void nothing_is_kept_twice_and_staging_counts(void **state)
 {
     (void)state;
-    struct model *m = wide_model(DT_F32, 3);
+    struct model *m = wide_model(DT_F32, false, 3);
     struct plan p;
     struct graph fused;
     struct engine *e;
@@ -405,11 +438,51 @@ static void nothing_is_kept_twice_and_staging_counts(void **state)
     model_close(m);
 }
 
+/* Experts 0 to 2 on sim:0, the others on the host but for prefill. */
+static void experts_lie_where_they_are_needed(void **state)
+{
+    (void)state;
+    struct model *m = wide_model(DT_F32, true, 5);
+    struct plan p;
+    struct graph fused;
+    struct engine_stats whole, stats;
+    struct engine_options options = {0};
+    enum { MATRIX = 256 * 160 * 4, EXPERT = 3 * MATRIX, HERE = 3, LAYERS = 3 };
+    plan_begin(&p, m, 1, "vram=64MiB");
+    plan_fuse_all(&p, m, &fused);
+    for (int32_t i = 0; i < fused.n_ops; i++) {
+        const struct graph_op *o = &fused.ops[i];
+        if (o->op.kind != OP_EXPERT_GATE_UP && o->op.kind != OP_EXPERT_DOWN)
+            continue;
+        put(&p, o->name, AXIS_EXPERTS, 0, HERE, BOTH, 1, 1);
+        put(&p, o->name, AXIS_EXPERTS, HERE, EXPERTS, PREFILL, 1, 0);
+        put(&p, o->name, AXIS_EXPERTS, HERE, EXPERTS, DECODE, 0, 0);
+    }
+    struct engine *e = open_engine(m, NULL, options);
+    engine_get_stats(e, &whole);
+    engine_close(e);
+    e = open_engine(m, &p, options);
+    engine_get_stats(e, &stats);
+    engine_close(e);
+    assert_int_equal(stats.device[1].weight_bytes, LAYERS * HERE * EXPERT);
+    assert_int_equal(stats.device[0].weight_bytes + stats.device[1].weight_bytes,
+                     whole.device[0].weight_bytes);
+    assert_int_equal(stats.device[1].staging_bytes, 2 * 2 * (EXPERTS - HERE) * MATRIX);
+    assert_int_equal(stats.stream_bytes[PHASE_PREFILL], LAYERS * (EXPERTS - HERE) * EXPERT);
+    assert_int_equal(stats.stream_bytes[PHASE_DECODE], 0);
+    /* x and the choice go there, sums come back: in prefill two of them, but nothing between */
+    assert_int_equal(stats.copies[PHASE_PREFILL], LAYERS * 4);
+    assert_int_equal(stats.copies[PHASE_DECODE], LAYERS * 3);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 /* The clock of a step with streams is less than that of its parts one after the other. */
 static void streams_run_beside_what_computes(void **state)
 {
     (void)state;
-    struct model *m = wide_model(DT_F32, 4);
+    struct model *m = wide_model(DT_F32, false, 4);
     uint64_t ns[2];
     int32_t ids[64], seq;
     fill_ids(ids, 64, m->shape.vocab, 6);
@@ -450,6 +523,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_parts_give_the_bits_of_the_same_plan_on_the_cpu),
         cmocka_unit_test(nothing_is_kept_twice_and_staging_counts),
+        cmocka_unit_test(experts_lie_where_they_are_needed),
         cmocka_unit_test(streams_run_beside_what_computes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -125,9 +125,10 @@ static const float *single_run(struct mixture *m, int w, int32_t expert)
 /* What the definition asks for, from ordinary products of each expert with every token. */
 static float *mixture_expected(struct mixture *m)
 {
+    const int32_t first = m->op.expert_first, end = first + op_experts_held(&m->op);
     const int64_t n = m->op.n, used = m->op.experts_used, width = op_out_width(&m->op, 0);
     float *y = test_calloc((size_t)(TOKENS * width), sizeof *y);
-    for (int32_t e = 0; e < m->op.experts; e++) {
+    for (int32_t e = first; e < end; e++) {
         const float *a = single_run(m, 0, e), *b = is_down(m) ? NULL : single_run(m, 1, e);
         uint32_t state = float_state_fast(); /* as in a step: what is tiny becomes 0 */
         for (int64_t p = 0; p < TOKENS * used; p++) {
@@ -202,32 +203,39 @@ static void an_expert_computes_what_its_matrix_alone_would(void **state)
     for_each(check_bits);
 }
 
-/* Experts [begin, end) prepared as a weight of their own are the same experts with lower ids. */
+/* A record that holds experts [first, first + held) computes their rows of a choice as a record of
+ * all would, and leaves the others out: no byte of GATE_UP's output is written there, nothing of
+ * them is in DOWN's sums. */
 static void check_range(const struct cpu_kernels *k, enum numerics_choice numerics,
                         struct oato_op op)
 {
-    op.experts = 6;
-    op.experts_used = 2;
-    op.n = MATRIX_ROWS;
-    if (op.kind != OP_EXPERT_DOWN)
-        return;
     struct mixture m;
     mixture_init(&m, k, op);
     m.numerics = numerics;
-    for (int64_t t = 0; t < TOKENS; t++) { /* everybody chooses of the upper half */
-        m.choice[t * 4] = (float)random_in(3, 4);
-        m.choice[t * 4 + 1] = 5;
+    m.op.expert_first = (int32_t)random_in(0, op.experts - 1);
+    m.op.experts_held = (int32_t)random_in(1, op.experts - m.op.expert_first);
+    assert_true(cpu_supports(k, &m.op));
+    const int64_t width = op_out_width(&op, 0), used = op.experts_used;
+    const int32_t first = m.op.expert_first, end = first + m.op.experts_held;
+    float *expected = mixture_expected(&m);
+    for (int64_t p = 0; p < TOKENS * used && !is_down(&m); p++) {
+        const int32_t e = (int32_t)m.choice[p / used * 2 * used + p % used];
+        if (e < first || e >= end)
+            memset(expected + p * op.n, 0xff, (size_t)op.n * sizeof *expected);
     }
-    const float *whole = mixture_run(&m, 0, TOKENS, 2), *part;
-    test_free(m.table[0]);
-    m.table[0] = weight_make(k, &m.g, (oato_dtype)op.dtype, m.data[0], 6 * op.n, op.k, 3 * op.n,
-                             6 * op.n, WEIGHT_MATRIX);
-    m.op.experts = 3;
-    for (int64_t t = 0; t < TOKENS; t++)
-        for (int i = 0; i < 2; i++)
-            m.choice[t * 4 + i] -= 3;
-    part = mixture_run(&m, 0, TOKENS, 2);
-    assert_memory_equal(part, whole, (size_t)(TOKENS * op.n) * sizeof *part);
+    for (int i = 0; i < op_weight_count(&op); i++) {
+        test_free(m.table[i]);
+        m.table[i] =
+            weight_make(k, &m.g, (oato_dtype)op.dtype, m.data[i], (int64_t)op.experts * op.n, op.k,
+                        (int64_t)first * op.n, (int64_t)end * op.n, WEIGHT_MATRIX);
+    }
+    for (int i = 0; i < 9; i++) { /* all, some, and single tokens */
+        const int64_t t = i ? random_in(0, TOKENS - 1) : 0;
+        const int64_t T = i % 2 ? 1 : i ? random_in(1, TOKENS - t) : TOKENS;
+        const float *y = mixture_run(&m, t, T, 1 + i / 2 % 3);
+        assert_memory_equal(y, expected + t * width, (size_t)(T * width) * sizeof *y);
+    }
+    test_free(expected);
     mixture_free(&m);
 }
 
@@ -438,6 +446,20 @@ static void supports_says_no_to_what_cannot_run(void **state)
          .n = 64,
          .experts = 4,
          .experts_used = 2},
+        {.kind = OP_EXPERT_DOWN,
+         .k = 64,
+         .n = 64,
+         .experts = 4,
+         .experts_used = 2,
+         .expert_first = 2,
+         .experts_held = 3},
+        {.kind = OP_EXPERT_DOWN,
+         .k = 64,
+         .n = 64,
+         .experts = 4,
+         .experts_used = 2,
+         .expert_first = -1,
+         .experts_held = 3},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         assert_false(cpu_supports(&cpu_kernels_ref, &rows[i]));

@@ -400,6 +400,18 @@ static void experts_read_rise_from_those_of_a_token_to_all(void **state)
         before = read;
     }
     assert_true(op_experts_read(&op, INT32_MAX) == 128);
+    /* a quarter of the experts: of everything a quarter */
+    const struct oato_op all = op;
+    size.rows = 5;
+    op.expert_first = 64;
+    op.experts_held = 32;
+    assert_true(op_experts_read(&op, 5) * 4 == op_experts_read(&all, 5));
+    assert_true(op_bytes(&op, &size) * 4 == op_bytes(&all, &size));
+    assert_true(op_flops(&op, &size) * 4 == op_flops(&all, &size));
+    int64_t n, k;
+    assert_true(op_weight_shape(&op, 0, &n, &k));
+    assert_int_equal(n, 32 * 2048);
+    assert_int_equal(k, 768);
     op = parsed("mul_mat/Q4_0/k768/n2048", &size);
     assert_true(op_experts_read(&op, 1) == 0);
 }

@@ -102,6 +102,19 @@ static void inputs_of_experts_have_widths_of_their_own(void **state)
         r->out[0] = ARENA - 64; /* its width counts too */
         assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
     }
+    struct oato_op *op = &f->record[1].op;
+    f->record[1] = run(rows[1].key, 2, 1, 1);
+    f->record[1].in_width[1] = 4;
+    op->expert_first = 3;
+    op->experts_held = 5;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+    op->expert_first = 4;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "5 experts from 4 on, of 8"));
+    op->experts_held = 0;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    op->expert_first = -1;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
 }
 
 static void stream(struct program_record *r, int n_weights)

@@ -251,6 +251,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
     out->objective_ns = any_u64(r);
     out->bound_ns = any_u64(r);
     out->timed_out = rng_range(r, 0, 1);
+    out->neurons_hash = rng_range(r, 0, 3) ? 0 : rng_next(r) | 1;
 }
 
 char *read_whole(const char *path, size_t *bytes)

@@ -176,11 +176,47 @@ static void what_is_written_reads_back(void **state)
             if (x->exp_freq)
                 assert_memory_equal(x->exp_freq, y->exp_freq, (size_t)x->n_experts * 4);
         }
+        assert_true(neurons_hash(&a) == neurons_hash(&b));
         assert_null(neurons_layer(&b, -1));
         assert_null(neurons_layer(&b, b.n_layers));
         neurons_free(&b);
         arena_free(&a.arena);
     }
+}
+
+/* Plans depend on what a sidecar says, not on where it comes from. */
+static void the_hash_is_of_what_plans_depend_on(void **state)
+{
+    (void)state;
+    static float freq[] = {0.5f, 0.25f, 0.125f}, experts[] = {1, 0};
+    static int32_t order[] = {2, 0, 1};
+    struct neurons_layer layers[2] = {{.n_ff = 3, .ffn_freq = freq},
+                                      {.n_experts = 2, .exp_freq = experts}};
+    struct neurons n = {.structure_hash = 1, .content_hash = 2, .layers = layers, .n_layers = 2};
+    const uint64_t hash = neurons_hash(&n);
+    assert_true(hash != 0);
+    n.tokens = 7;
+    n.source = "counted";
+    assert_true(neurons_hash(&n) == hash);
+    freq[1] = 0.75f;
+    assert_true(neurons_hash(&n) != hash);
+    freq[1] = 0.25f;
+    experts[1] = 0.5f;
+    assert_true(neurons_hash(&n) != hash);
+    experts[1] = 0;
+    layers[0].ffn_hot = 1;
+    assert_true(neurons_hash(&n) != hash);
+    layers[0].ffn_hot = 0;
+    n.content_hash = 3;
+    assert_true(neurons_hash(&n) != hash);
+    n.content_hash = 2;
+    assert_true(neurons_hash(&n) == hash);
+    layers[0].ffn_freq = NULL;
+    layers[0].ffn_order = order;
+    const uint64_t ordered = neurons_hash(&n);
+    order[0] = 1;
+    order[2] = 2;
+    assert_true(ordered != hash && neurons_hash(&n) != ordered);
 }
 
 static void expect_other(const struct neurons *n, const struct gguf *g, const char *words)
@@ -384,6 +420,7 @@ int main(void)
         cmocka_unit_test(made_up_sidecars_have_the_skew_asked_for),
         cmocka_unit_test(impossible_laws_are_refused),
         cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(the_hash_is_of_what_plans_depend_on),
         cmocka_unit_test(sidecars_belong_to_one_model),
         cmocka_unit_test(tensors_that_say_nonsense_are_refused),
         cmocka_unit_test(keys_that_say_nonsense_are_refused),

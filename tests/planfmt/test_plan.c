@@ -54,7 +54,7 @@ static void assert_same(const struct plan *a, const struct plan *b)
     assert_string_equal(a->tool, b->tool);
     assert_string_equal(a->model_name, b->model_name);
     assert_true(a->structure_hash == b->structure_hash && a->content_hash == b->content_hash &&
-                a->profile_hash == b->profile_hash);
+                a->profile_hash == b->profile_hash && a->neurons_hash == b->neurons_hash);
     assert_int_equal(a->n_devices, b->n_devices);
     for (int32_t i = 0; i < a->n_devices; i++) {
         assert_string_equal(a->devices[i].id, b->devices[i].id);
@@ -150,6 +150,7 @@ static void a_small_plan(uint8_t **data, size_t *bytes)
     struct plan p;
     random_plan(&rng, 8, &p);
     p.content_hash = 1;
+    p.neurons_hash = 0;
     encode(&p, data, bytes);
     plan_free(&p);
 }
@@ -357,6 +358,51 @@ static void sections_keep_their_rules(void **state)
     assert_changed(strings_control, "section 1 (strings): control character 0x1b");
 }
 
+static void add_neurons(struct raw_plan *r)
+{
+    raw_add(r, 11, 1, "\1\0\0\0\0\0\0\2", 8);
+    r->section[r->n - 1].count = 1;
+    r->section[r->n - 1].record_bytes = 8;
+}
+static void add_no_neurons(struct raw_plan *r)
+{
+    add_neurons(r);
+    memset(r->section[r->n - 1].data, 0, 8);
+}
+static void add_optional_neurons(struct raw_plan *r)
+{
+    add_neurons(r);
+    r->section[r->n - 1].flags = 0;
+}
+
+/* A plan in natural order is what readers without the section take; one in another they refuse. */
+static void the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one(void **state)
+{
+    (void)state;
+    uint8_t *data, *with;
+    size_t bytes, n;
+    struct raw_plan raw;
+    struct plan p;
+    struct oato_error err = {.text = ""};
+    a_small_plan(&data, &bytes);
+    assert_true(raw_split(data, bytes, &raw));
+    assert_null(raw_find(&raw, 11));
+    add_neurons(&raw);
+    raw_join(&raw, &with, &n);
+    raw_free(&raw);
+    free(data);
+    assert_int_equal(plan_load_memory(with, n, "m.plan", &p, &err), OATO_OK);
+    assert_true(p.neurons_hash == (1 | 2ull << 56));
+    encode(&p, &data, &bytes);
+    assert_int_equal(bytes, n);
+    assert_memory_equal(data, with, n);
+    free(data);
+    free(with);
+    plan_free(&p);
+    assert_changed(add_no_neurons, "section 11 (neurons): hash 0");
+    assert_changed(add_optional_neurons, "section 11 (neurons): flags 0; must be 1");
+}
+
 static void wrong_values_are_refused_whatever_their_checksum(void **state)
 {
     (void)state;
@@ -542,6 +588,7 @@ int main(void)
         cmocka_unit_test(every_flipped_bit_is_refused),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(sections_keep_their_rules),
+        cmocka_unit_test(the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one),
         cmocka_unit_test(wrong_values_are_refused_whatever_their_checksum),
         cmocka_unit_test(offsets_and_sizes_are_checked_before_use),
         cmocka_unit_test(what_could_not_be_read_is_not_written),

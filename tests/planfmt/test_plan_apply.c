@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-static struct model *model;
+static struct model *model, *experts_model;
 
-static struct model *make_model(int64_t width, uint64_t seed)
+static struct model *make_model(int64_t width, int64_t experts, uint64_t seed)
 {
     struct random_model shape = random_model_default();
     struct oato_error err = {.text = ""};
@@ -27,6 +27,11 @@ static struct model *make_model(int64_t width, uint64_t seed)
     shape.kv_heads = 2;
     shape.vocab = 300; /* no multiple of 64: the last part of the output ends with it */
     shape.dtype = DT_Q8_0;
+    if (experts) {
+        shape.architecture = "qwen3moe";
+        shape.experts = experts;
+        shape.experts_used = 2;
+    }
     shape.seed = seed;
     shape.tokenizer = false;
     if (random_model_save(&shape, scratch_path("m.gguf"), &err) ||
@@ -38,7 +43,8 @@ static struct model *make_model(int64_t width, uint64_t seed)
 static int setup(void **state)
 {
     (void)state;
-    model = make_model(128, 1);
+    model = make_model(128, 0, 1);
+    experts_model = make_model(128, 8, 1);
     return 0;
 }
 
@@ -46,6 +52,7 @@ static int teardown(void **state)
 {
     (void)state;
     model_close(model);
+    model_close(experts_model);
     scratch_clean();
     return 0;
 }
@@ -65,21 +72,21 @@ static void two_devices(struct plan *p)
     strcpy(p->devices[1].kind, "sim");
 }
 
-static void assert_applies(const struct plan *p, int32_t n_ops)
+static void assert_applies(const struct plan *p, const struct model *m, int32_t n_ops)
 {
     struct graph g;
     struct oato_error err = {.text = ""};
-    if (plan_apply(p, model, &g, &err))
+    if (plan_apply(p, m, &g, &err))
         fail_msg("%s", err.text);
     assert_int_equal(g.n_ops, n_ops);
     graph_free(&g);
 }
 
-static void assert_refused(const struct plan *p, const char *say)
+static void assert_refused(const struct plan *p, const struct model *m, const char *say)
 {
     struct graph g;
     struct oato_error err = {.text = ""};
-    oato_status status = plan_apply(p, model, &g, &err);
+    oato_status status = plan_apply(p, m, &g, &err);
     if (status != OATO_EFILE || !strstr(err.text, say))
         fail_msg("status %d: '%s' is not in '%s'", status, say, err.text);
     assert_null(g.arena.blocks);
@@ -95,7 +102,7 @@ static void a_plan_for_another_model_shows_both_hashes(void **state)
     assert_int_equal(plan_check_model(&p, model->gguf, &err), OATO_OK);
     p.content_hash = 12345; /* a finetune: same structure, other data */
     assert_int_equal(plan_check_model(&p, model->gguf, &err), OATO_OK);
-    struct model *other = make_model(192, 1);
+    struct model *other = make_model(192, 0, 1);
     snprintf(ours, sizeof ours, "%016llx", (unsigned long long)p.structure_hash);
     snprintf(theirs, sizeof theirs, "%016llx",
              (unsigned long long)gguf_structure_hash(other->gguf));
@@ -104,7 +111,7 @@ static void a_plan_for_another_model_shows_both_hashes(void **state)
     assert_non_null(strstr(err.text, ours));
     assert_non_null(strstr(err.text, theirs));
     model_close(other);
-    other = make_model(128, 2); /* other weights */
+    other = make_model(128, 0, 2); /* other weights */
     assert_int_equal(plan_check_model(&p, other->gguf, &err), OATO_OK);
     model_close(other);
     plan_free(&p);
@@ -115,7 +122,7 @@ static void an_empty_plan_leaves_the_graph_as_it_is(void **state)
     (void)state;
     struct plan p;
     two_devices(&p);
-    assert_applies(&p, model->graph.n_ops);
+    assert_applies(&p, model, model->graph.n_ops);
     plan_free(&p);
 }
 
@@ -141,17 +148,17 @@ static void all_matches_fuse_in_any_order(void **state)
         p.fusions[i] = p.fusions[p.n_fusions - 1 - i];
         p.fusions[p.n_fusions - 1 - i] = f;
     }
-    assert_applies(&p, model->graph.n_ops - fewer);
+    assert_applies(&p, model, model->graph.n_ops - fewer);
 
     struct plan_fusion first = p.fusions[0];
     p.fusions[0].name = "five_in_one";
-    assert_refused(&p, "fusion 0 of the plan, 'five_in_one', is unknown");
+    assert_refused(&p, model, "fusion 0 of the plan, 'five_in_one', is unknown");
     p.fusions[0] = (struct plan_fusion){first.name, "blk.77.attn_q"};
-    assert_refused(&p, "begins at operator 'blk.77.attn_q', which the model lacks");
+    assert_refused(&p, model, "begins at operator 'blk.77.attn_q', which the model lacks");
     p.fusions[0] = (struct plan_fusion){first.name, model->graph.ops[0].name};
-    assert_refused(&p, "fusions of the plan: ");
+    assert_refused(&p, model, "fusions of the plan: ");
     p.fusions[0] = p.fusions[1];
-    assert_refused(&p, "overlaps");
+    assert_refused(&p, model, "overlaps");
     plan_free(&p);
 }
 
@@ -205,7 +212,7 @@ static const struct {
      {PART(K, 0, 64, 3, 1), PART(K, 64, 128, 3, 0)},
      "k 0 to 64 are no row part of 'blk.0.ffn_norm', which makes its input, in prefill"},
     {"blk.1.attention", {PART(K, 0, 128, 3, 1)}, "attention cannot be divided along k"},
-    {"blk.0.ffn_up", {PART(EXPERTS, 0, 1, 3, 1)}, "parts along experts are not executable"},
+    {"blk.0.ffn_up", {PART(EXPERTS, 0, 1, 3, 1)}, "mul_mat has no experts to divide"},
     {"blk.0.ffn_up",
      {PART(ROWS, 0, 100, 3, 1), PART(ROWS, 100, 512, 3, 0)},
      "rows 0 to 100 are not on multiples of 64"},
@@ -249,9 +256,9 @@ static void parts_cover_each_operator_exactly_once(void **state)
         }
         p.parts = parts;
         if (covers[i].say)
-            assert_refused(&p, covers[i].say);
+            assert_refused(&p, model, covers[i].say);
         else
-            assert_applies(&p, model->graph.n_ops);
+            assert_applies(&p, model, model->graph.n_ops);
         plan_free(&p);
     }
 }
@@ -322,9 +329,83 @@ static void divided_products_fit_their_inputs_and_load_nothing_twice(void **stat
         }
         p.parts = parts;
         if (divided[i].say)
-            assert_refused(&p, divided[i].say);
+            assert_refused(&p, model, divided[i].say);
         else
-            assert_applies(&p, model->graph.n_ops - 2);
+            assert_applies(&p, model, model->graph.n_ops - 2);
+        plan_free(&p);
+    }
+}
+
+/* Parts of the experts of a layer: operators that make (UP) and read (DOWN) a value, with homes. */
+static const struct {
+    struct {
+        const char *op;
+        int axis, begin, end, phases, device, home;
+    } part[7];
+    const char *say; /* NULL: applies */
+} mixtures[] = {
+#define UP(begin, end, phases, device, home)                                                       \
+    {                                                                                              \
+        "blk.1.ffn_gate_up_exps", AXIS_EXPERTS, begin, end, phases, device, home                   \
+    }
+#define DOWN(begin, end, phases, device, home)                                                     \
+    {                                                                                              \
+        "blk.1.ffn_down_exps", AXIS_EXPERTS, begin, end, phases, device, home                      \
+    }
+    {{UP(0, 3, 3, 1, 1), UP(3, 8, 3, 0, 0), DOWN(0, 3, 3, 1, 1), DOWN(3, 8, 3, 0, 0)}, NULL},
+    {{UP(0, 3, 3, 1, 1), UP(3, 8, 3, 0, 0), DOWN(0, 3, 3, 0, 0), DOWN(3, 8, 3, 1, 1)}, NULL},
+    {{UP(0, 8, 3, 1, 1)}, NULL}, /* all of them: no division */
+    {{DOWN(0, 8, 1, 1, 0)}, NULL},
+    /* the host's experts streamed in prefill */
+    {{UP(0, 3, 3, 1, 1), UP(3, 8, 1, 1, 0), UP(3, 8, 2, 0, 0), DOWN(0, 3, 3, 1, 1),
+      DOWN(3, 8, 1, 1, 0), DOWN(3, 8, 2, 0, 0)},
+     NULL},
+    {{UP(0, 3, 3, 1, 1), UP(3, 9, 3, 0, 0)}, "experts 3 to 9, but the operator has 8"},
+    {{UP(0, 3, 3, 1, 1), UP(4, 8, 3, 0, 0)}, "experts 3 to 4 are planned nowhere in prefill"},
+    {{UP(0, 3, 3, 1, 1), UP(3, 8, 3, 0, 0)},
+     "experts 0 to 3 are no part of 'blk.1.ffn_down_exps' in prefill; divide both at the same"},
+    {{DOWN(0, 3, 3, 1, 1), DOWN(3, 8, 3, 0, 0)},
+     "experts 0 to 3 are no part of 'blk.1.ffn_gate_up_exps' in prefill"},
+    {{UP(0, 3, 3, 1, 1), UP(3, 8, 3, 0, 0), DOWN(0, 4, 3, 1, 1), DOWN(4, 8, 3, 0, 0)},
+     "experts 0 to 3 are no part of 'blk.1.ffn_down_exps' in prefill"},
+    {{UP(0, 3, 3, 1, 1), UP(3, 8, 3, 0, 0), DOWN(0, 3, 3, 1, 1), DOWN(3, 6, 3, 0, 0),
+      DOWN(6, 8, 3, 1, 1)},
+     "experts 3 to 8 are no part of 'blk.1.ffn_down_exps' in prefill"},
+    {{UP(0, 3, 3, 1, 1), UP(3, 8, 3, 0, 0), DOWN(0, 8, 3, 1, 1)}, "are no part of"},
+    {{UP(0, 3, 2, 1, 1), UP(3, 8, 2, 1, 0), DOWN(0, 3, 3, 1, 1), DOWN(3, 8, 3, 1, 0)},
+     "are no part of 'blk.1.ffn_gate_up_exps' in prefill"},
+    {{UP(0, 3, 1, 1, 1), UP(3, 8, 1, 1, 0), UP(0, 4, 2, 1, 1), UP(4, 8, 2, 0, 0)},
+     "experts 0 to 3 of one phase and experts 0 to 4 of the other would lie twice"},
+    {{UP(0, 3, 3, 0, 1)}, "streamed from the host to another device, not from sim:0 to cpu:0"},
+    {{{"blk.1.ffn_down_exps", AXIS_K, 0, 128, 3, 1, 1}}, "expert_down cannot be divided along k"},
+    {{{"blk.1.ffn_route", AXIS_EXPERTS, 0, 8, 3, 1, 1}}, "route has no experts to divide"},
+#undef UP
+#undef DOWN
+};
+
+static void experts_are_divided_where_both_operators_are(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(mixtures); i++) {
+        struct plan p;
+        struct plan_part parts[7];
+        two_devices(&p);
+        p.structure_hash = gguf_structure_hash(experts_model->gguf);
+        for (; p.n_parts < 7 && mixtures[i].part[p.n_parts].op; p.n_parts++) {
+            int32_t j = p.n_parts;
+            parts[j] = (struct plan_part){.op = mixtures[i].part[j].op,
+                                          .axis = (enum plan_axis)mixtures[i].part[j].axis,
+                                          .begin = mixtures[i].part[j].begin,
+                                          .end = mixtures[i].part[j].end,
+                                          .phases = (uint32_t)mixtures[i].part[j].phases,
+                                          .device = mixtures[i].part[j].device,
+                                          .home = mixtures[i].part[j].home};
+        }
+        p.parts = parts;
+        if (mixtures[i].say)
+            assert_refused(&p, experts_model, mixtures[i].say);
+        else
+            assert_applies(&p, experts_model, experts_model->graph.n_ops);
         plan_free(&p);
     }
 }
@@ -337,17 +418,17 @@ static void kv_heads_of_a_layer_are_placed_once(void **state)
     two_devices(&p);
     p.kv = kv;
     p.n_kv = 3;
-    assert_applies(&p, model->graph.n_ops);
+    assert_applies(&p, model, model->graph.n_ops);
     p.n_kv = 2; /* head 0 of layer 1 is missing */
-    assert_refused(&p, "KV heads 1 to 2 of layer 1, which has 2");
+    assert_refused(&p, model, "KV heads 1 to 2 of layer 1, which has 2");
     kv[0] = (struct plan_kv){1, 0, 1, 0};
-    assert_refused(&p, "KV heads 0 to 1 of layer 1, which has 2");
+    assert_refused(&p, model, "KV heads 0 to 1 of layer 1, which has 2");
     kv[0] = (struct plan_kv){1, 0, 3, 0};
-    assert_refused(&p, "KV heads 0 to 3 of layer 1, which has 2");
+    assert_refused(&p, model, "KV heads 0 to 3 of layer 1, which has 2");
     kv[0] = (struct plan_kv){0, 0, 2, 0};
-    assert_refused(&p, "of layer 0, which has 2");
+    assert_refused(&p, model, "of layer 0, which has 2");
     kv[0] = (struct plan_kv){2, 0, 2, 0};
-    assert_refused(&p, "KV of layer 2, which the model lacks");
+    assert_refused(&p, model, "KV of layer 2, which the model lacks");
     plan_free(&p);
 }
 
@@ -359,6 +440,7 @@ int main(void)
         cmocka_unit_test(all_matches_fuse_in_any_order),
         cmocka_unit_test(parts_cover_each_operator_exactly_once),
         cmocka_unit_test(divided_products_fit_their_inputs_and_load_nothing_twice),
+        cmocka_unit_test(experts_are_divided_where_both_operators_are),
         cmocka_unit_test(kv_heads_of_a_layer_are_placed_once),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

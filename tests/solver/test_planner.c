@@ -463,6 +463,61 @@ static void check_notices_what_changed(void **state)
     profile_free(&p);
 }
 
+/* What is divided along experts can be applied, and reports find the division again. */
+static void experts_are_divided_and_found_again(void **state)
+{
+    (void)state;
+    struct model *dense = model;
+    struct oato_error err;
+    struct profile p;
+    struct random_model m = random_model_default();
+    char path[80];
+    int32_t divided = 0, streamed = 0;
+    m.architecture = "qwen3moe";
+    m.layers = 3;
+    m.width = 256;
+    m.ffn = 96;
+    m.experts = 128; /* more than rows of one */
+    m.experts_used = 4;
+    m.context = 2048;
+    m.dtype = DT_Q4_0;
+    snprintf(path, sizeof path, "%s.experts", model_path);
+    if (random_model_save(&m, path, &err) || model_open(path, &model, &err))
+        fail_msg("%s", err.text);
+    usual_profile(&p);
+    for (uint64_t bytes = 2 << 20; bytes <= 14 << 20; bytes += 4 << 20) {
+        struct plan plan;
+        struct graph g;
+        struct text t;
+        struct planner_options o = options_with("auto", bytes);
+        text_init(&t);
+        make(&p, &o, &plan, NULL);
+        if (plan_apply(&plan, model, &g, &err))
+            fail_msg("%s", err.text);
+        graph_free(&g);
+        for (int32_t i = 0; i < plan.n_parts; i++) {
+            const struct plan_part *part = &plan.parts[i];
+            if (part->axis != AXIS_EXPERTS)
+                continue;
+            assert_true(part->end <= m.experts);
+            divided += part->end - part->begin < m.experts;
+            streamed += part->home != part->device;
+        }
+        assert_int_equal(checked(&plan, &usual, 0, 0.05), OATO_OK);
+        if (report_explain(&plan, model, &p, "blk.1.ffn_up_exps.weight", false, &t, &err))
+            fail_msg("%s", err.text);
+        assert_non_null(strstr(t.data, "they share experts"));
+        text_free(&t);
+        plan_free(&plan);
+    }
+    assert_true(divided > 0);
+    print_message("%d parts of experts, %d streamed\n", divided, streamed);
+    profile_free(&p);
+    model_close(model);
+    unlink(path);
+    model = dense;
+}
+
 static void diff_lists_what_moved(void **state)
 {
     (void)state;
@@ -536,6 +591,7 @@ int main(void)
         cmocka_unit_test(estimates_are_marked),
         cmocka_unit_test(reports_are_json_and_agree_with_the_plan),
         cmocka_unit_test(check_notices_what_changed),
+        cmocka_unit_test(experts_are_divided_and_found_again),
         cmocka_unit_test(diff_lists_what_moved),
         cmocka_unit_test(longer_requests_cost_more),
     };
