@@ -270,6 +270,15 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct low
     d->staging_bytes = offset > d->staging_bytes ? offset : d->staging_bytes;
 }
 
+static void inputs_read(struct lowering *l, const struct graph_op *o, struct record_part part,
+                        struct home inputs[GRAPH_INPUTS])
+{
+    const struct placed_part *p = part.placed;
+    for (int i = 0; i < o->n_in && !failed(l); i++)
+        inputs[i] = part.axis == AXIS_K ? columns_read(l, o->in[i], p->begin, p->end, p->device)
+                                        : value_read(l, o->in[i], p->device);
+}
+
 static void part_emit(struct lowering *l, int32_t index, struct record_part part)
 {
     struct engine *e = l->e;
@@ -277,10 +286,7 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     const int32_t device = part.placed->device, length = part.placed->end - part.placed->begin;
     const struct oato_device *d = e->device[device].device;
     struct home inputs[GRAPH_INPUTS];
-    for (int i = 0; i < o->n_in; i++)
-        inputs[i] = part.axis == AXIS_K
-                        ? columns_read(l, o->in[i], part.placed->begin, part.placed->end, device)
-                        : value_read(l, o->in[i], device);
+    inputs_read(l, o, part, inputs);
     struct lowered *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return;
@@ -332,6 +338,9 @@ static void op_emit(struct lowering *l, int32_t index)
                   op_kind_name(o->op.kind));
         return;
     }
+    struct home inputs[GRAPH_INPUTS];
+    for (int i = 0; i < p->n && p->n > 1; i++) /* sent before an accelerator computes its part */
+        inputs_read(l, o, (struct record_part){&p->part[i], p->axis}, inputs);
     for (int i = 0; i < p->n && !failed(l); i++)
         part_emit(l, index, (struct record_part){&p->part[i], p->n == 1 ? AXIS_COUNT : p->axis});
 }
