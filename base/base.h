@@ -192,6 +192,9 @@ void text_free(struct text *t);
 /* s as the inside of a JSON string: quotes, backslashes and control characters escaped; bytes
  * that are no UTF-8 become U+FFFD. */
 void text_add_json(struct text *t, const char *s, size_t n);
+/* s as text or attribute of HTML and XML: their five characters as entities; control characters and
+ * bytes that are no UTF-8 become U+FFFD. */
+void text_add_html(struct text *t, const char *s, size_t n);
 
 /* "64MiB", "1.5G", "900GB/s" and the like: a number and a unit. K M G T count by 1000, Ki Mi Gi
  * Ti by 1024; a suffix after it must equal `unit` ("B", "B/s", "FLOP/s", "s"), or be missing.

@@ -109,6 +109,28 @@ void text_add_json(struct text *t, const char *s, size_t n)
     }
 }
 
+void text_add_html(struct text *t, const char *s, size_t n)
+{
+    static const struct {
+        char c;
+        const char *entity;
+    } entities[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
+    const unsigned char *u = (const unsigned char *)s;
+    for (size_t i = 0, len; i < n; i += len) {
+        size_t e = 0;
+        while (e < ARRAY_LEN(entities) && s[i] != entities[e].c)
+            e++;
+        len = utf8_sequence(u + i, n - i);
+        if (e < ARRAY_LEN(entities))
+            text_printf(t, "%s", entities[e].entity);
+        else if (!len || (u[i] < 0x20 && s[i] != '\n' && s[i] != '\t') || u[i] == 0x7f)
+            text_add(t, "\xef\xbf\xbd", 3);
+        else
+            text_add(t, s + i, len);
+        len = len ? len : 1;
+    }
+}
+
 static bool parse_number(const char *s, char **end, double *out)
 {
     if (!(isdigit((unsigned char)*s) || *s == '.') || s[1] == 'x' || s[1] == 'X')

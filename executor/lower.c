@@ -318,6 +318,13 @@ static enum value_parts parts_made(const struct graph_op *o, enum plan_axis axis
     return axis == AXIS_K || axis == AXIS_EXPERTS ? PARTS_SUMMANDS : PARTS_COLUMNS;
 }
 
+static void inputs_read(struct lowering *l, const struct graph_op *o, struct record_part part,
+                        struct home inputs[GRAPH_INPUTS])
+{
+    for (int i = 0; i < o->n_in && !failed(l); i++)
+        inputs[i] = input_read(l, o, part, i);
+}
+
 static void part_emit(struct lowering *l, int32_t index, struct record_part part)
 {
     struct engine *e = l->e;
@@ -325,8 +332,7 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     const int32_t device = part.placed->device, length = part.placed->end - part.placed->begin;
     const struct oato_device *d = e->device[device].device;
     struct home inputs[GRAPH_INPUTS];
-    for (int i = 0; i < o->n_in; i++)
-        inputs[i] = input_read(l, o, part, i);
+    inputs_read(l, o, part, inputs);
     struct lowered *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return;
@@ -376,6 +382,9 @@ static void op_emit(struct lowering *l, int32_t index)
                   op_kind_name(o->op.kind));
         return;
     }
+    struct home inputs[GRAPH_INPUTS];
+    for (int i = 0; i < p->n && p->n > 1; i++) /* sent before an accelerator computes its part */
+        inputs_read(l, o, (struct record_part){&p->part[i], p->axis}, inputs);
     for (int i = 0; i < p->n && !failed(l); i++)
         part_emit(l, index, (struct record_part){&p->part[i], p->n == 1 ? AXIS_COUNT : p->axis});
 }

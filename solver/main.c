@@ -2,7 +2,7 @@
  * main.c - oato-plan: command lines to calls of solver.h, messages to stderr, results to stdout,
  * statuses to the shell. Every verb is a row of a table with its own options.
  */
-#include "solver/solver.h"
+#include "solver/verbs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +37,7 @@ enum {
     O_MAXIMIZE,
     O_AT_LEAST,
     O_TEXT_ORDER,
+    O_TRACE,
 };
 
 #define ROW_HELP                                                                                   \
@@ -112,6 +113,17 @@ static const struct option_row check_rows[] = {
     {0},
 };
 
+static const struct option_row simulate_rows[] = {
+    ROW_MODEL,
+    ROW_PROFILE,
+    ROW_HARDWARE,
+    {"trace", 0, OPT_VALUE, "FILE", "write its steps as Chrome/Perfetto trace events, too",
+     O_TRACE},
+    ROW_JSON,
+    ROW_HELP,
+    {0},
+};
+
 static const struct option_row export_rows[] = {
     ROW_MODEL,
     {"to", 0, OPT_VALUE, "ENGINE", "llama.cpp (default), ik_llama.cpp or ktransformers", O_TO},
@@ -145,27 +157,11 @@ static const struct option_row frontier_rows[] = {
     {0},
 };
 
-/* What the command line said, for any verb. */
-struct command {
-    const char *operands[3];
-    int n_operands;
-    const char *profile, *hardware, *model, *output;
-    struct planner_options plan;
-    double max_slower;
-    int32_t steps;
-    const char *svg;
-    struct export_options export;
-    struct export_name names[SOLVER_DEVICES];
-    bool json, text_order;
-    bool maximize_context;
-    double at_least; /* tokens/s */
-};
-
 struct verb {
     const char *name, *usage;
     int operands; /* most */
     const struct option_row *rows;
-    oato_status (*run)(struct command *c, struct text *out, struct oato_error *err);
+    run_fn *run;
 };
 
 /* ----------------------------------------------------------------------------- options ----- */
@@ -270,6 +266,7 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_GAP: return take_percent(o, &c->plan.gap, err);
     case O_MINIMIZE: return take_objective(o, q, err);
     case O_STEPS: return take_int(o, 1, &c->steps, err);
+    case O_TRACE: c->trace = o->value; return OATO_OK;
     case O_SVG: c->svg = o->value; return OATO_OK;
     case O_NAME: return take_name(o, c, err);
     case O_TEXT_ORDER: c->text_order = true; return OATO_OK;
@@ -301,275 +298,6 @@ static oato_status take_option(struct command *c, int id, const struct options *
     }
 }
 
-/* ------------------------------------------------------------------------------- files ----- */
-
-static void warn(void *user, const char *text)
-{
-    (void)user;
-    fprintf(stderr, "oato-plan: warning: %s\n", text);
-}
-
-/* The model and the profile; NULL where they were not named. */
-struct inputs {
-    struct model *model;
-    struct profile *profile, storage;
-};
-
-static void close_inputs(struct inputs *in)
-{
-    if (in->model)
-        model_close(in->model);
-    if (in->profile)
-        profile_free(in->profile);
-}
-
-static bool names_machine(const struct command *c)
-{
-    return c->profile || c->hardware;
-}
-
-static oato_status open_inputs(const struct command *c, struct inputs *in, struct oato_error *err)
-{
-    memset(in, 0, sizeof *in);
-    oato_status status = OATO_OK;
-    if (c->profile && c->hardware)
-        return oato_fail(err, OATO_EUSAGE, "two machines: -p %.80s and --hardware %.40s",
-                         c->profile, c->hardware);
-    if (c->profile)
-        status = profile_load(c->profile, &in->storage, warn, NULL, err);
-    else if (c->hardware)
-        status = hardware_load(c->hardware, &in->storage, warn, NULL, err);
-    if (!status && names_machine(c))
-        in->profile = &in->storage;
-    if (!status && c->model)
-        status = model_open(c->model, &in->model, err);
-    if (status)
-        close_inputs(in);
-    return status;
-}
-
-/* The plan that the first operand names, and the inputs. */
-static oato_status open_plan(const struct command *c, struct plan *plan, struct inputs *in,
-                             struct oato_error *err)
-{
-    oato_status status = plan_load(c->operands[0], plan, err);
-    if (status)
-        return status;
-    status = open_inputs(c, in, err);
-    if (status)
-        plan_free(plan);
-    return status;
-}
-
-static void close_plan(struct plan *plan, struct inputs *in)
-{
-    close_inputs(in);
-    plan_free(plan);
-}
-
-/* "dir/MODEL.gguf" -> "MODEL.plan" in the current directory. */
-static oato_status default_output(const char *model, char *path, size_t n, struct oato_error *err)
-{
-    const char *base = strrchr(model, '/');
-    base = base ? base + 1 : model;
-    size_t len = strlen(base);
-    if (len > 5 && !strcmp(base + len - 5, ".gguf"))
-        len -= 5;
-    if ((size_t)snprintf(path, n, "%.*s.plan", (int)len, base) >= n)
-        return oato_fail(err, OATO_EUSAGE, "the model's name is too long; name the plan with -o");
-    return OATO_OK;
-}
-
-/* ------------------------------------------------------------------------------- verbs ----- */
-
-static oato_status run_make(struct command *c, struct text *out, struct oato_error *err)
-{
-    char path[512];
-    struct inputs in;
-    struct plan plan;
-    struct problem *problem;
-    struct text bound;
-    if (!c->model)
-        c->model = c->n_operands ? c->operands[0] : NULL;
-    else if (c->n_operands)
-        return oato_fail(err, OATO_EUSAGE, "two models: -m %.80s and %.80s", c->model,
-                         c->operands[0]);
-    if (!c->model || !names_machine(c))
-        return oato_fail(err, OATO_EUSAGE,
-                         "oato-plan wants MODEL.gguf and -p PROFILE, which oato-profile makes, or "
-                         "--hardware NAME; --help says more");
-    if (!c->output) {
-        if (default_output(c->model, path, sizeof path, err))
-            return err->status;
-        c->output = path;
-    }
-    if (c->at_least > 0 && !c->maximize_context)
-        return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
-    oato_status status = open_inputs(c, &in, err);
-    if (status)
-        return status;
-    text_init(&bound);
-    if (c->maximize_context)
-        status = context_maximize(in.model, in.profile, &c->plan, c->at_least, &plan, &problem,
-                                  &bound, err);
-    else
-        status = planner_make(in.model, in.profile, &c->plan, &plan, &problem, err);
-    if (!status) {
-        status = plan_save(&plan, c->output, err);
-        if (!status) {
-            report_plan(&plan, problem, c->json, out);
-            if (bound.len)
-                fwrite(bound.data, 1, bound.len, stderr);
-            fprintf(stderr, "wrote %s\n", c->output);
-        }
-        plan_free(&plan);
-        problem_free(problem);
-    }
-    text_free(&bound);
-    close_inputs(&in);
-    return status;
-}
-
-static oato_status run_show(struct command *c, struct text *out, struct oato_error *err)
-{
-    struct plan plan;
-    struct inputs in;
-    struct problem *problem = NULL;
-    int32_t *place;
-    if (c->n_operands != 1)
-        return oato_fail(err, OATO_EUSAGE, "show wants one PLAN");
-    oato_status status = open_plan(c, &plan, &in, err);
-    if (status)
-        return status;
-    if (in.model && in.profile)
-        status = problem_of_plan(in.model, in.profile, &plan, &problem, &place, err);
-    if (!status)
-        report_plan(&plan, problem, c->json, out);
-    problem_free(problem);
-    close_plan(&plan, &in);
-    return status;
-}
-
-static oato_status run_explain(struct command *c, struct text *out, struct oato_error *err)
-{
-    struct plan plan;
-    struct inputs in;
-    if (c->n_operands < 1)
-        return oato_fail(err, OATO_EUSAGE, "explain wants PLAN [OPERATOR, LAYER or TENSOR]");
-    if (!c->model == names_machine(c))
-        return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
-    oato_status status = open_plan(c, &plan, &in, err);
-    if (status)
-        return status;
-    status = report_explain(&plan, in.model, in.profile, c->n_operands > 1 ? c->operands[1] : NULL,
-                            c->json, out, err);
-    close_plan(&plan, &in);
-    return status;
-}
-
-static oato_status run_diff(struct command *c, struct text *out, struct oato_error *err)
-{
-    struct plan a, b;
-    bool same = false;
-    if (c->n_operands != 2)
-        return oato_fail(err, OATO_EUSAGE, "diff wants two plans");
-    oato_status status = plan_load(c->operands[0], &a, err);
-    if (status)
-        return status;
-    status = plan_load(c->operands[1], &b, err);
-    if (!status) {
-        status = report_diff(&a, &b, c->json, &same, out, err);
-        plan_free(&b);
-    }
-    plan_free(&a);
-    if (!status && !same)
-        status = oato_fail(err, OATO_NEGATIVE, "%s and %s differ", c->operands[0], c->operands[1]);
-    return status;
-}
-
-static oato_status run_check(struct command *c, struct text *out, struct oato_error *err)
-{
-    struct plan plan;
-    struct inputs in;
-    if (c->n_operands < 1)
-        return oato_fail(err, OATO_EUSAGE, "check wants PLAN [MODEL.gguf]");
-    if (!c->model && c->n_operands > 1)
-        c->model = c->operands[1];
-    if (names_machine(c) && !c->model)
-        return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
-    oato_status status = open_plan(c, &plan, &in, err);
-    if (status)
-        return status;
-    status = report_check(&plan, in.model, in.profile, c->max_slower, c->plan.time_limit_s, c->json,
-                          out, err);
-    close_plan(&plan, &in);
-    return status;
-}
-
-static oato_status run_export(struct command *c, struct text *out, struct oato_error *err)
-{
-    struct plan plan;
-    struct inputs in;
-    struct text lost;
-    if (c->n_operands != 1 || !c->model)
-        return oato_fail(err, OATO_EUSAGE, "export wants one PLAN and -m MODEL.gguf");
-    oato_status status = open_plan(c, &plan, &in, err);
-    if (status)
-        return status;
-    text_init(&lost);
-    status = report_export(&plan, in.model, &c->export, c->json, out, &lost, err);
-    if (!status && lost.len)
-        fwrite(lost.data, 1, lost.len, stderr);
-    text_free(&lost);
-    close_plan(&plan, &in);
-    return status;
-}
-
-static oato_status save_text(const char *path, const struct text *t, struct oato_error *err)
-{
-    struct outfile f;
-    oato_status status = outfile_open(&f, path, err);
-    if (!status && !(status = outfile_write(&f, t->data, t->len, err)))
-        status = outfile_commit(&f, err);
-    return status;
-}
-
-static oato_status run_frontier(struct command *c, struct text *out, struct oato_error *err)
-{
-    struct inputs in;
-    struct text svg;
-    c->model = c->n_operands ? c->operands[0] : NULL;
-    if (!c->model || !names_machine(c))
-        return oato_fail(err, OATO_EUSAGE,
-                         "frontier wants MODEL.gguf and -p PROFILE or --hardware NAME");
-    oato_status status = open_inputs(c, &in, err);
-    if (status)
-        return status;
-    text_init(&svg);
-    status = report_frontier(in.model, in.profile, &c->plan, c->steps, c->json, out,
-                             c->svg ? &svg : NULL, err);
-    if (!status && c->svg)
-        status = save_text(c->svg, &svg, err);
-    text_free(&svg);
-    close_inputs(&in);
-    return status;
-}
-
-static oato_status run_header(struct command *c, struct text *out, struct oato_error *err)
-{
-    if (c->n_operands != 1 || !c->output)
-        return oato_fail(err, OATO_EUSAGE, "header wants one MODEL.gguf and -o FILE.gguf");
-    return report_header(c->operands[0], c->output, c->json, out, err);
-}
-
-static oato_status run_import(struct command *c, struct text *out, struct oato_error *err)
-{
-    if (c->n_operands != 1 || !c->model || !c->output)
-        return oato_fail(err, OATO_EUSAGE,
-                         "import wants one FILE.gpuidx, -m MODEL.gguf and -o FILE.neurons.gguf");
-    return report_import(c->operands[0], c->model, c->text_order, c->output, c->json, out, err);
-}
-
 static const struct verb verbs[] = {
     {"show", "show PLAN [-m MODEL.gguf -p PROFILE] [--json]", 1, show_rows, run_show},
     {"explain", "explain PLAN [OPERATOR|LAYER|TENSOR] [-m MODEL.gguf -p PROFILE] [--json]", 2,
@@ -577,6 +305,8 @@ static const struct verb verbs[] = {
     {"diff", "diff PLAN PLAN [--json]", 2, diff_rows, run_diff},
     {"check", "check PLAN [MODEL.gguf [-p PROFILE]] [--max-slower 5%] [--json]", 2, check_rows,
      run_check},
+    {"simulate", "simulate PLAN -m MODEL.gguf -p PROFILE [--trace FILE] [--json]", 1, simulate_rows,
+     run_simulate},
     {"export", "export PLAN -m MODEL.gguf [--to ENGINE] [--device-name D=NAME] [--json]", 1,
      export_rows, run_export},
     {"frontier", "frontier MODEL.gguf -p PROFILE [--steps N] [--svg FILE] [OPTION...]", 1,

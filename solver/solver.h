@@ -301,6 +301,23 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
                          double max_slower, double time_limit_s, bool json, struct text *out,
                          struct oato_error *err);
 
+/* ------------------------------------------------------------------------- simulation ----- */
+
+struct simulation; /* a plan's request on a virtual clock, record by record */
+
+/* Runs prefill and decode of the plan's request as the executor would (one queue per device, one
+ * copy engine for streamed weights), with the profile's costs of single operators and copies. Of
+ * many steps of a kind the first, middle and last are run. Independent of what the planner
+ * predicted; every neuron counts as active. Borrows plan and profile. */
+oato_status simulation_run(const struct plan *plan, const struct model *m,
+                           const struct profile *profile, struct simulation **out,
+                           struct oato_error *err);
+void simulation_free(struct simulation *s);
+/* Times against the plan's predictions, what devices do and for whom they wait. */
+void report_simulation(const struct simulation *s, bool json, struct text *out);
+/* The simulated steps as Chrome/Perfetto trace events: a process per device, a thread per queue. */
+void report_trace(const struct simulation *s, struct text *out);
+
 /* -------------------------------------------------------------------------------- files ---- */
 
 /* Writes the header-only file of a model and says what it is. */

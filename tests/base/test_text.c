@@ -63,6 +63,27 @@ static void json_is_escaped(void **state)
     }
 }
 
+static void html_is_escaped_and_stays_utf8(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"plain \xc3\xbc", "plain \xc3\xbc"},
+        {"<a href=\"x\">'&amp;'", "&lt;a href=&quot;x&quot;&gt;&#39;&amp;amp;&#39;"},
+        {"tab\tline\n", "tab\tline\n"},
+        {"\x01\xff\x7f", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"cut \xe2\x82<", "cut \xef\xbf\xbd\xef\xbf\xbd&lt;"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct text t;
+        text_init(&t);
+        text_add_html(&t, rows[i].in, strlen(rows[i].in));
+        assert_string_equal(t.data, rows[i].out);
+        text_free(&t);
+    }
+}
+
 static void quantities_have_units(void **state)
 {
     (void)state;
@@ -155,6 +176,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_grows_and_remembers_a_failure),
         cmocka_unit_test(json_is_escaped),
+        cmocka_unit_test(html_is_escaped_and_stays_utf8),
         cmocka_unit_test(quantities_have_units),
         cmocka_unit_test(numbers_are_whole_and_within_limits),
         cmocka_unit_test(the_hash_is_xxh64),

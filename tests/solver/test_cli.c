@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "tests/solver/cli_rig.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -111,6 +112,7 @@ static void reports_speak_text_and_json(void **state)
                                         "explain m.plan output -m m.gguf -p p.yaml",
                                         "diff m.plan m.plan",
                                         "check m.plan m.gguf -p p.yaml",
+                                        "simulate m.plan -m m.gguf -p p.yaml --trace t.json",
                                         "export m.plan -m m.gguf --device-name sim:0=CUDA0"};
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         char line[128];
@@ -119,6 +121,20 @@ static void reports_speak_text_and_json(void **state)
         snprintf(line, sizeof line, "%s --json", lines[i]);
         cli_expect_json(line, 0);
     }
+}
+
+static void a_simulation_writes_a_trace(void **state)
+{
+    (void)state;
+    static char trace[1 << 20];
+    cli_expect("simulate m.plan -m m.gguf -p p.yaml --trace trace.json", 0, NULL);
+    assert_non_null(strstr(cli_out, "simulated: chunks 1 of 1; tokens 1 17 32 of 32"));
+    assert_non_null(strstr(cli_out, "waits for"));
+    assert_true(cli_read_file("trace.json", trace, sizeof trace) > 1000);
+    json_t *j = json_loads(trace, 0, NULL);
+    assert_true(json_array_size(json_object_get(j, "traceEvents")) > 50);
+    json_decref(j);
+    cli_expect("simulate m.plan -m m.gguf -p p.yaml --trace none/t.json", 6, "none/t.json");
 }
 
 static void verdicts_are_status_1(void **state)
@@ -202,6 +218,7 @@ static void wrong_usage_is_status_2(void **state)
         {"check m.plan --max-slower much", "5%"},
         {"frontier m.gguf", "--hardware NAME"},
         {"frontier m.gguf -p p.yaml --steps 0", "from 1 on"},
+        {"simulate m.plan -m m.gguf", "-p PROFILE"},
         {"export m.plan", "-m MODEL.gguf"},
         {"export m.plan -m m.gguf --to vllm", "ik_llama.cpp"},
         {"export m.plan -m m.gguf --device-name sim:0", "cuda:0=CUDA1"},
@@ -223,8 +240,8 @@ static void missing_files_are_status_6(void **state)
 static void help_fits_a_screen(void **state)
 {
     (void)state;
-    static const char *const verbs[] = {"",       "show",     "explain", "diff",  "check",
-                                        "export", "frontier", "header",  "import"};
+    static const char *const verbs[] = {"",         "show",   "explain",  "diff",   "check",
+                                        "simulate", "export", "frontier", "header", "import"};
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
         char line[64];
         int lines = 0;
@@ -245,6 +262,7 @@ int main(void)
         cmocka_unit_test(machines_of_the_library_answer_what_if),
         cmocka_unit_test(the_frontier_rises),
         cmocka_unit_test(reports_speak_text_and_json),
+        cmocka_unit_test(a_simulation_writes_a_trace),
         cmocka_unit_test(verdicts_are_status_1),
         cmocka_unit_test(bad_files_are_status_3_and_named),
         cmocka_unit_test(what_does_not_fit_is_status_4),

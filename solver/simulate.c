@@ -1,0 +1,240 @@
+/*
+ * simulate.c - the whole request of a plan on a virtual clock: chunks of the prompt, then steps of
+ * decode, each run by simulate_step.c. It is the independent check of the planner's prices: it
+ * takes what operators and copies cost from the same profile, but what runs at the same time, who
+ * waits for whom and what streaming hides comes out of the queues, not of a formula.
+ *
+ * Long requests repeat themselves: of many steps of a kind the first, the middle and the last are
+ * run, and those between are taken to lie on the lines between them (costs are close to linear in
+ * the KV positions).
+ */
+#include "solver/simulate_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS_ALL = 8 }; /* so many of a kind are all run */
+
+/* ------------------------------------------------------------------------------ the plan --- */
+
+static oato_status find_devices(struct simulation *s, struct oato_error *err)
+{
+    s->host = -1;
+    if (s->plan->n_devices > SOLVER_DEVICES)
+        return oato_fail(err, OATO_EFILE, "the plan has %d devices, at most %d are simulated",
+                         s->plan->n_devices, SOLVER_DEVICES);
+    for (int32_t d = 0; d < s->plan->n_devices; d++) {
+        s->device[d] = profile_device_index(s->profile, s->plan->devices[d].id);
+        if (s->device[d] < 0)
+            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
+                             s->plan->devices[d].id);
+        if (s->host < 0 && s->profile->devices[s->device[d]].is_host)
+            s->host = d;
+    }
+    if (s->host < 0)
+        return oato_fail(err, OATO_EFILE, "none of the plan's devices is the host of the profile");
+    for (int32_t d = 0; d < s->plan->n_devices; d++) {
+        const int32_t host = s->device[s->host], other = s->device[d];
+        if (cost_of_copy(s->cost, host, other, 0) < 0 || cost_of_copy(s->cost, other, host, 0) < 0)
+            return oato_fail(err, OATO_EFILE,
+                             "the profile has no links between %s and %s; profile both together",
+                             s->plan->devices[s->host].id, s->plan->devices[d].id);
+    }
+    return OATO_OK;
+}
+
+/* Parts come in the order of the graph, so that the search goes on where it found the last. */
+static int32_t find_op(const struct graph *g, const char *name, int32_t hint)
+{
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (!strcmp(g->ops[(hint + i) % g->n_ops].name, name))
+            return (hint + i) % g->n_ops;
+    return -1;
+}
+
+static oato_status place_part(struct simulation *s, int32_t op, const struct plan_part *part,
+                              struct oato_error *err)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct sim_placement *p = &s->placement[phase][op];
+        if (!(part->phases >> phase & 1) || part->begin == part->end)
+            continue;
+        if (p->n == SIM_PARTS)
+            return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", part->op,
+                             SIM_PARTS);
+        int32_t i = p->n++;
+        for (; i > 0 && p->part[i - 1]->begin > part->begin; i--)
+            p->part[i] = p->part[i - 1];
+        p->part[i] = part;
+    }
+    return OATO_OK;
+}
+
+static oato_status place_parts(struct simulation *s, struct oato_error *err)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        s->placement[phase] =
+            arena_alloc(&s->arena, (size_t)s->graph.n_ops + 1, sizeof **s->placement);
+        if (!s->placement[phase])
+            return oato_fail_memory(err, (size_t)s->graph.n_ops * sizeof **s->placement,
+                                    "a simulation");
+    }
+    int32_t at = 0;
+    for (int32_t i = 0; i < s->plan->n_parts; i++) {
+        at = find_op(&s->graph, s->plan->parts[i].op, at); /* plan_apply knows them all */
+        if (place_part(s, at, &s->plan->parts[i], err))
+            return err->status;
+    }
+    return OATO_OK;
+}
+
+/* ---------------------------------------------------------------------------- the request --- */
+
+static struct request_step decode_step(const struct plan_request *q, int32_t token)
+{
+    struct request_step s = request_decode_step(q);
+    s.kv_positions = q->batch * ((int64_t)q->prompt + token + 1);
+    return s;
+}
+
+static struct simulated_step *add_step(struct simulation *s, enum plan_phase phase, int32_t number)
+{
+    const struct plan_request *q = &s->plan->request;
+    struct simulated_step *step = &s->steps[s->n_steps++];
+    *step = (struct simulated_step){.phase = phase, .number = number};
+    step->size = phase == PHASE_PREFILL ? request_prefill_step(q, number) : decode_step(q, number);
+    return step;
+}
+
+/* Steps [0, n) of a kind: all, or three that stand for them. */
+static void add_steps(struct simulation *s, enum plan_phase phase, int32_t n, double times)
+{
+    const int32_t chosen[] = {0, n / 2, n - 1};
+    for (int32_t i = 0; i < n && n <= STEPS_ALL; i++)
+        add_step(s, phase, i)->times = times;
+    for (size_t i = 0; i < ARRAY_LEN(chosen) && n > STEPS_ALL; i++) {
+        struct simulated_step *step = add_step(s, phase, chosen[i]);
+        step->times = times;
+        for (int side = -1; side <= 1; side += 2) { /* a share of those up to the next one */
+            const size_t other = i + (size_t)side;
+            if (other >= ARRAY_LEN(chosen))
+                continue;
+            const int32_t distance = abs(chosen[other] - chosen[i]);
+            step->times += times * (distance - 1) / 2;
+        }
+    }
+}
+
+/* The last chunk of a prompt is like no other: it may be short, and wants logits. */
+static oato_status list_steps(struct simulation *s, struct oato_error *err)
+{
+    const struct plan_request *q = &s->plan->request;
+    const int32_t chunks = request_prefill_steps(q);
+    s->steps = arena_alloc(&s->arena, 2 * STEPS_ALL + 1, sizeof *s->steps);
+    if (!s->steps)
+        return oato_fail_memory(err, sizeof *s->steps, "a simulation");
+    if (chunks) {
+        add_steps(s, PHASE_PREFILL, chunks - 1, q->batch);
+        add_step(s, PHASE_PREFILL, chunks - 1)->times = q->batch;
+    }
+    s->middle = -1;
+    const int32_t first = s->n_steps;
+    add_steps(s, PHASE_DECODE, q->generate, 1);
+    for (int32_t i = first; i < s->n_steps; i++)
+        if (s->steps[i].number == q->generate / 2)
+            s->middle = i;
+    return OATO_OK;
+}
+
+static oato_status run_steps(struct simulation *s, struct oato_error *err)
+{
+    double ns[PHASE_COUNT] = {0};
+    int64_t now_ns = 0;
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        struct simulated_step *step = &s->steps[i];
+        if (simulate_step(s, step, now_ns, err))
+            return err->status;
+        now_ns = step->end_ns;
+        ns[step->phase] += (double)(step->end_ns - step->begin_ns) * step->times;
+    }
+    s->prefill_ns = llround(ns[PHASE_PREFILL]);
+    s->request_ns = s->prefill_ns + llround(ns[PHASE_DECODE]);
+    if (s->middle >= 0)
+        s->decode_ns = s->steps[s->middle].end_ns - s->steps[s->middle].begin_ns;
+    return OATO_OK;
+}
+
+oato_status simulation_run(const struct plan *plan, const struct model *m,
+                           const struct profile *profile, struct simulation **out,
+                           struct oato_error *err)
+{
+    *out = NULL;
+    if (plan_check_model(plan, m->gguf, err))
+        return err->status;
+    struct simulation *s = calloc(1, sizeof *s);
+    if (!s)
+        return oato_fail_memory(err, sizeof *s, "a simulation");
+    s->plan = plan;
+    s->profile = profile;
+    arena_init(&s->arena);
+    oato_status status = cost_create(profile, &s->cost, err);
+    if (!status)
+        status = plan_apply(plan, m, &s->graph, err);
+    for (int32_t i = 0; !status && i < s->graph.n_ops; i++)
+        s->graph.ops[i].op = graph_op_with_kv(&s->graph.ops[i], plan->request.kv);
+    if (!status)
+        status = find_devices(s, err);
+    if (!status)
+        status = place_parts(s, err);
+    if (!status)
+        status = list_steps(s, err);
+    if (!status)
+        status = run_steps(s, err);
+    if (status)
+        simulation_free(s);
+    else
+        *out = s;
+    return status;
+}
+
+void simulation_free(struct simulation *s)
+{
+    if (!s)
+        return;
+    cost_free(s->cost);
+    graph_free(&s->graph);
+    arena_free(&s->arena);
+    free(s->events);
+    free(s);
+}
+
+/* ----------------------------------------------------------------------------- its sums ---- */
+
+struct sim_load simulation_load(const struct simulation *s, enum plan_phase phase, int32_t device)
+{
+    struct sim_load load = {0};
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        const struct simulated_step *step = &s->steps[i];
+        const double times = phase == PHASE_DECODE ? i == s->middle : step->times;
+        if (step->phase != phase || times <= 0)
+            continue;
+        load.span_ns += (double)(step->end_ns - step->begin_ns) * times;
+        for (int32_t k = step->first; k < step->first + step->n; k++) {
+            const struct event *e = &s->events[k];
+            const double ns = (double)(e->end_ns - e->begin_ns) * times;
+            if (e->device != device)
+                continue;
+            if (e->kind == EVENT_STREAM) {
+                load.stream_ns += ns;
+                continue;
+            }
+            *(e->kind == EVENT_UPLOAD || e->kind == EVENT_DOWNLOAD ? &load.copy_ns
+                                                                   : &load.run_ns) += ns;
+            if (e->waited_for >= 0)
+                load.wait_ns[event_queue(s, &s->events[e->waited_for])] +=
+                    (double)e->wait_ns * times;
+        }
+    }
+    return load;
+}

@@ -1,0 +1,73 @@
+/*
+ * verbs.c - what the verbs of oato-plan share: the model, the profile and the plan that a command
+ * names, and writing a text to a file.
+ */
+#include "solver/verbs.h"
+
+#include <string.h>
+
+static void warn(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "oato-plan: warning: %s\n", text);
+}
+
+void inputs_close(struct inputs *in)
+{
+    if (in->model)
+        model_close(in->model);
+    if (in->profile)
+        profile_free(in->profile);
+}
+
+bool names_machine(const struct command *c)
+{
+    return c->profile || c->hardware;
+}
+
+oato_status inputs_open(const struct command *c, struct inputs *in, struct oato_error *err)
+{
+    memset(in, 0, sizeof *in);
+    oato_status status = OATO_OK;
+    if (c->profile && c->hardware)
+        return oato_fail(err, OATO_EUSAGE, "two machines: -p %.80s and --hardware %.40s",
+                         c->profile, c->hardware);
+    if (c->profile)
+        status = profile_load(c->profile, &in->storage, warn, NULL, err);
+    else if (c->hardware)
+        status = hardware_load(c->hardware, &in->storage, warn, NULL, err);
+    if (!status && names_machine(c))
+        in->profile = &in->storage;
+    if (!status && c->model)
+        status = model_open(c->model, &in->model, err);
+    if (status)
+        inputs_close(in);
+    return status;
+}
+
+oato_status plan_inputs_open(const struct command *c, struct plan *plan, struct inputs *in,
+                             struct oato_error *err)
+{
+    oato_status status = plan_load(c->operands[0], plan, err);
+    if (status)
+        return status;
+    status = inputs_open(c, in, err);
+    if (status)
+        plan_free(plan);
+    return status;
+}
+
+void plan_inputs_close(struct plan *plan, struct inputs *in)
+{
+    inputs_close(in);
+    plan_free(plan);
+}
+
+oato_status save_text(const char *path, const struct text *t, struct oato_error *err)
+{
+    struct outfile f;
+    oato_status status = outfile_open(&f, path, err);
+    if (!status && !(status = outfile_write(&f, t->data, t->len, err)))
+        status = outfile_commit(&f, err);
+    return status;
+}

@@ -1,0 +1,50 @@
+/*
+ * verbs.h - the verbs of oato-plan behind their command line: main.c reads options into a command,
+ * the verbs (verbs_make.c, verbs_plan.c, verbs_file.c) do it.
+ */
+#ifndef OATO_VERBS_H
+#define OATO_VERBS_H
+
+#include "solver/solver.h"
+
+/* What the command line said, for any verb. */
+struct command {
+    const char *operands[3];
+    int n_operands;
+    const char *profile, *hardware, *model, *output;
+    struct planner_options plan;
+    double max_slower;
+    int32_t steps;
+    const char *svg, *trace;
+    struct export_options export;
+    struct export_name names[SOLVER_DEVICES];
+    bool json, text_order, no_frontier;
+    bool maximize_context;
+    double at_least; /* tokens/s */
+};
+
+/* The model and the profile; NULL where they were not named. */
+struct inputs {
+    struct model *model;
+    struct profile *profile, storage;
+};
+
+/* True when a profile or a machine of the library is named. */
+bool names_machine(const struct command *c);
+oato_status inputs_open(const struct command *c, struct inputs *in, struct oato_error *err);
+void inputs_close(struct inputs *in);
+/* The plan that the first operand names, and the inputs. */
+oato_status plan_inputs_open(const struct command *c, struct plan *plan, struct inputs *in,
+                             struct oato_error *err);
+void plan_inputs_close(struct plan *plan, struct inputs *in);
+/* Writes the file whole or not at all. */
+oato_status save_text(const char *path, const struct text *t, struct oato_error *err);
+
+/* What a verb says for stdout goes to out. */
+typedef oato_status run_fn(struct command *c, struct text *out, struct oato_error *err);
+run_fn run_make, run_frontier;                                 /* verbs_make.c */
+run_fn run_show, run_explain, run_diff, run_check, run_export; /* verbs_plan.c */
+run_fn run_simulate, run_report;                               /* verbs_plan.c */
+run_fn run_header, run_import;                                 /* verbs_file.c */
+
+#endif
