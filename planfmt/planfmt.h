@@ -214,6 +214,7 @@ struct plan {
     /* Of the sidecar in whose order neurons and experts are numbered in parts of FFN operators,
      * neurons_hash; 0: in their natural order. */
     uint64_t neurons_hash;
+    const struct neurons *neurons; /* that sidecar, where it is at hand; not part of the file */
     struct plan_device *devices;
     int32_t n_devices;
     struct plan_request request;

@@ -77,6 +77,7 @@ static oato_status best_now(const struct model *m, const struct profile *profile
     o.devices = devices;
     o.n_budgets = p->n_devices;
     o.request = p->request;
+    o.neurons = p->neurons;
     o.time_limit_s = time_limit_s;
     oato_status status = planner_make(m, profile, &o, &best, NULL, err);
     if (status)

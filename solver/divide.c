@@ -497,6 +497,18 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
         s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;
 }
 
+/* The share of the dense operator that a range of rows, neurons or experts does in a phase. */
+static double part_of_range(const struct problem *p, int32_t unit, int64_t begin, int64_t end,
+                            enum plan_phase phase)
+{
+    const struct division *v = &p->division[unit];
+    const int64_t extent = v->groups ? v->extent : max_i64(end, 1);
+    if (!v->groups || phase == PHASE_PREFILL)
+        return (double)(end - begin) / (double)extent;
+    int64_t first = begin / v->group, last = end == v->extent ? v->groups : end / v->group;
+    return v->active[last] - v->active[first];
+}
+
 struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
                                   int32_t d, enum plan_phase phase)
 {
@@ -504,16 +516,15 @@ struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const str
     struct dividing x;
     const int32_t unit = p->unit_of[op], host = p->instance.host;
     const bool prefill = phase == PHASE_PREFILL, streams = prefill && o->stream >= 0;
-    int64_t begin_at, end_at;
-    divide_range(p, unit, o, d, &begin_at, &end_at);
-    r.any = streams ? d == o->stream || (d != host && end_at > begin_at) : end_at > begin_at;
+    int64_t from, to, host_from, host_to;
+    divide_range(p, unit, o, d, &from, &to);
+    divide_range(p, unit, o, host, &host_from, &host_to);
+    r.any = streams ? d == o->stream || (d != host && to > from) : to > from;
     if (!r.any || !begin(&x, p, unit))
         return r;
-    double part = (double)(end_at - begin_at) / (double)max_i64(max_i64(x.extent, end_at), 1);
-    int64_t host_begin, host_end;
-    divide_range(p, unit, o, host, &host_begin, &host_end);
+    double part = to > from ? part_of_range(p, unit, from, to, phase) : 0;
     if (streams && d == o->stream)
-        part += (double)(host_end - host_begin) / (double)max_i64(max_i64(x.extent, host_end), 1);
+        part += part_of_range(p, unit, host_from, host_to, phase);
     for (int32_t k = prefill ? 0 : x.n_kinds - 1; k < (prefill ? x.n_kinds - 1 : x.n_kinds); k++) {
         double times = prefill ? (double)x.kind[k].times : 1;
         for (int32_t i = 0; i < x.n_ops; i++)

@@ -13,6 +13,7 @@ enum {
     O_JSON,
     O_PROFILE,
     O_HARDWARE,
+    O_NEURONS,
     O_MODEL,
     O_OUTPUT,
     O_SOLVER,
@@ -56,6 +57,10 @@ enum {
     {                                                                                              \
         "hardware", 0, OPT_VALUE, "NAME", "a machine of the library instead", O_HARDWARE           \
     }
+#define ROW_NEURONS                                                                                \
+    {                                                                                              \
+        "neurons", 0, OPT_VALUE, "FILE", "how often neurons and experts fire (sidecar)", O_NEURONS \
+    }
 #define ROW_MODEL                                                                                  \
     {                                                                                              \
         "model", 'm', OPT_VALUE, "MODEL", "the model that was planned", O_MODEL                    \
@@ -87,6 +92,7 @@ enum {
 static const struct option_row make_rows[] = {
     {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE},
     ROW_HARDWARE,
+    ROW_NEURONS,
     {"model", 'm', OPT_VALUE, "MODEL", "the GGUF file, instead of an operand", O_MODEL},
     {"output", 'o', OPT_VALUE, "PLAN", "where to write (default: MODEL.plan, here)", O_OUTPUT},
     ROWS_PLANNING,
@@ -99,13 +105,14 @@ static const struct option_row make_rows[] = {
     {"version", 0, OPT_FLAG, NULL, "print the version", O_VERSION},
     {0},
 };
-static const struct option_row show_rows[] = {ROW_MODEL, ROW_PROFILE, ROW_HARDWARE,
+static const struct option_row show_rows[] = {ROW_MODEL, ROW_PROFILE, ROW_HARDWARE, ROW_NEURONS,
                                               ROW_JSON,  ROW_HELP,    {0}};
 static const struct option_row diff_rows[] = {ROW_JSON, ROW_HELP, {0}};
 static const struct option_row check_rows[] = {
     ROW_MODEL,
     ROW_PROFILE,
     ROW_HARDWARE,
+    ROW_NEURONS,
     {"max-slower", 0, OPT_VALUE, "5%", "how much slower is still fine (default 5%)", O_SLOWER},
     {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},
     ROW_JSON,
@@ -117,6 +124,7 @@ static const struct option_row simulate_rows[] = {
     ROW_MODEL,
     ROW_PROFILE,
     ROW_HARDWARE,
+    ROW_NEURONS,
     {"trace", 0, OPT_VALUE, "FILE", "write its steps as Chrome/Perfetto trace events, too",
      O_TRACE},
     ROW_JSON,
@@ -149,6 +157,7 @@ static const struct option_row import_rows[] = {
 static const struct option_row frontier_rows[] = {
     ROW_PROFILE,
     ROW_HARDWARE,
+    ROW_NEURONS,
     {"steps", 0, OPT_VALUE, "N", "plans from 0 to 100 % of the memory (default 20)", O_STEPS},
     {"svg", 0, OPT_VALUE, "FILE", "write a picture, too", O_SVG},
     ROWS_PLANNING,
@@ -250,6 +259,7 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_JSON: c->json = true; return OATO_OK;
     case O_PROFILE: c->profile = o->value; return OATO_OK;
     case O_HARDWARE: c->hardware = o->value; return OATO_OK;
+    case O_NEURONS: c->neurons = o->value; return OATO_OK;
     case O_MODEL: c->model = o->value; return OATO_OK;
     case O_OUTPUT: c->output = o->value; return OATO_OK;
     case O_SOLVER: c->plan.solver = o->value; return OATO_OK;

@@ -236,7 +236,8 @@ static struct plan_cost cost_row(const struct problem *p, int32_t index, const s
     const struct op_price *price = &p->price[index * p->n_devices + d];
     struct plan_cost row = {.phase = phase, .device = d};
     const int32_t unit = p->unit_of[index];
-    if (o - p->instance.units[unit].options < p->n_devices || o->in != o->out) {
+    const bool whole = o - p->instance.units[unit].options < p->n_devices;
+    if (o->in != o->out || (whole && !(p->neurons && p->division[unit].groups))) {
         *any = d == (p->first_op[unit] == index ? o->in : o->out);
         row.ns = (uint64_t)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
         row.estimate = price->estimate;
@@ -330,6 +331,8 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     plan->structure_hash = gguf_structure_hash(m->gguf);
     plan->content_hash = gguf_content_hash(m->gguf);
     plan->profile_hash = profile_hash(p->profile);
+    plan->neurons_hash = p->neurons ? neurons_hash(p->neurons) : 0;
+    plan->neurons = p->neurons;
     plan->request = p->request;
     if (!plan->tool || !plan->model_name)
         return oato_fail_memory(err, name.len, "the plan");

@@ -577,6 +577,22 @@ void problem_stream(struct problem *p, uint32_t streams)
         p->reserve[d] += streams >> d & 1 ? p->instance.staging[d] : 0;
 }
 
+static oato_status check_neurons(const struct plan *plan, struct oato_error *err)
+{
+    if (plan->neurons_hash && !plan->neurons)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the plan follows a neurons sidecar (%016" PRIx64 "); name it with "
+                         "--neurons",
+                         plan->neurons_hash);
+    if (plan->neurons && neurons_hash(plan->neurons) != plan->neurons_hash)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the neurons sidecar (%016" PRIx64 ") is not the plan's (%016" PRIx64
+                         ")%s",
+                         neurons_hash(plan->neurons), plan->neurons_hash,
+                         plan->neurons_hash ? "" : ", which has none; leave --neurons out");
+    return OATO_OK;
+}
+
 oato_status problem_of_plan(const struct model *m, const struct profile *profile,
                             const struct plan *plan, struct problem **out, int32_t **place,
                             struct oato_error *err)
@@ -585,9 +601,12 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     *out = NULL;
     oato_status status = plan_check_model(plan, m->gguf, err);
     if (!status)
+        status = check_neurons(plan, err);
+    if (!status)
         status = problem_begin(profile, &plan->request, &p, err);
     if (!p)
         return status;
+    p->neurons = plan->neurons;
     if (devices_of_plan(p, plan, err) || check_devices(p, err) ||
         plan_apply(plan, m, &p->graph, err) || price_graph(p, err)) {
         problem_free(p);

@@ -18,6 +18,8 @@ void inputs_close(struct inputs *in)
         model_close(in->model);
     if (in->profile)
         profile_free(in->profile);
+    if (in->neurons)
+        neurons_free(in->neurons);
 }
 
 bool names_machine(const struct command *c)
@@ -40,6 +42,12 @@ oato_status inputs_open(const struct command *c, struct inputs *in, struct oato_
         in->profile = &in->storage;
     if (!status && c->model)
         status = model_open(c->model, &in->model, err);
+    if (!status && c->neurons) {
+        status = neurons_load(c->neurons, &in->neurons_storage, err);
+        in->neurons = status ? NULL : &in->neurons_storage;
+    }
+    if (!status && in->neurons && in->model)
+        status = neurons_check_model(in->neurons, in->model->gguf, err);
     if (status)
         inputs_close(in);
     return status;
@@ -52,6 +60,7 @@ oato_status plan_inputs_open(const struct command *c, struct plan *plan, struct 
     if (status)
         return status;
     status = inputs_open(c, in, err);
+    plan->neurons = in->neurons;
     if (status)
         plan_free(plan);
     return status;

@@ -11,7 +11,7 @@
 struct command {
     const char *operands[3];
     int n_operands;
-    const char *profile, *hardware, *model, *output;
+    const char *profile, *hardware, *model, *neurons, *output;
     struct planner_options plan;
     double max_slower;
     int32_t steps;
@@ -23,10 +23,11 @@ struct command {
     double at_least; /* tokens/s */
 };
 
-/* The model and the profile; NULL where they were not named. */
+/* The model, the profile and the neurons; NULL where they were not named. */
 struct inputs {
     struct model *model;
     struct profile *profile, storage;
+    struct neurons *neurons, neurons_storage;
 };
 
 /* True when a profile or a machine of the library is named. */

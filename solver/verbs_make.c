@@ -45,6 +45,7 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
     if (status)
         return status;
     text_init(&bound);
+    c->plan.neurons = in.neurons;
     if (c->maximize_context)
         status = context_maximize(in.model, in.profile, &c->plan, c->at_least, &plan, &problem,
                                   &bound, err);
@@ -78,6 +79,7 @@ oato_status run_frontier(struct command *c, struct text *out, struct oato_error 
     if (status)
         return status;
     text_init(&svg);
+    c->plan.neurons = in.neurons;
     status = report_frontier(in.model, in.profile, &c->plan, c->steps, c->json, out,
                              c->svg ? &svg : NULL, err);
     if (!status && c->svg)
