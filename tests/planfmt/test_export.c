@@ -290,6 +290,44 @@ static void what_cannot_be_said_is_listed(void **state)
     plan_free(&x.plan);
 }
 
+static bool has_word(const struct line *l, const char *word)
+{
+    for (int i = 0; i < l->n; i++)
+        if (!strcmp(l->word[i], word))
+            return true;
+    return false;
+}
+
+/* The other engine streams all of the host's matrices or none. */
+static void streaming_is_left_on_where_most_is_streamed(void **state)
+{
+    (void)state;
+    for (int streamed = 0; streamed < 2; streamed++) {
+        struct placed x;
+        struct line l = {.n = 0};
+        struct text lost;
+        plan_placed(&x, model, feed_forward_on_cpu);
+        for (int32_t i = 0, n = x.plan.n_parts; streamed && i < n; i++) {
+            struct plan_part *p = &x.plan.parts[i], *rest = &x.plan.parts[x.plan.n_parts];
+            if (p->home != PLACED_CPU || model->graph.ops[i].op.kind != OP_MUL_MAT)
+                continue;
+            *rest = *p;
+            x.plan.n_parts++;
+            p->phases = 1u << PHASE_PREFILL;
+            p->device = 0;
+            rest->phases = 1u << PHASE_DECODE;
+        }
+        export_to(&x, model, &l, &lost);
+        assert_int_equal(has_word(&l, "--no-op-offload"), !streamed);
+        assert_string_equal(tensor_device(&l, "blk.3.ffn_up.weight"), "CPU");
+        if (streamed)
+            assert_string_equal(lost.data, "weights of the FFN of 4 layers: streamed to cuda:0; "
+                                           "llama.cpp has its own rules for that\n");
+        text_free(&lost);
+        plan_free(&x.plan);
+    }
+}
+
 /* ----------------------------------------------------------------------------- divided plans - */
 
 /* Experts of one layer in a divided plan: how many each device has. */
@@ -393,7 +431,7 @@ static int32_t device_of_experts(const struct line *l, int layer)
     return device;
 }
 
-static double bytes_there(const struct placed *x, const struct line *l, int32_t d)
+static double bytes_there(const struct line *l, int32_t d)
 {
     double sum = 0;
     for (size_t t = 0; t < gguf_tensor_count(experts->gguf); t++) {
@@ -401,7 +439,6 @@ static double bytes_there(const struct placed *x, const struct line *l, int32_t 
         if (strcmp(tensor->name, "token_embd.weight") != 0)
             sum += (double)tensor->bytes * !strcmp(tensor_device(l, tensor->name), names[d]);
     }
-    (void)x;
     return sum;
 }
 
@@ -454,9 +491,9 @@ static void divided_experts_go_where_most_are_within_budgets(void **state)
         }
         smallest_shares_were_left(all, there);
         for (int32_t d = 0; d < DEVICES && round % 10; d++)
-            if (d != PLACED_CPU && bytes_there(&x, &l, d) > room[d])
-                fail_msg("%.0f bytes on %s, which has room for %.0f", bytes_there(&x, &l, d),
-                         names[d], room[d]);
+            if (d != PLACED_CPU && bytes_there(&l, d) > room[d])
+                fail_msg("%.0f bytes on %s, which has room for %.0f", bytes_there(&l, d), names[d],
+                         room[d]);
         if (round % 10 == 0)
             assert_int_equal(moved, 0);
         assert_int_equal(moved > 0, lost.data && strstr(lost.data, "exceed the budget"));
@@ -508,6 +545,7 @@ int main(void)
         cmocka_unit_test(layers_share_a_pattern),
         cmocka_unit_test(without_accelerators_nothing_is_offloaded),
         cmocka_unit_test(what_cannot_be_said_is_listed),
+        cmocka_unit_test(streaming_is_left_on_where_most_is_streamed),
         cmocka_unit_test(divided_experts_go_where_most_are_within_budgets),
         cmocka_unit_test(devices_need_names),
     };
