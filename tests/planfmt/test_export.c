@@ -410,10 +410,11 @@ static double bytes_planned(const struct placed *x, const struct dealt all[LAYER
 
 static int32_t device_named(const char *name)
 {
-    int32_t d = 0;
-    while (strcmp(names[d], name) != 0)
-        d++;
-    return d;
+    for (int32_t d = 0; d < DEVICES; d++)
+        if (!strcmp(names[d], name))
+            return d;
+    fail_msg("no device %s", name);
+    return -1;
 }
 
 /* The device of a layer's experts; all three tensors are on it. */
