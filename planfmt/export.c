@@ -69,55 +69,7 @@ static oato_status check_names(const struct exporter *x, struct oato_error *err)
     return OATO_OK;
 }
 
-/* ------------------------------------------------------------------------ what is planned -- */
-
-/* Where an operator runs: its largest part in decode. Says so where that is not all. */
-static int32_t device_of_op(struct exporter *x, const struct graph_op *op)
-{
-    const struct plan_part *best = NULL;
-    bool divided = false, streamed = false;
-    for (int32_t i = 0; i < x->plan->n_parts; i++) {
-        const struct plan_part *p = &x->plan->parts[i];
-        if (p->begin == p->end || strcmp(p->op, op->name) != 0)
-            continue;
-        divided = divided || (best && p->device != best->device);
-        streamed = streamed || p->home != p->device;
-        if (!(p->phases & 1u << PHASE_DECODE))
-            continue;
-        if (!best || p->end - p->begin > best->end - best->begin)
-            best = p;
-    }
-    const int32_t device = best ? best->device : x->host;
-    if (divided)
-        text_printf(x->lost, "%s is divided between devices; all of it goes to %s\n", op->name,
-                    export_name(x, device));
-    if (streamed)
-        text_printf(x->lost, "the weights of %s are streamed; they are kept on %s\n", op->name,
-                    export_name(x, device));
-    return device;
-}
-
-static void read_parts(struct exporter *x)
-{
-    const struct gguf_tensor *first = gguf_tensor_at(x->model->gguf, 0);
-    for (int32_t i = 0; i < x->graph.n_ops; i++) {
-        const struct graph_op *op = &x->graph.ops[i];
-        const int32_t device = device_of_op(x, op);
-        if (op->op.kind == OP_EMBED) { /* the lookup of a tied matrix says nothing about it */
-            if (device != x->host)
-                text_printf(x->lost, "%s is looked up on the CPU\n", op->name);
-            continue;
-        }
-        for (int w = 0; w < op->n_weights; w++) {
-            if (!op->weight[w])
-                continue;
-            x->tensor[op->weight[w] - first] = device;
-            x->used[device] = true;
-            if (op->layer == x->n_layers && op->op.kind == OP_MUL_MAT)
-                x->wanted[x->n_layers] = device;
-        }
-    }
-}
+/* ------------------------------------------------------------------------------------ KV --- */
 
 static void read_kv(struct exporter *x)
 {
@@ -261,9 +213,10 @@ oato_status plan_export(const struct plan *p, const struct model *m, const struc
         x.wanted[i] = x.host;
     for (size_t d = 0; d < devices; d++)
         x.names[d] = find_name(&x, &p->devices[d]);
-    read_parts(&x);
+    status = export_parts(&x, err);
     read_kv(&x);
-    status = check_names(&x, err);
+    if (!status)
+        status = check_names(&x, err);
     if (!status)
         status = targets[o->target].run(&x, err);
 out:

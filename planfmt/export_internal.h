@@ -1,6 +1,7 @@
 /*
- * export_internal.h - what the exports share: export.c reads the plan into `struct exporter`, the
- * file of a target says it in that engine's words and lists what it has no words for.
+ * export_internal.h - what the exports share: export.c (with export_parts.c) reads the plan into
+ * `struct exporter`, the file of a target says it in that engine's words and lists what it has no
+ * words for.
  */
 #ifndef OATO_EXPORT_INTERNAL_H
 #define OATO_EXPORT_INTERNAL_H
@@ -22,10 +23,13 @@ struct exporter {
     int32_t *wanted; /* planned device of each layer's KV and, behind them, of the output matrix */
     int32_t *layer;  /* device that these get there */
     int32_t *tensor; /* planned device of each tensor of the file, or NOWHERE */
+    bool streams;    /* most of what lies on the host is streamed */
 };
 
 const char *export_name(const struct exporter *x, int32_t device);
 
+/* Finds a device for each tensor, and lists what is lost where the plan divides or streams. */
+oato_status export_parts(struct exporter *x, struct oato_error *err);
 /* Gives the first n of the layers and the output devices of ascending ranks, so that the sum of
  * cost[i * ranks + rank] is least; of equal sums that with the highest ranks. */
 oato_status export_choose(struct exporter *x, const int32_t *device_of_rank, int32_t ranks,

@@ -168,7 +168,9 @@ static oato_status write_command(struct exporter *x, struct oato_error *err)
         const char *type = q->kv == DT_Q8_0 ? "q8_0" : "f32";
         text_printf(x->command, " -ctk %s -ctv %s", type, type);
     }
-    text_printf(x->command, fork ? " -fa on --no-mmap" : " -fa on -lm none --no-op-offload");
+    text_printf(x->command, fork ? " -fa on --no-mmap" : " -fa on -lm none");
+    if (!fork && !x->streams) /* else the host's matrices are streamed for 32 tokens or more */
+        text_printf(x->command, " --no-op-offload");
     if (!status && (overrides.failed || x->command->failed || x->lost->failed))
         status = oato_fail_memory(err, overrides.len, "an export");
     text_free(&overrides);

@@ -279,8 +279,9 @@ struct export_options {
 /* Appends to `command` what makes the other engine place as the plan does: the line for a shell
  * that starts llama.cpp's server, or the file of rules (YAML) that ktransformers takes with
  * --optimize_config_path. Appends to `lost` a line for each thing that can't be said so. Weights
- * are meant; fusions, numerics and streaming are each engine's own. OATO_EUSAGE when a device that
- * is used has no name there. */
+ * are meant; fusions and numerics are each engine's own. They place whole tensors: where the larger
+ * share is in decode, on the host where halves are equal or a device's budget would be exceeded.
+ * OATO_EUSAGE when a device that is used has no name there. */
 oato_status plan_export(const struct plan *p, const struct model *m, const struct export_options *o,
                         struct text *command, struct text *lost, struct oato_error *err);
 

@@ -435,7 +435,7 @@ static void activate_whole(struct dividing *x, struct unit *u)
     const struct problem *p = x->p;
     for (int32_t d = 0; d < p->n_devices && x->groups && p->neurons; d++) {
         uint16_t groups[SOLVER_DEVICES] = {0};
-        struct option o;
+        struct option o = {0};
         groups[d] = (uint16_t)x->groups;
         x->out = &o;
         add(x, groups, d, -1);

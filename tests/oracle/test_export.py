@@ -2,9 +2,9 @@
 """Starts the real llama-server with what `oato-plan export` says and reads in its log where each
 tensor went; run by ctest (label oracle). A loopback rpc-server of the peer stands in for the GPU.
 
-  test_export.py OATO_PLAN OATO_PROFILE
+  test_export.py OATO_PLAN OATO_PROFILE OATO_MAKE_MODEL
 
-Exit status 77 (skipped) without the default model or a peer built by
+For the default model and a model of experts that the last program makes. Exit status 77 (skipped) without the default model or a peer built by
 `scripts/fetch-peer --build llama-server ggml-rpc-server`.
 """
 import json
@@ -18,12 +18,17 @@ import tempfile
 import time
 import urllib.request
 
+import gguf
+
 CACHE = os.environ.get("OATO_CACHE") or os.path.expanduser("~/.cache/oato")
 MODEL = os.path.join(CACHE, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 PEER = os.path.join(CACHE, "peers", "llama.cpp", "build", "bin")
-SIM = "sim:vram=40MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us"
+SIM = "sim:vram=40MiB,read=900GB/s,flops=80T,link=25GB/s,latency="
 # Budget and context: KV of some layers there, the output too, and weights without KV.
 REQUESTS = (("24MiB", "512"), ("40MiB", "512"), ("40MiB", "8192"))
+EXPERTS = ("--arch", "qwen3moe", "--layers", "4", "--width", "512", "--ffn", "384", "--heads", "8", "--kv-heads", "4",
+           "--head-dim", "64", "--vocab", "2048", "--experts", "32", "--experts-used", "8", "--type", "Q4_0")
+EXPERTS_REQUESTS = (("24MiB", "512"), ("30MiB", "512"), ("36MiB", "512"))
 PATIENCE = 120  # seconds
 
 
@@ -64,10 +69,26 @@ def wait_for(ready, port, process):
     sys.exit(f"{shlex.join(process.args)} is not ready after {PATIENCE} s")
 
 
-def planned(told, device_name):
-    """Buffer of each tensor, as explain tells it. The lookup in a tied matrix says nothing about it."""
-    return {name: "CPU" if op["device"] == "cpu:0" else device_name
-            for op in json.loads(told) if not op["key"].startswith("embed/") for name in op["tensors"]}
+def planned(shown, told, model, device_name):
+    """Buffer of each tensor: where the larger share of its operator is in decode, the CPU where halves
+    are equal; the smallest shares are left on the CPU when all would exceed the budget. The lookup in
+    a tied matrix says nothing about it. How many operators are divided comes second."""
+    plan, sizes = json.loads(shown), {t.name: int(t.n_bytes) for t in gguf.GGUFReader(model).tensors}
+    there = next(d for d in plan["devices"] if d["id"] == "sim:0")
+    tensors = {op["op"]: op["tensors"] for op in json.loads(told) if not op["key"].startswith("embed/") and op["tensors"]}
+    bytes_of = {op: sum(sizes[t] for t in names) for op, names in tensors.items()}
+    share = {}
+    for op in tensors:
+        parts = [p for p in plan["parts"] if p["op"] == op and p["decode"]]
+        share[op] = sum((p["end"] - p["begin"]) * (p["home"] == "sim:0") for p in parts) / sum(p["end"] - p["begin"] for p in parts)
+    divided = [op for op in share if 0 < share[op] < 1]
+    taken = {op for op in share if share[op] > 0.5}
+    others = there["planned_bytes"] - sum(share[op] * bytes_of[op] for op in share)
+    while sum(bytes_of[op] for op in taken) > there["budget_bytes"] - max(0, others) and taken & set(divided):
+        least = min((op for op in reversed(divided) if op in taken), key=lambda op: share[op])
+        layer = least.rpartition(".")[0]
+        taken -= {op for op in divided if op.rpartition(".")[0] == layer and share[op] <= share[least]}
+    return {name: device_name if op in taken else "CPU" for op, names in tensors.items() for name in names}, len(divided)
 
 
 def log_of_server(command, rpc_port, folder):
@@ -102,41 +123,54 @@ def wrong_tensors(log, command, tensors, device_name):
             yield f"{name} is on {buffer}, planned on {where}; {command}"
 
 
+def check_model(programs, model, sim, requests, folder):
+    """Failures among the requests, and operators that were divided in their plans."""
+    plan_program, profile_program = programs
+    profile, plan = (os.path.join(folder, n) for n in ("machine.yaml", "model.plan"))
+    must_run(profile_program, model, "-o", profile, "--quick", "--devices", "cpu," + sim)
+    port = free_port()
+    device_name = f"RPC0[127.0.0.1:{port}]"
+    failures = all_divided = 0
+    rpc = subprocess.Popen([os.path.join(PEER, "ggml-rpc-server"), "-H", "127.0.0.1", "-p", str(port)],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(listens, port, rpc)
+        for budget, context in requests:
+            must_run(plan_program, model, "-p", profile, "-o", plan, "--prompt", "64", "--generate", "64",
+                     "--context", context, "--budget", "sim:0=" + budget)
+            told = must_run(plan_program, "explain", plan, "-m", model, "-p", profile, "--json").stdout
+            shown = must_run(plan_program, "show", plan, "--json").stdout
+            tensors, divided = planned(shown, told, model, device_name)
+            r = must_run(plan_program, "export", plan, "-m", model, "--device-name", "sim:0=" + device_name)
+            wrong = list(wrong_tensors(log_of_server(r.stdout, port, folder), r.stdout, tensors, device_name))
+            there = sum(d != "CPU" for d in tensors.values())
+            print(f"{'WRONG' if wrong else 'ok   '} {os.path.basename(model)}, {budget}, context {context}: {there} of "
+                  f"{len(tensors)} tensors on {device_name}, {divided} operators divided", *re.findall(r" -ngl \d+", r.stdout))
+            print("\n".join(wrong))
+            failures += bool(wrong) or not there
+            all_divided += divided
+    finally:
+        rpc.kill()
+        rpc.wait()
+    return failures, all_divided
+
+
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 4:
         sys.exit(__doc__)
-    plan_program, profile_program = sys.argv[1:]
     missing = [p for p in (MODEL, os.path.join(PEER, "llama-server"), os.path.join(PEER, "ggml-rpc-server"))
                if not os.path.exists(p)]
     if missing:
         print("skipped: no", missing[0])
         sys.exit(77)
-    failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        profile, plan = (os.path.join(folder, n) for n in ("machine.yaml", "model.plan"))
-        must_run(profile_program, MODEL, "-o", profile, "--quick", "--devices", "cpu," + SIM)
-        port = free_port()
-        device_name = f"RPC0[127.0.0.1:{port}]"
-        rpc = subprocess.Popen([os.path.join(PEER, "ggml-rpc-server"), "-H", "127.0.0.1", "-p", str(port)],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            wait_for(listens, port, rpc)
-            for budget, context in REQUESTS:
-                must_run(plan_program, MODEL, "-p", profile, "-o", plan, "--prompt", "64", "--generate", "64",
-                         "--context", context, "--budget", "sim:0=" + budget)
-                told = must_run(plan_program, "explain", plan, "-m", MODEL, "-p", profile, "--json").stdout
-                tensors = planned(told, device_name)
-                r = must_run(plan_program, "export", plan, "-m", MODEL, "--device-name", "sim:0=" + device_name)
-                wrong = list(wrong_tensors(log_of_server(r.stdout, port, folder), r.stdout, tensors, device_name))
-                there = sum(d != "CPU" for d in tensors.values())
-                print(f"{'WRONG' if wrong else 'ok   '} {budget}, context {context}: {there} of {len(tensors)} tensors on {device_name}",
-                      *re.findall(r" -ngl \d+", r.stdout))
-                print("\n".join(wrong))
-                failures += bool(wrong) or not there
-        finally:
-            rpc.kill()
-            rpc.wait()
-    sys.exit(failures != 0)
+        failures, divided = check_model(sys.argv[1:3], MODEL, SIM + "10us", REQUESTS, folder)
+        model = os.path.join(folder, "experts.gguf")
+        must_run(sys.argv[3], *EXPERTS, model)
+        wrong, more = check_model(sys.argv[1:3], model, SIM + "1us,launch=1us", EXPERTS_REQUESTS, folder)
+        if not divided + more:
+            print("WRONG no plan divides anything")
+    sys.exit(bool(failures or wrong or not divided + more))
 
 
 if __name__ == "__main__":

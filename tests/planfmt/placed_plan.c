@@ -41,7 +41,8 @@ void plan_placed(struct placed *x, const struct model *m,
     p->request = (struct plan_request){
         .prompt = 64, .generate = 32, .context = 512, .batch = 2, .ubatch = 128, .kv = DT_Q8_0};
     p->devices = arena_alloc(&p->arena, PLACED_DEVICES, sizeof *p->devices);
-    p->parts = arena_alloc(&p->arena, (size_t)g->n_ops + 1, sizeof *p->parts); /* and a spare one */
+    /* and spare ones for tests that divide */
+    p->parts = arena_alloc(&p->arena, (size_t)g->n_ops * PLACED_DEVICES, sizeof *p->parts);
     p->kv = arena_alloc(&p->arena, PLACED_LAYERS, sizeof *p->kv);
     x->tensor = arena_alloc(&p->arena, gguf_tensor_count(m->gguf), sizeof *x->tensor);
     assert_true(p->devices && p->parts && p->kv && x->tensor);

@@ -1,6 +1,7 @@
 /*
  * test_export.c - a plan's command line, read by llama.cpp's rules, must put every tensor and every
- * layer's KV where the plan has it, or say that it can't. The rules here were written down from
+ * layer's KV where the plan has it, or say that it can't; what a plan divides goes where most of it
+ * is, as far as budgets hold. The rules here were written down from
  * llama.cpp's documentation of -ngl, -ts and -ot and know nothing of planfmt/export.c.
  */
 #include "placed_plan.h"
@@ -17,13 +18,14 @@
 enum { LAYERS = PLACED_LAYERS, DEVICES = PLACED_DEVICES, WORDS = 64 };
 static const char *const names[DEVICES] = {"CUDA0", "CPU", "CUDA1"};
 
-static struct model *model, *tied;
+static struct model *model, *tied, *experts;
 
 static int setup(void **state)
 {
     (void)state;
     model = placed_model("llama", false);
     tied = placed_model("llama", true);
+    experts = placed_model("qwen3moe", false);
     return 0;
 }
 
@@ -32,6 +34,7 @@ static int teardown(void **state)
     (void)state;
     model_close(model);
     model_close(tied);
+    model_close(experts);
     scratch_clean();
     return 0;
 }
@@ -275,10 +278,236 @@ static void what_cannot_be_said_is_listed(void **state)
         rest->device = rest->home = 1;
     }
     export_to(&x, model, &l, &lost);
-    assert_non_null(strstr(lost.data, "blk.2.ffn_up is divided"));
-    assert_non_null(strstr(lost.data, "blk.2.ffn_down are streamed"));
+    assert_non_null(strstr(lost.data, "the FFN of layer 2: divided between cuda:0 and cpu:0; "
+                                      "llama.cpp can only place whole tensors: placed where the "
+                                      "larger share is\n"));
+    assert_non_null(strstr(lost.data, "weights of the FFN of layer 2: streamed to cuda:0"));
+    /* equal halves, and what is streamed, are the host's */
+    assert_string_equal(tensor_device(&l, "blk.2.ffn_up.weight"), "CPU");
+    assert_string_equal(tensor_device(&l, "blk.2.ffn_down.weight"), "CPU");
+    assert_string_equal(tensor_device(&l, "blk.2.ffn_gate.weight"), "CUDA0");
     text_free(&lost);
     plan_free(&x.plan);
+}
+
+static bool has_word(const struct line *l, const char *word)
+{
+    for (int i = 0; i < l->n; i++)
+        if (!strcmp(l->word[i], word))
+            return true;
+    return false;
+}
+
+/* The other engine streams all of the host's matrices or none. */
+static void streaming_is_left_on_where_most_is_streamed(void **state)
+{
+    (void)state;
+    for (int streamed = 0; streamed < 2; streamed++) {
+        struct placed x;
+        struct line l = {.n = 0};
+        struct text lost;
+        plan_placed(&x, model, feed_forward_on_cpu);
+        for (int32_t i = 0, n = x.plan.n_parts; streamed && i < n; i++) {
+            struct plan_part *p = &x.plan.parts[i], *rest = &x.plan.parts[x.plan.n_parts];
+            if (p->home != PLACED_CPU || model->graph.ops[i].op.kind != OP_MUL_MAT)
+                continue;
+            *rest = *p;
+            x.plan.n_parts++;
+            p->phases = 1u << PHASE_PREFILL;
+            p->device = 0;
+            rest->phases = 1u << PHASE_DECODE;
+        }
+        export_to(&x, model, &l, &lost);
+        assert_int_equal(has_word(&l, "--no-op-offload"), !streamed);
+        assert_string_equal(tensor_device(&l, "blk.3.ffn_up.weight"), "CPU");
+        if (streamed)
+            assert_string_equal(lost.data, "weights of the FFN of 4 layers: streamed to cuda:0; "
+                                           "llama.cpp has its own rules for that\n");
+        text_free(&lost);
+        plan_free(&x.plan);
+    }
+}
+
+/* ----------------------------------------------------------------------------- divided plans - */
+
+/* Experts of one layer in a divided plan: how many each device has. */
+struct dealt {
+    int32_t n[DEVICES];
+    bool divided;
+};
+
+static bool has_experts(const struct graph_op *op)
+{
+    return op->op.kind == OP_EXPERT_GATE_UP || op->op.kind == OP_EXPERT_DOWN;
+}
+
+/* The device with most of them, the CPU before others. */
+static int32_t larger_share(const struct dealt *e)
+{
+    int32_t best = PLACED_CPU;
+    for (int32_t d = 0; d < DEVICES; d++)
+        best = e->n[d] > e->n[best] ? d : best;
+    return best;
+}
+
+/* Deals the experts of most layers among the devices. */
+static void deal_experts(struct placed *x, struct dealt all[LAYERS])
+{
+    const struct graph *g = &experts->graph;
+    struct plan *p = &x->plan;
+    for (int i = 0; i < LAYERS; i++) {
+        all[i] = (struct dealt){.divided = next_random() % 4 != 0};
+        for (int e = 0; e < 8; e++)
+            all[i].n[next_random() % (i % 2 ? 2 : 3)]++;
+        for (int d = 0; d < DEVICES; d++)
+            all[i].divided = all[i].divided && all[i].n[d] < 8;
+    }
+    for (int32_t i = 0, n = p->n_parts; i < n; i++) {
+        const struct graph_op *op = &g->ops[i];
+        assert_string_equal(p->parts[i].op, op->name);
+        if (!has_experts(op))
+            continue;
+        struct dealt *e = &all[op->layer];
+        if (!e->divided) {
+            memset(e->n, 0, sizeof e->n);
+            e->n[layer_of[op->layer + 1]] = 8;
+            p->parts[i].device = p->parts[i].home = layer_of[op->layer + 1];
+            continue;
+        }
+        const struct plan_part whole = p->parts[i];
+        int64_t at = 0;
+        bool first = true;
+        for (int32_t d = 0; d < DEVICES; d++) {
+            if (!e->n[d])
+                continue;
+            struct plan_part *part = &p->parts[first ? i : p->n_parts++];
+            *part = whole;
+            part->axis = AXIS_EXPERTS;
+            part->begin = at;
+            part->end = at += e->n[d];
+            part->device = part->home = d;
+            first = false;
+        }
+        assert_int_equal(at, 8);
+    }
+}
+
+/* Bytes that a plan has on a device: weights, in shares where they are divided. */
+static double bytes_planned(const struct placed *x, const struct dealt all[LAYERS], int32_t d)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < experts->graph.n_ops; i++) {
+        const struct graph_op *op = &experts->graph.ops[i];
+        for (int w = 0; w < op->n_weights && op->op.kind != OP_EMBED; w++) {
+            const double bytes = op->weight[w] ? (double)op->weight[w]->bytes : 0;
+            const size_t t =
+                op->weight[w] ? (size_t)(op->weight[w] - gguf_tensor_at(experts->gguf, 0)) : 0;
+            sum += has_experts(op) ? bytes * all[op->layer].n[d] / 8 : bytes * (x->tensor[t] == d);
+        }
+    }
+    return sum;
+}
+
+static int32_t device_named(const char *name)
+{
+    for (int32_t d = 0; d < DEVICES; d++)
+        if (!strcmp(names[d], name))
+            return d;
+    fail_msg("no device %s", name);
+    return -1;
+}
+
+/* The device of a layer's experts; all three tensors are on it. */
+static int32_t device_of_experts(const struct line *l, int layer)
+{
+    static const char *const kinds[] = {"gate", "up", "down"};
+    int32_t device = -1;
+    for (int k = 0; k < 3; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", layer, kinds[k]);
+        const int32_t d = device_named(tensor_device(l, name));
+        assert_true(device < 0 || device == d);
+        device = d;
+    }
+    return device;
+}
+
+static double bytes_there(const struct line *l, int32_t d)
+{
+    double sum = 0;
+    for (size_t t = 0; t < gguf_tensor_count(experts->gguf); t++) {
+        const struct gguf_tensor *tensor = gguf_tensor_at(experts->gguf, t);
+        if (strcmp(tensor->name, "token_embd.weight") != 0)
+            sum += (double)tensor->bytes * !strcmp(tensor_device(l, tensor->name), names[d]);
+    }
+    return sum;
+}
+
+/* What did not fit has a smaller share than all that is on its device. */
+static void smallest_shares_were_left(const struct dealt all[LAYERS], const int32_t there[LAYERS])
+{
+    for (int i = 0; i < LAYERS; i++) {
+        const int32_t want = larger_share(&all[i]);
+        if (there[i] == want)
+            continue;
+        assert_int_equal(there[i], PLACED_CPU);
+        assert_true(all[i].divided);
+        for (int j = 0; j < LAYERS; j++)
+            if (all[j].divided && there[j] == want)
+                assert_true(all[j].n[want] >= all[i].n[want]);
+    }
+}
+
+static void divided_experts_go_where_most_are_within_budgets(void **state)
+{
+    (void)state;
+    int left = 0, rounded = 0;
+    for (int round = 0; round < 300; round++) {
+        struct placed x;
+        struct dealt all[LAYERS];
+        struct line l = {.n = 0};
+        struct text lost;
+        double room[DEVICES];
+        int32_t there[LAYERS], moved = 0;
+        scattered = 0;
+        for (int i = 0; i < LAYERS + 2; i++)
+            layer_of[i] = i < LAYERS / 2 ? 0 : 2;
+        plan_placed(&x, experts, by_layer);
+        deal_experts(&x, all);
+        for (int32_t d = 0; d < DEVICES; d++) {
+            const double planned = bytes_planned(&x, all, d),
+                         others = (double)(next_random() % 9999);
+            struct plan_device *device = &x.plan.devices[d];
+            device->planned_bytes = (uint64_t)(planned + others);
+            device->budget_bytes = device->planned_bytes + next_random() % (1 << 20);
+            room[d] = (double)device->budget_bytes - others + 1;
+            if (round % 10 == 0) /* no budget: as it comes */
+                device->budget_bytes = 0;
+        }
+        export_to(&x, experts, &l, &lost);
+        for (int i = 0; i < LAYERS; i++) {
+            there[i] = device_of_experts(&l, i);
+            moved += there[i] != larger_share(&all[i]);
+            rounded += all[i].divided && there[i] != PLACED_CPU;
+        }
+        smallest_shares_were_left(all, there);
+        for (int32_t d = 0; d < DEVICES && round % 10; d++)
+            if (d != PLACED_CPU && bytes_there(&l, d) > room[d])
+                fail_msg("%.0f bytes on %s, which has room for %.0f", bytes_there(&l, d), names[d],
+                         room[d]);
+        if (round % 10 == 0)
+            assert_int_equal(moved, 0);
+        assert_int_equal(moved > 0, lost.data && strstr(lost.data, "exceed the budget"));
+        int lines = 0;
+        for (const char *s = lost.data; s && *s; s++)
+            lines += *s == '\n';
+        assert_in_range(lines, 0, 4); /* two or three devices of three, however many layers */
+        left += moved;
+        text_free(&lost);
+        plan_free(&x.plan);
+    }
+    print_message("%d layers on accelerators, %d left on the CPU\n", rounded, left);
+    assert_true(left > 0 && rounded > 0);
 }
 
 static void devices_need_names(void **state)
@@ -317,6 +546,8 @@ int main(void)
         cmocka_unit_test(layers_share_a_pattern),
         cmocka_unit_test(without_accelerators_nothing_is_offloaded),
         cmocka_unit_test(what_cannot_be_said_is_listed),
+        cmocka_unit_test(streaming_is_left_on_where_most_is_streamed),
+        cmocka_unit_test(divided_experts_go_where_most_are_within_budgets),
         cmocka_unit_test(devices_need_names),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
