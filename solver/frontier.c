@@ -129,10 +129,25 @@ static double y_at(double value, double top)
     return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM);
 }
 
+/* Where a plan stands that was made for other budgets. */
+static void mark(const struct point *x, const struct point *plan, double top, struct text *out)
+{
+    text_printf(out,
+                "<circle class=\"mark\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"#cc3311\"/>"
+                "<text class=\"mark\" x=\"%.1f\" y=\"%.1f\" fill=\"#cc3311\" "
+                "text-anchor=\"%s\">this plan</text>\n",
+                x_at(plan->share), y_at(speed(x, plan->ns), top),
+                x_at(plan->share) + (plan->share > 0.5 ? -9 : 9),
+                y_at(speed(x, plan->ns), top) + (plan->share > 0.5 ? -6 : 16),
+                plan->share > 0.5 ? "end" : "start");
+}
+
 static void curve(const struct point *x, int32_t n, bool layers, double top, const char *colour,
                   struct text *out)
 {
-    text_printf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour);
+    text_printf(out,
+                "<polyline class=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"",
+                layers ? "layers" : "best", colour);
     for (int32_t i = 0; i < n; i++) {
         const double ns = layers ? x[i].layers_ns : x[i].ns;
         if (ns > 0)
@@ -154,18 +169,19 @@ static void axes(const struct point *x, int32_t n, double top, struct text *out)
     const double step = round_step(top);
     for (int i = 0; i * step <= top; i++) {
         const double value = i * step;
-        text_printf(out,
-                    "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-                    "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
-                    LEFT, y_at(value, top), WIDTH - RIGHT, y_at(value, top), LEFT - 6,
-                    y_at(value, top) + 4, value);
+        text_printf(
+            out,
+            "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"grid\" stroke=\"#ddd\"/>"
+            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
+            LEFT, y_at(value, top), WIDTH - RIGHT, y_at(value, top), LEFT - 6, y_at(value, top) + 4,
+            value);
     }
     for (int i = 0; i <= STEPS; i++) {
         const double share = (double)i / STEPS, mib = as_mib((double)x[n - 1].bytes) * share;
         text_printf(out,
                     "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f %%</text>"
-                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"#777\">%.0f "
-                    "MiB</text>\n",
+                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"soft\" "
+                    "fill=\"#777\">%.0f MiB</text>\n",
                     x_at(share), HEIGHT - BOTTOM + 18, 100 * share, x_at(share),
                     HEIGHT - BOTTOM + 34, mib);
     }
@@ -173,23 +189,49 @@ static void axes(const struct point *x, int32_t n, double top, struct text *out)
 
 /* The last point, with most memory, fits. */
 static void write_svg(const struct point *x, int32_t n, const struct plan_request *q,
-                      struct text *out)
+                      const struct point *plan, struct text *out)
 {
-    const double top = 1.05 * speed(x, x[n - 1].ns);
+    const double most = speed(x, x[n - 1].ns), own = plan ? speed(x, plan->ns) : 0;
+    const double top = 1.05 * fmax(most, own);
     text_printf(out,
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+                "<svg %sviewBox=\"0 0 %d %d\" "
                 "font-family=\"sans-serif\" font-size=\"12\">\n"
-                "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+                "<rect class=\"paper\" width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
                 "<text x=\"%d\" y=\"20\" font-size=\"14\">Predicted speed against accelerator "
                 "memory</text>\n"
-                "<text x=\"%d\" y=\"37\"><tspan fill=\"#0066cc\">best plan</tspan>, "
-                "<tspan fill=\"#777\">whole layers</tspan>; %s of %d + %d tokens, 1 with the least "
+                "<text x=\"%d\" y=\"37\"><tspan class=\"best\" fill=\"#0066cc\">best plan</tspan>, "
+                "<tspan class=\"soft\" fill=\"#777\">whole layers</tspan>; %s of %d + %d tokens, 1 "
+                "with the least "
                 "memory</text>\n",
+                plan ? "" : "xmlns=\"http://www.w3.org/2000/svg\" ", /* a page knows what SVG is */
                 WIDTH, HEIGHT, LEFT, LEFT, objective_names[q->objective], q->prompt, q->generate);
     axes(x, n, top, out);
     curve(x, n, true, top, "#999999", out);
     curve(x, n, false, top, "#0066cc", out);
+    if (plan)
+        mark(x, plan, top, out);
     text_printf(out, "</svg>\n");
+}
+
+/* Plans for 0 to all of the base's budgets; points has room for steps + 1. */
+static oato_status find_points(const struct model *m, const struct profile *profile,
+                               const struct planner_options *base, const bool *is_host,
+                               int32_t steps, struct point *x, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i <= steps && !status; i++) {
+        struct planner_options now = *base;
+        now.strict_budgets = false;
+        x[i].share = (double)i / steps;
+        for (int32_t d = 0; d < base->n_budgets; d++) {
+            if (is_host[d])
+                continue;
+            now.budgets[d].bytes = (uint64_t)((double)base->budgets[d].bytes * x[i].share);
+            x[i].bytes += now.budgets[d].bytes;
+        }
+        status = find_point(m, profile, &now, &x[i], err);
+    }
+    return status;
 }
 
 oato_status report_frontier(const struct model *m, const struct profile *profile,
@@ -203,30 +245,71 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
     struct point *x = calloc((size_t)steps + 1, sizeof *x);
     if (!x)
         return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
-    oato_status status = OATO_OK;
-    for (int32_t i = 0; i <= steps && !status; i++) {
-        struct planner_options now = base;
-        now.strict_budgets = false;
-        x[i].share = (double)i / steps;
-        for (int32_t d = 0; d < base.n_budgets; d++) {
-            if (is_host[d])
-                continue;
-            now.budgets[d].bytes = (uint64_t)((double)base.budgets[d].bytes * x[i].share);
-            x[i].bytes += now.budgets[d].bytes;
-        }
-        status = find_point(m, profile, &now, &x[i], err);
-    }
+    oato_status status = find_points(m, profile, &base, is_host, steps, x, err);
     if (!status) {
         if (json)
             write_json(x, steps + 1, out);
         else
             write_csv(x, steps + 1, out);
         if (svg)
-            write_svg(x, steps + 1, &o->request, svg);
+            write_svg(x, steps + 1, &o->request, NULL, svg);
         status = text_status(out, err);
     }
     if (!status && svg)
         status = text_status(svg, err);
     free(x);
+    return status;
+}
+
+/* What the plan was made for, with all memory that is free; quick rather than exact. */
+static oato_status options_of(const struct plan *p, const struct profile *profile,
+                              struct planner_options *o, struct text *devices,
+                              struct oato_error *err)
+{
+    planner_options_init(o);
+    o->request = p->request;
+    o->time_limit_s = 0.5;
+    o->gap = 0.01;
+    for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++) {
+        const int32_t at = profile_device_index(profile, p->devices[d].id);
+        if (at < 0)
+            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
+                             p->devices[d].id);
+        text_printf(devices, "%s%s", d ? "," : "", p->devices[d].id);
+        struct device_budget *b = &o->budgets[o->n_budgets++];
+        snprintf(b->id, sizeof b->id, "%s", p->devices[d].id);
+        b->bytes = p->devices[d].budget_bytes;
+        if (!profile->devices[at].is_host && profile->devices[at].free_bytes / 10 * 9 > b->bytes)
+            b->bytes = profile->devices[at].free_bytes / 10 * 9;
+    }
+    o->devices = devices->data;
+    return text_status(devices, err);
+}
+
+oato_status frontier_picture(const struct plan *p, const struct model *m,
+                             const struct profile *profile, int32_t steps, struct text *svg,
+                             struct oato_error *err)
+{
+    struct planner_options o, base;
+    bool is_host[SOLVER_DEVICES] = {false};
+    struct point plan = {.ns = (double)p->objective_ns};
+    struct text devices;
+    text_init(&devices);
+    struct point *x = calloc((size_t)steps + 1, sizeof *x);
+    oato_status status = x ? options_of(p, profile, &o, &devices, err)
+                           : oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
+    if (!status)
+        status = base_budgets(m, profile, &o, &base, is_host, err);
+    if (!status)
+        status = find_points(m, profile, &base, is_host, steps, x, err);
+    if (!status) {
+        for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++)
+            plan.bytes += is_host[d] ? 0 : p->devices[d].budget_bytes;
+        plan.share = x[steps].bytes ? (double)plan.bytes / (double)x[steps].bytes : 0;
+        write_svg(x, steps + 1, &p->request, &plan, svg);
+        status = text_status(svg, err);
+    }
+    free(x);
+    text_free(&devices);
     return status;
 }

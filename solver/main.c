@@ -39,6 +39,7 @@ enum {
     O_AT_LEAST,
     O_TEXT_ORDER,
     O_TRACE,
+    O_NO_FRONTIER,
 };
 
 #define ROW_HELP                                                                                   \
@@ -128,6 +129,16 @@ static const struct option_row simulate_rows[] = {
     {"trace", 0, OPT_VALUE, "FILE", "write its steps as Chrome/Perfetto trace events, too",
      O_TRACE},
     ROW_JSON,
+    ROW_HELP,
+    {0},
+};
+
+static const struct option_row report_rows[] = {
+    ROW_MODEL,
+    ROW_PROFILE,
+    ROW_HARDWARE,
+    {"output", 'o', OPT_VALUE, "FILE", "the HTML file to write", O_OUTPUT},
+    {"no-frontier", 0, OPT_FLAG, NULL, "leave out speed against memory", O_NO_FRONTIER},
     ROW_HELP,
     {0},
 };
@@ -277,6 +288,7 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_MINIMIZE: return take_objective(o, q, err);
     case O_STEPS: return take_int(o, 1, &c->steps, err);
     case O_TRACE: c->trace = o->value; return OATO_OK;
+    case O_NO_FRONTIER: c->no_frontier = true; return OATO_OK;
     case O_SVG: c->svg = o->value; return OATO_OK;
     case O_NAME: return take_name(o, c, err);
     case O_TEXT_ORDER: c->text_order = true; return OATO_OK;
@@ -317,6 +329,8 @@ static const struct verb verbs[] = {
      run_check},
     {"simulate", "simulate PLAN -m MODEL.gguf -p PROFILE [--trace FILE] [--json]", 1, simulate_rows,
      run_simulate},
+    {"report", "report PLAN -m MODEL.gguf -p PROFILE -o FILE.html [--no-frontier]", 1, report_rows,
+     run_report},
     {"export", "export PLAN -m MODEL.gguf [--to ENGINE] [--device-name D=NAME] [--json]", 1,
      export_rows, run_export},
     {"frontier", "frontier MODEL.gguf -p PROFILE [--steps N] [--svg FILE] [OPTION...]", 1,

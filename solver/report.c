@@ -87,25 +87,18 @@ oato_status text_status(const struct text *t, struct oato_error *err)
 
 /* ------------------------------------------------------------------------------ figures ---- */
 
-/* What one device does in a plan. */
-struct share {
-    int32_t operators, kv_layers;
-    uint64_t prefill_ns, decode_ns, weight_bytes, kv_bytes, work_bytes;
-};
-
-/* How much of its operator a part is. */
-static double part_share(const struct graph_op *op, const struct plan_part *t)
+double part_share(const struct graph_op *op, const struct plan_part *t)
 {
     const int64_t extent = t->axis == AXIS_K         ? op->op.k
                            : t->axis == AXIS_EXPERTS ? op->op.experts
                            : t->axis == AXIS_HEADS   ? op->op.kv_heads
                                                      : op->op.n;
-    return extent ? (double)(t->end - t->begin) / (double)extent : 0;
+    return extent ? (double)(t->end - t->begin) / (double)extent : 1;
 }
 
-static struct share share_of(const struct plan *p, const struct problem *problem, int32_t d)
+struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d)
 {
-    struct share s = {0};
+    struct device_share s = {0};
     for (int32_t i = 0; i < p->n_costs; i++) {
         if (p->costs[i].device != d)
             continue;
@@ -139,7 +132,7 @@ static void copies_of(const struct plan *p, uint64_t *prefill_ns, uint64_t *deco
         *(p->costs[i].phase == PHASE_DECODE ? decode_ns : prefill_ns) += p->costs[i].transfer_ns;
 }
 
-static int32_t estimates_of(const struct plan *p)
+int32_t estimates_of(const struct plan *p)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < p->n_costs; i++) /* parts of an operator follow each other */
@@ -148,7 +141,7 @@ static int32_t estimates_of(const struct plan *p)
     return n;
 }
 
-static int32_t operators_of(const struct plan *p)
+int32_t operators_of(const struct plan *p)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < p->n_costs; i++)
@@ -157,13 +150,12 @@ static int32_t operators_of(const struct plan *p)
     return n;
 }
 
-static double tokens_per_s(double tokens, uint64_t ns)
+double tokens_per_s(double tokens, uint64_t ns)
 {
     return ns ? tokens * 1e9 / (double)ns : 0;
 }
 
-/* The proven distance from the optimum, or a negative number. */
-static double gap_of(const struct plan *p)
+double gap_of(const struct plan *p)
 {
     if (!p->bound_ns || !p->objective_ns || p->bound_ns > p->objective_ns)
         return -1;
@@ -191,7 +183,7 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
 {
     json_open(out, "devices", '[');
     for (int32_t d = 0; d < p->n_devices; d++) {
-        struct share s = share_of(p, problem, d);
+        struct device_share s = device_share(p, problem, d);
         json_open(out, NULL, '{');
         json_string(out, "id", p->devices[d].id);
         json_string(out, "model", p->devices[d].model);
@@ -334,7 +326,7 @@ static void text_devices(const struct plan *p, const struct problem *problem, st
     text_printf(out, " %8s %9s  %10s %10s\n", "in all", "of MiB", "prefill ms", "decode ms");
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct plan_device *v = &p->devices[d];
-        struct share s = share_of(p, problem, d);
+        struct device_share s = device_share(p, problem, d);
         text_printf(out, "%-8s %9d %9d", v->id, s.operators, s.kv_layers);
         if (problem)
             text_printf(out, " %8.1f %8.1f %8.1f", as_mib((double)s.weight_bytes),

@@ -16,6 +16,7 @@
  * records that were made before them. So each can be given its time as soon as it is made, and no
  * list of pending events is kept. Nothing here looks at what the planner predicted.
  */
+#include "solver/report_internal.h"
 #include "solver/simulate_internal.h"
 
 #include "kernels/program.h"
@@ -209,15 +210,6 @@ static int inputs_read(struct stepping *x, const struct graph_op *o, const struc
 
 /* ----------------------------------------------------------------------------- operators --- */
 
-static double share_of(const struct graph_op *op, const struct plan_part *t)
-{
-    const int64_t extent = t->axis == AXIS_K         ? op->op.k
-                           : t->axis == AXIS_EXPERTS ? op->op.experts
-                           : t->axis == AXIS_HEADS   ? op->op.kv_heads
-                                                     : op->op.n;
-    return extent ? (double)(t->end - t->begin) / (double)extent : 1;
-}
-
 /* The weights of a record on their way, into the buffer whose turn it is. */
 static struct home stream(struct stepping *x, int32_t op, const struct event *reader, double share)
 {
@@ -241,7 +233,7 @@ static struct home part_run(struct stepping *x, int32_t index, const struct plan
     struct simulation *s = x->s;
     const struct graph_op *o = &s->graph.ops[index];
     const int32_t d = part ? part->device : s->host;
-    const double share = part ? share_of(o, part) : 1;
+    const double share = part ? part_share(o, part) : 1;
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
@@ -287,7 +279,7 @@ static void op_run(struct stepping *x, int32_t index)
             v->device[p] = d;
             v->begin[p] = part ? part->begin : 0;
             v->end[p] = part ? part->end : width;
-            v->width[p] = place->n > 1 && !v->sums ? (int32_t)(width * share_of(o, part)) : width;
+            v->width[p] = place->n > 1 && !v->sums ? (int32_t)(width * part_share(o, part)) : width;
             v->part[p][d] = done;
         }
     }

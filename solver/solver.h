@@ -318,6 +318,11 @@ void report_simulation(const struct simulation *s, bool json, struct text *out);
 /* The simulated steps as Chrome/Perfetto trace events: a process per device, a thread per queue. */
 void report_trace(const struct simulation *s, struct text *out);
 
+/* The plan as one HTML file without scripts or links: placement, memory, simulated time lines,
+ * dearest operators and, with frontier, speed against memory (a few plans more). */
+oato_status report_html(const struct plan *p, const struct model *m, const struct profile *profile,
+                        bool frontier, struct text *out, struct oato_error *err);
+
 /* -------------------------------------------------------------------------------- files ---- */
 
 /* Writes the header-only file of a model and says what it is. */

@@ -128,3 +128,26 @@ oato_status run_simulate(struct command *c, struct text *out, struct oato_error 
     plan_inputs_close(&plan, &in);
     return status;
 }
+
+oato_status run_report(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct plan plan;
+    struct inputs in;
+    struct text html;
+    if (c->n_operands != 1 || !c->model || !names_machine(c) || !c->output)
+        return oato_fail(err, OATO_EUSAGE,
+                         "report wants one PLAN, -m MODEL.gguf, -p PROFILE or --hardware NAME and "
+                         "-o FILE.html");
+    oato_status status = plan_inputs_open(c, &plan, &in, err);
+    if (status)
+        return status;
+    text_init(&html);
+    status = report_html(&plan, in.model, in.profile, !c->no_frontier, &html, err);
+    if (!status)
+        status = save_text(c->output, &html, err);
+    if (!status)
+        text_printf(out, "wrote %s\n", c->output);
+    text_free(&html);
+    plan_inputs_close(&plan, &in);
+    return status;
+}

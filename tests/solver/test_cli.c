@@ -137,6 +137,22 @@ static void a_simulation_writes_a_trace(void **state)
     cli_expect("simulate m.plan -m m.gguf -p p.yaml --trace none/t.json", 6, "none/t.json");
 }
 
+static void a_report_is_one_file(void **state)
+{
+    (void)state;
+    static char page[1 << 20];
+    cli_expect("report m.plan -m m.gguf -p p.yaml -o plan.html", 0, NULL);
+    assert_true(cli_read_file("plan.html", page, sizeof page) > 10000);
+    assert_non_null(strstr(page, "Speed against memory"));
+    assert_non_null(strstr(page, "</html>"));
+    cli_expect("report m.plan -m m.gguf -p p.yaml -o plan.html --no-frontier", 0, NULL);
+    cli_read_file("plan.html", page, sizeof page);
+    assert_null(strstr(page, "Speed against memory"));
+    cli_expect("report m.plan -m other.gguf -p p.yaml -o never.html", 3, "another model");
+    assert_int_equal(cli_read_file("never.html", page, sizeof page), 0);
+    cli_expect("report m.plan -m m.gguf -p p.yaml -o none/plan.html --no-frontier", 6, "none/");
+}
+
 static void verdicts_are_status_1(void **state)
 {
     (void)state;
@@ -219,6 +235,7 @@ static void wrong_usage_is_status_2(void **state)
         {"frontier m.gguf", "--hardware NAME"},
         {"frontier m.gguf -p p.yaml --steps 0", "from 1 on"},
         {"simulate m.plan -m m.gguf", "-p PROFILE"},
+        {"report m.plan -m m.gguf -p p.yaml", "-o FILE.html"},
         {"export m.plan", "-m MODEL.gguf"},
         {"export m.plan -m m.gguf --to vllm", "ik_llama.cpp"},
         {"export m.plan -m m.gguf --device-name sim:0", "cuda:0=CUDA1"},
@@ -240,8 +257,9 @@ static void missing_files_are_status_6(void **state)
 static void help_fits_a_screen(void **state)
 {
     (void)state;
-    static const char *const verbs[] = {"",         "show",   "explain",  "diff",   "check",
-                                        "simulate", "export", "frontier", "header", "import"};
+    static const char *const verbs[] = {"",         "show",     "explain", "diff",
+                                        "check",    "simulate", "report",  "export",
+                                        "frontier", "header",   "import"};
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
         char line[64];
         int lines = 0;
@@ -263,6 +281,7 @@ int main(void)
         cmocka_unit_test(the_frontier_rises),
         cmocka_unit_test(reports_speak_text_and_json),
         cmocka_unit_test(a_simulation_writes_a_trace),
+        cmocka_unit_test(a_report_is_one_file),
         cmocka_unit_test(verdicts_are_status_1),
         cmocka_unit_test(bad_files_are_status_3_and_named),
         cmocka_unit_test(what_does_not_fit_is_status_4),
