@@ -18,6 +18,7 @@ enum {
     O_OUTPUT,
     O_SOLVER,
     O_SINGLE,
+    O_WHOLE,
     O_BUDGET,
     O_DEVICES,
     O_PROMPT,
@@ -75,6 +76,7 @@ enum {
         {"solver", 0, OPT_VALUE, "S", "auto, ilp, affinity, powerinfer, fit, layers or cpu",         \
          O_SOLVER},                                                                                  \
         {"single-shot", 0, OPT_FLAG, NULL, "affinity without iteration", O_SINGLE},                  \
+        {"whole-only", 0, OPT_FLAG, NULL, "no operator is divided or streamed", O_WHOLE},            \
         {"devices", 0, OPT_VALUE, "LIST", "of the profile's: cpu:0,sim:0 (default all)", O_DEVICES}, \
         {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)",        \
          O_BUDGET},                                                                                  \
@@ -275,6 +277,7 @@ static oato_status take_option(struct command *c, int id, const struct options *
     case O_OUTPUT: c->output = o->value; return OATO_OK;
     case O_SOLVER: c->plan.solver = o->value; return OATO_OK;
     case O_SINGLE: c->plan.single_shot = true; return OATO_OK;
+    case O_WHOLE: c->plan.whole_only = true; return OATO_OK;
     case O_DEVICES: c->plan.devices = o->value; return OATO_OK;
     case O_DETERMINISTIC: q->deterministic = true; return OATO_OK;
     case O_BUDGET: return take_budget(o, &c->plan, err);
