@@ -36,7 +36,8 @@ static bool path_alloc(struct path *p)
     p->place = arena_alloc(&p->arena, n + 1, sizeof(int32_t));
     p->edges = arena_alloc(&p->arena, m + 1, sizeof(int32_t));
     p->use_ns = arena_alloc(&p->arena, n * (size_t)p->in->n_devices + 1, sizeof(double));
-    return p->use_ns && p->blocks && p->tables && p->block_of && p->place && p->edges;
+    p->planned = arena_alloc(&p->arena, (n + 1) * (size_t)p->in->n_devices, sizeof(double));
+    return p->planned && p->use_ns && p->blocks && p->tables && p->block_of && p->place && p->edges;
 }
 
 static void cut_blocks(struct path *p)

@@ -521,6 +521,22 @@ static bool overflows(const struct path *p)
     return false;
 }
 
+static void plan_memory(struct path *p)
+{
+    const int32_t n = p->in->n_devices;
+    for (int32_t i = 0; i < p->n_blocks; i++) {
+        const struct block *b = &p->blocks[i];
+        const struct table *t = &p->tables[b->table];
+        double *now = &p->planned[i * n], *next = now + n;
+        memcpy(next, now, sizeof *now * (size_t)n);
+        for (int32_t k = 0; k < t->n; k++) {
+            double x = glp_get_col_prim(p->mip.lp, t->patterns[k].column + b->ordinal);
+            for (int32_t d = 0; d < n; d++)
+                next[d] += x * (double)t->patterns[k].bytes[d];
+        }
+    }
+}
+
 oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_per_byte,
                        struct ilp_result *result, struct oato_error *err)
 {
@@ -550,6 +566,7 @@ oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_p
     struct path_bounds b;
     double least = INFINITY;
     use_prices(p);
+    plan_memory(p);
     oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
     for (int32_t d = 0; !status && d < p->in->n_devices; d++)
         least = fmin(least, *bound_at(b.so_far, p->n_blocks, d) - b.memory_ns);

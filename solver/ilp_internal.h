@@ -122,6 +122,7 @@ struct path {
     int used[SOLVER_DEVICES]; /* columns: the device is used at all; 0: that costs nothing */
     int capacity_row[SOLVER_DEVICES]; /* 0: not constrained */
     int overflow[SOLVER_DEVICES];     /* columns that let the LP begin with too little memory */
+    double *planned; /* [block * n_devices + device]: bytes that the relaxation uses before it */
     double *use_ns; /* [block * n_devices + device]: what the relaxation lets the block's use of the
                        device pay of its fixed price; over all blocks no more than that */
 };

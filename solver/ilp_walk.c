@@ -13,9 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Equal layers tie: many ways to share out memory look alike, and those that spend it early would
+ * win every tie and starve the last layers. */
+static const double AWAY = 0.01;
+
 struct label {
     int64_t ns;
-    double lower; /* no way on from here is faster than this */
+    double lower;   /* no way on from here is faster than this */
+    double promise; /* the same and a little for leaving the relaxation's use of memory */
     uint64_t bytes[SOLVER_DEVICES];
     int32_t parent;  /* among the labels kept after the block before */
     int32_t pattern; /* of the block's table */
@@ -181,8 +186,12 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
                          .pattern = pattern,
                          .device = x->out,
                          .used = from->used | x->uses};
-    for (int32_t d = 0; d < in->n_devices; d++)
+    to->promise = lower;
+    for (int32_t d = 0; d < in->n_devices; d++) {
         to->bytes[d] = from->bytes[d] + x->bytes[d];
+        double away = (double)to->bytes[d] - k->path->planned[(i + 1) * in->n_devices + d];
+        to->promise += AWAY * k->walk->ns_per_byte[d] * fabs(away);
+    }
     return true;
 }
 
@@ -213,16 +222,16 @@ static int by_cell_and_promise(const void *x, const void *y)
         return a->used < b->used ? -1 : 1;
     if (a->cell != b->cell)
         return a->cell < b->cell ? -1 : 1;
-    if (a->lower != b->lower)
-        return a->lower < b->lower ? -1 : 1;
+    if (a->promise != b->promise)
+        return a->promise < b->promise ? -1 : 1;
     return by_end_and_time(x, y);
 }
 
 static int by_promise(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->lower != b->lower)
-        return a->lower < b->lower ? -1 : 1;
+    if (a->promise != b->promise)
+        return a->promise < b->promise ? -1 : 1;
     return by_end_and_time(x, y);
 }
 
@@ -287,7 +296,8 @@ static void thin(struct walker *k)
     if (k->n_next <= k->walk->width)
         return;
     qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_promise);
-    drop(k, &k->next[k->walk->width]);
+    for (int32_t i = k->walk->width; i < k->n_next; i++)
+        drop(k, &k->next[i]);
     k->n_next = k->walk->width;
 }
 
