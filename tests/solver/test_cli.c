@@ -267,7 +267,7 @@ static void help_fits_a_screen(void **state)
         cli_expect(line, 0, NULL);
         for (const char *s = cli_out; (s = strchr(s, '\n')); s++)
             lines++;
-        assert_in_range(lines, 3, 38);
+        assert_in_range(lines, 3, 40);
     }
     cli_expect("--version", 0, NULL);
     assert_non_null(strstr(cli_out, "oato-plan "));
