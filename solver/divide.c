@@ -169,6 +169,12 @@ static void price_ends(struct dividing *x)
     }
 }
 
+bool divide_streams(int kind)
+{
+    return kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP ||
+           kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
+}
+
 static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
 {
     memset(x, 0, sizeof *x);
@@ -183,9 +189,8 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
         for (int w = 0; w < p->graph.ops[i].n_weights; w++)
             x->file_bytes += p->graph.ops[i].weight[w] ? p->graph.ops[i].weight[w]->bytes : 0;
     }
-    const int kind = x->n_ops ? p->graph.ops[x->op[0]].op.kind : OP_NONE;
     if (x->n_ops == OPS_MAX ? !divide_pair(&p->graph, x->op[0])
-                            : kind != OP_MUL_MAT && kind != OP_QKV && kind != OP_GATE_UP)
+                            : !x->n_ops || !divide_streams(p->graph.ops[x->op[0]].op.kind))
         return false;
     list_kinds(x);
     find_groups(x);
@@ -270,6 +275,17 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
     return slowest + (parts - 1) * x->merge[k][base];
 }
 
+/* The link works on while the layer's other operators compute: what of their time is the unit's. */
+static double hidden_ns(const struct dividing *x, int32_t k)
+{
+    const struct problem *p = x->p;
+    const struct layer_flow *f = &p->flow[p->graph.ops[x->op[0]].layer + 1];
+    double tokens = (double)p->request.prompt * p->request.batch;
+    return f->matrix_bytes ? (double)f->other_ns * x->kind[k].tokens / tokens *
+                                 ((double)x->file_bytes / (double)f->matrix_bytes)
+                           : 0;
+}
+
 /* A prefill step where device d computes all, the host's share streamed to it. */
 static double streamed_ns(const struct dividing *x, const struct share *s, int32_t d, int32_t base,
                           int32_t k)
@@ -284,7 +300,7 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     double link =
         cost_of_copy(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
     double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
-    return fmax(ns, link) + ways_ns(x, base, d, k);
+    return fmax(ns, link - hidden_ns(x, k)) + ways_ns(x, base, d, k);
 }
 
 static int64_t rounded(double ns)

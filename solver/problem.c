@@ -228,10 +228,31 @@ static oato_status find_units(struct problem *p, struct oato_error *err)
     return OATO_OK;
 }
 
+/* Sums up what goes on in each layer beside the copies of its weights. */
+static oato_status find_flows(struct problem *p, struct oato_error *err)
+{
+    const struct graph *g = &p->graph;
+    p->flow = arena_alloc(&p->arena, (size_t)g->n_layers + 2, sizeof *p->flow);
+    if (!p->flow)
+        return oato_fail_memory(err, (size_t)g->n_layers * sizeof *p->flow, "the layers");
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        struct layer_flow *f = &p->flow[g->ops[i].layer + 1];
+        int64_t least = INT64_MAX;
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (p->price[i * p->n_devices + d].supported)
+                least = min_i64(least, p->price[i * p->n_devices + d].prefill_ns);
+        if (divide_streams(g->ops[i].op.kind))
+            f->matrix_bytes += file_bytes(&g->ops[i]);
+        else
+            f->other_ns += least == INT64_MAX ? 0 : least;
+    }
+    return OATO_OK;
+}
+
 static oato_status make_units(struct problem *p, struct oato_error *err)
 {
     struct instance *in = &p->instance;
-    if (find_units(p, err))
+    if (find_units(p, err) || find_flows(p, err))
         return err->status;
     struct option(*whole)[SOLVER_DEVICES] =
         arena_alloc(&p->arena, (size_t)in->n_units + 1, sizeof *whole);

@@ -202,6 +202,12 @@ struct division {
                              groups do */
 };
 
+/* What of a layer goes on in prefill while its weights are streamed. */
+struct layer_flow {
+    int64_t other_ns;      /* its operators without matrices, each where it is fastest */
+    uint64_t matrix_bytes; /* of its matrices in the file */
+};
+
 /* Everything that is known before solving. */
 struct problem {
     struct arena arena;
@@ -220,6 +226,7 @@ struct problem {
     int32_t *unit_of;                              /* per operator */
     int32_t *first_op;                             /* per unit */
     struct division *division;                     /* per unit */
+    struct layer_flow *flow;                       /* per layer, from -1 to n_layers */
     int32_t *edge_of;                              /* per value; -1: nobody else reads it */
     struct op_price *price;                        /* [operator * n_devices + device] */
     struct affinity_round rounds[AFFINITY_ROUNDS]; /* of the iterated affinity, once it was tried */
