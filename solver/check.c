@@ -5,6 +5,7 @@
  */
 #include "solver/report_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,10 +215,32 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
 
 /* --------------------------------------------------------------------------------- diff ---- */
 
-static const char *device_name(const struct plan *p, const char *op)
+enum { WHERE_SIZE = 160 };
+
+/* "cuda:0", "cuda:0 0-8192 + cpu:0 8192-14336", "cpu:0, prefill on cuda:0"; "-": nowhere. */
+static void where(const struct plan *p, const char *op, char out[WHERE_SIZE])
 {
-    int32_t d = plan_device_of(p, op);
-    return d < 0 ? "-" : p->devices[d].id;
+    size_t n = 0;
+    int32_t parts = 0, streams = -1;
+    for (int32_t i = 0; i < p->n_parts; i++)
+        parts += !strcmp(p->parts[i].op, op) && p->parts[i].phases >> PHASE_DECODE & 1;
+    snprintf(out, WHERE_SIZE, "-");
+    for (int32_t i = 0; i < p->n_parts && n < WHERE_SIZE; i++) {
+        const struct plan_part *t = &p->parts[i];
+        if (strcmp(t->op, op) != 0)
+            continue;
+        if (!(t->phases >> PHASE_DECODE & 1)) {
+            streams = t->device;
+            continue;
+        }
+        n += (size_t)snprintf(out + n, WHERE_SIZE - n, "%s%s", n ? " + " : "",
+                              p->devices[t->device].id);
+        if (parts > 1 && n < WHERE_SIZE)
+            n += (size_t)snprintf(out + n, WHERE_SIZE - n, " %" PRId64 "-%" PRId64, t->begin,
+                                  t->end);
+    }
+    if (streams >= 0 && n < WHERE_SIZE)
+        snprintf(out + n, WHERE_SIZE - n, ", prefill on %s", p->devices[streams].id);
 }
 
 /* Operators of `a` that are elsewhere (or nowhere) in `b`; once more, from the other side, for
@@ -231,7 +254,9 @@ static int32_t diff_moves(const struct plan *a, const struct plan *b, bool only_
         const char *op = walk->parts[i].op;
         if (i && !strcmp(op, walk->parts[i - 1].op))
             continue;
-        const char *from = device_name(a, op), *to = device_name(b, op);
+        char from[WHERE_SIZE], to[WHERE_SIZE];
+        where(a, op, from);
+        where(b, op, to);
         if (!strcmp(from, to) || (only_b && plan_device_of(a, op) >= 0))
             continue;
         moves++;

@@ -489,7 +489,7 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
     add_apart(&x);
     u->n_options += x.n;
     for (int32_t d = 0; d < p->n_devices; d++)
-        if (x.n && !p->instance.is_host[d] && 2 * x.file_bytes > p->instance.staging[d])
+        if (x.n_kinds > 1 && !p->instance.is_host[d] && 2 * x.file_bytes > p->instance.staging[d])
             p->instance.staging[d] = 2 * x.file_bytes;
     return OATO_OK;
 }
