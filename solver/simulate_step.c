@@ -119,7 +119,7 @@ static struct home copy(struct stepping *x, int32_t value, int32_t part, struct 
     if (device_of(x, worker)->is_host || !rows_of(x, value))
         return from;
     const struct event e = {.kind = up ? EVENT_UPLOAD : EVENT_DOWNLOAD,
-                            .device = (int8_t)worker,
+                            .device = (int16_t)worker,
                             .part = (int16_t)part,
                             .parts = (int16_t)v->n_parts,
                             .op = x->s->graph.values[value].producer,
@@ -172,7 +172,7 @@ static struct home merge(struct stepping *x, int32_t value, int32_t device)
         parts[i] = part_read(x, value, i, device);
     const struct op_cost c = cost_of_merge(x, value, device);
     const struct event e = {.kind = EVENT_MERGE,
-                            .device = (int8_t)device,
+                            .device = (int16_t)device,
                             .parts = 1,
                             .op = x->s->graph.values[value].producer,
                             .estimate = c.estimate};
@@ -241,7 +241,7 @@ static struct home part_run(struct stepping *x, int32_t index, const struct plan
     int n = inputs_read(x, o, part, reads);
     const struct op_cost c = cost_of_op(s->cost, s->device[d], &o->op, &size);
     struct event e = {.kind = EVENT_RUN,
-                      .device = (int8_t)d,
+                      .device = (int16_t)d,
                       .estimate = c.estimate || parts > 1,
                       .part = (int16_t)number,
                       .parts = (int16_t)parts,
@@ -308,7 +308,7 @@ static void steps_begin(struct stepping *x)
         for (int32_t d = 0; d < x->s->plan->n_devices; d++) {
             if (!used[d] || (d == x->s->host) != (pass == 1))
                 continue;
-            const struct event e = {.kind = EVENT_STEP, .device = (int8_t)d, .parts = 1, .op = -1};
+            const struct event e = {.kind = EVENT_STEP, .device = (int16_t)d, .parts = 1, .op = -1};
             before =
                 record_run(x, e, device_of(x, d)->step_overhead_ns, &before, before.event >= 0);
             for (int i = 0; i < STREAM_BUFFERS; i++) {
