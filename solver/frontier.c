@@ -269,6 +269,7 @@ static oato_status options_of(const struct plan *p, const struct profile *profil
 {
     planner_options_init(o);
     o->request = p->request;
+    o->neurons = p->neurons;
     o->time_limit_s = 0.5;
     o->gap = 0.01;
     for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++) {
