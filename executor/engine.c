@@ -237,6 +237,8 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
 {
     struct oato_device *host = e->device[e->host].device;
     step->clock_ns = host->ops->clock_ns(host);
+    if (step->clock_ns < e->end_ns) /* the host waited for all of the last step */
+        step->clock_ns = e->end_ns;
     for (int i = 0; i < e->n_devices; i++)
         e->bases[i] = atomic_load_explicit(&e->timelines[i]->value, memory_order_acquire);
     oato_status status = OATO_OK;
@@ -268,6 +270,7 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
         end = clock > end ? clock : end;
     }
     e->clock_ns += end - step->clock_ns;
+    e->end_ns = end;
     e->steps++;
     e->failed = status != OATO_OK;
     return status;

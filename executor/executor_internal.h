@@ -131,6 +131,7 @@ struct engine {
     int32_t n_rows;
     bool failed; /* a device died: no further step */
     uint64_t load_ns, steps, clock_ns;
+    uint64_t end_ns; /* of the last step, on the devices' clocks */
 };
 
 /* load.c: devices, fused graph, placements, weights, KV. Whatever was made is released by

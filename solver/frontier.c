@@ -213,16 +213,15 @@ static void write_svg(const struct point *x, int32_t n, const struct plan_reques
     text_printf(out, "</svg>\n");
 }
 
-/* Plans for 0 to all of the base's budgets; points has room for steps + 1. */
+/* Plans for the shares of n points. */
 static oato_status find_points(const struct model *m, const struct profile *profile,
                                const struct planner_options *base, const bool *is_host,
-                               int32_t steps, struct point *x, struct oato_error *err)
+                               struct point *x, int32_t n, struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    for (int32_t i = 0; i <= steps && !status; i++) {
+    for (int32_t i = 0; i < n && !status; i++) {
         struct planner_options now = *base;
         now.strict_budgets = false;
-        x[i].share = (double)i / steps;
         for (int32_t d = 0; d < base->n_budgets; d++) {
             if (is_host[d])
                 continue;
@@ -245,7 +244,9 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
     struct point *x = calloc((size_t)steps + 1, sizeof *x);
     if (!x)
         return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
-    oato_status status = find_points(m, profile, &base, is_host, steps, x, err);
+    for (int32_t i = 0; i <= steps; i++)
+        x[i].share = (double)i / steps;
+    oato_status status = find_points(m, profile, &base, is_host, x, steps + 1, err);
     if (!status) {
         if (json)
             write_json(x, steps + 1, out);
@@ -268,6 +269,7 @@ static oato_status options_of(const struct plan *p, const struct profile *profil
 {
     planner_options_init(o);
     o->request = p->request;
+    o->neurons = p->neurons;
     o->time_limit_s = 0.5;
     o->gap = 0.01;
     for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++) {
@@ -286,6 +288,19 @@ static oato_status options_of(const struct plan *p, const struct profile *profil
     return text_status(devices, err);
 }
 
+/* Shares in even steps and, among them, the plan's. */
+static int32_t list_shares(struct point *x, int32_t steps, double share)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i <= steps; i++) {
+        const double even = (double)i / steps;
+        if (n && x[n - 1].share < share && share < even)
+            x[n++].share = share;
+        x[n++].share = even;
+    }
+    return n;
+}
+
 oato_status frontier_picture(const struct plan *p, const struct model *m,
                              const struct profile *profile, int32_t steps, struct text *svg,
                              struct oato_error *err)
@@ -294,21 +309,27 @@ oato_status frontier_picture(const struct plan *p, const struct model *m,
     bool is_host[SOLVER_DEVICES] = {false};
     struct point plan = {.ns = (double)p->objective_ns};
     struct text devices;
+    struct point *x = calloc((size_t)steps + 2, sizeof *x);
+    if (!x)
+        return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
     text_init(&devices);
-    struct point *x = calloc((size_t)steps + 1, sizeof *x);
-    oato_status status = x ? options_of(p, profile, &o, &devices, err)
-                           : oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
+    oato_status status = options_of(p, profile, &o, &devices, err);
     if (!status)
         status = base_budgets(m, profile, &o, &base, is_host, err);
-    if (!status)
-        status = find_points(m, profile, &base, is_host, steps, x, err);
     if (!status) {
-        for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++)
+        uint64_t all = 0;
+        for (int32_t d = 0; d < base.n_budgets; d++) {
+            all += is_host[d] ? 0 : base.budgets[d].bytes;
             plan.bytes += is_host[d] ? 0 : p->devices[d].budget_bytes;
-        plan.share = x[steps].bytes ? (double)plan.bytes / (double)x[steps].bytes : 0;
-        write_svg(x, steps + 1, &p->request, &plan, svg);
-        status = text_status(svg, err);
+        }
+        plan.share = all ? (double)plan.bytes / (double)all : 0;
+        const int32_t n = list_shares(x, steps, plan.share);
+        status = find_points(m, profile, &base, is_host, x, n, err);
+        if (!status)
+            write_svg(x, n, &p->request, &plan, svg);
     }
+    if (!status)
+        status = text_status(svg, err);
     free(x);
     text_free(&devices);
     return status;

@@ -50,7 +50,9 @@ static const char style[] =
     "svg .paper{fill:var(--bg)}svg .grid{stroke:var(--line)}svg .lane{fill:var(--card)}"
     "svg .copy{fill:var(--copy)}svg .step{fill:var(--soft)}svg .in{fill:#10151c}"
     "svg .layers{stroke:var(--soft)}svg .best{stroke:var(--d4)}svg tspan.best{stroke:none;"
-    "fill:var(--d4)}svg .mark{fill:var(--d6)}.frontier svg{max-width:720px;min-width:520px}\n"
+    "fill:var(--d4)}svg .mark{fill:var(--d6)}svg "
+    "text.mark{paint-order:stroke;stroke:var(--bg);stroke-width:3px}.frontier "
+    "svg{max-width:720px;min-width:520px}\n"
     "footer{margin-top:36px;padding-top:10px;border-top:1px solid var(--line);font-size:13px;"
     "color:var(--soft);overflow-wrap:anywhere}\n"
     "@media (max-width:600px){body{padding:14px 12px}h1{font-size:21px}.card b{font-size:18px}"
@@ -254,8 +256,9 @@ static int32_t find_kin(const struct page *page, struct kin *kin, struct arena *
         text_init(&where);
         html_where(page, i, &where);
         int32_t k = 0;
-        while (k < n && (strcmp(html_short_name(&g->ops[kin[k].op]), html_short_name(&g->ops[i])) ||
-                         strcmp(kin[k].where, where.data ? where.data : "") != 0))
+        while (k < n &&
+               (strcmp(html_short_name(&g->ops[kin[k].op]), html_short_name(&g->ops[i])) != 0 ||
+                strcmp(kin[k].where, where.data ? where.data : "") != 0))
             k++;
         if (k == n)
             kin[n++] = (struct kin){.op = i, .where = arena_string(arena, where.data)};

@@ -16,7 +16,7 @@ enum { COLUMNS_MAX = 32 };
 
 struct map {
     const struct page *page;
-    const char *column[COLUMNS_MAX]; /* short names of operators, in order of appearance */
+    const char *column[COLUMNS_MAX]; /* short names of operators */
     int32_t n;
 };
 
@@ -25,16 +25,29 @@ static bool in_layer(const struct simulation *s, const struct graph_op *op)
     return op->layer >= 0 && op->layer < s->graph.n_layers;
 }
 
+static int32_t find_column(const struct map *map, const struct graph_op *op)
+{
+    int32_t c = 0;
+    while (c < map->n && strcmp(map->column[c], html_short_name(op)) != 0)
+        c++;
+    return c;
+}
+
+/* Layers may be fused differently: what is new stands before what follows it in its layer. */
 static void find_columns(struct map *map)
 {
     const struct simulation *s = map->page->simulation;
+    const struct graph_op *ops = s->graph.ops;
     for (int32_t i = 0; i < s->graph.n_ops; i++) {
-        const struct graph_op *op = &s->graph.ops[i];
-        int32_t c = 0;
-        while (c < map->n && strcmp(map->column[c], html_short_name(op)) != 0)
-            c++;
-        if (c == map->n && in_layer(s, op) && map->n < COLUMNS_MAX)
-            map->column[map->n++] = html_short_name(op);
+        int32_t at = map->n;
+        if (!in_layer(s, &ops[i]) || find_column(map, &ops[i]) < map->n || map->n == COLUMNS_MAX)
+            continue;
+        for (int32_t k = i + 1; k < s->graph.n_ops && ops[k].layer == ops[i].layer && at == map->n;
+             k++)
+            at = find_column(map, &ops[k]);
+        memmove(map->column + at + 1, map->column + at,
+                sizeof *map->column * (size_t)(map->n++ - at));
+        map->column[at] = html_short_name(&ops[i]);
     }
 }
 
@@ -119,8 +132,8 @@ static void layer_row(const struct map *map, int32_t layer)
     text_printf(page->out, "<tr><th scope=\"row\">%d</th>", layer);
     for (int32_t c = 0; c < map->n; c++) {
         int32_t i = 0;
-        while (i < g->n_ops &&
-               (g->ops[i].layer != layer || strcmp(html_short_name(&g->ops[i]), map->column[c])))
+        while (i < g->n_ops && (g->ops[i].layer != layer ||
+                                strcmp(html_short_name(&g->ops[i]), map->column[c]) != 0))
             i++;
         if (i < g->n_ops)
             op_cell(page, i, 1, NULL);

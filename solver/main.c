@@ -139,6 +139,7 @@ static const struct option_row report_rows[] = {
     ROW_MODEL,
     ROW_PROFILE,
     ROW_HARDWARE,
+    ROW_NEURONS,
     {"output", 'o', OPT_VALUE, "FILE", "the HTML file to write", O_OUTPUT},
     {"no-frontier", 0, OPT_FLAG, NULL, "leave out speed against memory", O_NO_FRONTIER},
     ROW_HELP,

@@ -598,7 +598,7 @@ void problem_stream(struct problem *p, uint32_t streams)
         p->reserve[d] += streams >> d & 1 ? p->instance.staging[d] : 0;
 }
 
-static oato_status check_neurons(const struct plan *plan, struct oato_error *err)
+oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err)
 {
     if (plan->neurons_hash && !plan->neurons)
         return oato_fail(err, OATO_EUSAGE,
@@ -622,7 +622,7 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     *out = NULL;
     oato_status status = plan_check_model(plan, m->gguf, err);
     if (!status)
-        status = check_neurons(plan, err);
+        status = problem_check_neurons(plan, err);
     if (!status)
         status = problem_begin(profile, &plan->request, &p, err);
     if (!p)

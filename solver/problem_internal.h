@@ -67,6 +67,9 @@ struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const str
 void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
                   int64_t *begin, int64_t *end);
 
+/* The sidecar that is at hand must be the one that the plan follows. */
+oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err);
+
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);
 

@@ -170,7 +170,7 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
                            struct oato_error *err)
 {
     *out = NULL;
-    if (plan_check_model(plan, m->gguf, err))
+    if (plan_check_model(plan, m->gguf, err) || problem_check_neurons(plan, err))
         return err->status;
     struct simulation *s = calloc(1, sizeof *s);
     if (!s)

@@ -23,8 +23,8 @@ enum event_kind {
  * another one. */
 struct event {
     uint8_t kind;
-    int8_t device;
     bool estimate;
+    int16_t device;
     int16_t part, parts; /* of the operator or of the value that is copied; parts 1: whole */
     int32_t op;          /* that it is, or that made what it moves; -1: the step */
     int32_t waited_for;  /* the event that the queue waited for before it began; -1: none */

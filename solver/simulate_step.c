@@ -31,9 +31,15 @@ struct home { /* where and since when something can be read on a device */
     int32_t event; /* that put it there; -1: it is not there */
 };
 
+enum value_parts { /* as the executor has them: side by side, added, or what some experts made */
+                   PARTS_COLUMNS,
+                   PARTS_SUMMANDS,
+                   PARTS_EXPERTS,
+};
+
 struct sim_value {
     int32_t n_parts;
-    bool sums;
+    enum value_parts parts;
     int32_t device[SIM_PARTS], width[SIM_PARTS];
     int64_t begin[SIM_PARTS], end[SIM_PARTS];
     struct home part[SIM_PARTS][SOLVER_DEVICES], merged[SOLVER_DEVICES];
@@ -119,7 +125,7 @@ static struct home copy(struct stepping *x, int32_t value, int32_t part, struct 
     if (device_of(x, worker)->is_host || !rows_of(x, value))
         return from;
     const struct event e = {.kind = up ? EVENT_UPLOAD : EVENT_DOWNLOAD,
-                            .device = (int8_t)worker,
+                            .device = (int16_t)worker,
                             .part = (int16_t)part,
                             .parts = (int16_t)v->n_parts,
                             .op = x->s->graph.values[value].producer,
@@ -151,9 +157,11 @@ static struct op_cost cost_of_merge(const struct stepping *x, int32_t value, int
     const struct sim_value *v = &x->values[value];
     const int32_t width = x->s->graph.values[value].width;
     const struct op_size size = {.rows = rows_of(x, value), .seqs = 1};
-    struct oato_op op = {
-        .kind = v->sums ? OP_MERGE_SUM : OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
-    if (v->sums)
+    struct oato_op op = {.kind = v->parts == PARTS_SUMMANDS ? OP_MERGE_SUM : OP_MERGE,
+                         .dtype = DT_F32,
+                         .k = width,
+                         .n = width};
+    if (v->parts == PARTS_SUMMANDS)
         op.k *= v->n_parts;
     if (cost_measured(x->s->cost, x->s->device[device], &op))
         return cost_of_op(x->s->cost, x->s->device[device], &op, &size);
@@ -172,7 +180,7 @@ static struct home merge(struct stepping *x, int32_t value, int32_t device)
         parts[i] = part_read(x, value, i, device);
     const struct op_cost c = cost_of_merge(x, value, device);
     const struct event e = {.kind = EVENT_MERGE,
-                            .device = (int8_t)device,
+                            .device = (int16_t)device,
                             .parts = 1,
                             .op = x->s->graph.values[value].producer,
                             .estimate = c.estimate};
@@ -190,20 +198,27 @@ static struct home value_read(struct stepping *x, int32_t value, int32_t device)
     return v->merged[device];
 }
 
-/* What an operator, or a part of one, reads on its device: of a value in the same parts only the
- * one that it was cut to fit. Returns how many. */
+/* The part of a value that only a part of its reader wants; -1: it wants all. */
+static int32_t own_part(const struct sim_value *v, const struct graph_op *o,
+                        const struct plan_part *part)
+{
+    const bool columns = part && part->axis == AXIS_K && v->parts == PARTS_COLUMNS,
+               experts = part && part->axis == AXIS_EXPERTS && v->parts == PARTS_EXPERTS &&
+                         o->op.kind == OP_EXPERT_DOWN;
+    for (int32_t i = 0; (columns || experts) && v->n_parts > 1 && i < v->n_parts; i++)
+        if (v->begin[i] == part->begin && v->end[i] == part->end)
+            return i;
+    return -1;
+}
+
+/* What an operator, or a part of one, reads on its device. Returns how many. */
 static int inputs_read(struct stepping *x, const struct graph_op *o, const struct plan_part *part,
                        struct home *reads)
 {
     const int32_t d = part ? part->device : x->s->host;
     for (int32_t i = 0; i < o->n_in; i++) {
-        const struct sim_value *v = &x->values[o->in[i]];
-        int32_t own = 0;
-        while (own < v->n_parts && (v->sums || !part || part->axis == AXIS_ROWS ||
-                                    v->begin[own] != part->begin || v->end[own] != part->end))
-            own++;
-        reads[i] = v->n_parts > 1 && own < v->n_parts ? part_read(x, o->in[i], own, d)
-                                                      : value_read(x, o->in[i], d);
+        const int32_t own = own_part(&x->values[o->in[i]], o, part);
+        reads[i] = own < 0 ? value_read(x, o->in[i], d) : part_read(x, o->in[i], own, d);
     }
     return o->n_in;
 }
@@ -227,13 +242,36 @@ static struct home stream(struct stepping *x, int32_t op, const struct event *re
     return record_run(x, e, fmax(ns, 0), &free, 1);
 }
 
+/* The share of a whole, dense operator that a part does in this step: of neurons and experts what
+ * the sidecar expects to be active, as the planner has it. */
+static double active_share(const struct stepping *x, int32_t index, const struct plan_part *part)
+{
+    const struct graph *g = &x->s->graph;
+    const struct neurons *neurons = x->s->plan->neurons;
+    const int32_t first = index && divide_pair(g, index - 1) ? index - 1 : index;
+    const double share = part ? part_share(&g->ops[index], part) : 1;
+    if (!neurons || (first == index && !divide_pair(g, index)))
+        return share;
+    const struct neurons_layer *l = neurons_layer(neurons, g->ops[index].layer);
+    const struct oato_op *op = &g->ops[first].op;
+    const bool experts = op->kind == OP_EXPERT_GATE_UP, whole = !part || share >= 1;
+    const float *freq = !l ? NULL : experts ? l->exp_freq : l->ffn_freq;
+    const int32_t *order = !l ? NULL : experts ? l->exp_order : l->ffn_order;
+    const int64_t end = whole ? (experts ? op->experts : op->n) : part->end;
+    const double all = experts ? fmax(op_experts_read(op, x->step->size.tokens), 1e-9) : op->n;
+    double sum = 0;
+    for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++)
+        sum += 1 - pow(1 - fmin(freq[order[i]], 1), x->step->size.tokens);
+    return freq && order ? sum / all : share;
+}
+
 static struct home part_run(struct stepping *x, int32_t index, const struct plan_part *part,
                             int32_t number, int32_t parts)
 {
     struct simulation *s = x->s;
     const struct graph_op *o = &s->graph.ops[index];
     const int32_t d = part ? part->device : s->host;
-    const double share = part ? part_share(o, part) : 1;
+    const double share = part ? part_share(o, part) : 1, active = active_share(x, index, part);
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
@@ -241,16 +279,16 @@ static struct home part_run(struct stepping *x, int32_t index, const struct plan
     int n = inputs_read(x, o, part, reads);
     const struct op_cost c = cost_of_op(s->cost, s->device[d], &o->op, &size);
     struct event e = {.kind = EVENT_RUN,
-                      .device = (int8_t)d,
+                      .device = (int16_t)d,
                       .estimate = c.estimate || parts > 1,
                       .part = (int16_t)number,
                       .parts = (int16_t)parts,
                       .op = index,
-                      .bytes = size.rows ? (uint64_t)(op_bytes(&o->op, &size) * share) : 0};
+                      .bytes = size.rows ? (uint64_t)(op_bytes(&o->op, &size) * active) : 0};
     const bool streams = part && part->home != part->device && size.rows > 0;
     if (streams)
         reads[n++] = stream(x, index, &e, share);
-    const double ns = c.ns * share + device_of(x, d)->record_overhead_ns;
+    const double ns = c.ns * active + device_of(x, d)->record_overhead_ns;
     const struct home done = record_run(x, e, ns, reads, n);
     if (streams) {
         const int32_t buffer = x->streams[d]++ % STREAM_BUFFERS;
@@ -258,6 +296,14 @@ static struct home part_run(struct stepping *x, int32_t index, const struct plan
         x->buffer_reader[d][buffer] = done.event;
     }
     return done;
+}
+
+static enum value_parts parts_made(const struct graph_op *o, const struct plan_part *part)
+{
+    if (part && part->axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_GATE_UP)
+        return PARTS_EXPERTS;
+    return part && (part->axis == AXIS_K || part->axis == AXIS_EXPERTS) ? PARTS_SUMMANDS
+                                                                        : PARTS_COLUMNS;
 }
 
 static void op_run(struct stepping *x, int32_t index)
@@ -275,11 +321,13 @@ static void op_run(struct stepping *x, int32_t index)
         for (int32_t j = 0; j < o->n_out; j++) {
             struct sim_value *v = &x->values[o->out[j]];
             const int32_t p = v->n_parts++, width = g->values[o->out[j]].width;
-            v->sums = part && (part->axis == AXIS_K || part->axis == AXIS_EXPERTS);
+            v->parts = parts_made(o, part);
             v->device[p] = d;
             v->begin[p] = part ? part->begin : 0;
             v->end[p] = part ? part->end : width;
-            v->width[p] = place->n > 1 && !v->sums ? (int32_t)(width * part_share(o, part)) : width;
+            v->width[p] = place->n > 1 && v->parts == PARTS_COLUMNS
+                              ? (int32_t)(width * part_share(o, part))
+                              : width;
             v->part[p][d] = done;
         }
     }
@@ -308,7 +356,7 @@ static void steps_begin(struct stepping *x)
         for (int32_t d = 0; d < x->s->plan->n_devices; d++) {
             if (!used[d] || (d == x->s->host) != (pass == 1))
                 continue;
-            const struct event e = {.kind = EVENT_STEP, .device = (int8_t)d, .parts = 1, .op = -1};
+            const struct event e = {.kind = EVENT_STEP, .device = (int16_t)d, .parts = 1, .op = -1};
             before =
                 record_run(x, e, device_of(x, d)->step_overhead_ns, &before, before.event >= 0);
             for (int i = 0; i < STREAM_BUFFERS; i++) {

@@ -315,7 +315,8 @@ struct simulation; /* a plan's request on a virtual clock, record by record */
 /* Runs prefill and decode of the plan's request as the executor would (one queue per device, one
  * copy engine for streamed weights), with the profile's costs of single operators and copies. Of
  * many steps of a kind the first, middle and last are run. Independent of what the planner
- * predicted; every neuron counts as active. Borrows plan and profile. */
+ * predicted, but neurons and experts are as active as it took them to be. Borrows plan and profile.
+ */
 oato_status simulation_run(const struct plan *plan, const struct model *m,
                            const struct profile *profile, struct simulation **out,
                            struct oato_error *err);

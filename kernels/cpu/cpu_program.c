@@ -4,8 +4,9 @@
  * alone does both neighbours. Thread 0 alone looks at other devices' events and raises this
  * device's.
  *
- * The clock is real time minus what thread 0 spent waiting for events that, on their device's
- * clock, had already happened: with a simulated device beside it, time is what it would have been.
+ * The clock is real time, put forward to the begin of each step, minus what thread 0 spent waiting
+ * for events that, on their device's clock, had already happened: with a simulated device beside
+ * it, time is what it would have been.
  */
 #include "kernels/cpu/cpu_device.h"
 
@@ -127,6 +128,7 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     if (d->fail_record > 0)
         d->fail_record = injected ? 0 : d->fail_record - x.n_records;
     c->rope.step_serial = ++d->step_serial;
+    d->clock_offset_ns = max_i64(d->clock_offset_ns, (int64_t)step->clock_ns - (int64_t)now_ns());
     if (x.n_records > 0)
         cpu_pool_run(d->pool, run_step, &x);
     if (injected) {

@@ -1,0 +1,215 @@
+/*
+ * test_clock.c - the simulation of a plan against the engine that runs it: on simulated devices so
+ * slow that what the processor really takes is lost in their declared costs, the devices' clocks
+ * must show what was simulated, wherever the parts are, whatever is streamed.
+ */
+#include "executor/executor.h"
+#include "solver/solver.h"
+#include "tests/executor/harness.h"
+
+// clang-format off
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+// clang-format on
+
+enum { PLANS = 24, PROMPT = 64, UNIT = 128, PARTS = 256 };
+enum { PREFILL = 1u << PHASE_PREFILL, DECODE = 1u << PHASE_DECODE, BOTH = PREFILL | DECODE };
+
+/* Hundreds of milliseconds for what takes the processor one. */
+static const double flops = 2e6, link_bytes = 1e5, latency_ns = 50e6;
+static const char spec[] = "vram=64MiB,read=1000TB/s,flops=2M,link=100KB/s,latency=50ms,launch=0s";
+
+static struct model *wide_model(uint64_t seed)
+{
+    char path[] = "/tmp/oato-clock-XXXXXX";
+    struct oato_error err;
+    struct model *m = NULL;
+    struct random_model shape = random_model_default();
+    shape.layers = 3;
+    shape.width = 256;
+    shape.ffn = 1024;
+    shape.heads = 4;
+    shape.kv_heads = 2;
+    shape.vocab = 320;
+    shape.dtype = DT_F32;
+    shape.seed = seed;
+    shape.tokenizer = false;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    if (random_model_save(&shape, path, &err) || model_open(path, &m, &err))
+        fail_msg("%s", err.text);
+    unlink(path);
+    return m;
+}
+
+/* The machine as it is declared; a host that takes no time. */
+static void machine(struct profile *p, const struct plan *plan)
+{
+    profile_init(p);
+    p->devices = arena_alloc(&p->arena, (size_t)plan->n_devices, sizeof *p->devices);
+    p->links = arena_alloc(&p->arena, 2 * (size_t)plan->n_devices, sizeof *p->links);
+    assert_true(p->devices && p->links);
+    for (int32_t d = 0; d < plan->n_devices; d++) {
+        p->devices[p->n_devices++] = (struct profile_device){.id = plan->devices[d].id,
+                                                             .kind = plan->devices[d].kind,
+                                                             .model = "",
+                                                             .spec = "",
+                                                             .is_host = !d,
+                                                             .read_bytes_per_s = 1e15,
+                                                             .flops_per_s = d ? flops : 1e15,
+                                                             .data_sheet = true};
+        for (int way = 0; way < 2 && d; way++)
+            p->links[p->n_links++] = (struct profile_link){.from = way ? d : 0,
+                                                           .to = way ? 0 : d,
+                                                           .latency_ns = latency_ns,
+                                                           .bytes_per_s = link_bytes};
+    }
+}
+
+/* ------------------------------------------------------------------------------ placements -- */
+
+static void put(struct plan *p, const char *op, enum plan_axis axis, int64_t begin, int64_t end,
+                uint32_t phases, int32_t device, int32_t home)
+{
+    assert_true(p->n_parts < PARTS);
+    p->parts[p->n_parts++] = (struct plan_part){.op = op,
+                                                .axis = axis,
+                                                .begin = begin,
+                                                .end = end,
+                                                .phases = phases,
+                                                .device = device,
+                                                .home = home};
+}
+
+/* Kept there, or with the host's share of it streamed for prefill. */
+static void put_part(struct plan *p, const char *op, enum plan_axis axis, int64_t begin,
+                     int64_t end, int32_t device, int32_t stream)
+{
+    const bool streams = !device && stream;
+    if (streams)
+        put(p, op, axis, begin, end, PREFILL, stream, 0);
+    put(p, op, axis, begin, end, streams ? DECODE : BOTH, device, device);
+}
+
+static void place(struct plan *p, const struct graph *g, struct random *r)
+{
+    const uint32_t n = (uint32_t)p->n_devices;
+    p->parts = arena_alloc(&p->arena, PARTS, sizeof *p->parts);
+    p->kv = arena_alloc(&p->arena, (size_t)g->n_layers, sizeof *p->kv);
+    assert_true(p->parts && p->kv);
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        const bool matrix = o->op.kind == OP_MUL_MAT || o->op.kind == OP_QKV;
+        const int32_t stream = random_below(r, 2) ? 1 + (int32_t)random_below(r, n - 1) : 0;
+        int32_t device = (int32_t)random_below(r, n);
+        if (o->op.kind == OP_KV_STORE)
+            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, device};
+        if (o->op.kind == OP_ATTENTION)
+            device = p->kv[p->n_kv - 1].device;
+        if (o->op.kind != OP_GATE_UP) {
+            put_part(p, o->name, AXIS_ROWS, 0, o->op.n, device, matrix ? stream : 0);
+            continue;
+        }
+        for (int64_t begin = 0, end; begin < o->op.n; begin = end) {
+            end = begin + UNIT * (1 + random_below(r, 6));
+            end = end > o->op.n ? o->op.n : end;
+            device = (int32_t)random_below(r, n);
+            put_part(p, o->name, AXIS_ROWS, begin, end, device, stream);
+            put_part(p, g->ops[i + 1].name, AXIS_K, begin, end, device, stream);
+        }
+        i++; /* what follows is the other half */
+    }
+}
+
+/* ---------------------------------------------------------------------------------- clocks -- */
+
+static uint64_t clock_of(const struct engine *e)
+{
+    struct engine_stats stats;
+    engine_get_stats(e, &stats);
+    return stats.clock_ns;
+}
+
+static void run(const struct model *m, const struct plan *p, double ns[PHASE_COUNT])
+{
+    struct oato_error err;
+    int32_t ids[PROMPT + 1], seq;
+    fill_ids(ids, PROMPT + 1, m->shape.vocab, 6);
+    struct engine *e = open_engine(m, p, (struct engine_options){.ubatch = PROMPT});
+    if (engine_seq_create(e, &seq, &err) ||
+        engine_feed(e, seq, ids, PROMPT, LOGITS_LAST, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    const uint64_t prefill = clock_of(e);
+    const struct engine_input in = {seq, &ids[PROMPT], 1, LOGITS_LAST, false};
+    if (engine_step(e, &in, 1, &err))
+        fail_msg("%s", err.text);
+    ns[PHASE_PREFILL] = (double)prefill;
+    ns[PHASE_DECODE] = (double)(clock_of(e) - prefill);
+    engine_close(e);
+}
+
+static void simulate(const struct model *m, const struct plan *p, double ns[PHASE_COUNT])
+{
+    static const char *const names[PHASE_COUNT] = {"prefill", "decode"};
+    struct oato_error err;
+    struct simulation *s;
+    struct profile machine_of;
+    struct text t;
+    machine(&machine_of, p);
+    if (simulation_run(p, m, &machine_of, &s, &err))
+        fail_msg("%s", err.text);
+    text_init(&t);
+    report_simulation(s, true, &t);
+    json_t *j = json_loadb(t.data, t.len, 0, NULL);
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        ns[phase] =
+            json_number_value(json_object_get(json_object_get(j, names[phase]), "simulated_ns"));
+    json_decref(j);
+    text_free(&t);
+    simulation_free(s);
+    profile_free(&machine_of);
+}
+
+static void the_clocks_of_the_devices_show_what_was_simulated(void **state)
+{
+    (void)state;
+    const char *given = getenv("OATO_TEST_SEED");
+    struct random r = {given ? strtoull(given, NULL, 10) : now_ns()};
+    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)r.state);
+    struct model *m = wide_model(3);
+    double worst = 0;
+    for (int i = 0; i < PLANS; i++) {
+        struct plan p;
+        struct graph fused;
+        double real[PHASE_COUNT], simulated[PHASE_COUNT];
+        plan_begin(&p, m, 1 + i % 2, spec);
+        plan_fuse_all(&p, m, &fused);
+        p.request.generate = 1;
+        place(&p, &fused, &r);
+        run(m, &p, real);
+        simulate(m, &p, simulated);
+        for (int phase = 0; phase < PHASE_COUNT; phase++) {
+            const double off = simulated[phase] / real[phase] - 1;
+            worst = fmax(worst, fabs(off));
+            if (fabs(off) > 0.03)
+                fail_msg("plan %d, %s: simulated %.1f ms, on the devices' clocks %.1f ms", i,
+                         phase ? "decode" : "prefill", simulated[phase] * 1e-6, real[phase] * 1e-6);
+        }
+        graph_free(&fused);
+        plan_free(&p);
+    }
+    print_message("at most %.2f %% off\n", worst * 100);
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_clocks_of_the_devices_show_what_was_simulated),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
