@@ -300,7 +300,7 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     double link =
         cost_of_copy(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
     double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
-    return fmax(ns, link - hidden_ns(x, k)) + ways_ns(x, base, d, k);
+    return fmax(ns + ways_ns(x, base, d, k), link - hidden_ns(x, k));
 }
 
 static int64_t rounded(double ns)
