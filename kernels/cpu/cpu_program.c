@@ -6,10 +6,12 @@
  *
  * The clock is real time, put forward to the begin of each step, minus what thread 0 spent waiting
  * for events that, on their device's clock, had already happened: with a simulated device beside
- * it, time is what it would have been.
+ * it, time is what it would have been. For that the two never compute at the same time: see
+ * cpu_cores_take.
  */
 #include "kernels/cpu/cpu_device.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,14 +34,29 @@ struct running {
     _Atomic int failed; /* an event will never come */
 };
 
+static pthread_mutex_t cores = PTHREAD_MUTEX_INITIALIZER;
+
+void cpu_cores_take(void)
+{
+    pthread_mutex_lock(&cores);
+}
+
+void cpu_cores_give(void)
+{
+    pthread_mutex_unlock(&cores);
+}
+
 /* Thread 0: everything that the record waits for, on this device's clock. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
     for (int i = 0; i < r->n_waits; i++) {
         const struct record_wait *w = &r->wait[i];
         uint64_t begin_ns = now_ns(), event_ns = 0;
-        if (!timeline_wait(x->step->timeline[w->device],
-                           x->step->timeline_base[w->device] + w->ordinal, &event_ns))
+        cpu_cores_give();
+        bool happened = timeline_wait(x->step->timeline[w->device],
+                                      x->step->timeline_base[w->device] + w->ordinal, &event_ns);
+        cpu_cores_take();
+        if (!happened)
             return false;
         int64_t *offset = &x->device->clock_offset_ns;
         int64_t due = max_i64((int64_t)begin_ns + *offset, (int64_t)event_ns);
@@ -128,9 +145,13 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     if (d->fail_record > 0)
         d->fail_record = injected ? 0 : d->fail_record - x.n_records;
     c->rope.step_serial = ++d->step_serial;
+    uint64_t asked_ns = now_ns();
+    cpu_cores_take();
+    d->clock_offset_ns -= (int64_t)(now_ns() - asked_ns);
     d->clock_offset_ns = max_i64(d->clock_offset_ns, (int64_t)step->clock_ns - (int64_t)now_ns());
     if (x.n_records > 0)
         cpu_pool_run(d->pool, run_step, &x);
+    cpu_cores_give();
     if (injected) {
         timeline_fail(&d->timeline, TIMELINE_DIED);
         return oato_fail(err, OATO_EDEVICE, "%s: record %u of the step failed (injected)", d->id,
