@@ -319,9 +319,9 @@ static void add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
     struct share s = {{0}, {0}};
     double prefill = 0, decode = 0;
     memset(o, 0, sizeof *o);
-    *o = (struct option){.in = (int8_t)base,
-                         .out = (int8_t)base,
-                         .stream = (int8_t)stream,
+    *o = (struct option){.in = (int16_t)base,
+                         .out = (int16_t)base,
+                         .stream = (int16_t)stream,
                          .allowed = true,
                          .uses = (uint8_t)(1u << base)};
     if (groups) {
@@ -429,8 +429,8 @@ static void add_apart(struct dividing *x)
                 continue;
             struct option *o = x->out++;
             const struct graph_value *v = &p->graph.values[p->graph.ops[x->op[0]].out[0]];
-            *o = (struct option){.in = (int8_t)a,
-                                 .out = (int8_t)b,
+            *o = (struct option){.in = (int16_t)a,
+                                 .out = (int16_t)b,
                                  .stream = -1,
                                  .allowed = true,
                                  .uses = (uint8_t)(1u << a | 1u << b)};

@@ -236,7 +236,7 @@ static bool price_frame(const struct path *p, const struct block *b, const struc
             return false;
     for (int32_t i = 0; i < b->n_edges; i++)
         out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], place).objective_ns;
-    out->in = (int8_t)(b->first ? instance_option(in, place, b->first - 1)->out : -1);
+    out->in = (int16_t)(b->first ? instance_option(in, place, b->first - 1)->out : -1);
     out->out = instance_option(in, place, b->last)->out;
     out->uses &= (uint8_t) ~(1u << in->host); /* the host is always there */
     return true;

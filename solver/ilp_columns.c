@@ -199,14 +199,14 @@ oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff
         status = oato_fail_memory(err, x.cap * sizeof *x.all, "the ILP's patterns");
     if (status)
         goto out;
-    if (x.n > (size_t)most) {
+    if (x.all && x.n > (size_t)most) {
         qsort(x.all, x.n, sizeof *x.all, by_bound);
         *pruned_ns = fmin(*pruned_ns, x.all[most].lower);
         x.n = (size_t)most;
     }
     for (int32_t i = 0; i < p->n_tables; i++)
         p->tables[i].n = 0;
-    for (size_t i = 0; i < x.n && !status; i++) {
+    for (size_t i = 0; x.all && i < x.n && !status; i++) {
         struct table *t = &p->tables[x.all[i].table];
         struct pattern pattern = path_pattern(t, x.all[i].frame, x.all[i].item);
         if (path_append_pattern(t, &pattern) < 0)

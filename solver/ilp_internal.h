@@ -58,7 +58,7 @@ struct menu_item {
     int32_t option;
 };
 struct menu_class {
-    int8_t in, out;
+    int16_t in, out;
     uint8_t uses;
     int32_t first, n; /* items */
 };
@@ -73,7 +73,7 @@ struct menu {
 struct frame {
     int64_t ns;
     uint64_t bytes[SOLVER_DEVICES];
-    int8_t in,
+    int16_t in,
         out;      /* where the unit before the block has its output (-1: none), and its last unit */
     uint8_t uses; /* devices besides the host, a bit each */
     int32_t class, next;
@@ -84,7 +84,7 @@ struct frame {
 struct pattern {
     int64_t ns;
     uint64_t bytes[SOLVER_DEVICES];
-    int8_t in, out;
+    int16_t in, out;
     uint8_t uses;
     int32_t frame, item;
     int column; /* in the LP, for the first block of the table; those of the others follow */

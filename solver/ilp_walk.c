@@ -24,7 +24,7 @@ struct label {
     uint64_t bytes[SOLVER_DEVICES];
     int32_t parent;  /* among the labels kept after the block before */
     int32_t pattern; /* of the block's table */
-    int8_t device;
+    int16_t device;
     uint32_t used, cell;
 };
 

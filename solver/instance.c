@@ -42,7 +42,7 @@ uint32_t instance_streams(const struct instance *in, const int32_t *place)
 {
     uint32_t streams = 0;
     for (int32_t u = 0; u < in->n_units; u++) {
-        int8_t d = instance_option(in, place, u)->stream;
+        int16_t d = instance_option(in, place, u)->stream;
         streams |= d < 0 ? 0 : 1u << d;
     }
     return streams;

@@ -261,8 +261,8 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
     for (int32_t u = 0; u < in->n_units; u++)
         for (int32_t d = 0; d < p->n_devices; d++)
             whole[u][d] = (struct option){.allowed = true,
-                                          .in = (int8_t)d,
-                                          .out = (int8_t)d,
+                                          .in = (int16_t)d,
+                                          .out = (int16_t)d,
                                           .stream = -1,
                                           .uses = (uint8_t)(1u << d)};
     for (int32_t i = 0; i < p->graph.n_ops; i++)

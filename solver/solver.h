@@ -64,8 +64,8 @@ void price_add(struct price *sum, const struct price *p);
 struct option {
     struct price price;             /* all it does, copies between its own parts included */
     uint64_t bytes[SOLVER_DEVICES]; /* resident there */
-    int8_t in, out;                 /* the device that reads its inputs; that has its outputs */
-    int8_t stream; /* prefill of the host's share runs here, its weights copied over
+    int16_t in, out;                /* the device that reads its inputs; that has its outputs */
+    int16_t stream; /* prefill of the host's share runs here, its weights copied over
                       the link each time; -1: it runs on the host */
     bool allowed;
     uint8_t uses;                   /* devices that do anything, a bit each */

@@ -32,7 +32,8 @@ struct cpu_kernels; /* the dispatch table of one instruction set */
 
 /* A simulated device computes with these kernels on these cores: it takes them for each record, the
  * cpu device for a step except while it waits for an event. So what the host measures of itself is
- * not slowed down by the simulation's arithmetic. Uncontended, it costs nothing worth mentioning. */
+ * not slowed down by the simulation's arithmetic. Uncontended, it costs nothing worth mentioning.
+ */
 void cpu_cores_take(void);
 void cpu_cores_give(void);
 

@@ -43,7 +43,7 @@ static void random_unit(struct random_instance *r, struct unit *u)
         o->allowed = host || random_in(&r->state, 0, 9) > 0;
         o->price.objective_ns = host ? host_ns : host_ns * random_in(&r->state, 10, 120) / 100;
         o->bytes[d] = bytes + (uint64_t)random_in(&r->state, 0, 3);
-        o->in = o->out = (int8_t)d;
+        o->in = o->out = (int16_t)d;
         o->uses = (uint8_t)(1u << d);
     }
 }
@@ -58,7 +58,7 @@ static void random_stream(struct random_instance *r, struct unit *u)
         const struct option whole = u->options[h];
         struct option *o = add_option(r, u);
         *o = whole;
-        o->stream = (int8_t)d;
+        o->stream = (int16_t)d;
         o->uses |= (uint8_t)(1u << d);
         o->price.objective_ns = whole.price.objective_ns * random_in(&r->state, 40, 110) / 100;
     }
@@ -193,7 +193,7 @@ static void add_division(struct random_instance *r, struct unit *u, const int64_
             each[d] += way[d] + way[base];
         most = each[d] > most ? each[d] : most;
     }
-    o->in = o->out = (int8_t)base;
+    o->in = o->out = (int16_t)base;
     o->uses |= (uint8_t)(1u << base);
     o->price.objective_ns = most;
 }
@@ -277,7 +277,7 @@ void random_knapsack(struct random_instance *r, uint64_t seed, int32_t layers, i
             o->price.objective_ns = llround(slowest) + random_in(&r->state, 0, 20);
             o->bytes[1] = (uint64_t)c;
             o->uses = (uint8_t)(c == 0 ? 1 : c == groups ? 2 : 3);
-            o->in = o->out = (int8_t)(c == groups);
+            o->in = o->out = (int16_t)(c == groups);
             hot += rate;
         }
         struct option whole = r->units[u].options[groups];
