@@ -408,7 +408,7 @@ static int32_t best_frame(const struct path *p, int32_t i, const double *frame_n
 {
     const struct block *b = &p->blocks[i];
     const struct table *t = &p->tables[b->table];
-    double begin[SOLVER_DEVICES + 1], end[SOLVER_DEVICES], use[SOLVER_DEVICES];
+    double begin[SOLVER_DEVICES + 1] = {0}, end[SOLVER_DEVICES] = {0}, use[SOLVER_DEVICES] = {0};
     double least = -1e-6 / p->mip.scale; /* of the objective's 10,000 */
     int32_t best = -1;
     begin[0] = i ? 0 : -dual(p, b->row);
