@@ -37,16 +37,12 @@ static void judge(struct verdict *v, const char *what, bool good, const char *un
 
 static void judge_memory(struct verdict *v, const struct problem *p, const int32_t *place)
 {
-    uint64_t used[SOLVER_DEVICES];
-    instance_fits(&p->instance, place, used);
+    uint64_t need[SOLVER_DEVICES];
+    problem_memory(p, place, need);
     for (int32_t d = 0; d < p->n_devices; d++) {
         char what[64];
-        bool any = d == p->instance.host;
-        for (int32_t u = 0; u < p->instance.n_units; u++)
-            any = any || instance_option(&p->instance, place, u)->uses >> d & 1;
-        uint64_t need = any ? used[d] + p->reserve[d] : 0;
         snprintf(what, sizeof what, "memory of %s", problem_device(p, d));
-        judge(v, what, need <= p->budget[d], "MiB", as_mib((double)need),
+        judge(v, what, need[d] <= p->budget[d], "MiB", as_mib((double)need[d]),
               as_mib((double)p->budget[d]));
     }
 }

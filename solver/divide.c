@@ -186,8 +186,7 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
         if (x->n_ops == OPS_MAX || !p->graph.ops[i].n_weights)
             return false;
         x->op[x->n_ops++] = i;
-        for (int w = 0; w < p->graph.ops[i].n_weights; w++)
-            x->file_bytes += p->graph.ops[i].weight[w] ? p->graph.ops[i].weight[w]->bytes : 0;
+        x->file_bytes += problem_file_bytes(&p->graph.ops[i]);
     }
     if (x->n_ops == OPS_MAX ? !divide_pair(&p->graph, x->op[0])
                             : !x->n_ops || !divide_streams(p->graph.ops[x->op[0]].op.kind))
@@ -211,13 +210,13 @@ struct share {
 };
 
 /* Accelerators take the first groups, in order, the host the last. */
-static struct share share_ranges(const struct dividing *x, const uint16_t *groups)
+static struct share share_ranges(const struct instance *in, const uint16_t *groups)
 {
     struct share s = {{0}, {0}};
     int32_t at = 0;
     for (int pass = 0; pass < 2; pass++)
-        for (int32_t d = 0; d < x->p->n_devices; d++) {
-            if (x->p->instance.is_host[d] != (pass == 1))
+        for (int32_t d = 0; d < in->n_devices; d++) {
+            if (in->is_host[d] != (pass == 1))
                 continue;
             s.begin[d] = at;
             s.end[d] = at += groups[d];
@@ -303,11 +302,6 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     return fmax(ns + ways_ns(x, base, d, k), link - hidden_ns(x, k));
 }
 
-static int64_t rounded(double ns)
-{
-    return ns < 1e17 ? llround(ns) : (int64_t)1e17;
-}
-
 /* Adds an option; share NULL: all on the host. */
 static void add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
 {
@@ -326,7 +320,7 @@ static void add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
                          .uses = (uint8_t)(1u << base)};
     if (groups) {
         memcpy(o->share, groups, sizeof o->share);
-        s = share_ranges(x, groups);
+        s = share_ranges(&p->instance, groups);
     }
     for (int32_t k = 0; k < x->n_kinds; k++) {
         bool is_decode = k == x->n_kinds - 1;
@@ -335,7 +329,7 @@ static void add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
                                               : compute_ns(x, k, base, 1, 1);
         *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
     }
-    o->price = request_price(&p->request, rounded(prefill), rounded(decode));
+    o->price = request_price(&p->request, whole_ns(prefill), whole_ns(decode));
     for (int32_t d = 0; d < p->n_devices; d++) {
         double part = groups ? (double)groups[d] / x->groups : d == base;
         if (part <= 0)
@@ -500,14 +494,13 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
                   int64_t *begin, int64_t *end)
 {
     const struct division *v = &p->division[unit];
-    struct dividing x = {.p = p, .groups = v->groups};
-    struct share s = share_ranges(&x, o->share);
     if (!option_divided(o)) {
         int64_t all = v->groups ? v->extent : p->graph.ops[p->first_op[unit]].op.n;
         *begin = 0;
         *end = d == o->in ? all : 0;
         return;
     }
+    struct share s = share_ranges(&p->instance, o->share);
     *begin = (int64_t)s.begin[d] * v->group;
     *end =
         s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;

@@ -47,26 +47,42 @@ static void cheapest_items(const struct path *p, const struct menu *m, const dou
     }
 }
 
-/* What each frame costs at least, memory paid for: *out, by table, in the arena. */
-static bool price_frames(const struct path *p, const double *ns_per_byte, struct arena *a,
-                         double ***out)
+/* At a price of memory, by table: what each frame costs at least, and the item of each class that
+ * makes it so. */
+struct priced {
+    double **frame;
+    int32_t **item;
+};
+
+static bool price_tables(const struct path *p, const double *ns_per_byte, struct arena *a,
+                         struct priced *out)
 {
-    double **frames = arena_alloc(a, (size_t)p->n_tables + 1, sizeof *frames);
-    for (int32_t i = 0; frames && i < p->n_tables; i++) {
+    out->frame = arena_alloc(a, (size_t)p->n_tables + 1, sizeof *out->frame);
+    out->item = arena_alloc(a, (size_t)p->n_tables + 1, sizeof *out->item);
+    for (int32_t i = 0; out->frame && out->item && i < p->n_tables; i++) {
         const struct table *t = &p->tables[i];
         int32_t *item = arena_alloc(a, (size_t)t->menu.n_classes + 1, sizeof *item);
-        frames[i] = arena_alloc(a, (size_t)t->n_frames + 1, sizeof **frames);
-        if (!item || !frames[i])
+        double *frame = arena_alloc(a, (size_t)t->n_frames + 1, sizeof *frame);
+        if (!item || !frame)
             return false;
         cheapest_items(p, &t->menu, ns_per_byte, item);
         for (int32_t f = 0; f < t->n_frames; f++) {
             const struct menu_item *wide = &t->menu.items[item[t->frames[f].class]];
-            frames[i][f] = paid(p, ns_per_byte, t->frames[f].ns, t->frames[f].bytes) +
-                           paid(p, ns_per_byte, wide->ns, wide->bytes);
+            frame[f] = paid(p, ns_per_byte, t->frames[f].ns, t->frames[f].bytes) +
+                       paid(p, ns_per_byte, wide->ns, wide->bytes);
         }
+        out->frame[i] = frame;
+        out->item[i] = item;
     }
-    *out = frames;
-    return frames;
+    return out->frame && out->item;
+}
+
+/* The pattern of a frame with the item that it is cheapest with. */
+static struct pattern cheapest_pattern(const struct path *p, const struct priced *at, int32_t table,
+                                       int32_t frame)
+{
+    const struct table *t = &p->tables[table];
+    return path_pattern(t, frame, at->item[table][t->frames[frame].class]);
 }
 
 static double use_ns(const struct path *p, int32_t block, uint32_t uses)
@@ -81,12 +97,12 @@ oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
                              struct path_bounds *out, struct oato_error *err)
 {
     size_t n = ((size_t)p->n_blocks + 1) * (SOLVER_DEVICES + 1);
-    double **frames;
+    struct priced at;
     memset(out, 0, sizeof *out);
     arena_init(&out->arena);
     out->so_far = arena_alloc(&out->arena, n, sizeof(double));
     out->onward = arena_alloc(&out->arena, n, sizeof(double));
-    if (!out->so_far || !out->onward || !price_frames(p, ns_per_byte, &out->arena, &frames))
+    if (!out->so_far || !out->onward || !price_tables(p, ns_per_byte, &out->arena, &at))
         return oato_fail_memory(err, n * sizeof(double), "the ILP's bounds");
     for (int32_t d = 0; d < p->in->n_devices; d++)
         if (p->constrained[d])
@@ -101,7 +117,7 @@ oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
         for (int32_t f = 0; f < t->n_frames; f++) {
             double *to = bound_at(out->so_far, i + 1, t->frames[f].out);
             *to = fmin(*to, *bound_at(out->so_far, i, t->frames[f].in) +
-                                frames[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
+                                at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
         }
     }
     for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
@@ -110,7 +126,7 @@ oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
             double *from = bound_at(out->onward, i, t->frames[f].in);
             *from =
                 fmin(*from, *bound_at(out->onward, i + 1, t->frames[f].out) +
-                                frames[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
+                                at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
         }
     }
     return OATO_OK;
@@ -435,61 +451,49 @@ static int32_t best_frame(const struct path *p, int32_t i, const double *frame_n
 static int32_t add_improving(struct path *p, const double *ns_per_byte)
 {
     struct arena a;
-    double **frames;
+    struct priced at;
     int32_t added = 0;
     arena_init(&a);
-    if (!price_frames(p, ns_per_byte, &a, &frames))
-        added = -1;
-    int32_t *before = added < 0 ? NULL : arena_alloc(&a, (size_t)p->n_tables + 1, sizeof *before);
-    for (int32_t i = 0; before && i < p->n_tables; i++)
+    int32_t *before = arena_alloc(&a, (size_t)p->n_tables + 1, sizeof *before);
+    bool good = before && price_tables(p, ns_per_byte, &a, &at);
+    for (int32_t i = 0; good && i < p->n_tables; i++)
         before[i] = p->tables[i].n;
-    for (int32_t i = 0; before && added >= 0 && i < p->n_blocks; i++) {
-        struct table *t = &p->tables[p->blocks[i].table];
-        int32_t f = best_frame(p, i, frames[p->blocks[i].table]);
+    for (int32_t i = 0; good && i < p->n_blocks; i++) {
+        int32_t table = p->blocks[i].table, n = p->tables[table].n;
+        int32_t f = best_frame(p, i, at.frame[table]);
         if (f < 0)
             continue;
-        int32_t *item = arena_alloc(&a, (size_t)t->menu.n_classes + 1, sizeof *item), n = t->n;
-        if (item)
-            cheapest_items(p, &t->menu, ns_per_byte, item);
-        struct pattern x = path_pattern(t, f, item ? item[t->frames[f].class] : 0);
-        if (!item || path_add_pattern(t, &x) < 0)
-            added = -1;
-        else
-            added += t->n - n;
+        struct pattern x = cheapest_pattern(p, &at, table, f);
+        good = path_add_pattern(&p->tables[table], &x) >= 0;
+        added += p->tables[table].n - n;
     }
-    for (int32_t i = 0; before && added > 0 && i < p->n_tables; i++)
+    for (int32_t i = 0; good && added > 0 && i < p->n_tables; i++)
         add_columns(p, i, before[i], MIP_SHARE);
     arena_free(&a);
-    return before ? added : -1;
+    return good ? added : -1;
 }
 
 /* For every table and both of its ends the pattern that is best at these prices. */
 static bool add_cheapest(struct path *p, const double *ns_per_byte)
 {
     struct arena a;
-    double **frames = NULL;
+    struct priced at;
     arena_init(&a);
-    bool good = price_frames(p, ns_per_byte, &a, &frames);
+    bool good = price_tables(p, ns_per_byte, &a, &at);
     for (int32_t i = 0; good && i < p->n_tables; i++) {
         struct table *t = &p->tables[i];
         int32_t best[SOLVER_DEVICES + 1][SOLVER_DEVICES];
-        int32_t *item = arena_alloc(&a, (size_t)t->menu.n_classes + 1, sizeof *item);
         memset(best, -1, sizeof best);
-        if (!item) {
-            good = false;
-            break;
-        }
-        cheapest_items(p, &t->menu, ns_per_byte, item);
         for (int32_t f = 0; f < t->n_frames; f++) {
             int32_t *b = &best[t->frames[f].in + 1][t->frames[f].out];
-            if (*b < 0 || frames[i][f] < frames[i][*b])
+            if (*b < 0 || at.frame[i][f] < at.frame[i][*b])
                 *b = f;
         }
         for (int k = 0; good && k < (SOLVER_DEVICES + 1) * SOLVER_DEVICES; k++) {
             int32_t f = best[k / SOLVER_DEVICES][k % SOLVER_DEVICES];
             if (f < 0)
                 continue;
-            struct pattern x = path_pattern(t, f, item[t->frames[f].class]);
+            struct pattern x = cheapest_pattern(p, &at, i, f);
             good = path_add_pattern(t, &x) >= 0;
         }
     }

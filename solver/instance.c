@@ -38,6 +38,14 @@ bool instance_with_streams(const struct instance *in, uint32_t streams, struct i
     return true;
 }
 
+uint32_t instance_uses(const struct instance *in, const int32_t *place)
+{
+    uint32_t uses = 1u << in->host;
+    for (int32_t u = 0; u < in->n_units; u++)
+        uses |= instance_option(in, place, u)->uses;
+    return uses;
+}
+
 uint32_t instance_streams(const struct instance *in, const int32_t *place)
 {
     uint32_t streams = 0;
@@ -72,12 +80,9 @@ struct price edge_price(const struct instance *in, const struct edge *e, const i
 struct price instance_price(const struct instance *in, const int32_t *place)
 {
     struct price sum = {0};
-    uint32_t used = 1u << in->host;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        const struct option *o = instance_option(in, place, u);
-        price_add(&sum, &o->price);
-        used |= o->uses;
-    }
+    const uint32_t used = instance_uses(in, place);
+    for (int32_t u = 0; u < in->n_units; u++)
+        price_add(&sum, &instance_option(in, place, u)->price);
     for (int32_t d = 0; d < in->n_devices; d++)
         if (used >> d & 1)
             price_add(&sum, &in->fixed[d]);

@@ -104,12 +104,8 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
 static oato_status fill_devices(struct plan *plan, const struct problem *p, const int32_t *place,
                                 struct oato_error *err)
 {
-    uint64_t used[SOLVER_DEVICES];
-    bool any[SOLVER_DEVICES] = {false};
-    instance_fits(&p->instance, place, used);
-    for (int32_t u = 0; u < p->instance.n_units; u++)
-        for (int32_t d = 0; d < p->n_devices; d++)
-            any[d] = any[d] || instance_option(&p->instance, place, u)->uses >> d & 1;
+    uint64_t need[SOLVER_DEVICES];
+    problem_memory(p, place, need);
     plan->devices = arena_alloc(&plan->arena, (size_t)p->n_devices, sizeof *plan->devices);
     if (!plan->devices)
         return oato_fail_memory(err, sizeof *plan->devices, "the plan");
@@ -122,7 +118,7 @@ static oato_status fill_devices(struct plan *plan, const struct problem *p, cons
         snprintf(to->model, sizeof to->model, "%s", from->model ? from->model : "");
         snprintf(to->spec, sizeof to->spec, "%s", from->spec ? from->spec : "");
         to->budget_bytes = p->budget[d];
-        to->planned_bytes = any[d] || d == p->instance.host ? used[d] + p->reserve[d] : 0;
+        to->planned_bytes = need[d];
     }
     return OATO_OK;
 }

@@ -141,7 +141,7 @@ static oato_status check_request(const struct plan_request *q, struct oato_error
 
 /* ------------------------------------------------------------------- operators and units --- */
 
-static uint64_t file_bytes(const struct graph_op *op)
+uint64_t problem_file_bytes(const struct graph_op *op)
 {
     uint64_t sum = 0;
     for (int i = 0; i < op->n_weights; i++)
@@ -171,7 +171,7 @@ static oato_status price_operators(struct problem *p, struct oato_error *err)
             struct op_price *price = &p->price[i * p->n_devices + d];
             *price = request_op(p, g, i, op, d);
             price->weight_bytes =
-                cost_prepared_bytes(p->cost, p->device[d], op, file_bytes(&g->ops[i]));
+                cost_prepared_bytes(p->cost, p->device[d], op, problem_file_bytes(&g->ops[i]));
             price->kv_bytes = kv_bytes(p, &g->ops[i]);
             anywhere = anywhere || price->supported;
         }
@@ -242,7 +242,7 @@ static oato_status find_flows(struct problem *p, struct oato_error *err)
             if (p->price[i * p->n_devices + d].supported)
                 least = min_i64(least, p->price[i * p->n_devices + d].prefill_ns);
         if (divide_streams(g->ops[i].op.kind))
-            f->matrix_bytes += file_bytes(&g->ops[i]);
+            f->matrix_bytes += problem_file_bytes(&g->ops[i]);
         else
             f->other_ns += least == INT64_MAX ? 0 : least;
     }
@@ -586,6 +586,15 @@ static oato_status place_of_plan(const struct problem *p, const struct plan *pla
     }
     instance_settle(&p->instance, place);
     return OATO_OK;
+}
+
+void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need)
+{
+    const uint32_t uses = instance_uses(&p->instance, place);
+    uint64_t used[SOLVER_DEVICES];
+    instance_fits(&p->instance, place, used);
+    for (int32_t d = 0; d < p->n_devices; d++)
+        need[d] = uses >> d & 1 ? used[d] + p->reserve[d] : 0;
 }
 
 void problem_stream(struct problem *p, uint32_t streams)

@@ -7,6 +7,17 @@
 
 #include "solver/solver.h"
 
+#include <math.h>
+
+/* Doubles end here: three years at most, so that sums stay far from overflow. */
+static inline int64_t whole_ns(double ns)
+{
+    return ns < 1e17 ? llround(ns) : (int64_t)1e17;
+}
+
+/* Of all weights of the operator, as they lie in the file. */
+uint64_t problem_file_bytes(const struct graph_op *op);
+
 /* Steps of one kind: `times` of them, each with so many tokens. */
 struct request_step {
     int32_t tokens, rows, seqs;

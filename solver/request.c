@@ -50,11 +50,6 @@ int64_t request_kv_positions(const struct plan_request *q)
     return ((int64_t)q->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS * KV_PAGE_POSITIONS;
 }
 
-static int64_t whole_ns(double ns)
-{
-    return ns < 1e17 ? llround(ns) : (int64_t)1e17; /* three years: sums stay far from overflow */
-}
-
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)
 {
     const int64_t objective_ns = q->objective == OBJECTIVE_TTFT ? prefill_ns

@@ -66,11 +66,6 @@ static const struct profile_device *device_of(const struct stepping *x, int32_t 
     return &x->s->profile->devices[x->s->device[d]];
 }
 
-static int64_t whole_ns(double ns)
-{
-    return ns < 1e17 ? llround(ns) : (int64_t)1e17;
-}
-
 /* ------------------------------------------------------------------------------- records --- */
 
 /* Runs the record e for so long, as soon as its queue is free and it can read all it needs. */

@@ -115,6 +115,8 @@ bool option_divided(const struct option *o);
 /* The same problem where exactly the given devices may be streamed to and set memory aside for it;
  * false when one of them has too little. Borrows the arrays of `in`. */
 bool instance_with_streams(const struct instance *in, uint32_t streams, struct instance *out);
+/* The devices where a placement does anything, the host among them. */
+uint32_t instance_uses(const struct instance *in, const int32_t *place);
 /* The devices that a placement streams to. */
 uint32_t instance_streams(const struct instance *in, const int32_t *place);
 struct price instance_price(const struct instance *in, const int32_t *place);
@@ -245,6 +247,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *p, cons
 void problem_free(struct problem *p);
 /* Sets aside what streaming to these devices takes, of the memory for units. */
 void problem_stream(struct problem *p, uint32_t streams);
+/* Bytes that a placement takes on each device, its reserve included; 0 where it does nothing. */
+void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need);
 const char *problem_device(const struct problem *p, int32_t device);
 
 /* Profile of a machine of the hardware library (docs/hardware), by its name. OATO_EUSAGE with all
