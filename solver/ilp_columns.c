@@ -572,8 +572,11 @@ oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_p
     use_prices(p);
     plan_memory(p);
     oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
-    for (int32_t d = 0; !status && d < p->in->n_devices; d++)
-        least = fmin(least, *bound_at(b.so_far, p->n_blocks, d) - b.memory_ns);
+    for (int32_t d = 0; !status && d < p->in->n_devices; d++) {
+        double bound = *bound_at(b.so_far, p->n_blocks, d) - b.memory_ns;
+        if (bound < least) /* no fmin(): gcc 12 for aarch64 fails on the reduction */
+            least = bound;
+    }
     arena_free(&b.arena);
     result->bound_ns = least < 1e18 && least > 0 ? (int64_t)ceil(least * (1 - 1e-12)) : 0;
     return status;

@@ -4,7 +4,6 @@
 #include "tests/executor/harness.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 uint32_t random_below(struct random *r, uint32_t n)
 {
@@ -14,7 +13,6 @@ uint32_t random_below(struct random *r, uint32_t n)
 
 struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed)
 {
-    char path[] = "/tmp/oato-test-XXXXXX";
     struct oato_error err;
     struct model *m = NULL;
     struct random_model shape = random_model_default();
@@ -35,12 +33,8 @@ struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t
     shape.dtype = dtype;
     shape.seed = seed;
     shape.tokenizer = true;
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    if (random_model_save(&shape, path, &err) || model_open(path, &m, &err))
+    if (random_model_open(&shape, &m, &err))
         fail_msg("%s", err.text);
-    unlink(path);
     return m;
 }
 

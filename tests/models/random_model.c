@@ -5,10 +5,12 @@
  */
 #include "tests/models/random_model.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 struct tensor_row {
     char name[GGUF_MAX_NAME + 1];
@@ -456,5 +458,21 @@ oato_status random_model_save(const struct random_model *m, const char *path,
         status = save_parts(m, &l, path, err);
     pages_free(l.data, l.data_bytes);
     free(l.rows);
+    return status;
+}
+
+oato_status random_model_open(const struct random_model *m, struct model **out,
+                              struct oato_error *err)
+{
+    char path[] = "/tmp/oato-test-XXXXXX";
+    int fd = mkstemp(path);
+    *out = NULL;
+    if (fd < 0)
+        return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
+    close(fd);
+    oato_status status = random_model_save(m, path, err);
+    if (!status)
+        status = model_open(path, out, err);
+    unlink(path);
     return status;
 }

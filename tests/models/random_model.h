@@ -33,6 +33,10 @@ struct random_model random_model_default(void);
 oato_status random_model_save(const struct random_model *m, const char *path,
                               struct oato_error *err);
 
+/* Saves it under a name of its own, opens it and removes the file; the mapping stays. */
+oato_status random_model_open(const struct random_model *m, struct model **out,
+                              struct oato_error *err);
+
 /* The same in pieces. */
 enum { RANDOM_VOCAB_LEAST = 259 }; /* 3 control tokens and 256 bytes */
 /* Fills bytes of whole blocks with values of about the given mean and standard deviation. The mean

@@ -13,11 +13,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 // clang-format on
 
-static char model_path[64];
 static struct model *model;
 static const struct fixture_options usual = {
     .sim_speed = 8, .link_latency_ns = 2000, .scale = 1, .fused_factor = 0.9};
@@ -32,8 +30,7 @@ static int setup(void **state)
     m.ffn = 512;
     m.context = 2048;
     m.dtype = DT_Q4_0;
-    snprintf(model_path, sizeof model_path, "/tmp/oato-planner-%d.gguf", (int)getpid());
-    if (random_model_save(&m, model_path, &err) || model_open(model_path, &model, &err)) {
+    if (random_model_open(&m, &model, &err)) {
         print_error("%s\n", err.text);
         return 1;
     }
@@ -44,7 +41,6 @@ static int teardown(void **state)
 {
     (void)state;
     model_close(model);
-    unlink(model_path);
     return 0;
 }
 
@@ -471,7 +467,6 @@ static void experts_are_divided_and_found_again(void **state)
     struct oato_error err;
     struct profile p;
     struct random_model m = random_model_default();
-    char path[80];
     int32_t divided = 0, streamed = 0;
     m.architecture = "qwen3moe";
     m.layers = 3;
@@ -481,8 +476,7 @@ static void experts_are_divided_and_found_again(void **state)
     m.experts_used = 4;
     m.context = 2048;
     m.dtype = DT_Q4_0;
-    snprintf(path, sizeof path, "%s.experts", model_path);
-    if (random_model_save(&m, path, &err) || model_open(path, &model, &err))
+    if (random_model_open(&m, &model, &err))
         fail_msg("%s", err.text);
     usual_profile(&p);
     for (uint64_t bytes = 2 << 20; bytes <= 14 << 20; bytes += 4 << 20) {
@@ -514,7 +508,6 @@ static void experts_are_divided_and_found_again(void **state)
     print_message("%d parts of experts, %d streamed\n", divided, streamed);
     profile_free(&p);
     model_close(model);
-    unlink(path);
     model = dense;
 }
 
