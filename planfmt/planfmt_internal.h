@@ -51,7 +51,7 @@ struct schema {
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
     profile_link_schema, profile_row_schema;
-enum { DEVICE_DATA_SHEET = 12 }; /* place in profile_device_schema */
+enum { DEVICE_DATA_SHEET = 13 }; /* place in profile_device_schema */
 /* Places in profile_row_schema. */
 enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN };
 enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };

@@ -216,8 +216,13 @@ uint64_t profile_hash(const struct profile *p)
         in_f64(&h, d->flops_per_s);
         in_f64(&h, d->record_overhead_ns);
         in_f64(&h, d->step_overhead_ns);
-        if (d->data_sheet) /* profiles that came before this key keep their hash */
+        /* profiles that came before these keys keep their hash */
+        if (d->data_sheet)
             in_text(&h, "data sheet");
+        if (d->row_overhead_ns > 0) {
+            in_text(&h, "row overhead");
+            in_f64(&h, d->row_overhead_ns);
+        }
     }
     uint64_t devices = hash_bytes(h.bytes, h.n), links = 0, rows = 0;
     for (int32_t i = 0; i < p->n_links; i++) {

@@ -428,12 +428,37 @@ static bool adds_up(const struct layers_time *t)
            fabs(t->together_ns - t->sum_ns) < ADDS_UP * t->together_ns;
 }
 
+/* What the steps of a prompt cost beyond rows and records, spread over the rows. */
+static oato_status measure_prefill(struct run *r, const struct rig *rig, struct oato_error *err)
+{
+    static const int32_t tokens[] = {128, 512};
+    struct profile_device *d = &r->p->devices[rig->index];
+    double beyond_ns = 0, sum_ns = 0, rows = 0;
+    oato_status status = OATO_OK;
+    d->row_overhead_ns = 0;
+    for (size_t i = 0; i < ARRAY_LEN(tokens) && !status; i++) {
+        const struct op_point at = {tokens[i], 1, tokens[i]};
+        struct layers_time t;
+        status = layers_measure(rig, r->p, r->m, r->o->kv, &at, r->o->quick, &t, err);
+        if (status || !t.records)
+            continue;
+        beyond_ns += t.mean_ns - t.sum_ns - d->record_overhead_ns * t.records;
+        sum_ns += t.sum_ns;
+        rows += (double)t.more_rows;
+    }
+    beyond_ns = fmin(beyond_ns, OVERHEAD_MOST * sum_ns);
+    if (beyond_ns > 0)
+        d->row_overhead_ns = readable_ns(beyond_ns / rows);
+    return status == OATO_EFIT ? OATO_OK : status;
+}
+
 /* Something else on the machine makes times longer, never shorter: when the rows do not add up
  * they are measured again and the lower ones kept. */
 static oato_status measure_operators(struct run *r, const struct rig *rig, struct oato_error *err)
 {
     struct profile_device *d = &r->p->devices[rig->index];
     struct layers_time t = {0};
+    const struct op_point at = {1, 1, shown_context(r)};
     double together_ns = INFINITY;
     d->record_overhead_ns = 0;
     for (r->pass = 0; r->pass < PASSES && (!r->pass || !adds_up(&t)); r->pass++) {
@@ -441,8 +466,7 @@ static oato_status measure_operators(struct run *r, const struct rig *rig, struc
         oato_status status = measure_cases(r, rig, err);
         if (!status) {
             progress_update(&r->progress, r->done, "whole layers");
-            status =
-                layers_measure(rig, r->p, r->m, r->o->kv, shown_context(r), r->o->quick, &t, err);
+            status = layers_measure(rig, r->p, r->m, r->o->kv, &at, r->o->quick, &t, err);
         }
         if (status) /* without room for layers the sum of the rows has to do */
             return status == OATO_EFIT ? OATO_OK : status;
@@ -458,7 +482,7 @@ static oato_status measure_operators(struct run *r, const struct rig *rig, struc
                   "%s: the operators of a step add up to %.2f ms, together they take %.2f ms: was "
                   "the machine busy? Measure again when it is quiet",
                   rig->info.id, t.sum_ns / 1e6, t.together_ns / 1e6);
-    return OATO_OK;
+    return measure_prefill(r, rig, err);
 }
 
 static oato_status measure_device(struct run *r, struct rig *rig, struct oato_error *err)

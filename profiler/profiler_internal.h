@@ -136,16 +136,17 @@ oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct o
 
 /* What submit and finish cost beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
-/* The model's first layers (the whole graph, when it fits), one token: as one program, and as the
- * sum of their rows in p. records 0 when rows are missing. */
+/* The model's first layers (the whole graph, when it fits), one sequence: as one program, and as
+ * the sum of their rows in p. records 0 when rows are missing. */
 struct layers_time {
     double together_ns, sum_ns; /* an undisturbed step; the sum of its rows */
     double mean_ns;             /* of all steps but the slowest twentieth: what a user waits */
     int32_t records;
+    int64_t more_rows; /* of all records, beyond one each */
 };
 oato_status layers_measure(const struct rig *r, const struct profile *p, const struct model *m,
-                           oato_dtype kv, int32_t context, bool quick, struct layers_time *out,
-                           struct oato_error *err);
+                           oato_dtype kv, const struct op_point *at, bool quick,
+                           struct layers_time *out, struct oato_error *err);
 /* The row of p for op at this size on the device, or NULL. */
 const struct profile_row *profile_find(const struct profile *p, int32_t device,
                                        const struct oato_op *op, const struct op_size *size);

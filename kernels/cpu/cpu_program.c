@@ -6,8 +6,9 @@
  *
  * The clock is real time, put forward to the begin of each step, minus what thread 0 spent waiting
  * for events that, on their device's clock, had already happened: with a simulated device beside
- * it, time is what it would have been. For that the two never compute at the same time: see
- * cpu_cores_take.
+ * it, time is what it would have been. For that the two never compute at the same time (see
+ * cpu_cores_take), and the clock goes on only when all workers are awake again: on that clock they
+ * hardly waited.
  */
 #include "kernels/cpu/cpu_device.h"
 
@@ -32,6 +33,8 @@ struct running {
     const struct step *step;
     uint32_t n_records; /* fewer than the program's when an error was injected */
     _Atomic int failed; /* an event will never come */
+    uint64_t due_ns;    /* thread 0's: this device's clock once all threads are awake */
+    bool waits;         /* some record waits for another device */
 };
 
 static pthread_mutex_t cores = PTHREAD_MUTEX_INITIALIZER;
@@ -46,21 +49,26 @@ void cpu_cores_give(void)
     pthread_mutex_unlock(&cores);
 }
 
-/* Thread 0: everything that the record waits for, on this device's clock. */
+static uint64_t clock_now(const struct running *x)
+{
+    return now_ns() + (uint64_t)x->device->clock_offset_ns;
+}
+
+/* Thread 0: everything that the record waits for. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
+    x->due_ns = clock_now(x);
     for (int i = 0; i < r->n_waits; i++) {
         const struct record_wait *w = &r->wait[i];
-        uint64_t begin_ns = now_ns(), event_ns = 0;
+        uint64_t event_ns = 0;
         cpu_cores_give();
         bool happened = timeline_wait(x->step->timeline[w->device],
                                       x->step->timeline_base[w->device] + w->ordinal, &event_ns);
         cpu_cores_take();
         if (!happened)
             return false;
-        int64_t *offset = &x->device->clock_offset_ns;
-        int64_t due = max_i64((int64_t)begin_ns + *offset, (int64_t)event_ns);
-        *offset = due - (int64_t)now_ns();
+        if (event_ns > x->due_ns)
+            x->due_ns = event_ns;
     }
     return true;
 }
@@ -69,7 +77,15 @@ static void record_signal(struct running *x, const struct program_record *r)
 {
     if (r->signal && !atomic_load_explicit(&x->failed, memory_order_relaxed))
         timeline_signal(&x->device->timeline, x->step->timeline_base[x->c->self] + r->signal,
-                        now_ns() + (uint64_t)x->device->clock_offset_ns);
+                        clock_now(x));
+}
+
+/* All threads are awake; thread 0 sets the clock to when they would have been. */
+static void wake_all(struct running *x, int thread, struct read_ahead next)
+{
+    cpu_barrier_wait_fetching(&x->c->barrier, next);
+    if (thread == 0)
+        x->device->clock_offset_ns = (int64_t)(x->due_ns - now_ns());
 }
 
 static void record_copy(const struct running *x, const struct program_record *r)
@@ -102,6 +118,8 @@ static void run_step(void *arg, int thread)
     struct cpu_barrier *barrier = &x->c->barrier;
     const struct program_record *records = x->c->program->records;
     bool before_solo = true;
+    if (x->waits)
+        wake_all(x, thread, read_after(x, 0, thread));
     for (uint32_t i = 0; i < x->n_records; i++) {
         const struct program_record *r = &records[i];
         bool solo = cpu_record_is_solo(r, x->step);
@@ -112,8 +130,9 @@ static void run_step(void *arg, int thread)
         }
         if (thread == 0 && r->n_waits && !record_wait(x, r))
             atomic_store(&x->failed, 1);
-        if (!solo && (before_solo || r->n_waits))
-            /* what thread 0 computed or waited for is there */
+        if (r->n_waits)
+            wake_all(x, thread, read_after(x, i, thread));
+        else if (!solo && before_solo) /* what thread 0 computed is there */
             cpu_barrier_wait_fetching(barrier, read_after(x, i, thread));
         if ((thread == 0 || !solo) && !atomic_load_explicit(&x->failed, memory_order_relaxed)) {
             if (r->kind == RECORD_RUN)
@@ -149,6 +168,9 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     cpu_cores_take();
     d->clock_offset_ns -= (int64_t)(now_ns() - asked_ns);
     d->clock_offset_ns = max_i64(d->clock_offset_ns, (int64_t)step->clock_ns - (int64_t)now_ns());
+    x.due_ns = clock_now(&x);
+    for (uint32_t i = 0; i < x.n_records && !x.waits; i++)
+        x.waits = c->program->records[i].n_waits > 0;
     if (x.n_records > 0)
         cpu_pool_run(d->pool, run_step, &x);
     cpu_cores_give();

@@ -135,18 +135,20 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
     out->devices = arena_alloc(&out->arena, 4, sizeof *out->devices);
     out->links = arena_alloc(&out->arena, 16, sizeof *out->links);
     for (int32_t i = 0; i < out->n_devices; i++) {
-        out->devices[i] = (struct profile_device){.id = ids[i],
-                                                  .kind = kinds[i],
-                                                  .model = any_text(r),
-                                                  .spec = i ? "vram=64MiB,read=900GB/s" : "",
-                                                  .memory_bytes = any_u64(r),
-                                                  .free_bytes = any_u64(r),
-                                                  .threads = (int32_t)rng_range(r, 0, 256),
-                                                  .is_host = !i,
-                                                  .read_bytes_per_s = any_f64(r),
-                                                  .flops_per_s = any_f64(r),
-                                                  .record_overhead_ns = any_f64(r),
-                                                  .step_overhead_ns = any_f64(r)};
+        out->devices[i] =
+            (struct profile_device){.id = ids[i],
+                                    .kind = kinds[i],
+                                    .model = any_text(r),
+                                    .spec = i ? "vram=64MiB,read=900GB/s" : "",
+                                    .memory_bytes = any_u64(r),
+                                    .free_bytes = any_u64(r),
+                                    .threads = (int32_t)rng_range(r, 0, 256),
+                                    .is_host = !i,
+                                    .read_bytes_per_s = any_f64(r),
+                                    .flops_per_s = any_f64(r),
+                                    .record_overhead_ns = any_f64(r),
+                                    .row_overhead_ns = rng_range(r, 0, 1) ? any_f64(r) : 0,
+                                    .step_overhead_ns = any_f64(r)};
         for (int32_t j = 0; j < i; j++) {
             out->links[out->n_links++] =
                 (struct profile_link){i, j, any_f64(r), 1 + any_f64(r), any_f64(r)};

@@ -97,6 +97,15 @@ static void measured_sizes_are_exact(void **state)
     assert_float_equal(ns_of(0, &attention, 4, 4, 4000), 3000, 1e-9);
 }
 
+static void rows_beyond_the_first_cost_what_the_device_says(void **state)
+{
+    (void)state;
+    profile.devices[0].row_overhead_ns = 3;
+    assert_float_equal(ns_of(0, &matrix, 1, 1, 0), 100, 1e-9);
+    assert_float_equal(ns_of(0, &matrix, 8, 1, 0), 471, 1e-9);
+    profile.devices[0].row_overhead_ns = 0;
+}
+
 static void sizes_between_lie_on_a_line(void **state)
 {
     (void)state;
@@ -226,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(measured_sizes_are_exact),
+        cmocka_unit_test(rows_beyond_the_first_cost_what_the_device_says),
         cmocka_unit_test(sizes_between_lie_on_a_line),
         cmocka_unit_test(sizes_outside_follow_the_rules),
         cmocka_unit_test(more_work_never_costs_less),
