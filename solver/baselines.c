@@ -25,9 +25,15 @@ static int32_t first_accelerator(const struct instance *in)
     return -1;
 }
 
-static bool of_experts(const struct problem *p, int32_t unit)
+static bool of_experts(const void *problem, int32_t unit)
 {
+    const struct problem *p = problem;
     return p->graph.ops[p->first_op[unit]].op.kind == OP_EXPERT_GATE_UP;
+}
+
+static bool not_of_experts(const void *problem, int32_t unit)
+{
+    return !of_experts(problem, unit);
 }
 
 /* An FFN whose neurons or experts can be divided. */
@@ -38,51 +44,6 @@ static bool of_neurons(const struct problem *p, int32_t unit)
 }
 
 /* ---------------------------------------------------------------------------------- fit ---- */
-
-/* A layer's units, with or without its experts, to the device if they all fit. */
-static bool take_layer(const struct problem *p, int32_t layer, bool experts, bool others, int32_t d,
-                       uint64_t *used, int32_t *place)
-{
-    const struct instance *in = &p->instance;
-    uint64_t bytes = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int32_t u = 0; u < in->n_units; u++) {
-            const struct option *o = &in->units[u].options[d];
-            if (in->units[u].layer != layer || !o->allowed ||
-                !(of_experts(p, u) ? experts : others))
-                continue;
-            bytes += pass ? 0 : o->bytes[d];
-            if (pass)
-                place[u] = d;
-        }
-        if (!pass && bytes > in->capacity[d] - used[d])
-            return false;
-    }
-    used[d] += bytes;
-    return true;
-}
-
-/* Layers from the last to the first; what does not fit ends one device and begins the next. */
-static void take_layers(const struct problem *p, bool experts, uint64_t *used, int32_t *place)
-{
-    const struct instance *in = &p->instance;
-    int32_t d = 0;
-    for (int32_t layer = in->n_layers; layer >= 0 && d < in->n_devices;) {
-        if (in->is_host[d] || !in->usable[d] ||
-            !take_layer(p, layer, experts, true, d, used, place))
-            d++;
-        else
-            layer--;
-    }
-}
-
-static bool has_experts(const struct problem *p)
-{
-    for (int32_t u = 0; u < p->instance.n_units; u++)
-        if (of_experts(p, u))
-            return true;
-    return false;
-}
 
 /* What stays on the host is streamed in prefill where it can be, as the rule's owner does. */
 static void stream_rest(const struct problem *p, int32_t d, int32_t *place)
@@ -106,9 +67,9 @@ bool baseline_fit(const struct problem *p, int32_t *place)
                    instance_with_streams(&p->instance, 1u << d, &with.instance);
     uint64_t used[SOLVER_DEVICES] = {0};
     solve_cpu(&with.instance, place);
-    take_layers(&with, !has_experts(p), used, place);
-    for (int32_t layer = 0; layer <= p->instance.n_layers && d >= 0 && has_experts(p); layer++)
-        if (!take_layer(&with, layer, true, false, d, used, place))
+    instance_take_layers(&with.instance, not_of_experts, p, used, place);
+    for (int32_t layer = 0; layer < p->instance.n_layers && d >= 0; layer++)
+        if (!instance_take_layer(&with.instance, layer, of_experts, p, d, used, place))
             break;
     if (streams)
         stream_rest(&with, d, place);

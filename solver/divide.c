@@ -1,5 +1,5 @@
 /*
- * divide.c - the ways to run a unit besides whole on one device, each priced over the request:
+ * divide.c - the ways to run a unit besides whole on one device:
  *
  *   divided    its groups (of neurons, experts or rows; the most active first) are dealt out at cut
  *              points, accelerators before the host, and the parts run at the same time: a step
@@ -8,42 +8,19 @@
  *              weights copied over the link while the previous ones compute
  *   apart      of two operators one here, one there
  *
- * A share of an operator is priced in proportion to the whole, which is an estimate wherever it
- * stands; activity comes from the neurons sidecar, without one every neuron is active and experts
- * are chosen alike.
+ * What each costs is divide_price.c's.
  */
-#include "solver/problem_internal.h"
+#include "solver/divide_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    KINDS_MAX = 4, /* of prefill steps, and the decode step */
-    OPS_MAX = 2,   /* of a unit that can be divided */
     GROUPS_MAX = UINT16_MAX,
     GRID_TWO = 32,   /* cut points between two accelerators, */
     GRID_THREE = 10, /* between those and the host, */
     GRID_ROWS = 16,  /* and in the rows of a product */
     GROUP_NEURONS = 64,
-};
-
-struct dividing {
-    const struct problem *p;
-    int32_t unit, op[OPS_MAX], n_ops;
-    int32_t group, groups, extent; /* neurons, experts or rows: in a group; groups; in all */
-    struct request_step kind[KINDS_MAX];
-    int32_t n_kinds; /* the last one is decode */
-    /* Nanoseconds of a step of each kind: an operator whole and dense, its record included; copies
-     * of all inputs and of the output between the host and a device; adding two outputs. */
-    double whole[KINDS_MAX][OPS_MAX][SOLVER_DEVICES];
-    double enter[KINDS_MAX][2][SOLVER_DEVICES],
-        leave[KINDS_MAX][2][SOLVER_DEVICES]; /* 0: from it */
-    double merge[KINDS_MAX][SOLVER_DEVICES];
-    const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activities of the first groups */
-    bool runs[SOLVER_DEVICES];
-    uint64_t file_bytes;
-    struct option *out; /* where the next option goes; NULL: only counted */
-    int32_t n;
 };
 
 /* ------------------------------------------------------------------------------ context ---- */
@@ -197,153 +174,6 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
     return true;
 }
 
-/* ------------------------------------------------------------------------------ pricing ---- */
-
-/* Copies of inputs or outputs from one device to another; accelerators meet in host memory. */
-static double way_ns(const double copy[2][SOLVER_DEVICES], int32_t from, int32_t to)
-{
-    return from == to ? 0 : copy[0][from] + copy[1][to];
-}
-
-struct share {
-    int32_t begin[SOLVER_DEVICES], end[SOLVER_DEVICES]; /* groups */
-};
-
-/* Accelerators take the first groups, in order, the host the last. */
-static struct share share_ranges(const struct instance *in, const uint16_t *groups)
-{
-    struct share s = {{0}, {0}};
-    int32_t at = 0;
-    for (int pass = 0; pass < 2; pass++)
-        for (int32_t d = 0; d < in->n_devices; d++) {
-            if (in->is_host[d] != (pass == 1))
-                continue;
-            s.begin[d] = at;
-            s.end[d] = at += groups[d];
-        }
-    return s;
-}
-
-/* The share of the whole, dense operator that a device computes in a step of kind k; what is left
- * over behind the last group is the last device's. */
-static double part_of(const struct dividing *x, const struct share *s, int32_t d, int32_t k)
-{
-    double part = x->active[k][s->end[d]] - x->active[k][s->begin[d]];
-    int32_t rest = x->extent - x->groups * x->group;
-    if (s->end[d] == x->groups && s->begin[d] < x->groups && rest)
-        part += (double)rest / x->extent * x->active[k][x->groups] /
-                ((double)x->groups * x->group / x->extent);
-    return part;
-}
-
-static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double part, int records)
-{
-    double ns = 0;
-    for (int32_t i = 0; i < x->n_ops; i++) {
-        double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
-        ns += (x->whole[k][i][d] - record) * part + record * records;
-    }
-    return ns;
-}
-
-/* What a part's inputs and output cost on their way from and to where the unit's are. */
-static double ways_ns(const struct dividing *x, int32_t base, int32_t d, int32_t k)
-{
-    return way_ns(x->enter[k], base, d) + way_ns(x->leave[k], d, base);
-}
-
-/* A step of kind k with the parts at the same time, read and written on `base`. */
-static double parallel_ns(const struct dividing *x, const struct share *s, int32_t base, int32_t k)
-{
-    const int32_t host = x->p->instance.host;
-    double slowest = 0, own = 0;
-    int parts = 0;
-    for (int32_t d = 0; d < x->p->n_devices; d++) {
-        if (s->begin[d] == s->end[d])
-            continue;
-        double ns = compute_ns(x, k, d, part_of(x, s, d, k), 1);
-        parts++;
-        ns += ways_ns(x, base, d, k);
-        slowest = fmax(slowest, ns);
-        own = d == base ? ns : own;
-    }
-    /* an accelerator's own queue makes its copies: it sends before it computes, and fetches after
-     */
-    if (base != host && s->begin[host] < s->end[host])
-        slowest = fmax(slowest, x->enter[k][0][base] + own + x->leave[k][1][base]);
-    return slowest + (parts - 1) * x->merge[k][base];
-}
-
-/* The link works on while the layer's other operators compute: what of their time is the unit's. */
-static double hidden_ns(const struct dividing *x, int32_t k)
-{
-    const struct problem *p = x->p;
-    const struct layer_flow *f = &p->flow[p->graph.ops[x->op[0]].layer + 1];
-    double tokens = (double)p->request.prompt * p->request.batch;
-    return f->matrix_bytes ? (double)f->other_ns * x->kind[k].tokens / tokens *
-                                 ((double)x->file_bytes / (double)f->matrix_bytes)
-                           : 0;
-}
-
-/* A prefill step where device d computes all, the host's share streamed to it. */
-static double streamed_ns(const struct dividing *x, const struct share *s, int32_t d, int32_t base,
-                          int32_t k)
-{
-    const struct problem *p = x->p;
-    int32_t host = p->instance.host;
-    double share = 1, part = 1;
-    if (s) {
-        share = (double)(s->end[host] - s->begin[host]) / x->groups;
-        part = x->active[k][x->groups];
-    }
-    double link =
-        cost_of_copy(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
-    double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
-    return fmax(ns + ways_ns(x, base, d, k), link - hidden_ns(x, k));
-}
-
-/* Adds an option; share NULL: all on the host. */
-static void add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
-{
-    const struct problem *p = x->p;
-    struct option *o = x->out;
-    x->n++;
-    if (!o)
-        return;
-    struct share s = {{0}, {0}};
-    double prefill = 0, decode = 0;
-    memset(o, 0, sizeof *o);
-    *o = (struct option){.in = (int16_t)base,
-                         .out = (int16_t)base,
-                         .stream = (int16_t)stream,
-                         .allowed = true,
-                         .uses = (uint8_t)(1u << base)};
-    if (groups) {
-        memcpy(o->share, groups, sizeof o->share);
-        s = share_ranges(&p->instance, groups);
-    }
-    for (int32_t k = 0; k < x->n_kinds; k++) {
-        bool is_decode = k == x->n_kinds - 1;
-        double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, base, k)
-                    : groups                  ? parallel_ns(x, &s, base, k)
-                                              : compute_ns(x, k, base, 1, 1);
-        *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
-    }
-    o->price = request_price(&p->request, whole_ns(prefill), whole_ns(decode));
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        double part = groups ? (double)groups[d] / x->groups : d == base;
-        if (part <= 0)
-            continue;
-        o->uses |= (uint8_t)(1u << d);
-        for (int32_t i = 0; i < x->n_ops; i++)
-            o->bytes[d] +=
-                (uint64_t)ceil((double)p->price[x->op[i] * p->n_devices + d].weight_bytes * part);
-    }
-    if (stream >= 0)
-        o->uses |= (uint8_t)(1u << stream);
-    x->out++;
-}
-
 /* ------------------------------------------------------------------------------ choices ---- */
 
 /* Both ends, with and without streaming the host's share. */
@@ -353,11 +183,11 @@ static void add_shares(struct dividing *x, const uint16_t *groups)
     for (int32_t base = 0; base < p->n_devices; base++) {
         if (!groups[base])
             continue;
-        add(x, groups, base, -1);
+        divide_add(x, groups, base, -1);
         for (int32_t d = 0; d < p->n_devices; d++)
             if (groups[d] && groups[p->instance.host] && d != p->instance.host && x->n_kinds > 1 &&
                 x->n_ops == 2)
-                add(x, groups, base, d);
+                divide_add(x, groups, base, d);
     }
 }
 
@@ -405,7 +235,7 @@ static void divide(struct dividing *x)
     }
     for (int32_t d = 0; d < n && x->n_kinds > 1 && x->runs[host]; d++)
         if (d != host && !p->instance.is_host[d] && x->runs[d])
-            add(x, NULL, host, d);
+            divide_add(x, NULL, host, d);
 }
 
 /* Two operators, one here, one there. */
@@ -448,7 +278,7 @@ static void activate_whole(struct dividing *x, struct unit *u)
         struct option o = {0};
         groups[d] = (uint16_t)x->groups;
         x->out = &o;
-        add(x, groups, d, -1);
+        divide_add(x, groups, d, -1);
         u->options[d].price = o.price;
     }
     x->out = NULL;
@@ -500,7 +330,7 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
         *end = d == o->in ? all : 0;
         return;
     }
-    struct share s = share_ranges(&p->instance, o->share);
+    struct share s = divide_share(&p->instance, o->share);
     *begin = (int64_t)s.begin[d] * v->group;
     *end =
         s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;
@@ -540,7 +370,7 @@ struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const str
             if (x.op[i] == op)
                 r.ns += x.whole[k][i][d] * part * times;
         if (op == x.op[x.n_ops - 1])
-            r.transfer_ns += ways_ns(&x, o->in, d, k) * times;
+            r.transfer_ns += divide_ways_ns(&x, o->in, d, k) * times;
     }
     r.estimate = true;
     return r;

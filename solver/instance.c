@@ -153,47 +153,43 @@ bool solve_cpu(const struct instance *in, int32_t *place)
     return instance_fits(in, place, NULL);
 }
 
-/* Bytes of a layer's units that device d may hold; false when it may hold none of them. */
-static bool layer_bytes(const struct instance *in, int32_t layer, int32_t d, uint64_t *bytes)
+bool instance_take_layer(const struct instance *in, int32_t layer, unit_filter *wanted,
+                         const void *user, int32_t d, uint64_t *used, int32_t *place)
 {
-    bool any = false;
-    *bytes = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        const struct option *whole = &in->units[u].options[d];
-        if (in->units[u].layer != layer || !whole->allowed)
-            continue;
-        any = true;
-        *bytes += whole->bytes[d];
+    uint64_t bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t u = 0; u < in->n_units; u++) {
+            const struct option *whole = &in->units[u].options[d];
+            if (in->units[u].layer != layer || !whole->allowed || (wanted && !wanted(user, u)))
+                continue;
+            bytes += pass ? 0 : whole->bytes[d];
+            if (pass)
+                place[u] = d;
+        }
+        if (!pass && bytes > in->capacity[d] - used[d])
+            return false;
     }
-    return any;
+    used[d] += bytes;
+    return true;
+}
+
+void instance_take_layers(const struct instance *in, unit_filter *wanted, const void *user,
+                          uint64_t *used, int32_t *place)
+{
+    int32_t d = 0;
+    for (int32_t layer = in->n_layers; layer >= 0 && d < in->n_devices;) {
+        if (in->is_host[d] || !in->usable[d] ||
+            !instance_take_layer(in, layer, wanted, user, d, used, place))
+            d++; /* full: the next device takes over */
+        else
+            layer--;
+    }
 }
 
 bool solve_layers(const struct instance *in, int32_t *place)
 {
+    uint64_t used[SOLVER_DEVICES] = {0};
     solve_cpu(in, place);
-    int32_t d = 0;
-    uint64_t used = 0;
-    for (int32_t layer = in->n_layers; layer >= 0 && d < in->n_devices;) {
-        uint64_t bytes;
-        if (in->is_host[d] || !in->usable[d]) {
-            d++;
-            used = 0;
-            continue;
-        }
-        if (!layer_bytes(in, layer, d, &bytes)) {
-            layer--;
-            continue;
-        }
-        if (bytes > in->capacity[d] - used) { /* full: the next device takes over */
-            d++;
-            used = 0;
-            continue;
-        }
-        used += bytes;
-        for (int32_t u = 0; u < in->n_units; u++)
-            if (in->units[u].layer == layer && in->units[u].options[d].allowed)
-                place[u] = d;
-        layer--;
-    }
+    instance_take_layers(in, NULL, NULL, used, place);
     return instance_fits(in, place, NULL);
 }

@@ -32,92 +32,6 @@ const char *arena_string(struct arena *a, const char *s)
     return arena_strndup(a, s ? s : "", s ? strlen(s) : 0);
 }
 
-/* ------------------------------------------------------------------------------ devices ---- */
-
-static oato_status unknown_device(const struct profile *profile, const char *id, int n,
-                                  struct oato_error *err)
-{
-    char list[256] = "";
-    size_t len = 0;
-    for (int32_t i = 0; i < profile->n_devices && len < sizeof list; i++)
-        len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "",
-                                profile->devices[i].id);
-    return oato_fail(err, OATO_EUSAGE, "the profile has no device '%.*s'; it has: %s", n, id, list);
-}
-
-static oato_status add_device(struct problem *p, int32_t index, struct oato_error *err)
-{
-    for (int32_t i = 0; i < p->n_devices; i++)
-        if (p->device[i] == index)
-            return oato_fail(err, OATO_EUSAGE, "device %s is named twice",
-                             p->profile->devices[index].id);
-    if (p->n_devices == SOLVER_DEVICES)
-        return oato_fail(err, OATO_EUSAGE, "more than %d devices; choose some with --devices",
-                         SOLVER_DEVICES);
-    p->device[p->n_devices] = index;
-    p->budget[p->n_devices++] = p->profile->devices[index].free_bytes / 10 * 9;
-    return OATO_OK;
-}
-
-static oato_status choose_devices(struct problem *p, const char *list, struct oato_error *err)
-{
-    for (int32_t i = 0; !list && i < p->profile->n_devices; i++)
-        if (add_device(p, i, err))
-            return err->status;
-    for (const char *s = list; s && *s;) {
-        size_t n = strcspn(s, ",");
-        int32_t found = -1;
-        for (int32_t i = 0; i < p->profile->n_devices; i++)
-            if (strlen(p->profile->devices[i].id) == n && !memcmp(p->profile->devices[i].id, s, n))
-                found = i;
-        if (found < 0)
-            return unknown_device(p->profile, s, (int)n, err);
-        if (add_device(p, found, err))
-            return err->status;
-        s += n + (s[n] == ',');
-    }
-    return OATO_OK;
-}
-
-static oato_status set_budgets(struct problem *p, const struct planner_options *o,
-                               struct oato_error *err)
-{
-    for (int32_t i = 0; i < o->n_budgets; i++) {
-        int32_t d = 0;
-        while (d < p->n_devices && strcmp(problem_device(p, d), o->budgets[i].id) != 0)
-            d++;
-        if (d == p->n_devices)
-            return unknown_device(p->profile, o->budgets[i].id, 16, err);
-        p->budget[d] = o->budgets[i].bytes;
-    }
-    return OATO_OK;
-}
-
-/* The host and the links to everything else. */
-static oato_status check_devices(struct problem *p, struct oato_error *err)
-{
-    struct instance *in = &p->instance;
-    in->n_devices = p->n_devices;
-    in->host = -1;
-    for (int32_t d = p->n_devices - 1; d >= 0; d--) {
-        in->is_host[d] = p->profile->devices[p->device[d]].is_host;
-        in->host = in->is_host[d] ? d : in->host;
-    }
-    if (in->host < 0)
-        return oato_fail(err, OATO_EUSAGE,
-                         "none of the devices is the host's, which runs what no other can; add "
-                         "cpu:0 to --devices");
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        int32_t host = p->device[in->host], other = p->device[d];
-        if (cost_of_copy(p->cost, host, other, 0) < 0 || cost_of_copy(p->cost, other, host, 0) < 0)
-            return oato_fail(err, OATO_EFILE,
-                             "the profile has no links between %s and %s; profile both together, "
-                             "or leave one out with --devices",
-                             problem_device(p, in->host), problem_device(p, d));
-    }
-    return OATO_OK;
-}
-
 static oato_status check_request(const struct plan_request *q, struct oato_error *err)
 {
     int64_t positions = ((int64_t)q->prompt + q->generate) * q->batch;
@@ -406,26 +320,9 @@ static oato_status reserve_memory(struct problem *p, struct oato_error *err)
     return OATO_OK;
 }
 
-static oato_status check_budgets(const struct problem *p, const struct planner_options *o,
-                                 struct oato_error *err)
-{
-    for (int32_t i = 0; i < o->n_budgets && o->strict_budgets; i++)
-        for (int32_t d = 0; d < p->n_devices; d++)
-            if (!strcmp(problem_device(p, d), o->budgets[i].id) && o->budgets[i].bytes &&
-                !p->instance.usable[d])
-                return oato_fail(err, OATO_EFIT,
-                                 "--budget %s=%.1f MiB is %.1f MiB less than activations and "
-                                 "workspace need there; raise it, lower --ubatch, or leave the "
-                                 "device out with --devices",
-                                 o->budgets[i].id, (double)o->budgets[i].bytes / 0x1p20,
-                                 (double)(p->reserve[d] - o->budgets[i].bytes) / 0x1p20);
-    return OATO_OK;
-}
-
 /* -------------------------------------------------------------------------- put together --- */
 
-/* Prices the graph that p->graph holds. */
-static oato_status price_graph(struct problem *p, struct oato_error *err)
+oato_status problem_price(struct problem *p, struct oato_error *err)
 {
     for (int32_t i = 0; i < p->graph.n_ops; i++)
         p->graph.ops[i].op = graph_op_with_kv(&p->graph.ops[i], p->request.kv);
@@ -434,7 +331,7 @@ static oato_status price_graph(struct problem *p, struct oato_error *err)
     return reserve_memory(p, err);
 }
 
-static oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
+oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
                                  struct problem **out, struct oato_error *err)
 {
     struct problem *p = calloc(1, sizeof *p);
@@ -485,106 +382,11 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
         return status;
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
-    if (choose_devices(p, o->devices, err) || set_budgets(p, o, err) || check_devices(p, err) ||
-        fuse(p, &m->graph, err) || price_graph(p, err) || check_budgets(p, o, err)) {
+    if (problem_devices(p, o, err) || fuse(p, &m->graph, err) || problem_price(p, err) || problem_check_budgets(p, o, err)) {
         problem_free(p);
         return err->status;
     }
     *out = p;
-    return OATO_OK;
-}
-
-static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
-                                   struct oato_error *err)
-{
-    for (int32_t i = 0; i < plan->n_devices; i++) {
-        const struct plan_device *d = &plan->devices[i];
-        int32_t index = profile_device_index(p->profile, d->id);
-        if (index < 0)
-            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
-                             d->id);
-        if (add_device(p, index, err))
-            return err->status;
-        uint64_t free_bytes = p->profile->devices[index].free_bytes;
-        p->budget[i] = d->budget_bytes < free_bytes ? d->budget_bytes : free_bytes;
-    }
-    return OATO_OK;
-}
-
-/* ------------------------------------------------------------------------ plans read back --- */
-
-/* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
-static int32_t device_of_op(const struct plan *plan, const char *op)
-{
-    int32_t device = -1;
-    for (int32_t k = 0; k < plan->n_parts; k++) {
-        const struct plan_part *t = &plan->parts[k];
-        if (t->phases >> PHASE_DECODE & 1 && t->begin < t->end && !strcmp(t->op, op))
-            device = t->device;
-    }
-    return device;
-}
-
-/* Does the option put an operator's parts where the plan has them? */
-static bool same_parts(const struct problem *p, const struct plan *plan, int32_t unit,
-                       const struct option *o)
-{
-    int64_t planned[PHASE_COUNT][SOLVER_DEVICES] = {{0}},
-            wanted[PHASE_COUNT][SOLVER_DEVICES] = {{0}};
-    const struct graph_op *op = &p->graph.ops[p->first_op[unit]];
-    for (int32_t k = 0; k < plan->n_parts; k++) {
-        const struct plan_part *t = &plan->parts[k];
-        const bool all_rows = t->axis == AXIS_ROWS && t->end - t->begin == op->op.n;
-        const bool all = all_rows && p->division[unit].groups; /* of experts, too */
-        for (int phase = 0; phase < PHASE_COUNT && !strcmp(t->op, op->name); phase++)
-            if (t->phases >> phase & 1)
-                planned[phase][t->device] += all ? p->division[unit].extent : t->end - t->begin;
-    }
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        int64_t begin, end;
-        divide_range(p, unit, o, d, &begin, &end);
-        wanted[PHASE_DECODE][d] += end - begin;
-        bool streamed = o->stream >= 0 && d == p->instance.host;
-        wanted[PHASE_PREFILL][streamed ? o->stream : d] += end - begin;
-    }
-    return !memcmp(planned, wanted, sizeof planned);
-}
-
-/* The option that does as the plan says; -1: there is none. A unit of several operators that is not
- * divided is where its last one is. */
-static int32_t option_of_plan(const struct problem *p, const struct plan *plan, int32_t unit)
-{
-    const struct unit *u = &p->instance.units[unit];
-    const struct graph *g = &p->graph;
-    int32_t first = device_of_op(plan, g->ops[p->first_op[unit]].name), last = first;
-    for (int32_t i = p->first_op[unit]; i < g->n_ops; i++)
-        if (p->unit_of[i] == unit)
-            last = device_of_op(plan, g->ops[i].name);
-    if (last < 0)
-        return p->instance.host;
-    if (u->n_options == p->n_devices)
-        return last;
-    for (int32_t i = 0; i < u->n_options; i++) {
-        const struct option *o = &u->options[i];
-        if (first != last ? o->in == first && o->out == last
-                          : o->in == o->out && same_parts(p, plan, unit, o))
-            return i;
-    }
-    return -1;
-}
-
-static oato_status place_of_plan(const struct problem *p, const struct plan *plan, int32_t *place,
-                                 struct oato_error *err)
-{
-    for (int32_t u = 0; u < p->instance.n_units; u++) {
-        place[u] = option_of_plan(p, plan, u);
-        if (place[u] < 0)
-            return oato_fail(err, OATO_EUSAGE,
-                             "%s is divided between devices in a way that this version does not "
-                             "price",
-                             p->graph.ops[p->first_op[u]].name);
-    }
-    instance_settle(&p->instance, place);
     return OATO_OK;
 }
 
@@ -605,55 +407,6 @@ void problem_stream(struct problem *p, uint32_t streams)
     p->instance = with;
     for (int32_t d = 0; d < p->n_devices; d++)
         p->reserve[d] += streams >> d & 1 ? p->instance.staging[d] : 0;
-}
-
-oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err)
-{
-    if (plan->neurons_hash && !plan->neurons)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the plan follows a neurons sidecar (%016" PRIx64 "); name it with "
-                         "--neurons",
-                         plan->neurons_hash);
-    if (plan->neurons && neurons_hash(plan->neurons) != plan->neurons_hash)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the neurons sidecar (%016" PRIx64 ") is not the plan's (%016" PRIx64
-                         ")%s",
-                         neurons_hash(plan->neurons), plan->neurons_hash,
-                         plan->neurons_hash ? "" : ", which has none; leave --neurons out");
-    return OATO_OK;
-}
-
-oato_status problem_of_plan(const struct model *m, const struct profile *profile,
-                            const struct plan *plan, struct problem **out, int32_t **place,
-                            struct oato_error *err)
-{
-    struct problem *p = NULL;
-    *out = NULL;
-    oato_status status = plan_check_model(plan, m->gguf, err);
-    if (!status)
-        status = problem_check_neurons(plan, err);
-    if (!status)
-        status = problem_begin(profile, &plan->request, &p, err);
-    if (!p)
-        return status;
-    p->neurons = plan->neurons;
-    if (devices_of_plan(p, plan, err) || check_devices(p, err) ||
-        plan_apply(plan, m, &p->graph, err) || price_graph(p, err)) {
-        problem_free(p);
-        return err->status;
-    }
-    p->fusions = plan->fusions;
-    p->n_fusions = plan->n_fusions;
-    *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof **place);
-    status = *place ? place_of_plan(p, plan, *place, err)
-                    : oato_fail_memory(err, sizeof **place, "a placement");
-    if (!status)
-        problem_stream(p, instance_streams(&p->instance, *place));
-    if (status)
-        problem_free(p);
-    else
-        *out = p;
-    return status;
 }
 
 void problem_free(struct problem *p)

@@ -1,6 +1,6 @@
 /*
- * problem_internal.h - how a problem is put together: what things cost over a whole request, and
- * the choice of fusions. Both need only the request, the devices and the cost model of a problem.
+ * problem_internal.h - how a problem is put together: its devices, what things cost over a whole
+ * request, the choice of fusions, the ways to divide units.
  */
 #ifndef OATO_PROBLEM_INTERNAL_H
 #define OATO_PROBLEM_INTERNAL_H
@@ -14,6 +14,22 @@ static inline int64_t whole_ns(double ns)
 {
     return ns < 1e17 ? llround(ns) : (int64_t)1e17;
 }
+
+/* An empty problem of the request, with a cost model; NULL and an error when the request makes no
+ * sense. */
+oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
+                          struct problem **out, struct oato_error *err);
+/* The devices that the options choose, their budgets, and problem_check_devices. */
+oato_status problem_devices(struct problem *p, const struct planner_options *o,
+                            struct oato_error *err);
+oato_status problem_add_device(struct problem *p, int32_t index, struct oato_error *err);
+/* Finds the host; it must be there, and links to everything else. */
+oato_status problem_check_devices(struct problem *p, struct oato_error *err);
+/* Prices the graph that p->graph holds: units, edges, memory. */
+oato_status problem_price(struct problem *p, struct oato_error *err);
+/* An explicit budget must hold what a used device sets aside. */
+oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
+                                  struct oato_error *err);
 
 /* Of all weights of the operator, as they lie in the file. */
 uint64_t problem_file_bytes(const struct graph_op *op);

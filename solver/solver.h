@@ -129,9 +129,20 @@ bool instance_fits(const struct instance *in, const int32_t *place, uint64_t *us
  * Chooses for each the end that costs least, unit after unit. */
 void instance_settle(const struct instance *in, int32_t *place);
 
+/* Which units are taken; NULL: all. */
+typedef bool unit_filter(const void *user, int32_t unit);
+/* The layer's wanted units that device d may hold go there if they all fit in what is left; adds
+ * their bytes to used[d]. */
+bool instance_take_layer(const struct instance *in, int32_t layer, unit_filter *wanted,
+                         const void *user, int32_t d, uint64_t *used, int32_t *place);
+/* Layers from the last to the first, the output before them; what does not fit ends one device and
+ * begins the next. */
+void instance_take_layers(const struct instance *in, unit_filter *wanted, const void *user,
+                          uint64_t *used, int32_t *place);
+
 /* Solvers fill place[n_units] and return false when they find nothing that fits. */
 bool solve_cpu(const struct instance *in, int32_t *place);
-/* Whole layers from the last to the first, the output before them, while they fit. */
+/* Whole layers: instance_take_layers. */
 bool solve_layers(const struct instance *in, int32_t *place);
 enum { AFFINITY_ROUNDS = 64 };
 struct affinity_round {

@@ -1,0 +1,147 @@
+/*
+ * divide_price.c - what a way to divide a unit costs over the request. A share of an operator is
+ * priced in proportion to the whole, which is an estimate wherever it stands; activity comes from
+ * the neurons sidecar, without one every neuron is active and experts are chosen alike.
+ */
+#include "solver/divide_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Copies of inputs or outputs from one device to another; accelerators meet in host memory. */
+static double way_ns(const double copy[2][SOLVER_DEVICES], int32_t from, int32_t to)
+{
+    return from == to ? 0 : copy[0][from] + copy[1][to];
+}
+
+struct share divide_share(const struct instance *in, const uint16_t *groups)
+{
+    struct share s = {{0}, {0}};
+    int32_t at = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t d = 0; d < in->n_devices; d++) {
+            if (in->is_host[d] != (pass == 1))
+                continue;
+            s.begin[d] = at;
+            s.end[d] = at += groups[d];
+        }
+    return s;
+}
+
+/* The share of the whole, dense operator that a device computes in a step of kind k; what is left
+ * over behind the last group is the last device's. */
+static double part_of(const struct dividing *x, const struct share *s, int32_t d, int32_t k)
+{
+    double part = x->active[k][s->end[d]] - x->active[k][s->begin[d]];
+    int32_t rest = x->extent - x->groups * x->group;
+    if (s->end[d] == x->groups && s->begin[d] < x->groups && rest)
+        part += (double)rest / x->extent * x->active[k][x->groups] /
+                ((double)x->groups * x->group / x->extent);
+    return part;
+}
+
+static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double part, int records)
+{
+    double ns = 0;
+    for (int32_t i = 0; i < x->n_ops; i++) {
+        double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
+        ns += (x->whole[k][i][d] - record) * part + record * records;
+    }
+    return ns;
+}
+
+double divide_ways_ns(const struct dividing *x, int32_t base, int32_t d, int32_t k)
+{
+    return way_ns(x->enter[k], base, d) + way_ns(x->leave[k], d, base);
+}
+
+/* A step of kind k with the parts at the same time, read and written on `base`. */
+static double parallel_ns(const struct dividing *x, const struct share *s, int32_t base, int32_t k)
+{
+    const int32_t host = x->p->instance.host;
+    double slowest = 0, own = 0;
+    int parts = 0;
+    for (int32_t d = 0; d < x->p->n_devices; d++) {
+        if (s->begin[d] == s->end[d])
+            continue;
+        double ns = compute_ns(x, k, d, part_of(x, s, d, k), 1);
+        parts++;
+        ns += divide_ways_ns(x, base, d, k);
+        slowest = fmax(slowest, ns);
+        own = d == base ? ns : own;
+    }
+    /* an accelerator's own queue makes its copies: it sends before it computes, and fetches after
+     */
+    if (base != host && s->begin[host] < s->end[host])
+        slowest = fmax(slowest, x->enter[k][0][base] + own + x->leave[k][1][base]);
+    return slowest + (parts - 1) * x->merge[k][base];
+}
+
+/* The link works on while the layer's other operators compute: what of their time is the unit's. */
+static double hidden_ns(const struct dividing *x, int32_t k)
+{
+    const struct problem *p = x->p;
+    const struct layer_flow *f = &p->flow[p->graph.ops[x->op[0]].layer + 1];
+    double tokens = (double)p->request.prompt * p->request.batch;
+    return f->matrix_bytes ? (double)f->other_ns * x->kind[k].tokens / tokens *
+                                 ((double)x->file_bytes / (double)f->matrix_bytes)
+                           : 0;
+}
+
+/* A prefill step where device d computes all, the host's share streamed to it. */
+static double streamed_ns(const struct dividing *x, const struct share *s, int32_t d, int32_t base,
+                          int32_t k)
+{
+    const struct problem *p = x->p;
+    int32_t host = p->instance.host;
+    double share = 1, part = 1;
+    if (s) {
+        share = (double)(s->end[host] - s->begin[host]) / x->groups;
+        part = x->active[k][x->groups];
+    }
+    double link =
+        cost_of_copy(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
+    double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
+    return fmax(ns + divide_ways_ns(x, base, d, k), link - hidden_ns(x, k));
+}
+
+void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
+{
+    const struct problem *p = x->p;
+    struct option *o = x->out;
+    x->n++;
+    if (!o)
+        return;
+    struct share s = {{0}, {0}};
+    double prefill = 0, decode = 0;
+    memset(o, 0, sizeof *o);
+    *o = (struct option){.in = (int16_t)base,
+                         .out = (int16_t)base,
+                         .stream = (int16_t)stream,
+                         .allowed = true,
+                         .uses = (uint8_t)(1u << base)};
+    if (groups) {
+        memcpy(o->share, groups, sizeof o->share);
+        s = divide_share(&p->instance, groups);
+    }
+    for (int32_t k = 0; k < x->n_kinds; k++) {
+        bool is_decode = k == x->n_kinds - 1;
+        double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, base, k)
+                    : groups                  ? parallel_ns(x, &s, base, k)
+                                              : compute_ns(x, k, base, 1, 1);
+        *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
+    }
+    o->price = request_price(&p->request, whole_ns(prefill), whole_ns(decode));
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        double part = groups ? (double)groups[d] / x->groups : d == base;
+        if (part <= 0)
+            continue;
+        o->uses |= (uint8_t)(1u << d);
+        for (int32_t i = 0; i < x->n_ops; i++)
+            o->bytes[d] +=
+                (uint64_t)ceil((double)p->price[x->op[i] * p->n_devices + d].weight_bytes * part);
+    }
+    if (stream >= 0)
+        o->uses |= (uint8_t)(1u << stream);
+    x->out++;
+}

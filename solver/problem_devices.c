@@ -1,0 +1,113 @@
+/*
+ * problem_devices.c - the devices of a problem and what of their memory it may use.
+ */
+#include "solver/problem_internal.h"
+
+#include <string.h>
+
+static oato_status unknown_device(const struct profile *profile, const char *id, int n,
+                                  struct oato_error *err)
+{
+    char list[256] = "";
+    size_t len = 0;
+    for (int32_t i = 0; i < profile->n_devices && len < sizeof list; i++)
+        len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "",
+                                profile->devices[i].id);
+    return oato_fail(err, OATO_EUSAGE, "the profile has no device '%.*s'; it has: %s", n, id, list);
+}
+
+oato_status problem_add_device(struct problem *p, int32_t index, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_devices; i++)
+        if (p->device[i] == index)
+            return oato_fail(err, OATO_EUSAGE, "device %s is named twice",
+                             p->profile->devices[index].id);
+    if (p->n_devices == SOLVER_DEVICES)
+        return oato_fail(err, OATO_EUSAGE, "more than %d devices; choose some with --devices",
+                         SOLVER_DEVICES);
+    p->device[p->n_devices] = index;
+    p->budget[p->n_devices++] = p->profile->devices[index].free_bytes / 10 * 9;
+    return OATO_OK;
+}
+
+static oato_status choose_devices(struct problem *p, const char *list, struct oato_error *err)
+{
+    for (int32_t i = 0; !list && i < p->profile->n_devices; i++)
+        if (problem_add_device(p, i, err))
+            return err->status;
+    for (const char *s = list; s && *s;) {
+        size_t n = strcspn(s, ",");
+        int32_t found = -1;
+        for (int32_t i = 0; i < p->profile->n_devices; i++)
+            if (strlen(p->profile->devices[i].id) == n && !memcmp(p->profile->devices[i].id, s, n))
+                found = i;
+        if (found < 0)
+            return unknown_device(p->profile, s, (int)n, err);
+        if (problem_add_device(p, found, err))
+            return err->status;
+        s += n + (s[n] == ',');
+    }
+    return OATO_OK;
+}
+
+static oato_status set_budgets(struct problem *p, const struct planner_options *o,
+                               struct oato_error *err)
+{
+    for (int32_t i = 0; i < o->n_budgets; i++) {
+        int32_t d = 0;
+        while (d < p->n_devices && strcmp(problem_device(p, d), o->budgets[i].id) != 0)
+            d++;
+        if (d == p->n_devices)
+            return unknown_device(p->profile, o->budgets[i].id, 16, err);
+        p->budget[d] = o->budgets[i].bytes;
+    }
+    return OATO_OK;
+}
+
+oato_status problem_check_devices(struct problem *p, struct oato_error *err)
+{
+    struct instance *in = &p->instance;
+    in->n_devices = p->n_devices;
+    in->host = -1;
+    for (int32_t d = p->n_devices - 1; d >= 0; d--) {
+        in->is_host[d] = p->profile->devices[p->device[d]].is_host;
+        in->host = in->is_host[d] ? d : in->host;
+    }
+    if (in->host < 0)
+        return oato_fail(err, OATO_EUSAGE,
+                         "none of the devices is the host's, which runs what no other can; add "
+                         "cpu:0 to --devices");
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        int32_t host = p->device[in->host], other = p->device[d];
+        if (cost_of_copy(p->cost, host, other, 0) < 0 || cost_of_copy(p->cost, other, host, 0) < 0)
+            return oato_fail(err, OATO_EFILE,
+                             "the profile has no links between %s and %s; profile both together, "
+                             "or leave one out with --devices",
+                             problem_device(p, in->host), problem_device(p, d));
+    }
+    return OATO_OK;
+}
+
+oato_status problem_devices(struct problem *p, const struct planner_options *o,
+                            struct oato_error *err)
+{
+    if (choose_devices(p, o->devices, err) || set_budgets(p, o, err))
+        return err->status;
+    return problem_check_devices(p, err);
+}
+
+oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
+                                 struct oato_error *err)
+{
+    for (int32_t i = 0; i < o->n_budgets && o->strict_budgets; i++)
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (!strcmp(problem_device(p, d), o->budgets[i].id) && o->budgets[i].bytes &&
+                !p->instance.usable[d])
+                return oato_fail(err, OATO_EFIT,
+                                 "--budget %s=%.1f MiB is %.1f MiB less than activations and "
+                                 "workspace need there; raise it, lower --ubatch, or leave the "
+                                 "device out with --devices",
+                                 o->budgets[i].id, (double)o->budgets[i].bytes / 0x1p20,
+                                 (double)(p->reserve[d] - o->budgets[i].bytes) / 0x1p20);
+    return OATO_OK;
+}

@@ -1,0 +1,149 @@
+/*
+ * problem_plan.c - a problem and a placement out of a plan, so that an old plan can be priced with
+ * a new profile.
+ */
+#include "solver/problem_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
+                                   struct oato_error *err)
+{
+    for (int32_t i = 0; i < plan->n_devices; i++) {
+        const struct plan_device *d = &plan->devices[i];
+        int32_t index = profile_device_index(p->profile, d->id);
+        if (index < 0)
+            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
+                             d->id);
+        if (problem_add_device(p, index, err))
+            return err->status;
+        uint64_t free_bytes = p->profile->devices[index].free_bytes;
+        p->budget[i] = d->budget_bytes < free_bytes ? d->budget_bytes : free_bytes;
+    }
+    return OATO_OK;
+}
+
+/* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
+static int32_t device_of_op(const struct plan *plan, const char *op)
+{
+    int32_t device = -1;
+    for (int32_t k = 0; k < plan->n_parts; k++) {
+        const struct plan_part *t = &plan->parts[k];
+        if (t->phases >> PHASE_DECODE & 1 && t->begin < t->end && !strcmp(t->op, op))
+            device = t->device;
+    }
+    return device;
+}
+
+/* Does the option put an operator's parts where the plan has them? */
+static bool same_parts(const struct problem *p, const struct plan *plan, int32_t unit,
+                       const struct option *o)
+{
+    int64_t planned[PHASE_COUNT][SOLVER_DEVICES] = {{0}},
+            wanted[PHASE_COUNT][SOLVER_DEVICES] = {{0}};
+    const struct graph_op *op = &p->graph.ops[p->first_op[unit]];
+    for (int32_t k = 0; k < plan->n_parts; k++) {
+        const struct plan_part *t = &plan->parts[k];
+        const bool all_rows = t->axis == AXIS_ROWS && t->end - t->begin == op->op.n;
+        const bool all = all_rows && p->division[unit].groups; /* of experts, too */
+        for (int phase = 0; phase < PHASE_COUNT && !strcmp(t->op, op->name); phase++)
+            if (t->phases >> phase & 1)
+                planned[phase][t->device] += all ? p->division[unit].extent : t->end - t->begin;
+    }
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        int64_t begin, end;
+        divide_range(p, unit, o, d, &begin, &end);
+        wanted[PHASE_DECODE][d] += end - begin;
+        bool streamed = o->stream >= 0 && d == p->instance.host;
+        wanted[PHASE_PREFILL][streamed ? o->stream : d] += end - begin;
+    }
+    return !memcmp(planned, wanted, sizeof planned);
+}
+
+/* The option that does as the plan says; -1: there is none. A unit of several operators that is not
+ * divided is where its last one is. */
+static int32_t option_of_plan(const struct problem *p, const struct plan *plan, int32_t unit)
+{
+    const struct unit *u = &p->instance.units[unit];
+    const struct graph *g = &p->graph;
+    int32_t first = device_of_op(plan, g->ops[p->first_op[unit]].name), last = first;
+    for (int32_t i = p->first_op[unit]; i < g->n_ops; i++)
+        if (p->unit_of[i] == unit)
+            last = device_of_op(plan, g->ops[i].name);
+    if (last < 0)
+        return p->instance.host;
+    if (u->n_options == p->n_devices)
+        return last;
+    for (int32_t i = 0; i < u->n_options; i++) {
+        const struct option *o = &u->options[i];
+        if (first != last ? o->in == first && o->out == last
+                          : o->in == o->out && same_parts(p, plan, unit, o))
+            return i;
+    }
+    return -1;
+}
+
+static oato_status place_of_plan(const struct problem *p, const struct plan *plan, int32_t *place,
+                                 struct oato_error *err)
+{
+    for (int32_t u = 0; u < p->instance.n_units; u++) {
+        place[u] = option_of_plan(p, plan, u);
+        if (place[u] < 0)
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s is divided between devices in a way that this version does not "
+                             "price",
+                             p->graph.ops[p->first_op[u]].name);
+    }
+    instance_settle(&p->instance, place);
+    return OATO_OK;
+}
+
+oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err)
+{
+    if (plan->neurons_hash && !plan->neurons)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the plan follows a neurons sidecar (%016" PRIx64 "); name it with "
+                         "--neurons",
+                         plan->neurons_hash);
+    if (plan->neurons && neurons_hash(plan->neurons) != plan->neurons_hash)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the neurons sidecar (%016" PRIx64 ") is not the plan's (%016" PRIx64
+                         ")%s",
+                         neurons_hash(plan->neurons), plan->neurons_hash,
+                         plan->neurons_hash ? "" : ", which has none; leave --neurons out");
+    return OATO_OK;
+}
+
+oato_status problem_of_plan(const struct model *m, const struct profile *profile,
+                            const struct plan *plan, struct problem **out, int32_t **place,
+                            struct oato_error *err)
+{
+    struct problem *p = NULL;
+    *out = NULL;
+    oato_status status = plan_check_model(plan, m->gguf, err);
+    if (!status)
+        status = problem_check_neurons(plan, err);
+    if (!status)
+        status = problem_begin(profile, &plan->request, &p, err);
+    if (!p)
+        return status;
+    p->neurons = plan->neurons;
+    if (devices_of_plan(p, plan, err) || problem_check_devices(p, err) ||
+        plan_apply(plan, m, &p->graph, err) || problem_price(p, err)) {
+        problem_free(p);
+        return err->status;
+    }
+    p->fusions = plan->fusions;
+    p->n_fusions = plan->n_fusions;
+    *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof **place);
+    status = *place ? place_of_plan(p, plan, *place, err)
+                    : oato_fail_memory(err, sizeof **place, "a placement");
+    if (!status)
+        problem_stream(p, instance_streams(&p->instance, *place));
+    if (status)
+        problem_free(p);
+    else
+        *out = p;
+    return status;
+}
