@@ -248,8 +248,7 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
     if (!status && !r->declared) {
         n = records_for(b, &s, times.inner_ns[0]);
         make_program(b, &s, &one, n);
-        effort =
-            quick ? (struct rig_effort){3, 32, 8000000} : (struct rig_effort){7, 200, 60000000};
+        effort = quick ? (struct rig_effort){3, 32, 8000000} : (struct rig_effort){3, 70, 20000000};
         status = rig_run(r, &s.program, &s.step, &effort, &times, err);
     }
     if (status)

@@ -6,14 +6,10 @@
 #include "executor/arena.h"
 #include "profiler/profiler_internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LONGEST_NS 1e9
-/* On a virtual machine the same step takes up to a third longer where the host has scattered the
- * memory that it got: it is measured in several places. */
-enum { ALLOCATIONS = 3 };
 
 const struct profile_row *profile_find(const struct profile *p, int32_t device,
                                        const struct oato_op *op, const struct op_size *size)
@@ -51,6 +47,7 @@ static void layers_free(const struct rig *r, struct layers *l)
     free(l->records);
     free(l->kv_shapes);
     free(l->value_offset);
+    graph_free(&l->graph);
 }
 
 static bool ends_layer(const struct graph *g, int32_t i)
@@ -258,18 +255,6 @@ static oato_status layers_run(const struct rig *r, struct layers *l, const struc
     return status;
 }
 
-static oato_status layers_once(const struct rig *r, const struct layers *chosen,
-                               const struct op_point *at, bool quick, struct layers_time *out,
-                               struct oato_error *err)
-{
-    struct layers l = *chosen;
-    oato_status status = layers_prepare(r, &l, at, err);
-    if (!status)
-        status = layers_run(r, &l, at, quick, out, err);
-    layers_free(r, &l);
-    return status;
-}
-
 oato_status layers_measure(const struct rig *r, const struct profile *p, const struct model *m,
                            oato_dtype kv, const struct op_point *at, bool quick,
                            struct layers_time *out, struct oato_error *err)
@@ -280,18 +265,13 @@ oato_status layers_measure(const struct rig *r, const struct profile *p, const s
     if (status)
         return status;
     if (choose_layers(r, p, at, &l, out)) {
-        const int n = quick || r->declared ? 1 : ALLOCATIONS;
-        double fastest_ns = INFINITY, mean_ns = 0;
-        for (int i = 0; i < n && !status; i++) {
-            status = layers_once(r, &l, at, quick, out, err);
-            fastest_ns = fmin(fastest_ns, out->together_ns);
-            mean_ns += out->mean_ns / n;
-        }
-        out->together_ns = fastest_ns;
-        out->mean_ns = mean_ns;
-        out->records = status ? 0 : l.n_ops;
+        status = layers_prepare(r, &l, at, err);
+        if (!status)
+            status = layers_run(r, &l, at, quick, out, err);
+        if (!status)
+            out->records = l.n_ops;
     }
-    graph_free(&l.graph);
+    layers_free(r, &l);
     return status;
 }
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTES_MAX = 2000, CONTEXT_SHOWN = 512, PASSES = 3 };
+enum { NOTES_MAX = 2000, CONTEXT_SHOWN = 512, PASSES = 3 /* at least */ };
 #define ADDS_UP       0.1        /* plans are to be right within 0.15 */
 #define QUICK         " (quick)" /* in notes, behind a model that was measured so */
 #define SHORT_NS      3e5
@@ -33,7 +33,7 @@ struct run {
     size_t made_up_bytes;
     struct progress progress;
     double done;
-    int pass; /* over the operators of a device: from the second on, the lower time is kept */
+    struct passes passes; /* over the operators of a device */
 };
 
 static const char *text_of(const char *s)
@@ -320,17 +320,22 @@ static oato_status measure_links(struct run *r, const struct rig *rig, struct oa
     return status;
 }
 
-static oato_status put_row(struct run *r, const struct profile_row *row, struct oato_error *err)
+static oato_status take_row(struct run *r, const struct profile_row *row, struct oato_error *err)
 {
-    int32_t before = r->p->n_rows;
-    const struct profile_row *old =
-        r->pass ? profile_find(r->p, row->device, &row->op, &row->size) : NULL;
-    if (old && old->median_ns <= row->median_ns)
-        return OATO_OK;
-    if (!profile_put(r->p, row))
-        return oato_fail_memory(err, sizeof *row, "the profile");
-    r->report->rows_new += r->p->n_rows > before;
-    r->report->rows_replaced += r->p->n_rows == before && !r->pass;
+    return passes_add(&r->passes, row) ? OATO_OK : oato_fail_memory(err, sizeof *row, "rows");
+}
+
+/* What the passes so far say; again after each, but counted once. */
+static oato_status put_rows(struct run *r, bool count, struct oato_error *err)
+{
+    const struct pass *first = &r->passes.pass[0];
+    for (int32_t i = 0; i < first->n; i++) {
+        int32_t before = r->p->n_rows;
+        if (!profile_put(r->p, passes_middle(&r->passes, &first->rows[i])))
+            return oato_fail_memory(err, sizeof *first->rows, "the profile");
+        r->report->rows_new += r->p->n_rows > before;
+        r->report->rows_replaced += r->p->n_rows == before && count;
+    }
     return OATO_OK;
 }
 
@@ -348,7 +353,7 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
         struct profile_row row = {
             .device = rig->index, .op = c->op, .size = op_point_size(&c->op, &points[0])};
         r->done += n;
-        return put_row(r, &row, err);
+        return take_row(r, &row, err);
     }
     oato_status status = bench_open(rig, c, &bench, err);
     for (int32_t i = 0; i < n; i++) {
@@ -356,7 +361,7 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
         if (!status)
             status = bench_time(bench, &points[i], r->o->quick, &row, err);
         if (!status)
-            status = put_row(r, &row, err);
+            status = take_row(r, &row, err);
         if (status == OATO_EFIT && ++skipped) {
             if (!reason[0])
                 snprintf(reason, sizeof reason, "%s", err->text);
@@ -367,7 +372,7 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
         progress_update(&r->progress, ++r->done, key);
     }
     bench_close(bench);
-    if (r->pass)
+    if (r->passes.n > 1)
         return status == OATO_EFIT ? OATO_OK : status;
     r->report->rows_skipped += skipped;
     if (skipped)
@@ -420,69 +425,118 @@ static oato_status measure_cases(struct run *r, const struct rig *rig, struct oa
     return status;
 }
 
+/* Whole layers as programs: a decode step, and steps of a prompt. */
+enum { LAYERS_DECODE, LAYERS_PROMPT, LAYERS_LONG_PROMPT, LAYERS_COUNT };
+
+struct layers_times {
+    struct layers_time last[LAYERS_COUNT];    /* with the sums of the rows so far */
+    double mean_ns[LAYERS_COUNT][PASSES_MAX]; /* of each pass */
+    double together_ns;                       /* of a decode step, the least so far */
+    int n;
+};
+
+static oato_status measure_layers(const struct run *r, const struct rig *rig,
+                                  struct layers_times *t, struct oato_error *err)
+{
+    const struct op_point at[LAYERS_COUNT] = {
+        {1, 1, shown_context(r)}, {128, 1, 128}, {512, 1, 512}};
+    for (int i = 0; i < LAYERS_COUNT; i++) {
+        struct layers_time *last = &t->last[i];
+        oato_status status =
+            layers_measure(rig, r->p, r->m, r->o->kv, &at[i], r->o->quick, last, err);
+        if (status && status != OATO_EFIT) /* without room the sum of the rows has to do */
+            return status;
+        t->mean_ns[i][t->n] = last->mean_ns;
+    }
+    const double now_ns = t->last[LAYERS_DECODE].together_ns;
+    t->together_ns = t->n ? fmin(t->together_ns, now_ns) : now_ns;
+    t->n++;
+    return OATO_OK;
+}
+
+/* What the layers take beyond the sum of their rows, in the middle one of all passes. */
+static double beyond_ns(struct layers_times *t, int which)
+{
+    const struct layers_time *last = &t->last[which];
+    return last->records ? quantile(t->mean_ns[which], t->n, 0.5) - last->sum_ns : 0;
+}
+
 /* Whether the rows add up to what the layers take together. Differences of steps as short as a
  * scheduler's slice tell nothing. */
-static bool adds_up(const struct layers_time *t)
+static bool adds_up(const struct layers_times *t)
 {
-    return !t->records || t->sum_ns < SHORT_NS ||
-           fabs(t->together_ns - t->sum_ns) < ADDS_UP * t->together_ns;
+    const struct layers_time *last = &t->last[LAYERS_DECODE];
+    return !last->records || last->sum_ns < SHORT_NS ||
+           fabs(t->together_ns - last->sum_ns) < ADDS_UP * t->together_ns;
 }
 
-/* What the steps of a prompt cost beyond rows and records, spread over the rows. */
-static oato_status measure_prefill(struct run *r, const struct rig *rig, struct oato_error *err)
+static int least_passes(const struct run *r, const struct rig *rig)
 {
-    static const int32_t tokens[] = {128, 512};
-    struct profile_device *d = &r->p->devices[rig->index];
-    double beyond_ns = 0, sum_ns = 0, rows = 0;
-    oato_status status = OATO_OK;
-    d->row_overhead_ns = 0;
-    for (size_t i = 0; i < ARRAY_LEN(tokens) && !status; i++) {
-        const struct op_point at = {tokens[i], 1, tokens[i]};
-        struct layers_time t;
-        status = layers_measure(rig, r->p, r->m, r->o->kv, &at, r->o->quick, &t, err);
-        if (status || !t.records)
-            continue;
-        beyond_ns += t.mean_ns - t.sum_ns - d->record_overhead_ns * t.records;
-        sum_ns += t.sum_ns;
-        rows += (double)t.more_rows;
+    return r->o->quick || rig->declared ? 1 : PASSES;
+}
+
+/* Passes over the operators, more of them when the rows do not add up. */
+static oato_status measure_passes(struct run *r, const struct rig *rig, struct layers_times *t,
+                                  struct oato_error *err)
+{
+    const int least = least_passes(r, rig);
+    while (r->passes.n < least || (r->passes.n < PASSES_MAX && !adds_up(t))) {
+        const double done = r->done;
+        const bool first = !r->passes.n;
+        r->passes.n++;
+        oato_status status = measure_cases(r, rig, err);
+        if (r->passes.n > least)
+            r->done = done; /* beyond what was expected */
+        if (!status)
+            status = put_rows(r, first, err);
+        progress_update(&r->progress, r->done, "whole layers");
+        if (!status)
+            status = measure_layers(r, rig, t, err);
+        if (status)
+            return status;
     }
-    beyond_ns = fmin(beyond_ns, OVERHEAD_MOST * sum_ns);
-    if (beyond_ns > 0)
-        d->row_overhead_ns = readable_ns(beyond_ns / rows);
-    return status == OATO_EFIT ? OATO_OK : status;
+    return OATO_OK;
 }
 
-/* Something else on the machine makes times longer, never shorter: when the rows do not add up
- * they are measured again and the lower ones kept. */
+/* What is beyond the rows in a decode step is spread over its records, what is still beyond them
+ * in a prompt's steps over the rows that these have more. */
+static void set_overheads(struct profile_device *d, struct layers_times *t)
+{
+    const struct layers_time *decode = &t->last[LAYERS_DECODE];
+    double more_ns = 0, sum_ns = 0, rows = 0;
+    double ns = fmin(beyond_ns(t, LAYERS_DECODE), OVERHEAD_MOST * decode->sum_ns);
+    if (ns > 0)
+        d->record_overhead_ns = readable_ns(ns / decode->records);
+    for (int i = LAYERS_PROMPT; i < LAYERS_COUNT; i++) {
+        const struct layers_time *last = &t->last[i];
+        if (!last->records)
+            continue;
+        more_ns += beyond_ns(t, i) - d->record_overhead_ns * last->records;
+        sum_ns += last->sum_ns;
+        rows += (double)last->more_rows;
+    }
+    more_ns = fmin(more_ns, OVERHEAD_MOST * sum_ns);
+    if (more_ns > 0)
+        d->row_overhead_ns = readable_ns(more_ns / rows);
+}
+
 static oato_status measure_operators(struct run *r, const struct rig *rig, struct oato_error *err)
 {
     struct profile_device *d = &r->p->devices[rig->index];
-    struct layers_time t = {0};
-    const struct op_point at = {1, 1, shown_context(r)};
-    double together_ns = INFINITY;
+    struct layers_times t = {0};
     d->record_overhead_ns = 0;
-    for (r->pass = 0; r->pass < PASSES && (!r->pass || !adds_up(&t)); r->pass++) {
-        double done = r->done;
-        oato_status status = measure_cases(r, rig, err);
-        if (!status) {
-            progress_update(&r->progress, r->done, "whole layers");
-            status = layers_measure(rig, r->p, r->m, r->o->kv, &at, r->o->quick, &t, err);
-        }
-        if (status) /* without room for layers the sum of the rows has to do */
-            return status == OATO_EFIT ? OATO_OK : status;
-        together_ns = t.together_ns = fmin(together_ns, t.together_ns);
-        if (!adds_up(&t) && r->pass + 1 < PASSES)
-            r->done = done;
-    }
-    double beyond_ns = fmin(t.mean_ns - t.sum_ns, OVERHEAD_MOST * t.sum_ns);
-    if (t.records && beyond_ns > 0)
-        d->record_overhead_ns = readable_ns(beyond_ns / t.records);
+    d->row_overhead_ns = 0;
+    oato_status status = measure_passes(r, rig, &t, err);
+    passes_free(&r->passes);
+    if (status)
+        return status;
+    set_overheads(d, &t);
     if (!adds_up(&t))
         warn_line(r,
                   "%s: the operators of a step add up to %.2f ms, together they take %.2f ms: was "
                   "the machine busy? Measure again when it is quiet",
-                  rig->info.id, t.sum_ns / 1e6, t.together_ns / 1e6);
-    return measure_prefill(r, rig, err);
+                  rig->info.id, t.last[LAYERS_DECODE].sum_ns / 1e6, t.together_ns / 1e6);
+    return OATO_OK;
 }
 
 static oato_status measure_device(struct run *r, struct rig *rig, struct oato_error *err)
@@ -504,7 +558,7 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
 {
     struct run r = {.p = p, .m = m, .o = o, .warn = warn, .user = user, .report = report};
     uint64_t begin = now_ns();
-    int32_t rows_before, points = 0;
+    int32_t rows_before, points = 0, passes = 0;
     struct op_point ignored[POINTS_MAX];
     memset(report, 0, sizeof *report);
     oato_status status = make_up_weights(&r, err);
@@ -516,7 +570,9 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     for (int32_t i = 0; i < r.set.n && !status; i++)
         points += op_points(&r.set.cases[i], o, (int32_t)min_i64(m->shape.context_length, 1 << 24),
                             ignored);
-    progress_begin(&r.progress, "measuring", (double)points * r.n_rigs);
+    for (int i = 0; i < r.n_rigs; i++)
+        passes += least_passes(&r, &r.rig[i]);
+    progress_begin(&r.progress, "measuring", (double)points * passes);
     for (int i = 0; i < r.n_rigs && !status; i++)
         status = measure_device(&r, &r.rig[i], err);
     progress_end(&r.progress);

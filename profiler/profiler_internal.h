@@ -119,6 +119,20 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
                        struct profile_row *row, struct oato_error *err);
 void bench_close(struct op_bench *b);
 
+enum { PASSES_MAX = 5 };
+struct passes {
+    struct pass {
+        struct profile_row *rows;
+        int32_t n, cap;
+    } pass[PASSES_MAX];
+    int n; /* begun */
+};
+/* Adds a row to the last pass; false when memory is short. */
+bool passes_add(struct passes *p, const struct profile_row *row);
+/* Of the rows of the same operator and size the one of the middle time (of two the lower). */
+const struct profile_row *passes_middle(const struct passes *p, const struct profile_row *like);
+void passes_free(struct passes *p);
+
 /* ------------------------------------------------------------------ rates and overheads ---- */
 
 /* Bytes a second that `threads` threads read from a buffer beyond the caches. */

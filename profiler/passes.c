@@ -1,0 +1,58 @@
+/*
+ * passes.c - the rows of several passes over the operators of a device. What else goes on in a
+ * machine lasts for seconds, a row is timed in milliseconds: the pass whose time is the middle one
+ * counts.
+ */
+#include "profiler/profiler_internal.h"
+
+#include <stdlib.h>
+
+void passes_free(struct passes *p)
+{
+    for (int i = 0; i < PASSES_MAX; i++)
+        free(p->pass[i].rows);
+    *p = (struct passes){0};
+}
+
+bool passes_add(struct passes *p, const struct profile_row *row)
+{
+    struct pass *pass = &p->pass[p->n - 1];
+    if (pass->n == pass->cap) {
+        const int32_t cap = pass->cap ? 2 * pass->cap : 256;
+        struct profile_row *grown = realloc(pass->rows, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return false;
+        pass->rows = grown;
+        pass->cap = cap;
+    }
+    pass->rows[pass->n++] = *row;
+    return true;
+}
+
+static const struct profile_row *find(const struct pass *pass, const struct profile_row *like)
+{
+    for (int32_t i = 0; i < pass->n; i++) {
+        const struct profile_row *r = &pass->rows[i];
+        if (r->size.rows == like->size.rows && r->size.seqs == like->size.seqs &&
+            r->size.kv_positions == like->size.kv_positions && oato_op_same(&r->op, &like->op))
+            return r;
+    }
+    return NULL;
+}
+
+const struct profile_row *passes_middle(const struct passes *p, const struct profile_row *like)
+{
+    const struct profile_row *sorted[PASSES_MAX] = {NULL};
+    int n = 0;
+    for (int i = 0; i < p->n; i++) {
+        const struct profile_row *r = find(&p->pass[i], like);
+        int at = n;
+        if (!r)
+            continue;
+        for (; at > 0 && sorted[at - 1]->median_ns > r->median_ns; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = r;
+        n++;
+    }
+    return n ? sorted[(n - 1) / 2] : NULL;
+}
