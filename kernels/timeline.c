@@ -33,14 +33,14 @@ void timeline_init(struct timeline *t)
     memset(t, 0, sizeof *t);
 }
 
-static void wake(struct timeline *t)
+void timeline_wake(struct timeline *t)
 {
     atomic_fetch_add(&t->word, 1);
     if (atomic_load(&t->sleepers))
         syscall(SYS_futex, &t->word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns)
+void timeline_raise(struct timeline *t, uint64_t value, uint64_t clock_ns)
 {
     uint64_t old = atomic_load_explicit(&t->value, memory_order_relaxed);
     if (value <= old)
@@ -50,14 +50,19 @@ void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns)
     for (uint64_t v = first; v <= value; v++)
         __atomic_store_n(&t->clock_ns[v % TIMELINE_RING], clock_ns, __ATOMIC_RELAXED);
     atomic_store(&t->value, value);
-    wake(t);
+}
+
+void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns)
+{
+    timeline_raise(t, value, clock_ns);
+    timeline_wake(t);
 }
 
 void timeline_fail(struct timeline *t, enum timeline_failure why)
 {
     int alive = TIMELINE_ALIVE;
     atomic_compare_exchange_strong(&t->failed, &alive, why);
-    wake(t);
+    timeline_wake(t);
 }
 
 static bool settled(struct timeline *t, uint64_t value)
@@ -69,7 +74,7 @@ bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns
                           const _Atomic bool *stop)
 {
     const struct timespec poll = {.tv_nsec = STOP_POLL_NS};
-    for (int i = 0; i < SPINS && !settled(t, value); i++)
+    for (int i = 0; !stop && i < SPINS && !settled(t, value); i++)
         cpu_relax();
     if (!settled(t, value)) {
         atomic_fetch_add(&t->sleepers, 1);

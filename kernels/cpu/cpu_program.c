@@ -54,6 +54,14 @@ static uint64_t clock_now(const struct running *x)
     return now_ns() + (uint64_t)x->device->clock_offset_ns;
 }
 
+/* Whoever sleeps until this device gets on can only begin when the cores are free: it is woken
+ * then, and takes no time from the threads that compute. */
+static void cores_give(struct running *x)
+{
+    cpu_cores_give();
+    timeline_wake(&x->device->timeline);
+}
+
 /* Thread 0: everything that the record waits for. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
@@ -61,7 +69,7 @@ static bool record_wait(struct running *x, const struct program_record *r)
     for (int i = 0; i < r->n_waits; i++) {
         const struct record_wait *w = &r->wait[i];
         uint64_t event_ns = 0;
-        cpu_cores_give();
+        cores_give(x);
         bool happened = timeline_wait(x->step->timeline[w->device],
                                       x->step->timeline_base[w->device] + w->ordinal, &event_ns);
         cpu_cores_take();
@@ -76,8 +84,8 @@ static bool record_wait(struct running *x, const struct program_record *r)
 static void record_signal(struct running *x, const struct program_record *r)
 {
     if (r->signal && !atomic_load_explicit(&x->failed, memory_order_relaxed))
-        timeline_signal(&x->device->timeline, x->step->timeline_base[x->c->self] + r->signal,
-                        clock_now(x));
+        timeline_raise(&x->device->timeline, x->step->timeline_base[x->c->self] + r->signal,
+                       clock_now(x));
 }
 
 /* All threads are awake; thread 0 sets the clock to when they would have been. */
@@ -173,7 +181,7 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
         x.waits = c->program->records[i].n_waits > 0;
     if (x.n_records > 0)
         cpu_pool_run(d->pool, run_step, &x);
-    cpu_cores_give();
+    cores_give(&x);
     if (injected) {
         timeline_fail(&d->timeline, TIMELINE_DIED);
         return oato_fail(err, OATO_EDEVICE, "%s: record %u of the step failed (injected)", d->id,
