@@ -23,8 +23,9 @@ struct engine_options {
     int32_t rows;    /* most rows with logits of a step; 0: seqs */
     oato_dtype kv;   /* F16, Q8_0 or F32 */
     bool kv_given;   /* else the plan's, or F16 */
-    bool deterministic;         /* one numerics class for all phases */
-    bool strict;                /* refuse a plan that was made for another machine */
+    bool deterministic; /* one numerics class for all phases */
+    bool strict;        /* refuse a plan that was made for another machine */
+    bool timing_only;   /* simulated devices take their time and compute nothing: for measuring */
     const char *prepared_cache; /* folder that keeps prepared weights; NULL: none */
 };
 

@@ -36,7 +36,8 @@ static oato_status device_add(struct engine *e, const char *spec,
 static oato_status devices_open(struct engine *e, const struct engine_options *o,
                                 struct oato_error *err)
 {
-    struct device_options options = {.threads = o->threads, .isa = o->isa};
+    struct device_options options = {
+        .threads = o->threads, .isa = o->isa, .timing_only = o->timing_only};
     oato_status status = OATO_OK;
     if (o->devices) {
         char specs[DEVICES_MAX][256];

@@ -65,6 +65,7 @@ enum option_id {
     O_PREFILL,
     O_GENERATE,
     O_REPEAT,
+    O_TIMING_ONLY,
     O_BATCH,
     O_DEPTH,
     O_JSON,
@@ -120,6 +121,9 @@ static const struct {
      {"generate", 0, OPT_VALUE, "N", "decoded tokens (default the plan's or 64; 0: skip)",
       O_GENERATE}},
     {BENCH, {"repeat", 'r', OPT_VALUE, "N", "timed runs after a warm-up (default 3)", O_REPEAT}},
+    {BENCH,
+     {"timing-only", 0, OPT_FLAG, NULL, "simulated devices take their time and compute nothing",
+      O_TIMING_ONLY}},
     {BENCH,
      {"batch", 'b', OPT_VALUE, "B", "sequences decoded together (default the plan's or 1)",
       O_BATCH}},
@@ -294,6 +298,7 @@ static bool option_take(int id, const struct options *o, struct run_args *a, str
     case O_DETERMINISTIC: return e->deterministic = true;
     case O_DEVICES: e->devices = o->value; return true;
     case O_MAP: e->map = o->value; return true;
+    case O_TIMING_ONLY: return e->timing_only = true;
     case O_STRICT: return e->strict = true;
     case O_PREPARED: e->prepared_cache = o->value; return true;
     case O_DUMP: return a->dump_program = true;

@@ -186,8 +186,10 @@ static void report_json(const struct bench *b, double prefill, double decode,
     const struct prediction x = prediction_of(b);
     printf("},\"measured\":{\"clock\":\"%s\",\"prefill_s\":%.6f,\"decode_s_per_step\":%.6f},"
            "\"predicted_over_measured\":{",
-           b->by_devices ? "devices" : "wall", prefill * 1e-9,
-           a->generate ? decode * 1e-9 / a->generate : 0);
+           !b->by_devices                ? "wall"
+           : b->args->engine.timing_only ? "devices, timing only"
+                                         : "devices",
+           prefill * 1e-9, a->generate ? decode * 1e-9 / a->generate : 0);
     if (x.prefill > 0)
         printf("\"prefill\":%.4f%s", x.prefill / prefill, x.decode > 0 ? "," : "");
     if (x.decode > 0)
@@ -212,7 +214,10 @@ static void report_prediction(const struct bench *b, double prefill, double deco
     if (!(x.prefill > 0) || !(x.decode > 0))
         printf("  (the plan is for --prefill %d --generate %d --depth %d --batch %d)", q->prompt,
                q->generate, q->prompt, q->batch > 0 ? q->batch : 1);
-    puts(b->by_devices ? ", by the clocks of the devices" : "");
+    puts(!b->by_devices ? ""
+         : b->args->engine.timing_only
+             ? ", by the clocks of the devices; simulated ones computed nothing"
+             : ", by the clocks of the devices");
 }
 
 static void report_text(const struct bench *b, double prefill, double decode,

@@ -98,6 +98,9 @@ struct device_options {
     int32_t threads;       /* cpu: 0 = physical cores */
     const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else the best */
     uint64_t budget_bytes; /* 0 = all; memory the device may use */
+    /* sim: takes its time and computes nothing; what the host reads from it is zero. Beside it the
+     * host's caches are its own, as beside a real accelerator. */
+    bool timing_only;
 };
 
 struct oato_device; /* first member: const struct device_ops *ops */

@@ -69,6 +69,7 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
     s->queue.spec = s->spec;
     s->queue.kernels = s->kernels;
+    s->queue.timing_only = options->timing_only;
     if (sim_queue_open(&s->queue, err))
         goto fail;
     *out = &s->base;

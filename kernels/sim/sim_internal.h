@@ -90,6 +90,7 @@ struct sim_queue {
     const char *id;
     struct sim_spec spec;
     const struct cpu_kernels *kernels;
+    bool timing_only;
     uint8_t *workspace; /* this and rope's room change only while the queue is empty */
     uint64_t workspace_bytes;
     struct rope_table rope;

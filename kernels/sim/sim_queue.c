@@ -129,7 +129,8 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
         .rope = &q->rope,
     };
     cpu_barrier_init(&alone, 1);
-    cpu_run_record(&context, &real, step, 0, &alone);
+    if (!q->timing_only)
+        cpu_run_record(&context, &real, step, 0, &alone);
     clock_add(q, run_cost(&q->spec, r, context.kv, step));
 }
 
@@ -145,10 +146,15 @@ static void run_copy(struct sim_queue *q, const struct compiled *c, const struct
 {
     uint8_t *host = c->program->host_arena;
     uint64_t bytes = (uint64_t)record_rows(r, step) * (uint64_t)r->in_width[0] * sizeof(float);
-    if (r->kind == RECORD_UPLOAD)
+    if (q->timing_only) {
+        if (r->kind == RECORD_DOWNLOAD)
+            memset(host + r->out[0], 0, bytes);
+        clock_add(q, copy_cost(&q->spec, bytes));
+    } else if (r->kind == RECORD_UPLOAD) {
         copy(q, c->arena + r->out[0], host + r->in[0], bytes);
-    else
+    } else {
         copy(q, host + r->out[0], c->arena + r->in[0], bytes);
+    }
 }
 
 /* To the staging room, which nothing reads any more: the records before this one are done. */
@@ -157,9 +163,9 @@ static void run_stream(struct sim_queue *q, const struct program *p, const struc
     uint64_t bytes = 0, begin_ns = atomic_load(&q->clock_ns);
     for (int i = 0; i < r->n_weights; i++) {
         struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
-        if (w->source.prepared)
+        if (!q->timing_only && w->source.prepared)
             memcpy((uint8_t *)w->real.data, w->source.prepared, w->real.bytes);
-        else
+        else if (!q->timing_only)
             cpu_prepare_rows(q->kernels, &w->source, &w->real, 0, w->real.rows);
         bytes += w->stream_bytes;
     }

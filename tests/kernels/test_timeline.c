@@ -96,6 +96,24 @@ static void sleepers_wake_when_their_value_comes(void **state)
     }
 }
 
+static void what_is_raised_is_seen_and_wakes_when_told(void **state)
+{
+    (void)state;
+    pthread_t t[2];
+    uint64_t value[2], clock_ns;
+    void *woken;
+    start_sleepers(t, value, 2);
+    timeline_raise(&ping, 1000, 77);
+    assert_true(timeline_wait(&ping, 1000, &clock_ns));
+    assert_int_equal(clock_ns, 77);
+    assert_int_equal(atomic_load(&ping.sleepers), 2);
+    timeline_wake(&ping);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(t[i], &woken);
+        assert_non_null(woken);
+    }
+}
+
 static void a_failure_wakes_everyone(void **state)
 {
     (void)state;
@@ -141,6 +159,7 @@ int main(void)
         cmocka_unit_test(values_rise_and_carry_their_clock),
         cmocka_unit_test(two_threads_take_turns),
         cmocka_unit_test(sleepers_wake_when_their_value_comes),
+        cmocka_unit_test(what_is_raised_is_seen_and_wakes_when_told),
         cmocka_unit_test(a_failure_wakes_everyone),
         cmocka_unit_test(a_wait_can_be_given_up),
     };

@@ -517,6 +517,28 @@ static void the_fingerprint_tells_the_machine_and_not_its_owner(void **state)
     profile_free(&p);
 }
 
+static void the_middle_pass_counts(void **state)
+{
+    (void)state;
+    static const double times[PASSES_MAX] = {5, 1, 3, 9, 2}, middle[PASSES_MAX] = {5, 1, 3, 3, 3};
+    struct passes p = {.n = 0};
+    struct profile_row row = {.op = {.kind = OP_ADD, .dtype = DT_F32, .k = 64, .n = 64},
+                              .size = {.rows = 1, .seqs = 1},
+                              .supported = true};
+    struct profile_row other = row;
+    other.size.rows = 8;
+    for (int i = 0; i < PASSES_MAX; i++) {
+        p.n++;
+        row.median_ns = times[i];
+        assert_true(passes_add(&p, &row));
+        assert_true(passes_middle(&p, &row)->median_ns == middle[i]);
+        assert_null(passes_middle(&p, &other));
+    }
+    assert_true(passes_add(&p, &other));
+    assert_ptr_equal(passes_middle(&p, &other), &p.pass[PASSES_MAX - 1].rows[1]);
+    passes_free(&p);
+}
+
 static void quantiles_lie_between_their_neighbours(void **state)
 {
     (void)state;
@@ -545,6 +567,7 @@ int main(void)
         cmocka_unit_test(quick_sizes_are_sizes_of_the_full_run),
         cmocka_unit_test(attention_counts_every_position_read),
         cmocka_unit_test(the_fingerprint_tells_the_machine_and_not_its_owner),
+        cmocka_unit_test(the_middle_pass_counts),
         cmocka_unit_test(quantiles_lie_between_their_neighbours),
     };
     return cmocka_run_group_tests(tests, folder_create, folder_remove);
