@@ -332,7 +332,7 @@ oato_status problem_price(struct problem *p, struct oato_error *err)
 }
 
 oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
-                                 struct problem **out, struct oato_error *err)
+                          struct problem **out, struct oato_error *err)
 {
     struct problem *p = calloc(1, sizeof *p);
     *out = NULL;
@@ -382,7 +382,8 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
         return status;
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
-    if (problem_devices(p, o, err) || fuse(p, &m->graph, err) || problem_price(p, err) || problem_check_budgets(p, o, err)) {
+    if (problem_devices(p, o, err) || fuse(p, &m->graph, err) || problem_price(p, err) ||
+        problem_check_budgets(p, o, err)) {
         problem_free(p);
         return err->status;
     }

@@ -97,7 +97,7 @@ oato_status problem_devices(struct problem *p, const struct planner_options *o,
 }
 
 oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
-                                 struct oato_error *err)
+                                  struct oato_error *err)
 {
     for (int32_t i = 0; i < o->n_budgets && o->strict_budgets; i++)
         for (int32_t d = 0; d < p->n_devices; d++)
