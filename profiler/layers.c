@@ -11,43 +11,62 @@
 
 #define LONGEST_NS 1e9
 
+bool row_is_of(const struct profile_row *r, const struct oato_op *op, const struct op_size *size)
+{
+    return r->op.kind == op->kind && r->op.k == op->k && r->size.rows == size->rows &&
+           r->size.seqs == size->seqs && r->size.kv_positions == size->kv_positions &&
+           oato_op_same(&r->op, op);
+}
+
 const struct profile_row *profile_find(const struct profile *p, int32_t device,
                                        const struct oato_op *op, const struct op_size *size)
 {
     for (int32_t i = 0; i < p->n_rows; i++) {
         const struct profile_row *r = &p->rows[i];
-        if (r->device == device && r->op.kind == op->kind && r->op.k == op->k &&
-            r->size.rows == size->rows && r->size.seqs == size->seqs &&
-            r->size.kv_positions == size->kv_positions && oato_op_same(&r->op, op))
+        if (r->device == device && row_is_of(r, op, size))
             return r;
     }
     return NULL;
 }
 
-/* The first operators of the fused graph, up to the end of a layer. */
 struct layers {
+    const struct rig *rig;
     struct graph graph;
-    int32_t n_ops;
-    uint64_t *value_offset; /* per value of the graph */
-    uint64_t arena_bytes;
-    struct kv_layer_shape *kv_shapes;
-    int32_t n_kv;
     oato_dtype kv;
-    struct oato_weight **weights; /* n_ops x GRAPH_WEIGHTS */
-    struct program_record *records;
-    uint64_t workspace_bytes;
+    struct oato_weight **weights; /* per operator GRAPH_WEIGHTS, of the first n_prepared */
+    int32_t n_prepared;
 };
 
-static void layers_free(const struct rig *r, struct layers *l)
+void layers_close(struct layers *l)
 {
-    for (int32_t i = 0; l->weights && i < l->n_ops * GRAPH_WEIGHTS; i++)
+    if (!l)
+        return;
+    for (int32_t i = 0; l->weights && i < l->graph.n_ops * GRAPH_WEIGHTS; i++)
         if (l->weights[i])
-            r->device->ops->weight_free(r->device, l->weights[i]);
+            l->rig->device->ops->weight_free(l->rig->device, l->weights[i]);
     free(l->weights);
-    free(l->records);
-    free(l->kv_shapes);
-    free(l->value_offset);
     graph_free(&l->graph);
+    free(l);
+}
+
+oato_status layers_open(const struct rig *r, const struct model *m, oato_dtype kv,
+                        struct layers **out, struct oato_error *err)
+{
+    struct layers *l = calloc(1, sizeof *l);
+    *out = NULL;
+    if (!l)
+        return oato_fail_memory(err, sizeof *l, "layers");
+    l->rig = r;
+    l->kv = kv;
+    oato_status status = fuse_all(&m->graph, &l->graph, err);
+    const size_t n = (size_t)l->graph.n_ops * GRAPH_WEIGHTS;
+    if (!status && !(l->weights = calloc(n + 1, sizeof(struct oato_weight *))))
+        status = oato_fail_memory(err, n * sizeof(struct oato_weight *), "layers");
+    if (status)
+        layers_close(l);
+    else
+        *out = l;
+    return status;
 }
 
 static bool ends_layer(const struct graph *g, int32_t i)
@@ -73,6 +92,23 @@ static int32_t ops_that_fit(const struct rig *r, const struct graph *g)
     return n;
 }
 
+/* The first operators as a program of one step. */
+struct layers_program {
+    struct program program;
+    struct program_record *records;
+    uint64_t *value_offset; /* per value of the graph */
+    uint64_t arena_bytes;
+    struct kv_layer_shape *kv_shapes;
+    int32_t n_kv;
+};
+
+static void program_free(struct layers_program *p)
+{
+    free(p->records);
+    free(p->kv_shapes);
+    free(p->value_offset);
+}
+
 /* One queue: a record finds all records before it done. */
 static int32_t runs_in_order(const void *user, int32_t queue, int32_t record, int32_t other)
 {
@@ -81,14 +117,14 @@ static int32_t runs_in_order(const void *user, int32_t queue, int32_t record, in
 }
 
 /* Places the values as the engine does, by liveness: what is read soon is read from a cache. */
-static bool place_values(struct layers *l, int32_t tokens)
+static bool place_values(const struct graph *g, int32_t n_ops, int32_t tokens,
+                         struct layers_program *p)
 {
-    const struct graph *g = &l->graph;
     uint64_t arena_bytes[DEVICES_MAX] = {0};
     struct buffer *buffers = calloc((size_t)g->n_values + 1, sizeof *buffers);
     int32_t *buffer_of = calloc((size_t)g->n_values + 1, sizeof *buffer_of);
     int32_t n = 0;
-    for (int32_t i = 0; buffers && buffer_of && i < l->n_ops; i++) {
+    for (int32_t i = 0; buffers && buffer_of && i < n_ops; i++) {
         const struct graph_op *o = &g->ops[i];
         for (int32_t j = 0; j < o->n_in; j++)
             buffers[buffer_of[o->in[j]]].last_use[0] = i;
@@ -106,8 +142,8 @@ static bool place_values(struct layers *l, int32_t tokens)
     bool placed =
         buffers && buffer_of && buffers_place(buffers, n, runs_in_order, NULL, arena_bytes);
     for (int32_t v = 0; placed && v < g->n_values; v++)
-        l->value_offset[v] = buffers[buffer_of[v]].offset;
-    l->arena_bytes = arena_bytes[0];
+        p->value_offset[v] = buffers[buffer_of[v]].offset;
+    p->arena_bytes = arena_bytes[0];
     free(buffers);
     free(buffer_of);
     return placed;
@@ -133,70 +169,90 @@ static bool sum_rows(const struct profile *p, int32_t device, const struct graph
     return true;
 }
 
-/* As many layers as pass in reasonable time. */
-static bool choose_layers(const struct rig *r, const struct profile *p, const struct op_point *at,
-                          struct layers *l, struct layers_time *out)
+/* As many layers as fit and pass in reasonable time; as many as the last time, if there was one. */
+static bool choose_layers(const struct layers *l, const struct profile *p,
+                          const struct op_point *at, struct layers_time *t)
 {
+    const struct rig *r = l->rig;
     const struct graph *g = &l->graph;
-    l->n_ops = ops_that_fit(r, g);
-    if (!sum_rows(p, r->index, g, l->n_ops, l->kv, at, &out->sum_ns, &out->more_rows))
-        return false;
-    if (out->sum_ns > LONGEST_NS && !r->declared) {
-        int32_t n = (int32_t)(l->n_ops * (LONGEST_NS / out->sum_ns));
-        while (n < l->n_ops && !(n && ends_layer(g, n - 1)))
+    const bool before = t->records;
+    int32_t n = before ? t->records : ops_that_fit(r, g);
+    bool known = sum_rows(p, r->index, g, n, l->kv, at, &t->sum_ns, &t->more_rows);
+    if (known && !before && t->sum_ns > LONGEST_NS && !r->declared) {
+        const int32_t all = n;
+        n = (int32_t)(all * (LONGEST_NS / t->sum_ns));
+        while (n < all && !(n && ends_layer(g, n - 1)))
             n++;
-        l->n_ops = n;
-        sum_rows(p, r->index, g, n, l->kv, at, &out->sum_ns, &out->more_rows);
+        sum_rows(p, r->index, g, n, l->kv, at, &t->sum_ns, &t->more_rows);
     }
-    return l->n_ops > 0;
+    t->records = known ? n : 0;
+    return t->records;
 }
 
-static oato_status layers_prepare(const struct rig *r, struct layers *l, const struct op_point *at,
-                                  struct oato_error *err)
+static oato_status prepare_weights(struct layers *l, int32_t n_ops, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (; l->n_prepared < n_ops && !status; l->n_prepared += !status) {
+        const struct graph_op *o = &l->graph.ops[l->n_prepared];
+        const struct oato_op op = graph_op_with_kv(o, l->kv);
+        struct oato_weight **w = &l->weights[l->n_prepared * GRAPH_WEIGHTS];
+        for (int32_t j = 0; j < o->n_weights && !status; j++)
+            if (o->weight[j] && !w[j])
+                status = rig_prepare(l->rig, &op, j, o->weight[j], &w[j], err);
+    }
+    return status;
+}
+
+static oato_status program_make(const struct layers *l, const struct op_point *at, int32_t n_ops,
+                                struct layers_program *out, struct oato_error *err)
 {
     const struct graph *g = &l->graph;
-    size_t n = (size_t)l->n_ops;
-    l->value_offset = calloc((size_t)g->n_values + 1, sizeof *l->value_offset);
-    l->weights = calloc(n * GRAPH_WEIGHTS, sizeof(struct oato_weight *));
-    l->records = calloc(n + 1, sizeof *l->records);
-    l->kv_shapes = calloc(n, sizeof *l->kv_shapes);
-    if (!l->value_offset || !l->weights || !l->records || !l->kv_shapes ||
-        !place_values(l, at->rows))
-        return oato_fail_memory(err, n * sizeof *l->records, "the layers' program");
-    for (int32_t i = 0; i < l->n_ops; i++) {
+    struct oato_device *device = l->rig->device;
+    const size_t n = (size_t)n_ops;
+    out->value_offset = calloc((size_t)g->n_values + 1, sizeof *out->value_offset);
+    out->records = calloc(n + 1, sizeof *out->records);
+    out->kv_shapes = calloc(n, sizeof *out->kv_shapes);
+    if (!out->value_offset || !out->records || !out->kv_shapes ||
+        !place_values(g, n_ops, at->rows, out))
+        return oato_fail_memory(err, n * sizeof *out->records, "the layers' program");
+    uint64_t workspace = 0;
+    for (int32_t i = 0; i < n_ops; i++) {
         const struct graph_op *o = &g->ops[i];
         struct oato_op op = graph_op_with_kv(o, l->kv);
         int32_t in_width[GRAPH_INPUTS] = {0};
         for (int32_t j = 0; j < o->n_in; j++)
             in_width[j] = g->values[o->in[j]].width;
-        struct program_record *rec = &l->records[i + 1];
+        struct program_record *rec = &out->records[i + 1];
         *rec = rig_record(o, &op, in_width);
         rec->rows = (uint8_t)(o->n_out ? g->values[o->out[0]].rows : ROWS_TOKENS);
         for (int32_t j = 0; j < o->n_in; j++)
-            rec->in[j] = l->value_offset[o->in[j]];
+            rec->in[j] = out->value_offset[o->in[j]];
         for (int32_t j = 0; j < o->n_out; j++)
-            rec->out[j] = l->value_offset[o->out[j]];
+            rec->out[j] = out->value_offset[o->out[j]];
+        for (int32_t j = 0; j < o->n_weights; j++)
+            if (o->weight[j])
+                rec->weight[j] = (uint32_t)(i * GRAPH_WEIGHTS + j);
         rec->kv_layer = o->kv_layer;
         if (op.kind == OP_KV_STORE || op.kind == OP_ATTENTION) {
-            l->kv_shapes[o->kv_layer] = (struct kv_layer_shape){op.kv_heads, op.head_dim};
-            l->n_kv = (int32_t)max_i64(l->n_kv, o->kv_layer + 1);
+            out->kv_shapes[o->kv_layer] = (struct kv_layer_shape){op.kv_heads, op.head_dim};
+            out->n_kv = (int32_t)max_i64(out->n_kv, o->kv_layer + 1);
         }
         struct op_size size = op_point_size(&op, at);
-        uint64_t workspace = r->device->ops->workspace_bytes(r->device, &op, &size);
-        l->workspace_bytes = workspace > l->workspace_bytes ? workspace : l->workspace_bytes;
-        for (int32_t j = 0; j < o->n_weights; j++) {
-            int32_t slot = i * GRAPH_WEIGHTS + j;
-            if (!o->weight[j])
-                continue;
-            oato_status status = rig_prepare(r, &op, j, o->weight[j], &l->weights[slot], err);
-            if (status)
-                return status;
-            rec->weight[j] = (uint32_t)slot;
-        }
+        uint64_t bytes = device->ops->workspace_bytes(device, &op, &size);
+        workspace = bytes > workspace ? bytes : workspace;
     }
-    l->records[0] = l->records[1]; /* the marker */
-    l->records[0].signal = 1;
-    l->records[l->n_ops].signal = 2;
+    out->records[0] = out->records[1]; /* the marker */
+    out->records[0].signal = 1;
+    out->records[n_ops].signal = 2;
+    out->program = (struct program){.records = out->records,
+                                    .n_records = (uint32_t)n_ops + 1,
+                                    .n_signals = 2,
+                                    .max_tokens = at->rows,
+                                    .max_rows = 1,
+                                    .max_seqs = 1,
+                                    .weights = l->weights,
+                                    .n_weights = (uint32_t)(n_ops * GRAPH_WEIGHTS),
+                                    .workspace_bytes = workspace};
     return OATO_OK;
 }
 
@@ -209,69 +265,55 @@ static double mean_but_slowest(const double *sorted, int32_t n)
     return sum / kept;
 }
 
-static oato_status layers_run(const struct rig *r, struct layers *l, const struct op_point *at,
-                              bool quick, struct layers_time *out, struct oato_error *err)
+static oato_status program_time(const struct rig *r, oato_dtype kv, struct layers_program *p,
+                                const struct op_point *at, bool quick, struct layers_time *out,
+                                struct oato_error *err)
 {
     const struct device_ops *ops = r->device->ops;
     int32_t pages = (at->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
-    struct kv_cache *kv = NULL;
-    void *arena = NULL;
+    struct program *program = &p->program;
     struct rig_step s = {0};
     struct rig_times times;
     oato_status status = rig_step_create(at, 0, &s, err);
     const int32_t last = at->rows - 1;
     s.step.row = &last;
     s.step.n_rows = 1;
-    if (!status && l->n_kv)
-        status = ops->kv_create(r->device, l->kv_shapes, l->n_kv, l->kv, pages, &kv, err);
-    if (!status && kv && !r->declared)
-        status = rig_fill_kv(r, kv, l->kv_shapes, l->n_kv, l->kv, pages, err);
+    if (!status && p->n_kv)
+        status = ops->kv_create(r->device, p->kv_shapes, p->n_kv, kv, pages, &program->kv, err);
+    if (!status && program->kv && !r->declared)
+        status = rig_fill_kv(r, program->kv, p->kv_shapes, p->n_kv, kv, pages, err);
     if (!status)
-        status = rig_alloc(r, l->arena_bytes, &arena, err);
-    struct program p = {.records = l->records,
-                        .n_records = (uint32_t)l->n_ops + 1,
-                        .n_signals = 2,
-                        .max_tokens = at->rows,
-                        .max_rows = 1,
-                        .max_seqs = 1,
-                        .weights = l->weights,
-                        .n_weights = (uint32_t)(l->n_ops * GRAPH_WEIGHTS),
-                        .arena = arena,
-                        .workspace_bytes = l->workspace_bytes,
-                        .kv = kv};
+        status = rig_alloc(r, p->arena_bytes, &program->arena, err);
     const int32_t least = r->declared || at->rows > 1 ? 1 : quick ? 5 : 21;
     struct rig_effort effort = {least, 200, quick ? 50000000 : 200000000};
     if (!status)
-        status = rig_run(r, &p, &s, &effort, &times, err);
+        status = rig_run(r, program, &s, &effort, &times, err);
     if (!status) { /* long: more often disturbed than a row */
         out->together_ns = quantile(times.inner_ns, times.n, 0.25);
         out->mean_ns = mean_but_slowest(times.inner_ns, times.n);
     }
-    if (arena)
-        ops->free(r->device, arena, l->arena_bytes);
-    if (kv)
-        ops->kv_free(r->device, kv);
+    if (program->arena)
+        ops->free(r->device, program->arena, p->arena_bytes);
+    if (program->kv)
+        ops->kv_free(r->device, program->kv);
     rig_step_free(&s);
     return status;
 }
 
-oato_status layers_measure(const struct rig *r, const struct profile *p, const struct model *m,
-                           oato_dtype kv, const struct op_point *at, bool quick,
-                           struct layers_time *out, struct oato_error *err)
+oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
+                           bool quick, struct layers_time *t, struct oato_error *err)
 {
-    struct layers l = {.kv = kv};
-    *out = (struct layers_time){0};
-    oato_status status = fuse_all(&m->graph, &l.graph, err);
+    struct layers_program program = {.records = NULL};
+    if (!choose_layers(l, p, at, t))
+        return OATO_OK;
+    oato_status status = prepare_weights(l, t->records, err);
+    if (!status)
+        status = program_make(l, at, t->records, &program, err);
+    if (!status)
+        status = program_time(l->rig, l->kv, &program, at, quick, t, err);
     if (status)
-        return status;
-    if (choose_layers(r, p, at, &l, out)) {
-        status = layers_prepare(r, &l, at, err);
-        if (!status)
-            status = layers_run(r, &l, at, quick, out, err);
-        if (!status)
-            out->records = l.n_ops;
-    }
-    layers_free(r, &l);
+        t->records = 0;
+    program_free(&program);
     return status;
 }
 

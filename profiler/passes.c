@@ -31,12 +31,9 @@ bool passes_add(struct passes *p, const struct profile_row *row)
 
 static const struct profile_row *find(const struct pass *pass, const struct profile_row *like)
 {
-    for (int32_t i = 0; i < pass->n; i++) {
-        const struct profile_row *r = &pass->rows[i];
-        if (r->size.rows == like->size.rows && r->size.seqs == like->size.seqs &&
-            r->size.kv_positions == like->size.kv_positions && oato_op_same(&r->op, &like->op))
-            return r;
-    }
+    for (int32_t i = 0; i < pass->n; i++)
+        if (row_is_of(&pass->rows[i], &like->op, &like->size))
+            return &pass->rows[i];
     return NULL;
 }
 

@@ -440,14 +440,17 @@ static oato_status measure_layers(const struct run *r, const struct rig *rig,
 {
     const struct op_point at[LAYERS_COUNT] = {
         {1, 1, shown_context(r)}, {128, 1, 128}, {512, 1, 512}};
-    for (int i = 0; i < LAYERS_COUNT; i++) {
-        struct layers_time *last = &t->last[i];
-        oato_status status =
-            layers_measure(rig, r->p, r->m, r->o->kv, &at[i], r->o->quick, last, err);
-        if (status && status != OATO_EFIT) /* without room the sum of the rows has to do */
-            return status;
-        t->mean_ns[i][t->n] = last->mean_ns;
+    struct layers *layers;
+    oato_status status = layers_open(rig, r->m, r->o->kv, &layers, err);
+    for (int i = 0; i < LAYERS_COUNT && !status; i++) {
+        status = layers_measure(layers, r->p, &at[i], r->o->quick, &t->last[i], err);
+        t->mean_ns[i][t->n] = t->last[i].mean_ns;
+        if (status == OATO_EFIT) /* without room the sum of the rows has to do */
+            status = OATO_OK;
     }
+    layers_close(layers);
+    if (status)
+        return status;
     const double now_ns = t->last[LAYERS_DECODE].together_ns;
     t->together_ns = t->n ? fmin(t->together_ns, now_ns) : now_ns;
     t->n++;

@@ -150,17 +150,23 @@ oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct o
 
 /* What submit and finish cost beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
-/* The model's first layers (the whole graph, when it fits), one sequence: as one program, and as
- * the sum of their rows in p. records 0 when rows are missing. */
+/* The model's first layers (the whole graph, when it fits) on a device, for steps of one sequence;
+ * weights are prepared when a step first needs them. */
+struct layers;
+oato_status layers_open(const struct rig *r, const struct model *m, oato_dtype kv,
+                        struct layers **out, struct oato_error *err);
+void layers_close(struct layers *l);
 struct layers_time {
-    double together_ns, sum_ns; /* an undisturbed step; the sum of its rows */
+    double together_ns, sum_ns; /* an undisturbed step; the sum of its rows in the profile */
     double mean_ns;             /* of all steps but the slowest twentieth: what a user waits */
-    int32_t records;
-    int64_t more_rows; /* of all records, beyond one each */
+    int32_t records;            /* of how many; 0: rows are missing */
+    int64_t more_rows;          /* of all records, beyond one each */
 };
-oato_status layers_measure(const struct rig *r, const struct profile *p, const struct model *m,
-                           oato_dtype kv, const struct op_point *at, bool quick,
-                           struct layers_time *out, struct oato_error *err);
+/* One step as one program, and as the sum of its rows in p. *t is zero at first; a second
+ * measurement, also after another layers_open, is of as many records as the first. */
+oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
+                           bool quick, struct layers_time *t, struct oato_error *err);
+bool row_is_of(const struct profile_row *r, const struct oato_op *op, const struct op_size *size);
 /* The row of p for op at this size on the device, or NULL. */
 const struct profile_row *profile_find(const struct profile *p, int32_t device,
                                        const struct oato_op *op, const struct op_size *size);

@@ -22,6 +22,7 @@ struct compiled {
     struct cpu_context context;
     struct rope_table rope;
     struct cpu_barrier barrier;
+    bool waits; /* some record waits for another device */
 };
 
 enum { LOOK_AHEAD = 6 }; /* records: from attention, or what precedes it, to the next matrix */
@@ -34,7 +35,6 @@ struct running {
     uint32_t n_records; /* fewer than the program's when an error was injected */
     _Atomic int failed; /* an event will never come */
     uint64_t due_ns;    /* thread 0's: this device's clock once all threads are awake */
-    bool waits;         /* some record waits for another device */
 };
 
 static pthread_mutex_t cores = PTHREAD_MUTEX_INITIALIZER;
@@ -126,7 +126,7 @@ static void run_step(void *arg, int thread)
     struct cpu_barrier *barrier = &x->c->barrier;
     const struct program_record *records = x->c->program->records;
     bool before_solo = true;
-    if (x->waits)
+    if (x->c->waits)
         wake_all(x, thread, read_after(x, 0, thread));
     for (uint32_t i = 0; i < x->n_records; i++) {
         const struct program_record *r = &records[i];
@@ -177,8 +177,6 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     d->clock_offset_ns -= (int64_t)(now_ns() - asked_ns);
     d->clock_offset_ns = max_i64(d->clock_offset_ns, (int64_t)step->clock_ns - (int64_t)now_ns());
     x.due_ns = clock_now(&x);
-    for (uint32_t i = 0; i < x.n_records && !x.waits; i++)
-        x.waits = c->program->records[i].n_waits > 0;
     if (x.n_records > 0)
         cpu_pool_run(d->pool, run_step, &x);
     cores_give(&x);
@@ -266,6 +264,8 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
     memset(c, 0, sizeof *c);
     c->program = p;
     c->self = self;
+    for (uint32_t i = 0; i < p->n_records; i++)
+        c->waits = c->waits || p->records[i].n_waits > 0;
     cpu_barrier_init(&c->barrier, cpu_pool_threads(d->pool));
     c->context = (struct cpu_context){.kernels = d->kernels,
                                       .arena = p->arena,
