@@ -1,0 +1,70 @@
+/*
+ * cuda_driver.c - finds NVIDIA's driver library at run time. It is opened once and never closed:
+ * its threads outlive a dlclose.
+ */
+#include "kernels/cuda/cuda_driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { DRIVER_OLDEST = 12000 }; /* kernels are compiled by CUDA 12 or later */
+
+static struct cuda_driver driver;
+static struct oato_error why_not;
+static bool usable;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static oato_status load(struct oato_error *err)
+{
+    const char *name = getenv("OATO_CUDA_DRIVER");
+    if (!name || !*name)
+        name = "libcuda.so.1";
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return oato_fail(err, OATO_EDEVICE, "cuda: no NVIDIA driver here: %s", dlerror());
+#define LOAD(member, symbol, arguments)                                                            \
+    if (!(*(void **)&driver.member = dlsym(library, symbol)))                                      \
+        return oato_fail(err, OATO_EDEVICE, "cuda: %s lacks %s: install a newer NVIDIA driver",    \
+                         name, symbol);
+    CUDA_DRIVER_FUNCTIONS(LOAD)
+#undef LOAD
+    driver.driver_version(&driver.version);
+    if (driver.version < DRIVER_OLDEST)
+        return oato_fail(err, OATO_EDEVICE,
+                         "cuda: the NVIDIA driver is for CUDA %d.%d; %d.%d or newer is needed",
+                         driver.version / 1000, driver.version % 1000 / 10, DRIVER_OLDEST / 1000,
+                         DRIVER_OLDEST % 1000 / 10);
+    cu_result result = driver.init(0);
+    if (result == CU_ERROR_NO_DEVICE)
+        return oato_fail(err, OATO_EDEVICE, "cuda: the NVIDIA driver finds no GPU");
+    if (result)
+        return cuda_fail(&driver, result, "cuda", "initialising the driver", err);
+    return OATO_OK;
+}
+
+static void load_once(void)
+{
+    usable = load(&why_not) == OATO_OK;
+}
+
+const struct cuda_driver *cuda_driver_open(struct oato_error *err)
+{
+    pthread_once(&once, load_once);
+    if (usable)
+        return &driver;
+    if (err)
+        *err = why_not;
+    return NULL;
+}
+
+oato_status cuda_fail(const struct cuda_driver *cu, cu_result result, const char *id,
+                      const char *doing, struct oato_error *err)
+{
+    const char *name = NULL, *text = NULL;
+    cu->error_name(result, &name);
+    cu->error_text(result, &text);
+    return oato_fail(err, result == CU_ERROR_OUT_OF_MEMORY ? OATO_EFIT : OATO_EDEVICE,
+                     "%s: %s: %s (%s)", id, doing, name ? name : "unknown error",
+                     text ? text : "no text");
+}

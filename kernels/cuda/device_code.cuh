@@ -1,0 +1,70 @@
+/*
+ * device_code.cuh - what every kernel file begins with. nvcc compiles the files for GPUs; tests
+ * compile the very same files as C++ for the host, where tests/cuda_on_cpu/cuda_on_cpu.h stands in
+ * for the language.
+ *
+ * A kernel is KERNEL(name, threads of a block, type of its one argument) { ... }: the argument is
+ * `a`. SHARED_ROOM is the dynamic shared memory of a block, 16-byte aligned.
+ */
+#ifndef OATO_DEVICE_CODE_CUH
+#define OATO_DEVICE_CODE_CUH
+
+#include "kernels/cuda/cuda_kernels.h"
+
+#ifdef OATO_CUDA_ON_CPU
+#include "tests/cuda_on_cpu/cuda_on_cpu.h"
+#else
+#include <cuda_fp16.h>
+
+#define KERNEL(name, threads, argument)                                                            \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ argument a)
+
+extern __shared__ __align__(16) unsigned char shared_room[];
+#define SHARED_ROOM shared_room
+
+__device__ inline float half_to_float(uint16_t h)
+{
+    return __half2float(__ushort_as_half(h));
+}
+
+__device__ inline uint16_t float_to_half(float f)
+{
+    return __half_as_ushort(__float2half_rn(f));
+}
+
+/* c += a b, a 16 x 32 and b 32 x 8 of signed bytes, spread over the warp as PTX's
+ * mma.m16n8k32.s8. Before sm_80 four products of half the depth and height. */
+__device__ inline void mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    for (int h = 0; h < 4; h++)
+        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+            : "+r"(c[h % 2 * 2]), "+r"(c[h % 2 * 2 + 1])
+            : "r"(a[h]), "r"(b[h / 2]));
+#endif
+}
+#endif
+
+/* Over the lanes of a whole warp; every lane has the result, in the same order of additions. */
+enum { WARP = 32 };
+
+__device__ inline float warp_sum(float v)
+{
+    for (int step = WARP / 2; step; step /= 2)
+        v += __shfl_xor_sync(0xffffffff, v, step);
+    return v;
+}
+
+__device__ inline float warp_max(float v)
+{
+    for (int step = WARP / 2; step; step /= 2)
+        v = fmaxf(v, __shfl_xor_sync(0xffffffff, v, step));
+    return v;
+}
+
+#endif
