@@ -1,0 +1,338 @@
+/*
+ * cuda_layout.c - GGUF's rows to the planes of cuda_layout.h: one row of the table for each type
+ * says which planes it has, and two small functions take a GGUF block apart, into one byte a code
+ * and into its scales. Packing the codes again is common to all.
+ */
+#include "kernels/cuda/cuda_layout.h"
+
+#include "kernels/cpu/cpu_internal.h"
+
+#include <string.h>
+
+enum { BLOCK = 32, SUPER = 256, ELEMENTS_MAX_LOG2 = 48, ROW_ALIGN = 16 };
+
+struct format {
+    void (*codes)(const uint8_t *block, uint8_t *out); /* NULL: rows are kept as they are */
+    void (*scales)(const uint8_t *block, uint8_t *out, uint8_t *of_super);
+    int32_t bits, more_bits;           /* of an element in planes 0 and 1 */
+    int32_t scale_bytes, super_bytes;  /* of 32 elements in plane 2, of 256 in plane 3 */
+    uint8_t flip;                      /* what makes two's complement of a code */
+    bool looked_up;                    /* the order of 4-bit codes, see the header */
+};
+
+/* ------------------------------------------------------------ a GGUF block taken apart ---- */
+
+static void codes_of_nibbles(const uint8_t *q, uint8_t *out)
+{
+    for (int i = 0; i < 16; i++) {
+        out[i] = q[i] & 15;
+        out[i + 16] = q[i] >> 4;
+    }
+}
+
+static void codes_of_fifths(const uint8_t *p, uint8_t *out)
+{
+    uint32_t high;
+    memcpy(&high, p, sizeof high);
+    codes_of_nibbles(p + 4, out);
+    for (int i = 0; i < BLOCK; i++)
+        out[i] |= (uint8_t)((high >> i & 1) << 4);
+}
+
+static void codes_q4_0(const uint8_t *p, uint8_t *out)
+{
+    codes_of_nibbles(p + 2, out);
+}
+
+static void codes_q4_1(const uint8_t *p, uint8_t *out)
+{
+    codes_of_nibbles(p + 4, out);
+}
+
+static void codes_q5_0(const uint8_t *p, uint8_t *out)
+{
+    codes_of_fifths(p + 2, out);
+}
+
+static void codes_q5_1(const uint8_t *p, uint8_t *out)
+{
+    codes_of_fifths(p + 4, out);
+}
+
+static void codes_q8_0(const uint8_t *p, uint8_t *out)
+{
+    memcpy(out, p + 2, BLOCK);
+}
+
+static void codes_mxfp4(const uint8_t *p, uint8_t *out)
+{
+    codes_of_nibbles(p + 1, out);
+}
+
+/* Sub-blocks 2i and 2i + 1 are the low and high nibbles of the i-th 32 bytes. */
+static void codes_of_k_nibbles(const uint8_t *q, uint8_t *out)
+{
+    for (int s = 0; s < SUPER / BLOCK; s++)
+        for (int i = 0; i < BLOCK; i++)
+            out[s * BLOCK + i] = q[s / 2 * BLOCK + i] >> s % 2 * 4 & 15;
+}
+
+static void codes_q4_k(const uint8_t *p, uint8_t *out)
+{
+    codes_of_k_nibbles(p + 16, out);
+}
+
+static void codes_q5_k(const uint8_t *p, uint8_t *out)
+{
+    codes_of_k_nibbles(p + 48, out);
+    for (int s = 0; s < SUPER / BLOCK; s++)
+        for (int i = 0; i < BLOCK; i++)
+            out[s * BLOCK + i] |= (uint8_t)((p[16 + i] >> s & 1) << 4);
+}
+
+static void codes_q6_k(const uint8_t *p, uint8_t *out)
+{
+    for (int half = 0; half < 2; half++, out += 128)
+        for (int i = 0; i < 128; i++) {
+            const int low = p[half * 64 + i % 64] >> i / 64 * 4 & 15;
+            const int high = p[128 + half * 32 + i % 32] >> i / 32 * 2 & 3;
+            out[i] = (uint8_t)(low | high << 4);
+        }
+}
+
+static void codes_of_pairs(const uint8_t *q, uint8_t *out)
+{
+    for (int s = 0; s < SUPER / BLOCK; s++)
+        for (int i = 0; i < BLOCK; i++)
+            out[s * BLOCK + i] = q[s / 4 * BLOCK + i] >> s % 4 * 2 & 3;
+}
+
+static void codes_q2_k(const uint8_t *p, uint8_t *out)
+{
+    codes_of_pairs(p + 16, out);
+}
+
+static void codes_q3_k(const uint8_t *p, uint8_t *out)
+{
+    codes_of_pairs(p + 32, out);
+    for (int s = 0; s < SUPER / BLOCK; s++)
+        for (int i = 0; i < BLOCK; i++)
+            out[s * BLOCK + i] |= (uint8_t)((p[i] >> s & 1) << 2);
+}
+
+static void codes_iq4_xs(const uint8_t *p, uint8_t *out)
+{
+    for (int s = 0; s < SUPER / BLOCK; s++)
+        codes_of_nibbles(p + 8 + s * 16, out + s * BLOCK);
+}
+
+static void scales_half(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    (void)of_super;
+    memcpy(out, p, 2);
+}
+
+static void scales_halves(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    (void)of_super;
+    memcpy(out, p, 4);
+}
+
+static void scales_mxfp4(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    (void)of_super;
+    *out = *p;
+}
+
+static void scales_k45(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    uint8_t scale[8], min[8];
+    quants_k_scales(p + 4, scale, min);
+    for (int s = 0; s < 8; s++) {
+        out[2 * s] = scale[s];
+        out[2 * s + 1] = min[s];
+    }
+    memcpy(of_super, p, 4);
+}
+
+static void scales_q6_k(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    memcpy(out, p + 192, 16);
+    memcpy(of_super, p + 208, 2);
+}
+
+static void scales_q2_k(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    memcpy(out, p, 16);
+    memcpy(of_super, p + 80, 4);
+}
+
+static void scales_q3_k(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    quants_q3_k_scales(p, (int8_t *)out);
+    memcpy(of_super, p + 108, 2);
+}
+
+static void scales_iq4_xs(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+{
+    quants_iq4_xs_scales(p, (int8_t *)out);
+    memcpy(of_super, p, 2);
+}
+
+static const struct format formats[DT_COUNT] = {
+    [DT_F32] = {.bits = 32},
+    [DT_F16] = {.bits = 16},
+    [DT_BF16] = {.bits = 16},
+    [DT_Q4_0] = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .flip = 8},
+    [DT_Q4_1] = {codes_q4_1, scales_halves, .bits = 4, .scale_bytes = 4},
+    [DT_Q5_0] = {codes_q5_0, scales_half, .bits = 4, .more_bits = 1, .scale_bytes = 2, .flip = 16},
+    [DT_Q5_1] = {codes_q5_1, scales_halves, .bits = 4, .more_bits = 1, .scale_bytes = 4},
+    [DT_Q8_0] = {codes_q8_0, scales_half, .bits = 8, .scale_bytes = 2},
+    [DT_Q2_K] = {codes_q2_k, scales_q2_k, .bits = 2, .scale_bytes = 2, .super_bytes = 4},
+    [DT_Q3_K] = {codes_q3_k, scales_q3_k, .bits = 2, .more_bits = 1, .scale_bytes = 2,
+                 .super_bytes = 2, .flip = 4},
+    [DT_Q4_K] = {codes_q4_k, scales_k45, .bits = 4, .scale_bytes = 2, .super_bytes = 4},
+    [DT_Q5_K] = {codes_q5_k, scales_k45, .bits = 4, .more_bits = 1, .scale_bytes = 2,
+                 .super_bytes = 4},
+    [DT_Q6_K] = {codes_q6_k, scales_q6_k, .bits = 4, .more_bits = 2, .scale_bytes = 2,
+                 .super_bytes = 2, .flip = 32},
+    [DT_IQ4_NL] = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .looked_up = true},
+    [DT_IQ4_XS] = {codes_iq4_xs, scales_iq4_xs, .bits = 4, .scale_bytes = 1, .super_bytes = 2,
+                   .looked_up = true},
+    [DT_MXFP4] = {codes_mxfp4, scales_mxfp4, .bits = 4, .scale_bytes = 1, .looked_up = true},
+};
+
+/* ------------------------------------------------------------------- codes packed again --- */
+
+static void pack_nibbles(const uint8_t codes[BLOCK], uint8_t *out)
+{
+    for (int i = 0; i < 16; i++)
+        out[i] = (uint8_t)((codes[i] & 15) | codes[i + 16] << 4);
+}
+
+/* Two neighbours a byte, the eight of a word as the header says. */
+static void pack_neighbours(const uint8_t codes[BLOCK], uint8_t *out)
+{
+    for (int i = 0; i < 16; i++) {
+        const uint8_t *pair = codes + i / 4 * 4 + i % 2 * 2 + i / 2 % 2 * 16;
+        out[i] = (uint8_t)(pair[0] | pair[1] << 4);
+    }
+}
+
+/* One or two bits of each code, from `shift` on. Four codes are handled as one integer. */
+static void pack_bits(const uint8_t codes[BLOCK], int shift, int bits, uint8_t *out)
+{
+    const uint32_t mask = bits == 1 ? 0x01010101 : 0x03030303;
+    const int per_word = 8 / bits;
+    for (int w = 0; w < bits; w++, out += sizeof(uint32_t)) {
+        uint32_t word = 0;
+        for (int i = 0; i < per_word; i++) {
+            uint32_t four;
+            memcpy(&four, codes + (w * per_word + i) * 4, sizeof four);
+            word |= (four >> shift & mask) << i * bits;
+        }
+        memcpy(out, &word, sizeof word);
+    }
+}
+
+static void pack_codes(const struct format *f, const uint8_t codes[BLOCK], uint8_t *out,
+                       uint8_t *more)
+{
+    if (f->bits == 8)
+        memcpy(out, codes, BLOCK);
+    else if (f->bits == 2)
+        pack_bits(codes, 0, 2, out);
+    else if (f->looked_up)
+        pack_neighbours(codes, out);
+    else
+        pack_nibbles(codes, out);
+    if (f->more_bits)
+        pack_bits(codes, f->bits, f->more_bits, more);
+}
+
+/* ------------------------------------------------------------------------- whole rows ----- */
+
+/* Of n elements, in each plane. */
+static void plane_bytes(const struct format *f, uint64_t n, uint64_t bytes[CUDA_PLANES])
+{
+    bytes[0] = n * (uint64_t)f->bits / 8;
+    bytes[1] = n * (uint64_t)f->more_bits / 8;
+    bytes[2] = n / BLOCK * (uint64_t)f->scale_bytes;
+    bytes[3] = n / SUPER * (uint64_t)f->super_bytes;
+}
+
+/* Returns where the last plane ends. */
+static uint64_t planes_of(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
+{
+    uint64_t bytes[CUDA_PLANES], end = 0;
+    plane_bytes(&formats[dtype], (uint64_t)rows * (uint64_t)k, bytes);
+    for (int p = 0; p < CUDA_PLANES; p++) {
+        offset[p] = end;
+        end = size_align(end + bytes[p], CUDA_PLANE_ALIGN);
+    }
+    return end;
+}
+
+bool cuda_layout_known(oato_dtype dtype)
+{
+    return (int)dtype >= 0 && dtype < DT_COUNT && formats[dtype].bits;
+}
+
+uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+{
+    size_t row_bytes;
+    if (!cuda_layout_known(dtype) || rows <= 0 || k <= 0 || rows > INT32_MAX || k > INT32_MAX ||
+        rows > ((int64_t)1 << ELEMENTS_MAX_LOG2) / k || !dtype_row_bytes(dtype, k, &row_bytes) ||
+        (!formats[dtype].codes && row_bytes % ROW_ALIGN))
+        return 0;
+    uint64_t offset[CUDA_PLANES];
+    return planes_of(dtype, rows, k, offset);
+}
+
+void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
+{
+    planes_of(dtype, rows, k, offset);
+}
+
+/* A row of GGUF blocks to planes that begin with it. */
+static void transcode_row(oato_dtype dtype, const uint8_t *row, int64_t k,
+                          uint8_t *plane[CUDA_PLANES])
+{
+    const struct format *f = &formats[dtype];
+    const struct dtype_info *d = dtype_info((int)dtype);
+    uint8_t *out = plane[0], *more = plane[1], *scales = plane[2], *of_super = plane[3];
+    for (int64_t done = 0; done < k; done += d->block_elems, row += d->block_bytes) {
+        _Alignas(64) uint8_t codes[SUPER];
+        f->codes(row, codes);
+        for (int i = 0; i < d->block_elems; i++)
+            codes[i] ^= f->flip;
+        for (int i = 0; i < d->block_elems; i += BLOCK) {
+            pack_codes(f, codes + i, out, more);
+            out += f->bits * BLOCK / 8;
+            more += f->more_bits * BLOCK / 8;
+        }
+        f->scales(row, scales, of_super);
+        scales += d->block_elems / BLOCK * f->scale_bytes;
+        of_super += f->super_bytes;
+    }
+}
+
+void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t begin, int64_t end)
+{
+    const struct format *f = &formats[source->dtype];
+    const uint64_t stride = weight_source_stride(source);
+    uint64_t row_bytes[CUDA_PLANES], offset[CUDA_PLANES];
+    plane_bytes(f, (uint64_t)source->k, row_bytes);
+    cuda_layout_planes(source->dtype, source->row_end - source->row_begin, source->k, offset);
+    for (int64_t r = begin; r < end; r++) {
+        const uint8_t *row =
+            (const uint8_t *)source->data + (uint64_t)(source->row_begin + r) * stride;
+        uint8_t *plane[CUDA_PLANES];
+        for (int p = 0; p < CUDA_PLANES; p++)
+            plane[p] = to + offset[p] + (uint64_t)r * row_bytes[p];
+        if (f->codes)
+            transcode_row(source->dtype, row, source->k, plane);
+        else
+            memcpy(plane[0], row, row_bytes[0]);
+    }
+}

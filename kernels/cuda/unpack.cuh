@@ -1,0 +1,305 @@
+/*
+ * unpack.cuh - reads the planes of cuda_layout.h, a block of 32 elements at a time:
+ * weight_block<CUDA_Q4_K>::codes gives 32 small integers, ::scales what turns them into weights,
+ *
+ *     weight = d * code + m, d and m of the element's block of 32 (SCALES 1) or 16 (SCALES 2),
+ *
+ * which has the bits of quants_row when the product and the sum are each rounded to float32.
+ *
+ * Where GGUF's integers are signed a code may be 4, 8, 16 or 32 times GGUF's, and d that much
+ * smaller, which changes no bit of a product: so it becomes a signed byte by a shift and a mask
+ * instead of a subtraction. Sums of 32 products of a code and a signed byte stay below 2^20.
+ *
+ * Consecutive lanes should read consecutive blocks: then every load of a warp is one run of memory.
+ * Weights are read through the read-only path: no kernel may write what it reads as weights.
+ */
+#ifndef OATO_UNPACK_CUH
+#define OATO_UNPACK_CUH
+
+#include "kernels/cuda/device_code.cuh"
+
+/* oato_dtype (base/base.h), as far as matrices have it. */
+enum cuda_dtype {
+    CUDA_F32 = 0,
+    CUDA_F16 = 1,
+    CUDA_Q4_0 = 2,
+    CUDA_Q4_1 = 3,
+    CUDA_Q5_0 = 6,
+    CUDA_Q5_1 = 7,
+    CUDA_Q8_0 = 8,
+    CUDA_Q2_K = 10,
+    CUDA_Q3_K = 11,
+    CUDA_Q4_K = 12,
+    CUDA_Q5_K = 13,
+    CUDA_Q6_K = 14,
+    CUDA_IQ4_NL = 20,
+    CUDA_IQ4_XS = 23,
+    CUDA_BF16 = 30,
+    CUDA_MXFP4 = 39,
+};
+
+/* Of the block's SCALES, HAS_MIN (false: m is 0) and the functions
+ *     codes(w, block, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
+ *     scales(w, block, d, m): element e has d[e * SCALES / 32] and m[e * SCALES / 32]
+ * where block = row * (k / 32) + i. */
+template <int DTYPE> struct weight_block;
+
+/* ------------------------------------------------------------------------ loads, bytes ---- */
+
+template <class T> __device__ inline T weight_load(const uint8_t *p)
+{
+#ifdef OATO_CUDA_ON_CPU
+    return *reinterpret_cast<const T *>(p);
+#else
+    return __ldg(reinterpret_cast<const T *>(p));
+#endif
+}
+
+/* The i-th of n units of type T of a block in a plane. */
+template <class T>
+__device__ inline T plane_load(const cuda_matrix &w, int plane, int64_t block, int n = 1, int i = 0)
+{
+    return weight_load<T>(w.plane[plane] + (block * n + i) * (int64_t)sizeof(T));
+}
+
+/* Bytes of b:a that the four low digits of the selector number. */
+__device__ inline uint32_t bytes_selected(uint32_t a, uint32_t b, uint32_t selector)
+{
+#ifdef OATO_CUDA_ON_CPU
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++)
+        out |= (uint32_t)(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return out;
+#else
+    return __byte_perm(a, b, selector);
+#endif
+}
+
+/* v * 2^by, by may be negative. */
+__device__ inline uint32_t moved(uint32_t v, int by)
+{
+    return by < 0 ? v >> -by : v << by;
+}
+
+/* ---------------------------------------------------------------------------- codes ------- */
+
+struct codes_4 {
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        const uint4 v = plane_load<uint4>(w, 0, block);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        for (int i = 0; i < 4; i++) {
+            q[i] = (int)(word[i] & 0x0f0f0f0f);
+            q[i + 4] = (int)(word[i] >> 4 & 0x0f0f0f0f);
+        }
+    }
+};
+
+/* 16 times the code. */
+struct codes_4_signed {
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        const uint4 v = plane_load<uint4>(w, 0, block);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        for (int i = 0; i < 4; i++) {
+            q[i] = (int)(word[i] << 4 & 0xf0f0f0f0);
+            q[i + 4] = (int)(word[i] & 0xf0f0f0f0);
+        }
+    }
+};
+
+/* Low four bits from plane 0, the fifth from plane 1, moved so that the lowest is bit LOWEST. */
+template <int LOWEST> struct codes_5_at {
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        const uint4 v = plane_load<uint4>(w, 0, block);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        const uint32_t fifth = plane_load<uint32_t>(w, 1, block);
+        for (int i = 0; i < 8; i++)
+            q[i] = (int)((moved(word[i % 4], LOWEST - i / 4 * 4) & 0x0f0f0f0f << LOWEST) |
+                         (moved(fifth, LOWEST + 4 - i) & 0x10101010u << LOWEST));
+    }
+};
+using codes_5 = codes_5_at<0>;
+using codes_5_signed = codes_5_at<3>; /* 8 times the code */
+
+/* 4 times the code. */
+struct codes_6_signed {
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        const uint4 v = plane_load<uint4>(w, 0, block);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        const uint2 h = plane_load<uint2>(w, 1, block);
+        for (int i = 0; i < 8; i++)
+            q[i] = (int)((moved(word[i % 4], 2 - i / 4 * 4) & 0x3c3c3c3c) |
+                         (moved(i < 4 ? h.x : h.y, 6 - i % 4 * 2) & 0xc0c0c0c0));
+    }
+};
+
+struct codes_8 {
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        for (int half = 0; half < 2; half++) {
+            const uint4 v = plane_load<uint4>(w, 0, block, 2, half);
+            q[4 * half] = (int)v.x;
+            q[4 * half + 1] = (int)v.y;
+            q[4 * half + 2] = (int)v.z;
+            q[4 * half + 3] = (int)v.w;
+        }
+    }
+};
+
+struct codes_2 {
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        const uint2 v = plane_load<uint2>(w, 0, block);
+        for (int i = 0; i < 8; i++)
+            q[i] = (int)((i < 4 ? v.x : v.y) >> i % 4 * 2 & 0x03030303);
+    }
+};
+
+/* 32 times the code. */
+struct codes_3_signed {
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        const uint2 v = plane_load<uint2>(w, 0, block);
+        const uint32_t third = plane_load<uint32_t>(w, 1, block);
+        for (int i = 0; i < 8; i++)
+            q[i] = (int)((moved(i < 4 ? v.x : v.y, 5 - i % 4 * 2) & 0x60606060) |
+                         (third << (7 - i) & 0x80808080));
+    }
+};
+
+/* Each code is the number of one of 16 bytes: those of V0 .. V3, the lowest first. */
+template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_values {
+    static __device__ int four(uint32_t low_three_bits, uint32_t which_half)
+    {
+        return (int)bytes_selected(bytes_selected(V0, V1, low_three_bits),
+                                   bytes_selected(V2, V3, low_three_bits), which_half);
+    }
+    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    {
+        const uint4 v = plane_load<uint4>(w, 0, block);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        for (int i = 0; i < 4; i++) {
+            const uint32_t low = word[i] & 0x77777777;
+            const uint32_t half = (word[i] >> 1 & 0x44444444) | 0x32103210;
+            q[i] = four(low, half);
+            q[i + 4] = four(low >> 16, half >> 16);
+        }
+    }
+};
+using codes_iq4 = codes_of_values<0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535>;
+using codes_mxfp4 = codes_of_values<0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc>;
+
+/* ---------------------------------------------------------------------------- scales ------ */
+
+/* The codes are TIMES those that d belongs to. */
+template <int TIMES> struct scale_half {
+    static constexpr int SCALES = 1;
+    static constexpr bool HAS_MIN = false;
+    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    {
+        d[0] = half_to_float(plane_load<uint16_t>(w, 2, block)) * (1.0f / TIMES);
+        m[0] = 0;
+    }
+};
+
+struct scale_halves {
+    static constexpr int SCALES = 1;
+    static constexpr bool HAS_MIN = true;
+    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    {
+        const uint32_t both = plane_load<uint32_t>(w, 2, block);
+        d[0] = half_to_float((uint16_t)both);
+        m[0] = half_to_float((uint16_t)(both >> 16));
+    }
+};
+
+/* 2^(byte - 128), the two lowest of which are no normal numbers. */
+struct scale_e8m0 {
+    static constexpr int SCALES = 1;
+    static constexpr bool HAS_MIN = false;
+    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    {
+        const uint32_t e = plane_load<uint8_t>(w, 2, block);
+        const uint32_t bits = e < 2 ? 0x00200000u << e : (e - 1) << 23;
+        d[0] = __uint_as_float(bits);
+        m[0] = 0;
+    }
+};
+
+/* Sixteen elements each. */
+template <int TIMES> struct scale_pair {
+    static constexpr int SCALES = 2;
+    static constexpr bool HAS_MIN = false;
+    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[2], float m[2])
+    {
+        const float of_super =
+            half_to_float(plane_load<uint16_t>(w, 3, block / 8)) * (1.0f / TIMES);
+        const uint32_t both = plane_load<uint16_t>(w, 2, block);
+        d[0] = of_super * (float)(int8_t)both;
+        d[1] = of_super * (float)(int8_t)(both >> 8);
+        m[0] = m[1] = 0;
+    }
+};
+
+struct scale_q2_k {
+    static constexpr int SCALES = 2;
+    static constexpr bool HAS_MIN = true;
+    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[2], float m[2])
+    {
+        const uint32_t of_super = plane_load<uint32_t>(w, 3, block / 8);
+        const uint32_t both = plane_load<uint16_t>(w, 2, block);
+        const float scale = half_to_float((uint16_t)of_super);
+        const float minus = -half_to_float((uint16_t)(of_super >> 16));
+        d[0] = scale * (float)(both & 15);
+        m[0] = minus * (float)(both >> 4 & 15);
+        d[1] = scale * (float)(both >> 8 & 15);
+        m[1] = minus * (float)(both >> 12);
+    }
+};
+
+struct scale_k {
+    static constexpr int SCALES = 1;
+    static constexpr bool HAS_MIN = true;
+    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    {
+        const uint32_t of_super = plane_load<uint32_t>(w, 3, block / 8);
+        const uint32_t both = plane_load<uint16_t>(w, 2, block);
+        d[0] = half_to_float((uint16_t)of_super) * (float)(both & 255);
+        m[0] = -half_to_float((uint16_t)(of_super >> 16)) * (float)(both >> 8);
+    }
+};
+
+struct scale_iq4_xs {
+    static constexpr int SCALES = 1;
+    static constexpr bool HAS_MIN = false;
+    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    {
+        const float of_super = half_to_float(plane_load<uint16_t>(w, 3, block / 8));
+        d[0] = of_super * (float)(int8_t)plane_load<uint8_t>(w, 2, block);
+        m[0] = 0;
+    }
+};
+
+/* ---------------------------------------------------------------------------- types ------- */
+
+// clang-format off
+template <> struct weight_block<CUDA_Q4_0> : codes_4_signed, scale_half<16> {};
+template <> struct weight_block<CUDA_Q4_1> : codes_4, scale_halves {};
+template <> struct weight_block<CUDA_Q5_0> : codes_5_signed, scale_half<8> {};
+template <> struct weight_block<CUDA_Q5_1> : codes_5, scale_halves {};
+template <> struct weight_block<CUDA_Q8_0> : codes_8, scale_half<1> {};
+template <> struct weight_block<CUDA_Q2_K> : codes_2, scale_q2_k {};
+template <> struct weight_block<CUDA_Q3_K> : codes_3_signed, scale_pair<32> {};
+template <> struct weight_block<CUDA_Q4_K> : codes_4, scale_k {};
+template <> struct weight_block<CUDA_Q5_K> : codes_5, scale_k {};
+template <> struct weight_block<CUDA_Q6_K> : codes_6_signed, scale_pair<4> {};
+template <> struct weight_block<CUDA_IQ4_NL> : codes_iq4, scale_half<1> {};
+template <> struct weight_block<CUDA_IQ4_XS> : codes_iq4, scale_iq4_xs {};
+template <> struct weight_block<CUDA_MXFP4> : codes_mxfp4, scale_e8m0 {};
+// clang-format on
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * cuda_unpack.cpp - calls the device functions of unpack.cuh by the number of a type.
+ */
+#include "kernels/cuda/unpack.cuh"
+
+#include "base/base.h"
+#include "tests/kernels/cuda_unpack.h"
+
+#include <cstring>
+
+static_assert(CUDA_F32 == (int)DT_F32 && CUDA_F16 == (int)DT_F16 && CUDA_BF16 == (int)DT_BF16 &&
+                  CUDA_Q4_0 == (int)DT_Q4_0 && CUDA_Q4_1 == (int)DT_Q4_1 &&
+                  CUDA_Q5_0 == (int)DT_Q5_0 && CUDA_Q5_1 == (int)DT_Q5_1 &&
+                  CUDA_Q8_0 == (int)DT_Q8_0 && CUDA_Q2_K == (int)DT_Q2_K &&
+                  CUDA_Q3_K == (int)DT_Q3_K && CUDA_Q4_K == (int)DT_Q4_K &&
+                  CUDA_Q5_K == (int)DT_Q5_K && CUDA_Q6_K == (int)DT_Q6_K &&
+                  CUDA_IQ4_NL == (int)DT_IQ4_NL && CUDA_IQ4_XS == (int)DT_IQ4_XS &&
+                  CUDA_MXFP4 == (int)DT_MXFP4,
+              "unpack.cuh numbers the types as base.h does");
+
+template <int DTYPE> static void unpack(const cuda_matrix &w, int64_t block, unpacked *out)
+{
+    using type = weight_block<DTYPE>;
+    int q[8];
+    float d[type::SCALES], m[type::SCALES];
+    type::codes(w, block, q);
+    type::scales(w, block, d, m);
+    std::memcpy(out->code, q, sizeof q);
+    for (int e = 0; e < 32; e++) {
+        out->d[e] = d[e * type::SCALES / 32];
+        out->m[e] = m[e * type::SCALES / 32];
+        if (!type::HAS_MIN && out->m[e] != 0)
+            out->d[e] = 0; /* a type without a minimum that gives one is wrong */
+    }
+}
+
+extern "C" bool cuda_unpack(const cuda_matrix *w, int64_t block, unpacked *out)
+{
+    using function = void (*)(const cuda_matrix &, int64_t, unpacked *);
+    static const struct {
+        int dtype;
+        function unpack;
+    } types[] = {
+        {CUDA_Q4_0, unpack<CUDA_Q4_0>},     {CUDA_Q4_1, unpack<CUDA_Q4_1>},
+        {CUDA_Q5_0, unpack<CUDA_Q5_0>},     {CUDA_Q5_1, unpack<CUDA_Q5_1>},
+        {CUDA_Q8_0, unpack<CUDA_Q8_0>},     {CUDA_Q2_K, unpack<CUDA_Q2_K>},
+        {CUDA_Q3_K, unpack<CUDA_Q3_K>},     {CUDA_Q4_K, unpack<CUDA_Q4_K>},
+        {CUDA_Q5_K, unpack<CUDA_Q5_K>},     {CUDA_Q6_K, unpack<CUDA_Q6_K>},
+        {CUDA_IQ4_NL, unpack<CUDA_IQ4_NL>}, {CUDA_IQ4_XS, unpack<CUDA_IQ4_XS>},
+        {CUDA_MXFP4, unpack<CUDA_MXFP4>},
+    };
+    for (const auto &t : types)
+        if (t.dtype == w->dtype) {
+            t.unpack(*w, block, out);
+            return true;
+        }
+    return false;
+}
