@@ -44,36 +44,13 @@ enum cuda_dtype {
  * where block = row * (k / 32) + i. */
 template <int DTYPE> struct weight_block;
 
-/* ------------------------------------------------------------------------ loads, bytes ---- */
+/* ----------------------------------------------------------------------------- loads ----- */
 
-template <class T> __device__ inline T weight_load(const uint8_t *p)
-{
-#ifdef OATO_CUDA_ON_CPU
-    return *reinterpret_cast<const T *>(p);
-#else
-    return __ldg(reinterpret_cast<const T *>(p));
-#endif
-}
-
-/* The i-th of n units of type T of a block in a plane. */
+/* The i-th of n units of type T that a block has in a plane. */
 template <class T>
 __device__ inline T plane_load(const cuda_matrix &w, int plane, int64_t block, int n = 1, int i = 0)
 {
-    return weight_load<T>(w.plane[plane] + (block * n + i) * (int64_t)sizeof(T));
-}
-
-/* Bytes of b:a that the four low digits of the selector number. */
-__device__ inline uint32_t bytes_selected(uint32_t a, uint32_t b, uint32_t selector)
-{
-#ifdef OATO_CUDA_ON_CPU
-    const uint64_t both = (uint64_t)b << 32 | a;
-    uint32_t out = 0;
-    for (int i = 0; i < 4; i++)
-        out |= (uint32_t)(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
-    return out;
-#else
-    return __byte_perm(a, b, selector);
-#endif
+    return __ldg(reinterpret_cast<const T *>(w.plane[plane]) + block * n + i);
 }
 
 /* v * 2^by, by may be negative. */
@@ -175,8 +152,8 @@ struct codes_3_signed {
 template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_values {
     static __device__ int four(uint32_t low_three_bits, uint32_t which_half)
     {
-        return (int)bytes_selected(bytes_selected(V0, V1, low_three_bits),
-                                   bytes_selected(V2, V3, low_three_bits), which_half);
+        return (int)__byte_perm(__byte_perm(V0, V1, low_three_bits),
+                                __byte_perm(V2, V3, low_three_bits), which_half);
     }
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
