@@ -48,6 +48,40 @@ __device__ inline void mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2]
             : "r"(a[h]), "r"(b[h / 2]));
 #endif
 }
+
+/* c += a b, a 16 x 16 and b 16 x 8 of halves, c of floats, spread as PTX's mma.m16n8k16. Before
+ * sm_80 two products of half the depth. */
+__device__ inline void mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    for (int h = 0; h < 2; h++)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
+#endif
+}
+
+/* The same of bfloat16. Chips before sm_80 cannot, and the host gives them no kernel that needs it.
+ */
+__device__ inline void mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    (void)c, (void)a, (void)b;
+    __trap();
+#endif
+}
 #endif
 
 /* Over the lanes of a whole warp; every lane has the result, in the same order of additions. */

@@ -1,0 +1,460 @@
+/*
+ * driver.cpp - the emulated driver: devices, contexts, memory, modules. Its GPUs are threads of
+ * this process, their memory comes from malloc, so that AddressSanitizer watches kernels and
+ * copies.
+ *
+ * The environment says what the GPUs are like; it is read whenever something depends on it, counts
+ * of failures begin anew with each context:
+ *   OATO_CUDA_ON_CPU_DEVICES=1       how many, 0 to 8
+ *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
+ *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
+ *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver
+ *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N   the N-th launch ends with an illegal address, as a
+ *                                    real one does: later, and all that follows fails too; the
+ *                                    N-th allocation finds no memory
+ *
+ * Stricter than a real one: the context must be current wherever work is given or memory is asked
+ * for, copies read and write host memory when the stream comes to them, and what is not freed when
+ * its context is released stays allocated, for LeakSanitizer to find. The default stream does not
+ * exist.
+ */
+#include "tests/cuda_on_cpu/driver.h"
+#include "tests/cuda_on_cpu/grid.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <pthread.h>
+
+namespace cuda_on_cpu
+{
+namespace
+{
+enum {
+    MULTIPROCESSORS = 4,
+    ALIGNMENT = 256,
+    PAGE = 4096,
+    USUAL_SHARED_BYTES = 48 << 10,
+    MOST_GRID_YZ = 65535,
+};
+
+struct result_text {
+    cu_result result;
+    const char *name, *text;
+};
+const result_text result_texts[] = {
+    {OK, "CUDA_SUCCESS", "no error"},
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE",
+     "the operation cannot be performed in the present state"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+};
+
+const result_text *find_text(cu_result result)
+{
+    for (const result_text &row : result_texts)
+        if (row.result == result)
+            return &row;
+    return nullptr;
+}
+
+/* "launch=3,alloc=7": the number after `what`, 0 without one. */
+long failure_asked_for(const char *what)
+{
+    const char *all = std::getenv("OATO_CUDA_ON_CPU_FAIL");
+    const char *at = all ? std::strstr(all, what) : nullptr;
+    return at ? std::atol(at + std::strlen(what)) : 0;
+}
+
+int device_count()
+{
+    return static_cast<int>(min(setting("DEVICES", 1), static_cast<long>(MOST_DEVICES)));
+}
+
+size_t total_memory()
+{
+    return static_cast<size_t>(setting("MEMORY", 1l << 30));
+}
+
+/* Not a variable of the thread itself: all of those are static __shared__, see grid.cpp. */
+pthread_key_t current_key()
+{
+    static const pthread_key_t key = [] {
+        pthread_key_t made;
+        if (pthread_key_create(&made, nullptr))
+            std::abort();
+        return made;
+    }();
+    return key;
+}
+
+/* Whether one allocation holds all of it. */
+bool is_inside(cu_context gpu, cu_address address, size_t bytes)
+{
+    auto after = gpu->memory.upper_bound(address);
+    if (after == gpu->memory.begin())
+        return false;
+    --after;
+    size_t offset = address - after->first;
+    return offset <= after->second && bytes <= after->second - offset;
+}
+
+template <class T> T *pointer(cu_address address)
+{
+    return reinterpret_cast<T *>(address);
+}
+
+/* Garbage of its own, freed with free(). */
+void *allocate(size_t alignment, size_t bytes)
+{
+    void *p;
+    if (posix_memalign(&p, alignment, bytes))
+        return nullptr;
+    fill_with_garbage(p, bytes);
+    return p;
+}
+
+cu_result enqueue_on_memory(cu_stream stream, cu_address address, size_t bytes,
+                            std::function<void()> run)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (!is_inside(stream->gpu, address, bytes))
+        return INVALID_VALUE;
+    enqueue(stream, {WORK, std::move(run)});
+    return OK;
+}
+} // namespace
+
+long setting(const char *name, long otherwise)
+{
+    const char *value = std::getenv((std::string("OATO_CUDA_ON_CPU_") + name).c_str());
+    return value && *value ? std::atol(value) : otherwise;
+}
+
+/* CUDA C Programming Guide, technical specifications per compute capability. */
+unsigned most_shared_bytes()
+{
+    long capability = setting("CAPABILITY", 90);
+    unsigned kib = capability < 80                        ? 64
+                   : capability == 80 || capability == 87 ? 163
+                   : capability < 90 || capability >= 120 ? 99
+                                                          : 227;
+    return kib << 10;
+}
+
+cu_result current_context(cu_context *out)
+{
+    *out = static_cast<cu_context>(pthread_getspecific(current_key()));
+    if (!*out || !(*out)->retained)
+        return INVALID_CONTEXT;
+    return (*out)->failure;
+}
+} // namespace cuda_on_cpu
+
+using namespace cuda_on_cpu;
+
+/* ------------------------------------------------------------------ driver and devices ------- */
+
+cu_result on_cpu_init(unsigned flags)
+{
+    locked lock(state().lock);
+    if (flags)
+        return INVALID_VALUE;
+    state().initialised = true;
+    return device_count() ? OK : NO_DEVICE;
+}
+
+cu_result on_cpu_driver_version(int *version)
+{
+    *version = static_cast<int>(setting("VERSION", 13000));
+    return OK;
+}
+
+cu_result on_cpu_device_count(int *count)
+{
+    locked lock(state().lock);
+    *count = device_count();
+    return state().initialised ? OK : NOT_INITIALIZED;
+}
+
+cu_result on_cpu_device_get(cu_device *device, int ordinal)
+{
+    locked lock(state().lock);
+    if (!state().initialised)
+        return NOT_INITIALIZED;
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < device_count() ? OK : INVALID_DEVICE;
+}
+
+cu_result on_cpu_device_name(char *name, int size, cu_device)
+{
+    if (size < 1)
+        return INVALID_VALUE;
+    std::snprintf(name, static_cast<size_t>(size), "CUDA on CPU");
+    return OK;
+}
+
+cu_result on_cpu_device_attribute(int *value, int attribute, cu_device)
+{
+    long capability = setting("CAPABILITY", 90);
+    switch (attribute) {
+    case CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN: *value = static_cast<int>(most_shared_bytes()); break;
+    case CU_ATTRIBUTE_MULTIPROCESSORS: *value = MULTIPROCESSORS; break;
+    case CU_ATTRIBUTE_MAJOR: *value = static_cast<int>(capability / 10); break;
+    case CU_ATTRIBUTE_MINOR: *value = static_cast<int>(capability % 10); break;
+    default: return INVALID_VALUE;
+    }
+    return OK;
+}
+
+cu_result on_cpu_device_memory(size_t *bytes, cu_device)
+{
+    *bytes = total_memory();
+    return OK;
+}
+
+cu_result on_cpu_error_name(cu_result result, const char **text)
+{
+    const result_text *row = find_text(result);
+    *text = row ? row->name : nullptr;
+    return row ? OK : INVALID_VALUE;
+}
+
+cu_result on_cpu_error_text(cu_result result, const char **text)
+{
+    const result_text *row = find_text(result);
+    *text = row ? row->text : nullptr;
+    return row ? OK : INVALID_VALUE;
+}
+
+/* --------------------------------------------------------------------------- contexts -------- */
+
+cu_result on_cpu_context_retain(cu_context *context, cu_device device)
+{
+    locked lock(state().lock);
+    if (!state().initialised)
+        return NOT_INITIALIZED;
+    if (device < 0 || device >= device_count())
+        return INVALID_DEVICE;
+    cu_context gpu = &state().gpus[device];
+    if (!gpu->retained++) {
+        gpu->failure = OK;
+        gpu->total = total_memory();
+        gpu->used = 0;
+        gpu->memory.clear();
+        gpu->launches = gpu->allocations = 0;
+        gpu->bad_launch = failure_asked_for("launch=");
+        gpu->bad_allocation = failure_asked_for("alloc=");
+    }
+    *context = gpu;
+    return OK;
+}
+
+cu_result on_cpu_context_release(cu_device device)
+{
+    locked lock(state().lock);
+    if (device < 0 || device >= MOST_DEVICES)
+        return INVALID_DEVICE;
+    cu_context gpu = &state().gpus[device];
+    if (!gpu->retained)
+        return INVALID_CONTEXT;
+    if (!--gpu->retained)
+        gpu->memory.clear();
+    return OK;
+}
+
+cu_result on_cpu_context_set(cu_context context)
+{
+    return pthread_setspecific(current_key(), context) ? OUT_OF_MEMORY : OK;
+}
+
+/* ----------------------------------------------------------------------------- memory -------- */
+
+cu_result on_cpu_memory_info(size_t *free_bytes, size_t *total)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    *free_bytes = gpu->total - gpu->used;
+    *total = gpu->total;
+    return OK;
+}
+
+cu_result on_cpu_memory_alloc(cu_address *address, size_t bytes)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (breaks_capture(gpu))
+        return CAPTURE_UNSUPPORTED;
+    if (!bytes)
+        return INVALID_VALUE;
+    if (++gpu->allocations == gpu->bad_allocation || bytes > gpu->total - gpu->used)
+        return OUT_OF_MEMORY;
+    void *p = allocate(ALIGNMENT, bytes);
+    if (!p)
+        return OUT_OF_MEMORY;
+    *address = reinterpret_cast<cu_address>(p);
+    gpu->memory[*address] = bytes;
+    gpu->used += bytes;
+    return OK;
+}
+
+/* As a real one, only once nothing that was enqueued can use it. */
+cu_result on_cpu_memory_free(cu_address address)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    cu_result result = current_context(&gpu);
+    if (result == INVALID_CONTEXT)
+        return result;
+    if (breaks_capture(gpu))
+        return CAPTURE_UNSUPPORTED;
+    wait_until_idle(gpu, lock);
+    auto found = gpu->memory.find(address);
+    if (found == gpu->memory.end())
+        return INVALID_VALUE;
+    gpu->used -= found->second;
+    gpu->memory.erase(found);
+    std::free(pointer<void>(address));
+    return result;
+}
+
+cu_result on_cpu_host_alloc(void **p, size_t bytes, unsigned flags)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (breaks_capture(gpu))
+        return CAPTURE_UNSUPPORTED;
+    if (!bytes || flags & ~static_cast<unsigned>(CU_HOST_PORTABLE | CU_HOST_DEVICEMAP | 4))
+        return INVALID_VALUE;
+    *p = allocate(PAGE, bytes);
+    return *p ? OK : OUT_OF_MEMORY;
+}
+
+cu_result on_cpu_host_free(void *p)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    cu_result result = current_context(&gpu);
+    if (result == INVALID_CONTEXT)
+        return result;
+    wait_until_idle(gpu, lock);
+    std::free(p);
+    return result;
+}
+
+cu_result on_cpu_upload(cu_address to, const void *from, size_t bytes, cu_stream stream)
+{
+    return enqueue_on_memory(stream, to, bytes,
+                             [=] { std::memcpy(pointer<void>(to), from, bytes); });
+}
+
+cu_result on_cpu_download(void *to, cu_address from, size_t bytes, cu_stream stream)
+{
+    return enqueue_on_memory(stream, from, bytes,
+                             [=] { std::memcpy(to, pointer<const void>(from), bytes); });
+}
+
+cu_result on_cpu_fill(cu_address to, unsigned char byte, size_t bytes, cu_stream stream)
+{
+    return enqueue_on_memory(stream, to, bytes,
+                             [=] { std::memset(pointer<void>(to), byte, bytes); });
+}
+
+/* ------------------------------------------------------------------ modules and launches ----- */
+
+cu_result on_cpu_module_load(cu_module *module, const void *image)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (!image)
+        return INVALID_VALUE;
+    *module = new CUmod_st{gpu, {}};
+    return OK;
+}
+
+cu_result on_cpu_module_unload(cu_module module)
+{
+    locked lock(state().lock);
+    if (!module)
+        return INVALID_HANDLE;
+    wait_until_idle(module->gpu, lock);
+    cu_result result = module->gpu->failure;
+    delete module;
+    return result;
+}
+
+cu_result on_cpu_module_function(cu_function *function, cu_module module, const char *name)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (!module || module->gpu != gpu)
+        return INVALID_HANDLE;
+    for (const kernel *k = first_kernel(); k; k = k->next) {
+        if (std::strcmp(k->name, name) != 0)
+            continue;
+        CUfunc_st made = {k, gpu, USUAL_SHARED_BYTES};
+        *function = &module->functions.emplace(name, made).first->second;
+        return OK;
+    }
+    return NOT_FOUND;
+}
+
+cu_result on_cpu_function_set(cu_function function, int attribute, int value)
+{
+    locked lock(state().lock);
+    if (!function)
+        return INVALID_HANDLE;
+    if (attribute != CU_FUNCTION_MAX_DYNAMIC_SHARED || value < 0 ||
+        static_cast<unsigned>(value) > most_shared_bytes())
+        return INVALID_VALUE;
+    function->most_shared_bytes = static_cast<unsigned>(value);
+    return OK;
+}
+
+cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        cu_stream stream, void **arguments, void **extra)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (!function || function->gpu != stream->gpu)
+        return INVALID_HANDLE;
+    const kernel &k = *function->kernel;
+    unsigned most_shared = max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
+    if (!grid_x || grid_x > INT32_MAX || !grid_y || grid_y > MOST_GRID_YZ || !grid_z ||
+        grid_z > MOST_GRID_YZ || !block_x || block_x > min(k.threads, unsigned{BLOCK_THREADS}) ||
+        block_y != 1 || block_z != 1 || shared_bytes > most_shared || !arguments || extra)
+        return INVALID_VALUE;
+    const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
+    std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
+    enqueue(stream, {WORK_LAUNCH, [=, &k] {
+                         run_grid(k, copy.data(), {grid_x, grid_y, grid_z}, block_x, shared_bytes);
+                     }});
+    return OK;
+}
