@@ -14,10 +14,10 @@ enum { BLOCK = 32, SUPER = 256, ELEMENTS_MAX_LOG2 = 48, ROW_ALIGN = 16 };
 struct format {
     void (*codes)(const uint8_t *block, uint8_t *out); /* NULL: rows are kept as they are */
     void (*scales)(const uint8_t *block, uint8_t *out, uint8_t *of_super);
-    int32_t bits, more_bits;           /* of an element in planes 0 and 1 */
-    int32_t scale_bytes, super_bytes;  /* of 32 elements in plane 2, of 256 in plane 3 */
-    uint8_t flip;                      /* what makes two's complement of a code */
-    bool looked_up;                    /* the order of 4-bit codes, see the header */
+    int32_t bits, more_bits;          /* of an element in planes 0 and 1 */
+    int32_t scale_bytes, super_bytes; /* of 32 elements in plane 2, of 256 in plane 3 */
+    uint8_t flip;                     /* what makes two's complement of a code */
+    bool looked_up;                   /* the order of 4-bit codes, see the header */
 };
 
 /* ------------------------------------------------------------ a GGUF block taken apart ---- */

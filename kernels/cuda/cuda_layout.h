@@ -6,21 +6,21 @@
  * the last plane a super-block of 256. Nothing is rounded: unpack.cuh, which reads these planes,
  * gives the float32 values of quants_row.
  *
- *   type             0: codes     1: more bits   2: scales          3: of 256   bits a weight
- *   Q4_0             16 bytes     -              f16 d              -           4.5
- *   Q4_1             16           -              f16 d, m           -           5
- *   Q5_0             16           4              f16 d              -           5.5
- *   Q5_1             16           4              f16 d, m           -           6
- *   Q8_0             32           -              f16 d              -           8.5
- *   Q2_K             8            -              2 (min:4, sc:4)    f16 d, dmin 2.625
- *   Q3_K             8            4              2 int8 sc          f16 d       3.5625 (GGUF 3.4375)
- *   Q4_K             16           -              uint8 sc, min      f16 d, dmin 4.625 (4.5)
- *   Q5_K             16           4              uint8 sc, min      f16 d, dmin 5.625 (5.5)
- *   Q6_K             16           8              2 int8 sc          f16 d       6.5625
- *   IQ4_NL           16           -              f16 d              -           4.5
- *   IQ4_XS           16           -              int8 sc            f16 d       4.3125 (4.25)
- *   MXFP4            16           -              E8M0 d             -           4.25
- *   F16, BF16, F32   the rows as they are        -                  -           16, 16, 32
+ *   type            0: codes    1: more bits   2: scales      3: of 256     bits a weight (GGUF's)
+ *   Q4_0            16 bytes    -              f16 d          -             4.5
+ *   Q4_1            16          -              f16 d, m       -             5
+ *   Q5_0            16          4              f16 d          -             5.5
+ *   Q5_1            16          4              f16 d, m       -             6
+ *   Q8_0            32          -              f16 d          -             8.5
+ *   Q2_K            8           -              2 (m:4, sc:4)  f16 d, dmin   2.625
+ *   Q3_K            8           4              2 int8 sc      f16 d         3.5625 (3.4375)
+ *   Q4_K            16          -              uint8 sc, m    f16 d, dmin   4.625 (4.5)
+ *   Q5_K            16          4              uint8 sc, m    f16 d, dmin   5.625 (5.5)
+ *   Q6_K            16          8              2 int8 sc      f16 d         6.5625
+ *   IQ4_NL          16          -              f16 d          -             4.5
+ *   IQ4_XS          16          -              int8 sc        f16 d         4.3125 (4.25)
+ *   MXFP4           16          -              E8M0 d         -             4.25
+ *   F16, BF16, F32  the rows as they are                                    16, 16, 32
  *
  * Codes are such that four neighbours become the bytes of one 32-bit integer with a shift and a
  * mask. Those of signed types are two's complement of their 3 to 6 bits (GGUF's with the highest

@@ -53,6 +53,21 @@ __device__ inline T plane_load(const cuda_matrix &w, int plane, int64_t block, i
     return __ldg(reinterpret_cast<const T *>(w.plane[plane]) + block * n + i);
 }
 
+/* Bytes of b:a that the four low digits of the selector number, none of which is above 7:
+ * __byte_perm, which would see to that itself with an instruction more. */
+__device__ inline uint32_t bytes_selected(uint32_t a, uint32_t b, uint32_t selector)
+{
+    uint32_t out = 0;
+#ifdef OATO_CUDA_ON_CPU
+    const uint64_t both = (uint64_t)b << 32 | a;
+    for (int i = 0; i < 4; i++)
+        out |= (uint32_t)(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+#else
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
+#endif
+    return out;
+}
+
 /* v * 2^by, by may be negative. */
 __device__ inline uint32_t moved(uint32_t v, int by)
 {
@@ -152,8 +167,8 @@ struct codes_3_signed {
 template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_values {
     static __device__ int four(uint32_t low_three_bits, uint32_t which_half)
     {
-        return (int)__byte_perm(__byte_perm(V0, V1, low_three_bits),
-                                __byte_perm(V2, V3, low_three_bits), which_half);
+        return (int)bytes_selected(bytes_selected(V0, V1, low_three_bits),
+                                   bytes_selected(V2, V3, low_three_bits), which_half);
     }
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {

@@ -3,7 +3,11 @@
  */
 #include "kernels/cuda/unpack.cuh"
 
+/* A structure and a function of one name are C's habit. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 #include "base/base.h"
+#pragma GCC diagnostic pop
 #include "tests/kernels/cuda_unpack.h"
 
 #include <cstring>

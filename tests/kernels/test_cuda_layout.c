@@ -12,11 +12,11 @@ static const struct {
     oato_dtype dtype;
     int bytes[CUDA_PLANES];
 } planes[] = {
-    {DT_F32, {128}},           {DT_F16, {64}},           {DT_BF16, {64}},
-    {DT_Q4_0, {16, 0, 2}},     {DT_Q4_1, {16, 0, 4}},    {DT_Q5_0, {16, 4, 2}},
-    {DT_Q5_1, {16, 4, 4}},     {DT_Q8_0, {32, 0, 2}},    {DT_Q2_K, {8, 0, 2, 4}},
-    {DT_Q3_K, {8, 4, 2, 2}},   {DT_Q4_K, {16, 0, 2, 4}}, {DT_Q5_K, {16, 4, 2, 4}},
-    {DT_Q6_K, {16, 8, 2, 2}},  {DT_IQ4_NL, {16, 0, 2}},  {DT_IQ4_XS, {16, 0, 1, 2}},
+    {DT_F32, {128}},          {DT_F16, {64}},           {DT_BF16, {64}},
+    {DT_Q4_0, {16, 0, 2}},    {DT_Q4_1, {16, 0, 4}},    {DT_Q5_0, {16, 4, 2}},
+    {DT_Q5_1, {16, 4, 4}},    {DT_Q8_0, {32, 0, 2}},    {DT_Q2_K, {8, 0, 2, 4}},
+    {DT_Q3_K, {8, 4, 2, 2}},  {DT_Q4_K, {16, 0, 2, 4}}, {DT_Q5_K, {16, 4, 2, 4}},
+    {DT_Q6_K, {16, 8, 2, 2}}, {DT_IQ4_NL, {16, 0, 2}},  {DT_IQ4_XS, {16, 0, 1, 2}},
     {DT_MXFP4, {16, 0, 1}},
 };
 
@@ -78,12 +78,8 @@ static void every_type_keeps_its_weights(void **state)
         assert_true(dtype_row_bytes(dtype, k, &row_bytes));
         uint8_t *data = test_malloc((size_t)n * row_bytes);
         random_elements(dtype, data, n * k);
-        struct weight_source s = {.data = data,
-                                  .dtype = dtype,
-                                  .k = k,
-                                  .n = n,
-                                  .row_begin = begin,
-                                  .row_end = end};
+        struct weight_source s = {
+            .data = data, .dtype = dtype, .k = k, .n = n, .row_begin = begin, .row_end = end};
         const uint64_t bytes = cuda_layout_bytes(dtype, end - begin, k);
         assert_true(cuda_layout_known(dtype) && bytes > 0);
         uint8_t *to = pages_alloc(bytes);
