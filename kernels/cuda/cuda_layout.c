@@ -35,8 +35,12 @@ static void codes_of_fifths(const uint8_t *p, uint8_t *out)
     uint32_t high;
     memcpy(&high, p, sizeof high);
     codes_of_nibbles(p + 4, out);
-    for (int i = 0; i < BLOCK; i++)
-        out[i] |= (uint8_t)((high >> i & 1) << 4);
+    for (int i = 0; i < BLOCK; i += 4) { /* the product puts bit j into byte j */
+        uint32_t four;
+        memcpy(&four, out + i, sizeof four);
+        four |= ((high >> i & 15) * 0x00204081 & 0x01010101) << 4;
+        memcpy(out + i, &four, sizeof four);
+    }
 }
 
 static void codes_q4_0(const uint8_t *p, uint8_t *out)
@@ -92,12 +96,12 @@ static void codes_q5_k(const uint8_t *p, uint8_t *out)
 
 static void codes_q6_k(const uint8_t *p, uint8_t *out)
 {
-    for (int half = 0; half < 2; half++, out += 128)
-        for (int i = 0; i < 128; i++) {
-            const int low = p[half * 64 + i % 64] >> i / 64 * 4 & 15;
-            const int high = p[128 + half * 32 + i % 32] >> i / 32 * 2 & 3;
-            out[i] = (uint8_t)(low | high << 4);
-        }
+    for (int s = 0; s < SUPER / BLOCK; s++) {
+        const uint8_t *q = p + s / 4 * 64 + s % 2 * BLOCK, *high = p + 128 + s / 4 * BLOCK;
+        for (int i = 0; i < BLOCK; i++)
+            out[s * BLOCK + i] =
+                (uint8_t)((q[i] >> s % 4 / 2 * 4 & 15) | (high[i] >> s % 4 * 2 & 3) << 4);
+    }
 }
 
 static void codes_of_pairs(const uint8_t *q, uint8_t *out)
@@ -210,12 +214,19 @@ static void pack_nibbles(const uint8_t codes[BLOCK], uint8_t *out)
         out[i] = (uint8_t)((codes[i] & 15) | codes[i + 16] << 4);
 }
 
-/* Two neighbours a byte, the eight of a word as the header says. */
+static uint32_t nibbles_of_four(const uint8_t *codes)
+{
+    uint32_t four;
+    memcpy(&four, codes, sizeof four);
+    four = (four | four >> 4) & 0x00ff00ff;
+    return (four | four >> 8) & 0xffff;
+}
+
 static void pack_neighbours(const uint8_t codes[BLOCK], uint8_t *out)
 {
-    for (int i = 0; i < 16; i++) {
-        const uint8_t *pair = codes + i / 4 * 4 + i % 2 * 2 + i / 2 % 2 * 16;
-        out[i] = (uint8_t)(pair[0] | pair[1] << 4);
+    for (int i = 0; i < 16; i += 4) {
+        const uint32_t word = nibbles_of_four(codes + i) | nibbles_of_four(codes + i + 16) << 16;
+        memcpy(out + i, &word, sizeof word);
     }
 }
 
@@ -235,9 +246,11 @@ static void pack_bits(const uint8_t codes[BLOCK], int shift, int bits, uint8_t *
     }
 }
 
-static void pack_codes(const struct format *f, const uint8_t codes[BLOCK], uint8_t *out,
-                       uint8_t *more)
+static void pack_codes(const struct format *f, uint8_t codes[BLOCK], uint8_t *out, uint8_t *more)
 {
+    const uint8_t flip = f->flip;
+    for (int i = 0; flip && i < BLOCK; i++)
+        codes[i] ^= flip;
     if (f->bits == 8)
         memcpy(out, codes, BLOCK);
     else if (f->bits == 2)
@@ -304,8 +317,6 @@ static void transcode_row(oato_dtype dtype, const uint8_t *row, int64_t k,
     for (int64_t done = 0; done < k; done += d->block_elems, row += d->block_bytes) {
         _Alignas(64) uint8_t codes[SUPER];
         f->codes(row, codes);
-        for (int i = 0; i < d->block_elems; i++)
-            codes[i] ^= f->flip;
         for (int i = 0; i < d->block_elems; i += BLOCK) {
             pack_codes(f, codes + i, out, more);
             out += f->bits * BLOCK / 8;
