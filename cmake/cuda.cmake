@@ -6,11 +6,11 @@
 include_guard()
 enable_language(ASM)
 
-set(cache $ENV{OATO_CACHE})
-if(NOT cache)
-  set(cache $ENV{HOME}/.cache/oato)
+set(cuda_cache $ENV{OATO_CACHE})
+if(NOT cuda_cache)
+  set(cuda_cache $ENV{HOME}/.cache/oato)
 endif()
-find_program(OATO_NVCC NAMES $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin ${cache}/cuda/bin
+find_program(OATO_NVCC NAMES $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin ${cuda_cache}/cuda/bin
   DOC "The CUDA compiler; OFF: none")
 set(OATO_CUDA_ARCHITECTURES 75 80 86 89 90 100 120 CACHE STRING
   "GPUs whose machine code is built, as nvcc numbers them; those that nvcc does not know are left out")
