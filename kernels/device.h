@@ -29,6 +29,7 @@ struct timeline {
     _Atomic uint32_t sleepers; /* threads in the futex */
     _Atomic uint32_t word;     /* futex word: changes with every signal */
     _Atomic int failed;        /* enum timeline_failure; unless alive every wait returns false */
+    bool simulated;            /* its clock is not the wall's; set before it is used */
     uint64_t clock_ns[TIMELINE_RING];
 };
 
@@ -44,6 +45,8 @@ bool timeline_wait(struct timeline *t, uint64_t value, uint64_t *clock_ns);
  * simulated device must not take the cores of the host that it waits for. */
 bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns,
                           const _Atomic bool *stop);
+/* At this moment. */
+bool timeline_reached(struct timeline *t, uint64_t value);
 /* The first reason stays. */
 void timeline_fail(struct timeline *t, enum timeline_failure why);
 
@@ -192,7 +195,7 @@ struct oato_device {
 };
 
 /* The registry: NULL-terminated. Its rows are defined in kernels/KIND/. */
-extern const struct device_ops cpu_device_ops, sim_device_ops;
+extern const struct device_ops cpu_device_ops, sim_device_ops, cuda_device_ops;
 extern const struct device_ops *const device_registry[];
 
 /* Opens "cpu", "cpu:0", "sim:vram=64MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us",

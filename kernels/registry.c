@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-const struct device_ops *const device_registry[] = {&cpu_device_ops, &sim_device_ops, NULL};
+const struct device_ops *const device_registry[] = {&cpu_device_ops, &cuda_device_ops,
+                                                    &sim_device_ops, NULL};
 
 enum { INDEX_MOST = 999 };
 

@@ -65,9 +65,14 @@ void timeline_fail(struct timeline *t, enum timeline_failure why)
     timeline_wake(t);
 }
 
+bool timeline_reached(struct timeline *t, uint64_t value)
+{
+    return atomic_load(&t->value) >= value;
+}
+
 static bool settled(struct timeline *t, uint64_t value)
 {
-    return atomic_load(&t->failed) || atomic_load(&t->value) >= value;
+    return atomic_load(&t->failed) || timeline_reached(t, value);
 }
 
 bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns,

@@ -8,7 +8,7 @@
  * for events that, on their device's clock, had already happened: with a simulated device beside
  * it, time is what it would have been. For that the two never compute at the same time (see
  * cpu_cores_take), and the clock goes on only when all workers are awake again: on that clock they
- * hardly waited.
+ * hardly waited. Beside real devices the clock is the wall's.
  */
 #include "kernels/cpu/cpu_device.h"
 
@@ -22,7 +22,7 @@ struct compiled {
     struct cpu_context context;
     struct rope_table rope;
     struct cpu_barrier barrier;
-    bool waits; /* some record waits for another device */
+    uint32_t waits_for; /* bit i: some record waits for device i of the engine */
 };
 
 enum { LOOK_AHEAD = 6 }; /* records: from attention, or what precedes it, to the next matrix */
@@ -34,6 +34,7 @@ struct running {
     const struct step *step;
     uint32_t n_records; /* fewer than the program's when an error was injected */
     _Atomic int failed; /* an event will never come */
+    bool virtual_clock; /* a simulated device is waited for: see the top of the file */
     uint64_t due_ns;    /* thread 0's: this device's clock once all threads are awake */
 };
 
@@ -75,6 +76,8 @@ static bool record_wait(struct running *x, const struct program_record *r)
         cpu_cores_take();
         if (!happened)
             return false;
+        if (!x->step->timeline[w->device]->simulated)
+            event_ns = clock_now(x);
         if (event_ns > x->due_ns)
             x->due_ns = event_ns;
     }
@@ -92,7 +95,7 @@ static void record_signal(struct running *x, const struct program_record *r)
 static void wake_all(struct running *x, int thread, struct read_ahead next)
 {
     cpu_barrier_wait_fetching(&x->c->barrier, next);
-    if (thread == 0)
+    if (thread == 0 && x->virtual_clock)
         x->device->clock_offset_ns = (int64_t)(x->due_ns - now_ns());
 }
 
@@ -126,7 +129,7 @@ static void run_step(void *arg, int thread)
     struct cpu_barrier *barrier = &x->c->barrier;
     const struct program_record *records = x->c->program->records;
     bool before_solo = true;
-    if (x->c->waits)
+    if (x->c->waits_for)
         wake_all(x, thread, read_after(x, 0, thread));
     for (uint32_t i = 0; i < x->n_records; i++) {
         const struct program_record *r = &records[i];
@@ -171,6 +174,9 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
         x.n_records = (uint32_t)d->fail_record - 1;
     if (d->fail_record > 0)
         d->fail_record = injected ? 0 : d->fail_record - x.n_records;
+    for (int i = 0; i < DEVICES_MAX; i++)
+        if (c->waits_for >> i & 1 && step->timeline[i]->simulated)
+            x.virtual_clock = true;
     c->rope.step_serial = ++d->step_serial;
     uint64_t asked_ns = now_ns();
     cpu_cores_take();
@@ -265,7 +271,8 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
     c->program = p;
     c->self = self;
     for (uint32_t i = 0; i < p->n_records; i++)
-        c->waits = c->waits || p->records[i].n_waits > 0;
+        for (int w = 0; w < p->records[i].n_waits; w++)
+            c->waits_for |= 1u << p->records[i].wait[w].device;
     cpu_barrier_init(&c->barrier, cpu_pool_threads(d->pool));
     c->context = (struct cpu_context){.kernels = d->kernels,
                                       .arena = p->arena,

@@ -61,7 +61,7 @@ enum {
     F(context_retain, "cuDevicePrimaryCtxRetain", (cu_context * context, cu_device device))        \
     F(context_release, "cuDevicePrimaryCtxRelease_v2", (cu_device device))                         \
     F(context_set, "cuCtxSetCurrent", (cu_context context))                                        \
-    F(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t *total))                        \
+    F(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total))                       \
     F(memory_alloc, "cuMemAlloc_v2", (cu_address * address, size_t bytes))                         \
     F(memory_free, "cuMemFree_v2", (cu_address address))                                           \
     F(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))                      \
@@ -90,7 +90,7 @@ enum {
        unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
        void **arguments, void **extra))                                                            \
     F(capture_begin, "cuStreamBeginCapture_v2", (cu_stream stream, int mode))                      \
-    F(capture_end, "cuStreamEndCapture", (cu_stream stream, cu_graph *graph))                      \
+    F(capture_end, "cuStreamEndCapture", (cu_stream stream, cu_graph * graph))                     \
     F(graph_instantiate, "cuGraphInstantiateWithFlags",                                            \
       (cu_graph_exec * exec, cu_graph graph, unsigned long long flags))                            \
     F(graph_launch, "cuGraphLaunch", (cu_graph_exec exec, cu_stream stream))                       \

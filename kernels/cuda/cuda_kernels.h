@@ -1,6 +1,11 @@
 /*
  * cuda_kernels.h - what the host gives to the kernels of kernels/cuda: plain structures, one
- * argument a kernel, read by C on the host and by CUDA C on the device.
+ * argument a kernel, read by C on the host and by CUDA C on the device. Pointers are addresses of
+ * device memory unless said otherwise.
+ *
+ * Values are float32, row after row, as kernels/op.h has them; T is the rows of a record. What
+ * varies from step to step lies in device memory behind a struct cuda_step, so that a captured
+ * graph of launches stays valid.
  */
 #ifndef OATO_CUDA_KERNELS_H
 #define OATO_CUDA_KERNELS_H
@@ -15,5 +20,206 @@ struct cuda_matrix {
     int32_t dtype; /* oato_dtype */
     int32_t pad;
 };
+
+/* ------------------------------------------------------------------------------- steps ---- */
+
+struct cuda_seq {
+    int64_t kv_len;
+    int32_t query_begin, query_len;
+    int32_t pages_at, pad; /* its block table begins at cuda_step.pages + pages_at */
+};
+
+struct cuda_page_copy {
+    int32_t from, to, positions;
+};
+
+/* A step as the device has it; addresses are fixed when a program is compiled. */
+struct cuda_step {
+    const int32_t *token_id, *token_position, *token_seq, *row, *pages;
+    const struct cuda_seq *seq;
+    const struct cuda_page_copy *page_copy;
+};
+
+/* Pages of K and V of one layer: blocks of [head_dim][64] and [64][head_dim], as the CPU's cache
+ * has them (kernels/cpu/cpu_internal.h, struct kv_cache). */
+struct cuda_kv_layer {
+    uint8_t *data;
+    uint64_t block_bytes; /* of one head of K or V in a page */
+    int32_t kv_heads, head_dim, dtype, pad;
+};
+
+/* ------------------------------------------------------------------- products: matvec.cu -- */
+
+enum {
+    MATVEC_WARPS = 4, /* of a block; each computes two rows */
+    MATVEC_ROWS = 2 * MATVEC_WARPS,
+    MATVEC_COLUMNS = 4, /* at once, by the matvec_*_many kernels */
+    PACK_WARPS = 8,
+};
+
+/* Of the input of a product with an integer type: blocks of 32 elements as signed bytes and, behind
+ * the k bytes of a row, a struct cuda_pack_scale for each block. */
+struct cuda_pack_scale {
+    float d;                   /* element = d * byte */
+    int16_t low_sum, high_sum; /* of the first and the last 16 bytes */
+};
+
+/* grid: (k / 32 / PACK_WARPS rounded up, rows); pack_q8, and pack_F16 and pack_BF16, which write
+ * rows of k elements */
+struct cuda_pack_args {
+    const float *x; /* rows of k */
+    uint8_t *out;   /* rows of `stride` bytes */
+    uint64_t stride;
+    int32_t k, pad;
+};
+
+/* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
+ * silu(w_0 x) * (w_1 x). grid: (pairs of rows / MATVEC_WARPS rounded up, columns / columns at once
+ * rounded up) */
+struct cuda_matvec_args {
+    struct cuda_matrix w[3];
+    float *y[3];        /* columns of w[i].rows floats */
+    const uint8_t *x;   /* columns: packed, or float32 for types without blocks */
+    uint64_t x_stride;  /* bytes */
+    int32_t n, columns; /* matrices; rows of the record */
+    int32_t gate_up, pad;
+};
+
+/* Products with the matrices of chosen experts; w holds those of [first, first + held).
+ * gate_up: y[pair] = silu(w_0 x) * (w_1 x) with the token's x; grid: (rows of one expert's pairs,
+ * pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the order of the choice;
+ * grid: (pairs of rows, tokens). */
+struct cuda_experts_args {
+    struct cuda_matrix w[2];
+    float *y;
+    const uint8_t *x; /* gate_up: a row a token; down: one a pair */
+    uint64_t x_stride;
+    const float *choice; /* rows of 2 * used */
+    int32_t used, first, held;
+    int32_t n; /* rows of one expert's matrix */
+};
+
+/* ------------------------------------------------------------------- products: matrix.cu -- */
+
+/* The matrix_* kernels take struct cuda_matvec_args without gate_up, columns packed by pack_q8 or,
+ * for F16 and BF16, rounded to the type by pack_*: rows of k such elements. grid: (tiles of
+ * MATRIX_TILE rows of all matrices, tiles of as many columns) */
+enum {
+    MATRIX_TILE = 64,
+    MATRIX_THREADS = MATRIX_TILE / 16 * 32,
+    MATRIX_ROOM_MOST = 46 << 10, /* bytes of shared memory */
+};
+
+/* ------------------------------------------------------------------- row by row: rows.cu -- */
+
+enum { ROW_THREADS = 256 };
+
+/* y = x / rms(x) * w for every row, x = a + b with `b`, kept in `sum`. grid: rows */
+struct cuda_norm_args {
+    const float *a, *b; /* b NULL: x = a */
+    float *sum, *y;
+    const float *w;
+    int32_t n; /* width */
+    float eps;
+    int32_t heads; /* HEAD_NORM: of a row, n is one's width; 1 */
+    int32_t pad;
+};
+
+enum cuda_pairwise { PAIRWISE_ADD, PAIRWISE_BIAS, PAIRWISE_SCALE, PAIRWISE_SWIGLU };
+
+/* y = a op b; BIAS and SCALE take b as one row and one number. grid: (width / ROW_THREADS rounded
+ * up, rows) */
+struct cuda_pairwise_args {
+    const float *a, *b;
+    float *y;
+    int32_t n, what;
+};
+
+/* y = the inputs side by side, or their sum in order. grid: (width of y / ROW_THREADS, rows) */
+struct cuda_merge_args {
+    const float *x[8];
+    int32_t width[8];
+    float *y;
+    int32_t n_in, n; /* width of y */
+    int32_t sums, pad;
+};
+
+/* grid: (k / 32 / ROW_THREADS rounded up, tokens); types without blocks: k / ROW_THREADS */
+struct cuda_embed_args {
+    struct cuda_step step;
+    struct cuda_matrix w;
+    float *y;
+    float scale; /* 0: none */
+    int32_t pad;
+};
+
+/* grid: (n / ROW_THREADS rounded up, rows) */
+struct cuda_select_args {
+    struct cuda_step step;
+    const float *x;
+    float *y;
+    int32_t n, pad;
+};
+
+/* grid: tokens */
+struct cuda_rope_args {
+    struct cuda_step step;
+    const float *x;
+    float *y;
+    /* of each pair: how far a position turns it, in 2^-64 of a circle. A product with the position
+     * wraps where the circle closes, exactly. */
+    const uint64_t *turn;
+    int32_t heads, head_dim, dims, halves;
+};
+
+/* grid: tokens; a warp takes 32 elements of a head */
+struct cuda_kv_store_args {
+    struct cuda_step step;
+    const float *k, *v;
+    struct cuda_kv_layer layer;
+};
+
+/* grid: (blocks of the layer in a page, copies) */
+struct cuda_kv_copy_args {
+    struct cuda_step step;
+    struct cuda_kv_layer layer;
+};
+
+/* grid: tokens; one warp */
+struct cuda_route_args {
+    const float *logits;
+    float *choice;
+    int32_t experts, used, norm;
+    float scale; /* 0: none */
+};
+
+/* ------------------------------------------------------------------ attention: attention.cu - */
+
+enum {
+    ATTENTION_THREADS = 128,
+    ATTENTION_SPAN = 256, /* positions of a segment: the unit of the online softmax */
+    ATTENTION_HEADS = 4,  /* of a group, at once */
+};
+
+/* One block a token, KV head and, with `partial`, segment: grid (segments, kv heads, tokens), the
+ * results of a segment {max, sum, values[head_dim]} go to partial[((token * heads + head) *
+ * segments + segment) * (2 + head_dim)]. Without, grid (1, kv heads, tokens), all segments are
+ * merged in their order by the block. Both give the same bits. Shared memory:
+ * cuda_attention_shared. */
+struct cuda_attention_args {
+    struct cuda_step step;
+    struct cuda_kv_layer layer;
+    const float *q;
+    float *y, *partial;
+    int32_t heads, segments;
+    float scale;
+    int32_t pad;
+};
+
+/* Floats: queries and scores of ATTENTION_HEADS heads, and what is summed up of their values. */
+static inline uint32_t cuda_attention_shared(int32_t head_dim)
+{
+    return (uint32_t)sizeof(float) * ATTENTION_HEADS * (3u * (uint32_t)head_dim + ATTENTION_SPAN);
+}
 
 #endif

@@ -94,6 +94,25 @@ __device__ inline float warp_sum(float v)
     return v;
 }
 
+/* Rounds to the nearest, ties to even; what is no number stays none. */
+__device__ inline uint16_t float_to_bf16(float x)
+{
+    const uint32_t bits = __float_as_uint(x);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+__device__ inline float bf16_to_float(uint16_t h)
+{
+    return __uint_as_float((uint32_t)h << 16);
+}
+
+__device__ inline float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
 __device__ inline float warp_max(float v)
 {
     for (int step = WARP / 2; step; step /= 2)

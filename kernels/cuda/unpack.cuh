@@ -276,6 +276,27 @@ struct scale_iq4_xs {
     }
 };
 
+/* ------------------------------------------------------------------ types without blocks -- */
+
+/* Elements [i, i + 4) of the matrix, i a multiple of 4. */
+template <int DTYPE>
+__device__ inline void float_elements(const cuda_matrix &w, int64_t i, float v[4])
+{
+    if constexpr (DTYPE == CUDA_F32) {
+        const float4 f = plane_load<float4>(w, 0, i / 4);
+        v[0] = f.x;
+        v[1] = f.y;
+        v[2] = f.z;
+        v[3] = f.w;
+    } else {
+        const uint2 pairs = plane_load<uint2>(w, 0, i / 4);
+        for (int e = 0; e < 4; e++) {
+            const uint16_t h = (uint16_t)((e < 2 ? pairs.x : pairs.y) >> e % 2 * 16);
+            v[e] = DTYPE == CUDA_F16 ? half_to_float(h) : bf16_to_float(h);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------------------- types ------- */
 
 // clang-format off

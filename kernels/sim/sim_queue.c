@@ -255,6 +255,7 @@ static void *queue_main(void *arg)
 oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err)
 {
     timeline_init(&q->timeline);
+    q->timeline.simulated = true;
     atomic_store(&q->clock_ns, now_ns());
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->changed, NULL);

@@ -50,7 +50,7 @@ static void lists_that_make_no_sense_are_refused(void **state)
     check_refused("cpu,,sim", "missing");
     check_refused("cpu,", "missing");
     check_refused("vram=1GiB,cpu", "missing");
-    check_refused("gpu", "known: cpu, sim");
+    check_refused("gpu", "known: cpu, cuda, sim");
     check_refused("cpu,gpu:0", "'gpu'");
     check_refused("cpu,gpu:a=b", "'gpu'");
     check_refused("cpux", "'cpux'");
@@ -72,8 +72,8 @@ static void check_open_refused(const char *spec, const char *reason)
 static void specs_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    check_open_refused("", "known: cpu, sim");
-    check_open_refused("cuda:0", "unknown device kind 'cuda'");
+    check_open_refused("", "known: cpu, cuda, sim");
+    check_open_refused("rocm:0", "unknown device kind 'rocm'");
     check_open_refused("sim:1000", "index");
     check_open_refused("sim:99999999999999999999", "index");
     check_open_refused("sim:size=3", "known: vram, read, flops, link, latency, launch");

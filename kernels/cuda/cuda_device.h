@@ -1,0 +1,175 @@
+/*
+ * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
+ * cuda_memory.c (memory, weights, KV), cuda_queue.c (the thread that feeds the GPU),
+ * cuda_program.c (programs), cuda_launch.c (from a record to its kernels).
+ *
+ * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
+ * as the CPU's do, weights as cuda_layout.h says.
+ */
+#ifndef OATO_CUDA_DEVICE_H
+#define OATO_CUDA_DEVICE_H
+
+#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cuda/cuda_driver.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+#include <pthread.h>
+
+/* ------------------------------------------------------------------------------- queue ---- */
+
+struct cuda_device;
+
+/* A program, or a copy between the host and device memory. */
+struct cuda_job {
+    struct compiled *compiled; /* NULL: a copy */
+    const struct step *step;   /* borrowed until done */
+    void *host;
+    cu_address device;
+    uint64_t bytes;
+    bool download;
+    uint64_t signal; /* value that the copy raises the event to; 0: none */
+};
+
+enum { CUDA_JOBS = 64, CUDA_EVENTS = 64 };
+
+/* The GPU's stream and the thread that feeds it: it launches what is put, in order, and raises the
+ * device's timeline when the stream has passed the places that records signal. */
+struct cuda_queue {
+    struct cuda_device *device;
+    cu_stream stream;
+    cu_event event[CUDA_EVENTS]; /* recorded at signals, a ring */
+    uint64_t value[CUDA_EVENTS]; /* what each raises the timeline to */
+    uint32_t recorded, passed;   /* events so far */
+    struct timeline timeline;
+    uint64_t promised;          /* value that the event has when all that was put is done */
+    _Atomic int64_t fail_after; /* injected: records until one fails; 0: never */
+    _Atomic bool stop;          /* gives up what is waiting and what is queued */
+
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t changed;
+    struct cuda_job jobs[CUDA_JOBS];
+    uint64_t put, done;
+    bool closing, failed;
+    struct oato_error error;
+};
+
+oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err);
+void cuda_queue_close(struct cuda_queue *q);
+/* Waits for room only. OATO_EDEVICE once the queue has failed. */
+oato_status cuda_queue_put(struct cuda_queue *q, const struct cuda_job *job,
+                           struct oato_error *err);
+/* Waits until all is done; the message of a failure comes here. err may be NULL. */
+oato_status cuda_queue_drain(struct cuda_queue *q, struct oato_error *err);
+/* Fails the queue if anything is still to be done; then it is drained. */
+void cuda_queue_cancel(struct cuda_queue *q);
+
+/* ------------------------------------------------------------------------------ device ---- */
+
+enum { CUDA_MODULES = 4 };
+
+struct cuda_device {
+    struct oato_device base;
+    const struct cuda_driver *cu;
+    char id[16];
+    char name[96];
+    int index;
+    cu_device ordinal;
+    cu_context context;
+    int capability; /* 90: sm_90 */
+    int multiprocessors;
+    uint64_t memory_bytes, budget_bytes, used_bytes;
+    int64_t fail_alloc; /* injected, counted down; 0: off */
+    cu_module module[CUDA_MODULES];
+    struct cuda_queue queue;
+    struct compiled *programs;
+    cu_address workspace; /* one for all programs: they never run at the same time */
+    uint64_t workspace_bytes;
+};
+
+static inline struct cuda_device *cuda_of(const struct oato_device *d)
+{
+    return (struct cuda_device *)(uintptr_t)d;
+}
+
+/* The device's context is made the calling thread's. */
+void cuda_enter(const struct cuda_device *d);
+
+/* cuda_memory.c. Allocations count against the budget. */
+oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *out,
+                      struct oato_error *err);
+void cuda_return(struct cuda_device *d, cu_address address, uint64_t bytes);
+oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out,
+                       struct oato_error *err);
+void cuda_free(struct oato_device *base, void *p, uint64_t bytes);
+oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
+                        uint64_t bytes, uint64_t *value, struct oato_error *err);
+oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
+                          uint64_t bytes, uint64_t *value, struct oato_error *err);
+uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
+                             int64_t k, enum weight_use use);
+oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
+                         struct oato_weight **out, struct oato_error *err);
+void cuda_weight_free(struct oato_device *base, struct oato_weight *w);
+oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
+                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                           struct oato_error *err);
+void cuda_kv_free(struct oato_device *base, struct kv_cache *kv);
+
+/* ---------------------------------------------------------------------------- programs ---- */
+
+/* The kernels of a record, found when the program is compiled; what a kind does not use is NULL. */
+struct cuda_record {
+    cu_function run, many; /* many: several columns at once */
+    cu_function pack;      /* of a product's input */
+    cu_function merge;     /* of attention's segments; of gate and up */
+    cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
+};
+
+/* A program as the device keeps it. */
+struct compiled {
+    struct compiled *next;
+    const struct program *program; /* borrowed */
+    int self;
+    struct cuda_record *records; /* as many as the program's */
+    cu_address turns;            /* of all ROPE records */
+    uint64_t turns_bytes;
+
+    /* A step's arrays: in device memory, and what goes there, in pinned memory of the host. Those
+     * of fixed size come first, then the block tables of all sequences, then page copies. */
+    struct cuda_step step;
+    cu_address step_memory;
+    uint8_t *host_step;
+    uint64_t step_bytes, rows_at, seqs_at, pages_at, copies_at; /* offsets */
+    int32_t pages_most, copies_most;
+};
+
+/* cuda_program.c */
+bool cuda_supports(const struct oato_device *base, const struct oato_op *op);
+const char *cuda_numerics(const struct oato_device *base, const struct oato_op *op,
+                          enum numerics_choice choice);
+uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_op *op,
+                              const struct op_size *size);
+oato_status cuda_compile(struct oato_device *base, const struct program *p, int self,
+                         struct compiled **out, struct oato_error *err);
+void cuda_release(struct oato_device *base, struct compiled *c);
+oato_status cuda_submit(struct oato_device *base, struct compiled *c, const struct step *step,
+                        struct oato_error *err);
+oato_status cuda_finish(struct oato_device *base, struct oato_error *err);
+/* Queue's thread: sends the step's arrays ahead of its first record. */
+oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const struct step *step,
+                             struct oato_error *err);
+
+/* cuda_launch.c. Finds the kernels of a record; then, on the queue's thread, launches them. */
+oato_status cuda_record_kernels(const struct cuda_device *d, const struct program_record *r,
+                                struct cuda_record *out, struct oato_error *err);
+oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uint32_t index,
+                            const struct step *step, struct oato_error *err);
+/* True where tensor cores compute the product: always for one class of arithmetic, never for the
+ * other, so that a row's bits do not depend on how many there are. */
+bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
+                       enum numerics_choice choice);
+/* Scratch memory of one run of the operator, rows at most. */
+uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
+
+#endif

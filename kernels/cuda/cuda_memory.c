@@ -1,0 +1,238 @@
+/*
+ * cuda_memory.c - memory of a GPU: allocations counted against the budget, copies behind what the
+ * queue already has, weights brought to their layout by the host, and the KV cache.
+ */
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_layout.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 0x1p20;
+}
+
+oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *out,
+                      struct oato_error *err)
+{
+    const uint64_t limit = d->budget_bytes ? d->budget_bytes : d->memory_bytes;
+    if (d->fail_alloc > 0 && --d->fail_alloc == 0)
+        return oato_fail(err, OATO_EFIT, "%s: injected failure: no %.1f MiB for %s", d->id,
+                         mib(bytes), what);
+    if (bytes > limit || d->used_bytes > limit - bytes)
+        return oato_fail(err, OATO_EFIT,
+                         "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use; place less "
+                         "there or raise its budget",
+                         d->id, mib(bytes), what, mib(d->used_bytes), mib(limit));
+    cuda_enter(d);
+    const cu_result result = d->cu->memory_alloc(out, bytes ? bytes : 1);
+    if (result == CU_ERROR_OUT_OF_MEMORY) {
+        size_t free_bytes = 0, total = 0;
+        d->cu->memory_info(&free_bytes, &total);
+        return oato_fail(err, OATO_EFIT,
+                         "%s: %.1f MiB for %s do not fit: %.1f of the GPU's %.1f MiB are free; "
+                         "place less there, or end what else uses it",
+                         d->id, mib(bytes), what, mib(free_bytes), mib(total));
+    }
+    if (result)
+        return cuda_fail(d->cu, result, d->id, "allocating memory", err);
+    d->used_bytes += bytes;
+    return OATO_OK;
+}
+
+void cuda_return(struct cuda_device *d, cu_address address, uint64_t bytes)
+{
+    if (!address)
+        return;
+    cuda_enter(d);
+    d->cu->memory_free(address);
+    d->used_bytes -= bytes;
+}
+
+/* Device addresses travel as pointers; nobody on the host follows them. */
+static void *pointer_of(cu_address address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+static cu_address address_of(const void *p)
+{
+    return (cu_address)(uintptr_t)p;
+}
+
+/* Memory of arenas begins as zeros, as on other devices. */
+oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    cu_address address;
+    if (cuda_take(d, bytes, "an arena", &address, err))
+        return err->status;
+    cu_result result = d->cu->fill(address, 0, bytes ? bytes : 1, d->queue.stream);
+    if (!result)
+        result = d->cu->stream_synchronize(d->queue.stream);
+    if (result) {
+        cuda_return(d, address, bytes);
+        return cuda_fail(d->cu, result, d->id, "clearing memory", err);
+    }
+    *out = pointer_of(address);
+    return OATO_OK;
+}
+
+void cuda_free(struct oato_device *base, void *p, uint64_t bytes)
+{
+    struct cuda_device *d = cuda_of(base);
+    if (!p)
+        return;
+    cuda_queue_drain(&d->queue, NULL);
+    cuda_return(d, address_of(p), bytes);
+}
+
+/* Puts a copy; without `value` waits for it. */
+static oato_status put_copy(struct cuda_device *d, struct cuda_job *job, uint64_t *value,
+                            struct oato_error *err)
+{
+    if (value)
+        job->signal = d->queue.promised + 1;
+    if (cuda_queue_put(&d->queue, job, err))
+        return err->status;
+    if (!value)
+        return cuda_queue_drain(&d->queue, err);
+    *value = d->queue.promised = job->signal;
+    return OATO_OK;
+}
+
+oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
+                        uint64_t bytes, uint64_t *value, struct oato_error *err)
+{
+    struct cuda_job job = {
+        .host = (void *)(uintptr_t)from, .device = address_of(to) + offset, .bytes = bytes};
+    return put_copy(cuda_of(base), &job, value, err);
+}
+
+oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
+                          uint64_t bytes, uint64_t *value, struct oato_error *err)
+{
+    struct cuda_job job = {
+        .host = to, .device = address_of(from) + offset, .bytes = bytes, .download = true};
+    return put_copy(cuda_of(base), &job, value, err);
+}
+
+/* ------------------------------------------------------------------------------ weights --- */
+
+uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
+                             int64_t k, enum weight_use use)
+{
+    (void)base;
+    if (use == WEIGHT_VECTOR)
+        return (uint64_t)rows * (uint64_t)k * sizeof(float);
+    return cuda_layout_bytes(dtype, rows, k);
+}
+
+/* All of a weight in host memory as the device wants it. Uploading needs it whole: the planes of
+ * the last rows lie among those of the first. */
+static oato_status weight_bytes(const struct weight_source *s, struct oato_weight *w, uint8_t *to)
+{
+    if (w->use != WEIGHT_VECTOR) {
+        cuda_layout_rows(s, to, 0, w->rows);
+        return OATO_OK;
+    }
+    const uint64_t stride = weight_source_stride(s);
+    const uint8_t *from = (const uint8_t *)s->data + (uint64_t)s->row_begin * stride;
+    for (int64_t r = 0; r < w->rows; r++, from += stride)
+        quants_row(s->dtype, from, s->k, floats(to) + r * s->k);
+    return OATO_OK;
+}
+
+oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
+                         struct oato_weight **out, struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    const int64_t rows = source->row_end - source->row_begin;
+    uint64_t bytes = 0;
+    if (cpu_source_good(source))
+        bytes = cuda_prepared_bytes(base, source->dtype, rows, source->k, source->use);
+    if (!bytes)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64
+                         " x %" PRId64 " %s: whole rows of whole blocks of a known type are wanted",
+                         d->id, source->row_begin, source->row_end, source->n, source->k,
+                         dtype_name(source->dtype));
+    struct oato_weight *w = calloc(1, sizeof *w);
+    uint8_t *host = malloc(bytes);
+    cu_address address = 0;
+    if (!w || !host) {
+        oato_fail_memory(err, bytes, "a weight");
+        goto fail;
+    }
+    *w = (struct oato_weight){
+        .dtype = source->dtype, .use = source->use, .rows = rows, .k = source->k, .bytes = bytes};
+    if (cuda_take(d, bytes, "a weight", &address, err))
+        goto fail;
+    w->data = pointer_of(address);
+    weight_bytes(source, w, host);
+    if (cuda_upload(base, (void *)(uintptr_t)w->data, 0, host, bytes, NULL, err))
+        goto fail;
+    cpu_source_release(source, 0, rows);
+    free(host);
+    *out = w;
+    return OATO_OK;
+
+fail:
+    cuda_return(d, address, bytes);
+    free(host);
+    free(w);
+    return err->status;
+}
+
+void cuda_weight_free(struct oato_device *base, struct oato_weight *w)
+{
+    struct cuda_device *d = cuda_of(base);
+    if (!w)
+        return;
+    cuda_queue_drain(&d->queue, NULL);
+    cuda_return(d, address_of(w->data), w->bytes);
+    free(w);
+}
+
+/* ----------------------------------------------------------------------------------- KV --- */
+
+oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
+                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                           struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    if (!kv_dtype_known(dtype))
+        return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16, F32 and Q8_0 are known",
+                         d->id, dtype_name(dtype));
+    const size_t count = n > 0 ? (size_t)n : 0;
+    struct kv_cache *kv =
+        calloc(1, sizeof *kv + count * (sizeof *kv->layer_offset + sizeof *kv->layers));
+    if (!kv)
+        return oato_fail_memory(err, sizeof *kv, "a KV cache");
+    *kv = (struct kv_cache){.n_layers = n, .pages = pages, .dtype = dtype};
+    kv->layer_offset = (uint64_t *)(void *)(kv + 1);
+    kv->layers = (struct kv_layer_shape *)(void *)(kv->layer_offset + count);
+    if (count)
+        memcpy(kv->layers, layers, count * sizeof *layers);
+    void *data;
+    if (!kv_cache_layout(kv, &kv->bytes))
+        oato_fail(err, OATO_EFIT, "%s: a KV cache of %" PRId32 " pages in %d layers is too large",
+                  d->id, pages, n);
+    else if (!cuda_alloc(base, kv->bytes, &data, err)) {
+        kv->data = data;
+        *out = kv;
+        return OATO_OK;
+    }
+    free(kv);
+    return err->status;
+}
+
+void cuda_kv_free(struct oato_device *base, struct kv_cache *kv)
+{
+    if (!kv)
+        return;
+    cuda_free(base, kv->data, kv->bytes);
+    free(kv);
+}

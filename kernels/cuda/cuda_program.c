@@ -1,0 +1,325 @@
+/*
+ * cuda_program.c - programs of a GPU: what it supports and needs, compiling (which finds every
+ * kernel, so that running a step looks up nothing), and what a step sends ahead: its tokens, its
+ * sequences and their block tables.
+ */
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_layout.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ pricing --- */
+
+static bool has_matrix(const struct oato_op *op)
+{
+    const enum weight_use use = op_weight_use(op);
+    return use == WEIGHT_MATRIX || use == WEIGHT_LOOKUP;
+}
+
+bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
+{
+    (void)base;
+    if (!cpu_supports(&cpu_kernels_ref, op))
+        return false;
+    const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
+    return !has_matrix(op) ||
+           (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
+}
+
+/* q8b32: the input as bytes, sums over all lanes of a warp; q8b32s: the same, sums in rising order
+ * of k, by tensor cores; f16, bf16: the input rounded to the type. */
+const char *cuda_numerics(const struct oato_device *base, const struct oato_op *op,
+                          enum numerics_choice choice)
+{
+    const bool tensor = cuda_takes_matrix(cuda_of(base), op, choice);
+    if (op_weight_use(op) != WEIGHT_MATRIX || op->dtype == DT_F32)
+        return "f32";
+    if (op->dtype == DT_F16 || op->dtype == DT_BF16)
+        return !tensor ? "f32" : op->dtype == DT_F16 ? "f16" : "bf16";
+    return tensor ? "q8b32s" : "q8b32";
+}
+
+uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_op *op,
+                              const struct op_size *size)
+{
+    (void)base;
+    return cuda_op_workspace(op, size->rows);
+}
+
+/* ---------------------------------------------------------------------------- compiling --- */
+
+static oato_status check_records(const struct cuda_device *d, const struct program *p,
+                                 struct oato_error *err)
+{
+    char key[OP_KEY_SIZE];
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        if (r->kind == RECORD_STREAM)
+            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": it streams nothing", d->id,
+                             i);
+        if (r->kind != RECORD_RUN)
+            continue;
+        if (!cuda_supports(&d->base, &r->op))
+            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->id, i,
+                             oato_op_key(&r->op, NULL, key));
+        const struct kv_cache *kv = p->kv;
+        if ((r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION) &&
+            (r->kv_layer >= kv->n_layers || r->op.dtype != kv->dtype ||
+             r->op.kv_heads != kv->layers[r->kv_layer].kv_heads ||
+             r->op.head_dim != kv->layers[r->kv_layer].head_dim))
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: record %" PRIu32 ": %s does not fit KV layer %" PRId32, d->id, i,
+                             oato_op_key(&r->op, NULL, key), r->kv_layer);
+    }
+    return OATO_OK;
+}
+
+/* What the largest step needs; the kernels rely on it, so the program's word is not enough. */
+static oato_status grow_workspace(struct cuda_device *d, const struct program *p,
+                                  struct oato_error *err)
+{
+    uint64_t bytes = p->workspace_bytes;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        uint64_t one = 0;
+        if (r->kind == RECORD_RUN)
+            one = cuda_op_workspace(&r->op, r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens);
+        bytes = one > bytes ? one : bytes;
+    }
+    if (bytes <= d->workspace_bytes)
+        return OATO_OK;
+    if (cuda_queue_drain(&d->queue, err))
+        return err->status;
+    cuda_return(d, d->workspace, d->workspace_bytes);
+    d->workspace = 0;
+    d->workspace_bytes = 0;
+    if (cuda_take(d, bytes, "workspace", &d->workspace, err))
+        return err->status;
+    d->workspace_bytes = bytes;
+    return OATO_OK;
+}
+
+static uint64_t turns_of(const struct program_record *r)
+{
+    return r->kind == RECORD_RUN && r->op.kind == OP_ROPE ? (uint64_t)r->op.rope_dims / 2 : 0;
+}
+
+/* How far a position turns each pair, as a fraction of a circle in 64 bits. */
+static oato_status rope_turns(struct oato_device *base, const struct program *p,
+                              const struct program_record *r, uint64_t *turn,
+                              struct oato_error *err)
+{
+    float divisors[HEAD_DIM_MAX / 2];
+    const struct oato_weight *w = NULL;
+    const int32_t pairs = r->op.rope_dims / 2;
+    if (r->n_weights && r->weight[0] != UINT32_MAX)
+        w = p->weights[r->weight[0]];
+    if (w &&
+        cuda_download(base, divisors, w->data, 0, (uint64_t)pairs * sizeof *divisors, NULL, err))
+        return err->status;
+    for (int32_t i = 0; i < pairs; i++) {
+        double angle = pow((double)r->op.rope_base, -2.0 * i / r->op.rope_dims) *
+                       (double)r->op.rope_scale / (w ? (double)divisors[i] : 1);
+        const double circles = angle / (2 * M_PI);
+        turn[i] = (uint64_t)((circles - floor(circles)) * 0x1p64);
+    }
+    return OATO_OK;
+}
+
+static oato_status upload_turns(struct oato_device *base, struct compiled *c,
+                                struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    const struct program *p = c->program;
+    uint64_t n = 0, at = 0;
+    for (uint32_t i = 0; i < p->n_records; i++)
+        n += turns_of(&p->records[i]);
+    if (!n)
+        return OATO_OK;
+    uint64_t *turn = calloc(n, sizeof *turn);
+    if (!turn)
+        return oato_fail_memory(err, n * sizeof *turn, "rotary turns");
+    oato_status status = cuda_take(d, n * sizeof *turn, "rotary turns", &c->turns, err);
+    if (!status)
+        c->turns_bytes = n * sizeof *turn;
+    for (uint32_t i = 0; i < p->n_records && !status; i++) {
+        c->records[i].turn = c->turns + at * sizeof *turn;
+        if (turns_of(&p->records[i]))
+            status = rope_turns(base, p, &p->records[i], turn + at, err);
+        at += turns_of(&p->records[i]);
+    }
+    if (!status)
+        status = cuda_upload(base, (void *)(uintptr_t)c->turns, 0, turn, c->turns_bytes, NULL, err);
+    free(turn);
+    return status;
+}
+
+/* Room for the arrays of the largest step. */
+static oato_status make_step(struct cuda_device *d, struct compiled *c, struct oato_error *err)
+{
+    const struct program *p = c->program;
+    const uint64_t tokens = (uint64_t)p->max_tokens * sizeof(int32_t);
+    c->copies_most = p->kv ? p->kv->pages : 0;
+    c->pages_most = c->copies_most * max_i64(p->max_seqs, 1) > INT32_MAX
+                        ? INT32_MAX
+                        : c->copies_most * (int32_t)max_i64(p->max_seqs, 1);
+    c->rows_at = 3 * tokens;
+    c->seqs_at = size_align(c->rows_at + (uint64_t)p->max_rows * sizeof(int32_t), 16);
+    c->pages_at = c->seqs_at + (uint64_t)p->max_seqs * sizeof(struct cuda_seq);
+    c->copies_at = c->pages_at + (uint64_t)c->pages_most * sizeof(int32_t);
+    c->step_bytes = c->copies_at + (uint64_t)c->copies_most * sizeof(struct cuda_page_copy);
+    if (cuda_take(d, c->step_bytes, "a step's tokens", &c->step_memory, err))
+        return err->status;
+    void *host = NULL;
+    const cu_result result = d->cu->host_alloc(&host, c->step_bytes ? c->step_bytes : 1, 0);
+    if (result)
+        return cuda_fail(d->cu, result, d->id, "allocating pinned memory", err);
+    c->host_step = host;
+    const uint8_t *at = (const uint8_t *)(uintptr_t)c->step_memory;
+    c->step = (struct cuda_step){
+        .token_id = (const int32_t *)(const void *)at,
+        .token_position = (const int32_t *)(const void *)(at + tokens),
+        .token_seq = (const int32_t *)(const void *)(at + 2 * tokens),
+        .row = (const int32_t *)(const void *)(at + c->rows_at),
+        .seq = (const struct cuda_seq *)(const void *)(at + c->seqs_at),
+        .pages = (const int32_t *)(const void *)(at + c->pages_at),
+        .page_copy = (const struct cuda_page_copy *)(const void *)(at + c->copies_at),
+    };
+    return OATO_OK;
+}
+
+/* What the caller did not allocate itself is found in no list here: the program's word is taken. */
+oato_status cuda_compile(struct oato_device *base, const struct program *p, int self,
+                         struct compiled **out, struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    if (program_check(p, self, UINT64_MAX, err))
+        return oato_fail_at(err, "%s", d->id);
+    if (check_records(d, p, err) || grow_workspace(d, p, err))
+        return err->status;
+    struct compiled *c = calloc(1, sizeof *c);
+    if (!c)
+        return oato_fail_memory(err, sizeof *c, "a program");
+    c->next = d->programs;
+    d->programs = c;
+    c->program = p;
+    c->self = self;
+    c->records = calloc(p->n_records ? p->n_records : 1, sizeof *c->records);
+    if (!c->records) {
+        oato_fail_memory(err, p->n_records * sizeof *c->records, "a program");
+        goto fail;
+    }
+    for (uint32_t i = 0; i < p->n_records; i++)
+        if (p->records[i].kind == RECORD_RUN &&
+            cuda_record_kernels(d, &p->records[i], &c->records[i], err))
+            goto fail;
+    if (make_step(d, c, err) || upload_turns(base, c, err))
+        goto fail;
+    *out = c;
+    return OATO_OK;
+
+fail:
+    cuda_release(base, c);
+    return err->status;
+}
+
+void cuda_release(struct oato_device *base, struct compiled *c)
+{
+    struct cuda_device *d = cuda_of(base);
+    struct compiled **at = &d->programs;
+    if (!c)
+        return;
+    cuda_queue_cancel(&d->queue);
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    cuda_return(d, c->turns, c->turns_bytes);
+    cuda_return(d, c->step_memory, c->step_bytes);
+    if (c->host_step)
+        d->cu->host_free(c->host_step);
+    free(c->records);
+    free(c);
+}
+
+/* --------------------------------------------------------------------------------- steps -- */
+
+/* What no record of the program reads may be absent. */
+static void copy_ints(uint8_t *to, const int32_t *from, int32_t n)
+{
+    if (from && n > 0)
+        memcpy(to, from, (size_t)n * sizeof *from);
+}
+
+oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const struct step *step,
+                             struct oato_error *err)
+{
+    const uint64_t tokens = (uint64_t)c->program->max_tokens * sizeof(int32_t);
+    struct cuda_seq *seq = (struct cuda_seq *)(void *)(c->host_step + c->seqs_at);
+    int64_t pages = 0;
+    copy_ints(c->host_step, step->token_id, step->n_tokens);
+    copy_ints(c->host_step + tokens, step->token_position, step->n_tokens);
+    copy_ints(c->host_step + 2 * tokens, step->token_seq, step->n_tokens);
+    copy_ints(c->host_step + c->rows_at, step->row, step->n_rows);
+    for (int32_t s = 0; step->seq && s < step->n_seqs; s++) {
+        const struct step_seq *from = &step->seq[s];
+        const int64_t n = (from->kv_len + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
+        seq[s] = (struct cuda_seq){.kv_len = from->kv_len,
+                                   .query_begin = from->query_begin,
+                                   .query_len = from->query_len,
+                                   .pages_at = (int32_t)pages};
+        if (!c->pages_most) /* no KV here: nobody reads a table */
+            continue;
+        if (pages + n > c->pages_most)
+            return oato_fail(err, OATO_EUSAGE, "%s: block tables of more than %" PRId32 " pages",
+                             d->id, c->pages_most);
+        copy_ints(c->host_step + c->pages_at + (uint64_t)pages * sizeof(int32_t), from->pages,
+                  (int32_t)n);
+        pages += n;
+    }
+    cu_result result =
+        d->cu->upload(c->step_memory, c->host_step, c->pages_at + (uint64_t)pages * sizeof(int32_t),
+                      d->queue.stream);
+    const int32_t copies = c->copies_most ? step->n_page_copies : 0;
+    if (copies > c->copies_most)
+        return oato_fail(err, OATO_EUSAGE, "%s: %" PRId32 " page copies of %" PRId32 " pages",
+                         d->id, copies, c->copies_most);
+    struct cuda_page_copy *copy = (struct cuda_page_copy *)(void *)(c->host_step + c->copies_at);
+    for (int32_t i = 0; i < copies; i++)
+        copy[i] = (struct cuda_page_copy){step->page_copy[i].from, step->page_copy[i].to,
+                                          step->page_copy[i].positions};
+    if (!result && copies)
+        result = d->cu->upload(c->step_memory + c->copies_at, copy, (size_t)copies * sizeof *copy,
+                               d->queue.stream);
+    return result ? cuda_fail(d->cu, result, d->id, "sending a step", err) : OATO_OK;
+}
+
+oato_status cuda_submit(struct oato_device *base, struct compiled *c, const struct step *step,
+                        struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    const struct program *p = c->program;
+    if (step->n_tokens > p->max_tokens || step->n_rows > p->max_rows || step->n_seqs > p->max_seqs)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a step of %" PRId32 " tokens, %" PRId32 " rows, %" PRId32
+                         " sequences; the program has room for %" PRId32 ", %" PRId32 ", %" PRId32,
+                         d->id, step->n_tokens, step->n_rows, step->n_seqs, p->max_tokens,
+                         p->max_rows, p->max_seqs);
+    const uint64_t base_value = step->timeline_base[c->self];
+    if (base_value < d->queue.promised)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a step begins at event %" PRIu64 ", but %" PRIu64 " is taken", d->id,
+                         base_value, d->queue.promised);
+    struct cuda_job job = {.compiled = c, .step = step};
+    if (cuda_queue_put(&d->queue, &job, err))
+        return err->status;
+    d->queue.promised = base_value + p->n_signals;
+    return OATO_OK;
+}
+
+oato_status cuda_finish(struct oato_device *base, struct oato_error *err)
+{
+    return cuda_queue_drain(&cuda_of(base)->queue, err);
+}

@@ -1,0 +1,275 @@
+/*
+ * cuda_queue.c - the thread that feeds a GPU. It waits for other devices' events, launches records
+ * one behind the other, and records an event in the stream where a record signals; when the stream
+ * has passed it, the timeline rises. The thread does both in one loop, so that a signal is seen
+ * while it waits for the answer to it.
+ *
+ * It spins while a step is on its way: a sleep would cost as much as a small operator. Between
+ * steps it sleeps.
+ */
+#include "kernels/cuda/cuda_device.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+
+enum { SPINS = 200 }; /* looks before another thread is given the core */
+
+/* Returns false, for the caller to return. The first failure keeps its message. */
+static bool queue_fail(struct cuda_queue *q, enum timeline_failure why,
+                       const struct oato_error *error)
+{
+    pthread_mutex_lock(&q->lock);
+    if (!q->failed)
+        q->error = *error;
+    q->failed = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    timeline_fail(&q->timeline, why);
+    return false;
+}
+
+static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doing)
+{
+    struct oato_error error;
+    cuda_fail(q->device->cu, result, q->device->id, doing, &error);
+    return queue_fail(q, TIMELINE_DIED, &error);
+}
+
+static bool cancelled(struct cuda_queue *q)
+{
+    struct oato_error error;
+    oato_fail(&error, OATO_EDEVICE, "%s: the step was cancelled", q->device->id);
+    return queue_fail(q, TIMELINE_DIED, &error);
+}
+
+/* ------------------------------------------------------------------------------ signals --- */
+
+/* Raises the timeline to what the stream has passed. */
+static bool pump(struct cuda_queue *q)
+{
+    const struct cuda_driver *cu = q->device->cu;
+    while (q->passed != q->recorded) {
+        const uint32_t at = q->passed % CUDA_EVENTS;
+        const cu_result result = cu->event_query(q->event[at]);
+        if (result == CU_ERROR_NOT_READY)
+            return true;
+        if (result)
+            return driver_fail(q, result, "running a step");
+        q->passed++;
+        timeline_signal(&q->timeline, q->value[at], now_ns());
+    }
+    return true;
+}
+
+static bool pump_again(struct cuda_queue *q, int *spins)
+{
+    if (!pump(q))
+        return false;
+    if (++*spins % SPINS == 0)
+        sched_yield();
+    return !atomic_load(&q->stop) || cancelled(q);
+}
+
+static bool pump_all(struct cuda_queue *q)
+{
+    for (int spins = 0; q->passed != q->recorded;)
+        if (!pump_again(q, &spins))
+            return false;
+    return true;
+}
+
+/* The timeline rises to value when the stream gets here. */
+static bool signal_here(struct cuda_queue *q, uint64_t value)
+{
+    for (int spins = 0; q->recorded - q->passed == CUDA_EVENTS;)
+        if (!pump_again(q, &spins))
+            return false;
+    const uint32_t at = q->recorded % CUDA_EVENTS;
+    const cu_result result = q->device->cu->event_record(q->event[at], q->stream);
+    if (result)
+        return driver_fail(q, result, "recording an event");
+    q->value[at] = value;
+    q->recorded++;
+    return true;
+}
+
+static bool wait_for_others(struct cuda_queue *q, const struct compiled *c, uint32_t index,
+                            const struct step *step)
+{
+    const struct program_record *r = &c->program->records[index];
+    for (int i = 0; i < r->n_waits; i++) {
+        const int other = r->wait[i].device;
+        const uint64_t value = step->timeline_base[other] + r->wait[i].ordinal;
+        if (other == c->self)
+            continue; /* the stream keeps the order */
+        for (int spins = 0; !timeline_reached(step->timeline[other], value);) {
+            if (atomic_load(&step->timeline[other]->failed)) {
+                struct oato_error error;
+                oato_fail(
+                    &error, OATO_EDEVICE, "%s: record %" PRIu32 " waited for %s, which failed",
+                    q->device->id, index,
+                    c->program->device_ids ? c->program->device_ids[other] : "another device");
+                return queue_fail(q, TIMELINE_STRANDED, &error);
+            }
+            if (!pump_again(q, &spins))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* --------------------------------------------------------------------------------- jobs --- */
+
+static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step *step)
+{
+    const struct program *p = c->program;
+    struct oato_error error;
+    if (cuda_step_upload(q->device, c, step, &error))
+        return queue_fail(q, TIMELINE_DIED, &error);
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        if (!wait_for_others(q, c, i, step))
+            return false;
+        if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
+            oato_fail(&error, OATO_EDEVICE, "%s: injected failure at record %" PRIu32,
+                      q->device->id, i);
+            return queue_fail(q, TIMELINE_DIED, &error);
+        }
+        if (cuda_run_record(q->device, c, i, step, &error))
+            return queue_fail(q, TIMELINE_DIED, &error);
+        if (r->signal && !signal_here(q, step->timeline_base[c->self] + r->signal))
+            return false;
+    }
+    /* also when the last records have no signal of their own */
+    return signal_here(q, step->timeline_base[c->self] + p->n_signals) && pump_all(q);
+}
+
+static bool run_copy(struct cuda_queue *q, const struct cuda_job *job)
+{
+    const struct cuda_driver *cu = q->device->cu;
+    cu_result result = job->download ? cu->download(job->host, job->device, job->bytes, q->stream)
+                                     : cu->upload(job->device, job->host, job->bytes, q->stream);
+    if (!result)
+        result = cu->stream_synchronize(q->stream);
+    if (result)
+        return driver_fail(q, result, job->download ? "reading memory" : "writing memory");
+    if (job->signal)
+        timeline_signal(&q->timeline, job->signal, now_ns());
+    return true;
+}
+
+static void *queue_main(void *arg)
+{
+    struct cuda_queue *q = arg;
+    cuda_enter(q->device);
+    pthread_mutex_lock(&q->lock);
+    for (;;) {
+        while (q->put == q->done && !q->closing)
+            pthread_cond_wait(&q->changed, &q->lock);
+        if (q->put == q->done)
+            break;
+        struct cuda_job job = q->jobs[q->done % CUDA_JOBS];
+        bool failed = q->failed;
+        pthread_mutex_unlock(&q->lock);
+        bool good = !failed;
+        if (good)
+            good = job.compiled ? run_step(q, job.compiled, job.step) : run_copy(q, &job);
+        if (!good)
+            q->device->cu->stream_synchronize(q->stream); /* nothing uses memory any more */
+        pthread_mutex_lock(&q->lock);
+        q->done++;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------- queue ---- */
+
+static void free_stream(struct cuda_queue *q)
+{
+    for (int i = 0; i < CUDA_EVENTS; i++)
+        if (q->event[i])
+            q->device->cu->event_destroy(q->event[i]);
+    if (q->stream)
+        q->device->cu->stream_destroy(q->stream);
+}
+
+oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err)
+{
+    q->device = d;
+    timeline_init(&q->timeline);
+    cu_result result = d->cu->stream_create(&q->stream, CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < CUDA_EVENTS && !result; i++)
+        result = d->cu->event_create(&q->event[i], CU_EVENT_DISABLE_TIMING);
+    if (result) {
+        cuda_fail(d->cu, result, d->id, "making its queue", err);
+        free_stream(q);
+        return err->status;
+    }
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->changed, NULL);
+    int e = pthread_create(&q->thread, NULL, queue_main, q);
+    if (!e) {
+        pthread_setname_np(q->thread, "oato-cuda");
+        return OATO_OK;
+    }
+    free_stream(q);
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+    return oato_fail(err, OATO_EDEVICE, "%s: cannot start its thread: %s", d->id, strerror(e));
+}
+
+void cuda_queue_close(struct cuda_queue *q)
+{
+    cuda_queue_cancel(q);
+    timeline_fail(&q->timeline, TIMELINE_DIED); /* who still waits for it waits no longer */
+    pthread_mutex_lock(&q->lock);
+    q->closing = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->thread, NULL);
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+    free_stream(q);
+}
+
+oato_status cuda_queue_put(struct cuda_queue *q, const struct cuda_job *job, struct oato_error *err)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->put - q->done == CUDA_JOBS && !q->failed)
+        pthread_cond_wait(&q->changed, &q->lock);
+    bool failed = q->failed;
+    if (failed) {
+        *err = q->error;
+    } else {
+        q->jobs[q->put++ % CUDA_JOBS] = *job;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return failed ? err->status : OATO_OK;
+}
+
+oato_status cuda_queue_drain(struct cuda_queue *q, struct oato_error *err)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->put != q->done)
+        pthread_cond_wait(&q->changed, &q->lock);
+    bool failed = q->failed;
+    if (failed && err)
+        *err = q->error;
+    pthread_mutex_unlock(&q->lock);
+    return failed ? OATO_EDEVICE : OATO_OK;
+}
+
+void cuda_queue_cancel(struct cuda_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    bool idle = q->put == q->done;
+    pthread_mutex_unlock(&q->lock);
+    if (idle)
+        return;
+    atomic_store(&q->stop, true);
+    cuda_queue_drain(q, NULL);
+}

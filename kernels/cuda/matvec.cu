@@ -1,0 +1,257 @@
+/*
+ * matvec.cu - products with few columns, where the time is that of reading the weights: decode,
+ * rows of logits, and the matrices of chosen experts.
+ *
+ * A warp computes two rows (gate and up of the same row where they are fused), so that two weights
+ * are on their way while two are multiplied. Its lanes take consecutive blocks of 32 elements: a
+ * type's codes are read 16 bytes a lane, a warp's reads are 512 bytes in a row. The input is packed
+ * to signed bytes before (pack_q8), so that four products are one instruction (dp4a); it is read
+ * from L1, where all rows of an SM share it. The bits of a result depend on its row and column
+ * alone: lanes sum up their blocks in rising order, then the warp as a tree.
+ */
+#include "kernels/cuda/unpack.cuh"
+
+/* ------------------------------------------------------------------------- the input ------ */
+
+/* A warp a block of 32. */
+KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
+{
+    const int lane = threadIdx.x % WARP, block = blockIdx.x * PACK_WARPS + threadIdx.x / WARP;
+    if (block >= a.k / 32)
+        return;
+    uint8_t *out = a.out + blockIdx.y * a.stride;
+    const float x = a.x[(int64_t)blockIdx.y * a.k + block * 32 + lane];
+    const float d = warp_max(fabsf(x)) / 127.0f;
+    const int q = (int)rintf(d != 0 ? x / d : 0.0f);
+    int sum = q;
+    for (int step = 8; step; step /= 2)
+        sum += __shfl_xor_sync(0xffffffff, sum, step);
+    ((int8_t *)out)[block * 32 + lane] = (int8_t)q;
+    cuda_pack_scale *scale = (cuda_pack_scale *)(out + a.k) + block;
+    if (lane == 0) {
+        scale->d = d;
+        scale->low_sum = (int16_t)sum;
+    }
+    if (lane == 16)
+        scale->high_sum = (int16_t)sum;
+}
+
+/* ---------------------------------------------------------------------------- dot products - */
+
+/* What one lane adds to two rows and N columns: rows[r] counts rows of w[r], columns stand x_stride
+ * bytes apart. */
+template <int DTYPE, int N> struct dot {
+    typedef weight_block<DTYPE> W;
+
+    static __device__ void add(const cuda_matrix &w, int64_t block, const uint8_t *x,
+                               uint64_t x_stride, int b, float *sum)
+    {
+        int q[8];
+        float d[W::SCALES], m[W::SCALES];
+        W::codes(w, block, q);
+        W::scales(w, block, d, m);
+#pragma unroll
+        for (int t = 0; t < N; t++) {
+            const uint8_t *column = x + t * x_stride;
+            const int4 *codes = (const int4 *)(column + b * 32);
+            const int4 low = codes[0], high = codes[1];
+            const cuda_pack_scale s = ((const cuda_pack_scale *)(column + w.k))[b];
+            int p0 = __dp4a(q[0], low.x, 0), p1 = __dp4a(q[4], high.x, 0);
+            p0 = __dp4a(q[1], low.y, p0);
+            p1 = __dp4a(q[5], high.y, p1);
+            p0 = __dp4a(q[2], low.z, p0);
+            p1 = __dp4a(q[6], high.z, p1);
+            p0 = __dp4a(q[3], low.w, p0);
+            p1 = __dp4a(q[7], high.w, p1);
+            float part;
+            if (W::SCALES == 1)
+                part = d[0] * (float)(p0 + p1);
+            else
+                part = fmaf(d[0], (float)p0, d[W::SCALES - 1] * (float)p1);
+            if (W::HAS_MIN && W::SCALES == 1)
+                part = fmaf(m[0], (float)(s.low_sum + s.high_sum), part);
+            else if (W::HAS_MIN)
+                part =
+                    fmaf(m[0], (float)s.low_sum, fmaf(m[W::SCALES - 1], (float)s.high_sum, part));
+            sum[t] = fmaf(s.d, part, sum[t]);
+        }
+    }
+
+    static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
+                                const uint8_t *x, uint64_t x_stride, float sum[2][N])
+    {
+        const int blocks = w[0]->k / 32;
+        for (int b = threadIdx.x % WARP; b < blocks; b += WARP) {
+            add(*w[0], row[0] * blocks + b, x, x_stride, b, sum[0]);
+            add(*w[1], row[1] * blocks + b, x, x_stride, b, sum[1]);
+        }
+    }
+};
+
+/* Types without blocks: 4 elements at a time, of float32 columns. */
+template <int DTYPE, int N> struct dot_float {
+    static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
+                                const uint8_t *x, uint64_t x_stride, float sum[2][N])
+    {
+        const int k = w[0]->k;
+        for (int i = threadIdx.x % WARP * 4; i < k; i += WARP * 4) {
+            float v[2][4];
+            for (int r = 0; r < 2; r++)
+                float_elements<DTYPE>(*w[r], row[r] * k + i, v[r]);
+#pragma unroll
+            for (int t = 0; t < N; t++) {
+                const float4 c = *(const float4 *)(x + t * x_stride + i * sizeof(float));
+                for (int r = 0; r < 2; r++) {
+                    sum[r][t] = fmaf(v[r][0], c.x, sum[r][t]);
+                    sum[r][t] = fmaf(v[r][1], c.y, sum[r][t]);
+                    sum[r][t] = fmaf(v[r][2], c.z, sum[r][t]);
+                    sum[r][t] = fmaf(v[r][3], c.w, sum[r][t]);
+                }
+            }
+        }
+    }
+};
+template <int N> struct dot<CUDA_F32, N> : dot_float<CUDA_F32, N> {
+};
+template <int N> struct dot<CUDA_F16, N> : dot_float<CUDA_F16, N> {
+};
+template <int N> struct dot<CUDA_BF16, N> : dot_float<CUDA_BF16, N> {
+};
+
+/* ------------------------------------------------------------------------------- products - */
+
+__device__ static int pairs_of(const cuda_matrix &w)
+{
+    return (w.rows + 1) / 2;
+}
+
+template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
+{
+    int pair = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP, i = 0;
+    const int column = blockIdx.y * N, lane = threadIdx.x % WARP;
+    const cuda_matrix *w[2];
+    int64_t row[2];
+    if (a.gate_up) {
+        if (pair >= a.w[0].rows)
+            return;
+        w[0] = &a.w[0];
+        w[1] = &a.w[1];
+        row[0] = row[1] = pair;
+    } else {
+        for (; i < a.n && pair >= pairs_of(a.w[i]); i++)
+            pair -= pairs_of(a.w[i]);
+        if (i == a.n)
+            return;
+        w[0] = w[1] = &a.w[i];
+        row[0] = 2 * pair;
+        row[1] = 2 * pair + 1 < w[1]->rows ? 2 * pair + 1 : 2 * pair;
+    }
+    float sum[2][N] = {};
+    if (N == 1 || column + N <= a.columns) {
+        dot<DTYPE, N>::rows(w, row, a.x + column * a.x_stride, a.x_stride, sum);
+    } else {
+        for (int t = 0; column + t < a.columns; t++) {
+            float one[2][1] = {};
+            dot<DTYPE, 1>::rows(w, row, a.x + (column + t) * a.x_stride, a.x_stride, one);
+            sum[0][t] = one[0][0];
+            sum[1][t] = one[1][0];
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < N; t++) {
+        const float first = warp_sum(sum[0][t]), second = warp_sum(sum[1][t]);
+        float *y = a.y[i] + (int64_t)(column + t) * a.w[i].rows;
+        if (lane || column + t >= a.columns)
+            continue;
+        y[row[0]] = a.gate_up ? silu(first) * second : first;
+        if (!a.gate_up && row[1] != row[0])
+            y[row[1]] = second;
+    }
+}
+
+/* The expert of a place in a choice among those held; -1: none of them. */
+__device__ static int held_expert(const cuda_experts_args &a, int64_t token, int place)
+{
+    const int e = (int)a.choice[token * 2 * a.used + place] - a.first;
+    return e >= 0 && e < a.held ? e : -1;
+}
+
+template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_args &a)
+{
+    const int r = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP;
+    const int64_t token = blockIdx.y / a.used;
+    const int expert = held_expert(a, token, blockIdx.y % a.used);
+    if (r >= a.n || expert < 0)
+        return;
+    const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
+    const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + r};
+    float sum[2][1] = {};
+    dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum);
+    const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
+    if (threadIdx.x % WARP == 0)
+        a.y[(int64_t)blockIdx.y * a.n + r] = silu(gate) * up;
+}
+
+template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)
+{
+    const int r = 2 * (blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP);
+    const int64_t token = blockIdx.y;
+    if (r >= a.n)
+        return;
+    const cuda_matrix *const w[2] = {&a.w[0], &a.w[0]};
+    const int second = r + 1 < a.n ? r + 1 : r;
+    float all[2] = {};
+    for (int place = 0; place < a.used; place++) {
+        const int expert = held_expert(a, token, place);
+        if (expert < 0)
+            continue;
+        const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + second};
+        const float weight = a.choice[token * 2 * a.used + a.used + place];
+        float sum[2][1] = {};
+        dot<DTYPE, 1>::rows(w, row, a.x + (token * a.used + place) * a.x_stride, a.x_stride, sum);
+        all[0] = fmaf(weight, warp_sum(sum[0][0]), all[0]);
+        all[1] = fmaf(weight, warp_sum(sum[1][0]), all[1]);
+    }
+    float *y = a.y + token * a.n;
+    if (threadIdx.x % WARP)
+        return;
+    y[r] = all[0];
+    if (second != r)
+        y[second] = all[1];
+}
+
+/* The kernels of a type, named as cuda_launch.c puts their names together. */
+#define MATVEC_KERNELS(type, DTYPE)                                                                \
+    KERNEL(matvec_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                                    \
+    {                                                                                              \
+        matvec<DTYPE, 1>(a);                                                                       \
+    }                                                                                              \
+    KERNEL(matvec_many_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                               \
+    {                                                                                              \
+        matvec<DTYPE, MATVEC_COLUMNS>(a);                                                          \
+    }                                                                                              \
+    KERNEL(expert_gate_up_##type, MATVEC_WARPS *WARP, cuda_experts_args)                           \
+    {                                                                                              \
+        expert_gate_up<DTYPE>(a);                                                                  \
+    }                                                                                              \
+    KERNEL(expert_down_##type, MATVEC_WARPS *WARP, cuda_experts_args)                              \
+    {                                                                                              \
+        expert_down<DTYPE>(a);                                                                     \
+    }
+
+MATVEC_KERNELS(F32, CUDA_F32)
+MATVEC_KERNELS(F16, CUDA_F16)
+MATVEC_KERNELS(BF16, CUDA_BF16)
+MATVEC_KERNELS(Q4_0, CUDA_Q4_0)
+MATVEC_KERNELS(Q4_1, CUDA_Q4_1)
+MATVEC_KERNELS(Q5_0, CUDA_Q5_0)
+MATVEC_KERNELS(Q5_1, CUDA_Q5_1)
+MATVEC_KERNELS(Q8_0, CUDA_Q8_0)
+MATVEC_KERNELS(Q2_K, CUDA_Q2_K)
+MATVEC_KERNELS(Q3_K, CUDA_Q3_K)
+MATVEC_KERNELS(Q4_K, CUDA_Q4_K)
+MATVEC_KERNELS(Q5_K, CUDA_Q5_K)
+MATVEC_KERNELS(Q6_K, CUDA_Q6_K)
+MATVEC_KERNELS(IQ4_NL, CUDA_IQ4_NL)
+MATVEC_KERNELS(IQ4_XS, CUDA_IQ4_XS)
+MATVEC_KERNELS(MXFP4, CUDA_MXFP4)

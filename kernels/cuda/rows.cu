@@ -1,0 +1,308 @@
+/*
+ * rows.cu - everything that is computed row by row: norms, sums, gates, merges, lookups, rotary
+ * positions, the KV cache's stores and copies, and the choice of experts. All of it reads and
+ * writes a row once and takes as long as a launch; fusing it into products is what makes it
+ * faster, not better loops.
+ */
+#include "kernels/cuda/unpack.cuh"
+
+/* The sum over a block, in the same order on every run; every thread has it. */
+__device__ static float block_sum(float v)
+{
+    __shared__ float of_warp[ROW_THREADS / WARP];
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0)
+        of_warp[threadIdx.x / WARP] = v;
+    __syncthreads();
+    float sum = 0;
+    for (int i = 0; i < ROW_THREADS / WARP; i++)
+        sum += of_warp[i];
+    return sum;
+}
+
+KERNEL(rms_norm, ROW_THREADS, cuda_norm_args)
+{
+    const int64_t at = (int64_t)blockIdx.x * a.n;
+    float squares = 0;
+    for (int i = threadIdx.x; i < a.n; i += ROW_THREADS) {
+        float x = a.a[at + i];
+        if (a.b) {
+            x += a.b[at + i];
+            a.sum[at + i] = x;
+        }
+        squares = fmaf(x, x, squares);
+    }
+    const float scale = 1.0f / sqrtf(block_sum(squares) / (float)a.n + a.eps);
+    const float *x = a.b ? a.sum : a.a;
+    for (int i = threadIdx.x; i < a.n; i += ROW_THREADS)
+        a.y[at + i] = x[at + i] * scale * a.w[i];
+}
+
+/* A warp a head. */
+KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
+{
+    const int lane = threadIdx.x % WARP;
+    for (int h = threadIdx.x / WARP; h < a.heads; h += ROW_THREADS / WARP) {
+        const int64_t at = ((int64_t)blockIdx.x * a.heads + h) * a.n;
+        float squares = 0;
+        for (int i = lane; i < a.n; i += WARP)
+            squares = fmaf(a.a[at + i], a.a[at + i], squares);
+        const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)a.n + a.eps);
+        for (int i = lane; i < a.n; i += WARP)
+            a.y[at + i] = a.a[at + i] * scale * a.w[i];
+    }
+}
+
+KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
+{
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int64_t at = (int64_t)blockIdx.y * a.n + i;
+    if (i >= a.n)
+        return;
+    const float x = a.a[at];
+    switch (a.what) {
+    case PAIRWISE_ADD: a.y[at] = x + a.b[at]; break;
+    case PAIRWISE_BIAS: a.y[at] = x + a.b[i]; break;
+    case PAIRWISE_SCALE: a.y[at] = x * a.b[0]; break;
+    default: a.y[at] = silu(x) * a.b[at];
+    }
+}
+
+KERNEL(merge, ROW_THREADS, cuda_merge_args)
+{
+    int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int64_t row = blockIdx.y, at = row * a.n + i;
+    if (i >= a.n)
+        return;
+    if (a.sums) {
+        float sum = a.x[0][at];
+        for (int p = 1; p < a.n_in; p++)
+            sum += a.x[p][at];
+        a.y[at] = sum;
+        return;
+    }
+    int p = 0;
+    for (; i >= a.width[p]; p++)
+        i -= a.width[p];
+    a.y[at] = a.x[p][row * a.width[p] + i];
+}
+
+KERNEL(select_rows, ROW_THREADS, cuda_select_args)
+{
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    if (i < a.n)
+        a.y[(int64_t)blockIdx.y * a.n + i] = a.x[(int64_t)a.step.row[blockIdx.y] * a.n + i];
+}
+
+/* ---------------------------------------------------------------------------- embedding --- */
+
+template <int DTYPE>
+__device__ static void embed_block(const cuda_embed_args &a, int64_t block, float *y)
+{
+    typedef weight_block<DTYPE> W;
+    int q[8];
+    float d[W::SCALES], m[W::SCALES];
+    W::codes(a.w, block, q);
+    W::scales(a.w, block, d, m);
+    for (int i = 0; i < 32; i++) {
+        const float code = (float)(int8_t)(q[i / 4] >> i % 4 * 8);
+        const int s = i / 16 * (W::SCALES - 1);
+        y[i] = d[s] * code + (W::HAS_MIN ? m[s] : 0.0f);
+    }
+}
+
+__device__ static float embed_float(const cuda_matrix &w, int64_t i)
+{
+    const uint16_t *half = (const uint16_t *)w.plane[0];
+    switch (w.dtype) {
+    case CUDA_F16: return half_to_float(half[i]);
+    case CUDA_BF16: return bf16_to_float(half[i]);
+    default: return ((const float *)w.plane[0])[i];
+    }
+}
+
+/* A block of 32 elements a thread, of 1 for types without blocks. */
+KERNEL(embed, ROW_THREADS, cuda_embed_args)
+{
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int64_t row = a.step.token_id[blockIdx.y];
+    float *y = a.y + (int64_t)blockIdx.y * a.w.k;
+    const float scale = a.scale != 0 ? a.scale : 1;
+    if (a.w.dtype == CUDA_F32 || a.w.dtype == CUDA_F16 || a.w.dtype == CUDA_BF16) {
+        if (i < a.w.k)
+            y[i] = embed_float(a.w, row * a.w.k + i) * scale;
+        return;
+    }
+    if (i >= a.w.k / 32)
+        return;
+    const int64_t block = row * (a.w.k / 32) + i;
+    y += i * 32;
+    switch (a.w.dtype) {
+    case CUDA_Q4_0: embed_block<CUDA_Q4_0>(a, block, y); break;
+    case CUDA_Q4_1: embed_block<CUDA_Q4_1>(a, block, y); break;
+    case CUDA_Q5_0: embed_block<CUDA_Q5_0>(a, block, y); break;
+    case CUDA_Q5_1: embed_block<CUDA_Q5_1>(a, block, y); break;
+    case CUDA_Q8_0: embed_block<CUDA_Q8_0>(a, block, y); break;
+    case CUDA_Q2_K: embed_block<CUDA_Q2_K>(a, block, y); break;
+    case CUDA_Q3_K: embed_block<CUDA_Q3_K>(a, block, y); break;
+    case CUDA_Q4_K: embed_block<CUDA_Q4_K>(a, block, y); break;
+    case CUDA_Q5_K: embed_block<CUDA_Q5_K>(a, block, y); break;
+    case CUDA_Q6_K: embed_block<CUDA_Q6_K>(a, block, y); break;
+    case CUDA_IQ4_NL: embed_block<CUDA_IQ4_NL>(a, block, y); break;
+    case CUDA_IQ4_XS: embed_block<CUDA_IQ4_XS>(a, block, y); break;
+    case CUDA_MXFP4: embed_block<CUDA_MXFP4>(a, block, y); break;
+    default: break;
+    }
+    for (int e = 0; a.scale != 0 && e < 32; e++)
+        y[e] *= scale;
+}
+
+/* ------------------------------------------------------------------------------ positions - */
+
+/* The angle is a fraction of a circle in 64 bits: position times turn wraps around exactly. */
+KERNEL(rope, ROW_THREADS, cuda_rope_args)
+{
+    const int64_t t = blockIdx.x;
+    const uint64_t position = (uint64_t)a.step.token_position[t];
+    const int pairs = a.dims / 2, step = a.halves ? 1 : 2, partner = a.halves ? pairs : 1;
+    for (int i = threadIdx.x; i < a.heads * pairs; i += ROW_THREADS) {
+        const int pair = i % pairs;
+        const int64_t at = (t * a.heads + i / pairs) * a.head_dim + pair * step;
+        const float half_turns = (float)(int64_t)(position * a.turn[pair]) * 0x1p-63f;
+        float s, c;
+        sincospif(half_turns, &s, &c);
+        const float x = a.x[at], z = a.x[at + partner];
+        a.y[at] = x * c - z * s;
+        a.y[at + partner] = x * s + z * c;
+    }
+    const int rest = a.head_dim - a.dims;
+    for (int i = threadIdx.x; a.x != a.y && i < a.heads * rest; i += ROW_THREADS) {
+        const int64_t at = (t * a.heads + i / rest) * a.head_dim + a.dims + i % rest;
+        a.y[at] = a.x[at];
+    }
+}
+
+__device__ static uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int which, int head)
+{
+    return l.data + ((page * 2 + which) * l.kv_heads + head) * l.block_bytes;
+}
+
+/* K (which 0) goes to column `slot` of [head_dim][64], V to row `slot` of [64][head_dim]. */
+__device__ static void store_element(const cuda_kv_layer &l, uint8_t *block, int which, int slot,
+                                     int e, float x)
+{
+    const int at = which ? slot * l.head_dim + e : e * 64 + slot;
+    if (l.dtype == CUDA_F32)
+        ((float *)block)[at] = x;
+    else if (l.dtype == CUDA_F16)
+        ((uint16_t *)block)[at] = float_to_half(x);
+}
+
+/* 32 elements that share a scale, one a lane. */
+__device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int which, int slot, int e,
+                                float x)
+{
+    const float most = warp_max(fabsf(x));
+    const float inverse = most > 0 ? 127.0f / most : 0.0f;
+    block[which ? slot * l.head_dim + e : e * 64 + slot] = (uint8_t)(int8_t)rintf(x * inverse);
+    if (e % 32 == 0)
+        ((uint16_t *)(block + 64 * l.head_dim))[e / 32 * 64 + slot] = float_to_half(most / 127.0f);
+}
+
+KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
+{
+    const int64_t t = blockIdx.x;
+    const int lane = threadIdx.x % WARP, width = a.layer.kv_heads * a.layer.head_dim;
+    const int position = a.step.token_position[t];
+    const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
+    const int64_t page = a.step.pages[seq.pages_at + position / 64];
+    for (int which = 0; which < 2; which++) {
+        const float *x = (which ? a.v : a.k) + t * width;
+        for (int i = threadIdx.x; i - lane < width; i += ROW_THREADS) {
+            const int head = i / a.layer.head_dim, e = i % a.layer.head_dim;
+            if (a.layer.dtype == CUDA_Q8_0) /* heads are whole warps */
+                store_q8(a.layer, kv_block_of(a.layer, page, which, head), which, position % 64, e,
+                         x[i]);
+            else if (i < width)
+                store_element(a.layer, kv_block_of(a.layer, page, which, head), which,
+                              position % 64, e, x[i]);
+        }
+    }
+}
+
+/* The leading positions of a page: columns of K, rows of V, and the scales of both. */
+KERNEL(kv_copy, ROW_THREADS, cuda_kv_copy_args)
+{
+    const cuda_page_copy c = a.step.page_copy[blockIdx.y];
+    const int which = blockIdx.x % 2, head = blockIdx.x / 2, d = a.layer.head_dim;
+    const uint8_t *from = kv_block_of(a.layer, c.from, which, head);
+    uint8_t *to = kv_block_of(a.layer, c.to, which, head);
+    for (int i = threadIdx.x; i < d * 64; i += ROW_THREADS) {
+        if ((which ? i / d : i % 64) >= c.positions)
+            continue;
+        if (a.layer.dtype == CUDA_F32)
+            ((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+        else if (a.layer.dtype == CUDA_F16)
+            ((uint16_t *)to)[i] = ((const uint16_t *)from)[i];
+        else
+            to[i] = from[i];
+    }
+    for (int i = threadIdx.x; a.layer.dtype == CUDA_Q8_0 && i < d / 32 * 64; i += ROW_THREADS)
+        if (i % 64 < c.positions)
+            ((uint16_t *)(to + 64 * d))[i] = ((const uint16_t *)(from + 64 * d))[i];
+}
+
+/* --------------------------------------------------------------------------------- experts - */
+
+/* The best of what is left, `used` times: of equal ones the lower id. A logit is taken out by
+ * making it negative infinity in the copy; what is no number is chosen last. */
+KERNEL(route, WARP, cuda_route_args)
+{
+    float *logit = (float *)SHARED_ROOM;                /* [experts] */
+    uint32_t *chosen = (uint32_t *)(logit + a.experts); /* a bit an expert */
+    const int lane = threadIdx.x;
+    const float *in = a.logits + (int64_t)blockIdx.x * a.experts;
+    float *out = a.choice + (int64_t)blockIdx.x * 2 * a.used;
+    float top = -INFINITY, all = 0, sum = 0;
+    for (int e = lane; e < a.experts; e += WARP) {
+        logit[e] = in[e];
+        top = fmaxf(top, in[e]);
+    }
+    for (int i = lane; i < (a.experts + 31) / 32; i += WARP)
+        chosen[i] = 0;
+    top = warp_max(top);
+    for (int e = lane; e < a.experts; e += WARP)
+        all += expf(in[e] - top);
+    all = warp_sum(all);
+    __syncwarp();
+    for (int n = 0; n < a.used; n++) {
+        int best = a.experts;
+        for (int e = lane; e < a.experts; e += WARP)
+            if (!(chosen[e / 32] >> e % 32 & 1) && (best == a.experts || logit[e] > logit[best]))
+                best = e;
+        for (int step = WARP / 2; step; step /= 2) {
+            const int other = __shfl_xor_sync(0xffffffff, best, step);
+            if (other < a.experts && (best == a.experts || logit[other] > logit[best] ||
+                                      (!(logit[best] > logit[other]) && other < best)))
+                best = other;
+        }
+        __syncwarp();
+        if (lane == 0)
+            chosen[best / 32] |= 1u << best % 32;
+        __syncwarp();
+    }
+    if (lane)
+        return;
+    int n = 0;
+    for (int e = 0; e < a.experts; e++) {
+        if (!(chosen[e / 32] >> e % 32 & 1))
+            continue;
+        out[n] = (float)e;
+        out[a.used + n] = expf(logit[e] - top);
+        sum += out[a.used + n++];
+    }
+    const float factor = a.scale != 0 ? a.scale : 1;
+    for (n = 0; n < a.used; n++)
+        out[a.used + n] = out[a.used + n] / (a.norm ? sum : all) * factor;
+}

@@ -1,0 +1,258 @@
+/*
+ * test_cuda_device.c - a CUDA device behind the device interface: a whole layer, work divided with
+ * the CPU, steps that queue up, memory that is counted, and failures that are told. On the emulated
+ * GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) or, labelled gpu, on a real one.
+ */
+#include "tests/kernels/device_rig.h"
+
+#include "kernels/cuda/cuda_driver.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static double nmse(const float *got, const float *expected, size_t n)
+{
+    double error = 0, energy = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double e = (double)got[i] - (double)expected[i];
+        error += e * e;
+        energy += (double)expected[i] * (double)expected[i];
+    }
+    return error / energy;
+}
+
+static void a_layer_gives_what_the_cpu_gives(void **state)
+{
+    (void)state;
+    static float expected[RIG_LOGITS], got[RIG_LOGITS], again[RIG_LOGITS];
+    for (int prompt = 1; prompt <= RIG_TOKENS; prompt += 3) {
+        rig_run_layer("cpu", prompt, expected);
+        rig_run_layer("cuda", prompt, got);
+        rig_run_layer("cuda", prompt, again);
+        assert_memory_equal(got, again, sizeof got); /* the same bits every time */
+        const double e = nmse(got, expected, RIG_LOGITS);
+        if (!(e < 1e-3)) /* inputs of products are rounded to bytes on both */
+            fail_msg("prompt of %d: NMSE %.3g", prompt, e);
+    }
+}
+
+/* y = W norm(x) + b, W divided between the devices: the host's part runs while the other's does,
+ * and each waits for what the other made. */
+static void two_devices_that_wait_for_each_other_agree_with_one(void **state)
+{
+    (void)state;
+    enum { STEPS = 50, T = 3 };
+    struct rig *cpu = rig_create("cpu", 0), *gpu = rig_create("cuda:0", 1), *both[] = {cpu, gpu};
+    struct rig *alone = rig_create("cpu", 0);
+    struct program_record *r = NULL;
+    rig_put(alone, "rms_norm/k64", 1, (int[]){0}, 1, (int[]){1}, (int[]){rig_vector(alone, 64, 1)});
+    rig_put(alone, "mul_mat/Q8_0/k64/n128", 1, (int[]){1}, 1, (int[]){2},
+            (int[]){rig_matrix(alone, 64, 128, 0, 128, 2)});
+    rig_put(alone, "bias/k128", 1, (int[]){2}, 1, (int[]){3}, (int[]){rig_vector(alone, 128, 3)})
+        ->signal = 1;
+    /* rows 0..63 on the host, 64..127 on the other, merged on the other, bias on the host */
+    r = rig_put(cpu, "rms_norm/k64", 1, (int[]){0}, 1, (int[]){1}, (int[]){rig_vector(cpu, 64, 1)});
+    r->signal = 1;
+    r = rig_put_copy(gpu, RECORD_UPLOAD, 64, 1, 1);
+    rig_wait(r, 0, 1);
+    rig_put(gpu, "mul_mat/Q8_0/k64/n64", 1, (int[]){1}, 1, (int[]){2},
+            (int[]){rig_matrix(gpu, 64, 128, 64, 128, 2)});
+    r = rig_put(cpu, "mul_mat/Q8_0/k64/n64", 1, (int[]){1}, 1, (int[]){2},
+                (int[]){rig_matrix(cpu, 64, 128, 0, 64, 2)});
+    r->signal = 2;
+    r = rig_put_copy(gpu, RECORD_UPLOAD, 64, 2, 3);
+    rig_wait(r, 0, 2);
+    rig_put(gpu, "merge/n128", 2, (int[]){3, 2}, 1, (int[]){4}, NULL);
+    r = rig_put_copy(gpu, RECORD_DOWNLOAD, 128, 4, 4);
+    r->signal = 1;
+    r = rig_put(cpu, "bias/k128", 1, (int[]){4}, 1, (int[]){3}, (int[]){rig_vector(cpu, 128, 3)});
+    rig_wait(r, 1, 1);
+    r->signal = 3;
+    rig_compile(alone, NULL);
+    rig_compile(cpu, NULL);
+    rig_compile(gpu, cpu);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        float x[T * 64], expected[T * 128], got[T * 128];
+        struct step step = {.n_tokens = T, .n_seqs = 1};
+        rig_random(x, T * 64, i);
+        rig_write(alone, 0, x, sizeof x);
+        rig_write(cpu, 0, x, sizeof x);
+        rig_step(&alone, 1, &step);
+        rig_step(both, 2, &step);
+        rig_read(alone, 3, expected, sizeof expected);
+        rig_read(cpu, 3, got, sizeof got);
+        const double e = nmse(got, expected, T * 128);
+        if (!(e < 2e-4))
+            fail_msg("step %u: NMSE %.3g", i, e);
+    }
+    rig_free(alone);
+    rig_free(cpu);
+    rig_free(gpu);
+}
+
+static void steps_queue_up_in_order(void **state)
+{
+    (void)state;
+    enum { STEPS = 100 };
+    struct rig *gpu = rig_create("cuda:0", 1);
+    struct timeline host;
+    timeline_init(&host);
+    struct program_record *r = rig_put_copy(gpu, RECORD_UPLOAD, 64, 0, 0);
+    rig_wait(r, 0, 1);
+    rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = 1;
+    rig_compile(gpu, NULL);
+    float *x = gpu->host_arena, sum[64], zeros[64] = {0};
+    for (int i = 0; i < 64; i++)
+        x[i] = (float)i;
+    rig_write(gpu, 1, zeros, sizeof zeros);
+    const struct step step = {.n_tokens = 1, .n_seqs = 1};
+    for (int i = 0; i < STEPS; i++) {
+        rig_submit_beside(gpu, &host, &step);
+        if (i == STEPS / 2) /* the rest finds its event raised; the host is never ahead of this */
+            timeline_signal(&host, 1, 0);
+    }
+    struct oato_error err;
+    if (gpu->d->ops->finish(gpu->d, &err))
+        fail_msg("%s", err.text);
+    rig_read(gpu, 1, sum, sizeof sum);
+    for (int i = 0; i < 64; i++)
+        assert_true(sum[i] == (float)(STEPS * i));
+    assert_int_equal(atomic_load(&gpu->d->ops->timeline(gpu->d)->value), STEPS);
+    rig_free(gpu);
+}
+
+/* ---------------------------------------------------------------------------- memory ------ */
+
+static void memory_is_counted_against_the_budget(void **state)
+{
+    (void)state;
+    const struct device_options options = {.budget_bytes = 1 << 20};
+    struct oato_device *d = NULL;
+    struct oato_error err;
+    struct device_info info;
+    void *a = NULL, *b = NULL;
+    assert_int_equal(device_open("cuda", 0, &options, &d, &err), OATO_OK);
+    d->ops->info(d, &info);
+    assert_string_equal(info.kind, "cuda");
+    assert_string_equal(info.id, "cuda:0");
+    assert_false(info.is_host);
+    assert_int_equal(info.memory_bytes, 1 << 20);
+    assert_int_equal(d->ops->alloc(d, 1000000, &a, &err), OATO_OK);
+    assert_int_equal(d->ops->alloc(d, 100000, &b, &err), OATO_EFIT);
+    assert_non_null(strstr(err.text, "do not fit"));
+    d->ops->free(d, a, 1000000);
+    assert_int_equal(d->ops->alloc(d, 100000, &b, &err), OATO_OK);
+    d->ops->free(d, b, 100000);
+    assert_int_equal(d->ops->inject_error(d, "alloc=1", &err), OATO_OK);
+    assert_int_equal(d->ops->alloc(d, 1, &b, &err), OATO_EFIT);
+    assert_int_equal(d->ops->inject_error(d, "flood=1", &err), OATO_EUSAGE);
+    d->ops->close(d);
+}
+
+static void what_it_cannot_do_is_refused(void **state)
+{
+    (void)state;
+    struct oato_device *d = NULL;
+    struct oato_error err;
+    assert_int_equal(device_open("cuda:900", 0, NULL, &d, &err), OATO_EDEVICE);
+    assert_int_equal(device_open("cuda:vram=1GiB", 0, NULL, &d, &err), OATO_EUSAGE);
+    d = rig_open("cuda");
+    struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 64};
+    assert_true(d->ops->supports(d, &op));
+    assert_string_equal(d->ops->numerics(d, &op, NUMERICS_DECODE), "q8b32");
+    op.dtype = DT_F16;
+    assert_true(d->ops->supports(d, &op));
+    assert_string_equal(d->ops->numerics(d, &op, NUMERICS_DECODE), "f32");
+    op.k = 65;
+    assert_false(d->ops->supports(d, &op)); /* rows of whole 16 bytes only */
+    op.dtype = DT_I32;
+    assert_false(d->ops->supports(d, &op));
+    d->ops->close(d);
+}
+
+/* ------------------------------------------------------------------------------ failures -- */
+
+static void a_failed_record_fails_the_step_and_who_waits(void **state)
+{
+    (void)state;
+    struct rig *cpu = rig_create("cpu", 0), *gpu = rig_create("cuda:0", 1);
+    struct oato_error err;
+    struct timeline *timelines[2];
+    uint64_t bases[2] = {0};
+    struct program_record *r = rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){2}, NULL);
+    rig_put_copy(gpu, RECORD_DOWNLOAD, 64, 2, 2)->signal = 1;
+    r = rig_put(cpu, "add/k64", 2, (int[]){2, 2}, 1, (int[]){3}, NULL);
+    rig_wait(r, 1, 1);
+    r->signal = 1;
+    rig_compile(cpu, NULL);
+    rig_compile(gpu, cpu);
+    assert_int_equal(gpu->d->ops->inject_error(gpu->d, "record=2", &err), OATO_OK);
+    timelines[0] = cpu->d->ops->timeline(cpu->d);
+    timelines[1] = gpu->d->ops->timeline(gpu->d);
+    const struct step step = {
+        .n_tokens = 1, .n_seqs = 1, .timeline = timelines, .timeline_base = bases};
+    assert_int_equal(gpu->d->ops->submit(gpu->d, gpu->c, &step, &err), OATO_OK);
+    assert_int_equal(cpu->d->ops->submit(cpu->d, cpu->c, &step, &err), OATO_EDEVICE);
+    assert_int_equal(gpu->d->ops->finish(gpu->d, &err), OATO_EDEVICE);
+    assert_non_null(strstr(err.text, "injected"));
+    rig_free(cpu);
+    rig_free(gpu);
+}
+
+static void a_dead_host_strands_the_device(void **state)
+{
+    (void)state;
+    struct rig *gpu = rig_create("cuda:0", 1);
+    struct timeline host;
+    struct oato_error err;
+    timeline_init(&host);
+    struct program_record *r = rig_put_copy(gpu, RECORD_UPLOAD, 64, 0, 0);
+    rig_wait(r, 0, 1);
+    r->signal = 1;
+    rig_compile(gpu, NULL);
+    const struct step step = {.n_tokens = 1, .n_seqs = 1};
+    rig_submit_beside(gpu, &host, &step);
+    timeline_fail(&host, TIMELINE_DIED);
+    assert_int_equal(gpu->d->ops->finish(gpu->d, &err), OATO_EDEVICE);
+    assert_int_equal(atomic_load(&gpu->d->ops->timeline(gpu->d)->failed), TIMELINE_STRANDED);
+    rig_free(gpu);
+}
+
+/* Nobody will ever raise the event; releasing the program gives up the step. */
+static void releasing_gives_up_what_waits(void **state)
+{
+    (void)state;
+    struct rig *gpu = rig_create("cuda:0", 1);
+    struct timeline host;
+    timeline_init(&host);
+    rig_wait(rig_put_copy(gpu, RECORD_UPLOAD, 64, 0, 0), 0, 1);
+    rig_compile(gpu, NULL);
+    const struct step step = {.n_tokens = 1, .n_seqs = 1};
+    rig_submit_beside(gpu, &host, &step);
+    rig_free(gpu);
+}
+
+int main(void)
+{
+    struct oato_error err;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layer_gives_what_the_cpu_gives),
+        cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
+        cmocka_unit_test(steps_queue_up_in_order),
+        cmocka_unit_test(memory_is_counted_against_the_budget),
+        cmocka_unit_test(what_it_cannot_do_is_refused),
+        cmocka_unit_test(a_failed_record_fails_the_step_and_who_waits),
+        cmocka_unit_test(a_dead_host_strands_the_device),
+        cmocka_unit_test(releasing_gives_up_what_waits),
+    };
+    if (!cuda_driver_open(&err)) {
+        printf("skipped: %s\n", err.text);
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,663 @@
+/*
+ * test_cuda_ops.c - every operator of a CUDA device against the reference kernels of the CPU, on
+ * the same random data: all types of weights and of KV, odd shapes, one row and many, parts of
+ * experts. Runs on the emulated GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) and, labelled gpu, on
+ * a real one; without any it is skipped.
+ *
+ * Products with types of whole blocks round their input to bytes (class q8b32): the reference is
+ * given the input so rounded, and what is left is the order of additions.
+ */
+#include "tests/kernels/test_cpu.h"
+
+#include "kernels/cuda/cuda_driver.h"
+
+enum { ROWS_MOST = 700, CASE_SEQS = 3 };
+
+/* One record and what it works on. */
+struct test_case {
+    struct oato_op op;
+    int32_t T;
+    int n_in, n_out, n_weights;
+    enum numerics_choice numerics;
+    int32_t in_width[RECORD_INPUTS], out_width[RECORD_OUTPUTS];
+    float *in[RECORD_INPUTS];
+    struct weight_source weight[RECORD_WEIGHTS];
+};
+
+static struct oato_device *device[2]; /* cpu, cuda */
+
+static void *at(struct oato_device *d, uint64_t bytes)
+{
+    struct oato_error err;
+    void *p = NULL;
+    if (d->ops->alloc(d, bytes, &p, &err))
+        fail_msg("%s", err.text);
+    return p;
+}
+
+static void run_program(struct oato_device *d, const struct program *p, struct step *step)
+{
+    struct oato_error err;
+    struct compiled *c = NULL;
+    struct timeline *timeline = d->ops->timeline(d);
+    uint64_t base = atomic_load(&timeline->value);
+    step->timeline = &timeline;
+    step->timeline_base = &base;
+    if (d->ops->compile(d, p, 0, &c, &err) || d->ops->submit(d, c, step, &err) ||
+        d->ops->finish(d, &err))
+        fail_msg("%s", err.text);
+    d->ops->release(d, c);
+}
+
+/* Outputs go to out[0], out[1], ... */
+static void run_case(struct oato_device *d, const struct test_case *c, struct step *step,
+                     float *const *out)
+{
+    struct oato_error err;
+    struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
+    struct program_record r = {.op = c->op,
+                               .n_in = (uint8_t)c->n_in,
+                               .n_out = (uint8_t)c->n_out,
+                               .n_weights = (uint8_t)c->n_weights,
+                               .numerics = (uint8_t)c->numerics,
+                               .kv_layer = -1,
+                               .signal = 1};
+    uint64_t bytes = 0;
+    for (int i = 0; i < c->n_in; i++) {
+        r.in[i] = bytes;
+        r.in_width[i] = c->in_width[i];
+        bytes += size_align((uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float), 64);
+    }
+    for (int i = 0; i < c->n_out; i++) {
+        r.out[i] = bytes;
+        bytes += size_align((uint64_t)c->T * (uint64_t)c->out_width[i] * sizeof(float), 64);
+    }
+    uint8_t *arena = at(d, bytes);
+    for (int i = 0; i < c->n_in; i++)
+        if (d->ops->upload(d, arena, r.in[i], c->in[i],
+                           (uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float), NULL, &err))
+            fail_msg("%s", err.text);
+    for (int i = 0; i < c->n_weights; i++) {
+        r.weight[i] = (uint32_t)i;
+        if (d->ops->prepare(d, &c->weight[i], &weights[i], &err))
+            fail_msg("%s", err.text);
+    }
+    const struct op_size size = {.rows = c->T, .seqs = 1};
+    struct program p = {.records = &r,
+                        .n_records = 1,
+                        .n_signals = 1,
+                        .max_tokens = c->T,
+                        .max_rows = c->T,
+                        .max_seqs = 1,
+                        .weights = weights,
+                        .n_weights = (uint32_t)c->n_weights,
+                        .arena = arena,
+                        .workspace_bytes = d->ops->workspace_bytes(d, &c->op, &size)};
+    run_program(d, &p, step);
+    for (int i = 0; i < c->n_out; i++)
+        if (d->ops->download(d, out[i], arena, r.out[i],
+                             (uint64_t)c->T * (uint64_t)c->out_width[i] * sizeof(float), NULL,
+                             &err))
+            fail_msg("%s", err.text);
+    for (int i = 0; i < c->n_weights; i++)
+        d->ops->weight_free(d, weights[i]);
+    d->ops->free(d, arena, bytes);
+}
+
+static double error_of(const float *got, const float *expected, int64_t n)
+{
+    double error = 0, energy = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double e = (double)got[i] - (double)expected[i];
+        error += e * e;
+        energy += (double)expected[i] * (double)expected[i];
+    }
+    return energy > 0 ? error / energy : error;
+}
+
+/* x as class q8b32 sees it. */
+static void round_blocks(float *x, int64_t n)
+{
+    for (int64_t b = 0; b < n; b += 32) {
+        float top = 0;
+        for (int i = 0; i < 32; i++)
+            top = fmaxf(top, fabsf(x[b + i]));
+        const float d = top / 127.0f;
+        for (int i = 0; i < 32; i++)
+            x[b + i] = d != 0 ? d * rintf(x[b + i] / d) : 0;
+    }
+}
+
+/* The input as the class of arithmetic rounds it. */
+static void round_input(const char *class, float *x, int64_t n)
+{
+    if (!strncmp(class, "q8b32", 5))
+        round_blocks(x, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (!strcmp(class, "f16"))
+            x[i] = f16_to_f32(f32_to_f16(x[i]));
+        else if (!strcmp(class, "bf16"))
+            x[i] = bf16_to_f32(f32_to_bf16(x[i]));
+    }
+}
+
+static struct step plain_step(int32_t T)
+{
+    static int32_t ids[ROWS_MOST];
+    for (int32_t t = 0; t < T; t++)
+        ids[t] = t;
+    static const int32_t zeros[ROWS_MOST];
+    static const struct step_seq seq;
+    return (struct step){.n_tokens = T,
+                         .n_rows = T,
+                         .n_seqs = 1,
+                         .token_id = ids,
+                         .token_position = ids,
+                         .token_seq = zeros,
+                         .row = ids,
+                         .seq = &seq};
+}
+
+/* Both devices, the outputs compared. */
+static void compare(const struct test_case *c, struct step *step, double limit)
+{
+    char key[OP_KEY_SIZE];
+    struct test_case rounded = *c;
+    float *out[2][RECORD_OUTPUTS] = {{NULL}};
+    const int64_t n = (int64_t)c->T * c->in_width[0];
+    if (op_weight_use(&c->op) == WEIGHT_MATRIX) {
+        rounded.in[0] = test_malloc((size_t)n * sizeof(float));
+        memcpy(rounded.in[0], c->in[0], (size_t)n * sizeof(float));
+        round_input(device[1]->ops->numerics(device[1], &c->op, c->numerics), rounded.in[0], n);
+    }
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < c->n_out; i++)
+            out[d][i] = test_calloc((size_t)c->T * (size_t)c->out_width[i], sizeof(float));
+    run_case(device[0], &rounded, step, out[0]);
+    run_case(device[1], c, step, out[1]);
+    for (int i = 0; i < c->n_out; i++) {
+        const double e = error_of(out[1][i], out[0][i], (int64_t)c->T * c->out_width[i]);
+        if (!(e <= limit))
+            fail_msg("%s T %d output %d: NMSE %.3g, at most %.3g", oato_op_key(&c->op, NULL, key),
+                     (int)c->T, i, e, limit);
+        test_free(out[0][i]);
+        test_free(out[1][i]);
+    }
+    if (rounded.in[0] != c->in[0])
+        test_free(rounded.in[0]);
+}
+
+static struct test_case case_of(const char *key, int32_t T)
+{
+    struct test_case c = {.T = T};
+    struct op_size size;
+    if (!oato_op_parse(key, &c.op, &size))
+        fail_msg("no key: %s", key);
+    c.op.eps = 1e-5f;
+    c.op.rope_base = 10000;
+    c.op.rope_scale = 1;
+    while (c.n_out < RECORD_OUTPUTS && op_out_width(&c.op, c.n_out) > 0) {
+        c.out_width[c.n_out] = op_out_width(&c.op, c.n_out);
+        c.n_out++;
+    }
+    return c;
+}
+
+static void give_input(struct test_case *c, int32_t width)
+{
+    const int64_t n = (int64_t)c->T * width;
+    c->in[c->n_in] = test_malloc((size_t)n * sizeof(float));
+    random_floats(c->in[c->n_in], n);
+    c->in_width[c->n_in++] = width;
+}
+
+static void give_weights(struct test_case *c)
+{
+    const enum weight_use use = op_weight_use(&c->op);
+    const oato_dtype dtype = use == WEIGHT_VECTOR ? DT_F32 : (oato_dtype)c->op.dtype;
+    int64_t n, k;
+    size_t row;
+    for (; op_weight_shape(&c->op, c->n_weights, &n, &k); c->n_weights++) {
+        assert_true(dtype_row_bytes(dtype, k, &row));
+        uint8_t *data = test_malloc((size_t)n * row);
+        random_elements(dtype, data, n * k);
+        c->weight[c->n_weights] = (struct weight_source){
+            .data = data, .dtype = dtype, .k = k, .n = n, .row_end = n, .use = use};
+    }
+}
+
+static void free_case(struct test_case *c)
+{
+    for (int i = 0; i < c->n_in; i++)
+        test_free(c->in[i]);
+    for (int i = 0; i < c->n_weights; i++)
+        test_free((void *)(uintptr_t)c->weight[i].data);
+}
+
+/* The key's operator with random weights and inputs of these widths (0: no more). */
+static void check_class(const char *key, int32_t T, enum numerics_choice numerics,
+                        const int32_t widths[3], double limit)
+{
+    struct test_case c = case_of(key, T);
+    struct step step = plain_step(T);
+    c.numerics = numerics;
+    for (int i = 0; i < 3 && widths[i]; i++)
+        give_input(&c, widths[i]);
+    give_weights(&c);
+    compare(&c, &step, limit);
+    free_case(&c);
+}
+
+static void check_key(const char *key, int32_t T, const int32_t widths[3], double limit)
+{
+    check_class(key, T, NUMERICS_DECODE, widths, limit);
+}
+
+/* ------------------------------------------------------------------------------ products -- */
+
+static void products_of_every_type(void **state)
+{
+    (void)state;
+    static const int32_t rows[NUMERICS_CHOICES][3] = {{1, 3, 9}, {1, 17, 70}};
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        const char *type = dtype_name(matrix_types[i]);
+        for (int n = 0; n < NUMERICS_CHOICES; n++) {
+            for (int t = 0; t < 3; t++) {
+                char key[OP_KEY_SIZE];
+                snprintf(key, sizeof key, "mul_mat/%s/k512/n%d", type, (int)random_in(1, 70));
+                check_class(key, rows[n][t], n, (int32_t[3]){512}, 1e-10);
+                snprintf(key, sizeof key, "qkv/%s/k256/n%d/m%d", type, (int)random_in(1, 90),
+                         (int)random_in(1, 20));
+                check_class(key, rows[n][t], n, (int32_t[3]){256}, 1e-10);
+                snprintf(key, sizeof key, "gate_up/%s/k768/n%d", type, (int)random_in(1, 40));
+                check_class(key, rows[n][t], n, (int32_t[3]){768}, 1e-10);
+            }
+        }
+    }
+}
+
+/* Numbers that are none must not be needed: a row of zeros has no scale. */
+static void a_row_of_zeros_gives_zeros(void **state)
+{
+    (void)state;
+    struct test_case c = case_of("mul_mat/Q4_0/k64/n33", 2);
+    struct step step = plain_step(2);
+    float out[2 * 33], *outs[] = {out};
+    give_input(&c, 64);
+    memset(c.in[0], 0, 64 * sizeof(float));
+    give_weights(&c);
+    run_case(device[1], &c, &step, outs);
+    for (int i = 0; i < 33; i++)
+        assert_true(out[i] == 0);
+    assert_true(out[33] != 0);
+    free_case(&c);
+}
+
+/* A row has the same bits alone and among others. */
+static void bits_do_not_depend_on_other_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        enum { T = 7, N = 37 };
+        char key[OP_KEY_SIZE];
+        snprintf(key, sizeof key, "mul_mat/%s/k256/n%d", dtype_name(matrix_types[i]), N);
+        struct test_case c = case_of(key, T), one;
+        c.numerics = i % NUMERICS_CHOICES;
+        struct step step = plain_step(T), single = plain_step(1);
+        float all[T * N], alone[N], *outs[] = {all}, *lone[] = {alone};
+        give_input(&c, 256);
+        give_weights(&c);
+        run_case(device[1], &c, &step, outs);
+        for (int t = 0; t < T; t++) {
+            one = c;
+            one.T = 1;
+            one.in[0] = c.in[0] + t * 256;
+            run_case(device[1], &one, &single, lone);
+            assert_memory_equal(alone, all + t * N, sizeof alone);
+        }
+        free_case(&c);
+    }
+}
+
+static void rows_of_every_type_are_looked_up(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        char key[OP_KEY_SIZE];
+        snprintf(key, sizeof key, "embed/%s/k256/n%d", dtype_name(matrix_types[i]), ROWS_MOST / 10);
+        struct test_case c = case_of(key, 9);
+        struct step step = plain_step(9);
+        give_weights(&c);
+        compare(&c, &step, 0); /* every bit */
+        c.op.scale = 3.5f;
+        compare(&c, &step, 1e-14);
+        free_case(&c);
+    }
+}
+
+/* ---------------------------------------------------------------------------- row by row -- */
+
+static void rows_are_computed_alike(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {1, 3, 17};
+    for (size_t t = 0; t < ARRAY_LEN(rows); t++) {
+        const int32_t T = rows[t];
+        check_key("rms_norm/k576", T, (int32_t[3]){576}, 1e-12);
+        check_key("add_norm/k200", T, (int32_t[3]){200, 200}, 1e-12);
+        check_key("head_norm/h9/d64", T, (int32_t[3]){576}, 1e-12);
+        check_key("bias/k333", T, (int32_t[3]){333}, 0);
+        check_key("add/k333", T, (int32_t[3]){333, 333}, 0);
+        check_key("scale/k333", T, (int32_t[3]){333}, 0);
+        check_key("swiglu/k1000", T, (int32_t[3]){1000, 1000}, 1e-12);
+        check_key("select/k77", T, (int32_t[3]){77}, 0);
+        check_key("merge/n300", T, (int32_t[3]){100, 7, 193}, 0);
+        check_key("merge_sum/k600/n200", T, (int32_t[3]){200, 200, 200}, 0);
+    }
+}
+
+static void positions_rotate_alike(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"rope/h3/d64/r64/p0", "rope/h5/d64/r64/p1",
+                                       "rope/h2/d80/r20/p1", "rope/h2/d80/r20/p0"};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        for (int divided = 0; divided < 2; divided++) {
+            struct test_case c = case_of(keys[i], 6);
+            struct step step = plain_step(6);
+            int32_t position[6];
+            float divisors[32];
+            c.op.rope_scale = i % 2 ? 1 : 0.25f;
+            give_input(&c, c.op.heads * c.op.head_dim);
+            for (int p = 0; p < 32; p++)
+                divisors[p] = 1 + (float)random_in(0, 70) / 10;
+            if (divided) {
+                const int32_t pairs = c.op.rope_dims / 2;
+                c.n_weights = 1;
+                c.weight[0] = (struct weight_source){.data = divisors,
+                                                     .dtype = DT_F32,
+                                                     .k = pairs,
+                                                     .n = 1,
+                                                     .row_end = 1,
+                                                     .use = WEIGHT_VECTOR};
+            }
+            for (int t = 0; t < 6; t++)
+                position[t] = (int32_t)random_in(0, t ? 1 << 20 : 8);
+            step.token_position = position;
+            compare(&c, &step, 1e-12);
+            c.n_weights = 0;
+            free_case(&c);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- experts -- */
+
+static void tokens_choose_the_same_experts(void **state)
+{
+    (void)state;
+    for (int norm = 0; norm < 2; norm++) {
+        struct test_case c = case_of("route/e67/u6", 21);
+        struct step step = plain_step(21);
+        c.op.route_norm = norm;
+        c.op.scale = norm ? 0 : 2.5f;
+        give_input(&c, 67);
+        c.in[0][5] = c.in[0][9] = c.in[0][60] = 20; /* equal ones: the lower ids */
+        compare(&c, &step, 1e-12);
+        free_case(&c);
+    }
+}
+
+/* A choice of `used` of 8 for each token: rising ids, then weights. */
+static void give_choice(struct test_case *c)
+{
+    const int32_t used = c->op.experts_used;
+    give_input(c, 2 * used);
+    for (int32_t t = 0; t < c->T; t++) {
+        float *row = c->in[c->n_in - 1] + (int64_t)t * 2 * used;
+        int32_t id = 0;
+        for (int32_t i = 0; i < used; i++, id++) {
+            id = (int32_t)random_in(id, c->op.experts - used + i);
+            row[i] = (float)id;
+        }
+    }
+}
+
+static void experts_compute_alike(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        for (int part = 0; part < 2; part++) {
+            char key[OP_KEY_SIZE];
+            const int32_t T = (int32_t)random_in(1, 6);
+            struct step step = plain_step(T);
+            snprintf(key, sizeof key, "expert_down/%s/k256/n35/e8/u3", dtype_name(matrix_types[i]));
+            struct test_case c = case_of(key, T);
+            c.op.expert_first = part ? 2 : 0;
+            c.op.experts_held = part ? 5 : 0;
+            give_input(&c, 3 * 256);
+            give_choice(&c);
+            give_weights(&c);
+            compare(&c, &step, 1e-10);
+            free_case(&c);
+            snprintf(key, sizeof key, "expert_gate_up/%s/k256/n35/e8/u3",
+                     dtype_name(matrix_types[i]));
+            c = case_of(key, T);
+            c.op.expert_first = part ? 2 : 0;
+            c.op.experts_held = part ? 5 : 0;
+            give_input(&c, 256);
+            give_choice(&c);
+            give_weights(&c);
+            compare(&c, &step, 1e-10); /* rows of experts that are not held stay zero on both */
+            free_case(&c);
+        }
+    }
+}
+
+/* ----------------------------------------------------------------------------- attention -- */
+
+/* Two sequences in shuffled pages are stored, some pages copied, and the last tokens attend. */
+struct context {
+    oato_dtype dtype;
+    int32_t heads, kv_heads, head_dim;
+    int32_t length[2], queries; /* of each sequence */
+};
+
+static void attend(struct oato_device *d, const struct context *x, const float *k, const float *v,
+                   const float *q, float *out)
+{
+    struct oato_error err;
+    struct kv_cache *kv = NULL;
+    const struct kv_layer_shape layers[] = {{1, 32}, {x->kv_heads, x->head_dim}};
+    enum { PAGES = 2 * ROWS_MOST / KV_PAGE_POSITIONS + 4 };
+    if (d->ops->kv_create(d, layers, 2, x->dtype, PAGES, &kv, &err))
+        fail_msg("%s", err.text);
+    int32_t pages[2][PAGES], position[2 * ROWS_MOST], sequence[2 * ROWS_MOST], next = PAGES;
+    for (int s = 0; s < 2; s++)
+        for (int p = 0; p * KV_PAGE_POSITIONS < x->length[s]; p++)
+            pages[s][p] = --next;
+    const int32_t all = x->length[0] + x->length[1], width = x->kv_heads * x->head_dim;
+    const int32_t q_width = x->heads * x->head_dim;
+    const uint64_t kv_bytes = size_align((uint64_t)all * (uint64_t)width * sizeof(float), 64);
+    const uint64_t q_bytes = size_align((uint64_t)all * (uint64_t)q_width * sizeof(float), 64);
+    uint8_t *arena = at(d, 2 * kv_bytes + 2 * q_bytes);
+    if (d->ops->upload(d, arena, 0, k, (uint64_t)all * (uint64_t)width * 4, NULL, &err) ||
+        d->ops->upload(d, arena, kv_bytes, v, (uint64_t)all * (uint64_t)width * 4, NULL, &err) ||
+        d->ops->upload(d, arena, 2 * kv_bytes, q,
+                       (uint64_t)(2 * x->queries) * (uint64_t)q_width * 4, NULL, &err))
+        fail_msg("%s", err.text);
+
+    struct program_record r = {
+        .op = {.kind = OP_KV_STORE, .dtype = (uint16_t)x->dtype, .k = width, .n = width},
+        .n_in = 2,
+        .kv_layer = 1,
+        .in_width = {width, width},
+        .in = {0, kv_bytes},
+        .signal = 1};
+    r.op.kv_heads = x->kv_heads;
+    r.op.head_dim = x->head_dim;
+    struct program p = {.records = &r,
+                        .n_records = 1,
+                        .n_signals = 1,
+                        .max_tokens = all,
+                        .max_rows = 1,
+                        .max_seqs = 2,
+                        .arena = arena,
+                        .kv = kv};
+    struct step_seq seqs[2];
+    int32_t t = 0;
+    for (int s = 0; s < 2; s++) {
+        seqs[s] = (struct step_seq){
+            .query_begin = t, .query_len = x->length[s], .kv_len = x->length[s], .pages = pages[s]};
+        for (int i = 0; i < x->length[s]; i++, t++) {
+            position[t] = i;
+            sequence[t] = s;
+        }
+    }
+    struct step step = {.n_tokens = all,
+                        .n_seqs = 2,
+                        .token_id = position,
+                        .token_position = position,
+                        .token_seq = sequence,
+                        .seq = seqs};
+    run_program(d, &p, &step);
+
+    /* the first page of the second sequence is another one from now on */
+    struct step_page_copy copy = {.from = pages[1][0], .to = 0, .positions = KV_PAGE_POSITIONS};
+    r = (struct program_record){.op = {.kind = OP_KV_COPY}, .kv_layer = -1, .signal = 1};
+    step.n_page_copies = 1;
+    step.page_copy = &copy;
+    run_program(d, &p, &step);
+    pages[1][0] = 0;
+
+    r = (struct program_record){.op = {.kind = OP_ATTENTION, .dtype = (uint16_t)x->dtype},
+                                .n_in = 1,
+                                .n_out = 1,
+                                .kv_layer = 1,
+                                .in_width = {q_width},
+                                .in = {2 * kv_bytes},
+                                .out = {2 * kv_bytes + q_bytes},
+                                .signal = 1};
+    r.op.k = r.op.n = q_width;
+    r.op.heads = x->heads;
+    r.op.kv_heads = x->kv_heads;
+    r.op.head_dim = x->head_dim;
+    r.op.scale = 1 / sqrtf((float)x->head_dim);
+    for (int s = 0, i = 0; s < 2; s++) {
+        seqs[s].query_begin = s * x->queries;
+        seqs[s].query_len = x->queries;
+        for (int n = 0; n < x->queries; n++, i++) {
+            position[i] = x->length[s] - x->queries + n;
+            sequence[i] = s;
+        }
+    }
+    step = (struct step){.n_tokens = 2 * x->queries,
+                         .n_seqs = 2,
+                         .token_id = position,
+                         .token_position = position,
+                         .token_seq = sequence,
+                         .seq = seqs};
+    const struct op_size size = {.rows = 2 * x->queries, .seqs = 2};
+    p.max_tokens = 2 * x->queries;
+    p.workspace_bytes = d->ops->workspace_bytes(d, &r.op, &size);
+    run_program(d, &p, &step);
+    if (d->ops->download(d, out, arena, r.out[0],
+                         (uint64_t)(2 * x->queries) * (uint64_t)q_width * 4, NULL, &err))
+        fail_msg("%s", err.text);
+    d->ops->free(d, arena, 2 * kv_bytes + 2 * q_bytes);
+    d->ops->kv_free(d, kv);
+}
+
+static void attention_is_computed_alike(void **state)
+{
+    (void)state;
+    static const struct context contexts[] = {
+        {DT_F16, 4, 2, 64, {5, 64}, 1},     {DT_F16, 9, 3, 64, {300, 65}, 1},
+        {DT_F32, 3, 3, 32, {257, 512}, 2},  {DT_Q8_0, 8, 1, 64, {600, 100}, 1},
+        {DT_F16, 2, 1, 128, {100, 70}, 30}, {DT_Q8_0, 6, 2, 96, {270, 90}, 12},
+        {DT_F16, 6, 1, 40, {70, 300}, 3},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(contexts); i++) {
+        const struct context *x = &contexts[i];
+        const int64_t all = x->length[0] + x->length[1];
+        const int64_t width = (int64_t)x->kv_heads * x->head_dim;
+        const int64_t n = 2 * (int64_t)x->queries * x->heads * x->head_dim;
+        float *k = test_malloc((size_t)(all * width) * sizeof *k);
+        float *v = test_malloc((size_t)(all * width) * sizeof *v);
+        float *q = test_malloc((size_t)n * sizeof *q);
+        float *expected = test_calloc((size_t)n, sizeof *q),
+              *got = test_calloc((size_t)n, sizeof *q);
+        random_floats(k, all * width);
+        random_floats(v, all * width);
+        random_floats(q, n);
+        attend(device[0], x, k, v, q, expected);
+        attend(device[1], x, k, v, q, got);
+        const double e = error_of(got, expected, n);
+        if (!(e < 1e-10))
+            fail_msg("context %zu: NMSE %.3g", i, e);
+        test_free(k);
+        test_free(v);
+        test_free(q);
+        test_free(expected);
+        test_free(got);
+    }
+}
+
+/* A token's attention is divided among blocks when it is alone and not when it is one of many. */
+static void divided_attention_has_the_same_bits(void **state)
+{
+    (void)state;
+    struct context x = {DT_F16, 4, 2, 64, {640, 600}, 20};
+    enum { WIDTH = 2 * 64, Q = 4 * 64 };
+    float *k = test_malloc(1240 * WIDTH * sizeof *k), *v = test_malloc(1240 * WIDTH * sizeof *v);
+    float *q = test_malloc(40 * Q * sizeof *q), *last = test_malloc(2 * Q * sizeof *q);
+    float *many = test_calloc(40 * Q, sizeof *q), *one = test_calloc(2 * Q, sizeof *q);
+    random_floats(k, 1240 * WIDTH);
+    random_floats(v, 1240 * WIDTH);
+    random_floats(q, 40 * Q);
+    memcpy(last, q + 19 * Q, Q * sizeof *q);
+    memcpy(last + Q, q + 39 * Q, Q * sizeof *q);
+    attend(device[1], &x, k, v, q, many);
+    x.queries = 1;
+    attend(device[1], &x, k, v, last, one);
+    assert_memory_equal(one, many + 19 * Q, Q * sizeof *q);
+    assert_memory_equal(one + Q, many + 39 * Q, Q * sizeof *q);
+    test_free(k);
+    test_free(v);
+    test_free(q);
+    test_free(last);
+    test_free(many);
+    test_free(one);
+}
+
+int main(void)
+{
+    struct oato_error err;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_of_every_type),
+        cmocka_unit_test(a_row_of_zeros_gives_zeros),
+        cmocka_unit_test(bits_do_not_depend_on_other_rows),
+        cmocka_unit_test(rows_of_every_type_are_looked_up),
+        cmocka_unit_test(rows_are_computed_alike),
+        cmocka_unit_test(positions_rotate_alike),
+        cmocka_unit_test(tokens_choose_the_same_experts),
+        cmocka_unit_test(experts_compute_alike),
+        cmocka_unit_test(attention_is_computed_alike),
+        cmocka_unit_test(divided_attention_has_the_same_bits),
+    };
+    if (!cuda_driver_open(&err)) {
+        printf("skipped: %s\n", err.text);
+        return 77;
+    }
+    const struct device_options options = {.threads = 1, .isa = "ref"};
+    if (device_open("cpu", 0, &options, &device[0], &err) ||
+        device_open("cuda", 0, &options, &device[1], &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    seed_init();
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    device[1]->ops->close(device[1]);
+    device[0]->ops->close(device[0]);
+    return failed;
+}
