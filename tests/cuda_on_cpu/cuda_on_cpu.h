@@ -359,6 +359,15 @@ inline float rsqrtf(float x)
 #define __sinf  sinf
 #define __cosf  cosf
 #define __powf  powf
+/* Of pi x, exact at quarter turns. */
+inline void sincospif(float x, float *sine, float *cosine)
+{
+    const double quarters = rint(2.0 * x), rest = M_PI * (x - quarters / 2);
+    const double s = sin(rest), c = cos(rest);
+    const int turned = static_cast<int>(quarters - 4 * floor(quarters / 4));
+    *sine = static_cast<float>(turned == 0 ? s : turned == 1 ? c : turned == 2 ? -s : -c);
+    *cosine = static_cast<float>(turned == 0 ? c : turned == 1 ? -s : turned == 2 ? -c : s);
+}
 inline float __fdividef(float x, float y)
 {
     return x / y;

@@ -607,7 +607,7 @@ static const struct wrong_case {
     {WRONG_MEETING, false, "of its warp are at"},
     {WRONG_TRAP, false, "__trap"},
     {WRONG_SHARED, true, "heap-buffer-overflow"},
-    {WRONG_STATIC, true, "global-buffer-overflow"},
+    {WRONG_STATIC, true, "selftest_wrong"},
     {WRONG_DEVICE, true, "heap-buffer-overflow"},
 };
 
