@@ -1,15 +1,9 @@
 /*
- * test_cuda_on_cpu.c - the emulation on which the CUDA device is tested computes what CUDA C means
- * (warps, barriers, shared memory, 8-bit and 16-bit arithmetic, matrix products against plain
- * loops), keeps the order of streams, events and graphs, fails as a driver does, and ends the
- * process where a kernel is wrong in ways that a GPU may let pass.
+ * test_cuda_on_cpu.c - the emulation on which the CUDA device is tested computes what CUDA C means:
+ * warps, barriers, shared memory, 8-bit and 16-bit arithmetic, matrix products against plain loops.
+ * It ends the process where a kernel is wrong in ways that a GPU may let pass.
  */
-#include "kernels/cuda/cuda_driver.h"
-#include "tests/cuda_on_cpu/selftest.h"
-#include "tests/kernels/test_cpu.h"
-
-#include <signal.h>
-#include <sys/wait.h>
+#include "tests/kernels/cuda_rig.h"
 
 #if defined __SANITIZE_ADDRESS__
 #define ADDRESSES_CHECKED true
@@ -21,92 +15,6 @@
 #ifndef ADDRESSES_CHECKED
 #define ADDRESSES_CHECKED false
 #endif
-
-enum { WARP = 32, INVALID_VALUE = 1, ILLEGAL_ADDRESS = 700, UNSUPPORTED = 900, INVALIDATED = 901 };
-
-static const struct cuda_driver *cu;
-static cu_context context;
-static cu_stream stream;
-static cu_module module;
-
-#define DO(call)                                                                                   \
-    do {                                                                                           \
-        cu_result result_ = (call);                                                                \
-        if (result_)                                                                               \
-            fail_msg("%s gave %d", #call, result_);                                                \
-    } while (0)
-
-static void open_driver(void)
-{
-    struct oato_error err;
-    cu = cuda_driver_open(&err);
-    if (!cu) {
-        fprintf(stderr, "%s (OATO_CUDA_DRIVER must name libcuda-on-cpu.so)\n", err.text);
-        exit(EXIT_FAILURE);
-    }
-}
-
-/* Every test has a context of its own. */
-static int open_device(void **state)
-{
-    (void)state;
-    DO(cu->context_retain(&context, 0));
-    DO(cu->context_set(context));
-    DO(cu->stream_create(&stream, CU_STREAM_NON_BLOCKING));
-    DO(cu->module_load(&module, "any image"));
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    DO(cu->module_unload(module));
-    DO(cu->stream_destroy(stream));
-    DO(cu->context_release(0));
-    return 0;
-}
-
-static cu_address device_alloc(size_t bytes)
-{
-    cu_address p;
-    DO(cu->memory_alloc(&p, bytes));
-    return p;
-}
-
-static cu_address device_copy(const void *from, size_t bytes)
-{
-    cu_address p = device_alloc(bytes);
-    DO(cu->upload(p, from, bytes, stream));
-    return p;
-}
-
-/* Waits, copies back, frees. */
-static void take_back(void *to, cu_address from, size_t bytes)
-{
-    DO(cu->download(to, from, bytes, stream));
-    DO(cu->stream_synchronize(stream));
-    DO(cu->memory_free(from));
-}
-
-static cu_function find(const char *kernel)
-{
-    cu_function f;
-    DO(cu->module_function(&f, module, kernel));
-    return f;
-}
-
-static cu_result try_launch(const char *kernel, unsigned blocks, unsigned threads, unsigned shared,
-                            void *args)
-{
-    return cu->launch(find(kernel), blocks, 1, 1, threads, 1, 1, shared, stream, (void *[]){args},
-                      NULL);
-}
-
-static void launch(const char *kernel, unsigned blocks, unsigned threads, unsigned shared,
-                   void *args)
-{
-    DO(try_launch(kernel, blocks, threads, shared, args));
-}
 
 /* ------------------------------------------------------------------------- language ------- */
 
@@ -388,212 +296,6 @@ static void a_missing_barrier_shows(void **state)
     assert_int_not_equal(wrong, 0);
 }
 
-/* ------------------------------------------------------------------ streams and graphs ---- */
-
-static void step(const char *what, cu_stream on, cu_address from, cu_address to, int n)
-{
-    struct step_args a = {(void *)from, (void *)to, n};
-    cu_result result =
-        cu->launch(find("selftest_step"), 1, 1, 1, WARP, 1, 1, 0, on, (void *[]){&a}, NULL);
-    if (result)
-        fail_msg("%s: %d", what, result);
-}
-
-/* A value goes to and fro between two streams; each waits for the other's event. */
-static void events_order_streams(void **state)
-{
-    (void)state;
-    enum { TURNS = 40 };
-    int32_t one = 1, got, expected = 1;
-    cu_stream other;
-    cu_event there, back;
-    cu_address a = device_copy(&one, sizeof one), b = device_alloc(sizeof one);
-    DO(cu->stream_create(&other, CU_STREAM_NON_BLOCKING));
-    DO(cu->event_create(&there, CU_EVENT_DISABLE_TIMING));
-    DO(cu->event_create(&back, CU_EVENT_DISABLE_TIMING));
-    DO(cu->event_query(there));
-    for (int turn = 0; turn < TURNS; turn++) {
-        step("there", stream, a, b, turn);
-        DO(cu->event_record(there, stream));
-        DO(cu->stream_wait(other, there, 0));
-        step("back", other, b, a, turn);
-        DO(cu->event_record(back, other));
-        DO(cu->stream_wait(stream, back, 0));
-        for (int i = 0; i < 2; i++)
-            expected = expected * 3 + turn;
-        if (turn % 8 == 7) { /* before it overflows */
-            DO(cu->download(&got, a, sizeof got, stream));
-            for (cu_result r; (r = cu->event_query(back));)
-                assert_int_equal(r, CU_ERROR_NOT_READY);
-            DO(cu->stream_synchronize(stream));
-            assert_int_equal(got, expected);
-            DO(cu->upload(a, &one, sizeof one, stream));
-            expected = 1;
-        }
-    }
-    DO(cu->stream_synchronize(other));
-    DO(cu->stream_destroy(other));
-    DO(cu->event_destroy(there));
-    DO(cu->event_destroy(back));
-    DO(cu->memory_free(a));
-    DO(cu->memory_free(b));
-}
-
-static void graphs_replay_what_was_captured(void **state)
-{
-    (void)state;
-    int32_t values[2] = {2, 0}, got[2];
-    cu_address a = device_copy(values, sizeof values), b = a + sizeof(int32_t);
-    cu_graph graph;
-    cu_graph_exec exec;
-    DO(cu->stream_synchronize(stream));
-    DO(cu->capture_begin(stream, CU_CAPTURE_THREAD_LOCAL));
-    step("captured", stream, a, b, 1);
-    step("captured", stream, b, a, 5);
-    DO(cu->capture_end(stream, &graph));
-    DO(cu->graph_instantiate(&exec, graph, 0));
-    DO(cu->graph_destroy(graph));
-    DO(cu->download(got, a, sizeof got, stream));
-    DO(cu->stream_synchronize(stream));
-    assert_int_equal(got[0], 2); /* nothing has run yet */
-    for (int i = 0; i < 3; i++)
-        DO(cu->graph_launch(exec, stream));
-    take_back(got, a, sizeof got);
-    for (int i = 0; i < 3; i++) {
-        values[1] = values[0] * 3 + 1;
-        values[0] = values[1] * 3 + 5;
-    }
-    assert_memory_equal(got, values, sizeof got);
-    DO(cu->graph_exec_destroy(exec));
-}
-
-static void what_waits_breaks_a_capture(void **state)
-{
-    (void)state;
-    cu_address p;
-    cu_graph graph;
-    DO(cu->capture_begin(stream, CU_CAPTURE_THREAD_LOCAL));
-    assert_int_equal(cu->memory_alloc(&p, 16), UNSUPPORTED);
-    assert_int_equal(cu->capture_end(stream, &graph), INVALIDATED);
-    assert_null(graph);
-    DO(cu->capture_begin(stream, CU_CAPTURE_THREAD_LOCAL));
-    assert_int_equal(cu->stream_synchronize(stream), UNSUPPORTED);
-    assert_int_equal(cu->capture_end(stream, &graph), INVALIDATED);
-    p = device_alloc(16);
-    DO(cu->memory_free(p));
-}
-
-/* ------------------------------------------------------------------------- failures ------- */
-
-static void memory_has_an_end(void **state)
-{
-    (void)state;
-    DO(cu->context_release(0));
-    setenv("OATO_CUDA_ON_CPU_MEMORY", "1000000", 1);
-    DO(cu->context_retain(&context, 0));
-    unsetenv("OATO_CUDA_ON_CPU_MEMORY");
-    size_t free_bytes, total;
-    cu_address p, more;
-    DO(cu->memory_info(&free_bytes, &total));
-    assert_int_equal(free_bytes, 1000000);
-    assert_int_equal(total, 1000000);
-    p = device_alloc(600000);
-    assert_int_equal(cu->memory_alloc(&more, 400001), CU_ERROR_OUT_OF_MEMORY);
-    more = device_alloc(400000);
-    assert_int_equal(more % 256, 0);
-    DO(cu->memory_info(&free_bytes, &total));
-    assert_int_equal(free_bytes, 0);
-    DO(cu->memory_free(p));
-    DO(cu->memory_free(more));
-    assert_int_equal(cu->memory_free(more), INVALID_VALUE);
-    DO(cu->memory_info(&free_bytes, &total));
-    assert_int_equal(free_bytes, 1000000);
-}
-
-static void ranges_must_lie_in_an_allocation(void **state)
-{
-    (void)state;
-    uint8_t bytes[100] = {0};
-    cu_address p = device_alloc(100);
-    DO(cu->upload(p, bytes, 100, stream));
-    assert_int_equal(cu->upload(p, bytes, 101, stream), INVALID_VALUE);
-    assert_int_equal(cu->upload(p - 1, bytes, 1, stream), INVALID_VALUE);
-    assert_int_equal(cu->download(bytes, p + 50, 51, stream), INVALID_VALUE);
-    assert_int_equal(cu->download(bytes, p + 101, 0, stream), INVALID_VALUE);
-    assert_int_equal(cu->fill(p + 99, 0, 2, stream), INVALID_VALUE);
-    DO(cu->fill(p + 99, 7, 1, stream));
-    take_back(bytes, p, 100);
-    assert_int_equal(bytes[99], 7);
-    assert_int_equal(bytes[98], 0);
-}
-
-static void launches_must_fit_the_kernel(void **state)
-{
-    (void)state;
-    cu_function f;
-    assert_int_equal(cu->module_function(&f, module, "no_such_kernel"), CU_ERROR_NOT_FOUND);
-    int32_t most;
-    DO(cu->device_attribute(&most, CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, 0));
-    assert_int_equal(most, 227 << 10);
-    struct reverse_args a = {.n = 0};
-    assert_int_equal(try_launch("selftest_reverse", 1, 257, 0, &a), INVALID_VALUE);
-    assert_int_equal(try_launch("selftest_reverse", 0, 32, 0, &a), INVALID_VALUE);
-    assert_int_equal(try_launch("selftest_reverse", 1, 32, (48 << 10) + 1, &a), INVALID_VALUE);
-    DO(cu->function_set(find("selftest_reverse"), CU_FUNCTION_MAX_DYNAMIC_SHARED, most));
-    launch("selftest_reverse", 1, 32, (unsigned)most, &a);
-    assert_int_equal(
-        cu->function_set(find("selftest_reverse"), CU_FUNCTION_MAX_DYNAMIC_SHARED, most + 1),
-        INVALID_VALUE);
-    setenv("OATO_CUDA_ON_CPU_CAPABILITY", "75", 1);
-    DO(cu->device_attribute(&most, CU_ATTRIBUTE_MAJOR, 0));
-    assert_int_equal(most, 7);
-    DO(cu->device_attribute(&most, CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, 0));
-    assert_int_equal(most, 64 << 10);
-    unsetenv("OATO_CUDA_ON_CPU_CAPABILITY");
-    DO(cu->stream_synchronize(stream));
-}
-
-/* As with a real GPU, the launch itself succeeds; then nothing works until the context is new. */
-static void failures_come_where_they_are_asked_for(void **state)
-{
-    DO(cu->module_unload(module));
-    DO(cu->stream_destroy(stream));
-    DO(cu->context_release(0));
-    setenv("OATO_CUDA_ON_CPU_FAIL", "launch=3,alloc=2", 1);
-    open_device(state);
-    unsetenv("OATO_CUDA_ON_CPU_FAIL");
-
-    int32_t out[30], before = -1;
-    struct grid_args a = {(void *)device_alloc(sizeof out)};
-    cu_address p;
-    cu_event event;
-    cu_function f = find("selftest_grid");
-    DO(cu->event_create(&event, 0));
-    assert_int_equal(cu->memory_alloc(&p, 4), CU_ERROR_OUT_OF_MEMORY);
-    DO(cu->memory_free(device_alloc(4)));
-    for (int i = 0; i < 3; i++)
-        launch("selftest_grid", 30, 1, 0, &a);
-    cu->event_record(event, stream);
-    assert_int_equal(cu->stream_synchronize(stream), ILLEGAL_ADDRESS);
-    assert_int_equal(cu->event_query(event), ILLEGAL_ADDRESS);
-    assert_int_equal(cu->launch(f, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&a}, NULL),
-                     ILLEGAL_ADDRESS);
-    assert_int_equal(cu->download(&before, (cu_address)a.out, 4, stream), ILLEGAL_ADDRESS);
-    assert_int_equal(before, -1);
-    assert_int_equal(cu->memory_free((cu_address)a.out), ILLEGAL_ADDRESS);
-    assert_int_equal(cu->module_unload(module), ILLEGAL_ADDRESS);
-    assert_int_equal(cu->stream_destroy(stream), ILLEGAL_ADDRESS);
-    cu->event_destroy(event);
-
-    struct oato_error err;
-    assert_int_equal(cuda_fail(cu, ILLEGAL_ADDRESS, "cuda:0", "trying", &err), OATO_EDEVICE);
-    assert_string_equal(err.text, "cuda:0: trying: CUDA_ERROR_ILLEGAL_ADDRESS "
-                                  "(an illegal memory access was encountered)");
-    assert_int_equal(cuda_fail(cu, CU_ERROR_OUT_OF_MEMORY, "cuda:0", "trying", &err), OATO_EFIT);
-    DO(cu->context_release(0));
-    open_device(state);
-}
-
 /* -------------------------------------------------------------------- what ends it -------- */
 
 static const struct wrong_case {
@@ -607,7 +309,7 @@ static const struct wrong_case {
     {WRONG_MEETING, false, "of its warp are at"},
     {WRONG_TRAP, false, "__trap"},
     {WRONG_SHARED, true, "heap-buffer-overflow"},
-    {WRONG_STATIC, true, "selftest_wrong"},
+    {WRONG_STATIC, true, "selftest.cu"},
     {WRONG_DEVICE, true, "heap-buffer-overflow"},
 };
 
@@ -622,32 +324,6 @@ static int run_wrong(int what)
     return cu->stream_synchronize(stream);
 }
 
-/* What the process wrote, and how it ended. */
-static int run_child(const char *program, int what, char *text, size_t size)
-{
-    int pipes[2], status;
-    size_t used = 0;
-    char number[16];
-    snprintf(number, sizeof number, "%d", what);
-    assert_int_equal(pipe(pipes), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(pipes[1], STDERR_FILENO);
-        close(pipes[0]);
-        close(pipes[1]);
-        execl(program, program, number, (char *)NULL);
-        _exit(127);
-    }
-    close(pipes[1]);
-    for (ssize_t n; (n = read(pipes[0], text + used, size - 1 - used)) > 0;)
-        used += (size_t)n;
-    text[used] = '\0';
-    close(pipes[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return status;
-}
-
 static void wrong_kernels_end_the_process(void **state)
 {
     (void)state;
@@ -656,7 +332,9 @@ static void wrong_kernels_end_the_process(void **state)
         char text[16384];
         if (c->only_checked && !ADDRESSES_CHECKED)
             continue;
-        int status = run_child("/proc/self/exe", c->what, text, sizeof text);
+        char number[16];
+        snprintf(number, sizeof number, "%d", c->what);
+        int status = run_again(number, text, sizeof text);
         if (!strstr(text, c->says))
             fail_msg("kernel %d wrong: '%s' does not say '%s'", c->what, text, c->says);
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -665,8 +343,6 @@ static void wrong_kernels_end_the_process(void **state)
             assert_non_null(strstr(text, "selftest_wrong"));
     }
 }
-
-#define DEVICE_TEST(name) cmocka_unit_test_setup_teardown(name, open_device, close_device)
 
 int main(int argc, char **argv)
 {
@@ -683,13 +359,6 @@ int main(int argc, char **argv)
         DEVICE_TEST(matrices_are_multiplied),
         DEVICE_TEST(grids_have_three_dimensions),
         DEVICE_TEST(a_missing_barrier_shows),
-        DEVICE_TEST(events_order_streams),
-        DEVICE_TEST(graphs_replay_what_was_captured),
-        DEVICE_TEST(what_waits_breaks_a_capture),
-        DEVICE_TEST(memory_has_an_end),
-        DEVICE_TEST(ranges_must_lie_in_an_allocation),
-        DEVICE_TEST(launches_must_fit_the_kernel),
-        DEVICE_TEST(failures_come_where_they_are_asked_for),
     };
     open_driver();
     seed_init();

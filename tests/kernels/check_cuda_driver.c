@@ -1,0 +1,116 @@
+/*
+ * check_cuda_driver.c - compiled where a CUDA toolkit is, never run: every number, type and
+ * function of cuda_driver.h is the same in NVIDIA's cuda.h.
+ */
+#include <cuda.h>
+
+/* Names that both headers have; ours are compared with theirs below. */
+#define CU_STREAM_NON_BLOCKING  OURS_STREAM_NON_BLOCKING
+#define CU_EVENT_DISABLE_TIMING OURS_EVENT_DISABLE_TIMING
+#include "kernels/cuda/cuda_driver.h"
+#undef CU_STREAM_NON_BLOCKING
+#undef CU_EVENT_DISABLE_TIMING
+
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is " #theirs)
+SAME(CU_OK, CUDA_SUCCESS);
+SAME(CU_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME(CU_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
+SAME(CU_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU);
+SAME(CU_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
+SAME(CU_ERROR_NOT_READY, CUDA_ERROR_NOT_READY);
+SAME(CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+SAME(CU_ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+SAME(CU_ATTRIBUTE_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+SAME(CU_ATTRIBUTE_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+SAME(OURS_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
+SAME(OURS_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
+SAME(CU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
+SAME(CU_HOST_DEVICEMAP, CU_MEMHOSTALLOC_DEVICEMAP);
+SAME(CU_FUNCTION_MAX_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME(CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+SAME(CU_CONTEXT_SCHED_SPIN, CU_CTX_SCHED_SPIN);
+
+_Static_assert(sizeof(cu_result) == sizeof(CUresult), "results are as wide");
+_Static_assert(sizeof(cu_address) == sizeof(CUdeviceptr), "addresses are as wide");
+_Static_assert(sizeof(int) == sizeof(CUdevice_attribute), "attributes of devices are as wide");
+_Static_assert(sizeof(int) == sizeof(CUfunction_attribute), "attributes of functions are as wide");
+_Static_assert(sizeof(int) == sizeof(CUstreamCaptureMode), "modes are as wide");
+
+/* Our table once more, with NVIDIA's types of the same width in the place of ours. */
+#define cu_result  CUresult
+#define cu_address CUdeviceptr
+#define cu_device  CUdevice
+#define FUNCTION(member, symbol, arguments)                                                        \
+    typedef cu_result check_##member arguments;                                                    \
+    enum { NAME_BYTES_##member = sizeof(symbol) };
+CUDA_DRIVER_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+
+/* What cuda.h declares under our name, or under the versioned one that it makes of it. */
+#define FUNCTIONS(F)                                                                               \
+    F(init, cuInit)                                                                                \
+    F(driver_version, cuDriverGetVersion)                                                          \
+    F(device_count, cuDeviceGetCount)                                                              \
+    F(device_get, cuDeviceGet)                                                                     \
+    F(device_name, cuDeviceGetName)                                                                \
+    F(device_memory, cuDeviceTotalMem)                                                             \
+    F(context_retain, cuDevicePrimaryCtxRetain)                                                    \
+    F(context_release, cuDevicePrimaryCtxRelease)                                                  \
+    F(context_set, cuCtxSetCurrent)                                                                \
+    F(memory_info, cuMemGetInfo)                                                                   \
+    F(memory_alloc, cuMemAlloc)                                                                    \
+    F(memory_free, cuMemFree)                                                                      \
+    F(host_alloc, cuMemHostAlloc)                                                                  \
+    F(host_free, cuMemFreeHost)                                                                    \
+    F(upload, cuMemcpyHtoDAsync)                                                                   \
+    F(download, cuMemcpyDtoHAsync)                                                                 \
+    F(fill, cuMemsetD8Async)                                                                       \
+    F(stream_create, cuStreamCreate)                                                               \
+    F(stream_destroy, cuStreamDestroy)                                                             \
+    F(stream_synchronize, cuStreamSynchronize)                                                     \
+    F(stream_wait, cuStreamWaitEvent)                                                              \
+    F(event_create, cuEventCreate)                                                                 \
+    F(event_destroy, cuEventDestroy)                                                               \
+    F(event_record, cuEventRecord)                                                                 \
+    F(event_query, cuEventQuery)                                                                   \
+    F(module_load, cuModuleLoadData)                                                               \
+    F(module_unload, cuModuleUnload)                                                               \
+    F(module_function, cuModuleGetFunction)                                                        \
+    F(launch, cuLaunchKernel)                                                                      \
+    F(capture_end, cuStreamEndCapture)                                                             \
+    F(graph_instantiate, cuGraphInstantiateWithFlags)                                              \
+    F(graph_launch, cuGraphLaunch)                                                                 \
+    F(graph_exec_destroy, cuGraphExecDestroy)                                                      \
+    F(graph_destroy, cuGraphDestroy)                                                               \
+    F(error_name, cuGetErrorName)                                                                  \
+    F(error_text, cuGetErrorString)
+
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+#define CHECK(member, function, type)                                                              \
+    _Static_assert(__builtin_types_compatible_p(type, __typeof__(function)),                       \
+                   #function " takes and gives what we say");                                      \
+    _Static_assert((int)NAME_BYTES_##member == (int)sizeof TEXT(function),                         \
+                   #function " has the version that we open");
+#define CHECK_SAME(member, function) CHECK(member, function, check_##member)
+FUNCTIONS(CHECK_SAME)
+
+/* Those of which a number is an enumeration there. */
+typedef CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device);
+typedef CUresult set_attribute(CUfunction function, CUfunction_attribute attribute, int value);
+typedef CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode);
+CHECK(device_attribute, cuDeviceGetAttribute, get_attribute)
+CHECK(function_set, cuFuncSetAttribute, set_attribute)
+CHECK(capture_begin, cuStreamBeginCapture, begin_capture)
+enum { ENUMERATED = 3 };
+
+/* No function of ours is missing above. */
+enum {
+#define COUNT_OURS(member, symbol, arguments) OURS_##member,
+    CUDA_DRIVER_FUNCTIONS(COUNT_OURS) OURS
+};
+enum {
+#define COUNT_CHECKED(member, function) CHECKED_##member,
+    FUNCTIONS(COUNT_CHECKED) CHECKED
+};
+_Static_assert((int)OURS == (int)CHECKED + ENUMERATED, "every function is compared");
