@@ -342,12 +342,6 @@ inline float max(float a, float b)
 {
     return fmaxf(a, b);
 }
-inline void sincospif(float x, float *sine, float *cosine)
-{
-    *sine = (float)sin(M_PI * (double)x);
-    *cosine = (float)cos(M_PI * (double)x);
-}
-
 inline float rsqrtf(float x)
 {
     return 1 / sqrtf(x);
