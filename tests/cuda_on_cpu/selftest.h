@@ -26,13 +26,13 @@ struct sum_args {
     float *sum;
 };
 
-/* The block's n bytes backwards, through n bytes of shared memory; *garbage: how many of them began
- * as no 0xa5 and no 0xff. */
+/* The block's n bytes backwards, through n bytes of shared memory; adds to *written how many of
+ * them, and in the first block how many words of a static array, did not begin as garbage. */
 struct reverse_args {
     const uint8_t *in;
     uint8_t *out;
     int32_t n;
-    int32_t *garbage;
+    int32_t *written;
 };
 
 struct word_args {

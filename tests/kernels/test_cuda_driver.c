@@ -154,7 +154,7 @@ static void launches_must_fit_the_kernel(void **state)
     int32_t most;
     DO(cu->device_attribute(&most, CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, 0));
     assert_int_equal(most, 227 << 10);
-    struct reverse_args a = {.n = 0};
+    struct reverse_args a = {.n = 0, .written = (void *)device_alloc(sizeof(int32_t))};
     assert_int_equal(try_launch("selftest_reverse", 1, 257, 0, &a), INVALID_VALUE);
     assert_int_equal(try_launch("selftest_reverse", 0, 32, 0, &a), INVALID_VALUE);
     assert_int_equal(try_launch("selftest_reverse", 1, 32, (48 << 10) + 1, &a), INVALID_VALUE);
@@ -169,7 +169,7 @@ static void launches_must_fit_the_kernel(void **state)
     DO(cu->device_attribute(&most, CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, 0));
     assert_int_equal(most, 64 << 10);
     unsetenv("OATO_CUDA_ON_CPU_CAPABILITY");
-    DO(cu->stream_synchronize(stream));
+    DO(cu->memory_free((cu_address)a.written));
 }
 
 /* As with a real GPU, the launch itself succeeds; then nothing works until the context is new. */

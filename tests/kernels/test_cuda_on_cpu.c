@@ -115,20 +115,22 @@ static void blocks_add_in_shared_memory(void **state)
 static void shared_memory_begins_as_garbage(void **state)
 {
     (void)state;
-    enum { BLOCKS = 3, N = 1001 };
+    enum { BLOCKS = 3, BLOCK = 96, N = 1001 };
     uint8_t in[BLOCKS * N], out[BLOCKS * N];
-    int32_t zero = 0, garbage;
+    int32_t zero = 0, written;
     for (int i = 0; i < BLOCKS * N; i++)
         in[i] = (uint8_t)random_u64();
     struct reverse_args a = {(void *)device_copy(in, sizeof in), (void *)device_alloc(sizeof out),
                              N, (void *)device_copy(&zero, sizeof zero)};
-    launch("selftest_reverse", BLOCKS, 96, N, &a);
+    for (int turn = 0; turn < 2; turn++) /* what the first leaves is gone */
+        launch("selftest_reverse", BLOCKS, BLOCK, N, &a);
     take_back(out, (cu_address)a.out, sizeof out);
-    take_back(&garbage, (cu_address)a.garbage, sizeof garbage);
+    take_back(&written, (cu_address)a.written, sizeof written);
     DO(cu->memory_free((cu_address)a.in));
     for (int i = 0; i < BLOCKS * N; i++)
         assert_int_equal(out[i], in[i / N * N + N - 1 - i % N]);
-    assert_int_equal(garbage, 0);
+    /* AddressSanitizer guards static arrays instead. */
+    assert_int_equal(written, ADDRESSES_CHECKED ? 2 * BLOCK : 0);
 }
 
 static void words_hold_bytes(void **state)
