@@ -37,6 +37,7 @@ static void close_device(struct oato_device *base)
     cuda_queue_close(&d->queue);
     while (d->programs)
         cuda_release(base, d->programs);
+    cuda_return(d, d->workspace, d->workspace_bytes);
     cuda_enter(d);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);

@@ -100,6 +100,7 @@ enum {
     F(error_text, "cuGetErrorString", (cu_result result, const char **text))
 
 struct cuda_driver {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
 #define CUDA_DRIVER_MEMBER(member, symbol, arguments) cu_result(*member) arguments;
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_MEMBER)
 #undef CUDA_DRIVER_MEMBER

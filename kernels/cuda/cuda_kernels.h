@@ -58,9 +58,10 @@ enum {
 };
 
 /* Of the input of a product with an integer type: blocks of 32 elements as signed bytes and, behind
- * the k bytes of a row, a struct cuda_pack_scale for each block. */
+ * the k bytes of a row, a struct cuda_pack_scale for each block. The bytes cover the range from the
+ * block's least to its greatest element: half the error of bytes around zero. */
 struct cuda_pack_scale {
-    float d;                   /* element = d * byte */
+    float d, middle;           /* element = middle + d * byte */
     int16_t low_sum, high_sum; /* of the first and the last 16 bytes */
 };
 
@@ -107,7 +108,7 @@ struct cuda_experts_args {
 enum {
     MATRIX_TILE = 64,
     MATRIX_THREADS = MATRIX_TILE / 16 * 32,
-    MATRIX_ROOM_MOST = 46 << 10, /* bytes of shared memory */
+    MATRIX_ROOM_MOST = 52 << 10, /* bytes of shared memory */
 };
 
 /* ------------------------------------------------------------------- row by row: rows.cu -- */

@@ -398,6 +398,8 @@ static oato_status find_kernel(const struct cuda_device *d, const char *pattern,
     cu_result result = CU_ERROR_NOT_FOUND;
     for (int i = 0; i < CUDA_MODULES && result == CU_ERROR_NOT_FOUND; i++)
         result = d->cu->module_function(out, d->module[i], name);
+    if (!result && type && !strncmp(pattern, "matrix", 6))
+        result = d->cu->function_set(*out, CU_FUNCTION_MAX_DYNAMIC_SHARED, MATRIX_ROOM_MOST);
     if (result) {
         char doing[96];
         snprintf(doing, sizeof doing, "finding its kernel %s", name);

@@ -29,8 +29,9 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
 }
 
-/* q8b32: the input as bytes, sums over all lanes of a warp; q8b32s: the same, sums in rising order
- * of k, by tensor cores; f16, bf16: the input rounded to the type. */
+/* a8b32: the input as bytes between the least and the greatest of 32, sums over all lanes of a
+ * warp; a8b32s: the same, sums in rising order of k, by tensor cores; f16, bf16: the input rounded
+ * to the type. */
 const char *cuda_numerics(const struct oato_device *base, const struct oato_op *op,
                           enum numerics_choice choice)
 {
@@ -39,7 +40,7 @@ const char *cuda_numerics(const struct oato_device *base, const struct oato_op *
         return "f32";
     if (op->dtype == DT_F16 || op->dtype == DT_BF16)
         return !tensor ? "f32" : op->dtype == DT_F16 ? "f16" : "bf16";
-    return tensor ? "q8b32s" : "q8b32";
+    return tensor ? "a8b32s" : "a8b32";
 }
 
 uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_op *op,

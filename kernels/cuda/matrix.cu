@@ -48,11 +48,12 @@ template <int DTYPE> __device__ constexpr bool is_float()
     return DTYPE == CUDA_F16 || DTYPE == CUDA_BF16;
 }
 
-/* Scales and minima of a chunk's rows and columns; none for floats. */
+/* Scales, minima and sums of a chunk's rows and columns; none for floats. */
 template <int DTYPE> struct chunk_scales {
     typedef weight_block<DTYPE> W;
     float d[TILE][UNITS][W::SCALES];
     float m[TILE][W::HAS_MIN ? UNITS : 1][W::SCALES];
+    float sum[TILE][UNITS]; /* of 32 weights */
     cuda_pack_scale x[TILE][UNITS];
 };
 template <> struct chunk_scales<CUDA_F16> {
@@ -94,6 +95,7 @@ __device__ static void load_weights(const matrix_tile &t, int unit, matrix_room<
             float d[W::SCALES], m[W::SCALES];
             W::codes(*t.w, block, q);
             W::scales(*t.w, block, d, m);
+            room.scales.sum[row][u] = weight_sum<DTYPE>(q, d, m);
             to[0] = make_int4(q[0], q[1], q[2], q[3]);
             to[1] = make_int4(q[4], q[5], q[6], q[7]);
             for (int s = 0; s < W::SCALES; s++) {
@@ -166,7 +168,7 @@ __device__ static void multiply(const matrix_room<DTYPE> &room, int u, float sum
                         part = fmaf(m[0], (float)s.low_sum,
                                     fmaf(m[W::SCALES - 1], (float)s.high_sum, part));
                 }
-                sum[j][i] = fmaf(s.d, part, sum[j][i]);
+                sum[j][i] = fmaf(s.d, part, fmaf(s.middle, room.scales.sum[r][u], sum[j][i]));
             }
         }
     }

@@ -21,8 +21,9 @@ KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
         return;
     uint8_t *out = a.out + blockIdx.y * a.stride;
     const float x = a.x[(int64_t)blockIdx.y * a.k + block * 32 + lane];
-    const float d = warp_max(fabsf(x)) / 127.0f;
-    const int q = (int)rintf(d != 0 ? x / d : 0.0f);
+    const float most = warp_max(x), least = -warp_max(-x);
+    const float middle = 0.5f * most + 0.5f * least, d = (most - least) / 254.0f;
+    const int q = (int)rintf(d != 0 ? (x - middle) / d : 0.0f);
     int sum = q;
     for (int step = 8; step; step /= 2)
         sum += __shfl_xor_sync(0xffffffff, sum, step);
@@ -30,6 +31,7 @@ KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
     cuda_pack_scale *scale = (cuda_pack_scale *)(out + a.k) + block;
     if (lane == 0) {
         scale->d = d;
+        scale->middle = middle;
         scale->low_sum = (int16_t)sum;
     }
     if (lane == 16)
@@ -50,6 +52,7 @@ template <int DTYPE, int N> struct dot {
         float d[W::SCALES], m[W::SCALES];
         W::codes(w, block, q);
         W::scales(w, block, d, m);
+        const float weights = weight_sum<DTYPE>(q, d, m);
 #pragma unroll
         for (int t = 0; t < N; t++) {
             const uint8_t *column = x + t * x_stride;
@@ -73,7 +76,7 @@ template <int DTYPE, int N> struct dot {
             else if (W::HAS_MIN)
                 part =
                     fmaf(m[0], (float)s.low_sum, fmaf(m[W::SCALES - 1], (float)s.high_sum, part));
-            sum[t] = fmaf(s.d, part, sum[t]);
+            sum[t] = fmaf(s.d, part, fmaf(s.middle, weights, sum[t]));
         }
     }
 

@@ -315,4 +315,21 @@ template <> struct weight_block<CUDA_IQ4_XS> : codes_iq4, scale_iq4_xs {};
 template <> struct weight_block<CUDA_MXFP4> : codes_mxfp4, scale_e8m0 {};
 // clang-format on
 
+/* The sum of a block's 32 weights. */
+template <int DTYPE>
+__device__ inline float weight_sum(const int q[8], const float *d, const float *m)
+{
+    typedef weight_block<DTYPE> W;
+    int low = 0, high = 0;
+    for (int i = 0; i < 4; i++) {
+        low = __dp4a(q[i], 0x01010101, low);
+        high = __dp4a(q[i + 4], 0x01010101, high);
+    }
+    if (W::SCALES == 1)
+        return fmaf(d[0], (float)(low + high), W::HAS_MIN ? 32.0f * m[0] : 0.0f);
+    return fmaf(d[0], (float)low,
+                fmaf(d[W::SCALES - 1], (float)high,
+                     W::HAS_MIN ? 16.0f * m[0] + 16.0f * m[W::SCALES - 1] : 0.0f));
+}
+
 #endif

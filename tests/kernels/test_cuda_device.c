@@ -164,7 +164,7 @@ static void what_it_cannot_do_is_refused(void **state)
     d = rig_open("cuda");
     struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 64};
     assert_true(d->ops->supports(d, &op));
-    assert_string_equal(d->ops->numerics(d, &op, NUMERICS_DECODE), "q8b32");
+    assert_string_equal(d->ops->numerics(d, &op, NUMERICS_DECODE), "a8b32");
     op.dtype = DT_F16;
     assert_true(d->ops->supports(d, &op));
     assert_string_equal(d->ops->numerics(d, &op, NUMERICS_DECODE), "f32");

@@ -4,7 +4,7 @@
  * experts. Runs on the emulated GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) and, labelled gpu, on
  * a real one; without any it is skipped.
  *
- * Products with types of whole blocks round their input to bytes (class q8b32): the reference is
+ * Products with types of whole blocks round their input to bytes (class a8b32): the reference is
  * given the input so rounded, and what is left is the order of additions.
  */
 #include "tests/kernels/test_cpu.h"
@@ -115,23 +115,25 @@ static double error_of(const float *got, const float *expected, int64_t n)
     return energy > 0 ? error / energy : error;
 }
 
-/* x as class q8b32 sees it. */
+/* x as class a8b32 sees it. */
 static void round_blocks(float *x, int64_t n)
 {
     for (int64_t b = 0; b < n; b += 32) {
-        float top = 0;
+        float most = x[b], least = x[b];
+        for (int i = 1; i < 32; i++) {
+            most = fmaxf(most, x[b + i]);
+            least = fminf(least, x[b + i]);
+        }
+        const float middle = 0.5f * most + 0.5f * least, d = (most - least) / 254.0f;
         for (int i = 0; i < 32; i++)
-            top = fmaxf(top, fabsf(x[b + i]));
-        const float d = top / 127.0f;
-        for (int i = 0; i < 32; i++)
-            x[b + i] = d != 0 ? d * rintf(x[b + i] / d) : 0;
+            x[b + i] = d != 0 ? middle + d * rintf((x[b + i] - middle) / d) : middle;
     }
 }
 
 /* The input as the class of arithmetic rounds it. */
 static void round_input(const char *class, float *x, int64_t n)
 {
-    if (!strncmp(class, "q8b32", 5))
+    if (!strncmp(class, "a8b32", 5))
         round_blocks(x, n);
     for (int64_t i = 0; i < n; i++) {
         if (!strcmp(class, "f16"))

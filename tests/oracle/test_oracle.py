@@ -7,6 +7,9 @@
   test_oracle.py OATO_RUN tokens       default model: llama.cpp's tokens of the GPL-3
   test_oracle.py OATO_RUN emulated     default model: float32 evaluation by numpy, perplexity too;
                                        OATO_RUN is the build that has tile instructions in plain C
+  test_oracle.py OATO_RUN cuda         plans that put all, half and nothing on a GPU (emulated with
+                                       OATO_CUDA_DRIVER): tiny models against llama.cpp, the default
+                                       model against the float32 evaluation
 
 ISA levels that this host lacks are left out. Exit status 77 (skipped) when the default model is not
 in the cache, unless OATO_REQUIRE_MODEL=1.
@@ -36,6 +39,8 @@ ARCHS_NMSE = {"ref": 1e-11, "amx": 1e-3}
 # llama.cpp's own distance from the float32 evaluation on these 384 tokens: never less exact.
 MAX_KL, MIN_TOP1 = 0.0039, 0.966
 MAX_KL_Q8_KV = 0.005  # of the cache in Q8_0 from the cache in F16
+# Of tiny models, whose 32 elements of a block are half a row; an emulated GPU takes a second a token.
+GPU_ARCHS_NMSE, GPU_TOKENS = 1e-4, 48
 # What float32 gives on TEXT, and by how much a level may miss it.
 PERPLEXITY, PERPLEXITY_REF, PERPLEXITY_ISA = 18.2999, 0.001, 0.004
 
@@ -151,8 +156,57 @@ def emulated(program, work):
     check(abs(off) <= PERPLEXITY_ISA, f"{isa}: perplexity {value:.4f}, {100 * off:+.3f} % of {theirs:.4f}")
 
 
+def planned(program, model, work, *options):
+    """A plan for the GPU of a data sheet; tiny operators are worth no GPU, so that layers go there."""
+    plan = os.path.join(work, "gpu.plan")
+    planner = os.path.join(os.path.dirname(program), "oato-plan")
+    r = subprocess.run([planner, model, "--hardware", "rtx4090-xeon4314", "-o", plan, *options],
+                       capture_output=True, text=True, check=False)
+    if r.returncode:
+        sys.exit(f"{planner} {model}: {r.stderr}")
+    return ["--plan", plan, "--devices", "cpu,cuda"]
+
+
+def gpu_logits(program, model, ids, work, options):
+    path = os.path.join(work, "ours")
+    must_run(program, "", "logits", model, "--ids", ",".join(map(str, ids)), *options, "-o", path)
+    return np.fromfile(path, np.float32).reshape(len(ids), -1)
+
+
+def cuda(program, work):
+    folder = os.path.join(DATA, "archs")
+    ids = parse_ids("@" + os.path.join(folder, "ids.txt"))
+    if "cuda:0" not in must_run(program, "", "--list-devices"):
+        print("no GPU, and no OATO_CUDA_DRIVER that emulates one")
+        sys.exit(77)
+    for file in sorted(os.listdir(folder)):
+        if not file.endswith(".logits"):
+            continue
+        name, stdev = file.removesuffix(".logits").split(".", 1)
+        model = os.path.join(work, "model.gguf")
+        grow(os.path.join(folder, name + ".head"), float(stdev), model)
+        theirs = np.fromfile(os.path.join(folder, file), np.float32).reshape(len(ids), -1)
+        options = planned(program, model, work, "--solver", "layers", "--prompt", "64", "--generate", "1",
+                          "--context", "256")
+        r = compare(theirs, gpu_logits(program, model, ids, work, options))
+        check(r["nmse"] < GPU_ARCHS_NMSE, f"{name} {stdev} cuda: nmse {r['nmse']:.2e}")
+    if not os.path.exists(MODEL):
+        return
+    ids = parse_ids("@" + os.path.join(DATA, "gpl3_ids.txt"))[:GPU_TOKENS]
+    exact = Model(MODEL).logits(ids)
+    size = ["--prompt", str(GPU_TOKENS), "--generate", "1", "--context", "512"]
+    for placement in (["--budget", "cuda:0=1GiB"], ["--budget", "cuda:0=80MiB"], ["--devices", "cpu:0"]):
+        ours = gpu_logits(program, MODEL, ids, work, planned(program, MODEL, work, *size, *placement))
+        r = compare(exact, ours)
+        text = f"{placement[1]}: nmse {r['nmse']:.2e} kl {r['kl']:.6f} top1 {100 * r['top1']:.2f} %"
+        check(r["kl"] <= MAX_KL, text)
+    again = gpu_logits(program, model, ids[:8], work, options)
+    check(all(np.array_equal(again, gpu_logits(program, model, ids[:8], work, options)) for _ in range(9)),
+          "ten runs have the same bits")
+
+
 CASES = {"archs": archs, "logits": logits, "perplexity": perplexity, "tokens": tokens,
-         "emulated": emulated}
+         "emulated": emulated, "cuda": cuda}
 
 
 def main():
@@ -160,7 +214,7 @@ def main():
         print(__doc__)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     case = sys.argv[2]
-    missing = [] if case == "archs" else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
+    missing = [] if case in ("archs", "cuda") else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
     if missing:
         print(f"{missing[0]} is missing: run scripts/fetch-model")
         return 1 if os.environ.get("OATO_REQUIRE_MODEL") == "1" else 77
