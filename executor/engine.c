@@ -123,8 +123,10 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
-    for (int i = 0; i < e->n_devices; i++)
-        device_close(&e->device[i]);
+    for (int pass = 0; pass < 2; pass++) /* the host last: others may still use its memory */
+        for (int i = 0; i < e->n_devices; i++)
+            if ((i == e->host) == (pass == 1))
+                device_close(&e->device[i]);
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         free(e->place[phase]);
     graph_free(&e->graph);

@@ -514,6 +514,7 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
             p->program.n_weights = d->n_slots;
             p->program.arena = d->arena;
             p->program.host_arena = e->device[e->host].arena;
+            p->program.host_arena_bytes = e->device[e->host].arena_bytes;
             p->program.workspace_bytes = d->workspace_bytes;
             p->program.kv = d->kv;
             status = d->device->ops->compile(d->device, &p->program, i, &p->compiled, err);

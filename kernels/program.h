@@ -68,6 +68,7 @@ struct program {
     uint32_t n_weights;
     void *arena;                   /* of this device (device address) */
     void *host_arena;              /* of the host, for copies (host address) */
+    uint64_t host_arena_bytes;     /* 0: not known */
     uint64_t workspace_bytes;      /* what the device said it needs for these records */
     struct kv_cache *kv;           /* of this device, or NULL when it holds no KV layer */
     const char *const *device_ids; /* by index in the engine, for printing; may be NULL */

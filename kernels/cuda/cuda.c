@@ -39,6 +39,7 @@ static void close_device(struct oato_device *base)
         cuda_release(base, d->programs);
     cuda_return(d, d->workspace, d->workspace_bytes);
     cuda_enter(d);
+    cuda_streams_close(d);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);
     d->cu->context_release(d->ordinal);
@@ -115,8 +116,12 @@ static oato_status open_device(int index, const char *spec, const struct device_
         goto no_context;
     }
     cuda_enter(d);
-    if (load_kernels(d, err) || cuda_queue_open(&d->queue, d, err))
+    if (load_kernels(d, err) || cuda_streams_open(d, err))
         goto fail;
+    if (cuda_queue_open(&d->queue, d, err)) {
+        cuda_streams_close(d);
+        goto fail;
+    }
     *out = &d->base;
     return OATO_OK;
 
@@ -146,6 +151,13 @@ static void info(const struct oato_device *base, struct device_info *out)
         out->memory_bytes = d->budget_bytes;
         out->free_bytes = left < out->free_bytes ? left : out->free_bytes;
     }
+}
+
+/* Changes with every change of cuda_layout.h. */
+static const char *layout(const struct oato_device *base)
+{
+    (void)base;
+    return "cuda.1";
 }
 
 static struct timeline *timeline(struct oato_device *base)
@@ -188,7 +200,9 @@ const struct device_ops cuda_device_ops = {
     .upload = cuda_upload,
     .download = cuda_download,
     .prepare = cuda_prepare,
+    .stage = cuda_stage,
     .weight_free = cuda_weight_free,
+    .layout = layout,
     .kv_create = cuda_kv_create,
     .kv_free = cuda_kv_free,
     .compile = cuda_compile,

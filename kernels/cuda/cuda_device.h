@@ -1,7 +1,8 @@
 /*
  * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
- * cuda_memory.c (memory, weights, KV), cuda_queue.c (the thread that feeds the GPU),
- * cuda_program.c (programs), cuda_launch.c (from a record to its kernels).
+ * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
+ * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
+ * record to its kernels).
  *
  * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
  * as the CPU's do, weights as cuda_layout.h says.
@@ -64,6 +65,92 @@ oato_status cuda_queue_drain(struct cuda_queue *q, struct oato_error *err);
 /* Fails the queue if anything is still to be done; then it is drained. */
 void cuda_queue_cancel(struct cuda_queue *q);
 
+/* ----------------------------------------------------------------------------- weights ---- */
+
+enum {
+    CUDA_BUFFERS = 3,
+    CUDA_BUFFER_BYTES = 8 << 20, /* a link of 50 GB/s takes 0.2 ms for it, 10 times what it costs to
+                                    start a copy */
+    CUDA_STREAMS_AHEAD = 4,      /* RECORD_STREAMs on their way: more would fill a stream's queue,
+                                    and then the driver makes its caller wait */
+    CUDA_CREW = 15,
+    CUDA_WEIGHT_PLANES = 4
+};
+
+/* What is sent at once of a weight. A unit is a row in the layout's planes, a row of float32, or a
+ * byte of what was prepared before. */
+struct cuda_piece {
+    const struct cuda_weight *weight;
+    uint8_t *to;         /* the buffer, */
+    int buffer;          /* and its number */
+    uint64_t begin, end; /* units */
+    uint64_t bytes;
+    uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets in the buffer */
+};
+
+struct cuda_weight {
+    struct oato_weight weight; /* what others hold; its data is in device memory */
+    struct cuda_device *device;
+    struct weight_source source;
+    cu_event arrived;                   /* of a streamed one, recorded when it is; NULL: resident */
+    uint64_t unit[CUDA_WEIGHT_PLANES];  /* bytes of a unit in each plane */
+    uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets of the planes of the whole weight */
+    struct cuda_piece *pieces;
+    uint32_t n_pieces;
+};
+
+static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
+{
+    return (struct cuda_weight *)(uintptr_t)w;
+}
+
+struct cuda_buffer {
+    uint8_t *host; /* pinned */
+    cu_event filled, sent;
+};
+
+struct cuda_streams {
+    cu_stream fill, copy;
+    cu_event passed; /* where the computing stream was at the last RECORD_STREAM */
+    cu_event behind[CUDA_STREAMS_AHEAD]; /* each RECORD_STREAM, a ring */
+    uint64_t records;
+    struct cuda_buffer buffer[CUDA_BUFFERS];
+    uint32_t turn; /* of the buffers */
+};
+
+/* Threads that help to fill a piece. */
+struct cuda_crew {
+    int n;
+    const struct cuda_piece *piece;
+    uint64_t share; /* units taken at once */
+    _Atomic uint64_t next;
+    pthread_t thread[CUDA_CREW];
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t changed;
+    uint64_t round;
+    int working;
+    bool closing;
+};
+
+void cuda_crew_open(struct cuda_crew *c);
+void cuda_crew_close(struct cuda_crew *c);
+/* The host's part of a piece, called by the driver: user is the struct cuda_piece. */
+void cuda_piece_fill(void *user);
+
+oato_status cuda_streams_open(struct cuda_device *d, struct oato_error *err);
+void cuda_streams_close(struct cuda_device *d); /* waits for what is on its way */
+/* One thread at a time, the device's context its own: the queue's, or another while that is idle.
+ * The weight is on its way when they return. */
+cu_result cuda_weight_send(const struct cuda_weight *w);
+cu_result cuda_streams_wait(struct cuda_device *d);
+/* On the queue's thread: whether another record may begin (CU_OK or CU_ERROR_NOT_READY), begins it,
+ * and has the computing stream wait for the weights that a record reads. */
+cu_result cuda_stream_room(struct cuda_device *d);
+cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
+                          const struct program_record *r);
+cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
+                            const struct program_record *r);
+
 /* ------------------------------------------------------------------------------ device ---- */
 
 enum { CUDA_MODULES = 4 };
@@ -82,6 +169,8 @@ struct cuda_device {
     int64_t fail_alloc; /* injected, counted down; 0: off */
     cu_module module[CUDA_MODULES];
     struct cuda_queue queue;
+    struct cuda_streams streams;
+    struct cuda_crew crew;
     struct compiled *programs;
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
@@ -95,7 +184,7 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
 /* The device's context is made the calling thread's. */
 void cuda_enter(const struct cuda_device *d);
 
-/* cuda_memory.c. Allocations count against the budget. */
+/* cuda_memory.c, cuda_weight.c. Allocations count against the budget. */
 oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *out,
                       struct oato_error *err);
 void cuda_return(struct cuda_device *d, cu_address address, uint64_t bytes);
@@ -110,11 +199,17 @@ uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, i
                              int64_t k, enum weight_use use);
 oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
                          struct oato_weight **out, struct oato_error *err);
+oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
+                       uint64_t offset, struct oato_weight **out, struct oato_error *err);
 void cuda_weight_free(struct oato_device *base, struct oato_weight *w);
 oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
                            oato_dtype dtype, int32_t pages, struct kv_cache **out,
                            struct oato_error *err);
 void cuda_kv_free(struct oato_device *base, struct kv_cache *kv);
+/* Page-locks host memory until as many unpin it; false where that cannot be: then copies take the
+ * driver's way, through a buffer of its own. */
+bool cuda_pin(const struct cuda_device *d, void *p, uint64_t bytes);
+void cuda_unpin(const struct cuda_device *d, void *p, uint64_t bytes);
 
 /* ---------------------------------------------------------------------------- programs ---- */
 
@@ -131,6 +226,7 @@ struct compiled {
     struct compiled *next;
     const struct program *program; /* borrowed */
     int self;
+    bool pinned;                 /* the host arena */
     struct cuda_record *records; /* as many as the program's */
     cu_address turns;            /* of all ROPE records */
     uint64_t turns_bytes;

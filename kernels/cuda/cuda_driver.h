@@ -22,6 +22,7 @@ typedef struct CUstream_st *cu_stream;
 typedef struct CUevent_st *cu_event;
 typedef struct CUgraph_st *cu_graph;
 typedef struct CUgraphExec_st *cu_graph_exec;
+typedef void (*cu_host_function)(void *user);
 
 enum {
     CU_OK = 0,
@@ -66,6 +67,8 @@ enum {
     F(memory_free, "cuMemFree_v2", (cu_address address))                                           \
     F(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))                      \
     F(host_free, "cuMemFreeHost", (void *p))                                                       \
+    F(host_register, "cuMemHostRegister_v2", (void *p, size_t bytes, unsigned flags))              \
+    F(host_unregister, "cuMemHostUnregister", (void *p))                                           \
     F(upload, "cuMemcpyHtoDAsync_v2",                                                              \
       (cu_address to, const void *from, size_t bytes, cu_stream stream))                           \
     F(download, "cuMemcpyDtoHAsync_v2",                                                            \
@@ -89,6 +92,7 @@ enum {
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
        void **arguments, void **extra))                                                            \
+    F(host_call, "cuLaunchHostFunc", (cu_stream stream, cu_host_function run, void *user))         \
     F(capture_begin, "cuStreamBeginCapture_v2", (cu_stream stream, int mode))                      \
     F(capture_end, "cuStreamEndCapture", (cu_stream stream, cu_graph * graph))                     \
     F(graph_instantiate, "cuGraphInstantiateWithFlags",                                            \

@@ -307,6 +307,11 @@ void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offs
     planes_of(dtype, rows, k, offset);
 }
 
+void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES])
+{
+    plane_bytes(&formats[dtype], (uint64_t)k, bytes);
+}
+
 /* A row of GGUF blocks to planes that begin with it. */
 static void transcode_row(oato_dtype dtype, const uint8_t *row, int64_t k,
                           uint8_t *plane[CUDA_PLANES])

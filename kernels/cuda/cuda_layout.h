@@ -51,6 +51,9 @@ uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 /* Where the planes of a matrix that has bytes begin. One that the type has not is empty. */
 void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES]);
 
+/* Bytes of one row in each plane. */
+void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES]);
+
 /* Puts rows [row_begin + begin, row_begin + end) of the source to their places in the matrix of
  * row_end - row_begin rows at `to`, and writes nothing else: threads may divide the rows in any
  * way. What lies between two planes is never written. */

@@ -1,13 +1,14 @@
 /*
  * cuda_memory.c - memory of a GPU: allocations counted against the budget, copies behind what the
- * queue already has, weights brought to their layout by the host, and the KV cache.
+ * queue already has, the host's memory that copies use, and the KV cache.
  */
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_layout.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PAGE = 4096 };
 
 static double mib(uint64_t bytes)
 {
@@ -119,81 +120,62 @@ oato_status cuda_download(struct oato_device *base, void *to, const void *from, 
     return put_copy(cuda_of(base), &job, value, err);
 }
 
-/* ------------------------------------------------------------------------------ weights --- */
+/* -------------------------------------------------------------------------- host memory --- */
 
-uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
-                             int64_t k, enum weight_use use)
+/* Host memory that programs copy from and to, page-locked so that copies run beside all else: of
+ * all GPUs, since their programs share the host's arena. */
+static struct pinned {
+    struct pinned *next;
+    uint8_t *begin;
+    uint64_t bytes;
+    int users;
+} * pins;
+static pthread_mutex_t pins_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Where the entry is that holds all of it, or the end of the list. */
+static struct pinned **find_pin(const uint8_t *p, uint64_t bytes)
 {
-    (void)base;
-    if (use == WEIGHT_VECTOR)
-        return (uint64_t)rows * (uint64_t)k * sizeof(float);
-    return cuda_layout_bytes(dtype, rows, k);
+    struct pinned **at = &pins;
+    while (*at && !(p >= (*at)->begin && p + bytes <= (*at)->begin + (*at)->bytes))
+        at = &(*at)->next;
+    return at;
 }
 
-/* All of a weight in host memory as the device wants it. Uploading needs it whole: the planes of
- * the last rows lie among those of the first. */
-static oato_status weight_bytes(const struct weight_source *s, struct oato_weight *w, uint8_t *to)
+/* A copy that is registered in part is refused by the driver: so only memory that begins with a
+ * page, which its neighbours do not share. */
+bool cuda_pin(const struct cuda_device *d, void *p, uint64_t bytes)
 {
-    if (w->use != WEIGHT_VECTOR) {
-        cuda_layout_rows(s, to, 0, w->rows);
-        return OATO_OK;
+    if (!bytes || (uintptr_t)p % PAGE)
+        return false;
+    pthread_mutex_lock(&pins_lock);
+    struct pinned *pin = *find_pin(p, bytes);
+    if (!pin && (pin = calloc(1, sizeof *pin))) {
+        *pin = (struct pinned){.next = pins, .begin = p, .bytes = size_align(bytes, PAGE)};
+        cuda_enter(d);
+        if (d->cu->host_register(p, pin->bytes, CU_HOST_PORTABLE)) {
+            free(pin);
+            pin = NULL;
+        } else {
+            pins = pin;
+        }
     }
-    const uint64_t stride = weight_source_stride(s);
-    const uint8_t *from = (const uint8_t *)s->data + (uint64_t)s->row_begin * stride;
-    for (int64_t r = 0; r < w->rows; r++, from += stride)
-        quants_row(s->dtype, from, s->k, floats(to) + r * s->k);
-    return OATO_OK;
+    if (pin)
+        pin->users++;
+    pthread_mutex_unlock(&pins_lock);
+    return pin != NULL;
 }
 
-oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
-                         struct oato_weight **out, struct oato_error *err)
+void cuda_unpin(const struct cuda_device *d, void *p, uint64_t bytes)
 {
-    struct cuda_device *d = cuda_of(base);
-    const int64_t rows = source->row_end - source->row_begin;
-    uint64_t bytes = 0;
-    if (cpu_source_good(source))
-        bytes = cuda_prepared_bytes(base, source->dtype, rows, source->k, source->use);
-    if (!bytes)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64
-                         " x %" PRId64 " %s: whole rows of whole blocks of a known type are wanted",
-                         d->id, source->row_begin, source->row_end, source->n, source->k,
-                         dtype_name(source->dtype));
-    struct oato_weight *w = calloc(1, sizeof *w);
-    uint8_t *host = malloc(bytes);
-    cu_address address = 0;
-    if (!w || !host) {
-        oato_fail_memory(err, bytes, "a weight");
-        goto fail;
+    pthread_mutex_lock(&pins_lock);
+    struct pinned **at = find_pin(p, bytes), *pin = *at;
+    if (pin && --pin->users == 0) {
+        cuda_enter(d);
+        d->cu->host_unregister(pin->begin);
+        *at = pin->next;
+        free(pin);
     }
-    *w = (struct oato_weight){
-        .dtype = source->dtype, .use = source->use, .rows = rows, .k = source->k, .bytes = bytes};
-    if (cuda_take(d, bytes, "a weight", &address, err))
-        goto fail;
-    w->data = pointer_of(address);
-    weight_bytes(source, w, host);
-    if (cuda_upload(base, (void *)(uintptr_t)w->data, 0, host, bytes, NULL, err))
-        goto fail;
-    cpu_source_release(source, 0, rows);
-    free(host);
-    *out = w;
-    return OATO_OK;
-
-fail:
-    cuda_return(d, address, bytes);
-    free(host);
-    free(w);
-    return err->status;
-}
-
-void cuda_weight_free(struct oato_device *base, struct oato_weight *w)
-{
-    struct cuda_device *d = cuda_of(base);
-    if (!w)
-        return;
-    cuda_queue_drain(&d->queue, NULL);
-    cuda_return(d, address_of(w->data), w->bytes);
-    free(w);
+    pthread_mutex_unlock(&pins_lock);
 }
 
 /* ----------------------------------------------------------------------------------- KV --- */

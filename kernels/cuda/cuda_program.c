@@ -58,9 +58,16 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
     char key[OP_KEY_SIZE];
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (r->kind == RECORD_STREAM)
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": it streams nothing", d->id,
-                             i);
+        for (int w = 0; w < r->n_weights; w++) {
+            const bool wants = r->kind == RECORD_STREAM,
+                       never = r->kind == RECORD_RUN && r->op.kind == OP_ROPE;
+            if (r->weight[w] == UINT32_MAX || (!wants && !never))
+                continue;
+            if (!cuda_weight_of(p->weights[r->weight[w]])->arrived == wants)
+                return oato_fail(
+                    err, OATO_EUSAGE, "%s: record %" PRIu32 ": weight %" PRIu32 " is %s", d->id, i,
+                    r->weight[w], wants ? "here already" : "read before it is streamed");
+        }
         if (r->kind != RECORD_RUN)
             continue;
         if (!cuda_supports(&d->base, &r->op))
@@ -217,6 +224,7 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
         if (p->records[i].kind == RECORD_RUN &&
             cuda_record_kernels(d, &p->records[i], &c->records[i], err))
             goto fail;
+    c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
     if (make_step(d, c, err) || upload_turns(base, c, err))
         goto fail;
     *out = c;
@@ -237,6 +245,8 @@ void cuda_release(struct oato_device *base, struct compiled *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    if (c->pinned)
+        cuda_unpin(d, c->program->host_arena, c->program->host_arena_bytes);
     cuda_return(d, c->turns, c->turns_bytes);
     cuda_return(d, c->step_memory, c->step_bytes);
     if (c->host_step)

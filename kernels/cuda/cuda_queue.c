@@ -121,6 +121,34 @@ static bool wait_for_others(struct cuda_queue *q, const struct compiled *c, uint
 
 /* --------------------------------------------------------------------------------- jobs --- */
 
+static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
+                         const struct program_record *r)
+{
+    cu_result result;
+    for (int spins = 0; (result = cuda_stream_room(q->device)) == CU_ERROR_NOT_READY;)
+        if (!pump_again(q, &spins))
+            return false;
+    if (!result)
+        result = cuda_stream_run(q->device, c, r);
+    if (!result && r->signal)
+        result = cuda_stream_await(q->device, c, r); /* it is done when the weights are there */
+    return !result || driver_fail(q, result, "streaming weights");
+}
+
+static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t index,
+                       const struct step *step)
+{
+    const struct program_record *r = &c->program->records[index];
+    struct oato_error error;
+    if (r->kind == RECORD_STREAM)
+        return !record_rows(r, step) || begin_stream(q, c, r);
+    const cu_result result = cuda_stream_await(q->device, c, r);
+    if (result)
+        return driver_fail(q, result, "waiting for weights");
+    return !cuda_run_record(q->device, c, index, step, &error) ||
+           queue_fail(q, TIMELINE_DIED, &error);
+}
+
 static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step *step)
 {
     const struct program *p = c->program;
@@ -136,8 +164,8 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
                       q->device->id, i);
             return queue_fail(q, TIMELINE_DIED, &error);
         }
-        if (cuda_run_record(q->device, c, i, step, &error))
-            return queue_fail(q, TIMELINE_DIED, &error);
+        if (!run_record(q, c, i, step))
+            return false;
         if (r->signal && !signal_here(q, step->timeline_base[c->self] + r->signal))
             return false;
     }
@@ -175,8 +203,10 @@ static void *queue_main(void *arg)
         bool good = !failed;
         if (good)
             good = job.compiled ? run_step(q, job.compiled, job.step) : run_copy(q, &job);
-        if (!good)
-            q->device->cu->stream_synchronize(q->stream); /* nothing uses memory any more */
+        if (!good) { /* nothing uses memory any more */
+            cuda_streams_wait(q->device);
+            q->device->cu->stream_synchronize(q->stream);
+        }
         pthread_mutex_lock(&q->lock);
         q->done++;
         pthread_cond_broadcast(&q->changed);

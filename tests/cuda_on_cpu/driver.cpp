@@ -9,9 +9,10 @@
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver
- *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N   the N-th launch ends with an illegal address, as a
- *                                    real one does: later, and all that follows fails too; the
- *                                    N-th allocation finds no memory
+ *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
+ *                                    address, as a real one does: later, and all that follows fails
+ *                                    too; the N-th allocation finds no memory, the N-th
+ *                                    registration of host memory is refused
  *
  * Stricter than a real one: the context must be current wherever work is given or memory is asked
  * for, copies read and write host memory when the stream comes to them, and what is not freed when
@@ -55,6 +56,10 @@ const result_text result_texts[] = {
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the requested memory range is already mapped"},
+    {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "pointer does not correspond to a registered memory region"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
@@ -112,6 +117,22 @@ bool is_inside(cu_context gpu, cu_address address, size_t bytes)
     return offset <= after->second && bytes <= after->second - offset;
 }
 
+/* How much of a range of host memory is registered. */
+enum registration { REGISTERED_NONE, REGISTERED_PART, REGISTERED_ALL };
+
+registration registration_of(const void *p, size_t bytes)
+{
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(p), end = begin + bytes;
+    for (const auto &range : state().registered) {
+        const uintptr_t from = range.first, to = from + range.second;
+        if (begin >= from && end <= to)
+            return REGISTERED_ALL;
+        if (begin < to && from < end)
+            return REGISTERED_PART;
+    }
+    return REGISTERED_NONE;
+}
+
 template <class T> T *pointer(cu_address address)
 {
     return reinterpret_cast<T *>(address);
@@ -127,13 +148,15 @@ void *allocate(size_t alignment, size_t bytes)
     return p;
 }
 
-cu_result enqueue_on_memory(cu_stream stream, cu_address address, size_t bytes,
+/* host: the other side of a copy, or nullptr. A copy lies in registered memory or outside of it. */
+cu_result enqueue_on_memory(cu_stream stream, cu_address address, size_t bytes, const void *host,
                             std::function<void()> run)
 {
     locked lock(state().lock);
     if (cu_result result = check_stream(stream))
         return result;
-    if (!is_inside(stream->gpu, address, bytes))
+    if (!is_inside(stream->gpu, address, bytes) ||
+        (host && registration_of(host, bytes) == REGISTERED_PART))
         return INVALID_VALUE;
     enqueue(stream, {WORK, std::move(run)});
     return OK;
@@ -259,6 +282,8 @@ cu_result on_cpu_context_retain(cu_context *context, cu_device device)
         gpu->memory.clear();
         gpu->launches = gpu->allocations = 0;
         gpu->bad_launch = failure_asked_for("launch=");
+        gpu->registrations = 0;
+        gpu->bad_registration = failure_asked_for("register=");
         gpu->bad_allocation = failure_asked_for("alloc=");
     }
     *context = gpu;
@@ -363,21 +388,48 @@ cu_result on_cpu_host_free(void *p)
     return result;
 }
 
+cu_result on_cpu_host_register(void *p, size_t bytes, unsigned flags)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (!p || !bytes || flags & ~static_cast<unsigned>(CU_HOST_PORTABLE | CU_HOST_DEVICEMAP))
+        return INVALID_VALUE;
+    if (++gpu->registrations == gpu->bad_registration)
+        return OUT_OF_MEMORY;
+    if (registration_of(p, bytes) != REGISTERED_NONE)
+        return ALREADY_REGISTERED;
+    state().registered[reinterpret_cast<uintptr_t>(p)] = bytes;
+    return OK;
+}
+
+cu_result on_cpu_host_unregister(void *p)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    cu_result result = current_context(&gpu);
+    if (result == INVALID_CONTEXT)
+        return result;
+    wait_until_idle(gpu, lock);
+    return state().registered.erase(reinterpret_cast<uintptr_t>(p)) ? result : NOT_REGISTERED;
+}
+
 cu_result on_cpu_upload(cu_address to, const void *from, size_t bytes, cu_stream stream)
 {
-    return enqueue_on_memory(stream, to, bytes,
+    return enqueue_on_memory(stream, to, bytes, from,
                              [=] { std::memcpy(pointer<void>(to), from, bytes); });
 }
 
 cu_result on_cpu_download(void *to, cu_address from, size_t bytes, cu_stream stream)
 {
-    return enqueue_on_memory(stream, from, bytes,
+    return enqueue_on_memory(stream, from, bytes, to,
                              [=] { std::memcpy(to, pointer<const void>(from), bytes); });
 }
 
 cu_result on_cpu_fill(cu_address to, unsigned char byte, size_t bytes, cu_stream stream)
 {
-    return enqueue_on_memory(stream, to, bytes,
+    return enqueue_on_memory(stream, to, bytes, nullptr,
                              [=] { std::memset(pointer<void>(to), byte, bytes); });
 }
 

@@ -45,6 +45,8 @@ enum {
     NOT_FOUND = CU_ERROR_NOT_FOUND,
     NOT_READY = CU_ERROR_NOT_READY,
     ILLEGAL_ADDRESS = 700,
+    ALREADY_REGISTERED = 712,
+    NOT_REGISTERED = 713,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     CAPTURE_WRONG_THREAD = 908,
@@ -76,6 +78,7 @@ struct CUctx_st {
     std::set<cu_stream> streams;
     long launches, allocations;      /* so far */
     long bad_launch, bad_allocation; /* the one that fails; 0: none */
+    long registrations, bad_registration;
 };
 
 struct CUstream_st {
@@ -123,6 +126,7 @@ struct driver_state {
     std::mutex lock;
     std::condition_variable changed;
     CUctx_st gpus[MOST_DEVICES];
+    std::map<uintptr_t, size_t> registered; /* host memory, of all GPUs */
     bool initialised;
 };
 driver_state &state();

@@ -151,6 +151,17 @@ cu_result on_cpu_stream_synchronize(cu_stream stream)
     return stream->gpu->failure;
 }
 
+cu_result on_cpu_host_call(cu_stream stream, cu_host_function run, void *user)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (!run)
+        return INVALID_VALUE;
+    enqueue(stream, {WORK, [=] { run(user); }});
+    return OK;
+}
+
 /* ----------------------------------------------------------------------------- events -------- */
 
 cu_result on_cpu_event_create(cu_event *event, unsigned flags)

@@ -26,6 +26,7 @@ SAME(OURS_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(OURS_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
 SAME(CU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
 SAME(CU_HOST_DEVICEMAP, CU_MEMHOSTALLOC_DEVICEMAP);
+SAME(CU_HOST_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
 SAME(CU_FUNCTION_MAX_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME(CU_CONTEXT_SCHED_SPIN, CU_CTX_SCHED_SPIN);
@@ -62,6 +63,8 @@ CUDA_DRIVER_FUNCTIONS(FUNCTION)
     F(memory_free, cuMemFree)                                                                      \
     F(host_alloc, cuMemHostAlloc)                                                                  \
     F(host_free, cuMemFreeHost)                                                                    \
+    F(host_register, cuMemHostRegister)                                                            \
+    F(host_unregister, cuMemHostUnregister)                                                        \
     F(upload, cuMemcpyHtoDAsync)                                                                   \
     F(download, cuMemcpyDtoHAsync)                                                                 \
     F(fill, cuMemsetD8Async)                                                                       \
@@ -77,6 +80,7 @@ CUDA_DRIVER_FUNCTIONS(FUNCTION)
     F(module_unload, cuModuleUnload)                                                               \
     F(module_function, cuModuleGetFunction)                                                        \
     F(launch, cuLaunchKernel)                                                                      \
+    F(host_call, cuLaunchHostFunc)                                                                 \
     F(capture_end, cuStreamEndCapture)                                                             \
     F(graph_instantiate, cuGraphInstantiateWithFlags)                                              \
     F(graph_launch, cuGraphLaunch)                                                                 \

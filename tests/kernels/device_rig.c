@@ -151,6 +151,16 @@ int rig_vector(struct rig *g, int k, uint32_t seed)
     return f32_add(g, k, 1, seed, WEIGHT_VECTOR);
 }
 
+int rig_stage(struct rig *g, const struct weight_source *s, void *staging, uint64_t offset)
+{
+    struct oato_error err;
+    uint32_t i = g->p.n_weights++;
+    assert_true(i < RIG_WEIGHTS);
+    if (g->d->ops->stage(g->d, s, staging, offset, &g->weights[i], &err))
+        fail_msg("%s", err.text);
+    return (int)i;
+}
+
 void rig_kv(struct rig *g, const struct kv_layer_shape *layers, int n, oato_dtype dtype, int pages)
 {
     struct oato_error err;
@@ -206,6 +216,15 @@ struct program_record *rig_put_copy(struct rig *g, enum record_kind kind, int wi
     return r;
 }
 
+struct program_record *rig_put_stream(struct rig *g, int weight)
+{
+    struct program_record *r = record_add(g);
+    r->kind = RECORD_STREAM;
+    r->n_weights = 1;
+    r->weight[0] = (uint32_t)weight;
+    return r;
+}
+
 void rig_wait(struct program_record *r, int device, uint32_t ordinal)
 {
     r->wait[r->n_waits++] = (struct record_wait){.device = (uint16_t)device, .ordinal = ordinal};
@@ -232,6 +251,7 @@ void rig_compile(struct rig *g, struct rig *host)
     struct oato_error err;
     if (host) {
         g->p.host_arena = host->p.arena;
+        g->p.host_arena_bytes = ARENA_BYTES;
     } else {
         g->host_arena = calloc(1, ARENA_BYTES);
         assert_non_null(g->host_arena);

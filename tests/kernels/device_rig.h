@@ -46,6 +46,8 @@ int rig_matrix(struct rig *g, int k, int n, int begin, int end, uint32_t seed); 
 int rig_f32_matrix(struct rig *g, int k, int n, uint32_t seed);
 int rig_lookup(struct rig *g, int k, int n, uint32_t seed); /* Q8_0 */
 int rig_vector(struct rig *g, int k, uint32_t seed);
+/* One that is streamed to staging + offset. */
+int rig_stage(struct rig *g, const struct weight_source *s, void *staging, uint64_t offset);
 void rig_kv(struct rig *g, const struct kv_layer_shape *layers, int n, oato_dtype dtype, int pages);
 
 /* Records. in and out are values, weights (NULL: none) as many as the operator takes. */
@@ -54,6 +56,7 @@ struct program_record *rig_put(struct rig *g, const char *key, int n_in, const i
 /* Between value `from` and value `to` of the two arenas. */
 struct program_record *rig_put_copy(struct rig *g, enum record_kind kind, int width, int from,
                                     int to);
+struct program_record *rig_put_stream(struct rig *g, int weight);
 void rig_wait(struct program_record *r, int device, uint32_t ordinal);
 /* Fills in what the records imply and gives the program. */
 const struct program *rig_program(struct rig *g);

@@ -26,24 +26,6 @@ static struct weight_source source_of(int i)
         .data = matrices[i], .dtype = DT_F32, .k = N, .n = N, .row_end = N, .use = WEIGHT_MATRIX};
 }
 
-static int stage(struct rig *g, const struct weight_source *s, void *staging, uint64_t offset)
-{
-    struct oato_error err;
-    const uint32_t i = g->p.n_weights++;
-    if (g->d->ops->stage(g->d, s, staging, offset, &g->weights[i], &err))
-        fail_msg("%s", err.text);
-    return (int)i;
-}
-
-static void put_stream(struct rig *g, int weight)
-{
-    struct program_record *r = rig_put(g, "kv_copy", 0, NULL, 0, NULL, NULL);
-    memset(&r->op, 0, sizeof r->op);
-    r->kind = RECORD_STREAM;
-    r->n_weights = 1;
-    r->weight[0] = (uint32_t)weight;
-}
-
 static struct program_record *put_product(struct rig *g, int from, int weight)
 {
     return rig_put(g, "mul_mat/F32/k64/n64", 1, (int[]){from}, 1, (int[]){from + 1}, &weight);
@@ -97,17 +79,17 @@ static void streamed_weights_take_turns_beside_what_computes(void **state)
     s[2].data = wide + N;
     s[2].row_stride = 3 * N * sizeof *wide;
     for (int i = 0; i < MATRICES; i++)
-        stage(sim, &s[i], staging, (uint64_t)(i % 2) * MATRIX);
+        rig_stage(sim, &s[i], staging, (uint64_t)(i % 2) * MATRIX);
     struct oato_weight *none;
     assert_int_equal(ops->stage(sim->d, &s[0], staging, MATRIX + 1, &none, &err), OATO_EUSAGE);
     assert_int_equal(ops->stage(sim->d, &s[0], x, 0, &none, &err), OATO_EUSAGE);
     s[0].row_stride = 4; /* less than a row */
     assert_int_equal(ops->stage(sim->d, &s[0], staging, 0, &none, &err), OATO_EUSAGE);
 
-    put_stream(sim, 0);
-    put_stream(sim, 1);
+    rig_put_stream(sim, 0);
+    rig_put_stream(sim, 1);
     put_product(sim, 0, 0)->signal = 1;
-    put_stream(sim, 2);
+    rig_put_stream(sim, 2);
     put_product(sim, 1, 1)->signal = 2;
     put_product(sim, 2, 2)->signal = 3;
     rig_compile(sim, NULL);
@@ -142,8 +124,8 @@ static void what_nobody_reads_in_a_step_is_not_streamed(void **state)
     void *staging;
     const struct weight_source s = source_of(0);
     assert_int_equal(sim->d->ops->alloc(sim->d, MATRIX, &staging, &err), OATO_OK);
-    const int w = stage(sim, &s, staging, 0);
-    put_stream(sim, w);
+    const int w = rig_stage(sim, &s, staging, 0);
+    rig_put_stream(sim, w);
     put_product(sim, 0, w)->signal = 1;
     sim->records[0].rows = sim->records[1].rows = ROWS_LOGITS;
     rig_compile(sim, NULL);
@@ -164,12 +146,12 @@ static void only_what_was_staged_is_streamed(void **state)
     struct compiled *c;
     struct oato_error err;
     struct rig *sim = rig_create(SPEEDS, 1), *cpu = rig_create("cpu", 0);
-    put_stream(sim, rig_f32_matrix(sim, N, N, 1));
+    rig_put_stream(sim, rig_f32_matrix(sim, N, N, 1));
     assert_int_equal(sim->d->ops->compile(sim->d, rig_program(sim), 1, &c, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "weight 0 is here already"));
     sim->records[0].weight[0] = 1;
     assert_int_equal(sim->d->ops->compile(sim->d, rig_program(sim), 1, &c, &err), OATO_EUSAGE);
-    put_stream(cpu, rig_f32_matrix(cpu, N, N, 1));
+    rig_put_stream(cpu, rig_f32_matrix(cpu, N, N, 1));
     assert_int_equal(cpu->d->ops->compile(cpu->d, rig_program(cpu), 0, &c, &err), OATO_EDEVICE);
     assert_non_null(strstr(err.text, "nothing is streamed to the host"));
     rig_free(sim);

@@ -1,0 +1,162 @@
+/*
+ * cuda_stream.c - how weights travel from the host to a GPU: when they are prepared, and each time
+ * that a RECORD_STREAM asks for them. Two streams beside the one that computes:
+ *
+ *   fill   the driver's thread calls the host, which fills a pinned buffer with a piece
+ *   copy   the piece goes to its place in device memory
+ *
+ * and events between them: a buffer is filled when its last piece has been sent, sent when it is
+ * filled. The first copy of a RECORD_STREAM waits until the computing stream has passed what stood
+ * before the record, so nothing reads the staging room any more; filling runs ahead of that. Behind
+ * the last copy the weight's own event is recorded, for which a record that reads it has the
+ * computing stream wait. All of it is order among streams: no thread of ours waits for a copy.
+ */
+#include "kernels/cuda/cuda_device.h"
+
+#include <string.h>
+
+static cu_result send_piece(const struct cuda_piece *p)
+{
+    const struct cuda_weight *w = p->weight;
+    const struct cuda_driver *cu = w->device->cu;
+    const struct cuda_streams *s = &w->device->streams;
+    const struct cuda_buffer *b = &s->buffer[p->buffer];
+    const cu_address to = (cu_address)(uintptr_t)w->weight.data;
+    cu_result result = cu->stream_wait(s->fill, b->sent, 0);
+    if (result || (result = cu->host_call(s->fill, cuda_piece_fill, (void *)(uintptr_t)p)) ||
+        (result = cu->event_record(b->filled, s->fill)) ||
+        (result = cu->stream_wait(s->copy, b->filled, 0)))
+        return result;
+    for (int i = 0; i < CUDA_WEIGHT_PLANES && !result; i++)
+        if (w->unit[i])
+            result = cu->upload(to + w->plane[i] + p->begin * w->unit[i], p->to + p->plane[i],
+                                (p->end - p->begin) * w->unit[i], s->copy);
+    return result ? result : cu->event_record(b->sent, s->copy);
+}
+
+cu_result cuda_weight_send(const struct cuda_weight *w)
+{
+    cu_result result = CU_OK;
+    for (uint32_t i = 0; i < w->n_pieces && !result; i++)
+        result = send_piece(&w->pieces[i]);
+    return result;
+}
+
+cu_result cuda_streams_wait(struct cuda_device *d)
+{
+    const cu_result filled = d->cu->stream_synchronize(d->streams.fill);
+    const cu_result sent = d->cu->stream_synchronize(d->streams.copy);
+    return filled ? filled : sent;
+}
+
+/* -------------------------------------------------------------------------------- records -- */
+
+static cu_event *behind(struct cuda_streams *s)
+{
+    return &s->behind[s->records % CUDA_STREAMS_AHEAD];
+}
+
+cu_result cuda_stream_room(struct cuda_device *d)
+{
+    return d->cu->event_query(*behind(&d->streams));
+}
+
+cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
+                          const struct program_record *r)
+{
+    const struct cuda_driver *cu = d->cu;
+    struct cuda_streams *s = &d->streams;
+    cu_result result = cu->event_record(s->passed, d->queue.stream);
+    if (!result)
+        result = cu->stream_wait(s->copy, s->passed, 0);
+    for (int i = 0; i < r->n_weights && !result; i++) {
+        const struct cuda_weight *w = cuda_weight_of(c->program->weights[r->weight[i]]);
+        result = cuda_weight_send(w);
+        if (!result)
+            result = cu->event_record(w->arrived, s->copy);
+    }
+    if (!result)
+        result = cu->event_record(*behind(s), s->copy);
+    s->records++;
+    return result;
+}
+
+cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
+                            const struct program_record *r)
+{
+    cu_result result = CU_OK;
+    for (int i = 0; i < r->n_weights && !result; i++) {
+        if (r->weight[i] == UINT32_MAX)
+            continue;
+        const struct cuda_weight *w = cuda_weight_of(c->program->weights[r->weight[i]]);
+        if (w->arrived)
+            result = d->cu->stream_wait(d->queue.stream, w->arrived, 0);
+    }
+    return result;
+}
+
+/* ------------------------------------------------------------------------ opening, closing -- */
+
+static cu_result make(struct cuda_device *d)
+{
+    const struct cuda_driver *cu = d->cu;
+    struct cuda_streams *s = &d->streams;
+    void *host = NULL;
+    cu_result result = cu->stream_create(&s->fill, CU_STREAM_NON_BLOCKING);
+    if (!result)
+        result = cu->stream_create(&s->copy, CU_STREAM_NON_BLOCKING);
+    if (!result)
+        result = cu->event_create(&s->passed, CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < CUDA_STREAMS_AHEAD && !result; i++)
+        result = cu->event_create(&s->behind[i], CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < CUDA_BUFFERS && !result; i++) {
+        struct cuda_buffer *b = &s->buffer[i];
+        result = cu->event_create(&b->filled, CU_EVENT_DISABLE_TIMING);
+        if (!result)
+            result = cu->event_create(&b->sent, CU_EVENT_DISABLE_TIMING);
+        if (!result)
+            result = cu->host_alloc(&host, CUDA_BUFFER_BYTES, CU_HOST_PORTABLE);
+        if (!result)
+            b->host = host;
+    }
+    return result;
+}
+
+static void destroy_event(const struct cuda_device *d, cu_event event)
+{
+    if (event)
+        d->cu->event_destroy(event);
+}
+
+oato_status cuda_streams_open(struct cuda_device *d, struct oato_error *err)
+{
+    const cu_result result = make(d);
+    cuda_crew_open(&d->crew);
+    if (!result)
+        return OATO_OK;
+    cuda_fail(d->cu, result, d->id, "making what sends weights", err);
+    cuda_streams_close(d);
+    return err->status;
+}
+
+void cuda_streams_close(struct cuda_device *d)
+{
+    struct cuda_streams *s = &d->streams;
+    if (s->fill && s->copy)
+        cuda_streams_wait(d);
+    cuda_crew_close(&d->crew);
+    destroy_event(d, s->passed);
+    for (int i = 0; i < CUDA_STREAMS_AHEAD; i++)
+        destroy_event(d, s->behind[i]);
+    for (int i = 0; i < CUDA_BUFFERS; i++) {
+        destroy_event(d, s->buffer[i].filled);
+        destroy_event(d, s->buffer[i].sent);
+        if (s->buffer[i].host)
+            d->cu->host_free(s->buffer[i].host);
+    }
+    if (s->fill)
+        d->cu->stream_destroy(s->fill);
+    if (s->copy)
+        d->cu->stream_destroy(s->copy);
+    memset(s, 0, sizeof *s);
+}

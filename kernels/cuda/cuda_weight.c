@@ -1,0 +1,298 @@
+/*
+ * cuda_weight.c - weights of a GPU: how many bytes they take, and how they get there. The host
+ * brings rows of the model's file to the device's layout (cuda_layout.h), a piece of the weight at
+ * a time, into pinned buffers from which they are sent (cuda_stream.c): a weight is never whole in
+ * host memory, and several threads convert what one alone would hold up the link with.
+ *
+ * A streamed weight goes the same way each time that it is wanted. It is converted again, not kept
+ * converted: a model that does not fit the GPU would not fit the host twice either.
+ */
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_layout.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)CUDA_WEIGHT_PLANES == (int)CUDA_PLANES, "a weight has the layout's planes");
+
+/* -------------------------------------------------------------------------------- filling -- */
+
+enum {
+    SHARES = 4,           /* of a piece, for each thread: they do not end all at once */
+    ALONE_BYTES = 1 << 18 /* a piece as small as this is not worth waking anybody */
+};
+
+/* Units [begin, end) of the weight to their places in the piece. */
+static void fill_units(const struct cuda_piece *p, uint64_t begin, uint64_t end)
+{
+    const struct weight_source *s = &p->weight->source;
+    const uint64_t at = begin - p->begin;
+    if (s->prepared) {
+        memcpy(p->to + at, (const uint8_t *)s->prepared + begin, end - begin);
+    } else if (s->use != WEIGHT_VECTOR) {
+        struct weight_source piece = *s;
+        piece.row_begin = s->row_begin + (int64_t)p->begin;
+        piece.row_end = s->row_begin + (int64_t)p->end;
+        cuda_layout_rows(&piece, p->to, (int64_t)at, (int64_t)(end - p->begin));
+    } else {
+        const uint64_t stride = weight_source_stride(s);
+        const uint8_t *from = (const uint8_t *)s->data + ((uint64_t)s->row_begin + begin) * stride;
+        for (uint64_t r = at; r < end - p->begin; r++, from += stride)
+            quants_row(s->dtype, from, s->k, floats(p->to) + r * (uint64_t)s->k);
+    }
+}
+
+static void fill_shares(struct cuda_crew *c)
+{
+    const struct cuda_piece *p = c->piece;
+    for (;;) {
+        const uint64_t begin = atomic_fetch_add(&c->next, c->share);
+        if (begin >= p->end)
+            return;
+        fill_units(p, begin, begin + c->share < p->end ? begin + c->share : p->end);
+    }
+}
+
+static void *crew_main(void *arg)
+{
+    struct cuda_crew *c = arg;
+    pthread_mutex_lock(&c->lock);
+    for (uint64_t seen = 0;;) {
+        while (c->round == seen && !c->closing)
+            pthread_cond_wait(&c->changed, &c->lock);
+        if (c->closing)
+            break;
+        seen = c->round;
+        pthread_mutex_unlock(&c->lock);
+        fill_shares(c);
+        pthread_mutex_lock(&c->lock);
+        if (--c->working == 0)
+            pthread_cond_broadcast(&c->changed);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+void cuda_piece_fill(void *user)
+{
+    const struct cuda_piece *p = user;
+    struct cuda_crew *c = &p->weight->device->crew;
+    if (p->bytes <= ALONE_BYTES || !c->n) {
+        fill_units(p, p->begin, p->end);
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->piece = p;
+    c->share = (p->end - p->begin) / (uint64_t)(SHARES * (c->n + 1)) + 1;
+    atomic_store(&c->next, p->begin);
+    c->working = c->n;
+    c->round++;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    fill_shares(c);
+    pthread_mutex_lock(&c->lock);
+    while (c->working)
+        pthread_cond_wait(&c->changed, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* As many as half of the cores: the others are for what computes meanwhile. Fewer do as well. */
+void cuda_crew_open(struct cuda_crew *c)
+{
+    cpu_set_t cores;
+    int n = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores) / 2;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    for (n = n < CUDA_CREW ? n : CUDA_CREW; c->n < n; c->n++) {
+        if (pthread_create(&c->thread[c->n], NULL, crew_main, c))
+            break;
+        pthread_setname_np(c->thread[c->n], "oato-cuda-fill");
+    }
+}
+
+void cuda_crew_close(struct cuda_crew *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->closing = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    for (int i = 0; i < c->n; i++)
+        pthread_join(c->thread[i], NULL);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+}
+
+/* --------------------------------------------------------------------------------- pieces -- */
+
+uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
+                             int64_t k, enum weight_use use)
+{
+    (void)base;
+    if (use == WEIGHT_VECTOR)
+        return (uint64_t)rows * (uint64_t)k * sizeof(float);
+    return cuda_layout_bytes(dtype, rows, k);
+}
+
+/* Where the planes of n units begin. */
+static void unit_planes(const struct cuda_weight *w, uint64_t n, uint64_t offset[CUDA_PLANES])
+{
+    memset(offset, 0, CUDA_PLANES * sizeof *offset);
+    if (!w->source.prepared && w->source.use != WEIGHT_VECTOR)
+        cuda_layout_planes(w->source.dtype, (int64_t)n, w->source.k, offset);
+}
+
+/* Cuts the weight into pieces of whole units that fit a buffer; the buffers take turns. */
+static oato_status cut(struct cuda_device *d, struct cuda_weight *w, struct oato_error *err)
+{
+    uint64_t unit = 0, units = (uint64_t)w->weight.rows;
+    if (w->source.prepared) {
+        w->unit[0] = 1; /* all planes at once */
+        units = w->weight.bytes;
+    } else if (w->source.use == WEIGHT_VECTOR) {
+        w->unit[0] = (uint64_t)w->source.k * sizeof(float);
+    } else {
+        cuda_layout_row(w->source.dtype, w->source.k, w->unit);
+    }
+    for (int p = 0; p < CUDA_PLANES; p++)
+        unit += w->unit[p];
+    const uint64_t most = (CUDA_BUFFER_BYTES - CUDA_PLANES * CUDA_PLANE_ALIGN) / unit;
+    if (!most)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a row of %" PRId64 " %s is longer than what is sent at once", d->id,
+                         w->source.k, dtype_name(w->source.dtype));
+    w->n_pieces = (uint32_t)((units + most - 1) / most);
+    w->pieces = calloc(w->n_pieces, sizeof *w->pieces);
+    if (!w->pieces)
+        return oato_fail_memory(err, w->n_pieces * sizeof *w->pieces, "a weight's pieces");
+    unit_planes(w, units, w->plane);
+    for (uint32_t i = 0; i < w->n_pieces; i++) {
+        struct cuda_piece *p = &w->pieces[i];
+        p->weight = w;
+        p->begin = i * most;
+        p->end = units - p->begin < most ? units : p->begin + most;
+        p->bytes = (p->end - p->begin) * unit;
+        p->buffer = (int)(d->streams.turn++ % CUDA_BUFFERS);
+        p->to = d->streams.buffer[p->buffer].host;
+        unit_planes(w, p->end - p->begin, p->plane);
+    }
+    return OATO_OK;
+}
+
+static void weight_delete(struct cuda_weight *w)
+{
+    if (!w)
+        return;
+    if (w->arrived)
+        w->device->cu->event_destroy(w->arrived);
+    free(w->pieces);
+    free(w);
+}
+
+/* A weight that has no place in device memory yet; NULL with a message. */
+static struct cuda_weight *weight_create(struct cuda_device *d, const struct weight_source *source,
+                                         struct oato_error *err)
+{
+    const int64_t rows = source->row_end - source->row_begin;
+    uint64_t bytes = 0;
+    if (cpu_source_good(source))
+        bytes = cuda_prepared_bytes(&d->base, source->dtype, rows, source->k, source->use);
+    if (!bytes) {
+        oato_fail(err, OATO_EUSAGE,
+                  "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
+                  " %s: whole rows of whole blocks of a known type are wanted",
+                  d->id, source->row_begin, source->row_end, source->n, source->k,
+                  dtype_name(source->dtype));
+        return NULL;
+    }
+    struct cuda_weight *w = calloc(1, sizeof *w);
+    if (!w) {
+        oato_fail_memory(err, sizeof *w, "a weight");
+        return NULL;
+    }
+    w->device = d;
+    w->source = *source;
+    w->weight = (struct oato_weight){
+        .dtype = source->dtype, .use = source->use, .rows = rows, .k = source->k, .bytes = bytes};
+    if (cut(d, w, err)) {
+        weight_delete(w);
+        return NULL;
+    }
+    return w;
+}
+
+oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
+                         struct oato_weight **out, struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    struct cuda_weight *w = weight_create(d, source, err);
+    cu_address address = 0;
+    if (!w)
+        return err->status;
+    if (cuda_take(d, w->weight.bytes, "a weight", &address, err))
+        goto fail;
+    w->weight.data = (const uint8_t *)(uintptr_t)address;
+    /* the queue's thread sends weights too: it must be idle */
+    if (cuda_queue_drain(&d->queue, err))
+        goto fail;
+    cuda_enter(d);
+    cu_result result = cuda_weight_send(w);
+    const cu_result waited = cuda_streams_wait(d);
+    result = result ? result : waited;
+    if (result) {
+        cuda_fail(d->cu, result, d->id, "writing a weight", err);
+        goto fail;
+    }
+    if (!source->prepared)
+        cpu_source_release(source, 0, w->weight.rows);
+    free(w->pieces); /* it is there for good */
+    w->pieces = NULL;
+    *out = &w->weight;
+    return OATO_OK;
+
+fail:
+    cuda_return(d, address, w->weight.bytes);
+    weight_delete(w);
+    return err->status;
+}
+
+oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
+                       uint64_t offset, struct oato_weight **out, struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    const uint64_t address = (uint64_t)(uintptr_t)staging + offset;
+    if (!staging || address % CUDA_PLANE_ALIGN)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: no weight can lie at offset %" PRIu64
+                         " of staging memory: multiples of %d are wanted",
+                         d->id, offset, CUDA_PLANE_ALIGN);
+    struct cuda_weight *w = weight_create(d, source, err);
+    if (!w)
+        return err->status;
+    w->weight.data = (const uint8_t *)(uintptr_t)address;
+    cuda_enter(d);
+    const cu_result result = d->cu->event_create(&w->arrived, CU_EVENT_DISABLE_TIMING);
+    if (result) {
+        cuda_fail(d->cu, result, d->id, "making an event", err);
+        weight_delete(w);
+        return err->status;
+    }
+    *out = &w->weight;
+    return OATO_OK;
+}
+
+void cuda_weight_free(struct oato_device *base, struct oato_weight *weight)
+{
+    struct cuda_device *d = cuda_of(base);
+    struct cuda_weight *w = cuda_weight_of(weight);
+    if (!w)
+        return;
+    cuda_queue_drain(&d->queue, NULL);
+    cuda_enter(d);
+    if (w->arrived)
+        cuda_streams_wait(d); /* it may be on its way though nobody waits for it */
+    else
+        cuda_return(d, (cu_address)(uintptr_t)w->weight.data, w->weight.bytes);
+    weight_delete(w);
+}
