@@ -67,7 +67,7 @@ static cu_address address_of(const void *p)
 oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
-    cu_address address;
+    cu_address address = 0;
     if (cuda_take(d, bytes, "an arena", &address, err))
         return err->status;
     cu_result result = d->cu->fill(address, 0, bytes ? bytes : 1, d->queue.stream);
@@ -198,7 +198,7 @@ oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape
     kv->layers = (struct kv_layer_shape *)(void *)(kv->layer_offset + count);
     if (count)
         memcpy(kv->layers, layers, count * sizeof *layers);
-    void *data;
+    void *data = NULL;
     if (!kv_cache_layout(kv, &kv->bytes))
         oato_fail(err, OATO_EFIT, "%s: a KV cache of %" PRId32 " pages in %d layers is too large",
                   d->id, pages, n);

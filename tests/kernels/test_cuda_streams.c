@@ -87,13 +87,14 @@ static uint64_t close_planes(oato_dtype dtype, int64_t rows, int64_t k, uint8_t 
  * from what was prepared before: each time what cuda_layout_rows makes of them at once. */
 static void check_bytes(oato_dtype dtype, int64_t rows, int64_t k)
 {
-    size_t row, wide;
+    size_t row = 0, wide = 0;
     assert_true(dtype_row_bytes(dtype, k, &row) && dtype_row_bytes(dtype, k + 256, &wide));
     const uint64_t bytes = cuda_layout_bytes(dtype, rows, k);
-    const size_t file_bytes = wide * (size_t)(rows + 2);
-    uint8_t *file = malloc(file_bytes), *expected = calloc(1, bytes), *got = malloc(bytes);
+    const size_t file_floats = wide * (size_t)(rows + 2) / sizeof(float) + 1;
+    float *numbers = malloc(file_floats * sizeof *numbers);
+    uint8_t *file = (uint8_t *)numbers, *expected = calloc(1, bytes), *got = malloc(bytes);
     assert_true(file && expected && got);
-    rig_random((float *)(void *)file, file_bytes / sizeof(float), (uint32_t)rows);
+    rig_random(numbers, file_floats, (uint32_t)rows);
     struct weight_source s = {.data = file + (wide - row),
                               .dtype = dtype,
                               .k = k,
@@ -129,7 +130,7 @@ static void check_bytes(oato_dtype dtype, int64_t rows, int64_t k)
     free(prepared);
     free(got);
     free(expected);
-    free(file);
+    free(numbers);
 }
 
 /* More than all the buffers hold, so that each is filled again. */
@@ -319,7 +320,7 @@ static void staging_is_counted_and_streaming_takes_no_more(void **state)
 static void a_failure_ends_what_is_on_its_way(void **state)
 {
     (void)state;
-    const bool emulated = getenv("OATO_CUDA_DRIVER");
+    const int emulated = getenv("OATO_CUDA_DRIVER") != NULL;
     for (int dies = 0; dies <= emulated; dies++) {
         if (dies)
             setenv("OATO_CUDA_ON_CPU_FAIL", "launch=1", 1);
@@ -391,7 +392,7 @@ static bool is_pinned(const void *p)
 static void the_hosts_arena_is_pinned_while_a_program_uses_it(void **state)
 {
     (void)state;
-    const bool emulated = getenv("OATO_CUDA_DRIVER");
+    const int emulated = getenv("OATO_CUDA_DRIVER") != NULL;
     for (int refused = 0; refused <= emulated; refused++) {
         struct rig *cpu = rig_create("cpu", 0), *g[2];
         const uint8_t *second = (const uint8_t *)cpu->p.arena + 4096;
