@@ -201,6 +201,9 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
                          struct oato_weight **out, struct oato_error *err);
 oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
                        uint64_t offset, struct oato_weight **out, struct oato_error *err);
+/* The first n numbers of a vector, which need not have been streamed yet. */
+oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight *weight, float *out,
+                             uint64_t n, struct oato_error *err);
 void cuda_weight_free(struct oato_device *base, struct oato_weight *w);
 oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
                            oato_dtype dtype, int32_t pages, struct kv_cache **out,

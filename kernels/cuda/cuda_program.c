@@ -58,16 +58,11 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
     char key[OP_KEY_SIZE];
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        for (int w = 0; w < r->n_weights; w++) {
-            const bool wants = r->kind == RECORD_STREAM,
-                       never = r->kind == RECORD_RUN && r->op.kind == OP_ROPE;
-            if (r->weight[w] == UINT32_MAX || (!wants && !never))
-                continue;
-            if (!cuda_weight_of(p->weights[r->weight[w]])->arrived == wants)
-                return oato_fail(
-                    err, OATO_EUSAGE, "%s: record %" PRIu32 ": weight %" PRIu32 " is %s", d->id, i,
-                    r->weight[w], wants ? "here already" : "read before it is streamed");
-        }
+        for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
+            if (!cuda_weight_of(p->weights[r->weight[w]])->arrived)
+                return oato_fail(err, OATO_EUSAGE,
+                                 "%s: record %" PRIu32 ": weight %" PRIu32 " is here already",
+                                 d->id, i, r->weight[w]);
         if (r->kind != RECORD_RUN)
             continue;
         if (!cuda_supports(&d->base, &r->op))
@@ -125,8 +120,7 @@ static oato_status rope_turns(struct oato_device *base, const struct program *p,
     const int32_t pairs = r->op.rope_dims / 2;
     if (r->n_weights && r->weight[0] != UINT32_MAX)
         w = p->weights[r->weight[0]];
-    if (w &&
-        cuda_download(base, divisors, w->data, 0, (uint64_t)pairs * sizeof *divisors, NULL, err))
+    if (w && cuda_vector_read(base, w, divisors, (uint64_t)pairs, err))
         return err->status;
     for (int32_t i = 0; i < pairs; i++) {
         double angle = pow((double)r->op.rope_base, -2.0 * i / r->op.rope_dims) *

@@ -282,6 +282,25 @@ oato_status cuda_stage(struct oato_device *base, const struct weight_source *sou
     return OATO_OK;
 }
 
+oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight *weight, float *out,
+                             uint64_t n, struct oato_error *err)
+{
+    const struct cuda_weight *w = cuda_weight_of(weight);
+    if (!w->arrived)
+        return cuda_download(base, out, weight->data, 0, n * sizeof *out, NULL, err);
+    if (weight->bytes != n * sizeof *out)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a streamed vector of %" PRIu64 " bytes where %" PRIu64
+                         " numbers are wanted",
+                         w->device->id, weight->bytes, n);
+    for (uint32_t i = 0; i < w->n_pieces; i++) {
+        struct cuda_piece p = w->pieces[i];
+        p.to = (uint8_t *)out + p.begin * w->unit[0];
+        fill_units(&p, p.begin, p.end);
+    }
+    return OATO_OK;
+}
+
 void cuda_weight_free(struct oato_device *base, struct oato_weight *weight)
 {
     struct cuda_device *d = cuda_of(base);

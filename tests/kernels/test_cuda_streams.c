@@ -166,6 +166,41 @@ static void vectors_are_converted(void **state)
     free(half);
 }
 
+/* What a rotation turns by is computed when the program is compiled, before anything streams. */
+static void rotations_know_divisors_that_are_streamed(void **state)
+{
+    (void)state;
+    enum { PAIRS = 16 };
+    static float x[2][2 * PAIRS], divisors[PAIRS];
+    const int32_t position[] = {0, 5}, sequence[] = {0, 0};
+    const struct weight_source s = {
+        .data = divisors, .dtype = DT_F32, .k = PAIRS, .n = 1, .row_end = 1, .use = WEIGHT_VECTOR};
+    float got[2][2][2 * PAIRS];
+    rig_random(x[0], 2 * 2 * PAIRS, 3);
+    for (int i = 0; i < PAIRS; i++)
+        divisors[i] = 1 + (float)i;
+    for (int streams = 0; streams < 2; streams++) {
+        struct rig *g = rig_create("cuda", 0);
+        struct oato_error err;
+        void *staging = alloc(g, sizeof divisors);
+        int w = 0;
+        if (streams)
+            rig_put_stream(g, rig_stage(g, &s, staging, 0));
+        else if (g->d->ops->prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
+            fail_msg("%s", err.text);
+        rig_put(g, "rope/h1/d32/r32/p0", 1, (int[]){0}, 1, (int[]){1}, &w)->signal = 1;
+        rig_compile(g, NULL);
+        rig_write(g, 0, x[0], sizeof x);
+        struct step step = {
+            .n_tokens = 2, .n_seqs = 1, .token_position = position, .token_seq = sequence};
+        rig_step(&g, 1, &step);
+        rig_read(g, 1, got[streams][0], sizeof got[streams]);
+        close_rig(g, staging, sizeof divisors);
+    }
+    assert_memory_equal(got[0], got[1], sizeof got[0]);
+    assert_memory_not_equal(got[0][1], x[1], sizeof x[1]);
+}
+
 /* ---------------------------------------------------------------------------------- order -- */
 
 static struct program_record *put_product(struct rig *g, int from, int weight)
@@ -433,6 +468,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_of_many_pieces_arrive_whole),
         cmocka_unit_test(vectors_are_converted),
+        cmocka_unit_test(rotations_know_divisors_that_are_streamed),
         cmocka_unit_test(streamed_weights_take_turns),
         cmocka_unit_test(what_nobody_reads_in_a_step_is_not_streamed),
         cmocka_unit_test(only_what_was_staged_is_streamed),
