@@ -184,7 +184,8 @@ static void a_failed_record_fails_the_step_and_who_waits(void **state)
     struct oato_error err;
     struct timeline *timelines[2];
     uint64_t bases[2] = {0};
-    struct program_record *r = rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){2}, NULL);
+    struct program_record *r = NULL;
+    rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){2}, NULL);
     rig_put_copy(gpu, RECORD_DOWNLOAD, 64, 2, 2)->signal = 1;
     r = rig_put(cpu, "add/k64", 2, (int[]){2, 2}, 1, (int[]){3}, NULL);
     rig_wait(r, 1, 1);

@@ -35,22 +35,23 @@ static void *at(struct oato_device *d, uint64_t bytes)
     return p;
 }
 
-static void run_program(struct oato_device *d, const struct program *p, struct step *step)
+static void run_program(struct oato_device *d, const struct program *p, const struct step *given)
 {
+    struct step step = *given;
     struct oato_error err;
     struct compiled *c = NULL;
     struct timeline *timeline = d->ops->timeline(d);
     uint64_t base = atomic_load(&timeline->value);
-    step->timeline = &timeline;
-    step->timeline_base = &base;
-    if (d->ops->compile(d, p, 0, &c, &err) || d->ops->submit(d, c, step, &err) ||
+    step.timeline = &timeline;
+    step.timeline_base = &base;
+    if (d->ops->compile(d, p, 0, &c, &err) || d->ops->submit(d, c, &step, &err) ||
         d->ops->finish(d, &err))
         fail_msg("%s", err.text);
     d->ops->release(d, c);
 }
 
 /* Outputs go to out[0], out[1], ... */
-static void run_case(struct oato_device *d, const struct test_case *c, struct step *step,
+static void run_case(struct oato_device *d, const struct test_case *c, const struct step *step,
                      float *const *out)
 {
     struct oato_error err;
@@ -161,7 +162,7 @@ static struct step plain_step(int32_t T)
 }
 
 /* Both devices, the outputs compared. */
-static void compare(const struct test_case *c, struct step *step, double limit)
+static void compare(const struct test_case *c, const struct step *step, double limit)
 {
     char key[OP_KEY_SIZE];
     struct test_case rounded = *c;
