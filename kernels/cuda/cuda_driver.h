@@ -73,6 +73,8 @@ enum {
       (cu_address to, const void *from, size_t bytes, cu_stream stream))                           \
     F(download, "cuMemcpyDtoHAsync_v2",                                                            \
       (void *to, cu_address from, size_t bytes, cu_stream stream))                                 \
+    F(copy, "cuMemcpyDtoDAsync_v2",                                                                \
+      (cu_address to, cu_address from, size_t bytes, cu_stream stream))                            \
     F(fill, "cuMemsetD8Async",                                                                     \
       (cu_address to, unsigned char byte, size_t bytes, cu_stream stream))                         \
     F(stream_create, "cuStreamCreate", (cu_stream * stream, unsigned flags))                       \

@@ -427,6 +427,17 @@ cu_result on_cpu_download(void *to, cu_address from, size_t bytes, cu_stream str
                              [=] { std::memcpy(to, pointer<const void>(from), bytes); });
 }
 
+cu_result on_cpu_copy(cu_address to, cu_address from, size_t bytes, cu_stream stream)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (!is_inside(stream->gpu, to, bytes) || !is_inside(stream->gpu, from, bytes))
+        return INVALID_VALUE;
+    enqueue(stream, {WORK, [=] { std::memcpy(pointer<void>(to), pointer<void>(from), bytes); }});
+    return OK;
+}
+
 cu_result on_cpu_fill(cu_address to, unsigned char byte, size_t bytes, cu_stream stream)
 {
     return enqueue_on_memory(stream, to, bytes, nullptr,

@@ -67,6 +67,7 @@ CUDA_DRIVER_FUNCTIONS(FUNCTION)
     F(host_unregister, cuMemHostUnregister)                                                        \
     F(upload, cuMemcpyHtoDAsync)                                                                   \
     F(download, cuMemcpyDtoHAsync)                                                                 \
+    F(copy, cuMemcpyDtoDAsync)                                                                     \
     F(fill, cuMemsetD8Async)                                                                       \
     F(stream_create, cuStreamCreate)                                                               \
     F(stream_destroy, cuStreamDestroy)                                                             \

@@ -1,0 +1,366 @@
+/*
+ * bench_cuda.c - oato-bench-cuda: the matrix products of a GPU against the clock, and against what
+ * it reaches when it only copies memory. Prints one JSON object; scripts/bench-gpu makes tables.
+ *
+ * A product is put many times behind each other into one graph, each time with other weights, until
+ * these exceed every cache, as in decode; the graph's time is divided. So neither launches from the
+ * host nor its clock's coarseness count, and what a product needs beside its main kernel (packing
+ * its input) does. Weights are random bytes: what they mean costs nothing.
+ */
+#include "kernels/cuda/cuda_device.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RECORDS_MOST = 64,
+    RECORDS_LEAST = 20, /* of a product that memory limits */
+    RECORDS_MANY = 4,   /* of one that arithmetic limits */
+    ROUNDS = 3,         /* the best counts: somebody else may use the GPU */
+    CHUNK_BYTES = 16 << 20,
+};
+
+struct shape {
+    int32_t k, n;
+};
+
+/* What is measured, whole and as a quick trial on any machine. */
+struct plan {
+    const oato_dtype *types;
+    const struct shape *shapes;
+    const int32_t *rows;
+    size_t n_types, n_shapes, n_rows;
+    uint64_t pool_bytes, cold_bytes; /* random weights; of them, what no cache holds */
+    double least_s;                  /* of a measurement */
+};
+
+static const oato_dtype all_types[] = {
+    DT_Q4_0, DT_Q4_K, DT_Q6_K, DT_Q8_0, DT_F16,  DT_BF16,   DT_F32,    DT_Q4_1,
+    DT_Q5_0, DT_Q5_1, DT_Q5_K, DT_Q2_K, DT_Q3_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4,
+};
+/* Of a model of 8B, down to its output. */
+static const struct shape shapes_8b[] = {
+    {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}};
+static const int32_t rows_8b[] = {1, 4, 8, 16, 128, 512};
+static const struct plan whole = {all_types,
+                                  shapes_8b,
+                                  rows_8b,
+                                  ARRAY_LEN(all_types),
+                                  ARRAY_LEN(shapes_8b),
+                                  ARRAY_LEN(rows_8b),
+                                  2560ull << 20,
+                                  256 << 20,
+                                  4e-3};
+
+static const struct shape shapes_quick[] = {{256, 192}};
+static const int32_t rows_quick[] = {1, 4, 32};
+static const struct plan quick = {all_types,
+                                  shapes_quick,
+                                  rows_quick,
+                                  ARRAY_LEN(all_types),
+                                  ARRAY_LEN(shapes_quick),
+                                  ARRAY_LEN(rows_quick),
+                                  1 << 20,
+                                  128 << 10,
+                                  0};
+
+struct bench {
+    struct cuda_device *d;
+    const struct plan *plan;
+    cu_address pool;
+    cu_stream stream;
+    double copy_bytes_per_s;
+    bool first; /* of the cases that are printed */
+};
+
+/* ------------------------------------------------------------------------------- clock --- */
+
+/* Puts one round of what is measured on the stream. */
+typedef cu_result round_put(const struct bench *b, const void *what);
+
+static cu_result time_rounds(const struct bench *b, round_put *put, const void *what, int rounds,
+                             double *seconds)
+{
+    const uint64_t begin = now_ns();
+    cu_result result = CU_OK;
+    for (int i = 0; i < rounds && !result; i++)
+        result = put(b, what);
+    if (!result)
+        result = b->d->cu->stream_synchronize(b->stream);
+    *seconds = (double)(now_ns() - begin) * 1e-9;
+    return result;
+}
+
+/* Seconds of a round: the best of several stretches behind one that does not count. */
+static cu_result time_of_round(const struct bench *b, round_put *put, const void *what,
+                               double *best)
+{
+    double seconds;
+    cu_result result = time_rounds(b, put, what, 1, &seconds);
+    if (!result)
+        result = time_rounds(b, put, what, 1, &seconds);
+    const double wanted = seconds > 0 ? b->plan->least_s / seconds : 0;
+    const int rounds = wanted < 1 ? 1 : wanted > 1000 ? 1000 : (int)wanted + 1;
+    *best = seconds;
+    for (int i = 0; i < ROUNDS && !result; i++) {
+        result = time_rounds(b, put, what, rounds, &seconds);
+        if (seconds / rounds < *best)
+            *best = seconds / rounds;
+    }
+    return result;
+}
+
+static cu_result put_copy(const struct bench *b, const void *what)
+{
+    (void)what;
+    const uint64_t half = b->plan->pool_bytes / 2;
+    return b->d->cu->copy(b->pool, b->pool + half, half, b->stream);
+}
+
+static cu_result put_graph(const struct bench *b, const void *what)
+{
+    return b->d->cu->graph_launch(*(const cu_graph_exec *)what, b->stream);
+}
+
+/* ------------------------------------------------------------------------------ products - */
+
+struct product {
+    struct program_record records[RECORDS_MOST];
+    struct oato_weight weight[RECORDS_MOST], *weights[RECORDS_MOST];
+    struct program program;
+    struct step step;
+    uint64_t bytes; /* of one weight, prepared */
+    uint32_t copies;
+};
+
+static void fill_product(struct product *p, const struct bench *b, oato_dtype dtype,
+                         struct shape shape, int32_t rows)
+{
+    const struct plan *plan = b->plan;
+    const bool many = rows > NUMERICS_DECODE_ROWS;
+    const uint64_t room = p->bytes ? plan->pool_bytes / p->bytes : 0;
+    p->copies = (uint32_t)min_i64(
+        min_i64((int64_t)(plan->cold_bytes / p->bytes + 1), (int64_t)room), RECORDS_MOST);
+    p->program = (struct program){.records = p->records,
+                                  .n_records = many ? RECORDS_MANY : RECORDS_LEAST,
+                                  .n_signals = 1,
+                                  .max_tokens = rows,
+                                  .max_rows = rows,
+                                  .max_seqs = 1,
+                                  .weights = p->weights,
+                                  .n_weights = p->copies};
+    if (!many && p->copies > RECORDS_LEAST)
+        p->program.n_records = p->copies;
+    p->step = (struct step){.n_tokens = rows, .n_rows = rows, .n_seqs = 1};
+    for (uint32_t i = 0; i < p->copies; i++) {
+        p->weight[i] = (struct oato_weight){.dtype = dtype,
+                                            .use = WEIGHT_MATRIX,
+                                            .rows = shape.n,
+                                            .k = shape.k,
+                                            .bytes = p->bytes,
+                                            .data = (void *)(uintptr_t)(b->pool + i * p->bytes)};
+        p->weights[i] = &p->weight[i];
+    }
+    for (uint32_t i = 0; i < p->program.n_records; i++)
+        p->records[i] = (struct program_record){
+            .op = {.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = shape.k, .n = shape.n},
+            .n_in = 1,
+            .n_out = 1,
+            .n_weights = 1,
+            .numerics = many ? NUMERICS_PREFILL : NUMERICS_DECODE,
+            .kv_layer = -1,
+            .signal = i + 1 == p->program.n_records,
+            .weight = {i % p->copies},
+            .in_width = {shape.k},
+            .out = {size_align((uint64_t)rows * (uint64_t)shape.k * sizeof(float), 256)}};
+}
+
+/* The records as one graph. */
+static oato_status capture(const struct bench *b, const struct product *p, const struct compiled *c,
+                           cu_graph_exec *out, struct oato_error *err)
+{
+    const struct cuda_driver *cu = b->d->cu;
+    cu_graph graph = NULL;
+    oato_status status = OATO_OK;
+    cu_result result = cu->capture_begin(b->stream, CU_CAPTURE_THREAD_LOCAL);
+    for (uint32_t i = 0; i < p->program.n_records && !result && !status; i++)
+        status = cuda_run_record(b->d, c, i, &p->step, err);
+    if (!result)
+        result = cu->capture_end(b->stream, &graph);
+    if (!result && !status)
+        result = cu->graph_instantiate(out, graph, 0);
+    if (graph)
+        cu->graph_destroy(graph);
+    return status   ? status
+           : result ? cuda_fail(cu, result, b->d->id, "making a graph", err)
+                    : OATO_OK;
+}
+
+static void print_case(struct bench *b, const struct product *p, int32_t rows, double seconds)
+{
+    char key[OP_KEY_SIZE];
+    const struct oato_op *op = &p->records[0].op;
+    const double operations = 2.0 * op->k * op->n * rows;
+    printf("%s\n  {\"op\": \"%s\", \"type\": \"%s\", \"k\": %" PRId32 ", \"n\": %" PRId32
+           ", \"rows\": %" PRId32 ", \"class\": \"%s\", \"ns\": %.0f, \"bytes\": %" PRIu64
+           ", \"bytes_per_s\": %.4g, \"of_copy\": %.4f, \"flops_per_s\": %.4g}",
+           b->first ? "" : ",", oato_op_key(op, NULL, key), dtype_name((oato_dtype)op->dtype),
+           op->k, op->n, rows,
+           cuda_numerics(&b->d->base, op, (enum numerics_choice)p->records[0].numerics),
+           seconds * 1e9, p->bytes, (double)p->bytes / seconds,
+           (double)p->bytes / seconds / b->copy_bytes_per_s, operations / seconds);
+    b->first = false;
+    fflush(stdout);
+}
+
+static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape shape,
+                                 int32_t rows, struct oato_error *err)
+{
+    static struct product p;
+    struct oato_device *base = &b->d->base;
+    struct compiled *c = NULL;
+    cu_graph_exec exec = NULL;
+    void *arena = NULL;
+    double seconds = 0;
+    p.bytes = size_align(cuda_prepared_bytes(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
+    if (p.bytes > b->plan->pool_bytes)
+        return OATO_OK;
+    fill_product(&p, b, dtype, shape, rows);
+    const uint64_t in_bytes = p.records[0].out[0];
+    const uint64_t bytes = in_bytes + (uint64_t)rows * (uint64_t)shape.n * sizeof(float);
+    float *x = malloc(in_bytes);
+    oato_status status = OATO_OK;
+    if (!x)
+        return oato_fail_memory(err, in_bytes, "rows");
+    for (uint64_t i = 0; i < in_bytes / sizeof *x; i++)
+        x[i] = (float)(i * 2654435761u % 4093) * 0x1p-11f - 1.0f;
+    status = base->ops->alloc(base, bytes, &arena, err);
+    if (!status)
+        status = base->ops->upload(base, arena, 0, x, in_bytes, NULL, err);
+    p.program.arena = arena;
+    if (!status)
+        status = base->ops->compile(base, &p.program, 0, &c, err);
+    if (!status)
+        status = capture(b, &p, c, &exec, err);
+    if (!status) {
+        const cu_result result = time_of_round(b, put_graph, &exec, &seconds);
+        status = result ? cuda_fail(b->d->cu, result, b->d->id, "running products", err) : OATO_OK;
+    }
+    if (!status)
+        print_case(b, &p, rows, seconds / p.program.n_records);
+    if (exec)
+        b->d->cu->graph_exec_destroy(exec);
+    if (c)
+        base->ops->release(base, c);
+    base->ops->free(base, arena, bytes);
+    free(x);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------- whole --- */
+
+/* Random weights, and how fast they are copied. */
+static oato_status prepare_pool(struct bench *b, struct oato_error *err)
+{
+    struct oato_device *base = &b->d->base;
+    uint64_t z = 1;
+    uint64_t *chunk = malloc(CHUNK_BYTES);
+    if (!chunk)
+        return oato_fail_memory(err, CHUNK_BYTES, "weights");
+    for (size_t i = 0; i < CHUNK_BYTES / sizeof *chunk; i++) /* Knuth's MMIX generator */
+        chunk[i] = z = z * 6364136223846793005u + 1442695040888963407u;
+    oato_status status = cuda_take(b->d, b->plan->pool_bytes, "weights", &b->pool, err);
+    for (uint64_t at = 0; at < b->plan->pool_bytes && !status; at += CHUNK_BYTES)
+        status = base->ops->upload(
+            base, (void *)(uintptr_t)b->pool, at, chunk,
+            (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->plan->pool_bytes - at)), NULL, err);
+    free(chunk);
+    if (status)
+        return status;
+    double seconds = 0;
+    cuda_enter(b->d);
+    const cu_result result = time_of_round(b, put_copy, NULL, &seconds);
+    b->copy_bytes_per_s = (double)(b->plan->pool_bytes / 2 * 2) / seconds; /* read and written */
+    return result ? cuda_fail(b->d->cu, result, b->d->id, "copying memory", err) : OATO_OK;
+}
+
+/* `types`: "" for all, or some, separated by commas. */
+static bool is_wanted(const char *types, oato_dtype dtype)
+{
+    const char *name = dtype_name(dtype);
+    const size_t length = strlen(name);
+    for (const char *at = types; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && !strncmp(at, name, length))
+            return true;
+    return !*types;
+}
+
+static oato_status bench_all(struct bench *b, const char *types, struct oato_error *err)
+{
+    const struct plan *plan = b->plan;
+    if (prepare_pool(b, err))
+        return err->status;
+    struct device_info info;
+    b->d->base.ops->info(&b->d->base, &info);
+    printf("{\"device\": \"%s\", \"isa\": \"%s\", \"multiprocessors\": %d, \"driver\": %d,\n"
+           " \"copy_bytes_per_s\": %.4g, \"cases\": [",
+           info.model, info.isa, b->d->multiprocessors, b->d->cu->version, b->copy_bytes_per_s);
+    b->first = true;
+    oato_status status = OATO_OK;
+    for (size_t t = 0; t < plan->n_types; t++)
+        for (size_t s = 0; s < plan->n_shapes && is_wanted(types, plan->types[t]); s++)
+            for (size_t r = 0; r < plan->n_rows && !status; r++)
+                status = bench_product(b, plan->types[t], plan->shapes[s], plan->rows[r], err);
+    printf("\n ]}\n");
+    return status;
+}
+
+static const char help[] =
+    "Usage: oato-bench-cuda [OPTIONS]\n"
+    "Times the matrix products of a GPU; prints JSON.\n"
+    "      --device N     which GPU (default 0)\n"
+    "      --types LIST   these types of weights only, as Q4_0,F16\n"
+    "      --quick        tiny products, once: whether it works, not how fast it is\n"
+    "  -h, --help         this text\n"
+    "Exit status: 0 done, 2 usage, 5 no GPU, or one that failed.\n";
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"device", required_argument, NULL, 'd'},
+                                            {"types", required_argument, NULL, 't'},
+                                            {"quick", no_argument, NULL, 'q'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    struct bench b = {.plan = &whole};
+    const char *types = "";
+    int64_t index = 0;
+    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;)
+        switch (c) {
+        case 'd':
+            if (!parse_i64(optarg, 0, DEVICES_MAX, &index)) {
+                fprintf(stderr, "oato-bench-cuda: --device %s: a number from 0\n", optarg);
+                return OATO_EUSAGE;
+            }
+            break;
+        case 't': types = optarg; break;
+        case 'q': b.plan = &quick; break;
+        case 'h': fputs(help, stdout); return 0;
+        default: return OATO_EUSAGE;
+        }
+    struct oato_error err;
+    struct oato_device *base = NULL;
+    const struct device_options none = {0};
+    oato_status status = cuda_device_ops.open((int)index, "", &none, &base, &err);
+    if (!status) {
+        b.d = cuda_of(base);
+        b.stream = b.d->queue.stream;
+        status = bench_all(&b, types, &err);
+        cuda_return(b.d, b.pool, b.plan->pool_bytes);
+        base->ops->close(base);
+    }
+    if (status)
+        fprintf(stderr, "oato-bench-cuda: %s\n", err.text);
+    return (int)status;
+}
