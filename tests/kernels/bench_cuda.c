@@ -140,9 +140,9 @@ static void fill_product(struct product *p, const struct bench *b, oato_dtype dt
 {
     const struct plan *plan = b->plan;
     const bool many = rows > NUMERICS_DECODE_ROWS;
-    const uint64_t room = p->bytes ? plan->pool_bytes / p->bytes : 0;
-    p->copies = (uint32_t)min_i64(
-        min_i64((int64_t)(plan->cold_bytes / p->bytes + 1), (int64_t)room), RECORDS_MOST);
+    const int64_t more = min_i64((int64_t)(plan->cold_bytes / p->bytes),
+                                 (int64_t)((plan->pool_bytes - p->bytes) / p->bytes));
+    p->copies = 1 + (uint32_t)min_i64(more, RECORDS_MOST - 1);
     p->program = (struct program){.records = p->records,
                                   .n_records = many ? RECORDS_MANY : RECORDS_LEAST,
                                   .n_signals = 1,
@@ -225,7 +225,7 @@ static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape
     void *arena = NULL;
     double seconds = 0;
     p.bytes = size_align(cuda_prepared_bytes(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
-    if (p.bytes > b->plan->pool_bytes)
+    if (!p.bytes || p.bytes > b->plan->pool_bytes)
         return OATO_OK;
     fill_product(&p, b, dtype, shape, rows);
     const uint64_t in_bytes = p.records[0].out[0];
@@ -282,7 +282,7 @@ static oato_status prepare_pool(struct bench *b, struct oato_error *err)
     double seconds = 0;
     cuda_enter(b->d);
     const cu_result result = time_of_round(b, put_copy, NULL, &seconds);
-    b->copy_bytes_per_s = (double)(b->plan->pool_bytes / 2 * 2) / seconds; /* read and written */
+    b->copy_bytes_per_s = (double)b->plan->pool_bytes / seconds; /* half is read, half written */
     return result ? cuda_fail(b->d->cu, result, b->d->id, "copying memory", err) : OATO_OK;
 }
 
