@@ -61,8 +61,16 @@ struct device_info {
     uint64_t free_bytes;
     int32_t threads;                      /* 0 when it makes no sense */
     bool is_host;                         /* its memory is the host's: no copies to reach it */
+    uint64_t cache_bytes;                 /* of its own, largest; 0: unknown */
     double read_bytes_per_s, flops_per_s; /* declared; 0 = must be measured */
     double link_bytes_per_s, link_latency_s, launch_s;
+};
+
+/* What the clocks at a device's signals tell: see device_ops.measure. */
+enum device_clock {
+    CLOCK_USUAL,  /* when the host saw the signal */
+    CLOCK_PASSES, /* when the device came there */
+    CLOCK_WORKS,  /* how long it has worked until then, launches and other waits left out */
 };
 
 /* What a weight is used as: decides its layout. */
@@ -185,6 +193,14 @@ struct device_ops {
     /* The clock on which this device's work is to be measured: real time for hardware, the
      * virtual clock for sim. */
     uint64_t (*clock_ns)(const struct oato_device *d);
+    /* For profilers, between steps; NULL: the timeline's clocks are all there is. Until it is
+     * switched off, the clocks at the signals of a step are the device's own once finish has
+     * returned. False, and *why (may be NULL) says why: that cannot be, or, switching off, could
+     * not always be; then the clocks are of the next kind above in the list. */
+    bool (*measure)(struct oato_device *d, enum device_clock clock, struct oato_error *why);
+    /* Bytes a second that it reads from a buffer beyond its caches at best; NULL: a profiler tries
+     * operators. */
+    oato_status (*read_rate)(struct oato_device *d, double *bytes_per_s, struct oato_error *err);
     /* For tests: fail after so many records ("record=5"), lose memory ("alloc=3"), ... */
     oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
 };

@@ -145,24 +145,46 @@ static oato_status time_product(const struct rig *r, oato_dtype dtype, int32_t w
     return status;
 }
 
+/* A product that takes so long tells what a device computes; a larger one is not tried. */
+#define PRODUCT_NS 100e3
+enum { WIDTH_MOST = 4096 };
+
+/* The rate of products with one element type; larger ones on a device that is done at once. */
+static oato_status product_rate(const struct rig *r, oato_dtype dtype, bool quick,
+                                double *flops_per_s, struct oato_error *err)
+{
+    double ns = 0;
+    for (int32_t width = quick ? 512 : 1024, rows = width / 8; width <= WIDTH_MOST;
+         width *= 2, rows *= 2) {
+        oato_status status = time_product(r, dtype, width, rows, quick, &ns, err);
+        if (status)
+            return status;
+        if (ns > 0)
+            *flops_per_s = fmax(*flops_per_s, 2.0 * width * width * rows * 1e9 / ns);
+        if (r->info.is_host || ns <= 0 || ns > PRODUCT_NS)
+            break;
+    }
+    return OATO_OK;
+}
+
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err)
 {
-    const int32_t width = quick ? 512 : 1024, rows = quick ? 64 : 128;
+    const int32_t width = quick ? 512 : 1024;
     static const oato_dtype dtypes[] = {DT_F32, DT_F16, DT_Q8_0, DT_Q4_0};
     struct rig cached = *r; /* arithmetic is the limit: one copy of the weights is enough */
     cached.cache_bytes = 0;
     double ns = 0;
     *flops_per_s = *read_bytes_per_s = 0;
     for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
-        oato_status status = time_product(&cached, dtypes[i], width, rows, quick, &ns, err);
+        oato_status status = product_rate(&cached, dtypes[i], quick, flops_per_s, err);
         if (status)
             return status;
-        if (ns > 0)
-            *flops_per_s = fmax(*flops_per_s, 2.0 * width * width * rows * 1e9 / ns);
     }
     if (r->info.is_host) /* see host_read_rate */
         return OATO_OK;
+    if (r->device->ops->read_rate)
+        return r->device->ops->read_rate(r->device, read_bytes_per_s, err);
     oato_status status = time_product(r, DT_F16, width, 1, quick, &ns, err);
     if (!status && ns > 0)
         *read_bytes_per_s = 2.0 * width * width * 1e9 / ns;
@@ -171,29 +193,49 @@ oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
 
 /* -------------------------------------------------------------------------------- links ---- */
 
-static oato_status copy_once(const struct rig *r, bool to_device, void *device_memory, void *host,
-                             uint64_t bytes, double *ns, struct oato_error *err)
+/* Copies between the host's arena and the device's, one behind the other, as steps have them. */
+static oato_status time_copies(const struct rig *r, bool to_device, void *memory, void *host,
+                               uint64_t bytes, const struct rig_effort *effort, double *ns,
+                               struct oato_error *err)
 {
-    const struct device_ops *ops = r->device->ops;
-    uint64_t value = 0, end = 0, begin = ops->clock_ns(r->device);
-    oato_status status = to_device
-                             ? ops->upload(r->device, device_memory, 0, host, bytes, &value, err)
-                             : ops->download(r->device, host, device_memory, 0, bytes, &value, err);
+    enum { COPIES = 16 };
+    struct program_record records[COPIES + 1];
+    struct graph_op shape = {.n_in = 1, .n_out = 1};
+    struct rig_times times;
+    struct rig_step s;
+    oato_status status = rig_step_create(&(struct op_point){1, 1, 0}, 0, &s, err);
     if (status)
         return status;
-    if (!timeline_wait(ops->timeline(r->device), value, &end))
-        return oato_fail(err, OATO_EDEVICE, "%s stopped while its link was measured", r->info.id);
-    *ns = end > begin ? (double)(end - begin) : 0;
-    return ops->finish(r->device, err);
+    for (int i = 0; i <= COPIES; i++) {
+        records[i] = rig_record(&shape, &(struct oato_op){.kind = OP_ADD},
+                                (int32_t[]){(int32_t)(bytes / sizeof(float))});
+        records[i].kind = to_device ? RECORD_UPLOAD : RECORD_DOWNLOAD;
+        records[i].signal = i == 0 ? 1 : i == COPIES ? 2 : 0;
+    }
+    struct program p = {.records = records,
+                        .n_records = COPIES + 1,
+                        .n_signals = 2,
+                        .max_tokens = 1,
+                        .max_rows = 1,
+                        .max_seqs = 1,
+                        .arena = memory,
+                        .host_arena = host,
+                        .host_arena_bytes = bytes};
+    status = rig_run(r, &p, &s, effort, &times, err);
+    if (!status)
+        *ns = quantile(times.inner_ns, times.n, 0.5) / COPIES;
+    rig_step_free(&s);
+    return status;
 }
 
 oato_status link_rate(const struct rig *r, bool to_device, bool quick, double *latency_ns,
                       double *bytes_per_s, struct oato_error *err)
 {
     static const uint64_t sizes[] = {1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
-    enum { RUNS = 15 };
-    int runs = r->declared ? 1 : quick ? 5 : RUNS, n = 0;
-    double ns[ARRAY_LEN(sizes)], run_ns[RUNS];
+    const int32_t runs = r->declared ? 1 : quick ? 5 : 15;
+    const struct rig_effort effort = {runs, runs, 20000000};
+    double ns[ARRAY_LEN(sizes)];
+    int n = 0;
     struct device_info info;
     r->device->ops->info(r->device, &info);
     uint64_t largest = sizes[ARRAY_LEN(sizes) - 1];
@@ -207,11 +249,8 @@ oato_status link_rate(const struct rig *r, bool to_device, bool quick, double *l
     memset(host, 1, largest);
     status = r->device->ops->alloc(r->device, largest, &memory, err);
     for (size_t i = 0; !status && i < ARRAY_LEN(sizes) && sizes[i] <= largest; i++) {
-        for (int run = -1; !status && run < runs; run++) /* the first one only warms up */
-            status =
-                copy_once(r, to_device, memory, host, sizes[i], &run_ns[run < 0 ? 0 : run], err);
-        if (!status)
-            ns[n++] = quantile(run_ns, runs, 0.5);
+        status = time_copies(r, to_device, memory, host, sizes[i], &effort, &ns[n], err);
+        n += !status;
     }
     if (!status) {
         /* rate: the slope at the large end; latency: what is left of the small ones */

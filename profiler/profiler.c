@@ -220,7 +220,9 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
         r->n_rigs++;
         rig->device->ops->info(rig->device, &rig->info);
         rig->declared = rig->info.read_bytes_per_s > 0 && rig->info.flops_per_s > 0;
-        rig->cache_bytes = cache ? cache : 32u << 20;
+        rig->cache_bytes = rig->info.cache_bytes ? rig->info.cache_bytes
+                           : cache               ? cache
+                                                 : 32u << 20;
         rig->made_up = r->made_up;
         for (int j = 0; j < i; j++)
             if (!strcmp(r->rig[j].info.id, rig->info.id))
@@ -252,6 +254,23 @@ static oato_status make_up_weights(struct run *r, struct oato_error *err)
 
 /* ------------------------------------------------------------------------- what is measured - */
 
+/* The clock of what is measured until the next call. What a device cannot do is said once. */
+static void time_by(struct run *r, struct rig *rig, enum device_clock clock)
+{
+    struct oato_error why;
+    const bool good = rig_clock(rig, clock, &why);
+    if (rig->clock == CLOCK_WORKS || clock == CLOCK_WORKS)
+        rig->leaves_out = good && rig->device->ops->measure;
+    rig->clock = clock;
+    if (good || rig->told)
+        return;
+    rig->told = true;
+    warn_line(r,
+              "%s: times of operators include what lies between their kernels, for want of records "
+              "of its own: %s",
+              rig->info.id, why.text);
+}
+
 static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_error *err)
 {
     struct profile_device *d = &r->p->devices[rig->index];
@@ -259,8 +278,11 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
     oato_status status = OATO_OK;
     d->read_bytes_per_s = rig->info.read_bytes_per_s;
     d->flops_per_s = rig->info.flops_per_s;
-    if (!rig->declared)
+    if (!rig->declared) {
+        time_by(r, rig, CLOCK_WORKS);
         status = device_rates(rig, quick, &d->flops_per_s, &d->read_bytes_per_s, err);
+        time_by(r, rig, CLOCK_USUAL);
+    }
     if (!status && rig->info.is_host)
         status =
             host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
@@ -290,7 +312,7 @@ static bool put_link(struct profile *p, const struct profile_link *link)
     return true;
 }
 
-static oato_status measure_links(struct run *r, const struct rig *rig, struct oato_error *err)
+static oato_status measure_links(struct run *r, struct rig *rig, struct oato_error *err)
 {
     struct profile *p = r->p;
     int32_t host = -1;
@@ -306,6 +328,7 @@ static oato_status measure_links(struct run *r, const struct rig *rig, struct oa
                          rig->info.id, rig->info.kind);
     double sync_ns;
     oato_status status = link_sync(rig, r->o->quick, &sync_ns, err);
+    time_by(r, rig, CLOCK_PASSES);
     for (int to_device = 0; to_device < 2 && !status; to_device++) {
         struct profile_link link = {.from = to_device ? host : rig->index,
                                     .to = to_device ? rig->index : host,
@@ -317,6 +340,7 @@ static oato_status measure_links(struct run *r, const struct rig *rig, struct oa
         if (!status && !put_link(p, &link))
             status = oato_fail_memory(err, sizeof link, "the profile");
     }
+    time_by(r, rig, CLOCK_USUAL);
     return status;
 }
 
@@ -414,14 +438,17 @@ static int32_t shown_context(const struct run *r)
     return 1;
 }
 
-static oato_status measure_cases(struct run *r, const struct rig *rig, struct oato_error *err)
+static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_error *err)
 {
     oato_status status = OATO_OK;
+    time_by(r, rig, CLOCK_WORKS);
     for (int32_t i = 0; i < r->set.n && !status; i++) {
         if (oato_interrupted)
-            return oato_fail(err, OATO_NEGATIVE, "interrupted");
-        status = measure_case(r, rig, &r->set.cases[i], err);
+            status = oato_fail(err, OATO_NEGATIVE, "interrupted");
+        else
+            status = measure_case(r, rig, &r->set.cases[i], err);
     }
+    time_by(r, rig, CLOCK_USUAL);
     return status;
 }
 
@@ -464,13 +491,14 @@ static double beyond_ns(struct layers_times *t, int which)
     return last->records ? quantile(t->mean_ns[which], t->n, 0.5) - last->sum_ns : 0;
 }
 
-/* Whether the rows add up to what the layers take together. Differences of steps as short as a
- * scheduler's slice tell nothing. */
-static bool adds_up(const struct layers_times *t)
+/* Whether the rows add up to what the layers take together; to no more than that, when they leave
+ * something out. Differences of steps as short as a scheduler's slice tell nothing. */
+static bool adds_up(const struct rig *rig, const struct layers_times *t)
 {
     const struct layers_time *last = &t->last[LAYERS_DECODE];
-    return !last->records || last->sum_ns < SHORT_NS ||
-           fabs(t->together_ns - last->sum_ns) < ADDS_UP * t->together_ns;
+    const double beyond = t->together_ns - last->sum_ns;
+    return !last->records || last->sum_ns < SHORT_NS || (rig->leaves_out && beyond > 0) ||
+           fabs(beyond) < ADDS_UP * t->together_ns;
 }
 
 static int least_passes(const struct run *r, const struct rig *rig)
@@ -479,11 +507,11 @@ static int least_passes(const struct run *r, const struct rig *rig)
 }
 
 /* Passes over the operators, more of them when the rows do not add up. */
-static oato_status measure_passes(struct run *r, const struct rig *rig, struct layers_times *t,
+static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_times *t,
                                   struct oato_error *err)
 {
     const int least = least_passes(r, rig);
-    while (r->passes.n < least || (r->passes.n < PASSES_MAX && !adds_up(t))) {
+    while (r->passes.n < least || (r->passes.n < PASSES_MAX && !adds_up(rig, t))) {
         const double done = r->done;
         const bool first = !r->passes.n;
         r->passes.n++;
@@ -493,8 +521,10 @@ static oato_status measure_passes(struct run *r, const struct rig *rig, struct l
         if (!status)
             status = put_rows(r, first, err);
         progress_update(&r->progress, r->done, "whole layers");
+        time_by(r, rig, CLOCK_PASSES);
         if (!status)
             status = measure_layers(r, rig, t, err);
+        time_by(r, rig, CLOCK_USUAL);
         if (status)
             return status;
     }
@@ -503,11 +533,12 @@ static oato_status measure_passes(struct run *r, const struct rig *rig, struct l
 
 /* What is beyond the rows in a decode step is spread over its records, what is still beyond them
  * in a prompt's steps over the rows that these have more. */
-static void set_overheads(struct profile_device *d, struct layers_times *t)
+static void set_overheads(const struct rig *rig, struct profile_device *d, struct layers_times *t)
 {
     const struct layers_time *decode = &t->last[LAYERS_DECODE];
-    double more_ns = 0, sum_ns = 0, rows = 0;
-    double ns = fmin(beyond_ns(t, LAYERS_DECODE), OVERHEAD_MOST * decode->sum_ns);
+    double more_ns = 0, sum_ns = 0, rows = 0, ns = beyond_ns(t, LAYERS_DECODE);
+    if (!rig->leaves_out)
+        ns = fmin(ns, OVERHEAD_MOST * decode->sum_ns);
     if (ns > 0)
         d->record_overhead_ns = readable_ns(ns / decode->records);
     for (int i = LAYERS_PROMPT; i < LAYERS_COUNT; i++) {
@@ -523,7 +554,7 @@ static void set_overheads(struct profile_device *d, struct layers_times *t)
         d->row_overhead_ns = readable_ns(more_ns / rows);
 }
 
-static oato_status measure_operators(struct run *r, const struct rig *rig, struct oato_error *err)
+static oato_status measure_operators(struct run *r, struct rig *rig, struct oato_error *err)
 {
     struct profile_device *d = &r->p->devices[rig->index];
     struct layers_times t = {0};
@@ -533,8 +564,8 @@ static oato_status measure_operators(struct run *r, const struct rig *rig, struc
     passes_free(&r->passes);
     if (status)
         return status;
-    set_overheads(d, &t);
-    if (!adds_up(&t))
+    set_overheads(rig, d, &t);
+    if (!adds_up(rig, &t))
         warn_line(r,
                   "%s: the operators of a step add up to %.2f ms, together they take %.2f ms: was "
                   "the machine busy? Measure again when it is quiet",

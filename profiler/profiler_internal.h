@@ -63,8 +63,12 @@ void rig_step_free(struct rig_step *s);
 struct rig {
     struct oato_device *device;
     struct device_info info;
-    int32_t index; /* in the profile */
-    bool declared; /* costs are declared: one run tells all, copies of weights tell nothing */
+    int32_t index;   /* in the profile */
+    bool declared;   /* costs are declared: one run tells all, copies of weights tell nothing */
+    bool leaves_out; /* rows are of the time that the device worked, launches and waits between
+                        their kernels left out: see device_ops.measure */
+    enum device_clock clock;
+    bool told;              /* that a clock of the device cannot be used */
     uint64_t cache_bytes;   /* what must be exceeded so that weights come from memory */
     const uint8_t *made_up; /* weights of a header-only file, enough for its largest tensor */
 };
@@ -82,6 +86,9 @@ struct rig_times {
 };
 oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
                     const struct rig_effort *effort, struct rig_times *out, struct oato_error *err);
+/* Which clock the following runs are timed by; on devices without a choice nothing happens. False,
+ * and *why says why: there is one and it cannot be used. */
+bool rig_clock(struct rig *r, enum device_clock clock, struct oato_error *why);
 /* A record that runs op on the values of a graph operator; offsets and weights are still 0. */
 struct program_record rig_record(const struct graph_op *shape, const struct oato_op *op,
                                  const int32_t *in_width);
@@ -139,7 +146,7 @@ void passes_free(struct passes *p);
 oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, double *bytes_per_s,
                            struct oato_error *err);
 /* Operations a second of a large matrix product, the best of several element types; and, except of
- * the host, bytes a second of a matrix-vector product. */
+ * the host, bytes a second of reading memory. */
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err);
 /* Copies in one direction: latency and rate by a fit over several sizes. */

@@ -92,6 +92,12 @@ void rig_step_free(struct rig_step *s)
     arena_free(&s->arena);
 }
 
+bool rig_clock(struct rig *r, enum device_clock clock, struct oato_error *why)
+{
+    const struct device_ops *ops = r->device->ops;
+    return !ops->measure || ops->measure(r->device, clock, why);
+}
+
 /* One step on the device; the clock at its first and last signal. */
 static oato_status run_once(const struct rig *r, struct compiled *c, struct rig_step *s,
                             double *inner_ns, double *whole_ns, struct oato_error *err)

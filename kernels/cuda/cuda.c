@@ -13,9 +13,10 @@ enum { CAPABILITY_LEAST = 75 };
 
 /* cmake/cuda.cmake makes them; the first byte of an image that was not made is 0. */
 extern const unsigned char cuda_image_rows[], cuda_image_matvec[], cuda_image_matrix[],
-    cuda_image_attention[];
+    cuda_image_attention[], cuda_image_measure[];
 static const unsigned char *const images[CUDA_MODULES] = {cuda_image_rows, cuda_image_matvec,
-                                                          cuda_image_matrix, cuda_image_attention};
+                                                          cuda_image_matrix, cuda_image_attention,
+                                                          cuda_image_measure};
 
 void cuda_enter(const struct cuda_device *d)
 {
@@ -40,6 +41,7 @@ static void close_device(struct oato_device *base)
     cuda_return(d, d->workspace, d->workspace_bytes);
     cuda_enter(d);
     cuda_streams_close(d);
+    cuda_measure_close(d);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);
     d->cu->context_release(d->ordinal);
@@ -62,6 +64,7 @@ static oato_status look_at(struct cuda_device *d, struct oato_error *err)
         (result = cu->device_attribute(&minor, CU_ATTRIBUTE_MINOR, d->ordinal)) ||
         (result =
              cu->device_attribute(&d->multiprocessors, CU_ATTRIBUTE_MULTIPROCESSORS, d->ordinal)) ||
+        (result = cu->device_attribute(&d->l2_bytes, CU_ATTRIBUTE_L2_BYTES, d->ordinal)) ||
         (result = cu->device_memory(&bytes, d->ordinal)))
         return cuda_fail(cu, result, d->id, "looking at the GPU", err);
     d->capability = major * 10 + minor;
@@ -139,7 +142,8 @@ static void info(const struct oato_device *base, struct device_info *out)
 {
     const struct cuda_device *d = cuda_of(base);
     size_t free_bytes = 0, total = 0;
-    *out = (struct device_info){.kind = "cuda", .memory_bytes = d->memory_bytes};
+    *out = (struct device_info){
+        .kind = "cuda", .memory_bytes = d->memory_bytes, .cache_bytes = (uint64_t)d->l2_bytes};
     snprintf(out->id, sizeof out->id, "%s", d->id);
     snprintf(out->model, sizeof out->model, "%s", d->name);
     snprintf(out->isa, sizeof out->isa, "sm_%d", d->capability);
@@ -211,5 +215,7 @@ const struct device_ops cuda_device_ops = {
     .finish = cuda_finish,
     .timeline = timeline,
     .clock_ns = clock_ns,
+    .measure = cuda_measure,
+    .read_rate = cuda_read_rate,
     .inject_error = inject_error,
 };

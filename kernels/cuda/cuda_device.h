@@ -2,7 +2,7 @@
  * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
  * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
  * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
- * record to its kernels).
+ * record to its kernels), cuda_measure.c (what a profiler asks for).
  *
  * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
  * as the CPU's do, weights as cuda_layout.h says.
@@ -151,9 +151,26 @@ cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
 cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
                             const struct program_record *r);
 
+/* --------------------------------------------------------------------------- measuring ---- */
+
+enum { CUDA_MARKS = 256 }; /* signals of a step whose clocks are measured */
+
+/* While a profiler measures: where the steps signal, an event with the time and, for CUPTI, a
+ * kernel that is a mark. */
+struct cuda_measure {
+    enum device_clock clock;
+    bool activity; /* CUPTI records; else the events tell */
+    cu_function mark;
+    cu_event event[CUDA_MARKS];
+    uint64_t value[CUDA_MARKS]; /* of the timeline */
+    uint32_t n;
+    uint64_t clock_ns;     /* of what was measured so far */
+    struct oato_error why; /* why the events tell, once they do */
+};
+
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 4 };
+enum { CUDA_MODULES = 5 };
 
 struct cuda_device {
     struct oato_device base;
@@ -164,7 +181,7 @@ struct cuda_device {
     cu_device ordinal;
     cu_context context;
     int capability; /* 90: sm_90 */
-    int multiprocessors;
+    int multiprocessors, l2_bytes;
     uint64_t memory_bytes, budget_bytes, used_bytes;
     int64_t fail_alloc; /* injected, counted down; 0: off */
     cu_module module[CUDA_MODULES];
@@ -174,6 +191,7 @@ struct cuda_device {
     struct compiled *programs;
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
+    struct cuda_measure measure;
 };
 
 static inline struct cuda_device *cuda_of(const struct oato_device *d)
@@ -213,6 +231,15 @@ void cuda_kv_free(struct oato_device *base, struct kv_cache *kv);
  * driver's way, through a buffer of its own. */
 bool cuda_pin(const struct cuda_device *d, void *p, uint64_t bytes);
 void cuda_unpin(const struct cuda_device *d, void *p, uint64_t bytes);
+
+/* cuda_measure.c: see struct device_ops. */
+bool cuda_measure(struct oato_device *base, enum device_clock clock, struct oato_error *why);
+void cuda_measure_close(struct cuda_device *d);
+oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct oato_error *err);
+/* Queue's thread: the stream gets here where the timeline is to rise to value; a step is over, and
+ * the timeline gets the clocks. Both do nothing while nobody measures. */
+cu_result cuda_measure_mark(struct cuda_device *d, uint64_t value);
+void cuda_measure_take(struct cuda_device *d);
 
 /* ---------------------------------------------------------------------------- programs ---- */
 

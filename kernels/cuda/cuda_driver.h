@@ -36,12 +36,14 @@ enum {
 enum {
     CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN = 97,
     CU_ATTRIBUTE_MULTIPROCESSORS = 16,
+    CU_ATTRIBUTE_L2_BYTES = 38,
     CU_ATTRIBUTE_MAJOR = 75,
     CU_ATTRIBUTE_MINOR = 76,
 };
 
 enum {
     CU_STREAM_NON_BLOCKING = 1,
+    CU_EVENT_TIMED = 0,
     CU_EVENT_DISABLE_TIMING = 2,
     CU_HOST_PORTABLE = 1,
     CU_HOST_DEVICEMAP = 2,
@@ -85,6 +87,7 @@ enum {
     F(event_destroy, "cuEventDestroy_v2", (cu_event event))                                        \
     F(event_record, "cuEventRecord", (cu_event event, cu_stream stream))                           \
     F(event_query, "cuEventQuery", (cu_event event))                                               \
+    F(event_elapsed, "cuEventElapsedTime", (float *ms, cu_event begin, cu_event end))              \
     F(module_load, "cuModuleLoadData", (cu_module * module, const void *image))                    \
     F(module_unload, "cuModuleUnload", (cu_module module))                                         \
     F(module_function, "cuModuleGetFunction",                                                      \

@@ -223,4 +223,20 @@ static inline uint32_t cuda_attention_shared(int32_t head_dim)
     return (uint32_t)sizeof(float) * ATTENTION_HEADS * (3u * (uint32_t)head_dim + ATTENTION_SPAN);
 }
 
+/* ------------------------------------------------------------------ profiling: measure.cu -- */
+
+/* Takes no argument, but every kernel has one. grid: 1 */
+struct cuda_mark_args {
+    int32_t pad;
+};
+
+enum { READ_THREADS = 256, READ_STRETCH = 16 << 10 };
+
+/* Reads stretches of READ_STRETCH bytes, all zero, and writes nothing. grid: any */
+struct cuda_read_args {
+    const uint8_t *from;
+    uint64_t stretches;
+    uint32_t *out;
+};
+
 #endif

@@ -86,7 +86,9 @@ static bool signal_here(struct cuda_queue *q, uint64_t value)
         if (!pump_again(q, &spins))
             return false;
     const uint32_t at = q->recorded % CUDA_EVENTS;
-    const cu_result result = q->device->cu->event_record(q->event[at], q->stream);
+    cu_result result = cuda_measure_mark(q->device, value);
+    if (!result)
+        result = q->device->cu->event_record(q->event[at], q->stream);
     if (result)
         return driver_fail(q, result, "recording an event");
     q->value[at] = value;
@@ -168,9 +170,14 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
             return false;
         if (r->signal && !signal_here(q, step->timeline_base[c->self] + r->signal))
             return false;
+        if (!pump(q)) /* others wait for signals while what follows them is launched */
+            return false;
     }
     /* also when the last records have no signal of their own */
-    return signal_here(q, step->timeline_base[c->self] + p->n_signals) && pump_all(q);
+    if (!signal_here(q, step->timeline_base[c->self] + p->n_signals) || !pump_all(q))
+        return false;
+    cuda_measure_take(q->device);
+    return true;
 }
 
 static bool run_copy(struct cuda_queue *q, const struct cuda_job *job)

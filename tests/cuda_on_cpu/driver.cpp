@@ -20,6 +20,7 @@
  * exist.
  */
 #include "tests/cuda_on_cpu/driver.h"
+#include "kernels/cuda/cupti_records.h"
 #include "tests/cuda_on_cpu/grid.h"
 
 #include <cstdio>
@@ -32,6 +33,7 @@ namespace
 {
 enum {
     MULTIPROCESSORS = 4,
+    L2_BYTES = 256 << 10,
     ALIGNMENT = 256,
     PAGE = 4096,
     USUAL_SHARED_BYTES = 48 << 10,
@@ -148,7 +150,8 @@ void *allocate(size_t alignment, size_t bytes)
     return p;
 }
 
-/* host: the other side of a copy, or nullptr. A copy lies in registered memory or outside of it. */
+/* host: the other side of a copy; of a fill nullptr. A copy lies in registered memory or outside of
+ * it. */
 cu_result enqueue_on_memory(cu_stream stream, cu_address address, size_t bytes, const void *host,
                             std::function<void()> run)
 {
@@ -158,7 +161,10 @@ cu_result enqueue_on_memory(cu_stream stream, cu_address address, size_t bytes, 
     if (!is_inside(stream->gpu, address, bytes) ||
         (host && registration_of(host, bytes) == REGISTERED_PART))
         return INVALID_VALUE;
-    enqueue(stream, {WORK, std::move(run)});
+    enqueue(stream, {WORK, [=] {
+                         run();
+                         tell_transfer(host ? CUPTI_KIND_MEMCPY : CUPTI_KIND_MEMSET, bytes);
+                     }});
     return OK;
 }
 } // namespace
@@ -237,6 +243,7 @@ cu_result on_cpu_device_attribute(int *value, int attribute, cu_device)
     long capability = setting("CAPABILITY", 90);
     switch (attribute) {
     case CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN: *value = static_cast<int>(most_shared_bytes()); break;
+    case CU_ATTRIBUTE_L2_BYTES: *value = L2_BYTES; break;
     case CU_ATTRIBUTE_MULTIPROCESSORS: *value = MULTIPROCESSORS; break;
     case CU_ATTRIBUTE_MAJOR: *value = static_cast<int>(capability / 10); break;
     case CU_ATTRIBUTE_MINOR: *value = static_cast<int>(capability % 10); break;
@@ -518,6 +525,7 @@ cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, 
     std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
     enqueue(stream, {WORK_LAUNCH, [=, &k] {
                          run_grid(k, copy.data(), {grid_x, grid_y, grid_z}, block_x, shared_bytes);
+                         tell_kernel(k, {grid_x, grid_y, grid_z}, block_x);
                      }});
     return OK;
 }

@@ -7,6 +7,7 @@
 
 #include "tests/cuda_on_cpu/cuda_on_cpu.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -56,6 +57,7 @@ enum {
  * see a later one. */
 struct mark {
     bool done;
+    std::chrono::steady_clock::time_point when; /* done */
 };
 
 enum work_kind {
@@ -93,6 +95,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     cu_context gpu;
+    bool timed;
     std::shared_ptr<mark> latest; /* NULL: never recorded */
 };
 
@@ -143,6 +146,9 @@ bool breaks_capture(cu_context gpu);
 void enqueue(cu_stream stream, work what);
 /* Waits for all that was enqueued. */
 void wait_until_idle(cu_context gpu, locked &lock);
+/* For cupti.cpp: a kernel, or a copy or fill, was run by a stream. */
+void tell_kernel(const kernel &k, dim3 grid, unsigned threads);
+void tell_transfer(uint32_t kind, size_t bytes);
 /* A number of the environment, OATO_CUDA_ON_CPU_name. */
 long setting(const char *name, long otherwise);
 /* Memory of one block that kernels may ask for, at most. */

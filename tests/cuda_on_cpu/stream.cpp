@@ -172,7 +172,7 @@ cu_result on_cpu_event_create(cu_event *event, unsigned flags)
         return result;
     if (flags & ~static_cast<unsigned>(CU_EVENT_DISABLE_TIMING | 1)) /* 1: waits do not spin */
         return INVALID_VALUE;
-    *event = new CUevent_st{gpu, nullptr};
+    *event = new CUevent_st{gpu, !(flags & CU_EVENT_DISABLE_TIMING), nullptr};
     return OK;
 }
 
@@ -195,6 +195,7 @@ cu_result on_cpu_event_record(cu_event event, cu_stream stream)
     enqueue(stream, {WORK_ORDER, [=] {
                          locked again(state().lock);
                          recorded->done = true;
+                         recorded->when = std::chrono::steady_clock::now();
                      }});
     return OK;
 }
@@ -207,6 +208,19 @@ cu_result on_cpu_event_query(cu_event event)
     if (event->gpu->failure)
         return event->gpu->failure;
     return !event->latest || event->latest->done ? OK : NOT_READY;
+}
+
+cu_result on_cpu_event_elapsed(float *ms, cu_event begin, cu_event end)
+{
+    locked lock(state().lock);
+    if (!begin || !end || !begin->timed || !end->timed || !begin->latest || !end->latest)
+        return INVALID_HANDLE;
+    if (begin->gpu->failure)
+        return begin->gpu->failure;
+    if (!begin->latest->done || !end->latest->done)
+        return NOT_READY;
+    *ms = std::chrono::duration<float, std::milli>(end->latest->when - begin->latest->when).count();
+    return OK;
 }
 
 cu_result on_cpu_stream_wait(cu_stream stream, cu_event event, unsigned flags)

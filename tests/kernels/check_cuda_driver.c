@@ -20,9 +20,11 @@ SAME(CU_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
 SAME(CU_ERROR_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 SAME(CU_ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+SAME(CU_ATTRIBUTE_L2_BYTES, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
 SAME(CU_ATTRIBUTE_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 SAME(CU_ATTRIBUTE_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 SAME(OURS_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
+SAME(CU_EVENT_TIMED, CU_EVENT_DEFAULT);
 SAME(OURS_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
 SAME(CU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
 SAME(CU_HOST_DEVICEMAP, CU_MEMHOSTALLOC_DEVICEMAP);
@@ -109,6 +111,12 @@ CHECK(function_set, cuFuncSetAttribute, set_attribute)
 CHECK(capture_begin, cuStreamBeginCapture, begin_capture)
 enum { ENUMERATED = 3 };
 
+/* Of which newer headers name a version that drivers of CUDA 12.0 lack; all drivers have the first.
+ */
+_Static_assert(__builtin_types_compatible_p(check_event_elapsed, __typeof__(cuEventElapsedTime)),
+               "cuEventElapsedTime takes and gives what we say");
+enum { OLDER = 1 };
+
 /* No function of ours is missing above. */
 enum {
 #define COUNT_OURS(member, symbol, arguments) OURS_##member,
@@ -118,4 +126,4 @@ enum {
 #define COUNT_CHECKED(member, function) CHECKED_##member,
     FUNCTIONS(COUNT_CHECKED) CHECKED
 };
-_Static_assert((int)OURS == (int)CHECKED + ENUMERATED, "every function is compared");
+_Static_assert((int)OURS == (int)CHECKED + ENUMERATED + OLDER, "every function is compared");
