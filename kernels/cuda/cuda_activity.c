@@ -23,12 +23,7 @@ enum {
     FLUSHES = 3, /* records of finished work come with the first */
 };
 
-static struct {
-#define MEMBER(member, symbol, arguments) int(*member) arguments;
-    CUPTI_FUNCTIONS(MEMBER)
-#undef MEMBER
-} cupti;
-
+static struct cupti cupti;
 static bool opened, recording;
 
 /* What a record says. */

@@ -111,7 +111,7 @@ void cuda_measure_take(struct cuda_device *d)
     struct cuda_measure *m = &d->measure;
     struct timeline *t = &d->queue.timeline;
     struct oato_error why;
-    uint64_t ns[CUDA_MARKS];
+    uint64_t ns[CUDA_MARKS] = {0};
     if (!m->n)
         return;
     if (!m->activity || cuda_activity_take(m->n, ns, &why)) {

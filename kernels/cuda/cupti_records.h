@@ -48,12 +48,12 @@ struct cupti_transfer {
     uint32_t device, context, stream, correlation;
 };
 
+typedef int cupti_result; /* 0: success */
 typedef void cupti_request_fn(uint8_t **buffer, size_t *bytes, size_t *most_records);
 typedef void cupti_complete_fn(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
                                size_t valid);
 
-/* Every function: name of the member, name in the library, arguments; the result is an int, 0
- * success. */
+/* Every function: name of the member, name in the library, arguments. */
 #define CUPTI_FUNCTIONS(F)                                                                         \
     F(register_callbacks, "cuptiActivityRegisterCallbacks",                                        \
       (cupti_request_fn * request, cupti_complete_fn * complete))                                  \
@@ -64,5 +64,11 @@ typedef void cupti_complete_fn(void *context, uint32_t stream, uint8_t *buffer, 
     F(dropped, "cuptiActivityGetNumDroppedRecords",                                                \
       (void *context, uint32_t stream, size_t *records))                                           \
     F(result_text, "cuptiGetResultString", (int result, const char **text))
+
+struct cupti {
+#define CUPTI_MEMBER(member, symbol, arguments) cupti_result(*member) arguments;
+    CUPTI_FUNCTIONS(CUPTI_MEMBER)
+#undef CUPTI_MEMBER
+};
 
 #endif

@@ -184,7 +184,7 @@ static uint64_t adder_run(const struct adder *a)
     const uint64_t base = atomic_load(&t->value);
     const struct step step = {
         .n_tokens = 1, .n_rows = 1, .n_seqs = 0, .timeline = &t, .timeline_base = &base};
-    uint64_t first, last;
+    uint64_t first = 0, last = 0;
     struct oato_error err;
     if (a->device->ops->submit(a->device, a->compiled, &step, &err) ||
         a->device->ops->finish(a->device, &err))

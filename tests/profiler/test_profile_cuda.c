@@ -26,8 +26,8 @@ static void count_warning(void *user, const char *text)
 static void measure(struct profile *p, struct warnings *w)
 {
     struct oato_error err;
-    struct model *m;
-    struct profiler_report report;
+    struct model *m = NULL;
+    struct profiler_report report = {0};
     char path[128];
     const struct profiler_options o = {
         .devices = "cpu,cuda", .kv = DT_F16, .quick = true, .threads = 1};
