@@ -66,6 +66,7 @@ typedef void cupti_complete_fn(void *context, uint32_t stream, uint8_t *buffer, 
     F(result_text, "cuptiGetResultString", (int result, const char **text))
 
 struct cupti {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
 #define CUPTI_MEMBER(member, symbol, arguments) cupti_result(*member) arguments;
     CUPTI_FUNCTIONS(CUPTI_MEMBER)
 #undef CUPTI_MEMBER
