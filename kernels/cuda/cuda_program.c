@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    SHARED_MOST = 48 << 10, /* bytes that a block has without asking */
+    GRID_MOST = 65535,      /* blocks along the second and third dimension */
+};
+
 /* ------------------------------------------------------------------------------ pricing --- */
 
 static bool has_matrix(const struct oato_op *op)
@@ -24,6 +29,8 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     (void)base;
     if (!cpu_supports(&cpu_kernels_ref, op))
         return false;
+    if (op->kind == OP_ATTENTION)
+        return cuda_attention_shared(op->head_dim) <= SHARED_MOST;
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
     return !has_matrix(op) ||
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
@@ -68,6 +75,11 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
         if (!cuda_supports(&d->base, &r->op))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->id, i,
                              oato_op_key(&r->op, NULL, key));
+        if ((int64_t)p->max_tokens * max_i64(r->op.experts_used, 1) > GRID_MOST)
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: record %" PRIu32 ": steps of %" PRId32
+                             " tokens are too long for %s; use a smaller --ubatch",
+                             d->id, i, p->max_tokens, oato_op_key(&r->op, NULL, key));
         const struct kv_cache *kv = p->kv;
         if ((r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION) &&
             (r->kv_layer >= kv->n_layers || r->op.dtype != kv->dtype ||

@@ -172,6 +172,11 @@ static void what_it_cannot_do_is_refused(void **state)
     assert_false(d->ops->supports(d, &op)); /* rows of whole 16 bytes only */
     op.dtype = DT_I32;
     assert_false(d->ops->supports(d, &op));
+    op = (struct oato_op){.kind = OP_ATTENTION, .dtype = DT_F16, .heads = 1, .kv_heads = 1};
+    op.k = op.n = op.head_dim = 512;
+    assert_true(d->ops->supports(d, &op));
+    op.k = op.n = op.head_dim = 1024; /* more than the shared memory of a block */
+    assert_false(d->ops->supports(d, &op));
     d->ops->close(d);
 }
 
