@@ -251,6 +251,12 @@ struct cuda_record {
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
 };
 
+/* Records [begin, end) of a program that only launch kernels. */
+struct cuda_span {
+    uint32_t begin, end;
+};
+struct cuda_graphs; /* of cuda_graph.c */
+
 /* A program as the device keeps it. */
 struct compiled {
     struct compiled *next;
@@ -258,7 +264,8 @@ struct compiled {
     int self;
     bool pinned;                 /* the host arena */
     struct cuda_record *records; /* as many as the program's */
-    cu_address turns;            /* of all ROPE records */
+    struct cuda_graphs *graphs;
+    cu_address turns; /* of all ROPE records */
     uint64_t turns_bytes;
 
     /* A step's arrays: in device memory, and what goes there, in pinned memory of the host. Those
@@ -291,6 +298,13 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
                                 struct cuda_record *out, struct oato_error *err);
 oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uint32_t index,
                             const struct step *step, struct oato_error *err);
+/* cuda_graph.c. Queue's thread: a step begins; then the records from index on that were launched as
+ * one graph, the first one's waits being over: how many, 0: launch this one by itself. */
+oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
+void cuda_graphs_free(const struct cuda_device *d, struct compiled *c);
+void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const struct step *step);
+uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
+                         const struct step *step, cu_result *result);
 /* True where tensor cores compute the product: always for one class of arithmetic, never for the
  * other, so that a row's bits do not depend on how many there are. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,

@@ -231,7 +231,7 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
             cuda_record_kernels(d, &p->records[i], &c->records[i], err))
             goto fail;
     c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
-    if (make_step(d, c, err) || upload_turns(base, c, err))
+    if (cuda_graphs_create(c, err) || make_step(d, c, err) || upload_turns(base, c, err))
         goto fail;
     *out = c;
     return OATO_OK;
@@ -251,6 +251,8 @@ void cuda_release(struct oato_device *base, struct compiled *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    cuda_enter(d);
+    cuda_graphs_free(d, c);
     if (c->pinned)
         cuda_unpin(d, c->program->host_arena, c->program->host_arena_bytes);
     cuda_return(d, c->turns, c->turns_bytes);

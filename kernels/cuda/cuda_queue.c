@@ -151,14 +151,30 @@ static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t 
            queue_fail(q, TIMELINE_DIED, &error);
 }
 
+/* The record, or the graph that begins with it; *n is how many records that were. */
+static bool run_records(struct cuda_queue *q, struct compiled *c, uint32_t index,
+                        const struct step *step, uint32_t *n)
+{
+    cu_result result = CU_OK;
+    *n = 0;
+    if (!atomic_load(&q->fail_after)) /* which counts records */
+        *n = cuda_graphs_run(q->device, c, index, step, &result);
+    if (result)
+        return driver_fail(q, result, "launching a graph");
+    if (*n)
+        return true;
+    *n = 1;
+    return run_record(q, c, index, step);
+}
+
 static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step *step)
 {
     const struct program *p = c->program;
     struct oato_error error;
     if (cuda_step_upload(q->device, c, step, &error))
         return queue_fail(q, TIMELINE_DIED, &error);
-    for (uint32_t i = 0; i < p->n_records; i++) {
-        const struct program_record *r = &p->records[i];
+    cuda_graphs_begin(q->device, c, step);
+    for (uint32_t i = 0, n; i < p->n_records; i += n) {
         if (!wait_for_others(q, c, i, step))
             return false;
         if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
@@ -166,8 +182,9 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
                       q->device->id, i);
             return queue_fail(q, TIMELINE_DIED, &error);
         }
-        if (!run_record(q, c, i, step))
+        if (!run_records(q, c, i, step, &n))
             return false;
+        const struct program_record *r = &p->records[i + n - 1]; /* the one that may signal */
         if (r->signal && !signal_here(q, step->timeline_base[c->self] + r->signal))
             return false;
         if (!pump(q)) /* others wait for signals while what follows them is launched */

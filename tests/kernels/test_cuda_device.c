@@ -126,6 +126,72 @@ static void steps_queue_up_in_order(void **state)
     rig_free(gpu);
 }
 
+/* ---------------------------------------------------------------------------- graphs ------ */
+
+static struct cuda_driver real; /* what the counting functions stand in front of */
+static int graph_launches;
+
+static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
+{
+    graph_launches++;
+    return real.graph_launch(exec, stream);
+}
+
+static cu_result refuse_capture(cu_stream stream, int mode)
+{
+    (void)stream;
+    (void)mode;
+    return CU_ERROR_NOT_FOUND;
+}
+
+/* The i-th step adds 3 x to the sum, in three records, for as many tokens as it has. */
+static void steps_that_add(struct rig *gpu, const int32_t *tokens, int n)
+{
+    float x[RIG_TOKENS * 64], sum[RIG_TOKENS * 64] = {0}, expected[RIG_TOKENS * 64] = {0};
+    rig_random(x, RIG_TOKENS * 64, 1);
+    rig_write(gpu, 0, x, sizeof x);
+    rig_write(gpu, 1, sum, sizeof sum);
+    for (int i = 0; i < n; i++) {
+        struct step step = {.n_tokens = tokens[i], .n_seqs = 1};
+        rig_step(&gpu, 1, &step);
+        rig_read(gpu, 1, sum, sizeof sum);
+        for (int e = 0; e < tokens[i] * 64; e++)
+            for (int times = 0; times < 3; times++)
+                expected[e] = x[e] + expected[e];
+        assert_memory_equal(sum, expected, sizeof sum);
+    }
+}
+
+static void steps_of_a_size_that_comes_again_are_graphs(void **state)
+{
+    (void)state;
+    /* each size is launched one by one the first time */
+    static const int32_t tokens[] = {1, 1, 1, 2, 1, 2, 2};
+    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
+    struct rig *gpu = rig_create("cuda:0", 0);
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    rig_compile(gpu, NULL);
+    real = *driver;
+    driver->graph_launch = count_graph;
+    graph_launches = 0;
+    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
+    assert_int_equal(graph_launches, 5);
+    rig_free(gpu);
+
+    /* a driver that captures nothing only costs time */
+    gpu = rig_create("cuda:0", 0);
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    rig_compile(gpu, NULL);
+    driver->capture_begin = refuse_capture;
+    graph_launches = 0;
+    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
+    assert_int_equal(graph_launches, 0);
+    rig_free(gpu);
+    *driver = real;
+}
+
 /* ---------------------------------------------------------------------------- memory ------ */
 
 static void memory_is_counted_against_the_budget(void **state)
@@ -250,6 +316,7 @@ int main(void)
         cmocka_unit_test(a_layer_gives_what_the_cpu_gives),
         cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
         cmocka_unit_test(steps_queue_up_in_order),
+        cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
         cmocka_unit_test(memory_is_counted_against_the_budget),
         cmocka_unit_test(what_it_cannot_do_is_refused),
         cmocka_unit_test(a_failed_record_fails_the_step_and_who_waits),

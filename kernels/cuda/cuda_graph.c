@@ -1,0 +1,229 @@
+/*
+ * cuda_graph.c - the launches of a decode step as graphs. Between two kernels that are launched one
+ * by one a fast GPU waits for the host; a graph hands over a whole stretch of them at once.
+ *
+ * A span is a stretch of records that only launch kernels: it ends where another device is waited
+ * for or signalled, where something is copied or streamed. Kernels read what varies from step to
+ * step in device memory, so a captured span stays right for all steps of one size; what else its
+ * launches hold (addresses of weights and workspace, the division of contexts) is part of the key.
+ * A size is captured when it comes for the second time: prompts seldom do.
+ */
+#include "kernels/cuda/cuda_device.h"
+
+#include <stdlib.h>
+
+enum {
+    SIZES = 8,        /* whose graphs are kept; the one that was used longest ago goes */
+    TOKENS_MOST = 16, /* of a step: longer ones compute longer than they are launched */
+    SPAN_LEAST = 2,   /* records */
+};
+
+/* What must be equal for launches to be. */
+struct size_key {
+    int32_t tokens, rows, segments;
+    uint64_t addresses; /* of weights and workspace, mixed */
+};
+
+struct size_graphs {
+    struct size_key key;
+    uint64_t used;       /* number of the last step that had it; 0: the slot is free */
+    bool again;          /* the size has come before */
+    cu_graph_exec *exec; /* of each span; NULL: not captured yet */
+};
+
+struct cuda_graphs {
+    struct cuda_span *spans; /* in order */
+    int32_t n_spans;
+    bool refused; /* the driver would not capture: launch one by one */
+    uint64_t steps;
+    struct size_graphs sizes[SIZES];
+    struct size_graphs *now; /* of the step at hand; NULL: none */
+};
+
+/* -------------------------------------------------------------------------------- spans --- */
+
+static bool only_launches(const struct program *p, const struct program_record *r)
+{
+    if (r->kind != RECORD_RUN || r->op.kind == OP_KV_COPY)
+        return false;
+    for (int i = 0; i < r->n_weights; i++)
+        if (r->weight[i] != UINT32_MAX && cuda_weight_of(p->weights[r->weight[i]])->arrived)
+            return false;
+    return true;
+}
+
+static bool waits_for_others(const struct compiled *c, const struct program_record *r)
+{
+    for (int i = 0; i < r->n_waits; i++)
+        if (r->wait[i].device != c->self)
+            return true;
+    return false;
+}
+
+/* The span that begins at record i; of none or one record: none. */
+static struct cuda_span span_at(const struct compiled *c, uint32_t i)
+{
+    const struct program *p = c->program;
+    struct cuda_span s = {.begin = i, .end = i};
+    while (s.end < p->n_records) {
+        const struct program_record *r = &p->records[s.end];
+        if (!only_launches(p, r) || (s.end > i && waits_for_others(c, r)))
+            break;
+        s.end++;
+        if (r->signal)
+            break;
+    }
+    return s;
+}
+
+oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
+{
+    const uint32_t n = c->program->n_records;
+    struct cuda_graphs *g = calloc(1, sizeof *g);
+    c->graphs = g;
+    if (g)
+        g->spans = calloc(n + 1, sizeof *g->spans);
+    if (!g || !g->spans)
+        return oato_fail_memory(err, (n + 1) * sizeof *g->spans, "spans of a program");
+    for (uint32_t i = 0; i < n;) {
+        const struct cuda_span s = span_at(c, i);
+        if (s.end - s.begin >= SPAN_LEAST)
+            g->spans[g->n_spans++] = s;
+        i = s.end > i ? s.end : i + 1;
+    }
+    for (int i = 0; i < SIZES; i++) {
+        g->sizes[i].exec = calloc((size_t)g->n_spans + 1, sizeof(cu_graph_exec));
+        if (!g->sizes[i].exec)
+            return oato_fail_memory(err, (uint64_t)g->n_spans * sizeof(cu_graph_exec), "graphs");
+    }
+    return OATO_OK;
+}
+
+static void forget(const struct cuda_device *d, const struct cuda_graphs *g, struct size_graphs *s)
+{
+    for (int32_t i = 0; s->exec && i < g->n_spans; i++) {
+        if (s->exec[i])
+            d->cu->graph_exec_destroy(s->exec[i]);
+        s->exec[i] = NULL;
+    }
+    s->used = 0;
+    s->again = false;
+}
+
+void cuda_graphs_free(const struct cuda_device *d, struct compiled *c)
+{
+    struct cuda_graphs *g = c->graphs;
+    for (int i = 0; g && i < SIZES; i++) {
+        forget(d, g, &g->sizes[i]);
+        free(g->sizes[i].exec);
+    }
+    if (g)
+        free(g->spans);
+    free(g);
+}
+
+/* -------------------------------------------------------------------------------- steps --- */
+
+static struct size_key key_of(const struct cuda_device *d, const struct compiled *c,
+                              const struct step *step)
+{
+    const struct program *p = c->program;
+    struct size_key key = {.tokens = step->n_tokens, .rows = step->n_rows};
+    int64_t longest = 0;
+    for (int32_t s = 0; step->seq && s < step->n_seqs; s++)
+        longest = max_i64(longest, step->seq[s].kv_len);
+    key.segments = (int32_t)((longest + ATTENTION_SPAN - 1) / ATTENTION_SPAN);
+    key.addresses = d->workspace;
+    for (uint32_t i = 0; i < p->n_weights; i++)
+        key.addresses = (key.addresses ^ (uintptr_t)p->weights[i]) * UINT64_C(0x9e3779b97f4a7c15);
+    return key;
+}
+
+static bool same_key(const struct size_key *a, const struct size_key *b)
+{
+    return a->tokens == b->tokens && a->rows == b->rows && a->segments == b->segments &&
+           a->addresses == b->addresses;
+}
+
+void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const struct step *step)
+{
+    struct cuda_graphs *g = c->graphs;
+    const bool each = d->measure.clock == CLOCK_WORKS; /* kernel by kernel */
+    g->now = NULL;
+    if (g->refused || each || !g->n_spans || step->n_tokens > TOKENS_MOST)
+        return;
+    const struct size_key key = key_of(d, c, step);
+    struct size_graphs *oldest = &g->sizes[0];
+    for (int i = 0; i < SIZES && !g->now; i++) {
+        struct size_graphs *s = &g->sizes[i];
+        if (s->used && same_key(&s->key, &key))
+            g->now = s;
+        oldest = s->used < oldest->used ? s : oldest;
+    }
+    if (g->now) {
+        g->now->again = true;
+    } else {
+        forget(d, g, oldest);
+        oldest->key = key;
+        g->now = oldest;
+    }
+    g->now->used = ++g->steps;
+}
+
+/* Number of the span that begins at the record, or -1. */
+static int32_t find_span(const struct cuda_graphs *g, uint32_t begin)
+{
+    int32_t lo = 0, hi = g->n_spans;
+    while (lo < hi) {
+        const int32_t mid = lo + (hi - lo) / 2;
+        if (g->spans[mid].begin < begin)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < g->n_spans && g->spans[lo].begin == begin ? lo : -1;
+}
+
+/* A capture that fails is no failure of the step: its records are launched one by one. */
+static cu_graph_exec capture(struct cuda_device *d, struct compiled *c, const struct cuda_span *s,
+                             const struct step *step)
+{
+    const struct cuda_driver *cu = d->cu;
+    struct oato_error ignored;
+    cu_graph graph = NULL;
+    cu_graph_exec exec = NULL;
+    bool good = !cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL);
+    if (!good)
+        return NULL;
+    for (uint32_t i = s->begin; i < s->end && good; i++)
+        good = !cuda_run_record(d, c, i, step, &ignored);
+    good = !cu->capture_end(d->queue.stream, &graph) && good && graph;
+    if (good && cu->graph_instantiate(&exec, graph, 0))
+        exec = NULL;
+    if (graph)
+        cu->graph_destroy(graph);
+    return exec;
+}
+
+uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
+                         const struct step *step, cu_result *result)
+{
+    struct cuda_graphs *g = c->graphs;
+    *result = CU_OK;
+    if (!g->now || !g->now->again)
+        return 0;
+    const int32_t i = find_span(g, index);
+    if (i < 0)
+        return 0;
+    const struct cuda_span *s = &g->spans[i];
+    cu_graph_exec *exec = &g->now->exec[i];
+    if (!*exec)
+        *exec = capture(d, c, s, step);
+    if (!*exec) {
+        g->refused = true;
+        g->now = NULL;
+        return 0;
+    }
+    *result = d->cu->graph_launch(*exec, d->queue.stream);
+    return s->end - s->begin;
+}
