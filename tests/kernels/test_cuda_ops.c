@@ -285,7 +285,7 @@ static void a_row_of_zeros_gives_zeros(void **state)
     (void)state;
     struct test_case c = case_of("mul_mat/Q4_0/k64/n33", 2);
     struct step step = plain_step(2);
-    float out[2 * 33], *outs[] = {out};
+    float out[2 * 33] = {0}, *outs[] = {out};
     give_input(&c, 64);
     memset(c.in[0], 0, 64 * sizeof(float));
     give_weights(&c);
