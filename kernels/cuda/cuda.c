@@ -166,7 +166,7 @@ static const char *layout(const struct oato_device *base)
 
 static struct timeline *timeline(struct oato_device *base)
 {
-    return &cuda_of(base)->queue.timeline;
+    return &cuda_of(base)->queue.base.timeline;
 }
 
 static uint64_t clock_ns(const struct oato_device *base)
@@ -180,7 +180,7 @@ static oato_status inject_error(struct oato_device *base, const char *what, stru
     struct cuda_device *d = cuda_of(base);
     int64_t n;
     if (!strncmp(what, "record=", 7) && parse_i64(what + 7, 0, INT32_MAX, &n))
-        atomic_store(&d->queue.fail_after, n);
+        atomic_store(&d->queue.base.fail_after, n);
     else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 0, INT32_MAX, &n))
         d->fail_alloc = n;
     else

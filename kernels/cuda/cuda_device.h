@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/job_queue.h"
 
 #include <pthread.h>
 
@@ -20,51 +21,21 @@
 
 struct cuda_device;
 
-/* A program, or a copy between the host and device memory. */
-struct cuda_job {
-    struct compiled *compiled; /* NULL: a copy */
-    const struct step *step;   /* borrowed until done */
-    void *host;
-    cu_address device;
-    uint64_t bytes;
-    bool download;
-    uint64_t signal; /* value that the copy raises the event to; 0: none */
-};
-
-enum { CUDA_JOBS = 64, CUDA_EVENTS = 64 };
+enum { CUDA_EVENTS = 64 };
 
 /* The GPU's stream and the thread that feeds it: it launches what is put, in order, and raises the
  * device's timeline when the stream has passed the places that records signal. */
 struct cuda_queue {
+    struct job_queue base;
     struct cuda_device *device;
     cu_stream stream;
     cu_event event[CUDA_EVENTS]; /* recorded at signals, a ring */
     uint64_t value[CUDA_EVENTS]; /* what each raises the timeline to */
     uint32_t recorded, passed;   /* events so far */
-    struct timeline timeline;
-    uint64_t promised;          /* value that the event has when all that was put is done */
-    _Atomic int64_t fail_after; /* injected: records until one fails; 0: never */
-    _Atomic bool stop;          /* gives up what is waiting and what is queued */
-
-    pthread_t thread;
-    pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t changed;
-    struct cuda_job jobs[CUDA_JOBS];
-    uint64_t put, done;
-    bool closing, failed;
-    struct oato_error error;
 };
 
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err);
 void cuda_queue_close(struct cuda_queue *q);
-/* Waits for room only. OATO_EDEVICE once the queue has failed. */
-oato_status cuda_queue_put(struct cuda_queue *q, const struct cuda_job *job,
-                           struct oato_error *err);
-/* Waits until all is done; the message of a failure comes here. err may be NULL. */
-oato_status cuda_queue_drain(struct cuda_queue *q, struct oato_error *err);
-/* Fails the queue if anything is still to be done; then it is drained. */
-void cuda_queue_cancel(struct cuda_queue *q);
-
 /* ----------------------------------------------------------------------------- weights ---- */
 
 enum {

@@ -65,7 +65,7 @@ bool cuda_measure(struct oato_device *base, enum device_clock clock, struct oato
 {
     struct cuda_device *d = cuda_of(base);
     if (clock != d->measure.clock) {
-        cuda_queue_drain(&d->queue, NULL);
+        job_queue_drain(&d->queue.base, NULL);
         cuda_enter(d);
         cuda_measure_close(d);
         if (clock != CLOCK_USUAL)
@@ -109,7 +109,7 @@ static void take_events(const struct cuda_device *d, uint64_t *ns)
 void cuda_measure_take(struct cuda_device *d)
 {
     struct cuda_measure *m = &d->measure;
-    struct timeline *t = &d->queue.timeline;
+    struct timeline *t = &d->queue.base.timeline;
     struct oato_error why;
     uint64_t ns[CUDA_MARKS] = {0};
     if (!m->n)
@@ -159,7 +159,7 @@ oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct
     bytes = bytes > info.free_bytes / 2 ? info.free_bytes / 2 : bytes;
     bytes = bytes / READ_STRETCH * READ_STRETCH;
     *bytes_per_s = 0;
-    if (!bytes || cuda_queue_drain(&d->queue, err) || cuda_alloc(base, bytes, &buffer, err))
+    if (!bytes || job_queue_drain(&d->queue.base, err) || cuda_alloc(base, bytes, &buffer, err))
         return bytes ? err->status : OATO_OK;
     cuda_enter(d);
     const bool lent = d->measure.clock != CLOCK_USUAL;

@@ -86,38 +86,23 @@ void cuda_free(struct oato_device *base, void *p, uint64_t bytes)
     struct cuda_device *d = cuda_of(base);
     if (!p)
         return;
-    cuda_queue_drain(&d->queue, NULL);
+    job_queue_drain(&d->queue.base, NULL);
     cuda_return(d, address_of(p), bytes);
-}
-
-/* Puts a copy; without `value` waits for it. */
-static oato_status put_copy(struct cuda_device *d, struct cuda_job *job, uint64_t *value,
-                            struct oato_error *err)
-{
-    if (value)
-        job->signal = d->queue.promised + 1;
-    if (cuda_queue_put(&d->queue, job, err))
-        return err->status;
-    if (!value)
-        return cuda_queue_drain(&d->queue, err);
-    *value = d->queue.promised = job->signal;
-    return OATO_OK;
 }
 
 oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
                         uint64_t bytes, uint64_t *value, struct oato_error *err)
 {
-    struct cuda_job job = {
-        .host = (void *)(uintptr_t)from, .device = address_of(to) + offset, .bytes = bytes};
-    return put_copy(cuda_of(base), &job, value, err);
+    struct job job = {.to = (uint8_t *)to + offset, .from = from, .bytes = bytes};
+    return job_queue_copy(&cuda_of(base)->queue.base, &job, value, err);
 }
 
 oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
                           uint64_t bytes, uint64_t *value, struct oato_error *err)
 {
-    struct cuda_job job = {
-        .host = to, .device = address_of(from) + offset, .bytes = bytes, .download = true};
-    return put_copy(cuda_of(base), &job, value, err);
+    struct job job = {
+        .to = to, .from = (const uint8_t *)from + offset, .bytes = bytes, .download = true};
+    return job_queue_copy(&cuda_of(base)->queue.base, &job, value, err);
 }
 
 /* -------------------------------------------------------------------------- host memory --- */

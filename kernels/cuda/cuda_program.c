@@ -106,7 +106,7 @@ static oato_status grow_workspace(struct cuda_device *d, const struct program *p
     }
     if (bytes <= d->workspace_bytes)
         return OATO_OK;
-    if (cuda_queue_drain(&d->queue, err))
+    if (job_queue_drain(&d->queue.base, err))
         return err->status;
     cuda_return(d, d->workspace, d->workspace_bytes);
     d->workspace = 0;
@@ -247,7 +247,7 @@ void cuda_release(struct oato_device *base, struct compiled *c)
     struct compiled **at = &d->programs;
     if (!c)
         return;
-    cuda_queue_cancel(&d->queue);
+    job_queue_cancel(&d->queue.base);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
@@ -318,27 +318,10 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
 oato_status cuda_submit(struct oato_device *base, struct compiled *c, const struct step *step,
                         struct oato_error *err)
 {
-    struct cuda_device *d = cuda_of(base);
-    const struct program *p = c->program;
-    if (step->n_tokens > p->max_tokens || step->n_rows > p->max_rows || step->n_seqs > p->max_seqs)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: a step of %" PRId32 " tokens, %" PRId32 " rows, %" PRId32
-                         " sequences; the program has room for %" PRId32 ", %" PRId32 ", %" PRId32,
-                         d->id, step->n_tokens, step->n_rows, step->n_seqs, p->max_tokens,
-                         p->max_rows, p->max_seqs);
-    const uint64_t base_value = step->timeline_base[c->self];
-    if (base_value < d->queue.promised)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: a step begins at event %" PRIu64 ", but %" PRIu64 " is taken", d->id,
-                         base_value, d->queue.promised);
-    struct cuda_job job = {.compiled = c, .step = step};
-    if (cuda_queue_put(&d->queue, &job, err))
-        return err->status;
-    d->queue.promised = base_value + p->n_signals;
-    return OATO_OK;
+    return job_queue_step(&cuda_of(base)->queue.base, c, c->program, c->self, step, err);
 }
 
 oato_status cuda_finish(struct oato_device *base, struct oato_error *err)
 {
-    return cuda_queue_drain(&cuda_of(base)->queue, err);
+    return job_queue_drain(&cuda_of(base)->queue.base, err);
 }

@@ -15,32 +15,18 @@
 
 enum { SPINS = 200 }; /* looks before another thread is given the core */
 
-/* Returns false, for the caller to return. The first failure keeps its message. */
-static bool queue_fail(struct cuda_queue *q, enum timeline_failure why,
-                       const struct oato_error *error)
-{
-    pthread_mutex_lock(&q->lock);
-    if (!q->failed)
-        q->error = *error;
-    q->failed = true;
-    pthread_cond_broadcast(&q->changed);
-    pthread_mutex_unlock(&q->lock);
-    timeline_fail(&q->timeline, why);
-    return false;
-}
-
 static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doing)
 {
     struct oato_error error;
     cuda_fail(q->device->cu, result, q->device->id, doing, &error);
-    return queue_fail(q, TIMELINE_DIED, &error);
+    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
 static bool cancelled(struct cuda_queue *q)
 {
     struct oato_error error;
     oato_fail(&error, OATO_EDEVICE, "%s: the step was cancelled", q->device->id);
-    return queue_fail(q, TIMELINE_DIED, &error);
+    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
 /* ------------------------------------------------------------------------------ signals --- */
@@ -57,7 +43,7 @@ static bool pump(struct cuda_queue *q)
         if (result)
             return driver_fail(q, result, "running a step");
         q->passed++;
-        timeline_signal(&q->timeline, q->value[at], now_ns());
+        timeline_signal(&q->base.timeline, q->value[at], now_ns());
     }
     return true;
 }
@@ -68,7 +54,7 @@ static bool pump_again(struct cuda_queue *q, int *spins)
         return false;
     if (++*spins % SPINS == 0)
         sched_yield();
-    return !atomic_load(&q->stop) || cancelled(q);
+    return !atomic_load(&q->base.stop) || cancelled(q);
 }
 
 static bool pump_all(struct cuda_queue *q)
@@ -112,7 +98,7 @@ static bool wait_for_others(struct cuda_queue *q, const struct compiled *c, uint
                     &error, OATO_EDEVICE, "%s: record %" PRIu32 " waited for %s, which failed",
                     q->device->id, index,
                     c->program->device_ids ? c->program->device_ids[other] : "another device");
-                return queue_fail(q, TIMELINE_STRANDED, &error);
+                return job_queue_fail(&q->base, TIMELINE_STRANDED, &error);
             }
             if (!pump_again(q, &spins))
                 return false;
@@ -148,7 +134,7 @@ static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t 
     if (result)
         return driver_fail(q, result, "waiting for weights");
     return !cuda_run_record(q->device, c, index, step, &error) ||
-           queue_fail(q, TIMELINE_DIED, &error);
+           job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
 /* The record, or the graph that begins with it; *n is how many records that were. */
@@ -157,7 +143,7 @@ static bool run_records(struct cuda_queue *q, struct compiled *c, uint32_t index
 {
     cu_result result = CU_OK;
     *n = 0;
-    if (!atomic_load(&q->fail_after)) /* which counts records */
+    if (!atomic_load(&q->base.fail_after)) /* which counts records */
         *n = cuda_graphs_run(q->device, c, index, step, &result);
     if (result)
         return driver_fail(q, result, "launching a graph");
@@ -172,15 +158,15 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     const struct program *p = c->program;
     struct oato_error error;
     if (cuda_step_upload(q->device, c, step, &error))
-        return queue_fail(q, TIMELINE_DIED, &error);
+        return job_queue_fail(&q->base, TIMELINE_DIED, &error);
     cuda_graphs_begin(q->device, c, step);
     for (uint32_t i = 0, n; i < p->n_records; i += n) {
         if (!wait_for_others(q, c, i, step))
             return false;
-        if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
+        if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1) {
             oato_fail(&error, OATO_EDEVICE, "%s: injected failure at record %" PRIu32,
                       q->device->id, i);
-            return queue_fail(q, TIMELINE_DIED, &error);
+            return job_queue_fail(&q->base, TIMELINE_DIED, &error);
         }
         if (!run_records(q, c, i, step, &n))
             return false;
@@ -197,46 +183,34 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     return true;
 }
 
-static bool run_copy(struct cuda_queue *q, const struct cuda_job *job)
+static bool run_copy(struct cuda_queue *q, const struct job *job)
 {
     const struct cuda_driver *cu = q->device->cu;
-    cu_result result = job->download ? cu->download(job->host, job->device, job->bytes, q->stream)
-                                     : cu->upload(job->device, job->host, job->bytes, q->stream);
+    cu_result result =
+        job->download
+            ? cu->download(job->to, (cu_address)(uintptr_t)job->from, job->bytes, q->stream)
+            : cu->upload((cu_address)(uintptr_t)job->to, job->from, job->bytes, q->stream);
     if (!result)
         result = cu->stream_synchronize(q->stream);
     if (result)
         return driver_fail(q, result, job->download ? "reading memory" : "writing memory");
     if (job->signal)
-        timeline_signal(&q->timeline, job->signal, now_ns());
+        timeline_signal(&q->base.timeline, job->signal, now_ns());
     return true;
 }
 
-static void *queue_main(void *arg)
+static void start(struct job_queue *base)
 {
-    struct cuda_queue *q = arg;
-    cuda_enter(q->device);
-    pthread_mutex_lock(&q->lock);
-    for (;;) {
-        while (q->put == q->done && !q->closing)
-            pthread_cond_wait(&q->changed, &q->lock);
-        if (q->put == q->done)
-            break;
-        struct cuda_job job = q->jobs[q->done % CUDA_JOBS];
-        bool failed = q->failed;
-        pthread_mutex_unlock(&q->lock);
-        bool good = !failed;
-        if (good)
-            good = job.compiled ? run_step(q, job.compiled, job.step) : run_copy(q, &job);
-        if (!good) { /* nothing uses memory any more */
-            cuda_streams_wait(q->device);
-            q->device->cu->stream_synchronize(q->stream);
-        }
-        pthread_mutex_lock(&q->lock);
-        q->done++;
-        pthread_cond_broadcast(&q->changed);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return NULL;
+    cuda_enter(((struct cuda_queue *)base)->device);
+}
+
+static void run_job(struct job_queue *base, const struct job *job)
+{
+    struct cuda_queue *q = (struct cuda_queue *)base;
+    if (job->compiled ? run_step(q, job->compiled, job->step) : run_copy(q, job))
+        return;
+    cuda_streams_wait(q->device); /* nothing uses memory any more */
+    q->device->cu->stream_synchronize(q->stream);
 }
 
 /* ------------------------------------------------------------------------------- queue ---- */
@@ -253,7 +227,7 @@ static void free_stream(struct cuda_queue *q)
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err)
 {
     q->device = d;
-    timeline_init(&q->timeline);
+    timeline_init(&q->base.timeline);
     cu_result result = d->cu->stream_create(&q->stream, CU_STREAM_NON_BLOCKING);
     for (int i = 0; i < CUDA_EVENTS && !result; i++)
         result = d->cu->event_create(&q->event[i], CU_EVENT_DISABLE_TIMING);
@@ -262,68 +236,17 @@ oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct 
         free_stream(q);
         return err->status;
     }
-    pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->changed, NULL);
-    int e = pthread_create(&q->thread, NULL, queue_main, q);
-    if (!e) {
-        pthread_setname_np(q->thread, "oato-cuda");
-        return OATO_OK;
-    }
-    free_stream(q);
-    pthread_cond_destroy(&q->changed);
-    pthread_mutex_destroy(&q->lock);
-    return oato_fail(err, OATO_EDEVICE, "%s: cannot start its thread: %s", d->id, strerror(e));
+    q->base.id = d->id;
+    q->base.start = start;
+    q->base.run = run_job;
+    const oato_status status = job_queue_open(&q->base, "oato-cuda", err);
+    if (status)
+        free_stream(q);
+    return status;
 }
 
 void cuda_queue_close(struct cuda_queue *q)
 {
-    cuda_queue_cancel(q);
-    timeline_fail(&q->timeline, TIMELINE_DIED); /* who still waits for it waits no longer */
-    pthread_mutex_lock(&q->lock);
-    q->closing = true;
-    pthread_cond_broadcast(&q->changed);
-    pthread_mutex_unlock(&q->lock);
-    pthread_join(q->thread, NULL);
-    pthread_cond_destroy(&q->changed);
-    pthread_mutex_destroy(&q->lock);
+    job_queue_close(&q->base);
     free_stream(q);
-}
-
-oato_status cuda_queue_put(struct cuda_queue *q, const struct cuda_job *job, struct oato_error *err)
-{
-    pthread_mutex_lock(&q->lock);
-    while (q->put - q->done == CUDA_JOBS && !q->failed)
-        pthread_cond_wait(&q->changed, &q->lock);
-    bool failed = q->failed;
-    if (failed) {
-        *err = q->error;
-    } else {
-        q->jobs[q->put++ % CUDA_JOBS] = *job;
-        pthread_cond_broadcast(&q->changed);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return failed ? err->status : OATO_OK;
-}
-
-oato_status cuda_queue_drain(struct cuda_queue *q, struct oato_error *err)
-{
-    pthread_mutex_lock(&q->lock);
-    while (q->put != q->done)
-        pthread_cond_wait(&q->changed, &q->lock);
-    bool failed = q->failed;
-    if (failed && err)
-        *err = q->error;
-    pthread_mutex_unlock(&q->lock);
-    return failed ? OATO_EDEVICE : OATO_OK;
-}
-
-void cuda_queue_cancel(struct cuda_queue *q)
-{
-    pthread_mutex_lock(&q->lock);
-    bool idle = q->put == q->done;
-    pthread_mutex_unlock(&q->lock);
-    if (idle)
-        return;
-    atomic_store(&q->stop, true);
-    cuda_queue_drain(q, NULL);
 }

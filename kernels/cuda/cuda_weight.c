@@ -234,7 +234,7 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
         goto fail;
     w->weight.data = (const uint8_t *)(uintptr_t)address;
     /* the queue's thread sends weights too: it must be idle */
-    if (cuda_queue_drain(&d->queue, err))
+    if (job_queue_drain(&d->queue.base, err))
         goto fail;
     cuda_enter(d);
     cu_result result = cuda_weight_send(w);
@@ -307,7 +307,7 @@ void cuda_weight_free(struct oato_device *base, struct oato_weight *weight)
     struct cuda_weight *w = cuda_weight_of(weight);
     if (!w)
         return;
-    cuda_queue_drain(&d->queue, NULL);
+    job_queue_drain(&d->queue.base, NULL);
     cuda_enter(d);
     if (w->arrived)
         cuda_streams_wait(d); /* it may be on its way though nobody waits for it */

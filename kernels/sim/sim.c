@@ -41,7 +41,7 @@ static void sim_close(struct oato_device *d)
     struct sim_device *s = sim_of(d);
     if (!s)
         return;
-    sim_queue_close(&s->queue);
+    job_queue_close(&s->queue.base);
     while (s->programs) {
         struct compiled *next = s->programs->next;
         free(s->programs);
@@ -64,7 +64,7 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
     if (sim_spec_parse(spec, &s->spec, err) || cpu_kernels_select(options->isa, &s->kernels, err))
         goto fail;
     uint64_t vram = (uint64_t)s->spec.vram_bytes;
-    s->memory.id = s->queue.id = s->id;
+    s->memory.id = s->queue.base.id = s->id;
     s->memory.capacity =
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
     s->queue.spec = s->spec;
@@ -147,23 +147,8 @@ static void sim_free(struct oato_device *d, void *p, uint64_t bytes)
     uint8_t *real;
     if (!p)
         return;
-    sim_queue_drain(&s->queue, NULL);
+    job_queue_drain(&s->queue.base, NULL);
     sim_memory_free(&s->memory, sim_memory_find(&s->memory, p, 0, bytes, &real));
-}
-
-/* Puts a copy; without `value` waits for it. */
-static oato_status put_copy(struct sim_device *s, void *to, const void *from, uint64_t bytes,
-                            uint64_t *value, struct oato_error *err)
-{
-    struct sim_job job = {.to = to, .from = from, .bytes = bytes};
-    if (value)
-        job.signal = s->queue.promised + 1;
-    if (sim_queue_put(&s->queue, &job, err))
-        return err->status;
-    if (!value)
-        return sim_queue_drain(&s->queue, err);
-    *value = s->queue.promised = job.signal;
-    return OATO_OK;
 }
 
 static oato_status outside(const struct sim_device *s, uint64_t offset, uint64_t bytes,
@@ -181,7 +166,8 @@ static oato_status sim_upload(struct oato_device *d, void *to, uint64_t offset, 
     uint8_t *real;
     if (!sim_memory_find(&s->memory, to, offset, bytes, &real))
         return outside(s, offset, bytes, err);
-    return put_copy(s, real, from, bytes, value, err);
+    struct job job = {.to = real, .from = from, .bytes = bytes};
+    return job_queue_copy(&s->queue.base, &job, value, err);
 }
 
 static oato_status sim_download(struct oato_device *d, void *to, const void *from, uint64_t offset,
@@ -191,7 +177,8 @@ static oato_status sim_download(struct oato_device *d, void *to, const void *fro
     uint8_t *real;
     if (!sim_memory_find(&s->memory, from, offset, bytes, &real))
         return outside(s, offset, bytes, err);
-    return put_copy(s, to, real, bytes, value, err);
+    struct job job = {.to = to, .from = real, .bytes = bytes, .download = true};
+    return job_queue_copy(&s->queue.base, &job, value, err);
 }
 
 /* ------------------------------------------------------------------------ weights and KV -- */
@@ -275,7 +262,7 @@ static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
     struct sim_weight *w = (struct sim_weight *)handle;
     if (!w)
         return;
-    sim_queue_drain(&sim_of(d)->queue, NULL);
+    job_queue_drain(&sim_of(d)->queue.base, NULL);
     if (w->block)
         sim_memory_free(&sim_of(d)->memory, w->block);
     else
@@ -339,7 +326,7 @@ static void sim_kv_free(struct oato_device *d, struct kv_cache *handle)
     struct sim_kv *kv = (struct sim_kv *)handle;
     if (!kv)
         return;
-    sim_queue_drain(&sim_of(d)->queue, NULL);
+    job_queue_drain(&sim_of(d)->queue.base, NULL);
     sim_memory_free(&sim_of(d)->memory, kv->block);
 }
 
@@ -380,7 +367,7 @@ static oato_status grow_rope(struct sim_device *s, uint64_t floats, struct oato_
     struct rope_table *table = &s->queue.rope;
     if (floats <= table->floats)
         return OATO_OK;
-    if (sim_queue_drain(&s->queue, err))
+    if (job_queue_drain(&s->queue.base, err))
         return err->status;
     float *grown = realloc(table->cos_sin, floats * sizeof *grown);
     if (!grown)
@@ -396,7 +383,7 @@ static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct o
     uint64_t old_bytes = old ? old->bytes : 0;
     if (bytes <= old_bytes)
         return OATO_OK;
-    if (sim_queue_drain(&s->queue, err))
+    if (job_queue_drain(&s->queue.base, err))
         return err->status;
     /* the old one goes as soon as the new one is there: it does not count twice */
     s->memory.used -= old_bytes;
@@ -461,7 +448,7 @@ static void sim_release(struct oato_device *d, struct compiled *c)
     struct compiled **at = &sim_of(d)->programs;
     if (!c)
         return;
-    sim_queue_cancel(&sim_of(d)->queue);
+    job_queue_cancel(&sim_of(d)->queue.base);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
@@ -471,34 +458,17 @@ static void sim_release(struct oato_device *d, struct compiled *c)
 static oato_status sim_submit(struct oato_device *d, struct compiled *c, const struct step *step,
                               struct oato_error *err)
 {
-    struct sim_device *s = sim_of(d);
-    const struct program *p = c->program;
-    if (step->n_tokens > p->max_tokens || step->n_rows > p->max_rows || step->n_seqs > p->max_seqs)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: a step of %" PRId32 " tokens, %" PRId32 " rows, %" PRId32
-                         " sequences; the program allows %" PRId32 ", %" PRId32 ", %" PRId32,
-                         s->id, step->n_tokens, step->n_rows, step->n_seqs, p->max_tokens,
-                         p->max_rows, p->max_seqs);
-    uint64_t base = step->timeline_base[c->self];
-    if (base < s->queue.promised)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: a step begins at event %" PRIu64 ", but %" PRIu64 " is taken", s->id,
-                         base, s->queue.promised);
-    struct sim_job job = {.compiled = c, .step = step};
-    if (sim_queue_put(&s->queue, &job, err))
-        return err->status;
-    s->queue.promised = base + p->n_signals;
-    return OATO_OK;
+    return job_queue_step(&sim_of(d)->queue.base, c, c->program, c->self, step, err);
 }
 
 static oato_status sim_finish(struct oato_device *d, struct oato_error *err)
 {
-    return sim_queue_drain(&sim_of(d)->queue, err);
+    return job_queue_drain(&sim_of(d)->queue.base, err);
 }
 
 static struct timeline *sim_timeline(struct oato_device *d)
 {
-    return &sim_of(d)->queue.timeline;
+    return &sim_of(d)->queue.base.timeline;
 }
 
 static uint64_t sim_clock_ns(const struct oato_device *d)
@@ -511,7 +481,7 @@ static oato_status sim_inject_error(struct oato_device *d, const char *what, str
     struct sim_device *s = sim_of(d);
     int64_t n;
     if (!strncmp(what, "record=", 7) && parse_i64(what + 7, 1, INT64_MAX, &n))
-        atomic_store(&s->queue.fail_after, n);
+        atomic_store(&s->queue.base.fail_after, n);
     else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 1, INT64_MAX, &n))
         s->memory.fail_after = n;
     else

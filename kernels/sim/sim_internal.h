@@ -7,8 +7,7 @@
 #define OATO_SIM_INTERNAL_H
 
 #include "kernels/cpu/cpu_internal.h"
-
-#include <pthread.h>
+#include "kernels/job_queue.h"
 
 /* ------------------------------------------------------------------------------- spec ----- */
 
@@ -75,49 +74,19 @@ struct compiled {
     int self;
 };
 
-struct sim_job {
-    const struct compiled *compiled; /* NULL: a copy */
-    const struct step *step;         /* borrowed until done */
-    void *to;
-    const void *from;
-    uint64_t bytes;
-    uint64_t signal; /* value that the copy raises the event to; 0 = none */
-};
-
-enum { SIM_JOBS = 64 };
-
 struct sim_queue {
-    const char *id;
+    struct job_queue base;
     struct sim_spec spec;
     const struct cpu_kernels *kernels;
     bool timing_only;
     uint8_t *workspace; /* this and rope's room change only while the queue is empty */
     uint64_t workspace_bytes;
     struct rope_table rope;
-    struct timeline timeline;
-    uint64_t promised;          /* value that the event has when all that was put is done */
-    _Atomic uint64_t clock_ns;  /* virtual; written by the queue's thread only */
-    uint64_t stream_ns;         /* virtual: when the copy engine of streams is free */
-    _Atomic int64_t fail_after; /* injected: records until one fails; 0 = never */
-    _Atomic bool stop;          /* gives up what is waiting and what is queued */
-
-    pthread_t thread;
-    pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t changed;
-    struct sim_job jobs[SIM_JOBS];
-    uint64_t put, done;
-    bool closing, failed;
-    struct oato_error error;
+    _Atomic uint64_t clock_ns; /* virtual; written by the queue's thread only */
+    uint64_t stream_ns;        /* virtual: when the copy engine of streams is free */
 };
 
-/* id, spec and kernels are set. */
+/* base.id, spec and kernels are set. Closed by job_queue_close. */
 oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err);
-void sim_queue_close(struct sim_queue *q);
-/* Waits for room only. OATO_EDEVICE once the queue has failed. */
-oato_status sim_queue_put(struct sim_queue *q, const struct sim_job *job, struct oato_error *err);
-/* Waits until all is done; the message of a failure comes here. err may be NULL. */
-oato_status sim_queue_drain(struct sim_queue *q, struct oato_error *err);
-/* Fails the queue if anything is still to be done; then it is drained. */
-void sim_queue_cancel(struct sim_queue *q);
 
 #endif

@@ -64,22 +64,17 @@ static double run_cost(const struct sim_spec *s, const struct program_record *r,
 static bool queue_fail(struct sim_queue *q, enum timeline_failure why, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Returns false, for the caller to return. The first failure keeps its message. */
+/* Returns false, for the caller to return. */
 static bool queue_fail(struct sim_queue *q, enum timeline_failure why, const char *fmt, ...)
 {
-    char text[sizeof q->error.text - 32];
+    char text[sizeof q->base.error.text - 32];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    pthread_mutex_lock(&q->lock);
-    if (!q->failed)
-        oato_fail(&q->error, OATO_EDEVICE, "%s: %s", q->id, text);
-    q->failed = true;
-    pthread_cond_broadcast(&q->changed);
-    pthread_mutex_unlock(&q->lock);
-    timeline_fail(&q->timeline, why);
-    return false;
+    struct oato_error error;
+    oato_fail(&error, OATO_EDEVICE, "%s: %s", q->base.id, text);
+    return job_queue_fail(&q->base, why, &error);
 }
 
 static bool wait_for_others(struct sim_queue *q, const struct program *p, uint32_t index,
@@ -89,8 +84,8 @@ static bool wait_for_others(struct sim_queue *q, const struct program *p, uint32
     for (int i = 0; i < r->n_waits; i++) {
         int other = r->wait[i].device;
         uint64_t value = step->timeline_base[other] + r->wait[i].ordinal, clock_ns;
-        if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &q->stop)) {
-            if (atomic_load(&q->stop))
+        if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &q->base.stop)) {
+            if (atomic_load(&q->base.stop))
                 return queue_fail(q, TIMELINE_DIED, "record %" PRIu32 " was cancelled", index);
             return queue_fail(q, TIMELINE_STRANDED,
                               "record %" PRIu32 " waited for %s, which failed", index,
@@ -183,9 +178,9 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
     const struct program_record *r = &p->records[index];
     if (!wait_for_others(q, p, index, step))
         return false;
-    if (atomic_load(&q->stop))
+    if (atomic_load(&q->base.stop))
         return queue_fail(q, TIMELINE_DIED, "record %" PRIu32 " was cancelled", index);
-    if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
+    if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1) {
         char key[OP_KEY_SIZE] = "copy";
         if (r->kind == RECORD_RUN)
             oato_op_key(&r->op, NULL, key);
@@ -203,20 +198,21 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
         run_copy(q, c, r, step);
     cpu_cores_give();
     if (r->signal)
-        timeline_signal(&q->timeline, step->timeline_base[c->self] + r->signal,
+        timeline_signal(&q->base.timeline, step->timeline_base[c->self] + r->signal,
                         atomic_load(&q->clock_ns));
     return true;
 }
 
 /* ------------------------------------------------------------------------------- queue ---- */
 
-static void run_job(struct sim_queue *q, const struct sim_job *job)
+static void run_job(struct job_queue *base, const struct job *job)
 {
+    struct sim_queue *q = (struct sim_queue *)base;
     const struct compiled *c = job->compiled;
     if (!c) {
         copy(q, job->to, job->from, job->bytes);
         if (job->signal)
-            timeline_signal(&q->timeline, job->signal, atomic_load(&q->clock_ns));
+            timeline_signal(&q->base.timeline, job->signal, atomic_load(&q->clock_ns));
         return;
     }
     clock_to(q, job->step->clock_ns);
@@ -225,98 +221,22 @@ static void run_job(struct sim_queue *q, const struct sim_job *job)
         if (!run_record(q, c, i, job->step))
             return;
     /* also when the last records have no signal of their own */
-    timeline_signal(&q->timeline, job->step->timeline_base[c->self] + c->program->n_signals,
+    timeline_signal(&q->base.timeline, job->step->timeline_base[c->self] + c->program->n_signals,
                     atomic_load(&q->clock_ns));
 }
 
-static void *queue_main(void *arg)
+static void start(struct job_queue *base)
 {
-    struct sim_queue *q = arg;
+    (void)base;
     float_state_fast(); /* as the CPU's threads, for the same bits */
-    pthread_mutex_lock(&q->lock);
-    for (;;) {
-        while (q->put == q->done && !q->closing)
-            pthread_cond_wait(&q->changed, &q->lock);
-        if (q->put == q->done)
-            break;
-        struct sim_job job = q->jobs[q->done % SIM_JOBS];
-        bool failed = q->failed;
-        pthread_mutex_unlock(&q->lock);
-        if (!failed)
-            run_job(q, &job);
-        pthread_mutex_lock(&q->lock);
-        q->done++;
-        pthread_cond_broadcast(&q->changed);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return NULL;
 }
 
 oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err)
 {
-    timeline_init(&q->timeline);
-    q->timeline.simulated = true;
+    timeline_init(&q->base.timeline);
+    q->base.timeline.simulated = true;
     atomic_store(&q->clock_ns, now_ns());
-    pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->changed, NULL);
-    int e = pthread_create(&q->thread, NULL, queue_main, q);
-    if (!e) {
-        pthread_setname_np(q->thread, "oato-sim");
-        return OATO_OK;
-    }
-    pthread_cond_destroy(&q->changed);
-    pthread_mutex_destroy(&q->lock);
-    return oato_fail(err, OATO_EDEVICE, "%s: cannot start its thread: %s", q->id, strerror(e));
-}
-
-void sim_queue_close(struct sim_queue *q)
-{
-    sim_queue_cancel(q);
-    timeline_fail(&q->timeline, TIMELINE_DIED); /* who still waits for it waits no longer */
-    pthread_mutex_lock(&q->lock);
-    q->closing = true;
-    pthread_cond_broadcast(&q->changed);
-    pthread_mutex_unlock(&q->lock);
-    pthread_join(q->thread, NULL);
-    pthread_cond_destroy(&q->changed);
-    pthread_mutex_destroy(&q->lock);
-}
-
-oato_status sim_queue_put(struct sim_queue *q, const struct sim_job *job, struct oato_error *err)
-{
-    pthread_mutex_lock(&q->lock);
-    while (q->put - q->done == SIM_JOBS && !q->failed)
-        pthread_cond_wait(&q->changed, &q->lock);
-    bool failed = q->failed;
-    if (failed) {
-        *err = q->error;
-    } else {
-        q->jobs[q->put++ % SIM_JOBS] = *job;
-        pthread_cond_broadcast(&q->changed);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return failed ? err->status : OATO_OK;
-}
-
-oato_status sim_queue_drain(struct sim_queue *q, struct oato_error *err)
-{
-    pthread_mutex_lock(&q->lock);
-    while (q->put != q->done)
-        pthread_cond_wait(&q->changed, &q->lock);
-    bool failed = q->failed;
-    if (failed && err)
-        *err = q->error;
-    pthread_mutex_unlock(&q->lock);
-    return failed ? OATO_EDEVICE : OATO_OK;
-}
-
-void sim_queue_cancel(struct sim_queue *q)
-{
-    pthread_mutex_lock(&q->lock);
-    bool idle = q->put == q->done;
-    pthread_mutex_unlock(&q->lock);
-    if (idle)
-        return;
-    atomic_store(&q->stop, true);
-    sim_queue_drain(q, NULL);
+    q->base.start = start;
+    q->base.run = run_job;
+    return job_queue_open(&q->base, "oato-sim", err);
 }

@@ -1,0 +1,143 @@
+/*
+ * job_queue.c - see job_queue.h. Putting waits for room only. Once the queue has failed, jobs are
+ * taken out without being done, so that whoever drains it returns.
+ */
+#include "kernels/job_queue.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct oato_error *error)
+{
+    pthread_mutex_lock(&q->lock);
+    if (!q->failed)
+        q->error = *error;
+    q->failed = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    timeline_fail(&q->timeline, why);
+    return false;
+}
+
+static void *queue_main(void *arg)
+{
+    struct job_queue *q = arg;
+    q->start(q);
+    pthread_mutex_lock(&q->lock);
+    for (;;) {
+        while (q->put == q->done && !q->closing)
+            pthread_cond_wait(&q->changed, &q->lock);
+        if (q->put == q->done)
+            break;
+        struct job job = q->jobs[q->done % QUEUE_JOBS];
+        bool failed = q->failed;
+        pthread_mutex_unlock(&q->lock);
+        if (!failed)
+            q->run(q, &job);
+        pthread_mutex_lock(&q->lock);
+        q->done++;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+oato_status job_queue_open(struct job_queue *q, const char *name, struct oato_error *err)
+{
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->changed, NULL);
+    int e = pthread_create(&q->thread, NULL, queue_main, q);
+    if (!e) {
+        pthread_setname_np(q->thread, name);
+        return OATO_OK;
+    }
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+    return oato_fail(err, OATO_EDEVICE, "%s: cannot start its thread: %s", q->id, strerror(e));
+}
+
+void job_queue_close(struct job_queue *q)
+{
+    job_queue_cancel(q);
+    timeline_fail(&q->timeline, TIMELINE_DIED); /* who still waits for it waits no longer */
+    pthread_mutex_lock(&q->lock);
+    q->closing = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->thread, NULL);
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+}
+
+static oato_status put(struct job_queue *q, const struct job *job, struct oato_error *err)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->put - q->done == QUEUE_JOBS && !q->failed)
+        pthread_cond_wait(&q->changed, &q->lock);
+    bool failed = q->failed;
+    if (failed) {
+        *err = q->error;
+    } else {
+        q->jobs[q->put++ % QUEUE_JOBS] = *job;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return failed ? err->status : OATO_OK;
+}
+
+oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value,
+                           struct oato_error *err)
+{
+    if (value)
+        job->signal = q->promised + 1;
+    if (put(q, job, err))
+        return err->status;
+    if (!value)
+        return job_queue_drain(q, err);
+    *value = q->promised = job->signal;
+    return OATO_OK;
+}
+
+oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct program *p,
+                           int self, const struct step *step, struct oato_error *err)
+{
+    if (step->n_tokens > p->max_tokens || step->n_rows > p->max_rows || step->n_seqs > p->max_seqs)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a step of %" PRId32 " tokens, %" PRId32 " rows, %" PRId32
+                         " sequences; the program allows %" PRId32 ", %" PRId32 ", %" PRId32,
+                         q->id, step->n_tokens, step->n_rows, step->n_seqs, p->max_tokens,
+                         p->max_rows, p->max_seqs);
+    const uint64_t base = step->timeline_base[self];
+    if (base < q->promised)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: a step begins at event %" PRIu64 ", but %" PRIu64 " is taken", q->id,
+                         base, q->promised);
+    const struct job job = {.compiled = c, .step = step};
+    if (put(q, &job, err))
+        return err->status;
+    q->promised = base + p->n_signals;
+    return OATO_OK;
+}
+
+oato_status job_queue_drain(struct job_queue *q, struct oato_error *err)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->put != q->done)
+        pthread_cond_wait(&q->changed, &q->lock);
+    bool failed = q->failed;
+    if (failed && err)
+        *err = q->error;
+    pthread_mutex_unlock(&q->lock);
+    return failed ? OATO_EDEVICE : OATO_OK;
+}
+
+void job_queue_cancel(struct job_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    bool idle = q->put == q->done;
+    pthread_mutex_unlock(&q->lock);
+    if (idle)
+        return;
+    atomic_store(&q->stop, true);
+    job_queue_drain(q, NULL);
+}
