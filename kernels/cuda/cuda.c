@@ -23,6 +23,14 @@ void cuda_enter(const struct cuda_device *d)
     d->cu->context_set(d->context);
 }
 
+cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out)
+{
+    cu_result result = CU_ERROR_NOT_FOUND;
+    for (int i = 0; i < CUDA_MODULES && result == CU_ERROR_NOT_FOUND; i++)
+        result = d->cu->module_function(out, d->module[i], name);
+    return result;
+}
+
 static int probe(void)
 {
     int n = 0;

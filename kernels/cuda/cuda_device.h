@@ -172,6 +172,8 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
 
 /* The device's context is made the calling thread's. */
 void cuda_enter(const struct cuda_device *d);
+/* The kernel of that name, whichever image has it. */
+cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out);
 
 /* cuda_memory.c, cuda_weight.c. Allocations count against the budget. */
 oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *out,

@@ -395,9 +395,7 @@ static oato_status find_kernel(const struct cuda_device *d, const char *pattern,
         return OATO_OK;
     snprintf(name, sizeof name, "%.*s%s", (int)(type ? type - pattern : 63), pattern,
              type ? dtype_name(dtype) : "");
-    cu_result result = CU_ERROR_NOT_FOUND;
-    for (int i = 0; i < CUDA_MODULES && result == CU_ERROR_NOT_FOUND; i++)
-        result = d->cu->module_function(out, d->module[i], name);
+    cu_result result = cuda_kernel(d, name, out);
     if (!result && type && !strncmp(pattern, "matrix", 6))
         result = d->cu->function_set(*out, CU_FUNCTION_MAX_DYNAMIC_SHARED, MATRIX_ROOM_MOST);
     if (result) {

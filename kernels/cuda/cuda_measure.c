@@ -27,14 +27,6 @@ static cu_result make_events(struct cuda_device *d)
     return result;
 }
 
-static cu_result find(const struct cuda_device *d, const char *kernel, cu_function *out)
-{
-    cu_result result = CU_ERROR_NOT_FOUND;
-    for (int i = 0; i < CUDA_MODULES && result == CU_ERROR_NOT_FOUND; i++)
-        result = d->cu->module_function(out, d->module[i], kernel);
-    return result;
-}
-
 static void switch_on(struct cuda_device *d, enum device_clock clock)
 {
     struct cuda_measure *m = &d->measure;
@@ -42,7 +34,7 @@ static void switch_on(struct cuda_device *d, enum device_clock clock)
     m->why = (struct oato_error){OATO_OK, ""};
     cu_result result = make_events(d);
     if (!result)
-        result = find(d, CUDA_MARK_KERNEL, &m->mark);
+        result = cuda_kernel(d, CUDA_MARK_KERNEL, &m->mark);
     if (result) {
         free_events(d);
         cuda_fail(d->cu, result, d->id, "measuring", &m->why);
@@ -164,7 +156,7 @@ oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct
     cuda_enter(d);
     const bool lent = d->measure.clock != CLOCK_USUAL;
     struct cuda_read_args a = {.from = buffer, .stretches = bytes / READ_STRETCH, .out = buffer};
-    cu_result result = find(d, "read_all", &kernel);
+    cu_result result = cuda_kernel(d, "read_all", &kernel);
     if (!result && !lent)
         result = make_events(d);
     for (int run = 0; run < READ_RUNS && !result; run++) {

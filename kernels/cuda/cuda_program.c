@@ -177,9 +177,7 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
     const struct program *p = c->program;
     const uint64_t tokens = (uint64_t)p->max_tokens * sizeof(int32_t);
     c->copies_most = p->kv ? p->kv->pages : 0;
-    c->pages_most = c->copies_most * max_i64(p->max_seqs, 1) > INT32_MAX
-                        ? INT32_MAX
-                        : c->copies_most * (int32_t)max_i64(p->max_seqs, 1);
+    c->pages_most = (int32_t)min_i64(INT32_MAX, c->copies_most * max_i64(p->max_seqs, 1));
     c->rows_at = 3 * tokens;
     c->seqs_at = size_align(c->rows_at + (uint64_t)p->max_rows * sizeof(int32_t), 16);
     c->pages_at = c->seqs_at + (uint64_t)p->max_seqs * sizeof(struct cuda_seq);
