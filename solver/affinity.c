@@ -136,12 +136,14 @@ static int32_t list_candidates(struct search *s, int32_t unit, int32_t d, bool c
         if (!leads_to(in, unit, i, d))
             continue;
         int64_t gain = u->options[in->host].price.objective_ns - o->price.objective_ns;
-        if (charge_copies && !known[o->in][o->out]) {
-            caused[o->in][o->out] = copies_caused(s, unit, i);
-            known[o->in][o->out] = true;
+        const int16_t reads = o->in[PHASE_DECODE],
+                      writes = o->out[PHASE_DECODE]; /* in both phases */
+        if (charge_copies && !known[reads][writes]) {
+            caused[reads][writes] = copies_caused(s, unit, i);
+            known[reads][writes] = true;
         }
         if (charge_copies)
-            gain -= caused[o->in][o->out];
+            gain -= caused[reads][writes];
         s->candidates[n++] = (struct candidate){gain, o->bytes[d], i};
     }
     qsort(s->candidates, (size_t)n, sizeof *s->candidates, compare_candidates);

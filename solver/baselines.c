@@ -90,11 +90,12 @@ static int32_t impact_options(const struct problem *p, int32_t unit, int32_t d, 
     int32_t n = 0;
     for (int32_t i = 0; i < u->n_options; i++) {
         const struct option *o = &u->options[i];
-        const bool whole = !option_divided(o) && o->stream < 0 && o->in == o->out;
-        const int32_t groups = whole ? (o->in == d ? v->groups : 0) : o->share[d];
-        if (!o->allowed || o->stream >= 0 || o->in != o->out ||
-            (whole ? o->in != d && o->in != in->host
-                   : o->in != base || groups + o->share[in->host] != v->groups))
+        const int32_t at = o->in[PHASE_DECODE];
+        const bool whole = !option_divided(o) && o->stream < 0 && at == o->out[PHASE_DECODE];
+        const int32_t groups = whole ? (at == d ? v->groups : 0) : o->share[d];
+        if (!o->allowed || o->stream >= 0 || at != o->out[PHASE_DECODE] ||
+            (whole ? at != d && at != in->host
+                   : at != base || groups + o->share[in->host] != v->groups))
             continue;
         if (groups && groups < v->groups &&
             o->price.decode_ns >= u->options[in->host].price.decode_ns)
@@ -137,7 +138,8 @@ static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t le
     for (int32_t u = 0, used = 0; u < in->n_units; u++) {
         if (!of_neurons(p, u))
             continue;
-        int32_t base = u && instance_option(in, place, u - 1)->out == d ? d : in->host;
+        int32_t base =
+            u && instance_option(in, place, u - 1)->out[PHASE_DECODE] == d ? d : in->host;
         struct unit *to = &sub.units[sub.n_units];
         to->layer = in->units[u].layer;
         to->options = pool + used;

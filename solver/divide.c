@@ -253,16 +253,17 @@ static void add_apart(struct dividing *x)
                 continue;
             struct option *o = x->out++;
             const struct graph_value *v = &p->graph.values[p->graph.ops[x->op[0]].out[0]];
-            *o = (struct option){.in = (int16_t)a,
-                                 .out = (int16_t)b,
-                                 .stream = -1,
-                                 .allowed = true,
-                                 .uses = (uint8_t)(1u << a | 1u << b)};
+            *o = (struct option){
+                .stream = -1, .allowed = true, .uses = (uint8_t)(1u << a | 1u << b)};
+            option_lie(o, a, b);
             o->price = request_price(&p->request, first->prefill_ns + second->prefill_ns,
                                      first->decode_ns + second->decode_ns);
-            struct price leave = request_copy(p, v, a, false), enter = request_copy(p, v, b, true);
-            price_add(&o->price, &leave);
-            price_add(&o->price, &enter);
+            for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
+                struct price leave = request_copy(p, v, a, false, phase);
+                struct price enter = request_copy(p, v, b, true, phase);
+                price_add(&o->price, &leave);
+                price_add(&o->price, &enter);
+            }
             o->bytes[a] = first->weight_bytes;
             o->bytes[b] = second->weight_bytes;
         }
@@ -327,7 +328,7 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
     if (!option_divided(o)) {
         int64_t all = v->groups ? v->extent : p->graph.ops[p->first_op[unit]].op.n;
         *begin = 0;
-        *end = d == o->in ? all : 0;
+        *end = d == o->in[PHASE_DECODE] ? all : 0;
         return;
     }
     struct share s = divide_share(&p->instance, o->share);
@@ -370,7 +371,7 @@ struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const str
             if (x.op[i] == op)
                 r.ns += x.whole[k][i][d] * part * times;
         if (op == x.op[x.n_ops - 1])
-            r.transfer_ns += divide_ways_ns(&x, o->in, d, k) * times;
+            r.transfer_ns += divide_ways_ns(&x, o->in[phase], d, k) * times;
     }
     r.estimate = true;
     return r;

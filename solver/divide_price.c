@@ -89,8 +89,7 @@ static double hidden_ns(const struct dividing *x, int32_t k)
 }
 
 /* A prefill step where device d computes all, the host's share streamed to it. */
-static double streamed_ns(const struct dividing *x, const struct share *s, int32_t d, int32_t base,
-                          int32_t k)
+static double streamed_ns(const struct dividing *x, const struct share *s, int32_t d, int32_t k)
 {
     const struct problem *p = x->p;
     int32_t host = p->instance.host;
@@ -102,7 +101,7 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     double link =
         cost_of_copy(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
     double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
-    return fmax(ns + divide_ways_ns(x, base, d, k), link - hidden_ns(x, k));
+    return fmax(ns, link - hidden_ns(x, k));
 }
 
 void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
@@ -115,18 +114,17 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
     struct share s = {{0}, {0}};
     double prefill = 0, decode = 0;
     memset(o, 0, sizeof *o);
-    *o = (struct option){.in = (int16_t)base,
-                         .out = (int16_t)base,
-                         .stream = (int16_t)stream,
-                         .allowed = true,
-                         .uses = (uint8_t)(1u << base)};
+    *o = (struct option){.stream = (int16_t)stream, .allowed = true, .uses = (uint8_t)(1u << base)};
+    option_lie(o, base, base);
+    if (stream >= 0)
+        o->in[PHASE_PREFILL] = o->out[PHASE_PREFILL] = (int16_t)stream;
     if (groups) {
         memcpy(o->share, groups, sizeof o->share);
         s = divide_share(&p->instance, groups);
     }
     for (int32_t k = 0; k < x->n_kinds; k++) {
         bool is_decode = k == x->n_kinds - 1;
-        double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, base, k)
+        double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, k)
                     : groups                  ? parallel_ns(x, &s, base, k)
                                               : compute_ns(x, k, base, 1, 1);
         *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);

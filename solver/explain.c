@@ -114,8 +114,9 @@ static void where_text(const struct explain *x, int32_t op, struct text *out)
     const struct problem *p = x->problem;
     const int32_t unit = p->unit_of[op];
     const struct option *o = instance_option(&p->instance, x->place, unit);
+    const int16_t *where = p->first_op[unit] == op ? o->in : o->out;
     if (!option_divided(o))
-        text_printf(out, "%s", problem_device(p, p->first_op[unit] == op ? o->in : o->out));
+        text_printf(out, "%s", problem_device(p, where[PHASE_DECODE]));
     for (int32_t d = 0; d < p->n_devices && option_divided(o); d++) {
         int64_t begin, end;
         divide_range(p, unit, o, d, &begin, &end);
@@ -290,7 +291,7 @@ static void line_of(const struct explain *x, int32_t op)
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct op_price *price = &p->price[op * p->n_devices + d];
         bytes += o->bytes[d];
-        if (x->place[unit] < p->n_devices ? d != o->in : !(o->uses >> d & 1))
+        if (x->place[unit] < p->n_devices ? d != o->in[PHASE_DECODE] : !(o->uses >> d & 1))
             continue;
         estimate = estimate || price->estimate || x->place[unit] >= p->n_devices;
         if (x->place[unit] >= p->n_devices) /* parts at the same time: all of the unit */

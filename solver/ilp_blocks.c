@@ -1,21 +1,22 @@
 /*
  * ilp_blocks.c - cuts an instance into blocks and says what can be chosen in each. A unit is a
  * *separator* when no value passes it by: all that is read behind it and made up to it is made by
- * it. Blocks between separators share nothing but the device of the separator between them.
+ * it. Blocks between separators share nothing but where the separator between them has its output:
+ * a device for each phase, which is the block's end.
  *
  * Of each block the widest unit (most options: the feed-forward neurons of a layer) is left open:
- * to the others it matters only where it reads and writes. So all placements of the others are
+ * to the others it matters only where it reads and writes. So the placements of the others are
  * priced once for each such class, as frames, and the unit's own options stand beside them in a
  * menu; a pattern is a frame and an item of its class. Of both only the undominated stay (nothing
- * else has the same ends, no more time, no more bytes and no more devices). Equal blocks, as layers
- * are, share their table.
+ * else has the same ends, no more time, no more bytes and no more devices). Frames grow unit by
+ * unit, and are pruned after each. Equal blocks, as layers are, share their table.
  */
 #include "solver/ilp_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LEAVES = 1 << 21 }; /* placements of one block that are priced */
+enum { MAX_PARTIALS = 1 << 19 }; /* of a block at once: 100 MB */
 
 static void edge_ends(const struct instance *in, const struct edge *e, int32_t *lo, int32_t *hi)
 {
@@ -79,6 +80,25 @@ static void cut_blocks(struct path *p)
     }
 }
 
+static int16_t path_end(const struct path *p, const struct option *o)
+{
+    return p->end[o->out[PHASE_PREFILL]][o->out[PHASE_DECODE]];
+}
+
+static void number_ends(struct path *p)
+{
+    memset(p->end, -1, sizeof p->end);
+    for (int32_t i = 0; i < p->n_blocks; i++) {
+        const struct unit *last = &p->in->units[p->blocks[i].last];
+        for (int32_t o = 0; o < last->n_options; o++) {
+            const int16_t *out = last->options[o].out;
+            int16_t *end = &p->end[out[PHASE_PREFILL]][out[PHASE_DECODE]];
+            if (*end < 0 && instance_allows(p->in, p->blocks[i].last, o))
+                *end = (int16_t)p->n_ends++;
+        }
+    }
+}
+
 static bool same_edge(const struct path *p, int32_t a, int32_t b, int32_t shift)
 {
     const struct instance *in = p->in;
@@ -89,16 +109,22 @@ static bool same_edge(const struct path *p, int32_t a, int32_t b, int32_t shift)
     for (int32_t r = 0; r < x->n_readers; r++)
         if (in->readers[x->first_reader + r] + shift != in->readers[y->first_reader + r])
             return false;
-    for (int32_t d = 0; d < in->n_devices; d++)
-        if (x->leave[d].objective_ns != y->leave[d].objective_ns ||
-            x->enter[d].objective_ns != y->enter[d].objective_ns)
-            return false;
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int32_t d = 0; d < in->n_devices; d++)
+            if (x->leave[phase][d].objective_ns != y->leave[phase][d].objective_ns ||
+                x->enter[phase][d].objective_ns != y->enter[phase][d].objective_ns)
+                return false;
     return true;
+}
+
+static bool same_places(const struct option *a, const struct option *b)
+{
+    return !memcmp(a->in, b->in, sizeof a->in) && !memcmp(a->out, b->out, sizeof a->out);
 }
 
 static bool same_option(const struct instance *in, const struct option *a, const struct option *b)
 {
-    return a->price.objective_ns == b->price.objective_ns && a->in == b->in && a->out == b->out &&
+    return a->price.objective_ns == b->price.objective_ns && same_places(a, b) &&
            a->uses == b->uses &&
            !memcmp(a->bytes, b->bytes, sizeof *a->bytes * (size_t)in->n_devices);
 }
@@ -116,7 +142,7 @@ static bool same_block(const struct path *p, const struct block *a, const struct
         for (int32_t o = 0; o < x->n_options; o++) {
             bool allowed = instance_allows(in, a->first + i, o);
             if (allowed != instance_allows(in, b->first + i, o) ||
-                x->options[o].out != y->options[o].out ||
+                path_end(p, &x->options[o]) != path_end(p, &y->options[o]) ||
                 (i >= 0 && allowed && !same_option(in, &x->options[o], &y->options[o])))
                 return false;
         }
@@ -141,8 +167,8 @@ static bool no_more_bytes(const struct instance *in, const uint64_t *a, const ui
 static int32_t class_of(const struct menu *m, const struct option *o)
 {
     for (int32_t c = 0; c < m->n_classes; c++)
-        if (m->classes[c].in == o->in && m->classes[c].out == o->out &&
-            m->classes[c].uses == o->uses)
+        if (!memcmp(m->classes[c].in, o->in, sizeof o->in) &&
+            !memcmp(m->classes[c].out, o->out, sizeof o->out) && m->classes[c].uses == o->uses)
             return c;
     return -1;
 }
@@ -186,9 +212,12 @@ static bool make_menu(struct path *p, const struct block *b, struct menu *m)
         return false;
     for (int32_t o = 0; o < wide->n_options; o++) {
         const struct option *option = &wide->options[o];
-        if (instance_allows(in, unit, o) && class_of(m, option) < 0)
-            m->classes[m->n_classes++] =
-                (struct menu_class){.in = option->in, .out = option->out, .uses = option->uses};
+        if (!instance_allows(in, unit, o) || class_of(m, option) >= 0)
+            continue;
+        struct menu_class *c = &m->classes[m->n_classes++];
+        memcpy(c->in, option->in, sizeof c->in);
+        memcpy(c->out, option->out, sizeof c->out);
+        c->uses = option->uses;
     }
     for (int32_t c = 0; c < m->n_classes; c++) {
         m->classes[c].first = m->n_items;
@@ -236,8 +265,8 @@ static bool price_frame(const struct path *p, const struct block *b, const struc
             return false;
     for (int32_t i = 0; i < b->n_edges; i++)
         out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], place).objective_ns;
-    out->in = (int16_t)(b->first ? instance_option(in, place, b->first - 1)->out : -1);
-    out->out = instance_option(in, place, b->last)->out;
+    out->in = b->first ? path_end(p, instance_option(in, place, b->first - 1)) : -1;
+    out->out = path_end(p, instance_option(in, place, b->last));
     out->uses &= (uint8_t) ~(1u << in->host); /* the host is always there */
     return true;
 }
@@ -247,92 +276,213 @@ static bool frame_dominates(const struct path *p, const struct frame *a, const s
     return a->ns <= b->ns && !(a->uses & ~b->uses) && no_more_bytes(p->in, a->bytes, b->bytes);
 }
 
-/* Adds the frame to the list that begins at *head unless one there dominates it; drops those that
- * it dominates. */
-static bool frame_add(const struct path *p, struct table *t, int32_t *head, const struct frame *new)
+/* The first option of the unit that has this end; -1: none. */
+static int32_t option_at(const struct path *p, int32_t unit, int32_t end)
 {
-    for (int32_t *at = head; *at >= 0;) {
-        struct frame *f = &t->frames[*at];
-        if (frame_dominates(p, f, new))
-            return true; /* nothing was dropped before: dominance is transitive */
-        if (frame_dominates(p, new, f)) {
-            *at = f->next;
-            f->class = -1;
-        } else {
-            at = &f->next;
-        }
-    }
-    if (t->n_frames == t->cap_frames) {
-        int32_t cap = t->cap_frames ? t->cap_frames * 2 : 64;
-        struct frame *more = realloc(t->frames, sizeof *more * (size_t)cap);
-        if (!more)
-            return false;
-        t->frames = more;
-        t->cap_frames = cap;
-    }
-    t->frames[t->n_frames] = *new;
-    t->frames[t->n_frames].next = *head;
-    *head = t->n_frames++;
-    return true;
-}
-
-/* The first option of the unit that has its output on the device; -1: none. */
-static int32_t option_at(const struct instance *in, int32_t unit, int32_t d)
-{
-    for (int32_t o = 0; o < in->units[unit].n_options; o++)
-        if (in->units[unit].options[o].out == d && instance_allows(in, unit, o))
+    const struct unit *u = &p->in->units[unit];
+    for (int32_t o = 0; o < u->n_options; o++)
+        if (path_end(p, &u->options[o]) == end && instance_allows(p->in, unit, o))
             return o;
     return -1;
 }
 
-/* Counts through the placements of a block's units, the open one by its classes. */
-static bool next_placement(const struct path *p, const struct block *b, const struct menu *m,
-                           int32_t *class)
+/* A frame on its way: the block's units are placed up to some point. Only what the units still to
+ * come can tell apart is in the key: the end before, the class of the widest unit, and where units
+ * read and write that have values in common with them. */
+struct partial {
+    struct frame frame;
+    uint16_t key[BLOCK_UNITS + 2];
+};
+
+enum { KEY_BEFORE = BLOCK_UNITS, KEY_END };
+
+struct partials {
+    struct partial *all;
+    size_t n, cap;
+};
+
+static bool partials_add(struct partials *list, const struct partial *x)
 {
-    const struct instance *in = p->in;
-    for (int32_t u = b->first; u <= b->last; u++) {
-        if (u - b->first == m->unit) {
-            *class = (*class + 1) % m->n_classes;
-            p->place[u] = m->items[m->classes[*class].first].option;
-            if (*class)
-                return true;
-            continue;
-        }
-        if (++p->place[u] < in->units[u].n_options)
-            return true;
-        p->place[u] = 0;
+    if (list->n == list->cap) {
+        size_t cap = list->cap ? list->cap * 2 : 64;
+        struct partial *more = realloc(list->all, sizeof *more * cap);
+        if (!more)
+            return false;
+        list->all = more;
+        list->cap = cap;
     }
-    return false;
+    list->all[list->n++] = *x;
+    return true;
 }
 
-static bool make_frames(struct path *p, const struct block *b, struct table *t)
+static int by_key_and_time(const void *x, const void *y)
+{
+    const struct partial *a = x, *b = y;
+    int c = memcmp(a->key, b->key, sizeof a->key);
+    if (c)
+        return c;
+    if (a->frame.ns != b->frame.ns)
+        return a->frame.ns < b->frame.ns ? -1 : 1;
+    c = memcmp(a->frame.bytes, b->frame.bytes, sizeof a->frame.bytes);
+    return c ? c : memcmp(a->frame.place, b->frame.place, sizeof a->frame.place);
+}
+
+/* Of those with the same key the undominated. */
+static void prune_partials(const struct path *p, struct partials *list)
+{
+    size_t kept = 0, group = 0;
+    if (list->n)
+        qsort(list->all, list->n, sizeof *list->all, by_key_and_time);
+    for (size_t i = 0; i < list->n; i++) {
+        const struct partial *x = &list->all[i];
+        if (kept && memcmp(list->all[kept - 1].key, x->key, sizeof x->key) != 0)
+            group = kept;
+        bool dominated = false;
+        for (size_t j = group; j < kept && !dominated; j++)
+            dominated = frame_dominates(p, &list->all[j].frame, &x->frame);
+        if (!dominated)
+            list->all[kept++] = *x;
+    }
+    list->n = kept;
+}
+
+/* A unit of the block that is about to be placed. */
+struct placing {
+    const struct path *path;
+    const struct block *block;
+    const struct menu *menu;
+    int32_t unit;
+    int32_t *ending; /* values whose last reader it is */
+    int32_t n_ending;
+    bool live[BLOCK_UNITS]; /* the unit has values in common with later ones */
+    uint16_t *like;         /* per option: the first that reads and writes where it does */
+};
+
+static bool touches(const struct instance *in, const struct edge *e, int32_t unit)
+{
+    bool any = e->producer == unit;
+    for (int32_t r = 0; r < e->n_readers && !any; r++)
+        any = in->readers[e->first_reader + r] == unit;
+    return any;
+}
+
+static bool begin_placing(struct placing *x, struct path *p, const struct block *b,
+                          const struct menu *m, int32_t unit)
 {
     const struct instance *in = p->in;
-    const struct menu *m = &t->menu;
-    int32_t n = in->n_devices, kept = 0;
-    int32_t *head = arena_alloc(&p->arena, (size_t)(n * m->n_classes) + 1, sizeof *head);
-    if (!head)
+    const struct unit *u = &in->units[unit];
+    *x = (struct placing){.path = p, .block = b, .menu = m, .unit = unit};
+    x->ending = arena_alloc(&p->arena, (size_t)b->n_edges + 1, sizeof *x->ending);
+    x->like = arena_alloc(&p->arena, (size_t)u->n_options + 1, sizeof *x->like);
+    if (!x->ending || !x->like)
         return false;
-    for (int32_t before = 0; before < (b->first ? n : 1) && m->n_classes; before++) {
-        if (b->first && (p->place[b->first - 1] = option_at(in, b->first - 1, before)) < 0)
-            continue;
-        for (int32_t i = 0; i < n * m->n_classes; i++)
-            head[i] = -1;
-        for (int32_t u = b->first; u <= b->last; u++)
-            p->place[u] = u - b->first == m->unit ? m->items[0].option : 0;
-        int32_t class = 0;
-        do {
-            struct frame f;
-            if (price_frame(p, b, m, p->place, &f) &&
-                !frame_add(p, t, &head[f.out * m->n_classes + class], &f))
-                return false;
-        } while (next_placement(p, b, m, &class));
+    for (int32_t i = 0; i < b->n_edges; i++) {
+        int32_t lo, hi, e = p->edges[b->first_edge + i];
+        edge_ends(in, &in->edges[e], &lo, &hi);
+        if (hi == unit)
+            x->ending[x->n_ending++] = e;
+        for (int32_t v = b->first; hi > unit && v <= unit; v++)
+            x->live[v - b->first] = x->live[v - b->first] || touches(in, &in->edges[e], v);
     }
-    for (int32_t i = 0; i < t->n_frames; i++)
-        if (t->frames[i].class >= 0)
-            t->frames[kept++] = t->frames[i];
-    t->n_frames = kept;
+    for (int32_t o = 0; o < u->n_options; o++)
+        while (!same_places(&u->options[x->like[o]], &u->options[o]))
+            x->like[o]++;
     return true;
+}
+
+/* The partial frame with the unit in a certain way; path.place is as it says. False: it does not
+ * fit. */
+static bool extend(const struct placing *x, int32_t option, struct partial *f)
+{
+    const struct path *p = x->path;
+    const struct instance *in = p->in;
+    const struct option *o = &in->units[x->unit].options[option];
+    const int32_t i = x->unit - x->block->first;
+    const bool wide = i == x->menu->unit;
+    f->frame.place[i] = (uint16_t)option;
+    f->frame.uses |= (uint8_t)(o->uses & ~(1u << in->host)); /* the host is always there */
+    if (wide)
+        f->frame.class = class_of(x->menu, o);
+    else
+        f->frame.ns += o->price.objective_ns;
+    for (int32_t d = 0; d < in->n_devices && !wide; d++) {
+        f->frame.bytes[d] += p->constrained[d] ? o->bytes[d] : 0;
+        if (f->frame.bytes[d] > in->capacity[d])
+            return false;
+    }
+    p->place[x->unit] = option;
+    for (int32_t e = 0; e < x->n_ending; e++)
+        f->frame.ns += edge_price(in, &in->edges[x->ending[e]], p->place).objective_ns;
+    f->key[i] = (uint16_t)(1 + (wide ? f->frame.class : x->like[option]));
+    for (int32_t v = 0; v <= i; v++)
+        if (!x->live[v] && v != x->menu->unit)
+            f->key[v] = 0;
+    if (x->unit == x->block->last) {
+        f->frame.out = path_end(p, o);
+        f->key[KEY_END] = (uint16_t)f->frame.out;
+    }
+    return true;
+}
+
+/* All ways on from the partial frames by one unit, the open one by its classes. */
+static bool place_unit(struct placing *x, const struct partials *from, struct partials *to)
+{
+    struct path *p = (struct path *)x->path;
+    const struct block *b = x->block;
+    const bool wide = x->unit - b->first == x->menu->unit;
+    const int32_t n = wide ? x->menu->n_classes : p->in->units[x->unit].n_options;
+    for (size_t i = 0; i < from->n; i++) {
+        const struct frame *f = &from->all[i].frame;
+        if (b->first)
+            p->place[b->first - 1] = option_at(p, b->first - 1, f->in);
+        for (int32_t u = b->first; u < x->unit; u++)
+            p->place[u] = f->place[u - b->first];
+        for (int32_t k = 0; k < n; k++) {
+            int32_t option = wide ? x->menu->items[x->menu->classes[k].first].option : k;
+            struct partial next = from->all[i];
+            if (instance_allows(p->in, x->unit, option) && extend(x, option, &next) &&
+                !partials_add(to, &next))
+                return false;
+        }
+        if (to->n > MAX_PARTIALS)
+            return true;
+    }
+    return true;
+}
+
+/* Unit after unit. OATO_EUSAGE: there are too many ways. */
+static oato_status make_frames(struct path *p, const struct block *b, struct table *t,
+                               struct oato_error *err)
+{
+    struct partials now = {0}, next = {0};
+    struct placing x;
+    oato_status status = OATO_OK;
+    for (int32_t before = b->first ? 0 : -1; before < (b->first ? p->n_ends : 0); before++) {
+        struct partial f = {.frame.in = (int16_t)before};
+        f.key[KEY_BEFORE] = (uint16_t)(before + 1);
+        if ((before < 0 || option_at(p, b->first - 1, before) >= 0) && !partials_add(&now, &f))
+            status = oato_fail_memory(err, sizeof f, "the ILP's tables");
+    }
+    for (int32_t u = b->first; u <= b->last && !status; u++) {
+        struct partials swap = now;
+        next.n = 0;
+        if (!begin_placing(&x, p, b, &t->menu, u) || !place_unit(&x, &now, &next))
+            status = oato_fail_memory(err, sizeof *now.all * next.cap, "the ILP's tables");
+        else if (next.n > MAX_PARTIALS)
+            status = oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
+                               b->last - b->first + 1);
+        prune_partials(p, &next);
+        now = next;
+        next = swap;
+    }
+    t->frames = calloc(now.n + 1, sizeof *t->frames);
+    if (!status && !t->frames)
+        status = oato_fail_memory(err, sizeof *t->frames * now.n, "the ILP's tables");
+    for (size_t i = 0; i < now.n && !status; i++)
+        t->frames[t->n_frames++] = now.all[i].frame;
+    free(now.all);
+    free(next.all);
+    return status;
 }
 
 static oato_status make_tables(struct path *p, struct oato_error *err)
@@ -350,14 +500,8 @@ static oato_status make_tables(struct path *p, struct oato_error *err)
                                  b->last - b->first + 1);
             if (!make_menu(p, b, &t->menu))
                 return oato_fail_memory(err, p->arena.used_bytes, "the ILP's tables");
-            int64_t leaves = (int64_t)p->in->n_devices * t->menu.n_classes;
-            for (int32_t u = b->first; u <= b->last && leaves <= MAX_LEAVES; u++)
-                leaves *= u - b->first == t->menu.unit ? 1 : p->in->units[u].n_options;
-            if (leaves > MAX_LEAVES)
-                return oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
-                                 b->last - b->first + 1);
-            if (!make_frames(p, b, t))
-                return oato_fail_memory(err, 1u << 20, "the ILP's tables");
+            if (make_frames(p, b, t, err))
+                return err->status;
         }
         b->ordinal = p->tables[b->table].n_blocks++;
     }
@@ -374,6 +518,7 @@ oato_status path_cut(struct path *p, const struct instance *in, struct oato_erro
     for (int32_t d = 0; d < in->n_devices; d++)
         p->constrained[d] = ilp_constrained(in, d);
     cut_blocks(p);
+    number_ends(p);
     memset(p->place, 0, sizeof *p->place * (size_t)in->n_units);
     return make_tables(p, err);
 }

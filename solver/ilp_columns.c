@@ -15,9 +15,9 @@
 
 /* ------------------------------------------------------------------------------- bounds ---- */
 
-static double *bound_at(double *bounds, int32_t block, int32_t device)
+static double *bound_at(const struct path *p, double *bounds, int32_t block, int32_t end)
 {
-    return &bounds[(size_t)block * (SOLVER_DEVICES + 1) + (size_t)(device + 1)];
+    return &bounds[(size_t)block * (size_t)(p->n_ends + 1) + (size_t)(end + 1)];
 }
 
 static double paid(const struct path *p, const double *ns_per_byte, int64_t ns,
@@ -96,7 +96,7 @@ static double use_ns(const struct path *p, int32_t block, uint32_t uses)
 oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
                              struct path_bounds *out, struct oato_error *err)
 {
-    size_t n = ((size_t)p->n_blocks + 1) * (SOLVER_DEVICES + 1);
+    size_t n = ((size_t)p->n_blocks + 1) * ((size_t)p->n_ends + 1);
     struct priced at;
     memset(out, 0, sizeof *out);
     arena_init(&out->arena);
@@ -109,23 +109,23 @@ oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
             out->memory_ns += ns_per_byte[d] * (double)p->in->capacity[d];
     for (size_t i = 0; i < n; i++)
         out->so_far[i] = out->onward[i] = INFINITY;
-    *bound_at(out->so_far, 0, -1) = 0;
-    for (int32_t d = 0; d < p->in->n_devices; d++)
-        *bound_at(out->onward, p->n_blocks, d) = 0;
+    *bound_at(p, out->so_far, 0, -1) = 0;
+    for (int32_t e = 0; e < p->n_ends; e++)
+        *bound_at(p, out->onward, p->n_blocks, e) = 0;
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t f = 0; f < t->n_frames; f++) {
-            double *to = bound_at(out->so_far, i + 1, t->frames[f].out);
-            *to = fmin(*to, *bound_at(out->so_far, i, t->frames[f].in) +
+            double *to = bound_at(p, out->so_far, i + 1, t->frames[f].out);
+            *to = fmin(*to, *bound_at(p, out->so_far, i, t->frames[f].in) +
                                 at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
         }
     }
     for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t f = 0; f < t->n_frames; f++) {
-            double *from = bound_at(out->onward, i, t->frames[f].in);
+            double *from = bound_at(p, out->onward, i, t->frames[f].in);
             *from =
-                fmin(*from, *bound_at(out->onward, i + 1, t->frames[f].out) +
+                fmin(*from, *bound_at(p, out->onward, i + 1, t->frames[f].out) +
                                 at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
         }
     }
@@ -177,8 +177,8 @@ static double around(const struct path *p, struct path_bounds *b, int32_t table,
     double least = INFINITY;
     for (int32_t i = 0; i < p->n_blocks; i++)
         if (p->blocks[i].table == table)
-            least = fmin(least, *bound_at(b->so_far, i, f->in) + use_ns(p, i, f->uses) +
-                                    *bound_at(b->onward, i + 1, f->out));
+            least = fmin(least, *bound_at(p, b->so_far, i, f->in) + use_ns(p, i, f->uses) +
+                                    *bound_at(p, b->onward, i + 1, f->out));
     return least - b->memory_ns;
 }
 
@@ -297,7 +297,7 @@ static void add_rows(struct path *p)
     for (int32_t i = 0; i < p->n_blocks; i++) {
         struct block *b = &p->blocks[i];
         b->row = mip_row(&p->mip, GLP_FX, !i, !i);
-        for (int32_t d = 1; i && d < in->n_devices; d++)
+        for (int32_t e = 1; i && e < p->n_ends; e++)
             mip_row(&p->mip, GLP_FX, 0, 0);
         b->used_row = 0;
         for (int32_t d = 0; fixed && d < in->n_devices; d++) {
@@ -424,15 +424,16 @@ static int32_t best_frame(const struct path *p, int32_t i, const double *frame_n
 {
     const struct block *b = &p->blocks[i];
     const struct table *t = &p->tables[b->table];
-    double begin[SOLVER_DEVICES + 1] = {0}, end[SOLVER_DEVICES] = {0}, use[SOLVER_DEVICES] = {0};
+    double begin[ENDS_MAX + 1] = {0}, end[ENDS_MAX] = {0}, use[SOLVER_DEVICES] = {0};
     double least = -1e-6 / p->mip.scale; /* of the objective's 10,000 */
     int32_t best = -1;
     begin[0] = i ? 0 : -dual(p, b->row);
-    for (int32_t d = 0; d < p->in->n_devices; d++) {
-        begin[d + 1] = i ? dual(p, b->row + d) : 0;
-        end[d] = i + 1 < p->n_blocks ? -dual(p, b[1].row + d) : 0;
-        use[d] = p->used[d] ? -dual(p, b->used_row + d) : 0;
+    for (int32_t e = 0; e < p->n_ends; e++) {
+        begin[e + 1] = i ? dual(p, b->row + e) : 0;
+        end[e] = i + 1 < p->n_blocks ? -dual(p, b[1].row + e) : 0;
     }
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        use[d] = p->used[d] ? -dual(p, b->used_row + d) : 0;
     for (int32_t f = 0; f < t->n_frames; f++) {
         const struct frame *frame = &t->frames[f];
         double ns = frame_ns[f] + begin[frame->in + 1] + end[frame->out];
@@ -482,15 +483,15 @@ static bool add_cheapest(struct path *p, const double *ns_per_byte)
     bool good = price_tables(p, ns_per_byte, &a, &at);
     for (int32_t i = 0; good && i < p->n_tables; i++) {
         struct table *t = &p->tables[i];
-        int32_t best[SOLVER_DEVICES + 1][SOLVER_DEVICES];
+        int32_t best[(ENDS_MAX + 1) * ENDS_MAX];
         memset(best, -1, sizeof best);
         for (int32_t f = 0; f < t->n_frames; f++) {
-            int32_t *b = &best[t->frames[f].in + 1][t->frames[f].out];
+            int32_t *b = &best[(t->frames[f].in + 1) * p->n_ends + t->frames[f].out];
             if (*b < 0 || at.frame[i][f] < at.frame[i][*b])
                 *b = f;
         }
-        for (int k = 0; good && k < (SOLVER_DEVICES + 1) * SOLVER_DEVICES; k++) {
-            int32_t f = best[k / SOLVER_DEVICES][k % SOLVER_DEVICES];
+        for (int32_t k = 0; good && k < (p->n_ends + 1) * p->n_ends; k++) {
+            int32_t f = best[k];
             if (f < 0)
                 continue;
             struct pattern x = cheapest_pattern(p, &at, i, f);
@@ -572,8 +573,8 @@ oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_p
     use_prices(p);
     plan_memory(p);
     oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
-    for (int32_t d = 0; !status && d < p->in->n_devices; d++) {
-        double bound = *bound_at(b.so_far, p->n_blocks, d) - b.memory_ns;
+    for (int32_t e = 0; !status && e < p->n_ends; e++) {
+        double bound = *bound_at(p, b.so_far, p->n_blocks, e) - b.memory_ns;
         if (bound < least) /* no fmin(): gcc 12 for aarch64 fails on the reduction */
             least = bound;
     }

@@ -48,7 +48,7 @@ oato_status mip_search(struct mip *m, const struct ilp_options *o, const double 
 
 /* ------------------------------------------------- blocks, and paths through them (path form) - */
 
-enum { BLOCK_UNITS = 24 };
+enum { BLOCK_UNITS = 24, ENDS_MAX = SOLVER_DEVICES * SOLVER_DEVICES };
 
 /* The options of a block's widest unit, those of a class together: a class reads, writes and uses
  * the same devices, so that within it only time and bytes differ. Dominated ones are left out. */
@@ -58,7 +58,7 @@ struct menu_item {
     int32_t option;
 };
 struct menu_class {
-    int16_t in, out;
+    int16_t in[PHASE_COUNT], out[PHASE_COUNT];
     uint8_t uses;
     int32_t first, n; /* items */
 };
@@ -73,10 +73,9 @@ struct menu {
 struct frame {
     int64_t ns;
     uint64_t bytes[SOLVER_DEVICES];
-    int16_t in,
-        out;      /* where the unit before the block has its output (-1: none), and its last unit */
-    uint8_t uses; /* devices besides the host, a bit each */
-    int32_t class, next;
+    int16_t in, out; /* the end (struct path) of the block before, -1: none; and its own */
+    uint8_t uses;    /* devices besides the host, a bit each */
+    int32_t class;
     uint16_t place[BLOCK_UNITS]; /* options */
 };
 
@@ -94,7 +93,7 @@ struct pattern {
 struct table {
     struct menu menu;
     struct frame *frames;
-    int32_t n_frames, cap_frames;
+    int32_t n_frames;
     struct pattern *patterns; /* of all that frames and menu make, those that matter so far */
     int32_t n, cap;
     int32_t n_blocks;
@@ -105,7 +104,7 @@ struct block {
     int32_t first, last;         /* units; the separator before is first - 1 */
     int32_t first_edge, n_edges; /* in path.edges */
     int32_t table, ordinal;      /* among the blocks of its table */
-    int row;                     /* flow: of device 0 at the block's beginning; block 0: the one */
+    int row;                     /* flow: of end 0 at the block's beginning; block 0: the one */
     int used_row;                /* of device 0; 0: no device costs anything to use */
 };
 
@@ -114,6 +113,10 @@ struct path {
     struct arena arena;
     struct block *blocks;
     struct table *tables;
+    /* A block ends on the devices that have its last unit's output, in prefill and in decode: the
+     * number of each such pair, of those that occur; -1: it does not. */
+    int16_t end[SOLVER_DEVICES][SOLVER_DEVICES];
+    int32_t n_ends;
     int32_t *edges, *block_of; /* edges in order of their block; block of a unit */
     int32_t *place;            /* scratch for pricing */
     int32_t n_blocks, n_tables;
@@ -147,10 +150,10 @@ bool path_price_block(const struct path *p, const struct block *b, const int32_t
  * one. -1: a unit may not be as it is placed, or memory is short. */
 int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *place);
 
-/* Lower bounds that memory at a price gives (Lagrange): of paths from the first block to the end of
- * block i - 1 at a device, and of ways on from there. */
+/* Lower bounds that memory at a price gives (Lagrange): of paths from the first block to an end of
+ * block i - 1, and of ways on from there. */
 struct path_bounds {
-    double *so_far, *onward; /* [block * (SOLVER_DEVICES + 1) + device + 1] */
+    double *so_far, *onward; /* [block * (n_ends + 1) + end + 1] */
     double memory_ns;        /* what all memory is worth; bounds are less this */
     struct arena arena;
 };

@@ -2,7 +2,7 @@
  * ilp_plain.c - the placement ILP as one would write it down, for instances of any form:
  *
  *   x[u,o]     binary: unit u runs as its option o says; for each u they add up to 1
- *   r[u,d], w[u,d]   sums of the x[u,o] that read, and write, on device d
+ *   r[u,d], w[u,d]   sums of the x[u,o] that read, and write, on device d; so for each phase:
  *   leave[e,d] >= w[producer,d] - r[reader,d]   the value is copied out of d
  *   enter[e,d] >= r[reader,d] - w[producer,d]   the value is copied into d
  *   y[d]       >= x[u,o] where o uses d         the device is used at all
@@ -20,13 +20,13 @@ struct plain {
     struct mip mip;
     int *x; /* column of option o of unit u, at first[u] + o; 0 = not allowed */
     int32_t *first;
-    int *leave, *enter; /* column of (edge, device); 0 = free */
+    int *leave, *enter; /* column of (edge, phase, device); 0 = free */
     int used[SOLVER_DEVICES];
 };
 
-static int *slot(int *table, int32_t i, int32_t d)
+static int *slot(int *table, int32_t edge, int phase, int32_t d)
 {
-    return &table[(size_t)i * SOLVER_DEVICES + (size_t)d];
+    return &table[((size_t)edge * PHASE_COUNT + (size_t)phase) * SOLVER_DEVICES + (size_t)d];
 }
 
 static int column_of(const struct plain *p, int32_t unit, int32_t option)
@@ -70,52 +70,74 @@ static void add_units(struct plain *p)
     }
 }
 
-/* Adds factor times what the unit reads (or writes) on the device. */
-static void add_sum(struct plain *p, int row, int32_t unit, int32_t d, bool reads, double factor)
+/* Adds factor times what the unit reads (or writes) on the device in a phase. */
+static void add_sum(struct plain *p, int row, int32_t unit, int phase, int32_t d, bool reads,
+                    double factor)
 {
     for (int32_t o = 0; o < p->in->units[unit].n_options; o++) {
         const struct option *option = &p->in->units[unit].options[o];
-        if (column_of(p, unit, o) && (reads ? option->in : option->out) == d)
+        if (column_of(p, unit, o) && (reads ? option->in : option->out)[phase] == d)
             mip_set(&p->mip, row, column_of(p, unit, o), factor);
+    }
+}
+
+static void add_copies(struct plain *p, int32_t edge, int phase, int32_t d)
+{
+    const struct instance *in = p->in;
+    const struct edge *e = &in->edges[edge];
+    const int64_t leave_ns = e->leave[phase][d].objective_ns;
+    const int64_t enter_ns = e->n_readers ? e->enter[phase][d].objective_ns : 0;
+    int leave = leave_ns > 0 ? mip_column(&p->mip, MIP_SHARE, leave_ns) : 0;
+    int enter = enter_ns > 0 ? mip_column(&p->mip, MIP_SHARE, enter_ns) : 0;
+    *slot(p->leave, edge, phase, d) = leave;
+    *slot(p->enter, edge, phase, d) = enter;
+    if (leave && e->host_reads) {
+        int row = mip_row(&p->mip, GLP_UP, 0, 0);
+        add_sum(p, row, e->producer, phase, d, false, 1);
+        mip_set(&p->mip, row, leave, -1);
+    }
+    for (int32_t r = 0; r < e->n_readers; r++) {
+        int32_t reader = in->readers[e->first_reader + r];
+        for (int into = 0; into < 2; into++) {
+            int column = into ? enter : leave;
+            if (!column)
+                continue;
+            int row = mip_row(&p->mip, GLP_UP, 0, 0);
+            add_sum(p, row, e->producer, phase, d, false, into ? -1 : 1);
+            add_sum(p, row, reader, phase, d, true, into ? 1 : -1);
+            mip_set(&p->mip, row, column, -1);
+        }
     }
 }
 
 static void add_edges(struct plain *p)
 {
+    for (int32_t i = 0; i < p->in->n_edges; i++)
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            for (int32_t d = 0; d < p->in->n_devices; d++)
+                add_copies(p, i, phase, d);
+}
+
+/* The values of an edge's columns for a placement. */
+static void warm_copies(const struct plain *p, const int32_t *place, int32_t edge, int phase,
+                        double *value)
+{
     const struct instance *in = p->in;
-    for (int32_t i = 0; i < in->n_edges; i++) {
-        const struct edge *e = &in->edges[i];
-        for (int32_t d = 0; d < in->n_devices; d++) {
-            int leave = e->leave[d].objective_ns > 0
-                            ? mip_column(&p->mip, MIP_SHARE, e->leave[d].objective_ns)
-                            : 0;
-            int enter = e->enter[d].objective_ns > 0 && e->n_readers
-                            ? mip_column(&p->mip, MIP_SHARE, e->enter[d].objective_ns)
-                            : 0;
-            *slot(p->leave, i, d) = leave;
-            *slot(p->enter, i, d) = enter;
-            if (leave && e->host_reads) {
-                int row = mip_row(&p->mip, GLP_UP, 0, 0);
-                add_sum(p, row, e->producer, d, false, 1);
-                mip_set(&p->mip, row, leave, -1);
-            }
-            for (int32_t r = 0; r < e->n_readers; r++) {
-                int32_t reader = in->readers[e->first_reader + r];
-                for (int into = 0; into < 2; into++) {
-                    int column = into ? enter : leave;
-                    if (!column)
-                        continue;
-                    int row = mip_row(&p->mip, GLP_UP, 0, 0);
-                    add_sum(p, row, e->producer, d, false, into ? -1 : 1);
-                    add_sum(p, row, reader, d, true, into ? 1 : -1);
-                    mip_set(&p->mip, row, column, -1);
-                }
-            }
-        }
+    const struct edge *e = &in->edges[edge];
+    int32_t home = instance_option(in, place, e->producer)->out[phase];
+    if (e->host_reads)
+        value[*slot(p->leave, edge, phase, home)] = 1;
+    for (int32_t r = 0; r < e->n_readers; r++) {
+        int32_t reader = in->readers[e->first_reader + r];
+        int32_t d = instance_option(in, place, reader)->in[phase];
+        if (d == home)
+            continue;
+        value[*slot(p->leave, edge, phase, home)] = 1;
+        value[*slot(p->enter, edge, phase, d)] = 1;
     }
 }
 
-/* The values of all columns for a placement. */
+/* The values of all columns. */
 static void warm_values(const struct plain *p, const int32_t *place, double *value)
 {
     const struct instance *in = p->in;
@@ -125,19 +147,9 @@ static void warm_values(const struct plain *p, const int32_t *place, double *val
             if (instance_option(in, place, u)->uses >> d & 1)
                 value[p->used[d]] = 1;
     }
-    for (int32_t i = 0; i < in->n_edges; i++) {
-        const struct edge *e = &in->edges[i];
-        int32_t home = instance_option(in, place, e->producer)->out;
-        if (e->host_reads)
-            value[*slot(p->leave, i, home)] = 1;
-        for (int32_t r = 0; r < e->n_readers; r++) {
-            int32_t d = instance_option(in, place, in->readers[e->first_reader + r])->in;
-            if (d == home)
-                continue;
-            value[*slot(p->leave, i, home)] = 1;
-            value[*slot(p->enter, i, d)] = 1;
-        }
-    }
+    for (int32_t i = 0; i < in->n_edges; i++)
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            warm_copies(p, place, i, phase, value);
     value[0] = 0; /* collected what has no column */
 }
 
@@ -146,7 +158,7 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
 {
     oato_status status = OATO_OK;
     struct plain p = {.in = in};
-    size_t n = 0, m = (size_t)in->n_edges * SOLVER_DEVICES;
+    size_t n = 0, m = (size_t)in->n_edges * PHASE_COUNT * SOLVER_DEVICES;
     double *value = NULL;
     for (int32_t u = 0; u < in->n_units; u++)
         n += (size_t)in->units[u].n_options;

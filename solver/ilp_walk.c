@@ -1,6 +1,6 @@
 /*
  * ilp_walk.c - label setting over the path of blocks (resource-constrained shortest path). A label
- * is a way to place all blocks up to some point. Of two labels with the same device at the end and
+ * is a way to place all blocks up to some point. Of two labels with the same end and
  * the same devices in use, one that is slower and takes more memory is dropped; so is one that,
  * even with the memory that is left priced as in the relaxation and the fastest way on, cannot
  * beat the cutoff. Where labels still grow too many, only the most promising of those that took
@@ -24,7 +24,7 @@ struct label {
     uint64_t bytes[SOLVER_DEVICES];
     int32_t parent;  /* among the labels kept after the block before */
     int32_t pattern; /* of the block's table */
-    int16_t device;
+    int16_t end;
     uint32_t used, cell;
 };
 
@@ -41,7 +41,7 @@ struct walker {
     struct walk *walk;
     struct arena arena;
     int32_t constrained[SOLVER_DEVICES], n_constrained;
-    double *onward;                 /* [block][device + 1]: fastest way on, memory paid for */
+    double *onward;                 /* [block][end + 1]: fastest way on, memory paid for */
     double *so_far;                 /* the same of the way from the first block to here */
     int32_t *usable, *first_usable; /* patterns of block i that may be part of a better path */
     uint64_t *least;  /* [block][device]: bytes that the blocks from here on take at least */
@@ -53,14 +53,14 @@ struct walker {
     double pruned; /* the same of those that could not beat the cutoff by more than the gap */
 };
 
-static double *onward_at(const struct walker *k, int32_t block, int32_t device)
+static double *onward_at(const struct walker *k, int32_t block, int32_t end)
 {
-    return &k->onward[(size_t)block * (SOLVER_DEVICES + 1) + (size_t)(device + 1)];
+    return &k->onward[(size_t)block * (size_t)(k->path->n_ends + 1) + (size_t)(end + 1)];
 }
 
-static double *so_far_at(const struct walker *k, int32_t block, int32_t device)
+static double *so_far_at(const struct walker *k, int32_t block, int32_t end)
 {
-    return &k->so_far[(size_t)block * (SOLVER_DEVICES + 1) + (size_t)(device + 1)];
+    return &k->so_far[(size_t)block * (size_t)(k->path->n_ends + 1) + (size_t)(end + 1)];
 }
 
 static uint64_t *least_at(const struct walker *k, int32_t block, int32_t device)
@@ -84,8 +84,8 @@ static void look_ahead(struct walker *k)
     const struct path *p = k->path;
     for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
         const struct table *t = &p->tables[p->blocks[i].table];
-        for (int32_t d = -1; d < p->in->n_devices; d++)
-            *onward_at(k, i, d) = INFINITY;
+        for (int32_t e = -1; e < p->n_ends; e++)
+            *onward_at(k, i, e) = INFINITY;
         for (int32_t d = 0; d < p->in->n_devices; d++)
             *least_at(k, i, d) = UINT64_MAX;
         for (int32_t j = 0; j < t->n; j++) {
@@ -122,8 +122,8 @@ static bool choose_patterns(struct walker *k)
     if (!k->usable || !k->first_usable)
         return false;
     for (int32_t i = 0; i <= p->n_blocks; i++)
-        for (int32_t d = -1; d < p->in->n_devices; d++)
-            *so_far_at(k, i, d) = i || d >= 0 ? INFINITY : 0;
+        for (int32_t e = -1; e < p->n_ends; e++)
+            *so_far_at(k, i, e) = i || e >= 0 ? INFINITY : 0;
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t j = 0; j < t->n; j++) {
@@ -184,7 +184,7 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
                          .lower = lower,
                          .parent = parent,
                          .pattern = pattern,
-                         .device = x->out,
+                         .end = x->out,
                          .used = from->used | x->uses};
     to->promise = lower;
     for (int32_t d = 0; d < in->n_devices; d++) {
@@ -199,8 +199,8 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
 static int by_end_and_time(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->device != b->device)
-        return a->device < b->device ? -1 : 1;
+    if (a->end != b->end)
+        return a->end < b->end ? -1 : 1;
     if (a->used != b->used)
         return a->used < b->used ? -1 : 1;
     if (a->ns != b->ns)
@@ -216,8 +216,8 @@ static int by_end_and_time(const void *x, const void *y)
 static int by_cell_and_promise(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->device != b->device)
-        return a->device < b->device ? -1 : 1;
+    if (a->end != b->end)
+        return a->end < b->end ? -1 : 1;
     if (a->used != b->used)
         return a->used < b->used ? -1 : 1;
     if (a->cell != b->cell)
@@ -252,7 +252,7 @@ static void drop(struct walker *k, const struct label *x)
  * to spend it early and late all live on. */
 static void thin_cells(struct walker *k)
 {
-    int32_t kept = 0, groups = k->path->in->n_devices << (k->path->in->n_devices - 1);
+    int32_t kept = 0, groups = k->path->n_ends << (k->path->in->n_devices - 1);
     double each = (double)k->walk->width / groups;
     double side = floor(pow(each < 2 ? 2 : each, 1.0 / (k->n_constrained ? k->n_constrained : 1)));
     for (int32_t i = 0; i < k->n_next; i++) {
@@ -267,7 +267,7 @@ static void thin_cells(struct walker *k)
     qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_cell_and_promise);
     for (int32_t i = 0; i < k->n_next; i++) {
         const struct label *x = &k->next[i], *last = &k->next[kept - (kept > 0)];
-        if (kept && last->device == x->device && last->used == x->used && last->cell == x->cell)
+        if (kept && last->end == x->end && last->used == x->used && last->cell == x->cell)
             drop(k, x);
         else
             k->next[kept++] = *x;
@@ -282,7 +282,7 @@ static void thin(struct walker *k)
     qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_end_and_time);
     for (int32_t i = 0; i < k->n_next; i++) {
         const struct label *x = &k->next[i];
-        if (kept && (k->next[kept - 1].device != x->device || k->next[kept - 1].used != x->used))
+        if (kept && (k->next[kept - 1].end != x->end || k->next[kept - 1].used != x->used))
             group = kept;
         bool dominated = false;
         for (int32_t j = kept - 1; j >= group && j >= kept - LOOK_BACK && !dominated; j--)
@@ -307,7 +307,7 @@ static bool advance(struct walker *k, int32_t i)
     k->n_next = 0;
     for (int32_t l = 0; l < k->n_now; l++)
         for (int32_t u = k->first_usable[i]; u < k->first_usable[i + 1]; u++)
-            if (t->patterns[k->usable[u]].in == k->now[l].device && !extend(k, i, l, k->usable[u]))
+            if (t->patterns[k->usable[u]].in == k->now[l].end && !extend(k, i, l, k->usable[u]))
                 return false;
     thin(k);
     struct step *steps = arena_alloc(&k->arena, (size_t)k->n_next + 1, sizeof *steps);
@@ -359,7 +359,7 @@ static void conclude(struct walker *k, int32_t *place)
 
 oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err)
 {
-    size_t n = (size_t)p->n_blocks + 1;
+    size_t n = (size_t)p->n_blocks + 1, ends = (size_t)p->n_ends + 1;
     struct walker k = {.path = p, .walk = w, .dropped = INFINITY, .pruned = INFINITY, .n_now = 1};
     oato_status status = OATO_OK;
     arena_init(&k.arena);
@@ -369,8 +369,8 @@ oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, stru
         k.constrained[k.n_constrained++] = d;
         k.memory_ns += w->ns_per_byte[d] * (double)p->in->capacity[d];
     }
-    k.onward = arena_alloc(&k.arena, n * (SOLVER_DEVICES + 1), sizeof *k.onward);
-    k.so_far = arena_alloc(&k.arena, n * (SOLVER_DEVICES + 1), sizeof *k.so_far);
+    k.onward = arena_alloc(&k.arena, n * ends, sizeof *k.onward);
+    k.so_far = arena_alloc(&k.arena, n * ends, sizeof *k.so_far);
     k.least = arena_alloc(&k.arena, n * SOLVER_DEVICES, sizeof *k.least);
     k.trails = arena_alloc(&k.arena, n, sizeof *k.trails);
     k.now = calloc(1, sizeof *k.now);
@@ -379,7 +379,7 @@ oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, stru
     look_ahead(&k);
     if (!choose_patterns(&k))
         goto memory;
-    k.now[0].device = -1;
+    k.now[0].end = -1;
     for (int32_t i = 0; i < p->n_blocks; i++)
         if (!advance(&k, i))
             goto memory;

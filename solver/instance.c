@@ -15,6 +15,14 @@ void price_add(struct price *sum, const struct price *p)
     sum->decode_ns += p->decode_ns;
 }
 
+void option_lie(struct option *o, int32_t in, int32_t out)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        o->in[phase] = (int16_t)in;
+        o->out[phase] = (int16_t)out;
+    }
+}
+
 bool instance_allows(const struct instance *in, int32_t unit, int32_t option)
 {
     const struct option *o = &in->units[unit].options[option];
@@ -59,21 +67,24 @@ uint32_t instance_streams(const struct instance *in, const int32_t *place)
 struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place)
 {
     struct price sum = {0};
-    int32_t home = instance_option(in, place, e->producer)->out;
-    uint32_t entered = 1u << home;
-    bool left = e->host_reads;
-    for (int32_t i = 0; i < e->n_readers; i++) {
-        int32_t d = instance_option(in, place, in->readers[e->first_reader + i])->in;
-        if (d == home)
-            continue;
-        left = true;
-        if (entered >> d & 1)
-            continue;
-        entered |= 1u << d;
-        price_add(&sum, &e->enter[d]);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        int32_t home = instance_option(in, place, e->producer)->out[phase];
+        uint32_t entered = 1u << home;
+        bool left = e->host_reads;
+        for (int32_t i = 0; i < e->n_readers; i++) {
+            int32_t reader = in->readers[e->first_reader + i];
+            int32_t d = instance_option(in, place, reader)->in[phase];
+            if (d == home)
+                continue;
+            left = true;
+            if (entered >> d & 1)
+                continue;
+            entered |= 1u << d;
+            price_add(&sum, &e->enter[phase][d]);
+        }
+        if (left)
+            price_add(&sum, &e->leave[phase][home]);
     }
-    if (left)
-        price_add(&sum, &e->leave[home]);
     return sum;
 }
 
@@ -113,7 +124,8 @@ bool instance_fits(const struct instance *in, const int32_t *place, uint64_t *us
 /* Options that deal out the groups alike, but read and write elsewhere. */
 static bool same_division(const struct option *a, const struct option *b)
 {
-    return a->stream == b->stream && a->in == a->out && b->in == b->out &&
+    return a->stream == b->stream && a->in[PHASE_DECODE] == a->out[PHASE_DECODE] &&
+           b->in[PHASE_DECODE] == b->out[PHASE_DECODE] &&
            !memcmp(a->share, b->share, sizeof a->share);
 }
 

@@ -150,7 +150,7 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
 {
     const int32_t unit = p->unit_of[index], host = p->instance.host;
     const int64_t rows = p->graph.ops[index].op.n;
-    const int32_t at = p->first_op[unit] == index ? o->in : o->out;
+    const int32_t at = p->first_op[unit] == index ? o->in[PHASE_DECODE] : o->out[PHASE_DECODE];
     for (int pass = 0; pass < 2; pass++) /* in order of their ranges: the host's is the last */
         for (int32_t d = 0; d < p->n_devices; d++) {
             int64_t begin = 0, end = d == at ? rows : 0;
@@ -190,7 +190,7 @@ static oato_status fill_parts(struct plan *plan, const struct problem *p, const 
         add_parts(plan, p, i, name, o);
         if (op->op.kind == OP_KV_STORE)
             plan->kv[plan->n_kv++] = (struct plan_kv){
-                .layer = op->kv_layer, .head_end = op->op.kv_heads, .device = o->out};
+                .layer = op->kv_layer, .head_end = op->op.kv_heads, .device = o->out[PHASE_DECODE]};
     }
     return OATO_OK;
 }
@@ -233,8 +233,8 @@ static struct plan_cost cost_row(const struct problem *p, int32_t index, const s
     struct plan_cost row = {.phase = phase, .device = d};
     const int32_t unit = p->unit_of[index];
     const bool whole = o - p->instance.units[unit].options < p->n_devices;
-    if (o->in != o->out || (whole && !(p->neurons && p->division[unit].groups))) {
-        *any = d == (p->first_op[unit] == index ? o->in : o->out);
+    if (o->in[phase] != o->out[phase] || (whole && !(p->neurons && p->division[unit].groups))) {
+        *any = d == (p->first_op[unit] == index ? o->in[phase] : o->out[phase]);
         row.ns = (uint64_t)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
         row.estimate = price->estimate;
         return row;

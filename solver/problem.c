@@ -173,12 +173,11 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
     if (!whole)
         return oato_fail_memory(err, (size_t)in->n_units * sizeof *whole, "the units");
     for (int32_t u = 0; u < in->n_units; u++)
-        for (int32_t d = 0; d < p->n_devices; d++)
-            whole[u][d] = (struct option){.allowed = true,
-                                          .in = (int16_t)d,
-                                          .out = (int16_t)d,
-                                          .stream = -1,
-                                          .uses = (uint8_t)(1u << d)};
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            whole[u][d] =
+                (struct option){.allowed = true, .stream = -1, .uses = (uint8_t)(1u << d)};
+            option_lie(&whole[u][d], d, d);
+        }
     for (int32_t i = 0; i < p->graph.n_ops; i++)
         for (int32_t d = 0; d < p->n_devices; d++) {
             const struct op_price *o = &p->price[i * p->n_devices + d];
@@ -223,8 +222,10 @@ static void add_edge(struct problem *p, int32_t value, int32_t producer)
     if (!e->n_readers && !e->host_reads)
         return;
     for (int32_t d = 0; d < p->n_devices; d++) {
-        e->leave[d] = request_copy(p, &g->values[value], d, false);
-        e->enter[d] = request_copy(p, &g->values[value], d, true);
+        for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
+            e->leave[phase][d] = request_copy(p, &g->values[value], d, false, phase);
+            e->enter[phase][d] = request_copy(p, &g->values[value], d, true, phase);
+        }
     }
     p->edge_of[value] = in->n_edges++;
 }

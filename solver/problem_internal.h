@@ -62,9 +62,10 @@ double request_step_ns(const struct problem *p, const struct graph *g, int32_t i
 /* The same of one copy of a value to device d, or from it, to the host. */
 double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t d,
                        bool to_device, const struct request_step *s);
-/* Copies of a value between the host and device d, to it or from it, the record included. */
+/* Copies of a value in one phase between the host and device d, to it or from it, the record
+ * included. */
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t d,
-                          bool to_device);
+                          bool to_device, enum plan_phase phase);
 /* A device's costs per step. */
 struct price request_fixed(const struct problem *p, int32_t d);
 

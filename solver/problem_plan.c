@@ -77,8 +77,9 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
         return last;
     for (int32_t i = 0; i < u->n_options; i++) {
         const struct option *o = &u->options[i];
-        if (first != last ? o->in == first && o->out == last
-                          : o->in == o->out && same_parts(p, plan, unit, o))
+        if (first != last
+                ? o->in[PHASE_DECODE] == first && o->out[PHASE_DECODE] == last
+                : o->in[PHASE_DECODE] == o->out[PHASE_DECODE] && same_parts(p, plan, unit, o))
             return i;
     }
     return -1;

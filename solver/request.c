@@ -119,16 +119,18 @@ double request_copy_ns(const struct problem *p, const struct graph_value *v, int
 }
 
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t d,
-                          bool to_device)
+                          bool to_device, enum plan_phase phase)
 {
+    if (phase == PHASE_DECODE) {
+        struct request_step s = request_decode_step(&p->request);
+        return request_price(&p->request, 0, whole_ns(request_copy_ns(p, v, d, to_device, &s)));
+    }
     double prefill_ns = 0;
     for (int32_t i = 0; i < request_prefill_steps(&p->request); i++) {
         struct request_step s = request_prefill_step(&p->request, i);
         prefill_ns += request_copy_ns(p, v, d, to_device, &s) * (double)s.times;
     }
-    struct request_step s = request_decode_step(&p->request);
-    return request_price(&p->request, whole_ns(prefill_ns),
-                         whole_ns(request_copy_ns(p, v, d, to_device, &s)));
+    return request_price(&p->request, whole_ns(prefill_ns), 0);
 }
 
 struct price request_fixed(const struct problem *p, int32_t d)

@@ -64,7 +64,8 @@ void price_add(struct price *sum, const struct price *p);
 struct option {
     struct price price;             /* all it does, copies between its own parts included */
     uint64_t bytes[SOLVER_DEVICES]; /* resident there */
-    int16_t in, out;                /* the device that reads its inputs; that has its outputs */
+    int16_t in[PHASE_COUNT];        /* the device that reads its inputs, */
+    int16_t out[PHASE_COUNT];       /* that has its outputs: the same in both phases, unless */
     int16_t stream; /* prefill of the host's share runs here, its weights copied over
                       the link each time; -1: it runs on the host */
     bool allowed;
@@ -80,13 +81,13 @@ struct unit {
     struct option *options; /* the first n_devices: all of it on that device, nothing streamed */
 };
 
-/* A value that other units read. It leaves its producer's device at most once and enters each
- * other device that reads it at most once; both are zero for host devices. */
+/* A value that other units read. In either phase it leaves its producer's device at most once and
+ * enters each other device that reads it at most once; both are zero for host devices. */
 struct edge {
     int32_t producer;
     int32_t first_reader, n_readers; /* in instance.readers; distinct, without the producer */
     bool host_reads;                 /* the caller wants it, too (logits) */
-    struct price leave[SOLVER_DEVICES], enter[SOLVER_DEVICES];
+    struct price leave[PHASE_COUNT][SOLVER_DEVICES], enter[PHASE_COUNT][SOLVER_DEVICES];
 };
 
 struct instance {
@@ -109,6 +110,8 @@ static inline const struct option *instance_option(const struct instance *in, co
 {
     return &in->units[unit].options[place[unit]];
 }
+/* In both phases the option reads on device `in` and writes on device `out`. */
+void option_lie(struct option *o, int32_t in, int32_t out);
 bool instance_allows(const struct instance *in, int32_t unit, int32_t option);
 /* True when parts of the unit run on several devices. */
 bool option_divided(const struct option *o);

@@ -43,7 +43,7 @@ static void random_unit(struct random_instance *r, struct unit *u)
         o->allowed = host || random_in(&r->state, 0, 9) > 0;
         o->price.objective_ns = host ? host_ns : host_ns * random_in(&r->state, 10, 120) / 100;
         o->bytes[d] = bytes + (uint64_t)random_in(&r->state, 0, 3);
-        o->in = o->out = (int16_t)d;
+        option_lie(o, d, d);
         o->uses = (uint8_t)(1u << d);
     }
 }
@@ -59,6 +59,7 @@ static void random_stream(struct random_instance *r, struct unit *u)
         struct option *o = add_option(r, u);
         *o = whole;
         o->stream = (int16_t)d;
+        o->in[PHASE_PREFILL] = o->out[PHASE_PREFILL] = (int16_t)d;
         o->uses |= (uint8_t)(1u << d);
         o->price.objective_ns = whole.price.objective_ns * random_in(&r->state, 40, 110) / 100;
     }
@@ -71,10 +72,11 @@ static struct edge *add_edge(struct random_instance *r, int32_t producer)
     memset(e, 0, sizeof *e);
     e->producer = producer;
     e->first_reader = in->n_readers;
-    for (int32_t d = 0; d < in->n_devices; d++) {
-        e->leave[d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 150);
-        e->enter[d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 150);
-    }
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int32_t d = 0; d < in->n_devices; d++) {
+            e->leave[phase][d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 75);
+            e->enter[phase][d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 75);
+        }
     return e;
 }
 
@@ -193,7 +195,7 @@ static void add_division(struct random_instance *r, struct unit *u, const int64_
             each[d] += way[d] + way[base];
         most = each[d] > most ? each[d] : most;
     }
-    o->in = o->out = (int16_t)base;
+    option_lie(o, base, base);
     o->uses |= (uint8_t)(1u << base);
     o->price.objective_ns = most;
 }
@@ -277,7 +279,7 @@ void random_knapsack(struct random_instance *r, uint64_t seed, int32_t layers, i
             o->price.objective_ns = llround(slowest) + random_in(&r->state, 0, 20);
             o->bytes[1] = (uint64_t)c;
             o->uses = (uint8_t)(c == 0 ? 1 : c == groups ? 2 : 3);
-            o->in = o->out = (int16_t)(c == groups);
+            option_lie(o, c == groups, c == groups);
             hot += rate;
         }
         struct option whole = r->units[u].options[groups];

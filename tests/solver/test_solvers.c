@@ -320,9 +320,9 @@ static void a_value_is_copied_once_for_each_device_that_reads_it(void **state)
     in->edges[0] = (struct edge){.producer = 0, .n_readers = 3};
     for (int32_t i = 0; i < 3; i++)
         in->readers[i] = i + 1;
-    in->edges[0].leave[a].objective_ns = 100;
-    in->edges[0].enter[b].objective_ns = 10;
-    in->edges[0].enter[a].objective_ns = 1;
+    in->edges[0].leave[PHASE_DECODE][a].objective_ns = 100;
+    in->edges[0].enter[PHASE_DECODE][b].objective_ns = 10;
+    in->edges[0].enter[PHASE_DECODE][a].objective_ns = 1;
     const struct {
         int32_t place[4];
         int64_t ns;
