@@ -130,6 +130,19 @@ struct path {
                        device pay of its fixed price; over all blocks no more than that */
 };
 
+/* The first and the last unit that make or read a value. */
+void edge_ends(const struct instance *in, const struct edge *e, int32_t *lo, int32_t *hi);
+/* True when both read and write on the same devices. */
+bool option_lies_as(const struct option *a, const struct option *b);
+/* The number of the end that a block has whose last unit runs so. */
+int16_t path_end(const struct path *p, const struct option *o);
+
+/* Fills the menu of a block, and the frames of its table. False: memory is short. OATO_EUSAGE:
+ * there are too many ways to place the block. */
+bool path_make_menu(struct path *p, const struct block *b, struct menu *m);
+oato_status path_make_frames(struct path *p, const struct block *b, struct table *t,
+                             struct oato_error *err);
+
 /* Cuts, and makes frames and menus. OATO_EUSAGE: the instance does not fall apart into blocks that
  * are small enough. path_free in every case. */
 oato_status path_cut(struct path *p, const struct instance *in, struct oato_error *err);
