@@ -336,7 +336,7 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
     t->frames = calloc(now.n + 1, sizeof *t->frames);
     if (!status && !t->frames)
         status = oato_fail_memory(err, sizeof *t->frames * now.n, "the ILP's tables");
-    for (size_t i = 0; i < now.n && !status; i++)
+    for (size_t i = 0; t->frames && i < now.n && !status; i++)
         t->frames[t->n_frames++] = now.all[i].frame;
     free(now.all);
     free(next.all);
