@@ -222,6 +222,8 @@ struct cuda_record {
     cu_function pack;      /* of a product's input */
     cu_function merge;     /* of attention's segments; of gate and up */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
+    bool packs;            /* a norm that leaves its output packed in the workspace, */
+    bool packed;           /* where this product finds its input */
 };
 
 /* Records [begin, end) of a program that only launch kernels. */
@@ -271,6 +273,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
                                 struct cuda_record *out, struct oato_error *err);
 oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uint32_t index,
                             const struct step *step, struct oato_error *err);
+/* Has norms pack what they make for the products that follow at once: one kernel less. */
+void cuda_share_packed(struct compiled *c);
 /* cuda_graph.c. Queue's thread: a step begins; then the records from index on that were launched as
  * one graph, the first one's waits being over: how many, 0: launch this one by itself. */
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);

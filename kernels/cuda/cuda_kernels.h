@@ -115,11 +115,14 @@ enum {
 
 enum { ROW_THREADS = 256 };
 
-/* y = x / rms(x) * w for every row, x = a + b with `b`, kept in `sum`. grid: rows */
+/* y = x / rms(x) * w for every row, x = a + b with `b`, kept in `sum`; with `packed` (rms_norm), y
+ * as pack_q8 packs it, too. grid: rows */
 struct cuda_norm_args {
     const float *a, *b; /* b NULL: x = a */
     float *sum, *y;
     const float *w;
+    uint8_t *packed; /* rows of `packed_stride` bytes; NULL: none */
+    uint64_t packed_stride;
     int32_t n; /* width */
     float eps;
     int32_t heads; /* HEAD_NORM: of a row, n is one's width; 1 */

@@ -128,6 +128,8 @@ static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, u
     struct cuda_pack_args a = {.x = input(l, 0), .out = workspace(l), .k = k};
     *x = a.out;
     *stride = a.stride = packed_bytes((oato_dtype)l->op->dtype, k);
+    if (l->kernels->packed)
+        return CU_OK;
     return start(l, l->kernels->pack,
                  (struct grid){blocks_of(k, PACK_WARPS * 32), (uint32_t)rows, 1}, PACK_WARPS * 32,
                  0, &a);
@@ -222,6 +224,10 @@ static cu_result run_norm(const struct launch *l)
     if (adds) {
         a.b = input(l, 1);
         a.sum = output(l, 0);
+    }
+    if (l->kernels->packs) {
+        a.packed = workspace(l);
+        a.packed_stride = packed_bytes(DT_Q8_0, a.n);
     }
     return start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0, &a);
 }
@@ -427,6 +433,32 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         find_kernel(d, pack, dtype, &out->pack, err))
         return err->status;
     return OATO_OK;
+}
+
+/* True when the product takes the norm's output as bytes; both orders of sums pack alike. */
+static bool reads_packed(const struct program_record *r, const struct program_record *norm)
+{
+    const uint16_t kind = r->op.kind;
+    return r->kind == RECORD_RUN && (kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP) &&
+           has_blocks((oato_dtype)r->op.dtype) &&
+           r->in[0] == norm->out[norm->op.kind == OP_ADD_NORM] && r->op.k == norm->op.n &&
+           r->rows == norm->rows;
+}
+
+/* Nothing but these products may stand between: other records use the workspace as well. */
+void cuda_share_packed(struct compiled *c)
+{
+    const struct program *p = c->program;
+    const struct program_record *norm = NULL;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        const bool norms =
+            r->kind == RECORD_RUN && (r->op.kind == OP_RMS_NORM || r->op.kind == OP_ADD_NORM);
+        if (norm && reads_packed(r, norm))
+            c->records[norm - p->records].packs = c->records[i].packed = true;
+        else
+            norm = norms ? r : NULL;
+    }
 }
 
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)

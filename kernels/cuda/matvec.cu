@@ -9,6 +9,7 @@
  * from L1, where all rows of an SM share it. The bits of a result depend on its row and column
  * alone: lanes sum up their blocks in rising order, then the warp as a tree.
  */
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
 /* ------------------------------------------------------------------------- the input ------ */
@@ -16,26 +17,10 @@
 /* A warp a block of 32. */
 KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 {
-    const int lane = threadIdx.x % WARP, block = blockIdx.x * PACK_WARPS + threadIdx.x / WARP;
-    if (block >= a.k / 32)
-        return;
-    uint8_t *out = a.out + blockIdx.y * a.stride;
-    const float x = a.x[(int64_t)blockIdx.y * a.k + block * 32 + lane];
-    const float most = warp_max(x), least = -warp_max(-x);
-    const float middle = 0.5f * most + 0.5f * least, d = (most - least) / 254.0f;
-    const int q = (int)rintf(d != 0 ? (x - middle) / d : 0.0f);
-    int sum = q;
-    for (int step = 8; step; step /= 2)
-        sum += __shfl_xor_sync(0xffffffff, sum, step);
-    ((int8_t *)out)[block * 32 + lane] = (int8_t)q;
-    cuda_pack_scale *scale = (cuda_pack_scale *)(out + a.k) + block;
-    if (lane == 0) {
-        scale->d = d;
-        scale->middle = middle;
-        scale->low_sum = (int16_t)sum;
-    }
-    if (lane == 16)
-        scale->high_sum = (int16_t)sum;
+    const int block = blockIdx.x * PACK_WARPS + threadIdx.x / WARP;
+    if (block < a.k / 32)
+        pack_block(a.x[(int64_t)blockIdx.y * a.k + block * 32 + threadIdx.x % WARP],
+                   a.out + blockIdx.y * a.stride, a.k, block);
 }
 
 /* ---------------------------------------------------------------------------- dot products - */

@@ -4,6 +4,7 @@
  * writes a row once and takes as long as a launch; fusing it into products is what makes it
  * faster, not better loops.
  */
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
 /* The sum over a block, in the same order on every run; every thread has it. */
@@ -35,8 +36,12 @@ KERNEL(rms_norm, ROW_THREADS, cuda_norm_args)
     }
     const float scale = 1.0f / sqrtf(block_sum(squares) / (float)a.n + a.eps);
     const float *x = a.b ? a.sum : a.a;
-    for (int i = threadIdx.x; i < a.n; i += ROW_THREADS)
-        a.y[at + i] = x[at + i] * scale * a.w[i];
+    for (int i = threadIdx.x; i < a.n; i += ROW_THREADS) {
+        const float y = x[at + i] * scale * a.w[i];
+        a.y[at + i] = y;
+        if (a.packed) /* then n is whole blocks, and a warp is in one of them */
+            pack_block(y, a.packed + blockIdx.x * a.packed_stride, a.n, i / 32);
+    }
 }
 
 /* A warp a head. */

@@ -192,6 +192,70 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     *driver = real;
 }
 
+/* --------------------------------------------------------------------------- packing ------ */
+
+static int launches;
+
+static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                              unsigned by, unsigned bz, unsigned shared, cu_stream stream,
+                              void **arguments, void **extra)
+{
+    launches++;
+    return real.launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);
+}
+
+/* Products of a norm's output; `apart`: with a record between that has them pack it themselves. */
+static void norm_and_products(bool apart, bool adds, int T, float out[2][RIG_TOKENS * 96])
+{
+    enum { K = 64, N = 96 };
+    struct rig *gpu = rig_create("cuda:0", 0);
+    float x[2][RIG_TOKENS * K];
+    if (adds)
+        rig_put(gpu, "add_norm/k64", 2, (int[]){0, 1}, 2, (int[]){2, 3},
+                (int[]){rig_vector(gpu, K, 1)});
+    else
+        rig_put(gpu, "rms_norm/k64", 1, (int[]){0}, 1, (int[]){3}, (int[]){rig_vector(gpu, K, 1)});
+    if (apart)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){6}, NULL);
+    rig_put(gpu, "mul_mat/Q8_0/k64/n96", 1, (int[]){3}, 1, (int[]){4},
+            (int[]){rig_matrix(gpu, K, N, 0, N, 2)});
+    if (apart)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){6}, NULL);
+    rig_put(gpu, "mul_mat/Q8_0/k64/n96", 1, (int[]){3}, 1, (int[]){5},
+            (int[]){rig_matrix(gpu, K, N, 0, N, 3)})
+        ->signal = 1;
+    rig_compile(gpu, NULL);
+    for (int i = 0; i < 2; i++) {
+        rig_random(x[i], RIG_TOKENS * K, (uint32_t)i);
+        rig_write(gpu, i, x[i], sizeof x[i]);
+    }
+    struct step step = {.n_tokens = T, .n_seqs = 1};
+    launches = 0;
+    rig_step(&gpu, 1, &step);
+    for (int i = 0; i < 2; i++)
+        rig_read(gpu, 4 + i, out[i], (size_t)T * N * sizeof(float));
+    rig_free(gpu);
+}
+
+static void a_norm_packs_for_the_products_behind_it(void **state)
+{
+    (void)state;
+    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
+    real = *driver;
+    driver->launch = count_launch;
+    for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1)
+        for (int adds = 0; adds < 2; adds++) {
+            static float own[2][RIG_TOKENS * 96], shared[2][RIG_TOKENS * 96];
+            norm_and_products(true, adds, T, own);
+            assert_int_equal(launches, 3 + 2 + 2); /* the records, and a pack for each product */
+            norm_and_products(false, adds, T, shared);
+            assert_int_equal(launches, 3);
+            for (int i = 0; i < 2; i++)
+                assert_memory_equal(own[i], shared[i], (size_t)T * 96 * sizeof(float));
+        }
+    *driver = real;
+}
+
 /* ---------------------------------------------------------------------------- memory ------ */
 
 static void memory_is_counted_against_the_budget(void **state)
@@ -317,6 +381,7 @@ int main(void)
         cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
         cmocka_unit_test(steps_queue_up_in_order),
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
+        cmocka_unit_test(a_norm_packs_for_the_products_behind_it),
         cmocka_unit_test(memory_is_counted_against_the_budget),
         cmocka_unit_test(what_it_cannot_do_is_refused),
         cmocka_unit_test(a_failed_record_fails_the_step_and_who_waits),
