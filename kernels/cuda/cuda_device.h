@@ -222,8 +222,11 @@ struct cuda_record {
     cu_function pack;      /* of a product's input */
     cu_function merge;     /* of attention's segments; of gate and up */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
-    bool packs;            /* a norm that leaves its output packed in the workspace, */
-    bool packed;           /* where this product finds its input */
+    /* Records that share kernels (cuda_join.c). */
+    bool packs;  /* a norm that leaves its output packed in the workspace, */
+    bool packed; /* where this product finds its input */
+    bool waits;  /* nothing is launched: a record behind it does its work, */
+    bool joins;  /* this one, a store that rotates q and k first */
 };
 
 /* Records [begin, end) of a program that only launch kernels. */
@@ -273,8 +276,9 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
                                 struct cuda_record *out, struct oato_error *err);
 oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uint32_t index,
                             const struct step *step, struct oato_error *err);
-/* Has norms pack what they make for the products that follow at once: one kernel less. */
-void cuda_share_packed(struct compiled *c);
+/* cuda_join.c. Finds records whose work one kernel can do together. */
+oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
+                              struct oato_error *err);
 /* cuda_graph.c. Queue's thread: a step begins; then the records from index on that were launched as
  * one graph, the first one's waits being over: how many, 0: launch this one by itself. */
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
@@ -286,6 +290,8 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
  * other, so that a row's bits do not depend on how many there are. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice);
+/* True for types whose products take packed bytes. */
+bool cuda_has_blocks(oato_dtype dtype);
 /* Scratch memory of one run of the operator, rows at most. */
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
 

@@ -183,6 +183,12 @@ struct cuda_kv_store_args {
     struct cuda_kv_layer layer;
 };
 
+/* Both rotations of a layer and the store of what the second made. grid: tokens */
+struct cuda_rope_store_args {
+    struct cuda_rope_args q, k;
+    struct cuda_kv_store_args store;
+};
+
 /* grid: (blocks of the layer in a page, copies) */
 struct cuda_kv_copy_args {
     struct cuda_step step;

@@ -96,7 +96,7 @@ static struct cuda_kv_layer kv_layer(const struct launch *l, int32_t i)
 
 /* ------------------------------------------------------------------------------ products -- */
 
-static bool has_blocks(oato_dtype dtype)
+bool cuda_has_blocks(oato_dtype dtype)
 {
     return dtype != DT_F32 && dtype != DT_F16 && dtype != DT_BF16;
 }
@@ -104,7 +104,7 @@ static bool has_blocks(oato_dtype dtype)
 /* Of a row of k elements. */
 static uint64_t packed_bytes(oato_dtype dtype, int64_t k)
 {
-    if (!has_blocks(dtype))
+    if (!cuda_has_blocks(dtype))
         return (uint64_t)k * sizeof(uint16_t);
     return size_align((uint64_t)k + (uint64_t)k / 32 * sizeof(struct cuda_pack_scale), 16);
 }
@@ -261,7 +261,7 @@ static cu_result run_embed(const struct launch *l)
 {
     struct cuda_embed_args a = {
         .step = l->c->step, .w = matrix(l, 0), .y = output(l, 0), .scale = l->op->scale};
-    const int64_t units = has_blocks((oato_dtype)l->op->dtype) ? a.w.k / 32 : a.w.k;
+    const int64_t units = cuda_has_blocks((oato_dtype)l->op->dtype) ? a.w.k / 32 : a.w.k;
     return start(l, l->kernels->run, (struct grid){blocks_of(units, ROW_THREADS), l->T, 1},
                  ROW_THREADS, 0, &a);
 }
@@ -274,16 +274,21 @@ static cu_result run_select(const struct launch *l)
                  ROW_THREADS, 0, &a);
 }
 
+static struct cuda_rope_args rope_args(const struct launch *l)
+{
+    return (struct cuda_rope_args){.step = l->c->step,
+                                   .x = input(l, 0),
+                                   .y = output(l, 0),
+                                   .turn = (const uint64_t *)(uintptr_t)l->kernels->turn,
+                                   .heads = l->op->heads,
+                                   .head_dim = l->op->head_dim,
+                                   .dims = l->op->rope_dims,
+                                   .halves = l->op->rope_pairing == ROPE_HALVES};
+}
+
 static cu_result run_rope(const struct launch *l)
 {
-    struct cuda_rope_args a = {.step = l->c->step,
-                               .x = input(l, 0),
-                               .y = output(l, 0),
-                               .turn = (const uint64_t *)(uintptr_t)l->kernels->turn,
-                               .heads = l->op->heads,
-                               .head_dim = l->op->head_dim,
-                               .dims = l->op->rope_dims,
-                               .halves = l->op->rope_pairing == ROPE_HALVES};
+    struct cuda_rope_args a = rope_args(l);
     return start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0, &a);
 }
 
@@ -302,13 +307,30 @@ static cu_result run_route(const struct launch *l)
 
 /* ------------------------------------------------------------------- KV and attention ----- */
 
+/* The launch of a record that stands `back` before this one. */
+static struct launch launch_before(const struct launch *l, int back)
+{
+    struct launch before = *l;
+    before.r -= back;
+    before.kernels -= back;
+    before.op = &before.r->op;
+    return before;
+}
+
 static cu_result run_kv_store(const struct launch *l)
 {
-    struct cuda_kv_store_args a = {.step = l->c->step,
-                                   .k = input(l, 0),
-                                   .v = input(l, 1),
-                                   .layer = kv_layer(l, l->r->kv_layer)};
-    return start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0, &a);
+    struct cuda_rope_store_args a = {.store = {.step = l->c->step,
+                                               .k = input(l, 0),
+                                               .v = input(l, 1),
+                                               .layer = kv_layer(l, l->r->kv_layer)}};
+    void *argument = &a.store;
+    if (l->kernels->joins) {
+        const struct launch q = launch_before(l, 2), k = launch_before(l, 1);
+        a.q = rope_args(&q);
+        a.k = rope_args(&k);
+        argument = &a;
+    }
+    return start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0, argument);
 }
 
 static cu_result run_kv_copy(const struct launch *l)
@@ -416,7 +438,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
                                 struct cuda_record *out, struct oato_error *err)
 {
     const oato_dtype dtype = (oato_dtype)r->op.dtype;
-    const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = has_blocks(dtype);
+    const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = cuda_has_blocks(dtype);
     const char *kernel = kinds[r->op.kind].kernel, *many = kinds[r->op.kind].many;
     const char *merge = kinds[r->op.kind].merge;
     const char *pack = product && blocks ? "pack_q8" : NULL;
@@ -433,32 +455,6 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         find_kernel(d, pack, dtype, &out->pack, err))
         return err->status;
     return OATO_OK;
-}
-
-/* True when the product takes the norm's output as bytes; both orders of sums pack alike. */
-static bool reads_packed(const struct program_record *r, const struct program_record *norm)
-{
-    const uint16_t kind = r->op.kind;
-    return r->kind == RECORD_RUN && (kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP) &&
-           has_blocks((oato_dtype)r->op.dtype) &&
-           r->in[0] == norm->out[norm->op.kind == OP_ADD_NORM] && r->op.k == norm->op.n &&
-           r->rows == norm->rows;
-}
-
-/* Nothing but these products may stand between: other records use the workspace as well. */
-void cuda_share_packed(struct compiled *c)
-{
-    const struct program *p = c->program;
-    const struct program_record *norm = NULL;
-    for (uint32_t i = 0; i < p->n_records; i++) {
-        const struct program_record *r = &p->records[i];
-        const bool norms =
-            r->kind == RECORD_RUN && (r->op.kind == OP_RMS_NORM || r->op.kind == OP_ADD_NORM);
-        if (norm && reads_packed(r, norm))
-            c->records[norm - p->records].packs = c->records[i].packed = true;
-        else
-            norm = norms ? r : NULL;
-    }
 }
 
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
@@ -502,7 +498,7 @@ oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uin
                              .step = step,
                              .T = (uint32_t)rows};
     const bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
-    if (pages ? !step->n_page_copies : !rows)
+    if (l.kernels->waits || (pages ? !step->n_page_copies : !rows))
         return OATO_OK;
     if (r->kind != RECORD_RUN)
         return copy_record(&l, err);

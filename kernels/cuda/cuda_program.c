@@ -228,7 +228,8 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
         if (p->records[i].kind == RECORD_RUN &&
             cuda_record_kernels(d, &p->records[i], &c->records[i], err))
             goto fail;
-    cuda_share_packed(c);
+    if (cuda_join_records(d, c, err))
+        goto fail;
     c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
     if (cuda_graphs_create(c, err) || make_step(d, c, err) || upload_turns(base, c, err))
         goto fail;

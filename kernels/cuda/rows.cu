@@ -166,9 +166,8 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
 /* ------------------------------------------------------------------------------ positions - */
 
 /* The angle is a fraction of a circle in 64 bits: position times turn wraps around exactly. */
-KERNEL(rope, ROW_THREADS, cuda_rope_args)
+__device__ static void rope_row(const cuda_rope_args &a, int64_t t)
 {
-    const int64_t t = blockIdx.x;
     const uint64_t position = (uint64_t)a.step.token_position[t];
     const int pairs = a.dims / 2, step = a.halves ? 1 : 2, partner = a.halves ? pairs : 1;
     for (int i = threadIdx.x; i < a.heads * pairs; i += ROW_THREADS) {
@@ -186,6 +185,11 @@ KERNEL(rope, ROW_THREADS, cuda_rope_args)
         const int64_t at = (t * a.heads + i / rest) * a.head_dim + a.dims + i % rest;
         a.y[at] = a.x[at];
     }
+}
+
+KERNEL(rope, ROW_THREADS, cuda_rope_args)
+{
+    rope_row(a, blockIdx.x);
 }
 
 __device__ static uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int which, int head)
@@ -215,9 +219,8 @@ __device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int whic
         ((uint16_t *)(block + 64 * l.head_dim))[e / 32 * 64 + slot] = float_to_half(most / 127.0f);
 }
 
-KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
+__device__ static void store_row(const cuda_kv_store_args &a, int64_t t)
 {
-    const int64_t t = blockIdx.x;
     const int lane = threadIdx.x % WARP, width = a.layer.kv_heads * a.layer.head_dim;
     const int position = a.step.token_position[t];
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
@@ -234,6 +237,19 @@ KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
                               position % 64, e, x[i]);
         }
     }
+}
+
+KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
+{
+    store_row(a, blockIdx.x);
+}
+
+KERNEL(rope_store, ROW_THREADS, cuda_rope_store_args)
+{
+    rope_row(a.q, blockIdx.x);
+    rope_row(a.k, blockIdx.x);
+    __syncthreads();
+    store_row(a.store, blockIdx.x);
 }
 
 /* The leading positions of a page: columns of K, rows of V, and the scales of both. */

@@ -192,7 +192,7 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     *driver = real;
 }
 
-/* --------------------------------------------------------------------------- packing ------ */
+/* ----------------------------------------------------------------- kernels together ------ */
 
 static int launches;
 
@@ -253,6 +253,61 @@ static void a_norm_packs_for_the_products_behind_it(void **state)
             for (int i = 0; i < 2; i++)
                 assert_memory_equal(own[i], shared[i], (size_t)T * 96 * sizeof(float));
         }
+    *driver = real;
+}
+
+enum way { TOGETHER, APART, MEMORY_AGAIN };
+
+/* Rotations of q and k, a store and the attention of a prompt: with nothing between, with a record,
+ * or with the second rotation's output where the first one's input was. */
+static void rotate_and_store(enum way way, int T, float *out)
+{
+    static const struct kv_layer_shape layer = {1, 32};
+    struct rig *gpu = rig_create("cuda:0", 0);
+    float x[3][RIG_TOKENS * 64];
+    rig_kv(gpu, &layer, 1, DT_F16, 2);
+    rig_put(gpu, "rope/h2/d32/r32/p0", 1, (int[]){0}, 1, (int[]){3}, NULL);
+    rig_put(gpu, "rope/h1/d32/r32/p0", 1, (int[]){1}, 1, (int[]){4}, NULL);
+    if (way == APART)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 0}, 1, (int[]){6}, NULL);
+    rig_put(gpu, "kv_store/F16/g1/d32", 2, (int[]){4, 2}, 0, NULL, NULL)->kv_layer = 0;
+    struct program_record *r =
+        rig_put(gpu, "attention/F16/h2/g1/d32", 1, (int[]){3}, 1, (int[]){5}, NULL);
+    r->kv_layer = 0;
+    r->signal = 1;
+    if (way == MEMORY_AGAIN)
+        gpu->records[1].out[0] = gpu->records[2].in[0] = gpu->records[0].in[0];
+    rig_compile(gpu, NULL);
+    for (int i = 0; i < 3; i++) {
+        rig_random(x[i], RIG_TOKENS * 64, (uint32_t)i);
+        rig_write(gpu, i, x[i], sizeof x[i]);
+    }
+    static const int32_t position[RIG_TOKENS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    static const int32_t sequence[RIG_TOKENS] = {0};
+    const struct step_seq seq = {.query_len = T, .kv_len = T, .pages = (int32_t[]){1}};
+    struct step step = {
+        .n_tokens = T, .n_seqs = 1, .token_position = position, .token_seq = sequence, .seq = &seq};
+    launches = 0;
+    rig_step(&gpu, 1, &step);
+    rig_read(gpu, 5, out, (size_t)T * 64 * sizeof *out);
+    rig_free(gpu);
+}
+
+static void rotations_and_the_store_are_one_kernel(void **state)
+{
+    (void)state;
+    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
+    real = *driver;
+    driver->launch = count_launch;
+    for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1) {
+        static const int expected[] = {[TOGETHER] = 2, [APART] = 5, [MEMORY_AGAIN] = 4};
+        float out[3][RIG_TOKENS * 64];
+        for (int way = 0; way < 3; way++) {
+            rotate_and_store((enum way)way, T, out[way]);
+            assert_int_equal(launches, expected[way]);
+            assert_memory_equal(out[way], out[0], (size_t)T * 64 * sizeof(float));
+        }
+    }
     *driver = real;
 }
 
@@ -382,6 +437,7 @@ int main(void)
         cmocka_unit_test(steps_queue_up_in_order),
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
         cmocka_unit_test(a_norm_packs_for_the_products_behind_it),
+        cmocka_unit_test(rotations_and_the_store_are_one_kernel),
         cmocka_unit_test(memory_is_counted_against_the_budget),
         cmocka_unit_test(what_it_cannot_do_is_refused),
         cmocka_unit_test(a_failed_record_fails_the_step_and_who_waits),
