@@ -75,15 +75,16 @@ struct cuda_pack_args {
 };
 
 /* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
- * silu(w_0 x) * (w_1 x). grid: (pairs of rows / MATVEC_WARPS rounded up, columns / columns at once
- * rounded up) */
+ * silu(w_0 x) * (w_1 x). grid: (pairs of rows * split / MATVEC_WARPS rounded up, columns / columns
+ * at once rounded up) */
 struct cuda_matvec_args {
     struct cuda_matrix w[3];
     float *y[3];        /* columns of w[i].rows floats */
     const uint8_t *x;   /* columns: packed, or float32 for types without blocks */
     uint64_t x_stride;  /* bytes */
     int32_t n, columns; /* matrices; rows of the record */
-    int32_t gate_up, pad;
+    int32_t gate_up;
+    int32_t split; /* warps of a block that share a pair of rows: 1, 2 or MATVEC_WARPS */
 };
 
 /* Products with the matrices of chosen experts; w holds those of [first, first + held).

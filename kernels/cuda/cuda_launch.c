@@ -9,9 +9,11 @@
 #include <string.h>
 
 enum {
-    SPLIT_ROWS = 16,      /* steps of more rows keep a GPU busy without dividing contexts */
-    SPLIT_SEGMENTS = 128, /* for which there is room at so many rows: of 32768 positions */
-    BF16_CAPABILITY = 80, /* of tensor cores that multiply BF16 */
+    SPLIT_ROWS = 16,            /* steps of more rows keep a GPU busy without dividing contexts */
+    SPLIT_SEGMENTS = 128,       /* for which there is room at so many rows: of 32768 positions */
+    BF16_CAPABILITY = 80,       /* of tensor cores that multiply BF16 */
+    MATVEC_WARPS_WANTED = 2048, /* of a product: 16 for each of 128 multiprocessors */
+    MATVEC_SHARE_LEAST = 1024,  /* elements of a row for each warp: a block of 32 for each lane */
 };
 
 /* A record being launched. */
@@ -165,6 +167,17 @@ static cu_result run_matrix(const struct launch *l)
                  ROW_THREADS, 0, &gate);
 }
 
+/* Warps for each pair of rows: so many that a large GPU has enough of them, while lanes have work.
+ * The shapes alone decide, because sums are added in another order. */
+static int32_t split_of(int64_t pairs, int32_t k)
+{
+    int32_t split = 1;
+    while (split < MATVEC_WARPS && pairs * split < MATVEC_WARPS_WANTED &&
+           k >= 2 * split * MATVEC_SHARE_LEAST)
+        split *= 2;
+    return split;
+}
+
 static cu_result run_product(const struct launch *l)
 {
     const bool gate_up = l->op->kind == OP_GATE_UP;
@@ -184,7 +197,8 @@ static cu_result run_product(const struct launch *l)
     if (result)
         return result;
     const bool many = l->T > 1;
-    const struct grid grid = {blocks_of(pairs, MATVEC_WARPS),
+    a.split = split_of(pairs, l->op->k);
+    const struct grid grid = {blocks_of(pairs * a.split, MATVEC_WARPS),
                               many ? blocks_of(l->T, MATVEC_COLUMNS) : 1, 1};
     return start(l, many ? l->kernels->many : l->kernels->run, grid, MATVEC_WARPS * 32, 0, &a);
 }

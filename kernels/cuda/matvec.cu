@@ -3,11 +3,13 @@
  * rows of logits, and the matrices of chosen experts.
  *
  * A warp computes two rows (gate and up of the same row where they are fused), so that two weights
- * are on their way while two are multiplied. Its lanes take consecutive blocks of 32 elements: a
- * type's codes are read 16 bytes a lane, a warp's reads are 512 bytes in a row. The input is packed
- * to signed bytes before (pack_q8), so that four products are one instruction (dp4a); it is read
- * from L1, where all rows of an SM share it. The bits of a result depend on its row and column
- * alone: lanes sum up their blocks in rising order, then the warp as a tree.
+ * are on their way while two are multiplied; where there are few rows, two or four warps share a
+ * pair (split). Lanes take consecutive blocks of 32 elements: a type's codes are read 16 bytes a
+ * lane, a warp's reads are 512 bytes in a row. The input is packed to signed bytes before
+ * (pack_q8), so that four products are one instruction (dp4a); it is read from L1, where all rows
+ * of an SM share it. The bits of a result depend on its row and column and on the matrices' shapes
+ * alone: lanes sum up their blocks in rising order, then the warp as a tree, then warps in their
+ * order.
  */
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
@@ -26,7 +28,7 @@ KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 /* ---------------------------------------------------------------------------- dot products - */
 
 /* What one lane adds to two rows and N columns: rows[r] counts rows of w[r], columns stand x_stride
- * bytes apart. */
+ * bytes apart. Of `parts` warps that share the rows this is number `part`. */
 template <int DTYPE, int N> struct dot {
     typedef weight_block<DTYPE> W;
 
@@ -66,10 +68,11 @@ template <int DTYPE, int N> struct dot {
     }
 
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
-                                const uint8_t *x, uint64_t x_stride, float sum[2][N])
+                                const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
+                                int parts = 1)
     {
         const int blocks = w[0]->k / 32;
-        for (int b = threadIdx.x % WARP; b < blocks; b += WARP) {
+        for (int b = part * WARP + threadIdx.x % WARP; b < blocks; b += parts * WARP) {
             add(*w[0], row[0] * blocks + b, x, x_stride, b, sum[0]);
             add(*w[1], row[1] * blocks + b, x, x_stride, b, sum[1]);
         }
@@ -79,10 +82,11 @@ template <int DTYPE, int N> struct dot {
 /* Types without blocks: 4 elements at a time, of float32 columns. */
 template <int DTYPE, int N> struct dot_float {
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
-                                const uint8_t *x, uint64_t x_stride, float sum[2][N])
+                                const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
+                                int parts = 1)
     {
         const int k = w[0]->k;
-        for (int i = threadIdx.x % WARP * 4; i < k; i += WARP * 4) {
+        for (int i = (part * WARP + threadIdx.x % WARP) * 4; i < k; i += parts * WARP * 4) {
             float v[2][4];
             for (int r = 0; r < 2; r++)
                 float_elements<DTYPE>(*w[r], row[r] * k + i, v[r]);
@@ -113,47 +117,81 @@ __device__ static int pairs_of(const cuda_matrix &w)
     return (w.rows + 1) / 2;
 }
 
-template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
-{
-    int pair = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP, i = 0;
-    const int column = blockIdx.y * N, lane = threadIdx.x % WARP;
+/* Two rows that a warp computes. */
+struct row_pair {
     const cuda_matrix *w[2];
     int64_t row[2];
+    float *y;
+};
+
+/* False: there are fewer pairs. */
+__device__ static bool find_pair(const cuda_matvec_args &a, int pair, row_pair *p)
+{
+    int i = 0;
     if (a.gate_up) {
-        if (pair >= a.w[0].rows)
-            return;
-        w[0] = &a.w[0];
-        w[1] = &a.w[1];
-        row[0] = row[1] = pair;
-    } else {
-        for (; i < a.n && pair >= pairs_of(a.w[i]); i++)
-            pair -= pairs_of(a.w[i]);
-        if (i == a.n)
-            return;
-        w[0] = w[1] = &a.w[i];
-        row[0] = 2 * pair;
-        row[1] = 2 * pair + 1 < w[1]->rows ? 2 * pair + 1 : 2 * pair;
+        p->w[0] = &a.w[0];
+        p->w[1] = &a.w[1];
+        p->row[0] = p->row[1] = pair;
+        p->y = a.y[0];
+        return pair < a.w[0].rows;
     }
+    for (; i < a.n && pair >= pairs_of(a.w[i]); i++)
+        pair -= pairs_of(a.w[i]);
+    if (i == a.n)
+        return false;
+    p->w[0] = p->w[1] = &a.w[i];
+    p->row[0] = 2 * pair;
+    p->row[1] = 2 * pair + 1 < a.w[i].rows ? 2 * pair + 1 : 2 * pair;
+    p->y = a.y[i];
+    return true;
+}
+
+/* Of a warp's lanes, then of the `parts` warps that share the rows: the first of these has it. All
+ * warps of the block come here. */
+template <int N> __device__ static void add_up(float sum[2][N], int part, int parts)
+{
+    __shared__ float of_warp[MATVEC_WARPS][2][N];
+    const int warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++)
+        of_warp[warp][i / N][i % N] = sum[i / N][i % N] = warp_sum(sum[i / N][i % N]);
+    if (parts == 1)
+        return;
+    __syncthreads();
+    for (int p = 1; part == 0 && p < parts; p++)
+#pragma unroll
+        for (int i = 0; i < 2 * N; i++)
+            sum[i / N][i % N] += of_warp[warp + p][i / N][i % N];
+}
+
+template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
+{
+    const int warp = threadIdx.x / WARP, part = warp % a.split, column = blockIdx.y * N;
+    row_pair p;
     float sum[2][N] = {};
-    if (N == 1 || column + N <= a.columns) {
-        dot<DTYPE, N>::rows(w, row, a.x + column * a.x_stride, a.x_stride, sum);
-    } else {
+    const bool there = find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p);
+    if (there && (N == 1 || column + N <= a.columns)) {
+        dot<DTYPE, N>::rows(p.w, p.row, a.x + column * a.x_stride, a.x_stride, sum, part, a.split);
+    } else if (there) {
         for (int t = 0; column + t < a.columns; t++) {
             float one[2][1] = {};
-            dot<DTYPE, 1>::rows(w, row, a.x + (column + t) * a.x_stride, a.x_stride, one);
+            dot<DTYPE, 1>::rows(p.w, p.row, a.x + (column + t) * a.x_stride, a.x_stride, one, part,
+                                a.split);
             sum[0][t] = one[0][0];
             sum[1][t] = one[1][0];
         }
     }
+    add_up<N>(sum, part, a.split);
+    if (!there || part || threadIdx.x % WARP)
+        return;
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        const float first = warp_sum(sum[0][t]), second = warp_sum(sum[1][t]);
-        float *y = a.y[i] + (int64_t)(column + t) * a.w[i].rows;
-        if (lane || column + t >= a.columns)
+        float *y = p.y + (int64_t)(column + t) * p.w[0]->rows;
+        if (column + t >= a.columns)
             continue;
-        y[row[0]] = a.gate_up ? silu(first) * second : first;
-        if (!a.gate_up && row[1] != row[0])
-            y[row[1]] = second;
+        y[p.row[0]] = a.gate_up ? silu(sum[0][t]) * sum[1][t] : sum[0][t];
+        if (!a.gate_up && p.row[1] != p.row[0])
+            y[p.row[1]] = sum[1][t];
     }
 }
 

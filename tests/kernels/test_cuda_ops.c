@@ -296,25 +296,46 @@ static void a_row_of_zeros_gives_zeros(void **state)
     free_case(&c);
 }
 
+/* Products of few long rows, each of which several warps share. */
+static void few_rows_are_shared_by_warps(void **state)
+{
+    static const oato_dtype types[] = {DT_F32, DT_F16, DT_Q4_0, DT_Q6_K};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        const char *type = dtype_name(types[i]);
+        for (int32_t k = 2048; k <= 4096; k += 1024)
+            for (int32_t T = 1; T <= 5; T += 2) {
+                char key[OP_KEY_SIZE];
+                snprintf(key, sizeof key, "mul_mat/%s/k%d/n%d", type, k, (int)random_in(30, 70));
+                check_key(key, T, (int32_t[3]){k}, 1e-10);
+                snprintf(key, sizeof key, "qkv/%s/k%d/n33/m7", type, k);
+                check_key(key, T, (int32_t[3]){k}, 1e-10);
+                snprintf(key, sizeof key, "gate_up/%s/k%d/n19", type, k);
+                check_key(key, T, (int32_t[3]){k}, 1e-10);
+            }
+    }
+}
+
 /* A row has the same bits alone and among others. */
 static void bits_do_not_depend_on_other_rows(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+    for (size_t i = 0; i < 2 * ARRAY_LEN(matrix_types); i++) {
         enum { T = 7, N = 37 };
+        const int32_t k = i % 2 ? 4096 : 256;
         char key[OP_KEY_SIZE];
-        snprintf(key, sizeof key, "mul_mat/%s/k256/n%d", dtype_name(matrix_types[i]), N);
+        snprintf(key, sizeof key, "mul_mat/%s/k%d/n%d", dtype_name(matrix_types[i / 2]), k, N);
         struct test_case c = case_of(key, T), one;
-        c.numerics = i % NUMERICS_CHOICES;
+        c.numerics = i / 2 % NUMERICS_CHOICES;
         struct step step = plain_step(T), single = plain_step(1);
         float all[T * N], alone[N], *outs[] = {all}, *lone[] = {alone};
-        give_input(&c, 256);
+        give_input(&c, k);
         give_weights(&c);
         run_case(device[1], &c, &step, outs);
         for (int t = 0; t < T; t++) {
             one = c;
             one.T = 1;
-            one.in[0] = c.in[0] + t * 256;
+            one.in[0] = c.in[0] + (size_t)t * (size_t)k;
             run_case(device[1], &one, &single, lone);
             assert_memory_equal(alone, all + t * N, sizeof alone);
         }
@@ -639,6 +660,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_every_type),
         cmocka_unit_test(a_row_of_zeros_gives_zeros),
+        cmocka_unit_test(few_rows_are_shared_by_warps),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),
         cmocka_unit_test(rows_of_every_type_are_looked_up),
         cmocka_unit_test(rows_are_computed_alike),
