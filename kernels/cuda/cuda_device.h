@@ -141,7 +141,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 5 };
+enum { CUDA_MODULES = 6 };
 
 struct cuda_device {
     struct oato_device base;
@@ -290,6 +290,9 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
  * other, so that a row's bits do not depend on how many there are. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice);
+/* The same of attention: tensor cores on tiles of queries, for the prefill class, types of KV and
+ * dimensions of heads that they take. */
+bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice);
 /* True for types whose products take packed bytes. */
 bool cuda_has_blocks(oato_dtype dtype);
 /* Scratch memory of one run of the operator, rows at most. */

@@ -224,7 +224,8 @@ struct cuda_attention_args {
     float *y, *partial;
     int32_t heads, segments;
     float scale;
-    int32_t pad;
+    int32_t
+        seqs; /* attention_tile: how many step.seq has, those behind the step's without queries */
 };
 
 /* Floats: queries and scores of ATTENTION_HEADS heads, and what is summed up of their values. */
@@ -232,6 +233,15 @@ static inline uint32_t cuda_attention_shared(int32_t head_dim)
 {
     return (uint32_t)sizeof(float) * ATTENTION_HEADS * (3u * (uint32_t)head_dim + ATTENTION_SPAN);
 }
+
+/* ------------------------------------------------------------- attention: attention_tile.cu - */
+
+/* The attention_tile_<type of KV>_<head_dim> kernels. The queries that a sequence has under one KV
+ * head, heads / kv_heads a token, are divided into tiles of 16 rows a warp; blocks have 1 to
+ * ATTENTION_TILE_WARPS warps, which changes no bits. grid: tiles of all sequences * kv heads, or
+ * more. Shared memory: ATTENTION_TILE_SHARED, K and V of a page with 16 bytes behind each row. */
+enum { ATTENTION_TILE_WARPS = 8, ATTENTION_TILE_ROWS = 16 };
+#define ATTENTION_TILE_SHARED(head_dim) (2 * (72 * (head_dim) + 64 * ((head_dim) + 8)))
 
 /* ------------------------------------------------------------------ profiling: measure.cu -- */
 

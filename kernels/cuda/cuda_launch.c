@@ -14,6 +14,7 @@ enum {
     BF16_CAPABILITY = 80,       /* of tensor cores that multiply BF16 */
     MATVEC_WARPS_WANTED = 2048, /* of a product: 16 for each of 128 multiprocessors */
     MATVEC_SHARE_LEAST = 1024,  /* elements of a row for each warp: a block of 32 for each lane */
+    TILE_WARPS_LEAST = 2,       /* of a block of attention_tile, however few rows there are */
 };
 
 /* A record being launched. */
@@ -377,9 +378,43 @@ static int32_t split_segments(const struct launch *l)
     return l->T <= SPLIT_ROWS && segments > 1 && fits ? (int32_t)segments : 0;
 }
 
+bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
+{
+    const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
+    return choice == NUMERICS_PREFILL && op->kind == OP_ATTENTION && dims &&
+           (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
+}
+
+/* Tall tiles read K and V less often; lower ones keep more of the GPU busy. The grid has room for
+ * any division of the tokens among sequences, so that a captured launch stays right. */
+static cu_result run_tiles(const struct launch *l)
+{
+    const struct oato_op *op = l->op;
+    struct cuda_attention_args a = {.step = l->c->step,
+                                    .layer = kv_layer(l, l->r->kv_layer),
+                                    .q = input(l, 0),
+                                    .y = output(l, 0),
+                                    .heads = op->heads,
+                                    .scale = op->scale,
+                                    .seqs = l->c->program->max_seqs};
+    const int64_t rows = (int64_t)l->T * (op->heads / op->kv_heads);
+    uint32_t warps = ATTENTION_TILE_WARPS;
+    while (warps > TILE_WARPS_LEAST &&
+           (int64_t)blocks_of(rows, warps * ATTENTION_TILE_ROWS) * op->kv_heads <
+               l->d->multiprocessors * 3 / 4)
+        warps /= 2;
+    const uint32_t tile = warps * ATTENTION_TILE_ROWS;
+    const int64_t partial = min_i64(l->T, a.seqs) * (tile - 1); /* a tile of each sequence */
+    const uint32_t tiles = (uint32_t)((rows + partial) / tile);
+    return start(l, l->kernels->run, (struct grid){tiles * (uint32_t)op->kv_heads, 1, 1},
+                 warps * 32, ATTENTION_TILE_SHARED((uint32_t)op->head_dim), &a);
+}
+
 static cu_result run_attention(const struct launch *l)
 {
     const struct oato_op *op = l->op;
+    if (cuda_takes_tile(op, l->r->numerics))
+        return run_tiles(l);
     struct cuda_attention_args a = {.step = l->c->step,
                                     .layer = kv_layer(l, l->r->kv_layer),
                                     .q = input(l, 0),
@@ -427,6 +462,13 @@ static const struct {
     [OP_ATTENTION] = {run_attention, "attention_%s", NULL, "attention_merge"},
 };
 
+static const char *tile_kernel(int32_t head_dim)
+{
+    return head_dim == 64   ? "attention_tile_%s_64"
+           : head_dim == 96 ? "attention_tile_%s_96"
+                            : "attention_tile_%s_128";
+}
+
 /* NULL pattern: none is wanted. */
 static oato_status find_kernel(const struct cuda_device *d, const char *pattern, oato_dtype dtype,
                                cu_function *out, struct oato_error *err)
@@ -435,8 +477,8 @@ static oato_status find_kernel(const struct cuda_device *d, const char *pattern,
     const char *type = pattern ? strstr(pattern, "%s") : NULL;
     if (!pattern)
         return OATO_OK;
-    snprintf(name, sizeof name, "%.*s%s", (int)(type ? type - pattern : 63), pattern,
-             type ? dtype_name(dtype) : "");
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(type ? type - pattern : 63), pattern,
+             type ? dtype_name(dtype) : "", type ? type + 2 : "");
     cu_result result = cuda_kernel(d, name, out);
     if (!result && type && !strncmp(pattern, "matrix", 6))
         result = d->cu->function_set(*out, CU_FUNCTION_MAX_DYNAMIC_SHARED, MATRIX_ROOM_MOST);
@@ -461,6 +503,9 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         many = NULL;
         merge = "pairwise";
         pack = blocks ? "pack_q8" : "pack_%s";
+    } else if (cuda_takes_tile(&r->op, r->numerics)) {
+        kernel = tile_kernel(r->op.head_dim);
+        merge = NULL;
     }
     cuda_enter(d);
     if (find_kernel(d, kernel, dtype, &out->run, err) ||

@@ -38,11 +38,13 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 
 /* a8b32: the input as bytes between the least and the greatest of 32, sums over all lanes of a
  * warp; a8b32s: the same, sums in rising order of k, by tensor cores; f16, bf16: the input rounded
- * to the type. */
+ * to the type. Attention in f16: queries, K, V and the weights of a softmax are. */
 const char *cuda_numerics(const struct oato_device *base, const struct oato_op *op,
                           enum numerics_choice choice)
 {
     const bool tensor = cuda_takes_matrix(cuda_of(base), op, choice);
+    if (cuda_takes_tile(op, choice))
+        return "f16";
     if (op_weight_use(op) != WEIGHT_MATRIX || op->dtype == DT_F32)
         return "f32";
     if (op->dtype == DT_F16 || op->dtype == DT_BF16)
@@ -278,6 +280,8 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
     const uint64_t tokens = (uint64_t)c->program->max_tokens * sizeof(int32_t);
     struct cuda_seq *seq = (struct cuda_seq *)(void *)(c->host_step + c->seqs_at);
     int64_t pages = 0;
+    if (c->program->max_seqs > 0) /* those that the step has not have no queries */
+        memset(seq, 0, (size_t)c->program->max_seqs * sizeof *seq);
     copy_ints(c->host_step, step->token_id, step->n_tokens);
     copy_ints(c->host_step + tokens, step->token_position, step->n_tokens);
     copy_ints(c->host_step + 2 * tokens, step->token_seq, step->n_tokens);

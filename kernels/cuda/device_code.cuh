@@ -82,6 +82,64 @@ __device__ inline void mma_bf16(float c[4], const uint32_t a[4], const uint32_t 
     __trap();
 #endif
 }
+
+/* Four tiles of 8 x 8 halves of shared memory, transposed: lane i names row i % 8 of tile i / 8, 16
+ * bytes, and gets of each tile column i / 4, its rows i % 4 * 2 and the next in a word: two b of
+ * mma_f16 whose rows lie so. */
+__device__ inline void load_tiles(uint32_t out[4], const void *row)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* 16 bytes on their way from device to shared memory, zeros unless they are `there`: then nothing
+ * is read. They have arrived when the thread that began the copy has called copies_wait; before
+ * sm_80 at once. */
+__device__ inline void copy_16(void *to, const void *from, bool there)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)),
+                   "r"(there ? 16 : 0)
+                 : "memory");
+#else
+    *(uint4 *)to = there ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+__device__ inline void copies_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/* Both rounded to halves, the first one low. */
+__device__ inline uint32_t two_halves(float low, float high)
+{
+    const __half2 h = __floats2half2_rn(low, high);
+    return *(const uint32_t *)&h;
+}
+
+/* (x - y) z of both halves of a word, each step rounded to a half. */
+__device__ inline uint32_t scale_halves(uint32_t x, uint32_t y, uint32_t z)
+{
+    const __half2 difference = __hsub2(*(const __half2 *)&x, *(const __half2 *)&y);
+    const __half2 product = __hmul2(difference, *(const __half2 *)&z);
+    return *(const uint32_t *)&product;
+}
+
+/* 2^x with a relative error of 2^-22; below 2^-126 zero. */
+__device__ inline float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 #endif
 
 /* Over the lanes of a whole warp; every lane has the result, in the same order of additions. */

@@ -113,6 +113,45 @@ extern unsigned char *shared_room;
         [](const void *given) { name(*static_cast<const argument *>(given)); });                   \
     static void name(const argument &a)
 
+/* ----------------------------------------------------------- copies under way ------------- */
+
+namespace cuda_on_cpu
+{
+/* What a thread has begun to copy into shared memory: garbage lies there until it waits. */
+struct copies {
+    enum { MOST = 64 };
+    int n;
+    struct {
+        void *to;
+        const void *from; /* NULL: zeros */
+    } copy[MOST];
+};
+extern copies copies_of[BLOCK_THREADS];
+[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+} // namespace cuda_on_cpu
+
+inline void copy_16(void *to, const void *from, bool there)
+{
+    cuda_on_cpu::copies &mine = cuda_on_cpu::copies_of[threadIdx.x];
+    if (mine.n == cuda_on_cpu::copies::MOST)
+        cuda_on_cpu::fail("more than %d copies under way", mine.n);
+    if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16)
+        cuda_on_cpu::fail("copy_16: %p or %p is not aligned", to, from);
+    std::memset(to, 0xff, 16);
+    mine.copy[mine.n++] = {to, there ? from : nullptr};
+}
+
+inline void copies_wait()
+{
+    cuda_on_cpu::copies &mine = cuda_on_cpu::copies_of[threadIdx.x];
+    for (int i = 0; i < mine.n; i++)
+        if (mine.copy[i].from)
+            std::memcpy(mine.copy[i].to, mine.copy[i].from, 16);
+        else
+            std::memset(mine.copy[i].to, 0, 16);
+    mine.n = 0;
+}
+
 /* ------------------------------------------------------------- meeting in a block --------- */
 
 namespace cuda_on_cpu
@@ -121,7 +160,6 @@ enum block_meeting { MEET, MEET_OR, MEET_AND, MEET_COUNT };
 
 /* Waits until all threads of the block that have not returned are here; what they gave, reduced. */
 int meet_block(block_meeting meeting, int given);
-[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 } // namespace cuda_on_cpu
 
 inline void __syncthreads()
@@ -172,7 +210,7 @@ struct warp_operation {
     void (*run)(exchange *lanes, uint32_t mask);
 };
 extern const warp_operation sync_lanes, ballot, shuffle, shuffle_up, shuffle_down, shuffle_xor;
-extern const warp_operation product_s8, product_f16, product_bf16;
+extern const warp_operation product_s8, product_f16, product_bf16, tiles;
 
 /* Waits until the lanes of the mask have arrived and the operation is done. */
 void meet_warp(const warp_operation &operation, uint32_t mask);
@@ -269,6 +307,16 @@ inline void mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
     cuda_on_cpu::multiply(cuda_on_cpu::product_bf16, c, a, b);
 }
 
+inline void load_tiles(uint32_t out[4], const void *row)
+{
+    if (reinterpret_cast<uintptr_t>(row) % 16)
+        cuda_on_cpu::fail("load_tiles: %p is not aligned", row);
+    cuda_on_cpu::exchange &mine = cuda_on_cpu::own_exchange();
+    std::memcpy(mine.given, row, 16);
+    cuda_on_cpu::meet_warp(cuda_on_cpu::tiles, 0xffffffff);
+    std::memcpy(out, mine.taken, 16);
+}
+
 /* -------------------------------------------------------------------------- numbers ------- */
 
 namespace cuda_on_cpu
@@ -324,6 +372,29 @@ inline uint16_t float_to_half(float f)
     else
         bits = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
     return static_cast<uint16_t>(sign | bits);
+}
+
+inline uint32_t two_halves(float low, float high)
+{
+    return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
+}
+
+inline uint32_t scale_halves(uint32_t x, uint32_t y, uint32_t z)
+{
+    float product[2];
+    for (int i = 0; i < 2; i++) {
+        const uint16_t a = static_cast<uint16_t>(x >> 16 * i);
+        const uint16_t b = static_cast<uint16_t>(y >> 16 * i);
+        const uint16_t c = static_cast<uint16_t>(z >> 16 * i);
+        const float difference = half_to_float(float_to_half(half_to_float(a) - half_to_float(b)));
+        product[i] = difference * half_to_float(c);
+    }
+    return two_halves(product[0], product[1]);
+}
+
+inline float exp2_fast(float x)
+{
+    return x < -126 ? 0 : exp2f(x);
 }
 
 template <class T> inline T min(T a, T b)

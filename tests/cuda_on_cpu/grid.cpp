@@ -97,6 +97,7 @@ namespace cuda_on_cpu
 {
 unsigned char *shared_room;
 exchange exchanges[BLOCK_THREADS];
+copies copies_of[BLOCK_THREADS];
 
 namespace
 {
@@ -239,6 +240,8 @@ void leave_block()
 {
     unsigned thread = threadIdx.x, lane = 1u << thread % WARP_LANES;
     warp &w = warps[thread / WARP_LANES];
+    if (copies_of[thread].n)
+        fail("it returned with %d copies under way", copies_of[thread].n);
     for (int m = 0; m < w.meetings; m++)
         if (w.meeting[m].mask & lane)
             fail("it returned, but lanes %08x wait for it at %s for lanes %08x",

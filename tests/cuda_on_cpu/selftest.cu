@@ -137,6 +137,18 @@ KERNEL(selftest_product_bf16, WARP, struct product_args)
     run_product<float, mma_bf16>(a);
 }
 
+KERNEL(selftest_tiles, WARP, struct tile_args)
+{
+    uint4 *rows = (uint4 *)SHARED_ROOM;
+    const unsigned lane = threadIdx.x;
+    copy_16(rows + lane, a.row + lane * 8, lane % 5 != 4);
+    if (!a.early)
+        copies_wait();
+    __syncwarp();
+    load_tiles(a.out + lane * 4, rows + lane);
+    copies_wait();
+}
+
 KERNEL(selftest_grid, 1, struct grid_args)
 {
     a.out[(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x] =
@@ -179,6 +191,7 @@ KERNEL(selftest_wrong, MOST_THREADS, struct wrong_args)
     case WRONG_SHARED: SHARED_ROOM[a.n] = 1; break;
     case WRONG_STATIC: some[a.n] = 1; break;
     case WRONG_DEVICE: a.bytes[a.n] = 1; break;
+    case WRONG_COPY: copy_16(SHARED_ROOM, a.bytes, true); break;
     default: __trap();
     }
     a.bytes[lane] = (uint8_t)some[lane];

@@ -54,6 +54,14 @@ struct product_args {
     uint8_t *c;
 };
 
+/* One warp: row i % 8 of tile i / 8 goes through shared memory, as zeros where i % 5 is 4, and out
+ * of it as load_tiles has it: out[lane][tile]. */
+struct tile_args {
+    const uint16_t *row; /* [32][8] */
+    uint32_t *out;
+    int32_t early; /* read before they have arrived */
+};
+
 /* out[block of the grid, z slowest] = x + 100 y + 10000 z. */
 struct grid_args {
     int32_t *out;
@@ -75,6 +83,7 @@ enum wrong {
     WRONG_SHARED,  /* one byte beyond the shared memory that was launched with */
     WRONG_STATIC,  /* one element beyond a static array in shared memory */
     WRONG_DEVICE,  /* one byte beyond an allocation */
+    WRONG_COPY,    /* a thread returns while it copies */
     WRONG_TRAP,
 };
 struct wrong_args {

@@ -1,6 +1,6 @@
 /*
  * warp.cpp - the operations of a warp, each by its definition (PTX ISA: shfl.sync, vote.sync,
- * mma.sync). The last lane to arrive runs one for all lanes of the mask.
+ * ldmatrix.sync, mma.sync). The last lane to arrive runs one for all lanes of the mask.
  */
 #include "tests/cuda_on_cpu/cuda_on_cpu.h"
 
@@ -68,6 +68,20 @@ void run_product(exchange *lanes, uint32_t)
             std::memcpy(&lanes[i].taken[r], &c[i / 4 + r / 2 * 8][i % 4 * 2 + r % 2], 4);
 }
 
+/* given: row i % 8 of tile i / 8. Taken: of each tile two neighbours of a column. */
+void run_tiles(exchange *lanes, uint32_t)
+{
+    for (int i = 0; i < WARP_LANES; i++)
+        for (int tile = 0; tile < 4; tile++) {
+            uint16_t pair[2];
+            for (int e = 0; e < 2; e++) {
+                const exchange &row = lanes[tile * 8 + i % 4 * 2 + e];
+                pair[e] = static_cast<uint16_t>(row.given[i / 8] >> i / 4 % 2 * 16);
+            }
+            lanes[i].taken[tile] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
+        }
+}
+
 int8_t byte_of(uint32_t word, int i)
 {
     return static_cast<int8_t>(word >> 8 * i);
@@ -93,4 +107,5 @@ const warp_operation shuffle_xor = {"__shfl_xor_sync", run_shuffle};
 const warp_operation product_s8 = {"mma_s8", run_product<32, int8_t, int32_t, byte_of>};
 const warp_operation product_f16 = {"mma_f16", run_product<16, float, float, half_of>};
 const warp_operation product_bf16 = {"mma_bf16", run_product<16, float, float, bfloat_of>};
+const warp_operation tiles = {"load_tiles", run_tiles};
 } // namespace cuda_on_cpu

@@ -270,6 +270,30 @@ static void matrices_are_multiplied(void **state)
     }
 }
 
+static void tiles_are_transposed(void **state)
+{
+    (void)state;
+    uint16_t row[WARP][8];
+    uint32_t out[WARP][4];
+    for (int i = 0; i < WARP * 8; i++)
+        row[i / 8][i % 8] = (uint16_t)random_u64();
+    for (int early = 0; early < 2; early++) {
+        struct tile_args a = {(void *)device_copy(row, sizeof row),
+                              (void *)device_alloc(sizeof out), early};
+        launch("selftest_tiles", 1, WARP, sizeof row, &a);
+        take_back(out, (cu_address)a.out, sizeof out);
+        DO(cu->memory_free((cu_address)a.row));
+        for (int i = 0; i < WARP * 4; i++) {
+            const int lane = i / 4, tile = i % 4, first = tile * 8 + lane % 4 * 2;
+            uint32_t expected = 0;
+            for (int e = 0; e < 2; e++)
+                if ((first + e) % 5 != 4)
+                    expected |= (uint32_t)row[first + e][lane / 4] << 16 * e;
+            assert_int_equal(out[lane][tile], early ? 0xffffffff : expected);
+        }
+    }
+}
+
 static void grids_have_three_dimensions(void **state)
 {
     (void)state;
@@ -310,6 +334,7 @@ static const struct wrong_case {
     {WRONG_MASK, false, "of which it is none"},
     {WRONG_MEETING, false, "of its warp are at"},
     {WRONG_TRAP, false, "__trap"},
+    {WRONG_COPY, false, "under way"},
     {WRONG_SHARED, true, "heap-buffer-overflow"},
     {WRONG_STATIC, true, "selftest.cu"},
     {WRONG_DEVICE, true, "heap-buffer-overflow"},
@@ -359,6 +384,7 @@ int main(int argc, char **argv)
         DEVICE_TEST(words_hold_bytes),
         DEVICE_TEST(halves_convert_as_ours),
         DEVICE_TEST(matrices_are_multiplied),
+        DEVICE_TEST(tiles_are_transposed),
         DEVICE_TEST(grids_have_three_dimensions),
         DEVICE_TEST(a_missing_barrier_shows),
     };

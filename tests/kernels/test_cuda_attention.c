@@ -1,0 +1,532 @@
+/*
+ * test_cuda_attention.c - attention of prefill on a CUDA device, by tiles of queries
+ * (attention_tile.cu), against the reference kernels of the CPU; a row's bits, whatever else its
+ * step has. Runs on the emulated GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) and, labelled gpu, on
+ * a real one; without any it is skipped.
+ *
+ * Slots of the cache that no position has are no numbers.
+ */
+#include "tests/kernels/test_cpu.h"
+
+#include "kernels/cuda/cuda_driver.h"
+
+enum { SEQS = 4, PAGES = 48, TOKENS_MOST = 2000, RECORDS = 2 };
+
+/* Sequences and the heads that they have; `queries` of each are asked for, the last ones. */
+struct context {
+    oato_dtype dtype;
+    int32_t heads, kv_heads, head_dim;
+    int32_t length[SEQS], queries[SEQS];
+};
+
+/* Random values of all positions of all sequences, one after the other. */
+struct values {
+    const struct context *x;
+    int32_t tokens, at[SEQS]; /* at: of a sequence's first */
+    float *k, *v, *q;
+};
+
+/* A context in the cache of a device. */
+struct cache {
+    struct oato_device *d;
+    const struct values *values;
+    struct kv_cache *kv;
+    int32_t page[SEQS][PAGES];
+};
+
+/* Positions [begin, begin + count) of a sequence, in a step. */
+struct piece {
+    int32_t seq, begin, count;
+};
+
+static struct oato_device *device[2]; /* cpu, cuda */
+
+static int64_t kv_width(const struct context *x)
+{
+    return (int64_t)x->kv_heads * x->head_dim;
+}
+
+static int64_t q_width(const struct context *x)
+{
+    return (int64_t)x->heads * x->head_dim;
+}
+
+static void *at(struct oato_device *d, uint64_t bytes)
+{
+    struct oato_error err;
+    void *p = NULL;
+    if (d->ops->alloc(d, bytes, &p, &err))
+        fail_msg("%s", err.text);
+    return p;
+}
+
+static void upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
+                   uint64_t bytes)
+{
+    struct oato_error err;
+    if (d->ops->upload(d, to, offset, from, bytes, NULL, &err))
+        fail_msg("%s", err.text);
+}
+
+static struct compiled *compile(struct oato_device *d, const struct program *p)
+{
+    struct oato_error err;
+    struct compiled *c = NULL;
+    if (d->ops->compile(d, p, 0, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static void run(struct oato_device *d, struct compiled *c, const struct step *given)
+{
+    struct step step = *given;
+    struct oato_error err;
+    struct timeline *timeline = d->ops->timeline(d);
+    uint64_t base = atomic_load(&timeline->value);
+    step.timeline = &timeline;
+    step.timeline_base = &base;
+    if (d->ops->submit(d, c, &step, &err) || d->ops->finish(d, &err))
+        fail_msg("%s", err.text);
+}
+
+/* ------------------------------------------------------------------------------- context -- */
+
+static struct values random_values(const struct context *x)
+{
+    struct values v = {.x = x};
+    for (int s = 0; s < SEQS; s++) {
+        v.at[s] = v.tokens;
+        v.tokens += x->length[s];
+    }
+    assert_true(v.tokens <= TOKENS_MOST);
+    v.k = test_malloc((size_t)(v.tokens * kv_width(x)) * sizeof(float));
+    v.v = test_malloc((size_t)(v.tokens * kv_width(x)) * sizeof(float));
+    v.q = test_malloc((size_t)(v.tokens * q_width(x)) * sizeof(float));
+    random_floats(v.k, v.tokens * kv_width(x));
+    random_floats(v.v, v.tokens * kv_width(x));
+    random_floats(v.q, v.tokens * q_width(x));
+    return v;
+}
+
+static void free_values(struct values *v)
+{
+    test_free(v->k);
+    test_free(v->v);
+    test_free(v->q);
+}
+
+/* The step of some pieces, and where its arrays are. */
+struct piece_step {
+    struct step step;
+    struct step_seq seq[SEQS];
+    int32_t position[TOKENS_MOST], sequence[TOKENS_MOST];
+};
+
+static void fill_step(struct piece_step *s, const struct cache *c, const struct piece *piece, int n)
+{
+    int32_t t = 0;
+    for (int i = 0; i < n; i++) {
+        s->seq[i] = (struct step_seq){.query_begin = t,
+                                      .query_len = piece[i].count,
+                                      .kv_len = piece[i].begin + piece[i].count,
+                                      .pages = c->page[piece[i].seq]};
+        for (int32_t j = 0; j < piece[i].count; j++, t++) {
+            s->position[t] = piece[i].begin + j;
+            s->sequence[t] = i;
+        }
+    }
+    s->step = (struct step){.n_tokens = t,
+                            .n_seqs = n,
+                            .token_id = s->position,
+                            .token_position = s->position,
+                            .token_seq = s->sequence,
+                            .seq = s->seq};
+}
+
+static void store_values(struct cache *c)
+{
+    const struct context *x = c->values->x;
+    struct oato_device *d = c->d;
+    const int32_t width = (int32_t)kv_width(x);
+    const uint64_t bytes = (uint64_t)c->values->tokens * (uint64_t)width * sizeof(float);
+    const uint64_t half = size_align(bytes, 64);
+    uint8_t *arena = at(d, 2 * half);
+    struct program_record r = {.op = {.kind = OP_KV_STORE,
+                                      .dtype = (uint16_t)x->dtype,
+                                      .k = width,
+                                      .n = width,
+                                      .kv_heads = x->kv_heads,
+                                      .head_dim = x->head_dim},
+                               .n_in = 2,
+                               .kv_layer = 1,
+                               .in_width = {width, width},
+                               .in = {0, half},
+                               .signal = 1};
+    const struct program p = {.records = &r,
+                              .n_records = 1,
+                              .n_signals = 1,
+                              .max_tokens = c->values->tokens,
+                              .max_rows = 1,
+                              .max_seqs = SEQS,
+                              .arena = arena,
+                              .kv = c->kv};
+    struct piece all[SEQS];
+    struct piece_step s;
+    for (int i = 0; i < SEQS; i++)
+        all[i] = (struct piece){i, 0, x->length[i]};
+    fill_step(&s, c, all, SEQS);
+    upload(d, arena, 0, c->values->k, bytes);
+    upload(d, arena, half, c->values->v, bytes);
+    struct compiled *compiled = compile(d, &p);
+    run(d, compiled, &s.step);
+    d->ops->release(d, compiled);
+    d->ops->free(d, arena, 2 * half);
+}
+
+/* Pages of all sequences in turn, from the last one down. */
+static void open_cache(struct cache *c, struct oato_device *d, const struct values *values)
+{
+    const struct context *x = values->x;
+    const struct kv_layer_shape layers[] = {{1, 32}, {x->kv_heads, x->head_dim}};
+    struct oato_error err;
+    int32_t next = PAGES;
+    *c = (struct cache){.d = d, .values = values};
+    if (d->ops->kv_create(d, layers, 2, x->dtype, PAGES, &c->kv, &err))
+        fail_msg("%s", err.text);
+    uint8_t *garbage = test_malloc(c->kv->bytes);
+    memset(garbage, 0xff, c->kv->bytes);
+    upload(d, c->kv->data, 0, garbage, c->kv->bytes);
+    test_free(garbage);
+    for (int32_t i = 0; i < PAGES; i++)
+        for (int s = 0; s < SEQS; s++)
+            if (i * KV_PAGE_POSITIONS < x->length[s])
+                c->page[s][i] = --next;
+    assert_true(next >= 0);
+    store_values(c);
+}
+
+/* ----------------------------------------------------------------------------- attending -- */
+
+/* Attention of one class, compiled for steps of at most so many tokens; two records, as a graph
+ * wants more than one. */
+struct attention {
+    struct cache *cache;
+    struct program_record record[RECORDS];
+    struct program program;
+    struct compiled *compiled;
+    uint64_t bytes; /* of the arena */
+};
+
+static void open_attention(struct attention *a, struct cache *c, enum numerics_choice numerics,
+                           int32_t tokens)
+{
+    const struct context *x = c->values->x;
+    struct oato_device *d = c->d;
+    const int32_t width = (int32_t)q_width(x);
+    const uint64_t each = size_align((uint64_t)tokens * (uint64_t)width * sizeof(float), 64);
+    const struct op_size size = {.rows = tokens, .seqs = SEQS};
+    *a = (struct attention){.cache = c, .bytes = each * (1 + RECORDS)};
+    for (unsigned i = 0; i < RECORDS; i++)
+        a->record[i] = (struct program_record){.op = {.kind = OP_ATTENTION,
+                                                      .dtype = (uint16_t)x->dtype,
+                                                      .k = width,
+                                                      .n = width,
+                                                      .heads = x->heads,
+                                                      .kv_heads = x->kv_heads,
+                                                      .head_dim = x->head_dim,
+                                                      .scale = 1 / sqrtf((float)x->head_dim)},
+                                               .n_in = 1,
+                                               .n_out = 1,
+                                               .numerics = (uint8_t)numerics,
+                                               .kv_layer = 1,
+                                               .in_width = {width},
+                                               .out = {each * (1 + i)},
+                                               .signal = i + 1 == RECORDS};
+    a->program = (struct program){.records = a->record,
+                                  .n_records = RECORDS,
+                                  .n_signals = 1,
+                                  .max_tokens = tokens,
+                                  .max_rows = 1,
+                                  .max_seqs = SEQS,
+                                  .arena = at(d, a->bytes),
+                                  .kv = c->kv};
+    a->program.workspace_bytes = d->ops->workspace_bytes(d, &a->record[0].op, &size);
+    a->compiled = compile(d, &a->program);
+}
+
+/* The pieces' rows of out, which has all positions as q has them. */
+static void attend(struct attention *a, const struct piece *piece, int n, float *out)
+{
+    const struct values *values = a->cache->values;
+    const uint64_t row = (uint64_t)q_width(values->x) * sizeof(float);
+    struct oato_device *d = a->cache->d;
+    struct oato_error err;
+    struct piece_step s;
+    fill_step(&s, a->cache, piece, n);
+    for (int i = 0; i < n; i++)
+        upload(d, a->program.arena, (uint64_t)s.seq[i].query_begin * row,
+               values->q + (values->at[piece[i].seq] + piece[i].begin) * q_width(values->x),
+               (uint64_t)piece[i].count * row);
+    run(d, a->compiled, &s.step);
+    for (int i = 0; i < n; i++)
+        if (d->ops->download(d,
+                             out + (values->at[piece[i].seq] + piece[i].begin) * q_width(values->x),
+                             a->program.arena,
+                             a->record[RECORDS - 1].out[0] + (uint64_t)s.seq[i].query_begin * row,
+                             (uint64_t)piece[i].count * row, NULL, &err))
+            fail_msg("%s", err.text);
+}
+
+static void close_attention(struct attention *a)
+{
+    struct oato_device *d = a->cache->d;
+    d->ops->release(d, a->compiled);
+    d->ops->free(d, a->program.arena, a->bytes);
+}
+
+static void attend_once(struct cache *c, const struct piece *piece, int n, float *out)
+{
+    struct attention a;
+    int32_t tokens = 0;
+    for (int i = 0; i < n; i++)
+        tokens += piece[i].count;
+    open_attention(&a, c, NUMERICS_PREFILL, tokens);
+    attend(&a, piece, n, out);
+    close_attention(&a);
+}
+
+/* Every query that the context asks for, in one step. */
+static float *attend_all(struct cache *c)
+{
+    const struct context *x = c->values->x;
+    struct piece piece[SEQS];
+    int n = 0;
+    float *out = test_calloc((size_t)(c->values->tokens * q_width(x)), sizeof(float));
+    for (int s = 0; s < SEQS; s++)
+        if (x->queries[s])
+            piece[n++] = (struct piece){s, x->length[s] - x->queries[s], x->queries[s]};
+    attend_once(c, piece, n, out);
+    return out;
+}
+
+/* --------------------------------------------------------------------------------- tests -- */
+
+/* Rounding to 11 bits has errors of about 2^-12 of a number, 2^-24 when squared. Rounded are the
+ * weights, V of Q8_0, and queries and K of Q8_0: weights err with the scores, which are about 1. */
+#define NMSE_ROUNDED (4 * 0x1p-24)
+#define NMSE_FLOAT   1e-10
+
+static const struct context contexts[] = {
+    {DT_F16, 3, 3, 64, {130, 0, 1, 65}, {130, 0, 1, 20}},
+    {DT_F16, 8, 2, 64, {200, 64, 63, 17}, {40, 64, 1, 17}},
+    {DT_F16, 8, 1, 128, {100, 70, 7, 300}, {30, 1, 7, 2}},
+    {DT_F16, 14, 2, 64, {90, 128, 0, 0}, {90, 19, 0, 0}},
+    {DT_F16, 4, 1, 96, {80, 257, 0, 33}, {80, 50, 0, 33}},
+    {DT_Q8_0, 7, 1, 128, {65, 192, 0, 0}, {65, 3, 0, 0}},
+    {DT_Q8_0, 8, 2, 64, {140, 12, 81, 0}, {37, 12, 16, 0}},
+    {DT_Q8_0, 2, 2, 96, {150, 66, 0, 0}, {150, 66, 0, 0}},
+};
+
+static void check_context(const struct context *x, double limit)
+{
+    struct values values = random_values(x);
+    struct cache cache[2];
+    float *out[2];
+    double error = 0, energy = 0;
+    for (int d = 0; d < 2; d++) {
+        open_cache(&cache[d], device[d], &values);
+        out[d] = attend_all(&cache[d]);
+        device[d]->ops->kv_free(device[d], cache[d].kv);
+    }
+    for (int64_t i = 0; i < values.tokens * q_width(x); i++) {
+        const double e = (double)out[1][i] - (double)out[0][i];
+        error += e * e;
+        energy += (double)out[0][i] * (double)out[0][i];
+    }
+    print_message("%s heads %d of %d: NMSE %.3g\n", dtype_name(x->dtype), (int)x->heads,
+                  (int)x->head_dim, error / energy);
+    if (!(error <= limit * energy))
+        fail_msg("%s heads %d of %d: NMSE %.3g, at most %.3g", dtype_name(x->dtype), (int)x->heads,
+                 (int)x->head_dim, error / energy, limit);
+    test_free(out[0]);
+    test_free(out[1]);
+    free_values(&values);
+}
+
+static void tiles_are_computed_alike(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(contexts); i++)
+        check_context(&contexts[i], NMSE_ROUNDED);
+}
+
+static void other_heads_stay_with_floats(void **state)
+{
+    (void)state;
+    static const struct context others[] = {
+        {DT_F32, 4, 2, 64, {70, 30, 0, 0}, {70, 1, 0, 0}},
+        {DT_F16, 4, 4, 80, {70, 30, 0, 0}, {20, 5, 0, 0}},
+        {DT_Q8_0, 2, 1, 32, {70, 30, 0, 0}, {20, 5, 0, 0}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        check_context(&others[i], NMSE_FLOAT);
+}
+
+static void classes_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        oato_dtype dtype;
+        int32_t head_dim;
+        const char *prefill;
+    } cases[] = {{DT_F16, 64, "f16"},   {DT_F16, 96, "f16"},  {DT_F16, 128, "f16"},
+                 {DT_Q8_0, 128, "f16"}, {DT_F32, 128, "f32"}, {DT_F16, 80, "f32"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct oato_op op = {.kind = OP_ATTENTION,
+                                   .dtype = (uint16_t)cases[i].dtype,
+                                   .heads = 4,
+                                   .kv_heads = 2,
+                                   .head_dim = cases[i].head_dim};
+        const struct device_ops *ops = device[1]->ops;
+        assert_string_equal(ops->numerics(device[1], &op, NUMERICS_PREFILL), cases[i].prefill);
+        assert_string_equal(ops->numerics(device[1], &op, NUMERICS_DECODE), "f32");
+    }
+}
+
+static void same_bits(const struct values *v, const float *all, const float *some,
+                      const struct piece *piece, int n)
+{
+    const int64_t width = q_width(v->x);
+    for (int i = 0; i < n; i++)
+        for (int32_t p = 0; p < piece[i].count; p++) {
+            const int64_t row = (v->at[piece[i].seq] + piece[i].begin + p) * width;
+            if (memcmp(all + row, some + row, (size_t)width * sizeof(float)) != 0)
+                fail_msg("position %d of sequence %d has other bits", (int)(piece[i].begin + p),
+                         (int)piece[i].seq);
+        }
+}
+
+/* Alone, in pieces of any length, in any order of sequences. */
+static void bits_do_not_depend_on_other_rows(void **state)
+{
+    (void)state;
+    static const struct context xs[] = {{DT_F16, 12, 3, 64, {150, 70, 65, 9}, {150, 70, 65, 9}},
+                                        {DT_Q8_0, 5, 1, 128, {90, 33, 129, 1}, {90, 33, 129, 1}}};
+    static const struct piece pieces[][SEQS] = {
+        {{0, 0, 1}},
+        {{0, 1, 63}},
+        {{0, 64, 26}},
+        {{1, 0, 33}, {0, 80, 10}},
+        {{3, 0, 1}, {2, 64, 1}},
+        {{2, 0, 65}, {3, 0, 1}, {1, 10, 5}, {0, 89, 1}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(xs); i++) {
+        struct values values = random_values(&xs[i]);
+        struct cache cache;
+        open_cache(&cache, device[1], &values);
+        float *all = attend_all(&cache);
+        for (size_t j = 0; j < ARRAY_LEN(pieces); j++) {
+            int n = 0;
+            while (n < SEQS && pieces[j][n].count)
+                n++;
+            float *some = test_calloc((size_t)(values.tokens * q_width(&xs[i])), sizeof(float));
+            attend_once(&cache, pieces[j], n, some);
+            same_bits(&values, all, some, pieces[j], n);
+            test_free(some);
+        }
+        test_free(all);
+        device[1]->ops->kv_free(device[1], cache.kv);
+        free_values(&values);
+    }
+}
+
+/* A graph that was captured for one division of twelve tokens among sequences is launched for
+ * others. */
+static void graphs_serve_any_division(void **state)
+{
+    (void)state;
+    static const struct context x = {DT_F16, 28, 1, 64, {90, 70, 65, 40}, {90, 70, 65, 40}};
+    static const struct piece pieces[][SEQS] = {
+        {{0, 20, 12}},
+        {{0, 78, 12}},
+        {{0, 0, 3}, {1, 60, 3}, {2, 1, 3}, {3, 7, 3}},
+        {{3, 2, 1}, {2, 54, 11}},
+        {{1, 58, 12}},
+    };
+    struct values values = random_values(&x);
+    struct cache cache;
+    struct attention a;
+    open_cache(&cache, device[1], &values);
+    float *all = attend_all(&cache);
+    open_attention(&a, &cache, NUMERICS_PREFILL, 12);
+    for (size_t j = 0; j < ARRAY_LEN(pieces); j++) {
+        int n = 0;
+        while (n < SEQS && pieces[j][n].count)
+            n++;
+        float *some = test_calloc((size_t)(values.tokens * q_width(&x)), sizeof(float));
+        attend(&a, pieces[j], n, some);
+        same_bits(&values, all, some, pieces[j], n);
+        test_free(some);
+    }
+    close_attention(&a);
+    test_free(all);
+    device[1]->ops->kv_free(device[1], cache.kv);
+    free_values(&values);
+}
+
+/* Queries beyond the halves, scores that leave one weight: numbers all the same. */
+static void scores_may_be_large(void **state)
+{
+    (void)state;
+    static const struct context x = {DT_F16, 4, 1, 128, {140, 0, 0, 0}, {140, 0, 0, 0}};
+    static const float factors[] = {1e2f, 1e4f, 1e6f, 1e8f};
+    for (size_t f = 0; f < ARRAY_LEN(factors); f++) {
+        const float factor = factors[f];
+        struct values values = random_values(&x);
+        struct cache cache;
+        float most = 0;
+        for (int64_t i = 0; i < values.tokens * q_width(&x); i++)
+            values.q[i] *= factor;
+        for (int64_t i = 0; i < values.tokens * kv_width(&x); i++) {
+            values.k[i] *= 1000;
+            most = fmaxf(most, fabsf(values.v[i]));
+        }
+        open_cache(&cache, device[1], &values);
+        float *all = attend_all(&cache);
+        for (int64_t i = 0; i < values.tokens * q_width(&x); i++)
+            if (!(fabsf(all[i]) <= most * 1.01f))
+                fail_msg("factor %g: %g among values of at most %g", (double)factor, (double)all[i],
+                         (double)most);
+        test_free(all);
+        device[1]->ops->kv_free(device[1], cache.kv);
+        free_values(&values);
+    }
+}
+
+int main(void)
+{
+    struct oato_error err;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiles_are_computed_alike),
+        cmocka_unit_test(other_heads_stay_with_floats),
+        cmocka_unit_test(classes_are_named),
+        cmocka_unit_test(bits_do_not_depend_on_other_rows),
+        cmocka_unit_test(graphs_serve_any_division),
+        cmocka_unit_test(scores_may_be_large),
+    };
+    if (!cuda_driver_open(&err)) {
+        printf("skipped: %s\n", err.text);
+        return 77;
+    }
+    const struct device_options options = {.threads = 1, .isa = "ref"};
+    if (device_open("cpu", 0, &options, &device[0], &err) ||
+        device_open("cuda", 0, &options, &device[1], &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    seed_init();
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    device[1]->ops->close(device[1]);
+    device[0]->ops->close(device[0]);
+    return failed;
+}
