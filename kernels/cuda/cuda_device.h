@@ -220,7 +220,8 @@ void cuda_measure_take(struct cuda_device *d);
 struct cuda_record {
     cu_function run, many; /* many: several columns at once */
     cu_function pack;      /* of a product's input */
-    cu_function merge;     /* of attention's segments; of gate and up */
+    cu_function merge;     /* of attention's segments; of gate and up; of experts */
+    cu_function group;     /* of the columns of each expert */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */
     bool packs;  /* a norm that leaves its output packed in the workspace, */

@@ -87,18 +87,24 @@ struct cuda_matvec_args {
     int32_t split; /* warps of a block that share a pair of rows: 1, 2 or MATVEC_WARPS */
 };
 
-/* Products with the matrices of chosen experts; w holds those of [first, first + held).
- * gate_up: y[pair] = silu(w_0 x) * (w_1 x) with the token's x; grid: (rows of one expert's pairs,
- * pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the order of the choice;
- * grid: (pairs of rows, tokens). */
+/* The experts of each token: their ids, then their weights. Of all experts [first, first + held)
+ * are held here; pairs are numbered token * used + place. */
+struct cuda_choice {
+    const float *rows; /* of 2 * used */
+    int32_t used, first, held, pad;
+};
+
+/* Products with the matrices of chosen experts, one token after the other; w holds those of the
+ * experts that are held. gate_up: y[pair] = silu(w_0 x) * (w_1 x) with the token's x; grid: (rows
+ * of one expert's pairs, pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in
+ * the order of the choice; grid: (pairs of rows, tokens). */
 struct cuda_experts_args {
     struct cuda_matrix w[2];
     float *y;
     const uint8_t *x; /* gate_up: a row a token; down: one a pair */
     uint64_t x_stride;
-    const float *choice; /* rows of 2 * used */
-    int32_t used, first, held;
-    int32_t n; /* rows of one expert's matrix */
+    struct cuda_choice choice;
+    int32_t n, pad; /* rows of one expert's matrix */
 };
 
 /* ------------------------------------------------------------------- products: matrix.cu -- */
@@ -110,6 +116,40 @@ enum {
     MATRIX_TILE = 64,
     MATRIX_THREADS = MATRIX_TILE / 16 * 32,
     MATRIX_ROOM_MOST = 52 << 10, /* bytes of shared memory */
+};
+
+/* A column of a product with one expert: the row of x that it is, and that of y where it goes. */
+struct cuda_expert_column {
+    int32_t from, to;
+};
+
+/* At most MATRIX_TILE columns of one expert, consecutive in the list of all columns; of none: not a
+ * tile. */
+struct cuda_expert_tile {
+    int32_t expert, first, columns;
+};
+
+/* The columns of each held expert, in rising order of their pairs, behind each other in `column`,
+ * and in tiles; `tiles` of them is room for any choice, those behind the last get no columns. Pairs
+ * of other experts are in no list. grid: held; shared memory: an int of each held expert */
+struct cuda_group_args {
+    struct cuda_choice choice;
+    struct cuda_expert_column *column;
+    struct cuda_expert_tile *tile;
+    int32_t pairs, tiles;
+    int32_t tokens, pad; /* x has a row a token; 0: one a pair */
+};
+
+/* The matrix_experts_* kernels: y_i[to] = w_i x[from] for the columns of each expert, x packed as
+ * for matrix_*. grid: (tiles of MATRIX_TILE rows of one expert's matrices, tiles) */
+struct cuda_grouped_args {
+    struct cuda_matrix w[2];
+    float *y[2]; /* rows of n floats */
+    const uint8_t *x;
+    uint64_t x_stride;
+    const struct cuda_expert_column *column;
+    const struct cuda_expert_tile *tile;
+    int32_t n, pad; /* rows of one expert's matrix */
 };
 
 /* ------------------------------------------------------------------- row by row: rows.cu -- */
@@ -202,6 +242,18 @@ struct cuda_route_args {
     float *choice;
     int32_t experts, used, norm;
     float scale; /* 0: none */
+};
+
+/* What becomes of the products of grouped experts, `part` being a row a pair. expert_gate: y[pair]
+ * = silu(y[pair]) * part[pair] for the pairs of held experts; the others are left as they are, and
+ * nobody reads them. grid: (n / ROW_THREADS rounded up, pairs). expert_sum: y[token] = sum over the
+ * held experts of its choice of weight * part[pair], in the order of the choice. grid: (n /
+ * ROW_THREADS rounded up, tokens) */
+struct cuda_expert_parts_args {
+    struct cuda_choice choice;
+    const float *part;
+    float *y;
+    int32_t n, pad;
 };
 
 /* ------------------------------------------------------------------ attention: attention.cu - */

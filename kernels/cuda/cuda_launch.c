@@ -115,9 +115,8 @@ static uint64_t packed_bytes(oato_dtype dtype, int64_t k)
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice)
 {
-    const bool product = op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP;
-    return choice == NUMERICS_PREFILL && product && op->dtype != DT_F32 &&
-           (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
+    return choice == NUMERICS_PREFILL && op_weight_use(op) == WEIGHT_MATRIX &&
+           op->dtype != DT_F32 && (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
 }
 
 /* Packs `rows` rows of k, if the type wants it; where the columns are then, and how far apart. */
@@ -204,17 +203,98 @@ static cu_result run_product(const struct launch *l)
     return start(l, many ? l->kernels->many : l->kernels->run, grid, MATVEC_WARPS * 32, 0, &a);
 }
 
+/* ------------------------------------------------------------------------------- experts -- */
+
+static bool is_experts(const struct oato_op *op)
+{
+    return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
+}
+
+/* What grouped experts need of the workspace, in this order: their packed input, the list of
+ * columns, its tiles, and a row a pair of what is merged afterwards (up, or what down gives). */
+struct experts_room {
+    uint64_t columns_at, tiles_at, parts_at, bytes;
+    int64_t packed; /* rows */
+    int32_t pairs;
+    uint32_t tiles; /* most that a choice can make, whatever it is */
+};
+
+static struct experts_room experts_room(const struct oato_op *op, int64_t rows)
+{
+    const int64_t pairs = rows * op->experts_used, chosen = min_i64(pairs, op_experts_held(op));
+    struct experts_room m = {.packed = op->kind == OP_EXPERT_DOWN ? pairs : rows,
+                             .pairs = (int32_t)pairs,
+                             /* every list's last tile may have a single column */
+                             .tiles =
+                                 (uint32_t)((pairs + (MATRIX_TILE - 1) * chosen) / MATRIX_TILE)};
+    m.columns_at = packed_rows_bytes(op, m.packed);
+    m.tiles_at =
+        size_align(m.columns_at + (uint64_t)pairs * sizeof(struct cuda_expert_column), 256);
+    m.parts_at = size_align(m.tiles_at + m.tiles * sizeof(struct cuda_expert_tile), 256);
+    m.bytes = m.parts_at + (uint64_t)pairs * (uint64_t)op->n * sizeof(float);
+    return m;
+}
+
+static struct cuda_choice choice_of(const struct launch *l)
+{
+    return (struct cuda_choice){.rows = input(l, 1),
+                                .used = l->op->experts_used,
+                                .first = l->op->expert_first,
+                                .held = op_experts_held(l->op)};
+}
+
+/* Each expert's columns together, through tensor cores. The grid has room for the tiles of any
+ * choice of so many rows, so a captured launch serves all steps of its size: fewer tiles than there
+ * are experts have no columns, and their blocks leave at once. A step of few rows takes the same
+ * kernels, for the same bits: its grid is a tile a pair, and a tile multiplies only the groups of 8
+ * columns that it has. */
+static cu_result run_grouped_experts(const struct launch *l)
+{
+    const struct oato_op *op = l->op;
+    const bool gate_up = op->kind == OP_EXPERT_GATE_UP;
+    const struct experts_room room = experts_room(op, l->T);
+    uint8_t *memory = workspace(l);
+    float *part = (float *)(void *)(memory + room.parts_at);
+    struct cuda_group_args group = {
+        .choice = choice_of(l),
+        .column = (struct cuda_expert_column *)(void *)(memory + room.columns_at),
+        .tile = (struct cuda_expert_tile *)(void *)(memory + room.tiles_at),
+        .pairs = room.pairs,
+        .tiles = (int32_t)room.tiles,
+        .tokens = gate_up};
+    struct cuda_grouped_args a = {.column = group.column, .tile = group.tile, .n = op->n};
+    for (int i = 0; i < l->r->n_weights; i++) {
+        a.w[i] = matrix(l, i);
+        a.y[i] = gate_up && !i ? output(l, 0) : part;
+    }
+    const uint32_t held = (uint32_t)group.choice.held;
+    cu_result result = start(l, l->kernels->group, (struct grid){held, 1, 1}, ROW_THREADS,
+                             held * (uint32_t)sizeof(int32_t), &group);
+    if (!result)
+        result = pack(l, room.packed, &a.x, &a.x_stride);
+    if (!result)
+        result =
+            start(l, l->kernels->run,
+                  (struct grid){l->r->n_weights * blocks_of(op->n, MATRIX_TILE), room.tiles, 1},
+                  MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
+    struct cuda_expert_parts_args merge = {
+        .choice = group.choice, .part = part, .y = output(l, 0), .n = op->n};
+    if (!result)
+        result = start(
+            l, l->kernels->merge,
+            (struct grid){blocks_of(op->n, ROW_THREADS), gate_up ? (uint32_t)room.pairs : l->T, 1},
+            ROW_THREADS, 0, &merge);
+    return result;
+}
+
 static cu_result run_experts(const struct launch *l)
 {
     const struct oato_op *op = l->op;
     const bool gate_up = op->kind == OP_EXPERT_GATE_UP;
     const uint32_t pairs = l->T * (uint32_t)op->experts_used;
-    struct cuda_experts_args a = {.y = output(l, 0),
-                                  .choice = input(l, 1),
-                                  .used = op->experts_used,
-                                  .first = op->expert_first,
-                                  .held = op_experts_held(op),
-                                  .n = op->n};
+    if (cuda_takes_matrix(l->d, op, l->r->numerics))
+        return run_grouped_experts(l);
+    struct cuda_experts_args a = {.y = output(l, 0), .choice = choice_of(l), .n = op->n};
     for (int i = 0; i < l->r->n_weights; i++)
         a.w[i] = matrix(l, i);
     const cu_result result = pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);
@@ -496,12 +576,14 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const oato_dtype dtype = (oato_dtype)r->op.dtype;
     const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = cuda_has_blocks(dtype);
     const char *kernel = kinds[r->op.kind].kernel, *many = kinds[r->op.kind].many;
-    const char *merge = kinds[r->op.kind].merge;
+    const char *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
     if (cuda_takes_matrix(d, &r->op, r->numerics)) {
-        kernel = "matrix_%s";
+        const bool experts = is_experts(&r->op), down = r->op.kind == OP_EXPERT_DOWN;
+        kernel = experts ? "matrix_experts_%s" : "matrix_%s";
         many = NULL;
-        merge = "pairwise";
+        merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";
+        group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         kernel = tile_kernel(r->op.head_dim);
@@ -511,6 +593,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     if (find_kernel(d, kernel, dtype, &out->run, err) ||
         find_kernel(d, many, dtype, &out->many, err) ||
         find_kernel(d, merge, dtype, &out->merge, err) ||
+        find_kernel(d, group, dtype, &out->group, err) ||
         find_kernel(d, pack, dtype, &out->pack, err))
         return err->status;
     return OATO_OK;
@@ -518,14 +601,15 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
 
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
 {
-    const int64_t packed = op->kind == OP_EXPERT_DOWN ? (int64_t)rows * op->experts_used : rows;
     if (op->kind == OP_ATTENTION)
         return partial_floats(op, min_i64(rows, SPLIT_ROWS)) * SPLIT_SEGMENTS * sizeof(float);
     if (op_weight_use(op) != WEIGHT_MATRIX || op->dtype == DT_F32)
         return 0;
+    if (is_experts(op))
+        return experts_room(op, rows).bytes;
     const uint64_t up =
         op->kind == OP_GATE_UP ? (uint64_t)rows * (uint64_t)op->n * sizeof(float) : 0;
-    return packed_rows_bytes(op, packed) + up;
+    return packed_rows_bytes(op, rows) + up;
 }
 
 static oato_status copy_record(const struct launch *l, struct oato_error *err)

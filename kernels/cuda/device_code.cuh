@@ -145,7 +145,7 @@ __device__ inline float exp2_fast(float x)
 /* Over the lanes of a whole warp; every lane has the result, in the same order of additions. */
 enum { WARP = 32 };
 
-__device__ inline float warp_sum(float v)
+template <class T> __device__ inline T warp_sum(T v)
 {
     for (int step = WARP / 2; step; step /= 2)
         v += __shfl_xor_sync(0xffffffff, v, step);
@@ -176,6 +176,18 @@ __device__ inline float warp_max(float v)
     for (int step = WARP / 2; step; step /= 2)
         v = fmaxf(v, __shfl_xor_sync(0xffffffff, v, step));
     return v;
+}
+
+/* The expert of a place in a token's choice among those held; -1: none of them. */
+__device__ inline int held_expert(const cuda_choice &c, int64_t token, int place)
+{
+    const int e = (int)c.rows[token * 2 * c.used + place] - c.first;
+    return e >= 0 && e < c.held ? e : -1;
+}
+
+__device__ inline float expert_weight(const cuda_choice &c, int64_t token, int place)
+{
+    return c.rows[token * 2 * c.used + c.used + place];
 }
 
 #endif

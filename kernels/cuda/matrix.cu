@@ -9,6 +9,10 @@
  * bytes longer than its data, so that the 8 rows that a load of fragments touches lie in different
  * banks. Integer sums of 32 products are exact; scaled, they are added in rising order of k, so a
  * result's bits depend on its row and column alone.
+ *
+ * Columns may be neighbours, or those that a list says: of a mixture of experts the columns that
+ * chose an expert are multiplied together, so that its weights are unpacked once for 64 of them
+ * and not for each.
  */
 #include "kernels/cuda/unpack.cuh"
 
@@ -66,13 +70,62 @@ template <int DTYPE> struct matrix_room {
     chunk_scales<DTYPE> scales;
 };
 
+/* TILE rows, of row `row` on, of a product with the `rows` rows of w that begin at `first`. */
 struct matrix_tile {
     const cuda_matrix *w;
     float *y;
-    int row, column, columns; /* first ones, and how many columns there are in all */
+    const int32_t
+        &rows; /* of the kernel's argument: read where it is needed, it takes no register */
+    int first, row;
     const uint8_t *x;
     uint64_t x_stride;
     int units; /* of a row of k */
+};
+
+/* A tile's columns: the c-th is row from(c) of x and, if it has one, goes to row to(c) of y; groups
+ * of 8 behind the first `here` are left out. Neighbours are nearly always TILE, so that no
+ * multiplication asks. */
+struct near_columns {
+    int first, all;
+
+    static __device__ constexpr int here()
+    {
+        return TILE;
+    }
+    __device__ int from(int c) const
+    {
+        return min(first + c, all - 1);
+    }
+    __device__ bool has(int c) const
+    {
+        return first + c < all;
+    }
+    __device__ int to(int c) const
+    {
+        return first + c;
+    }
+};
+
+struct listed_columns {
+    const cuda_expert_column *list;
+    int n;
+
+    __device__ int here() const
+    {
+        return n;
+    }
+    __device__ int from(int c) const
+    {
+        return __ldg(&list[min(c, n - 1)].from);
+    }
+    __device__ bool has(int c) const
+    {
+        return c < n;
+    }
+    __device__ int to(int c) const
+    {
+        return __ldg(&list[min(c, n - 1)].to);
+    }
 };
 
 /* Rows and columns behind the last are read as if they were the last; nobody writes them. */
@@ -83,7 +136,8 @@ __device__ static void load_weights(const matrix_tile &t, int unit, matrix_room<
         const int row = i / UNITS, u = i % UNITS;
         if (unit + u >= t.units)
             continue;
-        const int64_t block = (int64_t)min(t.row + row, t.w->rows - 1) * t.units + unit + u;
+        const int64_t block =
+            (int64_t)(t.first + min(t.row + row, t.rows - 1)) * t.units + unit + u;
         int4 *to = (int4 *)&room.w[row][u * 32];
         if constexpr (is_float<DTYPE>()) {
             const int4 *from = (const int4 *)(t.w->plane[0] + block * 32);
@@ -107,14 +161,17 @@ __device__ static void load_weights(const matrix_tile &t, int unit, matrix_room<
     }
 }
 
-template <int DTYPE>
-__device__ static void load_columns(const matrix_tile &t, int unit, matrix_room<DTYPE> &room)
+/* Whole groups of 8, which are multiplied together. */
+template <int DTYPE, class LIST>
+__device__ static void load_columns(const matrix_tile &t, const LIST &columns, int unit,
+                                    matrix_room<DTYPE> &room)
 {
-    for (int i = threadIdx.x; i < TILE * UNITS; i += THREADS) {
+    const int n = (columns.here() + 7) / 8 * 8;
+    for (int i = threadIdx.x; i < n * UNITS; i += THREADS) {
         const int column = i / UNITS, u = i % UNITS;
         if (unit + u >= t.units)
             continue;
-        const uint8_t *x = t.x + min(t.column + column, t.columns - 1) * t.x_stride;
+        const uint8_t *x = t.x + columns.from(column) * t.x_stride;
         const int4 *from = (const int4 *)(x + (unit + u) * 32);
         int4 *to = (int4 *)&room.x[column][u * 32];
         to[0] = from[0];
@@ -124,9 +181,9 @@ __device__ static void load_columns(const matrix_tile &t, int unit, matrix_room<
     }
 }
 
-/* Unit u of the chunk: a warp's 16 rows times all columns, added to sum. */
+/* Unit u of the chunk: a warp's 16 rows times `n` columns, added to sum. */
 template <int DTYPE>
-__device__ static void multiply(const matrix_room<DTYPE> &room, int u, float sum[COLUMNS][4])
+__device__ static void multiply(const matrix_room<DTYPE> &room, int n, int u, float sum[COLUMNS][4])
 {
     const int lane = threadIdx.x % WARP, group = lane / 4, byte = u * 32 + lane % 4 * 4;
     const int row = threadIdx.x / WARP * 16 + group;
@@ -135,6 +192,8 @@ __device__ static void multiply(const matrix_room<DTYPE> &room, int u, float sum
         w[i] = *(const uint32_t *)&room.w[row + i % 2 * 8][byte + i / 2 * 16];
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
+        if (8 * j >= n)
+            break;
         uint32_t x[2];
         x[0] = *(const uint32_t *)&room.x[8 * j + group][byte];
         x[1] = *(const uint32_t *)&room.x[8 * j + group][byte + 16];
@@ -174,57 +233,93 @@ __device__ static void multiply(const matrix_room<DTYPE> &room, int u, float sum
     }
 }
 
-template <int DTYPE> __device__ static void matrix(const cuda_matvec_args &a)
+template <int DTYPE, class LIST>
+__device__ static void multiply_tile(const matrix_tile &t, const LIST &columns)
 {
     matrix_room<DTYPE> &room = *(matrix_room<DTYPE> *)SHARED_ROOM;
-    int tile = blockIdx.x, i = 0;
-    for (; tile >= (a.w[i].rows + TILE - 1) / TILE; i++)
-        tile -= (a.w[i].rows + TILE - 1) / TILE;
-    const matrix_tile t = {
-        &a.w[i],   a.y[i], tile * TILE, (int)blockIdx.y * TILE,
-        a.columns, a.x,    a.x_stride,  a.w[i].k / (is_float<DTYPE>() ? 16 : 32)};
     float sum[COLUMNS][4] = {};
     for (int unit = 0; unit < t.units; unit += UNITS) {
         load_weights(t, unit, room);
-        load_columns(t, unit, room);
+        load_columns(t, columns, unit, room);
         __syncthreads();
-        const int end = min(UNITS, t.units - unit);
+        const int end = min((int)UNITS, t.units - unit);
         for (int u = 0; u < end; u++)
-            multiply(room, u, sum);
+            multiply(room, columns.here(), u, sum);
         __syncthreads();
     }
     const int lane = threadIdx.x % WARP, row = t.row + threadIdx.x / WARP * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int r = row + e / 2 * 8, column = t.column + 8 * j + lane % 4 * 2 + e % 2;
-            if (r < t.w->rows && column < t.columns)
-                t.y[(int64_t)column * t.w->rows + r] = sum[j][e];
+        for (int e = 0; e < 2; e++) {
+            const int c = 8 * j + lane % 4 * 2 + e;
+            float *y = t.y + (int64_t)columns.to(c) * t.rows + row;
+            if (columns.has(c) && row < t.rows)
+                y[0] = sum[j][e];
+            if (columns.has(c) && row + 8 < t.rows)
+                y[8] = sum[j][e + 2];
         }
     }
 }
 
-/* The shared memory of a type's kernel is what MATRIX_ROOM_MOST has room for. */
-#define MATRIX_KERNEL(type)                                                                        \
+template <int DTYPE> __device__ static int units_of(const cuda_matrix &w)
+{
+    return w.k / (is_float<DTYPE>() ? 16 : 32);
+}
+
+template <int DTYPE> __device__ static void matrix(const cuda_matvec_args &a)
+{
+    int tile = blockIdx.x, i = 0;
+    for (; tile >= (a.w[i].rows + TILE - 1) / TILE; i++)
+        tile -= (a.w[i].rows + TILE - 1) / TILE;
+    const matrix_tile t = {&a.w[i],     a.y[i], a.w[i].rows, 0,
+                           tile * TILE, a.x,    a.x_stride,  units_of<DTYPE>(a.w[i])};
+    multiply_tile<DTYPE>(t, near_columns{(int)blockIdx.y * TILE, a.columns});
+}
+
+/* Few experts that many tokens chose have fewer tiles than there is room for: the rest of the
+ * blocks leave at once. */
+template <int DTYPE> __device__ static void matrix_experts(const cuda_grouped_args &a)
+{
+    const cuda_expert_tile tile = a.tile[blockIdx.y];
+    if (!tile.columns)
+        return;
+    const int tiles = (a.n + TILE - 1) / TILE, i = blockIdx.x / tiles;
+    const matrix_tile t = {&a.w[i],
+                           a.y[i],
+                           a.n,
+                           tile.expert * a.n,
+                           (int)blockIdx.x % tiles * TILE,
+                           a.x,
+                           a.x_stride,
+                           units_of<DTYPE>(a.w[i])};
+    multiply_tile<DTYPE>(t, listed_columns{a.column + tile.first, tile.columns});
+}
+
+/* The kernels of a type. Their shared memory is what MATRIX_ROOM_MOST has room for. */
+#define MATRIX_KERNELS(type)                                                                       \
     static_assert(sizeof(matrix_room<CUDA_##type>) <= MATRIX_ROOM_MOST, "shared memory");          \
     KERNEL(matrix_##type, THREADS, cuda_matvec_args)                                               \
     {                                                                                              \
         matrix<CUDA_##type>(a);                                                                    \
+    }                                                                                              \
+    KERNEL(matrix_experts_##type, THREADS, cuda_grouped_args)                                      \
+    {                                                                                              \
+        matrix_experts<CUDA_##type>(a);                                                            \
     }
 
-MATRIX_KERNEL(F16)
-MATRIX_KERNEL(BF16)
-MATRIX_KERNEL(Q4_0)
-MATRIX_KERNEL(Q4_1)
-MATRIX_KERNEL(Q5_0)
-MATRIX_KERNEL(Q5_1)
-MATRIX_KERNEL(Q8_0)
-MATRIX_KERNEL(Q2_K)
-MATRIX_KERNEL(Q3_K)
-MATRIX_KERNEL(Q4_K)
-MATRIX_KERNEL(Q5_K)
-MATRIX_KERNEL(Q6_K)
-MATRIX_KERNEL(IQ4_NL)
-MATRIX_KERNEL(IQ4_XS)
-MATRIX_KERNEL(MXFP4)
+MATRIX_KERNELS(F16)
+MATRIX_KERNELS(BF16)
+MATRIX_KERNELS(Q4_0)
+MATRIX_KERNELS(Q4_1)
+MATRIX_KERNELS(Q5_0)
+MATRIX_KERNELS(Q5_1)
+MATRIX_KERNELS(Q8_0)
+MATRIX_KERNELS(Q2_K)
+MATRIX_KERNELS(Q3_K)
+MATRIX_KERNELS(Q4_K)
+MATRIX_KERNELS(Q5_K)
+MATRIX_KERNELS(Q6_K)
+MATRIX_KERNELS(IQ4_NL)
+MATRIX_KERNELS(IQ4_XS)
+MATRIX_KERNELS(MXFP4)

@@ -1,6 +1,6 @@
 /*
  * matvec.cu - products with few columns, where the time is that of reading the weights: decode,
- * rows of logits, and the matrices of chosen experts.
+ * rows of logits, and the matrices of the experts that few tokens choose.
  *
  * A warp computes two rows (gate and up of the same row where they are fused), so that two weights
  * are on their way while two are multiplied; where there are few rows, two or four warps share a
@@ -195,18 +195,11 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
     }
 }
 
-/* The expert of a place in a choice among those held; -1: none of them. */
-__device__ static int held_expert(const cuda_experts_args &a, int64_t token, int place)
-{
-    const int e = (int)a.choice[token * 2 * a.used + place] - a.first;
-    return e >= 0 && e < a.held ? e : -1;
-}
-
 template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_args &a)
 {
     const int r = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP;
-    const int64_t token = blockIdx.y / a.used;
-    const int expert = held_expert(a, token, blockIdx.y % a.used);
+    const int64_t token = blockIdx.y / a.choice.used;
+    const int expert = held_expert(a.choice, token, blockIdx.y % a.choice.used);
     if (r >= a.n || expert < 0)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
@@ -227,14 +220,15 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[0]};
     const int second = r + 1 < a.n ? r + 1 : r;
     float all[2] = {};
-    for (int place = 0; place < a.used; place++) {
-        const int expert = held_expert(a, token, place);
+    for (int place = 0; place < a.choice.used; place++) {
+        const int expert = held_expert(a.choice, token, place);
         if (expert < 0)
             continue;
         const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + second};
-        const float weight = a.choice[token * 2 * a.used + a.used + place];
+        const float weight = expert_weight(a.choice, token, place);
+        const uint8_t *x = a.x + (token * a.choice.used + place) * a.x_stride;
         float sum[2][1] = {};
-        dot<DTYPE, 1>::rows(w, row, a.x + (token * a.used + place) * a.x_stride, a.x_stride, sum);
+        dot<DTYPE, 1>::rows(w, row, x, a.x_stride, sum);
         all[0] = fmaf(weight, warp_sum(sum[0][0]), all[0]);
         all[1] = fmaf(weight, warp_sum(sum[1][0]), all[1]);
     }

@@ -1,8 +1,8 @@
 /*
  * rows.cu - everything that is computed row by row: norms, sums, gates, merges, lookups, rotary
- * positions, the KV cache's stores and copies, and the choice of experts. All of it reads and
- * writes a row once and takes as long as a launch; fusing it into products is what makes it
- * faster, not better loops.
+ * positions, the KV cache's stores and copies, the choice of experts, and who chose which. All of
+ * it reads and writes a row once and takes as long as a launch; fusing it into products is what
+ * makes it faster, not better loops.
  */
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
@@ -326,4 +326,78 @@ KERNEL(route, WARP, cuda_route_args)
     const float factor = a.scale != 0 ? a.scale : 1;
     for (n = 0; n < a.used; n++)
         out[a.used + n] = out[a.used + n] / (a.norm ? sum : all) * factor;
+}
+
+/* Lists the columns of expert blockIdx.x. Every block counts the pairs of all experts, so none has
+ * to wait for another one's; a warp takes a stretch of pairs, and places its own behind those that
+ * the warps before it have. Integers are counted: in any order they come to the same. */
+KERNEL(expert_groups, ROW_THREADS, cuda_group_args)
+{
+    __shared__ int of_warp[ROW_THREADS / WARP];
+    int *count = (int *)SHARED_ROOM; /* [held] */
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, expert = blockIdx.x;
+    const int stretch = (a.pairs + ROW_THREADS - 1) / ROW_THREADS * WARP;
+    const int begin = warp * stretch, end = min(a.pairs, begin + stretch), used = a.choice.used;
+    for (int e = threadIdx.x; e < a.choice.held; e += ROW_THREADS)
+        count[e] = 0;
+    __syncthreads();
+    int own = 0;
+    for (int p = begin + lane; p < end; p += WARP) {
+        const int e = held_expert(a.choice, p / used, p % used);
+        own += e == expert;
+        if (e >= 0)
+            atomicAdd(&count[e], 1);
+    }
+    own = warp_sum(own);
+    if (lane == 0)
+        of_warp[warp] = own;
+    __syncthreads();
+    int first = 0, tile = 0; /* columns and tiles of the experts before */
+    for (int e = lane; e < expert; e += WARP) {
+        first += count[e];
+        tile += (count[e] + MATRIX_TILE - 1) / MATRIX_TILE;
+    }
+    first = warp_sum(first);
+    tile = warp_sum(tile);
+    int at = first;
+    for (int w = 0; w < warp; w++)
+        at += of_warp[w];
+    for (int from = begin; from < end; from += WARP) {
+        const int p = from + lane;
+        const bool mine = p < end && held_expert(a.choice, p / used, p % used) == expert;
+        const uint32_t all = __ballot_sync(0xffffffff, mine);
+        if (mine)
+            a.column[at + __popc(all & ((1u << lane) - 1))] = {a.tokens ? p / used : p, p};
+        at += __popc(all);
+    }
+    const int n = count[expert], tiles = (n + MATRIX_TILE - 1) / MATRIX_TILE;
+    for (int i = threadIdx.x; i < tiles; i += ROW_THREADS)
+        a.tile[tile + i] = {expert, first + i * MATRIX_TILE,
+                            min((int)MATRIX_TILE, n - i * MATRIX_TILE)};
+    if (expert < a.choice.held - 1)
+        return;
+    for (int i = tile + tiles + threadIdx.x; i < a.tiles; i += ROW_THREADS)
+        a.tile[i] = {0, 0, 0};
+}
+
+KERNEL(expert_gate, ROW_THREADS, cuda_expert_parts_args)
+{
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x, used = a.choice.used;
+    const int64_t pair = blockIdx.y, at = pair * a.n + i;
+    if (i < a.n && held_expert(a.choice, pair / used, pair % used) >= 0)
+        a.y[at] = silu(a.y[at]) * a.part[at];
+}
+
+KERNEL(expert_sum, ROW_THREADS, cuda_expert_parts_args)
+{
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int64_t token = blockIdx.y, pair = token * a.choice.used;
+    if (i >= a.n)
+        return;
+    float sum = 0;
+    for (int place = 0; place < a.choice.used; place++)
+        if (held_expert(a.choice, token, place) >= 0)
+            sum =
+                fmaf(expert_weight(a.choice, token, place), a.part[(pair + place) * a.n + i], sum);
+    a.y[token * a.n + i] = sum;
 }

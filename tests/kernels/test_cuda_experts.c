@@ -1,0 +1,299 @@
+/*
+ * test_cuda_experts.c - the products of chosen experts on a CUDA device: token by token for decode,
+ * and grouped by expert for prefill, against the reference kernels of the CPU and, bit by bit,
+ * against the same matrices by themselves. Runs on the emulated GPU of tests/cuda_on_cpu/
+ * (OATO_CUDA_DRIVER) and, labelled gpu, on a real one; without any it is skipped.
+ */
+#include "tests/kernels/cuda_case.h"
+#include "tests/kernels/device_rig.h"
+
+enum { K = 256, N = 70 }; /* of one expert's matrix */
+
+/* How tokens choose: `used` of the experts [lo, hi), of which [first, first + held) are held here
+ * (held 0: all). */
+struct choosing {
+    int32_t experts, used, T, lo, hi, first, held;
+};
+
+static void give_choice(struct test_case *c, int32_t lo, int32_t hi)
+{
+    const int32_t used = c->op.experts_used;
+    give_input(c, 2 * used); /* weights stay as random as they are */
+    for (int32_t t = 0; t < c->T; t++) {
+        float *row = c->in[1] + (int64_t)t * 2 * used;
+        int32_t id = lo;
+        for (int32_t i = 0; i < used; i++, id++) {
+            id = (int32_t)random_in(id, hi - used + i);
+            row[i] = (float)id;
+        }
+    }
+}
+
+static struct test_case expert_case(enum op_kind kind, oato_dtype dtype, const struct choosing *x,
+                                    enum numerics_choice numerics)
+{
+    char key[OP_KEY_SIZE];
+    snprintf(key, sizeof key, "%s/%s/k%d/n%d/e%d/u%d", op_kind_name(kind), dtype_name(dtype), K, N,
+             (int)x->experts, (int)x->used);
+    struct test_case c = case_of(key, x->T);
+    c.numerics = numerics;
+    c.op.expert_first = x->first;
+    c.op.experts_held = x->held;
+    give_input(&c, kind == OP_EXPERT_DOWN ? x->used * K : K);
+    give_choice(&c, x->lo, x->hi);
+    give_weights(&c);
+    return c;
+}
+
+/* Rows of pairs whose experts are elsewhere stay as they were: zero on both devices. */
+static void compare_experts(oato_dtype dtype, const struct choosing *x,
+                            enum numerics_choice numerics)
+{
+    for (int down = 0; down < 2; down++) {
+        struct step step = plain_step(x->T);
+        struct test_case c =
+            expert_case(down ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP, dtype, x, numerics);
+        compare(&c, &step, 1e-10);
+        free_case(&c);
+    }
+}
+
+static void experts_compute_alike(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        const int32_t T = (int32_t)random_in(1, 6);
+        for (int n = 0; n < NUMERICS_CHOICES; n++) {
+            compare_experts(matrix_types[i], &(struct choosing){8, 3, T, 0, 8, 0, 0}, n);
+            compare_experts(matrix_types[i], &(struct choosing){8, 3, T, 0, 8, 2, 5}, n);
+        }
+    }
+}
+
+static void grouped_experts_compute_alike(void **state)
+{
+    (void)state;
+    static const struct choosing choices[] = {
+        {8, 1, 1, 0, 8, 0, 0},    {8, 2, 70, 0, 8, 0, 0},
+        {24, 8, 33, 0, 24, 0, 0}, {4, 1, 130, 2, 3, 0, 0}, /* all the same one: three tiles */
+        {8, 2, 64, 4, 6, 0, 0},                            /* two full tiles */
+        {12, 3, 40, 2, 9, 4, 3},                           /* some elsewhere, some nobody's */
+        {8, 2, 20, 0, 3, 4, 4},   {8, 8, 9, 0, 8, 7, 1},   /* none of those held; one of them */
+    };
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
+        for (size_t x = 0; x < ARRAY_LEN(choices); x++)
+            if (matrix_types[i] != DT_F32)
+                compare_experts(matrix_types[i], &choices[x], NUMERICS_PREFILL);
+}
+
+/* More experts and pairs than a block that lists them has threads. */
+static void many_experts_are_listed(void **state)
+{
+    (void)state;
+    const struct choosing all = {400, 8, 60, 0, 400, 0, 0}, some = {400, 8, 60, 0, 400, 90, 290};
+    const struct choosing few = {400, 8, 60, 100, 109, 90, 290};
+    compare_experts(DT_Q8_0, &all, NUMERICS_PREFILL);
+    compare_experts(DT_Q8_0, &some, NUMERICS_PREFILL);
+    compare_experts(DT_Q8_0, &few, NUMERICS_PREFILL);
+}
+
+static float *run_alone(const struct test_case *c)
+{
+    struct step step = plain_step(c->T);
+    float *out = test_calloc((size_t)c->T * (size_t)c->out_width[0], sizeof *out);
+    run_case(device[1], c, &step, &out);
+    return out;
+}
+
+/* Tokens [begin, begin + n) of the case give the bits that they have among all. */
+static void check_tokens(const struct test_case *c, const float *all, int32_t begin, int32_t n)
+{
+    struct test_case some = *c;
+    some.T = n;
+    for (int i = 0; i < c->n_in; i++)
+        some.in[i] = c->in[i] + (int64_t)begin * c->in_width[i];
+    float *out = run_alone(&some);
+    assert_memory_equal(out, all + (int64_t)begin * c->out_width[0],
+                        (size_t)n * (size_t)c->out_width[0] * sizeof *out);
+    test_free(out);
+}
+
+static void bits_do_not_depend_on_other_tokens(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        for (int how = 0; how < 4; how++) {
+            const struct choosing x = {6, 2, 70, 0, 6, how / 2, how / 2 ? 4 : 0};
+            struct test_case c =
+                expert_case(how % 2 ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP, matrix_types[i], &x,
+                            i % 3 ? NUMERICS_PREFILL : NUMERICS_DECODE);
+            float *all = run_alone(&c);
+            check_tokens(&c, all, 0, 1);
+            check_tokens(&c, all, 33, 3);
+            check_tokens(&c, all, 69, 1);
+            test_free(all);
+            free_case(&c);
+        }
+    }
+}
+
+/* What each token gives with the matrices of `expert` by themselves, as other operators. */
+static void check_product(const struct test_case *c, const float *got, int32_t expert)
+{
+    char key[OP_KEY_SIZE];
+    snprintf(key, sizeof key, "%s/%s/k%d/n%d", c->n_weights > 1 ? "gate_up" : "mul_mat",
+             dtype_name((oato_dtype)c->op.dtype), K, N);
+    struct test_case one = case_of(key, c->T);
+    one.numerics = c->numerics;
+    one.n_in = 1;
+    one.n_weights = c->n_weights;
+    one.in[0] = c->in[0];
+    one.in_width[0] = K;
+    for (int i = 0; i < c->n_weights; i++) {
+        one.weight[i] = c->weight[i];
+        one.weight[i].row_begin = (int64_t)expert * N;
+        one.weight[i].row_end = (int64_t)(expert + 1) * N;
+    }
+    float *expected = run_alone(&one);
+    for (int32_t t = 0; t < c->T; t++)
+        if (c->in[1][2 * (int64_t)t] == (float)expert)
+            assert_memory_equal(got + (int64_t)t * N, expected + (int64_t)t * N, N * sizeof *got);
+    test_free(expected);
+}
+
+static void an_expert_has_the_bits_of_its_matrices(void **state)
+{
+    (void)state;
+    const struct choosing x = {3, 1, 90, 0, 3, 0, 0};
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        for (int down = 0; down < 2 && matrix_types[i] != DT_F32; down++) {
+            struct test_case c = expert_case(down ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP,
+                                             matrix_types[i], &x, NUMERICS_PREFILL);
+            for (int32_t t = 0; t < c.T; t++)
+                c.in[1][2 * (int64_t)t + 1] = 1; /* the weight */
+            float *got = run_alone(&c);
+            for (int32_t e = 0; e < x.experts; e++)
+                check_product(&c, got, e);
+            test_free(got);
+            free_case(&c);
+        }
+    }
+}
+
+static void grouped_experts_say_their_class(void **state)
+{
+    (void)state;
+    static const struct {
+        oato_dtype dtype;
+        const char *decode, *prefill;
+    } classes[] = {{DT_F32, "f32", "f32"},
+                   {DT_F16, "f32", "f16"},
+                   {DT_Q4_K, "a8b32", "a8b32s"},
+                   {DT_MXFP4, "a8b32", "a8b32s"}};
+    for (size_t i = 0; i < ARRAY_LEN(classes); i++) {
+        for (int kind = OP_EXPERT_GATE_UP; kind <= OP_EXPERT_DOWN; kind++) {
+            char key[OP_KEY_SIZE];
+            snprintf(key, sizeof key, "%s/%s/k256/n64/e4/u2", op_kind_name((uint16_t)kind),
+                     dtype_name(classes[i].dtype));
+            const struct test_case c = case_of(key, 1);
+            const struct device_ops *ops = device[1]->ops;
+            assert_string_equal(ops->numerics(device[1], &c.op, NUMERICS_DECODE),
+                                classes[i].decode);
+            assert_string_equal(ops->numerics(device[1], &c.op, NUMERICS_PREFILL),
+                                classes[i].prefill);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- graphs --- */
+
+enum { EXPERTS = 8, USED = 3, TOKENS = 5, WIDTH = 64 };
+
+static struct cuda_driver real; /* what the counting function stands in front of */
+static int graph_launches;
+
+static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
+{
+    graph_launches++;
+    return real.graph_launch(exec, stream);
+}
+
+/* x, choice -> gate and up -> down, of experts [2, 8) */
+static struct rig *experts_rig(void)
+{
+    struct rig *g = rig_create("cuda:0", 0);
+    const int rows = EXPERTS * WIDTH, begin = 2 * WIDTH;
+    const int gate = rig_matrix(g, WIDTH, rows, begin, rows, 1);
+    const int up = rig_matrix(g, WIDTH, rows, begin, rows, 2);
+    const int down = rig_matrix(g, WIDTH, rows, begin, rows, 3);
+    struct program_record *r[2];
+    r[0] = rig_put(g, "expert_gate_up/Q8_0/k64/n64/e8/u3", 2, (int[]){0, 1}, 1, (int[]){2},
+                   (int[]){gate, up});
+    r[1] = rig_put(g, "expert_down/Q8_0/k64/n64/e8/u3", 2, (int[]){2, 1}, 1, (int[]){3}, &down);
+    for (int i = 0; i < 2; i++) {
+        r[i]->op.expert_first = 2;
+        r[i]->op.experts_held = EXPERTS - 2;
+        r[i]->numerics = NUMERICS_PREFILL;
+        r[i]->in_width[0] = i ? USED * WIDTH : WIDTH;
+        r[i]->in_width[1] = 2 * USED;
+        r[i]->signal = i;
+    }
+    rig_compile(g, NULL);
+    return g;
+}
+
+static void give_and_run(struct rig *g, const struct test_case *c, float *out)
+{
+    struct step step = {.n_tokens = TOKENS, .n_seqs = 1};
+    rig_write(g, 0, c->in[0], TOKENS * WIDTH * sizeof(float));
+    rig_write(g, 1, c->in[1], (size_t)TOKENS * 2 * USED * sizeof(float));
+    rig_step(&g, 1, &step);
+    rig_read(g, 3, out, TOKENS * WIDTH * sizeof(float));
+}
+
+/* A captured step's grids serve every choice of a step of its size. */
+static void captured_steps_follow_their_choices(void **state)
+{
+    (void)state;
+    enum { STEPS = 5 };
+    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
+    struct rig *kept = experts_rig();
+    real = *driver;
+    driver->graph_launch = count_graph;
+    graph_launches = 0;
+    for (int i = 0; i < STEPS; i++) {
+        float got[TOKENS * WIDTH], expected[TOKENS * WIDTH];
+        struct test_case c = case_of("expert_gate_up/Q8_0/k64/n64/e8/u3", TOKENS);
+        give_input(&c, WIDTH);
+        give_choice(&c, 0, i % 2 ? USED + 1 : EXPERTS);
+        give_and_run(kept, &c, got);
+        struct rig *fresh = experts_rig(); /* its first step is launched kernel by kernel */
+        give_and_run(fresh, &c, expected);
+        assert_memory_equal(got, expected, sizeof got);
+        rig_free(fresh);
+        free_case(&c);
+    }
+    assert_int_equal(graph_launches, STEPS - 1);
+    *driver = real;
+    rig_free(kept);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_compute_alike),
+        cmocka_unit_test(grouped_experts_compute_alike),
+        cmocka_unit_test(many_experts_are_listed),
+        cmocka_unit_test(bits_do_not_depend_on_other_tokens),
+        cmocka_unit_test(an_expert_has_the_bits_of_its_matrices),
+        cmocka_unit_test(grouped_experts_say_their_class),
+        cmocka_unit_test(captured_steps_follow_their_choices),
+    };
+    const int status = devices_open();
+    if (status)
+        return status;
+    seed_init();
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    devices_close();
+    return failed;
+}
