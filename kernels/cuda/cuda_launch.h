@@ -1,0 +1,77 @@
+/*
+ * cuda_launch.h - a record being launched, as the files see it that know the kernels of its kind:
+ * cuda_launch.c and, for products with matrices, cuda_products.c.
+ */
+#ifndef OATO_CUDA_LAUNCH_H
+#define OATO_CUDA_LAUNCH_H
+
+#include "kernels/cuda/cuda_device.h"
+
+/* A record being launched. */
+struct launch {
+    struct cuda_device *d;
+    const struct compiled *c;
+    const struct program_record *r;
+    const struct cuda_record *kernels;
+    const struct oato_op *op;
+    const struct step *step;
+    uint32_t T; /* rows, at least 1 */
+};
+
+struct grid {
+    uint32_t x, y, z;
+};
+
+static inline cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
+                                     uint32_t threads, uint32_t shared_bytes, void *argument)
+{
+    void *arguments[] = {argument};
+    return l->d->cu->launch(kernel, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes,
+                            l->d->queue.stream, arguments, NULL);
+}
+
+static inline uint32_t blocks_of(int64_t n, int64_t size)
+{
+    return (uint32_t)((n + size - 1) / size);
+}
+
+static inline const void *launch_arena(const struct launch *l, uint64_t offset)
+{
+    return (const uint8_t *)l->c->program->arena + offset;
+}
+
+static inline const float *launch_input(const struct launch *l, int i)
+{
+    return launch_arena(l, l->r->in[i]);
+}
+
+static inline float *launch_output(const struct launch *l, int i)
+{
+    return (float *)(uintptr_t)launch_arena(l, l->r->out[i]);
+}
+
+static inline void *launch_workspace(const struct launch *l)
+{
+    return (void *)(uintptr_t)l->d->workspace;
+}
+
+static inline const struct oato_weight *launch_weight(const struct launch *l, int i)
+{
+    return l->c->program->weights[l->r->weight[i]];
+}
+
+static inline bool launch_is_experts(const struct oato_op *op)
+{
+    return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
+}
+
+/* cuda_products.c. The weight as kernels take it. */
+struct cuda_matrix launch_matrix(const struct launch *l, int i);
+/* Of a row of k elements as the products of that type take it. */
+uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k);
+cu_result launch_product(const struct launch *l);
+cu_result launch_experts(const struct launch *l);
+/* Scratch memory of a product, rows at most. */
+uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows);
+
+#endif

@@ -1,0 +1,246 @@
+/*
+ * cuda_products.c - products with matrices: how their inputs are packed, which kernels take them,
+ * and what those need of the workspace. Of few rows they are read row by row (matvec.cu), of a
+ * prompt's by tensor cores (matrix.cu), experts with all tokens that chose them.
+ */
+#include "kernels/cuda/cuda_launch.h"
+
+#include "kernels/cuda/cuda_layout.h"
+
+enum {
+    BF16_CAPABILITY = 80,       /* of tensor cores that multiply BF16 */
+    MATVEC_WARPS_WANTED = 2048, /* of a product: 16 for each of 128 multiprocessors */
+    MATVEC_SHARE_LEAST = 1024,  /* elements of a row for each warp: a block of 32 for each lane */
+};
+
+struct cuda_matrix launch_matrix(const struct launch *l, int i)
+{
+    const struct oato_weight *w = launch_weight(l, i);
+    struct cuda_matrix m = {
+        .rows = (int32_t)w->rows, .k = (int32_t)w->k, .dtype = (int32_t)w->dtype};
+    uint64_t offset[4];
+    cuda_layout_planes(w->dtype, w->rows, w->k, offset);
+    for (int p = 0; p < 4; p++)
+        m.plane[p] = w->data + offset[p];
+    return m;
+}
+
+/* ------------------------------------------------------------------------------ products -- */
+
+bool cuda_has_blocks(oato_dtype dtype)
+{
+    return dtype != DT_F32 && dtype != DT_F16 && dtype != DT_BF16;
+}
+
+/* Of a row of k elements. */
+uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k)
+{
+    if (!cuda_has_blocks(dtype))
+        return (uint64_t)k * sizeof(uint16_t);
+    return size_align((uint64_t)k + (uint64_t)k / 32 * sizeof(struct cuda_pack_scale), 16);
+}
+
+bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
+                       enum numerics_choice choice)
+{
+    return choice == NUMERICS_PREFILL && op_weight_use(op) == WEIGHT_MATRIX &&
+           op->dtype != DT_F32 && (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
+}
+
+/* Packs `rows` rows of k, if the type wants it; where the columns are then, and how far apart. */
+static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride)
+{
+    const int32_t k = l->op->k;
+    *x = (const uint8_t *)launch_input(l, 0);
+    *stride = (uint64_t)k * sizeof(float);
+    if (!l->kernels->pack)
+        return CU_OK;
+    struct cuda_pack_args a = {.x = launch_input(l, 0), .out = launch_workspace(l), .k = k};
+    *x = a.out;
+    *stride = a.stride = cuda_packed_bytes((oato_dtype)l->op->dtype, k);
+    if (l->kernels->packed)
+        return CU_OK;
+    return launch_start(l, l->kernels->pack,
+                        (struct grid){blocks_of(k, PACK_WARPS * 32), (uint32_t)rows, 1},
+                        PACK_WARPS * 32, 0, &a);
+}
+
+static uint64_t packed_rows_bytes(const struct oato_op *op, int64_t rows)
+{
+    return size_align((uint64_t)rows * cuda_packed_bytes((oato_dtype)op->dtype, op->k), 256);
+}
+
+/* Of gate and up, up goes to the workspace, behind the packed input, and is multiplied in. */
+static cu_result run_matrix(const struct launch *l)
+{
+    const bool gate_up = l->op->kind == OP_GATE_UP;
+    struct cuda_matvec_args a = {.n = l->r->n_weights, .columns = (int32_t)l->T};
+    uint32_t tiles = 0;
+    for (int i = 0; i < a.n; i++) {
+        a.w[i] = launch_matrix(l, i);
+        a.y[i] =
+            gate_up && i
+                ? (float *)(void *)((uint8_t *)launch_workspace(l) + packed_rows_bytes(l->op, l->T))
+                : launch_output(l, i);
+        tiles += blocks_of(a.w[i].rows, MATRIX_TILE);
+    }
+    cu_result result = pack(l, l->T, &a.x, &a.x_stride);
+    if (!result)
+        result =
+            launch_start(l, l->kernels->run, (struct grid){tiles, blocks_of(l->T, MATRIX_TILE), 1},
+                         MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
+    if (result || !gate_up)
+        return result;
+    struct cuda_pairwise_args gate = {
+        .a = a.y[0], .b = a.y[1], .y = a.y[0], .n = l->op->n, .what = PAIRWISE_SWIGLU};
+    return launch_start(l, l->kernels->merge,
+                        (struct grid){blocks_of(gate.n, ROW_THREADS), l->T, 1}, ROW_THREADS, 0,
+                        &gate);
+}
+
+/* Warps for each pair of rows: so many that a large GPU has enough of them, while lanes have work.
+ * The shapes alone decide, because sums are added in another order. */
+static int32_t split_of(int64_t pairs, int32_t k)
+{
+    int32_t split = 1;
+    while (split < MATVEC_WARPS && pairs * split < MATVEC_WARPS_WANTED &&
+           k >= 2 * split * MATVEC_SHARE_LEAST)
+        split *= 2;
+    return split;
+}
+
+cu_result launch_product(const struct launch *l)
+{
+    const bool gate_up = l->op->kind == OP_GATE_UP;
+    if (cuda_takes_matrix(l->d, l->op, l->r->numerics))
+        return run_matrix(l);
+    struct cuda_matvec_args a = {
+        .n = l->r->n_weights, .columns = (int32_t)l->T, .gate_up = gate_up};
+    int64_t pairs = 0;
+    for (int i = 0; i < a.n; i++) {
+        a.w[i] = launch_matrix(l, i);
+        a.y[i] = gate_up ? launch_output(l, 0) : launch_output(l, i);
+        pairs += (a.w[i].rows + 1) / 2;
+    }
+    if (gate_up)
+        pairs = a.w[0].rows;
+    const cu_result result = pack(l, l->T, &a.x, &a.x_stride);
+    if (result)
+        return result;
+    const bool many = l->T > 1;
+    a.split = split_of(pairs, l->op->k);
+    const struct grid grid = {blocks_of(pairs * a.split, MATVEC_WARPS),
+                              many ? blocks_of(l->T, MATVEC_COLUMNS) : 1, 1};
+    return launch_start(l, many ? l->kernels->many : l->kernels->run, grid, MATVEC_WARPS * 32, 0,
+                        &a);
+}
+
+/* ------------------------------------------------------------------------------- experts -- */
+
+/* What grouped experts need of the workspace, in this order: their packed input, the list of
+ * columns, its tiles, and a row a pair of what is merged afterwards (up, or what down gives). */
+struct experts_room {
+    uint64_t columns_at, tiles_at, parts_at, bytes;
+    int64_t packed; /* rows */
+    int32_t pairs;
+    uint32_t tiles; /* most that a choice can make, whatever it is */
+};
+
+static struct experts_room experts_room(const struct oato_op *op, int64_t rows)
+{
+    const int64_t pairs = rows * op->experts_used, chosen = min_i64(pairs, op_experts_held(op));
+    struct experts_room m = {.packed = op->kind == OP_EXPERT_DOWN ? pairs : rows,
+                             .pairs = (int32_t)pairs,
+                             /* every list's last tile may have a single column */
+                             .tiles =
+                                 (uint32_t)((pairs + (MATRIX_TILE - 1) * chosen) / MATRIX_TILE)};
+    m.columns_at = packed_rows_bytes(op, m.packed);
+    m.tiles_at =
+        size_align(m.columns_at + (uint64_t)pairs * sizeof(struct cuda_expert_column), 256);
+    m.parts_at = size_align(m.tiles_at + m.tiles * sizeof(struct cuda_expert_tile), 256);
+    m.bytes = m.parts_at + (uint64_t)pairs * (uint64_t)op->n * sizeof(float);
+    return m;
+}
+
+static struct cuda_choice choice_of(const struct launch *l)
+{
+    return (struct cuda_choice){.rows = launch_input(l, 1),
+                                .used = l->op->experts_used,
+                                .first = l->op->expert_first,
+                                .held = op_experts_held(l->op)};
+}
+
+/* Each expert's columns together, through tensor cores. The grid has room for the tiles of any
+ * choice of so many rows, so a captured launch serves all steps of its size: fewer tiles than there
+ * are experts have no columns, and their blocks leave at once. A step of few rows takes the same
+ * kernels, for the same bits: its grid is a tile a pair, and a tile multiplies only the groups of 8
+ * columns that it has. */
+static cu_result run_grouped_experts(const struct launch *l)
+{
+    const struct oato_op *op = l->op;
+    const bool gate_up = op->kind == OP_EXPERT_GATE_UP;
+    const struct experts_room room = experts_room(op, l->T);
+    uint8_t *memory = launch_workspace(l);
+    float *part = (float *)(void *)(memory + room.parts_at);
+    struct cuda_group_args group = {
+        .choice = choice_of(l),
+        .column = (struct cuda_expert_column *)(void *)(memory + room.columns_at),
+        .tile = (struct cuda_expert_tile *)(void *)(memory + room.tiles_at),
+        .pairs = room.pairs,
+        .tiles = (int32_t)room.tiles,
+        .tokens = gate_up};
+    struct cuda_grouped_args a = {.column = group.column, .tile = group.tile, .n = op->n};
+    for (int i = 0; i < l->r->n_weights; i++) {
+        a.w[i] = launch_matrix(l, i);
+        a.y[i] = gate_up && !i ? launch_output(l, 0) : part;
+    }
+    const uint32_t held = (uint32_t)group.choice.held;
+    cu_result result = launch_start(l, l->kernels->group, (struct grid){held, 1, 1}, ROW_THREADS,
+                                    held * (uint32_t)sizeof(int32_t), &group);
+    if (!result)
+        result = pack(l, room.packed, &a.x, &a.x_stride);
+    if (!result)
+        result = launch_start(
+            l, l->kernels->run,
+            (struct grid){l->r->n_weights * blocks_of(op->n, MATRIX_TILE), room.tiles, 1},
+            MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
+    struct cuda_expert_parts_args merge = {
+        .choice = group.choice, .part = part, .y = launch_output(l, 0), .n = op->n};
+    if (!result)
+        result = launch_start(
+            l, l->kernels->merge,
+            (struct grid){blocks_of(op->n, ROW_THREADS), gate_up ? (uint32_t)room.pairs : l->T, 1},
+            ROW_THREADS, 0, &merge);
+    return result;
+}
+
+cu_result launch_experts(const struct launch *l)
+{
+    const struct oato_op *op = l->op;
+    const bool gate_up = op->kind == OP_EXPERT_GATE_UP;
+    const uint32_t pairs = l->T * (uint32_t)op->experts_used;
+    if (cuda_takes_matrix(l->d, op, l->r->numerics))
+        return run_grouped_experts(l);
+    struct cuda_experts_args a = {.y = launch_output(l, 0), .choice = choice_of(l), .n = op->n};
+    for (int i = 0; i < l->r->n_weights; i++)
+        a.w[i] = launch_matrix(l, i);
+    const cu_result result = pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);
+    if (result)
+        return result;
+    const struct grid grid = {blocks_of(op->n, gate_up ? MATVEC_WARPS : MATVEC_ROWS),
+                              gate_up ? pairs : l->T, 1};
+    return launch_start(l, l->kernels->run, grid, MATVEC_WARPS * 32, 0, &a);
+}
+
+/* ----------------------------------------------------------------------------- workspace -- */
+
+uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows)
+{
+    if (op->dtype == DT_F32)
+        return 0;
+    if (launch_is_experts(op))
+        return experts_room(op, rows).bytes;
+    const uint64_t up =
+        op->kind == OP_GATE_UP ? (uint64_t)rows * (uint64_t)op->n * sizeof(float) : 0;
+    return packed_rows_bytes(op, rows) + up;
+}
