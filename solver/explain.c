@@ -114,9 +114,8 @@ static void where_text(const struct explain *x, int32_t op, struct text *out)
     const struct problem *p = x->problem;
     const int32_t unit = p->unit_of[op];
     const struct option *o = instance_option(&p->instance, x->place, unit);
-    const int16_t *where = p->first_op[unit] == op ? o->in : o->out;
     if (!option_divided(o))
-        text_printf(out, "%s", problem_device(p, where[PHASE_DECODE]));
+        text_printf(out, "%s", problem_device(p, problem_op_device(p, op, o, PHASE_DECODE)));
     for (int32_t d = 0; d < p->n_devices && option_divided(o); d++) {
         int64_t begin, end;
         divide_range(p, unit, o, d, &begin, &end);

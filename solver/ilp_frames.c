@@ -99,6 +99,27 @@ bool path_make_menu(struct path *p, const struct block *b, struct menu *m)
 
 /* ------------------------------------------------------------------------------- frames ---- */
 
+/* Adds unit i of the block as an option has it, values apart; of the widest unit only the class.
+ * False: it does not fit. */
+static bool frame_place(const struct path *p, const struct menu *m, int32_t i, int32_t number,
+                        const struct option *o, struct frame *f)
+{
+    const struct instance *in = p->in;
+    f->place[i] = (uint16_t)number;
+    f->uses |= (uint8_t)(o->uses & ~(1u << in->host)); /* the host is always there */
+    if (i == m->unit) {
+        f->class = class_of(m, o);
+        return true;
+    }
+    f->ns += o->price.objective_ns;
+    for (int32_t d = 0; d < in->n_devices; d++) {
+        f->bytes[d] += p->constrained[d] ? o->bytes[d] : 0;
+        if (f->bytes[d] > in->capacity[d])
+            return false;
+    }
+    return true;
+}
+
 /* The frame that a placement makes of a block. False when a unit may not be as it is placed. */
 static bool price_frame(const struct path *p, const struct block *b, const struct menu *m,
                         const int32_t *place, struct frame *out)
@@ -106,27 +127,14 @@ static bool price_frame(const struct path *p, const struct block *b, const struc
     const struct instance *in = p->in;
     memset(out, 0, sizeof *out);
     for (int32_t u = b->first; u <= b->last; u++) {
-        const struct option *o = instance_option(in, place, u);
-        if (!instance_allows(in, u, place[u]))
+        if (!instance_allows(in, u, place[u]) ||
+            !frame_place(p, m, u - b->first, place[u], instance_option(in, place, u), out))
             return false;
-        out->uses |= o->uses;
-        out->place[u - b->first] = (uint16_t)place[u];
-        if (u - b->first == m->unit) {
-            out->class = class_of(m, o);
-            continue;
-        }
-        out->ns += o->price.objective_ns;
-        for (int32_t d = 0; d < in->n_devices; d++)
-            out->bytes[d] += p->constrained[d] ? o->bytes[d] : 0;
     }
-    for (int32_t d = 0; d < in->n_devices; d++)
-        if (out->bytes[d] > in->capacity[d])
-            return false;
     for (int32_t i = 0; i < b->n_edges; i++)
         out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], place).objective_ns;
     out->in = b->first ? path_end(p, instance_option(in, place, b->first - 1)) : -1;
     out->out = path_end(p, instance_option(in, place, b->last));
-    out->uses &= (uint8_t) ~(1u << in->host); /* the host is always there */
     return true;
 }
 
@@ -150,6 +158,7 @@ static int32_t option_at(const struct path *p, int32_t unit, int32_t end)
  * read and write that have values in common with them. */
 struct partial {
     struct frame frame;
+    int32_t before; /* an option of the unit before the block that has the end */
     uint16_t key[BLOCK_UNITS + 2];
 };
 
@@ -258,17 +267,8 @@ static bool extend(const struct placing *x, int32_t option, struct partial *f)
     const struct option *o = &in->units[x->unit].options[option];
     const int32_t i = x->unit - x->block->first;
     const bool wide = i == x->menu->unit;
-    f->frame.place[i] = (uint16_t)option;
-    f->frame.uses |= (uint8_t)(o->uses & ~(1u << in->host)); /* the host is always there */
-    if (wide)
-        f->frame.class = class_of(x->menu, o);
-    else
-        f->frame.ns += o->price.objective_ns;
-    for (int32_t d = 0; d < in->n_devices && !wide; d++) {
-        f->frame.bytes[d] += p->constrained[d] ? o->bytes[d] : 0;
-        if (f->frame.bytes[d] > in->capacity[d])
-            return false;
-    }
+    if (!frame_place(p, x->menu, i, option, o, &f->frame))
+        return false;
     p->place[x->unit] = option;
     for (int32_t e = 0; e < x->n_ending; e++)
         f->frame.ns += edge_price(in, &in->edges[x->ending[e]], p->place).objective_ns;
@@ -293,7 +293,7 @@ static bool place_unit(const struct placing *x, const struct partials *from, str
     for (size_t i = 0; i < from->n; i++) {
         const struct frame *f = &from->all[i].frame;
         if (b->first)
-            p->place[b->first - 1] = option_at(p, b->first - 1, f->in);
+            p->place[b->first - 1] = from->all[i].before;
         for (int32_t u = b->first; u < x->unit; u++)
             p->place[u] = f->place[u - b->first];
         for (int32_t k = 0; k < n; k++) {
@@ -316,9 +316,10 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
     struct placing x;
     oato_status status = OATO_OK;
     for (int32_t before = b->first ? 0 : -1; before < (b->first ? p->n_ends : 0); before++) {
-        struct partial f = {.frame.in = (int16_t)before};
+        struct partial f = {.frame.in = (int16_t)before,
+                            .before = b->first ? option_at(p, b->first - 1, before) : 0};
         f.key[KEY_BEFORE] = (uint16_t)(before + 1);
-        if ((before < 0 || option_at(p, b->first - 1, before) >= 0) && !partials_add(&now, &f))
+        if (f.before >= 0 && !partials_add(&now, &f))
             status = oato_fail_memory(err, sizeof f, "the ILP's tables");
     }
     for (int32_t u = b->first; u <= b->last && !status; u++) {
@@ -329,7 +330,8 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
         else if (next.n > MAX_PARTIALS)
             status = oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
                                b->last - b->first + 1);
-        prune_partials(p, &next);
+        if (!status)
+            prune_partials(p, &next);
         now = next;
         next = swap;
     }

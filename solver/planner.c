@@ -128,7 +128,7 @@ enum { PARTS_PER_DEVICE = 2, ALL_PHASES = 1u << PHASE_PREFILL | 1u << PHASE_DECO
 /* The axis along which the parts of an operator of a divided unit lie. */
 static enum plan_axis axis_of(const struct graph_op *op, const struct problem *p, int32_t index)
 {
-    if (op->op.kind == OP_EXPERT_GATE_UP || op->op.kind == OP_EXPERT_DOWN)
+    if (op_has_experts(&op->op))
         return AXIS_EXPERTS;
     return p->first_op[p->unit_of[index]] == index ? AXIS_ROWS : AXIS_K;
 }
@@ -150,7 +150,7 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
 {
     const int32_t unit = p->unit_of[index], host = p->instance.host;
     const int64_t rows = p->graph.ops[index].op.n;
-    const int32_t at = p->first_op[unit] == index ? o->in[PHASE_DECODE] : o->out[PHASE_DECODE];
+    const int32_t at = problem_op_device(p, index, o, PHASE_DECODE);
     for (int pass = 0; pass < 2; pass++) /* in order of their ranges: the host's is the last */
         for (int32_t d = 0; d < p->n_devices; d++) {
             int64_t begin = 0, end = d == at ? rows : 0;
@@ -234,7 +234,7 @@ static struct plan_cost cost_row(const struct problem *p, int32_t index, const s
     const int32_t unit = p->unit_of[index];
     const bool whole = o - p->instance.units[unit].options < p->n_devices;
     if (o->in[phase] != o->out[phase] || (whole && !(p->neurons && p->division[unit].groups))) {
-        *any = d == (p->first_op[unit] == index ? o->in[phase] : o->out[phase]);
+        *any = d == problem_op_device(p, index, o, phase);
         row.ns = (uint64_t)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
         row.estimate = price->estimate;
         return row;

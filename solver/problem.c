@@ -27,6 +27,12 @@ const char *problem_device(const struct problem *p, int32_t device)
     return p->profile->devices[p->device[device]].id;
 }
 
+int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
+                          enum plan_phase phase)
+{
+    return p->first_op[p->unit_of[op]] == op ? o->in[phase] : o->out[phase];
+}
+
 const char *arena_string(struct arena *a, const char *s)
 {
     return arena_strndup(a, s ? s : "", s ? strlen(s) : 0);

@@ -95,6 +95,10 @@ struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const str
 void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
                   int64_t *begin, int64_t *end);
 
+/* Where an operator of a unit that is not divided runs. */
+int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
+                          enum plan_phase phase);
+
 /* The sidecar that is at hand must be the one that the plan follows. */
 oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err);
 
