@@ -37,19 +37,40 @@ static UNUSED void *at(struct oato_device *d, uint64_t bytes)
     return p;
 }
 
-static UNUSED void run_program(struct oato_device *d, const struct program *p,
-                               const struct step *given)
+static UNUSED void upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
+                          uint64_t bytes)
+{
+    struct oato_error err;
+    if (d->ops->upload(d, to, offset, from, bytes, NULL, &err))
+        fail_msg("%s", err.text);
+}
+
+static UNUSED struct compiled *compile(struct oato_device *d, const struct program *p)
+{
+    struct oato_error err;
+    struct compiled *c = NULL;
+    if (d->ops->compile(d, p, 0, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static UNUSED void run(struct oato_device *d, struct compiled *c, const struct step *given)
 {
     struct step step = *given;
     struct oato_error err;
-    struct compiled *c = NULL;
     struct timeline *timeline = d->ops->timeline(d);
     uint64_t base = atomic_load(&timeline->value);
     step.timeline = &timeline;
     step.timeline_base = &base;
-    if (d->ops->compile(d, p, 0, &c, &err) || d->ops->submit(d, c, &step, &err) ||
-        d->ops->finish(d, &err))
+    if (d->ops->submit(d, c, &step, &err) || d->ops->finish(d, &err))
         fail_msg("%s", err.text);
+}
+
+static UNUSED void run_program(struct oato_device *d, const struct program *p,
+                               const struct step *step)
+{
+    struct compiled *c = compile(d, p);
+    run(d, c, step);
     d->ops->release(d, c);
 }
 
@@ -78,9 +99,8 @@ static UNUSED void run_case(struct oato_device *d, const struct test_case *c,
     }
     uint8_t *arena = at(d, bytes);
     for (int i = 0; i < c->n_in; i++)
-        if (d->ops->upload(d, arena, r.in[i], c->in[i],
-                           (uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float), NULL, &err))
-            fail_msg("%s", err.text);
+        upload(d, arena, r.in[i], c->in[i],
+               (uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float));
     for (int i = 0; i < c->n_weights; i++) {
         r.weight[i] = (uint32_t)i;
         if (d->ops->prepare(d, &c->weight[i], &weights[i], &err))
@@ -262,5 +282,17 @@ static void devices_close(void)
     device[1]->ops->close(device[1]);
     device[0]->ops->close(device[0]);
 }
+
+/* What a test program's main does, `tests` being its array of struct CMUnitTest. */
+#define RUN_ON_DEVICES(tests)                                                                      \
+    do {                                                                                           \
+        const int cannot = devices_open();                                                         \
+        if (cannot)                                                                                \
+            return cannot;                                                                         \
+        seed_init();                                                                               \
+        const int failed = cmocka_run_group_tests((tests), NULL, NULL);                            \
+        devices_close();                                                                           \
+        return failed;                                                                             \
+    } while (0)
 
 #endif

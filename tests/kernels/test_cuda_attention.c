@@ -6,9 +6,7 @@
  *
  * Slots of the cache that no position has are no numbers.
  */
-#include "tests/kernels/test_cpu.h"
-
-#include "kernels/cuda/cuda_driver.h"
+#include "tests/kernels/cuda_case.h"
 
 enum { SEQS = 4, PAGES = 48, TOKENS_MOST = 2000, RECORDS = 2 };
 
@@ -39,8 +37,6 @@ struct piece {
     int32_t seq, begin, count;
 };
 
-static struct oato_device *device[2]; /* cpu, cuda */
-
 static int64_t kv_width(const struct context *x)
 {
     return (int64_t)x->kv_heads * x->head_dim;
@@ -49,44 +45,6 @@ static int64_t kv_width(const struct context *x)
 static int64_t q_width(const struct context *x)
 {
     return (int64_t)x->heads * x->head_dim;
-}
-
-static void *at(struct oato_device *d, uint64_t bytes)
-{
-    struct oato_error err;
-    void *p = NULL;
-    if (d->ops->alloc(d, bytes, &p, &err))
-        fail_msg("%s", err.text);
-    return p;
-}
-
-static void upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
-                   uint64_t bytes)
-{
-    struct oato_error err;
-    if (d->ops->upload(d, to, offset, from, bytes, NULL, &err))
-        fail_msg("%s", err.text);
-}
-
-static struct compiled *compile(struct oato_device *d, const struct program *p)
-{
-    struct oato_error err;
-    struct compiled *c = NULL;
-    if (d->ops->compile(d, p, 0, &c, &err))
-        fail_msg("%s", err.text);
-    return c;
-}
-
-static void run(struct oato_device *d, struct compiled *c, const struct step *given)
-{
-    struct step step = *given;
-    struct oato_error err;
-    struct timeline *timeline = d->ops->timeline(d);
-    uint64_t base = atomic_load(&timeline->value);
-    step.timeline = &timeline;
-    step.timeline_base = &base;
-    if (d->ops->submit(d, c, &step, &err) || d->ops->finish(d, &err))
-        fail_msg("%s", err.text);
 }
 
 /* ------------------------------------------------------------------------------- context -- */
@@ -334,22 +292,17 @@ static void check_context(const struct context *x, double limit)
     struct values values = random_values(x);
     struct cache cache[2];
     float *out[2];
-    double error = 0, energy = 0;
     for (int d = 0; d < 2; d++) {
         open_cache(&cache[d], device[d], &values);
         out[d] = attend_all(&cache[d]);
         device[d]->ops->kv_free(device[d], cache[d].kv);
     }
-    for (int64_t i = 0; i < values.tokens * q_width(x); i++) {
-        const double e = (double)out[1][i] - (double)out[0][i];
-        error += e * e;
-        energy += (double)out[0][i] * (double)out[0][i];
-    }
+    const double error = error_of(out[1], out[0], values.tokens * q_width(x));
     print_message("%s heads %d of %d: NMSE %.3g\n", dtype_name(x->dtype), (int)x->heads,
-                  (int)x->head_dim, error / energy);
-    if (!(error <= limit * energy))
+                  (int)x->head_dim, error);
+    if (!(error <= limit))
         fail_msg("%s heads %d of %d: NMSE %.3g, at most %.3g", dtype_name(x->dtype), (int)x->heads,
-                 (int)x->head_dim, error / energy, limit);
+                 (int)x->head_dim, error, limit);
     test_free(out[0]);
     test_free(out[1]);
     free_values(&values);
@@ -507,7 +460,6 @@ static void scores_may_be_large(void **state)
 
 int main(void)
 {
-    struct oato_error err;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_are_computed_alike),
         cmocka_unit_test(other_heads_stay_with_floats),
@@ -516,19 +468,5 @@ int main(void)
         cmocka_unit_test(graphs_serve_any_division),
         cmocka_unit_test(scores_may_be_large),
     };
-    if (!cuda_driver_open(&err)) {
-        printf("skipped: %s\n", err.text);
-        return 77;
-    }
-    const struct device_options options = {.threads = 1, .isa = "ref"};
-    if (device_open("cpu", 0, &options, &device[0], &err) ||
-        device_open("cuda", 0, &options, &device[1], &err)) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
-    }
-    seed_init();
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    device[1]->ops->close(device[1]);
-    device[0]->ops->close(device[0]);
-    return failed;
+    RUN_ON_DEVICES(tests);
 }

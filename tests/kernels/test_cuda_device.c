@@ -3,9 +3,8 @@
  * the CPU, steps that queue up, memory that is counted, and failures that are told. On the emulated
  * GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) or, labelled gpu, on a real one.
  */
+#include "tests/kernels/cuda_counts.h"
 #include "tests/kernels/device_rig.h"
-
-#include "kernels/cuda/cuda_driver.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -128,15 +127,6 @@ static void steps_queue_up_in_order(void **state)
 
 /* ---------------------------------------------------------------------------- graphs ------ */
 
-static struct cuda_driver real; /* what the counting functions stand in front of */
-static int graph_launches;
-
-static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
-{
-    graph_launches++;
-    return real.graph_launch(exec, stream);
-}
-
 static cu_result refuse_capture(cu_stream stream, int mode)
 {
     (void)stream;
@@ -167,14 +157,11 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     (void)state;
     /* each size is launched one by one the first time */
     static const int32_t tokens[] = {1, 1, 1, 2, 1, 2, 2};
-    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
     struct rig *gpu = rig_create("cuda:0", 0);
     for (int i = 0; i < 3; i++)
         rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
     rig_compile(gpu, NULL);
-    real = *driver;
-    driver->graph_launch = count_graph;
-    graph_launches = 0;
+    count_begin();
     steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
     assert_int_equal(graph_launches, 5);
     rig_free(gpu);
@@ -184,25 +171,15 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     for (int i = 0; i < 3; i++)
         rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
     rig_compile(gpu, NULL);
-    driver->capture_begin = refuse_capture;
+    counted->capture_begin = refuse_capture;
     graph_launches = 0;
     steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
     assert_int_equal(graph_launches, 0);
     rig_free(gpu);
-    *driver = real;
+    count_end();
 }
 
 /* ----------------------------------------------------------------- kernels together ------ */
-
-static int launches;
-
-static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                              unsigned by, unsigned bz, unsigned shared, cu_stream stream,
-                              void **arguments, void **extra)
-{
-    launches++;
-    return real.launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);
-}
 
 /* Products of a norm's output; `apart`: with a record between that has them pack it themselves. */
 static void norm_and_products(bool apart, bool adds, int T, float out[2][RIG_TOKENS * 96])
@@ -240,9 +217,7 @@ static void norm_and_products(bool apart, bool adds, int T, float out[2][RIG_TOK
 static void a_norm_packs_for_the_products_behind_it(void **state)
 {
     (void)state;
-    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
-    real = *driver;
-    driver->launch = count_launch;
+    count_begin();
     for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1)
         for (int adds = 0; adds < 2; adds++) {
             static float own[2][RIG_TOKENS * 96], shared[2][RIG_TOKENS * 96];
@@ -253,7 +228,7 @@ static void a_norm_packs_for_the_products_behind_it(void **state)
             for (int i = 0; i < 2; i++)
                 assert_memory_equal(own[i], shared[i], (size_t)T * 96 * sizeof(float));
         }
-    *driver = real;
+    count_end();
 }
 
 enum way { TOGETHER, APART, MEMORY_AGAIN };
@@ -296,9 +271,7 @@ static void rotate_and_store(enum way way, int T, float *out)
 static void rotations_and_the_store_are_one_kernel(void **state)
 {
     (void)state;
-    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
-    real = *driver;
-    driver->launch = count_launch;
+    count_begin();
     for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1) {
         static const int expected[] = {[TOGETHER] = 2, [APART] = 5, [MEMORY_AGAIN] = 4};
         float out[3][RIG_TOKENS * 64];
@@ -308,7 +281,7 @@ static void rotations_and_the_store_are_one_kernel(void **state)
             assert_memory_equal(out[way], out[0], (size_t)T * 64 * sizeof(float));
         }
     }
-    *driver = real;
+    count_end();
 }
 
 /* ---------------------------------------------------------------------------- memory ------ */

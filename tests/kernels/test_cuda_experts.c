@@ -5,6 +5,7 @@
  * (OATO_CUDA_DRIVER) and, labelled gpu, on a real one; without any it is skipped.
  */
 #include "tests/kernels/cuda_case.h"
+#include "tests/kernels/cuda_counts.h"
 #include "tests/kernels/device_rig.h"
 
 enum { K = 256, N = 70 }; /* of one expert's matrix */
@@ -209,15 +210,6 @@ static void grouped_experts_say_their_class(void **state)
 
 enum { EXPERTS = 8, USED = 3, TOKENS = 5, WIDTH = 64 };
 
-static struct cuda_driver real; /* what the counting function stands in front of */
-static int graph_launches;
-
-static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
-{
-    graph_launches++;
-    return real.graph_launch(exec, stream);
-}
-
 /* x, choice -> gate and up -> down, of experts [2, 8) */
 static struct rig *experts_rig(void)
 {
@@ -256,11 +248,8 @@ static void captured_steps_follow_their_choices(void **state)
 {
     (void)state;
     enum { STEPS = 5 };
-    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
     struct rig *kept = experts_rig();
-    real = *driver;
-    driver->graph_launch = count_graph;
-    graph_launches = 0;
+    count_begin();
     for (int i = 0; i < STEPS; i++) {
         float got[TOKENS * WIDTH], expected[TOKENS * WIDTH];
         struct test_case c = case_of("expert_gate_up/Q8_0/k64/n64/e8/u3", TOKENS);
@@ -274,7 +263,7 @@ static void captured_steps_follow_their_choices(void **state)
         free_case(&c);
     }
     assert_int_equal(graph_launches, STEPS - 1);
-    *driver = real;
+    count_end();
     rig_free(kept);
 }
 
@@ -289,11 +278,5 @@ int main(void)
         cmocka_unit_test(grouped_experts_say_their_class),
         cmocka_unit_test(captured_steps_follow_their_choices),
     };
-    const int status = devices_open();
-    if (status)
-        return status;
-    seed_init();
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    devices_close();
-    return failed;
+    RUN_ON_DEVICES(tests);
 }

@@ -389,11 +389,5 @@ int main(void)
         cmocka_unit_test(attention_is_computed_alike),
         cmocka_unit_test(divided_attention_has_the_same_bits),
     };
-    const int status = devices_open();
-    if (status)
-        return status;
-    seed_init();
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    devices_close();
-    return failed;
+    RUN_ON_DEVICES(tests);
 }

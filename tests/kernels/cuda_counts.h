@@ -1,0 +1,43 @@
+/*
+ * cuda_counts.h - how often a test has the driver launch a kernel or a graph: functions that count
+ * stand in front of the driver's between count_begin and count_end. Included once by each test
+ * program.
+ */
+#ifndef OATO_CUDA_COUNTS_H
+#define OATO_CUDA_COUNTS_H
+
+#include "kernels/cuda/cuda_driver.h"
+
+static struct cuda_driver *counted; /* the driver that devices call */
+static struct cuda_driver uncounted;
+static int launches, graph_launches;
+
+static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                              unsigned by, unsigned bz, unsigned shared, cu_stream stream,
+                              void **arguments, void **extra)
+{
+    launches++;
+    return uncounted.launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);
+}
+
+static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
+{
+    graph_launches++;
+    return uncounted.graph_launch(exec, stream);
+}
+
+static void count_begin(void)
+{
+    counted = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
+    uncounted = *counted;
+    counted->launch = count_launch;
+    counted->graph_launch = count_graph;
+    launches = graph_launches = 0;
+}
+
+static void count_end(void)
+{
+    *counted = uncounted;
+}
+
+#endif
