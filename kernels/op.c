@@ -343,7 +343,7 @@ int32_t op_out_width(const struct oato_op *op, int i)
     }
 }
 
-static bool has_experts(const struct oato_op *op)
+bool op_has_experts(const struct oato_op *op)
 {
     return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
 }
@@ -351,7 +351,7 @@ static bool has_experts(const struct oato_op *op)
 /* The share of the chosen experts that the weights are expected to be of. */
 static double share_held(const struct oato_op *op)
 {
-    return has_experts(op) ? (double)op_experts_held(op) / op->experts : 1;
+    return op_has_experts(op) ? (double)op_experts_held(op) / op->experts : 1;
 }
 
 double op_flops(const struct oato_op *op, const struct op_size *size)
@@ -403,7 +403,7 @@ static double kv_positions_once(const struct op_size *size)
 /* By squaring: the same bits everywhere, which no libm promises. */
 double op_experts_read(const struct oato_op *op, int32_t tokens)
 {
-    if (!has_experts(op))
+    if (!op_has_experts(op))
         return 0;
     double all = op->experts, missed = 1, power = 1 - op->experts_used / all;
     for (int32_t t = tokens; t > 0; t /= 2, power *= power)

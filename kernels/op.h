@@ -133,6 +133,8 @@ int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0:
  * the device knows the pages: 0. Of experts count those that are read, op_experts_read. */
 double op_flops(const struct oato_op *op, const struct op_size *size);
 double op_bytes(const struct oato_op *op, const struct op_size *size);
+/* True for EXPERT_GATE_UP and EXPERT_DOWN, whose weights are those of several experts. */
+bool op_has_experts(const struct oato_op *op);
 /* How many experts the weights of an EXPERT_GATE_UP or EXPERT_DOWN are of. */
 int32_t op_experts_held(const struct oato_op *op);
 /* Different experts that T tokens are expected to choose when each chooses u of E by chance and

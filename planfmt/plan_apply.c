@@ -134,11 +134,6 @@ static const char *const axis_lacks[AXIS_COUNT] = {
     [AXIS_EXPERTS] = "has no experts to divide",
 };
 
-static bool has_experts(const struct oato_op *op)
-{
-    return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
-}
-
 /* How far the axis reaches for this operator; 0 when it has no such axis. */
 static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
 {
@@ -147,7 +142,7 @@ static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
     if (axis == AXIS_K)
         return op->kind == OP_MUL_MAT ? op->k : 0;
     if (axis == AXIS_EXPERTS)
-        return has_experts(op) ? op->experts : 0;
+        return op_has_experts(op) ? op->experts : 0;
     return op->n;
 }
 
@@ -163,7 +158,7 @@ static int64_t axis_multiple(const struct oato_op *op, enum plan_axis axis)
 static bool has_matrices(const struct oato_op *op)
 {
     return op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP ||
-           has_experts(op);
+           op_has_experts(op);
 }
 
 /* The host is where no copy is needed: the processor. */
@@ -367,7 +362,7 @@ static oato_status check_same_experts(const struct placed_parts *all, const stru
         const struct plan_part *same =
             p->phases & 1u << phase ? part_at(all, other, phase, p->begin) : p;
         if (!same || same->axis != AXIS_EXPERTS || same->end != p->end ||
-            !has_experts(&g->ops[other].op))
+            !op_has_experts(&g->ops[other].op))
             return oato_fail(err, OATO_EFILE,
                              "part %d of the plan, '%s': experts %" PRId64 " to %" PRId64
                              " are no part of '%s' in %s; divide both at the same places",

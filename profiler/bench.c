@@ -147,7 +147,7 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
 {
     *out = rig_record(&c->shape, &c->op, c->in_width);
     out->numerics = at->rows > NUMERICS_DECODE_ROWS ? NUMERICS_PREFILL : NUMERICS_DECODE;
-    const bool chooses = c->op.kind == OP_EXPERT_GATE_UP || c->op.kind == OP_EXPERT_DOWN;
+    const bool chooses = op_has_experts(&c->op);
     uint64_t offset = 0, rows = (uint64_t)at->rows;
     for (int i = 0; i < c->shape.n_in; i++) {
         const uint64_t bytes = size_align((size_t)c->in_width[i] * rows * sizeof(float), 64);

@@ -496,7 +496,7 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
     case OP_GATE_UP:
     case OP_EXPERT_GATE_UP:
     case OP_EXPERT_DOWN: {
-        const bool experts = op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
+        const bool experts = op_has_experts(op);
         uint64_t bytes = 0;
         for (int i = 0; i < NUMERICS_CHOICES; i++) {
             uint64_t one = (experts ? experts_workspace : matrix_workspace)(k->matrix[i], op,

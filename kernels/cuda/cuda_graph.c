@@ -129,10 +129,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
 {
     const struct program *p = c->program;
     struct size_key key = {.tokens = step->n_tokens, .rows = step->n_rows};
-    int64_t longest = 0;
-    for (int32_t s = 0; step->seq && s < step->n_seqs; s++)
-        longest = max_i64(longest, step->seq[s].kv_len);
-    key.segments = (int32_t)((longest + ATTENTION_SPAN - 1) / ATTENTION_SPAN);
+    key.segments = cuda_step_segments(step);
     key.addresses = d->workspace;
     for (uint32_t i = 0; i < p->n_weights; i++)
         key.addresses = (key.addresses ^ (uintptr_t)p->weights[i]) * UINT64_C(0x9e3779b97f4a7c15);

@@ -176,16 +176,21 @@ static uint64_t partial_floats(const struct oato_op *op, int64_t rows)
     return (uint64_t)rows * (uint64_t)op->heads * (uint64_t)(2 + op->head_dim);
 }
 
+int32_t cuda_step_segments(const struct step *step)
+{
+    int64_t longest = 0;
+    for (int32_t s = 0; step->seq && s < step->n_seqs; s++)
+        longest = max_i64(longest, step->seq[s].kv_len);
+    return (int32_t)((longest + ATTENTION_SPAN - 1) / ATTENTION_SPAN);
+}
+
 /* Segments that the longest context of the step is divided into; 0: it is not. */
 static int32_t split_segments(const struct launch *l)
 {
-    int64_t longest = 0;
-    for (int32_t s = 0; s < l->step->n_seqs; s++)
-        longest = max_i64(longest, l->step->seq[s].kv_len);
-    const int64_t segments = (longest + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
+    const int32_t segments = cuda_step_segments(l->step);
     const uint64_t room = l->d->workspace_bytes / sizeof(float);
     const bool fits = partial_floats(l->op, l->T) * (uint64_t)segments <= room;
-    return l->T <= SPLIT_ROWS && segments > 1 && fits ? (int32_t)segments : 0;
+    return l->T <= SPLIT_ROWS && segments > 1 && fits ? segments : 0;
 }
 
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
@@ -309,7 +314,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const char *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
     if (cuda_takes_matrix(d, &r->op, r->numerics)) {
-        const bool experts = launch_is_experts(&r->op), down = r->op.kind == OP_EXPERT_DOWN;
+        const bool experts = op_has_experts(&r->op), down = r->op.kind == OP_EXPERT_DOWN;
         kernel = experts ? "matrix_experts_%s" : "matrix_%s";
         many = NULL;
         merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";

@@ -60,11 +60,6 @@ static inline const struct oato_weight *launch_weight(const struct launch *l, in
     return l->c->program->weights[l->r->weight[i]];
 }
 
-static inline bool launch_is_experts(const struct oato_op *op)
-{
-    return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
-}
-
 /* cuda_products.c. The weight as kernels take it. */
 struct cuda_matrix launch_matrix(const struct launch *l, int i);
 /* Of a row of k elements as the products of that type take it. */

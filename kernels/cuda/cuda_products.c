@@ -238,7 +238,7 @@ uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows)
 {
     if (op->dtype == DT_F32)
         return 0;
-    if (launch_is_experts(op))
+    if (op_has_experts(op))
         return experts_room(op, rows).bytes;
     const uint64_t up =
         op->kind == OP_GATE_UP ? (uint64_t)rows * (uint64_t)op->n * sizeof(float) : 0;
