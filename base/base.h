@@ -86,6 +86,28 @@ void pages_free(void *p, size_t bytes);
 /* Peak resident set of this process so far. */
 uint64_t peak_rss_bytes(void);
 
+/* ---------------------------------------------------------------------- staging rooms ----- */
+
+enum { STAGING_AHEAD = 4 }; /* pieces that are copied or wait to be read */
+
+struct staging_piece {
+    uint64_t begin, end;
+};
+
+/* Places for pieces of memory that are filled and read in the order in which they are placed, in
+ * room for two of the largest. Starts as {.half = bytes of the largest}. */
+struct staging {
+    uint64_t half;
+    uint64_t placed; /* pieces so far */
+    uint64_t after;  /* so many of them must have been read when the last one is filled */
+    struct staging_piece piece[STAGING_AHEAD];
+};
+
+/* The offset of the next piece, of at most `half` bytes, in the 2 * half bytes of the room. It may
+ * be filled once *after pieces, the first ones, have been read: never the last one of those placed
+ * before it. */
+uint64_t staging_place(struct staging *s, uint64_t bytes, uint64_t *after);
+
 /* ----------------------------------------------------------------------------- files ------ */
 
 /* A whole file mapped read-only. */

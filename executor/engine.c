@@ -110,7 +110,7 @@ static void device_close(struct engine_device *d)
     if (d->arena)
         ops->free(d->device, d->arena, d->arena_bytes);
     if (d->staging)
-        ops->free(d->device, d->staging, STAGING_BUFFERS * d->staging_bytes);
+        ops->free(d->device, d->staging, d->staging_bytes);
     file_unmap(&d->prepared);
     free(d->weights);
     free(d->slots);
@@ -367,7 +367,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
                                          .kv_bytes = d->kv_bytes,
                                          .arena_bytes = d->arena_bytes,
                                          .workspace_bytes = d->workspace_bytes,
-                                         .staging_bytes = STAGING_BUFFERS * d->staging_bytes};
+                                         .staging_bytes = d->staging_bytes};
     }
     memcpy(out->copies, e->copies, sizeof out->copies);
     memcpy(out->copy_bytes, e->copy_bytes, sizeof out->copy_bytes);

@@ -81,7 +81,7 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
 struct engine_device_stats {
     struct device_info info;
     uint64_t weight_bytes, kv_bytes, arena_bytes, workspace_bytes;
-    uint64_t staging_bytes; /* two buffers for streamed weights */
+    uint64_t staging_bytes; /* room for streamed weights */
 };
 
 struct engine_stats {

@@ -25,20 +25,16 @@ struct placement {
 };
 
 /* A weight of a device: rows [begin, end) and columns [col_begin, col_end) of a tensor for one use,
- * prepared there, or streamed to a place of a staging buffer. */
+ * prepared there, or streamed to a place of the staging room. */
 struct weight_slot {
     const struct gguf_tensor *tensor;
     enum weight_use use;
     int64_t begin, end, col_begin, col_end;
-    bool streamed;
-    int32_t staging_buffer;  /* streamed: which one, */
-    uint64_t staging_offset; /* and where in it */
+    bool streamed;           /* then every record has slots of its own */
+    uint64_t staging_offset; /* streamed: where in the device's staging room */
     uint64_t bytes;          /* prepared */
     const void *prepared;    /* in the device's file of prepared weights; NULL: to be prepared */
 };
-
-/* Streamed weights take turns: one is copied while the record of another computes. */
-enum { STAGING_BUFFERS = 2 };
 
 struct engine_program {
     struct program program;
@@ -54,8 +50,8 @@ struct engine_device {
     uint32_t n_slots, slots_cap;
     struct mapped_file prepared; /* weights that an earlier start kept */
     uint64_t weight_bytes;
-    void *staging;                    /* STAGING_BUFFERS of them */
-    uint64_t staging_bytes;           /* of one: the weights of the record that streams most */
+    void *staging;                    /* room for streamed weights, */
+    uint64_t staging_bytes;           /* twice those of the record that streams most */
     struct kv_layer_shape *kv_shapes; /* layers whose KV lives here */
     int32_t *kv_slot;                 /* layer of the model -> index in kv_shapes, or -1 */
     int32_t n_kv;

@@ -327,9 +327,7 @@ uint32_t engine_weight_slot(struct engine_device *d, const struct weight_slot *w
 {
     for (uint32_t i = 0; i < d->n_slots; i++) {
         const struct weight_slot *s = &d->slots[i];
-        if (same_part(s, wanted) && s->streamed == wanted->streamed &&
-            s->staging_buffer == wanted->staging_buffer &&
-            s->staging_offset == wanted->staging_offset)
+        if (same_part(s, wanted) && !s->streamed && !wanted->streamed)
             return i;
     }
     if (d->n_slots == d->slots_cap) {
@@ -372,7 +370,7 @@ struct weight_source engine_weight_source(const struct weight_slot *s)
 static oato_status check_fits(const struct engine *e, const struct engine_device *d,
                               struct oato_error *err)
 {
-    const uint64_t staging = STAGING_BUFFERS * d->staging_bytes;
+    const uint64_t staging = d->staging_bytes;
     uint64_t need = d->weight_bytes + staging + d->kv_bytes + d->arena_bytes + d->workspace_bytes;
     uint64_t have = d->info.free_bytes;
     if (d->budget_bytes && d->budget_bytes < have)
@@ -454,9 +452,7 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
         struct weight_source source = engine_weight_source(s);
         source.prepared = host_prepared(e, d, s);
         oato_status status = d->device->ops->stage(d->device, &source, d->staging,
-                                                   (uint64_t)s->staging_buffer * d->staging_bytes +
-                                                       s->staging_offset,
-                                                   &d->weights[i], err);
+                                                   s->staging_offset, &d->weights[i], err);
         if (status)
             return oato_fail_at(err, "%s: streaming %s", d->info.id, s->tensor->name);
     }
@@ -481,7 +477,7 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
     if (!status)
         status = ops->alloc(d->device, d->arena_bytes, &d->arena, err);
     if (!status && d->staging_bytes)
-        status = ops->alloc(d->device, STAGING_BUFFERS * d->staging_bytes, &d->staging, err);
+        status = ops->alloc(d->device, d->staging_bytes, &d->staging, err);
     return status;
 }
 

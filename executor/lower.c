@@ -265,8 +265,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct low
         }
         if (r->streams) {
             slot.streamed = true;
-            slot.staging_buffer = l->streams[part.placed->device] % STAGING_BUFFERS;
-            slot.staging_offset = offset;
+            slot.staging_offset = offset; /* in the record's place, which is not known yet */
         }
         r->record.weight[i] = engine_weight_slot(d, &slot);
         if (r->record.weight[i] == UINT32_MAX) {
@@ -280,7 +279,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct low
         return;
     l->streams[part.placed->device]++;
     l->stream_bytes += offset;
-    d->staging_bytes = offset > d->staging_bytes ? offset : d->staging_bytes;
+    r->stream_bytes = offset;
 }
 
 /* The i-th input of a part on its device. */

@@ -7,7 +7,7 @@
 
 #include "executor/executor_internal.h"
 
-/* Offsets of weights in a staging buffer: what any device's copies like. */
+/* Offsets of weights in a staging room: what any device's copies like. */
 enum { STAGING_ALIGN = 256 };
 
 struct lowered {
@@ -15,7 +15,8 @@ struct lowered {
     int32_t in[RECORD_INPUTS], out[RECORD_OUTPUTS]; /* buffers */
     int32_t wait_device[RECORD_WAITS], wait_record[RECORD_WAITS];
     int32_t known[DEVICES_MAX];
-    bool signals, streams; /* streams: its weights come from the host */
+    bool signals, streams; /* streams: its weights come from the host, */
+    uint64_t stream_bytes; /* so many of the staging room */
 };
 
 struct queue {

@@ -2,9 +2,10 @@
  * lower_program.c - the last step of lowering: the records of each queue get the offsets of their
  * buffers, the ordinals of what they wait for, and the records that stream their weights.
  *
- * Streamed weights take turns in the staging buffers. A stream stands right behind the record that
- * read the buffer before, the first ones at the head of the program: a device that runs records in
- * order finds the buffer free, and one with a copy engine copies while the record between computes.
+ * Streamed weights have places in a staging room (base.h). A stream stands right behind the last
+ * record that reads what lay in its place, the first ones at the head of the program: a device that
+ * runs records in order finds the place free, and one with a copy engine copies while the records
+ * between compute.
  */
 #include "executor/lower_internal.h"
 
@@ -60,6 +61,25 @@ static struct program_record stream_of(const struct program_record *reader)
     return r;
 }
 
+/* Gives the weights of each streamed record their place; after[i]: how many of the records that
+ * stream must be done before the i-th of them may. */
+static void streams_place(const struct lowering *l, int32_t device, uint64_t *after)
+{
+    const struct queue *q = &l->queue[device];
+    struct engine_device *d = &l->e->device[device];
+    struct staging room = {0};
+    for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1))
+        room.half = q->records[i].stream_bytes > room.half ? q->records[i].stream_bytes : room.half;
+    for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1)) {
+        const struct lowered *r = &q->records[i];
+        const uint64_t offset = staging_place(&room, r->stream_bytes, after++);
+        for (int w = 0; w < r->record.n_weights; w++)
+            if (r->record.weight[w] != UINT32_MAX)
+                d->slots[r->record.weight[w]].staging_offset += offset;
+    }
+    d->staging_bytes = 2 * room.half > d->staging_bytes ? 2 * room.half : d->staging_bytes;
+}
+
 static void program_finish(struct lowering *l, int32_t device)
 {
     struct queue *q = &l->queue[device];
@@ -69,27 +89,30 @@ static void program_finish(struct lowering *l, int32_t device)
     if (!q->n)
         return;
     p->records = calloc(n, sizeof *p->records);
-    if (!p->records) {
+    uint64_t *after = calloc((size_t)l->streams[device] + 1, sizeof *after);
+    if (!p->records || !after) {
         oato_fail_memory(l->err, n * sizeof *p->records, "a program");
+        free(after);
         return;
     }
+    streams_place(l, device, after);
     uint32_t put = 0;
+    uint64_t streams = 0, read = 0;       /* records put that stream, and that read what streams */
     int32_t reader = streamed_next(q, 0); /* of the next stream */
-    for (int i = 0; i < STAGING_BUFFERS && reader < q->n;
-         i++, reader = streamed_next(q, reader + 1))
-        p->records[put++] = stream_of(&q->records[reader].record);
     for (int32_t i = 0; i < q->n; i++) {
         struct lowered *r = &q->records[i];
+        for (; reader < q->n && after[streams] <= read; reader = streamed_next(q, reader + 1)) {
+            p->records[put++] = stream_of(&q->records[reader].record);
+            streams++;
+        }
         record_fill(l, r);
         p->records[put++] = r->record;
-        if (r->streams && reader < q->n) {
-            p->records[put++] = stream_of(&q->records[reader].record);
-            reader = streamed_next(q, reader + 1);
-        }
+        read += r->streams;
         const uint64_t workspace = record_workspace(l, d, &r->record);
         if (workspace > d->workspace_bytes)
             d->workspace_bytes = workspace;
     }
+    free(after);
     p->program.records = p->records;
     p->program.n_records = put;
     p->program.max_tokens = l->max_tokens;

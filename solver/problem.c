@@ -148,7 +148,8 @@ static oato_status find_units(struct problem *p, struct oato_error *err)
     return OATO_OK;
 }
 
-/* Sums up what goes on in each layer beside the copies of its weights. */
+/* Sums up what goes on in each layer beside the copies of its weights: operators without weights to
+ * copy, and those that no accelerator runs. */
 static oato_status find_flows(struct problem *p, struct oato_error *err)
 {
     const struct graph *g = &p->graph;
@@ -158,10 +159,15 @@ static oato_status find_flows(struct problem *p, struct oato_error *err)
     for (int32_t i = 0; i < g->n_ops; i++) {
         struct layer_flow *f = &p->flow[g->ops[i].layer + 1];
         int64_t least = INT64_MAX;
-        for (int32_t d = 0; d < p->n_devices; d++)
-            if (p->price[i * p->n_devices + d].supported)
-                least = min_i64(least, p->price[i * p->n_devices + d].prefill_ns);
-        if (divide_streams(g->ops[i].op.kind))
+        bool elsewhere = false;
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            const struct op_price *price = &p->price[i * p->n_devices + d];
+            if (!price->supported)
+                continue;
+            least = min_i64(least, price->prefill_ns);
+            elsewhere = elsewhere || d != p->instance.host;
+        }
+        if (elsewhere && divide_streams(g->ops[i].op.kind))
             f->matrix_bytes += problem_file_bytes(&g->ops[i]);
         else
             f->other_ns += least == INT64_MAX ? 0 : least;

@@ -8,8 +8,8 @@
  *     accelerator's queue; accelerators meet in host memory; what the parts of an operator read is
  *     sent before any of them computes
  *   - a value in parts is put together, or summed, on each device that reads all of it
- *   - weights that are streamed come by a copy engine of their own, one after the other, into two
- *     buffers: the copy begins when the reader of the buffer's last content is done
+ *   - weights that are streamed come by a copy engine of their own, one after the other, to places
+ *     in a staging room: a copy begins when what lay there has been read
  *   - the host submits to the accelerators, then runs its own queue
  *
  * A queue's records follow each other in the order in which they are made, and wait only for
@@ -23,8 +23,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-
-enum { STREAM_BUFFERS = 2 }; /* as the executor has them */
 
 struct home { /* where and since when something can be read on a device */
     int64_t ns;
@@ -49,10 +47,10 @@ struct stepping {
     struct simulation *s;
     const struct simulated_step *step;
     struct sim_value *values;
-    int64_t clock[SIM_QUEUES];                             /* when the queue is free */
-    int64_t buffer_free[SOLVER_DEVICES][STREAM_BUFFERS];   /* streamed weights */
-    int32_t buffer_reader[SOLVER_DEVICES][STREAM_BUFFERS]; /* the event that freed it */
-    int32_t streams[SOLVER_DEVICES];
+    int64_t clock[SIM_QUEUES]; /* when the queue is free */
+    struct staging staging[SOLVER_DEVICES];
+    struct home begun[SOLVER_DEVICES];               /* the step, */
+    struct home read[SOLVER_DEVICES][STAGING_AHEAD]; /* the last pieces in the staging room */
     struct oato_error *err;
 };
 
@@ -220,18 +218,26 @@ static int inputs_read(struct stepping *x, const struct graph_op *o, const struc
 
 /* ----------------------------------------------------------------------------- operators --- */
 
-/* The weights of a record on their way, into the buffer whose turn it is. */
-static struct home stream(struct stepping *x, int32_t op, const struct event *reader, double share)
+/* Of a part of an operator, in the file. */
+static uint64_t stream_bytes(const struct graph_op *o, const struct plan_part *part)
 {
-    const struct graph_op *o = &x->s->graph.ops[op];
-    const int32_t d = reader->device, buffer = x->streams[d] % STREAM_BUFFERS;
-    struct event e = *reader;
     uint64_t bytes = 0;
-    e.kind = EVENT_STREAM;
     for (int32_t i = 0; i < o->n_weights; i++)
         bytes += o->weight[i] ? o->weight[i]->bytes : 0;
-    e.bytes = (uint64_t)((double)bytes * share);
-    const struct home free = {x->buffer_free[d][buffer], x->buffer_reader[d][buffer]};
+    return (uint64_t)((double)bytes * part_share(o, part));
+}
+
+/* The weights of a record on their way to their place. */
+static struct home stream(struct stepping *x, const struct plan_part *part,
+                          const struct event *reader)
+{
+    const int32_t d = reader->device;
+    struct event e = *reader;
+    uint64_t after;
+    e.kind = EVENT_STREAM;
+    e.bytes = stream_bytes(&x->s->graph.ops[reader->op], part);
+    staging_place(&x->staging[d], e.bytes, &after);
+    const struct home free = after ? x->read[d][(after - 1) % STAGING_AHEAD] : x->begun[d];
     double ns =
         cost_of_copy(x->s->cost, x->s->device[x->s->host], x->s->device[d], (double)e.bytes);
     return record_run(x, e, fmax(ns, 0), &free, 1);
@@ -266,7 +272,7 @@ static struct home part_run(struct stepping *x, int32_t index, const struct plan
     struct simulation *s = x->s;
     const struct graph_op *o = &s->graph.ops[index];
     const int32_t d = part ? part->device : s->host;
-    const double share = part ? part_share(o, part) : 1, active = active_share(x, index, part);
+    const double active = active_share(x, index, part);
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
@@ -282,14 +288,11 @@ static struct home part_run(struct stepping *x, int32_t index, const struct plan
                       .bytes = size.rows ? (uint64_t)(op_bytes(&o->op, &size) * active) : 0};
     const bool streams = part && part->home != part->device && size.rows > 0;
     if (streams)
-        reads[n++] = stream(x, index, &e, share);
+        reads[n++] = stream(x, part, &e);
     const double ns = c.ns * active + device_of(x, d)->record_overhead_ns;
     const struct home done = record_run(x, e, ns, reads, n);
-    if (streams) {
-        const int32_t buffer = x->streams[d]++ % STREAM_BUFFERS;
-        x->buffer_free[d][buffer] = done.ns;
-        x->buffer_reader[d][buffer] = done.event;
-    }
+    if (streams)
+        x->read[d][(x->staging[d].placed - 1) % STAGING_AHEAD] = done;
     return done;
 }
 
@@ -330,14 +333,21 @@ static void op_run(struct stepping *x, int32_t index)
 
 /* ---------------------------------------------------------------------------------- steps --- */
 
-/* Which devices have records in the phase. */
-static void find_used(const struct stepping *x, bool *used)
+/* Which devices have records in the phase, and how much of what is streamed to them is one piece.
+ */
+static void find_used(struct stepping *x, bool *used)
 {
     used[x->s->host] = true;
     for (int32_t i = 0; i < x->s->graph.n_ops; i++) {
         const struct sim_placement *place = &x->s->placement[x->step->phase][i];
-        for (int32_t k = 0; k < place->n; k++)
-            used[place->part[k]->device] = true;
+        for (int32_t k = 0; k < place->n; k++) {
+            const struct plan_part *part = place->part[k];
+            const uint64_t bytes = stream_bytes(&x->s->graph.ops[i], part);
+            struct staging *room = &x->staging[part->device];
+            used[part->device] = true;
+            if (part->home != part->device && bytes > room->half)
+                room->half = bytes;
+        }
     }
 }
 
@@ -354,10 +364,7 @@ static void steps_begin(struct stepping *x)
             const struct event e = {.kind = EVENT_STEP, .device = (int16_t)d, .parts = 1, .op = -1};
             before =
                 record_run(x, e, device_of(x, d)->step_overhead_ns, &before, before.event >= 0);
-            for (int i = 0; i < STREAM_BUFFERS; i++) {
-                x->buffer_free[d][i] = before.ns;
-                x->buffer_reader[d][i] = before.event;
-            }
+            x->begun[d] = before;
         }
 }
 

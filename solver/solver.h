@@ -220,8 +220,9 @@ struct division {
 
 /* What of a layer goes on in prefill while its weights are streamed. */
 struct layer_flow {
-    int64_t other_ns;      /* its operators without matrices, each where it is fastest */
-    uint64_t matrix_bytes; /* of its matrices in the file */
+    int64_t other_ns;      /* its operators without matrices, and those whose matrices no accelerator
+                              takes, each where it is fastest */
+    uint64_t matrix_bytes; /* of its other matrices in the file */
 };
 
 /* Everything that is known before solving. */
