@@ -97,6 +97,12 @@ enum {
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
        void **arguments, void **extra))                                                            \
+    F(launch_together, "cuLaunchCooperativeKernel",                                                \
+      (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
+       unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
+       void **arguments))                                                                          \
+    F(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                    \
+      (int *blocks, cu_function function, int threads, size_t shared_bytes))                       \
     F(host_call, "cuLaunchHostFunc", (cu_stream stream, cu_host_function run, void *user))         \
     F(capture_begin, "cuStreamBeginCapture_v2", (cu_stream stream, int mode))                      \
     F(capture_end, "cuStreamEndCapture", (cu_stream stream, cu_graph * graph))                     \

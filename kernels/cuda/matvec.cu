@@ -19,10 +19,10 @@
 /* A warp a block of 32. */
 KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 {
-    const int block = blockIdx.x * PACK_WARPS + threadIdx.x / WARP;
-    if (block < a.k / 32)
-        pack_block(a.x[(int64_t)blockIdx.y * a.k + block * 32 + threadIdx.x % WARP],
-                   a.out + blockIdx.y * a.stride, a.k, block);
+    const int at = block.x() * PACK_WARPS + block.thread() / WARP;
+    if (at < a.k / 32)
+        pack_block(a.x[(int64_t)block.y() * a.k + at * 32 + threadIdx.x % WARP],
+                   a.out + block.y() * a.stride, a.k, at);
 }
 
 /* ---------------------------------------------------------------------------- dot products - */
@@ -148,28 +148,32 @@ __device__ static bool find_pair(const cuda_matvec_args &a, int pair, row_pair *
 
 /* Of a warp's lanes, then of the `parts` warps that share the rows: the first of these has it. All
  * warps of the block come here. */
-template <int N> __device__ static void add_up(float sum[2][N], int part, int parts)
+template <int N, class B>
+__device__ static void add_up(const B &block, float sum[2][N], int part, int parts)
 {
-    __shared__ float of_warp[MATVEC_WARPS][2][N];
-    const int warp = threadIdx.x / WARP;
+    float(&of_warp)[MATVEC_WARPS][2][N] = block.template shared<float[MATVEC_WARPS][2][N]>();
+    const int warp = block.thread() / WARP;
+    if (parts > 1)
+        block.again();
 #pragma unroll
     for (int i = 0; i < 2 * N; i++)
         of_warp[warp][i / N][i % N] = sum[i / N][i % N] = warp_sum(sum[i / N][i % N]);
     if (parts == 1)
         return;
-    __syncthreads();
+    block.barrier();
     for (int p = 1; part == 0 && p < parts; p++)
 #pragma unroll
         for (int i = 0; i < 2 * N; i++)
             sum[i / N][i % N] += of_warp[warp + p][i / N][i % N];
 }
 
-template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
+template <int DTYPE, int N, class B>
+__device__ static void matvec(const cuda_matvec_args &a, const B &block)
 {
-    const int warp = threadIdx.x / WARP, part = warp % a.split, column = blockIdx.y * N;
+    const int warp = block.thread() / WARP, part = warp % a.split, column = block.y() * N;
     row_pair p;
     float sum[2][N] = {};
-    const bool there = find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p);
+    const bool there = find_pair(a, (block.x() * MATVEC_WARPS + warp) / a.split, &p);
     if (there && (N == 1 || column + N <= a.columns)) {
         dot<DTYPE, N>::rows(p.w, p.row, a.x + column * a.x_stride, a.x_stride, sum, part, a.split);
     } else if (there) {
@@ -181,7 +185,7 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
             sum[1][t] = one[1][0];
         }
     }
-    add_up<N>(sum, part, a.split);
+    add_up<N>(block, sum, part, a.split);
     if (!there || part || threadIdx.x % WARP)
         return;
 #pragma unroll
@@ -195,11 +199,12 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
     }
 }
 
-template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_args &a)
+template <int DTYPE, class B>
+__device__ static void expert_gate_up(const cuda_experts_args &a, const B &block)
 {
-    const int r = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP;
-    const int64_t token = blockIdx.y / a.choice.used;
-    const int expert = held_expert(a.choice, token, blockIdx.y % a.choice.used);
+    const int r = block.x() * MATVEC_WARPS + block.thread() / WARP;
+    const int64_t token = block.y() / a.choice.used;
+    const int expert = held_expert(a.choice, token, block.y() % a.choice.used);
     if (r >= a.n || expert < 0)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
@@ -208,13 +213,14 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum);
     const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
     if (threadIdx.x % WARP == 0)
-        a.y[(int64_t)blockIdx.y * a.n + r] = silu(gate) * up;
+        a.y[(int64_t)block.y() * a.n + r] = silu(gate) * up;
 }
 
-template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)
+template <int DTYPE, class B>
+__device__ static void expert_down(const cuda_experts_args &a, const B &block)
 {
-    const int r = 2 * (blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP);
-    const int64_t token = blockIdx.y;
+    const int r = 2 * (block.x() * MATVEC_WARPS + block.thread() / WARP);
+    const int64_t token = block.y();
     if (r >= a.n)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[0]};
@@ -244,19 +250,19 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 #define MATVEC_KERNELS(type, DTYPE)                                                                \
     KERNEL(matvec_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                                    \
     {                                                                                              \
-        matvec<DTYPE, 1>(a);                                                                       \
+        matvec<DTYPE, 1>(a, block);                                                                \
     }                                                                                              \
     KERNEL(matvec_many_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                               \
     {                                                                                              \
-        matvec<DTYPE, MATVEC_COLUMNS>(a);                                                          \
+        matvec<DTYPE, MATVEC_COLUMNS>(a, block);                                                   \
     }                                                                                              \
     KERNEL(expert_gate_up_##type, MATVEC_WARPS *WARP, cuda_experts_args)                           \
     {                                                                                              \
-        expert_gate_up<DTYPE>(a);                                                                  \
+        expert_gate_up<DTYPE>(a, block);                                                           \
     }                                                                                              \
     KERNEL(expert_down_##type, MATVEC_WARPS *WARP, cuda_experts_args)                              \
     {                                                                                              \
-        expert_down<DTYPE>(a);                                                                     \
+        expert_down<DTYPE>(a, block);                                                              \
     }
 
 MATVEC_KERNELS(F32, CUDA_F32)

@@ -9,6 +9,8 @@
  * a message, and the order in which threads run turns round all the time. What a kernel computes
  * does not depend on that order unless a barrier is missing.
  *
+ * Blocks of a cooperative launch are alive together and may wait for each other with await_count.
+ *
  * Not there: float atomics, textures, cooperative groups, waiting in a loop for another thread.
  */
 #ifndef OATO_CUDA_ON_CPU_H
@@ -106,12 +108,21 @@ extern unsigned char *shared_room;
 
 #define SHARED_ROOM cuda_on_cpu::shared_room
 
-#define KERNEL(name, most_threads, argument)                                                       \
-    static void name(const argument &a);                                                           \
+#define KERNEL_BODY(name, argument)                                                                \
+    template <class B> static void name##_body(const argument &a, [[maybe_unused]] const B &block)
+#ifdef OATO_BODIES_ONLY
+#define KERNEL(name, most_threads, argument) KERNEL_BODY(name, argument)
+#else
+#define KERNEL(name, most_threads, argument) KERNEL_RESIDENT(name, most_threads, 1, argument)
+#endif
+#define KERNEL_RESIDENT(name, most_threads, blocks, argument)                                      \
+    KERNEL_BODY(name, argument);                                                                   \
     static const cuda_on_cpu::kernel name##_kernel(                                                \
-        #name, most_threads, sizeof(argument),                                                     \
-        [](const void *given) { name(*static_cast<const argument *>(given)); });                   \
-    static void name(const argument &a)
+        #name, most_threads, sizeof(argument), [](const void *given) {                             \
+            name##_body(*static_cast<const argument *>(given), own_block());                       \
+        });                                                                                        \
+    KERNEL_BODY(name, argument)
+#define OUT_OF_LINE
 
 /* ----------------------------------------------------------- copies under way ------------- */
 
@@ -126,7 +137,7 @@ struct copies {
         const void *from; /* NULL: zeros */
     } copy[MOST];
 };
-extern copies copies_of[BLOCK_THREADS];
+extern copies *copies_of; /* of each thread of the block that runs */
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 } // namespace cuda_on_cpu
 
@@ -160,6 +171,10 @@ enum block_meeting { MEET, MEET_OR, MEET_AND, MEET_COUNT };
 
 /* Waits until all threads of the block that have not returned are here; what they gave, reduced. */
 int meet_block(block_meeting meeting, int given);
+/* Waits until so many threads are at the barrier of this number. */
+void meet_some(int number, int threads);
+/* Waits until a thread of another block has brought the counter to the value. */
+void await(const uint32_t *counter, uint32_t value);
 } // namespace cuda_on_cpu
 
 inline void __syncthreads()
@@ -189,6 +204,18 @@ inline void __threadfence_system()
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
+inline void some_threads_sync(int number, int threads)
+{
+    cuda_on_cpu::meet_some(number, threads);
+}
+inline void count_up(uint32_t *counter)
+{
+    __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE);
+}
+inline void await_count(const uint32_t *counter, uint32_t value)
+{
+    cuda_on_cpu::await(counter, value);
+}
 [[noreturn]] inline void __trap()
 {
     cuda_on_cpu::fail("__trap()");
@@ -202,7 +229,7 @@ namespace cuda_on_cpu
 struct exchange {
     uint32_t given[10], taken[4];
 };
-extern exchange exchanges[BLOCK_THREADS];
+extern exchange *exchanges; /* of each thread of the block that runs */
 
 /* The last lane of the mask to arrive runs the operation for all of them. */
 struct warp_operation {
@@ -519,6 +546,17 @@ template <class T> inline T __ldcs(const T *p)
 template <class T> inline void __stcs(T *p, T value)
 {
     *p = value;
+}
+
+/* Reads what was asked for, so that AddressSanitizer sees it. */
+inline void read_ahead(const void *from, uint32_t bytes, int lane, int lanes)
+{
+    const volatile unsigned char *byte = static_cast<const volatile unsigned char *>(from);
+    if ((reinterpret_cast<uintptr_t>(from) | bytes) % 16)
+        cuda_on_cpu::fail("read_ahead: %u bytes at %p are not aligned", bytes, from);
+    for (uint32_t i = static_cast<uint32_t>(lane) * 32; i < bytes;
+         i += static_cast<uint32_t>(lanes) * 32)
+        static_cast<void>(byte[i]);
 }
 
 inline int atomicAdd(int *p, int n)

@@ -9,6 +9,7 @@
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver
+ *   OATO_CUDA_ON_CPU_OCCUPANCY=1     blocks of a cooperative launch on each of 4 multiprocessors
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
@@ -62,6 +63,8 @@ const result_text result_texts[] = {
      "part or all of the requested memory range is already mapped"},
     {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
      "pointer does not correspond to a registered memory region"},
+    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+     "too many blocks in cooperative launch"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
@@ -506,9 +509,15 @@ cu_result on_cpu_function_set(cu_function function, int attribute, int value)
     return OK;
 }
 
-cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                        cu_stream stream, void **arguments, void **extra)
+namespace
+{
+unsigned resident_blocks()
+{
+    return static_cast<unsigned>(setting("OCCUPANCY", 1));
+}
+
+cu_result launch(cu_function function, dim3 grid, dim3 block, unsigned shared_bytes,
+                 cu_stream stream, void **arguments, void **extra, bool cooperative)
 {
     locked lock(state().lock);
     if (cu_result result = check_stream(stream))
@@ -517,15 +526,48 @@ cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, 
         return INVALID_HANDLE;
     const kernel &k = *function->kernel;
     unsigned most_shared = max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
-    if (!grid_x || grid_x > INT32_MAX || !grid_y || grid_y > MOST_GRID_YZ || !grid_z ||
-        grid_z > MOST_GRID_YZ || !block_x || block_x > min(k.threads, unsigned{BLOCK_THREADS}) ||
-        block_y != 1 || block_z != 1 || shared_bytes > most_shared || !arguments || extra)
+    if (!grid.x || grid.x > INT32_MAX || !grid.y || grid.y > MOST_GRID_YZ || !grid.z ||
+        grid.z > MOST_GRID_YZ || !block.x || block.x > min(k.threads, unsigned{BLOCK_THREADS}) ||
+        block.y != 1 || block.z != 1 || shared_bytes > most_shared || !arguments || extra)
         return INVALID_VALUE;
+    const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+    if (cooperative && blocks > min(MULTIPROCESSORS * resident_blocks(), most_resident()))
+        return COOPERATIVE_LAUNCH_TOO_LARGE;
     const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
     std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
     enqueue(stream, {WORK_LAUNCH, [=, &k] {
-                         run_grid(k, copy.data(), {grid_x, grid_y, grid_z}, block_x, shared_bytes);
-                         tell_kernel(k, {grid_x, grid_y, grid_z}, block_x);
+                         run_grid(k, copy.data(), grid, block.x, shared_bytes, cooperative);
+                         tell_kernel(k, grid, block.x);
                      }});
+    return OK;
+}
+} // namespace
+
+cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        cu_stream stream, void **arguments, void **extra)
+{
+    return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
+                  stream, arguments, extra, false);
+}
+
+cu_result on_cpu_launch_together(cu_function function, unsigned grid_x, unsigned grid_y,
+                                 unsigned grid_z, unsigned block_x, unsigned block_y,
+                                 unsigned block_z, unsigned shared_bytes, cu_stream stream,
+                                 void **arguments)
+{
+    return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
+                  stream, arguments, nullptr, true);
+}
+
+cu_result on_cpu_occupancy(int *blocks, cu_function function, int threads, size_t shared_bytes)
+{
+    if (!function)
+        return INVALID_HANDLE;
+    const bool fits =
+        shared_bytes <= max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
+    if (threads < 1)
+        return INVALID_VALUE;
+    *blocks = fits ? static_cast<int>(resident_blocks()) : 0;
     return OK;
 }
