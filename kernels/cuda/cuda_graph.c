@@ -7,6 +7,9 @@
  * step in device memory, so a captured span stays right for all steps of one size; what else its
  * launches hold (addresses of weights and workspace, the division of contexts) is part of the key.
  * A size is captured when it comes for the second time: prompts seldom do.
+ *
+ * Where the device's way is the persistent kernel, a span is a list of tasks (cuda_persistent.c) in
+ * place of a graph, kept for as many sizes under the same key; one that cannot be is a graph.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -76,7 +79,7 @@ static struct cuda_span span_at(const struct compiled *c, uint32_t i)
     return s;
 }
 
-oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
+oato_status cuda_graphs_create(struct cuda_device *d, struct compiled *c, struct oato_error *err)
 {
     const uint32_t n = c->program->n_records;
     struct cuda_graphs *g = calloc(1, sizeof *g);
@@ -96,27 +99,30 @@ oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
         if (!g->sizes[i].exec)
             return oato_fail_memory(err, (uint64_t)g->n_spans * sizeof(cu_graph_exec), "graphs");
     }
-    return OATO_OK;
+    return cuda_lists_create(d, c, SIZES, g->n_spans, err);
 }
 
-static void forget(const struct cuda_device *d, const struct cuda_graphs *g, struct size_graphs *s)
+static void forget(const struct cuda_device *d, const struct compiled *c, struct size_graphs *s)
 {
+    const struct cuda_graphs *g = c->graphs;
     for (int32_t i = 0; s->exec && i < g->n_spans; i++) {
         if (s->exec[i])
             d->cu->graph_exec_destroy(s->exec[i]);
         s->exec[i] = NULL;
     }
+    cuda_lists_forget(c, (int)(s - g->sizes));
     s->used = 0;
     s->again = false;
 }
 
-void cuda_graphs_free(const struct cuda_device *d, struct compiled *c)
+void cuda_graphs_free(struct cuda_device *d, struct compiled *c)
 {
     struct cuda_graphs *g = c->graphs;
     for (int i = 0; g && i < SIZES; i++) {
-        forget(d, g, &g->sizes[i]);
+        forget(d, c, &g->sizes[i]);
         free(g->sizes[i].exec);
     }
+    cuda_lists_free(d, c);
     if (g)
         free(g->spans);
     free(g);
@@ -145,9 +151,9 @@ static bool same_key(const struct size_key *a, const struct size_key *b)
 void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const struct step *step)
 {
     struct cuda_graphs *g = c->graphs;
-    const bool each = d->measure.clock == CLOCK_WORKS; /* kernel by kernel */
+    const bool one_by_one = d->way == CUDA_LAUNCHES || d->measure.clock == CLOCK_WORKS;
     g->now = NULL;
-    if (g->refused || each || !g->n_spans || step->n_tokens > TOKENS_MOST)
+    if (g->refused || one_by_one || !g->n_spans || step->n_tokens > TOKENS_MOST)
         return;
     const struct size_key key = key_of(d, c, step);
     struct size_graphs *oldest = &g->sizes[0];
@@ -160,7 +166,7 @@ void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const st
     if (g->now) {
         g->now->again = true;
     } else {
-        forget(d, g, oldest);
+        forget(d, c, oldest);
         oldest->key = key;
         g->now = oldest;
     }
@@ -213,6 +219,8 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
     if (i < 0)
         return 0;
     const struct cuda_span *s = &g->spans[i];
+    if (cuda_list_run(d, c, (int)(g->now - g->sizes), i, s, step))
+        return s->end - s->begin;
     cu_graph_exec *exec = &g->now->exec[i];
     if (!*exec)
         *exec = capture(d, c, s, step);

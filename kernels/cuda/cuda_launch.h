@@ -22,9 +22,15 @@ struct grid {
     uint32_t x, y, z;
 };
 
+/* cuda_persistent.c. Writes the launch down as a task. */
+cu_result cuda_record_launch(const struct launch *l, cu_function kernel, struct grid grid,
+                             uint32_t threads, uint32_t shared_bytes, const void *argument);
+
 static inline cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
                                      uint32_t threads, uint32_t shared_bytes, void *argument)
 {
+    if (l->d->recording)
+        return cuda_record_launch(l, kernel, grid, threads, shared_bytes, argument);
     void *arguments[] = {argument};
     return l->d->cu->launch(kernel, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes,
                             l->d->queue.stream, arguments, NULL);
