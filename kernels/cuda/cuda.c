@@ -133,6 +133,7 @@ static oato_status open_device(int index, const char *spec, const struct device_
         cuda_streams_close(d);
         goto fail;
     }
+    d->overlaps = cuda_can_overlap(d);
     *out = &d->base;
     return OATO_OK;
 

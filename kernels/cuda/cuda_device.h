@@ -23,6 +23,13 @@ struct cuda_device;
 
 enum { CUDA_EVENTS = 64 };
 
+/* Whether a kernel may begin before the one before it has ended. */
+enum cuda_chain {
+    CHAIN_NONE,   /* it may not */
+    CHAIN_BEGINS, /* those behind the next one may */
+    CHAIN_FOLLOWS /* it may: what the stream has last is a kernel of the same span */
+};
+
 /* The GPU's stream and the thread that feeds it: it launches what is put, in order, and raises the
  * device's timeline when the stream has passed the places that records signal. */
 struct cuda_queue {
@@ -32,6 +39,7 @@ struct cuda_queue {
     cu_event event[CUDA_EVENTS]; /* recorded at signals, a ring */
     uint64_t value[CUDA_EVENTS]; /* what each raises the timeline to */
     uint32_t recorded, passed;   /* events so far */
+    enum cuda_chain chain;       /* of the next launch */
 };
 
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err);
@@ -153,6 +161,7 @@ struct cuda_device {
     cu_context context;
     int capability; /* 90: sm_90 */
     int multiprocessors, l2_bytes;
+    bool overlaps; /* kernels of a decode step, at their ends and beginnings */
     uint64_t memory_bytes, budget_bytes, used_bytes;
     int64_t fail_alloc; /* injected, counted down; 0: off */
     cu_module module[CUDA_MODULES];
@@ -280,11 +289,13 @@ oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uin
 /* cuda_join.c. Finds records whose work one kernel can do together. */
 oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err);
-/* cuda_graph.c. Queue's thread: a step begins; then the records from index on that were launched as
- * one graph, the first one's waits being over: how many, 0: launch this one by itself. */
+/* cuda_graph.c. Whether this GPU and its driver let kernels overlap, in streams and in graphs. */
+bool cuda_can_overlap(struct cuda_device *d);
+/* Queue's thread: a step begins; then the records from index on that were launched as one graph,
+ * the first one's waits being over: how many, 0: launch this one by itself. */
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
 void cuda_graphs_free(const struct cuda_device *d, struct compiled *c);
-void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const struct step *step);
+void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step);
 uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
                          const struct step *step, cu_result *result);
 /* True where tensor cores compute the product: always for one class of arithmetic, never for the

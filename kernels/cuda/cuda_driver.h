@@ -50,6 +50,23 @@ enum {
     CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     CU_CAPTURE_THREAD_LOCAL = 1,
     CU_CONTEXT_SCHED_SPIN = 1,
+    CU_LAUNCH_OVERLAPS = 6, /* may begin before the kernel before it in the stream has ended */
+};
+
+/* How a kernel is launched, with what is not usual about it: CUlaunchConfig, CUlaunchAttribute. */
+struct cu_launch_attribute {
+    int id, pad;
+    union {
+        int overlaps; /* of CU_LAUNCH_OVERLAPS: 1 */
+        uint64_t room[8];
+    } value;
+};
+
+struct cu_launch {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    cu_stream stream;
+    struct cu_launch_attribute *attributes;
+    unsigned n_attributes;
 };
 
 /* Every function of the table: result, name of the member, name in the library, arguments. */
@@ -97,6 +114,8 @@ enum {
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
        void **arguments, void **extra))                                                            \
+    F(launch_as, "cuLaunchKernelEx",                                                               \
+      (const struct cu_launch *how, cu_function function, void **arguments, void **extra))         \
     F(host_call, "cuLaunchHostFunc", (cu_stream stream, cu_host_function run, void *user))         \
     F(capture_begin, "cuStreamBeginCapture_v2", (cu_stream stream, int mode))                      \
     F(capture_end, "cuStreamEndCapture", (cu_stream stream, cu_graph * graph))                     \

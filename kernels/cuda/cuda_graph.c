@@ -7,10 +7,16 @@
  * step in device memory, so a captured span stays right for all steps of one size; what else its
  * launches hold (addresses of weights and workspace, the division of contexts) is part of the key.
  * A size is captured when it comes for the second time: prompts seldom do.
+ *
+ * Within a span, captured or not, a kernel may begin before the one before it has ended (see
+ * device_code.cuh). The first of a span may not: it follows copies, events, or weights that came
+ * by another stream.
  */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_activity.h"
+#include "kernels/cuda/cuda_launch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     SIZES = 8,        /* whose graphs are kept; the one that was used longest ago goes */
@@ -122,6 +128,39 @@ void cuda_graphs_free(const struct cuda_device *d, struct compiled *c)
     free(g);
 }
 
+/* ------------------------------------------------------------------------------ overlaps -- */
+
+enum { OVERLAP_CAPABILITY = 90 };
+
+/* Tried once, because drivers for CUDA before 12.3 take the attribute but capture it not. */
+bool cuda_can_overlap(struct cuda_device *d)
+{
+    const struct cuda_driver *cu = d->cu;
+    const char *wanted = getenv("OATO_CUDA_OVERLAP");
+    const struct launch l = {.d = d};
+    struct cuda_mark_args nothing = {0};
+    const struct grid one = {1, 1, 1};
+    cu_function mark;
+    cu_graph graph = NULL;
+    cu_graph_exec exec = NULL;
+    if (d->capability < OVERLAP_CAPABILITY || (wanted && !strcmp(wanted, "0")) ||
+        cuda_kernel(d, CUDA_MARK_KERNEL, &mark) ||
+        cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL))
+        return false;
+    d->queue.chain = CHAIN_BEGINS;
+    bool good = true;
+    for (int i = 0; i < 2 && good; i++) /* one, and one that overlaps */
+        good = !launch_start(&l, mark, one, 1, 0, &nothing);
+    d->queue.chain = CHAIN_NONE;
+    good = !cu->capture_end(d->queue.stream, &graph) && good && graph &&
+           !cu->graph_instantiate(&exec, graph, 0);
+    if (graph)
+        cu->graph_destroy(graph);
+    if (good)
+        cu->graph_exec_destroy(exec);
+    return good;
+}
+
 /* -------------------------------------------------------------------------------- steps --- */
 
 static struct size_key key_of(const struct cuda_device *d, const struct compiled *c,
@@ -142,11 +181,12 @@ static bool same_key(const struct size_key *a, const struct size_key *b)
            a->addresses == b->addresses;
 }
 
-void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const struct step *step)
+void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step)
 {
     struct cuda_graphs *g = c->graphs;
     const bool each = d->measure.clock == CLOCK_WORKS; /* kernel by kernel */
     g->now = NULL;
+    d->queue.chain = CHAIN_NONE;
     if (g->refused || each || !g->n_spans || step->n_tokens > TOKENS_MOST)
         return;
     const struct size_key key = key_of(d, c, step);
@@ -167,18 +207,18 @@ void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const st
     g->now->used = ++g->steps;
 }
 
-/* Number of the span that begins at the record, or -1. */
-static int32_t find_span(const struct cuda_graphs *g, uint32_t begin)
+/* Number of the span that the record is in, or -1. */
+static int32_t find_span(const struct cuda_graphs *g, uint32_t index)
 {
     int32_t lo = 0, hi = g->n_spans;
     while (lo < hi) {
         const int32_t mid = lo + (hi - lo) / 2;
-        if (g->spans[mid].begin < begin)
+        if (g->spans[mid].end <= index)
             lo = mid + 1;
         else
             hi = mid;
     }
-    return lo < g->n_spans && g->spans[lo].begin == begin ? lo : -1;
+    return lo < g->n_spans && g->spans[lo].begin <= index ? lo : -1;
 }
 
 /* A capture that fails is no failure of the step: its records are launched one by one. */
@@ -192,8 +232,10 @@ static cu_graph_exec capture(struct cuda_device *d, struct compiled *c, const st
     bool good = !cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL);
     if (!good)
         return NULL;
+    d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
     for (uint32_t i = s->begin; i < s->end && good; i++)
         good = !cuda_run_record(d, c, i, step, &ignored);
+    d->queue.chain = CHAIN_NONE;
     good = !cu->capture_end(d->queue.stream, &graph) && good && graph;
     if (good && cu->graph_instantiate(&exec, graph, 0))
         exec = NULL;
@@ -206,14 +248,18 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
                          const struct step *step, cu_result *result)
 {
     struct cuda_graphs *g = c->graphs;
+    const int32_t i = g->now ? find_span(g, index) : -1;
     *result = CU_OK;
-    if (!g->now || !g->now->again)
-        return 0;
-    const int32_t i = find_span(g, index);
     if (i < 0)
+        d->queue.chain = CHAIN_NONE;
+    if (i < 0 || g->spans[i].begin != index)
         return 0;
     const struct cuda_span *s = &g->spans[i];
     cu_graph_exec *exec = &g->now->exec[i];
+    if (!g->now->again) {
+        d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
+        return 0;
+    }
     if (!*exec)
         *exec = capture(d, c, s, step);
     if (!*exec) {

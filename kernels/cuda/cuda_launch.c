@@ -14,6 +14,31 @@ enum {
     TILE_WARPS_LEAST = 2, /* of a block of attention_tile, however few rows there are */
 };
 
+cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
+                       uint32_t threads, uint32_t shared_bytes, void *argument)
+{
+    const struct cuda_driver *cu = l->d->cu;
+    struct cuda_queue *q = &l->d->queue;
+    void *arguments[] = {argument};
+    struct cu_launch_attribute overlap = {.id = CU_LAUNCH_OVERLAPS, .value.overlaps = 1};
+    const struct cu_launch how = {.grid_x = grid.x,
+                                  .grid_y = grid.y,
+                                  .grid_z = grid.z,
+                                  .block_x = threads,
+                                  .block_y = 1,
+                                  .block_z = 1,
+                                  .shared_bytes = shared_bytes,
+                                  .stream = q->stream,
+                                  .attributes = &overlap,
+                                  .n_attributes = 1};
+    if (q->chain == CHAIN_FOLLOWS)
+        return cu->launch_as(&how, kernel, arguments, NULL);
+    if (q->chain == CHAIN_BEGINS)
+        q->chain = CHAIN_FOLLOWS;
+    return cu->launch(kernel, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, q->stream,
+                      arguments, NULL);
+}
+
 static const float *vector(const struct launch *l, int i)
 {
     return const_floats(launch_weight(l, i)->data);

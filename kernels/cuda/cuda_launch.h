@@ -22,13 +22,8 @@ struct grid {
     uint32_t x, y, z;
 };
 
-static inline cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
-                                     uint32_t threads, uint32_t shared_bytes, void *argument)
-{
-    void *arguments[] = {argument};
-    return l->d->cu->launch(kernel, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes,
-                            l->d->queue.stream, arguments, NULL);
-}
+cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
+                       uint32_t threads, uint32_t shared_bytes, void *argument);
 
 static inline uint32_t blocks_of(int64_t n, int64_t size)
 {

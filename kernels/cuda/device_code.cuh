@@ -5,6 +5,13 @@
  *
  * A kernel is KERNEL(name, threads of a block, type of its one argument) { ... }: the argument is
  * `a`. SHARED_ROOM is the dynamic shared memory of a block, 16-byte aligned.
+ *
+ * From sm_90 on a kernel may begin before the one before it has ended (programmatic dependent
+ * launch): every thread of every kernel first waits until that one has ended and what it wrote is
+ * there. So a kernel that has ended has seen all before it end, and no kernel writes what an
+ * earlier one still reads. KERNEL_AHEAD(..., ahead) calls ahead(a) before the wait: it may only
+ * read what no kernel of a step writes. What kernels write is never read by __ldg, which the
+ * compiler may move in front of the wait.
  */
 #ifndef OATO_DEVICE_CODE_CUH
 #define OATO_DEVICE_CODE_CUH
@@ -16,8 +23,37 @@
 #else
 #include <cuda_fp16.h>
 
-#define KERNEL(name, threads, argument)                                                            \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ argument a)
+/* The next kernel may begin when all blocks are past the wait: so one is ahead, not several, and it
+ * has all the time that this one works. */
+__device__ inline void await_predecessor()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Begins to fetch into L2; address and size are multiples of 16. */
+__device__ inline void prefetch_l2(const uint8_t *from, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)),
+                 "r"(bytes)
+                 : "memory");
+#else
+    (void)from, (void)bytes;
+#endif
+}
+
+#define KERNEL_AHEAD(name, threads, argument, ahead)                                               \
+    __device__ static void name##_body(const argument &a);                                         \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ argument a) \
+    {                                                                                              \
+        ahead(a);                                                                                  \
+        await_predecessor();                                                                       \
+        name##_body(a);                                                                            \
+    }                                                                                              \
+    __device__ static void name##_body(const argument &a)
 
 extern __shared__ __align__(16) unsigned char shared_room[];
 #define SHARED_ROOM shared_room
@@ -141,6 +177,11 @@ __device__ inline float exp2_fast(float x)
     return y;
 }
 #endif
+
+template <class ARGUMENT> __device__ inline void nothing_ahead(const ARGUMENT &)
+{
+}
+#define KERNEL(name, threads, argument) KERNEL_AHEAD(name, threads, argument, nothing_ahead)
 
 /* Over the lanes of a whole warp; every lane has the result, in the same order of additions. */
 enum { WARP = 32 };

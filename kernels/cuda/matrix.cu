@@ -116,7 +116,7 @@ struct listed_columns {
     }
     __device__ int from(int c) const
     {
-        return __ldg(&list[min(c, n - 1)].from);
+        return list[min(c, n - 1)].from;
     }
     __device__ bool has(int c) const
     {
@@ -124,7 +124,7 @@ struct listed_columns {
     }
     __device__ int to(int c) const
     {
-        return __ldg(&list[min(c, n - 1)].to);
+        return list[min(c, n - 1)].to;
     }
 };
 

@@ -14,6 +14,12 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
+enum {
+    PLANES = 4,
+    MATVEC_AHEAD = 2048, /* elements of a row, two turns of a warp: all warps that a large GPU holds
+                            fetch a third of its L2 */
+};
+
 /* ------------------------------------------------------------------------- the input ------ */
 
 /* A warp a block of 32. */
@@ -146,6 +152,18 @@ __device__ static bool find_pair(const cuda_matvec_args &a, int pair, row_pair *
     return true;
 }
 
+/* What a warp reads first is fetched while the kernels before this one still work. */
+template <int DTYPE> __device__ static void weights_ahead(const cuda_matvec_args &a)
+{
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int row = lane / PLANES, begin = warp % a.split * MATVEC_AHEAD;
+    row_pair p;
+    if (blockIdx.y || row > 1 || !find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p))
+        return;
+    const cuda_matrix &w = *p.w[row];
+    row_ahead<DTYPE>(w, lane % PLANES, p.row[row], begin, min(begin + MATVEC_AHEAD, w.k));
+}
+
 /* Of a warp's lanes, then of the `parts` warps that share the rows: the first of these has it. All
  * warps of the block come here. */
 template <int N> __device__ static void add_up(float sum[2][N], int part, int parts)
@@ -242,11 +260,11 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 
 /* The kernels of a type, named as cuda_launch.c puts their names together. */
 #define MATVEC_KERNELS(type, DTYPE)                                                                \
-    KERNEL(matvec_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                                    \
+    KERNEL_AHEAD(matvec_##type, MATVEC_WARPS *WARP, cuda_matvec_args, weights_ahead<DTYPE>)        \
     {                                                                                              \
         matvec<DTYPE, 1>(a);                                                                       \
     }                                                                                              \
-    KERNEL(matvec_many_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                               \
+    KERNEL_AHEAD(matvec_many_##type, MATVEC_WARPS *WARP, cuda_matvec_args, weights_ahead<DTYPE>)   \
     {                                                                                              \
         matvec<DTYPE, MATVEC_COLUMNS>(a);                                                          \
     }                                                                                              \

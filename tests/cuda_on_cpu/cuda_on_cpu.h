@@ -106,12 +106,40 @@ extern unsigned char *shared_room;
 
 #define SHARED_ROOM cuda_on_cpu::shared_room
 
-#define KERNEL(name, most_threads, argument)                                                       \
+#define KERNEL_AHEAD(name, most_threads, argument, ahead)                                          \
     static void name(const argument &a);                                                           \
     static const cuda_on_cpu::kernel name##_kernel(                                                \
-        #name, most_threads, sizeof(argument),                                                     \
-        [](const void *given) { name(*static_cast<const argument *>(given)); });                   \
+        #name, most_threads, sizeof(argument), [](const void *given) {                             \
+            const argument &a = *static_cast<const argument *>(given);                             \
+            ahead(a);                                                                              \
+            await_predecessor();                                                                   \
+            name(a);                                                                               \
+        });                                                                                        \
     static void name(const argument &a)
+
+/* ------------------------------------------------------- before the kernel before ends ---- */
+
+namespace cuda_on_cpu
+{
+extern int awaited_by[BLOCK_THREADS]; /* how often; a thread that returns must have waited once */
+[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+} // namespace cuda_on_cpu
+
+inline void await_predecessor()
+{
+    cuda_on_cpu::awaited_by[threadIdx.x]++;
+}
+
+/* Reads the bytes, so that AddressSanitizer sees them. */
+inline void prefetch_l2(const uint8_t *from, uint32_t bytes)
+{
+    if ((reinterpret_cast<uintptr_t>(from) | bytes) % 16)
+        cuda_on_cpu::fail("prefetch_l2: %u bytes at %p are not aligned", bytes, from);
+    if (cuda_on_cpu::awaited_by[threadIdx.x])
+        cuda_on_cpu::fail("prefetch_l2 behind the wait");
+    for (uint32_t i = 0; i < bytes; i++)
+        static_cast<void>(*const_cast<const volatile uint8_t *>(from + i));
+}
 
 /* ----------------------------------------------------------- copies under way ------------- */
 
@@ -127,7 +155,6 @@ struct copies {
     } copy[MOST];
 };
 extern copies copies_of[BLOCK_THREADS];
-[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 } // namespace cuda_on_cpu
 
 inline void copy_16(void *to, const void *from, bool there)

@@ -15,9 +15,9 @@
  *                                    registration of host memory is refused
  *
  * Stricter than a real one: the context must be current wherever work is given or memory is asked
- * for, copies read and write host memory when the stream comes to them, and what is not freed when
- * its context is released stays allocated, for LeakSanitizer to find. The default stream does not
- * exist.
+ * for, copies read and write host memory when the stream comes to them, a kernel may overlap only
+ * with a kernel that stands right before it, and what is not freed when its context is released
+ * stays allocated, for LeakSanitizer to find. The default stream does not exist.
  */
 #include "tests/cuda_on_cpu/driver.h"
 #include "kernels/cuda/cupti_records.h"
@@ -38,6 +38,8 @@ enum {
     PAGE = 4096,
     USUAL_SHARED_BYTES = 48 << 10,
     MOST_GRID_YZ = 65535,
+    OVERLAP_CAPABILITY = 90,
+    OVERLAP_CAPTURED = 12030, /* by drivers from this version on */
 };
 
 struct result_text {
@@ -57,6 +59,7 @@ const result_text result_texts[] = {
      "the operation cannot be performed in the present state"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
      "part or all of the requested memory range is already mapped"},
@@ -506,6 +509,29 @@ cu_result on_cpu_function_set(cu_function function, int attribute, int value)
     return OK;
 }
 
+/* The lock is held. */
+static cu_result enqueue_kernel(cu_function function, const cu_launch &how, void **arguments,
+                                void **extra)
+{
+    if (!function || function->gpu != how.stream->gpu)
+        return INVALID_HANDLE;
+    const kernel &k = *function->kernel;
+    const dim3 grid = {how.grid_x, how.grid_y, how.grid_z};
+    const unsigned threads = how.block_x, shared_bytes = how.shared_bytes;
+    unsigned most_shared = max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
+    if (!grid.x || grid.x > INT32_MAX || !grid.y || grid.y > MOST_GRID_YZ || !grid.z ||
+        grid.z > MOST_GRID_YZ || !threads || threads > min(k.threads, unsigned{BLOCK_THREADS}) ||
+        how.block_y != 1 || how.block_z != 1 || shared_bytes > most_shared || !arguments || extra)
+        return INVALID_VALUE;
+    const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
+    std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
+    enqueue(how.stream, {WORK_LAUNCH, [=, &k] {
+                             run_grid(k, copy.data(), grid, threads, shared_bytes);
+                             tell_kernel(k, grid, threads);
+                         }});
+    return OK;
+}
+
 cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         cu_stream stream, void **arguments, void **extra)
@@ -513,19 +539,32 @@ cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, 
     locked lock(state().lock);
     if (cu_result result = check_stream(stream))
         return result;
-    if (!function || function->gpu != stream->gpu)
-        return INVALID_HANDLE;
-    const kernel &k = *function->kernel;
-    unsigned most_shared = max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
-    if (!grid_x || grid_x > INT32_MAX || !grid_y || grid_y > MOST_GRID_YZ || !grid_z ||
-        grid_z > MOST_GRID_YZ || !block_x || block_x > min(k.threads, unsigned{BLOCK_THREADS}) ||
-        block_y != 1 || block_z != 1 || shared_bytes > most_shared || !arguments || extra)
-        return INVALID_VALUE;
-    const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
-    std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
-    enqueue(stream, {WORK_LAUNCH, [=, &k] {
-                         run_grid(k, copy.data(), {grid_x, grid_y, grid_z}, block_x, shared_bytes);
-                         tell_kernel(k, {grid_x, grid_y, grid_z}, block_x);
-                     }});
-    return OK;
+    return enqueue_kernel(
+        function,
+        {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0},
+        arguments, extra);
+}
+
+/* A kernel that may overlap with the one before it runs behind it all the same. */
+cu_result on_cpu_launch_as(const cu_launch *how, cu_function function, void **arguments,
+                           void **extra)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(how->stream))
+        return result;
+    bool overlaps = false;
+    for (unsigned i = 0; i < how->n_attributes; i++) {
+        if (how->attributes[i].id != CU_LAUNCH_OVERLAPS)
+            return INVALID_VALUE;
+        overlaps = overlaps || how->attributes[i].value.overlaps;
+    }
+    if (overlaps && setting("CAPABILITY", 90) < OVERLAP_CAPABILITY)
+        return NOT_SUPPORTED;
+    if (overlaps && how->stream->capture && setting("VERSION", 13000) < OVERLAP_CAPTURED) {
+        how->stream->capture_broken = true;
+        return CAPTURE_UNSUPPORTED;
+    }
+    if (overlaps && !how->stream->after_launch)
+        return ILLEGAL_STATE;
+    return enqueue_kernel(function, *how, arguments, extra);
 }

@@ -98,6 +98,7 @@ namespace cuda_on_cpu
 unsigned char *shared_room;
 exchange exchanges[BLOCK_THREADS];
 copies copies_of[BLOCK_THREADS];
+int awaited_by[BLOCK_THREADS];
 
 namespace
 {
@@ -242,6 +243,9 @@ void leave_block()
     warp &w = warps[thread / WARP_LANES];
     if (copies_of[thread].n)
         fail("it returned with %d copies under way", copies_of[thread].n);
+    if (awaited_by[thread] != 1)
+        fail("it returned and waited %d times for the kernel before it", awaited_by[thread]);
+    awaited_by[thread] = 0;
     for (int m = 0; m < w.meetings; m++)
         if (w.meeting[m].mask & lane)
             fail("it returned, but lanes %08x wait for it at %s for lanes %08x",

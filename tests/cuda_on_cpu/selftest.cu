@@ -192,6 +192,8 @@ KERNEL(selftest_wrong, MOST_THREADS, struct wrong_args)
     case WRONG_STATIC: some[a.n] = 1; break;
     case WRONG_DEVICE: a.bytes[a.n] = 1; break;
     case WRONG_COPY: copy_16(SHARED_ROOM, a.bytes, true); break;
+    case WRONG_WAIT: await_predecessor(); break;
+    case WRONG_AHEAD: prefetch_l2(a.bytes, 16); break;
     default: __trap();
     }
     a.bytes[lane] = (uint8_t)some[lane];

@@ -84,6 +84,8 @@ enum wrong {
     WRONG_STATIC,  /* one element beyond a static array in shared memory */
     WRONG_DEVICE,  /* one byte beyond an allocation */
     WRONG_COPY,    /* a thread returns while it copies */
+    WRONG_WAIT,    /* a thread waits twice for the kernel before */
+    WRONG_AHEAD,   /* fetches ahead when it has waited */
     WRONG_TRAP,
 };
 struct wrong_args {

@@ -10,7 +10,7 @@
 
 static struct cuda_driver *counted; /* the driver that devices call */
 static struct cuda_driver uncounted;
-static int launches, graph_launches;
+static int launches, graph_launches, overlapping; /* overlapping: of the launches */
 
 static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                               unsigned by, unsigned bz, unsigned shared, cu_stream stream,
@@ -18,6 +18,14 @@ static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned 
 {
     launches++;
     return uncounted.launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);
+}
+
+static cu_result count_launch_as(const struct cu_launch *how, cu_function f, void **arguments,
+                                 void **extra)
+{
+    launches++;
+    overlapping++;
+    return uncounted.launch_as(how, f, arguments, extra);
 }
 
 static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
@@ -31,8 +39,9 @@ static void count_begin(void)
     counted = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
     uncounted = *counted;
     counted->launch = count_launch;
+    counted->launch_as = count_launch_as;
     counted->graph_launch = count_graph;
-    launches = graph_launches = 0;
+    launches = graph_launches = overlapping = 0;
 }
 
 static void count_end(void)

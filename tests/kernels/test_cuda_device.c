@@ -179,6 +179,50 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     count_end();
 }
 
+/* Of three steps of a span of three records, the first of which is launched one by one. */
+static int overlapping_launches(struct device_info *info)
+{
+    static const int32_t tokens[] = {1, 1, 1};
+    struct rig *gpu = rig_create("cuda:0", 0);
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    rig_compile(gpu, NULL);
+    gpu->d->ops->info(gpu->d, info);
+    overlapping = graph_launches = 0;
+    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
+    rig_free(gpu);
+    assert_int_equal(graph_launches, 2);
+    return overlapping;
+}
+
+/* All but the first of a span, launched by itself or captured, where chip and driver have it. */
+static void kernels_of_a_span_overlap(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variable, *value;
+        int expected;
+    } emulated[] = {
+        {"OATO_CUDA_ON_CPU_CAPABILITY", "120", 4},
+        {"OATO_CUDA_ON_CPU_CAPABILITY", "89", 0},
+        {"OATO_CUDA_ON_CPU_VERSION", "12030", 4},
+        {"OATO_CUDA_ON_CPU_VERSION", "12020", 0},
+    };
+    struct device_info info;
+    count_begin();
+    const int all = overlapping_launches(&info);
+    setenv("OATO_CUDA_OVERLAP", "0", 1);
+    assert_int_equal(overlapping_launches(&info), 0);
+    unsetenv("OATO_CUDA_OVERLAP");
+    for (size_t i = 0; !strcmp(info.model, "CUDA on CPU") && i < ARRAY_LEN(emulated); i++) {
+        assert_int_equal(all, 4);
+        setenv(emulated[i].variable, emulated[i].value, 1);
+        assert_int_equal(overlapping_launches(&info), emulated[i].expected);
+        unsetenv(emulated[i].variable);
+    }
+    count_end();
+}
+
 /* ----------------------------------------------------------------- kernels together ------ */
 
 /* Products of a norm's output; `apart`: with a record between that has them pack it themselves. */
@@ -409,6 +453,7 @@ int main(void)
         cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
         cmocka_unit_test(steps_queue_up_in_order),
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
+        cmocka_unit_test(kernels_of_a_span_overlap),
         cmocka_unit_test(a_norm_packs_for_the_products_behind_it),
         cmocka_unit_test(rotations_and_the_store_are_one_kernel),
         cmocka_unit_test(memory_is_counted_against_the_budget),

@@ -5,7 +5,14 @@
  */
 #include "tests/kernels/cuda_rig.h"
 
-enum { INVALID_VALUE = 1, ILLEGAL_ADDRESS = 700, UNSUPPORTED = 900, INVALIDATED = 901 };
+enum {
+    INVALID_VALUE = 1,
+    ILLEGAL_STATE = 401,
+    ILLEGAL_ADDRESS = 700,
+    NOT_SUPPORTED = 801,
+    UNSUPPORTED = 900,
+    INVALIDATED = 901
+};
 
 /* ------------------------------------------------------------------ streams and graphs ---- */
 
@@ -84,6 +91,44 @@ static void graphs_replay_what_was_captured(void **state)
     }
     assert_memory_equal(got, values, sizeof got);
     DO(cu->graph_exec_destroy(exec));
+}
+
+static cu_result overlap(cu_address from, cu_address to, int n)
+{
+    struct step_args a = {(void *)from, (void *)to, n};
+    struct cu_launch_attribute attribute = {.id = CU_LAUNCH_OVERLAPS, .value.overlaps = 1};
+    const struct cu_launch how = {1, 1, 1, WARP, 1, 1, 0, stream, &attribute, 1};
+    return cu->launch_as(&how, find("selftest_step"), (void *[]){&a}, NULL);
+}
+
+/* Right behind a kernel, in a graph only by later drivers. */
+static void kernels_overlap_with_kernels(void **state)
+{
+    (void)state;
+    int32_t values[2] = {2, 0}, got[2];
+    cu_address a = device_copy(values, sizeof values), b = a + sizeof(int32_t);
+    cu_graph graph;
+    assert_int_equal(overlap(a, b, 1), ILLEGAL_STATE);
+    step("before", stream, a, b, 1);
+    DO(overlap(b, a, 5));
+    take_back(got, a, sizeof got);
+    assert_int_equal(got[1], 2 * 3 + 1);
+    assert_int_equal(got[0], got[1] * 3 + 5);
+
+    a = device_copy(values, sizeof values);
+    b = a + sizeof(int32_t);
+    setenv("OATO_CUDA_ON_CPU_VERSION", "12020", 1);
+    DO(cu->capture_begin(stream, CU_CAPTURE_THREAD_LOCAL));
+    step("captured", stream, a, b, 1);
+    assert_int_equal(overlap(b, a, 5), UNSUPPORTED);
+    assert_int_equal(cu->capture_end(stream, &graph), INVALIDATED);
+    unsetenv("OATO_CUDA_ON_CPU_VERSION");
+    setenv("OATO_CUDA_ON_CPU_CAPABILITY", "89", 1);
+    step("before", stream, a, b, 1);
+    assert_int_equal(overlap(b, a, 5), NOT_SUPPORTED);
+    unsetenv("OATO_CUDA_ON_CPU_CAPABILITY");
+    take_back(got, a, sizeof got);
+    assert_int_equal(got[0], 2);
 }
 
 static void what_waits_breaks_a_capture(void **state)
@@ -250,6 +295,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_is_missing_is_said_in_a_line),
         DEVICE_TEST(events_order_streams),
         DEVICE_TEST(graphs_replay_what_was_captured),
+        DEVICE_TEST(kernels_overlap_with_kernels),
         DEVICE_TEST(what_waits_breaks_a_capture),
         DEVICE_TEST(memory_has_an_end),
         DEVICE_TEST(ranges_must_lie_in_an_allocation),

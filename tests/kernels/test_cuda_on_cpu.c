@@ -335,6 +335,8 @@ static const struct wrong_case {
     {WRONG_MEETING, false, "of its warp are at"},
     {WRONG_TRAP, false, "__trap"},
     {WRONG_COPY, false, "under way"},
+    {WRONG_WAIT, false, "waited 2 times"},
+    {WRONG_AHEAD, false, "behind the wait"},
     {WRONG_SHARED, true, "heap-buffer-overflow"},
     {WRONG_STATIC, true, "selftest.cu"},
     {WRONG_DEVICE, true, "heap-buffer-overflow"},
