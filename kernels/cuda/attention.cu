@@ -9,6 +9,7 @@
  * position-major. Few tokens leave most of the GPU idle: then segments are blocks of their own, and
  * attention_merge puts them together as the one block would have done, bit by bit.
  */
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
 /* Element i of a block, s the number of its scale behind them. */
@@ -107,6 +108,20 @@ __device__ static void sum_segment(attention_sum *s, float m, float l, const flo
         total[e] = total[e] * before + value[e] * now;
 }
 
+/* A lane's elements e, e + 32, ... of a head's result, which is divided by l. With `packed`, heads
+ * are whole blocks of 32. */
+__device__ static void write_head(const cuda_attention_args &a, int64_t t, int head,
+                                  const float *total, float l)
+{
+    const int d = a.layer.head_dim;
+    for (int e = threadIdx.x % WARP; e < d; e += WARP) {
+        const float y = total[e] / l;
+        a.y[(t * a.heads + head) * d + e] = y;
+        if (a.packed)
+            pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (head * d + e) / 32);
+    }
+}
+
 template <int DTYPE> __device__ static void attention(const cuda_attention_args &a)
 {
     const int64_t t = blockIdx.z;
@@ -159,8 +174,8 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
                 sum_segment(&sum, m, l, w.value + warp * d, w.total + warp * d, d, lane, WARP);
             }
         }
-        for (int e = lane; !a.partial && warp < w.n_heads && e < d; e += WARP)
-            a.y[(first + warp) * d + e] = w.total[warp * d + e] / sum.l;
+        if (!a.partial && warp < w.n_heads)
+            write_head(a, t, w.kv_head * group + head + warp, w.total + warp * d, sum.l);
     }
 }
 
@@ -177,8 +192,7 @@ KERNEL(attention_merge, WARP, cuda_attention_args)
         y[e] = 0;
     for (int s = 0; s < segments; s++, part += 2 + d)
         sum_segment(&sum, part[0], part[1], part + 2, y, d, threadIdx.x, WARP);
-    for (int e = threadIdx.x; e < d; e += WARP)
-        y[e] /= sum.l;
+    write_head(a, t, blockIdx.x, y, sum.l);
 }
 
 KERNEL(attention_F32, ATTENTION_THREADS, cuda_attention_args)

@@ -83,6 +83,15 @@ static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
     return (struct cuda_weight *)(uintptr_t)w;
 }
 
+/* True when the record reads a weight that a RECORD_STREAM brings. */
+static inline bool cuda_reads_streamed(const struct program *p, const struct program_record *r)
+{
+    for (int i = 0; i < r->n_weights; i++)
+        if (r->weight[i] != UINT32_MAX && cuda_weight_of(p->weights[r->weight[i]])->arrived)
+            return true;
+    return false;
+}
+
 struct cuda_buffer {
     uint8_t *host; /* pinned */
     cu_event filled, sent;
@@ -171,6 +180,8 @@ struct cuda_device {
     struct compiled *programs;
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
+    cu_address counters; /* for kernels whose last block does more; all 0 between kernels */
+    uint64_t counters_bytes;
     struct cuda_measure measure;
 };
 
@@ -225,6 +236,13 @@ void cuda_measure_take(struct cuda_device *d);
 
 /* ---------------------------------------------------------------------------- programs ---- */
 
+/* Where in the workspace a product's packed input is when its own record does not pack it. */
+enum cuda_packed {
+    PACKED_NOWHERE,
+    PACKED_FIRST, /* at its beginning */
+    PACKED_BEHIND /* behind that of the record before it, a gate_up */
+};
+
 /* The kernels of a record, found when the program is compiled; what a kind does not use is NULL. */
 struct cuda_record {
     cu_function run, many; /* many: several columns at once */
@@ -233,10 +251,11 @@ struct cuda_record {
     cu_function group;     /* of the columns of each expert */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */
-    bool packs;  /* a norm that leaves its output packed in the workspace, */
-    bool packed; /* where this product finds its input */
-    bool waits;  /* nothing is launched: a record behind it does its work, */
-    bool joins;  /* this one, a store that rotates q and k first */
+    bool packs;              /* its output is left packed in the workspace, */
+    enum cuda_packed packed; /* where this product finds its input */
+    bool adds;               /* a product: and does the work of the next record, which adds to it */
+    bool joins;              /* a store that rotates q and k first, the work of two records */
+    bool waits;              /* nothing is launched: a record beside it does its work */
 };
 
 /* Records [begin, end) of a program that only launch kernels. */
@@ -311,5 +330,7 @@ int32_t cuda_step_segments(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* Scratch memory of one run of the operator, rows at most. */
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
+/* Of the device's counters, bytes that one run needs. */
+uint64_t cuda_op_counters(const struct oato_op *op, int32_t rows);
 
 #endif

@@ -50,12 +50,7 @@ struct cuda_graphs {
 
 static bool only_launches(const struct program *p, const struct program_record *r)
 {
-    if (r->kind != RECORD_RUN || r->op.kind == OP_KV_COPY)
-        return false;
-    for (int i = 0; i < r->n_weights; i++)
-        if (r->weight[i] != UINT32_MAX && cuda_weight_of(p->weights[r->weight[i]])->arrived)
-            return false;
-    return true;
+    return r->kind == RECORD_RUN && r->op.kind != OP_KV_COPY && !cuda_reads_streamed(p, r);
 }
 
 static bool waits_for_others(const struct compiled *c, const struct program_record *r)
@@ -169,7 +164,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     const struct program *p = c->program;
     struct size_key key = {.tokens = step->n_tokens, .rows = step->n_rows};
     key.segments = cuda_step_segments(step);
-    key.addresses = d->workspace;
+    key.addresses = d->workspace ^ d->counters * UINT64_C(0x9e3779b97f4a7c15);
     for (uint32_t i = 0; i < p->n_weights; i++)
         key.addresses = (key.addresses ^ (uintptr_t)p->weights[i]) * UINT64_C(0x9e3779b97f4a7c15);
     return key;

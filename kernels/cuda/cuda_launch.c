@@ -39,11 +39,6 @@ cu_result launch_start(const struct launch *l, cu_function kernel, struct grid g
                       arguments, NULL);
 }
 
-static const float *vector(const struct launch *l, int i)
-{
-    return const_floats(launch_weight(l, i)->data);
-}
-
 static struct cuda_kv_layer kv_layer(const struct launch *l, int32_t i)
 {
     const struct kv_cache *kv = l->c->program->kv;
@@ -61,7 +56,7 @@ static cu_result run_norm(const struct launch *l)
     const bool adds = l->op->kind == OP_ADD_NORM, heads = l->op->kind == OP_HEAD_NORM;
     struct cuda_norm_args a = {.a = launch_input(l, 0),
                                .y = launch_output(l, adds),
-                               .w = vector(l, 0),
+                               .w = launch_vector(l, 0),
                                .n = heads ? l->op->head_dim : l->op->n,
                                .eps = l->op->eps,
                                .heads = heads ? l->op->heads : 1};
@@ -85,7 +80,7 @@ static cu_result run_pairwise(const struct launch *l)
              : kind == OP_BIAS  ? PAIRWISE_BIAS
              : kind == OP_SCALE ? PAIRWISE_SCALE
                                 : PAIRWISE_SWIGLU;
-    a.b = kind == OP_BIAS || kind == OP_SCALE ? vector(l, 0) : launch_input(l, 1);
+    a.b = kind == OP_BIAS || kind == OP_SCALE ? launch_vector(l, 0) : launch_input(l, 1);
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
 }
@@ -157,16 +152,6 @@ static cu_result run_route(const struct launch *l)
 
 /* ------------------------------------------------------------------- KV and attention ----- */
 
-/* The launch of a record that stands `back` before this one. */
-static struct launch launch_before(const struct launch *l, int back)
-{
-    struct launch before = *l;
-    before.r -= back;
-    before.kernels -= back;
-    before.op = &before.r->op;
-    return before;
-}
-
 static cu_result run_kv_store(const struct launch *l)
 {
     struct cuda_rope_store_args a = {.store = {.step = l->c->step,
@@ -175,7 +160,7 @@ static cu_result run_kv_store(const struct launch *l)
                                                .layer = kv_layer(l, l->r->kv_layer)}};
     void *argument = &a.store;
     if (l->kernels->joins) {
-        const struct launch q = launch_before(l, 2), k = launch_before(l, 1);
+        const struct launch q = launch_near(l, -2), k = launch_near(l, -1);
         a.q = rope_args(&q);
         a.k = rope_args(&k);
         argument = &a;
@@ -196,6 +181,12 @@ static cu_result run_kv_copy(const struct launch *l)
     return result;
 }
 
+/* Attention's output as the product behind it takes it. */
+static uint64_t packed_heads_bytes(const struct oato_op *op, int64_t rows)
+{
+    return cuda_packed_rows_bytes(DT_Q8_0, op->n, rows);
+}
+
 static uint64_t partial_floats(const struct oato_op *op, int64_t rows)
 {
     return (uint64_t)rows * (uint64_t)op->heads * (uint64_t)(2 + op->head_dim);
@@ -213,7 +204,7 @@ int32_t cuda_step_segments(const struct step *step)
 static int32_t split_segments(const struct launch *l)
 {
     const int32_t segments = cuda_step_segments(l->step);
-    const uint64_t room = l->d->workspace_bytes / sizeof(float);
+    const uint64_t room = (l->d->workspace_bytes - packed_heads_bytes(l->op, l->T)) / sizeof(float);
     const bool fits = partial_floats(l->op, l->T) * (uint64_t)segments <= room;
     return l->T <= SPLIT_ROWS && segments > 1 && fits ? segments : 0;
 }
@@ -262,7 +253,13 @@ static cu_result run_attention(const struct launch *l)
                                     .heads = op->heads,
                                     .segments = split_segments(l),
                                     .scale = op->scale};
-    a.partial = a.segments ? launch_workspace(l) : NULL;
+    uint8_t *memory = launch_workspace(l);
+    if (a.segments)
+        a.partial = (float *)(void *)(memory + packed_heads_bytes(op, l->T));
+    if (l->kernels->packs) {
+        a.packed = memory;
+        a.packed_stride = cuda_packed_bytes(DT_Q8_0, op->n);
+    }
     struct grid grid = {a.segments ? (uint32_t)a.segments : 1, (uint32_t)op->kv_heads, l->T};
     cu_result result = launch_start(l, l->kernels->run, grid, ATTENTION_THREADS,
                                     cuda_attention_shared(op->head_dim), &a);
@@ -362,7 +359,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
 {
     if (op->kind == OP_ATTENTION)
-        return partial_floats(op, min_i64(rows, SPLIT_ROWS)) * SPLIT_SEGMENTS * sizeof(float);
+        return packed_heads_bytes(op, rows) +
+               partial_floats(op, min_i64(rows, SPLIT_ROWS)) * SPLIT_SEGMENTS * sizeof(float);
     return op_weight_use(op) == WEIGHT_MATRIX ? cuda_product_workspace(op, rows) : 0;
 }
 

@@ -182,6 +182,25 @@ template <int N> __device__ static void add_up(float sum[2][N], int part, int pa
             sum[i / N][i % N] += of_warp[warp + p][i / N][i % N];
 }
 
+/* A warp has written row r of n, a multiple of 32, by its first lane: true in the warp that was the
+ * last of 32 neighbours. What the others wrote is there. */
+__device__ static bool is_last_of_group(uint32_t *arrived, int r)
+{
+    uint32_t before = 0;
+    if (threadIdx.x % WARP == 0) {
+        __threadfence();
+        before = atomicInc(&arrived[r / 32], 31);
+        __threadfence();
+    }
+    return __shfl_sync(0xffffffff, before, 0) == 31;
+}
+
+/* Packs the group of row r of a column y of n. They were written by other blocks: not from L1. */
+__device__ static void pack_group(const float *y, int r, uint8_t *out, int n)
+{
+    pack_block(__ldcg(y + r / 32 * 32 + threadIdx.x % WARP), out, n, r / 32);
+}
+
 template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
 {
     const int warp = threadIdx.x / WARP, part = warp % a.split, column = blockIdx.y * N;
@@ -200,17 +219,30 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
         }
     }
     add_up<N>(sum, part, a.split);
-    if (!there || part || threadIdx.x % WARP)
+    if (!there || part)
         return;
+    const int rows = p.w[0]->rows;
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        float *y = p.y + (int64_t)(column + t) * p.w[0]->rows;
-        if (column + t >= a.columns)
+        const int64_t at = (int64_t)(column + t) * rows;
+        if (column + t >= a.columns || threadIdx.x % WARP)
             continue;
-        y[p.row[0]] = a.gate_up ? silu(sum[0][t]) * sum[1][t] : sum[0][t];
-        if (!a.gate_up && p.row[1] != p.row[0])
-            y[p.row[1]] = sum[1][t];
+        if (a.gate_up) {
+            p.y[at + p.row[0]] = silu(sum[0][t]) * sum[1][t];
+            continue;
+        }
+        for (int r = 0; r < 2 && (!r || p.row[1] != p.row[0]); r++) {
+            p.y[at + p.row[r]] = sum[r][t];
+            if (a.sum)
+                a.sum[at + p.row[r]] =
+                    sum[r][t] + a.addend[(int64_t)(column + t) * a.addend_stride + p.row[r]];
+        }
     }
+    const int row = (int)p.row[0];
+    if (!a.packing.out || !is_last_of_group(a.packing.arrived + blockIdx.y * (rows / 32), row))
+        return;
+    for (int t = column; t < min(column + N, a.columns); t++)
+        pack_group(p.y + (int64_t)t * rows, row, a.packing.out + t * a.packing.stride, rows);
 }
 
 template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_args &a)
@@ -225,8 +257,11 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     float sum[2][1] = {};
     dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum);
     const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
+    float *y = a.y + (int64_t)blockIdx.y * a.n;
     if (threadIdx.x % WARP == 0)
-        a.y[(int64_t)blockIdx.y * a.n + r] = silu(gate) * up;
+        y[r] = silu(gate) * up;
+    if (a.packing.out && is_last_of_group(a.packing.arrived + blockIdx.y * (a.n / 32), r))
+        pack_group(y, r, a.packing.out + blockIdx.y * a.packing.stride, a.n);
 }
 
 template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)
