@@ -9,9 +9,12 @@
  * From sm_90 on a kernel may begin before the one before it has ended (programmatic dependent
  * launch): every thread of every kernel first waits until that one has ended and what it wrote is
  * there. So a kernel that has ended has seen all before it end, and no kernel writes what an
- * earlier one still reads. KERNEL_AHEAD(..., ahead) calls ahead(a) before the wait: it may only
- * read what no kernel of a step writes. What kernels write is never read by __ldg, which the
- * compiler may move in front of the wait.
+ * earlier one still reads. What kernels write is never read by __ldg, which the compiler may move
+ * in front of the wait.
+ *
+ * KERNEL_AHEAD(name, threads, blocks, type, ahead) calls ahead(a) before the wait, which may only
+ * read what no kernel of a step writes; and it leaves registers for as many blocks in a
+ * multiprocessor, where the compiler would rather have more blocks and fewer loads under way.
  */
 #ifndef OATO_DEVICE_CODE_CUH
 #define OATO_DEVICE_CODE_CUH
@@ -45,9 +48,13 @@ __device__ inline void prefetch_l2(const uint8_t *from, uint32_t bytes)
 #endif
 }
 
-#define KERNEL_AHEAD(name, threads, argument, ahead)                                               \
+#define KERNEL(name, threads, argument)                                                            \
+    KERNEL_OF(name, __launch_bounds__(threads), argument, nothing_ahead)
+#define KERNEL_AHEAD(name, threads, blocks, argument, ahead)                                       \
+    KERNEL_OF(name, __launch_bounds__(threads, blocks), argument, ahead)
+#define KERNEL_OF(name, bounds, argument, ahead)                                                   \
     __device__ static void name##_body(const argument &a);                                         \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ argument a) \
+    extern "C" __global__ void bounds name(const __grid_constant__ argument a)                     \
     {                                                                                              \
         ahead(a);                                                                                  \
         await_predecessor();                                                                       \
@@ -181,7 +188,6 @@ __device__ inline float exp2_fast(float x)
 template <class ARGUMENT> __device__ inline void nothing_ahead(const ARGUMENT &)
 {
 }
-#define KERNEL(name, threads, argument) KERNEL_AHEAD(name, threads, argument, nothing_ahead)
 
 /* Over the lanes of a whole warp; every lane has the result, in the same order of additions. */
 enum { WARP = 32 };

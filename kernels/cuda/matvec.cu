@@ -16,6 +16,8 @@
 
 enum {
     PLANES = 4,
+    MATVEC_RESIDENT = 4, /* blocks in a multiprocessor: with fewer registers a lane would have one
+                            block of codes on its way, not four */
     MATVEC_AHEAD = 2048, /* elements of a row, two turns of a warp: all warps that a large GPU holds
                             fetch a third of its L2 */
 };
@@ -38,75 +40,115 @@ KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 template <int DTYPE, int N> struct dot {
     typedef weight_block<DTYPE> W;
 
-    static __device__ void add(const cuda_matrix &w, int64_t block, const uint8_t *x,
-                               uint64_t x_stride, int b, float *sum)
-    {
+    struct weights {
         int q[8];
         float d[W::SCALES], m[W::SCALES];
-        W::codes(w, block, q);
-        W::scales(w, block, d, m);
-        const float weights = weight_sum<DTYPE>(q, d, m);
+    };
+
+    static __device__ void load(const cuda_matrix &w, int64_t block, weights &v)
+    {
+        W::codes(w, block, v.q);
+        W::scales(w, block, v.d, v.m);
+    }
+
+    static __device__ void add(const weights &v, const uint8_t *x, uint64_t x_stride, int k, int b,
+                               float *sum)
+    {
+        const float weights = weight_sum<DTYPE>(v.q, v.d, v.m);
 #pragma unroll
         for (int t = 0; t < N; t++) {
             const uint8_t *column = x + t * x_stride;
             const int4 *codes = (const int4 *)(column + b * 32);
             const int4 low = codes[0], high = codes[1];
-            const cuda_pack_scale s = ((const cuda_pack_scale *)(column + w.k))[b];
-            int p0 = __dp4a(q[0], low.x, 0), p1 = __dp4a(q[4], high.x, 0);
-            p0 = __dp4a(q[1], low.y, p0);
-            p1 = __dp4a(q[5], high.y, p1);
-            p0 = __dp4a(q[2], low.z, p0);
-            p1 = __dp4a(q[6], high.z, p1);
-            p0 = __dp4a(q[3], low.w, p0);
-            p1 = __dp4a(q[7], high.w, p1);
+            const cuda_pack_scale s = ((const cuda_pack_scale *)(column + k))[b];
+            int p0 = __dp4a(v.q[0], low.x, 0), p1 = __dp4a(v.q[4], high.x, 0);
+            p0 = __dp4a(v.q[1], low.y, p0);
+            p1 = __dp4a(v.q[5], high.y, p1);
+            p0 = __dp4a(v.q[2], low.z, p0);
+            p1 = __dp4a(v.q[6], high.z, p1);
+            p0 = __dp4a(v.q[3], low.w, p0);
+            p1 = __dp4a(v.q[7], high.w, p1);
             float part;
             if (W::SCALES == 1)
-                part = d[0] * (float)(p0 + p1);
+                part = v.d[0] * (float)(p0 + p1);
             else
-                part = fmaf(d[0], (float)p0, d[W::SCALES - 1] * (float)p1);
+                part = fmaf(v.d[0], (float)p0, v.d[W::SCALES - 1] * (float)p1);
             if (W::HAS_MIN && W::SCALES == 1)
-                part = fmaf(m[0], (float)(s.low_sum + s.high_sum), part);
+                part = fmaf(v.m[0], (float)(s.low_sum + s.high_sum), part);
             else if (W::HAS_MIN)
-                part =
-                    fmaf(m[0], (float)s.low_sum, fmaf(m[W::SCALES - 1], (float)s.high_sum, part));
+                part = fmaf(v.m[0], (float)s.low_sum,
+                            fmaf(v.m[W::SCALES - 1], (float)s.high_sum, part));
             sum[t] = fmaf(s.d, part, fmaf(s.middle, weights, sum[t]));
         }
+    }
+
+    /* Blocks b and, TURNS of them, those `step` behind each other: all are read before one is
+     * multiplied. */
+    template <int TURNS>
+    static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
+                                 const uint8_t *x, uint64_t x_stride, int b, int step,
+                                 float sum[2][N])
+    {
+        const int k = w[0]->k;
+        weights v[TURNS][2];
+#pragma unroll
+        for (int i = 0; i < 2 * TURNS; i++)
+            load(*w[i % 2], row[i % 2] * (k / 32) + b + i / 2 * step, v[i / 2][i % 2]);
+#pragma unroll
+        for (int i = 0; i < 2 * TURNS; i++)
+            add(v[i / 2][i % 2], x, x_stride, k, b + i / 2 * step, sum[i % 2]);
     }
 
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
                                 const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
                                 int parts = 1)
     {
-        const int blocks = w[0]->k / 32;
-        for (int b = part * WARP + threadIdx.x % WARP; b < blocks; b += parts * WARP) {
-            add(*w[0], row[0] * blocks + b, x, x_stride, b, sum[0]);
-            add(*w[1], row[1] * blocks + b, x, x_stride, b, sum[1]);
-        }
+        const int blocks = w[0]->k / 32, step = parts * WARP;
+        int b = part * WARP + threadIdx.x % WARP;
+        for (; b + step < blocks; b += 2 * step)
+            turns<2>(w, row, x, x_stride, b, step, sum);
+        if (b < blocks)
+            turns<1>(w, row, x, x_stride, b, step, sum);
     }
 };
 
 /* Types without blocks: 4 elements at a time, of float32 columns. */
 template <int DTYPE, int N> struct dot_float {
+    template <int TURNS>
+    static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
+                                 const uint8_t *x, uint64_t x_stride, int i, int step,
+                                 float sum[2][N])
+    {
+        float v[TURNS][2][4];
+#pragma unroll
+        for (int n = 0; n < 2 * TURNS; n++)
+            float_elements<DTYPE>(*w[n % 2], row[n % 2] * w[0]->k + i + n / 2 * step,
+                                  v[n / 2][n % 2]);
+#pragma unroll
+        for (int n = 0; n < TURNS * N; n++) {
+            const int t = n % N, at = i + n / N * step;
+            const float4 c = *(const float4 *)(x + t * x_stride + at * sizeof(float));
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float *e = v[n / N][r];
+                sum[r][t] = fmaf(e[0], c.x, sum[r][t]);
+                sum[r][t] = fmaf(e[1], c.y, sum[r][t]);
+                sum[r][t] = fmaf(e[2], c.z, sum[r][t]);
+                sum[r][t] = fmaf(e[3], c.w, sum[r][t]);
+            }
+        }
+    }
+
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
                                 const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
                                 int parts = 1)
     {
-        const int k = w[0]->k;
-        for (int i = (part * WARP + threadIdx.x % WARP) * 4; i < k; i += parts * WARP * 4) {
-            float v[2][4];
-            for (int r = 0; r < 2; r++)
-                float_elements<DTYPE>(*w[r], row[r] * k + i, v[r]);
-#pragma unroll
-            for (int t = 0; t < N; t++) {
-                const float4 c = *(const float4 *)(x + t * x_stride + i * sizeof(float));
-                for (int r = 0; r < 2; r++) {
-                    sum[r][t] = fmaf(v[r][0], c.x, sum[r][t]);
-                    sum[r][t] = fmaf(v[r][1], c.y, sum[r][t]);
-                    sum[r][t] = fmaf(v[r][2], c.z, sum[r][t]);
-                    sum[r][t] = fmaf(v[r][3], c.w, sum[r][t]);
-                }
-            }
-        }
+        const int k = w[0]->k, step = parts * WARP * 4;
+        int i = (part * WARP + threadIdx.x % WARP) * 4;
+        for (; i + 3 * step < k; i += 4 * step)
+            turns<4>(w, row, x, x_stride, i, step, sum);
+        for (; i < k; i += step)
+            turns<1>(w, row, x, x_stride, i, step, sum);
     }
 };
 template <int N> struct dot<CUDA_F32, N> : dot_float<CUDA_F32, N> {
@@ -160,8 +202,9 @@ template <int DTYPE> __device__ static void weights_ahead(const cuda_matvec_args
     row_pair p;
     if (blockIdx.y || row > 1 || !find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p))
         return;
-    const cuda_matrix &w = *p.w[row];
-    row_ahead<DTYPE>(w, lane % PLANES, p.row[row], begin, min(begin + MATVEC_AHEAD, w.k));
+    const cuda_matrix &w = row ? *p.w[1] : *p.w[0];
+    row_ahead<DTYPE>(w, lane % PLANES, row ? p.row[1] : p.row[0], begin,
+                     min(begin + MATVEC_AHEAD, w.k));
 }
 
 /* Of a warp's lanes, then of the `parts` warps that share the rows: the first of these has it. All
@@ -294,20 +337,22 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 }
 
 /* The kernels of a type, named as cuda_launch.c puts their names together. */
+#define MATVEC_KERNEL(name, argument, ahead)                                                       \
+    KERNEL_AHEAD(name, MATVEC_WARPS *WARP, MATVEC_RESIDENT, argument, ahead)
 #define MATVEC_KERNELS(type, DTYPE)                                                                \
-    KERNEL_AHEAD(matvec_##type, MATVEC_WARPS *WARP, cuda_matvec_args, weights_ahead<DTYPE>)        \
+    MATVEC_KERNEL(matvec_##type, cuda_matvec_args, weights_ahead<DTYPE>)                           \
     {                                                                                              \
         matvec<DTYPE, 1>(a);                                                                       \
     }                                                                                              \
-    KERNEL_AHEAD(matvec_many_##type, MATVEC_WARPS *WARP, cuda_matvec_args, weights_ahead<DTYPE>)   \
+    MATVEC_KERNEL(matvec_many_##type, cuda_matvec_args, weights_ahead<DTYPE>)                      \
     {                                                                                              \
         matvec<DTYPE, MATVEC_COLUMNS>(a);                                                          \
     }                                                                                              \
-    KERNEL(expert_gate_up_##type, MATVEC_WARPS *WARP, cuda_experts_args)                           \
+    MATVEC_KERNEL(expert_gate_up_##type, cuda_experts_args, nothing_ahead)                         \
     {                                                                                              \
         expert_gate_up<DTYPE>(a);                                                                  \
     }                                                                                              \
-    KERNEL(expert_down_##type, MATVEC_WARPS *WARP, cuda_experts_args)                              \
+    MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead)                            \
     {                                                                                              \
         expert_down<DTYPE>(a);                                                                     \
     }

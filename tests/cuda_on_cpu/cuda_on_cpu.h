@@ -106,7 +106,9 @@ extern unsigned char *shared_room;
 
 #define SHARED_ROOM cuda_on_cpu::shared_room
 
-#define KERNEL_AHEAD(name, most_threads, argument, ahead)                                          \
+#define KERNEL(name, most_threads, argument)                                                       \
+    KERNEL_AHEAD(name, most_threads, 1, argument, nothing_ahead)
+#define KERNEL_AHEAD(name, most_threads, blocks, argument, ahead)                                  \
     static void name(const argument &a);                                                           \
     static const cuda_on_cpu::kernel name##_kernel(                                                \
         #name, most_threads, sizeof(argument), [](const void *given) {                             \
