@@ -303,11 +303,18 @@ static inline uint32_t cuda_attention_shared(int32_t head_dim)
 
 /* ------------------------------------------------------------- attention: attention_tile.cu - */
 
-/* The attention_tile_<type of KV>_<head_dim> kernels. The queries that a sequence has under one KV
- * head, heads / kv_heads a token, are divided into tiles of 16 rows a warp; blocks have 1 to
- * ATTENTION_TILE_WARPS warps, which changes no bits. grid: tiles of all sequences * kv heads, or
- * more. Shared memory: ATTENTION_TILE_SHARED, K and V of a page with 16 bytes behind each row. */
-enum { ATTENTION_TILE_WARPS = 8, ATTENTION_TILE_ROWS = 16 };
+/* The attention_tile_<type of KV>_<head_dim> kernels. Segments of ATTENTION_TILE_SPAN positions are
+ * merged by the block or, with `partial` (the y dimension of the grid being segments), by
+ * attention_tile_merge, as attention does it and with the same bits, too. The queries that a
+ * sequence has under one KV head, heads / kv_heads a token, are divided into tiles of 16 rows a
+ * warp; blocks have 1 to ATTENTION_TILE_WARPS warps, which changes no bits. grid: tiles of all
+ * sequences * kv heads, or more. Shared memory: ATTENTION_TILE_SHARED, K and V of a page with 16
+ * bytes behind each row. */
+enum {
+    ATTENTION_TILE_WARPS = 8,
+    ATTENTION_TILE_ROWS = 16,
+    ATTENTION_TILE_SPAN = 1024, /* what a block keeps elsewhere between two of them costs a tenth */
+};
 #define ATTENTION_TILE_SHARED(head_dim) (2 * (72 * (head_dim) + 64 * ((head_dim) + 8)))
 
 /* ------------------------------------------------------------------ profiling: measure.cu -- */

@@ -200,13 +200,17 @@ int32_t cuda_step_segments(const struct step *step)
     return (int32_t)((longest + ATTENTION_SPAN - 1) / ATTENTION_SPAN);
 }
 
-/* Segments that the longest context of the step is divided into; 0: it is not. */
-static int32_t split_segments(const struct launch *l)
+/* Whether the workspace has room for the results of so many segments, behind a packed output. */
+static bool fits_segments(const struct launch *l, int32_t segments)
 {
-    const int32_t segments = cuda_step_segments(l->step);
-    const uint64_t room = (l->d->workspace_bytes - packed_heads_bytes(l->op, l->T)) / sizeof(float);
-    const bool fits = partial_floats(l->op, l->T) * (uint64_t)segments <= room;
-    return l->T <= SPLIT_ROWS && segments > 1 && fits ? segments : 0;
+    const uint64_t room = l->d->workspace_bytes - packed_heads_bytes(l->op, l->T);
+    return segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room / sizeof(float);
+}
+
+static float *partial_results(const struct launch *l)
+{
+    uint8_t *memory = launch_workspace(l);
+    return (float *)(void *)(memory + packed_heads_bytes(l->op, l->T));
 }
 
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
@@ -214,6 +218,12 @@ bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
     const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
     return choice == NUMERICS_PREFILL && op->kind == OP_ATTENTION && dims &&
            (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
+}
+
+static cu_result merge_segments(const struct launch *l, struct cuda_attention_args *a)
+{
+    return launch_start(l, l->kernels->merge, (struct grid){(uint32_t)l->op->heads, l->T, 1}, 32, 0,
+                        a);
 }
 
 /* Tall tiles read K and V less often; lower ones keep more of the GPU busy. The grid has room for
@@ -229,16 +239,25 @@ static cu_result run_tiles(const struct launch *l)
                                     .scale = op->scale,
                                     .seqs = l->c->program->max_seqs};
     const int64_t rows = (int64_t)l->T * (op->heads / op->kv_heads);
-    uint32_t warps = ATTENTION_TILE_WARPS;
-    while (warps > TILE_WARPS_LEAST &&
-           (int64_t)blocks_of(rows, warps * ATTENTION_TILE_ROWS) * op->kv_heads <
-               l->d->multiprocessors * 3 / 4)
-        warps /= 2;
+    uint32_t warps = ATTENTION_TILE_WARPS, busy;
+    for (;; warps /= 2) {
+        busy = blocks_of(rows, warps * ATTENTION_TILE_ROWS) * (uint32_t)op->kv_heads;
+        if (warps == TILE_WARPS_LEAST || busy >= (uint32_t)l->d->multiprocessors * 3 / 4)
+            break;
+    }
     const uint32_t tile = warps * ATTENTION_TILE_ROWS;
     const int64_t partial = min_i64(l->T, a.seqs) * (tile - 1); /* a tile of each sequence */
-    const uint32_t tiles = (uint32_t)((rows + partial) / tile);
-    return launch_start(l, l->kernels->run, (struct grid){tiles * (uint32_t)op->kv_heads, 1, 1},
-                        warps * 32, ATTENTION_TILE_SHARED((uint32_t)op->head_dim), &a);
+    const uint32_t blocks = (uint32_t)((rows + partial) / tile) * (uint32_t)op->kv_heads;
+    const int32_t spans =
+        (int32_t)blocks_of(cuda_step_segments(l->step), ATTENTION_TILE_SPAN / ATTENTION_SPAN);
+    if (busy < (uint32_t)l->d->multiprocessors && fits_segments(l, spans)) {
+        a.segments = spans;
+        a.partial = partial_results(l);
+    }
+    cu_result result =
+        launch_start(l, l->kernels->run, (struct grid){blocks, a.partial ? (uint32_t)spans : 1, 1},
+                     warps * 32, ATTENTION_TILE_SHARED((uint32_t)op->head_dim), &a);
+    return result || !a.partial ? result : merge_segments(l, &a);
 }
 
 static cu_result run_attention(const struct launch *l)
@@ -251,22 +270,20 @@ static cu_result run_attention(const struct launch *l)
                                     .q = launch_input(l, 0),
                                     .y = launch_output(l, 0),
                                     .heads = op->heads,
-                                    .segments = split_segments(l),
                                     .scale = op->scale};
-    uint8_t *memory = launch_workspace(l);
-    if (a.segments)
-        a.partial = (float *)(void *)(memory + packed_heads_bytes(op, l->T));
+    const int32_t segments = cuda_step_segments(l->step);
+    if (l->T <= SPLIT_ROWS && fits_segments(l, segments)) {
+        a.segments = segments;
+        a.partial = partial_results(l);
+    }
     if (l->kernels->packs) {
-        a.packed = memory;
+        a.packed = launch_workspace(l);
         a.packed_stride = cuda_packed_bytes(DT_Q8_0, op->n);
     }
     struct grid grid = {a.segments ? (uint32_t)a.segments : 1, (uint32_t)op->kv_heads, l->T};
     cu_result result = launch_start(l, l->kernels->run, grid, ATTENTION_THREADS,
                                     cuda_attention_shared(op->head_dim), &a);
-    if (!result && a.partial)
-        result = launch_start(l, l->kernels->merge, (struct grid){(uint32_t)op->heads, l->T, 1}, 32,
-                              0, &a);
-    return result;
+    return result || !a.partial ? result : merge_segments(l, &a);
 }
 
 /* -------------------------------------------------------------------------------- kinds --- */
@@ -344,7 +361,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         pack = blocks ? "pack_q8" : "pack_%s";
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         kernel = tile_kernel(r->op.head_dim);
-        merge = NULL;
+        merge = "attention_tile_merge";
     }
     cuda_enter(d);
     if (find_kernel(d, kernel, dtype, &out->run, err) ||
