@@ -92,7 +92,7 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
         if (result && !images[i][0])
             return oato_fail(err, OATO_EDEVICE,
                              "%s: this build has no CUDA kernels: it was made without nvcc", d->id);
-        if (result == CU_ERROR_NO_BINARY_FOR_GPU)
+        if (result == CU_ERROR_NO_BINARY_FOR_GPU || result == CU_ERROR_PTX_TOO_NEW)
             return oato_fail(err, OATO_EDEVICE,
                              "%s: this build has no kernels for %s (sm_%d): build with a newer "
                              "CUDA toolkit, or install a newer driver",

@@ -29,6 +29,7 @@ enum {
     CU_ERROR_OUT_OF_MEMORY = 2,
     CU_ERROR_NO_DEVICE = 100,
     CU_ERROR_NO_BINARY_FOR_GPU = 209,
+    CU_ERROR_PTX_TOO_NEW = 222,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_NOT_READY = 600,
 };
@@ -138,6 +139,8 @@ struct cuda_driver {
 /* Opens the library once for the process and initialises it; NULL with one line that says what is
  * missing: no driver, one that is too old, no GPU. */
 const struct cuda_driver *cuda_driver_open(struct oato_error *err);
+/* The version of a driver that this build's kernels need at least, as CUDA numbers them. */
+int cuda_driver_oldest(void);
 /* Fails with the driver's name and text for the result: "cuda:0: uploading weights:
  * CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)". Memory that does not
  * suffice is OATO_EFIT, all else OATO_EDEVICE. */

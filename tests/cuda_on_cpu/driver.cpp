@@ -8,7 +8,7 @@
  *   OATO_CUDA_ON_CPU_DEVICES=1       how many, 0 to 8
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
- *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver
+ *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver, or that of the compiler if that is later
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
@@ -38,6 +38,7 @@ enum {
     PAGE = 4096,
     USUAL_SHARED_BYTES = 48 << 10,
     MOST_GRID_YZ = 65535,
+    USUAL_VERSION = OATO_CUDA_MAJOR < 13 ? 13000 : OATO_CUDA_MAJOR * 1000,
     OVERLAP_CAPABILITY = 90,
     OVERLAP_CAPTURED = 12030, /* by drivers from this version on */
 };
@@ -213,7 +214,7 @@ cu_result on_cpu_init(unsigned flags)
 
 cu_result on_cpu_driver_version(int *version)
 {
-    *version = static_cast<int>(setting("VERSION", 13000));
+    *version = static_cast<int>(setting("VERSION", USUAL_VERSION));
     return OK;
 }
 
@@ -560,7 +561,7 @@ cu_result on_cpu_launch_as(const cu_launch *how, cu_function function, void **ar
     }
     if (overlaps && setting("CAPABILITY", 90) < OVERLAP_CAPABILITY)
         return NOT_SUPPORTED;
-    if (overlaps && how->stream->capture && setting("VERSION", 13000) < OVERLAP_CAPTURED) {
+    if (overlaps && how->stream->capture && setting("VERSION", USUAL_VERSION) < OVERLAP_CAPTURED) {
         how->stream->capture_broken = true;
         return CAPTURE_UNSUPPORTED;
     }
