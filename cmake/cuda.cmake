@@ -15,7 +15,8 @@ find_program(OATO_NVCC NAMES $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin ${cuda
 set(OATO_CUDA_ARCHITECTURES 75 80 86 89 90 100 120 CACHE STRING
   "GPUs whose machine code is built, as nvcc numbers them; those that nvcc does not know are left out")
 
-# What nvcc is told, in OATO_NVCC_FLAGS. Machine code runs on later GPUs of its generation (80 on 87,
+# What nvcc is told, in OATO_NVCC_FLAGS, and the major version of CUDA, which is that of the oldest
+# drivers that load what it makes, in OATO_CUDA_MAJOR. Machine code runs on later GPUs of its generation (80 on 87,
 # 100 on 103); PTX is there for other ones: for those between 90 and the newest that we compile for, and
 # for those after it.
 function(cuda_configure)
@@ -58,11 +59,13 @@ function(cuda_configure)
   endif()
   message(STATUS "CUDA ${version}: ${OATO_NVCC}, for ${built}")
   set(OATO_NVCC_FLAGS ${flags} PARENT_SCOPE)
+  set(OATO_CUDA_MAJOR ${major} PARENT_SCOPE)
 endfunction()
 
 if(OATO_NVCC)
   cuda_configure()
 else()
+  set(OATO_CUDA_MAJOR 12) # of the functions that the device calls
   message(STATUS "No CUDA compiler: built without kernels for GPUs (scripts/setup fetches one)")
 endif()
 

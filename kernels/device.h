@@ -201,6 +201,11 @@ struct device_ops {
     /* Bytes a second that it reads from a buffer beyond its caches at best; NULL: a profiler tries
      * operators. */
     oato_status (*read_rate)(struct oato_device *d, double *bytes_per_s, struct oato_error *err);
+    /* Settings of a spec by which short steps run in another way, with the same bits and another
+     * pace, which a profiler measures; the last is NULL. choose: programs that are compiled from
+     * now on run that way, one of the list or "", the usual. NULL, both: there is one way. */
+    const char *const *ways;
+    oato_status (*choose)(struct oato_device *d, const char *way, struct oato_error *err);
     /* For tests: fail after so many records ("record=5"), lose memory ("alloc=3"), ... */
     oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
 };

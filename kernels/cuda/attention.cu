@@ -9,6 +9,7 @@
  * position-major. Few tokens leave most of the GPU idle: then segments are blocks of their own, and
  * attention_merge puts them together as the one block would have done, bit by bit.
  */
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
 /* Element i of a block, s the number of its scale behind them. */
@@ -30,16 +31,18 @@ struct attention_work {
     float *q, *score, *value, *total;
 };
 
-template <int DTYPE> __device__ static void segment_scores(const attention_work &w, int begin)
+template <int DTYPE, class B>
+__device__ static void segment_scores(const attention_work &w, const B &block, int begin)
 {
     const cuda_kv_layer &l = w.a->layer;
     const int d = l.head_dim;
-    for (int i = threadIdx.x; i < ATTENTION_SPAN; i += ATTENTION_THREADS) {
+    for (int i = block.thread(); i < ATTENTION_SPAN; i += ATTENTION_THREADS) {
         float sum[ATTENTION_HEADS] = {};
         const int position = begin + i;
         if (position < w.positions) {
             const int64_t page = w.pages[position / 64];
             const uint8_t *k = l.data + (page * 2 * l.kv_heads + w.kv_head) * l.block_bytes;
+#pragma unroll 4 /* loads are under way together */
             for (int e = 0; e < d; e++) {
                 const float x =
                     kv_element<DTYPE>(k, d, e * 64 + position % 64, e / 32 * 64 + position % 64);
@@ -55,10 +58,11 @@ template <int DTYPE> __device__ static void segment_scores(const attention_work 
 }
 
 /* Scores become weights relative to their maximum; m and l of head h are those of its warp. */
-__device__ static void segment_softmax(const attention_work &w, float *m, float *l)
+template <class B>
+__device__ static void segment_softmax(const attention_work &w, const B &block, float *m, float *l)
 {
     const int lane = threadIdx.x % WARP;
-    float *score = w.score + threadIdx.x / WARP * ATTENTION_SPAN;
+    float *score = w.score + block.thread() / WARP * ATTENTION_SPAN;
     *m = -INFINITY;
     *l = 0;
     for (int i = lane; i < ATTENTION_SPAN; i += WARP)
@@ -71,13 +75,15 @@ __device__ static void segment_softmax(const attention_work &w, float *m, float 
     *l = warp_sum(*l);
 }
 
-template <int DTYPE> __device__ static void segment_values(const attention_work &w, int begin)
+template <int DTYPE, class B>
+__device__ static void segment_values(const attention_work &w, const B &block, int begin)
 {
     const cuda_kv_layer &l = w.a->layer;
     const int d = l.head_dim;
     const int count = min(ATTENTION_SPAN, w.positions - begin);
-    for (int e = threadIdx.x; e < d; e += ATTENTION_THREADS) {
+    for (int e = block.thread(); e < d; e += ATTENTION_THREADS) {
         float sum[ATTENTION_HEADS] = {};
+#pragma unroll 4
         for (int i = 0; i < count; i++) {
             const int64_t page = w.pages[(begin + i) / 64];
             const uint8_t *v = l.data + ((page * 2 + 1) * l.kv_heads + w.kv_head) * l.block_bytes;
@@ -107,16 +113,31 @@ __device__ static void sum_segment(attention_sum *s, float m, float l, const flo
         total[e] = total[e] * before + value[e] * now;
 }
 
-template <int DTYPE> __device__ static void attention(const cuda_attention_args &a)
+/* A lane's elements e, e + 32, ... of a head's result, which is divided by l. With `packed`, heads
+ * are whole blocks of 32. */
+__device__ static void write_head(const cuda_attention_args &a, int64_t t, int head,
+                                  const float *total, float l)
 {
-    const int64_t t = blockIdx.z;
+    const int d = a.layer.head_dim;
+    for (int e = threadIdx.x % WARP; e < d; e += WARP) {
+        const float y = total[e] / l;
+        a.y[(t * a.heads + head) * d + e] = y;
+        if (a.packed)
+            pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (head * d + e) / 32);
+    }
+}
+
+template <int DTYPE, class B>
+__device__ static void attention(const cuda_attention_args &a, const B &block)
+{
+    const int64_t t = block.z();
     const int d = a.layer.head_dim, group = a.heads / a.layer.kv_heads;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int warp = block.thread() / WARP, lane = threadIdx.x % WARP;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
-    float *room = (float *)SHARED_ROOM;
+    float *room = (float *)block.room();
     attention_work w = {&a,
                         a.step.pages + seq.pages_at,
-                        (int)blockIdx.y,
+                        (int)block.y(),
                         0,
                         a.step.token_position[t] + 1,
                         room,
@@ -124,27 +145,27 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
                         room + ATTENTION_HEADS * d,
                         room + 2 * ATTENTION_HEADS * d};
     const int segments = (w.positions + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
-    const int from = a.partial ? blockIdx.x : 0, to = a.partial ? from + 1 : segments;
+    const int from = a.partial ? block.x() : 0, to = a.partial ? from + 1 : segments;
     if (from >= segments)
         return;
     for (int head = 0; head < group; head += ATTENTION_HEADS) {
         w.n_heads = min(ATTENTION_HEADS, group - head);
         const int64_t first = t * a.heads + w.kv_head * group + head; /* row of q and y */
-        __syncthreads();
-        for (int i = threadIdx.x; i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
+        block.barrier();
+        for (int i = block.thread(); i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
             w.q[i] = i < w.n_heads * d ? a.q[first * d + i] : 0.0f;
             w.total[i] = 0;
         }
         attention_sum sum = {-INFINITY, 0}; /* of the warp's head */
         for (int s = from; s < to; s++) {
             float m, l;
-            __syncthreads();
-            segment_scores<DTYPE>(w, s * ATTENTION_SPAN);
-            __syncthreads();
-            segment_softmax(w, &m, &l);
-            __syncthreads();
-            segment_values<DTYPE>(w, s * ATTENTION_SPAN);
-            __syncthreads();
+            block.barrier();
+            segment_scores<DTYPE>(w, block, s * ATTENTION_SPAN);
+            block.barrier();
+            segment_softmax(w, block, &m, &l);
+            block.barrier();
+            segment_values<DTYPE>(w, block, s * ATTENTION_SPAN);
+            block.barrier();
             if (warp >= w.n_heads)
                 continue;
             if (a.partial) {
@@ -159,39 +180,38 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
                 sum_segment(&sum, m, l, w.value + warp * d, w.total + warp * d, d, lane, WARP);
             }
         }
-        for (int e = lane; !a.partial && warp < w.n_heads && e < d; e += WARP)
-            a.y[(first + warp) * d + e] = w.total[warp * d + e] / sum.l;
+        if (!a.partial && warp < w.n_heads)
+            write_head(a, t, w.kv_head * group + head + warp, w.total + warp * d, sum.l);
     }
 }
 
 /* grid: (heads, tokens); one warp */
 KERNEL(attention_merge, WARP, cuda_attention_args)
 {
-    const int64_t t = blockIdx.y, row = t * a.heads + blockIdx.x;
+    const int64_t t = block.y(), row = t * a.heads + block.x();
     const int d = a.layer.head_dim;
     const int segments = a.step.token_position[t] / ATTENTION_SPAN + 1;
     const float *part = a.partial + row * a.segments * (2 + d);
     float *y = a.y + row * d;
     attention_sum sum = {-INFINITY, 0};
-    for (int e = threadIdx.x; e < d; e += WARP)
+    for (int e = block.thread(); e < d; e += WARP)
         y[e] = 0;
     for (int s = 0; s < segments; s++, part += 2 + d)
-        sum_segment(&sum, part[0], part[1], part + 2, y, d, threadIdx.x, WARP);
-    for (int e = threadIdx.x; e < d; e += WARP)
-        y[e] /= sum.l;
+        sum_segment(&sum, part[0], part[1], part + 2, y, d, block.thread(), WARP);
+    write_head(a, t, block.x(), y, sum.l);
 }
 
 KERNEL(attention_F32, ATTENTION_THREADS, cuda_attention_args)
 {
-    attention<CUDA_F32>(a);
+    attention<CUDA_F32>(a, block);
 }
 
 KERNEL(attention_F16, ATTENTION_THREADS, cuda_attention_args)
 {
-    attention<CUDA_F16>(a);
+    attention<CUDA_F16>(a, block);
 }
 
 KERNEL(attention_Q8_0, ATTENTION_THREADS, cuda_attention_args)
 {
-    attention<CUDA_Q8_0>(a);
+    attention<CUDA_Q8_0>(a, block);
 }

@@ -10,8 +10,13 @@
  * rows of a tile of 8 x 8 lie in different banks. Queries (scaled), K, V and weights are halves;
  * the sums, maxima and results are float32.
  *
- * A page begins at a multiple of 64 positions, and what a row does not see changes none of its
- * bits: they depend on its query and its context alone, not on tile, step or the order of blocks.
+ * Contexts are summed up in segments of ATTENTION_TILE_SPAN positions, which are merged in their
+ * order: by the block, which keeps what it has in the memory of the result meanwhile, or, where few
+ * rows would leave most of the GPU idle, by a kernel behind those of a block a segment.
+ *
+ * Pages and segments begin at multiples of their size, and what a row does not see changes none of
+ * its bits: they depend on its query and its context alone, not on tile, step, division or the
+ * order of blocks.
  */
 #include "kernels/cuda/unpack.cuh"
 
@@ -242,6 +247,154 @@ __device__ static int token_of(const tile &t, int row)
     return t.seq->query_begin + min(row, t.end - 1) / t.group;
 }
 
+/* Where the tile's keys and values are. */
+struct tile_cache {
+    const int32_t *pages;
+    const uint8_t *data;
+    uint64_t v_at;
+};
+
+/* ---------------------------------------------------------------- values that are no numbers */
+
+/* A weight of zero times infinity is none either: a row must not see it. So where what came of a
+ * segment is no number, it is summed up again, such values left out and then added for the rows
+ * that see them. */
+template <int D> __device__ static bool has_other_than_numbers(const tile_rows<D> &rows, int first)
+{
+    bool other = false;
+#pragma unroll
+    for (int i = 0; i < D / 8 * 4; i++)
+        other = other ||
+                (rows.seen[i / 2 % 2] >= first && !(fabsf(rows.value[i / 4][i % 4]) < INFINITY));
+    return other;
+}
+
+__device__ static bool is_number(uint16_t half)
+{
+    return (half & 0x7c00) != 0x7c00;
+}
+
+template <int D>
+__device__ static void add_other_than_numbers(tile_rows<D> &rows, int first,
+                                              const tile_room<D> &room)
+{
+    for (int p = 0; p < PAGE; p++)
+#pragma unroll
+        for (int i = 0; i < D / 8 * 4; i++) {
+            const uint16_t v = room.v[p][i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2];
+            if (!is_number(v) && first + p <= rows.seen[i / 2 % 2])
+                rows.value[i / 4][i % 4] += half_to_float(v);
+        }
+}
+
+template <int D> __device__ static void leave_numbers(tile_room<D> &room)
+{
+    for (int i = threadIdx.x; i < PAGE * D; i += blockDim.x)
+        if (!is_number(room.v[i / D][i % D]))
+            room.v[i / D][i % D] = 0;
+}
+
+/* ------------------------------------------------------------------------------ segments -- */
+
+/* The block walks through positions [begin, end); its warp's last row sees `last`, its first row
+ * all up to `hidden`. */
+template <int DTYPE, int D>
+__device__ static void sum_pages(const tile_cache &c, int begin, int end, int hidden, int last,
+                                 bool numbers_only, tile_rows<D> &rows, tile_room<D> &room)
+{
+    for (int r = 0; r < 2; r++) {
+        rows.most[r] = -INFINITY;
+        rows.sum[r] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < D / 8 * 4; i++)
+        rows.value[i / 4][i % 4] = 0;
+    __syncthreads(); /* nobody reads what was before */
+    stage_k<DTYPE>(c.data + c.pages[begin / PAGE] * 2 * c.v_at, end - begin, room);
+    for (int first = begin; first < end; first += PAGE) {
+        const bool sees = first <= last;
+        float score[COLUMNS][4];
+        copies_wait();
+        __syncthreads(); /* K is there, nobody reads V any more */
+        stage_v<DTYPE>(c.data + (c.pages[first / PAGE] * 2 + 1) * c.v_at, end - first, room);
+        if (sees)
+            page_scores(rows, room, score);
+        copies_wait();
+        __syncthreads(); /* V is there, nobody reads K any more */
+        if (first + PAGE < end)
+            stage_k<DTYPE>(c.data + c.pages[first / PAGE + 1] * 2 * c.v_at, end - first - PAGE,
+                           room);
+        if (sees)
+            page_softmax(rows, first, first + PAGE - 1 > hidden, score);
+        if (numbers_only) {
+            add_other_than_numbers(rows, first, room);
+            __syncthreads();
+            leave_numbers(room);
+            __syncthreads();
+        }
+        if (sees)
+            page_values(rows, room, score);
+    }
+}
+
+/* What was summed up of a row's segments so far. The values are multiplied by `before`, those of
+ * the next segment by `now`, and added; of the first segment they are taken as they are. */
+struct tile_total {
+    float most, sum, before, now;
+};
+
+__device__ static void add_segment(tile_total &t, int segment, float most, float sum)
+{
+    if (!segment) {
+        t.most = most;
+        t.sum = sum;
+        return;
+    }
+    const float top = fmaxf(t.most, most);
+    t.before = exp2_fast(t.most - top);
+    t.now = exp2_fast(most - top);
+    t.sum = t.sum * t.before + sum * t.now;
+    t.most = top;
+}
+
+/* Rows that do not see the segment, and those behind the last, leave nothing. */
+template <int D>
+__device__ static void write_segment(const cuda_attention_args &a, const tile_rows<D> &rows,
+                                     const int64_t at[2], const bool mine[2], int segment,
+                                     tile_total total[2])
+{
+    const int column = threadIdx.x % 4 * 2, begin = segment * ATTENTION_TILE_SPAN;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = rows.sum[r];
+        sum += __shfl_xor_sync(0xffffffff, sum, 1);
+        sum += __shfl_xor_sync(0xffffffff, sum, 2);
+        if (!mine[r] || rows.seen[r] < begin)
+            continue;
+        float *y = a.y + at[r] * D + column, share = 1;
+        if (a.partial) {
+            y = a.partial + (at[r] * a.segments + segment) * (2 + D);
+            if (column == 0)
+                *(float2 *)y = make_float2(rows.most[r], sum);
+            y += 2 + column;
+        } else {
+            add_segment(total[r], segment, rows.most[r], sum);
+            if (rows.seen[r] < begin + ATTENTION_TILE_SPAN)
+                share = 1 / total[r].sum;
+        }
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) {
+            float2 v = make_float2(rows.value[j][2 * r], rows.value[j][2 * r + 1]);
+            if (!a.partial && segment) {
+                const float2 old = *(const float2 *)(y + 8 * j);
+                v.x = old.x * total[r].before + v.x * total[r].now;
+                v.y = old.y * total[r].before + v.y * total[r].now;
+            }
+            *(float2 *)(y + 8 * j) = make_float2(v.x * share, v.y * share);
+        }
+    }
+}
+
 template <int DTYPE, int D> __device__ static void attention_tile(const cuda_attention_args &a)
 {
     tile_room<D> &room = *(tile_room<D> *)SHARED_ROOM;
@@ -249,56 +402,53 @@ template <int DTYPE, int D> __device__ static void attention_tile(const cuda_att
     if (!find_tile(a, &t))
         return;
     const int warp = t.first + threadIdx.x / WARP * WARP_ROWS; /* its first row */
-    const int mine = warp + threadIdx.x % WARP / 4;
-    const int begins = a.step.token_position[token_of(t, warp)];
-    const int ends = a.step.token_position[token_of(t, warp + WARP_ROWS - 1)];
+    const int hidden = a.step.token_position[token_of(t, warp)];
+    const int last = a.step.token_position[token_of(t, warp + WARP_ROWS - 1)];
     const int positions = a.step.token_position[token_of(t, t.end - 1)] + 1;
     tile_rows<D> rows = {};
+    tile_total total[2] = {};
     int64_t at[2];
-    for (int r = 0; r < 2; r++) { /* rows behind the last are as the last; nobody writes them */
-        const int row = min(mine + 8 * r, t.end - 1), token = token_of(t, row);
-        at[r] = (int64_t)token * a.heads + t.kv_head * t.group + row % t.group;
+    bool mine[2];
+    for (int r = 0; r < 2; r++) { /* rows behind the last are as the last */
+        const int row = warp + threadIdx.x % WARP / 4 + 8 * r, same = min(row, t.end - 1);
+        const int token = token_of(t, same);
+        mine[r] = row < t.end;
+        at[r] = (int64_t)token * a.heads + t.kv_head * t.group + same % t.group;
         rows.seen[r] = a.step.token_position[token];
-        rows.most[r] = -INFINITY;
     }
     load_queries(a, at, rows);
 
-    const int32_t *pages = a.step.pages + t.seq->pages_at;
-    const uint64_t v_at = a.layer.kv_heads * a.layer.block_bytes;
-    const uint8_t *data = a.layer.data + t.kv_head * a.layer.block_bytes;
-    stage_k<DTYPE>(data + pages[0] * 2 * v_at, positions, room);
-    for (int first = 0; first < positions; first += PAGE) {
-        const bool sees = first <= ends;
-        float score[COLUMNS][4];
-        copies_wait();
-        __syncthreads(); /* K is there, nobody reads V any more */
-        stage_v<DTYPE>(data + (pages[first / PAGE] * 2 + 1) * v_at, positions - first, room);
-        if (sees)
-            page_scores(rows, room, score);
-        copies_wait();
-        __syncthreads(); /* V is there, nobody reads K any more */
-        if (first + PAGE < positions)
-            stage_k<DTYPE>(data + pages[first / PAGE + 1] * 2 * v_at, positions - first - PAGE,
-                           room);
-        if (sees) {
-            page_softmax(rows, first, first + PAGE - 1 > begins, score);
-            page_values(rows, room, score);
+    const tile_cache cache = {a.step.pages + t.seq->pages_at,
+                              a.layer.data + t.kv_head * a.layer.block_bytes,
+                              a.layer.kv_heads * a.layer.block_bytes};
+    const int from = a.partial ? blockIdx.y : 0, segments = a.partial ? from + 1 : INT32_MAX;
+    for (int s = from; s < segments && s * ATTENTION_TILE_SPAN < positions; s++) {
+        const int begin = s * ATTENTION_TILE_SPAN;
+        const int end = min(begin + (int)ATTENTION_TILE_SPAN, positions);
+        for (bool again = false;; again = true) {
+            sum_pages<DTYPE>(cache, begin, end, hidden, last, again, rows, room);
+            if (again || !__syncthreads_or(has_other_than_numbers(rows, begin)))
+                break;
         }
+        write_segment(a, rows, at, mine, s, total);
     }
+}
 
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float sum = rows.sum[r];
-        sum += __shfl_xor_sync(0xffffffff, sum, 1);
-        sum += __shfl_xor_sync(0xffffffff, sum, 2);
-        const float share = 1 / sum;
-        float *y = a.y + at[r] * D + threadIdx.x % 4 * 2;
-        if (mine + 8 * r >= t.end)
-            continue;
-#pragma unroll
-        for (int j = 0; j < D / 8; j++)
-            *(float2 *)(y + 8 * j) =
-                make_float2(rows.value[j][2 * r] * share, rows.value[j][2 * r + 1] * share);
+/* grid: (heads, tokens); one warp */
+KERNEL(attention_tile_merge, WARP, cuda_attention_args)
+{
+    const int64_t t = blockIdx.y, row = t * a.heads + blockIdx.x;
+    const int d = a.layer.head_dim;
+    const int segments = a.step.token_position[t] / ATTENTION_TILE_SPAN + 1;
+    for (int e = threadIdx.x; e < d; e += WARP) {
+        const float *part = a.partial + row * a.segments * (2 + d);
+        tile_total total = {};
+        float value = 0;
+        for (int s = 0; s < segments; s++, part += 2 + d) {
+            add_segment(total, s, part[0], part[1]);
+            value = s ? value * total.before + part[2 + e] * total.now : part[2 + e];
+        }
+        a.y[row * d + e] = value * (1 / total.sum);
     }
 }
 

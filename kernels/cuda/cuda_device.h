@@ -2,7 +2,8 @@
  * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
  * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
  * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
- * record to its kernels), cuda_measure.c (what a profiler asks for).
+ * record to its kernels), cuda_graph.c and cuda_persistent.c (many launches as one), cuda_measure.c
+ * (what a profiler asks for).
  *
  * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
  * as the CPU's do, weights as cuda_layout.h says.
@@ -23,6 +24,13 @@ struct cuda_device;
 
 enum { CUDA_EVENTS = 64 };
 
+/* Whether a kernel may begin before the one before it has ended. */
+enum cuda_chain {
+    CHAIN_NONE,   /* it may not */
+    CHAIN_BEGINS, /* those behind the next one may */
+    CHAIN_FOLLOWS /* it may: what the stream has last is a kernel of the same span */
+};
+
 /* The GPU's stream and the thread that feeds it: it launches what is put, in order, and raises the
  * device's timeline when the stream has passed the places that records signal. */
 struct cuda_queue {
@@ -32,6 +40,7 @@ struct cuda_queue {
     cu_event event[CUDA_EVENTS]; /* recorded at signals, a ring */
     uint64_t value[CUDA_EVENTS]; /* what each raises the timeline to */
     uint32_t recorded, passed;   /* events so far */
+    enum cuda_chain chain;       /* of the next launch */
 };
 
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err);
@@ -73,6 +82,15 @@ struct cuda_weight {
 static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
 {
     return (struct cuda_weight *)(uintptr_t)w;
+}
+
+/* True when the record reads a weight that a RECORD_STREAM brings. */
+static inline bool cuda_reads_streamed(const struct program *p, const struct program_record *r)
+{
+    for (int i = 0; i < r->n_weights; i++)
+        if (r->weight[i] != UINT32_MAX && cuda_weight_of(p->weights[r->weight[i]])->arrived)
+            return true;
+    return false;
 }
 
 struct cuda_buffer {
@@ -143,6 +161,15 @@ struct cuda_measure {
 
 enum { CUDA_MODULES = 6 };
 
+/* How the launches of a short step get to the GPU. */
+enum cuda_way {
+    CUDA_GRAPHS,     /* spans of them as graphs */
+    CUDA_PERSISTENT, /* spans of them as lists of tasks for one kernel, else as graphs */
+    CUDA_LAUNCHES,   /* one by one */
+};
+struct cuda_persistent; /* of cuda_persistent.c */
+struct cuda_recording;
+
 struct cuda_device {
     struct oato_device base;
     const struct cuda_driver *cu;
@@ -153,6 +180,7 @@ struct cuda_device {
     cu_context context;
     int capability; /* 90: sm_90 */
     int multiprocessors, l2_bytes;
+    bool overlaps; /* kernels of a decode step, at their ends and beginnings */
     uint64_t memory_bytes, budget_bytes, used_bytes;
     int64_t fail_alloc; /* injected, counted down; 0: off */
     cu_module module[CUDA_MODULES];
@@ -162,7 +190,12 @@ struct cuda_device {
     struct compiled *programs;
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
+    cu_address counters; /* for kernels whose last block does more; all 0 between kernels */
+    uint64_t counters_bytes;
     struct cuda_measure measure;
+    enum cuda_way way;
+    struct cuda_persistent *persistent; /* NULL unless that is the way */
+    struct cuda_recording *recording;   /* the list that launches are written to; NULL: none */
 };
 
 static inline struct cuda_device *cuda_of(const struct oato_device *d)
@@ -216,6 +249,13 @@ void cuda_measure_take(struct cuda_device *d);
 
 /* ---------------------------------------------------------------------------- programs ---- */
 
+/* Where in the workspace a product's packed input is when its own record does not pack it. */
+enum cuda_packed {
+    PACKED_NOWHERE,
+    PACKED_FIRST, /* at its beginning */
+    PACKED_BEHIND /* behind that of the record before it, a gate_up */
+};
+
 /* The kernels of a record, found when the program is compiled; what a kind does not use is NULL. */
 struct cuda_record {
     cu_function run, many; /* many: several columns at once */
@@ -224,10 +264,11 @@ struct cuda_record {
     cu_function group;     /* of the columns of each expert */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */
-    bool packs;  /* a norm that leaves its output packed in the workspace, */
-    bool packed; /* where this product finds its input */
-    bool waits;  /* nothing is launched: a record behind it does its work, */
-    bool joins;  /* this one, a store that rotates q and k first */
+    bool packs;              /* its output is left packed in the workspace, */
+    enum cuda_packed packed; /* where this product finds its input */
+    bool adds;               /* a product: and does the work of the next record, which adds to it */
+    bool joins;              /* a store that rotates q and k first, the work of two records */
+    bool waits;              /* nothing is launched: a record beside it does its work */
 };
 
 /* Records [begin, end) of a program that only launch kernels. */
@@ -235,6 +276,7 @@ struct cuda_span {
     uint32_t begin, end;
 };
 struct cuda_graphs; /* of cuda_graph.c */
+struct cuda_lists;  /* of cuda_persistent.c */
 
 /* A program as the device keeps it. */
 struct compiled {
@@ -244,6 +286,7 @@ struct compiled {
     bool pinned;                 /* the host arena */
     struct cuda_record *records; /* as many as the program's */
     struct cuda_graphs *graphs;
+    struct cuda_lists *lists;
     cu_address turns; /* of all ROPE records */
     uint64_t turns_bytes;
 
@@ -280,13 +323,27 @@ oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uin
 /* cuda_join.c. Finds records whose work one kernel can do together. */
 oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err);
-/* cuda_graph.c. Queue's thread: a step begins; then the records from index on that were launched as
- * one graph, the first one's waits being over: how many, 0: launch this one by itself. */
-oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
-void cuda_graphs_free(const struct cuda_device *d, struct compiled *c);
-void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const struct step *step);
+/* cuda_graph.c. Whether this GPU and its driver let kernels overlap, in streams and in graphs. */
+bool cuda_can_overlap(struct cuda_device *d);
+/* Queue's thread: a step begins; then the records from index on that were launched as one graph,
+ * the first one's waits being over: how many, 0: launch this one by itself. */
+oato_status cuda_graphs_create(struct cuda_device *d, struct compiled *c, struct oato_error *err);
+void cuda_graphs_free(struct cuda_device *d, struct compiled *c);
+void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step);
 uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
                          const struct step *step, cu_result *result);
+/* cuda_persistent.c. learn: the kernel of that name was found. */
+oato_status cuda_persistent_open(struct cuda_device *d, struct oato_error *err);
+void cuda_persistent_close(struct cuda_device *d);
+void cuda_persistent_learn(const struct cuda_device *d, const char *name, cu_function kernel);
+/* Lists for n_sizes sizes of steps and the program's spans; forgotten ones are made anew. Queue's
+ * thread: whether the span was launched, false: it has to go another way. */
+oato_status cuda_lists_create(struct cuda_device *d, struct compiled *c, int n_sizes,
+                              int32_t n_spans, struct oato_error *err);
+void cuda_lists_free(struct cuda_device *d, struct compiled *c);
+void cuda_lists_forget(const struct compiled *c, int size);
+bool cuda_list_run(struct cuda_device *d, struct compiled *c, int size, int32_t number,
+                   const struct cuda_span *span, const struct step *step);
 /* True where tensor cores compute the product: always for one class of arithmetic, never for the
  * other, so that a row's bits do not depend on how many there are. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
@@ -300,5 +357,7 @@ int32_t cuda_step_segments(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* Scratch memory of one run of the operator, rows at most. */
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
+/* Of the device's counters, bytes that one run needs. */
+uint64_t cuda_op_counters(const struct oato_op *op, int32_t rows);
 
 #endif

@@ -8,7 +8,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { DRIVER_OLDEST = 12000 }; /* kernels are compiled by CUDA 12 or later */
+/* Drivers load what a compiler of their major version or an older one made. */
+enum { DRIVER_OLDEST = OATO_CUDA_MAJOR * 1000 };
 
 static struct cuda_driver driver;
 static struct oato_error why_not;
@@ -32,9 +33,9 @@ static oato_status load(struct oato_error *err)
     driver.driver_version(&driver.version);
     if (driver.version < DRIVER_OLDEST)
         return oato_fail(err, OATO_EDEVICE,
-                         "cuda: the NVIDIA driver is for CUDA %d.%d; %d.%d or newer is needed",
-                         driver.version / 1000, driver.version % 1000 / 10, DRIVER_OLDEST / 1000,
-                         DRIVER_OLDEST % 1000 / 10);
+                         "cuda: the NVIDIA driver is for CUDA %d.%d; this build needs one for "
+                         "CUDA %d.0 or newer",
+                         driver.version / 1000, driver.version % 1000 / 10, OATO_CUDA_MAJOR);
     cu_result result = driver.init(0);
     if (result == CU_ERROR_NO_DEVICE)
         return oato_fail(err, OATO_EDEVICE, "cuda: the NVIDIA driver finds no GPU");
@@ -46,6 +47,11 @@ static oato_status load(struct oato_error *err)
 static void load_once(void)
 {
     usable = load(&why_not) == OATO_OK;
+}
+
+int cuda_driver_oldest(void)
+{
+    return DRIVER_OLDEST;
 }
 
 const struct cuda_driver *cuda_driver_open(struct oato_error *err)

@@ -29,6 +29,7 @@ enum {
     CU_ERROR_OUT_OF_MEMORY = 2,
     CU_ERROR_NO_DEVICE = 100,
     CU_ERROR_NO_BINARY_FOR_GPU = 209,
+    CU_ERROR_PTX_TOO_NEW = 222,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_NOT_READY = 600,
 };
@@ -50,6 +51,23 @@ enum {
     CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     CU_CAPTURE_THREAD_LOCAL = 1,
     CU_CONTEXT_SCHED_SPIN = 1,
+    CU_LAUNCH_OVERLAPS = 6, /* may begin before the kernel before it in the stream has ended */
+};
+
+/* How a kernel is launched, with what is not usual about it: CUlaunchConfig, CUlaunchAttribute. */
+struct cu_launch_attribute {
+    int id, pad;
+    union {
+        int overlaps; /* of CU_LAUNCH_OVERLAPS: 1 */
+        uint64_t room[8];
+    } value;
+};
+
+struct cu_launch {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    cu_stream stream;
+    struct cu_launch_attribute *attributes;
+    unsigned n_attributes;
 };
 
 /* Every function of the table: result, name of the member, name in the library, arguments. */
@@ -97,6 +115,14 @@ enum {
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
        void **arguments, void **extra))                                                            \
+    F(launch_together, "cuLaunchCooperativeKernel",                                                \
+      (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
+       unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
+       void **arguments))                                                                          \
+    F(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                    \
+      (int *blocks, cu_function function, int threads, size_t shared_bytes))                       \
+    F(launch_as, "cuLaunchKernelEx",                                                               \
+      (const struct cu_launch *how, cu_function function, void **arguments, void **extra))         \
     F(host_call, "cuLaunchHostFunc", (cu_stream stream, cu_host_function run, void *user))         \
     F(capture_begin, "cuStreamBeginCapture_v2", (cu_stream stream, int mode))                      \
     F(capture_end, "cuStreamEndCapture", (cu_stream stream, cu_graph * graph))                     \
@@ -119,6 +145,8 @@ struct cuda_driver {
 /* Opens the library once for the process and initialises it; NULL with one line that says what is
  * missing: no driver, one that is too old, no GPU. */
 const struct cuda_driver *cuda_driver_open(struct oato_error *err);
+/* The version of a driver that this build's kernels need at least, as CUDA numbers them. */
+int cuda_driver_oldest(void);
 /* Fails with the driver's name and text for the result: "cuda:0: uploading weights:
  * CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)". Memory that does not
  * suffice is OATO_EFIT, all else OATO_EDEVICE. */

@@ -7,10 +7,19 @@
  * step in device memory, so a captured span stays right for all steps of one size; what else its
  * launches hold (addresses of weights and workspace, the division of contexts) is part of the key.
  * A size is captured when it comes for the second time: prompts seldom do.
+ *
+ * Where the device's way is the persistent kernel, a span is a list of tasks (cuda_persistent.c) in
+ * place of a graph, kept for as many sizes under the same key; one that cannot be is a graph.
+ *
+ * Within a span, captured or not, a kernel may begin before the one before it has ended (see
+ * device_code.cuh). The first of a span may not: it follows copies, events, or weights that came
+ * by another stream.
  */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_activity.h"
+#include "kernels/cuda/cuda_launch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     SIZES = 8,        /* whose graphs are kept; the one that was used longest ago goes */
@@ -44,12 +53,7 @@ struct cuda_graphs {
 
 static bool only_launches(const struct program *p, const struct program_record *r)
 {
-    if (r->kind != RECORD_RUN || r->op.kind == OP_KV_COPY)
-        return false;
-    for (int i = 0; i < r->n_weights; i++)
-        if (r->weight[i] != UINT32_MAX && cuda_weight_of(p->weights[r->weight[i]])->arrived)
-            return false;
-    return true;
+    return r->kind == RECORD_RUN && r->op.kind != OP_KV_COPY && !cuda_reads_streamed(p, r);
 }
 
 static bool waits_for_others(const struct compiled *c, const struct program_record *r)
@@ -76,7 +80,7 @@ static struct cuda_span span_at(const struct compiled *c, uint32_t i)
     return s;
 }
 
-oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
+oato_status cuda_graphs_create(struct cuda_device *d, struct compiled *c, struct oato_error *err)
 {
     const uint32_t n = c->program->n_records;
     struct cuda_graphs *g = calloc(1, sizeof *g);
@@ -96,30 +100,66 @@ oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
         if (!g->sizes[i].exec)
             return oato_fail_memory(err, (uint64_t)g->n_spans * sizeof(cu_graph_exec), "graphs");
     }
-    return OATO_OK;
+    return cuda_lists_create(d, c, SIZES, g->n_spans, err);
 }
 
-static void forget(const struct cuda_device *d, const struct cuda_graphs *g, struct size_graphs *s)
+static void forget(const struct cuda_device *d, const struct compiled *c, struct size_graphs *s)
 {
+    const struct cuda_graphs *g = c->graphs;
     for (int32_t i = 0; s->exec && i < g->n_spans; i++) {
         if (s->exec[i])
             d->cu->graph_exec_destroy(s->exec[i]);
         s->exec[i] = NULL;
     }
+    cuda_lists_forget(c, (int)(s - g->sizes));
     s->used = 0;
     s->again = false;
 }
 
-void cuda_graphs_free(const struct cuda_device *d, struct compiled *c)
+void cuda_graphs_free(struct cuda_device *d, struct compiled *c)
 {
     struct cuda_graphs *g = c->graphs;
     for (int i = 0; g && i < SIZES; i++) {
-        forget(d, g, &g->sizes[i]);
+        forget(d, c, &g->sizes[i]);
         free(g->sizes[i].exec);
     }
+    cuda_lists_free(d, c);
     if (g)
         free(g->spans);
     free(g);
+}
+
+/* ------------------------------------------------------------------------------ overlaps -- */
+
+enum { OVERLAP_CAPABILITY = 90 };
+
+/* Tried once, because drivers for CUDA before 12.3 take the attribute but capture it not. */
+bool cuda_can_overlap(struct cuda_device *d)
+{
+    const struct cuda_driver *cu = d->cu;
+    const char *wanted = getenv("OATO_CUDA_OVERLAP");
+    const struct launch l = {.d = d};
+    struct cuda_mark_args nothing = {0};
+    const struct grid one = {1, 1, 1};
+    cu_function mark;
+    cu_graph graph = NULL;
+    cu_graph_exec exec = NULL;
+    if (d->capability < OVERLAP_CAPABILITY || (wanted && !strcmp(wanted, "0")) ||
+        cuda_kernel(d, CUDA_MARK_KERNEL, &mark) ||
+        cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL))
+        return false;
+    d->queue.chain = CHAIN_BEGINS;
+    bool good = true;
+    for (int i = 0; i < 2 && good; i++) /* one, and one that overlaps */
+        good = !launch_start(&l, mark, one, 1, 0, &nothing);
+    d->queue.chain = CHAIN_NONE;
+    good = !cu->capture_end(d->queue.stream, &graph) && good && graph &&
+           !cu->graph_instantiate(&exec, graph, 0);
+    if (graph)
+        cu->graph_destroy(graph);
+    if (good)
+        cu->graph_exec_destroy(exec);
+    return good;
 }
 
 /* -------------------------------------------------------------------------------- steps --- */
@@ -130,7 +170,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     const struct program *p = c->program;
     struct size_key key = {.tokens = step->n_tokens, .rows = step->n_rows};
     key.segments = cuda_step_segments(step);
-    key.addresses = d->workspace;
+    key.addresses = d->workspace ^ d->counters * UINT64_C(0x9e3779b97f4a7c15);
     for (uint32_t i = 0; i < p->n_weights; i++)
         key.addresses = (key.addresses ^ (uintptr_t)p->weights[i]) * UINT64_C(0x9e3779b97f4a7c15);
     return key;
@@ -142,12 +182,13 @@ static bool same_key(const struct size_key *a, const struct size_key *b)
            a->addresses == b->addresses;
 }
 
-void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const struct step *step)
+void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step)
 {
     struct cuda_graphs *g = c->graphs;
-    const bool each = d->measure.clock == CLOCK_WORKS; /* kernel by kernel */
+    const bool one_by_one = d->way == CUDA_LAUNCHES || d->measure.clock == CLOCK_WORKS;
     g->now = NULL;
-    if (g->refused || each || !g->n_spans || step->n_tokens > TOKENS_MOST)
+    d->queue.chain = CHAIN_NONE;
+    if (g->refused || one_by_one || !g->n_spans || step->n_tokens > TOKENS_MOST)
         return;
     const struct size_key key = key_of(d, c, step);
     struct size_graphs *oldest = &g->sizes[0];
@@ -160,25 +201,25 @@ void cuda_graphs_begin(const struct cuda_device *d, struct compiled *c, const st
     if (g->now) {
         g->now->again = true;
     } else {
-        forget(d, g, oldest);
+        forget(d, c, oldest);
         oldest->key = key;
         g->now = oldest;
     }
     g->now->used = ++g->steps;
 }
 
-/* Number of the span that begins at the record, or -1. */
-static int32_t find_span(const struct cuda_graphs *g, uint32_t begin)
+/* Number of the span that the record is in, or -1. */
+static int32_t find_span(const struct cuda_graphs *g, uint32_t index)
 {
     int32_t lo = 0, hi = g->n_spans;
     while (lo < hi) {
         const int32_t mid = lo + (hi - lo) / 2;
-        if (g->spans[mid].begin < begin)
+        if (g->spans[mid].end <= index)
             lo = mid + 1;
         else
             hi = mid;
     }
-    return lo < g->n_spans && g->spans[lo].begin == begin ? lo : -1;
+    return lo < g->n_spans && g->spans[lo].begin <= index ? lo : -1;
 }
 
 /* A capture that fails is no failure of the step: its records are launched one by one. */
@@ -192,8 +233,10 @@ static cu_graph_exec capture(struct cuda_device *d, struct compiled *c, const st
     bool good = !cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL);
     if (!good)
         return NULL;
+    d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
     for (uint32_t i = s->begin; i < s->end && good; i++)
         good = !cuda_run_record(d, c, i, step, &ignored);
+    d->queue.chain = CHAIN_NONE;
     good = !cu->capture_end(d->queue.stream, &graph) && good && graph;
     if (good && cu->graph_instantiate(&exec, graph, 0))
         exec = NULL;
@@ -206,14 +249,21 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
                          const struct step *step, cu_result *result)
 {
     struct cuda_graphs *g = c->graphs;
+    const int32_t i = g->now ? find_span(g, index) : -1;
     *result = CU_OK;
-    if (!g->now || !g->now->again)
+    if (i >= 0 && g->spans[i].begin != index)
         return 0;
-    const int32_t i = find_span(g, index);
+    d->queue.chain = CHAIN_NONE;
     if (i < 0)
         return 0;
     const struct cuda_span *s = &g->spans[i];
     cu_graph_exec *exec = &g->now->exec[i];
+    if (!g->now->again) {
+        d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
+        return 0;
+    }
+    if (cuda_list_run(d, c, (int)(g->now - g->sizes), i, s, step))
+        return s->end - s->begin;
     if (!*exec)
         *exec = capture(d, c, s, step);
     if (!*exec) {

@@ -3,6 +3,8 @@
  * kernel of a decode step costs 2 to 3 us beside its work. The bits stay those of separate kernels.
  *
  *   a norm packs its output for the products that follow at once
+ *   attention does for the product behind it, gate_up of all or of chosen experts for down
+ *   a product adds the residual or the bias that is the next record
  *   the rotations of q and k, and the store of k and v, are one kernel
  *
  * Records share only where nothing stands between them that another device waits for, or makes.
@@ -32,14 +34,55 @@ static void join_packs(struct compiled *c)
     const struct program_record *norm = NULL;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (norm && reads_packed(r, norm))
-            c->records[norm - p->records].packs = c->records[i].packed = true;
-        else
+        if (norm && reads_packed(r, norm)) {
+            c->records[norm - p->records].packs = true;
+            c->records[i].packed = PACKED_FIRST;
+        } else {
             norm = is_run(r, OP_RMS_NORM) || is_run(r, OP_ADD_NORM) ? r : NULL;
+        }
     }
 }
 
-/* --------------------------------------------------------------------- rotate and store --- */
+/* ------------------------------------------------------------- attention and gate_up pack - */
+
+static bool takes_matrix(const struct cuda_device *d, const struct program_record *r)
+{
+    return cuda_takes_matrix(d, &r->op, r->numerics);
+}
+
+/* Where the product behind a record finds that one's output, which it leaves there. */
+static enum cuda_packed packed_for(const struct cuda_device *d, const struct program_record *r,
+                                   const struct program_record *product)
+{
+    const struct oato_op *op = &r->op, *next = &product->op;
+    if (!cuda_has_blocks((oato_dtype)next->dtype) || product->in[0] != r->out[0] ||
+        next->k != op->n || r->rows != product->rows || takes_matrix(d, product))
+        return PACKED_NOWHERE;
+    if (is_run(r, OP_ATTENTION) && is_run(product, OP_MUL_MAT))
+        return op->head_dim % 32 == 0 && !cuda_takes_tile(op, r->numerics) ? PACKED_FIRST
+                                                                           : PACKED_NOWHERE;
+    const bool dense = is_run(r, OP_GATE_UP) && is_run(product, OP_MUL_MAT);
+    const bool experts = is_run(r, OP_EXPERT_GATE_UP) && is_run(product, OP_EXPERT_DOWN) &&
+                         product->in[1] == r->in[1] && op->experts_used == next->experts_used &&
+                         op->expert_first == next->expert_first &&
+                         op->experts_held == next->experts_held;
+    return (dense || experts) && op->dtype != DT_F32 && !takes_matrix(d, r) ? PACKED_BEHIND
+                                                                            : PACKED_NOWHERE;
+}
+
+static void join_inputs(const struct cuda_device *d, struct compiled *c)
+{
+    const struct program *p = c->program;
+    for (uint32_t i = 0; i + 1 < p->n_records; i++) {
+        const enum cuda_packed packed = packed_for(d, &p->records[i], &p->records[i + 1]);
+        if (packed) {
+            c->records[i].packs = true;
+            c->records[i + 1].packed = packed;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- ranges --- */
 
 struct range {
     uint64_t begin, end;
@@ -55,6 +98,49 @@ static bool overlap(struct range a, struct range b)
 {
     return a.begin < b.end && b.begin < a.end;
 }
+
+/* The same bytes, or none in common. */
+static bool same_or_apart(struct range a, struct range b)
+{
+    return a.begin == b.begin || !overlap(a, b);
+}
+
+/* --------------------------------------------------------------------------- additions ---- */
+
+/* The sum comes earlier than in a kernel of its own: what the product still reads it must not lie
+ * on, which is its input where nobody packs it. A thread writes a product, then its sum: that may
+ * take the place of the product or of what is added. */
+static bool can_add(const struct cuda_device *d, const struct program *p,
+                    const struct program_record *product, const struct program_record *add)
+{
+    const bool residual = is_run(add, OP_ADD), bias = is_run(add, OP_BIAS);
+    if (!is_run(product, OP_MUL_MAT) || takes_matrix(d, product) || (!residual && !bias) ||
+        add->op.n != product->op.n || add->rows != product->rows || add->n_waits ||
+        cuda_reads_streamed(p, add))
+        return false;
+    const struct range x = range_of(p, product->in[0], product->op.k);
+    const struct range y = range_of(p, product->out[0], product->op.n);
+    const struct range sum = range_of(p, add->out[0], add->op.n);
+    if (!same_or_apart(sum, y) ||
+        (overlap(sum, x) && !cuda_has_blocks((oato_dtype)product->op.dtype)))
+        return false;
+    if (bias)
+        return add->in[0] == product->out[0];
+    const uint64_t other = add->in[add->in[0] == product->out[0]];
+    const struct range addend = range_of(p, other, add->op.n);
+    return (add->in[0] == product->out[0]) != (add->in[1] == product->out[0]) &&
+           same_or_apart(sum, addend) && !overlap(addend, y);
+}
+
+static void join_additions(const struct cuda_device *d, struct compiled *c)
+{
+    const struct program *p = c->program;
+    for (uint32_t i = 0; i + 1 < p->n_records; i++)
+        if (can_add(d, p, &p->records[i], &p->records[i + 1]))
+            c->records[i].adds = c->records[i + 1].waits = true;
+}
+
+/* --------------------------------------------------------------------- rotate and store --- */
 
 /* The kernel has a block a token, and blocks in any order: what one writes no other may read, as it
  * would where memory is used again between the records. In place a rotation is its own business. */
@@ -101,6 +187,8 @@ oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err)
 {
     join_packs(c);
+    join_inputs(d, c);
+    join_additions(d, c);
     cuda_enter(d);
     return join_stores(d, c, err);
 }

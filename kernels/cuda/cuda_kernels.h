@@ -74,9 +74,17 @@ struct cuda_pack_args {
     int32_t k, pad;
 };
 
+/* Where what a product made goes as pack_q8 packs it, too: rows of `stride` bytes. */
+struct cuda_packing {
+    uint8_t *out;      /* NULL: nowhere */
+    uint32_t *arrived; /* rows of each group of 32 that are there: 0, and 0 again afterwards */
+    uint64_t stride;
+};
+
 /* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
- * silu(w_0 x) * (w_1 x). grid: (pairs of rows * split / MATVEC_WARPS rounded up, columns / columns
- * at once rounded up) */
+ * silu(w_0 x) * (w_1 x), packed if `packing` says so. With `sum`, sum[t] = y_0[t] + addend[t],
+ * `addend_stride` floats from one t to the next. grid: (pairs of rows * split / MATVEC_WARPS
+ * rounded up, columns / columns at once rounded up) */
 struct cuda_matvec_args {
     struct cuda_matrix w[3];
     float *y[3];        /* columns of w[i].rows floats */
@@ -85,6 +93,10 @@ struct cuda_matvec_args {
     int32_t n, columns; /* matrices; rows of the record */
     int32_t gate_up;
     int32_t split; /* warps of a block that share a pair of rows: 1, 2 or MATVEC_WARPS */
+    int32_t addend_stride;
+    const float *addend;
+    float *sum;
+    struct cuda_packing packing;
 };
 
 /* The experts of each token: their ids, then their weights. Of all experts [first, first + held)
@@ -104,14 +116,15 @@ struct cuda_experts_args {
     const uint8_t *x; /* gate_up: a row a token; down: one a pair */
     uint64_t x_stride;
     struct cuda_choice choice;
-    int32_t n, pad; /* rows of one expert's matrix */
+    int32_t n, pad;              /* rows of one expert's matrix */
+    struct cuda_packing packing; /* gate_up: a row a pair; those of other experts are left out */
 };
 
 /* ------------------------------------------------------------------- products: matrix.cu -- */
 
-/* The matrix_* kernels take struct cuda_matvec_args without gate_up, columns packed by pack_q8 or,
- * for F16 and BF16, rounded to the type by pack_*: rows of k such elements. grid: (tiles of
- * MATRIX_TILE rows of all matrices, tiles of as many columns) */
+/* The matrix_* kernels take struct cuda_matvec_args without gate_up and sum, columns packed by
+ * pack_q8 or, for F16 and BF16, rounded to the type by pack_*: rows of k such elements. grid:
+ * (tiles of MATRIX_TILE rows of all matrices, tiles of as many columns) */
 enum {
     MATRIX_TILE = 64,
     MATRIX_THREADS = MATRIX_TILE / 16 * 32,
@@ -274,6 +287,8 @@ struct cuda_attention_args {
     struct cuda_kv_layer layer;
     const float *q;
     float *y, *partial;
+    uint8_t *packed; /* y as pack_q8 packs it, too: a row a token; NULL: none */
+    uint64_t packed_stride;
     int32_t heads, segments;
     float scale;
     int32_t
@@ -288,11 +303,18 @@ static inline uint32_t cuda_attention_shared(int32_t head_dim)
 
 /* ------------------------------------------------------------- attention: attention_tile.cu - */
 
-/* The attention_tile_<type of KV>_<head_dim> kernels. The queries that a sequence has under one KV
- * head, heads / kv_heads a token, are divided into tiles of 16 rows a warp; blocks have 1 to
- * ATTENTION_TILE_WARPS warps, which changes no bits. grid: tiles of all sequences * kv heads, or
- * more. Shared memory: ATTENTION_TILE_SHARED, K and V of a page with 16 bytes behind each row. */
-enum { ATTENTION_TILE_WARPS = 8, ATTENTION_TILE_ROWS = 16 };
+/* The attention_tile_<type of KV>_<head_dim> kernels. Segments of ATTENTION_TILE_SPAN positions are
+ * merged by the block or, with `partial` (the y dimension of the grid being segments), by
+ * attention_tile_merge, as attention does it and with the same bits, too. The queries that a
+ * sequence has under one KV head, heads / kv_heads a token, are divided into tiles of 16 rows a
+ * warp; blocks have 1 to ATTENTION_TILE_WARPS warps, which changes no bits. grid: tiles of all
+ * sequences * kv heads, or more. Shared memory: ATTENTION_TILE_SHARED, K and V of a page with 16
+ * bytes behind each row. */
+enum {
+    ATTENTION_TILE_WARPS = 8,
+    ATTENTION_TILE_ROWS = 16,
+    ATTENTION_TILE_SPAN = 1024, /* what a block keeps elsewhere between two of them costs a tenth */
+};
 #define ATTENTION_TILE_SHARED(head_dim) (2 * (72 * (head_dim) + 64 * ((head_dim) + 8)))
 
 /* ------------------------------------------------------------------ profiling: measure.cu -- */

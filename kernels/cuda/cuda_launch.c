@@ -14,9 +14,31 @@ enum {
     TILE_WARPS_LEAST = 2, /* of a block of attention_tile, however few rows there are */
 };
 
-static const float *vector(const struct launch *l, int i)
+cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
+                       uint32_t threads, uint32_t shared_bytes, void *argument)
 {
-    return const_floats(launch_weight(l, i)->data);
+    const struct cuda_driver *cu = l->d->cu;
+    struct cuda_queue *q = &l->d->queue;
+    void *arguments[] = {argument};
+    struct cu_launch_attribute overlap = {.id = CU_LAUNCH_OVERLAPS, .value.overlaps = 1};
+    const struct cu_launch how = {.grid_x = grid.x,
+                                  .grid_y = grid.y,
+                                  .grid_z = grid.z,
+                                  .block_x = threads,
+                                  .block_y = 1,
+                                  .block_z = 1,
+                                  .shared_bytes = shared_bytes,
+                                  .stream = q->stream,
+                                  .attributes = &overlap,
+                                  .n_attributes = 1};
+    if (l->d->recording)
+        return cuda_record_launch(l, kernel, grid, threads, shared_bytes, argument);
+    if (q->chain == CHAIN_FOLLOWS)
+        return cu->launch_as(&how, kernel, arguments, NULL);
+    if (q->chain == CHAIN_BEGINS)
+        q->chain = CHAIN_FOLLOWS;
+    return cu->launch(kernel, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, q->stream,
+                      arguments, NULL);
 }
 
 static struct cuda_kv_layer kv_layer(const struct launch *l, int32_t i)
@@ -36,7 +58,7 @@ static cu_result run_norm(const struct launch *l)
     const bool adds = l->op->kind == OP_ADD_NORM, heads = l->op->kind == OP_HEAD_NORM;
     struct cuda_norm_args a = {.a = launch_input(l, 0),
                                .y = launch_output(l, adds),
-                               .w = vector(l, 0),
+                               .w = launch_vector(l, 0),
                                .n = heads ? l->op->head_dim : l->op->n,
                                .eps = l->op->eps,
                                .heads = heads ? l->op->heads : 1};
@@ -60,7 +82,7 @@ static cu_result run_pairwise(const struct launch *l)
              : kind == OP_BIAS  ? PAIRWISE_BIAS
              : kind == OP_SCALE ? PAIRWISE_SCALE
                                 : PAIRWISE_SWIGLU;
-    a.b = kind == OP_BIAS || kind == OP_SCALE ? vector(l, 0) : launch_input(l, 1);
+    a.b = kind == OP_BIAS || kind == OP_SCALE ? launch_vector(l, 0) : launch_input(l, 1);
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
 }
@@ -132,16 +154,6 @@ static cu_result run_route(const struct launch *l)
 
 /* ------------------------------------------------------------------- KV and attention ----- */
 
-/* The launch of a record that stands `back` before this one. */
-static struct launch launch_before(const struct launch *l, int back)
-{
-    struct launch before = *l;
-    before.r -= back;
-    before.kernels -= back;
-    before.op = &before.r->op;
-    return before;
-}
-
 static cu_result run_kv_store(const struct launch *l)
 {
     struct cuda_rope_store_args a = {.store = {.step = l->c->step,
@@ -150,7 +162,7 @@ static cu_result run_kv_store(const struct launch *l)
                                                .layer = kv_layer(l, l->r->kv_layer)}};
     void *argument = &a.store;
     if (l->kernels->joins) {
-        const struct launch q = launch_before(l, 2), k = launch_before(l, 1);
+        const struct launch q = launch_near(l, -2), k = launch_near(l, -1);
         a.q = rope_args(&q);
         a.k = rope_args(&k);
         argument = &a;
@@ -171,6 +183,12 @@ static cu_result run_kv_copy(const struct launch *l)
     return result;
 }
 
+/* Attention's output as the product behind it takes it. */
+static uint64_t packed_heads_bytes(const struct oato_op *op, int64_t rows)
+{
+    return cuda_packed_rows_bytes(DT_Q8_0, op->n, rows);
+}
+
 static uint64_t partial_floats(const struct oato_op *op, int64_t rows)
 {
     return (uint64_t)rows * (uint64_t)op->heads * (uint64_t)(2 + op->head_dim);
@@ -184,13 +202,17 @@ int32_t cuda_step_segments(const struct step *step)
     return (int32_t)((longest + ATTENTION_SPAN - 1) / ATTENTION_SPAN);
 }
 
-/* Segments that the longest context of the step is divided into; 0: it is not. */
-static int32_t split_segments(const struct launch *l)
+/* Whether the workspace has room for the results of so many segments, behind a packed output. */
+static bool fits_segments(const struct launch *l, int32_t segments)
 {
-    const int32_t segments = cuda_step_segments(l->step);
-    const uint64_t room = l->d->workspace_bytes / sizeof(float);
-    const bool fits = partial_floats(l->op, l->T) * (uint64_t)segments <= room;
-    return l->T <= SPLIT_ROWS && segments > 1 && fits ? segments : 0;
+    const uint64_t room = l->d->workspace_bytes - packed_heads_bytes(l->op, l->T);
+    return segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room / sizeof(float);
+}
+
+static float *partial_results(const struct launch *l)
+{
+    uint8_t *memory = launch_workspace(l);
+    return (float *)(void *)(memory + packed_heads_bytes(l->op, l->T));
 }
 
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
@@ -198,6 +220,12 @@ bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
     const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
     return choice == NUMERICS_PREFILL && op->kind == OP_ATTENTION && dims &&
            (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
+}
+
+static cu_result merge_segments(const struct launch *l, struct cuda_attention_args *a)
+{
+    return launch_start(l, l->kernels->merge, (struct grid){(uint32_t)l->op->heads, l->T, 1}, 32, 0,
+                        a);
 }
 
 /* Tall tiles read K and V less often; lower ones keep more of the GPU busy. The grid has room for
@@ -213,16 +241,25 @@ static cu_result run_tiles(const struct launch *l)
                                     .scale = op->scale,
                                     .seqs = l->c->program->max_seqs};
     const int64_t rows = (int64_t)l->T * (op->heads / op->kv_heads);
-    uint32_t warps = ATTENTION_TILE_WARPS;
-    while (warps > TILE_WARPS_LEAST &&
-           (int64_t)blocks_of(rows, warps * ATTENTION_TILE_ROWS) * op->kv_heads <
-               l->d->multiprocessors * 3 / 4)
-        warps /= 2;
+    uint32_t warps = ATTENTION_TILE_WARPS, busy;
+    for (;; warps /= 2) {
+        busy = blocks_of(rows, warps * ATTENTION_TILE_ROWS) * (uint32_t)op->kv_heads;
+        if (warps == TILE_WARPS_LEAST || busy >= (uint32_t)l->d->multiprocessors * 3 / 4)
+            break;
+    }
     const uint32_t tile = warps * ATTENTION_TILE_ROWS;
     const int64_t partial = min_i64(l->T, a.seqs) * (tile - 1); /* a tile of each sequence */
-    const uint32_t tiles = (uint32_t)((rows + partial) / tile);
-    return launch_start(l, l->kernels->run, (struct grid){tiles * (uint32_t)op->kv_heads, 1, 1},
-                        warps * 32, ATTENTION_TILE_SHARED((uint32_t)op->head_dim), &a);
+    const uint32_t blocks = (uint32_t)((rows + partial) / tile) * (uint32_t)op->kv_heads;
+    const int32_t spans =
+        (int32_t)blocks_of(cuda_step_segments(l->step), ATTENTION_TILE_SPAN / ATTENTION_SPAN);
+    if (busy < (uint32_t)l->d->multiprocessors && fits_segments(l, spans)) {
+        a.segments = spans;
+        a.partial = partial_results(l);
+    }
+    cu_result result =
+        launch_start(l, l->kernels->run, (struct grid){blocks, a.partial ? (uint32_t)spans : 1, 1},
+                     warps * 32, ATTENTION_TILE_SHARED((uint32_t)op->head_dim), &a);
+    return result || !a.partial ? result : merge_segments(l, &a);
 }
 
 static cu_result run_attention(const struct launch *l)
@@ -235,16 +272,20 @@ static cu_result run_attention(const struct launch *l)
                                     .q = launch_input(l, 0),
                                     .y = launch_output(l, 0),
                                     .heads = op->heads,
-                                    .segments = split_segments(l),
                                     .scale = op->scale};
-    a.partial = a.segments ? launch_workspace(l) : NULL;
+    const int32_t segments = cuda_step_segments(l->step);
+    if (l->T <= SPLIT_ROWS && fits_segments(l, segments)) {
+        a.segments = segments;
+        a.partial = partial_results(l);
+    }
+    if (l->kernels->packs) {
+        a.packed = launch_workspace(l);
+        a.packed_stride = cuda_packed_bytes(DT_Q8_0, op->n);
+    }
     struct grid grid = {a.segments ? (uint32_t)a.segments : 1, (uint32_t)op->kv_heads, l->T};
     cu_result result = launch_start(l, l->kernels->run, grid, ATTENTION_THREADS,
                                     cuda_attention_shared(op->head_dim), &a);
-    if (!result && a.partial)
-        result = launch_start(l, l->kernels->merge, (struct grid){(uint32_t)op->heads, l->T, 1}, 32,
-                              0, &a);
-    return result;
+    return result || !a.partial ? result : merge_segments(l, &a);
 }
 
 /* -------------------------------------------------------------------------------- kinds --- */
@@ -322,7 +363,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         pack = blocks ? "pack_q8" : "pack_%s";
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         kernel = tile_kernel(r->op.head_dim);
-        merge = NULL;
+        merge = "attention_tile_merge";
     }
     cuda_enter(d);
     if (find_kernel(d, kernel, dtype, &out->run, err) ||
@@ -337,7 +378,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
 {
     if (op->kind == OP_ATTENTION)
-        return partial_floats(op, min_i64(rows, SPLIT_ROWS)) * SPLIT_SEGMENTS * sizeof(float);
+        return packed_heads_bytes(op, rows) +
+               partial_floats(op, min_i64(rows, SPLIT_ROWS)) * SPLIT_SEGMENTS * sizeof(float);
     return op_weight_use(op) == WEIGHT_MATRIX ? cuda_product_workspace(op, rows) : 0;
 }
 

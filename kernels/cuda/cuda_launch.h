@@ -22,13 +22,22 @@ struct grid {
     uint32_t x, y, z;
 };
 
-static inline cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
-                                     uint32_t threads, uint32_t shared_bytes, void *argument)
+/* cuda_persistent.c. Writes the launch down as a task. */
+cu_result cuda_record_launch(const struct launch *l, cu_function kernel, struct grid grid,
+                             uint32_t threads, uint32_t shared_bytes, const void *argument);
+
+/* The launch of a record that stands `distance` behind this one, or before. */
+static inline struct launch launch_near(const struct launch *l, int distance)
 {
-    void *arguments[] = {argument};
-    return l->d->cu->launch(kernel, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes,
-                            l->d->queue.stream, arguments, NULL);
+    struct launch near = *l;
+    near.r += distance;
+    near.kernels += distance;
+    near.op = &near.r->op;
+    return near;
 }
+
+cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
+                       uint32_t threads, uint32_t shared_bytes, void *argument);
 
 static inline uint32_t blocks_of(int64_t n, int64_t size)
 {
@@ -60,10 +69,17 @@ static inline const struct oato_weight *launch_weight(const struct launch *l, in
     return l->c->program->weights[l->r->weight[i]];
 }
 
+static inline const float *launch_vector(const struct launch *l, int i)
+{
+    return const_floats(launch_weight(l, i)->data);
+}
+
 /* cuda_products.c. The weight as kernels take it. */
 struct cuda_matrix launch_matrix(const struct launch *l, int i);
 /* Of a row of k elements as the products of that type take it. */
 uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k);
+/* Of so many rows, a multiple of 256. */
+uint64_t cuda_packed_rows_bytes(oato_dtype dtype, int64_t k, int64_t rows);
 cu_result launch_product(const struct launch *l);
 cu_result launch_experts(const struct launch *l);
 /* Scratch memory of a product, rows at most. */

@@ -94,29 +94,47 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
     return OATO_OK;
 }
 
+/* Memory that all programs share, larger; nothing uses it meanwhile. */
+static oato_status grow(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *memory,
+                        uint64_t *memory_bytes, struct oato_error *err)
+{
+    if (bytes <= *memory_bytes)
+        return OATO_OK;
+    if (job_queue_drain(&d->queue.base, err))
+        return err->status;
+    cuda_return(d, *memory, *memory_bytes);
+    *memory = 0;
+    *memory_bytes = 0;
+    if (cuda_take(d, bytes, what, memory, err))
+        return err->status;
+    *memory_bytes = bytes;
+    return OATO_OK;
+}
+
 /* What the largest step needs; the kernels rely on it, so the program's word is not enough. */
 static oato_status grow_workspace(struct cuda_device *d, const struct program *p,
                                   struct oato_error *err)
 {
-    uint64_t bytes = p->workspace_bytes;
+    uint64_t bytes = p->workspace_bytes, counters = 0;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        uint64_t one = 0;
-        if (r->kind == RECORD_RUN)
-            one = cuda_op_workspace(&r->op, r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens);
+        const int32_t rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens;
+        if (r->kind != RECORD_RUN)
+            continue;
+        const uint64_t one = cuda_op_workspace(&r->op, rows),
+                       of_one = cuda_op_counters(&r->op, rows);
         bytes = one > bytes ? one : bytes;
+        counters = of_one > counters ? of_one : counters;
     }
-    if (bytes <= d->workspace_bytes)
+    const uint64_t before = d->counters_bytes;
+    if (grow(d, bytes, "workspace", &d->workspace, &d->workspace_bytes, err) ||
+        grow(d, counters, "counters", &d->counters, &d->counters_bytes, err))
+        return err->status;
+    if (d->counters_bytes == before)
         return OATO_OK;
-    if (job_queue_drain(&d->queue.base, err))
-        return err->status;
-    cuda_return(d, d->workspace, d->workspace_bytes);
-    d->workspace = 0;
-    d->workspace_bytes = 0;
-    if (cuda_take(d, bytes, "workspace", &d->workspace, err))
-        return err->status;
-    d->workspace_bytes = bytes;
-    return OATO_OK;
+    cuda_enter(d);
+    const cu_result result = d->cu->fill(d->counters, 0, d->counters_bytes, d->queue.stream);
+    return result ? cuda_fail(d->cu, result, d->id, "clearing counters", err) : OATO_OK;
 }
 
 static uint64_t turns_of(const struct program_record *r)
@@ -233,7 +251,7 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
     if (cuda_join_records(d, c, err))
         goto fail;
     c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
-    if (cuda_graphs_create(c, err) || make_step(d, c, err) || upload_turns(base, c, err))
+    if (cuda_graphs_create(d, c, err) || make_step(d, c, err) || upload_turns(base, c, err))
         goto fail;
     *out = c;
     return OATO_OK;

@@ -5,10 +5,11 @@
  *
  * A block computes TILE x TILE results, a warp 16 rows of them. It goes through k in chunks of
  * CHUNK bytes of a row: its threads unpack the weights of a chunk to bytes in shared memory, with
- * what scales each 32 of them, and copy the packed columns beside them; a row of a chunk is 16
- * bytes longer than its data, so that the 8 rows that a load of fragments touches lie in different
- * banks. Integer sums of 32 products are exact; scaled, they are added in rising order of k, so a
- * result's bits depend on its row and column alone.
+ * what scales each 32 of them, and copy the packed columns beside them. There are two such rooms:
+ * while one is multiplied, the next chunk is on its way, columns to the other one and weights to
+ * registers. A row of a chunk is 16 bytes longer than its data, so that the 8 rows that a load of
+ * fragments touches lie in different banks. Integer sums of 32 products are exact; scaled, they are
+ * added in rising order of k, so a result's bits depend on its row and column alone.
  *
  * Columns may be neighbours, or those that a list says: of a mixture of experts the columns that
  * chose an expert are multiplied together, so that its weights are unpacked once for 64 of them
@@ -19,10 +20,13 @@
 enum {
     TILE = MATRIX_TILE,
     THREADS = MATRIX_THREADS,
-    CHUNK = 256,
-    UNITS = CHUNK / 32,  /* of a chunk's row: what one multiplication takes */
-    STRIDE = CHUNK + 16, /* bytes from one row of a chunk to the next */
-    COLUMNS = TILE / 8,  /* of a warp: groups of 8 */
+    CHUNK = 128,
+    UNITS = CHUNK / 32,             /* of a chunk's row: what one multiplication takes */
+    STRIDE = CHUNK + 16,            /* bytes from one row of a chunk to the next */
+    COLUMNS = TILE / 8,             /* of a warp: groups of 8 */
+    SHARE = TILE * UNITS / THREADS, /* units of a chunk's weights that a thread brings, */
+    APART = THREADS / UNITS,        /* so many rows apart */
+    SIDES = THREADS / TILE,         /* threads that bring a column */
 };
 
 /* The columns of a float type, 32 elements a warp. */
@@ -65,9 +69,23 @@ template <> struct chunk_scales<CUDA_F16> {
 template <> struct chunk_scales<CUDA_BF16> {
 };
 
-template <int DTYPE> struct matrix_room {
+template <int DTYPE> struct alignas(16) matrix_room {
     uint8_t w[TILE][STRIDE], x[TILE][STRIDE];
     chunk_scales<DTYPE> scales;
+};
+
+/* What a thread brings of a chunk's weights. */
+template <int DTYPE> struct some_weights {
+    typedef weight_block<DTYPE> W;
+    int q[SHARE][8];
+    float d[SHARE][W::SCALES], m[SHARE][W::SCALES];
+};
+struct some_elements {
+    int4 data[SHARE][2];
+};
+template <> struct some_weights<CUDA_F16> : some_elements {
+};
+template <> struct some_weights<CUDA_BF16> : some_elements {
 };
 
 /* TILE rows, of row `row` on, of a product with the `rows` rows of w that begin at `first`. */
@@ -116,7 +134,7 @@ struct listed_columns {
     }
     __device__ int from(int c) const
     {
-        return __ldg(&list[min(c, n - 1)].from);
+        return list[min(c, n - 1)].from;
     }
     __device__ bool has(int c) const
     {
@@ -124,60 +142,77 @@ struct listed_columns {
     }
     __device__ int to(int c) const
     {
-        return __ldg(&list[min(c, n - 1)].to);
+        return list[min(c, n - 1)].to;
     }
 };
 
 /* Rows and columns behind the last are read as if they were the last; nobody writes them. */
 template <int DTYPE>
-__device__ static void load_weights(const matrix_tile &t, int unit, matrix_room<DTYPE> &room)
+__device__ static void load_weights(const matrix_tile &t, int unit, some_weights<DTYPE> &v)
 {
-    for (int i = threadIdx.x; i < TILE * UNITS; i += THREADS) {
-        const int row = i / UNITS, u = i % UNITS;
-        if (unit + u >= t.units)
-            continue;
-        const int64_t block =
-            (int64_t)(t.first + min(t.row + row, t.rows - 1)) * t.units + unit + u;
-        int4 *to = (int4 *)&room.w[row][u * 32];
+    const int u = unit + threadIdx.x % UNITS;
+    if (u >= t.units)
+        return;
+#pragma unroll
+    for (int i = 0; i < SHARE; i++) {
+        const int row = min(t.row + (int)threadIdx.x / UNITS + i * APART, t.rows - 1);
+        const int64_t block = (int64_t)(t.first + row) * t.units + u;
         if constexpr (is_float<DTYPE>()) {
             const int4 *from = (const int4 *)(t.w->plane[0] + block * 32);
-            to[0] = from[0];
-            to[1] = from[1];
+            v.data[i][0] = from[0];
+            v.data[i][1] = from[1];
+        } else {
+            weight_block<DTYPE>::codes(*t.w, block, v.q[i]);
+            weight_block<DTYPE>::scales(*t.w, block, v.d[i], v.m[i]);
+        }
+    }
+}
+
+template <int DTYPE>
+__device__ static void store_weights(const matrix_tile &t, int unit, const some_weights<DTYPE> &v,
+                                     matrix_room<DTYPE> &room)
+{
+    const int u = threadIdx.x % UNITS;
+    if (unit + u >= t.units)
+        return;
+#pragma unroll
+    for (int i = 0; i < SHARE; i++) {
+        const int row = threadIdx.x / UNITS + i * APART;
+        int4 *to = (int4 *)&room.w[row][u * 32];
+        if constexpr (is_float<DTYPE>()) {
+            to[0] = v.data[i][0];
+            to[1] = v.data[i][1];
         } else {
             typedef weight_block<DTYPE> W;
-            int q[8];
-            float d[W::SCALES], m[W::SCALES];
-            W::codes(*t.w, block, q);
-            W::scales(*t.w, block, d, m);
-            room.scales.sum[row][u] = weight_sum<DTYPE>(q, d, m);
+            const int *q = v.q[i];
+            room.scales.sum[row][u] = weight_sum<DTYPE>(q, v.d[i], v.m[i]);
             to[0] = make_int4(q[0], q[1], q[2], q[3]);
             to[1] = make_int4(q[4], q[5], q[6], q[7]);
             for (int s = 0; s < W::SCALES; s++) {
-                room.scales.d[row][u][s] = d[s];
+                room.scales.d[row][u][s] = v.d[i][s];
                 if (W::HAS_MIN)
-                    room.scales.m[row][u][s] = m[s];
+                    room.scales.m[row][u][s] = v.m[i][s];
             }
         }
     }
 }
 
-/* Whole groups of 8, which are multiplied together. */
-template <int DTYPE, class LIST>
-__device__ static void load_columns(const matrix_tile &t, const LIST &columns, int unit,
+/* Begins to copy a thread's side of its column, which is row `x`, 16 bytes at a time: bytes, then
+ * the structures behind them. Those of four units are whole pieces; behind the last of a row there
+ * is room for one. */
+template <int DTYPE>
+__device__ static void copy_columns(const matrix_tile &t, const uint8_t *x, int unit,
                                     matrix_room<DTYPE> &room)
 {
-    const int n = (columns.here() + 7) / 8 * 8;
-    for (int i = threadIdx.x; i < n * UNITS; i += THREADS) {
-        const int column = i / UNITS, u = i % UNITS;
-        if (unit + u >= t.units)
-            continue;
-        const uint8_t *x = t.x + columns.from(column) * t.x_stride;
-        const int4 *from = (const int4 *)(x + (unit + u) * 32);
-        int4 *to = (int4 *)&room.x[column][u * 32];
-        to[0] = from[0];
-        to[1] = from[1];
-        if constexpr (!is_float<DTYPE>())
-            room.scales.x[column][u] = ((const cuda_pack_scale *)(x + t.w->k))[unit + u];
+    const int column = threadIdx.x / SIDES, side = threadIdx.x % SIDES;
+    const int units = min((int)UNITS, t.units - unit);
+    for (int i = side; i < units * 2; i += SIDES)
+        copy_16(&room.x[column][i * 16], x + unit * 32 + i * 16, true);
+    if constexpr (!is_float<DTYPE>()) {
+        const int bytes = units * (int)sizeof(cuda_pack_scale);
+        const uint8_t *scales = x + t.w->k + unit * sizeof(cuda_pack_scale);
+        for (int at = side * 16; at < bytes; at += SIDES * 16)
+            copy_16((uint8_t *)room.scales.x[column] + at, scales + at, true);
     }
 }
 
@@ -236,16 +271,30 @@ __device__ static void multiply(const matrix_room<DTYPE> &room, int n, int u, fl
 template <int DTYPE, class LIST>
 __device__ static void multiply_tile(const matrix_tile &t, const LIST &columns)
 {
-    matrix_room<DTYPE> &room = *(matrix_room<DTYPE> *)SHARED_ROOM;
+    matrix_room<DTYPE> *room = (matrix_room<DTYPE> *)SHARED_ROOM; /* two */
+    some_weights<DTYPE> next;
     float sum[COLUMNS][4] = {};
-    for (int unit = 0; unit < t.units; unit += UNITS) {
-        load_weights(t, unit, room);
-        load_columns(t, columns, unit, room);
-        __syncthreads();
+    const int column = threadIdx.x / SIDES; /* whole groups of 8 are multiplied together */
+    const bool copies = column < (columns.here() + 7) / 8 * 8;
+    const uint8_t *x = t.x + columns.from(column) * t.x_stride;
+    load_weights(t, 0, next);
+    store_weights(t, 0, next, room[0]);
+    if (copies)
+        copy_columns(t, x, 0, room[0]);
+    for (int unit = 0, now = 0; unit < t.units; unit += UNITS, now ^= 1) {
+        const int behind = unit + UNITS;
+        copies_wait();
+        __syncthreads(); /* this chunk is here, and nobody reads the one before any more */
+        if (behind < t.units) {
+            load_weights(t, behind, next);
+            if (copies)
+                copy_columns(t, x, behind, room[now ^ 1]);
+        }
         const int end = min((int)UNITS, t.units - unit);
         for (int u = 0; u < end; u++)
-            multiply(room, columns.here(), u, sum);
-        __syncthreads();
+            multiply(room[now], columns.here(), u, sum);
+        if (behind < t.units)
+            store_weights(t, behind, next, room[now ^ 1]);
     }
     const int lane = threadIdx.x % WARP, row = t.row + threadIdx.x / WARP * 16 + lane / 4;
 #pragma unroll
@@ -298,7 +347,7 @@ template <int DTYPE> __device__ static void matrix_experts(const cuda_grouped_ar
 
 /* The kernels of a type. Their shared memory is what MATRIX_ROOM_MOST has room for. */
 #define MATRIX_KERNELS(type)                                                                       \
-    static_assert(sizeof(matrix_room<CUDA_##type>) <= MATRIX_ROOM_MOST, "shared memory");          \
+    static_assert(2 * sizeof(matrix_room<CUDA_##type>) <= MATRIX_ROOM_MOST, "shared memory");      \
     KERNEL(matrix_##type, THREADS, cuda_matvec_args)                                               \
     {                                                                                              \
         matrix<CUDA_##type>(a);                                                                    \

@@ -14,15 +14,23 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
+enum {
+    PLANES = 4,
+    MATVEC_RESIDENT = 4, /* blocks in a multiprocessor: with fewer registers a lane would have one
+                            block of codes on its way, not four */
+    MATVEC_AHEAD = 2048, /* elements of a row, two turns of a warp: all warps that a large GPU holds
+                            fetch a third of its L2 */
+};
+
 /* ------------------------------------------------------------------------- the input ------ */
 
 /* A warp a block of 32. */
 KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 {
-    const int block = blockIdx.x * PACK_WARPS + threadIdx.x / WARP;
-    if (block < a.k / 32)
-        pack_block(a.x[(int64_t)blockIdx.y * a.k + block * 32 + threadIdx.x % WARP],
-                   a.out + blockIdx.y * a.stride, a.k, block);
+    const int at = block.x() * PACK_WARPS + block.thread() / WARP;
+    if (at < a.k / 32)
+        pack_block(a.x[(int64_t)block.y() * a.k + at * 32 + threadIdx.x % WARP],
+                   a.out + block.y() * a.stride, a.k, at);
 }
 
 /* ---------------------------------------------------------------------------- dot products - */
@@ -32,75 +40,115 @@ KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 template <int DTYPE, int N> struct dot {
     typedef weight_block<DTYPE> W;
 
-    static __device__ void add(const cuda_matrix &w, int64_t block, const uint8_t *x,
-                               uint64_t x_stride, int b, float *sum)
-    {
+    struct weights {
         int q[8];
         float d[W::SCALES], m[W::SCALES];
-        W::codes(w, block, q);
-        W::scales(w, block, d, m);
-        const float weights = weight_sum<DTYPE>(q, d, m);
+    };
+
+    static __device__ void load(const cuda_matrix &w, int64_t block, weights &v)
+    {
+        W::codes(w, block, v.q);
+        W::scales(w, block, v.d, v.m);
+    }
+
+    static __device__ void add(const weights &v, const uint8_t *x, uint64_t x_stride, int k, int b,
+                               float *sum)
+    {
+        const float weights = weight_sum<DTYPE>(v.q, v.d, v.m);
 #pragma unroll
         for (int t = 0; t < N; t++) {
             const uint8_t *column = x + t * x_stride;
             const int4 *codes = (const int4 *)(column + b * 32);
             const int4 low = codes[0], high = codes[1];
-            const cuda_pack_scale s = ((const cuda_pack_scale *)(column + w.k))[b];
-            int p0 = __dp4a(q[0], low.x, 0), p1 = __dp4a(q[4], high.x, 0);
-            p0 = __dp4a(q[1], low.y, p0);
-            p1 = __dp4a(q[5], high.y, p1);
-            p0 = __dp4a(q[2], low.z, p0);
-            p1 = __dp4a(q[6], high.z, p1);
-            p0 = __dp4a(q[3], low.w, p0);
-            p1 = __dp4a(q[7], high.w, p1);
+            const cuda_pack_scale s = ((const cuda_pack_scale *)(column + k))[b];
+            int p0 = __dp4a(v.q[0], low.x, 0), p1 = __dp4a(v.q[4], high.x, 0);
+            p0 = __dp4a(v.q[1], low.y, p0);
+            p1 = __dp4a(v.q[5], high.y, p1);
+            p0 = __dp4a(v.q[2], low.z, p0);
+            p1 = __dp4a(v.q[6], high.z, p1);
+            p0 = __dp4a(v.q[3], low.w, p0);
+            p1 = __dp4a(v.q[7], high.w, p1);
             float part;
             if (W::SCALES == 1)
-                part = d[0] * (float)(p0 + p1);
+                part = v.d[0] * (float)(p0 + p1);
             else
-                part = fmaf(d[0], (float)p0, d[W::SCALES - 1] * (float)p1);
+                part = fmaf(v.d[0], (float)p0, v.d[W::SCALES - 1] * (float)p1);
             if (W::HAS_MIN && W::SCALES == 1)
-                part = fmaf(m[0], (float)(s.low_sum + s.high_sum), part);
+                part = fmaf(v.m[0], (float)(s.low_sum + s.high_sum), part);
             else if (W::HAS_MIN)
-                part =
-                    fmaf(m[0], (float)s.low_sum, fmaf(m[W::SCALES - 1], (float)s.high_sum, part));
+                part = fmaf(v.m[0], (float)s.low_sum,
+                            fmaf(v.m[W::SCALES - 1], (float)s.high_sum, part));
             sum[t] = fmaf(s.d, part, fmaf(s.middle, weights, sum[t]));
         }
+    }
+
+    /* Blocks b and, TURNS of them, those `step` behind each other: all are read before one is
+     * multiplied. */
+    template <int TURNS>
+    static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
+                                 const uint8_t *x, uint64_t x_stride, int b, int step,
+                                 float sum[2][N])
+    {
+        const int k = w[0]->k;
+        weights v[TURNS][2];
+#pragma unroll
+        for (int i = 0; i < 2 * TURNS; i++)
+            load(*w[i % 2], row[i % 2] * (k / 32) + b + i / 2 * step, v[i / 2][i % 2]);
+#pragma unroll
+        for (int i = 0; i < 2 * TURNS; i++)
+            add(v[i / 2][i % 2], x, x_stride, k, b + i / 2 * step, sum[i % 2]);
     }
 
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
                                 const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
                                 int parts = 1)
     {
-        const int blocks = w[0]->k / 32;
-        for (int b = part * WARP + threadIdx.x % WARP; b < blocks; b += parts * WARP) {
-            add(*w[0], row[0] * blocks + b, x, x_stride, b, sum[0]);
-            add(*w[1], row[1] * blocks + b, x, x_stride, b, sum[1]);
-        }
+        const int blocks = w[0]->k / 32, step = parts * WARP;
+        int b = part * WARP + threadIdx.x % WARP;
+        for (; b + step < blocks; b += 2 * step)
+            turns<2>(w, row, x, x_stride, b, step, sum);
+        if (b < blocks)
+            turns<1>(w, row, x, x_stride, b, step, sum);
     }
 };
 
 /* Types without blocks: 4 elements at a time, of float32 columns. */
 template <int DTYPE, int N> struct dot_float {
+    template <int TURNS>
+    static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
+                                 const uint8_t *x, uint64_t x_stride, int i, int step,
+                                 float sum[2][N])
+    {
+        float v[TURNS][2][4];
+#pragma unroll
+        for (int n = 0; n < 2 * TURNS; n++)
+            float_elements<DTYPE>(*w[n % 2], row[n % 2] * w[0]->k + i + n / 2 * step,
+                                  v[n / 2][n % 2]);
+#pragma unroll
+        for (int n = 0; n < TURNS * N; n++) {
+            const int t = n % N, at = i + n / N * step;
+            const float4 c = *(const float4 *)(x + t * x_stride + at * sizeof(float));
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float *e = v[n / N][r];
+                sum[r][t] = fmaf(e[0], c.x, sum[r][t]);
+                sum[r][t] = fmaf(e[1], c.y, sum[r][t]);
+                sum[r][t] = fmaf(e[2], c.z, sum[r][t]);
+                sum[r][t] = fmaf(e[3], c.w, sum[r][t]);
+            }
+        }
+    }
+
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
                                 const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
                                 int parts = 1)
     {
-        const int k = w[0]->k;
-        for (int i = (part * WARP + threadIdx.x % WARP) * 4; i < k; i += parts * WARP * 4) {
-            float v[2][4];
-            for (int r = 0; r < 2; r++)
-                float_elements<DTYPE>(*w[r], row[r] * k + i, v[r]);
-#pragma unroll
-            for (int t = 0; t < N; t++) {
-                const float4 c = *(const float4 *)(x + t * x_stride + i * sizeof(float));
-                for (int r = 0; r < 2; r++) {
-                    sum[r][t] = fmaf(v[r][0], c.x, sum[r][t]);
-                    sum[r][t] = fmaf(v[r][1], c.y, sum[r][t]);
-                    sum[r][t] = fmaf(v[r][2], c.z, sum[r][t]);
-                    sum[r][t] = fmaf(v[r][3], c.w, sum[r][t]);
-                }
-            }
-        }
+        const int k = w[0]->k, step = parts * WARP * 4;
+        int i = (part * WARP + threadIdx.x % WARP) * 4;
+        for (; i + 3 * step < k; i += 4 * step)
+            turns<4>(w, row, x, x_stride, i, step, sum);
+        for (; i < k; i += step)
+            turns<1>(w, row, x, x_stride, i, step, sum);
     }
 };
 template <int N> struct dot<CUDA_F32, N> : dot_float<CUDA_F32, N> {
@@ -146,30 +194,66 @@ __device__ static bool find_pair(const cuda_matvec_args &a, int pair, row_pair *
     return true;
 }
 
+/* What a warp reads first is fetched while the kernels before this one still work. */
+template <int DTYPE> __device__ static void weights_ahead(const cuda_matvec_args &a)
+{
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int row = lane / PLANES, begin = warp % a.split * MATVEC_AHEAD;
+    row_pair p;
+    if (blockIdx.y || row > 1 || !find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p))
+        return;
+    const cuda_matrix &w = row ? *p.w[1] : *p.w[0];
+    row_ahead<DTYPE>(w, lane % PLANES, row ? p.row[1] : p.row[0], begin,
+                     min(begin + MATVEC_AHEAD, w.k));
+}
+
 /* Of a warp's lanes, then of the `parts` warps that share the rows: the first of these has it. All
  * warps of the block come here. */
-template <int N> __device__ static void add_up(float sum[2][N], int part, int parts)
+template <int N, class B>
+__device__ static void add_up(const B &block, float sum[2][N], int part, int parts)
 {
-    __shared__ float of_warp[MATVEC_WARPS][2][N];
-    const int warp = threadIdx.x / WARP;
+    float(&of_warp)[MATVEC_WARPS][2][N] = block.template shared<float[MATVEC_WARPS][2][N]>();
+    const int warp = block.thread() / WARP;
+    if (parts > 1)
+        block.again();
 #pragma unroll
     for (int i = 0; i < 2 * N; i++)
         of_warp[warp][i / N][i % N] = sum[i / N][i % N] = warp_sum(sum[i / N][i % N]);
     if (parts == 1)
         return;
-    __syncthreads();
+    block.barrier();
     for (int p = 1; part == 0 && p < parts; p++)
 #pragma unroll
         for (int i = 0; i < 2 * N; i++)
             sum[i / N][i % N] += of_warp[warp + p][i / N][i % N];
 }
 
-template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
+/* A warp has written row r of n, a multiple of 32, by its first lane: true in the warp that was the
+ * last of 32 neighbours. What the others wrote is there. */
+__device__ static bool is_last_of_group(uint32_t *arrived, int r)
 {
-    const int warp = threadIdx.x / WARP, part = warp % a.split, column = blockIdx.y * N;
+    uint32_t before = 0;
+    if (threadIdx.x % WARP == 0) {
+        __threadfence();
+        before = atomicInc(&arrived[r / 32], 31);
+        __threadfence();
+    }
+    return __shfl_sync(0xffffffff, before, 0) == 31;
+}
+
+/* Packs the group of row r of a column y of n. They were written by other blocks: not from L1. */
+__device__ static void pack_group(const float *y, int r, uint8_t *out, int n)
+{
+    pack_block(__ldcg(y + r / 32 * 32 + threadIdx.x % WARP), out, n, r / 32);
+}
+
+template <int DTYPE, int N, class B>
+__device__ static void matvec(const cuda_matvec_args &a, const B &block)
+{
+    const int warp = block.thread() / WARP, part = warp % a.split, column = block.y() * N;
     row_pair p;
     float sum[2][N] = {};
-    const bool there = find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p);
+    const bool there = find_pair(a, (block.x() * MATVEC_WARPS + warp) / a.split, &p);
     if (there && (N == 1 || column + N <= a.columns)) {
         dot<DTYPE, N>::rows(p.w, p.row, a.x + column * a.x_stride, a.x_stride, sum, part, a.split);
     } else if (there) {
@@ -181,25 +265,39 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
             sum[1][t] = one[1][0];
         }
     }
-    add_up<N>(sum, part, a.split);
-    if (!there || part || threadIdx.x % WARP)
+    add_up<N>(block, sum, part, a.split);
+    if (!there || part)
         return;
+    const int rows = p.w[0]->rows;
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        float *y = p.y + (int64_t)(column + t) * p.w[0]->rows;
-        if (column + t >= a.columns)
+        const int64_t at = (int64_t)(column + t) * rows;
+        if (column + t >= a.columns || threadIdx.x % WARP)
             continue;
-        y[p.row[0]] = a.gate_up ? silu(sum[0][t]) * sum[1][t] : sum[0][t];
-        if (!a.gate_up && p.row[1] != p.row[0])
-            y[p.row[1]] = sum[1][t];
+        if (a.gate_up) {
+            p.y[at + p.row[0]] = silu(sum[0][t]) * sum[1][t];
+            continue;
+        }
+        for (int r = 0; r < 2 && (!r || p.row[1] != p.row[0]); r++) {
+            p.y[at + p.row[r]] = sum[r][t];
+            if (a.sum)
+                a.sum[at + p.row[r]] =
+                    sum[r][t] + a.addend[(int64_t)(column + t) * a.addend_stride + p.row[r]];
+        }
     }
+    const int row = (int)p.row[0];
+    if (!a.packing.out || !is_last_of_group(a.packing.arrived + block.y() * (rows / 32), row))
+        return;
+    for (int t = column; t < min(column + N, a.columns); t++)
+        pack_group(p.y + (int64_t)t * rows, row, a.packing.out + t * a.packing.stride, rows);
 }
 
-template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_args &a)
+template <int DTYPE, class B>
+__device__ static void expert_gate_up(const cuda_experts_args &a, const B &block)
 {
-    const int r = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP;
-    const int64_t token = blockIdx.y / a.choice.used;
-    const int expert = held_expert(a.choice, token, blockIdx.y % a.choice.used);
+    const int r = block.x() * MATVEC_WARPS + block.thread() / WARP;
+    const int64_t token = block.y() / a.choice.used;
+    const int expert = held_expert(a.choice, token, block.y() % a.choice.used);
     if (r >= a.n || expert < 0)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
@@ -207,14 +305,18 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     float sum[2][1] = {};
     dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum);
     const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
+    float *y = a.y + (int64_t)block.y() * a.n;
     if (threadIdx.x % WARP == 0)
-        a.y[(int64_t)blockIdx.y * a.n + r] = silu(gate) * up;
+        y[r] = silu(gate) * up;
+    if (a.packing.out && is_last_of_group(a.packing.arrived + block.y() * (a.n / 32), r))
+        pack_group(y, r, a.packing.out + block.y() * a.packing.stride, a.n);
 }
 
-template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)
+template <int DTYPE, class B>
+__device__ static void expert_down(const cuda_experts_args &a, const B &block)
 {
-    const int r = 2 * (blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP);
-    const int64_t token = blockIdx.y;
+    const int r = 2 * (block.x() * MATVEC_WARPS + block.thread() / WARP);
+    const int64_t token = block.y();
     if (r >= a.n)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[0]};
@@ -241,22 +343,24 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 }
 
 /* The kernels of a type, named as cuda_launch.c puts their names together. */
+#define MATVEC_KERNEL(name, argument, ahead)                                                       \
+    KERNEL_AHEAD(name, MATVEC_WARPS *WARP, MATVEC_RESIDENT, argument, ahead)
 #define MATVEC_KERNELS(type, DTYPE)                                                                \
-    KERNEL(matvec_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                                    \
+    MATVEC_KERNEL(matvec_##type, cuda_matvec_args, weights_ahead<DTYPE>)                           \
     {                                                                                              \
-        matvec<DTYPE, 1>(a);                                                                       \
+        matvec<DTYPE, 1>(a, block);                                                                \
     }                                                                                              \
-    KERNEL(matvec_many_##type, MATVEC_WARPS *WARP, cuda_matvec_args)                               \
+    MATVEC_KERNEL(matvec_many_##type, cuda_matvec_args, weights_ahead<DTYPE>)                      \
     {                                                                                              \
-        matvec<DTYPE, MATVEC_COLUMNS>(a);                                                          \
+        matvec<DTYPE, MATVEC_COLUMNS>(a, block);                                                   \
     }                                                                                              \
-    KERNEL(expert_gate_up_##type, MATVEC_WARPS *WARP, cuda_experts_args)                           \
+    MATVEC_KERNEL(expert_gate_up_##type, cuda_experts_args, nothing_ahead)                         \
     {                                                                                              \
-        expert_gate_up<DTYPE>(a);                                                                  \
+        expert_gate_up<DTYPE>(a, block);                                                           \
     }                                                                                              \
-    KERNEL(expert_down_##type, MATVEC_WARPS *WARP, cuda_experts_args)                              \
+    MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead)                            \
     {                                                                                              \
-        expert_down<DTYPE>(a);                                                                     \
+        expert_down<DTYPE>(a, block);                                                              \
     }
 
 MATVEC_KERNELS(F32, CUDA_F32)

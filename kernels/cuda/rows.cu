@@ -8,14 +8,14 @@
 #include "kernels/cuda/unpack.cuh"
 
 /* The sum over a block, in the same order on every run; every thread has it. */
-__device__ static float block_sum(float v)
+template <class B> __device__ static float block_sum(const B &block, float v)
 {
-    __shared__ float of_warp[ROW_THREADS / WARP];
+    float(&of_warp)[ROW_THREADS / WARP] = block.template shared<float[ROW_THREADS / WARP]>();
     v = warp_sum(v);
-    __syncthreads();
+    block.barrier();
     if (threadIdx.x % WARP == 0)
-        of_warp[threadIdx.x / WARP] = v;
-    __syncthreads();
+        of_warp[block.thread() / WARP] = v;
+    block.barrier();
     float sum = 0;
     for (int i = 0; i < ROW_THREADS / WARP; i++)
         sum += of_warp[i];
@@ -24,9 +24,9 @@ __device__ static float block_sum(float v)
 
 KERNEL(rms_norm, ROW_THREADS, cuda_norm_args)
 {
-    const int64_t at = (int64_t)blockIdx.x * a.n;
+    const int64_t at = (int64_t)block.x() * a.n;
     float squares = 0;
-    for (int i = threadIdx.x; i < a.n; i += ROW_THREADS) {
+    for (int i = block.thread(); i < a.n; i += ROW_THREADS) {
         float x = a.a[at + i];
         if (a.b) {
             x += a.b[at + i];
@@ -34,13 +34,13 @@ KERNEL(rms_norm, ROW_THREADS, cuda_norm_args)
         }
         squares = fmaf(x, x, squares);
     }
-    const float scale = 1.0f / sqrtf(block_sum(squares) / (float)a.n + a.eps);
+    const float scale = 1.0f / sqrtf(block_sum(block, squares) / (float)a.n + a.eps);
     const float *x = a.b ? a.sum : a.a;
-    for (int i = threadIdx.x; i < a.n; i += ROW_THREADS) {
+    for (int i = block.thread(); i < a.n; i += ROW_THREADS) {
         const float y = x[at + i] * scale * a.w[i];
         a.y[at + i] = y;
         if (a.packed) /* then n is whole blocks, and a warp is in one of them */
-            pack_block(y, a.packed + blockIdx.x * a.packed_stride, a.n, i / 32);
+            pack_block(y, a.packed + block.x() * a.packed_stride, a.n, i / 32);
     }
 }
 
@@ -48,8 +48,8 @@ KERNEL(rms_norm, ROW_THREADS, cuda_norm_args)
 KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
 {
     const int lane = threadIdx.x % WARP;
-    for (int h = threadIdx.x / WARP; h < a.heads; h += ROW_THREADS / WARP) {
-        const int64_t at = ((int64_t)blockIdx.x * a.heads + h) * a.n;
+    for (int h = block.thread() / WARP; h < a.heads; h += ROW_THREADS / WARP) {
+        const int64_t at = ((int64_t)block.x() * a.heads + h) * a.n;
         float squares = 0;
         for (int i = lane; i < a.n; i += WARP)
             squares = fmaf(a.a[at + i], a.a[at + i], squares);
@@ -61,8 +61,8 @@ KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
 
 KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
 {
-    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
-    const int64_t at = (int64_t)blockIdx.y * a.n + i;
+    const int i = block.x() * ROW_THREADS + block.thread();
+    const int64_t at = (int64_t)block.y() * a.n + i;
     if (i >= a.n)
         return;
     const float x = a.a[at];
@@ -76,8 +76,8 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
 
 KERNEL(merge, ROW_THREADS, cuda_merge_args)
 {
-    int i = blockIdx.x * ROW_THREADS + threadIdx.x;
-    const int64_t row = blockIdx.y, at = row * a.n + i;
+    int i = block.x() * ROW_THREADS + block.thread();
+    const int64_t row = block.y(), at = row * a.n + i;
     if (i >= a.n)
         return;
     if (a.sums) {
@@ -95,9 +95,9 @@ KERNEL(merge, ROW_THREADS, cuda_merge_args)
 
 KERNEL(select_rows, ROW_THREADS, cuda_select_args)
 {
-    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int i = block.x() * ROW_THREADS + block.thread();
     if (i < a.n)
-        a.y[(int64_t)blockIdx.y * a.n + i] = a.x[(int64_t)a.step.row[blockIdx.y] * a.n + i];
+        a.y[(int64_t)block.y() * a.n + i] = a.x[(int64_t)a.step.row[block.y()] * a.n + i];
 }
 
 /* ---------------------------------------------------------------------------- embedding --- */
@@ -130,9 +130,9 @@ __device__ static float embed_float(const cuda_matrix &w, int64_t i)
 /* A block of 32 elements a thread, of 1 for types without blocks. */
 KERNEL(embed, ROW_THREADS, cuda_embed_args)
 {
-    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
-    const int64_t row = a.step.token_id[blockIdx.y];
-    float *y = a.y + (int64_t)blockIdx.y * a.w.k;
+    const int i = block.x() * ROW_THREADS + block.thread();
+    const int64_t row = a.step.token_id[block.y()];
+    float *y = a.y + (int64_t)block.y() * a.w.k;
     const float scale = a.scale != 0 ? a.scale : 1;
     if (a.w.dtype == CUDA_F32 || a.w.dtype == CUDA_F16 || a.w.dtype == CUDA_BF16) {
         if (i < a.w.k)
@@ -141,22 +141,22 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
     }
     if (i >= a.w.k / 32)
         return;
-    const int64_t block = row * (a.w.k / 32) + i;
+    const int64_t at = row * (a.w.k / 32) + i;
     y += i * 32;
     switch (a.w.dtype) {
-    case CUDA_Q4_0: embed_block<CUDA_Q4_0>(a, block, y); break;
-    case CUDA_Q4_1: embed_block<CUDA_Q4_1>(a, block, y); break;
-    case CUDA_Q5_0: embed_block<CUDA_Q5_0>(a, block, y); break;
-    case CUDA_Q5_1: embed_block<CUDA_Q5_1>(a, block, y); break;
-    case CUDA_Q8_0: embed_block<CUDA_Q8_0>(a, block, y); break;
-    case CUDA_Q2_K: embed_block<CUDA_Q2_K>(a, block, y); break;
-    case CUDA_Q3_K: embed_block<CUDA_Q3_K>(a, block, y); break;
-    case CUDA_Q4_K: embed_block<CUDA_Q4_K>(a, block, y); break;
-    case CUDA_Q5_K: embed_block<CUDA_Q5_K>(a, block, y); break;
-    case CUDA_Q6_K: embed_block<CUDA_Q6_K>(a, block, y); break;
-    case CUDA_IQ4_NL: embed_block<CUDA_IQ4_NL>(a, block, y); break;
-    case CUDA_IQ4_XS: embed_block<CUDA_IQ4_XS>(a, block, y); break;
-    case CUDA_MXFP4: embed_block<CUDA_MXFP4>(a, block, y); break;
+    case CUDA_Q4_0: embed_block<CUDA_Q4_0>(a, at, y); break;
+    case CUDA_Q4_1: embed_block<CUDA_Q4_1>(a, at, y); break;
+    case CUDA_Q5_0: embed_block<CUDA_Q5_0>(a, at, y); break;
+    case CUDA_Q5_1: embed_block<CUDA_Q5_1>(a, at, y); break;
+    case CUDA_Q8_0: embed_block<CUDA_Q8_0>(a, at, y); break;
+    case CUDA_Q2_K: embed_block<CUDA_Q2_K>(a, at, y); break;
+    case CUDA_Q3_K: embed_block<CUDA_Q3_K>(a, at, y); break;
+    case CUDA_Q4_K: embed_block<CUDA_Q4_K>(a, at, y); break;
+    case CUDA_Q5_K: embed_block<CUDA_Q5_K>(a, at, y); break;
+    case CUDA_Q6_K: embed_block<CUDA_Q6_K>(a, at, y); break;
+    case CUDA_IQ4_NL: embed_block<CUDA_IQ4_NL>(a, at, y); break;
+    case CUDA_IQ4_XS: embed_block<CUDA_IQ4_XS>(a, at, y); break;
+    case CUDA_MXFP4: embed_block<CUDA_MXFP4>(a, at, y); break;
     default: break;
     }
     for (int e = 0; a.scale != 0 && e < 32; e++)
@@ -166,11 +166,12 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
 /* ------------------------------------------------------------------------------ positions - */
 
 /* The angle is a fraction of a circle in 64 bits: position times turn wraps around exactly. */
-__device__ static void rope_row(const cuda_rope_args &a, int64_t t)
+template <class B>
+__device__ static void rope_row(const cuda_rope_args &a, const B &block, int64_t t)
 {
     const uint64_t position = (uint64_t)a.step.token_position[t];
     const int pairs = a.dims / 2, step = a.halves ? 1 : 2, partner = a.halves ? pairs : 1;
-    for (int i = threadIdx.x; i < a.heads * pairs; i += ROW_THREADS) {
+    for (int i = block.thread(); i < a.heads * pairs; i += ROW_THREADS) {
         const int pair = i % pairs;
         const int64_t at = (t * a.heads + i / pairs) * a.head_dim + pair * step;
         const float half_turns = (float)(int64_t)(position * a.turn[pair]) * 0x1p-63f;
@@ -181,7 +182,7 @@ __device__ static void rope_row(const cuda_rope_args &a, int64_t t)
         a.y[at + partner] = x * s + z * c;
     }
     const int rest = a.head_dim - a.dims;
-    for (int i = threadIdx.x; a.x != a.y && i < a.heads * rest; i += ROW_THREADS) {
+    for (int i = block.thread(); a.x != a.y && i < a.heads * rest; i += ROW_THREADS) {
         const int64_t at = (t * a.heads + i / rest) * a.head_dim + a.dims + i % rest;
         a.y[at] = a.x[at];
     }
@@ -189,7 +190,7 @@ __device__ static void rope_row(const cuda_rope_args &a, int64_t t)
 
 KERNEL(rope, ROW_THREADS, cuda_rope_args)
 {
-    rope_row(a, blockIdx.x);
+    rope_row(a, block, block.x());
 }
 
 __device__ static uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int which, int head)
@@ -219,7 +220,8 @@ __device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int whic
         ((uint16_t *)(block + 64 * l.head_dim))[e / 32 * 64 + slot] = float_to_half(most / 127.0f);
 }
 
-__device__ static void store_row(const cuda_kv_store_args &a, int64_t t)
+template <class B>
+__device__ static void store_row(const cuda_kv_store_args &a, const B &block, int64_t t)
 {
     const int lane = threadIdx.x % WARP, width = a.layer.kv_heads * a.layer.head_dim;
     const int position = a.step.token_position[t];
@@ -227,7 +229,7 @@ __device__ static void store_row(const cuda_kv_store_args &a, int64_t t)
     const int64_t page = a.step.pages[seq.pages_at + position / 64];
     for (int which = 0; which < 2; which++) {
         const float *x = (which ? a.v : a.k) + t * width;
-        for (int i = threadIdx.x; i - lane < width; i += ROW_THREADS) {
+        for (int i = block.thread(); i - lane < width; i += ROW_THREADS) {
             const int head = i / a.layer.head_dim, e = i % a.layer.head_dim;
             if (a.layer.dtype == CUDA_Q8_0) /* heads are whole warps */
                 store_q8(a.layer, kv_block_of(a.layer, page, which, head), which, position % 64, e,
@@ -241,15 +243,15 @@ __device__ static void store_row(const cuda_kv_store_args &a, int64_t t)
 
 KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
 {
-    store_row(a, blockIdx.x);
+    store_row(a, block, block.x());
 }
 
 KERNEL(rope_store, ROW_THREADS, cuda_rope_store_args)
 {
-    rope_row(a.q, blockIdx.x);
-    rope_row(a.k, blockIdx.x);
-    __syncthreads();
-    store_row(a.store, blockIdx.x);
+    rope_row(a.q, block, block.x());
+    rope_row(a.k, block, block.x());
+    block.barrier();
+    store_row(a.store, block, block.x());
 }
 
 /* The leading positions of a page: columns of K, rows of V, and the scales of both. */
@@ -280,12 +282,13 @@ KERNEL(kv_copy, ROW_THREADS, cuda_kv_copy_args)
  * making it negative infinity in the copy; what is no number is chosen last. */
 KERNEL(route, WARP, cuda_route_args)
 {
-    float *logit = (float *)SHARED_ROOM;                /* [experts] */
+    float *logit = (float *)block.room();               /* [experts] */
     uint32_t *chosen = (uint32_t *)(logit + a.experts); /* a bit an expert */
-    const int lane = threadIdx.x;
-    const float *in = a.logits + (int64_t)blockIdx.x * a.experts;
-    float *out = a.choice + (int64_t)blockIdx.x * 2 * a.used;
+    const int lane = block.thread();
+    const float *in = a.logits + (int64_t)block.x() * a.experts;
+    float *out = a.choice + (int64_t)block.x() * 2 * a.used;
     float top = -INFINITY, all = 0, sum = 0;
+    block.again();
     for (int e = lane; e < a.experts; e += WARP) {
         logit[e] = in[e];
         top = fmaxf(top, in[e]);

@@ -41,7 +41,8 @@ enum cuda_dtype {
 /* Of the block's SCALES, HAS_MIN (false: m is 0) and the functions
  *     codes(w, block, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
  *     scales(w, block, d, m): element e has d[e * SCALES / 32] and m[e * SCALES / 32]
- * where block = row * (k / 32) + i. */
+ * where block = row * (k / 32) + i; and the bytes of a block in planes 0 to 2 and of 8 blocks in
+ * plane 3: BYTES, MORE_BYTES, SCALE_BYTES, SUPER_BYTES. */
 template <int DTYPE> struct weight_block;
 
 /* ----------------------------------------------------------------------------- loads ----- */
@@ -77,6 +78,7 @@ __device__ inline uint32_t moved(uint32_t v, int by)
 /* ---------------------------------------------------------------------------- codes ------- */
 
 struct codes_4 {
+    static constexpr int BYTES = 16, MORE_BYTES = 0;
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
         const uint4 v = plane_load<uint4>(w, 0, block);
@@ -90,6 +92,7 @@ struct codes_4 {
 
 /* 16 times the code. */
 struct codes_4_signed {
+    static constexpr int BYTES = 16, MORE_BYTES = 0;
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
         const uint4 v = plane_load<uint4>(w, 0, block);
@@ -103,6 +106,7 @@ struct codes_4_signed {
 
 /* Low four bits from plane 0, the fifth from plane 1, moved so that the lowest is bit LOWEST. */
 template <int LOWEST> struct codes_5_at {
+    static constexpr int BYTES = 16, MORE_BYTES = 4;
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
         const uint4 v = plane_load<uint4>(w, 0, block);
@@ -118,6 +122,7 @@ using codes_5_signed = codes_5_at<3>; /* 8 times the code */
 
 /* 4 times the code. */
 struct codes_6_signed {
+    static constexpr int BYTES = 16, MORE_BYTES = 8;
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
         const uint4 v = plane_load<uint4>(w, 0, block);
@@ -130,6 +135,7 @@ struct codes_6_signed {
 };
 
 struct codes_8 {
+    static constexpr int BYTES = 32, MORE_BYTES = 0;
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
         for (int half = 0; half < 2; half++) {
@@ -143,6 +149,7 @@ struct codes_8 {
 };
 
 struct codes_2 {
+    static constexpr int BYTES = 8, MORE_BYTES = 0;
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
         const uint2 v = plane_load<uint2>(w, 0, block);
@@ -153,6 +160,7 @@ struct codes_2 {
 
 /* 32 times the code. */
 struct codes_3_signed {
+    static constexpr int BYTES = 8, MORE_BYTES = 4;
     static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
     {
         const uint2 v = plane_load<uint2>(w, 0, block);
@@ -165,6 +173,7 @@ struct codes_3_signed {
 
 /* Each code is the number of one of 16 bytes: those of V0 .. V3, the lowest first. */
 template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_values {
+    static constexpr int BYTES = 16, MORE_BYTES = 0;
     static __device__ int four(uint32_t low_three_bits, uint32_t which_half)
     {
         return (int)bytes_selected(bytes_selected(V0, V1, low_three_bits),
@@ -189,6 +198,7 @@ using codes_mxfp4 = codes_of_values<0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fa
 
 /* The codes are TIMES those that d belongs to. */
 template <int TIMES> struct scale_half {
+    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 0;
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = false;
     static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
@@ -199,6 +209,7 @@ template <int TIMES> struct scale_half {
 };
 
 struct scale_halves {
+    static constexpr int SCALE_BYTES = 4, SUPER_BYTES = 0;
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = true;
     static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
@@ -211,6 +222,7 @@ struct scale_halves {
 
 /* 2^(byte - 128), the two lowest of which are no normal numbers. */
 struct scale_e8m0 {
+    static constexpr int SCALE_BYTES = 1, SUPER_BYTES = 0;
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = false;
     static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
@@ -224,6 +236,7 @@ struct scale_e8m0 {
 
 /* Sixteen elements each. */
 template <int TIMES> struct scale_pair {
+    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 2;
     static constexpr int SCALES = 2;
     static constexpr bool HAS_MIN = false;
     static __device__ void scales(const cuda_matrix &w, int64_t block, float d[2], float m[2])
@@ -238,6 +251,7 @@ template <int TIMES> struct scale_pair {
 };
 
 struct scale_q2_k {
+    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 4;
     static constexpr int SCALES = 2;
     static constexpr bool HAS_MIN = true;
     static __device__ void scales(const cuda_matrix &w, int64_t block, float d[2], float m[2])
@@ -254,6 +268,7 @@ struct scale_q2_k {
 };
 
 struct scale_k {
+    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 4;
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = true;
     static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
@@ -266,6 +281,7 @@ struct scale_k {
 };
 
 struct scale_iq4_xs {
+    static constexpr int SCALE_BYTES = 1, SUPER_BYTES = 2;
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = false;
     static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
@@ -314,6 +330,33 @@ template <> struct weight_block<CUDA_IQ4_NL> : codes_iq4, scale_half<1> {};
 template <> struct weight_block<CUDA_IQ4_XS> : codes_iq4, scale_iq4_xs {};
 template <> struct weight_block<CUDA_MXFP4> : codes_mxfp4, scale_e8m0 {};
 // clang-format on
+
+/* Of 256 elements. */
+template <int DTYPE> __device__ inline int plane_bytes(int plane)
+{
+    if constexpr (DTYPE == CUDA_F32) {
+        return plane ? 0 : 1024;
+    } else if constexpr (DTYPE == CUDA_F16 || DTYPE == CUDA_BF16) {
+        return plane ? 0 : 512;
+    } else {
+        typedef weight_block<DTYPE> W;
+        return plane == 0   ? 8 * W::BYTES
+               : plane == 1 ? 8 * W::MORE_BYTES
+               : plane == 2 ? 8 * W::SCALE_BYTES
+                            : W::SUPER_BYTES;
+    }
+}
+
+/* Begins to fetch what a plane has of elements [begin, end) of a row. */
+template <int DTYPE>
+__device__ inline void row_ahead(const cuda_matrix &w, int plane, int64_t row, int begin, int end)
+{
+    const uint64_t bytes = plane_bytes<DTYPE>(plane);
+    const uint64_t from = (row * w.k + begin) * bytes / 256 / 16 * 16;
+    const uint64_t to = (row * w.k + end) * bytes / 256 / 16 * 16;
+    if (from < to)
+        prefetch_l2(w.plane[plane] + from, (uint32_t)(to - from));
+}
 
 /* The sum of a block's 32 weights. */
 template <int DTYPE>

@@ -9,6 +9,8 @@
  * a message, and the order in which threads run turns round all the time. What a kernel computes
  * does not depend on that order unless a barrier is missing.
  *
+ * Blocks of a cooperative launch are alive together and may wait for each other with await_count.
+ *
  * Not there: float atomics, textures, cooperative groups, waiting in a loop for another thread.
  */
 #ifndef OATO_CUDA_ON_CPU_H
@@ -106,12 +108,53 @@ extern unsigned char *shared_room;
 
 #define SHARED_ROOM cuda_on_cpu::shared_room
 
-#define KERNEL(name, most_threads, argument)                                                       \
-    static void name(const argument &a);                                                           \
+#define KERNEL_BODY(name, argument)                                                                \
+    template <class B> static void name##_body(const argument &a, [[maybe_unused]] const B &block)
+#ifdef OATO_BODIES_ONLY
+#define KERNEL(name, most_threads, argument)                      KERNEL_BODY(name, argument)
+#define KERNEL_AHEAD(name, most_threads, blocks, argument, ahead) KERNEL_BODY(name, argument)
+#else
+#define KERNEL(name, most_threads, argument) KERNEL_OF(name, most_threads, argument, nothing_ahead)
+#define KERNEL_AHEAD(name, most_threads, blocks, argument, ahead)                                  \
+    KERNEL_OF(name, most_threads, argument, ahead)
+#endif
+#define KERNEL_RESIDENT(name, most_threads, blocks, argument)                                      \
+    KERNEL_OF(name, most_threads, argument, nothing_ahead)
+#define KERNEL_OF(name, most_threads, argument, ahead)                                             \
+    KERNEL_BODY(name, argument);                                                                   \
     static const cuda_on_cpu::kernel name##_kernel(                                                \
-        #name, most_threads, sizeof(argument),                                                     \
-        [](const void *given) { name(*static_cast<const argument *>(given)); });                   \
-    static void name(const argument &a)
+        #name, most_threads, sizeof(argument), [](const void *given) {                             \
+            const argument &a = *static_cast<const argument *>(given);                             \
+            ahead(a);                                                                              \
+            await_predecessor();                                                                   \
+            name##_body(a, own_block());                                                           \
+        });                                                                                        \
+    KERNEL_BODY(name, argument)
+#define OUT_OF_LINE
+
+/* ------------------------------------------------------- before the kernel before ends ---- */
+
+namespace cuda_on_cpu
+{
+extern int *awaited_by; /* how often; a thread that returns must have waited once */
+[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+} // namespace cuda_on_cpu
+
+inline void await_predecessor()
+{
+    cuda_on_cpu::awaited_by[threadIdx.x]++;
+}
+
+/* Reads the bytes, so that AddressSanitizer sees them. */
+inline void prefetch_l2(const uint8_t *from, uint32_t bytes)
+{
+    if ((reinterpret_cast<uintptr_t>(from) | bytes) % 16)
+        cuda_on_cpu::fail("prefetch_l2: %u bytes at %p are not aligned", bytes, from);
+    if (cuda_on_cpu::awaited_by[threadIdx.x])
+        cuda_on_cpu::fail("prefetch_l2 behind the wait");
+    for (uint32_t i = 0; i < bytes; i++)
+        static_cast<void>(*const_cast<const volatile uint8_t *>(from + i));
+}
 
 /* ----------------------------------------------------------- copies under way ------------- */
 
@@ -126,8 +169,7 @@ struct copies {
         const void *from; /* NULL: zeros */
     } copy[MOST];
 };
-extern copies copies_of[BLOCK_THREADS];
-[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern copies *copies_of; /* of each thread of the block that runs */
 } // namespace cuda_on_cpu
 
 inline void copy_16(void *to, const void *from, bool there)
@@ -160,6 +202,10 @@ enum block_meeting { MEET, MEET_OR, MEET_AND, MEET_COUNT };
 
 /* Waits until all threads of the block that have not returned are here; what they gave, reduced. */
 int meet_block(block_meeting meeting, int given);
+/* Waits until so many threads are at the barrier of this number. */
+void meet_some(int number, int threads);
+/* Waits until a thread of another block has brought the counter to the value. */
+void await(const uint32_t *counter, uint32_t value);
 } // namespace cuda_on_cpu
 
 inline void __syncthreads()
@@ -189,6 +235,18 @@ inline void __threadfence_system()
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
+inline void some_threads_sync(int number, int threads)
+{
+    cuda_on_cpu::meet_some(number, threads);
+}
+inline void count_up(uint32_t *counter)
+{
+    __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE);
+}
+inline void await_count(const uint32_t *counter, uint32_t value)
+{
+    cuda_on_cpu::await(counter, value);
+}
 [[noreturn]] inline void __trap()
 {
     cuda_on_cpu::fail("__trap()");
@@ -202,7 +260,7 @@ namespace cuda_on_cpu
 struct exchange {
     uint32_t given[10], taken[4];
 };
-extern exchange exchanges[BLOCK_THREADS];
+extern exchange *exchanges; /* of each thread of the block that runs */
 
 /* The last lane of the mask to arrive runs the operation for all of them. */
 struct warp_operation {
@@ -519,6 +577,17 @@ template <class T> inline T __ldcs(const T *p)
 template <class T> inline void __stcs(T *p, T value)
 {
     *p = value;
+}
+
+/* Reads what was asked for, so that AddressSanitizer sees it. */
+inline void read_ahead(const void *from, uint32_t bytes, int lane, int lanes)
+{
+    const volatile unsigned char *byte = static_cast<const volatile unsigned char *>(from);
+    if ((reinterpret_cast<uintptr_t>(from) | bytes) % 16)
+        cuda_on_cpu::fail("read_ahead: %u bytes at %p are not aligned", bytes, from);
+    for (uint32_t i = static_cast<uint32_t>(lane) * 32; i < bytes;
+         i += static_cast<uint32_t>(lanes) * 32)
+        static_cast<void>(byte[i]);
 }
 
 inline int atomicAdd(int *p, int n)

@@ -8,16 +8,17 @@
  *   OATO_CUDA_ON_CPU_DEVICES=1       how many, 0 to 8
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
- *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver
+ *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver, or that of the compiler if that is later
+ *   OATO_CUDA_ON_CPU_OCCUPANCY=1     blocks of a cooperative launch on each of 4 multiprocessors
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
  *                                    registration of host memory is refused
  *
  * Stricter than a real one: the context must be current wherever work is given or memory is asked
- * for, copies read and write host memory when the stream comes to them, and what is not freed when
- * its context is released stays allocated, for LeakSanitizer to find. The default stream does not
- * exist.
+ * for, copies read and write host memory when the stream comes to them, a kernel may overlap only
+ * with a kernel that stands right before it, and what is not freed when its context is released
+ * stays allocated, for LeakSanitizer to find. The default stream does not exist.
  */
 #include "tests/cuda_on_cpu/driver.h"
 #include "kernels/cuda/cupti_records.h"
@@ -38,6 +39,9 @@ enum {
     PAGE = 4096,
     USUAL_SHARED_BYTES = 48 << 10,
     MOST_GRID_YZ = 65535,
+    USUAL_VERSION = OATO_CUDA_MAJOR < 13 ? 13000 : OATO_CUDA_MAJOR * 1000,
+    OVERLAP_CAPABILITY = 90,
+    OVERLAP_CAPTURED = 12030, /* by drivers from this version on */
 };
 
 struct result_text {
@@ -57,11 +61,14 @@ const result_text result_texts[] = {
      "the operation cannot be performed in the present state"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
      "part or all of the requested memory range is already mapped"},
     {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
      "pointer does not correspond to a registered memory region"},
+    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+     "too many blocks in cooperative launch"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
@@ -210,7 +217,7 @@ cu_result on_cpu_init(unsigned flags)
 
 cu_result on_cpu_driver_version(int *version)
 {
-    *version = static_cast<int>(setting("VERSION", 13000));
+    *version = static_cast<int>(setting("VERSION", USUAL_VERSION));
     return OK;
 }
 
@@ -506,6 +513,40 @@ cu_result on_cpu_function_set(cu_function function, int attribute, int value)
     return OK;
 }
 
+namespace
+{
+unsigned resident_blocks()
+{
+    return static_cast<unsigned>(setting("OCCUPANCY", 1));
+}
+} // namespace
+
+/* The lock is held. */
+static cu_result enqueue_kernel(cu_function function, const cu_launch &how, void **arguments,
+                                void **extra, bool cooperative)
+{
+    if (!function || function->gpu != how.stream->gpu)
+        return INVALID_HANDLE;
+    const kernel &k = *function->kernel;
+    const dim3 grid = {how.grid_x, how.grid_y, how.grid_z};
+    const unsigned threads = how.block_x, shared_bytes = how.shared_bytes;
+    unsigned most_shared = max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
+    if (!grid.x || grid.x > INT32_MAX || !grid.y || grid.y > MOST_GRID_YZ || !grid.z ||
+        grid.z > MOST_GRID_YZ || !threads || threads > min(k.threads, unsigned{BLOCK_THREADS}) ||
+        how.block_y != 1 || how.block_z != 1 || shared_bytes > most_shared || !arguments || extra)
+        return INVALID_VALUE;
+    const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+    if (cooperative && blocks > min(MULTIPROCESSORS * resident_blocks(), most_resident()))
+        return COOPERATIVE_LAUNCH_TOO_LARGE;
+    const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
+    std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
+    enqueue(how.stream, {WORK_LAUNCH, [=, &k] {
+                             run_grid(k, copy.data(), grid, threads, shared_bytes, cooperative);
+                             tell_kernel(k, grid, threads);
+                         }});
+    return OK;
+}
+
 cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         cu_stream stream, void **arguments, void **extra)
@@ -513,19 +554,58 @@ cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, 
     locked lock(state().lock);
     if (cu_result result = check_stream(stream))
         return result;
-    if (!function || function->gpu != stream->gpu)
+    return enqueue_kernel(
+        function,
+        {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0},
+        arguments, extra, false);
+}
+
+/* A kernel that may overlap with the one before it runs behind it all the same. */
+cu_result on_cpu_launch_as(const cu_launch *how, cu_function function, void **arguments,
+                           void **extra)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(how->stream))
+        return result;
+    bool overlaps = false;
+    for (unsigned i = 0; i < how->n_attributes; i++) {
+        if (how->attributes[i].id != CU_LAUNCH_OVERLAPS)
+            return INVALID_VALUE;
+        overlaps = overlaps || how->attributes[i].value.overlaps;
+    }
+    if (overlaps && setting("CAPABILITY", 90) < OVERLAP_CAPABILITY)
+        return NOT_SUPPORTED;
+    if (overlaps && how->stream->capture && setting("VERSION", USUAL_VERSION) < OVERLAP_CAPTURED) {
+        how->stream->capture_broken = true;
+        return CAPTURE_UNSUPPORTED;
+    }
+    if (overlaps && !how->stream->after_launch)
+        return ILLEGAL_STATE;
+    return enqueue_kernel(function, *how, arguments, extra, false);
+}
+
+cu_result on_cpu_launch_together(cu_function function, unsigned grid_x, unsigned grid_y,
+                                 unsigned grid_z, unsigned block_x, unsigned block_y,
+                                 unsigned block_z, unsigned shared_bytes, cu_stream stream,
+                                 void **arguments)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    return enqueue_kernel(
+        function,
+        {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0},
+        arguments, nullptr, true);
+}
+
+cu_result on_cpu_occupancy(int *blocks, cu_function function, int threads, size_t shared_bytes)
+{
+    if (!function)
         return INVALID_HANDLE;
-    const kernel &k = *function->kernel;
-    unsigned most_shared = max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
-    if (!grid_x || grid_x > INT32_MAX || !grid_y || grid_y > MOST_GRID_YZ || !grid_z ||
-        grid_z > MOST_GRID_YZ || !block_x || block_x > min(k.threads, unsigned{BLOCK_THREADS}) ||
-        block_y != 1 || block_z != 1 || shared_bytes > most_shared || !arguments || extra)
+    const bool fits =
+        shared_bytes <= max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
+    if (threads < 1)
         return INVALID_VALUE;
-    const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
-    std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
-    enqueue(stream, {WORK_LAUNCH, [=, &k] {
-                         run_grid(k, copy.data(), {grid_x, grid_y, grid_z}, block_x, shared_bytes);
-                         tell_kernel(k, {grid_x, grid_y, grid_z}, block_x);
-                     }});
+    *blocks = fits ? static_cast<int>(resident_blocks()) : 0;
     return OK;
 }

@@ -48,6 +48,8 @@ enum {
     ILLEGAL_ADDRESS = 700,
     ALREADY_REGISTERED = 712,
     NOT_REGISTERED = 713,
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+    NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     CAPTURE_WRONG_THREAD = 908,
@@ -89,6 +91,7 @@ struct CUstream_st {
     bool busy, closing;
     cu_graph capture; /* NULL: work is queued as usual */
     bool capture_broken;
+    bool after_launch; /* the latest that was enqueued is a kernel */
     std::thread::id capturer;
     std::thread worker;
 };

@@ -75,6 +75,7 @@ bool breaks_capture(cu_context gpu)
 
 void enqueue(cu_stream stream, work what)
 {
+    stream->after_launch = what.kind == WORK_LAUNCH;
     if (stream->capture) {
         stream->capture->works.push_back(std::move(what));
         return;
@@ -252,6 +253,7 @@ cu_result on_cpu_capture_begin(cu_stream stream, int mode)
     if (stream->capture)
         return ILLEGAL_STATE;
     stream->capture = new CUgraph_st{};
+    stream->after_launch = false;
     stream->capture_broken = false;
     stream->capturer = std::this_thread::get_id();
     return OK;
@@ -272,6 +274,7 @@ cu_result on_cpu_capture_end(cu_stream stream, cu_graph *graph)
     else
         *graph = stream->capture;
     stream->capture = nullptr;
+    stream->after_launch = false;
     return *graph ? OK : CAPTURE_INVALIDATED;
 }
 
@@ -296,6 +299,7 @@ cu_result on_cpu_graph_launch(cu_graph_exec exec, cu_stream stream)
         return INVALID_HANDLE;
     for (const work &each : exec->works)
         enqueue(stream, each);
+    stream->after_launch = false;
     return OK;
 }
 

@@ -1,8 +1,10 @@
 /*
  * test_cuda_engine.c - the engine with a CUDA device: weights that stay with the host and are
- * streamed give the bits of resident ones, in the memory of their staging buffers alone.
+ * streamed give the bits of resident ones, in the memory of their staging buffers alone; steps that
+ * are one kernel, or several with work of the host between, give the bits of graphs.
  */
 #include "tests/executor/harness.h"
+#include "tests/kernels/cuda_counts.h"
 
 #include "kernels/device.h"
 
@@ -22,6 +24,15 @@ static void plan_on_gpu(struct plan *p, const struct graph *g, bool streams)
         if (streams && op_weight_use(&o->op) == WEIGHT_MATRIX)
             p->parts[p->n_parts - 1].home = 0;
     }
+}
+
+static void begin_gpu_plan(struct plan *p, const struct model *m, struct graph *fused,
+                           const char *spec)
+{
+    plan_begin(p, m, 1, spec);
+    snprintf(p->devices[1].kind, sizeof p->devices[1].kind, "cuda");
+    snprintf(p->devices[1].id, sizeof p->devices[1].id, "cuda:0");
+    plan_fuse_all(p, m, fused);
 }
 
 /* Logits of a prompt, and of tokens one by one behind it. */
@@ -60,10 +71,7 @@ static void streamed_weights_give_the_bits_of_resident_ones(void **state)
         uint64_t weight_bytes[2];
         struct plan p;
         struct graph fused;
-        plan_begin(&p, m, 1, "");
-        snprintf(p.devices[1].kind, sizeof p.devices[1].kind, "cuda");
-        snprintf(p.devices[1].id, sizeof p.devices[1].id, "cuda:0");
-        plan_fuse_all(&p, m, &fused);
+        begin_gpu_plan(&p, m, &fused, "");
         for (int streams = 0; streams < 2; streams++) {
             struct engine_stats stats;
             plan_on_gpu(&p, &fused, streams);
@@ -85,12 +93,56 @@ static void streamed_weights_give_the_bits_of_resident_ones(void **state)
     }
 }
 
+static void the_persistent_kernel_gives_the_bits_of_graphs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture;
+        oato_dtype dtype;
+        bool divided; /* between the devices */
+    } cases[] = {{"llama", DT_Q4_K, false}, {"qwen3moe", DT_Q4_1, false}, {"llama", DT_Q8_0, true}};
+    count_begin();
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct model *m = tiny_model_of(cases[i].architecture, cases[i].dtype, i);
+        const struct engine_options options = {.threads = 1, .rows = 16, .ubatch = 16};
+        float *logits[2];
+        int spans[2];
+        for (int way = 0; way < 2; way++) {
+            struct plan p;
+            struct graph fused;
+            struct random r = {7};
+            begin_gpu_plan(&p, m, &fused, way ? "decode=persistent" : "");
+            plan_on_gpu(&p, &fused, false);
+            if (cases[i].divided) {
+                p.n_parts = p.n_kv = 0;
+                plan_place_randomly(&p, &fused, &r);
+            }
+            struct engine *e = open_engine(m, &p, options);
+            list_launches = graph_launches = 0;
+            logits[way] = answer_of(e, m->shape.vocab);
+            spans[way] = way ? list_launches : graph_launches;
+            assert_int_equal(way ? graph_launches : list_launches, 0);
+            engine_close(e);
+            graph_free(&fused);
+            plan_free(&p);
+        }
+        assert_int_equal(spans[0], spans[1]);
+        assert_in_range(spans[1], (cases[i].divided ? 2 : 1) * (ANSWER - 1), 1000);
+        assert_same_bits(logits[0], logits[1], (PROMPT + ANSWER) * (size_t)m->shape.vocab);
+        free(logits[0]);
+        free(logits[1]);
+        model_close(m);
+    }
+    count_end();
+}
+
 int main(void)
 {
     struct oato_error err;
     struct oato_device *d;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streamed_weights_give_the_bits_of_resident_ones),
+        cmocka_unit_test(the_persistent_kernel_gives_the_bits_of_graphs),
     };
     if (device_open("cuda", 0, NULL, &d, &err)) {
         printf("skipped: %s\n", err.text);

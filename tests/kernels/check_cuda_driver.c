@@ -4,6 +4,8 @@
  */
 #include <cuda.h>
 
+#include <stddef.h>
+
 /* Names that both headers have; ours are compared with theirs below. */
 #define CU_STREAM_NON_BLOCKING  OURS_STREAM_NON_BLOCKING
 #define CU_EVENT_DISABLE_TIMING OURS_EVENT_DISABLE_TIMING
@@ -16,6 +18,7 @@ SAME(CU_OK, CUDA_SUCCESS);
 SAME(CU_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
 SAME(CU_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
 SAME(CU_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU);
+SAME(CU_ERROR_PTX_TOO_NEW, CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 SAME(CU_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
 SAME(CU_ERROR_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
@@ -32,12 +35,31 @@ SAME(CU_HOST_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
 SAME(CU_FUNCTION_MAX_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME(CU_CONTEXT_SCHED_SPIN, CU_CTX_SCHED_SPIN);
+SAME(CU_LAUNCH_OVERLAPS, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
 
 _Static_assert(sizeof(cu_result) == sizeof(CUresult), "results are as wide");
 _Static_assert(sizeof(cu_address) == sizeof(CUdeviceptr), "addresses are as wide");
 _Static_assert(sizeof(int) == sizeof(CUdevice_attribute), "attributes of devices are as wide");
 _Static_assert(sizeof(int) == sizeof(CUfunction_attribute), "attributes of functions are as wide");
 _Static_assert(sizeof(int) == sizeof(CUstreamCaptureMode), "modes are as wide");
+
+#define SAME_PLACE(type, member, theirs, their_member)                                             \
+    SAME(offsetof(struct type, member), offsetof(theirs, their_member))
+SAME(sizeof(struct cu_launch), sizeof(CUlaunchConfig));
+SAME_PLACE(cu_launch, grid_x, CUlaunchConfig, gridDimX);
+SAME_PLACE(cu_launch, grid_y, CUlaunchConfig, gridDimY);
+SAME_PLACE(cu_launch, grid_z, CUlaunchConfig, gridDimZ);
+SAME_PLACE(cu_launch, block_x, CUlaunchConfig, blockDimX);
+SAME_PLACE(cu_launch, block_y, CUlaunchConfig, blockDimY);
+SAME_PLACE(cu_launch, block_z, CUlaunchConfig, blockDimZ);
+SAME_PLACE(cu_launch, shared_bytes, CUlaunchConfig, sharedMemBytes);
+SAME_PLACE(cu_launch, stream, CUlaunchConfig, hStream);
+SAME_PLACE(cu_launch, attributes, CUlaunchConfig, attrs);
+SAME_PLACE(cu_launch, n_attributes, CUlaunchConfig, numAttrs);
+SAME(sizeof(struct cu_launch_attribute), sizeof(CUlaunchAttribute));
+SAME_PLACE(cu_launch_attribute, id, CUlaunchAttribute, id);
+SAME_PLACE(cu_launch_attribute, value.overlaps, CUlaunchAttribute,
+           value.programmaticStreamSerializationAllowed);
 
 /* Our table once more, with NVIDIA's types of the same width in the place of ours. */
 #define cu_result  CUresult
@@ -83,6 +105,8 @@ CUDA_DRIVER_FUNCTIONS(FUNCTION)
     F(module_unload, cuModuleUnload)                                                               \
     F(module_function, cuModuleGetFunction)                                                        \
     F(launch, cuLaunchKernel)                                                                      \
+    F(launch_together, cuLaunchCooperativeKernel)                                                  \
+    F(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor)                                      \
     F(host_call, cuLaunchHostFunc)                                                                 \
     F(capture_end, cuStreamEndCapture)                                                             \
     F(graph_instantiate, cuGraphInstantiateWithFlags)                                              \
@@ -109,7 +133,11 @@ typedef CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode);
 CHECK(device_attribute, cuDeviceGetAttribute, get_attribute)
 CHECK(function_set, cuFuncSetAttribute, set_attribute)
 CHECK(capture_begin, cuStreamBeginCapture, begin_capture)
-enum { ENUMERATED = 3 };
+/* And one whose structure is compared above. */
+typedef CUresult launch_as(const CUlaunchConfig *how, CUfunction function, void **arguments,
+                           void **extra);
+CHECK(launch_as, cuLaunchKernelEx, launch_as)
+enum { ENUMERATED = 4 };
 
 /* Of which newer headers name a version that drivers of CUDA 12.0 lack; all drivers have the first.
  */

@@ -261,7 +261,7 @@ static UNUSED void free_case(struct test_case *c)
 }
 
 /* Both devices; 77, for the program to end with: there is no GPU here. */
-static int devices_open(void)
+static UNUSED int devices_open(void)
 {
     struct oato_error err;
     if (!cuda_driver_open(&err)) {

@@ -1,7 +1,7 @@
 /*
- * cuda_counts.h - how often a test has the driver launch a kernel or a graph: functions that count
- * stand in front of the driver's between count_begin and count_end. Included once by each test
- * program.
+ * cuda_counts.h - how often a test has the driver launch a kernel, a graph or a list of tasks:
+ * functions that count stand in front of the driver's between count_begin and count_end. Included
+ * once by each test program.
  */
 #ifndef OATO_CUDA_COUNTS_H
 #define OATO_CUDA_COUNTS_H
@@ -10,7 +10,8 @@
 
 static struct cuda_driver *counted; /* the driver that devices call */
 static struct cuda_driver uncounted;
-static int launches, graph_launches;
+static int launches, graph_launches, list_launches;
+static int overlapping; /* of the launches */
 
 static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                               unsigned by, unsigned bz, unsigned shared, cu_stream stream,
@@ -20,10 +21,26 @@ static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned 
     return uncounted.launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);
 }
 
+static cu_result count_launch_as(const struct cu_launch *how, cu_function f, void **arguments,
+                                 void **extra)
+{
+    launches++;
+    overlapping++;
+    return uncounted.launch_as(how, f, arguments, extra);
+}
+
 static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
 {
     graph_launches++;
     return uncounted.graph_launch(exec, stream);
+}
+
+static cu_result count_list(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                            unsigned by, unsigned bz, unsigned shared, cu_stream stream,
+                            void **arguments)
+{
+    list_launches++;
+    return uncounted.launch_together(f, gx, gy, gz, bx, by, bz, shared, stream, arguments);
 }
 
 static void count_begin(void)
@@ -31,8 +48,10 @@ static void count_begin(void)
     counted = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
     uncounted = *counted;
     counted->launch = count_launch;
+    counted->launch_as = count_launch_as;
     counted->graph_launch = count_graph;
-    launches = graph_launches = 0;
+    counted->launch_together = count_list;
+    launches = graph_launches = list_launches = overlapping = 0;
 }
 
 static void count_end(void)

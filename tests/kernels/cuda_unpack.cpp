@@ -38,25 +38,49 @@ template <int DTYPE> static void unpack(const cuda_matrix &w, int64_t block, unp
     }
 }
 
+template <int DTYPE> struct row_of_table {
+    static constexpr int dtype = DTYPE;
+};
+
+/* Calls what(row_of_table<DTYPE>()) for every type of whole blocks. */
+template <class F> static void each_type(F what)
+{
+    what(row_of_table<CUDA_Q4_0>());
+    what(row_of_table<CUDA_Q4_1>());
+    what(row_of_table<CUDA_Q5_0>());
+    what(row_of_table<CUDA_Q5_1>());
+    what(row_of_table<CUDA_Q8_0>());
+    what(row_of_table<CUDA_Q2_K>());
+    what(row_of_table<CUDA_Q3_K>());
+    what(row_of_table<CUDA_Q4_K>());
+    what(row_of_table<CUDA_Q5_K>());
+    what(row_of_table<CUDA_Q6_K>());
+    what(row_of_table<CUDA_IQ4_NL>());
+    what(row_of_table<CUDA_IQ4_XS>());
+    what(row_of_table<CUDA_MXFP4>());
+}
+
 extern "C" bool cuda_unpack(const cuda_matrix *w, int64_t block, unpacked *out)
 {
-    using function = void (*)(const cuda_matrix &, int64_t, unpacked *);
-    static const struct {
-        int dtype;
-        function unpack;
-    } types[] = {
-        {CUDA_Q4_0, unpack<CUDA_Q4_0>},     {CUDA_Q4_1, unpack<CUDA_Q4_1>},
-        {CUDA_Q5_0, unpack<CUDA_Q5_0>},     {CUDA_Q5_1, unpack<CUDA_Q5_1>},
-        {CUDA_Q8_0, unpack<CUDA_Q8_0>},     {CUDA_Q2_K, unpack<CUDA_Q2_K>},
-        {CUDA_Q3_K, unpack<CUDA_Q3_K>},     {CUDA_Q4_K, unpack<CUDA_Q4_K>},
-        {CUDA_Q5_K, unpack<CUDA_Q5_K>},     {CUDA_Q6_K, unpack<CUDA_Q6_K>},
-        {CUDA_IQ4_NL, unpack<CUDA_IQ4_NL>}, {CUDA_IQ4_XS, unpack<CUDA_IQ4_XS>},
-        {CUDA_MXFP4, unpack<CUDA_MXFP4>},
-    };
-    for (const auto &t : types)
-        if (t.dtype == w->dtype) {
-            t.unpack(*w, block, out);
-            return true;
+    bool known = false;
+    each_type([&](auto type) {
+        if (type.dtype == w->dtype) {
+            unpack<decltype(type)::dtype>(*w, block, out);
+            known = true;
         }
-    return false;
+    });
+    return known;
+}
+
+extern "C" int cuda_plane_bytes(int dtype, int plane)
+{
+    int bytes = dtype == CUDA_F32    ? plane_bytes<CUDA_F32>(plane)
+                : dtype == CUDA_F16  ? plane_bytes<CUDA_F16>(plane)
+                : dtype == CUDA_BF16 ? plane_bytes<CUDA_BF16>(plane)
+                                     : -1;
+    each_type([&](auto type) {
+        if (type.dtype == dtype)
+            bytes = plane_bytes<decltype(type)::dtype>(plane);
+    });
+    return bytes;
 }

@@ -19,6 +19,8 @@ struct unpacked {
 
 /* Block of a matrix of this oato_dtype; false: unpack.cuh has no such type. */
 bool cuda_unpack(const struct cuda_matrix *w, int64_t block, struct unpacked *out);
+/* Of 256 elements. */
+int cuda_plane_bytes(int dtype, int plane);
 
 #ifdef __cplusplus
 }

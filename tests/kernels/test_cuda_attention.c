@@ -6,7 +6,9 @@
  *
  * Slots of the cache that no position has are no numbers.
  */
+#include "kernels/cuda/cuda_kernels.h"
 #include "tests/kernels/cuda_case.h"
+#include "tests/kernels/cuda_counts.h"
 
 enum { SEQS = 4, PAGES = 48, TOKENS_MOST = 2000, RECORDS = 2 };
 
@@ -429,6 +431,78 @@ static void graphs_serve_any_division(void **state)
     free_values(&values);
 }
 
+/* A few rows have a block a segment, and a kernel that merges them; of many a block walks through
+ * all. */
+static void divided_contexts_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct context xs[] = {{DT_F16, 4, 2, 64, {1250, 0, 0, 0}, {100, 0, 0, 0}},
+                                        {DT_Q8_0, 2, 2, 128, {1030, 0, 0, 0}, {100, 0, 0, 0}}};
+    /* on both sides of the end of the first segment, and across it */
+    static const struct piece pieces[][2] = {
+        {{0, 1239, 3}, {0, 1027, 3}}, {{0, 1249, 1}, {0, 1020, 8}}, {{0, 1155, 10}, {0, 935, 5}}};
+    struct device_info info;
+    device[1]->ops->info(device[1], &info);
+    const bool emulated = !strcmp(info.model, "CUDA on CPU"); /* of so few multiprocessors */
+    count_begin();
+    for (size_t i = 0; i < ARRAY_LEN(xs); i++) {
+        struct values values = random_values(&xs[i]);
+        struct cache cache;
+        open_cache(&cache, device[1], &values);
+        launches = 0;
+        float *all = attend_all(&cache);
+        if (emulated)
+            assert_int_equal(launches, RECORDS);
+        for (size_t j = 0; j < ARRAY_LEN(pieces); j++) {
+            const struct piece *piece = &pieces[j][i];
+            float *some = test_calloc((size_t)(values.tokens * q_width(&xs[i])), sizeof(float));
+            launches = 0;
+            attend_once(&cache, piece, 1, some);
+            assert_int_equal(launches,
+                             RECORDS * (piece->begin + piece->count > ATTENTION_TILE_SPAN ? 2 : 1));
+            same_bits(&values, all, some, piece, 1);
+            test_free(some);
+        }
+        test_free(all);
+        device[1]->ops->kv_free(device[1], cache.kv);
+        free_values(&values);
+    }
+    count_end();
+}
+
+/* What a row does not see may be no number, too; who sees it has none, in that dimension. */
+static void infinite_values_stay_with_who_sees_them(void **state)
+{
+    (void)state;
+    enum { AT = 120, HEAD = 1, DIM = 5 };
+    static const oato_dtype dtypes[] = {DT_F16, DT_Q8_0};
+    for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
+        const struct context x = {dtypes[i], 4, 2, 64, {200, 0, 0, 0}, {200, 0, 0, 0}};
+        struct values values = random_values(&x);
+        struct cache cache;
+        float *out[2];
+        for (int infinite = 0; infinite < 2; infinite++) {
+            if (infinite)
+                values.v[AT * kv_width(&x) + HEAD * x.head_dim + DIM] = 1e8f;
+            open_cache(&cache, device[1], &values);
+            out[infinite] = attend_all(&cache);
+            device[1]->ops->kv_free(device[1], cache.kv);
+        }
+        for (int32_t p = 0; p < x.length[0]; p++)
+            for (int64_t e = 0; e < q_width(&x); e++) {
+                const int64_t at = p * q_width(&x) + e, dim = e % x.head_dim;
+                const bool sees = p >= AT && e / x.head_dim / (x.heads / x.kv_heads) == HEAD;
+                if (sees && dim == DIM)
+                    assert_false(isfinite(out[1][at]));
+                else if (!sees || dim >= 32) /* Q8_0: 32 share a scale */
+                    assert_memory_equal(&out[0][at], &out[1][at], sizeof(float));
+            }
+        test_free(out[0]);
+        test_free(out[1]);
+        free_values(&values);
+    }
+}
+
 /* Queries beyond the halves, scores that leave one weight: numbers all the same. */
 static void scores_may_be_large(void **state)
 {
@@ -466,6 +540,8 @@ int main(void)
         cmocka_unit_test(classes_are_named),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),
         cmocka_unit_test(graphs_serve_any_division),
+        cmocka_unit_test(divided_contexts_have_the_same_bits),
+        cmocka_unit_test(infinite_values_stay_with_who_sees_them),
         cmocka_unit_test(scores_may_be_large),
     };
     RUN_ON_DEVICES(tests);

@@ -179,6 +179,150 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     count_end();
 }
 
+/* ------------------------------------------------------------------ persistent kernel ---- */
+
+static cu_result refuse_together(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                 unsigned by, unsigned bz, unsigned shared, cu_stream stream,
+                                 void **arguments)
+{
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+    (void)shared, (void)stream, (void)arguments;
+    return CU_ERROR_NOT_FOUND;
+}
+
+static struct rig *rig_that_adds(const char *spec)
+{
+    struct rig *gpu = rig_create(spec, 0);
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    rig_compile(gpu, NULL);
+    return gpu;
+}
+
+static void the_persistent_kernel_takes_the_place_of_graphs(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {1, 1, 1, 2, 1, 2, 2};
+    struct rig *gpu = rig_that_adds("cuda:decode=persistent");
+    count_begin();
+    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
+    assert_int_equal(list_launches, 5);
+    assert_int_equal(graph_launches, 0);
+    rig_free(gpu);
+
+    /* a size that was forgotten begins anew: there are places for eight */
+    gpu = rig_that_adds("cuda:decode=persistent");
+    list_launches = 0;
+    for (int i = 0; i < 20; i++) {
+        struct step step = {.n_tokens = 1 + i / 10, .n_rows = i / 2 % 5, .n_seqs = 1};
+        rig_step(&gpu, 1, &step);
+    }
+    assert_int_equal(list_launches, 10);
+    steps_that_add(gpu, tokens, 3);
+    assert_int_equal(list_launches, 12);
+    rig_free(gpu);
+
+    /* a driver that does not launch it only costs the graphs' time */
+    gpu = rig_that_adds("cuda:decode=persistent");
+    counted->launch_together = refuse_together;
+    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
+    assert_int_equal(graph_launches, 5);
+    rig_free(gpu);
+    count_end();
+}
+
+/* Programs keep the way that was chosen when they were compiled. */
+static void a_way_is_chosen_for_programs_to_come(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    count_begin();
+    for (int usual = 0; usual < 2; usual++) {
+        struct rig *gpu = rig_create("cuda:0", 0);
+        assert_non_null(gpu->d->ops->ways[0]);
+        assert_int_equal(gpu->d->ops->choose(gpu->d, gpu->d->ops->ways[0], &err), OATO_OK);
+        if (usual)
+            assert_int_equal(gpu->d->ops->choose(gpu->d, "", &err), OATO_OK);
+        for (int i = 0; i < 3; i++)
+            rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+        rig_compile(gpu, NULL);
+        graph_launches = list_launches = 0;
+        steps_that_add(gpu, (int32_t[]){1, 1, 1}, 3);
+        assert_int_equal(graph_launches, usual ? 2 : 0);
+        assert_int_equal(list_launches, usual ? 0 : 2);
+        rig_free(gpu);
+    }
+    count_end();
+}
+
+static void an_unknown_way_is_refused(void **state)
+{
+    (void)state;
+    struct oato_device *d = NULL;
+    struct oato_error err;
+    setenv("OATO_CUDA_DECODE", "sideways", 1);
+    assert_int_equal(device_open("cuda", 0, NULL, &d, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "OATO_CUDA_DECODE: 'sideways' is no way of decoding"));
+    unsetenv("OATO_CUDA_DECODE");
+    assert_int_equal(device_open("cuda:decode=slowly", 0, NULL, &d, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "known are graph, persistent and launches"));
+    setenv("OATO_CUDA_DECODE", "launches", 1);
+    struct rig *gpu = rig_that_adds("cuda:decode=persistent"); /* the environment forces */
+    count_begin();
+    steps_that_add(gpu, (int32_t[]){1, 1, 1}, 3);
+    assert_int_equal(launches, 9);
+    assert_int_equal(graph_launches, 0);
+    rig_free(gpu);
+    count_end();
+    unsetenv("OATO_CUDA_DECODE");
+}
+
+/* ------------------------------------------------------------------------ overlapping ----- */
+
+/* Of three steps of a span of three records, the first of which is launched one by one. */
+static int overlapping_launches(struct device_info *info)
+{
+    static const int32_t tokens[] = {1, 1, 1};
+    struct rig *gpu = rig_create("cuda:0", 0);
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    rig_compile(gpu, NULL);
+    gpu->d->ops->info(gpu->d, info);
+    overlapping = graph_launches = 0;
+    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
+    rig_free(gpu);
+    assert_int_equal(graph_launches, 2);
+    return overlapping;
+}
+
+/* All but the first of a span, launched by itself or captured, where chip and driver have it. */
+static void kernels_of_a_span_overlap(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variable, *value;
+        int expected;
+    } emulated[] = {
+        {"OATO_CUDA_ON_CPU_CAPABILITY", "120", 4},
+        {"OATO_CUDA_ON_CPU_CAPABILITY", "89", 0},
+        {"OATO_CUDA_ON_CPU_VERSION", "12030", 4},
+        {"OATO_CUDA_ON_CPU_VERSION", "12020", 0},
+    };
+    struct device_info info;
+    count_begin();
+    const int all = overlapping_launches(&info);
+    setenv("OATO_CUDA_OVERLAP", "0", 1);
+    assert_int_equal(overlapping_launches(&info), 0);
+    unsetenv("OATO_CUDA_OVERLAP");
+    for (size_t i = 0; !strcmp(info.model, "CUDA on CPU") && i < ARRAY_LEN(emulated); i++) {
+        assert_int_equal(all, 4);
+        setenv(emulated[i].variable, emulated[i].value, 1);
+        assert_int_equal(overlapping_launches(&info), emulated[i].expected);
+        unsetenv(emulated[i].variable);
+    }
+    count_end();
+}
+
 /* ----------------------------------------------------------------- kernels together ------ */
 
 /* Products of a norm's output; `apart`: with a record between that has them pack it themselves. */
@@ -279,6 +423,168 @@ static void rotations_and_the_store_are_one_kernel(void **state)
             rotate_and_store((enum way)way, T, out[way]);
             assert_int_equal(launches, expected[way]);
             assert_memory_equal(out[way], out[0], (size_t)T * 64 * sizeof(float));
+        }
+    }
+    count_end();
+}
+
+/* A record that has nothing to do with its neighbours. */
+static void put_between(struct rig *gpu, bool apart)
+{
+    if (apart)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 0}, 1, (int[]){20}, NULL);
+}
+
+/* Attention, a product of what it gives, and the residual: the last of steps that fill a context of
+ * so many tokens, T at a time. */
+static void attend_and_add(bool apart, int T, int tokens, float *out)
+{
+    static const struct kv_layer_shape layer = {1, 32};
+    struct rig *gpu = rig_create("cuda:0", 0);
+    rig_kv(gpu, &layer, 1, DT_F16, 6);
+    rig_put(gpu, "kv_store/F16/g1/d32", 2, (int[]){1, 2}, 0, NULL, NULL)->kv_layer = 0;
+    rig_put(gpu, "attention/F16/h2/g1/d32", 1, (int[]){0}, 1, (int[]){3}, NULL)->kv_layer = 0;
+    put_between(gpu, apart);
+    rig_put(gpu, "mul_mat/Q8_0/k64/n96", 1, (int[]){3}, 1, (int[]){4},
+            (int[]){rig_matrix(gpu, 64, 96, 0, 96, 7)});
+    put_between(gpu, apart);
+    rig_put(gpu, "add/k96", 2, (int[]){5, 4}, 1, (int[]){6}, NULL)->signal = 1;
+    rig_compile(gpu, NULL);
+    for (int at = 0; at < tokens; at += T) {
+        float x[RIG_TOKENS * 96];
+        for (int i = 0; i < 6; i++) {
+            rig_random(x, RIG_TOKENS * 96, (uint32_t)(10 * at + i));
+            rig_write(gpu, i, x, sizeof x);
+        }
+        int32_t position[RIG_TOKENS], sequence[RIG_TOKENS] = {0};
+        for (int t = 0; t < T; t++)
+            position[t] = at + t;
+        const struct step_seq seq = {
+            .query_len = T, .kv_len = at + T, .pages = (int32_t[]){3, 1, 4, 0, 5, 2}};
+        struct step step = {.n_tokens = T,
+                            .n_seqs = 1,
+                            .token_position = position,
+                            .token_seq = sequence,
+                            .seq = &seq};
+        launches = 0;
+        rig_step(&gpu, 1, &step);
+    }
+    rig_read(gpu, 6, out, (size_t)T * 96 * sizeof *out);
+    rig_free(gpu);
+}
+
+static void attention_packs_and_a_product_adds(void **state)
+{
+    (void)state;
+    static float own[RIG_TOKENS * 96], joined[RIG_TOKENS * 96];
+    static const struct {
+        int T, tokens, divided;
+    } cases[] = {{1, 1, 0}, {RIG_TOKENS, 40, 0}, {RIG_TOKENS, 304, 1}};
+    count_begin();
+    counted->capture_begin = refuse_capture; /* launches are to be counted in every step */
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const int T = cases[i].T;
+        attend_and_add(true, T, cases[i].tokens, own);
+        assert_int_equal(launches, 5 + 2 + cases[i].divided); /* two between, a pack */
+        attend_and_add(false, T, cases[i].tokens, joined);
+        assert_int_equal(launches, 3 + cases[i].divided);
+        assert_memory_equal(own, joined, (size_t)T * 96 * sizeof *own);
+    }
+    count_end();
+}
+
+/* Gate, up and down of all or of chosen experts, in two steps: what counts groups that are done
+ * begins anew in the second. */
+static void feed_forward(bool apart, bool experts, int T, float out[2][RIG_TOKENS * 64])
+{
+    enum { K = 64, N = 96, EXPERTS = 4, USED = 2 };
+    static const float choice[2 * USED] = {1, 3, 0.75f, 0.25f};
+    struct rig *gpu = rig_create("cuda:0", 0);
+    const int n = experts ? EXPERTS * N : N, down = experts ? EXPERTS * K : K;
+    const int gate_up[] = {rig_matrix(gpu, K, n, 0, n, 1), rig_matrix(gpu, K, n, 0, n, 2)};
+    float x[RIG_TOKENS * K];
+    struct program_record *r[2];
+    r[0] = rig_put(gpu, experts ? "expert_gate_up/Q8_0/k64/n96/e4/u2" : "gate_up/Q8_0/k64/n96",
+                   experts ? 2 : 1, (int[]){0, 1}, 1, (int[]){2}, gate_up);
+    put_between(gpu, apart);
+    r[1] = rig_put(gpu, experts ? "expert_down/Q8_0/k96/n64/e4/u2" : "mul_mat/Q8_0/k96/n64",
+                   experts ? 2 : 1, (int[]){2, 1}, 1, (int[]){3},
+                   (int[]){rig_matrix(gpu, N, down, 0, down, 3)});
+    for (int i = 0; i < 2 && experts; i++) {
+        r[i]->in_width[0] = i ? USED * N : K;
+        r[i]->in_width[1] = 2 * USED;
+    }
+    r[1]->signal = 1;
+    rig_compile(gpu, NULL);
+    for (int t = 0; t < T; t++)
+        memcpy(x + t * 2 * USED, choice, sizeof choice);
+    rig_write(gpu, 1, x, (size_t)T * sizeof choice);
+    struct step step = {.n_tokens = T, .n_seqs = 1};
+    for (int i = 0; i < 2; i++) {
+        rig_random(x, RIG_TOKENS * K, (uint32_t)i);
+        rig_write(gpu, 0, x, sizeof x);
+        launches = 0;
+        rig_step(&gpu, 1, &step);
+        rig_read(gpu, 3, out[i], (size_t)T * K * sizeof(float));
+    }
+    rig_free(gpu);
+}
+
+static void gate_up_packs_for_down(void **state)
+{
+    (void)state;
+    static float own[2][RIG_TOKENS * 64], joined[2][RIG_TOKENS * 64];
+    count_begin();
+    counted->capture_begin = refuse_capture;
+    for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1)
+        for (int experts = 0; experts < 2; experts++) {
+            feed_forward(true, experts, T, own);
+            assert_int_equal(launches, 3 + 2); /* one between, two packs */
+            feed_forward(false, experts, T, joined);
+            assert_int_equal(launches, 3);
+            for (int i = 0; i < 2; i++)
+                assert_memory_equal(own[i], joined[i], (size_t)T * 64 * sizeof(float));
+        }
+    count_end();
+}
+
+/* The sum of a product with floats, or a bias, with its output at `to`. */
+static int add_to_product(const char *add, int to, float *out)
+{
+    enum { T = 5, K = 64 };
+    struct rig *gpu = rig_create("cuda:0", 0);
+    const bool bias = !strncmp(add, "bias", 4);
+    float x[2][T * K];
+    rig_put(gpu, "mul_mat/F32/k64/n64", 1, (int[]){0}, 1, (int[]){2},
+            (int[]){rig_f32_matrix(gpu, K, K, 1)});
+    const int vector = bias ? rig_vector(gpu, K, 2) : -1;
+    rig_put(gpu, add, bias ? 1 : 2, (int[]){2, 1}, 1, (int[]){to}, bias ? &vector : NULL)->signal =
+        1;
+    rig_compile(gpu, NULL);
+    for (int i = 0; i < 2; i++) {
+        rig_random(x[i], T * K, (uint32_t)i);
+        rig_write(gpu, i, x[i], sizeof x[i]);
+    }
+    struct step step = {.n_tokens = T, .n_seqs = 1};
+    launches = 0;
+    rig_step(&gpu, 1, &step);
+    rig_read(gpu, to, out, sizeof x[0]);
+    rig_free(gpu);
+    return launches;
+}
+
+/* Not where the sum would lie on the input, which other blocks still read. */
+static void sums_take_the_place_of_what_nobody_reads(void **state)
+{
+    (void)state;
+    static float apart[5 * 64], joined[5 * 64];
+    static const char *const adds[] = {"add/k64", "bias/k64"};
+    count_begin();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(add_to_product(adds[i], 0, apart), 2);
+        for (int to = 1; to <= 3; to++) {
+            assert_int_equal(add_to_product(adds[i], to, joined), 1);
+            assert_memory_equal(joined, apart, sizeof apart);
         }
     }
     count_end();
@@ -409,8 +715,15 @@ int main(void)
         cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
         cmocka_unit_test(steps_queue_up_in_order),
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
+        cmocka_unit_test(the_persistent_kernel_takes_the_place_of_graphs),
+        cmocka_unit_test(a_way_is_chosen_for_programs_to_come),
+        cmocka_unit_test(an_unknown_way_is_refused),
+        cmocka_unit_test(kernels_of_a_span_overlap),
         cmocka_unit_test(a_norm_packs_for_the_products_behind_it),
         cmocka_unit_test(rotations_and_the_store_are_one_kernel),
+        cmocka_unit_test(attention_packs_and_a_product_adds),
+        cmocka_unit_test(gate_up_packs_for_down),
+        cmocka_unit_test(sums_take_the_place_of_what_nobody_reads),
         cmocka_unit_test(memory_is_counted_against_the_budget),
         cmocka_unit_test(what_it_cannot_do_is_refused),
         cmocka_unit_test(a_failed_record_fails_the_step_and_who_waits),

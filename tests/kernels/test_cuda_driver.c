@@ -5,7 +5,14 @@
  */
 #include "tests/kernels/cuda_rig.h"
 
-enum { INVALID_VALUE = 1, ILLEGAL_ADDRESS = 700, UNSUPPORTED = 900, INVALIDATED = 901 };
+enum {
+    INVALID_VALUE = 1,
+    ILLEGAL_STATE = 401,
+    ILLEGAL_ADDRESS = 700,
+    NOT_SUPPORTED = 801,
+    UNSUPPORTED = 900,
+    INVALIDATED = 901
+};
 
 /* ------------------------------------------------------------------ streams and graphs ---- */
 
@@ -84,6 +91,44 @@ static void graphs_replay_what_was_captured(void **state)
     }
     assert_memory_equal(got, values, sizeof got);
     DO(cu->graph_exec_destroy(exec));
+}
+
+static cu_result overlap(cu_address from, cu_address to, int n)
+{
+    struct step_args a = {(void *)from, (void *)to, n};
+    struct cu_launch_attribute attribute = {.id = CU_LAUNCH_OVERLAPS, .value.overlaps = 1};
+    const struct cu_launch how = {1, 1, 1, WARP, 1, 1, 0, stream, &attribute, 1};
+    return cu->launch_as(&how, find("selftest_step"), (void *[]){&a}, NULL);
+}
+
+/* Right behind a kernel, in a graph only by later drivers. */
+static void kernels_overlap_with_kernels(void **state)
+{
+    (void)state;
+    int32_t values[2] = {2, 0}, got[2];
+    cu_address a = device_copy(values, sizeof values), b = a + sizeof(int32_t);
+    cu_graph graph;
+    assert_int_equal(overlap(a, b, 1), ILLEGAL_STATE);
+    step("before", stream, a, b, 1);
+    DO(overlap(b, a, 5));
+    take_back(got, a, sizeof got);
+    assert_int_equal(got[1], 2 * 3 + 1);
+    assert_int_equal(got[0], got[1] * 3 + 5);
+
+    a = device_copy(values, sizeof values);
+    b = a + sizeof(int32_t);
+    setenv("OATO_CUDA_ON_CPU_VERSION", "12020", 1);
+    DO(cu->capture_begin(stream, CU_CAPTURE_THREAD_LOCAL));
+    step("captured", stream, a, b, 1);
+    assert_int_equal(overlap(b, a, 5), UNSUPPORTED);
+    assert_int_equal(cu->capture_end(stream, &graph), INVALIDATED);
+    unsetenv("OATO_CUDA_ON_CPU_VERSION");
+    setenv("OATO_CUDA_ON_CPU_CAPABILITY", "89", 1);
+    step("before", stream, a, b, 1);
+    assert_int_equal(overlap(b, a, 5), NOT_SUPPORTED);
+    unsetenv("OATO_CUDA_ON_CPU_CAPABILITY");
+    take_back(got, a, sizeof got);
+    assert_int_equal(got[0], 2);
 }
 
 static void what_waits_breaks_a_capture(void **state)
@@ -172,6 +217,38 @@ static void launches_must_fit_the_kernel(void **state)
     DO(cu->memory_free((cu_address)a.written));
 }
 
+/* All blocks of a cooperative launch must be resident at once. */
+static void cooperative_launches_must_be_resident(void **state)
+{
+    (void)state;
+    enum { TOO_LARGE = 720, MULTIPROCESSORS = 4, THREADS = 64 };
+    int32_t blocks, value = 1;
+    const uint32_t zero = 0;
+    const size_t room = THREADS * sizeof(int32_t);
+    cu_function f = find("selftest_relay");
+    struct relay_args a = {(void *)device_copy(&value, sizeof value),
+                           (void *)device_copy(&zero, sizeof zero),
+                           (void *)device_alloc(2 * MULTIPROCESSORS * room)};
+    for (int of_each = 1; of_each <= 2; of_each++) {
+        setenv("OATO_CUDA_ON_CPU_OCCUPANCY", of_each == 1 ? "1" : "2", 1);
+        DO(cu->occupancy(&blocks, f, THREADS, room));
+        assert_int_equal(blocks, of_each);
+        const unsigned most = (unsigned)(blocks * MULTIPROCESSORS);
+        DO(cu->fill((cu_address)a.counter, 0, sizeof zero, stream));
+        DO(cu->launch_together(f, most, 1, 1, THREADS, 1, 1, room, stream, (void *[]){&a}));
+        assert_int_equal(
+            cu->launch_together(f, most + 1, 1, 1, THREADS, 1, 1, room, stream, (void *[]){&a}),
+            TOO_LARGE);
+    }
+    unsetenv("OATO_CUDA_ON_CPU_OCCUPANCY");
+    DO(cu->occupancy(&blocks, f, THREADS, 1 << 20));
+    assert_int_equal(blocks, 0);
+    DO(cu->stream_synchronize(stream));
+    DO(cu->memory_free((cu_address)a.value));
+    DO(cu->memory_free((cu_address)a.counter));
+    DO(cu->memory_free((cu_address)a.out));
+}
+
 /* As with a real GPU, the launch itself succeeds; then nothing works until the context is new. */
 static void failures_come_where_they_are_asked_for(void **state)
 {
@@ -235,8 +312,16 @@ static void what_is_missing_is_said_in_a_line(void **state)
     (void)state;
     check_opening("OATO_CUDA_ON_CPU_DEVICES", "2", NULL);
     check_opening("OATO_CUDA_ON_CPU_DEVICES", "0", "finds no GPU");
-    check_opening("OATO_CUDA_ON_CPU_VERSION", "11080",
-                  "the NVIDIA driver is for CUDA 11.8; 12.0 or newer is needed");
+    /* what the compiler of the kernels asks for, of the same major version any */
+    const int oldest = cuda_driver_oldest();
+    char version[16], says[96];
+    assert_true(oldest >= 12000 && oldest % 1000 == 0);
+    snprintf(version, sizeof version, "%d", oldest - 20);
+    snprintf(says, sizeof says, "for CUDA %d.98; this build needs one for CUDA %d.0 or newer",
+             oldest / 1000 - 1, oldest / 1000);
+    check_opening("OATO_CUDA_ON_CPU_VERSION", version, says);
+    snprintf(version, sizeof version, "%d", oldest);
+    check_opening("OATO_CUDA_ON_CPU_VERSION", version, NULL);
     check_opening("OATO_CUDA_DRIVER", "libno-such-driver.so", "no NVIDIA driver here");
     check_opening("OATO_CUDA_DRIVER", "libm.so.6", "lacks cuInit");
 }
@@ -250,10 +335,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_is_missing_is_said_in_a_line),
         DEVICE_TEST(events_order_streams),
         DEVICE_TEST(graphs_replay_what_was_captured),
+        DEVICE_TEST(kernels_overlap_with_kernels),
         DEVICE_TEST(what_waits_breaks_a_capture),
         DEVICE_TEST(memory_has_an_end),
         DEVICE_TEST(ranges_must_lie_in_an_allocation),
         DEVICE_TEST(launches_must_fit_the_kernel),
+        DEVICE_TEST(cooperative_launches_must_be_resident),
         DEVICE_TEST(failures_come_where_they_are_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

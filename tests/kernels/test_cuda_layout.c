@@ -67,6 +67,16 @@ static void assert_rows(const struct cuda_matrix *w, const uint8_t *data, uint64
     test_free(got);
 }
 
+/* What kernels fetch ahead is what they read. */
+static void kernels_know_the_planes(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < ARRAY_LEN(planes); t++)
+        for (int p = 0; p < CUDA_PLANES; p++)
+            assert_int_equal(cuda_plane_bytes((int)planes[t].dtype, p),
+                             planes[t].bytes[p] * (p == CUDA_PLANES - 1 ? 1 : 8));
+}
+
 static void every_type_keeps_its_weights(void **state)
 {
     (void)state;
@@ -224,6 +234,7 @@ static void what_cannot_be_laid_out_has_no_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_know_the_planes),
         cmocka_unit_test(every_type_keeps_its_weights),
         cmocka_unit_test(some_columns_of_a_wider_matrix_are_a_matrix),
         cmocka_unit_test(any_scale_is_exact),
