@@ -2,7 +2,8 @@
  * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
  * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
  * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
- * record to its kernels), cuda_measure.c (what a profiler asks for).
+ * record to its kernels), cuda_blas.c (products by cuBLAS), cuda_measure.c (what a profiler asks
+ * for).
  *
  * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
  * as the CPU's do, weights as cuda_layout.h says.
@@ -11,6 +12,7 @@
 #define OATO_CUDA_DEVICE_H
 
 #include "kernels/cpu/cpu_internal.h"
+#include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/job_queue.h"
@@ -163,6 +165,7 @@ struct cuda_device {
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
     struct cuda_measure measure;
+    struct cuda_blas blas;
 };
 
 static inline struct cuda_device *cuda_of(const struct oato_device *d)
@@ -228,6 +231,7 @@ struct cuda_record {
     bool packed; /* where this product finds its input */
     bool waits;  /* nothing is launched: a record behind it does its work, */
     bool joins;  /* this one, a store that rotates q and k first */
+    bool blas;   /* a product that cuBLAS computes in steps of many rows */
 };
 
 /* Records [begin, end) of a program that only launch kernels. */
@@ -291,6 +295,10 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
  * other, so that a row's bits do not depend on how many there are. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice);
+/* True where cuBLAS does it in their place, in steps of many rows; opens the library when only that
+ * is still to be known. */
+bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
+                     enum numerics_choice choice);
 /* The same of attention: tensor cores on tiles of queries, for the prefill class, types of KV and
  * dimensions of heads that they take. */
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice);
