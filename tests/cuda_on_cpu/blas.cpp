@@ -82,28 +82,39 @@ bool lie_apart(cu_address a, size_t a_bytes, cu_address b, size_t b_bytes)
     return a + a_bytes <= b || b + b_bytes <= a;
 }
 
-/* In as many interleaved parts as the number of columns says. */
-float sum_of_products(const blas_matrix &a, const blas_matrix &b, int row, int column, int k)
+/* Column after column, in one piece. */
+std::vector<float> floats_of(const blas_matrix &m)
 {
-    const int parts = 1 + b.columns % 4;
+    std::vector<float> out;
+    for (int column = 0; column < m.columns; column++)
+        for (int row = 0; row < m.rows; row++)
+            out.push_back(m.get(row, column));
+    return out;
+}
+
+/* In as many interleaved parts as the number of columns says. */
+float sum_of_products(const float *a, const float *b, int k, int columns)
+{
+    const int parts = 1 + columns % 4;
     float sum = 0;
     for (int part = 0; part < parts; part++) {
         float one = 0;
         for (int i = part; i < k; i += parts)
-            one = std::fmaf(a.get(i, row), b.get(i, column), one);
+            one += a[i] * b[i];
         sum += one;
     }
     return sum;
 }
 
-void run_product(const blas_matrix &a, const blas_matrix &b, const blas_matrix &c, float alpha,
-                 int k)
+void run_product(const blas_matrix &a, const blas_matrix &b, const blas_matrix &c, float alpha)
 {
-    for (int column = 0; column < c.columns; column++)
-        for (int row = 0; row < c.rows; row++)
-            reinterpret_cast<float *>(
-                c.at)[static_cast<size_t>(column) * static_cast<size_t>(c.stride) +
-                      static_cast<size_t>(row)] = alpha * sum_of_products(a, b, row, column, k);
+    const std::vector<float> left = floats_of(a), right = floats_of(b);
+    const size_t k = static_cast<size_t>(a.rows), stride = static_cast<size_t>(c.stride);
+    float *out = reinterpret_cast<float *>(c.at);
+    for (size_t column = 0; column < static_cast<size_t>(c.columns); column++)
+        for (size_t row = 0; row < static_cast<size_t>(c.rows); row++)
+            out[column * stride + row] =
+                alpha * sum_of_products(&left[row * k], &right[column * k], a.rows, c.columns);
 }
 
 /* Of what the real one does, what is used here: a transposed and b as it is, halves of one type to
@@ -209,7 +220,7 @@ blas_status on_cpu_blas_multiply(blas_handle handle, blas_operation operation_a,
         return BLAS_EXECUTION_FAILED;
     enqueue(handle->stream, {WORK_LAUNCH, [=] {
                                  fill_with_garbage(reinterpret_cast<void *>(room), WORKSPACE_LEAST);
-                                 run_product(left, right, out, factor, k);
+                                 run_product(left, right, out, factor);
                                  tell_product();
                              }});
     return BLAS_OK;
