@@ -148,8 +148,10 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
 void prepared_save(const struct engine *e, const struct engine_device *d, const char *folder,
                    warn_fn warn, void *user);
 
-/* Of an operator over rows of a class: prefill is fast except for the few rows of logits. */
-enum numerics_choice engine_numerics(const struct engine *e, enum plan_phase phase,
+/* Of an operator on a device, over rows of a class: prefill is fast except for the few rows of
+ * logits, and by a library where the plan says so. */
+enum numerics_choice engine_numerics(const struct engine *e, int32_t device,
+                                     const struct oato_op *op, enum plan_phase phase,
                                      enum row_class rows);
 
 /* lower.c: programs of one phase for every device; fills records, arena_bytes and staging_bytes

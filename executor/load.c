@@ -240,11 +240,54 @@ static oato_status place_kv(struct engine *e, struct oato_error *err)
     return OATO_OK;
 }
 
-enum numerics_choice engine_numerics(const struct engine *e, enum plan_phase phase,
+/* The classes that the plan names, if any may be of a library: devices open those when asked. */
+static const char *library_classes(const struct engine *e, enum plan_phase phase)
+{
+    const char *classes = e->plan ? e->plan->numerics[phase] : NULL;
+    return classes && strchr(classes, '.') ? classes : NULL;
+}
+
+enum numerics_choice engine_numerics(const struct engine *e, int32_t device,
+                                     const struct oato_op *op, enum plan_phase phase,
                                      enum row_class rows)
 {
-    const bool many = phase == PHASE_PREFILL && rows == ROWS_TOKENS;
-    return many && !e->deterministic ? NUMERICS_PREFILL : NUMERICS_DECODE;
+    const struct oato_device *d = e->device[device].device;
+    if (phase != PHASE_PREFILL || rows != ROWS_TOKENS || e->deterministic)
+        return NUMERICS_DECODE;
+    const char *classes = library_classes(e, phase);
+    return classes && plan_classes_have(classes, d->ops->numerics(d, op, NUMERICS_LIBRARY))
+               ? NUMERICS_LIBRARY
+               : NUMERICS_PREFILL;
+}
+
+/* Whether an operator is computed in that class somewhere in prefill, by a library. */
+static bool library_computes(const struct engine *e, const char *class)
+{
+    for (int32_t i = 0; i < e->graph.n_ops; i++) {
+        const struct placement *p = &e->place[PHASE_PREFILL][i];
+        for (int j = 0; j < p->n; j++) {
+            const struct oato_device *d = e->device[p->part[j].device].device;
+            if (!strcmp(d->ops->numerics(d, &e->graph.ops[i].op, NUMERICS_LIBRARY), class))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* A plan that counts on a library which is not here runs as well, at other speed. */
+static void check_libraries(const struct engine *e, warn_fn warn, void *user)
+{
+    const char *classes = library_classes(e, PHASE_PREFILL);
+    char class[32], text[160];
+    for (const char *s = classes; s && *s; s += strcspn(s, "+"), s += *s == '+') {
+        snprintf(class, sizeof class, "%.*s", (int)strcspn(s, "+"), s);
+        if (!strchr(class, '.') || library_computes(e, class))
+            continue;
+        snprintf(text, sizeof text,
+                 "the plan's %s is not to be had here: the device's own kernels compute it", class);
+        if (warn)
+            warn(user, text);
+    }
 }
 
 /* One class in all phases: the same operator may not compute with different arithmetic. */
@@ -311,7 +354,9 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
     status = place_kv(e, err);
     e->deterministic = o->deterministic || (e->plan && e->plan->request.deterministic);
     if (!status && e->deterministic)
-        status = check_deterministic(e, err);
+        return check_deterministic(e, err);
+    if (!status)
+        check_libraries(e, warn, user);
     return status;
 }
 

@@ -344,7 +344,8 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     }
     r->record.graph_op = (uint32_t)index;
     r->record.rows = (uint8_t)l->graph->values[o->n_out ? o->out[0] : o->in[0]].rows;
-    r->record.numerics = (uint8_t)engine_numerics(e, l->phase, (enum row_class)r->record.rows);
+    r->record.numerics = (uint8_t)engine_numerics(e, device, &r->record.op, l->phase,
+                                                  (enum row_class)r->record.rows);
     if (o->kv_layer >= 0)
         r->record.kv_layer = e->device[device].kv_slot[o->kv_layer];
     for (int i = 0; i < o->n_in; i++)

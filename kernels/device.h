@@ -131,7 +131,9 @@ struct device_ops {
 
     /* False: this (kind, dtype, shape) can never run here. */
     bool (*supports)(const struct oato_device *d, const struct oato_op *op);
-    /* Numerics class of the operator here, static text: "f32", "u8b32" (DESIGN, Numerics). */
+    /* Numerics class of the operator here, static text: "f32", "u8b32" (DESIGN, Numerics). For
+     * NUMERICS_LIBRARY the device looks for its library and opens it, where the operator has one.
+     */
     const char *(*numerics)(const struct oato_device *d, const struct oato_op *op,
                             enum numerics_choice choice);
     /* Memory of the prepared form of rows x k elements. */

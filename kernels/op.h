@@ -77,8 +77,16 @@ struct oato_op {
 
 /* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics): DECODE
  * for decode, rows of logits and, under --deterministic, all phases; PREFILL where many rows make
- * arithmetic the limit. A device for which one is best takes both for the same. */
-enum numerics_choice { NUMERICS_DECODE, NUMERICS_PREFILL, NUMERICS_CHOICES };
+ * arithmetic the limit. A device for which one is best takes both for the same.
+ * LIBRARY is PREFILL, except where a vendor's library computes an operator: its class has a dot and
+ * the library's name behind (f16.cublas) and gives a row the same bits only as long as the step is
+ * the same, so it is chosen where the plan names that class and nowhere else. */
+enum numerics_choice {
+    NUMERICS_DECODE,
+    NUMERICS_PREFILL,
+    NUMERICS_CHOICES, /* that keep their bits */
+    NUMERICS_LIBRARY = NUMERICS_CHOICES
+};
 
 /* Profiles hold the times of NUMERICS_PREFILL for steps of more rows than this. */
 enum { NUMERICS_DECODE_ROWS = 16 };

@@ -213,7 +213,7 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
     for (c.index = 0; c.index < p->n_records; c.index++) {
         const struct program_record *r = &p->records[c.index];
         oato_status s;
-        if (r->numerics >= NUMERICS_CHOICES)
+        if (r->numerics > NUMERICS_LIBRARY)
             s = refuse(&c, "numerics %d", r->numerics);
         else if (r->kind > RECORD_STREAM || r->rows > ROWS_LOGITS)
             s = refuse(&c, "kind %d with rows %d", r->kind, r->rows);

@@ -20,6 +20,18 @@ void plan_free(struct plan *p)
     memset(p, 0, sizeof *p);
 }
 
+bool plan_classes_have(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *s = list; s && *s;) {
+        const size_t len = strcspn(s, "+");
+        if (len == n && !memcmp(s, name, n))
+            return true;
+        s += len + (s[len] == '+');
+    }
+    return false;
+}
+
 /* -------------------------------------------------------------------------------- checks --- */
 
 static oato_status check_devices(const struct plan *p, oato_status status, struct oato_error *err)

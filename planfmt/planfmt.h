@@ -242,6 +242,8 @@ struct plan {
  * strings that live as long as the plan. NULL strings mean "". */
 void plan_init(struct plan *p);
 void plan_free(struct plan *p);
+/* Whether a "+"-joined list of numerics classes has this one; list NULL: no. */
+bool plan_classes_have(const char *list, const char *name);
 /* Little-endian, versioned, checksummed; see docs/plan-format.md. The same plan gives the same
  * bytes. A plan that plan_load would refuse is not written: OATO_EUSAGE. */
 oato_status plan_save(const struct plan *p, const char *path, struct oato_error *err);

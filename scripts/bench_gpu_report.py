@@ -41,27 +41,46 @@ def predicted(ratios):
     return ", ".join(f"{phase} {r:.2f}" for phase, r in ratios.items()) if ratios else "–"
 
 
+def by_library(case):
+    """Whether cuBLAS computed it, as its class says: f16.cublas."""
+    return "." in case["class"]
+
+
+def library_words(kernels):
+    """Of cuBLAS, whose version bench-cuda says: 130000 for 13.0.0, 0 where there is none."""
+    version = kernels.get("cublas")
+    if version is None:
+        return []
+    if not version:
+        return ["cuBLAS was not found: F16 and BF16 products of many rows have nothing beside them.", ""]
+    return [f"Of F16 and BF16 products of many rows cuBLAS {version // 10000}.{version // 100 % 100}.{version % 100} "
+            "stands behind ours, with our packing of the input.", ""]
+
+
 def kernel_lines(kernels):
     copy = kernels["copy_bytes_per_s"]
     lines = ["## Kernels", "",
              f"A copy within the GPU's memory moves {copy / 1e9:.0f} GB/s, read and written. A product's GB/s are of its "
              f"weights; in percent of a copy's. Those of one row that read more than {LARGE_BYTES / 1e6:.0f} MB must reach "
              f"{percent(LARGE_PRODUCT)}.", ""]
+    lines += library_words(kernels)
     rows = sorted({c["rows"] for c in kernels["cases"]})
     lines += head("product", *(f"{r} row{'s' * (r > 1)}" for r in rows), "")
-    products = {}
+    products, beside = {}, {}
     for c in kernels["cases"]:
-        products.setdefault(c["op"].rsplit("/t", 1)[0], {})[c["rows"]] = c
+        into = beside if by_library(c) else products
+        into.setdefault(c["op"].rsplit("/t", 1)[0], {})[c["rows"]] = c
     for name, cases in products.items():
         cells = []
         for r in rows:
-            c = cases.get(r)
+            c, library = cases.get(r), beside.get(name, {}).get(r)
             if not c:
                 cells.append("–")
             elif r <= 16:
                 cells.append(f"{c['bytes_per_s'] / 1e9:.0f} GB/s, {percent(c['of_copy'])}")
             else:
-                cells.append(f"{c['flops_per_s'] / 1e12:.1f} TFLOP/s")
+                cells.append(f"{c['flops_per_s'] / 1e12:.1f} TFLOP/s" +
+                             (f", cuBLAS {library['flops_per_s'] / 1e12:.1f}" if library else ""))
         one = cases.get(1)
         holds = one["of_copy"] >= LARGE_PRODUCT if one and one["bytes"] > LARGE_BYTES else None
         lines.append(row(name, *cells, verdict(holds)))
@@ -181,7 +200,7 @@ def picture(content):
         return None
     marks = []
     for c in kernels["cases"]:
-        if c["type"] in DRAWN:
+        if c["type"] in DRAWN and not by_library(c):
             operations = 2 * c["k"] * c["n"] * c["rows"]
             marks.append({"label": f"{c['type']} {c['k']} x {c['n']}, {c['rows']}", "x": operations / c["bytes"],
                           "y": {"oato-run": operations / (c["ns"] * 1e-9)}})

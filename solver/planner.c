@@ -284,14 +284,8 @@ static oato_status fill_costs(struct plan *plan, const struct problem *p, const 
 /* Adds the class unless it is there; classes appear in order of the operators. */
 static void add_class(struct text *t, const char *name)
 {
-    size_t n = strlen(name);
-    for (const char *s = t->data; s && *s;) {
-        size_t len = strcspn(s, "+");
-        if (len == n && !memcmp(s, name, n))
-            return;
-        s += len + (s[len] == '+');
-    }
-    text_printf(t, "%s%s", t->len ? "+" : "", name);
+    if (!plan_classes_have(t->data, name))
+        text_printf(t, "%s%s", t->len ? "+" : "", name);
 }
 
 static oato_status fill_numerics(struct plan *plan, const struct problem *p, const int32_t *place,

@@ -269,6 +269,12 @@ struct cpu_kernels {
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 
+/* No library computes for a CPU. */
+static inline const struct matrix_class *cpu_matrix_class(const struct cpu_kernels *k, int choice)
+{
+    return k->matrix[choice == NUMERICS_LIBRARY ? NUMERICS_PREFILL : choice];
+}
+
 extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
     cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 

@@ -469,7 +469,7 @@ void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
     struct cpu_barrier alone = {.n = 1};
     struct run x = {.c = c,
                     .k = c->kernels,
-                    .matrix = c->kernels->matrix[r->numerics],
+                    .matrix = cpu_matrix_class(c->kernels, r->numerics),
                     .r = r,
                     .op = &r->op,
                     .step = step,

@@ -80,7 +80,7 @@ const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
     case OP_QKV:
     case OP_GATE_UP:
     case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: return k->matrix[choice]->numerics((oato_dtype)op->dtype);
+    case OP_EXPERT_DOWN: return cpu_matrix_class(k, choice)->numerics((oato_dtype)op->dtype);
     default: return "f32";
     }
 }

@@ -46,6 +46,7 @@ static void close_device(struct oato_device *base)
     if (!d)
         return;
     cuda_queue_close(&d->queue);
+    cuda_blas_close(d);
     while (d->programs)
         cuda_release(base, d->programs);
     cuda_return(d, d->workspace, d->workspace_bytes);

@@ -2,8 +2,8 @@
  * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
  * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
  * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
- * record to its kernels), cuda_graph.c and cuda_persistent.c (many launches as one), cuda_measure.c
- * (what a profiler asks for).
+ * record to its kernels), cuda_graph.c and cuda_persistent.c (many launches as one), cuda_blas.c
+ * (products by cuBLAS), cuda_measure.c (what a profiler asks for).
  *
  * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
  * as the CPU's do, weights as cuda_layout.h says.
@@ -12,6 +12,7 @@
 #define OATO_CUDA_DEVICE_H
 
 #include "kernels/cpu/cpu_internal.h"
+#include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/job_queue.h"
@@ -196,6 +197,7 @@ struct cuda_device {
     enum cuda_way way;
     struct cuda_persistent *persistent; /* NULL unless that is the way */
     struct cuda_recording *recording;   /* the list that launches are written to; NULL: none */
+    struct cuda_blas blas;
 };
 
 static inline struct cuda_device *cuda_of(const struct oato_device *d)
@@ -269,6 +271,7 @@ struct cuda_record {
     bool adds;               /* a product: and does the work of the next record, which adds to it */
     bool joins;              /* a store that rotates q and k first, the work of two records */
     bool waits;              /* nothing is launched: a record beside it does its work */
+    bool blas;               /* a product that cuBLAS computes in steps of many rows */
 };
 
 /* Records [begin, end) of a program that only launch kernels. */
@@ -348,6 +351,10 @@ bool cuda_list_run(struct cuda_device *d, struct compiled *c, int size, int32_t 
  * other, so that a row's bits do not depend on how many there are. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice);
+/* True where cuBLAS does it in their place, in steps of many rows; opens the library when only that
+ * is still to be known. */
+bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
+                     enum numerics_choice choice);
 /* The same of attention: tensor cores on tiles of queries, for the prefill class, types of KV and
  * dimensions of heads that they take. */
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice);

@@ -218,7 +218,7 @@ static float *partial_results(const struct launch *l)
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
 {
     const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
-    return choice == NUMERICS_PREFILL && op->kind == OP_ATTENTION && dims &&
+    return choice != NUMERICS_DECODE && op->kind == OP_ATTENTION && dims &&
            (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
 }
 
@@ -361,6 +361,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
+        out->blas = cuda_takes_blas(d, &r->op, r->numerics);
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         kernel = tile_kernel(r->op.head_dim);
         merge = "attention_tile_merge";
@@ -420,5 +421,6 @@ oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uin
     if (!result)
         return OATO_OK;
     snprintf(doing, sizeof doing, "running %s", oato_op_key(&r->op, NULL, key));
-    return cuda_fail(d->cu, result, d->id, doing, err);
+    return result == CUDA_BLAS_FAILED ? cuda_blas_fail(d, doing, err)
+                                      : cuda_fail(d->cu, result, d->id, doing, err);
 }

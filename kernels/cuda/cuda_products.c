@@ -1,7 +1,8 @@
 /*
  * cuda_products.c - products with matrices: how their inputs are packed, which kernels take them,
  * and what those need of the workspace. Of few rows they are read row by row (matvec.cu), of a
- * prompt's by tensor cores (matrix.cu), experts with all tokens that chose them.
+ * prompt's by tensor cores (matrix.cu, or cuBLAS where the plan says so), experts with all tokens
+ * that chose them.
  */
 #include "kernels/cuda/cuda_launch.h"
 
@@ -43,8 +44,16 @@ uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k)
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice)
 {
-    return choice == NUMERICS_PREFILL && op_weight_use(op) == WEIGHT_MATRIX &&
-           op->dtype != DT_F32 && (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
+    return choice != NUMERICS_DECODE && op_weight_use(op) == WEIGHT_MATRIX && op->dtype != DT_F32 &&
+           (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
+}
+
+bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
+                     enum numerics_choice choice)
+{
+    return choice == NUMERICS_LIBRARY && cuda_takes_matrix(d, op, choice) &&
+           !cuda_has_blocks((oato_dtype)op->dtype) && !op_has_experts(op) &&
+           cuda_blas_usable(cuda_of(&d->base));
 }
 
 uint64_t cuda_packed_rows_bytes(oato_dtype dtype, int64_t k, int64_t rows)
@@ -94,6 +103,19 @@ static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, u
                         PACK_WARPS * 32, 0, &a);
 }
 
+/* By cuBLAS, or by our kernel: that of a step of few rows, which may be captured in a graph. */
+static cu_result multiply(const struct launch *l, struct cuda_matvec_args *a, uint32_t tiles)
+{
+    cu_result result = CU_OK;
+    if (!l->kernels->blas || a->columns <= NUMERICS_DECODE_ROWS)
+        return launch_start(l, l->kernels->run,
+                            (struct grid){tiles, blocks_of(a->columns, MATRIX_TILE), 1},
+                            MATRIX_THREADS, MATRIX_ROOM_MOST, a);
+    for (int i = 0; i < a->n && !result; i++)
+        result = cuda_blas_product(l->d, &a->w[i], a->x, a->x_stride, a->columns, a->y[i]);
+    return result;
+}
+
 /* Of gate and up, up goes to the workspace, behind the packed input, and is multiplied in. */
 static cu_result run_matrix(const struct launch *l)
 {
@@ -107,9 +129,7 @@ static cu_result run_matrix(const struct launch *l)
     }
     cu_result result = pack(l, l->T, &a.x, &a.x_stride);
     if (!result)
-        result =
-            launch_start(l, l->kernels->run, (struct grid){tiles, blocks_of(l->T, MATRIX_TILE), 1},
-                         MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
+        result = multiply(l, &a, tiles);
     if (result || !gate_up)
         return result;
     struct cuda_pairwise_args gate = {

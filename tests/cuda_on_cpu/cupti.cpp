@@ -1,7 +1,8 @@
 /*
  * cupti.cpp - the emulated GPU's CUPTI: records of what its streams ran, with times of a clock of
  * its own that moves by what is declared and by nothing else, so that who reads them knows what to
- * expect. A kernel takes OATO_CUDA_ON_CPU_KERNEL_NS (1000), a copy or fill
+ * expect. A kernel takes OATO_CUDA_ON_CPU_KERNEL_NS (1000), one of cuBLAS
+ * OATO_CUDA_ON_CPU_PRODUCT_NS (1000), a copy or fill
  * OATO_CUDA_ON_CPU_COPY_NS (500) and a nanosecond for 16 bytes, and between two of them pass
  * OATO_CUDA_ON_CPU_GAP_NS (700).
  *
@@ -73,9 +74,8 @@ bool wanted(uint32_t kind, uint64_t ns, uint64_t *begin, uint64_t *end)
     r.dropped++;
     return false;
 }
-} // namespace
 
-void tell_kernel(const kernel &k, dim3 grid, unsigned threads)
+void tell(const char *name, dim3 grid, unsigned threads, long ns)
 {
     recorder &r = the_recorder();
     std::lock_guard<std::mutex> lock(r.lock);
@@ -86,10 +86,20 @@ void tell_kernel(const kernel &k, dim3 grid, unsigned threads)
     known.grid[1] = static_cast<int32_t>(grid.y);
     known.grid[2] = static_cast<int32_t>(grid.z);
     known.block[0] = static_cast<int32_t>(threads);
-    known.name = k.name;
-    if (wanted(known.kind, static_cast<uint64_t>(setting("KERNEL_NS", 1000)), &known.begin_ns,
-               &known.end_ns))
+    known.name = name;
+    if (wanted(known.kind, static_cast<uint64_t>(ns), &known.begin_ns, &known.end_ns))
         r.records.push_back(record);
+}
+} // namespace
+
+void tell_kernel(const kernel &k, dim3 grid, unsigned threads)
+{
+    tell(k.name, grid, threads, setting("KERNEL_NS", 1000));
+}
+
+void tell_product()
+{
+    tell("product", {1, 1, 1}, 1, setting("PRODUCT_NS", 1000));
 }
 
 void tell_transfer(uint32_t kind, size_t bytes)

@@ -85,14 +85,6 @@ const result_text *find_text(cu_result result)
     return nullptr;
 }
 
-/* "launch=3,alloc=7": the number after `what`, 0 without one. */
-long failure_asked_for(const char *what)
-{
-    const char *all = std::getenv("OATO_CUDA_ON_CPU_FAIL");
-    const char *at = all ? std::strstr(all, what) : nullptr;
-    return at ? std::atol(at + std::strlen(what)) : 0;
-}
-
 int device_count()
 {
     return static_cast<int>(min(setting("DEVICES", 1), static_cast<long>(MOST_DEVICES)));
@@ -113,17 +105,6 @@ pthread_key_t current_key()
         return made;
     }();
     return key;
-}
-
-/* Whether one allocation holds all of it. */
-bool is_inside(cu_context gpu, cu_address address, size_t bytes)
-{
-    auto after = gpu->memory.upper_bound(address);
-    if (after == gpu->memory.begin())
-        return false;
-    --after;
-    size_t offset = address - after->first;
-    return offset <= after->second && bytes <= after->second - offset;
 }
 
 /* How much of a range of host memory is registered. */
@@ -180,6 +161,23 @@ long setting(const char *name, long otherwise)
 {
     const char *value = std::getenv((std::string("OATO_CUDA_ON_CPU_") + name).c_str());
     return value && *value ? std::atol(value) : otherwise;
+}
+
+long failure_asked_for(const char *what)
+{
+    const char *all = std::getenv("OATO_CUDA_ON_CPU_FAIL");
+    const char *at = all ? std::strstr(all, what) : nullptr;
+    return at ? std::atol(at + std::strlen(what)) : 0;
+}
+
+bool is_inside(cu_context gpu, cu_address address, size_t bytes)
+{
+    auto after = gpu->memory.upper_bound(address);
+    if (after == gpu->memory.begin())
+        return false;
+    --after;
+    size_t offset = address - after->first;
+    return offset <= after->second && bytes <= after->second - offset;
 }
 
 /* CUDA C Programming Guide, technical specifications per compute capability. */
@@ -297,6 +295,7 @@ cu_result on_cpu_context_retain(cu_context *context, cu_device device)
         gpu->launches = gpu->allocations = 0;
         gpu->bad_launch = failure_asked_for("launch=");
         gpu->registrations = 0;
+        gpu->handles = gpu->products = 0;
         gpu->bad_registration = failure_asked_for("register=");
         gpu->bad_allocation = failure_asked_for("alloc=");
     }

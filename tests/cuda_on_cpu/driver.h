@@ -83,6 +83,7 @@ struct CUctx_st {
     long launches, allocations;      /* so far */
     long bad_launch, bad_allocation; /* the one that fails; 0: none */
     long registrations, bad_registration;
+    long handles, products; /* of cuBLAS */
 };
 
 struct CUstream_st {
@@ -149,11 +150,16 @@ bool breaks_capture(cu_context gpu);
 void enqueue(cu_stream stream, work what);
 /* Waits for all that was enqueued. */
 void wait_until_idle(cu_context gpu, locked &lock);
-/* For cupti.cpp: a kernel, or a copy or fill, was run by a stream. */
+/* Whether one allocation holds all of it. The lock is held. */
+bool is_inside(cu_context gpu, cu_address address, size_t bytes);
+/* For cupti.cpp: a kernel, cuBLAS's kernel, or a copy or fill, was run by a stream. */
 void tell_kernel(const kernel &k, dim3 grid, unsigned threads);
+void tell_product();
 void tell_transfer(uint32_t kind, size_t bytes);
 /* A number of the environment, OATO_CUDA_ON_CPU_name. */
 long setting(const char *name, long otherwise);
+/* OATO_CUDA_ON_CPU_FAIL being "launch=3,alloc=7": the number after `what`, 0 without one. */
+long failure_asked_for(const char *what);
 /* Memory of one block that kernels may ask for, at most. */
 unsigned most_shared_bytes();
 } // namespace cuda_on_cpu

@@ -1,7 +1,8 @@
 /*
  * test_cuda_engine.c - the engine with a CUDA device: weights that stay with the host and are
- * streamed give the bits of resident ones, in the memory of their staging buffers alone; steps that
- * are one kernel, or several with work of the host between, give the bits of graphs.
+ * streamed give the bits of resident ones, in the memory of their staging room alone; steps that
+ * are one kernel, or several with work of the host between, give the bits of graphs; cuBLAS
+ * computes where the plan names its class and nowhere else.
  */
 #include "tests/executor/harness.h"
 #include "tests/kernels/cuda_counts.h"
@@ -10,7 +11,7 @@
 
 #include <stdlib.h>
 
-enum { PROMPT = 9, ANSWER = 4 };
+enum { PROMPT = 9, ANSWER = 4, LONG_PROMPT = 41 };
 
 /* All of the model on the GPU; its matrices have their home there or with the host. */
 static void plan_on_gpu(struct plan *p, const struct graph *g, bool streams)
@@ -136,6 +137,119 @@ static void the_persistent_kernel_gives_the_bits_of_graphs(void **state)
     count_end();
 }
 
+/* ------------------------------------------------------------------------ classes -------- */
+
+static void count_warning(void *user, const char *text)
+{
+    *(int *)user += strstr(text, "own kernels") != NULL;
+}
+
+/* Logits of a long prompt under a plan that names these classes; steps of `ubatch` tokens. */
+static float *logits_under(const struct model *m, struct plan *p, const char *classes,
+                           int32_t ubatch, bool deterministic, int *warnings)
+{
+    const struct engine_options options = {
+        .threads = 1, .rows = LONG_PROMPT, .ubatch = ubatch, .deterministic = deterministic};
+    int32_t ids[LONG_PROMPT];
+    struct engine *e;
+    struct oato_error err;
+    int ignored = 0;
+    p->numerics[PHASE_PREFILL] = classes;
+    if (engine_open(m, p, &options, count_warning, warnings ? warnings : &ignored, &e, &err))
+        fail_msg("%s", err.text);
+    fill_ids(ids, LONG_PROMPT, m->shape.vocab, 7);
+    float *logits = logits_of(e, ids, LONG_PROMPT);
+    engine_close(e);
+    return logits;
+}
+
+static void assert_near(const float *a, const float *b, size_t n, bool same)
+{
+    double error = 0, energy = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        energy += (double)a[i] * (double)a[i];
+    }
+    assert_true(error < 1e-5 * energy);
+    assert_true(same == (error <= 0));
+}
+
+static bool has_library(void)
+{
+    struct oato_error err;
+    struct oato_device *d;
+    const struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_F16, .k = 64, .n = 64};
+    if (device_open("cuda", 0, NULL, &d, &err))
+        fail_msg("%s", err.text);
+    const bool has = strchr(d->ops->numerics(d, &op, NUMERICS_LIBRARY), '.') != NULL;
+    d->ops->close(d);
+    return has;
+}
+
+static void a_library_computes_where_the_plan_names_it(void **state)
+{
+    (void)state;
+    if (!has_library())
+        skip();
+    struct model *m = tiny_model(DT_F16, 3);
+    const size_t n = LONG_PROMPT * (size_t)m->shape.vocab;
+    struct plan p;
+    struct graph fused;
+    int warnings[2] = {0};
+    begin_gpu_plan(&p, m, &fused, "");
+    plan_on_gpu(&p, &fused, false);
+    float *own = logits_under(m, &p, "f32+f16", 64, false, &warnings[0]);
+    float *library = logits_under(m, &p, "f32+f16.cublas+f16", 64, false, &warnings[0]);
+    float *again = logits_under(m, &p, "f32+f16.cublas+f16", 64, false, NULL);
+    assert_same_bits(library, again, n);
+    assert_near(own, library, n, false);
+    free(again);
+    /* our own class keeps its bits when the prompt comes in pieces */
+    again = logits_under(m, &p, "f32+f16", 20, false, NULL);
+    assert_same_bits(own, again, n);
+    free(again);
+    /* one that nobody here has: our own, and a line about it */
+    again = logits_under(m, &p, "f32+f16.elsewhere", 64, false, &warnings[1]);
+    assert_same_bits(own, again, n);
+    free(again);
+    assert_int_equal(warnings[0], 0);
+    assert_int_equal(warnings[1], 1);
+    /* one class for all phases is never a library's */
+    float *single = logits_under(m, &p, "f32", 64, true, NULL);
+    again = logits_under(m, &p, "f32+f16.cublas", 64, true, NULL);
+    assert_same_bits(single, again, n);
+    free(again);
+    free(single);
+    free(library);
+    free(own);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
+/* A model of which the library computes some and streams bring all weights. */
+static void streamed_weights_are_there_for_the_library(void **state)
+{
+    (void)state;
+    if (!has_library())
+        skip();
+    struct model *m = tiny_model(DT_BF16, 4);
+    struct plan p;
+    struct graph fused;
+    float *logits[2];
+    begin_gpu_plan(&p, m, &fused, "");
+    for (int streams = 0; streams < 2; streams++) {
+        plan_on_gpu(&p, &fused, streams);
+        logits[streams] = logits_under(m, &p, "bf16.cublas", 64, false, NULL);
+    }
+    assert_same_bits(logits[0], logits[1], LONG_PROMPT * (size_t)m->shape.vocab);
+    free(logits[0]);
+    free(logits[1]);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 int main(void)
 {
     struct oato_error err;
@@ -143,6 +257,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streamed_weights_give_the_bits_of_resident_ones),
         cmocka_unit_test(the_persistent_kernel_gives_the_bits_of_graphs),
+        cmocka_unit_test(a_library_computes_where_the_plan_names_it),
+        cmocka_unit_test(streamed_weights_are_there_for_the_library),
     };
     if (device_open("cuda", 0, NULL, &d, &err)) {
         printf("skipped: %s\n", err.text);

@@ -6,6 +6,8 @@
  * these exceed every cache, as in decode; the graph's time is divided. So neither launches from the
  * host nor its clock's coarseness count, and what a product needs beside its main kernel (packing
  * its input) does. Weights are random bytes: what they mean costs nothing.
+ *
+ * Products that cuBLAS can compute too are measured a second time with it.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -136,7 +138,7 @@ struct product {
 };
 
 static void fill_product(struct product *p, const struct bench *b, oato_dtype dtype,
-                         struct shape shape, int32_t rows)
+                         struct shape shape, int32_t rows, enum numerics_choice numerics)
 {
     const struct plan *plan = b->plan;
     const bool many = rows > NUMERICS_DECODE_ROWS;
@@ -163,30 +165,45 @@ static void fill_product(struct product *p, const struct bench *b, oato_dtype dt
                                             .data = (void *)(uintptr_t)(b->pool + i * p->bytes)};
         p->weights[i] = &p->weight[i];
     }
-    for (uint32_t i = 0; i < p->program.n_records; i++)
+    for (uint32_t i = 0, copy = 0; i < p->program.n_records;
+         i++, copy = copy + 1 < p->copies ? copy + 1 : 0)
         p->records[i] = (struct program_record){
             .op = {.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = shape.k, .n = shape.n},
             .n_in = 1,
             .n_out = 1,
             .n_weights = 1,
-            .numerics = many ? NUMERICS_PREFILL : NUMERICS_DECODE,
+            .numerics = (uint8_t)numerics,
             .kv_layer = -1,
             .signal = i + 1 == p->program.n_records,
-            .weight = {i % p->copies},
+            .weight = {copy},
             .in_width = {shape.k},
             .out = {size_align((uint64_t)rows * (uint64_t)shape.k * sizeof(float), 256)}};
 }
 
-/* The records as one graph. */
+static oato_status run_records(const struct bench *b, const struct product *p,
+                               const struct compiled *c, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (uint32_t i = 0; i < p->program.n_records && !status; i++)
+        status = cuda_run_record(b->d, c, i, &p->step, err);
+    return status;
+}
+
+/* The records as one graph. They run once before: what a library loads with its first product it
+ * could not load while a graph is captured. */
 static oato_status capture(const struct bench *b, const struct product *p, const struct compiled *c,
                            cu_graph_exec *out, struct oato_error *err)
 {
     const struct cuda_driver *cu = b->d->cu;
     cu_graph graph = NULL;
-    oato_status status = OATO_OK;
-    cu_result result = cu->capture_begin(b->stream, CU_CAPTURE_THREAD_LOCAL);
-    for (uint32_t i = 0; i < p->program.n_records && !result && !status; i++)
-        status = cuda_run_record(b->d, c, i, &p->step, err);
+    oato_status status = run_records(b, p, c, err);
+    if (status)
+        return status;
+    cu_result result = cu->stream_synchronize(b->stream);
+    if (!result)
+        result = cu->capture_begin(b->stream, CU_CAPTURE_THREAD_LOCAL);
+    if (!result)
+        status = run_records(b, p, c, err);
     if (!result)
         result = cu->capture_end(b->stream, &graph);
     if (!result && !status)
@@ -216,7 +233,8 @@ static void print_case(struct bench *b, const struct product *p, int32_t rows, d
 }
 
 static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape shape,
-                                 int32_t rows, struct oato_error *err)
+                                 int32_t rows, enum numerics_choice numerics,
+                                 struct oato_error *err)
 {
     static struct product p;
     struct oato_device *base = &b->d->base;
@@ -227,7 +245,7 @@ static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape
     p.bytes = size_align(cuda_prepared_bytes(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
     if (!p.bytes || p.bytes > b->plan->pool_bytes)
         return OATO_OK;
-    fill_product(&p, b, dtype, shape, rows);
+    fill_product(&p, b, dtype, shape, rows, numerics);
     const uint64_t in_bytes = p.records[0].out[0];
     const uint64_t bytes = in_bytes + (uint64_t)rows * (uint64_t)shape.n * sizeof(float);
     float *x = malloc(in_bytes);
@@ -256,6 +274,20 @@ static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape
         base->ops->release(base, c);
     base->ops->free(base, arena, bytes);
     free(x);
+    return status;
+}
+
+/* By our kernels, then by a library if there is one for it. */
+static oato_status bench_classes(struct bench *b, oato_dtype dtype, struct shape shape,
+                                 int32_t rows, struct oato_error *err)
+{
+    const struct oato_op op = {
+        .kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = shape.k, .n = shape.n};
+    if (rows <= NUMERICS_DECODE_ROWS)
+        return bench_product(b, dtype, shape, rows, NUMERICS_DECODE, err);
+    oato_status status = bench_product(b, dtype, shape, rows, NUMERICS_PREFILL, err);
+    if (!status && cuda_takes_blas(b->d, &op, NUMERICS_LIBRARY))
+        status = bench_product(b, dtype, shape, rows, NUMERICS_LIBRARY, err);
     return status;
 }
 
@@ -305,14 +337,17 @@ static oato_status bench_all(struct bench *b, const char *types, struct oato_err
     struct device_info info;
     b->d->base.ops->info(&b->d->base, &info);
     printf("{\"device\": \"%s\", \"isa\": \"%s\", \"multiprocessors\": %d, \"driver\": %d,\n"
-           " \"copy_bytes_per_s\": %.4g, \"cases\": [",
-           info.model, info.isa, b->d->multiprocessors, b->d->cu->version, b->copy_bytes_per_s);
+           " \"cublas\": %d, \"copy_bytes_per_s\": %.4g, \"cases\": [",
+           info.model, info.isa, b->d->multiprocessors, b->d->cu->version,
+           cuda_blas_usable(b->d) ? b->d->blas.version : 0, b->copy_bytes_per_s);
+    if (!b->d->blas.library)
+        fprintf(stderr, "oato-bench-cuda: %s\n", b->d->blas.why.text);
     b->first = true;
     oato_status status = OATO_OK;
     for (size_t t = 0; t < plan->n_types; t++)
         for (size_t s = 0; s < plan->n_shapes && is_wanted(types, plan->types[t]); s++)
             for (size_t r = 0; r < plan->n_rows && !status; r++)
-                status = bench_product(b, plan->types[t], plan->shapes[s], plan->rows[r], err);
+                status = bench_classes(b, plan->types[t], plan->shapes[s], plan->rows[r], err);
     printf("\n ]}\n");
     return status;
 }

@@ -154,15 +154,15 @@ static UNUSED void round_blocks(float *x, int64_t n)
     }
 }
 
-/* The input as the class of arithmetic rounds it. */
+/* The input as the class of arithmetic rounds it, its own or a library's. */
 static UNUSED void round_input(const char *class, float *x, int64_t n)
 {
     if (!strncmp(class, "a8b32", 5))
         round_blocks(x, n);
     for (int64_t i = 0; i < n; i++) {
-        if (!strcmp(class, "f16"))
+        if (!strncmp(class, "f16", 3))
             x[i] = f16_to_f32(f32_to_f16(x[i]));
-        else if (!strcmp(class, "bf16"))
+        else if (!strncmp(class, "bf16", 4))
             x[i] = bf16_to_f32(f32_to_bf16(x[i]));
     }
 }
@@ -191,17 +191,18 @@ static UNUSED void compare(const struct test_case *c, const struct step *step, d
     struct test_case rounded = *c;
     float *out[2][RECORD_OUTPUTS] = {{NULL}};
     const int64_t n = (int64_t)c->T * c->in_width[0];
+    const int n_out = c->n_out;
     if (op_weight_use(&c->op) == WEIGHT_MATRIX) {
         rounded.in[0] = test_malloc((size_t)n * sizeof(float));
         memcpy(rounded.in[0], c->in[0], (size_t)n * sizeof(float));
         round_input(device[1]->ops->numerics(device[1], &c->op, c->numerics), rounded.in[0], n);
     }
     for (int d = 0; d < 2; d++)
-        for (int i = 0; i < c->n_out; i++)
+        for (int i = 0; i < n_out; i++)
             out[d][i] = test_calloc((size_t)c->T * (size_t)c->out_width[i], sizeof(float));
     run_case(device[0], &rounded, step, out[0]);
     run_case(device[1], c, step, out[1]);
-    for (int i = 0; i < c->n_out; i++) {
+    for (int i = 0; i < n_out; i++) {
         const double e = error_of(out[1][i], out[0][i], (int64_t)c->T * c->out_width[i]);
         if (!(e <= limit))
             fail_msg("%s T %d output %d: NMSE %.3g, at most %.3g", oato_op_key(&c->op, NULL, key),

@@ -579,9 +579,23 @@ static void a_full_disk_leaves_the_old_plan(void **state)
     scratch_clean();
 }
 
+static void classes_are_named_whole(void **state)
+{
+    (void)state;
+    assert_true(plan_classes_have("f32", "f32"));
+    assert_true(plan_classes_have("f32+f16.cublas+a8b32s", "f16.cublas"));
+    assert_true(plan_classes_have("f32+a8b32s", "a8b32s"));
+    assert_false(plan_classes_have("f32+f16.cublas", "f16"));
+    assert_false(plan_classes_have("bf16+f32", "f16"));
+    assert_false(plan_classes_have("a8b32", "a8b32s"));
+    assert_false(plan_classes_have("", "f32"));
+    assert_false(plan_classes_have(NULL, "f32"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classes_are_named_whole),
         cmocka_unit_test(plans_read_back_the_same),
         cmocka_unit_test(an_empty_plan_is_a_plan),
         cmocka_unit_test(the_documents_reader_and_writer_agree_with_ours),

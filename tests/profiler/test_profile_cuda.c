@@ -150,10 +150,73 @@ static void without_records_there_are_rows(void **state)
     profile_free(&p);
 }
 
+/* The kernels of cuBLAS, one for each matrix, make a product of many rows faster unless there are
+ * three of them. */
+static void check_rows(const struct rig *gpu, const struct op_case *c)
+{
+    enum { PRODUCT_NS = KERNEL_NS * 2 / 5 };
+    static const int32_t rows[] = {NUMERICS_DECODE_ROWS, 2 * NUMERICS_DECODE_ROWS};
+    struct oato_error err;
+    struct op_bench *bench;
+    char number[16], key[OP_KEY_SIZE];
+    snprintf(number, sizeof number, "%d", PRODUCT_NS);
+    setenv("OATO_CUDA_ON_CPU_PRODUCT_NS", number, 1);
+    if (bench_open(gpu, c, &bench, &err))
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct profile_row row;
+        const struct op_point at = {.rows = rows[i], .seqs = 1};
+        const bool many = rows[i] > NUMERICS_DECODE_ROWS, library = many && c->op.kind != OP_QKV;
+        if (bench_time(bench, &at, true, &row, &err))
+            fail_msg("%s", err.text);
+        const double ns = !many                      ? KERNEL_NS /* which packs no halves */
+                          : !library                 ? (double)KERNEL_NS * kernels_of(&row)
+                          : c->op.kind == OP_MUL_MAT ? KERNEL_NS + PRODUCT_NS
+                                                     : 2 * KERNEL_NS + 2 * PRODUCT_NS;
+        if (row.median_ns != ns || strcmp(row.numerics, library ? "f16.cublas"
+                                                        : many  ? "f16"
+                                                                : "f32") != 0)
+            fail_msg("%s takes %.0f ns in class %s", oato_op_key(&row.op, &row.size, key),
+                     row.median_ns, row.numerics);
+        assert_true(row.workspace_bytes > 32 << 20 || !many); /* with room for the library */
+    }
+    unsetenv("OATO_CUDA_ON_CPU_PRODUCT_NS");
+    bench_close(bench);
+}
+
+static void the_faster_of_kernel_and_library_counts(void **state)
+{
+    struct oato_error err;
+    struct model *m = NULL;
+    struct op_set set = {0};
+    struct rig gpu = {.cache_bytes = 1};
+    char path[128];
+    int kinds = 0;
+    (void)state;
+    make_model(path, "halves.gguf", 64, DT_F16, false);
+    if (model_open(path, &m, &err) || op_set_collect(&m->graph, DT_F16, &set, &err) ||
+        device_open("cuda", 0, NULL, &gpu.device, &err))
+        fail_msg("%s", err.text);
+    assert_true(rig_clock(&gpu, CLOCK_WORKS, &err));
+    for (int32_t i = 0; i < set.n; i++) {
+        const struct op_case *c = &set.cases[i];
+        if (op_weight_use(&c->op) != WEIGHT_MATRIX || kinds >> c->op.kind & 1)
+            continue;
+        check_rows(&gpu, c);
+        kinds |= 1 << c->op.kind;
+    }
+    assert_int_equal(kinds, 1 << OP_MUL_MAT | 1 << OP_QKV | 1 << OP_GATE_UP);
+    rig_clock(&gpu, CLOCK_USUAL, NULL);
+    gpu.device->ops->close(gpu.device);
+    op_set_free(&set);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_what_the_records_say),
+        cmocka_unit_test(the_faster_of_kernel_and_library_counts),
         cmocka_unit_test(without_records_there_are_rows),
     };
     char number[16];

@@ -50,7 +50,7 @@ class Folder(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def bench(self, *words, driver=DRIVER):
-        env = {**os.environ, "OATO_CUDA_DRIVER": driver}
+        env = {**os.environ, "OATO_CUDA_DRIVER": driver, "OATO_CUDA_BLAS": driver}
         r = subprocess.run([str(w) for w in (SCRIPT, *words)], env=env, capture_output=True, text=True,
                            timeout=300, check=False)
         return r
@@ -75,6 +75,7 @@ class Runs(Folder):
         self.assertGreater(steps["hybrid-0.5"]["result"]["request_s"]["oato"], 0)
         text = (self.folder / "out/gpu.md").read_text(encoding="utf-8")
         self.assertIn("A trial", text)
+        self.assertRegex(text, r"mul_mat/F16.* TFLOP/s, cuBLAS")
         self.assertNotIn(str(self.folder), text + json.dumps(self.content()))
         xml.etree.ElementTree.parse(self.folder / "out/gpu.svg")
         refused = self.bench("--report", self.folder / "out")
@@ -240,6 +241,19 @@ class Report(unittest.TestCase):
             self.assertIn(f"{33030144 / ns:.0f} GB/s", line)
             self.assertIn(words, line)
             xml.etree.ElementTree.fromstring(report.picture(content))
+
+    def test_cublas_stands_beside_our_kernels(self):
+        case = {**self.CASE, "op": "mul_mat/F16/k64/n64", "type": "F16", "class": "f16", "rows": 512, "ns": 1000,
+                "bytes_per_s": 1e12, "of_copy": 0.3, "flops_per_s": 345.6e12}
+        kernels = {"copy_bytes_per_s": 3e12, "cublas": 130102,
+                   "cases": [case, {**case, "class": "f16.cublas", "flops_per_s": 678.9e12}]}
+        text = report.markdown(self.content(kernels=kernels))
+        self.assertIn("cuBLAS 13.1.2 stands behind ours", text)
+        self.assertIn("| 345.6 TFLOP/s, cuBLAS 678.9 |", self.line(text, "| mul_mat/F16/k64/n64"))
+        self.assertEqual(report.picture(self.content(kernels=kernels)).count("F16 4096 x 14336, 512"), 1)
+        text = report.markdown(self.content(kernels={**kernels, "cublas": 0, "cases": [case]}))
+        self.assertIn("cuBLAS was not found", text)
+        self.assertIn("| 345.6 TFLOP/s |", self.line(text, "| mul_mat/F16/k64/n64"))
 
     def test_full_gpu_against_the_peer(self):
         full = {"oato": {"prefill": 9000, "decode": 240, "long": 8000},

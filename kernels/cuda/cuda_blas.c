@@ -1,0 +1,171 @@
+/*
+ * cuda_blas.c - products by NVIDIA's cuBLAS. The library is opened once for the process and never
+ * closed; each device has a handle in its primary context, which is the one that the CUDA runtime
+ * inside the library uses, too. The handle works on the queue's stream and in the end of the
+ * device's workspace, so that a product allocates nothing, and the same product gives the same bits
+ * each time (cuBLAS documentation, "Results Reproducibility" and "cublasSetWorkspace").
+ */
+#include "kernels/cuda/cuda_device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+enum {
+    BLAS_OLDEST = 120000, /* 12.0.0: what the driver's oldest version brings */
+    /* As NVIDIA recommends: for Hopper and later generations, and for older ones. */
+    WORKSPACE_BYTES = 32 << 20,
+    WORKSPACE_BYTES_OLDER = 4 << 20,
+    HOPPER = 90,
+};
+
+/* ------------------------------------------------------------------------------ library --- */
+
+static struct cuda_blas_library library;
+static struct oato_error why_not;
+static bool opened;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The library itself may be in no list of the loader: toolkits bring it in a folder of theirs. */
+static void *find_library(struct oato_error *err)
+{
+    static const char *const folders[] = {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"};
+    const char *name = getenv("OATO_CUDA_BLAS"), *driver_name = getenv("OATO_CUDA_DRIVER");
+    const struct cuda_driver *cu = cuda_driver_open(err);
+    void *found = NULL;
+    char path[96];
+    if (!cu)
+        return NULL;
+    if (name && *name) {
+        found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (!found)
+            oato_fail(err, OATO_EDEVICE, "cuBLAS: %s", dlerror());
+        return found;
+    }
+    if (driver_name && *driver_name) {
+        oato_fail(err, OATO_EDEVICE, "cuBLAS: OATO_CUDA_BLAS names none beside OATO_CUDA_DRIVER");
+        return NULL;
+    }
+    /* an older one works with a newer driver, not the other way round */
+    for (int major = cu->version / 1000; major >= BLAS_OLDEST / 10000 && !found; major--) {
+        for (size_t i = 0; i < ARRAY_LEN(folders) && !found; i++) {
+            snprintf(path, sizeof path, "%slibcublas.so.%d", folders[i], major);
+            found = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        }
+    }
+    if (!found)
+        oato_fail(err, OATO_EDEVICE,
+                  "cuBLAS is not installed: it comes with the CUDA toolkit; OATO_CUDA_BLAS names "
+                  "its libcublas.so");
+    return found;
+}
+
+static void open_library(void)
+{
+    void *found = find_library(&why_not);
+    if (!found)
+        return;
+#define LOAD(member, symbol, arguments)                                                            \
+    if (!(*(void **)&library.member = dlsym(found, symbol))) {                                     \
+        oato_fail(&why_not, OATO_EDEVICE, "cuBLAS: the library lacks %s", symbol);                 \
+        return;                                                                                    \
+    }
+    CUDA_BLAS_FUNCTIONS(LOAD)
+    LOAD(text, CUDA_BLAS_TEXT, )
+#undef LOAD
+    opened = true;
+}
+
+/* ------------------------------------------------------------------------------- device --- */
+
+/* The handle, made and set up. */
+static oato_status make_handle(struct cuda_device *d, struct oato_error *err)
+{
+    struct cuda_blas *b = &d->blas;
+    cuda_enter(d);
+    blas_status status = library.create(&b->handle);
+    if (status) {
+        b->handle = NULL;
+        return oato_fail(err, OATO_EDEVICE, "%s: cuBLAS: %s", d->id, library.text(status));
+    }
+    status = library.get_version(b->handle, &b->version);
+    if (!status && b->version < BLAS_OLDEST)
+        return oato_fail(err, OATO_EDEVICE, "%s: cuBLAS is of version %d; %d or newer is needed",
+                         d->id, b->version, BLAS_OLDEST);
+    if (!status)
+        status = library.set_stream(b->handle, d->queue.stream);
+    return status ? oato_fail(err, OATO_EDEVICE, "%s: cuBLAS: %s", d->id, library.text(status))
+                  : OATO_OK;
+}
+
+bool cuda_blas_usable(struct cuda_device *d)
+{
+    struct cuda_blas *b = &d->blas;
+    if (b->asked)
+        return b->library != NULL;
+    b->asked = true;
+    pthread_once(&once, open_library);
+    if (!opened) {
+        b->why = why_not;
+    } else if (make_handle(d, &b->why)) {
+        cuda_blas_close(d);
+    } else {
+        b->library = &library;
+    }
+    return b->library != NULL;
+}
+
+void cuda_blas_close(struct cuda_device *d)
+{
+    if (!d->blas.handle)
+        return;
+    cuda_enter(d);
+    library.destroy(d->blas.handle);
+    d->blas.handle = NULL;
+    d->blas.library = NULL;
+}
+
+uint64_t cuda_blas_workspace_bytes(const struct cuda_device *d)
+{
+    return d->capability >= HOPPER ? WORKSPACE_BYTES : WORKSPACE_BYTES_OLDER;
+}
+
+/* ----------------------------------------------------------------------------- products --- */
+
+/* The handle's workspace, which moves when a program makes the device's grow. */
+static blas_status place_workspace(struct cuda_device *d)
+{
+    struct cuda_blas *b = &d->blas;
+    const uint64_t bytes = cuda_blas_workspace_bytes(d);
+    const cu_address at =
+        (d->workspace + d->workspace_bytes - bytes) / BLAS_WORKSPACE_ALIGN * BLAS_WORKSPACE_ALIGN;
+    if (at == b->workspace)
+        return BLAS_OK;
+    const blas_status status = b->library->set_workspace(b->handle, (void *)(uintptr_t)at, bytes);
+    b->workspace = status ? 0 : at;
+    return status;
+}
+
+/* Our rows are its columns: y, of `columns` rows of w->rows floats, is its matrix of w->rows x
+ * columns, and so is x one of k x columns; w is the transpose of one of k x rows. The sums of
+ * products of halves are float32 whatever math mode it has. */
+cu_result cuda_blas_product(struct cuda_device *d, const struct cuda_matrix *w, const uint8_t *x,
+                            uint64_t x_stride, int32_t columns, float *y)
+{
+    static const float one = 1, zero = 0;
+    struct cuda_blas *b = &d->blas;
+    const blas_type type = w->dtype == DT_F16 ? BLAS_R_16F : BLAS_R_16BF;
+    b->failure = place_workspace(d);
+    if (!b->failure)
+        b->failure = b->library->multiply(b->handle, BLAS_TRANSPOSED, BLAS_AS_IT_IS, w->rows,
+                                          columns, w->k, &one, w->plane[0], type, w->k, x, type,
+                                          (int)(x_stride / sizeof(uint16_t)), &zero, y, BLAS_R_32F,
+                                          w->rows, BLAS_COMPUTE_32F, BLAS_ALGORITHM_DEFAULT);
+    return b->failure ? CUDA_BLAS_FAILED : CU_OK;
+}
+
+oato_status cuda_blas_fail(const struct cuda_device *d, const char *doing, struct oato_error *err)
+{
+    return oato_fail(err, OATO_EDEVICE, "%s: %s: cuBLAS: %s; OATO_CUDA_BLAS=off does without it",
+                     d->id, doing, d->blas.library->text(d->blas.failure));
+}
