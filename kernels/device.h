@@ -201,6 +201,10 @@ struct device_ops {
     /* Bytes a second that it reads from a buffer beyond its caches at best; NULL: a profiler tries
      * operators. */
     oato_status (*read_rate)(struct oato_device *d, double *bytes_per_s, struct oato_error *err);
+    /* Bytes a second of copies to the device and to the host that run at the same time, of memory
+     * that is page-locked; NULL: not known. Between steps. */
+    oato_status (*both_rates)(struct oato_device *d, double *to_device, double *to_host,
+                              struct oato_error *err);
     /* For tests: fail after so many records ("record=5"), lose memory ("alloc=3"), ... */
     oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
 };

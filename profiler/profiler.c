@@ -288,9 +288,16 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
             host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
     if (!status)
         status = step_overhead(rig, quick, &d->step_overhead_ns, err);
+    d->launch_ns = 0;
+    if (!status && rig_is_hardware(rig)) {
+        time_by(r, rig, CLOCK_PASSES);
+        status = launch_time(rig, quick, &d->launch_ns, err);
+        time_by(r, rig, CLOCK_USUAL);
+    }
     d->read_bytes_per_s = round(d->read_bytes_per_s);
     d->flops_per_s = round(d->flops_per_s);
     d->step_overhead_ns = readable_ns(d->step_overhead_ns);
+    d->launch_ns = readable_ns(d->launch_ns);
     return status;
 }
 
@@ -326,21 +333,15 @@ static oato_status measure_links(struct run *r, struct rig *rig, struct oato_err
                          "%s needs a link to the host, and the profile has none yet: use "
                          "--devices cpu,%s",
                          rig->info.id, rig->info.kind);
-    double sync_ns;
-    oato_status status = link_sync(rig, r->o->quick, &sync_ns, err);
+    struct profile_link to_device = {.from = host, .to = rig->index};
+    oato_status status = link_sync(rig, r->o->quick, &to_device.sync_ns, err);
+    struct profile_link to_host = {.from = rig->index, .to = host, .sync_ns = to_device.sync_ns};
     time_by(r, rig, CLOCK_PASSES);
-    for (int to_device = 0; to_device < 2 && !status; to_device++) {
-        struct profile_link link = {.from = to_device ? host : rig->index,
-                                    .to = to_device ? rig->index : host,
-                                    .sync_ns = sync_ns};
-        status = link_rate(rig, to_device, r->o->quick, &link.latency_ns, &link.bytes_per_s, err);
-        link.latency_ns = readable_ns(link.latency_ns);
-        link.bytes_per_s = round(link.bytes_per_s);
-        link.sync_ns = readable_ns(link.sync_ns);
-        if (!status && !put_link(p, &link))
-            status = oato_fail_memory(err, sizeof link, "the profile");
-    }
+    if (!status)
+        status = link_rates(rig, r->o->quick, &to_device, &to_host, err);
     time_by(r, rig, CLOCK_USUAL);
+    if (!status && (!put_link(p, &to_host) || !put_link(p, &to_device)))
+        status = oato_fail_memory(err, sizeof to_host, "the profile");
     return status;
 }
 

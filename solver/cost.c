@@ -326,16 +326,34 @@ uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const 
     return most ? (uint64_t)((double)bytes_most * ((double)rows / most)) : 0;
 }
 
+static const struct profile_link *link_find(const struct profile *p, int32_t from, int32_t to)
+{
+    for (int32_t i = 0; i < p->n_links; i++)
+        if (p->links[i].from == from && p->links[i].to == to && p->links[i].bytes_per_s > 0)
+            return &p->links[i];
+    return NULL;
+}
+
+static double link_ns(const struct profile_link *l, double bytes, double bytes_per_s)
+{
+    return l ? l->latency_ns + l->sync_ns + bytes / bytes_per_s * 1e9 : -1;
+}
+
+static bool is_free(const struct profile *p, int32_t from, int32_t to)
+{
+    return from == to || (p->devices[from].is_host && p->devices[to].is_host);
+}
+
 double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes)
 {
-    const struct profile *p = c->profile;
-    if (from == to || (p->devices[from].is_host && p->devices[to].is_host))
-        return 0;
-    for (int32_t i = 0; i < p->n_links; i++) {
-        const struct profile_link *l = &p->links[i];
-        if (l->from != from || l->to != to || !(l->bytes_per_s > 0))
-            continue;
-        return l->latency_ns + l->sync_ns + bytes / l->bytes_per_s * 1e9;
-    }
-    return -1;
+    const struct profile_link *l = link_find(c->profile, from, to);
+    return is_free(c->profile, from, to) ? 0 : link_ns(l, bytes, l ? l->bytes_per_s : 0);
+}
+
+double cost_of_stream(const struct cost_model *c, int32_t from, int32_t to, double bytes)
+{
+    const struct profile_link *l = link_find(c->profile, from, to);
+    if (is_free(c->profile, from, to) || !l || !(l->stream_bytes_per_s > 0))
+        return cost_of_copy(c, from, to, bytes);
+    return link_ns(l, bytes, l->stream_bytes_per_s);
 }

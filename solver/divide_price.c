@@ -99,7 +99,7 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
         part = x->active[k][x->groups];
     }
     double link =
-        cost_of_copy(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
+        cost_of_stream(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
     double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
     return fmax(ns, link - hidden_ns(x, k));
 }

@@ -233,7 +233,7 @@ static struct home stream(struct stepping *x, int32_t op, const struct event *re
     e.bytes = (uint64_t)((double)bytes * share);
     const struct home free = {x->buffer_free[d][buffer], x->buffer_reader[d][buffer]};
     double ns =
-        cost_of_copy(x->s->cost, x->s->device[x->s->host], x->s->device[d], (double)e.bytes);
+        cost_of_stream(x->s->cost, x->s->device[x->s->host], x->s->device[d], (double)e.bytes);
     return record_run(x, e, fmax(ns, 0), &free, 1);
 }
 

@@ -51,6 +51,9 @@ uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const 
 /* One copy over a link of the profile, waiting for it included; a negative number when there is
  * no such link. Free between host devices. */
 double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes);
+/* The same of weights that are `bytes` in the model's file and are streamed to a device: at the
+ * rate at which the host converts them on their way, where that was measured. */
+double cost_of_stream(const struct cost_model *c, int32_t from, int32_t to, double bytes);
 
 /* --------------------------------------------------------------------------- instance ----- */
 

@@ -225,5 +225,6 @@ const struct device_ops cuda_device_ops = {
     .clock_ns = clock_ns,
     .measure = cuda_measure,
     .read_rate = cuda_read_rate,
+    .both_rates = cuda_both_rates,
     .inject_error = inject_error,
 };

@@ -209,6 +209,8 @@ void cuda_unpin(const struct cuda_device *d, void *p, uint64_t bytes);
 bool cuda_measure(struct oato_device *base, enum device_clock clock, struct oato_error *why);
 void cuda_measure_close(struct cuda_device *d);
 oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct oato_error *err);
+oato_status cuda_both_rates(struct oato_device *base, double *to_device, double *to_host,
+                            struct oato_error *err);
 /* Queue's thread: the stream gets here where the timeline is to rise to value; a step is over, and
  * the timeline gets the clocks. Both do nothing while nobody measures. */
 cu_result cuda_measure_mark(struct cuda_device *d, uint64_t value);

@@ -52,7 +52,8 @@ static int setup(void **state)
                                                      .is_host = !i,
                                                      .read_bytes_per_s = 1e9,
                                                      .flops_per_s = 1e10};
-    profile.links[profile.n_links++] = (struct profile_link){0, 1, 1000, 1e9, 500};
+    profile.links[profile.n_links++] = (struct profile_link){
+        .from = 0, .to = 1, .latency_ns = 1000, .bytes_per_s = 1e9, .sync_ns = 500};
     put(0, &matrix, (struct op_size){1, 1, 0}, 100, true);
     put(0, &matrix, (struct op_size){8, 1, 0}, 450, true);
     put(0, &matrix, (struct op_size){512, 1, 0}, 20000, true);
@@ -191,6 +192,18 @@ static void copies_cost_what_the_link_says(void **state)
     assert_true(cost_of_copy(cost, 1, 0, 2000) < 0); /* no such link */
 }
 
+static void streams_cost_what_the_host_converts(void **state)
+{
+    (void)state;
+    assert_float_equal(cost_of_stream(cost, 0, 1, 2000), 3500, 1e-9); /* not measured: a copy */
+    profile.links[0].stream_bytes_per_s = 5e8;
+    assert_float_equal(cost_of_stream(cost, 0, 1, 2000), 5500, 1e-9);
+    assert_float_equal(cost_of_copy(cost, 0, 1, 2000), 3500, 1e-9);
+    assert_float_equal(cost_of_stream(cost, 0, 0, 2000), 0, 0);
+    assert_true(cost_of_stream(cost, 1, 0, 2000) < 0);
+    profile.links[0].stream_bytes_per_s = 0;
+}
+
 static void workspace_and_numerics_are_of_the_nearest_size(void **state)
 {
     (void)state;
@@ -243,6 +256,7 @@ int main(void)
         cmocka_unit_test(what_a_device_lacks_is_never_said_to_run_there),
         cmocka_unit_test(a_data_sheet_runs_all_but_what_it_denies),
         cmocka_unit_test(copies_cost_what_the_link_says),
+        cmocka_unit_test(streams_cost_what_the_host_converts),
         cmocka_unit_test(workspace_and_numerics_are_of_the_nearest_size),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
