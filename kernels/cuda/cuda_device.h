@@ -21,7 +21,7 @@
 
 struct cuda_device;
 
-enum { CUDA_EVENTS = 64 };
+enum { CUDA_SIGNALS = 64 };
 
 /* The GPU's stream and the thread that feeds it: it launches what is put, in order, and raises the
  * device's timeline when the stream has passed the places that records signal. */
@@ -29,9 +29,14 @@ struct cuda_queue {
     struct job_queue base;
     struct cuda_device *device;
     cu_stream stream;
-    cu_event event[CUDA_EVENTS]; /* recorded at signals, a ring */
-    uint64_t value[CUDA_EVENTS]; /* what each raises the timeline to */
-    uint32_t recorded, passed;   /* events so far */
+    uint64_t value[CUDA_SIGNALS]; /* what each raises the timeline to, a ring */
+    uint64_t recorded, passed;    /* signals so far */
+    /* Where the stream writes how many it has passed: memory of the host, with the address that
+     * the GPU has for it; NULL: it cannot, and events tell. */
+    _Atomic uint64_t *count;
+    cu_address count_address;
+    uint32_t looks; /* in vain */
+    cu_event event[CUDA_SIGNALS];
 };
 
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err);

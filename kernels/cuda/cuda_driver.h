@@ -39,6 +39,7 @@ enum {
     CU_ATTRIBUTE_L2_BYTES = 38,
     CU_ATTRIBUTE_MAJOR = 75,
     CU_ATTRIBUTE_MINOR = 76,
+    CU_ATTRIBUTE_STREAM_WRITES_64 = 122,
 };
 
 enum {
@@ -69,6 +70,8 @@ enum {
     F(memory_free, "cuMemFree_v2", (cu_address address))                                           \
     F(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))                      \
     F(host_free, "cuMemFreeHost", (void *p))                                                       \
+    F(host_address, "cuMemHostGetDevicePointer_v2",                                                \
+      (cu_address * address, void *p, unsigned flags))                                             \
     F(host_register, "cuMemHostRegister_v2", (void *p, size_t bytes, unsigned flags))              \
     F(host_unregister, "cuMemHostUnregister", (void *p))                                           \
     F(upload, "cuMemcpyHtoDAsync_v2",                                                              \
@@ -82,6 +85,9 @@ enum {
     F(stream_create, "cuStreamCreate", (cu_stream * stream, unsigned flags))                       \
     F(stream_destroy, "cuStreamDestroy_v2", (cu_stream stream))                                    \
     F(stream_synchronize, "cuStreamSynchronize", (cu_stream stream))                               \
+    F(stream_query, "cuStreamQuery", (cu_stream stream))                                           \
+    F(stream_write, "cuStreamWriteValue64_v2",                                                     \
+      (cu_stream stream, cu_address address, uint64_t value, unsigned flags))                      \
     F(stream_wait, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))        \
     F(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                           \
     F(event_destroy, "cuEventDestroy_v2", (cu_event event))                                        \

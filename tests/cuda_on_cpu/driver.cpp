@@ -9,6 +9,8 @@
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver
+ *   OATO_CUDA_ON_CPU_STREAM_WRITES=1 0: streams cannot write values to memory; 2: the driver says
+ *                                    that they can, and then refuses
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
@@ -62,6 +64,7 @@ const result_text result_texts[] = {
      "part or all of the requested memory range is already mapped"},
     {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
      "pointer does not correspond to a registered memory region"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
@@ -109,14 +112,20 @@ pthread_key_t current_key()
 }
 
 /* Whether one allocation holds all of it. */
-bool is_inside(cu_context gpu, cu_address address, size_t bytes)
+template <class Address>
+bool is_in_one(const std::map<Address, size_t> &allocations, Address address, size_t bytes)
 {
-    auto after = gpu->memory.upper_bound(address);
-    if (after == gpu->memory.begin())
+    auto after = allocations.upper_bound(address);
+    if (after == allocations.begin())
         return false;
     --after;
     size_t offset = address - after->first;
     return offset <= after->second && bytes <= after->second - offset;
+}
+
+bool is_inside(cu_context gpu, cu_address address, size_t bytes)
+{
+    return is_in_one<cu_address>(gpu->memory, address, bytes);
 }
 
 /* How much of a range of host memory is registered. */
@@ -247,6 +256,7 @@ cu_result on_cpu_device_attribute(int *value, int attribute, cu_device)
     case CU_ATTRIBUTE_MULTIPROCESSORS: *value = MULTIPROCESSORS; break;
     case CU_ATTRIBUTE_MAJOR: *value = static_cast<int>(capability / 10); break;
     case CU_ATTRIBUTE_MINOR: *value = static_cast<int>(capability % 10); break;
+    case CU_ATTRIBUTE_STREAM_WRITES_64: *value = setting("STREAM_WRITES", 1) != 0; break;
     default: return INVALID_VALUE;
     }
     return OK;
@@ -380,7 +390,21 @@ cu_result on_cpu_host_alloc(void **p, size_t bytes, unsigned flags)
     if (!bytes || flags & ~static_cast<unsigned>(CU_HOST_PORTABLE | CU_HOST_DEVICEMAP | 4))
         return INVALID_VALUE;
     *p = allocate(PAGE, bytes);
+    if (*p && flags & CU_HOST_DEVICEMAP)
+        state().mapped[reinterpret_cast<uintptr_t>(*p)] = bytes;
     return *p ? OK : OUT_OF_MEMORY;
+}
+
+cu_result on_cpu_host_address(cu_address *address, void *p, unsigned flags)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (flags || !is_in_one<uintptr_t>(state().mapped, reinterpret_cast<uintptr_t>(p), 1))
+        return INVALID_VALUE;
+    *address = reinterpret_cast<cu_address>(p);
+    return OK;
 }
 
 cu_result on_cpu_host_free(void *p)
@@ -391,6 +415,7 @@ cu_result on_cpu_host_free(void *p)
     if (result == INVALID_CONTEXT)
         return result;
     wait_until_idle(gpu, lock);
+    state().mapped.erase(reinterpret_cast<uintptr_t>(p));
     std::free(p);
     return result;
 }
@@ -449,6 +474,22 @@ cu_result on_cpu_fill(cu_address to, unsigned char byte, size_t bytes, cu_stream
 {
     return enqueue_on_memory(stream, to, bytes, nullptr,
                              [=] { std::memset(pointer<void>(to), byte, bytes); });
+}
+
+cu_result on_cpu_stream_write(cu_stream stream, cu_address address, uint64_t value, unsigned flags)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (setting("STREAM_WRITES", 1) != 1)
+        return NOT_SUPPORTED;
+    if (flags || address % sizeof value ||
+        (!is_inside(stream->gpu, address, sizeof value) &&
+         !is_in_one<uintptr_t>(state().mapped, static_cast<uintptr_t>(address), sizeof value)))
+        return INVALID_VALUE;
+    enqueue(stream,
+            {WORK, [=] { __atomic_store_n(pointer<uint64_t>(address), value, __ATOMIC_RELEASE); }});
+    return OK;
 }
 
 /* ------------------------------------------------------------------ modules and launches ----- */

@@ -48,6 +48,7 @@ enum {
     ILLEGAL_ADDRESS = 700,
     ALREADY_REGISTERED = 712,
     NOT_REGISTERED = 713,
+    NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     CAPTURE_WRONG_THREAD = 908,
@@ -130,6 +131,7 @@ struct driver_state {
     std::condition_variable changed;
     CUctx_st gpus[MOST_DEVICES];
     std::map<uintptr_t, size_t> registered; /* host memory, of all GPUs */
+    std::map<uintptr_t, size_t> mapped;     /* what host_alloc gave for GPUs to address */
     bool initialised;
 };
 driver_state &state();

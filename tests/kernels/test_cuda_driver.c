@@ -5,6 +5,8 @@
  */
 #include "tests/kernels/cuda_rig.h"
 
+#include <sched.h>
+
 enum { INVALID_VALUE = 1, ILLEGAL_ADDRESS = 700, UNSUPPORTED = 900, INVALIDATED = 901 };
 
 /* ------------------------------------------------------------------ streams and graphs ---- */
@@ -100,6 +102,49 @@ static void what_waits_breaks_a_capture(void **state)
     assert_int_equal(cu->capture_end(stream, &graph), INVALIDATED);
     p = device_alloc(16);
     DO(cu->memory_free(p));
+}
+
+/* ------------------------------------------------------------------- values in memory ----- */
+
+static void wait_for_gate(void *user)
+{
+    const _Atomic bool *open = user;
+    while (!atomic_load(open))
+        sched_yield();
+}
+
+static void streams_write_values_where_they_come_to_it(void **state)
+{
+    (void)state;
+    _Atomic bool open = false;
+    void *p, *unmapped;
+    cu_address address;
+    DO(cu->host_alloc(&p, 16, CU_HOST_DEVICEMAP));
+    DO(cu->host_address(&address, p, 0));
+    _Atomic uint64_t *count = p;
+    atomic_store(count, 1);
+    DO(cu->stream_query(stream));
+    DO(cu->host_call(stream, wait_for_gate, &open));
+    DO(cu->stream_write(stream, address, 7, 0));
+    assert_int_equal(cu->stream_query(stream), CU_ERROR_NOT_READY);
+    assert_int_equal(atomic_load(count), 1);
+    atomic_store(&open, true);
+    DO(cu->stream_synchronize(stream));
+    DO(cu->stream_query(stream));
+    assert_int_equal(atomic_load(count), 7);
+
+    uint64_t there = 0;
+    const cu_address device = device_alloc(sizeof there);
+    DO(cu->stream_write(stream, device, UINT64_MAX, 0));
+    take_back(&there, device, sizeof there);
+    assert_true(there == UINT64_MAX);
+    assert_int_equal(cu->stream_write(stream, address + 4, 7, 0), INVALID_VALUE);
+    assert_int_equal(cu->stream_write(stream, address + 16, 7, 0), INVALID_VALUE);
+    DO(cu->host_alloc(&unmapped, 16, 0));
+    assert_int_equal(cu->host_address(&address, unmapped, 0), INVALID_VALUE);
+    DO(cu->host_free(unmapped));
+    DO(cu->host_free(p));
+    assert_int_equal(cu->host_address(&address, p, 0), INVALID_VALUE);
 }
 
 /* ------------------------------------------------------------------------- failures ------- */
@@ -251,6 +296,7 @@ int main(int argc, char **argv)
         DEVICE_TEST(events_order_streams),
         DEVICE_TEST(graphs_replay_what_was_captured),
         DEVICE_TEST(what_waits_breaks_a_capture),
+        DEVICE_TEST(streams_write_values_where_they_come_to_it),
         DEVICE_TEST(memory_has_an_end),
         DEVICE_TEST(ranges_must_lie_in_an_allocation),
         DEVICE_TEST(launches_must_fit_the_kernel),
