@@ -189,6 +189,10 @@ struct device_ops {
      * comes here. */
     oato_status (*finish)(struct oato_device *d, struct oato_error *err);
 
+    /* True when records of d may copy from memory of other themselves (RECORD_PEER), from now on
+     * until one of them is closed; NULL: d reaches no other. */
+    bool (*reaches)(struct oato_device *d, struct oato_device *other);
+
     struct timeline *(*timeline)(struct oato_device *d);
     /* The clock on which this device's work is to be measured: real time for hardware, the
      * virtual clock for sim. */

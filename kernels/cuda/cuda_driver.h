@@ -31,6 +31,7 @@ enum {
     CU_ERROR_NO_BINARY_FOR_GPU = 209,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_NOT_READY = 600,
+    CU_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 };
 
 enum {
@@ -80,6 +81,11 @@ enum {
       (void *to, cu_address from, size_t bytes, cu_stream stream))                                 \
     F(copy, "cuMemcpyDtoDAsync_v2",                                                                \
       (cu_address to, cu_address from, size_t bytes, cu_stream stream))                            \
+    F(peer_can, "cuDeviceCanAccessPeer", (int *can, cu_device device, cu_device other))            \
+    F(peer_enable, "cuCtxEnablePeerAccess", (cu_context other, unsigned flags))                    \
+    F(peer_copy, "cuMemcpyPeerAsync",                                                              \
+      (cu_address to, cu_context to_context, cu_address from, cu_context from_context,             \
+       size_t bytes, cu_stream stream))                                                            \
     F(fill, "cuMemsetD8Async",                                                                     \
       (cu_address to, unsigned char byte, size_t bytes, cu_stream stream))                         \
     F(stream_create, "cuStreamCreate", (cu_stream * stream, unsigned flags))                       \

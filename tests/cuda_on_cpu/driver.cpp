@@ -11,15 +11,16 @@
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver
  *   OATO_CUDA_ON_CPU_STREAM_WRITES=1 0: streams cannot write values to memory; 2: the driver says
  *                                    that they can, and then refuses
+ *   OATO_CUDA_ON_CPU_PEERS=1         0: GPUs have no access to each other's memory
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
  *                                    registration of host memory is refused
  *
  * Stricter than a real one: the context must be current wherever work is given or memory is asked
- * for, copies read and write host memory when the stream comes to them, and what is not freed when
- * its context is released stays allocated, for LeakSanitizer to find. The default stream does not
- * exist.
+ * for, copies read and write host memory when the stream comes to them, copies between GPUs want
+ * access to be enabled, and what is not freed when its context is released stays allocated, for
+ * LeakSanitizer to find. The default stream does not exist.
  */
 #include "tests/cuda_on_cpu/driver.h"
 #include "kernels/cuda/cupti_records.h"
@@ -64,6 +65,12 @@ const result_text result_texts[] = {
      "part or all of the requested memory range is already mapped"},
     {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
      "pointer does not correspond to a registered memory region"},
+    {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+     "peer access is not supported between these two devices"},
+    {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+     "peer access is already enabled"},
+    {PEER_ACCESS_NOT_ENABLED, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
+     "peer access has not been enabled"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
@@ -297,6 +304,7 @@ cu_result on_cpu_context_retain(cu_context *context, cu_device device)
         gpu->total = total_memory();
         gpu->used = 0;
         gpu->memory.clear();
+        gpu->peers.clear();
         gpu->launches = gpu->allocations = 0;
         gpu->bad_launch = failure_asked_for("launch=");
         gpu->registrations = 0;
@@ -465,6 +473,46 @@ cu_result on_cpu_copy(cu_address to, cu_address from, size_t bytes, cu_stream st
     if (cu_result result = check_stream(stream))
         return result;
     if (!is_inside(stream->gpu, to, bytes) || !is_inside(stream->gpu, from, bytes))
+        return INVALID_VALUE;
+    enqueue(stream, {WORK, [=] { std::memcpy(pointer<void>(to), pointer<void>(from), bytes); }});
+    return OK;
+}
+
+cu_result on_cpu_peer_can(int *can, cu_device device, cu_device other)
+{
+    locked lock(state().lock);
+    if (device < 0 || device >= device_count() || other < 0 || other >= device_count())
+        return INVALID_DEVICE;
+    *can = device != other && setting("PEERS", 1);
+    return OK;
+}
+
+cu_result on_cpu_peer_enable(cu_context other, unsigned flags)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (flags)
+        return INVALID_VALUE;
+    if (!other || other == gpu || !other->retained)
+        return INVALID_CONTEXT;
+    if (!setting("PEERS", 1))
+        return PEER_ACCESS_UNSUPPORTED;
+    return gpu->peers.insert(other).second ? OK : PEER_ACCESS_ALREADY_ENABLED;
+}
+
+cu_result on_cpu_peer_copy(cu_address to, cu_context to_gpu, cu_address from, cu_context from_gpu,
+                           size_t bytes, cu_stream stream)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (!to_gpu || !from_gpu || (stream->gpu != to_gpu && stream->gpu != from_gpu))
+        return INVALID_CONTEXT;
+    if (!stream->gpu->peers.count(stream->gpu == to_gpu ? from_gpu : to_gpu))
+        return PEER_ACCESS_NOT_ENABLED;
+    if (!is_inside(to_gpu, to, bytes) || !is_inside(from_gpu, from, bytes))
         return INVALID_VALUE;
     enqueue(stream, {WORK, [=] { std::memcpy(pointer<void>(to), pointer<void>(from), bytes); }});
     return OK;

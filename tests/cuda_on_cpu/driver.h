@@ -48,6 +48,9 @@ enum {
     ILLEGAL_ADDRESS = 700,
     ALREADY_REGISTERED = 712,
     NOT_REGISTERED = 713,
+    PEER_ACCESS_UNSUPPORTED = 217,
+    PEER_ACCESS_ALREADY_ENABLED = CU_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+    PEER_ACCESS_NOT_ENABLED = 705,
     NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
@@ -79,6 +82,7 @@ struct CUctx_st {
     size_t total, used;
     std::map<cu_address, size_t> memory;
     std::set<cu_stream> streams;
+    std::set<cu_context> peers;      /* whose memory it may read and write */
     long launches, allocations;      /* so far */
     long bad_launch, bad_allocation; /* the one that fails; 0: none */
     long registrations, bad_registration;

@@ -18,6 +18,7 @@ SAME(CU_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
 SAME(CU_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU);
 SAME(CU_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
 SAME(CU_ERROR_NOT_READY, CUDA_ERROR_NOT_READY);
+SAME(CU_ERROR_PEER_ACCESS_ALREADY_ENABLED, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
 SAME(CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 SAME(CU_ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(CU_ATTRIBUTE_L2_BYTES, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
@@ -72,6 +73,9 @@ CUDA_DRIVER_FUNCTIONS(FUNCTION)
     F(upload, cuMemcpyHtoDAsync)                                                                   \
     F(download, cuMemcpyDtoHAsync)                                                                 \
     F(copy, cuMemcpyDtoDAsync)                                                                     \
+    F(peer_can, cuDeviceCanAccessPeer)                                                             \
+    F(peer_enable, cuCtxEnablePeerAccess)                                                          \
+    F(peer_copy, cuMemcpyPeerAsync)                                                                \
     F(fill, cuMemsetD8Async)                                                                       \
     F(stream_create, cuStreamCreate)                                                               \
     F(stream_destroy, cuStreamDestroy)                                                             \

@@ -94,6 +94,32 @@ static void two_devices_that_wait_for_each_other_agree_with_one(void **state)
     rig_free(gpu);
 }
 
+static void gpus_that_reach_each_other_agree_with_one(void **state)
+{
+    (void)state;
+    setenv("OATO_CUDA_ON_CPU_DEVICES", "2", 1);
+    if (cuda_device_ops.probe() > 1) {
+        struct rig *g[] = {rig_create("cuda:0", 0), rig_create("cuda:1", 1)};
+        struct rig *alone = rig_create("cuda:0", 0),
+                   *sim = rig_create("sim:vram=8MiB,peer=1GB/s", 2);
+        assert_false(g[0]->d->ops->reaches(g[0]->d, sim->d));
+        assert_false(g[0]->d->ops->reaches(g[0]->d, g[0]->d));
+        if (g[0]->d->ops->reaches(g[0]->d, g[1]->d))
+            rig_run_peers(g, alone);
+        else
+            assert_null(getenv("OATO_CUDA_DRIVER")); /* a real one may be without a way */
+        setenv("OATO_CUDA_ON_CPU_PEERS", "0", 1);
+        if (getenv("OATO_CUDA_DRIVER"))
+            assert_false(g[0]->d->ops->reaches(g[0]->d, g[1]->d));
+        unsetenv("OATO_CUDA_ON_CPU_PEERS");
+        rig_free(g[0]);
+        rig_free(g[1]);
+        rig_free(alone);
+        rig_free(sim);
+    }
+    unsetenv("OATO_CUDA_ON_CPU_DEVICES");
+}
+
 static void steps_queue_up_in_order(void **state)
 {
     (void)state;
@@ -538,6 +564,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layer_gives_what_the_cpu_gives),
         cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
+        cmocka_unit_test(gpus_that_reach_each_other_agree_with_one),
         cmocka_unit_test(steps_queue_up_in_order),
         cmocka_unit_test(what_was_signalled_has_happened),
         cmocka_unit_test(signals_are_as_many_as_a_step_wants),
