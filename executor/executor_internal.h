@@ -59,7 +59,8 @@ struct engine_device {
     struct kv_cache *kv;
     void *arena;
     uint64_t arena_bytes, workspace_bytes;
-    uint64_t budget_bytes; /* of the plan; 0: what the device has */
+    uint64_t budget_bytes;                  /* of the plan; 0: what the device has */
+    struct program_peer peers[DEVICES_MAX]; /* device: of those that it reaches */
     struct engine_program phase[PHASE_COUNT];
 };
 

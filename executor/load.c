@@ -33,6 +33,17 @@ static oato_status device_add(struct engine *e, const char *spec,
     return OATO_OK;
 }
 
+/* The devices whose memory device `index` copies from itself. */
+static void peers_find(struct engine *e, int index)
+{
+    struct engine_device *d = &e->device[index];
+    for (int i = 0; i < e->n_devices; i++) {
+        struct oato_device *other = e->device[i].device;
+        if (i != index && d->device->ops->reaches && d->device->ops->reaches(d->device, other))
+            d->peers[i].device = other;
+    }
+}
+
 static oato_status devices_open(struct engine *e, const struct engine_options *o,
                                 struct oato_error *err)
 {
@@ -65,6 +76,7 @@ static oato_status devices_open(struct engine *e, const struct engine_options *o
     for (int i = 0; i < e->n_devices; i++) {
         e->timelines[i] = e->device[i].device->ops->timeline(e->device[i].device);
         e->device_ids[i] = e->device[i].info.id;
+        peers_find(e, i);
     }
     return status;
 }
@@ -546,6 +558,10 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
         status = weights_stage(e, &e->device[i], err);
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
+        for (int32_t j = 0; j < e->n_devices; j++) {
+            d->peers[j].arena = e->device[j].arena;
+            d->peers[j].arena_bytes = e->device[j].arena_bytes;
+        }
         for (int phase = 0; phase < PHASE_COUNT && !status; phase++) {
             struct engine_program *p = &d->phase[phase];
             if (!p->program.n_records)
@@ -556,6 +572,7 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
             p->program.arena = d->arena;
             p->program.host_arena = e->device[e->host].arena;
             p->program.host_arena_bytes = e->device[e->host].arena_bytes;
+            p->program.peers = d->peers;
             p->program.workspace_bytes = d->workspace_bytes;
             p->program.kv = d->kv;
             status = d->device->ops->compile(d->device, &p->program, i, &p->compiled, err);

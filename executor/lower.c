@@ -118,17 +118,21 @@ static void record_reads(struct lowering *l, int32_t device, struct lowered *r, 
 
 /* ------------------------------------------------------------------------------- copies */
 
-/* Moves a part between the host and an accelerator; the accelerator's queue does it. */
+/* Moves a part between the host and an accelerator, whose queue does it, or between accelerators,
+ * where that of the one that wants it does. */
 static struct home copy_emit(struct lowering *l, int32_t value, int32_t part, struct home from,
                              int32_t to)
 {
     int32_t host = l->e->host, from_device = l->buffers[from.buffer].device;
-    int32_t worker = from_device == host ? to : from_device;
+    int32_t worker = to == host ? from_device : to;
     int32_t width = l->values[value].part_width[part];
-    struct lowered *r =
-        record_add(l, worker, from_device == host ? RECORD_UPLOAD : RECORD_DOWNLOAD);
+    struct lowered *r = record_add(l, worker,
+                                   from_device == host ? RECORD_UPLOAD
+                                   : to == host        ? RECORD_DOWNLOAD
+                                                       : RECORD_PEER);
     if (!r)
         return from;
+    r->record.peer = r->record.kind == RECORD_PEER ? (uint8_t)from_device : 0;
     r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
     r->record.value = (uint32_t)value;
     r->record.rows = (uint8_t)l->graph->values[value].rows;
@@ -145,7 +149,8 @@ static struct home part_fetch(struct lowering *l, int32_t value, int32_t part, i
     struct home *h = &v->part[part][device];
     if (h->buffer < 0 && !failed(l)) {
         struct home source = v->part[part][from];
-        if (from != host && device != host) /* accelerators meet in host memory */
+        /* accelerators that do not reach each other meet in host memory */
+        if (from != host && device != host && !l->e->device[device].peers[from].device)
             source = part_fetch(l, value, part, host);
         if (!failed(l))
             *h = copy_emit(l, value, part, source, device);

@@ -191,6 +191,10 @@ struct device_ops {
      * comes here. */
     oato_status (*finish)(struct oato_device *d, struct oato_error *err);
 
+    /* True when records of d may copy from memory of other themselves (RECORD_PEER), from now on
+     * until one of them is closed; NULL: d reaches no other. */
+    bool (*reaches)(struct oato_device *d, struct oato_device *other);
+
     struct timeline *(*timeline)(struct oato_device *d);
     /* The clock on which this device's work is to be measured: real time for hardware, the
      * virtual clock for sim. */
@@ -208,6 +212,10 @@ struct device_ops {
      * now on run that way, one of the list or "", the usual. NULL, both: there is one way. */
     const char *const *ways;
     oato_status (*choose)(struct oato_device *d, const char *way, struct oato_error *err);
+    /* Bytes a second of copies to the device and to the host that run at the same time, of memory
+     * that is page-locked; NULL: not known. Between steps. */
+    oato_status (*both_rates)(struct oato_device *d, double *to_device, double *to_host,
+                              struct oato_error *err);
     /* For tests: fail after so many records ("record=5"), lose memory ("alloc=3"), ... */
     oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
 };

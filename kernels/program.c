@@ -80,28 +80,45 @@ static oato_status refuse(const struct check *c, const char *fmt, ...)
     return oato_fail(c->err, OATO_EUSAGE, "program record %" PRIu32 ": %s", c->index, text);
 }
 
-/* A value of max_rows x width float32 lies inside the arena. */
-static oato_status check_value(const struct check *c, uint64_t offset, int64_t width, uint8_t rows)
+/* A value of max_rows x width float32 lies inside an arena. */
+static oato_status check_inside(const struct check *c, uint64_t offset, int64_t width, uint8_t rows,
+                                uint64_t arena_bytes)
 {
     int32_t most = rows == ROWS_LOGITS ? c->p->max_rows : c->p->max_tokens;
     size_t bytes, end;
     if (width <= 0 || offset % sizeof(float) || !size_mul((size_t)width, sizeof(float), &bytes) ||
         !size_mul(bytes, (size_t)most, &bytes) || !size_add(bytes, offset, &end) ||
-        end > c->arena_bytes)
+        end > arena_bytes)
         return refuse(c,
                       "value at offset %" PRIu64 ", %" PRId32 " rows of %" PRId64
                       " floats, is not inside the arena of %" PRIu64 " bytes",
-                      offset, most, width, c->arena_bytes);
+                      offset, most, width, arena_bytes);
     return OATO_OK;
+}
+
+static oato_status check_value(const struct check *c, uint64_t offset, int64_t width, uint8_t rows)
+{
+    return check_inside(c, offset, width, rows, c->arena_bytes);
+}
+
+static oato_status check_peer(const struct check *c, const struct program_record *r)
+{
+    if (r->peer >= DEVICES_MAX || r->peer == c->self || !c->p->peers ||
+        !c->p->peers[r->peer].device)
+        return refuse(c, "device %d is not reached", r->peer);
+    return check_inside(c, r->in[0], r->in_width[0], r->rows, c->p->peers[r->peer].arena_bytes);
 }
 
 static oato_status check_copy(const struct check *c, const struct program_record *r)
 {
     if (r->n_in != 1 || r->n_out != 1 || r->n_weights)
         return refuse(c, "a copy has one input, one output and no weight");
-    if (!c->p->host_arena)
+    if (r->kind == RECORD_PEER && check_peer(c, r))
+        return c->err->status;
+    if (r->kind != RECORD_PEER && !c->p->host_arena)
         return refuse(c, "a copy needs a host arena");
-    return check_value(c, r->kind == RECORD_UPLOAD ? r->out[0] : r->in[0], r->in_width[0], r->rows);
+    return check_value(c, r->kind == RECORD_DOWNLOAD ? r->in[0] : r->out[0], r->in_width[0],
+                       r->rows);
 }
 
 static oato_status check_stream(const struct check *c, const struct program_record *r)
@@ -215,7 +232,7 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
         oato_status s;
         if (r->numerics > NUMERICS_LIBRARY)
             s = refuse(&c, "numerics %d", r->numerics);
-        else if (r->kind > RECORD_STREAM || r->rows > ROWS_LOGITS)
+        else if (r->kind > RECORD_PEER || r->rows > ROWS_LOGITS)
             s = refuse(&c, "kind %d with rows %d", r->kind, r->rows);
         else
             s = r->kind == RECORD_RUN      ? check_run(&c, r)
@@ -257,7 +274,7 @@ static void print_outputs(const struct program_record *r, FILE *out)
 
 static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
-    static const char *const names[] = {"run", "upload", "download", "stream"};
+    static const char *const names[] = {"run", "upload", "download", "stream", "peer"};
     const struct program_record *r = &p->records[index];
     fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
     if (r->kind == RECORD_RUN) {
@@ -268,6 +285,10 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
                     r->op.expert_first + r->op.experts_held - 1);
     } else if (r->kind != RECORD_STREAM) {
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->in_width[0]);
+    }
+    if (r->kind == RECORD_PEER) {
+        fputs(" of ", out);
+        print_device(p, r->peer, out);
     }
     if (r->rows == ROWS_LOGITS)
         fputs(" [rows]", out);

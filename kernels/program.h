@@ -29,6 +29,7 @@ enum record_kind {
      * begin when the records before it are done and may run beside those behind it; a record that
      * reads one of the weights waits for it. Without rows in a step it need not be done. */
     RECORD_STREAM,
+    RECORD_PEER, /* arena of another device, which this one reaches -> this device's arena */
 };
 
 enum row_class { ROWS_TOKENS, ROWS_LOGITS }; /* step->n_tokens or step->n_rows */
@@ -44,20 +45,29 @@ struct program_record {
     uint8_t kind; /* enum record_kind */
     uint8_t rows; /* enum row_class of the first output; of the value for copies */
     uint8_t n_in, n_out, n_weights, n_waits;
-    uint8_t numerics; /* enum numerics_choice */
-    uint8_t pad;
+    uint8_t numerics;  /* enum numerics_choice */
+    uint8_t peer;      /* PEER: index in the engine of the device whose arena in[0] is in */
     int32_t kv_layer;  /* KV_STORE, ATTENTION: slot among this device's KV layers, else -1 */
     uint32_t graph_op; /* operator of the graph, for traces; UINT32_MAX for none */
     uint32_t value;    /* value of the graph that is copied or produced, for traces */
     uint32_t signal;   /* 0, or: raise this device's event to base + signal when done */
     uint32_t weight[RECORD_WEIGHTS]; /* indices into program.weights; UINT32_MAX = absent */
     int32_t in_width[RECORD_INPUTS]; /* elements of a row of each input */
-    uint64_t in[RECORD_INPUTS];      /* byte offsets in the arena; UPLOAD: in[0] is the host's */
+    uint64_t in[RECORD_INPUTS];      /* byte offsets in the arena; UPLOAD: in[0] is the host's,
+                                        PEER: the other device's */
     uint64_t out[RECORD_OUTPUTS];    /* byte offsets; DOWNLOAD: out[0] is the host's */
     struct record_wait wait[RECORD_WAITS]; /* all must hold before the record starts */
 };
 
 struct oato_weight; /* prepared by a device, see device.h */
+struct oato_device;
+
+/* Another device whose arena RECORD_PEERs read. */
+struct program_peer {
+    struct oato_device *device; /* NULL: it is not reached */
+    void *arena;                /* as its own program has it */
+    uint64_t arena_bytes;
+};
 
 struct program {
     const struct program_record *records;
@@ -66,12 +76,13 @@ struct program {
     int32_t max_tokens, max_rows, max_seqs; /* bounds of the steps that it will be given */
     struct oato_weight *const *weights;     /* table; entries may be switched between steps */
     uint32_t n_weights;
-    void *arena;                   /* of this device (device address) */
-    void *host_arena;              /* of the host, for copies (host address) */
-    uint64_t host_arena_bytes;     /* 0: not known */
-    uint64_t workspace_bytes;      /* what the device said it needs for these records */
-    struct kv_cache *kv;           /* of this device, or NULL when it holds no KV layer */
-    const char *const *device_ids; /* by index in the engine, for printing; may be NULL */
+    void *arena;                      /* of this device (device address) */
+    void *host_arena;                 /* of the host, for copies (host address) */
+    uint64_t host_arena_bytes;        /* 0: not known */
+    const struct program_peer *peers; /* by index in the engine, DEVICES_MAX; NULL: none */
+    uint64_t workspace_bytes;         /* what the device said it needs for these records */
+    struct kv_cache *kv;              /* of this device, or NULL when it holds no KV layer */
+    const char *const *device_ids;    /* by index in the engine, for printing; may be NULL */
 };
 
 struct step_seq {

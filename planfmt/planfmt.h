@@ -29,6 +29,7 @@ struct profile_device {
     /* What a program costs beyond the sum of its operators: per record, per row of a record but
      * the first (activations that other records displaced from the caches), and per step. */
     double record_overhead_ns, row_overhead_ns, step_overhead_ns;
+    double launch_ns; /* an operator that hardly computes, launched by itself; 0: not measured */
     /* Nothing was measured: it runs every operator that has no row saying otherwise, at the
      * roofline of the two figures above. */
     bool data_sheet;
@@ -39,6 +40,11 @@ struct profile_link {
     int32_t from, to;
     double latency_ns, bytes_per_s;
     double sync_ns; /* waiting for the other's event */
+    /* Links with the host; 0: not measured. From or to its memory where that is not page-locked; */
+    double pageable_latency_ns, pageable_bytes_per_s;
+    double both_bytes_per_s;   /* while as much goes the other way; */
+    double stream_bytes_per_s; /* weights as the model's file has them, which the host brings to the
+                                  device's layout on their way */
 };
 
 /* One row of the file: one operator of one size on one device. */

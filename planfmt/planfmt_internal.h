@@ -30,7 +30,7 @@ struct field {
 /* Mappings whose structure is not that of planfmt.h, because they name devices and operators. */
 struct link_text {
     char from[16], to[16];
-    double latency_ns, bytes_per_s, sync_ns;
+    struct profile_link link; /* but for its devices */
 };
 
 struct row_text {
@@ -51,10 +51,20 @@ struct schema {
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
     profile_link_schema, profile_row_schema;
-enum { DEVICE_DATA_SHEET = 13 }; /* place in profile_device_schema */
+enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET }; /* places in profile_device_schema */
 /* Places in profile_row_schema. */
 enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN };
-enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
+enum {
+    LINK_FROM,
+    LINK_TO,
+    LINK_LATENCY,
+    LINK_RATE,
+    LINK_SYNC,
+    LINK_PAGEABLE_LATENCY,
+    LINK_PAGEABLE_RATE,
+    LINK_BOTH,
+    LINK_STREAM
+};
 enum { DEVICE_ID, DEVICE_KIND };
 
 /* True when id is "kind:number" with at most 15 bytes. */

@@ -194,6 +194,15 @@ static void in_f64(struct hash_input *h, double v)
     in_u64(h, bits);
 }
 
+/* A key that profiles which came before it lack: those keep their hash. */
+static void in_known(struct hash_input *h, const char *name, double v)
+{
+    if (!(v > 0))
+        return;
+    in_text(h, name);
+    in_f64(h, v);
+}
+
 static void in_device(struct hash_input *h, const struct profile *p, int32_t i)
 {
     in_text(h, i >= 0 && i < p->n_devices ? p->devices[i].id : "");
@@ -219,10 +228,8 @@ uint64_t profile_hash(const struct profile *p)
         /* profiles that came before these keys keep their hash */
         if (d->data_sheet)
             in_text(&h, "data sheet");
-        if (d->row_overhead_ns > 0) {
-            in_text(&h, "row overhead");
-            in_f64(&h, d->row_overhead_ns);
-        }
+        in_known(&h, "row overhead", d->row_overhead_ns);
+        in_known(&h, "launch", d->launch_ns);
     }
     uint64_t devices = hash_bytes(h.bytes, h.n), links = 0, rows = 0;
     for (int32_t i = 0; i < p->n_links; i++) {
@@ -233,6 +240,11 @@ uint64_t profile_hash(const struct profile *p)
         in_f64(&h, l->latency_ns);
         in_f64(&h, l->bytes_per_s);
         in_f64(&h, l->sync_ns);
+        if (l->pageable_bytes_per_s > 0)
+            in_known(&h, "pageable latency", l->pageable_latency_ns);
+        in_known(&h, "pageable", l->pageable_bytes_per_s);
+        in_known(&h, "both", l->both_bytes_per_s);
+        in_known(&h, "stream", l->stream_bytes_per_s);
         links += hash_bytes(h.bytes, h.n);
     }
     /* Sums, because the order of rows in memory is that of measuring and means nothing. */

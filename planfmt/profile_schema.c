@@ -49,16 +49,21 @@ const struct schema profile_device_schema = {"device", {
     {"record_overhead_ns", AT(profile_device, record_overhead_ns), FIELD_F64, 0, false},
     {"row_overhead_ns", AT(profile_device, row_overhead_ns), FIELD_F64, 0, false},
     {"step_overhead_ns", AT(profile_device, step_overhead_ns), FIELD_F64, 0, false},
+    {"launch_ns", AT(profile_device, launch_ns), FIELD_F64, 0, false},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, false},
-}, 14};
+}, 15};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), true},
     {"to", AT(link_text, to), FIELD_CHARS, SIZE(link_text, to), true},
-    {"latency_ns", AT(link_text, latency_ns), FIELD_F64, 0, true},
-    {"bytes_per_s", AT(link_text, bytes_per_s), FIELD_F64, 0, true},
-    {"sync_ns", AT(link_text, sync_ns), FIELD_F64, 0, false},
-}, 5};
+    {"latency_ns", AT(link_text, link.latency_ns), FIELD_F64, 0, true},
+    {"bytes_per_s", AT(link_text, link.bytes_per_s), FIELD_F64, 0, true},
+    {"sync_ns", AT(link_text, link.sync_ns), FIELD_F64, 0, false},
+    {"pageable_latency_ns", AT(link_text, link.pageable_latency_ns), FIELD_F64, 0, false},
+    {"pageable_bytes_per_s", AT(link_text, link.pageable_bytes_per_s), FIELD_F64, 0, false},
+    {"both_bytes_per_s", AT(link_text, link.both_bytes_per_s), FIELD_F64, 0, false},
+    {"stream_bytes_per_s", AT(link_text, link.stream_bytes_per_s), FIELD_F64, 0, false},
+}, 9};
 
 /* The reader asks for the required ones from ROW_MEDIAN on only of supported rows. */
 const struct schema profile_row_schema = {"operator", {

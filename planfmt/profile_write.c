@@ -193,7 +193,7 @@ static oato_status check_profile(const struct profile *p, struct oato_error *err
         return err->status;
     for (int32_t i = 0; i < p->n_links; i++) {
         const struct profile_link *l = &p->links[i];
-        struct link_text t = {"", "", l->latency_ns, l->bytes_per_s, l->sync_ns};
+        struct link_text t = {.link = *l};
         if (check_fields(&profile_link_schema, &t, i, err))
             return err->status;
         bool good = device_exists(p, l->from) && device_exists(p, l->to) && l->from != l->to &&
@@ -211,14 +211,22 @@ static oato_status check_profile(const struct profile *p, struct oato_error *err
 
 /* ------------------------------------------------------------------------------ sections --- */
 
+/* The bit of a field that has nothing to say. */
+static uint32_t unless(bool says, int field)
+{
+    return says ? 0 : 1u << field;
+}
+
 static void put_devices(struct writer *w, const struct profile *p)
 {
     put_plain(w, "devices");
     begin_list(w);
     for (int32_t i = 0; i < p->n_devices; i++) {
-        const uint32_t unless_true = p->devices[i].data_sheet ? 0 : 1u << DEVICE_DATA_SHEET;
+        const struct profile_device *d = &p->devices[i];
         begin_mapping(w, false);
-        put_fields(w, &profile_device_schema, &p->devices[i], ~unless_true);
+        put_fields(
+            w, &profile_device_schema, d,
+            ~(unless(d->launch_ns > 0, DEVICE_LAUNCH) | unless(d->data_sheet, DEVICE_DATA_SHEET)));
         end_mapping(w);
     }
     end_list(w);
@@ -230,11 +238,16 @@ static void put_links(struct writer *w, const struct profile *p)
     begin_list(w);
     for (int32_t i = 0; i < p->n_links; i++) {
         const struct profile_link *l = &p->links[i];
-        struct link_text t = {"", "", l->latency_ns, l->bytes_per_s, l->sync_ns};
+        const bool pageable = l->pageable_bytes_per_s > 0;
+        struct link_text t = {.link = *l};
         snprintf(t.from, sizeof t.from, "%s", p->devices[l->from].id);
         snprintf(t.to, sizeof t.to, "%s", p->devices[l->to].id);
         begin_mapping(w, true);
-        put_fields(w, &profile_link_schema, &t, UINT32_MAX);
+        put_fields(w, &profile_link_schema, &t,
+                   ~(unless(pageable, LINK_PAGEABLE_LATENCY) |
+                     unless(pageable, LINK_PAGEABLE_RATE) |
+                     unless(l->both_bytes_per_s > 0, LINK_BOTH) |
+                     unless(l->stream_bytes_per_s > 0, LINK_STREAM)));
         end_mapping(w);
     }
     end_list(w);

@@ -360,28 +360,25 @@ static oato_status device_of(struct reader *r, const char *id, yaml_mark_t at, i
 static oato_status read_link(struct reader *r, int32_t *cap)
 {
     struct profile *p = r->profile;
-    struct link_text t = {.sync_ns = 0};
+    struct link_text t = {.link = {.sync_ns = 0}};
     struct mapping_marks m;
-    struct profile_link l;
     oato_status status = read_mapping(r, &profile_link_schema, &t, &m);
     if (!status)
         status = check_required(r, &profile_link_schema, &m, profile_link_schema.n);
     if (!status)
-        status = device_of(r, t.from, m.value[LINK_FROM], &l.from);
+        status = device_of(r, t.from, m.value[LINK_FROM], &t.link.from);
     if (!status)
-        status = device_of(r, t.to, m.value[LINK_TO], &l.to);
+        status = device_of(r, t.to, m.value[LINK_TO], &t.link.to);
     if (status)
         return status;
+    const struct profile_link l = t.link;
     if (l.from == l.to)
         return fail_at(r, m.value[LINK_TO], "link from '%s' to itself", t.from);
-    if (!(t.bytes_per_s > 0))
+    if (!(l.bytes_per_s > 0))
         return fail_at(r, m.value[LINK_RATE], "bytes_per_s: must be above 0");
     for (int32_t i = 0; i < p->n_links; i++)
         if (p->links[i].from == l.from && p->links[i].to == l.to)
             return fail_at(r, m.begin, "link from '%s' to '%s' stands twice", t.from, t.to);
-    l.latency_ns = t.latency_ns;
-    l.bytes_per_s = t.bytes_per_s;
-    l.sync_ns = t.sync_ns;
     struct profile_link *to = grow(r, p->links, p->n_links, cap, sizeof l);
     if (!to)
         return r->err->status;

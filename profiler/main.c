@@ -167,6 +167,30 @@ static int32_t rows_of(const struct profile *p, int32_t device)
     return n;
 }
 
+static void print_device(const struct profile *p, int32_t i)
+{
+    const struct profile_device *d = &p->devices[i];
+    printf("%-8s reads %.1f GB/s, computes %.1f GFLOP/s, %d rows", d->id, d->read_bytes_per_s / 1e9,
+           d->flops_per_s / 1e9, rows_of(p, i));
+    if (d->launch_ns > 0)
+        printf(", launches in %.1f us", d->launch_ns / 1e3);
+    putchar('\n');
+}
+
+static void print_link(const struct profile *p, const struct profile_link *l)
+{
+    printf("%s -> %s  %.1f us + %.1f GB/s", p->devices[l->from].id, p->devices[l->to].id,
+           l->latency_ns / 1e3, l->bytes_per_s / 1e9);
+    if (l->both_bytes_per_s > 0)
+        printf(", both ways %.1f GB/s", l->both_bytes_per_s / 1e9);
+    if (l->pageable_bytes_per_s > 0)
+        printf(", pageable %.1f us + %.1f GB/s", l->pageable_latency_ns / 1e3,
+               l->pageable_bytes_per_s / 1e9);
+    if (l->stream_bytes_per_s > 0)
+        printf(", weights converted %.1f GB/s", l->stream_bytes_per_s / 1e9);
+    putchar('\n');
+}
+
 static void print_summary(const struct profile *p, const struct profiler_report *r,
                           const char *path)
 {
@@ -174,18 +198,45 @@ static void print_summary(const struct profile *p, const struct profiler_report 
     printf("%s, %d cores, %.1f GiB, kernels %s\n", m->cpu, m->cores,
            (double)m->memory_bytes / (double)(1 << 30), m->kernel_isa ? m->kernel_isa : "-");
     for (int32_t i = 0; i < p->n_devices; i++)
-        printf("%-8s reads %.1f GB/s, computes %.1f GFLOP/s, %d rows\n", p->devices[i].id,
-               p->devices[i].read_bytes_per_s / 1e9, p->devices[i].flops_per_s / 1e9,
-               rows_of(p, i));
+        print_device(p, i);
     for (int32_t i = 0; i < p->n_links; i++)
-        printf("%s -> %s  %.1f us + %.1f GB/s\n", p->devices[p->links[i].from].id,
-               p->devices[p->links[i].to].id, p->links[i].latency_ns / 1e3,
-               p->links[i].bytes_per_s / 1e9);
+        print_link(p, &p->links[i]);
     printf("%s: %d rows new, %d measured again, %d kept", path, r->rows_new, r->rows_replaced,
            r->rows_kept);
     if (r->rows_skipped)
         printf(", %d skipped", r->rows_skipped);
     printf("; %.0f s\n", r->seconds);
+}
+
+/* What was not measured is left out, as in the profile. */
+static void json_measured(struct text *t, const char *key, double v)
+{
+    if (v > 0)
+        text_printf(t, ",\"%s\":%.0f", key, v);
+}
+
+static void device_json(struct text *t, const struct profile *p, int32_t i)
+{
+    const struct profile_device *d = &p->devices[i];
+    text_printf(t, "%s{\"id\":\"%s\",\"read_bytes_per_s\":%.0f,\"flops_per_s\":%.0f,\"rows\":%d",
+                i ? "," : "", d->id, d->read_bytes_per_s, d->flops_per_s, rows_of(p, i));
+    json_measured(t, "launch_ns", d->launch_ns);
+    text_printf(t, "}");
+}
+
+static void link_json(struct text *t, const struct profile *p, int32_t i)
+{
+    const struct profile_link *l = &p->links[i];
+    text_printf(t,
+                "%s{\"from\":\"%s\",\"to\":\"%s\",\"latency_ns\":%.0f,\"bytes_per_s\":%.0f,"
+                "\"sync_ns\":%.0f",
+                i ? "," : "", p->devices[l->from].id, p->devices[l->to].id, l->latency_ns,
+                l->bytes_per_s, l->sync_ns);
+    json_measured(t, "pageable_latency_ns", l->pageable_latency_ns);
+    json_measured(t, "pageable_bytes_per_s", l->pageable_bytes_per_s);
+    json_measured(t, "both_bytes_per_s", l->both_bytes_per_s);
+    json_measured(t, "stream_bytes_per_s", l->stream_bytes_per_s);
+    text_printf(t, "}");
 }
 
 static void print_json(const struct profile *p, const struct profiler_report *r, const char *path)
@@ -200,17 +251,10 @@ static void print_json(const struct profile *p, const struct profiler_report *r,
                 r->rows_new, r->rows_replaced, r->rows_kept, r->rows_skipped);
     text_printf(&t, "\"seconds\":%.3f,\"devices\":[", r->seconds);
     for (int32_t i = 0; i < p->n_devices; i++)
-        text_printf(&t,
-                    "%s{\"id\":\"%s\",\"read_bytes_per_s\":%.0f,\"flops_per_s\":%.0f,\"rows\":%d}",
-                    i ? "," : "", p->devices[i].id, p->devices[i].read_bytes_per_s,
-                    p->devices[i].flops_per_s, rows_of(p, i));
+        device_json(&t, p, i);
     text_printf(&t, "],\"links\":[");
     for (int32_t i = 0; i < p->n_links; i++)
-        text_printf(&t,
-                    "%s{\"from\":\"%s\",\"to\":\"%s\",\"latency_ns\":%.0f,\"bytes_per_s\":%.0f,"
-                    "\"sync_ns\":%.0f}",
-                    i ? "," : "", p->devices[p->links[i].from].id, p->devices[p->links[i].to].id,
-                    p->links[i].latency_ns, p->links[i].bytes_per_s, p->links[i].sync_ns);
+        link_json(&t, p, i);
     text_printf(&t, "]}");
     if (t.data)
         puts(t.data);

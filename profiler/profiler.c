@@ -304,59 +304,27 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
             host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
     if (!status)
         status = step_overhead(rig, quick, &d->step_overhead_ns, err);
+    d->launch_ns = 0;
+    if (!status && rig_is_hardware(rig)) {
+        time_by(r, rig, CLOCK_PASSES);
+        status = launch_time(rig, quick, &d->launch_ns, err);
+        time_by(r, rig, CLOCK_USUAL);
+    }
     d->read_bytes_per_s = round(d->read_bytes_per_s);
     d->flops_per_s = round(d->flops_per_s);
     d->step_overhead_ns = readable_ns(d->step_overhead_ns);
+    d->launch_ns = readable_ns(d->launch_ns);
     return status;
 }
 
-static bool put_link(struct profile *p, const struct profile_link *link)
+/* Ways between devices none of which is the host, once those to it are known. */
+static oato_status measure_peers(struct run *r, struct oato_error *err)
 {
-    for (int32_t i = 0; i < p->n_links; i++) {
-        if (p->links[i].from == link->from && p->links[i].to == link->to) {
-            p->links[i] = *link;
-            return true;
-        }
-    }
-    struct profile_link *grown = arena_alloc(&p->arena, (size_t)p->n_links + 1, sizeof *grown);
-    if (!grown)
-        return false;
-    if (p->n_links)
-        memcpy(grown, p->links, (size_t)p->n_links * sizeof *grown);
-    grown[p->n_links++] = *link;
-    p->links = grown;
-    return true;
-}
-
-static oato_status measure_links(struct run *r, struct rig *rig, struct oato_error *err)
-{
-    struct profile *p = r->p;
-    int32_t host = -1;
-    for (int32_t i = 0; i < p->n_devices && host < 0; i++)
-        if (p->devices[i].is_host)
-            host = i;
-    if (rig->info.is_host)
-        return OATO_OK;
-    if (host < 0)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s needs a link to the host, and the profile has none yet: use "
-                         "--devices cpu,%s",
-                         rig->info.id, rig->info.kind);
-    double sync_ns;
-    oato_status status = link_sync(rig, r->o->quick, &sync_ns, err);
-    time_by(r, rig, CLOCK_PASSES);
-    for (int to_device = 0; to_device < 2 && !status; to_device++) {
-        struct profile_link link = {.from = to_device ? host : rig->index,
-                                    .to = to_device ? rig->index : host,
-                                    .sync_ns = sync_ns};
-        status = link_rate(rig, to_device, r->o->quick, &link.latency_ns, &link.bytes_per_s, err);
-        link.latency_ns = readable_ns(link.latency_ns);
-        link.bytes_per_s = round(link.bytes_per_s);
-        link.sync_ns = readable_ns(link.sync_ns);
-        if (!status && !put_link(p, &link))
-            status = oato_fail_memory(err, sizeof link, "the profile");
-    }
-    time_by(r, rig, CLOCK_USUAL);
+    oato_status status = OATO_OK;
+    for (int i = 0; i < r->n_rigs; i++)
+        for (int j = 0; j < r->n_rigs && !status; j++)
+            if (i != j && !r->rig[i].info.is_host && !r->rig[j].info.is_host)
+                status = links_measure_peer(r->p, &r->rig[i], &r->rig[j], r->o->quick, err);
     return status;
 }
 
@@ -651,7 +619,7 @@ static oato_status measure_device(struct run *r, struct rig *rig, struct oato_er
     progress_update(&r->progress, r->done, "memory and links");
     oato_status status = measure_rates(r, rig, err);
     if (!status)
-        status = measure_links(r, rig, err);
+        status = links_measure(r->p, rig, r->o->quick, err);
     if (!status)
         status = measure_operators(r, rig, err);
     if (!status)
@@ -682,6 +650,8 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     progress_begin(&r.progress, "measuring", (double)points * passes);
     for (int i = 0; i < r.n_rigs && !status; i++)
         status = measure_device(&r, &r.rig[i], err);
+    if (!status)
+        status = measure_peers(&r, err);
     progress_end(&r.progress);
     if (!status && !write_head(&r))
         status = oato_fail_memory(err, NOTES_MAX, "the profile");

@@ -1,7 +1,8 @@
 /*
  * profiler_internal.h - what the files of this room share: the list of things to time (op_set.c),
  * building and running measuring programs (rig.c), timing an operator (bench.c), the machine's
- * rates (bandwidth.c) and what a program costs beyond its operators (overhead.c).
+ * rates (bandwidth.c), those of its links (links.c) and what a program costs beyond its operators
+ * (overhead.c).
  */
 #ifndef OATO_PROFILER_INTERNAL_H
 #define OATO_PROFILER_INTERNAL_H
@@ -72,6 +73,12 @@ struct rig {
     uint64_t cache_bytes;   /* what must be exceeded so that weights come from memory */
     const uint8_t *made_up; /* weights of a header-only file, enough for its largest tensor */
 };
+
+/* Works beside the host, and not in pretence: there launches and ways over the link are real. */
+static inline bool rig_is_hardware(const struct rig *r)
+{
+    return !r->info.is_host && !r->declared;
+}
 
 /* Compiles records [0, n), of which the first and the last must signal 1 and 2; runs them
  * `repeats` times at most and until `budget_ns` have passed. inner_ns[i]: from the first signal to
@@ -149,14 +156,20 @@ oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, do
  * the host, bytes a second of reading memory. */
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err);
-/* Copies in one direction: latency and rate by a fit over several sizes. */
-oato_status link_rate(const struct rig *r, bool to_device, bool quick, double *latency_ns,
-                      double *bytes_per_s, struct oato_error *err);
-/* Half of a round trip in which device and host wait for each other's event. */
-oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct oato_error *err);
+/* Measures both directions between the host and a device, and enters them. What is only declared is
+ * not told apart further. Of weights that the host converts on their way, the rate is that of the
+ * type that takes longest, as they lie in the model's file. */
+oato_status links_measure(struct profile *p, struct rig *r, bool quick, struct oato_error *err);
+/* The same of the way to r from another device that it reaches, between which and itself each waits
+ * for the other's event as long as the slower one does for the host's; without such a way there is
+ * no entry. Both have links with the host. */
+oato_status links_measure_peer(struct profile *p, struct rig *r, const struct rig *from, bool quick,
+                               struct oato_error *err);
 
 /* What submit and finish cost beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
+/* From one operator that hardly computes to the next, each launched by itself. */
+oato_status launch_time(const struct rig *r, bool quick, double *ns, struct oato_error *err);
 /* The model's first layers (the whole graph, when it fits) on a device, for steps of one sequence;
  * weights are prepared when a step first needs them. */
 struct layers;

@@ -202,7 +202,7 @@ bool baseline_flexgen(const struct problem *p, struct price *out)
     }
     double missing = bytes > in->capacity[d] ? (double)(bytes - in->capacity[d]) : 0;
     double copy =
-        missing > 0 ? cost_of_copy(p->cost, p->device[in->host], p->device[d], missing) : 0;
+        missing > 0 ? cost_of_stream(p->cost, p->device[in->host], p->device[d], missing) : 0;
     double steps = (double)request_prefill_steps(q) * q->batch;
     price_add(&compute, &in->fixed[in->host]);
     price_add(&compute, &in->fixed[d]);

@@ -45,12 +45,17 @@ struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const stru
 uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                              uint64_t file_bytes);
 /* Scratch memory of runs of up to `rows` rows: of the smallest measured size that is no smaller,
- * else the largest, in proportion. */
+ * else the largest, in proportion; an estimate on accelerators of a data sheet, which have no
+ * sizes.
+ */
 uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                               int32_t rows);
 /* One copy over a link of the profile, waiting for it included; a negative number when there is
  * no such link. Free between host devices. */
 double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes);
+/* The same of weights that are `bytes` in the model's file and are streamed to a device: at the
+ * rate at which the host converts them on their way, where that was measured. */
+double cost_of_stream(const struct cost_model *c, int32_t from, int32_t to, double bytes);
 
 /* --------------------------------------------------------------------------- instance ----- */
 
@@ -82,17 +87,22 @@ struct unit {
 };
 
 /* A value that other units read. In either phase it leaves its producer's device at most once and
- * enters each other device that reads it at most once; both are zero for host devices. */
+ * enters each other device that reads it at most once; both are zero for host devices. Between
+ * accelerators that reach each other it goes directly, and does neither. */
 struct edge {
     int32_t producer;
     int32_t first_reader, n_readers; /* in instance.readers; distinct, without the producer */
     bool host_reads;                 /* the caller wants it, too (logits) */
     struct price leave[PHASE_COUNT][SOLVER_DEVICES], enter[PHASE_COUNT][SOLVER_DEVICES];
+    struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* [phase][from][to], where the instance
+                                                               has such ways; else NULL */
 };
 
 struct instance {
     int32_t n_devices, host; /* host: where units run unless placed elsewhere */
     bool is_host[SOLVER_DEVICES];
+    bool direct[SOLVER_DEVICES]
+               [SOLVER_DEVICES];        /* [from][to]: values need not meet in host memory */
     bool usable[SOLVER_DEVICES];        /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES];  /* for units: budget less what a used device always needs */
     uint64_t staging[SOLVER_DEVICES];   /* what streaming to the device takes of that */
@@ -220,8 +230,8 @@ struct division {
 
 /* What of a layer goes on in prefill while its weights are streamed. */
 struct layer_flow {
-    int64_t other_ns;      /* its operators without matrices, and those whose matrices no accelerator
-                              takes, each where it is fastest */
+    int64_t other_ns; /* its operators without matrices, and those whose matrices no accelerator
+                         takes, each where it is fastest */
     uint64_t matrix_bytes; /* of its other matrices in the file */
 };
 
@@ -240,12 +250,13 @@ struct problem {
     int32_t n_fusions;
     const struct neurons *neurons; /* borrowed; NULL: none */
     bool whole_only;
-    int32_t *unit_of;                              /* per operator */
-    int32_t *first_op;                             /* per unit */
-    struct division *division;                     /* per unit */
-    struct layer_flow *flow;                       /* per layer, from -1 to n_layers */
-    int32_t *edge_of;                              /* per value; -1: nobody else reads it */
-    struct op_price *price;                        /* [operator * n_devices + device] */
+    int32_t *unit_of;          /* per operator */
+    int32_t *first_op;         /* per unit */
+    struct division *division; /* per unit */
+    struct layer_flow *flow;   /* per layer, from -1 to n_layers */
+    int32_t *edge_of;          /* per value; -1: nobody else reads it */
+    struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */
+    struct op_price *price;                                 /* [operator * n_devices + device] */
     struct affinity_round rounds[AFFINITY_ROUNDS]; /* of the iterated affinity, once it was tried */
     int32_t n_rounds;
     struct instance instance;

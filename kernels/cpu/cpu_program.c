@@ -231,6 +231,9 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
         if (r->kind == RECORD_STREAM)
             return oato_fail(err, OATO_EDEVICE, "%s: record %u: nothing is streamed to the host",
                              d->id, (unsigned)i);
+        if (r->kind == RECORD_PEER)
+            return oato_fail(err, OATO_EDEVICE, "%s: record %u: the host reaches no other device",
+                             d->id, (unsigned)i);
         if (r->kind != RECORD_RUN)
             continue;
         if (!cpu_supports(d->kernels, &r->op))

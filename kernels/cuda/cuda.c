@@ -209,6 +209,18 @@ static const char *layout(const struct oato_device *base)
     return "cuda.1";
 }
 
+/* That access is enabled already, by whoever opened these GPUs before, is as good. */
+static bool reaches(struct oato_device *base, struct oato_device *other)
+{
+    const struct cuda_device *d = cuda_of(base), *o = cuda_of(other);
+    int can = 0;
+    if (other->ops != &cuda_device_ops || d->cu->peer_can(&can, d->ordinal, o->ordinal) || !can)
+        return false;
+    cuda_enter(d);
+    const cu_result result = d->cu->peer_enable(o->context, 0);
+    return !result || result == CU_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
 static struct timeline *timeline(struct oato_device *base)
 {
     return &cuda_of(base)->queue.base.timeline;
@@ -258,11 +270,13 @@ const struct device_ops cuda_device_ops = {
     .release = cuda_release,
     .submit = cuda_submit,
     .finish = cuda_finish,
+    .reaches = reaches,
     .timeline = timeline,
     .clock_ns = clock_ns,
     .measure = cuda_measure,
     .read_rate = cuda_read_rate,
     .ways = ways,
     .choose = choose_way,
+    .both_rates = cuda_both_rates,
     .inject_error = inject_error,
 };

@@ -23,7 +23,7 @@
 
 struct cuda_device;
 
-enum { CUDA_EVENTS = 64 };
+enum { CUDA_SIGNALS = 64 };
 
 /* Whether a kernel may begin before the one before it has ended. */
 enum cuda_chain {
@@ -38,10 +38,15 @@ struct cuda_queue {
     struct job_queue base;
     struct cuda_device *device;
     cu_stream stream;
-    cu_event event[CUDA_EVENTS]; /* recorded at signals, a ring */
-    uint64_t value[CUDA_EVENTS]; /* what each raises the timeline to */
-    uint32_t recorded, passed;   /* events so far */
-    enum cuda_chain chain;       /* of the next launch */
+    uint64_t value[CUDA_SIGNALS]; /* what each raises the timeline to, a ring */
+    uint64_t recorded, passed;    /* signals so far */
+    /* Where the stream writes how many it has passed: memory of the host, with the address that
+     * the GPU has for it; NULL: it cannot, and events tell. */
+    _Atomic uint64_t *count;
+    cu_address count_address;
+    uint32_t looks; /* in vain */
+    cu_event event[CUDA_SIGNALS];
+    enum cuda_chain chain; /* of the next launch */
 };
 
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err);
@@ -244,6 +249,8 @@ void cuda_unpin(const struct cuda_device *d, void *p, uint64_t bytes);
 bool cuda_measure(struct oato_device *base, enum device_clock clock, struct oato_error *why);
 void cuda_measure_close(struct cuda_device *d);
 oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct oato_error *err);
+oato_status cuda_both_rates(struct oato_device *base, double *to_device, double *to_host,
+                            struct oato_error *err);
 /* Queue's thread: the stream gets here where the timeline is to rise to value; a step is over, and
  * the timeline gets the clocks. Both do nothing while nobody measures. */
 cu_result cuda_measure_mark(struct cuda_device *d, uint64_t value);

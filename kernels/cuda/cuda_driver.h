@@ -32,6 +32,7 @@ enum {
     CU_ERROR_PTX_TOO_NEW = 222,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_NOT_READY = 600,
+    CU_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 };
 
 enum {
@@ -40,6 +41,7 @@ enum {
     CU_ATTRIBUTE_L2_BYTES = 38,
     CU_ATTRIBUTE_MAJOR = 75,
     CU_ATTRIBUTE_MINOR = 76,
+    CU_ATTRIBUTE_STREAM_WRITES_64 = 122,
 };
 
 enum {
@@ -87,6 +89,8 @@ struct cu_launch {
     F(memory_free, "cuMemFree_v2", (cu_address address))                                           \
     F(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))                      \
     F(host_free, "cuMemFreeHost", (void *p))                                                       \
+    F(host_address, "cuMemHostGetDevicePointer_v2",                                                \
+      (cu_address * address, void *p, unsigned flags))                                             \
     F(host_register, "cuMemHostRegister_v2", (void *p, size_t bytes, unsigned flags))              \
     F(host_unregister, "cuMemHostUnregister", (void *p))                                           \
     F(upload, "cuMemcpyHtoDAsync_v2",                                                              \
@@ -95,11 +99,19 @@ struct cu_launch {
       (void *to, cu_address from, size_t bytes, cu_stream stream))                                 \
     F(copy, "cuMemcpyDtoDAsync_v2",                                                                \
       (cu_address to, cu_address from, size_t bytes, cu_stream stream))                            \
+    F(peer_can, "cuDeviceCanAccessPeer", (int *can, cu_device device, cu_device other))            \
+    F(peer_enable, "cuCtxEnablePeerAccess", (cu_context other, unsigned flags))                    \
+    F(peer_copy, "cuMemcpyPeerAsync",                                                              \
+      (cu_address to, cu_context to_context, cu_address from, cu_context from_context,             \
+       size_t bytes, cu_stream stream))                                                            \
     F(fill, "cuMemsetD8Async",                                                                     \
       (cu_address to, unsigned char byte, size_t bytes, cu_stream stream))                         \
     F(stream_create, "cuStreamCreate", (cu_stream * stream, unsigned flags))                       \
     F(stream_destroy, "cuStreamDestroy_v2", (cu_stream stream))                                    \
     F(stream_synchronize, "cuStreamSynchronize", (cu_stream stream))                               \
+    F(stream_query, "cuStreamQuery", (cu_stream stream))                                           \
+    F(stream_write, "cuStreamWriteValue64_v2",                                                     \
+      (cu_stream stream, cu_address address, uint64_t value, unsigned flags))                      \
     F(stream_wait, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))        \
     F(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                           \
     F(event_destroy, "cuEventDestroy_v2", (cu_event event))                                        \

@@ -386,17 +386,27 @@ uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
 
 static oato_status copy_record(const struct launch *l, struct oato_error *err)
 {
-    uint8_t *host = l->c->program->host_arena;
-    const cu_address own = (cu_address)(uintptr_t)l->c->program->arena;
-    const size_t bytes = (size_t)l->T * (size_t)l->r->in_width[0] * sizeof(float);
-    const bool up = l->r->kind == RECORD_UPLOAD;
+    static const char *const doing[] = {[RECORD_UPLOAD] = "uploading a value",
+                                        [RECORD_DOWNLOAD] = "downloading a value",
+                                        [RECORD_PEER] = "copying a value of another GPU"};
+    const struct program *p = l->c->program;
     const struct cuda_driver *cu = l->d->cu;
-    const cu_result result =
-        up ? cu->upload(own + l->r->out[0], host + l->r->in[0], bytes, l->d->queue.stream)
-           : cu->download(host + l->r->out[0], own + l->r->in[0], bytes, l->d->queue.stream);
-    return result ? cuda_fail(cu, result, l->d->id,
-                              up ? "uploading a value" : "downloading a value", err)
-                  : OATO_OK;
+    const cu_stream stream = l->d->queue.stream;
+    const size_t bytes = (size_t)l->T * (size_t)l->r->in_width[0] * sizeof(float);
+    const uint64_t from = l->r->in[0], to = l->r->out[0];
+    uint8_t *host = p->host_arena;
+    const cu_address own = (cu_address)(uintptr_t)p->arena;
+    cu_result result;
+    if (l->r->kind == RECORD_UPLOAD) {
+        result = cu->upload(own + to, host + from, bytes, stream);
+    } else if (l->r->kind == RECORD_DOWNLOAD) {
+        result = cu->download(host + to, own + from, bytes, stream);
+    } else {
+        const struct program_peer *peer = &p->peers[l->r->peer];
+        result = cu->peer_copy(own + to, l->d->context, (cu_address)(uintptr_t)peer->arena + from,
+                               cuda_of(peer->device)->context, bytes, stream);
+    }
+    return result ? cuda_fail(cu, result, l->d->id, doing[l->r->kind], err) : OATO_OK;
 }
 
 oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uint32_t index,

@@ -7,8 +7,9 @@
 #include "kernels/cuda/cuda_activity.h"
 #include "kernels/cuda/cuda_device.h"
 
-enum { READ_BLOCKS = 8 /* of a multiprocessor */, READ_RUNS = 9 };
+enum { READ_BLOCKS = 8 /* of a multiprocessor */, READ_RUNS = 9, BOTH_COPIES = 8, BOTH_RUNS = 5 };
 #define READ_MOST ((uint64_t)1 << 30)
+#define BOTH_MOST ((uint64_t)16 << 20) /* of one copy: a millisecond, in which both have begun */
 
 static void free_events(struct cuda_device *d)
 {
@@ -170,5 +171,80 @@ oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct
     if (result)
         return cuda_fail(d->cu, result, d->id, "reading all of a buffer", err);
     *bytes_per_s = best > 0 ? (double)bytes * 1e3 / (double)best : 0;
+    return OATO_OK;
+}
+
+/* -------------------------------------------------------------------- both ways at once --- */
+
+/* Room for the two directions, half of it each. */
+struct both_room {
+    void *device, *host;
+    uint64_t bytes; /* of one copy */
+};
+
+/* Copies to the device in the stream of weights, copies to the host in the computing one: as a step
+ * has them that streams weights. */
+static cu_result both_once(const struct cuda_device *d, const struct both_room *room, float ms[2])
+{
+    const struct cuda_driver *cu = d->cu;
+    const cu_stream stream[2] = {d->streams.copy, d->queue.stream};
+    const cu_address address = (cu_address)(uintptr_t)room->device;
+    const cu_event *event = d->measure.event; /* begin and end of each */
+    uint8_t *host = room->host;
+    cu_result result = CU_OK;
+    for (int way = 0; way < 2 && !result; way++)
+        result = cu->event_record(event[2 * way], stream[way]);
+    for (int i = 0; i < BOTH_COPIES && !result; i++) {
+        result = cu->upload(address, host, room->bytes, stream[0]);
+        if (!result)
+            result =
+                cu->download(host + room->bytes, address + room->bytes, room->bytes, stream[1]);
+    }
+    for (int way = 0; way < 2 && !result; way++)
+        result = cu->event_record(event[2 * way + 1], stream[way]);
+    for (int way = 0; way < 2 && !result; way++)
+        result = cu->stream_synchronize(stream[way]);
+    for (int way = 0; way < 2 && !result; way++)
+        result = cu->event_elapsed(&ms[way], event[2 * way], event[2 * way + 1]);
+    return result;
+}
+
+oato_status cuda_both_rates(struct oato_device *base, double *to_device, double *to_host,
+                            struct oato_error *err)
+{
+    struct cuda_device *d = cuda_of(base);
+    struct device_info info;
+    struct both_room room = {.bytes = BOTH_MOST};
+    float best[2] = {0, 0};
+    *to_device = *to_host = 0;
+    base->ops->info(base, &info);
+    while (room.bytes > info.free_bytes / 4)
+        room.bytes /= 2;
+    if (!room.bytes)
+        return OATO_OK;
+    if (job_queue_drain(&d->queue.base, err) || cuda_alloc(base, 2 * room.bytes, &room.device, err))
+        return err->status;
+    cuda_enter(d);
+    const bool lent = d->measure.clock != CLOCK_USUAL;
+    cu_result result = d->cu->host_alloc(&room.host, 2 * room.bytes, CU_HOST_PORTABLE);
+    if (!result && !lent)
+        result = make_events(d);
+    for (int run = 0; run < BOTH_RUNS && !result; run++) {
+        float ms[2] = {0, 0};
+        result = both_once(d, &room, ms);
+        const bool better = best[0] + best[1] <= 0 || ms[0] + ms[1] < best[0] + best[1];
+        for (int way = 0; way < 2 && run && better; way++) /* the first wakes it up */
+            best[way] = ms[way];
+    }
+    if (!lent)
+        free_events(d);
+    if (room.host)
+        d->cu->host_free(room.host);
+    cuda_free(base, room.device, 2 * room.bytes);
+    if (result)
+        return cuda_fail(d->cu, result, d->id, "copying both ways", err);
+    const double bytes = (double)room.bytes * BOTH_COPIES * 1e3;
+    *to_device = best[0] > 0 ? bytes / (double)best[0] : 0;
+    *to_host = best[1] > 0 ? bytes / (double)best[1] : 0;
     return OATO_OK;
 }

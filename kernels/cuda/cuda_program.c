@@ -84,6 +84,9 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
                 return oato_fail(err, OATO_EUSAGE,
                                  "%s: record %" PRIu32 ": weight %" PRIu32 " is here already",
                                  d->id, i, r->weight[w]);
+        if (r->kind == RECORD_PEER && p->peers[r->peer].device->ops != &cuda_device_ops)
+            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": its peer is no GPU", d->id,
+                             i);
         if (r->kind != RECORD_RUN)
             continue;
         if (!cuda_supports(&d->base, &r->op))

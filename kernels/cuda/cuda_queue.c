@@ -1,8 +1,13 @@
 /*
  * cuda_queue.c - the thread that feeds a GPU. It waits for other devices' events, launches records
- * one behind the other, and records an event in the stream where a record signals; when the stream
- * has passed it, the timeline rises. The thread does both in one loop, so that a signal is seen
- * while it waits for the answer to it.
+ * one behind the other, and has the stream count in the host's memory where a record signals; when
+ * it sees the count, the timeline rises. The thread does both in one loop, so that a signal is seen
+ * while it waits for the answer to it. Where a stream cannot write to memory, it asks the driver
+ * for events instead, which takes longer.
+ *
+ * The stream itself never waits for the host's memory (cuStreamWaitValue): what was launched behind
+ * such a wait could not be taken back when the awaited device fails, and would run on values that
+ * were never made; and the driver does not know of orders that are made so, and may deadlock.
  *
  * It spins while a step is on its way: a sleep would cost as much as a small operator. Between
  * steps it sleeps.
@@ -13,7 +18,10 @@
 #include <sched.h>
 #include <string.h>
 
-enum { SPINS = 200 }; /* looks before another thread is given the core */
+enum {
+    SPINS = 200,       /* looks before another thread is given the core */
+    LOOKS_ASKED = 1000 /* at the count, before the driver is asked whether the GPU still works */
+};
 
 static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doing)
 {
@@ -31,19 +39,38 @@ static bool cancelled(struct cuda_queue *q)
 
 /* ------------------------------------------------------------------------------ signals --- */
 
+/* CU_OK or CU_ERROR_NOT_READY: whether the stream has passed the oldest signal. */
+static cu_result look(struct cuda_queue *q)
+{
+    const struct cuda_driver *cu = q->device->cu;
+    if (!q->count)
+        return cu->event_query(q->event[q->passed % CUDA_SIGNALS]);
+    if (atomic_load_explicit(q->count, memory_order_acquire) > q->passed)
+        return CU_OK;
+    if (++q->looks % LOOKS_ASKED)
+        return CU_ERROR_NOT_READY;
+    const cu_result result = cu->stream_query(q->stream); /* one that failed never writes */
+    return result ? result : CU_ERROR_NOT_READY;          /* passed since: the next look sees it */
+}
+
+static cu_result count_here(struct cuda_queue *q)
+{
+    const struct cuda_driver *cu = q->device->cu;
+    return q->count ? cu->stream_write(q->stream, q->count_address, q->recorded + 1, 0)
+                    : cu->event_record(q->event[q->recorded % CUDA_SIGNALS], q->stream);
+}
+
 /* Raises the timeline to what the stream has passed. */
 static bool pump(struct cuda_queue *q)
 {
-    const struct cuda_driver *cu = q->device->cu;
     while (q->passed != q->recorded) {
-        const uint32_t at = q->passed % CUDA_EVENTS;
-        const cu_result result = cu->event_query(q->event[at]);
+        const cu_result result = look(q);
         if (result == CU_ERROR_NOT_READY)
             return true;
         if (result)
             return driver_fail(q, result, "running a step");
-        q->passed++;
-        timeline_signal(&q->base.timeline, q->value[at], now_ns());
+        const uint64_t value = q->value[q->passed++ % CUDA_SIGNALS];
+        timeline_signal(&q->base.timeline, value, now_ns());
     }
     return true;
 }
@@ -68,17 +95,15 @@ static bool pump_all(struct cuda_queue *q)
 /* The timeline rises to value when the stream gets here. */
 static bool signal_here(struct cuda_queue *q, uint64_t value)
 {
-    for (int spins = 0; q->recorded - q->passed == CUDA_EVENTS;)
+    for (int spins = 0; q->recorded - q->passed == CUDA_SIGNALS;)
         if (!pump_again(q, &spins))
             return false;
-    const uint32_t at = q->recorded % CUDA_EVENTS;
     cu_result result = cuda_measure_mark(q->device, value);
     if (!result)
-        result = q->device->cu->event_record(q->event[at], q->stream);
+        result = count_here(q);
     if (result)
-        return driver_fail(q, result, "recording an event");
-    q->value[at] = value;
-    q->recorded++;
+        return driver_fail(q, result, "signalling");
+    q->value[q->recorded++ % CUDA_SIGNALS] = value;
     return true;
 }
 
@@ -215,13 +240,41 @@ static void run_job(struct job_queue *base, const struct job *job)
 
 /* ------------------------------------------------------------------------------- queue ---- */
 
+static void free_count(struct cuda_queue *q)
+{
+    if (q->count)
+        q->device->cu->host_free((void *)(uintptr_t)q->count);
+    q->count = NULL;
+}
+
 static void free_stream(struct cuda_queue *q)
 {
-    for (int i = 0; i < CUDA_EVENTS; i++)
+    for (int i = 0; i < CUDA_SIGNALS; i++)
         if (q->event[i])
             q->device->cu->event_destroy(q->event[i]);
+    free_count(q);
     if (q->stream)
         q->device->cu->stream_destroy(q->stream);
+}
+
+/* The stream writes once before it is relied on: some drivers know the attribute and refuse the
+ * deed. */
+static void make_count(struct cuda_queue *q)
+{
+    const struct cuda_device *d = q->device;
+    void *p = NULL;
+    int writes = 0;
+    if (d->cu->device_attribute(&writes, CU_ATTRIBUTE_STREAM_WRITES_64, d->ordinal) || !writes ||
+        d->cu->host_alloc(&p, sizeof *q->count, CU_HOST_DEVICEMAP))
+        return;
+    q->count = p;
+    atomic_store(q->count, 0);
+    if (d->cu->host_address(&q->count_address, p, 0) ||
+        d->cu->stream_write(q->stream, q->count_address, 1, 0) ||
+        d->cu->stream_synchronize(q->stream) || atomic_load(q->count) != 1)
+        free_count(q);
+    else
+        atomic_store(q->count, 0);
 }
 
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err)
@@ -229,7 +282,9 @@ oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct 
     q->device = d;
     timeline_init(&q->base.timeline);
     cu_result result = d->cu->stream_create(&q->stream, CU_STREAM_NON_BLOCKING);
-    for (int i = 0; i < CUDA_EVENTS && !result; i++)
+    if (!result)
+        make_count(q);
+    for (int i = 0; i < CUDA_SIGNALS && !q->count && !result; i++)
         result = d->cu->event_create(&q->event[i], CU_EVENT_DISABLE_TIMING);
     if (result) {
         cuda_fail(d->cu, result, d->id, "making its queue", err);
@@ -248,5 +303,6 @@ oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct 
 void cuda_queue_close(struct cuda_queue *q)
 {
     job_queue_close(&q->base);
+    cuda_enter(q->device);
     free_stream(q);
 }

@@ -419,6 +419,30 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
     return OATO_OK;
 }
 
+static bool sim_reaches(struct oato_device *d, struct oato_device *other)
+{
+    return other->ops == &sim_device_ops && other != d && sim_of(d)->spec.peer_bytes_per_s > 0;
+}
+
+/* Where the arenas of the peers that the program reads really are. */
+static oato_status find_peers(struct sim_device *s, struct compiled *c, struct oato_error *err)
+{
+    const struct program *p = c->program;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        if (r->kind != RECORD_PEER)
+            continue;
+        const struct program_peer *peer = &p->peers[r->peer];
+        if (!sim_reaches(&s->base, peer->device) ||
+            !sim_memory_find(&sim_of(peer->device)->memory, peer->arena, 0, peer->arena_bytes,
+                             &c->peer[r->peer]))
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: record %" PRIu32 ": its peer is out of reach or lacks the arena",
+                             s->id, i);
+    }
+    return OATO_OK;
+}
+
 static oato_status sim_compile(struct oato_device *d, const struct program *p, int self,
                                struct compiled **out, struct oato_error *err)
 {
@@ -438,6 +462,10 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     if (!c)
         return oato_fail_memory(err, sizeof *c, "a program");
     *c = (struct compiled){.next = s->programs, .program = p, .arena = arena, .self = self};
+    if (find_peers(s, c, err)) {
+        free(c);
+        return err->status;
+    }
     s->programs = c;
     *out = c;
     return OATO_OK;
@@ -514,6 +542,7 @@ const struct device_ops sim_device_ops = {
     .release = sim_release,
     .submit = sim_submit,
     .finish = sim_finish,
+    .reaches = sim_reaches,
     .timeline = sim_timeline,
     .clock_ns = sim_clock_ns,
     .inject_error = sim_inject_error,

@@ -16,6 +16,7 @@ struct sim_spec {
     double read_bytes_per_s, flops_per_s;
     double link_bytes_per_s, latency_s; /* of one copy from or to the host */
     double launch_s;                    /* of one operator */
+    double peer_bytes_per_s; /* of a copy from another simulated device; 0: through the host */
 };
 
 /* "vram=64MiB,read=900GB/s,...", in any order; what is missing has a default. */
@@ -70,7 +71,8 @@ struct sim_kv {
 struct compiled {
     struct compiled *next;
     const struct program *program; /* borrowed */
-    uint8_t *arena;                /* really */
+    uint8_t *arena;                /* really, */
+    uint8_t *peer[DEVICES_MAX];    /* and those of other devices; NULL: not reached */
     int self;
 };
 

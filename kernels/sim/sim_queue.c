@@ -5,7 +5,7 @@
  *
  * The virtual clock moves by declared costs alone, never by the time that the arithmetic takes:
  *   operator  launch + max(bytes / read rate, arithmetic / flops)
- *   copy      latency + bytes / link rate
+ *   copy      latency + bytes / link rate; from another simulated device: / peer rate
  *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
  *             reached and the stream before it is done; who reads the weight waits for the end
  *   wait      to the clock of the awaited event, if that is later
@@ -34,6 +34,11 @@ static void clock_add(struct sim_queue *q, double seconds)
 static double copy_cost(const struct sim_spec *s, uint64_t bytes)
 {
     return s->latency_s + (double)bytes / s->link_bytes_per_s;
+}
+
+static double peer_cost(const struct sim_spec *s, uint64_t bytes)
+{
+    return s->latency_s + (double)bytes / s->peer_bytes_per_s;
 }
 
 /* Bytes that one KV_COPY reads and writes. */
@@ -141,7 +146,11 @@ static void run_copy(struct sim_queue *q, const struct compiled *c, const struct
 {
     uint8_t *host = c->program->host_arena;
     uint64_t bytes = (uint64_t)record_rows(r, step) * (uint64_t)r->in_width[0] * sizeof(float);
-    if (q->timing_only) {
+    if (r->kind == RECORD_PEER) {
+        if (!q->timing_only)
+            memcpy(c->arena + r->out[0], c->peer[r->peer] + r->in[0], bytes);
+        clock_add(q, peer_cost(&q->spec, bytes));
+    } else if (q->timing_only) {
         if (r->kind == RECORD_DOWNLOAD)
             memset(host + r->out[0], 0, bytes);
         clock_add(q, copy_cost(&q->spec, bytes));

@@ -24,6 +24,7 @@ static const struct spec_field fields[] = {
     FIELD("link", "B/s", link_bytes_per_s, false, 1e18),
     FIELD("latency", "s", latency_s, true, 60),
     FIELD("launch", "s", launch_s, true, 60),
+    FIELD("peer", "B/s", peer_bytes_per_s, true, 1e18),
 };
 #undef FIELD
 

@@ -10,15 +10,19 @@
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver, or that of the compiler if that is later
  *   OATO_CUDA_ON_CPU_OCCUPANCY=1     blocks of a cooperative launch on each of 4 multiprocessors
+ *   OATO_CUDA_ON_CPU_STREAM_WRITES=1 0: streams cannot write values to memory; 2: the driver says
+ *                                    that they can, and then refuses
+ *   OATO_CUDA_ON_CPU_PEERS=1         0: GPUs have no access to each other's memory
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
  *                                    registration of host memory is refused
  *
  * Stricter than a real one: the context must be current wherever work is given or memory is asked
- * for, copies read and write host memory when the stream comes to them, a kernel may overlap only
- * with a kernel that stands right before it, and what is not freed when its context is released
- * stays allocated, for LeakSanitizer to find. The default stream does not exist.
+ * for, copies read and write host memory when the stream comes to them, copies between GPUs want
+ * access to be enabled, a kernel may overlap only with a kernel that stands right before it, and
+ * what is not freed when its context is released stays allocated, for LeakSanitizer to find. The
+ * default stream does not exist.
  */
 #include "tests/cuda_on_cpu/driver.h"
 #include "kernels/cuda/cupti_records.h"
@@ -69,6 +73,13 @@ const result_text result_texts[] = {
      "pointer does not correspond to a registered memory region"},
     {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
      "too many blocks in cooperative launch"},
+    {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+     "peer access is not supported between these two devices"},
+    {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+     "peer access is already enabled"},
+    {PEER_ACCESS_NOT_ENABLED, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
+     "peer access has not been enabled"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
@@ -252,6 +263,7 @@ cu_result on_cpu_device_attribute(int *value, int attribute, cu_device)
     case CU_ATTRIBUTE_MULTIPROCESSORS: *value = MULTIPROCESSORS; break;
     case CU_ATTRIBUTE_MAJOR: *value = static_cast<int>(capability / 10); break;
     case CU_ATTRIBUTE_MINOR: *value = static_cast<int>(capability % 10); break;
+    case CU_ATTRIBUTE_STREAM_WRITES_64: *value = setting("STREAM_WRITES", 1) != 0; break;
     default: return INVALID_VALUE;
     }
     return OK;
@@ -292,6 +304,7 @@ cu_result on_cpu_context_retain(cu_context *context, cu_device device)
         gpu->total = total_memory();
         gpu->used = 0;
         gpu->memory.clear();
+        gpu->peers.clear();
         gpu->launches = gpu->allocations = 0;
         gpu->bad_launch = failure_asked_for("launch=");
         gpu->registrations = 0;
@@ -386,7 +399,21 @@ cu_result on_cpu_host_alloc(void **p, size_t bytes, unsigned flags)
     if (!bytes || flags & ~static_cast<unsigned>(CU_HOST_PORTABLE | CU_HOST_DEVICEMAP | 4))
         return INVALID_VALUE;
     *p = allocate(PAGE, bytes);
+    if (*p && flags & CU_HOST_DEVICEMAP)
+        state().mapped[reinterpret_cast<uintptr_t>(*p)] = bytes;
     return *p ? OK : OUT_OF_MEMORY;
+}
+
+cu_result on_cpu_host_address(cu_address *address, void *p, unsigned flags)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (flags || !is_in_one<uintptr_t>(state().mapped, reinterpret_cast<uintptr_t>(p), 1))
+        return INVALID_VALUE;
+    *address = reinterpret_cast<cu_address>(p);
+    return OK;
 }
 
 cu_result on_cpu_host_free(void *p)
@@ -397,6 +424,7 @@ cu_result on_cpu_host_free(void *p)
     if (result == INVALID_CONTEXT)
         return result;
     wait_until_idle(gpu, lock);
+    state().mapped.erase(reinterpret_cast<uintptr_t>(p));
     std::free(p);
     return result;
 }
@@ -451,10 +479,66 @@ cu_result on_cpu_copy(cu_address to, cu_address from, size_t bytes, cu_stream st
     return OK;
 }
 
+cu_result on_cpu_peer_can(int *can, cu_device device, cu_device other)
+{
+    locked lock(state().lock);
+    if (device < 0 || device >= device_count() || other < 0 || other >= device_count())
+        return INVALID_DEVICE;
+    *can = device != other && setting("PEERS", 1);
+    return OK;
+}
+
+cu_result on_cpu_peer_enable(cu_context other, unsigned flags)
+{
+    locked lock(state().lock);
+    cu_context gpu;
+    if (cu_result result = current_context(&gpu))
+        return result;
+    if (flags)
+        return INVALID_VALUE;
+    if (!other || other == gpu || !other->retained)
+        return INVALID_CONTEXT;
+    if (!setting("PEERS", 1))
+        return PEER_ACCESS_UNSUPPORTED;
+    return gpu->peers.insert(other).second ? OK : PEER_ACCESS_ALREADY_ENABLED;
+}
+
+cu_result on_cpu_peer_copy(cu_address to, cu_context to_gpu, cu_address from, cu_context from_gpu,
+                           size_t bytes, cu_stream stream)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (!to_gpu || !from_gpu || (stream->gpu != to_gpu && stream->gpu != from_gpu))
+        return INVALID_CONTEXT;
+    if (!stream->gpu->peers.count(stream->gpu == to_gpu ? from_gpu : to_gpu))
+        return PEER_ACCESS_NOT_ENABLED;
+    if (!is_inside(to_gpu, to, bytes) || !is_inside(from_gpu, from, bytes))
+        return INVALID_VALUE;
+    enqueue(stream, {WORK, [=] { std::memcpy(pointer<void>(to), pointer<void>(from), bytes); }});
+    return OK;
+}
+
 cu_result on_cpu_fill(cu_address to, unsigned char byte, size_t bytes, cu_stream stream)
 {
     return enqueue_on_memory(stream, to, bytes, nullptr,
                              [=] { std::memset(pointer<void>(to), byte, bytes); });
+}
+
+cu_result on_cpu_stream_write(cu_stream stream, cu_address address, uint64_t value, unsigned flags)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (setting("STREAM_WRITES", 1) != 1)
+        return NOT_SUPPORTED;
+    if (flags || address % sizeof value ||
+        (!is_inside(stream->gpu, address, sizeof value) &&
+         !is_in_one<uintptr_t>(state().mapped, static_cast<uintptr_t>(address), sizeof value)))
+        return INVALID_VALUE;
+    enqueue(stream,
+            {WORK, [=] { __atomic_store_n(pointer<uint64_t>(address), value, __ATOMIC_RELEASE); }});
+    return OK;
 }
 
 /* ------------------------------------------------------------------ modules and launches ----- */

@@ -48,6 +48,9 @@ enum {
     ILLEGAL_ADDRESS = 700,
     ALREADY_REGISTERED = 712,
     NOT_REGISTERED = 713,
+    PEER_ACCESS_UNSUPPORTED = 217,
+    PEER_ACCESS_ALREADY_ENABLED = CU_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+    PEER_ACCESS_NOT_ENABLED = 705,
     COOPERATIVE_LAUNCH_TOO_LARGE = 720,
     NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900,
@@ -80,6 +83,7 @@ struct CUctx_st {
     size_t total, used;
     std::map<cu_address, size_t> memory;
     std::set<cu_stream> streams;
+    std::set<cu_context> peers;      /* whose memory it may read and write */
     long launches, allocations;      /* so far */
     long bad_launch, bad_allocation; /* the one that fails; 0: none */
     long registrations, bad_registration;
@@ -134,6 +138,7 @@ struct driver_state {
     std::condition_variable changed;
     CUctx_st gpus[MOST_DEVICES];
     std::map<uintptr_t, size_t> registered; /* host memory, of all GPUs */
+    std::map<uintptr_t, size_t> mapped;     /* what host_alloc gave for GPUs to address */
     bool initialised;
 };
 driver_state &state();

@@ -152,6 +152,18 @@ cu_result on_cpu_stream_synchronize(cu_stream stream)
     return stream->gpu->failure;
 }
 
+cu_result on_cpu_stream_query(cu_stream stream)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (stream->capture) {
+        stream->capture_broken = true;
+        return CAPTURE_UNSUPPORTED;
+    }
+    return is_idle(stream) ? OK : NOT_READY;
+}
+
 cu_result on_cpu_host_call(cu_stream stream, cu_host_function run, void *user)
 {
     locked lock(state().lock);

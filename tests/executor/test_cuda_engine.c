@@ -1,8 +1,9 @@
 /*
- * test_cuda_engine.c - the engine with a CUDA device: weights that stay with the host and are
+ * test_cuda_engine.c - the engine with CUDA devices: weights that stay with the host and are
  * streamed give the bits of resident ones, in the memory of their staging room alone; steps that
  * are one kernel, or several with work of the host between, give the bits of graphs; cuBLAS
- * computes where the plan names its class and nowhere else.
+ * computes where the plan names its class and nowhere else; values go from one GPU to the other
+ * with the same bits, whichever way.
  */
 #include "tests/executor/harness.h"
 #include "tests/kernels/cuda_counts.h"
@@ -250,6 +251,73 @@ static void streamed_weights_are_there_for_the_library(void **state)
     model_close(m);
 }
 
+/* All of the model on two GPUs, operator by operator in turns but for what touches KV. */
+static void plan_on_two(struct plan *p, const struct graph *g)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        const bool kv = o->op.kind == OP_KV_STORE || o->op.kind == OP_ATTENTION;
+        if (o->op.kind == OP_KV_STORE)
+            p->kv[p->n_kv++] =
+                (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, 1 + o->kv_layer % 2};
+        plan_add_part(p, o->name, 0, o->op.n, kv ? 1 + o->kv_layer % 2 : 1 + i % 2);
+    }
+}
+
+static bool goes_directly(const struct engine *e)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    engine_dump_programs(e, out);
+    fclose(out);
+    const bool direct = strstr(text, " peer ") != NULL;
+    free(text);
+    return direct;
+}
+
+static void two_gpus_give_the_bits_of_one(void **state)
+{
+    (void)state;
+    setenv("OATO_CUDA_ON_CPU_DEVICES", "2", 1);
+    const bool emulated = getenv("OATO_CUDA_DRIVER") != NULL;
+    struct model *m = tiny_model_of("qwen3moe", DT_Q8_0, 3);
+    const struct engine_options options = {.threads = 1, .rows = 16, .ubatch = 16};
+    float *logits[3];
+    int ways = 0;
+    for (; ways < 3 && cuda_device_ops.probe() > 1; ways++) { /* one GPU, directly, by the host */
+        struct plan p;
+        struct graph fused;
+        plan_begin(&p, m, 2, "");
+        for (int d = 1; d < 3; d++) {
+            snprintf(p.devices[d].kind, sizeof p.devices[d].kind, "cuda");
+            snprintf(p.devices[d].id, sizeof p.devices[d].id, "cuda:%d", d - 1);
+        }
+        plan_fuse_all(&p, m, &fused);
+        if (ways)
+            plan_on_two(&p, &fused);
+        else
+            plan_on_gpu(&p, &fused, false);
+        setenv("OATO_CUDA_ON_CPU_PEERS", ways == 2 ? "0" : "1", 1);
+        struct engine *e = open_engine(m, &p, options);
+        if (emulated)
+            assert_int_equal(goes_directly(e), ways == 1);
+        logits[ways] = answer_of(e, m->shape.vocab);
+        engine_close(e);
+        graph_free(&fused);
+        plan_free(&p);
+    }
+    unsetenv("OATO_CUDA_ON_CPU_PEERS");
+    unsetenv("OATO_CUDA_ON_CPU_DEVICES");
+    assert_true(ways == 3 || !emulated);
+    for (int i = 0; i < ways; i++)
+        assert_same_bits(logits[0], logits[i], (PROMPT + ANSWER) * (size_t)m->shape.vocab);
+    for (int i = 0; i < ways; i++)
+        free(logits[i]);
+    model_close(m);
+}
+
 int main(void)
 {
     struct oato_error err;
@@ -259,6 +327,7 @@ int main(void)
         cmocka_unit_test(the_persistent_kernel_gives_the_bits_of_graphs),
         cmocka_unit_test(a_library_computes_where_the_plan_names_it),
         cmocka_unit_test(streamed_weights_are_there_for_the_library),
+        cmocka_unit_test(two_gpus_give_the_bits_of_one),
     };
     if (device_open("cuda", 0, NULL, &d, &err)) {
         printf("skipped: %s\n", err.text);

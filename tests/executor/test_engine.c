@@ -64,7 +64,7 @@ static void any_placement_gives_the_same_bits_with_as_few_copies_as_possible(voi
 
         struct plan p;
         struct graph fused;
-        plan_begin(&p, m, 1 + round % 3, "vram=64MiB");
+        plan_begin(&p, m, 1 + round % 3, round % 2 ? "vram=64MiB,peer=50GB/s" : "vram=64MiB");
         plan_fuse_all(&p, m, &fused);
         plan_place_randomly(&p, &fused, &r);
         struct engine *e = open_engine(m, &p, options);
@@ -95,6 +95,62 @@ static void any_placement_gives_the_same_bits_with_as_few_copies_as_possible(voi
         plan_free(&p);
         model_close(m);
     }
+}
+
+/* Lines of all programs that hold the word. */
+static int lines_with(const struct engine *e, const char *word)
+{
+    char *text = NULL;
+    size_t size;
+    int n = 0;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    engine_dump_programs(e, out);
+    fclose(out);
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+        n++;
+    free(text);
+    return n;
+}
+
+/* One part of each feed-forward block on either accelerator: what is between goes directly. */
+static void accelerators_that_reach_each_other_need_no_host(void **state)
+{
+    struct model *m = tiny_model(DT_Q8_0, 7);
+    const struct engine_options options = {.rows = 64};
+    int32_t ids[N];
+    int downloads[2];
+    float *logits[2];
+    (void)state;
+    fill_ids(ids, N, m->shape.vocab, 1);
+    for (int direct = 0; direct < 2; direct++) {
+        struct plan p;
+        struct graph fused;
+        plan_begin(&p, m, 2, direct ? "vram=64MiB,peer=50GB/s" : "vram=64MiB");
+        plan_fuse_all(&p, m, &fused);
+        for (int32_t i = 0; i < fused.n_ops; i++) {
+            const struct graph_op *o = &fused.ops[i];
+            const bool down = i && fused.ops[i - 1].op.kind == OP_GATE_UP;
+            if (o->op.kind == OP_GATE_UP || down)
+                plan_add_part(&p, o->name, 0, o->op.n, down ? 2 : 1);
+        }
+        struct engine *e = open_engine(m, &p, options);
+        struct engine_stats stats;
+        engine_get_stats(e, &stats);
+        assert_int_equal(stats.copies[PHASE_DECODE], 3 * fused.n_layers);
+        assert_int_equal(lines_with(e, " peer "), direct * fused.n_layers * PHASE_COUNT);
+        assert_int_equal(lines_with(e, " of sim:0 "), direct * fused.n_layers * PHASE_COUNT);
+        downloads[direct] = lines_with(e, " download ");
+        assert_int_equal(downloads[direct], (2 - direct) * fused.n_layers * PHASE_COUNT);
+        logits[direct] = logits_of(e, ids, N);
+        engine_close(e);
+        graph_free(&fused);
+        plan_free(&p);
+    }
+    assert_same_bits(logits[0], logits[1], (size_t)N * (size_t)m->shape.vocab);
+    free(logits[0]);
+    free(logits[1]);
+    model_close(m);
 }
 
 static void phases_may_be_placed_apart(void **state)
@@ -415,6 +471,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_placement_gives_the_same_bits_with_as_few_copies_as_possible),
+        cmocka_unit_test(accelerators_that_reach_each_other_need_no_host),
         cmocka_unit_test(phases_may_be_placed_apart),
         cmocka_unit_test(what_does_not_fit_is_said_in_mib_before_anything_is_loaded),
         cmocka_unit_test(plans_of_other_machines_and_models_are_noticed),

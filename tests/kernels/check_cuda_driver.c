@@ -21,11 +21,13 @@ SAME(CU_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU);
 SAME(CU_ERROR_PTX_TOO_NEW, CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 SAME(CU_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
 SAME(CU_ERROR_NOT_READY, CUDA_ERROR_NOT_READY);
+SAME(CU_ERROR_PEER_ACCESS_ALREADY_ENABLED, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
 SAME(CU_ATTRIBUTE_SHARED_PER_BLOCK_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 SAME(CU_ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(CU_ATTRIBUTE_L2_BYTES, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
 SAME(CU_ATTRIBUTE_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 SAME(CU_ATTRIBUTE_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+SAME(CU_ATTRIBUTE_STREAM_WRITES_64, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
 SAME(OURS_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(CU_EVENT_TIMED, CU_EVENT_DEFAULT);
 SAME(OURS_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
@@ -87,15 +89,21 @@ CUDA_DRIVER_FUNCTIONS(FUNCTION)
     F(memory_free, cuMemFree)                                                                      \
     F(host_alloc, cuMemHostAlloc)                                                                  \
     F(host_free, cuMemFreeHost)                                                                    \
+    F(host_address, cuMemHostGetDevicePointer)                                                     \
     F(host_register, cuMemHostRegister)                                                            \
     F(host_unregister, cuMemHostUnregister)                                                        \
     F(upload, cuMemcpyHtoDAsync)                                                                   \
     F(download, cuMemcpyDtoHAsync)                                                                 \
     F(copy, cuMemcpyDtoDAsync)                                                                     \
+    F(peer_can, cuDeviceCanAccessPeer)                                                             \
+    F(peer_enable, cuCtxEnablePeerAccess)                                                          \
+    F(peer_copy, cuMemcpyPeerAsync)                                                                \
     F(fill, cuMemsetD8Async)                                                                       \
     F(stream_create, cuStreamCreate)                                                               \
     F(stream_destroy, cuStreamDestroy)                                                             \
     F(stream_synchronize, cuStreamSynchronize)                                                     \
+    F(stream_query, cuStreamQuery)                                                                 \
+    F(stream_write, cuStreamWriteValue64)                                                          \
     F(stream_wait, cuStreamWaitEvent)                                                              \
     F(event_create, cuEventCreate)                                                                 \
     F(event_destroy, cuEventDestroy)                                                               \

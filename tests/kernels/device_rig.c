@@ -216,6 +216,17 @@ struct program_record *rig_put_copy(struct rig *g, enum record_kind kind, int wi
     return r;
 }
 
+struct program_record *rig_put_peer(struct rig *g, const struct rig *other, int width, int from,
+                                    int to)
+{
+    struct program_record *r = rig_put_copy(g, RECORD_PEER, width, from, to);
+    r->peer = (uint8_t)other->self;
+    g->peers[other->self] = (struct program_peer){
+        .device = other->d, .arena = other->p.arena, .arena_bytes = ARENA_BYTES};
+    g->p.peers = g->peers;
+    return r;
+}
+
 struct program_record *rig_put_stream(struct rig *g, int weight)
 {
     struct program_record *r = record_add(g);
@@ -323,6 +334,42 @@ void rig_step_beside(struct rig *g, struct timeline *other, const struct step *s
     rig_submit_beside(g, other, step);
     if (g->d->ops->finish(g->d, &err))
         fail_msg("%s", err.text);
+}
+
+void rig_run_peers(struct rig *const g[2], struct rig *alone)
+{
+    enum { STEPS = 30, K = 64, N = 128 };
+    static float x[RIG_TOKENS * K], expected[RIG_TOKENS * N], got[RIG_TOKENS * N];
+    for (int i = 0; i < 2; i++)
+        if (!g[i]->d->ops->reaches(g[i]->d, g[1 - i]->d))
+            fail_msg("the devices do not reach each other");
+    rig_put(alone, "mul_mat/Q8_0/k64/n128", 1, (int[]){0}, 1, (int[]){1},
+            (int[]){rig_matrix(alone, K, N, 0, N, 2)});
+    rig_put(alone, "bias/k128", 1, (int[]){1}, 1, (int[]){2}, (int[]){rig_vector(alone, N, 3)});
+    rig_put(alone, "add/k128", 2, (int[]){1, 2}, 1, (int[]){3}, NULL)->signal = 1;
+    rig_put(g[0], "mul_mat/Q8_0/k64/n128", 1, (int[]){0}, 1, (int[]){1},
+            (int[]){rig_matrix(g[0], K, N, 0, N, 2)})
+        ->signal = 1;
+    rig_wait(rig_put_peer(g[1], g[0], N, 1, 4), 0, 1);
+    rig_put(g[1], "bias/k128", 1, (int[]){4}, 1, (int[]){5}, (int[]){rig_vector(g[1], N, 3)})
+        ->signal = 1;
+    rig_wait(rig_put_peer(g[0], g[1], N, 5, 6), 1, 1);
+    rig_put(g[0], "add/k128", 2, (int[]){1, 6}, 1, (int[]){3}, NULL)->signal = 2;
+    rig_compile(alone, NULL);
+    rig_compile(g[0], NULL);
+    rig_compile(g[1], NULL);
+    for (int i = 0; i < STEPS; i++) {
+        struct step step = {.n_tokens = 1 + i % RIG_TOKENS, .n_seqs = 1};
+        const size_t bytes = (size_t)step.n_tokens * N * sizeof(float);
+        rig_random(x, ARRAY_LEN(x), (uint32_t)i);
+        rig_write(alone, 0, x, sizeof x);
+        rig_write(g[0], 0, x, sizeof x);
+        rig_step(&alone, 1, &step);
+        rig_step(g, 2, &step);
+        rig_read(alone, 3, expected, bytes);
+        rig_read(g[0], 3, got, bytes);
+        assert_memory_equal(expected, got, bytes);
+    }
 }
 
 /* -------------------------------------------------------------------------------- layer --- */

@@ -27,6 +27,7 @@ struct rig {
     struct oato_weight *weights[RIG_WEIGHTS];
     void *host_arena; /* own memory until compiled beside a host device */
     struct compiled *c;
+    struct program_peer peers[DEVICES_MAX];
     struct timeline *timelines[2]; /* of the step: devices 0 and 1 */
     uint64_t bases[2];             /* of the next step */
     struct {
@@ -56,6 +57,9 @@ struct program_record *rig_put(struct rig *g, const char *key, int n_in, const i
 /* Between value `from` and value `to` of the two arenas. */
 struct program_record *rig_put_copy(struct rig *g, enum record_kind kind, int width, int from,
                                     int to);
+/* From a value of another device. */
+struct program_record *rig_put_peer(struct rig *g, const struct rig *other, int width, int from,
+                                    int to);
 struct program_record *rig_put_stream(struct rig *g, int weight);
 void rig_wait(struct program_record *r, int device, uint32_t ordinal);
 /* Fills in what the records imply and gives the program. */
@@ -66,6 +70,10 @@ void rig_compile(struct rig *g, struct rig *host);
 void rig_random(float *out, size_t n, uint32_t seed); /* in -1 .. 1 */
 void rig_write(struct rig *g, int value, const float *from, size_t bytes);
 void rig_read(struct rig *g, int value, float *to, size_t bytes);
+
+/* Two devices that reach each other: a product on the first, what it gives on the second and back,
+ * again and again, is what one device gives. */
+void rig_run_peers(struct rig *const g[2], struct rig *alone);
 
 /* Runs one step on n devices, the host first in the list and last to start, and waits. */
 void rig_step(struct rig *const *g, int n, struct step *step);

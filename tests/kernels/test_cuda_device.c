@@ -94,6 +94,32 @@ static void two_devices_that_wait_for_each_other_agree_with_one(void **state)
     rig_free(gpu);
 }
 
+static void gpus_that_reach_each_other_agree_with_one(void **state)
+{
+    (void)state;
+    setenv("OATO_CUDA_ON_CPU_DEVICES", "2", 1);
+    if (cuda_device_ops.probe() > 1) {
+        struct rig *g[] = {rig_create("cuda:0", 0), rig_create("cuda:1", 1)};
+        struct rig *alone = rig_create("cuda:0", 0),
+                   *sim = rig_create("sim:vram=8MiB,peer=1GB/s", 2);
+        assert_false(g[0]->d->ops->reaches(g[0]->d, sim->d));
+        assert_false(g[0]->d->ops->reaches(g[0]->d, g[0]->d));
+        if (g[0]->d->ops->reaches(g[0]->d, g[1]->d))
+            rig_run_peers(g, alone);
+        else
+            assert_null(getenv("OATO_CUDA_DRIVER")); /* a real one may be without a way */
+        setenv("OATO_CUDA_ON_CPU_PEERS", "0", 1);
+        if (getenv("OATO_CUDA_DRIVER"))
+            assert_false(g[0]->d->ops->reaches(g[0]->d, g[1]->d));
+        unsetenv("OATO_CUDA_ON_CPU_PEERS");
+        rig_free(g[0]);
+        rig_free(g[1]);
+        rig_free(alone);
+        rig_free(sim);
+    }
+    unsetenv("OATO_CUDA_ON_CPU_DEVICES");
+}
+
 static void steps_queue_up_in_order(void **state)
 {
     (void)state;
@@ -123,6 +149,137 @@ static void steps_queue_up_in_order(void **state)
         assert_true(sum[i] == (float)(STEPS * i));
     assert_int_equal(atomic_load(&gpu->d->ops->timeline(gpu->d)->value), STEPS);
     rig_free(gpu);
+}
+
+/* --------------------------------------------------------------------------- signals ------ */
+
+static _Atomic int event_queries;
+
+static cu_result count_event_query(cu_event event)
+{
+    event_queries++;
+    return uncounted.event_query(event);
+}
+
+/* Streams that write to memory, that cannot, and that only say so; a real GPU is what it is. */
+static int ways_to_signal(void)
+{
+    return getenv("OATO_CUDA_DRIVER") ? 3 : 1;
+}
+
+static struct rig *rig_that_signals(int way)
+{
+    static const char *const writes[] = {"1", "0", "2"};
+    setenv("OATO_CUDA_ON_CPU_STREAM_WRITES", writes[way], 1);
+    return rig_create("cuda:0", 1);
+}
+
+/* Each copy has a place of its own, and is looked at while the step goes on. */
+static void what_was_signalled_has_happened(void **state)
+{
+    (void)state;
+    enum { STEPS = 20, SIGNALS = 8, N = 64 };
+    count_begin();
+    counted->event_query = count_event_query;
+    for (int way = 0; way < ways_to_signal(); way++) {
+        struct rig *gpu = rig_that_signals(way);
+        struct timeline host, *t = gpu->d->ops->timeline(gpu->d);
+        struct oato_error err;
+        timeline_init(&host);
+        for (int i = 0; i < SIGNALS; i++) {
+            rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL);
+            rig_put_copy(gpu, RECORD_DOWNLOAD, N, 1, i)->signal = (uint32_t)i + 1;
+        }
+        rig_compile(gpu, NULL);
+        event_queries = 0;
+        for (uint32_t s = 0; s < STEPS; s++) {
+            const struct step step = {.n_tokens = RIG_TOKENS, .n_seqs = 1};
+            float x[N * RIG_TOKENS], sum[N * RIG_TOKENS] = {0};
+            rig_random(x, N * RIG_TOKENS, s);
+            rig_write(gpu, 0, x, sizeof x);
+            rig_write(gpu, 1, sum, sizeof sum);
+            rig_submit_beside(gpu, &host, &step);
+            for (int i = 0; i < SIGNALS; i++) {
+                const float *copy = (const float *)gpu->host_arena + i * RIG_TOKENS * RIG_WIDTH;
+                for (int e = 0; e < N * RIG_TOKENS; e++)
+                    sum[e] = x[e] + sum[e];
+                assert_true(timeline_wait(t, s * SIGNALS + (uint32_t)i + 1, NULL));
+                assert_memory_equal(copy, sum, sizeof sum);
+            }
+            if (gpu->d->ops->finish(gpu->d, &err))
+                fail_msg("%s", err.text);
+        }
+        if (ways_to_signal() > 1) /* else it is not known what the GPU can do */
+            assert_int_equal(event_queries > 0, way != 0);
+        rig_free(gpu);
+    }
+    unsetenv("OATO_CUDA_ON_CPU_STREAM_WRITES");
+    count_end();
+}
+
+/* One step with more signals than the queue keeps. */
+static void signals_are_as_many_as_a_step_wants(void **state)
+{
+    (void)state;
+    enum { RECORDS = 200, N = 64 };
+    for (int way = 0; way < ways_to_signal(); way++) {
+        struct rig *gpu = rig_that_signals(way);
+        struct program_record *records = calloc(RECORDS, sizeof *records);
+        struct step step = {.n_tokens = 1, .n_seqs = 1};
+        struct oato_error err;
+        float x[N], sum[N] = {0};
+        assert_non_null(records);
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL);
+        for (uint32_t i = 0; i < RECORDS; i++) {
+            records[i] = gpu->records[0];
+            records[i].signal = i + 1;
+        }
+        gpu->p.records = records;
+        gpu->p.n_records = gpu->p.n_signals = RECORDS;
+        if (gpu->d->ops->compile(gpu->d, &gpu->p, 0, &gpu->c, &err))
+            fail_msg("%s", err.text);
+        for (int i = 0; i < N; i++)
+            x[i] = (float)i;
+        rig_write(gpu, 0, x, sizeof x);
+        rig_write(gpu, 1, sum, sizeof sum);
+        rig_step(&gpu, 1, &step);
+        assert_int_equal(atomic_load(&gpu->d->ops->timeline(gpu->d)->value), RECORDS);
+        rig_read(gpu, 1, sum, sizeof sum);
+        for (int i = 0; i < N; i++)
+            assert_true(sum[i] == (float)(RECORDS * i));
+        rig_free(gpu);
+        free(records);
+    }
+    unsetenv("OATO_CUDA_ON_CPU_STREAM_WRITES");
+}
+
+/* A stream that died writes no more: it is noticed all the same. Again and again, because the
+ * failure comes before what is put behind it or after. */
+static void a_dead_gpu_is_noticed(void **state)
+{
+    (void)state;
+    enum { TIMES = 10 };
+    if (!getenv("OATO_CUDA_DRIVER"))
+        skip();
+    for (int i = 0; i < TIMES * ways_to_signal(); i++) {
+        struct timeline host;
+        struct oato_error err;
+        const struct step step = {.n_tokens = 1, .n_seqs = 1};
+        setenv("OATO_CUDA_ON_CPU_FAIL", "launch=3", 1);
+        struct rig *gpu = rig_that_signals(i % ways_to_signal());
+        unsetenv("OATO_CUDA_ON_CPU_FAIL");
+        timeline_init(&host);
+        for (uint32_t r = 1; r <= 3; r++)
+            rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = r;
+        rig_compile(gpu, NULL);
+        rig_submit_beside(gpu, &host, &step);
+        assert_int_equal(gpu->d->ops->finish(gpu->d, &err), OATO_EDEVICE);
+        assert_non_null(strstr(err.text, "ILLEGAL_ADDRESS"));
+        assert_int_equal(atomic_load(&gpu->d->ops->timeline(gpu->d)->failed), TIMELINE_DIED);
+        assert_in_range(atomic_load(&gpu->d->ops->timeline(gpu->d)->value), 0, 2);
+        rig_free(gpu);
+    }
+    unsetenv("OATO_CUDA_ON_CPU_STREAM_WRITES");
 }
 
 /* ---------------------------------------------------------------------------- graphs ------ */
@@ -713,7 +870,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layer_gives_what_the_cpu_gives),
         cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
+        cmocka_unit_test(gpus_that_reach_each_other_agree_with_one),
         cmocka_unit_test(steps_queue_up_in_order),
+        cmocka_unit_test(what_was_signalled_has_happened),
+        cmocka_unit_test(signals_are_as_many_as_a_step_wants),
+        cmocka_unit_test(a_dead_gpu_is_noticed),
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
         cmocka_unit_test(the_persistent_kernel_takes_the_place_of_graphs),
         cmocka_unit_test(a_way_is_chosen_for_programs_to_come),

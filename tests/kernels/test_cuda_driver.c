@@ -5,6 +5,8 @@
  */
 #include "tests/kernels/cuda_rig.h"
 
+#include <sched.h>
+
 enum {
     INVALID_VALUE = 1,
     ILLEGAL_STATE = 401,
@@ -145,6 +147,94 @@ static void what_waits_breaks_a_capture(void **state)
     assert_int_equal(cu->capture_end(stream, &graph), INVALIDATED);
     p = device_alloc(16);
     DO(cu->memory_free(p));
+}
+
+/* ------------------------------------------------------------------- values in memory ----- */
+
+static void wait_for_gate(void *user)
+{
+    const _Atomic bool *open = user;
+    while (!atomic_load(open))
+        sched_yield();
+}
+
+static void streams_write_values_where_they_come_to_it(void **state)
+{
+    (void)state;
+    _Atomic bool open = false;
+    void *p, *unmapped;
+    cu_address address;
+    DO(cu->host_alloc(&p, 16, CU_HOST_DEVICEMAP));
+    DO(cu->host_address(&address, p, 0));
+    _Atomic uint64_t *count = p;
+    atomic_store(count, 1);
+    DO(cu->stream_query(stream));
+    DO(cu->host_call(stream, wait_for_gate, &open));
+    DO(cu->stream_write(stream, address, 7, 0));
+    assert_int_equal(cu->stream_query(stream), CU_ERROR_NOT_READY);
+    assert_int_equal(atomic_load(count), 1);
+    atomic_store(&open, true);
+    DO(cu->stream_synchronize(stream));
+    DO(cu->stream_query(stream));
+    assert_int_equal(atomic_load(count), 7);
+
+    uint64_t there = 0;
+    const cu_address device = device_alloc(sizeof there);
+    DO(cu->stream_write(stream, device, UINT64_MAX, 0));
+    take_back(&there, device, sizeof there);
+    assert_true(there == UINT64_MAX);
+    assert_int_equal(cu->stream_write(stream, address + 4, 7, 0), INVALID_VALUE);
+    assert_int_equal(cu->stream_write(stream, address + 16, 7, 0), INVALID_VALUE);
+    DO(cu->host_alloc(&unmapped, 16, 0));
+    assert_int_equal(cu->host_address(&address, unmapped, 0), INVALID_VALUE);
+    DO(cu->host_free(unmapped));
+    DO(cu->host_free(p));
+    assert_int_equal(cu->host_address(&address, p, 0), INVALID_VALUE);
+}
+
+/* ---------------------------------------------------------------------- two GPUs --------- */
+
+static void gpus_copy_from_each_other_once_they_may(void **state)
+{
+    (void)state;
+    enum { NOT_ENABLED = 705, NO_PEERS = 217 };
+    cu_context other;
+    int can = 0;
+    setenv("OATO_CUDA_ON_CPU_DEVICES", "2", 1);
+    DO(cu->context_retain(&other, 1));
+    DO(cu->context_set(other));
+    const uint64_t sent = 0x123456789abcdef;
+    uint64_t got = 0;
+    cu_stream second;
+    DO(cu->stream_create(&second, CU_STREAM_NON_BLOCKING));
+    const cu_address from = device_alloc(sizeof sent);
+    DO(cu->upload(from, &sent, sizeof sent, second));
+    DO(cu->stream_synchronize(second));
+    DO(cu->context_set(context));
+    const cu_address to = device_alloc(sizeof sent);
+    assert_int_equal(cu->peer_copy(to, context, from, other, sizeof sent, stream), NOT_ENABLED);
+    setenv("OATO_CUDA_ON_CPU_PEERS", "0", 1);
+    DO(cu->peer_can(&can, 0, 1));
+    assert_int_equal(can, 0);
+    assert_int_equal(cu->peer_enable(other, 0), NO_PEERS);
+    unsetenv("OATO_CUDA_ON_CPU_PEERS");
+    DO(cu->peer_can(&can, 0, 1));
+    assert_int_equal(can, 1);
+    DO(cu->peer_can(&can, 0, 0));
+    assert_int_equal(can, 0);
+    DO(cu->peer_enable(other, 0));
+    assert_int_equal(cu->peer_enable(other, 0), CU_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    assert_int_equal(cu->peer_copy(to, context, from, other, sizeof sent + 1, stream),
+                     INVALID_VALUE);
+    DO(cu->peer_copy(to, context, from, other, sizeof sent, stream));
+    take_back(&got, to, sizeof got);
+    assert_true(got == sent);
+    DO(cu->context_set(other));
+    DO(cu->memory_free(from));
+    DO(cu->stream_destroy(second));
+    DO(cu->context_release(1));
+    DO(cu->context_set(context));
+    unsetenv("OATO_CUDA_ON_CPU_DEVICES");
 }
 
 /* ------------------------------------------------------------------------- failures ------- */
@@ -337,6 +427,8 @@ int main(int argc, char **argv)
         DEVICE_TEST(graphs_replay_what_was_captured),
         DEVICE_TEST(kernels_overlap_with_kernels),
         DEVICE_TEST(what_waits_breaks_a_capture),
+        DEVICE_TEST(streams_write_values_where_they_come_to_it),
+        DEVICE_TEST(gpus_copy_from_each_other_once_they_may),
         DEVICE_TEST(memory_has_an_end),
         DEVICE_TEST(ranges_must_lie_in_an_allocation),
         DEVICE_TEST(launches_must_fit_the_kernel),

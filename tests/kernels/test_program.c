@@ -203,8 +203,8 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 2 * WIDTH, .n = WIDTH};
     f->record[5].in_width[1] = 32;
     check_refused(f, "merge_sum takes inputs of width 64, not 32");
-    f->record[0].kind = 4;
-    check_refused(f, "kind 4");
+    f->record[0].kind = RECORD_PEER + 1;
+    check_refused(f, "kind 5");
     f->record[0].kind = RECORD_STREAM;
     check_refused(f, "a stream has one to 3 weights and no values");
     stream(&f->record[0], 0);
@@ -232,6 +232,46 @@ static void what_can_never_come_is_refused(void **state)
     check_refused(f, "9 waits");
     f->program.n_signals = TIMELINE_RING;
     check_refused(f, "8192 signals");
+}
+
+static void peers_are_those_that_are_reached(void **state)
+{
+    struct fixture *f = *state;
+    static char device;
+    const uint64_t value = (uint64_t)WIDTH * 8 * sizeof(float);
+    struct program_peer peers[DEVICES_MAX] = {
+        [1] = {(struct oato_device *)&device, NULL, value},
+        [2] = {(struct oato_device *)&device, NULL, value},
+    };
+    fixture_fill(f);
+    struct program_record *r = &f->record[2];
+    *r = run("add/k64", 1, 1, 0);
+    r->kind = RECORD_PEER;
+    r->peer = 2;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "device 2 is not reached"));
+    f->program.peers = peers;
+    if (program_check(&f->program, 1, ARENA, &f->err))
+        fail_msg("%s", f->err.text);
+    static const uint8_t others[] = {0, 1, DEVICES_MAX}; /* 1: itself */
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        r->peer = others[i];
+        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_non_null(strstr(f->err.text, "is not reached"));
+    }
+    r->peer = 2;
+    r->in[0] = sizeof(float);
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "is not inside the arena of 2048 bytes"));
+    r->in[0] = 0;
+    r->out[0] = ARENA;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "is not inside the arena of 65536 bytes"));
+    r->out[0] = 0;
+    f->program.host_arena = NULL;
+    f->program.n_records = 3; /* without the download */
+    f->program.n_signals = 1;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
 }
 
 static void sizes_come_from_the_step(void **state)
@@ -262,6 +302,7 @@ static void each_record_prints_as_a_line(void **state)
         "    3 run      kv_store/F16/g1/d64  @0 @4096  kv2  after cpu:0#1, sim:0#1\n",
         "    4 download v0 width 64  @0 -> v0@8192  signals 3\n",
         "    5 run      merge/n128 [rows]  @0 @4096 -> @8192\n",
+        "    1 peer     v0 width 64 of cpu:0  @0 -> v0@8192  w0\n",
     };
     char *text = NULL;
     size_t n;
@@ -269,6 +310,8 @@ static void each_record_prints_as_a_line(void **state)
     stream(&f->record[2], 2);
     FILE *out = open_memstream(&text, &n);
     assert_non_null(out);
+    program_print(&f->program, "sim:0", out);
+    f->record[1].kind = RECORD_PEER;
     program_print(&f->program, "sim:0", out);
     f->program.device_ids = NULL;
     program_print(&f->program, "sim:0", out);
@@ -289,6 +332,7 @@ int main(void)
         cmocka_unit_test_prestate(what_lies_outside_the_arena_is_refused, &fixture),
         cmocka_unit_test_prestate(what_does_not_fit_the_operator_is_refused, &fixture),
         cmocka_unit_test_prestate(what_can_never_come_is_refused, &fixture),
+        cmocka_unit_test_prestate(peers_are_those_that_are_reached, &fixture),
         cmocka_unit_test(sizes_come_from_the_step),
         cmocka_unit_test_prestate(each_record_prints_as_a_line, &fixture),
     };

@@ -217,6 +217,41 @@ static void two_devices_that_wait_for_each_other_agree_with_one(void **state)
     rig_free(cpu);
 }
 
+static void devices_that_reach_each_other_agree_with_one(void **state)
+{
+    (void)state;
+    struct rig *g[] = {rig_create("sim:0:vram=8MiB,peer=1GB/s", 0),
+                       rig_create("sim:1:vram=8MiB,peer=1GB/s", 1)};
+    struct rig *alone = rig_create("sim:vram=8MiB", 0), *cpu = rig_create("cpu", 0);
+    assert_false(alone->d->ops->reaches(alone->d, g[0]->d)); /* without a rate there is no way */
+    assert_false(g[0]->d->ops->reaches(g[0]->d, g[0]->d));
+    assert_false(g[0]->d->ops->reaches(g[0]->d, cpu->d));
+    rig_run_peers(g, alone);
+    rig_free(g[0]);
+    rig_free(g[1]);
+    rig_free(alone);
+    rig_free(cpu);
+}
+
+static void what_is_out_of_reach_is_refused(void **state)
+{
+    (void)state;
+    struct rig *near = rig_create("sim:0:vram=8MiB", 0), *far = rig_create("sim:1:vram=8MiB", 1);
+    struct oato_error err;
+    rig_put_peer(near, far, 64, 0, 0)->signal = 1;
+    assert_int_equal(near->d->ops->compile(near->d, rig_program(near), 0, &near->c, &err),
+                     OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "out of reach"));
+    struct rig *cpu = rig_create("cpu", 0);
+    rig_put_peer(cpu, far, 64, 0, 0)->signal = 1;
+    assert_int_equal(cpu->d->ops->compile(cpu->d, rig_program(cpu), 0, &cpu->c, &err),
+                     OATO_EDEVICE);
+    assert_non_null(strstr(err.text, "reaches no other device"));
+    rig_free(cpu);
+    rig_free(near);
+    rig_free(far);
+}
+
 /* ------------------------------------------------------------------------------ clock ----- */
 
 static struct timeline fake; /* of a device that the test plays */
@@ -280,6 +315,22 @@ static void the_clock_is_the_sum_of_declared_costs(void **state)
     assert_int_equal(sim->d->ops->upload(sim->d, sim->p.arena, 0, x, sizeof x, NULL, &err),
                      OATO_OK);
     assert_int_equal(sim->d->ops->clock_ns(sim->d), at + 10000 + sizeof x);
+    rig_free(sim);
+}
+
+static void copies_between_devices_cost_what_is_declared(void **state)
+{
+    (void)state;
+    struct rig *from = rig_create(SPEEDS, 0), *sim = rig_create("sim:1:vram=8MiB,link=1GB/s,"
+                                                                "latency=10us,peer=4GB/s",
+                                                                1);
+    rig_put_peer(sim, from, 64, 0, 0)->signal = 1;
+    rig_compile(sim, NULL);
+    const struct step step = {.n_tokens = 3, .n_seqs = 1};
+    const uint64_t before = sim->d->ops->clock_ns(sim->d);
+    rig_step_beside(sim, &fake, &step);
+    assert_int_equal(sim->d->ops->clock_ns(sim->d) - before, 10000 + 3 * 64 * 4 / 4);
+    rig_free(from);
     rig_free(sim);
 }
 
@@ -484,7 +535,10 @@ int main(void)
         cmocka_unit_test(it_says_what_was_declared),
         cmocka_unit_test(a_layer_has_the_bits_of_the_cpu),
         cmocka_unit_test(two_devices_that_wait_for_each_other_agree_with_one),
+        cmocka_unit_test(devices_that_reach_each_other_agree_with_one),
+        cmocka_unit_test(what_is_out_of_reach_is_refused),
         cmocka_unit_test(the_clock_is_the_sum_of_declared_costs),
+        cmocka_unit_test(copies_between_devices_cost_what_is_declared),
         cmocka_unit_test(copying_pages_costs_reading_and_writing_them),
         cmocka_unit_test(submit_returns_before_the_work_is_done),
         cmocka_unit_test(an_injected_record_kills_the_device),

@@ -44,6 +44,26 @@ static double any_f64(struct rng *r)
     }
 }
 
+/* What is left out of a file when it is 0. */
+static double perhaps_f64(struct rng *r)
+{
+    return rng_range(r, 0, 1) ? any_f64(r) : 0;
+}
+
+static struct profile_link any_link(struct rng *r, int32_t from, int32_t to)
+{
+    const double pageable = perhaps_f64(r);
+    return (struct profile_link){.from = from,
+                                 .to = to,
+                                 .latency_ns = any_f64(r),
+                                 .bytes_per_s = 1 + any_f64(r),
+                                 .sync_ns = any_f64(r),
+                                 .pageable_latency_ns = pageable > 0 ? any_f64(r) : 0,
+                                 .pageable_bytes_per_s = pageable,
+                                 .both_bytes_per_s = perhaps_f64(r),
+                                 .stream_bytes_per_s = perhaps_f64(r)};
+}
+
 static uint64_t any_u64(struct rng *r)
 {
     return rng_next(r) >> rng_range(r, 0, 63);
@@ -135,25 +155,23 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
     out->devices = arena_alloc(&out->arena, 4, sizeof *out->devices);
     out->links = arena_alloc(&out->arena, 16, sizeof *out->links);
     for (int32_t i = 0; i < out->n_devices; i++) {
-        out->devices[i] =
-            (struct profile_device){.id = ids[i],
-                                    .kind = kinds[i],
-                                    .model = any_text(r),
-                                    .spec = i ? "vram=64MiB,read=900GB/s" : "",
-                                    .memory_bytes = any_u64(r),
-                                    .free_bytes = any_u64(r),
-                                    .threads = (int32_t)rng_range(r, 0, 256),
-                                    .is_host = !i,
-                                    .read_bytes_per_s = any_f64(r),
-                                    .flops_per_s = any_f64(r),
-                                    .record_overhead_ns = any_f64(r),
-                                    .row_overhead_ns = rng_range(r, 0, 1) ? any_f64(r) : 0,
-                                    .step_overhead_ns = any_f64(r)};
+        out->devices[i] = (struct profile_device){.id = ids[i],
+                                                  .kind = kinds[i],
+                                                  .model = any_text(r),
+                                                  .spec = i ? "vram=64MiB,read=900GB/s" : "",
+                                                  .memory_bytes = any_u64(r),
+                                                  .free_bytes = any_u64(r),
+                                                  .threads = (int32_t)rng_range(r, 0, 256),
+                                                  .is_host = !i,
+                                                  .read_bytes_per_s = any_f64(r),
+                                                  .flops_per_s = any_f64(r),
+                                                  .record_overhead_ns = any_f64(r),
+                                                  .row_overhead_ns = perhaps_f64(r),
+                                                  .step_overhead_ns = any_f64(r),
+                                                  .launch_ns = perhaps_f64(r)};
         for (int32_t j = 0; j < i; j++) {
-            out->links[out->n_links++] =
-                (struct profile_link){i, j, any_f64(r), 1 + any_f64(r), any_f64(r)};
-            out->links[out->n_links++] =
-                (struct profile_link){j, i, any_f64(r), 1 + any_f64(r), any_f64(r)};
+            out->links[out->n_links++] = any_link(r, i, j);
+            out->links[out->n_links++] = any_link(r, j, i);
         }
     }
     while (out->n_rows < n_rows) {

@@ -69,15 +69,20 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_true(d->read_bytes_per_s == e->read_bytes_per_s && d->flops_per_s == e->flops_per_s);
         assert_true(d->record_overhead_ns == e->record_overhead_ns &&
                     d->row_overhead_ns == e->row_overhead_ns &&
-                    d->step_overhead_ns == e->step_overhead_ns);
+                    d->step_overhead_ns == e->step_overhead_ns && d->launch_ns == e->launch_ns);
     }
     assert_int_equal(a->n_links, b->n_links);
     for (int32_t i = 0; i < a->n_links; i++) {
-        assert_int_equal(a->links[i].from, b->links[i].from);
-        assert_int_equal(a->links[i].to, b->links[i].to);
-        assert_true(a->links[i].latency_ns == b->links[i].latency_ns);
-        assert_true(a->links[i].bytes_per_s == b->links[i].bytes_per_s);
-        assert_true(a->links[i].sync_ns == b->links[i].sync_ns);
+        const struct profile_link *l = &a->links[i], *k = &b->links[i];
+        assert_int_equal(l->from, k->from);
+        assert_int_equal(l->to, k->to);
+        assert_true(l->latency_ns == k->latency_ns);
+        assert_true(l->bytes_per_s == k->bytes_per_s);
+        assert_true(l->sync_ns == k->sync_ns);
+        assert_true(l->pageable_latency_ns == k->pageable_latency_ns);
+        assert_true(l->pageable_bytes_per_s == k->pageable_bytes_per_s);
+        assert_true(l->both_bytes_per_s == k->both_bytes_per_s);
+        assert_true(l->stream_bytes_per_s == k->stream_bytes_per_s);
     }
 }
 
@@ -264,6 +269,19 @@ static void the_hash_follows_costs_and_not_dates(void **state)
     p.links[0].sync_ns += 1;
     assert_true(profile_hash(&p) != hash);
     p.links[0].sync_ns -= 1;
+    double *const measured[] = {&p.devices[0].launch_ns, &p.links[0].pageable_bytes_per_s,
+                                &p.links[0].both_bytes_per_s, &p.links[0].stream_bytes_per_s};
+    uint64_t with[ARRAY_LEN(measured)];
+    for (size_t i = 0; i < ARRAY_LEN(measured); i++) {
+        const double was = *measured[i];
+        *measured[i] = 3e9;
+        with[i] = profile_hash(&p);
+        assert_true(with[i] != hash);
+        for (size_t j = 0; j < i; j++)
+            assert_true(with[i] != with[j]);
+        *measured[i] = was;
+    }
+    assert_true(profile_hash(&p) == hash);
     p.n_rows--;
     assert_true(profile_hash(&p) != hash);
     profile_free(&p);

@@ -118,11 +118,17 @@ static void rows_are_what_the_records_say(void **state)
     assert_true(d->read_bytes_per_s > 1e6 && d->flops_per_s > 1e6);
     assert_true(d->free_bytes > 0 && d->free_bytes <= d->memory_bytes);
     assert_string_equal(d->model, "CUDA on CPU");
+    assert_true(d->launch_ns > 0 && d->launch_ns < 1e8);
     int links = 0;
     for (int32_t i = 0; i < p.n_links; i++) {
         const struct profile_link *l = &p.links[i];
         links += l->from == gpu || l->to == gpu;
         assert_true(l->bytes_per_s > 1e6 && l->bytes_per_s < 1e13 && l->latency_ns < 1e8);
+        assert_true(l->pageable_bytes_per_s > 1e6 && l->pageable_bytes_per_s < 1e13);
+        assert_true(l->both_bytes_per_s > 1e6 && l->both_bytes_per_s < 1e13);
+        /* weights go one way only */
+        assert_true(l->to == gpu ? l->stream_bytes_per_s > 1e5 && l->stream_bytes_per_s < 1e13
+                                 : l->stream_bytes_per_s <= 0);
     }
     assert_int_equal(links, 2);
     profile_free(&p);
