@@ -141,7 +141,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 6 };
+enum { CUDA_MODULES = 7 };
 
 struct cuda_device {
     struct oato_device base;
@@ -220,7 +220,7 @@ void cuda_measure_take(struct cuda_device *d);
 struct cuda_record {
     cu_function run, many; /* many: several columns at once */
     cu_function pack;      /* of a product's input */
-    cu_function merge;     /* of attention's segments; of gate and up; of experts */
+    cu_function merge;     /* of attention's segments; of gate and up; of experts; of candidates */
     cu_function group;     /* of the columns of each expert */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */

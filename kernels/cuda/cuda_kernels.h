@@ -256,6 +256,24 @@ struct cuda_expert_parts_args {
     int32_t n, pad;
 };
 
+/* ------------------------------------------------------------------- sampling: sample.cu -- */
+
+enum {
+    TOP_THREADS = 512,
+    TOP_STRETCH = 2048, /* keys in the shared memory of a block: so many logits, or of lists */
+};
+
+/* The candidates of rows of logits (OP_TOP_K). top_k makes of each stretch of TOP_STRETCH logits a
+ * list of the 2^kept_bits first ones, in falling order; grid: (lists, rows). top_k_merge makes of
+ * the lists of a row its candidates; grid: rows. */
+struct cuda_top_args {
+    const float *x; /* rows of n */
+    float *y;       /* rows of `wanted` ids and as many logits */
+    uint64_t *list; /* of each row `lists` ones of keys, see sample.cu */
+    int32_t n, lists;
+    int32_t wanted, kept_bits; /* wanted <= 2^kept_bits <= TOP_STRETCH / 2 */
+};
+
 /* ------------------------------------------------------------------ attention: attention.cu - */
 
 enum {
