@@ -1,6 +1,7 @@
 /*
  * test_cuda_engine.c - the engine with a CUDA device: weights that stay with the host and are
- * streamed give the bits of resident ones, in the memory of their staging buffers alone.
+ * streamed give the bits of resident ones, in the memory of their staging buffers alone; candidates
+ * of rows of logits are the first of the rows.
  */
 #include "tests/executor/harness.h"
 
@@ -46,6 +47,14 @@ static float *answer_of(struct engine *e, int32_t vocab)
     return all;
 }
 
+static void begin_plan(struct plan *p, const struct model *m, struct graph *fused)
+{
+    plan_begin(p, m, 1, "");
+    snprintf(p->devices[1].kind, sizeof p->devices[1].kind, "cuda");
+    snprintf(p->devices[1].id, sizeof p->devices[1].id, "cuda:0");
+    plan_fuse_all(p, m, fused);
+}
+
 static void streamed_weights_give_the_bits_of_resident_ones(void **state)
 {
     (void)state;
@@ -60,10 +69,7 @@ static void streamed_weights_give_the_bits_of_resident_ones(void **state)
         uint64_t weight_bytes[2];
         struct plan p;
         struct graph fused;
-        plan_begin(&p, m, 1, "");
-        snprintf(p.devices[1].kind, sizeof p.devices[1].kind, "cuda");
-        snprintf(p.devices[1].id, sizeof p.devices[1].id, "cuda:0");
-        plan_fuse_all(&p, m, &fused);
+        begin_plan(&p, m, &fused);
         for (int streams = 0; streams < 2; streams++) {
             struct engine_stats stats;
             plan_on_gpu(&p, &fused, streams);
@@ -85,12 +91,52 @@ static void streamed_weights_give_the_bits_of_resident_ones(void **state)
     }
 }
 
+/* Steps are captured as graphs when they come again, with the kernels of candidates among them. */
+static void candidates_are_the_first_of_the_row(void **state)
+{
+    enum { CANDIDATES = 11 };
+    (void)state;
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    const int32_t vocab = m->shape.vocab;
+    struct engine *e[2]; /* whole rows, candidates */
+    struct plan p;
+    struct graph fused;
+    int32_t ids[PROMPT + ANSWER], seq;
+    struct oato_error err;
+    begin_plan(&p, m, &fused);
+    plan_on_gpu(&p, &fused, false);
+    fill_ids(ids, PROMPT + ANSWER, vocab, 5);
+    for (int i = 0; i < 2; i++) {
+        e[i] = open_engine(m, &p,
+                           (struct engine_options){.threads = 1, .top_logits = i ? CANDIDATES : 0});
+        assert_int_equal(engine_seq_create(e[i], &seq, &err), OATO_OK);
+    }
+    for (int32_t at = 0, n; at < PROMPT + ANSWER; at += n) {
+        n = at ? 1 : PROMPT;
+        const struct engine_input in = {seq, ids + at, n, LOGITS_LAST, !at};
+        int32_t got;
+        for (int i = 0; i < 2; i++)
+            if (engine_step(e[i], &in, 1, &err))
+                fail_msg("%s", err.text);
+        const float *candidates = engine_candidates(e[1], 0, &got);
+        assert_non_null(candidates);
+        assert_int_equal(got, CANDIDATES);
+        assert_candidates(candidates, got, engine_logits(e[0], 0), vocab);
+    }
+    engine_close(e[0]);
+    engine_close(e[1]);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 int main(void)
 {
     struct oato_error err;
     struct oato_device *d;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streamed_weights_give_the_bits_of_resident_ones),
+        cmocka_unit_test(candidates_are_the_first_of_the_row),
     };
     if (device_open("cuda", 0, NULL, &d, &err)) {
         printf("skipped: %s\n", err.text);
