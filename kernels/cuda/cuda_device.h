@@ -141,7 +141,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 7 };
+enum { CUDA_MODULES = 8 };
 
 struct cuda_device {
     struct oato_device base;
