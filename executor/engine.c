@@ -44,6 +44,11 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
     e->max_rows = first_positive(o->rows, 0, e->max_seqs);
     if (e->max_rows < e->max_seqs)
         e->max_rows = e->max_seqs;
+    if (o->top_logits < 0)
+        return oato_fail(err, OATO_EUSAGE, "%d candidates of a row of logits", o->top_logits);
+    if (o->top_logits <
+        e->model->shape.vocab / 2) /* more are no less than the row, with their ids */
+        e->top_logits = o->top_logits;
     return OATO_OK;
 }
 
@@ -309,8 +314,9 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         enum plan_phase phase = decode ? PHASE_DECODE : PHASE_PREFILL;
         step_fill(e, inputs, n, &step);
         status = step_run(e, phase, &step, err);
-        e->logits =
-            (const float *)((const uint8_t *)e->device[e->host].arena + e->logits_offset[phase]);
+        e->result =
+            (const float *)((const uint8_t *)e->device[e->host].arena + e->result_offset[phase]);
+        e->result_candidates = e->candidates[phase];
         e->n_rows = step.n_rows;
     }
     if (status) {
@@ -325,8 +331,15 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
 
 const float *engine_logits(const struct engine *e, int32_t row)
 {
-    return row < 0 || row >= e->n_rows ? NULL
-                                       : e->logits + (size_t)row * (size_t)e->model->shape.vocab;
+    return row < 0 || row >= e->n_rows || e->result_candidates
+               ? NULL
+               : e->result + (size_t)row * (size_t)e->model->shape.vocab;
+}
+
+const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n)
+{
+    *n = e->result_candidates;
+    return row < 0 || row >= e->n_rows || !*n ? NULL : e->result + (size_t)row * 2 * (size_t)*n;
 }
 
 oato_status
@@ -344,7 +357,7 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
         if (status)
             return status;
         if (on_rows && e->n_rows)
-            on_rows(user, e->logits, logits == LOGITS_ALL ? at : n - 1, e->n_rows);
+            on_rows(user, e->result, logits == LOGITS_ALL ? at : n - 1, e->n_rows);
     }
     return OATO_OK;
 }
@@ -361,14 +374,14 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     out->n_devices = e->n_devices;
     for (int i = 0; i < e->n_devices; i++) {
         const struct engine_device *d = &e->device[i];
-        out->device[i] =
-            (struct engine_device_stats){.info = d->info,
-                                         .weight_bytes = d->weight_bytes,
-                                         .kv_bytes = d->kv_bytes,
-                                         .arena_bytes = d->arena_bytes,
-                                         .workspace_bytes = d->workspace_bytes,
-                                         .staging_bytes = d->staging_bytes};
+        out->device[i] = (struct engine_device_stats){.info = d->info,
+                                                      .weight_bytes = d->weight_bytes,
+                                                      .kv_bytes = d->kv_bytes,
+                                                      .arena_bytes = d->arena_bytes,
+                                                      .workspace_bytes = d->workspace_bytes,
+                                                      .staging_bytes = d->staging_bytes};
     }
+    memcpy(out->candidates, e->candidates, sizeof out->candidates);
     memcpy(out->copies, e->copies, sizeof out->copies);
     memcpy(out->copy_bytes, e->copy_bytes, sizeof out->copy_bytes);
     memcpy(out->stream_bytes, e->stream_bytes, sizeof out->stream_bytes);

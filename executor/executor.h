@@ -21,8 +21,11 @@ struct engine_options {
     int32_t ubatch;  /* most tokens of a step; 0: the plan's or 256 */
     int32_t seqs;    /* most sequences of a step; 0: the plan's batch or 1 */
     int32_t rows;    /* most rows with logits of a step; 0: seqs */
-    oato_dtype kv;   /* F16, Q8_0 or F32 */
-    bool kv_given;   /* else the plan's, or F16 */
+    /* Where all logits are made on a device that is not the host: so many candidates of a row, the
+     * largest, are all that leaves it; 0: whole rows */
+    int32_t top_logits;
+    oato_dtype kv;      /* F16, Q8_0 or F32 */
+    bool kv_given;      /* else the plan's, or F16 */
     bool deterministic; /* one numerics class for all phases */
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices take their time and compute nothing: for measuring */
@@ -66,11 +69,15 @@ struct engine_input {
  * step. */
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err);
-/* Row of the last step, vocab floats; valid until the next step. */
+/* Row of the last step, vocab floats; valid until the next step. NULL when there are candidates
+ * instead. */
 const float *engine_logits(const struct engine *e, int32_t row);
+/* *n candidates of a row, as OP_TOP_K gives them: ids, then logits, both in falling order of the
+ * logit. NULL when there is the whole row instead. */
+const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n);
 /* Feeds n tokens in chunks of at most ubatch; LOGITS_LAST concerns the last token only. on_rows
- * (may be NULL) is called after each chunk with the rows of logits it gave: first = index of the
- * first row's token within ids. */
+ * (may be NULL) is called after each chunk with the rows of logits, or of candidates, that it gave:
+ * first = index of the first row's token within ids. */
 oato_status
 engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum engine_logits logits,
             void (*on_rows)(void *user, const float *logits, int32_t first, int32_t rows),
@@ -89,6 +96,7 @@ struct engine_stats {
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
+    int32_t candidates[PHASE_COUNT];    /* of a row, that leave their device; 0: all its logits */
     int32_t copies[PHASE_COUNT];        /* in one step: (value, other device that reads it) pairs */
     uint64_t copy_bytes[PHASE_COUNT];   /* of one row each */
     uint64_t stream_bytes[PHASE_COUNT]; /* of weights that a step copies from the host, prepared */
@@ -121,5 +129,11 @@ void sampler_free(struct sampler *s);
 void sampler_accept(struct sampler *s, int32_t id);
 /* The next token by these logits. Same seed, same logits: same token, on any machine. */
 int32_t sampler_next(struct sampler *s, const float *logits);
+/* How many of the largest logits of a row decide every token by these options, for an engine's
+ * top_logits; 0: all are needed. */
+int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab);
+/* The token that sampler_next gives for the whole row, by at least so many of its largest: n ids,
+ * then their logits, as engine_candidates has them. */
+int32_t sampler_next_of(struct sampler *s, const float *candidates, int32_t n);
 
 #endif

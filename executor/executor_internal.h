@@ -116,7 +116,9 @@ struct engine {
     oato_dtype kv_dtype;
     bool deterministic;
     struct placement *place[PHASE_COUNT]; /* by operator */
-    uint64_t logits_offset[PHASE_COUNT];  /* in the host's arena */
+    int32_t top_logits;                   /* as asked for; 0: whole rows */
+    int32_t candidates[PHASE_COUNT];      /* of a row that the host gets; 0: its logits */
+    uint64_t result_offset[PHASE_COUNT];  /* of these rows, in the host's arena */
     int32_t copies[PHASE_COUNT];
     uint64_t copy_bytes[PHASE_COUNT], stream_bytes[PHASE_COUNT];
     struct kv_pool pool;
@@ -125,8 +127,8 @@ struct engine {
     struct step_seq *step_seqs;
     struct timeline *timelines[DEVICES_MAX];
     uint64_t bases[DEVICES_MAX];
-    const float *logits;
-    int32_t n_rows;
+    const float *result; /* of the last step */
+    int32_t n_rows, result_candidates;
     bool failed; /* a device died: no further step */
     uint64_t load_ns, steps, clock_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */

@@ -118,14 +118,13 @@ static void record_reads(struct lowering *l, int32_t device, struct lowered *r, 
 
 /* ------------------------------------------------------------------------------- copies */
 
-/* Moves a part between the host and an accelerator, whose queue does it, or between accelerators,
- * where that of the one that wants it does. */
-static struct home copy_emit(struct lowering *l, int32_t value, int32_t part, struct home from,
+/* Moves `width` columns of a value, or what was made of it, between the host and an accelerator,
+ * whose queue does it, or between accelerators, where that of the one that wants it does. */
+static struct home copy_emit(struct lowering *l, int32_t value, int32_t width, struct home from,
                              int32_t to)
 {
     int32_t host = l->e->host, from_device = l->buffers[from.buffer].device;
     int32_t worker = to == host ? from_device : to;
-    int32_t width = l->values[value].part_width[part];
     struct lowered *r = record_add(l, worker,
                                    from_device == host ? RECORD_UPLOAD
                                    : to == host        ? RECORD_DOWNLOAD
@@ -153,7 +152,7 @@ static struct home part_fetch(struct lowering *l, int32_t value, int32_t part, i
         if (from != host && device != host && !l->e->device[device].peers[from].device)
             source = part_fetch(l, value, part, host);
         if (!failed(l))
-            *h = copy_emit(l, value, part, source, device);
+            *h = copy_emit(l, value, v->part_width[part], source, device);
     }
     return *h;
 }
@@ -394,6 +393,60 @@ static void op_emit(struct lowering *l, int32_t index)
         part_emit(l, index, (struct record_part){&p->part[i], p->n == 1 ? AXIS_COUNT : p->axis});
 }
 
+/* -------------------------------------------------------------------------- what is wanted */
+
+/* The operator that makes candidates of the logits. */
+static struct oato_op top_op(const struct lowering *l)
+{
+    return (struct oato_op){.kind = OP_TOP_K,
+                            .dtype = DT_F32,
+                            .k = l->graph->values[l->graph->logits].width,
+                            .n = 2 * l->e->top_logits};
+}
+
+/* The accelerator that has all logits and can make candidates of them; -1: there is none. */
+static int32_t top_device(const struct lowering *l)
+{
+    const struct lowered_value *v = &l->values[l->graph->logits];
+    const int32_t device = v->part_device[0];
+    const struct oato_op op = top_op(l);
+    if (!l->e->top_logits || v->n_parts != 1 || device == l->e->host)
+        return -1;
+    const struct oato_device *d = l->e->device[device].device;
+    return d->ops->supports(d, &op) ? device : -1;
+}
+
+/* The candidates of each row of logits, on the host. */
+static struct home candidates_read(struct lowering *l, int32_t device)
+{
+    const int32_t value = l->graph->logits;
+    const struct home logits = part_read(l, value, 0, device);
+    struct lowered *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
+    if (!r)
+        return logits;
+    r->record.op = top_op(l);
+    const int32_t width = r->record.op.n;
+    r->record.value = (uint32_t)value;
+    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    record_reads(l, device, r, 0, logits, r->record.op.k);
+    r->record.n_out = 1;
+    r->out[0] = buffer_add(l, device, width, r->record.rows, device);
+    const struct home made = {r->out[0], device, record_done(l, device, r)};
+    if (failed(l))
+        return made;
+    l->copies++;
+    l->copy_bytes += (uint64_t)width * sizeof(float);
+    return copy_emit(l, value, width, made, l->e->host);
+}
+
+/* What the host reads after the step: rows of logits, or of candidates. */
+static struct home result_read(struct lowering *l)
+{
+    const int32_t device = top_device(l);
+    l->e->candidates[l->phase] = device < 0 ? 0 : l->e->top_logits;
+    return device < 0 ? value_read(l, l->graph->logits, l->e->host) : candidates_read(l, device);
+}
+
 /* Shared pages are copied before anything of the step is stored. */
 static void kv_copy_emit(struct lowering *l, int32_t device)
 {
@@ -435,19 +488,19 @@ oato_status engine_lower(struct engine *e, enum plan_phase phase, struct oato_er
             kv_copy_emit(&l, d);
     for (int32_t i = 0; i < l.graph->n_ops && !failed(&l); i++)
         op_emit(&l, i);
-    struct home logits = {-1, 0, 0};
+    struct home result = {-1, 0, 0};
     if (!failed(&l))
-        logits = value_read(&l, l.graph->logits, e->host);
+        result = result_read(&l);
     if (!failed(&l)) {
         uint64_t arena_bytes[DEVICES_MAX] = {0};
-        l.buffers[logits.buffer].last_use[e->host] = INT32_MAX; /* read after the step */
+        l.buffers[result.buffer].last_use[e->host] = INT32_MAX; /* read after the step */
         if (!buffers_place(l.buffers, l.n_buffers, record_knows, &l, arena_bytes))
             oato_fail_memory(err, (size_t)l.n_buffers * 16, "placing buffers");
         for (int d = 0; d < e->n_devices; d++)
             if (arena_bytes[d] > e->device[d].arena_bytes)
                 e->device[d].arena_bytes = arena_bytes[d];
         programs_finish(&l);
-        e->logits_offset[phase] = l.buffers[logits.buffer].offset;
+        e->result_offset[phase] = l.buffers[result.buffer].offset;
         e->copies[phase] = l.copies;
         e->copy_bytes[phase] = l.copy_bytes;
         e->stream_bytes[phase] = l.stream_bytes;

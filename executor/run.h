@@ -30,7 +30,11 @@ struct session {
     struct engine *engine;
 };
 
-oato_status session_open(struct session *s, const struct run_args *a, bool tokenizer,
+enum session_needs {
+    SESSION_TOKENIZER = 1,
+    SESSION_SAMPLES = 2, /* rows of logits are only sampled from: candidates of them will do */
+};
+oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err);
 void session_close(struct session *s);
 

@@ -6,11 +6,20 @@
 
 #include <string.h>
 
-/* Takes the row of logits that belongs to the answer. */
-static void answer_sample(struct session *s, const struct run_args *a, struct answer *x,
-                          const float *logits)
+/* The token that follows, by a row of the last step. */
+static int32_t sample(const struct session *s, struct sampler *sampler, int32_t row)
 {
-    int32_t id = sampler_next(x->sampler, logits);
+    int32_t n;
+    const float *candidates = engine_candidates(s->engine, row, &n);
+    return candidates ? sampler_next_of(sampler, candidates, n)
+                      : sampler_next(sampler, engine_logits(s->engine, row));
+}
+
+/* Takes the row that belongs to the answer. */
+static void answer_sample(struct session *s, const struct run_args *a, struct answer *x,
+                          int32_t row)
+{
+    int32_t id = sample(s, x->sampler, row);
     bool limit = a->n_predict >= 0 && x->n_generated >= a->n_predict;
     x->next = -1;
     if (limit || (tokenizer_is_end(s->tokenizer, id) && !a->ignore_end)) {
@@ -56,7 +65,7 @@ oato_status answers_prefill(struct session *s, const struct run_args *a, struct 
             of[i]->fed += (size_t)in[i].n;
             times->prompt_tokens += (uint64_t)in[i].n;
             if (in[i].logits == LOGITS_LAST)
-                answer_sample(s, a, of[i], engine_logits(s->engine, row++));
+                answer_sample(s, a, of[i], row++);
         }
     }
     times->prompt_ns += now_ns() - begin;
@@ -87,7 +96,7 @@ oato_status answers_step(struct session *s, const struct run_args *a, struct ans
     if (status)
         return status;
     for (int32_t i = 0; i < n_in; i++)
-        answer_sample(s, a, of[i], engine_logits(s->engine, i));
+        answer_sample(s, a, of[i], i);
     times->decode_ns += now_ns() - begin;
     times->decode_steps++;
     times->generated += (uint64_t)n_in;

@@ -299,7 +299,7 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = bench_context(&a, err);
     if (!status)
-        status = session_open(&b.session, &a, false, err);
+        status = session_open(&b.session, &a, 0, err);
     if (!status && a.dump_program) {
         engine_dump_programs(b.session.engine, stdout);
         status = stdout_check(err);

@@ -170,7 +170,8 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     if (!c)
         return oato_fail_memory(err, sizeof *c, "a conversation");
     c->args = a;
-    oato_status status = session_open(&c->session, a, !a->dump_program, err);
+    oato_status status = session_open(
+        &c->session, a, SESSION_SAMPLES | (a->dump_program ? 0 : SESSION_TOKENIZER), err);
     if (!status && a->dump_program) {
         engine_dump_programs(c->session.engine, stdout);
         status = stdout_check(err);

@@ -107,7 +107,7 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     a.engine.rows = a.engine.context < 2 * ROWS ? a.engine.context : ROWS;
     oato_status status = text_read_file(a.file, &text, err);
     if (!status)
-        status = session_open(&s, &a, true, err);
+        status = session_open(&s, &a, SESSION_TOKENIZER, err);
     if (!status && a.dump_program) {
         engine_dump_programs(s.engine, stdout);
         status = stdout_check(err);
@@ -178,7 +178,7 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
         if (!a.engine.context)
             a.engine.context = n;
         a.engine.rows = n < ROWS ? n : ROWS;
-        status = session_open(&s, &a, false, err);
+        status = session_open(&s, &a, 0, err);
     }
     if (!status)
         status = engine_seq_create(s.engine, &seq, err);

@@ -130,7 +130,8 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     if (!status && !a.n_prompts && !a.dump_program)
         status = oato_fail(err, OATO_EUSAGE, "what prompt? give it with -p TEXT");
     if (!status)
-        status = session_open(&s, &a, !a.dump_program, err);
+        status =
+            session_open(&s, &a, SESSION_SAMPLES | (a.dump_program ? 0 : SESSION_TOKENIZER), err);
     if (status)
         goto out;
     if (a.dump_program) {

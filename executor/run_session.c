@@ -14,9 +14,20 @@ static void warn(void *user, const char *text)
     fprintf(stderr, "oato-run: warning: %s\n", text);
 }
 
-oato_status session_open(struct session *s, const struct run_args *a, bool tokenizer,
+/* Of a model whose tokenizer knows fewer tokens than there are logits, a sampler passes over some.
+ */
+static int32_t candidates_wanted(const struct session *s, const struct run_args *a)
+{
+    const int32_t vocab = s->model->shape.vocab;
+    if (s->tokenizer && tokenizer_size(s->tokenizer) != vocab)
+        return 0;
+    return sampler_candidates(&a->sampling, vocab);
+}
+
+oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err)
 {
+    struct engine_options options = a->engine;
     memset(s, 0, sizeof *s);
     oato_status status = OATO_OK;
     if (a->plan) {
@@ -25,10 +36,12 @@ oato_status session_open(struct session *s, const struct run_args *a, bool token
     }
     if (!status)
         status = model_open(a->model, &s->model, err);
-    if (!status && tokenizer)
+    if (!status && needs & SESSION_TOKENIZER)
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
+    if (!status && needs & SESSION_SAMPLES)
+        options.top_logits = candidates_wanted(s, a);
     if (!status)
-        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &a->engine, warn, NULL,
+        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, warn, NULL,
                              &s->engine, err);
     if (status)
         session_close(s);

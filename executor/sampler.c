@@ -1,6 +1,7 @@
 /*
  * sampler.c - picks the next token: repeat penalty, then top-k, top-p, min-p on the sorted
  * candidates, then temperature and one random number, in the order that llama.cpp's users know.
+ * Where options cut a row to its first k tokens, candidates of a device stand for the row.
  * Ties fall to the smaller id, and the generator is PCG32 (O'Neill 2014), so that the same seed and
  * logits give the same token on any machine.
  */
@@ -80,11 +81,15 @@ static float penalty(float logit, float by)
     return logit > 0 ? logit / by : logit * by;
 }
 
+/* Numbers before what is none, of equal ones the smaller id: which candidates are the best of a row
+ * does not depend on who looks for them (OP_TOP_K). */
 static int by_logit(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit > y->logit ? -1 : 1;
+    if (x->logit > y->logit || (isnan(y->logit) && !isnan(x->logit)))
+        return -1;
+    if (x->logit < y->logit || (isnan(x->logit) && !isnan(y->logit)))
+        return 1;
     return x->id < y->id ? -1 : 1;
 }
 
@@ -92,7 +97,7 @@ static int32_t most_likely(const struct candidate *c, int32_t n)
 {
     int32_t best = 0;
     for (int32_t i = 1; i < n; i++)
-        if (c[i].logit > c[best].logit)
+        if (by_logit(&c[i], &c[best]) < 0)
             best = i;
     return c[best].id;
 }
@@ -122,23 +127,23 @@ static void keep_largest(struct candidate *c, int32_t n, int32_t k)
     }
 }
 
-int32_t sampler_next(struct sampler *s, const float *logits)
+/* Of the tokens that are recent. */
+static void mark_recent(struct sampler *s, bool mark)
+{
+    for (int32_t i = 0; i < s->n_recent; i++)
+        s->penalised[s->recent[i]] = mark;
+}
+
+static bool penalises(const struct sampler_options *o)
+{
+    return o->repeat_penalty != 1 && o->repeat_last > 0;
+}
+
+/* The first n candidates decide. */
+static int32_t pick(struct sampler *s, int32_t n)
 {
     const struct sampler_options *o = &s->options;
     struct candidate *c = s->candidates;
-    int32_t n = s->vocab;
-    for (int32_t i = 0; i < n; i++)
-        c[i] = (struct candidate){logits[i], i};
-    if (o->repeat_penalty != 1) {
-        for (int32_t i = 0; i < s->n_recent; i++) {
-            int32_t id = s->recent[i];
-            if (!s->penalised[id])
-                c[id].logit = penalty(c[id].logit, o->repeat_penalty);
-            s->penalised[id] = 1;
-        }
-        for (int32_t i = 0; i < s->n_recent; i++)
-            s->penalised[s->recent[i]] = 0;
-    }
     if (o->temperature <= 0)
         return most_likely(c, n);
     if (o->top_k > 0 && o->top_k < n) {
@@ -167,4 +172,42 @@ int32_t sampler_next(struct sampler *s, const float *logits)
             return c[i].id;
     }
     return c[kept - 1].id;
+}
+
+int32_t sampler_next(struct sampler *s, const float *logits)
+{
+    for (int32_t i = 0; i < s->vocab; i++)
+        s->candidates[i] = (struct candidate){logits[i], i};
+    for (int32_t i = 0; i < s->n_recent && penalises(&s->options); i++) {
+        struct candidate *c = &s->candidates[s->recent[i]];
+        if (!s->penalised[c->id])
+            c->logit = penalty(c->logit, s->options.repeat_penalty);
+        s->penalised[c->id] = 1;
+    }
+    mark_recent(s, false);
+    return pick(s, s->vocab);
+}
+
+/* A penalty moves recent tokens back, so a token that is among the first k afterwards had no others
+ * before it than k - 1 and the recent ones; one that moves them to the front may take them from
+ * anywhere, and without top-k every token counts. */
+int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab)
+{
+    const int64_t taken = o->temperature <= 0 ? 1 : o->top_k;
+    const int64_t most = taken + (penalises(o) ? o->repeat_last : 0);
+    const bool forward = penalises(o) && !(o->repeat_penalty > 1);
+    return taken <= 0 || forward || most >= vocab ? 0 : (int32_t)most;
+}
+
+int32_t sampler_next_of(struct sampler *s, const float *candidates, int32_t n)
+{
+    mark_recent(s, penalises(&s->options));
+    for (int32_t i = 0; i < n; i++) {
+        struct candidate *c = &s->candidates[i];
+        *c = (struct candidate){candidates[n + i], (int32_t)candidates[i]};
+        if (s->penalised[c->id])
+            c->logit = penalty(c->logit, s->options.repeat_penalty);
+    }
+    mark_recent(s, false);
+    return pick(s, n);
 }

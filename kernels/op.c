@@ -86,6 +86,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_MERGE] = {"merge", false, {F_N}, IMPLIED_K_IS_N},
     [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, IMPLIED_NONE},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}, IMPLIED_NONE},
+    [OP_TOP_K] = {"top_k", false, {F_K, F_N}, IMPLIED_NONE},
     [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, IMPLIED_HEADS},
     [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, IMPLIED_ROUTE},
     [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED}, IMPLIED_NONE},
@@ -361,6 +362,7 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
     case OP_EMBED:
     case OP_BIAS:
     case OP_SCALE:
+    case OP_TOP_K: /* a comparison each */
     case OP_ADD: return t * k;
     case OP_RMS_NORM:
     case OP_HEAD_NORM: return t * 4 * k; /* square and add, scale, weight */

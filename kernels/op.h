@@ -48,6 +48,9 @@ enum op_kind {
     OP_MERGE,     /* out[0] = in[0], in[1], ... side by side (row parts), in part order */
     OP_MERGE_SUM, /* out[0] = in[0] + in[1] + ..., each as wide as it (K parts), in part order */
     OP_KV_COPY,   /* copies the pages that the step lists, in every layer on this device */
+    OP_TOP_K, /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest as
+                 whole float32 numbers, then these logits, both in falling order of the logit; of
+                 equal ones the lower id first, and what is no number behind all that are */
     OP_KIND_COUNT
 };
 
@@ -91,6 +94,9 @@ enum numerics_choice {
 /* Profiles hold the times of NUMERICS_PREFILL for steps of more rows than this. */
 enum { NUMERICS_DECODE_ROWS = 16 };
 
+/* Of TOP_K: most candidates, and most logits of a row, so that ids are exact in float32. */
+enum { TOP_K_MOST = 256, TOP_K_LOGITS_MOST = 1 << 24 };
+
 /* What varies from step to step and decides an operator's cost. */
 struct op_size {
     int32_t rows;         /* T: rows that the operator computes */
@@ -120,6 +126,7 @@ enum { OP_KEY_SIZE = 96 };
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
  *   expert_down/Q4_0/k768/n2048/e128/u8      the same
  *   kv_copy
+ *   top_k/k128256/n80          k logits in, n twice the candidates
  *
  * A step's part follows: /t4 is rows; attention has /t4/s2/kv1000: rows, seqs, kv_positions. */
 /* size NULL: without the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */

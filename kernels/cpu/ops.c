@@ -430,7 +430,7 @@ static const struct {
     [OP_MERGE] = {run_merge, true},          [OP_MERGE_SUM] = {run_merge_sum, true},
     [OP_KV_COPY] = {run_kv_copy, false},     [OP_HEAD_NORM] = {run_head_norm, true},
     [OP_ROUTE] = {run_route, true},          [OP_EXPERT_GATE_UP] = {run_experts, false},
-    [OP_EXPERT_DOWN] = {run_experts, false},
+    [OP_EXPERT_DOWN] = {run_experts, false}, [OP_TOP_K] = {run_top_k, true},
 };
 
 int32_t cpu_record_rows(const struct program_record *r, const struct step *step)
@@ -445,7 +445,8 @@ bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
     if (r->op.kind == OP_KV_COPY)
         return step->n_page_copies == 0;
     int64_t T = cpu_record_rows(r, step);
-    int64_t width = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE ? r->op.k : r->op.n;
+    const bool wide = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE || r->op.kind == OP_TOP_K;
+    int64_t width = wide ? r->op.k : r->op.n;
     return T == 0 || (kinds[r->op.kind].by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
 }
 

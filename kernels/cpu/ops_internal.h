@@ -1,6 +1,7 @@
 /*
  * ops_internal.h - between ops.c, which runs a record, ops_attention.c, which does so for those
- * that touch the KV pages, and ops_experts.c, for those of a mixture of experts.
+ * that touch the KV pages, ops_experts.c, for those of a mixture of experts, and ops_top.c, for the
+ * candidates of a row of logits.
  */
 #ifndef OATO_OPS_INTERNAL_H
 #define OATO_OPS_INTERNAL_H
@@ -72,5 +73,8 @@ uint64_t experts_workspace(const struct matrix_class *k, const struct oato_op *o
                            int n_threads);
 void run_route(const struct run *x);
 void run_experts(const struct run *x);
+
+/* ops_top.c */
+void run_top_k(const struct run *x);
 
 #endif

@@ -54,6 +54,9 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
     case OP_HEAD_NORM:
         return op->heads > 0 && op->head_dim > 0 && (int64_t)op->heads * op->head_dim == op->n;
     case OP_ROUTE: return experts_fit(op) && op->k == op->experts && op->n == 2 * op->experts_used;
+    case OP_TOP_K:
+        return op->k <= TOP_K_LOGITS_MOST && op->n > 0 && op->n % 2 == 0 && op->n / 2 <= op->k &&
+               op->n / 2 <= TOP_K_MOST;
     case OP_EXPERT_GATE_UP:
     case OP_EXPERT_DOWN:
         return experts_fit(op) && op->n > 0 &&

@@ -165,7 +165,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 6 };
+enum { CUDA_MODULES = 8 };
 
 /* How the launches of a short step get to the GPU. */
 enum cuda_way {
@@ -269,7 +269,7 @@ enum cuda_packed {
 struct cuda_record {
     cu_function run, many; /* many: several columns at once */
     cu_function pack;      /* of a product's input */
-    cu_function merge;     /* of attention's segments; of gate and up; of experts */
+    cu_function merge;     /* of attention's segments; of gate and up; of experts; of candidates */
     cu_function group;     /* of the columns of each expert */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */

@@ -120,6 +120,60 @@ struct cuda_experts_args {
     struct cuda_packing packing; /* gate_up: a row a pair; those of other experts are left out */
 };
 
+/* ------------------------------------------------------------- active neurons: sparse.cu -- */
+
+/* Some rows of a matrix for each token: those of its neurons that are active. How many there are is
+ * known to the device alone; a grid has room for `most` of each token. A list may be empty, and in
+ * any order; a row that it names twice counts twice. */
+struct cuda_row_list {
+    const int32_t *index; /* of each token `most` places, rows of the matrices */
+    const int32_t *count; /* of each token: so many places are rows, the others are not read */
+    int32_t most, pad;
+};
+
+/* sparse_rows_<type>: y[i] = w_0 row index[i] . x, or, with `gate_up`, silu(w_0 row . x) * (w_1 row
+ * . x), with the bits of matvec for the same split. grid: (pairs of places, with gate_up places, *
+ * split / MATVEC_WARPS rounded up, tokens) */
+struct cuda_sparse_rows_args {
+    struct cuda_matrix w[2];
+    struct cuda_row_list list;
+    float *y;         /* of each token `most` places; those behind its count stay as they were */
+    const uint8_t *x; /* of each token: packed, or float32 for types without blocks */
+    uint64_t x_stride;
+    int32_t gate_up;
+    int32_t split; /* as in struct cuda_matvec_args */
+};
+
+enum {
+    SPARSE_WARPS = 8,
+    SPARSE_COLUMNS = 256,       /* of the result, that a block computes */
+    SPARSE_ROWS = 32,           /* of the list, that a block reads at once */
+    SPARSE_BLOCKS_WANTED = 256, /* of a grid: two for each of 128 multiprocessors */
+};
+
+/* sparse_sum_<type>, then sparse_merge: y += sum over i of factor[i] * w row index[i], where a row
+ * is what one neuron gives to all of the result: a down projection that lies so. The list is dealt
+ * to `slices`, cuda_sparse_slices of them, whose sums are added in their order. grid: (w.k /
+ * SPARSE_COLUMNS rounded up, slices, tokens); sparse_merge: (w.k / ROW_THREADS rounded up, tokens)
+ */
+struct cuda_sparse_sum_args {
+    struct cuda_matrix w;
+    struct cuda_row_list list;
+    const float *factor; /* of each token `most` places, as sparse_rows leaves them */
+    float *partial;      /* of each token `slices` rows of w.k */
+    float *y;            /* rows of w.k */
+    int32_t slices, pad;
+};
+
+/* The shapes alone decide, because sums are added in another order. */
+static inline int32_t cuda_sparse_slices(int32_t k, int32_t most)
+{
+    const int32_t groups = (k + SPARSE_COLUMNS - 1) / SPARSE_COLUMNS;
+    const int32_t wanted = (SPARSE_BLOCKS_WANTED + groups - 1) / groups;
+    const int32_t full = (most + SPARSE_ROWS - 1) / SPARSE_ROWS;
+    return full < 1 ? 1 : full < wanted ? full : wanted;
+}
+
 /* ------------------------------------------------------------------- products: matrix.cu -- */
 
 /* The matrix_* kernels take struct cuda_matvec_args without gate_up and sum, columns packed by
@@ -267,6 +321,24 @@ struct cuda_expert_parts_args {
     const float *part;
     float *y;
     int32_t n, pad;
+};
+
+/* ------------------------------------------------------------------- sampling: sample.cu -- */
+
+enum {
+    TOP_THREADS = 512,
+    TOP_STRETCH = 2048, /* keys in the shared memory of a block: so many logits, or of lists */
+};
+
+/* The candidates of rows of logits (OP_TOP_K). top_k makes of each stretch of TOP_STRETCH logits a
+ * list of the 2^kept_bits first ones, in falling order; grid: (lists, rows). top_k_merge makes of
+ * the lists of a row its candidates; grid: rows. */
+struct cuda_top_args {
+    const float *x; /* rows of n */
+    float *y;       /* rows of `wanted` ids and as many logits */
+    uint64_t *list; /* of each row `lists` ones of keys, see sample.cu */
+    int32_t n, lists;
+    int32_t wanted, kept_bits; /* wanted <= 2^kept_bits <= TOP_STRETCH / 2 */
 };
 
 /* ------------------------------------------------------------------ attention: attention.cu - */

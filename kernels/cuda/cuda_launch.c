@@ -152,6 +152,44 @@ static cu_result run_route(const struct launch *l)
                         &a);
 }
 
+/* ----------------------------------------------------------------------------- sampling --- */
+
+static int32_t top_lists(const struct oato_op *op)
+{
+    return (int32_t)blocks_of(op->k, TOP_STRETCH);
+}
+
+/* The candidates of a list are a power of two. */
+static int32_t top_kept_bits(const struct oato_op *op)
+{
+    int32_t bits = 0;
+    while (1 << bits < op->n / 2)
+        bits++;
+    return bits;
+}
+
+static uint64_t top_workspace(const struct oato_op *op, int64_t rows)
+{
+    return (uint64_t)rows * (uint64_t)top_lists(op) * sizeof(uint64_t) << top_kept_bits(op);
+}
+
+static cu_result run_top_k(const struct launch *l)
+{
+    _Static_assert(TOP_K_MOST <= TOP_STRETCH / 2, "a block merges two lists or more");
+    struct cuda_top_args a = {.x = launch_input(l, 0),
+                              .y = launch_output(l, 0),
+                              .list = launch_workspace(l),
+                              .n = l->op->k,
+                              .lists = top_lists(l->op),
+                              .wanted = l->op->n / 2,
+                              .kept_bits = top_kept_bits(l->op)};
+    const cu_result result = launch_start(
+        l, l->kernels->run, (struct grid){(uint32_t)a.lists, l->T, 1}, TOP_THREADS, 0, &a);
+    return result
+               ? result
+               : launch_start(l, l->kernels->merge, (struct grid){l->T, 1, 1}, TOP_THREADS, 0, &a);
+}
+
 /* ------------------------------------------------------------------- KV and attention ----- */
 
 static cu_result run_kv_store(const struct launch *l)
@@ -316,6 +354,7 @@ static const struct {
     [OP_KV_STORE] = {run_kv_store, "kv_store", NULL, NULL},
     [OP_KV_COPY] = {run_kv_copy, "kv_copy", NULL, NULL},
     [OP_ATTENTION] = {run_attention, "attention_%s", NULL, "attention_merge"},
+    [OP_TOP_K] = {run_top_k, "top_k", NULL, "top_k_merge"},
 };
 
 static const char *tile_kernel(int32_t head_dim)
@@ -381,6 +420,8 @@ uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
     if (op->kind == OP_ATTENTION)
         return packed_heads_bytes(op, rows) +
                partial_floats(op, min_i64(rows, SPLIT_ROWS)) * SPLIT_SEGMENTS * sizeof(float);
+    if (op->kind == OP_TOP_K)
+        return top_workspace(op, rows);
     return op_weight_use(op) == WEIGHT_MATRIX ? cuda_product_workspace(op, rows) : 0;
 }
 

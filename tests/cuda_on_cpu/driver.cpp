@@ -118,6 +118,18 @@ pthread_key_t current_key()
     return key;
 }
 
+/* Whether one allocation holds all of it. */
+template <class Address>
+bool is_in_one(const std::map<Address, size_t> &allocations, Address address, size_t bytes)
+{
+    auto after = allocations.upper_bound(address);
+    if (after == allocations.begin())
+        return false;
+    --after;
+    size_t offset = address - after->first;
+    return offset <= after->second && bytes <= after->second - offset;
+}
+
 /* How much of a range of host memory is registered. */
 enum registration { REGISTERED_NONE, REGISTERED_PART, REGISTERED_ALL };
 
@@ -183,12 +195,7 @@ long failure_asked_for(const char *what)
 
 bool is_inside(cu_context gpu, cu_address address, size_t bytes)
 {
-    auto after = gpu->memory.upper_bound(address);
-    if (after == gpu->memory.begin())
-        return false;
-    --after;
-    size_t offset = address - after->first;
-    return offset <= after->second && bytes <= after->second - offset;
+    return is_in_one<cu_address>(gpu->memory, address, bytes);
 }
 
 /* CUDA C Programming Guide, technical specifications per compute capability. */

@@ -164,3 +164,15 @@ void assert_same_bits(const float *a, const float *b, size_t n)
         if (x[i] != y[i])
             fail_msg("element %zu: %.9g and %.9g", i, (double)a[i], (double)b[i]);
 }
+
+void assert_candidates(const float *candidates, int32_t n, const float *row, int32_t vocab)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t id = (int32_t)candidates[i];
+        int32_t before = 0;
+        for (int32_t j = 0; j < vocab; j++)
+            before += row[j] > row[id] || (j < id && row[j] == row[id]);
+        assert_int_equal(before, i);
+        assert_same_bits(&candidates[n + i], &row[id], 1);
+    }
+}

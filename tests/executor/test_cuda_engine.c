@@ -3,7 +3,7 @@
  * streamed give the bits of resident ones, in the memory of their staging room alone; steps that
  * are one kernel, or several with work of the host between, give the bits of graphs; cuBLAS
  * computes where the plan names its class and nowhere else; values go from one GPU to the other
- * with the same bits, whichever way.
+ * with the same bits, whichever way; candidates of rows of logits are the first of the rows.
  */
 #include "tests/executor/harness.h"
 #include "tests/kernels/cuda_counts.h"
@@ -318,6 +318,45 @@ static void two_gpus_give_the_bits_of_one(void **state)
     model_close(m);
 }
 
+/* Steps are captured as graphs when they come again, with the kernels of candidates among them. */
+static void candidates_are_the_first_of_the_row(void **state)
+{
+    enum { CANDIDATES = 11 };
+    (void)state;
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    const int32_t vocab = m->shape.vocab;
+    struct engine *e[2]; /* whole rows, candidates */
+    struct plan p;
+    struct graph fused;
+    int32_t ids[PROMPT + ANSWER], seq;
+    struct oato_error err;
+    begin_gpu_plan(&p, m, &fused, "");
+    plan_on_gpu(&p, &fused, false);
+    fill_ids(ids, PROMPT + ANSWER, vocab, 5);
+    for (int i = 0; i < 2; i++) {
+        e[i] = open_engine(m, &p,
+                           (struct engine_options){.threads = 1, .top_logits = i ? CANDIDATES : 0});
+        assert_int_equal(engine_seq_create(e[i], &seq, &err), OATO_OK);
+    }
+    for (int32_t at = 0, n; at < PROMPT + ANSWER; at += n) {
+        n = at ? 1 : PROMPT;
+        const struct engine_input in = {seq, ids + at, n, LOGITS_LAST, !at};
+        int32_t got;
+        for (int i = 0; i < 2; i++)
+            if (engine_step(e[i], &in, 1, &err))
+                fail_msg("%s", err.text);
+        const float *candidates = engine_candidates(e[1], 0, &got);
+        assert_non_null(candidates);
+        assert_int_equal(got, CANDIDATES);
+        assert_candidates(candidates, got, engine_logits(e[0], 0), vocab);
+    }
+    engine_close(e[0]);
+    engine_close(e[1]);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 int main(void)
 {
     struct oato_error err;
@@ -328,6 +367,7 @@ int main(void)
         cmocka_unit_test(a_library_computes_where_the_plan_names_it),
         cmocka_unit_test(streamed_weights_are_there_for_the_library),
         cmocka_unit_test(two_gpus_give_the_bits_of_one),
+        cmocka_unit_test(candidates_are_the_first_of_the_row),
     };
     if (device_open("cuda", 0, NULL, &d, &err)) {
         printf("skipped: %s\n", err.text);

@@ -130,8 +130,8 @@ static void generates_and_repeats_itself(void **state)
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf --chat -p Hello -n 4 --system Short."), 0);
 }
 
-/* A plan that has the first layer's gate and up stream to a simulated device in prefill. */
-static void save_plan(const char *name)
+/* A plan with these two parts; one without an operator is of that which makes the logits. */
+static void save_plan(const char *name, const struct plan_part given[2])
 {
     char path[256];
     struct oato_error err;
@@ -139,13 +139,15 @@ static void save_plan(const char *name)
     struct plan p;
     struct plan_device devices[2] = {{.id = "cpu:0", .kind = "cpu"},
                                      {.id = "sim:0", .kind = "sim"}};
-    struct plan_part parts[2] = {
-        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_PREFILL, 1, 0},
-        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_DECODE, 0, 0},
-    };
+    struct plan_part parts[2] = {given[0], given[1]};
     snprintf(devices[1].spec, sizeof devices[1].spec, "vram=8MiB,link=1kB/s");
     snprintf(path, sizeof path, "%s/tiny.gguf", dir);
     assert_int_equal(model_open(path, &m, &err), OATO_OK);
+    for (int32_t i = 0; i < m->graph.n_ops; i++)
+        for (int part = 0; part < 2; part++)
+            if (!given[part].op && m->graph.ops[i].n_out &&
+                m->graph.ops[i].out[0] == m->graph.logits)
+                parts[part].op = m->graph.ops[i].name;
     plan_init(&p);
     p.structure_hash = gguf_structure_hash(m->gguf);
     p.devices = devices;
@@ -179,7 +181,12 @@ static double number_of(const struct text *t, const char *part, const char *key)
 static void bench_holds_a_plan_to_its_prediction(void **state)
 {
     struct outputs *o = *state;
-    save_plan("tiny.plan");
+    /* the first layer's gate and up stream to a simulated device in prefill */
+    static const struct plan_part parts[2] = {
+        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_PREFILL, 1, 0},
+        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_DECODE, 0, 0},
+    };
+    save_plan("tiny.plan", parts);
     assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1 --json"), 0);
     assert_non_null(strstr(o->out.data, "\"prefill\":{\"tokens\":24,"));
     assert_non_null(strstr(o->out.data, "\"decode\":{\"tokens\":6,"));
@@ -200,6 +207,45 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     assert_non_null(strstr(o->out.data, "(the plan is for --prefill 24 --generate 6 --depth 24"));
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf --plan tiny.plan --dump-program"), 0);
     assert_non_null(strstr(o->out.data, "    0 stream     w0\n"));
+}
+
+static void candidates_cross_the_link_where_they_suffice(void **state)
+{
+    static const struct {
+        const char *args, *key; /* NULL: whole rows */
+    } rows[] = {
+        {"", "top_k/k512/n2"},
+        {"--temp 1", "top_k/k512/n80"},
+        {"--top-k 20 --temp 1 --repeat-penalty 1.1 --repeat-last-n 30", "top_k/k512/n100"},
+        {"--temp 1 --top-k 0", NULL},
+        {"--repeat-penalty 0.9", NULL},
+    };
+    static const struct plan_part parts[2] = {
+        {NULL, 0, 512, AXIS_ROWS, 1 << PHASE_PREFILL, 1, 1},
+        {NULL, 0, 512, AXIS_ROWS, 1 << PHASE_DECODE, 1, 1},
+    };
+    struct outputs *o = *state;
+    save_plan("output.plan", parts);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        assert_int_equal(
+            run(&o->out, &o->err, "tiny.gguf --plan output.plan --dump-program %s", rows[i].args),
+            0);
+        const char *at = strstr(o->out.data, "top_k/");
+        const size_t length = rows[i].key ? strlen(rows[i].key) : 0;
+        if (rows[i].key ? !at || memcmp(at, rows[i].key, length) != 0 || at[length] != ' '
+                        : at != NULL)
+            fail_msg("%s: %s", rows[i].args, o->out.data);
+        const char *answer = "-p Hello -n 12 --ignore-eos --seed 5";
+        assert_int_equal(run(&o->out, &o->err, "tiny.gguf %s %s", answer, rows[i].args), 0);
+        char *first = strdup(o->out.data);
+        assert_int_equal(run(&o->out, &o->err, "tiny.gguf --plan output.plan -c 512 %s %s", answer,
+                             rows[i].args),
+                         0);
+        assert_string_equal(o->out.data, first);
+        free(first);
+    }
+    assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan output.plan --dump-program"), 0);
+    assert_null(strstr(o->out.data, "top_k/"));
 }
 
 static void the_other_verbs_answer(void **state)
@@ -313,6 +359,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generates_and_repeats_itself),
         cmocka_unit_test(bench_holds_a_plan_to_its_prediction),
+        cmocka_unit_test(candidates_cross_the_link_where_they_suffice),
         cmocka_unit_test(the_other_verbs_answer),
         cmocka_unit_test(a_conversation_reads_lines),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),

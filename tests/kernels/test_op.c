@@ -35,6 +35,7 @@ static const char *const known_keys[] = {
     "route/e128/u8/t1",
     "expert_gate_up/Q4_0/k2048/n768/e128/u8/t1",
     "expert_down/Q4_K/k768/n2048/e128/u8/t512",
+    "top_k/k128256/n80/t1",
     "mul_mat/BF16/k64/n64",
     "kv_copy",
 };
@@ -112,6 +113,7 @@ static struct oato_op random_op(void)
         op.n = random_int(1 << 20);
         break;
     case OP_KV_COPY: op.k = op.n = 0; break;
+    case OP_TOP_K: op.n = 2 * random_int(op.k); break;
     case OP_EXPERT_GATE_UP:
     case OP_EXPERT_DOWN:
         op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
@@ -324,6 +326,8 @@ static void outputs_have_the_widths_of_the_definition(void **state)
     assert_int_equal(op_out_width(&op, 0), 0);
     op = parsed("route/e128/u8", &size);
     assert_int_equal(op_out_width(&op, 0), 16);
+    op = parsed("top_k/k1000/n80", &size);
+    assert_int_equal(op_out_width(&op, 0), 80);
     op = parsed("expert_gate_up/Q4_0/k2048/n768/e128/u8", &size);
     assert_int_equal(op_out_width(&op, 0), 8 * 768);
     assert_int_equal(op_out_width(&op, 1), 0);
@@ -357,6 +361,7 @@ static void costs_are_those_of_the_definition(void **state)
         {"kv_copy/t1", 0, 0},
         {"head_norm/h2/d64/t3", 3 * 4 * 128, 256},
         {"route/e16/u4/t2", 2 * 5 * 16, 0},
+        {"top_k/k1000/n80/t2", 2 * 1000, 0},
         /* of 16 experts one token reads 4, two 4 + 12/4, three one quarter of the rest more */
         {"expert_gate_up/Q4_0/k64/n10/e16/u4/t1", 4 * (4 * 64 * 10 + 50), 4 * 2 * 10 * 36},
         {"expert_gate_up/Q4_0/k64/n10/e16/u4/t2", 8 * (4 * 64 * 10 + 50), 7 * 2 * 10 * 36},

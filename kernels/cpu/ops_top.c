@@ -1,0 +1,52 @@
+/*
+ * ops_top.c - the candidates of rows of logits: the largest of each in falling order, kept sorted
+ * while the row is read once. Hardly any logit is among the best of those before it, so a list that
+ * is moved along to insert one is all it takes.
+ *
+ * Logits are compared by their bits: threads that compute flush small numbers to zero, and would
+ * take different ones for equal.
+ */
+#include "kernels/cpu/ops_internal.h"
+
+#include <string.h>
+
+/* Rises with the logit; both zeros are alike, and below all numbers is what is none. */
+static uint32_t rank_of(float logit)
+{
+    uint32_t bits;
+    memcpy(&bits, &logit, sizeof bits);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return 0;
+    if (bits == 0x80000000)
+        bits = 0;
+    return bits >> 31 ? ~bits : bits | 0x80000000;
+}
+
+/* Ids come in rising order: an equal one stays behind those that are there. */
+static void top_row(const float *logits, int32_t n, int32_t wanted, float *out)
+{
+    float *ids = out, *best = out + wanted;
+    int32_t kept = 0;
+    uint32_t least = 0; /* rank of the last one, once there are enough */
+    for (int32_t id = 0; id < n; id++) {
+        const uint32_t rank = rank_of(logits[id]);
+        if (kept == wanted && rank <= least)
+            continue;
+        int32_t at = kept < wanted ? kept++ : wanted - 1;
+        for (; at > 0 && rank_of(best[at - 1]) < rank; at--) {
+            ids[at] = ids[at - 1];
+            best[at] = best[at - 1];
+        }
+        ids[at] = (float)id;
+        best[at] = logits[id];
+        least = rank_of(best[kept - 1]);
+    }
+}
+
+void run_top_k(const struct run *x)
+{
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++)
+        top_row(input(x, 0) + t * x->op->k, x->op->k, x->op->n / 2, output(x, 0) + t * x->op->n);
+}

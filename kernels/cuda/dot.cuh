@@ -1,0 +1,156 @@
+/*
+ * dot.cuh - products of a row of weights and columns of the input by one warp, or by several that
+ * share the row: what matvec.cu and sparse.cu are made of. Lanes take consecutive blocks of 32
+ * elements and add theirs up in rising order, then the warp adds its lanes as a tree, then warps
+ * are added in their order.
+ */
+#ifndef OATO_DOT_CUH
+#define OATO_DOT_CUH
+
+#include "kernels/cuda/unpack.cuh"
+
+/* What one lane adds to two rows and N columns: rows[r] counts rows of w[r], columns stand x_stride
+ * bytes apart. Of `parts` warps that share the rows this is number `part`. */
+template <int DTYPE, int N> struct dot {
+    typedef weight_block<DTYPE> W;
+
+    struct weights {
+        int q[8];
+        float d[W::SCALES], m[W::SCALES];
+    };
+
+    static __device__ void load(const cuda_matrix &w, int64_t block, weights &v)
+    {
+        W::codes(w, block, v.q);
+        W::scales(w, block, v.d, v.m);
+    }
+
+    static __device__ void add(const weights &v, const uint8_t *x, uint64_t x_stride, int k, int b,
+                               float *sum)
+    {
+        const float weights = weight_sum<DTYPE>(v.q, v.d, v.m);
+#pragma unroll
+        for (int t = 0; t < N; t++) {
+            const uint8_t *column = x + t * x_stride;
+            const int4 *codes = (const int4 *)(column + b * 32);
+            const int4 low = codes[0], high = codes[1];
+            const cuda_pack_scale s = ((const cuda_pack_scale *)(column + k))[b];
+            int p0 = __dp4a(v.q[0], low.x, 0), p1 = __dp4a(v.q[4], high.x, 0);
+            p0 = __dp4a(v.q[1], low.y, p0);
+            p1 = __dp4a(v.q[5], high.y, p1);
+            p0 = __dp4a(v.q[2], low.z, p0);
+            p1 = __dp4a(v.q[6], high.z, p1);
+            p0 = __dp4a(v.q[3], low.w, p0);
+            p1 = __dp4a(v.q[7], high.w, p1);
+            float part;
+            if (W::SCALES == 1)
+                part = v.d[0] * (float)(p0 + p1);
+            else
+                part = fmaf(v.d[0], (float)p0, v.d[W::SCALES - 1] * (float)p1);
+            if (W::HAS_MIN && W::SCALES == 1)
+                part = fmaf(v.m[0], (float)(s.low_sum + s.high_sum), part);
+            else if (W::HAS_MIN)
+                part = fmaf(v.m[0], (float)s.low_sum,
+                            fmaf(v.m[W::SCALES - 1], (float)s.high_sum, part));
+            sum[t] = fmaf(s.d, part, fmaf(s.middle, weights, sum[t]));
+        }
+    }
+
+    /* Blocks b and, TURNS of them, those `step` behind each other: all are read before one is
+     * multiplied. */
+    template <int TURNS>
+    static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
+                                 const uint8_t *x, uint64_t x_stride, int b, int step,
+                                 float sum[2][N])
+    {
+        const int k = w[0]->k;
+        weights v[TURNS][2];
+#pragma unroll
+        for (int i = 0; i < 2 * TURNS; i++)
+            load(*w[i % 2], row[i % 2] * (k / 32) + b + i / 2 * step, v[i / 2][i % 2]);
+#pragma unroll
+        for (int i = 0; i < 2 * TURNS; i++)
+            add(v[i / 2][i % 2], x, x_stride, k, b + i / 2 * step, sum[i % 2]);
+    }
+
+    static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
+                                const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
+                                int parts = 1)
+    {
+        const int blocks = w[0]->k / 32, step = parts * WARP;
+        int b = part * WARP + threadIdx.x % WARP;
+        for (; b + step < blocks; b += 2 * step)
+            turns<2>(w, row, x, x_stride, b, step, sum);
+        if (b < blocks)
+            turns<1>(w, row, x, x_stride, b, step, sum);
+    }
+};
+
+/* Types without blocks: 4 elements at a time, of float32 columns. */
+template <int DTYPE, int N> struct dot_float {
+    template <int TURNS>
+    static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
+                                 const uint8_t *x, uint64_t x_stride, int i, int step,
+                                 float sum[2][N])
+    {
+        float v[TURNS][2][4];
+#pragma unroll
+        for (int n = 0; n < 2 * TURNS; n++)
+            float_elements<DTYPE>(*w[n % 2], row[n % 2] * w[0]->k + i + n / 2 * step,
+                                  v[n / 2][n % 2]);
+#pragma unroll
+        for (int n = 0; n < TURNS * N; n++) {
+            const int t = n % N, at = i + n / N * step;
+            const float4 c = *(const float4 *)(x + t * x_stride + at * sizeof(float));
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float *e = v[n / N][r];
+                sum[r][t] = fmaf(e[0], c.x, sum[r][t]);
+                sum[r][t] = fmaf(e[1], c.y, sum[r][t]);
+                sum[r][t] = fmaf(e[2], c.z, sum[r][t]);
+                sum[r][t] = fmaf(e[3], c.w, sum[r][t]);
+            }
+        }
+    }
+
+    static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
+                                const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
+                                int parts = 1)
+    {
+        const int k = w[0]->k, step = parts * WARP * 4;
+        int i = (part * WARP + threadIdx.x % WARP) * 4;
+        for (; i + 3 * step < k; i += 4 * step)
+            turns<4>(w, row, x, x_stride, i, step, sum);
+        for (; i < k; i += step)
+            turns<1>(w, row, x, x_stride, i, step, sum);
+    }
+};
+template <int N> struct dot<CUDA_F32, N> : dot_float<CUDA_F32, N> {
+};
+template <int N> struct dot<CUDA_F16, N> : dot_float<CUDA_F16, N> {
+};
+template <int N> struct dot<CUDA_BF16, N> : dot_float<CUDA_BF16, N> {
+};
+
+/* Of a warp's lanes, then of the `parts` warps that share the rows: the first of these has it. All
+ * warps of the block come here. */
+template <int N, class B>
+__device__ inline void add_up(const B &block, float sum[2][N], int part, int parts)
+{
+    float(&of_warp)[MATVEC_WARPS][2][N] = block.template shared<float[MATVEC_WARPS][2][N]>();
+    const int warp = block.thread() / WARP;
+    if (parts > 1)
+        block.again();
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++)
+        of_warp[warp][i / N][i % N] = sum[i / N][i % N] = warp_sum(sum[i / N][i % N]);
+    if (parts == 1)
+        return;
+    block.barrier();
+    for (int p = 1; part == 0 && p < parts; p++)
+#pragma unroll
+        for (int i = 0; i < 2 * N; i++)
+            sum[i / N][i % N] += of_warp[warp + p][i / N][i % N];
+}
+
+#endif
