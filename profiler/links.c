@@ -1,7 +1,7 @@
 /*
  * links.c - what a link carries: in each direction, from host memory that is page-locked and from
  * memory that is not, in both directions at once, with the host converting weights on their way;
- * and what waiting for the other side's event costs.
+ * between two devices that reach each other; and what waiting for the other side's event costs.
  */
 #include "profiler/profiler_internal.h"
 
@@ -36,55 +36,83 @@ static oato_status time_records(const struct rig *r, struct program *p, bool qui
     return status;
 }
 
+/* What is copied, and from where if it is another device: a RECORD_PEER. */
 struct copies {
-    bool to_device, pinned;
-    void *memory; /* of the device */
+    enum record_kind kind;
+    bool pinned;
+    const struct rig *from;
+    void *memory, *from_memory; /* of the devices */
     uint8_t *host;
+    uint64_t bytes; /* of each of them */
 };
 
-/* Copies between the host's arena and the device's, one behind the other, as steps have them. */
+static oato_status copies_alloc(const struct rig *r, struct copies *c, struct oato_error *err)
+{
+    oato_status status = r->device->ops->alloc(r->device, c->bytes, &c->memory, err);
+    if (!status && c->from)
+        status = c->from->device->ops->alloc(c->from->device, c->bytes, &c->from_memory, err);
+    if (status || c->from)
+        return status;
+    c->host = pages_alloc(c->bytes);
+    if (!c->host)
+        return oato_fail_memory(err, c->bytes, "measuring a link");
+    memset(c->host, 1, c->bytes);
+    return OATO_OK;
+}
+
+static void copies_free(const struct rig *r, const struct copies *c)
+{
+    if (c->memory)
+        r->device->ops->free(r->device, c->memory, c->bytes);
+    if (c->from_memory)
+        c->from->device->ops->free(c->from->device, c->from_memory, c->bytes);
+    if (c->host)
+        pages_free(c->host, c->bytes);
+}
+
+/* Copies between the device's arena and another one, one behind the other, as steps have them. */
 static oato_status time_copies(const struct rig *r, const struct copies *c, uint64_t bytes,
                                bool quick, double *ns, struct oato_error *err)
 {
-    enum { RECORDS = 17 };
+    enum { RECORDS = 17, PEER = 1 };
     struct program_record records[RECORDS];
+    struct program_peer peers[DEVICES_MAX] = {{0}};
     struct graph_op shape = {.n_in = 1, .n_out = 1};
     for (int i = 0; i < RECORDS; i++) {
         records[i] = rig_record(&shape, &(struct oato_op){.kind = OP_ADD},
                                 (int32_t[]){(int32_t)(bytes / sizeof(float))});
-        records[i].kind = c->to_device ? RECORD_UPLOAD : RECORD_DOWNLOAD;
+        records[i].kind = (uint8_t)c->kind;
+        records[i].peer = PEER;
         records[i].signal = i == 0 ? 1 : i == RECORDS - 1 ? 2 : 0;
     }
     struct program p = {.records = records,
                         .n_records = RECORDS,
                         .arena = c->memory,
                         .host_arena = c->host,
-                        .host_arena_bytes = c->pinned ? bytes : 0};
+                        .host_arena_bytes = c->pinned ? c->bytes : 0,
+                        .peers = peers};
+    if (c->from)
+        peers[PEER] = (struct program_peer){c->from->device, c->from_memory, c->bytes};
     return time_records(r, &p, quick, ns, err);
 }
 
-/* In one direction, of host memory that is page-locked if the device can do that, or is not: by a
- * fit over several sizes. */
-static oato_status copies_rate(const struct rig *r, bool to_device, bool pinned, bool quick,
-                               double *latency_ns, double *bytes_per_s, struct oato_error *err)
+/* Latency and rate by a fit over several sizes. */
+static oato_status copies_rate(const struct rig *r, struct copies c, bool quick, double *latency_ns,
+                               double *bytes_per_s, struct oato_error *err)
 {
     static const uint64_t sizes[] = {1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
-    double ns[ARRAY_LEN(sizes)];
-    int n = 0;
-    struct device_info info;
-    r->device->ops->info(r->device, &info);
-    uint64_t largest = sizes[ARRAY_LEN(sizes) - 1];
-    while (largest > sizes[1] && largest > info.free_bytes / 2)
-        largest /= 4;
-    struct copies c = {.to_device = to_device, .pinned = pinned, .host = pages_alloc(largest)};
-    if (!c.host)
-        return oato_fail_memory(err, largest, "measuring a link");
-    memset(c.host, 1, largest);
-    oato_status status = r->device->ops->alloc(r->device, largest, &c.memory, err);
-    for (size_t i = 0; !status && i < ARRAY_LEN(sizes) && sizes[i] <= largest; i++) {
-        status = time_copies(r, &c, sizes[i], quick, &ns[n], err);
-        n += !status;
+    double ns[ARRAY_LEN(sizes)] = {0};
+    size_t n = ARRAY_LEN(sizes);
+    for (const struct rig *side = r; side; side = side == r ? c.from : NULL) {
+        struct device_info info;
+        side->device->ops->info(side->device, &info);
+        while (n > 2 && sizes[n - 1] > info.free_bytes / 2)
+            n--;
     }
+    c.bytes = sizes[n - 1];
+    oato_status status = copies_alloc(r, &c, err);
+    for (size_t i = 0; !status && i < n; i++)
+        status = time_copies(r, &c, sizes[i], quick, &ns[i], err);
     if (!status) {
         /* rate: the slope at the large end; latency: what is left of the small ones */
         double slope = (ns[n - 1] - ns[n - 2]) / (double)(sizes[n - 1] - sizes[n - 2]);
@@ -93,9 +121,7 @@ static oato_status copies_rate(const struct rig *r, bool to_device, bool pinned,
         *latency_ns = quantile(left, 2, 0.5);
         *latency_ns = *latency_ns > 0 ? *latency_ns : 0;
     }
-    if (c.memory)
-        r->device->ops->free(r->device, c.memory, largest);
-    pages_free(c.host, largest);
+    copies_free(r, &c);
     return status;
 }
 
@@ -195,50 +221,8 @@ static oato_status stream_rate(const struct rig *r, bool quick, double *bytes_pe
         if (!status && rate > 0 && (*bytes_per_s <= 0 || rate < *bytes_per_s))
             *bytes_per_s = rate;
     }
-    if (status == OATO_EFIT) { /* a small device may do without */
+    if (status)
         *bytes_per_s = 0;
-        return OATO_OK;
-    }
-    return status;
-}
-
-/* --------------------------------------------------------------------------- all of them --- */
-
-/* What declared links do not tell apart. */
-static oato_status more_rates(const struct rig *r, bool quick, struct profile_link *const ways[2],
-                              struct oato_error *err)
-{
-    const struct device_ops *ops = r->device->ops;
-    oato_status status = OATO_OK;
-    for (int up = 0; up < 2 && !status; up++)
-        status = copies_rate(r, up, false, quick, &ways[up]->pageable_latency_ns,
-                             &ways[up]->pageable_bytes_per_s, err);
-    if (!status && ops->both_rates)
-        status =
-            ops->both_rates(r->device, &ways[1]->both_bytes_per_s, &ways[0]->both_bytes_per_s, err);
-    return status ? status : stream_rate(r, quick, &ways[1]->stream_bytes_per_s, err);
-}
-
-oato_status link_rates(const struct rig *r, bool quick, struct profile_link *to_device,
-                       struct profile_link *to_host, struct oato_error *err)
-{
-    struct profile_link *const ways[2] = {to_host, to_device};
-    oato_status status = OATO_OK;
-    for (int up = 0; up < 2 && !status; up++)
-        status =
-            copies_rate(r, up, true, quick, &ways[up]->latency_ns, &ways[up]->bytes_per_s, err);
-    if (!status && rig_is_hardware(r))
-        status = more_rates(r, quick, ways, err);
-    for (int up = 0; up < 2; up++) {
-        struct profile_link *l = ways[up];
-        double *const ns[] = {&l->latency_ns, &l->sync_ns, &l->pageable_latency_ns};
-        double *const rates[] = {&l->bytes_per_s, &l->pageable_bytes_per_s, &l->both_bytes_per_s,
-                                 &l->stream_bytes_per_s};
-        for (size_t i = 0; i < ARRAY_LEN(ns); i++)
-            *ns[i] = readable_ns(*ns[i]);
-        for (size_t i = 0; i < ARRAY_LEN(rates); i++)
-            *rates[i] = round(*rates[i]);
-    }
     return status;
 }
 
@@ -273,7 +257,9 @@ static oato_status ping_once(const struct rig *r, struct compiled *c, struct rig
     return ops->finish(r->device, err);
 }
 
-oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct oato_error *err)
+/* Half of a round trip in which device and host wait for each other's event. */
+static oato_status link_sync(const struct rig *r, bool quick, double *sync_ns,
+                             struct oato_error *err)
 {
     enum { RUNS = 9 };
     const struct device_ops *ops = r->device->ops;
@@ -329,5 +315,144 @@ oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct o
     rig_step_free(&s);
     free(records);
     free(host);
+    return status;
+}
+
+/* --------------------------------------------------------------------------- rates ----- */
+
+static struct copies host_copies(bool to_device, bool pinned)
+{
+    return (struct copies){.kind = to_device ? RECORD_UPLOAD : RECORD_DOWNLOAD, .pinned = pinned};
+}
+
+/* What declared links do not tell apart. */
+static oato_status more_rates(const struct rig *r, bool quick, struct profile_link *const ways[2],
+                              struct oato_error *err)
+{
+    const struct device_ops *ops = r->device->ops;
+    oato_status status = OATO_OK;
+    for (int up = 0; up < 2 && !status; up++)
+        status = copies_rate(r, host_copies(up, false), quick, &ways[up]->pageable_latency_ns,
+                             &ways[up]->pageable_bytes_per_s, err);
+    if (!status && ops->both_rates)
+        status =
+            ops->both_rates(r->device, &ways[1]->both_bytes_per_s, &ways[0]->both_bytes_per_s, err);
+    if (!status)
+        status = stream_rate(r, quick, &ways[1]->stream_bytes_per_s, err);
+    return status == OATO_EFIT ? OATO_OK : status; /* what has no room is not known */
+}
+
+static void readable_link(struct profile_link *l)
+{
+    double *const ns[] = {&l->latency_ns, &l->sync_ns, &l->pageable_latency_ns};
+    double *const rates[] = {&l->bytes_per_s, &l->pageable_bytes_per_s, &l->both_bytes_per_s,
+                             &l->stream_bytes_per_s};
+    for (size_t i = 0; i < ARRAY_LEN(ns); i++)
+        *ns[i] = readable_ns(*ns[i]);
+    for (size_t i = 0; i < ARRAY_LEN(rates); i++)
+        *rates[i] = round(*rates[i]);
+}
+
+/* Both directions between the host and a device. */
+static oato_status link_rates(const struct rig *r, bool quick, struct profile_link *to_device,
+                              struct profile_link *to_host, struct oato_error *err)
+{
+    struct profile_link *const ways[2] = {to_host, to_device};
+    oato_status status = OATO_OK;
+    for (int up = 0; up < 2 && !status; up++)
+        status = copies_rate(r, host_copies(up, true), quick, &ways[up]->latency_ns,
+                             &ways[up]->bytes_per_s, err);
+    if (!status && rig_is_hardware(r))
+        status = more_rates(r, quick, ways, err);
+    readable_link(to_device);
+    readable_link(to_host);
+    return status;
+}
+
+/* --------------------------------------------------------------- entries in the profile --- */
+
+static bool put_link(struct profile *p, const struct profile_link *link)
+{
+    for (int32_t i = 0; i < p->n_links; i++) {
+        if (p->links[i].from == link->from && p->links[i].to == link->to) {
+            p->links[i] = *link;
+            return true;
+        }
+    }
+    struct profile_link *grown = arena_alloc(&p->arena, (size_t)p->n_links + 1, sizeof *grown);
+    if (!grown)
+        return false;
+    if (p->n_links)
+        memcpy(grown, p->links, (size_t)p->n_links * sizeof *grown);
+    grown[p->n_links++] = *link;
+    p->links = grown;
+    return true;
+}
+
+static void drop_link(struct profile *p, int32_t from, int32_t to)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < p->n_links; i++)
+        if (p->links[i].from != from || p->links[i].to != to)
+            p->links[kept++] = p->links[i];
+    p->n_links = kept;
+}
+
+static int32_t host_of(const struct profile *p)
+{
+    for (int32_t i = 0; i < p->n_devices; i++)
+        if (p->devices[i].is_host)
+            return i;
+    return -1;
+}
+
+oato_status links_measure(struct profile *p, struct rig *r, bool quick, struct oato_error *err)
+{
+    const int32_t host = host_of(p);
+    if (r->info.is_host)
+        return OATO_OK;
+    if (host < 0)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s needs a link to the host, and the profile has none yet: use "
+                         "--devices cpu,%s",
+                         r->info.id, r->info.kind);
+    struct profile_link to_device = {.from = host, .to = r->index};
+    oato_status status = link_sync(r, quick, &to_device.sync_ns, err);
+    struct profile_link to_host = {.from = r->index, .to = host, .sync_ns = to_device.sync_ns};
+    rig_clock(r, CLOCK_PASSES, NULL);
+    if (!status)
+        status = link_rates(r, quick, &to_device, &to_host, err);
+    rig_clock(r, CLOCK_USUAL, NULL);
+    if (!status && (!put_link(p, &to_host) || !put_link(p, &to_device)))
+        status = oato_fail_memory(err, sizeof to_host, "the profile");
+    return status;
+}
+
+/* What waiting for the events of a device costs the host. */
+static double sync_of(const struct profile *p, int32_t device)
+{
+    for (int32_t i = 0; i < p->n_links; i++)
+        if (p->links[i].from == device && p->devices[p->links[i].to].is_host)
+            return p->links[i].sync_ns;
+    return 0;
+}
+
+oato_status links_measure_peer(struct profile *p, struct rig *r, const struct rig *from, bool quick,
+                               struct oato_error *err)
+{
+    const struct device_ops *ops = r->device->ops;
+    const struct copies way = {.kind = RECORD_PEER, .from = from};
+    struct profile_link link = {.from = from->index,
+                                .to = r->index,
+                                .sync_ns = fmax(sync_of(p, r->index), sync_of(p, from->index))};
+    drop_link(p, link.from, link.to);
+    if (!ops->reaches || !ops->reaches(r->device, from->device))
+        return OATO_OK;
+    rig_clock(r, CLOCK_PASSES, NULL);
+    const oato_status status = copies_rate(r, way, quick, &link.latency_ns, &link.bytes_per_s, err);
+    rig_clock(r, CLOCK_USUAL, NULL);
+    readable_link(&link);
+    if (!status && link.bytes_per_s > 0 && !put_link(p, &link))
+        return oato_fail_memory(err, sizeof link, "the profile");
     return status;
 }

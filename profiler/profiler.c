@@ -301,47 +301,14 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
     return status;
 }
 
-static bool put_link(struct profile *p, const struct profile_link *link)
+/* Ways between devices none of which is the host, once those to it are known. */
+static oato_status measure_peers(struct run *r, struct oato_error *err)
 {
-    for (int32_t i = 0; i < p->n_links; i++) {
-        if (p->links[i].from == link->from && p->links[i].to == link->to) {
-            p->links[i] = *link;
-            return true;
-        }
-    }
-    struct profile_link *grown = arena_alloc(&p->arena, (size_t)p->n_links + 1, sizeof *grown);
-    if (!grown)
-        return false;
-    if (p->n_links)
-        memcpy(grown, p->links, (size_t)p->n_links * sizeof *grown);
-    grown[p->n_links++] = *link;
-    p->links = grown;
-    return true;
-}
-
-static oato_status measure_links(struct run *r, struct rig *rig, struct oato_error *err)
-{
-    struct profile *p = r->p;
-    int32_t host = -1;
-    for (int32_t i = 0; i < p->n_devices && host < 0; i++)
-        if (p->devices[i].is_host)
-            host = i;
-    if (rig->info.is_host)
-        return OATO_OK;
-    if (host < 0)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s needs a link to the host, and the profile has none yet: use "
-                         "--devices cpu,%s",
-                         rig->info.id, rig->info.kind);
-    struct profile_link to_device = {.from = host, .to = rig->index};
-    oato_status status = link_sync(rig, r->o->quick, &to_device.sync_ns, err);
-    struct profile_link to_host = {.from = rig->index, .to = host, .sync_ns = to_device.sync_ns};
-    time_by(r, rig, CLOCK_PASSES);
-    if (!status)
-        status = link_rates(rig, r->o->quick, &to_device, &to_host, err);
-    time_by(r, rig, CLOCK_USUAL);
-    if (!status && (!put_link(p, &to_host) || !put_link(p, &to_device)))
-        status = oato_fail_memory(err, sizeof to_host, "the profile");
+    oato_status status = OATO_OK;
+    for (int i = 0; i < r->n_rigs; i++)
+        for (int j = 0; j < r->n_rigs && !status; j++)
+            if (i != j && !r->rig[i].info.is_host && !r->rig[j].info.is_host)
+                status = links_measure_peer(r->p, &r->rig[i], &r->rig[j], r->o->quick, err);
     return status;
 }
 
@@ -579,7 +546,7 @@ static oato_status measure_device(struct run *r, struct rig *rig, struct oato_er
     progress_update(&r->progress, r->done, "memory and links");
     oato_status status = measure_rates(r, rig, err);
     if (!status)
-        status = measure_links(r, rig, err);
+        status = links_measure(r->p, rig, r->o->quick, err);
     if (!status)
         status = measure_operators(r, rig, err);
     if (!status)
@@ -610,6 +577,8 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     progress_begin(&r.progress, "measuring", (double)points * passes);
     for (int i = 0; i < r.n_rigs && !status; i++)
         status = measure_device(&r, &r.rig[i], err);
+    if (!status)
+        status = measure_peers(&r, err);
     progress_end(&r.progress);
     if (!status && !write_head(&r))
         status = oato_fail_memory(err, NOTES_MAX, "the profile");

@@ -156,13 +156,15 @@ oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, do
  * the host, bytes a second of reading memory. */
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err);
-/* What the two directions between the host and a device carry; their ends and sync_ns are set. What
- * is only declared is not told apart further. Of weights that the host converts on their way, the
- * rate is that of the type that takes longest, as they lie in the model's file. */
-oato_status link_rates(const struct rig *r, bool quick, struct profile_link *to_device,
-                       struct profile_link *to_host, struct oato_error *err);
-/* Half of a round trip in which device and host wait for each other's event. */
-oato_status link_sync(const struct rig *r, bool quick, double *sync_ns, struct oato_error *err);
+/* Measures both directions between the host and a device, and enters them. What is only declared is
+ * not told apart further. Of weights that the host converts on their way, the rate is that of the
+ * type that takes longest, as they lie in the model's file. */
+oato_status links_measure(struct profile *p, struct rig *r, bool quick, struct oato_error *err);
+/* The same of the way to r from another device that it reaches, between which and itself each waits
+ * for the other's event as long as the slower one does for the host's; without such a way there is
+ * no entry. Both have links with the host. */
+oato_status links_measure_peer(struct profile *p, struct rig *r, const struct rig *from, bool quick,
+                               struct oato_error *err);
 
 /* What submit and finish cost beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);

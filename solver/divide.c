@@ -118,6 +118,25 @@ static oato_status sum_activities(struct dividing *x, struct oato_error *err)
     return OATO_OK;
 }
 
+/* Copies of all inputs, and of all outputs, from one device to another. */
+static double inputs_ns(const struct dividing *x, const struct graph_op *o, int32_t from,
+                        int32_t to, int32_t k)
+{
+    double ns = 0;
+    for (int32_t i = 0; i < o->n_in; i++)
+        ns += request_copy_ns(x->p, &x->p->graph.values[o->in[i]], from, to, &x->kind[k]);
+    return ns;
+}
+
+static double outputs_ns(const struct dividing *x, const struct graph_op *o, int32_t from,
+                         int32_t to, int32_t k)
+{
+    double ns = 0;
+    for (int32_t i = 0; i < o->n_out; i++)
+        ns += request_copy_ns(x->p, &x->p->graph.values[o->out[i]], from, to, &x->kind[k]);
+    return ns;
+}
+
 static void price_ends(struct dividing *x)
 {
     const struct problem *p = x->p;
@@ -134,13 +153,15 @@ static void price_ends(struct dividing *x)
                     request_step_ns(p, g, x->op[i], &g->ops[x->op[i]].op, d, &x->kind[k]);
             }
             x->merge[k][d] = request_step_ns(p, g, x->op[x->n_ops - 1], &add, d, &x->kind[k]);
-            for (int to = 0; to < 2; to++) {
-                for (int32_t i = 0; i < first->n_in; i++)
-                    x->enter[k][to][d] +=
-                        request_copy_ns(p, &g->values[first->in[i]], d, to, &x->kind[k]);
-                for (int32_t i = 0; i < last->n_out; i++)
-                    x->leave[k][to][d] +=
-                        request_copy_ns(p, &g->values[last->out[i]], d, to, &x->kind[k]);
+            x->enter[k][0][d] = inputs_ns(x, first, d, p->instance.host, k);
+            x->enter[k][1][d] = inputs_ns(x, first, p->instance.host, d, k);
+            x->leave[k][0][d] = outputs_ns(x, last, d, p->instance.host, k);
+            x->leave[k][1][d] = outputs_ns(x, last, p->instance.host, d, k);
+            for (int32_t to = 0; to < p->n_devices; to++) {
+                if (!p->instance.direct[d][to])
+                    continue;
+                x->enter_direct[k][d][to] = inputs_ns(x, first, d, to, k);
+                x->leave_direct[k][d][to] = outputs_ns(x, last, d, to, k);
             }
         }
     }
@@ -259,10 +280,12 @@ static void add_apart(struct dividing *x)
             o->price = request_price(&p->request, first->prefill_ns + second->prefill_ns,
                                      first->decode_ns + second->decode_ns);
             for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
-                struct price leave = request_copy(p, v, a, false, phase);
-                struct price enter = request_copy(p, v, b, true, phase);
+                const int32_t host = p->instance.host, via = p->instance.direct[a][b] ? b : host;
+                struct price leave = request_copy(p, v, a, via, phase);
+                struct price enter = request_copy(p, v, via, b, phase);
                 price_add(&o->price, &leave);
-                price_add(&o->price, &enter);
+                if (via != b)
+                    price_add(&o->price, &enter);
             }
             o->bytes[a] = first->weight_bytes;
             o->bytes[b] = second->weight_bytes;

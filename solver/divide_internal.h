@@ -23,6 +23,9 @@ struct dividing {
     double whole[KINDS_MAX][OPS_MAX][SOLVER_DEVICES];
     double enter[KINDS_MAX][2][SOLVER_DEVICES],
         leave[KINDS_MAX][2][SOLVER_DEVICES]; /* 0: from it */
+    /* The same between accelerators that reach each other. */
+    double enter_direct[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES],
+        leave_direct[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES]; /* [from][to] */
     double merge[KINDS_MAX][SOLVER_DEVICES];
     const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activities of the first groups */
     bool runs[SOLVER_DEVICES];

@@ -8,10 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Copies of inputs or outputs from one device to another; accelerators meet in host memory. */
-static double way_ns(const double copy[2][SOLVER_DEVICES], int32_t from, int32_t to)
+/* Copies of inputs or outputs from one device to another; accelerators that do not reach each other
+ * meet in host memory. */
+static double way_ns(const struct instance *in, const double copy[2][SOLVER_DEVICES],
+                     const double direct[SOLVER_DEVICES][SOLVER_DEVICES], int32_t from, int32_t to)
 {
-    return from == to ? 0 : copy[0][from] + copy[1][to];
+    return from == to ? 0 : in->direct[from][to] ? direct[from][to] : copy[0][from] + copy[1][to];
 }
 
 struct share divide_share(const struct instance *in, const uint16_t *groups)
@@ -52,7 +54,9 @@ static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double 
 
 double divide_ways_ns(const struct dividing *x, int32_t base, int32_t d, int32_t k)
 {
-    return way_ns(x->enter[k], base, d) + way_ns(x->leave[k], d, base);
+    const struct instance *in = &x->p->instance;
+    return way_ns(in, x->enter[k], x->enter_direct[k], base, d) +
+           way_ns(in, x->leave[k], x->leave_direct[k], d, base);
 }
 
 /* A step of kind k with the parts at the same time, read and written on `base`. */

@@ -335,7 +335,7 @@ static void draw_paths(const struct lanes *l)
 static void event_title(const struct simulation *s, const struct event *e, struct text *out)
 {
     static const char *const kinds[EVENT_KINDS] = {
-        "step", "", "merge of ", "upload of ", "download of ", "weights of "};
+        "step", "", "merge of ", "upload of ", "download of ", "copy of ", "weights of "};
     html_text(out, kinds[e->kind]);
     if (e->op >= 0)
         html_text(out, s->graph.ops[e->op].name);

@@ -5,10 +5,13 @@
  *   r[u,d], w[u,d]   sums of the x[u,o] that read, and write, on device d; so for each phase:
  *   leave[e,d] >= w[producer,d] - r[reader,d]   the value is copied out of d
  *   enter[e,d] >= r[reader,d] - w[producer,d]   the value is copied into d
+ *   direct[e,d,f] >= w[producer,d] + r[reader,f] - 1   or from d to f, where that needs no host:
+ *     then r[reader,f] is no reason to leave d, w[producer,d] none to enter f
  *   y[d]       >= x[u,o] where o uses d         the device is used at all
  *   sum of bytes[u,o,d] x[u,o] <= capacity[d]
  *
- * leave, enter and y are continuous: they have costs, so a minimum puts them at their bounds.
+ * leave, enter, direct and y are continuous: they have costs, so a minimum puts them at their
+ * bounds.
  */
 #include "solver/ilp_internal.h"
 
@@ -21,12 +24,18 @@ struct plain {
     int *x; /* column of option o of unit u, at first[u] + o; 0 = not allowed */
     int32_t *first;
     int *leave, *enter; /* column of (edge, phase, device); 0 = free */
+    int *direct;        /* of (edge, phase, from, to) */
     int used[SOLVER_DEVICES];
 };
 
 static int *slot(int *table, int32_t edge, int phase, int32_t d)
 {
     return &table[((size_t)edge * PHASE_COUNT + (size_t)phase) * SOLVER_DEVICES + (size_t)d];
+}
+
+static int *direct_slot(const struct plain *p, int32_t edge, int phase, int32_t from, int32_t to)
+{
+    return slot(p->direct, edge * SOLVER_DEVICES + from, phase, to);
 }
 
 static int column_of(const struct plain *p, int32_t unit, int32_t option)
@@ -105,8 +114,27 @@ static void add_copies(struct plain *p, int32_t edge, int phase, int32_t d)
             int row = mip_row(&p->mip, GLP_UP, 0, 0);
             add_sum(p, row, e->producer, phase, d, false, into ? -1 : 1);
             add_sum(p, row, reader, phase, d, true, into ? 1 : -1);
+            for (int32_t f = 0; f < in->n_devices; f++)
+                if (into ? in->direct[f][d] : in->direct[d][f])
+                    add_sum(p, row, into ? e->producer : reader, phase, f, !into, -1);
             mip_set(&p->mip, row, column, -1);
         }
+    }
+}
+
+static void add_direct(struct plain *p, int32_t edge, int phase, int32_t from, int32_t to)
+{
+    const struct edge *e = &p->in->edges[edge];
+    const int64_t ns = e->direct[phase][from][to].objective_ns;
+    if (ns <= 0)
+        return;
+    const int column = mip_column(&p->mip, MIP_SHARE, ns);
+    *direct_slot(p, edge, phase, from, to) = column;
+    for (int32_t r = 0; r < e->n_readers; r++) {
+        const int row = mip_row(&p->mip, GLP_UP, 0, 1);
+        add_sum(p, row, e->producer, phase, from, false, 1);
+        add_sum(p, row, p->in->readers[e->first_reader + r], phase, to, true, 1);
+        mip_set(&p->mip, row, column, -1);
     }
 }
 
@@ -114,8 +142,12 @@ static void add_edges(struct plain *p)
 {
     for (int32_t i = 0; i < p->in->n_edges; i++)
         for (int phase = 0; phase < PHASE_COUNT; phase++)
-            for (int32_t d = 0; d < p->in->n_devices; d++)
+            for (int32_t d = 0; d < p->in->n_devices; d++) {
                 add_copies(p, i, phase, d);
+                for (int32_t f = 0; f < p->in->n_devices; f++)
+                    if (p->in->direct[d][f])
+                        add_direct(p, i, phase, d, f);
+            }
 }
 
 /* The values of an edge's columns for a placement. */
@@ -132,6 +164,10 @@ static void warm_copies(const struct plain *p, const int32_t *place, int32_t edg
         int32_t d = instance_option(in, place, reader)->in[phase];
         if (d == home)
             continue;
+        if (in->direct[home][d]) {
+            value[*direct_slot(p, edge, phase, home, d)] = 1;
+            continue;
+        }
         value[*slot(p->leave, edge, phase, home)] = 1;
         value[*slot(p->enter, edge, phase, d)] = 1;
     }
@@ -166,7 +202,9 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
     p.first = calloc((size_t)in->n_units + 1, sizeof *p.first);
     p.leave = calloc(m + 1, sizeof *p.leave);
     p.enter = calloc(m + 1, sizeof *p.enter);
-    if (!mip_init(&p.mip, ilp_typical_ns(in, warm)) || !p.x || !p.first || !p.leave || !p.enter) {
+    p.direct = calloc(m * SOLVER_DEVICES + 1, sizeof *p.direct);
+    if (!mip_init(&p.mip, ilp_typical_ns(in, warm)) || !p.x || !p.first || !p.leave || !p.enter ||
+        !p.direct) {
         status = oato_fail_memory(err, n * sizeof *p.x, "the ILP");
         goto out;
     }
@@ -200,5 +238,6 @@ out:
     free(p.first);
     free(p.leave);
     free(p.enter);
+    free(p.direct);
     return status;
 }

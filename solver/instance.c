@@ -2,7 +2,7 @@
  * instance.c - the abstract placement problem: what a placement costs and whether it fits, and
  * the baselines that need no search. An option of a unit says where its inputs are read and its
  * outputs are made; a value costs one copy out of its producer's memory when anything elsewhere
- * reads it, and one copy into each such memory.
+ * reads it, and one copy into each such memory, or one copy in all where there is a direct way.
  */
 #include "solver/solver.h"
 
@@ -74,13 +74,14 @@ struct price edge_price(const struct instance *in, const struct edge *e, const i
         for (int32_t i = 0; i < e->n_readers; i++) {
             int32_t reader = in->readers[e->first_reader + i];
             int32_t d = instance_option(in, place, reader)->in[phase];
+            const bool direct = in->direct[home][d];
             if (d == home)
                 continue;
-            left = true;
+            left = left || !direct;
             if (entered >> d & 1)
                 continue;
             entered |= 1u << d;
-            price_add(&sum, &e->enter[phase][d]);
+            price_add(&sum, direct ? &e->direct[phase][home][d] : &e->enter[phase][d]);
         }
         if (left)
             price_add(&sum, &e->leave[phase][home]);

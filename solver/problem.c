@@ -218,6 +218,7 @@ static void add_edge(struct problem *p, int32_t value, int32_t producer)
     struct instance *in = &p->instance;
     struct edge *e = &in->edges[in->n_edges];
     memset(e, 0, sizeof *e);
+    e->direct = p->direct ? &p->direct[PHASE_COUNT * in->n_edges] : NULL;
     e->producer = p->unit_of[producer];
     e->first_reader = in->n_readers;
     e->host_reads = value == g->logits;
@@ -229,11 +230,23 @@ static void add_edge(struct problem *p, int32_t value, int32_t producer)
         return;
     for (int32_t d = 0; d < p->n_devices; d++) {
         for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
-            e->leave[phase][d] = request_copy(p, &g->values[value], d, false, phase);
-            e->enter[phase][d] = request_copy(p, &g->values[value], d, true, phase);
+            e->leave[phase][d] = request_copy(p, &g->values[value], d, in->host, phase);
+            e->enter[phase][d] = request_copy(p, &g->values[value], in->host, d, phase);
+            for (int32_t f = 0; f < p->n_devices; f++)
+                if (e->direct && in->direct[d][f])
+                    e->direct[phase][d][f] = request_copy(p, &g->values[value], d, f, phase);
         }
     }
     p->edge_of[value] = in->n_edges++;
+}
+
+static bool has_direct(const struct instance *in)
+{
+    for (int32_t d = 0; d < in->n_devices; d++)
+        for (int32_t f = 0; f < in->n_devices; f++)
+            if (in->direct[d][f])
+                return true;
+    return false;
 }
 
 static oato_status make_edges(struct problem *p, struct oato_error *err)
@@ -244,7 +257,9 @@ static oato_status make_edges(struct problem *p, struct oato_error *err)
     in->edges = arena_alloc(&p->arena, n + 1, sizeof *in->edges);
     in->readers = arena_alloc(&p->arena, (size_t)g->n_ops * GRAPH_INPUTS + 1, sizeof *in->readers);
     p->edge_of = arena_alloc(&p->arena, n + 1, sizeof *p->edge_of);
-    if (!in->edges || !in->readers || !p->edge_of)
+    if (has_direct(in))
+        p->direct = arena_alloc(&p->arena, PHASE_COUNT * n + 1, sizeof *p->direct);
+    if (!in->edges || !in->readers || !p->edge_of || (has_direct(in) && !p->direct))
         return oato_fail_memory(err, n * sizeof *in->edges, "the edges");
     for (size_t v = 0; v < n; v++)
         p->edge_of[v] = -1;

@@ -77,6 +77,10 @@ oato_status problem_check_devices(struct problem *p, struct oato_error *err)
         return oato_fail(err, OATO_EUSAGE,
                          "none of the devices is the host's, which runs what no other can; add "
                          "cpu:0 to --devices");
+    for (int32_t d = 0; d < p->n_devices; d++)
+        for (int32_t f = 0; f < p->n_devices; f++)
+            in->direct[d][f] = d != f && !in->is_host[d] && !in->is_host[f] &&
+                               cost_of_copy(p->cost, p->device[d], p->device[f], 0) >= 0;
     for (int32_t d = 0; d < p->n_devices; d++) {
         int32_t host = p->device[in->host], other = p->device[d];
         if (cost_of_copy(p->cost, host, other, 0) < 0 || cost_of_copy(p->cost, other, host, 0) < 0)

@@ -59,13 +59,13 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
 /* Nanoseconds of one step of operator `index`, its record included. */
 double request_step_ns(const struct problem *p, const struct graph *g, int32_t index,
                        const struct oato_op *op, int32_t d, const struct request_step *s);
-/* The same of one copy of a value to device d, or from it, to the host. */
-double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t d,
-                       bool to_device, const struct request_step *s);
-/* Copies of a value in one phase between the host and device d, to it or from it, the record
- * included. */
-struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t d,
-                          bool to_device, enum plan_phase phase);
+/* The same of one copy of a value from one device to another; one is the host, or there is a direct
+ * way. */
+double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t from,
+                       int32_t to, const struct request_step *s);
+/* Such copies of a value in one phase, the record included. */
+struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t from,
+                          int32_t to, enum plan_phase phase);
 /* A device's costs per step. */
 struct price request_fixed(const struct problem *p, int32_t d);
 

@@ -104,31 +104,28 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
     return r;
 }
 
-double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t d,
-                       bool to_device, const struct request_step *s)
+double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t from,
+                       int32_t to, const struct request_step *s)
 {
-    const struct profile_device *device = &p->profile->devices[p->device[d]];
-    int32_t host = p->device[p->instance.host];
-    int32_t rows = v->rows == ROWS_LOGITS ? s->rows : s->tokens;
-    if (device->is_host || !rows)
+    const int32_t worker = p->instance.is_host[to] ? from : to;
+    const int32_t rows = v->rows == ROWS_LOGITS ? s->rows : s->tokens;
+    if (p->instance.is_host[worker] || !rows)
         return 0;
-    double bytes = 4.0 * rows * v->width;
-    double ns = to_device ? cost_of_copy(p->cost, host, p->device[d], bytes)
-                          : cost_of_copy(p->cost, p->device[d], host, bytes);
-    return ns + device->record_overhead_ns;
+    return cost_of_copy(p->cost, p->device[from], p->device[to], 4.0 * rows * v->width) +
+           p->profile->devices[p->device[worker]].record_overhead_ns;
 }
 
-struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t d,
-                          bool to_device, enum plan_phase phase)
+struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t from,
+                          int32_t to, enum plan_phase phase)
 {
     if (phase == PHASE_DECODE) {
         struct request_step s = request_decode_step(&p->request);
-        return request_price(&p->request, 0, whole_ns(request_copy_ns(p, v, d, to_device, &s)));
+        return request_price(&p->request, 0, whole_ns(request_copy_ns(p, v, from, to, &s)));
     }
     double prefill_ns = 0;
     for (int32_t i = 0; i < request_prefill_steps(&p->request); i++) {
         struct request_step s = request_prefill_step(&p->request, i);
-        prefill_ns += request_copy_ns(p, v, d, to_device, &s) * (double)s.times;
+        prefill_ns += request_copy_ns(p, v, from, to, &s) * (double)s.times;
     }
     return request_price(&p->request, whole_ns(prefill_ns), 0);
 }

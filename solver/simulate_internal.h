@@ -15,6 +15,7 @@ enum event_kind {
     EVENT_MERGE,
     EVENT_UPLOAD,
     EVENT_DOWNLOAD,
+    EVENT_PEER,   /* from another accelerator */
     EVENT_STREAM, /* weights on their way, by the device's copy engine */
     EVENT_KINDS
 };

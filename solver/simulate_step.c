@@ -5,8 +5,8 @@
  *   - each device has a queue that runs its records in order; an operator part is a record of its
  *     device's, and waits for the events of other queues that made what it reads
  *   - a value, or a part of one, that another device reads is copied there once, by the
- *     accelerator's queue; accelerators meet in host memory; what the parts of an operator read is
- *     sent before any of them computes
+ *     accelerator's queue; accelerators meet in host memory, but where the profile has a link
+ *     between them; what the parts of an operator read is sent before any of them computes
  *   - a value in parts is put together, or summed, on each device that reads all of it
  *   - weights that are streamed come by a copy engine of their own, one after the other, into two
  *     buffers: the copy begins when the reader of the buffer's last content is done
@@ -110,16 +110,19 @@ static int32_t rows_of(const struct stepping *x, int32_t value)
 
 /* -------------------------------------------------------------------------------- copies --- */
 
-/* Between the host and an accelerator, whose queue does it; free between devices of the host. */
+/* Between the host and an accelerator, whose queue does it, or to an accelerator from one that it
+ * reaches; free between devices of the host. */
 static struct home copy(struct stepping *x, int32_t value, int32_t part, struct home from,
                         int32_t from_device, int32_t to)
 {
     const struct sim_value *v = &x->values[value];
-    const bool up = device_of(x, from_device)->is_host;
-    const int32_t worker = up ? to : from_device;
+    const bool up = device_of(x, from_device)->is_host, down = device_of(x, to)->is_host;
+    const int32_t worker = down ? from_device : to;
     if (device_of(x, worker)->is_host || !rows_of(x, value))
         return from;
-    const struct event e = {.kind = up ? EVENT_UPLOAD : EVENT_DOWNLOAD,
+    const struct event e = {.kind = up     ? EVENT_UPLOAD
+                                    : down ? EVENT_DOWNLOAD
+                                           : EVENT_PEER,
                             .device = (int16_t)worker,
                             .part = (int16_t)part,
                             .parts = (int16_t)v->n_parts,
@@ -138,7 +141,8 @@ static struct home part_read(struct stepping *x, int32_t value, int32_t part, in
         return v->part[part][device];
     struct home source = v->part[part][made];
     int32_t from = made;
-    if (!device_of(x, made)->is_host && !device_of(x, device)->is_host) {
+    if (!device_of(x, made)->is_host && !device_of(x, device)->is_host &&
+        cost_of_copy(x->s->cost, x->s->device[made], x->s->device[device], 0) < 0) {
         source = part_read(x, value, part, host);
         from = host;
     }

@@ -85,17 +85,22 @@ struct unit {
 };
 
 /* A value that other units read. In either phase it leaves its producer's device at most once and
- * enters each other device that reads it at most once; both are zero for host devices. */
+ * enters each other device that reads it at most once; both are zero for host devices. Between
+ * accelerators that reach each other it goes directly, and does neither. */
 struct edge {
     int32_t producer;
     int32_t first_reader, n_readers; /* in instance.readers; distinct, without the producer */
     bool host_reads;                 /* the caller wants it, too (logits) */
     struct price leave[PHASE_COUNT][SOLVER_DEVICES], enter[PHASE_COUNT][SOLVER_DEVICES];
+    struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* [phase][from][to], where the instance
+                                                               has such ways; else NULL */
 };
 
 struct instance {
     int32_t n_devices, host; /* host: where units run unless placed elsewhere */
     bool is_host[SOLVER_DEVICES];
+    bool direct[SOLVER_DEVICES]
+               [SOLVER_DEVICES];        /* [from][to]: values need not meet in host memory */
     bool usable[SOLVER_DEVICES];        /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES];  /* for units: budget less what a used device always needs */
     uint64_t staging[SOLVER_DEVICES];   /* what streaming to the device takes of that */
@@ -242,12 +247,13 @@ struct problem {
     int32_t n_fusions;
     const struct neurons *neurons; /* borrowed; NULL: none */
     bool whole_only;
-    int32_t *unit_of;                              /* per operator */
-    int32_t *first_op;                             /* per unit */
-    struct division *division;                     /* per unit */
-    struct layer_flow *flow;                       /* per layer, from -1 to n_layers */
-    int32_t *edge_of;                              /* per value; -1: nobody else reads it */
-    struct op_price *price;                        /* [operator * n_devices + device] */
+    int32_t *unit_of;          /* per operator */
+    int32_t *first_op;         /* per unit */
+    struct division *division; /* per unit */
+    struct layer_flow *flow;   /* per layer, from -1 to n_layers */
+    int32_t *edge_of;          /* per value; -1: nobody else reads it */
+    struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */
+    struct op_price *price;                                 /* [operator * n_devices + device] */
     struct affinity_round rounds[AFFINITY_ROUNDS]; /* of the iterated affinity, once it was tried */
     int32_t n_rounds;
     struct instance instance;

@@ -19,8 +19,9 @@ enum { PLANS = 24, PROMPT = 64, UNIT = 128, PARTS = 256 };
 enum { PREFILL = 1u << PHASE_PREFILL, DECODE = 1u << PHASE_DECODE, BOTH = PREFILL | DECODE };
 
 /* Hundreds of milliseconds for what takes the processor one. */
-static const double flops = 2e6, link_bytes = 1e5, latency_ns = 50e6;
-static const char spec[] = "vram=64MiB,read=1000TB/s,flops=2M,link=100KB/s,latency=50ms,launch=0s";
+static const double flops = 2e6, link_bytes = 1e5, latency_ns = 50e6, peer_bytes = 3e5;
+#define SPEC "vram=64MiB,read=1000TB/s,flops=2M,link=100KB/s,latency=50ms,launch=0s"
+static const char spec[] = SPEC, spec_that_reaches[] = SPEC ",peer=300KB/s";
 
 static struct model *wide_model(uint64_t seed)
 {
@@ -46,7 +47,8 @@ static void machine(struct profile *p, const struct plan *plan)
 {
     profile_init(p);
     p->devices = arena_alloc(&p->arena, (size_t)plan->n_devices, sizeof *p->devices);
-    p->links = arena_alloc(&p->arena, 2 * (size_t)plan->n_devices, sizeof *p->links);
+    const size_t n = (size_t)plan->n_devices;
+    p->links = arena_alloc(&p->arena, n * n, sizeof *p->links);
     assert_true(p->devices && p->links);
     for (int32_t d = 0; d < plan->n_devices; d++) {
         p->devices[p->n_devices++] = (struct profile_device){.id = plan->devices[d].id,
@@ -62,6 +64,10 @@ static void machine(struct profile *p, const struct plan *plan)
                                                            .to = way ? 0 : d,
                                                            .latency_ns = latency_ns,
                                                            .bytes_per_s = link_bytes};
+        for (int32_t other = 1; other < plan->n_devices && d; other++)
+            if (other != d && !strcmp(plan->devices[d].spec, spec_that_reaches))
+                p->links[p->n_links++] = (struct profile_link){
+                    .from = other, .to = d, .latency_ns = latency_ns, .bytes_per_s = peer_bytes};
     }
 }
 
@@ -183,7 +189,7 @@ static void the_clocks_of_the_devices_show_what_was_simulated(void **state)
         struct plan p;
         struct graph fused;
         double real[PHASE_COUNT], simulated[PHASE_COUNT];
-        plan_begin(&p, m, 1 + i % 2, spec);
+        plan_begin(&p, m, 1 + i % 2, i % 3 ? spec_that_reaches : spec);
         plan_fuse_all(&p, m, &fused);
         p.request.generate = 1;
         place(&p, &fused, &r);

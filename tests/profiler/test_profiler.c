@@ -132,6 +132,43 @@ static void a_full_profile_has_every_operator_at_every_size(void **state)
     model_close(m);
 }
 
+static const struct profile_link *link_of(const struct profile *p, const char *from, const char *to)
+{
+    for (int32_t i = 0; i < p->n_links; i++)
+        if (!strcmp(p->devices[p->links[i].from].id, from) &&
+            !strcmp(p->devices[p->links[i].to].id, to))
+            return &p->links[i];
+    return NULL;
+}
+
+static void devices_that_reach_each_other_have_a_link(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {
+        "cpu,sim:0:vram=64MiB,latency=20us,peer=4GB/s,sim:1:vram=64MiB,link=2GB/s",
+        "sim:0:vram=64MiB,latency=20us,sim:1:vram=64MiB,link=2GB/s"};
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct model *m = open_model(make_model(path, "peers.gguf", 64, DT_Q4_0, false));
+    begin(&p);
+    for (int i = 0; i < 2; i++) { /* the second time the way is gone */
+        struct profiler_options o = quick_on(lists[i]);
+        measure(&p, m, &o, NULL, &report);
+        assert_int_equal(p.n_links, 5 - i);
+        const struct profile_link *l = link_of(&p, "sim:1", "sim:0");
+        assert_int_equal(l != NULL, !i); /* the other one declares none */
+        assert_null(link_of(&p, "sim:0", "sim:1"));
+        const struct profile_link *host = link_of(&p, "sim:1", "cpu:0");
+        assert_non_null(host);
+        assert_true(!l || !host ||
+                    (fabs(l->latency_ns - 20000) <= 2 && fabs(l->bytes_per_s / 4e9 - 1) < 1e-3 &&
+                     l->sync_ns >= host->sync_ns));
+    }
+    profile_free(&p);
+    model_close(m);
+}
+
 /* How many rows the sim has, each as its declared rates have it. */
 static int32_t declared_rows(const struct profile *p, int32_t sim)
 {
@@ -169,7 +206,10 @@ static void sim_rows_are_what_it_declares(void **state)
         assert_true(fabs(p.links[i].latency_ns - 20000) <= 2);
         assert_true(fabs(p.links[i].bytes_per_s / 10e9 - 1) < 1e-3);
         assert_true(p.links[i].from != p.links[i].to);
+        assert_true(p.links[i].pageable_bytes_per_s <= 0 && p.links[i].both_bytes_per_s <= 0 &&
+                    p.links[i].stream_bytes_per_s <= 0);
     }
+    assert_true(p.devices[sim].launch_ns <= 0);
     const struct profile_device *cpu = &p.devices[profile_device_index(&p, "cpu:0")];
     assert_true(cpu->is_host && cpu->threads == 1 && cpu->read_bytes_per_s > 1e8 &&
                 cpu->flops_per_s > 1e7);
@@ -554,6 +594,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_profile_has_every_operator_at_every_size),
         cmocka_unit_test(sim_rows_are_what_it_declares),
+        cmocka_unit_test(devices_that_reach_each_other_have_a_link),
         cmocka_unit_test(a_second_model_adds_rows_and_keeps_the_others),
         cmocka_unit_test(a_changed_declaration_drops_the_devices_rows),
         cmocka_unit_test(another_machines_or_threads_file_is_refused),

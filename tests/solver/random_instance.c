@@ -68,14 +68,18 @@ static void random_stream(struct random_instance *r, struct unit *u)
 static struct edge *add_edge(struct random_instance *r, int32_t producer)
 {
     struct instance *in = &r->instance;
-    struct edge *e = &r->edges[in->n_edges++];
+    struct edge *e = &r->edges[in->n_edges];
     memset(e, 0, sizeof *e);
+    e->direct = r->direct[in->n_edges++];
     e->producer = producer;
     e->first_reader = in->n_readers;
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         for (int32_t d = 0; d < in->n_devices; d++) {
             e->leave[phase][d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 75);
             e->enter[phase][d].objective_ns = in->is_host[d] ? 0 : random_in(&r->state, 0, 75);
+            for (int32_t f = 0; f < in->n_devices; f++)
+                if (in->direct[d][f])
+                    e->direct[phase][d][f].objective_ns = random_in(&r->state, 0, 75);
         }
     return e;
 }
@@ -89,6 +93,8 @@ static void add_reader(struct random_instance *r, struct edge *e, int32_t unit)
 static void begin(struct random_instance *r, uint64_t seed, int32_t units, int32_t devices)
 {
     struct instance *in = &r->instance;
+    if (devices < 1)
+        abort(); /* there is a host */
     memset(r, 0, sizeof *r);
     r->state = seed;
     in->n_devices = devices;
@@ -98,6 +104,12 @@ static void begin(struct random_instance *r, uint64_t seed, int32_t units, int32
     in->edges = r->edges;
     in->readers = r->readers;
     in->n_units = units;
+    /* in half of the instances some accelerators reach each other, not always both ways */
+    const bool reach = random_in(&r->state, 0, 1);
+    for (int32_t d = 0; d < devices && reach; d++)
+        for (int32_t f = 0; f < devices; f++)
+            in->direct[d][f] =
+                d != f && d != in->host && f != in->host && random_in(&r->state, 0, 2);
 }
 
 /* Accelerators hold a part of the units; now and then the host is too small as well. */
@@ -146,6 +158,7 @@ static void chain_layers(struct random_instance *r, int32_t layers, int32_t size
         if (equal && e > r->edges + size) {
             memcpy(e->leave, e[-size].leave, sizeof e->leave);
             memcpy(e->enter, e[-size].enter, sizeof e->enter);
+            e->direct = e[-size].direct;
         }
         add_reader(r, e, u + 1);
         if (u % size == 0)

@@ -17,6 +17,7 @@ struct random_instance {
     struct option options[INSTANCE_OPTIONS];
     int32_t n_options;
     struct edge edges[INSTANCE_EDGES];
+    struct price direct[INSTANCE_EDGES][PHASE_COUNT][SOLVER_DEVICES][SOLVER_DEVICES];
     int32_t readers[INSTANCE_READERS];
     uint64_t state;
 };

@@ -126,6 +126,49 @@ static void plans_cost_what_they_said_and_no_baseline_is_faster(void **state)
     assert_true(divided >= 9 && streamed >= 3);
 }
 
+/* The machine, with a way between its GPUs that needs no host. */
+static void with_direct_links(struct profile *p)
+{
+    struct profile_link *links = arena_alloc(&p->arena, (size_t)p->n_links + 2, sizeof *links);
+    assert_non_null(links);
+    memcpy(links, p->links, (size_t)p->n_links * sizeof *links);
+    const int32_t gpu[] = {profile_device_index(p, "cuda:0"), profile_device_index(p, "cuda:1")};
+    for (int i = 0; i < 2; i++)
+        links[p->n_links++] = (struct profile_link){.from = gpu[i],
+                                                    .to = gpu[1 - i],
+                                                    .latency_ns = 3000,
+                                                    .bytes_per_s = 50e9,
+                                                    .sync_ns = 5000};
+    p->links = links;
+}
+
+/* Of 4.6 GiB each GPU has room for half and more: what one makes the other reads. */
+static void what_goes_directly_costs_less(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct planner_options o = options_with(3, 128);
+    struct profile p;
+    struct plan by_host, directly;
+    struct problem *problem = NULL;
+    int32_t *place = NULL;
+    o.budgets[o.n_budgets++] = (struct device_budget){"cuda:1", (uint64_t)3 << 30};
+    assert_int_equal(hardware_load("2xrtx3090-ryzen5950x", &p, NULL, NULL, &err), OATO_OK);
+    make(models[0], &p, &o, &by_host);
+    with_direct_links(&p);
+    if (problem_of_plan(models[0], &p, &by_host, &problem, &place, &err))
+        fail_msg("%s", err.text);
+    const int64_t same_ns = instance_price(&problem->instance, place).objective_ns;
+    assert_true(same_ns < (int64_t)by_host.objective_ns);
+    problem_free(problem);
+    make(models[0], &p, &o, &directly);
+    check_plan(&directly, models[0], &p);
+    assert_true((double)directly.objective_ns <= (double)same_ns * (1 + o.gap));
+    plan_free(&by_host);
+    plan_free(&directly);
+    profile_free(&p);
+}
+
 static void whole_plans_neither_divide_nor_stream_nor_gain_more(void **state)
 {
     (void)state;
@@ -214,6 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_cost_what_they_said_and_no_baseline_is_faster),
+        cmocka_unit_test(what_goes_directly_costs_less),
         cmocka_unit_test(whole_plans_neither_divide_nor_stream_nor_gain_more),
         cmocka_unit_test(more_memory_never_hurts),
         cmocka_unit_test(skewed_neurons_and_experts_are_faster),

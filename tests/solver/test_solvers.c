@@ -317,6 +317,7 @@ static void a_value_is_copied_once_for_each_device_that_reads_it(void **state)
     random_dag(&r, 5, 4, 3);
     int32_t a = (in->host + 1) % 3, b = (in->host + 2) % 3, h = in->host;
     in->n_edges = 1;
+    memset(in->direct, 0, sizeof in->direct);
     in->edges[0] = (struct edge){.producer = 0, .n_readers = 3};
     for (int32_t i = 0; i < 3; i++)
         in->readers[i] = i + 1;
@@ -330,6 +331,15 @@ static void a_value_is_copied_once_for_each_device_that_reads_it(void **state)
                  {{a, h, h, h}, 100}, {{a, h, b, b}, 110}, {{a, b, a, a}, 110}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         assert_int_equal(edge_price(in, &in->edges[0], cases[i].place).objective_ns, cases[i].ns);
+    /* a and b reach each other: the host is not needed between them */
+    static struct price direct[PHASE_COUNT][SOLVER_DEVICES][SOLVER_DEVICES];
+    direct[PHASE_DECODE][a][b].objective_ns = 7;
+    in->edges[0].direct = direct;
+    in->direct[a][b] = true;
+    static const int64_t with_direct[] = {0, 10, 11, 0, 100, 107, 7};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        assert_int_equal(edge_price(in, &in->edges[0], cases[i].place).objective_ns,
+                         with_direct[i]);
     in->edges[0].host_reads = true;
     int32_t all_a[4] = {a, a, a, a};
     assert_int_equal(edge_price(in, &in->edges[0], all_a).objective_ns, 100);
