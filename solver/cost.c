@@ -300,11 +300,35 @@ uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const s
     return k && k->n ? k->prepared_bytes : file_bytes;
 }
 
+/* What an accelerator that nobody measured may need: as much as the cuda device takes, or a little
+ * more. Products keep their input packed, at most as F16, and what gate is multiplied with; experts
+ * a row for each of a token's choices; attention its partial results of a divided context. */
+static uint64_t workspace_guess(const struct oato_op *op, int32_t rows)
+{
+    enum { SPLIT_ROWS = 16, SPLIT_SEGMENTS = 128, FLOAT = 4, PACKED = 2, ALIGN = 4096 };
+    const uint64_t r = (uint64_t)rows, k = (uint64_t)op->k, n = (uint64_t)op->n;
+    const uint64_t pairs = r * (uint64_t)op->experts_used;
+    switch (op->kind) {
+    case OP_ATTENTION:
+        return (uint64_t)min_i64(rows, SPLIT_ROWS) * (uint64_t)op->heads *
+               ((uint64_t)op->head_dim + 2) * SPLIT_SEGMENTS * FLOAT;
+    case OP_MUL_MAT:
+    case OP_QKV: return r * k * PACKED + ALIGN;
+    case OP_GATE_UP: return r * k * PACKED + r * n * FLOAT + ALIGN;
+    case OP_EXPERT_GATE_UP: return r * k * PACKED + pairs * (n + 4) * FLOAT + ALIGN;
+    case OP_EXPERT_DOWN: return pairs * k * PACKED + pairs * (n + 4) * FLOAT + ALIGN;
+    default: return 0;
+    }
+}
+
 uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                               int32_t rows)
 {
+    const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
     int32_t above = 0, most = 0;
+    if (d->data_sheet && !d->is_host && (!k || !k->n))
+        return workspace_guess(op, rows);
     uint64_t bytes_above = 0, bytes_most = 0;
     for (int32_t i = 0; k && i < k->n; i++) {
         const struct point *p = &c->points[k->first + i];

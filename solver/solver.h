@@ -45,7 +45,9 @@ struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const stru
 uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                              uint64_t file_bytes);
 /* Scratch memory of runs of up to `rows` rows: of the smallest measured size that is no smaller,
- * else the largest, in proportion. */
+ * else the largest, in proportion; an estimate on accelerators of a data sheet, which have no
+ * sizes.
+ */
 uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                               int32_t rows);
 /* One copy over a link of the profile, waiting for it included; a negative number when there is

@@ -5,6 +5,8 @@
  */
 #include "solver/solver.h"
 
+#include "kernels/device.h"
+
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -244,6 +246,48 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     profile_free(&sheet);
 }
 
+/* A plan that leaves less is refused when it is loaded. The device need not be there to be asked.
+ */
+static void a_data_sheet_leaves_room_for_workspace(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "mul_mat/Q4_K/k4096/n14336",
+        "mul_mat/F16/k4096/n14336",
+        "qkv/Q8_0/k4096/n4096/m1024",
+        "gate_up/Q4_0/k4096/n14336",
+        "gate_up/F16/k512/n96",
+        "expert_gate_up/Q4_K/k2048/n768/e128/u8",
+        "expert_down/Q6_K/k768/n2048/e128/u8",
+        "expert_down/Q8_0/k32/n64/e8/u2",
+        "attention/F16/h32/g8/d128",
+        "attention/Q8_0/h64/g8/d64",
+        "rms_norm/k4096",
+        "rope/h32/d128/r128/p0",
+    };
+    struct profile sheet;
+    struct cost_model *c = NULL;
+    struct oato_error err = {.text = ""};
+    if (hardware_load("rtx3060-laptop", &sheet, NULL, NULL, &err) || cost_create(&sheet, &c, &err))
+        fail_msg("%s", err.text);
+    const int32_t gpu = profile_device_index(&sheet, "cuda:0");
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        for (int32_t rows = 1; rows <= 1024; rows *= 8) {
+            struct oato_op op;
+            struct op_size size = {.rows = rows, .seqs = 1};
+            assert_true(oato_op_parse(keys[i], &op, &(struct op_size){.rows = 0}));
+            const uint64_t guess = cost_workspace_bytes(c, gpu, &op, rows);
+            const uint64_t takes = cuda_device_ops.workspace_bytes(NULL, &op, &size);
+            if (guess < takes || guess > 2 * takes + 8192)
+                fail_msg("%s, %d rows: %llu bytes instead of %llu", keys[i], rows,
+                         (unsigned long long)guess, (unsigned long long)takes);
+            assert_int_equal(
+                cost_workspace_bytes(c, profile_device_index(&sheet, "cpu:0"), &op, rows), 0);
+        }
+    cost_free(c);
+    profile_free(&sheet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +302,7 @@ int main(void)
         cmocka_unit_test(copies_cost_what_the_link_says),
         cmocka_unit_test(streams_cost_what_the_host_converts),
         cmocka_unit_test(workspace_and_numerics_are_of_the_nearest_size),
+        cmocka_unit_test(a_data_sheet_leaves_room_for_workspace),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
