@@ -302,7 +302,8 @@ uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const s
 
 /* What an accelerator that nobody measured may need: as much as the cuda device takes, or a little
  * more. Products keep their input packed, at most as F16, and what gate is multiplied with; experts
- * a row for each of a token's choices; attention its partial results of a divided context. */
+ * a row for each of a token's choices; attention its output packed and its partial results of a
+ * divided context. */
 static uint64_t workspace_guess(const struct oato_op *op, int32_t rows)
 {
     enum { SPLIT_ROWS = 16, SPLIT_SEGMENTS = 128, FLOAT = 4, PACKED = 2, ALIGN = 4096 };
@@ -310,8 +311,9 @@ static uint64_t workspace_guess(const struct oato_op *op, int32_t rows)
     const uint64_t pairs = r * (uint64_t)op->experts_used;
     switch (op->kind) {
     case OP_ATTENTION:
-        return (uint64_t)min_i64(rows, SPLIT_ROWS) * (uint64_t)op->heads *
-               ((uint64_t)op->head_dim + 2) * SPLIT_SEGMENTS * FLOAT;
+        return r * n * PACKED + ALIGN +
+               (uint64_t)min_i64(rows, SPLIT_ROWS) * (uint64_t)op->heads *
+                   ((uint64_t)op->head_dim + 2) * SPLIT_SEGMENTS * FLOAT;
     case OP_MUL_MAT:
     case OP_QKV: return r * k * PACKED + ALIGN;
     case OP_GATE_UP: return r * k * PACKED + r * n * FLOAT + ALIGN;

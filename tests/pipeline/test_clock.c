@@ -47,8 +47,8 @@ static void machine(struct profile *p, const struct plan *plan)
 {
     profile_init(p);
     p->devices = arena_alloc(&p->arena, (size_t)plan->n_devices, sizeof *p->devices);
-    p->links =
-        arena_alloc(&p->arena, (size_t)(plan->n_devices * plan->n_devices), sizeof *p->links);
+    const size_t n = (size_t)plan->n_devices;
+    p->links = arena_alloc(&p->arena, n * n, sizeof *p->links);
     assert_true(p->devices && p->links);
     for (int32_t d = 0; d < plan->n_devices; d++) {
         p->devices[p->n_devices++] = (struct profile_device){.id = plan->devices[d].id,

@@ -215,6 +215,8 @@ static void divide_unit(struct random_instance *r, struct unit *u, const int64_t
                         int32_t groups, const int64_t *ns, const int64_t *way, bool free)
 {
     int32_t n = r->instance.n_devices, at[GROUPS_MAX];
+    if (n < 1)
+        abort();                      /* there is a host */
     for (int32_t d = 0; d < n; d++) { /* whole ones come first */
         for (int32_t i = 0; i < groups; i++)
             at[i] = d;
@@ -243,7 +245,7 @@ void random_groups(struct random_instance *r, uint64_t seed, int32_t layers, int
                    int32_t groups, bool free)
 {
     enum { LAYER = 3 };
-    int64_t ns[SOLVER_DEVICES], way[SOLVER_DEVICES], work[GROUPS_MAX];
+    int64_t ns[SOLVER_DEVICES] = {0}, way[SOLVER_DEVICES] = {0}, work[GROUPS_MAX] = {0};
     begin(r, seed, layers * LAYER, devices);
     r->instance.n_layers = layers;
     for (int32_t d = 0; d < devices; d++) {

@@ -5,7 +5,7 @@
  */
 #include "solver/solver.h"
 
-#include "kernels/device.h"
+#include "kernels/cuda/cuda_device.h"
 
 // clang-format off
 #include <setjmp.h>
@@ -265,6 +265,7 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
         "rms_norm/k4096",
         "rope/h32/d128/r128/p0",
     };
+    static const struct cuda_device idle;
     struct profile sheet;
     struct cost_model *c = NULL;
     struct oato_error err = {.text = ""};
@@ -277,7 +278,7 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
             struct op_size size = {.rows = rows, .seqs = 1};
             assert_true(oato_op_parse(keys[i], &op, &(struct op_size){.rows = 0}));
             const uint64_t guess = cost_workspace_bytes(c, gpu, &op, rows);
-            const uint64_t takes = cuda_device_ops.workspace_bytes(NULL, &op, &size);
+            const uint64_t takes = cuda_device_ops.workspace_bytes(&idle.base, &op, &size);
             if (guess < takes || guess > 2 * takes + 8192)
                 fail_msg("%s, %d rows: %llu bytes instead of %llu", keys[i], rows,
                          (unsigned long long)guess, (unsigned long long)takes);
