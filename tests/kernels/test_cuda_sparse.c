@@ -334,7 +334,7 @@ static void run_sum(const struct matrix *w, const struct lists *lists, const flo
 static void check_sum(oato_dtype dtype, int32_t rows, int32_t k, const struct lists *lists)
 {
     struct matrix w;
-    const size_t n = (size_t)(lists->tokens * k), bytes = n * sizeof(float);
+    const size_t n = (size_t)lists->tokens * (size_t)k, bytes = n * sizeof(float);
     float *before = test_malloc(bytes), *got[2] = {test_malloc(bytes), test_malloc(bytes)};
     float *row = test_malloc((size_t)k * sizeof *row), factor[TOKENS_MOST * LIST_MOST];
     double *wanted = test_malloc(n * sizeof *wanted);
