@@ -118,23 +118,26 @@ static oato_status sum_activities(struct dividing *x, struct oato_error *err)
     return OATO_OK;
 }
 
-/* Copies of all inputs, and of all outputs, from one device to another. */
-static double inputs_ns(const struct dividing *x, const struct graph_op *o, int32_t from,
+/* Copies of values from one device to another. */
+static double copies_ns(const struct dividing *x, const int32_t *values, int32_t n, int32_t from,
                         int32_t to, int32_t k)
 {
     double ns = 0;
-    for (int32_t i = 0; i < o->n_in; i++)
-        ns += request_copy_ns(x->p, &x->p->graph.values[o->in[i]], from, to, &x->kind[k]);
+    for (int32_t i = 0; i < n; i++)
+        ns += request_copy_ns(x->p, &x->p->graph.values[values[i]], from, to, &x->kind[k]);
     return ns;
+}
+
+static double inputs_ns(const struct dividing *x, const struct graph_op *o, int32_t from,
+                        int32_t to, int32_t k)
+{
+    return copies_ns(x, o->in, o->n_in, from, to, k);
 }
 
 static double outputs_ns(const struct dividing *x, const struct graph_op *o, int32_t from,
                          int32_t to, int32_t k)
 {
-    double ns = 0;
-    for (int32_t i = 0; i < o->n_out; i++)
-        ns += request_copy_ns(x->p, &x->p->graph.values[o->out[i]], from, to, &x->kind[k]);
-    return ns;
+    return copies_ns(x, o->out, o->n_out, from, to, k);
 }
 
 static void price_ends(struct dividing *x)

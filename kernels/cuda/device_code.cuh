@@ -236,11 +236,11 @@ __device__ inline void await_count(const uint32_t *counter, uint32_t value)
  * share the work this is number `lane`. */
 __device__ inline void read_ahead(const void *from, uint32_t bytes, int lane, int lanes)
 {
-    const uint64_t at = (uint64_t)__cvta_generic_to_global(from);
 #if __CUDA_ARCH__ >= 900
     if (lane == 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(at), "r"(bytes));
+        prefetch_l2((const uint8_t *)from, bytes);
 #else
+    const uint64_t at = (uint64_t)__cvta_generic_to_global(from);
     for (uint32_t i = lane * 32; i < bytes; i += lanes * 32) /* a sector */
         asm volatile("prefetch.global.L2 [%0];" : : "l"(at + i));
 #endif

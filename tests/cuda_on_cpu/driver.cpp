@@ -637,14 +637,20 @@ static cu_result enqueue_kernel(cu_function function, const cu_launch &how, void
     return OK;
 }
 
+static cu_result launch(cu_function function, const cu_launch &how, void **arguments, void **extra,
+                        bool cooperative)
+{
+    locked lock(state().lock);
+    if (cu_result result = check_stream(how.stream))
+        return result;
+    return enqueue_kernel(function, how, arguments, extra, cooperative);
+}
+
 cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         cu_stream stream, void **arguments, void **extra)
 {
-    locked lock(state().lock);
-    if (cu_result result = check_stream(stream))
-        return result;
-    return enqueue_kernel(
+    return launch(
         function,
         {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0},
         arguments, extra, false);
@@ -679,10 +685,7 @@ cu_result on_cpu_launch_together(cu_function function, unsigned grid_x, unsigned
                                  unsigned block_z, unsigned shared_bytes, cu_stream stream,
                                  void **arguments)
 {
-    locked lock(state().lock);
-    if (cu_result result = check_stream(stream))
-        return result;
-    return enqueue_kernel(
+    return launch(
         function,
         {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0},
         arguments, nullptr, true);

@@ -139,15 +139,22 @@ cu_result on_cpu_stream_destroy(cu_stream stream)
     return gpu->failure;
 }
 
+/* Of what asks for work to be done: a capture that it comes to is broken. The lock is held. */
+static cu_result check_not_capturing(cu_stream stream)
+{
+    if (cu_result result = check_stream(stream))
+        return result;
+    if (!stream->capture)
+        return OK;
+    stream->capture_broken = true;
+    return CAPTURE_UNSUPPORTED;
+}
+
 cu_result on_cpu_stream_synchronize(cu_stream stream)
 {
     locked lock(state().lock);
-    if (cu_result result = check_stream(stream))
+    if (cu_result result = check_not_capturing(stream))
         return result;
-    if (stream->capture) {
-        stream->capture_broken = true;
-        return CAPTURE_UNSUPPORTED;
-    }
     state().changed.wait(lock, [=] { return is_idle(stream); });
     return stream->gpu->failure;
 }
@@ -155,12 +162,8 @@ cu_result on_cpu_stream_synchronize(cu_stream stream)
 cu_result on_cpu_stream_query(cu_stream stream)
 {
     locked lock(state().lock);
-    if (cu_result result = check_stream(stream))
+    if (cu_result result = check_not_capturing(stream))
         return result;
-    if (stream->capture) {
-        stream->capture_broken = true;
-        return CAPTURE_UNSUPPORTED;
-    }
     return is_idle(stream) ? OK : NOT_READY;
 }
 
