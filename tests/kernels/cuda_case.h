@@ -74,58 +74,83 @@ static UNUSED void run_program(struct oato_device *d, const struct program *p,
     d->ops->release(d, c);
 }
 
+/* A case as a program of one record on a device. */
+struct case_program {
+    struct program_record record;
+    struct oato_weight *weights[RECORD_WEIGHTS];
+    uint8_t *arena; /* inputs, then outputs */
+    uint64_t bytes;
+    struct program program;
+};
+
+static UNUSED uint64_t width_bytes(const struct test_case *c, int32_t width)
+{
+    return (uint64_t)c->T * (uint64_t)width * sizeof(float);
+}
+
+static UNUSED void case_begin(struct oato_device *d, const struct test_case *c,
+                              struct case_program *x)
+{
+    struct oato_error err;
+    struct program_record *r = &x->record;
+    *x = (struct case_program){.record = {.op = c->op,
+                                          .n_in = (uint8_t)c->n_in,
+                                          .n_out = (uint8_t)c->n_out,
+                                          .n_weights = (uint8_t)c->n_weights,
+                                          .numerics = (uint8_t)c->numerics,
+                                          .kv_layer = -1,
+                                          .signal = 1}};
+    for (int i = 0; i < c->n_in; i++) {
+        r->in[i] = x->bytes;
+        r->in_width[i] = c->in_width[i];
+        x->bytes += size_align(width_bytes(c, c->in_width[i]), 64);
+    }
+    for (int i = 0; i < c->n_out; i++) {
+        r->out[i] = x->bytes;
+        x->bytes += size_align(width_bytes(c, c->out_width[i]), 64);
+    }
+    x->arena = at(d, x->bytes);
+    for (int i = 0; i < c->n_in; i++)
+        upload(d, x->arena, r->in[i], c->in[i], width_bytes(c, c->in_width[i]));
+    for (int i = 0; i < c->n_weights; i++) {
+        r->weight[i] = (uint32_t)i;
+        if (d->ops->prepare(d, &c->weight[i], &x->weights[i], &err))
+            fail_msg("%s", err.text);
+    }
+    const struct op_size size = {.rows = c->T, .seqs = 1};
+    x->program = (struct program){.records = r,
+                                  .n_records = 1,
+                                  .n_signals = 1,
+                                  .max_tokens = c->T,
+                                  .max_rows = c->T,
+                                  .max_seqs = 1,
+                                  .weights = x->weights,
+                                  .n_weights = (uint32_t)c->n_weights,
+                                  .arena = x->arena,
+                                  .workspace_bytes = d->ops->workspace_bytes(d, &c->op, &size)};
+}
+
+static UNUSED void case_end(struct oato_device *d, const struct test_case *c,
+                            struct case_program *x)
+{
+    for (int i = 0; i < c->n_weights; i++)
+        d->ops->weight_free(d, x->weights[i]);
+    d->ops->free(d, x->arena, x->bytes);
+}
+
 /* Outputs go to out[0], out[1], ... */
 static UNUSED void run_case(struct oato_device *d, const struct test_case *c,
                             const struct step *step, float *const *out)
 {
     struct oato_error err;
-    struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
-    struct program_record r = {.op = c->op,
-                               .n_in = (uint8_t)c->n_in,
-                               .n_out = (uint8_t)c->n_out,
-                               .n_weights = (uint8_t)c->n_weights,
-                               .numerics = (uint8_t)c->numerics,
-                               .kv_layer = -1,
-                               .signal = 1};
-    uint64_t bytes = 0;
-    for (int i = 0; i < c->n_in; i++) {
-        r.in[i] = bytes;
-        r.in_width[i] = c->in_width[i];
-        bytes += size_align((uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float), 64);
-    }
-    for (int i = 0; i < c->n_out; i++) {
-        r.out[i] = bytes;
-        bytes += size_align((uint64_t)c->T * (uint64_t)c->out_width[i] * sizeof(float), 64);
-    }
-    uint8_t *arena = at(d, bytes);
-    for (int i = 0; i < c->n_in; i++)
-        upload(d, arena, r.in[i], c->in[i],
-               (uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float));
-    for (int i = 0; i < c->n_weights; i++) {
-        r.weight[i] = (uint32_t)i;
-        if (d->ops->prepare(d, &c->weight[i], &weights[i], &err))
-            fail_msg("%s", err.text);
-    }
-    const struct op_size size = {.rows = c->T, .seqs = 1};
-    struct program p = {.records = &r,
-                        .n_records = 1,
-                        .n_signals = 1,
-                        .max_tokens = c->T,
-                        .max_rows = c->T,
-                        .max_seqs = 1,
-                        .weights = weights,
-                        .n_weights = (uint32_t)c->n_weights,
-                        .arena = arena,
-                        .workspace_bytes = d->ops->workspace_bytes(d, &c->op, &size)};
-    run_program(d, &p, step);
+    struct case_program x;
+    case_begin(d, c, &x);
+    run_program(d, &x.program, step);
     for (int i = 0; i < c->n_out; i++)
-        if (d->ops->download(d, out[i], arena, r.out[i],
-                             (uint64_t)c->T * (uint64_t)c->out_width[i] * sizeof(float), NULL,
-                             &err))
+        if (d->ops->download(d, out[i], x.arena, x.record.out[i], width_bytes(c, c->out_width[i]),
+                             NULL, &err))
             fail_msg("%s", err.text);
-    for (int i = 0; i < c->n_weights; i++)
-        d->ops->weight_free(d, weights[i]);
-    d->ops->free(d, arena, bytes);
+    case_end(d, c, &x);
 }
 
 static UNUSED double error_of(const float *got, const float *expected, int64_t n)

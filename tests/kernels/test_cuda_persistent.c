@@ -56,53 +56,17 @@ static void compare_ways(const char *what, const uint8_t *launched, const uint8_
 static uint8_t *outputs_of(struct oato_device *d, const struct test_case *c,
                            const struct step *step, uint64_t *bytes)
 {
-    struct oato_error err;
-    struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
-    struct program_record r[2] = {{.op = c->op,
-                                   .n_in = (uint8_t)c->n_in,
-                                   .n_out = (uint8_t)c->n_out,
-                                   .n_weights = (uint8_t)c->n_weights,
-                                   .kv_layer = -1}};
-    uint64_t arena_bytes = 0, first_out;
-    for (int i = 0; i < c->n_in; i++) {
-        r[0].in[i] = arena_bytes;
-        r[0].in_width[i] = c->in_width[i];
-        arena_bytes += size_align((uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float), 64);
-    }
-    first_out = arena_bytes;
-    for (int i = 0; i < c->n_out; i++) {
-        r[0].out[i] = arena_bytes;
-        arena_bytes += size_align((uint64_t)c->T * (uint64_t)c->out_width[i] * sizeof(float), 64);
-    }
-    uint8_t *arena = at(d, arena_bytes);
-    for (int i = 0; i < c->n_in; i++)
-        upload(d, arena, r[0].in[i], c->in[i],
-               (uint64_t)c->T * (uint64_t)c->in_width[i] * sizeof(float));
-    for (int i = 0; i < c->n_weights; i++) {
-        r[0].weight[i] = (uint32_t)i;
-        if (d->ops->prepare(d, &c->weight[i], &weights[i], &err))
-            fail_msg("%s", err.text);
-    }
-    r[1] = r[0];
-    r[1].signal = 1;
-    const struct op_size size = {.rows = c->T, .seqs = 1};
-    struct program p = {.records = r,
-                        .n_records = 2,
-                        .n_signals = 1,
-                        .max_tokens = c->T,
-                        .max_rows = c->T,
-                        .max_seqs = 1,
-                        .weights = weights,
-                        .n_weights = (uint32_t)c->n_weights,
-                        .arena = arena,
-                        .workspace_bytes = d->ops->workspace_bytes(d, &c->op, &size)};
-    *bytes = arena_bytes - first_out;
+    struct case_program x;
+    case_begin(d, c, &x);
+    struct program_record r[2] = {x.record, x.record};
+    r[0].signal = 0;
+    x.program.records = r;
+    x.program.n_records = 2;
+    *bytes = x.bytes - r[0].out[0];
     uint8_t *out = test_malloc(*bytes);
     const struct input in = {c->in[0], 0, c->n_in ? (uint64_t)c->T * (uint64_t)c->in_width[0] : 0};
-    run_steps(d, &p, step, &in, first_out, out, *bytes);
-    for (int i = 0; i < c->n_weights; i++)
-        d->ops->weight_free(d, weights[i]);
-    d->ops->free(d, arena, arena_bytes);
+    run_steps(d, &x.program, step, &in, r[0].out[0], out, *bytes);
+    case_end(d, c, &x);
     return out;
 }
 
