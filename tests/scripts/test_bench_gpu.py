@@ -145,10 +145,10 @@ class Runs(Folder):
 
 class Archive(Folder):
     def test_it_runs_where_it_is_unpacked(self):
-        archive = self.folder / "gpu.tar.gz"
+        archive = self.folder / "gpu.tar.xz"
         r = self.bench("--pack", archive, "--build", BUILD, "--no-peer")
         self.assertEqual(r.returncode, 0, r.stderr)
-        self.assertIn("gpu.tar.gz, compressed", r.stdout)
+        self.assertIn("gpu.tar.xz, compressed", r.stdout)
         with tarfile.open(archive) as f:
             f.extractall(self.folder)
         top = self.folder / "bench-gpu"
@@ -161,7 +161,7 @@ class Archive(Folder):
         self.assertEqual(self.content()["steps"]["logits"]["state"], "done")
 
     def test_too_much_is_refused_and_nothing_is_left(self):
-        archive = self.folder / "gpu.tar.gz"
+        archive = self.folder / "gpu.tar.xz"
         program = ("import sys; sys.path.insert(0, sys.argv[1]); import bench_gpu_pack as p; p.PACK_MOST = 1000;"
                    "p.make_pack(*sys.argv[2:5], peer=False)")
         r = subprocess.run([sys.executable, "-B", "-c", program, ROOT / "scripts", ROOT, BUILD, archive],
