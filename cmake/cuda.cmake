@@ -30,7 +30,7 @@ function(cuda_configure)
     message(FATAL_ERROR "${OATO_NVCC} is of CUDA ${version}; 12.0 or later is needed, or -DOATO_NVCC=OFF")
   endif()
   # Sums and products are rounded as they are written, as everywhere here: kernels say fmaf.
-  set(flags -std=c++17 -fmad=false -Werror all-warnings -Wno-deprecated-gpu-targets)
+  set(flags -std=c++17 -fmad=false -Werror all-warnings -Wno-deprecated-gpu-targets --threads 2)
   # What every driver of the version unpacks.
   if(major LESS 13)
     list(APPEND flags -Xfatbin -compress-all)

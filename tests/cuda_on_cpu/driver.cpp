@@ -13,6 +13,8 @@
  *   OATO_CUDA_ON_CPU_STREAM_WRITES=1 0: streams cannot write values to memory; 2: the driver says
  *                                    that they can, and then refuses
  *   OATO_CUDA_ON_CPU_PEERS=1         0: GPUs have no access to each other's memory
+ *   OATO_CUDA_ON_CPU_COMPUTES=1      0: kernels write nothing and take no time, for who only wants
+ *                                    to be told of them
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
@@ -630,8 +632,10 @@ static cu_result enqueue_kernel(cu_function function, const cu_launch &how, void
         return COOPERATIVE_LAUNCH_TOO_LARGE;
     const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
     std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
+    const bool computes = setting("COMPUTES", 1);
     enqueue(how.stream, {WORK_LAUNCH, [=, &k] {
-                             run_grid(k, copy.data(), grid, threads, shared_bytes, cooperative);
+                             if (computes)
+                                 run_grid(k, copy.data(), grid, threads, shared_bytes, cooperative);
                              tell_kernel(k, grid, threads);
                          }});
     return OK;

@@ -159,12 +159,20 @@ cu_result on_cpu_stream_synchronize(cu_stream stream)
     return stream->gpu->failure;
 }
 
+/* Who asks looks again at once, and would take a core that the emulated GPU needs: until something
+ * changes, but not for long, it is kept here. */
+static cu_result not_ready(locked &lock)
+{
+    state().changed.wait_for(lock, std::chrono::milliseconds(1));
+    return NOT_READY;
+}
+
 cu_result on_cpu_stream_query(cu_stream stream)
 {
     locked lock(state().lock);
     if (cu_result result = check_not_capturing(stream))
         return result;
-    return is_idle(stream) ? OK : NOT_READY;
+    return is_idle(stream) ? OK : not_ready(lock);
 }
 
 cu_result on_cpu_host_call(cu_stream stream, cu_host_function run, void *user)
@@ -223,7 +231,7 @@ cu_result on_cpu_event_query(cu_event event)
         return INVALID_HANDLE;
     if (event->gpu->failure)
         return event->gpu->failure;
-    return !event->latest || event->latest->done ? OK : NOT_READY;
+    return !event->latest || event->latest->done ? OK : not_ready(lock);
 }
 
 cu_result on_cpu_event_elapsed(float *ms, cu_event begin, cu_event end)
