@@ -36,13 +36,14 @@ static int32_t device_of_op(const struct plan *plan, const char *op)
     return device;
 }
 
-/* Does the option put an operator's parts where the plan has them? */
-static bool same_parts(const struct problem *p, const struct plan *plan, int32_t unit,
-                       const struct option *o)
+/* Of a unit's extent, what each device has in each phase. */
+typedef int64_t shares[PHASE_COUNT][SOLVER_DEVICES];
+
+static void shares_of_plan(const struct problem *p, const struct plan *plan, int32_t unit,
+                           shares planned)
 {
-    int64_t planned[PHASE_COUNT][SOLVER_DEVICES] = {{0}},
-            wanted[PHASE_COUNT][SOLVER_DEVICES] = {{0}};
     const struct graph_op *op = &p->graph.ops[p->first_op[unit]];
+    memset(planned, 0, sizeof(shares));
     for (int32_t k = 0; k < plan->n_parts; k++) {
         const struct plan_part *t = &plan->parts[k];
         const bool all_rows = t->axis == AXIS_ROWS && t->end - t->begin == op->op.n;
@@ -51,6 +52,12 @@ static bool same_parts(const struct problem *p, const struct plan *plan, int32_t
             if (t->phases >> phase & 1)
                 planned[phase][t->device] += all ? p->division[unit].extent : t->end - t->begin;
     }
+}
+
+static bool has_shares(const struct problem *p, int32_t unit, const struct option *o,
+                       const shares planned)
+{
+    shares wanted = {{0}};
     for (int32_t d = 0; d < p->n_devices; d++) {
         int64_t begin, end;
         divide_range(p, unit, o, d, &begin, &end);
@@ -58,7 +65,7 @@ static bool same_parts(const struct problem *p, const struct plan *plan, int32_t
         bool streamed = o->stream >= 0 && d == p->instance.host;
         wanted[PHASE_PREFILL][streamed ? o->stream : d] += end - begin;
     }
-    return !memcmp(planned, wanted, sizeof planned);
+    return !memcmp(planned, wanted, sizeof wanted);
 }
 
 /* The option that does as the plan says; -1: there is none. A unit of several operators that is not
@@ -75,11 +82,13 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
         return p->instance.host;
     if (u->n_options == p->n_devices)
         return last;
+    shares planned;
+    shares_of_plan(p, plan, unit, planned);
     for (int32_t i = 0; i < u->n_options; i++) {
         const struct option *o = &u->options[i];
         if (first != last
                 ? o->in[PHASE_DECODE] == first && o->out[PHASE_DECODE] == last
-                : o->in[PHASE_DECODE] == o->out[PHASE_DECODE] && same_parts(p, plan, unit, o))
+                : o->in[PHASE_DECODE] == o->out[PHASE_DECODE] && has_shares(p, unit, o, planned))
             return i;
     }
     return -1;

@@ -333,7 +333,7 @@ static void conversion_to_bf16_rounds_to_nearest_even(void **state)
     print_message("conversion compared with the processor's own: %s\n", native ? "yes" : "no");
 }
 
-/* Not in main, whose frame would be set up by AVX-512 before the processor is asked for it. */
+/* Not in main: with AddressSanitizer this frame is set up by AVX-512. */
 __attribute__((noinline)) static int run(void)
 {
     const struct CMUnitTest tests[] = {
@@ -352,7 +352,7 @@ __attribute__((noinline)) static int run(void)
 
 int main(void)
 {
-    if (kernels_named("avx512") == NULL) { /* this program is compiled for it */
+    if (!__builtin_cpu_supports("avx512vnni")) { /* this program is compiled for it */
         print_message("no AVX-512 on this processor, skipped\n");
         return 77;
     }
