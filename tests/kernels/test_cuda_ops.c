@@ -54,7 +54,7 @@ static void a_row_of_zeros_gives_zeros(void **state)
     (void)state;
     struct test_case c = case_of("mul_mat/Q4_0/k64/n33", 2);
     struct step step = plain_step(2);
-    float out[2 * 33] = {0}, *outs[] = {out};
+    float out[2 * 33] = {0}, *outs[RECORD_OUTPUTS] = {out};
     give_input(&c, 64);
     memset(c.in[0], 0, 64 * sizeof(float));
     give_weights(&c);
@@ -97,7 +97,7 @@ static void bits_do_not_depend_on_other_rows(void **state)
         struct test_case c = case_of(key, T), one;
         c.numerics = i / 2 % NUMERICS_CHOICES;
         struct step step = plain_step(T), single = plain_step(1);
-        float all[T * N], alone[N], *outs[] = {all}, *lone[] = {alone};
+        float all[T * N], alone[N], *outs[RECORD_OUTPUTS] = {all}, *lone[RECORD_OUTPUTS] = {alone};
         give_input(&c, k);
         give_weights(&c);
         run_case(device[1], &c, &step, outs);
