@@ -382,8 +382,7 @@ void make_fiber(block &b)
     fiber &made = b.fibers[b.fiber_count++];
     made.stack = static_cast<char *>(p) + GUARD_BYTES;
     made.stack_bytes = STACK_BYTES;
-    /* Stacks that began at the same place of a page would all lie in the same sets of the caches.
-     */
+    /* Stacks that began at the same place of a page would all lie in the same cache sets. */
     const size_t aside = b.fiber_count % 64 * 17 * 64;
     void **saved = reinterpret_cast<void **>(made.stack + STACK_BYTES - aside) - SAVED_WORDS;
     saved[SAVED_RETURN] = reinterpret_cast<void *>(run_threads);

@@ -112,9 +112,7 @@ def logits(program, work):
 
 
 def perplexity(program, work):
-    """Plain C would take minutes for what `logits` holds it to; it stands in where there is nothing else."""
-    levels = isas(program, MODEL, work)
-    for isa in levels[1:] or levels:
+    for isa in isas(program, MODEL, work):
         out = must_run(program, isa, "perplexity", MODEL, "-f", TEXT, "-c", "512")
         value = float(out.split()[-1])
         limit = PERPLEXITY_REF if isa == "ref" else PERPLEXITY_ISA
