@@ -84,6 +84,18 @@ def kernel_lines(kernels):
         one = cases.get(1)
         holds = one["of_copy"] >= LARGE_PRODUCT if one and one["bytes"] > LARGE_BYTES else None
         lines.append(row(name, *cells, verdict(holds)))
+    return lines + [""] + other_lines(kernels.get("others"))
+
+
+def other_lines(others):
+    """Attention, the choice of candidates, products with active neurons; bytes are of weights, KV or logits."""
+    if not others:
+        return []
+    lines = head("other kernels", "µs", "GB/s, in percent of a copy's", "TFLOP/s")
+    for c in others:
+        read = "–" if c["flops_per_s"] else f"{c['bytes_per_s'] / 1e9:.0f} GB/s, {percent(c['of_copy'])}"
+        lines.append(row(c["op"], f"{c['ns'] / 1e3:.1f}", read,
+                         f"{c['flops_per_s'] / 1e12:.1f}" if c["flops_per_s"] else "–"))
     return lines + [""]
 
 

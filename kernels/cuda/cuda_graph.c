@@ -65,14 +65,13 @@ static bool waits_for_others(const struct compiled *c, const struct program_reco
 }
 
 /* The span that begins at record i; of none or one record: none. */
-static struct cuda_span span_at(const struct cuda_device *d, const struct compiled *c, uint32_t i)
+static struct cuda_span span_at(const struct compiled *c, uint32_t i)
 {
     const struct program *p = c->program;
     struct cuda_span s = {.begin = i, .end = i};
     while (s.end < p->n_records) {
         const struct program_record *r = &p->records[s.end];
-        if (!only_launches(p, r) || (s.end > i && waits_for_others(c, r)) ||
-            (d->way == CUDA_PERSISTENT && r->op.kind == OP_TOP_K)) /* whose body it has not */
+        if (!only_launches(p, r) || (s.end > i && waits_for_others(c, r)))
             break;
         s.end++;
         if (r->signal)
@@ -91,7 +90,7 @@ oato_status cuda_graphs_create(struct cuda_device *d, struct compiled *c, struct
     if (!g || !g->spans)
         return oato_fail_memory(err, (n + 1) * sizeof *g->spans, "spans of a program");
     for (uint32_t i = 0; i < n;) {
-        const struct cuda_span s = span_at(d, c, i);
+        const struct cuda_span s = span_at(c, i);
         if (s.end - s.begin >= SPAN_LEAST)
             g->spans[g->n_spans++] = s;
         i = s.end > i ? s.end : i + 1;

@@ -328,6 +328,7 @@ struct cuda_expert_parts_args {
 enum {
     TOP_THREADS = 512,
     TOP_STRETCH = 2048, /* keys in the shared memory of a block: so many logits, or of lists */
+    TOP_SHARED = TOP_STRETCH * 8,
 };
 
 /* The candidates of rows of logits (OP_TOP_K). top_k makes of each stretch of TOP_STRETCH logits a

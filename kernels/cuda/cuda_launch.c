@@ -183,11 +183,9 @@ static cu_result run_top_k(const struct launch *l)
                               .lists = top_lists(l->op),
                               .wanted = l->op->n / 2,
                               .kept_bits = top_kept_bits(l->op)};
-    const cu_result result = launch_start(
-        l, l->kernels->run, (struct grid){(uint32_t)a.lists, l->T, 1}, TOP_THREADS, 0, &a);
-    return result
-               ? result
-               : launch_start(l, l->kernels->merge, (struct grid){l->T, 1, 1}, TOP_THREADS, 0, &a);
+    const struct grid lists = {(uint32_t)a.lists, l->T, 1}, rows = {l->T, 1, 1};
+    const cu_result result = launch_start(l, l->kernels->run, lists, TOP_THREADS, TOP_SHARED, &a);
+    return result ? result : launch_start(l, l->kernels->merge, rows, TOP_THREADS, TOP_SHARED, &a);
 }
 
 /* ------------------------------------------------------------------- KV and attention ----- */

@@ -70,7 +70,10 @@ oato_status cuda_persistent_open(struct cuda_device *d, struct oato_error *err)
     cu_result result = d->cu->module_load(&p->module, cuda_image_persistent);
     if (!result)
         result = d->cu->module_function(&p->kernel, p->module, "persistent");
-    return result ? cuda_fail(d->cu, result, d->id, "loading the persistent kernel", err) : OATO_OK;
+    if (!result)
+        return OATO_OK;
+    cuda_persistent_close(d); /* so that the next one who wants it tries anew */
+    return cuda_fail(d->cu, result, d->id, "loading the persistent kernel", err);
 }
 
 void cuda_persistent_close(struct cuda_device *d)

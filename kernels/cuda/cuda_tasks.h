@@ -46,7 +46,9 @@
     F(attention_F32, ATTENTION_THREADS, cuda_attention_args)                                       \
     F(attention_F16, ATTENTION_THREADS, cuda_attention_args)                                       \
     F(attention_Q8_0, ATTENTION_THREADS, cuda_attention_args)                                      \
-    F(attention_merge, 32, cuda_attention_args)
+    F(attention_merge, 32, cuda_attention_args)                                                    \
+    F(top_k, TOP_THREADS, cuda_top_args)                                                           \
+    F(top_k_merge, TOP_THREADS, cuda_top_args)
 
 enum cuda_task_body {
 #define CUDA_TASK_BODY(name, threads, argument) TASK_##name,

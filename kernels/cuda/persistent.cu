@@ -19,6 +19,7 @@
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/matvec.cu"
 #include "kernels/cuda/rows.cu"
+#include "kernels/cuda/sample.cu"
 
 #include "kernels/cuda/cuda_tasks.h"
 

@@ -26,9 +26,6 @@ enum peak_kind { PEAK_INT8, PEAK_INT16, PEAK_F32, PEAK_BF16, PEAK_KINDS };
 /* Giga operations a second (a multiply-add is two) with a level's instruction for the kind, in
  * registers; 0 when it has none. The processor must have the level. */
 double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind);
-/* The same with instructions that every processor with levels has, in the mean of 0.2 s: what
- * neighbours on a shared machine leave at the moment. */
-double bench_pace(struct cpu_pool *pool);
 /* Bytes a ns from a buffer of so many bytes; 0 when there is no memory for it. */
 double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes);
 

@@ -1,6 +1,7 @@
 /*
- * bench_cuda.c - oato-bench-cuda: the matrix products of a GPU against the clock, and against what
- * it reaches when it only copies memory. Prints one JSON object; scripts/bench-gpu makes tables.
+ * bench_cuda.c - oato-bench-cuda: the kernels of a GPU against the clock, and against what it
+ * reaches when it only copies memory. Prints one JSON object; scripts/bench-gpu makes tables. The
+ * matrix products are here, what else a step does is in bench_cuda_others.c.
  *
  * A product is put many times behind each other into one graph, each time with other weights, until
  * these exceed every cache, as in decode; the graph's time is divided. So neither launches from the
@@ -9,7 +10,7 @@
  *
  * Products that cuBLAS can compute too are measured a second time with it.
  */
-#include "kernels/cuda/cuda_device.h"
+#include "tests/kernels/bench_cuda.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -17,10 +18,8 @@
 #include <string.h>
 
 enum {
-    RECORDS_MOST = 64,
-    RECORDS_LEAST = 20, /* of a product that memory limits */
-    RECORDS_MANY = 4,   /* of one that arithmetic limits */
-    ROUNDS = 3,         /* the best counts: somebody else may use the GPU */
+    RECORDS_MANY = 4, /* of a product that arithmetic limits */
+    ROUNDS = 3,       /* the best counts: somebody else may use the GPU */
     CHUNK_BYTES = 16 << 20,
 };
 
@@ -28,14 +27,11 @@ struct shape {
     int32_t k, n;
 };
 
-/* What is measured, whole and as a quick trial on any machine. */
-struct plan {
-    const oato_dtype *types;
+/* The products that are measured, whole and as a quick trial. */
+struct products {
     const struct shape *shapes;
     const int32_t *rows;
-    size_t n_types, n_shapes, n_rows;
-    uint64_t pool_bytes, cold_bytes; /* random weights; of them, what no cache holds */
-    double least_s;                  /* of a measurement */
+    size_t n_shapes, n_rows;
 };
 
 static const oato_dtype all_types[] = {
@@ -46,84 +42,141 @@ static const oato_dtype all_types[] = {
 static const struct shape shapes_8b[] = {
     {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}};
 static const int32_t rows_8b[] = {1, 4, 8, 16, 128, 512};
-static const struct plan whole = {all_types,
-                                  shapes_8b,
-                                  rows_8b,
-                                  ARRAY_LEN(all_types),
-                                  ARRAY_LEN(shapes_8b),
-                                  ARRAY_LEN(rows_8b),
-                                  2560ull << 20,
-                                  256 << 20,
-                                  4e-3};
+static const struct products whole = {shapes_8b, rows_8b, ARRAY_LEN(shapes_8b), ARRAY_LEN(rows_8b)};
 
 static const struct shape shapes_quick[] = {{256, 192}};
 static const int32_t rows_quick[] = {1, 4, 32};
-static const struct plan quick = {all_types,
-                                  shapes_quick,
-                                  rows_quick,
-                                  ARRAY_LEN(all_types),
-                                  ARRAY_LEN(shapes_quick),
-                                  ARRAY_LEN(rows_quick),
-                                  1 << 20,
-                                  128 << 10,
-                                  0};
-
-struct bench {
-    struct cuda_device *d;
-    const struct plan *plan;
-    cu_address pool;
-    cu_stream stream;
-    double copy_bytes_per_s;
-    bool first; /* of the cases that are printed */
-};
+static const struct products quick = {shapes_quick, rows_quick, ARRAY_LEN(shapes_quick),
+                                      ARRAY_LEN(rows_quick)};
 
 /* ------------------------------------------------------------------------------- clock --- */
 
-/* Puts one round of what is measured on the stream. */
-typedef cu_result round_put(const struct bench *b, const void *what);
+/* Puts the graph on the stream; without one, a copy of one half of the pool to the other. */
+static cu_result put_round(const struct bench *b, cu_graph_exec exec)
+{
+    const struct cuda_driver *cu = b->d->cu;
+    const uint64_t half = b->pool_bytes / 2;
+    return exec ? cu->graph_launch(exec, b->d->queue.stream)
+                : cu->copy(b->pool, b->pool + half, half, b->d->queue.stream);
+}
 
-static cu_result time_rounds(const struct bench *b, round_put *put, const void *what, int rounds,
-                             double *seconds)
+static cu_result time_rounds(const struct bench *b, cu_graph_exec exec, int rounds, double *seconds)
 {
     const uint64_t begin = now_ns();
     cu_result result = CU_OK;
     for (int i = 0; i < rounds && !result; i++)
-        result = put(b, what);
+        result = put_round(b, exec);
     if (!result)
-        result = b->d->cu->stream_synchronize(b->stream);
+        result = b->d->cu->stream_synchronize(b->d->queue.stream);
     *seconds = (double)(now_ns() - begin) * 1e-9;
     return result;
 }
 
 /* Seconds of a round: the best of several stretches behind one that does not count. */
-static cu_result time_of_round(const struct bench *b, round_put *put, const void *what,
-                               double *best)
+static cu_result time_of_round(const struct bench *b, cu_graph_exec exec, double *best)
 {
     double seconds;
-    cu_result result = time_rounds(b, put, what, 1, &seconds);
+    cu_result result = time_rounds(b, exec, 1, &seconds);
     if (!result)
-        result = time_rounds(b, put, what, 1, &seconds);
-    const double wanted = seconds > 0 ? b->plan->least_s / seconds : 0;
+        result = time_rounds(b, exec, 1, &seconds);
+    const double wanted = seconds > 0 ? b->least_s / seconds : 0;
     const int rounds = wanted < 1 ? 1 : wanted > 1000 ? 1000 : (int)wanted + 1;
     *best = seconds;
     for (int i = 0; i < ROUNDS && !result; i++) {
-        result = time_rounds(b, put, what, rounds, &seconds);
+        result = time_rounds(b, exec, rounds, &seconds);
         if (seconds / rounds < *best)
             *best = seconds / rounds;
     }
     return result;
 }
 
-static cu_result put_copy(const struct bench *b, const void *what)
+static oato_status capture(const struct bench *b, bench_put *put, const void *what,
+                           cu_graph_exec *out, struct oato_error *err)
 {
-    (void)what;
-    const uint64_t half = b->plan->pool_bytes / 2;
-    return b->d->cu->copy(b->pool, b->pool + half, half, b->stream);
+    const struct cuda_driver *cu = b->d->cu;
+    const cu_stream stream = b->d->queue.stream;
+    cu_graph graph = NULL;
+    oato_status status = put(b, what, err);
+    if (status)
+        return status;
+    cu_result result = cu->stream_synchronize(stream);
+    if (!result)
+        result = cu->capture_begin(stream, CU_CAPTURE_THREAD_LOCAL);
+    if (!result) {
+        status = put(b, what, err);
+        result = cu->capture_end(stream, &graph);
+    }
+    if (!result && !status)
+        result = cu->graph_instantiate(out, graph, 0);
+    if (graph)
+        cu->graph_destroy(graph);
+    return status   ? status
+           : result ? cuda_fail(cu, result, b->d->id, "making a graph", err)
+                    : OATO_OK;
 }
 
-static cu_result put_graph(const struct bench *b, const void *what)
+oato_status bench_graph(const struct bench *b, bench_put *put, const void *what, double *seconds,
+                        struct oato_error *err)
 {
-    return b->d->cu->graph_launch(*(const cu_graph_exec *)what, b->stream);
+    cu_graph_exec exec = NULL;
+    if (capture(b, put, what, &exec, err))
+        return err->status;
+    const cu_result result = time_of_round(b, exec, seconds);
+    b->d->cu->graph_exec_destroy(exec);
+    return result ? cuda_fail(b->d->cu, result, b->d->id, "running a graph", err) : OATO_OK;
+}
+
+/* A program's step; kernels overlap where a decode step's do. */
+struct running {
+    struct compiled *c;
+    const struct step *step;
+};
+
+static oato_status put_records(const struct bench *b, const void *what, struct oato_error *err)
+{
+    const struct running *r = what;
+    const bool short_step = r->step->n_tokens <= NUMERICS_DECODE_ROWS;
+    oato_status status = OATO_OK;
+    b->d->queue.chain = b->d->overlaps && short_step ? CHAIN_BEGINS : CHAIN_NONE;
+    for (uint32_t i = 0; i < r->c->program->n_records && !status; i++)
+        status = cuda_run_record(b->d, r->c, i, r->step, err);
+    b->d->queue.chain = CHAIN_NONE;
+    return status;
+}
+
+oato_status bench_program(const struct bench *b, const struct program *p, const struct step *step,
+                          double *seconds, struct oato_error *err)
+{
+    struct oato_device *base = &b->d->base;
+    struct running r = {.step = step};
+    oato_status status = base->ops->compile(base, p, 0, &r.c, err);
+    if (status)
+        return status;
+    cuda_enter(b->d);
+    status = cuda_step_upload(b->d, r.c, step, err);
+    if (!status)
+        status = bench_graph(b, put_records, &r, seconds, err);
+    *seconds /= p->n_records;
+    base->ops->release(base, r.c);
+    return status;
+}
+
+oato_status bench_fill(const struct bench *b, void *to, uint64_t bytes, struct oato_error *err)
+{
+    struct oato_device *base = &b->d->base;
+    float *x = malloc(bytes);
+    if (!x)
+        return oato_fail_memory(err, bytes, "rows");
+    for (uint64_t i = 0; i < bytes / sizeof *x; i++)
+        x[i] = (float)(i * 2654435761u % 4093) * 0x1p-11f - 1.0f;
+    const oato_status status = base->ops->upload(base, to, 0, x, bytes, NULL, err);
+    free(x);
+    return status;
+}
+
+uint32_t bench_copies(const struct bench *b, uint64_t bytes, uint32_t most)
+{
+    return 1 + (uint32_t)min_i64((int64_t)(b->cold_bytes / bytes), most - 1);
 }
 
 /* ------------------------------------------------------------------------------ products - */
@@ -140,11 +193,9 @@ struct product {
 static void fill_product(struct product *p, const struct bench *b, oato_dtype dtype,
                          struct shape shape, int32_t rows, enum numerics_choice numerics)
 {
-    const struct plan *plan = b->plan;
     const bool many = rows > NUMERICS_DECODE_ROWS;
-    const int64_t more = min_i64((int64_t)(plan->cold_bytes / p->bytes),
-                                 (int64_t)((plan->pool_bytes - p->bytes) / p->bytes));
-    p->copies = 1 + (uint32_t)min_i64(more, RECORDS_MOST - 1);
+    const int64_t room = min_i64((int64_t)(b->pool_bytes / p->bytes), RECORDS_MOST);
+    p->copies = bench_copies(b, p->bytes, (uint32_t)room);
     p->program = (struct program){.records = p->records,
                                   .n_records = many ? RECORDS_MANY : RECORDS_LEAST,
                                   .n_signals = 1,
@@ -180,41 +231,6 @@ static void fill_product(struct product *p, const struct bench *b, oato_dtype dt
             .out = {size_align((uint64_t)rows * (uint64_t)shape.k * sizeof(float), 256)}};
 }
 
-static oato_status run_records(const struct bench *b, const struct product *p,
-                               const struct compiled *c, struct oato_error *err)
-{
-    oato_status status = OATO_OK;
-    for (uint32_t i = 0; i < p->program.n_records && !status; i++)
-        status = cuda_run_record(b->d, c, i, &p->step, err);
-    return status;
-}
-
-/* The records as one graph. They run once before: what a library loads with its first product it
- * could not load while a graph is captured. */
-static oato_status capture(const struct bench *b, const struct product *p, const struct compiled *c,
-                           cu_graph_exec *out, struct oato_error *err)
-{
-    const struct cuda_driver *cu = b->d->cu;
-    cu_graph graph = NULL;
-    oato_status status = run_records(b, p, c, err);
-    if (status)
-        return status;
-    cu_result result = cu->stream_synchronize(b->stream);
-    if (!result)
-        result = cu->capture_begin(b->stream, CU_CAPTURE_THREAD_LOCAL);
-    if (!result)
-        status = run_records(b, p, c, err);
-    if (!result)
-        result = cu->capture_end(b->stream, &graph);
-    if (!result && !status)
-        result = cu->graph_instantiate(out, graph, 0);
-    if (graph)
-        cu->graph_destroy(graph);
-    return status   ? status
-           : result ? cuda_fail(cu, result, b->d->id, "making a graph", err)
-                    : OATO_OK;
-}
-
 static void print_case(struct bench *b, const struct product *p, int32_t rows, double seconds)
 {
     char key[OP_KEY_SIZE];
@@ -238,42 +254,23 @@ static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape
 {
     static struct product p;
     struct oato_device *base = &b->d->base;
-    struct compiled *c = NULL;
-    cu_graph_exec exec = NULL;
     void *arena = NULL;
     double seconds = 0;
     p.bytes = size_align(cuda_prepared_bytes(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
-    if (!p.bytes || p.bytes > b->plan->pool_bytes)
+    if (!p.bytes || p.bytes > b->pool_bytes)
         return OATO_OK;
     fill_product(&p, b, dtype, shape, rows, numerics);
     const uint64_t in_bytes = p.records[0].out[0];
     const uint64_t bytes = in_bytes + (uint64_t)rows * (uint64_t)shape.n * sizeof(float);
-    float *x = malloc(in_bytes);
-    oato_status status = OATO_OK;
-    if (!x)
-        return oato_fail_memory(err, in_bytes, "rows");
-    for (uint64_t i = 0; i < in_bytes / sizeof *x; i++)
-        x[i] = (float)(i * 2654435761u % 4093) * 0x1p-11f - 1.0f;
-    status = base->ops->alloc(base, bytes, &arena, err);
+    oato_status status = base->ops->alloc(base, bytes, &arena, err);
     if (!status)
-        status = base->ops->upload(base, arena, 0, x, in_bytes, NULL, err);
+        status = bench_fill(b, arena, in_bytes, err);
     p.program.arena = arena;
     if (!status)
-        status = base->ops->compile(base, &p.program, 0, &c, err);
+        status = bench_program(b, &p.program, &p.step, &seconds, err);
     if (!status)
-        status = capture(b, &p, c, &exec, err);
-    if (!status) {
-        const cu_result result = time_of_round(b, put_graph, &exec, &seconds);
-        status = result ? cuda_fail(b->d->cu, result, b->d->id, "running products", err) : OATO_OK;
-    }
-    if (!status)
-        print_case(b, &p, rows, seconds / p.program.n_records);
-    if (exec)
-        b->d->cu->graph_exec_destroy(exec);
-    if (c)
-        base->ops->release(base, c);
+        print_case(b, &p, rows, seconds);
     base->ops->free(base, arena, bytes);
-    free(x);
     return status;
 }
 
@@ -303,18 +300,18 @@ static oato_status prepare_pool(struct bench *b, struct oato_error *err)
         return oato_fail_memory(err, CHUNK_BYTES, "weights");
     for (size_t i = 0; i < CHUNK_BYTES / sizeof *chunk; i++) /* Knuth's MMIX generator */
         chunk[i] = z = z * 6364136223846793005u + 1442695040888963407u;
-    oato_status status = cuda_take(b->d, b->plan->pool_bytes, "weights", &b->pool, err);
-    for (uint64_t at = 0; at < b->plan->pool_bytes && !status; at += CHUNK_BYTES)
-        status = base->ops->upload(
-            base, (void *)(uintptr_t)b->pool, at, chunk,
-            (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->plan->pool_bytes - at)), NULL, err);
+    oato_status status = cuda_take(b->d, b->pool_bytes, "weights", &b->pool, err);
+    for (uint64_t at = 0; at < b->pool_bytes && !status; at += CHUNK_BYTES)
+        status = base->ops->upload(base, (void *)(uintptr_t)b->pool, at, chunk,
+                                   (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->pool_bytes - at)),
+                                   NULL, err);
     free(chunk);
     if (status)
         return status;
     double seconds = 0;
     cuda_enter(b->d);
-    const cu_result result = time_of_round(b, put_copy, NULL, &seconds);
-    b->copy_bytes_per_s = (double)b->plan->pool_bytes / seconds; /* half is read, half written */
+    const cu_result result = time_of_round(b, NULL, &seconds);
+    b->copy_bytes_per_s = (double)b->pool_bytes / seconds; /* half is read, half written */
     return result ? cuda_fail(b->d->cu, result, b->d->id, "copying memory", err) : OATO_OK;
 }
 
@@ -331,7 +328,7 @@ static bool is_wanted(const char *types, oato_dtype dtype)
 
 static oato_status bench_all(struct bench *b, const char *types, struct oato_error *err)
 {
-    const struct plan *plan = b->plan;
+    const struct products *wanted = b->quick ? &quick : &whole;
     if (prepare_pool(b, err))
         return err->status;
     struct device_info info;
@@ -344,19 +341,23 @@ static oato_status bench_all(struct bench *b, const char *types, struct oato_err
         fprintf(stderr, "oato-bench-cuda: %s\n", b->d->blas.why.text);
     b->first = true;
     oato_status status = OATO_OK;
-    for (size_t t = 0; t < plan->n_types; t++)
-        for (size_t s = 0; s < plan->n_shapes && is_wanted(types, plan->types[t]); s++)
-            for (size_t r = 0; r < plan->n_rows && !status; r++)
-                status = bench_classes(b, plan->types[t], plan->shapes[s], plan->rows[r], err);
+    for (size_t t = 0; t < ARRAY_LEN(all_types); t++)
+        for (size_t s = 0; s < wanted->n_shapes && is_wanted(types, all_types[t]); s++)
+            for (size_t r = 0; r < wanted->n_rows && !status; r++)
+                status = bench_classes(b, all_types[t], wanted->shapes[s], wanted->rows[r], err);
+    printf("\n ],\n \"others\": [");
+    b->first = true;
+    if (!status)
+        status = bench_others(b, err);
     printf("\n ]}\n");
     return status;
 }
 
 static const char help[] =
     "Usage: oato-bench-cuda [OPTIONS]\n"
-    "Times the matrix products of a GPU; prints JSON.\n"
+    "Times the kernels of a GPU; prints JSON.\n"
     "      --device N     which GPU (default 0)\n"
-    "      --types LIST   these types of weights only, as Q4_0,F16\n"
+    "      --types LIST   products with these types of weights only, as Q4_0,F16\n"
     "      --quick        tiny products, once: whether it works, not how fast it is\n"
     "  -h, --help         this text\n"
     "Exit status: 0 done, 2 usage, 5 no GPU, or one that failed.\n";
@@ -368,7 +369,7 @@ int main(int argc, char **argv)
                                             {"quick", no_argument, NULL, 'q'},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
-    struct bench b = {.plan = &whole};
+    struct bench b = {.pool_bytes = 2560ull << 20, .cold_bytes = 256 << 20, .least_s = 4e-3};
     const char *types = "";
     int64_t index = 0;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;)
@@ -380,7 +381,9 @@ int main(int argc, char **argv)
             }
             break;
         case 't': types = optarg; break;
-        case 'q': b.plan = &quick; break;
+        case 'q':
+            b = (struct bench){.quick = true, .pool_bytes = 1 << 20, .cold_bytes = 128 << 10};
+            break;
         case 'h': fputs(help, stdout); return 0;
         default: return OATO_EUSAGE;
         }
@@ -390,9 +393,8 @@ int main(int argc, char **argv)
     oato_status status = cuda_device_ops.open((int)index, "", &none, &base, &err);
     if (!status) {
         b.d = cuda_of(base);
-        b.stream = b.d->queue.stream;
         status = bench_all(&b, types, &err);
-        cuda_return(b.d, b.pool, b.plan->pool_bytes);
+        cuda_return(b.d, b.pool, b.pool_bytes);
         base->ops->close(base);
     }
     if (status)

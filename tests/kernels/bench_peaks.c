@@ -25,8 +25,7 @@ struct peak_run {
     void (*loop)(void);
     const uint8_t *data; /* of thread 0; the others' follow */
     uint64_t bytes;      /* of a thread */
-    uint64_t best_ns, all_ns;
-    int n;
+    uint64_t best_ns;
     bool done;
 };
 
@@ -158,20 +157,13 @@ static void peak_share(void *arg, int thread)
         uint64_t ns = window_end(&p->window);
         if (thread == 0) {
             p->best_ns = ns < p->best_ns ? ns : p->best_ns;
-            p->all_ns += ns;
-            p->n++;
             p->done = i >= WINDOWS && now_ns() - start >= LEAST_NS;
         }
         cpu_barrier_wait(&p->window.barrier);
     }
 }
 
-/* Giga operations a second of all threads: in the best window, and in the mean. */
-struct peak {
-    double best, mean;
-};
-
-static struct peak peak_of(struct cpu_pool *pool, const char *level, enum peak_kind kind)
+double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind)
 {
     const int n = cpu_pool_threads(pool);
     for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
@@ -181,20 +173,9 @@ static struct peak peak_of(struct cpu_pool *pool, const char *level, enum peak_k
         struct peak_run p = {.loop = peaks[i].loop, .best_ns = UINT64_MAX};
         window_init(&p.window, n);
         cpu_pool_run(pool, peak_share, &p);
-        const double operations = (double)LOOPS * peaks[i].operations * n;
-        return (struct peak){operations / (double)p.best_ns, operations * p.n / (double)p.all_ns};
+        return (double)LOOPS * peaks[i].operations * n / (double)p.best_ns;
     }
-    return (struct peak){0};
-}
-
-double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind)
-{
-    return peak_of(pool, level, kind).best;
-}
-
-double bench_pace(struct cpu_pool *pool)
-{
-    return peak_of(pool, "avx2", PEAK_F32).mean;
+    return 0;
 }
 
 typedef uint64_t vector __attribute__((vector_size(64)));

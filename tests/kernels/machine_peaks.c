@@ -1,9 +1,8 @@
 /*
  * machine_peaks.c - oato-machine-peaks, a program for benchmarks: what this machine can do at most
  * with all threads busy, as JSON. Bytes a second read from memory, and operations a second in
- * registers for each level of instructions that the processor has (bench_peaks.c). Beside a
- * measurement, where the machine is shared: --bandwidth stops after the first, in a second, and
- * --pace says in a fifth of a second how fast the cores compute just now.
+ * registers for each level of instructions that the processor has (bench_peaks.c). --bandwidth
+ * stops after the first, in a second: beside a measurement, where the machine is shared.
  */
 #include "tests/kernels/bench_cpu.h"
 
@@ -11,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ID_THREADS, ID_BANDWIDTH, ID_PACE, ID_HELP, MAX_THREADS = 4096 };
+enum { ID_THREADS, ID_BANDWIDTH, ID_HELP, MAX_THREADS = 4096 };
 
 /* At least this much is read, and several times what the last cache holds. */
 #define READ_BYTES   ((uint64_t)1 << 30)
@@ -21,7 +20,6 @@ enum { ID_THREADS, ID_BANDWIDTH, ID_PACE, ID_HELP, MAX_THREADS = 4096 };
 static const struct option_row rows[] = {
     {"threads", 't', OPT_VALUE, "N", "threads (default: physical cores)", ID_THREADS},
     {"bandwidth", 'b', OPT_FLAG, NULL, "only the read bandwidth", ID_BANDWIDTH},
-    {"pace", 'p', OPT_FLAG, NULL, "only the operations a second at the moment", ID_PACE},
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
 };
@@ -50,15 +48,12 @@ static void print_levels(struct cpu_pool *pool)
     }
 }
 
-static void print_pace(struct cpu_pool *pool)
+static oato_status print_peaks(int64_t threads, bool only_bandwidth, struct oato_error *err)
 {
-    printf("{\"threads\":%d,\"operations_per_s\":%.0f}\n", cpu_pool_threads(pool),
-           bench_pace(pool) * 1e9);
-}
-
-static oato_status print_peaks(struct cpu_pool *pool, bool only_bandwidth, struct oato_error *err)
-{
-    oato_status status = OATO_OK;
+    struct cpu_pool *pool = NULL;
+    oato_status status = cpu_pool_create(threads ? (int)threads : cpu_physical_cores(), &pool, err);
+    if (status)
+        return status;
     const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
     uint64_t bytes = READ_BYTES;
     if (l3 > 0 && l3 < MAX_L3_BYTES && (uint64_t)l3 * CACHES_AWAY > bytes)
@@ -76,6 +71,7 @@ static oato_status print_peaks(struct cpu_pool *pool, bool only_bandwidth, struc
     } else {
         status = oato_fail_memory(err, bytes, "a buffer larger than the caches");
     }
+    cpu_pool_free(pool);
     return status;
 }
 
@@ -84,8 +80,7 @@ int main(int argc, char **argv)
     struct oato_error err = {0};
     struct options o;
     int64_t threads = 0;
-    struct cpu_pool *pool = NULL;
-    bool only_bandwidth = false, only_pace = false;
+    bool only_bandwidth = false;
     int id;
     options_init(&o, rows, argc - 1, argv + 1);
     while ((id = options_next(&o, &err)) != OPT_END && !err.status) {
@@ -96,19 +91,12 @@ int main(int argc, char **argv)
         }
         if (id == ID_BANDWIDTH)
             only_bandwidth = true;
-        if (id == ID_PACE)
-            only_pace = true;
         if (id == OPT_OPERAND ||
             (id == ID_THREADS && !parse_i64(o.value, 1, MAX_THREADS, &threads)))
             oato_fail(&err, OATO_EUSAGE, "'%s' is no value here; see --help", o.value);
     }
     if (!err.status)
-        cpu_pool_create(threads ? (int)threads : cpu_physical_cores(), &pool, &err);
-    if (!err.status && only_pace)
-        print_pace(pool);
-    else if (!err.status)
-        print_peaks(pool, only_bandwidth, &err);
-    cpu_pool_free(pool);
+        print_peaks(threads, only_bandwidth, &err);
     if (err.status)
         fprintf(stderr, "oato-machine-peaks: %s\n", err.text);
     return (int)err.status;

@@ -163,6 +163,15 @@ static void rows_have_the_same_bits(void **state)
     }
 }
 
+static void candidates_have_the_same_bits(void **state)
+{
+    (void)state;
+    for (int32_t T = 1; T <= 3; T += 2) {
+        check_key("top_k/k49152/n80", T, (int32_t[3]){49152});
+        check_key("top_k/k5000/n2", T, (int32_t[3]){5000});
+    }
+}
+
 /* ----------------------------------------------------------------------------- attention -- */
 
 enum { HEADS = 6, KV_HEADS = 2, POSITIONS_MOST = 640, TOKENS = 2 };
@@ -332,6 +341,7 @@ int main(void)
         cmocka_unit_test(products_have_the_same_bits),
         cmocka_unit_test(experts_have_the_same_bits),
         cmocka_unit_test(rows_have_the_same_bits),
+        cmocka_unit_test(candidates_have_the_same_bits),
         cmocka_unit_test(attention_has_the_same_bits),
     };
     const int cannot = open_both();

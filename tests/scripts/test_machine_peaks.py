@@ -31,9 +31,6 @@ def main():
         assert {"int8", "int16", "f32"} <= set(kinds), peaks
         assert all(v > 1e8 for v in kinds.values()), peaks
     assert ("avx2" in peaks["operations_per_s"]) == ("avx2" in flags()), peaks
-    r = subprocess.run([sys.argv[1], "--pace", "--threads", "2"], capture_output=True, text=True, check=True)
-    pace = json.loads(r.stdout)["operations_per_s"]
-    assert pace > 1e8 if "avx2" in flags() else pace == 0, pace
     r = subprocess.run([sys.argv[1], "--threads", "0"], capture_output=True, text=True, check=False)
     assert r.returncode == 2 and r.stderr.count("\n") == 1, r
 
