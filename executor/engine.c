@@ -243,6 +243,7 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
                             struct oato_error *err)
 {
     struct oato_device *host = e->device[e->host].device;
+    const uint64_t waited_ns = host->ops->waited_ns(host);
     step->clock_ns = host->ops->clock_ns(host);
     if (step->clock_ns < e->end_ns) /* the host waited for all of the last step */
         step->clock_ns = e->end_ns;
@@ -256,6 +257,9 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
                 status = d->device->ops->submit(d->device, d->phase[phase].compiled, step, err);
         }
     }
+    if (e->device[e->host].phase[phase].compiled && !status)
+        e->host_busy_ns +=
+            host->ops->clock_ns(host) - step->clock_ns - (host->ops->waited_ns(host) - waited_ns);
     if (status) /* release whoever waits for records that will not come */
         for (int i = 0; i < e->n_devices; i++)
             timeline_fail(e->timelines[i], TIMELINE_STRANDED);
@@ -390,6 +394,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
         out->mapped_bytes += e->device[i].prepared.bytes;
     out->steps = e->steps;
     out->clock_ns = e->clock_ns;
+    out->host_busy_ns = e->host_busy_ns;
 }
 
 void engine_dump_programs(const struct engine *e, FILE *out)

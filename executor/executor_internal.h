@@ -130,7 +130,7 @@ struct engine {
     const float *result; /* of the last step */
     int32_t n_rows, result_candidates;
     bool failed; /* a device died: no further step */
-    uint64_t load_ns, steps, clock_ns;
+    uint64_t load_ns, steps, clock_ns, host_busy_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */
 };
 

@@ -17,6 +17,7 @@ struct bench {
     bool by_devices;                /* their clocks count, not the wall's */
     bool deep;                      /* the sequences hold args->depth positions */
     double *prefill_ns, *decode_ns; /* one an iteration */
+    uint64_t clock_ns, busy_ns;     /* of decode steps that count: of the devices, of the host */
 };
 
 static int by_value(const void *a, const void *b)
@@ -104,6 +105,8 @@ static oato_status time_decode(struct bench *b, double *ns, struct oato_error *e
 {
     const struct run_args *a = b->args;
     oato_status status = go_deep(b, err);
+    struct engine_stats before, after;
+    engine_get_stats(b->session.engine, &before);
     const double begin = clock_of(b);
     for (int32_t t = 0; t < a->generate && !status && !oato_interrupted; t++) {
         for (int32_t i = 0; i < a->batch; i++)
@@ -111,6 +114,9 @@ static oato_status time_decode(struct bench *b, double *ns, struct oato_error *e
         status = engine_step(b->session.engine, b->inputs, a->batch, err);
     }
     *ns = clock_of(b) - begin;
+    engine_get_stats(b->session.engine, &after);
+    b->clock_ns += after.clock_ns - before.clock_ns;
+    b->busy_ns += after.host_busy_ns - before.host_busy_ns;
     return status;
 }
 
@@ -126,10 +132,18 @@ static oato_status time_all(struct bench *b, struct oato_error *err)
             status = time_prefill(b, i < 0 ? &warm_up : &b->prefill_ns[i], err);
         if (!status && a->generate)
             status = time_decode(b, i < 0 ? &warm_up : &b->decode_ns[i], err);
+        if (i < 0)
+            b->clock_ns = b->busy_ns = 0;
         progress_update(&progress, i + 2, NULL);
     }
     progress_end(&progress);
     return status;
+}
+
+/* The share of decoding in which the host waited for other devices, or they were not done yet. */
+static double host_idle(const struct bench *b)
+{
+    return b->clock_ns ? 1 - (double)b->busy_ns / (double)b->clock_ns : 0;
 }
 
 /* The plan's prediction, in ns, of the prompt and of a decode step; 0 when the plan was made for
@@ -166,13 +180,14 @@ static void report_json(const struct bench *b, double prefill, double decode,
     for (int32_t i = 0; i < stats->n_devices; i++)
         kv_bytes += stats->device[i].kv_bytes;
     printf("{\"prefill\":{\"tokens\":%d,\"tokens_per_s\":%.2f},"
-           "\"decode\":{\"tokens\":%d,\"tokens_per_s\":%.2f,\"batch\":%d,\"depth\":%d},"
+           "\"decode\":{\"tokens\":%d,\"tokens_per_s\":%.2f,\"batch\":%d,\"depth\":%d,"
+           "\"host_idle\":%.4f},"
            "\"repeat\":%d,\"load_s\":%.4f,\"peak_rss_bytes\":%llu,\"device\":\"%s\",\"isa\":\"%s\","
            "\"kv_bytes\":%llu,\"work\":{\"weight_bytes\":%llu,\"decode_operations\":%llu,"
            "\"prefill_operations\":%llu,\"attention_operations\":%llu,\"position_bytes\":%llu},"
            "\"predicted\":{",
            a->prefill, prefill > 0 ? a->prefill * 1e9 / prefill : 0, tokens,
-           decode > 0 ? tokens * 1e9 / decode : 0, a->batch, a->depth, a->repeat,
+           decode > 0 ? tokens * 1e9 / decode : 0, a->batch, a->depth, host_idle(b), a->repeat,
            (double)stats->load_ns * 1e-9, (unsigned long long)peak_rss_bytes(),
            stats->device[0].info.model, stats->device[0].info.isa, (unsigned long long)kv_bytes,
            (unsigned long long)w.weight_bytes, (unsigned long long)w.decode_operations,
@@ -227,8 +242,12 @@ static void report_text(const struct bench *b, double prefill, double decode,
     if (a->prefill)
         printf("prefill  %5d tokens  %9.2f tokens/s\n", a->prefill, a->prefill * 1e9 / prefill);
     if (a->generate)
-        printf("decode   %5d tokens  %9.2f tokens/s\n", a->generate * a->batch,
+        printf("decode   %5d tokens  %9.2f tokens/s", a->generate * a->batch,
                a->generate * a->batch * 1e9 / decode);
+    if (a->generate && b->by_devices)
+        printf(", the host idle for %.1f %% of it", 100 * host_idle(b));
+    if (a->generate)
+        putchar('\n');
     report_prediction(b, prefill, decode);
     printf("load     %.2f s, peak memory %.1f MiB, %s (%s)\n", (double)stats->load_ns * 1e-9,
            (double)peak_rss_bytes() / (1 << 20), stats->device[0].info.model,

@@ -199,6 +199,8 @@ struct device_ops {
     /* The clock on which this device's work is to be measured: real time for hardware, the
      * virtual clock for sim. */
     uint64_t (*clock_ns)(const struct oato_device *d);
+    /* How much of that clock its steps have waited for other devices; a host device has it. */
+    uint64_t (*waited_ns)(const struct oato_device *d);
     /* For profilers, between steps; NULL: the timeline's clocks are all there is. Until it is
      * switched off, the clocks at the signals of a step are the device's own once finish has
      * returned. False, and *why (may be NULL) says why: that cannot be, or, switching off, could

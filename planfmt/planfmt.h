@@ -26,9 +26,10 @@ struct profile_device {
     int32_t threads;
     bool is_host;
     double read_bytes_per_s, flops_per_s; /* measured, or declared by sim */
-    /* What a program costs beyond the sum of its operators: per record, per row of a record but
-     * the first (activations that other records displaced from the caches), and per step. */
-    double record_overhead_ns, row_overhead_ns, step_overhead_ns;
+    /* What a program costs beyond the sum of its operators: per record and per step; and by which
+     * share the rows of an operator but the first take longer in it than alone (what other records
+     * displaced from the caches). */
+    double record_overhead_ns, step_overhead_ns, rows_overhead;
     double launch_ns; /* an operator that hardly computes, launched by itself; 0: not measured */
     /* Nothing was measured: it runs every operator that has no row saying otherwise, at the
      * roofline of the two figures above. */

@@ -228,7 +228,7 @@ uint64_t profile_hash(const struct profile *p)
         /* profiles that came before these keys keep their hash */
         if (d->data_sheet)
             in_text(&h, "data sheet");
-        in_known(&h, "row overhead", d->row_overhead_ns);
+        in_known(&h, "rows overhead", d->rows_overhead);
         in_known(&h, "launch", d->launch_ns);
     }
     uint64_t devices = hash_bytes(h.bytes, h.n), links = 0, rows = 0;

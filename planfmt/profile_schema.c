@@ -47,8 +47,8 @@ const struct schema profile_device_schema = {"device", {
     {"read_bytes_per_s", AT(profile_device, read_bytes_per_s), FIELD_F64, 0, false},
     {"flops_per_s", AT(profile_device, flops_per_s), FIELD_F64, 0, false},
     {"record_overhead_ns", AT(profile_device, record_overhead_ns), FIELD_F64, 0, false},
-    {"row_overhead_ns", AT(profile_device, row_overhead_ns), FIELD_F64, 0, false},
     {"step_overhead_ns", AT(profile_device, step_overhead_ns), FIELD_F64, 0, false},
+    {"rows_overhead", AT(profile_device, rows_overhead), FIELD_F64, 0, false},
     {"launch_ns", AT(profile_device, launch_ns), FIELD_F64, 0, false},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, false},
 }, 15};

@@ -149,12 +149,12 @@ static bool place_values(const struct graph *g, int32_t n_ops, int32_t tokens,
     return placed;
 }
 
-/* Of the first operators: the profile's time, and the rows that they work on beyond one each. */
+/* Of the first operators: the profile's time, and how much of it is of rows beyond one each. */
 static bool sum_rows(const struct profile *p, int32_t device, const struct graph *g, int32_t n_ops,
-                     oato_dtype kv, const struct op_point *at, double *ns, int64_t *more_rows)
+                     oato_dtype kv, const struct op_point *at, double *ns, double *more_ns)
 {
     *ns = 0;
-    *more_rows = 0;
+    *more_ns = 0;
     for (int32_t i = 0; i < n_ops; i++) {
         struct oato_op op = graph_op_with_kv(&g->ops[i], kv);
         struct op_size size = op_point_size(&op, at);
@@ -164,7 +164,7 @@ static bool sum_rows(const struct profile *p, int32_t device, const struct graph
         if (!row || !row->supported)
             return false;
         *ns += row->median_ns;
-        *more_rows += size.rows - 1;
+        *more_ns += row->median_ns * (size.rows - 1) / size.rows;
     }
     return true;
 }
@@ -177,13 +177,13 @@ static bool choose_layers(const struct layers *l, const struct profile *p,
     const struct graph *g = &l->graph;
     const bool before = t->records;
     int32_t n = before ? t->records : ops_that_fit(r, g);
-    bool known = sum_rows(p, r->index, g, n, l->kv, at, &t->sum_ns, &t->more_rows);
+    bool known = sum_rows(p, r->index, g, n, l->kv, at, &t->sum_ns, &t->more_ns);
     if (known && !before && t->sum_ns > LONGEST_NS && !r->declared) {
         const int32_t all = n;
         n = (int32_t)(all * (LONGEST_NS / t->sum_ns));
         while (n < all && !(n && ends_layer(g, n - 1)))
             n++;
-        sum_rows(p, r->index, g, n, l->kv, at, &t->sum_ns, &t->more_rows);
+        sum_rows(p, r->index, g, n, l->kv, at, &t->sum_ns, &t->more_ns);
     }
     t->records = known ? n : 0;
     return t->records;
@@ -324,13 +324,12 @@ bool profiler_step_ns(const struct profile *p, int32_t device, const struct mode
     struct oato_error ignored;
     if (fuse_all(&m->graph, &g, &ignored))
         return false;
-    int64_t more_rows;
-    bool found = sum_rows(p, device, &g, g.n_ops, kv, &(struct op_point){tokens, 1, context}, ns,
-                          &more_rows);
+    double more_ns;
+    bool found =
+        sum_rows(p, device, &g, g.n_ops, kv, &(struct op_point){tokens, 1, context}, ns, &more_ns);
     const struct profile_device *d = &p->devices[device];
     if (found)
-        *ns += d->step_overhead_ns + d->record_overhead_ns * g.n_ops +
-               d->row_overhead_ns * (double)more_rows;
+        *ns += d->step_overhead_ns + d->record_overhead_ns * g.n_ops + d->rows_overhead * more_ns;
     graph_free(&g);
     return found;
 }

@@ -546,12 +546,13 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
     return OATO_OK;
 }
 
-/* What is beyond the rows in a decode step is spread over its records, what is still beyond them
- * in a prompt's steps over the rows that these have more. */
+/* What is beyond the operators in a decode step is spread over its records; what is still beyond
+ * them in a prompt's steps over the time of the rows that these have more: whoever computes only
+ * the small operators of a prompt is not charged for what the large ones displace. */
 static void set_overheads(const struct rig *rig, struct profile_device *d, struct layers_times *t)
 {
     const struct layers_time *decode = &t->last[LAYERS_DECODE];
-    double more_ns = 0, sum_ns = 0, rows = 0, ns = beyond_ns(t, LAYERS_DECODE);
+    double more_ns = 0, sum_ns = 0, rows_ns = 0, ns = beyond_ns(t, LAYERS_DECODE);
     if (!rig->leaves_out)
         ns = fmin(ns, OVERHEAD_MOST * decode->sum_ns);
     if (ns > 0)
@@ -562,11 +563,11 @@ static void set_overheads(const struct rig *rig, struct profile_device *d, struc
             continue;
         more_ns += beyond_ns(t, i) - d->record_overhead_ns * last->records;
         sum_ns += last->sum_ns;
-        rows += (double)last->more_rows;
+        rows_ns += last->more_ns;
     }
     more_ns = fmin(more_ns, OVERHEAD_MOST * sum_ns);
     if (more_ns > 0)
-        d->row_overhead_ns = readable_ns(more_ns / rows);
+        d->rows_overhead = round(more_ns / rows_ns * 1e4) / 1e4;
 }
 
 /* The way that is clearly the fastest becomes the device's, its times those of a decode step; that
@@ -598,7 +599,7 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     struct profile_device *d = &r->p->devices[rig->index];
     struct layers_times t = {0};
     d->record_overhead_ns = 0;
-    d->row_overhead_ns = 0;
+    d->rows_overhead = 0;
     oato_status status = measure_passes(r, rig, &t, err);
     passes_free(&r->passes);
     if (status)

@@ -180,7 +180,7 @@ struct layers_time {
     double together_ns, sum_ns; /* an undisturbed step; the sum of its rows in the profile */
     double mean_ns;             /* of all steps but the slowest twentieth: what a user waits */
     int32_t records;            /* of how many; 0: rows are missing */
-    int64_t more_rows;          /* of all records, beyond one each */
+    double more_ns;             /* of sum_ns, what is of each record's rows but the first */
 };
 /* One step as one program, and as the sum of its rows in p. *t is zero at first; a second
  * measurement, also after another layers_open, is of as many records as the first. */

@@ -1,6 +1,7 @@
 """What scripts/bench-gpu must know of models beside their speed: how large a GGUF file's tensors are,
 where a person would put them with llama.cpp, and how far apart two evaluations are.
 """
+import concurrent.futures
 import math
 import os
 import re
@@ -88,20 +89,30 @@ def hand_set(tensors, budget, kv_layer_bytes):
     return out
 
 
-def compare_logits(reference, other, rows):
-    """Mean KL divergence, NMSE and how often the best token is the same."""
-    width, divergence, same, error, energy = len(reference) // rows, 0.0, 0, 0.0, 0.0
+def compare_row(a, b, following):
+    """Of two rows of logits: KL divergence, squared error, energy of the first, whether the best token is
+    the same, and how much less likely than in the first, as a logarithm, the following id is in the second."""
+    top_a, top_b = max(a), max(b)
+    sum_a, sum_b = math.fsum(math.exp(v - top_a) for v in a), math.fsum(math.exp(v - top_b) for v in b)
+    shift = top_b + math.log(sum_b) - top_a - math.log(sum_a)
+    return (math.fsum(math.exp(x - top_a) / sum_a * (x - y + shift) for x, y in zip(a, b)),
+            math.fsum((x - y) ** 2 for x, y in zip(a, b)), math.fsum(x * x for x in a),
+            a.index(top_a) == b.index(top_b),
+            a[following] - b[following] + shift if following is not None else 0.0)
+
+
+def compare_logits(reference, other, ids):
+    """Of the logits behind each id: mean KL divergence, NMSE, how often the best token is the same, and
+    the perplexity of the ids over that of the reference."""
+    rows, width = len(ids), len(reference) // len(ids)
     if len(reference) != len(other) or not width:
         raise Failed("the logits are not of one size")
-    for r in range(rows):
-        a, b = reference[r * width:(r + 1) * width], other[r * width:(r + 1) * width]
-        top_a, top_b = max(a), max(b)
-        sum_a, sum_b = math.fsum(math.exp(v - top_a) for v in a), math.fsum(math.exp(v - top_b) for v in b)
-        shift = top_b + math.log(sum_b) - top_a - math.log(sum_a)
-        divergence += math.fsum(math.exp(x - top_a) / sum_a * (x - y + shift) for x, y in zip(a, b))
-        same += a.index(top_a) == b.index(top_b)
-        error += math.fsum((x - y) ** 2 for x, y in zip(a, b))
-        energy += math.fsum(x * x for x in a)
-    return {"rows": rows, "kl": divergence / rows, "nmse": error / energy, "same_top": same / rows}
+    following = [i if i < width else None for i in ids[1:]] + [None]
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        parts = [[v[r * width:(r + 1) * width] for r in range(rows)] for v in (reference, other)]
+        found = list(zip(*pool.map(compare_row, *parts, following, chunksize=8)))
+    return {"rows": rows, "kl": sum(found[0]) / rows, "nmse": sum(found[1]) / sum(found[2]),
+            "same_top": sum(found[3]) / rows,
+            "perplexity_ratio": math.exp(sum(found[4]) / max(1, rows - 1))}
 
 

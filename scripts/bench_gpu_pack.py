@@ -1,6 +1,6 @@
 """The archive that scripts/bench-gpu carries to a machine with a GPU: our programs with the libraries
 that they load beside the C library, and the sources of llama.cpp that a build for one GPU reads.
-Unpacked it is a folder bench-gpu with bin, lib, scripts, peer, LICENSE and pack.json.
+Unpacked it is a folder bench-gpu with bin, lib, scripts, tests, peer, LICENSE and pack.json.
 """
 import json
 import os
@@ -19,6 +19,7 @@ TESTS = ("test_cuda_ops", "test_cuda_attention", "test_cuda_experts", "test_cuda
          "test_cuda_blas")
 SCRIPTS = ("bench-gpu", "bench_gpu_models.py", "bench_gpu_pack.py", "bench_gpu_report.py",
            "bench_report.py", "bench_roofline.py")
+TEXT_IDS = "tests/data/gpl3_ids.txt"  # tokens of a text, for the trained model
 # Of the C library and the loader, which are the machine's own.
 SYSTEM_LIBRARIES = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util))\.so")
 PEER_PARTS = ("CMakeLists.txt", "LICENSE", "cmake", "common", "ggml", "include", "src", "tools", "vendor")
@@ -86,7 +87,9 @@ def gather(root, build, peer, top):
         shutil.copy(os.path.join(root, "scripts", name), os.path.join(top, "scripts"))
     if peer:
         copy_peer(call(os.path.join(root, "scripts/fetch-peer"), "--sources").strip(), os.path.join(top, "peer"))
-    shutil.copy(os.path.join(root, "LICENSE"), top)  # the text for perplexity
+    shutil.copy(os.path.join(root, "LICENSE"), top)
+    os.makedirs(os.path.join(top, os.path.dirname(TEXT_IDS)))
+    shutil.copy(os.path.join(root, TEXT_IDS), os.path.join(top, TEXT_IDS))
     with open(os.path.join(top, "pack.json"), "w", encoding="utf-8") as f:
         json.dump({"revision": revision(root)}, f)
 

@@ -17,7 +17,8 @@ PREFILL = 1.0
 HYBRID = {0.10: 1.0, 0.25: 1.15, 0.5: 1.25, 0.75: 1.45}
 LARGE_PRODUCT, LARGE_BYTES = 0.8, 30e6
 PREDICTION = 0.10
-PERPLEXITY = 0.005
+PERPLEXITY, KL = 0.005, 0.0039
+IDLE = 0.10  # of a hybrid decode step that the CPU bounds
 FIT = "--fit on"
 DRAWN = ("Q4_0", "Q4_K", "F16")  # in the picture
 
@@ -128,6 +129,11 @@ def full_lines(steps, copy):
     return lines + [""]
 
 
+def cpu_bound(hybrid):
+    """Whether a decode step has the CPU work longer than the GPU, as planned."""
+    return hybrid["decode_ns"].get("cpu:0", 0) > hybrid["decode_ns"].get("cuda:0", 0)
+
+
 def hybrid_lines(steps):
     done = [s["result"] for n, s in steps.items() if n.startswith("hybrid-") and s["state"] == "done"]
     if not done:
@@ -136,19 +142,23 @@ def hybrid_lines(steps):
     lines = ["## Part of the weights on the GPU", "",
              f"A request of {r['prompt']} tokens that generates {r['generate']}, in seconds. The GPU's memory is held to so "
              "much of the weights' bytes, all included (of placements set by hand only weights and KV are counted, which "
-             "favours them).", ""]
+             f"favours them). Where the plan has the CPU work longer than the GPU, it must idle less than {percent(IDLE)} of a "
+             "decode step.", ""]
     lines += head("weights' bytes on the GPU", "oato-run", "llama.cpp `--fit on`", "its best by hand", "÷ `--fit on`",
-                  "÷ by hand", "predicted / measured", "target", "")
+                  "÷ by hand", "CPU idle", "predicted / measured", "target", "")
     for r in sorted(done, key=lambda r: r["share"]):
         s = r["request_s"]
         fit = s.get(FIT)
         by_hand = min(((t, n) for n, t in s.items() if n not in ("oato", FIT)), default=None)
         wanted = HYBRID.get(r["share"])
         holds = fit / s["oato"] >= wanted if fit and wanted else None
+        if cpu_bound(r) and r["cpu_idle"] >= IDLE:
+            holds = False
         lines.append(row(percent(r["share"]), f"{s['oato']:.3f}", f"{fit:.3f}" if fit else "–",
                          f"{by_hand[0]:.3f} ({by_hand[1]})" if by_hand else "–",
                          f"{fit / s['oato']:.2f}" if fit else "–",
-                         f"{by_hand[0] / s['oato']:.2f}" if by_hand else "–", predicted(r.get("predicted_over_measured")),
+                         f"{by_hand[0] / s['oato']:.2f}" if by_hand else "–", percent(r["cpu_idle"]),
+                         predicted(r.get("predicted_over_measured")),
                          f"≥ {wanted:g} × --fit on" if wanted else "–", verdict(holds)))
     return lines + [""]
 
@@ -166,11 +176,16 @@ def check_lines(steps):
     if logits:
         lines.append(f"- Logits of {logits['rows']} tokens of a random model, all on the GPU against all on the CPU: KL divergence "
                      f"{logits['kl']:.2g}, NMSE {logits['nmse']:.2g}, the same best token in {percent(logits['same_top'])}.")
-    perplexity = steps.get("perplexity", {}).get("result")
-    if perplexity:
-        lines.append(f"- Perplexity of the trained model: {perplexity['gpu']:.4f} on the GPU, {perplexity['cpu']:.4f} on the "
-                     f"CPU, {100 * perplexity['difference']:.2f} % apart, at most {100 * PERPLEXITY:g} % "
-                     f"({verdict(perplexity['difference'] <= PERPLEXITY)}).")
+    agreement = steps.get("agreement", {}).get("result")
+    if agreement:
+        cpu = agreement["CPU"]["perplexity_ratio"]
+        for r in agreement.values():
+            off = abs(r["perplexity_ratio"] / cpu - 1)
+            holds = r["kl"] <= KL and off <= PERPLEXITY and r["same_bits"]
+            lines.append(f"- The trained model, {percent(r['on_gpu'])} of its memory on the GPU, {r['rows']} tokens of a text: KL divergence "
+                         f"from the float32 evaluation {r['kl']:.2g}, at most {KL:g}; perplexity {100 * off:.2f} % from the CPU's, at "
+                         f"most {100 * PERPLEXITY:g} %; {'the same bits' if r['same_bits'] else 'different bits'} in {r['runs']} runs "
+                         f"({verdict(holds)}).")
     guesses = {n: s["result"].get("predicted_over_measured") for n, s in steps.items()
                if s["state"] == "done" and n.startswith(("full-", "hybrid-"))}
     judged = {n: within(g, PREDICTION) for n, g in guesses.items() if g}

@@ -289,7 +289,7 @@ struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const stru
     int32_t first = k->first, n = k->n;
     choose_seqs(c->points, &first, &n, size->seqs);
     r.ns = along_rows(c->points + first, n, size, &r.numerics);
-    r.ns += c->profile->devices[device].row_overhead_ns * (size->rows - 1);
+    r.ns *= 1 + c->profile->devices[device].rows_overhead * (size->rows - 1) / size->rows;
     return r;
 }
 

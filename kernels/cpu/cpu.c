@@ -151,6 +151,11 @@ static uint64_t cpu_clock_ns(const struct oato_device *d)
     return now_ns() + (uint64_t)cpu_of(d)->clock_offset_ns;
 }
 
+static uint64_t cpu_waited_ns(const struct oato_device *d)
+{
+    return cpu_of(d)->waited_ns;
+}
+
 static oato_status cpu_inject_error(struct oato_device *base, const char *what,
                                     struct oato_error *err)
 {
@@ -192,5 +197,6 @@ const struct device_ops cpu_device_ops = {
     .finish = cpu_finish,
     .timeline = cpu_timeline,
     .clock_ns = cpu_clock_ns,
+    .waited_ns = cpu_waited_ns,
     .inject_error = cpu_inject_error,
 };

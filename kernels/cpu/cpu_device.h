@@ -19,6 +19,7 @@ struct cpu_device {
     struct cpu_weight *weights;
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
     int64_t clock_offset_ns;
+    uint64_t waited_ns; /* for other devices, on that clock */
     uint64_t step_serial;
     int64_t fail_record, fail_alloc; /* counted down; 0: off */
     struct timeline timeline;

@@ -66,7 +66,8 @@ static void cores_give(struct running *x)
 /* Thread 0: everything that the record waits for. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
-    x->due_ns = clock_now(x);
+    const uint64_t begin_ns = clock_now(x);
+    x->due_ns = begin_ns;
     for (int i = 0; i < r->n_waits; i++) {
         const struct record_wait *w = &r->wait[i];
         uint64_t event_ns = 0;
@@ -81,6 +82,7 @@ static bool record_wait(struct running *x, const struct program_record *r)
         if (event_ns > x->due_ns)
             x->due_ns = event_ns;
     }
+    x->device->waited_ns += x->due_ns - begin_ns;
     return true;
 }
 

@@ -190,7 +190,7 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1 --json"), 0);
     assert_non_null(strstr(o->out.data, "\"prefill\":{\"tokens\":24,"));
     assert_non_null(strstr(o->out.data, "\"decode\":{\"tokens\":6,"));
-    assert_non_null(strstr(o->out.data, "\"batch\":1,\"depth\":24}"));
+    assert_non_null(strstr(o->out.data, "\"batch\":1,\"depth\":24,\"host_idle\":"));
     assert_non_null(strstr(o->out.data, "\"measured\":{\"clock\":\"devices\","));
     const double prefill = number_of(&o->out, "\"measured\"", "\"prefill_s\":");
     assert_true(prefill > 45.056 && prefill < 46);
@@ -207,6 +207,24 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     assert_non_null(strstr(o->out.data, "(the plan is for --prefill 24 --generate 6 --depth 24"));
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf --plan tiny.plan --dump-program"), 0);
     assert_non_null(strstr(o->out.data, "    0 stream     w0\n"));
+}
+
+/* Each token's 64 + 128 numbers take most of a second on the link; or none goes there. */
+static void bench_tells_how_long_the_host_waits(void **state)
+{
+    struct outputs *o = *state;
+    for (int device = 0; device < 2; device++) {
+        const struct plan_part parts[2] = {
+            {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_PREFILL, 1, device},
+            {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_DECODE, device, device},
+        };
+        save_plan("tiny.plan", parts);
+        assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1 --json"), 0);
+        const double idle = number_of(&o->out, "\"decode\"", "\"host_idle\":");
+        assert_true(device ? idle > 0.9 && idle <= 1 : idle > -0.1 && idle < 0.7);
+    }
+    assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1"), 0);
+    assert_non_null(strstr(o->out.data, ", the host idle for "));
 }
 
 static void candidates_cross_the_link_where_they_suffice(void **state)
@@ -359,6 +377,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generates_and_repeats_itself),
         cmocka_unit_test(bench_holds_a_plan_to_its_prediction),
+        cmocka_unit_test(bench_tells_how_long_the_host_waits),
         cmocka_unit_test(candidates_cross_the_link_where_they_suffice),
         cmocka_unit_test(the_other_verbs_answer),
         cmocka_unit_test(a_conversation_reads_lines),

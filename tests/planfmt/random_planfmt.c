@@ -166,7 +166,7 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
                                                   .read_bytes_per_s = any_f64(r),
                                                   .flops_per_s = any_f64(r),
                                                   .record_overhead_ns = any_f64(r),
-                                                  .row_overhead_ns = perhaps_f64(r),
+                                                  .rows_overhead = perhaps_f64(r),
                                                   .step_overhead_ns = any_f64(r),
                                                   .launch_ns = perhaps_f64(r)};
         for (int32_t j = 0; j < i; j++) {

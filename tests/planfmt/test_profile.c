@@ -68,7 +68,7 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_true(d->threads == e->threads && d->is_host == e->is_host);
         assert_true(d->read_bytes_per_s == e->read_bytes_per_s && d->flops_per_s == e->flops_per_s);
         assert_true(d->record_overhead_ns == e->record_overhead_ns &&
-                    d->row_overhead_ns == e->row_overhead_ns &&
+                    d->rows_overhead == e->rows_overhead &&
                     d->step_overhead_ns == e->step_overhead_ns && d->launch_ns == e->launch_ns);
     }
     assert_int_equal(a->n_links, b->n_links);
@@ -262,9 +262,9 @@ static void the_hash_follows_costs_and_not_dates(void **state)
     p.devices[0].free_bytes++;
     assert_true(profile_hash(&p) != hash);
     p.devices[0].free_bytes--;
-    p.devices[0].row_overhead_ns += 1;
+    p.devices[0].rows_overhead += 1;
     assert_true(profile_hash(&p) != hash);
-    p.devices[0].row_overhead_ns -= 1;
+    p.devices[0].rows_overhead -= 1;
     assert_true(profile_hash(&p) == hash);
     p.links[0].sync_ns += 1;
     assert_true(profile_hash(&p) != hash);

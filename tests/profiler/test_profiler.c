@@ -200,7 +200,7 @@ static void sim_rows_are_what_it_declares(void **state)
     assert_true(declared_rows(&p, sim) > 20);
     assert_true(p.devices[sim].read_bytes_per_s == 100e9 && p.devices[sim].flops_per_s == 1e12);
     assert_true(p.devices[sim].step_overhead_ns == 0 && p.devices[sim].record_overhead_ns == 0);
-    assert_true(p.devices[sim].row_overhead_ns == 0);
+    assert_true(p.devices[sim].rows_overhead == 0);
     assert_string_equal(p.devices[sim].spec, strchr(SIM, ':') + 1);
     for (int32_t i = 0; i < p.n_links; i++) {
         assert_true(fabs(p.links[i].latency_ns - 20000) <= 2);

@@ -69,13 +69,22 @@ class Runs(Folder):
         self.assertEqual(r.returncode, 0, r.stderr)
         steps = self.content()["steps"]
         self.assertEqual({s["state"] for s in steps.values()}, {"done"})
-        self.assertEqual(set(steps), {"about", "tests", "kernels", "models", "logits", "full-Q4_0", "hybrid-0.5"})
+        self.assertEqual(set(steps), {"about", "tests", "kernels", "models", "logits", "agreement", "full-Q4_0",
+                                      "hybrid-0.5"})
         self.assertGreater(steps["tests"]["result"]["test_cuda_ops"]["passed"], 5)
         self.assertLess(steps["logits"]["result"]["kl"], 0.0039)
         self.assertGreater(steps["hybrid-0.5"]["result"]["request_s"]["oato"], 0)
+        self.assertTrue(0 < steps["hybrid-0.5"]["result"]["cpu_idle"] < 1)
+        agreement = steps["agreement"]["result"]
+        self.assertEqual(agreement["CPU"]["on_gpu"], 0)
+        self.assertTrue(0 < agreement["both"]["on_gpu"] < agreement["GPU"]["on_gpu"] <= 1)
+        for one in agreement.values():
+            self.assertTrue(0 < one["kl"] < 0.0039 and one["same_bits"])
         text = (self.folder / "out/gpu.md").read_text(encoding="utf-8")
         self.assertIn("A trial", text)
         self.assertRegex(text, r"mul_mat/F16.* TFLOP/s, cuBLAS")
+        for name in ("attention/F16", "top_k/", "sparse_rows/Q4_0", "sparse_sum/F16"):
+            self.assertIn(f"| {name}", text)
         self.assertNotIn(str(self.folder), text + json.dumps(self.content()))
         xml.etree.ElementTree.parse(self.folder / "out/gpu.svg")
         refused = self.bench("--report", self.folder / "out")
@@ -208,15 +217,16 @@ class Models(Folder):
         self.assertEqual(by_tensor[-1], r"^blk\.(0|1)\.ffn_(up|gate|down)\.weight$=CPU")
 
     def test_logits_apart(self):
-        same = models.compare_logits([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0], 2)
+        same = models.compare_logits([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0], [0, 1])
         self.assertAlmostEqual(same["kl"], 0)
-        self.assertEqual((same["nmse"], same["same_top"]), (0, 1))
-        # p = (1/4, 3/4), q = (1/2, 1/2): sum of p log(p / q).
-        apart = models.compare_logits([0.0, 1.0986122886681098], [0.5, 0.5], 1)
+        self.assertEqual((same["rows"], same["nmse"], same["same_top"], same["perplexity_ratio"]), (2, 0, 1, 1))
+        # p = (1/4, 3/4), q = (1/2, 1/2): sum of p log(p / q); of the second id 3/4 became 1/2.
+        apart = models.compare_logits([0.0, 1.0986122886681098] * 2, [0.5, 0.5] * 2, [0, 1])
         self.assertAlmostEqual(apart["kl"], 0.13081203594113697)
         self.assertEqual(apart["same_top"], 0)
+        self.assertAlmostEqual(apart["perplexity_ratio"], 1.5)
         with self.assertRaises(models.Failed):
-            models.compare_logits([1.0], [1.0, 2.0], 1)
+            models.compare_logits([1.0], [1.0, 2.0], [0])
 
 
 class Report(unittest.TestCase):
@@ -272,11 +282,24 @@ class Report(unittest.TestCase):
 
     def test_hybrid_against_fit_and_the_best_by_hand(self):
         hybrid = {"share": 0.5, "prompt": 512, "generate": 32, "predicted_over_measured": {"prefill": 1.0, "decode": 0.95},
-                  "request_s": {"oato": 2.0, "--fit on": 2.6, "-ngl 12": 3.0, "-ot x": 2.2}}
+                  "request_s": {"oato": 2.0, "--fit on": 2.6, "-ngl 12": 3.0, "-ot x": 2.2},
+                  "cpu_idle": 0.2, "decode_ns": {"cpu:0": 5, "cuda:0": 6}}
         text = report.markdown(self.content(**{"hybrid-0.5": hybrid}))
-        self.assertIn("| 2.000 | 2.600 | 2.200 (-ot x) | 1.30 | 1.10 |", self.line(text, "| 50 %"))
+        self.assertIn("| 2.000 | 2.600 | 2.200 (-ot x) | 1.30 | 1.10 | 20 % |", self.line(text, "| 50 %"))
         self.assertIn("≥ 1.25 × --fit on | holds |", self.line(text, "| 50 %"))
         self.assertIn("Predictions within 10 %: 1 of 1", text)
+        hybrid["decode_ns"]["cpu:0"] = 7  # the longer one must not wait so long
+        text = report.markdown(self.content(**{"hybrid-0.5": hybrid}))
+        self.assertIn("≥ 1.25 × --fit on | **missed** |", self.line(text, "| 50 %"))
+
+    def test_agreement_is_judged_by_all_three(self):
+        good = {"rows": 384, "kl": 0.002, "perplexity_ratio": 1.001, "on_gpu": 0.5, "runs": 10, "same_bits": True}
+        for change, words in (({}, "holds"), ({"kl": 0.004}, "missed"), ({"same_bits": False}, "missed"),
+                              ({"perplexity_ratio": 1.007}, "missed"), ({"perplexity_ratio": 0.997}, "holds")):
+            text = report.markdown(self.content(agreement={"CPU": good, "both": {**good, **change}}))
+            line = text.splitlines()[-3]
+            self.assertIn("50 % of its memory on the GPU, 384 tokens", line)
+            self.assertIn(words, line)
 
     def test_what_is_missing_is_named(self):
         content = self.content()
