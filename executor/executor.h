@@ -103,8 +103,8 @@ struct engine_stats {
     uint64_t load_ns;
     uint64_t mapped_bytes; /* of weights that prepared_cache had */
     uint64_t steps;
-    uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or the
-                          virtual time when a sim device takes part */
+    uint64_t clock_ns;     /* sum over steps of the longest device clock interval: real time, or the
+                              virtual time when a sim device takes part */
     uint64_t host_busy_ns; /* of clock_ns: while the host computed and waited for no other device */
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *out);

@@ -83,9 +83,10 @@ static oato_status bench_attention(struct bench *b, const char *key, int32_t tok
     const uint32_t n = bench_copies(b, (uint64_t)context * row, RECORDS_MOST);
     for (uint32_t i = 0; i < n; i++)
         layers[i] = (struct kv_layer_shape){op->kv_heads, op->head_dim};
-    int32_t *ints = calloc((size_t)(3 * tokens + pages), sizeof *ints);
+    const size_t n_ints = 3 * (size_t)tokens + (size_t)pages;
+    int32_t *ints = calloc(n_ints, sizeof *ints);
     if (!ints)
-        return oato_fail_memory(err, (uint64_t)(3 * tokens + pages) * sizeof *ints, "a step");
+        return oato_fail_memory(err, n_ints * sizeof *ints, "a step");
     int32_t *position = ints + 2 * tokens, *page = position + tokens;
     for (int32_t t = 0; t < tokens; t++) {
         position[t] = context - tokens + t;
