@@ -241,13 +241,13 @@ static void report_text(const struct bench *b, double prefill, double decode,
     const struct run_args *a = b->args;
     if (a->prefill)
         printf("prefill  %5d tokens  %9.2f tokens/s\n", a->prefill, a->prefill * 1e9 / prefill);
-    if (a->generate)
+    if (a->generate) {
         printf("decode   %5d tokens  %9.2f tokens/s", a->generate * a->batch,
                a->generate * a->batch * 1e9 / decode);
-    if (a->generate && b->by_devices)
-        printf(", the host idle for %.1f %% of it", 100 * host_idle(b));
-    if (a->generate)
+        if (b->by_devices)
+            printf(", the host idle for %.1f %% of it", 100 * host_idle(b));
         putchar('\n');
+    }
     report_prediction(b, prefill, decode);
     printf("load     %.2f s, peak memory %.1f MiB, %s (%s)\n", (double)stats->load_ns * 1e-9,
            (double)peak_rss_bytes() / (1 << 20), stats->device[0].info.model,

@@ -179,6 +179,16 @@ uint32_t bench_copies(const struct bench *b, uint64_t bytes, uint32_t most)
     return 1 + (uint32_t)min_i64((int64_t)(b->cold_bytes / bytes), most - 1);
 }
 
+void bench_print(struct bench *b, const char *names, double seconds, double bytes, double flops)
+{
+    printf("%s\n  {%s, \"ns\": %.0f, \"bytes\": %.0f, \"bytes_per_s\": %.4g, \"of_copy\": %.4f, "
+           "\"flops_per_s\": %.4g}",
+           b->first ? "" : ",", names, seconds * 1e9, bytes, bytes / seconds,
+           bytes / seconds / b->copy_bytes_per_s, flops / seconds);
+    b->first = false;
+    fflush(stdout);
+}
+
 /* ------------------------------------------------------------------------------ products - */
 
 struct product {
@@ -233,19 +243,14 @@ static void fill_product(struct product *p, const struct bench *b, oato_dtype dt
 
 static void print_case(struct bench *b, const struct product *p, int32_t rows, double seconds)
 {
-    char key[OP_KEY_SIZE];
+    char key[OP_KEY_SIZE], names[2 * OP_KEY_SIZE];
     const struct oato_op *op = &p->records[0].op;
-    const double operations = 2.0 * op->k * op->n * rows;
-    printf("%s\n  {\"op\": \"%s\", \"type\": \"%s\", \"k\": %" PRId32 ", \"n\": %" PRId32
-           ", \"rows\": %" PRId32 ", \"class\": \"%s\", \"ns\": %.0f, \"bytes\": %" PRIu64
-           ", \"bytes_per_s\": %.4g, \"of_copy\": %.4f, \"flops_per_s\": %.4g}",
-           b->first ? "" : ",", oato_op_key(op, NULL, key), dtype_name((oato_dtype)op->dtype),
-           op->k, op->n, rows,
-           cuda_numerics(&b->d->base, op, (enum numerics_choice)p->records[0].numerics),
-           seconds * 1e9, p->bytes, (double)p->bytes / seconds,
-           (double)p->bytes / seconds / b->copy_bytes_per_s, operations / seconds);
-    b->first = false;
-    fflush(stdout);
+    snprintf(names, sizeof names,
+             "\"op\": \"%s\", \"type\": \"%s\", \"k\": %" PRId32 ", \"n\": %" PRId32
+             ", \"rows\": %" PRId32 ", \"class\": \"%s\"",
+             oato_op_key(op, NULL, key), dtype_name((oato_dtype)op->dtype), op->k, op->n, rows,
+             cuda_numerics(&b->d->base, op, (enum numerics_choice)p->records[0].numerics));
+    bench_print(b, names, seconds, (double)p->bytes, 2.0 * op->k * op->n * rows);
 }
 
 static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape shape,

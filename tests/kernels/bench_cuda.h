@@ -35,8 +35,12 @@ oato_status bench_program(const struct bench *b, const struct program *p, const 
 /* Floats between -1 and 1 to the device. bytes: a multiple of four. */
 oato_status bench_fill(const struct bench *b, void *to, uint64_t bytes, struct oato_error *err);
 
-/* Of how many so large things there are as many as no cache holds, at most `most`. */
+/* Copies of so many bytes that together no cache holds, at most `most`. */
 uint32_t bench_copies(const struct bench *b, uint64_t bytes, uint32_t most);
+
+/* One object of a JSON list. names: its first fields; bytes: of what must be read; flops: 0 where
+ * memory or latency limits. */
+void bench_print(struct bench *b, const char *names, double seconds, double bytes, double flops);
 
 /* bench_cuda_others.c: attention, the choice of candidates, products with active neurons only.
  * Prints a JSON list. */

@@ -6,6 +6,7 @@
  */
 #include "tests/kernels/bench_cuda.h"
 
+#include "kernels/cuda/cuda_launch.h"
 #include "kernels/cuda/cuda_layout.h"
 
 #include <inttypes.h>
@@ -14,16 +15,12 @@
 
 enum { PRIME = 7919 };
 
-/* bytes: of weights or KV, that are read; flops: 0 where memory or latency limits. */
 static void print_other(struct bench *b, const char *what, double seconds, double bytes,
                         double flops)
 {
-    printf("%s\n  {\"op\": \"%s\", \"ns\": %.0f, \"bytes\": %.0f, \"bytes_per_s\": %.4g, "
-           "\"of_copy\": %.4f, \"flops_per_s\": %.4g}",
-           b->first ? "" : ",", what, seconds * 1e9, bytes, bytes / seconds,
-           bytes / seconds / b->copy_bytes_per_s, flops / seconds);
-    b->first = false;
-    fflush(stdout);
+    char names[OP_KEY_SIZE + 16];
+    snprintf(names, sizeof names, "\"op\": \"%s\"", what);
+    bench_print(b, names, seconds, bytes, flops);
 }
 
 /* ---------------------------------------------------------------------------- operators -- */
@@ -140,11 +137,6 @@ struct sparse {
     uint32_t copies;
 };
 
-static uint32_t over(int64_t n, int64_t size)
-{
-    return (uint32_t)((n + size - 1) / size);
-}
-
 /* The matrix of that number in the pool. */
 static void use_weights(struct cuda_matrix *m, const struct bench *b, uint64_t number,
                         uint64_t matrix_bytes)
@@ -166,7 +158,7 @@ static oato_status put_rows(const struct bench *b, const void *what, struct oato
 {
     const struct sparse *s = what;
     struct cuda_sparse_rows_args a = s->rows;
-    const uint32_t blocks = over((int64_t)a.list.most * a.split, MATVEC_WARPS);
+    const uint32_t blocks = blocks_of((int64_t)a.list.most * a.split, MATVEC_WARPS);
     cu_result result = CU_OK;
     for (uint32_t i = 0; i < s->copies && !result; i++) {
         use_weights(&a.w[0], b, 2 * i, s->matrix_bytes);
@@ -183,10 +175,10 @@ static oato_status put_sums(const struct bench *b, const void *what, struct oato
     cu_result result = CU_OK;
     for (uint32_t i = 0; i < s->copies && !result; i++) {
         use_weights(&a.w, b, i, s->matrix_bytes);
-        result = put_launch(b, s->kernel, over(a.w.k, SPARSE_COLUMNS), (uint32_t)a.slices,
+        result = put_launch(b, s->kernel, blocks_of(a.w.k, SPARSE_COLUMNS), (uint32_t)a.slices,
                             SPARSE_WARPS * 32, &a);
         if (!result)
-            result = put_launch(b, s->merge, over(a.w.k, ROW_THREADS), 1, ROW_THREADS, &a);
+            result = put_launch(b, s->merge, blocks_of(a.w.k, ROW_THREADS), 1, ROW_THREADS, &a);
     }
     return result ? cuda_fail(b->d->cu, result, b->d->id, "launching sparse_sum", err) : OATO_OK;
 }

@@ -7,7 +7,7 @@
  */
 #include "tests/kernels/cuda_case.h"
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_launch.h"
 #include "kernels/cuda/cuda_layout.h"
 
 enum { TOKENS_MOST = 3, LIST_MOST = 128 };
@@ -46,11 +46,6 @@ static void read_back(void *to, const void *from, uint64_t bytes)
 static void forget(const void *p, uint64_t bytes)
 {
     device[1]->ops->free(device[1], (void *)(uintptr_t)p, bytes);
-}
-
-static uint32_t over(int64_t n, int64_t size)
-{
-    return (uint32_t)((n + size - 1) / size);
 }
 
 /* --------------------------------------------------------------------------------- lists -- */
@@ -179,15 +174,15 @@ static void run_rows(const struct matrix *w, int matrices, const struct lists *l
         pack.stride =
             size_align((uint64_t)k + (uint64_t)k / 32 * sizeof(struct cuda_pack_scale), 16);
         pack.out = at(device[1], tokens * pack.stride);
-        launch("pack_q8", dtype, (uint32_t[3]){over(k, PACK_WARPS * 32), tokens, 1},
+        launch("pack_q8", dtype, (uint32_t[3]){blocks_of(k, PACK_WARPS * 32), tokens, 1},
                PACK_WARPS * 32, &pack);
         a.x = pack.out;
         a.x_stride = pack.stride;
     }
-    const uint32_t units = over(lists->most, matrices == 2 ? 1 : 2);
+    const uint32_t units = blocks_of(lists->most, matrices == 2 ? 1 : 2);
     launch("sparse_rows_%s", dtype,
-           (uint32_t[3]){over((int64_t)units * split, MATVEC_WARPS), tokens, 1}, MATVEC_WARPS * 32,
-           &a);
+           (uint32_t[3]){blocks_of((int64_t)units * split, MATVEC_WARPS), tokens, 1},
+           MATVEC_WARPS * 32, &a);
     read_back(y, a.y, places_bytes(lists));
     if (pack.out)
         forget(pack.out, tokens * pack.stride);
@@ -321,8 +316,9 @@ static void run_sum(const struct matrix *w, const struct lists *lists, const flo
                                      .y = copied(y, y_bytes),
                                      .slices = slices};
     launch("sparse_sum_%s", w->source.dtype,
-           (uint32_t[3]){over(k, SPARSE_COLUMNS), (uint32_t)slices, tokens}, SPARSE_WARPS * 32, &a);
-    launch("sparse_merge", w->source.dtype, (uint32_t[3]){over(k, ROW_THREADS), tokens, 1},
+           (uint32_t[3]){blocks_of(k, SPARSE_COLUMNS), (uint32_t)slices, tokens}, SPARSE_WARPS * 32,
+           &a);
+    launch("sparse_merge", w->source.dtype, (uint32_t[3]){blocks_of(k, ROW_THREADS), tokens, 1},
            ROW_THREADS, &a);
     read_back(y, a.y, y_bytes);
     forget(a.factor, places_bytes(lists));
