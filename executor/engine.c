@@ -257,9 +257,9 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
                 status = d->device->ops->submit(d->device, d->phase[phase].compiled, step, err);
         }
     }
+    const uint64_t host_end_ns = host->ops->clock_ns(host); /* of its part: it was run in submit */
     if (e->device[e->host].phase[phase].compiled && !status)
-        e->host_busy_ns +=
-            host->ops->clock_ns(host) - step->clock_ns - (host->ops->waited_ns(host) - waited_ns);
+        e->host_busy_ns += host_end_ns - step->clock_ns - (host->ops->waited_ns(host) - waited_ns);
     if (status) /* release whoever waits for records that will not come */
         for (int i = 0; i < e->n_devices; i++)
             timeline_fail(e->timelines[i], TIMELINE_STRANDED);
@@ -277,7 +277,7 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
             cause_known = cause_known || cause;
             status = own.status;
         }
-        uint64_t clock = ops->clock_ns(e->device[i].device);
+        uint64_t clock = i == e->host ? host_end_ns : ops->clock_ns(e->device[i].device);
         end = clock > end ? clock : end;
     }
     e->clock_ns += end - step->clock_ns;
