@@ -1,116 +1,225 @@
 /*
- * attention.cu - softmax(q K / sqrt(head_dim)) V over pages, with a softmax that is online in
- * segments of ATTENTION_SPAN positions (Milakov and Gimelshein 2018, "Online normalizer calculation
- * for softmax"; Dao 2023, FlashDecoding, for their division among blocks).
+ * attention.cu - softmax(q K / sqrt(head_dim)) V over pages, with a softmax that is online page by
+ * page (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"), and contexts
+ * that are divided into segments of pages (Dao 2023, FlashDecoding).
  *
- * A block has one token and the query heads of one KV head, ATTENTION_HEADS at a time. Scores: a
- * thread has two positions and walks through the dimensions; K is dimension-major, so a warp reads
- * whole lines. Values: a thread has a dimension and walks through the positions; V is
- * position-major. Few tokens leave most of the GPU idle: then segments are blocks of their own, and
- * attention_merge puts them together as the one block would have done, bit by bit.
+ * A block has one token and the query heads of one KV head, ATTENTION_HEADS at a time. It goes
+ * through a page at the pace of its loads, so all of a page are under way together: for scores, a
+ * warp has a part of the dimensions and a lane two neighbouring positions (K is dimension-major);
+ * for values, a thread has two neighbouring dimensions of some of the positions (V is
+ * position-major). What they sum up is added in one order. Few tokens leave most of the GPU idle:
+ * then segments are blocks of their own, and attention_merge puts them together as the one block
+ * would have done, bit by bit.
  */
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
-/* Element i of a block, s the number of its scale behind them. */
-template <int DTYPE>
-__device__ static float kv_element(const uint8_t *block, int dims, int i, int s)
+enum { ATTENTION_WARPS = ATTENTION_THREADS / WARP };
+static_assert((int)ATTENTION_WARPS == (int)ATTENTION_HEADS, "a warp has the softmax of a head");
+
+/* Elements i and i + 1 of a block, i being even, as they are stored. */
+template <int DTYPE> struct kv_pair {
+    uint32_t word[DTYPE == CUDA_F32 ? 2 : 1];
+};
+
+template <int DTYPE> __device__ static kv_pair<DTYPE> kv_load(const uint8_t *block, int i)
 {
-    if (DTYPE == CUDA_F32)
-        return ((const float *)block)[i];
-    if (DTYPE == CUDA_F16)
-        return half_to_float(((const uint16_t *)block)[i]);
-    return (float)(int8_t)block[i] * half_to_float(((const uint16_t *)(block + 64 * dims))[s]);
+    kv_pair<DTYPE> p;
+    if (DTYPE == CUDA_F32) {
+        const uint2 x = ((const uint2 *)block)[i / 2];
+        p.word[0] = x.x;
+        p.word[DTYPE == CUDA_F32] = x.y;
+    } else {
+        p.word[0] =
+            DTYPE == CUDA_F16 ? ((const uint32_t *)block)[i / 2] : ((const uint16_t *)block)[i / 2];
+    }
+    return p;
 }
 
-/* What a block works on; q, score, value and total are rooms of ATTENTION_HEADS rows. */
+/* As numbers, without the scales of Q8_0. */
+template <int DTYPE> __device__ static float2 kv_numbers(const kv_pair<DTYPE> &p)
+{
+    if (DTYPE == CUDA_F32)
+        return {__uint_as_float(p.word[0]), __uint_as_float(p.word[DTYPE == CUDA_F32])};
+    if (DTYPE == CUDA_F16)
+        return {half_to_float((uint16_t)p.word[0]), half_to_float((uint16_t)(p.word[0] >> 16))};
+    return {(float)(int8_t)p.word[0], (float)(int8_t)(p.word[0] >> 8)};
+}
+
+/* Number i of the scales behind a block of Q8_0. */
+__device__ static float kv_scale(const uint8_t *block, int dims, int i)
+{
+    return half_to_float(((const uint16_t *)(block + ATTENTION_PAGE * dims))[i]);
+}
+
+/* Shared memory of a block. Rows of ATTENTION_HEADS are of one dimension or position. */
+struct attention_room {
+    float *q;        /* [head_dim][heads] */
+    float *part;     /* what warps or groups of threads summed up */
+    float *weight;   /* [ATTENTION_PAGE][heads] */
+    float *segment;  /* [heads][head_dim] of the pages so far */
+    float *total;    /* [heads][head_dim] of the segments so far */
+    float2 *scaling; /* [heads]: what of the values before, and of the new ones, remains */
+};
+
+/* What a block works on. */
 struct attention_work {
     const cuda_attention_args *a;
     const int32_t *pages;
     int kv_head, n_heads, positions;
-    float *q, *score, *value, *total;
+    attention_room room;
 };
 
-template <int DTYPE, class B>
-__device__ static void segment_scores(const attention_work &w, const B &block, int begin)
-{
-    const cuda_kv_layer &l = w.a->layer;
-    const int d = l.head_dim;
-    for (int i = block.thread(); i < ATTENTION_SPAN; i += ATTENTION_THREADS) {
-        float sum[ATTENTION_HEADS] = {};
-        const int position = begin + i;
-        if (position < w.positions) {
-            const int64_t page = w.pages[position / 64];
-            const uint8_t *k = l.data + (page * 2 * l.kv_heads + w.kv_head) * l.block_bytes;
-#pragma unroll 4 /* loads are under way together */
-            for (int e = 0; e < d; e++) {
-                const float x =
-                    kv_element<DTYPE>(k, d, e * 64 + position % 64, e / 32 * 64 + position % 64);
-#pragma unroll
-                for (int h = 0; h < ATTENTION_HEADS; h++)
-                    sum[h] = fmaf(w.q[h * d + e], x, sum[h]);
-            }
-        }
-        for (int h = 0; h < ATTENTION_HEADS; h++)
-            w.score[h * ATTENTION_SPAN + i] =
-                position < w.positions ? sum[h] * w.a->scale : -INFINITY;
-    }
-}
-
-/* Scores become weights relative to their maximum; m and l of head h are those of its warp. */
-template <class B>
-__device__ static void segment_softmax(const attention_work &w, const B &block, float *m, float *l)
-{
-    const int lane = threadIdx.x % WARP;
-    float *score = w.score + block.thread() / WARP * ATTENTION_SPAN;
-    *m = -INFINITY;
-    *l = 0;
-    for (int i = lane; i < ATTENTION_SPAN; i += WARP)
-        *m = fmaxf(*m, score[i]);
-    *m = warp_max(*m);
-    for (int i = lane; i < ATTENTION_SPAN; i += WARP) {
-        score[i] = expf(score[i] - *m);
-        *l += score[i];
-    }
-    *l = warp_sum(*l);
-}
-
-template <int DTYPE, class B>
-__device__ static void segment_values(const attention_work &w, const B &block, int begin)
-{
-    const cuda_kv_layer &l = w.a->layer;
-    const int d = l.head_dim;
-    const int count = min(ATTENTION_SPAN, w.positions - begin);
-    for (int e = block.thread(); e < d; e += ATTENTION_THREADS) {
-        float sum[ATTENTION_HEADS] = {};
-#pragma unroll 4
-        for (int i = 0; i < count; i++) {
-            const int64_t page = w.pages[(begin + i) / 64];
-            const uint8_t *v = l.data + ((page * 2 + 1) * l.kv_heads + w.kv_head) * l.block_bytes;
-            const int slot = (begin + i) % 64;
-            const float x = kv_element<DTYPE>(v, d, slot * d + e, e / 32 * 64 + slot);
-#pragma unroll
-            for (int h = 0; h < ATTENTION_HEADS; h++)
-                sum[h] = fmaf(w.score[h * ATTENTION_SPAN + i], x, sum[h]);
-        }
-        for (int h = 0; h < ATTENTION_HEADS; h++)
-            w.value[h * d + e] = sum[h];
-    }
-}
-
-/* What was summed up so far, and one more segment of d values, `step` of them apart for a thread.
- */
+/* The softmax so far: its greatest score and the sum of its weights relative to that. */
 struct attention_sum {
     float m, l;
 };
-__device__ static void sum_segment(attention_sum *s, float m, float l, const float *value,
-                                   float *total, int d, int first, int step)
+
+/* Another stretch of the softmax joins it; returns what remains of the values of both. */
+__device__ static float2 sum_joins(attention_sum *s, float m, float l)
 {
-    const float top = fmaxf(s->m, m), before = expf(s->m - top), now = expf(m - top);
+    const float top = fmaxf(s->m, m);
+    const float2 scaling = {expf(s->m - top), expf(m - top)};
     s->m = top;
-    s->l = s->l * before + l * now;
-    for (int e = first; e < d; e += step)
-        total[e] = total[e] * before + value[e] * now;
+    s->l = s->l * scaling.x + l * scaling.y;
+    return scaling;
+}
+
+__device__ static float value_joins(float sum, float value, float2 scaling)
+{
+    return sum * scaling.x + value * scaling.y;
+}
+
+/* That of a lane of the warp. */
+__device__ static float2 lane_scaling(float2 scaling, int lane)
+{
+    return {__shfl_sync(0xffffffff, scaling.x, lane), __shfl_sync(0xffffffff, scaling.y, lane)};
+}
+
+__device__ static const uint8_t *page_block(const attention_work &w, int page, int v)
+{
+    const cuda_kv_layer &l = w.a->layer;
+    const int64_t at = w.pages[page];
+    return l.data + ((at * 2 + v) * l.kv_heads + w.kv_head) * l.block_bytes;
+}
+
+/* Each warp's part of the scores of a page: [warp][head][position]. */
+template <int DTYPE, class B>
+__device__ static void page_scores(const attention_work &w, const B &block, const uint8_t *k)
+{
+    const int warp = block.thread() / WARP, at = 2 * (block.thread() % WARP);
+    const int d = w.a->layer.head_dim, end = d * (warp + 1) / ATTENTION_WARPS;
+    float2 sum[ATTENTION_HEADS] = {};
+#pragma unroll 16 /* loads are under way together */
+    for (int e = d * warp / ATTENTION_WARPS; e < end; e++) {
+        float2 x = kv_numbers(kv_load<DTYPE>(k, e * ATTENTION_PAGE + at));
+        if (DTYPE == CUDA_Q8_0) {
+            x.x *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at);
+            x.y *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at + 1);
+        }
+        const float4 q = ((const float4 *)w.room.q)[e];
+        const float head[ATTENTION_HEADS] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int h = 0; h < ATTENTION_HEADS; h++) {
+            sum[h].x = fmaf(head[h], x.x, sum[h].x);
+            sum[h].y = fmaf(head[h], x.y, sum[h].y);
+        }
+    }
+    for (int h = 0; h < ATTENTION_HEADS; h++)
+        *(float2 *)&w.room.part[(warp * ATTENTION_HEADS + h) * ATTENTION_PAGE + at] = sum[h];
+}
+
+/* Of `count` positions, those of the warp's head: the parts of the scores become weights relative
+ * to the greatest score. */
+template <class B>
+__device__ static attention_sum page_softmax(const attention_work &w, const B &block, int count)
+{
+    const int head = block.thread() / WARP, at = 2 * (block.thread() % WARP);
+    float2 score = {0, 0};
+    for (int part = 0; part < ATTENTION_WARPS; part++) {
+        const float2 x =
+            *(const float2 *)&w.room.part[(part * ATTENTION_HEADS + head) * ATTENTION_PAGE + at];
+        score.x += x.x;
+        score.y += x.y;
+    }
+    score.x = at < count ? score.x * w.a->scale : -INFINITY;
+    score.y = at + 1 < count ? score.y * w.a->scale : -INFINITY;
+    const float m = warp_max(fmaxf(score.x, score.y));
+    const float2 weight = {expf(score.x - m), expf(score.y - m)};
+    w.room.weight[at * ATTENTION_HEADS + head] = weight.x;
+    w.room.weight[(at + 1) * ATTENTION_HEADS + head] = weight.y;
+    return {m, warp_sum(weight.x + weight.y)};
+}
+
+/* Groups of threads that share the positions of a page, each thread with two dimensions. */
+__device__ static int value_groups(int head_dim)
+{
+    return max(1, ATTENTION_THREADS / (head_dim / 2));
+}
+
+/* Each group's part of the values of a page: [group][head][dimension]. */
+template <int DTYPE, class B>
+__device__ static void page_values(const attention_work &w, const B &block, const uint8_t *v,
+                                   int count)
+{
+    const int d = w.a->layer.head_dim, groups = value_groups(d);
+    for (int i = block.thread(); i < groups * d / 2; i += ATTENTION_THREADS) {
+        const int e = 2 * (i % (d / 2)), group = i / (d / 2);
+        float2 sum[ATTENTION_HEADS] = {};
+#pragma unroll 16
+        for (int slot = group; slot < count; slot += groups) {
+            float2 x = kv_numbers(kv_load<DTYPE>(v, slot * d + e));
+            if (DTYPE == CUDA_Q8_0) {
+                const float scale = kv_scale(v, d, e / 32 * ATTENTION_PAGE + slot);
+                x.x *= scale;
+                x.y *= scale;
+            }
+            const float4 weights = ((const float4 *)w.room.weight)[slot];
+            const float weight[ATTENTION_HEADS] = {weights.x, weights.y, weights.z, weights.w};
+#pragma unroll
+            for (int h = 0; h < ATTENTION_HEADS; h++) {
+                sum[h].x = fmaf(weight[h], x.x, sum[h].x);
+                sum[h].y = fmaf(weight[h], x.y, sum[h].y);
+            }
+        }
+        for (int h = 0; h < ATTENTION_HEADS; h++)
+            *(float2 *)&w.room.part[(group * ATTENTION_HEADS + h) * d + e] = sum[h];
+    }
+}
+
+/* Pages [from, to) of the context: the values of each head to room.segment, the softmax of the
+ * warp's head to the result. Begins and ends where all threads are past a barrier. */
+template <int DTYPE, class B>
+__device__ static attention_sum segment_of(const attention_work &w, const B &block, int from,
+                                           int to)
+{
+    const int d = w.a->layer.head_dim, groups = value_groups(d);
+    const int warp = block.thread() / WARP;
+    attention_sum sum = {-INFINITY, 0};
+    for (int page = from; page < to; page++) {
+        const int count = min(ATTENTION_PAGE, w.positions - page * ATTENTION_PAGE);
+        const uint8_t *v = page_block(w, page, 1);
+        if (block.thread() < WARP)
+            read_ahead(v, (uint32_t)w.a->layer.block_bytes / 16 * 16, block.thread(), WARP);
+        page_scores<DTYPE>(w, block, page_block(w, page, 0));
+        block.barrier();
+        const attention_sum here = page_softmax(w, block, count);
+        const float2 scaling = sum_joins(&sum, here.m, here.l);
+        if (block.thread() % WARP == 0)
+            w.room.scaling[warp] = scaling;
+        block.barrier();
+        page_values<DTYPE>(w, block, v, count);
+        block.barrier();
+        for (int i = block.thread(); i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
+            float value = 0;
+            for (int group = 0; group < groups; group++)
+                value += w.room.part[group * ATTENTION_HEADS * d + i];
+            const float before = page > from ? w.room.segment[i] : 0.0f;
+            w.room.segment[i] = value_joins(before, value, w.room.scaling[i / d]);
+        }
+        block.barrier();
+    }
+    return sum;
 }
 
 /* A lane's elements e, e + 32, ... of a head's result, which is divided by l. With `packed`, heads
@@ -127,6 +236,18 @@ __device__ static void write_head(const cuda_attention_args &a, int64_t t, int h
     }
 }
 
+/* Of a token's context: no more than ATTENTION_SEGMENTS segments, of as few pages as that allows.
+ */
+__device__ static int pages_of(int positions)
+{
+    return (positions + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
+}
+
+__device__ static int segment_pages(int pages)
+{
+    return (pages + ATTENTION_SEGMENTS - 1) / ATTENTION_SEGMENTS;
+}
+
 template <int DTYPE, class B>
 __device__ static void attention(const cuda_attention_args &a, const B &block)
 {
@@ -134,70 +255,95 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
     const int d = a.layer.head_dim, group = a.heads / a.layer.kv_heads;
     const int warp = block.thread() / WARP, lane = threadIdx.x % WARP;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
+    attention_work w = {&a, a.step.pages + seq.pages_at,  (int)block.y(),
+                        0,  a.step.token_position[t] + 1, {}};
     float *room = (float *)block.room();
-    attention_work w = {&a,
-                        a.step.pages + seq.pages_at,
-                        (int)block.y(),
-                        0,
-                        a.step.token_position[t] + 1,
-                        room,
-                        room + 3 * ATTENTION_HEADS * d,
-                        room + ATTENTION_HEADS * d,
-                        room + 2 * ATTENTION_HEADS * d};
-    const int segments = (w.positions + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
+    w.room.scaling = (float2 *)room; /* these first, so that rows of floats are aligned behind */
+    w.room.weight = room + 2 * ATTENTION_HEADS;
+    w.room.q = w.room.weight + ATTENTION_PAGE * ATTENTION_HEADS;
+    w.room.segment = w.room.q + ATTENTION_HEADS * d;
+    w.room.total = w.room.segment + ATTENTION_HEADS * d;
+    w.room.part = w.room.total + ATTENTION_HEADS * d;
+    const int pages = pages_of(w.positions), each = segment_pages(pages);
+    const int segments = (pages + each - 1) / each;
     const int from = a.partial ? block.x() : 0, to = a.partial ? from + 1 : segments;
     if (from >= segments)
         return;
     for (int head = 0; head < group; head += ATTENTION_HEADS) {
         w.n_heads = min(ATTENTION_HEADS, group - head);
         const int64_t first = t * a.heads + w.kv_head * group + head; /* row of q and y */
-        block.barrier();
+        block.again();
         for (int i = block.thread(); i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
-            w.q[i] = i < w.n_heads * d ? a.q[first * d + i] : 0.0f;
-            w.total[i] = 0;
+            w.room.q[i % d * ATTENTION_HEADS + i / d] =
+                i < w.n_heads * d ? a.q[first * d + i] : 0.0f;
+            w.room.total[i] = 0;
         }
+        block.barrier();
         attention_sum sum = {-INFINITY, 0}; /* of the warp's head */
         for (int s = from; s < to; s++) {
-            float m, l;
-            block.barrier();
-            segment_scores<DTYPE>(w, block, s * ATTENTION_SPAN);
-            block.barrier();
-            segment_softmax(w, block, &m, &l);
-            block.barrier();
-            segment_values<DTYPE>(w, block, s * ATTENTION_SPAN);
-            block.barrier();
-            if (warp >= w.n_heads)
-                continue;
-            if (a.partial) {
+            const attention_sum here =
+                segment_of<DTYPE>(w, block, s * each, min(pages, (s + 1) * each));
+            const float *value = w.room.segment + warp * d;
+            if (warp < w.n_heads && a.partial) {
                 float *out = a.partial + ((first + warp) * a.segments + s) * (2 + d);
                 for (int e = lane; e < d; e += WARP)
-                    out[2 + e] = w.value[warp * d + e];
+                    out[2 + e] = value[e];
                 if (lane == 0) {
-                    out[0] = m;
-                    out[1] = l;
+                    out[0] = here.m;
+                    out[1] = here.l;
                 }
-            } else {
-                sum_segment(&sum, m, l, w.value + warp * d, w.total + warp * d, d, lane, WARP);
+            } else if (warp < w.n_heads) {
+                const float2 scaling = sum_joins(&sum, here.m, here.l);
+                float *total = w.room.total + warp * d;
+                for (int e = lane; e < d; e += WARP)
+                    total[e] = value_joins(total[e], value[e], scaling);
             }
+            block.barrier();
         }
         if (!a.partial && warp < w.n_heads)
-            write_head(a, t, w.kv_head * group + head + warp, w.total + warp * d, sum.l);
+            write_head(a, t, w.kv_head * group + head + warp, w.room.total + warp * d, sum.l);
+        block.barrier();
     }
 }
 
-/* grid: (heads, tokens); one warp */
+/* grid: (heads, tokens); one warp. A lane finds the scaling of one segment of 32, as sum_joins does
+ * in their order, so that only the sums themselves go one by one. */
 KERNEL(attention_merge, WARP, cuda_attention_args)
 {
     const int64_t t = block.y(), row = t * a.heads + block.x();
-    const int d = a.layer.head_dim;
-    const int segments = a.step.token_position[t] / ATTENTION_SPAN + 1;
+    const int d = a.layer.head_dim, lane = block.thread();
+    const int pages = pages_of(a.step.token_position[t] + 1), each = segment_pages(pages);
+    const int segments = (pages + each - 1) / each;
     const float *part = a.partial + row * a.segments * (2 + d);
     float *y = a.y + row * d;
     attention_sum sum = {-INFINITY, 0};
-    for (int e = block.thread(); e < d; e += WARP)
+    for (int e = lane; e < d; e += WARP)
         y[e] = 0;
-    for (int s = 0; s < segments; s++, part += 2 + d)
-        sum_segment(&sum, part[0], part[1], part + 2, y, d, block.thread(), WARP);
+    for (int begin = 0; begin < segments; begin += WARP, part += (int64_t)WARP * (2 + d)) {
+        const int n = min((int)WARP, segments - begin);
+        const float *mine = part + (int64_t)min(lane, n - 1) * (2 + d);
+        const float m = mine[0], l = mine[1];
+        float top = fmaxf(sum.m, m);
+        for (int step = 1; step < WARP; step *= 2) {
+            const float lower = __shfl_up_sync(0xffffffff, top, step);
+            top = lane < step ? top : fmaxf(top, lower);
+        }
+        const float lower = __shfl_up_sync(0xffffffff, top, 1);
+        const float2 scaling = {expf((lane ? lower : sum.m) - top), expf(m - top)};
+        sum.m = __shfl_sync(0xffffffff, top, n - 1);
+        for (int i = 0; i < n; i++)
+            sum.l = value_joins(sum.l, __shfl_sync(0xffffffff, l, i), lane_scaling(scaling, i));
+        for (int first = 0; first < d; first += WARP) {
+            const int e = min(first + lane, d - 1);
+            float value = y[e];
+#pragma unroll 8
+            for (int i = 0; i < n; i++)
+                value = value_joins(value, part[(int64_t)i * (2 + d) + 2 + e],
+                                    lane_scaling(scaling, i));
+            if (first + lane < d)
+                y[e] = value;
+        }
+    }
     write_head(a, t, block.x(), y, sum.l);
 }
 

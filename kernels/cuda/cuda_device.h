@@ -365,8 +365,11 @@ bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
 /* The same of attention: tensor cores on tiles of queries, for the prefill class, types of KV and
  * dimensions of heads that they take. */
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice);
-/* Segments of the longest context of a step, ATTENTION_SPAN positions each. */
+/* For how many segments of a context a step's launches have room; a few more than the longest has.
+ */
 int32_t cuda_step_segments(const struct step *step);
+/* How many times ATTENTION_TILE_SPAN positions its longest context has, a part counting as one. */
+int32_t cuda_step_spans(const struct step *step);
 /* True for types whose products take packed bytes. */
 bool cuda_has_blocks(oato_dtype dtype);
 /* Scratch memory of one run of the operator, rows at most. */

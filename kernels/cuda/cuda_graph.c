@@ -29,7 +29,7 @@ enum {
 
 /* What must be equal for launches to be. */
 struct size_key {
-    int32_t tokens, rows, segments;
+    int32_t tokens, rows, segments, spans;
     uint64_t addresses; /* of weights and workspace, mixed */
 };
 
@@ -170,6 +170,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     const struct program *p = c->program;
     struct size_key key = {.tokens = step->n_tokens, .rows = step->n_rows};
     key.segments = cuda_step_segments(step);
+    key.spans = cuda_step_spans(step);
     key.addresses = d->workspace ^ d->counters * UINT64_C(0x9e3779b97f4a7c15);
     for (uint32_t i = 0; i < p->n_weights; i++)
         key.addresses = (key.addresses ^ (uintptr_t)p->weights[i]) * UINT64_C(0x9e3779b97f4a7c15);
@@ -179,7 +180,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
 static bool same_key(const struct size_key *a, const struct size_key *b)
 {
     return a->tokens == b->tokens && a->rows == b->rows && a->segments == b->segments &&
-           a->addresses == b->addresses;
+           a->spans == b->spans && a->addresses == b->addresses;
 }
 
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step)

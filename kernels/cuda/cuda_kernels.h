@@ -346,14 +346,15 @@ struct cuda_top_args {
 
 enum {
     ATTENTION_THREADS = 128,
-    ATTENTION_SPAN = 256, /* positions of a segment: the unit of the online softmax */
-    ATTENTION_HEADS = 4,  /* of a group, at once */
+    ATTENTION_PAGE = 64,      /* positions of a page of KV: the unit of the online softmax */
+    ATTENTION_HEADS = 4,      /* of a group, at once */
+    ATTENTION_SEGMENTS = 128, /* of a context, at most; of one page each where that suffices */
 };
 
-/* One block a token, KV head and, with `partial`, segment: grid (segments, kv heads, tokens), the
- * results of a segment {max, sum, values[head_dim]} go to partial[((token * heads + head) *
- * segments + segment) * (2 + head_dim)]. Without, grid (1, kv heads, tokens), all segments are
- * merged in their order by the block. Both give the same bits. Shared memory:
+/* One block a token, KV head and, with `partial`, segment: grid (segments or more, kv heads,
+ * tokens), the results of a segment {max, sum, values[head_dim]} go to partial[((token * heads +
+ * head) * segments + segment) * (2 + head_dim)]. Without, grid (1, kv heads, tokens), all segments
+ * are merged in their order by the block. Both give the same bits. Shared memory:
  * cuda_attention_shared. */
 struct cuda_attention_args {
     struct cuda_step step;
@@ -368,10 +369,15 @@ struct cuda_attention_args {
         seqs; /* attention_tile: how many step.seq has, those behind the step's without queries */
 };
 
-/* Floats: queries and scores of ATTENTION_HEADS heads, and what is summed up of their values. */
+/* Floats of ATTENTION_HEADS heads: two to scale with, the weights of a page, queries, values of a
+ * segment and of all, and what each warp has of scores or each group of threads of values. */
 static inline uint32_t cuda_attention_shared(int32_t head_dim)
 {
-    return (uint32_t)sizeof(float) * ATTENTION_HEADS * (3u * (uint32_t)head_dim + ATTENTION_SPAN);
+    const uint32_t d = (uint32_t)head_dim,
+                   groups = d < ATTENTION_THREADS ? 2 * ATTENTION_THREADS / d : 1;
+    const uint32_t scores = ATTENTION_THREADS / 32 * ATTENTION_PAGE, values = groups * d;
+    const uint32_t part = scores > values ? scores : values;
+    return (uint32_t)sizeof(float) * ATTENTION_HEADS * (2 + ATTENTION_PAGE + 3 * d + part);
 }
 
 /* ------------------------------------------------------------- attention: attention_tile.cu - */

@@ -10,9 +10,10 @@
 
 enum {
     SPLIT_ROWS = 16,      /* steps of more rows keep a GPU busy without dividing contexts */
-    SPLIT_SEGMENTS = 128, /* for which there is room at so many rows: of 32768 positions */
+    SPLIT_STEP = 4,       /* segments for which there is room, or not: captured launches last */
     TILE_WARPS_LEAST = 2, /* of a block of attention_tile, however few rows there are */
 };
+_Static_assert((int)ATTENTION_PAGE == (int)KV_PAGE_POSITIONS, "attention goes page by page");
 
 cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
                        uint32_t threads, uint32_t shared_bytes, void *argument)
@@ -230,12 +231,24 @@ static uint64_t partial_floats(const struct oato_op *op, int64_t rows)
     return (uint64_t)rows * (uint64_t)op->heads * (uint64_t)(2 + op->head_dim);
 }
 
-int32_t cuda_step_segments(const struct step *step)
+/* Of the longest context of a step. */
+static int64_t step_positions(const struct step *step)
 {
     int64_t longest = 0;
     for (int32_t s = 0; step->seq && s < step->n_seqs; s++)
         longest = max_i64(longest, step->seq[s].kv_len);
-    return (int32_t)((longest + ATTENTION_SPAN - 1) / ATTENTION_SPAN);
+    return longest;
+}
+
+int32_t cuda_step_segments(const struct step *step)
+{
+    const int64_t pages = (step_positions(step) + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
+    return (int32_t)min_i64((pages + SPLIT_STEP - 1) / SPLIT_STEP * SPLIT_STEP, ATTENTION_SEGMENTS);
+}
+
+int32_t cuda_step_spans(const struct step *step)
+{
+    return (int32_t)blocks_of(step_positions(step), ATTENTION_TILE_SPAN);
 }
 
 /* Whether the workspace has room for the results of so many segments, behind a packed output. */
@@ -286,8 +299,7 @@ static cu_result run_tiles(const struct launch *l)
     const uint32_t tile = warps * ATTENTION_TILE_ROWS;
     const int64_t partial = min_i64(l->T, a.seqs) * (tile - 1); /* a tile of each sequence */
     const uint32_t blocks = (uint32_t)((rows + partial) / tile) * (uint32_t)op->kv_heads;
-    const int32_t spans =
-        (int32_t)blocks_of(cuda_step_segments(l->step), ATTENTION_TILE_SPAN / ATTENTION_SPAN);
+    const int32_t spans = cuda_step_spans(l->step);
     if (busy < (uint32_t)l->d->multiprocessors && fits_segments(l, spans)) {
         a.segments = spans;
         a.partial = partial_results(l);
@@ -417,7 +429,7 @@ uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
 {
     if (op->kind == OP_ATTENTION)
         return packed_heads_bytes(op, rows) +
-               partial_floats(op, min_i64(rows, SPLIT_ROWS)) * SPLIT_SEGMENTS * sizeof(float);
+               partial_floats(op, min_i64(rows, SPLIT_ROWS)) * ATTENTION_SEGMENTS * sizeof(float);
     if (op->kind == OP_TOP_K)
         return top_workspace(op, rows);
     return op_weight_use(op) == WEIGHT_MATRIX ? cuda_product_workspace(op, rows) : 0;

@@ -164,15 +164,17 @@ static float *logits_under(const struct model *m, struct plan *p, const char *cl
     return logits;
 }
 
-static void assert_near(const float *a, const float *b, size_t n, bool same)
+/* A GPU's library may happen to sum up as our kernels do; the emulated one does not. */
+static void assert_near_not_same(const float *a, const float *b, size_t n)
 {
+    const char *driver = getenv("OATO_CUDA_DRIVER");
     double error = 0, energy = 0;
     for (size_t i = 0; i < n; i++) {
         error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
         energy += (double)a[i] * (double)a[i];
     }
     assert_true(error < 1e-5 * energy);
-    assert_true(same == (error <= 0));
+    assert_true(error > 0 || !driver || !*driver);
 }
 
 static bool has_library(void)
@@ -203,7 +205,7 @@ static void a_library_computes_where_the_plan_names_it(void **state)
     float *library = logits_under(m, &p, "f32+f16.cublas+f16", 64, false, &warnings[0]);
     float *again = logits_under(m, &p, "f32+f16.cublas+f16", 64, false, NULL);
     assert_same_bits(library, again, n);
-    assert_near(own, library, n, false);
+    assert_near_not_same(own, library, n);
     free(again);
     /* our own class keeps its bits when the prompt comes in pieces */
     again = logits_under(m, &p, "f32+f16", 20, false, NULL);
