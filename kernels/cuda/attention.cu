@@ -222,18 +222,14 @@ __device__ static attention_sum segment_of(const attention_work &w, const B &blo
     return sum;
 }
 
-/* A lane's elements e, e + 32, ... of a head's result, which is divided by l. With `packed`, heads
- * are whole blocks of 32. */
-__device__ static void write_head(const cuda_attention_args &a, int64_t t, int head,
-                                  const float *total, float l)
+/* Element e of a head's result. With `packed`, heads are whole blocks of 32, and a warp has one. */
+__device__ static void write_element(const cuda_attention_args &a, int64_t t, int head, int e,
+                                     float y)
 {
     const int d = a.layer.head_dim;
-    for (int e = threadIdx.x % WARP; e < d; e += WARP) {
-        const float y = total[e] / l;
-        a.y[(t * a.heads + head) * d + e] = y;
-        if (a.packed)
-            pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (head * d + e) / 32);
-    }
+    a.y[(t * a.heads + head) * d + e] = y;
+    if (a.packed)
+        pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (head * d + e) / 32);
 }
 
 /* Of a token's context: no more than ATTENTION_SEGMENTS segments, of as few pages as that allows.
@@ -300,51 +296,48 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
             }
             block.barrier();
         }
-        if (!a.partial && warp < w.n_heads)
-            write_head(a, t, w.kv_head * group + head + warp, w.room.total + warp * d, sum.l);
+        for (int e = lane; !a.partial && warp < w.n_heads && e < d; e += WARP)
+            write_element(a, t, w.kv_head * group + head + warp, e,
+                          w.room.total[warp * d + e] / sum.l);
         block.barrier();
     }
 }
 
-/* grid: (heads, tokens); one warp. A lane finds the scaling of one segment of 32, as sum_joins does
- * in their order, so that only the sums themselves go one by one. */
-KERNEL(attention_merge, WARP, cuda_attention_args)
+/* grid: (heads, tokens). A thread has a dimension; a lane finds the scaling of one segment of 32,
+ * as sum_joins does in their order, so that only the sums themselves go one by one. */
+KERNEL(attention_merge, ATTENTION_THREADS, cuda_attention_args)
 {
     const int64_t t = block.y(), row = t * a.heads + block.x();
-    const int d = a.layer.head_dim, lane = block.thread();
+    const int d = a.layer.head_dim, lane = threadIdx.x % WARP;
     const int pages = pages_of(a.step.token_position[t] + 1), each = segment_pages(pages);
     const int segments = (pages + each - 1) / each;
-    const float *part = a.partial + row * a.segments * (2 + d);
-    float *y = a.y + row * d;
-    attention_sum sum = {-INFINITY, 0};
-    for (int e = lane; e < d; e += WARP)
-        y[e] = 0;
-    for (int begin = 0; begin < segments; begin += WARP, part += (int64_t)WARP * (2 + d)) {
-        const int n = min((int)WARP, segments - begin);
-        const float *mine = part + (int64_t)min(lane, n - 1) * (2 + d);
-        const float m = mine[0], l = mine[1];
-        float top = fmaxf(sum.m, m);
-        for (int step = 1; step < WARP; step *= 2) {
-            const float lower = __shfl_up_sync(0xffffffff, top, step);
-            top = lane < step ? top : fmaxf(top, lower);
-        }
-        const float lower = __shfl_up_sync(0xffffffff, top, 1);
-        const float2 scaling = {expf((lane ? lower : sum.m) - top), expf(m - top)};
-        sum.m = __shfl_sync(0xffffffff, top, n - 1);
-        for (int i = 0; i < n; i++)
-            sum.l = value_joins(sum.l, __shfl_sync(0xffffffff, l, i), lane_scaling(scaling, i));
-        for (int first = 0; first < d; first += WARP) {
-            const int e = min(first + lane, d - 1);
-            float value = y[e];
+    for (int first = block.thread() - lane; first < d; first += ATTENTION_THREADS) {
+        const float *part = a.partial + row * a.segments * (2 + d);
+        const int e = min(first + lane, d - 1);
+        attention_sum sum = {-INFINITY, 0};
+        float value = 0;
+        for (int begin = 0; begin < segments; begin += WARP, part += (int64_t)WARP * (2 + d)) {
+            const int n = min((int)WARP, segments - begin);
+            const float *mine = part + (int64_t)min(lane, n - 1) * (2 + d);
+            const float m = mine[0], l = mine[1];
+            float top = fmaxf(sum.m, m);
+            for (int step = 1; step < WARP; step *= 2) {
+                const float lower = __shfl_up_sync(0xffffffff, top, step);
+                top = lane < step ? top : fmaxf(top, lower);
+            }
+            const float lower = __shfl_up_sync(0xffffffff, top, 1);
+            const float2 scaling = {expf((lane ? lower : sum.m) - top), expf(m - top)};
+            sum.m = __shfl_sync(0xffffffff, top, n - 1);
 #pragma unroll 8
-            for (int i = 0; i < n; i++)
-                value = value_joins(value, part[(int64_t)i * (2 + d) + 2 + e],
-                                    lane_scaling(scaling, i));
-            if (first + lane < d)
-                y[e] = value;
+            for (int i = 0; i < n; i++) {
+                const float2 s = lane_scaling(scaling, i);
+                sum.l = value_joins(sum.l, __shfl_sync(0xffffffff, l, i), s);
+                value = value_joins(value, part[(int64_t)i * (2 + d) + 2 + e], s);
+            }
         }
+        if (first + lane < d)
+            write_element(a, t, block.x(), e, value / sum.l);
     }
-    write_head(a, t, block.x(), y, sum.l);
 }
 
 KERNEL(attention_F32, ATTENTION_THREADS, cuda_attention_args)

@@ -51,7 +51,6 @@ static void close_device(struct oato_device *base)
     while (d->programs)
         cuda_release(base, d->programs);
     cuda_return(d, d->workspace, d->workspace_bytes);
-    cuda_return(d, d->counters, d->counters_bytes);
     cuda_enter(d);
     cuda_streams_close(d);
     cuda_measure_close(d);

@@ -196,8 +196,6 @@ struct cuda_device {
     struct compiled *programs;
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
-    cu_address counters; /* for kernels whose last block does more; all 0 between kernels */
-    uint64_t counters_bytes;
     struct cuda_measure measure;
     enum cuda_way way;
     struct cuda_persistent *persistent; /* NULL unless that is the way */
@@ -258,13 +256,6 @@ void cuda_measure_take(struct cuda_device *d);
 
 /* ---------------------------------------------------------------------------- programs ---- */
 
-/* Where in the workspace a product's packed input is when its own record does not pack it. */
-enum cuda_packed {
-    PACKED_NOWHERE,
-    PACKED_FIRST, /* at its beginning */
-    PACKED_BEHIND /* behind that of the record before it, a gate_up */
-};
-
 /* The kernels of a record, found when the program is compiled; what a kind does not use is NULL. */
 struct cuda_record {
     cu_function run, many; /* many: several columns at once */
@@ -273,12 +264,12 @@ struct cuda_record {
     cu_function group;     /* of the columns of each expert */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */
-    bool packs;              /* its output is left packed in the workspace, */
-    enum cuda_packed packed; /* where this product finds its input */
-    bool adds;               /* a product: and does the work of the next record, which adds to it */
-    bool joins;              /* a store that rotates q and k first, the work of two records */
-    bool waits;              /* nothing is launched: a record beside it does its work */
-    bool blas;               /* a product that cuBLAS computes in steps of many rows */
+    bool packs;  /* its output is left packed at the beginning of the workspace, */
+    bool packed; /* where this product finds its input */
+    bool adds;   /* a product: and does the work of the next record, which adds to it */
+    bool joins;  /* a store that rotates q and k first, the work of two records */
+    bool waits;  /* nothing is launched: a record beside it does its work */
+    bool blas;   /* a product that cuBLAS computes in steps of many rows */
 };
 
 /* Records [begin, end) of a program that only launch kernels. */
@@ -374,7 +365,5 @@ int32_t cuda_step_spans(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* Scratch memory of one run of the operator, rows at most. */
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
-/* Of the device's counters, bytes that one run needs. */
-uint64_t cuda_op_counters(const struct oato_op *op, int32_t rows);
 
 #endif

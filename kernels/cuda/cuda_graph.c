@@ -171,7 +171,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     struct size_key key = {.tokens = step->n_tokens, .rows = step->n_rows};
     key.segments = cuda_step_segments(step);
     key.spans = cuda_step_spans(step);
-    key.addresses = d->workspace ^ d->counters * UINT64_C(0x9e3779b97f4a7c15);
+    key.addresses = d->workspace;
     for (uint32_t i = 0; i < p->n_weights; i++)
         key.addresses = (key.addresses ^ (uintptr_t)p->weights[i]) * UINT64_C(0x9e3779b97f4a7c15);
     return key;

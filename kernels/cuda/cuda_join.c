@@ -3,7 +3,7 @@
  * kernel of a decode step costs 2 to 3 us beside its work. The bits stay those of separate kernels.
  *
  *   a norm packs its output for the products that follow at once
- *   attention does for the product behind it, gate_up of all or of chosen experts for down
+ *   attention does for the product behind it
  *   a product adds the residual or the bias that is the next record
  *   the rotations of q and k, and the store of k and v, are one kernel
  *
@@ -36,50 +36,36 @@ static void join_packs(struct compiled *c)
         const struct program_record *r = &p->records[i];
         if (norm && reads_packed(r, norm)) {
             c->records[norm - p->records].packs = true;
-            c->records[i].packed = PACKED_FIRST;
+            c->records[i].packed = true;
         } else {
             norm = is_run(r, OP_RMS_NORM) || is_run(r, OP_ADD_NORM) ? r : NULL;
         }
     }
 }
 
-/* ------------------------------------------------------------- attention and gate_up pack - */
+/* -------------------------------------------------------------------- attention packs ----- */
 
 static bool takes_matrix(const struct cuda_device *d, const struct program_record *r)
 {
     return cuda_takes_matrix(d, &r->op, r->numerics);
 }
 
-/* Where the product behind a record finds that one's output, which it leaves there. */
-static enum cuda_packed packed_for(const struct cuda_device *d, const struct program_record *r,
-                                   const struct program_record *product)
+static bool packs_for(const struct cuda_device *d, const struct program_record *attention,
+                      const struct program_record *product)
 {
-    const struct oato_op *op = &r->op, *next = &product->op;
-    if (!cuda_has_blocks((oato_dtype)next->dtype) || product->in[0] != r->out[0] ||
-        next->k != op->n || r->rows != product->rows || takes_matrix(d, product))
-        return PACKED_NOWHERE;
-    if (is_run(r, OP_ATTENTION) && is_run(product, OP_MUL_MAT))
-        return op->head_dim % 32 == 0 && !cuda_takes_tile(op, r->numerics) ? PACKED_FIRST
-                                                                           : PACKED_NOWHERE;
-    const bool dense = is_run(r, OP_GATE_UP) && is_run(product, OP_MUL_MAT);
-    const bool experts = is_run(r, OP_EXPERT_GATE_UP) && is_run(product, OP_EXPERT_DOWN) &&
-                         product->in[1] == r->in[1] && op->experts_used == next->experts_used &&
-                         op->expert_first == next->expert_first &&
-                         op->experts_held == next->experts_held;
-    return (dense || experts) && op->dtype != DT_F32 && !takes_matrix(d, r) ? PACKED_BEHIND
-                                                                            : PACKED_NOWHERE;
+    return is_run(attention, OP_ATTENTION) && is_run(product, OP_MUL_MAT) &&
+           cuda_has_blocks((oato_dtype)product->op.dtype) && product->in[0] == attention->out[0] &&
+           product->op.k == attention->op.n && attention->rows == product->rows &&
+           attention->op.head_dim % 32 == 0 && !takes_matrix(d, product) &&
+           !cuda_takes_tile(&attention->op, attention->numerics);
 }
 
 static void join_inputs(const struct cuda_device *d, struct compiled *c)
 {
     const struct program *p = c->program;
-    for (uint32_t i = 0; i + 1 < p->n_records; i++) {
-        const enum cuda_packed packed = packed_for(d, &p->records[i], &p->records[i + 1]);
-        if (packed) {
-            c->records[i].packs = true;
-            c->records[i + 1].packed = packed;
-        }
-    }
+    for (uint32_t i = 0; i + 1 < p->n_records; i++)
+        if (packs_for(d, &p->records[i], &p->records[i + 1]))
+            c->records[i].packs = c->records[i + 1].packed = true;
 }
 
 /* ------------------------------------------------------------------------------- ranges --- */
@@ -142,20 +128,40 @@ static void join_additions(const struct cuda_device *d, struct compiled *c)
 
 /* --------------------------------------------------------------------- rotate and store --- */
 
-/* The kernel has a block a token, and blocks in any order: what one writes no other may read, as it
- * would where memory is used again between the records. In place a rotation is its own business. */
+/* Rotated K goes nowhere but to the store; so nobody else may want it before something else comes
+ * to lie there. */
+static bool reads(const struct program *p, const struct program_record *r, struct range range)
+{
+    for (int i = 0; i < r->n_in; i++)
+        if (overlap(range_of(p, r->in[i], r->in_width[i]), range))
+            return true;
+    return false;
+}
+
+static bool is_for_store_alone(const struct program *p, const struct program_record *k)
+{
+    const struct range rotated = range_of(p, k->out[0], k->op.n);
+    for (const struct program_record *r = k + 2; r < p->records + p->n_records; r++) {
+        if (reads(p, r, rotated))
+            return false;
+        for (int i = 0; i < r->n_out; i++)
+            if (r->out[i] == k->out[0])
+                return true;
+    }
+    return true;
+}
+
+/* The kernel has a block a token and KV head, and blocks in any order: what one writes no other may
+ * read. In place a rotation is its own business. */
 static bool lie_apart(const struct program *p, const struct program_record *q,
                       const struct program_record *k, const struct program_record *store)
 {
     const struct range q_in = range_of(p, q->in[0], q->op.n);
     const struct range q_out = range_of(p, q->out[0], q->op.n);
     const struct range k_in = range_of(p, k->in[0], k->op.n);
-    const struct range k_out = range_of(p, k->out[0], k->op.n);
     const struct range v = range_of(p, store->in[1], k->op.n);
-    return !overlap(q_out, k_in) && !overlap(q_out, v) && !overlap(k_out, q_in) &&
-           !overlap(k_out, v) && !overlap(q_out, k_out) &&
-           (q->in[0] == q->out[0] || !overlap(q_in, q_out)) &&
-           (k->in[0] == k->out[0] || !overlap(k_in, k_out));
+    return !overlap(q_out, k_in) && !overlap(q_out, v) &&
+           (q->in[0] == q->out[0] || !overlap(q_in, q_out));
 }
 
 static bool can_join(const struct program *p, const struct program_record *r)
@@ -163,8 +169,8 @@ static bool can_join(const struct program *p, const struct program_record *r)
     const struct program_record *q = r, *k = r + 1, *store = r + 2;
     return is_run(q, OP_ROPE) && is_run(k, OP_ROPE) && is_run(store, OP_KV_STORE) &&
            store->in[0] == k->out[0] && store->op.k == k->op.n && q->rows == store->rows &&
-           k->rows == store->rows && !q->signal && !k->signal && !k->n_waits && !store->n_waits &&
-           lie_apart(p, q, k, store);
+           k->rows == store->rows && q->op.heads % k->op.heads == 0 && !q->signal && !k->signal &&
+           !k->n_waits && !store->n_waits && lie_apart(p, q, k, store) && is_for_store_alone(p, k);
 }
 
 static oato_status join_stores(const struct cuda_device *d, struct compiled *c,

@@ -74,15 +74,8 @@ struct cuda_pack_args {
     int32_t k, pad;
 };
 
-/* Where what a product made goes as pack_q8 packs it, too: rows of `stride` bytes. */
-struct cuda_packing {
-    uint8_t *out;      /* NULL: nowhere */
-    uint32_t *arrived; /* rows of each group of 32 that are there: 0, and 0 again afterwards */
-    uint64_t stride;
-};
-
 /* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
- * silu(w_0 x) * (w_1 x), packed if `packing` says so. With `sum`, sum[t] = y_0[t] + addend[t],
+ * silu(w_0 x) * (w_1 x). With `sum`, sum[t] = y_0[t] + addend[t],
  * `addend_stride` floats from one t to the next. grid: (pairs of rows * split / MATVEC_WARPS
  * rounded up, columns / columns at once rounded up) */
 struct cuda_matvec_args {
@@ -96,7 +89,6 @@ struct cuda_matvec_args {
     int32_t addend_stride;
     const float *addend;
     float *sum;
-    struct cuda_packing packing;
 };
 
 /* The experts of each token: their ids, then their weights. Of all experts [first, first + held)
@@ -116,8 +108,7 @@ struct cuda_experts_args {
     const uint8_t *x; /* gate_up: a row a token; down: one a pair */
     uint64_t x_stride;
     struct cuda_choice choice;
-    int32_t n, pad;              /* rows of one expert's matrix */
-    struct cuda_packing packing; /* gate_up: a row a pair; those of other experts are left out */
+    int32_t n, pad; /* rows of one expert's matrix */
 };
 
 /* ------------------------------------------------------------- active neurons: sparse.cu -- */
@@ -221,7 +212,12 @@ struct cuda_grouped_args {
 
 /* ------------------------------------------------------------------- row by row: rows.cu -- */
 
-enum { ROW_THREADS = 256 };
+enum {
+    ROW_THREADS = 256,
+    NORM_THREADS = 512, /* of rms_norm: a row is one block's, which should not take long */
+    NORM_VECTOR = 4,    /* neighbouring elements that a thread of it has */
+    NORM_KEPT = 4,      /* such vectors that it keeps, of rows up to 8192 */
+};
 
 /* y = x / rms(x) * w for every row, x = a + b with `b`, kept in `sum`; with `packed` (rms_norm), y
  * as pack_q8 packs it, too. grid: rows */
@@ -291,10 +287,11 @@ struct cuda_kv_store_args {
     struct cuda_kv_layer layer;
 };
 
-/* Both rotations of a layer and the store of what the second made. grid: tokens */
+/* Both rotations of a layer and the store of K and V; rotated K goes to the store alone. grid: (KV
+ * heads, tokens); shared memory: a head of floats */
 struct cuda_rope_store_args {
-    struct cuda_rope_args q, k;
-    struct cuda_kv_store_args store;
+    struct cuda_rope_args q, k;      /* k.y: none */
+    struct cuda_kv_store_args store; /* store.k: none */
 };
 
 /* grid: (blocks of the layer in a page, copies) */

@@ -71,7 +71,8 @@ static cu_result run_norm(const struct launch *l)
         a.packed = launch_workspace(l);
         a.packed_stride = cuda_packed_bytes(DT_Q8_0, a.n);
     }
-    return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0, &a);
+    return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1},
+                        heads ? ROW_THREADS : NORM_THREADS, 0, &a);
 }
 
 static cu_result run_pairwise(const struct launch *l)
@@ -197,14 +198,14 @@ static cu_result run_kv_store(const struct launch *l)
                                                .k = launch_input(l, 0),
                                                .v = launch_input(l, 1),
                                                .layer = kv_layer(l, l->r->kv_layer)}};
-    void *argument = &a.store;
-    if (l->kernels->joins) {
-        const struct launch q = launch_near(l, -2), k = launch_near(l, -1);
-        a.q = rope_args(&q);
-        a.k = rope_args(&k);
-        argument = &a;
-    }
-    return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0, argument);
+    if (!l->kernels->joins)
+        return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0,
+                            &a.store);
+    const struct launch q = launch_near(l, -2), k = launch_near(l, -1);
+    a.q = rope_args(&q);
+    a.k = rope_args(&k);
+    return launch_start(l, l->kernels->run, (struct grid){(uint32_t)k.op->heads, l->T, 1},
+                        ROW_THREADS, (uint32_t)k.op->head_dim * (uint32_t)sizeof(float), &a);
 }
 
 static cu_result run_kv_copy(const struct launch *l)
@@ -271,10 +272,11 @@ bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
            (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
 }
 
-static cu_result merge_segments(const struct launch *l, struct cuda_attention_args *a)
+static cu_result merge_segments(const struct launch *l, uint32_t threads,
+                                struct cuda_attention_args *a)
 {
-    return launch_start(l, l->kernels->merge, (struct grid){(uint32_t)l->op->heads, l->T, 1}, 32, 0,
-                        a);
+    return launch_start(l, l->kernels->merge, (struct grid){(uint32_t)l->op->heads, l->T, 1},
+                        threads, 0, a);
 }
 
 /* Tall tiles read K and V less often; lower ones keep more of the GPU busy. The grid has room for
@@ -307,7 +309,7 @@ static cu_result run_tiles(const struct launch *l)
     cu_result result =
         launch_start(l, l->kernels->run, (struct grid){blocks, a.partial ? (uint32_t)spans : 1, 1},
                      warps * 32, ATTENTION_TILE_SHARED((uint32_t)op->head_dim), &a);
-    return result || !a.partial ? result : merge_segments(l, &a);
+    return result || !a.partial ? result : merge_segments(l, 32, &a);
 }
 
 static cu_result run_attention(const struct launch *l)
@@ -333,7 +335,7 @@ static cu_result run_attention(const struct launch *l)
     struct grid grid = {a.segments ? (uint32_t)a.segments : 1, (uint32_t)op->kv_heads, l->T};
     cu_result result = launch_start(l, l->kernels->run, grid, ATTENTION_THREADS,
                                     cuda_attention_shared(op->head_dim), &a);
-    return result || !a.partial ? result : merge_segments(l, &a);
+    return result || !a.partial ? result : merge_segments(l, ATTENTION_THREADS, &a);
 }
 
 /* -------------------------------------------------------------------------------- kinds --- */

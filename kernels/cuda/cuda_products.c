@@ -66,21 +66,6 @@ static uint64_t packed_rows_bytes(const struct oato_op *op, int64_t rows)
     return cuda_packed_rows_bytes((oato_dtype)op->dtype, op->k, rows);
 }
 
-/* Where a gate_up leaves its output for the product behind it: it reads its own packed input. */
-static uint8_t *packed_output(const struct launch *gate_up)
-{
-    return (uint8_t *)launch_workspace(gate_up) + packed_rows_bytes(gate_up->op, gate_up->T);
-}
-
-static struct cuda_packing packing_of(const struct launch *l)
-{
-    if (!l->kernels->packs)
-        return (struct cuda_packing){NULL};
-    return (struct cuda_packing){.out = packed_output(l),
-                                 .arrived = (uint32_t *)(uintptr_t)l->d->counters,
-                                 .stride = cuda_packed_bytes(DT_Q8_0, l->op->n)};
-}
-
 /* Packs `rows` rows of k, if the type wants it; where the columns are then, and how far apart. */
 static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride)
 {
@@ -90,10 +75,6 @@ static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, u
     if (!l->kernels->pack)
         return CU_OK;
     struct cuda_pack_args a = {.x = launch_input(l, 0), .out = launch_workspace(l), .k = k};
-    if (l->kernels->packed == PACKED_BEHIND) {
-        const struct launch gate_up = launch_near(l, -1);
-        a.out = packed_output(&gate_up);
-    }
     *x = a.out;
     *stride = a.stride = cuda_packed_bytes((oato_dtype)l->op->dtype, k);
     if (l->kernels->packed)
@@ -122,9 +103,10 @@ static cu_result run_matrix(const struct launch *l)
     const bool gate_up = l->op->kind == OP_GATE_UP;
     struct cuda_matvec_args a = {.n = l->r->n_weights, .columns = (int32_t)l->T};
     uint32_t tiles = 0;
+    uint8_t *up = (uint8_t *)launch_workspace(l) + packed_rows_bytes(l->op, l->T);
     for (int i = 0; i < a.n; i++) {
         a.w[i] = launch_matrix(l, i);
-        a.y[i] = gate_up && i ? (float *)(void *)packed_output(l) : launch_output(l, i);
+        a.y[i] = gate_up && i ? (float *)(void *)up : launch_output(l, i);
         tiles += blocks_of(a.w[i].rows, MATRIX_TILE);
     }
     cu_result result = pack(l, l->T, &a.x, &a.x_stride);
@@ -168,10 +150,8 @@ cu_result launch_product(const struct launch *l)
     const bool gate_up = l->op->kind == OP_GATE_UP;
     if (cuda_takes_matrix(l->d, l->op, l->r->numerics))
         return run_matrix(l);
-    struct cuda_matvec_args a = {.n = l->r->n_weights,
-                                 .columns = (int32_t)l->T,
-                                 .gate_up = gate_up,
-                                 .packing = packing_of(l)};
+    struct cuda_matvec_args a = {
+        .n = l->r->n_weights, .columns = (int32_t)l->T, .gate_up = gate_up};
     int64_t pairs = 0;
     for (int i = 0; i < a.n; i++) {
         a.w[i] = launch_matrix(l, i);
@@ -279,8 +259,7 @@ cu_result launch_experts(const struct launch *l)
     const uint32_t pairs = l->T * (uint32_t)op->experts_used;
     if (cuda_takes_matrix(l->d, op, l->r->numerics))
         return run_grouped_experts(l);
-    struct cuda_experts_args a = {
-        .y = launch_output(l, 0), .choice = choice_of(l), .n = op->n, .packing = packing_of(l)};
+    struct cuda_experts_args a = {.y = launch_output(l, 0), .choice = choice_of(l), .n = op->n};
     for (int i = 0; i < l->r->n_weights; i++)
         a.w[i] = launch_matrix(l, i);
     const cu_result result = pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);
@@ -300,15 +279,5 @@ uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows)
     if (op_has_experts(op))
         return experts_room(op, rows).bytes;
     const uint64_t up = (uint64_t)rows * (uint64_t)op->n * sizeof(float);
-    /* room for the output as bytes, too: packed_output */
     return packed_rows_bytes(op, rows) + (op->kind == OP_GATE_UP ? size_align(up, 256) : 0);
-}
-
-/* One for each group of 32 rows and what else a block has: a few columns, or a pair. */
-uint64_t cuda_op_counters(const struct oato_op *op, int32_t rows)
-{
-    const uint64_t groups = (uint64_t)op->n / 32 * sizeof(uint32_t);
-    if (op->kind == OP_GATE_UP)
-        return groups * blocks_of(rows, MATVEC_COLUMNS);
-    return op->kind == OP_EXPERT_GATE_UP ? groups * (uint64_t)rows * (uint64_t)op->experts_used : 0;
 }

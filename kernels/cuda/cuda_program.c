@@ -109,49 +109,33 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
     return OATO_OK;
 }
 
-/* Memory that all programs share, larger; nothing uses it meanwhile. */
-static oato_status grow(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *memory,
-                        uint64_t *memory_bytes, struct oato_error *err)
-{
-    if (bytes <= *memory_bytes)
-        return OATO_OK;
-    if (job_queue_drain(&d->queue.base, err))
-        return err->status;
-    cuda_return(d, *memory, *memory_bytes);
-    *memory = 0;
-    *memory_bytes = 0;
-    if (cuda_take(d, bytes, what, memory, err))
-        return err->status;
-    *memory_bytes = bytes;
-    return OATO_OK;
-}
-
-/* What the largest step needs; the kernels rely on it, so the program's word is not enough. */
+/* What the largest step needs; the kernels rely on it, so the program's word is not enough. While
+ * it grows nothing uses it. */
 static oato_status grow_workspace(struct cuda_device *d, const struct program *p,
                                   struct oato_error *err)
 {
-    uint64_t bytes = p->workspace_bytes, counters = 0;
+    uint64_t bytes = p->workspace_bytes;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         const int32_t rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens;
         if (r->kind != RECORD_RUN)
             continue;
         uint64_t one = cuda_op_workspace(&r->op, rows);
-        const uint64_t of_one = cuda_op_counters(&r->op, rows);
         if (cuda_takes_blas(d, &r->op, r->numerics))
             one = with_blas_workspace(d, one);
         bytes = one > bytes ? one : bytes;
-        counters = of_one > counters ? of_one : counters;
     }
-    const uint64_t before = d->counters_bytes;
-    if (grow(d, bytes, "workspace", &d->workspace, &d->workspace_bytes, err) ||
-        grow(d, counters, "counters", &d->counters, &d->counters_bytes, err))
-        return err->status;
-    if (d->counters_bytes == before)
+    if (bytes <= d->workspace_bytes)
         return OATO_OK;
-    cuda_enter(d);
-    const cu_result result = d->cu->fill(d->counters, 0, d->counters_bytes, d->queue.stream);
-    return result ? cuda_fail(d->cu, result, d->id, "clearing counters", err) : OATO_OK;
+    if (job_queue_drain(&d->queue.base, err))
+        return err->status;
+    cuda_return(d, d->workspace, d->workspace_bytes);
+    d->workspace = 0;
+    d->workspace_bytes = 0;
+    if (cuda_take(d, bytes, "workspace", &d->workspace, err))
+        return err->status;
+    d->workspace_bytes = bytes;
+    return OATO_OK;
 }
 
 static uint64_t turns_of(const struct program_record *r)

@@ -33,7 +33,7 @@
     CUDA_TASKS_OF_TYPE(F, IQ4_XS)                                                                  \
     CUDA_TASKS_OF_TYPE(F, MXFP4)                                                                   \
     F(pack_q8, PACK_WARPS * 32, cuda_pack_args)                                                    \
-    F(rms_norm, ROW_THREADS, cuda_norm_args)                                                       \
+    F(rms_norm, NORM_THREADS, cuda_norm_args)                                                      \
     F(head_norm, ROW_THREADS, cuda_norm_args)                                                      \
     F(pairwise, ROW_THREADS, cuda_pairwise_args)                                                   \
     F(merge, ROW_THREADS, cuda_merge_args)                                                         \
@@ -46,7 +46,7 @@
     F(attention_F32, ATTENTION_THREADS, cuda_attention_args)                                       \
     F(attention_F16, ATTENTION_THREADS, cuda_attention_args)                                       \
     F(attention_Q8_0, ATTENTION_THREADS, cuda_attention_args)                                      \
-    F(attention_merge, 32, cuda_attention_args)                                                    \
+    F(attention_merge, ATTENTION_THREADS, cuda_attention_args)                                     \
     F(top_k, TOP_THREADS, cuda_top_args)                                                           \
     F(top_k_merge, TOP_THREADS, cuda_top_args)
 

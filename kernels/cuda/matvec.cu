@@ -82,25 +82,6 @@ template <int DTYPE> __device__ static void weights_ahead(const cuda_matvec_args
                      min(begin + MATVEC_AHEAD, w.k));
 }
 
-/* A warp has written row r of n, a multiple of 32, by its first lane: true in the warp that was the
- * last of 32 neighbours. What the others wrote is there. */
-__device__ static bool is_last_of_group(uint32_t *arrived, int r)
-{
-    uint32_t before = 0;
-    if (threadIdx.x % WARP == 0) {
-        __threadfence();
-        before = atomicInc(&arrived[r / 32], 31);
-        __threadfence();
-    }
-    return __shfl_sync(0xffffffff, before, 0) == 31;
-}
-
-/* Packs the group of row r of a column y of n. They were written by other blocks: not from L1. */
-__device__ static void pack_group(const float *y, int r, uint8_t *out, int n)
-{
-    pack_block(__ldcg(y + r / 32 * 32 + threadIdx.x % WARP), out, n, r / 32);
-}
-
 template <int DTYPE, int N, class B>
 __device__ static void matvec(const cuda_matvec_args &a, const B &block)
 {
@@ -120,14 +101,14 @@ __device__ static void matvec(const cuda_matvec_args &a, const B &block)
         }
     }
     add_up<N>(block, sum, part, a.split);
-    if (!there || part)
+    if (!there || part || threadIdx.x % WARP)
         return;
     const int rows = p.w[0]->rows;
 #pragma unroll
     for (int t = 0; t < N; t++) {
         const int64_t at = (int64_t)(column + t) * rows;
-        if (column + t >= a.columns || threadIdx.x % WARP)
-            continue;
+        if (column + t >= a.columns)
+            break;
         if (a.gate_up) {
             p.y[at + p.row[0]] = silu(sum[0][t]) * sum[1][t];
             continue;
@@ -139,11 +120,6 @@ __device__ static void matvec(const cuda_matvec_args &a, const B &block)
                     sum[r][t] + a.addend[(int64_t)(column + t) * a.addend_stride + p.row[r]];
         }
     }
-    const int row = (int)p.row[0];
-    if (!a.packing.out || !is_last_of_group(a.packing.arrived + block.y() * (rows / 32), row))
-        return;
-    for (int t = column; t < min(column + N, a.columns); t++)
-        pack_group(p.y + (int64_t)t * rows, row, a.packing.out + t * a.packing.stride, rows);
 }
 
 template <int DTYPE, class B>
@@ -162,8 +138,6 @@ __device__ static void expert_gate_up(const cuda_experts_args &a, const B &block
     float *y = a.y + (int64_t)block.y() * a.n;
     if (threadIdx.x % WARP == 0)
         y[r] = silu(gate) * up;
-    if (a.packing.out && is_last_of_group(a.packing.arrived + block.y() * (a.n / 32), r))
-        pack_group(y, r, a.packing.out + block.y() * a.packing.stride, a.n);
 }
 
 template <int DTYPE, class B>

@@ -1,8 +1,8 @@
 /*
  * rows.cu - everything that is computed row by row: norms, sums, gates, merges, lookups, rotary
  * positions, the KV cache's stores and copies, the choice of experts, and who chose which. All of
- * it reads and writes a row once and takes as long as a launch; fusing it into products is what
- * makes it faster, not better loops.
+ * it reads and writes a row once: in decode it takes as long as a launch and the loads that wait
+ * for each other.
  */
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
@@ -10,37 +10,137 @@
 /* The sum over a block, in the same order on every run; every thread has it. */
 template <class B> __device__ static float block_sum(const B &block, float v)
 {
-    float(&of_warp)[ROW_THREADS / WARP] = block.template shared<float[ROW_THREADS / WARP]>();
+    enum { WARPS = NORM_THREADS / WARP };
+    float(&of_warp)[WARPS] = block.template shared<float[WARPS]>();
     v = warp_sum(v);
-    block.barrier();
+    block.again();
     if (threadIdx.x % WARP == 0)
         of_warp[block.thread() / WARP] = v;
     block.barrier();
     float sum = 0;
-    for (int i = 0; i < ROW_THREADS / WARP; i++)
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
         sum += of_warp[i];
     return sum;
 }
 
-KERNEL(rms_norm, ROW_THREADS, cuda_norm_args)
+/* A thread's neighbouring elements [i, i + 4) of a row of n; zeros where it has none. */
+struct norm_vector {
+    float x[NORM_VECTOR];
+};
+
+__device__ static norm_vector norm_load(const float *row, int i, int n)
 {
-    const int64_t at = (int64_t)block.x() * a.n;
+    norm_vector v = {};
+    if (n % NORM_VECTOR == 0 && i < n) {
+        const float4 x = *(const float4 *)(row + i);
+        v = {x.x, x.y, x.z, x.w};
+    }
+    for (int e = 0; n % NORM_VECTOR && e < NORM_VECTOR && i + e < n; e++)
+        v.x[e] = row[i + e];
+    return v;
+}
+
+__device__ static void norm_store(float *row, int i, int n, const norm_vector &v)
+{
+    if (n % NORM_VECTOR == 0 && i < n)
+        *(float4 *)(row + i) = {v.x[0], v.x[1], v.x[2], v.x[3]};
+    for (int e = 0; n % NORM_VECTOR && e < NORM_VECTOR && i + e < n; e++)
+        row[i + e] = v.x[e];
+}
+
+/* The elements that are normed: of one row, or of the sum of two. */
+__device__ static norm_vector norm_input(const cuda_norm_args &a, int64_t at, int i)
+{
+    norm_vector v = norm_load(a.a + at, i, a.n);
+    if (a.b) {
+        const norm_vector b = norm_load(a.b + at, i, a.n);
+        for (int e = 0; e < NORM_VECTOR; e++)
+            v.x[e] += b.x[e];
+    }
+    return v;
+}
+
+/* Elements [i, i + 4) of the result; all lanes of a warp come here, 8 of them have a block of 32,
+ * which they pack as pack_block does. */
+__device__ static void norm_write(const cuda_norm_args &a, int64_t row, int i, const norm_vector &x,
+                                  const norm_vector &w, float scale)
+{
+    norm_vector y;
+    for (int e = 0; e < NORM_VECTOR; e++)
+        y.x[e] = x.x[e] * scale * w.x[e];
+    norm_store(a.y + row * a.n, i, a.n, y);
+    if (!a.packed)
+        return;
+    enum { LANES = 32 / NORM_VECTOR };
+    float most = fmaxf(fmaxf(y.x[0], y.x[1]), fmaxf(y.x[2], y.x[3]));
+    float least = fminf(fminf(y.x[0], y.x[1]), fminf(y.x[2], y.x[3]));
+    for (int step = LANES / 2; step; step /= 2) {
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
+        least = fminf(least, __shfl_xor_sync(0xffffffff, least, step));
+    }
+    const float middle = 0.5f * most + 0.5f * least, d = (most - least) / 254.0f;
+    uint32_t codes = 0;
+    int sum = 0;
+    for (int e = 0; e < NORM_VECTOR; e++) {
+        const int q = (int)rintf(d != 0 ? (y.x[e] - middle) / d : 0.0f);
+        codes |= (uint32_t)(q & 0xff) << 8 * e;
+        sum += q;
+    }
+    for (int step = LANES / 4; step; step /= 2)
+        sum += __shfl_xor_sync(0xffffffff, sum, step);
+    if (i >= a.n)
+        return;
+    uint8_t *packed = a.packed + row * a.packed_stride;
+    cuda_pack_scale *to = (cuda_pack_scale *)(packed + a.n) + i / 32;
+    ((uint32_t *)packed)[i / NORM_VECTOR] = codes;
+    if (i % 32 == 0) {
+        to->d = d;
+        to->middle = middle;
+        to->low_sum = (int16_t)sum;
+    }
+    if (i % 32 == 16)
+        to->high_sum = (int16_t)sum;
+}
+
+/* What a thread needs of a row is on its way at once, as far as registers hold it; of longer rows
+ * the rest is read twice. */
+KERNEL(rms_norm, NORM_THREADS, cuda_norm_args)
+{
+    enum { STEP = NORM_THREADS * NORM_VECTOR };
+    const int64_t row = block.x(), at = row * a.n;
+    const int first = block.thread() * NORM_VECTOR;
+    norm_vector x[NORM_KEPT], w[NORM_KEPT];
+#pragma unroll
+    for (int c = 0; c < NORM_KEPT; c++) {
+        x[c] = norm_input(a, at, first + c * STEP);
+        w[c] = norm_load(a.w, first + c * STEP, a.n);
+    }
     float squares = 0;
-    for (int i = block.thread(); i < a.n; i += ROW_THREADS) {
-        float x = a.a[at + i];
-        if (a.b) {
-            x += a.b[at + i];
-            a.sum[at + i] = x;
-        }
-        squares = fmaf(x, x, squares);
+#pragma unroll
+    for (int c = 0; c < NORM_KEPT; c++) {
+        for (int e = 0; e < NORM_VECTOR; e++)
+            squares = fmaf(x[c].x[e], x[c].x[e], squares);
+        if (a.b)
+            norm_store(a.sum + at, first + c * STEP, a.n, x[c]);
+    }
+    for (int i = first + NORM_KEPT * STEP; i < a.n; i += STEP) {
+        const norm_vector v = norm_input(a, at, i);
+        for (int e = 0; e < NORM_VECTOR; e++)
+            squares = fmaf(v.x[e], v.x[e], squares);
+        if (a.b)
+            norm_store(a.sum + at, i, a.n, v);
     }
     const float scale = 1.0f / sqrtf(block_sum(block, squares) / (float)a.n + a.eps);
-    const float *x = a.b ? a.sum : a.a;
-    for (int i = block.thread(); i < a.n; i += ROW_THREADS) {
-        const float y = x[at + i] * scale * a.w[i];
-        a.y[at + i] = y;
-        if (a.packed) /* then n is whole blocks, and a warp is in one of them */
-            pack_block(y, a.packed + block.x() * a.packed_stride, a.n, i / 32);
+#pragma unroll
+    for (int c = 0; c < NORM_KEPT; c++)
+        if (c * STEP < a.n)
+            norm_write(a, row, first + c * STEP, x[c], w[c], scale);
+    const float *again = a.b ? a.sum : a.a;
+    for (int i = first; i - first + NORM_KEPT * STEP < a.n; i += STEP) {
+        const int rest = i + NORM_KEPT * STEP;
+        norm_write(a, row, rest, norm_load(again + at, rest, a.n), norm_load(a.w, rest, a.n),
+                   scale);
     }
 }
 
@@ -165,32 +265,35 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
 
 /* ------------------------------------------------------------------------------ positions - */
 
-/* The angle is a fraction of a circle in 64 bits: position times turn wraps around exactly. */
+/* Turns `heads` heads from number `first` on, to y. The angle is a fraction of a circle in 64 bits:
+ * position times turn wraps around exactly. */
 template <class B>
-__device__ static void rope_row(const cuda_rope_args &a, const B &block, int64_t t)
+__device__ static void rotate(const cuda_rope_args &a, const B &block, int64_t t, int first,
+                              int heads, float *y)
 {
     const uint64_t position = (uint64_t)a.step.token_position[t];
     const int pairs = a.dims / 2, step = a.halves ? 1 : 2, partner = a.halves ? pairs : 1;
-    for (int i = block.thread(); i < a.heads * pairs; i += ROW_THREADS) {
-        const int pair = i % pairs;
-        const int64_t at = (t * a.heads + i / pairs) * a.head_dim + pair * step;
+    const float *x = a.x + (t * a.heads + first) * a.head_dim;
+    for (int i = block.thread(); i < heads * pairs; i += ROW_THREADS) {
+        const int pair = i % pairs, at = i / pairs * a.head_dim + pair * step;
         const float half_turns = (float)(int64_t)(position * a.turn[pair]) * 0x1p-63f;
         float s, c;
         sincospif(half_turns, &s, &c);
-        const float x = a.x[at], z = a.x[at + partner];
-        a.y[at] = x * c - z * s;
-        a.y[at + partner] = x * s + z * c;
+        const float p = x[at], q = x[at + partner];
+        y[at] = p * c - q * s;
+        y[at + partner] = p * s + q * c;
     }
     const int rest = a.head_dim - a.dims;
-    for (int i = block.thread(); a.x != a.y && i < a.heads * rest; i += ROW_THREADS) {
-        const int64_t at = (t * a.heads + i / rest) * a.head_dim + a.dims + i % rest;
-        a.y[at] = a.x[at];
+    for (int i = block.thread(); x != y && i < heads * rest; i += ROW_THREADS) {
+        const int at = i / rest * a.head_dim + a.dims + i % rest;
+        y[at] = x[at];
     }
 }
 
 KERNEL(rope, ROW_THREADS, cuda_rope_args)
 {
-    rope_row(a, block, block.x());
+    const int64_t t = block.x();
+    rotate(a, block, t, 0, a.heads, a.y + t * a.heads * a.head_dim);
 }
 
 __device__ static uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int which, int head)
@@ -220,38 +323,43 @@ __device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int whic
         ((uint16_t *)(block + 64 * l.head_dim))[e / 32 * 64 + slot] = float_to_half(most / 127.0f);
 }
 
+/* K and V of `heads` heads from number `first` on. */
 template <class B>
-__device__ static void store_row(const cuda_kv_store_args &a, const B &block, int64_t t)
+__device__ static void store_heads(const cuda_kv_store_args &a, const B &block, int64_t t,
+                                   int first, int heads, const float *k, const float *v)
 {
-    const int lane = threadIdx.x % WARP, width = a.layer.kv_heads * a.layer.head_dim;
-    const int position = a.step.token_position[t];
+    const int lane = threadIdx.x % WARP, width = heads * a.layer.head_dim;
+    const int position = a.step.token_position[t], slot = position % 64;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
     const int64_t page = a.step.pages[seq.pages_at + position / 64];
-    for (int which = 0; which < 2; which++) {
-        const float *x = (which ? a.v : a.k) + t * width;
-        for (int i = block.thread(); i - lane < width; i += ROW_THREADS) {
-            const int head = i / a.layer.head_dim, e = i % a.layer.head_dim;
-            if (a.layer.dtype == CUDA_Q8_0) /* heads are whole warps */
-                store_q8(a.layer, kv_block_of(a.layer, page, which, head), which, position % 64, e,
-                         x[i]);
-            else if (i < width)
-                store_element(a.layer, kv_block_of(a.layer, page, which, head), which,
-                              position % 64, e, x[i]);
-        }
+    for (int i = block.thread(); i - lane < 2 * width; i += ROW_THREADS) {
+        const int which = i >= width, at = i - which * width;
+        const int head = at / a.layer.head_dim, e = at % a.layer.head_dim;
+        const float x = i < 2 * width ? (which ? v : k)[at] : 0.0f;
+        if (a.layer.dtype == CUDA_Q8_0) /* heads are whole warps */
+            store_q8(a.layer, kv_block_of(a.layer, page, which, first + head), which, slot, e, x);
+        else if (i < 2 * width)
+            store_element(a.layer, kv_block_of(a.layer, page, which, first + head), which, slot, e,
+                          x);
     }
 }
 
 KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
 {
-    store_row(a, block, block.x());
+    const int64_t t = block.x(), at = t * a.layer.kv_heads * a.layer.head_dim;
+    store_heads(a, block, t, 0, a.layer.kv_heads, a.k + at, a.v + at);
 }
 
 KERNEL(rope_store, ROW_THREADS, cuda_rope_store_args)
 {
-    rope_row(a.q, block, block.x());
-    rope_row(a.k, block, block.x());
+    const int head = (int)block.x(), d = a.k.head_dim, group = a.q.heads / a.k.heads;
+    const int64_t t = block.y(), q = t * a.q.heads + head * group;
+    float *rotated = (float *)block.room();
+    block.again();
+    rotate(a.k, block, t, head, 1, rotated);
+    rotate(a.q, block, t, head * group, group, a.q.y + q * d);
     block.barrier();
-    store_row(a.store, block, block.x());
+    store_heads(a.store, block, t, head, 1, rotated, a.store.v + (t * a.k.heads + head) * d);
 }
 
 /* The leading positions of a page: columns of K, rows of V, and the scales of both. */

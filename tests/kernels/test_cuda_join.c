@@ -65,10 +65,11 @@ static void a_norm_packs_for_the_products_behind_it(void **state)
     count_end();
 }
 
-enum way { TOGETHER, APART, MEMORY_AGAIN };
+enum way { TOGETHER, APART, MEMORY_AGAIN, WANTED_AGAIN, WAYS };
 
 /* Rotations of q and k, a store and the attention of a prompt: with nothing between, with a record,
- * or with the second rotation's output where the first one's input was. */
+ * with the second rotation's output where the first one's input was, or with a record that reads it
+ * as well. */
 static void rotate_and_store(enum way way, int T, float *out)
 {
     static const struct kv_layer_shape layer = {1, 32};
@@ -83,6 +84,8 @@ static void rotate_and_store(enum way way, int T, float *out)
     struct program_record *r =
         rig_put(gpu, "attention/F16/h2/g1/d32", 1, (int[]){3}, 1, (int[]){5}, NULL);
     r->kv_layer = 0;
+    if (way == WANTED_AGAIN)
+        r = rig_put(gpu, "add/k32", 2, (int[]){4, 4}, 1, (int[]){6}, NULL);
     r->signal = 1;
     if (way == MEMORY_AGAIN)
         gpu->records[1].out[0] = gpu->records[2].in[0] = gpu->records[0].in[0];
@@ -107,9 +110,10 @@ static void rotations_and_the_store_are_one_kernel(void **state)
     (void)state;
     count_begin();
     for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1) {
-        static const int expected[] = {[TOGETHER] = 2, [APART] = 5, [MEMORY_AGAIN] = 4};
-        float out[3][RIG_TOKENS * 64];
-        for (int way = 0; way < 3; way++) {
+        static const int expected[] = {
+            [TOGETHER] = 2, [APART] = 5, [MEMORY_AGAIN] = 2, [WANTED_AGAIN] = 5};
+        float out[WAYS][RIG_TOKENS * 64];
+        for (int way = 0; way < WAYS; way++) {
             rotate_and_store((enum way)way, T, out[way]);
             assert_int_equal(launches, expected[way]);
             assert_memory_equal(out[way], out[0], (size_t)T * 64 * sizeof(float));
@@ -183,61 +187,6 @@ static void attention_packs_and_a_product_adds(void **state)
     count_end();
 }
 
-/* Gate, up and down of all or of chosen experts, in two steps: what counts groups that are done
- * begins anew in the second. */
-static void feed_forward(bool apart, bool experts, int T, float out[2][RIG_TOKENS * 64])
-{
-    enum { K = 64, N = 96, EXPERTS = 4, USED = 2 };
-    static const float choice[2 * USED] = {1, 3, 0.75f, 0.25f};
-    struct rig *gpu = rig_create("cuda:0", 0);
-    const int n = experts ? EXPERTS * N : N, down = experts ? EXPERTS * K : K;
-    const int gate_up[] = {rig_matrix(gpu, K, n, 0, n, 1), rig_matrix(gpu, K, n, 0, n, 2)};
-    float x[RIG_TOKENS * K];
-    struct program_record *r[2];
-    r[0] = rig_put(gpu, experts ? "expert_gate_up/Q8_0/k64/n96/e4/u2" : "gate_up/Q8_0/k64/n96",
-                   experts ? 2 : 1, (int[]){0, 1}, 1, (int[]){2}, gate_up);
-    put_between(gpu, apart);
-    r[1] = rig_put(gpu, experts ? "expert_down/Q8_0/k96/n64/e4/u2" : "mul_mat/Q8_0/k96/n64",
-                   experts ? 2 : 1, (int[]){2, 1}, 1, (int[]){3},
-                   (int[]){rig_matrix(gpu, N, down, 0, down, 3)});
-    for (int i = 0; i < 2 && experts; i++) {
-        r[i]->in_width[0] = i ? USED * N : K;
-        r[i]->in_width[1] = 2 * USED;
-    }
-    r[1]->signal = 1;
-    rig_compile(gpu, NULL);
-    for (int t = 0; t < T; t++)
-        memcpy(x + t * 2 * USED, choice, sizeof choice);
-    rig_write(gpu, 1, x, (size_t)T * sizeof choice);
-    struct step step = {.n_tokens = T, .n_seqs = 1};
-    for (int i = 0; i < 2; i++) {
-        rig_random(x, RIG_TOKENS * K, (uint32_t)i);
-        rig_write(gpu, 0, x, sizeof x);
-        launches = 0;
-        rig_step(&gpu, 1, &step);
-        rig_read(gpu, 3, out[i], (size_t)T * K * sizeof(float));
-    }
-    rig_free(gpu);
-}
-
-static void gate_up_packs_for_down(void **state)
-{
-    (void)state;
-    static float own[2][RIG_TOKENS * 64], joined[2][RIG_TOKENS * 64];
-    count_begin();
-    counted->capture_begin = refuse_capture;
-    for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1)
-        for (int experts = 0; experts < 2; experts++) {
-            feed_forward(true, experts, T, own);
-            assert_int_equal(launches, 3 + 2); /* one between, two packs */
-            feed_forward(false, experts, T, joined);
-            assert_int_equal(launches, 3);
-            for (int i = 0; i < 2; i++)
-                assert_memory_equal(own[i], joined[i], (size_t)T * 64 * sizeof(float));
-        }
-    count_end();
-}
-
 /* The sum of a product with floats, or a bias, with its output at `to`. */
 static int add_to_product(const char *add, int to, float *out)
 {
@@ -287,7 +236,6 @@ int main(void)
         cmocka_unit_test(a_norm_packs_for_the_products_behind_it),
         cmocka_unit_test(rotations_and_the_store_are_one_kernel),
         cmocka_unit_test(attention_packs_and_a_product_adds),
-        cmocka_unit_test(gate_up_packs_for_down),
         cmocka_unit_test(sums_take_the_place_of_what_nobody_reads),
     };
     if (!cuda_driver_open(&err)) {
