@@ -244,6 +244,8 @@ static int64_t step_positions(const struct step *step)
 int32_t cuda_step_segments(const struct step *step)
 {
     const int64_t pages = (step_positions(step) + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
+    if (pages <= 1)
+        return (int32_t)pages;
     return (int32_t)min_i64((pages + SPLIT_STEP - 1) / SPLIT_STEP * SPLIT_STEP, ATTENTION_SEGMENTS);
 }
 

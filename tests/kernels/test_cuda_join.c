@@ -173,7 +173,7 @@ static void attention_packs_and_a_product_adds(void **state)
     static float own[RIG_TOKENS * 96], joined[RIG_TOKENS * 96];
     static const struct {
         int T, tokens, divided;
-    } cases[] = {{1, 1, 0}, {RIG_TOKENS, 40, 0}, {RIG_TOKENS, 304, 1}};
+    } cases[] = {{1, 1, 0}, {RIG_TOKENS, 64, 0}, {RIG_TOKENS, 304, 1}};
     count_begin();
     counted->capture_begin = refuse_capture; /* launches are to be counted in every step */
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
