@@ -16,6 +16,7 @@ enum {
     /* As NVIDIA recommends: for Hopper and later generations, and for older ones. */
     WORKSPACE_BYTES = 32 << 20,
     WORKSPACE_BYTES_OLDER = 4 << 20,
+    HALVES_BYTES = 128 << 20, /* a matrix of an 8B model at once */
     HOPPER = 90,
 };
 
@@ -104,6 +105,7 @@ bool cuda_blas_usable(struct cuda_device *d)
     if (b->asked)
         return b->library != NULL;
     b->asked = true;
+    b->halves_bytes = HALVES_BYTES;
     pthread_once(&once, open_library);
     if (!opened) {
         b->why = why_not;
@@ -150,7 +152,7 @@ static blas_status place_workspace(struct cuda_device *d)
  * columns, and so is x one of k x columns; w is the transpose of one of k x rows. The sums of
  * products of halves are float32 whatever math mode it has. */
 cu_result cuda_blas_product(struct cuda_device *d, const struct cuda_matrix *w, const uint8_t *x,
-                            uint64_t x_stride, int32_t columns, float *y)
+                            uint64_t x_stride, int32_t columns, float *y, int32_t y_stride)
 {
     static const float one = 1, zero = 0;
     struct cuda_blas *b = &d->blas;
@@ -160,7 +162,7 @@ cu_result cuda_blas_product(struct cuda_device *d, const struct cuda_matrix *w, 
         b->failure = b->library->multiply(b->handle, BLAS_TRANSPOSED, BLAS_AS_IT_IS, w->rows,
                                           columns, w->k, &one, w->plane[0], type, w->k, x, type,
                                           (int)(x_stride / sizeof(uint16_t)), &zero, y, BLAS_R_32F,
-                                          w->rows, BLAS_COMPUTE_32F, BLAS_ALGORITHM_DEFAULT);
+                                          y_stride, BLAS_COMPUTE_32F, BLAS_ALGORITHM_DEFAULT);
     return b->failure ? CUDA_BLAS_FAILED : CU_OK;
 }
 

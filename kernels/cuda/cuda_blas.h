@@ -66,8 +66,9 @@ struct cuda_blas {
     bool asked;  /* the two above are set */
     int version; /* 130000: 13.0.0 */
     blas_handle handle;
-    cu_address workspace; /* what the handle has; 0: none yet */
-    blas_status failure;  /* of the product that gave CUDA_BLAS_FAILED */
+    cu_address workspace;  /* what the handle has; 0: none yet */
+    blas_status failure;   /* of the product that gave CUDA_BLAS_FAILED */
+    uint64_t halves_bytes; /* weights that become halves at once, at most */
 };
 
 /* Beside the driver's results. */
@@ -80,9 +81,10 @@ bool cuda_blas_usable(struct cuda_device *d);
 void cuda_blas_close(struct cuda_device *d);
 /* What its products want at the end of the device's workspace. */
 uint64_t cuda_blas_workspace_bytes(const struct cuda_device *d);
-/* Queue's thread: y = w x, as the matrix_F16 and matrix_BF16 kernels do it. */
+/* Queue's thread: y = w x, as the matrix_F16 and matrix_BF16 kernels do it; columns of y are
+ * y_stride elements apart. */
 cu_result cuda_blas_product(struct cuda_device *d, const struct cuda_matrix *w, const uint8_t *x,
-                            uint64_t x_stride, int32_t columns, float *y);
+                            uint64_t x_stride, int32_t columns, float *y, int32_t y_stride);
 /* Fails with the library's text for what made a product give CUDA_BLAS_FAILED. */
 oato_status cuda_blas_fail(const struct cuda_device *d, const char *doing, struct oato_error *err);
 

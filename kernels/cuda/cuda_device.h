@@ -262,7 +262,9 @@ struct cuda_record {
     cu_function pack;      /* of a product's input */
     cu_function merge;     /* of attention's segments; of gate and up; of experts; of candidates */
     cu_function group;     /* of the columns of each expert */
-    cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
+    cu_function halves;    /* of weights with blocks, for cuBLAS; then `pack_halves` of its input */
+    cu_function pack_halves;
+    cu_address turn; /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */
     bool packs;  /* its output is left packed at the beginning of the workspace, */
     bool packed; /* where this product finds its input */
@@ -365,5 +367,8 @@ int32_t cuda_step_spans(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* Scratch memory of one run of the operator, rows at most. */
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
+/* Where cuBLAS computes it, beside what cuBLAS itself wants. */
+uint64_t cuda_library_workspace(const struct cuda_device *d, const struct oato_op *op,
+                                int64_t rows);
 
 #endif

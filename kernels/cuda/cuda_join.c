@@ -27,14 +27,15 @@ static bool reads_packed(const struct program_record *r, const struct program_re
            r->rows == norm->rows;
 }
 
-/* Nothing but these products may stand between: other records use the workspace as well. */
+/* Nothing but these products may stand between: other records use the workspace as well. What a
+ * library computes takes halves. */
 static void join_packs(struct compiled *c)
 {
     const struct program *p = c->program;
     const struct program_record *norm = NULL;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (norm && reads_packed(r, norm)) {
+        if (norm && reads_packed(r, norm) && !c->records[i].blas) {
             c->records[norm - p->records].packs = true;
             c->records[i].packed = true;
         } else {

@@ -74,6 +74,15 @@ struct cuda_pack_args {
     int32_t k, pad;
 };
 
+/* Rows [first, first + rows) of w, of a type with blocks, as halves: rows of w.k behind each other.
+ * grid: (rows * w.k / HALVES_OF_THREAD / HALVES_THREADS rounded up) */
+enum { HALVES_THREADS = 256, HALVES_OF_THREAD = 8 };
+struct cuda_halves_args {
+    struct cuda_matrix w;
+    uint16_t *out;
+    int64_t first, rows;
+};
+
 /* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
  * silu(w_0 x) * (w_1 x). With `sum`, sum[t] = y_0[t] + addend[t],
  * `addend_stride` floats from one t to the next. grid: (pairs of rows * split / MATVEC_WARPS

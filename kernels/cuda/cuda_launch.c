@@ -407,6 +407,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const char *kernel = kinds[r->op.kind].kernel, *many = kinds[r->op.kind].many;
     const char *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
+    bool halves = false;
     if (cuda_takes_matrix(d, &r->op, r->numerics)) {
         const bool experts = op_has_experts(&r->op), down = r->op.kind == OP_EXPERT_DOWN;
         kernel = experts ? "matrix_experts_%s" : "matrix_%s";
@@ -415,6 +416,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
         out->blas = cuda_takes_blas(d, &r->op, r->numerics);
+        halves = out->blas && blocks;
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         kernel = tile_kernel(r->op.head_dim);
         merge = "attention_tile_merge";
@@ -424,7 +426,9 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         find_kernel(d, many, dtype, &out->many, err) ||
         find_kernel(d, merge, dtype, &out->merge, err) ||
         find_kernel(d, group, dtype, &out->group, err) ||
-        find_kernel(d, pack, dtype, &out->pack, err))
+        find_kernel(d, pack, dtype, &out->pack, err) ||
+        find_kernel(d, halves ? "halves_%s" : NULL, dtype, &out->halves, err) ||
+        find_kernel(d, halves ? "pack_F16" : NULL, dtype, &out->pack_halves, err))
         return err->status;
     return OATO_OK;
 }

@@ -51,9 +51,14 @@ bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
 bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
                      enum numerics_choice choice)
 {
-    return choice == NUMERICS_LIBRARY && cuda_takes_matrix(d, op, choice) &&
-           !cuda_has_blocks((oato_dtype)op->dtype) && !op_has_experts(op) &&
+    return choice == NUMERICS_LIBRARY && cuda_takes_matrix(d, op, choice) && !op_has_experts(op) &&
            cuda_blas_usable(cuda_of(&d->base));
+}
+
+/* A step of few rows is computed by our kernels: it may be captured in a graph. */
+static bool by_library(const struct launch *l)
+{
+    return l->kernels->blas && l->T > NUMERICS_DECODE_ROWS;
 }
 
 uint64_t cuda_packed_rows_bytes(oato_dtype dtype, int64_t k, int64_t rows)
@@ -66,6 +71,31 @@ static uint64_t packed_rows_bytes(const struct oato_op *op, int64_t rows)
     return cuda_packed_rows_bytes((oato_dtype)op->dtype, op->k, rows);
 }
 
+/* What gate's product is multiplied with. */
+static uint64_t up_bytes(const struct oato_op *op, int64_t rows)
+{
+    const uint64_t bytes = (uint64_t)rows * (uint64_t)op->n * sizeof(float);
+    return op->kind == OP_GATE_UP ? size_align(bytes, 256) : 0;
+}
+
+/* Rows of a matrix that become halves at once: a multiple of 64, unless there are fewer. */
+static int64_t halves_rows(const struct cuda_device *d, int64_t rows, int64_t k)
+{
+    const int64_t fit = (int64_t)(d->blas.halves_bytes / ((uint64_t)k * sizeof(uint16_t)));
+    return min_i64(rows, max_i64(fit / 64 * 64, 64));
+}
+
+/* Of the workspace, in this order: the input, what gate is multiplied with, weights. */
+uint64_t cuda_library_workspace(const struct cuda_device *d, const struct oato_op *op, int64_t rows)
+{
+    if (!cuda_has_blocks((oato_dtype)op->dtype))
+        return cuda_product_workspace(op, rows);
+    const int64_t largest = max_i64(op->n, op->n2);
+    const uint64_t weights = (uint64_t)halves_rows(d, largest, op->k) * (uint64_t)op->k;
+    return cuda_packed_rows_bytes(DT_F16, op->k, rows) + up_bytes(op, rows) +
+           weights * sizeof(uint16_t);
+}
+
 /* Packs `rows` rows of k, if the type wants it; where the columns are then, and how far apart. */
 static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride)
 {
@@ -74,26 +104,37 @@ static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, u
     *stride = (uint64_t)k * sizeof(float);
     if (!l->kernels->pack)
         return CU_OK;
+    const bool halves = by_library(l) && l->kernels->halves;
     struct cuda_pack_args a = {.x = launch_input(l, 0), .out = launch_workspace(l), .k = k};
     *x = a.out;
-    *stride = a.stride = cuda_packed_bytes((oato_dtype)l->op->dtype, k);
+    *stride = a.stride = cuda_packed_bytes(halves ? DT_F16 : (oato_dtype)l->op->dtype, k);
     if (l->kernels->packed)
         return CU_OK;
-    return launch_start(l, l->kernels->pack,
+    return launch_start(l, halves ? l->kernels->pack_halves : l->kernels->pack,
                         (struct grid){blocks_of(k, PACK_WARPS * 32), (uint32_t)rows, 1},
                         PACK_WARPS * 32, 0, &a);
 }
 
-/* By cuBLAS, or by our kernel: that of a step of few rows, which may be captured in a graph. */
-static cu_result multiply(const struct launch *l, struct cuda_matvec_args *a, uint32_t tiles)
+/* y = w x by cuBLAS; weights with blocks become halves at `halves`, so many rows at a time. */
+static cu_result multiply_by_library(const struct launch *l, const struct cuda_matrix *w,
+                                     const uint8_t *x, uint64_t x_stride, uint8_t *halves, float *y)
 {
+    if (!l->kernels->halves)
+        return cuda_blas_product(l->d, w, x, x_stride, (int32_t)l->T, y, w->rows);
+    struct cuda_halves_args a = {.w = *w, .out = (uint16_t *)(void *)halves};
     cu_result result = CU_OK;
-    if (!l->kernels->blas || a->columns <= NUMERICS_DECODE_ROWS)
-        return launch_start(l, l->kernels->run,
-                            (struct grid){tiles, blocks_of(a->columns, MATRIX_TILE), 1},
-                            MATRIX_THREADS, MATRIX_ROOM_MOST, a);
-    for (int i = 0; i < a->n && !result; i++)
-        result = cuda_blas_product(l->d, &a->w[i], a->x, a->x_stride, a->columns, a->y[i]);
+    for (; a.first < w->rows && !result; a.first += a.rows) {
+        a.rows = min_i64(w->rows - a.first, halves_rows(l->d, w->rows, w->k));
+        const struct cuda_matrix some = {
+            .plane = {halves}, .rows = (int32_t)a.rows, .k = w->k, .dtype = DT_F16};
+        const int64_t threads = a.rows * w->k / HALVES_OF_THREAD;
+        result = launch_start(l, l->kernels->halves,
+                              (struct grid){blocks_of(threads, HALVES_THREADS), 1, 1},
+                              HALVES_THREADS, 0, &a);
+        if (!result)
+            result =
+                cuda_blas_product(l->d, &some, x, x_stride, (int32_t)l->T, y + a.first, w->rows);
+    }
     return result;
 }
 
@@ -103,15 +144,20 @@ static cu_result run_matrix(const struct launch *l)
     const bool gate_up = l->op->kind == OP_GATE_UP;
     struct cuda_matvec_args a = {.n = l->r->n_weights, .columns = (int32_t)l->T};
     uint32_t tiles = 0;
-    uint8_t *up = (uint8_t *)launch_workspace(l) + packed_rows_bytes(l->op, l->T);
+    cu_result result = pack(l, l->T, &a.x, &a.x_stride);
+    uint8_t *up = (uint8_t *)launch_workspace(l) + size_align(l->T * a.x_stride, 256);
     for (int i = 0; i < a.n; i++) {
         a.w[i] = launch_matrix(l, i);
         a.y[i] = gate_up && i ? (float *)(void *)up : launch_output(l, i);
         tiles += blocks_of(a.w[i].rows, MATRIX_TILE);
     }
-    cu_result result = pack(l, l->T, &a.x, &a.x_stride);
-    if (!result)
-        result = multiply(l, &a, tiles);
+    for (int i = 0; i < a.n && by_library(l) && !result; i++)
+        result =
+            multiply_by_library(l, &a.w[i], a.x, a.x_stride, up + up_bytes(l->op, l->T), a.y[i]);
+    if (!by_library(l) && !result)
+        result = launch_start(l, l->kernels->run,
+                              (struct grid){tiles, blocks_of(a.columns, MATRIX_TILE), 1},
+                              MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
     if (result || !gate_up)
         return result;
     struct cuda_pairwise_args gate = {
@@ -278,6 +324,5 @@ uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows)
         return 0;
     if (op_has_experts(op))
         return experts_room(op, rows).bytes;
-    const uint64_t up = (uint64_t)rows * (uint64_t)op->n * sizeof(float);
-    return packed_rows_bytes(op, rows) + (op->kind == OP_GATE_UP ? size_align(up, 256) : 0);
+    return packed_rows_bytes(op, rows) + up_bytes(op, rows);
 }

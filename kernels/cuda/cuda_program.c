@@ -39,13 +39,14 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 /* a8b32: the input as bytes between the least and the greatest of 32, sums over all lanes of a
  * warp; a8b32s: the same, sums in rising order of k, by tensor cores; f16, bf16: the input rounded
  * to the type, sums in rising order of k; f16.cublas, bf16.cublas: the same input, sums as cuBLAS
- * orders them. Attention in f16: queries, K, V and the weights of a softmax are. */
+ * orders them, weights with blocks rounded to f16. Attention in f16: queries, K, V and the weights
+ * of a softmax are. */
 const char *cuda_numerics(const struct oato_device *base, const struct oato_op *op,
                           enum numerics_choice choice)
 {
     const bool tensor = cuda_takes_matrix(cuda_of(base), op, choice);
     if (cuda_takes_blas(cuda_of(base), op, choice))
-        return op->dtype == DT_F16 ? "f16.cublas" : "bf16.cublas";
+        return op->dtype == DT_BF16 ? "bf16.cublas" : "f16.cublas";
     if (cuda_takes_tile(op, choice))
         return "f16";
     if (op_weight_use(op) != WEIGHT_MATRIX || op->dtype == DT_F32)
@@ -55,20 +56,23 @@ const char *cuda_numerics(const struct oato_device *base, const struct oato_op *
     return tensor ? "a8b32s" : "a8b32";
 }
 
-static uint64_t with_blas_workspace(const struct cuda_device *d, uint64_t bytes)
+/* Of a product that the library computes in steps of many rows. */
+static uint64_t library_workspace(const struct cuda_device *d, const struct oato_op *op,
+                                  int32_t rows)
 {
-    return size_align(bytes, BLAS_WORKSPACE_ALIGN) + cuda_blas_workspace_bytes(d);
+    const uint64_t own = cuda_op_workspace(op, rows), other = cuda_library_workspace(d, op, rows);
+    return size_align(own > other ? own : other, BLAS_WORKSPACE_ALIGN) +
+           cuda_blas_workspace_bytes(d);
 }
 
 uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_op *op,
                               const struct op_size *size)
 {
     const struct cuda_device *d = cuda_of(base);
-    const uint64_t bytes = cuda_op_workspace(op, size->rows);
     /* before anybody has asked for its class, none of its products is planned or run */
     const bool blas = d->blas.library && size->rows > NUMERICS_DECODE_ROWS &&
                       cuda_takes_blas(d, op, NUMERICS_LIBRARY);
-    return blas ? with_blas_workspace(d, bytes) : bytes;
+    return blas ? library_workspace(d, op, size->rows) : cuda_op_workspace(op, size->rows);
 }
 
 /* ---------------------------------------------------------------------------- compiling --- */
@@ -120,9 +124,9 @@ static oato_status grow_workspace(struct cuda_device *d, const struct program *p
         const int32_t rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens;
         if (r->kind != RECORD_RUN)
             continue;
-        uint64_t one = cuda_op_workspace(&r->op, rows);
-        if (cuda_takes_blas(d, &r->op, r->numerics))
-            one = with_blas_workspace(d, one);
+        const uint64_t one = cuda_takes_blas(d, &r->op, r->numerics)
+                                 ? library_workspace(d, &r->op, rows)
+                                 : cuda_op_workspace(&r->op, rows);
         bytes = one > bytes ? one : bytes;
     }
     if (bytes <= d->workspace_bytes)

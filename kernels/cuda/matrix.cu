@@ -51,6 +51,35 @@ KERNEL(pack_BF16, PACK_WARPS *WARP, cuda_pack_args)
     pack_float<CUDA_BF16>(a);
 }
 
+/* What a library takes that knows nothing of blocks. A thread writes a quarter of a block, 16 bytes
+ * beside its neighbour's. */
+template <int DTYPE> __device__ static void halves(const cuda_halves_args &a)
+{
+    typedef weight_block<DTYPE> W;
+    const int64_t i = (int64_t)blockIdx.x * HALVES_THREADS + threadIdx.x;
+    const int64_t block = i / (32 / HALVES_OF_THREAD), quarters = a.w.k / HALVES_OF_THREAD;
+    const int part = (int)(i % (32 / HALVES_OF_THREAD));
+    if (i >= a.rows * quarters)
+        return;
+    int q[8];
+    float d[W::SCALES], m[W::SCALES];
+    W::codes(a.w, a.first * (a.w.k / 32) + block, q);
+    W::scales(a.w, a.first * (a.w.k / 32) + block, d, m);
+    const bool second = W::SCALES == 2 && part >= 2;
+    const float scale = second ? d[W::SCALES - 1] : d[0];
+    const float least = !W::HAS_MIN ? 0.0f : second ? m[W::SCALES - 1] : m[0];
+    uint32_t out[4];
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        const int low = part & 1 ? q[2 + word / 2] : q[word / 2];
+        const int high = part & 1 ? q[6 + word / 2] : q[4 + word / 2];
+        const int codes = (part & 2 ? high : low) >> word % 2 * 16;
+        out[word] = two_halves((float)(int8_t)codes * scale + least,
+                               (float)(int8_t)(codes >> 8) * scale + least);
+    }
+    ((uint4 *)a.out)[i] = make_uint4(out[0], out[1], out[2], out[3]);
+}
+
 template <int DTYPE> __device__ constexpr bool is_float()
 {
     return DTYPE == CUDA_F16 || DTYPE == CUDA_BF16;
@@ -357,18 +386,25 @@ template <int DTYPE> __device__ static void matrix_experts(const cuda_grouped_ar
         matrix_experts<CUDA_##type>(a);                                                            \
     }
 
+#define MATRIX_KERNELS_OF_BLOCKS(type)                                                             \
+    MATRIX_KERNELS(type)                                                                           \
+    KERNEL(halves_##type, HALVES_THREADS, cuda_halves_args)                                        \
+    {                                                                                              \
+        halves<CUDA_##type>(a);                                                                    \
+    }
+
 MATRIX_KERNELS(F16)
 MATRIX_KERNELS(BF16)
-MATRIX_KERNELS(Q4_0)
-MATRIX_KERNELS(Q4_1)
-MATRIX_KERNELS(Q5_0)
-MATRIX_KERNELS(Q5_1)
-MATRIX_KERNELS(Q8_0)
-MATRIX_KERNELS(Q2_K)
-MATRIX_KERNELS(Q3_K)
-MATRIX_KERNELS(Q4_K)
-MATRIX_KERNELS(Q5_K)
-MATRIX_KERNELS(Q6_K)
-MATRIX_KERNELS(IQ4_NL)
-MATRIX_KERNELS(IQ4_XS)
-MATRIX_KERNELS(MXFP4)
+MATRIX_KERNELS_OF_BLOCKS(Q4_0)
+MATRIX_KERNELS_OF_BLOCKS(Q4_1)
+MATRIX_KERNELS_OF_BLOCKS(Q5_0)
+MATRIX_KERNELS_OF_BLOCKS(Q5_1)
+MATRIX_KERNELS_OF_BLOCKS(Q8_0)
+MATRIX_KERNELS_OF_BLOCKS(Q2_K)
+MATRIX_KERNELS_OF_BLOCKS(Q3_K)
+MATRIX_KERNELS_OF_BLOCKS(Q4_K)
+MATRIX_KERNELS_OF_BLOCKS(Q5_K)
+MATRIX_KERNELS_OF_BLOCKS(Q6_K)
+MATRIX_KERNELS_OF_BLOCKS(IQ4_NL)
+MATRIX_KERNELS_OF_BLOCKS(IQ4_XS)
+MATRIX_KERNELS_OF_BLOCKS(MXFP4)

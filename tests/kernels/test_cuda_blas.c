@@ -73,6 +73,28 @@ static void products_of_every_shape(void **state)
         }
 }
 
+/* Weights with blocks are rounded to halves, as many rows at a time as there is room for. */
+static void weights_with_blocks_become_halves(void **state)
+{
+    static const char *const keys[] = {"mul_mat/Q4_0/k512/n150", "mul_mat/Q8_0/k96/n1",
+                                       "qkv/Q4_K/k256/n192/m64", "gate_up/Q6_K/k768/n100",
+                                       "mul_mat/Q2_K/k256/n70",  "mul_mat/IQ4_XS/k256/n64",
+                                       "gate_up/MXFP4/k256/n130"};
+    (void)state;
+    struct cuda_device *d = cuda_of(device[1]);
+    const uint64_t all = d->blas.halves_bytes;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        for (int slices = 0; slices < 2; slices++) {
+            d->blas.halves_bytes = slices ? 1 : all;
+            struct test_case c = product_case(keys[i], MANY);
+            struct step step = plain_step(MANY);
+            assert_true(is_class(device[1], keys[i], NUMERICS_LIBRARY, "f16.cublas"));
+            compare(&c, &step, 1e-6);
+            free_case(&c);
+        }
+    d->blas.halves_bytes = all;
+}
+
 static void products_with_parts_of_matrices(void **state)
 {
     (void)state;
@@ -153,7 +175,7 @@ static void classes_say_who_computes(void **state)
         {"qkv/BF16/k256/n64/m32", "bf16", "bf16.cublas"},
         {"gate_up/F16/k256/n64", "f16", "f16.cublas"},
         {"mul_mat/F32/k256/n64", "f32", "f32"},
-        {"mul_mat/Q4_0/k256/n64", "a8b32s", "a8b32s"},
+        {"mul_mat/Q4_0/k256/n64", "a8b32s", "f16.cublas"},
         {"expert_gate_up/F16/k256/n64/e4/u2", "f16", "f16"},
         {"embed/F16/k256/n64", "f32", "f32"},
         {"attention/F16/h4/g2/d64", "f16", "f16"},
@@ -350,6 +372,7 @@ int main(int argc, char **argv)
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_every_shape),
+        cmocka_unit_test(weights_with_blocks_become_halves),
         cmocka_unit_test(products_with_parts_of_matrices),
         cmocka_unit_test(few_rows_are_computed_by_our_kernels),
         cmocka_unit_test(only_records_that_ask_are_computed_by_it),
