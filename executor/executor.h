@@ -16,7 +16,7 @@ struct engine_options {
     const char *devices; /* specs to open ("cpu,sim:vram=64MiB"); NULL: those of the plan, or cpu */
     const char *map; /* "sim:0=cpu:0,cuda:1=cuda:0": plan device = opened device; NULL: same id */
     const char *isa; /* forces a level of CPU kernels; NULL: the environment or the best */
-    int32_t threads; /* of the cpu device; 0: physical cores */
+    int32_t threads; /* of the cpu device; 0: physical cores but for one a GPU */
     int32_t context; /* positions of KV in all sequences together; 0: the plan's or 4096 */
     int32_t ubatch;  /* most tokens of a step; 0: the plan's or 256 */
     int32_t seqs;    /* most sequences of a step; 0: the plan's batch or 1 */

@@ -55,9 +55,13 @@ static oato_status devices_open(struct engine *e, const struct engine_options *o
         int n = device_split(o->devices, specs, DEVICES_MAX, err);
         if (n < 0)
             return err->status;
+        for (int i = 0; i < n; i++)
+            options.kept_cores += device_keeps_core(specs[i]);
         for (int i = 0; i < n && !status; i++)
             status = device_add(e, specs[i], &options, err);
     } else if (e->plan) {
+        for (int32_t i = 0; i < e->plan->n_devices; i++)
+            options.kept_cores += device_keeps_core(e->plan->devices[i].kind);
         for (int32_t i = 0; i < e->plan->n_devices && !status; i++) {
             const struct plan_device *p = &e->plan->devices[i];
             char spec[256];

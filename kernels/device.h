@@ -106,7 +106,8 @@ struct kv_layer_shape {
 };
 
 struct device_options {
-    int32_t threads;       /* cpu: 0 = physical cores */
+    int32_t threads;       /* cpu: 0 = physical cores but for those that others keep */
+    int32_t kept_cores;    /* cpu: by threads of other devices, see device_ops.keeps_core */
     const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else the best */
     uint64_t budget_bytes; /* 0 = all; memory the device may use */
     /* sim: takes its time and computes nothing; what the host reads from it is zero. Beside it the
@@ -121,6 +122,7 @@ struct kv_cache;    /* pages of KV on a device */
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;
+    bool keeps_core; /* a thread of the device spins as long as a step runs */
     /* How many there are without opening any: for --list-devices and plan binding. */
     int (*probe)(void);
     /* spec: what stands behind "kind:" ("vram=64MiB,read=900GB/s"), or "". */
@@ -236,6 +238,8 @@ extern const struct device_ops *const device_registry[];
  * refused with the list of known ones. */
 oato_status device_open(const char *spec, int index, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);
+/* Whether devices of that spec's kind keep a core of the host busy. */
+bool device_keeps_core(const char *spec);
 /* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a
  * known kind begins a new one. Returns how many (at most max), or -1 with a message. */
 int device_split(const char *list, char (*specs)[256], int max, struct oato_error *err);

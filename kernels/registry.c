@@ -88,6 +88,12 @@ oato_status device_open(const char *spec, int index, const struct device_options
     return ops->open(index, rest, options ? options : &none, out, err);
 }
 
+bool device_keeps_core(const char *spec)
+{
+    const struct device_ops *ops = find_kind(spec, kind_length(spec));
+    return ops && ops->keeps_core;
+}
+
 /* True when the piece of n bytes is an option of the device before it. */
 static bool is_option(const char *piece, size_t n)
 {

@@ -1,9 +1,11 @@
 /*
  * timeline.c - a device's event: a counter that only rises. One thread signals, any thread waits.
  *
- * A waiter spins for some microseconds, because most waits are shorter than a sleep costs, then
- * sleeps on a futex word that every signal changes. It announces itself in `sleepers` before it
- * reads the word, and the signaller changes the word before it reads `sleepers`; both orders are
+ * A waiter spins for some microseconds, because most waits are shorter than a sleep costs; for a
+ * real device's longer, since steps go from one to another at every layer, and in a virtual machine
+ * a wake-up takes as long as a layer. A simulated device computes on the very cores. Then the
+ * waiter sleeps on a futex word that every signal changes. It announces itself in `sleepers` before
+ * it reads the word, and the signaller changes the word before it reads `sleepers`; both orders are
  * sequentially consistent, so one of the two always sees the other and no wake-up is lost.
  */
 #include "kernels/device.h"
@@ -16,6 +18,7 @@
 
 enum {
     SPINS = 2000,            /* tens of microseconds */
+    LONG_SPINS = 40000,      /* part of a ms to two, as long as a processor's pause is */
     STOP_POLL_NS = 20000000, /* how late a stop may be noticed */
 };
 
@@ -79,7 +82,8 @@ bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns
                           const _Atomic bool *stop)
 {
     const struct timespec poll = {.tv_nsec = STOP_POLL_NS};
-    for (int i = 0; !stop && i < SPINS && !settled(t, value); i++)
+    const int spins = stop ? 0 : t->simulated ? SPINS : LONG_SPINS;
+    for (int i = 0; i < spins && !settled(t, value); i++)
         cpu_relax();
     if (!settled(t, value)) {
         atomic_fetch_add(&t->sleepers, 1);

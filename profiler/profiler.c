@@ -224,6 +224,8 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
     int n = device_split(r->o->devices ? r->o->devices : "cpu", specs, DEVICES_MAX, err);
     if (n < 0)
         return err->status;
+    for (int i = 0; i < n; i++)
+        options.kept_cores += device_keeps_core(specs[i]);
     for (int i = 0; i < n; i++) {
         size_t kind = strcspn(specs[i], ":");
         int index = 0;

@@ -15,6 +15,12 @@ static int cpu_probe(void)
     return 1;
 }
 
+static int free_cores(const struct device_options *options)
+{
+    const int cores = cpu_physical_cores() - (options ? options->kept_cores : 0);
+    return cores > 0 ? cores : 1;
+}
+
 static oato_status cpu_open(int index, const char *spec, const struct device_options *options,
                             struct oato_device **out, struct oato_error *err)
 {
@@ -36,7 +42,7 @@ static oato_status cpu_open(int index, const char *spec, const struct device_opt
     timeline_init(&d->timeline);
     oato_status status = cpu_kernels_select(options ? options->isa : NULL, &d->kernels, err);
     if (!status)
-        status = cpu_pool_create(threads ? threads : cpu_physical_cores(), &d->pool, err);
+        status = cpu_pool_create(threads ? threads : free_cores(options), &d->pool, err);
     if (status) {
         free(d);
         return status;

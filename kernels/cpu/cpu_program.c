@@ -32,10 +32,11 @@ struct running {
     struct cpu_device *device;
     struct compiled *c;
     const struct step *step;
-    uint32_t n_records; /* fewer than the program's when an error was injected */
-    _Atomic int failed; /* an event will never come */
-    bool virtual_clock; /* a simulated device is waited for: see the top of the file */
-    uint64_t due_ns;    /* thread 0's: this device's clock once all threads are awake */
+    struct cpu_barrier *barrier; /* of all threads, or of the one that does the step alone */
+    uint32_t n_records;          /* fewer than the program's when an error was injected */
+    _Atomic int failed;          /* an event will never come */
+    bool virtual_clock;          /* a simulated device is waited for: see the top of the file */
+    uint64_t due_ns;             /* thread 0's: this device's clock once all threads are awake */
 };
 
 static pthread_mutex_t cores = PTHREAD_MUTEX_INITIALIZER;
@@ -96,7 +97,7 @@ static void record_signal(struct running *x, const struct program_record *r)
 /* All threads are awake; thread 0 sets the clock to when they would have been. */
 static void wake_all(struct running *x, int thread, struct read_ahead next)
 {
-    cpu_barrier_wait_fetching(&x->c->barrier, next);
+    cpu_barrier_wait_fetching(x->barrier, next);
     if (thread == 0 && x->virtual_clock)
         x->device->clock_offset_ns = (int64_t)(x->due_ns - now_ns());
 }
@@ -119,8 +120,18 @@ static struct read_ahead read_after(const struct running *x, uint32_t i, int thr
     struct read_ahead next = {NULL, 0};
     for (uint32_t last = i + LOOK_AHEAD; i < x->n_records && i < last && !next.bytes; i++)
         next = cpu_record_reads(&x->c->context, &x->c->program->records[i], x->step, thread,
-                                x->c->barrier.n);
+                                x->barrier->n);
     return next;
+}
+
+/* Whether thread 0 does it all: then nobody else is woken, which would take longer than the step
+ * where an accelerator computes the rest. */
+static bool is_solo(const struct running *x)
+{
+    for (uint32_t i = 0; i < x->n_records; i++)
+        if (!cpu_record_is_solo(&x->c->program->records[i], x->step))
+            return false;
+    return true;
 }
 
 /* A failed wait ends nothing early: all threads go on to meet at the barriers, and skip the work.
@@ -128,7 +139,7 @@ static struct read_ahead read_after(const struct running *x, uint32_t i, int thr
 static void run_step(void *arg, int thread)
 {
     struct running *x = arg;
-    struct cpu_barrier *barrier = &x->c->barrier;
+    struct cpu_barrier *barrier = x->barrier;
     const struct program_record *records = x->c->program->records;
     bool before_solo = true;
     if (x->c->waits_for)
@@ -170,7 +181,11 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     struct cpu_device *d = cpu_of(base);
     if (atomic_load(&d->timeline.failed))
         return oato_fail(err, OATO_EDEVICE, "%s: the device failed in an earlier step", d->id);
-    struct running x = {.device = d, .c = c, .step = step, .n_records = c->program->n_records};
+    struct running x = {.device = d,
+                        .c = c,
+                        .step = step,
+                        .barrier = &c->barrier,
+                        .n_records = c->program->n_records};
     bool injected = d->fail_record > 0 && d->fail_record <= x.n_records;
     if (injected)
         x.n_records = (uint32_t)d->fail_record - 1;
@@ -185,8 +200,16 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     d->clock_offset_ns -= (int64_t)(now_ns() - asked_ns);
     d->clock_offset_ns = max_i64(d->clock_offset_ns, (int64_t)step->clock_ns - (int64_t)now_ns());
     x.due_ns = clock_now(&x);
-    if (x.n_records > 0)
+    struct cpu_barrier alone;
+    cpu_barrier_init(&alone, 1);
+    if (is_solo(&x)) {
+        const uint32_t state = float_state_fast();
+        x.barrier = &alone;
+        run_step(&x, 0);
+        float_state_set(state);
+    } else {
         cpu_pool_run(d->pool, run_step, &x);
+    }
     cores_give(&x);
     if (injected) {
         timeline_fail(&d->timeline, TIMELINE_DIED);

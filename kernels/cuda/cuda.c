@@ -248,6 +248,7 @@ static oato_status inject_error(struct oato_device *base, const char *what, stru
 
 const struct device_ops cuda_device_ops = {
     .kind = "cuda",
+    .keeps_core = true,
     .probe = probe,
     .open = open_device,
     .close = close_device,

@@ -83,6 +83,7 @@ struct cuda_weight {
     uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets of the planes of the whole weight */
     struct cuda_piece *pieces;
     uint32_t n_pieces;
+    uint8_t *kept; /* of a streamed one: all of it as it is sent, pinned; NULL: no room for that */
 };
 
 static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)

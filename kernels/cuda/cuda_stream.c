@@ -5,11 +5,12 @@
  *   fill   the driver's thread calls the host, which fills a pinned buffer with a piece
  *   copy   the piece goes to its place in device memory
  *
- * and events between them: a buffer is filled when its last piece has been sent, sent when it is
- * filled. The first copy of a RECORD_STREAM waits until the computing stream has passed what stood
- * before the record, so nothing reads the staging room any more; filling runs ahead of that. Behind
- * the last copy the weight's own event is recorded, for which a record that reads it has the
- * computing stream wait. All of it is order among streams: no thread of ours waits for a copy.
+ * (what is kept as it is sent needs no filling) and events between them: a buffer is filled when
+ * its last piece has been sent, sent when it is filled. The first copy of a RECORD_STREAM waits
+ * until the computing stream has passed what stood before the record, so nothing reads the staging
+ * room any more; filling runs ahead of that. Behind the last copy the weight's own event is
+ * recorded, for which a record that reads it has the computing stream wait. All of it is order
+ * among streams: no thread of ours waits for a copy.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -36,7 +37,11 @@ static cu_result send_piece(const struct cuda_piece *p)
 
 cu_result cuda_weight_send(const struct cuda_weight *w)
 {
+    struct cuda_device *d = w->device;
     cu_result result = CU_OK;
+    if (w->kept)
+        return d->cu->upload((cu_address)(uintptr_t)w->weight.data, w->kept, w->weight.bytes,
+                             d->streams.copy);
     for (uint32_t i = 0; i < w->n_pieces && !result; i++)
         result = send_piece(&w->pieces[i]);
     return result;
