@@ -462,6 +462,27 @@ static void the_hosts_arena_is_pinned_while_a_program_uses_it(void **state)
     }
 }
 
+/* ----------------------------------------------------------------------------- kept or not - */
+
+static struct cuda_driver whole;
+
+/* The buffers, but no weight. */
+static cu_result only_buffers(void **p, size_t bytes, unsigned flags)
+{
+    const bool weight = flags == CU_HOST_PORTABLE && bytes != CUDA_BUFFER_BYTES;
+    return weight ? CU_ERROR_OUT_OF_MEMORY : whole.host_alloc(p, bytes, flags);
+}
+
+/* Host memory for no converted weight: they are converted whenever they are streamed. */
+static int keep_none(void **state)
+{
+    (void)state;
+    struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda_driver_open(NULL);
+    whole = *driver;
+    driver->host_alloc = only_buffers;
+    return 0;
+}
+
 int main(void)
 {
     struct oato_error err;
@@ -481,5 +502,6 @@ int main(void)
         printf("skipped: %s\n", err.text);
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("kept converted", tests, NULL, NULL);
+    return failed ? failed : cmocka_run_group_tests_name("converted anew", tests, keep_none, NULL);
 }
