@@ -86,29 +86,41 @@ template <int DTYPE, int N> struct dot {
     }
 };
 
-/* Types without blocks: 4 elements at a time, of float32 columns. */
+/* Types without blocks: 16 bytes at a time, of float32 columns. */
 template <int DTYPE, int N> struct dot_float {
+    enum { EACH = DTYPE == CUDA_F32 ? 4 : 8 };
+
     template <int TURNS>
     static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
                                  const uint8_t *x, uint64_t x_stride, int i, int step,
                                  float sum[2][N])
     {
-        float v[TURNS][2][4];
+        uint4 v[TURNS][2]; /* as they are stored: more of them are under way at once */
 #pragma unroll
         for (int n = 0; n < 2 * TURNS; n++)
-            float_elements<DTYPE>(*w[n % 2], row[n % 2] * w[0]->k + i + n / 2 * step,
-                                  v[n / 2][n % 2]);
+            v[n / 2][n % 2] =
+                plane_load<uint4>(*w[n % 2], 0, (row[n % 2] * w[0]->k + i + n / 2 * step) / EACH);
 #pragma unroll
-        for (int n = 0; n < TURNS * N; n++) {
-            const int t = n % N, at = i + n / N * step;
-            const float4 c = *(const float4 *)(x + t * x_stride + at * sizeof(float));
+        for (int n = 0; n < TURNS; n++) {
+            float e[2][EACH];
+            for (int r = 0; r < 2; r++)
+                float_numbers<DTYPE>(v[n][r], e[r]);
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float *e = v[n / N][r];
-                sum[r][t] = fmaf(e[0], c.x, sum[r][t]);
-                sum[r][t] = fmaf(e[1], c.y, sum[r][t]);
-                sum[r][t] = fmaf(e[2], c.z, sum[r][t]);
-                sum[r][t] = fmaf(e[3], c.w, sum[r][t]);
+            for (int t = 0; t < N; t++) {
+                const float4 *column =
+                    (const float4 *)(x + t * x_stride + (i + n * step) * sizeof(float));
+#pragma unroll
+                for (int part = 0; part < EACH / 4; part++) {
+                    const float4 c = column[part];
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const float *four = e[r] + 4 * part;
+                        sum[r][t] = fmaf(four[0], c.x, sum[r][t]);
+                        sum[r][t] = fmaf(four[1], c.y, sum[r][t]);
+                        sum[r][t] = fmaf(four[2], c.z, sum[r][t]);
+                        sum[r][t] = fmaf(four[3], c.w, sum[r][t]);
+                    }
+                }
             }
         }
     }
@@ -117,8 +129,8 @@ template <int DTYPE, int N> struct dot_float {
                                 const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
                                 int parts = 1)
     {
-        const int k = w[0]->k, step = parts * WARP * 4;
-        int i = (part * WARP + threadIdx.x % WARP) * 4;
+        const int k = w[0]->k, step = parts * WARP * EACH;
+        int i = (part * WARP + threadIdx.x % WARP) * EACH;
         for (; i + 3 * step < k; i += 4 * step)
             turns<4>(w, row, x, x_stride, i, step, sum);
         for (; i < k; i += step)

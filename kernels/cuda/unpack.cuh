@@ -313,6 +313,21 @@ __device__ inline void float_elements(const cuda_matrix &w, int64_t i, float v[4
     }
 }
 
+/* Numbers as 16 bytes of a matrix without blocks have them: 4 of F32, 8 of the others. */
+template <int DTYPE> __device__ inline void float_numbers(const uint4 &v, float *e)
+{
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    if constexpr (DTYPE == CUDA_F32) {
+        for (int i = 0; i < 4; i++)
+            e[i] = __uint_as_float(word[i]);
+    } else {
+        for (int i = 0; i < 8; i++) {
+            const uint16_t h = (uint16_t)(word[i / 2] >> i % 2 * 16);
+            e[i] = DTYPE == CUDA_F16 ? half_to_float(h) : bf16_to_float(h);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------------------- types ------- */
 
 // clang-format off
