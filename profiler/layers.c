@@ -203,7 +203,22 @@ static oato_status prepare_weights(struct layers *l, int32_t n_ops, struct oato_
     return status;
 }
 
-static oato_status program_make(const struct layers *l, const struct op_point *at, int32_t n_ops,
+/* The kernels that the operator's row was measured with; a step has them all again. */
+static enum numerics_choice choice_of(const struct layers *l, const struct profile *p,
+                                      const struct oato_op *op, const struct op_point *at)
+{
+    struct oato_device *d = l->rig->device;
+    const struct op_size size = op_point_size(op, at);
+    const struct profile_row *row = profile_find(p, l->rig->index, op, &size);
+    if (at->rows <= NUMERICS_DECODE_ROWS)
+        return NUMERICS_DECODE;
+    return row && strcmp(row->numerics, d->ops->numerics(d, op, NUMERICS_PREFILL)) != 0
+               ? NUMERICS_LIBRARY
+               : NUMERICS_PREFILL;
+}
+
+static oato_status program_make(const struct layers *l, const struct profile *p,
+                                const struct op_point *at, int32_t n_ops,
                                 struct layers_program *out, struct oato_error *err)
 {
     const struct graph *g = &l->graph;
@@ -225,6 +240,7 @@ static oato_status program_make(const struct layers *l, const struct op_point *a
         struct program_record *rec = &out->records[i + 1];
         *rec = rig_record(o, &op, in_width);
         rec->rows = (uint8_t)(o->n_out ? g->values[o->out[0]].rows : ROWS_TOKENS);
+        rec->numerics = choice_of(l, p, &op, at);
         for (int32_t j = 0; j < o->n_in; j++)
             rec->in[j] = out->value_offset[o->in[j]];
         for (int32_t j = 0; j < o->n_out; j++)
@@ -308,7 +324,7 @@ oato_status layers_measure(struct layers *l, const struct profile *p, const stru
         return OATO_OK;
     oato_status status = prepare_weights(l, t->records, err);
     if (!status)
-        status = program_make(l, at, t->records, &program, err);
+        status = program_make(l, p, at, t->records, &program, err);
     if (!status)
         status = program_time(l->rig, l->kv, &program, at, quick, t, err);
     if (status)

@@ -14,7 +14,10 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/unpack.cuh"
 
-enum { ATTENTION_WARPS = ATTENTION_THREADS / WARP };
+enum {
+    ATTENTION_WARPS = ATTENTION_THREADS / WARP,
+    ATTENTION_RESIDENT = 4, /* blocks in a multiprocessor: 16 loads are under way in each thread */
+};
 static_assert((int)ATTENTION_WARPS == (int)ATTENTION_HEADS, "a warp has the softmax of a head");
 
 /* Elements i and i + 1 of a block, i being even, as they are stored. */
@@ -244,6 +247,26 @@ __device__ static int segment_pages(int pages)
     return (pages + ATTENTION_SEGMENTS - 1) / ATTENTION_SEGMENTS;
 }
 
+/* Where the step's data says that K and V lie, and those of the first page. */
+__device__ inline void attention_ahead(const cuda_attention_args &a)
+{
+    const int64_t t = blockIdx.z;
+    const cuda_kv_layer &l = a.layer;
+    const int pages = pages_of(a.step.token_position[t] + 1);
+    const int first = a.partial ? (int)blockIdx.x * segment_pages(pages) : 0;
+    if (threadIdx.x >= WARP || first >= pages)
+        return;
+    const int64_t page = a.step.pages[a.step.seq[a.step.token_seq[t]].pages_at + first];
+    for (int v = 0; v < 2; v++)
+        read_ahead(l.data + ((page * 2 + v) * l.kv_heads + blockIdx.y) * l.block_bytes,
+                   (uint32_t)l.block_bytes / 16 * 16, threadIdx.x, WARP);
+}
+
+__device__ inline void merge_ahead(const cuda_attention_args &a)
+{
+    touch(&a.step.token_position[blockIdx.y]);
+}
+
 template <int DTYPE, class B>
 __device__ static void attention(const cuda_attention_args &a, const B &block)
 {
@@ -305,7 +328,8 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
 
 /* grid: (heads, tokens). A thread has a dimension; a lane finds the scaling of one segment of 32,
  * as sum_joins does in their order, so that only the sums themselves go one by one. */
-KERNEL(attention_merge, ATTENTION_THREADS, cuda_attention_args)
+KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attention_args,
+             merge_ahead)
 {
     const int64_t t = block.y(), row = t * a.heads + block.x();
     const int d = a.layer.head_dim, lane = threadIdx.x % WARP;
@@ -340,17 +364,20 @@ KERNEL(attention_merge, ATTENTION_THREADS, cuda_attention_args)
     }
 }
 
-KERNEL(attention_F32, ATTENTION_THREADS, cuda_attention_args)
+#define ATTENTION_KERNEL(name)                                                                     \
+    KERNEL_AHEAD(name, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attention_args, attention_ahead)
+
+ATTENTION_KERNEL(attention_F32)
 {
     attention<CUDA_F32>(a, block);
 }
 
-KERNEL(attention_F16, ATTENTION_THREADS, cuda_attention_args)
+ATTENTION_KERNEL(attention_F16)
 {
     attention<CUDA_F16>(a, block);
 }
 
-KERNEL(attention_Q8_0, ATTENTION_THREADS, cuda_attention_args)
+ATTENTION_KERNEL(attention_Q8_0)
 {
     attention<CUDA_Q8_0>(a, block);
 }

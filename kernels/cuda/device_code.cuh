@@ -18,7 +18,9 @@
  * in front of the wait.
  *
  * KERNEL_AHEAD(name, threads, blocks, type, ahead) calls ahead(a) before the wait, which may only
- * read what no kernel of a step writes; and it leaves registers for as many blocks in a
+ * read what no kernel of a step writes: weights, and the step's own data, which is there before the
+ * first kernel of a span begins. What it reads is in the caches then; fetching to L2 is right also
+ * of what kernels write. And it leaves registers for as many blocks in a
  * multiprocessor, where the compiler would rather have more blocks and fewer loads under way.
  */
 #ifndef OATO_DEVICE_CODE_CUH
@@ -288,6 +290,17 @@ struct own_block {
 
 template <class ARGUMENT> __device__ inline void nothing_ahead(const ARGUMENT &)
 {
+}
+
+/* Reads a number to have it in the cache. */
+template <class T> __device__ inline void touch(const T *p)
+{
+    const T value = *p;
+#ifdef OATO_CUDA_ON_CPU
+    (void)value;
+#else
+    asm volatile("" : : "r"((uint32_t)value));
+#endif
 }
 
 /* Over the lanes of a whole warp; every lane has the result, in the same order of additions. */

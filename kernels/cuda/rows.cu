@@ -350,7 +350,19 @@ KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
     store_heads(a, block, t, 0, a.layer.kv_heads, a.k + at, a.v + at);
 }
 
-KERNEL(rope_store, ROW_THREADS, cuda_rope_store_args)
+__device__ inline void rope_store_ahead(const cuda_rope_store_args &a)
+{
+    const cuda_step &step = a.store.step;
+    const int position = step.token_position[blockIdx.y];
+    const cuda_seq &seq = step.seq[step.token_seq[blockIdx.y]];
+    touch(&step.pages[seq.pages_at + position / 64]);
+    if ((int)threadIdx.x < a.q.dims / 2)
+        touch(&a.q.turn[threadIdx.x]);
+    if ((int)threadIdx.x < a.k.dims / 2)
+        touch(&a.k.turn[threadIdx.x]);
+}
+
+KERNEL_AHEAD(rope_store, ROW_THREADS, 2, cuda_rope_store_args, rope_store_ahead)
 {
     const int head = (int)block.x(), d = a.k.head_dim, group = a.q.heads / a.k.heads;
     const int64_t t = block.y(), q = t * a.q.heads + head * group;
