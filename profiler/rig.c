@@ -14,7 +14,7 @@
  * at the second it is good enough when the budget is spent. */
 #define SETTLED  0.02
 #define ACCEPTED 0.25
-enum { SETTLED_EVERY = 7, PATIENCE = 4 /* budgets, waiting for a busy machine to calm down */ };
+enum { WARM_UPS = 2, SETTLED_EVERY = 7, PATIENCE = 4 /* budgets, waiting for a busy machine to calm down */ };
 
 static int compare_f64(const void *a, const void *b)
 {
@@ -152,7 +152,8 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
     int32_t most = effort->max_repeats;
     if (most > (int32_t)ARRAY_LEN(out->inner_ns))
         most = ARRAY_LEN(out->inner_ns);
-    if (effort->min_repeats > 1) /* wakes the threads, touches the memory */
+    /* wakes the threads, touches the memory; a step that comes again may be kept as a graph */
+    for (int i = 0; i < WARM_UPS && effort->min_repeats > 1 && !status; i++)
         status = run_once(r, c, s, &out->inner_ns[0], &out->whole_ns[0], err);
     uint64_t begin = now_ns();
     while (!status && out->n < most && !oato_interrupted) {

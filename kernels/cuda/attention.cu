@@ -16,7 +16,8 @@
 
 enum {
     ATTENTION_WARPS = ATTENTION_THREADS / WARP,
-    ATTENTION_RESIDENT = 4, /* blocks in a multiprocessor: 16 loads are under way in each thread */
+    ATTENTION_RESIDENT = 4, /* blocks in a multiprocessor: many loads are under way in a thread */
+    VALUES_AT_ONCE = 32,
 };
 static_assert((int)ATTENTION_WARPS == (int)ATTENTION_HEADS, "a warp has the softmax of a head");
 
@@ -113,7 +114,7 @@ __device__ static void page_scores(const attention_work &w, const B &block, cons
     const int warp = block.thread() / WARP, at = 2 * (block.thread() % WARP);
     const int d = w.a->layer.head_dim, end = d * (warp + 1) / ATTENTION_WARPS;
     float2 sum[ATTENTION_HEADS] = {};
-#pragma unroll 16 /* loads are under way together */
+#pragma unroll 32 /* loads are under way together */
     for (int e = d * warp / ATTENTION_WARPS; e < end; e++) {
         float2 x = kv_numbers(kv_load<DTYPE>(k, e * ATTENTION_PAGE + at));
         if (DTYPE == CUDA_Q8_0) {
@@ -160,29 +161,52 @@ __device__ static int value_groups(int head_dim)
     return max(1, ATTENTION_THREADS / (head_dim / 2));
 }
 
-/* Each group's part of the values of a page: [group][head][dimension]. */
+/* What a thread has of the values of a page at once, on its way while scores are computed. */
+template <int DTYPE> struct some_values {
+    kv_pair<DTYPE> x[VALUES_AT_ONCE];
+};
+
+template <int DTYPE>
+__device__ static void load_values(some_values<DTYPE> &v, const uint8_t *page, int d, int e,
+                                   int slot, int groups, int count)
+{
+#pragma unroll
+    for (int i = 0; i < VALUES_AT_ONCE; i++)
+        if (slot + i * groups < count)
+            v.x[i] = kv_load<DTYPE>(page, (slot + i * groups) * d + e);
+}
+
+/* Each group's part of the values of a page: [group][head][dimension]; `first` is what its threads
+ * read first. */
 template <int DTYPE, class B>
 __device__ static void page_values(const attention_work &w, const B &block, const uint8_t *v,
-                                   int count)
+                                   int count, some_values<DTYPE> &first)
 {
     const int d = w.a->layer.head_dim, groups = value_groups(d);
     for (int i = block.thread(); i < groups * d / 2; i += ATTENTION_THREADS) {
         const int e = 2 * (i % (d / 2)), group = i / (d / 2);
         float2 sum[ATTENTION_HEADS] = {};
-#pragma unroll 16
-        for (int slot = group; slot < count; slot += groups) {
-            float2 x = kv_numbers(kv_load<DTYPE>(v, slot * d + e));
-            if (DTYPE == CUDA_Q8_0) {
-                const float scale = kv_scale(v, d, e / 32 * ATTENTION_PAGE + slot);
-                x.x *= scale;
-                x.y *= scale;
-            }
-            const float4 weights = ((const float4 *)w.room.weight)[slot];
-            const float weight[ATTENTION_HEADS] = {weights.x, weights.y, weights.z, weights.w};
+        for (int slot = group; slot < count; slot += VALUES_AT_ONCE * groups) {
+            if (slot != group || i != (int)block.thread())
+                load_values(first, v, d, e, slot, groups, count);
 #pragma unroll
-            for (int h = 0; h < ATTENTION_HEADS; h++) {
-                sum[h].x = fmaf(weight[h], x.x, sum[h].x);
-                sum[h].y = fmaf(weight[h], x.y, sum[h].y);
+            for (int n = 0; n < VALUES_AT_ONCE; n++) {
+                const int at = slot + n * groups;
+                if (at >= count)
+                    break;
+                float2 x = kv_numbers(first.x[n]);
+                if (DTYPE == CUDA_Q8_0) {
+                    const float scale = kv_scale(v, d, e / 32 * ATTENTION_PAGE + at);
+                    x.x *= scale;
+                    x.y *= scale;
+                }
+                const float4 weights = ((const float4 *)w.room.weight)[at];
+                const float weight[ATTENTION_HEADS] = {weights.x, weights.y, weights.z, weights.w};
+#pragma unroll
+                for (int h = 0; h < ATTENTION_HEADS; h++) {
+                    sum[h].x = fmaf(weight[h], x.x, sum[h].x);
+                    sum[h].y = fmaf(weight[h], x.y, sum[h].y);
+                }
             }
         }
         for (int h = 0; h < ATTENTION_HEADS; h++)
@@ -202,8 +226,9 @@ __device__ static attention_sum segment_of(const attention_work &w, const B &blo
     for (int page = from; page < to; page++) {
         const int count = min(ATTENTION_PAGE, w.positions - page * ATTENTION_PAGE);
         const uint8_t *v = page_block(w, page, 1);
-        if (block.thread() < WARP)
-            read_ahead(v, (uint32_t)w.a->layer.block_bytes / 16 * 16, block.thread(), WARP);
+        const int mine = min((int)block.thread(), groups * d / 2 - 1);
+        some_values<DTYPE> values;
+        load_values(values, v, d, 2 * (mine % (d / 2)), mine / (d / 2), groups, count);
         page_scores<DTYPE>(w, block, page_block(w, page, 0));
         block.barrier();
         const attention_sum here = page_softmax(w, block, count);
@@ -211,7 +236,7 @@ __device__ static attention_sum segment_of(const attention_work &w, const B &blo
         if (block.thread() % WARP == 0)
             w.room.scaling[warp] = scaling;
         block.barrier();
-        page_values<DTYPE>(w, block, v, count);
+        page_values<DTYPE>(w, block, v, count, values);
         block.barrier();
         for (int i = block.thread(); i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
             float value = 0;
@@ -223,16 +248,6 @@ __device__ static attention_sum segment_of(const attention_work &w, const B &blo
         block.barrier();
     }
     return sum;
-}
-
-/* Element e of a head's result. With `packed`, heads are whole blocks of 32, and a warp has one. */
-__device__ static void write_element(const cuda_attention_args &a, int64_t t, int head, int e,
-                                     float y)
-{
-    const int d = a.layer.head_dim;
-    a.y[(t * a.heads + head) * d + e] = y;
-    if (a.packed)
-        pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (head * d + e) / 32);
 }
 
 /* Of a token's context: no more than ATTENTION_SEGMENTS segments, of as few pages as that allows.
@@ -319,9 +334,15 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
             }
             block.barrier();
         }
-        for (int e = lane; !a.partial && warp < w.n_heads && e < d; e += WARP)
-            write_element(a, t, w.kv_head * group + head + warp, e,
-                          w.room.total[warp * d + e] / sum.l);
+        const int64_t out = (first + warp) * d; /* in y, and what of it is the token's */
+        for (int e = 4 * lane; !a.partial && warp < w.n_heads && e - 4 * lane < d; e += 4 * WARP) {
+            float y[4] = {};
+            for (int i = 0; i < 4 && e + i < d; i++)
+                y[i] = a.y[out + e + i] = w.room.total[warp * d + e + i] / sum.l;
+            if (a.packed) /* heads are whole blocks of 32, which begin at a multiple of 32 */
+                pack_four(y, a.packed + t * a.packed_stride, a.heads * d,
+                          e < d ? (int)(out - t * a.heads * d) + e : a.heads * d);
+        }
         block.barrier();
     }
 }
@@ -359,8 +380,11 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
                 value = value_joins(value, part[(int64_t)i * (2 + d) + 2 + e], s);
             }
         }
+        const float y = value / sum.l;
         if (first + lane < d)
-            write_element(a, t, block.x(), e, value / sum.l);
+            a.y[row * d + e] = y;
+        if (a.packed) /* heads are whole blocks of 32 */
+            pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (block.x() * d + e) / 32);
     }
 }
 

@@ -61,8 +61,7 @@ __device__ static norm_vector norm_input(const cuda_norm_args &a, int64_t at, in
     return v;
 }
 
-/* Elements [i, i + 4) of the result; all lanes of a warp come here, 8 of them have a block of 32,
- * which they pack as pack_block does. */
+/* Elements [i, i + 4) of the result; all lanes of a warp come here. */
 __device__ static void norm_write(const cuda_norm_args &a, int64_t row, int i, const norm_vector &x,
                                   const norm_vector &w, float scale)
 {
@@ -70,37 +69,8 @@ __device__ static void norm_write(const cuda_norm_args &a, int64_t row, int i, c
     for (int e = 0; e < NORM_VECTOR; e++)
         y.x[e] = x.x[e] * scale * w.x[e];
     norm_store(a.y + row * a.n, i, a.n, y);
-    if (!a.packed)
-        return;
-    enum { LANES = 32 / NORM_VECTOR };
-    float most = fmaxf(fmaxf(y.x[0], y.x[1]), fmaxf(y.x[2], y.x[3]));
-    float least = fminf(fminf(y.x[0], y.x[1]), fminf(y.x[2], y.x[3]));
-    for (int step = LANES / 2; step; step /= 2) {
-        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
-        least = fminf(least, __shfl_xor_sync(0xffffffff, least, step));
-    }
-    const float middle = 0.5f * most + 0.5f * least, d = (most - least) / 254.0f;
-    uint32_t codes = 0;
-    int sum = 0;
-    for (int e = 0; e < NORM_VECTOR; e++) {
-        const int q = (int)rintf(d != 0 ? (y.x[e] - middle) / d : 0.0f);
-        codes |= (uint32_t)(q & 0xff) << 8 * e;
-        sum += q;
-    }
-    for (int step = LANES / 4; step; step /= 2)
-        sum += __shfl_xor_sync(0xffffffff, sum, step);
-    if (i >= a.n)
-        return;
-    uint8_t *packed = a.packed + row * a.packed_stride;
-    cuda_pack_scale *to = (cuda_pack_scale *)(packed + a.n) + i / 32;
-    ((uint32_t *)packed)[i / NORM_VECTOR] = codes;
-    if (i % 32 == 0) {
-        to->d = d;
-        to->middle = middle;
-        to->low_sum = (int16_t)sum;
-    }
-    if (i % 32 == 16)
-        to->high_sum = (int16_t)sum;
+    if (a.packed)
+        pack_four(y.x, a.packed + row * a.packed_stride, a.n, i);
 }
 
 /* What a thread needs of a row is on its way at once, as far as registers hold it; of longer rows
