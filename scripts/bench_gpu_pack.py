@@ -16,7 +16,7 @@ PACK_MOST = 60 * MB
 PROGRAMS = ("oato-run", "oato-plan", "oato-profile", "oato-make-model", "oato-bench-cuda")
 TESTS = ("test_cuda_ops", "test_cuda_attention", "test_cuda_experts", "test_cuda_persistent",
          "test_cuda_sample", "test_cuda_sparse", "test_cuda_device", "test_cuda_spans", "test_cuda_join",
-         "test_cuda_blas")
+         "test_cuda_streams", "test_cuda_blas", "test_cuda_engine")
 SCRIPTS = ("bench-gpu", "bench_gpu_models.py", "bench_gpu_pack.py", "bench_gpu_report.py",
            "bench_report.py", "bench_roofline.py")
 TEXT_IDS = "tests/data/gpl3_ids.txt"  # tokens of a text, for the trained model
@@ -41,7 +41,7 @@ def revision(root):
 
 
 def program_in(build, name):
-    folder = "tests/kernels" if name.startswith("test_") else "bin"
+    folder = "bin" if not name.startswith("test_") else "tests/executor" if name == "test_cuda_engine" else "tests/kernels"
     return os.path.join(build, folder, name)
 
 

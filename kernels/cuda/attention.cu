@@ -16,7 +16,7 @@
 
 enum {
     ATTENTION_WARPS = ATTENTION_THREADS / WARP,
-    ATTENTION_RESIDENT = 4, /* blocks in a multiprocessor: many loads are under way in a thread */
+    ATTENTION_RESIDENT = 3, /* blocks in a multiprocessor: many loads are under way in a thread */
     VALUES_AT_ONCE = 32,
 };
 static_assert((int)ATTENTION_WARPS == (int)ATTENTION_HEADS, "a warp has the softmax of a head");

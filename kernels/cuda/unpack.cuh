@@ -347,7 +347,7 @@ template <> struct weight_block<CUDA_MXFP4> : codes_mxfp4, scale_e8m0 {};
 // clang-format on
 
 /* Of 256 elements. */
-template <int DTYPE> __device__ inline int plane_bytes(int plane)
+template <int DTYPE> __device__ constexpr int plane_bytes(int plane)
 {
     if constexpr (DTYPE == CUDA_F32) {
         return plane ? 0 : 1024;
