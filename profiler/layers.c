@@ -74,19 +74,22 @@ static bool ends_layer(const struct graph *g, int32_t i)
     return i + 1 == g->n_ops || g->ops[i + 1].layer != g->ops[i].layer;
 }
 
-/* All operators when their weights fit, else whole layers from the first on. */
+/* All operators when their weights fit, else whole layers from the first on: 1 GiB of them, however
+ * large the table is that tokens are looked up in; none where there is room for that alone. */
 static int32_t ops_that_fit(const struct rig *r, const struct graph *g)
 {
     struct device_info info;
     r->device->ops->info(r->device, &info);
-    uint64_t room = info.free_bytes / 2, used = 0;
-    room = room > (uint64_t)1 << 30 ? (uint64_t)1 << 30 : room;
+    uint64_t used = 0, room = (uint64_t)1 << 30;
     int32_t n = 0;
     for (int32_t i = 0; i < g->n_ops; i++) {
-        used += rig_prepared_bytes(r, &g->ops[i].op, g->ops[i].weight, g->ops[i].n_weights);
-        if (used > room)
+        const struct graph_op *o = &g->ops[i];
+        const uint64_t bytes = rig_prepared_bytes(r, &o->op, o->weight, o->n_weights);
+        room += o->op.kind == OP_EMBED ? bytes : 0;
+        used += bytes;
+        if (used > room || used > info.free_bytes / 2)
             break;
-        if (ends_layer(g, i))
+        if (ends_layer(g, i) && o->layer >= 0)
             n = i + 1;
     }
     return n;
