@@ -14,7 +14,11 @@
  * at the second it is good enough when the budget is spent. */
 #define SETTLED  0.02
 #define ACCEPTED 0.25
-enum { WARM_UPS = 2, SETTLED_EVERY = 7, PATIENCE = 4 /* budgets, waiting for a busy machine to calm down */ };
+enum {
+    WARM_UPS = 2,
+    SETTLED_EVERY = 7,
+    PATIENCE = 4 /* budgets, waiting for a busy machine to calm down */
+};
 
 static int compare_f64(const void *a, const void *b)
 {

@@ -9,8 +9,8 @@
 #include <string.h>
 
 enum {
-    SPLIT_ROWS = 16,      /* steps of more rows keep a GPU busy without dividing contexts */
-    SPLIT_STEP = 4,       /* segments for which there is room, or not: captured launches last */
+    SPLIT_ROWS = 16, /* steps of more rows keep a GPU busy without dividing contexts */
+    SPLIT_STEP = 4,  /* grids have room for so many segments more, and captured launches last */
     TILE_WARPS_LEAST = 2, /* of a block of attention_tile, however few rows there are */
 };
 _Static_assert((int)ATTENTION_PAGE == (int)KV_PAGE_POSITIONS, "attention goes page by page");
