@@ -79,8 +79,12 @@ static void cpu_model_name(char *out, size_t n)
         fclose(f);
 }
 
-/* Free memory including what the page cache would give back. */
-static uint64_t memory_available(uint64_t total)
+uint64_t cpu_memory_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+uint64_t cpu_memory_available(void)
 {
     unsigned long long kib = 0;
     FILE *f = fopen("/proc/meminfo", "r");
@@ -90,7 +94,7 @@ static uint64_t memory_available(uint64_t total)
             kib = strtoull(line + 13, NULL, 10);
     if (f)
         fclose(f);
-    return kib ? (uint64_t)kib << 10 : total;
+    return kib ? (uint64_t)kib << 10 : cpu_memory_bytes();
 }
 
 static void cpu_info(const struct oato_device *base, struct device_info *out)
@@ -101,8 +105,8 @@ static void cpu_info(const struct oato_device *base, struct device_info *out)
     snprintf(out->kind, sizeof out->kind, "cpu");
     snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(d->kernels));
     cpu_model_name(out->model, sizeof out->model);
-    out->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    out->free_bytes = memory_available(out->memory_bytes);
+    out->memory_bytes = cpu_memory_bytes();
+    out->free_bytes = cpu_memory_available();
     if (d->budget_bytes) {
         uint64_t left = d->budget_bytes - d->used_bytes;
         out->memory_bytes = d->budget_bytes;

@@ -73,6 +73,9 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
                       struct oato_weight *w, int64_t begin, int64_t end);
 /* Whole rows of whole blocks of a known type. */
 bool cpu_source_good(const struct weight_source *s);
+/* The host's memory, and what of it is free or would be given back by the page cache. */
+uint64_t cpu_memory_bytes(void);
+uint64_t cpu_memory_available(void);
 /* Rows [begin, end) of the source have been read: the pages of its file may leave the memory. */
 void cpu_source_release(const struct weight_source *s, int64_t begin, int64_t end);
 

@@ -84,9 +84,9 @@ struct cuda_halves_args {
 };
 
 /* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
- * silu(w_0 x) * (w_1 x). With `sum`, sum[t] = y_0[t] + addend[t],
- * `addend_stride` floats from one t to the next. grid: (pairs of rows * split / MATVEC_WARPS
- * rounded up, columns / columns at once rounded up) */
+ * silu(w_0 x) * (w_1 x). With `sum`, sum[t] = y_0[t] + addend[t], `addend_stride` floats from one t
+ * to the next. grid: (pairs of rows * split / MATVEC_WARPS rounded up, columns / columns at once
+ * rounded up) */
 struct cuda_matvec_args {
     struct cuda_matrix w[3];
     float *y[3];        /* columns of w[i].rows floats */
@@ -379,8 +379,8 @@ struct cuda_attention_args {
  * segment and of all, and what each warp has of scores or each group of threads of values. */
 static inline uint32_t cuda_attention_shared(int32_t head_dim)
 {
-    const uint32_t d = (uint32_t)head_dim,
-                   groups = d < ATTENTION_THREADS ? 2 * ATTENTION_THREADS / d : 1;
+    const uint32_t d = (uint32_t)head_dim, pairs = d / 2;
+    const uint32_t groups = pairs < ATTENTION_THREADS ? ATTENTION_THREADS / pairs : 1;
     const uint32_t scores = ATTENTION_THREADS / 32 * ATTENTION_PAGE, values = groups * d;
     const uint32_t part = scores > values ? scores : values;
     return (uint32_t)sizeof(float) * ATTENTION_HEADS * (2 + ATTENTION_PAGE + 3 * d + part);

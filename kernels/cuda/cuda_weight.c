@@ -15,7 +15,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 _Static_assert((int)CUDA_WEIGHT_PLANES == (int)CUDA_PLANES, "a weight has the layout's planes");
 
@@ -263,9 +262,7 @@ fail:
 
 static bool has_room(uint64_t bytes)
 {
-    const long all = sysconf(_SC_PHYS_PAGES), here = sysconf(_SC_AVPHYS_PAGES);
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    return here > 0 && (uint64_t)here * page >= bytes + (uint64_t)all * page / 4;
+    return cpu_memory_available() >= bytes + cpu_memory_bytes() / 4;
 }
 
 /* Nobody else uses the crew while a model is loaded. */
