@@ -30,7 +30,7 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     if (!cpu_supports(&cpu_kernels_ref, op))
         return false;
     if (op->kind == OP_ATTENTION)
-        return cuda_attention_shared(op->head_dim) <= SHARED_MOST;
+        return op->head_dim % 2 == 0 && cuda_attention_shared(op->head_dim) <= SHARED_MOST;
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
     return !has_matrix(op) ||
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
