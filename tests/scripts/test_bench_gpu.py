@@ -122,7 +122,8 @@ class Runs(Folder):
         build = self.folder / "build"
         (build / "tests").mkdir(parents=True)
         (build / "bin").mkdir()
-        (build / "tests/kernels").symlink_to(BUILD / "tests/kernels")
+        for name in ("kernels", "executor"):
+            (build / "tests" / name).symlink_to(BUILD / "tests" / name)
         for name in pack.PROGRAMS:
             (build / "bin" / name).symlink_to(BUILD / "bin" / name)
         (build / "bin/oato-bench-cuda").unlink()
