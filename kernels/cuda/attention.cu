@@ -102,9 +102,19 @@ __device__ static float2 lane_scaling(float2 scaling, int lane)
 
 __device__ static const uint8_t *page_block(const attention_work &w, int page, int v)
 {
-    const cuda_kv_layer &l = w.a->layer;
-    const int64_t at = w.pages[page];
-    return l.data + ((at * 2 + v) * l.kv_heads + w.kv_head) * l.block_bytes;
+    return kv_block_of(w.a->layer, w.pages[page], v, w.kv_head);
+}
+
+/* Adds two elements to each head's sums of them, times what the head has for both. */
+__device__ static void add_elements(float2 sum[ATTENTION_HEADS], const float *of_heads, float2 x)
+{
+    const float4 v = *(const float4 *)of_heads;
+    const float factor[ATTENTION_HEADS] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int h = 0; h < ATTENTION_HEADS; h++) {
+        sum[h].x = fmaf(factor[h], x.x, sum[h].x);
+        sum[h].y = fmaf(factor[h], x.y, sum[h].y);
+    }
 }
 
 /* Each warp's part of the scores of a page: [warp][head][position]. */
@@ -121,13 +131,7 @@ __device__ static void page_scores(const attention_work &w, const B &block, cons
             x.x *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at);
             x.y *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at + 1);
         }
-        const float4 q = ((const float4 *)w.room.q)[e];
-        const float head[ATTENTION_HEADS] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-        for (int h = 0; h < ATTENTION_HEADS; h++) {
-            sum[h].x = fmaf(head[h], x.x, sum[h].x);
-            sum[h].y = fmaf(head[h], x.y, sum[h].y);
-        }
+        add_elements(sum, w.room.q + e * ATTENTION_HEADS, x);
     }
     for (int h = 0; h < ATTENTION_HEADS; h++)
         *(float2 *)&w.room.part[(warp * ATTENTION_HEADS + h) * ATTENTION_PAGE + at] = sum[h];
@@ -200,13 +204,7 @@ __device__ static void page_values(const attention_work &w, const B &block, cons
                     x.x *= scale;
                     x.y *= scale;
                 }
-                const float4 weights = ((const float4 *)w.room.weight)[at];
-                const float weight[ATTENTION_HEADS] = {weights.x, weights.y, weights.z, weights.w};
-#pragma unroll
-                for (int h = 0; h < ATTENTION_HEADS; h++) {
-                    sum[h].x = fmaf(weight[h], x.x, sum[h].x);
-                    sum[h].y = fmaf(weight[h], x.y, sum[h].y);
-                }
+                add_elements(sum, w.room.weight + at * ATTENTION_HEADS, x);
             }
         }
         for (int h = 0; h < ATTENTION_HEADS; h++)
@@ -273,8 +271,8 @@ __device__ inline void attention_ahead(const cuda_attention_args &a)
         return;
     const int64_t page = a.step.pages[a.step.seq[a.step.token_seq[t]].pages_at + first];
     for (int v = 0; v < 2; v++)
-        read_ahead(l.data + ((page * 2 + v) * l.kv_heads + blockIdx.y) * l.block_bytes,
-                   (uint32_t)l.block_bytes / 16 * 16, threadIdx.x, WARP);
+        read_ahead(kv_block_of(l, page, v, (int)blockIdx.y), (uint32_t)l.block_bytes / 16 * 16,
+                   threadIdx.x, WARP);
 }
 
 __device__ inline void merge_ahead(const cuda_attention_args &a)

@@ -339,6 +339,12 @@ __device__ inline float warp_max(float v)
     return v;
 }
 
+/* K (which 0) or V of a head in a page. */
+__device__ inline uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int which, int head)
+{
+    return l.data + ((page * 2 + which) * l.kv_heads + head) * l.block_bytes;
+}
+
 /* The expert of a place in a token's choice among those held; -1: none of them. */
 __device__ inline int held_expert(const cuda_choice &c, int64_t token, int place)
 {

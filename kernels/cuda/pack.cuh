@@ -8,25 +8,44 @@
 
 #include "kernels/cuda/device_code.cuh"
 
+/* How numbers between two become bytes. */
+struct pack_range {
+    float middle, d;
+
+    __device__ pack_range(float least, float most)
+        : middle(0.5f * most + 0.5f * least), d((most - least) / 254.0f)
+    {
+    }
+    __device__ int code(float x) const
+    {
+        return (int)rintf(d != 0 ? (x - middle) / d : 0.0f);
+    }
+    /* By who has element i of a row and the sum of the codes of its half of a block: the first of
+     * either half writes. */
+    __device__ void store(uint8_t *row, int k, int i, int sum) const
+    {
+        cuda_pack_scale *scale = (cuda_pack_scale *)(row + k) + i / 32;
+        if (i % 32 == 0) {
+            scale->d = d;
+            scale->middle = middle;
+            scale->low_sum = (int16_t)sum;
+        }
+        if (i % 32 == 16)
+            scale->high_sum = (int16_t)sum;
+    }
+};
+
 /* A warp packs block `block` of a row of k elements; x is its lane's. */
 __device__ inline void pack_block(float x, uint8_t *row, int k, int block)
 {
-    const int lane = threadIdx.x % WARP;
-    const float most = warp_max(x), least = -warp_max(-x);
-    const float middle = 0.5f * most + 0.5f * least, d = (most - least) / 254.0f;
-    const int q = (int)rintf(d != 0 ? (x - middle) / d : 0.0f);
+    const int i = block * 32 + threadIdx.x % WARP;
+    const pack_range range(-warp_max(-x), warp_max(x));
+    const int q = range.code(x);
     int sum = q;
     for (int step = 8; step; step /= 2)
         sum += __shfl_xor_sync(0xffffffff, sum, step);
-    ((int8_t *)row)[block * 32 + lane] = (int8_t)q;
-    cuda_pack_scale *scale = (cuda_pack_scale *)(row + k) + block;
-    if (lane == 0) {
-        scale->d = d;
-        scale->middle = middle;
-        scale->low_sum = (int16_t)sum;
-    }
-    if (lane == 16)
-        scale->high_sum = (int16_t)sum;
+    ((int8_t *)row)[i] = (int8_t)q;
+    range.store(row, k, i, sum);
 }
 
 /* The same of four neighbours a lane: 8 lanes have a block. y is elements [i, i + 4) of a row of k;
@@ -40,11 +59,11 @@ __device__ inline void pack_four(const float y[4], uint8_t *row, int k, int i)
         most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
         least = fminf(least, __shfl_xor_sync(0xffffffff, least, step));
     }
-    const float middle = 0.5f * most + 0.5f * least, d = (most - least) / 254.0f;
+    const pack_range range(least, most);
     uint32_t codes = 0;
     int sum = 0;
     for (int e = 0; e < 4; e++) {
-        const int q = (int)rintf(d != 0 ? (y[e] - middle) / d : 0.0f);
+        const int q = range.code(y[e]);
         codes |= (uint32_t)(q & 0xff) << 8 * e;
         sum += q;
     }
@@ -52,15 +71,8 @@ __device__ inline void pack_four(const float y[4], uint8_t *row, int k, int i)
         sum += __shfl_xor_sync(0xffffffff, sum, step);
     if (i >= k)
         return;
-    cuda_pack_scale *scale = (cuda_pack_scale *)(row + k) + i / 32;
     ((uint32_t *)row)[i / 4] = codes;
-    if (i % 32 == 0) {
-        scale->d = d;
-        scale->middle = middle;
-        scale->low_sum = (int16_t)sum;
-    }
-    if (i % 32 == 16)
-        scale->high_sum = (int16_t)sum;
+    range.store(row, k, i, sum);
 }
 
 #endif

@@ -266,11 +266,6 @@ KERNEL(rope, ROW_THREADS, cuda_rope_args)
     rotate(a, block, t, 0, a.heads, a.y + t * a.heads * a.head_dim);
 }
 
-__device__ static uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int which, int head)
-{
-    return l.data + ((page * 2 + which) * l.kv_heads + head) * l.block_bytes;
-}
-
 /* K (which 0) goes to column `slot` of [head_dim][64], V to row `slot` of [64][head_dim]. */
 __device__ static void store_element(const cuda_kv_layer &l, uint8_t *block, int which, int slot,
                                      int e, float x)
