@@ -241,7 +241,9 @@ struct plan {
     uint64_t decode_ns;                /* predicted: one step at the middle of the generation */
     uint64_t request_ns;               /* predicted: prompt + generate */
     const char *solver;                /* "ilp", "affinity", "layers", "cpu" */
-    uint64_t objective_ns, bound_ns;   /* bound 0: none was proven */
+    /* As the solver counts, which adds up what a run may do at the same time. Bound 0: none was
+     * proven. */
+    uint64_t objective_ns, bound_ns;
     bool timed_out; /* the clock ended the search: bytes may differ between hosts */
 };
 

@@ -114,28 +114,22 @@ static void card(const struct page *page, const char *value, const char *unit, c
                 what, value, unit);
 }
 
-static void speed_card(const struct page *page, const char *what, double tokens, uint64_t ns,
-                       int64_t simulated_ns)
+static void speed_card(const struct page *page, const char *what, double tokens, uint64_t ns)
 {
-    char value[48], unit[96];
-    if (!ns || simulated_ns <= 0)
+    const double speed = tokens_per_s(tokens, ns);
+    char value[48];
+    if (!(speed > 0))
         return;
-    snprintf(value, sizeof value, "%.*f", tokens_per_s(tokens, ns) < 100 ? 1 : 0,
-             tokens_per_s(tokens, ns));
-    snprintf(unit, sizeof unit, "tokens/s; simulated %.*f", tokens_per_s(tokens, ns) < 100 ? 1 : 0,
-             tokens_per_s(tokens, (uint64_t)simulated_ns));
-    card(page, value, unit, what);
+    snprintf(value, sizeof value, "%.*f", speed < 100 ? 1 : 0, speed);
+    card(page, value, "tokens/s", what);
 }
 
-static void time_card(const struct page *page, const char *what, uint64_t ns, int64_t simulated_ns)
+static void time_card(const struct page *page, const char *what, uint64_t ns)
 {
-    char value[48], unit[96];
-    snprintf(value, sizeof value, ns < 1000000000 ? "%.1f ms" : "%.2f s",
-             (double)ns / (ns < 1000000000 ? 1e6 : 1e9));
-    snprintf(unit, sizeof unit,
-             simulated_ns < 1000000000 ? "simulated %.1f ms" : "simulated %.2f s",
-             (double)simulated_ns / (simulated_ns < 1000000000 ? 1e6 : 1e9));
-    card(page, value, unit, what);
+    const bool short_one = ns < 1000000000;
+    char value[48];
+    snprintf(value, sizeof value, short_one ? "%.1f" : "%.2f", (double)ns / (short_one ? 1e6 : 1e9));
+    card(page, value, short_one ? "ms" : "s", what);
 }
 
 static void gap_card(const struct page *page)
@@ -170,7 +164,6 @@ static void write_header(const struct page *page)
 {
     const struct plan *p = page->plan;
     const struct plan_request *q = &p->request;
-    const struct simulation *s = page->simulation;
     text_printf(page->out, "<h1>");
     html_text(page->out, *p->model_name ? p->model_name : "model");
     text_printf(page->out, "</h1>\n<p>");
@@ -180,11 +173,12 @@ static void write_header(const struct page *page)
                 "to %d tokens, KV %s, least %s</p>\n<div class=\"cards\">\n",
                 q->batch, q->batch == 1 ? "" : "s", q->prompt, q->generate, q->context, q->ubatch,
                 dtype_name(q->kv), objective_names[q->objective]);
-    speed_card(page, "Prefill", (double)q->prompt * q->batch, p->prefill_ns, s->prefill_ns);
-    speed_card(page, "Decode", q->batch, p->decode_ns, s->decode_ns);
+    speed_card(page, "Prefill", (double)q->prompt * q->batch, p->prefill_ns);
+    if (q->generate)
+        speed_card(page, "Decode", q->batch, p->decode_ns);
     if (q->prompt)
-        time_card(page, "First token", p->prefill_ns, simulation_ttft_ns(s));
-    time_card(page, "Request", p->request_ns, s->request_ns);
+        time_card(page, "First token", p->prefill_ns);
+    time_card(page, "Request", p->request_ns);
     gap_card(page);
     text_printf(page->out, "</div>\n");
 }

@@ -356,14 +356,15 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
         return err->status;
     }
     struct price price = instance_price(&p->instance, place);
-    plan->prefill_ns = (uint64_t)price.prefill_ns;
-    plan->decode_ns = (uint64_t)price.decode_ns;
-    plan->request_ns = plan->prefill_ns + (uint64_t)p->request.generate * plan->decode_ns;
+    plan->decode_ns = (uint64_t)price.decode_ns; /* also where nothing is generated */
     plan->solver = chosen == &all[C_SINGLE] ? "affinity" : chosen->name;
     plan->objective_ns = (uint64_t)price.objective_ns;
     plan->bound_ns = (uint64_t)max_i64(min_i64(ilp->bound_ns, price.objective_ns), 0);
     plan->timed_out = ilp->timed_out;
-    return OATO_OK;
+    const oato_status status = simulation_predict(plan, m, p->profile, err);
+    if (status)
+        plan_free(plan);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------- solving --- */

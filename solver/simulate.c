@@ -198,6 +198,21 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
     return status;
 }
 
+oato_status simulation_predict(struct plan *plan, const struct model *m,
+                               const struct profile *profile, struct oato_error *err)
+{
+    struct simulation *s;
+    const oato_status status = simulation_run(plan, m, profile, &s, err);
+    if (status)
+        return status;
+    plan->prefill_ns = (uint64_t)s->prefill_ns;
+    if (s->middle >= 0)
+        plan->decode_ns = (uint64_t)s->decode_ns;
+    plan->request_ns = plan->prefill_ns + (uint64_t)plan->request.generate * plan->decode_ns;
+    simulation_free(s);
+    return OATO_OK;
+}
+
 void simulation_free(struct simulation *s)
 {
     if (!s)

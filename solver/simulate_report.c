@@ -19,7 +19,7 @@ struct sim_row {
     uint64_t predicted_ns, simulated_ns;
 };
 
-enum { SIM_ROWS = 4 };
+enum { SIM_ROWS = 5 };
 
 static void list_rows(const struct simulation *s, struct sim_row rows[SIM_ROWS])
 {
@@ -29,6 +29,8 @@ static void list_rows(const struct simulation *s, struct sim_row rows[SIM_ROWS])
     rows[1] = (struct sim_row){"decode", p->decode_ns, (uint64_t)s->decode_ns};
     rows[2] = (struct sim_row){"request", p->request_ns, (uint64_t)s->request_ns};
     rows[3] = (struct sim_row){"ttft", ttft_ns, (uint64_t)simulation_ttft_ns(s)};
+    const struct price price = request_price(&p->request, s->prefill_ns, s->decode_ns);
+    rows[4] = (struct sim_row){"objective", p->objective_ns, (uint64_t)price.objective_ns};
     if (s->middle < 0) /* nothing is generated: no step to compare with */
         rows[1].predicted_ns = 0;
 }
@@ -169,11 +171,11 @@ static void simulation_text(const struct simulation *s, struct text *out)
                 *s->plan->model_name ? s->plan->model_name : "model", q->batch,
                 q->batch == 1 ? "" : "s", q->prompt, q->generate, steps.data ? steps.data : "-");
     text_free(&steps);
-    text_printf(out, "%-8s %13s %13s %10s\n", "ms", "predicted", "simulated", "ratio");
+    text_printf(out, "%-9s %13s %13s %10s\n", "ms", "predicted", "simulated", "ratio");
     for (int i = 0; i < SIM_ROWS; i++) {
         if (!rows[i].simulated_ns)
             continue;
-        text_printf(out, "%-8s %13.3f %13.3f %10.4f\n", rows[i].name,
+        text_printf(out, "%-9s %13.3f %13.3f %10.4f\n", rows[i].name,
                     as_ms((double)rows[i].predicted_ns), as_ms((double)rows[i].simulated_ns),
                     ratio(&rows[i]));
     }

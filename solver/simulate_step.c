@@ -264,9 +264,12 @@ static double active_share(const struct stepping *x, int32_t index, const struct
     const int32_t *order = !l ? NULL : experts ? l->exp_order : l->ffn_order;
     const int64_t end = whole ? (experts ? op->experts : op->n) : part->end;
     const double all = experts ? fmax(op_experts_read(op, x->step->size.tokens), 1e-9) : op->n;
+    const int32_t tokens = x->step->size.tokens;
     double sum = 0;
-    for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++)
-        sum += 1 - pow(1 - fmin(freq[order[i]], 1), x->step->size.tokens);
+    for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
+        const double once = fmin(freq[order[i]], 1);
+        sum += tokens == 1 ? once : 1 - pow(1 - once, tokens);
+    }
     return freq && order ? sum / all : share;
 }
 

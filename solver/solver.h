@@ -351,6 +351,10 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
                            const struct profile *profile, struct simulation **out,
                            struct oato_error *err);
 void simulation_free(struct simulation *s);
+/* Sets what the plan predicts: its run on the virtual clock. Decode stays where none is generated.
+ */
+oato_status simulation_predict(struct plan *plan, const struct model *m,
+                               const struct profile *profile, struct oato_error *err);
 /* Times against the plan's predictions, what devices do and for whom they wait. */
 void report_simulation(const struct simulation *s, bool json, struct text *out);
 /* The simulated steps as Chrome/Perfetto trace events: a process per device, a thread per queue. */

@@ -1,11 +1,12 @@
 /*
- * test_simulate.c - what must stay true of simulations: plans of whole operators take what was
- * predicted, divided ones nearly; no queue does two things at once; what is drawn adds up to what
- * is said; every operator is there.
+ * test_simulate.c - what must stay true of simulations: plans of whole operators take what the
+ * solver summed up, divided ones nearly, and plans predict it; no queue does two things at once;
+ * what is drawn adds up to what is said; every operator is there.
  */
 #include "solver/solver.h"
 #include "tests/models/random_model.h"
 #include "tests/solver/plan_fixture.h"
+#include "tests/solver/solver_price.h"
 
 // clang-format off
 #include <jansson.h>
@@ -120,7 +121,7 @@ static double simulated_ns(const json_t *report, const char *what)
 static void assert_near(double got, double expected, double lower, double upper, const char *what)
 {
     if (got < expected * (1 - lower) - 1 || got > expected * (1 + upper) + 1)
-        fail_msg("%s: simulated %.0f, predicted %.0f ns: off by %+.2f %%", what, got, expected,
+        fail_msg("%s: simulated %.0f, summed %.0f ns: off by %+.2f %%", what, got, expected,
                  (got / expected - 1) * 100);
 }
 
@@ -147,21 +148,16 @@ static void scatter(struct plan *plan, const struct profile *p)
                         plan->kv[i].device = d;
     }
     problem_free(problem);
-    if (problem_of_plan(model, p, plan, &problem, &place, &err))
-        fail_msg("%s", err.text);
-    const struct price price = instance_price(&problem->instance, place);
-    plan->prefill_ns = (uint64_t)price.prefill_ns;
-    plan->decode_ns = (uint64_t)price.decode_ns;
-    plan->request_ns = plan->prefill_ns + plan->decode_ns * (uint64_t)plan->request.generate;
-    problem_free(problem);
 }
 
 static void check_whole(const struct plan *plan, const struct profile *p, double lower)
 {
+    const struct price sum = solver_price(model, p, plan);
+    const double request_ns = (double)(sum.prefill_ns + sum.decode_ns * plan->request.generate);
     json_t *report = simulated(plan, p, NULL);
-    assert_near(simulated_ns(report, "prefill"), (double)plan->prefill_ns, lower, 0.01, "prefill");
-    assert_near(simulated_ns(report, "decode"), (double)plan->decode_ns, lower, 0.01, "decode");
-    assert_near(simulated_ns(report, "request"), (double)plan->request_ns, lower, 0.01, "request");
+    assert_near(simulated_ns(report, "prefill"), (double)sum.prefill_ns, lower, 0.01, "prefill");
+    assert_near(simulated_ns(report, "decode"), (double)sum.decode_ns, lower, 0.01, "decode");
+    assert_near(simulated_ns(report, "request"), request_ns, lower, 0.01, "request");
     json_decref(report);
 }
 
@@ -173,7 +169,7 @@ static void make(const struct profile *p, const struct planner_options *o, struc
 }
 
 /* Where each operator needs the one before. */
-static void whole_layers_take_what_was_predicted(void **state)
+static void whole_layers_take_what_was_summed(void **state)
 {
     (void)state;
     static const char *const solvers[] = {"cpu", "layers"};
@@ -191,9 +187,9 @@ static void whole_layers_take_what_was_predicted(void **state)
     }
 }
 
-/* Products of one input may be computed at the same time, copies while others compute: what was
- * predicted is a sum that knows neither. */
-static void whole_operators_are_never_slower_than_predicted(void **state)
+/* Products of one input may be computed at the same time, copies while others compute: the
+ * solver's sum knows neither. */
+static void whole_operators_are_never_slower_than_summed(void **state)
 {
     (void)state;
     static const char *const solvers[] = {"affinity", "ilp"};
@@ -218,9 +214,9 @@ struct range {
     int n;
 };
 
-static void range_add(struct range *r, double simulated, uint64_t predicted)
+static void range_add(struct range *r, double simulated, int64_t summed)
 {
-    const double ratio = predicted ? simulated / (double)predicted : 1;
+    const double ratio = summed ? simulated / (double)summed : 1;
     r->least = r->n ? fmin(r->least, ratio) : ratio;
     r->most = r->n ? fmax(r->most, ratio) : ratio;
     r->n++;
@@ -228,7 +224,7 @@ static void range_add(struct range *r, double simulated, uint64_t predicted)
 
 static void check_range(const struct range *r, double least, double most, const char *what)
 {
-    print_message("%d plans, %s: simulated / predicted %.3f to %.3f\n", r->n, what, r->least,
+    print_message("%d plans, %s: simulated / summed %.3f to %.3f\n", r->n, what, r->least,
                   r->most);
     assert_true(r->n > 0);
     if (r->least < least || r->most > most)
@@ -237,7 +233,7 @@ static void check_range(const struct range *r, double least, double most, const 
 
 /* Divisions are priced as if their input always came from where their output goes; streams as if
  * the link rested while anything else is done, but as one copy for two operators. */
-static void divided_operators_take_nearly_what_was_predicted(void **state)
+static void divided_operators_take_nearly_what_was_summed(void **state)
 {
     (void)state;
     struct range decode = {0}, prefill = {0}, streamed = {0};
@@ -252,12 +248,15 @@ static void divided_operators_take_nearly_what_was_predicted(void **state)
             streams = streams || plan.parts[k].home != plan.parts[k].device;
             divides = divides || plan.parts[k].begin > 0;
         }
+        const struct price sum = solver_price(model, &p, &plan);
         json_t *report = simulated(&plan, &p, NULL);
         if (divides)
-            range_add(&decode, simulated_ns(report, "decode"), plan.decode_ns);
+            range_add(&decode, simulated_ns(report, "decode"), sum.decode_ns);
         if (divides || streams)
             range_add(streams ? &streamed : &prefill, simulated_ns(report, "prefill"),
-                      plan.prefill_ns);
+                      sum.prefill_ns);
+        assert_true(simulated_ns(report, "prefill") == (double)plan.prefill_ns);
+        assert_true(simulated_ns(report, "decode") == (double)plan.decode_ns);
         json_decref(report);
         plan_free(&plan);
         profile_free(&p);
@@ -426,9 +425,9 @@ static void other_models_and_machines_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_layers_take_what_was_predicted),
-        cmocka_unit_test(whole_operators_are_never_slower_than_predicted),
-        cmocka_unit_test(divided_operators_take_nearly_what_was_predicted),
+        cmocka_unit_test(whole_layers_take_what_was_summed),
+        cmocka_unit_test(whole_operators_are_never_slower_than_summed),
+        cmocka_unit_test(divided_operators_take_nearly_what_was_summed),
         cmocka_unit_test(queues_do_one_thing_at_a_time_and_add_up),
         cmocka_unit_test(times_of_a_device_are_its_whole_time),
         cmocka_unit_test(other_models_and_machines_are_refused),
