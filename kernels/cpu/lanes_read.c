@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-enum { BLOCK_BYTES = 256 };
+/* Elements that are put together before they are read, and their bytes at most. */
+enum { BLOCKS = 256, BLOCKS_BYTES = 8 * 34 };
 
 /* A row's share of a block of the layout. */
 struct row_block {
@@ -49,21 +50,34 @@ static uint32_t plane_bits(const uint8_t *body, int plane, int bits, int e, int 
     return x & ((1u << bits) - 1);
 }
 
+/* The low four bits of 32 integers: a dword has those of 8. */
+static void nibbles_read(const uint8_t *body, int lane, int lanes, uint8_t *q)
+{
+    for (int at = 0; at < 4; at++, q += 8) {
+        const uint32_t x = dword_at(body, at * lanes + lane);
+        q[0] = x & 15;
+        q[2] = x >> 4 & 15;
+        q[4] = x >> 8 & 15;
+        q[6] = x >> 12 & 15;
+        q[1] = x >> 16 & 15;
+        q[3] = x >> 20 & 15;
+        q[5] = x >> 24 & 15;
+        q[7] = (uint8_t)(x >> 28);
+    }
+}
+
 /* The 32 integers at `body`. */
 static void values_read(const struct lanes_format *f, const uint8_t *body, int lane, int lanes,
                         uint8_t *q)
 {
-    static const uint8_t quads[8] = {0, 4, 1, 5, 2, 6, 3, 7}, order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    static const uint8_t quads[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     const int low = f->body / 4 - f->high; /* bits */
-    for (int at = 0; at < 32; at++) {
-        if (low == 8)
-            q[at / 8 * 8 + quads[at % 8]] = body[4 * (at / 4 * lanes + lane) + at % 4];
-        else if (low == 4)
-            q[at / 8 * 8 + order[at % 8]] =
-                dword_at(body, at / 8 * lanes + lane) >> at % 8 * 4 & 15;
-        else
-            q[at] = (uint8_t)plane_bits(body, 0, low, at, lane, lanes);
-    }
+    if (low == 4)
+        nibbles_read(body, lane, lanes, q);
+    for (int at = 0; low == 8 && at < 32; at++)
+        q[at / 8 * 8 + quads[at % 8]] = body[4 * (at / 4 * lanes + lane) + at % 4];
+    for (int e = 0; low < 4 && e < 32; e++)
+        q[e] = (uint8_t)plane_bits(body, 0, low, e, lane, lanes);
     for (int e = 0; f->high && e < 32; e++)
         q[e] = (uint8_t)(q[e] | plane_bits(body, low, f->high, e, lane, lanes) << low);
 }
@@ -78,10 +92,10 @@ static void block_32(const struct lanes_format *f, const struct row_block *b, ui
         memcpy(out, b->q, 32);
         return;
     }
-    uint32_t high = 0;
-    for (int i = 0; i < 32; i++)
-        high |= (uint32_t)(b->q[i] >> 4) << i;
     if (f->high) {
+        uint32_t high = 0;
+        for (int i = 0; i < 32; i++)
+            high |= (uint32_t)(b->q[i] >> 4) << i;
         memcpy(out, &high, sizeof high);
         out += sizeof high;
     }
@@ -214,15 +228,21 @@ bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float
         float_row(lanes, w, p, lane, out);
         return true;
     }
-    for (int64_t at = 0; at < w->k; at += f->block, p += lanes * lanes_block_bytes(f)) {
-        struct row_block b = {0};
-        uint8_t block[BLOCK_BYTES];
-        const uint8_t *body = p + lanes * f->head;
-        head_read(f, p, lane, lanes, &b);
-        for (int i = 0; i < f->block; i += 32, body += lanes * f->body)
-            values_read(f, body, lane, lanes, b.q + i);
-        block_of[w->dtype](f, &b, block);
-        quants_row(w->dtype, block, f->block, out + at);
+    const size_t bytes = (size_t)dtype_info((int)w->dtype)->block_bytes;
+    struct row_block b = {0};
+    uint8_t blocks[BLOCKS_BYTES];
+    for (int64_t at = 0, n; at < w->k; at += n) {
+        uint8_t *block = blocks;
+        n = min_i64(BLOCKS, w->k - at);
+        for (int64_t e = 0; e < n; e += f->block, block += bytes) {
+            const uint8_t *body = p + lanes * f->head;
+            head_read(f, p, lane, lanes, &b);
+            for (int i = 0; i < f->block; i += 32, body += lanes * f->body)
+                values_read(f, body, lane, lanes, b.q + i);
+            block_of[w->dtype](f, &b, block);
+            p += lanes * lanes_block_bytes(f);
+        }
+        quants_row(w->dtype, blocks, n, out + at);
     }
     return true;
 }
