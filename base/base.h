@@ -229,6 +229,16 @@ bool parse_f64(const char *s, double lo, double hi, double *out);
 
 uint64_t now_ns(void); /* monotonic */
 
+/* Once in each turn of a loop that waits for another thread's store. */
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* One line on stderr, redrawn in place on a terminal, silent elsewhere. */
 struct progress {
     const char *what; /* stored, not copied */

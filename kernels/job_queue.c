@@ -19,12 +19,23 @@ bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct
     return false;
 }
 
+/* Not longer than the queue's time. */
+static void spin_while(const struct job_queue *q, const _Atomic uint64_t *count, uint64_t value)
+{
+    if (!q->spin_ns)
+        return;
+    for (const uint64_t end = now_ns() + q->spin_ns;
+         atomic_load(count) == value && now_ns() < end;)
+        cpu_relax();
+}
+
 static void *queue_main(void *arg)
 {
     struct job_queue *q = arg;
     q->start(q);
-    pthread_mutex_lock(&q->lock);
     for (;;) {
+        spin_while(q, &q->put, atomic_load(&q->done));
+        pthread_mutex_lock(&q->lock);
         while (q->put == q->done && !q->closing)
             pthread_cond_wait(&q->changed, &q->lock);
         if (q->put == q->done)
@@ -37,6 +48,7 @@ static void *queue_main(void *arg)
         pthread_mutex_lock(&q->lock);
         q->done++;
         pthread_cond_broadcast(&q->changed);
+        pthread_mutex_unlock(&q->lock);
     }
     pthread_mutex_unlock(&q->lock);
     return NULL;
@@ -121,6 +133,9 @@ oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct
 
 oato_status job_queue_drain(struct job_queue *q, struct oato_error *err)
 {
+    const uint64_t done = atomic_load(&q->done);
+    if (done != atomic_load(&q->put))
+        spin_while(q, &q->done, done); /* for the one job that there is, as a rule */
     pthread_mutex_lock(&q->lock);
     while (q->put != q->done)
         pthread_cond_wait(&q->changed, &q->lock);

@@ -23,12 +23,15 @@ struct job {
 
 enum { QUEUE_JOBS = 64 };
 
-/* The first member of a device's queue. The owner sets id, run and start. */
+/* The first member of a device's queue. The owner sets id, run, start and spin_ns. */
 struct job_queue {
     const char *id;                     /* of the device, for messages */
     void (*start)(struct job_queue *q); /* the thread's first act */
     /* Does a job; what fails it calls job_queue_fail, after which no more are given to it. */
     void (*run)(struct job_queue *q, const struct job *job);
+    /* So long its thread spins for a next job, and who drains it for the last one, before they
+     * sleep: waking takes longer than what a host does between two steps. 0: not at all. */
+    uint64_t spin_ns;
     struct timeline timeline;
     uint64_t promised;          /* value that the event has when all that was put is done */
     _Atomic int64_t fail_after; /* injected: records until one fails; 0 = never */
@@ -38,7 +41,7 @@ struct job_queue {
     pthread_mutex_t lock; /* of all that follows */
     pthread_cond_t changed;
     struct job jobs[QUEUE_JOBS];
-    uint64_t put, done;
+    _Atomic uint64_t put, done; /* spinners read them without the lock */
     bool closing, failed;
     struct oato_error error;
 };

@@ -11,6 +11,7 @@
 #include "kernels/device.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -18,18 +19,10 @@
 
 enum {
     SPINS = 2000,            /* tens of microseconds */
-    LONG_SPINS = 40000,      /* part of a ms to two, as long as a processor's pause is */
+    YIELD_EVERY = 64,        /* spins after that, for the thread may be waiting for a core */
+    LONG_SPIN_NS = 10000000, /* a decode step of a device that is none of our threads */
     STOP_POLL_NS = 20000000, /* how late a stop may be noticed */
 };
-
-static void cpu_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 void timeline_init(struct timeline *t)
 {
@@ -78,13 +71,26 @@ static bool settled(struct timeline *t, uint64_t value)
     return atomic_load(&t->failed) || timeline_reached(t, value);
 }
 
+static void spin(struct timeline *t, uint64_t value)
+{
+    for (int i = 0; i < SPINS && !settled(t, value); i++)
+        cpu_relax();
+    if (t->simulated)
+        return;
+    const uint64_t end = now_ns() + LONG_SPIN_NS;
+    for (int i = 1; !settled(t, value) && now_ns() < end; i++)
+        if (i % YIELD_EVERY)
+            cpu_relax();
+        else
+            sched_yield();
+}
+
 bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns,
                           const _Atomic bool *stop)
 {
     const struct timespec poll = {.tv_nsec = STOP_POLL_NS};
-    const int spins = stop ? 0 : t->simulated ? SPINS : LONG_SPINS;
-    for (int i = 0; i < spins && !settled(t, value); i++)
-        cpu_relax();
+    if (!stop)
+        spin(t, value);
     if (!settled(t, value)) {
         atomic_fetch_add(&t->sleepers, 1);
         for (;;) {

@@ -30,15 +30,6 @@ enum { IDLE_SPINS = 20000, BARRIER_SPINS = 400000, YIELD_SPINS = 10000, YIELD_EV
 
 static const struct read_ahead nothing;
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
 {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
@@ -60,7 +51,7 @@ static void word_wait(_Atomic uint32_t *word, uint32_t seen, int spins, _Atomic 
         if ((uint64_t)i * 64 < next.bytes)
             __builtin_prefetch(next.from + (size_t)i * 64, 0, 2);
         else if (i < YIELD_SPINS || i % YIELD_EVERY)
-            relax();
+            cpu_relax();
         else
             sched_yield();
     }

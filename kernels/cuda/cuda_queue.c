@@ -22,6 +22,7 @@ enum {
     SPINS = 200,       /* looks before another thread is given the core */
     LOOKS_ASKED = 1000 /* at the count, before the driver is asked whether the GPU still works */
 };
+#define SPIN_NS 500000 /* a token is sampled and said meanwhile */
 
 static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doing)
 {
@@ -294,6 +295,7 @@ oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct 
     q->base.id = d->id;
     q->base.start = start;
     q->base.run = run_job;
+    q->base.spin_ns = SPIN_NS;
     const oato_status status = job_queue_open(&q->base, "oato-cuda", err);
     if (status)
         free_stream(q);
