@@ -211,11 +211,6 @@ struct device_ops {
     /* Bytes a second that it reads from a buffer beyond its caches at best; NULL: a profiler tries
      * operators. */
     oato_status (*read_rate)(struct oato_device *d, double *bytes_per_s, struct oato_error *err);
-    /* Settings of a spec by which short steps run in another way, with the same bits and another
-     * pace, which a profiler measures; the last is NULL. choose: programs that are compiled from
-     * now on run that way, one of the list or "", the usual. NULL, both: there is one way. */
-    const char *const *ways;
-    oato_status (*choose)(struct oato_device *d, const char *way, struct oato_error *err);
     /* Bytes a second of copies to the device and to the host that run at the same time, of memory
      * that is page-locked; NULL: not known. Between steps. */
     oato_status (*both_rates)(struct oato_device *d, double *to_device, double *to_host,

@@ -4,8 +4,8 @@
  *
  * A record names values by byte offset in the arena of its device, weights by index into the
  * program's weight table, and other devices' progress by (device, ordinal). Nothing in it is a
- * pointer except the weight table, so a device may run it as a CPU loop, a CUDA graph or a
- * persistent kernel, and it can be printed.
+ * pointer except the weight table, so a device may run it as a CPU loop or a
+ * CUDA graph, and it can be printed.
  */
 #ifndef OATO_PROGRAM_H
 #define OATO_PROGRAM_H

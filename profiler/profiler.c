@@ -162,21 +162,10 @@ static oato_status check_host(const struct run *r, const struct profile_device *
     return OATO_OK;
 }
 
-static bool is_way(const struct rig *rig, const char *spec)
-{
-    for (const char *const *w = rig->device->ops->ways; w && *w; w++)
-        if (!strcmp(*w, spec))
-            return true;
-    return false;
-}
-
-/* Whether the entry is of a device opened so; the way in which its steps ran best, which an earlier
- * run chose, makes no difference to its rows. */
+/* Whether the entry is of a device opened so. */
 static bool same_device(const struct rig *rig, const struct profile_device *d, const char *spec)
 {
-    const char *before = text_of(d->spec);
-    return !strcmp(text_of(d->model), rig->info.model) &&
-           (!strcmp(before, spec) || (!*spec && is_way(rig, before)));
+    return !strcmp(text_of(d->model), rig->info.model) && !strcmp(text_of(d->spec), spec);
 }
 
 /* The entry of an open device: found again, or made. */
@@ -441,41 +430,12 @@ static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_err
 /* Whole layers as programs: a decode step, and steps of a prompt. */
 enum { LAYERS_DECODE, LAYERS_PROMPT, LAYERS_LONG_PROMPT, LAYERS_COUNT };
 
-enum { WAYS_MOST = 4 };
-#define WAY_GAIN 0.98 /* of the usual way's time: what another one must not exceed */
-
 struct layers_times {
     struct layers_time last[LAYERS_COUNT];    /* with the sums of the rows so far */
     double mean_ns[LAYERS_COUNT][PASSES_MAX]; /* of each pass */
     double together_ns;                       /* of a decode step, the least so far */
-    double other_ns[WAYS_MOST][PASSES_MAX];   /* a decode step in the device's other ways */
     int n;
 };
-
-/* A decode step in the ways that the device has beside the usual one, unless its spec says which.
- */
-static oato_status measure_ways(const struct run *r, const struct rig *rig, struct layers *layers,
-                                const struct op_point *at, struct layers_times *t,
-                                struct oato_error *err)
-{
-    const struct device_ops *ops = rig->device->ops;
-    const struct layers_time *usual = &t->last[LAYERS_DECODE];
-    oato_status status = OATO_OK;
-    if (!ops->ways || !usual->records || *text_of(r->p->devices[rig->index].spec))
-        return OATO_OK;
-    for (int w = 0; w < WAYS_MOST && ops->ways[w] && !status; w++) {
-        struct layers_time one = *usual;
-        status = ops->choose(rig->device, ops->ways[w], err);
-        if (!status)
-            status = layers_measure(layers, r->p, at, r->o->quick, &one, err);
-        if (status == OATO_EFIT) /* then it has the usual way's time */
-            status = OATO_OK;
-        t->other_ns[w][t->n] = one.mean_ns;
-    }
-    struct oato_error ignored;
-    ops->choose(rig->device, "", &ignored);
-    return status;
-}
 
 static oato_status measure_layers(const struct run *r, const struct rig *rig,
                                   struct layers_times *t, struct oato_error *err)
@@ -487,8 +447,6 @@ static oato_status measure_layers(const struct run *r, const struct rig *rig,
     for (int i = 0; i < LAYERS_COUNT && !status; i++) {
         status = layers_measure(layers, r->p, &at[i], r->o->quick, &t->last[i], err);
         t->mean_ns[i][t->n] = t->last[i].mean_ns;
-        if (!status && i == LAYERS_DECODE)
-            status = measure_ways(r, rig, layers, &at[i], t, err);
         if (status == OATO_EFIT) /* without room the sum of the rows has to do */
             status = OATO_OK;
     }
@@ -572,30 +530,6 @@ static void set_overheads(const struct rig *rig, struct profile_device *d, struc
         d->rows_overhead = round(more_ns / rows_ns * 1e4) / 1e4;
 }
 
-/* The way that is clearly the fastest becomes the device's, its times those of a decode step; that
- * the rows add up is asked of the usual one, in which they were measured. */
-static bool take_way(struct run *r, const struct rig *rig, struct layers_times *t)
-{
-    struct profile_device *d = &r->p->devices[rig->index];
-    const char *const *ways = rig->device->ops->ways;
-    const struct layers_time *usual = &t->last[LAYERS_DECODE];
-    if (!ways || !usual->records || *text_of(d->spec))
-        return true;
-    double best_ns = WAY_GAIN * quantile(t->mean_ns[LAYERS_DECODE], t->n, 0.5);
-    int best = -1;
-    for (int w = 0; w < WAYS_MOST && ways[w]; w++) {
-        const double ns = quantile(t->other_ns[w], t->n, 0.5);
-        if (ns >= best_ns)
-            continue;
-        best_ns = ns;
-        best = w;
-    }
-    if (best < 0)
-        return true;
-    memcpy(t->mean_ns[LAYERS_DECODE], t->other_ns[best], sizeof t->other_ns[best]);
-    return set_string(r->p, &d->spec, ways[best]);
-}
-
 static oato_status measure_operators(struct run *r, struct rig *rig, struct oato_error *err)
 {
     struct profile_device *d = &r->p->devices[rig->index];
@@ -606,8 +540,6 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     passes_free(&r->passes);
     if (status)
         return status;
-    if (!take_way(r, rig, &t))
-        return oato_fail_memory(err, NOTES_MAX, "the profile");
     set_overheads(rig, d, &t);
     if (!adds_up(rig, &t))
         warn_line(r,

@@ -118,10 +118,9 @@ __device__ static void add_elements(float2 sum[ATTENTION_HEADS], const float *of
 }
 
 /* Each warp's part of the scores of a page: [warp][head][position]. */
-template <int DTYPE, class B>
-__device__ static void page_scores(const attention_work &w, const B &block, const uint8_t *k)
+template <int DTYPE> __device__ static void page_scores(const attention_work &w, const uint8_t *k)
 {
-    const int warp = block.thread() / WARP, at = 2 * (block.thread() % WARP);
+    const int warp = threadIdx.x / WARP, at = 2 * (threadIdx.x % WARP);
     const int d = w.a->layer.head_dim, end = d * (warp + 1) / ATTENTION_WARPS;
     float2 sum[ATTENTION_HEADS] = {};
 #pragma unroll 32 /* loads are under way together */
@@ -139,10 +138,9 @@ __device__ static void page_scores(const attention_work &w, const B &block, cons
 
 /* Of `count` positions, those of the warp's head: the parts of the scores become weights relative
  * to the greatest score. */
-template <class B>
-__device__ static attention_sum page_softmax(const attention_work &w, const B &block, int count)
+__device__ static attention_sum page_softmax(const attention_work &w, int count)
 {
-    const int head = block.thread() / WARP, at = 2 * (block.thread() % WARP);
+    const int head = threadIdx.x / WARP, at = 2 * (threadIdx.x % WARP);
     float2 score = {0, 0};
     for (int part = 0; part < ATTENTION_WARPS; part++) {
         const float2 x =
@@ -182,16 +180,16 @@ __device__ static void load_values(some_values<DTYPE> &v, const uint8_t *page, i
 
 /* Each group's part of the values of a page: [group][head][dimension]; `first` is what its threads
  * read first. */
-template <int DTYPE, class B>
-__device__ static void page_values(const attention_work &w, const B &block, const uint8_t *v,
-                                   int count, some_values<DTYPE> &first)
+template <int DTYPE>
+__device__ static void page_values(const attention_work &w, const uint8_t *v, int count,
+                                   some_values<DTYPE> &first)
 {
     const int d = w.a->layer.head_dim, groups = value_groups(d);
-    for (int i = block.thread(); i < groups * d / 2; i += ATTENTION_THREADS) {
+    for (int i = threadIdx.x; i < groups * d / 2; i += ATTENTION_THREADS) {
         const int e = 2 * (i % (d / 2)), group = i / (d / 2);
         float2 sum[ATTENTION_HEADS] = {};
         for (int slot = group; slot < count; slot += VALUES_AT_ONCE * groups) {
-            if (slot != group || i != (int)block.thread())
+            if (slot != group || i != (int)threadIdx.x)
                 load_values(first, v, d, e, slot, groups, count);
 #pragma unroll
             for (int n = 0; n < VALUES_AT_ONCE; n++) {
@@ -214,36 +212,35 @@ __device__ static void page_values(const attention_work &w, const B &block, cons
 
 /* Pages [from, to) of the context: the values of each head to room.segment, the softmax of the
  * warp's head to the result. Begins and ends where all threads are past a barrier. */
-template <int DTYPE, class B>
-__device__ static attention_sum segment_of(const attention_work &w, const B &block, int from,
-                                           int to)
+template <int DTYPE>
+__device__ static attention_sum segment_of(const attention_work &w, int from, int to)
 {
     const int d = w.a->layer.head_dim, groups = value_groups(d);
-    const int warp = block.thread() / WARP;
+    const int warp = threadIdx.x / WARP;
     attention_sum sum = {-INFINITY, 0};
     for (int page = from; page < to; page++) {
         const int count = min(ATTENTION_PAGE, w.positions - page * ATTENTION_PAGE);
         const uint8_t *v = page_block(w, page, 1);
-        const int mine = min((int)block.thread(), groups * d / 2 - 1);
+        const int mine = min((int)threadIdx.x, groups * d / 2 - 1);
         some_values<DTYPE> values;
         load_values(values, v, d, 2 * (mine % (d / 2)), mine / (d / 2), groups, count);
-        page_scores<DTYPE>(w, block, page_block(w, page, 0));
-        block.barrier();
-        const attention_sum here = page_softmax(w, block, count);
+        page_scores<DTYPE>(w, page_block(w, page, 0));
+        __syncthreads();
+        const attention_sum here = page_softmax(w, count);
         const float2 scaling = sum_joins(&sum, here.m, here.l);
-        if (block.thread() % WARP == 0)
+        if (threadIdx.x % WARP == 0)
             w.room.scaling[warp] = scaling;
-        block.barrier();
-        page_values<DTYPE>(w, block, v, count, values);
-        block.barrier();
-        for (int i = block.thread(); i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
+        __syncthreads();
+        page_values<DTYPE>(w, v, count, values);
+        __syncthreads();
+        for (int i = threadIdx.x; i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
             float value = 0;
             for (int group = 0; group < groups; group++)
                 value += w.room.part[group * ATTENTION_HEADS * d + i];
             const float before = page > from ? w.room.segment[i] : 0.0f;
             w.room.segment[i] = value_joins(before, value, w.room.scaling[i / d]);
         }
-        block.barrier();
+        __syncthreads();
     }
     return sum;
 }
@@ -280,16 +277,15 @@ __device__ inline void merge_ahead(const cuda_attention_args &a)
     touch(&a.step.token_position[blockIdx.y]);
 }
 
-template <int DTYPE, class B>
-__device__ static void attention(const cuda_attention_args &a, const B &block)
+template <int DTYPE> __device__ static void attention(const cuda_attention_args &a)
 {
-    const int64_t t = block.z();
+    const int64_t t = blockIdx.z;
     const int d = a.layer.head_dim, group = a.heads / a.layer.kv_heads;
-    const int warp = block.thread() / WARP, lane = threadIdx.x % WARP;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
-    attention_work w = {&a, a.step.pages + seq.pages_at,  (int)block.y(),
+    attention_work w = {&a, a.step.pages + seq.pages_at,  (int)blockIdx.y,
                         0,  a.step.token_position[t] + 1, {}};
-    float *room = (float *)block.room();
+    float *room = (float *)SHARED_ROOM;
     w.room.scaling = (float2 *)room; /* these first, so that rows of floats are aligned behind */
     w.room.weight = room + 2 * ATTENTION_HEADS;
     w.room.q = w.room.weight + ATTENTION_PAGE * ATTENTION_HEADS;
@@ -298,23 +294,21 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
     w.room.part = w.room.total + ATTENTION_HEADS * d;
     const int pages = pages_of(w.positions), each = segment_pages(pages);
     const int segments = (pages + each - 1) / each;
-    const int from = a.partial ? block.x() : 0, to = a.partial ? from + 1 : segments;
+    const int from = a.partial ? blockIdx.x : 0, to = a.partial ? from + 1 : segments;
     if (from >= segments)
         return;
     for (int head = 0; head < group; head += ATTENTION_HEADS) {
         w.n_heads = min(ATTENTION_HEADS, group - head);
         const int64_t first = t * a.heads + w.kv_head * group + head; /* row of q and y */
-        block.again();
-        for (int i = block.thread(); i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
+        for (int i = threadIdx.x; i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
             w.room.q[i % d * ATTENTION_HEADS + i / d] =
                 i < w.n_heads * d ? a.q[first * d + i] : 0.0f;
             w.room.total[i] = 0;
         }
-        block.barrier();
+        __syncthreads();
         attention_sum sum = {-INFINITY, 0}; /* of the warp's head */
         for (int s = from; s < to; s++) {
-            const attention_sum here =
-                segment_of<DTYPE>(w, block, s * each, min(pages, (s + 1) * each));
+            const attention_sum here = segment_of<DTYPE>(w, s * each, min(pages, (s + 1) * each));
             const float *value = w.room.segment + warp * d;
             if (warp < w.n_heads && a.partial) {
                 float *out = a.partial + ((first + warp) * a.segments + s) * (2 + d);
@@ -330,7 +324,7 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
                 for (int e = lane; e < d; e += WARP)
                     total[e] = value_joins(total[e], value[e], scaling);
             }
-            block.barrier();
+            __syncthreads();
         }
         const int64_t out = (first + warp) * d; /* in y, and what of it is the token's */
         for (int e = 4 * lane; !a.partial && warp < w.n_heads && e - 4 * lane < d; e += 4 * WARP) {
@@ -341,7 +335,7 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
                 pack_four(y, a.packed + t * a.packed_stride, a.heads * d,
                           e < d ? (int)(out - t * a.heads * d) + e : a.heads * d);
         }
-        block.barrier();
+        __syncthreads();
     }
 }
 
@@ -350,11 +344,11 @@ __device__ static void attention(const cuda_attention_args &a, const B &block)
 KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attention_args,
              merge_ahead)
 {
-    const int64_t t = block.y(), row = t * a.heads + block.x();
+    const int64_t t = blockIdx.y, row = t * a.heads + blockIdx.x;
     const int d = a.layer.head_dim, lane = threadIdx.x % WARP;
     const int pages = pages_of(a.step.token_position[t] + 1), each = segment_pages(pages);
     const int segments = (pages + each - 1) / each;
-    for (int first = block.thread() - lane; first < d; first += ATTENTION_THREADS) {
+    for (int first = threadIdx.x - lane; first < d; first += ATTENTION_THREADS) {
         const float *part = a.partial + row * a.segments * (2 + d);
         const int e = min(first + lane, d - 1);
         attention_sum sum = {-INFINITY, 0};
@@ -382,7 +376,7 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
         if (first + lane < d)
             a.y[row * d + e] = y;
         if (a.packed) /* heads are whole blocks of 32 */
-            pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (block.x() * d + e) / 32);
+            pack_block(y, a.packed + t * a.packed_stride, a.heads * d, (blockIdx.x * d + e) / 32);
     }
 }
 
@@ -391,15 +385,15 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
 
 ATTENTION_KERNEL(attention_F32)
 {
-    attention<CUDA_F32>(a, block);
+    attention<CUDA_F32>(a);
 }
 
 ATTENTION_KERNEL(attention_F16)
 {
-    attention<CUDA_F16>(a, block);
+    attention<CUDA_F16>(a);
 }
 
 ATTENTION_KERNEL(attention_Q8_0)
 {
-    attention<CUDA_Q8_0>(a, block);
+    attention<CUDA_Q8_0>(a);
 }

@@ -29,8 +29,6 @@ cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function
     cu_result result = CU_ERROR_NOT_FOUND;
     for (int i = 0; i < CUDA_MODULES && result == CU_ERROR_NOT_FOUND; i++)
         result = d->cu->module_function(out, d->module[i], name);
-    if (!result)
-        cuda_persistent_learn(d, name, *out);
     return result;
 }
 
@@ -54,7 +52,6 @@ static void close_device(struct oato_device *base)
     cuda_enter(d);
     cuda_streams_close(d);
     cuda_measure_close(d);
-    cuda_persistent_close(d);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);
     d->cu->context_release(d->ordinal);
@@ -107,41 +104,19 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
     return OATO_OK;
 }
 
-#define DECODE "decode="
-
-static const char *const ways[] = {DECODE "persistent", NULL};
-
-/* The setting, or what the environment says, which forces it. */
-static oato_status choose_way(struct oato_device *base, const char *setting, struct oato_error *err)
+/* OATO_CUDA_GRAPHS=0 says no. */
+static bool wants_graphs(void)
 {
-    static const char *const names[] = {
-        [CUDA_GRAPHS] = "graph", [CUDA_PERSISTENT] = "persistent", [CUDA_LAUNCHES] = "launches"};
-    struct cuda_device *d = cuda_of(base);
-    const char *forced = getenv("OATO_CUDA_DECODE");
-    const bool force = forced && *forced;
-    const char *name = force ? forced : *setting ? setting + strlen(DECODE) : names[CUDA_GRAPHS];
-    size_t way = 0;
-    while (way < ARRAY_LEN(names) && strcmp(name, names[way]) != 0)
-        way++;
-    if (way == ARRAY_LEN(names))
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: %s'%s' is no way of decoding; known are graph, persistent and "
-                         "launches",
-                         d->id, force ? "OATO_CUDA_DECODE: " : "", name);
-    if (way == CUDA_PERSISTENT && !d->persistent && cuda_persistent_open(d, err))
-        return err->status;
-    d->way = (enum cuda_way)way;
-    return OATO_OK;
+    const char *wanted = getenv("OATO_CUDA_GRAPHS");
+    return !wanted || strcmp(wanted, "0") != 0;
 }
 
 static oato_status open_device(int index, const char *spec, const struct device_options *options,
                                struct oato_device **out, struct oato_error *err)
 {
-    if (spec && *spec && strncmp(spec, DECODE, strlen(DECODE)) != 0)
+    if (spec && *spec)
         return oato_fail(err, OATO_EUSAGE,
-                         "cuda: '%s' is no setting of this device; write cuda, cuda:N or "
-                         "cuda:" DECODE "persistent",
-                         spec);
+                         "cuda: '%s' is no setting of this device; write cuda or cuda:N", spec);
     const struct cuda_driver *cu = cuda_driver_open(err);
     if (!cu)
         return err->status;
@@ -161,8 +136,8 @@ static oato_status open_device(int index, const char *spec, const struct device_
         goto no_context;
     }
     cuda_enter(d);
-    if (load_kernels(d, err) || choose_way(&d->base, spec ? spec : "", err) ||
-        cuda_streams_open(d, err))
+    d->graphs = wants_graphs();
+    if (load_kernels(d, err) || cuda_streams_open(d, err))
         goto fail;
     if (cuda_queue_open(&d->queue, d, err)) {
         cuda_streams_close(d);
@@ -173,7 +148,6 @@ static oato_status open_device(int index, const char *spec, const struct device_
     return OATO_OK;
 
 fail:
-    cuda_persistent_close(d);
     for (int i = 0; i < CUDA_MODULES; i++)
         if (d->module[i])
             cu->module_unload(d->module[i]);
@@ -276,8 +250,6 @@ const struct device_ops cuda_device_ops = {
     .clock_ns = clock_ns,
     .measure = cuda_measure,
     .read_rate = cuda_read_rate,
-    .ways = ways,
-    .choose = choose_way,
     .both_rates = cuda_both_rates,
     .inject_error = inject_error,
 };

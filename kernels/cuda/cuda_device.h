@@ -2,8 +2,8 @@
  * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
  * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
  * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
- * record to its kernels), cuda_graph.c and cuda_persistent.c (many launches as one), cuda_blas.c
- * (products by cuBLAS), cuda_measure.c (what a profiler asks for).
+ * record to its kernels), cuda_graph.c (many launches as one), cuda_blas.c (products by cuBLAS),
+ * cuda_measure.c (what a profiler asks for).
  *
  * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
  * as the CPU's do, weights as cuda_layout.h says.
@@ -168,15 +168,6 @@ struct cuda_measure {
 
 enum { CUDA_MODULES = 8 };
 
-/* How the launches of a short step get to the GPU. */
-enum cuda_way {
-    CUDA_GRAPHS,     /* spans of them as graphs */
-    CUDA_PERSISTENT, /* spans of them as lists of tasks for one kernel, else as graphs */
-    CUDA_LAUNCHES,   /* one by one */
-};
-struct cuda_persistent; /* of cuda_persistent.c */
-struct cuda_recording;
-
 struct cuda_device {
     struct oato_device base;
     const struct cuda_driver *cu;
@@ -187,6 +178,7 @@ struct cuda_device {
     cu_context context;
     int capability; /* 90: sm_90 */
     int multiprocessors, l2_bytes;
+    bool graphs;   /* launches of short steps are captured */
     bool overlaps; /* kernels of a decode step, at their ends and beginnings */
     uint64_t memory_bytes, budget_bytes, used_bytes;
     int64_t fail_alloc; /* injected, counted down; 0: off */
@@ -198,9 +190,6 @@ struct cuda_device {
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
     struct cuda_measure measure;
-    enum cuda_way way;
-    struct cuda_persistent *persistent; /* NULL unless that is the way */
-    struct cuda_recording *recording;   /* the list that launches are written to; NULL: none */
     struct cuda_blas blas;
 };
 
@@ -275,12 +264,7 @@ struct cuda_record {
     bool blas;   /* a product that cuBLAS computes in steps of many rows */
 };
 
-/* Records [begin, end) of a program that only launch kernels. */
-struct cuda_span {
-    uint32_t begin, end;
-};
 struct cuda_graphs; /* of cuda_graph.c */
-struct cuda_lists;  /* of cuda_persistent.c */
 
 /* A program as the device keeps it. */
 struct compiled {
@@ -290,7 +274,6 @@ struct compiled {
     bool pinned;                 /* the host arena */
     struct cuda_record *records; /* as many as the program's */
     struct cuda_graphs *graphs;
-    struct cuda_lists *lists;
     cu_address turns; /* of all ROPE records */
     uint64_t turns_bytes;
 
@@ -331,23 +314,11 @@ oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
 bool cuda_can_overlap(struct cuda_device *d);
 /* Queue's thread: a step begins; then the records from index on that were launched as one graph,
  * the first one's waits being over: how many, 0: launch this one by itself. */
-oato_status cuda_graphs_create(struct cuda_device *d, struct compiled *c, struct oato_error *err);
+oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
 void cuda_graphs_free(struct cuda_device *d, struct compiled *c);
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step);
 uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
                          const struct step *step, cu_result *result);
-/* cuda_persistent.c. learn: the kernel of that name was found. */
-oato_status cuda_persistent_open(struct cuda_device *d, struct oato_error *err);
-void cuda_persistent_close(struct cuda_device *d);
-void cuda_persistent_learn(const struct cuda_device *d, const char *name, cu_function kernel);
-/* Lists for n_sizes sizes of steps and the program's spans; forgotten ones are made anew. Queue's
- * thread: whether the span was launched, false: it has to go another way. */
-oato_status cuda_lists_create(struct cuda_device *d, struct compiled *c, int n_sizes,
-                              int32_t n_spans, struct oato_error *err);
-void cuda_lists_free(struct cuda_device *d, struct compiled *c);
-void cuda_lists_forget(const struct compiled *c, int size);
-bool cuda_list_run(struct cuda_device *d, struct compiled *c, int size, int32_t number,
-                   const struct cuda_span *span, const struct step *step);
 /* True where tensor cores compute the product: always for one class of arithmetic, never for the
  * other, so that a row's bits do not depend on how many there are. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,

@@ -127,12 +127,6 @@ struct cu_launch {
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
        void **arguments, void **extra))                                                            \
-    F(launch_together, "cuLaunchCooperativeKernel",                                                \
-      (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
-       unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
-       void **arguments))                                                                          \
-    F(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                    \
-      (int *blocks, cu_function function, int threads, size_t shared_bytes))                       \
     F(launch_as, "cuLaunchKernelEx",                                                               \
       (const struct cu_launch *how, cu_function function, void **arguments, void **extra))         \
     F(host_call, "cuLaunchHostFunc", (cu_stream stream, cu_host_function run, void *user))         \

@@ -8,9 +8,6 @@
  * launches hold (addresses of weights and workspace, the division of contexts) is part of the key.
  * A size is captured when it comes for the second time: prompts seldom do.
  *
- * Where the device's way is the persistent kernel, a span is a list of tasks (cuda_persistent.c) in
- * place of a graph, kept for as many sizes under the same key; one that cannot be is a graph.
- *
  * Within a span, captured or not, a kernel may begin before the one before it has ended (see
  * device_code.cuh). The first of a span may not: it follows copies, events, or weights that came
  * by another stream.
@@ -38,6 +35,11 @@ struct size_graphs {
     uint64_t used;       /* number of the last step that had it; 0: the slot is free */
     bool again;          /* the size has come before */
     cu_graph_exec *exec; /* of each span; NULL: not captured yet */
+};
+
+/* Records [begin, end) of a program that only launch kernels. */
+struct cuda_span {
+    uint32_t begin, end;
 };
 
 struct cuda_graphs {
@@ -80,7 +82,7 @@ static struct cuda_span span_at(const struct compiled *c, uint32_t i)
     return s;
 }
 
-oato_status cuda_graphs_create(struct cuda_device *d, struct compiled *c, struct oato_error *err)
+oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
 {
     const uint32_t n = c->program->n_records;
     struct cuda_graphs *g = calloc(1, sizeof *g);
@@ -100,7 +102,7 @@ oato_status cuda_graphs_create(struct cuda_device *d, struct compiled *c, struct
         if (!g->sizes[i].exec)
             return oato_fail_memory(err, (uint64_t)g->n_spans * sizeof(cu_graph_exec), "graphs");
     }
-    return cuda_lists_create(d, c, SIZES, g->n_spans, err);
+    return OATO_OK;
 }
 
 static void forget(const struct cuda_device *d, const struct compiled *c, struct size_graphs *s)
@@ -111,7 +113,6 @@ static void forget(const struct cuda_device *d, const struct compiled *c, struct
             d->cu->graph_exec_destroy(s->exec[i]);
         s->exec[i] = NULL;
     }
-    cuda_lists_forget(c, (int)(s - g->sizes));
     s->used = 0;
     s->again = false;
 }
@@ -123,7 +124,6 @@ void cuda_graphs_free(struct cuda_device *d, struct compiled *c)
         forget(d, c, &g->sizes[i]);
         free(g->sizes[i].exec);
     }
-    cuda_lists_free(d, c);
     if (g)
         free(g->spans);
     free(g);
@@ -186,7 +186,7 @@ static bool same_key(const struct size_key *a, const struct size_key *b)
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step)
 {
     struct cuda_graphs *g = c->graphs;
-    const bool one_by_one = d->way == CUDA_LAUNCHES || d->measure.clock == CLOCK_WORKS;
+    const bool one_by_one = !d->graphs || d->measure.clock == CLOCK_WORKS;
     g->now = NULL;
     d->queue.chain = CHAIN_NONE;
     if (g->refused || one_by_one || !g->n_spans || step->n_tokens > TOKENS_MOST)
@@ -263,8 +263,6 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
         d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
         return 0;
     }
-    if (cuda_list_run(d, c, (int)(g->now - g->sizes), i, s, step))
-        return s->end - s->begin;
     if (!*exec)
         *exec = capture(d, c, s, step);
     if (!*exec) {

@@ -32,8 +32,6 @@ cu_result launch_start(const struct launch *l, cu_function kernel, struct grid g
                                   .stream = q->stream,
                                   .attributes = &overlap,
                                   .n_attributes = 1};
-    if (l->d->recording)
-        return cuda_record_launch(l, kernel, grid, threads, shared_bytes, argument);
     if (q->chain == CHAIN_FOLLOWS)
         return cu->launch_as(&how, kernel, arguments, NULL);
     if (q->chain == CHAIN_BEGINS)

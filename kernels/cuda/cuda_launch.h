@@ -22,10 +22,6 @@ struct grid {
     uint32_t x, y, z;
 };
 
-/* cuda_persistent.c. Writes the launch down as a task. */
-cu_result cuda_record_launch(const struct launch *l, cu_function kernel, struct grid grid,
-                             uint32_t threads, uint32_t shared_bytes, const void *argument);
-
 /* The launch of a record that stands `distance` behind this one, or before. */
 static inline struct launch launch_near(const struct launch *l, int distance)
 {

@@ -256,7 +256,7 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
     if (cuda_join_records(d, c, err))
         goto fail;
     c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
-    if (cuda_graphs_create(d, c, err) || make_step(d, c, err) || upload_turns(base, c, err))
+    if (cuda_graphs_create(c, err) || make_step(d, c, err) || upload_turns(base, c, err))
         goto fail;
     *out = c;
     return OATO_OK;

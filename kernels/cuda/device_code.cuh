@@ -6,11 +6,6 @@
  * A kernel is KERNEL(name, threads of a block, type of its one argument) { ... }: the argument is
  * `a`. SHARED_ROOM is the dynamic shared memory of a block, 16-byte aligned.
  *
- * What stands in the braces becomes a function name_body(a, block) beside the kernel, which calls
- * it. persistent.cu calls it too, for the blocks of many kernels in turn: bodies that it runs ask
- * `block` (own_block, below) which block and thread they are, for shared memory and for barriers.
- * Where OATO_BODIES_ONLY is defined there are only the functions.
- *
  * From sm_90 on a kernel may begin before the one before it has ended (programmatic dependent
  * launch): every thread of every kernel first waits until that one has ended and what it wrote is
  * there. So a kernel that has ended has seen all before it end, and no kernel writes what an
@@ -55,33 +50,19 @@ __device__ inline void prefetch_l2(const uint8_t *from, uint32_t bytes)
 #endif
 }
 
-#define KERNEL_BODY(name, argument)                                                                \
-    template <class B>                                                                             \
-    __device__ __forceinline__ void name##_body(const argument &a,                                 \
-                                                [[maybe_unused]] const B &block)
-#ifdef OATO_BODIES_ONLY
-#define KERNEL(name, threads, argument)                      KERNEL_BODY(name, argument)
-#define KERNEL_AHEAD(name, threads, blocks, argument, ahead) KERNEL_BODY(name, argument)
-#else
 #define KERNEL(name, threads, argument)                                                            \
     KERNEL_OF(name, __launch_bounds__(threads), argument, nothing_ahead)
 #define KERNEL_AHEAD(name, threads, blocks, argument, ahead)                                       \
     KERNEL_OF(name, __launch_bounds__(threads, blocks), argument, ahead)
-#endif
-/* A kernel of which a multiprocessor is to hold so many blocks, there also with OATO_BODIES_ONLY.
- */
-#define KERNEL_RESIDENT(name, threads, blocks, argument)                                           \
-    KERNEL_OF(name, __launch_bounds__(threads, blocks), argument, nothing_ahead)
 #define KERNEL_OF(name, bounds, argument, ahead)                                                   \
-    KERNEL_BODY(name, argument);                                                                   \
+    __device__ __forceinline__ void name##_body(const argument &a);                                \
     extern "C" __global__ void bounds name(const __grid_constant__ argument a)                     \
     {                                                                                              \
         ahead(a);                                                                                  \
         await_predecessor();                                                                       \
-        name##_body(a, own_block());                                                               \
+        name##_body(a);                                                                            \
     }                                                                                              \
-    KERNEL_BODY(name, argument)
-#define OUT_OF_LINE __noinline__
+    __device__ __forceinline__ void name##_body(const argument &a)
 
 extern __shared__ __align__(16) unsigned char shared_room[];
 #define SHARED_ROOM shared_room
@@ -205,35 +186,6 @@ __device__ inline float exp2_fast(float x)
     return y;
 }
 
-/* Waits until so many threads, whole warps of one block, have come to the barrier of that number, 1
- * to 15. */
-__device__ inline void some_threads_sync(int number, int threads)
-{
-    asm volatile("bar.sync %0, %1;" : : "r"(number), "r"(threads) : "memory");
-}
-
-/* Counts one more. Who awaits the counter sees what this thread wrote, and what others wrote before
- * a barrier that it has passed. */
-__device__ inline void count_up(uint32_t *counter)
-{
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;"
-                 :
-                 : "l"(__cvta_generic_to_global(counter))
-                 : "memory");
-}
-
-/* Waits until the counter, which wraps, has come to `value`. */
-__device__ inline void await_count(const uint32_t *counter, uint32_t value)
-{
-    uint32_t now;
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(now)
-                     : "l"(__cvta_generic_to_global(counter))
-                     : "memory");
-    while ((int32_t)(now - value) < 0);
-}
-
 /* Has the L2 cache read ahead; bytes and their address are multiples of 16. Of the `lanes` that
  * share the work this is number `lane`. */
 __device__ inline void read_ahead(const void *from, uint32_t bytes, int lane, int lanes)
@@ -248,45 +200,6 @@ __device__ inline void read_ahead(const void *from, uint32_t bytes, int lane, in
 #endif
 }
 #endif
-
-/* The block of a kernel that runs a body as its own. */
-struct own_block {
-    __device__ unsigned x() const
-    {
-        return blockIdx.x;
-    }
-    __device__ unsigned y() const
-    {
-        return blockIdx.y;
-    }
-    __device__ unsigned z() const
-    {
-        return blockIdx.z;
-    }
-    __device__ unsigned thread() const
-    {
-        return threadIdx.x;
-    }
-    __device__ void barrier() const
-    {
-        __syncthreads();
-    }
-    /* Before a body writes to shared memory, unless after a barrier: its threads have read what
-     * the block before, if there was one, left there. */
-    __device__ void again() const
-    {
-    }
-    __device__ unsigned char *room() const
-    {
-        return SHARED_ROOM;
-    }
-    /* A body's one variable in shared memory beside its room. */
-    template <class T> __device__ T &shared() const
-    {
-        __shared__ T variable;
-        return variable;
-    }
-};
 
 template <class ARGUMENT> __device__ inline void nothing_ahead(const ARGUMENT &)
 {

@@ -146,19 +146,16 @@ template <int N> struct dot<CUDA_BF16, N> : dot_float<CUDA_BF16, N> {
 
 /* Of a warp's lanes, then of the `parts` warps that share the rows: the first of these has it. All
  * warps of the block come here. */
-template <int N, class B>
-__device__ inline void add_up(const B &block, float sum[2][N], int part, int parts)
+template <int N> __device__ inline void add_up(float sum[2][N], int part, int parts)
 {
-    float(&of_warp)[MATVEC_WARPS][2][N] = block.template shared<float[MATVEC_WARPS][2][N]>();
-    const int warp = block.thread() / WARP;
-    if (parts > 1)
-        block.again();
+    __shared__ float of_warp[MATVEC_WARPS][2][N];
+    const int warp = threadIdx.x / WARP;
 #pragma unroll
     for (int i = 0; i < 2 * N; i++)
         of_warp[warp][i / N][i % N] = sum[i / N][i % N] = warp_sum(sum[i / N][i % N]);
     if (parts == 1)
         return;
-    block.barrier();
+    __syncthreads();
     for (int p = 1; part == 0 && p < parts; p++)
 #pragma unroll
         for (int i = 0; i < 2 * N; i++)

@@ -27,10 +27,10 @@ enum {
 /* A warp a block of 32. */
 KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 {
-    const int at = block.x() * PACK_WARPS + block.thread() / WARP;
+    const int at = blockIdx.x * PACK_WARPS + threadIdx.x / WARP;
     if (at < a.k / 32)
-        pack_block(a.x[(int64_t)block.y() * a.k + at * 32 + threadIdx.x % WARP],
-                   a.out + block.y() * a.stride, a.k, at);
+        pack_block(a.x[(int64_t)blockIdx.y * a.k + at * 32 + threadIdx.x % WARP],
+                   a.out + blockIdx.y * a.stride, a.k, at);
 }
 
 /* ------------------------------------------------------------------------------- products - */
@@ -82,13 +82,12 @@ template <int DTYPE> __device__ static void weights_ahead(const cuda_matvec_args
                      min(begin + MATVEC_AHEAD, w.k));
 }
 
-template <int DTYPE, int N, class B>
-__device__ static void matvec(const cuda_matvec_args &a, const B &block)
+template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
 {
-    const int warp = block.thread() / WARP, part = warp % a.split, column = block.y() * N;
+    const int warp = threadIdx.x / WARP, part = warp % a.split, column = blockIdx.y * N;
     row_pair p;
     float sum[2][N] = {};
-    const bool there = find_pair(a, (block.x() * MATVEC_WARPS + warp) / a.split, &p);
+    const bool there = find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p);
     if (there && (N == 1 || column + N <= a.columns)) {
         dot<DTYPE, N>::rows(p.w, p.row, a.x + column * a.x_stride, a.x_stride, sum, part, a.split);
     } else if (there) {
@@ -100,7 +99,7 @@ __device__ static void matvec(const cuda_matvec_args &a, const B &block)
             sum[1][t] = one[1][0];
         }
     }
-    add_up<N>(block, sum, part, a.split);
+    add_up<N>(sum, part, a.split);
     if (!there || part || threadIdx.x % WARP)
         return;
     const int rows = p.w[0]->rows;
@@ -122,12 +121,11 @@ __device__ static void matvec(const cuda_matvec_args &a, const B &block)
     }
 }
 
-template <int DTYPE, class B>
-__device__ static void expert_gate_up(const cuda_experts_args &a, const B &block)
+template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_args &a)
 {
-    const int r = block.x() * MATVEC_WARPS + block.thread() / WARP;
-    const int64_t token = block.y() / a.choice.used;
-    const int expert = held_expert(a.choice, token, block.y() % a.choice.used);
+    const int r = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP;
+    const int64_t token = blockIdx.y / a.choice.used;
+    const int expert = held_expert(a.choice, token, blockIdx.y % a.choice.used);
     if (r >= a.n || expert < 0)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
@@ -135,16 +133,15 @@ __device__ static void expert_gate_up(const cuda_experts_args &a, const B &block
     float sum[2][1] = {};
     dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum);
     const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
-    float *y = a.y + (int64_t)block.y() * a.n;
+    float *y = a.y + (int64_t)blockIdx.y * a.n;
     if (threadIdx.x % WARP == 0)
         y[r] = silu(gate) * up;
 }
 
-template <int DTYPE, class B>
-__device__ static void expert_down(const cuda_experts_args &a, const B &block)
+template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)
 {
-    const int r = 2 * (block.x() * MATVEC_WARPS + block.thread() / WARP);
-    const int64_t token = block.y();
+    const int r = 2 * (blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP);
+    const int64_t token = blockIdx.y;
     if (r >= a.n)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[0]};
@@ -176,19 +173,19 @@ __device__ static void expert_down(const cuda_experts_args &a, const B &block)
 #define MATVEC_KERNELS(type, DTYPE)                                                                \
     MATVEC_KERNEL(matvec_##type, cuda_matvec_args, weights_ahead<DTYPE>)                           \
     {                                                                                              \
-        matvec<DTYPE, 1>(a, block);                                                                \
+        matvec<DTYPE, 1>(a);                                                                       \
     }                                                                                              \
     MATVEC_KERNEL(matvec_many_##type, cuda_matvec_args, weights_ahead<DTYPE>)                      \
     {                                                                                              \
-        matvec<DTYPE, MATVEC_COLUMNS>(a, block);                                                   \
+        matvec<DTYPE, MATVEC_COLUMNS>(a);                                                          \
     }                                                                                              \
     MATVEC_KERNEL(expert_gate_up_##type, cuda_experts_args, nothing_ahead)                         \
     {                                                                                              \
-        expert_gate_up<DTYPE>(a, block);                                                           \
+        expert_gate_up<DTYPE>(a);                                                                  \
     }                                                                                              \
     MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead)                            \
     {                                                                                              \
-        expert_down<DTYPE>(a, block);                                                              \
+        expert_down<DTYPE>(a);                                                                     \
     }
 
 MATVEC_KERNELS(F32, CUDA_F32)

@@ -8,15 +8,14 @@
 #include "kernels/cuda/unpack.cuh"
 
 /* The sum over a block, in the same order on every run; every thread has it. */
-template <class B> __device__ static float block_sum(const B &block, float v)
+__device__ static float block_sum(float v)
 {
     enum { WARPS = NORM_THREADS / WARP };
-    float(&of_warp)[WARPS] = block.template shared<float[WARPS]>();
+    __shared__ float of_warp[WARPS];
     v = warp_sum(v);
-    block.again();
     if (threadIdx.x % WARP == 0)
-        of_warp[block.thread() / WARP] = v;
-    block.barrier();
+        of_warp[threadIdx.x / WARP] = v;
+    __syncthreads();
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < WARPS; i++)
@@ -78,8 +77,8 @@ __device__ static void norm_write(const cuda_norm_args &a, int64_t row, int i, c
 KERNEL(rms_norm, NORM_THREADS, cuda_norm_args)
 {
     enum { STEP = NORM_THREADS * NORM_VECTOR };
-    const int64_t row = block.x(), at = row * a.n;
-    const int first = block.thread() * NORM_VECTOR;
+    const int64_t row = blockIdx.x, at = row * a.n;
+    const int first = threadIdx.x * NORM_VECTOR;
     norm_vector x[NORM_KEPT], w[NORM_KEPT];
 #pragma unroll
     for (int c = 0; c < NORM_KEPT; c++) {
@@ -101,7 +100,7 @@ KERNEL(rms_norm, NORM_THREADS, cuda_norm_args)
         if (a.b)
             norm_store(a.sum + at, i, a.n, v);
     }
-    const float scale = 1.0f / sqrtf(block_sum(block, squares) / (float)a.n + a.eps);
+    const float scale = 1.0f / sqrtf(block_sum(squares) / (float)a.n + a.eps);
 #pragma unroll
     for (int c = 0; c < NORM_KEPT; c++)
         if (c * STEP < a.n)
@@ -118,8 +117,8 @@ KERNEL(rms_norm, NORM_THREADS, cuda_norm_args)
 KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
 {
     const int lane = threadIdx.x % WARP;
-    for (int h = block.thread() / WARP; h < a.heads; h += ROW_THREADS / WARP) {
-        const int64_t at = ((int64_t)block.x() * a.heads + h) * a.n;
+    for (int h = threadIdx.x / WARP; h < a.heads; h += ROW_THREADS / WARP) {
+        const int64_t at = ((int64_t)blockIdx.x * a.heads + h) * a.n;
         float squares = 0;
         for (int i = lane; i < a.n; i += WARP)
             squares = fmaf(a.a[at + i], a.a[at + i], squares);
@@ -131,8 +130,8 @@ KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
 
 KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
 {
-    const int i = block.x() * ROW_THREADS + block.thread();
-    const int64_t at = (int64_t)block.y() * a.n + i;
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int64_t at = (int64_t)blockIdx.y * a.n + i;
     if (i >= a.n)
         return;
     const float x = a.a[at];
@@ -146,8 +145,8 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
 
 KERNEL(merge, ROW_THREADS, cuda_merge_args)
 {
-    int i = block.x() * ROW_THREADS + block.thread();
-    const int64_t row = block.y(), at = row * a.n + i;
+    int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int64_t row = blockIdx.y, at = row * a.n + i;
     if (i >= a.n)
         return;
     if (a.sums) {
@@ -165,9 +164,9 @@ KERNEL(merge, ROW_THREADS, cuda_merge_args)
 
 KERNEL(select_rows, ROW_THREADS, cuda_select_args)
 {
-    const int i = block.x() * ROW_THREADS + block.thread();
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
     if (i < a.n)
-        a.y[(int64_t)block.y() * a.n + i] = a.x[(int64_t)a.step.row[block.y()] * a.n + i];
+        a.y[(int64_t)blockIdx.y * a.n + i] = a.x[(int64_t)a.step.row[blockIdx.y] * a.n + i];
 }
 
 /* ---------------------------------------------------------------------------- embedding --- */
@@ -200,9 +199,9 @@ __device__ static float embed_float(const cuda_matrix &w, int64_t i)
 /* A block of 32 elements a thread, of 1 for types without blocks. */
 KERNEL(embed, ROW_THREADS, cuda_embed_args)
 {
-    const int i = block.x() * ROW_THREADS + block.thread();
-    const int64_t row = a.step.token_id[block.y()];
-    float *y = a.y + (int64_t)block.y() * a.w.k;
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const int64_t row = a.step.token_id[blockIdx.y];
+    float *y = a.y + (int64_t)blockIdx.y * a.w.k;
     const float scale = a.scale != 0 ? a.scale : 1;
     if (a.w.dtype == CUDA_F32 || a.w.dtype == CUDA_F16 || a.w.dtype == CUDA_BF16) {
         if (i < a.w.k)
@@ -237,14 +236,12 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
 
 /* Turns `heads` heads from number `first` on, to y. The angle is a fraction of a circle in 64 bits:
  * position times turn wraps around exactly. */
-template <class B>
-__device__ static void rotate(const cuda_rope_args &a, const B &block, int64_t t, int first,
-                              int heads, float *y)
+__device__ static void rotate(const cuda_rope_args &a, int64_t t, int first, int heads, float *y)
 {
     const uint64_t position = (uint64_t)a.step.token_position[t];
     const int pairs = a.dims / 2, step = a.halves ? 1 : 2, partner = a.halves ? pairs : 1;
     const float *x = a.x + (t * a.heads + first) * a.head_dim;
-    for (int i = block.thread(); i < heads * pairs; i += ROW_THREADS) {
+    for (int i = threadIdx.x; i < heads * pairs; i += ROW_THREADS) {
         const int pair = i % pairs, at = i / pairs * a.head_dim + pair * step;
         const float half_turns = (float)(int64_t)(position * a.turn[pair]) * 0x1p-63f;
         float s, c;
@@ -254,7 +251,7 @@ __device__ static void rotate(const cuda_rope_args &a, const B &block, int64_t t
         y[at + partner] = p * s + q * c;
     }
     const int rest = a.head_dim - a.dims;
-    for (int i = block.thread(); x != y && i < heads * rest; i += ROW_THREADS) {
+    for (int i = threadIdx.x; x != y && i < heads * rest; i += ROW_THREADS) {
         const int at = i / rest * a.head_dim + a.dims + i % rest;
         y[at] = x[at];
     }
@@ -262,8 +259,8 @@ __device__ static void rotate(const cuda_rope_args &a, const B &block, int64_t t
 
 KERNEL(rope, ROW_THREADS, cuda_rope_args)
 {
-    const int64_t t = block.x();
-    rotate(a, block, t, 0, a.heads, a.y + t * a.heads * a.head_dim);
+    const int64_t t = blockIdx.x;
+    rotate(a, t, 0, a.heads, a.y + t * a.heads * a.head_dim);
 }
 
 /* K (which 0) goes to column `slot` of [head_dim][64], V to row `slot` of [64][head_dim]. */
@@ -289,15 +286,14 @@ __device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int whic
 }
 
 /* K and V of `heads` heads from number `first` on. */
-template <class B>
-__device__ static void store_heads(const cuda_kv_store_args &a, const B &block, int64_t t,
-                                   int first, int heads, const float *k, const float *v)
+__device__ static void store_heads(const cuda_kv_store_args &a, int64_t t, int first, int heads,
+                                   const float *k, const float *v)
 {
     const int lane = threadIdx.x % WARP, width = heads * a.layer.head_dim;
     const int position = a.step.token_position[t], slot = position % 64;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
     const int64_t page = a.step.pages[seq.pages_at + position / 64];
-    for (int i = block.thread(); i - lane < 2 * width; i += ROW_THREADS) {
+    for (int i = threadIdx.x; i - lane < 2 * width; i += ROW_THREADS) {
         const int which = i >= width, at = i - which * width;
         const int head = at / a.layer.head_dim, e = at % a.layer.head_dim;
         const float x = i < 2 * width ? (which ? v : k)[at] : 0.0f;
@@ -311,8 +307,8 @@ __device__ static void store_heads(const cuda_kv_store_args &a, const B &block, 
 
 KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
 {
-    const int64_t t = block.x(), at = t * a.layer.kv_heads * a.layer.head_dim;
-    store_heads(a, block, t, 0, a.layer.kv_heads, a.k + at, a.v + at);
+    const int64_t t = blockIdx.x, at = t * a.layer.kv_heads * a.layer.head_dim;
+    store_heads(a, t, 0, a.layer.kv_heads, a.k + at, a.v + at);
 }
 
 __device__ inline void rope_store_ahead(const cuda_rope_store_args &a)
@@ -329,14 +325,13 @@ __device__ inline void rope_store_ahead(const cuda_rope_store_args &a)
 
 KERNEL_AHEAD(rope_store, ROW_THREADS, 2, cuda_rope_store_args, rope_store_ahead)
 {
-    const int head = (int)block.x(), d = a.k.head_dim, group = a.q.heads / a.k.heads;
-    const int64_t t = block.y(), q = t * a.q.heads + head * group;
-    float *rotated = (float *)block.room();
-    block.again();
-    rotate(a.k, block, t, head, 1, rotated);
-    rotate(a.q, block, t, head * group, group, a.q.y + q * d);
-    block.barrier();
-    store_heads(a.store, block, t, head, 1, rotated, a.store.v + (t * a.k.heads + head) * d);
+    const int head = (int)blockIdx.x, d = a.k.head_dim, group = a.q.heads / a.k.heads;
+    const int64_t t = blockIdx.y, q = t * a.q.heads + head * group;
+    float *rotated = (float *)SHARED_ROOM;
+    rotate(a.k, t, head, 1, rotated);
+    rotate(a.q, t, head * group, group, a.q.y + q * d);
+    __syncthreads();
+    store_heads(a.store, t, head, 1, rotated, a.store.v + (t * a.k.heads + head) * d);
 }
 
 /* The leading positions of a page: columns of K, rows of V, and the scales of both. */
@@ -367,13 +362,12 @@ KERNEL(kv_copy, ROW_THREADS, cuda_kv_copy_args)
  * making it negative infinity in the copy; what is no number is chosen last. */
 KERNEL(route, WARP, cuda_route_args)
 {
-    float *logit = (float *)block.room();               /* [experts] */
+    float *logit = (float *)SHARED_ROOM;                /* [experts] */
     uint32_t *chosen = (uint32_t *)(logit + a.experts); /* a bit an expert */
-    const int lane = block.thread();
-    const float *in = a.logits + (int64_t)block.x() * a.experts;
-    float *out = a.choice + (int64_t)block.x() * 2 * a.used;
+    const int lane = threadIdx.x;
+    const float *in = a.logits + (int64_t)blockIdx.x * a.experts;
+    float *out = a.choice + (int64_t)blockIdx.x * 2 * a.used;
     float top = -INFINITY, all = 0, sum = 0;
-    block.again();
     for (int e = lane; e < a.experts; e += WARP) {
         logit[e] = in[e];
         top = fmaxf(top, in[e]);

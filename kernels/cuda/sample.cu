@@ -46,83 +46,81 @@ __device__ static int pair_at(int i, int stride)
 }
 
 /* Runs of 2^bits keys, by turns falling and rising. */
-template <class B> __device__ static void sort_runs(const B &block, uint64_t *key, int bits)
+__device__ static void sort_runs(uint64_t *key, int bits)
 {
     for (int size = 2; size <= 1 << bits; size *= 2)
         for (int stride = size / 2; stride; stride /= 2) {
-            for (int i = block.thread(); i < TOP_STRETCH / 2; i += TOP_THREADS) {
+            for (int i = threadIdx.x; i < TOP_STRETCH / 2; i += TOP_THREADS) {
                 const int at = pair_at(i, stride);
                 in_order(&key[at], &key[at + stride], !(at & size));
             }
-            block.barrier();
+            __syncthreads();
         }
 }
 
 /* The best run of all, falling, to the first place. What falls and what rises in turn stand
  * opposite each other so that the larger of each two are the better half of both runs, and bitonic:
  * the last steps of the network sort it. A run stays where its left half was. */
-template <class B> __device__ static void merge_runs(const B &block, uint64_t *key, int bits)
+__device__ static void merge_runs(uint64_t *key, int bits)
 {
     const int kept = 1 << bits;
     for (int apart = kept; apart < TOP_STRETCH; apart *= 2) {
         const int runs = TOP_STRETCH / 2 / apart;
-        for (int i = block.thread(); i < runs << bits; i += TOP_THREADS) {
+        for (int i = threadIdx.x; i < runs << bits; i += TOP_THREADS) {
             const int at = (i >> bits) * 2 * apart + (i & (kept - 1));
             if (key[at] < key[at + apart])
                 key[at] = key[at + apart];
         }
-        block.barrier();
+        __syncthreads();
         for (int stride = kept / 2; stride; stride /= 2) {
-            for (int i = block.thread(); i < runs << (bits - 1); i += TOP_THREADS) {
+            for (int i = threadIdx.x; i < runs << (bits - 1); i += TOP_THREADS) {
                 const int run = i >> (bits - 1);
                 const int at = run * 2 * apart + pair_at(i & (kept / 2 - 1), stride);
                 in_order(&key[at], &key[at + stride], run % 2 == 0);
             }
-            block.barrier();
+            __syncthreads();
         }
     }
 }
 
 KERNEL(top_k, TOP_THREADS, cuda_top_args)
 {
-    uint64_t *key = (uint64_t *)block.room();
-    const float *x = a.x + (int64_t)block.y() * a.n;
-    block.again();
-    for (int i = block.thread(); i < TOP_STRETCH; i += TOP_THREADS) {
-        const int id = block.x() * TOP_STRETCH + i;
+    uint64_t *key = (uint64_t *)SHARED_ROOM;
+    const float *x = a.x + (int64_t)blockIdx.y * a.n;
+    for (int i = threadIdx.x; i < TOP_STRETCH; i += TOP_THREADS) {
+        const int id = blockIdx.x * TOP_STRETCH + i;
         key[i] = id < a.n ? key_of(x[id], id) : 0;
     }
-    block.barrier();
-    sort_runs(block, key, a.kept_bits);
-    merge_runs(block, key, a.kept_bits);
-    uint64_t *list = a.list + (((int64_t)block.y() * a.lists + block.x()) << a.kept_bits);
-    for (int i = block.thread(); i < 1 << a.kept_bits; i += TOP_THREADS)
+    __syncthreads();
+    sort_runs(key, a.kept_bits);
+    merge_runs(key, a.kept_bits);
+    uint64_t *list = a.list + (((int64_t)blockIdx.y * a.lists + blockIdx.x) << a.kept_bits);
+    for (int i = threadIdx.x; i < 1 << a.kept_bits; i += TOP_THREADS)
         list[i] = key[i];
 }
 
 /* As many lists as there is room for, then the best of them with the next ones. */
 KERNEL(top_k_merge, TOP_THREADS, cuda_top_args)
 {
-    uint64_t *key = (uint64_t *)block.room();
+    uint64_t *key = (uint64_t *)SHARED_ROOM;
     const int kept = 1 << a.kept_bits, runs = TOP_STRETCH >> a.kept_bits;
-    const uint64_t *list = a.list + (((int64_t)block.x() * a.lists) << a.kept_bits);
+    const uint64_t *list = a.list + (((int64_t)blockIdx.x * a.lists) << a.kept_bits);
     int taken = 0; /* lists */
-    block.again();
     do {
         const int first = taken ? 1 : 0; /* run that a list goes to */
-        for (int i = block.thread(); i < (runs - first) << a.kept_bits; i += TOP_THREADS) {
+        for (int i = threadIdx.x; i < (runs - first) << a.kept_bits; i += TOP_THREADS) {
             const int run = first + (i >> a.kept_bits), place = i & (kept - 1);
             const int from = taken + (i >> a.kept_bits);
             key[run * kept + (run % 2 ? kept - 1 - place : place)] =
                 from < a.lists ? list[((int64_t)from << a.kept_bits) + place] : 0;
         }
         taken += runs - first;
-        block.barrier();
-        merge_runs(block, key, a.kept_bits);
+        __syncthreads();
+        merge_runs(key, a.kept_bits);
     } while (taken < a.lists);
-    const float *x = a.x + (int64_t)block.x() * a.n;
-    float *y = a.y + (int64_t)block.x() * 2 * a.wanted;
-    for (int i = block.thread(); i < a.wanted; i += TOP_THREADS) {
+    const float *x = a.x + (int64_t)blockIdx.x * a.n;
+    float *y = a.y + (int64_t)blockIdx.x * 2 * a.wanted;
+    for (int i = threadIdx.x; i < a.wanted; i += TOP_THREADS) {
         const int id = id_of(key[i]);
         y[i] = (float)id;
         y[a.wanted + i] = x[id];

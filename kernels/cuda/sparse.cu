@@ -33,7 +33,7 @@ template <int DTYPE> __device__ static void sparse_rows(const cuda_sparse_rows_a
         const int64_t row[2] = {index[first], index[second]};
         dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum, part, a.split);
     }
-    add_up<1>(own_block(), sum, part, a.split);
+    add_up<1>(sum, part, a.split);
     if (first >= count || part || threadIdx.x % WARP)
         return;
     float *y = a.y + (int64_t)token * a.list.most;

@@ -9,8 +9,6 @@
  * a message, and the order in which threads run turns round all the time. What a kernel computes
  * does not depend on that order unless a barrier is missing.
  *
- * Blocks of a cooperative launch are alive together and may wait for each other with await_count.
- *
  * Not there: float atomics, textures, cooperative groups, waiting in a loop for another thread.
  */
 #ifndef OATO_CUDA_ON_CPU_H
@@ -108,35 +106,25 @@ extern unsigned char *shared_room;
 
 #define SHARED_ROOM cuda_on_cpu::shared_room
 
-#define KERNEL_BODY(name, argument)                                                                \
-    template <class B> static void name##_body(const argument &a, [[maybe_unused]] const B &block)
-#ifdef OATO_BODIES_ONLY
-#define KERNEL(name, most_threads, argument)                      KERNEL_BODY(name, argument)
-#define KERNEL_AHEAD(name, most_threads, blocks, argument, ahead) KERNEL_BODY(name, argument)
-#else
 #define KERNEL(name, most_threads, argument) KERNEL_OF(name, most_threads, argument, nothing_ahead)
 #define KERNEL_AHEAD(name, most_threads, blocks, argument, ahead)                                  \
     KERNEL_OF(name, most_threads, argument, ahead)
-#endif
-#define KERNEL_RESIDENT(name, most_threads, blocks, argument)                                      \
-    KERNEL_OF(name, most_threads, argument, nothing_ahead)
 #define KERNEL_OF(name, most_threads, argument, ahead)                                             \
-    KERNEL_BODY(name, argument);                                                                   \
+    static void name(const argument &a);                                                           \
     static const cuda_on_cpu::kernel name##_kernel(                                                \
         #name, most_threads, sizeof(argument), [](const void *given) {                             \
             const argument &a = *static_cast<const argument *>(given);                             \
             ahead(a);                                                                              \
             await_predecessor();                                                                   \
-            name##_body(a, own_block());                                                           \
+            name(a);                                                                               \
         });                                                                                        \
-    KERNEL_BODY(name, argument)
-#define OUT_OF_LINE
+    static void name(const argument &a)
 
 /* ------------------------------------------------------- before the kernel before ends ---- */
 
 namespace cuda_on_cpu
 {
-extern int *awaited_by; /* how often; a thread that returns must have waited once */
+extern int awaited_by[BLOCK_THREADS]; /* how often; a thread that returns must have waited once */
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 } // namespace cuda_on_cpu
 
@@ -169,7 +157,7 @@ struct copies {
         const void *from; /* NULL: zeros */
     } copy[MOST];
 };
-extern copies *copies_of; /* of each thread of the block that runs */
+extern copies copies_of[BLOCK_THREADS];
 } // namespace cuda_on_cpu
 
 inline void copy_16(void *to, const void *from, bool there)
@@ -202,10 +190,6 @@ enum block_meeting { MEET, MEET_OR, MEET_AND, MEET_COUNT };
 
 /* Waits until all threads of the block that have not returned are here; what they gave, reduced. */
 int meet_block(block_meeting meeting, int given);
-/* Waits until so many threads are at the barrier of this number. */
-void meet_some(int number, int threads);
-/* Waits until a thread of another block has brought the counter to the value. */
-void await(const uint32_t *counter, uint32_t value);
 } // namespace cuda_on_cpu
 
 inline void __syncthreads()
@@ -235,18 +219,6 @@ inline void __threadfence_system()
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
-inline void some_threads_sync(int number, int threads)
-{
-    cuda_on_cpu::meet_some(number, threads);
-}
-inline void count_up(uint32_t *counter)
-{
-    __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE);
-}
-inline void await_count(const uint32_t *counter, uint32_t value)
-{
-    cuda_on_cpu::await(counter, value);
-}
 [[noreturn]] inline void __trap()
 {
     cuda_on_cpu::fail("__trap()");
@@ -260,7 +232,7 @@ namespace cuda_on_cpu
 struct exchange {
     uint32_t given[10], taken[4];
 };
-extern exchange *exchanges; /* of each thread of the block that runs */
+extern exchange exchanges[BLOCK_THREADS];
 
 /* The last lane of the mask to arrive runs the operation for all of them. */
 struct warp_operation {

@@ -9,7 +9,6 @@
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver, or that of the compiler if that is later
- *   OATO_CUDA_ON_CPU_OCCUPANCY=1     blocks of a cooperative launch on each of 4 multiprocessors
  *   OATO_CUDA_ON_CPU_STREAM_WRITES=1 0: streams cannot write values to memory; 2: the driver says
  *                                    that they can, and then refuses
  *   OATO_CUDA_ON_CPU_PEERS=1         0: GPUs have no access to each other's memory
@@ -73,8 +72,6 @@ const result_text result_texts[] = {
      "part or all of the requested memory range is already mapped"},
     {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
      "pointer does not correspond to a registered memory region"},
-    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
-     "too many blocks in cooperative launch"},
     {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
      "peer access is not supported between these two devices"},
     {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
@@ -605,17 +602,9 @@ cu_result on_cpu_function_set(cu_function function, int attribute, int value)
     return OK;
 }
 
-namespace
-{
-unsigned resident_blocks()
-{
-    return static_cast<unsigned>(setting("OCCUPANCY", 1));
-}
-} // namespace
-
 /* The lock is held. */
 static cu_result enqueue_kernel(cu_function function, const cu_launch &how, void **arguments,
-                                void **extra, bool cooperative)
+                                void **extra)
 {
     if (!function || function->gpu != how.stream->gpu)
         return INVALID_HANDLE;
@@ -627,37 +616,28 @@ static cu_result enqueue_kernel(cu_function function, const cu_launch &how, void
         grid.z > MOST_GRID_YZ || !threads || threads > min(k.threads, unsigned{BLOCK_THREADS}) ||
         how.block_y != 1 || how.block_z != 1 || shared_bytes > most_shared || !arguments || extra)
         return INVALID_VALUE;
-    const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-    if (cooperative && blocks > min(MULTIPROCESSORS * resident_blocks(), most_resident()))
-        return COOPERATIVE_LAUNCH_TOO_LARGE;
     const unsigned char *bytes = static_cast<const unsigned char *>(arguments[0]);
     std::vector<unsigned char> copy(bytes, bytes + k.argument_bytes);
     const bool computes = setting("COMPUTES", 1);
     enqueue(how.stream, {WORK_LAUNCH, [=, &k] {
                              if (computes)
-                                 run_grid(k, copy.data(), grid, threads, shared_bytes, cooperative);
+                                 run_grid(k, copy.data(), grid, threads, shared_bytes);
                              tell_kernel(k, grid, threads);
                          }});
     return OK;
-}
-
-static cu_result launch(cu_function function, const cu_launch &how, void **arguments, void **extra,
-                        bool cooperative)
-{
-    locked lock(state().lock);
-    if (cu_result result = check_stream(how.stream))
-        return result;
-    return enqueue_kernel(function, how, arguments, extra, cooperative);
 }
 
 cu_result on_cpu_launch(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         cu_stream stream, void **arguments, void **extra)
 {
-    return launch(
+    locked lock(state().lock);
+    if (cu_result result = check_stream(stream))
+        return result;
+    return enqueue_kernel(
         function,
         {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0},
-        arguments, extra, false);
+        arguments, extra);
 }
 
 /* A kernel that may overlap with the one before it runs behind it all the same. */
@@ -681,28 +661,5 @@ cu_result on_cpu_launch_as(const cu_launch *how, cu_function function, void **ar
     }
     if (overlaps && !how->stream->after_launch)
         return ILLEGAL_STATE;
-    return enqueue_kernel(function, *how, arguments, extra, false);
-}
-
-cu_result on_cpu_launch_together(cu_function function, unsigned grid_x, unsigned grid_y,
-                                 unsigned grid_z, unsigned block_x, unsigned block_y,
-                                 unsigned block_z, unsigned shared_bytes, cu_stream stream,
-                                 void **arguments)
-{
-    return launch(
-        function,
-        {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0},
-        arguments, nullptr, true);
-}
-
-cu_result on_cpu_occupancy(int *blocks, cu_function function, int threads, size_t shared_bytes)
-{
-    if (!function)
-        return INVALID_HANDLE;
-    const bool fits =
-        shared_bytes <= max(function->most_shared_bytes, unsigned{USUAL_SHARED_BYTES});
-    if (threads < 1)
-        return INVALID_VALUE;
-    *blocks = fits ? static_cast<int>(resident_blocks()) : 0;
-    return OK;
+    return enqueue_kernel(function, *how, arguments, extra);
 }

@@ -8,10 +8,6 @@
  * queued turns round with every block and every barrier, so that a missing one shows.
  *
  * Fibers outlive blocks and launches: each waits in a loop for its next turn.
- *
- * Blocks run one after the other, those of a cooperative launch in turns: one that can do nothing
- * but await counters (await_count) lets the next one go on. When all do, and no counter is there
- * yet, the process ends with the same list.
  */
 #include "tests/cuda_on_cpu/grid.h"
 
@@ -22,7 +18,6 @@
 #include <link.h>
 #include <mutex>
 #include <sys/mman.h>
-#include <vector>
 #ifdef OATO_ADDRESS_SANITIZER
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -101,9 +96,9 @@ enum { SAVED_WORDS = 20, SAVED_RETURN = 11 };
 namespace cuda_on_cpu
 {
 unsigned char *shared_room;
-exchange *exchanges;
-copies *copies_of;
-int *awaited_by;
+exchange exchanges[BLOCK_THREADS];
+copies copies_of[BLOCK_THREADS];
+int awaited_by[BLOCK_THREADS];
 
 namespace
 {
@@ -128,59 +123,28 @@ struct warp {
     warp_meeting meeting[WARP_LANES];
 };
 
-enum { NAMED_BARRIERS = 16, RESIDENT_MOST = 16 };
-
-/* A fiber that awaits a counter. */
-struct awaited_count {
-    unsigned thread;
-    const uint32_t *counter;
-    uint32_t value;
-};
-
-/* A block that is under way. */
-struct block {
-    uint3 index;
-    unsigned char *room;
-    fiber fibers[BLOCK_THREADS]; /* made as they are needed */
-    unsigned fiber_count;
-    unsigned living;
-    bool backwards;
-    warp warps[WARPS];
-    unsigned short queue[BLOCK_THREADS]; /* each fiber at most once */
-    unsigned queue_begin, queue_end;
-    awaited_count awaited[BLOCK_THREADS];
-    unsigned n_awaited;
-    exchange exchanges[BLOCK_THREADS];
-    copies copies_of[BLOCK_THREADS];
-    int awaited_by[BLOCK_THREADS];
-    struct {
-        block_meeting meeting;
-        unsigned arrived, true_votes;
-        int result;
-    } barrier;
-    struct {
-        unsigned threads, arrived;
-    } named[NAMED_BARRIERS];
-};
-
 /* All of it belongs to the grid that runs; `one_grid` is held. */
 std::mutex one_grid;
 const kernel *kernels, *running_kernel;
 const void *running_argument;
-fiber host;                     /* the thread that runs the grid */
-block *resident[RESIDENT_MOST]; /* made as they are needed */
-unsigned resident_count;        /* of this launch */
-block *here;                    /* the one that runs */
+fiber host;                  /* the thread that runs the grid */
+fiber fibers[BLOCK_THREADS]; /* made as they are needed */
+unsigned fiber_count;
 fiber *running, *previous;
-unsigned block_count;
+unsigned living, block_count;
+bool backwards;
+warp warps[WARPS];
+unsigned short queue[BLOCK_THREADS]; /* each fiber at most once */
+unsigned queue_begin, queue_end;
+
+struct {
+    block_meeting meeting;
+    unsigned arrived, true_votes;
+    int result;
+} barrier;
 
 const char *const meeting_names[] = {"__syncthreads", "__syncthreads_or", "__syncthreads_and",
                                      "__syncthreads_count"};
-const char *const named_names[NAMED_BARRIERS] = {
-    "barrier 0",  "barrier 1",  "barrier 2",  "barrier 3", "barrier 4",  "barrier 5",
-    "barrier 6",  "barrier 7",  "barrier 8",  "barrier 9", "barrier 10", "barrier 11",
-    "barrier 12", "barrier 13", "barrier 14", "barrier 15"};
-const char *const await_name = "await_count";
 
 void begin_message()
 {
@@ -190,51 +154,33 @@ void begin_message()
                  threadIdx.x);
 }
 
-/* Every place where threads of the block wait, with how many and the first of them. */
-void tell_waits(const block &b)
-{
-    for (unsigned i = 0; i < blockDim.x; i++) {
-        const char *place = b.fibers[i].waits;
-        unsigned same = 0;
-        bool first = place;
-        for (unsigned j = 0; j < blockDim.x; j++) {
-            same += b.fibers[j].waits == place;
-            first = first && !(j < i && b.fibers[j].waits == place);
-        }
-        if (first)
-            std::fprintf(stderr, "  %u at %s, the first is thread %u\n", same, place, i);
-    }
-    for (unsigned i = 0; i < b.n_awaited; i++)
-        std::fprintf(stderr, "  thread %u: %u is awaited, the counter has %u\n",
-                     b.awaited[i].thread, b.awaited[i].value, *b.awaited[i].counter);
-    for (const warp &w : b.warps)
-        for (int m = 0; m < w.meetings; m++)
-            std::fprintf(stderr, "  warp %td: %s for lanes %08x, has %08x\n", &w - b.warps,
-                         w.meeting[m].operation->name, w.meeting[m].mask, w.meeting[m].arrived);
-}
-
+/* Every place where threads wait, with how many and the first of them. */
 [[noreturn]] void fail_stuck()
 {
     begin_message();
     std::fprintf(stderr, "threads wait for each other forever:\n");
-    for (unsigned i = 0; i < resident_count; i++) {
-        if (resident_count > 1)
-            std::fprintf(stderr, " block %u: %u threads are left\n", resident[i]->index.x,
-                         resident[i]->living);
-        tell_waits(*resident[i]);
+    for (unsigned i = 0; i < blockDim.x; i++) {
+        const char *place = fibers[i].waits;
+        unsigned same = 0;
+        bool first = place;
+        for (unsigned j = 0; j < blockDim.x; j++) {
+            same += fibers[j].waits == place;
+            first = first && !(j < i && fibers[j].waits == place);
+        }
+        if (first)
+            std::fprintf(stderr, "  %u at %s, the first is thread %u\n", same, place, i);
     }
+    for (const warp &w : warps)
+        for (int m = 0; m < w.meetings; m++)
+            std::fprintf(stderr, "  warp %td: %s for lanes %08x, has %08x\n", &w - warps,
+                         w.meeting[m].operation->name, w.meeting[m].mask, w.meeting[m].arrived);
     std::abort();
-}
-
-void enqueue_in(block &b, unsigned thread)
-{
-    b.fibers[thread].waits = nullptr;
-    b.queue[b.queue_end++ % BLOCK_THREADS] = static_cast<unsigned short>(thread);
 }
 
 void enqueue(unsigned thread)
 {
-    enqueue_in(*here, thread);
+    fibers[thread].waits = nullptr;
+    queue[queue_end++ % BLOCK_THREADS] = static_cast<unsigned short>(thread);
 }
 
 /* What a fiber does first when it goes on: tells the sanitizer on which stack it is. */
@@ -262,90 +208,39 @@ void go_to(fiber &next)
     arrive();
 }
 
-void enter(block &b)
-{
-    here = &b;
-    blockIdx = b.index;
-    shared_room = b.room;
-    exchanges = b.exchanges;
-    copies_of = b.copies_of;
-    awaited_by = b.awaited_by;
-}
-
-bool has_come(const awaited_count &a)
-{
-    return static_cast<int32_t>(__atomic_load_n(a.counter, __ATOMIC_ACQUIRE) - a.value) >= 0;
-}
-
-/* Whether a fiber of the block can go on. */
-bool can_run(block &b)
-{
-    unsigned left = 0;
-    for (unsigned i = 0; i < b.n_awaited; i++)
-        if (has_come(b.awaited[i]))
-            enqueue_in(b, b.awaited[i].thread);
-        else
-            b.awaited[left++] = b.awaited[i];
-    b.n_awaited = left;
-    return b.queue_begin != b.queue_end;
-}
-
-void go_to_first_in_queue()
-{
-    const unsigned thread = here->queue[here->queue_begin++ % BLOCK_THREADS];
-    threadIdx.x = thread;
-    go_to(here->fibers[thread]);
-}
-
-/* A fiber of the block that runs, of another one when it has none. */
 void go_to_next()
 {
-    if (!here->n_awaited && here->queue_begin != here->queue_end) {
-        go_to_first_in_queue();
-        return;
-    }
-    unsigned first = 0, living = 0, i = 0;
-    while (resident[first] != here)
-        first++;
-    while (i < resident_count && !can_run(*resident[(first + i) % resident_count]))
-        living += resident[(first + i++) % resident_count]->living;
-    if (i == resident_count) {
+    if (queue_begin == queue_end) {
         if (living)
             fail_stuck();
         go_to(host);
         return;
     }
-    if (i)
-        enter(*resident[(first + i) % resident_count]);
-    go_to_first_in_queue();
-}
-
-/* All that wait at this place go on. */
-void release(const char *place)
-{
-    here->backwards = !here->backwards;
-    for (unsigned i = 0; i < blockDim.x; i++) {
-        unsigned thread = here->backwards ? blockDim.x - 1 - i : i;
-        if (here->fibers[thread].waits == place)
-            enqueue(thread);
-    }
+    unsigned thread = queue[queue_begin++ % BLOCK_THREADS];
+    threadIdx.x = thread;
+    go_to(fibers[thread]);
 }
 
 void open_barrier()
 {
-    auto &barrier = here->barrier;
     barrier.result = barrier.meeting == MEET_AND  ? barrier.true_votes == barrier.arrived
                      : barrier.meeting == MEET_OR ? barrier.true_votes != 0
                                                   : static_cast<int>(barrier.true_votes);
     barrier.arrived = barrier.true_votes = 0;
-    release(meeting_names[barrier.meeting]);
+    backwards = !backwards;
+    const char *name = meeting_names[barrier.meeting];
+    for (unsigned i = 0; i < blockDim.x; i++) {
+        unsigned thread = backwards ? blockDim.x - 1 - i : i;
+        if (fibers[thread].waits == name)
+            enqueue(thread);
+    }
 }
 
 /* The thread has returned from the kernel. */
 void leave_block()
 {
     unsigned thread = threadIdx.x, lane = 1u << thread % WARP_LANES;
-    warp &w = here->warps[thread / WARP_LANES];
+    warp &w = warps[thread / WARP_LANES];
     if (copies_of[thread].n)
         fail("it returned with %d copies under way", copies_of[thread].n);
     if (awaited_by[thread] != 1)
@@ -356,8 +251,8 @@ void leave_block()
             fail("it returned, but lanes %08x wait for it at %s for lanes %08x",
                  w.meeting[m].arrived, w.meeting[m].operation->name, w.meeting[m].mask);
     w.gone |= lane;
-    here->living--;
-    if (here->barrier.arrived && here->barrier.arrived == here->living)
+    living--;
+    if (barrier.arrived && barrier.arrived == living)
         open_barrier();
     go_to_next();
 }
@@ -372,79 +267,46 @@ void run_threads()
     }
 }
 
-void make_fiber(block &b)
+void make_fiber()
 {
     size_t room = STACK_BYTES + GUARD_BYTES;
     void *p = mmap(nullptr, room, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (p == MAP_FAILED || mprotect(p, GUARD_BYTES, PROT_NONE))
         fail("no memory for the stack of a fiber");
-    fiber &made = b.fibers[b.fiber_count++];
+    fiber &made = fibers[fiber_count++];
     made.stack = static_cast<char *>(p) + GUARD_BYTES;
     made.stack_bytes = STACK_BYTES;
     /* Stacks that began at the same place of a page would all lie in the same cache sets. */
-    const size_t aside = b.fiber_count % 64 * 17 * 64;
+    const size_t aside = fiber_count % 64 * 17 * 64;
     void **saved = reinterpret_cast<void **>(made.stack + STACK_BYTES - aside) - SAVED_WORDS;
     saved[SAVED_RETURN] = reinterpret_cast<void *>(run_threads);
     made.saved = saved;
 }
 
-void make_resident(unsigned blocks, unsigned threads, size_t shared_bytes)
+void run_block(unsigned threads, size_t shared_bytes)
 {
-    resident_count = blocks;
-    for (unsigned i = 0; i < blocks; i++) {
-        if (!resident[i])
-            resident[i] = new block();
-        while (resident[i]->fiber_count < threads)
-            make_fiber(*resident[i]);
-        /* Of its own, so that AddressSanitizer knows where it ends. */
-        resident[i]->room =
-            shared_bytes ? static_cast<unsigned char *>(std::malloc(shared_bytes)) : nullptr;
-    }
-}
-
-void begin_block(block &b, uint3 index, unsigned threads, size_t shared_bytes)
-{
-    b.index = index;
-    fill_with_garbage(b.room, shared_bytes);
-    fill_with_garbage(b.exchanges, threads * sizeof *b.exchanges);
+    fill_with_garbage(shared_room, shared_bytes);
+    fill_with_garbage(exchanges, threads * sizeof *exchanges);
     for (unsigned i = 0; i < (threads + WARP_LANES - 1) / WARP_LANES; i++) {
         unsigned lanes = threads - i * WARP_LANES;
-        b.warps[i].gone = lanes < WARP_LANES ? ~0u << lanes : 0;
-        b.warps[i].meetings = 0;
+        warps[i].gone = lanes < WARP_LANES ? ~0u << lanes : 0;
+        warps[i].meetings = 0;
     }
-    b.living = threads;
-    b.queue_begin = b.queue_end = b.n_awaited = 0;
-    b.backwards = block_count++ & 1;
+    living = threads;
+    queue_begin = queue_end = 0;
+    backwards = block_count++ & 1;
     for (unsigned i = 0; i < threads; i++)
-        enqueue_in(b, b.backwards ? threads - 1 - i : i);
-}
-
-/* All blocks that have begun, to their ends. */
-void run_blocks()
-{
-    enter(*resident[block_count % resident_count]);
+        enqueue(backwards ? threads - 1 - i : i);
     running = &host;
     go_to_next();
 }
 
 #ifndef OATO_ADDRESS_SANITIZER
-bool is_garbage(const void *p, size_t bytes)
-{
-    std::vector<char> garbage(bytes);
-    fill_with_garbage(garbage.data(), bytes);
-    return !std::memcmp(p, garbage.data(), bytes);
-}
-
 volatile __thread char any_static_shared; /* written, so that the thread has such memory */
 
-struct {
-    void *p;
-    size_t bytes;
-} static_shared;
-
 /* Static __shared__ is all the memory of this library that is its thread's own. */
-int find_static_shared(dl_phdr_info *object, size_t, void *code)
+int fill_static_shared(dl_phdr_info *object, size_t, void *code)
 {
     bool own = false;
     for (int i = 0; i < object->dlpi_phnum; i++) {
@@ -457,7 +319,7 @@ int find_static_shared(dl_phdr_info *object, size_t, void *code)
         return 0;
     for (int i = 0; i < object->dlpi_phnum; i++)
         if (object->dlpi_phdr[i].p_type == PT_TLS && object->dlpi_tls_data)
-            static_shared = {object->dlpi_tls_data, object->dlpi_phdr[i].p_memsz};
+            fill_with_garbage(object->dlpi_tls_data, object->dlpi_phdr[i].p_memsz);
     return 1;
 }
 #endif
@@ -488,54 +350,25 @@ void fail(const char *format, ...)
 
 int meet_block(block_meeting meeting, int given)
 {
-    auto &barrier = here->barrier;
     if (barrier.arrived && barrier.meeting != meeting)
         fail("it is at %s while others of its block are at %s", meeting_names[meeting],
              meeting_names[barrier.meeting]);
     barrier.meeting = meeting;
     barrier.true_votes += given != 0;
-    if (++barrier.arrived == here->living) {
+    if (++barrier.arrived == living) {
         open_barrier();
     } else {
-        here->fibers[threadIdx.x].waits = meeting_names[meeting];
+        fibers[threadIdx.x].waits = meeting_names[meeting];
         go_to_next();
     }
     return barrier.result;
-}
-
-void meet_some(int number, int threads)
-{
-    if (number < 1 || number >= NAMED_BARRIERS || threads < 1 || threads % WARP_LANES ||
-        threads > static_cast<int>(blockDim.x))
-        fail("barrier %d for %d threads", number, threads);
-    auto &named = here->named[number];
-    if (named.arrived && named.threads != static_cast<unsigned>(threads))
-        fail("it is at barrier %d for %d threads, others for %u", number, threads, named.threads);
-    named.threads = static_cast<unsigned>(threads);
-    if (++named.arrived == named.threads) {
-        named.arrived = 0;
-        release(named_names[number]);
-    } else {
-        here->fibers[threadIdx.x].waits = named_names[number];
-        go_to_next();
-    }
-}
-
-void await(const uint32_t *counter, uint32_t value)
-{
-    const awaited_count wanted = {threadIdx.x, counter, value};
-    if (has_come(wanted))
-        return;
-    here->fibers[threadIdx.x].waits = await_name;
-    here->awaited[here->n_awaited++] = wanted;
-    go_to_next();
 }
 
 void meet_warp(const warp_operation &operation, uint32_t mask)
 {
     unsigned thread = threadIdx.x, first = thread / WARP_LANES * WARP_LANES;
     uint32_t lane = 1u << (thread - first);
-    warp &w = here->warps[thread / WARP_LANES];
+    warp &w = warps[thread / WARP_LANES];
     if (!(mask & lane))
         fail("%s for lanes %08x, of which it is none", operation.name, mask);
     if (mask & w.gone)
@@ -554,14 +387,14 @@ void meet_warp(const warp_operation &operation, uint32_t mask)
     }
     meeting.arrived |= lane;
     if (meeting.arrived != mask) {
-        here->fibers[thread].waits = operation.name;
+        fibers[thread].waits = operation.name;
         go_to_next();
         return;
     }
     meeting = w.meeting[--w.meetings];
     operation.run(exchanges + first, mask);
     for (unsigned i = 0; i < WARP_LANES; i++) {
-        unsigned other = here->backwards ? WARP_LANES - 1 - i : i;
+        unsigned other = backwards ? WARP_LANES - 1 - i : i;
         if (mask & ~lane & 1u << other)
             enqueue(first + other);
     }
@@ -581,39 +414,27 @@ void fill_with_garbage(void *p, size_t bytes)
     }
 }
 
-unsigned most_resident()
-{
-    return RESIDENT_MOST;
-}
-
 void run_grid(const kernel &k, const void *argument, dim3 grid, unsigned threads,
-              size_t shared_bytes, bool cooperative)
+              size_t shared_bytes)
 {
     std::lock_guard<std::mutex> alone(one_grid);
     running_kernel = &k;
     running_argument = argument;
     gridDim = grid;
     blockDim = {threads, 1, 1};
-    make_resident(cooperative ? grid.x * grid.y * grid.z : 1, threads, shared_bytes);
+    while (fiber_count < threads)
+        make_fiber();
+    /* Of its own, so that AddressSanitizer knows where it ends. */
+    shared_room = shared_bytes ? static_cast<unsigned char *>(std::malloc(shared_bytes)) : nullptr;
 #ifndef OATO_ADDRESS_SANITIZER
     any_static_shared = 0;
-    dl_iterate_phdr(find_static_shared, reinterpret_cast<void *>(run_threads));
-    fill_with_garbage(static_shared.p, static_shared.bytes);
+    dl_iterate_phdr(fill_static_shared, reinterpret_cast<void *>(run_threads));
 #endif
-    unsigned begun = 0;
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                begin_block(*resident[begun++ % resident_count], {x, y, z}, threads, shared_bytes);
-                if (begun % resident_count == 0)
-                    run_blocks();
-            }
-#ifndef OATO_ADDRESS_SANITIZER
-    if (cooperative && !is_garbage(static_shared.p, static_shared.bytes))
-        fail("static __shared__ in a cooperative launch, whose blocks would share it here");
-#endif
-    for (unsigned i = 0; i < resident_count; i++)
-        std::free(resident[i]->room);
+    for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++)
+                run_block(threads, shared_bytes);
+    std::free(shared_room);
     shared_room = nullptr;
 }
 } // namespace cuda_on_cpu

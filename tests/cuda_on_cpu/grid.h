@@ -8,11 +8,9 @@
 
 namespace cuda_on_cpu
 {
-/* Runs to the end; grids that several threads ask for run one after the other. All blocks of a
- * cooperative one, at most so many, are alive at once, and none may have static __shared__. */
+/* Runs to the end; grids that several threads ask for run one after the other. */
 void run_grid(const kernel &k, const void *argument, dim3 grid, unsigned threads,
-              size_t shared_bytes, bool cooperative);
-unsigned most_resident();
+              size_t shared_bytes);
 /* What memory holds that nobody has written: floats and half of the halves are NaN, integers of
  * 32 bits are negative. */
 void fill_with_garbage(void *p, size_t bytes);

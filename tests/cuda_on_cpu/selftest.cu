@@ -164,28 +164,6 @@ KERNEL(selftest_step, WARP, struct step_args)
         *a.to = v;
 }
 
-KERNEL(selftest_relay, MOST_THREADS, struct relay_args)
-{
-    int *const number = (int *)SHARED_ROOM;
-    const int thread = (int)threadIdx.x, group = thread / RELAY_GROUP;
-    const int first = group * RELAY_GROUP, end = first + RELAY_GROUP - 1;
-    number[thread] = thread * (int)(blockIdx.x + 1);
-    some_threads_sync(1 + group, RELAY_GROUP);
-    a.out[blockIdx.x * blockDim.x + threadIdx.x] = number[first + end - thread];
-    for (int turn = 0; turn < RELAY_TURNS; turn++) {
-        if (threadIdx.x == 0)
-            await_count(a.counter, (uint32_t)turn * gridDim.x + blockIdx.x);
-        __syncthreads();
-        if (thread == end) { /* of one group in each turn */
-            if (group == turn % (int)(blockDim.x / RELAY_GROUP))
-                *a.value = (int)((unsigned)*a.value * 3 + blockIdx.x);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0)
-            count_up(a.counter);
-    }
-}
-
 KERNEL(selftest_wrong, MOST_THREADS, struct wrong_args)
 {
     __shared__ int some[STATIC_INTS];
@@ -214,12 +192,6 @@ KERNEL(selftest_wrong, MOST_THREADS, struct wrong_args)
     case WRONG_STATIC: some[a.n] = 1; break;
     case WRONG_DEVICE: a.bytes[a.n] = 1; break;
     case WRONG_COPY: copy_16(SHARED_ROOM, a.bytes, true); break;
-    case WRONG_SOME:
-        if (threadIdx.x < WARP)
-            some_threads_sync(1, 2 * WARP);
-        break;
-    case WRONG_AWAIT: await_count((const uint32_t *)a.bytes, 0x7fffffff); break;
-    case WRONG_TOGETHER: break;
     case WRONG_WAIT: await_predecessor(); break;
     case WRONG_AHEAD: prefetch_l2(a.bytes, 16); break;
     default: __trap();

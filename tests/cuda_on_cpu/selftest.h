@@ -74,32 +74,18 @@ struct step_args {
     int32_t n;
 };
 
-/* A value goes round the blocks of a cooperative launch: *value = *value * 3 + block, RELAY_TURNS
- * times, each block when all before it have counted up. In every group of RELAY_GROUP threads the
- * numbers that each thread has go through shared memory to the one at the other end:
- * out[block][thread]. */
-enum { RELAY_TURNS = 5, RELAY_GROUP = 64 };
-struct relay_args {
-    int32_t *value;
-    uint32_t *counter;
-    int32_t *out;
-};
-
 /* What is wrong about a kernel that must not get through. */
 enum wrong {
-    WRONG_BARRIER,  /* half of a warp waits for the block, the other half for the warp */
-    WRONG_LANE,     /* a lane returns that others wait for */
-    WRONG_MASK,     /* a lane takes part without being in the mask */
-    WRONG_MEETING,  /* lanes of a mask meet in different operations */
-    WRONG_SHARED,   /* one byte beyond the shared memory that was launched with */
-    WRONG_STATIC,   /* one element beyond a static array in shared memory */
-    WRONG_DEVICE,   /* one byte beyond an allocation */
-    WRONG_COPY,     /* a thread returns while it copies */
-    WRONG_SOME,     /* fewer threads than it wants come to a barrier of some */
-    WRONG_AWAIT,    /* a count that nobody brings about */
-    WRONG_TOGETHER, /* nothing, but it has static shared memory in a cooperative launch */
-    WRONG_WAIT,     /* a thread waits twice for the kernel before */
-    WRONG_AHEAD,    /* fetches ahead when it has waited */
+    WRONG_BARRIER, /* half of a warp waits for the block, the other half for the warp */
+    WRONG_LANE,    /* a lane returns that others wait for */
+    WRONG_MASK,    /* a lane takes part without being in the mask */
+    WRONG_MEETING, /* lanes of a mask meet in different operations */
+    WRONG_SHARED,  /* one byte beyond the shared memory that was launched with */
+    WRONG_STATIC,  /* one element beyond a static array in shared memory */
+    WRONG_DEVICE,  /* one byte beyond an allocation */
+    WRONG_COPY,    /* a thread returns while it copies */
+    WRONG_WAIT,    /* a thread waits twice for the kernel before */
+    WRONG_AHEAD,   /* fetches ahead when it has waited */
     WRONG_TRAP,
 };
 struct wrong_args {

@@ -113,8 +113,6 @@ CUDA_DRIVER_FUNCTIONS(FUNCTION)
     F(module_unload, cuModuleUnload)                                                               \
     F(module_function, cuModuleGetFunction)                                                        \
     F(launch, cuLaunchKernel)                                                                      \
-    F(launch_together, cuLaunchCooperativeKernel)                                                  \
-    F(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor)                                      \
     F(host_call, cuLaunchHostFunc)                                                                 \
     F(capture_end, cuStreamEndCapture)                                                             \
     F(graph_instantiate, cuGraphInstantiateWithFlags)                                              \

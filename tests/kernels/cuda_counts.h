@@ -1,7 +1,7 @@
 /*
- * cuda_counts.h - how often a test has the driver launch a kernel, a graph or a list of tasks:
- * functions that count stand in front of the driver's between count_begin and count_end. Included
- * once by each test program.
+ * cuda_counts.h - how often a test has the driver launch a kernel or a graph: functions that count
+ * stand in front of the driver's between count_begin and count_end. Included once by each test
+ * program.
  */
 #ifndef OATO_CUDA_COUNTS_H
 #define OATO_CUDA_COUNTS_H
@@ -10,7 +10,7 @@
 
 static struct cuda_driver *counted; /* the driver that devices call */
 static struct cuda_driver uncounted;
-static int launches, graph_launches, list_launches;
+static int launches, graph_launches;
 static int overlapping; /* of the launches */
 
 static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
@@ -35,14 +35,6 @@ static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
     return uncounted.graph_launch(exec, stream);
 }
 
-static cu_result count_list(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                            unsigned by, unsigned bz, unsigned shared, cu_stream stream,
-                            void **arguments)
-{
-    list_launches++;
-    return uncounted.launch_together(f, gx, gy, gz, bx, by, bz, shared, stream, arguments);
-}
-
 /* In place of the one that begins: what would be graphs is launched one by one. */
 static inline cu_result refuse_capture(cu_stream stream, int mode)
 {
@@ -58,8 +50,7 @@ static void count_begin(void)
     counted->launch = count_launch;
     counted->launch_as = count_launch_as;
     counted->graph_launch = count_graph;
-    counted->launch_together = count_list;
-    launches = graph_launches = list_launches = overlapping = 0;
+    launches = graph_launches = overlapping = 0;
 }
 
 static void count_end(void)

@@ -307,38 +307,6 @@ static void launches_must_fit_the_kernel(void **state)
     DO(cu->memory_free((cu_address)a.written));
 }
 
-/* All blocks of a cooperative launch must be resident at once. */
-static void cooperative_launches_must_be_resident(void **state)
-{
-    (void)state;
-    enum { TOO_LARGE = 720, MULTIPROCESSORS = 4, THREADS = 64 };
-    int32_t blocks, value = 1;
-    const uint32_t zero = 0;
-    const size_t room = THREADS * sizeof(int32_t);
-    cu_function f = find("selftest_relay");
-    struct relay_args a = {(void *)device_copy(&value, sizeof value),
-                           (void *)device_copy(&zero, sizeof zero),
-                           (void *)device_alloc(2 * MULTIPROCESSORS * room)};
-    for (int of_each = 1; of_each <= 2; of_each++) {
-        setenv("OATO_CUDA_ON_CPU_OCCUPANCY", of_each == 1 ? "1" : "2", 1);
-        DO(cu->occupancy(&blocks, f, THREADS, room));
-        assert_int_equal(blocks, of_each);
-        const unsigned most = (unsigned)(blocks * MULTIPROCESSORS);
-        DO(cu->fill((cu_address)a.counter, 0, sizeof zero, stream));
-        DO(cu->launch_together(f, most, 1, 1, THREADS, 1, 1, room, stream, (void *[]){&a}));
-        assert_int_equal(
-            cu->launch_together(f, most + 1, 1, 1, THREADS, 1, 1, room, stream, (void *[]){&a}),
-            TOO_LARGE);
-    }
-    unsetenv("OATO_CUDA_ON_CPU_OCCUPANCY");
-    DO(cu->occupancy(&blocks, f, THREADS, 1 << 20));
-    assert_int_equal(blocks, 0);
-    DO(cu->stream_synchronize(stream));
-    DO(cu->memory_free((cu_address)a.value));
-    DO(cu->memory_free((cu_address)a.counter));
-    DO(cu->memory_free((cu_address)a.out));
-}
-
 /* As with a real GPU, the launch itself succeeds; then nothing works until the context is new. */
 static void failures_come_where_they_are_asked_for(void **state)
 {
@@ -432,7 +400,6 @@ int main(int argc, char **argv)
         DEVICE_TEST(memory_has_an_end),
         DEVICE_TEST(ranges_must_lie_in_an_allocation),
         DEVICE_TEST(launches_must_fit_the_kernel),
-        DEVICE_TEST(cooperative_launches_must_be_resident),
         DEVICE_TEST(failures_come_where_they_are_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

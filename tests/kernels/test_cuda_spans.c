@@ -1,7 +1,7 @@
 /*
- * test_cuda_spans.c - how the launches of a short step get to a GPU: as graphs, as lists of tasks
- * for the persistent kernel, one by one, and kernels that begin before the one before has ended. On
- * the emulated GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) or, labelled gpu, on a real one.
+ * test_cuda_spans.c - how the launches of a short step get to a GPU: as graphs, one by one, and
+ * kernels that begin before the one before has ended. On the emulated GPU of tests/cuda_on_cpu/
+ * (OATO_CUDA_DRIVER) or, labelled gpu, on a real one.
  */
 #include "tests/kernels/cuda_counts.h"
 #include "tests/kernels/device_rig.h"
@@ -33,25 +33,40 @@ static void steps_that_add(struct rig *gpu, const int32_t *tokens, int n)
     }
 }
 
+static struct rig *rig_that_adds(void)
+{
+    struct rig *gpu = rig_create("cuda:0", 0);
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    rig_compile(gpu, NULL);
+    return gpu;
+}
+
 static void steps_of_a_size_that_comes_again_are_graphs(void **state)
 {
     (void)state;
     /* each size is launched one by one the first time */
     static const int32_t tokens[] = {1, 1, 1, 2, 1, 2, 2};
-    struct rig *gpu = rig_create("cuda:0", 0);
-    for (int i = 0; i < 3; i++)
-        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
-    rig_compile(gpu, NULL);
+    struct rig *gpu = rig_that_adds();
     count_begin();
     steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
     assert_int_equal(graph_launches, 5);
     rig_free(gpu);
 
+    /* a size that was forgotten begins anew: there are places for eight */
+    gpu = rig_that_adds();
+    graph_launches = 0;
+    for (int i = 0; i < 20; i++) {
+        struct step step = {.n_tokens = 1 + i / 10, .n_rows = i / 2 % 5, .n_seqs = 1};
+        rig_step(&gpu, 1, &step);
+    }
+    assert_int_equal(graph_launches, 10);
+    steps_that_add(gpu, tokens, 3);
+    assert_int_equal(graph_launches, 12);
+    rig_free(gpu);
+
     /* a driver that captures nothing only costs time */
-    gpu = rig_create("cuda:0", 0);
-    for (int i = 0; i < 3; i++)
-        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
-    rig_compile(gpu, NULL);
+    gpu = rig_that_adds();
     counted->capture_begin = refuse_capture;
     graph_launches = 0;
     steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
@@ -60,102 +75,27 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     count_end();
 }
 
-/* ------------------------------------------------------------------ persistent kernel ---- */
-
-static cu_result refuse_together(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                 unsigned by, unsigned bz, unsigned shared, cu_stream stream,
-                                 void **arguments)
-{
-    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
-    (void)shared, (void)stream, (void)arguments;
-    return CU_ERROR_NOT_FOUND;
-}
-
-static struct rig *rig_that_adds(const char *spec)
-{
-    struct rig *gpu = rig_create(spec, 0);
-    for (int i = 0; i < 3; i++)
-        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
-    rig_compile(gpu, NULL);
-    return gpu;
-}
-
-static void the_persistent_kernel_takes_the_place_of_graphs(void **state)
+static void graphs_can_be_declined(void **state)
 {
     (void)state;
-    static const int32_t tokens[] = {1, 1, 1, 2, 1, 2, 2};
-    struct rig *gpu = rig_that_adds("cuda:decode=persistent");
-    count_begin();
-    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
-    assert_int_equal(list_launches, 5);
-    assert_int_equal(graph_launches, 0);
-    rig_free(gpu);
-
-    /* a size that was forgotten begins anew: there are places for eight */
-    gpu = rig_that_adds("cuda:decode=persistent");
-    list_launches = 0;
-    for (int i = 0; i < 20; i++) {
-        struct step step = {.n_tokens = 1 + i / 10, .n_rows = i / 2 % 5, .n_seqs = 1};
-        rig_step(&gpu, 1, &step);
-    }
-    assert_int_equal(list_launches, 10);
-    steps_that_add(gpu, tokens, 3);
-    assert_int_equal(list_launches, 12);
-    rig_free(gpu);
-
-    /* a driver that does not launch it only costs the graphs' time */
-    gpu = rig_that_adds("cuda:decode=persistent");
-    counted->launch_together = refuse_together;
-    steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
-    assert_int_equal(graph_launches, 5);
-    rig_free(gpu);
-    count_end();
-}
-
-/* Programs keep the way that was chosen when they were compiled. */
-static void a_way_is_chosen_for_programs_to_come(void **state)
-{
-    (void)state;
-    struct oato_error err;
-    count_begin();
-    for (int usual = 0; usual < 2; usual++) {
-        struct rig *gpu = rig_create("cuda:0", 0);
-        assert_non_null(gpu->d->ops->ways[0]);
-        assert_int_equal(gpu->d->ops->choose(gpu->d, gpu->d->ops->ways[0], &err), OATO_OK);
-        if (usual)
-            assert_int_equal(gpu->d->ops->choose(gpu->d, "", &err), OATO_OK);
-        for (int i = 0; i < 3; i++)
-            rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
-        rig_compile(gpu, NULL);
-        graph_launches = list_launches = 0;
-        steps_that_add(gpu, (int32_t[]){1, 1, 1}, 3);
-        assert_int_equal(graph_launches, usual ? 2 : 0);
-        assert_int_equal(list_launches, usual ? 0 : 2);
-        rig_free(gpu);
-    }
-    count_end();
-}
-
-static void an_unknown_way_is_refused(void **state)
-{
-    (void)state;
-    struct oato_device *d = NULL;
-    struct oato_error err;
-    setenv("OATO_CUDA_DECODE", "sideways", 1);
-    assert_int_equal(device_open("cuda", 0, NULL, &d, &err), OATO_EUSAGE);
-    assert_non_null(strstr(err.text, "OATO_CUDA_DECODE: 'sideways' is no way of decoding"));
-    unsetenv("OATO_CUDA_DECODE");
-    assert_int_equal(device_open("cuda:decode=slowly", 0, NULL, &d, &err), OATO_EUSAGE);
-    assert_non_null(strstr(err.text, "known are graph, persistent and launches"));
-    setenv("OATO_CUDA_DECODE", "launches", 1);
-    struct rig *gpu = rig_that_adds("cuda:decode=persistent"); /* the environment forces */
+    setenv("OATO_CUDA_GRAPHS", "0", 1);
+    struct rig *gpu = rig_that_adds();
+    unsetenv("OATO_CUDA_GRAPHS");
     count_begin();
     steps_that_add(gpu, (int32_t[]){1, 1, 1}, 3);
     assert_int_equal(launches, 9);
     assert_int_equal(graph_launches, 0);
     rig_free(gpu);
     count_end();
-    unsetenv("OATO_CUDA_DECODE");
+}
+
+static void settings_are_refused(void **state)
+{
+    (void)state;
+    struct oato_device *d = NULL;
+    struct oato_error err;
+    assert_int_equal(device_open("cuda:decode=slowly", 0, NULL, &d, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "'decode=slowly' is no setting"));
 }
 
 /* ------------------------------------------------------------------------ overlapping ----- */
@@ -164,10 +104,7 @@ static void an_unknown_way_is_refused(void **state)
 static int overlapping_launches(struct device_info *info)
 {
     static const int32_t tokens[] = {1, 1, 1};
-    struct rig *gpu = rig_create("cuda:0", 0);
-    for (int i = 0; i < 3; i++)
-        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
-    rig_compile(gpu, NULL);
+    struct rig *gpu = rig_that_adds();
     gpu->d->ops->info(gpu->d, info);
     overlapping = graph_launches = 0;
     steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
@@ -209,9 +146,8 @@ int main(void)
     struct oato_error err;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
-        cmocka_unit_test(the_persistent_kernel_takes_the_place_of_graphs),
-        cmocka_unit_test(a_way_is_chosen_for_programs_to_come),
-        cmocka_unit_test(an_unknown_way_is_refused),
+        cmocka_unit_test(graphs_can_be_declined),
+        cmocka_unit_test(settings_are_refused),
         cmocka_unit_test(kernels_of_a_span_overlap),
     };
     if (!cuda_driver_open(&err)) {
