@@ -24,8 +24,8 @@ static void spin_while(const struct job_queue *q, const _Atomic uint64_t *count,
 {
     if (!q->spin_ns)
         return;
-    for (const uint64_t end = now_ns() + q->spin_ns;
-         atomic_load(count) == value && now_ns() < end;)
+    const uint64_t end = now_ns() + q->spin_ns;
+    while (atomic_load(count) == value && now_ns() < end)
         cpu_relax();
 }
 

@@ -128,7 +128,8 @@ static void time_card(const struct page *page, const char *what, uint64_t ns)
 {
     const bool short_one = ns < 1000000000;
     char value[48];
-    snprintf(value, sizeof value, short_one ? "%.1f" : "%.2f", (double)ns / (short_one ? 1e6 : 1e9));
+    snprintf(value, sizeof value, short_one ? "%.1f" : "%.2f",
+             (double)ns / (short_one ? 1e6 : 1e9));
     card(page, value, short_one ? "ms" : "s", what);
 }
 

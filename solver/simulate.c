@@ -1,8 +1,9 @@
 /*
  * simulate.c - the whole request of a plan on a virtual clock: chunks of the prompt, then steps of
- * decode, each run by simulate_step.c. It is the independent check of the planner's prices: it
- * takes what operators and copies cost from the same profile, but what runs at the same time, who
- * waits for whom and what streaming hides comes out of the queues, not of a formula.
+ * decode, each run by simulate_step.c. It is what a plan predicts, and the independent check of the
+ * solver's prices: it takes what operators and copies cost from the same profile, but what runs at
+ * the same time, who waits for whom and what streaming hides comes out of the queues, not of a
+ * formula.
  *
  * Long requests repeat themselves: of many steps of a kind the first, the middle and the last are
  * run, and those between are taken to lie on the lines between them (costs are close to linear in
@@ -203,7 +204,7 @@ oato_status simulation_predict(struct plan *plan, const struct model *m,
 {
     struct simulation *s;
     const oato_status status = simulation_run(plan, m, profile, &s, err);
-    if (status)
+    if (!s)
         return status;
     plan->prefill_ns = (uint64_t)s->prefill_ns;
     if (s->middle >= 0)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Elements that are put together before they are read, and their bytes at most. */
-enum { BLOCKS = 256, BLOCKS_BYTES = 8 * 34 };
+enum { ELEMENTS = 256, ELEMENTS_BYTES = 8 * 34 };
 
 /* A row's share of a block of the layout. */
 struct row_block {
@@ -230,10 +230,10 @@ bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float
     }
     const size_t bytes = (size_t)dtype_info((int)w->dtype)->block_bytes;
     struct row_block b = {0};
-    uint8_t blocks[BLOCKS_BYTES];
+    uint8_t blocks[ELEMENTS_BYTES];
     for (int64_t at = 0, n; at < w->k; at += n) {
         uint8_t *block = blocks;
-        n = min_i64(BLOCKS, w->k - at);
+        n = min_i64(ELEMENTS, w->k - at);
         for (int64_t e = 0; e < n; e += f->block, block += bytes) {
             const uint8_t *body = p + lanes * f->head;
             head_read(f, p, lane, lanes, &b);

@@ -138,7 +138,8 @@ static void check_plan(const struct plan *plan, const struct profile *p)
     }
     const struct price price = solver_price(model, p, plan);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        const uint64_t summed = (uint64_t)(phase == PHASE_DECODE ? price.decode_ns : price.prefill_ns),
+        const uint64_t summed =
+                           (uint64_t)(phase == PHASE_DECODE ? price.decode_ns : price.prefill_ns),
                        predicted = phase == PHASE_DECODE ? plan->decode_ns : plan->prefill_ns;
         if (whole)
             assert_int_equal(sums[phase], summed);

@@ -224,8 +224,7 @@ static void range_add(struct range *r, double simulated, int64_t summed)
 
 static void check_range(const struct range *r, double least, double most, const char *what)
 {
-    print_message("%d plans, %s: simulated / summed %.3f to %.3f\n", r->n, what, r->least,
-                  r->most);
+    print_message("%d plans, %s: simulated / summed %.3f to %.3f\n", r->n, what, r->least, r->most);
     assert_true(r->n > 0);
     if (r->least < least || r->most > most)
         fail_msg("%s: not from %.2f to %.2f", what, least, most);
