@@ -38,8 +38,8 @@ void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns);
 /* The two halves of it: who spins sees what was raised, who sleeps only once it is woken. */
 void timeline_raise(struct timeline *t, uint64_t value, uint64_t clock_ns);
 void timeline_wake(struct timeline *t);
-/* Spins briefly, then sleeps; false when the timeline failed. The clock at `value` goes to
- * *clock_ns (may be NULL). */
+/* Spins (ms for a real device, us for a simulated one), then sleeps; false when the timeline
+ * failed. The clock at `value` goes to *clock_ns (may be NULL). */
 bool timeline_wait(struct timeline *t, uint64_t value, uint64_t *clock_ns);
 /* The same, giving up with false soon after *stop becomes true. With a stop it sleeps at once: a
  * simulated device must not take the cores of the host that it waits for. */

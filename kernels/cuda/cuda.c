@@ -104,11 +104,10 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
     return OATO_OK;
 }
 
-/* OATO_CUDA_GRAPHS=0 says no. */
-static bool wants_graphs(void)
+bool cuda_wanted(const char *variable)
 {
-    const char *wanted = getenv("OATO_CUDA_GRAPHS");
-    return !wanted || strcmp(wanted, "0") != 0;
+    const char *value = getenv(variable);
+    return !value || strcmp(value, "0") != 0;
 }
 
 static oato_status open_device(int index, const char *spec, const struct device_options *options,
@@ -136,7 +135,7 @@ static oato_status open_device(int index, const char *spec, const struct device_
         goto no_context;
     }
     cuda_enter(d);
-    d->graphs = wants_graphs();
+    d->graphs = cuda_wanted("OATO_CUDA_GRAPHS");
     if (load_kernels(d, err) || cuda_streams_open(d, err))
         goto fail;
     if (cuda_queue_open(&d->queue, d, err)) {

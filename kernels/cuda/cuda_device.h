@@ -198,6 +198,8 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
     return (struct cuda_device *)(uintptr_t)d;
 }
 
+/* False when the environment says VARIABLE=0. */
+bool cuda_wanted(const char *variable);
 /* The device's context is made the calling thread's. */
 void cuda_enter(const struct cuda_device *d);
 /* The kernel of that name, whichever image has it. */

@@ -16,7 +16,6 @@
 #include "kernels/cuda/cuda_launch.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     SIZES = 8,        /* whose graphs are kept; the one that was used longest ago goes */
@@ -137,14 +136,13 @@ enum { OVERLAP_CAPABILITY = 90 };
 bool cuda_can_overlap(struct cuda_device *d)
 {
     const struct cuda_driver *cu = d->cu;
-    const char *wanted = getenv("OATO_CUDA_OVERLAP");
     const struct launch l = {.d = d};
     struct cuda_mark_args nothing = {0};
     const struct grid one = {1, 1, 1};
     cu_function mark;
     cu_graph graph = NULL;
     cu_graph_exec exec = NULL;
-    if (d->capability < OVERLAP_CAPABILITY || (wanted && !strcmp(wanted, "0")) ||
+    if (d->capability < OVERLAP_CAPABILITY || !cuda_wanted("OATO_CUDA_OVERLAP") ||
         cuda_kernel(d, CUDA_MARK_KERNEL, &mark) ||
         cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL))
         return false;
