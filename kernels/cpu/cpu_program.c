@@ -7,8 +7,10 @@
  * The clock is real time, put forward to the begin of each step, minus what thread 0 spent waiting
  * for events that, on their device's clock, had already happened: with a simulated device beside
  * it, time is what it would have been. For that the two never compute at the same time (see
- * cpu_cores_take), and the clock goes on only when all workers are awake again: on that clock they
- * hardly waited. Beside real devices the clock is the wall's.
+ * cpu_cores_take), the clock goes on only when all workers are awake again, for on that clock they
+ * hardly waited, and each has a core of its own: where the simulated device's thread has just been,
+ * the scheduler would leave two of them on one for milliseconds. Beside real devices the clock is
+ * the wall's.
  */
 #include "kernels/cpu/cpu_device.h"
 
@@ -98,7 +100,10 @@ static void record_signal(struct running *x, const struct program_record *r)
 static void wake_all(struct running *x, int thread, struct read_ahead next)
 {
     cpu_barrier_wait_fetching(x->barrier, next);
-    if (thread == 0 && x->virtual_clock)
+    if (!x->virtual_clock)
+        return;
+    cpu_barrier_wait(x->barrier); /* whoever slept through the first one is awake, too */
+    if (thread == 0)
         x->device->clock_offset_ns = (int64_t)(x->due_ns - now_ns());
 }
 
@@ -142,6 +147,8 @@ static void run_step(void *arg, int thread)
     struct cpu_barrier *barrier = x->barrier;
     const struct program_record *records = x->c->program->records;
     bool before_solo = true;
+    struct hwloc_bitmap_s *unbound =
+        x->virtual_clock && barrier->n > 1 ? cpu_pool_bind(x->device->pool, thread) : NULL;
     if (x->c->waits_for)
         wake_all(x, thread, read_after(x, 0, thread));
     for (uint32_t i = 0; i < x->n_records; i++) {
@@ -173,6 +180,7 @@ static void run_step(void *arg, int thread)
         if (thread == 0)
             record_signal(x, &records[x->n_records - 1]);
     }
+    cpu_pool_unbind(x->device->pool, unbound);
 }
 
 oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struct step *step,

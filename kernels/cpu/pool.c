@@ -253,6 +253,26 @@ static void workers_place(struct cpu_pool *p)
     }
 }
 
+hwloc_bitmap_t cpu_pool_bind(const struct cpu_pool *p, int thread)
+{
+    if (!p->topology || hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE) < p->n_threads)
+        return NULL;
+    const hwloc_obj_t core = hwloc_get_obj_by_type(p->topology, HWLOC_OBJ_CORE, (unsigned)thread);
+    hwloc_bitmap_t before = hwloc_bitmap_alloc();
+    if (core && before && !hwloc_get_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD))
+        hwloc_set_cpubind(p->topology, core->cpuset, HWLOC_CPUBIND_THREAD);
+    return before;
+}
+
+void cpu_pool_unbind(const struct cpu_pool *p, hwloc_bitmap_t before)
+{
+    if (!before)
+        return;
+    if (!hwloc_bitmap_iszero(before))
+        hwloc_set_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD);
+    hwloc_bitmap_free(before);
+}
+
 /* Pieces of a record are dealt as threads come free, so no node is the right one for a row: pages
  * go to all nodes in turn. Where that is not allowed they lie where they are first touched. */
 void cpu_pool_spread(const struct cpu_pool *p, void *data, uint64_t bytes)

@@ -6,6 +6,7 @@
 #include "tests/kernels/test_cpu.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 
 static struct oato_device *open_cpu(int threads, const char *isa, uint64_t budget_bytes)
@@ -432,6 +433,41 @@ static void memory_is_spread_over_numa_nodes(void **state)
     unsetenv("HWLOC_THISSYSTEM");
 }
 
+/* Where each thread of a run may be: bound, and after. */
+struct whereabouts {
+    struct cpu_pool *pool;
+    cpu_set_t before[2], bound[2], after[2];
+    bool is_bound[2];
+};
+
+static void bind_and_look(void *arg, int thread)
+{
+    struct whereabouts *w = arg;
+    sched_getaffinity(0, sizeof(cpu_set_t), &w->before[thread]);
+    struct hwloc_bitmap_s *unbound = cpu_pool_bind(w->pool, thread);
+    w->is_bound[thread] = unbound;
+    sched_getaffinity(0, sizeof(cpu_set_t), &w->bound[thread]);
+    cpu_pool_unbind(w->pool, unbound);
+    sched_getaffinity(0, sizeof(cpu_set_t), &w->after[thread]);
+}
+
+static void bound_threads_have_cores_of_their_own(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct whereabouts w = {.pool = NULL};
+    assert_int_equal(cpu_pool_create(2, &w.pool, &err), OATO_OK);
+    cpu_pool_run(w.pool, bind_and_look, &w);
+    cpu_set_t both;
+    CPU_AND(&both, &w.bound[0], &w.bound[1]);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(w.is_bound[i], cpu_physical_cores() > 1);
+        assert_true(CPU_EQUAL(&w.before[i], &w.after[i]));
+    }
+    assert_int_equal(!CPU_COUNT(&both), w.is_bound[0]);
+    cpu_pool_free(w.pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -442,6 +478,7 @@ int main(void)
         cmocka_unit_test(memory_stays_within_the_budget),
         cmocka_unit_test(weights_are_prepared_alike_by_all_threads),
         cmocka_unit_test(memory_is_spread_over_numa_nodes),
+        cmocka_unit_test(bound_threads_have_cores_of_their_own),
         cmocka_unit_test(wrong_programs_and_options_are_refused),
         cmocka_unit_test(transfers_are_done_when_they_return),
     };
