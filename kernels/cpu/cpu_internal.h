@@ -308,7 +308,7 @@ void cpu_pool_free(struct cpu_pool *p);
 void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg);
 int cpu_pool_threads(const struct cpu_pool *p);
 /* Inside a run: the thread has a core of its own until unbind is given what bind returned (NULL: it
- * is not bound, for there are fewer cores than threads). */
+ * is not bound, for there are fewer cores than threads, or the system says no). */
 struct hwloc_bitmap_s *cpu_pool_bind(const struct cpu_pool *p, int thread);
 void cpu_pool_unbind(const struct cpu_pool *p, struct hwloc_bitmap_s *before);
 /* Untouched memory that all threads will read: over the NUMA nodes, page by page. */

@@ -238,16 +238,24 @@ int cpu_physical_cores(void)
     return cores > 0 ? cores : 1;
 }
 
+/* The thread's own core; NULL when there are fewer of them than threads. */
+static hwloc_obj_t core_of(const struct cpu_pool *p, int thread)
+{
+    if (!p->topology || hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE) < p->n_threads)
+        return NULL;
+    return hwloc_get_obj_by_type(p->topology, HWLOC_OBJ_CORE, (unsigned)thread);
+}
+
 /* A core for each worker when there are as many and it matters which. */
 static void workers_place(struct cpu_pool *p)
 {
     int cores = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE);
     int units = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_PU);
     int nodes = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_NUMANODE);
-    if (cores < p->n_threads || (units == cores && nodes <= 1))
+    if (units == cores && nodes <= 1)
         return;
     for (int i = 1; i < p->n_threads; i++) {
-        hwloc_obj_t core = hwloc_get_obj_by_type(p->topology, HWLOC_OBJ_CORE, (unsigned)i);
+        const hwloc_obj_t core = core_of(p, i);
         if (core)
             p->workers[i].cpus = core->cpuset;
     }
@@ -255,12 +263,13 @@ static void workers_place(struct cpu_pool *p)
 
 hwloc_bitmap_t cpu_pool_bind(const struct cpu_pool *p, int thread)
 {
-    if (!p->topology || hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE) < p->n_threads)
+    const hwloc_obj_t core = core_of(p, thread);
+    hwloc_bitmap_t before = core ? hwloc_bitmap_alloc() : NULL;
+    if (before && (hwloc_get_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD) ||
+                   hwloc_set_cpubind(p->topology, core->cpuset, HWLOC_CPUBIND_THREAD))) {
+        hwloc_bitmap_free(before);
         return NULL;
-    const hwloc_obj_t core = hwloc_get_obj_by_type(p->topology, HWLOC_OBJ_CORE, (unsigned)thread);
-    hwloc_bitmap_t before = hwloc_bitmap_alloc();
-    if (core && before && !hwloc_get_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD))
-        hwloc_set_cpubind(p->topology, core->cpuset, HWLOC_CPUBIND_THREAD);
+    }
     return before;
 }
 
@@ -268,8 +277,7 @@ void cpu_pool_unbind(const struct cpu_pool *p, hwloc_bitmap_t before)
 {
     if (!before)
         return;
-    if (!hwloc_bitmap_iszero(before))
-        hwloc_set_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD);
+    hwloc_set_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD);
     hwloc_bitmap_free(before);
 }
 
