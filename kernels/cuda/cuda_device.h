@@ -166,7 +166,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 8 };
+enum { CUDA_MODULES = 9 };
 
 struct cuda_device {
     struct oato_device base;
@@ -250,11 +250,12 @@ void cuda_measure_take(struct cuda_device *d);
 
 /* The kernels of a record, found when the program is compiled; what a kind does not use is NULL. */
 struct cuda_record {
-    cu_function run, many; /* many: several columns at once */
-    cu_function pack;      /* of a product's input */
-    cu_function merge;     /* of attention's segments; of gate and up; of experts; of candidates */
-    cu_function group;     /* of the columns of each expert */
-    cu_function halves;    /* of weights with blocks, for cuBLAS; then `pack_halves` of its input */
+    cu_function run;
+    cu_function many, batch; /* of products: several columns at once, and more than those */
+    cu_function pack;        /* of a product's input */
+    cu_function merge;  /* of attention's segments; of gate and up; of experts; of candidates */
+    cu_function group;  /* of the columns of each expert */
+    cu_function halves; /* of weights with blocks, for cuBLAS; then `pack_halves` of its input */
     cu_function pack_halves;
     cu_address turn; /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */

@@ -57,13 +57,17 @@ enum {
     PACK_WARPS = 8,
 };
 
-/* Of the input of a product with an integer type: blocks of 32 elements as signed bytes and, behind
- * the k bytes of a row, a struct cuda_pack_scale for each block. The bytes cover the range from the
- * block's least to its greatest element: half the error of bytes around zero. */
+/* The input of a product with a type of blocks: a row is k elements as signed bytes, then the scale
+ * of each 32 of them, then their sums, 16-byte aligned like the row. The bytes cover the range from
+ * the block's least to its greatest element: half the error of bytes around zero. */
 struct cuda_pack_scale {
-    float d, middle;           /* element = middle + d * byte */
-    int16_t low_sum, high_sum; /* of the first and the last 16 bytes */
+    float d, middle; /* element = middle + d * byte */
 };
+struct cuda_pack_sums {
+    int16_t low, high; /* of the first and the last 16 bytes */
+};
+#define CUDA_PACK_SUMS_AT(k) ((k) + ((k) / 32 * 8 + 15) / 16 * 16)
+#define CUDA_PACK_BYTES(k)   (CUDA_PACK_SUMS_AT(k) + ((k) / 32 * 4 + 15) / 16 * 16)
 
 /* grid: (k / 32 / PACK_WARPS rounded up, rows); pack_q8, and pack_F16 and pack_BF16, which write
  * rows of k elements */
@@ -85,8 +89,8 @@ struct cuda_halves_args {
 
 /* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
  * silu(w_0 x) * (w_1 x). With `sum`, sum[t] = y_0[t] + addend[t], `addend_stride` floats from one t
- * to the next. grid: (pairs of rows * split / MATVEC_WARPS rounded up, columns / columns at once
- * rounded up) */
+ * to the next. grid: pairs of rows * split / MATVEC_WARPS rounded up, times columns / columns at
+ * once rounded up */
 struct cuda_matvec_args {
     struct cuda_matrix w[3];
     float *y[3];        /* columns of w[i].rows floats */
@@ -98,6 +102,20 @@ struct cuda_matvec_args {
     int32_t addend_stride;
     const float *addend;
     float *sum;
+};
+
+/* The batch_* kernels compute the same of more columns, of types with blocks by tensor cores: a
+ * block BATCH_ROWS rows of one matrix, or half as many of gate and of up, by BATCH_COLUMNS columns.
+ * grid: columns / BATCH_COLUMNS rounded up, times blocks of rows of all matrices. Of types without
+ * blocks they are matvec_many_* with 2 * MATVEC_COLUMNS columns at once. */
+enum {
+    BATCH_ROWS = 32,
+    BATCH_COLUMNS = 16,
+    BATCH_UNITS = 16, /* of a row of k, blocks of 32, that are in shared memory at once */
+    BATCH_THREADS = BATCH_UNITS * 32,
+    BATCH_ROOM =
+        48 << 10, /* bytes of shared memory: of every type but Q2_K, which has two minima */
+    BATCH_ROOM_Q2_K = 50 << 10,
 };
 
 /* The experts of each token: their ids, then their weights. Of all experts [first, first + held)

@@ -14,6 +14,7 @@ enum {
     TILE_WARPS_LEAST = 2, /* of a block of attention_tile, however few rows there are */
 };
 _Static_assert((int)ATTENTION_PAGE == (int)KV_PAGE_POSITIONS, "attention goes page by page");
+_Static_assert((int)BATCH_ROOM_Q2_K <= (int)MATRIX_ROOM_MOST, "what find_kernel asks for");
 
 cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
                        uint32_t threads, uint32_t shared_bytes, void *argument)
@@ -343,30 +344,30 @@ static cu_result run_attention(const struct launch *l)
 static const struct {
     cu_result (*run)(const struct launch *l);
     const char *kernel; /* "%s": one for each type, which stands there */
-    const char *many, *merge;
+    const char *merge;
 } kinds[OP_KIND_COUNT] = {
-    [OP_EMBED] = {run_embed, "embed", NULL, NULL},
-    [OP_RMS_NORM] = {run_norm, "rms_norm", NULL, NULL},
-    [OP_ADD_NORM] = {run_norm, "rms_norm", NULL, NULL},
-    [OP_HEAD_NORM] = {run_norm, "head_norm", NULL, NULL},
-    [OP_MUL_MAT] = {launch_product, "matvec_%s", "matvec_many_%s", NULL},
-    [OP_QKV] = {launch_product, "matvec_%s", "matvec_many_%s", NULL},
-    [OP_GATE_UP] = {launch_product, "matvec_%s", "matvec_many_%s", NULL},
-    [OP_EXPERT_GATE_UP] = {launch_experts, "expert_gate_up_%s", NULL, NULL},
-    [OP_EXPERT_DOWN] = {launch_experts, "expert_down_%s", NULL, NULL},
-    [OP_ADD] = {run_pairwise, "pairwise", NULL, NULL},
-    [OP_BIAS] = {run_pairwise, "pairwise", NULL, NULL},
-    [OP_SCALE] = {run_pairwise, "pairwise", NULL, NULL},
-    [OP_SWIGLU] = {run_pairwise, "pairwise", NULL, NULL},
-    [OP_MERGE] = {run_merge, "merge", NULL, NULL},
-    [OP_MERGE_SUM] = {run_merge, "merge", NULL, NULL},
-    [OP_SELECT] = {run_select, "select_rows", NULL, NULL},
-    [OP_ROPE] = {run_rope, "rope", NULL, NULL},
-    [OP_ROUTE] = {run_route, "route", NULL, NULL},
-    [OP_KV_STORE] = {run_kv_store, "kv_store", NULL, NULL},
-    [OP_KV_COPY] = {run_kv_copy, "kv_copy", NULL, NULL},
-    [OP_ATTENTION] = {run_attention, "attention_%s", NULL, "attention_merge"},
-    [OP_TOP_K] = {run_top_k, "top_k", NULL, "top_k_merge"},
+    [OP_EMBED] = {run_embed, "embed", NULL},
+    [OP_RMS_NORM] = {run_norm, "rms_norm", NULL},
+    [OP_ADD_NORM] = {run_norm, "rms_norm", NULL},
+    [OP_HEAD_NORM] = {run_norm, "head_norm", NULL},
+    [OP_MUL_MAT] = {launch_product, "matvec_%s", NULL},
+    [OP_QKV] = {launch_product, "matvec_%s", NULL},
+    [OP_GATE_UP] = {launch_product, "matvec_%s", NULL},
+    [OP_EXPERT_GATE_UP] = {launch_experts, "expert_gate_up_%s", NULL},
+    [OP_EXPERT_DOWN] = {launch_experts, "expert_down_%s", NULL},
+    [OP_ADD] = {run_pairwise, "pairwise", NULL},
+    [OP_BIAS] = {run_pairwise, "pairwise", NULL},
+    [OP_SCALE] = {run_pairwise, "pairwise", NULL},
+    [OP_SWIGLU] = {run_pairwise, "pairwise", NULL},
+    [OP_MERGE] = {run_merge, "merge", NULL},
+    [OP_MERGE_SUM] = {run_merge, "merge", NULL},
+    [OP_SELECT] = {run_select, "select_rows", NULL},
+    [OP_ROPE] = {run_rope, "rope", NULL},
+    [OP_ROUTE] = {run_route, "route", NULL},
+    [OP_KV_STORE] = {run_kv_store, "kv_store", NULL},
+    [OP_KV_COPY] = {run_kv_copy, "kv_copy", NULL},
+    [OP_ATTENTION] = {run_attention, "attention_%s", "attention_merge"},
+    [OP_TOP_K] = {run_top_k, "top_k", "top_k_merge"},
 };
 
 static const char *tile_kernel(int32_t head_dim)
@@ -387,7 +388,7 @@ static oato_status find_kernel(const struct cuda_device *d, const char *pattern,
     snprintf(name, sizeof name, "%.*s%s%s", (int)(type ? type - pattern : 63), pattern,
              type ? dtype_name(dtype) : "", type ? type + 2 : "");
     cu_result result = cuda_kernel(d, name, out);
-    if (!result && type && !strncmp(pattern, "matrix", 6))
+    if (!result && type && (!strncmp(pattern, "matrix", 6) || !strncmp(pattern, "batch", 5)))
         result = d->cu->function_set(*out, CU_FUNCTION_MAX_DYNAMIC_SHARED, MATRIX_ROOM_MOST);
     if (result) {
         char doing[96];
@@ -402,14 +403,13 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
 {
     const oato_dtype dtype = (oato_dtype)r->op.dtype;
     const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = cuda_has_blocks(dtype);
-    const char *kernel = kinds[r->op.kind].kernel, *many = kinds[r->op.kind].many;
-    const char *merge = kinds[r->op.kind].merge, *group = NULL;
+    const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
-    bool halves = false;
+    bool by_rows = product && !op_has_experts(&r->op), halves = false;
     if (cuda_takes_matrix(d, &r->op, r->numerics)) {
         const bool experts = op_has_experts(&r->op), down = r->op.kind == OP_EXPERT_DOWN;
         kernel = experts ? "matrix_experts_%s" : "matrix_%s";
-        many = NULL;
+        by_rows = false;
         merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
@@ -421,7 +421,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     }
     cuda_enter(d);
     if (find_kernel(d, kernel, dtype, &out->run, err) ||
-        find_kernel(d, many, dtype, &out->many, err) ||
+        find_kernel(d, by_rows ? "matvec_many_%s" : NULL, dtype, &out->many, err) ||
+        find_kernel(d, by_rows ? "batch_%s" : NULL, dtype, &out->batch, err) ||
         find_kernel(d, merge, dtype, &out->merge, err) ||
         find_kernel(d, group, dtype, &out->group, err) ||
         find_kernel(d, pack, dtype, &out->pack, err) ||

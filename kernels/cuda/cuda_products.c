@@ -38,7 +38,7 @@ uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k)
 {
     if (!cuda_has_blocks(dtype))
         return (uint64_t)k * sizeof(uint16_t);
-    return size_align((uint64_t)k + (uint64_t)k / 32 * sizeof(struct cuda_pack_scale), 16);
+    return CUDA_PACK_BYTES((uint64_t)k);
 }
 
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
@@ -191,6 +191,18 @@ static void add_next(const struct launch *l, struct cuda_matvec_args *a)
     a->addend_stride = next.op->n;
 }
 
+/* By tensor cores: blocks of rows times blocks of columns. */
+static cu_result run_batch(const struct launch *l, struct cuda_matvec_args *a)
+{
+    const int32_t rows = a->gate_up ? BATCH_ROWS / 2 : BATCH_ROWS;
+    uint32_t tiles = 0;
+    for (int i = 0; i < (a->gate_up ? 1 : a->n); i++)
+        tiles += blocks_of(a->w[i].rows, rows);
+    return launch_start(l, l->kernels->batch,
+                        (struct grid){tiles * blocks_of(l->T, BATCH_COLUMNS), 1, 1}, BATCH_THREADS,
+                        l->op->dtype == DT_Q2_K ? BATCH_ROOM_Q2_K : BATCH_ROOM, a);
+}
+
 cu_result launch_product(const struct launch *l)
 {
     const bool gate_up = l->op->kind == OP_GATE_UP;
@@ -211,12 +223,17 @@ cu_result launch_product(const struct launch *l)
     const cu_result result = pack(l, l->T, &a.x, &a.x_stride);
     if (result)
         return result;
-    const bool many = l->T > 1;
     a.split = split_of(pairs, l->op->k);
-    const struct grid grid = {blocks_of(pairs * a.split, MATVEC_WARPS),
-                              many ? blocks_of(l->T, MATVEC_COLUMNS) : 1, 1};
-    return launch_start(l, many ? l->kernels->many : l->kernels->run, grid, MATVEC_WARPS * 32, 0,
-                        &a);
+    const bool batch = l->T > MATVEC_COLUMNS;
+    if (batch && cuda_has_blocks((oato_dtype)l->op->dtype))
+        return run_batch(l, &a);
+    const uint32_t columns = l->T == 1 ? 1 : batch ? 2 * MATVEC_COLUMNS : MATVEC_COLUMNS;
+    const uint32_t blocks = blocks_of(pairs * a.split, MATVEC_WARPS) * blocks_of(l->T, columns);
+    return launch_start(l,
+                        l->T == 1 ? l->kernels->run
+                        : batch   ? l->kernels->batch
+                                  : l->kernels->many,
+                        (struct grid){blocks, 1, 1}, MATVEC_WARPS * 32, 0, &a);
 }
 
 /* ------------------------------------------------------------------------------- experts -- */

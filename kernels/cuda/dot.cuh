@@ -9,32 +9,17 @@
 
 #include "kernels/cuda/unpack.cuh"
 
-/* What one lane adds to two rows and N columns: rows[r] counts rows of w[r], columns stand x_stride
- * bytes apart. Of `parts` warps that share the rows this is number `part`. */
+/* What one lane adds to two rows and N columns: rows[r] counts rows of w[r]. Of `parts` warps that
+ * share the rows this is number `part`. */
 template <int DTYPE, int N> struct dot {
-    typedef weight_block<DTYPE> W;
-
-    struct weights {
-        int q[8];
-        float d[W::SCALES], m[W::SCALES];
-    };
-
-    static __device__ void load(const cuda_matrix &w, int64_t block, weights &v)
+    static __device__ void add(const block_weights<DTYPE> &v, const uint8_t *const x[N], int k,
+                               int b, float *sum)
     {
-        W::codes(w, block, v.q);
-        W::scales(w, block, v.d, v.m);
-    }
-
-    static __device__ void add(const weights &v, const uint8_t *x, uint64_t x_stride, int k, int b,
-                               float *sum)
-    {
-        const float weights = weight_sum<DTYPE>(v.q, v.d, v.m);
+        const float weights = v.sum();
 #pragma unroll
         for (int t = 0; t < N; t++) {
-            const uint8_t *column = x + t * x_stride;
-            const int4 *codes = (const int4 *)(column + b * 32);
+            const int4 *codes = (const int4 *)(x[t] + b * 32);
             const int4 low = codes[0], high = codes[1];
-            const cuda_pack_scale s = ((const cuda_pack_scale *)(column + k))[b];
             int p0 = __dp4a(v.q[0], low.x, 0), p1 = __dp4a(v.q[4], high.x, 0);
             p0 = __dp4a(v.q[1], low.y, p0);
             p1 = __dp4a(v.q[5], high.y, p1);
@@ -42,17 +27,10 @@ template <int DTYPE, int N> struct dot {
             p1 = __dp4a(v.q[6], high.z, p1);
             p0 = __dp4a(v.q[3], low.w, p0);
             p1 = __dp4a(v.q[7], high.w, p1);
-            float part;
-            if (W::SCALES == 1)
-                part = v.d[0] * (float)(p0 + p1);
-            else
-                part = fmaf(v.d[0], (float)p0, v.d[W::SCALES - 1] * (float)p1);
-            if (W::HAS_MIN && W::SCALES == 1)
-                part = fmaf(v.m[0], (float)(s.low_sum + s.high_sum), part);
-            else if (W::HAS_MIN)
-                part = fmaf(v.m[0], (float)s.low_sum,
-                            fmaf(v.m[W::SCALES - 1], (float)s.high_sum, part));
-            sum[t] = fmaf(s.d, part, fmaf(s.middle, weights, sum[t]));
+            const packed_scale s((const cuda_pack_scale *)(x[t] + k) + b,
+                                 (const cuda_pack_sums *)(x[t] + CUDA_PACK_SUMS_AT(k)) + b,
+                                 weight_block<DTYPE>::HAS_MIN);
+            sum[t] = add_block<DTYPE>(sum[t], v.d, v.m, weights, p0, p1, s);
         }
     }
 
@@ -60,40 +38,41 @@ template <int DTYPE, int N> struct dot {
      * multiplied. */
     template <int TURNS>
     static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
-                                 const uint8_t *x, uint64_t x_stride, int b, int step,
-                                 float sum[2][N])
+                                 const uint8_t *const x[N], int b, int step, float sum[2][N])
     {
         const int k = w[0]->k;
-        weights v[TURNS][2];
+        stored_block<DTYPE> v[TURNS][2];
 #pragma unroll
         for (int i = 0; i < 2 * TURNS; i++)
-            load(*w[i % 2], row[i % 2] * (k / 32) + b + i / 2 * step, v[i / 2][i % 2]);
+            v[i / 2][i % 2].load(*w[i % 2], row[i % 2] * (k / 32) + b + i / 2 * step);
 #pragma unroll
         for (int i = 0; i < 2 * TURNS; i++)
-            add(v[i / 2][i % 2], x, x_stride, k, b + i / 2 * step, sum[i % 2]);
+            add(block_weights<DTYPE>(v[i / 2][i % 2]), x, k, b + i / 2 * step, sum[i % 2]);
     }
 
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
-                                const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
+                                const uint8_t *const x[N], float sum[2][N], int part = 0,
                                 int parts = 1)
     {
         const int blocks = w[0]->k / 32, step = parts * WARP;
         int b = part * WARP + threadIdx.x % WARP;
         for (; b + step < blocks; b += 2 * step)
-            turns<2>(w, row, x, x_stride, b, step, sum);
+            turns<2>(w, row, x, b, step, sum);
         if (b < blocks)
-            turns<1>(w, row, x, x_stride, b, step, sum);
+            turns<1>(w, row, x, b, step, sum);
     }
 };
 
 /* Types without blocks: 16 bytes at a time, of float32 columns. */
 template <int DTYPE, int N> struct dot_float {
-    enum { EACH = DTYPE == CUDA_F32 ? 4 : 8 };
+    enum {
+        EACH = DTYPE == CUDA_F32 ? 4 : 8,
+        MOST_TURNS = N > 4 ? 2 : 4, /* that registers have room for */
+    };
 
     template <int TURNS>
     static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
-                                 const uint8_t *x, uint64_t x_stride, int i, int step,
-                                 float sum[2][N])
+                                 const uint8_t *const x[N], int i, int step, float sum[2][N])
     {
         uint4 v[TURNS][2]; /* as they are stored: more of them are under way at once */
 #pragma unroll
@@ -107,8 +86,7 @@ template <int DTYPE, int N> struct dot_float {
                 float_numbers<DTYPE>(v[n][r], e[r]);
 #pragma unroll
             for (int t = 0; t < N; t++) {
-                const float4 *column =
-                    (const float4 *)(x + t * x_stride + (i + n * step) * sizeof(float));
+                const float4 *column = (const float4 *)(x[t] + (i + n * step) * sizeof(float));
 #pragma unroll
                 for (int part = 0; part < EACH / 4; part++) {
                     const float4 c = column[part];
@@ -126,15 +104,15 @@ template <int DTYPE, int N> struct dot_float {
     }
 
     static __device__ void rows(const cuda_matrix *const w[2], const int64_t row[2],
-                                const uint8_t *x, uint64_t x_stride, float sum[2][N], int part = 0,
+                                const uint8_t *const x[N], float sum[2][N], int part = 0,
                                 int parts = 1)
     {
         const int k = w[0]->k, step = parts * WARP * EACH;
         int i = (part * WARP + threadIdx.x % WARP) * EACH;
-        for (; i + 3 * step < k; i += 4 * step)
-            turns<4>(w, row, x, x_stride, i, step, sum);
+        for (; i + (MOST_TURNS - 1) * step < k; i += MOST_TURNS * step)
+            turns<MOST_TURNS>(w, row, x, i, step, sum);
         for (; i < k; i += step)
-            turns<1>(w, row, x, x_stride, i, step, sum);
+            turns<1>(w, row, x, i, step, sum);
     }
 };
 template <int N> struct dot<CUDA_F32, N> : dot_float<CUDA_F32, N> {

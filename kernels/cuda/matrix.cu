@@ -61,18 +61,15 @@ template <int DTYPE> __device__ static void halves(const cuda_halves_args &a)
     const int part = (int)(i % (32 / HALVES_OF_THREAD));
     if (i >= a.rows * quarters)
         return;
-    int q[8];
-    float d[W::SCALES], m[W::SCALES];
-    W::codes(a.w, a.first * (a.w.k / 32) + block, q);
-    W::scales(a.w, a.first * (a.w.k / 32) + block, d, m);
+    const block_weights<DTYPE> v(a.w, a.first * (a.w.k / 32) + block);
     const bool second = W::SCALES == 2 && part >= 2;
-    const float scale = second ? d[W::SCALES - 1] : d[0];
-    const float least = !W::HAS_MIN ? 0.0f : second ? m[W::SCALES - 1] : m[0];
+    const float scale = second ? v.d[W::SCALES - 1] : v.d[0];
+    const float least = !W::HAS_MIN ? 0.0f : second ? v.m[W::SCALES - 1] : v.m[0];
     uint32_t out[4];
 #pragma unroll
     for (int word = 0; word < 4; word++) {
-        const int low = part & 1 ? q[2 + word / 2] : q[word / 2];
-        const int high = part & 1 ? q[6 + word / 2] : q[4 + word / 2];
+        const int low = part & 1 ? v.q[2 + word / 2] : v.q[word / 2];
+        const int high = part & 1 ? v.q[6 + word / 2] : v.q[4 + word / 2];
         const int codes = (part & 2 ? high : low) >> word % 2 * 16;
         out[word] = two_halves((float)(int8_t)codes * scale + least,
                                (float)(int8_t)(codes >> 8) * scale + least);
@@ -92,6 +89,7 @@ template <int DTYPE> struct chunk_scales {
     float m[TILE][W::HAS_MIN ? UNITS : 1][W::SCALES];
     float sum[TILE][UNITS]; /* of 32 weights */
     cuda_pack_scale x[TILE][UNITS];
+    cuda_pack_sums x_sums[W::HAS_MIN ? TILE : 1][UNITS];
 };
 template <> struct chunk_scales<CUDA_F16> {
 };
@@ -105,9 +103,7 @@ template <int DTYPE> struct alignas(16) matrix_room {
 
 /* What a thread brings of a chunk's weights. */
 template <int DTYPE> struct some_weights {
-    typedef weight_block<DTYPE> W;
-    int q[SHARE][8];
-    float d[SHARE][W::SCALES], m[SHARE][W::SCALES];
+    stored_block<DTYPE> block[SHARE];
 };
 struct some_elements {
     int4 data[SHARE][2];
@@ -191,8 +187,7 @@ __device__ static void load_weights(const matrix_tile &t, int unit, some_weights
             v.data[i][0] = from[0];
             v.data[i][1] = from[1];
         } else {
-            weight_block<DTYPE>::codes(*t.w, block, v.q[i]);
-            weight_block<DTYPE>::scales(*t.w, block, v.d[i], v.m[i]);
+            v.block[i].load(*t.w, block);
         }
     }
 }
@@ -213,22 +208,21 @@ __device__ static void store_weights(const matrix_tile &t, int unit, const some_
             to[1] = v.data[i][1];
         } else {
             typedef weight_block<DTYPE> W;
-            const int *q = v.q[i];
-            room.scales.sum[row][u] = weight_sum<DTYPE>(q, v.d[i], v.m[i]);
-            to[0] = make_int4(q[0], q[1], q[2], q[3]);
-            to[1] = make_int4(q[4], q[5], q[6], q[7]);
+            const block_weights<DTYPE> b(v.block[i]);
+            room.scales.sum[row][u] = b.sum();
+            to[0] = make_int4(b.q[0], b.q[1], b.q[2], b.q[3]);
+            to[1] = make_int4(b.q[4], b.q[5], b.q[6], b.q[7]);
             for (int s = 0; s < W::SCALES; s++) {
-                room.scales.d[row][u][s] = v.d[i][s];
+                room.scales.d[row][u][s] = b.d[s];
                 if (W::HAS_MIN)
-                    room.scales.m[row][u][s] = v.m[i][s];
+                    room.scales.m[row][u][s] = b.m[s];
             }
         }
     }
 }
 
 /* Begins to copy a thread's side of its column, which is row `x`, 16 bytes at a time: bytes, then
- * the structures behind them. Those of four units are whole pieces; behind the last of a row there
- * is room for one. */
+ * the scales of two units, then the sums of four. Behind the last of a row there is room. */
 template <int DTYPE>
 __device__ static void copy_columns(const matrix_tile &t, const uint8_t *x, int unit,
                                     matrix_room<DTYPE> &room)
@@ -238,10 +232,14 @@ __device__ static void copy_columns(const matrix_tile &t, const uint8_t *x, int 
     for (int i = side; i < units * 2; i += SIDES)
         copy_16(&room.x[column][i * 16], x + unit * 32 + i * 16, true);
     if constexpr (!is_float<DTYPE>()) {
-        const int bytes = units * (int)sizeof(cuda_pack_scale);
-        const uint8_t *scales = x + t.w->k + unit * sizeof(cuda_pack_scale);
-        for (int at = side * 16; at < bytes; at += SIDES * 16)
-            copy_16((uint8_t *)room.scales.x[column] + at, scales + at, true);
+        const int two = side * 2, k = t.w->k;
+        static_assert(UNITS == 4 && SIDES == 2, "how a column is divided");
+        if (two < units)
+            copy_16(room.scales.x[column] + two, x + k + (unit + two) * sizeof(cuda_pack_scale),
+                    true);
+        if (weight_block<DTYPE>::HAS_MIN && side == 0)
+            copy_16(room.scales.x_sums[column],
+                    x + CUDA_PACK_SUMS_AT(k) + unit * sizeof(cuda_pack_sums), true);
     }
 }
 
@@ -278,20 +276,12 @@ __device__ static void multiply(const matrix_room<DTYPE> &room, int n, int u, fl
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int r = row + i / 2 * 8;
-                const cuda_pack_scale &s = room.scales.x[8 * j + lane % 4 * 2 + i % 2][u];
-                const float *d = room.scales.d[r][u];
-                float part = d[0] * (float)low[i];
-                if (W::SCALES == 2)
-                    part = fmaf(d[W::SCALES - 1], (float)high[i], part);
-                if (W::HAS_MIN) {
-                    const float *m = room.scales.m[r][u];
-                    if (W::SCALES == 1)
-                        part = fmaf(m[0], (float)(s.low_sum + s.high_sum), part);
-                    else
-                        part = fmaf(m[0], (float)s.low_sum,
-                                    fmaf(m[W::SCALES - 1], (float)s.high_sum, part));
-                }
-                sum[j][i] = fmaf(s.d, part, fmaf(s.middle, room.scales.sum[r][u], sum[j][i]));
+                const int c = 8 * j + lane % 4 * 2 + i % 2;
+                const packed_scale s(&room.scales.x[c][u],
+                                     &room.scales.x_sums[W::HAS_MIN ? c : 0][u], W::HAS_MIN);
+                sum[j][i] = add_block<DTYPE>(sum[j][i], room.scales.d[r][u],
+                                             room.scales.m[r][W::HAS_MIN ? u : 0],
+                                             room.scales.sum[r][u], low[i], high[i], s);
             }
         }
     }

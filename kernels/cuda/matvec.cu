@@ -1,6 +1,7 @@
 /*
  * matvec.cu - products with few columns, where the time is that of reading the weights: decode,
- * rows of logits, and the matrices of the experts that few tokens choose.
+ * rows of logits, and the matrices of the experts that few tokens choose. Of more than four columns
+ * types with blocks are multiplied by batch.cu, to the same bits.
  *
  * A warp computes two rows (gate and up of the same row where they are fused), so that two weights
  * are on their way while two are multiplied; where there are few rows, two or four warps share a
@@ -18,6 +19,7 @@ enum {
     PLANES = 4,
     MATVEC_RESIDENT = 4, /* blocks in a multiprocessor: with fewer registers a lane would have one
                             block of codes on its way, not four */
+    MATVEC_RESIDENT_BATCH = 3, /* of those with most columns, whose sums take registers, too */
     MATVEC_AHEAD = 2048, /* elements of a row, two turns of a warp; more of Q4_0 made decoding 2 %
                             slower on an H100 */
 };
@@ -69,13 +71,28 @@ __device__ static bool find_pair(const cuda_matvec_args &a, int pair, row_pair *
     return true;
 }
 
+/* Which of a product's blocks this one is: those of the same rows are neighbours, so that the rows
+ * come from memory once. */
+template <int N> struct matvec_place {
+    int first; /* of N columns */
+    int pair;  /* the warp's */
+
+    __device__ explicit matvec_place(const cuda_matvec_args &a)
+    {
+        const int across = N == 1 ? 1 : (a.columns + N - 1) / N;
+        first = blockIdx.x % across * N;
+        pair = (blockIdx.x / across * MATVEC_WARPS + threadIdx.x / WARP) / a.split;
+    }
+};
+
 /* What a warp reads first is fetched while the kernels before this one still work. */
-template <int DTYPE> __device__ static void weights_ahead(const cuda_matvec_args &a)
+template <int DTYPE, int N> __device__ static void weights_ahead(const cuda_matvec_args &a)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int row = lane / PLANES, begin = warp % a.split * MATVEC_AHEAD;
+    const matvec_place<N> place(a);
     row_pair p;
-    if (blockIdx.y || row > 1 || !find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p))
+    if (place.first || row > 1 || !find_pair(a, place.pair, &p))
         return;
     const cuda_matrix &w = row ? *p.w[1] : *p.w[0];
     row_ahead<DTYPE>(w, lane % PLANES, row ? p.row[1] : p.row[0], begin,
@@ -84,29 +101,25 @@ template <int DTYPE> __device__ static void weights_ahead(const cuda_matvec_args
 
 template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args &a)
 {
-    const int warp = threadIdx.x / WARP, part = warp % a.split, column = blockIdx.y * N;
+    const int part = threadIdx.x / WARP % a.split;
+    const matvec_place<N> place(a);
     row_pair p;
     float sum[2][N] = {};
-    const bool there = find_pair(a, (blockIdx.x * MATVEC_WARPS + warp) / a.split, &p);
-    if (there && (N == 1 || column + N <= a.columns)) {
-        dot<DTYPE, N>::rows(p.w, p.row, a.x + column * a.x_stride, a.x_stride, sum, part, a.split);
-    } else if (there) {
-        for (int t = 0; column + t < a.columns; t++) {
-            float one[2][1] = {};
-            dot<DTYPE, 1>::rows(p.w, p.row, a.x + (column + t) * a.x_stride, a.x_stride, one, part,
-                                a.split);
-            sum[0][t] = one[0][0];
-            sum[1][t] = one[1][0];
-        }
-    }
+    const uint8_t *x[N]; /* behind the last column: that one again, and nobody writes it */
+#pragma unroll
+    for (int t = 0; t < N; t++)
+        x[t] = a.x + (N == 1 ? 0 : min(place.first + t, a.columns - 1)) * a.x_stride;
+    const bool there = find_pair(a, place.pair, &p);
+    if (there)
+        dot<DTYPE, N>::rows(p.w, p.row, x, sum, part, a.split);
     add_up<N>(sum, part, a.split);
     if (!there || part || threadIdx.x % WARP)
         return;
     const int rows = p.w[0]->rows;
 #pragma unroll
     for (int t = 0; t < N; t++) {
-        const int64_t at = (int64_t)(column + t) * rows;
-        if (column + t >= a.columns)
+        const int64_t column = place.first + t, at = column * rows;
+        if (column >= a.columns)
             break;
         if (a.gate_up) {
             p.y[at + p.row[0]] = silu(sum[0][t]) * sum[1][t];
@@ -115,8 +128,7 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
         for (int r = 0; r < 2 && (!r || p.row[1] != p.row[0]); r++) {
             p.y[at + p.row[r]] = sum[r][t];
             if (a.sum)
-                a.sum[at + p.row[r]] =
-                    sum[r][t] + a.addend[(int64_t)(column + t) * a.addend_stride + p.row[r]];
+                a.sum[at + p.row[r]] = sum[r][t] + a.addend[column * a.addend_stride + p.row[r]];
         }
     }
 }
@@ -131,7 +143,8 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
     const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + r};
     float sum[2][1] = {};
-    dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum);
+    const uint8_t *const x[1] = {a.x + token * a.x_stride};
+    dot<DTYPE, 1>::rows(w, row, x, sum);
     const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
     float *y = a.y + (int64_t)blockIdx.y * a.n;
     if (threadIdx.x % WARP == 0)
@@ -153,9 +166,9 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
             continue;
         const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + second};
         const float weight = expert_weight(a.choice, token, place);
-        const uint8_t *x = a.x + (token * a.choice.used + place) * a.x_stride;
+        const uint8_t *const x[1] = {a.x + (token * a.choice.used + place) * a.x_stride};
         float sum[2][1] = {};
-        dot<DTYPE, 1>::rows(w, row, x, a.x_stride, sum);
+        dot<DTYPE, 1>::rows(w, row, x, sum);
         all[0] = fmaf(weight, warp_sum(sum[0][0]), all[0]);
         all[1] = fmaf(weight, warp_sum(sum[1][0]), all[1]);
     }
@@ -170,37 +183,48 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 /* The kernels of a type, named as cuda_launch.c puts their names together. */
 #define MATVEC_KERNEL(name, argument, ahead)                                                       \
     KERNEL_AHEAD(name, MATVEC_WARPS *WARP, MATVEC_RESIDENT, argument, ahead)
-#define MATVEC_KERNELS(type, DTYPE)                                                                \
-    MATVEC_KERNEL(matvec_##type, cuda_matvec_args, weights_ahead<DTYPE>)                           \
+#define MATVEC_KERNELS(type)                                                                       \
+    MATVEC_KERNEL(matvec_##type, cuda_matvec_args, (weights_ahead<CUDA_##type, 1>))                \
     {                                                                                              \
-        matvec<DTYPE, 1>(a);                                                                       \
+        matvec<CUDA_##type, 1>(a);                                                                 \
     }                                                                                              \
-    MATVEC_KERNEL(matvec_many_##type, cuda_matvec_args, weights_ahead<DTYPE>)                      \
+    MATVEC_KERNEL(matvec_many_##type, cuda_matvec_args,                                            \
+                  (weights_ahead<CUDA_##type, MATVEC_COLUMNS>))                                    \
     {                                                                                              \
-        matvec<DTYPE, MATVEC_COLUMNS>(a);                                                          \
+        matvec<CUDA_##type, MATVEC_COLUMNS>(a);                                                    \
     }                                                                                              \
     MATVEC_KERNEL(expert_gate_up_##type, cuda_experts_args, nothing_ahead)                         \
     {                                                                                              \
-        expert_gate_up<DTYPE>(a);                                                                  \
+        expert_gate_up<CUDA_##type>(a);                                                            \
     }                                                                                              \
     MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead)                            \
     {                                                                                              \
-        expert_down<DTYPE>(a);                                                                     \
+        expert_down<CUDA_##type>(a);                                                               \
     }
 
-MATVEC_KERNELS(F32, CUDA_F32)
-MATVEC_KERNELS(F16, CUDA_F16)
-MATVEC_KERNELS(BF16, CUDA_BF16)
-MATVEC_KERNELS(Q4_0, CUDA_Q4_0)
-MATVEC_KERNELS(Q4_1, CUDA_Q4_1)
-MATVEC_KERNELS(Q5_0, CUDA_Q5_0)
-MATVEC_KERNELS(Q5_1, CUDA_Q5_1)
-MATVEC_KERNELS(Q8_0, CUDA_Q8_0)
-MATVEC_KERNELS(Q2_K, CUDA_Q2_K)
-MATVEC_KERNELS(Q3_K, CUDA_Q3_K)
-MATVEC_KERNELS(Q4_K, CUDA_Q4_K)
-MATVEC_KERNELS(Q5_K, CUDA_Q5_K)
-MATVEC_KERNELS(Q6_K, CUDA_Q6_K)
-MATVEC_KERNELS(IQ4_NL, CUDA_IQ4_NL)
-MATVEC_KERNELS(IQ4_XS, CUDA_IQ4_XS)
-MATVEC_KERNELS(MXFP4, CUDA_MXFP4)
+/* Of more columns, types without blocks multiply twice as many at once; others go through tensor
+ * cores (batch.cu). */
+#define MATVEC_KERNELS_OF_FLOATS(type)                                                             \
+    MATVEC_KERNELS(type)                                                                           \
+    KERNEL_AHEAD(batch_##type, MATVEC_WARPS *WARP, MATVEC_RESIDENT_BATCH, cuda_matvec_args,        \
+                 (weights_ahead<CUDA_##type, 2 * MATVEC_COLUMNS>))                                 \
+    {                                                                                              \
+        matvec<CUDA_##type, 2 * MATVEC_COLUMNS>(a);                                                \
+    }
+
+MATVEC_KERNELS_OF_FLOATS(F32)
+MATVEC_KERNELS_OF_FLOATS(F16)
+MATVEC_KERNELS_OF_FLOATS(BF16)
+MATVEC_KERNELS(Q4_0)
+MATVEC_KERNELS(Q4_1)
+MATVEC_KERNELS(Q5_0)
+MATVEC_KERNELS(Q5_1)
+MATVEC_KERNELS(Q8_0)
+MATVEC_KERNELS(Q2_K)
+MATVEC_KERNELS(Q3_K)
+MATVEC_KERNELS(Q4_K)
+MATVEC_KERNELS(Q5_K)
+MATVEC_KERNELS(Q6_K)
+MATVEC_KERNELS(IQ4_NL)
+MATVEC_KERNELS(IQ4_XS)
+MATVEC_KERNELS(MXFP4)

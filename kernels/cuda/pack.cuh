@@ -24,14 +24,13 @@ struct pack_range {
      * either half writes. */
     __device__ void store(uint8_t *row, int k, int i, int sum) const
     {
-        cuda_pack_scale *scale = (cuda_pack_scale *)(row + k) + i / 32;
+        cuda_pack_sums *sums = (cuda_pack_sums *)(row + CUDA_PACK_SUMS_AT(k)) + i / 32;
         if (i % 32 == 0) {
-            scale->d = d;
-            scale->middle = middle;
-            scale->low_sum = (int16_t)sum;
+            *((float2 *)(row + k) + i / 32) = make_float2(d, middle);
+            sums->low = (int16_t)sum;
         }
         if (i % 32 == 16)
-            scale->high_sum = (int16_t)sum;
+            sums->high = (int16_t)sum;
     }
 };
 

@@ -175,14 +175,11 @@ template <int DTYPE>
 __device__ static void embed_block(const cuda_embed_args &a, int64_t block, float *y)
 {
     typedef weight_block<DTYPE> W;
-    int q[8];
-    float d[W::SCALES], m[W::SCALES];
-    W::codes(a.w, block, q);
-    W::scales(a.w, block, d, m);
+    const block_weights<DTYPE> v(a.w, block);
     for (int i = 0; i < 32; i++) {
-        const float code = (float)(int8_t)(q[i / 4] >> i % 4 * 8);
+        const float code = (float)(int8_t)(v.q[i / 4] >> i % 4 * 8);
         const int s = i / 16 * (W::SCALES - 1);
-        y[i] = d[s] * code + (W::HAS_MIN ? m[s] : 0.0f);
+        y[i] = v.d[s] * code + (W::HAS_MIN ? v.m[s] : 0.0f);
     }
 }
 

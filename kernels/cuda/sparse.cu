@@ -31,7 +31,8 @@ template <int DTYPE> __device__ static void sparse_rows(const cuda_sparse_rows_a
         const int32_t *index = a.list.index + (int64_t)token * a.list.most;
         const cuda_matrix *const w[2] = {&a.w[0], &a.w[a.gate_up ? 1 : 0]};
         const int64_t row[2] = {index[first], index[second]};
-        dot<DTYPE, 1>::rows(w, row, a.x + token * a.x_stride, a.x_stride, sum, part, a.split);
+        const uint8_t *const x[1] = {a.x + token * a.x_stride};
+        dot<DTYPE, 1>::rows(w, row, x, sum, part, a.split);
     }
     add_up<1>(sum, part, a.split);
     if (first >= count || part || threadIdx.x % WARP)
@@ -73,17 +74,14 @@ template <int DTYPE> struct column_sums {
     __device__ void add(const cuda_matrix &w, int64_t row, int begin, int lane, float factor)
     {
         const int blocks = w.k / 32, b = begin / 32 + lane;
-        int q[8];
-        float d[W::SCALES], m[W::SCALES];
         if (b >= blocks)
             return;
-        W::codes(w, row * blocks + b, q);
-        W::scales(w, row * blocks + b, d, m);
+        const block_weights<DTYPE> block(w, row * blocks + b);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float scale = factor * d[i / 4 * (W::SCALES - 1)];
+            const float scale = factor * block.d[i / 4 * (W::SCALES - 1)];
             float v[4];
-            floats_of_bytes(q[i], v);
+            floats_of_bytes(block.q[i], v);
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 sum[4 * i + e] = fmaf(scale, v[e], sum[4 * i + e]);
@@ -91,7 +89,7 @@ template <int DTYPE> struct column_sums {
 #pragma unroll
         for (int s = 0; s < W::SCALES; s++)
             if (W::HAS_MIN)
-                low[s] = fmaf(factor, m[s], low[s]);
+                low[s] = fmaf(factor, block.m[s], low[s]);
     }
 
     __device__ void finish()

@@ -38,11 +38,13 @@ enum cuda_dtype {
     CUDA_MXFP4 = 39,
 };
 
-/* Of the block's SCALES, HAS_MIN (false: m is 0) and the functions
- *     codes(w, block, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
- *     scales(w, block, d, m): element e has d[e * SCALES / 32] and m[e * SCALES / 32]
- * where block = row * (k / 32) + i; and the bytes of a block in planes 0 to 2 and of 8 blocks in
- * plane 3: BYTES, MORE_BYTES, SCALE_BYTES, SUPER_BYTES. */
+/* What a block of a type is: its SCALES, HAS_MIN (false: m is 0), and, in two steps, that whoever
+ * waits for memory may do something else between them,
+ *     load_codes(w, block), load_scales(w, block): as they lie in memory, block = row * (k / 32) +
+ * i codes(stored, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
+ *     scales(stored, d, m): element e has d[e * SCALES / 32] and m[e * SCALES / 32]
+ * and the bytes of a block in planes 0 to 2 and of 8 blocks in plane 3: BYTES, MORE_BYTES,
+ * SCALE_BYTES, SUPER_BYTES. block_weights, below, is how they are called. */
 template <int DTYPE> struct weight_block;
 
 /* ----------------------------------------------------------------------------- loads ----- */
@@ -77,29 +79,42 @@ __device__ inline uint32_t moved(uint32_t v, int by)
 
 /* ---------------------------------------------------------------------------- codes ------- */
 
-struct codes_4 {
-    static constexpr int BYTES = 16, MORE_BYTES = 0;
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+/* 16 bytes: 32 codes of 4 bits, or what is looked up by them. */
+struct stored_4 {
+    uint4 v;
+
+    __device__ uint32_t word(int i) const
     {
-        const uint4 v = plane_load<uint4>(w, 0, block);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+    }
+};
+
+struct nibbles {
+    static constexpr int BYTES = 16, MORE_BYTES = 0;
+    typedef stored_4 stored_codes;
+    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
+    {
+        return {plane_load<uint4>(w, 0, block)};
+    }
+};
+
+struct codes_4 : nibbles {
+    static __device__ void codes(const stored_codes &s, int q[8])
+    {
         for (int i = 0; i < 4; i++) {
-            q[i] = (int)(word[i] & 0x0f0f0f0f);
-            q[i + 4] = (int)(word[i] >> 4 & 0x0f0f0f0f);
+            q[i] = (int)(s.word(i) & 0x0f0f0f0f);
+            q[i + 4] = (int)(s.word(i) >> 4 & 0x0f0f0f0f);
         }
     }
 };
 
 /* 16 times the code. */
-struct codes_4_signed {
-    static constexpr int BYTES = 16, MORE_BYTES = 0;
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+struct codes_4_signed : nibbles {
+    static __device__ void codes(const stored_codes &s, int q[8])
     {
-        const uint4 v = plane_load<uint4>(w, 0, block);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
         for (int i = 0; i < 4; i++) {
-            q[i] = (int)(word[i] << 4 & 0xf0f0f0f0);
-            q[i + 4] = (int)(word[i] & 0xf0f0f0f0);
+            q[i] = (int)(s.word(i) << 4 & 0xf0f0f0f0);
+            q[i + 4] = (int)(s.word(i) & 0xf0f0f0f0);
         }
     }
 };
@@ -107,14 +122,19 @@ struct codes_4_signed {
 /* Low four bits from plane 0, the fifth from plane 1, moved so that the lowest is bit LOWEST. */
 template <int LOWEST> struct codes_5_at {
     static constexpr int BYTES = 16, MORE_BYTES = 4;
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    struct stored_codes {
+        stored_4 low;
+        uint32_t fifth;
+    };
+    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
     {
-        const uint4 v = plane_load<uint4>(w, 0, block);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-        const uint32_t fifth = plane_load<uint32_t>(w, 1, block);
+        return {nibbles::load_codes(w, block), plane_load<uint32_t>(w, 1, block)};
+    }
+    static __device__ void codes(const stored_codes &s, int q[8])
+    {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(word[i % 4], LOWEST - i / 4 * 4) & 0x0f0f0f0f << LOWEST) |
-                         (moved(fifth, LOWEST + 4 - i) & 0x10101010u << LOWEST));
+            q[i] = (int)((moved(s.low.word(i % 4), LOWEST - i / 4 * 4) & 0x0f0f0f0f << LOWEST) |
+                         (moved(s.fifth, LOWEST + 4 - i) & 0x10101010u << LOWEST));
     }
 };
 using codes_5 = codes_5_at<0>;
@@ -123,69 +143,83 @@ using codes_5_signed = codes_5_at<3>; /* 8 times the code */
 /* 4 times the code. */
 struct codes_6_signed {
     static constexpr int BYTES = 16, MORE_BYTES = 8;
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    struct stored_codes {
+        stored_4 low;
+        uint2 high;
+    };
+    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
     {
-        const uint4 v = plane_load<uint4>(w, 0, block);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-        const uint2 h = plane_load<uint2>(w, 1, block);
+        return {nibbles::load_codes(w, block), plane_load<uint2>(w, 1, block)};
+    }
+    static __device__ void codes(const stored_codes &s, int q[8])
+    {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(word[i % 4], 2 - i / 4 * 4) & 0x3c3c3c3c) |
-                         (moved(i < 4 ? h.x : h.y, 6 - i % 4 * 2) & 0xc0c0c0c0));
+            q[i] = (int)((moved(s.low.word(i % 4), 2 - i / 4 * 4) & 0x3c3c3c3c) |
+                         (moved(i < 4 ? s.high.x : s.high.y, 6 - i % 4 * 2) & 0xc0c0c0c0));
     }
 };
 
 struct codes_8 {
     static constexpr int BYTES = 32, MORE_BYTES = 0;
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    struct stored_codes {
+        stored_4 half[2];
+    };
+    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
     {
-        for (int half = 0; half < 2; half++) {
-            const uint4 v = plane_load<uint4>(w, 0, block, 2, half);
-            q[4 * half] = (int)v.x;
-            q[4 * half + 1] = (int)v.y;
-            q[4 * half + 2] = (int)v.z;
-            q[4 * half + 3] = (int)v.w;
-        }
+        return {{{plane_load<uint4>(w, 0, block, 2, 0)}, {plane_load<uint4>(w, 0, block, 2, 1)}}};
+    }
+    static __device__ void codes(const stored_codes &s, int q[8])
+    {
+        for (int i = 0; i < 8; i++)
+            q[i] = (int)s.half[i / 4].word(i % 4);
     }
 };
 
 struct codes_2 {
     static constexpr int BYTES = 8, MORE_BYTES = 0;
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    typedef uint2 stored_codes;
+    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
     {
-        const uint2 v = plane_load<uint2>(w, 0, block);
+        return plane_load<uint2>(w, 0, block);
+    }
+    static __device__ void codes(const stored_codes &s, int q[8])
+    {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((i < 4 ? v.x : v.y) >> i % 4 * 2 & 0x03030303);
+            q[i] = (int)((i < 4 ? s.x : s.y) >> i % 4 * 2 & 0x03030303);
     }
 };
 
 /* 32 times the code. */
 struct codes_3_signed {
     static constexpr int BYTES = 8, MORE_BYTES = 4;
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    struct stored_codes {
+        uint2 low;
+        uint32_t third;
+    };
+    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
     {
-        const uint2 v = plane_load<uint2>(w, 0, block);
-        const uint32_t third = plane_load<uint32_t>(w, 1, block);
+        return {plane_load<uint2>(w, 0, block), plane_load<uint32_t>(w, 1, block)};
+    }
+    static __device__ void codes(const stored_codes &s, int q[8])
+    {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(i < 4 ? v.x : v.y, 5 - i % 4 * 2) & 0x60606060) |
-                         (third << (7 - i) & 0x80808080));
+            q[i] = (int)((moved(i < 4 ? s.low.x : s.low.y, 5 - i % 4 * 2) & 0x60606060) |
+                         (s.third << (7 - i) & 0x80808080));
     }
 };
 
 /* Each code is the number of one of 16 bytes: those of V0 .. V3, the lowest first. */
-template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_values {
-    static constexpr int BYTES = 16, MORE_BYTES = 0;
+template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_values : nibbles {
     static __device__ int four(uint32_t low_three_bits, uint32_t which_half)
     {
         return (int)bytes_selected(bytes_selected(V0, V1, low_three_bits),
                                    bytes_selected(V2, V3, low_three_bits), which_half);
     }
-    static __device__ void codes(const cuda_matrix &w, int64_t block, int q[8])
+    static __device__ void codes(const stored_codes &s, int q[8])
     {
-        const uint4 v = plane_load<uint4>(w, 0, block);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
         for (int i = 0; i < 4; i++) {
-            const uint32_t low = word[i] & 0x77777777;
-            const uint32_t half = (word[i] >> 1 & 0x44444444) | 0x32103210;
+            const uint32_t low = s.word(i) & 0x77777777;
+            const uint32_t half = (s.word(i) >> 1 & 0x44444444) | 0x32103210;
             q[i] = four(low, half);
             q[i + 4] = four(low >> 16, half >> 16);
         }
@@ -196,38 +230,57 @@ using codes_mxfp4 = codes_of_values<0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fa
 
 /* ---------------------------------------------------------------------------- scales ------ */
 
+/* The i-th block's number of type T. */
+template <class T> struct scales_alone {
+    static constexpr int SCALE_BYTES = sizeof(T), SUPER_BYTES = 0;
+    typedef T stored_scales;
+    static __device__ stored_scales load_scales(const cuda_matrix &w, int64_t block)
+    {
+        return plane_load<T>(w, 2, block);
+    }
+};
+
+/* And one of type SUPER that it shares with the seven others of its 256. */
+template <class T, class SUPER> struct scales_shared {
+    static constexpr int SCALE_BYTES = sizeof(T), SUPER_BYTES = sizeof(SUPER);
+    struct stored_scales {
+        T own;
+        SUPER of_super;
+    };
+    static __device__ stored_scales load_scales(const cuda_matrix &w, int64_t block)
+    {
+        return {plane_load<T>(w, 2, block), plane_load<SUPER>(w, 3, block / 8)};
+    }
+};
+
 /* The codes are TIMES those that d belongs to. */
-template <int TIMES> struct scale_half {
-    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 0;
+template <int TIMES> struct scale_half : scales_alone<uint16_t> {
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
     {
-        d[0] = half_to_float(plane_load<uint16_t>(w, 2, block)) * (1.0f / TIMES);
+        d[0] = half_to_float(s) * (1.0f / TIMES);
         m[0] = 0;
     }
 };
 
-struct scale_halves {
-    static constexpr int SCALE_BYTES = 4, SUPER_BYTES = 0;
+struct scale_halves : scales_alone<uint32_t> {
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = true;
-    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
     {
-        const uint32_t both = plane_load<uint32_t>(w, 2, block);
-        d[0] = half_to_float((uint16_t)both);
-        m[0] = half_to_float((uint16_t)(both >> 16));
+        d[0] = half_to_float((uint16_t)s);
+        m[0] = half_to_float((uint16_t)(s >> 16));
     }
 };
 
 /* 2^(byte - 128), the two lowest of which are no normal numbers. */
-struct scale_e8m0 {
-    static constexpr int SCALE_BYTES = 1, SUPER_BYTES = 0;
+struct scale_e8m0 : scales_alone<uint8_t> {
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
     {
-        const uint32_t e = plane_load<uint8_t>(w, 2, block);
+        const uint32_t e = s;
         const uint32_t bits = e < 2 ? 0x00200000u << e : (e - 1) << 23;
         d[0] = __uint_as_float(bits);
         m[0] = 0;
@@ -235,31 +288,26 @@ struct scale_e8m0 {
 };
 
 /* Sixteen elements each. */
-template <int TIMES> struct scale_pair {
-    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 2;
+template <int TIMES> struct scale_pair : scales_shared<uint16_t, uint16_t> {
     static constexpr int SCALES = 2;
     static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[2], float m[2])
+    static __device__ void scales(const stored_scales &s, float d[2], float m[2])
     {
-        const float of_super =
-            half_to_float(plane_load<uint16_t>(w, 3, block / 8)) * (1.0f / TIMES);
-        const uint32_t both = plane_load<uint16_t>(w, 2, block);
-        d[0] = of_super * (float)(int8_t)both;
-        d[1] = of_super * (float)(int8_t)(both >> 8);
+        const float of_super = half_to_float(s.of_super) * (1.0f / TIMES);
+        d[0] = of_super * (float)(int8_t)s.own;
+        d[1] = of_super * (float)(int8_t)(s.own >> 8);
         m[0] = m[1] = 0;
     }
 };
 
-struct scale_q2_k {
-    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 4;
+struct scale_q2_k : scales_shared<uint16_t, uint32_t> {
     static constexpr int SCALES = 2;
     static constexpr bool HAS_MIN = true;
-    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[2], float m[2])
+    static __device__ void scales(const stored_scales &s, float d[2], float m[2])
     {
-        const uint32_t of_super = plane_load<uint32_t>(w, 3, block / 8);
-        const uint32_t both = plane_load<uint16_t>(w, 2, block);
-        const float scale = half_to_float((uint16_t)of_super);
-        const float minus = -half_to_float((uint16_t)(of_super >> 16));
+        const uint32_t both = s.own;
+        const float scale = half_to_float((uint16_t)s.of_super);
+        const float minus = -half_to_float((uint16_t)(s.of_super >> 16));
         d[0] = scale * (float)(both & 15);
         m[0] = minus * (float)(both >> 4 & 15);
         d[1] = scale * (float)(both >> 8 & 15);
@@ -267,27 +315,23 @@ struct scale_q2_k {
     }
 };
 
-struct scale_k {
-    static constexpr int SCALE_BYTES = 2, SUPER_BYTES = 4;
+struct scale_k : scales_shared<uint16_t, uint32_t> {
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = true;
-    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
     {
-        const uint32_t of_super = plane_load<uint32_t>(w, 3, block / 8);
-        const uint32_t both = plane_load<uint16_t>(w, 2, block);
-        d[0] = half_to_float((uint16_t)of_super) * (float)(both & 255);
-        m[0] = -half_to_float((uint16_t)(of_super >> 16)) * (float)(both >> 8);
+        const uint32_t both = s.own;
+        d[0] = half_to_float((uint16_t)s.of_super) * (float)(both & 255);
+        m[0] = -half_to_float((uint16_t)(s.of_super >> 16)) * (float)(both >> 8);
     }
 };
 
-struct scale_iq4_xs {
-    static constexpr int SCALE_BYTES = 1, SUPER_BYTES = 2;
+struct scale_iq4_xs : scales_shared<uint8_t, uint16_t> {
     static constexpr int SCALES = 1;
     static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const cuda_matrix &w, int64_t block, float d[1], float m[1])
+    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
     {
-        const float of_super = half_to_float(plane_load<uint16_t>(w, 3, block / 8));
-        d[0] = of_super * (float)(int8_t)plane_load<uint8_t>(w, 2, block);
+        d[0] = half_to_float(s.of_super) * (float)(int8_t)s.own;
         m[0] = 0;
     }
 };
@@ -373,21 +417,84 @@ __device__ inline void row_ahead(const cuda_matrix &w, int plane, int64_t row, i
         prefetch_l2(w.plane[plane] + from, (uint32_t)(to - from));
 }
 
-/* The sum of a block's 32 weights. */
+/* A block as it lies in memory, row * (k / 32) + i being its number. */
+template <int DTYPE> struct stored_block {
+    typedef weight_block<DTYPE> W;
+    typename W::stored_codes codes;
+    typename W::stored_scales scales;
+
+    __device__ void load(const cuda_matrix &w, int64_t block)
+    {
+        codes = W::load_codes(w, block);
+        scales = W::load_scales(w, block);
+    }
+};
+
+/* A block as products take it. */
+template <int DTYPE> struct block_weights {
+    typedef weight_block<DTYPE> W;
+    int q[8];
+    float d[W::SCALES], m[W::SCALES];
+
+    __device__ explicit block_weights(const stored_block<DTYPE> &stored)
+    {
+        W::codes(stored.codes, q);
+        W::scales(stored.scales, d, m);
+    }
+    __device__ block_weights(const cuda_matrix &w, int64_t block)
+    {
+        stored_block<DTYPE> stored;
+        stored.load(w, block);
+        *this = block_weights(stored);
+    }
+
+    /* Of the 32 weights. */
+    __device__ float sum() const
+    {
+        int low = 0, high = 0;
+        for (int i = 0; i < 4; i++) {
+            low = __dp4a(q[i], 0x01010101, low);
+            high = __dp4a(q[i + 4], 0x01010101, high);
+        }
+        if (W::SCALES == 1)
+            return fmaf(d[0], (float)(low + high), W::HAS_MIN ? 32.0f * m[0] : 0.0f);
+        return fmaf(d[0], (float)low,
+                    fmaf(d[W::SCALES - 1], (float)high,
+                         W::HAS_MIN ? 16.0f * m[0] + 16.0f * m[W::SCALES - 1] : 0.0f));
+    }
+};
+
+/* Of 32 elements of a packed column. Sums count for weights with a minimum alone. */
+struct packed_scale {
+    float d, middle;
+    int low_sum, high_sum;
+
+    __device__ packed_scale(const cuda_pack_scale *scale, const cuda_pack_sums *sums, bool has_min)
+        : low_sum(has_min ? sums->low : 0), high_sum(has_min ? sums->high : 0)
+    {
+        const float2 both = *(const float2 *)scale;
+        d = both.x;
+        middle = both.y;
+    }
+};
+
+/* `sum` and the product of a block and 32 elements of a packed column: `weights` is the block's
+ * sum, `low` and `high` what its codes times the column's are in either half. */
 template <int DTYPE>
-__device__ inline float weight_sum(const int q[8], const float *d, const float *m)
+__device__ inline float add_block(float sum, const float *d, const float *m, float weights, int low,
+                                  int high, const packed_scale &s)
 {
     typedef weight_block<DTYPE> W;
-    int low = 0, high = 0;
-    for (int i = 0; i < 4; i++) {
-        low = __dp4a(q[i], 0x01010101, low);
-        high = __dp4a(q[i + 4], 0x01010101, high);
-    }
+    float part;
     if (W::SCALES == 1)
-        return fmaf(d[0], (float)(low + high), W::HAS_MIN ? 32.0f * m[0] : 0.0f);
-    return fmaf(d[0], (float)low,
-                fmaf(d[W::SCALES - 1], (float)high,
-                     W::HAS_MIN ? 16.0f * m[0] + 16.0f * m[W::SCALES - 1] : 0.0f));
+        part = d[0] * (float)(low + high);
+    else
+        part = fmaf(d[0], (float)low, d[W::SCALES - 1] * (float)high);
+    if (W::HAS_MIN && W::SCALES == 1)
+        part = fmaf(m[0], (float)(s.low_sum + s.high_sum), part);
+    else if (W::HAS_MIN)
+        part = fmaf(m[0], (float)s.low_sum, fmaf(m[W::SCALES - 1], (float)s.high_sum, part));
+    return fmaf(s.d, part, fmaf(s.middle, weights, sum));
 }
 
 #endif

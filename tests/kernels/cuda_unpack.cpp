@@ -25,14 +25,11 @@ static_assert(CUDA_F32 == (int)DT_F32 && CUDA_F16 == (int)DT_F16 && CUDA_BF16 ==
 template <int DTYPE> static void unpack(const cuda_matrix &w, int64_t block, unpacked *out)
 {
     using type = weight_block<DTYPE>;
-    int q[8];
-    float d[type::SCALES], m[type::SCALES];
-    type::codes(w, block, q);
-    type::scales(w, block, d, m);
-    std::memcpy(out->code, q, sizeof q);
+    const block_weights<DTYPE> v(w, block);
+    std::memcpy(out->code, v.q, sizeof v.q);
     for (int e = 0; e < 32; e++) {
-        out->d[e] = d[e * type::SCALES / 32];
-        out->m[e] = m[e * type::SCALES / 32];
+        out->d[e] = v.d[e * type::SCALES / 32];
+        out->m[e] = v.m[e * type::SCALES / 32];
         if (!type::HAS_MIN && out->m[e] != 0)
             out->d[e] = 0; /* a type without a minimum that gives one is wrong */
     }

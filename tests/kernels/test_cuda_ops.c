@@ -30,7 +30,7 @@ static void check_key(const char *key, int32_t T, const int32_t widths[3], doubl
 static void products_of_every_type(void **state)
 {
     (void)state;
-    static const int32_t rows[NUMERICS_CHOICES][3] = {{1, 3, 9}, {1, 17, 70}};
+    static const int32_t rows[NUMERICS_CHOICES][3] = {{1, 3, 19}, {1, 17, 70}};
     for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
         const char *type = dtype_name(matrix_types[i]);
         for (int n = 0; n < NUMERICS_CHOICES; n++) {
@@ -85,31 +85,55 @@ static void few_rows_are_shared_by_warps(void **state)
     }
 }
 
-/* A row has the same bits alone and among others. */
+/* Rows of the case have the bits that they have alone: the first, the last and one between. */
+static void check_bits(const struct test_case *c)
+{
+    const struct step step = plain_step(c->T), single = plain_step(1);
+    float *outs[RECORD_OUTPUTS] = {NULL}, *lone[RECORD_OUTPUTS] = {NULL};
+    for (int i = 0; i < c->n_out; i++) {
+        outs[i] = test_malloc((size_t)(c->T * c->out_width[i]) * sizeof(float));
+        lone[i] = test_malloc((size_t)c->out_width[i] * sizeof(float));
+    }
+    run_case(device[1], c, &step, outs);
+    const int32_t tried[] = {0, c->T / 2, c->T - 1};
+    for (size_t n = 0; n < ARRAY_LEN(tried); n++) {
+        const int32_t t = tried[n];
+        struct test_case one = *c;
+        one.T = 1;
+        one.in[0] = c->in[0] + (size_t)t * (size_t)c->in_width[0];
+        run_case(device[1], &one, &single, lone);
+        for (int i = 0; i < c->n_out; i++)
+            assert_memory_equal(lone[i], outs[i] + (size_t)t * (size_t)c->out_width[i],
+                                (size_t)c->out_width[i] * sizeof(float));
+    }
+    for (int i = 0; i < c->n_out; i++) {
+        test_free(outs[i]);
+        test_free(lone[i]);
+    }
+}
+
+/* A row has the same bits alone and among others, as many as there are kernels for, whether or not
+ * warps share it. */
 static void bits_do_not_depend_on_other_rows(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < 2 * ARRAY_LEN(matrix_types); i++) {
-        enum { T = 7, N = 37 };
-        const int32_t k = i % 2 ? 4096 : 256;
-        char key[OP_KEY_SIZE];
-        snprintf(key, sizeof key, "mul_mat/%s/k%d/n%d", dtype_name(matrix_types[i / 2]), k, N);
-        struct test_case c = case_of(key, T), one;
-        c.numerics = i / 2 % NUMERICS_CHOICES;
-        struct step step = plain_step(T), single = plain_step(1);
-        float all[T * N], alone[N], *outs[RECORD_OUTPUTS] = {all}, *lone[RECORD_OUTPUTS] = {alone};
-        give_input(&c, k);
-        give_weights(&c);
-        run_case(device[1], &c, &step, outs);
-        for (int t = 0; t < T; t++) {
-            one = c;
-            one.T = 1;
-            one.in[0] = c.in[0] + (size_t)t * (size_t)k;
-            run_case(device[1], &one, &single, lone);
-            assert_memory_equal(alone, all + t * N, sizeof alone);
-        }
-        free_case(&c);
-    }
+    static const char *const shapes[] = {"mul_mat/%s/k%d/n37", "qkv/%s/k%d/n35/m5",
+                                         "gate_up/%s/k%d/n19"};
+    static const int32_t rows[] = {3, 5, 16, 21}, lengths[] = {256, 768, 4096};
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
+        for (size_t n = 0; n < ARRAY_LEN(rows); n++)
+            for (int numerics = 0; numerics < (n ? 1 : NUMERICS_CHOICES); numerics++) {
+                char key[OP_KEY_SIZE];
+                const int32_t k = lengths[(i + n) % ARRAY_LEN(lengths)];
+                snprintf(key, sizeof key, shapes[(i + n / 2) % ARRAY_LEN(shapes)],
+                         dtype_name(matrix_types[i]), k);
+                struct test_case c = case_of(key, rows[n]);
+                c.numerics = numerics;
+                give_input(&c, k);
+                give_weights(&c);
+                check_bits(&c);
+                free_case(&c);
+            }
 }
 
 static void rows_of_every_type_are_looked_up(void **state)

@@ -171,8 +171,7 @@ static void run_rows(const struct matrix *w, int matrices, const struct lists *l
         a.w[i] = w[i].m;
     struct cuda_pack_args pack = {.x = given, .k = k};
     if (cuda_has_blocks(dtype)) {
-        pack.stride =
-            size_align((uint64_t)k + (uint64_t)k / 32 * sizeof(struct cuda_pack_scale), 16);
+        pack.stride = CUDA_PACK_BYTES((uint64_t)k);
         pack.out = at(device[1], tokens * pack.stride);
         launch("pack_q8", dtype, (uint32_t[3]){blocks_of(k, PACK_WARPS * 32), tokens, 1},
                PACK_WARPS * 32, &pack);
