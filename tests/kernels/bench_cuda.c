@@ -6,7 +6,8 @@
  * A product is put many times behind each other into one graph, each time with other weights, until
  * these exceed every cache, as in decode; the graph's time is divided. So neither launches from the
  * host nor its clock's coarseness count, and what a product needs beside its main kernel (packing
- * its input) does. Weights are random bytes: what they mean costs nothing.
+ * its input) does. Products of one row whose input is packed are measured again behind a norm that
+ * packs it for all of them, as in decode. Weights are random bytes: what they mean costs nothing.
  *
  * Products that cuBLAS can compute too are measured a second time with it.
  */
@@ -192,9 +193,9 @@ void bench_print(struct bench *b, const char *names, double seconds, double byte
 /* ------------------------------------------------------------------------------ products - */
 
 struct product {
-    struct program_record records[RECORDS_MOST];
-    struct oato_weight weight[RECORDS_MOST], *weights[RECORDS_MOST];
-    struct program program;
+    struct program_record records[1 + RECORDS_MOST]; /* a norm, then the product */
+    struct oato_weight weight[1 + RECORDS_MOST], *weights[1 + RECORDS_MOST]; /* the norm's, too */
+    struct program program;                                                  /* without the norm */
     struct step step;
     uint64_t bytes; /* of one weight, prepared */
     uint32_t copies;
@@ -206,14 +207,14 @@ static void fill_product(struct product *p, const struct bench *b, oato_dtype dt
     const bool many = rows > NUMERICS_DECODE_ROWS;
     const int64_t room = min_i64((int64_t)(b->pool_bytes / p->bytes), RECORDS_MOST);
     p->copies = bench_copies(b, p->bytes, (uint32_t)room);
-    p->program = (struct program){.records = p->records,
+    p->program = (struct program){.records = p->records + 1,
                                   .n_records = many ? RECORDS_MANY : RECORDS_LEAST,
                                   .n_signals = 1,
                                   .max_tokens = rows,
                                   .max_rows = rows,
                                   .max_seqs = 1,
                                   .weights = p->weights,
-                                  .n_weights = p->copies};
+                                  .n_weights = 1 + p->copies};
     if (!many && p->copies > RECORDS_LEAST)
         p->program.n_records = p->copies;
     p->step = (struct step){.n_tokens = rows, .n_rows = rows, .n_seqs = 1};
@@ -226,9 +227,10 @@ static void fill_product(struct product *p, const struct bench *b, oato_dtype dt
                                             .data = (void *)(uintptr_t)(b->pool + i * p->bytes)};
         p->weights[i] = &p->weight[i];
     }
+    const uint64_t in_bytes = size_align((uint64_t)rows * (uint64_t)shape.k * sizeof(float), 256);
     for (uint32_t i = 0, copy = 0; i < p->program.n_records;
          i++, copy = copy + 1 < p->copies ? copy + 1 : 0)
-        p->records[i] = (struct program_record){
+        p->records[1 + i] = (struct program_record){
             .op = {.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = shape.k, .n = shape.n},
             .n_in = 1,
             .n_out = 1,
@@ -238,18 +240,53 @@ static void fill_product(struct product *p, const struct bench *b, oato_dtype dt
             .signal = i + 1 == p->program.n_records,
             .weight = {copy},
             .in_width = {shape.k},
-            .out = {size_align((uint64_t)rows * (uint64_t)shape.k * sizeof(float), 256)}};
+            .in = {in_bytes},
+            .out = {2 * in_bytes}};
+    p->records[0] = (struct program_record){
+        .op = {.kind = OP_RMS_NORM, .k = shape.k, .n = shape.k, .eps = 1e-5f},
+        .n_in = 1,
+        .n_out = 1,
+        .n_weights = 1,
+        .kv_layer = -1,
+        .weight = {p->copies},
+        .in_width = {shape.k},
+        .out = {in_bytes}};
+    p->weight[p->copies] = (struct oato_weight){.dtype = DT_F32,
+                                                .use = WEIGHT_VECTOR,
+                                                .rows = 1,
+                                                .k = shape.k,
+                                                .bytes = (uint64_t)shape.k * sizeof(float),
+                                                .data = (void *)(uintptr_t)b->pool};
+    p->weights[p->copies] = &p->weight[p->copies];
 }
 
-static void print_case(struct bench *b, const struct product *p, int32_t rows, double seconds)
+/* Of one product, where a norm packs the input of all; its time counts. */
+static oato_status time_packed(const struct bench *b, const struct product *p, double *seconds,
+                               struct oato_error *err)
 {
-    char key[OP_KEY_SIZE], names[2 * OP_KEY_SIZE];
-    const struct oato_op *op = &p->records[0].op;
+    struct program program = p->program;
+    const uint32_t n = program.n_records++;
+    program.records = p->records;
+    const oato_status status = bench_program(b, &program, &p->step, seconds, err);
+    *seconds *= (double)(n + 1) / n;
+    return status;
+}
+
+/* packed_seconds: 0 where nothing packs its input. */
+static void print_case(struct bench *b, const struct product *p, int32_t rows, double seconds,
+                       double packed_seconds)
+{
+    char key[OP_KEY_SIZE], names[3 * OP_KEY_SIZE], packed[64] = "";
+    const struct program_record *r = &p->records[1];
+    const struct oato_op *op = &r->op;
+    if (packed_seconds > 0)
+        snprintf(packed, sizeof packed, ", \"packed_ns\": %.0f, \"packed_of_copy\": %.4f",
+                 packed_seconds * 1e9, (double)p->bytes / packed_seconds / b->copy_bytes_per_s);
     snprintf(names, sizeof names,
              "\"op\": \"%s\", \"type\": \"%s\", \"k\": %" PRId32 ", \"n\": %" PRId32
-             ", \"rows\": %" PRId32 ", \"class\": \"%s\"",
+             ", \"rows\": %" PRId32 ", \"class\": \"%s\"%s",
              oato_op_key(op, NULL, key), dtype_name((oato_dtype)op->dtype), op->k, op->n, rows,
-             cuda_numerics(&b->d->base, op, (enum numerics_choice)p->records[0].numerics));
+             cuda_numerics(&b->d->base, op, (enum numerics_choice)r->numerics), packed);
     bench_print(b, names, seconds, (double)p->bytes, 2.0 * op->k * op->n * rows);
 }
 
@@ -260,21 +297,23 @@ static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape
     static struct product p;
     struct oato_device *base = &b->d->base;
     void *arena = NULL;
-    double seconds = 0;
+    double seconds = 0, packed_seconds = 0;
     p.bytes = size_align(cuda_prepared_bytes(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
     if (!p.bytes || p.bytes > b->pool_bytes)
         return OATO_OK;
     fill_product(&p, b, dtype, shape, rows, numerics);
-    const uint64_t in_bytes = p.records[0].out[0];
-    const uint64_t bytes = in_bytes + (uint64_t)rows * (uint64_t)shape.n * sizeof(float);
+    const uint64_t in_bytes = p.records[1].in[0], out_at = p.records[1].out[0];
+    const uint64_t bytes = out_at + (uint64_t)rows * (uint64_t)shape.n * sizeof(float);
     oato_status status = base->ops->alloc(base, bytes, &arena, err);
-    if (!status)
-        status = bench_fill(b, arena, in_bytes, err);
+    for (int i = 0; i < 2 && !status; i++)
+        status = bench_fill(b, (uint8_t *)arena + i * in_bytes, in_bytes, err);
     p.program.arena = arena;
     if (!status)
         status = bench_program(b, &p.program, &p.step, &seconds, err);
+    if (!status && rows == 1 && cuda_has_blocks(dtype))
+        status = time_packed(b, &p, &packed_seconds, err);
     if (!status)
-        print_case(b, &p, rows, seconds);
+        print_case(b, &p, rows, seconds, packed_seconds);
     base->ops->free(base, arena, bytes);
     return status;
 }

@@ -253,6 +253,14 @@ class Report(unittest.TestCase):
             self.assertIn(words, line)
             xml.etree.ElementTree.fromstring(report.picture(content))
 
+    def test_a_product_is_judged_without_packing(self):
+        case = {**self.CASE, "rows": 1, "ns": 20645, "bytes_per_s": 1.6e12, "of_copy": 0.53, "packed_ns": 13700,
+                "packed_of_copy": 0.8037, "flops_per_s": 5.7e12}
+        text = report.markdown(self.content(kernels={"copy_bytes_per_s": 3e12, "cases": [case]}))
+        line = self.line(text, "| mul_mat/Q4_0")
+        self.assertIn("1600 GB/s, 53 % (80 %)", line)
+        self.assertIn("holds", line)
+
     def test_cublas_stands_beside_our_kernels(self):
         case = {**self.CASE, "op": "mul_mat/F16/k64/n64", "type": "F16", "class": "f16", "rows": 512, "ns": 1000,
                 "bytes_per_s": 1e12, "of_copy": 0.3, "flops_per_s": 345.6e12}
