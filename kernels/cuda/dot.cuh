@@ -82,8 +82,10 @@ template <int DTYPE, int N> struct dot_float {
 #pragma unroll
         for (int n = 0; n < TURNS; n++) {
             float e[2][EACH];
-            for (int r = 0; r < 2; r++)
-                float_numbers<DTYPE>(v[n][r], e[r]);
+            for (int r = 0; r < 2; r++) {
+                const uint32_t word[4] = {v[n][r].x, v[n][r].y, v[n][r].z, v[n][r].w};
+                float_numbers<DTYPE, EACH>(word, e[r]);
+            }
 #pragma unroll
             for (int t = 0; t < N; t++) {
                 const float4 *column = (const float4 *)(x[t] + (i + n * step) * sizeof(float));

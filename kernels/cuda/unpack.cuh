@@ -338,37 +338,31 @@ struct scale_iq4_xs : scales_shared<uint8_t, uint16_t> {
 
 /* ------------------------------------------------------------------ types without blocks -- */
 
+/* The first N numbers of words of a matrix without blocks. */
+template <int DTYPE, int N> __device__ inline void float_numbers(const uint32_t *word, float v[N])
+{
+    for (int i = 0; i < N; i++) {
+        if constexpr (DTYPE == CUDA_F32) {
+            v[i] = __uint_as_float(word[i]);
+        } else {
+            const uint16_t h = (uint16_t)(word[i / 2] >> i % 2 * 16);
+            v[i] = DTYPE == CUDA_F16 ? half_to_float(h) : bf16_to_float(h);
+        }
+    }
+}
+
 /* Elements [i, i + 4) of the matrix, i a multiple of 4. */
 template <int DTYPE>
 __device__ inline void float_elements(const cuda_matrix &w, int64_t i, float v[4])
 {
     if constexpr (DTYPE == CUDA_F32) {
-        const float4 f = plane_load<float4>(w, 0, i / 4);
-        v[0] = f.x;
-        v[1] = f.y;
-        v[2] = f.z;
-        v[3] = f.w;
+        const uint4 four = plane_load<uint4>(w, 0, i / 4);
+        const uint32_t word[4] = {four.x, four.y, four.z, four.w};
+        float_numbers<DTYPE, 4>(word, v);
     } else {
         const uint2 pairs = plane_load<uint2>(w, 0, i / 4);
-        for (int e = 0; e < 4; e++) {
-            const uint16_t h = (uint16_t)((e < 2 ? pairs.x : pairs.y) >> e % 2 * 16);
-            v[e] = DTYPE == CUDA_F16 ? half_to_float(h) : bf16_to_float(h);
-        }
-    }
-}
-
-/* Numbers as 16 bytes of a matrix without blocks have them: 4 of F32, 8 of the others. */
-template <int DTYPE> __device__ inline void float_numbers(const uint4 &v, float *e)
-{
-    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-    if constexpr (DTYPE == CUDA_F32) {
-        for (int i = 0; i < 4; i++)
-            e[i] = __uint_as_float(word[i]);
-    } else {
-        for (int i = 0; i < 8; i++) {
-            const uint16_t h = (uint16_t)(word[i / 2] >> i % 2 * 16);
-            e[i] = DTYPE == CUDA_F16 ? half_to_float(h) : bf16_to_float(h);
-        }
+        const uint32_t word[2] = {pairs.x, pairs.y};
+        float_numbers<DTYPE, 4>(word, v);
     }
 }
 
