@@ -253,11 +253,11 @@ struct cuda_record {
     cu_function run;
     cu_function many, batch; /* of products: several columns at once, and more than those */
     cu_function pack;        /* of a product's input */
-    cu_function merge;  /* of attention's segments; of gate and up; of experts; of candidates */
-    cu_function group;  /* of the columns of each expert */
-    cu_function halves; /* of weights with blocks, for cuBLAS; then `pack_halves` of its input */
-    cu_function pack_halves;
-    cu_address turn; /* ROPE: of its pairs, see struct cuda_rope_args */
+    cu_function merge;     /* of attention's segments; of gate and up; of experts; of candidates */
+    cu_function group;     /* of the columns of each expert */
+    cu_function pack_blas; /* of a product's input, for cuBLAS, */
+    cu_function halves;    /* and of weights with blocks */
+    cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */
     bool packs;  /* its output is left packed at the beginning of the workspace, */
     bool packed; /* where this product finds its input */

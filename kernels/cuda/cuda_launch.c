@@ -405,16 +405,17 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = cuda_has_blocks(dtype);
     const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
-    bool by_rows = product && !op_has_experts(&r->op), halves = false;
-    if (cuda_takes_matrix(d, &r->op, r->numerics)) {
+    bool by_rows = product && !op_has_experts(&r->op);
+    if (cuda_takes_blas(d, &r->op, r->numerics)) { /* steps of few rows are a decode step's */
+        out->blas = true;
+        merge = "pairwise";
+    } else if (cuda_takes_matrix(d, &r->op, r->numerics)) {
         const bool experts = op_has_experts(&r->op), down = r->op.kind == OP_EXPERT_DOWN;
         kernel = experts ? "matrix_experts_%s" : "matrix_%s";
         by_rows = false;
         merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
-        out->blas = cuda_takes_blas(d, &r->op, r->numerics);
-        halves = out->blas && blocks;
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         kernel = tile_kernel(r->op.head_dim);
         merge = "attention_tile_merge";
@@ -426,8 +427,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         find_kernel(d, merge, dtype, &out->merge, err) ||
         find_kernel(d, group, dtype, &out->group, err) ||
         find_kernel(d, pack, dtype, &out->pack, err) ||
-        find_kernel(d, halves ? "halves_%s" : NULL, dtype, &out->halves, err) ||
-        find_kernel(d, halves ? "pack_F16" : NULL, dtype, &out->pack_halves, err))
+        find_kernel(d, out->blas && blocks ? "halves_%s" : NULL, dtype, &out->halves, err) ||
+        find_kernel(d, out->blas ? "pack_%s" : NULL, blocks ? DT_F16 : dtype, &out->pack_blas, err))
         return err->status;
     return OATO_OK;
 }

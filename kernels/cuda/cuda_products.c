@@ -55,7 +55,8 @@ bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
            cuda_blas_usable(cuda_of(&d->base));
 }
 
-/* A step of few rows is computed by our kernels: it may be captured in a graph. */
+/* A step of few rows is computed as in decode: reading the weights is what takes its time, and it
+ * may be captured in a graph. */
 static bool by_library(const struct launch *l)
 {
     return l->kernels->blas && l->T > NUMERICS_DECODE_ROWS;
@@ -100,9 +101,10 @@ uint64_t cuda_library_workspace(const struct cuda_device *d, const struct oato_o
 static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride)
 {
     const int32_t k = l->op->k;
+    const cu_function kernel = by_library(l) ? l->kernels->pack_blas : l->kernels->pack;
     *x = (const uint8_t *)launch_input(l, 0);
     *stride = (uint64_t)k * sizeof(float);
-    if (!l->kernels->pack)
+    if (!kernel)
         return CU_OK;
     const bool halves = by_library(l) && l->kernels->halves;
     struct cuda_pack_args a = {.x = launch_input(l, 0), .out = launch_workspace(l), .k = k};
@@ -110,8 +112,7 @@ static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, u
     *stride = a.stride = cuda_packed_bytes(halves ? DT_F16 : (oato_dtype)l->op->dtype, k);
     if (l->kernels->packed)
         return CU_OK;
-    return launch_start(l, halves ? l->kernels->pack_halves : l->kernels->pack,
-                        (struct grid){blocks_of(k, PACK_WARPS * 32), (uint32_t)rows, 1},
+    return launch_start(l, kernel, (struct grid){blocks_of(k, PACK_WARPS * 32), (uint32_t)rows, 1},
                         PACK_WARPS * 32, 0, &a);
 }
 
@@ -206,7 +207,7 @@ static cu_result run_batch(const struct launch *l, struct cuda_matvec_args *a)
 cu_result launch_product(const struct launch *l)
 {
     const bool gate_up = l->op->kind == OP_GATE_UP;
-    if (cuda_takes_matrix(l->d, l->op, l->r->numerics))
+    if (l->kernels->blas ? by_library(l) : cuda_takes_matrix(l->d, l->op, l->r->numerics))
         return run_matrix(l);
     struct cuda_matvec_args a = {
         .n = l->r->n_weights, .columns = (int32_t)l->T, .gate_up = gate_up};

@@ -39,8 +39,8 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 /* a8b32: the input as bytes between the least and the greatest of 32, sums over all lanes of a
  * warp; a8b32s: the same, sums in rising order of k, by tensor cores; f16, bf16: the input rounded
  * to the type, sums in rising order of k; f16.cublas, bf16.cublas: the same input, sums as cuBLAS
- * orders them, weights with blocks rounded to f16. Attention in f16: queries, K, V and the weights
- * of a softmax are. */
+ * orders them, weights with blocks rounded to f16, or, in steps of few rows, what decode has.
+ * Attention in f16: queries, K, V and the weights of a softmax are. */
 const char *cuda_numerics(const struct oato_device *base, const struct oato_op *op,
                           enum numerics_choice choice)
 {

@@ -134,17 +134,22 @@ static void outputs_of(struct oato_device *d, struct test_case *c, enum numerics
     run_case(d, c, &step, outs);
 }
 
-/* A step of few rows has the bits of our kernels, and a graph of it none of the library's. */
-static void few_rows_are_computed_by_our_kernels(void **state)
+/* A step of few rows has the bits of decode, and a graph of it nothing of the library's. */
+static void few_rows_are_computed_as_in_decode(void **state)
 {
     (void)state;
-    enum { T = NUMERICS_DECODE_ROWS };
-    float own[T * N], library[T * N];
-    struct test_case c = product_case("mul_mat/F16/k256/n37", T);
-    outputs_of(device[1], &c, NUMERICS_PREFILL, own);
-    outputs_of(device[1], &c, NUMERICS_LIBRARY, library);
-    assert_memory_equal(own, library, sizeof own);
-    free_case(&c);
+    static const char *const keys[] = {"mul_mat/F16/k256/n37", "gate_up/BF16/k256/n37",
+                                       "mul_mat/Q4_0/k256/n37", "gate_up/Q6_K/k256/n37"};
+    static const int32_t rows[] = {1, 3, NUMERICS_DECODE_ROWS};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        for (size_t t = 0; t < ARRAY_LEN(rows); t++) {
+            float own[NUMERICS_DECODE_ROWS * N], library[NUMERICS_DECODE_ROWS * N];
+            struct test_case c = product_case(keys[i], rows[t]);
+            outputs_of(device[1], &c, NUMERICS_DECODE, own);
+            outputs_of(device[1], &c, NUMERICS_LIBRARY, library);
+            assert_memory_equal(own, library, (size_t)rows[t] * N * sizeof(float));
+            free_case(&c);
+        }
 }
 
 /* The emulated library adds in another order than our kernels: had it computed a record that does
@@ -374,7 +379,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(products_of_every_shape),
         cmocka_unit_test(weights_with_blocks_become_halves),
         cmocka_unit_test(products_with_parts_of_matrices),
-        cmocka_unit_test(few_rows_are_computed_by_our_kernels),
+        cmocka_unit_test(few_rows_are_computed_as_in_decode),
         cmocka_unit_test(only_records_that_ask_are_computed_by_it),
         cmocka_unit_test(classes_say_who_computes),
         cmocka_unit_test(a_library_that_is_missing_is_no_error),
