@@ -113,9 +113,8 @@ enum {
     BATCH_COLUMNS = 16,
     BATCH_UNITS = 16, /* of a row of k, blocks of 32, that are in shared memory at once */
     BATCH_THREADS = BATCH_UNITS * 32,
-    BATCH_ROOM =
-        48 << 10, /* bytes of shared memory: of every type but Q2_K, which has two minima */
-    BATCH_ROOM_Q2_K = 50 << 10,
+    BATCH_ROOM = 48 << 10,      /* bytes of shared memory */
+    BATCH_ROOM_Q2_K = 50 << 10, /* of the type that has two minima */
 };
 
 /* The experts of each token: their ids, then their weights. Of all experts [first, first + held)

@@ -1,6 +1,6 @@
 /*
- * unpack.cuh - reads the planes of cuda_layout.h, a block of 32 elements at a time:
- * weight_block<CUDA_Q4_K>::codes gives 32 small integers, ::scales what turns them into weights,
+ * unpack.cuh - reads the planes of cuda_layout.h, a block of 32 elements at a time: a stored_block
+ * is what lies there, block_weights has 32 small integers and what turns them into weights,
  *
  *     weight = d * code + m, d and m of the element's block of 32 (SCALES 1) or 16 (SCALES 2),
  *
@@ -38,13 +38,13 @@ enum cuda_dtype {
     CUDA_MXFP4 = 39,
 };
 
-/* What a block of a type is: its SCALES, HAS_MIN (false: m is 0), and, in two steps, that whoever
- * waits for memory may do something else between them,
- *     load_codes(w, block), load_scales(w, block): as they lie in memory, block = row * (k / 32) +
- * i codes(stored, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
+/* What stored_block and block_weights are made of: a type's SCALES, HAS_MIN (false: m is 0) and the
+ * functions
+ *     load_codes(w, block), load_scales(w, block): what lies in memory
+ *     codes(stored, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
  *     scales(stored, d, m): element e has d[e * SCALES / 32] and m[e * SCALES / 32]
- * and the bytes of a block in planes 0 to 2 and of 8 blocks in plane 3: BYTES, MORE_BYTES,
- * SCALE_BYTES, SUPER_BYTES. block_weights, below, is how they are called. */
+ * where block = row * (k / 32) + i; and the bytes of a block in planes 0 to 2 and of 8 blocks in
+ * plane 3: BYTES, MORE_BYTES, SCALE_BYTES, SUPER_BYTES. */
 template <int DTYPE> struct weight_block;
 
 /* ----------------------------------------------------------------------------- loads ----- */
@@ -411,7 +411,8 @@ __device__ inline void row_ahead(const cuda_matrix &w, int plane, int64_t row, i
         prefetch_l2(w.plane[plane] + from, (uint32_t)(to - from));
 }
 
-/* A block as it lies in memory, row * (k / 32) + i being its number. */
+/* A block as it lies in memory, row * (k / 32) + i being its number. Who loads it may do something
+ * else before it is unpacked, which waits for it. */
 template <int DTYPE> struct stored_block {
     typedef weight_block<DTYPE> W;
     typename W::stored_codes codes;
