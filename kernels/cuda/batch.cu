@@ -60,8 +60,7 @@ struct batch_tile {
         int tile = blockIdx.x / across;
         column = blockIdx.x % across * COLUMNS;
         columns = min(a.columns - column, (int)COLUMNS);
-        for (matrix = 0; tile >= (a.w[matrix].rows + rows - 1) / rows; matrix++)
-            tile -= (a.w[matrix].rows + rows - 1) / rows;
+        matrix = matrix_of_tile(a, rows, &tile);
         row = tile * rows;
     }
 };
@@ -126,7 +125,10 @@ template <int DTYPE> struct column_copies {
         codes = there ? x + lane * 16 : nullptr;
         scales = lane < SCALE_LANES ? x + k + lane * 16
                                     : x + CUDA_PACK_SUMS_AT(k) + (lane - SCALE_LANES) * 16;
-        unit_bytes = !there ? 0 : lane < SCALE_LANES ? 8 : sums ? 4 : 0;
+        unit_bytes = !there               ? 0
+                     : lane < SCALE_LANES ? (int)sizeof(cuda_pack_scale)
+                     : sums               ? (int)sizeof(cuda_pack_sums)
+                                          : 0;
     }
 
     /* Begins to copy the chunk that begins with `unit`; in all there are so many. Behind the last

@@ -139,26 +139,34 @@ static cu_result multiply_by_library(const struct launch *l, const struct cuda_m
     return result;
 }
 
+/* Tiles of so many rows of the first n matrices. */
+static uint32_t row_tiles(const struct cuda_matvec_args *a, int n, int32_t rows)
+{
+    uint32_t tiles = 0;
+    for (int i = 0; i < n; i++)
+        tiles += blocks_of(a->w[i].rows, rows);
+    return tiles;
+}
+
 /* Of gate and up, up goes to the workspace, behind the packed input, and is multiplied in. */
 static cu_result run_matrix(const struct launch *l)
 {
     const bool gate_up = l->op->kind == OP_GATE_UP;
     struct cuda_matvec_args a = {.n = l->r->n_weights, .columns = (int32_t)l->T};
-    uint32_t tiles = 0;
     cu_result result = pack(l, l->T, &a.x, &a.x_stride);
     uint8_t *up = (uint8_t *)launch_workspace(l) + size_align(l->T * a.x_stride, 256);
     for (int i = 0; i < a.n; i++) {
         a.w[i] = launch_matrix(l, i);
         a.y[i] = gate_up && i ? (float *)(void *)up : launch_output(l, i);
-        tiles += blocks_of(a.w[i].rows, MATRIX_TILE);
     }
     for (int i = 0; i < a.n && by_library(l) && !result; i++)
         result =
             multiply_by_library(l, &a.w[i], a.x, a.x_stride, up + up_bytes(l->op, l->T), a.y[i]);
     if (!by_library(l) && !result)
-        result = launch_start(l, l->kernels->run,
-                              (struct grid){tiles, blocks_of(a.columns, MATRIX_TILE), 1},
-                              MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
+        result = launch_start(
+            l, l->kernels->run,
+            (struct grid){row_tiles(&a, a.n, MATRIX_TILE), blocks_of(a.columns, MATRIX_TILE), 1},
+            MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
     if (result || !gate_up)
         return result;
     struct cuda_pairwise_args gate = {
@@ -195,10 +203,8 @@ static void add_next(const struct launch *l, struct cuda_matvec_args *a)
 /* By tensor cores: blocks of rows times blocks of columns. */
 static cu_result run_batch(const struct launch *l, struct cuda_matvec_args *a)
 {
-    const int32_t rows = a->gate_up ? BATCH_ROWS / 2 : BATCH_ROWS;
-    uint32_t tiles = 0;
-    for (int i = 0; i < (a->gate_up ? 1 : a->n); i++)
-        tiles += blocks_of(a->w[i].rows, rows);
+    const uint32_t tiles =
+        a->gate_up ? row_tiles(a, 1, BATCH_ROWS / 2) : row_tiles(a, a->n, BATCH_ROWS);
     return launch_start(l, l->kernels->batch,
                         (struct grid){tiles * blocks_of(l->T, BATCH_COLUMNS), 1, 1}, BATCH_THREADS,
                         l->op->dtype == DT_Q2_K ? BATCH_ROOM_Q2_K : BATCH_ROOM, a);
@@ -225,16 +231,19 @@ cu_result launch_product(const struct launch *l)
     if (result)
         return result;
     a.split = split_of(pairs, l->op->k);
-    const bool batch = l->T > MATVEC_COLUMNS;
-    if (batch && cuda_has_blocks((oato_dtype)l->op->dtype))
-        return run_batch(l, &a);
-    const uint32_t columns = l->T == 1 ? 1 : batch ? 2 * MATVEC_COLUMNS : MATVEC_COLUMNS;
+    cu_function kernel = l->kernels->run;
+    uint32_t columns = 1; /* at once */
+    if (l->T > MATVEC_COLUMNS) {
+        if (cuda_has_blocks((oato_dtype)l->op->dtype))
+            return run_batch(l, &a);
+        kernel = l->kernels->batch;
+        columns = 2 * MATVEC_COLUMNS;
+    } else if (l->T > 1) {
+        kernel = l->kernels->many;
+        columns = MATVEC_COLUMNS;
+    }
     const uint32_t blocks = blocks_of(pairs * a.split, MATVEC_WARPS) * blocks_of(l->T, columns);
-    return launch_start(l,
-                        l->T == 1 ? l->kernels->run
-                        : batch   ? l->kernels->batch
-                                  : l->kernels->many,
-                        (struct grid){blocks, 1, 1}, MATVEC_WARPS * 32, 0, &a);
+    return launch_start(l, kernel, (struct grid){blocks, 1, 1}, MATVEC_WARPS * 32, 0, &a);
 }
 
 /* ------------------------------------------------------------------------------- experts -- */

@@ -258,6 +258,16 @@ __device__ inline uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int
     return l.data + ((page * 2 + which) * l.kv_heads + head) * l.block_bytes;
 }
 
+/* The matrices of a product are divided into tiles of so many rows: which of them tile number
+ * `tile` is of; it becomes its number there. */
+__device__ inline int matrix_of_tile(const cuda_matvec_args &a, int rows, int *tile)
+{
+    int i = 0;
+    for (; *tile >= (a.w[i].rows + rows - 1) / rows; i++)
+        *tile -= (a.w[i].rows + rows - 1) / rows;
+    return i;
+}
+
 /* The expert of a place in a token's choice among those held; -1: none of them. */
 __device__ inline int held_expert(const cuda_choice &c, int64_t token, int place)
 {

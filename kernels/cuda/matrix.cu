@@ -337,9 +337,8 @@ template <int DTYPE> __device__ static int units_of(const cuda_matrix &w)
 
 template <int DTYPE> __device__ static void matrix(const cuda_matvec_args &a)
 {
-    int tile = blockIdx.x, i = 0;
-    for (; tile >= (a.w[i].rows + TILE - 1) / TILE; i++)
-        tile -= (a.w[i].rows + TILE - 1) / TILE;
+    int tile = blockIdx.x;
+    const int i = matrix_of_tile(a, TILE, &tile);
     const matrix_tile t = {&a.w[i],     a.y[i], a.w[i].rows, 0,
                            tile * TILE, a.x,    a.x_stride,  units_of<DTYPE>(a.w[i])};
     multiply_tile<DTYPE>(t, near_columns{(int)blockIdx.y * TILE, a.columns});

@@ -79,82 +79,73 @@ __device__ inline uint32_t moved(uint32_t v, int by)
 
 /* ---------------------------------------------------------------------------- codes ------- */
 
-/* 16 bytes: 32 codes of 4 bits, or what is looked up by them. */
-struct stored_4 {
-    uint4 v;
-
-    __device__ uint32_t word(int i) const
-    {
-        return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-    }
-};
-
-struct nibbles {
-    static constexpr int BYTES = 16, MORE_BYTES = 0;
-    typedef stored_4 stored_codes;
+/* In plane 0 alone. */
+template <class T> struct codes_alone {
+    static constexpr int BYTES = sizeof(T), MORE_BYTES = 0;
+    typedef T stored_codes;
     static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
     {
-        return {plane_load<uint4>(w, 0, block)};
+        return plane_load<T>(w, 0, block);
     }
 };
 
-struct codes_4 : nibbles {
+/* And more bits of each in plane 1. */
+template <class T, class MORE> struct codes_apart {
+    static constexpr int BYTES = sizeof(T), MORE_BYTES = sizeof(MORE);
+    struct stored_codes {
+        T low;
+        MORE high;
+    };
+    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
+    {
+        return {plane_load<T>(w, 0, block), plane_load<MORE>(w, 1, block)};
+    }
+};
+
+__device__ inline uint32_t word_of(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+struct codes_4 : codes_alone<uint4> {
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 4; i++) {
-            q[i] = (int)(s.word(i) & 0x0f0f0f0f);
-            q[i + 4] = (int)(s.word(i) >> 4 & 0x0f0f0f0f);
+            q[i] = (int)(word_of(s, i) & 0x0f0f0f0f);
+            q[i + 4] = (int)(word_of(s, i) >> 4 & 0x0f0f0f0f);
         }
     }
 };
 
 /* 16 times the code. */
-struct codes_4_signed : nibbles {
+struct codes_4_signed : codes_alone<uint4> {
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 4; i++) {
-            q[i] = (int)(s.word(i) << 4 & 0xf0f0f0f0);
-            q[i + 4] = (int)(s.word(i) & 0xf0f0f0f0);
+            q[i] = (int)(word_of(s, i) << 4 & 0xf0f0f0f0);
+            q[i + 4] = (int)(word_of(s, i) & 0xf0f0f0f0);
         }
     }
 };
 
 /* Low four bits from plane 0, the fifth from plane 1, moved so that the lowest is bit LOWEST. */
-template <int LOWEST> struct codes_5_at {
-    static constexpr int BYTES = 16, MORE_BYTES = 4;
-    struct stored_codes {
-        stored_4 low;
-        uint32_t fifth;
-    };
-    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
-    {
-        return {nibbles::load_codes(w, block), plane_load<uint32_t>(w, 1, block)};
-    }
+template <int LOWEST> struct codes_5_at : codes_apart<uint4, uint32_t> {
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(s.low.word(i % 4), LOWEST - i / 4 * 4) & 0x0f0f0f0f << LOWEST) |
-                         (moved(s.fifth, LOWEST + 4 - i) & 0x10101010u << LOWEST));
+            q[i] = (int)((moved(word_of(s.low, i % 4), LOWEST - i / 4 * 4) & 0x0f0f0f0f << LOWEST) |
+                         (moved(s.high, LOWEST + 4 - i) & 0x10101010u << LOWEST));
     }
 };
 using codes_5 = codes_5_at<0>;
 using codes_5_signed = codes_5_at<3>; /* 8 times the code */
 
 /* 4 times the code. */
-struct codes_6_signed {
-    static constexpr int BYTES = 16, MORE_BYTES = 8;
-    struct stored_codes {
-        stored_4 low;
-        uint2 high;
-    };
-    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
-    {
-        return {nibbles::load_codes(w, block), plane_load<uint2>(w, 1, block)};
-    }
+struct codes_6_signed : codes_apart<uint4, uint2> {
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(s.low.word(i % 4), 2 - i / 4 * 4) & 0x3c3c3c3c) |
+            q[i] = (int)((moved(word_of(s.low, i % 4), 2 - i / 4 * 4) & 0x3c3c3c3c) |
                          (moved(i < 4 ? s.high.x : s.high.y, 6 - i % 4 * 2) & 0xc0c0c0c0));
     }
 };
@@ -162,26 +153,20 @@ struct codes_6_signed {
 struct codes_8 {
     static constexpr int BYTES = 32, MORE_BYTES = 0;
     struct stored_codes {
-        stored_4 half[2];
+        uint4 half[2];
     };
     static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
     {
-        return {{{plane_load<uint4>(w, 0, block, 2, 0)}, {plane_load<uint4>(w, 0, block, 2, 1)}}};
+        return {{plane_load<uint4>(w, 0, block, 2, 0), plane_load<uint4>(w, 0, block, 2, 1)}};
     }
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)s.half[i / 4].word(i % 4);
+            q[i] = (int)word_of(s.half[i / 4], i % 4);
     }
 };
 
-struct codes_2 {
-    static constexpr int BYTES = 8, MORE_BYTES = 0;
-    typedef uint2 stored_codes;
-    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
-    {
-        return plane_load<uint2>(w, 0, block);
-    }
+struct codes_2 : codes_alone<uint2> {
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
@@ -190,26 +175,18 @@ struct codes_2 {
 };
 
 /* 32 times the code. */
-struct codes_3_signed {
-    static constexpr int BYTES = 8, MORE_BYTES = 4;
-    struct stored_codes {
-        uint2 low;
-        uint32_t third;
-    };
-    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
-    {
-        return {plane_load<uint2>(w, 0, block), plane_load<uint32_t>(w, 1, block)};
-    }
+struct codes_3_signed : codes_apart<uint2, uint32_t> {
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
             q[i] = (int)((moved(i < 4 ? s.low.x : s.low.y, 5 - i % 4 * 2) & 0x60606060) |
-                         (s.third << (7 - i) & 0x80808080));
+                         (s.high << (7 - i) & 0x80808080));
     }
 };
 
 /* Each code is the number of one of 16 bytes: those of V0 .. V3, the lowest first. */
-template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_values : nibbles {
+template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3>
+struct codes_of_values : codes_alone<uint4> {
     static __device__ int four(uint32_t low_three_bits, uint32_t which_half)
     {
         return (int)bytes_selected(bytes_selected(V0, V1, low_three_bits),
@@ -218,8 +195,8 @@ template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3> struct codes_of_va
     static __device__ void codes(const stored_codes &s, int q[8])
     {
         for (int i = 0; i < 4; i++) {
-            const uint32_t low = s.word(i) & 0x77777777;
-            const uint32_t half = (s.word(i) >> 1 & 0x44444444) | 0x32103210;
+            const uint32_t low = word_of(s, i) & 0x77777777;
+            const uint32_t half = (word_of(s, i) >> 1 & 0x44444444) | 0x32103210;
             q[i] = four(low, half);
             q[i + 4] = four(low >> 16, half >> 16);
         }

@@ -39,6 +39,7 @@ static void a_terminal_shows_one_line(void **state)
     int master, slave;
     char seen[512];
     size_t n = 0;
+    ssize_t more;
     bool quick = false;
     for (int tries = 0; tries < 20 && !quick; tries++) {
         if (openpty(&master, &slave, NULL, NULL, NULL))
@@ -46,8 +47,8 @@ static void a_terminal_shows_one_line(void **state)
         quick = draw(slave);
         close(slave);
         n = 0; /* what was written comes in pieces, then an error */
-        for (ssize_t more = 1; more > 0; n += more > 0 ? (size_t)more : 0)
-            more = read(master, seen + n, sizeof seen - 1 - n);
+        while ((more = read(master, seen + n, sizeof seen - 1 - n)) > 0)
+            n += (size_t)more;
         close(master);
     }
     assert_true(quick);
