@@ -44,6 +44,10 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
     e->max_rows = first_positive(o->rows, 0, e->max_seqs);
     if (e->max_rows < e->max_seqs)
         e->max_rows = e->max_seqs;
+    e->limits = (struct lowering_limits){.tokens = {e->ubatch, e->max_seqs},
+                                         .rows = {e->max_rows, e->max_seqs},
+                                         .seqs = e->max_seqs,
+                                         .context = e->context};
     if (o->top_logits < 0)
         return oato_fail(err, OATO_EUSAGE, "%d candidates of a row of logits", o->top_logits);
     if (o->top_logits <
@@ -85,8 +89,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         status = kv_pool_init(&e->pool, pages, e->max_seqs, err);
     if (!status)
         status = step_arrays(e, err);
-    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
-        status = engine_lower(e, (enum plan_phase)phase, err);
+    if (!status)
+        status = engine_lower(e, err);
     if (!status)
         status = engine_allocate(e, options, warn, user, err);
     e->load_ns = now_ns() - begin_ns;
@@ -102,12 +106,10 @@ static void device_close(struct engine_device *d)
     if (!d->device)
         return;
     const struct device_ops *ops = d->device->ops;
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        if (d->phase[phase].compiled)
-            ops->release(d->device, d->phase[phase].compiled);
-        free(d->phase[phase].records);
-    }
-    for (uint32_t i = 0; d->weights && i < d->n_slots; i++)
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        if (d->compiled[phase])
+            ops->release(d->device, d->compiled[phase]);
+    for (uint32_t i = 0; d->weights && i < d->lowered->n_slots; i++)
         if (d->weights[i])
             ops->weight_free(d->device, d->weights[i]);
     if (d->kv)
@@ -115,12 +117,10 @@ static void device_close(struct engine_device *d)
     if (d->arena)
         ops->free(d->device, d->arena, d->arena_bytes);
     if (d->staging)
-        ops->free(d->device, d->staging, d->staging_bytes);
+        ops->free(d->device, d->staging, d->lowered->staging_bytes);
     file_unmap(&d->prepared);
     free(d->weights);
-    free(d->slots);
-    free(d->kv_shapes);
-    free(d->kv_slot);
+    free(d->kept);
     ops->close(d->device);
 }
 
@@ -132,8 +132,8 @@ void engine_close(struct engine *e)
         for (int i = 0; i < e->n_devices; i++)
             if ((i == e->host) == (pass == 1))
                 device_close(&e->device[i]);
-    for (int phase = 0; phase < PHASE_COUNT; phase++)
-        free(e->place[phase]);
+    lowered_free(&e->lowered);
+    placements_free(&e->placements);
     graph_free(&e->graph);
     kv_pool_free(&e->pool);
     free(e->ids);
@@ -253,12 +253,12 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < e->n_devices && !status; i++) {
             struct engine_device *d = &e->device[i];
-            if (d->phase[phase].compiled && (i == e->host) == (pass == 1))
-                status = d->device->ops->submit(d->device, d->phase[phase].compiled, step, err);
+            if (d->compiled[phase] && (i == e->host) == (pass == 1))
+                status = d->device->ops->submit(d->device, d->compiled[phase], step, err);
         }
     }
     const uint64_t host_end_ns = host->ops->clock_ns(host); /* of its part: it was run in submit */
-    if (e->device[e->host].phase[phase].compiled && !status)
+    if (e->device[e->host].compiled[phase] && !status)
         e->host_busy_ns += host_end_ns - step->clock_ns - (host->ops->waited_ns(host) - waited_ns);
     if (status) /* release whoever waits for records that will not come */
         for (int i = 0; i < e->n_devices; i++)
@@ -268,7 +268,7 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     for (int i = 0; i < e->n_devices; i++) {
         const struct device_ops *ops = e->device[i].device->ops;
         struct oato_error own;
-        if (!e->device[i].phase[phase].compiled)
+        if (!e->device[i].compiled[phase])
             continue;
         if (ops->finish(e->device[i].device, &own)) {
             bool cause = atomic_load(&e->timelines[i]->failed) == TIMELINE_DIED;
@@ -318,9 +318,9 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         enum plan_phase phase = decode ? PHASE_DECODE : PHASE_PREFILL;
         step_fill(e, inputs, n, &step);
         status = step_run(e, phase, &step, err);
-        e->result =
-            (const float *)((const uint8_t *)e->device[e->host].arena + e->result_offset[phase]);
-        e->result_candidates = e->candidates[phase];
+        e->result = (const float *)((const uint8_t *)e->device[e->host].arena +
+                                    e->lowered.result_offset[phase]);
+        e->result_candidates = e->lowered.candidates[phase];
         e->n_rows = step.n_rows;
     }
     if (status) {
@@ -378,17 +378,18 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     out->n_devices = e->n_devices;
     for (int i = 0; i < e->n_devices; i++) {
         const struct engine_device *d = &e->device[i];
-        out->device[i] = (struct engine_device_stats){.info = d->info,
-                                                      .weight_bytes = d->weight_bytes,
-                                                      .kv_bytes = d->kv_bytes,
-                                                      .arena_bytes = d->arena_bytes,
-                                                      .workspace_bytes = d->workspace_bytes,
-                                                      .staging_bytes = d->staging_bytes};
+        out->device[i] =
+            (struct engine_device_stats){.info = d->info,
+                                         .weight_bytes = d->lowered->weight_bytes,
+                                         .kv_bytes = d->kv_bytes,
+                                         .arena_bytes = d->arena_bytes,
+                                         .workspace_bytes = d->lowered->workspace_bytes,
+                                         .staging_bytes = d->lowered->staging_bytes};
     }
-    memcpy(out->candidates, e->candidates, sizeof out->candidates);
-    memcpy(out->copies, e->copies, sizeof out->copies);
-    memcpy(out->copy_bytes, e->copy_bytes, sizeof out->copy_bytes);
-    memcpy(out->stream_bytes, e->stream_bytes, sizeof out->stream_bytes);
+    memcpy(out->candidates, e->lowered.candidates, sizeof out->candidates);
+    memcpy(out->copies, e->lowered.copies, sizeof out->copies);
+    memcpy(out->copy_bytes, e->lowered.copy_bytes, sizeof out->copy_bytes);
+    memcpy(out->stream_bytes, e->lowered.stream_bytes, sizeof out->stream_bytes);
     out->load_ns = e->load_ns;
     for (int i = 0; i < e->n_devices; i++)
         out->mapped_bytes += e->device[i].prepared.bytes;
@@ -402,7 +403,7 @@ void engine_dump_programs(const struct engine *e, FILE *out)
     static const char *const names[PHASE_COUNT] = {"prefill", "decode"};
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         for (int i = 0; i < e->n_devices; i++) {
-            const struct program *p = &e->device[i].phase[phase].program;
+            const struct program *p = &e->device[i].program[phase];
             if (!p->n_records)
                 continue;
             fprintf(out, "# %s on %s: %u records, %u signals\n", names[phase], e->device[i].info.id,

@@ -1,7 +1,7 @@
 /*
- * load.c - from a model and a plan to devices that are ready: opens the devices, binds the plan's
- * to them, fuses the graph, decides where every operator and every layer's KV goes, and then, when
- * the programs are known, checks that everything fits before it prepares a single weight.
+ * load.c - from a model and a plan to devices that are ready: opens them, fuses the graph, has it
+ * lowered by what the devices say of themselves, checks that everything fits before it prepares a
+ * single weight, and binds the programs to memory.
  */
 #include "executor/executor_internal.h"
 
@@ -11,140 +11,6 @@
 #define MIB            (1024.0 * 1024.0)
 #define PREFETCH_BYTES ((uint64_t)64 << 20) /* of the model are read ahead of the preparation */
 #define ARENA_SLACK    256 /* vector kernels may read past the last row of a buffer */
-
-/* ------------------------------------------------------------------------------- devices */
-
-static oato_status device_add(struct engine *e, const char *spec,
-                              const struct device_options *options, struct oato_error *err)
-{
-    if (e->n_devices == DEVICES_MAX)
-        return oato_fail(err, OATO_EUSAGE, "more than %d devices", DEVICES_MAX);
-    struct engine_device *d = &e->device[e->n_devices];
-    int index = 0; /* among its kind */
-    size_t kind = strcspn(spec, ":");
-    for (int i = 0; i < e->n_devices; i++)
-        index +=
-            strlen(e->device[i].info.kind) == kind && !strncmp(e->device[i].info.kind, spec, kind);
-    oato_status status = device_open(spec, index, options, &d->device, err);
-    if (status)
-        return status;
-    d->device->ops->info(d->device, &d->info);
-    e->n_devices++;
-    return OATO_OK;
-}
-
-/* The devices whose memory device `index` copies from itself. */
-static void peers_find(struct engine *e, int index)
-{
-    struct engine_device *d = &e->device[index];
-    for (int i = 0; i < e->n_devices; i++) {
-        struct oato_device *other = e->device[i].device;
-        if (i != index && d->device->ops->reaches && d->device->ops->reaches(d->device, other))
-            d->peers[i].device = other;
-    }
-}
-
-static oato_status devices_open(struct engine *e, const struct engine_options *o,
-                                struct oato_error *err)
-{
-    struct device_options options = {
-        .threads = o->threads, .isa = o->isa, .timing_only = o->timing_only};
-    oato_status status = OATO_OK;
-    if (o->devices) {
-        char specs[DEVICES_MAX][256];
-        int n = device_split(o->devices, specs, DEVICES_MAX, err);
-        if (n < 0)
-            return err->status;
-        for (int i = 0; i < n; i++)
-            options.kept_cores += device_keeps_core(specs[i]);
-        for (int i = 0; i < n && !status; i++)
-            status = device_add(e, specs[i], &options, err);
-    } else if (e->plan) {
-        for (int32_t i = 0; i < e->plan->n_devices; i++)
-            options.kept_cores += device_keeps_core(e->plan->devices[i].kind);
-        for (int32_t i = 0; i < e->plan->n_devices && !status; i++) {
-            const struct plan_device *p = &e->plan->devices[i];
-            char spec[256];
-            snprintf(spec, sizeof spec, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
-            status = device_add(e, spec, &options, err);
-        }
-    }
-    e->host = -1;
-    for (int i = 0; i < e->n_devices; i++)
-        if (e->device[i].info.is_host && e->host < 0)
-            e->host = i;
-    if (!status && e->host < 0) {
-        e->host = e->n_devices;
-        status = device_add(e, "cpu", &options, err);
-    }
-    for (int i = 0; i < e->n_devices; i++) {
-        e->timelines[i] = e->device[i].device->ops->timeline(e->device[i].device);
-        e->device_ids[i] = e->device[i].info.id;
-        peers_find(e, i);
-    }
-    return status;
-}
-
-static int32_t device_find(const struct engine *e, const char *id, size_t n)
-{
-    for (int32_t i = 0; i < e->n_devices; i++)
-        if (strlen(e->device[i].info.id) == n && !memcmp(e->device[i].info.id, id, n))
-            return i;
-    return -1;
-}
-
-/* The device that stands for `id` of the plan: by "a=b" in map, else the one of the same id. */
-static oato_status device_bind(const struct engine *e, const char *id, const char *map,
-                               int32_t *out, struct oato_error *err)
-{
-    const char *target = id;
-    size_t len = strlen(id), target_len = len;
-    for (const char *p = map; p && *p;) {
-        size_t item = strcspn(p, ","), left = strcspn(p, "=");
-        if (left >= item)
-            return oato_fail(err, OATO_EUSAGE, "--map wants PLAN_DEVICE=DEVICE, not '%.*s'",
-                             (int)item, p);
-        if (left == len && !memcmp(p, id, len)) {
-            target = p + left + 1;
-            target_len = item - left - 1;
-        }
-        p += item + (p[item] == ',');
-    }
-    *out = device_find(e, target, target_len);
-    if (*out < 0)
-        return oato_fail(err, OATO_EDEVICE,
-                         "the plan uses %s, but there is no %.*s here; open it with --devices or "
-                         "say --map %s=DEVICE",
-                         id, (int)target_len, target, id);
-    return OATO_OK;
-}
-
-static oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_fn warn,
-                                void *user, int32_t *bound, struct oato_error *err)
-{
-    for (int32_t i = 0; i < e->plan->n_devices; i++) {
-        const struct plan_device *p = &e->plan->devices[i];
-        oato_status status = device_bind(e, p->id, o->map, &bound[i], err);
-        if (status)
-            return status;
-        struct engine_device *d = &e->device[bound[i]];
-        if (!strcmp(p->id, d->info.id))
-            d->budget_bytes = p->budget_bytes;
-        if (!strcmp(p->model, d->info.model))
-            continue;
-        if (o->strict)
-            return oato_fail(err, OATO_EFILE,
-                             "the plan was made for %s = %s, here it is %s; plan again, or run "
-                             "without --strict",
-                             p->id, p->model, d->info.model);
-        char text[320];
-        snprintf(text, sizeof text, "the plan was made for %s = %s, here it is %s", p->id, p->model,
-                 d->info.model);
-        if (warn)
-            warn(user, text);
-    }
-    return OATO_OK;
-}
 
 /* ---------------------------------------------------------------------------- placements */
 
@@ -169,93 +35,6 @@ static oato_status fuse_all(struct engine *e, struct oato_error *err)
     return status;
 }
 
-static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
-{
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        int32_t at = (hint + i) % g->n_ops;
-        if (!strcmp(g->ops[at].name, name))
-            return at;
-    }
-    return -1;
-}
-
-static oato_status place_default(struct engine *e, struct oato_error *err)
-{
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        e->place[phase] = calloc((size_t)e->graph.n_ops, sizeof **e->place);
-        if (!e->place[phase])
-            return oato_fail_memory(err, (size_t)e->graph.n_ops * sizeof **e->place, "placements");
-    }
-    return OATO_OK;
-}
-
-static oato_status place_parts(struct engine *e, const int32_t *bound, struct oato_error *err)
-{
-    int32_t at = 0;
-    for (int32_t i = 0; i < e->plan->n_parts; i++) {
-        const struct plan_part *p = &e->plan->parts[i];
-        at = op_find(&e->graph, p->op, at);
-        if (at < 0)
-            return oato_fail(err, OATO_EFILE, "the plan names operator %s, which the model lacks",
-                             p->op);
-        const int32_t device = bound[p->device], home = bound[p->home];
-        const struct device_ops *ops = e->device[device].device->ops;
-        if (home != device && (home != e->host || !ops->stage))
-            return oato_fail(err, OATO_EFILE,
-                             "part %d of the plan (%s) streams its weight from %s to %s: that is "
-                             "possible only from the host to a device with memory of its own",
-                             i, p->op, e->device[home].info.id, e->device[device].info.id);
-        for (int phase = 0; phase < PHASE_COUNT; phase++) {
-            struct placement *place = &e->place[phase][at];
-            if (!(p->phases & 1u << phase) || p->begin == p->end)
-                continue;
-            if (place->n == PARTS_MAX)
-                return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", p->op,
-                                 PARTS_MAX);
-            int j = place->n++; /* by begin, so that parts concatenate, or are summed in order */
-            for (; j > 0 && place->part[j - 1].begin > p->begin; j--)
-                place->part[j] = place->part[j - 1];
-            place->part[j] = (struct placed_part){.device = device,
-                                                  .begin = (int32_t)p->begin,
-                                                  .end = (int32_t)p->end,
-                                                  .streamed = home != device};
-            place->axis = p->axis;
-        }
-    }
-    return OATO_OK;
-}
-
-/* The device of a layer's KV is where its attention runs; both phases must agree. */
-static oato_status place_kv(struct engine *e, struct oato_error *err)
-{
-    int32_t layers = e->graph.n_layers;
-    for (int d = 0; d < e->n_devices; d++) {
-        e->device[d].kv_shapes = calloc((size_t)layers, sizeof *e->device[d].kv_shapes);
-        e->device[d].kv_slot = malloc((size_t)layers * sizeof *e->device[d].kv_slot);
-        if (!e->device[d].kv_shapes || !e->device[d].kv_slot)
-            return oato_fail_memory(err, (size_t)layers * sizeof(struct kv_layer_shape),
-                                    "KV slots");
-        for (int32_t i = 0; i < layers; i++)
-            e->device[d].kv_slot[i] = -1;
-    }
-    for (int32_t i = 0; i < e->graph.n_ops; i++) {
-        const struct graph_op *o = &e->graph.ops[i];
-        if (o->kv_layer < 0)
-            continue;
-        struct engine_device *d = &e->device[e->place[0][i].part[0].device];
-        if (o->op.kind == OP_KV_STORE) {
-            d->kv_slot[o->kv_layer] = d->n_kv;
-            d->kv_shapes[d->n_kv++] = (struct kv_layer_shape){o->op.kv_heads, o->op.head_dim};
-        }
-        if (d->kv_slot[o->kv_layer] < 0 ||
-            e->place[0][i].part[0].device != e->place[1][i].part[0].device)
-            return oato_fail(err, OATO_EFILE,
-                             "the plan puts %s on another device than the KV of its layer",
-                             o->name);
-    }
-    return OATO_OK;
-}
-
 /* The classes that the plan names, if any may be of a library: devices open those when asked. */
 static const char *library_classes(const struct engine *e, enum plan_phase phase)
 {
@@ -263,10 +42,11 @@ static const char *library_classes(const struct engine *e, enum plan_phase phase
     return classes && strchr(classes, '.') ? classes : NULL;
 }
 
-enum numerics_choice engine_numerics(const struct engine *e, int32_t device,
-                                     const struct oato_op *op, enum plan_phase phase,
-                                     enum row_class rows)
+/* Prefill is fast except for the few rows of logits, and by a library where the plan says so. */
+static enum numerics_choice op_numerics(const void *user, int32_t device, const struct oato_op *op,
+                                        enum plan_phase phase, enum row_class rows)
 {
+    const struct engine *e = user;
     const struct oato_device *d = e->device[device].device;
     if (phase != PHASE_PREFILL || rows != ROWS_TOKENS || e->deterministic)
         return NUMERICS_DECODE;
@@ -280,7 +60,7 @@ enum numerics_choice engine_numerics(const struct engine *e, int32_t device,
 static bool library_computes(const struct engine *e, const char *class)
 {
     for (int32_t i = 0; i < e->graph.n_ops; i++) {
-        const struct placement *p = &e->place[PHASE_PREFILL][i];
+        const struct placement *p = &e->placements.phase[PHASE_PREFILL][i];
         for (int j = 0; j < p->n; j++) {
             const struct oato_device *d = e->device[p->part[j].device].device;
             if (!strcmp(d->ops->numerics(d, &e->graph.ops[i].op, NUMERICS_LIBRARY), class))
@@ -300,7 +80,8 @@ static void check_libraries(const struct engine *e, warn_fn warn, void *user)
         if (!strchr(class, '.') || library_computes(e, class))
             continue;
         snprintf(text, sizeof text,
-                 "the plan's %s is not to be had here: the device's own kernels compute it", class);
+                 "%s, which the plan uses, is not available here; using the device's own kernels",
+                 class);
         if (warn)
             warn(user, text);
     }
@@ -313,7 +94,7 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
         const char *class = NULL;
         struct oato_op op = graph_op_with_kv(&e->graph.ops[i], e->kv_dtype);
         for (int phase = 0; phase < PHASE_COUNT; phase++) {
-            const struct placement *p = &e->place[phase][i];
+            const struct placement *p = &e->placements.phase[phase][i];
             for (int j = 0; j < p->n; j++) {
                 const struct oato_device *d = e->device[p->part[j].device].device;
                 const char *c = d->ops->numerics(d, &op, NUMERICS_DECODE);
@@ -355,19 +136,9 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
     if (!status)
         status = e->plan ? plan_apply(e->plan, e->model, &e->graph, err) : fuse_all(e, err);
     if (!status)
-        status = place_default(e, err);
-    if (!status && e->plan)
-        status = place_parts(e, bound, err);
+        status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
     if (status)
         return status;
-    for (int phase = 0; phase < PHASE_COUNT; phase++)
-        for (int32_t i = 0; i < e->graph.n_ops; i++)
-            if (!e->place[phase][i].n) {
-                e->place[phase][i].n = 1;
-                e->place[phase][i].part[0].device = e->host;
-                e->place[phase][i].part[0].end = e->graph.ops[i].op.n;
-            }
-    status = place_kv(e, err);
     e->deterministic = o->deterministic || (e->plan && e->plan->request.deterministic);
     if (!status && e->deterministic)
         return check_deterministic(e, err);
@@ -376,39 +147,63 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
     return status;
 }
 
+/* ------------------------------------------------------------------------------ lowering */
+
+static bool op_supported(const void *user, int32_t device, const struct oato_op *op)
+{
+    const struct engine *e = user;
+    const struct oato_device *d = e->device[device].device;
+    return d->ops->supports(d, op);
+}
+
+static uint64_t slot_bytes(const void *user, int32_t device, const struct weight_slot *s)
+{
+    const struct engine *e = user;
+    const struct oato_device *d = e->device[device].device;
+    return d->ops->prepared_bytes(d, s->tensor->dtype, s->end - s->begin, s->col_end - s->col_begin,
+                                  s->use);
+}
+
+static uint64_t op_workspace(const void *user, int32_t device, const struct oato_op *op,
+                             const struct op_size *size)
+{
+    const struct engine *e = user;
+    const struct oato_device *d = e->device[device].device;
+    return d->ops->workspace_bytes(d, op, size);
+}
+
+oato_status engine_lower(struct engine *e, struct oato_error *err)
+{
+    struct lowering_facts facts = {.n_devices = e->n_devices,
+                                   .host = e->host,
+                                   .user = e,
+                                   .supports = op_supported,
+                                   .numerics = op_numerics,
+                                   .weight_bytes = slot_bytes,
+                                   .workspace_bytes = op_workspace};
+    for (int to = 0; to < e->n_devices; to++) {
+        facts.id[to] = e->device[to].info.id;
+        facts.streams[to] = e->device[to].device->ops->stage;
+        for (int from = 0; from < e->n_devices; from++)
+            facts.reaches[to][from] = e->device[to].peers[from].device;
+        e->device[to].lowered = &e->lowered.device[to];
+    }
+    const struct lowering_input in = {.graph = &e->graph,
+                                      .placements = &e->placements,
+                                      .facts = &facts,
+                                      .limits = e->limits,
+                                      .kv = e->kv_dtype,
+                                      .top_logits = e->top_logits};
+    oato_status status = lowered_init(&in, &e->lowered, err);
+    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
+        status = lower(&in, (enum plan_phase)phase, &e->lowered, err);
+    return status;
+}
+
 /* -------------------------------------------------------------------------------- memory */
 
-static bool same_part(const struct weight_slot *a, const struct weight_slot *b)
-{
-    return a->tensor == b->tensor && a->use == b->use && a->begin == b->begin && a->end == b->end &&
-           a->col_begin == b->col_begin && a->col_end == b->col_end;
-}
-
-uint32_t engine_weight_slot(struct engine_device *d, const struct weight_slot *wanted)
-{
-    for (uint32_t i = 0; i < d->n_slots; i++) {
-        const struct weight_slot *s = &d->slots[i];
-        if (same_part(s, wanted) && !s->streamed && !wanted->streamed)
-            return i;
-    }
-    if (d->n_slots == d->slots_cap) {
-        uint32_t cap = d->slots_cap ? d->slots_cap * 2 : 64;
-        struct weight_slot *s = realloc(d->slots, cap * sizeof *s);
-        if (!s)
-            return UINT32_MAX;
-        d->slots = s;
-        d->slots_cap = cap;
-    }
-    struct weight_slot *s = &d->slots[d->n_slots];
-    *s = *wanted;
-    s->bytes = d->device->ops->prepared_bytes(d->device, s->tensor->dtype, s->end - s->begin,
-                                              s->col_end - s->col_begin, s->use);
-    if (!s->streamed)
-        d->weight_bytes += s->bytes;
-    return d->n_slots++;
-}
-
-struct weight_source engine_weight_source(const struct weight_slot *s)
+/* What the device prepares, or copies as it is, for a slot; kept: its prepared bytes, or NULL. */
+static struct weight_source weight_source(const struct weight_slot *s, const void *kept)
 {
     const struct gguf_tensor *t = s->tensor;
     size_t left = 0, row = 0;
@@ -424,15 +219,16 @@ struct weight_source engine_weight_source(const struct weight_slot *s)
         .row_stride = s->col_end - s->col_begin < t->ne[0] ? row : 0,
         .use = s->use,
         .file = t->file,
-        .prepared = s->prepared,
+        .prepared = kept,
     };
 }
 
 static oato_status check_fits(const struct engine *e, const struct engine_device *d,
                               struct oato_error *err)
 {
-    const uint64_t staging = d->staging_bytes;
-    uint64_t need = d->weight_bytes + staging + d->kv_bytes + d->arena_bytes + d->workspace_bytes;
+    const struct lowered_device *low = d->lowered;
+    const uint64_t need = low->weight_bytes + low->staging_bytes + d->kv_bytes + d->arena_bytes +
+                          low->workspace_bytes;
     uint64_t have = d->info.free_bytes;
     if (d->budget_bytes && d->budget_bytes < have)
         have = d->budget_bytes;
@@ -443,10 +239,10 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                      "workspace %.1f) "
                      "and may use %.1f MiB: %.1f MiB are missing; plan with a smaller --budget, or "
                      "use a smaller --context (now %d)",
-                     d->info.id, (double)need / MIB, (double)d->weight_bytes / MIB,
-                     (double)staging / MIB, (double)d->kv_bytes / MIB, (double)d->arena_bytes / MIB,
-                     (double)d->workspace_bytes / MIB, (double)have / MIB,
-                     (double)(need - have) / MIB, e->context);
+                     d->info.id, (double)need / MIB, (double)low->weight_bytes / MIB,
+                     (double)low->staging_bytes / MIB, (double)d->kv_bytes / MIB,
+                     (double)d->arena_bytes / MIB, (double)low->workspace_bytes / MIB,
+                     (double)have / MIB, (double)(need - have) / MIB, e->context);
 }
 
 /* Has the files of the slots from *ahead on read in the background until `limit` bytes are under
@@ -454,10 +250,11 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
 static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uint64_t *bytes,
                              uint64_t limit)
 {
-    for (size_t row; *ahead < d->n_slots && *bytes < limit; (*ahead)++) {
-        const struct weight_slot *s = &d->slots[*ahead];
+    const struct lowered_device *low = d->lowered;
+    for (size_t row; *ahead < low->n_slots && *bytes < limit; (*ahead)++) {
+        const struct weight_slot *s = &low->slots[*ahead];
         const struct gguf_tensor *t = s->tensor;
-        if (!t->file || s->use == WEIGHT_LOOKUP || s->prepared || s->streamed ||
+        if (!t->file || s->use == WEIGHT_LOOKUP || d->kept[*ahead] || s->streamed ||
             !dtype_row_bytes(t->dtype, t->ne[0], &row))
             continue;
         const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
@@ -468,18 +265,16 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
 
 static oato_status weights_prepare(struct engine_device *d, struct oato_error *err)
 {
-    d->weights = calloc(d->n_slots ? d->n_slots : 1, sizeof(void *));
-    if (!d->weights)
-        return oato_fail_memory(err, d->n_slots * sizeof(void *), "the table of weights");
+    const struct lowered_device *low = d->lowered;
     uint32_t ahead = 0;
     uint64_t asked = 0, prepared = 0;
-    for (uint32_t i = 0; i < d->n_slots; i++) {
-        const struct weight_slot *s = &d->slots[i];
+    for (uint32_t i = 0; i < low->n_slots; i++) {
+        const struct weight_slot *s = &low->slots[i];
         if (s->streamed)
             continue;
         weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
         prepared += s->bytes;
-        const struct weight_source source = engine_weight_source(s);
+        const struct weight_source source = weight_source(s, d->kept[i]);
         oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
         if (status)
             return oato_fail_at(err, "%s: loading %s", d->info.id, s->tensor->name);
@@ -496,8 +291,9 @@ static const void *host_prepared(const struct engine *e, const struct engine_dev
     const struct device_ops *from = host->device->ops, *to = d->device->ops;
     const char *has = from->layout && from->weight_data ? from->layout(host->device) : NULL;
     const char *takes = to->layout ? to->layout(d->device) : NULL;
-    for (uint32_t i = 0; has && takes && !strcmp(has, takes) && i < host->n_slots; i++)
-        if (!host->slots[i].streamed && same_part(&host->slots[i], s))
+    const struct weight_slot *slots = host->lowered->slots;
+    for (uint32_t i = 0; has && takes && !strcmp(has, takes) && i < host->lowered->n_slots; i++)
+        if (!slots[i].streamed && weight_slot_same(&slots[i], s))
             return from->weight_data(host->device, host->weights[i]);
     return NULL;
 }
@@ -506,12 +302,11 @@ static const void *host_prepared(const struct engine *e, const struct engine_dev
 static oato_status weights_stage(const struct engine *e, struct engine_device *d,
                                  struct oato_error *err)
 {
-    for (uint32_t i = 0; i < d->n_slots; i++) {
-        const struct weight_slot *s = &d->slots[i];
+    for (uint32_t i = 0; i < d->lowered->n_slots; i++) {
+        const struct weight_slot *s = &d->lowered->slots[i];
         if (!s->streamed)
             continue;
-        struct weight_source source = engine_weight_source(s);
-        source.prepared = host_prepared(e, d, s);
+        const struct weight_source source = weight_source(s, host_prepared(e, d, s));
         oato_status status = d->device->ops->stage(d->device, &source, d->staging,
                                                    s->staging_offset, &d->weights[i], err);
         if (status)
@@ -527,18 +322,59 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
     const struct device_ops *ops = d->device->ops;
     const bool keeps =
         o->prepared_cache && ops->weight_data && ops->layout && ops->layout(d->device);
+    const size_t n = (size_t)d->lowered->n_slots + 1;
+    d->weights = calloc(n, sizeof(void *));
+    d->kept = calloc(n, sizeof(void *));
+    if (!d->weights || !d->kept)
+        return oato_fail_memory(err, n * sizeof(void *), "the table of weights");
     if (keeps)
         prepared_map(e, d, o->prepared_cache, warn, user);
     oato_status status = weights_prepare(d, err);
     if (!status && keeps && !d->prepared.data)
         prepared_save(e, d, o->prepared_cache, warn, user);
-    if (!status && d->n_kv)
-        status = ops->kv_create(d->device, d->kv_shapes, d->n_kv, e->kv_dtype, e->pool.n_pages,
-                                &d->kv, err);
+    if (!status && d->lowered->n_kv)
+        status = ops->kv_create(d->device, d->lowered->kv_shapes, d->lowered->n_kv, e->kv_dtype,
+                                e->pool.n_pages, &d->kv, err);
     if (!status)
         status = ops->alloc(d->device, d->arena_bytes, &d->arena, err);
-    if (!status && d->staging_bytes)
-        status = ops->alloc(d->device, d->staging_bytes, &d->staging, err);
+    if (!status && d->lowered->staging_bytes)
+        status = ops->alloc(d->device, d->lowered->staging_bytes, &d->staging, err);
+    return status;
+}
+
+/* Lowering's programs with what the device and the engine have made for them. */
+static oato_status programs_bind(struct engine *e, int32_t index, struct oato_error *err)
+{
+    struct engine_device *d = &e->device[index];
+    const struct engine_device *host = &e->device[e->host];
+    oato_status status = OATO_OK;
+    for (int32_t j = 0; j < e->n_devices; j++) {
+        d->peers[j].arena = e->device[j].arena;
+        d->peers[j].arena_bytes = e->device[j].arena_bytes;
+    }
+    for (int phase = 0; phase < PHASE_COUNT && !status; phase++) {
+        const struct lowered_program *p = &d->lowered->phase[phase];
+        d->program[phase] = (struct program){
+            .records = p->records,
+            .n_records = p->n_records,
+            .n_signals = p->n_signals,
+            .max_tokens = e->limits.tokens[phase],
+            .max_rows = e->limits.rows[phase],
+            .max_seqs = e->limits.seqs,
+            .weights = d->weights,
+            .n_weights = d->lowered->n_slots,
+            .arena = d->arena,
+            .host_arena = host->arena,
+            .host_arena_bytes = host->arena_bytes,
+            .peers = d->peers,
+            .workspace_bytes = d->lowered->workspace_bytes,
+            .kv = d->kv,
+            .device_ids = e->device_ids,
+        };
+        if (p->n_records)
+            status = d->device->ops->compile(d->device, &d->program[phase], index,
+                                             &d->compiled[phase], err);
+    }
     return status;
 }
 
@@ -549,38 +385,19 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
         size_t row;
-        for (int32_t j = 0; j < d->n_kv; j++)
-            if (dtype_row_bytes(e->kv_dtype,
-                                (int64_t)d->kv_shapes[j].kv_heads * d->kv_shapes[j].head_dim, &row))
+        for (int32_t j = 0; j < d->lowered->n_kv; j++) {
+            const struct kv_layer_shape *s = &d->lowered->kv_shapes[j];
+            if (dtype_row_bytes(e->kv_dtype, (int64_t)s->kv_heads * s->head_dim, &row))
                 d->kv_bytes += 2 * (uint64_t)row * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
-        d->arena_bytes += ARENA_SLACK;
+        }
+        d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
         status = check_fits(e, d, err);
     }
     for (int32_t i = 0; i < e->n_devices && !status; i++)
         status = device_allocate(e, i, o, warn, user, err);
     for (int32_t i = 0; i < e->n_devices && !status; i++)
         status = weights_stage(e, &e->device[i], err);
-    for (int32_t i = 0; i < e->n_devices && !status; i++) {
-        struct engine_device *d = &e->device[i];
-        for (int32_t j = 0; j < e->n_devices; j++) {
-            d->peers[j].arena = e->device[j].arena;
-            d->peers[j].arena_bytes = e->device[j].arena_bytes;
-        }
-        for (int phase = 0; phase < PHASE_COUNT && !status; phase++) {
-            struct engine_program *p = &d->phase[phase];
-            if (!p->program.n_records)
-                continue;
-            p->program.device_ids = e->device_ids;
-            p->program.weights = d->weights;
-            p->program.n_weights = d->n_slots;
-            p->program.arena = d->arena;
-            p->program.host_arena = e->device[e->host].arena;
-            p->program.host_arena_bytes = e->device[e->host].arena_bytes;
-            p->program.peers = d->peers;
-            p->program.workspace_bytes = d->workspace_bytes;
-            p->program.kv = d->kv;
-            status = d->device->ops->compile(d->device, &p->program, i, &p->compiled, err);
-        }
-    }
+    for (int32_t i = 0; i < e->n_devices && !status; i++)
+        status = programs_bind(e, i, err);
     return status;
 }

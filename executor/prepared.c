@@ -92,12 +92,12 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
                           struct prepared *p)
 {
     memset(p, 0, sizeof *p);
-    p->rows = calloc(d->n_slots + 1, sizeof *p->rows);
+    p->rows = calloc(d->lowered->n_slots + 1, sizeof *p->rows);
     if (!p->rows)
         return false;
     struct prepared_header *h = &p->header;
-    for (uint32_t i = 0; i < d->n_slots; i++) {
-        const struct weight_slot *s = &d->slots[i];
+    for (uint32_t i = 0; i < d->lowered->n_slots; i++) {
+        const struct weight_slot *s = &d->lowered->slots[i];
         if (!is_kept(s))
             continue;
         p->rows[h->n++] =
@@ -241,9 +241,9 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
         file_unmap(&d->prepared);
         goto out;
     }
-    for (uint32_t i = 0, row = 0; i < d->n_slots; i++)
-        if (is_kept(&d->slots[i]))
-            d->slots[i].prepared = d->prepared.data + p.rows[row++].offset;
+    for (uint32_t i = 0, row = 0; i < d->lowered->n_slots; i++)
+        if (is_kept(&d->lowered->slots[i]))
+            d->kept[i] = d->prepared.data + p.rows[row++].offset;
 out:
     prepared_free(&p);
 }
@@ -253,8 +253,8 @@ out:
 /* The bytes of row i of the table, from the device. */
 static const uint8_t *row_data(const struct engine_device *d, uint32_t i)
 {
-    for (uint32_t slot = 0; slot < d->n_slots; slot++)
-        if (is_kept(&d->slots[slot]) && i-- == 0)
+    for (uint32_t slot = 0; slot < d->lowered->n_slots; slot++)
+        if (is_kept(&d->lowered->slots[slot]) && i-- == 0)
             return d->device->ops->weight_data(d->device, d->weights[slot]);
     return NULL;
 }

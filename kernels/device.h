@@ -73,14 +73,6 @@ enum device_clock {
     CLOCK_WORKS,  /* how long it has worked until then, launches and other waits left out */
 };
 
-/* What a weight is used as: decides its layout. */
-enum weight_use {
-    WEIGHT_MATRIX, /* matrix products: OP_MUL_MAT, OP_QKV, OP_GATE_UP, all experts of OP_EXPERT_* */
-    WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
-    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
-};
-enum weight_use op_weight_use(const struct oato_op *op);
-
 /* Rows [row_begin, row_end) of a tensor of n rows x k elements as it lies in the GGUF, or of some
  * of its columns. */
 struct weight_source {
@@ -100,10 +92,6 @@ struct weight_source {
 };
 /* Bytes from one row of the source to the next; 0 when k is no number of whole blocks. */
 uint64_t weight_source_stride(const struct weight_source *source);
-
-struct kv_layer_shape {
-    int32_t kv_heads, head_dim;
-};
 
 struct device_options {
     int32_t threads;       /* cpu: 0 = physical cores but for those that others keep */

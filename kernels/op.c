@@ -85,6 +85,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, IMPLIED_N_IS_K},
     [OP_MERGE] = {"merge", false, {F_N}, IMPLIED_K_IS_N},
     [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, IMPLIED_NONE},
+    [OP_SLICE] = {"slice", false, {F_K, F_N}, IMPLIED_NONE},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}, IMPLIED_NONE},
     [OP_TOP_K] = {"top_k", false, {F_K, F_N}, IMPLIED_NONE},
     [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, IMPLIED_HEADS},
@@ -284,6 +285,19 @@ bool oato_op_same(const struct oato_op *a, const struct oato_op *b)
 int32_t op_experts_held(const struct oato_op *op)
 {
     return op->experts_held ? op->experts_held : op->experts;
+}
+
+enum weight_use op_weight_use(const struct oato_op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED: return WEIGHT_LOOKUP;
+    case OP_MUL_MAT:
+    case OP_QKV:
+    case OP_GATE_UP:
+    case OP_EXPERT_GATE_UP:
+    case OP_EXPERT_DOWN: return WEIGHT_MATRIX;
+    default: return WEIGHT_VECTOR;
+    }
 }
 
 int op_weight_count(const struct oato_op *op)

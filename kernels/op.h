@@ -51,8 +51,17 @@ enum op_kind {
     OP_TOP_K, /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest as
                  whole float32 numbers, then these logits, both in falling order of the logit; of
                  equal ones the lower id first, and what is no number behind all that are */
+    OP_SLICE, /* out[0] = columns [first, first + n) of in[0] */
     OP_KIND_COUNT
 };
+
+enum {
+    DEVICES_MAX = 8, /* of one engine, plan or simulation */
+    KV_PAGE_POSITIONS = 64
+};
+
+/* What a value has one row for: each token of the step, or each whose logits are wanted. */
+enum row_class { ROWS_TOKENS, ROWS_LOGITS };
 
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
 
@@ -69,6 +78,7 @@ struct oato_op {
     /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [first, first + held); 0, 0: of
      * all of them */
     int32_t expert_first, experts_held;
+    int32_t first;        /* SLICE: column that the output begins with */
     int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
@@ -121,6 +131,7 @@ enum { OP_KEY_SIZE = 96 };
  *   add_norm/k576               n = k
  *   merge/n576                  n of the output, k = n
  *   merge_sum/k1152/n576        k in all inputs together, n of each and of the output
+ *   slice/k576/n64              k of the input, n of the output; first is not part of it
  *   head_norm/h16/d128          heads, head_dim; k = n = heads * head_dim
  *   route/e128/u8               experts, experts_used; k = experts, n = 2 * experts_used
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
@@ -138,6 +149,14 @@ bool oato_op_same(const struct oato_op *a, const struct oato_op *b);
 
 const char *op_kind_name(int kind); /* "mul_mat"; "?" when unknown */
 bool op_kind_parse(const char *name, enum op_kind *out);
+
+/* What a weight is used as: decides its layout. */
+enum weight_use {
+    WEIGHT_MATRIX, /* matrix products: OP_MUL_MAT, OP_QKV, OP_GATE_UP, all experts of OP_EXPERT_* */
+    WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
+    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
+};
+enum weight_use op_weight_use(const struct oato_op *op);
 
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);

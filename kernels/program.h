@@ -12,14 +12,7 @@
 
 #include "kernels/op.h"
 
-enum {
-    RECORD_INPUTS = 8,
-    RECORD_OUTPUTS = 3,
-    RECORD_WEIGHTS = 3,
-    RECORD_WAITS = 8,
-    DEVICES_MAX = 8, /* of one engine */
-    KV_PAGE_POSITIONS = 64
-};
+enum { RECORD_INPUTS = 8, RECORD_OUTPUTS = 3, RECORD_WEIGHTS = 3, RECORD_WAITS = 8 };
 
 enum record_kind {
     RECORD_RUN,      /* run op */
@@ -32,8 +25,6 @@ enum record_kind {
     RECORD_PEER, /* arena of another device, which this one reaches -> this device's arena */
 };
 
-enum row_class { ROWS_TOKENS, ROWS_LOGITS }; /* step->n_tokens or step->n_rows */
-
 struct record_wait {
     uint16_t device; /* index in the engine */
     uint16_t pad;
@@ -45,18 +36,24 @@ struct program_record {
     uint8_t kind; /* enum record_kind */
     uint8_t rows; /* enum row_class of the first output; of the value for copies */
     uint8_t n_in, n_out, n_weights, n_waits;
-    uint8_t numerics;  /* enum numerics_choice */
-    uint8_t peer;      /* PEER: index in the engine of the device whose arena in[0] is in */
-    int32_t kv_layer;  /* KV_STORE, ATTENTION: slot among this device's KV layers, else -1 */
-    uint32_t graph_op; /* operator of the graph, for traces; UINT32_MAX for none */
-    uint32_t value;    /* value of the graph that is copied or produced, for traces */
-    uint32_t signal;   /* 0, or: raise this device's event to base + signal when done */
+    uint8_t numerics;    /* enum numerics_choice */
+    uint8_t peer;        /* PEER: index in the engine of the device whose arena in[0] is in */
+    uint8_t part, parts; /* of the operator, or of the value that is copied; parts 1: all of it */
+    int32_t kv_layer;    /* KV_STORE, ATTENTION: slot among this device's KV layers, else -1 */
+    uint32_t graph_op;   /* operator of the graph, for traces; UINT32_MAX for none */
+    uint32_t value;      /* value of the graph that is copied or produced, for traces */
+    uint32_t signal;     /* 0, or: raise this device's event to base + signal when done */
     uint32_t weight[RECORD_WEIGHTS]; /* indices into program.weights; UINT32_MAX = absent */
     int32_t in_width[RECORD_INPUTS]; /* elements of a row of each input */
     uint64_t in[RECORD_INPUTS];      /* byte offsets in the arena; UPLOAD: in[0] is the host's,
                                         PEER: the other device's */
     uint64_t out[RECORD_OUTPUTS];    /* byte offsets; DOWNLOAD: out[0] is the host's */
     struct record_wait wait[RECORD_WAITS]; /* all must hold before the record starts */
+};
+
+/* Of the KV that a device keeps, or of the heads of a layer that it keeps. */
+struct kv_layer_shape {
+    int32_t kv_heads, head_dim;
 };
 
 struct oato_weight; /* prepared by a device, see device.h */

@@ -110,14 +110,14 @@ static oato_status fuse(const struct plan *p, const struct graph *g, struct grap
 
 /* --------------------------------------------------------------------------------- parts --- */
 
-struct placed_part {
+struct op_part {
     int32_t op, index; /* in the graph; in the plan */
     const struct plan_part *part;
 };
 
 static int by_op_and_begin(const void *va, const void *vb)
 {
-    const struct placed_part *a = va, *b = vb;
+    const struct op_part *a = va, *b = vb;
     if (a->op != b->op)
         return a->op < b->op ? -1 : 1;
     if (a->part->begin != b->part->begin)
@@ -134,8 +134,7 @@ static const char *const axis_lacks[AXIS_COUNT] = {
     [AXIS_EXPERTS] = "has no experts to divide",
 };
 
-/* How far the axis reaches for this operator; 0 when it has no such axis. */
-static int64_t axis_extent(const struct oato_op *op, enum plan_axis axis)
+int64_t plan_axis_extent(const struct oato_op *op, enum plan_axis axis)
 {
     if (axis == AXIS_HEADS)
         return op->kind == OP_ATTENTION || op->kind == OP_KV_STORE ? op->kv_heads : 0;
@@ -168,7 +167,7 @@ static bool is_host(const struct plan_device *d)
 }
 
 /* A weight that is not where its part runs is streamed there. */
-static oato_status check_home(const struct plan *plan, const struct placed_part *x,
+static oato_status check_home(const struct plan *plan, const struct op_part *x,
                               const struct oato_op *op, struct oato_error *err)
 {
     const struct plan_part *p = x->part;
@@ -188,11 +187,11 @@ static oato_status check_home(const struct plan *plan, const struct placed_part 
     return OATO_OK;
 }
 
-static oato_status check_part(const struct plan *plan, const struct placed_part *x,
+static oato_status check_part(const struct plan *plan, const struct op_part *x,
                               const struct graph_op *op, struct oato_error *err)
 {
     const struct plan_part *p = x->part;
-    int64_t extent = axis_extent(&op->op, p->axis), multiple = axis_multiple(&op->op, p->axis);
+    int64_t extent = plan_axis_extent(&op->op, p->axis), multiple = axis_multiple(&op->op, p->axis);
     if (axis_lacks[p->axis] && !extent)
         return oato_fail(err, OATO_EFILE, "part %d of the plan, '%s': %s %s", x->index, p->op,
                          op_kind_name(op->op.kind), axis_lacks[p->axis]);
@@ -211,7 +210,7 @@ static oato_status check_part(const struct plan *plan, const struct placed_part 
 
 /* The parts x[0..n) of one operator, by begin: those of a phase must follow each other without a
  * gap from 0 to the end of one axis, or there must be none. */
-static oato_status check_cover(const struct placed_part *x, int32_t n, const struct graph_op *op,
+static oato_status check_cover(const struct op_part *x, int32_t n, const struct graph_op *op,
                                struct oato_error *err)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
@@ -235,7 +234,7 @@ static oato_status check_cover(const struct placed_part *x, int32_t n, const str
             any = true;
             axis = p->axis;
             at = p->end;
-            extent = axis_extent(&op->op, axis);
+            extent = plan_axis_extent(&op->op, axis);
         }
         if (any && at != extent)
             return oato_fail(err, OATO_EFILE,
@@ -250,8 +249,8 @@ static oato_status check_cover(const struct placed_part *x, int32_t n, const str
 static bool same_range(const struct plan_part *a, const struct plan_part *b,
                        const struct oato_op *op)
 {
-    const bool whole_a = !a->begin && a->end == axis_extent(op, a->axis);
-    const bool whole_b = !b->begin && b->end == axis_extent(op, b->axis);
+    const bool whole_a = !a->begin && a->end == plan_axis_extent(op, a->axis);
+    const bool whole_b = !b->begin && b->end == plan_axis_extent(op, b->axis);
     if (whole_a || whole_b)
         return whole_a && whole_b;
     return a->axis == b->axis && a->begin == b->begin && a->end == b->end;
@@ -277,7 +276,7 @@ static oato_status loaded_twice(const struct plan *plan, const struct plan_part 
 }
 
 /* A device that keeps a weight for both phases has it once: in ranges that both use. */
-static oato_status check_resident(const struct plan *plan, const struct placed_part *x, int32_t n,
+static oato_status check_resident(const struct plan *plan, const struct op_part *x, int32_t n,
                                   const struct graph_op *op, struct oato_error *err)
 {
     uint32_t phases = 0;
@@ -305,13 +304,13 @@ static oato_status check_resident(const struct plan *plan, const struct placed_p
 }
 
 /* All parts, sorted; those of operator i are x[first[i]] to x[first[i + 1] - 1]. */
-struct placed_parts {
-    struct placed_part *x;
+struct op_parts {
+    struct op_part *x;
     int32_t *first;
 };
 
 /* The part of operator `op` in the phase that begins at `at`, or NULL. */
-static const struct plan_part *part_at(const struct placed_parts *all, int32_t op, int phase,
+static const struct plan_part *part_at(const struct op_parts *all, int32_t op, int phase,
                                        int64_t at)
 {
     for (int32_t i = all->first[op]; i < all->first[op + 1]; i++) {
@@ -323,7 +322,7 @@ static const struct plan_part *part_at(const struct placed_parts *all, int32_t o
 }
 
 /* Each part along k reads one row part of its input, so that no value has to be cut. */
-static oato_status check_inputs(const struct placed_parts *all, int32_t op, const struct graph *g,
+static oato_status check_inputs(const struct op_parts *all, int32_t op, const struct graph *g,
                                 struct oato_error *err)
 {
     for (int32_t i = all->first[op]; i < all->first[op + 1]; i++) {
@@ -354,7 +353,7 @@ static bool is_some_experts(const struct plan_part *p, const struct oato_op *op)
 
 /* What some experts make can't be put together, only be read by the same experts of the other
  * operator: whatever reads or makes the value next to part x is divided as x is. */
-static oato_status check_same_experts(const struct placed_parts *all, const struct placed_part *x,
+static oato_status check_same_experts(const struct op_parts *all, const struct op_part *x,
                                       int32_t other, const struct graph *g, struct oato_error *err)
 {
     const struct plan_part *p = x->part;
@@ -380,7 +379,7 @@ static bool reads(const struct graph_op *op, int32_t value)
     return false;
 }
 
-static oato_status check_experts(const struct placed_parts *all, int32_t op, const struct graph *g,
+static oato_status check_experts(const struct op_parts *all, int32_t op, const struct graph *g,
                                  struct oato_error *err)
 {
     const struct graph_op *o = &g->ops[op];
@@ -401,14 +400,14 @@ static oato_status check_parts(const struct plan *p, const struct graph *g,
                                const struct named_op *names, struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    struct placed_part *x = calloc((size_t)p->n_parts + 1, sizeof *x);
-    struct placed_parts all = {x, calloc((size_t)g->n_ops + 1, sizeof *all.first)};
+    struct op_part *x = calloc((size_t)p->n_parts + 1, sizeof *x);
+    struct op_parts all = {x, calloc((size_t)g->n_ops + 1, sizeof *all.first)};
     if (!x || !all.first) {
         status = oato_fail_memory(err, (size_t)p->n_parts * sizeof *x, "applying a plan");
         goto out;
     }
     for (int32_t i = 0; i < p->n_parts && !status; i++) {
-        x[i] = (struct placed_part){name_find(names, g->n_ops, p->parts[i].op), i, &p->parts[i]};
+        x[i] = (struct op_part){name_find(names, g->n_ops, p->parts[i].op), i, &p->parts[i]};
         if (x[i].op < 0)
             status = oato_fail(err, OATO_EFILE,
                                "part %d of the plan is of operator '%.120s', which the model lacks",
@@ -424,7 +423,7 @@ static oato_status check_parts(const struct plan *p, const struct graph *g,
         all.first[op] = i;
     }
     for (int32_t op = 0; op < g->n_ops && !status; op++) {
-        const struct placed_part *own = &x[all.first[op]];
+        const struct op_part *own = &x[all.first[op]];
         const int32_t n = all.first[op + 1] - all.first[op];
         status = check_cover(own, n, &g->ops[op], err);
         if (!status)

@@ -262,6 +262,8 @@ oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes,
 oato_status plan_load(const char *path, struct plan *out, struct oato_error *err);
 oato_status plan_load_memory(const void *data, size_t bytes, const char *name, struct plan *out,
                              struct oato_error *err);
+/* How far the axis reaches for an operator; 0 when it has no such axis. */
+int64_t plan_axis_extent(const struct oato_op *op, enum plan_axis axis);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
 /* Fuses the model's graph as the plan says, then checks that every part names an operator, that the

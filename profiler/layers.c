@@ -3,8 +3,9 @@
  * one by one: what a record and its rows cost beyond their operator. It is small, and it is what
  * makes a predicted step add up to a measured one.
  */
-#include "executor/arena.h"
 #include "profiler/profiler_internal.h"
+
+#include "lowering/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,17 +34,16 @@ struct layers {
     const struct rig *rig;
     struct graph graph;
     oato_dtype kv;
-    struct oato_weight **weights; /* per operator GRAPH_WEIGHTS, of the first n_prepared */
-    int32_t n_prepared;
+    struct oato_weight **weights; /* as lowering numbers them; the first n_prepared are there */
+    uint32_t n_prepared;
 };
 
 void layers_close(struct layers *l)
 {
     if (!l)
         return;
-    for (int32_t i = 0; l->weights && i < l->graph.n_ops * GRAPH_WEIGHTS; i++)
-        if (l->weights[i])
-            l->rig->device->ops->weight_free(l->rig->device, l->weights[i]);
+    for (uint32_t i = 0; i < l->n_prepared; i++)
+        l->rig->device->ops->weight_free(l->rig->device, l->weights[i]);
     free(l->weights);
     graph_free(&l->graph);
     free(l);
@@ -95,63 +95,6 @@ static int32_t ops_that_fit(const struct rig *r, const struct graph *g)
     return n;
 }
 
-/* The first operators as a program of one step. */
-struct layers_program {
-    struct program program;
-    struct program_record *records;
-    uint64_t *value_offset; /* per value of the graph */
-    uint64_t arena_bytes;
-    struct kv_layer_shape *kv_shapes;
-    int32_t n_kv;
-};
-
-static void program_free(struct layers_program *p)
-{
-    free(p->records);
-    free(p->kv_shapes);
-    free(p->value_offset);
-}
-
-/* One queue: a record finds all records before it done. */
-static int32_t runs_in_order(const void *user, int32_t queue, int32_t record, int32_t other)
-{
-    (void)user;
-    return queue == other ? record - 1 : -1;
-}
-
-/* Places the values as the engine does, by liveness: what is read soon is read from a cache. */
-static bool place_values(const struct graph *g, int32_t n_ops, int32_t tokens,
-                         struct layers_program *p)
-{
-    uint64_t arena_bytes[DEVICES_MAX] = {0};
-    struct buffer *buffers = calloc((size_t)g->n_values + 1, sizeof *buffers);
-    int32_t *buffer_of = calloc((size_t)g->n_values + 1, sizeof *buffer_of);
-    int32_t n = 0;
-    for (int32_t i = 0; buffers && buffer_of && i < n_ops; i++) {
-        const struct graph_op *o = &g->ops[i];
-        for (int32_t j = 0; j < o->n_in; j++)
-            buffers[buffer_of[o->in[j]]].last_use[0] = i;
-        for (int32_t j = 0; j < o->n_out; j++) {
-            const struct graph_value *v = &g->values[o->out[j]];
-            const int32_t rows = v->rows == ROWS_LOGITS ? 1 : tokens;
-            buffer_of[o->out[j]] = n;
-            buffers[n].bytes = sizeof(float) * (uint64_t)v->width * (uint64_t)rows;
-            buffers[n].def_record = i;
-            for (int32_t q = 0; q < DEVICES_MAX; q++)
-                buffers[n].last_use[q] = q ? -1 : i;
-            n++;
-        }
-    }
-    bool placed =
-        buffers && buffer_of && buffers_place(buffers, n, runs_in_order, NULL, arena_bytes);
-    for (int32_t v = 0; placed && v < g->n_values; v++)
-        p->value_offset[v] = buffers[buffer_of[v]].offset;
-    p->arena_bytes = arena_bytes[0];
-    free(buffers);
-    free(buffer_of);
-    return placed;
-}
-
 /* Of the first operators: the profile's time, and how much of it is of rows beyond one each. */
 static bool sum_rows(const struct profile *p, int32_t device, const struct graph *g, int32_t n_ops,
                      oato_dtype kv, const struct op_point *at, double *ns, double *more_ns)
@@ -192,86 +135,108 @@ static bool choose_layers(const struct layers *l, const struct profile *p,
     return t->records;
 }
 
-static oato_status prepare_weights(struct layers *l, int32_t n_ops, struct oato_error *err)
-{
-    oato_status status = OATO_OK;
-    for (; l->n_prepared < n_ops && !status; l->n_prepared += !status) {
-        const struct graph_op *o = &l->graph.ops[l->n_prepared];
-        const struct oato_op op = graph_op_with_kv(o, l->kv);
-        struct oato_weight **w = &l->weights[l->n_prepared * GRAPH_WEIGHTS];
-        for (int32_t j = 0; j < o->n_weights && !status; j++)
-            if (o->weight[j] && !w[j])
-                status = rig_prepare(l->rig, &op, j, o->weight[j], &w[j], err);
-    }
-    return status;
-}
+/* What lowering asks of the device at a point. */
+struct layers_facts {
+    const struct layers *layers;
+    const struct profile *profile;
+    const struct op_point *at;
+};
 
 /* The kernels that the operator's row was measured with; a step has them all again. */
-static enum numerics_choice choice_of(const struct layers *l, const struct profile *p,
-                                      const struct oato_op *op, const struct op_point *at)
+static enum numerics_choice op_numerics(const void *user, int32_t device, const struct oato_op *op,
+                                        enum plan_phase phase, enum row_class rows)
 {
-    struct oato_device *d = l->rig->device;
-    const struct op_size size = op_point_size(op, at);
-    const struct profile_row *row = profile_find(p, l->rig->index, op, &size);
-    if (at->rows <= NUMERICS_DECODE_ROWS)
+    const struct layers_facts *f = user;
+    const struct rig *rig = f->layers->rig;
+    struct oato_device *d = rig->device;
+    const struct op_size size = op_point_size(op, f->at);
+    const struct profile_row *row = profile_find(f->profile, rig->index, op, &size);
+    (void)device, (void)phase, (void)rows;
+    if (f->at->rows <= NUMERICS_DECODE_ROWS)
         return NUMERICS_DECODE;
     return row && strcmp(row->numerics, d->ops->numerics(d, op, NUMERICS_PREFILL)) != 0
                ? NUMERICS_LIBRARY
                : NUMERICS_PREFILL;
 }
 
-static oato_status program_make(const struct layers *l, const struct profile *p,
-                                const struct op_point *at, int32_t n_ops,
-                                struct layers_program *out, struct oato_error *err)
+static uint64_t op_workspace(const void *user, int32_t device, const struct oato_op *op,
+                             const struct op_size *size)
 {
-    const struct graph *g = &l->graph;
-    struct oato_device *device = l->rig->device;
-    const size_t n = (size_t)n_ops;
-    out->value_offset = calloc((size_t)g->n_values + 1, sizeof *out->value_offset);
-    out->records = calloc(n + 1, sizeof *out->records);
-    out->kv_shapes = calloc(n, sizeof *out->kv_shapes);
-    if (!out->value_offset || !out->records || !out->kv_shapes ||
-        !place_values(g, n_ops, at->rows, out))
-        return oato_fail_memory(err, n * sizeof *out->records, "the layers' program");
-    uint64_t workspace = 0;
-    for (int32_t i = 0; i < n_ops; i++) {
-        const struct graph_op *o = &g->ops[i];
-        struct oato_op op = graph_op_with_kv(o, l->kv);
-        int32_t in_width[GRAPH_INPUTS] = {0};
-        for (int32_t j = 0; j < o->n_in; j++)
-            in_width[j] = g->values[o->in[j]].width;
-        struct program_record *rec = &out->records[i + 1];
-        *rec = rig_record(o, &op, in_width);
-        rec->rows = (uint8_t)(o->n_out ? g->values[o->out[0]].rows : ROWS_TOKENS);
-        rec->numerics = choice_of(l, p, &op, at);
-        for (int32_t j = 0; j < o->n_in; j++)
-            rec->in[j] = out->value_offset[o->in[j]];
-        for (int32_t j = 0; j < o->n_out; j++)
-            rec->out[j] = out->value_offset[o->out[j]];
-        for (int32_t j = 0; j < o->n_weights; j++)
-            if (o->weight[j])
-                rec->weight[j] = (uint32_t)(i * GRAPH_WEIGHTS + j);
-        rec->kv_layer = o->kv_layer;
-        if (op.kind == OP_KV_STORE || op.kind == OP_ATTENTION) {
-            out->kv_shapes[o->kv_layer] = (struct kv_layer_shape){op.kv_heads, op.head_dim};
-            out->n_kv = (int32_t)max_i64(out->n_kv, o->kv_layer + 1);
-        }
-        struct op_size size = op_point_size(&op, at);
-        uint64_t bytes = device->ops->workspace_bytes(device, &op, &size);
-        workspace = bytes > workspace ? bytes : workspace;
-    }
-    out->records[0] = out->records[1]; /* the marker */
-    out->records[0].signal = 1;
-    out->records[n_ops].signal = 2;
-    out->program = (struct program){.records = out->records,
-                                    .n_records = (uint32_t)n_ops + 1,
-                                    .n_signals = 2,
-                                    .max_tokens = at->rows,
-                                    .max_rows = 1,
-                                    .max_seqs = 1,
-                                    .weights = l->weights,
-                                    .n_weights = (uint32_t)(n_ops * GRAPH_WEIGHTS),
-                                    .workspace_bytes = workspace};
+    const struct layers_facts *f = user;
+    struct oato_device *d = f->layers->rig->device;
+    (void)device;
+    return d->ops->workspace_bytes(d, op, size);
+}
+
+/* The first operators as the engine would run them on this device alone. */
+static oato_status layers_lower(const struct layers *l, const struct profile *p,
+                                const struct op_point *at, int32_t n_ops, struct lowered *out,
+                                struct oato_error *err)
+{
+    const struct layers_facts user = {l, p, at};
+    const struct lowering_facts facts = {.n_devices = 1,
+                                         .id = {l->rig->info.id},
+                                         .user = &user,
+                                         .numerics = op_numerics,
+                                         .workspace_bytes = op_workspace};
+    struct placements placements;
+    oato_status status = placements_create(NULL, &l->graph, NULL, 0, &placements, err);
+    const struct lowering_input in = {.graph = &l->graph,
+                                      .n_ops = n_ops,
+                                      .placements = &placements,
+                                      .facts = &facts,
+                                      .limits = {.tokens = {at->rows, at->rows},
+                                                 .rows = {1, 1},
+                                                 .seqs = 1,
+                                                 .context = at->context},
+                                      .kv = l->kv};
+    if (!status)
+        status = lowered_init(&in, out, err);
+    if (!status)
+        status = lower(&in, PHASE_PREFILL, out, err);
+    placements_free(&placements);
+    return status;
+}
+
+/* Weights of a point of more layers follow those of one of fewer. */
+static oato_status prepare_weights(struct layers *l, const struct lowered_device *low,
+                                   struct oato_error *err)
+{
+    const struct lowered_program *p = &low->phase[PHASE_PREFILL];
+    oato_status status = OATO_OK;
+    for (uint32_t i = 0; i < p->n_records; i++)
+        for (int j = 0; j < p->records[i].n_weights && !status; j++)
+            if (p->records[i].weight[j] == l->n_prepared) {
+                status = rig_prepare(l->rig, &p->records[i].op, j, low->slots[l->n_prepared].tensor,
+                                     &l->weights[l->n_prepared], err);
+                l->n_prepared += !status;
+            }
+    return status;
+}
+
+/* The records behind a marker, which is the first of them once more: the clock runs from its signal
+ * to the last one's. */
+static oato_status program_make(const struct layers *l, const struct lowered_device *low,
+                                const struct op_point *at, struct program *out,
+                                struct oato_error *err)
+{
+    const struct lowered_program *p = &low->phase[PHASE_PREFILL];
+    struct program_record *records = calloc((size_t)p->n_records + 1, sizeof *records);
+    if (!records)
+        return oato_fail_memory(err, p->n_records * sizeof *records, "the layers' program");
+    records[0] = p->records[0];
+    memcpy(records + 1, p->records, p->n_records * sizeof *records);
+    records[0].signal = 1;
+    records[p->n_records].signal = 2;
+    *out = (struct program){.records = records,
+                            .n_records = p->n_records + 1,
+                            .n_signals = 2,
+                            .max_tokens = at->rows,
+                            .max_rows = 1,
+                            .max_seqs = 1,
+                            .weights = l->weights,
+                            .n_weights = low->n_slots,
+                            .workspace_bytes = low->workspace_bytes};
     return OATO_OK;
 }
 
@@ -284,25 +249,24 @@ static double mean_but_slowest(const double *sorted, int32_t n)
     return sum / kept;
 }
 
-static oato_status program_time(const struct rig *r, oato_dtype kv, struct layers_program *p,
-                                const struct op_point *at, bool quick, struct layers_time *out,
-                                struct oato_error *err)
+static oato_status program_time(const struct rig *r, oato_dtype kv, struct program *program,
+                                const struct lowered_device *low, const struct op_point *at,
+                                bool quick, struct layers_time *out, struct oato_error *err)
 {
     const struct device_ops *ops = r->device->ops;
     int32_t pages = (at->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
-    struct program *program = &p->program;
     struct rig_step s = {0};
     struct rig_times times;
     oato_status status = rig_step_create(at, 0, &s, err);
     const int32_t last = at->rows - 1;
     s.step.row = &last;
     s.step.n_rows = 1;
-    if (!status && p->n_kv)
-        status = ops->kv_create(r->device, p->kv_shapes, p->n_kv, kv, pages, &program->kv, err);
+    if (!status && low->n_kv)
+        status = ops->kv_create(r->device, low->kv_shapes, low->n_kv, kv, pages, &program->kv, err);
     if (!status && program->kv && !r->declared)
-        status = rig_fill_kv(r, program->kv, p->kv_shapes, p->n_kv, kv, pages, err);
+        status = rig_fill_kv(r, program->kv, low->kv_shapes, low->n_kv, kv, pages, err);
     if (!status)
-        status = rig_alloc(r, p->arena_bytes, &program->arena, err);
+        status = rig_alloc(r, low->arena_bytes, &program->arena, err);
     const int32_t least = r->declared || at->rows > 1 ? 1 : quick ? 5 : 21;
     struct rig_effort effort = {least, 200, quick ? 50000000 : 200000000};
     if (!status)
@@ -312,7 +276,7 @@ static oato_status program_time(const struct rig *r, oato_dtype kv, struct layer
         out->mean_ns = mean_but_slowest(times.inner_ns, times.n);
     }
     if (program->arena)
-        ops->free(r->device, program->arena, p->arena_bytes);
+        ops->free(r->device, program->arena, low->arena_bytes);
     if (program->kv)
         ops->kv_free(r->device, program->kv);
     rig_step_free(&s);
@@ -322,17 +286,22 @@ static oato_status program_time(const struct rig *r, oato_dtype kv, struct layer
 oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
                            bool quick, struct layers_time *t, struct oato_error *err)
 {
-    struct layers_program program = {.records = NULL};
+    struct lowered lowered = {.n_devices = 0};
+    const struct lowered_device *low = &lowered.device[0];
+    struct program program = {.records = NULL};
     if (!choose_layers(l, p, at, t))
         return OATO_OK;
-    oato_status status = prepare_weights(l, t->records, err);
+    oato_status status = layers_lower(l, p, at, t->records, &lowered, err);
     if (!status)
-        status = program_make(l, p, at, t->records, &program, err);
+        status = prepare_weights(l, low, err);
     if (!status)
-        status = program_time(l->rig, l->kv, &program, at, quick, t, err);
+        status = program_make(l, low, at, &program, err);
+    if (!status)
+        status = program_time(l->rig, l->kv, &program, low, at, quick, t, err);
     if (status)
         t->records = 0;
-    program_free(&program);
+    free((void *)program.records);
+    lowered_free(&lowered);
     return status;
 }
 

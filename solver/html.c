@@ -85,20 +85,18 @@ void html_where(const struct page *page, int32_t op, struct text *out)
 {
     const struct simulation *s = page->simulation;
     const struct graph_op *o = &s->graph.ops[op];
-    const struct sim_placement *decode = &s->placement[PHASE_DECODE][op],
-                               *prefill = &s->placement[PHASE_PREFILL][op];
-    if (!decode->n)
-        text_printf(out, "%s", page->plan->devices[s->host].id);
+    const struct placement *decode = &s->placements.phase[PHASE_DECODE][op],
+                           *prefill = &s->placements.phase[PHASE_PREFILL][op];
     for (int32_t i = 0; i < decode->n; i++) {
-        text_printf(out, "%s%s", i ? " + " : "", page->plan->devices[decode->part[i]->device].id);
-        const double share = 100 * part_share(o, decode->part[i]);
+        text_printf(out, "%s%s", i ? " + " : "", page->plan->devices[decode->part[i].device].id);
+        const double share = 100 * placed_share(o, decode, i);
         if (decode->n > 1)
             text_printf(out, share < 1 || share > 99 ? " %.1f %%" : " %.0f %%", share);
     }
     for (int32_t i = 0; i < prefill->n; i++)
-        if (prefill->part[i]->home != prefill->part[i]->device)
+        if (prefill->part[i].streamed)
             text_printf(out, ", prefill streamed to %s",
-                        page->plan->devices[prefill->part[i]->device].id);
+                        page->plan->devices[prefill->part[i].device].id);
 }
 
 static void heading(const struct page *page, const char *title, const char *words)

@@ -55,42 +55,41 @@ static void find_columns(struct map *map)
 static void background(const struct page *page, int32_t op, struct text *out)
 {
     const struct simulation *s = page->simulation;
-    const struct sim_placement *decode = &s->placement[PHASE_DECODE][op],
-                               *prefill = &s->placement[PHASE_PREFILL][op];
-    int32_t stream = -1, last = s->host;
+    const struct placement *decode = &s->placements.phase[PHASE_DECODE][op],
+                           *prefill = &s->placements.phase[PHASE_PREFILL][op];
+    int32_t stream = -1;
     double at = 0;
     for (int32_t i = 0; i < prefill->n; i++)
-        if (prefill->part[i]->home != prefill->part[i]->device)
-            stream = prefill->part[i]->device;
+        if (prefill->part[i].streamed)
+            stream = prefill->part[i].device;
     text_printf(out, " style=\"background:");
     if (decode->n > 1) {
         text_printf(out, "linear-gradient(90deg");
         for (int32_t i = 0; i < decode->n; i++) {
-            const double end = at + 100 * part_share(&s->graph.ops[op], decode->part[i]);
-            const bool clear = stream >= 0 && decode->part[i]->device == s->host;
+            const double end = at + 100 * placed_share(&s->graph.ops[op], decode, i);
+            const bool clear = stream >= 0 && decode->part[i].device == s->host;
             if (clear)
                 text_printf(out, ",transparent %.3g%% %.3g%%", at, end);
             else
                 text_printf(out, ",var(--d%d) %.3g%% %.3g%%",
-                            html_colour(page, decode->part[i]->device), at, end);
+                            html_colour(page, decode->part[i].device), at, end);
             at = end;
         }
         text_printf(out, ")%s", stream >= 0 ? "," : "");
-    } else if (decode->n) {
-        last = decode->part[0]->device;
     }
     if (stream >= 0)
         text_printf(out, "repeating-linear-gradient(135deg,var(--d%d) 0 2px,transparent 2px 6px),",
                     html_colour(page, stream));
     if (decode->n <= 1 || stream >= 0)
-        text_printf(out, "var(--d%d)", html_colour(page, last));
+        text_printf(out, "var(--d%d)",
+                    html_colour(page, decode->n > 1 ? s->host : decode->part[0].device));
     text_printf(out, "\"");
 }
 
 static void op_cell(const struct page *page, int32_t op, int32_t columns, const char *label)
 {
     const struct graph_op *o = &page->simulation->graph.ops[op];
-    const struct sim_placement *decode = &page->simulation->placement[PHASE_DECODE][op];
+    const struct placement *decode = &page->simulation->placements.phase[PHASE_DECODE][op];
     struct text where;
     text_init(&where);
     html_where(page, op, &where);
@@ -104,7 +103,7 @@ static void op_cell(const struct page *page, int32_t op, int32_t columns, const 
     text_printf(page->out, ">");
     if (label)
         html_text(page->out, label);
-    const double share = decode->n > 1 ? 100 * part_share(o, decode->part[0]) : 0;
+    const double share = decode->n > 1 ? 100 * placed_share(o, decode, 0) : 0;
     if (share > 0)
         text_printf(page->out, share < 1 ? "%s&lt;1" : "%s%.0f", label ? " " : "", share);
     text_printf(page->out, "</td>");

@@ -6,7 +6,6 @@
  */
 #include "solver/problem_internal.h"
 
-#include "kernels/program.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

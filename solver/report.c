@@ -3,6 +3,7 @@
  * plan alone knows devices, placement and predictions; with its problem at hand the memory is
  * broken down, too.
  */
+#include "lowering/lowering.h"
 #include "solver/report_internal.h"
 
 #include <inttypes.h>
@@ -87,15 +88,6 @@ oato_status text_status(const struct text *t, struct oato_error *err)
 
 /* ------------------------------------------------------------------------------ figures ---- */
 
-double part_share(const struct graph_op *op, const struct plan_part *t)
-{
-    const int64_t extent = t->axis == AXIS_K         ? op->op.k
-                           : t->axis == AXIS_EXPERTS ? op->op.experts
-                           : t->axis == AXIS_HEADS   ? op->op.kv_heads
-                                                     : op->op.n;
-    return extent ? (double)(t->end - t->begin) / (double)extent : 1;
-}
-
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d)
 {
     struct device_share s = {0};
@@ -116,7 +108,8 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
             const struct plan_part *t = &p->parts[k];
             if (t->device != d || !(t->phases >> PHASE_DECODE & 1))
                 continue; /* what is only streamed here has its home elsewhere */
-            s.weight_bytes += (uint64_t)((double)price->weight_bytes * part_share(op, t));
+            s.weight_bytes += (uint64_t)((double)price->weight_bytes *
+                                         part_share(&op->op, t->axis, t->begin, t->end));
             s.kv_bytes += price->kv_bytes;
         }
     }

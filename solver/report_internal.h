@@ -31,8 +31,6 @@ struct device_share {
     uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem */
 };
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d);
-/* How much of its operator a part is. */
-double part_share(const struct graph_op *op, const struct plan_part *t);
 /* Operators of the plan, and those that were never measured in their shape on some device. */
 int32_t operators_of(const struct plan *p);
 int32_t estimates_of(const struct plan *p);

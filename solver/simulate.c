@@ -1,9 +1,9 @@
 /*
  * simulate.c - the whole request of a plan on a virtual clock: chunks of the prompt, then steps of
- * decode, each run by simulate_step.c. It is what a plan predicts, and the independent check of the
- * solver's prices: it takes what operators and copies cost from the same profile, but what runs at
- * the same time, who waits for whom and what streaming hides comes out of the queues, not of a
- * formula.
+ * decode, lowered as the engine would and run by simulate_step.c. It is what a plan predicts, and
+ * the independent check of the solver's prices: it takes what operators and copies cost from the
+ * same profile, but what runs at the same time, who waits for whom and what streaming hides comes
+ * out of the queues, not of a formula.
  *
  * Long requests repeat themselves: of many steps of a kind the first, the middle and the last are
  * run, and those between are taken to lie on the lines between them (costs are close to linear in
@@ -13,7 +13,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { STEPS_ALL = 8 }; /* so many of a kind are all run */
 
@@ -30,6 +29,13 @@ static oato_status find_devices(struct simulation *s, struct oato_error *err)
         if (s->device[d] < 0)
             return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
                              s->plan->devices[d].id);
+        for (int32_t other = 0; other < d; other++)
+            if (s->device[other] == s->device[d])
+                return oato_fail(err, OATO_EFILE,
+                                 "the plan's %s of rank %d and of rank %d are one device of the "
+                                 "profile; this version simulates plans of one host",
+                                 s->plan->devices[d].id, s->plan->devices[other].rank,
+                                 s->plan->devices[d].rank);
         if (s->host < 0 && s->profile->devices[s->device[d]].is_host)
             s->host = d;
     }
@@ -45,49 +51,34 @@ static oato_status find_devices(struct simulation *s, struct oato_error *err)
     return OATO_OK;
 }
 
-/* Parts come in the order of the graph, so that the search goes on where it found the last. */
-static int32_t find_op(const struct graph *g, const char *name, int32_t hint)
+/* The programs that the engine would run. Weights count as they lie in the model's file. */
+static oato_status lower_plan(struct simulation *s, struct oato_error *err)
 {
-    for (int32_t i = 0; i < g->n_ops; i++)
-        if (!strcmp(g->ops[(hint + i) % g->n_ops].name, name))
-            return (hint + i) % g->n_ops;
-    return -1;
-}
-
-static oato_status place_part(struct simulation *s, int32_t op, const struct plan_part *part,
-                              struct oato_error *err)
-{
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        struct sim_placement *p = &s->placement[phase][op];
-        if (!(part->phases >> phase & 1) || part->begin == part->end)
-            continue;
-        if (p->n == SIM_PARTS)
-            return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", part->op,
-                             SIM_PARTS);
-        int32_t i = p->n++;
-        for (; i > 0 && p->part[i - 1]->begin > part->begin; i--)
-            p->part[i] = p->part[i - 1];
-        p->part[i] = part;
+    const struct plan_request *q = &s->plan->request;
+    int32_t bound[SOLVER_DEVICES];
+    struct lowering_facts facts = {.n_devices = s->plan->n_devices, .host = s->host};
+    for (int32_t d = 0; d < facts.n_devices; d++) {
+        const struct profile_device *own = &s->profile->devices[s->device[d]];
+        bound[d] = d;
+        facts.id[d] = own->id;
+        facts.streams[d] = !own->is_host;
+        for (int32_t from = 0; from < facts.n_devices; from++)
+            facts.reaches[d][from] = cost_of_copy(s->cost, s->device[from], s->device[d], 0) >= 0;
     }
-    return OATO_OK;
-}
-
-static oato_status place_parts(struct simulation *s, struct oato_error *err)
-{
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        s->placement[phase] =
-            arena_alloc(&s->arena, (size_t)s->graph.n_ops + 1, sizeof **s->placement);
-        if (!s->placement[phase])
-            return oato_fail_memory(err, (size_t)s->graph.n_ops * sizeof **s->placement,
-                                    "a simulation");
-    }
-    int32_t at = 0;
-    for (int32_t i = 0; i < s->plan->n_parts; i++) {
-        at = find_op(&s->graph, s->plan->parts[i].op, at); /* plan_apply knows them all */
-        if (place_part(s, at, &s->plan->parts[i], err))
-            return err->status;
-    }
-    return OATO_OK;
+    const struct lowering_input in = {.graph = &s->graph,
+                                      .placements = &s->placements,
+                                      .facts = &facts,
+                                      .limits = {.tokens = {q->ubatch, q->batch},
+                                                 .rows = {q->batch, q->batch},
+                                                 .seqs = q->batch,
+                                                 .context = q->context},
+                                      .kv = q->kv};
+    oato_status status = placements_create(s->plan, &s->graph, bound, s->host, &s->placements, err);
+    if (!status)
+        status = lowered_init(&in, &s->lowered, err);
+    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
+        status = lower(&in, (enum plan_phase)phase, &s->lowered, err);
+    return status;
 }
 
 /* ---------------------------------------------------------------------------- the request --- */
@@ -187,7 +178,7 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
     if (!status)
         status = find_devices(s, err);
     if (!status)
-        status = place_parts(s, err);
+        status = lower_plan(s, err);
     if (!status)
         status = list_steps(s, err);
     if (!status)
@@ -219,6 +210,8 @@ void simulation_free(struct simulation *s)
     if (!s)
         return;
     cost_free(s->cost);
+    lowered_free(&s->lowered);
+    placements_free(&s->placements);
     graph_free(&s->graph);
     arena_free(&s->arena);
     free(s->events);

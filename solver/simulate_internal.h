@@ -5,9 +5,10 @@
 #ifndef OATO_SIMULATE_INTERNAL_H
 #define OATO_SIMULATE_INTERNAL_H
 
+#include "lowering/lowering.h"
 #include "solver/problem_internal.h"
 
-enum { SIM_PARTS = 8, SIM_QUEUES = 2 * SOLVER_DEVICES };
+enum { SIM_QUEUES = 2 * SOLVER_DEVICES };
 
 enum event_kind {
     EVENT_STEP, /* what a step costs on a device beyond its records */
@@ -43,11 +44,6 @@ struct simulated_step {
     int32_t first, n;         /* events */
 };
 
-struct sim_placement { /* of an operator in a phase; parts by begin; n 0: all of it on the host */
-    int32_t n;
-    const struct plan_part *part[SIM_PARTS];
-};
-
 struct simulation {
     struct arena arena;
     const struct plan *plan;       /* borrowed */
@@ -55,7 +51,8 @@ struct simulation {
     struct cost_model *cost;
     struct graph graph; /* fused as the plan says */
     int32_t host, device[SOLVER_DEVICES];
-    struct sim_placement *placement[PHASE_COUNT]; /* per operator */
+    struct placements placements;
+    struct lowered lowered;
     struct simulated_step *steps;
     int32_t n_steps, middle; /* middle: the decode step that a plan's prediction is of; -1: none */
     struct event *events;
@@ -74,6 +71,12 @@ struct sim_load {
 static inline int64_t simulation_ttft_ns(const struct simulation *s)
 {
     return s->plan->request.prompt ? s->prefill_ns : s->decode_ns;
+}
+
+/* How much of its operator the i-th part is. */
+static inline double placed_share(const struct graph_op *o, const struct placement *p, int32_t i)
+{
+    return part_share(&o->op, p->axis, p->part[i].begin, p->part[i].end);
 }
 
 /* Number of an event's queue: its device's, n_devices later its copy engine's. */

@@ -317,6 +317,15 @@ static void run_merge(const struct run *x)
     }
 }
 
+static void run_slice(const struct run *x)
+{
+    const int64_t n = x->op->n, k = x->op->k;
+    int64_t begin, end;
+    share_rows(x, &begin, &end);
+    for (int64_t t = begin; t < end; t++)
+        memcpy(output(x, 0) + t * n, input(x, 0) + t * k + x->op->first, (size_t)n * sizeof(float));
+}
+
 /* In part order: every level of kernels adds alike, so the sum has the same bits on all devices. */
 static void run_merge_sum(const struct run *x)
 {
@@ -431,6 +440,7 @@ static const struct {
     [OP_KV_COPY] = {run_kv_copy, false},     [OP_HEAD_NORM] = {run_head_norm, true},
     [OP_ROUTE] = {run_route, true},          [OP_EXPERT_GATE_UP] = {run_experts, false},
     [OP_EXPERT_DOWN] = {run_experts, false}, [OP_TOP_K] = {run_top_k, true},
+    [OP_SLICE] = {run_slice, true},
 };
 
 int32_t cpu_record_rows(const struct program_record *r, const struct step *step)

@@ -71,6 +71,7 @@ bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
     case OP_MERGE:
     case OP_MERGE_SUM:
     case OP_KV_COPY: return true;
+    case OP_SLICE: return op->first >= 0 && op->n > 0 && op->n <= op->k - op->first;
     default: return false;
     }
 }

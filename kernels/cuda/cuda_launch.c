@@ -98,6 +98,8 @@ static cu_result run_merge(const struct launch *l)
         a.x[i] = launch_input(l, i);
         a.width[i] = l->r->in_width[i];
     }
+    if (l->op->kind == OP_SLICE) /* one input, wider than the output: its columns from there on */
+        a.x[0] += l->op->first;
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
 }
@@ -361,6 +363,7 @@ static const struct {
     [OP_SWIGLU] = {run_pairwise, "pairwise", NULL},
     [OP_MERGE] = {run_merge, "merge", NULL},
     [OP_MERGE_SUM] = {run_merge, "merge", NULL},
+    [OP_SLICE] = {run_merge, "merge", NULL},
     [OP_SELECT] = {run_select, "select_rows", NULL},
     [OP_ROPE] = {run_rope, "rope", NULL},
     [OP_ROUTE] = {run_route, "route", NULL},

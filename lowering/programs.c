@@ -1,5 +1,5 @@
 /*
- * lower_program.c - the last step of lowering: the records of each queue get the offsets of their
+ * programs.c - the last step of lowering: the records of each queue get the offsets of their
  * buffers, the ordinals of what they wait for, and the records that stream their weights.
  *
  * Streamed weights have places in a staging room (base.h). A stream stands right behind the last
@@ -7,9 +7,50 @@
  * runs records in order finds the place free, and one with a copy engine copies while the records
  * between compute.
  */
-#include "executor/lower_internal.h"
+#include "lowering/lower_internal.h"
 
 #include <stdlib.h>
+
+/* ------------------------------------------------------------------------------ weights --- */
+
+bool weight_slot_same(const struct weight_slot *a, const struct weight_slot *b)
+{
+    return a->tensor == b->tensor && a->use == b->use && a->begin == b->begin && a->end == b->end &&
+           a->col_begin == b->col_begin && a->col_end == b->col_end;
+}
+
+uint64_t weight_slot_file_bytes(const struct weight_slot *s)
+{
+    size_t row = 0;
+    dtype_row_bytes(s->tensor->dtype, s->col_end - s->col_begin, &row);
+    return (uint64_t)(s->end - s->begin) * row;
+}
+
+uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weight_slot *wanted)
+{
+    const struct lowering_facts *facts = l->in->facts;
+    struct lowered_device *d = &l->out->device[device];
+    for (uint32_t i = 0; i < d->n_slots && !wanted->streamed; i++)
+        if (!d->slots[i].streamed && weight_slot_same(&d->slots[i], wanted))
+            return i;
+    if (d->n_slots == d->slots_cap) {
+        uint32_t cap = d->slots_cap ? d->slots_cap * 2 : 64;
+        struct weight_slot *s = realloc(d->slots, cap * sizeof *s);
+        if (!s)
+            return UINT32_MAX;
+        d->slots = s;
+        d->slots_cap = cap;
+    }
+    struct weight_slot *s = &d->slots[d->n_slots];
+    *s = *wanted;
+    s->bytes = facts->weight_bytes ? facts->weight_bytes(facts->user, device, s)
+                                   : weight_slot_file_bytes(s);
+    if (!s->streamed)
+        d->weight_bytes += s->bytes;
+    return d->n_slots++;
+}
+
+/* ------------------------------------------------------------------------------ records --- */
 
 static void signals_number(struct queue *q, uint32_t *count)
 {
@@ -19,7 +60,7 @@ static void signals_number(struct queue *q, uint32_t *count)
             q->records[i].record.signal = ++*count;
 }
 
-static void record_fill(const struct lowering *l, struct lowered *r)
+static void record_fill(const struct lowering *l, struct queued *r)
 {
     for (int i = 0; i < r->record.n_in; i++)
         r->record.in[i] = l->buffers[r->in[i]].offset;
@@ -31,13 +72,16 @@ static void record_fill(const struct lowering *l, struct lowered *r)
             .ordinal = l->queue[r->wait_device[w]].records[r->wait_record[w]].record.signal};
 }
 
-static uint64_t record_workspace(const struct lowering *l, const struct engine_device *d,
+static uint64_t record_workspace(const struct lowering *l, int32_t device,
                                  const struct program_record *r)
 {
+    const struct lowering_facts *facts = l->in->facts;
     const struct op_size size = {.rows = r->rows ? l->max_rows : l->max_tokens,
-                                 .seqs = l->e->max_seqs,
-                                 .kv_positions = (int64_t)l->max_tokens * l->e->context};
-    return r->kind == RECORD_RUN ? d->device->ops->workspace_bytes(d->device, &r->op, &size) : 0;
+                                 .seqs = l->in->limits.seqs,
+                                 .kv_positions = (int64_t)l->max_tokens * l->in->limits.context};
+    if (r->kind != RECORD_RUN || !facts->workspace_bytes)
+        return 0;
+    return facts->workspace_bytes(facts->user, device, &r->op, &size);
 }
 
 /* Index of the next record from i on whose weights are streamed; q->n: none. */
@@ -53,6 +97,8 @@ static struct program_record stream_of(const struct program_record *reader)
     struct program_record r = {.kind = RECORD_STREAM,
                                .rows = reader->rows,
                                .n_weights = reader->n_weights,
+                               .part = reader->part,
+                               .parts = reader->parts,
                                .kv_layer = -1,
                                .graph_op = reader->graph_op,
                                .value = UINT32_MAX};
@@ -66,12 +112,12 @@ static struct program_record stream_of(const struct program_record *reader)
 static void streams_place(const struct lowering *l, int32_t device, uint64_t *after)
 {
     const struct queue *q = &l->queue[device];
-    struct engine_device *d = &l->e->device[device];
+    struct lowered_device *d = &l->out->device[device];
     struct staging room = {0};
     for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1))
         room.half = q->records[i].stream_bytes > room.half ? q->records[i].stream_bytes : room.half;
     for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1)) {
-        const struct lowered *r = &q->records[i];
+        const struct queued *r = &q->records[i];
         const uint64_t offset = staging_place(&room, r->stream_bytes, after++);
         for (int w = 0; w < r->record.n_weights; w++)
             if (r->record.weight[w] != UINT32_MAX)
@@ -83,8 +129,8 @@ static void streams_place(const struct lowering *l, int32_t device, uint64_t *af
 static void program_finish(struct lowering *l, int32_t device)
 {
     struct queue *q = &l->queue[device];
-    struct engine_device *d = &l->e->device[device];
-    struct engine_program *p = &d->phase[l->phase];
+    struct lowered_device *d = &l->out->device[device];
+    struct lowered_program *p = &d->phase[l->phase];
     const size_t n = (size_t)q->n + (size_t)l->streams[device];
     if (!q->n)
         return;
@@ -100,7 +146,7 @@ static void program_finish(struct lowering *l, int32_t device)
     uint64_t streams = 0, read = 0;       /* records put that stream, and that read what streams */
     int32_t reader = streamed_next(q, 0); /* of the next stream */
     for (int32_t i = 0; i < q->n; i++) {
-        struct lowered *r = &q->records[i];
+        struct queued *r = &q->records[i];
         for (; reader < q->n && after[streams] <= read; reader = streamed_next(q, reader + 1)) {
             p->records[put++] = stream_of(&q->records[reader].record);
             streams++;
@@ -108,22 +154,18 @@ static void program_finish(struct lowering *l, int32_t device)
         record_fill(l, r);
         p->records[put++] = r->record;
         read += r->streams;
-        const uint64_t workspace = record_workspace(l, d, &r->record);
+        const uint64_t workspace = record_workspace(l, device, &r->record);
         if (workspace > d->workspace_bytes)
             d->workspace_bytes = workspace;
     }
     free(after);
-    p->program.records = p->records;
-    p->program.n_records = put;
-    p->program.max_tokens = l->max_tokens;
-    p->program.max_rows = l->max_rows;
-    p->program.max_seqs = l->e->max_seqs;
+    p->n_records = put;
 }
 
 void programs_finish(struct lowering *l)
 {
-    for (int32_t d = 0; d < l->e->n_devices; d++)
-        signals_number(&l->queue[d], &l->e->device[d].phase[l->phase].program.n_signals);
-    for (int32_t d = 0; d < l->e->n_devices && !failed(l); d++)
+    for (int32_t d = 0; d < l->out->n_devices; d++)
+        signals_number(&l->queue[d], &l->out->device[d].phase[l->phase].n_signals);
+    for (int32_t d = 0; d < l->out->n_devices && !failed(l); d++)
         program_finish(l, d);
 }

@@ -7,7 +7,7 @@
  * little (Pisarchyk and Lee 2020, "greedy by size"); programs have some hundred buffers, so the
  * quadratic walk is small.
  */
-#include "executor/arena.h"
+#include "lowering/arena.h"
 
 #include <stdlib.h>
 

@@ -1,0 +1,155 @@
+/*
+ * devices.c - opens the devices that the options or the plan name, and binds the plan's to them.
+ */
+#include "executor/executor_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static oato_status device_add(struct engine *e, const char *spec,
+                              const struct device_options *options, struct oato_error *err)
+{
+    if (e->n_devices == DEVICES_MAX)
+        return oato_fail(err, OATO_EUSAGE, "more than %d devices", DEVICES_MAX);
+    struct engine_device *d = &e->device[e->n_devices];
+    int index = 0; /* among its kind */
+    size_t kind = strcspn(spec, ":");
+    for (int i = 0; i < e->n_devices; i++)
+        index +=
+            strlen(e->device[i].info.kind) == kind && !strncmp(e->device[i].info.kind, spec, kind);
+    oato_status status = device_open(spec, index, options, &d->device, err);
+    if (status)
+        return status;
+    d->device->ops->info(d->device, &d->info);
+    e->n_devices++;
+    return OATO_OK;
+}
+
+/* The devices whose memory device `index` copies from itself. */
+static void peers_find(struct engine *e, int index)
+{
+    struct engine_device *d = &e->device[index];
+    for (int i = 0; i < e->n_devices; i++) {
+        struct oato_device *other = e->device[i].device;
+        if (i != index && d->device->ops->reaches && d->device->ops->reaches(d->device, other))
+            d->peers[i].device = other;
+    }
+}
+
+oato_status devices_open(struct engine *e, const struct engine_options *o, struct oato_error *err)
+{
+    struct device_options options = {
+        .threads = o->threads, .isa = o->isa, .timing_only = o->timing_only};
+    oato_status status = OATO_OK;
+    if (o->devices) {
+        char specs[DEVICES_MAX][256];
+        int n = device_split(o->devices, specs, DEVICES_MAX, err);
+        if (n < 0)
+            return err->status;
+        for (int i = 0; i < n; i++)
+            options.kept_cores += device_keeps_core(specs[i]);
+        for (int i = 0; i < n && !status; i++)
+            status = device_add(e, specs[i], &options, err);
+    } else if (e->plan) {
+        for (int32_t i = 0; i < e->plan->n_devices; i++)
+            options.kept_cores += device_keeps_core(e->plan->devices[i].kind);
+        for (int32_t i = 0; i < e->plan->n_devices && !status; i++) {
+            const struct plan_device *p = &e->plan->devices[i];
+            char spec[256];
+            snprintf(spec, sizeof spec, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
+            status = device_add(e, spec, &options, err);
+        }
+    }
+    e->host = -1;
+    for (int i = 0; i < e->n_devices; i++)
+        if (e->device[i].info.is_host && e->host < 0)
+            e->host = i;
+    if (!status && e->host < 0) {
+        e->host = e->n_devices;
+        status = device_add(e, "cpu", &options, err);
+    }
+    for (int i = 0; i < e->n_devices; i++) {
+        e->timelines[i] = e->device[i].device->ops->timeline(e->device[i].device);
+        e->device_ids[i] = e->device[i].info.id;
+        peers_find(e, i);
+    }
+    return status;
+}
+
+static int32_t device_find(const struct engine *e, const char *id, size_t n)
+{
+    for (int32_t i = 0; i < e->n_devices; i++)
+        if (strlen(e->device[i].info.id) == n && !memcmp(e->device[i].info.id, id, n))
+            return i;
+    return -1;
+}
+
+/* The device that stands for `id` of the plan: by "a=b" in map, else the one of the same id. */
+static oato_status device_bind(const struct engine *e, const char *id, const char *map,
+                               int32_t *out, struct oato_error *err)
+{
+    const char *target = id;
+    size_t len = strlen(id), target_len = len;
+    for (const char *p = map; p && *p;) {
+        size_t item = strcspn(p, ","), left = strcspn(p, "=");
+        if (left >= item)
+            return oato_fail(err, OATO_EUSAGE, "--map wants PLAN_DEVICE=DEVICE, not '%.*s'",
+                             (int)item, p);
+        if (left == len && !memcmp(p, id, len)) {
+            target = p + left + 1;
+            target_len = item - left - 1;
+        }
+        p += item + (p[item] == ',');
+    }
+    *out = device_find(e, target, target_len);
+    if (*out < 0)
+        return oato_fail(err, OATO_EDEVICE,
+                         "the plan uses %s, but there is no %.*s here; open it with --devices or "
+                         "say --map %s=DEVICE",
+                         id, (int)target_len, target, id);
+    return OATO_OK;
+}
+
+/* Hosts of a cluster number their devices alike; what two of them do is not one device's work. */
+static oato_status ranks_check(const struct engine *e, const int32_t *bound, int32_t index,
+                               struct oato_error *err)
+{
+    const struct plan_device *p = e->plan->devices;
+    for (int32_t i = 0; i < index; i++)
+        if (bound[i] == bound[index] && p[i].rank != p[index].rank)
+            return oato_fail(err, OATO_EFILE,
+                             "the plan's %s of rank %d and %s of rank %d would both run on %s; "
+                             "this version runs plans of one host: plan for one, or say --map",
+                             p[i].id, p[i].rank, p[index].id, p[index].rank,
+                             e->device[bound[index]].info.id);
+    return OATO_OK;
+}
+
+oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_fn warn, void *user,
+                         int32_t *bound, struct oato_error *err)
+{
+    for (int32_t i = 0; i < e->plan->n_devices; i++) {
+        const struct plan_device *p = &e->plan->devices[i];
+        oato_status status = device_bind(e, p->id, o->map, &bound[i], err);
+        if (!status)
+            status = ranks_check(e, bound, i, err);
+        if (status)
+            return status;
+        struct engine_device *d = &e->device[bound[i]];
+        if (!strcmp(p->id, d->info.id))
+            d->budget_bytes = p->budget_bytes;
+        if (!strcmp(p->model, d->info.model))
+            continue;
+        if (o->strict)
+            return oato_fail(err, OATO_EFILE,
+                             "the plan was made for %s = %s, here it is %s; plan again, or run "
+                             "without --strict",
+                             p->id, p->model, d->info.model);
+        char text[320];
+        snprintf(text, sizeof text, "the plan was made for %s = %s, here it is %s", p->id, p->model,
+                 d->info.model);
+        if (warn)
+            warn(user, text);
+    }
+    return OATO_OK;
+}

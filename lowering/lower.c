@@ -1,0 +1,377 @@
+/*
+ * lower.c - compiles graph + placement of one phase into a flat program per device.
+ *
+ * The graph is walked once in order. Every operator part becomes a record on its device's queue. A
+ * part along K reads the columns of its input that it was cut to fit, one of heads those of its
+ * heads; experts read what the same experts made; everything else reads whole values (values.c).
+ * Row and head parts are concatenated, K parts and what some experts gave are summed, by a merge
+ * record where the whole is read.
+ */
+#include "lowering/lower_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------- operators */
+
+static bool splits(int kind, enum plan_axis axis)
+{
+    switch (axis) {
+    case AXIS_ROWS: return kind == OP_MUL_MAT || kind == OP_GATE_UP;
+    case AXIS_K: return kind == OP_MUL_MAT;
+    case AXIS_HEADS: return kind == OP_KV_STORE || kind == OP_ATTENTION;
+    case AXIS_EXPERTS: return kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
+    case AXIS_COUNT: break;
+    }
+    return false;
+}
+
+/* The part of an operator that a record is; axis AXIS_COUNT: all of it. */
+struct record_part {
+    const struct placement *placement;
+    const struct placed_part *placed;
+    enum plan_axis axis;
+    int32_t number;
+};
+
+static struct record_part part_of(const struct placement *p, int32_t number)
+{
+    return (struct record_part){p, &p->part[number], p->n == 1 ? AXIS_COUNT : p->axis, number};
+}
+
+/* Elements of the part along its axis; of an operator that is not split it has no meaning. */
+static int32_t part_length(struct record_part part)
+{
+    return part.placed->end - part.placed->begin;
+}
+
+/* Columns of q, of k and v, or of what attention gives, for one KV head of the operator. */
+static int32_t head_columns(const struct graph_op *o)
+{
+    return o->op.kind == OP_ATTENTION ? o->op.heads / o->op.kv_heads * o->op.head_dim
+                                      : o->op.head_dim;
+}
+
+static void weights_add(struct lowering *l, const struct graph_op *o, struct queued *r,
+                        struct record_part part)
+{
+    const enum weight_use use = op_weight_use(&o->op);
+    const int32_t device = part.placed->device;
+    uint64_t offset = 0;
+    r->streams = part.placed->streamed;
+    for (int i = 0; i < o->n_weights; i++) {
+        int64_t rows, k;
+        if (!o->weight[i])
+            continue;
+        if (!op_weight_shape(&o->op, i, &rows, &k) || use == WEIGHT_VECTOR)
+            rows = 1;
+        struct weight_slot slot = {
+            .tensor = o->weight[i], .use = use, .end = rows, .col_end = o->weight[i]->ne[0]};
+        if (part.axis == AXIS_ROWS) {
+            slot.begin = part.placed->begin;
+            slot.end = part.placed->end;
+        } else if (part.axis == AXIS_K) {
+            slot.col_begin = part.placed->begin;
+            slot.col_end = part.placed->end;
+        } else if (part.axis == AXIS_EXPERTS) {
+            slot.begin = (int64_t)part.placed->begin * o->op.n;
+            slot.end = (int64_t)part.placed->end * o->op.n;
+        }
+        if (r->streams) {
+            slot.streamed = true;
+            slot.staging_offset = offset; /* in the record's place, which is not known yet */
+        }
+        r->record.weight[i] = weight_slot_find(l, device, &slot);
+        if (r->record.weight[i] == UINT32_MAX) {
+            oato_fail_memory(l->err, sizeof slot, "the table of weights");
+            return;
+        }
+        offset += l->out->device[device].slots[r->record.weight[i]].bytes;
+        offset = size_align(offset, STAGING_ALIGN);
+    }
+    r->record.n_weights = (uint8_t)o->n_weights;
+    if (!r->streams)
+        return;
+    l->streams[device]++;
+    l->stream_bytes += offset;
+    r->stream_bytes = offset;
+}
+
+/* The i-th input of a part on its device. */
+static struct home input_read(struct lowering *l, const struct graph_op *o, struct record_part part,
+                              int i)
+{
+    const struct placed_part *p = part.placed;
+    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
+    if (part.axis == AXIS_K || part.axis == AXIS_HEADS)
+        return columns_read(l, o->in[i], p->begin * columns, p->end * columns, p->device);
+    if (part.axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_DOWN && i == 0)
+        return experts_read(l, o->in[i], p->begin, p->end, p->device);
+    return value_read(l, o->in[i], p->device);
+}
+
+static void inputs_read(struct lowering *l, const struct graph_op *o, struct record_part part,
+                        struct home inputs[GRAPH_INPUTS])
+{
+    for (int i = 0; i < o->n_in && !failed(l); i++)
+        inputs[i] = input_read(l, o, part, i);
+}
+
+static int32_t input_width(const struct lowering *l, const struct graph_op *o,
+                           struct record_part part, int i)
+{
+    if (part.axis == AXIS_K)
+        return part_length(part);
+    if (part.axis == AXIS_HEADS)
+        return part_length(part) * head_columns(o);
+    return l->graph->values[o->in[i]].width;
+}
+
+/* The operator that the record of a part runs. */
+static struct oato_op part_op(const struct lowering *l, const struct graph_op *o,
+                              struct record_part part)
+{
+    const int32_t length = part_length(part);
+    struct oato_op op = graph_op_with_kv(o, l->in->kv);
+    if (part.axis == AXIS_ROWS)
+        op.n = length;
+    if (part.axis == AXIS_K)
+        op.k = length;
+    if (part.axis == AXIS_HEADS) {
+        op.heads = op.heads / op.kv_heads * length;
+        op.kv_heads = length;
+        op.k = op.n = length * head_columns(o);
+    }
+    if (part.axis == AXIS_EXPERTS) {
+        op.expert_first = part.placed->begin;
+        op.experts_held = length;
+    }
+    return op;
+}
+
+static enum value_parts parts_made(const struct graph_op *o, enum plan_axis axis)
+{
+    if (axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_GATE_UP)
+        return PARTS_EXPERTS;
+    return axis == AXIS_K || axis == AXIS_EXPERTS ? PARTS_SUMMANDS : PARTS_COLUMNS;
+}
+
+/* A part of the value that the record makes: its place is that of `made` on the device. */
+static void part_made(struct lowering *l, const struct graph_op *o, struct record_part part,
+                      int32_t value, int32_t width, struct home made)
+{
+    struct lowered_value *v = &l->values[value];
+    const int32_t p = v->n_parts++, device = part.placed->device;
+    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
+    const bool whole = part.axis == AXIS_COUNT;
+    v->parts = parts_made(o, part.axis);
+    v->part_begin[p] = whole ? 0 : part.placed->begin * columns;
+    v->part_end[p] = whole ? width : part.placed->end * columns;
+    v->part_device[p] = device;
+    v->part_width[p] = width;
+    v->part[p][device] = made;
+}
+
+/* Columns of a value that the part makes. */
+static int32_t output_width(const struct lowering *l, const struct graph_op *o,
+                            struct record_part part, int32_t value)
+{
+    if (part.axis == AXIS_ROWS)
+        return part_length(part);
+    if (part.axis == AXIS_HEADS)
+        return part_length(part) * head_columns(o);
+    return l->graph->values[value].width;
+}
+
+static void part_emit(struct lowering *l, int32_t index, struct record_part part)
+{
+    const struct lowering_facts *facts = l->in->facts;
+    const struct graph_op *o = &l->graph->ops[index];
+    const int32_t device = part.placed->device;
+    struct home inputs[GRAPH_INPUTS];
+    inputs_read(l, o, part, inputs);
+    struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
+    if (!r)
+        return;
+    r->record.op = part_op(l, o, part);
+    if (facts->supports && !facts->supports(facts->user, device, &r->record.op)) {
+        char key[OP_KEY_SIZE];
+        oato_fail(l->err, OATO_EFILE, "operator %s (%s) cannot run on %s; run oato-plan again",
+                  o->name, oato_op_key(&r->record.op, NULL, key), facts->id[device]);
+        return;
+    }
+    if (part.placed->streamed && !facts->streams[device]) {
+        oato_fail(l->err, OATO_EFILE,
+                  "operator %s streams its weights to %s: that is possible only from the host to a "
+                  "device with memory of its own; run oato-plan again",
+                  o->name, facts->id[device]);
+        return;
+    }
+    r->record.graph_op = (uint32_t)index;
+    r->record.part = (uint8_t)part.number;
+    r->record.parts = (uint8_t)part.placement->n;
+    r->record.rows = (uint8_t)l->graph->values[o->n_out ? o->out[0] : o->in[0]].rows;
+    if (facts->numerics)
+        r->record.numerics = (uint8_t)facts->numerics(facts->user, device, &r->record.op, l->phase,
+                                                      (enum row_class)r->record.rows);
+    if (o->kv_layer >= 0)
+        r->record.kv_layer =
+            kv_home_of_part(&l->out->device[device], o, part.placement, part.number);
+    for (int i = 0; i < o->n_in; i++)
+        record_reads(l, device, r, i, inputs[i], input_width(l, o, part, i));
+    weights_add(l, o, r, part);
+    r->record.n_out = (uint8_t)o->n_out;
+    if (o->n_out)
+        r->record.value = (uint32_t)o->out[0];
+    int32_t width[GRAPH_OUTPUTS] = {0};
+    for (int i = 0; i < o->n_out; i++) {
+        width[i] = output_width(l, o, part, o->out[i]);
+        r->out[i] = buffer_add(l, device, width[i], l->graph->values[o->out[i]].rows, device);
+    }
+    const int32_t record = record_done(l, device, r);
+    for (int i = 0; i < o->n_out; i++)
+        part_made(l, o, part, o->out[i], width[i], (struct home){r->out[i], device, record});
+}
+
+static void op_emit(struct lowering *l, int32_t index)
+{
+    const struct placement *p = &l->in->placements->phase[l->phase][index];
+    const struct graph_op *o = &l->graph->ops[index];
+    if (p->n > 1 && !splits(o->op.kind, p->axis)) {
+        oato_fail(l->err, OATO_EFILE,
+                  "operator %s (%s) cannot be split along the axis that the plan names; run "
+                  "oato-plan again",
+                  o->name, op_kind_name(o->op.kind));
+        return;
+    }
+    struct home inputs[GRAPH_INPUTS];
+    for (int i = 0; i < p->n && p->n > 1; i++) /* sent before an accelerator computes its part */
+        inputs_read(l, o, part_of(p, i), inputs);
+    for (int i = 0; i < p->n && !failed(l); i++)
+        part_emit(l, index, part_of(p, i));
+}
+
+/* -------------------------------------------------------------------------- what is wanted */
+
+/* The operator that makes candidates of the logits. */
+static struct oato_op top_op(const struct lowering *l)
+{
+    return (struct oato_op){.kind = OP_TOP_K,
+                            .dtype = DT_F32,
+                            .k = l->graph->values[l->graph->logits].width,
+                            .n = 2 * l->in->top_logits};
+}
+
+/* The accelerator that has all logits and can make candidates of them; -1: there is none. */
+static int32_t top_device(const struct lowering *l)
+{
+    const struct lowering_facts *facts = l->in->facts;
+    const struct lowered_value *v = &l->values[l->graph->logits];
+    const int32_t device = v->part_device[0];
+    const struct oato_op op = top_op(l);
+    if (!l->in->top_logits || v->n_parts != 1 || device == facts->host)
+        return -1;
+    return !facts->supports || facts->supports(facts->user, device, &op) ? device : -1;
+}
+
+/* The candidates of each row of logits, on the host. */
+static struct home candidates_read(struct lowering *l, int32_t device)
+{
+    const int32_t value = l->graph->logits;
+    const struct oato_op op = top_op(l);
+    const struct home made = run_emit(l, device, op, value, part_read(l, value, 0, device));
+    if (failed(l))
+        return made;
+    l->copies++;
+    l->copy_bytes += (uint64_t)op.n * sizeof(float);
+    return copy_emit(l, value, 0, op.n, made, l->in->facts->host);
+}
+
+/* What the host reads after the step: rows of logits, or of candidates. */
+static struct home result_read(struct lowering *l)
+{
+    const int32_t device = top_device(l);
+    l->out->candidates[l->phase] = device < 0 ? 0 : l->in->top_logits;
+    return device < 0 ? value_read(l, l->graph->logits, l->in->facts->host)
+                      : candidates_read(l, device);
+}
+
+/* Shared pages are copied before anything of the step is stored. */
+static void kv_copy_emit(struct lowering *l, int32_t device)
+{
+    struct queued *r = record_add(l, device, RECORD_RUN);
+    if (!r)
+        return;
+    r->record.op = (struct oato_op){.kind = OP_KV_COPY, .dtype = (uint16_t)l->in->kv};
+    record_done(l, device, r);
+}
+
+/* ---------------------------------------------------------------------------- the result */
+
+/* What arena.c asks: see buffers_place. */
+static int32_t record_knows(const void *user, int32_t queue, int32_t record, int32_t other)
+{
+    const struct lowering *l = user;
+    return queue == other ? record - 1 : l->queue[queue].records[record].known[other];
+}
+
+static void phase_finish(struct lowering *l, const struct home *result)
+{
+    struct lowered *out = l->out;
+    uint64_t arena_bytes[DEVICES_MAX] = {0};
+    if (result)
+        l->buffers[result->buffer].last_use[l->in->facts->host] = INT32_MAX; /* after the step */
+    if (!buffers_place(l->buffers, l->n_buffers, record_knows, l, arena_bytes))
+        oato_fail_memory(l->err, (size_t)l->n_buffers * 16, "placing buffers");
+    for (int d = 0; d < out->n_devices; d++)
+        if (arena_bytes[d] > out->device[d].arena_bytes)
+            out->device[d].arena_bytes = arena_bytes[d];
+    programs_finish(l);
+    out->result_offset[l->phase] = result ? l->buffers[result->buffer].offset : 0;
+    out->copies[l->phase] = l->copies;
+    out->copy_bytes[l->phase] = l->copy_bytes;
+    out->stream_bytes[l->phase] = l->stream_bytes;
+}
+
+oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct lowered *out,
+                  struct oato_error *err)
+{
+    struct lowering l = {.in = in, .out = out, .graph = in->graph, .phase = phase, .err = err};
+    const int32_t n_ops = in->n_ops ? in->n_ops : in->graph->n_ops;
+    l.max_tokens = in->limits.tokens[phase];
+    l.max_rows = in->limits.rows[phase];
+    err->status = OATO_OK;
+    l.values = calloc((size_t)l.graph->n_values, sizeof *l.values);
+    if (!l.values)
+        return oato_fail_memory(err, (size_t)l.graph->n_values * sizeof *l.values, "lowering");
+    values_init(&l);
+    for (int d = 0; d < out->n_devices && !failed(&l); d++)
+        if (out->device[d].n_kv && !in->n_ops)
+            kv_copy_emit(&l, d);
+    for (int32_t i = 0; i < n_ops && !failed(&l); i++)
+        op_emit(&l, i);
+    struct home result = {-1, 0, 0};
+    if (!failed(&l) && !in->n_ops)
+        result = result_read(&l);
+    if (!failed(&l))
+        phase_finish(&l, in->n_ops ? NULL : &result);
+    for (int d = 0; d < DEVICES_MAX; d++)
+        free(l.queue[d].records);
+    free(l.slices);
+    free(l.buffers);
+    free(l.values);
+    return err->status;
+}
+
+void lowered_free(struct lowered *l)
+{
+    for (int d = 0; d < DEVICES_MAX; d++) {
+        struct lowered_device *own = &l->device[d];
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            free(own->phase[phase].records);
+        free(own->slots);
+        free(own->kv);
+        free(own->kv_shapes);
+    }
+    memset(l, 0, sizeof *l);
+}

@@ -1,0 +1,126 @@
+/*
+ * lower_internal.h - a phase on its way from graph and placement to programs: lower.c walks the
+ * graph and adds records, values.c brings values to where they are read, programs.c makes the
+ * finished programs.
+ */
+#ifndef OATO_LOWER_INTERNAL_H
+#define OATO_LOWER_INTERNAL_H
+
+#include "lowering/arena.h"
+#include "lowering/lowering.h"
+
+/* Offsets of weights in a staging room: what any device's copies like. */
+enum { STAGING_ALIGN = 256 };
+
+struct queued {
+    struct program_record record; /* offsets, waits and signals are filled at the end */
+    int32_t in[RECORD_INPUTS], out[RECORD_OUTPUTS]; /* buffers */
+    int32_t wait_device[RECORD_WAITS], wait_record[RECORD_WAITS];
+    int32_t known[DEVICES_MAX];
+    bool signals, streams; /* streams: its weights come from the host */
+    uint64_t stream_bytes; /* of the staging room */
+};
+
+struct queue {
+    struct queued *records;
+    int32_t n, cap;
+    int32_t known[DEVICES_MAX]; /* of the next record */
+};
+
+/* Where a value, or a part of it, can be read on one device. */
+struct home {
+    int32_t buffer; /* -1: not there */
+    int32_t queue, record;
+};
+
+/* How the parts of a value make the whole. */
+enum value_parts {
+    PARTS_COLUMNS,  /* they are concatenated */
+    PARTS_SUMMANDS, /* they are added */
+    PARTS_EXPERTS,  /* each has the rows of its experts where the whole had them, and nothing in the
+                       others: only the same experts read them */
+};
+
+struct lowered_value {
+    int32_t n_parts;
+    enum value_parts parts;
+    int32_t part_device[PARTS_MAX], part_width[PARTS_MAX];
+    int32_t part_begin[PARTS_MAX], part_end[PARTS_MAX]; /* columns of the value, or experts */
+    struct home part[PARTS_MAX][DEVICES_MAX];
+    struct home merged[DEVICES_MAX];
+    bool counted[PARTS_MAX][DEVICES_MAX]; /* read there: one copy of the step */
+};
+
+/* Columns of a value that were cut out of it for a part of its reader. */
+struct slice {
+    int32_t value, begin, end, device;
+    struct home home;
+};
+
+struct lowering {
+    const struct lowering_input *in;
+    struct lowered *out;
+    const struct graph *graph;
+    enum plan_phase phase;
+    int32_t max_tokens, max_rows;
+    struct queue queue[DEVICES_MAX];
+    struct lowered_value *values;
+    struct buffer *buffers;
+    int32_t n_buffers, buffers_cap;
+    struct slice *slices;
+    int32_t n_slices, slices_cap;
+    int32_t copies;
+    uint64_t copy_bytes, stream_bytes;
+    int32_t streams[DEVICES_MAX]; /* records so far */
+    struct oato_error *err;
+};
+
+static inline bool failed(const struct lowering *l)
+{
+    return l->err->status != OATO_OK;
+}
+
+/* ---------------------------------------------------------------------------- values.c --- */
+
+void values_init(struct lowering *l);
+/* A record at the end of a device's queue, all but its kind still empty; NULL: memory is short. */
+struct queued *record_add(struct lowering *l, int32_t device, enum record_kind kind);
+/* Fixes what the record knows; no wait may be added after this. Returns its number. */
+int32_t record_done(struct lowering *l, int32_t device, struct queued *r);
+/* The record's i-th input is the buffer at h. */
+void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, struct home h,
+                  int32_t width);
+/* Room for `width` columns of each row of a class, written by the last record of `queue`. */
+int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t rows, int32_t queue);
+/* A record that runs op on the one input and gives one output, both of `value`. */
+struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
+                     struct home in);
+/* Moves `width` columns of a value, or what was made of it, to another device. */
+struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
+                      struct home from, int32_t to);
+/* The whole value on a device: where it was made, copied there, or merged there. */
+struct home value_read(struct lowering *l, int32_t value, int32_t device);
+/* One part of it. */
+struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t device);
+/* Columns [begin, end) of it: the part that is just these, or cut out of the whole. */
+struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                         int32_t device);
+/* The part of it that experts [begin, end) made. */
+struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                         int32_t device);
+
+/* ------------------------------------------------------------------------------- place.c --- */
+
+/* Index of the KV home that a part of an operator with heads uses on its device; -1: none. */
+int32_t kv_home_of_part(const struct lowered_device *d, const struct graph_op *o,
+                        const struct placement *p, int part);
+
+/* ---------------------------------------------------------------------------- programs.c --- */
+
+/* Index of the slot that is as `wanted` (bytes apart), added when new; UINT32_MAX when memory is
+ * short. */
+uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weight_slot *wanted);
+/* The program of each device that has records, once buffers have their offsets. */
+void programs_finish(struct lowering *l);
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * place.c - the placement of every operator by phase, from a plan's parts or by default, and the KV
+ * homes that follow from it. All who lower a plan place it here, so a part means the same to the
+ * engine that runs it and to the clock that prices it.
+ */
+#include "lowering/lower_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+double part_share(const struct oato_op *op, enum plan_axis axis, int64_t begin, int64_t end)
+{
+    const int64_t extent = plan_axis_extent(op, axis);
+    return extent ? (double)(end - begin) / (double)extent : 1;
+}
+
+/* Parts come in the order of the graph, so the search goes on where it found the last. */
+static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const int32_t at = (hint + i) % g->n_ops;
+        if (!strcmp(g->ops[at].name, name))
+            return at;
+    }
+    return -1;
+}
+
+/* By begin, so that parts are concatenated, or summed, in order. */
+static oato_status part_place(struct placement *place, const struct plan_part *p,
+                              struct placed_part part, struct oato_error *err)
+{
+    if (place->n == PARTS_MAX)
+        return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", p->op, PARTS_MAX);
+    int i = place->n++;
+    for (; i > 0 && place->part[i - 1].begin > part.begin; i--)
+        place->part[i] = place->part[i - 1];
+    place->part[i] = part;
+    place->axis = p->axis;
+    return OATO_OK;
+}
+
+static oato_status parts_place(const struct plan *plan, const struct graph *g, const int32_t *bound,
+                               int32_t host, struct placements *out, struct oato_error *err)
+{
+    int32_t at = 0;
+    for (int32_t i = 0; i < plan->n_parts; i++) {
+        const struct plan_part *p = &plan->parts[i];
+        at = op_find(g, p->op, at);
+        if (at < 0)
+            return oato_fail(err, OATO_EFILE, "the plan names operator %s, which the model lacks",
+                             p->op);
+        const int32_t device = bound[p->device], home = bound[p->home];
+        if (home != device && (home != host || device == host))
+            return oato_fail(err, OATO_EFILE,
+                             "part %d of the plan (%s) streams its weight from %s to %s: that is "
+                             "possible only from the host to a device with memory of its own",
+                             i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
+        const struct placed_part part = {device, (int32_t)p->begin, (int32_t)p->end,
+                                         home != device};
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            if (p->phases >> phase & 1 && p->begin != p->end &&
+                part_place(&out->phase[phase][at], p, part, err))
+                return err->status;
+    }
+    return OATO_OK;
+}
+
+/* Operators that no part names run whole on the host. */
+static void rest_place(const struct graph *g, int32_t host, struct placements *out)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int32_t i = 0; i < g->n_ops; i++) {
+            struct placement *p = &out->phase[phase][i];
+            if (p->n)
+                continue;
+            p->n = 1;
+            p->part[0] = (struct placed_part){.device = host, .end = g->ops[i].op.n};
+        }
+}
+
+static bool stores_kv(const struct graph_op *o)
+{
+    return o->kv_layer >= 0 && o->op.kind == OP_KV_STORE;
+}
+
+/* KV heads of the part of an operator that has them. */
+static struct kv_home part_heads(const struct graph_op *o, const struct placement *p, int i)
+{
+    const bool cut = p->axis == AXIS_HEADS && p->n > 1;
+    return (struct kv_home){o->kv_layer, cut ? p->part[i].begin : 0,
+                            cut ? p->part[i].end : o->op.kv_heads};
+}
+
+/* The plan's KV section must say what the parts of the operators say that store it. */
+static oato_status kv_obeyed(const struct plan *plan, const struct graph *g, const int32_t *bound,
+                             const struct placements *placed, struct oato_error *err)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        const struct placement *p = &placed->phase[PHASE_DECODE][i];
+        for (int j = 0; stores_kv(o) && j < p->n; j++) {
+            const struct kv_home heads = part_heads(o, p, j);
+            for (int32_t k = 0; k < plan->n_kv; k++) {
+                const struct plan_kv *kv = &plan->kv[k];
+                if (kv->layer == heads.layer && kv->head_begin < heads.head_end &&
+                    heads.head_begin < kv->head_end && bound[kv->device] != p->part[j].device)
+                    return oato_fail(err, OATO_EFILE,
+                                     "the plan keeps KV heads %d to %d of layer %d on %s, but %s "
+                                     "stores them elsewhere; run oato-plan again",
+                                     kv->head_begin, kv->head_end, kv->layer,
+                                     plan->devices[kv->device].id, o->name);
+            }
+        }
+    }
+    return OATO_OK;
+}
+
+oato_status placements_create(const struct plan *plan, const struct graph *g, const int32_t *bound,
+                              int32_t host, struct placements *out, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    *out = (struct placements){{NULL}};
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        out->phase[phase] = calloc((size_t)g->n_ops + 1, sizeof **out->phase);
+        if (!out->phase[phase])
+            return oato_fail_memory(err, (size_t)g->n_ops * sizeof **out->phase, "placements");
+    }
+    if (plan)
+        status = parts_place(plan, g, bound, host, out, err);
+    rest_place(g, host, out);
+    if (plan && !status)
+        status = kv_obeyed(plan, g, bound, out, err);
+    return status;
+}
+
+void placements_free(struct placements *p)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        free(p->phase[phase]);
+    *p = (struct placements){{NULL}};
+}
+
+/* ------------------------------------------------------------------------------ KV homes --- */
+
+static bool kv_homes_alloc(const struct graph *g, struct lowered_device *d)
+{
+    size_t n = 1;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        n += stores_kv(&g->ops[i]) ? PARTS_MAX : 0;
+    d->kv = calloc(n, sizeof *d->kv);
+    d->kv_shapes = calloc(n, sizeof *d->kv_shapes);
+    return d->kv && d->kv_shapes;
+}
+
+static int32_t kv_home_find(const struct lowered_device *d, struct kv_home wanted)
+{
+    for (int32_t i = 0; i < d->n_kv; i++)
+        if (d->kv[i].layer == wanted.layer && d->kv[i].head_begin == wanted.head_begin &&
+            d->kv[i].head_end == wanted.head_end)
+            return i;
+    return -1;
+}
+
+int32_t kv_home_of_part(const struct lowered_device *d, const struct graph_op *o,
+                        const struct placement *p, int part)
+{
+    return kv_home_find(d, part_heads(o, p, part));
+}
+
+oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
+                         struct oato_error *err)
+{
+    const struct graph *g = in->graph;
+    memset(out, 0, sizeof *out);
+    out->n_devices = in->facts->n_devices;
+    for (int d = 0; d < out->n_devices; d++)
+        if (!kv_homes_alloc(g, &out->device[d]))
+            return oato_fail_memory(err, (size_t)g->n_layers * sizeof(struct kv_home), "KV homes");
+    const int32_t n_ops = in->n_ops ? in->n_ops : g->n_ops;
+    for (int32_t i = 0; i < n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        for (int phase = 0; o->kv_layer >= 0 && phase < PHASE_COUNT; phase++) {
+            const struct placement *p = &in->placements->phase[phase][i];
+            for (int j = 0; j < p->n; j++) {
+                struct lowered_device *d = &out->device[p->part[j].device];
+                const struct kv_home heads = part_heads(o, p, j);
+                if (kv_home_find(d, heads) >= 0)
+                    continue;
+                if (o->op.kind != OP_KV_STORE || phase)
+                    return oato_fail(err, OATO_EFILE,
+                                     "the plan puts %s on another device than the KV of its layer",
+                                     o->name);
+                d->kv[d->n_kv] = heads;
+                d->kv_shapes[d->n_kv++] =
+                    (struct kv_layer_shape){heads.head_end - heads.head_begin, o->op.head_dim};
+            }
+        }
+    }
+    return OATO_OK;
+}

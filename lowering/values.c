@@ -1,0 +1,320 @@
+/*
+ * values.c - brings values to where they are read. A value that another device reads is copied
+ * there once, by an upload or download record on the accelerator's queue, or by a peer record on
+ * the queue of the accelerator that wants it. Parts are merged where the whole is read, so a merge
+ * has as many homes as the value has readers. Columns that no part is are cut out of the whole.
+ *
+ * What a record must wait for is tracked as vector clocks (per record: the last record of every
+ * other queue that is known complete), which drop waits that follow from others and later tell
+ * arena.c which buffers may share memory.
+ */
+#include "lowering/lower_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct home nowhere = {-1, 0, 0};
+
+/* -------------------------------------------------------------------- records and waits */
+
+struct queued *record_add(struct lowering *l, int32_t device, enum record_kind kind)
+{
+    struct queue *q = &l->queue[device];
+    if (q->n == q->cap) {
+        int32_t cap = q->cap ? q->cap * 2 : 256;
+        struct queued *p = realloc(q->records, (size_t)cap * sizeof *p);
+        if (!p) {
+            oato_fail_memory(l->err, (size_t)cap * sizeof *p, "a program");
+            return NULL;
+        }
+        q->records = p;
+        q->cap = cap;
+    }
+    struct queued *r = &q->records[q->n++];
+    memset(r, 0, sizeof *r);
+    r->record.kind = (uint8_t)kind;
+    r->record.kv_layer = -1;
+    r->record.parts = 1;
+    r->record.graph_op = r->record.value = UINT32_MAX;
+    for (int i = 0; i < RECORD_WEIGHTS; i++)
+        r->record.weight[i] = UINT32_MAX;
+    return r;
+}
+
+/* The record may start only when record `on` of another queue is complete. */
+static void record_wait(struct lowering *l, int32_t device, struct queued *r, int32_t other,
+                        int32_t on)
+{
+    struct queue *q = &l->queue[device];
+    if (other == device || q->known[other] >= on)
+        return;
+    struct queued *awaited = &l->queue[other].records[on];
+    awaited->signals = true;
+    int i = 0;
+    while (i < r->record.n_waits && r->wait_device[i] != other)
+        i++;
+    r->wait_device[i] = other;
+    r->wait_record[i] = on;
+    if (i == r->record.n_waits)
+        r->record.n_waits++;
+    for (int d = 0; d < DEVICES_MAX; d++)
+        if (awaited->known[d] > q->known[d] && d != device)
+            q->known[d] = awaited->known[d];
+    q->known[other] = on;
+}
+
+int32_t record_done(struct lowering *l, int32_t device, struct queued *r)
+{
+    struct queue *q = &l->queue[device];
+    memcpy(r->known, q->known, sizeof r->known);
+    q->known[device] = q->n - 1;
+    return q->n - 1;
+}
+
+int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t rows, int32_t queue)
+{
+    if (l->n_buffers == l->buffers_cap) {
+        int32_t cap = l->buffers_cap ? l->buffers_cap * 2 : 512;
+        struct buffer *p = realloc(l->buffers, (size_t)cap * sizeof *p);
+        if (!p) {
+            oato_fail_memory(l->err, (size_t)cap * sizeof *p, "activation buffers");
+            return -1;
+        }
+        l->buffers = p;
+        l->buffers_cap = cap;
+    }
+    struct buffer *b = &l->buffers[l->n_buffers];
+    *b = (struct buffer){
+        .device = device,
+        .bytes = (uint64_t)(rows ? l->max_rows : l->max_tokens) * (uint64_t)width * sizeof(float),
+        .def_queue = queue,
+        .def_record = l->queue[queue].n - 1,
+    };
+    for (int i = 0; i < DEVICES_MAX; i++)
+        b->last_use[i] = -1;
+    b->last_use[queue] = b->def_record;
+    return l->n_buffers++;
+}
+
+void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, struct home h,
+                  int32_t width)
+{
+    record_wait(l, device, r, h.queue, h.record);
+    r->in[i] = h.buffer;
+    r->record.in_width[i] = width;
+    r->record.n_in = (uint8_t)(i + 1);
+    l->buffers[h.buffer].last_use[device] = l->queue[device].n - 1;
+}
+
+struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
+                     struct home in)
+{
+    struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
+    if (!r)
+        return nowhere;
+    r->record.op = op;
+    r->record.value = (uint32_t)value;
+    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    record_reads(l, device, r, 0, in, op.k);
+    r->record.n_out = 1;
+    r->out[0] = buffer_add(l, device, op.n, r->record.rows, device);
+    return (struct home){r->out[0], device, record_done(l, device, r)};
+}
+
+/* ------------------------------------------------------------------------------- copies */
+
+/* The queue of an accelerator copies to and from the host, of two accelerators the reader's. */
+struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
+                      struct home from, int32_t to)
+{
+    const int32_t host = l->in->facts->host, from_device = l->buffers[from.buffer].device;
+    const int32_t worker = to == host ? from_device : to;
+    struct queued *r = record_add(l, worker,
+                                  from_device == host ? RECORD_UPLOAD
+                                  : to == host        ? RECORD_DOWNLOAD
+                                                      : RECORD_PEER);
+    if (!r)
+        return from;
+    r->record.peer = r->record.kind == RECORD_PEER ? (uint8_t)from_device : 0;
+    r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
+    r->record.value = (uint32_t)value;
+    r->record.part = (uint8_t)part;
+    r->record.parts = (uint8_t)l->values[value].n_parts;
+    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    record_reads(l, worker, r, 0, from, width);
+    r->record.n_out = 1;
+    r->out[0] = buffer_add(l, to, width, l->graph->values[value].rows, worker);
+    return (struct home){r->out[0], worker, record_done(l, worker, r)};
+}
+
+static struct home part_fetch(struct lowering *l, int32_t value, int32_t part, int32_t device)
+{
+    struct lowered_value *v = &l->values[value];
+    const int32_t from = v->part_device[part], host = l->in->facts->host;
+    struct home *h = &v->part[part][device];
+    if (h->buffer < 0 && !failed(l)) {
+        struct home source = v->part[part][from];
+        /* accelerators that do not reach each other meet in host memory */
+        if (from != host && device != host && !l->in->facts->reaches[device][from])
+            source = part_fetch(l, value, part, host);
+        if (!failed(l))
+            *h = copy_emit(l, value, part, v->part_width[part], source, device);
+    }
+    return *h;
+}
+
+static void copy_count(struct lowering *l, int32_t width)
+{
+    l->copies++;
+    l->copy_bytes += (uint64_t)width * sizeof(float);
+}
+
+struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t device)
+{
+    struct lowered_value *v = &l->values[value];
+    if (device != v->part_device[part] && !v->counted[part][device]) {
+        v->counted[part][device] = true;
+        copy_count(l, v->part_width[part]);
+    }
+    return part_fetch(l, value, part, device);
+}
+
+/* ---------------------------------------------------------------------- wholes and parts */
+
+static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
+{
+    struct lowered_value *v = &l->values[value];
+    const int32_t width = l->graph->values[value].width;
+    struct home parts[PARTS_MAX];
+    if (v->parts == PARTS_EXPERTS) {
+        oato_fail(l->err, OATO_EFILE,
+                  "value %d is read whole but made in parts by experts; run oato-plan again",
+                  value);
+        return nowhere;
+    }
+    for (int i = 0; i < v->n_parts; i++)
+        parts[i] = part_read(l, value, i, device);
+    struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
+    if (!r)
+        return nowhere;
+    r->record.op = (struct oato_op){.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
+    if (v->parts == PARTS_SUMMANDS) {
+        r->record.op.kind = OP_MERGE_SUM;
+        r->record.op.k *= v->n_parts;
+    }
+    r->record.value = (uint32_t)value;
+    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    for (int i = 0; i < v->n_parts; i++)
+        record_reads(l, device, r, i, parts[i], v->part_width[i]);
+    r->record.n_out = 1;
+    r->out[0] = buffer_add(l, device, width, l->graph->values[value].rows, device);
+    return (struct home){r->out[0], device, record_done(l, device, r)};
+}
+
+struct home value_read(struct lowering *l, int32_t value, int32_t device)
+{
+    struct lowered_value *v = &l->values[value];
+    if (v->n_parts == 1)
+        return part_read(l, value, 0, device);
+    if (v->merged[device].buffer < 0 && !failed(l))
+        v->merged[device] = merge_emit(l, value, device);
+    return v->merged[device];
+}
+
+static int32_t part_find(const struct lowered_value *v, enum value_parts parts, int32_t begin,
+                         int32_t end)
+{
+    for (int32_t i = 0; v->parts == parts && i < v->n_parts; i++)
+        if (v->part_begin[i] == begin && v->part_end[i] == end)
+            return i;
+    return -1;
+}
+
+static struct slice *slice_add(struct lowering *l, struct slice s)
+{
+    if (l->n_slices == l->slices_cap) {
+        const int32_t cap = l->slices_cap ? 2 * l->slices_cap : 64;
+        struct slice *p = realloc(l->slices, (size_t)cap * sizeof *p);
+        if (!p) {
+            oato_fail_memory(l->err, (size_t)cap * sizeof *p, "slices of values");
+            return NULL;
+        }
+        l->slices = p;
+        l->slices_cap = cap;
+    }
+    l->slices[l->n_slices] = s;
+    return &l->slices[l->n_slices++];
+}
+
+static struct slice *slice_find(const struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                                int32_t device)
+{
+    for (int32_t i = 0; i < l->n_slices; i++) {
+        struct slice *s = &l->slices[i];
+        if (s->value == value && s->begin == begin && s->end == end && s->device == device)
+            return s;
+    }
+    return NULL;
+}
+
+/* Cut where the whole is, so that only these columns are copied. */
+static struct home slice_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                              int32_t device)
+{
+    const struct lowered_value *v = &l->values[value];
+    const int32_t host = l->in->facts->host, made = v->part_device[0];
+    const bool whole_here = v->n_parts > 1 || v->part[0][device].buffer >= 0;
+    const bool reached = made == host || device == host || l->in->facts->reaches[device][made];
+    const struct slice *known = slice_find(l, value, begin, end, device);
+    if (known || failed(l))
+        return known ? known->home : nowhere;
+    struct home h;
+    if (whole_here) {
+        const struct oato_op op = {.kind = OP_SLICE,
+                                   .dtype = DT_F32,
+                                   .k = l->graph->values[value].width,
+                                   .n = end - begin,
+                                   .first = begin};
+        h = run_emit(l, device, op, value, value_read(l, value, device));
+    } else {
+        const struct home source = slice_read(l, value, begin, end, reached ? made : host);
+        if (failed(l))
+            return nowhere;
+        copy_count(l, end - begin);
+        h = copy_emit(l, value, 0, end - begin, source, device);
+    }
+    slice_add(l, (struct slice){value, begin, end, device, h});
+    return h;
+}
+
+struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                         int32_t device)
+{
+    const int32_t part = part_find(&l->values[value], PARTS_COLUMNS, begin, end);
+    return part >= 0 ? part_read(l, value, part, device) : slice_read(l, value, begin, end, device);
+}
+
+struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                         int32_t device)
+{
+    const int32_t part = part_find(&l->values[value], PARTS_EXPERTS, begin, end);
+    if (part >= 0)
+        return part_read(l, value, part, device);
+    oato_fail(l->err, OATO_EFILE,
+              "experts %d to %d are no part of value %d, which they read; run oato-plan again",
+              begin, end, value);
+    return nowhere;
+}
+
+void values_init(struct lowering *l)
+{
+    for (int d = 0; d < DEVICES_MAX; d++)
+        for (int o = 0; o < DEVICES_MAX; o++)
+            l->queue[d].known[o] = -1;
+    for (int32_t v = 0; v < l->graph->n_values; v++)
+        for (int d = 0; d < DEVICES_MAX; d++) {
+            l->values[v].merged[d].buffer = -1;
+            for (int p = 0; p < PARTS_MAX; p++)
+                l->values[v].part[p][d].buffer = -1;
+        }
+}
