@@ -257,19 +257,22 @@ static struct slice *slice_find(const struct lowering *l, int32_t value, int32_t
     return NULL;
 }
 
-/* Cut where the whole is, so that only these columns are copied. */
-static struct home slice_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
-                              int32_t device)
+static bool whole_is_here(const struct lowering *l, int32_t value, int32_t device)
 {
     const struct lowered_value *v = &l->values[value];
-    const int32_t host = l->in->facts->host, made = v->part_device[0];
-    const bool whole_here = v->n_parts > 1 || v->part[0][device].buffer >= 0;
-    const bool reached = made == host || device == host || l->in->facts->reaches[device][made];
+    return v->n_parts > 1 || v->part[0][device].buffer >= 0;
+}
+
+/* Cut where the whole is, so that only these columns are copied. */
+static struct home slice_fetch(struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                               int32_t device)
+{
     const struct slice *known = slice_find(l, value, begin, end, device);
+    const int32_t made = l->values[value].part_device[0], host = l->in->facts->host;
+    struct home h;
     if (known || failed(l))
         return known ? known->home : nowhere;
-    struct home h;
-    if (whole_here) {
+    if (whole_is_here(l, value, device)) {
         const struct oato_op op = {.kind = OP_SLICE,
                                    .dtype = DT_F32,
                                    .k = l->graph->values[value].width,
@@ -277,21 +280,23 @@ static struct home slice_read(struct lowering *l, int32_t value, int32_t begin, 
                                    .first = begin};
         h = run_emit(l, device, op, value, value_read(l, value, device));
     } else {
-        const struct home source = slice_read(l, value, begin, end, reached ? made : host);
-        if (failed(l))
-            return nowhere;
-        copy_count(l, end - begin);
-        h = copy_emit(l, value, 0, end - begin, source, device);
+        const bool reached = made == host || device == host || l->in->facts->reaches[device][made];
+        h = slice_fetch(l, value, begin, end, reached ? made : host);
+        if (!failed(l))
+            h = copy_emit(l, value, 0, end - begin, h, device);
     }
-    slice_add(l, (struct slice){value, begin, end, device, h});
-    return h;
+    return slice_add(l, (struct slice){value, begin, end, device, h}) ? h : nowhere;
 }
 
 struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
                          int32_t device)
 {
     const int32_t part = part_find(&l->values[value], PARTS_COLUMNS, begin, end);
-    return part >= 0 ? part_read(l, value, part, device) : slice_read(l, value, begin, end, device);
+    if (part >= 0)
+        return part_read(l, value, part, device);
+    if (!whole_is_here(l, value, device) && !slice_find(l, value, begin, end, device))
+        copy_count(l, end - begin);
+    return slice_fetch(l, value, begin, end, device);
 }
 
 struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,

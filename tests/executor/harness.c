@@ -83,7 +83,7 @@ void plan_fuse_all(struct plan *p, const struct model *m, struct graph *fused)
     if (graph_fuse(&m->graph, taken, p->n_fusions, fused, &err))
         fail_msg("%s", err.text);
     p->parts = arena_alloc(&p->arena, (size_t)fused->n_ops * 8, sizeof *p->parts);
-    p->kv = arena_alloc(&p->arena, (size_t)fused->n_layers, sizeof *p->kv);
+    p->kv = arena_alloc(&p->arena, 8 * (size_t)fused->n_layers, sizeof *p->kv); /* or heads */
 }
 
 void plan_add_part(struct plan *p, const char *op, int64_t begin, int64_t end, int32_t device)

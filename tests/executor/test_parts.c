@@ -1,9 +1,9 @@
 /*
  * test_parts.c - what a plan may do with parts beyond rows of one device: products divided along K
- * at the places where their input was, experts divided between devices, other parts in each phase,
- * and weights that stay with the host and are streamed. Wherever the parts run the bits are those
- * of the same plan with all of it on the CPU; nothing is copied or kept twice; what does not fit is
- * told before anything is loaded; a step allocates nothing.
+ * at the places where their input was, experts and heads divided between devices, other parts in
+ * each phase, and weights that stay with the host and are streamed. Wherever the parts run the bits
+ * are those of the same plan with all of it on the CPU; nothing is copied or kept twice; what does
+ * not fit is told before anything is loaded; a step allocates nothing.
  */
 #include "tests/executor/harness.h"
 
@@ -190,11 +190,31 @@ static void put_apart(struct plan *p, const struct graph_op *gate_up, const stru
     put(p, down->name, a.down, cut, a.extent, DECODE, first, first);
 }
 
+/* The KV of a layer, on one device or a head on each of two. */
+static void put_kv(struct plan *p, const struct graph_op *o, struct random *r)
+{
+    const int32_t heads = o->op.kv_heads, apart = (int32_t)random_below(r, 2);
+    for (int32_t head = 0; head < heads; head += apart ? 1 : heads) {
+        const int32_t device = (int32_t)random_below(r, (uint32_t)p->n_devices);
+        const int32_t end = apart ? head + 1 : heads;
+        p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, head, end, device};
+        put(p, o->name, AXIS_HEADS, head, end, BOTH, device, device);
+    }
+}
+
+/* Attention goes where the KV of its heads is. */
+static void put_attention(struct plan *p, const struct graph_op *o)
+{
+    for (int32_t i = 0; i < p->n_kv; i++)
+        if (p->kv[i].layer == o->kv_layer)
+            put(p, o->name, AXIS_HEADS, p->kv[i].head_begin, p->kv[i].head_end, BOTH,
+                p->kv[i].device, p->kv[i].device);
+}
+
 static void place_randomly(struct plan *p, const struct graph *g, struct random *r)
 {
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *o = &g->ops[i];
-        const int32_t device = (int32_t)random_below(r, (uint32_t)p->n_devices);
         const bool ffn = o->op.kind == OP_GATE_UP || o->op.kind == OP_EXPERT_GATE_UP;
         if (ffn && random_below(r, 4)) {
             assert_int_equal(g->ops[i + 1].in[0], o->out[0]);
@@ -204,11 +224,9 @@ static void place_randomly(struct plan *p, const struct graph *g, struct random 
                 put_apart(p, o, &g->ops[i + 1]);
             i++;
         } else if (o->op.kind == OP_KV_STORE) {
-            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, device};
-            put(p, o->name, AXIS_ROWS, 0, o->op.n, BOTH, device, device);
+            put_kv(p, o, r);
         } else if (o->op.kind == OP_ATTENTION) {
-            const int32_t kv = p->kv[p->n_kv - 1].device;
-            put(p, o->name, AXIS_ROWS, 0, o->op.n, BOTH, kv, kv);
+            put_attention(p, o);
         } else {
             put_whole(p, o, r, op_weight_use(&o->op) == WEIGHT_MATRIX);
         }
@@ -237,8 +255,13 @@ static bool reads_range(const struct graph_op *o, const struct plan_part *p, int
     return (experts && p->end - p->begin < o->op.experts) || p->axis == AXIS_K;
 }
 
+static bool reads_slice(const struct graph_op *o, const struct plan_part *p)
+{
+    return p->axis == AXIS_HEADS && p->end - p->begin < o->op.kv_heads;
+}
+
 /* (part of a value, other device that reads it). Of a value in row parts a part along K reads one,
- * and experts what the same ones made; everybody else reads all. */
+ * and experts what the same ones made; heads read their columns; everybody else reads all. */
 static int32_t count_copies(const struct plan *p, const struct graph *g, int phase)
 {
     int32_t copies = 0;
@@ -253,8 +276,10 @@ static int32_t count_copies(const struct plan *p, const struct graph *g, int pha
                     const int n = parts_of(p, &g->ops[o], phase, reader);
                     for (int32_t k = 0; k < g->ops[o].n_in; k++)
                         for (int j = 0; g->ops[o].in[k] == value && j < n; j++)
-                            if (!reads_range(&g->ops[o], &reader[j], k) ||
-                                reader[j].begin == made[m].begin)
+                            if (reads_slice(&g->ops[o], &reader[j]))
+                                copies += reader[j].device != made[m].device;
+                            else if (!reads_range(&g->ops[o], &reader[j], k) ||
+                                     reader[j].begin == made[m].begin)
                                 reads[reader[j].device] = true;
                 }
                 for (int32_t d = 0; d < p->n_devices; d++)
@@ -515,6 +540,57 @@ static void streams_run_beside_what_computes(void **state)
     model_close(m);
 }
 
+static void expect_refused(const struct model *m, const struct plan *p, const char *what)
+{
+    struct engine_options options = {.devices = "cpu,sim:vram=64MiB"};
+    struct engine *e;
+    struct oato_error err;
+    assert_int_equal(engine_open(m, p, &options, NULL, NULL, &e, &err), OATO_EFILE);
+    assert_null(e);
+    if (!strstr(err.text, what))
+        fail_msg("%s", err.text);
+}
+
+/* Heads stored on one device and read on another, a KV section that says otherwise than the parts,
+ * and devices of two hosts that would be taken for one. */
+static void kv_and_ranks_are_where_the_plan_says(void **state)
+{
+    (void)state;
+    struct model *m = wide_model(DT_F32, false, 3);
+    struct plan p;
+    struct graph fused;
+    plan_begin(&p, m, 1, "vram=64MiB");
+    plan_fuse_all(&p, m, &fused);
+    for (int32_t i = 0; i < fused.n_ops; i++) {
+        const struct graph_op *o = &fused.ops[i];
+        if (o->kv_layer != 0)
+            continue;
+        put(&p, o->name, AXIS_HEADS, 0, 1, BOTH, 1, 1);
+        put(&p, o->name, AXIS_HEADS, 1, 2, BOTH, 0, 0);
+    }
+    p.kv[p.n_kv++] = (struct plan_kv){0, 0, 1, 1};
+    p.kv[p.n_kv++] = (struct plan_kv){0, 1, 2, 0};
+    engine_close(open_engine(m, &p, (struct engine_options){0}));
+
+    p.kv[0].device = 0;
+    expect_refused(m, &p, "keeps KV heads 0 to 1 of layer 0 on cpu:0, but blk.0.kv_store");
+    p.n_kv = 0;
+    for (int i = 2; i < 4; i++)
+        p.parts[i].device = p.parts[i].home = 3 - i; /* of attention */
+    engine_close(open_engine(m, &p, (struct engine_options){0}));
+    p.parts[2].end = p.parts[3].begin = 0;
+    p.parts[3].device = p.parts[3].home = 1;
+    expect_refused(m, &p, "than the KV of its layer");
+
+    p.n_parts = 0;
+    p.devices[1] = p.devices[0];
+    p.devices[1].rank = 1;
+    expect_refused(m, &p, "cpu:0 of rank 0 and cpu:0 of rank 1 would both run on cpu:0");
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -522,6 +598,7 @@ int main(void)
         cmocka_unit_test(nothing_is_kept_twice_and_staging_counts),
         cmocka_unit_test(experts_lie_where_they_are_needed),
         cmocka_unit_test(streams_run_beside_what_computes),
+        cmocka_unit_test(kv_and_ranks_are_where_the_plan_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
