@@ -64,9 +64,30 @@ static oato_status step_arrays(struct engine *e, struct oato_error *err)
     e->seq_of = calloc(tokens, sizeof *e->seq_of);
     e->rows = calloc((size_t)e->max_rows, sizeof *e->rows);
     e->step_seqs = calloc((size_t)e->max_seqs, sizeof *e->step_seqs);
-    if (!e->ids || !e->positions || !e->seq_of || !e->rows || !e->step_seqs)
+    e->row_number = calloc((size_t)e->max_rows, sizeof *e->row_number);
+    e->result = calloc((size_t)e->max_rows, sizeof *e->result);
+    if (!e->ids || !e->positions || !e->seq_of || !e->rows || !e->step_seqs || !e->row_number ||
+        !e->result)
         return oato_fail_memory(err, tokens * 3 * sizeof *e->ids, "the step descriptor");
     return OATO_OK;
+}
+
+/* Floats of a row of results in a phase. */
+static size_t row_width(const struct engine *e, enum plan_phase phase)
+{
+    const int32_t candidates = e->lowered.candidates[phase];
+    return candidates ? 2 * (size_t)candidates : (size_t)e->model->shape.vocab;
+}
+
+/* What steps that mix phases need: to know that they need not, or room for the rows of one. */
+static oato_status mixing_prepare(struct engine *e, struct oato_error *err)
+{
+    e->phases_alike = engine_phases_alike(e);
+    if (e->phases_alike || e->max_seqs < 2)
+        return OATO_OK;
+    const size_t floats = (size_t)e->max_seqs * row_width(e, PHASE_DECODE);
+    e->kept = malloc(floats * sizeof *e->kept);
+    return e->kept ? OATO_OK : oato_fail_memory(err, floats * sizeof *e->kept, "rows of logits");
 }
 
 oato_status engine_open(const struct model *m, const struct plan *plan,
@@ -91,6 +112,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         status = step_arrays(e, err);
     if (!status)
         status = engine_lower(e, err);
+    if (!status)
+        status = mixing_prepare(e, err);
     if (!status)
         status = engine_allocate(e, options, warn, user, err);
     e->load_ns = now_ns() - begin_ns;
@@ -141,6 +164,9 @@ void engine_close(struct engine *e)
     free(e->seq_of);
     free(e->rows);
     free(e->step_seqs);
+    free(e->row_number);
+    free(e->result);
+    free(e->kept);
     free(e);
 }
 
@@ -204,36 +230,50 @@ static oato_status input_check(const struct engine *e, const struct engine_input
     return OATO_OK;
 }
 
-/* Fills the descriptor's arrays; pages are reserved already. */
-static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
-                      struct step *step)
+/* A row runs by the program of its own phase, whoever else is in the step. */
+static enum plan_phase phase_of(const struct engine_input *in)
 {
-    for (int32_t i = 0; i < n; i++) {
+    return in->n == 1 && !in->prompt ? PHASE_DECODE : PHASE_PREFILL;
+}
+
+static int32_t rows_wanted(const struct engine_input *in)
+{
+    return in->logits == LOGITS_ALL ? in->n : in->logits == LOGITS_LAST;
+}
+
+/* Fills the descriptor's arrays with the inputs of the phases; pages are reserved already. */
+static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
+                      uint32_t phases, struct step *step)
+{
+    int32_t number = 0; /* of the next row among those of all inputs */
+    for (int32_t i = 0; i < n; number += rows_wanted(&inputs[i]), i++) {
         const struct engine_input *in = &inputs[i];
         const struct kv_seq *s = &e->pool.seqs[in->seq];
-        e->step_seqs[i] = (struct step_seq){
+        if (!(phases >> phase_of(in) & 1))
+            continue;
+        e->step_seqs[step->n_seqs] = (struct step_seq){
             .query_begin = step->n_tokens,
             .query_len = in->n,
             .kv_len = (int64_t)s->length + in->n,
             .pages = s->pages,
         };
         for (int32_t j = 0; j < in->n; j++) {
-            int32_t t = step->n_tokens++;
+            const int32_t t = step->n_tokens++, behind = in->n - j;
             e->ids[t] = in->ids[j];
             e->positions[t] = s->length + j;
-            e->seq_of[t] = i;
-            if (in->logits == LOGITS_ALL || (in->logits == LOGITS_LAST && j == in->n - 1))
-                e->rows[step->n_rows++] = t;
+            e->seq_of[t] = step->n_seqs;
+            if (rows_wanted(in) < behind)
+                continue;
+            e->row_number[step->n_rows] = number + rows_wanted(in) - behind;
+            e->rows[step->n_rows++] = t;
         }
+        step->n_seqs++;
     }
-    step->n_seqs = n;
     step->token_id = e->ids;
     step->token_position = e->positions;
     step->token_seq = e->seq_of;
     step->seq = e->step_seqs;
     step->row = e->rows;
-    step->n_page_copies = e->pool.n_copies;
-    step->page_copy = e->pool.copies;
     step->timeline = e->timelines;
     step->timeline_base = e->bases;
 }
@@ -287,13 +327,53 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     return status;
 }
 
+/* Where the rows of a sub-step are; `keep`: another one follows, which writes over them. */
+static void rows_take(struct engine *e, enum plan_phase phase, int32_t n, bool keep)
+{
+    const uint8_t *arena = e->device[e->host].arena;
+    const float *rows = (const float *)(arena + e->lowered.result_offset[phase]);
+    const size_t width = row_width(e, phase);
+    if (keep && n) {
+        memcpy(e->kept, rows, (size_t)n * width * sizeof *rows);
+        rows = e->kept;
+    }
+    for (int32_t i = 0; i < n; i++)
+        e->result[e->row_number[i]] =
+            (struct result_row){rows + (size_t)i * width, e->lowered.candidates[phase]};
+    e->n_rows += n;
+}
+
+/* Decode's rows first, then prefill's, if there are any of both. One program does for all where the
+ * phases are alike. */
+static oato_status steps_run(struct engine *e, const struct engine_input *inputs, int32_t n,
+                             uint32_t phases, struct oato_error *err)
+{
+    const uint32_t both = 1u << PHASE_DECODE | 1u << PHASE_PREFILL;
+    const bool mixed = phases == both && !e->phases_alike;
+    oato_status status = OATO_OK;
+    e->n_rows = 0;
+    for (int pass = mixed ? 0 : 1; pass < 2 && !status; pass++) {
+        const enum plan_phase phase =
+            pass == 0 || phases == 1u << PHASE_DECODE ? PHASE_DECODE : PHASE_PREFILL;
+        struct step step = {0};
+        step_fill(e, inputs, n, mixed ? 1u << phase : phases, &step);
+        if (!mixed || pass == 0) { /* shared pages, before anything is stored */
+            step.n_page_copies = e->pool.n_copies;
+            step.page_copy = e->pool.copies;
+        }
+        status = step_run(e, phase, &step, err);
+        if (!status)
+            rows_take(e, phase, step.n_rows, mixed && pass == 0);
+    }
+    return status;
+}
+
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err)
 {
-    struct step step = {0};
     oato_status status = OATO_OK;
     int64_t tokens = 0, rows = 0;
-    bool decode = true;
+    uint32_t phases = 0;
     if (e->failed)
         return oato_fail(err, OATO_EDEVICE,
                          "a device failed in an earlier step; open the engine again");
@@ -303,8 +383,8 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
     for (int32_t i = 0; i < n && !status; i++) {
         status = input_check(e, inputs, i, err);
         tokens += inputs[i].n;
-        rows += inputs[i].logits == LOGITS_ALL ? inputs[i].n : inputs[i].logits == LOGITS_LAST;
-        decode = decode && inputs[i].n == 1 && !inputs[i].prompt;
+        rows += rows_wanted(&inputs[i]);
+        phases |= 1u << phase_of(&inputs[i]);
     }
     if (!status && (tokens > e->ubatch || rows > e->max_rows))
         status = oato_fail(err, OATO_EUSAGE,
@@ -314,15 +394,8 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         return status;
     for (int32_t i = 0; i < n && !status; i++)
         status = kv_reserve(&e->pool, inputs[i].seq, inputs[i].n, err);
-    if (!status) {
-        enum plan_phase phase = decode ? PHASE_DECODE : PHASE_PREFILL;
-        step_fill(e, inputs, n, &step);
-        status = step_run(e, phase, &step, err);
-        e->result = (const float *)((const uint8_t *)e->device[e->host].arena +
-                                    e->lowered.result_offset[phase]);
-        e->result_candidates = e->lowered.candidates[phase];
-        e->n_rows = step.n_rows;
-    }
+    if (!status)
+        status = steps_run(e, inputs, n, phases, err);
     if (status) {
         kv_rollback(&e->pool);
         return status;
@@ -335,15 +408,13 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
 
 const float *engine_logits(const struct engine *e, int32_t row)
 {
-    return row < 0 || row >= e->n_rows || e->result_candidates
-               ? NULL
-               : e->result + (size_t)row * (size_t)e->model->shape.vocab;
+    return row < 0 || row >= e->n_rows || e->result[row].candidates ? NULL : e->result[row].data;
 }
 
 const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n)
 {
-    *n = e->result_candidates;
-    return row < 0 || row >= e->n_rows || !*n ? NULL : e->result + (size_t)row * 2 * (size_t)*n;
+    *n = row < 0 || row >= e->n_rows ? 0 : e->result[row].candidates;
+    return *n ? e->result[row].data : NULL;
 }
 
 oato_status
@@ -361,7 +432,7 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
         if (status)
             return status;
         if (on_rows && e->n_rows)
-            on_rows(user, e->result, logits == LOGITS_ALL ? at : n - 1, e->n_rows);
+            on_rows(user, e->result[0].data, logits == LOGITS_ALL ? at : n - 1, e->n_rows);
     }
     return OATO_OK;
 }

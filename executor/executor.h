@@ -64,9 +64,11 @@ struct engine_input {
     bool prompt; /* part of a prompt: prefill's program and arithmetic even if it is one token */
 };
 
-/* One step over the inputs (each sequence at most once; together at most ubatch tokens). Rows of
- * logits are numbered in order of the inputs. After an error the sequences are as before the
- * step. */
+/* One step over the inputs (each sequence at most once; together at most ubatch tokens). An input
+ * runs by the program and arithmetic of its own phase, decode for one token that is no prompt,
+ * prefill for all else: who else is in the step does not change its bits. Rows of logits are
+ * numbered in order of the inputs, whatever their phase. After an error the sequences are as before
+ * the step. */
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err);
 /* Row of the last step, vocab floats; valid until the next step. NULL when there are candidates

@@ -87,8 +87,14 @@ struct engine {
     struct step_seq *step_seqs;
     struct timeline *timelines[DEVICES_MAX];
     uint64_t bases[DEVICES_MAX];
-    const float *result; /* of the last step */
-    int32_t n_rows, result_candidates;
+    bool phases_alike; /* both phases give a row the same bits on the same devices */
+    float *kept;       /* rows of a mixed step's decode while its prefill runs; NULL: never mixed */
+    int32_t *row_number; /* of the rows of a sub-step: which of the step's they are */
+    struct result_row {
+        const float *data;
+        int32_t candidates; /* that data holds; 0: logits */
+    } * result;             /* of the last step */
+    int32_t n_rows;
     bool failed; /* a device died: no further step */
     uint64_t load_ns, steps, clock_ns, host_busy_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */
@@ -106,6 +112,9 @@ oato_status engine_load(struct engine *e, const struct engine_options *options, 
                         void *user, struct oato_error *err);
 /* Programs of both phases, from what the open devices say of themselves. */
 oato_status engine_lower(struct engine *e, struct oato_error *err);
+/* Whether a row gets the same bits in both phases, on the same devices: then one program does for
+ * both. */
+bool engine_phases_alike(const struct engine *e);
 /* Checks sums against what devices have, then prepares weights and creates KV and arenas. */
 oato_status engine_allocate(struct engine *e, const struct engine_options *options, warn_fn warn,
                             void *user, struct oato_error *err);

@@ -200,6 +200,48 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
     return status;
 }
 
+/* The same operators by the same arithmetic; where the values lie may differ. */
+static bool records_alike(const struct oato_device *d, const struct program_record *a,
+                          const struct program_record *b)
+{
+    if (a->kind != b->kind || a->graph_op != b->graph_op || a->part != b->part ||
+        a->value != b->value || a->op.kind != b->op.kind)
+        return false;
+    return a->kind != RECORD_RUN || a->numerics == b->numerics ||
+           !strcmp(d->ops->numerics(d, &a->op, (enum numerics_choice)a->numerics),
+                   d->ops->numerics(d, &b->op, (enum numerics_choice)b->numerics));
+}
+
+/* Cuts decide bits, too. */
+static bool placements_alike(const struct placement *a, const struct placement *b)
+{
+    if (a->n != b->n || a->axis != b->axis)
+        return false;
+    for (int i = 0; i < a->n; i++)
+        if (a->part[i].device != b->part[i].device || a->part[i].begin != b->part[i].begin ||
+            a->part[i].end != b->part[i].end)
+            return false;
+    return true;
+}
+
+bool engine_phases_alike(const struct engine *e)
+{
+    for (int32_t i = 0; i < e->n_devices; i++) {
+        const struct lowered_program *a = &e->lowered.device[i].phase[PHASE_PREFILL];
+        const struct lowered_program *b = &e->lowered.device[i].phase[PHASE_DECODE];
+        if (a->n_records != b->n_records)
+            return false;
+        for (uint32_t r = 0; r < a->n_records; r++)
+            if (!records_alike(e->device[i].device, &a->records[r], &b->records[r]))
+                return false;
+    }
+    for (int32_t i = 0; i < e->graph.n_ops; i++)
+        if (!placements_alike(&e->placements.phase[PHASE_PREFILL][i],
+                              &e->placements.phase[PHASE_DECODE][i]))
+            return false;
+    return true;
+}
+
 /* -------------------------------------------------------------------------------- memory */
 
 /* What the device prepares, or copies as it is, for a slot; kept: its prepared bytes, or NULL. */
