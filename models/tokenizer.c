@@ -53,21 +53,40 @@ void tokenizer_free(struct tokenizer *t)
     free(t);
 }
 
+/* Bytes that a and b have in common at their begin. */
+static size_t common(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    size_t i = 0;
+    while (i < n_a && i < n_b && a[i] == b[i])
+        i++;
+    return i;
+}
+
 /* The special token that begins at text; of several the longest. -1: none. */
 static int32_t special_at(const struct tokenizer *t, const char *text, size_t n, int wanted)
 {
     if (!(t->special_begin[(uint8_t)text[0]] & wanted))
         return -1;
-    for (int32_t i = 0; i < t->n_special_lens; i++) {
-        uint32_t len = t->special_lens[i];
-        if (len > n)
-            continue;
-        int32_t id = piece_map_find(&t->specials, t->tokens, text, len);
-        if (id < 0)
-            continue;
-        bool user = t->tokens[id].type == TOKEN_USER_DEFINED;
-        if (wanted & (user ? SPECIAL_USER : SPECIAL_CONTROL))
-            return id;
+    int32_t begin = 0, end = t->n_specials; /* the first that comes behind the text is in between */
+    while (begin < end) {
+        const int32_t middle = begin + (end - begin) / 2;
+        const struct token *k = &t->tokens[t->specials[middle].id];
+        const int order = memcmp(k->bytes, text, k->len < n ? k->len : n);
+        if (order < 0 || (!order && k->len <= n))
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    if (!begin)
+        return -1;
+    /* All that the text begins with are the last one before it, or begin that one. */
+    const struct token *last = &t->tokens[t->specials[begin - 1].id];
+    const size_t same = common(last->bytes, last->len, text, n);
+    for (int32_t i = begin - 1; i >= 0; i = t->specials[i].shorter) {
+        const struct token *k = &t->tokens[t->specials[i].id];
+        const bool user = k->type == TOKEN_USER_DEFINED;
+        if (k->len <= same && wanted & (user ? SPECIAL_USER : SPECIAL_CONTROL))
+            return t->specials[i].id;
     }
     return -1;
 }

@@ -54,6 +54,11 @@ struct pair_map {
     size_t mask;
 };
 
+struct special {
+    int32_t id;
+    int32_t shorter; /* the longest other one that this one begins with; -1: none */
+};
+
 enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
 
 struct tokenizer {
@@ -67,11 +72,12 @@ struct tokenizer {
     struct piece_map pieces; /* what merging can produce */
     int32_t byte_id[256];    /* -1: the vocabulary has no token for this byte */
 
-    /* Control and user-defined tokens, found in the text before everything else. */
-    struct piece_map specials;
+    /* Control and user-defined tokens, found in the text before everything else; in the order of
+     * their bytes, so that one search finds the longest that begins a text, whatever their number
+     * and lengths. */
+    struct special *specials;
+    int32_t n_specials;
     uint8_t special_begin[256]; /* enum special_kind bits of the tokens that begin with a byte */
-    uint32_t *special_lens;     /* every length that occurs, longest first */
-    int32_t n_special_lens;
 
     /* Byte-level BPE only. */
     struct pair_map merges;

@@ -185,10 +185,21 @@ static oato_status texts_load(struct tokenizer *t, const struct gguf_string *tex
     return OATO_OK;
 }
 
-static int longest_first(const void *a, const void *b)
+/* By bytes, a token before those that it begins; of equal ones the first. */
+static int by_bytes(const void *a, const void *b)
 {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x < y) - (x > y);
+    const struct token *s = *(const struct token *const *)a, *t = *(const struct token *const *)b;
+    const int order = memcmp(s->bytes, t->bytes, s->len < t->len ? s->len : t->len);
+    if (order)
+        return order;
+    if (s->len != t->len)
+        return s->len < t->len ? -1 : 1;
+    return (s > t) - (s < t);
+}
+
+static bool begins_with(const struct token *t, const struct token *with)
+{
+    return t->len >= with->len && !memcmp(t->bytes, with->bytes, with->len);
 }
 
 static oato_status specials_load(struct tokenizer *t, struct oato_error *err)
@@ -196,24 +207,30 @@ static oato_status specials_load(struct tokenizer *t, struct oato_error *err)
     size_t n = 0;
     for (int32_t i = 0; i < t->n_tokens; i++)
         n += is_special(&t->tokens[i]) && t->tokens[i].len > 0;
-    t->special_lens = arena_alloc(&t->arena, n ? n : 1, sizeof *t->special_lens);
-    if (!t->special_lens || !piece_map_init(&t->specials, &t->arena, n))
-        return oato_fail_memory(err, n * sizeof *t->special_lens, "the special tokens");
+    t->specials = arena_alloc(&t->arena, n, sizeof *t->specials);
+    const struct token **keys = calloc(n + 1, sizeof *keys);
+    if (!t->specials || !keys) {
+        free(keys);
+        return oato_fail_memory(err, n * sizeof *keys, "the special tokens");
+    }
     n = 0;
-    for (int32_t i = 0; i < t->n_tokens; i++) {
-        const struct token *k = &t->tokens[i];
-        if (!is_special(k) || k->len == 0 || !piece_map_add(&t->specials, t->tokens, i))
-            continue;
+    for (int32_t i = 0; i < t->n_tokens; i++)
+        if (is_special(&t->tokens[i]) && t->tokens[i].len > 0)
+            keys[n++] = &t->tokens[i];
+    qsort(keys, n, sizeof *keys, by_bytes);
+    for (size_t i = 0; i < n; i++) {
+        const struct token *k = keys[i];
+        int32_t shorter = t->n_specials - 1;
+        if (shorter >= 0 && t->tokens[t->specials[shorter].id].len == k->len &&
+            begins_with(k, &t->tokens[t->specials[shorter].id]))
+            continue; /* the same bytes again */
+        while (shorter >= 0 && !begins_with(k, &t->tokens[t->specials[shorter].id]))
+            shorter = t->specials[shorter].shorter;
+        t->specials[t->n_specials++] = (struct special){(int32_t)(k - t->tokens), shorter};
         t->special_begin[(uint8_t)k->bytes[0]] |=
             k->type == TOKEN_USER_DEFINED ? SPECIAL_USER : SPECIAL_CONTROL;
-        t->special_lens[n++] = k->len;
     }
-    if (n > 0)
-        qsort(t->special_lens, n, sizeof *t->special_lens, longest_first);
-    for (size_t i = 0; i < n; i++) {
-        if (i == 0 || t->special_lens[i] != t->special_lens[i - 1])
-            t->special_lens[t->n_special_lens++] = t->special_lens[i];
-    }
+    free(keys);
     return OATO_OK;
 }
 
