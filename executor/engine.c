@@ -9,7 +9,13 @@
 #include <string.h>
 
 /* A CPU computes 256 tokens as fast as 512, and with half the memory. */
-enum { DEFAULT_CONTEXT = 4096, DEFAULT_UBATCH = 256, MAX_SEQS = 4096, MAX_UBATCH = 1 << 16 };
+enum {
+    DEFAULT_CONTEXT = 4096,
+    DEFAULT_UBATCH = 256,
+    MAX_CONTEXT = 1 << 26,
+    MAX_SEQS = 4096,
+    MAX_UBATCH = 1 << 16
+};
 
 static int32_t first_positive(int32_t a, int32_t b, int32_t c)
 {
@@ -27,6 +33,9 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
     if (e->max_seqs > MAX_SEQS || e->ubatch > MAX_UBATCH)
         return oato_fail(err, OATO_EUSAGE, "%d sequences of %d tokens a step: at most %d and %d",
                          e->max_seqs, e->ubatch, MAX_SEQS, MAX_UBATCH);
+    if (e->context > MAX_CONTEXT)
+        return oato_fail(err, OATO_EUSAGE, "a context of %d positions: at most %d; use --context",
+                         e->context, MAX_CONTEXT);
     if (e->kv_dtype != DT_F16 && e->kv_dtype != DT_F32 && e->kv_dtype != DT_Q8_0)
         return oato_fail(err, OATO_EUSAGE, "the KV cache can be F16, Q8_0 or F32, not %s",
                          dtype_name(e->kv_dtype));

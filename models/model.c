@@ -257,6 +257,18 @@ static void check_dtypes(struct graph_builder *b)
     }
 }
 
+/* Who samples a token reads its logit. Fewer tokens than rows are common: tables are padded. */
+static void check_vocabulary(struct graph_builder *b)
+{
+    const struct gguf_value *tokens = gguf_find(b->gguf, "tokenizer.ggml.tokens");
+    if (!build_failed(b) && tokens && tokens->type == GGUF_ARRAY &&
+        tokens->count > (uint64_t)b->shape->vocab)
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: the tokenizer has %llu tokens, but the model computes logits of %d: "
+                  "convert the model again",
+                  gguf_path(b->gguf), (unsigned long long)tokens->count, b->shape->vocab);
+}
+
 static oato_status build(struct model *m, struct oato_error *err)
 {
     struct gguf_use used = {0};
@@ -297,6 +309,7 @@ static oato_status build(struct model *m, struct oato_error *err)
     build_graph(&b);
     check_all_used(&b);
     check_dtypes(&b);
+    check_vocabulary(&b);
     free(used.tensor);
     return err->status;
 }
