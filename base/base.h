@@ -114,8 +114,10 @@ uint64_t staging_place(struct staging *s, uint64_t bytes, uint64_t *after);
 struct mapped_file {
     const uint8_t *data; /* NULL for an empty file */
     size_t bytes;
+    uint32_t owner, mode; /* user id and permissions */
 };
 
+/* Regular files only. */
 oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err);
 void file_unmap(struct mapped_file *f);
 /* Tells the kernel that [offset, offset + bytes) of the mapping is no longer needed, so that it
@@ -124,19 +126,37 @@ void file_release(const struct mapped_file *f, size_t offset, size_t bytes);
 /* Asks for it to be read soon, in the background; parts beyond the end are ignored. */
 void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
 
+/* A main calls this first. A file that is cut short while it is mapped then ends the program with
+ * a line that names it and OATO_EFILE instead of by SIGBUS, and a file beyond RLIMIT_FSIZE is an
+ * error of writing instead of the end by SIGXFSZ. name is stored. */
+void program_begin(const char *name);
+
+/* Names an input of the program, which no outfile replaces from now on, whatever name it has
+ * there. NULL and files that do not exist are ignored. For mains, before there are threads. */
+void outfile_keep(const char *path);
+/* What outfile_open would refuse to replace (OATO_EUSAGE): an input, or a GGUF file. For programs
+ * that compute for long before they write. */
+oato_status outfile_check(const char *path, struct oato_error *err);
+
 /* A file that appears under its name only when complete: written beside it under a temporary
- * name, synced, renamed. An abandoned write leaves what was there before. */
+ * name, synced, renamed. An abandoned write leaves what was there before. Symbolic links are
+ * followed, a file that is replaced keeps its permissions, and what is no regular file is written
+ * to as it is. */
 struct outfile {
     FILE *stream; /* write here with stdio; errors are found at commit */
-    char *path, *temporary;
+    char *path, *target, *temporary;
 };
 
 oato_status outfile_open(struct outfile *f, const char *path, struct oato_error *err);
+/* The same for a caller who has found that a GGUF there may be replaced. */
+oato_status outfile_open_over(struct outfile *f, const char *path, struct oato_error *err);
 oato_status outfile_write(struct outfile *f, const void *data, size_t bytes,
                           struct oato_error *err);
 /* Closes in every case; after a failure the temporary file is gone. */
 oato_status outfile_commit(struct outfile *f, struct oato_error *err);
 void outfile_abort(struct outfile *f);
+/* OATO_EIO when what was written to stdout did not arrive. */
+oato_status stdout_check(struct oato_error *err);
 
 /* ------------------------------------------------------------------------ element types --- */
 
@@ -208,6 +228,8 @@ struct text {
 };
 
 void text_init(struct text *t);
+/* Room for so many bytes more; false, and failed, when memory is short. */
+bool text_reserve(struct text *t, size_t more);
 void text_add(struct text *t, const char *s, size_t n);
 void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_free(struct text *t);
@@ -217,6 +239,11 @@ void text_add_json(struct text *t, const char *s, size_t n);
 /* s as text or attribute of HTML and XML: their five characters as entities; control characters and
  * bytes that are no UTF-8 become U+FFFD. */
 void text_add_html(struct text *t, const char *s, size_t n);
+/* Makes foreign text harmless to a terminal, in place: control characters but for newlines and
+ * tabs, and bytes that are no UTF-8, become '?'. */
+void text_tame(char *s, size_t n);
+/* Prints foreign text: tamed on stderr and on terminals, as it is to files and pipes. */
+void text_print(FILE *to, const char *s, size_t n);
 
 /* "64MiB", "1.5G", "900GB/s" and the like: a number and a unit. K M G T count by 1000, Ki Mi Gi
  * Ti by 1024; a suffix after it must equal `unit` ("B", "B/s", "FLOP/s", "s"), or be missing.

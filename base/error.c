@@ -1,17 +1,19 @@
 /*
  * error.c - messages travel in the caller's oato_error; the text is cut at its size, never
- * overrun, and newlines in it become spaces so that one failure is one line.
+ * overrun, newlines in it become spaces so that one failure is one line, and what it quotes from
+ * files cannot steer a terminal.
  */
 #include "base/base.h"
 
 #include <stdarg.h>
 #include <string.h>
 
-static void one_line(char *s)
+static void one_line(char *text)
 {
-    for (; *s; s++)
-        if (*s == '\n' || *s == '\r')
+    for (char *s = text; *s; s++)
+        if (*s == '\n' || *s == '\r' || *s == '\t')
             *s = ' ';
+    text_tame(text, strlen(text));
 }
 
 oato_status oato_fail(struct oato_error *err, oato_status status, const char *fmt, ...)

@@ -1,12 +1,15 @@
 /*
- * file.c - reading by mapping, writing by temporary name + fsync + rename: a reader never sees
- * half a file and a failed write leaves the old one.
+ * file.c - reading by mapping. Somebody may cut a file short while it is mapped; touching what is
+ * gone then ends the process by SIGBUS. The mains install a handler that says which file it was,
+ * so every mapping is entered in a table that the handler can read.
  */
 #include "base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,10 +20,95 @@
  * multiples of this; all of it must go with the page. */
 #define FAULT_AROUND_BYTES ((size_t)2 << 20)
 
+/* ------------------------------------------------------------ files that become shorter --- */
+
+enum { MAPPINGS_MAX = 1024, NAME_BYTES = 256 };
+
+/* The handler may run at any time in any thread: it takes no lock, and a row counts once its
+ * address is there, which is written last. Mappings beyond the table end as the system likes. */
+static struct mapping {
+    _Atomic(const uint8_t *) data; /* NULL: the row is free */
+    size_t bytes;
+    char *name; /* as it may be printed */
+} mappings[MAPPINGS_MAX];
+static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *program_name;
+
+static void mapping_add(const struct mapped_file *f, const char *path)
+{
+    char *name = strdup(path);
+    if (!name)
+        return;
+    text_tame(name, strlen(name));
+    pthread_mutex_lock(&mappings_lock);
+    struct mapping *m = mappings;
+    while (m < mappings + MAPPINGS_MAX && atomic_load(&m->data))
+        m++;
+    if (m < mappings + MAPPINGS_MAX) {
+        m->bytes = f->bytes;
+        m->name = name;
+        atomic_store(&m->data, f->data);
+        name = NULL;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+    free(name);
+}
+
+static void mapping_remove(const struct mapped_file *f)
+{
+    pthread_mutex_lock(&mappings_lock);
+    for (struct mapping *m = mappings; m < mappings + MAPPINGS_MAX; m++) {
+        if (atomic_load(&m->data) != f->data)
+            continue;
+        atomic_store(&m->data, NULL);
+        free(m->name);
+        break;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+}
+
+static void say(const char *s)
+{
+    for (ssize_t n = (ssize_t)strlen(s), sent; n > 0; s += sent, n -= sent)
+        if ((sent = write(STDERR_FILENO, s, (size_t)n)) <= 0)
+            return;
+}
+
+/* Only what a signal handler may call. */
+static void on_bus_error(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    const uintptr_t at = (uintptr_t)info->si_addr;
+    for (const struct mapping *m = mappings; m < mappings + MAPPINGS_MAX; m++) {
+        const uintptr_t begin = (uintptr_t)atomic_load(&m->data);
+        if (!begin || at < begin || at - begin >= m->bytes)
+            continue;
+        say(program_name);
+        say(": ");
+        say(m->name);
+        say(": became shorter or unreadable while it was in use; start again once it is whole\n");
+        _exit(OATO_EFILE);
+    }
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+void program_begin(const char *name)
+{
+    program_name = name;
+    signal(SIGXFSZ,
+           SIG_IGN); /* writing then fails with EFBIG, which is reported like a full disk */
+    struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &a, NULL);
+}
+
+/* --------------------------------------------------------------------------- mapped files --- */
+
 oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err)
 {
     memset(out, 0, sizeof *out);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: opening a FIFO, which is refused below, would wait for a writer */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
     struct stat st;
@@ -32,11 +120,18 @@ oato_status file_map(const char *path, struct mapped_file *out, struct oato_erro
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
-            status = oato_fail(err, OATO_EIO, "%s: cannot map: %s", path, strerror(errno));
+            status = oato_fail(err, errno == ENOMEM ? OATO_EFIT : OATO_EIO,
+                               "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
+                               strerror(errno));
         } else {
             out->data = p;
             out->bytes = (size_t)st.st_size;
+            mapping_add(out, path);
         }
+    }
+    if (!status) {
+        out->owner = st.st_uid;
+        out->mode = st.st_mode & 07777;
     }
     close(fd);
     return status;
@@ -44,8 +139,10 @@ oato_status file_map(const char *path, struct mapped_file *out, struct oato_erro
 
 void file_unmap(struct mapped_file *f)
 {
-    if (f->data)
+    if (f->data) {
+        mapping_remove(f);
         munmap((void *)f->data, f->bytes);
+    }
     memset(f, 0, sizeof *f);
 }
 
@@ -73,90 +170,4 @@ void file_release(const struct mapped_file *f, size_t offset, size_t bytes)
 void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes)
 {
     file_advise(f, offset, bytes, (size_t)sysconf(_SC_PAGESIZE), MADV_WILLNEED);
-}
-
-static oato_status write_failed(struct outfile *f, struct oato_error *err)
-{
-    oato_status status =
-        oato_fail(err, OATO_EIO, "%s: cannot write: %s", f->path, strerror(errno ? errno : EIO));
-    outfile_abort(f);
-    return status;
-}
-
-oato_status outfile_open(struct outfile *f, const char *path, struct oato_error *err)
-{
-    memset(f, 0, sizeof *f);
-    struct stat st;
-    if (!stat(path, &st) && S_ISDIR(st.st_mode))
-        return oato_fail(err, OATO_EIO, "%s: is a directory", path);
-    size_t bytes = strlen(path) + 16;
-    f->path = strdup(path);
-    f->temporary = calloc(bytes, 1);
-    if (!f->path || !f->temporary) {
-        outfile_abort(f);
-        return oato_fail_memory(err, bytes, "a file name");
-    }
-    snprintf(f->temporary, bytes, "%s.XXXXXX", path);
-    int fd = mkostemp(f->temporary, O_CLOEXEC);
-    if (fd < 0) {
-        oato_fail(err, OATO_EIO, "%s: cannot create: %s", path, strerror(errno));
-        f->temporary[0] = 0;
-        outfile_abort(f);
-        return err->status;
-    }
-    mode_t mask = umask(0);
-    umask(mask);
-    fchmod(fd, 0666 & ~mask);
-    f->stream = fdopen(fd, "wb");
-    if (!f->stream) {
-        close(fd);
-        return write_failed(f, err);
-    }
-    return OATO_OK;
-}
-
-oato_status outfile_write(struct outfile *f, const void *data, size_t bytes, struct oato_error *err)
-{
-    if (bytes && fwrite(data, 1, bytes, f->stream) != bytes)
-        return write_failed(f, err);
-    return OATO_OK;
-}
-
-static void sync_directory(const char *path)
-{
-    char *copy = strdup(path);
-    if (!copy)
-        return;
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    free(copy);
-}
-
-oato_status outfile_commit(struct outfile *f, struct oato_error *err)
-{
-    errno = 0;
-    if (ferror(f->stream) || fflush(f->stream) || fsync(fileno(f->stream)))
-        return write_failed(f, err);
-    FILE *stream = f->stream;
-    f->stream = NULL;
-    if (fclose(stream) || rename(f->temporary, f->path))
-        return write_failed(f, err);
-    f->temporary[0] = 0; /* it has its name now: abort must not remove it */
-    sync_directory(f->path);
-    outfile_abort(f);
-    return OATO_OK;
-}
-
-void outfile_abort(struct outfile *f)
-{
-    if (f->stream)
-        fclose(f->stream);
-    if (f->temporary && f->temporary[0])
-        unlink(f->temporary);
-    free(f->temporary);
-    free(f->path);
-    memset(f, 0, sizeof *f);
 }

@@ -35,8 +35,10 @@ void progress_update(struct progress *p, double done, const char *note)
     fprintf(stderr, "\r\033[K%s %3.0f %%", p->what, 100 * part);
     if (part > 0.01 && spent > 1)
         fprintf(stderr, ", %.0f s left", spent / part - spent);
-    if (note)
-        fprintf(stderr, "  %.48s", note);
+    if (note) {
+        fputs("  ", stderr);
+        text_print(stderr, note, strnlen(note, 48));
+    }
     fflush(stderr);
     p->drawn_ns = now;
     p->shown = true;

@@ -1,6 +1,6 @@
 /*
- * text.c - growing strings, JSON escaping, numbers with units, and XXH64. A text that ran out of
- * memory says so in `failed` once, instead of at every call.
+ * text.c - growing strings, escaping for JSON, HTML and terminals, numbers with units, and XXH64. A
+ * text that ran out of memory says so in `failed` once, instead of at every call.
  */
 #include "base/base.h"
 
@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 void text_init(struct text *t)
@@ -17,7 +18,7 @@ void text_init(struct text *t)
     memset(t, 0, sizeof *t);
 }
 
-static bool text_reserve(struct text *t, size_t more)
+bool text_reserve(struct text *t, size_t more)
 {
     size_t need;
     if (t->failed || !size_add(t->len, more, &need) || !size_add(need, 1, &need)) {
@@ -88,6 +89,43 @@ static size_t utf8_sequence(const unsigned char *s, size_t n)
     return len;
 }
 
+/* True for the controls of ASCII and, as UTF-8, those of Latin 1: terminals obey both. */
+static bool is_control(const unsigned char *s, size_t len)
+{
+    return len == 1 ? s[0] < 0x20 || s[0] == 0x7f : len == 2 && s[0] == 0xc2 && s[1] < 0xa0;
+}
+
+void text_tame(char *s, size_t n)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    for (size_t i = 0; i < n;) {
+        const size_t len = utf8_sequence(u + i, n - i), step = len ? len : 1;
+        const bool harmless =
+            s[i] == '\n' || s[i] == '\t' || (s[i] == '\r' && i + 1 < n && s[i + 1] == '\n');
+        if (!len || (is_control(u + i, len) && !harmless))
+            memset(s + i, '?', step);
+        i += step;
+    }
+}
+
+void text_print(FILE *to, const char *s, size_t n)
+{
+    char block[4096];
+    if (to != stderr && isatty(fileno(to)) != 1) {
+        fwrite(s, 1, n, to);
+        return;
+    }
+    for (size_t take; n; s += take, n -= take) {
+        take = n < sizeof block ? n : sizeof block;
+        /* no block ends inside a character; what has no character there is not worth a search */
+        for (int back = 0; take < n && back < 3 && (s[take] & 0xc0) == 0x80; back++)
+            take--;
+        memcpy(block, s, take);
+        text_tame(block, take);
+        fwrite(block, 1, take, to);
+    }
+}
+
 void text_add_json(struct text *t, const char *s, size_t n)
 {
     const unsigned char *u = (const unsigned char *)s;
@@ -99,9 +137,9 @@ void text_add_json(struct text *t, const char *s, size_t n)
         } else if (u[i] == '"' || u[i] == '\\') {
             text_printf(t, "\\%c", u[i]);
             i++;
-        } else if (u[i] < 0x20) {
-            text_printf(t, "\\u%04x", u[i]);
-            i++;
+        } else if (is_control(u + i, len)) {
+            text_printf(t, "\\u%04x", u[i + len - 1]);
+            i += len;
         } else {
             text_add(t, s + i, len);
             i += len;
@@ -123,7 +161,7 @@ void text_add_html(struct text *t, const char *s, size_t n)
         len = utf8_sequence(u + i, n - i);
         if (e < ARRAY_LEN(entities))
             text_printf(t, "%s", entities[e].entity);
-        else if (!len || (u[i] < 0x20 && s[i] != '\n' && s[i] != '\t') || u[i] == 0x7f)
+        else if (!len || (is_control(u + i, len) && s[i] != '\n' && s[i] != '\t'))
             text_add(t, "\xef\xbf\xbd", 3);
         else
             text_add(t, s + i, len);

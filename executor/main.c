@@ -353,6 +353,10 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     }
     if (!a.model)
         return oato_fail(err, OATO_EUSAGE, "which model? oato-run [VERB] MODEL.gguf; see --help");
+    outfile_keep(a.model);
+    outfile_keep(a.plan);
+    if (a.output && outfile_check(a.output, err))
+        return err->status;
     interrupt_catch();
     return verbs[verb].run(&a, err);
 }
@@ -360,6 +364,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
 int main(int argc, char **argv)
 {
     struct oato_error err = {0};
+    program_begin("oato-run");
     oato_status status = run(argc, argv, &err);
     if (status > OATO_NEGATIVE)
         fprintf(stderr, "oato-run: %s\n", err.text);

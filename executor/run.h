@@ -48,8 +48,6 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err);
 
 /* Text of a whole file, or of standard input for "-"; empty on failure. */
 oato_status text_read_file(const char *path, struct text *out, struct oato_error *err);
-/* OATO_EIO when what was written to stdout did not arrive. */
-oato_status stdout_check(struct oato_error *err);
 
 /* ------------------------------------------------------------- answering (run_answer.c) --- */
 

@@ -11,7 +11,9 @@
 static void warn(void *user, const char *text)
 {
     (void)user;
-    fprintf(stderr, "oato-run: warning: %s\n", text);
+    fputs("oato-run: warning: ", stderr);
+    text_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
 }
 
 /* Of a model whose tokenizer knows fewer tokens than there are logits, a sampler passes over some.
@@ -77,11 +79,4 @@ oato_status text_read_file(const char *path, struct text *out, struct oato_error
     if (status)
         text_free(out);
     return status;
-}
-
-oato_status stdout_check(struct oato_error *err)
-{
-    if (fflush(stdout) || ferror(stdout))
-        return oato_fail(err, OATO_EIO, "standard output: %s", strerror(errno));
-    return OATO_OK;
 }

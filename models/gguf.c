@@ -253,7 +253,7 @@ oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, s
     if (!g)
         return err->status;
     struct split s = {0, 1};
-    g->named.file = (struct mapped_file){data, bytes};
+    g->named.file = (struct mapped_file){.data = data, .bytes = bytes};
     oato_status status = part_parse(g, &g->named, name, err);
     if (!status)
         status = read_split(g->first, name, &s, err);

@@ -314,6 +314,36 @@ static size_t finish(struct gguf_writer *w)
     return alignment;
 }
 
+/* Keys of ours are in headers and sidecars, which can be made again; models have none. */
+static bool key_is_ours(const char *key)
+{
+    return !strncmp(key, "oato.", 5);
+}
+
+static bool file_is_ours(const char *path)
+{
+    struct oato_error err;
+    struct gguf *g;
+    bool ours = false;
+    if (gguf_open(path, &g, &err))
+        return false;
+    for (size_t i = 0; i < gguf_kv_count(g); i++)
+        ours |= key_is_ours(gguf_kv_key(g, i));
+    gguf_close(g);
+    return ours;
+}
+
+/* A file of ours replaces files of ours only; who writes a model may replace a model. */
+static oato_status output_open(const struct gguf_writer *w, const char *path, struct outfile *f,
+                               struct oato_error *err)
+{
+    bool ours = false;
+    for (size_t i = 0; i < w->n_kv; i++)
+        ours |= key_is_ours(w->kv[i].key);
+    return !ours || file_is_ours(path) ? outfile_open_over(f, path, err)
+                                       : outfile_open(f, path, err);
+}
+
 oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oato_error *err)
 {
     size_t alignment = finish(w);
@@ -322,7 +352,7 @@ oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oat
         return oato_fail_at(err, "%s", path);
     }
     struct output o = {.err = err};
-    if (outfile_open(&o.file, path, err))
+    if (output_open(w, path, &o.file, err))
         return err->status;
     err->status = OATO_OK;
     put(&o, "GGUF", 4);

@@ -156,7 +156,9 @@ static oato_status parse(int argc, char **argv, struct command *c, bool *done,
 static void print_warning(void *user, const char *text)
 {
     (void)user;
-    fprintf(stderr, "oato-profile: warning: %s\n", text);
+    fputs("oato-profile: warning: ", stderr);
+    text_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
 }
 
 static int32_t rows_of(const struct profile *p, int32_t device)
@@ -239,7 +241,8 @@ static void link_json(struct text *t, const struct profile *p, int32_t i)
     text_printf(t, "}");
 }
 
-static void print_json(const struct profile *p, const struct profiler_report *r, const char *path)
+static oato_status print_json(const struct profile *p, const struct profiler_report *r,
+                              const char *path, struct oato_error *err)
 {
     struct text t;
     text_init(&t);
@@ -255,10 +258,13 @@ static void print_json(const struct profile *p, const struct profiler_report *r,
     text_printf(&t, "],\"links\":[");
     for (int32_t i = 0; i < p->n_links; i++)
         link_json(&t, p, i);
-    text_printf(&t, "]}");
-    if (t.data)
-        puts(t.data);
+    text_printf(&t, "]}\n");
+    oato_status status =
+        t.failed ? oato_fail_memory(err, t.len, "the summary; the profile is written") : OATO_OK;
+    if (!status)
+        fputs(t.data, stdout);
     text_free(&t);
+    return status;
 }
 
 static oato_status profile_model(const struct command *c, struct oato_error *err)
@@ -289,7 +295,7 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     if (!status)
         status = profile_save(&p, path, err);
     if (!status && c->json)
-        print_json(&p, &report, path);
+        status = print_json(&p, &report, path, err);
     else if (!status)
         print_summary(&p, &report, path);
     profile_free(&p);
@@ -302,13 +308,17 @@ int main(int argc, char **argv)
     struct command c;
     struct oato_error err = {OATO_OK, ""};
     bool done = false;
+    program_begin("oato-profile");
     oato_status status = parse(argc, argv, &c, &done, &err);
+    outfile_keep(c.model);
+    if (!status && c.out)
+        status = outfile_check(c.out, &err);
     if (!status && !done) {
         interrupt_catch();
         status = profile_model(&c, &err);
     }
-    if (!status && fflush(stdout)) /* a pipe that broke, a disk that is full */
-        status = oato_fail(&err, OATO_EIO, "cannot write to standard output");
+    if (!status)
+        status = stdout_check(&err); /* a pipe that broke, a disk that is full */
     if (!status)
         return 0;
     fprintf(stderr, "oato-profile: %s\n", err.text);

@@ -394,21 +394,24 @@ int main(int argc, char **argv)
     struct oato_error err = {.status = OATO_OK};
     const struct verb *v = verbs;
     struct text out;
+    program_begin("oato-plan");
     planner_options_init(&c.plan);
     while (v->name && (argc < 2 || strcmp(argv[1], v->name) != 0))
         v++;
     int skip = v->name ? 2 : 1;
-    if (read_command(v, argc - skip, argv + skip, &c, &err))
-        return OATO_OK;
     text_init(&out);
+    const bool done = read_command(v, argc - skip, argv + skip, &c, &err);
     oato_status status = err.status;
-    if (!status)
+    const char *inputs[] = {c.operands[0], c.operands[1], c.profile, c.model, c.neurons};
+    for (size_t i = 0; i < ARRAY_LEN(inputs); i++)
+        outfile_keep(inputs[i]);
+    if (!status && !done)
         status = v->run(&c, &out, &err);
     if (out.len)
-        fwrite(out.data, 1, out.len, stdout);
+        text_print(stdout, out.data, out.len);
     text_free(&out);
-    if (fflush(stdout) && !status)
-        status = oato_fail(&err, OATO_EIO, "standard output: cannot write");
+    if (!status)
+        status = stdout_check(&err);
     if (status)
         fprintf(stderr, "oato-plan: %s\n", err.text);
     return (int)status;

@@ -9,7 +9,9 @@
 static void warn(void *user, const char *text)
 {
     (void)user;
-    fprintf(stderr, "oato-plan: warning: %s\n", text);
+    fputs("oato-plan: warning: ", stderr);
+    text_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
 }
 
 void inputs_close(struct inputs *in)

@@ -41,7 +41,9 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
     }
     if (c->at_least > 0 && !c->maximize_context)
         return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
-    oato_status status = inputs_open(c, &in, err);
+    oato_status status = outfile_check(c->output, err);
+    if (!status)
+        status = inputs_open(c, &in, err);
     if (status)
         return status;
     text_init(&bound);
@@ -56,7 +58,7 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         if (!status) {
             report_plan(&plan, problem, c->json, out);
             if (bound.len)
-                fwrite(bound.data, 1, bound.len, stderr);
+                text_print(stderr, bound.data, bound.len);
             fprintf(stderr, "wrote %s\n", c->output);
         }
         plan_free(&plan);

@@ -94,7 +94,7 @@ oato_status run_export(struct command *c, struct text *out, struct oato_error *e
     text_init(&lost);
     status = report_export(&plan, in.model, &c->export, c->json, out, &lost, err);
     if (!status && lost.len)
-        fwrite(lost.data, 1, lost.len, stderr);
+        text_print(stderr, lost.data, lost.len);
     text_free(&lost);
     plan_inputs_close(&plan, &in);
     return status;

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -43,6 +44,7 @@ static void json_is_escaped(void **state)
         {"plain", "plain"},
         {"a\"b\\c", "a\\\"b\\\\c"},
         {"tab\tline\n\x01", "tab\\u0009line\\u000a\\u0001"},
+        {"\x7f\xc2\x9b", "\\u007f\\u009b"}, /* a terminal obeys these, too */
         {"gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f"},
         {"\xe2\x82\xac \xf0\x9f\x98\x80", "\xe2\x82\xac \xf0\x9f\x98\x80"},
         {"\xff", "\xef\xbf\xbd"},
@@ -171,12 +173,74 @@ static void the_hash_is_xxh64(void **state)
     hash_free(h);
 }
 
+/* Nothing that a terminal obeys, on whichever way it is told. */
+static void foreign_text_cannot_steer_a_terminal(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"plain \xc3\xa4 \xe2\x82\xac", "plain \xc3\xa4 \xe2\x82\xac"},
+        {"\x1b[2Jgone", "?[2Jgone"},
+        {"\xc2\x9b"
+         "2J",
+         "??2J"},
+        {"\x07\x08\x7f\x01", "????"},
+        {"half \xe2\x82", "half ??"},
+        {"\xff\xfe", "??"},
+        {"a\tb\r\nc\nd", "a\tb\r\nc\nd"},
+        {"safe\rfake", "safe?fake"},
+    };
+    struct oato_error err;
+    char got[64], long_text[9000];
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        snprintf(got, sizeof got, "%s", rows[i].in);
+        text_tame(got, strlen(got));
+        assert_string_equal(got, rows[i].out);
+    }
+    oato_fail(&err, OATO_EFILE, "architecture '%s'", "\x1b]0;x\x07\tll\nama");
+    assert_string_equal(err.text, "architecture '?]0;x? ll ama'");
+    oato_fail_at(&err, "%s", "\x1b.gguf");
+    assert_string_equal(err.text, "?.gguf: architecture '?]0;x? ll ama'");
+
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    text_print(f, "\x1b[2J", 4); /* no terminal: bytes are bytes */
+    rewind(f);
+    assert_int_equal(fread(got, 1, sizeof got, f), 4);
+    assert_memory_equal(got, "\x1b[2J", 4);
+    fclose(f);
+
+    /* stderr is read by somebody; no character falls between two blocks */
+    for (size_t i = 0; i < sizeof long_text; i++)
+        long_text[i] = "\xe2\x82\xac"[i % 3];
+    f = tmpfile();
+    assert_non_null(f);
+    fflush(stderr);
+    int old = dup(STDERR_FILENO);
+    dup2(fileno(f), STDERR_FILENO);
+    text_print(stderr, long_text, sizeof long_text);
+    text_print(stderr, "\x1b", 1);
+    fflush(stderr);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    char *back = malloc(sizeof long_text + 2);
+    assert_non_null(back);
+    rewind(f);
+    assert_int_equal(fread(back, 1, sizeof long_text + 2, f), sizeof long_text + 1);
+    assert_memory_equal(back, long_text, sizeof long_text);
+    assert_int_equal(back[sizeof long_text], '?');
+    free(back);
+    fclose(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_grows_and_remembers_a_failure),
         cmocka_unit_test(json_is_escaped),
         cmocka_unit_test(html_is_escaped_and_stays_utf8),
+        cmocka_unit_test(foreign_text_cannot_steer_a_terminal),
         cmocka_unit_test(quantities_have_units),
         cmocka_unit_test(numbers_are_whole_and_within_limits),
         cmocka_unit_test(the_hash_is_xxh64),

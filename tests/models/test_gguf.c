@@ -350,6 +350,7 @@ static void wrong_parts_are_refused(void **state)
     assert_refused(second, OATO_EFILE, "must end in '-00001-of-00002.gguf'");
     save_part("m-00002-of-00002.gguf", 1, 3, 2, "b", true);
     assert_refused(first, OATO_EFILE, "says that it is part 2 of 3");
+    unlink(second); /* a header does not replace data */
     save_part("m-00002-of-00002.gguf", 1, 2, 2, "b", false);
     assert_refused(second, OATO_EFILE, "oato.header_only");
     save_part("m-00002-of-00002.gguf", 1, 2, 2, "b", true);

@@ -107,8 +107,15 @@ static void mistakes_get_one_line_and_their_status(void **state)
     assert_one_line(&r, 2, "abacus");
     r = RUN(bad);
     assert_one_line(&r, 3, "bad.gguf");
+    r = RUN(good, "--replace", "-o", bad);
+    assert_one_line(&r, 2, "is a GGUF file and is not overwritten");
+    r = RUN(good, "--replace", "-o", good);
+    assert_one_line(&r, 2, "is an input of this command");
+    f = fopen(path_in(bad, "bad.yaml"), "w");
+    fputs("no profile", f);
+    fclose(f);
     r = RUN(good, "-o", bad);
-    assert_one_line(&r, 3, "bad.gguf");
+    assert_one_line(&r, 3, "bad.yaml");
     r = RUN("nowhere.gguf");
     assert_one_line(&r, 6, "nowhere.gguf");
     r = RUN(good, "-q", "-t1", "-o", "no/such/folder.yaml");

@@ -10,6 +10,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -425,6 +427,55 @@ static void what_the_machine_itself_varies_is_excused(void **state)
     assert_non_null(strstr(cli_out, "\"dispersion_ms\":"));
 }
 
+/* By any of its names; other models, too, but headers and sidecars can be made again. */
+static void inputs_and_models_are_not_overwritten(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "m.gguf " REQUEST "-o m.gguf",
+        "m.gguf " REQUEST "-o ./hard.gguf",
+        "m.gguf " REQUEST "-o other.gguf",
+        "m.gguf " REQUEST "-o p.yaml",
+        "header m.gguf -o m.gguf",
+        "header m.gguf -o other.gguf",
+        "import s.gpuidx -m m.gguf -o other.gguf",
+        "import s.gpuidx -m m.gguf -o s.gpuidx",
+        "report in.plan -m m.gguf -p p.yaml -o in.plan",
+        "report in.plan -m m.gguf -p p.yaml -o p.yaml",
+        "simulate in.plan -m m.gguf -p p.yaml --trace in.plan",
+        "frontier m.gguf " REQUEST "--steps 1 --svg m.gguf",
+    };
+    static char before[5][CLI_OUT], after[CLI_OUT];
+    static const char *const names[5] = {"m.gguf", "other.gguf", "p.yaml", "in.plan", "s.gpuidx"};
+    size_t n[5];
+    char path[128], hard[128];
+    cli_path("m.gguf", path, sizeof path);
+    cli_path("hard.gguf", hard, sizeof hard);
+    assert_int_equal(link(path, hard), 0);
+    save_split("s.gpuidx", &fine);
+    cli_expect("m.gguf " REQUEST "-o in.plan", 0, NULL);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        n[i] = cli_read_file(names[i], before[i], sizeof before[i]);
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++)
+        cli_expect(lines[i], 2, "not overwritten");
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        assert_int_equal(cli_read_file(names[i], after, sizeof after), n[i]);
+        assert_memory_equal(after, before[i], n[i]);
+    }
+    cli_expect("header m.gguf -o again.gguf", 0, NULL);
+    cli_expect("header m.gguf -o again.gguf", 0, NULL);
+    cli_expect("import s.gpuidx -m m.gguf -o again.gguf", 0, NULL);
+    cli_expect("header again.gguf -o again.gguf", 3, "again.gguf"); /* no model */
+}
+
+static void help_on_a_full_disk_is_an_error(void **state)
+{
+    (void)state;
+    char command[256];
+    snprintf(command, sizeof command, "%s --help >/dev/full 2>/dev/null", OATO_PLAN);
+    assert_int_equal(WEXITSTATUS(system(command)), 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,6 +486,8 @@ int main(void)
         cmocka_unit_test(the_largest_context_is_found),
         cmocka_unit_test(more_speed_is_less_context),
         cmocka_unit_test(what_the_machine_itself_varies_is_excused),
+        cmocka_unit_test(inputs_and_models_are_not_overwritten),
+        cmocka_unit_test(help_on_a_full_disk_is_an_error),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
