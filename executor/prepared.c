@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "files of prepared weights are little-endian, and so must be the machine"
@@ -172,6 +173,14 @@ static bool data_is_good(const struct prepared_row *rows, uint32_t n, const uint
     return !atomic_load(&c.bad);
 }
 
+/* Hashes show damage, not intent: weights that somebody else can write are somebody else's. */
+static const char *owner_check(const struct mapped_file *f)
+{
+    if (f->owner != geteuid() && f->owner != 0)
+        return "belongs to another user";
+    return f->mode & (S_IWGRP | S_IWOTH) ? "can be written by others" : NULL;
+}
+
 /* NULL, or why the file is not the one that p expects. */
 static const char *header_check(const struct prepared *p, const struct mapped_file *f)
 {
@@ -231,7 +240,9 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
         goto out;
     }
     file_prefetch(&d->prepared, 0, d->prepared.bytes);
-    const char *wrong = prepared_check(&p, &d->prepared, d->info.threads);
+    const char *wrong = owner_check(&d->prepared);
+    if (!wrong)
+        wrong = prepared_check(&p, &d->prepared, d->info.threads);
     if (wrong) {
         struct text line;
         text_init(&line);
@@ -286,6 +297,7 @@ static oato_status prepared_write(struct prepared *p, const struct engine_device
     oato_status status = outfile_open(&f, p->path.data, err);
     if (status)
         return status;
+    fchmod(fileno(f.stream), S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH); /* see owner_check */
     status = outfile_write(&f, h, sizeof *h, err);
     if (!status)
         status = outfile_write(&f, p->rows, table, err);
@@ -306,7 +318,7 @@ void prepared_save(const struct engine *e, const struct engine_device *d, const 
     struct prepared p;
     struct oato_error err;
     if (prepared_make(e, d, folder, &p)) {
-        mkdir(folder, 0777); /* if it fails, so does writing, with the reason */
+        mkdir(folder, 0700); /* if it fails, so does writing, with the reason */
         if (prepared_write(&p, d, &err))
             say(warn, user, err.text, "the prepared weights are not kept");
     }

@@ -6,7 +6,6 @@
 #include "tests/executor/harness.h"
 
 #include <dirent.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -234,13 +233,49 @@ static void files_of_others_are_refused(void **state)
     model_close(other);
 }
 
+/* Who can write a file of weights decides what the model says. */
+static void files_that_others_can_write_are_refused(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_Q4_0, 5);
+    float *expected = start(m, NULL, NULL, false, 0);
+    char path[400];
+    assert_true(only_file(path, sizeof path));
+    assert_int_equal(chmod(path, 0664), 0);
+    start_again(m, expected, false, 1);
+    assert_non_null(strstr(warning, "written by others"));
+    start_again(m, expected, true, 0); /* what replaced it is ours alone */
+    if (geteuid() == 0) {              /* who else may give files away */
+        assert_int_equal(chown(path, 12345, (gid_t)-1), 0);
+        start_again(m, expected, false, 1);
+        assert_non_null(strstr(warning, "another user"));
+        start_again(m, expected, true, 0);
+    }
+    free(expected);
+    model_close(m);
+}
+
+static void a_new_folder_is_ours_alone(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_Q4_0, 5);
+    struct stat st;
+    const mode_t mask = umask(0);
+    assert_int_equal(rmdir(folder), 0);
+    free(start(m, NULL, NULL, false, 0));
+    umask(mask);
+    assert_int_equal(stat(folder, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+    model_close(m);
+}
+
 static void a_full_disk_leaves_nothing_behind(void **state)
 {
     (void)state;
     struct model *m = tiny_model(DT_Q4_0, 8);
     struct rlimit old, full;
     char path[400];
-    signal(SIGXFSZ, SIG_IGN);
+    program_begin("test_prepared"); /* else SIGXFSZ ends it */
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     full = old;
     full.rlim_cur = 10000;
@@ -261,6 +296,8 @@ int main(void)
         FOLDER_TEST(a_second_start_maps_what_the_first_one_kept),
         FOLDER_TEST(a_damaged_file_is_told_and_replaced),
         FOLDER_TEST(files_of_others_are_refused),
+        FOLDER_TEST(files_that_others_can_write_are_refused),
+        FOLDER_TEST(a_new_folder_is_ours_alone),
         FOLDER_TEST(a_full_disk_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
