@@ -65,7 +65,7 @@ oato_status job_queue_open(struct job_queue *q, const char *name, struct oato_er
     }
     pthread_cond_destroy(&q->changed);
     pthread_mutex_destroy(&q->lock);
-    return oato_fail(err, OATO_EDEVICE, "%s: cannot start its thread: %s", q->id, strerror(e));
+    return oato_fail(err, OATO_EFIT, "%s: cannot start its thread: %s", q->id, strerror(e));
 }
 
 void job_queue_close(struct job_queue *q)

@@ -45,8 +45,8 @@ struct encoder {
     size_t n_slots; /* a power of two, at least twice the number of references */
 };
 
-/* The offset of s in the strings section. Control characters, which a terminal would obey, become
- * '?'. */
+/* The offset of s in the strings section. Control characters, which a terminal would obey, and
+ * bytes that are no UTF-8 become '?'. */
 static uint32_t add_string(struct encoder *e, const char *s)
 {
     struct text *strings = &e->section[SEC_STRINGS];
@@ -59,8 +59,9 @@ static uint32_t add_string(struct encoder *e, const char *s)
         return 0;
     }
     for (size_t i = begin; i < begin + len; i++)
-        if ((unsigned char)strings->data[i] < 0x20 || strings->data[i] == 0x7f)
+        if (strings->data[i] == '\n' || strings->data[i] == '\r' || strings->data[i] == '\t')
             strings->data[i] = '?';
+    text_tame(strings->data + begin, len);
     size_t mask = e->n_slots - 1;
     size_t i = (size_t)hash_bytes(strings->data + begin, len) & mask;
     while (e->slots[i] && strcmp(strings->data + e->slots[i] - 1, strings->data + begin) != 0)

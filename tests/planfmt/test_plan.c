@@ -540,10 +540,10 @@ static void control_characters_do_not_reach_the_file(void **state)
     struct plan p, q;
     struct oato_error err = {.text = ""};
     plan_init(&p);
-    p.model_name = "bad\x1b[2Jname\n";
+    p.model_name = "bad\x1b[2Jname\n\xff\xc3\xa4\t";
     assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_OK);
     assert_int_equal(plan_load(scratch_path("m.plan"), &q, &err), OATO_OK);
-    assert_string_equal(q.model_name, "bad?[2Jname?");
+    assert_string_equal(q.model_name, "bad?[2Jname??\xc3\xa4?");
     plan_free(&p);
     plan_free(&q);
     scratch_clean();
