@@ -6,6 +6,11 @@
 
 #include <string.h>
 
+static oato_status text_whole(const struct text *t, struct oato_error *err)
+{
+    return t->failed ? oato_fail_memory(err, t->len, "the answer") : OATO_OK;
+}
+
 /* The token that follows, by a row of the last step. */
 static int32_t sample(const struct session *s, struct sampler *sampler, int32_t row)
 {
@@ -16,8 +21,8 @@ static int32_t sample(const struct session *s, struct sampler *sampler, int32_t 
 }
 
 /* Takes the row that belongs to the answer. */
-static void answer_sample(struct session *s, const struct run_args *a, struct answer *x,
-                          int32_t row)
+static oato_status answer_sample(struct session *s, const struct run_args *a, struct answer *x,
+                                 int32_t row, struct oato_error *err)
 {
     int32_t id = sample(s, x->sampler, row);
     bool limit = a->n_predict >= 0 && x->n_generated >= a->n_predict;
@@ -25,7 +30,7 @@ static void answer_sample(struct session *s, const struct run_args *a, struct an
     if (limit || (tokenizer_is_end(s->tokenizer, id) && !a->ignore_end)) {
         utf8_stream_flush(&x->utf8, &x->text);
         x->done = true;
-        return;
+        return text_whole(&x->text, err);
     }
     const char *bytes;
     size_t n;
@@ -34,6 +39,7 @@ static void answer_sample(struct session *s, const struct run_args *a, struct an
     sampler_accept(x->sampler, id);
     x->n_generated++;
     x->next = id;
+    return text_whole(&x->text, err);
 }
 
 oato_status answers_prefill(struct session *s, const struct run_args *a, struct answer *answers,
@@ -61,12 +67,14 @@ oato_status answers_prefill(struct session *s, const struct run_args *a, struct 
         oato_status status = engine_step(s->engine, in, n_in, err);
         if (status)
             return status;
-        for (int32_t i = 0, row = 0; i < n_in; i++) {
+        for (int32_t i = 0, row = 0; i < n_in && !status; i++) {
             of[i]->fed += (size_t)in[i].n;
             times->prompt_tokens += (uint64_t)in[i].n;
             if (in[i].logits == LOGITS_LAST)
-                answer_sample(s, a, of[i], row++);
+                status = answer_sample(s, a, of[i], row++, err);
         }
+        if (status)
+            return status;
     }
     times->prompt_ns += now_ns() - begin;
     return OATO_OK;
@@ -95,12 +103,12 @@ oato_status answers_step(struct session *s, const struct run_args *a, struct ans
     oato_status status = engine_step(s->engine, in, n_in, err);
     if (status)
         return status;
-    for (int32_t i = 0; i < n_in; i++)
-        answer_sample(s, a, of[i], i);
+    for (int32_t i = 0; i < n_in && !status; i++)
+        status = answer_sample(s, a, of[i], i, err);
     times->decode_ns += now_ns() - begin;
     times->decode_steps++;
     times->generated += (uint64_t)n_in;
-    return OATO_OK;
+    return status;
 }
 
 static double per_second(uint64_t n, uint64_t ns)

@@ -119,7 +119,7 @@ static oato_status turn(struct chat *c, struct answer_times *times, struct oato_
     if (!status)
         status = cache_note(c, x->ids, x->fed, err);
     while (!status && !oato_interrupted) {
-        fwrite(x->text.data ? x->text.data + printed : "", 1, x->text.len - printed, stdout);
+        text_print(stdout, x->text.data ? x->text.data + printed : "", x->text.len - printed);
         printed = x->text.len;
         status = stdout_check(err);
         if (status || x->done)

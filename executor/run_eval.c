@@ -201,7 +201,7 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
 
 /* -------------------------------------------------------------------------------- tokenize */
 
-static void token_print(const struct tokenizer *t, int32_t id)
+static oato_status token_print(const struct tokenizer *t, int32_t id, struct oato_error *err)
 {
     const char *bytes;
     size_t n;
@@ -209,8 +209,12 @@ static void token_print(const struct tokenizer *t, int32_t id)
     text_init(&shown);
     if (tokenizer_piece(t, id, true, &bytes, &n))
         text_add_json(&shown, bytes, n);
-    printf("%6d  \"%s\"\n", id, shown.data ? shown.data : "");
+    oato_status status =
+        shown.failed ? oato_fail_memory(err, shown.len, "the text of a token") : OATO_OK;
+    if (!status)
+        printf("%6d  \"%s\"\n", id, shown.data ? shown.data : "");
     text_free(&shown);
+    return status;
 }
 
 oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
@@ -228,6 +232,8 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
         status = text_read_file(a->file, &text, err);
     else
         text_add(&text, a->prompts[0], strlen(a->prompts[0]));
+    if (text.failed)
+        status = oato_fail_memory(err, text.len, "the text");
     if (!status)
         status = gguf_open(a->model, &g, err);
     if (!status)
@@ -237,15 +243,16 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
                                   a->no_special ? 0 : TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL,
                                   &ids, &n, err);
     if (!status) {
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && !status; i++) {
             if (a->only_ids)
                 printf("%s%d", i ? " " : "", ids[i]);
             else
-                token_print(t, ids[i]);
+                status = token_print(t, ids[i], err);
         }
         if (a->only_ids)
             putchar('\n');
-        status = stdout_check(err);
+        if (!status)
+            status = stdout_check(err);
     }
     free(ids);
     text_free(&text);

@@ -61,7 +61,7 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
         sampler_accept(x->sampler, x->ids[i]);
     if (!a->chat && !a->hide_prompt)
         text_add(&x->text, prompt, n);
-    return OATO_OK;
+    return x->text.failed ? oato_fail_memory(err, n, "the answer") : OATO_OK;
 }
 
 /* Prints what is new of the answer at *current, and goes on to the next ones while they are done.
@@ -72,7 +72,7 @@ static void stream(struct answer *answers, int32_t n, int32_t *current, size_t *
         struct answer *x = &answers[*current];
         if (n > 1 && !*printed)
             printf("%s[%d] ", *current ? "\n" : "", *current + 1);
-        fwrite(x->text.data ? x->text.data + *printed : "", 1, x->text.len - *printed, stdout);
+        text_print(stdout, x->text.data ? x->text.data + *printed : "", x->text.len - *printed);
         *printed = x->text.len;
         if (!x->done)
             break;

@@ -5,7 +5,10 @@
 #include "solver/report_internal.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <sys/stat.h>
+
+enum { REPORT_BYTES = 512 }; /* of what is said of a header, its name apart */
 
 static uint64_t bytes_of_file(const char *path)
 {
@@ -20,7 +23,11 @@ oato_status report_header(const char *model, const char *path, bool json, struct
     oato_status status = model_open(model, &m, err); /* what can't be planned for is no use */
     if (status)
         return status;
-    status = gguf_save_header(m->gguf, path, err);
+    /* before the file is there: a command that fails must not leave one */
+    text_reserve(out, REPORT_BYTES + 6 * strlen(path));
+    status = text_status(out, err);
+    if (!status)
+        status = gguf_save_header(m->gguf, path, err);
     if (!status && json) {
         json_open(out, NULL, '{');
         json_string(out, "header", path);
@@ -87,11 +94,14 @@ oato_status report_import(const char *split, const char *model, bool text_order,
         return status;
     status = neurons_import_powerinfer(split, g, text_order, &n, &capacity_bytes, err);
     if (!status) {
-        status = neurons_save(&n, path, err);
+        (json ? import_json : import_table)(&n, path, capacity_bytes, out);
+        status = text_status(out, err);
         if (!status)
-            (json ? import_json : import_table)(&n, path, capacity_bytes, out);
+            status = neurons_save(&n, path, err);
+        if (status)
+            out->len = 0; /* nothing was imported */
         neurons_free(&n);
     }
     gguf_close(g);
-    return status ? status : text_status(out, err);
+    return status;
 }

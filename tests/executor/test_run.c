@@ -372,6 +372,74 @@ static void every_mistake_is_one_line_and_its_status(void **state)
     assert_int_equal(system(command), 0); /* nothing half-written */
 }
 
+/* By any of its names; and no other model either. */
+static void inputs_and_models_are_not_overwritten(void **state)
+{
+    static const char *const args[] = {
+        "logits tiny.gguf --ids 1 -o tiny.gguf", "logits tiny.gguf --ids 1 -o link.gguf",
+        "logits tiny.gguf --ids 1 -o other.gguf",
+        "logits tiny.gguf --ids 1 --plan output.plan -o output.plan"};
+    struct outputs *o = *state;
+    char command[512];
+    snprintf(command, sizeof command,
+             "cd %s && ln -f tiny.gguf link.gguf && sha256sum *.gguf *.plan >sums", dir);
+    assert_int_equal(system(command), 0);
+    for (size_t i = 0; i < ARRAY_LEN(args); i++) {
+        assert_int_equal(run(&o->out, &o->err, "%s", args[i]), 2);
+        assert_int_equal(lines(&o->err), 1);
+        assert_non_null(strstr(o->err.data, "not overwritten"));
+    }
+    snprintf(command, sizeof command, "cd %s && sha256sum --quiet -c sums && rm link.gguf", dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* Its logits would be read from behind the row. */
+static void a_vocabulary_larger_than_the_logits_is_refused(void **state)
+{
+    struct outputs *o = *state;
+    struct oato_error err;
+    struct model *m;
+    char path[256];
+    snprintf(path, sizeof path, "%s/tiny.gguf", dir);
+    assert_int_equal(model_open(path, &m, &err), OATO_OK);
+    struct gguf_writer *w = gguf_writer_create();
+    assert_non_null(w);
+    gguf_writer_copy_kv(w, m->gguf);
+    for (size_t i = 0; i < gguf_tensor_count(m->gguf); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
+        gguf_writer_tensor(w, t->name, t->dtype, t->n_dims, t->ne, t->data);
+    }
+    random_vocab_add(w, 513);
+    snprintf(path, sizeof path, "%s/vocab.gguf", dir);
+    assert_int_equal(gguf_writer_save(w, path, &err), OATO_OK);
+    gguf_writer_free(w);
+    model_close(m);
+    assert_int_equal(run(&o->out, &o->err, "vocab.gguf -p hi -n 4 -c 64"), 3);
+    assert_int_equal(lines(&o->err), 1);
+    assert_non_null(strstr(o->err.data, "513 tokens, but the model computes logits of 512"));
+}
+
+/* Every program's stdout may be a full disk, whatever it is asked for. */
+static void a_full_disk_for_standard_output_is_an_error(void **state)
+{
+    static const char *const args[] = {"--help",
+                                       "--version",
+                                       "--list-devices",
+                                       "chat --help",
+                                       "tiny.gguf --dump-program",
+                                       "tokenize tiny.gguf -p x"};
+    struct outputs *o = *state;
+    char command[512];
+    for (size_t i = 0; i < ARRAY_LEN(args); i++) {
+        snprintf(command, sizeof command, "cd %s && '%s' %s >/dev/full 2>err.txt", dir, OATO_RUN,
+                 args[i]);
+        int status = system(command);
+        assert_int_equal(WEXITSTATUS(status), 6);
+        read_into(&o->err, "err.txt");
+        assert_non_null(strstr(o->err.data, "standard output"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -382,6 +450,9 @@ int main(void)
         cmocka_unit_test(the_other_verbs_answer),
         cmocka_unit_test(a_conversation_reads_lines),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),
+        cmocka_unit_test(inputs_and_models_are_not_overwritten),
+        cmocka_unit_test(a_vocabulary_larger_than_the_logits_is_refused),
+        cmocka_unit_test(a_full_disk_for_standard_output_is_an_error),
     };
     return cmocka_run_group_tests_name("oato-run", tests, setup, teardown);
 }
