@@ -83,6 +83,9 @@ void arena_free(struct arena *a);
  * large. Free with pages_free and the same size. */
 void *pages_alloc(size_t bytes);
 void pages_free(void *p, size_t bytes);
+/* True when so much could be allocated now: asked before a library that does not survive a failed
+ * allocation. */
+bool memory_spare(size_t bytes);
 /* Peak resident set of this process so far. */
 uint64_t peak_rss_bytes(void);
 

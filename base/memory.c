@@ -115,6 +115,14 @@ void pages_free(void *p, size_t bytes)
         munmap(p, size_align(bytes ? bytes : 1, 4096));
 }
 
+bool memory_spare(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p != MAP_FAILED)
+        munmap(p, bytes);
+    return p != MAP_FAILED;
+}
+
 uint64_t peak_rss_bytes(void)
 {
     struct rusage u;

@@ -208,16 +208,16 @@ static oato_status specials_load(struct tokenizer *t, struct oato_error *err)
     for (int32_t i = 0; i < t->n_tokens; i++)
         n += is_special(&t->tokens[i]) && t->tokens[i].len > 0;
     t->specials = arena_alloc(&t->arena, n, sizeof *t->specials);
-    const struct token **keys = calloc(n + 1, sizeof *keys);
+    const struct token **keys = calloc(n + 1, sizeof(void *));
     if (!t->specials || !keys) {
         free(keys);
-        return oato_fail_memory(err, n * sizeof *keys, "the special tokens");
+        return oato_fail_memory(err, n * sizeof(void *), "the special tokens");
     }
     n = 0;
     for (int32_t i = 0; i < t->n_tokens; i++)
         if (is_special(&t->tokens[i]) && t->tokens[i].len > 0)
             keys[n++] = &t->tokens[i];
-    qsort(keys, n, sizeof *keys, by_bytes);
+    qsort(keys, n, sizeof(void *), by_bytes);
     for (size_t i = 0; i < n; i++) {
         const struct token *k = keys[i];
         int32_t shorter = t->n_specials - 1;

@@ -91,11 +91,15 @@ static int32_t count(hwloc_topology_t t, hwloc_obj_type_t type)
     return n > 0 ? n : 1;
 }
 
+#define HWLOC_BYTES ((size_t)16 << 20) /* more than it takes */
+
 oato_status machine_read(struct profile *p, struct oato_error *err)
 {
     struct profile_machine *m = &p->machine;
     char cpu[128], isa[256];
     hwloc_topology_t t;
+    if (!memory_spare(HWLOC_BYTES)) /* a failed allocation crashes it */
+        return oato_fail_memory(err, HWLOC_BYTES, "describing this machine");
     if (hwloc_topology_init(&t))
         return oato_fail(err, OATO_EDEVICE, "hwloc cannot describe this machine");
     if (hwloc_topology_load(t)) {

@@ -201,13 +201,15 @@ int cpu_pool_threads(const struct cpu_pool *p)
     return p->n_threads;
 }
 
+#define HWLOC_BYTES ((size_t)16 << 20) /* more than it takes; a failed allocation crashes it */
+
 /* The processors that this process may run on, with their cores. */
 static bool topology_load(hwloc_topology_t *t)
 {
     /* Cores and nodes need no plugin, and those of Debian bring X11, OpenCL and libxml2 with ICU:
      * 3 MiB and a fifth of a second. */
     setenv("HWLOC_PLUGINS_PATH", "/dev/null", 0);
-    if (hwloc_topology_init(t))
+    if (!memory_spare(HWLOC_BYTES) || hwloc_topology_init(t))
         return false;
     hwloc_topology_set_all_types_filter(*t, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_type_filter(*t, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);

@@ -97,12 +97,20 @@ static void a_message_is_one_line_and_fits(void **state)
     assert_non_null(strstr(e.text, "12 bytes for a table"));
 }
 
+static void spare_memory_is_what_could_be_had(void **state)
+{
+    (void)state;
+    assert_true(memory_spare(1 << 20));
+    assert_false(memory_spare((size_t)1 << 60));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(arena_blocks_are_zeroed_aligned_and_stay),
         cmocka_unit_test(pages_are_zeroed_and_large_ones_aligned),
+        cmocka_unit_test(spare_memory_is_what_could_be_had),
         cmocka_unit_test(a_message_is_one_line_and_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
