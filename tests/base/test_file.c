@@ -6,6 +6,7 @@
 #include "base/base.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -434,7 +435,11 @@ static void no_room_to_map_does_not_fit(void **state)
     pid_t child = fork();
     if (child == 0) {
         const struct rlimit little = {(rlim_t)1 << 38, (rlim_t)1 << 38};
-        if (setrlimit(RLIMIT_AS, &little))
+        /* an emulator has limits of its own, or none */
+        if (setrlimit(RLIMIT_AS, &little) ||
+            mmap(NULL, (size_t)1 << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
+                MAP_FAILED ||
+            errno != ENOMEM)
             _exit(OATO_EFIT);
         _exit((int)file_map(path, &m, &err));
     }

@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <math.h>
+#include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -210,6 +211,18 @@ static void foreign_text_cannot_steer_a_terminal(void **state)
     assert_int_equal(fread(got, 1, sizeof got, f), 4);
     assert_memory_equal(got, "\x1b[2J", 4);
     fclose(f);
+
+    int master, slave;
+    if (!openpty(&master, &slave, NULL, NULL, NULL)) {
+        f = fdopen(slave, "w");
+        assert_non_null(f);
+        text_print(f, "\x1b[2J\xc2\x9b", 6);
+        fflush(f);
+        assert_int_equal(read(master, got, sizeof got), 6);
+        assert_memory_equal(got, "?[2J??", 6);
+        fclose(f);
+        close(master);
+    }
 
     /* stderr is read by somebody; no character falls between two blocks */
     for (size_t i = 0; i < sizeof long_text; i++)

@@ -467,6 +467,20 @@ static void a_device_that_dies_ends_the_step_with_its_message(void **state)
     model_close(m);
 }
 
+/* Near 2^31 the number of pages would overflow. */
+static void an_endless_context_is_refused(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_F32, 8);
+    struct engine *e;
+    struct oato_error err;
+    const struct engine_options o = {.context = INT32_MAX};
+    assert_int_equal(engine_open(m, NULL, &o, NULL, NULL, &e, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "--context"));
+    assert_null(e);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -481,6 +495,7 @@ int main(void)
         cmocka_unit_test(a_full_cache_leaves_sequences_as_they_were),
         cmocka_unit_test(wrong_steps_are_refused),
         cmocka_unit_test(a_device_that_dies_ends_the_step_with_its_message),
+        cmocka_unit_test(an_endless_context_is_refused),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }
