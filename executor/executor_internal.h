@@ -20,7 +20,7 @@ struct placed_part {
 /* Where one operator runs in one phase: its parts along an axis, in order. */
 struct placement {
     int32_t n;
-    enum plan_axis axis;
+    enum op_axis axis;
     struct placed_part part[PARTS_MAX];
 };
 

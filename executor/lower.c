@@ -226,20 +226,10 @@ static struct home range_read(struct lowering *l, int32_t value, enum value_part
 
 /* ---------------------------------------------------------------------------- operators */
 
-static bool splits(int kind, enum plan_axis axis)
-{
-    switch (axis) {
-    case AXIS_ROWS: return kind == OP_MUL_MAT || kind == OP_GATE_UP;
-    case AXIS_K: return kind == OP_MUL_MAT;
-    case AXIS_EXPERTS: return kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
-    default: return false;
-    }
-}
-
 /* The part of an operator that a record is; axis AXIS_COUNT: all of it. */
 struct record_part {
     const struct placed_part *placed;
-    enum plan_axis axis;
+    enum op_axis axis;
 };
 
 static void weights_add(struct lowering *l, const struct graph_op *o, struct lowered *r,
@@ -314,7 +304,7 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     return op;
 }
 
-static enum value_parts parts_made(const struct graph_op *o, enum plan_axis axis)
+static enum value_parts parts_made(const struct graph_op *o, enum op_axis axis)
 {
     if (axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_GATE_UP)
         return PARTS_EXPERTS;
@@ -381,7 +371,7 @@ static void op_emit(struct lowering *l, int32_t index)
 {
     const struct placement *p = &l->e->place[l->phase][index];
     const struct graph_op *o = &l->graph->ops[index];
-    if (p->n > 1 && !splits(o->op.kind, p->axis)) {
+    if (p->n > 1 && (p->axis == AXIS_HEADS || !op_divides(&o->op, p->axis))) {
         oato_fail(l->err, OATO_EFILE, "operator %s (%s) cannot be divided so; plan again", o->name,
                   op_kind_name(o->op.kind));
         return;

@@ -73,14 +73,6 @@ enum device_clock {
     CLOCK_WORKS,  /* how long it has worked until then, launches and other waits left out */
 };
 
-/* What a weight is used as: decides its layout. */
-enum weight_use {
-    WEIGHT_MATRIX, /* matrix products: OP_MUL_MAT, OP_QKV, OP_GATE_UP, all experts of OP_EXPERT_* */
-    WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
-    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
-};
-enum weight_use op_weight_use(const struct oato_op *op);
-
 /* Rows [row_begin, row_end) of a tensor of n rows x k elements as it lies in the GGUF, or of some
  * of its columns. */
 struct weight_source {

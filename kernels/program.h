@@ -17,8 +17,7 @@ enum {
     RECORD_OUTPUTS = 3,
     RECORD_WEIGHTS = 3,
     RECORD_WAITS = 8,
-    DEVICES_MAX = 8, /* of one engine */
-    KV_PAGE_POSITIONS = 64
+    DEVICES_MAX = 8 /* of one engine */
 };
 
 enum record_kind {
@@ -31,8 +30,6 @@ enum record_kind {
     RECORD_STREAM,
     RECORD_PEER, /* arena of another device, which this one reaches -> this device's arena */
 };
-
-enum row_class { ROWS_TOKENS, ROWS_LOGITS }; /* step->n_tokens or step->n_rows */
 
 struct record_wait {
     uint16_t device; /* index in the engine */

@@ -15,19 +15,6 @@ const struct device_ops *const device_registry[] = {&cpu_device_ops, &cuda_devic
 
 enum { INDEX_MOST = 999 };
 
-enum weight_use op_weight_use(const struct oato_op *op)
-{
-    switch (op->kind) {
-    case OP_EMBED: return WEIGHT_LOOKUP;
-    case OP_MUL_MAT:
-    case OP_QKV:
-    case OP_GATE_UP:
-    case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: return WEIGHT_MATRIX;
-    default: return WEIGHT_VECTOR;
-    }
-}
-
 uint64_t weight_source_stride(const struct weight_source *source)
 {
     size_t row = 0;

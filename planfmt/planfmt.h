@@ -158,7 +158,6 @@ bool neurons_order(const float *freq, int32_t n, int32_t *order);
 /* -------------------------------------------------------------------------------- plan ---- */
 
 enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
-enum plan_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 
 struct plan_device {
     char id[16], kind[8], model[96], spec[160]; /* as in the profile */
@@ -172,7 +171,7 @@ struct plan_device {
 struct plan_part {
     const char *op; /* name of the operator in the fused graph */
     int64_t begin, end;
-    enum plan_axis axis;
+    enum op_axis axis;
     uint32_t phases; /* bits 1 << phase */
     int32_t device, home;
 };

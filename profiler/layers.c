@@ -252,7 +252,7 @@ static oato_status program_make(const struct layers *l, const struct profile *p,
             if (o->weight[j])
                 rec->weight[j] = (uint32_t)(i * GRAPH_WEIGHTS + j);
         rec->kv_layer = o->kv_layer;
-        if (op.kind == OP_KV_STORE || op.kind == OP_ATTENTION) {
+        if (op_has_kv(&op)) {
             out->kv_shapes[o->kv_layer] = (struct kv_layer_shape){op.kv_heads, op.head_dim};
             out->n_kv = (int32_t)max_i64(out->n_kv, o->kv_layer + 1);
         }

@@ -7,8 +7,6 @@
  */
 #include "solver/solver.h"
 
-#include "kernels/program.h"
-
 #include <inttypes.h>
 
 struct probe {

@@ -89,10 +89,7 @@ oato_status text_status(const struct text *t, struct oato_error *err)
 
 double part_share(const struct graph_op *op, const struct plan_part *t)
 {
-    const int64_t extent = t->axis == AXIS_K         ? op->op.k
-                           : t->axis == AXIS_EXPERTS ? op->op.experts
-                           : t->axis == AXIS_HEADS   ? op->op.kv_heads
-                                                     : op->op.n;
+    const int64_t extent = op_axis_extent(&op->op, t->axis);
     return extent ? (double)(t->end - t->begin) / (double)extent : 1;
 }
 
@@ -238,13 +235,12 @@ static void json_predicted(const struct plan *p, struct text *out)
 
 static void json_placement(const struct plan *p, struct text *out)
 {
-    static const char *const axes[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
     json_open(out, "parts", '[');
     for (int32_t i = 0; i < p->n_parts; i++) {
         const struct plan_part *t = &p->parts[i];
         json_open(out, NULL, '{');
         json_string(out, "op", t->op);
-        json_string(out, "axis", axes[t->axis]);
+        json_string(out, "axis", op_axis_name[t->axis]);
         json_integer(out, "begin", (uint64_t)t->begin);
         json_integer(out, "end", (uint64_t)t->end);
         json_bool(out, "prefill", t->phases >> PHASE_PREFILL & 1);

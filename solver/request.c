@@ -6,8 +6,6 @@
  */
 #include "solver/problem_internal.h"
 
-#include "kernels/program.h"
-
 #include <math.h>
 #include <string.h>
 

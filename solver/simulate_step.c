@@ -19,8 +19,6 @@
 #include "solver/report_internal.h"
 #include "solver/simulate_internal.h"
 
-#include "kernels/program.h"
-
 #include <math.h>
 #include <stdlib.h>
 

@@ -48,7 +48,6 @@ const char *cpu_kernels_layout(const struct cpu_kernels *k);
 /* The weight, KV and pricing half of the device interface, for a given table; memory comes from
  * and goes to the allocator so that sim can keep it in its own unreadable region. All addresses
  * handed in are readable by the caller. */
-bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op);
 const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
                          enum numerics_choice choice);
 uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
@@ -103,11 +102,6 @@ static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
     size_t row = 0;
     dtype_row_bytes(dtype, head_dim, &row);
     return row * KV_PAGE_POSITIONS;
-}
-
-static inline bool kv_dtype_known(oato_dtype dtype)
-{
-    return dtype == DT_F16 || dtype == DT_F32 || dtype == DT_Q8_0;
 }
 
 /* Of K (which 0) or V (1). */
@@ -214,8 +208,6 @@ enum {
     ATTENTION_BLOCK = KV_PAGE_POSITIONS, /* softmax is online in blocks of these positions */
     ATTENTION_SEGMENT = 256, /* blocks of a segment are summed up first, then segments in order */
     ATTENTION_QUERIES = 48,  /* of an attention_job, unless one token has more */
-    HEAD_DIM_MAX = 1024,     /* cpu_supports says no beyond */
-    EXPERTS_MAX = 4096,      /* likewise */
     MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples */
 };
 

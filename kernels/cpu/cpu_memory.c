@@ -331,7 +331,7 @@ oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape 
     kv->dtype = dtype;
     memcpy(kv->layers, layers, (size_t)n * sizeof *layers);
     uint64_t bytes;
-    if (!kv_dtype_known(dtype) || !kv_cache_layout(kv, &bytes)) {
+    if (!op_kv_dtype(dtype) || !kv_cache_layout(kv, &bytes)) {
         status = oato_fail(err, OATO_EFIT,
                            "%s: no KV cache of %d layers, %d pages of type %s; it takes F16, F32, "
                            "Q8_0 for heads of a multiple of 32, and sizes that memory can hold",

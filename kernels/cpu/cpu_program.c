@@ -269,15 +269,14 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
                              d->id, (unsigned)i);
         if (r->kind != RECORD_RUN)
             continue;
-        if (!cpu_supports(d->kernels, &r->op))
+        if (!op_valid(&r->op))
             return oato_fail(err, OATO_EDEVICE, "%s: record %u: operator '%s' does not run here",
                              d->id, (unsigned)i, op_kind_name(r->op.kind));
         for (int w = 0; w < RECORD_WEIGHTS; w++)
             if (w < r->n_weights && r->weight[w] != UINT32_MAX && r->weight[w] >= p->n_weights)
                 return oato_fail(err, OATO_EDEVICE, "%s: record %u: weight %u of %u", d->id,
                                  (unsigned)i, (unsigned)r->weight[w], (unsigned)p->n_weights);
-        if ((r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION) &&
-            (!p->kv || r->kv_layer < 0 || r->kv_layer >= p->kv->n_layers))
+        if (op_has_kv(&r->op) && (!p->kv || r->kv_layer < 0 || r->kv_layer >= p->kv->n_layers))
             return oato_fail(err, OATO_EDEVICE, "%s: record %u: KV layer %d is not on this device",
                              d->id, (unsigned)i, (int)r->kv_layer);
         struct op_size size = {.seqs = p->max_seqs};

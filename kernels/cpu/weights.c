@@ -7,85 +7,12 @@
 
 #include <string.h>
 
-static bool matrix_fits(oato_dtype dtype, int64_t rows, int64_t k)
-{
-    size_t row, all;
-    return quants_known(dtype) && rows >= 0 && k > 0 && dtype_row_bytes(dtype, k, &row) &&
-           size_mul(row, (size_t)rows, &all) && all < SIZE_MAX / 16;
-}
-
-static bool kv_fits(const struct oato_op *op)
-{
-    size_t row;
-    const oato_dtype dtype = (oato_dtype)op->dtype;
-    return kv_dtype_known(dtype) && dtype_row_bytes(dtype, op->head_dim, &row);
-}
-
-static bool experts_fit(const struct oato_op *op)
-{
-    const int64_t widest = max_i64(op->k, op->n);
-    return op->experts > 0 && op->experts <= EXPERTS_MAX && op->experts_used > 0 &&
-           op->experts_used <= op->experts && widest * op->experts_used <= INT32_MAX &&
-           op->expert_first >= 0 && op->experts_held >= 0 &&
-           op_experts_held(op) <= op->experts - op->expert_first;
-}
-
-bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op)
-{
-    (void)k; /* every table is complete */
-    if (op->k < 0 || op->n < 0 || op->n2 < 0)
-        return false;
-    switch (op->kind) {
-    case OP_EMBED:
-    case OP_MUL_MAT:
-    case OP_QKV:
-    case OP_GATE_UP: return matrix_fits((oato_dtype)op->dtype, op->n, op->k);
-    case OP_KV_STORE:
-        return kv_fits(op) && op->kv_heads > 0 && op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX;
-    case OP_ATTENTION:
-        return kv_fits(op) && op->kv_heads > 0 && op->heads >= op->kv_heads &&
-               op->heads % op->kv_heads == 0 && op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX &&
-               (int64_t)op->heads * op->head_dim == op->n;
-    case OP_ROPE:
-        return op->heads > 0 && op->head_dim > 0 && op->head_dim <= HEAD_DIM_MAX &&
-               op->rope_dims >= 0 && op->rope_dims % 2 == 0 && op->rope_dims <= op->head_dim &&
-               (int64_t)op->heads * op->head_dim == op->n &&
-               (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
-    case OP_HEAD_NORM:
-        return op->heads > 0 && op->head_dim > 0 && (int64_t)op->heads * op->head_dim == op->n;
-    case OP_ROUTE: return experts_fit(op) && op->k == op->experts && op->n == 2 * op->experts_used;
-    case OP_TOP_K:
-        return op->k <= TOP_K_LOGITS_MOST && op->n > 0 && op->n % 2 == 0 && op->n / 2 <= op->k &&
-               op->n / 2 <= TOP_K_MOST;
-    case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN:
-        return experts_fit(op) && op->n > 0 &&
-               matrix_fits((oato_dtype)op->dtype, (int64_t)op_experts_held(op) * op->n, op->k);
-    case OP_RMS_NORM:
-    case OP_BIAS:
-    case OP_SCALE:
-    case OP_ADD:
-    case OP_SWIGLU:
-    case OP_SELECT:
-    case OP_ADD_NORM:
-    case OP_MERGE:
-    case OP_MERGE_SUM:
-    case OP_KV_COPY: return true;
-    default: return false;
-    }
-}
-
 const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
                          enum numerics_choice choice)
 {
-    switch (op->kind) {
-    case OP_MUL_MAT:
-    case OP_QKV:
-    case OP_GATE_UP:
-    case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: return cpu_matrix_class(k, choice)->numerics((oato_dtype)op->dtype);
-    default: return "f32";
-    }
+    return op_weight_use(op) == WEIGHT_MATRIX
+               ? cpu_matrix_class(k, choice)->numerics((oato_dtype)op->dtype)
+               : "f32";
 }
 
 uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,

@@ -170,7 +170,7 @@ oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape
                            struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
-    if (!kv_dtype_known(dtype))
+    if (!op_kv_dtype(dtype))
         return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16, F32 and Q8_0 are known",
                          d->id, dtype_name(dtype));
     const size_t count = n > 0 ? (size_t)n : 0;

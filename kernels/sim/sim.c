@@ -102,7 +102,8 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
 
 static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
 {
-    return cpu_supports(sim_of(d)->kernels, op);
+    (void)d;
+    return op_valid(op);
 }
 
 static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
@@ -294,7 +295,7 @@ static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_sh
                                  struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
-    if (!kv_dtype_known(dtype))
+    if (!op_kv_dtype(dtype))
         return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16, F32 and Q8_0 are known",
                          s->id, dtype_name(dtype));
     struct sim_kv *kv = kv_alloc(layers, n, dtype, pages);
@@ -345,10 +346,10 @@ static oato_status check_records(const struct sim_device *s, const struct progra
                                  s->id, i, r->weight[w]);
         if (r->kind != RECORD_RUN)
             continue;
-        if (!cpu_supports(s->kernels, &r->op))
+        if (!op_valid(&r->op))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->id, i,
                              oato_op_key(&r->op, NULL, key));
-        if (r->op.kind != OP_KV_STORE && r->op.kind != OP_ATTENTION)
+        if (!op_has_kv(&r->op))
             continue;
         const struct kv_cache *kv = p->kv;
         if (r->kv_layer >= kv->n_layers || r->op.dtype != kv->dtype ||

@@ -185,7 +185,7 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[1].weight[0] = UINT32_MAX;
     check_refused(f, "weight");
     f->record[5].op.n = 127;
-    check_refused(f, "merge of 128 columns into 127");
+    check_refused(f, "merge of 128 columns instead of 127");
     f->record[5].n_in = 0;
     check_refused(f, "merge with 0 inputs");
     f->record[3].kv_layer = -1;
