@@ -46,7 +46,7 @@ endfunction()
 function(oato_flags target)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE _GNU_SOURCE OATO_VERSION="${PROJECT_VERSION}")
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Werror=switch
     $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes> -Wvla -fno-math-errno -ffp-contract=off)
   if(OATO_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
