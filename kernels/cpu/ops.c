@@ -488,6 +488,19 @@ void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
         kinds[r->op.kind].run(&x);
 }
 
+void cpu_run_alone(const struct cpu_context *c, const struct program_record *r,
+                   const struct step *step)
+{
+    struct cpu_barrier alone;
+    cpu_barrier_init(&alone, 1);
+    cpu_run_record(c, r, step, 0, &alone);
+}
+
+bool cpu_supports(const struct oato_op *op)
+{
+    return op_valid(op) && kinds[op->kind].run;
+}
+
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
                              const struct op_size *size, int n_threads)
 {

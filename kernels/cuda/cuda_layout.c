@@ -5,7 +5,7 @@
  */
 #include "kernels/cuda/cuda_layout.h"
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/core/core_internal.h"
 
 #include <string.h>
 

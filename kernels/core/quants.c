@@ -5,7 +5,7 @@
  * Products with the block scale are rounded once, sums with the minimum once more, in the order of
  * the definition, so that every user of a weight sees the same float32 value.
  */
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/core/core_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /*
- * program.c - what holds of a program on any device: the checks before it is run, the size of a
+ * program.c - what holds of a program on any device: the checks when it is compiled, the size of a
  * record's operator in a step, and the printed form for --dump-program.
  */
-#include "kernels/device.h"
+#include "kernels/core/core_internal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -144,6 +144,7 @@ static oato_status check_weights(const struct check *c, const struct program_rec
 static oato_status check_run(const struct check *c, const struct program_record *r)
 {
     const struct oato_op *op = &r->op;
+    char key[OP_KEY_SIZE];
     if (op->kind == OP_NONE || op->kind >= OP_KIND_COUNT)
         return refuse(c, "operator kind %d", op->kind);
     if (check_inputs(c, r) || check_weights(c, r))
@@ -161,8 +162,16 @@ static oato_status check_run(const struct check *c, const struct program_record 
         op_experts_held(op) > op->experts - op->expert_first)
         return refuse(c, "%" PRId32 " experts from %" PRId32 " on, of %" PRId32,
                       op_experts_held(op), op->expert_first, op->experts);
-    if (op_has_kv(op) && (!c->p->kv || r->kv_layer < 0))
+    if (!op_valid(op))
+        return refuse(c, "no device runs %s", oato_op_key(op, NULL, key));
+    const struct kv_cache *kv = c->p->kv;
+    if (op_has_kv(op) && (!kv || r->kv_layer < 0))
         return refuse(c, "%s without a KV layer on this device", op_kind_name(op->kind));
+    if (op_has_kv(op) && (r->kv_layer >= kv->n_layers || op->dtype != kv->dtype ||
+                          op->kv_heads != kv->layers[r->kv_layer].kv_heads ||
+                          op->head_dim != kv->layers[r->kv_layer].head_dim))
+        return refuse(c, "%s does not fit KV layer %" PRId32, oato_op_key(op, NULL, key),
+                      r->kv_layer);
     return OATO_OK;
 }
 
