@@ -9,6 +9,8 @@
 #ifndef OATO_BASE_H
 #define OATO_BASE_H
 
+#include "base/dtypes.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -164,30 +166,11 @@ oato_status stdout_check(struct oato_error *err);
 /* ------------------------------------------------------------------------ element types --- */
 
 /* The numbers are GGUF's tensor types, so that a file's value is cast after a check. */
+#define DTYPE_NUMBER(name, number, ...) DT_##name = number,
 typedef enum oato_dtype {
-    DT_F32 = 0,
-    DT_F16 = 1,
-    DT_Q4_0 = 2,
-    DT_Q4_1 = 3,
-    DT_Q5_0 = 6,
-    DT_Q5_1 = 7,
-    DT_Q8_0 = 8,
-    DT_Q2_K = 10,
-    DT_Q3_K = 11,
-    DT_Q4_K = 12,
-    DT_Q5_K = 13,
-    DT_Q6_K = 14,
-    DT_IQ4_NL = 20,
-    DT_IQ4_XS = 23,
-    DT_I8 = 24,
-    DT_I16 = 25,
-    DT_I32 = 26,
-    DT_I64 = 27,
-    DT_F64 = 28,
-    DT_BF16 = 30,
-    DT_MXFP4 = 39,
-    DT_COUNT = 40, /* one above the highest number that we know */
+    WEIGHT_TYPES(DTYPE_NUMBER) OTHER_TYPES(DTYPE_NUMBER) DT_COUNT = TYPE_NUMBERS
 } oato_dtype;
+#undef DTYPE_NUMBER
 
 struct dtype_info {
     const char *name;    /* "Q4_K"; NULL for a number that this build does not know */

@@ -1,24 +1,13 @@
 /*
- * dtype.c - the element types of GGUF as a table, and the two 16-bit float formats. Block sizes
- * are those of the GGUF specification (see the gguf package's GGML_QUANT_SIZES).
+ * dtype.c - the element types of GGUF as a table, and the two 16-bit float formats.
  */
 #include "base/base.h"
 
 #include <string.h>
 
-static const struct dtype_info table[DT_COUNT] = {
-    [DT_F32] = {"F32", 1, 4},         [DT_F16] = {"F16", 1, 2},
-    [DT_Q4_0] = {"Q4_0", 32, 18},     [DT_Q4_1] = {"Q4_1", 32, 20},
-    [DT_Q5_0] = {"Q5_0", 32, 22},     [DT_Q5_1] = {"Q5_1", 32, 24},
-    [DT_Q8_0] = {"Q8_0", 32, 34},     [DT_Q4_K] = {"Q4_K", 256, 144},
-    [DT_Q5_K] = {"Q5_K", 256, 176},   [DT_Q6_K] = {"Q6_K", 256, 210},
-    [DT_I8] = {"I8", 1, 1},           [DT_I16] = {"I16", 1, 2},
-    [DT_I32] = {"I32", 1, 4},         [DT_I64] = {"I64", 1, 8},
-    [DT_F64] = {"F64", 1, 8},         [DT_BF16] = {"BF16", 1, 2},
-    [DT_Q2_K] = {"Q2_K", 256, 84},    [DT_Q3_K] = {"Q3_K", 256, 110},
-    [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136},
-    [DT_MXFP4] = {"MXFP4", 32, 17},
-};
+#define ROW(name, number, elems, bytes) [number] = {#name, elems, bytes},
+static const struct dtype_info table[DT_COUNT] = {WEIGHT_TYPES(ROW) OTHER_TYPES(ROW)};
+#undef ROW
 
 const struct dtype_info *dtype_info(int dtype)
 {

@@ -19,7 +19,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 # What each room shows to those that use it, by the name in which they include it.
-set(OATO_SHOWS_base base/base.h)
+set(OATO_SHOWS_base base/base.h base/dtypes.h)
 set(OATO_SHOWS_op kernels/op.h)
 set(OATO_SHOWS_kernels kernels/op.h kernels/program.h kernels/device.h)
 set(OATO_SHOWS_models models/models.h)
@@ -96,7 +96,7 @@ endfunction()
 
 function(oato_options target)
   target_compile_definitions(${target} PRIVATE _GNU_SOURCE OATO_VERSION="${PROJECT_VERSION}")
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Werror=switch
     $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes> -Wvla -fno-math-errno -ffp-contract=off)
   if(OATO_WERROR)
     target_compile_options(${target} PRIVATE -Werror)

@@ -1,8 +1,10 @@
 /*
- * op.c - the operator description: its key in profiles, the shapes of its weights, what it costs
- * in arithmetic and bytes, and which operators fuse. A kind of operator is a row of op_kinds; the
- * row's fields are printed and read in order, so that a key has exactly one spelling and
- * oato_op_parse gives back what oato_op_key was given.
+ * op.c - the operator description. All that is true of a kind of operator is its row of op_kinds:
+ * its key, its inputs, outputs and weights, how it may be cut, what it costs and which shapes can
+ * be computed. A new kind is a number in op.h, a row here and a kernel for each device.
+ *
+ * A key's fields are printed and read in the order of the row, so that a key has exactly one
+ * spelling and oato_op_parse gives back what oato_op_key was given.
  */
 #include "kernels/op.h"
 
@@ -51,65 +53,200 @@ static const struct key_field key_fields[] = {
 };
 #undef FIELD
 
-/* What a width is when the key does not name it. */
-enum implied {
-    IMPLIED_NONE,
-    IMPLIED_N_IS_K,
-    IMPLIED_K_IS_N,
-    IMPLIED_HEADS,
-    IMPLIED_KV_HEADS,
-    IMPLIED_ROUTE
+/* Widths of values and weights in terms of the operator's fields. */
+enum width {
+    W_NONE, /* there is no such value or weight; of a key: it names this width itself */
+    W_ANY,
+    W_ONE,
+    W_K,
+    W_N,
+    W_N2,
+    W_HEAD,     /* one head */
+    W_HEADS,    /* all of them */
+    W_KV_HEADS, /* those of K or of V */
+    W_PAIRS,    /* that ROPE turns in a head */
+    W_ROTATED,  /* dimensions that it turns in all heads */
+    W_EXPERTS,
+    W_CHOICE,   /* of a token: ids and weights of its experts */
+    W_CHOSEN_K, /* of these a row of k each */
+    W_CHOSEN_N,
+    W_ADDED /* by MERGE_SUM to the first summand */
+};
+
+/* The memory that a run reads or writes beside the operator's values. */
+enum traffic { NONE, VECTOR, TABLE_ROWS, MATRICES, EXPERTS, KV_WRITTEN, KV_READ };
+
+enum {
+    ROWS = 1 << AXIS_ROWS,
+    K = 1 << AXIS_K,
+    HEADS = 1 << AXIS_HEADS,
+    BY_EXPERT = 1 << AXIS_EXPERTS
 };
 
 struct op_kind_row {
     const char *name;
     bool typed; /* the dtype is part of the key; else it is F32 */
     uint8_t fields[5];
-    enum implied implied;
+    uint8_t k, n; /* enum width: what they are when the key does not name them */
+    bool merges;  /* takes any number of inputs, all of width in[0] */
+    uint8_t in[2], out[3];
+    struct {
+        uint8_t n, k;
+    } weight[3]; /* EXPERTS: of one expert */
+    enum traffic traffic;
+    /* Operations beside those of matrices: so many for each element of a width, exp counts as two;
+     * for each row, expert chosen, or position that KV_READ reads. */
+    uint8_t flops, flops_of;
+    uint8_t axes;
+    bool (*fits)(const struct oato_op *op); /* what a kernel demands beside; NULL: nothing */
 };
 
+static bool kv_fits(const struct oato_op *op)
+{
+    size_t row;
+    return op_kv_dtype((oato_dtype)op->dtype) && op->kv_heads > 0 && op->head_dim > 0 &&
+           op->head_dim <= HEAD_DIM_MAX &&
+           dtype_row_bytes((oato_dtype)op->dtype, op->head_dim, &row);
+}
+
+static bool heads_fit(const struct oato_op *op)
+{
+    return op->heads > 0 && op->head_dim > 0 && (int64_t)op->heads * op->head_dim == op->n;
+}
+
+static bool attention_fits(const struct oato_op *op)
+{
+    return kv_fits(op) && heads_fit(op) && op->heads % op->kv_heads == 0;
+}
+
+static bool rope_fits(const struct oato_op *op)
+{
+    return heads_fit(op) && op->head_dim <= HEAD_DIM_MAX && op->rope_dims >= 0 &&
+           op->rope_dims % 2 == 0 && op->rope_dims <= op->head_dim &&
+           (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
+}
+
+static bool experts_fit(const struct oato_op *op)
+{
+    return op->experts > 0 && op->experts <= EXPERTS_MAX && op->experts_used > 0 &&
+           op->experts_used <= op->experts && op->n > 0 &&
+           max_i64(op->k, op->n) * op->experts_used <= INT32_MAX && op->expert_first >= 0 &&
+           op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first;
+}
+
+static bool route_fits(const struct oato_op *op)
+{
+    return experts_fit(op) && op->k == op->experts && op->n == 2 * op->experts_used;
+}
+
+static bool top_k_fits(const struct oato_op *op)
+{
+    return op->k <= TOP_K_LOGITS_MOST && op->n > 0 && op->n % 2 == 0 && op->n / 2 <= op->k &&
+           op->n / 2 <= TOP_K_MOST;
+}
+
+static bool slice_fits(const struct oato_op *op)
+{
+    return op->first >= 0 && op->n > 0 && op->n <= op->k - op->first;
+}
+
+/* clang-format off */
 static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
-    [OP_EMBED] = {"embed", true, {F_K, F_N}, IMPLIED_NONE},
-    [OP_RMS_NORM] = {"rms_norm", false, {F_K}, IMPLIED_N_IS_K},
-    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N}, IMPLIED_NONE},
-    [OP_BIAS] = {"bias", false, {F_K}, IMPLIED_N_IS_K},
-    [OP_SCALE] = {"scale", false, {F_K}, IMPLIED_N_IS_K},
-    [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, IMPLIED_HEADS},
-    [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM}, IMPLIED_KV_HEADS},
-    [OP_ATTENTION] = {"attention", true, {F_HEADS, F_KV_HEADS, F_HEAD_DIM}, IMPLIED_HEADS},
-    [OP_ADD] = {"add", false, {F_K}, IMPLIED_N_IS_K},
-    [OP_SWIGLU] = {"swiglu", false, {F_K}, IMPLIED_N_IS_K},
-    [OP_SELECT] = {"select", false, {F_K}, IMPLIED_N_IS_K},
-    [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, IMPLIED_NONE},
-    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N}, IMPLIED_NONE},
-    [OP_ADD_NORM] = {"add_norm", false, {F_K}, IMPLIED_N_IS_K},
-    [OP_MERGE] = {"merge", false, {F_N}, IMPLIED_K_IS_N},
-    [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, IMPLIED_NONE},
-    [OP_SLICE] = {"slice", false, {F_K, F_N}, IMPLIED_NONE},
-    [OP_KV_COPY] = {"kv_copy", false, {F_END}, IMPLIED_NONE},
-    [OP_TOP_K] = {"top_k", false, {F_K, F_N}, IMPLIED_NONE},
-    [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, IMPLIED_HEADS},
-    [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, IMPLIED_ROUTE},
-    [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED}, IMPLIED_NONE},
-    [OP_EXPERT_DOWN] = {"expert_down", true, {F_K, F_N, F_EXPERTS, F_USED}, IMPLIED_NONE},
+    [OP_EMBED] = {"embed", true, {F_K, F_N}, .out = {W_K}, .weight = {{W_N, W_K}},
+        .traffic = TABLE_ROWS, .flops = 1, .flops_of = W_K},
+    [OP_RMS_NORM] = {"rms_norm", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
+        .weight = {{W_ONE, W_K}}, .traffic = VECTOR,
+        .flops = 4, .flops_of = W_K}, /* square and add, scale, weight */
+    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
+        .traffic = MATRICES, .axes = ROWS | K},
+    [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
+        .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},
+    [OP_SCALE] = {"scale", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
+        .weight = {{W_ONE, W_ONE}}, .flops = 1, .flops_of = W_K},
+    [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .k = W_HEADS,
+        .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_PAIRS}},
+        .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
+    [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM}, .k = W_KV_HEADS, .n = W_KV_HEADS,
+        .in = {W_KV_HEADS, W_KV_HEADS}, .traffic = KV_WRITTEN,
+        .flops = 2, .flops_of = W_KV_HEADS, .axes = HEADS, .fits = kv_fits},
+    [OP_ATTENTION] = {"attention", true, {F_HEADS, F_KV_HEADS, F_HEAD_DIM}, .k = W_HEADS,
+        .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .traffic = KV_READ,
+        .flops = 4, .flops_of = W_HEADS, /* q.K and its sum with V */
+        .axes = HEADS, .fits = attention_fits},
+    [OP_ADD] = {"add", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
+        .flops = 1, .flops_of = W_K},
+    [OP_SWIGLU] = {"swiglu", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
+        .flops = 5, .flops_of = W_K},
+    [OP_SELECT] = {"select", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N}},
+    [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, .k = W_HEADS, .n = W_HEADS,
+        .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_HEAD}}, .traffic = VECTOR,
+        .flops = 4, .flops_of = W_K, .fits = heads_fit},
+    [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, .k = W_EXPERTS, .n = W_CHOICE, .in = {W_K},
+        .out = {W_N}, .flops = 5, .flops_of = W_K, .fits = route_fits},
+    [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED},
+        .in = {W_K, W_CHOICE}, .out = {W_CHOSEN_N}, .weight = {{W_N, W_K}, {W_N, W_K}},
+        .traffic = EXPERTS, .flops = 5, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
+    [OP_EXPERT_DOWN] = {"expert_down", true, {F_K, F_N, F_EXPERTS, F_USED},
+        .in = {W_CHOSEN_K, W_CHOICE}, .out = {W_N}, .weight = {{W_N, W_K}},
+        .traffic = EXPERTS, .flops = 2, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
+    [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .in = {W_K}, .out = {W_N, W_N2, W_N2},
+        .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
+    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N}, .in = {W_K}, .out = {W_N},
+        .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
+        .flops = 5, .flops_of = W_N, .axes = ROWS},
+    [OP_ADD_NORM] = {"add_norm", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
+        .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 5, .flops_of = W_K},
+    [OP_MERGE] = {"merge", false, {F_N}, .k = W_N, .merges = true, .in = {W_ANY}, .out = {W_N}},
+    [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, .merges = true, .in = {W_N}, .out = {W_N},
+        .flops = 1, .flops_of = W_ADDED},
+    [OP_SLICE] = {"slice", false, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .fits = slice_fits},
+    [OP_KV_COPY] = {"kv_copy", false, {F_END}},
+    [OP_TOP_K] = {"top_k", false, {F_K, F_N}, .in = {W_K}, .out = {W_N},
+        .flops = 1, .flops_of = W_K, /* a comparison each */
+        .fits = top_k_fits},
 };
+/* clang-format on */
 
 const struct op_fusion op_fusions[] = {
-    {"qkv", OP_QKV, 3, {OP_MUL_MAT, OP_MUL_MAT, OP_MUL_MAT}},
-    {"gate_up", OP_GATE_UP, 3, {OP_MUL_MAT, OP_MUL_MAT, OP_SWIGLU}},
-    {"add_norm", OP_ADD_NORM, 2, {OP_ADD, OP_RMS_NORM}},
+    {"qkv", "kv", OP_QKV, 3, {OP_MUL_MAT, OP_MUL_MAT, OP_MUL_MAT}},
+    {"gate_up", "_up", OP_GATE_UP, 3, {OP_MUL_MAT, OP_MUL_MAT, OP_SWIGLU}},
+    {"add_norm", "_norm", OP_ADD_NORM, 2, {OP_ADD, OP_RMS_NORM}},
 };
 const int op_fusion_count = ARRAY_LEN(op_fusions);
 
+/* Of a kind that nobody knows the empty row of OP_NONE. */
 static const struct op_kind_row *kind_row(int kind)
 {
-    return kind > OP_NONE && kind < OP_KIND_COUNT ? &op_kinds[kind] : NULL;
+    return &op_kinds[kind > OP_NONE && kind < OP_KIND_COUNT ? kind : OP_NONE];
+}
+
+static int64_t width_of(const struct oato_op *op, enum width width)
+{
+    switch (width) {
+    case W_NONE: return 0;
+    case W_ANY: return OP_ANY;
+    case W_ONE: return 1;
+    case W_K: return op->k;
+    case W_N: return op->n;
+    case W_N2: return op->n2;
+    case W_HEAD: return op->head_dim;
+    case W_HEADS: return (int64_t)op->heads * op->head_dim;
+    case W_KV_HEADS: return (int64_t)op->kv_heads * op->head_dim;
+    case W_PAIRS: return op->rope_dims / 2;
+    case W_ROTATED: return (int64_t)op->heads * op->rope_dims;
+    case W_EXPERTS: return op->experts;
+    case W_CHOICE: return 2 * (int64_t)op->experts_used;
+    case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
+    case W_CHOSEN_N: return (int64_t)op->experts_used * op->n;
+    case W_ADDED: return (int64_t)op->k - op->n;
+    }
+    return 0;
 }
 
 const char *op_kind_name(int kind)
 {
-    const struct op_kind_row *row = kind_row(kind);
-    return row ? row->name : "?";
+    const char *name = kind_row(kind)->name;
+    return name ? name : "?";
 }
 
 bool op_kind_parse(const char *name, enum op_kind *out)
@@ -141,7 +278,7 @@ char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out
 {
     const struct op_kind_row *row = kind_row(op->kind);
     int n = snprintf(out, OP_KEY_SIZE, "%s", op_kind_name(op->kind));
-    if (!row)
+    if (!row->name)
         return out;
     if (row->typed)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/%s", dtype_name((oato_dtype)op->dtype));
@@ -193,30 +330,16 @@ static const char *read_word(const char **s, char *word, size_t size)
     return word;
 }
 
-/* Sets the widths that the key leaves out; false when they overflow. */
-static bool set_implied(struct oato_op *op, enum implied implied)
+/* Sets a width that the key leaves out; false when it overflows. */
+static bool set_implied(struct oato_op *op, enum width width, int32_t *out)
 {
-    int32_t heads = implied == IMPLIED_HEADS ? op->heads : op->kv_heads;
-    switch (implied) {
-    case IMPLIED_NONE: return true;
-    case IMPLIED_N_IS_K: op->n = op->k; return true;
-    case IMPLIED_K_IS_N: op->k = op->n; return true;
-    case IMPLIED_HEADS:
-    case IMPLIED_KV_HEADS:
-        if (__builtin_mul_overflow(heads, op->head_dim, &op->k))
-            return false;
-        op->n = op->k;
-        return true;
-    case IMPLIED_ROUTE:
-        op->k = op->experts;
-        op->n = 2 * op->experts_used;
-        return true;
-    }
-    return false;
+    const int64_t v = width == W_NONE ? *out : width_of(op, width);
+    *out = (int32_t)v;
+    return v <= INT32_MAX;
 }
 
 /* A token chooses no expert twice, and what all its experts give is one row. */
-static bool experts_fit(const struct oato_op *op)
+static bool choice_fits(const struct oato_op *op)
 {
     int32_t widest = op->k > op->n ? op->k : op->n, row;
     return op->experts_used <= op->experts &&
@@ -261,8 +384,8 @@ bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
             return false;
         *field_of(&o, f) = (int32_t)v;
     }
-    if (!set_implied(&o, row->implied) || !experts_fit(&o) || (*p && !read_size(&p, kind, &z)) ||
-        *p)
+    if (!set_implied(&o, row->k, &o.k) || !set_implied(&o, row->n, &o.n) || !choice_fits(&o) ||
+        (*p && !read_size(&p, kind, &z)) || *p)
         return false;
     *op = o;
     *size = z;
@@ -272,7 +395,7 @@ bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
 bool oato_op_same(const struct oato_op *a, const struct oato_op *b)
 {
     const struct op_kind_row *row = kind_row(a->kind);
-    if (a->kind != b->kind || !row || (row->typed && a->dtype != b->dtype))
+    if (a->kind != b->kind || !row->name || (row->typed && a->dtype != b->dtype))
         return false;
     for (const uint8_t *id = row->fields; *id; id++)
         if (field_value(a, &key_fields[*id]) != field_value(b, &key_fields[*id]))
@@ -287,80 +410,96 @@ int32_t op_experts_held(const struct oato_op *op)
     return op->experts_held ? op->experts_held : op->experts;
 }
 
-enum weight_use op_weight_use(const struct oato_op *op)
+bool op_has_experts(const struct oato_op *op)
 {
-    switch (op->kind) {
-    case OP_EMBED: return WEIGHT_LOOKUP;
-    case OP_MUL_MAT:
-    case OP_QKV:
-    case OP_GATE_UP:
-    case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: return WEIGHT_MATRIX;
-    default: return WEIGHT_VECTOR;
-    }
+    return kind_row(op->kind)->traffic == EXPERTS;
 }
 
-int op_weight_count(const struct oato_op *op)
+bool op_kv_dtype(oato_dtype dtype)
 {
-    switch (op->kind) {
-    case OP_EMBED:
-    case OP_RMS_NORM:
-    case OP_MUL_MAT:
-    case OP_BIAS:
-    case OP_SCALE:
-    case OP_ROPE:
-    case OP_ADD_NORM:
-    case OP_HEAD_NORM:
-    case OP_EXPERT_DOWN: return 1;
-    case OP_GATE_UP:
-    case OP_EXPERT_GATE_UP: return 2;
-    case OP_QKV: return 3;
-    default: return 0;
-    }
+    return dtype == DT_F16 || dtype == DT_F32 || dtype == DT_Q8_0;
 }
 
-bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
+bool op_has_kv(const struct oato_op *op)
 {
-    if (i < 0 || i >= op_weight_count(op))
-        return false;
-    *k = op->k;
-    switch (op->kind) {
-    case OP_EMBED:
-    case OP_MUL_MAT:
-    case OP_GATE_UP: *n = op->n; break;
-    case OP_QKV: *n = i ? op->n2 : op->n; break;
-    case OP_ROPE:
-        *n = 1;
-        *k = op->rope_dims / 2;
-        break;
-    case OP_SCALE: *n = *k = 1; break;
-    case OP_HEAD_NORM:
-        *n = 1;
-        *k = op->head_dim;
-        break;
-    case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: *n = (int64_t)op_experts_held(op) * op->n; break;
-    default: *n = 1; break;
-    }
-    return true;
+    return kind_row(op->kind)->traffic >= KV_WRITTEN;
+}
+
+int op_in_count(const struct oato_op *op)
+{
+    const struct op_kind_row *row = kind_row(op->kind);
+    return row->merges ? OP_ANY : (row->in[0] != W_NONE) + (row->in[1] != W_NONE);
+}
+
+int64_t op_in_width(const struct oato_op *op, int i)
+{
+    const struct op_kind_row *row = kind_row(op->kind);
+    return width_of(op, row->in[row->merges ? 0 : i]);
 }
 
 int32_t op_out_width(const struct oato_op *op, int i)
 {
-    switch (op->kind) {
-    case OP_KV_STORE:
-    case OP_KV_COPY: return 0;
-    case OP_EMBED: return i == 0 ? op->k : 0;
-    case OP_QKV: return i == 0 ? op->n : i < 3 ? op->n2 : 0;
-    case OP_ADD_NORM: return i < 2 ? op->n : 0;
-    case OP_EXPERT_GATE_UP: return i == 0 ? op->experts_used * op->n : 0;
-    default: return i == 0 && kind_row(op->kind) ? op->n : 0;
-    }
+    const struct op_kind_row *row = kind_row(op->kind);
+    return i < (int)ARRAY_LEN(row->out) ? (int32_t)width_of(op, row->out[i]) : 0;
 }
 
-bool op_has_experts(const struct oato_op *op)
+int op_weight_count(const struct oato_op *op)
 {
-    return op->kind == OP_EXPERT_GATE_UP || op->kind == OP_EXPERT_DOWN;
+    const struct op_kind_row *row = kind_row(op->kind);
+    int n = 0;
+    while (n < (int)ARRAY_LEN(row->weight) && row->weight[n].n != W_NONE)
+        n++;
+    return n;
+}
+
+bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
+{
+    const struct op_kind_row *row = kind_row(op->kind);
+    if (i < 0 || i >= op_weight_count(op))
+        return false;
+    *n = width_of(op, row->weight[i].n) * (row->traffic == EXPERTS ? op_experts_held(op) : 1);
+    *k = width_of(op, row->weight[i].k);
+    return true;
+}
+
+enum weight_use op_weight_use(const struct oato_op *op)
+{
+    const enum traffic traffic = kind_row(op->kind)->traffic;
+    return traffic == TABLE_ROWS                       ? WEIGHT_LOOKUP
+           : traffic == MATRICES || traffic == EXPERTS ? WEIGHT_MATRIX
+                                                       : WEIGHT_VECTOR;
+}
+
+const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
+
+bool op_divides(const struct oato_op *op, enum op_axis axis)
+{
+    return kind_row(op->kind)->axes >> axis & 1;
+}
+
+int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis)
+{
+    const int64_t extent[AXIS_COUNT] = {[AXIS_ROWS] = op->n,
+                                        [AXIS_K] = op->k,
+                                        [AXIS_HEADS] = op->kv_heads,
+                                        [AXIS_EXPERTS] = op->experts};
+    return axis == AXIS_ROWS || op_divides(op, axis) ? extent[axis] : 0;
+}
+
+static bool matrices_fit(const struct oato_op *op)
+{
+    int64_t n, k;
+    size_t row, all;
+    return op_weight_shape(op, 0, &n, &k) && dtype_is_weight((oato_dtype)op->dtype) && k > 0 &&
+           dtype_row_bytes((oato_dtype)op->dtype, k, &row) && size_mul(row, (size_t)n, &all) &&
+           all < SIZE_MAX / 16;
+}
+
+bool op_valid(const struct oato_op *op)
+{
+    const struct op_kind_row *row = kind_row(op->kind);
+    return row->name && op->k >= 0 && op->n >= 0 && op->n2 >= 0 && (!row->fits || row->fits(op)) &&
+           (op_weight_use(op) == WEIGHT_VECTOR || matrices_fit(op));
 }
 
 /* The share of the chosen experts that the weights are expected to be of. */
@@ -369,32 +508,25 @@ static double share_held(const struct oato_op *op)
     return op_has_experts(op) ? (double)op_experts_held(op) / op->experts : 1;
 }
 
+/* Rows of the operator's matrices, of experts those of one. */
+static double matrix_rows(const struct oato_op *op, const struct op_kind_row *row)
+{
+    int64_t n = 0;
+    for (int i = 0; i < op_weight_count(op); i++)
+        n += width_of(op, row->weight[i].n);
+    return (double)n;
+}
+
 double op_flops(const struct oato_op *op, const struct op_size *size)
 {
-    double t = size->rows, k = op->k, n = op->n, used = op->experts_used * share_held(op);
-    switch (op->kind) {
-    case OP_EMBED:
-    case OP_BIAS:
-    case OP_SCALE:
-    case OP_TOP_K: /* a comparison each */
-    case OP_ADD: return t * k;
-    case OP_RMS_NORM:
-    case OP_HEAD_NORM: return t * 4 * k; /* square and add, scale, weight */
-    case OP_ADD_NORM: return t * 5 * k;
-    case OP_MUL_MAT: return t * 2 * k * n;
-    case OP_MERGE_SUM: return t * (k - n);
-    case OP_QKV: return t * 2 * k * (n + 2.0 * op->n2);
-    case OP_GATE_UP: return t * (4 * k * n + 5 * n);
-    case OP_SWIGLU:
-    case OP_ROUTE: return t * 5 * k; /* exp counts as two */
-    case OP_EXPERT_GATE_UP: return t * used * (4 * k * n + 5 * n);
-    case OP_EXPERT_DOWN: return t * used * (2 * k * n + 2 * n);
-    case OP_ROPE: return t * 3.0 * op->heads * op->rope_dims; /* six for a pair */
-    case OP_KV_STORE: return t * 2.0 * op->kv_heads * op->head_dim;
-    case OP_ATTENTION: /* q.K and its sum with V, for every position that is read */
-        return 4.0 * op->heads * op->head_dim * (double)size->kv_positions;
-    default: return 0;
-    }
+    const struct op_kind_row *row = kind_row(op->kind);
+    double times = row->traffic == KV_READ ? (double)size->kv_positions : size->rows;
+    double each = row->flops * (double)width_of(op, row->flops_of);
+    if (row->traffic == EXPERTS)
+        times *= op->experts_used * share_held(op);
+    if (op_weight_use(op) == WEIGHT_MATRIX)
+        each += 2 * matrix_rows(op, row) * op->k;
+    return times * each;
 }
 
 static double row_bytes(const struct oato_op *op, double elements)
@@ -430,21 +562,17 @@ double op_experts_read(const struct oato_op *op, int32_t tokens)
 
 double op_bytes(const struct oato_op *op, const struct op_size *size)
 {
-    double t = size->rows, k = op->k, n = op->n;
-    switch (op->kind) {
-    case OP_EMBED: return t * row_bytes(op, k);
-    case OP_RMS_NORM:
-    case OP_BIAS:
-    case OP_ADD_NORM: return 4 * k;
-    case OP_MUL_MAT: return n * row_bytes(op, k);
-    case OP_QKV: return (n + 2.0 * op->n2) * row_bytes(op, k);
-    case OP_GATE_UP: return 2 * n * row_bytes(op, k);
-    case OP_HEAD_NORM: return 4.0 * op->head_dim;
-    case OP_EXPERT_GATE_UP: return op_experts_read(op, size->rows) * 2 * n * row_bytes(op, k);
-    case OP_EXPERT_DOWN: return op_experts_read(op, size->rows) * n * row_bytes(op, k);
-    case OP_KV_STORE: return t * 2 * row_bytes(op, (double)op->kv_heads * op->head_dim);
-    case OP_ATTENTION:
-        return kv_positions_once(size) * 2 * row_bytes(op, (double)op->kv_heads * op->head_dim);
-    default: return 0;
+    const struct op_kind_row *row = kind_row(op->kind);
+    const double rows = matrix_rows(op, row), bytes = row_bytes(op, op->k);
+    const double kv = 2 * row_bytes(op, (double)width_of(op, W_KV_HEADS));
+    switch (row->traffic) {
+    case NONE: return 0;
+    case VECTOR: return 4 * (double)width_of(op, row->weight[0].k);
+    case TABLE_ROWS: return size->rows * bytes;
+    case MATRICES: return rows * bytes;
+    case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
+    case KV_WRITTEN: return size->rows * kv;
+    case KV_READ: return kv_positions_once(size) * kv;
     }
+    return 0;
 }

@@ -55,13 +55,22 @@ enum op_kind {
     OP_KIND_COUNT
 };
 
-enum {
-    DEVICES_MAX = 8, /* of one engine, plan or simulation */
-    KV_PAGE_POSITIONS = 64
+enum { DEVICES_MAX = 8 }; /* of one engine, plan or simulation */
+
+/* Rows of a value in a step: its tokens, or those whose logits are wanted. */
+enum row_class { ROWS_TOKENS, ROWS_LOGITS };
+
+/* What a weight is used as: decides its layout. */
+enum weight_use {
+    WEIGHT_MATRIX, /* matrix products, also those of experts */
+    WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
+    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
 };
 
-/* What a value has one row for: each token of the step, or each whose logits are wanted. */
-enum row_class { ROWS_TOKENS, ROWS_LOGITS };
+/* Along which an operator is divided into parts: outputs, inputs (whose results are summed), heads
+ * of KV, experts. Plans store these numbers. */
+enum op_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
+extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "experts" */
 
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
 
@@ -107,6 +116,12 @@ enum { NUMERICS_DECODE_ROWS = 16 };
 /* Of TOP_K: most candidates, and most logits of a row, so that ids are exact in float32. */
 enum { TOP_K_MOST = 256, TOP_K_LOGITS_MOST = 1 << 24 };
 
+enum {
+    HEAD_DIM_MAX = 1024, /* that kernels take, as many experts */
+    EXPERTS_MAX = 4096,
+    KV_PAGE_POSITIONS = 64 /* of a page of the KV cache, on every device */
+};
+
 /* What varies from step to step and decides an operator's cost. */
 struct op_size {
     int32_t rows;         /* T: rows that the operator computes */
@@ -150,18 +165,25 @@ bool oato_op_same(const struct oato_op *a, const struct oato_op *b);
 const char *op_kind_name(int kind); /* "mul_mat"; "?" when unknown */
 bool op_kind_parse(const char *name, enum op_kind *out);
 
-/* What a weight is used as: decides its layout. */
-enum weight_use {
-    WEIGHT_MATRIX, /* matrix products: OP_MUL_MAT, OP_QKV, OP_GATE_UP, all experts of OP_EXPERT_* */
-    WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
-    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
-};
-enum weight_use op_weight_use(const struct oato_op *op);
-
+enum { OP_ANY = -1 };
+/* Inputs that this kind takes; OP_ANY: one or more, for merges. */
+int op_in_count(const struct oato_op *op);
+int64_t op_in_width(const struct oato_op *op, int i);  /* of the i-th input; OP_ANY: no matter */
+int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: has none */
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
-int op_weight_count(const struct oato_op *op);         /* most that this kind takes */
-int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: has none */
+int op_weight_count(const struct oato_op *op); /* most that this kind takes */
+enum weight_use op_weight_use(const struct oato_op *op);
+/* False: no device can compute such an operator, because of its shape or type. */
+bool op_valid(const struct oato_op *op);
+/* Whether parts of it may be computed apart, and how far the axis reaches; 0: it has no such axis.
+ * Every operator has rows, also where they cannot be divided. */
+bool op_divides(const struct oato_op *op, enum op_axis axis);
+int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis);
+/* True for KV_STORE and ATTENTION, which work on the pages of a layer. */
+bool op_has_kv(const struct oato_op *op);
+/* Types that such pages may have. */
+bool op_kv_dtype(oato_dtype dtype);
 /* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that
  * one run moves: for rooflines. The KV of a sequence counts once for all its rows. Of KV_COPY only
  * the device knows the pages: 0. Of experts count those that are read, op_experts_read. */
@@ -180,7 +202,8 @@ double op_experts_read(const struct oato_op *op, int32_t tokens);
 /* A fused pattern: operators that stand for one. The members follow each other in the graph;
  * which values must coincide is checked by graph_fuse (models/models.h). */
 struct op_fusion {
-    const char *name; /* as stored in plans */
+    const char *name;   /* as stored in plans */
+    const char *suffix; /* of the first member's name, for that of the fused operator */
     enum op_kind fused;
     int n_members;
     enum op_kind member[4];

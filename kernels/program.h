@@ -107,9 +107,10 @@ struct step {
     const uint64_t *timeline_base;
 };
 
-/* What every device demands of a program before it runs it: counts, offsets inside an arena of
- * arena_bytes, widths that fit the operators, weights and signals that exist, signals that rise and
- * stay below the size of a timeline. self: the device's index in the engine. */
+/* What every device demands of a program that it compiles: operators that can be computed, counts,
+ * offsets inside an arena of arena_bytes, widths that fit the operators, weights and signals that
+ * exist, signals that rise and stay below the size of a timeline. self: the device's index in the
+ * engine. */
 oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
                           struct oato_error *err);
 /* Rows of the record, and the size of its operator, in this step. */

@@ -15,14 +15,6 @@ const struct device_ops *const device_registry[] = {&cpu_device_ops, &cuda_devic
 
 enum { INDEX_MOST = 999 };
 
-uint64_t weight_source_stride(const struct weight_source *source)
-{
-    size_t row = 0;
-    if (!dtype_row_bytes(source->dtype, source->k, &row))
-        return 0;
-    return source->row_stride ? source->row_stride : row;
-}
-
 /* The kind that the first n bytes name, or NULL. */
 static const struct device_ops *find_kind(const char *name, size_t n)
 {

@@ -14,23 +14,11 @@
 
 /* ---------------------------------------------------------------------------- operators */
 
-static bool splits(int kind, enum plan_axis axis)
-{
-    switch (axis) {
-    case AXIS_ROWS: return kind == OP_MUL_MAT || kind == OP_GATE_UP;
-    case AXIS_K: return kind == OP_MUL_MAT;
-    case AXIS_HEADS: return kind == OP_KV_STORE || kind == OP_ATTENTION;
-    case AXIS_EXPERTS: return kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
-    case AXIS_COUNT: break;
-    }
-    return false;
-}
-
 /* The part of an operator that a record is; axis AXIS_COUNT: all of it. */
 struct record_part {
     const struct placement *placement;
     const struct placed_part *placed;
-    enum plan_axis axis;
+    enum op_axis axis;
     int32_t number;
 };
 
@@ -149,7 +137,7 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     return op;
 }
 
-static enum value_parts parts_made(const struct graph_op *o, enum plan_axis axis)
+static enum value_parts parts_made(const struct graph_op *o, enum op_axis axis)
 {
     if (axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_GATE_UP)
         return PARTS_EXPERTS;
@@ -237,7 +225,7 @@ static void op_emit(struct lowering *l, int32_t index)
 {
     const struct placement *p = &l->in->placements->phase[l->phase][index];
     const struct graph_op *o = &l->graph->ops[index];
-    if (p->n > 1 && !splits(o->op.kind, p->axis)) {
+    if (p->n > 1 && !op_divides(&o->op, p->axis)) {
         oato_fail(l->err, OATO_EFILE,
                   "operator %s (%s) cannot be split along the axis that the plan names; run "
                   "oato-plan again",

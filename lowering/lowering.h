@@ -26,7 +26,7 @@ struct placed_part {
 /* Where one operator runs in one phase: one to PARTS_MAX parts, by begin. */
 struct placement {
     int32_t n;
-    enum plan_axis axis;
+    enum op_axis axis;
     struct placed_part part[PARTS_MAX];
 };
 
@@ -43,7 +43,7 @@ oato_status placements_create(const struct plan *plan, const struct graph *g, co
                               int32_t host, struct placements *out, struct oato_error *err);
 void placements_free(struct placements *p);
 /* How much of its operator [begin, end) along the axis is; 1 for all of it. */
-double part_share(const struct oato_op *op, enum plan_axis axis, int64_t begin, int64_t end);
+double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, int64_t end);
 
 /* ------------------------------------------------------------------------------- input ---- */
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-double part_share(const struct oato_op *op, enum plan_axis axis, int64_t begin, int64_t end)
+double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, int64_t end)
 {
-    const int64_t extent = plan_axis_extent(op, axis);
+    const int64_t extent = op_axis_extent(op, axis);
     return extent ? (double)(end - begin) / (double)extent : 1;
 }
 

@@ -7,18 +7,6 @@
 
 #include <string.h>
 
-/* A fused operator is called after its first member: attn_q + kv, ffn_gate + _up, attn_add + _norm.
- */
-static const char *fused_suffix(enum op_kind kind)
-{
-    switch (kind) {
-    case OP_QKV: return "kv";
-    case OP_GATE_UP: return "_up";
-    case OP_ADD_NORM: return "_norm";
-    default: return "_fused";
-    }
-}
-
 static bool same_product(const struct graph *g, const struct graph_op *a, const struct graph_op *b)
 {
     return a->in[0] == b->in[0] && a->op.dtype == b->op.dtype && a->op.k == b->op.k &&
@@ -169,7 +157,7 @@ oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32
         if (next < n && m[next].first == i) {
             const struct op_fusion *f = &op_fusions[m[next].fusion];
             *op = graph_fused(g, m[next]);
-            op->name = name_in(out, g->ops[i].name, fused_suffix(f->fused));
+            op->name = name_in(out, g->ops[i].name, f->suffix);
             i += f->n_members;
             next++;
         } else {
@@ -211,7 +199,7 @@ struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, 
 struct oato_op graph_op_with_kv(const struct graph_op *op, oato_dtype kv)
 {
     struct oato_op r = op->op;
-    if (r.kind == OP_KV_STORE || r.kind == OP_ATTENTION)
+    if (op_has_kv(&r))
         r.dtype = (uint16_t)kv;
     return r;
 }

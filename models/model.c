@@ -161,7 +161,7 @@ int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struc
         .op = op,
         .name = arena_strndup(&g->arena, full, strlen(full)),
         .layer = layer,
-        .kv_layer = op.kind == OP_KV_STORE || op.kind == OP_ATTENTION ? layer : -1,
+        .kv_layer = op_has_kv(&op) ? layer : -1,
         .n_in = (in0 >= 0) + (in1 >= 0),
         .in = {in0, in1},
         .n_weights = weight != NULL,

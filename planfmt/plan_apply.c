@@ -125,7 +125,6 @@ static int by_op_and_begin(const void *va, const void *vb)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-static const char *const axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
 static const char *const phase_name[PHASE_COUNT] = {"prefill", "decode"};
 
 static const char *const axis_lacks[AXIS_COUNT] = {
@@ -134,30 +133,13 @@ static const char *const axis_lacks[AXIS_COUNT] = {
     [AXIS_EXPERTS] = "has no experts to divide",
 };
 
-int64_t plan_axis_extent(const struct oato_op *op, enum plan_axis axis)
-{
-    if (axis == AXIS_HEADS)
-        return op->kind == OP_ATTENTION || op->kind == OP_KV_STORE ? op->kv_heads : 0;
-    if (axis == AXIS_K)
-        return op->kind == OP_MUL_MAT ? op->k : 0;
-    if (axis == AXIS_EXPERTS)
-        return op_has_experts(op) ? op->experts : 0;
-    return op->n;
-}
-
 /* Parts begin and end on multiples of it, or end with the operator. */
-static int64_t axis_multiple(const struct oato_op *op, enum plan_axis axis)
+static int64_t axis_multiple(const struct oato_op *op, enum op_axis axis)
 {
     const struct dtype_info *d = dtype_info(op->dtype);
     if (axis == AXIS_HEADS || axis == AXIS_EXPERTS)
         return 1;
     return axis == AXIS_K && d ? max_i64(PART_MULTIPLE, d->block_elems) : PART_MULTIPLE;
-}
-
-static bool has_matrices(const struct oato_op *op)
-{
-    return op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP ||
-           op_has_experts(op);
 }
 
 /* The host is where no copy is needed: the processor. */
@@ -174,7 +156,7 @@ static oato_status check_home(const struct plan *plan, const struct op_part *x,
     const struct plan_device *device = &plan->devices[p->device], *home = &plan->devices[p->home];
     if (p->home == p->device)
         return OATO_OK;
-    if (!has_matrices(op))
+    if (op_weight_use(op) != WEIGHT_MATRIX)
         return oato_fail(err, OATO_EFILE,
                          "part %d of the plan, '%s': %s has no matrix that could be streamed from "
                          "%s to %s; its home must be its device",
@@ -191,7 +173,7 @@ static oato_status check_part(const struct plan *plan, const struct op_part *x,
                               const struct graph_op *op, struct oato_error *err)
 {
     const struct plan_part *p = x->part;
-    int64_t extent = plan_axis_extent(&op->op, p->axis), multiple = axis_multiple(&op->op, p->axis);
+    int64_t extent = op_axis_extent(&op->op, p->axis), multiple = axis_multiple(&op->op, p->axis);
     if (axis_lacks[p->axis] && !extent)
         return oato_fail(err, OATO_EFILE, "part %d of the plan, '%s': %s %s", x->index, p->op,
                          op_kind_name(op->op.kind), axis_lacks[p->axis]);
@@ -199,12 +181,12 @@ static oato_status check_part(const struct plan *plan, const struct op_part *x,
         return oato_fail(err, OATO_EFILE,
                          "part %d of the plan, '%s': %s %" PRId64 " to %" PRId64
                          ", but the operator has %" PRId64,
-                         x->index, p->op, axis_name[p->axis], p->begin, p->end, extent);
+                         x->index, p->op, op_axis_name[p->axis], p->begin, p->end, extent);
     if (p->begin % multiple || (p->end % multiple && p->end != extent))
         return oato_fail(err, OATO_EFILE,
                          "part %d of the plan, '%s': %s %" PRId64 " to %" PRId64
                          " are not on multiples of %" PRId64,
-                         x->index, p->op, axis_name[p->axis], p->begin, p->end, multiple);
+                         x->index, p->op, op_axis_name[p->axis], p->begin, p->end, multiple);
     return check_home(plan, x, &op->op, err);
 }
 
@@ -216,7 +198,7 @@ static oato_status check_cover(const struct op_part *x, int32_t n, const struct 
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         int64_t at = 0, extent = 0;
         bool any = false;
-        enum plan_axis axis = AXIS_ROWS;
+        enum op_axis axis = AXIS_ROWS;
         for (int32_t i = 0; i < n; i++) {
             const struct plan_part *p = x[i].part;
             if (!(p->phases & 1u << phase) || p->begin == p->end)
@@ -224,23 +206,23 @@ static oato_status check_cover(const struct op_part *x, int32_t n, const struct 
             if (any && p->axis != axis)
                 return oato_fail(err, OATO_EFILE,
                                  "operator '%s' is divided along %s and along %s in %s", op->name,
-                                 axis_name[axis], axis_name[p->axis], phase_name[phase]);
+                                 op_axis_name[axis], op_axis_name[p->axis], phase_name[phase]);
             if (p->begin != at)
                 return oato_fail(
                     err, OATO_EFILE,
                     "operator '%s': %s %" PRId64 " to %" PRId64 " are planned %s in %s", op->name,
-                    axis_name[p->axis], min_i64(at, p->begin), max_i64(at, p->begin),
+                    op_axis_name[p->axis], min_i64(at, p->begin), max_i64(at, p->begin),
                     p->begin < at ? "twice" : "nowhere", phase_name[phase]);
             any = true;
             axis = p->axis;
             at = p->end;
-            extent = plan_axis_extent(&op->op, axis);
+            extent = op_axis_extent(&op->op, axis);
         }
         if (any && at != extent)
             return oato_fail(err, OATO_EFILE,
                              "operator '%s': %s %" PRId64 " to %" PRId64
                              " are planned nowhere in %s",
-                             op->name, axis_name[axis], at, extent, phase_name[phase]);
+                             op->name, op_axis_name[axis], at, extent, phase_name[phase]);
     }
     return OATO_OK;
 }
@@ -249,8 +231,8 @@ static oato_status check_cover(const struct op_part *x, int32_t n, const struct 
 static bool same_range(const struct plan_part *a, const struct plan_part *b,
                        const struct oato_op *op)
 {
-    const bool whole_a = !a->begin && a->end == plan_axis_extent(op, a->axis);
-    const bool whole_b = !b->begin && b->end == plan_axis_extent(op, b->axis);
+    const bool whole_a = !a->begin && a->end == op_axis_extent(op, a->axis);
+    const bool whole_b = !b->begin && b->end == op_axis_extent(op, b->axis);
     if (whole_a || whole_b)
         return whole_a && whole_b;
     return a->axis == b->axis && a->begin == b->begin && a->end == b->end;
@@ -271,8 +253,8 @@ static oato_status loaded_twice(const struct plan *plan, const struct plan_part 
                      "operator '%s': %s %" PRId64 " to %" PRId64 " of one phase and %s %" PRId64
                      " to %" PRId64
                      " of the other would lie twice in the memory of %s; cut both phases alike",
-                     op->name, axis_name[a->axis], a->begin, a->end, axis_name[b->axis], b->begin,
-                     b->end, plan->devices[a->device].id);
+                     op->name, op_axis_name[a->axis], a->begin, a->end, op_axis_name[b->axis],
+                     b->begin, b->end, plan->devices[a->device].id);
 }
 
 /* A device that keeps a weight for both phases has it once: in ranges that both use. */
@@ -280,7 +262,7 @@ static oato_status check_resident(const struct plan *plan, const struct op_part 
                                   const struct graph_op *op, struct oato_error *err)
 {
     uint32_t phases = 0;
-    for (int32_t i = 0; i < n && has_matrices(&op->op); i++) {
+    for (int32_t i = 0; i < n && op_weight_use(&op->op) == WEIGHT_MATRIX; i++) {
         const struct plan_part *a = x[i].part, *b;
         if (a->begin == a->end)
             continue;

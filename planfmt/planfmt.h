@@ -158,7 +158,6 @@ bool neurons_order(const float *freq, int32_t n, int32_t *order);
 /* -------------------------------------------------------------------------------- plan ---- */
 
 enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
-enum plan_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 
 struct plan_device {
     char id[16], kind[8], model[96], spec[160]; /* as in the profile */
@@ -172,7 +171,7 @@ struct plan_device {
 struct plan_part {
     const char *op; /* name of the operator in the fused graph */
     int64_t begin, end;
-    enum plan_axis axis;
+    enum op_axis axis;
     uint32_t phases; /* bits 1 << phase */
     int32_t device, home;
 };
@@ -262,8 +261,6 @@ oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes,
 oato_status plan_load(const char *path, struct plan *out, struct oato_error *err);
 oato_status plan_load_memory(const void *data, size_t bytes, const char *name, struct plan *out,
                              struct oato_error *err);
-/* How far the axis reaches for an operator; 0 when it has no such axis. */
-int64_t plan_axis_extent(const struct oato_op *op, enum plan_axis axis);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
 /* Fuses the model's graph as the plan says, then checks that every part names an operator, that the

@@ -266,7 +266,7 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
     s.records = calloc(RECORDS_MAX + 1, sizeof *s.records);
     if (!status && !s.records)
         status = oato_fail_memory(err, RECORDS_MAX * sizeof *s.records, "records");
-    if (!status && (c->op.kind == OP_KV_STORE || c->op.kind == OP_ATTENTION))
+    if (!status && op_has_kv(&c->op))
         status = make_kv(r, c, at, &s, err);
     if (!status)
         status = make_record(r, c, at, &s, &one, err);

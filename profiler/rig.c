@@ -188,7 +188,7 @@ struct program_record rig_record(const struct graph_op *shape, const struct oato
         r.weight[i] = UINT32_MAX;
     for (int i = 0; i < shape->n_in; i++)
         r.in_width[i] = in_width[i];
-    if (op->kind == OP_KV_STORE || op->kind == OP_ATTENTION)
+    if (op_has_kv(op))
         r.kv_layer = 0;
     return r;
 }

@@ -7,7 +7,6 @@
  */
 #include "solver/solver.h"
 
-
 #include <inttypes.h>
 
 struct probe {

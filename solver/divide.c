@@ -170,12 +170,6 @@ static void price_ends(struct dividing *x)
     }
 }
 
-bool divide_streams(int kind)
-{
-    return kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP ||
-           kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
-}
-
 static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
 {
     memset(x, 0, sizeof *x);
@@ -189,8 +183,9 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
         x->op[x->n_ops++] = i;
         x->file_bytes += problem_file_bytes(&p->graph.ops[i]);
     }
-    if (x->n_ops == OPS_MAX ? !divide_pair(&p->graph, x->op[0])
-                            : !x->n_ops || !divide_streams(p->graph.ops[x->op[0]].op.kind))
+    if (x->n_ops == OPS_MAX
+            ? !divide_pair(&p->graph, x->op[0])
+            : !x->n_ops || op_weight_use(&p->graph.ops[x->op[0]].op) != WEIGHT_MATRIX)
         return false;
     list_kinds(x);
     find_groups(x);

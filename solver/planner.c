@@ -126,14 +126,14 @@ static oato_status fill_devices(struct plan *plan, const struct problem *p, cons
 enum { PARTS_PER_DEVICE = 2, ALL_PHASES = 1u << PHASE_PREFILL | 1u << PHASE_DECODE };
 
 /* The axis along which the parts of an operator of a divided unit lie. */
-static enum plan_axis axis_of(const struct graph_op *op, const struct problem *p, int32_t index)
+static enum op_axis axis_of(const struct graph_op *op, const struct problem *p, int32_t index)
 {
     if (op_has_experts(&op->op))
         return AXIS_EXPERTS;
     return p->first_op[p->unit_of[index]] == index ? AXIS_ROWS : AXIS_K;
 }
 
-static void add_part(struct plan *plan, const char *op, enum plan_axis axis, int64_t begin,
+static void add_part(struct plan *plan, const char *op, enum op_axis axis, int64_t begin,
                      int64_t end, uint32_t phases, int32_t device, int32_t home)
 {
     plan->parts[plan->n_parts++] = (struct plan_part){.op = op,
@@ -154,7 +154,7 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
     for (int pass = 0; pass < 2; pass++) /* in order of their ranges: the host's is the last */
         for (int32_t d = 0; d < p->n_devices; d++) {
             int64_t begin = 0, end = d == at ? rows : 0;
-            enum plan_axis axis = AXIS_ROWS;
+            enum op_axis axis = AXIS_ROWS;
             if (p->instance.is_host[d] != (pass == 1))
                 continue;
             if (option_divided(o)) {

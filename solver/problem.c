@@ -6,7 +6,6 @@
  */
 #include "solver/problem_internal.h"
 
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,7 +165,7 @@ static oato_status find_flows(struct problem *p, struct oato_error *err)
             least = min_i64(least, price->prefill_ns);
             elsewhere = elsewhere || d != p->instance.host;
         }
-        if (elsewhere && divide_streams(g->ops[i].op.kind))
+        if (elsewhere && op_weight_use(&g->ops[i].op) == WEIGHT_MATRIX)
             f->matrix_bytes += problem_file_bytes(&g->ops[i]);
         else
             f->other_ns += least == INT64_MAX ? 0 : least;

@@ -78,8 +78,6 @@ oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_
 /* True when operator i + 1 is the only reader of i and both can be divided by neurons or experts.
  */
 bool divide_pair(const struct graph *g, int32_t i);
-/* True for operators whose weights can be streamed. */
-bool divide_streams(int kind);
 /* The options of a unit: `whole`, one for each device, and all ways to divide it. */
 oato_status divide_unit(struct problem *p, int32_t unit, const struct option *whole,
                         struct oato_error *err);

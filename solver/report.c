@@ -231,13 +231,12 @@ static void json_predicted(const struct plan *p, struct text *out)
 
 static void json_placement(const struct plan *p, struct text *out)
 {
-    static const char *const axes[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
     json_open(out, "parts", '[');
     for (int32_t i = 0; i < p->n_parts; i++) {
         const struct plan_part *t = &p->parts[i];
         json_open(out, NULL, '{');
         json_string(out, "op", t->op);
-        json_string(out, "axis", axes[t->axis]);
+        json_string(out, "axis", op_axis_name[t->axis]);
         json_integer(out, "begin", (uint64_t)t->begin);
         json_integer(out, "end", (uint64_t)t->end);
         json_bool(out, "prefill", t->phases >> PHASE_PREFILL & 1);

@@ -6,7 +6,6 @@
  */
 #include "solver/problem_internal.h"
 
-
 #include <math.h>
 #include <string.h>
 

@@ -193,28 +193,29 @@ AVX2_INLINE void unpack_float(oato_dtype dtype, const uint8_t *w, int64_t n, uin
     }
 }
 
+AVX2_INLINE void unpack_blocks(const struct lanes_format *f, const uint8_t *w, int64_t tiles,
+                               uint8_t *out, int64_t stride)
+{
+    if (f->block == 32)
+        unpack_small(f, w, tiles, out, stride);
+    else
+        unpack_256(f, w, tiles, out, stride);
+}
+
 /* n of k of the group at w. */
 static void unpack(oato_dtype dtype, const uint8_t *w, int64_t n, uint8_t *out, int64_t stride)
 {
-    const int64_t tiles = n / STEP;
-    switch (dtype) {
-    case DT_F32: unpack_float(DT_F32, w, n, out, stride); break;
-    case DT_F16: unpack_float(DT_F16, w, n, out, stride); break;
-    case DT_BF16: unpack_float(DT_BF16, w, n, out, stride); break;
-    case DT_Q4_0: unpack_small(&lanes_formats[FORMAT_Q4_0], w, tiles, out, stride); break;
-    case DT_Q4_1: unpack_small(&lanes_formats[FORMAT_Q4_1], w, tiles, out, stride); break;
-    case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, tiles, out, stride); break;
-    case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, tiles, out, stride); break;
-    case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, tiles, out, stride); break;
-    case DT_Q4_K: unpack_256(&lanes_formats[FORMAT_Q4_K], w, tiles, out, stride); break;
-    case DT_Q5_K: unpack_256(&lanes_formats[FORMAT_Q5_K], w, tiles, out, stride); break;
-    case DT_Q6_K: unpack_256(&lanes_formats[FORMAT_Q6_K], w, tiles, out, stride); break;
-    case DT_Q2_K: unpack_256(&lanes_formats[FORMAT_Q2_K], w, tiles, out, stride); break;
-    case DT_Q3_K: unpack_256(&lanes_formats[FORMAT_Q3_K], w, tiles, out, stride); break;
-    case DT_IQ4_NL: unpack_small(&lanes_formats[FORMAT_IQ4_NL], w, tiles, out, stride); break;
-    case DT_IQ4_XS: unpack_256(&lanes_formats[FORMAT_IQ4_XS], w, tiles, out, stride); break;
-    default: unpack_small(&lanes_formats[FORMAT_MXFP4], w, tiles, out, stride);
+#define FLOATS(type, ...)                                                                          \
+    case DT_##type:                                                                                \
+        unpack_float(DT_##type, w, n, out, stride);                                                \
+        break;
+#define BLOCKS(type, ...)                                                                          \
+    case DT_##type: unpack_blocks(&lanes_##type, w, n / STEP, out, stride); break;
+    switch ((int)dtype) {
+        FLOAT_TYPES(FLOATS) BLOCK_TYPES(BLOCKS)
     }
+#undef FLOATS
+#undef BLOCKS
 }
 
 /* ------------------------------------------------------------------------------------ tiles - */

@@ -124,11 +124,12 @@ AVX2_INLINE void stream_dtype(oato_dtype dtype, const struct matrix_job *j, int6
 
 static void stream_float(const struct matrix_job *j, int64_t begin, int64_t end)
 {
-    switch (j->w->dtype) {
-    case DT_F32: stream_dtype(DT_F32, j, begin, end); break;
-    case DT_F16: stream_dtype(DT_F16, j, begin, end); break;
-    default: stream_dtype(DT_BF16, j, begin, end);
+#define STREAM(type, ...)                                                                          \
+    case DT_##type: stream_dtype(DT_##type, j, begin, end); break;
+    switch ((int)j->w->dtype) {
+        FLOAT_TYPES(STREAM)
     }
+#undef STREAM
 }
 
 /* --------------------------------------------------------------------------------- panels - */

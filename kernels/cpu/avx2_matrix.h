@@ -300,12 +300,9 @@ static void tile_8(const struct tile *t, int columns)
     tile_widths(t, columns, (struct tile_kind){32, 0, 0, false, true, FEW});
 }
 
-static tile_fn *const tiles_of[FORMAT_COUNT] = {
-    [FORMAT_Q4_0] = tile_4,     [FORMAT_Q4_1] = tile_4_min, [FORMAT_Q5_0] = tile_5,
-    [FORMAT_Q5_1] = tile_5_min, [FORMAT_Q8_0] = tile_8,     [FORMAT_Q4_K] = tile_4_min,
-    [FORMAT_Q5_K] = tile_5_min, [FORMAT_Q6_K] = tile_6,     [FORMAT_Q2_K] = tile_2,
-    [FORMAT_Q3_K] = tile_3,     [FORMAT_IQ4_NL] = tile_8,   [FORMAT_IQ4_XS] = tile_8,
-    [FORMAT_MXFP4] = tile_5,
+static tile_fn *const tiles_of[LANES_TILES] = {
+    [TILE_2] = tile_2, [TILE_3] = tile_3,         [TILE_4] = tile_4, [TILE_4_MIN] = tile_4_min,
+    [TILE_5] = tile_5, [TILE_5_MIN] = tile_5_min, [TILE_6] = tile_6, [TILE_8] = tile_8,
 };
 
 /* ---------------------------------------------------------------------------------- loops - */
@@ -325,7 +322,7 @@ static void panel_columns(const struct panel_job *p)
 {
     const int64_t tiles = (p->columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const int64_t block_bytes = sizeof(struct lanes_bytes);
-    tile_fn *const run = tiles_of[p->f - lanes_formats];
+    tile_fn *const run = tiles_of[p->f->tile];
     struct tile t = {.blocks = (int)(p->n / 32), .stride = (int64_t)p->j->pack_stride};
 #ifndef __AVXVNNI__
     t.halves = p->s->halves;

@@ -77,15 +77,6 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, int centre, const uint
         unpack_32(f, centre, w + 8 * (f->head + b * f->body), p, b);
 }
 
-AVX2_INLINE void unpack_as(const struct lanes_format *f, int centre, const uint8_t *w, int blocks,
-                           struct group_panel *p)
-{
-    if (f->block == 32)
-        unpack_small(f, centre, w, blocks, p);
-    else
-        unpack_256(f, centre, w, p);
-}
-
 /* What is taken from unsigned weights, and given back to the sums, so that more products add up in
  * 16 bits. VNNI takes them as they are. */
 #ifdef __AVXVNNI__
@@ -94,24 +85,25 @@ enum { CENTRE_4 = 0, CENTRE_5 = 0 };
 enum { CENTRE_4 = 8, CENTRE_5 = 16 };
 #endif
 
+AVX2_INLINE void unpack_as(const struct lanes_format *f, const uint8_t *w, int blocks,
+                           struct group_panel *p)
+{
+    const int centre = !f->has_min || f->sub == 16 ? 0 : f->high ? CENTRE_5 : CENTRE_4;
+    if (f->block == 32)
+        unpack_small(f, centre, w, blocks, p);
+    else
+        unpack_256(f, centre, w, p);
+}
+
 /* The chunk of a group at w. */
 static void panel_unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_panel *p)
 {
-    switch (dtype) {
-    case DT_Q4_0: unpack_as(&lanes_formats[FORMAT_Q4_0], 0, w, blocks, p); break;
-    case DT_Q4_1: unpack_as(&lanes_formats[FORMAT_Q4_1], CENTRE_4, w, blocks, p); break;
-    case DT_Q5_0: unpack_as(&lanes_formats[FORMAT_Q5_0], 0, w, blocks, p); break;
-    case DT_Q5_1: unpack_as(&lanes_formats[FORMAT_Q5_1], CENTRE_5, w, blocks, p); break;
-    case DT_Q8_0: unpack_as(&lanes_formats[FORMAT_Q8_0], 0, w, blocks, p); break;
-    case DT_Q4_K: unpack_as(&lanes_formats[FORMAT_Q4_K], CENTRE_4, w, blocks, p); break;
-    case DT_Q5_K: unpack_as(&lanes_formats[FORMAT_Q5_K], CENTRE_5, w, blocks, p); break;
-    case DT_Q6_K: unpack_as(&lanes_formats[FORMAT_Q6_K], 0, w, blocks, p); break;
-    case DT_Q2_K: unpack_as(&lanes_formats[FORMAT_Q2_K], 0, w, blocks, p); break;
-    case DT_Q3_K: unpack_as(&lanes_formats[FORMAT_Q3_K], 0, w, blocks, p); break;
-    case DT_IQ4_NL: unpack_as(&lanes_formats[FORMAT_IQ4_NL], 0, w, blocks, p); break;
-    case DT_IQ4_XS: unpack_as(&lanes_formats[FORMAT_IQ4_XS], 0, w, blocks, p); break;
-    default: unpack_as(&lanes_formats[FORMAT_MXFP4], 0, w, blocks, p);
+#define UNPACK(type, ...)                                                                          \
+    case DT_##type: unpack_as(&lanes_##type, w, blocks, p); break;
+    switch ((int)dtype) {
+        BLOCK_TYPES(UNPACK)
     }
+#undef UNPACK
 }
 
 #endif

@@ -335,21 +335,12 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
 
 static void matrix_stream(const struct matrix_job *j, int64_t begin, int64_t end)
 {
-    switch (j->w->dtype) {
-    case DT_Q4_0: passes(&lanes_formats[FORMAT_Q4_0], j, begin, end); break;
-    case DT_Q4_1: passes(&lanes_formats[FORMAT_Q4_1], j, begin, end); break;
-    case DT_Q5_0: passes(&lanes_formats[FORMAT_Q5_0], j, begin, end); break;
-    case DT_Q5_1: passes(&lanes_formats[FORMAT_Q5_1], j, begin, end); break;
-    case DT_Q8_0: passes(&lanes_formats[FORMAT_Q8_0], j, begin, end); break;
-    case DT_Q4_K: passes(&lanes_formats[FORMAT_Q4_K], j, begin, end); break;
-    case DT_Q5_K: passes(&lanes_formats[FORMAT_Q5_K], j, begin, end); break;
-    case DT_Q6_K: passes(&lanes_formats[FORMAT_Q6_K], j, begin, end); break;
-    case DT_Q2_K: passes(&lanes_formats[FORMAT_Q2_K], j, begin, end); break;
-    case DT_Q3_K: passes(&lanes_formats[FORMAT_Q3_K], j, begin, end); break;
-    case DT_IQ4_NL: passes(&lanes_formats[FORMAT_IQ4_NL], j, begin, end); break;
-    case DT_IQ4_XS: passes(&lanes_formats[FORMAT_IQ4_XS], j, begin, end); break;
-    default: passes(&lanes_formats[FORMAT_MXFP4], j, begin, end);
+#define PASSES(type, ...)                                                                          \
+    case DT_##type: passes(&lanes_##type, j, begin, end); break;
+    switch ((int)j->w->dtype) {
+        BLOCK_TYPES(PASSES)
     }
+#undef PASSES
 }
 
 #endif

@@ -103,24 +103,24 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, stru
     }
 }
 
+AVX2_INLINE void unpack_blocks(const struct lanes_format *f, const uint8_t *w, int blocks,
+                               struct group_block *to)
+{
+    if (f->block == 32)
+        unpack_small(f, w, blocks, to);
+    else
+        unpack_256(f, w, to);
+}
+
 /* `blocks` times 32 k of a group, from w on. */
 static void unpack(oato_dtype dtype, const uint8_t *w, int blocks, struct group_block *to)
 {
-    switch (dtype) {
-    case DT_Q4_0: unpack_small(&lanes_formats[FORMAT_Q4_0], w, blocks, to); break;
-    case DT_Q4_1: unpack_small(&lanes_formats[FORMAT_Q4_1], w, blocks, to); break;
-    case DT_Q5_0: unpack_small(&lanes_formats[FORMAT_Q5_0], w, blocks, to); break;
-    case DT_Q5_1: unpack_small(&lanes_formats[FORMAT_Q5_1], w, blocks, to); break;
-    case DT_Q8_0: unpack_small(&lanes_formats[FORMAT_Q8_0], w, blocks, to); break;
-    case DT_Q4_K: unpack_256(&lanes_formats[FORMAT_Q4_K], w, to); break;
-    case DT_Q5_K: unpack_256(&lanes_formats[FORMAT_Q5_K], w, to); break;
-    case DT_Q6_K: unpack_256(&lanes_formats[FORMAT_Q6_K], w, to); break;
-    case DT_Q2_K: unpack_256(&lanes_formats[FORMAT_Q2_K], w, to); break;
-    case DT_Q3_K: unpack_256(&lanes_formats[FORMAT_Q3_K], w, to); break;
-    case DT_IQ4_NL: unpack_small(&lanes_formats[FORMAT_IQ4_NL], w, blocks, to); break;
-    case DT_IQ4_XS: unpack_256(&lanes_formats[FORMAT_IQ4_XS], w, to); break;
-    default: unpack_small(&lanes_formats[FORMAT_MXFP4], w, blocks, to);
+#define UNPACK(type, ...)                                                                          \
+    case DT_##type: unpack_blocks(&lanes_##type, w, blocks, to); break;
+    switch ((int)dtype) {
+        BLOCK_TYPES(UNPACK)
     }
+#undef UNPACK
 }
 
 /* ---------------------------------------------------------------------------------- tiles - */

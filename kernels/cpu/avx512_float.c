@@ -88,11 +88,12 @@ AVX2_INLINE void tile_shapes(oato_dtype dtype, const struct float_tile *t, int g
 
 static void tile_run(oato_dtype dtype, const struct float_tile *t, int groups, int columns)
 {
-    switch (dtype) {
-    case DT_F32: tile_shapes(DT_F32, t, groups, columns); break;
-    case DT_F16: tile_shapes(DT_F16, t, groups, columns); break;
-    default: tile_shapes(DT_BF16, t, groups, columns);
+#define TILE(type, ...)                                                                            \
+    case DT_##type: tile_shapes(DT_##type, t, groups, columns); break;
+    switch ((int)dtype) {
+        FLOAT_TYPES(TILE)
     }
+#undef TILE
 }
 
 /* `groups` groups of rows from `row` on and columns [c0, c0 + columns). */

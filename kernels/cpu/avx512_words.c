@@ -93,11 +93,12 @@ static void unpack(oato_dtype dtype, const uint8_t *w, int64_t n, struct group_p
 {
     for (int64_t i = 0; i < next_bytes; i += 64)
         _mm_prefetch((const char *)next + i, _MM_HINT_T1);
-    switch (dtype) {
-    case DT_F32: unpack_floats(DT_F32, w, n, p); break;
-    case DT_F16: unpack_floats(DT_F16, w, n, p); break;
-    default: unpack_floats(DT_BF16, w, n, p);
+#define UNPACK(type, ...)                                                                          \
+    case DT_##type: unpack_floats(DT_##type, w, n, p); break;
+    switch ((int)dtype) {
+        FLOAT_TYPES(UNPACK)
     }
+#undef UNPACK
 }
 
 /* ---------------------------------------------------------------------------------- tiles - */

@@ -118,7 +118,8 @@ static void cpu_info(const struct oato_device *base, struct device_info *out)
 
 static bool supports(const struct oato_device *d, const struct oato_op *op)
 {
-    return cpu_supports(cpu_of(d)->kernels, op);
+    (void)d;
+    return cpu_supports(op);
 }
 
 static const char *numerics(const struct oato_device *d, const struct oato_op *op,
@@ -170,15 +171,7 @@ static oato_status cpu_inject_error(struct oato_device *base, const char *what,
                                     struct oato_error *err)
 {
     struct cpu_device *d = cpu_of(base);
-    int64_t n;
-    if (!strncmp(what, "record=", 7) && parse_i64(what + 7, 0, INT32_MAX, &n))
-        d->fail_record = n;
-    else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 0, INT32_MAX, &n))
-        d->fail_alloc = n;
-    else
-        return oato_fail(err, OATO_EUSAGE, "%s: cannot inject '%s'; known are record=N and alloc=N",
-                         d->id, what);
-    return OATO_OK;
+    return inject_error(d->id, what, &d->fail_record, &d->fail_alloc, err);
 }
 
 const struct device_ops cpu_device_ops = {

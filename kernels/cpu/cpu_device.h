@@ -21,7 +21,8 @@ struct cpu_device {
     int64_t clock_offset_ns;
     uint64_t waited_ns; /* for other devices, on that clock */
     uint64_t step_serial;
-    int64_t fail_record, fail_alloc; /* counted down; 0: off */
+    _Atomic int64_t fail_record; /* counted down; 0: off */
+    int64_t fail_alloc;
     struct timeline timeline;
 };
 

@@ -1,11 +1,10 @@
 /*
- * cpu_internal.h - between the files of kernels/cpu, and for kernels/sim, which computes with the
- * very same kernels. Not for other rooms.
+ * cpu_internal.h - between the files of kernels/cpu: the table of kernels, and threads.
  */
 #ifndef OATO_CPU_INTERNAL_H
 #define OATO_CPU_INTERNAL_H
 
-#include "kernels/device.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 /* UNROLL has the compiler unroll the loop behind it, whose length it knows: what the loop indexes
  * then stays in registers. clang ignores gcc's pragma and is three times slower without its own.
@@ -17,108 +16,6 @@
 #define UNROLL PRAGMA(GCC unroll 16)
 #endif
 #define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++) // NOLINT(bugprone-macro-parentheses)
-
-/* Arenas, pages and prepared weights are bytes; these say where they hold float32. */
-static inline float *floats(void *p)
-{
-    return p;
-}
-static inline const float *const_floats(const void *p)
-{
-    return p;
-}
-
-struct cpu_kernels; /* the dispatch table of one instruction set */
-
-/* A simulated device computes with these kernels on these cores: it takes them for each record, the
- * cpu device for a step except while it waits for an event. So what the host measures of itself is
- * not slowed down by the simulation's arithmetic. Uncontended, it costs nothing worth mentioning.
- */
-void cpu_cores_take(void);
-void cpu_cores_give(void);
-
-/* The best table that this machine runs, or the one named ("ref", "avx2", ...); NULL name looks at
- * OATO_CPU_ISA first. */
-oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
-                               struct oato_error *err);
-const char *cpu_kernels_name(const struct cpu_kernels *k);
-/* Of prepared weights; NULL: it has no id. */
-const char *cpu_kernels_layout(const struct cpu_kernels *k);
-
-/* The weight, KV and pricing half of the device interface, for a given table; memory comes from
- * and goes to the allocator so that sim can keep it in its own unreadable region. All addresses
- * handed in are readable by the caller. */
-bool cpu_supports(const struct cpu_kernels *k, const struct oato_op *op);
-const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
-                         enum numerics_choice choice);
-uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
-                            int64_t cols, enum weight_use use);
-uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
-                             const struct op_size *size, int n_threads);
-
-struct oato_weight {
-    oato_dtype dtype; /* of the source */
-    enum weight_use use;
-    int64_t rows, k;
-    const uint8_t *data; /* prepared, or (WEIGHT_LOOKUP on the host) the GGUF's own rows */
-    uint64_t bytes;      /* owned bytes behind data; 0 when borrowed */
-    /* WEIGHT_LOOKUP: a matrix prepared from the very rows, read in place of data; NULL: none */
-    const struct oato_weight *rows_of;
-};
-
-/* Fills w->data (already allocated, w->bytes = cpu_prepared_bytes) for source rows
- * [row_begin + begin, row_begin + end): callers may divide the rows among threads at multiples
- * of 64. */
-void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
-                      struct oato_weight *w, int64_t begin, int64_t end);
-/* Whole rows of whole blocks of a known type. */
-bool cpu_source_good(const struct weight_source *s);
-/* The host's memory, and what of it is free or would be given back by the page cache. */
-uint64_t cpu_memory_bytes(void);
-uint64_t cpu_memory_available(void);
-/* Rows [begin, end) of the source have been read: the pages of its file may leave the memory. */
-void cpu_source_release(const struct weight_source *s, int64_t begin, int64_t end);
-
-/* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at
- * data + layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1.
- * K is dimension-major, [head_dim][64]: scores of neighbouring positions are the lanes of a
- * vector. V is position-major, [64][head_dim]: so are dimensions of a result. Q8_0 keeps the bytes
- * of a block so, and behind them, of K and of V, the F16 scales [head_dim / 32][64]. */
-struct kv_cache {
-    int32_t n_layers, pages;
-    oato_dtype dtype;
-    struct kv_layer_shape *layers;
-    uint64_t *layer_offset; /* bytes */
-    uint8_t *data;
-    uint64_t bytes;
-};
-/* layer_offset for each layer and the total; false on overflow. Behind the last block are
- * KV_PADDING bytes that may be read. */
-bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes);
-
-enum { KV_PADDING = 64 };
-
-static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
-{
-    size_t row = 0;
-    dtype_row_bytes(dtype, head_dim, &row);
-    return row * KV_PAGE_POSITIONS;
-}
-
-static inline bool kv_dtype_known(oato_dtype dtype)
-{
-    return dtype == DT_F16 || dtype == DT_F32 || dtype == DT_Q8_0;
-}
-
-/* Of K (which 0) or V (1). */
-static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_t page, int which,
-                                int64_t head)
-{
-    const struct kv_layer_shape *s = &kv->layers[layer];
-    const int64_t block = (page * 2 + which) * s->kv_heads + head;
-    return kv->data + kv->layer_offset[layer] +
-           (uint64_t)block * kv_block_bytes(kv->dtype, s->head_dim);
-}
 
 /* A barrier for the threads of one record; n_threads = 1 passes at once. */
 struct cpu_barrier {
@@ -138,27 +35,6 @@ void cpu_barrier_wait(struct cpu_barrier *b);
 void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next);
 /* Times that the threads have met: the same for all of them until they meet again. */
 uint32_t cpu_barrier_phase(const struct cpu_barrier *b);
-
-/* Cosines and sines of the step's tokens, kept from one ROPE record to the next. */
-struct rope_table {
-    float *cos_sin;         /* token t, pair i: cos at [(t * pairs + i) * 2], then sin */
-    uint64_t floats;        /* room */
-    uint64_t step_serial;   /* raised by the owner with every step; 0 is never valid */
-    uint64_t filled_serial; /* the step that cos_sin belongs to */
-    struct oato_op op;      /* and its parameters */
-    const uint8_t *divisors;
-};
-
-/* What a record runs against. */
-struct cpu_context {
-    const struct cpu_kernels *kernels;
-    uint8_t *arena;
-    struct oato_weight *const *weights;
-    struct kv_cache *kv;
-    uint8_t *workspace; /* shared by the threads, 64-byte aligned; zero before the first record */
-    uint64_t workspace_bytes;
-    struct rope_table *rope; /* may be NULL: then each ROPE computes its own angles */
-};
 
 /* The share of thread `thread` of a RECORD_RUN record (not the waits, signals or copies). All
  * threads of the barrier call it with the same arguments; outputs are complete once all have
@@ -214,8 +90,6 @@ enum {
     ATTENTION_BLOCK = KV_PAGE_POSITIONS, /* softmax is online in blocks of these positions */
     ATTENTION_SEGMENT = 256, /* blocks of a segment are summed up first, then segments in order */
     ATTENTION_QUERIES = 48,  /* of an attention_job, unless one token has more */
-    HEAD_DIM_MAX = 1024,     /* cpu_supports says no beyond */
-    EXPERTS_MAX = 4096,      /* likewise */
     MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples */
 };
 
@@ -281,21 +155,6 @@ static inline const struct matrix_class *cpu_matrix_class(const struct cpu_kerne
 extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
     cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 
-/* Dequantises k elements of a GGUF row. */
-void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);
-bool quants_known(oato_dtype dtype);
-/* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes. */
-void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8]);
-/* Element i of a block: -32 .. 31, 0 .. 3, -4 .. 3. */
-int quants_q6_k_value(const uint8_t *block, int i);
-int quants_q2_k_value(const uint8_t *block, int i);
-int quants_q3_k_value(const uint8_t *block, int i);
-/* The signed scales of a block. */
-void quants_q3_k_scales(const uint8_t *block, int8_t scale[16]);
-void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8]);
-/* What the nibbles of IQ4_NL, IQ4_XS and MXFP4 stand for. */
-extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
-
 /* ------------------------------------------------------------------------- thread pool ---- */
 
 struct cpu_pool;
@@ -315,8 +174,5 @@ void cpu_pool_unbind(const struct cpu_pool *p, struct hwloc_bitmap_s *before);
 void cpu_pool_spread(const struct cpu_pool *p, void *data, uint64_t bytes);
 /* Physical cores that this process may use. */
 int cpu_physical_cores(void);
-/* Flushes denormals to zero in the calling thread. Returns the old state for float_state_set. */
-uint32_t float_state_fast(void);
-void float_state_set(uint32_t state);
 
 #endif

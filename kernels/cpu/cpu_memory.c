@@ -211,7 +211,7 @@ static void prepare_share(void *arg, int thread)
         for (int64_t stop; at < end; at = stop) {
             stop = min_i64(end, at + j->release);
             cpu_prepare_rows(j->kernels, j->source, j->weight, at, stop);
-            cpu_source_release(j->source, at, stop);
+            weight_source_release(j->source, at, stop);
         }
     }
 }
@@ -239,15 +239,15 @@ static void prepare_all(struct cpu_device *d, const struct weight_source *s, str
         return;
     }
     cpu_pool_run(d->pool, prepare_share, &j);
-    cpu_source_release(s, 0,
-                       w->rows); /* threads touched the neighbours of what others had released */
+    weight_source_release(s, 0,
+                          w->rows); /* threads touched the neighbours of what others had released */
 }
 
 oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
                         struct oato_weight **out, struct oato_error *err)
 {
     struct cpu_device *d = cpu_of(base);
-    if (!cpu_source_good(s))
+    if (!weight_source_good(s))
         return oato_fail(err, OATO_EDEVICE,
                          "%s: cannot prepare rows %lld..%lld of %lld x %lld %s: rows must be whole "
                          "blocks of a type that the cpu knows",
@@ -306,8 +306,6 @@ void cpu_kv_free(struct oato_device *base, struct kv_cache *kv)
     if (!kv)
         return;
     cpu_pages_return(cpu_of(base), kv->data, kv->bytes);
-    free(kv->layers);
-    free(kv->layer_offset);
     free(kv);
 }
 
@@ -316,39 +314,16 @@ oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape 
                           struct oato_error *err)
 {
     struct cpu_device *d = cpu_of(base);
-    oato_status status = OATO_OK;
-    struct kv_cache *kv = calloc(1, sizeof *kv);
-    if (kv) {
-        kv->layers = calloc((size_t)n + 1, sizeof *kv->layers);
-        kv->layer_offset = calloc((size_t)n + 1, sizeof *kv->layer_offset);
-    }
-    if (!kv || !kv->layers || !kv->layer_offset) {
-        status = oato_fail_memory(err, sizeof *kv, "the KV cache");
-        goto out;
-    }
-    kv->n_layers = n;
-    kv->pages = pages;
-    kv->dtype = dtype;
-    memcpy(kv->layers, layers, (size_t)n * sizeof *layers);
-    uint64_t bytes;
-    if (!kv_dtype_known(dtype) || !kv_cache_layout(kv, &bytes)) {
-        status = oato_fail(err, OATO_EFIT,
-                           "%s: no KV cache of %d layers, %d pages of type %s; it takes F16, F32, "
-                           "Q8_0 for heads of a multiple of 32, and sizes that memory can hold",
-                           d->id, n, (int)pages, dtype_name(dtype));
-        goto out;
-    }
+    struct kv_cache *kv;
     void *data;
-    status = cpu_pages_take(d, bytes, "the KV cache", &data, err);
-    if (status)
-        goto out;
-    cpu_pool_spread(d->pool, data, bytes);
+    if (kv_cache_new(d->id, layers, n, dtype, pages, &kv, err))
+        return err->status;
+    if (cpu_pages_take(d, kv->bytes, "the KV cache", &data, err)) {
+        free(kv);
+        return err->status;
+    }
+    cpu_pool_spread(d->pool, data, kv->bytes);
     kv->data = data;
-    kv->bytes = bytes;
     *out = kv;
     return OATO_OK;
-out:
-    if (kv)
-        cpu_kv_free(base, kv);
-    return status;
 }

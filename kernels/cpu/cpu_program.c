@@ -256,9 +256,6 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
 {
     *workspace = p->workspace_bytes;
     *rope_floats = 0;
-    if (p->n_signals >= TIMELINE_RING)
-        return oato_fail(err, OATO_EDEVICE, "%s: a program of %u signals; at most %d are possible",
-                         d->id, (unsigned)p->n_signals, TIMELINE_RING - 1);
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         if (r->kind == RECORD_STREAM)
@@ -269,17 +266,9 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
                              d->id, (unsigned)i);
         if (r->kind != RECORD_RUN)
             continue;
-        if (!cpu_supports(d->kernels, &r->op))
+        if (!cpu_supports(&r->op))
             return oato_fail(err, OATO_EDEVICE, "%s: record %u: operator '%s' does not run here",
                              d->id, (unsigned)i, op_kind_name(r->op.kind));
-        for (int w = 0; w < RECORD_WEIGHTS; w++)
-            if (w < r->n_weights && r->weight[w] != UINT32_MAX && r->weight[w] >= p->n_weights)
-                return oato_fail(err, OATO_EDEVICE, "%s: record %u: weight %u of %u", d->id,
-                                 (unsigned)i, (unsigned)r->weight[w], (unsigned)p->n_weights);
-        if ((r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION) &&
-            (!p->kv || r->kv_layer < 0 || r->kv_layer >= p->kv->n_layers))
-            return oato_fail(err, OATO_EDEVICE, "%s: record %u: KV layer %d is not on this device",
-                             d->id, (unsigned)i, (int)r->kv_layer);
         struct op_size size = {.seqs = p->max_seqs};
         size.rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens;
         uint64_t bytes = cpu_workspace_bytes(d->kernels, &r->op, &size, cpu_pool_threads(d->pool));
@@ -297,6 +286,8 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
 {
     struct cpu_device *d = cpu_of(base);
     uint64_t workspace, rope_floats;
+    if (program_check(p, self, UINT64_MAX, err))
+        return oato_fail_at(err, "%s", d->id);
     oato_status status = compiled_size(d, p, &workspace, &rope_floats, err);
     if (status)
         return status;

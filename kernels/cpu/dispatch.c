@@ -1,7 +1,8 @@
 /*
  * dispatch.c - which table of kernels to use: the best that the processor has and the operating
  * system saves the registers of (CPUID and XCR0, nothing else is trusted), or the one named.
- * Levels of the architecture that this is built for are listed in rising order.
+ * Levels of the architecture that this is built for are listed in rising order. And what a table
+ * needs and gives: classes, bytes of prepared weights, their preparation by rows.
  */
 #include "kernels/cpu/cpu_internal.h"
 
@@ -151,4 +152,46 @@ const char *cpu_kernels_name(const struct cpu_kernels *k)
 const char *cpu_kernels_layout(const struct cpu_kernels *k)
 {
     return k->layout;
+}
+
+const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
+                         enum numerics_choice choice)
+{
+    return op_weight_use(op) == WEIGHT_MATRIX
+               ? cpu_matrix_class(k, choice)->numerics((oato_dtype)op->dtype)
+               : "f32";
+}
+
+uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
+                            int64_t cols, enum weight_use use)
+{
+    if (use == WEIGHT_VECTOR)
+        return (uint64_t)rows * (uint64_t)cols * sizeof(float);
+    if (use == WEIGHT_MATRIX)
+        return k->matrix_bytes(dtype, rows, cols);
+    size_t row = 0;
+    dtype_row_bytes(dtype, cols, &row);
+    return (uint64_t)rows * row;
+}
+
+void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
+                      struct oato_weight *w, int64_t begin, int64_t end)
+{
+    if (begin >= end)
+        return;
+    if (source->use == WEIGHT_MATRIX) {
+        k->matrix_prepare(source, w, begin, end);
+        return;
+    }
+    const size_t stride = weight_source_stride(source);
+    const uint8_t *from =
+        (const uint8_t *)source->data + (size_t)(source->row_begin + begin) * stride;
+    uint8_t *to = (uint8_t *)w->data;
+    if (source->use == WEIGHT_LOOKUP) {
+        memcpy(to + (size_t)begin * stride, from, (size_t)(end - begin) * stride);
+        return;
+    }
+    float *out = floats(to) + begin * source->k;
+    for (int64_t r = begin; r < end; r++, from += stride, out += source->k)
+        quants_row(source->dtype, from, source->k, out);
 }

@@ -11,6 +11,19 @@
 enum { LANES_MAX = 16 };
 enum { LANES_NIBBLES = 16, LANES_BYTES = 32 }; /* bytes of a row's 32 elements */
 
+/* Shapes of avx2_matrix.h's tiles: by bits of the integers, with minima. */
+enum lanes_tile {
+    TILE_2,
+    TILE_3,
+    TILE_4,
+    TILE_4_MIN,
+    TILE_5,
+    TILE_5_MIN,
+    TILE_6,
+    TILE_8,
+    LANES_TILES
+};
+
 /* How a block of the quantised types lies in memory: for each of the interleaved rows a head, then
  * 32 k after 32 k the weights. */
 struct lanes_format {
@@ -23,49 +36,34 @@ struct lanes_format {
     int32_t sub;    /* elements that share a scale */
     bool has_min;
     const int8_t *values; /* or NULL: what is kept is the number of one of these 16 */
+    int32_t d_at, sub_at; /* in the GGUF's block: its F16 scale, the scales of sub-blocks */
+    enum lanes_tile tile; /* of avx2_matrix.h */
 };
 
-enum {
-    FORMAT_Q4_0,
-    FORMAT_Q4_1,
-    FORMAT_Q5_0,
-    FORMAT_Q5_1,
-    FORMAT_Q8_0,
-    FORMAT_Q4_K,
-    FORMAT_Q5_K,
-    FORMAT_Q6_K,
-    FORMAT_Q2_K,
-    FORMAT_Q3_K,
-    FORMAT_IQ4_NL,
-    FORMAT_IQ4_XS,
-    FORMAT_MXFP4,
-    FORMAT_COUNT
-};
-
-/* In the header so that kernels specialised for a format see its numbers as constants. */
-static const struct lanes_format lanes_formats[FORMAT_COUNT] = {
-    [FORMAT_Q4_0] = {DT_Q4_0, 32, 2, 16, 0, 8, 32, false, NULL},
-    [FORMAT_Q4_1] = {DT_Q4_1, 32, 4, 16, 0, 0, 32, true, NULL},
-    [FORMAT_Q5_0] = {DT_Q5_0, 32, 2, 20, 1, 16, 32, false, NULL},
-    [FORMAT_Q5_1] = {DT_Q5_1, 32, 4, 20, 1, 0, 32, true, NULL},
-    [FORMAT_Q8_0] = {DT_Q8_0, 32, 2, 32, 0, 0, 32, false, NULL},
-    [FORMAT_Q4_K] = {DT_Q4_K, 256, 16, 16, 0, 0, 32, true, NULL},
-    [FORMAT_Q5_K] = {DT_Q5_K, 256, 16, 20, 1, 0, 32, true, NULL},
-    [FORMAT_Q6_K] = {DT_Q6_K, 256, 18, 24, 2, 32, 16, false, NULL},
-    [FORMAT_Q2_K] = {DT_Q2_K, 256, 20, 8, 0, 0, 16, true, NULL},
-    [FORMAT_Q3_K] = {DT_Q3_K, 256, 18, 12, 1, 4, 16, false, NULL},
-    [FORMAT_IQ4_NL] = {DT_IQ4_NL, 32, 2, 16, 0, 0, 32, false, quants_iq4_values},
-    [FORMAT_IQ4_XS] = {DT_IQ4_XS, 256, 10, 16, 0, 0, 32, false, quants_iq4_values},
-    [FORMAT_MXFP4] = {DT_MXFP4, 32, 1, 16, 0, 0, 32, false, quants_mxfp4_values},
-};
+/* One for each of BLOCK_TYPES. In the header so that kernels specialised for a format see its
+ * numbers as constants. */
+static const struct lanes_format
+    lanes_Q4_0 = {DT_Q4_0, 32, 2, 16, 0, 8, 32, false, NULL, 0, 0, TILE_4},
+    lanes_Q4_1 = {DT_Q4_1, 32, 4, 16, 0, 0, 32, true, NULL, 0, 0, TILE_4_MIN},
+    lanes_Q5_0 = {DT_Q5_0, 32, 2, 20, 1, 16, 32, false, NULL, 0, 0, TILE_5},
+    lanes_Q5_1 = {DT_Q5_1, 32, 4, 20, 1, 0, 32, true, NULL, 0, 0, TILE_5_MIN},
+    lanes_Q8_0 = {DT_Q8_0, 32, 2, 32, 0, 0, 32, false, NULL, 0, 0, TILE_8},
+    lanes_Q2_K = {DT_Q2_K, 256, 20, 8, 0, 0, 16, true, NULL, 80, 0, TILE_2},
+    lanes_Q3_K = {DT_Q3_K, 256, 18, 12, 1, 4, 16, false, NULL, 108, 96, TILE_3},
+    lanes_Q4_K = {DT_Q4_K, 256, 16, 16, 0, 0, 32, true, NULL, 0, 4, TILE_4_MIN},
+    lanes_Q5_K = {DT_Q5_K, 256, 16, 20, 1, 0, 32, true, NULL, 0, 4, TILE_5_MIN},
+    lanes_Q6_K = {DT_Q6_K, 256, 18, 24, 2, 32, 16, false, NULL, 208, 192, TILE_6},
+    lanes_IQ4_NL = {DT_IQ4_NL, 32, 2, 16, 0, 0, 32, false, quants_iq4_values, 0, 0, TILE_8},
+    lanes_IQ4_XS = {DT_IQ4_XS, 256, 10, 16, 0, 0, 32, false, quants_iq4_values, 0, 2, TILE_8},
+    lanes_MXFP4 = {DT_MXFP4, 32, 1, 16, 0, 0, 32, false, quants_mxfp4_values, 0, 0, TILE_5};
 
 /* NULL for the float types. */
 static inline const struct lanes_format *lanes_format_of(oato_dtype dtype)
 {
-    for (int i = 0; i < FORMAT_COUNT; i++)
-        if (lanes_formats[i].dtype == dtype)
-            return &lanes_formats[i];
-    return NULL;
+#define FORMAT(type, ...) [DT_##type] = &lanes_##type,
+    static const struct lanes_format *const formats[DT_COUNT] = {BLOCK_TYPES(FORMAT)};
+#undef FORMAT
+    return formats[dtype];
 }
 
 /* Bytes of one row's block. */

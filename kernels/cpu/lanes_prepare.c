@@ -53,35 +53,35 @@ static __m256i high_bits(const uint8_t *p, int bit, int mask)
     return _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi8((char)mask)), 4);
 }
 
-static void values_q4_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q4_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     (void)part;
     for (int r = 0; r < ROWS; r++)
         q[r] = nibbles_16(at[r] + 2);
 }
 
-static void values_q4_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q4_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     (void)part;
     for (int r = 0; r < ROWS; r++)
         q[r] = nibbles_16(at[r] + 4);
 }
 
-static void values_q5_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q5_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     (void)part;
     for (int r = 0; r < ROWS; r++)
         q[r] = _mm256_or_si256(nibbles_16(at[r] + 6), fifth_bits(at[r] + 2));
 }
 
-static void values_q5_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q5_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     (void)part;
     for (int r = 0; r < ROWS; r++)
         q[r] = _mm256_or_si256(nibbles_16(at[r] + 8), fifth_bits(at[r] + 4));
 }
 
-static void values_q8_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q8_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     (void)part;
     for (int r = 0; r < ROWS; r++)
@@ -89,13 +89,13 @@ static void values_q8_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS]
 }
 
 /* Sub-blocks 2i and 2i + 1 are the low and high nibbles of the i-th 32 bytes. */
-static void values_q4_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q4_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     for (int r = 0; r < ROWS; r++)
         q[r] = nibbles_32(at[r] + 16 + part / 2 * 32, part % 2 * 4);
 }
 
-static void values_q5_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q5_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     for (int r = 0; r < ROWS; r++)
         q[r] = _mm256_or_si256(nibbles_32(at[r] + 48 + part / 2 * 32, part % 2 * 4),
@@ -103,7 +103,7 @@ static void values_q5_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS]
 }
 
 /* Halves of 128 elements: low nibbles of 64 bytes, then their high ones; bit pairs of 32 bytes. */
-static void values_q6_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q6_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     const int half = part / 4, quarter = part % 4;
     for (int r = 0; r < ROWS; r++)
@@ -118,26 +118,26 @@ static __m256i bit_pairs(const uint8_t *p, int i)
     return _mm256_and_si256(_mm256_srl_epi16(x, _mm_cvtsi32_si128(2 * i)), _mm256_set1_epi8(3));
 }
 
-static void values_q2_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q2_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     for (int r = 0; r < ROWS; r++)
         q[r] = bit_pairs(at[r] + 16 + part / 4 * 32, part % 4);
 }
 
-static void values_q3_k(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_Q3_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     for (int r = 0; r < ROWS; r++)
         q[r] = _mm256_or_si256(bit_pairs(at[r] + 32 + part / 4 * 32, part % 4),
                                _mm256_srli_epi16(high_bits(at[r], part, 1), 2));
 }
 
-static void values_iq4_xs(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_IQ4_XS(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     for (int r = 0; r < ROWS; r++)
         q[r] = nibbles_16(at[r] + 8 + 16 * part);
 }
 
-static void values_mxfp4(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_MXFP4(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
 {
     (void)part;
     for (int r = 0; r < ROWS; r++)
@@ -145,14 +145,11 @@ static void values_mxfp4(const uint8_t *const at[ROWS], int part, __m256i q[ROWS
 }
 
 /* Elements 32 part .. of the blocks at `at`, plus the format's offset. */
-static void (*const values_of[FORMAT_COUNT])(const uint8_t *const at[ROWS], int part,
-                                             __m256i q[ROWS]) = {
-    [FORMAT_Q4_0] = values_q4_0,   [FORMAT_Q4_1] = values_q4_1,   [FORMAT_Q5_0] = values_q5_0,
-    [FORMAT_Q5_1] = values_q5_1,   [FORMAT_Q8_0] = values_q8_0,   [FORMAT_Q4_K] = values_q4_k,
-    [FORMAT_Q5_K] = values_q5_k,   [FORMAT_Q6_K] = values_q6_k,   [FORMAT_Q2_K] = values_q2_k,
-    [FORMAT_Q3_K] = values_q3_k,   [FORMAT_IQ4_NL] = values_q4_0, [FORMAT_IQ4_XS] = values_iq4_xs,
-    [FORMAT_MXFP4] = values_mxfp4,
-};
+typedef void values_fn(const uint8_t *const at[ROWS], int part, __m256i q[ROWS]);
+#define ROW(type, ...) [DT_##type] = values_##type,
+static values_fn *const values_IQ4_NL = values_Q4_0, *const values_of[DT_COUNT] = {
+                                                         BLOCK_TYPES(ROW)};
+#undef ROW
 
 /* ---------------------------------------------------------------------------- transposes -- */
 
@@ -318,23 +315,17 @@ static __m128i iq4_xs_scales(const uint8_t *block)
 }
 
 /* What the sub-blocks of a block of 256 have. */
-static __m128i sub_scales(oato_dtype dtype, const uint8_t *block)
+static __m128i sub_scales(const struct lanes_format *f, const uint8_t *block)
 {
-    switch (dtype) {
-    case DT_Q6_K: return _mm_loadu_si128((const __m128i *)(block + 192));
-    case DT_Q2_K: return _mm_loadu_si128((const __m128i *)block);
-    case DT_Q3_K: return q3_k_scales(block + 96);
-    case DT_IQ4_XS: return iq4_xs_scales(block);
-    default: return _mm_loadu_si128((const __m128i *)(block + 4)); /* 12 of them */
-    }
+    return f->dtype == DT_Q3_K     ? q3_k_scales(block + f->sub_at)
+           : f->dtype == DT_IQ4_XS ? iq4_xs_scales(block)
+                                   : _mm_loadu_si128((const __m128i *)(block + f->sub_at));
 }
 
 /* What stands in front of the blocks' weights, for rows `lane` and up. */
 static void put_heads(const struct lanes_format *f, const uint8_t *const at[ROWS], uint8_t *out,
                       int lane, int lanes)
 {
-    static const uint8_t scale_at[DT_COUNT] = {[DT_Q6_K] = 208, [DT_Q2_K] = 80, [DT_Q3_K] = 108};
-    const int d = scale_at[f->dtype];
     uint8_t *scale = out + 2 * lane, *sub = out + 2 * lanes + lane;
     if (f->dtype == DT_MXFP4) {
         for (int r = 0; r < ROWS; r++)
@@ -342,17 +333,17 @@ static void put_heads(const struct lanes_format *f, const uint8_t *const at[ROWS
         return;
     }
     for (int r = 0; r < ROWS; r++)
-        memcpy(scale + 2 * r, at[r] + d, 2);
+        memcpy(scale + 2 * r, at[r] + f->d_at, 2);
     if (f->has_min) {
         for (int r = 0; r < ROWS; r++)
-            memcpy(scale + 2 * lanes + 2 * r, at[r] + d + 2, 2);
+            memcpy(scale + 2 * lanes + 2 * r, at[r] + f->d_at + 2, 2);
         sub += 2 * lanes;
     }
     if (f->block != 256)
         return;
     __m128i x[ROWS];
     for (int r = 0; r < ROWS; r++)
-        x[r] = sub_scales(f->dtype, at[r]);
+        x[r] = sub_scales(f, at[r]);
     put_sub_bytes(x, f->head - (f->has_min ? 4 : 2), sub, lanes);
 }
 
@@ -372,8 +363,7 @@ struct planes {
 static void put_quantised(int lanes, const struct lanes_format *f, const struct planes *planes,
                           struct group *g, int64_t k, uint8_t *out)
 {
-    void (*const values)(const uint8_t *const[ROWS], int, __m256i[ROWS]) =
-        values_of[f - lanes_formats];
+    values_fn *const values = values_of[f->dtype];
     const int64_t stride = 4 * lanes;
     const int low = f->body / 4 - f->high; /* bits */
     for (int64_t b = 0; b < k / f->block; b++) {

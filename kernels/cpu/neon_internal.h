@@ -25,17 +25,19 @@ struct neon_format {
     bool has_min;
 };
 
-enum { FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q8_0, FORMAT_COUNT };
-static const struct neon_format neon_formats[FORMAT_COUNT] = {
-    {DT_Q4_0, 2, 16, 0x88888888, false}, {DT_Q4_1, 4, 16, 0, true}, {DT_Q8_0, 2, 32, 0, false}};
+#define NEON_TYPES(X)                                                                              \
+    X(Q4_0, 2, 16, 0x88888888, false) X(Q4_1, 4, 16, 0, true) X(Q8_0, 2, 32, 0, false)
+#define FORMAT(type, ...) static const struct neon_format neon_##type = {DT_##type, __VA_ARGS__};
+NEON_TYPES(FORMAT)
+#undef FORMAT
 
 /* NULL for types that are left to the reference. */
 static inline const struct neon_format *neon_format_of(oato_dtype dtype)
 {
-    for (int i = 0; i < FORMAT_COUNT; i++)
-        if (neon_formats[i].dtype == dtype)
-            return &neon_formats[i];
-    return NULL;
+#define FORMAT(type, ...) [DT_##type] = &neon_##type,
+    static const struct neon_format *const formats[DT_COUNT] = {NEON_TYPES(FORMAT)};
+#undef FORMAT
+    return formats[dtype];
 }
 
 /* Of k elements of a group's rows. */

@@ -197,10 +197,11 @@ uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k)
 
 void neon_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
-    switch (j->w->dtype) {
-    case DT_Q4_0: format_rows(&neon_formats[FORMAT_Q4_0], j, begin, end, scratch); break;
-    case DT_Q4_1: format_rows(&neon_formats[FORMAT_Q4_1], j, begin, end, scratch); break;
-    case DT_Q8_0: format_rows(&neon_formats[FORMAT_Q8_0], j, begin, end, scratch); break;
-    default: cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
+#define ROWS(type, ...)                                                                            \
+    case DT_##type: format_rows(&neon_##type, j, begin, end, scratch); return;
+    switch ((int)j->w->dtype) {
+        NEON_TYPES(ROWS)
     }
+#undef ROWS
+    cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
 }

@@ -192,7 +192,7 @@ static void run_matrix(const struct run *x)
 
     struct matrix_task m = {.x = x, .up_at = room.up_at, .panel = room.panel};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;
-    const int weights = op->kind == OP_QKV ? 3 : op->kind == OP_GATE_UP ? 2 : 1;
+    const int weights = op_weight_count(op);
     for (int i = 0; i < weights; i++) {
         m.rows[i] = i && op->kind == OP_QKV ? op->n2 : op->n;
         m.job[i] = (struct matrix_job){.w = x->c->weights[x->r->weight[i]],
@@ -498,25 +498,29 @@ void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
         kinds[r->op.kind].run(&x);
 }
 
+void cpu_run_alone(const struct cpu_context *c, const struct program_record *r,
+                   const struct step *step)
+{
+    struct cpu_barrier alone;
+    cpu_barrier_init(&alone, 1);
+    cpu_run_record(c, r, step, 0, &alone);
+}
+
+bool cpu_supports(const struct oato_op *op)
+{
+    return op_valid(op) && kinds[op->kind].run;
+}
+
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
                              const struct op_size *size, int n_threads)
 {
-    switch (op->kind) {
-    case OP_MUL_MAT:
-    case OP_QKV:
-    case OP_GATE_UP:
-    case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: {
-        const bool experts = op_has_experts(op);
-        uint64_t bytes = 0;
-        for (int i = 0; i < NUMERICS_CHOICES; i++) {
-            uint64_t one = (experts ? experts_workspace : matrix_workspace)(k->matrix[i], op,
-                                                                            size->rows, n_threads);
-            bytes = one > bytes ? one : bytes;
-        }
-        return bytes;
+    if (op->kind == OP_ATTENTION)
+        return attention_workspace(k, op, size, n_threads);
+    uint64_t bytes = 0;
+    for (int i = 0; i < NUMERICS_CHOICES && op_weight_use(op) == WEIGHT_MATRIX; i++) {
+        const uint64_t one = (op_has_experts(op) ? experts_workspace : matrix_workspace)(
+            k->matrix[i], op, size->rows, n_threads);
+        bytes = one > bytes ? one : bytes;
     }
-    case OP_ATTENTION: return attention_workspace(k, op, size, n_threads);
-    default: return 0;
-    }
+    return bytes;
 }

@@ -284,7 +284,7 @@ template <int DTYPE> __device__ static void batch(const cuda_matvec_args &a)
 }
 
 /* The kernels of a type. */
-#define BATCH_KERNEL(type)                                                                         \
+#define BATCH_KERNEL(type, ...)                                                                    \
     static_assert(sizeof(batch_room<CUDA_##type>) <=                                               \
                       (CUDA_##type == CUDA_Q2_K ? BATCH_ROOM_Q2_K : BATCH_ROOM),                   \
                   "shared memory");                                                                \
@@ -294,16 +294,4 @@ template <int DTYPE> __device__ static void batch(const cuda_matvec_args &a)
         batch<CUDA_##type>(a);                                                                     \
     }
 
-BATCH_KERNEL(Q4_0)
-BATCH_KERNEL(Q4_1)
-BATCH_KERNEL(Q5_0)
-BATCH_KERNEL(Q5_1)
-BATCH_KERNEL(Q8_0)
-BATCH_KERNEL(Q2_K)
-BATCH_KERNEL(Q3_K)
-BATCH_KERNEL(Q4_K)
-BATCH_KERNEL(Q5_K)
-BATCH_KERNEL(Q6_K)
-BATCH_KERNEL(IQ4_NL)
-BATCH_KERNEL(IQ4_XS)
-BATCH_KERNEL(MXFP4)
+BLOCK_TYPES(BATCH_KERNEL)

@@ -206,18 +206,11 @@ static uint64_t clock_ns(const struct oato_device *base)
     return now_ns();
 }
 
-static oato_status inject_error(struct oato_device *base, const char *what, struct oato_error *err)
+static oato_status cuda_inject_error(struct oato_device *base, const char *what,
+                                     struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
-    int64_t n;
-    if (!strncmp(what, "record=", 7) && parse_i64(what + 7, 0, INT32_MAX, &n))
-        atomic_store(&d->queue.base.fail_after, n);
-    else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 0, INT32_MAX, &n))
-        d->fail_alloc = n;
-    else
-        return oato_fail(err, OATO_EUSAGE, "%s: cannot inject '%s'; known are record=N and alloc=N",
-                         d->id, what);
-    return OATO_OK;
+    return inject_error(d->id, what, &d->queue.base.fail_after, &d->fail_alloc, err);
 }
 
 const struct device_ops cuda_device_ops = {
@@ -251,5 +244,5 @@ const struct device_ops cuda_device_ops = {
     .measure = cuda_measure,
     .read_rate = cuda_read_rate,
     .both_rates = cuda_both_rates,
-    .inject_error = inject_error,
+    .inject_error = cuda_inject_error,
 };

@@ -11,7 +11,7 @@
 #ifndef OATO_CUDA_DEVICE_H
 #define OATO_CUDA_DEVICE_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/core/core_internal.h"
 #include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -340,6 +340,8 @@ int32_t cuda_step_segments(const struct step *step);
 int32_t cuda_step_spans(const struct step *step);
 /* True for types whose products take packed bytes. */
 bool cuda_has_blocks(oato_dtype dtype);
+/* False: of this kind (one that op.h knows) there is no kernel here. */
+bool cuda_has_kernel(const struct oato_op *op);
 /* Scratch memory of one run of the operator, rows at most. */
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
 /* Where cuBLAS computes it, beside what cuBLAS itself wants. */

@@ -41,7 +41,7 @@ struct cuda_step {
 };
 
 /* Pages of K and V of one layer: blocks of [head_dim][64] and [64][head_dim], as the CPU's cache
- * has them (kernels/cpu/cpu_internal.h, struct kv_cache). */
+ * has them (kernels/core/core_internal.h, struct kv_cache). */
 struct cuda_kv_layer {
     uint8_t *data;
     uint64_t block_bytes; /* of one head of K or V in a page */

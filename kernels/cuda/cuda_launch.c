@@ -436,6 +436,11 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     return OATO_OK;
 }
 
+bool cuda_has_kernel(const struct oato_op *op)
+{
+    return kinds[op->kind].run;
+}
+
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
 {
     if (op->kind == OP_ATTENTION)

@@ -5,7 +5,7 @@
  */
 #include "kernels/cuda/cuda_layout.h"
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/core/core_internal.h"
 
 #include <string.h>
 
@@ -183,28 +183,32 @@ static void scales_iq4_xs(const uint8_t *p, uint8_t *out, uint8_t *of_super)
     memcpy(of_super, p, 2);
 }
 
-static const struct format formats[DT_COUNT] = {
-    [DT_F32] = {.bits = 32},
-    [DT_F16] = {.bits = 16},
-    [DT_BF16] = {.bits = 16},
-    [DT_Q4_0] = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .flip = 8},
-    [DT_Q4_1] = {codes_q4_1, scales_halves, .bits = 4, .scale_bytes = 4},
-    [DT_Q5_0] = {codes_q5_0, scales_half, .bits = 4, .more_bits = 1, .scale_bytes = 2, .flip = 16},
-    [DT_Q5_1] = {codes_q5_1, scales_halves, .bits = 4, .more_bits = 1, .scale_bytes = 4},
-    [DT_Q8_0] = {codes_q8_0, scales_half, .bits = 8, .scale_bytes = 2},
-    [DT_Q2_K] = {codes_q2_k, scales_q2_k, .bits = 2, .scale_bytes = 2, .super_bytes = 4},
-    [DT_Q3_K] = {codes_q3_k, scales_q3_k, .bits = 2, .more_bits = 1, .scale_bytes = 2,
-                 .super_bytes = 2, .flip = 4},
-    [DT_Q4_K] = {codes_q4_k, scales_k45, .bits = 4, .scale_bytes = 2, .super_bytes = 4},
-    [DT_Q5_K] = {codes_q5_k, scales_k45, .bits = 4, .more_bits = 1, .scale_bytes = 2,
-                 .super_bytes = 4},
-    [DT_Q6_K] = {codes_q6_k, scales_q6_k, .bits = 4, .more_bits = 2, .scale_bytes = 2,
-                 .super_bytes = 2, .flip = 32},
-    [DT_IQ4_NL] = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .looked_up = true},
-    [DT_IQ4_XS] = {codes_iq4_xs, scales_iq4_xs, .bits = 4, .scale_bytes = 1, .super_bytes = 2,
-                   .looked_up = true},
-    [DT_MXFP4] = {codes_mxfp4, scales_mxfp4, .bits = 4, .scale_bytes = 1, .looked_up = true},
-};
+/* One for each of WEIGHT_TYPES. */
+static const struct format
+    format_F32 = {.bits = 32},
+    format_F16 = {.bits = 16}, format_BF16 = {.bits = 16},
+    format_Q4_0 = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .flip = 8},
+    format_Q4_1 = {codes_q4_1, scales_halves, .bits = 4, .scale_bytes = 4},
+    format_Q5_0 = {codes_q5_0,     scales_half,      .bits = 4,
+                   .more_bits = 1, .scale_bytes = 2, .flip = 16},
+    format_Q5_1 = {codes_q5_1, scales_halves, .bits = 4, .more_bits = 1, .scale_bytes = 4},
+    format_Q8_0 = {codes_q8_0, scales_half, .bits = 8, .scale_bytes = 2},
+    format_Q2_K = {codes_q2_k, scales_q2_k, .bits = 2, .scale_bytes = 2, .super_bytes = 4},
+    format_Q3_K = {codes_q3_k,       scales_q3_k,      .bits = 2, .more_bits = 1,
+                   .scale_bytes = 2, .super_bytes = 2, .flip = 4},
+    format_Q4_K = {codes_q4_k, scales_k45, .bits = 4, .scale_bytes = 2, .super_bytes = 4},
+    format_Q5_K = {codes_q5_k,     scales_k45,       .bits = 4,
+                   .more_bits = 1, .scale_bytes = 2, .super_bytes = 4},
+    format_Q6_K = {codes_q6_k,       scales_q6_k,      .bits = 4, .more_bits = 2,
+                   .scale_bytes = 2, .super_bytes = 2, .flip = 32},
+    format_IQ4_NL = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .looked_up = true},
+    format_IQ4_XS = {codes_iq4_xs,     scales_iq4_xs,    .bits = 4,
+                     .scale_bytes = 1, .super_bytes = 2, .looked_up = true},
+    format_MXFP4 = {codes_mxfp4, scales_mxfp4, .bits = 4, .scale_bytes = 1, .looked_up = true};
+
+#define ROW(type, ...) [DT_##type] = &format_##type,
+static const struct format *const formats[DT_COUNT] = {WEIGHT_TYPES(ROW)};
+#undef ROW
 
 /* ------------------------------------------------------------------- codes packed again --- */
 
@@ -278,7 +282,7 @@ static void plane_bytes(const struct format *f, uint64_t n, uint64_t bytes[CUDA_
 static uint64_t planes_of(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
 {
     uint64_t bytes[CUDA_PLANES], end = 0;
-    plane_bytes(&formats[dtype], (uint64_t)rows * (uint64_t)k, bytes);
+    plane_bytes(formats[dtype], (uint64_t)rows * (uint64_t)k, bytes);
     for (int p = 0; p < CUDA_PLANES; p++) {
         offset[p] = end;
         end = size_align(end + bytes[p], CUDA_PLANE_ALIGN);
@@ -288,7 +292,7 @@ static uint64_t planes_of(oato_dtype dtype, int64_t rows, int64_t k, uint64_t of
 
 bool cuda_layout_known(oato_dtype dtype)
 {
-    return (int)dtype >= 0 && dtype < DT_COUNT && formats[dtype].bits;
+    return (int)dtype >= 0 && dtype < DT_COUNT && formats[dtype];
 }
 
 uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k)
@@ -296,7 +300,7 @@ uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k)
     size_t row_bytes;
     if (!cuda_layout_known(dtype) || rows <= 0 || k <= 0 || rows > INT32_MAX || k > INT32_MAX ||
         rows > ((int64_t)1 << ELEMENTS_MAX_LOG2) / k || !dtype_row_bytes(dtype, k, &row_bytes) ||
-        (!formats[dtype].codes && row_bytes % ROW_ALIGN))
+        (!formats[dtype]->codes && row_bytes % ROW_ALIGN))
         return 0;
     uint64_t offset[CUDA_PLANES];
     return planes_of(dtype, rows, k, offset);
@@ -309,14 +313,14 @@ void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offs
 
 void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES])
 {
-    plane_bytes(&formats[dtype], (uint64_t)k, bytes);
+    plane_bytes(formats[dtype], (uint64_t)k, bytes);
 }
 
 /* A row of GGUF blocks to planes that begin with it. */
 static void transcode_row(oato_dtype dtype, const uint8_t *row, int64_t k,
                           uint8_t *plane[CUDA_PLANES])
 {
-    const struct format *f = &formats[dtype];
+    const struct format *f = formats[dtype];
     const struct dtype_info *d = dtype_info((int)dtype);
     uint8_t *out = plane[0], *more = plane[1], *scales = plane[2], *of_super = plane[3];
     for (int64_t done = 0; done < k; done += d->block_elems, row += d->block_bytes) {
@@ -335,7 +339,7 @@ static void transcode_row(oato_dtype dtype, const uint8_t *row, int64_t k,
 
 void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t begin, int64_t end)
 {
-    const struct format *f = &formats[source->dtype];
+    const struct format *f = formats[source->dtype];
     const uint64_t stride = weight_source_stride(source);
     uint64_t row_bytes[CUDA_PLANES], offset[CUDA_PLANES];
     plane_bytes(f, (uint64_t)source->k, row_bytes);

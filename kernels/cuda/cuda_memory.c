@@ -169,31 +169,17 @@ oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape
                            oato_dtype dtype, int32_t pages, struct kv_cache **out,
                            struct oato_error *err)
 {
-    struct cuda_device *d = cuda_of(base);
-    if (!kv_dtype_known(dtype))
-        return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16, F32 and Q8_0 are known",
-                         d->id, dtype_name(dtype));
-    const size_t count = n > 0 ? (size_t)n : 0;
-    struct kv_cache *kv =
-        calloc(1, sizeof *kv + count * (sizeof *kv->layer_offset + sizeof *kv->layers));
-    if (!kv)
-        return oato_fail_memory(err, sizeof *kv, "a KV cache");
-    *kv = (struct kv_cache){.n_layers = n, .pages = pages, .dtype = dtype};
-    kv->layer_offset = (uint64_t *)(void *)(kv + 1);
-    kv->layers = (struct kv_layer_shape *)(void *)(kv->layer_offset + count);
-    if (count)
-        memcpy(kv->layers, layers, count * sizeof *layers);
+    struct kv_cache *kv;
     void *data = NULL;
-    if (!kv_cache_layout(kv, &kv->bytes))
-        oato_fail(err, OATO_EFIT, "%s: a KV cache of %" PRId32 " pages in %d layers is too large",
-                  d->id, pages, n);
-    else if (!cuda_alloc(base, kv->bytes, &data, err)) {
-        kv->data = data;
-        *out = kv;
-        return OATO_OK;
+    if (kv_cache_new(cuda_of(base)->id, layers, n, dtype, pages, &kv, err))
+        return err->status;
+    if (cuda_alloc(base, kv->bytes, &data, err)) {
+        free(kv);
+        return err->status;
     }
-    free(kv);
-    return err->status;
+    kv->data = data;
+    *out = kv;
+    return OATO_OK;
 }
 
 void cuda_kv_free(struct oato_device *base, struct kv_cache *kv)

@@ -27,7 +27,7 @@ static bool has_matrix(const struct oato_op *op)
 bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 {
     (void)base;
-    if (!cpu_supports(&cpu_kernels_ref, op))
+    if (!op_valid(op) || !cuda_has_kernel(op))
         return false;
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && cuda_attention_shared(op->head_dim) <= SHARED_MOST;
@@ -101,14 +101,6 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
                              "%s: record %" PRIu32 ": steps of %" PRId32
                              " tokens are too long for %s; use a smaller --ubatch",
                              d->id, i, p->max_tokens, oato_op_key(&r->op, NULL, key));
-        const struct kv_cache *kv = p->kv;
-        if ((r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION) &&
-            (r->kv_layer >= kv->n_layers || r->op.dtype != kv->dtype ||
-             r->op.kv_heads != kv->layers[r->kv_layer].kv_heads ||
-             r->op.head_dim != kv->layers[r->kv_layer].head_dim))
-            return oato_fail(err, OATO_EUSAGE,
-                             "%s: record %" PRIu32 ": %s does not fit KV layer %" PRId32, d->id, i,
-                             oato_op_key(&r->op, NULL, key), r->kv_layer);
     }
     return OATO_OK;
 }

@@ -199,7 +199,7 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
 {
     const int64_t rows = source->row_end - source->row_begin;
     uint64_t bytes = 0;
-    if (cpu_source_good(source))
+    if (weight_source_good(source))
         bytes = cuda_prepared_bytes(&d->base, source->dtype, rows, source->k, source->use);
     if (!bytes) {
         oato_fail(err, OATO_EUSAGE,
@@ -248,7 +248,7 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
         goto fail;
     }
     if (!source->prepared)
-        cpu_source_release(source, 0, w->weight.rows);
+        weight_source_release(source, 0, w->weight.rows);
     free(w->pieces); /* it is there for good */
     w->pieces = NULL;
     *out = &w->weight;

@@ -364,7 +364,7 @@ template <int DTYPE> __device__ static void matrix_experts(const cuda_grouped_ar
 }
 
 /* The kernels of a type. Their shared memory is what MATRIX_ROOM_MOST has room for. */
-#define MATRIX_KERNELS(type)                                                                       \
+#define MATRIX_KERNELS(type, ...)                                                                  \
     static_assert(2 * sizeof(matrix_room<CUDA_##type>) <= MATRIX_ROOM_MOST, "shared memory");      \
     KERNEL(matrix_##type, THREADS, cuda_matvec_args)                                               \
     {                                                                                              \
@@ -375,25 +375,13 @@ template <int DTYPE> __device__ static void matrix_experts(const cuda_grouped_ar
         matrix_experts<CUDA_##type>(a);                                                            \
     }
 
-#define MATRIX_KERNELS_OF_BLOCKS(type)                                                             \
-    MATRIX_KERNELS(type)                                                                           \
+#define MATRIX_KERNELS_OF_BLOCKS(type, ...)                                                        \
+    MATRIX_KERNELS(type, )                                                                         \
     KERNEL(halves_##type, HALVES_THREADS, cuda_halves_args)                                        \
     {                                                                                              \
         halves<CUDA_##type>(a);                                                                    \
     }
 
-MATRIX_KERNELS(F16)
-MATRIX_KERNELS(BF16)
-MATRIX_KERNELS_OF_BLOCKS(Q4_0)
-MATRIX_KERNELS_OF_BLOCKS(Q4_1)
-MATRIX_KERNELS_OF_BLOCKS(Q5_0)
-MATRIX_KERNELS_OF_BLOCKS(Q5_1)
-MATRIX_KERNELS_OF_BLOCKS(Q8_0)
-MATRIX_KERNELS_OF_BLOCKS(Q2_K)
-MATRIX_KERNELS_OF_BLOCKS(Q3_K)
-MATRIX_KERNELS_OF_BLOCKS(Q4_K)
-MATRIX_KERNELS_OF_BLOCKS(Q5_K)
-MATRIX_KERNELS_OF_BLOCKS(Q6_K)
-MATRIX_KERNELS_OF_BLOCKS(IQ4_NL)
-MATRIX_KERNELS_OF_BLOCKS(IQ4_XS)
-MATRIX_KERNELS_OF_BLOCKS(MXFP4)
+MATRIX_KERNELS(F16, )
+MATRIX_KERNELS(BF16, )
+BLOCK_TYPES(MATRIX_KERNELS_OF_BLOCKS)

@@ -183,7 +183,7 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 /* The kernels of a type, named as cuda_launch.c puts their names together. */
 #define MATVEC_KERNEL(name, argument, ahead)                                                       \
     KERNEL_AHEAD(name, MATVEC_WARPS *WARP, MATVEC_RESIDENT, argument, ahead)
-#define MATVEC_KERNELS(type)                                                                       \
+#define MATVEC_KERNELS(type, ...)                                                                  \
     MATVEC_KERNEL(matvec_##type, cuda_matvec_args, (weights_ahead<CUDA_##type, 1>))                \
     {                                                                                              \
         matvec<CUDA_##type, 1>(a);                                                                 \
@@ -204,27 +204,13 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 
 /* Of more columns, types without blocks multiply twice as many at once; others go through tensor
  * cores (batch.cu). */
-#define MATVEC_KERNELS_OF_FLOATS(type)                                                             \
-    MATVEC_KERNELS(type)                                                                           \
+#define MATVEC_KERNELS_OF_FLOATS(type, ...)                                                        \
+    MATVEC_KERNELS(type, )                                                                         \
     KERNEL_AHEAD(batch_##type, MATVEC_WARPS *WARP, MATVEC_RESIDENT_BATCH, cuda_matvec_args,        \
                  (weights_ahead<CUDA_##type, 2 * MATVEC_COLUMNS>))                                 \
     {                                                                                              \
         matvec<CUDA_##type, 2 * MATVEC_COLUMNS>(a);                                                \
     }
 
-MATVEC_KERNELS_OF_FLOATS(F32)
-MATVEC_KERNELS_OF_FLOATS(F16)
-MATVEC_KERNELS_OF_FLOATS(BF16)
-MATVEC_KERNELS(Q4_0)
-MATVEC_KERNELS(Q4_1)
-MATVEC_KERNELS(Q5_0)
-MATVEC_KERNELS(Q5_1)
-MATVEC_KERNELS(Q8_0)
-MATVEC_KERNELS(Q2_K)
-MATVEC_KERNELS(Q3_K)
-MATVEC_KERNELS(Q4_K)
-MATVEC_KERNELS(Q5_K)
-MATVEC_KERNELS(Q6_K)
-MATVEC_KERNELS(IQ4_NL)
-MATVEC_KERNELS(IQ4_XS)
-MATVEC_KERNELS(MXFP4)
+FLOAT_TYPES(MATVEC_KERNELS_OF_FLOATS)
+BLOCK_TYPES(MATVEC_KERNELS)

@@ -189,8 +189,8 @@ __device__ static float embed_float(const cuda_matrix &w, int64_t i)
     switch (w.dtype) {
     case CUDA_F16: return half_to_float(half[i]);
     case CUDA_BF16: return bf16_to_float(half[i]);
-    default: return ((const float *)w.plane[0])[i];
     }
+    return ((const float *)w.plane[0])[i];
 }
 
 /* A block of 32 elements a thread, of 1 for types without blocks. */
@@ -209,22 +209,12 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
         return;
     const int64_t at = row * (a.w.k / 32) + i;
     y += i * 32;
+#define EMBED(type, ...)                                                                           \
+    case CUDA_##type: embed_block<CUDA_##type>(a, at, y); break;
     switch (a.w.dtype) {
-    case CUDA_Q4_0: embed_block<CUDA_Q4_0>(a, at, y); break;
-    case CUDA_Q4_1: embed_block<CUDA_Q4_1>(a, at, y); break;
-    case CUDA_Q5_0: embed_block<CUDA_Q5_0>(a, at, y); break;
-    case CUDA_Q5_1: embed_block<CUDA_Q5_1>(a, at, y); break;
-    case CUDA_Q8_0: embed_block<CUDA_Q8_0>(a, at, y); break;
-    case CUDA_Q2_K: embed_block<CUDA_Q2_K>(a, at, y); break;
-    case CUDA_Q3_K: embed_block<CUDA_Q3_K>(a, at, y); break;
-    case CUDA_Q4_K: embed_block<CUDA_Q4_K>(a, at, y); break;
-    case CUDA_Q5_K: embed_block<CUDA_Q5_K>(a, at, y); break;
-    case CUDA_Q6_K: embed_block<CUDA_Q6_K>(a, at, y); break;
-    case CUDA_IQ4_NL: embed_block<CUDA_IQ4_NL>(a, at, y); break;
-    case CUDA_IQ4_XS: embed_block<CUDA_IQ4_XS>(a, at, y); break;
-    case CUDA_MXFP4: embed_block<CUDA_MXFP4>(a, at, y); break;
-    default: break;
+        BLOCK_TYPES(EMBED)
     }
+#undef EMBED
     for (int e = 0; a.scale != 0 && e < 32; e++)
         y[e] *= scale;
 }

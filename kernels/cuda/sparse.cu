@@ -186,29 +186,14 @@ KERNEL(sparse_merge, ROW_THREADS, cuda_sparse_sum_args)
 static_assert(SPARSE_WARPS * WARP == SPARSE_COLUMNS, "a thread finishes a column");
 static_assert(SPARSE_WARPS * WARP / ROW_LANES == SPARSE_ROWS, "8 lanes a row");
 
-#define SPARSE_KERNELS(type, DTYPE)                                                                \
+#define SPARSE_KERNELS(type, ...)                                                                  \
     KERNEL(sparse_rows_##type, MATVEC_WARPS *WARP, cuda_sparse_rows_args)                          \
     {                                                                                              \
-        sparse_rows<DTYPE>(a);                                                                     \
+        sparse_rows<CUDA_##type>(a);                                                               \
     }                                                                                              \
     KERNEL(sparse_sum_##type, SPARSE_WARPS *WARP, cuda_sparse_sum_args)                            \
     {                                                                                              \
-        sparse_sum<DTYPE>(a);                                                                      \
+        sparse_sum<CUDA_##type>(a);                                                                \
     }
 
-SPARSE_KERNELS(F32, CUDA_F32)
-SPARSE_KERNELS(F16, CUDA_F16)
-SPARSE_KERNELS(BF16, CUDA_BF16)
-SPARSE_KERNELS(Q4_0, CUDA_Q4_0)
-SPARSE_KERNELS(Q4_1, CUDA_Q4_1)
-SPARSE_KERNELS(Q5_0, CUDA_Q5_0)
-SPARSE_KERNELS(Q5_1, CUDA_Q5_1)
-SPARSE_KERNELS(Q8_0, CUDA_Q8_0)
-SPARSE_KERNELS(Q2_K, CUDA_Q2_K)
-SPARSE_KERNELS(Q3_K, CUDA_Q3_K)
-SPARSE_KERNELS(Q4_K, CUDA_Q4_K)
-SPARSE_KERNELS(Q5_K, CUDA_Q5_K)
-SPARSE_KERNELS(Q6_K, CUDA_Q6_K)
-SPARSE_KERNELS(IQ4_NL, CUDA_IQ4_NL)
-SPARSE_KERNELS(IQ4_XS, CUDA_IQ4_XS)
-SPARSE_KERNELS(MXFP4, CUDA_MXFP4)
+WEIGHT_TYPES(SPARSE_KERNELS)

@@ -16,27 +16,13 @@
 #ifndef OATO_UNPACK_CUH
 #define OATO_UNPACK_CUH
 
+#include "base/dtypes.h"
 #include "kernels/cuda/device_code.cuh"
 
 /* oato_dtype (base/base.h), as far as matrices have it. */
-enum cuda_dtype {
-    CUDA_F32 = 0,
-    CUDA_F16 = 1,
-    CUDA_Q4_0 = 2,
-    CUDA_Q4_1 = 3,
-    CUDA_Q5_0 = 6,
-    CUDA_Q5_1 = 7,
-    CUDA_Q8_0 = 8,
-    CUDA_Q2_K = 10,
-    CUDA_Q3_K = 11,
-    CUDA_Q4_K = 12,
-    CUDA_Q5_K = 13,
-    CUDA_Q6_K = 14,
-    CUDA_IQ4_NL = 20,
-    CUDA_IQ4_XS = 23,
-    CUDA_BF16 = 30,
-    CUDA_MXFP4 = 39,
-};
+#define CUDA_NUMBER(type, number, ...) CUDA_##type = number,
+enum cuda_dtype { WEIGHT_TYPES(CUDA_NUMBER) };
+#undef CUDA_NUMBER
 
 /* What stored_block and block_weights are made of: a type's SCALES, HAS_MIN (false: m is 0) and the
  * functions

@@ -102,7 +102,8 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
 
 static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
 {
-    return cpu_supports(sim_of(d)->kernels, op);
+    (void)d;
+    return cpu_supports(op);
 }
 
 static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
@@ -189,7 +190,7 @@ static struct sim_weight *weight_create(struct oato_device *d, const struct weig
 {
     const struct sim_device *s = sim_of(d);
     const int64_t rows = source->row_end - source->row_begin;
-    if (!cpu_source_good(source)) {
+    if (!weight_source_good(source)) {
         oato_fail(err, OATO_EUSAGE,
                   "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
                   " %s: whole rows of whole blocks of a known type are wanted",
@@ -227,7 +228,7 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
     w->handle = w->real;
     w->handle.data = w->block->address;
     w->block->handle = w;
-    cpu_source_release(source, 0, w->real.rows);
+    weight_source_release(source, 0, w->real.rows);
     *out = &w->handle;
     return OATO_OK;
 }
@@ -269,65 +270,29 @@ static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
         free(w);
 }
 
-/* The cache of n layers without its pages: one allocation, shapes behind the offsets. */
-static struct sim_kv *kv_alloc(const struct kv_layer_shape *layers, int n, oato_dtype dtype,
-                               int32_t pages)
-{
-    size_t count = n > 0 ? (size_t)n : 0;
-    struct sim_kv *kv =
-        calloc(1, sizeof *kv + count * (sizeof *kv->layer_offset + sizeof *kv->layers));
-    if (!kv)
-        return NULL;
-    kv->layers = (struct kv_layer_shape *)(kv->layer_offset + count);
-    if (count)
-        memcpy(kv->layers, layers, count * sizeof *layers);
-    kv->real = (struct kv_cache){.n_layers = n,
-                                 .pages = pages,
-                                 .dtype = dtype,
-                                 .layers = kv->layers,
-                                 .layer_offset = kv->layer_offset};
-    return kv;
-}
-
 static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_shape *layers, int n,
                                  oato_dtype dtype, int32_t pages, struct kv_cache **out,
                                  struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
-    if (!kv_dtype_known(dtype))
-        return oato_fail(err, OATO_EUSAGE, "%s: a KV cache of %s; F16, F32 and Q8_0 are known",
-                         s->id, dtype_name(dtype));
-    struct sim_kv *kv = kv_alloc(layers, n, dtype, pages);
-    uint64_t bytes;
-    if (!kv)
-        return oato_fail_memory(err, sizeof *kv, "a KV cache");
-    if (!kv_cache_layout(&kv->real, &bytes)) {
-        oato_fail(err, OATO_EFIT, "%s: a KV cache of %" PRId32 " pages in %d layers is too large",
-                  s->id, pages, n);
-        goto fail;
+    struct sim_block *b;
+    struct kv_cache *kv;
+    if (kv_cache_new(s->id, layers, n, dtype, pages, &kv, err))
+        return err->status;
+    if (sim_memory_alloc(&s->memory, kv->bytes, "the KV cache", &b, err)) {
+        free(kv);
+        return err->status;
     }
-    if (sim_memory_alloc(&s->memory, bytes, "the KV cache", &kv->block, err))
-        goto fail;
-    kv->real.bytes = bytes;
-    kv->real.data = kv->block->real;
-    kv->handle = kv->real;
-    kv->handle.data = kv->block->address;
-    kv->block->handle = kv;
-    *out = &kv->handle;
+    kv->data = b->address;
+    b->handle = kv;
+    *out = kv;
     return OATO_OK;
-
-fail:
-    free(kv);
-    return err->status;
 }
 
-static void sim_kv_free(struct oato_device *d, struct kv_cache *handle)
+static void sim_kv_free(struct oato_device *d, struct kv_cache *kv)
 {
-    struct sim_kv *kv = (struct sim_kv *)handle;
-    if (!kv)
-        return;
-    job_queue_drain(&sim_of(d)->queue.base, NULL);
-    sim_memory_free(&sim_of(d)->memory, kv->block);
+    if (kv)
+        sim_free(d, kv->data, kv->bytes);
 }
 
 /* ----------------------------------------------------------------------------- programs --- */
@@ -335,7 +300,6 @@ static void sim_kv_free(struct oato_device *d, struct kv_cache *handle)
 static oato_status check_records(const struct sim_device *s, const struct program *p,
                                  struct oato_error *err)
 {
-    char key[OP_KEY_SIZE];
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
@@ -343,20 +307,9 @@ static oato_status check_records(const struct sim_device *s, const struct progra
                 return oato_fail(err, OATO_EUSAGE,
                                  "%s: record %" PRIu32 ": weight %" PRIu32 " is here already",
                                  s->id, i, r->weight[w]);
-        if (r->kind != RECORD_RUN)
-            continue;
-        if (!cpu_supports(s->kernels, &r->op))
+        if (r->kind == RECORD_RUN && !cpu_supports(&r->op))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->id, i,
-                             oato_op_key(&r->op, NULL, key));
-        if (r->op.kind != OP_KV_STORE && r->op.kind != OP_ATTENTION)
-            continue;
-        const struct kv_cache *kv = p->kv;
-        if (r->kv_layer >= kv->n_layers || r->op.dtype != kv->dtype ||
-            r->op.kv_heads != kv->layers[r->kv_layer].kv_heads ||
-            r->op.head_dim != kv->layers[r->kv_layer].head_dim)
-            return oato_fail(err, OATO_EUSAGE,
-                             "%s: record %" PRIu32 ": %s does not fit KV layer %" PRId32, s->id, i,
-                             oato_op_key(&r->op, NULL, key), r->kv_layer);
+                             op_kind_name(r->op.kind));
     }
     return OATO_OK;
 }
@@ -462,6 +415,14 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     if (!c)
         return oato_fail_memory(err, sizeof *c, "a program");
     *c = (struct compiled){.next = s->programs, .program = p, .arena = arena, .self = self};
+    if (p->kv) {
+        c->kv = *p->kv;
+        if (!sim_memory_find(&s->memory, p->kv->data, 0, p->kv->bytes, &c->kv.data)) {
+            free(c);
+            return oato_fail(err, OATO_EUSAGE, "%s: the program's KV cache is not its memory",
+                             s->id);
+        }
+    }
     if (find_peers(s, c, err)) {
         free(c);
         return err->status;
@@ -507,15 +468,7 @@ static uint64_t sim_clock_ns(const struct oato_device *d)
 static oato_status sim_inject_error(struct oato_device *d, const char *what, struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
-    int64_t n;
-    if (!strncmp(what, "record=", 7) && parse_i64(what + 7, 1, INT64_MAX, &n))
-        atomic_store(&s->queue.base.fail_after, n);
-    else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 1, INT64_MAX, &n))
-        s->memory.fail_after = n;
-    else
-        return oato_fail(err, OATO_EUSAGE, "%s: cannot inject '%s'; known: record=N, alloc=N",
-                         s->id, what);
-    return OATO_OK;
+    return inject_error(s->id, what, &s->queue.base.fail_after, &s->memory.fail_after, err);
 }
 
 const struct device_ops sim_device_ops = {

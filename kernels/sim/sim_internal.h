@@ -6,7 +6,7 @@
 #ifndef OATO_SIM_INTERNAL_H
 #define OATO_SIM_INTERNAL_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/job_queue.h"
 
 /* ------------------------------------------------------------------------------- spec ----- */
@@ -49,7 +49,7 @@ void sim_memory_free_all(struct sim_memory *m);
 struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,
                                   uint64_t bytes, uint8_t **real);
 
-/* What callers hold as a weight or a cache has the unreadable address; `real` is what runs. */
+/* What callers hold as a weight has the unreadable address; `real` is what runs. */
 struct sim_weight {
     struct oato_weight handle, real;
     struct sim_block *block; /* NULL: it is streamed, and has no memory of its own */
@@ -59,18 +59,12 @@ struct sim_weight {
     uint64_t ready_ns;     /* when they were here, on the virtual clock */
 };
 
-struct sim_kv {
-    struct kv_cache handle, real;
-    struct sim_block *block;
-    struct kv_layer_shape *layers;
-    uint64_t layer_offset[];
-};
-
 /* ------------------------------------------------------------------------------ queue ----- */
 
 struct compiled {
     struct compiled *next;
     const struct program *program; /* borrowed */
+    struct kv_cache kv;            /* the program's, readable */
     uint8_t *arena;                /* really, */
     uint8_t *peer[DEVICES_MAX];    /* and those of other devices; NULL: not reached */
     int self;

@@ -108,8 +108,6 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
     const struct program *p = c->program;
     struct program_record real = *r;
     struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
-    struct sim_kv *kv = (struct sim_kv *)p->kv;
-    struct cpu_barrier alone;
     for (uint32_t i = 0; i < r->n_weights; i++) {
         if (r->weight[i] == UINT32_MAX)
             continue;
@@ -123,14 +121,13 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
         .kernels = q->kernels,
         .arena = c->arena,
         .weights = weights,
-        .kv = kv ? &kv->real : NULL,
+        .kv = p->kv ? &c->kv : NULL,
         .workspace = q->workspace,
         .workspace_bytes = q->workspace_bytes,
         .rope = &q->rope,
     };
-    cpu_barrier_init(&alone, 1);
     if (!q->timing_only)
-        cpu_run_record(&context, &real, step, 0, &alone);
+        cpu_run_alone(&context, &real, step);
     clock_add(q, run_cost(&q->spec, r, context.kv, step));
 }
 

@@ -105,7 +105,7 @@ static struct model *wide_model(oato_dtype dtype, bool experts, uint64_t seed)
 
 /* ---------------------------------------------------------------------------------- plans */
 
-static void put(struct plan *p, const char *op, enum plan_axis axis, int64_t begin, int64_t end,
+static void put(struct plan *p, const char *op, enum op_axis axis, int64_t begin, int64_t end,
                 uint32_t phases, int32_t device, int32_t home)
 {
     p->parts[p->n_parts++] = (struct plan_part){.op = op,
@@ -135,7 +135,7 @@ static void put_whole(struct plan *p, const struct graph_op *o, struct random *r
 
 /* Along what the two operators of a feed-forward block are cut, and how far that reaches. */
 struct cut_axes {
-    enum plan_axis up, down;
+    enum op_axis up, down;
     int64_t extent, unit;
 };
 
@@ -163,7 +163,7 @@ static void put_divided(struct plan *p, const struct graph_op *gate_up, const st
             end = cut.extent;
         const struct {
             const struct graph_op *op;
-            enum plan_axis axis;
+            enum op_axis axis;
             int32_t device;
         } half[] = {{gate_up, cut.up, device}, {down, cut.down, other}};
         for (int i = 0; i < 2; i++) {

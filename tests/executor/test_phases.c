@@ -115,7 +115,7 @@ static void requests_that_join_and_leave_get_their_own_bits(void **state)
     model_close(m);
 }
 
-static void put(struct plan *p, const struct graph_op *o, enum plan_axis axis, int64_t begin,
+static void put(struct plan *p, const struct graph_op *o, enum op_axis axis, int64_t begin,
                 int64_t end, enum plan_phase phase)
 {
     p->parts[p->n_parts++] = (struct plan_part){.op = o->name,

@@ -35,10 +35,9 @@ struct products {
     size_t n_shapes, n_rows;
 };
 
-static const oato_dtype all_types[] = {
-    DT_Q4_0, DT_Q4_K, DT_Q6_K, DT_Q8_0, DT_F16,  DT_BF16,   DT_F32,    DT_Q4_1,
-    DT_Q5_0, DT_Q5_1, DT_Q5_K, DT_Q2_K, DT_Q3_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4,
-};
+#define TYPE(type, ...) DT_##type,
+static const oato_dtype all_types[] = {WEIGHT_TYPES(TYPE)};
+#undef TYPE
 /* Of a model of 8B, down to its output. */
 static const struct shape shapes_8b[] = {
     {4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}};

@@ -105,9 +105,9 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
     }
 }
 
-static const oato_dtype matrix_types[] = {DT_F32,  DT_F16,    DT_BF16,   DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                          DT_Q5_1, DT_Q8_0,   DT_Q4_K,   DT_Q5_K, DT_Q6_K, DT_Q2_K,
-                                          DT_Q3_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
+#define TYPE(type, ...) DT_##type,
+static const oato_dtype matrix_types[] = {WEIGHT_TYPES(TYPE)};
+#undef TYPE
 static const char *const isas[] = {"ref", "avx2",         "avxvnni", "avx512",
                                    "amx", "amx-emulated", "neon"};
 

@@ -57,6 +57,7 @@ static void layers_init(struct layers *x, struct oato_device *d)
     uint32_t n = 0;
     struct program_record *r = &x->records[n++];
     *r = record_of((struct oato_op){.kind = OP_NONE});
+    r->n_in = r->n_out = 1;
     r->kind = RECORD_UPLOAD; /* value 0 comes from the host once device 1 has made it */
     r->in_width[0] = WIDTH;
     r->n_waits = 1;
@@ -81,6 +82,7 @@ static void layers_init(struct layers *x, struct oato_device *d)
     r = &x->records[n++];
     *r = record_of((struct oato_op){.kind = OP_NONE});
     r->kind = RECORD_DOWNLOAD;
+    r->n_in = r->n_out = 1;
     r->in_width[0] = WIDTH;
     r->out[0] = VALUE;
     r->signal = n;
@@ -355,19 +357,28 @@ static void wrong_programs_and_options_are_refused(void **state)
     struct compiled *c;
     layers_init(&x, open_cpu(1, NULL, 0));
     x.p.n_signals = TIMELINE_RING;
-    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EDEVICE);
-    x.p.n_signals = 1;
+    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EUSAGE);
+    x.p.n_signals = x.p.n_records;
     struct program_record *r = &x.records[2];
     r->weight[0] = 9;
-    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EDEVICE);
+    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "weight 9"));
     r->weight[0] = 0;
+    r->in_width[0]++; /* what is true of any device is checked for this one, too */
+    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "inputs of width"));
+    r->in_width[0]--;
     r->op.dtype = DT_I8;
-    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EDEVICE);
+    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "no device runs mul_mat/I8"));
     r->op = (struct oato_op){.kind = OP_KV_STORE, .dtype = DT_F16, .kv_heads = 1, .head_dim = 64};
-    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EDEVICE);
+    r->n_in = 2;
+    r->n_out = r->n_weights = 0;
+    r->in_width[0] = r->in_width[1] = 64;
+    assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "KV layer"));
     r->op = (struct oato_op){.kind = OP_ROPE, .n = 64, .heads = 1, .head_dim = 64, .rope_dims = 64};
+    r->n_in = r->n_out = 1;
     assert_int_equal(x.ops->inject_error(x.d, "alloc=2", &err), OATO_OK);
     assert_int_equal(x.ops->compile(x.d, &x.p, 0, &c, &err), OATO_EFIT);
     layers_free(&x);

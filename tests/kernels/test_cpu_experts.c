@@ -52,7 +52,7 @@ static void mixture_init(struct mixture *m, const struct cpu_kernels *k, struct 
     m->op = op;
     const int64_t rows = (int64_t)op.experts * op.n;
     size_t row = 0;
-    assert_true(cpu_supports(k, &op));
+    assert_true(op_valid(&op));
     assert_true(dtype_row_bytes((oato_dtype)op.dtype, op.k, &row));
     for (int i = 0; i < op_weight_count(&op); i++) {
         m->data[i] = test_malloc((size_t)rows * row);
@@ -214,7 +214,7 @@ static void check_range(const struct cpu_kernels *k, enum numerics_choice numeri
     m.numerics = numerics;
     m.op.expert_first = (int32_t)random_in(0, op.experts - 1);
     m.op.experts_held = (int32_t)random_in(1, op.experts - m.op.expert_first);
-    assert_true(cpu_supports(k, &m.op));
+    assert_true(op_valid(&m.op));
     const int64_t width = op_out_width(&op, 0), used = op.experts_used;
     const int32_t first = m.op.expert_first, end = first + m.op.experts_held;
     float *expected = mixture_expected(&m);
@@ -409,7 +409,7 @@ static void heads_are_normed_like_rows(void **state)
                                    .heads = (int32_t)heads,
                                    .head_dim = (int32_t)d,
                                    .eps = 1e-6f};
-        assert_true(cpu_supports(k, &op));
+        assert_true(op_valid(&op));
         float *x = test_malloc((size_t)(T * heads * d) * sizeof *x);
         float *w = test_malloc((size_t)d * sizeof *w), *row = test_malloc((size_t)d * sizeof *row);
         random_floats(x, T * heads * d);
@@ -462,7 +462,7 @@ static void supports_says_no_to_what_cannot_run(void **state)
          .experts_held = 3},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
-        assert_false(cpu_supports(&cpu_kernels_ref, &rows[i]));
+        assert_false(op_valid(&rows[i]));
 }
 
 int main(void)

@@ -411,36 +411,36 @@ static void supports_says_no_to_what_cannot_run(void **state)
     (void)state;
     const struct cpu_kernels *k = &cpu_kernels_ref;
     struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_Q4_K, .k = 512, .n = 7};
-    assert_true(cpu_supports(k, &op));
+    assert_true(op_valid(&op));
     assert_string_equal(cpu_numerics(k, &op, NUMERICS_DECODE), "f32");
     op.k = 500;
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
     op.dtype = DT_I8;
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
     op = (struct oato_op){
         .kind = OP_ATTENTION, .dtype = DT_F16, .n = 128, .heads = 2, .kv_heads = 1, .head_dim = 64};
-    assert_true(cpu_supports(k, &op));
+    assert_true(op_valid(&op));
     assert_string_equal(cpu_numerics(k, &op, NUMERICS_DECODE), "f32");
     op.dtype = DT_Q8_0;
-    assert_true(cpu_supports(k, &op));
+    assert_true(op_valid(&op));
     op.head_dim = 16;
     op.heads = 8;
-    assert_false(cpu_supports(k, &op)); /* no whole blocks */
+    assert_false(op_valid(&op)); /* no whole blocks */
     op.dtype = DT_Q4_0;
     op.head_dim = 64;
     op.heads = 2;
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
     op.dtype = DT_F32;
     op.heads = 3;
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
     op = (struct oato_op){.kind = OP_ROPE, .n = 64, .heads = 1, .head_dim = 64, .rope_dims = 63};
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
     op = (struct oato_op){.kind = OP_KV_STORE, .dtype = DT_BF16, .kv_heads = 1, .head_dim = 64};
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
     op = (struct oato_op){.kind = OP_KIND_COUNT};
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
     op = (struct oato_op){.kind = OP_ADD, .k = -1};
-    assert_false(cpu_supports(k, &op));
+    assert_false(op_valid(&op));
 }
 
 int main(void)

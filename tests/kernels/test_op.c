@@ -93,12 +93,13 @@ static int32_t random_int(int32_t most)
     return 1 + (int32_t)(random() % most);
 }
 
+#define TYPE(type, ...) DT_##type,
+static const oato_dtype dtypes[] = {WEIGHT_TYPES(TYPE)};
+#undef TYPE
+
 /* An operator as models and lowering make them. */
 static struct oato_op random_op(void)
 {
-    static const oato_dtype dtypes[] = {DT_F32,  DT_F16,    DT_BF16,   DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                        DT_Q5_1, DT_Q8_0,   DT_Q4_K,   DT_Q5_K, DT_Q6_K, DT_Q2_K,
-                                        DT_Q3_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
     struct oato_op op = {.kind = (uint16_t)(OP_NONE + random_int(OP_KIND_COUNT - 1))};
     bool norm = op.kind == OP_HEAD_NORM;
     bool heads = op.kind == OP_ROPE || op.kind == OP_ATTENTION || norm;

@@ -2,7 +2,7 @@
  * test_program.c - a program that would read or wait beyond what exists is refused before it runs,
  * and its printed form says what each record does.
  */
-#include "kernels/device.h"
+#include "kernels/core/core_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,9 @@ static struct program_record run(const char *key, int n_in, int n_out, int n_wei
 static void fixture_fill(struct fixture *f)
 {
     static const char *const ids[] = {"cpu:0", "sim:0"};
-    static char kv, host;
+    static char host;
+    static struct kv_layer_shape layers[3] = {{1, 64}, {1, 64}, {1, 64}};
+    static struct kv_cache kv = {.n_layers = 3, .dtype = DT_F16, .layers = layers};
     memset(f, 0, sizeof *f);
     f->record[0] = run("embed/Q8_0/k64/n1000", 0, 1, 1);
     f->record[1] = run("rms_norm/k64", 1, 1, 1);
@@ -68,7 +70,7 @@ static void fixture_fill(struct fixture *f)
                                   .max_seqs = 2,
                                   .n_weights = 2,
                                   .host_arena = &host,
-                                  .kv = (struct kv_cache *)&kv,
+                                  .kv = &kv,
                                   .device_ids = ids};
 }
 
@@ -185,7 +187,7 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[1].weight[0] = UINT32_MAX;
     check_refused(f, "weight");
     f->record[5].op.n = 127;
-    check_refused(f, "merge of 128 columns into 127");
+    check_refused(f, "merge of 128 columns instead of 127");
     f->record[5].n_in = 0;
     check_refused(f, "merge with 0 inputs");
     f->record[3].kv_layer = -1;

@@ -206,7 +206,10 @@ void random_blocks_fill(oato_dtype dtype, void *data, size_t bytes, double mean,
         case DT_Q3_K: fill_q3_k(p, deviation, &state); break;
         case DT_IQ4_NL: fill_iq4_nl(p, deviation, &state); break;
         case DT_IQ4_XS: fill_iq4_xs(p, deviation, &state); break;
-        default: fill_mxfp4(p, deviation, &state); break;
+        case DT_MXFP4: fill_mxfp4(p, deviation, &state); break;
+#define NO_BLOCK(type, ...) case DT_##type:
+            FLOAT_TYPES(NO_BLOCK) OTHER_TYPES(NO_BLOCK) case DT_COUNT : break;
+#undef NO_BLOCK
         }
     }
 }

@@ -559,12 +559,13 @@ static void compare_with_package(const char *const *paths, size_t n)
     text_free(&ours);
 }
 
+#define TYPE(type, ...) DT_##type,
+static const oato_dtype types[] = {WEIGHT_TYPES(TYPE)};
+#undef TYPE
+
 static void the_gguf_package_reads_what_we_write(void **state)
 {
     (void)state;
-    static const oato_dtype types[] = {DT_F32,  DT_F16,    DT_BF16,   DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                       DT_Q5_1, DT_Q8_0,   DT_Q4_K,   DT_Q5_K, DT_Q6_K, DT_Q2_K,
-                                       DT_Q3_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
     char names[ARRAY_LEN(types) + 1][96];
     const char *paths[ARRAY_LEN(names)];
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {

@@ -73,7 +73,7 @@ static void machine(struct profile *p, const struct plan *plan)
 
 /* ------------------------------------------------------------------------------ placements -- */
 
-static void put(struct plan *p, const char *op, enum plan_axis axis, int64_t begin, int64_t end,
+static void put(struct plan *p, const char *op, enum op_axis axis, int64_t begin, int64_t end,
                 uint32_t phases, int32_t device, int32_t home)
 {
     assert_true(p->n_parts < PARTS);
@@ -87,8 +87,8 @@ static void put(struct plan *p, const char *op, enum plan_axis axis, int64_t beg
 }
 
 /* Kept there, or with the host's share of it streamed for prefill. */
-static void put_part(struct plan *p, const char *op, enum plan_axis axis, int64_t begin,
-                     int64_t end, int32_t device, int32_t stream)
+static void put_part(struct plan *p, const char *op, enum op_axis axis, int64_t begin, int64_t end,
+                     int32_t device, int32_t stream)
 {
     const bool streams = !device && stream;
     if (streams)

@@ -235,7 +235,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
     for (int32_t i = 0; i < n_parts; i++) {
         int64_t begin = rng_range(r, 0, 100) * 64;
         out->parts[i] = (struct plan_part){.op = any_name(r, a),
-                                           .axis = (enum plan_axis)rng_range(r, 0, AXIS_COUNT - 1),
+                                           .axis = (enum op_axis)rng_range(r, 0, AXIS_COUNT - 1),
                                            .begin = begin,
                                            .end = begin + rng_range(r, 0, INT64_MAX / 2),
                                            .phases = (uint32_t)rng_range(r, 1, 3),

@@ -247,7 +247,7 @@ static void parts_cover_each_operator_exactly_once(void **state)
         for (p.n_parts = 0; p.n_parts < 4 && covers[i].part[p.n_parts].phases; p.n_parts++) {
             int32_t j = p.n_parts;
             parts[j] = (struct plan_part){.op = covers[i].op,
-                                          .axis = (enum plan_axis)covers[i].part[j].axis,
+                                          .axis = (enum op_axis)covers[i].part[j].axis,
                                           .begin = covers[i].part[j].begin,
                                           .end = covers[i].part[j].end,
                                           .phases = (uint32_t)covers[i].part[j].phases,
@@ -320,7 +320,7 @@ static void divided_products_fit_their_inputs_and_load_nothing_twice(void **stat
         for (; p.n_parts < 5 && divided[i].part[p.n_parts].op; p.n_parts++) {
             int32_t j = p.n_parts;
             parts[j] = (struct plan_part){.op = divided[i].part[j].op,
-                                          .axis = (enum plan_axis)divided[i].part[j].axis,
+                                          .axis = (enum op_axis)divided[i].part[j].axis,
                                           .begin = divided[i].part[j].begin,
                                           .end = divided[i].part[j].end,
                                           .phases = (uint32_t)divided[i].part[j].phases,
@@ -394,7 +394,7 @@ static void experts_are_divided_where_both_operators_are(void **state)
         for (; p.n_parts < 7 && mixtures[i].part[p.n_parts].op; p.n_parts++) {
             int32_t j = p.n_parts;
             parts[j] = (struct plan_part){.op = mixtures[i].part[j].op,
-                                          .axis = (enum plan_axis)mixtures[i].part[j].axis,
+                                          .axis = (enum op_axis)mixtures[i].part[j].axis,
                                           .begin = mixtures[i].part[j].begin,
                                           .end = mixtures[i].part[j].end,
                                           .phases = (uint32_t)mixtures[i].part[j].phases,

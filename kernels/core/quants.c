@@ -5,7 +5,7 @@
  * Products with the block scale are rounded once, sums with the minimum once more, in the order of
  * the definition, so that every user of a weight sees the same float32 value.
  */
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/core/core_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,18 +21,18 @@ static float half_at(const uint8_t *p)
     return f16_to_f32(h);
 }
 
-static void row_f32(const uint8_t *p, int64_t k, float *out)
+static void row_F32(const uint8_t *p, int64_t k, float *out)
 {
     memcpy(out, p, (size_t)k * sizeof *out);
 }
 
-static void row_f16(const uint8_t *p, int64_t k, float *out)
+static void row_F16(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t i = 0; i < k; i++)
         out[i] = half_at(p + 2 * i);
 }
 
-static void row_bf16(const uint8_t *p, int64_t k, float *out)
+static void row_BF16(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t i = 0; i < k; i++) {
         uint16_t h;
@@ -42,7 +42,7 @@ static void row_bf16(const uint8_t *p, int64_t k, float *out)
 }
 
 /* f16 d; 16 bytes: low nibbles are elements 0..15, high ones 16..31 */
-static void row_q4_0(const uint8_t *p, int64_t k, float *out)
+static void row_Q4_0(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 32; b++, p += 18, out += 32) {
         float d = half_at(p);
@@ -54,7 +54,7 @@ static void row_q4_0(const uint8_t *p, int64_t k, float *out)
 }
 
 /* f16 d, f16 m; nibbles as Q4_0 */
-static void row_q4_1(const uint8_t *p, int64_t k, float *out)
+static void row_Q4_1(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 32; b++, p += 20, out += 32) {
         float d = half_at(p), m = half_at(p + 2);
@@ -84,17 +84,17 @@ static void row_q5(const uint8_t *p, int64_t k, float *out, bool has_min)
     }
 }
 
-static void row_q5_0(const uint8_t *p, int64_t k, float *out)
+static void row_Q5_0(const uint8_t *p, int64_t k, float *out)
 {
     row_q5(p, k, out, false);
 }
 
-static void row_q5_1(const uint8_t *p, int64_t k, float *out)
+static void row_Q5_1(const uint8_t *p, int64_t k, float *out)
 {
     row_q5(p, k, out, true);
 }
 
-static void row_q8_0(const uint8_t *p, int64_t k, float *out)
+static void row_Q8_0(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 32; b++, p += 34, out += 32) {
         float d = half_at(p);
@@ -134,12 +134,12 @@ static void row_k45(const uint8_t *p, int64_t k, float *out, bool five)
     }
 }
 
-static void row_q4_k(const uint8_t *p, int64_t k, float *out)
+static void row_Q4_K(const uint8_t *p, int64_t k, float *out)
 {
     row_k45(p, k, out, false);
 }
 
-static void row_q5_k(const uint8_t *p, int64_t k, float *out)
+static void row_Q5_K(const uint8_t *p, int64_t k, float *out)
 {
     row_k45(p, k, out, true);
 }
@@ -153,7 +153,7 @@ int quants_q6_k_value(const uint8_t *block, int i)
 }
 
 /* 128 bytes of low nibbles, 64 of high bit pairs, 16 int8 scales of 16 elements, f16 d */
-static void row_q6_k(const uint8_t *p, int64_t k, float *out)
+static void row_Q6_K(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 256; b++, p += 210, out += 256) {
         float d = half_at(p + 208);
@@ -174,14 +174,14 @@ static void row_of_values(const uint8_t *q, float d, const int8_t values[16], fl
 }
 
 /* f16 d; nibbles as Q4_0, each the number of a value */
-static void row_iq4_nl(const uint8_t *p, int64_t k, float *out)
+static void row_IQ4_NL(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 32; b++, p += 18, out += 32)
         row_of_values(p + 2, half_at(p), quants_iq4_values, out);
 }
 
 /* e8m0 d, that is 2^(byte - 128); nibbles as IQ4_NL: the values are twice those of e2m1 */
-static void row_mxfp4(const uint8_t *p, int64_t k, float *out)
+static void row_MXFP4(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 32; b++, p += 17, out += 32)
         row_of_values(p + 1, ldexpf(1, p[0] - 128), quants_mxfp4_values, out);
@@ -196,7 +196,7 @@ void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8])
 }
 
 /* f16 d; eight bit pairs and eight nibbles of scales; sub-blocks of 32 as IQ4_NL */
-static void row_iq4_xs(const uint8_t *p, int64_t k, float *out)
+static void row_IQ4_XS(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 256; b++, p += 136) {
         int8_t scale[8];
@@ -218,7 +218,7 @@ int quants_q2_k_value(const uint8_t *block, int i)
 }
 
 /* 16 bytes: low nibble the scale, high one the minimum of 16 elements; 64 bytes; f16 d, dmin */
-static void row_q2_k(const uint8_t *p, int64_t k, float *out)
+static void row_Q2_K(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 256; b++, p += 84, out += 256) {
         float d = half_at(p + 80), dmin = half_at(p + 82);
@@ -245,7 +245,7 @@ int quants_q3_k_value(const uint8_t *block, int i)
 }
 
 /* 32 bytes of third bits; 64 bytes of pairs; 12 bytes of scales of 16 elements; f16 d */
-static void row_q3_k(const uint8_t *p, int64_t k, float *out)
+static void row_Q3_K(const uint8_t *p, int64_t k, float *out)
 {
     for (int64_t b = 0; b < k / 256; b++, p += 110, out += 256) {
         int8_t scale[16];
@@ -258,14 +258,10 @@ static void row_q3_k(const uint8_t *p, int64_t k, float *out)
     }
 }
 
-static void (*const row_of[DT_COUNT])(const uint8_t *p, int64_t k, float *out) = {
-    [DT_F32] = row_f32,     [DT_F16] = row_f16,       [DT_BF16] = row_bf16,
-    [DT_Q4_0] = row_q4_0,   [DT_Q4_1] = row_q4_1,     [DT_Q5_0] = row_q5_0,
-    [DT_Q5_1] = row_q5_1,   [DT_Q8_0] = row_q8_0,     [DT_Q4_K] = row_q4_k,
-    [DT_Q5_K] = row_q5_k,   [DT_Q6_K] = row_q6_k,     [DT_Q2_K] = row_q2_k,
-    [DT_Q3_K] = row_q3_k,   [DT_IQ4_NL] = row_iq4_nl, [DT_IQ4_XS] = row_iq4_xs,
-    [DT_MXFP4] = row_mxfp4,
-};
+#define ROW(type, ...) [DT_##type] = row_##type,
+static void (*const row_of[DT_COUNT])(const uint8_t *p, int64_t k,
+                                      float *out) = {WEIGHT_TYPES(ROW)};
+#undef ROW
 
 bool quants_known(oato_dtype dtype)
 {

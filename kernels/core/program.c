@@ -1,8 +1,8 @@
 /*
- * program.c - what holds of a program on any device: the checks before it is run, the size of a
+ * program.c - what holds of a program on any device: the checks when it is compiled, the size of a
  * record's operator in a step, and the printed form for --dump-program.
  */
-#include "kernels/device.h"
+#include "kernels/core/core_internal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -29,35 +29,6 @@ struct op_size record_size(const struct program_record *r, const struct step *st
 }
 
 /* ------------------------------------------------------------------------------ checks ---- */
-
-/* Inputs that a kind takes, and which width of the operator each must have. */
-static int op_inputs(const struct oato_op *op)
-{
-    switch (op->kind) {
-    case OP_EMBED:
-    case OP_KV_COPY: return 0;
-    case OP_KV_STORE:
-    case OP_ADD:
-    case OP_SWIGLU:
-    case OP_ADD_NORM:
-    case OP_EXPERT_GATE_UP:
-    case OP_EXPERT_DOWN: return 2;
-    default: return 1;
-    }
-}
-
-static int64_t op_in_width(const struct oato_op *op, int i)
-{
-    switch (op->kind) {
-    case OP_EXPERT_GATE_UP: return i ? 2 * (int64_t)op->experts_used : op->k;
-    case OP_EXPERT_DOWN: return (int64_t)op->experts_used * (i ? 2 : op->k);
-    case OP_KV_STORE: return (int64_t)op->kv_heads * op->head_dim;
-    case OP_HEAD_NORM:
-    case OP_ROPE:
-    case OP_ATTENTION: return (int64_t)op->heads * op->head_dim;
-    default: return op->k;
-    }
-}
 
 struct check {
     const struct program *p;
@@ -134,25 +105,25 @@ static oato_status check_stream(const struct check *c, const struct program_reco
 
 static oato_status check_inputs(const struct check *c, const struct program_record *r)
 {
-    bool concat = r->op.kind == OP_MERGE, sums = r->op.kind == OP_MERGE_SUM, merge = concat || sums;
+    const int takes = op_in_count(&r->op);
     int64_t sum = 0;
-    if (merge ? !r->n_in || r->n_in > RECORD_INPUTS : r->n_in != op_inputs(&r->op))
+    if (takes == OP_ANY ? !r->n_in || r->n_in > RECORD_INPUTS : r->n_in != takes)
         return refuse(c, "%s with %d inputs", op_kind_name(r->op.kind), r->n_in);
     for (int i = 0; i < r->n_in; i++) {
         /* select reads rows of all tokens whatever it gives */
         uint8_t rows = r->op.kind == OP_SELECT ? ROWS_TOKENS : r->rows;
-        const int64_t expected = sums ? r->op.n : op_in_width(&r->op, i);
-        if (!concat && r->in_width[i] != expected)
+        const int64_t expected = op_in_width(&r->op, i);
+        if (expected != OP_ANY && r->in_width[i] != expected)
             return refuse(c, "%s takes inputs of width %" PRId64 ", not %" PRId32,
                           op_kind_name(r->op.kind), expected, r->in_width[i]);
         sum += r->in_width[i];
         if (check_value(c, r->in[i], r->in_width[i], rows))
             return c->err->status;
     }
-    if (concat && sum != r->op.n)
-        return refuse(c, "merge of %" PRId64 " columns into %" PRId32, sum, r->op.n);
-    if (sums && sum != r->op.k)
-        return refuse(c, "merge_sum of %" PRId64 " columns instead of %" PRId32, sum, r->op.k);
+    const int32_t all = op_in_width(&r->op, 0) == OP_ANY ? r->op.n : r->op.k;
+    if (takes == OP_ANY && sum != all)
+        return refuse(c, "%s of %" PRId64 " columns instead of %" PRId32, op_kind_name(r->op.kind),
+                      sum, all);
     return OATO_OK;
 }
 
@@ -173,6 +144,7 @@ static oato_status check_weights(const struct check *c, const struct program_rec
 static oato_status check_run(const struct check *c, const struct program_record *r)
 {
     const struct oato_op *op = &r->op;
+    char key[OP_KEY_SIZE];
     if (op->kind == OP_NONE || op->kind >= OP_KIND_COUNT)
         return refuse(c, "operator kind %d", op->kind);
     if (check_inputs(c, r) || check_weights(c, r))
@@ -190,9 +162,16 @@ static oato_status check_run(const struct check *c, const struct program_record 
         op_experts_held(op) > op->experts - op->expert_first)
         return refuse(c, "%" PRId32 " experts from %" PRId32 " on, of %" PRId32,
                       op_experts_held(op), op->expert_first, op->experts);
-    bool kv = op->kind == OP_KV_STORE || op->kind == OP_ATTENTION;
-    if (kv && (!c->p->kv || r->kv_layer < 0))
+    if (!op_valid(op))
+        return refuse(c, "no device runs %s", oato_op_key(op, NULL, key));
+    const struct kv_cache *kv = c->p->kv;
+    if (op_has_kv(op) && (!kv || r->kv_layer < 0))
         return refuse(c, "%s without a KV layer on this device", op_kind_name(op->kind));
+    if (op_has_kv(op) && (r->kv_layer >= kv->n_layers || op->dtype != kv->dtype ||
+                          op->kv_heads != kv->layers[r->kv_layer].kv_heads ||
+                          op->head_dim != kv->layers[r->kv_layer].head_dim))
+        return refuse(c, "%s does not fit KV layer %" PRId32, oato_op_key(op, NULL, key),
+                      r->kv_layer);
     return OATO_OK;
 }
 
@@ -297,7 +276,7 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX)
             fprintf(out, "%s%" PRIu32, i ? " w" : "  w", r->weight[i]);
-    if (r->kv_layer >= 0 && (r->op.kind == OP_KV_STORE || r->op.kind == OP_ATTENTION))
+    if (r->kv_layer >= 0 && op_has_kv(&r->op))
         fprintf(out, "  kv%" PRId32, r->kv_layer);
     for (int i = 0; i < r->n_waits; i++) {
         fputs(i ? ", " : "  after ", out);

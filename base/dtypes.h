@@ -1,0 +1,37 @@
+/*
+ * dtypes.h - the element types of GGUF, one list: X(name, GGUF's number, elements of a block, its
+ * bytes). Enums, tables, kernels and tests expand it, so that what lacks a type does not compile.
+ * Sizes are those of the GGUF specification (the gguf package's GGML_QUANT_SIZES).
+ *
+ * Nothing but macros: device code includes it, too.
+ */
+#ifndef OATO_DTYPES_H
+#define OATO_DTYPES_H
+
+#define FLOAT_TYPES(X) X(F32, 0, 1, 4) X(F16, 1, 1, 2) X(BF16, 30, 1, 2)
+
+/* Rows of these are whole blocks. */
+#define BLOCK_TYPES(X)                                                                             \
+    X(Q4_0, 2, 32, 18)                                                                             \
+    X(Q4_1, 3, 32, 20)                                                                             \
+    X(Q5_0, 6, 32, 22)                                                                             \
+    X(Q5_1, 7, 32, 24)                                                                             \
+    X(Q8_0, 8, 32, 34)                                                                             \
+    X(Q2_K, 10, 256, 84)                                                                           \
+    X(Q3_K, 11, 256, 110)                                                                          \
+    X(Q4_K, 12, 256, 144)                                                                          \
+    X(Q5_K, 13, 256, 176)                                                                          \
+    X(Q6_K, 14, 256, 210)                                                                          \
+    X(IQ4_NL, 20, 32, 18)                                                                          \
+    X(IQ4_XS, 23, 256, 136)                                                                        \
+    X(MXFP4, 39, 32, 17)
+
+#define WEIGHT_TYPES(X) FLOAT_TYPES(X) BLOCK_TYPES(X)
+
+/* Tensors may have them, weights do not. */
+#define OTHER_TYPES(X)                                                                             \
+    X(I8, 24, 1, 1) X(I16, 25, 1, 2) X(I32, 26, 1, 4) X(I64, 27, 1, 8) X(F64, 28, 1, 8)
+
+enum { TYPE_NUMBERS = 40 }; /* one above the highest */
+
+#endif

@@ -1,0 +1,107 @@
+/*
+ * core_internal.h - what every device shares: prepared weights, the pages of KV, the block formats
+ * of GGUF, and the errors that tests inject. For the folders of kernels/, not for other rooms.
+ */
+#ifndef OATO_CORE_INTERNAL_H
+#define OATO_CORE_INTERNAL_H
+
+#include "kernels/device.h"
+
+/* Arenas, pages and prepared weights are bytes; these say where they hold float32. */
+static inline float *floats(void *p)
+{
+    return p;
+}
+static inline const float *const_floats(const void *p)
+{
+    return p;
+}
+
+/* ----------------------------------------------------------------------------- weights ---- */
+
+struct oato_weight {
+    oato_dtype dtype; /* of the source */
+    enum weight_use use;
+    int64_t rows, k;
+    const uint8_t *data; /* prepared, or (WEIGHT_LOOKUP on the host) the GGUF's own rows */
+    uint64_t bytes;      /* owned bytes behind data; 0 when borrowed */
+    /* WEIGHT_LOOKUP: a matrix prepared from the very rows, read in place of data; NULL: none */
+    const struct oato_weight *rows_of;
+};
+
+/* Whole rows of whole blocks of a known type. */
+bool weight_source_good(const struct weight_source *s);
+/* Rows [begin, end) of the source have been read: the pages of its file may leave the memory. */
+void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end);
+
+/* The host's memory, and what of it is free or would be given back by the page cache. */
+uint64_t cpu_memory_bytes(void);
+uint64_t cpu_memory_available(void);
+
+/* ---------------------------------------------------------------------------------- KV ---- */
+
+/* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at
+ * data + layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1.
+ * K is dimension-major, [head_dim][64]: scores of neighbouring positions are the lanes of a
+ * vector. V is position-major, [64][head_dim]: so are dimensions of a result. Q8_0 keeps the bytes
+ * of a block so, and behind them, of K and of V, the F16 scales [head_dim / 32][64]. */
+struct kv_cache {
+    int32_t n_layers, pages;
+    oato_dtype dtype;
+    struct kv_layer_shape *layers;
+    uint64_t *layer_offset; /* bytes */
+    uint8_t *data;
+    uint64_t bytes;
+};
+/* layer_offset for each layer and the total; false on overflow. Behind the last block are
+ * KV_PADDING bytes that may be read. */
+bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes);
+/* One that knows its bytes and has no data yet, in one allocation that free() ends. */
+oato_status kv_cache_new(const char *device, const struct kv_layer_shape *layers, int n,
+                         oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                         struct oato_error *err);
+
+enum { KV_PADDING = 64 };
+
+static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
+{
+    size_t row = 0;
+    dtype_row_bytes(dtype, head_dim, &row);
+    return row * KV_PAGE_POSITIONS;
+}
+
+/* Of K (which 0) or V (1). */
+static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_t page, int which,
+                                int64_t head)
+{
+    const struct kv_layer_shape *s = &kv->layers[layer];
+    const int64_t block = (page * 2 + which) * s->kv_heads + head;
+    return kv->data + kv->layer_offset[layer] +
+           (uint64_t)block * kv_block_bytes(kv->dtype, s->head_dim);
+}
+
+/* ------------------------------------------------------------------------------ quants ---- */
+
+/* Dequantises k elements of a GGUF row. */
+void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);
+bool quants_known(oato_dtype dtype);
+/* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes. */
+void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8]);
+/* Element i of a block: -32 .. 31, 0 .. 3, -4 .. 3. */
+int quants_q6_k_value(const uint8_t *block, int i);
+int quants_q2_k_value(const uint8_t *block, int i);
+int quants_q3_k_value(const uint8_t *block, int i);
+/* The signed scales of a block. */
+void quants_q3_k_scales(const uint8_t *block, int8_t scale[16]);
+void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8]);
+/* What the nibbles of IQ4_NL, IQ4_XS and MXFP4 stand for. */
+extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
+
+/* ------------------------------------------------------------------------------- tests ---- */
+
+/* device_ops.inject_error: "record=5" has the fifth record from now on fail, "alloc=3" the third
+ * allocation. Devices count down to the failure at 1; 0: none is to come. */
+oato_status inject_error(const char *device, const char *what, _Atomic int64_t *records,
+                         int64_t *allocations, struct oato_error *err);
+
+#endif

@@ -1,0 +1,96 @@
+/*
+ * memory.c - what devices keep in their memory: rows of the model's file that become weights, and
+ * the pages of KV; and the failures that tests have it meet.
+ */
+#include "kernels/core/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t weight_source_stride(const struct weight_source *source)
+{
+    size_t row = 0;
+    if (!dtype_row_bytes(source->dtype, source->k, &row))
+        return 0;
+    return source->row_stride ? source->row_stride : row;
+}
+
+bool weight_source_good(const struct weight_source *s)
+{
+    size_t row;
+    return quants_known(s->dtype) && dtype_row_bytes(s->dtype, s->k, &row) && s->row_begin >= 0 &&
+           s->row_end >= s->row_begin && s->row_end <= s->n &&
+           (!s->row_stride || (s->row_stride >= row && s->use != WEIGHT_LOOKUP));
+}
+
+void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end)
+{
+    const size_t stride = weight_source_stride(s);
+    size_t row = 0;
+    if (!s->file || begin >= end || !dtype_row_bytes(s->dtype, s->k, &row))
+        return;
+    file_release(s->file,
+                 (size_t)((const uint8_t *)s->data - s->file->data) +
+                     (size_t)(s->row_begin + begin) * stride,
+                 (size_t)(end - begin - 1) * stride + row);
+}
+
+bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
+{
+    size_t total = 0;
+    if (kv->pages < 0)
+        return false;
+    for (int32_t l = 0; l < kv->n_layers; l++) {
+        size_t layer = 0;
+        if (kv->layers[l].kv_heads < 0 ||
+            !dtype_row_bytes(kv->dtype, kv->layers[l].head_dim, &layer) ||
+            !size_mul(layer, 2 * KV_PAGE_POSITIONS, &layer) ||
+            !size_mul(layer, (size_t)kv->layers[l].kv_heads, &layer) ||
+            !size_mul(layer, (size_t)kv->pages, &layer))
+            return false;
+        kv->layer_offset[l] = total;
+        if (!size_add(total, layer, &total))
+            return false;
+    }
+    *bytes = total + KV_PADDING;
+    return total <= SIZE_MAX - KV_PADDING;
+}
+
+oato_status kv_cache_new(const char *device, const struct kv_layer_shape *layers, int n,
+                         oato_dtype dtype, int32_t pages, struct kv_cache **out,
+                         struct oato_error *err)
+{
+    const size_t count = n > 0 ? (size_t)n : 0;
+    const size_t bytes = sizeof **out + count * (sizeof *(*out)->layer_offset + sizeof *layers);
+    struct kv_cache *kv = calloc(1, bytes);
+    if (!kv)
+        return oato_fail_memory(err, bytes, "a KV cache");
+    *kv = (struct kv_cache){.n_layers = n, .pages = pages, .dtype = dtype};
+    kv->layer_offset = (uint64_t *)(void *)(kv + 1);
+    kv->layers = (struct kv_layer_shape *)(void *)(kv->layer_offset + count);
+    if (count)
+        memcpy(kv->layers, layers, count * sizeof *layers);
+    if (!op_kv_dtype(dtype) || !kv_cache_layout(kv, &kv->bytes)) {
+        free(kv);
+        return oato_fail(err, OATO_EFIT,
+                         "%s: no KV cache of %d layers, %d pages of type %s; it takes F16, F32, "
+                         "Q8_0 for heads of a multiple of 32, and sizes that memory can hold",
+                         device, n, (int)pages, dtype_name(dtype));
+    }
+    *out = kv;
+    return OATO_OK;
+}
+
+oato_status inject_error(const char *device, const char *what, _Atomic int64_t *records,
+                         int64_t *allocations, struct oato_error *err)
+{
+    int64_t n;
+    if (!strncmp(what, "record=", 7) && parse_i64(what + 7, 1, INT32_MAX, &n))
+        *records = n;
+    else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 1, INT32_MAX, &n))
+        *allocations = n;
+    else
+        return oato_fail(err, OATO_EUSAGE, "%s: cannot inject '%s'; known are record=N and alloc=N",
+                         device, what);
+    return OATO_OK;
+}
