@@ -15,6 +15,7 @@ struct cpu_device {
     char id[16];
     const struct cpu_kernels *kernels;
     struct cpu_pool *pool;
+    struct crowd crowd;
     struct slab *slabs;
     struct cpu_weight *weights;
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */

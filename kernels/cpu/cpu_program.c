@@ -34,7 +34,7 @@ struct running {
     struct cpu_device *device;
     struct compiled *c;
     const struct step *step;
-    struct cpu_barrier *barrier; /* of all threads, or of the one that does the step alone */
+    struct cpu_barrier *barrier;
     uint32_t n_records;          /* fewer than the program's when an error was injected */
     _Atomic int failed;          /* an event will never come */
     bool virtual_clock;          /* a simulated device is waited for: see the top of the file */
@@ -99,7 +99,7 @@ static void record_signal(struct running *x, const struct program_record *r)
 /* All threads are awake; thread 0 sets the clock to when they would have been. */
 static void wake_all(struct running *x, int thread, struct read_ahead next)
 {
-    cpu_barrier_wait_fetching(x->barrier, next);
+    cpu_barrier_wait_device(x->barrier, next);
     if (!x->virtual_clock)
         return;
     cpu_barrier_wait(x->barrier); /* whoever slept through the first one is awake, too */
@@ -183,6 +183,17 @@ static void run_step(void *arg, int thread)
     cpu_pool_unbind(x->device->pool, unbound);
 }
 
+/* How the threads got on with each other: see crowd.c. */
+static void step_note(struct running *x, uint64_t begin_ns)
+{
+    struct crowd *crowd = &x->device->crowd;
+    const uint64_t end_ns = now_ns(),
+                   late_ns = atomic_exchange_explicit(&x->barrier->late_ns, 0, memory_order_relaxed);
+    if (late_ns || crowd->threads < crowd->most)
+        crowd_note(crowd, end_ns, end_ns - begin_ns, late_ns,
+                   late_ns ? crowd_switches() : crowd->switches);
+}
+
 oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struct step *step,
                        struct oato_error *err)
 {
@@ -208,16 +219,12 @@ oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struc
     d->clock_offset_ns -= (int64_t)(now_ns() - asked_ns);
     d->clock_offset_ns = max_i64(d->clock_offset_ns, (int64_t)step->clock_ns - (int64_t)now_ns());
     x.due_ns = clock_now(&x);
-    struct cpu_barrier alone;
-    cpu_barrier_init(&alone, 1);
-    if (is_solo(&x)) {
-        const uint32_t state = float_state_fast();
-        x.barrier = &alone;
-        run_step(&x, 0);
-        float_state_set(state);
-    } else {
-        cpu_pool_run(d->pool, run_step, &x);
-    }
+    const uint64_t begin_ns = now_ns();
+    const bool solo = is_solo(&x);
+    c->barrier.n = solo ? 1 : x.virtual_clock ? cpu_pool_threads(d->pool) : d->crowd.threads;
+    cpu_pool_run_some(d->pool, c->barrier.n, run_step, &x);
+    if (!solo && !x.virtual_clock)
+        step_note(&x, begin_ns);
     cores_give(&x);
     if (injected) {
         timeline_fail(&d->timeline, TIMELINE_DIED);
