@@ -304,7 +304,11 @@ int main(int argc, char **argv)
     bool done = false;
     oato_status status = parse(argc, argv, &c, &done, &err);
     if (!status && !done) {
+        char why[160];
         interrupt_catch();
+        c.options.threads = host_threads(c.options.threads, why, sizeof why);
+        if (why[0])
+            print_warning(NULL, why);
         status = profile_model(&c, &err);
     }
     if (!status && fflush(stdout)) /* a pipe that broke, a disk that is full */

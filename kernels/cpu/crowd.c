@@ -5,10 +5,10 @@
  * on their number (see ops.c).
  *
  * A step was crowded when its threads waited for each other longer than their work explains and
- * this process had to leave a core meanwhile: waiting alone may be the work's uneven pieces. One such
- * step may be chance; from the second one in a few, each takes an eighth of the threads away. After
- * a pause they come back to try; the pause is a multiple of what the crowded step took, so that
- * trying costs little, and doubles while it goes wrong.
+ * this process had to leave a core meanwhile: waiting alone may be the work's uneven pieces. One
+ * such step may be chance; from the second one in a few, each takes as many threads away as left a
+ * core, at most half. After a pause some come back to try; the pause is a multiple of what the
+ * crowded step took, so that trying costs little, and doubles while it goes wrong.
  */
 #include "kernels/cpu/cpu_internal.h"
 
@@ -35,18 +35,17 @@ static uint64_t clamp(uint64_t x, uint64_t least, uint64_t most)
 void crowd_note(struct crowd *c, uint64_t now_ns, uint64_t took_ns, uint64_t late_ns,
                 int64_t switches)
 {
-    const int32_t eighth = (c->threads + 7) / 8;
-    const bool left = switches != c->switches;
+    const int64_t left = switches - c->switches;
     c->switches = switches;
-    if (left && late_ns * LATE_SHARE > took_ns * (uint64_t)c->threads) {
+    if (left > 0 && late_ns * LATE_SHARE > took_ns * (uint64_t)c->threads) {
         const bool again = c->pause_ns >= took_ns;
         c->pause_ns = clamp(2 * c->pause_ns, PAUSE_LEAST * took_ns, PAUSE_MOST * took_ns);
         c->again_ns = now_ns + c->pause_ns;
-        if (again && c->threads > 1)
-            c->threads -= eighth;
+        if (again)
+            c->threads -= (int32_t)min_i64(left, c->threads / 2);
     } else if (c->threads == c->most) {
         c->pause_ns -= c->pause_ns / 8; /* soon forgotten */
     } else if (now_ns >= c->again_ns) {
-        c->threads = c->threads + eighth < c->most ? c->threads + eighth : c->most;
+        c->threads = (int32_t)min_i64(c->threads + (c->threads + 7) / 8, c->most);
     }
 }

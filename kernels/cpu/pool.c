@@ -12,10 +12,10 @@
  * node, so that two processes do not choose the same ones. The calling thread belongs to the
  * program and is never bound.
  */
+#include "kernels/cpu/pool.h"
 #include "kernels/cpu/cpu_internal.h"
 
 #include <errno.h>
-#include <hwloc.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -175,7 +175,7 @@ struct worker {
     struct cpu_pool *pool;
     pthread_t thread;
     int index;
-    hwloc_cpuset_t cpus; /* NULL: where the scheduler likes */
+    hwloc_const_cpuset_t cpus; /* NULL: where the scheduler likes */
 };
 
 struct cpu_pool {
@@ -278,32 +278,43 @@ int cpu_physical_cores(void)
     return cores > 0 ? cores : 1;
 }
 
-/* The thread's own core; NULL when there are fewer of them than threads. */
-static hwloc_obj_t core_of(const struct cpu_pool *p, int thread)
+/* The thread's own core; NULL unless there is a thread for each: else two processes would choose
+ * the same ones. */
+static hwloc_obj_t core_of(hwloc_topology_t t, int n_threads, int thread)
 {
-    if (!p->topology || hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE) < p->n_threads)
+    if (!t || hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE) != n_threads)
         return NULL;
-    return hwloc_get_obj_by_type(p->topology, HWLOC_OBJ_CORE, (unsigned)thread);
+    return hwloc_get_obj_by_type(t, HWLOC_OBJ_CORE, (unsigned)thread);
 }
 
-/* A core for each worker when there are as many and it matters which. */
-static void workers_place(struct cpu_pool *p)
+/* The node of a core. */
+static hwloc_obj_t node_of(hwloc_topology_t t, hwloc_obj_t core)
 {
-    int cores = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE);
-    int units = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_PU);
-    int nodes = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_NUMANODE);
+    hwloc_obj_t node = NULL;
+    while (core && (node = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, node)))
+        if (hwloc_bitmap_isincluded(core->cpuset, node->cpuset))
+            return node;
+    return NULL;
+}
+
+/* Threads that leave cores free are spread in proportion to the cores of each node. */
+hwloc_const_cpuset_t cpu_place(hwloc_topology_t t, int n_threads, int thread)
+{
+    const int cores = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE);
+    const int units = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_PU);
+    const int nodes = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE);
     if (units == cores && nodes <= 1)
-        return;
-    for (int i = 1; i < p->n_threads; i++) {
-        const hwloc_obj_t core = core_of(p, i);
-        if (core)
-            p->workers[i].cpus = core->cpuset;
-    }
+        return NULL;
+    hwloc_obj_t place = core_of(t, n_threads, thread);
+    if (!place && nodes > 1 && n_threads < cores)
+        place = node_of(t, hwloc_get_obj_by_type(t, HWLOC_OBJ_CORE,
+                                                 (unsigned)((int64_t)thread * cores / n_threads)));
+    return place ? place->cpuset : NULL;
 }
 
 hwloc_bitmap_t cpu_pool_bind(const struct cpu_pool *p, int thread)
 {
-    const hwloc_obj_t core = core_of(p, thread);
+    const hwloc_obj_t core = core_of(p->topology, p->n_threads, thread);
     hwloc_bitmap_t before = core ? hwloc_bitmap_alloc() : NULL;
     if (before && (hwloc_get_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD) ||
                    hwloc_set_cpubind(p->topology, core->cpuset, HWLOC_CPUBIND_THREAD))) {
@@ -343,12 +354,10 @@ oato_status cpu_pool_create(int n_threads, struct cpu_pool **out, struct oato_er
         cpu_pool_free(p);
         return oato_fail_memory(err, (size_t)n_threads * sizeof *p->workers, "the thread pool");
     }
-    if (n_threads > 1 && topology_load(&p->topology)) {
-        p->n_threads = n_threads;
-        workers_place(p);
-        p->n_threads = 1;
-    }
+    if (n_threads > 1 && !topology_load(&p->topology))
+        p->topology = NULL;
     for (int i = 1; i < n_threads; i++) {
+        p->workers[i].cpus = p->topology ? cpu_place(p->topology, n_threads, i) : NULL;
         p->workers[i].pool = p;
         p->workers[i].index = i;
         int e = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
