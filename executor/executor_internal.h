@@ -127,6 +127,7 @@ struct engine {
     struct step_seq *step_seqs;
     struct timeline *timelines[DEVICES_MAX];
     uint64_t bases[DEVICES_MAX];
+    struct step_cores cores; /* of the host and its simulated devices */
     const float *result; /* of the last step */
     int32_t n_rows, result_candidates;
     bool failed; /* a device died: no further step */

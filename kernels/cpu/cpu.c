@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { THREADS_MAX = 1024 };
+#define SPIN_NS 500000 /* a token is sampled and said meanwhile */
 
 static int cpu_probe(void)
 {
@@ -38,11 +39,18 @@ static oato_status cpu_open(int index, const char *spec, const struct device_opt
     d->base.ops = &cpu_device_ops;
     snprintf(d->id, sizeof d->id, "cpu:%d", index);
     d->budget_bytes = options ? options->budget_bytes : 0;
-    timeline_init(&d->timeline);
+    timeline_init(&d->queue.timeline);
+    d->queue.id = d->id;
+    d->queue.run = cpu_run_job;
+    d->queue.spin_ns = SPIN_NS;
     oato_status status = cpu_kernels_select(options ? options->isa : NULL, &d->kernels, err);
     if (!status)
         status = cpu_pool_create(threads ? threads : free_cores(options), &d->pool, err);
+    d->aside = options && options->aside;
+    if (!status && d->aside)
+        status = job_queue_open(&d->queue, "oato-cpu", err);
     if (status) {
+        cpu_pool_free(d->pool);
         free(d);
         return status;
     }
@@ -56,6 +64,8 @@ static void cpu_close(struct oato_device *base)
     struct cpu_device *d = cpu_of(base);
     if (!d)
         return;
+    if (d->aside)
+        job_queue_close(&d->queue);
     cpu_pool_free(d->pool);
     cpu_slabs_free(d);
     free(d);
@@ -137,7 +147,7 @@ static const void *weight_data(const struct oato_device *d, const struct oato_we
 
 static struct timeline *cpu_timeline(struct oato_device *d)
 {
-    return &cpu_of(d)->timeline;
+    return &cpu_of(d)->queue.timeline;
 }
 
 static uint64_t cpu_clock_ns(const struct oato_device *d)

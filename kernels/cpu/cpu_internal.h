@@ -30,13 +30,6 @@ static inline const float *const_floats(const void *p)
 
 struct cpu_kernels; /* the dispatch table of one instruction set */
 
-/* A simulated device computes with these kernels on these cores: it takes them for each record, the
- * cpu device for a step except while it waits for an event. So what the host measures of itself is
- * not slowed down by the simulation's arithmetic. Uncontended, it costs nothing worth mentioning.
- */
-void cpu_cores_take(void);
-void cpu_cores_give(void);
-
 /* The best table that this machine runs, or the one named ("ref", "avx2", ...); NULL name looks at
  * OATO_CPU_ISA first. */
 oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
@@ -310,7 +303,7 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg);
 void cpu_pool_run_some(struct cpu_pool *p, int threads, cpu_pool_fn fn, void *arg);
 int cpu_pool_threads(const struct cpu_pool *p);
 /* Inside a run: the thread has a core of its own until unbind is given what bind returned (NULL: it
- * is not bound, for there are fewer cores than threads, or the system says no). */
+ * is not bound, for there are not as many cores as threads, or the system says no). */
 struct hwloc_bitmap_s *cpu_pool_bind(const struct cpu_pool *p, int thread);
 void cpu_pool_unbind(const struct cpu_pool *p, struct hwloc_bitmap_s *before);
 /* Untouched memory that all threads will read: over the NUMA nodes, page by page. */
