@@ -128,7 +128,7 @@ struct engine {
     struct timeline *timelines[DEVICES_MAX];
     uint64_t bases[DEVICES_MAX];
     struct step_cores cores; /* of the host and its simulated devices */
-    const float *result; /* of the last step */
+    const float *result;     /* of the last step */
     int32_t n_rows, result_candidates;
     bool failed; /* a device died: no further step */
     uint64_t load_ns, steps, clock_ns, host_busy_ns;

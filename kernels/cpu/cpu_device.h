@@ -24,7 +24,7 @@ struct cpu_device {
     uint64_t waited_ns; /* for other devices, on that clock */
     uint64_t step_serial;
     int64_t fail_record, fail_alloc; /* counted down; 0: off */
-    struct job_queue queue; /* its thread runs only when the device is aside */
+    struct job_queue queue;          /* its thread runs only when the device is aside */
     bool aside;
 };
 
