@@ -238,6 +238,20 @@ bool parse_quantity(const char *s, const char *unit, double *out);
 bool parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out);
 bool parse_f64(const char *s, double lo, double hi, double *out);
 
+/* ----------------------------------------------------------------- share of the machine --- */
+
+/* What this process may use, within its affinity and the control groups that hold it. */
+struct host_share {
+    int32_t processors;       /* logical ones, whole ones of a quota; at least 1 */
+    uint64_t memory_bytes;    /* in all */
+    uint64_t available_bytes; /* free, or kept for files that can be read again */
+};
+/* root: "" for this machine; tests name a folder with a /proc and groups of their own. */
+void host_share_read(const char *root, struct host_share *out);
+int32_t host_processors(void);
+/* wanted, or as many threads as there are processors: then a line to warn with in why, else "". */
+int32_t host_threads(int32_t wanted, char *why, size_t why_bytes);
+
 /* ------------------------------------------------------------------- time and progress ---- */
 
 uint64_t now_ns(void); /* monotonic */
@@ -251,6 +265,9 @@ static inline void cpu_relax(void)
     __asm__ volatile("yield");
 #endif
 }
+
+/* How many cpu_relax last ns: one takes 5 ns on some processors and 50 on others, measured once. */
+int32_t spins_in(uint64_t ns);
 
 /* One line on stderr, redrawn in place on a terminal, silent elsewhere. */
 struct progress {

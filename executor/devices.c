@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static oato_status device_add(struct engine *e, const char *spec,
-                              const struct device_options *options, struct oato_error *err)
+static oato_status device_add(struct engine *e, const char *spec, struct device_options *options,
+                              struct oato_error *err)
 {
     if (e->n_devices == DEVICES_MAX)
         return oato_fail(err, OATO_EUSAGE, "more than %d devices", DEVICES_MAX);
@@ -21,6 +21,7 @@ static oato_status device_add(struct engine *e, const char *spec,
     if (status)
         return status;
     d->device->ops->info(d->device, &d->info);
+    options->aside = options->aside || d->info.is_host; /* the first one is the engine's host */
     e->n_devices++;
     return OATO_OK;
 }

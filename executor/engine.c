@@ -110,6 +110,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         return oato_fail_memory(err, sizeof *e, "the engine");
     e->model = m;
     e->plan = plan;
+    pthread_mutex_init(&e->cores.lock, NULL);
     oato_status status = limits_set(e, options, err);
     if (!status)
         status = engine_load(e, options, warn, user, err);
@@ -176,6 +177,7 @@ void engine_close(struct engine *e)
     free(e->row_number);
     free(e->result);
     free(e->kept);
+    pthread_mutex_destroy(&e->cores.lock);
     free(e);
 }
 
@@ -285,6 +287,9 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
     step->row = e->rows;
     step->timeline = e->timelines;
     step->timeline_base = e->bases;
+    for (int i = 0; i < e->n_devices; i++)
+        if (e->timelines[i]->simulated)
+            step->cores = &e->cores;
 }
 
 /* Accelerators first: they wait for the host's events, the host runs in submit. */

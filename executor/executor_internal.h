@@ -95,6 +95,7 @@ struct engine {
         int32_t candidates; /* that data holds; 0: logits */
     } * result;             /* of the last step */
     int32_t n_rows;
+    struct step_cores cores; /* of the host and its simulated devices */
     bool failed; /* a device died: no further step */
     uint64_t load_ns, steps, clock_ns, host_busy_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */

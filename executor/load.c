@@ -314,6 +314,8 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
         const struct weight_slot *s = &low->slots[i];
         if (s->streamed)
             continue;
+        if (oato_interrupted)
+            return oato_fail(err, OATO_NEGATIVE, "interrupted");
         weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
         prepared += s->bytes;
         const struct weight_source source = weight_source(s, d->kept[i]);

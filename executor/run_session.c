@@ -30,7 +30,11 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
                          struct oato_error *err)
 {
     struct engine_options options = a->engine;
+    char why[160];
     memset(s, 0, sizeof *s);
+    options.threads = host_threads(options.threads, why, sizeof why);
+    if (why[0])
+        warn(NULL, why);
     oato_status status = OATO_OK;
     if (a->plan) {
         status = plan_load(a->plan, &s->plan, err);

@@ -12,6 +12,7 @@
 
 #include "kernels/program.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 /* ------------------------------------------------------------------------------ events ---- */
@@ -49,6 +50,24 @@ bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns
 bool timeline_reached(struct timeline *t, uint64_t value);
 /* The first reason stays. */
 void timeline_fail(struct timeline *t, enum timeline_failure why);
+
+/* A simulated device computes on the host's cores: it takes them for each record, the host for a
+ * step except while it waits for an event. So what the host measures of itself is not slowed down
+ * by the simulation's arithmetic, and its clock leaves out the time in which it does not have them.
+ * Each engine has its own. */
+struct step_cores {
+    pthread_mutex_t lock;
+};
+static inline void step_cores_take(const struct step *step)
+{
+    if (step->cores)
+        pthread_mutex_lock(&step->cores->lock);
+}
+static inline void step_cores_give(const struct step *step)
+{
+    if (step->cores)
+        pthread_mutex_unlock(&step->cores->lock);
+}
 
 /* ----------------------------------------------------------------------------- devices ---- */
 
@@ -96,6 +115,8 @@ uint64_t weight_source_stride(const struct weight_source *source);
 struct device_options {
     int32_t threads;       /* cpu: 0 = physical cores but for those that others keep */
     int32_t kept_cores;    /* cpu: by threads of other devices, see device_ops.keeps_core */
+    bool aside;            /* cpu: steps run on a thread of its own, beside those of another host
+                              device on the thread that submits */
     const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else the best */
     uint64_t budget_bytes; /* 0 = all; memory the device may use */
     /* sim: takes its time and computes nothing; what the host reads from it is zero. Beside it the
@@ -172,8 +193,8 @@ struct device_ops {
     oato_status (*compile)(struct oato_device *d, const struct program *p, int self,
                            struct compiled **out, struct oato_error *err);
     void (*release)(struct oato_device *d, struct compiled *c);
-    /* Starts one step. A host device runs it on the calling thread and returns when done; others
-     * return at once. The step is over when every device's event has reached
+    /* Starts one step. A host device that is not aside runs it on the calling thread and returns
+     * when done; others return at once. The step is over when every device's event has reached
      * timeline_base + n_signals (see device_finish). */
     oato_status (*submit)(struct oato_device *d, struct compiled *c, const struct step *step,
                           struct oato_error *err);

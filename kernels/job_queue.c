@@ -5,6 +5,7 @@
 #include "kernels/job_queue.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <string.h>
 
 bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct oato_error *error)
@@ -19,20 +20,26 @@ bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct
     return false;
 }
 
+enum { YIELD_EVERY = 64 }; /* spins, lest another thread waits for this core */
+
 /* Not longer than the queue's time. */
 static void spin_while(const struct job_queue *q, const _Atomic uint64_t *count, uint64_t value)
 {
     if (!q->spin_ns)
         return;
     const uint64_t end = now_ns() + q->spin_ns;
-    while (atomic_load(count) == value && now_ns() < end)
-        cpu_relax();
+    for (int i = 1; atomic_load(count) == value && now_ns() < end; i++)
+        if (i % YIELD_EVERY)
+            cpu_relax();
+        else
+            sched_yield();
 }
 
 static void *queue_main(void *arg)
 {
     struct job_queue *q = arg;
-    q->start(q);
+    if (q->start)
+        q->start(q);
     for (;;) {
         spin_while(q, &q->put, atomic_load(&q->done));
         pthread_mutex_lock(&q->lock);

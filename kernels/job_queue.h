@@ -26,7 +26,7 @@ enum { QUEUE_JOBS = 64 };
 /* The first member of a device's queue. The owner sets id, run, start and spin_ns. */
 struct job_queue {
     const char *id;                     /* of the device, for messages */
-    void (*start)(struct job_queue *q); /* the thread's first act */
+    void (*start)(struct job_queue *q); /* the thread's first act, or NULL */
     /* Does a job; what fails it calls job_queue_fail, after which no more are given to it. */
     void (*run)(struct job_queue *q, const struct job *job);
     /* So long its thread spins for a next job, and who drains it for the last one, before they

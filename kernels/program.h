@@ -88,6 +88,8 @@ struct step_seq {
     const int32_t *pages;           /* block table: page id of positions 64 i .. 64 i + 63 */
 };
 
+struct step_cores; /* device.h */
+
 struct step_page_copy {
     int32_t from, to; /* page ids; `positions` leading positions are copied */
     int32_t positions;
@@ -105,6 +107,7 @@ struct step {
     uint64_t clock_ns; /* of the host device when the step begins */
     struct timeline *const *timeline;
     const uint64_t *timeline_base;
+    struct step_cores *cores; /* of an engine with a simulated device, else NULL */
 };
 
 /* What every device demands of a program that it compiles: operators that can be computed, counts,

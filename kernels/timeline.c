@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 2000,            /* tens of microseconds */
+    SPIN_NS = 20000,
     YIELD_EVERY = 64,        /* spins after that, for the thread may be waiting for a core */
     LONG_SPIN_NS = 10000000, /* a decode step of a device that is none of our threads */
     STOP_POLL_NS = 20000000, /* how late a stop may be noticed */
@@ -73,7 +73,7 @@ static bool settled(struct timeline *t, uint64_t value)
 
 static void spin(struct timeline *t, uint64_t value)
 {
-    for (int i = 0; i < SPINS && !settled(t, value); i++)
+    for (int32_t i = spins_in(SPIN_NS); i && !settled(t, value); i--)
         cpu_relax();
     if (t->simulated)
         return;

@@ -17,6 +17,8 @@ enum { PREFETCH_LINES = 32, READ_RUNS = 9 };
 struct reader {
     const line_words *lines;
     size_t n;
+    pthread_mutex_t *gate; /* held until all readers are there or *stop */
+    const bool *stop;
     pthread_barrier_t *barrier;
     int runs;
     uint64_t sum; /* so that the reads are wanted */
@@ -25,6 +27,11 @@ struct reader {
 static void *reader_run(void *arg)
 {
     struct reader *r = arg;
+    pthread_mutex_lock(r->gate);
+    const bool stop = *r->stop;
+    pthread_mutex_unlock(r->gate);
+    if (stop)
+        return NULL;
     for (int run = 0; run < r->runs; run++) {
         pthread_barrier_wait(r->barrier);
         line_words a = {0}, b = {0};
@@ -45,8 +52,12 @@ static void *reader_run(void *arg)
 oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, double *bytes_per_s,
                            struct oato_error *err)
 {
+    struct host_share host;
+    host_share_read("", &host);
     size_t bytes = 4 * (size_t)cache_bytes;
     bytes = bytes < (32u << 20) ? 32u << 20 : bytes > (1u << 30) ? 1u << 30 : bytes;
+    if (bytes > host.available_bytes / 4)
+        bytes = size_align(host.available_bytes / 4 + 1, 1 << 20);
     int runs = quick ? 3 : READ_RUNS, started = 0;
     threads = threads < 1 ? 1 : threads;
     struct reader *readers = calloc((size_t)threads, sizeof *readers);
@@ -55,6 +66,8 @@ oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, do
     double ns[READ_RUNS];
     oato_status status = OATO_OK;
     pthread_barrier_t barrier;
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    bool stop = false;
     if (!readers || !ids || !buffer) {
         status = oato_fail_memory(err, bytes, "measuring the read bandwidth");
         goto out;
@@ -65,35 +78,36 @@ oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, do
         goto out;
     }
     size_t share = bytes / sizeof(line_words) / (size_t)threads;
+    pthread_mutex_lock(&gate);
     for (; started < threads; started++) {
         readers[started] =
             (struct reader){.lines = (line_words *)(void *)buffer + share * (size_t)started,
                             .n = share,
+                            .gate = &gate,
+                            .stop = &stop,
                             .barrier = &barrier,
                             .runs = runs};
         if (pthread_create(&ids[started], NULL, reader_run, &readers[started]))
             break;
     }
-    if (started < threads) { /* the others wait at the barrier for good: end them there */
-        for (int i = 0; i < started; i++) {
-            pthread_cancel(ids[i]);
-            pthread_join(ids[i], NULL);
-        }
-        status = oato_fail(err, OATO_EFIT, "thread %d of %d cannot be started; use --threads",
+    stop = started < threads; /* a barrier would wait for the missing one for good */
+    pthread_mutex_unlock(&gate);
+    if (stop)
+        status = oato_fail(err, OATO_EFIT,
+                           "cannot start thread %d of %d to measure memory; use fewer --threads",
                            started + 1, threads);
-        goto out;
-    }
-    for (int run = 0; run < runs; run++) {
+    for (int run = 0; run < runs && !stop; run++) {
         pthread_barrier_wait(&barrier);
         uint64_t begin = now_ns();
         pthread_barrier_wait(&barrier);
         ns[run] = (double)(now_ns() - begin);
     }
-    for (int i = 0; i < threads; i++)
+    for (int i = 0; i < started; i++)
         pthread_join(ids[i], NULL);
     pthread_barrier_destroy(&barrier);
-    *bytes_per_s =
-        (double)(share * (size_t)threads * sizeof(line_words)) * 1e9 / quantile(ns, runs, 0.5);
+    if (!stop)
+        *bytes_per_s =
+            (double)(share * (size_t)threads * sizeof(line_words)) * 1e9 / quantile(ns, runs, 0.5);
 out:
     pages_free(buffer, bytes);
     free(readers);

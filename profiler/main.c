@@ -314,7 +314,11 @@ int main(int argc, char **argv)
     if (!status && c.out)
         status = outfile_check(c.out, &err);
     if (!status && !done) {
+        char why[160];
         interrupt_catch();
+        c.options.threads = host_threads(c.options.threads, why, sizeof why);
+        if (why[0])
+            print_warning(NULL, why);
         status = profile_model(&c, &err);
     }
     if (!status)

@@ -34,10 +34,6 @@ bool weight_source_good(const struct weight_source *s);
 /* Rows [begin, end) of the source have been read: the pages of its file may leave the memory. */
 void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end);
 
-/* The host's memory, and what of it is free or would be given back by the page cache. */
-uint64_t cpu_memory_bytes(void);
-uint64_t cpu_memory_available(void);
-
 /* ---------------------------------------------------------------------------------- KV ---- */
 
 /* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at

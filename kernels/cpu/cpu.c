@@ -6,9 +6,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { THREADS_MAX = 1024 };
+#define SPIN_NS 500000 /* a token is sampled and said meanwhile */
 
 static int cpu_probe(void)
 {
@@ -17,8 +17,8 @@ static int cpu_probe(void)
 
 static int free_cores(const struct device_options *options)
 {
-    const int cores = cpu_physical_cores() - (options ? options->kept_cores : 0);
-    return cores > 0 ? cores : 1;
+    const int64_t usable = min_i64(cpu_physical_cores(), host_processors());
+    return (int)max_i64(usable - (options ? options->kept_cores : 0), 1);
 }
 
 static oato_status cpu_open(int index, const char *spec, const struct device_options *options,
@@ -39,14 +39,22 @@ static oato_status cpu_open(int index, const char *spec, const struct device_opt
     d->base.ops = &cpu_device_ops;
     snprintf(d->id, sizeof d->id, "cpu:%d", index);
     d->budget_bytes = options ? options->budget_bytes : 0;
-    timeline_init(&d->timeline);
+    timeline_init(&d->queue.timeline);
+    d->queue.id = d->id;
+    d->queue.run = cpu_run_job;
+    d->queue.spin_ns = SPIN_NS;
     oato_status status = cpu_kernels_select(options ? options->isa : NULL, &d->kernels, err);
     if (!status)
         status = cpu_pool_create(threads ? threads : free_cores(options), &d->pool, err);
+    d->aside = options && options->aside;
+    if (!status && d->aside)
+        status = job_queue_open(&d->queue, "oato-cpu", err);
     if (status) {
+        cpu_pool_free(d->pool);
         free(d);
         return status;
     }
+    crowd_init(&d->crowd, cpu_pool_threads(d->pool));
     *out = &d->base;
     return OATO_OK;
 }
@@ -56,6 +64,8 @@ static void cpu_close(struct oato_device *base)
     struct cpu_device *d = cpu_of(base);
     if (!d)
         return;
+    if (d->aside)
+        job_queue_close(&d->queue);
     cpu_pool_free(d->pool);
     cpu_slabs_free(d);
     free(d);
@@ -79,34 +89,18 @@ static void cpu_model_name(char *out, size_t n)
         fclose(f);
 }
 
-uint64_t cpu_memory_bytes(void)
-{
-    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-uint64_t cpu_memory_available(void)
-{
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[128];
-    while (f && !kib && fgets(line, sizeof line, f))
-        if (!strncmp(line, "MemAvailable:", 13))
-            kib = strtoull(line + 13, NULL, 10);
-    if (f)
-        fclose(f);
-    return kib ? (uint64_t)kib << 10 : cpu_memory_bytes();
-}
-
 static void cpu_info(const struct oato_device *base, struct device_info *out)
 {
     const struct cpu_device *d = cpu_of(base);
+    struct host_share host;
+    host_share_read("", &host);
     memset(out, 0, sizeof *out);
     snprintf(out->id, sizeof out->id, "%s", d->id);
     snprintf(out->kind, sizeof out->kind, "cpu");
     snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(d->kernels));
     cpu_model_name(out->model, sizeof out->model);
-    out->memory_bytes = cpu_memory_bytes();
-    out->free_bytes = cpu_memory_available();
+    out->memory_bytes = host.memory_bytes;
+    out->free_bytes = host.available_bytes;
     if (d->budget_bytes) {
         uint64_t left = d->budget_bytes - d->used_bytes;
         out->memory_bytes = d->budget_bytes;
@@ -154,7 +148,7 @@ static const void *weight_data(const struct oato_device *d, const struct oato_we
 
 static struct timeline *cpu_timeline(struct oato_device *d)
 {
-    return &cpu_of(d)->timeline;
+    return &cpu_of(d)->queue.timeline;
 }
 
 static uint64_t cpu_clock_ns(const struct oato_device *d)

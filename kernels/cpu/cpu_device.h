@@ -6,6 +6,7 @@
 #define OATO_CPU_DEVICE_H
 
 #include "kernels/cpu/cpu_internal.h"
+#include "kernels/job_queue.h"
 
 struct slab; /* of cpu_memory.c */
 struct cpu_weight;
@@ -15,6 +16,7 @@ struct cpu_device {
     char id[16];
     const struct cpu_kernels *kernels;
     struct cpu_pool *pool;
+    struct crowd crowd;
     struct slab *slabs;
     struct cpu_weight *weights;
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
@@ -23,7 +25,8 @@ struct cpu_device {
     uint64_t step_serial;
     _Atomic int64_t fail_record; /* counted down; 0: off */
     int64_t fail_alloc;
-    struct timeline timeline;
+    struct job_queue queue; /* its thread runs only when the device is aside */
+    bool aside;
 };
 
 static inline struct cpu_device *cpu_of(const struct oato_device *d)
@@ -56,6 +59,7 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
 void cpu_release(struct oato_device *base, struct compiled *c);
 oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struct step *step,
                        struct oato_error *err);
+void cpu_run_job(struct job_queue *q, const struct job *job);
 oato_status cpu_finish(struct oato_device *base, struct oato_error *err);
 
 #endif

@@ -22,7 +22,8 @@ struct cpu_barrier {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t phase; /* also the futex word */
     _Atomic uint32_t sleepers;
-    int n;
+    int n;                    /* may be changed while nobody is inside */
+    _Atomic uint64_t late_ns; /* that threads waited in all after the time that a wait may take */
 };
 /* Memory that a thread will read soon. */
 struct read_ahead {
@@ -33,6 +34,8 @@ void cpu_barrier_init(struct cpu_barrier *b, int n);
 void cpu_barrier_wait(struct cpu_barrier *b);
 /* The same; whoever has to wait fetches to its L2 meanwhile. */
 void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next);
+/* The same, where a thread may come late because it waits for another device. */
+void cpu_barrier_wait_device(struct cpu_barrier *b, struct read_ahead next);
 /* Times that the threads have met: the same for all of them until they meet again. */
 uint32_t cpu_barrier_phase(const struct cpu_barrier *b);
 
@@ -165,14 +168,30 @@ oato_status cpu_pool_create(int n_threads, struct cpu_pool **out, struct oato_er
 void cpu_pool_free(struct cpu_pool *p);
 /* Runs fn on all threads; returns when all are done. */
 void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg);
+/* On the first `threads` of them, the caller included. */
+void cpu_pool_run_some(struct cpu_pool *p, int threads, cpu_pool_fn fn, void *arg);
 int cpu_pool_threads(const struct cpu_pool *p);
 /* Inside a run: the thread has a core of its own until unbind is given what bind returned (NULL: it
- * is not bound, for there are fewer cores than threads, or the system says no). */
+ * is not bound, for there are not as many cores as threads, or the system says no). */
 struct hwloc_bitmap_s *cpu_pool_bind(const struct cpu_pool *p, int thread);
 void cpu_pool_unbind(const struct cpu_pool *p, struct hwloc_bitmap_s *before);
 /* Untouched memory that all threads will read: over the NUMA nodes, page by page. */
 void cpu_pool_spread(const struct cpu_pool *p, void *data, uint64_t bytes);
 /* Physical cores that this process may use. */
 int cpu_physical_cores(void);
+
+/* How many threads a step has: all, or fewer while others want the same cores (crowd.c). */
+struct crowd {
+    int32_t most, threads;
+    uint64_t pause_ns, again_ns; /* until more of them are tried, and when */
+    int64_t switches;            /* of this process, at the last look */
+};
+void crowd_init(struct crowd *c, int32_t most);
+/* After a step of c->threads that took took_ns, of which they waited late_ns in all for each other;
+ * switches: how often this process had to leave a core so far. */
+void crowd_note(struct crowd *c, uint64_t now_ns, uint64_t took_ns, uint64_t late_ns,
+                int64_t switches);
+/* For crowd_note. */
+int64_t crowd_switches(void);
 
 #endif

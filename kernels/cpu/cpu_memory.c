@@ -132,7 +132,7 @@ static oato_status transfer(struct cpu_device *d, void *to, const void *from, ui
     if (bytes)
         memcpy(to, from, bytes);
     if (value)
-        *value = atomic_load(&d->timeline.value);
+        *value = atomic_load(&d->queue.timeline.value);
     return OATO_OK;
 }
 

@@ -1,20 +1,19 @@
 /*
  * cpu_program.c - programs of the cpu device and their steps. A step runs on the calling thread
- * and the pool's workers, woken once; records are separated by barriers, except where thread 0
- * alone does both neighbours. Thread 0 alone looks at other devices' events and raises this
- * device's.
+ * (of a device that is aside, on its queue's) and the pool's workers, woken once; records are
+ * separated by barriers, except where thread 0 alone does both neighbours. Thread 0 alone looks at
+ * other devices' events and raises this device's.
  *
- * The clock is real time, put forward to the begin of each step, minus what thread 0 spent waiting
- * for events that, on their device's clock, had already happened: with a simulated device beside
- * it, time is what it would have been. For that the two never compute at the same time (see
- * cpu_cores_take), the clock goes on only when all workers are awake again, for on that clock they
- * hardly waited, and each has a core of its own: where the simulated device's thread has just been,
- * the scheduler would leave two of them on one for milliseconds. Beside real devices the clock is
- * the wall's.
+ * The clock is the wall's, but virtual in a step with a simulated device: then it is put forward to
+ * the begin of the step, and leaves out what thread 0 spent waiting for events that, on their
+ * device's clock, had already happened: time is what it would have been. For that the two never
+ * compute at the same time (see step_cores), the clock goes on only when all workers are awake
+ * again, for on that clock they hardly waited, and each has a core of its own: where the simulated
+ * device's thread has just been, the scheduler would leave two of them on one for milliseconds.
  */
 #include "kernels/cpu/cpu_device.h"
 
-#include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,24 +33,12 @@ struct running {
     struct cpu_device *device;
     struct compiled *c;
     const struct step *step;
-    struct cpu_barrier *barrier; /* of all threads, or of the one that does the step alone */
-    uint32_t n_records;          /* fewer than the program's when an error was injected */
-    _Atomic int failed;          /* an event will never come */
-    bool virtual_clock;          /* a simulated device is waited for: see the top of the file */
-    uint64_t due_ns;             /* thread 0's: this device's clock once all threads are awake */
+    struct cpu_barrier *barrier;
+    uint32_t n_records; /* fewer than the program's when an error was injected */
+    _Atomic int failed; /* an event will never come */
+    bool virtual_clock; /* see the top of the file */
+    uint64_t due_ns;    /* thread 0's: this device's clock once all threads are awake */
 };
-
-static pthread_mutex_t cores = PTHREAD_MUTEX_INITIALIZER;
-
-void cpu_cores_take(void)
-{
-    pthread_mutex_lock(&cores);
-}
-
-void cpu_cores_give(void)
-{
-    pthread_mutex_unlock(&cores);
-}
 
 static uint64_t clock_now(const struct running *x)
 {
@@ -62,8 +49,8 @@ static uint64_t clock_now(const struct running *x)
  * then, and takes no time from the threads that compute. */
 static void cores_give(struct running *x)
 {
-    cpu_cores_give();
-    timeline_wake(&x->device->timeline);
+    step_cores_give(x->step);
+    timeline_wake(&x->device->queue.timeline);
 }
 
 /* Thread 0: everything that the record waits for. */
@@ -77,7 +64,7 @@ static bool record_wait(struct running *x, const struct program_record *r)
         cores_give(x);
         bool happened = timeline_wait(x->step->timeline[w->device],
                                       x->step->timeline_base[w->device] + w->ordinal, &event_ns);
-        cpu_cores_take();
+        step_cores_take(x->step);
         if (!happened)
             return false;
         if (!x->step->timeline[w->device]->simulated)
@@ -92,14 +79,14 @@ static bool record_wait(struct running *x, const struct program_record *r)
 static void record_signal(struct running *x, const struct program_record *r)
 {
     if (r->signal && !atomic_load_explicit(&x->failed, memory_order_relaxed))
-        timeline_raise(&x->device->timeline, x->step->timeline_base[x->c->self] + r->signal,
+        timeline_raise(&x->device->queue.timeline, x->step->timeline_base[x->c->self] + r->signal,
                        clock_now(x));
 }
 
 /* All threads are awake; thread 0 sets the clock to when they would have been. */
 static void wake_all(struct running *x, int thread, struct read_ahead next)
 {
-    cpu_barrier_wait_fetching(x->barrier, next);
+    cpu_barrier_wait_device(x->barrier, next);
     if (!x->virtual_clock)
         return;
     cpu_barrier_wait(x->barrier); /* whoever slept through the first one is awake, too */
@@ -183,59 +170,89 @@ static void run_step(void *arg, int thread)
     cpu_pool_unbind(x->device->pool, unbound);
 }
 
-oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struct step *step,
-                       struct oato_error *err)
+/* The cores are this device's; waiting for them took no time of its clock. */
+static void clock_begin(const struct running *x)
 {
-    struct cpu_device *d = cpu_of(base);
-    if (atomic_load(&d->timeline.failed))
-        return oato_fail(err, OATO_EDEVICE, "%s: the device failed in an earlier step", d->id);
+    int64_t *offset_ns = &x->device->clock_offset_ns;
+    const uint64_t asked_ns = now_ns();
+    step_cores_take(x->step);
+    *offset_ns -= (int64_t)(now_ns() - asked_ns);
+    *offset_ns = max_i64(*offset_ns, (int64_t)x->step->clock_ns - (int64_t)now_ns());
+}
+
+/* How the threads got on with each other: see crowd.c. */
+static void step_note(struct running *x, uint64_t begin_ns)
+{
+    struct crowd *crowd = &x->device->crowd;
+    const uint64_t end_ns = now_ns(), late_ns = atomic_exchange_explicit(&x->barrier->late_ns, 0,
+                                                                         memory_order_relaxed);
+    if (late_ns || crowd->threads < crowd->most)
+        crowd_note(crowd, end_ns, end_ns - begin_ns, late_ns,
+                   late_ns ? crowd_switches() : crowd->switches);
+}
+
+static oato_status compute(struct cpu_device *d, struct compiled *c, const struct step *step,
+                           struct oato_error *err)
+{
     struct running x = {.device = d,
                         .c = c,
                         .step = step,
                         .barrier = &c->barrier,
-                        .n_records = c->program->n_records};
+                        .n_records = c->program->n_records,
+                        .virtual_clock = step->cores};
     bool injected = d->fail_record > 0 && d->fail_record <= x.n_records;
     if (injected)
         x.n_records = (uint32_t)d->fail_record - 1;
     if (d->fail_record > 0)
         d->fail_record = injected ? 0 : d->fail_record - x.n_records;
-    for (int i = 0; i < DEVICES_MAX; i++)
-        if (c->waits_for >> i & 1 && step->timeline[i]->simulated)
-            x.virtual_clock = true;
     c->rope.step_serial = ++d->step_serial;
-    uint64_t asked_ns = now_ns();
-    cpu_cores_take();
-    d->clock_offset_ns -= (int64_t)(now_ns() - asked_ns);
-    d->clock_offset_ns = max_i64(d->clock_offset_ns, (int64_t)step->clock_ns - (int64_t)now_ns());
+    if (x.virtual_clock)
+        clock_begin(&x);
     x.due_ns = clock_now(&x);
-    struct cpu_barrier alone;
-    cpu_barrier_init(&alone, 1);
-    if (is_solo(&x)) {
-        const uint32_t state = float_state_fast();
-        x.barrier = &alone;
-        run_step(&x, 0);
-        float_state_set(state);
-    } else {
-        cpu_pool_run(d->pool, run_step, &x);
-    }
+    const uint64_t begin_ns = now_ns();
+    const bool solo = is_solo(&x);
+    c->barrier.n = solo ? 1 : x.virtual_clock ? cpu_pool_threads(d->pool) : d->crowd.threads;
+    cpu_pool_run_some(d->pool, c->barrier.n, run_step, &x);
+    if (!solo && !x.virtual_clock)
+        step_note(&x, begin_ns);
     cores_give(&x);
     if (injected) {
-        timeline_fail(&d->timeline, TIMELINE_DIED);
+        timeline_fail(&d->queue.timeline, TIMELINE_DIED);
         return oato_fail(err, OATO_EDEVICE, "%s: record %u of the step failed (injected)", d->id,
                          (unsigned)x.n_records);
     }
     if (atomic_load(&x.failed)) {
-        timeline_fail(&d->timeline, TIMELINE_STRANDED);
+        timeline_fail(&d->queue.timeline, TIMELINE_STRANDED);
         return oato_fail(err, OATO_EDEVICE,
                          "%s: the step was given up because a device it waits for failed", d->id);
     }
     return OATO_OK;
 }
 
+void cpu_run_job(struct job_queue *q, const struct job *job)
+{
+    struct cpu_device *d = (struct cpu_device *)((char *)q - offsetof(struct cpu_device, queue));
+    struct oato_error err;
+    if (compute(d, job->compiled, job->step, &err))
+        job_queue_fail(q, TIMELINE_DIED, &err); /* the reason that the timeline has already stays */
+}
+
+oato_status cpu_submit(struct oato_device *base, struct compiled *c, const struct step *step,
+                       struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    if (atomic_load(&d->queue.timeline.failed))
+        return oato_fail(err, OATO_EDEVICE, "%s: the device failed in an earlier step", d->id);
+    return d->aside ? job_queue_step(&d->queue, c, c->program, c->self, step, err)
+                    : compute(d, c, step, err);
+}
+
 oato_status cpu_finish(struct oato_device *base, struct oato_error *err)
 {
     struct cpu_device *d = cpu_of(base);
-    if (atomic_load(&d->timeline.failed))
+    if (d->aside)
+        return job_queue_drain(&d->queue, err);
+    if (atomic_load(&d->queue.timeline.failed))
         return oato_fail(err, OATO_EDEVICE, "%s: the device failed in an earlier step", d->id);
     return OATO_OK;
 }

@@ -4,14 +4,18 @@
  * Waiting spins and then sleeps on a futex. Between steps it spins for some microseconds, so that
  * an idle device costs nothing. Within a step it spins for long: whoever sleeps gives its core
  * away for a whole time slice when the machine is shared, once a barrier. It yields before that,
- * lest it hold the core of the thread that it waits for. Workers are bound to cores of their own
- * where the scheduler could do worse (several threads a core, several NUMA nodes); the calling
- * thread belongs to the program and is never bound.
+ * lest it hold the core of the thread that it waits for; what was waited since counts as late, and
+ * crowd.c decides by it how many threads the next steps have.
+ *
+ * Where the scheduler could do worse (several threads a core, several NUMA nodes) workers are
+ * bound: each to a core of its own when there is a worker for every core, else to the cores of a
+ * node, so that two processes do not choose the same ones. The calling thread belongs to the
+ * program and is never bound.
  */
+#include "kernels/cpu/pool.h"
 #include "kernels/cpu/cpu_internal.h"
 
 #include <errno.h>
-#include <hwloc.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -24,9 +28,11 @@
 #include <xmmintrin.h>
 #endif
 
-/* About 5 ns each: 100 us between steps (a host samples meanwhile), 2 ms within them. After 50 us
- * somebody else may have the core: on a shared machine it can be the thread that is waited for. */
-enum { IDLE_SPINS = 20000, BARRIER_SPINS = 400000, YIELD_SPINS = 10000, YIELD_EVERY = 64 };
+/* A host samples between two steps. After YIELD_NS within a step somebody else may have the core:
+ * on a shared machine it can be the thread that is waited for. */
+enum { IDLE_NS = 500000, BARRIER_NS = 10000000, YIELD_NS = 250000, YIELD_EVERY = 64 };
+/* A run's epoch is a serial number and, below it, its threads less one. */
+enum { THREADS_MOST = 1024 };
 
 static const struct read_ahead nothing;
 
@@ -40,25 +46,38 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Returns once *word differs from seen. Whoever changes it calls word_changed after. Meanwhile it
- * fetches what will be read next, if anything. */
-static void word_wait(_Atomic uint32_t *word, uint32_t seen, int spins, _Atomic uint32_t *sleepers,
-                      struct read_ahead next)
+/* Returns what *word holds once that is not `seen`. Whoever changes it calls word_changed after.
+ * Spins for ns; meanwhile it fetches what will be read next, if anything. *late_ns (may be NULL)
+ * grows by what it waited after YIELD_NS. */
+static uint32_t word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns,
+                          _Atomic uint32_t *sleepers, struct read_ahead next,
+                          _Atomic uint64_t *late_ns)
 {
-    for (int i = 0; i < spins; i++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != seen)
-            return;
+    const int32_t spins = spins_in(ns), patient = spins_in(YIELD_NS);
+    uint64_t late_since = 0;
+    uint32_t now = seen;
+    for (int32_t i = 0; i < spins; i++) {
+        now = atomic_load_explicit(word, memory_order_acquire);
+        if (now != seen)
+            break;
         if ((uint64_t)i * 64 < next.bytes)
             __builtin_prefetch(next.from + (size_t)i * 64, 0, 2);
-        else if (i < YIELD_SPINS || i % YIELD_EVERY)
+        else if (i < patient || i % YIELD_EVERY)
             cpu_relax();
         else
             sched_yield();
+        if (i == patient && late_ns)
+            late_since = now_ns();
     }
-    atomic_fetch_add(sleepers, 1);
-    while (atomic_load(word) == seen)
-        futex_wait(word, seen);
-    atomic_fetch_sub(sleepers, 1);
+    if (now == seen) {
+        atomic_fetch_add(sleepers, 1);
+        while ((now = atomic_load(word)) == seen)
+            futex_wait(word, seen);
+        atomic_fetch_sub(sleepers, 1);
+    }
+    if (late_since)
+        atomic_fetch_add_explicit(late_ns, now_ns() - late_since, memory_order_relaxed);
+    return now;
 }
 
 static void word_changed(_Atomic uint32_t *word, _Atomic uint32_t *sleepers)
@@ -72,15 +91,11 @@ void cpu_barrier_init(struct cpu_barrier *b, int n)
     atomic_init(&b->arrived, 0);
     atomic_init(&b->phase, 0);
     atomic_init(&b->sleepers, 0);
+    atomic_init(&b->late_ns, 0);
     b->n = n;
 }
 
-void cpu_barrier_wait(struct cpu_barrier *b)
-{
-    cpu_barrier_wait_fetching(b, nothing);
-}
-
-void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next)
+static void barrier_wait(struct cpu_barrier *b, struct read_ahead next, _Atomic uint64_t *late_ns)
 {
     if (b->n <= 1)
         return;
@@ -90,8 +105,23 @@ void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next)
         atomic_store(&b->phase, phase + 1);
         word_changed(&b->phase, &b->sleepers);
     } else {
-        word_wait(&b->phase, phase, BARRIER_SPINS, &b->sleepers, next);
+        word_wait(&b->phase, phase, BARRIER_NS, &b->sleepers, next, late_ns);
     }
+}
+
+void cpu_barrier_wait(struct cpu_barrier *b)
+{
+    barrier_wait(b, nothing, &b->late_ns);
+}
+
+void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next)
+{
+    barrier_wait(b, next, &b->late_ns);
+}
+
+void cpu_barrier_wait_device(struct cpu_barrier *b, struct read_ahead next)
+{
+    barrier_wait(b, next, NULL);
 }
 
 uint32_t cpu_barrier_phase(const struct cpu_barrier *b)
@@ -145,7 +175,7 @@ struct worker {
     struct cpu_pool *pool;
     pthread_t thread;
     int index;
-    hwloc_cpuset_t cpus; /* NULL: where the scheduler likes */
+    hwloc_const_cpuset_t cpus; /* NULL: where the scheduler likes */
 };
 
 struct cpu_pool {
@@ -158,7 +188,7 @@ struct cpu_pool {
     struct worker *workers; /* [1, n_threads) */
     hwloc_topology_t topology;
     int n_threads;
-    bool stop; /* read after a change of epoch */
+    _Atomic bool stop;
 };
 
 static void *worker_main(void *arg)
@@ -168,32 +198,42 @@ static void *worker_main(void *arg)
     if (w->cpus)
         hwloc_set_cpubind(p->topology, w->cpus, HWLOC_CPUBIND_THREAD);
     float_state_fast();
-    for (uint32_t seen = 0;; seen++) {
-        word_wait(&p->epoch, seen, IDLE_SPINS, &p->epoch_sleepers, nothing);
-        if (p->stop)
+    bool runs = true;
+    for (uint32_t epoch = 0;;) {
+        epoch = word_wait(&p->epoch, epoch, runs ? IDLE_NS : 0, &p->epoch_sleepers, nothing, NULL);
+        if (atomic_load(&p->stop))
             return NULL;
+        runs = epoch % THREADS_MOST >= (uint32_t)w->index;
+        if (!runs) /* nobody waits for this thread, and what is below may be of a later run */
+            continue;
         p->fn(p->arg, w->index);
         if (atomic_fetch_sub(&p->busy, 1) == 1)
             word_changed(&p->busy, &p->busy_sleepers);
     }
 }
 
-void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg)
+void cpu_pool_run_some(struct cpu_pool *p, int threads, cpu_pool_fn fn, void *arg)
 {
     uint32_t state = float_state_fast();
-    if (p->n_threads > 1) {
+    if (threads > 1) {
+        const uint32_t serial = atomic_load(&p->epoch) / THREADS_MOST + 1;
         p->fn = fn;
         p->arg = arg;
-        atomic_store(&p->busy, (uint32_t)p->n_threads - 1);
-        atomic_fetch_add(&p->epoch, 1);
+        atomic_store(&p->busy, (uint32_t)threads - 1);
+        atomic_store(&p->epoch, serial * THREADS_MOST + (uint32_t)threads - 1);
         word_changed(&p->epoch, &p->epoch_sleepers);
     }
     fn(arg, 0);
-    if (p->n_threads > 1) {
+    if (threads > 1) {
         for (uint32_t busy; (busy = atomic_load(&p->busy)) != 0;)
-            word_wait(&p->busy, busy, BARRIER_SPINS, &p->busy_sleepers, nothing);
+            word_wait(&p->busy, busy, BARRIER_NS, &p->busy_sleepers, nothing, NULL);
     }
     float_state_set(state);
+}
+
+void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg)
+{
+    cpu_pool_run_some(p, p->n_threads, fn, arg);
 }
 
 int cpu_pool_threads(const struct cpu_pool *p)
@@ -240,32 +280,43 @@ int cpu_physical_cores(void)
     return cores > 0 ? cores : 1;
 }
 
-/* The thread's own core; NULL when there are fewer of them than threads. */
-static hwloc_obj_t core_of(const struct cpu_pool *p, int thread)
+/* The thread's own core; NULL unless there is a thread for each: else two processes would choose
+ * the same ones. */
+static hwloc_obj_t core_of(hwloc_topology_t t, int n_threads, int thread)
 {
-    if (!p->topology || hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE) < p->n_threads)
+    if (!t || hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE) != n_threads)
         return NULL;
-    return hwloc_get_obj_by_type(p->topology, HWLOC_OBJ_CORE, (unsigned)thread);
+    return hwloc_get_obj_by_type(t, HWLOC_OBJ_CORE, (unsigned)thread);
 }
 
-/* A core for each worker when there are as many and it matters which. */
-static void workers_place(struct cpu_pool *p)
+/* The node of a core. */
+static hwloc_obj_t node_of(hwloc_topology_t t, hwloc_obj_t core)
 {
-    int cores = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_CORE);
-    int units = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_PU);
-    int nodes = hwloc_get_nbobjs_by_type(p->topology, HWLOC_OBJ_NUMANODE);
+    hwloc_obj_t node = NULL;
+    while (core && (node = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, node)))
+        if (hwloc_bitmap_isincluded(core->cpuset, node->cpuset))
+            return node;
+    return NULL;
+}
+
+/* Threads that leave cores free are spread in proportion to the cores of each node. */
+hwloc_const_cpuset_t cpu_place(hwloc_topology_t t, int n_threads, int thread)
+{
+    const int cores = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE);
+    const int units = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_PU);
+    const int nodes = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE);
     if (units == cores && nodes <= 1)
-        return;
-    for (int i = 1; i < p->n_threads; i++) {
-        const hwloc_obj_t core = core_of(p, i);
-        if (core)
-            p->workers[i].cpus = core->cpuset;
-    }
+        return NULL;
+    hwloc_obj_t place = core_of(t, n_threads, thread);
+    if (!place && nodes > 1 && n_threads < cores)
+        place = node_of(t, hwloc_get_obj_by_type(t, HWLOC_OBJ_CORE,
+                                                 (unsigned)((int64_t)thread * cores / n_threads)));
+    return place ? place->cpuset : NULL;
 }
 
 hwloc_bitmap_t cpu_pool_bind(const struct cpu_pool *p, int thread)
 {
-    const hwloc_obj_t core = core_of(p, thread);
+    const hwloc_obj_t core = core_of(p->topology, p->n_threads, thread);
     hwloc_bitmap_t before = core ? hwloc_bitmap_alloc() : NULL;
     if (before && (hwloc_get_cpubind(p->topology, before, HWLOC_CPUBIND_THREAD) ||
                    hwloc_set_cpubind(p->topology, core->cpuset, HWLOC_CPUBIND_THREAD))) {
@@ -305,12 +356,10 @@ oato_status cpu_pool_create(int n_threads, struct cpu_pool **out, struct oato_er
         cpu_pool_free(p);
         return oato_fail_memory(err, (size_t)n_threads * sizeof *p->workers, "the thread pool");
     }
-    if (n_threads > 1 && topology_load(&p->topology)) {
-        p->n_threads = n_threads;
-        workers_place(p);
-        p->n_threads = 1;
-    }
+    if (n_threads > 1 && !topology_load(&p->topology))
+        p->topology = NULL;
     for (int i = 1; i < n_threads; i++) {
+        p->workers[i].cpus = p->topology ? cpu_place(p->topology, n_threads, i) : NULL;
         p->workers[i].pool = p;
         p->workers[i].index = i;
         int e = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
@@ -330,8 +379,8 @@ void cpu_pool_free(struct cpu_pool *p)
 {
     if (!p)
         return;
-    p->stop = true;
-    atomic_fetch_add(&p->epoch, 1);
+    atomic_store(&p->stop, true);
+    atomic_fetch_add(&p->epoch, THREADS_MOST);
     futex_wake_all(&p->epoch);
     for (int i = 1; i < p->n_threads; i++)
         pthread_join(p->workers[i].thread, NULL);

@@ -262,7 +262,9 @@ fail:
 
 static bool has_room(uint64_t bytes)
 {
-    return cpu_memory_available() >= bytes + cpu_memory_bytes() / 4;
+    struct host_share host;
+    host_share_read("", &host);
+    return host.available_bytes >= bytes + host.memory_bytes / 4;
 }
 
 /* Nobody else uses the crew while a model is loaded. */

@@ -195,14 +195,14 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
     }
     bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
     bool empty = pages ? !step->n_page_copies : !record_rows(r, step);
-    cpu_cores_take();
+    step_cores_take(step);
     if (!empty && r->kind == RECORD_RUN)
         run_op(q, c, r, step);
     else if (!empty && r->kind == RECORD_STREAM)
         run_stream(q, p, r);
     else if (!empty)
         run_copy(q, c, r, step);
-    cpu_cores_give();
+    step_cores_give(step);
     if (r->signal)
         timeline_signal(&q->base.timeline, step->timeline_base[c->self] + r->signal,
                         atomic_load(&q->clock_ns));

@@ -481,6 +481,21 @@ static void an_endless_context_is_refused(void **state)
     model_close(m);
 }
 
+static void an_interrupt_ends_loading(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_F32, 1);
+    struct engine *e;
+    struct oato_error err;
+    const struct engine_options options = {.threads = 1};
+    oato_interrupted = 1;
+    assert_int_equal(engine_open(m, NULL, &options, NULL, NULL, &e, &err), OATO_NEGATIVE);
+    oato_interrupted = 0;
+    assert_string_equal(err.text, "interrupted");
+    assert_null(e);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -494,6 +509,7 @@ int main(void)
         cmocka_unit_test(a_forked_and_cut_sequence_goes_on_as_if_alone),
         cmocka_unit_test(a_full_cache_leaves_sequences_as_they_were),
         cmocka_unit_test(wrong_steps_are_refused),
+        cmocka_unit_test(an_interrupt_ends_loading),
         cmocka_unit_test(a_device_that_dies_ends_the_step_with_its_message),
         cmocka_unit_test(an_endless_context_is_refused),
     };

@@ -178,6 +178,17 @@ static double number_of(const struct text *t, const char *part, const char *key)
 
 /* Over a link of 1 kB/s go 32768 bytes of the matrix, beside them the input, and then the output of
  * 24 x 128: seconds that nobody waits for. */
+/* Threads without a processor would only hold up the others. */
+static void too_many_threads_are_told_and_not_started(void **state)
+{
+    struct outputs *o = *state;
+    assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf -t 1000 --prefill 4 --generate 2"), 0);
+    assert_non_null(strstr(o->err.data, "warning: 1000 threads asked for"));
+    assert_non_null(strstr(o->err.data, "using"));
+    assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf -t 1 --prefill 4 --generate 2"), 0);
+    assert_null(strstr(o->err.data, "warning"));
+}
+
 static void bench_holds_a_plan_to_its_prediction(void **state)
 {
     struct outputs *o = *state;
@@ -463,6 +474,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generates_and_repeats_itself),
+        cmocka_unit_test(too_many_threads_are_told_and_not_started),
         cmocka_unit_test(bench_holds_a_plan_to_its_prediction),
         cmocka_unit_test(bench_tells_how_long_the_host_waits),
         cmocka_unit_test(candidates_cross_the_link_where_they_suffice),

@@ -3,11 +3,10 @@
  * threads, programs whose records wait for and raise events, failures that come back as a status
  * and leave nobody waiting. Run it under the thread sanitizer too.
  */
+#include "kernels/cpu/cpu_device.h"
 #include "tests/kernels/test_cpu.h"
 
 #include <pthread.h>
-#include <sched.h>
-#include <sys/syscall.h>
 
 static struct oato_device *open_cpu(int threads, const char *isa, uint64_t budget_bytes)
 {
@@ -167,16 +166,133 @@ static void steps_give_the_same_bits_on_any_number_of_threads(void **state)
     }
 }
 
+/* What a step takes beside a device 1 that is always done: the median of the last of `steps`. */
+static double step_median_ns(int threads, int steps)
+{
+    enum { LAST = 9 };
+    struct layers x;
+    struct oato_error err;
+    double ns[LAST];
+    layers_init(&x, open_cpu(threads, "ref", 0));
+    for (int i = 0; i < steps; i++) {
+        const uint64_t begin = now_ns();
+        x.bases[0] = atomic_load(&x.timelines[0]->value);
+        timeline_signal(&x.other, x.bases[1] + 1, 0);
+        assert_int_equal(x.ops->submit(x.d, x.c, &x.s.step, &err), OATO_OK);
+        ns[i % LAST] = (double)(now_ns() - begin);
+    }
+    layers_free(&x);
+    for (int i = 0; i < LAST; i++)
+        for (int j = i; j > 0 && ns[j] < ns[j - 1]; j--) {
+            const double swap = ns[j];
+            ns[j] = ns[j - 1];
+            ns[j - 1] = swap;
+        }
+    return ns[LAST / 2];
+}
+
+static void threads_that_have_no_core_hold_up_nobody_for_long(void **state)
+{
+    (void)state;
+    const int many = 8 * host_processors();
+    const double one = step_median_ns(1, 40), crowd = step_median_ns(many, 120);
+    print_message("a step of 1 thread %.0f us, of %d threads %.0f us\n", one / 1e3, many,
+                  crowd / 1e3);
+    assert_true(crowd < 10 * one + 1e6);
+}
+
+/* Kernels whose additions go on only while nobody holds them. */
+static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+
+static void held_add(float *y, const float *a, const float *b, int64_t n)
+{
+    pthread_mutex_lock(&held);
+    pthread_mutex_unlock(&held);
+    cpu_kernels_ref.add(y, a, b, n);
+}
+
+static void *step_on_time(void *arg)
+{
+    struct layers *x = arg;
+    struct oato_error err;
+    timeline_signal(&x->other, x->bases[1] + 1, 0);
+    return x->ops->submit(x->d, x->c, &x->s.step, &err) ? x : NULL;
+}
+
+static void devices_of_two_engines_run_side_by_side(void **state)
+{
+    (void)state;
+    static struct layers slow, quick; /* with timelines of 64 KiB */
+    static struct cpu_kernels kernels;
+    struct oato_error err;
+    struct step_cores cores[2] = {{PTHREAD_MUTEX_INITIALIZER}, {PTHREAD_MUTEX_INITIALIZER}};
+    struct oato_device *d = open_cpu(1, "ref", 0);
+    kernels = *cpu_of(d)->kernels;
+    kernels.add = held_add;
+    cpu_of(d)->kernels = &kernels;
+    layers_init(&slow, d);
+    layers_init(&quick, open_cpu(1, "ref", 0));
+    for (int simulated = 0; simulated < 2; simulated++) { /* a device of each of them */
+        pthread_t thread;
+        void *failed;
+        slow.s.step.cores = simulated ? &cores[0] : NULL;
+        quick.s.step.cores = simulated ? &cores[1] : NULL;
+        slow.bases[0] = atomic_load(&slow.timelines[0]->value);
+        slow.bases[1] = atomic_load(&slow.other.value);
+        pthread_mutex_lock(&held);
+        assert_int_equal(pthread_create(&thread, NULL, step_on_time, &slow), 0);
+        while (!timeline_reached(slow.timelines[0], slow.bases[0] + 2))
+            usleep(100); /* until its first addition */
+        for (int i = 0; i < 5; i++)
+            assert_int_equal(step_once(&quick, &err), OATO_OK);
+        assert_false(timeline_reached(slow.timelines[0], slow.bases[0] + slow.p.n_signals));
+        pthread_mutex_unlock(&held);
+        pthread_join(thread, &failed);
+        assert_null(failed);
+    }
+    layers_free(&slow);
+    layers_free(&quick);
+}
+
+/* A host device beside another one: submitted first, it waits for what comes later. */
+static void a_device_aside_does_not_hold_up_its_submitter(void **state)
+{
+    (void)state;
+    static struct layers x;
+    struct oato_error err;
+    struct oato_device *d;
+    const struct device_options o = {.threads = 2, .isa = "ref", .aside = true};
+    assert_int_equal(cpu_device_ops.open(1, "", &o, &d, &err), OATO_OK);
+    layers_init(&x, d);
+    for (int i = 0; i < 5; i++) {
+        x.bases[0] = atomic_load(&x.timelines[0]->value);
+        x.bases[1] = atomic_load(&x.other.value);
+        assert_int_equal(x.ops->submit(d, x.c, &x.s.step, &err), OATO_OK);
+        timeline_signal(&x.other, x.bases[1] + 1, 0);
+        assert_int_equal(x.ops->finish(d, &err), OATO_OK);
+        assert_true(timeline_reached(x.timelines[0], x.bases[0] + x.p.n_signals));
+    }
+    x.bases[0] = atomic_load(&x.timelines[0]->value);
+    assert_int_equal(x.ops->submit(d, x.c, &x.s.step, &err), OATO_OK);
+    timeline_fail(&x.other, TIMELINE_DIED);
+    assert_int_equal(x.ops->finish(d, &err), OATO_EDEVICE);
+    assert_non_null(strstr(err.text, "waits for"));
+    assert_int_equal(x.ops->submit(d, x.c, &x.s.step, &err), OATO_EDEVICE);
+    layers_free(&x);
+}
+
 /* Waiting for a simulated device does not count as this device's time; for a real one it does. */
 static void the_clock_leaves_out_waiting_for_simulations(void **state)
 {
     (void)state;
+    struct step_cores cores = {PTHREAD_MUTEX_INITIALIZER};
     for (int simulated = 0; simulated < 2; simulated++) {
         struct layers x;
         struct oato_error err;
         layers_init(&x, open_cpu(2, "ref", 0));
         x.late_us = 30000;
         x.timelines[1]->simulated = simulated;
+        x.s.step.cores = simulated ? &cores : NULL;
         uint64_t clock = x.ops->clock_ns(x.d), real = now_ns();
         for (int i = 0; i < 4; i++)
             assert_int_equal(step_once(&x, &err), OATO_OK);
@@ -407,78 +523,6 @@ static void transfers_are_done_when_they_return(void **state)
     cpu_device_ops.close(NULL);
 }
 
-/* Policy of a page; -1: the kernel does not say. */
-static int page_policy(const void *page)
-{
-    int mode = -1;
-    return syscall(SYS_get_mempolicy, &mode, NULL, 0, page, 2 /* MPOL_F_ADDR */) ? -1 : mode;
-}
-
-static void memory_is_spread_over_numa_nodes(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *machine;
-        int policy;
-    } rows[] = {{"numa:1 core:2 pu:1", 0}, {"numa:2 core:1 pu:1", 3 /* MPOL_INTERLEAVE */}};
-    const uint64_t bytes = 1 << 20;
-    /* hwloc binds, whatever the machine is said to be */
-    setenv("HWLOC_THISSYSTEM", "1", 1);
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        struct cpu_pool *pool;
-        struct oato_error err;
-        setenv("HWLOC_SYNTHETIC", rows[i].machine, 1);
-        assert_int_equal(cpu_pool_create(2, &pool, &err), OATO_OK);
-        void *data = pages_alloc(bytes);
-        cpu_pool_spread(pool, data, bytes);
-        memset(data, 1, bytes);
-        const int policy = page_policy(data);
-        if (policy >= 0)
-            assert_int_equal(policy, rows[i].policy);
-        else
-            print_message("the policy of pages cannot be read here\n");
-        pages_free(data, bytes);
-        cpu_pool_free(pool);
-    }
-    unsetenv("HWLOC_SYNTHETIC");
-    unsetenv("HWLOC_THISSYSTEM");
-}
-
-/* Where each thread of a run may be: bound, and after. */
-struct whereabouts {
-    struct cpu_pool *pool;
-    cpu_set_t before[2], bound[2], after[2];
-    bool is_bound[2];
-};
-
-static void bind_and_look(void *arg, int thread)
-{
-    struct whereabouts *w = arg;
-    sched_getaffinity(0, sizeof(cpu_set_t), &w->before[thread]);
-    struct hwloc_bitmap_s *unbound = cpu_pool_bind(w->pool, thread);
-    w->is_bound[thread] = unbound;
-    sched_getaffinity(0, sizeof(cpu_set_t), &w->bound[thread]);
-    cpu_pool_unbind(w->pool, unbound);
-    sched_getaffinity(0, sizeof(cpu_set_t), &w->after[thread]);
-}
-
-static void bound_threads_have_cores_of_their_own(void **state)
-{
-    (void)state;
-    struct oato_error err;
-    struct whereabouts w = {.pool = NULL};
-    assert_int_equal(cpu_pool_create(2, &w.pool, &err), OATO_OK);
-    cpu_pool_run(w.pool, bind_and_look, &w);
-    cpu_set_t both;
-    CPU_AND(&both, &w.bound[0], &w.bound[1]);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(w.is_bound[i], cpu_physical_cores() > 1);
-        assert_true(CPU_EQUAL(&w.before[i], &w.after[i]));
-    }
-    assert_int_equal(!CPU_COUNT(&both), w.is_bound[0]);
-    cpu_pool_free(w.pool);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -488,8 +532,9 @@ int main(void)
         cmocka_unit_test(an_injected_failure_stops_at_its_record),
         cmocka_unit_test(memory_stays_within_the_budget),
         cmocka_unit_test(weights_are_prepared_alike_by_all_threads),
-        cmocka_unit_test(memory_is_spread_over_numa_nodes),
-        cmocka_unit_test(bound_threads_have_cores_of_their_own),
+        cmocka_unit_test(threads_that_have_no_core_hold_up_nobody_for_long),
+        cmocka_unit_test(devices_of_two_engines_run_side_by_side),
+        cmocka_unit_test(a_device_aside_does_not_hold_up_its_submitter),
         cmocka_unit_test(wrong_programs_and_options_are_refused),
         cmocka_unit_test(transfers_are_done_when_they_return),
     };
