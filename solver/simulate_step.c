@@ -94,7 +94,7 @@ static struct home record_run(struct stepping *x, struct event e, double ns,
         e.waited_for = reads[i].event;
     }
     e.wait_ns = e.begin_ns - x->clock[queue];
-    e.end_ns = e.begin_ns + whole_ns(ns);
+    e.end_ns = ns_add(e.begin_ns, whole_ns(ns));
     x->clock[queue] = e.end_ns;
     s->events[s->n_events] = e;
     return (struct home){e.end_ns, s->n_events++};

@@ -59,6 +59,20 @@ double cost_of_stream(const struct cost_model *c, int32_t from, int32_t to, doub
 
 /* --------------------------------------------------------------------------- instance ----- */
 
+/* Sums and products of prices end here, at 73 years, and never wrap: two of these can be added. */
+static const int64_t NS_MAX = INT64_MAX / 4;
+
+static inline int64_t ns_add(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? NS_MAX : min_i64(sum, NS_MAX);
+}
+static inline int64_t ns_times(int64_t times, int64_t ns)
+{
+    int64_t product;
+    return __builtin_mul_overflow(times, ns, &product) ? NS_MAX : min_i64(product, NS_MAX);
+}
+
 struct price { /* whole nanoseconds: what is minimised; all prompts, and one decode step */
     int64_t objective_ns, prefill_ns, decode_ns;
 };
