@@ -267,6 +267,7 @@ struct problem {
     int32_t *unit_of;          /* per operator */
     int32_t *first_op;         /* per unit */
     struct division *division; /* per unit */
+    struct divided *divided;   /* units whose options others may share (divide.c) */
     struct layer_flow *flow;   /* per layer, from -1 to n_layers */
     int32_t *edge_of;          /* per value; -1: nobody else reads it */
     struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */
