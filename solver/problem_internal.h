@@ -111,6 +111,13 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);
 
+/* The best placement that the ILP finds by the deadline, over all sets of devices that weights may
+ * be streamed to; warm (may be NULL) is one that fits, and the result is never worse.
+ * OATO_NEGATIVE: none was found. result is set in every case. */
+oato_status search_placement(const struct problem *p, const struct ilp_options *o,
+                             const int32_t *warm, int32_t *place, struct ilp_result *result,
+                             struct oato_error *err);
+
 /* The sidecar that is at hand must be the one that the plan follows. */
 oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err);
 

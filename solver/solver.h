@@ -185,20 +185,25 @@ oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t 
 enum ilp_form { ILP_AUTO, ILP_PLAIN, ILP_PATH };
 
 struct ilp_options {
-    enum ilp_form form;  /* AUTO: a path of tabulated blocks where the instance falls apart */
-    double gap;          /* relative; 0 = exact */
-    double time_limit_s; /* 0 = none */
-    bool no_walk;        /* path form: branch and bound alone, for tests */
-    bool no_search;      /* path form: no branch and bound; the gap may stay open */
+    enum ilp_form form;   /* AUTO: a path of tabulated blocks where the instance falls apart */
+    double gap;           /* relative; 0 = exact */
+    uint64_t deadline_ns; /* of now_ns(): whatever is under way ends then; 0: none */
+    bool no_walk;         /* path form: branch and bound alone, for tests */
+    bool no_search;       /* path form: no branch and bound; the gap may stay open */
     /* For one of several problems whose best is wanted: OATO_NEGATIVE after the relaxation, with
      * its bound; and nothing that is slower than this is looked for (0: everything is). */
     bool relax_only;
     int64_t enough_ns;
 };
 struct ilp_result {
-    int64_t objective_ns, bound_ns; /* bound: no placement is faster */
-    bool timed_out;
+    int64_t objective_ns;
+    int64_t bound_ns; /* no placement is faster; 0: not known, INT64_MAX: none fits */
+    bool timed_out;   /* the deadline ended something */
 };
+/* The deadline of what begins now and may take so many seconds (0: any time). */
+uint64_t ilp_deadline(double seconds);
+/* That of the first of so many that share what is left until then. */
+uint64_t ilp_share(uint64_t deadline_ns, int32_t of);
 /* warm (may be NULL) is a placement that fits: the result is never worse. OATO_NEGATIVE: proven
  * that nothing fits, or nothing found in time. */
 oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
