@@ -443,6 +443,8 @@ static oato_status read_list(struct reader *r, const char *key,
 enum { SECTION_MACHINE, SECTION_DEVICES, SECTION_LINKS, SECTION_OPERATORS, SECTION_COUNT };
 static const char *const section_name[SECTION_COUNT] = {"machine", "devices", "links", "operators"};
 
+static const char no_devices[] = "'devices' is missing or empty";
+
 static oato_status read_section(struct reader *r, int section, const char *name)
 {
     yaml_mark_t at = r->event.start_mark;
@@ -453,7 +455,9 @@ static oato_status read_section(struct reader *r, int section, const char *name)
         return status;
     switch (section) {
     case SECTION_MACHINE: return read_machine(r);
-    case SECTION_DEVICES: return read_list(r, "devices", read_device);
+    case SECTION_DEVICES:
+        status = read_list(r, "devices", read_device);
+        return status || r->profile->n_devices ? status : fail_at(r, at, "%s", no_devices);
     case SECTION_LINKS: return read_list(r, "links", read_link);
     default: return read_list(r, "operators", read_row);
     }
@@ -512,7 +516,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
     if (!seen)
         return fail_at(r, begin, "key 'oato_profile' is missing: no profile");
     if (!r->profile->n_devices)
-        return fail_at(r, begin, "'devices' is missing or empty");
+        return fail_at(r, begin, "%s", no_devices);
     return OATO_OK;
 }
 

@@ -82,7 +82,7 @@ static int64_t copies_around(const struct search *s, int32_t unit)
 {
     int64_t sum = 0;
     for (int32_t i = s->edge_first[unit]; i < s->edge_first[unit + 1]; i++)
-        sum += edge_price(s->in, &s->in->edges[s->edges[i]], s->trial).objective_ns;
+        sum = ns_add(sum, edge_price(s->in, &s->in->edges[s->edges[i]], s->trial).objective_ns);
     return sum;
 }
 

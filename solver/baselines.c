@@ -206,7 +206,7 @@ bool baseline_flexgen(const struct problem *p, struct price *out)
     double steps = (double)request_prefill_steps(q) * q->batch;
     price_add(&compute, &in->fixed[in->host]);
     price_add(&compute, &in->fixed[d]);
-    *out = request_price(q, llround(fmax((double)compute.prefill_ns, copy * steps)),
-                         llround(fmax((double)compute.decode_ns, copy)));
+    *out = request_price(q, whole_ns(fmax((double)compute.prefill_ns, copy * steps)),
+                         whole_ns(fmax((double)compute.decode_ns, copy)));
     return true;
 }

@@ -8,6 +8,7 @@
  */
 #include "solver/solver.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -349,7 +350,7 @@ uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const 
     }
     if (above)
         return bytes_above;
-    return most ? (uint64_t)((double)bytes_most * ((double)rows / most)) : 0;
+    return most ? (uint64_t)fmin((double)bytes_most * ((double)rows / most), 0x1p62) : 0;
 }
 
 static const struct profile_link *link_find(const struct profile *p, int32_t from, int32_t to)

@@ -26,14 +26,14 @@ static bool pays_on(const struct problem *p, const struct graph *g, struct graph
         struct op_price price = request_op(p, g, m.first + i, op, d);
         members_run = members_run && price.supported;
         measured = measured && cost_measured(p->cost, device, op);
-        members_ns += objective_ns(p, &price);
+        members_ns = ns_add(members_ns, objective_ns(p, &price));
     }
     if (!cost_lists(p->cost, device, fused))
         return !members_run; /* nothing of it runs there either way */
     if (!measured)
         return true; /* fewer records and passes; nothing speaks against it */
     struct op_price price = request_op(p, g, m.first, fused, d);
-    return objective_ns(p, &price) <= DOUBT * members_ns;
+    return objective_ns(p, &price) <= ns_times(DOUBT, members_ns);
 }
 
 static bool pays(void *problem, const struct graph *g, struct graph_match m)

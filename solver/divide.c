@@ -28,8 +28,8 @@ enum {
 static void list_kinds(struct dividing *x)
 {
     const struct plan_request *q = &x->p->request;
-    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
-        struct request_step s = request_prefill_step(q, i);
+    for (int32_t i = 0; i < request_prefill_kinds(q); i++) {
+        struct request_step s = request_prefill_kind(q, i);
         int32_t k = 0;
         while (k < x->n_kinds && (x->kind[k].tokens != s.tokens || x->kind[k].rows != s.rows))
             k++;
@@ -307,12 +307,84 @@ static void activate_whole(struct dividing *x, struct unit *u)
     x->n = 0;
 }
 
+/* A unit that was divided, for those that are like it. */
+struct divided {
+    struct dividing x;
+    const struct option *whole;
+    struct divided *next;
+};
+
+static bool same_operators(const struct problem *p, const struct dividing *a,
+                           const struct dividing *b)
+{
+    const size_t prices = sizeof *p->price * (size_t)p->n_devices;
+    const struct layer_flow *f = &p->flow[p->graph.ops[a->op[0]].layer + 1],
+                            *g = &p->flow[p->graph.ops[b->op[0]].layer + 1];
+    char x[OP_KEY_SIZE], y[OP_KEY_SIZE];
+    bool same = a->n_ops == b->n_ops && a->file_bytes == b->file_bytes &&
+                f->other_ns == g->other_ns && f->matrix_bytes == g->matrix_bytes;
+    for (int32_t i = 0; i < a->n_ops && same; i++)
+        same =
+            !strcmp(oato_op_key(&p->graph.ops[a->op[i]].op, NULL, x),
+                    oato_op_key(&p->graph.ops[b->op[i]].op, NULL, y)) &&
+            !memcmp(&p->price[a->op[i] * p->n_devices], &p->price[b->op[i] * p->n_devices], prices);
+    return same;
+}
+
+/* Copies of inputs and outputs cost the same, too. */
+static bool same_ways(const struct dividing *a, const struct dividing *b)
+{
+    const int32_t n = a->p->n_devices;
+    bool same = a->n_kinds == b->n_kinds;
+    for (int32_t k = 0; k < a->n_kinds && same; k++)
+        for (int32_t d = 0; d < n && same; d++) {
+            for (int side = 0; side < 2; side++)
+                same = same && a->enter[k][side][d] == b->enter[k][side][d] &&
+                       a->leave[k][side][d] == b->leave[k][side][d];
+            for (int32_t to = 0; to < n; to++)
+                same = same && a->enter_direct[k][d][to] == b->enter_direct[k][d][to] &&
+                       a->leave_direct[k][d][to] == b->leave_direct[k][d][to];
+        }
+    return same;
+}
+
+/* Equal layers share the options of their units: there may be ten thousands. */
+static bool share_options(struct problem *p, int32_t unit, const struct dividing *x,
+                          const struct option *whole)
+{
+    const struct divided *d = p->neurons ? NULL : p->divided;
+    while (d && !(same_operators(p, x, &d->x) && same_ways(x, &d->x) &&
+                  !memcmp(whole, d->whole, sizeof *whole * (size_t)p->n_devices)))
+        d = d->next;
+    if (!d)
+        return false;
+    p->instance.units[unit].options = p->instance.units[d->x.unit].options;
+    p->instance.units[unit].n_options = p->instance.units[d->x.unit].n_options;
+    p->division[unit] = p->division[d->x.unit];
+    return true;
+}
+
+static oato_status note_divided(struct problem *p, const struct dividing *x,
+                                const struct option *whole, struct oato_error *err)
+{
+    struct divided *d = arena_alloc(&p->arena, 1, sizeof *d);
+    if (!d)
+        return oato_fail_memory(err, sizeof *d, "the options of a unit");
+    *d = (struct divided){.x = *x, .whole = whole, .next = p->divided};
+    p->divided = d;
+    return OATO_OK;
+}
+
 oato_status divide_unit(struct problem *p, int32_t unit, const struct option *whole,
                         struct oato_error *err)
 {
     struct unit *u = &p->instance.units[unit];
     struct dividing x;
     const bool divides = begin(&x, p, unit);
+    if (divides && share_options(p, unit, &x, whole))
+        return OATO_OK;
+    if (divides && note_divided(p, &x, whole, err))
+        return err->status;
     if (divides && sum_activities(&x, err))
         return err->status;
     if (divides && !p->whole_only) {

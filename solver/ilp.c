@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,35 @@ static const double OBJECTIVE_SIZE = 1e4; /* far above GLPK's tolerance of 1e-7 
 /* GLPK accepts a row that is exceeded by 1e-7 of its size: above this many bytes that could be a
  * byte, and the capacity is taken a millionth smaller. */
 static const uint64_t EXACT_BYTES = 1000000;
+
+/* GLPK calls its error hook and then abort() when memory is short. */
+static void on_glpk_error(void *home)
+{
+    longjmp(*(jmp_buf *)home, 1);
+}
+
+static int on_glpk_text(void *user, const char *text)
+{
+    (void)user;
+    (void)text;
+    return 1; /* nobody's business */
+}
+
+bool ilp_guarded(void (*run)(void *user), void *user)
+{
+    jmp_buf home;
+    if (glp_init_env() > 1)
+        return false;
+    if (setjmp(home)) {
+        glp_free_env(); /* all that GLPK may still be asked for */
+        return false;
+    }
+    glp_term_hook(on_glpk_text, NULL);
+    glp_error_hook(on_glpk_error, &home);
+    run(user);
+    glp_free_env();
+    return true;
+}
 
 bool mip_init(struct mip *m, int64_t typical_ns)
 {
@@ -37,7 +67,6 @@ void mip_free(struct mip *m)
     free(m->row);
     free(m->column);
     free(m->value);
-    glp_free_env();
     memset(m, 0, sizeof *m);
 }
 
@@ -113,9 +142,9 @@ int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
     for (int32_t u = 0; u < in->n_units; u++) {
         int64_t most = 0;
         for (int32_t o = 0; o < in->units[u].n_options; o++)
-            if (instance_allows(in, u, o))
-                most = max_i64(most, in->units[u].options[o].price.objective_ns);
-        sum += most;
+            if (in->units[u].options[o].price.objective_ns > most && instance_allows(in, u, o))
+                most = in->units[u].options[o].price.objective_ns;
+        sum = ns_add(sum, most);
     }
     return sum;
 }
@@ -127,7 +156,7 @@ bool ilp_constrained(const struct instance *in, int32_t device)
         uint64_t most = 0;
         for (int32_t o = 0; o < in->units[u].n_options; o++) {
             uint64_t bytes = in->units[u].options[o].bytes[device];
-            if (instance_allows(in, u, o) && bytes > most)
+            if (bytes > most && instance_allows(in, u, o))
                 most = bytes;
         }
         sum += most;
@@ -144,6 +173,7 @@ static int64_t bound_in_ns(const struct mip *m, double objective)
 
 struct watch {
     const struct mip *mip;
+    struct ilp_clock *clock;
     const double *warm;
     double bound;
 };
@@ -178,66 +208,99 @@ static void on_node(glp_tree *tree, void *user)
     }
     if (glp_ios_reason(tree) == GLP_IBRANCH)
         branch(tree, w->mip);
+    if (ilp_late(w->clock))
+        glp_ios_terminate(tree);
 }
 
-static int limit_ms(const struct ilp_options *o)
+uint64_t ilp_deadline(double seconds)
 {
-    return o->time_limit_s > 0 ? (int)fmin(o->time_limit_s * 1000 + 1, 1e9) : INT_MAX;
+    return seconds > 0 ? now_ns() + (uint64_t)fmin(seconds * 1e9, 1e18) : 0;
 }
 
-oato_status mip_relax(struct mip *m, const struct ilp_options *o, struct ilp_result *result,
+uint64_t ilp_share(uint64_t deadline_ns, int32_t of)
+{
+    const uint64_t now = now_ns();
+    return deadline_ns > now ? now + (deadline_ns - now) / (uint64_t)of : deadline_ns;
+}
+
+bool ilp_late(struct ilp_clock *c)
+{
+    const bool late = c->deadline_ns && now_ns() >= c->deadline_ns;
+    c->ended = c->ended || late;
+    return late;
+}
+
+oato_status ilp_ended(struct ilp_clock *c, struct oato_error *err)
+{
+    c->ended = true;
+    return oato_fail(err, OATO_NEGATIVE,
+                     "no placement that fits was found in time; raise --time-limit");
+}
+
+/* What is left, as GLPK takes it. */
+static int limit_ms(const struct ilp_clock *c)
+{
+    const uint64_t now = now_ns();
+    if (!c->deadline_ns)
+        return INT_MAX;
+    return now < c->deadline_ns ? (int)fmin((double)(c->deadline_ns - now) / 1e6 + 1, 1e9) : 0;
+}
+
+oato_status mip_relax(struct mip *m, struct ilp_clock *clock, struct ilp_result *result,
                       struct oato_error *err)
 {
     glp_smcp simplex;
     result->bound_ns = 0;
-    result->timed_out = false;
     if (m->failed || m->n > INT_MAX)
         return oato_fail_memory(err, m->n * 16, "the ILP");
     if (m->n) /* the path form fills its columns itself */
         glp_load_matrix(m->lp, (int)m->n, m->row, m->column, m->value);
     glp_init_smcp(&simplex);
     simplex.msg_lev = GLP_MSG_OFF;
-    simplex.tm_lim = limit_ms(o);
+    simplex.tm_lim = limit_ms(clock);
     if (!m->started)
         glp_adv_basis(m->lp, 0);
     m->started = true;
     int code = glp_simplex(m->lp, &simplex);
-    result->timed_out = code == GLP_ETMLIM;
+    if (code == GLP_ETMLIM)
+        return ilp_ended(clock, err);
     if (code)
         return oato_fail(err, OATO_NEGATIVE, "GLPK gave up on the relaxation (code %d)", code);
-    if (glp_get_status(m->lp) != GLP_OPT)
+    if (glp_get_status(m->lp) != GLP_OPT) {
+        result->bound_ns = glp_get_status(m->lp) == GLP_NOFEAS ? INT64_MAX : 0;
         return oato_fail(err, OATO_NEGATIVE, "no placement fits");
+    }
     result->bound_ns = bound_in_ns(m, glp_get_obj_val(m->lp));
     return OATO_OK;
 }
 
-oato_status mip_search(struct mip *m, const struct ilp_options *o, const double *warm,
+oato_status mip_search(struct mip *m, double gap, struct ilp_clock *clock, const double *warm,
                        struct ilp_result *result, struct oato_error *err)
 {
-    struct watch watch = {.mip = m, .warm = warm, .bound = glp_get_obj_val(m->lp)};
+    struct watch watch = {.mip = m, .clock = clock, .warm = warm, .bound = glp_get_obj_val(m->lp)};
     glp_iocp search;
     glp_init_iocp(&search);
     search.msg_lev = GLP_MSG_OFF;
     search.presolve = GLP_OFF;
-    search.mip_gap = o->gap;
+    search.mip_gap = gap;
     search.mir_cuts = GLP_ON; /* the other cuts do not help here */
     search.cb_func = on_node;
     search.cb_info = &watch;
-    search.tm_lim = limit_ms(o);
+    search.tm_lim = limit_ms(clock);
     int code = glp_intopt(m->lp, &search);
-    result->timed_out = code == GLP_ETMLIM;
+    const bool ended = code == GLP_ETMLIM || code == GLP_ESTOP;
+    clock->ended = clock->ended || ended;
     int found = glp_mip_status(m->lp);
     if (code == 0 && found == GLP_OPT) /* nothing is left open */
         watch.bound = glp_mip_obj_val(m->lp);
     result->bound_ns = max_i64(result->bound_ns, bound_in_ns(m, watch.bound));
-    if (code && code != GLP_EMIPGAP && code != GLP_ETMLIM)
+    if (code && code != GLP_EMIPGAP && !ended)
         return oato_fail(err, OATO_NEGATIVE, "GLPK gave up on the ILP (code %d)", code);
-    if (found != GLP_OPT && found != GLP_FEAS)
-        return oato_fail(err, OATO_NEGATIVE,
-                         result->timed_out ? "no placement that fits was found in time; raise "
-                                             "--time-limit"
-                                           : "no placement fits");
-    return OATO_OK;
+    if (found == GLP_OPT || found == GLP_FEAS)
+        return OATO_OK;
+    if (ended)
+        return ilp_ended(clock, err);
+    return oato_fail(err, OATO_NEGATIVE, "no placement fits");
 }
 
 oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
@@ -259,6 +322,8 @@ oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, co
         result->objective_ns = instance_price(in, place).objective_ns;
     if (warm) {
         int64_t warm_ns = instance_price(in, warm).objective_ns;
+        if (result->bound_ns == INT64_MAX) /* it does fit, by less than GLPK's tolerance */
+            result->bound_ns = 0;
         if (status || warm_ns <= result->objective_ns) {
             memmove(place, warm, bytes);
             result->objective_ns = warm_ns;

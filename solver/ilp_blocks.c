@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MANY_DEVICES = 4 };
+
 void edge_ends(const struct instance *in, const struct edge *e, int32_t *lo, int32_t *hi)
 {
     *lo = *hi = e->producer;
@@ -139,6 +141,8 @@ static bool same_block(const struct path *p, const struct block *a, const struct
         return false;
     for (int32_t i = a->first ? -1 : 0; i <= a->last - a->first; i++) {
         const struct unit *x = &in->units[a->first + i], *y = &in->units[b->first + i];
+        if (x->options == y->options && x->n_options == y->n_options)
+            continue; /* what is allowed is the device's matter, not the unit's */
         if (x->n_options != y->n_options)
             return false;
         for (int32_t o = 0; o < x->n_options; o++) {
@@ -163,6 +167,8 @@ static oato_status make_tables(struct path *p, struct oato_error *err)
     for (int32_t i = 0; i < p->n_blocks; i++) {
         struct block *b = &p->blocks[i];
         b->table = -1;
+        if (ilp_late(&p->clock))
+            return ilp_ended(&p->clock, err);
         for (int32_t j = i - 1; j >= 0 && b->table < 0; j--)
             if (same_block(p, &p->blocks[j], b))
                 b->table = p->blocks[j].table;
@@ -181,15 +187,23 @@ static oato_status make_tables(struct path *p, struct oato_error *err)
     return OATO_OK;
 }
 
-oato_status path_cut(struct path *p, const struct instance *in, struct oato_error *err)
+oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadline_ns,
+                     struct oato_error *err)
 {
     memset(p, 0, sizeof *p);
     p->in = in;
+    p->clock.deadline_ns = deadline_ns;
     arena_init(&p->arena);
     if (!path_alloc(p))
         return oato_fail_memory(err, p->arena.used_bytes, "the ILP");
+    if (ilp_late(&p->clock))
+        return ilp_ended(&p->clock, err);
     for (int32_t d = 0; d < in->n_devices; d++)
         p->constrained[d] = ilp_constrained(in, d);
+    int others = 0;
+    for (int32_t d = 0; d < in->n_devices; d++)
+        others += d != in->host && in->usable[d];
+    p->block_devices = others > MANY_DEVICES ? 2 : 3;
     cut_blocks(p);
     number_ends(p);
     memset(p->place, 0, sizeof *p->place * (size_t)in->n_units);

@@ -151,13 +151,26 @@ static int by_bound(const void *x, const void *y)
     return (a->item > b->item) - (a->item < b->item);
 }
 
+/* The `most` best of all, and as many more until there is no room. */
 struct finds {
     struct found *all;
-    size_t n, cap;
+    size_t n, cap, most;
+    double left_out; /* the least bound of those that are not among them */
 };
+
+static void finds_thin(struct finds *x)
+{
+    if (!x->all || x->n <= x->most)
+        return;
+    qsort(x->all, x->n, sizeof *x->all, by_bound);
+    x->left_out = fmin(x->left_out, x->all[x->most].lower);
+    x->n = x->most;
+}
 
 static bool finds_add(struct finds *x, struct found f)
 {
+    if (x->n == 2 * x->most)
+        finds_thin(x);
     if (x->n == x->cap) {
         size_t cap = x->cap ? x->cap * 2 : 4096;
         struct found *more = realloc(x->all, cap * sizeof *more);
@@ -182,12 +195,12 @@ static double around(const struct path *p, struct path_bounds *b, int32_t table,
     return least - b->memory_ns;
 }
 
-static bool list_finds(const struct path *p, const double *ns_per_byte, struct path_bounds *b,
+static bool list_finds(struct path *p, const double *ns_per_byte, struct path_bounds *b,
                        double cutoff_ns, struct finds *x, double *pruned_ns)
 {
     for (int32_t i = 0; i < p->n_tables; i++) {
         const struct table *t = &p->tables[i];
-        for (int32_t f = 0; f < t->n_frames; f++) {
+        for (int32_t f = 0; f < t->n_frames && !ilp_late(&p->clock); f++) {
             const struct frame *frame = &t->frames[f];
             const struct menu_class *c = &t->menu.classes[frame->class];
             double rest = around(p, b, i, frame) + paid(p, ns_per_byte, frame->ns, frame->bytes);
@@ -208,18 +221,19 @@ oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff
                         double *pruned_ns, struct oato_error *err)
 {
     struct path_bounds b = {0};
-    struct finds x = {0};
+    struct finds x = {.most = (size_t)most, .left_out = INFINITY};
     *pruned_ns = INFINITY;
     oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
     if (!status && !list_finds(p, ns_per_byte, &b, cutoff_ns, &x, pruned_ns))
         status = oato_fail_memory(err, x.cap * sizeof *x.all, "the ILP's patterns");
+    if (!status && ilp_late(&p->clock)) {
+        *pruned_ns = 0; /* of what was not listed nothing is known */
+        status = ilp_ended(&p->clock, err);
+    }
     if (status)
         goto out;
-    if (x.all && x.n > (size_t)most) {
-        qsort(x.all, x.n, sizeof *x.all, by_bound);
-        *pruned_ns = fmin(*pruned_ns, x.all[most].lower);
-        x.n = (size_t)most;
-    }
+    finds_thin(&x);
+    *pruned_ns = fmin(*pruned_ns, x.left_out);
     for (int32_t i = 0; i < p->n_tables; i++)
         p->tables[i].n = 0;
     for (size_t i = 0; x.all && i < x.n && !status; i++) {
@@ -306,8 +320,9 @@ static void add_rows(struct path *p)
         }
     }
     for (int32_t d = 0; d < in->n_devices; d++) {
-        int n = 0, *rows = p->used[d] ? calloc((size_t)p->n_blocks + 1, sizeof *rows) : NULL;
-        double *values = rows ? calloc((size_t)p->n_blocks + 1, sizeof *values) : NULL;
+        const size_t most = (size_t)p->n_blocks + 1;
+        int n = 0, *rows = p->used[d] ? arena_alloc(&p->arena, most, sizeof *rows) : NULL;
+        double *values = rows ? arena_alloc(&p->arena, most, sizeof *values) : NULL;
         for (int32_t i = 0; values && i < p->n_blocks; i++) {
             rows[++n] = p->blocks[i].used_row + d;
             values[n] = -1;
@@ -315,8 +330,6 @@ static void add_rows(struct path *p)
         if (values)
             glp_set_mat_col(p->mip.lp, p->used[d], n, rows, values);
         p->mip.failed = p->mip.failed || (p->used[d] && !values);
-        free(rows);
-        free(values);
     }
 }
 
@@ -342,8 +355,8 @@ static void add_overflow(struct path *p, int64_t typical_ns)
  * branches on these counts, which fix time and bytes, and blocks follow at no cost. */
 static bool add_counts(struct path *p)
 {
-    int *columns = calloc((size_t)p->n_blocks + 2, sizeof *columns);
-    double *ones = calloc((size_t)p->n_blocks + 2, sizeof *ones);
+    int *columns = arena_alloc(&p->arena, (size_t)p->n_blocks + 2, sizeof *columns);
+    double *ones = arena_alloc(&p->arena, (size_t)p->n_blocks + 2, sizeof *ones);
     p->mip.branch_first = glp_get_num_cols(p->mip.lp) + 1;
     for (int32_t i = 0; columns && ones && i < p->n_tables; i++) {
         struct table *t = &p->tables[i];
@@ -363,10 +376,7 @@ static bool add_counts(struct path *p)
         }
     }
     p->mip.branch_end = glp_get_num_cols(p->mip.lp) + 1;
-    bool failed = !columns || !ones;
-    free(columns);
-    free(ones);
-    return !failed;
+    return columns && ones;
 }
 
 bool path_lp(struct path *p, int64_t typical_ns, bool whole)
@@ -455,7 +465,7 @@ static int32_t add_improving(struct path *p, const double *ns_per_byte)
     struct priced at;
     int32_t added = 0;
     arena_init(&a);
-    int32_t *before = arena_alloc(&a, (size_t)p->n_tables + 1, sizeof *before);
+    int32_t *before = arena_alloc(&p->arena, (size_t)p->n_tables + 1, sizeof *before);
     bool good = before && price_tables(p, ns_per_byte, &a, &at);
     for (int32_t i = 0; good && i < p->n_tables; i++)
         before[i] = p->tables[i].n;
@@ -468,9 +478,9 @@ static int32_t add_improving(struct path *p, const double *ns_per_byte)
         good = path_add_pattern(&p->tables[table], &x) >= 0;
         added += p->tables[table].n - n;
     }
+    arena_free(&a);
     for (int32_t i = 0; good && added > 0 && i < p->n_tables; i++)
         add_columns(p, i, before[i], MIP_SHARE);
-    arena_free(&a);
     return good ? added : -1;
 }
 
@@ -542,31 +552,34 @@ static void plan_memory(struct path *p)
     }
 }
 
-oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_per_byte,
-                       struct ilp_result *result, struct oato_error *err)
+oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *result,
+                       struct oato_error *err)
 {
     enum { ROUNDS_MAX = 500 };
     int64_t typical_ns = ilp_typical_ns(p->in, NULL);
-    uint64_t begin = now_ns();
+    struct ilp_clock half = {.deadline_ns = ilp_share(p->clock.deadline_ns, 2)};
     bool converged = false;
     if (!add_first(p, typical_ns) || !path_lp(p, typical_ns, false))
         return oato_fail_memory(err, 1u << 16, "the ILP");
     for (int round = 0; round < ROUNDS_MAX && !converged; round++) {
-        oato_status status = mip_relax(&p->mip, o, result, err);
-        if (status)
+        oato_status status = mip_relax(&p->mip, &half, result, err);
+        if (status && !half.ended)
             return status;
+        if (status)
+            break; /* the last round's prices stay */
         memory_prices(p, ns_per_byte);
-        if (o->time_limit_s > 0 && (double)(now_ns() - begin) * 1e-9 > o->time_limit_s) {
-            result->timed_out = true;
+        if (ilp_late(&half))
             break;
-        }
         int32_t added = add_improving(p, ns_per_byte);
         if (added < 0)
             return oato_fail_memory(err, 1u << 16, "the ILP");
         converged = !added;
     }
-    if (converged && overflows(p))
+    p->clock.ended = half.ended;
+    if (converged && overflows(p)) {
+        result->bound_ns = INT64_MAX;
         return oato_fail(err, OATO_NEGATIVE, "no placement fits");
+    }
     /* GLPK's own bound is exact to its tolerances only; that of the prices always holds */
     struct path_bounds b;
     double least = INFINITY;

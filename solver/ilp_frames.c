@@ -4,14 +4,16 @@
  * placements of the others are priced once for each such class, as frames, and the unit's own
  * options stand beside them in a menu; a pattern is a frame and an item of its class. Of both only
  * the undominated stay (nothing else has the same ends, no more time, no more bytes and no more
- * devices). Frames grow unit by unit, and are pruned after each.
+ * devices). Frames grow unit by unit, and are pruned after each. A block lies on the host and at
+ * most three other devices, two where there are many to choose from: the ways to place it on more
+ * are too many to list.
  */
 #include "solver/ilp_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PARTIALS = 1 << 19 }; /* of a block at once: 100 MB */
+enum { MAX_PARTIALS = 1 << 19 /* of a block at once: 100 MB */ };
 
 /* -------------------------------------------------------------------------------- menus ---- */
 
@@ -23,13 +25,24 @@ static bool no_more_bytes(const struct instance *in, const uint64_t *a, const ui
     return true;
 }
 
+enum { NO_CLASS = -1, DISALLOWED = -2 };
+_Static_assert(SOLVER_DEVICES <= 8, "a device has three bits of a class_key");
+
+static uint32_t class_key(const struct option *o)
+{
+    uint32_t key = o->uses;
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        key = key << 6 | (uint32_t)(o->in[phase] << 3 | o->out[phase]);
+    return key;
+}
+
 static int32_t class_of(const struct menu *m, const struct option *o)
 {
+    const uint32_t key = class_key(o);
     for (int32_t c = 0; c < m->n_classes; c++)
-        if (!memcmp(m->classes[c].in, o->in, sizeof o->in) &&
-            !memcmp(m->classes[c].out, o->out, sizeof o->out) && m->classes[c].uses == o->uses)
+        if (m->classes[c].key == key)
             return c;
-    return -1;
+    return NO_CLASS;
 }
 
 static int by_time(const void *x, const void *y)
@@ -67,22 +80,22 @@ bool path_make_menu(struct path *p, const struct block *b, struct menu *m)
     const struct unit *wide = &in->units[unit];
     m->items = arena_alloc(&p->arena, (size_t)wide->n_options + 1, sizeof *m->items);
     m->classes = arena_alloc(&p->arena, (size_t)wide->n_options + 1, sizeof *m->classes);
-    if (!m->items || !m->classes)
+    int32_t *class = arena_alloc(&p->arena, (size_t)wide->n_options + 1, sizeof *class);
+    if (!m->items || !m->classes || !class)
         return false;
     for (int32_t o = 0; o < wide->n_options; o++) {
         const struct option *option = &wide->options[o];
-        if (!instance_allows(in, unit, o) || class_of(m, option) >= 0)
+        class[o] = instance_allows(in, unit, o) ? class_of(m, option) : DISALLOWED;
+        if (class[o] != NO_CLASS)
             continue;
-        struct menu_class *c = &m->classes[m->n_classes++];
-        memcpy(c->in, option->in, sizeof c->in);
-        memcpy(c->out, option->out, sizeof c->out);
-        c->uses = option->uses;
+        class[o] = m->n_classes;
+        m->classes[m->n_classes++].key = class_key(option);
     }
     for (int32_t c = 0; c < m->n_classes; c++) {
         m->classes[c].first = m->n_items;
         for (int32_t o = 0; o < wide->n_options; o++) {
             const struct option *option = &wide->options[o];
-            if (!instance_allows(in, unit, o) || class_of(m, option) != c)
+            if (class[o] != c)
                 continue;
             struct menu_item *item = &m->items[m->n_items++];
             item->ns = option->price.objective_ns;
@@ -107,11 +120,13 @@ static bool frame_place(const struct path *p, const struct menu *m, int32_t i, i
     const struct instance *in = p->in;
     f->place[i] = (uint16_t)number;
     f->uses |= (uint8_t)(o->uses & ~(1u << in->host)); /* the host is always there */
+    if (__builtin_popcount(f->uses) > p->block_devices)
+        return false;
     if (i == m->unit) {
         f->class = class_of(m, o);
         return true;
     }
-    f->ns += o->price.objective_ns;
+    f->ns = ns_add(f->ns, o->price.objective_ns);
     for (int32_t d = 0; d < in->n_devices; d++) {
         f->bytes[d] += p->constrained[d] ? o->bytes[d] : 0;
         if (f->bytes[d] > in->capacity[d])
@@ -132,7 +147,8 @@ static bool price_frame(const struct path *p, const struct block *b, const struc
             return false;
     }
     for (int32_t i = 0; i < b->n_edges; i++)
-        out->ns += edge_price(in, &in->edges[p->edges[b->first_edge + i]], place).objective_ns;
+        out->ns = ns_add(
+            out->ns, edge_price(in, &in->edges[p->edges[b->first_edge + i]], place).objective_ns);
     out->in = b->first ? path_end(p, instance_option(in, place, b->first - 1)) : -1;
     out->out = path_end(p, instance_option(in, place, b->last));
     return true;
@@ -196,12 +212,12 @@ static int by_key_and_time(const void *x, const void *y)
 }
 
 /* Of those with the same key the undominated. */
-static void prune_partials(const struct path *p, struct partials *list)
+static void prune_partials(struct path *p, struct partials *list)
 {
     size_t kept = 0, group = 0;
     if (list->n)
         qsort(list->all, list->n, sizeof *list->all, by_key_and_time);
-    for (size_t i = 0; i < list->n; i++) {
+    for (size_t i = 0; i < list->n && !ilp_late(&p->clock); i++) {
         const struct partial *x = &list->all[i];
         if (kept && memcmp(list->all[kept - 1].key, x->key, sizeof x->key) != 0)
             group = kept;
@@ -271,7 +287,8 @@ static bool extend(const struct placing *x, int32_t option, struct partial *f)
         return false;
     p->place[x->unit] = option;
     for (int32_t e = 0; e < x->n_ending; e++)
-        f->frame.ns += edge_price(in, &in->edges[x->ending[e]], p->place).objective_ns;
+        f->frame.ns =
+            ns_add(f->frame.ns, edge_price(in, &in->edges[x->ending[e]], p->place).objective_ns);
     f->key[i] = (uint16_t)(1 + (wide ? f->frame.class : x->like[option]));
     for (int32_t v = 0; v <= i; v++)
         if (!x->live[v] && v != x->menu->unit)
@@ -303,7 +320,7 @@ static bool place_unit(const struct placing *x, const struct partials *from, str
                 !partials_add(to, &next))
                 return false;
         }
-        if (to->n > MAX_PARTIALS)
+        if (to->n > MAX_PARTIALS || ilp_late(&p->clock))
             return true;
     }
     return true;
@@ -327,11 +344,15 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
         next.n = 0;
         if (!begin_placing(&x, p, b, &t->menu, u) || !place_unit(&x, &now, &next))
             status = oato_fail_memory(err, sizeof *now.all * next.cap, "the ILP's tables");
+        else if (ilp_late(&p->clock))
+            status = ilp_ended(&p->clock, err);
         else if (next.n > MAX_PARTIALS)
             status = oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
                                b->last - b->first + 1);
         if (!status)
             prune_partials(p, &next);
+        if (!status && ilp_late(&p->clock))
+            status = ilp_ended(&p->clock, err);
         now = next;
         next = swap;
     }
@@ -351,7 +372,7 @@ struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item)
 {
     const struct frame *f = &t->frames[frame];
     const struct menu_item *i = &t->menu.items[item];
-    struct pattern x = {.ns = f->ns + i->ns,
+    struct pattern x = {.ns = ns_add(f->ns, i->ns),
                         .in = f->in,
                         .out = f->out,
                         .uses = f->uses,
@@ -401,7 +422,7 @@ bool path_price_block(const struct path *p, const struct block *b, const int32_t
     struct frame f;
     if (!price_frame(p, b, m, place, &f))
         return false;
-    *out = (struct pattern){.ns = f.ns + wide->price.objective_ns,
+    *out = (struct pattern){.ns = ns_add(f.ns, wide->price.objective_ns),
                             .in = f.in,
                             .out = f.out,
                             .uses = f.uses,

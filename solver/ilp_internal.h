@@ -9,6 +9,16 @@
 
 #include <glpk.h>
 
+/* The deadline of a search. Checked in every loop that may be long; what is ended by it says so. */
+struct ilp_clock {
+    uint64_t deadline_ns; /* 0: none */
+    bool ended;           /* it did end something */
+};
+/* True from the deadline on. */
+bool ilp_late(struct ilp_clock *c);
+/* "Not found in time". */
+oato_status ilp_ended(struct ilp_clock *c, struct oato_error *err);
+
 struct mip {
     glp_prob *lp;
     double scale;      /* objective units per nanosecond */
@@ -18,6 +28,11 @@ struct mip {
     bool failed, started;         /* memory was short; a basis is there */
     int branch_first, branch_end; /* columns to branch on before any other */
 };
+
+/* Calls run, which uses GLPK and frees what it made of it. False: GLPK gave up for lack of memory,
+ * and the call did not return; mip.lp is gone, too, and must be set to NULL. So run holds no memory
+ * that nobody else knows of while it calls GLPK. */
+bool ilp_guarded(void (*run)(void *user), void *user);
 
 /* typical_ns: the size of the objective, which is scaled to 10,000. */
 bool mip_init(struct mip *m, int64_t typical_ns);
@@ -37,13 +52,13 @@ int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm);
 bool ilp_constrained(const struct instance *in, int32_t device);
 
 /* Solves the relaxation, which branch and bound and the walk begin from. OATO_NEGATIVE: it has no
- * solution, or none was found in time. */
-oato_status mip_relax(struct mip *m, const struct ilp_options *o, struct ilp_result *result,
+ * solution (the bound is INT64_MAX), or none was found in time (0). */
+oato_status mip_relax(struct mip *m, struct ilp_clock *clock, struct ilp_result *result,
                       struct oato_error *err);
 /* Branch and bound after mip_relax; warm (may be NULL) holds values[1..columns] of a known
- * solution. OATO_OK: the values are in glp_mip_col_val; bound_ns and timed_out are set in every
- * case. OATO_NEGATIVE: no solution better than the warm one. */
-oato_status mip_search(struct mip *m, const struct ilp_options *o, const double *warm,
+ * solution. OATO_OK: the values are in glp_mip_col_val; bound_ns is set in every case.
+ * OATO_NEGATIVE: no solution better than the warm one. */
+oato_status mip_search(struct mip *m, double gap, struct ilp_clock *clock, const double *warm,
                        struct ilp_result *result, struct oato_error *err);
 
 /* ------------------------------------------------- blocks, and paths through them (path form) - */
@@ -58,8 +73,7 @@ struct menu_item {
     int32_t option;
 };
 struct menu_class {
-    int16_t in[PHASE_COUNT], out[PHASE_COUNT];
-    uint8_t uses;
+    uint32_t key;     /* where its options read and write, and what they use */
     int32_t first, n; /* items */
 };
 struct menu {
@@ -111,6 +125,7 @@ struct block {
 struct path {
     const struct instance *in;
     struct arena arena;
+    struct ilp_clock clock;
     struct block *blocks;
     struct table *tables;
     /* A block ends on the devices that have its last unit's output, in prefill and in decode: the
@@ -121,6 +136,7 @@ struct path {
     int32_t *place;            /* scratch for pricing */
     int32_t n_blocks, n_tables;
     bool constrained[SOLVER_DEVICES];
+    int block_devices; /* that a block may use besides the host */
     struct mip mip;
     int used[SOLVER_DEVICES]; /* columns: the device is used at all; 0: that costs nothing */
     int capacity_row[SOLVER_DEVICES]; /* 0: not constrained */
@@ -144,8 +160,9 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
                              struct oato_error *err);
 
 /* Cuts, and makes frames and menus. OATO_EUSAGE: the instance does not fall apart into blocks that
- * are small enough. path_free in every case. */
-oato_status path_cut(struct path *p, const struct instance *in, struct oato_error *err);
+ * are small enough; OATO_NEGATIVE: nor was it cut in time. path_free in every case. */
+oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadline_ns,
+                     struct oato_error *err);
 void path_free(struct path *p);
 struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item);
 /* Adds it to the table; returns its number, -1: memory is short. */
@@ -181,15 +198,18 @@ oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff
 /* Rows of the LP and the columns of all patterns in the tables; whole: for branch and bound, else
  * columns may be added later, and memory may overflow. */
 bool path_lp(struct path *p, int64_t typical_ns, bool whole);
-/* Solves the relaxation over all patterns that there could be, by adding those that improve it. */
-oato_status path_relax(struct path *p, const struct ilp_options *o, double *ns_per_byte,
-                       struct ilp_result *result, struct oato_error *err);
+/* Solves the relaxation over all patterns that there could be, by adding those that improve it.
+ * Half of the time that is left is for what comes after; the prices that are reached by then bound
+ * all placements, too, and lead to good ones. */
+oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *result,
+                       struct oato_error *err);
 
 struct walk {
     const double *ns_per_byte; /* prices of the devices' memory, for bounds; not negative */
     int64_t cutoff_ns;         /* a known request time, the host's fixed part left out */
     double gap;
-    int32_t width; /* most labels that are kept after a block */
+    int32_t width;           /* most labels that are kept after a block */
+    struct ilp_clock *clock; /* a walk that it ends finds and bounds nothing */
     /* results */
     bool found; /* place holds a path faster than cutoff_ns, of found_ns */
     int64_t found_ns, bound_ns;

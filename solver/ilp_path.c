@@ -111,10 +111,10 @@ static int64_t improve_block(const struct path *p, const struct block *b, const 
 }
 
 /* Spends the memory that a placement leaves, block by block, where it gains most. */
-static void polish(const struct path *p, int32_t *place)
+static void polish(struct path *p, int32_t *place)
 {
     uint64_t used[SOLVER_DEVICES], left[SOLVER_DEVICES];
-    for (int32_t round = 0; round < p->n_blocks; round++) {
+    for (int32_t round = 0; round < p->n_blocks && !ilp_late(&p->clock); round++) {
         int64_t most = 0;
         int32_t at = -1;
         struct pattern to;
@@ -151,7 +151,8 @@ static oato_status walk(struct solving *s, int32_t width, int64_t *bound_ns, str
     struct walk w = {.ns_per_byte = s->ns_per_byte,
                      .cutoff_ns = target < 1e18 ? (int64_t)target : INT64_MAX,
                      .gap = s->options->gap,
-                     .width = width};
+                     .width = width,
+                     .clock = &s->path->clock};
     oato_status status = path_walk(s->path, &w, s->best, err);
     *bound_ns = w.bound_ns;
     if (!status && w.found) {
@@ -196,13 +197,14 @@ static oato_status walks(struct solving *s, struct oato_error *err)
         int32_t patterns, labels;
     } stages[] = {{0, 512}, {600, 512}, {4000, 256}, {1 << 18, 64}, {1 << 18, 0}};
     oato_status status = OATO_OK;
-    for (size_t i = 0; i < ARRAY_LEN(stages) && !status && !proven(s); i++) {
+    struct ilp_clock *clock = &s->path->clock;
+    for (size_t i = 0; i < ARRAY_LEN(stages) && !status && !proven(s) && !ilp_late(clock); i++) {
         double pruned_ns = 0; /* the relaxation's patterns bound nothing */
         int64_t bound_ns;
         if (stages[i].patterns)
             status = path_expand(s->path, s->ns_per_byte, cutoff(s), stages[i].patterns, &pruned_ns,
                                  err);
-        if (status == OATO_NEGATIVE) { /* nothing better is left */
+        if (status == OATO_NEGATIVE) { /* nothing better is left, or no time */
             raise_bound(s, INFINITY, pruned_ns);
             return s->known ? OATO_OK : status;
         }
@@ -229,15 +231,15 @@ static oato_status search(struct solving *s, struct oato_error *err)
     }
     if (status)
         return status;
-    if ((s->known && !add_placement(p, s->best)) ||
-        !path_lp(p, ilp_typical_ns(p->in, NULL), true) ||
-        !(value = calloc((size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *value)))
+    const bool listed = s->known && add_placement(p, s->best);
+    if (!path_lp(p, ilp_typical_ns(p->in, NULL), true) ||
+        !(value = arena_alloc(&p->arena, (size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *value)))
         return oato_fail_memory(err, 1u << 16, "the ILP");
-    warmed = s->known && warm_values(p, s->best, value);
-    status = mip_relax(&p->mip, s->options, &found, err);
+    warmed = listed && warm_values(p, s->best, value);
+    status = mip_relax(&p->mip, &p->clock, &found, err);
     if (!status)
-        status = mip_search(&p->mip, s->options, warmed ? value : NULL, &found, err);
-    free(value);
+        status =
+            mip_search(&p->mip, s->options->gap, &p->clock, warmed ? value : NULL, &found, err);
     if (!status) {
         read_placement(p, s->best);
         s->known = true;
@@ -245,7 +247,6 @@ static oato_status search(struct solving *s, struct oato_error *err)
     } else if (status != OATO_NEGATIVE) {
         return status;
     }
-    s->result->timed_out = s->result->timed_out || found.timed_out;
     raise_bound(s, (double)found.bound_ns, pruned_ns);
     return s->known ? OATO_OK : status; /* best is the placement */
 }
@@ -254,7 +255,7 @@ static oato_status solve(struct solving *s, const int32_t *warm, struct oato_err
 {
     const struct instance *in = s->path->in;
     s->fixed_ns = in->fixed[in->host].objective_ns;
-    oato_status status = path_relax(s->path, s->options, s->ns_per_byte, s->result, err);
+    oato_status status = path_relax(s->path, s->ns_per_byte, s->result, err);
     if (status)
         return status;
     if (warm) {
@@ -262,16 +263,29 @@ static oato_status solve(struct solving *s, const int32_t *warm, struct oato_err
         memcpy(s->best, warm, sizeof *s->best * (size_t)in->n_units);
         s->best_ns = instance_price(in, warm).objective_ns - s->fixed_ns;
     }
-    if (s->options->relax_only)
-        return OATO_NEGATIVE;
-    if (!s->options->no_walk)
+    if (!s->options->relax_only && !s->options->no_walk)
         status = walks(s, err);
-    if (!status && !proven(s) && !s->options->no_search)
+    if (!s->options->relax_only && !s->options->no_search && !status && !proven(s) &&
+        !ilp_late(&s->path->clock))
         status = search(s, err);
-    if (!status && !s->known)
-        status = OATO_NEGATIVE;
-    s->result->bound_ns += s->fixed_ns;
+    if (!status && (!s->known || s->options->relax_only))
+        status = oato_fail(err, OATO_NEGATIVE, "no placement was found");
+    s->result->bound_ns += s->result->bound_ns ? s->fixed_ns : 0;
     return status;
+}
+
+struct job {
+    struct solving *solving;
+    const int32_t *warm;
+    struct oato_error *err;
+    oato_status status;
+};
+
+static void run(void *user)
+{
+    struct job *j = user;
+    j->status = solve(j->solving, j->warm, j->err);
+    mip_free(&j->solving->path->mip);
 }
 
 oato_status ilp_path(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
@@ -279,16 +293,19 @@ oato_status ilp_path(const struct instance *in, const struct ilp_options *o, con
 {
     struct path p;
     struct solving s = {.path = &p, .options = o, .result = result};
-    oato_status status = path_cut(&p, in, err);
+    struct job j = {.solving = &s, .warm = warm, .err = err};
+    j.status = path_cut(&p, in, o->deadline_ns, err);
     s.best = arena_alloc(&p.arena, (size_t)in->n_units + 1, sizeof *s.best);
-    if (!status && !s.best)
-        status = oato_fail_memory(err, sizeof *s.best * (size_t)in->n_units, "the ILP");
-    if (!status && s.best)
-        status = solve(&s, warm, err);
-    if (!status && s.best)
+    if (!j.status && !s.best)
+        j.status = oato_fail_memory(err, sizeof *s.best * (size_t)in->n_units, "the ILP");
+    if (!j.status && !ilp_guarded(run, &j)) {
+        p.mip.lp = NULL;
+        j.status = oato_fail_memory(err, p.arena.used_bytes, "the ILP");
+    }
+    if (!j.status)
         memcpy(place, s.best, sizeof *s.best * (size_t)in->n_units);
-    if (p.mip.lp)
-        mip_free(&p.mip);
+    result->timed_out = p.clock.ended;
+    mip_free(&p.mip);
     path_free(&p);
-    return status;
+    return j.status;
 }

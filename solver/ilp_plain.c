@@ -21,11 +21,13 @@
 struct plain {
     const struct instance *in;
     struct mip mip;
+    struct ilp_clock clock;
     int *x; /* column of option o of unit u, at first[u] + o; 0 = not allowed */
     int32_t *first;
     int *leave, *enter; /* column of (edge, phase, device); 0 = free */
     int *direct;        /* of (edge, phase, from, to) */
     int used[SOLVER_DEVICES];
+    double *warm; /* columns of the known placement */
 };
 
 static int *slot(int *table, int32_t edge, int phase, int32_t d)
@@ -49,7 +51,7 @@ static void add_units(struct plain *p)
     for (int32_t d = 0; d < in->n_devices; d++)
         if (d != in->host && in->fixed[d].objective_ns > 0)
             p->used[d] = mip_column(&p->mip, MIP_SHARE, in->fixed[d].objective_ns);
-    for (int32_t u = 0; u < in->n_units; u++) {
+    for (int32_t u = 0; u < in->n_units && !ilp_late(&p->clock); u++) {
         int one = mip_row(&p->mip, GLP_FX, 1, 1);
         for (int32_t o = 0; o < in->units[u].n_options; o++) {
             const struct option *option = &in->units[u].options[o];
@@ -140,7 +142,7 @@ static void add_direct(struct plain *p, int32_t edge, int phase, int32_t from, i
 
 static void add_edges(struct plain *p)
 {
-    for (int32_t i = 0; i < p->in->n_edges; i++)
+    for (int32_t i = 0; i < p->in->n_edges && !ilp_late(&p->clock); i++)
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             for (int32_t d = 0; d < p->in->n_devices; d++) {
                 add_copies(p, i, phase, d);
@@ -189,13 +191,59 @@ static void warm_values(const struct plain *p, const int32_t *place, double *val
     value[0] = 0; /* collected what has no column */
 }
 
+struct job {
+    struct plain *plain;
+    const struct ilp_options *options;
+    const int32_t *warm;
+    int32_t *place;
+    struct ilp_result *result;
+    struct oato_error *err;
+    oato_status status;
+};
+
+static oato_status solve(struct plain *p, const struct job *j)
+{
+    const struct instance *in = p->in;
+    if (!mip_init(&p->mip, ilp_typical_ns(in, j->warm)))
+        return oato_fail_memory(j->err, sizeof *p, "the ILP");
+    add_units(p);
+    add_edges(p);
+    if (ilp_late(&p->clock))
+        return ilp_ended(&p->clock, j->err);
+    p->warm = calloc((size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *p->warm);
+    if (!p->warm)
+        return oato_fail_memory(j->err, sizeof *p->warm, "the ILP");
+    if (j->warm)
+        warm_values(p, j->warm, p->warm);
+    oato_status status = mip_relax(&p->mip, &p->clock, j->result, j->err);
+    if (!status && j->options->relax_only)
+        status = oato_fail(j->err, OATO_NEGATIVE, "no placement was looked for");
+    else if (!status)
+        status = mip_search(&p->mip, j->options->gap, &p->clock, j->warm ? p->warm : NULL,
+                            j->result, j->err);
+    if (j->result->bound_ns && j->result->bound_ns < INT64_MAX)
+        j->result->bound_ns += in->fixed[in->host].objective_ns;
+    for (int32_t u = 0; u < in->n_units && !status; u++)
+        for (int32_t k = 0; k < in->units[u].n_options; k++)
+            if (column_of(p, u, k) && glp_mip_col_val(p->mip.lp, column_of(p, u, k)) > 0.5)
+                j->place[u] = k;
+    return status;
+}
+
+static void run(void *user)
+{
+    struct job *j = user;
+    j->status = solve(j->plain, j);
+    mip_free(&j->plain->mip);
+}
+
 oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
                       int32_t *place, struct ilp_result *result, struct oato_error *err)
 {
-    oato_status status = OATO_OK;
-    struct plain p = {.in = in};
+    struct plain p = {.in = in, .clock = {.deadline_ns = o->deadline_ns}};
+    struct job j = {
+        .plain = &p, .options = o, .warm = warm, .place = place, .result = result, .err = err};
     size_t n = 0, m = (size_t)in->n_edges * PHASE_COUNT * SOLVER_DEVICES;
-    double *value = NULL;
     for (int32_t u = 0; u < in->n_units; u++)
         n += (size_t)in->units[u].n_options;
     p.x = calloc(n + 1, sizeof *p.x);
@@ -203,41 +251,21 @@ oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, co
     p.leave = calloc(m + 1, sizeof *p.leave);
     p.enter = calloc(m + 1, sizeof *p.enter);
     p.direct = calloc(m * SOLVER_DEVICES + 1, sizeof *p.direct);
-    if (!mip_init(&p.mip, ilp_typical_ns(in, warm)) || !p.x || !p.first || !p.leave || !p.enter ||
-        !p.direct) {
-        status = oato_fail_memory(err, n * sizeof *p.x, "the ILP");
-        goto out;
-    }
-    for (int32_t u = 0; u < in->n_units; u++)
+    for (int32_t u = 0; p.first && u < in->n_units; u++)
         p.first[u + 1] = p.first[u] + in->units[u].n_options;
-    add_units(&p);
-    add_edges(&p);
-    value = calloc((size_t)glp_get_num_cols(p.mip.lp) + 1, sizeof *value);
-    if (!value) {
-        status = oato_fail_memory(err, n * sizeof *value, "the ILP");
-        goto out;
+    if (!p.x || !p.first || !p.leave || !p.enter || !p.direct) {
+        j.status = oato_fail_memory(err, n * sizeof *p.x, "the ILP");
+    } else if (!ilp_guarded(run, &j)) {
+        p.mip.lp = NULL;
+        j.status = oato_fail_memory(err, p.mip.n * sizeof *p.mip.value, "the ILP");
     }
-    if (warm)
-        warm_values(&p, warm, value);
-    status = mip_relax(&p.mip, o, result, err);
-    if (!status && o->relax_only)
-        status = OATO_NEGATIVE;
-    if (!status)
-        status = mip_search(&p.mip, o, warm ? value : NULL, result, err);
-    result->bound_ns += in->fixed[in->host].objective_ns;
-    if (status)
-        goto out;
-    for (int32_t u = 0; u < in->n_units; u++)
-        for (int32_t k = 0; k < in->units[u].n_options; k++)
-            if (column_of(&p, u, k) && glp_mip_col_val(p.mip.lp, column_of(&p, u, k)) > 0.5)
-                place[u] = k;
-out:
+    result->timed_out = p.clock.ended;
     mip_free(&p.mip);
-    free(value);
+    free(p.warm);
     free(p.x);
     free(p.first);
     free(p.leave);
     free(p.enter);
     free(p.direct);
-    return status;
+    return j.status;
 }

@@ -161,10 +161,10 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
     const struct instance *in = k->path->in;
     const struct label *from = &k->now[parent];
     const struct pattern *x = &k->path->tables[k->path->blocks[i].table].patterns[pattern];
-    int64_t ns = from->ns + x->ns;
+    int64_t ns = ns_add(from->ns, x->ns);
     for (int32_t d = 0; d < in->n_devices; d++)
         if ((x->uses & ~from->used) >> d & 1)
-            ns += in->fixed[d].objective_ns;
+            ns = ns_add(ns, in->fixed[d].objective_ns);
     double lower = (double)ns + *onward_at(k, i + 1, x->out) - k->memory_ns;
     for (int32_t c = 0; c < k->n_constrained; c++) {
         int32_t d = k->constrained[c];
@@ -305,7 +305,7 @@ static bool advance(struct walker *k, int32_t i)
 {
     const struct table *t = &k->path->tables[k->path->blocks[i].table];
     k->n_next = 0;
-    for (int32_t l = 0; l < k->n_now; l++)
+    for (int32_t l = 0; l < k->n_now && !ilp_late(k->walk->clock); l++)
         for (int32_t u = k->first_usable[i]; u < k->first_usable[i + 1]; u++)
             if (t->patterns[k->usable[u]].in == k->now[l].end && !extend(k, i, l, k->usable[u]))
                 return false;
@@ -380,9 +380,14 @@ oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, stru
     if (!choose_patterns(&k))
         goto memory;
     k.now[0].end = -1;
-    for (int32_t i = 0; i < p->n_blocks; i++)
+    w->found = false;
+    w->bound_ns = 0;
+    for (int32_t i = 0; i < p->n_blocks; i++) {
         if (!advance(&k, i))
             goto memory;
+        if (ilp_late(w->clock))
+            goto out;
+    }
     conclude(&k, place);
     goto out;
 memory:

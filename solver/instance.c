@@ -10,9 +10,9 @@
 
 void price_add(struct price *sum, const struct price *p)
 {
-    sum->objective_ns += p->objective_ns;
-    sum->prefill_ns += p->prefill_ns;
-    sum->decode_ns += p->decode_ns;
+    sum->objective_ns = ns_add(sum->objective_ns, p->objective_ns);
+    sum->prefill_ns = ns_add(sum->prefill_ns, p->prefill_ns);
+    sum->decode_ns = ns_add(sum->decode_ns, p->decode_ns);
 }
 
 void option_lie(struct option *o, int32_t in, int32_t out)

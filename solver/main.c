@@ -199,7 +199,8 @@ static oato_status take_int(const struct options *o, int64_t lo, int32_t *to,
 {
     int64_t v;
     if (!parse_i64(o->value, lo, 1 << 30, &v))
-        return bad_value(o, lo ? "a number from 1 on" : "a number from 0 on", err);
+        return bad_value(o, lo ? "a number from 1 to 1073741824" : "a number from 0 to 1073741824",
+                         err);
     *to = (int32_t)v;
     return OATO_OK;
 }

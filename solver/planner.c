@@ -241,8 +241,8 @@ static struct plan_cost cost_row(const struct problem *p, int32_t index, const s
     }
     struct divide_cost c = divide_op_cost(p, index, o, d, phase);
     *any = c.any;
-    row.ns = (uint64_t)llround(c.ns);
-    row.transfer_ns = (uint64_t)llround(c.transfer_ns);
+    row.ns = (uint64_t)whole_ns(c.ns);
+    row.transfer_ns = (uint64_t)whole_ns(c.transfer_ns);
     row.estimate = c.estimate;
     return row;
 }
@@ -369,82 +369,21 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
 
 /* ------------------------------------------------------------------------------- solving --- */
 
-/* A set of devices that weights may be streamed to leaves other memory: a problem of its own. */
-struct streaming {
-    struct instance in;
-    int64_t bound_ns;
-};
-
-static int by_bound(const void *x, const void *y)
-{
-    const struct streaming *a = x, *b = y;
-    if (a->bound_ns != b->bound_ns)
-        return a->bound_ns < b->bound_ns ? -1 : 1;
-    return (a->in.streams > b->in.streams) - (a->in.streams < b->in.streams);
-}
-
-/* The problems, the most promising first. Returns how many; -1: memory is short. */
-static int32_t list_problems(const struct problem *p, const struct ilp_options *options,
-                             int32_t *scratch, struct streaming *all, struct oato_error *err)
-{
-    struct ilp_options relax = *options;
-    uint32_t able = 0;
-    int32_t n = 0;
-    relax.relax_only = true;
-    for (int32_t d = 0; d < p->n_devices; d++)
-        able |= p->instance.staging[d] ? 1u << d : 0;
-    for (uint32_t streams = 0; streams <= able; streams++) {
-        struct ilp_result r = {0};
-        struct streaming *s = &all[n];
-        if (streams & ~able || !instance_with_streams(&p->instance, streams, &s->in))
-            continue;
-        oato_status status = solve_ilp(&s->in, &relax, NULL, scratch, &r, err);
-        if (status && status != OATO_NEGATIVE)
-            return -1;
-        s->bound_ns = r.bound_ns;
-        n++;
-    }
-    qsort(all, (size_t)n, sizeof *all, by_bound);
-    return n;
-}
-
+/* The ILP, from the best of the others on: it is never worse. */
 static oato_status run_ilp(const struct problem *p, const struct planner_options *o,
-                           struct candidate *c, struct ilp_result *result, struct oato_error *err)
+                           uint64_t deadline_ns, struct candidate *c, struct ilp_result *result,
+                           struct oato_error *err)
 {
-    struct ilp_options options = {.gap = o->gap >= 0                          ? o->gap
-                                         : p->instance.n_units <= SMALL_UNITS ? 0
-                                                                              : 1e-3,
-                                  .time_limit_s = o->time_limit_s};
-    const size_t bytes = sizeof(int32_t) * (size_t)p->instance.n_units;
-    int32_t *place = malloc(bytes + 1), n = -1;
-    struct streaming *all = calloc(1u << SOLVER_DEVICES, sizeof *all);
-    if (place && all)
-        n = list_problems(p, &options, place, all, err);
-    oato_status status = n < 0 ? oato_fail_memory(err, bytes, "a placement") : OATO_OK;
-    memset(result, 0, sizeof *result);
-    int64_t bound_ns = INT64_MAX;
-    for (int32_t i = 0; i < n && !status; i++) {
-        struct ilp_result r = {0};
-        int warm = best_of(c, CANDIDATES);
-        options.enough_ns = warm < 0 ? 0 : c[warm].objective_ns;
-        if (warm >= 0 && !instance_fits(&all[i].in, c[warm].place, NULL))
-            warm = -1;
-        status = solve_ilp(&all[i].in, &options, warm < 0 ? NULL : c[warm].place, place, &r, err);
-        if (r.bound_ns > 0)
-            bound_ns = min_i64(bound_ns, r.bound_ns);
-        result->timed_out = result->timed_out || r.timed_out;
-        if (!status && (!c[C_ILP].fits || r.objective_ns < c[C_ILP].objective_ns)) {
-            memcpy(c[C_ILP].place, place, bytes);
-            c[C_ILP].objective_ns = r.objective_ns;
-            c[C_ILP].fits = true;
-        }
-        status = status == OATO_NEGATIVE ? OATO_OK : status;
-    }
-    if (c[C_ILP].fits)
-        result->bound_ns = min_i64(bound_ns, c[C_ILP].objective_ns);
-    free(place);
-    free(all);
-    return status;
+    const struct ilp_options options = {.gap = o->gap >= 0                          ? o->gap
+                                               : p->instance.n_units <= SMALL_UNITS ? 0
+                                                                                    : 1e-3,
+                                        .deadline_ns = deadline_ns};
+    const int warm = best_of(c, C_ILP);
+    const oato_status status =
+        search_placement(p, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place, result, err);
+    c[C_ILP].fits = !status;
+    c[C_ILP].objective_ns = result->objective_ns;
+    return status == OATO_NEGATIVE ? OATO_OK : status;
 }
 
 static const struct solver_row {
@@ -490,6 +429,7 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
         {.name = "cpu"},           {.name = "layers"},   {.name = "fit"}, {.name = "powerinfer"},
         {.name = "affinity-once"}, {.name = "affinity"}, {.name = "ilp"}};
     struct ilp_result ilp = {0};
+    const uint64_t deadline_ns = ilp_deadline(o->time_limit_s);
     int chosen = -1;
     if (problem)
         *problem = NULL;
@@ -506,7 +446,7 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
     if (!status)
         status = try_heuristics(p, c, err);
     if (!status && (chosen < 0 || chosen == C_ILP))
-        status = run_ilp(p, o, c, &ilp, err);
+        status = run_ilp(p, o, deadline_ns, c, &ilp, err);
     if (status)
         goto out;
     if (chosen < 0) /* the ILP is never worse; it is named unless it found nothing better */

@@ -88,9 +88,10 @@ static oato_status price_operators(struct problem *p, struct oato_error *err)
         for (int32_t d = 0; d < p->n_devices; d++) {
             struct op_price *price = &p->price[i * p->n_devices + d];
             *price = request_op(p, g, i, op, d);
-            price->weight_bytes =
+            uint64_t bytes =
                 cost_prepared_bytes(p->cost, p->device[d], op, problem_file_bytes(&g->ops[i]));
-            price->kv_bytes = kv_bytes(p, &g->ops[i]);
+            price->weight_bytes = least_bytes(bytes, BYTES_MAX);
+            price->kv_bytes = least_bytes(kv_bytes(p, &g->ops[i]), BYTES_MAX);
             anywhere = anywhere || price->supported;
         }
         char key[OP_KEY_SIZE];
@@ -168,7 +169,7 @@ static oato_status find_flows(struct problem *p, struct oato_error *err)
         if (elsewhere && op_weight_use(&g->ops[i].op) == WEIGHT_MATRIX)
             f->matrix_bytes += problem_file_bytes(&g->ops[i]);
         else
-            f->other_ns += least == INT64_MAX ? 0 : least;
+            f->other_ns = ns_add(f->other_ns, least == INT64_MAX ? 0 : least);
     }
     return OATO_OK;
 }
@@ -325,7 +326,7 @@ static uint64_t workspace_bytes(const struct problem *p, int32_t d)
             cost_workspace_bytes(p->cost, p->device[d], &p->graph.ops[i].op, size.rows);
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return least_bytes(most, BYTES_MAX);
 }
 
 /* A device that is used at all needs an arena and workspace; an eighth more, because lowering
@@ -340,7 +341,7 @@ static oato_status reserve_memory(struct problem *p, struct oato_error *err)
     for (int32_t d = 0; d < p->n_devices; d++) {
         p->reserve[d] = activations + activations / 8 + workspace_bytes(p, d);
         in->usable[d] = p->budget[d] >= p->reserve[d];
-        in->capacity[d] = in->usable[d] ? p->budget[d] - p->reserve[d] : 0;
+        in->capacity[d] = in->usable[d] ? least_bytes(p->budget[d] - p->reserve[d], BYTES_MAX) : 0;
         in->fixed[d] = request_fixed(p, d);
     }
     return OATO_OK;

@@ -15,6 +15,14 @@ static inline int64_t whole_ns(double ns)
     return ns < 1e17 ? llround(ns) : (int64_t)1e17;
 }
 
+/* What a profile says about memory ends here, at 256 TiB, so that sums never wrap. */
+static const uint64_t BYTES_MAX = UINT64_C(1) << 48;
+
+static inline uint64_t least_bytes(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* An empty problem of the request, with a cost model; NULL and an error when the request makes no
  * sense. */
 oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
@@ -41,8 +49,12 @@ struct request_step {
     int64_t times;
 };
 
-int32_t request_prefill_steps(const struct plan_request *q); /* kinds of them: chunks of a prompt */
+int32_t request_prefill_steps(const struct plan_request *q); /* chunks of a prompt */
 struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk);
+/* Steps to price that stand for all chunks: each for itself or, of many, one in the middle of a run
+ * of them, which is their mean where costs are linear in the KV positions. */
+int32_t request_prefill_kinds(const struct plan_request *q);
+struct request_step request_prefill_kind(const struct plan_request *q, int32_t kind);
 /* At the middle of the generation; times = tokens to generate. */
 struct request_step request_decode_step(const struct plan_request *q);
 /* Most tokens of a step: sizes activations and workspace. */
@@ -96,6 +108,13 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
 /* Where an operator of a unit that is not divided runs. */
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);
+
+/* The best placement that the ILP finds by the deadline, over all sets of devices that weights may
+ * be streamed to; warm (may be NULL) is one that fits, and the result is never worse.
+ * OATO_NEGATIVE: none was found. result is set in every case. */
+oato_status search_placement(const struct problem *p, const struct ilp_options *o,
+                             const int32_t *warm, int32_t *place, struct ilp_result *result,
+                             struct oato_error *err);
 
 /* The sidecar that is at hand must be the one that the plan follows. */
 oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err);

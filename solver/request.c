@@ -11,7 +11,7 @@
 
 int32_t request_prefill_steps(const struct plan_request *q)
 {
-    return (q->prompt + q->ubatch - 1) / q->ubatch;
+    return q->prompt / q->ubatch + (q->prompt % q->ubatch > 0);
 }
 
 struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk)
@@ -24,6 +24,27 @@ struct request_step request_prefill_step(const struct plan_request *q, int32_t c
         .kv_positions = tokens * begin + tokens * (tokens + 1) / 2,
         .times = q->batch,
     };
+}
+
+enum { RUNS = 256 }; /* of chunks that are priced as one */
+
+int32_t request_prefill_kinds(const struct plan_request *q)
+{
+    const int32_t steps = request_prefill_steps(q);
+    return steps <= RUNS ? steps : RUNS + 1;
+}
+
+struct request_step request_prefill_kind(const struct plan_request *q, int32_t kind)
+{
+    const int64_t steps = request_prefill_steps(q), like = steps - 1;
+    if (steps <= RUNS || kind == RUNS) /* the last chunk is like no other */
+        return request_prefill_step(q, steps <= RUNS ? kind : (int32_t)like);
+    const int64_t begin = like * kind / RUNS, end = like * (kind + 1) / RUNS;
+    struct request_step s = request_prefill_step(q, (int32_t)begin);
+    const struct request_step last = request_prefill_step(q, (int32_t)end - 1);
+    s.kv_positions += (last.kv_positions - s.kv_positions) / 2;
+    s.times *= end - begin;
+    return s;
 }
 
 struct request_step request_decode_step(const struct plan_request *q)
@@ -53,7 +74,7 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
     const int64_t objective_ns = q->objective == OBJECTIVE_TTFT ? prefill_ns
                                  : q->objective == OBJECTIVE_TIME_PER_TOKEN
                                      ? decode_ns
-                                     : prefill_ns + q->generate * decode_ns;
+                                     : ns_add(prefill_ns, ns_times(q->generate, decode_ns));
     return (struct price){objective_ns, prefill_ns, decode_ns};
 }
 
@@ -80,8 +101,8 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
     if (!r.supported)
         return r;
     double prefill_ns = 0;
-    for (int32_t i = 0; i < request_prefill_steps(&p->request); i++) {
-        struct request_step s = request_prefill_step(&p->request, i);
+    for (int32_t i = 0; i < request_prefill_kinds(&p->request); i++) {
+        struct request_step s = request_prefill_kind(&p->request, i);
         struct op_cost c = step_cost(p, g, index, op, d, &s);
         prefill_ns += c.ns * (double)s.times;
         r.estimate = r.estimate || c.estimate;
@@ -121,8 +142,8 @@ struct price request_copy(const struct problem *p, const struct graph_value *v, 
         return request_price(&p->request, 0, whole_ns(request_copy_ns(p, v, from, to, &s)));
     }
     double prefill_ns = 0;
-    for (int32_t i = 0; i < request_prefill_steps(&p->request); i++) {
-        struct request_step s = request_prefill_step(&p->request, i);
+    for (int32_t i = 0; i < request_prefill_kinds(&p->request); i++) {
+        struct request_step s = request_prefill_kind(&p->request, i);
         prefill_ns += request_copy_ns(p, v, from, to, &s) * (double)s.times;
     }
     return request_price(&p->request, whole_ns(prefill_ns), 0);

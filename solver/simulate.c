@@ -150,8 +150,8 @@ static oato_status run_steps(struct simulation *s, struct oato_error *err)
         now_ns = step->end_ns;
         ns[step->phase] += (double)(step->end_ns - step->begin_ns) * step->times;
     }
-    s->prefill_ns = llround(ns[PHASE_PREFILL]);
-    s->request_ns = s->prefill_ns + llround(ns[PHASE_DECODE]);
+    s->prefill_ns = whole_ns(ns[PHASE_PREFILL]);
+    s->request_ns = ns_add(s->prefill_ns, whole_ns(ns[PHASE_DECODE]));
     if (s->middle >= 0)
         s->decode_ns = s->steps[s->middle].end_ns - s->steps[s->middle].begin_ns;
     return OATO_OK;
@@ -200,7 +200,8 @@ oato_status simulation_predict(struct plan *plan, const struct model *m,
     plan->prefill_ns = (uint64_t)s->prefill_ns;
     if (s->middle >= 0)
         plan->decode_ns = (uint64_t)s->decode_ns;
-    plan->request_ns = plan->prefill_ns + (uint64_t)plan->request.generate * plan->decode_ns;
+    plan->request_ns = (uint64_t)ns_add((int64_t)plan->prefill_ns,
+                                        ns_times(plan->request.generate, (int64_t)plan->decode_ns));
     simulation_free(s);
     return OATO_OK;
 }

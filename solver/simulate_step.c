@@ -83,7 +83,7 @@ static struct home event_add(struct stepping *x, struct event e, double ns,
     if (e.kind != EVENT_STREAM)
         wait_for(&e, &x->passed[e.device]);
     e.wait_ns = e.begin_ns - x->clock[queue];
-    e.end_ns = e.begin_ns + whole_ns(ns);
+    e.end_ns = ns_add(e.begin_ns, whole_ns(ns));
     x->clock[queue] = e.end_ns;
     s->events[s->n_events] = e;
     if (e.kind != EVENT_STREAM)

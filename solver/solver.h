@@ -59,6 +59,20 @@ double cost_of_stream(const struct cost_model *c, int32_t from, int32_t to, doub
 
 /* --------------------------------------------------------------------------- instance ----- */
 
+/* Sums and products of prices end here, at 73 years, and never wrap: two of these can be added. */
+static const int64_t NS_MAX = INT64_MAX / 4;
+
+static inline int64_t ns_add(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? NS_MAX : min_i64(sum, NS_MAX);
+}
+static inline int64_t ns_times(int64_t times, int64_t ns)
+{
+    int64_t product;
+    return __builtin_mul_overflow(times, ns, &product) ? NS_MAX : min_i64(product, NS_MAX);
+}
+
 struct price { /* whole nanoseconds: what is minimised; all prompts, and one decode step */
     int64_t objective_ns, prefill_ns, decode_ns;
 };
@@ -171,20 +185,25 @@ oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t 
 enum ilp_form { ILP_AUTO, ILP_PLAIN, ILP_PATH };
 
 struct ilp_options {
-    enum ilp_form form;  /* AUTO: a path of tabulated blocks where the instance falls apart */
-    double gap;          /* relative; 0 = exact */
-    double time_limit_s; /* 0 = none */
-    bool no_walk;        /* path form: branch and bound alone, for tests */
-    bool no_search;      /* path form: no branch and bound; the gap may stay open */
+    enum ilp_form form;   /* AUTO: a path of tabulated blocks where the instance falls apart */
+    double gap;           /* relative; 0 = exact */
+    uint64_t deadline_ns; /* of now_ns(): whatever is under way ends then; 0: none */
+    bool no_walk;         /* path form: branch and bound alone, for tests */
+    bool no_search;       /* path form: no branch and bound; the gap may stay open */
     /* For one of several problems whose best is wanted: OATO_NEGATIVE after the relaxation, with
      * its bound; and nothing that is slower than this is looked for (0: everything is). */
     bool relax_only;
     int64_t enough_ns;
 };
 struct ilp_result {
-    int64_t objective_ns, bound_ns; /* bound: no placement is faster */
-    bool timed_out;
+    int64_t objective_ns;
+    int64_t bound_ns; /* no placement is faster; 0: not known, INT64_MAX: none fits */
+    bool timed_out;   /* the deadline ended something */
 };
+/* The deadline of what begins now and may take so many seconds (0: any time). */
+uint64_t ilp_deadline(double seconds);
+/* That of the first of so many that share what is left until then. */
+uint64_t ilp_share(uint64_t deadline_ns, int32_t of);
 /* warm (may be NULL) is a placement that fits: the result is never worse. OATO_NEGATIVE: proven
  * that nothing fits, or nothing found in time. */
 oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
@@ -253,6 +272,7 @@ struct problem {
     int32_t *unit_of;          /* per operator */
     int32_t *first_op;         /* per unit */
     struct division *division; /* per unit */
+    struct divided *divided;   /* units whose options others may share (divide.c) */
     struct layer_flow *flow;   /* per layer, from -1 to n_layers */
     int32_t *edge_of;          /* per value; -1: nobody else reads it */
     struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */

@@ -34,6 +34,7 @@ static const struct {
     {"oato_profile: [1]\n", "p.yaml:1:15: oato_profile: a list where a single value"},
     {HEAD, "'devices' is missing or empty"},
     {HEAD "devices: []\n", "'devices' is missing or empty"},
+    {HEAD "devices: []\nlinks: []\n", "p.yaml:2:1: 'devices' is missing or empty"},
     {HEAD "devices: 3\n", "p.yaml:2:10: devices: a single value where a list"},
     {HEAD "devices: [1]\n", "p.yaml:2:11: device: a single value where a mapping"},
     {HEAD "machine: []\n" DEVICES, "p.yaml:2:10: machine: a list where a mapping"},

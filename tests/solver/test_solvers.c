@@ -235,7 +235,7 @@ static void models_of_many_layers_solve_within_the_gap(void **state)
     struct oato_error err;
     for (int devices = 2; devices <= 3; devices++) {
         struct ilp_result result, again;
-        struct ilp_options o = {.gap = 1e-3, .time_limit_s = 60};
+        struct ilp_options o = {.gap = 1e-3, .deadline_ns = ilp_deadline(60)};
         random_layers(&r, 7, 64, devices, true);
         make_tight(30);
         bool warmed = !solve_affinity(&r.instance, false, warm, NULL, NULL, &err);
@@ -277,7 +277,7 @@ static void the_clock_ends_the_search_and_says_so(void **state)
 {
     (void)state;
     struct oato_error err;
-    struct ilp_options o = {.form = ILP_PLAIN, .time_limit_s = 0.02};
+    struct ilp_options o = {.form = ILP_PLAIN, .deadline_ns = ilp_deadline(0.02)};
     struct ilp_result result;
     random_layers(&r, 11, 100, 3, false);
     assert_int_equal(solve_affinity(&r.instance, false, warm, NULL, NULL, &err), OATO_OK);
