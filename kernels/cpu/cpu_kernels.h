@@ -9,13 +9,6 @@
 
 struct cpu_kernels; /* the dispatch table of one instruction set */
 
-/* A simulated device computes with these kernels on these cores: it takes them for each record, the
- * cpu device for a step except while it waits for an event. So what the host measures of itself is
- * not slowed down by the simulation's arithmetic. Uncontended, it costs nothing worth mentioning.
- */
-void cpu_cores_take(void);
-void cpu_cores_give(void);
-
 /* The best table that this machine runs, or the one named ("ref", "avx2", ...); NULL name looks at
  * OATO_CPU_ISA first. */
 oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
