@@ -95,6 +95,21 @@ static void weights_with_blocks_become_halves(void **state)
     d->blas.halves_bytes = all;
 }
 
+/* As by our own kernels: see test_cuda_ops.c. */
+static void inputs_may_be_larger_than_halves(void **state)
+{
+    static const char *const keys[] = {"mul_mat/F16/k256/n37", "gate_up/BF16/k256/n37",
+                                       "mul_mat/Q4_0/k256/n37", "gate_up/Q6_K/k256/n37"};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        struct test_case c = product_case(keys[i], MANY);
+        struct step step = plain_step(MANY);
+        scale_input(&c, 1e5f);
+        compare(&c, &step, 1e-6);
+        free_case(&c);
+    }
+}
+
 static void products_with_parts_of_matrices(void **state)
 {
     (void)state;
@@ -378,6 +393,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_every_shape),
         cmocka_unit_test(weights_with_blocks_become_halves),
+        cmocka_unit_test(inputs_may_be_larger_than_halves),
         cmocka_unit_test(products_with_parts_of_matrices),
         cmocka_unit_test(few_rows_are_computed_as_in_decode),
         cmocka_unit_test(only_records_that_ask_are_computed_by_it),
