@@ -122,7 +122,8 @@ void cuda_blas_close(struct cuda_device *d)
     if (!d->blas.handle)
         return;
     cuda_enter(d);
-    library.destroy(d->blas.handle);
+    if (!d->hung)
+        library.destroy(d->blas.handle);
     d->blas.handle = NULL;
     d->blas.library = NULL;
 }
