@@ -477,6 +477,8 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
         const struct weight_slot *s = &d->slots[i];
         if (s->streamed)
             continue;
+        if (oato_interrupted)
+            return oato_fail(err, OATO_NEGATIVE, "interrupted");
         weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
         prepared += s->bytes;
         const struct weight_source source = engine_weight_source(s);
@@ -529,6 +531,8 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
         o->prepared_cache && ops->weight_data && ops->layout && ops->layout(d->device);
     if (keeps)
         prepared_map(e, d, o->prepared_cache, warn, user);
+    if (ops->reserve)
+        ops->reserve(d->device, d->weight_bytes, d->n_slots);
     oato_status status = weights_prepare(d, err);
     if (!status && keeps && !d->prepared.data)
         prepared_save(e, d, o->prepared_cache, warn, user);
@@ -554,6 +558,7 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
                                 (int64_t)d->kv_shapes[j].kv_heads * d->kv_shapes[j].head_dim, &row))
                 d->kv_bytes += 2 * (uint64_t)row * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
         d->arena_bytes += ARENA_SLACK;
+        d->device->ops->info(d->device, &d->info); /* libraries have taken memory since */
         status = check_fits(e, d, err);
     }
     for (int32_t i = 0; i < e->n_devices && !status; i++)
