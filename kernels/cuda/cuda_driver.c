@@ -46,7 +46,7 @@ static oato_status load(struct oato_error *err)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-/* NOLINTBEGIN(bugprone-macro-parentheses): definitions */
+/* NOLINTBEGIN(bugprone-macro-parentheses, misc-unused-parameters): definitions */
 #define DO_NOTHING(member, symbol, arguments)                                                      \
     static cu_result none_##member arguments                                                       \
     {                                                                                              \
@@ -54,7 +54,7 @@ static oato_status load(struct oato_error *err)
     }
 CUDA_DRIVER_FUNCTIONS(DO_NOTHING)
 #undef DO_NOTHING
-/* NOLINTEND(bugprone-macro-parentheses) */
+/* NOLINTEND(bugprone-macro-parentheses, misc-unused-parameters) */
 #pragma GCC diagnostic pop
 
 const struct cuda_driver *cuda_driver_none(void)

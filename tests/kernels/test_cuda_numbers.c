@@ -28,6 +28,14 @@ static void inputs_may_be_larger_than_halves(void **state)
             }
 }
 
+static bool same_bits(float a, float b)
+{
+    uint32_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    return x == y;
+}
+
 /* One number of the row `bad` is none or infinite: then no result of that row is finite, as on the
  * CPU, and the other rows have the bits that they have without it. */
 static void check_poison(struct test_case *c, int32_t bad, float poison)
@@ -49,7 +57,7 @@ static void check_poison(struct test_case *c, int32_t bad, float poison)
     }
     for (size_t i = 0; i < n; i++) {
         const bool poisoned = (int32_t)(i / (size_t)c->out_width[0]) == bad;
-        const bool same = poisoned || !memcmp(&out[1][i], &out[2][i], sizeof(float));
+        const bool same = poisoned || same_bits(out[1][i], out[2][i]);
         if (isfinite(out[0][i]) == poisoned || isfinite(out[1][i]) == poisoned || !same)
             fail_msg("%s T %d class %d, %g in row %d: result %d is %g on the CPU, %g here",
                      oato_op_key(&c->op, NULL, key), (int)c->T, c->numerics, (double)poison,
