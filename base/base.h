@@ -191,6 +191,9 @@ bool dtype_row_bytes(oato_dtype dtype, int64_t k, size_t *out);
 
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); /* round to nearest even */
+#define F16_MOST 65504.0f
+/* Finite numbers beyond F16_MOST become it; infinities and what is no number stay so. */
+uint16_t f32_to_finite_f16(float f);
 float bf16_to_f32(uint16_t h);
 uint16_t f32_to_bf16(float f); /* round to nearest even, NaN stays NaN */
 

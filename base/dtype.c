@@ -3,6 +3,8 @@
  */
 #include "base/base.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #define ROW(name, number, elems, bytes) [number] = {#name, elems, bytes},
@@ -87,6 +89,12 @@ uint16_t f32_to_f16(float f)
     }
     u += 0xfff + (u >> 13 & 1);
     return sign | (uint16_t)((u - 0x38000000) >> 13);
+}
+
+uint16_t f32_to_finite_f16(float f)
+{
+    const uint16_t h = f32_to_f16(f);
+    return (h & 0x7fff) == 0x7c00 && fabsf(f) <= FLT_MAX ? h - 1 : h;
 }
 
 float bf16_to_f32(uint16_t h)

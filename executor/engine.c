@@ -181,6 +181,16 @@ void engine_close(struct engine *e)
     free(e);
 }
 
+void engine_warnings(const struct engine *e, warn_fn warn, void *user)
+{
+    for (int i = 0; i < e->n_devices; i++) {
+        const struct oato_device *d = e->device[i].device;
+        const char *text = d->ops->warning ? d->ops->warning(d) : NULL;
+        if (text)
+            warn(user, text);
+    }
+}
+
 /* ------------------------------------------------------------------------------ sequences */
 
 oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err)

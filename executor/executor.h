@@ -39,6 +39,9 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
                         struct engine **out, struct oato_error *err);
 void engine_close(struct engine *e);
 
+/* Gives warn a line for each device that runs slower than it should, and says why. */
+void engine_warnings(const struct engine *e, warn_fn warn, void *user);
+
 /* --------------------------------------------------------------------------- sequences ---- */
 
 /* New sequences are empty; ids are small numbers used again after free. */

@@ -373,6 +373,8 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
         return oato_fail_memory(err, n * sizeof(void *), "the table of weights");
     if (keeps)
         prepared_map(e, d, o->prepared_cache, warn, user);
+    if (ops->reserve)
+        ops->reserve(d->device, d->lowered->weight_bytes, d->lowered->n_slots);
     oato_status status = weights_prepare(d, err);
     if (!status && keeps && !d->prepared.data)
         prepared_save(e, d, o->prepared_cache, warn, user);
@@ -435,6 +437,7 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
                 d->kv_bytes += 2 * (uint64_t)row * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
         }
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
+        d->device->ops->info(d->device, &d->info); /* libraries have taken memory since */
         status = check_fits(e, d, err);
     }
     for (int32_t i = 0; i < e->n_devices && !status; i++)

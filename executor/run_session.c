@@ -56,6 +56,8 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
 
 void session_close(struct session *s)
 {
+    if (s->engine)
+        engine_warnings(s->engine, warn, NULL);
     engine_close(s->engine);
     tokenizer_free(s->tokenizer);
     model_close(s->model);

@@ -163,6 +163,9 @@ struct device_ops {
     oato_status (*download)(struct oato_device *d, void *to, const void *from, uint64_t offset,
                             uint64_t bytes, uint64_t *value, struct oato_error *err);
 
+    /* So many weights of so many prepared_bytes in all are prepared next: memory may be taken for
+     * all of them at once. NULL: each takes its own. */
+    void (*reserve)(struct oato_device *d, uint64_t bytes, uint32_t weights);
     oato_status (*prepare)(struct oato_device *d, const struct weight_source *source,
                            struct oato_weight **out, struct oato_error *err);
     /* A weight that stays in host memory and lies at staging + offset (memory of alloc, at least
@@ -224,6 +227,9 @@ struct device_ops {
      * that is page-locked; NULL: not known. Between steps. */
     oato_status (*both_rates)(struct oato_device *d, double *to_device, double *to_host,
                               struct oato_error *err);
+    /* What slows the device down since it was opened and its user should hear of: a line, or NULL.
+     * May be NULL: never anything. */
+    const char *(*warning)(const struct oato_device *d);
     /* For tests: fail after so many records ("record=5"), lose memory ("alloc=3"), ... */
     oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
 };

@@ -52,10 +52,16 @@ void avx2_swiglu(float *y, const float *gate, const float *up, int64_t n)
 
 void avx2_to_f16(uint16_t *y, const float *x, int64_t n)
 {
+    const __m256 most = _mm256_set1_ps(F16_MOST), least = _mm256_set1_ps(-F16_MOST);
+    const __m256 sign = _mm256_set1_ps(-0.0f), infinity = _mm256_set1_ps(INFINITY);
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i *)(y + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        const __m256 finite = _mm256_cmp_ps(_mm256_andnot_ps(sign, v), infinity, _CMP_LT_OQ);
+        const __m256 near = _mm256_max_ps(least, _mm256_min_ps(most, v));
+        _mm_storeu_si128((__m128i *)(y + i), _mm256_cvtps_ph(_mm256_blendv_ps(v, near, finite),
+                                                             _MM_FROUND_TO_NEAREST_INT));
+    }
     for (; i < n; i++)
-        y[i] = f32_to_f16(x[i]);
+        y[i] = f32_to_finite_f16(x[i]);
 }

@@ -65,9 +65,13 @@ void neon_swiglu(float *y, const float *gate, const float *up, int64_t n)
 
 void neon_to_f16(uint16_t *y, const float *x, int64_t n)
 {
+    const float32x4_t most = vdupq_n_f32(F16_MOST), least = vdupq_n_f32(-F16_MOST);
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        vst1_u16(y + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
+    for (; i + 4 <= n; i += 4) {
+        const float32x4_t v = vld1q_f32(x + i), near = vmaxq_f32(least, vminq_f32(most, v));
+        const uint32x4_t finite = vcltq_f32(vabsq_f32(v), vdupq_n_f32(INFINITY));
+        vst1_u16(y + i, vreinterpret_u16_f16(vcvt_f16_f32(vbslq_f32(finite, near, v))));
+    }
     for (; i < n; i++)
-        y[i] = f32_to_f16(x[i]);
+        y[i] = f32_to_finite_f16(x[i]);
 }

@@ -10,6 +10,7 @@
 #include "kernels/cpu/ops_internal.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -183,17 +184,23 @@ void run_attention(const struct run *x)
 
 /* ------------------------------------------------------------------------------- KV pages - */
 
-/* Blocks of 32 as GGUF's Q8_0 has them: scale max / 127, as F16, and bytes. */
+/* Blocks of 32 as GGUF's Q8_0 has them: scale max / 127, as F16, and bytes. Finite numbers beyond
+ * the largest scale become what it has; bytes have no infinities and no NaN: the scale says it for
+ * the whole block. */
 static void quantise(const float *x, int64_t d, int8_t *q, uint16_t *scales)
 {
     for (int64_t b = 0; b < d / 32; b++, x += 32, q += 32) {
         float most = 0;
         for (int i = 0; i < 32; i++)
-            most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        const float inverse = most > 0 ? 127 / most : 0;
+            most = fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most;
+        if (most > 127 * F16_MOST && most <= FLT_MAX)
+            most = 127 * F16_MOST;
+        const float inverse = most > 0 && most <= FLT_MAX ? 127 / most : 0;
         scales[b] = f32_to_f16(most / 127);
-        for (int i = 0; i < 32; i++)
-            q[i] = (int8_t)lrintf(x[i] * inverse);
+        for (int i = 0; i < 32; i++) {
+            const float code = x[i] * inverse;
+            q[i] = (int8_t)(inverse > 0 ? lrintf(code > 127 ? 127 : code < -127 ? -127 : code) : 0);
+        }
     }
 }
 

@@ -133,7 +133,7 @@ static void ref_swiglu(float *y, const float *gate, const float *up, int64_t n)
 static void ref_to_f16(uint16_t *y, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        y[i] = f32_to_f16(x[i]);
+        y[i] = f32_to_finite_f16(x[i]);
 }
 
 /* ------------------------------------------------------------------------------ attention - */

@@ -130,8 +130,8 @@ __device__ static void load_queries(const cuda_attention_args &a, const int64_t 
     for (int i = 0; i < D / 16 * 4; i++) {
         const int column = i / 4 * 16 + i / 2 % 2 * 8 + threadIdx.x % 4 * 2;
         const float2 x = *(const float2 *)(a.q + at[i % 2] * D + column);
-        rows.q[i / 4][i % 4] = two_halves(fminf(fmaxf(x.x * scale, -65504.0f), 65504.0f),
-                                          fminf(fmaxf(x.y * scale, -65504.0f), 65504.0f));
+        rows.q[i / 4][i % 4] =
+            (uint32_t)float_to_finite_half(x.y * scale) << 16 | float_to_finite_half(x.x * scale);
     }
 }
 

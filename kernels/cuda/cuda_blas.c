@@ -122,7 +122,8 @@ void cuda_blas_close(struct cuda_device *d)
     if (!d->blas.handle)
         return;
     cuda_enter(d);
-    library.destroy(d->blas.handle);
+    if (!d->hung)
+        library.destroy(d->blas.handle);
     d->blas.handle = NULL;
     d->blas.library = NULL;
 }
@@ -154,13 +155,15 @@ static blas_status place_workspace(struct cuda_device *d)
 cu_result cuda_blas_product(struct cuda_device *d, const struct cuda_matrix *w, const uint8_t *x,
                             uint64_t x_stride, int32_t columns, float *y, int32_t y_stride)
 {
-    static const float one = 1, zero = 0;
+    static const float zero = 0;
     struct cuda_blas *b = &d->blas;
-    const blas_type type = w->dtype == DT_F16 ? BLAS_R_16F : BLAS_R_16BF;
+    const bool halves = w->dtype == DT_F16;
+    const blas_type type = halves ? BLAS_R_16F : BLAS_R_16BF;
+    const float factor = halves ? CUDA_HALF_UP : 1;
     b->failure = place_workspace(d);
     if (!b->failure)
         b->failure = b->library->multiply(b->handle, BLAS_TRANSPOSED, BLAS_AS_IT_IS, w->rows,
-                                          columns, w->k, &one, w->plane[0], type, w->k, x, type,
+                                          columns, w->k, &factor, w->plane[0], type, w->k, x, type,
                                           (int)(x_stride / sizeof(uint16_t)), &zero, y, BLAS_R_32F,
                                           y_stride, BLAS_COMPUTE_32F, BLAS_ALGORITHM_DEFAULT);
     return b->failure ? CUDA_BLAS_FAILED : CU_OK;

@@ -1,5 +1,6 @@
 /*
- * cuda_device.h - the cuda device as its files see it: cuda.c (open, close, what it is),
+ * cuda_device.h - the cuda device as its files see it: cuda.c (its table of functions),
+ * cuda_open.c (open, close),
  * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
  * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
  * record to its kernels), cuda_graph.c (many launches as one), cuda_blas.c (products by cuBLAS),
@@ -44,7 +45,8 @@ struct cuda_queue {
      * the GPU has for it; NULL: it cannot, and events tell. */
     _Atomic uint64_t *count;
     cu_address count_address;
-    uint32_t looks; /* in vain */
+    uint32_t looks;                  /* in vain */
+    uint64_t leave_ns, leave_passed; /* when to give up, unless `passed` rises; 0: not at all */
     cu_event event[CUDA_SIGNALS];
     enum cuda_chain chain; /* of the next launch */
 };
@@ -84,6 +86,7 @@ struct cuda_weight {
     struct cuda_piece *pieces;
     uint32_t n_pieces;
     uint8_t *kept; /* of a streamed one: all of it as it is sent, pinned; NULL: no room for that */
+    bool in_slab;
 };
 
 static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
@@ -168,6 +171,14 @@ struct cuda_measure {
 
 enum { CUDA_MODULES = 9 };
 
+/* Memory of many weights: allocations of their own would each be rounded up to the driver's
+ * granule, 2 MiB. */
+struct cuda_slab {
+    cu_address memory; /* 0: none */
+    uint64_t bytes, used;
+    uint32_t weights; /* that lie in it */
+};
+
 struct cuda_device {
     struct oato_device base;
     const struct cuda_driver *cu;
@@ -187,10 +198,13 @@ struct cuda_device {
     struct cuda_streams streams;
     struct cuda_crew crew;
     struct compiled *programs;
+    struct cuda_slab slab;
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
     struct cuda_measure measure;
     struct cuda_blas blas;
+    bool hung;         /* it is not waited for, see cuda_queue.c */
+    char warning[640]; /* what slows it down, for its user; "": nothing */
 };
 
 static inline struct cuda_device *cuda_of(const struct oato_device *d)
@@ -198,6 +212,10 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
     return (struct cuda_device *)(uintptr_t)d;
 }
 
+/* cuda_open.c: see struct device_ops. */
+oato_status cuda_open(int index, const char *spec, const struct device_options *options,
+                      struct oato_device **out, struct oato_error *err);
+void cuda_close(struct oato_device *base);
 /* False when the environment says VARIABLE=0. */
 bool cuda_wanted(const char *variable);
 /* The device's context is made the calling thread's. */
@@ -218,6 +236,7 @@ oato_status cuda_download(struct oato_device *base, void *to, const void *from, 
                           uint64_t bytes, uint64_t *value, struct oato_error *err);
 uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
                              int64_t k, enum weight_use use);
+void cuda_reserve(struct oato_device *base, uint64_t bytes, uint32_t weights);
 oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
                          struct oato_weight **out, struct oato_error *err);
 oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,

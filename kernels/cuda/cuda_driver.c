@@ -44,6 +44,27 @@ static oato_status load(struct oato_error *err)
     return OATO_OK;
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+/* NOLINTBEGIN(bugprone-macro-parentheses, misc-unused-parameters): definitions */
+#define DO_NOTHING(member, symbol, arguments)                                                      \
+    static cu_result none_##member arguments                                                       \
+    {                                                                                              \
+        return CU_ERROR_LAUNCH_TIMEOUT;                                                            \
+    }
+CUDA_DRIVER_FUNCTIONS(DO_NOTHING)
+#undef DO_NOTHING
+/* NOLINTEND(bugprone-macro-parentheses, misc-unused-parameters) */
+#pragma GCC diagnostic pop
+
+const struct cuda_driver *cuda_driver_none(void)
+{
+#define MEMBER(member, symbol, arguments) .member = none_##member,
+    static const struct cuda_driver none = {CUDA_DRIVER_FUNCTIONS(MEMBER).version = 0};
+#undef MEMBER
+    return &none;
+}
+
 static void load_once(void)
 {
     usable = load(&why_not) == OATO_OK;

@@ -32,7 +32,9 @@ enum {
     CU_ERROR_PTX_TOO_NEW = 222,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_NOT_READY = 600,
+    CU_ERROR_LAUNCH_TIMEOUT = 702,
     CU_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+    CU_ERROR_UNKNOWN = 999,
 };
 
 enum {
@@ -151,6 +153,8 @@ struct cuda_driver {
 /* Opens the library once for the process and initialises it; NULL with one line that says what is
  * missing: no driver, one that is too old, no GPU. */
 const struct cuda_driver *cuda_driver_open(struct oato_error *err);
+/* A driver that does nothing: each of its functions fails at once. */
+const struct cuda_driver *cuda_driver_none(void);
 /* The version of a driver that this build's kernels need at least, as CUDA numbers them. */
 int cuda_driver_oldest(void);
 /* Fails with the driver's name and text for the result: "cuda:0: uploading weights:

@@ -6,7 +6,9 @@
  * for or signalled, where something is copied or streamed. Kernels read what varies from step to
  * step in device memory, so a captured span stays right for all steps of one size; what else its
  * launches hold (addresses of weights and workspace, the division of contexts) is part of the key.
- * A size is captured when it comes for the second time: prompts seldom do.
+ * A size is captured when it comes for the second time: prompts seldom do. Where the driver does
+ * not capture, or has no memory for a graph, all is launched one by one, and the device says so
+ * (cuda_warning).
  *
  * Within a span, captured or not, a kernel may begin before the one before it has ended (see
  * device_code.cuh). The first of a span may not: it follows copies, events, or weights that came
@@ -26,7 +28,7 @@ enum {
 /* What must be equal for launches to be. */
 struct size_key {
     int32_t tokens, rows, segments, spans;
-    uint64_t addresses; /* of weights and workspace, mixed */
+    uint64_t addresses; /* of weights in device memory and of the workspace, mixed */
 };
 
 struct size_graphs {
@@ -44,7 +46,7 @@ struct cuda_span {
 struct cuda_graphs {
     struct cuda_span *spans; /* in order */
     int32_t n_spans;
-    bool refused; /* the driver would not capture: launch one by one */
+    bool refused; /* the driver would not: launch one by one */
     uint64_t steps;
     struct size_graphs sizes[SIZES];
     struct size_graphs *now; /* of the step at hand; NULL: none */
@@ -162,6 +164,13 @@ bool cuda_can_overlap(struct cuda_device *d)
 
 /* -------------------------------------------------------------------------------- steps --- */
 
+static uint64_t mix(uint64_t sum, uint64_t value)
+{
+    return (sum ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+/* Weights count by where they lie, not by who holds them: they may move between steps, and a
+ * table's entries may be switched. */
 static struct size_key key_of(const struct cuda_device *d, const struct compiled *c,
                               const struct step *step)
 {
@@ -170,8 +179,11 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     key.segments = cuda_step_segments(step);
     key.spans = cuda_step_spans(step);
     key.addresses = d->workspace;
-    for (uint32_t i = 0; i < p->n_weights; i++)
-        key.addresses = (key.addresses ^ (uintptr_t)p->weights[i]) * UINT64_C(0x9e3779b97f4a7c15);
+    for (uint32_t i = 0; i < p->n_weights; i++) {
+        const struct oato_weight *w = p->weights[i];
+        key.addresses = mix(key.addresses, w ? (uintptr_t)w->data : 0);
+        key.addresses = mix(key.addresses, w && cuda_weight_of(w)->arrived);
+    }
     return key;
 }
 
@@ -187,6 +199,10 @@ void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct s
     const bool one_by_one = !d->graphs || d->measure.clock == CLOCK_WORKS;
     g->now = NULL;
     d->queue.chain = CHAIN_NONE;
+    for (int i = 0; g->refused && g->steps && i < SIZES; i++)
+        forget(d, c, &g->sizes[i]); /* the steps that they were launched in are over */
+    if (g->refused)
+        g->steps = 0;
     if (g->refused || one_by_one || !g->n_spans || step->n_tokens > TOKENS_MOST)
         return;
     const struct size_key key = key_of(d, c, step);
@@ -221,27 +237,53 @@ static int32_t find_span(const struct cuda_graphs *g, uint32_t index)
     return lo < g->n_spans && g->spans[lo].begin <= index ? lo : -1;
 }
 
-/* A capture that fails is no failure of the step: its records are launched one by one. */
-static cu_graph_exec capture(struct cuda_device *d, struct compiled *c, const struct cuda_span *s,
-                             const struct step *step)
+/* No failure of the step: its records are launched one by one, from now on. */
+static void refuse(struct cuda_device *d, struct cuda_graphs *g, cu_result result)
+{
+    struct oato_error why;
+    g->refused = true;
+    g->now = NULL;
+    cuda_fail(d->cu, result, d->id, "graphs", &why);
+    if (!d->warning[0])
+        snprintf(d->warning, sizeof d->warning,
+                 "%s; kernels are launched one by one, which slows decode down: leave the GPU more "
+                 "free memory, or update its driver",
+                 why.text);
+}
+
+/* Whether something of the span came to be streamed since the program was compiled. */
+static bool is_streamed(const struct program *p, const struct cuda_span *s)
+{
+    for (uint32_t i = s->begin; i < s->end; i++)
+        if (cuda_reads_streamed(p, &p->records[i]))
+            return true;
+    return false;
+}
+
+static cu_result capture(struct cuda_device *d, struct compiled *c, const struct cuda_span *s,
+                         const struct step *step, cu_graph_exec *exec)
 {
     const struct cuda_driver *cu = d->cu;
     struct oato_error ignored;
     cu_graph graph = NULL;
-    cu_graph_exec exec = NULL;
-    bool good = !cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL);
-    if (!good)
-        return NULL;
+    cu_result result = cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL);
+    if (result)
+        return result;
+    bool good = true;
     d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
     for (uint32_t i = s->begin; i < s->end && good; i++)
         good = !cuda_run_record(d, c, i, step, &ignored);
     d->queue.chain = CHAIN_NONE;
-    good = !cu->capture_end(d->queue.stream, &graph) && good && graph;
-    if (good && cu->graph_instantiate(&exec, graph, 0))
-        exec = NULL;
+    result = cu->capture_end(d->queue.stream, &graph);
+    if (!result && (!good || !graph))
+        result = CU_ERROR_UNKNOWN; /* a record that failed says why when it is run alone */
+    if (!result)
+        result = cu->graph_instantiate(exec, graph, 0);
+    if (result)
+        *exec = NULL;
     if (graph)
         cu->graph_destroy(graph);
-    return exec;
+    return result;
 }
 
 uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
@@ -257,17 +299,20 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
         return 0;
     const struct cuda_span *s = &g->spans[i];
     cu_graph_exec *exec = &g->now->exec[i];
+    if (!*exec && is_streamed(c->program, s))
+        return 0;
     if (!g->now->again) {
         d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
         return 0;
     }
-    if (!*exec)
-        *exec = capture(d, c, s, step);
-    if (!*exec) {
-        g->refused = true;
-        g->now = NULL;
-        return 0;
+    cu_result failure = *exec ? CU_OK : capture(d, c, s, step, exec);
+    if (!failure)
+        *result = d->cu->graph_launch(*exec, d->queue.stream);
+    if (*result == CU_ERROR_OUT_OF_MEMORY) { /* what a graph needs is allocated at its launch */
+        failure = *result;
+        *result = CU_OK;
     }
-    *result = d->cu->graph_launch(*exec, d->queue.stream);
-    return s->end - s->begin;
+    if (failure)
+        refuse(d, g, failure);
+    return failure ? 0 : s->end - s->begin;
 }

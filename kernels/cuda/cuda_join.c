@@ -130,24 +130,45 @@ static void join_additions(const struct cuda_device *d, struct compiled *c)
 /* --------------------------------------------------------------------- rotate and store --- */
 
 /* Rotated K goes nowhere but to the store; so nobody else may want it before something else comes
- * to lie there. */
+ * to lie there. Copies read or write elsewhere: an upload's input is in the host's arena, a
+ * RECORD_PEER's in another GPU's, a download's output in the host's. */
 static bool reads(const struct program *p, const struct program_record *r, struct range range)
 {
-    for (int i = 0; i < r->n_in; i++)
+    const bool here = r->kind == RECORD_RUN || r->kind == RECORD_DOWNLOAD;
+    for (int i = 0; here && i < r->n_in; i++)
         if (overlap(range_of(p, r->in[i], r->in_width[i]), range))
             return true;
     return false;
 }
 
+/* What of the range is left when the record has written its outputs. */
+static struct range left_by(const struct program *p, const struct program_record *r,
+                            struct range range)
+{
+    if (r->kind == RECORD_DOWNLOAD || r->rows != ROWS_TOKENS)
+        return range;
+    for (int i = 0; i < r->n_out; i++) {
+        const int32_t width = r->kind == RECORD_RUN ? op_out_width(&r->op, i) : r->in_width[0];
+        const struct range out = range_of(p, r->out[i], width);
+        if (!overlap(out, range))
+            continue;
+        if (out.begin <= range.begin)
+            range.begin = out.end < range.end ? out.end : range.end;
+        else if (out.end >= range.end)
+            range.end = out.begin;
+    }
+    return range;
+}
+
 static bool is_for_store_alone(const struct program *p, const struct program_record *k)
 {
-    const struct range rotated = range_of(p, k->out[0], k->op.n);
+    struct range rotated = range_of(p, k->out[0], k->op.n);
     for (const struct program_record *r = k + 2; r < p->records + p->n_records; r++) {
         if (reads(p, r, rotated))
             return false;
-        for (int i = 0; i < r->n_out; i++)
-            if (r->out[i] == k->out[0])
-                return true;
+        rotated = left_by(p, r, rotated);
+        if (rotated.begin == rotated.end)
+            return true;
     }
     return true;
 }

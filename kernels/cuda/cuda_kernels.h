@@ -69,6 +69,12 @@ struct cuda_pack_sums {
 #define CUDA_PACK_SUMS_AT(k) ((k) + ((k) / 32 * 8 + 15) / 16 * 16)
 #define CUDA_PACK_BYTES(k)   (CUDA_PACK_SUMS_AT(k) + ((k) / 32 * 4 + 15) / 16 * 16)
 
+/* Halves end at 65504, activations of some models beyond it: pack_F16 multiplies by
+ * CUDA_HALF_DOWN, and whoever multiplies what it packed multiplies the result by CUDA_HALF_UP. Both
+ * are powers of two: only numbers below 2^-8 have fewer bits for it. */
+#define CUDA_HALF_DOWN 0x1p-6f
+#define CUDA_HALF_UP   0x1p6f
+
 /* grid: (k / 32 / PACK_WARPS rounded up, rows); pack_q8, and pack_F16 and pack_BF16, which write
  * rows of k elements */
 struct cuda_pack_args {

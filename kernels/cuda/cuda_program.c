@@ -14,6 +14,7 @@
 enum {
     SHARED_MOST = 48 << 10, /* bytes that a block has without asking */
     GRID_MOST = 65535,      /* blocks along the second and third dimension */
+    VALUE_ALIGN = 16,       /* of values in the arena: kernels load four numbers at once */
 };
 
 /* ------------------------------------------------------------------------------ pricing --- */
@@ -77,6 +78,16 @@ uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_
 
 /* ---------------------------------------------------------------------------- compiling --- */
 
+static bool is_aligned(const struct program_record *r)
+{
+    bool good = true;
+    for (int i = 0; i < r->n_in; i++)
+        good = good && r->in[i] % VALUE_ALIGN == 0;
+    for (int i = 0; i < r->n_out; i++)
+        good = good && r->out[i] % VALUE_ALIGN == 0;
+    return good;
+}
+
 static oato_status check_records(const struct cuda_device *d, const struct program *p,
                                  struct oato_error *err)
 {
@@ -96,6 +107,10 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
         if (!cuda_supports(&d->base, &r->op))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->id, i,
                              oato_op_key(&r->op, NULL, key));
+        if (!is_aligned(r))
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: record %" PRIu32 ": offsets of values must be multiples of %d",
+                             d->id, i, VALUE_ALIGN);
         if ((int64_t)p->max_tokens * max_i64(r->op.experts_used, 1) > GRID_MOST)
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32 ": steps of %" PRId32
@@ -106,7 +121,7 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
 }
 
 /* What the largest step needs; the kernels rely on it, so the program's word is not enough. While
- * it grows nothing uses it. */
+ * it grows nothing uses it; when it cannot, programs compiled before keep what they have. */
 static oato_status grow_workspace(struct cuda_device *d, const struct program *p,
                                   struct oato_error *err)
 {
@@ -123,13 +138,11 @@ static oato_status grow_workspace(struct cuda_device *d, const struct program *p
     }
     if (bytes <= d->workspace_bytes)
         return OATO_OK;
-    if (job_queue_drain(&d->queue.base, err))
+    cu_address larger = 0;
+    if (job_queue_drain(&d->queue.base, err) || cuda_take(d, bytes, "workspace", &larger, err))
         return err->status;
     cuda_return(d, d->workspace, d->workspace_bytes);
-    d->workspace = 0;
-    d->workspace_bytes = 0;
-    if (cuda_take(d, bytes, "workspace", &d->workspace, err))
-        return err->status;
+    d->workspace = larger;
     d->workspace_bytes = bytes;
     return OATO_OK;
 }

@@ -11,6 +11,10 @@
  *
  * It spins while a step is on its way: a sleep would cost as much as a small operator. Between
  * steps it sleeps.
+ *
+ * A kernel that does not end cannot be taken back. Once the user has interrupted the program, the
+ * queue waits for the GPU's next signal HANG_NS at most; then the device has failed, and nothing is
+ * asked of its driver any more, which would wait for the kernel again.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -22,7 +26,8 @@ enum {
     SPINS = 200,       /* looks before another thread is given the core */
     LOOKS_ASKED = 1000 /* at the count, before the driver is asked whether the GPU still works */
 };
-#define SPIN_NS 500000 /* a token is sampled and said meanwhile */
+#define SPIN_NS 500000               /* a token is sampled and said meanwhile */
+#define HANG_NS UINT64_C(5000000000) /* a step of a large prompt takes less */
 
 static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doing)
 {
@@ -35,6 +40,31 @@ static bool cancelled(struct cuda_queue *q)
 {
     struct oato_error error;
     oato_fail(&error, OATO_EDEVICE, "%s: the step was cancelled", q->device->id);
+    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
+}
+
+/* The GPU owes a signal, the user wants to leave, and neither has changed for HANG_NS. */
+static bool hangs(struct cuda_queue *q)
+{
+    if (!oato_interrupted || q->passed == q->recorded) {
+        q->leave_ns = 0;
+        return false;
+    }
+    if (!q->leave_ns || q->passed != q->leave_passed) {
+        q->leave_ns = now_ns() + HANG_NS;
+        q->leave_passed = q->passed;
+    }
+    return now_ns() > q->leave_ns;
+}
+
+static bool hung(struct cuda_queue *q)
+{
+    struct oato_error error;
+    oato_fail(&error, OATO_EDEVICE,
+              "%s: a kernel has not ended %d s after the interrupt; the GPU is left as it is",
+              q->device->id, (int)(HANG_NS / UINT64_C(1000000000)));
+    q->device->hung = true;
+    q->device->cu = cuda_driver_none();
     return job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
@@ -80,8 +110,12 @@ static bool pump_again(struct cuda_queue *q, int *spins)
 {
     if (!pump(q))
         return false;
-    if (++*spins % SPINS == 0)
+    cpu_relax();
+    if (++*spins % SPINS == 0) {
         sched_yield();
+        if (hangs(q))
+            return hung(q);
+    }
     return !atomic_load(&q->base.stop) || cancelled(q);
 }
 

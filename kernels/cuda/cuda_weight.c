@@ -225,17 +225,56 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     return w;
 }
 
+/* ---------------------------------------------------------------------------------- room -- */
+
+/* Where it does not fit, each weight is allocated by itself. */
+void cuda_reserve(struct oato_device *base, uint64_t bytes, uint32_t weights)
+{
+    struct cuda_device *d = cuda_of(base);
+    struct oato_error ignored;
+    const uint64_t all = bytes + (uint64_t)weights * CUDA_PLANE_ALIGN;
+    if (weights < 2 || d->slab.memory || cuda_take(d, all, "weights", &d->slab.memory, &ignored))
+        return;
+    d->slab.bytes = all;
+    d->slab.used = 0;
+    d->slab.weights = 0;
+}
+
+static oato_status place(struct cuda_device *d, struct cuda_weight *w, struct oato_error *err)
+{
+    struct cuda_slab *s = &d->slab;
+    const uint64_t at = size_align(s->used, CUDA_PLANE_ALIGN);
+    cu_address address = s->memory + at;
+    w->in_slab = s->memory && at <= s->bytes && w->weight.bytes <= s->bytes - at;
+    if (!w->in_slab && cuda_take(d, w->weight.bytes, "a weight", &address, err))
+        return err->status;
+    if (w->in_slab) {
+        s->used = at + w->weight.bytes;
+        s->weights++;
+    }
+    w->weight.data = (const uint8_t *)(uintptr_t)address;
+    return OATO_OK;
+}
+
+static void give_back(struct cuda_device *d, struct cuda_weight *w)
+{
+    if (!w->in_slab) {
+        cuda_return(d, (cu_address)(uintptr_t)w->weight.data, w->weight.bytes);
+    } else if (--d->slab.weights == 0) {
+        cuda_return(d, d->slab.memory, d->slab.bytes);
+        d->slab = (struct cuda_slab){0};
+    }
+}
+
 oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
                          struct oato_weight **out, struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
     struct cuda_weight *w = weight_create(d, source, err);
-    cu_address address = 0;
     if (!w)
         return err->status;
-    if (cuda_take(d, w->weight.bytes, "a weight", &address, err))
+    if (place(d, w, err))
         goto fail;
-    w->weight.data = (const uint8_t *)(uintptr_t)address;
     /* the queue's thread sends weights too: it must be idle */
     if (job_queue_drain(&d->queue.base, err))
         goto fail;
@@ -255,7 +294,8 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
     return OATO_OK;
 
 fail:
-    cuda_return(d, address, w->weight.bytes);
+    if (w->weight.data)
+        give_back(d, w);
     weight_delete(w);
     return err->status;
 }
@@ -339,6 +379,6 @@ void cuda_weight_free(struct oato_device *base, struct oato_weight *weight)
     if (w->arrived)
         cuda_streams_wait(d); /* it may be on its way though nobody waits for it */
     else
-        cuda_return(d, (cu_address)(uintptr_t)w->weight.data, w->weight.bytes);
+        give_back(d, w);
     weight_delete(w);
 }

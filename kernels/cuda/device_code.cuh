@@ -226,6 +226,19 @@ template <class T> __device__ inline T warp_sum(T v)
     return v;
 }
 
+__device__ inline bool is_none(float x)
+{
+    return !(x <= INFINITY);
+}
+
+/* Finite numbers beyond the halves become the largest half; infinities and what is no number stay
+ * what they are, so that a fault is seen. As the CPU's to_f16. No GPU has run it. */
+__device__ inline uint16_t float_to_finite_half(float x)
+{
+    const float near = fminf(fmaxf(x, -65504.0f), 65504.0f);
+    return float_to_half(fabsf(x) < INFINITY ? near : x);
+}
+
 /* Rounds to the nearest, ties to even; what is no number stays none. */
 __device__ inline uint16_t float_to_bf16(float x)
 {

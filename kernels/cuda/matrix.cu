@@ -29,7 +29,8 @@ enum {
     SIDES = THREADS / TILE,         /* threads that bring a column */
 };
 
-/* The columns of a float type, 32 elements a warp. */
+/* The columns of a float type, 32 elements a warp. That F16 is scaled and keeps what is no number
+ * has run on the emulated GPU only. */
 template <int DTYPE> __device__ static void pack_float(const cuda_pack_args &a)
 {
     const int i = blockIdx.x * PACK_WARPS * WARP + threadIdx.x;
@@ -37,8 +38,7 @@ template <int DTYPE> __device__ static void pack_float(const cuda_pack_args &a)
         return;
     const float x = a.x[(int64_t)blockIdx.y * a.k + i];
     uint16_t *out = (uint16_t *)(a.out + blockIdx.y * a.stride);
-    out[i] =
-        DTYPE == CUDA_F16 ? float_to_half(fminf(fmaxf(x, -65504.0f), 65504.0f)) : float_to_bf16(x);
+    out[i] = DTYPE == CUDA_F16 ? float_to_finite_half(x * CUDA_HALF_DOWN) : float_to_bf16(x);
 }
 
 KERNEL(pack_F16, PACK_WARPS *WARP, cuda_pack_args)
@@ -316,6 +316,7 @@ __device__ static void multiply_tile(const matrix_tile &t, const LIST &columns)
             store_weights(t, behind, next, room[now ^ 1]);
     }
     const int lane = threadIdx.x % WARP, row = t.row + threadIdx.x / WARP * 16 + lane / 4;
+    const float up = DTYPE == CUDA_F16 ? CUDA_HALF_UP : 1.0f;
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
 #pragma unroll
@@ -323,9 +324,9 @@ __device__ static void multiply_tile(const matrix_tile &t, const LIST &columns)
             const int c = 8 * j + lane % 4 * 2 + e;
             float *y = t.y + (int64_t)columns.to(c) * t.rows + row;
             if (columns.has(c) && row < t.rows)
-                y[0] = sum[j][e];
+                y[0] = sum[j][e] * up;
             if (columns.has(c) && row + 8 < t.rows)
-                y[8] = sum[j][e + 2];
+                y[8] = sum[j][e + 2] * up;
         }
     }
 }

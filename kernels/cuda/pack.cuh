@@ -2,6 +2,9 @@
  * pack.cuh - the input of an integer product: blocks of 32 elements as bytes between the least and
  * the greatest of them (struct cuda_pack_scale). A kernel of its own does it, or the norm that
  * makes the elements, with the same bits.
+ *
+ * Bytes have no infinities and no NaN: the scale of a block with one of them says it for all 32, as
+ * on the CPU. That has run on the emulated GPU only.
  */
 #ifndef OATO_PACK_CUH
 #define OATO_PACK_CUH
@@ -12,13 +15,14 @@
 struct pack_range {
     float middle, d;
 
-    __device__ pack_range(float least, float most)
-        : middle(0.5f * most + 0.5f * least), d((most - least) / 254.0f)
+    /* none: of the numbers, which least and most pass over, one is none. */
+    __device__ pack_range(float least, float most, bool none)
+        : middle(0.5f * most + 0.5f * least), d(none ? NAN : (most - least) / 254.0f)
     {
     }
     __device__ int code(float x) const
     {
-        return (int)rintf(d != 0 ? (x - middle) / d : 0.0f);
+        return (int)rintf(d > 0 && d < INFINITY ? (x - middle) / d : 0.0f);
     }
     /* By who has element i of a row and the sum of the codes of its half of a block: the first of
      * either half writes. */
@@ -38,7 +42,7 @@ struct pack_range {
 __device__ inline void pack_block(float x, uint8_t *row, int k, int block)
 {
     const int i = block * 32 + threadIdx.x % WARP;
-    const pack_range range(-warp_max(-x), warp_max(x));
+    const pack_range range(-warp_max(-x), warp_max(x), __any_sync(0xffffffff, is_none(x)));
     const int q = range.code(x);
     int sum = q;
     for (int step = 8; step; step /= 2)
@@ -54,11 +58,14 @@ __device__ inline void pack_four(const float y[4], uint8_t *row, int k, int i)
     enum { LANES = 8 };
     float most = fmaxf(fmaxf(y[0], y[1]), fmaxf(y[2], y[3]));
     float least = fminf(fminf(y[0], y[1]), fminf(y[2], y[3]));
+    const bool none = is_none(y[0]) || is_none(y[1]) || is_none(y[2]) || is_none(y[3]);
+    const uint32_t nones = __ballot_sync(0xffffffff, none); /* of four blocks */
     for (int step = LANES / 2; step; step /= 2) {
         most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
         least = fminf(least, __shfl_xor_sync(0xffffffff, least, step));
     }
-    const pack_range range(least, most);
+    const int first = threadIdx.x % WARP / LANES * LANES;
+    const pack_range range(least, most, nones >> first & ((1 << LANES) - 1));
     uint32_t codes = 0;
     int sum = 0;
     for (int e = 0; e < 4; e++) {

@@ -258,16 +258,21 @@ __device__ static void store_element(const cuda_kv_layer &l, uint8_t *block, int
     if (l.dtype == CUDA_F32)
         ((float *)block)[at] = x;
     else if (l.dtype == CUDA_F16)
-        ((uint16_t *)block)[at] = float_to_half(x);
+        ((uint16_t *)block)[at] = float_to_finite_half(x);
 }
 
-/* 32 elements that share a scale, one a lane. */
+/* 32 elements that share a scale, one a lane; as the CPU's quantise, also of numbers that are very
+ * large, infinite or none, which no GPU has run. */
 __device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int which, int slot, int e,
                                 float x)
 {
-    const float most = warp_max(fabsf(x));
-    const float inverse = most > 0 ? 127.0f / most : 0.0f;
-    block[which ? slot * l.head_dim + e : e * 64 + slot] = (uint8_t)(int8_t)rintf(x * inverse);
+    const float largest = warp_max(fabsf(x));
+    const float most = __any_sync(0xffffffff, is_none(x)) ? NAN
+                       : largest < INFINITY               ? fminf(largest, 127 * 65504.0f)
+                                                          : largest;
+    const float inverse = most > 0 && most < INFINITY ? 127.0f / most : 0.0f;
+    const float code = inverse > 0 ? rintf(fminf(fmaxf(x * inverse, -127.0f), 127.0f)) : 0.0f;
+    block[which ? slot * l.head_dim + e : e * 64 + slot] = (uint8_t)(int8_t)code;
     if (e % 32 == 0)
         ((uint16_t *)(block + 64 * l.head_dim))[e / 32 * 64 + slot] = float_to_half(most / 127.0f);
 }

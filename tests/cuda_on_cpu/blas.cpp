@@ -4,15 +4,19 @@
  * there are.
  *
  * OATO_CUDA_ON_CPU_BLAS_VERSION=130000   of the library
+ * OATO_CUDA_ON_CPU_BLAS_MEMORY=BYTES     of the GPU that a handle takes, 0
  * OATO_CUDA_ON_CPU_FAIL=handle=N,product=N   the N-th handle of a context cannot be made, the N-th
  *                                            product is refused
  *
- * Stricter than the real one: the handle needs a stream, and a workspace since that was set, in
- * which each product leaves garbage; matrices are whole in an allocation, and what is written lies
- * apart from all that is read.
+ * Stricter than the real one: the handle needs a stream, which must not be destroyed before it, and
+ * a workspace since that was set, in which each product leaves garbage; matrices are whole in an
+ * allocation, and what is written lies apart from all that is read.
  */
 #include "tests/cuda_on_cpu/driver.h"
 #include "tests/cuda_on_cpu/grid.h"
+
+#include <cstdio>
+#include <cstdlib>
 
 extern "C" {
 #include "kernels/cuda/cuda_blas.h"
@@ -31,6 +35,7 @@ struct cublasContext {
     cu_stream stream;
     cu_address workspace;
     size_t workspace_bytes;
+    size_t memory; /* of the GPU, its own */
 };
 
 namespace cuda_on_cpu
@@ -143,7 +148,11 @@ blas_status on_cpu_blas_create(blas_handle *handle)
         return BLAS_NOT_INITIALIZED;
     if (++gpu->handles == failure_asked_for("handle="))
         return BLAS_ALLOC_FAILED;
-    *handle = new cublasContext{gpu, nullptr, 0, 0};
+    const size_t memory = static_cast<size_t>(setting("BLAS_MEMORY", 0));
+    if (memory > gpu->total - gpu->used)
+        return BLAS_ALLOC_FAILED;
+    gpu->used += memory;
+    *handle = new cublasContext{gpu, nullptr, 0, 0, memory};
     return BLAS_OK;
 }
 
@@ -153,7 +162,12 @@ blas_status on_cpu_blas_destroy(blas_handle handle)
     cu_context gpu;
     if (!handle || current_context(&gpu) == INVALID_CONTEXT || gpu != handle->gpu)
         return BLAS_NOT_INITIALIZED;
+    if (handle->stream && !gpu->streams.count(handle->stream)) {
+        std::fputs("cublasDestroy: the handle's stream is gone\n", stderr);
+        std::abort();
+    }
     wait_until_idle(gpu, lock);
+    gpu->used -= handle->memory;
     delete handle;
     return BLAS_OK;
 }
@@ -169,7 +183,7 @@ blas_status on_cpu_blas_set_stream(blas_handle handle, cu_stream stream)
     locked lock(state().lock);
     if (!handle || check_stream(stream))
         return BLAS_NOT_INITIALIZED;
-    *handle = {handle->gpu, stream, 0, 0};
+    *handle = {handle->gpu, stream, 0, 0, handle->memory};
     return BLAS_OK;
 }
 

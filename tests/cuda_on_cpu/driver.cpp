@@ -14,6 +14,7 @@
  *   OATO_CUDA_ON_CPU_PEERS=1         0: GPUs have no access to each other's memory
  *   OATO_CUDA_ON_CPU_COMPUTES=1      0: kernels write nothing and take no time, for who only wants
  *                                    to be told of them
+ *   OATO_CUDA_ON_CPU_GRANULE=1       allocations take multiples of so many bytes: a real one, 2 MiB
  *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
@@ -308,6 +309,7 @@ cu_result on_cpu_context_retain(cu_context *context, cu_device device)
     if (!gpu->retained++) {
         gpu->failure = OK;
         gpu->total = total_memory();
+        gpu->granule = static_cast<size_t>(setting("GRANULE", 1));
         gpu->used = 0;
         gpu->memory.clear();
         gpu->peers.clear();
@@ -363,14 +365,15 @@ cu_result on_cpu_memory_alloc(cu_address *address, size_t bytes)
         return CAPTURE_UNSUPPORTED;
     if (!bytes)
         return INVALID_VALUE;
-    if (++gpu->allocations == gpu->bad_allocation || bytes > gpu->total - gpu->used)
+    const size_t taken = (bytes + gpu->granule - 1) / gpu->granule * gpu->granule;
+    if (++gpu->allocations == gpu->bad_allocation || taken > gpu->total - gpu->used)
         return OUT_OF_MEMORY;
     void *p = allocate(ALIGNMENT, bytes);
     if (!p)
         return OUT_OF_MEMORY;
     *address = reinterpret_cast<cu_address>(p);
     gpu->memory[*address] = bytes;
-    gpu->used += bytes;
+    gpu->used += taken;
     return OK;
 }
 
@@ -388,7 +391,7 @@ cu_result on_cpu_memory_free(cu_address address)
     auto found = gpu->memory.find(address);
     if (found == gpu->memory.end())
         return INVALID_VALUE;
-    gpu->used -= found->second;
+    gpu->used -= (found->second + gpu->granule - 1) / gpu->granule * gpu->granule;
     gpu->memory.erase(found);
     std::free(pointer<void>(address));
     return result;

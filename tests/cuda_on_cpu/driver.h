@@ -79,7 +79,7 @@ struct work {
 struct CUctx_st {
     int retained;
     cu_result failure; /* sticky */
-    size_t total, used;
+    size_t total, used, granule;
     std::map<cu_address, size_t> memory;
     std::set<cu_stream> streams;
     std::set<cu_context> peers;      /* whose memory it may read and write */

@@ -253,6 +253,86 @@ static void streamed_weights_are_there_for_the_library(void **state)
     model_close(m);
 }
 
+/* ------------------------------------------------------------------------- memory -------- */
+
+/* A driver rounds each allocation up to 2 MiB: a model has more weights than this GPU has room for
+ * such, and fits. */
+static void weights_share_allocations(void **state)
+{
+    (void)state;
+    if (!getenv("OATO_CUDA_DRIVER"))
+        skip();
+    enum { GRANULE = 2 << 20, MOST = 12 };
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    struct plan p;
+    struct graph fused;
+    struct device_info info;
+    begin_gpu_plan(&p, m, &fused);
+    plan_on_gpu(&p, &fused, false);
+    setenv("OATO_CUDA_ON_CPU_GRANULE", "2097152", 1);
+    struct engine *e = open_engine(m, &p, (struct engine_options){.threads = 1, .ubatch = 16});
+    struct oato_device *d = engine_borrow_device(e, "cuda:0");
+    d->ops->info(d, &info);
+    unsetenv("OATO_CUDA_ON_CPU_GRANULE");
+    const uint64_t taken = (info.memory_bytes - info.free_bytes) / GRANULE;
+    assert_true(fused.n_ops > 2 * MOST);
+    assert_in_range(taken, 4, MOST);
+    engine_close(e);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
+/* What a library took since the device was opened is not free any more: said before anything is
+ * loaded, with what is needed. */
+static void memory_is_looked_at_when_all_have_theirs(void **state)
+{
+    (void)state;
+    if (!getenv("OATO_CUDA_DRIVER") || !has_library())
+        skip();
+    struct model *m = tiny_model(DT_F16, 3);
+    const struct engine_options options = {.threads = 1, .ubatch = 64};
+    struct engine *e;
+    struct plan p;
+    struct graph fused;
+    struct oato_error err;
+    int ignored = 0;
+    begin_gpu_plan(&p, m, &fused);
+    plan_on_gpu(&p, &fused, false);
+    p.numerics[PHASE_PREFILL] = "f32+f16.cublas+f16";
+    setenv("OATO_CUDA_ON_CPU_BLAS_MEMORY", "1072693248", 1); /* all but 1 MiB */
+    assert_int_equal(engine_open(m, &p, &options, count_warning, &ignored, &e, &err), OATO_EFIT);
+    unsetenv("OATO_CUDA_ON_CPU_BLAS_MEMORY");
+    assert_non_null(strstr(err.text, "cuda:0: needs "));
+    assert_non_null(strstr(err.text, "may use 1.0 MiB"));
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
+static void loading_ends_when_it_is_interrupted(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    const struct engine_options options = {.threads = 1, .ubatch = 16};
+    struct engine *e;
+    struct plan p;
+    struct graph fused;
+    struct oato_error err;
+    int ignored = 0;
+    begin_gpu_plan(&p, m, &fused);
+    plan_on_gpu(&p, &fused, false);
+    oato_interrupted = 1;
+    const oato_status status = engine_open(m, &p, &options, count_warning, &ignored, &e, &err);
+    oato_interrupted = 0;
+    assert_int_equal(status, OATO_NEGATIVE);
+    assert_null(e);
+    assert_string_equal(err.text, "interrupted");
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 /* All of the model on two GPUs, operator by operator in turns but for what touches KV. */
 static void plan_on_two(struct plan *p, const struct graph *g)
 {
@@ -368,6 +448,9 @@ int main(void)
         cmocka_unit_test(graphs_give_the_bits_of_launches),
         cmocka_unit_test(a_library_computes_where_the_plan_names_it),
         cmocka_unit_test(streamed_weights_are_there_for_the_library),
+        cmocka_unit_test(weights_share_allocations),
+        cmocka_unit_test(memory_is_looked_at_when_all_have_theirs),
+        cmocka_unit_test(loading_ends_when_it_is_interrupted),
         cmocka_unit_test(two_gpus_give_the_bits_of_one),
         cmocka_unit_test(candidates_are_the_first_of_the_row),
     };

@@ -185,8 +185,8 @@ static UNUSED void round_input(const char *class, float *x, int64_t n)
     if (!strncmp(class, "a8b32", 5))
         round_blocks(x, n);
     for (int64_t i = 0; i < n; i++) {
-        if (!strncmp(class, "f16", 3))
-            x[i] = f16_to_f32(f32_to_f16(x[i]));
+        if (!strncmp(class, "f16", 3)) /* of products: scaled, see pack_F16 */
+            x[i] = f16_to_f32(f32_to_f16(x[i] * 0x1p-6f)) * 0x1p6f;
         else if (!strncmp(class, "bf16", 4))
             x[i] = bf16_to_f32(f32_to_bf16(x[i]));
     }
@@ -261,6 +261,13 @@ static UNUSED void give_input(struct test_case *c, int32_t width)
     c->in[c->n_in] = test_malloc((size_t)n * sizeof(float));
     random_floats(c->in[c->n_in], n);
     c->in_width[c->n_in++] = width;
+}
+
+/* Its first input times a factor. */
+static UNUSED void scale_input(struct test_case *c, float factor)
+{
+    for (int64_t i = 0; i < (int64_t)c->T * c->in_width[0]; i++)
+        c->in[0][i] *= factor;
 }
 
 static UNUSED void give_weights(struct test_case *c)

@@ -483,7 +483,7 @@ static void infinite_values_stay_with_who_sees_them(void **state)
         float *out[2];
         for (int infinite = 0; infinite < 2; infinite++) {
             if (infinite)
-                values.v[AT * kv_width(&x) + HEAD * x.head_dim + DIM] = 1e8f;
+                values.v[AT * kv_width(&x) + HEAD * x.head_dim + DIM] = INFINITY;
             open_cache(&cache, device[1], &values);
             out[infinite] = attend_all(&cache);
             device[1]->ops->kv_free(device[1], cache.kv);
@@ -501,6 +501,32 @@ static void infinite_values_stay_with_who_sees_them(void **state)
         test_free(out[1]);
         free_values(&values);
     }
+}
+
+/* A query that is no number gives none; the others keep their bits. */
+static void a_query_that_is_no_number_gives_none(void **state)
+{
+    (void)state;
+    enum { AT = 77, HEAD = 2 };
+    static const struct context x = {DT_F16, 4, 2, 64, {150, 0, 0, 0}, {150, 0, 0, 0}};
+    struct values values = random_values(&x);
+    float *out[2];
+    for (int poison = 0; poison < 2; poison++) {
+        struct cache cache;
+        if (poison)
+            values.q[AT * q_width(&x) + HEAD * x.head_dim + 9] = NAN;
+        open_cache(&cache, device[1], &values);
+        out[poison] = attend_all(&cache);
+        device[1]->ops->kv_free(device[1], cache.kv);
+    }
+    for (int64_t i = 0; i < x.length[0] * q_width(&x); i++)
+        if (i / x.head_dim == AT * x.heads + HEAD)
+            assert_true(isnan(out[1][i]));
+        else
+            assert_memory_equal(&out[0][i], &out[1][i], sizeof(float));
+    test_free(out[0]);
+    test_free(out[1]);
+    free_values(&values);
 }
 
 /* Queries beyond the halves, scores that leave one weight: numbers all the same. */
@@ -542,6 +568,7 @@ int main(void)
         cmocka_unit_test(graphs_serve_any_division),
         cmocka_unit_test(divided_contexts_have_the_same_bits),
         cmocka_unit_test(infinite_values_stay_with_who_sees_them),
+        cmocka_unit_test(a_query_that_is_no_number_gives_none),
         cmocka_unit_test(scores_may_be_large),
     };
     RUN_ON_DEVICES(tests);

@@ -95,6 +95,44 @@ static void weights_with_blocks_become_halves(void **state)
     d->blas.halves_bytes = all;
 }
 
+/* As by our own kernels: see test_cuda_numbers.c. */
+static void inputs_may_be_larger_than_halves(void **state)
+{
+    static const char *const keys[] = {"mul_mat/F16/k256/n37", "gate_up/BF16/k256/n37",
+                                       "mul_mat/Q4_0/k256/n37", "gate_up/Q6_K/k256/n37"};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        struct test_case c = product_case(keys[i], MANY);
+        struct step step = plain_step(MANY);
+        scale_input(&c, 1e5f);
+        compare(&c, &step, 1e-6);
+        free_case(&c);
+    }
+}
+
+/* A row with a number that is none has no other results; the rest have their bits. */
+static void what_is_no_number_stays_none(void **state)
+{
+    enum { ROW = 12 };
+    static const char *const keys[] = {"mul_mat/F16/k256/n37", "mul_mat/BF16/k256/n37",
+                                       "mul_mat/Q4_0/k256/n37"};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        float with[MANY * N], without[MANY * N];
+        struct step step = plain_step(MANY);
+        struct test_case c = product_case(keys[i], MANY);
+        run_case(device[1], &c, &step, (float *[RECORD_OUTPUTS]){without});
+        c.in[0][ROW * K + 5] = NAN;
+        run_case(device[1], &c, &step, (float *[RECORD_OUTPUTS]){with});
+        for (int n = 0; n < MANY * N; n++)
+            if (n / N == ROW)
+                assert_true(isnan(with[n]));
+            else
+                assert_memory_equal(&with[n], &without[n], sizeof with[n]);
+        free_case(&c);
+    }
+}
+
 static void products_with_parts_of_matrices(void **state)
 {
     (void)state;
@@ -378,6 +416,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_every_shape),
         cmocka_unit_test(weights_with_blocks_become_halves),
+        cmocka_unit_test(inputs_may_be_larger_than_halves),
+        cmocka_unit_test(what_is_no_number_stays_none),
         cmocka_unit_test(products_with_parts_of_matrices),
         cmocka_unit_test(few_rows_are_computed_as_in_decode),
         cmocka_unit_test(only_records_that_ask_are_computed_by_it),

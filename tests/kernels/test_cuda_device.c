@@ -3,6 +3,7 @@
  * the CPU, steps that queue up, memory that is counted, and failures that are told. On the emulated
  * GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) or, labelled gpu, on a real one.
  */
+#include "kernels/cuda/cuda_device.h"
 #include "tests/kernels/cuda_counts.h"
 #include "tests/kernels/device_rig.h"
 
@@ -282,6 +283,108 @@ static void a_dead_gpu_is_noticed(void **state)
     unsetenv("OATO_CUDA_ON_CPU_STREAM_WRITES");
 }
 
+static cu_result never_ready(cu_event event)
+{
+    (void)event;
+    return CU_ERROR_NOT_READY;
+}
+
+/* As if a kernel never ended: the host is told so in time, and closing waits for nothing. */
+static void a_kernel_that_hangs_is_left_after_an_interrupt(void **state)
+{
+    (void)state;
+    if (!getenv("OATO_CUDA_DRIVER"))
+        skip();
+    struct timeline host;
+    struct oato_error err;
+    const struct step step = {.n_tokens = 1, .n_seqs = 1};
+    count_begin();
+    struct rig *gpu = rig_that_signals(1); /* events tell */
+    struct cuda_device *d = cuda_of(gpu->d);
+    timeline_init(&host);
+    rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = 1;
+    rig_compile(gpu, NULL);
+    counted->event_query = never_ready;
+    const uint64_t begin_ns = now_ns();
+    rig_submit_beside(gpu, &host, &step);
+    oato_interrupted = 1;
+    assert_int_equal(gpu->d->ops->finish(gpu->d, &err), OATO_EDEVICE);
+    oato_interrupted = 0;
+    assert_in_range(now_ns() - begin_ns, UINT64_C(4000000000), UINT64_C(60000000000));
+    assert_string_equal(err.text, "cuda:0: a kernel has not ended 5 s after the interrupt; the GPU "
+                                  "is left as it is");
+    assert_true(d->cu == cuda_driver_none());
+    counted->event_query = uncounted.event_query;
+    d->cu = counted; /* here it does work: all is freed */
+    d->hung = false;
+    rig_free(gpu);
+    unsetenv("OATO_CUDA_ON_CPU_STREAM_WRITES");
+    count_end();
+}
+
+/* Of a rig. */
+enum { ARENA_BYTES = RIG_VALUES * RIG_TOKENS * RIG_WIDTH * (int)sizeof(float) };
+
+static int streams_destroyed, late;
+
+static cu_result see_stream_destroyed(cu_stream stream)
+{
+    streams_destroyed++;
+    return uncounted.stream_destroy(stream);
+}
+
+static cu_result see_graph_destroyed(cu_graph_exec exec)
+{
+    late += streams_destroyed;
+    return uncounted.graph_exec_destroy(exec);
+}
+
+/* With a program that nobody released. */
+static void a_device_closes_what_uses_its_streams_first(void **state)
+{
+    (void)state;
+    struct rig *gpu = rig_create("cuda:0", 0);
+    struct oato_error err;
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    rig_compile(gpu, NULL);
+    count_begin();
+    for (int i = 0; i < 3; i++) {
+        struct step step = {.n_tokens = 1, .n_seqs = 1};
+        rig_step(&gpu, 1, &step);
+    }
+    assert_int_equal(graph_launches, 2);
+    if (gpu->d->ops->finish(gpu->d, &err))
+        fail_msg("%s", err.text);
+    counted->stream_destroy = see_stream_destroyed;
+    counted->graph_exec_destroy = see_graph_destroyed;
+    gpu->d->ops->free(gpu->d, gpu->p.arena, ARENA_BYTES);
+    gpu->d->ops->close(gpu->d);
+    assert_int_equal(streams_destroyed, 3);
+    assert_int_equal(late, 0);
+    gpu->d = NULL;
+    rig_free(gpu);
+    count_end();
+}
+
+static void values_lie_where_kernels_can_load_them(void **state)
+{
+    (void)state;
+    struct rig *gpu = rig_create("cuda:0", 0);
+    struct oato_error err;
+    rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){2}, NULL)->signal = 1;
+    for (int i = 0; i < 3; i++) {
+        uint64_t *offset = i < 2 ? &gpu->records[0].in[i] : &gpu->records[0].out[0];
+        *offset += 4;
+        assert_int_equal(gpu->d->ops->compile(gpu->d, rig_program(gpu), 0, &gpu->c, &err),
+                         OATO_EUSAGE);
+        assert_string_equal(err.text,
+                            "cuda:0: record 0: offsets of values must be multiples of 16");
+        *offset -= 4;
+    }
+    rig_free(gpu);
+}
+
 /* ---------------------------------------------------------------------------- memory ------ */
 
 static void memory_is_counted_against_the_budget(void **state)
@@ -410,6 +513,9 @@ int main(void)
         cmocka_unit_test(what_was_signalled_has_happened),
         cmocka_unit_test(signals_are_as_many_as_a_step_wants),
         cmocka_unit_test(a_dead_gpu_is_noticed),
+        cmocka_unit_test(a_kernel_that_hangs_is_left_after_an_interrupt),
+        cmocka_unit_test(a_device_closes_what_uses_its_streams_first),
+        cmocka_unit_test(values_lie_where_kernels_can_load_them),
         cmocka_unit_test(memory_is_counted_against_the_budget),
         cmocka_unit_test(what_it_cannot_do_is_refused),
         cmocka_unit_test(a_failed_record_fails_the_step_and_who_waits),

@@ -6,6 +6,7 @@
 #include "tests/kernels/cuda_counts.h"
 #include "tests/kernels/device_rig.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -65,11 +66,12 @@ static void a_norm_packs_for_the_products_behind_it(void **state)
     count_end();
 }
 
-enum way { TOGETHER, APART, MEMORY_AGAIN, WANTED_AGAIN, WAYS };
+enum way { TOGETHER, APART, MEMORY_AGAIN, WANTED_AGAIN, DOWNLOADED, UPLOADED, WAYS };
 
 /* Rotations of q and k, a store and the attention of a prompt: with nothing between, with a record,
  * with the second rotation's output where the first one's input was, or with a record that reads it
- * as well. */
+ * as well, before which something is downloaded to the place in the host's arena that it has in the
+ * GPU's; or with an upload from that place. */
 static void rotate_and_store(enum way way, int T, float *out)
 {
     static const struct kv_layer_shape layer = {1, 32};
@@ -84,7 +86,11 @@ static void rotate_and_store(enum way way, int T, float *out)
     struct program_record *r =
         rig_put(gpu, "attention/F16/h2/g1/d32", 1, (int[]){3}, 1, (int[]){5}, NULL);
     r->kv_layer = 0;
-    if (way == WANTED_AGAIN)
+    if (way == DOWNLOADED)
+        rig_put_copy(gpu, RECORD_DOWNLOAD, 64, 5, 4);
+    if (way == UPLOADED)
+        r = rig_put_copy(gpu, RECORD_UPLOAD, 32, 4, 6);
+    if (way == WANTED_AGAIN || way == DOWNLOADED)
         r = rig_put(gpu, "add/k32", 2, (int[]){4, 4}, 1, (int[]){6}, NULL);
     r->signal = 1;
     if (way == MEMORY_AGAIN)
@@ -110,8 +116,8 @@ static void rotations_and_the_store_are_one_kernel(void **state)
     (void)state;
     count_begin();
     for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1) {
-        static const int expected[] = {
-            [TOGETHER] = 2, [APART] = 5, [MEMORY_AGAIN] = 2, [WANTED_AGAIN] = 5};
+        static const int expected[] = {[TOGETHER] = 2,     [APART] = 5,      [MEMORY_AGAIN] = 2,
+                                       [WANTED_AGAIN] = 5, [DOWNLOADED] = 5, [UPLOADED] = 2};
         float out[WAYS][RIG_TOKENS * 64];
         for (int way = 0; way < WAYS; way++) {
             rotate_and_store((enum way)way, T, out[way]);
@@ -130,8 +136,9 @@ static void put_between(struct rig *gpu, bool apart)
 }
 
 /* Attention, a product of what it gives, and the residual: the last of steps that fill a context of
- * so many tokens, T at a time. */
-static void attend_and_add(bool apart, int T, int tokens, float *out)
+ * so many tokens, T at a time. `poison`: a value of the first token of the last step is no number.
+ */
+static void attend_and_add(bool apart, int T, int tokens, bool poison, float *out)
 {
     static const struct kv_layer_shape layer = {1, 32};
     struct rig *gpu = rig_create("cuda:0", 0);
@@ -148,6 +155,8 @@ static void attend_and_add(bool apart, int T, int tokens, float *out)
         float x[RIG_TOKENS * 96];
         for (int i = 0; i < 6; i++) {
             rig_random(x, RIG_TOKENS * 96, (uint32_t)(10 * at + i));
+            if (poison && i == 2 && at + T >= tokens)
+                x[5] = NAN;
             rig_write(gpu, i, x, sizeof x);
         }
         int32_t position[RIG_TOKENS], sequence[RIG_TOKENS] = {0};
@@ -178,11 +187,16 @@ static void attention_packs_and_a_product_adds(void **state)
     counted->capture_begin = refuse_capture; /* launches are to be counted in every step */
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         const int T = cases[i].T;
-        attend_and_add(true, T, cases[i].tokens, own);
+        attend_and_add(true, T, cases[i].tokens, false, own);
         assert_int_equal(launches, 5 + 2 + cases[i].divided); /* two between, a pack */
-        attend_and_add(false, T, cases[i].tokens, joined);
+        attend_and_add(false, T, cases[i].tokens, false, joined);
         assert_int_equal(launches, 3 + cases[i].divided);
         assert_memory_equal(own, joined, (size_t)T * 96 * sizeof *own);
+        for (int apart = 0; apart < 2; apart++) { /* bytes have no NaN: their scale has */
+            attend_and_add(apart, T, cases[i].tokens, true, joined);
+            for (int e = 0; e < T * 96; e++)
+                assert_true(isnan(joined[e]));
+        }
     }
     count_end();
 }

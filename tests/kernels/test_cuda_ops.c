@@ -48,6 +48,45 @@ static void products_of_every_type(void **state)
     }
 }
 
+/* A program that finds no memory for its workspace takes none from those before it. */
+static void a_workspace_that_cannot_grow_stays(void **state)
+{
+    (void)state;
+    struct oato_device *d = device[1];
+    struct test_case small = case_of("mul_mat/Q4_0/k256/n33", 2);
+    struct test_case large = case_of("mul_mat/Q4_0/k8192/n33", ROWS_MOST);
+    struct case_program x, y;
+    struct compiled *refused;
+    struct oato_error err;
+    float out[2][2 * 33];
+    const struct step step = plain_step(2);
+    give_input(&small, 256);
+    give_input(&large, 8192);
+    give_weights(&small);
+    give_weights(&large);
+    case_begin(d, &small, &x);
+    case_begin(d, &large, &y);
+    struct compiled *kept = compile(d, &x.program);
+    for (int i = 0; i < 2; i++) {
+        run(d, kept, &step);
+        if (d->ops->download(d, out[i], x.arena, x.record.out[0], sizeof out[i], NULL, &err) ||
+            d->ops->inject_error(d, "alloc=1", &err))
+            fail_msg("%s", err.text);
+        if (!i) {
+            assert_int_equal(d->ops->compile(d, &y.program, 0, &refused, &err), OATO_EFIT);
+            assert_non_null(strstr(err.text, "for workspace"));
+        }
+    }
+    if (d->ops->inject_error(d, "alloc=0", &err))
+        fail_msg("%s", err.text);
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    d->ops->release(d, kept);
+    case_end(d, &small, &x);
+    case_end(d, &large, &y);
+    free_case(&small);
+    free_case(&large);
+}
+
 /* Numbers that are none must not be needed: a row of zeros has no scale. */
 static void a_row_of_zeros_gives_zeros(void **state)
 {
@@ -409,6 +448,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_every_type),
+        cmocka_unit_test(a_workspace_that_cannot_grow_stays),
         cmocka_unit_test(a_row_of_zeros_gives_zeros),
         cmocka_unit_test(few_rows_are_shared_by_warps),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),

@@ -3,6 +3,7 @@
  * kernels that begin before the one before has ended. On the emulated GPU of tests/cuda_on_cpu/
  * (OATO_CUDA_DRIVER) or, labelled gpu, on a real one.
  */
+#include "kernels/cuda/cuda_device.h"
 #include "tests/kernels/cuda_counts.h"
 #include "tests/kernels/device_rig.h"
 
@@ -71,6 +72,85 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     graph_launches = 0;
     steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
     assert_int_equal(graph_launches, 0);
+    rig_free(gpu);
+    count_end();
+}
+
+static cu_result no_memory(cu_graph_exec exec, cu_stream stream)
+{
+    (void)exec;
+    (void)stream;
+    graph_launches++;
+    return CU_ERROR_OUT_OF_MEMORY;
+}
+
+static cu_result no_graph(cu_graph_exec *exec, cu_graph graph, unsigned long long flags)
+{
+    (void)exec;
+    (void)graph;
+    (void)flags;
+    return CU_ERROR_OUT_OF_MEMORY;
+}
+
+/* A graph's memory is allocated when it is made or first launched: without it the steps go on, and
+ * the device tells once why they are slower. */
+static void graphs_without_memory_are_done_without(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {1, 1, 1, 1, 2, 2};
+    count_begin();
+    for (int launched = 0; launched < 2; launched++) {
+        struct rig *gpu = rig_that_adds();
+        const struct device_ops *ops = gpu->d->ops;
+        assert_null(ops->warning(gpu->d));
+        counted->graph_launch = launched ? no_memory : count_graph;
+        counted->graph_instantiate = launched ? uncounted.graph_instantiate : no_graph;
+        launches = graph_launches = 0;
+        steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
+        assert_int_equal(graph_launches, launched); /* asked once */
+        /* those that a capture was given, too */
+        assert_int_equal(launches, 3 * (int)ARRAY_LEN(tokens) + 3);
+        assert_non_null(ops->warning(gpu->d));
+        assert_non_null(strstr(ops->warning(gpu->d), "cuda:0: graphs: CUDA_ERROR_OUT_OF_MEMORY"));
+        rig_free(gpu);
+    }
+    count_end();
+}
+
+/* Residency may change between steps: the same handle, other memory. */
+static void weights_that_moved_are_read_where_they_are(void **state)
+{
+    (void)state;
+    enum { N = 64, STEPS = 4 };
+    struct rig *gpu = rig_create("cuda:0", 0);
+    float x[N] = {0}, out[2][N];
+    const int weight = rig_vector(gpu, N, 1), other = rig_vector(gpu, N, 2);
+    rig_put(gpu, "bias/k64", 1, (int[]){0}, 1, (int[]){1}, &weight);
+    rig_put(gpu, "bias/k64", 1, (int[]){1}, 1, (int[]){2}, &weight)->signal = 1;
+    rig_compile(gpu, NULL);
+    rig_write(gpu, 0, x, sizeof x);
+    count_begin();
+    struct oato_weight *a = gpu->weights[weight], *b = gpu->weights[other];
+    for (int moved = 0; moved < 2; moved++) {
+        for (int i = 0; i < STEPS; i++) {
+            struct step step = {.n_tokens = 1, .n_seqs = 1};
+            rig_step(&gpu, 1, &step);
+            rig_read(gpu, 2, out[moved], sizeof out[moved]);
+        }
+        const uint8_t *data = a->data;
+        a->data = b->data;
+        b->data = data;
+    }
+    assert_int_equal(graph_launches, 2 * (STEPS - 1));
+    float expected[N];
+    struct oato_error err;
+    for (int i = 0; i < 2; i++) {
+        if (gpu->d->ops->download(gpu->d, expected, gpu->weights[i ? other : weight]->data, 0,
+                                  sizeof expected, NULL, &err))
+            fail_msg("%s", err.text);
+        for (int e = 0; e < N; e++)
+            assert_true(out[i][e] == expected[e] + expected[e]);
+    }
     rig_free(gpu);
     count_end();
 }
@@ -146,6 +226,8 @@ int main(void)
     struct oato_error err;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
+        cmocka_unit_test(graphs_without_memory_are_done_without),
+        cmocka_unit_test(weights_that_moved_are_read_where_they_are),
         cmocka_unit_test(graphs_can_be_declined),
         cmocka_unit_test(settings_are_refused),
         cmocka_unit_test(kernels_of_a_span_overlap),

@@ -1,0 +1,157 @@
+/*
+ * cuda_open.c - a GPU is opened and closed: what it must be, its kernels, its queue and streams.
+ * Kernels are compiled by nvcc for several generations of GPUs into one image that is part of the
+ * program; a build without nvcc has an empty one, and says so.
+ */
+#include "kernels/cuda/cuda_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CAPABILITY_LEAST = 75 };
+
+/* cmake/cuda.cmake makes them; the first byte of an image that was not made is 0. */
+extern const unsigned char cuda_image_rows[], cuda_image_matvec[], cuda_image_matrix[],
+    cuda_image_attention[], cuda_image_attention_tile[], cuda_image_sample[], cuda_image_sparse[],
+    cuda_image_batch[], cuda_image_measure[];
+static const unsigned char *const images[CUDA_MODULES] = {
+    cuda_image_rows,      cuda_image_matvec,         cuda_image_matrix,
+    cuda_image_attention, cuda_image_attention_tile, cuda_image_sample,
+    cuda_image_sparse,    cuda_image_batch,          cuda_image_measure};
+
+void cuda_enter(const struct cuda_device *d)
+{
+    d->cu->context_set(d->context);
+}
+
+cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out)
+{
+    cu_result result = CU_ERROR_NOT_FOUND;
+    for (int i = 0; i < CUDA_MODULES && result == CU_ERROR_NOT_FOUND; i++)
+        result = d->cu->module_function(out, d->module[i], name);
+    return result;
+}
+
+bool cuda_wanted(const char *variable)
+{
+    const char *value = getenv(variable);
+    return !value || strcmp(value, "0") != 0;
+}
+
+/* ------------------------------------------------------------------------------- opening -- */
+
+/* The GPU's properties; fails on one that is too old for the kernels. */
+static oato_status look_at(struct cuda_device *d, struct oato_error *err)
+{
+    int n = 0, major = 0, minor = 0;
+    size_t bytes = 0;
+    cu_result result = d->cu->device_count(&n);
+    if (!result && d->index >= n)
+        return oato_fail(err, OATO_EDEVICE, "%s: there %s %d GPU%s here", d->id,
+                         n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
+    const struct cuda_driver *cu = d->cu;
+    if (result || (result = cu->device_get(&d->ordinal, d->index)) ||
+        (result = cu->device_name(d->name, sizeof d->name, d->ordinal)) ||
+        (result = cu->device_attribute(&major, CU_ATTRIBUTE_MAJOR, d->ordinal)) ||
+        (result = cu->device_attribute(&minor, CU_ATTRIBUTE_MINOR, d->ordinal)) ||
+        (result =
+             cu->device_attribute(&d->multiprocessors, CU_ATTRIBUTE_MULTIPROCESSORS, d->ordinal)) ||
+        (result = cu->device_attribute(&d->l2_bytes, CU_ATTRIBUTE_L2_BYTES, d->ordinal)) ||
+        (result = cu->device_memory(&bytes, d->ordinal)))
+        return cuda_fail(cu, result, d->id, "looking at the GPU", err);
+    d->capability = major * 10 + minor;
+    d->memory_bytes = bytes;
+    if (d->capability < CAPABILITY_LEAST)
+        return oato_fail(err, OATO_EDEVICE,
+                         "%s: %s is of compute capability %d.%d; %d.%d or newer is needed", d->id,
+                         d->name, major, minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
+    return OATO_OK;
+}
+
+static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
+{
+    for (int i = 0; i < CUDA_MODULES; i++) {
+        const cu_result result = d->cu->module_load(&d->module[i], images[i]);
+        if (result && !images[i][0])
+            return oato_fail(err, OATO_EDEVICE,
+                             "%s: this build has no CUDA kernels: it was made without nvcc", d->id);
+        if (result == CU_ERROR_NO_BINARY_FOR_GPU || result == CU_ERROR_PTX_TOO_NEW)
+            return oato_fail(err, OATO_EDEVICE,
+                             "%s: this build has no kernels for %s (sm_%d): build with a newer "
+                             "CUDA toolkit, or install a newer driver",
+                             d->id, d->name, d->capability);
+        if (result)
+            return cuda_fail(d->cu, result, d->id, "loading kernels", err);
+    }
+    return OATO_OK;
+}
+
+oato_status cuda_open(int index, const char *spec, const struct device_options *options,
+                      struct oato_device **out, struct oato_error *err)
+{
+    if (spec && *spec)
+        return oato_fail(err, OATO_EUSAGE,
+                         "cuda: '%s' is no setting of this device; write cuda or cuda:N", spec);
+    const struct cuda_driver *cu = cuda_driver_open(err);
+    if (!cu)
+        return err->status;
+    struct cuda_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return oato_fail_memory(err, sizeof *d, "a cuda device");
+    d->base.ops = &cuda_device_ops;
+    d->cu = cu;
+    d->index = index;
+    d->budget_bytes = options ? options->budget_bytes : 0;
+    snprintf(d->id, sizeof d->id, "cuda:%d", index);
+    if (look_at(d, err))
+        goto no_context;
+    cu_result result = cu->context_retain(&d->context, d->ordinal);
+    if (result) {
+        cuda_fail(cu, result, d->id, "opening the GPU", err);
+        goto no_context;
+    }
+    cuda_enter(d);
+    d->graphs = cuda_wanted("OATO_CUDA_GRAPHS");
+    if (load_kernels(d, err) || cuda_streams_open(d, err))
+        goto fail;
+    if (cuda_queue_open(&d->queue, d, err)) {
+        cuda_streams_close(d);
+        goto fail;
+    }
+    d->overlaps = cuda_can_overlap(d);
+    *out = &d->base;
+    return OATO_OK;
+
+fail:
+    for (int i = 0; i < CUDA_MODULES; i++)
+        if (d->module[i])
+            cu->module_unload(d->module[i]);
+    cu->context_release(d->ordinal);
+no_context:
+    free(d);
+    return err->status;
+}
+
+/* ------------------------------------------------------------------------------- closing -- */
+
+/* What was made last goes first: nothing may use a stream, or memory, that is gone. */
+void cuda_close(struct oato_device *base)
+{
+    struct cuda_device *d = cuda_of(base);
+    if (!d)
+        return;
+    job_queue_cancel(&d->queue.base);
+    while (d->programs) /* their graphs are of the queue's stream, */
+        cuda_release(base, d->programs);
+    cuda_blas_close(d); /* and so is the library's handle */
+    cuda_queue_close(&d->queue);
+    cuda_enter(d);
+    cuda_streams_close(d);
+    cuda_measure_close(d);
+    cuda_return(d, d->workspace, d->workspace_bytes);
+    cuda_return(d, d->slab.memory, d->slab.bytes);
+    for (int i = 0; i < CUDA_MODULES; i++)
+        d->cu->module_unload(d->module[i]);
+    d->cu->context_release(d->ordinal);
+    free(d);
+}
