@@ -92,7 +92,7 @@ struct engine_device_stats {
 };
 
 struct engine_stats {
-    int32_t vocab, context, ubatch;
+    int32_t vocab, context, ubatch, seqs;
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
