@@ -252,8 +252,8 @@ void progress_begin(struct progress *p, const char *what, double total);
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
 
-/* Set by SIGINT and SIGTERM once interrupt_catch was called; long loops look at it and stop. A
- * second signal ends the process as usual. */
+/* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
+ * loops look at it and stop. A second signal ends the process as usual. */
 extern volatile int oato_interrupted;
 void interrupt_catch(void);
 

@@ -53,7 +53,7 @@ volatile int oato_interrupted;
 
 static void on_signal(int sig)
 {
-    oato_interrupted = 1;
+    oato_interrupted = sig;
     signal(sig, SIG_DFL);
 }
 

@@ -46,6 +46,8 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
         b->options = *options;
     b->vocab = stats.vocab;
     b->context = stats.context;
+    if (b->options.context > 0 && b->options.context < b->context)
+        b->context = b->options.context;
     b->ubatch = stats.ubatch;
     b->seqs = stats.seqs;
     b->inputs = calloc((size_t)b->seqs, sizeof *b->inputs);

@@ -41,6 +41,7 @@ struct batch_request {
 };
 
 struct batch_options {
+    int32_t context; /* most positions of one request; 0: as many as the engine has */
     /* Before every step, also one that turns out to have nothing to do: the place to add requests
      * that arrived and to cancel those whose reader left. May be NULL. */
     void (*before_step)(void *user, struct batch *b);

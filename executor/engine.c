@@ -353,6 +353,8 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
 {
     int32_t chunk = logits == LOGITS_ALL && e->max_rows < e->ubatch ? e->max_rows : e->ubatch;
     for (int32_t at = 0; at < n; at += chunk) {
+        if (oato_interrupted)
+            return oato_fail(err, OATO_NEGATIVE, "interrupted");
         int32_t now = n - at < chunk ? n - at : chunk;
         bool last = at + now == n;
         struct engine_input in = {seq, ids + at, now,

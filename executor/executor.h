@@ -77,7 +77,8 @@ const float *engine_logits(const struct engine *e, int32_t row);
 const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n);
 /* Feeds n tokens in chunks of at most ubatch; LOGITS_LAST concerns the last token only. on_rows
  * (may be NULL) is called after each chunk with the rows of logits, or of candidates, that it gave:
- * first = index of the first row's token within ids. */
+ * first = index of the first row's token within ids. OATO_NEGATIVE and "interrupted" when
+ * oato_interrupted was set meanwhile. */
 oato_status
 engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum engine_logits logits,
             void (*on_rows)(void *user, const float *logits, int32_t first, int32_t rows),

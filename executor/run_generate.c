@@ -33,13 +33,14 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
                                size_t n, struct answer *x, struct oato_error *err)
 {
     struct text text;
+    size_t n_ids = 0;
     oato_status status = prompt_text(s, a, prompt, n, &text, err);
     if (!status)
-        status = tokenizer_encode(s->tokenizer, text.data ? text.data : "", text.len,
-                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &x->n_ids,
-                                  err);
+        status =
+            tokenizer_encode(s->tokenizer, text.data ? text.data : "", text.len,
+                             TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &n_ids, err);
     text_free(&text);
-    if (!status && !x->n_ids) {
+    if (!status && !n_ids) {
         int32_t bos = tokenizer_bos(s->tokenizer);
         free(x->ids);
         x->ids = malloc(sizeof *x->ids);
@@ -47,60 +48,67 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
             return oato_fail(err, OATO_EUSAGE,
                              "the prompt is empty and the model has no BOS token");
         x->ids[0] = bos;
-        x->n_ids = 1;
+        n_ids = 1;
     }
-    if (!status)
-        status = engine_seq_create(s->engine, &x->seq, err);
     if (status)
         return status;
-    x->next = -1;
-    x->sampler = sampler_create(&a->sampling, tokenizer_size(s->tokenizer));
+    x->n_ids = (int32_t)min_i64((int64_t)n_ids, INT32_MAX);
+    x->sampler = answer_sampler(s, a);
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
-    for (size_t i = 0; i < x->n_ids; i++)
-        sampler_accept(x->sampler, x->ids[i]);
     if (!a->chat && !a->hide_prompt)
         text_add(&x->text, prompt, n);
-    return OATO_OK;
+    return answer_ask(s, a, x, -1, err);
 }
 
-/* Prints what is new of the answer at *current, and goes on to the next ones while they are done.
- */
-static void stream(struct answer *answers, int32_t n, int32_t *current, size_t *printed)
+/* Where standard output has got to. */
+struct stream {
+    int32_t current; /* answer */
+    bool begun;
+    size_t printed; /* of its text */
+};
+
+/* Prints what is new of the current answer, and goes on to the next ones while they are done. */
+static void stream(struct stream *at, struct answer *answers, int32_t n)
 {
-    while (*current < n) {
-        struct answer *x = &answers[*current];
-        if (n > 1 && !*printed)
-            printf("%s[%d] ", *current ? "\n" : "", *current + 1);
-        fwrite(x->text.data ? x->text.data + *printed : "", 1, x->text.len - *printed, stdout);
-        *printed = x->text.len;
+    while (at->current < n) {
+        struct answer *x = &answers[at->current];
+        if (n > 1 && !at->begun)
+            printf("%s[%d] ", at->current ? "\n" : "", at->current + 1);
+        at->begun = true;
+        fwrite(x->text.data ? x->text.data + at->printed : "", 1, x->text.len - at->printed,
+               stdout);
+        at->printed = x->text.len;
         if (!x->done)
             break;
         putchar('\n');
-        *printed = 0;
-        ++*current;
+        *at = (struct stream){.current = at->current + 1};
     }
     fflush(stdout);
 }
 
-static oato_status answer_all(struct session *s, const struct run_args *a, struct answer *answers,
-                              int32_t n, struct oato_error *err)
+static oato_status answer_all(struct session *s, struct answer *answers, int32_t n,
+                              struct oato_error *err)
 {
-    struct answer_times times = {0};
-    int32_t current = 0;
-    size_t printed = 0;
-    oato_status status = answers_prefill(s, a, answers, n, &times, err);
-    while (!status && current < n && !oato_interrupted) {
-        stream(answers, n, &current, &printed);
-        if (current < n)
-            status = answers_step(s, a, answers, n, &times, err);
-        if (!status)
+    struct stream at = {0};
+    oato_status status = OATO_OK;
+    while (!status && at.current < n && !oato_interrupted) {
+        status = batch_step(s->batch, err);
+        if (!status) {
+            stream(&at, answers, n);
             status = stdout_check(err);
+        }
     }
     if (status || oato_interrupted)
         putchar('\n');
+    bool full = false;
+    for (int32_t i = 0; i < n; i++)
+        full = full || (answers[i].done && answers[i].why == BATCH_CONTEXT);
+    if (!status && full)
+        fprintf(stderr, "oato-run: the answer ends because the context is full; -c N makes it "
+                        "larger\n");
     if (!status)
-        answer_times_print(&times, s);
+        answer_times_print(s);
     return status;
 }
 
@@ -148,8 +156,9 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
         status = answer_open(&s, &a, a.prompts[i], a.file ? file.len : strlen(a.prompts[i]),
                              &answers[i], err);
     if (!status)
-        status = answer_all(&s, &a, answers, a.n_prompts, err);
+        status = answer_all(&s, answers, a.n_prompts, err);
 out:
+    session_close(&s); /* answers that are under way belong to its batch */
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {
         free(answers[i].ids);
         sampler_free(answers[i].sampler);
@@ -157,6 +166,5 @@ out:
     }
     free(answers);
     text_free(&file);
-    session_close(&s);
     return status;
 }

@@ -40,9 +40,16 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
     if (!status && needs & SESSION_SAMPLES)
         options.top_logits = candidates_wanted(s, a);
+    /* what is not asked for ends where the model was trained to */
+    const struct batch_options batch = {
+        .context = a->engine.context || !s->model
+                       ? 0
+                       : (int32_t)min_i64(s->model->shape.context_length, INT32_MAX)};
     if (!status)
         status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, warn, NULL,
                              &s->engine, err);
+    if (!status && needs & SESSION_SAMPLES)
+        status = batch_create(s->engine, &batch, &s->batch, err);
     if (status)
         session_close(s);
     return status;
@@ -50,6 +57,7 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
 
 void session_close(struct session *s)
 {
+    batch_free(s->batch);
     engine_close(s->engine);
     tokenizer_free(s->tokenizer);
     model_close(s->model);

@@ -101,7 +101,7 @@ static void the_second_interrupt_ends_the_process(void **state)
 
     interrupt_catch();
     raise(SIGTERM);
-    assert_int_equal(oato_interrupted, 1);
+    assert_int_equal(oato_interrupted, SIGTERM);
     oato_interrupted = 0;
 }
 

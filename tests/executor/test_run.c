@@ -344,7 +344,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"cut.gguf -p x", 3, "cut.gguf"},
         {"text.gguf -p x", 3, "text.gguf"},
         {"tiny.gguf -p x --plan tiny.gguf", 3, "tiny.gguf"},
-        {"tiny.gguf -p x -c 64 -n 200 --ignore-eos", 4, "--context"},
+        {"tiny.gguf -f text.txt -c 100", 4, "the context 100: use -c "},
         {"missing.gguf -p x", 6, "missing.gguf"},
         {"tiny.gguf -p x --plan missing.plan", 6, "missing.plan"},
         {"tiny.gguf -f missing.txt", 6, "missing.txt"},
