@@ -239,6 +239,16 @@ static bool prompt_option(const struct options *o, struct run_args *a, struct oa
     return true;
 }
 
+static bool file_option(const struct options *o, struct run_args *a, struct oato_error *err)
+{
+    if (a->file) {
+        oato_fail(err, OATO_EUSAGE, "one file at a time: '%s' and '%s'", a->file, o->value);
+        return false;
+    }
+    a->file = o->value;
+    return true;
+}
+
 static bool seed_option(const struct options *o, struct run_args *a, struct oato_error *err)
 {
     int64_t v;
@@ -270,7 +280,7 @@ static bool option_take(int id, const struct options *o, struct run_args *a, str
     case OPT_OPERAND: return operand(o, a, err);
     case O_PLAN: a->plan = o->value; return true;
     case O_PROMPT: return prompt_option(o, a, err);
-    case O_FILE: a->file = o->value; return true;
+    case O_FILE: return file_option(o, a, err);
     case O_PREDICT: return int_option(o, -1, INT32_MAX, &a->n_predict, err);
     case O_TEMP: return float_option(o, 0, 100, &s->temperature, err);
     case O_TOP_K: return int_option(o, 0, INT32_MAX, &s->top_k, err);

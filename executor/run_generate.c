@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* The text that the model sees: the prompt itself, or a user message in the chat template. */
 static oato_status prompt_text(const struct session *s, const struct run_args *a,
@@ -120,23 +122,57 @@ static struct run_args with_room(const struct run_args *a)
     return b;
 }
 
+/* Standard input is a pipe or a file: somebody sends a prompt. */
+static bool stdin_sends(void)
+{
+    struct stat st;
+    return !fstat(STDIN_FILENO, &st) && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
+}
+
+/* The prompts of the command line, or that of a file, whose last newline ends its last line and is
+ * no part of the text. */
+static oato_status prompts_take(struct run_args *a, struct text *file, struct oato_error *err)
+{
+    const bool none = !a->n_prompts && !a->file && !a->dump_program;
+    if (a->file && a->n_prompts)
+        return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
+    if (!a->chat && (a->system || a->chat_template))
+        return oato_fail(err, OATO_EUSAGE, "%s is for prompts in a chat template: add --chat",
+                         a->system ? "--system" : "--chat-template");
+    if (a->file || (none && stdin_sends())) {
+        oato_status status = text_read_file(a->file ? a->file : "-", file, err);
+        if (status)
+            return status;
+        if (file->len && file->data[file->len - 1] == '\n')
+            file->data[--file->len] = 0;
+        a->prompts[0] = file->data ? file->data : "";
+        a->n_prompts = a->file || file->len;
+    }
+    if (!a->n_prompts && !a->dump_program)
+        return oato_fail(err, OATO_EUSAGE,
+                         "what prompt? give it with -p TEXT, with -f FILE or through a pipe");
+    return OATO_OK;
+}
+
+/* A model that was made to talk continues a bare prompt as if it were a page of a book. */
+static void hint_at_chat(const struct session *s, const struct run_args *a)
+{
+    if (!a->chat && isatty(STDERR_FILENO) == 1 &&
+        gguf_find(s->model->gguf, "tokenizer.chat_template"))
+        fputs("oato-run: this model has a chat template: --chat asks it, without it the prompt is "
+              "continued\n",
+              stderr);
+}
+
 oato_status run_generate(const struct run_args *given, struct oato_error *err)
 {
-    struct run_args a = with_room(given);
+    struct run_args taken = *given;
     struct session s = {0};
     struct text file;
-    text_init(&file);
-    oato_status status = OATO_OK;
     struct answer *answers = NULL;
-    if (a.file) {
-        if (a.n_prompts)
-            return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
-        status = text_read_file(a.file, &file, err);
-        a.prompts[0] = file.data ? file.data : "";
-        a.n_prompts = 1;
-    }
-    if (!status && !a.n_prompts && !a.dump_program)
-        status = oato_fail(err, OATO_EUSAGE, "what prompt? give it with -p TEXT");
+    text_init(&file);
+    oato_status status = prompts_take(&taken, &file, err);
+    const struct run_args a = with_room(&taken);
     if (!status)
         status =
             session_open(&s, &a, SESSION_SAMPLES | (a.dump_program ? 0 : SESSION_TOKENIZER), err);
@@ -147,13 +183,14 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
         status = stdout_check(err);
         goto out;
     }
+    hint_at_chat(&s, &a);
     answers = calloc((size_t)a.n_prompts, sizeof *answers);
     if (!answers) {
         status = oato_fail_memory(err, (size_t)a.n_prompts * sizeof *answers, "answers");
         goto out;
     }
     for (int32_t i = 0; i < a.n_prompts && !status; i++)
-        status = answer_open(&s, &a, a.prompts[i], a.file ? file.len : strlen(a.prompts[i]),
+        status = answer_open(&s, &a, a.prompts[i], file.len ? file.len : strlen(a.prompts[i]),
                              &answers[i], err);
     if (!status)
         status = answer_all(&s, answers, a.n_prompts, err);

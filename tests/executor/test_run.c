@@ -266,6 +266,83 @@ static void candidates_cross_the_link_where_they_suffice(void **state)
     assert_null(strstr(o->out.data, "top_k/"));
 }
 
+static void the_context_ends_an_answer_well(void **state)
+{
+    struct outputs *o = *state;
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p Hello -c 64 -n 200 --ignore-eos"), 0);
+    assert_memory_equal(o->out.data, "Hello", 5);
+    assert_int_equal(o->out.data[o->out.len - 1], '\n');
+    assert_non_null(strstr(o->err.data, "the context is full; -c N"));
+    assert_non_null(strstr(o->err.data, "decode "));
+    /* more prompts than the context holds at once: they take turns */
+    assert_int_equal(
+        run(&o->out, &o->err, "tiny.gguf -p Hello -p Hello -p Hello -c 64 -n 50 --ignore-eos"), 0);
+    const char *second = strstr(o->out.data, "\n\n[2] "), *third = strstr(o->out.data, "\n\n[3] ");
+    assert_true(second && third);
+    assert_int_equal(third - second, second - o->out.data + 2);
+}
+
+/* Whether the text, without its newline, ends inside a character. */
+static bool ends_inside(const struct text *t)
+{
+    const uint8_t *s = (const uint8_t *)t->data;
+    size_t n = t->len - 1, tail = 0;
+    while (tail < 3 && tail < n && (s[n - 1 - tail] & 0xc0) == 0x80)
+        tail++;
+    const int lead = tail < n ? s[n - 1 - tail] : 0;
+    return lead >= 0xc2 && lead < 0xf5 && tail < (lead < 0xe0 ? 1u : lead < 0xf0 ? 2u : 3u);
+}
+
+static int count(const struct text *t, const char *what)
+{
+    int n = 0;
+    for (const char *at = strstr(t->data, what); at; at = strstr(at + 1, what))
+        n++;
+    return n;
+}
+
+/* Random answers begin and end inside a character now and then. */
+static void whole_characters_are_printed(void **state)
+{
+    struct outputs *o = *state;
+    for (int seed = 0; seed < 24; seed++) {
+        assert_int_equal(run(&o->out, &o->err,
+                             "tiny.gguf -p a -p b -n 3 --no-display-prompt --ignore-eos --temp 9 "
+                             "--top-k 0 --top-p 1 --min-p 0 --seed %d",
+                             seed),
+                         0);
+        assert_int_equal(count(&o->out, "[1] "), 1);
+        assert_int_equal(count(&o->out, "[2] "), 1);
+        if (ends_inside(&o->out))
+            fail_msg("seed %d: half a character", seed);
+    }
+}
+
+/* The same text from -p, from a file, from - and from a pipe. */
+static void a_prompt_comes_from_anywhere(void **state)
+{
+    struct outputs *o = *state;
+    char shell[512];
+    snprintf(shell, sizeof shell, "cd %s && echo Hello there >prompt.txt && echo >empty.txt", dir);
+    assert_int_equal(system(shell), 0);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p 'Hello there' -n 8 --ignore-eos"), 0);
+    char *first = strdup(o->out.data);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -f prompt.txt -n 8 --ignore-eos"), 0);
+    assert_string_equal(o->out.data, first);
+    for (int i = 0; i < 2; i++) {
+        snprintf(
+            shell, sizeof shell,
+            "cd %s && echo Hello there | '%s' tiny.gguf %s -n 8 --ignore-eos >out.txt 2>err.txt",
+            dir, OATO_RUN, i ? "-f -" : "");
+        assert_int_equal(system(shell), 0);
+        read_into(&o->out, "out.txt");
+        assert_string_equal(o->out.data, first);
+    }
+    free(first);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -f prompt.txt -f empty.txt"), 2);
+    assert_non_null(strstr(o->err.data, "'prompt.txt'"));
+}
+
 static void the_other_verbs_answer(void **state)
 {
     struct outputs *o = *state;
@@ -333,6 +410,8 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf -p x --seed -4", 2, "--seed"},
         {"tiny.gguf other.gguf -p x", 2, "more than one model"},
         {"tiny.gguf -p x -f y", 2, "not both"},
+        {"tiny.gguf -p x --system Short.", 2, "--chat"},
+        {"tiny.gguf -p x --chat-template chatml", 2, "--chat"},
         {"tiny.gguf -p x --devices gpu", 2, "gpu"},
         {"tiny.gguf -p x --chat --chat-template nothing", 2, "--chat-template"},
         {"logits tiny.gguf --ids 1,x -o o", 2, "--ids"},
@@ -379,6 +458,9 @@ int main(void)
         cmocka_unit_test(bench_holds_a_plan_to_its_prediction),
         cmocka_unit_test(bench_tells_how_long_the_host_waits),
         cmocka_unit_test(candidates_cross_the_link_where_they_suffice),
+        cmocka_unit_test(the_context_ends_an_answer_well),
+        cmocka_unit_test(whole_characters_are_printed),
+        cmocka_unit_test(a_prompt_comes_from_anywhere),
         cmocka_unit_test(the_other_verbs_answer),
         cmocka_unit_test(a_conversation_reads_lines),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),
