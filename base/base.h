@@ -256,6 +256,9 @@ void progress_end(struct progress *p);
  * loops look at it and stop. A second signal ends the process as usual. */
 extern volatile int oato_interrupted;
 void interrupt_catch(void);
+/* A process that goes on for so long after such a signal ends then, with status 130: for steps that
+ * take long and leave nothing behind. */
+void interrupt_deadline(unsigned seconds);
 
 /* ---------------------------------------------------------------- command-line options ---- */
 

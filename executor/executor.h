@@ -30,6 +30,9 @@ struct engine_options {
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices take their time and compute nothing: for measuring */
     const char *prepared_cache; /* folder that keeps prepared weights; NULL: none */
+    /* While weights are prepared: so many of the bytes of a device are; may be NULL. Gets the
+     * `user` of engine_open. */
+    void (*on_load)(void *user, const char *device, uint64_t bytes, uint64_t of);
 };
 
 /* The model and plan (may be NULL: everything on the CPU) are borrowed until engine_close. warn

@@ -466,7 +466,8 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
     }
 }
 
-static oato_status weights_prepare(struct engine_device *d, struct oato_error *err)
+static oato_status weights_prepare(struct engine_device *d, const struct engine_options *o,
+                                   void *user, struct oato_error *err)
 {
     d->weights = calloc(d->n_slots ? d->n_slots : 1, sizeof(void *));
     if (!d->weights)
@@ -478,6 +479,8 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
         if (s->streamed)
             continue;
         weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
+        if (o->on_load)
+            o->on_load(user, d->info.id, prepared, d->weight_bytes);
         prepared += s->bytes;
         const struct weight_source source = engine_weight_source(s);
         oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
@@ -529,7 +532,7 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
         o->prepared_cache && ops->weight_data && ops->layout && ops->layout(d->device);
     if (keeps)
         prepared_map(e, d, o->prepared_cache, warn, user);
-    oato_status status = weights_prepare(d, err);
+    oato_status status = weights_prepare(d, o, user, err);
     if (!status && keeps && !d->prepared.data)
         prepared_save(e, d, o->prepared_cache, warn, user);
     if (!status && d->n_kv)

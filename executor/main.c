@@ -364,6 +364,8 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (!a.model)
         return oato_fail(err, OATO_EUSAGE, "which model? oato-run [VERB] MODEL.gguf; see --help");
     interrupt_catch();
+    if (verbs[verb].verb != CHAT) /* which Ctrl-C does not end */
+        interrupt_deadline(1);
     return verbs[verb].run(&a, err);
 }
 

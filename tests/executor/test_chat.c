@@ -221,6 +221,26 @@ static void a_terminate_signal_ends_the_talk(void **state)
     assert_int_equal(terminal_close(&t), 130);
 }
 
+/* What a newcomer sees of a model that was made to talk. */
+static void a_terminal_shows_loading_and_hints_at_chat(void **state)
+{
+    struct terminal t;
+    (void)state;
+    terminal_open(&t,
+                  (char *[]){"oato-run", "tiny.gguf", "-p", "Hi", "-n", "2", "-c", "600", NULL});
+    wait_for(&t, "the context of 600 tokens is longer than the 512");
+    wait_for(&t, "loading ");
+    wait_for(&t, "cpu:0");
+    wait_for(&t, "--chat asks it");
+    wait_for(&t, "Hi");
+    assert_int_equal(terminal_close(&t), 0);
+    terminal_open(&t, (char *[]){"oato-run", "tiny.gguf", "--chat", "-p", "Hi", "-n", "2", NULL});
+    wait_for(&t, "decode");
+    assert_null(strstr(t.seen.data, "--chat asks it"));
+    assert_null(strstr(t.seen.data, "longer than"));
+    assert_int_equal(terminal_close(&t), 0);
+}
+
 static void a_full_context_forgets_the_oldest_messages(void **state)
 {
     static const char question[] = "Please tell me all that you know about it\\n";
@@ -255,6 +275,7 @@ int main(void)
         cmocka_unit_test(what_is_typed_reaches_the_model),
         cmocka_unit_test(an_interrupt_ends_the_answer_only),
         cmocka_unit_test(a_terminate_signal_ends_the_talk),
+        cmocka_unit_test(a_terminal_shows_loading_and_hints_at_chat),
         cmocka_unit_test(a_full_context_forgets_the_oldest_messages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -393,6 +393,43 @@ static void a_conversation_reads_lines(void **state)
     assert_int_equal(lines(&o->err), 1);
 }
 
+/* Of a long run, too, long before its end. */
+static void a_signal_ends_every_verb_soon(void **state)
+{
+    static const char *const verbs[] = {
+        "logits big.gguf --ids $(yes 7, | head -30000 | tr -d '\\n')7 -o o",
+        "bench big.gguf --prefill 30000 --generate 1 -r 1",
+        "bench big.gguf --prefill 0 --generate 1 -d 30000 -r 1",
+        "perplexity big.gguf -f long.txt -c 8192",
+        "generate big.gguf -f long.txt -c 40000 --ignore-eos",
+    };
+    struct random_model m = random_model_default();
+    struct outputs *o = *state;
+    struct oato_error err;
+    char shell[1024], path[256];
+    m.tokenizer = true;
+    m.width = m.ffn = 512;
+    m.context = 100000;
+    snprintf(path, sizeof path, "%s/big.gguf", dir);
+    assert_int_equal(random_model_save(&m, path, &err), OATO_OK);
+    snprintf(shell, sizeof shell,
+             "cd %s && for i in $(seq 3000); do cat text.txt; done | head -c 30000 >long.txt", dir);
+    assert_int_equal(system(shell), 0);
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        snprintf(shell, sizeof shell,
+                 "cd %s && timeout -k 10 -s TERM 0.5 '%s' %s >out.txt 2>err.txt </dev/null", dir,
+                 OATO_RUN, verbs[i]);
+        const uint64_t begin = now_ns();
+        const int status = system(shell);
+        const double seconds = (double)(now_ns() - begin) * 1e-9;
+        print_message("%.2f s\n", seconds);
+        read_into(&o->err, "err.txt");
+        /* timeout says 124 when it was needed; 137 when TERM was not enough */
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 124 || seconds > 6)
+            fail_msg("%s: status %d after %.1f s: %s", verbs[i], status, seconds, o->err.data);
+    }
+}
+
 static void every_mistake_is_one_line_and_its_status(void **state)
 {
     static const struct {
@@ -463,6 +500,7 @@ int main(void)
         cmocka_unit_test(a_prompt_comes_from_anywhere),
         cmocka_unit_test(the_other_verbs_answer),
         cmocka_unit_test(a_conversation_reads_lines),
+        cmocka_unit_test(a_signal_ends_every_verb_soon),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),
     };
     return cmocka_run_group_tests_name("oato-run", tests, setup, teardown);
