@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <string.h>
+#include <strings.h>
 
 static const struct dtype_info table[DT_COUNT] = {
     [DT_F32] = {"F32", 1, 4},         [DT_F16] = {"F16", 1, 2},
@@ -38,6 +39,18 @@ bool dtype_parse(const char *name, oato_dtype *out)
     for (int i = 0; i < DT_COUNT; i++) {
         if (table[i].name && !strcmp(table[i].name, name)) {
             *out = (oato_dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool dtype_parse_kv(const char *name, oato_dtype *out)
+{
+    static const oato_dtype types[] = {DT_F16, DT_Q8_0, DT_F32};
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        if (!strcasecmp(name, dtype_name(types[i]))) {
+            *out = types[i];
             return true;
         }
     }

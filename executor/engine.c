@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A CPU computes 256 tokens as fast as 512, and with half the memory. */
-enum { DEFAULT_CONTEXT = 4096, DEFAULT_UBATCH = 256, MAX_SEQS = 4096, MAX_UBATCH = 1 << 16 };
+/* Those of oato-plan. */
+enum { DEFAULT_CONTEXT = 4096, DEFAULT_UBATCH = 512, MAX_SEQS = 4096, MAX_UBATCH = 1 << 16 };
 
 static int32_t first_positive(int32_t a, int32_t b, int32_t c)
 {

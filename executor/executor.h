@@ -18,7 +18,7 @@ struct engine_options {
     const char *isa; /* forces a level of CPU kernels; NULL: the environment or the best */
     int32_t threads; /* of the cpu device; 0: physical cores but for one a GPU */
     int32_t context; /* positions of KV in all sequences together; 0: the plan's or 4096 */
-    int32_t ubatch;  /* most tokens of a step; 0: the plan's or 256 */
+    int32_t ubatch;  /* most tokens of a step; 0: the plan's or 512 */
     int32_t seqs;    /* most sequences of a step; 0: the plan's batch or 1 */
     int32_t rows;    /* most rows with logits of a step; 0: seqs */
     /* Where all logits are made on a device that is not the host: so many candidates of a row, the

@@ -9,6 +9,9 @@
 
 enum { PROMPTS_MAX = 64 };
 
+enum { LLAMA_OPTIONS = 64 };
+extern const struct option_row llama_options[]; /* at most so many, then an empty row */
+
 struct run_args {
     const char *model, *plan, *file, *output, *ids, *system, *chat_template;
     const char *prompts[PROMPTS_MAX];

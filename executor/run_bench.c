@@ -227,7 +227,7 @@ static void report_prediction(const struct bench *b, double prefill, double deco
         printf("  decode %.3f / %.3f ms a step = %.3f", x.decode * 1e-6, step * 1e-6,
                x.decode / step);
     if (!(x.prefill > 0) || !(x.decode > 0))
-        printf("  (the plan is for --prefill %d --generate %d --depth %d --batch %d)", q->prompt,
+        printf("  (the plan is for --prompt %d --generate %d --depth %d --batch %d)", q->prompt,
                q->generate, q->prompt, q->batch > 0 ? q->batch : 1);
     puts(!b->by_devices ? ""
          : b->args->engine.timing_only

@@ -72,7 +72,7 @@ static oato_status parse_contexts(const char *list, struct profiler_options *o,
         int64_t v;
         size_t n = strcspn(p, ",");
         snprintf(number, sizeof number, "%.*s", (int)(n < 15 ? n : 15), p);
-        if (n > 15 || !parse_i64(number, 1, 1 << 24, &v) || o->n_contexts == PROFILER_CONTEXTS ||
+        if (n > 15 || !parse_count(number, 1, 1 << 24, &v) || o->n_contexts == PROFILER_CONTEXTS ||
             (o->n_contexts && v <= o->contexts[o->n_contexts - 1]))
             return oato_fail(err, OATO_EUSAGE,
                              "--context '%s': at most %d rising numbers of tokens up to %d, such "
@@ -104,10 +104,7 @@ static oato_status take_option(int id, const struct options *parser, struct comm
         c->options.threads = (int32_t)v;
         break;
     case OPTION_KV:
-        c->options.kv = !strcmp(parser->value, "f16")    ? DT_F16
-                        : !strcmp(parser->value, "q8_0") ? DT_Q8_0
-                                                         : DT_F32;
-        if (c->options.kv == DT_F32 && strcmp(parser->value, "f32") != 0)
+        if (!dtype_parse_kv(parser->value, &c->options.kv))
             return oato_fail(err, OATO_EUSAGE, "--kv '%s': f16, q8_0 or f32", parser->value);
         break;
     case OPTION_MODEL:

@@ -204,7 +204,7 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     assert_int_equal(
         run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1 --prefill 8 -d 0"), 0);
     assert_null(strstr(o->out.data, "34000"));
-    assert_non_null(strstr(o->out.data, "(the plan is for --prefill 24 --generate 6 --depth 24"));
+    assert_non_null(strstr(o->out.data, "(the plan is for --prompt 24 --generate 6 --depth 24"));
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf --plan tiny.plan --dump-program"), 0);
     assert_non_null(strstr(o->out.data, "    0 stream     w0\n"));
 }
@@ -376,6 +376,25 @@ static void the_other_verbs_answer(void **state)
     assert_non_null(strstr(o->out.data, "cpu"));
 }
 
+/* What people type who come from llama.cpp. */
+static void common_options_of_others_are_taken(void **state)
+{
+    struct outputs *o = *state;
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p Hello -n 6 -c 1024 --ubatch 64"), 0);
+    char *first = strdup(o->out.data);
+    assert_int_equal(
+        run(&o->out, &o->err,
+            "-m tiny.gguf -p Hello --n-predict 6 --ctx-size 1k --ubatch-size 64 -fa on "
+            "--temperature 0 --kv F16"),
+        0);
+    assert_string_equal(o->out.data, first);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -fa -p Hello --generate 6 -ub 64"), 0);
+    assert_string_equal(o->out.data, first);
+    free(first);
+    assert_int_equal(run(&o->out, &o->err, "bench -m tiny.gguf -p 32 -n 4 -r 1 -fa 1"), 0);
+    assert_non_null(strstr(o->out.data, "prefill     32 tokens"));
+}
+
 static void a_conversation_reads_lines(void **state)
 {
     struct outputs *o = *state;
@@ -441,6 +460,14 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf", 2, "-p"},
         {"tiny.gguf -p x --temprature 1", 2, "--temp"},
         {"tiny.gguf -p x --prefill 3", 2, "--prefill"},
+        {"tiny.gguf -p x -ngl 99", 2, "'-ngl' here: a plan decides what runs on a GPU"},
+        {"tiny.gguf -p x -ctk q8_0", 2, "--kv"},
+        {"tiny.gguf -p x -no-cnv", 2, "leave it out"},
+        {"tiny.gguf -p x --mlock", 2, "stay in memory"},
+        {"tiny.gguf -p x -fa off", 2, "always on"},
+        {"tiny.gguf -p x -c 4q", 2, "-c wants a whole number"},
+        {"tiny.gguf -p x --context-length 4", 2, "'--context'"},
+        {"bench tiny.gguf -p x", 2, "-p wants a whole number"},
         {"tiny.gguf -p x -n abc", 2, "whole number"},
         {"tiny.gguf -p x --temp -1", 2, "number"},
         {"tiny.gguf -p x --kv q4", 2, "f16, q8_0 or f32"},
@@ -499,6 +526,7 @@ int main(void)
         cmocka_unit_test(whole_characters_are_printed),
         cmocka_unit_test(a_prompt_comes_from_anywhere),
         cmocka_unit_test(the_other_verbs_answer),
+        cmocka_unit_test(common_options_of_others_are_taken),
         cmocka_unit_test(a_conversation_reads_lines),
         cmocka_unit_test(a_signal_ends_every_verb_soon),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),
