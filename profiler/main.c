@@ -246,7 +246,7 @@ static void print_json(const struct profile *p, const struct profiler_report *r,
     text_add_json(&t, p->machine.cpu, strlen(p->machine.cpu));
     text_printf(&t, "\",\"rows\":{\"new\":%d,\"replaced\":%d,\"kept\":%d,\"skipped\":%d},",
                 r->rows_new, r->rows_replaced, r->rows_kept, r->rows_skipped);
-    text_printf(&t, "\"seconds\":%.3f,\"devices\":[", r->seconds);
+    text_printf(&t, "\"took_ns\":%.0f,\"devices\":[", r->seconds * 1e9);
     for (int32_t i = 0; i < p->n_devices; i++)
         device_json(&t, p, i);
     text_printf(&t, "],\"links\":[");

@@ -192,7 +192,7 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     assert_non_null(strstr(o->out.data, "\"decode\":{\"tokens\":6,"));
     assert_non_null(strstr(o->out.data, "\"batch\":1,\"depth\":24,\"host_idle\":"));
     assert_non_null(strstr(o->out.data, "\"measured\":{\"clock\":\"devices\","));
-    const double prefill = number_of(&o->out, "\"measured\"", "\"prefill_s\":");
+    const double prefill = number_of(&o->out, "\"measured\"", "\"prefill_ns\":") * 1e-9;
     assert_true(prefill > 45.056 && prefill < 46);
     const double ratio = number_of(&o->out, "\"predicted_over_measured\"", "\"prefill\":");
     assert_true(ratio > 0.999 * 34 / prefill && ratio < 1.001 * 34 / prefill);
