@@ -11,7 +11,7 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
-pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
+pkg_check_modules(EDIT IMPORTED_TARGET libedit) # without it oato-run chat has no line editing
 find_library(GLPK_LIBRARY glpk REQUIRED)
 
 if(NOT CMAKE_BUILD_TYPE)

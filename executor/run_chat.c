@@ -6,12 +6,14 @@
  */
 #include "executor/run.h"
 
-#include <editline/readline.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef OATO_LIBEDIT
+#include <editline/readline.h>
+#endif
 
 enum { MESSAGES_MAX = 1024 };
 
@@ -47,28 +49,46 @@ static bool interrupt_take(const struct chat *c)
     return true;
 }
 
-/* The next line of the user without its newline, malloc'ed; NULL at the end. */
-static char *line_read(const struct chat *c)
+/* A line of standard input without its newline, malloc'ed; NULL at the end or at a signal. */
+static char *line_plain(void)
 {
-    if (c->terminal) {
-        char *line = readline("> ");
-        if (!line && interrupt_take(c)) { /* an empty line, once */
-            fputs("\n(Ctrl-C again, Ctrl-D or /bye ends the conversation)\n", stderr);
-            line = readline("> ");
-        }
-        if (line && *line)
-            add_history(line);
-        return line;
-    }
     char *line = NULL;
     size_t cap = 0;
     ssize_t n = getline(&line, &cap, stdin);
     if (n < 0) {
         free(line);
+        clearerr(stdin);
         return NULL;
     }
     if (n && line[n - 1] == '\n')
         line[n - 1] = 0;
+    return line;
+}
+
+static char *line_edited(void)
+{
+#ifdef OATO_LIBEDIT
+    char *line = readline("> ");
+    if (line && *line)
+        add_history(line);
+    return line;
+#else
+    fputs("> ", stdout);
+    fflush(stdout);
+    return line_plain();
+#endif
+}
+
+/* The next line of the user, malloc'ed; NULL at the end. */
+static char *line_read(const struct chat *c)
+{
+    if (!c->terminal)
+        return line_plain();
+    char *line = line_edited();
+    if (!line && interrupt_take(c)) { /* as an empty line, once */
+        fputs("\n(Ctrl-C again, Ctrl-D or /bye ends the conversation)\n", stderr);
+        line = line_edited();
+    }
     return line;
 }
 
