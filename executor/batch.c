@@ -54,7 +54,7 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
     b->of = calloc((size_t)b->seqs, sizeof(struct request *));
     if (!b->inputs || !b->of) {
         batch_free(b);
-        return oato_fail_memory(err, (size_t)b->seqs * sizeof *b->inputs, "a batch");
+        return oato_fail_memory(err, (size_t)stats.seqs * sizeof *b->inputs, "a batch");
     }
     *out = b;
     return OATO_OK;
@@ -99,14 +99,14 @@ void batch_free(struct batch *b)
 oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t *id,
                       struct oato_error *err)
 {
-    const int64_t before = ask->seq < 0 ? 0 : engine_seq_length(b->engine, ask->seq);
-    const int64_t length = before + ask->n_ids, step = 256;
+    const long long before = ask->seq < 0 ? 0 : engine_seq_length(b->engine, ask->seq);
+    const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)
         return oato_fail(err, OATO_EUSAGE, "a prompt of no tokens");
     if (length > b->context)
-        return oato_fail(
-            err, OATO_EFIT, "the prompt has %lld tokens, the context %d: use -c %lld or more",
-            (long long)length, b->context, (long long)((length + step - 1) / step * step));
+        return oato_fail(err, OATO_EFIT,
+                         "the prompt has %lld tokens, the context %d: use -c %lld or more", length,
+                         b->context, (length + step - 1) / step * step);
     for (int32_t i = 0; i < ask->n_ids; i++)
         if (ask->ids[i] < 0 || ask->ids[i] >= b->vocab)
             return oato_fail(err, OATO_EUSAGE, "token id %d is outside the vocabulary of %d",

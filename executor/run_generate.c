@@ -184,9 +184,9 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
         goto out;
     }
     hint_at_chat(&s, &a);
-    answers = calloc((size_t)a.n_prompts, sizeof *answers);
+    answers = calloc(PROMPTS_MAX, sizeof *answers);
     if (!answers) {
-        status = oato_fail_memory(err, (size_t)a.n_prompts * sizeof *answers, "answers");
+        status = oato_fail_memory(err, PROMPTS_MAX * sizeof *answers, "answers");
         goto out;
     }
     for (int32_t i = 0; i < a.n_prompts && !status; i++)

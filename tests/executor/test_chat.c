@@ -245,26 +245,28 @@ static void a_full_context_forgets_the_oldest_messages(void **state)
 {
     static const char question[] = "Please tell me all that you know about it\\n";
     struct text out, err;
-    char lines[1024] = "";
+    struct text lines;
     (void)state;
     text_init(&out);
     text_init(&err);
+    text_init(&lines);
     for (int i = 0; i < 9; i++)
-        strcat(lines, question);
-    if (talk(lines, "-n 10 -c 128", &out, &err) != 0)
+        text_add(&lines, question, strlen(question));
+    if (talk(lines.data, "-n 10 -c 128", &out, &err) != 0)
         fail_msg("%s", err.data);
     assert_non_null(strstr(err.data, "the oldest 2 messages are forgotten"));
     /* an answer without room is cut; the next question is answered */
     assert_int_equal(talk("one\\ntwo\\nthree\\n", "-n -1 -c 64 --system Short.", &out, &err), 0);
     assert_non_null(strstr(err.data, "cut: the context of 64 tokens is full"));
     /* a message that never fits is told, and the talk goes on */
-    memset(lines, 'x', 300);
-    strcpy(lines + 300, "\\nyes\\n");
-    assert_int_equal(talk(lines, "-n 4 -c 128", &out, &err), 0);
+    lines.len = 0;
+    text_printf(&lines, "%0300d\\nyes\\n", 7);
+    assert_int_equal(talk(lines.data, "-n 4 -c 128", &out, &err), 0);
     assert_non_null(strstr(err.data, "this message takes 3"));
     assert_non_null(
         strstr(err.data, "the context has 128: send a shorter one, or start with -c 512"));
     assert_non_null(strstr(err.data, "decode 3 tokens"));
+    text_free(&lines);
     text_free(&out);
     text_free(&err);
 }
