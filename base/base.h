@@ -184,6 +184,8 @@ const struct dtype_info *dtype_info(int dtype);
 const char *dtype_name(oato_dtype dtype);
 /* True and *out set when name is known (case as printed). */
 bool dtype_parse(const char *name, oato_dtype *out);
+/* The types of a KV cache, in any case: f16, q8_0 and f32. */
+bool dtype_parse_kv(const char *name, oato_dtype *out);
 /* False for the integers and F64, which are no weights. */
 bool dtype_is_weight(oato_dtype dtype);
 /* Bytes of one row of k elements; false when k is no multiple of the block or it overflows. */
@@ -239,6 +241,8 @@ void text_print(FILE *to, const char *s, size_t n);
  * For "s" the prefixes are n, u, m. False when the text is no such number or negative. */
 bool parse_quantity(const char *s, const char *unit, double *out);
 bool parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out);
+/* The same for numbers of tokens and the like: "4k" is 4096, "1m" 1048576. */
+bool parse_count(const char *s, int64_t lo, int64_t hi, int64_t *out);
 bool parse_f64(const char *s, double lo, double hi, double *out);
 
 /* ----------------------------------------------------------------- share of the machine --- */
@@ -285,14 +289,22 @@ void progress_begin(struct progress *p, const char *what, double total);
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
 
-/* Set by SIGINT and SIGTERM once interrupt_catch was called; long loops look at it and stop. A
- * second signal ends the process as usual. */
+/* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
+ * loops look at it and stop. A second signal ends the process as usual. */
 extern volatile int oato_interrupted;
 void interrupt_catch(void);
+/* A process that goes on for so long after such a signal ends then, with status 130: for steps that
+ * take long and leave nothing behind. */
+void interrupt_deadline(unsigned seconds);
 
 /* ---------------------------------------------------------------- command-line options ---- */
 
-enum option_kind { OPT_FLAG, OPT_VALUE };
+enum option_kind {
+    OPT_FLAG,
+    OPT_VALUE,
+    OPT_CHOICE, /* may be followed by one of the words of `value`, "on|off" */
+    OPT_ANSWER, /* another program's: refused, and `help` says what is there instead */
+};
 
 /* A row of a program's option table; the table ends with a NULL name. */
 struct option_row {
@@ -300,7 +312,7 @@ struct option_row {
     char letter;      /* 't', or 0 */
     enum option_kind kind;
     const char *value; /* name of the value in the help: "N" */
-    const char *help;  /* one line with the unit and the default */
+    const char *help;  /* one line with the unit and the default; NULL: another name, not listed */
     int id;            /* what options_next returns */
 };
 
@@ -322,7 +334,8 @@ void options_init(struct options *o, const struct option_row *rows, int argc, ch
 int options_next(struct options *o, struct oato_error *err);
 /* Prints the rows as aligned help lines. */
 void options_help(const struct option_row *rows, FILE *out);
-/* The nearest of n names by edit distance, or NULL when none is near. */
+/* The nearest of n names by edit distance, or one that the word begins with, or that begins with
+ * the word; NULL when none is near. */
 const char *nearest_name(const char *word, const char *const *names, size_t n);
 
 #endif

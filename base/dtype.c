@@ -6,6 +6,7 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #define ROW(name, number, elems, bytes) [number] = {#name, elems, bytes},
 static const struct dtype_info table[DT_COUNT] = {WEIGHT_TYPES(ROW) OTHER_TYPES(ROW)};
@@ -29,6 +30,18 @@ bool dtype_parse(const char *name, oato_dtype *out)
     for (int i = 0; i < DT_COUNT; i++) {
         if (table[i].name && !strcmp(table[i].name, name)) {
             *out = (oato_dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool dtype_parse_kv(const char *name, oato_dtype *out)
+{
+    static const oato_dtype types[] = {DT_F16, DT_Q8_0, DT_F32};
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        if (!strcasecmp(name, dtype_name(types[i]))) {
+            *out = types[i];
             return true;
         }
     }

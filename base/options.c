@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { NEAR = 3, WORD = 32 };
+enum { NEAR = 3, WORD = 32, PREFIX = 4 };
 
 static int edit_distance(const char *a, const char *b)
 {
@@ -41,6 +41,11 @@ const char *nearest_name(const char *word, const char *const *names, size_t n)
             best = names[i];
         }
     }
+    for (size_t i = 0; i < n && !best; i++) {
+        const size_t a = strlen(word), b = strlen(names[i]), shorter = a < b ? a : b;
+        if (shorter >= PREFIX && !strncmp(word, names[i], shorter))
+            best = names[i];
+    }
     return best;
 }
 
@@ -57,7 +62,8 @@ static int unknown(const struct options *o, const char *word, struct oato_error 
     const char *names[64];
     size_t n = 0;
     for (const struct option_row *r = o->rows; r->name && n < ARRAY_LEN(names); r++)
-        names[n++] = r->name;
+        if (r->help && r->kind != OPT_ANSWER)
+            names[n++] = r->name;
     const char *near = nearest_name(word, names, n);
     if (near)
         oato_fail(err, OATO_EUSAGE, "unknown option '%s'; did you mean '--%s'?", o->name, near);
@@ -66,10 +72,30 @@ static int unknown(const struct options *o, const char *word, struct oato_error 
     return OPT_ERROR;
 }
 
+/* Whether the word is one of "a|b|c". */
+static bool is_choice(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *w = words; *w; w += strcspn(w, "|"), w += *w == '|')
+        if (strcspn(w, "|") == n && !memcmp(w, word, n))
+            return true;
+    return false;
+}
+
 static int take_value(struct options *o, const struct option_row *r, const char *attached,
                       struct oato_error *err)
 {
     o->value = NULL;
+    if (r->kind == OPT_ANSWER) {
+        oato_fail(err, OATO_EUSAGE, "there is no option '%s' here: %s", o->name, r->help);
+        return OPT_ERROR;
+    }
+    if (r->kind == OPT_CHOICE) {
+        o->value = attached;
+        if (!attached && o->index < o->argc && is_choice(r->value, o->argv[o->index]))
+            o->value = o->argv[o->index++];
+        return r->id;
+    }
     if (r->kind == OPT_FLAG) {
         if (attached) {
             oato_fail(err, OATO_EUSAGE, "option --%s takes no value", r->name);
@@ -117,6 +143,8 @@ void options_help(const struct option_row *rows, FILE *out)
 {
     for (const struct option_row *r = rows; r->name; r++) {
         char left[64];
+        if (!r->help || r->kind == OPT_ANSWER)
+            continue;
         snprintf(left, sizeof left, "%c%c%s --%s%s%s", r->letter ? '-' : ' ',
                  r->letter ? r->letter : ' ', r->letter ? "," : " ", r->name, r->value ? " " : "",
                  r->value ? r->value : "");

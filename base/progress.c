@@ -9,6 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+static const char clear_line[] = "\r\033[K";
+static volatile bool line_shown;
+
 uint64_t now_ns(void)
 {
     struct timespec t;
@@ -41,22 +44,34 @@ void progress_update(struct progress *p, double done, const char *note)
     }
     fflush(stderr);
     p->drawn_ns = now;
-    p->shown = true;
+    p->shown = line_shown = true;
 }
 
 void progress_end(struct progress *p)
 {
     if (p->shown)
-        fputs("\r\033[K", stderr);
-    p->on = p->shown = false;
+        fputs(clear_line, stderr);
+    p->on = p->shown = line_shown = false;
 }
 
 volatile int oato_interrupted;
+static volatile unsigned deadline_s;
 
 static void on_signal(int sig)
 {
-    oato_interrupted = 1;
+    oato_interrupted = sig;
     signal(sig, SIG_DFL);
+    if (deadline_s)
+        alarm(deadline_s);
+}
+
+/* A loop that looks at oato_interrupted too seldom. */
+static void on_deadline(int sig)
+{
+    (void)sig;
+    if (line_shown && write(STDERR_FILENO, clear_line, sizeof clear_line - 1) < 0)
+        _exit(128 + SIGINT);
+    _exit(128 + SIGINT);
 }
 
 void interrupt_catch(void)
@@ -64,4 +79,11 @@ void interrupt_catch(void)
     struct sigaction a = {.sa_handler = on_signal};
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+}
+
+void interrupt_deadline(unsigned seconds)
+{
+    struct sigaction a = {.sa_handler = on_deadline};
+    deadline_s = seconds;
+    sigaction(SIGALRM, &a, NULL);
 }

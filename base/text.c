@@ -215,6 +215,25 @@ bool parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out)
     return true;
 }
 
+bool parse_count(const char *s, int64_t lo, int64_t hi, int64_t *out)
+{
+    char digits[24];
+    const size_t n = strlen(s);
+    const char unit = n ? s[n - 1] : 0;
+    const int shift = unit == 'k' || unit == 'K' ? 10 : unit == 'm' || unit == 'M' ? 20 : 0;
+    int64_t v;
+    if (!shift)
+        return parse_i64(s, lo, hi, out);
+    if (n >= sizeof digits)
+        return false;
+    memcpy(digits, s, n - 1);
+    digits[n - 1] = 0;
+    if (!parse_i64(digits, 0, INT64_MAX >> shift, &v) || v << shift < lo || v << shift > hi)
+        return false;
+    *out = v << shift;
+    return true;
+}
+
 bool parse_f64(const char *s, double lo, double hi, double *out)
 {
     char *end;

@@ -11,7 +11,7 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
-pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
+pkg_check_modules(EDIT IMPORTED_TARGET libedit) # without it oato-run chat has no line editing
 find_library(GLPK_LIBRARY glpk REQUIRED)
 
 if(NOT CMAKE_BUILD_TYPE)
@@ -25,7 +25,7 @@ set(OATO_SHOWS_kernels kernels/op.h kernels/program.h kernels/device.h)
 set(OATO_SHOWS_models models/models.h)
 set(OATO_SHOWS_planfmt planfmt/planfmt.h)
 set(OATO_SHOWS_lowering lowering/lowering.h kernels/program.h)
-set(OATO_SHOWS_executor executor/executor.h)
+set(OATO_SHOWS_executor executor/executor.h executor/batch.h)
 set(OATO_SHOWS_profiler profiler/profiler.h)
 set(OATO_SHOWS_solver solver/solver.h)
 

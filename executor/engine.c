@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A CPU computes 256 tokens as fast as 512, and with half the memory. */
+/* Context and tokens of a step are those of oato-plan. */
 enum {
     DEFAULT_CONTEXT = 4096,
-    DEFAULT_UBATCH = 256,
+    DEFAULT_UBATCH = 512,
     MAX_CONTEXT = 1 << 26,
     MAX_SEQS = 4096,
     MAX_UBATCH = 1 << 16
@@ -448,6 +448,8 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
 {
     int32_t chunk = logits == LOGITS_ALL && e->max_rows < e->ubatch ? e->max_rows : e->ubatch;
     for (int32_t at = 0; at < n; at += chunk) {
+        if (oato_interrupted)
+            return oato_fail(err, OATO_NEGATIVE, "interrupted");
         int32_t now = n - at < chunk ? n - at : chunk;
         bool last = at + now == n;
         struct engine_input in = {seq, ids + at, now,
@@ -469,6 +471,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     out->vocab = e->model->shape.vocab;
     out->context = e->context;
     out->ubatch = e->ubatch;
+    out->seqs = e->max_seqs;
     out->kv = e->kv_dtype;
     out->n_devices = e->n_devices;
     for (int i = 0; i < e->n_devices; i++) {

@@ -18,7 +18,7 @@ struct engine_options {
     const char *isa; /* forces a level of CPU kernels; NULL: the environment or the best */
     int32_t threads; /* of the cpu device; 0: physical cores but for one a GPU */
     int32_t context; /* positions of KV in all sequences together; 0: the plan's or 4096 */
-    int32_t ubatch;  /* most tokens of a step; 0: the plan's or 256 */
+    int32_t ubatch;  /* most tokens of a step; 0: the plan's or 512 */
     int32_t seqs;    /* most sequences of a step; 0: the plan's batch or 1 */
     int32_t rows;    /* most rows with logits of a step; 0: seqs */
     /* Where all logits are made on a device that is not the host: so many candidates of a row, the
@@ -30,6 +30,9 @@ struct engine_options {
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices take their time and compute nothing: for measuring */
     const char *prepared_cache; /* folder that keeps prepared weights; NULL: none */
+    /* While weights are prepared: so many of the bytes of a device are; may be NULL. Gets the
+     * `user` of engine_open. */
+    void (*on_load)(void *user, const char *device, uint64_t bytes, uint64_t of);
 };
 
 /* The model and plan (may be NULL: everything on the CPU) are borrowed until engine_close. warn
@@ -82,7 +85,8 @@ const float *engine_logits(const struct engine *e, int32_t row);
 const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n);
 /* Feeds n tokens in chunks of at most ubatch; LOGITS_LAST concerns the last token only. on_rows
  * (may be NULL) is called after each chunk with the rows of logits, or of candidates, that it gave:
- * first = index of the first row's token within ids. */
+ * first = index of the first row's token within ids. OATO_NEGATIVE and "interrupted" when
+ * oato_interrupted was set meanwhile. */
 oato_status
 engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum engine_logits logits,
             void (*on_rows)(void *user, const float *logits, int32_t first, int32_t rows),
@@ -97,7 +101,7 @@ struct engine_device_stats {
 };
 
 struct engine_stats {
-    int32_t vocab, context, ubatch;
+    int32_t vocab, context, ubatch, seqs;
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];

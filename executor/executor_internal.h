@@ -96,7 +96,7 @@ struct engine {
     } * result;             /* of the last step */
     int32_t n_rows;
     struct step_cores cores; /* of the host and its simulated devices */
-    bool failed; /* a device died: no further step */
+    bool failed;             /* a device died: no further step */
     uint64_t load_ns, steps, clock_ns, host_busy_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */
 };

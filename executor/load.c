@@ -305,7 +305,8 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
     }
 }
 
-static oato_status weights_prepare(struct engine_device *d, struct oato_error *err)
+static oato_status weights_prepare(struct engine_device *d, const struct engine_options *o,
+                                   void *user, struct oato_error *err)
 {
     const struct lowered_device *low = d->lowered;
     uint32_t ahead = 0;
@@ -317,6 +318,8 @@ static oato_status weights_prepare(struct engine_device *d, struct oato_error *e
         if (oato_interrupted)
             return oato_fail(err, OATO_NEGATIVE, "interrupted");
         weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
+        if (o->on_load)
+            o->on_load(user, d->info.id, prepared, low->weight_bytes);
         prepared += s->bytes;
         const struct weight_source source = weight_source(s, d->kept[i]);
         oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
@@ -375,7 +378,7 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
         prepared_map(e, d, o->prepared_cache, warn, user);
     if (ops->reserve)
         ops->reserve(d->device, d->lowered->weight_bytes, d->lowered->n_slots);
-    oato_status status = weights_prepare(d, err);
+    oato_status status = weights_prepare(d, o, user, err);
     if (!status && keeps && !d->prepared.data)
         prepared_save(e, d, o->prepared_cache, warn, user);
     if (!status && d->lowered->n_kv)

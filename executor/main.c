@@ -57,6 +57,7 @@ enum option_id {
     O_THREADS,
     O_CONTEXT,
     O_UBATCH,
+    O_FLASH,
     O_DEVICES,
     O_MAP,
     O_STRICT,
@@ -92,9 +93,12 @@ static const struct {
     {PERPLEXITY | TOKENIZE,
      {"file", 'f', OPT_VALUE, "FILE", "text file (- = standard input)", O_FILE}},
     {ANSWER,
-     {"predict", 'n', OPT_VALUE, "N", "most tokens to generate (default 256; -1: no limit)",
+     {"generate", 'n', OPT_VALUE, "N", "most tokens to generate (default 256; -1: no limit)",
       O_PREDICT}},
+    {ANSWER, {"predict", 0, OPT_VALUE, "N", NULL, O_PREDICT}},
+    {ANSWER, {"n-predict", 0, OPT_VALUE, "N", NULL, O_PREDICT}},
     {ANSWER, {"temp", 0, OPT_VALUE, "T", "temperature (default 0: the most likely token)", O_TEMP}},
+    {ANSWER, {"temperature", 0, OPT_VALUE, "T", NULL, O_TEMP}},
     {ANSWER,
      {"top-k", 0, OPT_VALUE, "K", "sample among the K most likely (default 40; 0: all)", O_TOP_K}},
     {ANSWER, {"top-p", 0, OPT_VALUE, "P", "... that hold probability P (default 0.95)", O_TOP_P}},
@@ -112,14 +116,19 @@ static const struct {
      {"chat-template", 0, OPT_VALUE, "NAME", "use this template instead of the model's",
       O_TEMPLATE}},
     {ANSWER, {"system", 0, OPT_VALUE, "TEXT", "system message", O_SYSTEM}},
+    {ANSWER, {"sys", 0, OPT_VALUE, "TEXT", NULL, O_SYSTEM}},
+    {ANSWER, {"system-prompt", 0, OPT_VALUE, "TEXT", NULL, O_SYSTEM}},
     {GENERATE, {"no-display-prompt", 0, OPT_FLAG, NULL, "print only what is generated", O_HIDE}},
     {GENERATE, {"ignore-eos", 0, OPT_FLAG, NULL, "go on after the end of text", O_IGNORE_END}},
     {BENCH,
-     {"prefill", 0, OPT_VALUE, "N", "prompt tokens (default the plan's or 512; 0: skip)",
+     {"prompt", 'p', OPT_VALUE, "N", "prompt tokens (default the plan's or 512; 0: skip)",
       O_PREFILL}},
+    {BENCH, {"prefill", 0, OPT_VALUE, "N", NULL, O_PREFILL}},
+    {BENCH, {"n-prompt", 0, OPT_VALUE, "N", NULL, O_PREFILL}},
     {BENCH,
-     {"generate", 0, OPT_VALUE, "N", "decoded tokens (default the plan's or 64; 0: skip)",
+     {"generate", 'n', OPT_VALUE, "N", "decoded tokens (default the plan's or 64; 0: skip)",
       O_GENERATE}},
+    {BENCH, {"n-gen", 0, OPT_VALUE, "N", NULL, O_GENERATE}},
     {BENCH, {"repeat", 'r', OPT_VALUE, "N", "timed runs after a warm-up (default 3)", O_REPEAT}},
     {BENCH,
      {"timing-only", 0, OPT_FLAG, NULL, "simulated devices take their time and compute nothing",
@@ -130,6 +139,7 @@ static const struct {
     {BENCH,
      {"depth", 'd', OPT_VALUE, "N",
       "positions in the cache before decoding (default the plan's prompt, or 0)", O_DEPTH}},
+    {BENCH, {"n-depth", 0, OPT_VALUE, "N", NULL, O_DEPTH}},
     {LOGITS, {"ids", 0, OPT_VALUE, "1,2,3", "token ids", O_IDS}},
     {LOGITS, {"output", 'o', OPT_VALUE, "FILE", "raw float32, tokens x vocabulary", O_OUTPUT}},
     {TOKENIZE, {"ids", 0, OPT_FLAG, NULL, "only the ids, on one line", O_ONLY_IDS}},
@@ -140,9 +150,14 @@ static const struct {
     {ENGINE,
      {"context", 'c', OPT_VALUE, "N", "positions of KV cache (default: the plan's, else 4096)",
       O_CONTEXT}},
+    {ENGINE, {"ctx-size", 0, OPT_VALUE, "N", NULL, O_CONTEXT}},
     {ENGINE,
-     {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default: the plan's, or 256)",
+     {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default: the plan's, or 512)",
       O_UBATCH}},
+    {ENGINE, {"ub", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
+    {ENGINE, {"ubatch-size", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
+    {ENGINE, {"fa", 0, OPT_CHOICE, "on|auto|off|1|0", NULL, O_FLASH}},
+    {ENGINE, {"flash-attn", 0, OPT_CHOICE, "on|auto|off|1|0", NULL, O_FLASH}},
     {ENGINE,
      {"threads", 't', OPT_VALUE, "N", "CPU threads (default: physical cores, but for one a GPU)",
       O_THREADS}},
@@ -171,6 +186,8 @@ static void rows_of_verb(int verb, struct option_row *rows)
     for (size_t i = 0; i < ARRAY_LEN(table); i++)
         if (table[i].verbs & verb)
             rows[n++] = table[i].row;
+    for (size_t i = 0; llama_options[i].name && verb & ENGINE; i++)
+        rows[n++] = llama_options[i];
     rows[n].name = NULL;
 }
 
@@ -191,7 +208,7 @@ static bool int_option(const struct options *o, int64_t lo, int64_t hi, int32_t 
                        struct oato_error *err)
 {
     int64_t v;
-    if (!parse_i64(o->value, lo, hi, &v)) {
+    if (!parse_count(o->value, lo, hi, &v)) {
         oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %lld to %lld, not '%s'", o->name,
                   (long long)lo, (long long)hi, o->value);
         return false;
@@ -215,18 +232,19 @@ static bool float_option(const struct options *o, double lo, double hi, float *o
 
 static bool kv_option(const struct options *o, struct run_args *a, struct oato_error *err)
 {
-    if (!strcmp(o->value, "f16") || !strcmp(o->value, "F16")) {
-        a->engine.kv = DT_F16;
-    } else if (!strcmp(o->value, "f32") || !strcmp(o->value, "F32")) {
-        a->engine.kv = DT_F32;
-    } else if (!strcmp(o->value, "q8_0") || !strcmp(o->value, "Q8_0")) {
-        a->engine.kv = DT_Q8_0;
-    } else {
+    a->engine.kv_given = dtype_parse_kv(o->value, &a->engine.kv);
+    if (!a->engine.kv_given)
         oato_fail(err, OATO_EUSAGE, "--kv wants f16, q8_0 or f32, not '%s'", o->value);
-        return false;
-    }
-    a->engine.kv_given = true;
-    return true;
+    return a->engine.kv_given;
+}
+
+/* Attention here never makes the whole matrix of scores. */
+static bool flash_option(const struct options *o, struct oato_error *err)
+{
+    const bool off = o->value && (!strcmp(o->value, "off") || !strcmp(o->value, "0"));
+    if (off)
+        oato_fail(err, OATO_EUSAGE, "%s: flash attention is always on here", o->name);
+    return !off;
 }
 
 static bool prompt_option(const struct options *o, struct run_args *a, struct oato_error *err)
@@ -236,6 +254,16 @@ static bool prompt_option(const struct options *o, struct run_args *a, struct oa
         return false;
     }
     a->prompts[a->n_prompts++] = o->value;
+    return true;
+}
+
+static bool file_option(const struct options *o, struct run_args *a, struct oato_error *err)
+{
+    if (a->file) {
+        oato_fail(err, OATO_EUSAGE, "one file at a time: '%s' and '%s'", a->file, o->value);
+        return false;
+    }
+    a->file = o->value;
     return true;
 }
 
@@ -270,7 +298,7 @@ static bool option_take(int id, const struct options *o, struct run_args *a, str
     case OPT_OPERAND: return operand(o, a, err);
     case O_PLAN: a->plan = o->value; return true;
     case O_PROMPT: return prompt_option(o, a, err);
-    case O_FILE: a->file = o->value; return true;
+    case O_FILE: return file_option(o, a, err);
     case O_PREDICT: return int_option(o, -1, INT32_MAX, &a->n_predict, err);
     case O_TEMP: return float_option(o, 0, 100, &s->temperature, err);
     case O_TOP_K: return int_option(o, 0, INT32_MAX, &s->top_k, err);
@@ -294,6 +322,7 @@ static bool option_take(int id, const struct options *o, struct run_args *a, str
     case O_ONLY_IDS: return a->only_ids = true;
     case O_NO_SPECIAL: return a->no_special = true;
     case O_KV: return kv_option(o, a, err);
+    case O_FLASH: return flash_option(o, err);
     case O_CONTEXT: return int_option(o, 1, 1 << 26, &e->context, err);
     case O_UBATCH: return int_option(o, 1, 1 << 16, &e->ubatch, err);
     case O_THREADS: return int_option(o, 1, 1024, &e->threads, err);
@@ -321,7 +350,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         .sampling =
             {.top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last = 64},
     };
-    struct option_row rows[ARRAY_LEN(table) + 1];
+    struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS + 1];
     size_t verb = 0;
     int first = 1;
     for (size_t i = 0; argc > 1 && i < ARRAY_LEN(verbs); i++) {
@@ -358,6 +387,8 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (a.output && outfile_check(a.output, err))
         return err->status;
     interrupt_catch();
+    if (verbs[verb].verb != CHAT) /* which Ctrl-C does not end */
+        interrupt_deadline(1);
     return verbs[verb].run(&a, err);
 }
 

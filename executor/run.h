@@ -5,9 +5,12 @@
 #ifndef OATO_RUN_H
 #define OATO_RUN_H
 
-#include "executor/executor.h"
+#include "executor/batch.h"
 
 enum { PROMPTS_MAX = 64 };
+
+enum { LLAMA_OPTIONS = 64 };
+extern const struct option_row llama_options[]; /* at most so many, then an empty row */
 
 struct run_args {
     const char *model, *plan, *file, *output, *ids, *system, *chat_template;
@@ -28,11 +31,12 @@ struct session {
     struct plan plan;
     bool has_plan;
     struct engine *engine;
+    struct batch *batch; /* of SESSION_SAMPLES */
 };
 
 enum session_needs {
     SESSION_TOKENIZER = 1,
-    SESSION_SAMPLES = 2, /* rows of logits are only sampled from: candidates of them will do */
+    SESSION_SAMPLES = 2, /* answers: rows of logits are only sampled from, candidates will do */
 };
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err);
@@ -53,28 +57,28 @@ oato_status text_read_file(const char *path, struct text *out, struct oato_error
 
 /* One sequence that is being answered. */
 struct answer {
-    int32_t seq;
-    int32_t *ids; /* prompt, borrowed until the prompt has been fed */
-    size_t n_ids, fed;
+    int32_t *ids; /* the prompt; borrowed while it is answered */
+    int32_t n_ids;
     struct sampler *sampler;
+    int32_t *out; /* gets the ids that are generated; NULL: nobody wants them */
+    int32_t n_out;
     struct utf8_stream utf8;
     struct text text; /* what may be printed */
-    int32_t next;     /* sampled, not fed yet; -1: none */
-    int32_t n_generated;
+    uint64_t id;      /* in the session's batch */
     bool done;
+    enum batch_end why;
+    /* of answer_ask */
+    const struct session *session;
+    bool ignore_end;
 };
 
-struct answer_times {
-    uint64_t prompt_tokens, prompt_ns, generated, decode_ns, decode_steps;
-};
-
-/* Feeds all prompts together in steps of at most ubatch tokens and samples each one's first token.
- */
-oato_status answers_prefill(struct session *s, const struct run_args *a, struct answer *answers,
-                            int32_t n, struct answer_times *times, struct oato_error *err);
-/* One decode step for all that are not done: feeds `next`, samples again. */
-oato_status answers_step(struct session *s, const struct run_args *a, struct answer *answers,
-                         int32_t n, struct answer_times *times, struct oato_error *err);
-void answer_times_print(const struct answer_times *t, const struct session *s);
+/* Prints what is new of its text beyond *printed. */
+oato_status answer_print(const struct answer *x, size_t *printed, struct oato_error *err);
+/* Adds it to the session's batch, on a sequence of its own (seq -1) or the given one; generated
+ * text goes behind what x->text holds. */
+oato_status answer_ask(struct session *s, const struct run_args *a, struct answer *x, int32_t seq,
+                       struct oato_error *err);
+struct sampler *answer_sampler(const struct session *s, const struct run_args *a);
+void answer_times_print(const struct session *s);
 
 #endif

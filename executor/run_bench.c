@@ -179,32 +179,33 @@ static void report_json(const struct bench *b, double prefill, double decode,
     uint64_t kv_bytes = 0;
     for (int32_t i = 0; i < stats->n_devices; i++)
         kv_bytes += stats->device[i].kv_bytes;
-    printf("{\"prefill\":{\"tokens\":%d,\"tokens_per_s\":%.2f},"
-           "\"decode\":{\"tokens\":%d,\"tokens_per_s\":%.2f,\"batch\":%d,\"depth\":%d,"
-           "\"host_idle\":%.4f},"
-           "\"repeat\":%d,\"load_s\":%.4f,\"peak_rss_bytes\":%llu,\"device\":\"%s\",\"isa\":\"%s\","
-           "\"kv_bytes\":%llu,\"work\":{\"weight_bytes\":%llu,\"decode_operations\":%llu,"
-           "\"prefill_operations\":%llu,\"attention_operations\":%llu,\"position_bytes\":%llu},"
-           "\"predicted\":{",
-           a->prefill, prefill > 0 ? a->prefill * 1e9 / prefill : 0, tokens,
-           decode > 0 ? tokens * 1e9 / decode : 0, a->batch, a->depth, host_idle(b), a->repeat,
-           (double)stats->load_ns * 1e-9, (unsigned long long)peak_rss_bytes(),
-           stats->device[0].info.model, stats->device[0].info.isa, (unsigned long long)kv_bytes,
-           (unsigned long long)w.weight_bytes, (unsigned long long)w.decode_operations,
-           (unsigned long long)w.prefill_operations, (unsigned long long)w.attention_operations,
-           (unsigned long long)w.position_bytes);
+    printf(
+        "{\"prefill\":{\"tokens\":%d,\"tokens_per_s\":%.2f},"
+        "\"decode\":{\"tokens\":%d,\"tokens_per_s\":%.2f,\"batch\":%d,\"depth\":%d,"
+        "\"host_idle\":%.4f},"
+        "\"repeat\":%d,\"load_ns\":%llu,\"peak_rss_bytes\":%llu,\"device\":\"%s\",\"isa\":\"%s\","
+        "\"kv_bytes\":%llu,\"work\":{\"weight_bytes\":%llu,\"decode_operations\":%llu,"
+        "\"prefill_operations\":%llu,\"attention_operations\":%llu,\"position_bytes\":%llu},"
+        "\"predicted\":{",
+        a->prefill, prefill > 0 ? a->prefill * 1e9 / prefill : 0, tokens,
+        decode > 0 ? tokens * 1e9 / decode : 0, a->batch, a->depth, host_idle(b), a->repeat,
+        (unsigned long long)stats->load_ns, (unsigned long long)peak_rss_bytes(),
+        stats->device[0].info.model, stats->device[0].info.isa, (unsigned long long)kv_bytes,
+        (unsigned long long)w.weight_bytes, (unsigned long long)w.decode_operations,
+        (unsigned long long)w.prefill_operations, (unsigned long long)w.attention_operations,
+        (unsigned long long)w.position_bytes);
     if (b->session.has_plan) {
         const struct plan *p = &b->session.plan;
-        printf("\"prompt\":%d,\"prefill_s\":%.6f,\"decode_s_per_step\":%.6f", p->request.prompt,
-               (double)p->prefill_ns * 1e-9, (double)p->decode_ns * 1e-9);
+        printf("\"prompt\":%d,\"prefill_ns\":%lld,\"decode_ns\":%lld", p->request.prompt,
+               (long long)p->prefill_ns, (long long)p->decode_ns);
     }
     const struct prediction x = prediction_of(b);
-    printf("},\"measured\":{\"clock\":\"%s\",\"prefill_s\":%.6f,\"decode_s_per_step\":%.6f},"
+    printf("},\"measured\":{\"clock\":\"%s\",\"prefill_ns\":%.0f,\"decode_ns\":%.0f},"
            "\"predicted_over_measured\":{",
            !b->by_devices                ? "wall"
            : b->args->engine.timing_only ? "devices, timing only"
                                          : "devices",
-           prefill * 1e-9, a->generate ? decode * 1e-9 / a->generate : 0);
+           prefill, a->generate ? decode / a->generate : 0);
     if (x.prefill > 0)
         printf("\"prefill\":%.4f%s", x.prefill / prefill, x.decode > 0 ? "," : "");
     if (x.decode > 0)
@@ -227,7 +228,7 @@ static void report_prediction(const struct bench *b, double prefill, double deco
         printf("  decode %.3f / %.3f ms a step = %.3f", x.decode * 1e-6, step * 1e-6,
                x.decode / step);
     if (!(x.prefill > 0) || !(x.decode > 0))
-        printf("  (the plan is for --prefill %d --generate %d --depth %d --batch %d)", q->prompt,
+        printf("  (the plan is for --prompt %d --generate %d --depth %d --batch %d)", q->prompt,
                q->generate, q->prompt, q->batch > 0 ? q->batch : 1);
     puts(!b->by_devices ? ""
          : b->args->engine.timing_only

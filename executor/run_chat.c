@@ -1,13 +1,19 @@
 /*
  * run_chat.c - the verb chat: a conversation on one sequence. The whole conversation is rendered
- * again for every turn; what the cache already holds of it is kept and only the rest is fed.
+ * again for every turn; what the cache already holds of it is kept and only the rest is fed. When
+ * the context is full the oldest messages are forgotten. At a terminal Ctrl-C ends an answer, not
+ * the conversation, and what is no answer goes to stderr.
  */
 #include "executor/run.h"
 
-#include <editline/readline.h>
+#include <locale.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef OATO_LIBEDIT
+#include <editline/readline.h>
+#endif
 
 enum { MESSAGES_MAX = 1024 };
 
@@ -18,24 +24,40 @@ struct chat {
     struct chat_message messages[MESSAGES_MAX];
     size_t n_messages;
     struct answer answer;
-    int32_t *cached; /* tokens whose KV the sequence holds */
-    size_t n_cached, cached_cap;
+    int32_t *tokens; /* of the conversation; context + 1 */
+    int32_t n_cached, context;
+    int32_t seq;
+    bool terminal;
 };
 
-/* The next line of the user without its newline, malloc'ed; NULL at the end. */
-static char *line_read(bool terminal)
+/* ----------------------------------------------------------------------------- the terminal */
+
+/* The line editor takes bytes for characters only in a locale that says so. */
+static void locale_begin(void)
 {
-    if (terminal) {
-        char *line = readline("> ");
-        if (line && *line)
-            add_history(line);
-        return line;
-    }
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+/* True when Ctrl-C was pressed at a terminal; it is then forgotten, and the next one is caught. */
+static bool interrupt_take(const struct chat *c)
+{
+    if (!c->terminal || oato_interrupted != SIGINT)
+        return false;
+    oato_interrupted = 0;
+    interrupt_catch();
+    return true;
+}
+
+/* A line of standard input without its newline, malloc'ed; NULL at the end or at a signal. */
+static char *line_plain(void)
+{
     char *line = NULL;
     size_t cap = 0;
     ssize_t n = getline(&line, &cap, stdin);
     if (n < 0) {
         free(line);
+        clearerr(stdin);
         return NULL;
     }
     if (n && line[n - 1] == '\n')
@@ -43,12 +65,73 @@ static char *line_read(bool terminal)
     return line;
 }
 
+static char *line_edited(void)
+{
+#ifdef OATO_LIBEDIT
+    char *line = readline("> ");
+    if (line && *line)
+        add_history(line);
+    return line;
+#else
+    fputs("> ", stdout);
+    fflush(stdout);
+    return line_plain();
+#endif
+}
+
+/* The next line of the user, malloc'ed; NULL at the end. */
+static char *line_read(const struct chat *c)
+{
+    if (!c->terminal)
+        return line_plain();
+    char *line = line_edited();
+    if (!line && interrupt_take(c)) { /* as an empty line, once */
+        fputs("\n(Ctrl-C again, Ctrl-D or /bye ends the conversation)\n", stderr);
+        line = line_edited();
+    }
+    return line;
+}
+
+static void banner(const struct chat *c)
+{
+    const char *slash = strrchr(c->args->model, '/');
+    fprintf(stderr, "%s, context %d tokens, template %s. /help lists the commands.\n",
+            slash ? slash + 1 : c->args->model, c->context, chat_template_name(c->template));
+}
+
+static void help(void)
+{
+    fputs("/clear  forget the conversation\n"
+          "/bye    end it, as /exit and Ctrl-D do\n"
+          "/help   this text\n"
+          "Ctrl-C  end the answer that is being written\n",
+          stderr);
+}
+
+/* ------------------------------------------------------------------------------ the messages */
+
+/* Takes n messages from place `at` on out. */
+static void messages_drop(struct chat *c, size_t at, size_t n)
+{
+    for (size_t i = at; i < at + n; i++)
+        free((char *)c->messages[i].content);
+    c->n_messages -= n;
+    memmove(&c->messages[at], &c->messages[at + n], (c->n_messages - at) * sizeof *c->messages);
+}
+
+/* Forgets the oldest question and its answer; false when there is only the last question. */
+static bool oldest_drop(struct chat *c)
+{
+    const size_t first = c->args->system ? 1 : 0;
+    if (c->n_messages < first + 3)
+        return false;
+    messages_drop(c, first, 2);
+    return true;
+}
+
 static oato_status message_add(struct chat *c, const char *role, const char *content, size_t n,
                                struct oato_error *err)
 {
-    if (c->n_messages == MESSAGES_MAX)
-        return oato_fail(err, OATO_EFIT, "the conversation has more than %d messages",
-                         MESSAGES_MAX);
     char *copy = strndup(content ? content : "", n);
     if (!copy)
         return oato_fail_memory(err, n, "a message");
@@ -56,146 +139,215 @@ static oato_status message_add(struct chat *c, const char *role, const char *con
     return OATO_OK;
 }
 
-static void chat_clear(struct chat *c)
+static oato_status chat_clear(struct chat *c, struct oato_error *err)
 {
-    while (c->n_messages)
-        free((char *)c->messages[--c->n_messages].content);
+    const char *system = c->args->system;
+    messages_drop(c, 0, c->n_messages);
+    return system ? message_add(c, "system", system, strlen(system), err) : OATO_OK;
 }
 
-static oato_status cache_note(struct chat *c, const int32_t *ids, size_t n, struct oato_error *err)
-{
-    if (c->n_cached + n > c->cached_cap) {
-        size_t cap = (c->n_cached + n) * 2;
-        int32_t *p = realloc(c->cached, cap * sizeof *p);
-        if (!p)
-            return oato_fail_memory(err, cap * sizeof *p, "the conversation");
-        c->cached = p;
-        c->cached_cap = cap;
-    }
-    memcpy(c->cached + c->n_cached, ids, n * sizeof *ids);
-    c->n_cached += n;
-    return OATO_OK;
-}
-
-/* Renders and tokenizes the conversation, and cuts the cache back to what it shares with it. */
-static oato_status turn_begin(struct chat *c, int32_t **ids, struct oato_error *err)
+static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
+                                       struct oato_error *err)
 {
     struct text prompt;
-    size_t n;
     text_init(&prompt);
     oato_status status =
         chat_template_apply(c->template, c->messages, c->n_messages, true, &prompt, err);
     if (!status)
         status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len,
-                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, ids, &n, err);
+                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, ids, n, err);
     text_free(&prompt);
-    if (status)
-        return status;
-    size_t same = 0;
-    while (same < c->n_cached && same + 1 < n && c->cached[same] == (*ids)[same])
-        same++;
-    c->n_cached = same;
-    struct answer *x = &c->answer;
-    x->ids = *ids + same;
-    x->n_ids = n - same;
-    x->fed = 0;
-    x->next = -1;
-    x->n_generated = 0;
-    x->done = false;
-    x->text.len = 0;
-    for (size_t i = 0; i < x->n_ids; i++)
-        sampler_accept(x->sampler, x->ids[i]);
-    return engine_seq_truncate(c->session.engine, x->seq, (int32_t)same, err);
-}
-
-static oato_status turn(struct chat *c, struct answer_times *times, struct oato_error *err)
-{
-    struct answer *x = &c->answer;
-    int32_t *ids = NULL;
-    size_t printed = 0;
-    oato_status status = turn_begin(c, &ids, err);
-    if (!status)
-        status = answers_prefill(&c->session, c->args, x, 1, times, err);
-    if (!status)
-        status = cache_note(c, x->ids, x->fed, err);
-    while (!status && !oato_interrupted) {
-        text_print(stdout, x->text.data ? x->text.data + printed : "", x->text.len - printed);
-        printed = x->text.len;
-        status = stdout_check(err);
-        if (status || x->done)
-            break;
-        int32_t fed = x->next;
-        status = answers_step(&c->session, c->args, x, 1, times, err);
-        if (!status && !(x->done && x->next == fed))
-            status = cache_note(c, &fed, 1, err);
-    }
-    putchar('\n');
-    if (!status)
-        status = message_add(c, "assistant", x->text.data, x->text.len, err);
-    free(ids);
-    x->ids = NULL;
     return status;
 }
 
-static oato_status converse(struct chat *c, struct answer_times *times, struct oato_error *err)
+/* The conversation in tokens, without its oldest messages as far as the context has no room for
+ * them and an answer. *fits false: not even the last message fits. */
+static oato_status conversation_fit(struct chat *c, int32_t **ids, size_t *n, bool *fits,
+                                    struct oato_error *err)
 {
-    bool terminal = isatty(STDIN_FILENO) == 1;
+    int32_t room = c->context / 4; /* for the answer */
+    size_t forgotten = 0;
+    if (c->args->n_predict >= 0 && c->args->n_predict < room)
+        room = c->args->n_predict;
+    oato_status status = conversation_encode(c, ids, n, err);
+    while (!status &&
+           (*n + (size_t)room > (size_t)c->context || c->n_messages > MESSAGES_MAX - 4) &&
+           oldest_drop(c)) {
+        forgotten += 2;
+        free(*ids);
+        *ids = NULL;
+        status = conversation_encode(c, ids, n, err);
+    }
+    if (forgotten)
+        fprintf(stderr,
+                "(the context of %d tokens is full: the oldest %zu messages are forgotten)\n",
+                c->context, forgotten);
+    *fits = status || *n <= (size_t)c->context;
+    if (!*fits)
+        fprintf(stderr,
+                "(this message takes %zu tokens, the context has %d: send a shorter one, or start "
+                "with -c %zu or more)\n",
+                *n, c->context, (*n + (size_t)room + 255) / 256 * 256);
+    return status;
+}
+
+/* --------------------------------------------------------------------------------- the turns */
+
+/* Cuts the cache back to what it shares with the conversation, and asks for an answer. */
+static oato_status turn_begin(struct chat *c, const int32_t *ids, int32_t n, struct oato_error *err)
+{
+    struct answer *x = &c->answer;
+    int32_t same = 0;
+    while (same < c->n_cached && same + 1 < n && c->tokens[same] == ids[same])
+        same++;
+    memcpy(c->tokens, ids, (size_t)n * sizeof *ids);
+    c->n_cached = same;
+    x->ids = c->tokens + same;
+    x->n_ids = n - same;
+    x->out = c->tokens + n;
+    x->text.len = 0;
+    oato_status status = engine_seq_truncate(c->session.engine, c->seq, same, err);
+    return status ? status : answer_ask(&c->session, c->args, x, c->seq, err);
+}
+
+/* Writes the answer as it is made. */
+static oato_status turn_run(struct chat *c, struct oato_error *err)
+{
+    struct answer *x = &c->answer;
+    size_t printed = 0;
+    bool interrupted = false;
     oato_status status = OATO_OK;
-    if (terminal)
-        puts("/clear forgets the conversation, /exit or Ctrl-D ends it.");
-    while (!status && !oato_interrupted) {
-        char *line = line_read(terminal);
-        if (!line || !strcmp(line, "/exit")) {
-            free(line);
+    while (!status && !x->done && !oato_interrupted) {
+        status = batch_step(c->session.batch, err);
+        if (status)
             break;
+        status = answer_print(x, &printed, err);
+        if (!status && !x->done && interrupt_take(c)) {
+            interrupted = true;
+            batch_cancel(c->session.batch, x->id);
         }
-        if (!strcmp(line, "/clear")) {
-            chat_clear(c);
-            if (c->args->system)
-                status = message_add(c, "system", c->args->system, strlen(c->args->system), err);
-        } else if (*line) {
-            status = message_add(c, "user", line, strlen(line), err);
-            if (!status)
-                status = turn(c, times, err);
-        }
+    }
+    putchar('\n');
+    if (!status)
+        status = stdout_check(err);
+    if (!status && c->terminal && interrupted)
+        fputs("(interrupted)\n", stderr);
+    else if (!status && c->terminal && x->done && x->why == BATCH_LIMIT)
+        fprintf(stderr, "(cut at -n %d)\n", c->args->n_predict);
+    else if (!status && x->done && x->why == BATCH_CONTEXT)
+        fprintf(stderr, "(cut: the context of %d tokens is full)\n", c->context);
+    c->n_cached = engine_seq_length(c->session.engine, c->seq);
+    return status;
+}
+
+static oato_status turn(struct chat *c, const char *line, struct oato_error *err)
+{
+    struct answer *x = &c->answer;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    bool fits = false, answered = false;
+    oato_status status = message_add(c, "user", line, strlen(line), err);
+    if (!status)
+        status = conversation_fit(c, &ids, &n, &fits, err);
+    if (!status && fits)
+        status = turn_begin(c, ids, (int32_t)n, err);
+    if (!status && fits) {
+        status = turn_run(c, err);
+        answered = x->text.len > 0;
+    }
+    free(ids);
+    if (status)
+        return status;
+    if (answered)
+        return message_add(c, "assistant", x->text.data, x->text.len, err);
+    messages_drop(c, c->n_messages - 1, 1); /* a question without an answer confuses models */
+    return OATO_OK;
+}
+
+/* A line that begins with a slash; *end is set by those that end the conversation. False: it is
+ * a message. */
+static bool command(struct chat *c, const char *line, bool *end, oato_status *status,
+                    struct oato_error *err)
+{
+    if (!strcmp(line, "/exit") || !strcmp(line, "/bye")) {
+        *end = true;
+    } else if (!strcmp(line, "/clear")) {
+        *status = chat_clear(c, err);
+    } else if (!strcmp(line, "/help")) {
+        help();
+    } else if (line[0] == '/' && !line[1 + strspn(line + 1, "abcdefghijklmnopqrstuvwxyz")]) {
+        fprintf(stderr, "(there is no command %s; /help lists them)\n", line);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static oato_status converse(struct chat *c, struct oato_error *err)
+{
+    oato_status status = chat_clear(c, err);
+    bool end = false;
+    if (c->terminal)
+        banner(c);
+    while (!status && !end && !oato_interrupted) {
+        char *line = line_read(c);
+        if (!line)
+            break;
+        if (*line && !command(c, line, &end, &status, err))
+            status = turn(c, line, err);
         free(line);
     }
     return status;
 }
 
+static oato_status chat_open(struct chat *c, struct oato_error *err)
+{
+    const struct run_args *a = c->args;
+    struct engine_stats stats;
+    engine_get_stats(c->session.engine, &stats);
+    c->context = stats.context;
+    if (!a->engine.context && c->context > c->session.model->shape.context_length)
+        c->context = (int32_t)c->session.model->shape.context_length;
+    oato_status status =
+        chat_template_find(c->session.model->gguf, a->chat_template, &c->template, err);
+    if (!status)
+        status = engine_seq_create(c->session.engine, &c->seq, err);
+    if (status)
+        return status;
+    const size_t tokens = (size_t)c->context + 1; /* the last one that is generated is not fed */
+    c->tokens = malloc(tokens * sizeof *c->tokens);
+    c->answer.sampler = answer_sampler(&c->session, a);
+    return c->tokens && c->answer.sampler
+               ? OATO_OK
+               : oato_fail_memory(err, tokens * sizeof *c->tokens, "the conversation");
+}
+
 oato_status run_chat(const struct run_args *a, struct oato_error *err)
 {
-    struct answer_times times = {0};
     struct chat *c = calloc(1, sizeof *c);
     if (!c)
         return oato_fail_memory(err, sizeof *c, "a conversation");
     c->args = a;
+    c->terminal = isatty(STDIN_FILENO) == 1;
+    if (c->terminal)
+        locale_begin();
     oato_status status = session_open(
         &c->session, a, SESSION_SAMPLES | (a->dump_program ? 0 : SESSION_TOKENIZER), err);
     if (!status && a->dump_program) {
         engine_dump_programs(c->session.engine, stdout);
         status = stdout_check(err);
-        goto out;
+    } else if (!status) {
+        status = chat_open(c, err);
+        if (!status)
+            status = converse(c, err);
+        if (!status)
+            answer_times_print(&c->session);
     }
-    if (!status)
-        status = chat_template_find(c->session.model->gguf, a->chat_template, &c->template, err);
-    if (!status)
-        status = engine_seq_create(c->session.engine, &c->answer.seq, err);
-    if (!status && a->system)
-        status = message_add(c, "system", a->system, strlen(a->system), err);
-    if (status)
-        goto out;
-    c->answer.sampler = sampler_create(&a->sampling, tokenizer_size(c->session.tokenizer));
-    status = c->answer.sampler ? converse(c, &times, err)
-                               : oato_fail_memory(err, 1 << 20, "the sampler");
-    if (!status)
-        answer_times_print(&times, &c->session);
-out:
-    chat_clear(c);
-    free(c->cached);
+    session_close(&c->session);
+    messages_drop(c, 0, c->n_messages);
+    free(c->tokens);
     sampler_free(c->answer.sampler);
     text_free(&c->answer.text);
-    session_close(&c->session);
     free(c);
     return status;
 }

@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* The text that the model sees: the prompt itself, or a user message in the chat template. */
 static oato_status prompt_text(const struct session *s, const struct run_args *a,
@@ -33,13 +35,14 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
                                size_t n, struct answer *x, struct oato_error *err)
 {
     struct text text;
+    size_t n_ids = 0;
     oato_status status = prompt_text(s, a, prompt, n, &text, err);
     if (!status)
-        status = tokenizer_encode(s->tokenizer, text.data ? text.data : "", text.len,
-                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &x->n_ids,
-                                  err);
+        status =
+            tokenizer_encode(s->tokenizer, text.data ? text.data : "", text.len,
+                             TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &n_ids, err);
     text_free(&text);
-    if (!status && !x->n_ids) {
+    if (!status && !n_ids) {
         int32_t bos = tokenizer_bos(s->tokenizer);
         free(x->ids);
         x->ids = malloc(sizeof *x->ids);
@@ -47,60 +50,65 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
             return oato_fail(err, OATO_EUSAGE,
                              "the prompt is empty and the model has no BOS token");
         x->ids[0] = bos;
-        x->n_ids = 1;
+        n_ids = 1;
     }
-    if (!status)
-        status = engine_seq_create(s->engine, &x->seq, err);
     if (status)
         return status;
-    x->next = -1;
-    x->sampler = sampler_create(&a->sampling, tokenizer_size(s->tokenizer));
+    x->n_ids = (int32_t)min_i64((int64_t)n_ids, INT32_MAX);
+    x->sampler = answer_sampler(s, a);
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
-    for (size_t i = 0; i < x->n_ids; i++)
-        sampler_accept(x->sampler, x->ids[i]);
     if (!a->chat && !a->hide_prompt)
         text_add(&x->text, prompt, n);
-    return x->text.failed ? oato_fail_memory(err, n, "the answer") : OATO_OK;
+    return answer_ask(s, a, x, -1, err);
 }
 
-/* Prints what is new of the answer at *current, and goes on to the next ones while they are done.
- */
-static void stream(struct answer *answers, int32_t n, int32_t *current, size_t *printed)
+/* Where standard output has got to. */
+struct stream {
+    int32_t current; /* answer */
+    bool begun;
+    size_t printed; /* of its text */
+};
+
+/* Prints what is new of the current answer, and goes on to the next ones while they are done. */
+static oato_status stream(struct stream *at, struct answer *answers, int32_t n,
+                          struct oato_error *err)
 {
-    while (*current < n) {
-        struct answer *x = &answers[*current];
-        if (n > 1 && !*printed)
-            printf("%s[%d] ", *current ? "\n" : "", *current + 1);
-        text_print(stdout, x->text.data ? x->text.data + *printed : "", x->text.len - *printed);
-        *printed = x->text.len;
+    while (at->current < n) {
+        struct answer *x = &answers[at->current];
+        if (n > 1 && !at->begun)
+            printf("%s[%d] ", at->current ? "\n" : "", at->current + 1);
+        at->begun = true;
+        if (answer_print(x, &at->printed, err))
+            return err->status;
         if (!x->done)
             break;
         putchar('\n');
-        *printed = 0;
-        ++*current;
+        *at = (struct stream){.current = at->current + 1};
     }
-    fflush(stdout);
+    return stdout_check(err);
 }
 
-static oato_status answer_all(struct session *s, const struct run_args *a, struct answer *answers,
-                              int32_t n, struct oato_error *err)
+static oato_status answer_all(struct session *s, struct answer *answers, int32_t n,
+                              struct oato_error *err)
 {
-    struct answer_times times = {0};
-    int32_t current = 0;
-    size_t printed = 0;
-    oato_status status = answers_prefill(s, a, answers, n, &times, err);
-    while (!status && current < n && !oato_interrupted) {
-        stream(answers, n, &current, &printed);
-        if (current < n)
-            status = answers_step(s, a, answers, n, &times, err);
+    struct stream at = {0};
+    oato_status status = OATO_OK;
+    while (!status && at.current < n && !oato_interrupted) {
+        status = batch_step(s->batch, err);
         if (!status)
-            status = stdout_check(err);
+            status = stream(&at, answers, n, err);
     }
     if (status || oato_interrupted)
         putchar('\n');
+    bool full = false;
+    for (int32_t i = 0; i < n; i++)
+        full = full || (answers[i].done && answers[i].why == BATCH_CONTEXT);
+    if (!status && full)
+        fprintf(stderr, "oato-run: the answer ends because the context is full; -c N makes it "
+                        "larger\n");
     if (!status)
-        answer_times_print(&times, s);
+        answer_times_print(s);
     return status;
 }
 
@@ -112,23 +120,57 @@ static struct run_args with_room(const struct run_args *a)
     return b;
 }
 
+/* Standard input is a pipe or a file: somebody sends a prompt. */
+static bool stdin_sends(void)
+{
+    struct stat st;
+    return !fstat(STDIN_FILENO, &st) && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
+}
+
+/* The prompts of the command line, or that of a file, whose last newline ends its last line and is
+ * no part of the text. */
+static oato_status prompts_take(struct run_args *a, struct text *file, struct oato_error *err)
+{
+    const bool none = !a->n_prompts && !a->file && !a->dump_program;
+    if (a->file && a->n_prompts)
+        return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
+    if (!a->chat && (a->system || a->chat_template))
+        return oato_fail(err, OATO_EUSAGE, "%s is for prompts in a chat template: add --chat",
+                         a->system ? "--system" : "--chat-template");
+    if (a->file || (none && stdin_sends())) {
+        oato_status status = text_read_file(a->file ? a->file : "-", file, err);
+        if (status)
+            return status;
+        if (file->len && file->data[file->len - 1] == '\n')
+            file->data[--file->len] = 0;
+        a->prompts[0] = file->data ? file->data : "";
+        a->n_prompts = a->file || file->len;
+    }
+    if (!a->n_prompts && !a->dump_program)
+        return oato_fail(err, OATO_EUSAGE,
+                         "what prompt? give it with -p TEXT, with -f FILE or through a pipe");
+    return OATO_OK;
+}
+
+/* A model that was made to talk continues a bare prompt as if it were a page of a book. */
+static void hint_at_chat(const struct session *s, const struct run_args *a)
+{
+    if (!a->chat && isatty(STDERR_FILENO) == 1 &&
+        gguf_find(s->model->gguf, "tokenizer.chat_template"))
+        fputs("oato-run: this model has a chat template: --chat asks it, without it the prompt is "
+              "continued\n",
+              stderr);
+}
+
 oato_status run_generate(const struct run_args *given, struct oato_error *err)
 {
-    struct run_args a = with_room(given);
+    struct run_args taken = *given;
     struct session s = {0};
     struct text file;
-    text_init(&file);
-    oato_status status = OATO_OK;
     struct answer *answers = NULL;
-    if (a.file) {
-        if (a.n_prompts)
-            return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
-        status = text_read_file(a.file, &file, err);
-        a.prompts[0] = file.data ? file.data : "";
-        a.n_prompts = 1;
-    }
-    if (!status && !a.n_prompts && !a.dump_program)
-        status = oato_fail(err, OATO_EUSAGE, "what prompt? give it with -p TEXT");
+    text_init(&file);
+    oato_status status = prompts_take(&taken, &file, err);
+    const struct run_args a = with_room(&taken);
     if (!status)
         status =
             session_open(&s, &a, SESSION_SAMPLES | (a.dump_program ? 0 : SESSION_TOKENIZER), err);
@@ -139,17 +181,19 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
         status = stdout_check(err);
         goto out;
     }
-    answers = calloc((size_t)a.n_prompts, sizeof *answers);
+    hint_at_chat(&s, &a);
+    answers = calloc(PROMPTS_MAX, sizeof *answers);
     if (!answers) {
-        status = oato_fail_memory(err, (size_t)a.n_prompts * sizeof *answers, "answers");
+        status = oato_fail_memory(err, PROMPTS_MAX * sizeof *answers, "answers");
         goto out;
     }
     for (int32_t i = 0; i < a.n_prompts && !status; i++)
-        status = answer_open(&s, &a, a.prompts[i], a.file ? file.len : strlen(a.prompts[i]),
+        status = answer_open(&s, &a, a.prompts[i], file.len ? file.len : strlen(a.prompts[i]),
                              &answers[i], err);
     if (!status)
-        status = answer_all(&s, &a, answers, a.n_prompts, err);
+        status = answer_all(&s, answers, a.n_prompts, err);
 out:
+    session_close(&s); /* answers that are under way belong to its batch */
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {
         free(answers[i].ids);
         sampler_free(answers[i].sampler);
@@ -157,6 +201,5 @@ out:
     }
     free(answers);
     text_free(&file);
-    session_close(&s);
     return status;
 }

@@ -10,10 +10,34 @@
 
 static void warn(void *user, const char *text)
 {
-    (void)user;
+    struct progress *p = user; /* whose line makes room, or NULL */
+    const bool on = p && p->on;
+    if (p) {
+        progress_end(p);
+        p->on = on;
+    }
     fputs("oato-run: warning: ", stderr);
     text_print(stderr, text, strlen(text));
     fputc('\n', stderr);
+}
+
+static void on_load(void *user, const char *device, uint64_t bytes, uint64_t of)
+{
+    progress_update(user, of ? (double)bytes / (double)of : 0, device);
+}
+
+/* Positions that the model never saw. A bench asks for speed and not for text. */
+static void warn_of_context(const struct model *m, int32_t context, int32_t seqs)
+{
+    char text[160];
+    const int64_t trained = m->shape.context_length;
+    if (trained < 1 || context <= trained * (seqs > 1 ? seqs : 1))
+        return;
+    snprintf(text, sizeof text,
+             "the context of %d tokens is longer than the %lld that the model was trained with; "
+             "answers beyond them may make no sense",
+             context, (long long)trained);
+    warn(NULL, text);
 }
 
 /* Of a model whose tokenizer knows fewer tokens than there are logits, a sampler passes over some.
@@ -26,11 +50,20 @@ static int32_t candidates_wanted(const struct session *s, const struct run_args 
     return sampler_candidates(&a->sampling, vocab);
 }
 
+/* What is not asked for ends where the model was trained to. */
+static oato_status batch_open(struct session *s, const struct run_args *a, struct oato_error *err)
+{
+    const int64_t trained = min_i64(s->model->shape.context_length, INT32_MAX);
+    const struct batch_options options = {.context = a->engine.context ? 0 : (int32_t)trained};
+    return batch_create(s->engine, &options, &s->batch, err);
+}
+
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err)
 {
     struct engine_options options = a->engine;
     char why[160];
+    struct progress progress = {0};
     memset(s, 0, sizeof *s);
     options.threads = host_threads(options.threads, why, sizeof why);
     if (why[0])
@@ -42,13 +75,20 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     }
     if (!status)
         status = model_open(a->model, &s->model, err);
-    if (!status && needs & SESSION_TOKENIZER)
+    if (!status && needs & SESSION_TOKENIZER) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
+        warn_of_context(s->model, a->engine.context, a->engine.seqs);
+    }
     if (!status && needs & SESSION_SAMPLES)
         options.top_logits = candidates_wanted(s, a);
+    options.on_load = on_load;
+    progress_begin(&progress, "loading", 1);
     if (!status)
-        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, warn, NULL,
+        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, warn, &progress,
                              &s->engine, err);
+    progress_end(&progress);
+    if (!status && needs & SESSION_SAMPLES)
+        status = batch_open(s, a, err);
     if (status)
         session_close(s);
     return status;
@@ -58,6 +98,7 @@ void session_close(struct session *s)
 {
     if (s->engine)
         engine_warnings(s->engine, warn, NULL);
+    batch_free(s->batch);
     engine_close(s->engine);
     tokenizer_free(s->tokenizer);
     model_close(s->model);

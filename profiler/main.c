@@ -72,7 +72,7 @@ static oato_status parse_contexts(const char *list, struct profiler_options *o,
         int64_t v;
         size_t n = strcspn(p, ",");
         snprintf(number, sizeof number, "%.*s", (int)(n < 15 ? n : 15), p);
-        if (n > 15 || !parse_i64(number, 1, 1 << 24, &v) || o->n_contexts == PROFILER_CONTEXTS ||
+        if (n > 15 || !parse_count(number, 1, 1 << 24, &v) || o->n_contexts == PROFILER_CONTEXTS ||
             (o->n_contexts && v <= o->contexts[o->n_contexts - 1]))
             return oato_fail(err, OATO_EUSAGE,
                              "--context '%s': at most %d rising numbers of tokens up to %d, such "
@@ -104,10 +104,7 @@ static oato_status take_option(int id, const struct options *parser, struct comm
         c->options.threads = (int32_t)v;
         break;
     case OPTION_KV:
-        c->options.kv = !strcmp(parser->value, "f16")    ? DT_F16
-                        : !strcmp(parser->value, "q8_0") ? DT_Q8_0
-                                                         : DT_F32;
-        if (c->options.kv == DT_F32 && strcmp(parser->value, "f32") != 0)
+        if (!dtype_parse_kv(parser->value, &c->options.kv))
             return oato_fail(err, OATO_EUSAGE, "--kv '%s': f16, q8_0 or f32", parser->value);
         break;
     case OPTION_MODEL:
@@ -252,7 +249,7 @@ static oato_status print_json(const struct profile *p, const struct profiler_rep
     text_add_json(&t, p->machine.cpu, strlen(p->machine.cpu));
     text_printf(&t, "\",\"rows\":{\"new\":%d,\"replaced\":%d,\"kept\":%d,\"skipped\":%d},",
                 r->rows_new, r->rows_replaced, r->rows_kept, r->rows_skipped);
-    text_printf(&t, "\"seconds\":%.3f,\"devices\":[", r->seconds);
+    text_printf(&t, "\"took_ns\":%.0f,\"devices\":[", r->seconds * 1e9);
     for (int32_t i = 0; i < p->n_devices; i++)
         device_json(&t, p, i);
     text_printf(&t, "],\"links\":[");

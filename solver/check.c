@@ -120,7 +120,7 @@ static void tell_dispersion(struct verdict *v, double ns)
 {
     if (v->json) {
         json_close(v->out, ']');
-        json_number(v->out, "dispersion_ms", as_ms(ns));
+        json_number(v->out, "dispersion_ns", ns);
     } else if (ns > 0) {
         text_printf(v->out,
                     "limits of time have %.3f ms more than asked: the profile's dispersion\n",

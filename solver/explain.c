@@ -166,7 +166,7 @@ static void device_json(const struct explain *x, int32_t op, int32_t d)
         json_bool(out, "estimate", price->estimate);
         json_integer(out, "bytes", m.bytes);
         json_bool(out, "fits", m.fits);
-        json_number(out, "change_ms", as_ms((double)m.delta_ns));
+        json_number(out, "change_ns", (double)m.delta_ns);
     }
     json_string(out, "what_would_have_to_change", change);
     json_close(out, '}');
@@ -241,8 +241,8 @@ static void explain_op(const struct explain *x, int32_t op)
                 json_string(out, NULL, o->weight[w]->name);
         json_close(out, ']');
         json_string(out, "together_with", together.data);
-        json_number(out, "benefit_ms", benefit_ms);
-        json_number(out, "benefit_ms_per_mib", per_mib);
+        json_number(out, "benefit_ns", benefit_ms * 1e6);
+        json_number(out, "benefit_ns_per_mib", per_mib * 1e6);
         copies_text(x, op);
         json_open(out, "devices", '[');
         for (int32_t d = 0; d < p->n_devices; d++)

@@ -99,10 +99,10 @@ static void write_json(const struct point *x, int32_t n, struct text *out)
         if (x[i].fits) {
             json_number(out, "prefill_tokens_per_s", x[i].prefill);
             json_number(out, "decode_tokens_per_s", x[i].decode);
-            json_number(out, "objective_ms", as_ms(x[i].ns));
+            json_integer(out, "objective_ns", (uint64_t)x[i].ns);
         }
         if (x[i].layers_ns > 0)
-            json_number(out, "layers_objective_ms", as_ms(x[i].layers_ns));
+            json_integer(out, "layers_objective_ns", (uint64_t)x[i].layers_ns);
         json_close(out, '}');
     }
     json_close(out, ']');

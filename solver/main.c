@@ -81,7 +81,11 @@ enum {
         {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)",        \
          O_BUDGET},                                                                                  \
         {"prompt", 0, OPT_VALUE, "N", "tokens of a prompt (default 512)", O_PROMPT},                 \
+        {"prefill", 0, OPT_VALUE, "N", NULL, O_PROMPT},                                              \
         {"generate", 'n', OPT_VALUE, "N", "tokens generated after it (default 128)", O_GENERATE},    \
+        {"predict", 0, OPT_VALUE, "N", NULL, O_GENERATE},                                            \
+        {"n-predict", 0, OPT_VALUE, "N", NULL, O_GENERATE},                                          \
+        {"ctx-size", 0, OPT_VALUE, "N", NULL, O_CONTEXT},                                            \
         {"context", 'c', OPT_VALUE, "N", "positions of KV in all (default 4096)", O_CONTEXT},        \
         {"batch", 'b', OPT_VALUE, "N", "sequences at once (default 1)", O_BATCH},                    \
         {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default 512)", O_UBATCH},              \
@@ -198,20 +202,22 @@ static oato_status take_int(const struct options *o, int64_t lo, int32_t *to,
                             struct oato_error *err)
 {
     int64_t v;
-    if (!parse_i64(o->value, lo, 1 << 30, &v))
+    if (!parse_count(o->value, lo, 1 << 30, &v))
         return bad_value(o, lo ? "a number from 1 to 1073741824" : "a number from 0 to 1073741824",
                          err);
     *to = (int32_t)v;
     return OATO_OK;
 }
 
-/* The device of "DEVICE=VALUE" to id; returns the value, NULL when it is no such pair. */
+/* The device of "DEVICE=VALUE" to id; returns the value, NULL when it is no such pair. A kind alone
+ * is its first device. */
 static const char *split_device(const char *text, char *id, size_t n)
 {
     const char *equals = strchr(text, '=');
-    if (!equals || equals == text || (size_t)(equals - text) >= n)
+    if (!equals || equals == text || (size_t)(equals - text) + 2 >= n)
         return NULL;
-    snprintf(id, n, "%.*s", (int)(equals - text), text);
+    const int length = (int)(equals - text);
+    snprintf(id, n, "%.*s%s", length, text, memchr(text, ':', (size_t)length) ? "" : ":0");
     return equals + 1;
 }
 
@@ -317,10 +323,7 @@ static oato_status take_option(struct command *c, int id, const struct options *
                    ? OATO_OK
                    : bad_value(o, "a number of seconds", err);
     case O_KV:
-        q->kv = !strcmp(o->value, "f16") ? DT_F16 : !strcmp(o->value, "q8_0") ? DT_Q8_0 : DT_F32;
-        if (q->kv == DT_F32 && strcmp(o->value, "f32") != 0)
-            return bad_value(o, "f16, q8_0 or f32", err);
-        return OATO_OK;
+        return dtype_parse_kv(o->value, &q->kv) ? OATO_OK : bad_value(o, "f16, q8_0 or f32", err);
     default: return OATO_OK;
     }
 }

@@ -30,6 +30,12 @@ oato_status problem_add_device(struct problem *p, int32_t index, struct oato_err
     return OATO_OK;
 }
 
+/* Whether the n characters name the device: its id, or its kind alone for the first one. */
+static bool is_named(const char *id, const char *s, size_t n)
+{
+    return !strncmp(id, s, n) && (!id[n] || !strcmp(id + n, ":0"));
+}
+
 static oato_status choose_devices(struct problem *p, const char *list, struct oato_error *err)
 {
     for (int32_t i = 0; !list && i < p->profile->n_devices; i++)
@@ -39,7 +45,7 @@ static oato_status choose_devices(struct problem *p, const char *list, struct oa
         size_t n = strcspn(s, ",");
         int32_t found = -1;
         for (int32_t i = 0; i < p->profile->n_devices; i++)
-            if (strlen(p->profile->devices[i].id) == n && !memcmp(p->profile->devices[i].id, s, n))
+            if (is_named(p->profile->devices[i].id, s, n))
                 found = i;
         if (found < 0)
             return unknown_device(p->profile, s, (int)n, err);

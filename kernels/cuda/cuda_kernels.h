@@ -275,7 +275,8 @@ struct cuda_pairwise_args {
     int32_t n, what;
 };
 
-/* y = the inputs side by side, their sum in order, or the first n columns of one input. grid: (width of y / ROW_THREADS, rows) */
+/* y = the inputs side by side, their sum in order, or the first n columns of one input. grid:
+ * (width of y / ROW_THREADS, rows) */
 struct cuda_merge_args {
     const float *x[8];
     int32_t width[8];

@@ -11,12 +11,15 @@
 
 #include <cmocka.h>
 
-enum { ID_THREADS = 1, ID_VERBOSE, ID_CONTEXT };
+enum { ID_THREADS = 1, ID_VERBOSE, ID_CONTEXT, ID_FLASH };
 
 static const struct option_row rows[] = {
     {"threads", 't', OPT_VALUE, "N", "worker threads (default: cores)", ID_THREADS},
     {"verbose", 'v', OPT_FLAG, NULL, "say more", ID_VERBOSE},
     {"context", 0, OPT_VALUE, "N", "positions (default 4096)", ID_CONTEXT},
+    {"ctx-size", 0, OPT_VALUE, "N", NULL, ID_CONTEXT},
+    {"flash", 'f', OPT_CHOICE, "on|off|auto", "attention", ID_FLASH},
+    {"tgl", 0, OPT_ANSWER, NULL, "a plan decides that", 0},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
 };
 
@@ -57,6 +60,10 @@ static void every_spelling_means_the_same(void **state)
     assert_string_equal(WALK("-", "a b"), "-2=- -2=a b ");
     assert_string_equal(WALK("-v", "--", "-v", "--threads"), "2= -2=-v -2=--threads ");
     assert_string_equal(WALK("--"), "");
+    assert_string_equal(WALK("--ctx-size", "9"), "3=9 ");
+    assert_string_equal(WALK("-f", "on", "model"), "4=on -2=model ");
+    assert_string_equal(WALK("-f", "model", "--flash=off"), "4= -2=model 4=off ");
+    assert_string_equal(WALK("--flash", "au", "-f"), "4= -2=au 4= ");
 }
 
 static void mistakes_are_named(void **state)
@@ -67,6 +74,11 @@ static void mistakes_are_named(void **state)
     assert_string_equal(WALK("--contxt=4"),
                         "unknown option '--contxt=4'; did you mean '--context'?");
     assert_string_equal(WALK("--colour"), "unknown option '--colour'; --help lists them");
+    assert_string_equal(WALK("-tgl", "9"), "there is no option '-tgl' here: a plan decides that");
+    assert_string_equal(WALK("--tgl=9"), "there is no option '--tgl=9' here: a plan decides that");
+    assert_string_equal(WALK("--context-length"),
+                        "unknown option '--context-length'; did you mean '--context'?");
+    assert_string_equal(WALK("--verb"), "unknown option '--verb'; did you mean '--verbose'?");
     assert_string_equal(WALK("-x"), "unknown option '-x'; --help lists them");
     assert_string_equal(WALK("--threads"), "option --threads wants a value: N");
     assert_string_equal(WALK("-v", "-t"), "option --threads wants a value: N");
@@ -88,6 +100,8 @@ static void help_lists_every_row(void **state)
     assert_non_null(strstr(text, "-t, --threads N"));
     assert_non_null(strstr(text, "    --context N"));
     assert_non_null(strstr(text, "say more\n"));
+    assert_null(strstr(text, "ctx-size"));
+    assert_null(strstr(text, "tgl"));
     free(text);
 }
 

@@ -101,8 +101,28 @@ static void the_second_interrupt_ends_the_process(void **state)
 
     interrupt_catch();
     raise(SIGTERM);
-    assert_int_equal(oato_interrupted, 1);
+    assert_int_equal(oato_interrupted, SIGTERM);
     oato_interrupted = 0;
+}
+
+static void a_deadline_ends_a_process_that_does_not_look(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        interrupt_catch();
+        interrupt_deadline(1);
+        raise(SIGTERM);
+        for (;;)
+            pause();
+    }
+    int status;
+    const uint64_t begin = now_ns();
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(now_ns() - begin < 20000000000u);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 130);
 }
 
 int main(void)
@@ -112,6 +132,7 @@ int main(void)
         cmocka_unit_test(a_pipe_stays_silent),
         cmocka_unit_test(the_clock_goes_forward),
         cmocka_unit_test(the_second_interrupt_ends_the_process),
+        cmocka_unit_test(a_deadline_ends_a_process_that_does_not_look),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

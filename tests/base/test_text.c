@@ -142,6 +142,14 @@ static void numbers_are_whole_and_within_limits(void **state)
     assert_int_equal(n, -12);
     assert_true(parse_i64("9223372036854775807", 0, INT64_MAX, &n));
     assert_true(n == INT64_MAX);
+    assert_true(parse_count("4k", 1, 1 << 20, &n) && n == 4096);
+    assert_true(parse_count("1M", 1, 1 << 20, &n) && n == 1 << 20);
+    assert_true(parse_count("-1", -1, 5, &n) && n == -1);
+    assert_false(parse_count("2m", 1, 1 << 20, &n));
+    assert_false(parse_count("k", 0, 5, &n));
+    assert_false(parse_count("-1k", -5000, 5, &n));
+    assert_false(parse_count("9007199254740993k", 0, INT64_MAX, &n));
+    assert_false(parse_count("4kk", 0, INT64_MAX, &n));
     assert_false(parse_i64("9223372036854775808", 0, INT64_MAX, &n));
     assert_false(parse_i64("6", -12, 5, &n));
     assert_false(parse_i64("1.5", 0, 5, &n));

@@ -203,7 +203,7 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     assert_non_null(strstr(o->out.data, "\"decode\":{\"tokens\":6,"));
     assert_non_null(strstr(o->out.data, "\"batch\":1,\"depth\":24,\"host_idle\":"));
     assert_non_null(strstr(o->out.data, "\"measured\":{\"clock\":\"devices\","));
-    const double prefill = number_of(&o->out, "\"measured\"", "\"prefill_s\":");
+    const double prefill = number_of(&o->out, "\"measured\"", "\"prefill_ns\":") * 1e-9;
     assert_true(prefill > 45.056 && prefill < 46);
     const double ratio = number_of(&o->out, "\"predicted_over_measured\"", "\"prefill\":");
     assert_true(ratio > 0.999 * 34 / prefill && ratio < 1.001 * 34 / prefill);
@@ -215,7 +215,7 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     assert_int_equal(
         run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1 --prefill 8 -d 0"), 0);
     assert_null(strstr(o->out.data, "34000"));
-    assert_non_null(strstr(o->out.data, "(the plan is for --prefill 24 --generate 6 --depth 24"));
+    assert_non_null(strstr(o->out.data, "(the plan is for --prompt 24 --generate 6 --depth 24"));
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf --plan tiny.plan --dump-program"), 0);
     assert_non_null(strstr(o->out.data, "    0 stream     w0\n"));
 }
@@ -277,6 +277,83 @@ static void candidates_cross_the_link_where_they_suffice(void **state)
     assert_null(strstr(o->out.data, "top_k/"));
 }
 
+static void the_context_ends_an_answer_well(void **state)
+{
+    struct outputs *o = *state;
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p Hello -c 64 -n 200 --ignore-eos"), 0);
+    assert_memory_equal(o->out.data, "Hello", 5);
+    assert_int_equal(o->out.data[o->out.len - 1], '\n');
+    assert_non_null(strstr(o->err.data, "the context is full; -c N"));
+    assert_non_null(strstr(o->err.data, "decode "));
+    /* more prompts than the context holds at once: they take turns */
+    assert_int_equal(
+        run(&o->out, &o->err, "tiny.gguf -p Hello -p Hello -p Hello -c 64 -n 50 --ignore-eos"), 0);
+    const char *second = strstr(o->out.data, "\n\n[2] "), *third = strstr(o->out.data, "\n\n[3] ");
+    assert_true(second && third);
+    assert_int_equal(third - second, second - o->out.data + 2);
+}
+
+/* Whether the text, without its newline, ends inside a character. */
+static bool ends_inside(const struct text *t)
+{
+    const uint8_t *s = (const uint8_t *)t->data;
+    size_t n = t->len - 1, tail = 0;
+    while (tail < 3 && tail < n && (s[n - 1 - tail] & 0xc0) == 0x80)
+        tail++;
+    const int lead = tail < n ? s[n - 1 - tail] : 0;
+    return lead >= 0xc2 && lead < 0xf5 && tail < (lead < 0xe0 ? 1u : lead < 0xf0 ? 2u : 3u);
+}
+
+static int count(const struct text *t, const char *what)
+{
+    int n = 0;
+    for (const char *at = strstr(t->data, what); at; at = strstr(at + 1, what))
+        n++;
+    return n;
+}
+
+/* Random answers begin and end inside a character now and then. */
+static void whole_characters_are_printed(void **state)
+{
+    struct outputs *o = *state;
+    for (int seed = 0; seed < 24; seed++) {
+        assert_int_equal(run(&o->out, &o->err,
+                             "tiny.gguf -p a -p b -n 3 --no-display-prompt --ignore-eos --temp 9 "
+                             "--top-k 0 --top-p 1 --min-p 0 --seed %d",
+                             seed),
+                         0);
+        assert_int_equal(count(&o->out, "[1] "), 1);
+        assert_int_equal(count(&o->out, "[2] "), 1);
+        if (ends_inside(&o->out))
+            fail_msg("seed %d: half a character", seed);
+    }
+}
+
+/* The same text from -p, from a file, from - and from a pipe. */
+static void a_prompt_comes_from_anywhere(void **state)
+{
+    struct outputs *o = *state;
+    char shell[512];
+    snprintf(shell, sizeof shell, "cd %s && echo Hello there >prompt.txt && echo >empty.txt", dir);
+    assert_int_equal(system(shell), 0);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p 'Hello there' -n 8 --ignore-eos"), 0);
+    char *first = strdup(o->out.data);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -f prompt.txt -n 8 --ignore-eos"), 0);
+    assert_string_equal(o->out.data, first);
+    for (int i = 0; i < 2; i++) {
+        snprintf(
+            shell, sizeof shell,
+            "cd %s && echo Hello there | '%s' tiny.gguf %s -n 8 --ignore-eos >out.txt 2>err.txt",
+            dir, OATO_RUN, i ? "-f -" : "");
+        assert_int_equal(system(shell), 0);
+        read_into(&o->out, "out.txt");
+        assert_string_equal(o->out.data, first);
+    }
+    free(first);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -f prompt.txt -f empty.txt"), 2);
+    assert_non_null(strstr(o->err.data, "'prompt.txt'"));
+}
+
 static void the_other_verbs_answer(void **state)
 {
     struct outputs *o = *state;
@@ -310,6 +387,25 @@ static void the_other_verbs_answer(void **state)
     assert_non_null(strstr(o->out.data, "cpu"));
 }
 
+/* What people type who come from llama.cpp. */
+static void common_options_of_others_are_taken(void **state)
+{
+    struct outputs *o = *state;
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p Hello -n 6 -c 1024 --ubatch 64"), 0);
+    char *first = strdup(o->out.data);
+    assert_int_equal(
+        run(&o->out, &o->err,
+            "-m tiny.gguf -p Hello --n-predict 6 --ctx-size 1k --ubatch-size 64 -fa on "
+            "--temperature 0 --kv F16"),
+        0);
+    assert_string_equal(o->out.data, first);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -fa -p Hello --generate 6 -ub 64"), 0);
+    assert_string_equal(o->out.data, first);
+    free(first);
+    assert_int_equal(run(&o->out, &o->err, "bench -m tiny.gguf -p 32 -n 4 -r 1 -fa 1"), 0);
+    assert_non_null(strstr(o->out.data, "prefill     32 tokens"));
+}
+
 static void a_conversation_reads_lines(void **state)
 {
     struct outputs *o = *state;
@@ -327,6 +423,43 @@ static void a_conversation_reads_lines(void **state)
     assert_int_equal(lines(&o->err), 1);
 }
 
+/* Of a long run, too, long before its end. */
+static void a_signal_ends_every_verb_soon(void **state)
+{
+    static const char *const verbs[] = {
+        "logits big.gguf --ids $(yes 7, | head -30000 | tr -d '\\n')7 -o o",
+        "bench big.gguf --prefill 30000 --generate 1 -r 1",
+        "bench big.gguf --prefill 0 --generate 1 -d 30000 -r 1",
+        "perplexity big.gguf -f long.txt -c 8192",
+        "generate big.gguf -f long.txt -c 40000 --ignore-eos",
+    };
+    struct random_model m = random_model_default();
+    struct outputs *o = *state;
+    struct oato_error err;
+    char shell[1024], path[256];
+    m.tokenizer = true;
+    m.width = m.ffn = 512;
+    m.context = 100000;
+    snprintf(path, sizeof path, "%s/big.gguf", dir);
+    assert_int_equal(random_model_save(&m, path, &err), OATO_OK);
+    snprintf(shell, sizeof shell,
+             "cd %s && for i in $(seq 3000); do cat text.txt; done | head -c 30000 >long.txt", dir);
+    assert_int_equal(system(shell), 0);
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        snprintf(shell, sizeof shell,
+                 "cd %s && timeout -k 10 -s TERM 0.5 '%s' %s >out.txt 2>err.txt </dev/null", dir,
+                 OATO_RUN, verbs[i]);
+        const uint64_t begin = now_ns();
+        const int status = system(shell);
+        const double seconds = (double)(now_ns() - begin) * 1e-9;
+        print_message("%.2f s\n", seconds);
+        read_into(&o->err, "err.txt");
+        /* timeout says 124 when it was needed; 137 when TERM was not enough */
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 124 || seconds > 6)
+            fail_msg("%s: status %d after %.1f s: %s", verbs[i], status, seconds, o->err.data);
+    }
+}
+
 static void every_mistake_is_one_line_and_its_status(void **state)
 {
     static const struct {
@@ -338,12 +471,22 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf", 2, "-p"},
         {"tiny.gguf -p x --temprature 1", 2, "--temp"},
         {"tiny.gguf -p x --prefill 3", 2, "--prefill"},
+        {"tiny.gguf -p x -ngl 99", 2, "'-ngl' here: a plan decides what runs on a GPU"},
+        {"tiny.gguf -p x -ctk q8_0", 2, "--kv"},
+        {"tiny.gguf -p x -no-cnv", 2, "leave it out"},
+        {"tiny.gguf -p x --mlock", 2, "stay in memory"},
+        {"tiny.gguf -p x -fa off", 2, "always on"},
+        {"tiny.gguf -p x -c 4q", 2, "-c wants a whole number"},
+        {"tiny.gguf -p x --context-length 4", 2, "'--context'"},
+        {"bench tiny.gguf -p x", 2, "-p wants a whole number"},
         {"tiny.gguf -p x -n abc", 2, "whole number"},
         {"tiny.gguf -p x --temp -1", 2, "number"},
         {"tiny.gguf -p x --kv q4", 2, "f16, q8_0 or f32"},
         {"tiny.gguf -p x --seed -4", 2, "--seed"},
         {"tiny.gguf other.gguf -p x", 2, "more than one model"},
         {"tiny.gguf -p x -f y", 2, "not both"},
+        {"tiny.gguf -p x --system Short.", 2, "--chat"},
+        {"tiny.gguf -p x --chat-template chatml", 2, "--chat"},
         {"tiny.gguf -p x --devices gpu", 2, "gpu"},
         {"tiny.gguf -p x --chat --chat-template nothing", 2, "--chat-template"},
         {"logits tiny.gguf --ids 1,x -o o", 2, "--ids"},
@@ -355,7 +498,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"cut.gguf -p x", 3, "cut.gguf"},
         {"text.gguf -p x", 3, "text.gguf"},
         {"tiny.gguf -p x --plan tiny.gguf", 3, "tiny.gguf"},
-        {"tiny.gguf -p x -c 64 -n 200 --ignore-eos", 4, "--context"},
+        {"tiny.gguf -f text.txt -c 100", 4, "the context 100: use -c "},
         {"missing.gguf -p x", 6, "missing.gguf"},
         {"tiny.gguf -p x --plan missing.plan", 6, "missing.plan"},
         {"tiny.gguf -f missing.txt", 6, "missing.txt"},
@@ -478,8 +621,13 @@ int main(void)
         cmocka_unit_test(bench_holds_a_plan_to_its_prediction),
         cmocka_unit_test(bench_tells_how_long_the_host_waits),
         cmocka_unit_test(candidates_cross_the_link_where_they_suffice),
+        cmocka_unit_test(the_context_ends_an_answer_well),
+        cmocka_unit_test(whole_characters_are_printed),
+        cmocka_unit_test(a_prompt_comes_from_anywhere),
         cmocka_unit_test(the_other_verbs_answer),
+        cmocka_unit_test(common_options_of_others_are_taken),
         cmocka_unit_test(a_conversation_reads_lines),
+        cmocka_unit_test(a_signal_ends_every_verb_soon),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),
         cmocka_unit_test(inputs_and_models_are_not_overwritten),
         cmocka_unit_test(a_vocabulary_larger_than_the_logits_is_refused),

@@ -49,7 +49,7 @@ static void planning_writes_the_plan_and_a_table(void **state)
     cli_expect_json("m.gguf -p p.yaml -o j.plan --json --solver ilp --gap 0 --time-limit 5", 0);
     cli_expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
                NULL);
-    cli_expect("m.gguf -p p.yaml -o j.plan --devices cpu:0 --deterministic --ubatch 64", 0, NULL);
+    cli_expect("m.gguf -p p.yaml -o j.plan --devices cpu --deterministic --ubatch 64", 0, NULL);
     cli_expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
     assert_non_null(strstr(cli_out, "least ttft"));
     cli_expect("check t.plan m.gguf -p p.yaml", 0, NULL);
@@ -198,7 +198,7 @@ static void what_does_not_fit_is_status_4(void **state)
     static char before[1 << 20], after[1 << 20];
     size_t n = cli_read_file("m.plan", before, sizeof before);
     cli_expect("m.gguf -p p.yaml --budget sim:0=1KiB", 4, "less than activations");
-    cli_expect("m.gguf -p p.yaml --devices cpu:0 --budget cpu:0=700KiB", 4, "are missing");
+    cli_expect("m.gguf -p p.yaml --devices cpu:0 --budget cpu=700KiB", 4, "are missing");
     assert_int_equal(cli_read_file("m.plan", after, sizeof after), n);
     assert_memory_equal(before, after, n);
 }

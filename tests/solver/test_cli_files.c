@@ -424,7 +424,7 @@ static void what_the_machine_itself_varies_is_excused(void **state)
     assert_non_null(strstr(cli_out, "the profile's dispersion"));
     cli_expect("check d.plan m.gguf -p noisier.yaml", 1, "plan again");
     cli_expect_json("check d.plan m.gguf -p noisy.yaml --json", 0);
-    assert_non_null(strstr(cli_out, "\"dispersion_ms\":"));
+    assert_non_null(strstr(cli_out, "\"dispersion_ns\":"));
 }
 
 /* By any of its names; other models, too, but headers and sidecars can be made again. */

@@ -1,0 +1,65 @@
+/*
+ * llama_options.c - what people who come from llama.cpp type. Options that mean the same here are
+ * other names in main.c's table; each of these is answered with what decides here.
+ */
+#include "executor/run.h"
+
+#define ON_GPU  "a plan decides what runs on a GPU: make one with oato-plan, give it with --plan"
+#define KV_TYPE "--kv TYPE is the type of keys and of values"
+#define IN_MEMORY                                                                                  \
+    "weights are prepared once and stay in memory; --prepared-cache makes later starts fast"
+#define CHAT     "oato-run chat MODEL.gguf is the conversation"
+#define TEMPLATE "templates are recognised in the file; --chat-template NAME chooses another"
+
+#define ANSWER(name, text)                                                                         \
+    {                                                                                              \
+        name, 0, OPT_ANSWER, NULL, text, 0                                                         \
+    }
+
+const struct option_row llama_options[] = {
+    ANSWER("ngl", ON_GPU),
+    ANSWER("gpu-layers", ON_GPU),
+    ANSWER("n-gpu-layers", ON_GPU),
+    ANSWER("ot", ON_GPU),
+    ANSWER("override-tensor", ON_GPU),
+    ANSWER("cmoe", ON_GPU),
+    ANSWER("cpu-moe", ON_GPU),
+    ANSWER("ncmoe", ON_GPU),
+    ANSWER("n-cpu-moe", ON_GPU),
+    ANSWER("ts", ON_GPU),
+    ANSWER("tensor-split", ON_GPU),
+    ANSWER("sm", ON_GPU),
+    ANSWER("split-mode", ON_GPU),
+    ANSWER("mg", ON_GPU),
+    ANSWER("main-gpu", ON_GPU),
+    ANSWER("fit", ON_GPU),
+    ANSWER("nkvo", ON_GPU),
+    ANSWER("no-kv-offload", ON_GPU),
+    ANSWER("dev", "--devices LIST opens devices, --plan places the model on them"),
+    ANSWER("device", "--devices LIST opens devices, --plan places the model on them"),
+    ANSWER("ctk", KV_TYPE),
+    ANSWER("ctv", KV_TYPE),
+    ANSWER("cache-type-k", KV_TYPE),
+    ANSWER("cache-type-v", KV_TYPE),
+    ANSWER("mlock", IN_MEMORY),
+    ANSWER("mmap", IN_MEMORY),
+    ANSWER("no-mmap", IN_MEMORY),
+    ANSWER("lm", IN_MEMORY),
+    ANSWER("cnv", CHAT),
+    ANSWER("conversation", CHAT),
+    ANSWER("i", CHAT),
+    ANSWER("interactive", CHAT),
+    ANSWER("no-cnv", "a prompt is continued as it is unless --chat is given: leave it out"),
+    ANSWER("no-conversation",
+           "a prompt is continued as it is unless --chat is given: leave it out"),
+    ANSWER("jinja", TEMPLATE),
+    ANSWER("chat-template-file", TEMPLATE),
+    ANSWER("batch-size", "--ubatch N is the most tokens of a step"),
+    ANSWER("tb", "-t N counts for prompts, too"),
+    ANSWER("threads-batch", "-t N counts for prompts, too"),
+    ANSWER("np", "-p given several times is answered together"),
+    ANSWER("parallel", "-p given several times is answered together"),
+    ANSWER("hf", "the model is a file here: fetch the GGUF first"),
+    ANSWER("hf-repo", "the model is a file here: fetch the GGUF first"),
+    {0},
+};
