@@ -128,6 +128,22 @@ static void tell_dispersion(struct verdict *v, double ns)
     }
 }
 
+/* A device that is gone is a verdict. */
+static bool devices_are_there(struct verdict *v, const struct plan *plan,
+                              const struct profile *profile)
+{
+    bool all = true;
+    for (int32_t d = 0; d < plan->n_devices; d++) {
+        char what[64];
+        if (profile_device_index(profile, plan->devices[d].id) >= 0)
+            continue;
+        snprintf(what, sizeof what, "the profile has %s", plan->devices[d].id);
+        judge(v, what, false, "", 0, 0);
+        all = false;
+    }
+    return all;
+}
+
 static oato_status judge_plan(struct verdict *v, const struct plan *plan, const struct model *m,
                               const struct profile *profile, double max_slower, double time_limit_s,
                               double *dispersion_ns, struct oato_error *err)
@@ -135,11 +151,9 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     int64_t fast_ns = 0;
     struct problem *p;
     int32_t *place;
-    oato_status status = problem_of_plan(m, profile, plan, &p, &place, err);
-    if (status == OATO_NEGATIVE) { /* a device is gone: that is a verdict */
-        judge(v, err->text, false, "", 0, 0);
+    if (!devices_are_there(v, plan, profile))
         return OATO_OK;
-    }
+    oato_status status = problem_of_plan(m, profile, plan, &p, &place, err);
     if (status)
         return status;
     if (!runs_everywhere(p, place)) {

@@ -437,7 +437,7 @@ oato_status report_explain(const struct plan *p, const struct model *m,
     if (m && profile) {
         status = problem_of_plan(m, profile, p, &x.problem, &x.place, err);
         if (status)
-            return status == OATO_NEGATIVE ? (err->status = OATO_EUSAGE) : status;
+            return status;
         instance_fits(&x.problem->instance, x.place, x.used);
         x.objective_ns = instance_price(&x.problem->instance, x.place).objective_ns;
         status = explain_priced(&x, name, err);

@@ -404,7 +404,9 @@ int main(int argc, char **argv)
     oato_status status = err.status;
     if (!status)
         status = v->run(&c, &out, &err);
-    if (out.len)
+    if (out.failed && (!status || status == OATO_NEGATIVE))
+        status = oato_fail_memory(&err, out.len, "the output");
+    if (out.len && (!status || status == OATO_NEGATIVE)) /* a verdict is an answer, too */
         fwrite(out.data, 1, out.len, stdout);
     text_free(&out);
     if (fflush(stdout) && !status)

@@ -289,6 +289,11 @@ oato_status baseline_powerinfer(const struct problem *p, int32_t *place, bool *f
 /* Only what it would cost. */
 bool baseline_flexgen(const struct problem *p, struct price *out);
 
+/* A request without tokens, or that its context does not hold, is OATO_EUSAGE; out of a plan it is
+ * OATO_EFILE. */
+oato_status request_check(const struct plan_request *q, struct oato_error *err);
+oato_status request_check_plan(const struct plan *plan, struct oato_error *err);
+
 /* ---------------------------------------------------------------------------- planner ----- */
 
 /* Solves and fills the plan. OATO_EFIT with what is missing when nothing fits. *problem (may be

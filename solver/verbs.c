@@ -59,8 +59,11 @@ oato_status plan_inputs_open(const struct command *c, struct plan *plan, struct 
     oato_status status = plan_load(c->operands[0], plan, err);
     if (status)
         return status;
-    status = inputs_open(c, in, err);
-    plan->neurons = in->neurons;
+    status = request_check_plan(plan, err);
+    if (status)
+        oato_fail_at(err, "%s", c->operands[0]);
+    else if (!(status = inputs_open(c, in, err)))
+        plan->neurons = in->neurons;
     if (status)
         plan_free(plan);
     return status;

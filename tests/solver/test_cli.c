@@ -2,7 +2,7 @@
  * test_cli.c - oato-plan as a shell sees it: exit statuses, one line on stderr for every refusal,
  * files left as they were, JSON on stdout.
  */
-#include "base/base.h"
+#include "planfmt/planfmt.h"
 #include "tests/solver/cli_rig.h"
 
 #include <jansson.h>
@@ -192,6 +192,62 @@ static void bad_files_are_status_3_and_named(void **state)
     assert_int_equal(cli_read_file("never.plan", data, sizeof data), 0);
 }
 
+/* Every verb that takes a model, once each. */
+static void expect_of_verbs(const char *plan, const char *profile, const char *words)
+{
+    static const char *const verbs[] = {"show", "explain", "simulate", "report -o v.html"};
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        char line[128];
+        snprintf(line, sizeof line, "%s %s -m m.gguf -p %s", verbs[i], plan, profile);
+        cli_expect(line, 3, words);
+        assert_string_equal(cli_out, "");
+        assert_int_equal(cli_read_file("v.html", line, sizeof line), 0);
+    }
+}
+
+static void requests_of_plans_are_checked_by_every_verb(void **state)
+{
+    (void)state;
+    static const struct plan_request bad[] = {
+        {.context = 256, .prompt = 64, .batch = 1},
+        {.context = 256, .prompt = 64, .ubatch = 8},
+        {.context = 256, .batch = 1, .ubatch = 8},
+        {.context = 63, .prompt = 64, .batch = 1, .ubatch = 8}};
+    struct oato_error err;
+    char from[128], to[128];
+    cli_path("m.plan", from, sizeof from);
+    cli_path("bad.plan", to, sizeof to);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct plan p;
+        const char *words = "bad.plan: the plan cannot be used, plan again";
+        assert_int_equal(plan_load(from, &p, &err), OATO_OK);
+        p.request = bad[i];
+        assert_int_equal(plan_save(&p, to, &err), OATO_OK);
+        plan_free(&p);
+        expect_of_verbs("bad.plan", "p.yaml", words);
+        cli_expect("check bad.plan m.gguf -p p.yaml", 3, words);
+        cli_expect("check bad.plan", 3, words);
+        cli_expect("export bad.plan -m m.gguf --device-name sim:0=CUDA0", 3, words);
+    }
+}
+
+static void a_device_that_went_is_a_verdict_of_check_alone(void **state)
+{
+    (void)state;
+    static char text[1 << 20];
+    size_t n = cli_read_file("p.yaml", text, sizeof text);
+    for (char *s = text; (s = strstr(s, "sim:0"));)
+        s[4] = '7';
+    cli_write_bytes("gone.yaml", text, n);
+    expect_of_verbs("m.plan", "gone.yaml", "the plan's device sim:0 is not in the profile");
+    cli_expect("check m.plan m.gguf -p gone.yaml", 1, "plan again");
+    assert_non_null(strstr(cli_out, "the profile has sim:0"));
+    cli_expect("explain m.plan blk.99", 2, "blk.99");
+    assert_string_equal(cli_out, "");
+    cli_expect("explain m.plan blk.99 --json", 2, "blk.99");
+    assert_string_equal(cli_out, "");
+}
+
 static void what_does_not_fit_is_status_4(void **state)
 {
     (void)state;
@@ -284,6 +340,8 @@ int main(void)
         cmocka_unit_test(a_report_is_one_file),
         cmocka_unit_test(verdicts_are_status_1),
         cmocka_unit_test(bad_files_are_status_3_and_named),
+        cmocka_unit_test(requests_of_plans_are_checked_by_every_verb),
+        cmocka_unit_test(a_device_that_went_is_a_verdict_of_check_alone),
         cmocka_unit_test(what_does_not_fit_is_status_4),
         cmocka_unit_test(wrong_usage_is_status_2),
         cmocka_unit_test(missing_files_are_status_6),
