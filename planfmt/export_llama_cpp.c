@@ -133,8 +133,8 @@ static void add_layers(struct exporter *x)
         add_word(x->command, "-ts");
         add_word(x->command, split.data);
     }
-    text_free(&devices);
-    text_free(&split);
+    text_free_part(&devices, x->command);
+    text_free_part(&split, x->command);
 }
 
 static oato_status write_command(struct exporter *x, struct oato_error *err)

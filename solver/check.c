@@ -174,7 +174,7 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     judge(v, promised, now <= limit, "ms", as_ms(now), as_ms(limit));
     int64_t best_ns;
     status = best_now(m, profile, p, time_limit_s, &best_ns, err);
-    if (status == OATO_EFIT) {
+    if (status == OATO_EFIT && !oato_failed_memory(err)) {
         judge(v, "some plan fits this machine", false, "", 0, 0);
         status = OATO_OK;
     } else if (!status) {

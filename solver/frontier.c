@@ -54,7 +54,8 @@ static oato_status find_point(const struct model *m, const struct profile *profi
 {
     struct plan plan;
     oato_status status = planner_make(m, profile, o, &plan, NULL, err);
-    if (status == OATO_EFIT && x->share < 1) { /* a point without a plan is a result, too */
+    if (status == OATO_EFIT && !oato_failed_memory(err) &&
+        x->share < 1) { /* a point without a plan is a result, too */
         err->status = OATO_OK;
         return OATO_OK;
     }

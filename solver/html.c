@@ -257,7 +257,7 @@ static int32_t find_kin(const struct page *page, struct kin *kin, struct arena *
             k++;
         if (k == n)
             kin[n++] = (struct kin){.op = i, .where = arena_string(arena, where.data)};
-        text_free(&where);
+        text_free_part(&where, page->out);
         if (!kin[k].where)
             return -1;
         costs_of(page, g->ops[i].name, ns, &estimate);

@@ -440,7 +440,7 @@ oato_status report_export(const struct plan *p, const struct model *m,
     }
     if (!status)
         text_printf(out, "\n");
-    text_free(&command);
-    text_free(&gone);
+    text_free_part(&command, out);
+    text_free_part(&gone, out);
     return status ? status : text_status(out, err);
 }

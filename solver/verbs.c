@@ -78,6 +78,8 @@ void plan_inputs_close(struct plan *plan, struct inputs *in)
 oato_status save_text(const char *path, const struct text *t, struct oato_error *err)
 {
     struct outfile f;
+    if (t->failed)
+        return oato_fail_memory(err, t->len, path);
     oato_status status = outfile_open(&f, path, err);
     if (!status && !(status = outfile_write(&f, t->data, t->len, err)))
         status = outfile_commit(&f, err);

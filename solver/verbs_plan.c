@@ -95,7 +95,7 @@ oato_status run_export(struct command *c, struct text *out, struct oato_error *e
     status = report_export(&plan, in.model, &c->export, c->json, out, &lost, err);
     if (!status && lost.len)
         fwrite(lost.data, 1, lost.len, stderr);
-    text_free(&lost);
+    text_free_part(&lost, out);
     plan_inputs_close(&plan, &in);
     return status;
 }
@@ -119,8 +119,7 @@ oato_status run_simulate(struct command *c, struct text *out, struct oato_error 
         report_simulation(s, c->json, out);
         if (c->trace) {
             report_trace(s, &trace);
-            status = trace.failed ? oato_fail_memory(err, trace.len, "a trace")
-                                  : save_text(c->trace, &trace, err);
+            status = save_text(c->trace, &trace, err);
         }
         simulation_free(s);
     }
