@@ -227,18 +227,58 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
 
 enum { WHERE_SIZE = 160 };
 
-/* "cuda:0", "cuda:0 0-8192 + cpu:0 8192-14336", "cpu:0, prefill on cuda:0"; "-": nowhere. */
-static void where(const struct plan *p, const char *op, char out[WHERE_SIZE])
+/* A plan's parts by operator: plans of large models have tens of thousands. */
+struct parts_by_op {
+    const struct plan *plan;
+    const struct plan_part **sorted; /* by operator, then as in the plan */
+};
+
+static int by_op(const void *a, const void *b)
 {
+    const struct plan_part *x = *(const struct plan_part *const *)a;
+    const struct plan_part *y = *(const struct plan_part *const *)b;
+    const int order = strcmp(x->op, y->op);
+    return order ? order : (x > y) - (x < y);
+}
+
+static bool sort_parts(const struct plan *p, struct parts_by_op *out)
+{
+    out->plan = p;
+    out->sorted = calloc((size_t)p->n_parts + 1, sizeof *out->sorted);
+    for (int32_t i = 0; out->sorted && i < p->n_parts; i++)
+        out->sorted[i] = &p->parts[i];
+    if (out->sorted)
+        qsort(out->sorted, (size_t)p->n_parts, sizeof *out->sorted, by_op);
+    return out->sorted;
+}
+
+/* The operator's parts are those from here on that have its name; NULL: it has none. */
+static const struct plan_part *const *find_parts(const struct parts_by_op *x, const char *op)
+{
+    int32_t lo = 0, hi = x->plan->n_parts;
+    while (lo < hi) {
+        const int32_t middle = lo + (hi - lo) / 2;
+        if (strcmp(x->sorted[middle]->op, op) < 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo < x->plan->n_parts && !strcmp(x->sorted[lo]->op, op) ? x->sorted + lo : NULL;
+}
+
+/* "cuda:0", "cuda:0 0-8192 + cpu:0 8192-14336", "cpu:0, prefill on cuda:0"; "-": nowhere. */
+static void where(const struct parts_by_op *x, const char *op, char out[WHERE_SIZE])
+{
+    const struct plan *p = x->plan;
+    const struct plan_part *const *part = find_parts(x, op), *const *end = part;
+    const struct plan_part *const *all = x->sorted + p->n_parts;
     size_t n = 0;
     int32_t parts = 0, streams = -1;
-    for (int32_t i = 0; i < p->n_parts; i++)
-        parts += !strcmp(p->parts[i].op, op) && p->parts[i].phases >> PHASE_DECODE & 1;
+    for (; end && end < all && !strcmp((*end)->op, op); end++)
+        parts += (*end)->phases >> PHASE_DECODE & 1;
     snprintf(out, WHERE_SIZE, "-");
-    for (int32_t i = 0; i < p->n_parts && n < WHERE_SIZE; i++) {
-        const struct plan_part *t = &p->parts[i];
-        if (strcmp(t->op, op) != 0)
-            continue;
+    for (; part < end && n < WHERE_SIZE; part++) {
+        const struct plan_part *t = *part;
         if (!(t->phases >> PHASE_DECODE & 1)) {
             streams = t->device;
             continue;
@@ -255,19 +295,19 @@ static void where(const struct plan *p, const char *op, char out[WHERE_SIZE])
 
 /* Operators of `a` that are elsewhere (or nowhere) in `b`; once more, from the other side, for
  * those that only b has. */
-static int32_t diff_moves(const struct plan *a, const struct plan *b, bool only_b, bool json,
-                          struct text *out)
+static int32_t diff_moves(const struct parts_by_op *a, const struct parts_by_op *b, bool only_b,
+                          bool json, struct text *out)
 {
-    const struct plan *walk = only_b ? b : a;
+    const struct parts_by_op *walk = only_b ? b : a;
     int32_t moves = 0;
-    for (int32_t i = 0; i < walk->n_parts; i++) {
-        const char *op = walk->parts[i].op;
-        if (i && !strcmp(op, walk->parts[i - 1].op))
-            continue;
+    for (int32_t i = 0; i < walk->plan->n_parts; i++) {
+        const char *op = walk->plan->parts[i].op;
         char from[WHERE_SIZE], to[WHERE_SIZE];
+        if (*find_parts(walk, op) != &walk->plan->parts[i] || (only_b && find_parts(a, op)))
+            continue;
         where(a, op, from);
         where(b, op, to);
-        if (!strcmp(from, to) || (only_b && plan_device_of(a, op) >= 0))
+        if (!strcmp(from, to))
             continue;
         moves++;
         if (json) {
@@ -361,9 +401,14 @@ static oato_status same_bytes(const struct plan *a, const struct plan *b, bool *
 oato_status report_diff(const struct plan *a, const struct plan *b, bool json, bool *same,
                         struct text *out, struct oato_error *err)
 {
+    struct parts_by_op of_a = {0}, of_b = {0};
     oato_status status = same_bytes(a, b, same, err);
     if (status)
         return status;
+    if (!sort_parts(a, &of_a) || !sort_parts(b, &of_b)) {
+        status = oato_fail_memory(err, (size_t)a->n_parts * sizeof *of_a.sorted, "a comparison");
+        goto out;
+    }
     if (json) {
         json_open(out, NULL, '{');
         json_bool(out, "same", *same);
@@ -371,18 +416,22 @@ oato_status report_diff(const struct plan *a, const struct plan *b, bool json, b
         diff_others(a, b, true, out);
         json_close(out, ']');
         json_open(out, "moves", '[');
-        diff_moves(a, b, false, true, out);
-        diff_moves(a, b, true, true, out);
+        diff_moves(&of_a, &of_b, false, true, out);
+        diff_moves(&of_a, &of_b, true, true, out);
         json_close(out, ']');
         diff_predictions(a, b, true, out);
         json_close(out, '}');
         text_printf(out, "\n");
     } else if (!*same) {
         diff_others(a, b, false, out);
-        int32_t moves = diff_moves(a, b, false, false, out);
-        moves += diff_moves(a, b, true, false, out);
+        int32_t moves = diff_moves(&of_a, &of_b, false, false, out);
+        moves += diff_moves(&of_a, &of_b, true, false, out);
         text_printf(out, "%d operators move\n", moves);
         diff_predictions(a, b, false, out);
     }
-    return text_status(out, err);
+    status = text_status(out, err);
+out:
+    free(of_a.sorted);
+    free(of_b.sorted);
+    return status;
 }

@@ -13,14 +13,6 @@ const char *const objective_names[OBJECTIVE_COUNT] = {"latency", "ttft", "time-p
 
 /* ------------------------------------------------------------------------------ helpers ---- */
 
-int32_t plan_device_of(const struct plan *p, const char *op)
-{
-    for (int32_t i = 0; i < p->n_parts; i++)
-        if (!strcmp(p->parts[i].op, op))
-            return p->parts[i].device;
-    return -1;
-}
-
 double percent_more(double now, double then)
 {
     return then > 0 ? (now / then - 1) * 100 : 0;
