@@ -403,6 +403,11 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
     }
 }
 
+/* Nobody has priced the plan by the rules of who will run it. */
+static const char export_note[] =
+    "this translates a plan that was made for oato-run; there it may be slower than the engine's "
+    "own placement (llama.cpp: --fit on), so measure both";
+
 oato_status report_export(const struct plan *p, const struct model *m,
                           const struct export_options *o, bool json, struct text *out,
                           struct text *lost, struct oato_error *err)
@@ -417,6 +422,7 @@ oato_status report_export(const struct plan *p, const struct model *m,
         json_open(out, "not_expressed", '[');
     } else if (!status) {
         text_printf(out, "%s", command.data);
+        text_printf(lost, "note: %s\n", export_note);
     }
     for (char *line = gone.data, *end; !status && line && *line; line = end + 1) {
         end = strchr(line, '\n');
@@ -428,6 +434,7 @@ oato_status report_export(const struct plan *p, const struct model *m,
     }
     if (!status && json) {
         json_close(out, ']');
+        json_string(out, "note", export_note);
         json_close(out, '}');
     }
     if (!status)

@@ -117,7 +117,10 @@ static void reports_speak_text_and_json(void **state)
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         char line[128];
         cli_expect(lines[i], 0, NULL);
-        assert_string_equal(cli_err, "");
+        if (!strncmp(lines[i], "export", 6)) /* what it translates was made for another engine */
+            assert_non_null(strstr(cli_err, "note: this translates a plan"));
+        else
+            assert_string_equal(cli_err, "");
         snprintf(line, sizeof line, "%s --json", lines[i]);
         cli_expect_json(line, 0);
     }
