@@ -50,6 +50,11 @@ static void planning_writes_the_plan_and_a_table(void **state)
     cli_expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
                NULL);
     cli_expect("m.gguf -p p.yaml -o j.plan --devices cpu:0 --deterministic --ubatch 64", 0, NULL);
+    /* what cannot be run is no rival of a bound */
+    assert_null(strstr(cli_out, "FlexGen"));
+    cli_expect("show m.plan -m m.gguf -p p.yaml", 0, NULL);
+    assert_non_null(
+        strstr(cli_out, "\nnot available here: streaming weights in every step (FlexGen)"));
     cli_expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
     assert_non_null(strstr(cli_out, "least ttft"));
     cli_expect("check t.plan m.gguf -p p.yaml", 0, NULL);
