@@ -12,6 +12,19 @@ static void warn(void *user, const char *text)
     fprintf(stderr, "oato-plan: warning: %s\n", text);
 }
 
+void warn_if_disturbed(const struct problem *p)
+{
+    const int32_t n = p ? problem_disturbed(p) : 0;
+    char text[256];
+    if (!n)
+        return;
+    snprintf(text, sizeof text,
+             "%d of %d operators were timed while the machine was busy (disturbed rows of the "
+             "profile): predictions may be far off; run oato-profile again when it is quiet",
+             n, p->graph.n_ops);
+    warn(NULL, text);
+}
+
 void inputs_close(struct inputs *in)
 {
     if (in->model)

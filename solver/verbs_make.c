@@ -55,6 +55,7 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         status = plan_save(&plan, c->output, err);
         if (!status) {
             report_plan(&plan, problem, c->json, out);
+            warn_if_disturbed(problem);
             if (bound.len)
                 fwrite(bound.data, 1, bound.len, stderr);
             fprintf(stderr, "wrote %s\n", c->output);

@@ -18,8 +18,10 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
         return status;
     if (in.model && in.profile)
         status = problem_of_plan(in.model, in.profile, &plan, &problem, &place, err);
-    if (!status)
+    if (!status) {
         report_plan(&plan, problem, c->json, out);
+        warn_if_disturbed(problem);
+    }
     problem_free(problem);
     plan_inputs_close(&plan, &in);
     return status;
