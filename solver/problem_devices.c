@@ -59,6 +59,15 @@ static oato_status set_budgets(struct problem *p, const struct planner_options *
             d++;
         if (d == p->n_devices)
             return unknown_device(p->profile, o->budgets[i].id, 16, err);
+        const struct profile_device *device = &p->profile->devices[p->device[d]];
+        if (o->strict_budgets && !device->data_sheet && device->memory_bytes &&
+            o->budgets[i].bytes > device->memory_bytes)
+            return oato_fail(
+                err, OATO_EUSAGE,
+                "--budget %s=%.1f MiB: the device has %.1f MiB, of which %.1f were free "
+                "when it was profiled",
+                device->id, (double)o->budgets[i].bytes / 0x1p20,
+                (double)device->memory_bytes / 0x1p20, (double)device->free_bytes / 0x1p20);
         p->budget[d] = o->budgets[i].bytes;
     }
     return OATO_OK;

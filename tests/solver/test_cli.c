@@ -339,6 +339,7 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --bugdet sim:0=1MiB", "did you mean '--budget'"},
         {"m.gguf -p p.yaml --budget sim:0", "sim:0=40MiB"},
         {"m.gguf -p p.yaml --budget sim:3=1MiB", "no device 'sim:3'"},
+        {"m.gguf -p p.yaml --budget sim:0=900TB", "the device has"},
         {"m.gguf -p p.yaml --prompt x", "not a number"},
         {"m.gguf -p p.yaml --kv q8", "f16, q8_0 or f32"},
         {"m.gguf -p p.yaml --context 10", "--context"},
