@@ -78,6 +78,25 @@ static void machines_of_the_library_answer_what_if(void **state)
     }
 }
 
+static void a_report_marks_estimates_and_names_shapes_by_their_file(void **state)
+{
+    (void)state;
+    static char page[1 << 20];
+    cli_expect("header m.gguf -o shape.gguf", 0, NULL);
+    cli_expect("shape.gguf --hardware rtx3060-laptop -o shape.plan", 0, NULL);
+    cli_expect("report shape.plan -m shape.gguf --hardware rtx3060-laptop -o shape.html "
+               "--no-frontier",
+               0, NULL);
+    cli_read_file("shape.html", page, sizeof page);
+    assert_non_null(strstr(page, "<h1>shape.gguf</h1>"));
+    assert_non_null(strstr(page, "<b>~ "));
+    assert_non_null(strstr(page, "~ estimates: "));
+    cli_expect("report m.plan -m m.gguf -p p.yaml -o m.html --no-frontier", 0, NULL);
+    cli_read_file("m.html", page, sizeof page);
+    assert_null(strstr(page, "<h1>m.gguf"));
+    assert_null(strstr(page, "<b>~ "));
+}
+
 /* More memory is never slower, and the best plan never slower than whole layers. */
 static void the_frontier_rises(void **state)
 {
@@ -406,6 +425,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planning_writes_the_plan_and_a_table),
         cmocka_unit_test(machines_of_the_library_answer_what_if),
+        cmocka_unit_test(a_report_marks_estimates_and_names_shapes_by_their_file),
         cmocka_unit_test(the_frontier_rises),
         cmocka_unit_test(reports_speak_text_and_json),
         cmocka_unit_test(a_simulation_writes_a_trace),
