@@ -43,6 +43,8 @@ oato_status oato_fail_at(struct oato_error *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* The message for a failed allocation; status OATO_EFIT. */
 oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *what);
+/* Whether that is what failed: then an OATO_EFIT is no answer to what was asked. */
+bool oato_failed_memory(const struct oato_error *err);
 
 /* ----------------------------------------------------------------------- checked sizes --- */
 
@@ -224,6 +226,8 @@ bool text_reserve(struct text *t, size_t more);
 void text_add(struct text *t, const char *s, size_t n);
 void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_free(struct text *t);
+/* The same of one that was put into `whole`, which lacks what it lacks. */
+void text_free_part(struct text *t, struct text *whole);
 /* s as the inside of a JSON string: quotes, backslashes and control characters escaped; bytes
  * that are no UTF-8 become U+FFFD. */
 void text_add_json(struct text *t, const char *s, size_t n);

@@ -42,7 +42,14 @@ oato_status oato_fail_at(struct oato_error *err, const char *fmt, ...)
     return err->status;
 }
 
+#define OUT_OF_MEMORY "out of memory: "
+
 oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *what)
 {
-    return oato_fail(err, OATO_EFIT, "out of memory: %zu bytes for %s", bytes, what);
+    return oato_fail(err, OATO_EFIT, OUT_OF_MEMORY "%zu bytes for %s", bytes, what);
+}
+
+bool oato_failed_memory(const struct oato_error *err)
+{
+    return err->status == OATO_EFIT && strstr(err->text, OUT_OF_MEMORY);
 }

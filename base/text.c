@@ -72,6 +72,12 @@ void text_free(struct text *t)
     text_init(t);
 }
 
+void text_free_part(struct text *t, struct text *whole)
+{
+    whole->failed = whole->failed || t->failed;
+    text_free(t);
+}
+
 /* Length of the valid UTF-8 sequence at s, or 0. */
 static size_t utf8_sequence(const unsigned char *s, size_t n)
 {

@@ -14,11 +14,12 @@ const char *const export_target_names[EXPORT_TARGETS] = {"llama.cpp", "ik_llama.
 
 static const struct target {
     const char *host,
-        *accelerator; /* names of memories there: of cpu:0 and, by number, of cuda:N */
+        *accelerator;      /* names of memories there: of cpu:0 and, by number, of cuda:N */
+    export_layers *layers; /* NULL: they depend on the tensors */
     oato_status (*run)(struct exporter *x, struct oato_error *err);
-} targets[EXPORT_TARGETS] = {{"CPU", "CUDA", export_llama_cpp},
-                             {"CPU", "CUDA", export_llama_cpp},
-                             {"cpu", "cuda:", export_ktransformers}};
+} targets[EXPORT_TARGETS] = {{"CPU", "CUDA", export_llama_cpp_layers, export_llama_cpp},
+                             {"CPU", "CUDA", export_llama_cpp_layers, export_llama_cpp},
+                             {"cpu", "cuda:", NULL, export_ktransformers}};
 
 const char *export_name(const struct exporter *x, int32_t device)
 {
@@ -73,6 +74,15 @@ static oato_status check_names(const struct exporter *x, struct oato_error *err)
 
 static void read_kv(struct exporter *x)
 {
+    const struct plan_request *q = &x->plan->request;
+    const uint64_t positions = size_align((size_t)q->context, 256); /* llama.cpp's steps */
+    for (int32_t i = 0; i < x->graph.n_ops; i++) {
+        const struct graph_op *op = &x->graph.ops[i];
+        size_t row;
+        if (op->op.kind == OP_KV_STORE &&
+            dtype_row_bytes(q->kv, (int64_t)op->op.kv_heads * op->op.head_dim, &row))
+            x->kv[op->kv_layer] = 2 * row * positions;
+    }
     for (int32_t i = 0; i < x->plan->n_kv; i++) {
         const struct plan_kv *kv = &x->plan->kv[i];
         x->used[kv->device] = true;
@@ -202,8 +212,9 @@ oato_status plan_export(const struct plan *p, const struct model *m, const struc
     x.used = arena_alloc(&x.arena, devices + 1, sizeof *x.used);
     x.wanted = arena_alloc(&x.arena, (size_t)x.n_layers + 1, sizeof *x.wanted);
     x.layer = arena_alloc(&x.arena, (size_t)x.n_layers + 1, sizeof *x.layer);
+    x.kv = arena_alloc(&x.arena, (size_t)x.n_layers + 1, sizeof *x.kv);
     x.tensor = arena_alloc(&x.arena, tensors + 1, sizeof *x.tensor);
-    if (!x.names || !x.used || !x.wanted || !x.layer || !x.tensor) {
+    if (!x.names || !x.used || !x.wanted || !x.layer || !x.kv || !x.tensor) {
         status = oato_fail_memory(err, tensors * sizeof *x.tensor, "an export");
         goto out;
     }
@@ -213,8 +224,8 @@ oato_status plan_export(const struct plan *p, const struct model *m, const struc
         x.wanted[i] = x.host;
     for (size_t d = 0; d < devices; d++)
         x.names[d] = find_name(&x, &p->devices[d]);
-    status = export_parts(&x, err);
     read_kv(&x);
+    status = export_parts(&x, targets[o->target].layers, err);
     if (!status)
         status = check_names(&x, err);
     if (!status)

@@ -22,14 +22,18 @@ struct exporter {
     int32_t host, n_layers;
     int32_t *wanted; /* planned device of each layer's KV and, behind them, of the output matrix */
     int32_t *layer;  /* device that these get there */
+    uint64_t *kv;    /* bytes of each layer's KV */
     int32_t *tensor; /* planned device of each tensor of the file, or NOWHERE */
     bool streams;    /* most of what lies on the host is streamed */
 };
 
 const char *export_name(const struct exporter *x, int32_t device);
 
-/* Finds a device for each tensor, and lists what is lost where the plan divides or streams. */
-oato_status export_parts(struct exporter *x, struct oato_error *err);
+typedef oato_status export_layers(struct exporter *x, struct oato_error *err);
+/* Finds a device for each tensor, and lists what is lost where the plan divides or streams. With
+ * choose (may be NULL), which then fills x->layer, alike layers first change places so that those
+ * with KV on the host come first, and budgets hold the KV that goes with the layers, too. */
+oato_status export_parts(struct exporter *x, export_layers *choose, struct oato_error *err);
 /* Gives the first n of the layers and the output devices of ascending ranks, so that the sum of
  * cost[i * ranks + rank] is least; of equal sums that with the highest ranks. */
 oato_status export_choose(struct exporter *x, const int32_t *device_of_rank, int32_t ranks,
@@ -60,6 +64,7 @@ bool export_same_layers(const struct tensor_group *a, const struct tensor_group 
 
 /* A target: says the plan in x->command and what is missing in x->lost. */
 oato_status export_llama_cpp(struct exporter *x, struct oato_error *err);
+export_layers export_llama_cpp_layers;
 oato_status export_ktransformers(struct exporter *x, struct oato_error *err);
 
 #endif

@@ -244,7 +244,7 @@ static void write_layer_rule(const struct exporter *x, int32_t device, const cha
     text_printf(&name, ")\\.%s", behind);
     open_rule(x, name.data, class, "ktransformers.");
     add_devices(x, replace, export_name(x, device), export_name(x, device));
-    text_free(&name);
+    text_free_part(&name, x->command);
 }
 
 static void write_linear(const struct exporter *x, const char *name, bool on_cpu, int32_t gpu)
@@ -297,7 +297,7 @@ static oato_status write_cpu_matrices(const struct exporter *x, struct oato_erro
         }
         text_printf(&name, ")$");
         write_linear(x, name.data, true, all[i].key);
-        text_free(&name);
+        text_free_part(&name, x->command);
     }
     export_groups_free(all, n);
     return status;
@@ -317,7 +317,7 @@ static void write_gpu_matrices(const struct exporter *x, int32_t gpu)
     }
     text_printf(&name, ")$");
     write_linear(x, name.data, false, gpu);
-    text_free(&name);
+    text_free_part(&name, x->command);
 }
 
 static bool is_expert_tensor(const struct exporter *x, size_t t, struct tensor_group *group)
@@ -348,7 +348,7 @@ static oato_status write_experts(const struct exporter *x, struct oato_error *er
         add_operators(x, on_cpu ? "KExpertsCPU" : "KExpertsMarlin", "KExpertsTorch");
         text_printf(x->command, "      out_device: '%s'\n  recursive: False\n",
                     export_name(x, all[i].key));
-        text_free(&name);
+        text_free_part(&name, x->command);
     }
     export_groups_free(all, n);
     return status;

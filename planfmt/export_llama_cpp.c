@@ -19,7 +19,7 @@ static int32_t device_at(const struct exporter *x, int32_t rank)
 }
 
 /* The fewest layers whose KV is elsewhere, a misplaced output counting least. */
-static oato_status choose_layers(struct exporter *x, struct oato_error *err)
+oato_status export_llama_cpp_layers(struct exporter *x, struct oato_error *err)
 {
     const int32_t n = x->n_layers + 1, ranks = x->plan->n_devices;
     int32_t *devices = arena_alloc(&x->arena, (size_t)ranks, sizeof *devices);
@@ -133,8 +133,8 @@ static void add_layers(struct exporter *x)
         add_word(x->command, "-ts");
         add_word(x->command, split.data);
     }
-    text_free(&devices);
-    text_free(&split);
+    text_free_part(&devices, x->command);
+    text_free_part(&split, x->command);
 }
 
 static oato_status write_command(struct exporter *x, struct oato_error *err)
@@ -179,8 +179,6 @@ static oato_status write_command(struct exporter *x, struct oato_error *err)
 
 oato_status export_llama_cpp(struct exporter *x, struct oato_error *err)
 {
-    if (choose_layers(x, err))
-        return err->status;
     export_list_lost_kv(x);
     return write_command(x, err);
 }

@@ -1,23 +1,27 @@
 /*
  * export_parts.c - where whole tensors go. Other engines divide none, so one goes where the larger
- * share of it lies in decode, to the host where halves are equal. Rounding up may ask more of a
- * device than its budget: then those of its tensors with the smallest share stay on the host, an
- * operator's companions in its layer with it. What gets lost is a line for each kind of operator,
- * however many layers have it.
+ * share of it lies in decode, to the host where halves are equal. Rounding up, and KV that follows
+ * its layer, may ask more of a device than its budget: then those of its tensors with the smallest
+ * share stay on the host, an operator's companions in its layer with it, and whole ones after them.
+ * Some engines give the first layers to the host. Where layers are alike, it does not matter which
+ * of them is where: they change places until that is what the plan says. What gets lost is a line
+ * for each kind of operator, however many layers have it.
  */
 #include "planfmt/export_internal.h"
 
 #include <string.h>
 
-/* An operator with weights. */
+/* A tensor of an operator. */
 struct spread {
     const struct graph_op *op;
-    const char *what;               /* of its kind: "the FFN" */
-    uint64_t homes, streamed;       /* devices with some of it in decode; to which it is streamed */
+    const char *what; /* of its kind: "the FFN" */
+    const struct gguf_tensor *tensor;
+    const char *name;         /* of the tensor, behind "blk.N." */
+    int32_t layer;            /* of the tensor: a fused norm's operator is of the one before */
+    uint64_t homes, streamed; /* devices with some of it in decode; to which it is streamed */
     double share[PLAN_DEVICES_MAX]; /* of it in their memory */
-    uint64_t bytes;                 /* of its tensors */
-    int32_t device;                 /* where they go */
-    bool left;                      /* that is the host, because they did not fit */
+    int32_t device;                 /* where it goes */
+    bool left;                      /* that is the host, because it did not fit */
 };
 
 /* What operators of a kind are called, by how their names begin behind the layer's. */
@@ -62,8 +66,6 @@ static struct spread spread_of(const struct exporter *x, const struct graph_op *
     }
     for (int32_t d = 0; d < x->plan->n_devices; d++)
         s.device = s.share[d] > s.share[s.device] ? d : s.device;
-    for (int w = 0; w < op->n_weights; w++)
-        s.bytes += op->weight[w] ? op->weight[w]->bytes : 0;
     return s;
 }
 
@@ -84,20 +86,75 @@ static const struct spread *smallest_share(const struct spread *all, int32_t n, 
     return least;
 }
 
-/* Takes from device d what its budget does not hold beside the plan's KV and work. */
-static void keep_budget(const struct exporter *x, struct spread *all, int32_t n, int32_t d)
+/* What the layers' KV on a device takes. */
+static double kv_on(const struct exporter *x, const int32_t *layer, int32_t d)
+{
+    double bytes = 0;
+    for (int32_t i = 0; i < x->n_layers; i++)
+        bytes += layer[i] == d ? (double)x->kv[i] : 0;
+    return bytes;
+}
+
+/* llama.cpp's compute buffer on a device. An estimate: 128 MiB were measured for an 8B model with
+ * 512 tokens a step, 258.5 MiB where the logits of all of them are computed there, too. */
+static double compute_buffer(const struct exporter *x, int32_t d)
+{
+    const struct model_shape *shape = &x->model->shape;
+    const double layer = 16.0 * shape->width, output = (double)shape->width + shape->vocab;
+    const bool logits = x->wanted[x->n_layers] == d && output > layer;
+    const struct plan_request *q = &x->plan->request;
+    const double tokens = q->ubatch < q->context ? q->ubatch : q->context;
+    return 4.0 * tokens * (logits ? output : layer);
+}
+
+/* A whole tensor to keep from device d: the smallest one that is enough, else the largest, of
+ * equals the first; the attention, which is where its KV is, and the output last. */
+static struct spread *next_whole(const struct exporter *x, struct spread *all, int32_t n, int32_t d,
+                                 double too_many)
+{
+    struct spread *best = NULL;
+    for (int32_t i = 0; i < n; i++) {
+        struct spread *s = &all[i];
+        if (s->device != d)
+            continue;
+        const bool last = s->op->layer >= x->n_layers || strstr(s->what, "attention"),
+                   enough = (double)s->tensor->bytes >= too_many;
+        const bool best_last =
+                       best && (best->op->layer >= x->n_layers || strstr(best->what, "attention")),
+                   best_enough = best && (double)best->tensor->bytes >= too_many;
+        if (!best || (last != best_last       ? best_last
+                      : enough != best_enough ? enough
+                      : enough                ? s->tensor->bytes < best->tensor->bytes
+                                              : s->tensor->bytes > best->tensor->bytes))
+            best = s;
+    }
+    return best;
+}
+
+/* Takes from device d what its budget does not hold beside the KV there and the plan's work. */
+static oato_status keep_budget(const struct exporter *x, struct spread *all, int32_t n, int32_t d,
+                               bool layers_known, struct oato_error *err)
 {
     const struct plan_device *device = &x->plan->devices[d];
-    double planned = 0;
-    uint64_t bytes = 0;
+    double planned = 0, bytes = 0;
+    if (!device->budget_bytes)
+        return OATO_OK;
     for (int32_t i = 0; i < n; i++) {
-        planned += all[i].share[d] * (double)all[i].bytes;
-        bytes += all[i].device == d ? all[i].bytes : 0;
+        planned += all[i].share[d] * (double)all[i].tensor->bytes;
+        bytes += all[i].device == d ? (double)all[i].tensor->bytes : 0;
     }
-    const double others = (double)device->planned_bytes - planned;
-    const double room = (double)device->budget_bytes - (others > 0 ? others : 0);
+    double others = (double)device->planned_bytes - planned; /* KV and work */
+    others = others > 0 ? others : 0;
+    if (layers_known) { /* KV is where its layer is */
+        const double kv = kv_on(x, x->layer, d), work = others - kv_on(x, x->wanted, d),
+                     buffer = compute_buffer(x, d);
+        if (bytes <= 0 && kv <= 0)
+            return OATO_OK;
+        others = kv + (work > buffer ? work : buffer);
+    }
+    const double room = (double)device->budget_bytes - others;
     const struct spread *least;
-    while (device->budget_bytes && (double)bytes > room && (least = smallest_share(all, n, d))) {
+    while (bytes > room && (least = smallest_share(all, n, d))) {
         const int32_t layer = least->op->layer;
         const double share = least->share[d];
         for (int32_t i = 0; i < n; i++)
@@ -105,9 +162,102 @@ static void keep_budget(const struct exporter *x, struct spread *all, int32_t n,
                 all[i].share[d] <= share) {
                 all[i].device = x->host;
                 all[i].left = true;
-                bytes -= all[i].bytes;
+                bytes -= (double)all[i].tensor->bytes;
             }
     }
+    for (struct spread *s; bytes > room && (s = next_whole(x, all, n, d, bytes - room));) {
+        s->device = x->host;
+        s->left = true;
+        bytes -= (double)s->tensor->bytes;
+    }
+    return bytes <= room + 1
+               ? OATO_OK
+               : oato_fail(err, OATO_EFIT,
+                           "%s would need %.1f MiB of %s for KV and activations alone, its budget "
+                           "is %.1f MiB; plan again with a smaller --context or --ubatch",
+                           export_target_names[x->o->target], others / 0x1p20, device->id,
+                           (double)device->budget_bytes / 0x1p20);
+}
+
+/* ---------------------------------------------------------------------------- alike layers - */
+
+/* The tensor of this name in another layer. */
+static struct spread *find_alike(struct spread *all, int32_t n, int32_t layer, const char *name)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (all[i].layer == layer && !strcmp(all[i].name, name))
+            return &all[i];
+    return NULL;
+}
+
+/* Same tensors, and no more than a quarter of the bytes apart: quantised files give some layers
+ * better types. */
+static bool are_alike(struct spread *all, int32_t n, int32_t a, int32_t b)
+{
+    double bytes_a = 0, bytes_b = 0;
+    int32_t more = 0;
+    for (int32_t i = 0; i < n; i++) {
+        more -= all[i].layer == b;
+        if (all[i].layer != a)
+            continue;
+        const struct spread *other = find_alike(all, n, b, all[i].name);
+        if (!other)
+            return false;
+        more++;
+        bytes_a += (double)all[i].tensor->bytes;
+        bytes_b += (double)other->tensor->bytes;
+    }
+    return !more && bytes_a < 1.25 * bytes_b && bytes_b < 1.25 * bytes_a;
+}
+
+/* The host's layers before those of accelerators, these in their order. */
+static int32_t rank_of(const struct exporter *x, int32_t layer)
+{
+    return x->wanted[layer] == x->host ? -1 : x->wanted[layer];
+}
+
+/* The placements of two tensors, not the tensors. */
+static void exchange_placement(struct spread *a, struct spread *b)
+{
+    const struct spread was = *a;
+    a->homes = b->homes;
+    a->streamed = b->streamed;
+    a->device = b->device;
+    memcpy(a->share, b->share, sizeof a->share);
+    b->homes = was.homes;
+    b->streamed = was.streamed;
+    b->device = was.device;
+    memcpy(b->share, was.share, sizeof b->share);
+}
+
+static void exchange(struct exporter *x, struct spread *all, int32_t n, int32_t a, int32_t b)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (all[i].layer == a)
+            exchange_placement(&all[i], find_alike(all, n, b, all[i].name));
+    const int32_t wanted = x->wanted[a];
+    x->wanted[a] = x->wanted[b];
+    x->wanted[b] = wanted;
+}
+
+/* Sorts layers by the device of their KV, where all are alike. A sidecar's are not. */
+static void sort_layers(struct exporter *x, struct spread *all, int32_t n)
+{
+    int32_t exchanged = 0;
+    for (int32_t i = 1; i < x->n_layers; i++)
+        if (x->plan->neurons_hash || !are_alike(all, n, 0, i))
+            return;
+    for (int32_t i = 1; i < x->n_layers; i++) {
+        int32_t k = i;
+        for (; k > 0 && rank_of(x, k - 1) > rank_of(x, k); k--)
+            exchange(x, all, n, k - 1, k);
+        exchanged += k < i;
+    }
+    if (exchanged)
+        text_printf(x->lost,
+                    "the order of layers: %d of them changed places with others that are "
+                    "alike, so that the first ones have their KV on %s\n",
+                    exchanged, export_name(x, x->host));
 }
 
 /* ------------------------------------------------------------------------- what is lost ---- */
@@ -141,6 +291,11 @@ static bool left_alike(const struct spread *s, const struct spread *like)
 static bool streamed_alike(const struct spread *s, const struct spread *like)
 {
     return s->streamed && s->streamed == like->streamed && !strcmp(s->what, like->what);
+}
+
+static bool whole_left_alike(const struct spread *s, const struct spread *like)
+{
+    return s->left && !is_divided(s) && s->homes == like->homes && !strcmp(s->what, like->what);
 }
 
 /* Layers in which a test holds of some operator; *first (may be NULL) is the first of them. */
@@ -207,41 +362,76 @@ static void list_streamed(const struct exporter *x, const struct spread *all, in
     text_printf(x->lost, "; %s has its own rules for that\n", export_target_names[x->o->target]);
 }
 
+static void list_whole_left(const struct exporter *x, const struct spread *all, int32_t n,
+                            int32_t i)
+{
+    int32_t first = -1;
+    const int32_t layers = count_layers(all, n, whole_left_alike, &all[i], &first);
+    text_printf(x->lost, "some of ");
+    add_what(x, all[i].what, layers, first);
+    text_printf(x->lost, ": planned on ");
+    list_devices(x, all[i].homes);
+    text_printf(x->lost, "; on %s, because that would exceed the budget\n",
+                export_name(x, x->host));
+}
+
 /* ------------------------------------------------------------------------------------------- */
 
-oato_status export_parts(struct exporter *x, struct oato_error *err)
+static bool is_output(const struct exporter *x, const struct spread *s)
+{
+    return s->op->layer == x->n_layers && s->op->op.kind == OP_MUL_MAT;
+}
+
+oato_status export_parts(struct exporter *x, export_layers *choose, struct oato_error *err)
 {
     const struct gguf_tensor *file = gguf_tensor_at(x->model->gguf, 0);
-    const size_t ops = (size_t)x->graph.n_ops;
-    struct spread *all = arena_alloc(&x->arena, ops + 1, sizeof *all);
+    size_t most = 1;
+    for (int32_t i = 0; i < x->graph.n_ops; i++)
+        most += (size_t)x->graph.ops[i].n_weights;
+    struct spread *all = arena_alloc(&x->arena, most, sizeof *all);
     int32_t n = 0;
     uint64_t here = 0, streamed = 0;
     if (!all)
-        return oato_fail_memory(err, ops * sizeof *all, "an export");
+        return oato_fail_memory(err, most * sizeof *all, "an export");
     for (int32_t i = 0; i < x->graph.n_ops; i++) {
-        all[n] = spread_of(x, &x->graph.ops[i]);
-        if (x->graph.ops[i].op.kind != OP_EMBED)
-            n += all[n].bytes > 0;
-        else if (all[n].device != x->host) /* of a tied matrix the lookup says nothing */
-            text_printf(x->lost, "%s is looked up on the CPU\n", x->graph.ops[i].name);
+        const struct graph_op *op = &x->graph.ops[i];
+        struct spread s = spread_of(x, op);
+        if (op->op.kind == OP_EMBED && s.device != x->host) /* of a tied matrix it says nothing */
+            text_printf(x->lost, "%s is looked up on the CPU\n", op->name);
+        for (int w = 0; w < op->n_weights && op->op.kind != OP_EMBED; w++) {
+            if (!op->weight[w])
+                continue;
+            s.tensor = op->weight[w];
+            s.name = s.tensor->name;
+            s.layer = -1;
+            export_layer_of(s.name, &s.layer, &s.name);
+            all[n++] = s;
+        }
+    }
+    if (choose) {
+        sort_layers(x, all, n);
+        for (int32_t i = 0; i < n; i++)
+            if (is_output(x, &all[i]))
+                x->wanted[x->n_layers] = all[i].device;
+        if (choose(x, err))
+            return err->status;
     }
     for (int32_t d = 0; d < x->plan->n_devices; d++)
-        if (d != x->host)
-            keep_budget(x, all, n, d);
+        if (d != x->host && keep_budget(x, all, n, d, choose, err))
+            return err->status;
     for (int32_t i = 0; i < n; i++) {
-        const struct graph_op *op = all[i].op;
         x->used[all[i].device] = true;
-        if (op->layer == x->n_layers && op->op.kind == OP_MUL_MAT)
+        if (is_output(x, &all[i]))
             x->wanted[x->n_layers] = all[i].device;
-        for (int w = 0; w < op->n_weights; w++)
-            if (op->weight[w])
-                x->tensor[op->weight[w] - file] = all[i].device;
-        here += all[i].device == x->host ? all[i].bytes : 0;
-        streamed += all[i].device == x->host && all[i].streamed ? all[i].bytes : 0;
+        x->tensor[all[i].tensor - file] = all[i].device;
+        here += all[i].device == x->host ? all[i].tensor->bytes : 0;
+        streamed += all[i].device == x->host && all[i].streamed ? all[i].tensor->bytes : 0;
         if (is_first(all, i, divided_alike))
             list_divided(x, all, n, i);
         if (is_first(all, i, streamed_alike))
             list_streamed(x, all, n, i);
+        if (is_first(all, i, whole_left_alike))
+            list_whole_left(x, all, n, i);
     }
     x->streams = 2 * streamed > here;
     return OATO_OK;

@@ -58,6 +58,7 @@ struct profile_row {
     const char *numerics; /* class, see device.h */
     double median_ns, p10_ns, p90_ns;
     int32_t repeats;
+    bool disturbed; /* timed beside something else: repeats, passes or sums did not agree */
 };
 
 struct profile {

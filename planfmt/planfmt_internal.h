@@ -35,7 +35,7 @@ struct link_text {
 
 struct row_text {
     char device[16], op[OP_KEY_SIZE], numerics[32];
-    bool supported;
+    bool supported, disturbed;
     double median_ns, p10_ns, p90_ns;
     int32_t repeats;
     uint64_t prepared_bytes, workspace_bytes;
@@ -53,7 +53,7 @@ extern const struct schema profile_head_schema, profile_machine_schema, profile_
     profile_link_schema, profile_row_schema;
 enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET }; /* places in profile_device_schema */
 /* Places in profile_row_schema. */
-enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN };
+enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN, ROW_DISTURBED = 10 };
 enum {
     LINK_FROM,
     LINK_TO,

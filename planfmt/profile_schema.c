@@ -77,7 +77,8 @@ const struct schema profile_row_schema = {"operator", {
     {"prepared_bytes", AT(row_text, prepared_bytes), FIELD_U64, 0, true},
     {"workspace_bytes", AT(row_text, workspace_bytes), FIELD_U64, 0, true},
     {"numerics", AT(row_text, numerics), FIELD_CHARS, SIZE(row_text, numerics), true},
-}, 10};
+    {"disturbed", AT(row_text, disturbed), FIELD_BOOL, 0, false},
+}, 11};
 /* clang-format on */
 
 bool profile_device_id_ok(const char *id, const char *kind)

@@ -277,8 +277,9 @@ static oato_status put_row(struct writer *w, const struct profile *p, const stru
                          .p90_ns = r->p90_ns,
                          .repeats = r->repeats,
                          .prepared_bytes = r->prepared_bytes,
-                         .workspace_bytes = r->workspace_bytes};
-    uint32_t which = UINT32_MAX & ~(1u << ROW_SUPPORTED);
+                         .workspace_bytes = r->workspace_bytes,
+                         .disturbed = r->disturbed};
+    uint32_t which = UINT32_MAX & ~(1u << ROW_SUPPORTED | unless(r->disturbed, ROW_DISTURBED));
     if (!r->supported)
         which = 1u << ROW_DEVICE | 1u << ROW_OP | 1u << ROW_SUPPORTED;
     else if (check_fields(&profile_row_schema, &t, (int32_t)(r - p->rows), err))

@@ -415,6 +415,7 @@ static oato_status read_row(struct reader *r, int32_t *cap)
         row.p10_ns = t.p10_ns;
         row.p90_ns = t.p90_ns;
         row.repeats = t.repeats;
+        row.disturbed = t.disturbed;
     }
     bool existed;
     if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, &row, false, &existed))

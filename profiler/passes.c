@@ -37,7 +37,12 @@ static const struct profile_row *find(const struct pass *pass, const struct prof
     return NULL;
 }
 
-const struct profile_row *passes_middle(const struct passes *p, const struct profile_row *like)
+bool times_disagree(double least_ns, double most_ns)
+{
+    return most_ns > 2 * least_ns;
+}
+
+bool passes_middle(const struct passes *p, const struct profile_row *like, struct profile_row *out)
 {
     const struct profile_row *sorted[PASSES_MAX] = {NULL};
     int n = 0;
@@ -51,5 +56,10 @@ const struct profile_row *passes_middle(const struct passes *p, const struct pro
         sorted[at] = r;
         n++;
     }
-    return n ? sorted[(n - 1) / 2] : NULL;
+    if (!n)
+        return false;
+    *out = *sorted[(n - 1) / 2];
+    if (times_disagree(sorted[0]->median_ns, out->median_ns))
+        out->disturbed = true;
+    return true;
 }

@@ -15,6 +15,7 @@
 enum { NOTES_MAX = 2000, CONTEXT_SHOWN = 512, PASSES = 3 /* at least */ };
 #define ADDS_UP       0.1        /* plans are to be right within 0.15 */
 #define QUICK         " (quick)" /* in notes, behind a model that was measured so */
+#define BUSY          ": was the machine busy? Measure again when it is quiet"
 #define SHORT_NS      3e5
 #define OVERHEAD_MOST 0.25 /* more is not what a program costs, but what others took */
 
@@ -325,12 +326,15 @@ static oato_status take_row(struct run *r, const struct profile_row *row, struct
 }
 
 /* What the passes so far say; again after each, but counted once. */
-static oato_status put_rows(struct run *r, bool count, struct oato_error *err)
+static oato_status put_rows(struct run *r, bool count, bool disturbed, struct oato_error *err)
 {
     const struct pass *first = &r->passes.pass[0];
     for (int32_t i = 0; i < first->n; i++) {
+        struct profile_row row = first->rows[i];
         int32_t before = r->p->n_rows;
-        if (!profile_put(r->p, passes_middle(&r->passes, &first->rows[i])))
+        passes_middle(&r->passes, &first->rows[i], &row);
+        row.disturbed = row.supported && (row.disturbed || disturbed);
+        if (!profile_put(r->p, &row))
             return oato_fail_memory(err, sizeof *first->rows, "the profile");
         r->report->rows_new += r->p->n_rows > before;
         r->report->rows_replaced += r->p->n_rows == before && count;
@@ -382,17 +386,13 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
 /* Medians survive some disturbance, not a machine that does something else all the time. */
 static void warn_if_busy(const struct run *r, const struct rig *rig)
 {
-    int32_t n = 0, varied = 0;
+    int32_t n = 0, disturbed = 0;
     for (int32_t i = 0; i < r->p->n_rows; i++) {
-        const struct profile_row *row = &r->p->rows[i];
-        n += row->device == rig->index;
-        varied += row->device == rig->index && row->p90_ns > 1.5 * row->p10_ns;
+        n += r->p->rows[i].device == rig->index;
+        disturbed += r->p->rows[i].device == rig->index && r->p->rows[i].disturbed;
     }
-    if (4 * varied > n)
-        warn_line(r,
-                  "%s: the times of %d of %d rows vary by more than half: was the machine busy? "
-                  "Measure again when it is quiet",
-                  rig->info.id, varied, n);
+    if (disturbed)
+        warn_line(r, "%s: %d of %d rows are marked as disturbed" BUSY, rig->info.id, disturbed, n);
 }
 
 /* The context at which whole layers are run: one that attention was timed at. */
@@ -494,7 +494,7 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
         if (r->passes.n > least)
             r->done = done; /* beyond what was expected */
         if (!status)
-            status = put_rows(r, first, err);
+            status = put_rows(r, first, false, err);
         progress_update(&r->progress, r->done, "whole layers");
         time_by(r, rig, CLOCK_PASSES);
         if (!status)
@@ -537,16 +537,16 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     d->record_overhead_ns = 0;
     d->rows_overhead = 0;
     oato_status status = measure_passes(r, rig, &t, err);
-    passes_free(&r->passes);
-    if (status)
-        return status;
-    set_overheads(rig, d, &t);
-    if (!adds_up(rig, &t))
+    if (!status && !adds_up(rig, &t)) {
+        status = put_rows(r, false, true, err);
         warn_line(r,
-                  "%s: the operators of a step add up to %.2f ms, together they take %.2f ms: was "
-                  "the machine busy? Measure again when it is quiet",
+                  "%s: the operators of a step add up to %.2f ms, together they take %.2f ms" BUSY,
                   rig->info.id, t.last[LAYERS_DECODE].sum_ns / 1e6, t.together_ns / 1e6);
-    return OATO_OK;
+    }
+    passes_free(&r->passes);
+    if (!status)
+        set_overheads(rig, d, &t);
+    return status;
 }
 
 static oato_status measure_device(struct run *r, struct rig *rig, struct oato_error *err)

@@ -143,8 +143,12 @@ struct passes {
 };
 /* Adds a row to the last pass; false when memory is short. */
 bool passes_add(struct passes *p, const struct profile_row *row);
-/* Of the rows of the same operator and size the one of the middle time (of two the lower). */
-const struct profile_row *passes_middle(const struct passes *p, const struct profile_row *like);
+/* Of the rows of the same operator and size the one of the middle time (of two the lower); marked
+ * as disturbed where a pass took less than half as long. False: there is none. */
+bool passes_middle(const struct passes *p, const struct profile_row *like, struct profile_row *out);
+/* Times of the same work so far apart that something else was going on. On quiet machines the ninth
+ * tenth of a row's times is 1.1 times the first, in one row of a hundred twice as much. */
+bool times_disagree(double least_ns, double most_ns);
 void passes_free(struct passes *p);
 
 /* ------------------------------------------------------------------ rates and overheads ---- */

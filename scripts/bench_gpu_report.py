@@ -229,12 +229,15 @@ def picture(content):
     kernels = content["steps"].get("kernels", {}).get("result")
     if not kernels or not kernels["cases"]:
         return None
-    marks = []
+    marks = {}  # by type and rows: of all shapes together
     for c in kernels["cases"]:
         if c["type"] in DRAWN and not by_library(c):
             operations = 2 * c["k"] * c["n"] * c["rows"]
-            marks.append({"label": f"{c['type']} {c['k']} x {c['n']}, {c['rows']}", "x": operations / c["bytes"],
-                          "y": {"oato-run": operations / (c["ns"] * 1e-9)}})
+            x, y = marks.setdefault((c["type"], c["rows"]), ([], []))
+            x.append(operations / c["bytes"])
+            y.append(operations / (c["ns"] * 1e-9))
+    marks = [{"label": f"{kind}, {rows} row{'s' * (rows > 1)}", "x": sum(x) / len(x), "y": {"oato-run": y}}
+             for (kind, rows), (x, y) in marks.items()]
     fastest = max(c["flops_per_s"] for c in kernels["cases"])
     return roofline(f"{title_of(content['about'])}: products", kernels["copy_bytes_per_s"],
                     {"fastest product": fastest}, marks) if marks else None

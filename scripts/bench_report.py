@@ -300,6 +300,13 @@ def markdown(s):
     return "\n".join(lines + ["", f"Made by `{s['command']}`.", ""])
 
 
+def picture(s):
+    marks = [{"label": label(e, short=True), "x": e["operations_per_byte"],
+              "y": {ENGINES[k]: [v] for k, v in e["operations_per_s"].items()}} for e in s["rows"]]
+    title = f"{s['cpu']}, {s['class']}, {s['threads']} threads" + (f", level {s['isa']}" if s["isa"] else "")
+    return roofline(title, s["peaks"]["read_bytes_per_s"], s["peaks"]["operations_per_s"][s["level"]], marks)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("folder")
@@ -311,11 +318,7 @@ def main():
     if not a.out:
         return
     os.makedirs(a.out, exist_ok=True)
-    marks = [{"label": label(e, short=True), "x": e["operations_per_byte"], "y": {ENGINES[k]: v for k, v in
-              e["operations_per_s"].items()}} for e in s["rows"]]
-    title = f"{s['cpu']}, {s['class']}, {s['threads']} threads" + (f", level {s['isa']}" if s["isa"] else "")
-    picture = roofline(title, s["peaks"]["read_bytes_per_s"], s["peaks"]["operations_per_s"][s["level"]], marks)
-    for suffix, content in ((".md", text), (".json", json.dumps(s, indent=1) + "\n"), (".svg", picture)):
+    for suffix, content in ((".md", text), (".json", json.dumps(s, indent=1) + "\n"), (".svg", picture(s))):
         with open(os.path.join(a.out, file_name(s) + suffix), "w", encoding="utf-8") as f:
             f.write(content)
 

@@ -8,7 +8,7 @@ WIDTH, HEIGHT = 1000, 740
 LEFT, RIGHT, TOP, BOTTOM = 90, 970, 70, 670  # of the plot
 NAMES_HEIGHT = 180  # at the foot of the plot, for the names of rows
 NAME_STEP = 15
-ROOF_STEP, ROOF_NAME = 18, 130  # how close roofs may lie, and how wide a name is
+ROOF_STEP = 24  # how close roofs may lie with the lower one's name between them
 INK, FAINT = "#222", "#ddd"
 MARKS = {"oato-run": ("#0b7a4b", "circle"), "llama.cpp": ("#c8442f", "square"), "ik_llama.cpp": ("#3459a8", "triangle")}
 ROOFS = {"int8": "int8", "int16": "int16", "f32": "float32", "bf16": "bf16"}
@@ -16,7 +16,8 @@ ROOFS = {"int8": "int8", "int16": "int16", "f32": "float32", "bf16": "bf16"}
 
 def text(x, y, words, size=13, anchor="start", fill=INK, turn=0):
     turned = f' transform="rotate({turn:.1f} {x:.1f} {y:.1f})"' if turn else ""
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{turned}>'
+    halo = 'stroke="white" stroke-width="4" paint-order="stroke"'  # what it crosses does not cross it out
+    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{fill}" {halo}{turned}>'
             f"{escape(words)}</text>")
 
 
@@ -54,8 +55,8 @@ def operations(value):
 
 
 def roofline(title, bandwidth, roofs, rows):
-    """rows: [{"label", "x": operations per byte, "y": {engine: operations per s}}]."""
-    speeds = [v for r in rows for v in r["y"].values() if v > 0]
+    """rows: [{"label", "x": operations per byte, "y": {engine: [operations per s]}}]."""
+    speeds = [v for r in rows for values in r["y"].values() for v in values if v > 0]
     x_low, x_high = min(r["x"] for r in rows) / 2, max(max(r["x"] for r in rows), max(roofs.values()) / bandwidth) * 2
     y_low, y_high = min(speeds) / 1.5, max(list(roofs.values()) + speeds) * 1.6
 
@@ -87,23 +88,23 @@ def roofline(title, bandwidth, roofs, rows):
     middle = math.sqrt(x1 * x2)
     out.append(text(px(middle) - 7, py(bandwidth * middle) - 7, f"read bandwidth {bandwidth / 1e9:.1f} GB/s", 13,
                     "middle", INK, slope))
-    below, at = None, 0.0
-    for kind, roof in sorted(roofs.items(), key=lambda r: r[1]):
-        close = below is not None and below - py(roof) < ROOF_STEP  # set beside the one below
-        at = at - ROOF_NAME if close else px(math.sqrt(x2 * x_high))
-        below = py(roof)
+    above = -math.inf
+    for kind, roof in sorted(roofs.items(), key=lambda r: -r[1]):
+        beneath = py(roof) - above < ROOF_STEP  # the name of the roof above is between them
+        above = py(roof)
         out += [line(px(roof / bandwidth), py(roof), RIGHT, py(roof), INK, 2),
-                text(at, py(roof) - 6, f"{ROOFS.get(kind, kind)} {roof / 1e12:.2f} TOP/s", 13, "middle")]
+                text(px(roof / bandwidth) + 18, py(roof) + (16 if beneath else -6),
+                     f"{ROOFS.get(kind, kind)} {roof / 1e12:.2f} TOP/s", 13)]
     # Each row: a thread from its marks down to its name.
     names = spread([px(r["x"]) for r in rows], NAME_STEP, LEFT + 8, RIGHT - 8)
     foot = BOTTOM - NAMES_HEIGHT + 14
     for row, at in zip(rows, names):
         x = px(row["x"])
-        lowest = max(py(v) for v in row["y"].values())
+        lowest = max(py(v) for values in row["y"].values() for v in values)
         out += [line(x, lowest, x, foot, "#999", 0.7, "2 2"), line(x, foot, at, foot + 12, "#999", 0.7, "2 2"),
                 text(at + 4, foot + 16, row["label"], 11, "end", INK, -90)]
     for engine in reversed(list(MARKS)):
-        out += [mark(engine, px(r["x"]), py(r["y"][engine])) for r in rows if engine in r["y"]]
+        out += [mark(engine, px(r["x"]), py(v)) for r in rows for v in r["y"].get(engine, ())]
     x = LEFT
     for engine in MARKS:
         if any(engine in r["y"] for r in rows):

@@ -128,6 +128,22 @@ static void tell_dispersion(struct verdict *v, double ns)
     }
 }
 
+/* A device that is gone is a verdict. */
+static bool devices_are_there(struct verdict *v, const struct plan *plan,
+                              const struct profile *profile)
+{
+    bool all = true;
+    for (int32_t d = 0; d < plan->n_devices; d++) {
+        char what[64];
+        if (profile_device_index(profile, plan->devices[d].id) >= 0)
+            continue;
+        snprintf(what, sizeof what, "the profile has %s", plan->devices[d].id);
+        judge(v, what, false, "", 0, 0);
+        all = false;
+    }
+    return all;
+}
+
 static oato_status judge_plan(struct verdict *v, const struct plan *plan, const struct model *m,
                               const struct profile *profile, double max_slower, double time_limit_s,
                               double *dispersion_ns, struct oato_error *err)
@@ -135,11 +151,9 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     int64_t fast_ns = 0;
     struct problem *p;
     int32_t *place;
-    oato_status status = problem_of_plan(m, profile, plan, &p, &place, err);
-    if (status == OATO_NEGATIVE) { /* a device is gone: that is a verdict */
-        judge(v, err->text, false, "", 0, 0);
+    if (!devices_are_there(v, plan, profile))
         return OATO_OK;
-    }
+    oato_status status = problem_of_plan(m, profile, plan, &p, &place, err);
     if (status)
         return status;
     if (!runs_everywhere(p, place)) {
@@ -160,7 +174,7 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     judge(v, promised, now <= limit, "ms", as_ms(now), as_ms(limit));
     int64_t best_ns;
     status = best_now(m, profile, p, time_limit_s, &best_ns, err);
-    if (status == OATO_EFIT) {
+    if (status == OATO_EFIT && !oato_failed_memory(err)) {
         judge(v, "some plan fits this machine", false, "", 0, 0);
         status = OATO_OK;
     } else if (!status) {
@@ -213,18 +227,58 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
 
 enum { WHERE_SIZE = 160 };
 
-/* "cuda:0", "cuda:0 0-8192 + cpu:0 8192-14336", "cpu:0, prefill on cuda:0"; "-": nowhere. */
-static void where(const struct plan *p, const char *op, char out[WHERE_SIZE])
+/* A plan's parts by operator: plans of large models have tens of thousands. */
+struct parts_by_op {
+    const struct plan *plan;
+    const struct plan_part **sorted; /* by operator, then as in the plan */
+};
+
+static int by_op(const void *a, const void *b)
 {
+    const struct plan_part *x = *(const struct plan_part *const *)a;
+    const struct plan_part *y = *(const struct plan_part *const *)b;
+    const int order = strcmp(x->op, y->op);
+    return order ? order : (x > y) - (x < y);
+}
+
+static bool sort_parts(const struct plan *p, struct parts_by_op *out)
+{
+    out->plan = p;
+    out->sorted = calloc((size_t)p->n_parts + 1, sizeof *out->sorted);
+    for (int32_t i = 0; out->sorted && i < p->n_parts; i++)
+        out->sorted[i] = &p->parts[i];
+    if (out->sorted)
+        qsort(out->sorted, (size_t)p->n_parts, sizeof *out->sorted, by_op);
+    return out->sorted;
+}
+
+/* The operator's parts are those from here on that have its name; NULL: it has none. */
+static const struct plan_part *const *find_parts(const struct parts_by_op *x, const char *op)
+{
+    int32_t lo = 0, hi = x->plan->n_parts;
+    while (lo < hi) {
+        const int32_t middle = lo + (hi - lo) / 2;
+        if (strcmp(x->sorted[middle]->op, op) < 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo < x->plan->n_parts && !strcmp(x->sorted[lo]->op, op) ? x->sorted + lo : NULL;
+}
+
+/* "cuda:0", "cuda:0 0-8192 + cpu:0 8192-14336", "cpu:0, prefill on cuda:0"; "-": nowhere. */
+static void where(const struct parts_by_op *x, const char *op, char out[WHERE_SIZE])
+{
+    const struct plan *p = x->plan;
+    const struct plan_part *const *part = find_parts(x, op), *const *end = part;
+    const struct plan_part *const *all = x->sorted + p->n_parts;
     size_t n = 0;
     int32_t parts = 0, streams = -1;
-    for (int32_t i = 0; i < p->n_parts; i++)
-        parts += !strcmp(p->parts[i].op, op) && p->parts[i].phases >> PHASE_DECODE & 1;
+    for (; end && end < all && !strcmp((*end)->op, op); end++)
+        parts += (*end)->phases >> PHASE_DECODE & 1;
     snprintf(out, WHERE_SIZE, "-");
-    for (int32_t i = 0; i < p->n_parts && n < WHERE_SIZE; i++) {
-        const struct plan_part *t = &p->parts[i];
-        if (strcmp(t->op, op) != 0)
-            continue;
+    for (; part < end && n < WHERE_SIZE; part++) {
+        const struct plan_part *t = *part;
         if (!(t->phases >> PHASE_DECODE & 1)) {
             streams = t->device;
             continue;
@@ -241,19 +295,19 @@ static void where(const struct plan *p, const char *op, char out[WHERE_SIZE])
 
 /* Operators of `a` that are elsewhere (or nowhere) in `b`; once more, from the other side, for
  * those that only b has. */
-static int32_t diff_moves(const struct plan *a, const struct plan *b, bool only_b, bool json,
-                          struct text *out)
+static int32_t diff_moves(const struct parts_by_op *a, const struct parts_by_op *b, bool only_b,
+                          bool json, struct text *out)
 {
-    const struct plan *walk = only_b ? b : a;
+    const struct parts_by_op *walk = only_b ? b : a;
     int32_t moves = 0;
-    for (int32_t i = 0; i < walk->n_parts; i++) {
-        const char *op = walk->parts[i].op;
-        if (i && !strcmp(op, walk->parts[i - 1].op))
-            continue;
+    for (int32_t i = 0; i < walk->plan->n_parts; i++) {
+        const char *op = walk->plan->parts[i].op;
         char from[WHERE_SIZE], to[WHERE_SIZE];
+        if (*find_parts(walk, op) != &walk->plan->parts[i] || (only_b && find_parts(a, op)))
+            continue;
         where(a, op, from);
         where(b, op, to);
-        if (!strcmp(from, to) || (only_b && plan_device_of(a, op) >= 0))
+        if (!strcmp(from, to))
             continue;
         moves++;
         if (json) {
@@ -347,9 +401,14 @@ static oato_status same_bytes(const struct plan *a, const struct plan *b, bool *
 oato_status report_diff(const struct plan *a, const struct plan *b, bool json, bool *same,
                         struct text *out, struct oato_error *err)
 {
+    struct parts_by_op of_a = {0}, of_b = {0};
     oato_status status = same_bytes(a, b, same, err);
     if (status)
         return status;
+    if (!sort_parts(a, &of_a) || !sort_parts(b, &of_b)) {
+        status = oato_fail_memory(err, (size_t)a->n_parts * sizeof *of_a.sorted, "a comparison");
+        goto out;
+    }
     if (json) {
         json_open(out, NULL, '{');
         json_bool(out, "same", *same);
@@ -357,18 +416,22 @@ oato_status report_diff(const struct plan *a, const struct plan *b, bool json, b
         diff_others(a, b, true, out);
         json_close(out, ']');
         json_open(out, "moves", '[');
-        diff_moves(a, b, false, true, out);
-        diff_moves(a, b, true, true, out);
+        diff_moves(&of_a, &of_b, false, true, out);
+        diff_moves(&of_a, &of_b, true, true, out);
         json_close(out, ']');
         diff_predictions(a, b, true, out);
         json_close(out, '}');
         text_printf(out, "\n");
     } else if (!*same) {
         diff_others(a, b, false, out);
-        int32_t moves = diff_moves(a, b, false, false, out);
-        moves += diff_moves(a, b, true, false, out);
+        int32_t moves = diff_moves(&of_a, &of_b, false, false, out);
+        moves += diff_moves(&of_a, &of_b, true, false, out);
         text_printf(out, "%d operators move\n", moves);
         diff_predictions(a, b, false, out);
     }
-    return text_status(out, err);
+    status = text_status(out, err);
+out:
+    free(of_a.sorted);
+    free(of_b.sorted);
+    return status;
 }

@@ -58,7 +58,7 @@ static bool does(struct probe *x, int64_t context, bool *failed, struct oato_err
         plan_free(&plan);
         return true;
     }
-    *failed = status != OATO_NEGATIVE && status != OATO_EFIT;
+    *failed = oato_failed_memory(err) || (status != OATO_NEGATIVE && status != OATO_EFIT);
     text_free(&x->why);
     text_printf(&x->why, "%s", err->text);
     return false;

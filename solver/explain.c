@@ -269,8 +269,8 @@ static void explain_op(const struct explain *x, int32_t op)
                 text_printf(out, "  ~ on %s this shape was never measured: an estimate\n",
                             problem_device(p, d));
     }
-    text_free(&together);
-    text_free(&where);
+    text_free_part(&together, out);
+    text_free_part(&where, out);
 }
 
 /* ------------------------------------------------------------------------------- tables ---- */
@@ -305,7 +305,7 @@ static void line_of(const struct explain *x, int32_t op)
     text_printf(x->out, "%-28s %-8s %10.3f %10.4f%c %9.2f %11.3f %12.4f\n", p->graph.ops[op].name,
                 where.data, as_ms(prefill_ns), as_ms(decode_ns), estimate ? '~' : ' ',
                 as_mib((double)bytes), benefit_ms, per_mib);
-    text_free(&where);
+    text_free_part(&where, x->out);
 }
 
 /* True when name is prefix, or begins with it and a dot: "blk.3" takes all of a layer. */
@@ -437,7 +437,7 @@ oato_status report_explain(const struct plan *p, const struct model *m,
     if (m && profile) {
         status = problem_of_plan(m, profile, p, &x.problem, &x.place, err);
         if (status)
-            return status == OATO_NEGATIVE ? (err->status = OATO_EUSAGE) : status;
+            return status;
         instance_fits(&x.problem->instance, x.place, x.used);
         x.objective_ns = instance_price(&x.problem->instance, x.place).objective_ns;
         status = explain_priced(&x, name, err);

@@ -54,7 +54,8 @@ static oato_status find_point(const struct model *m, const struct profile *profi
 {
     struct plan plan;
     oato_status status = planner_make(m, profile, o, &plan, NULL, err);
-    if (status == OATO_EFIT && x->share < 1) { /* a point without a plan is a result, too */
+    if (status == OATO_EFIT && !oato_failed_memory(err) &&
+        x->share < 1) { /* a point without a plan is a result, too */
         err->status = OATO_OK;
         return OATO_OK;
     }
@@ -275,7 +276,7 @@ static oato_status options_of(const struct plan *p, const struct profile *profil
     for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++) {
         const int32_t at = profile_device_index(profile, p->devices[d].id);
         if (at < 0)
-            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
+            return oato_fail(err, OATO_EFILE, "the plan's device %s is not in the profile",
                              p->devices[d].id);
         text_printf(devices, "%s%s", d ? "," : "", p->devices[d].id);
         struct device_budget *b = &o->budgets[o->n_budgets++];

@@ -56,7 +56,8 @@ static const char style[] =
     "footer{margin-top:36px;padding-top:10px;border-top:1px solid var(--line);font-size:13px;"
     "color:var(--soft);overflow-wrap:anywhere}\n"
     "@media (max-width:600px){body{padding:14px 12px}h1{font-size:21px}.card b{font-size:18px}"
-    ".cards{grid-template-columns:1fr 1fr}}\n"
+    ".cards{grid-template-columns:1fr 1fr}.list td,.list th{padding:4px;font-size:13px;"
+    "white-space:normal;overflow-wrap:anywhere}}\n"
     "@media print{body{max-width:none;padding:0;font-size:12px}h2{break-after:avoid}"
     "svg,.mem,.card,tr{break-inside:avoid}.scroll{overflow:visible}svg{min-width:0}}\n";
 
@@ -112,13 +113,19 @@ static void card(const struct page *page, const char *value, const char *unit, c
                 what, value, unit);
 }
 
+/* Before what is predicted: an estimate. */
+static const char *mark(const struct page *page)
+{
+    return estimates_of(page->plan) ? "~ " : "";
+}
+
 static void speed_card(const struct page *page, const char *what, double tokens, uint64_t ns)
 {
     const double speed = tokens_per_s(tokens, ns);
     char value[48];
     if (!(speed > 0))
         return;
-    snprintf(value, sizeof value, "%.*f", speed < 100 ? 1 : 0, speed);
+    snprintf(value, sizeof value, "%s%.*f", mark(page), speed < 100 ? 1 : 0, speed);
     card(page, value, "tokens/s", what);
 }
 
@@ -126,7 +133,7 @@ static void time_card(const struct page *page, const char *what, uint64_t ns)
 {
     const bool short_one = ns < 1000000000;
     char value[48];
-    snprintf(value, sizeof value, short_one ? "%.1f" : "%.2f",
+    snprintf(value, sizeof value, short_one ? "%s%.1f" : "%s%.2f", mark(page),
              (double)ns / (short_one ? 1e6 : 1e9));
     card(page, value, short_one ? "ms" : "s", what);
 }
@@ -159,12 +166,21 @@ static void write_keys(const struct page *page, bool models)
     }
 }
 
-static void write_header(const struct page *page)
+/* A header-only file was made of a shape: its name says more than what is in it. */
+static const char *model_title(const struct plan *p, const struct model *m)
+{
+    const char *path = gguf_path(m->gguf), *base = strrchr(path, '/');
+    if (*p->model_name && !gguf_header_only(m->gguf))
+        return p->model_name;
+    return base ? base + 1 : path;
+}
+
+static void write_header(const struct page *page, const char *title)
 {
     const struct plan *p = page->plan;
     const struct plan_request *q = &p->request;
     text_printf(page->out, "<h1>");
-    html_text(page->out, *p->model_name ? p->model_name : "model");
+    html_text(page->out, title);
     text_printf(page->out, "</h1>\n<p>");
     write_keys(page, true);
     text_printf(page->out,
@@ -180,6 +196,12 @@ static void write_header(const struct page *page)
     time_card(page, "Request", p->request_ns);
     gap_card(page);
     text_printf(page->out, "</div>\n");
+    if (estimates_of(p))
+        text_printf(
+            page->out,
+            "<p class=\"soft\">~ estimates: %d of %d operators were never measured in their "
+            "shape.</p>\n",
+            estimates_of(p), operators_of(p));
 }
 
 static void write_baselines(const struct page *page)
@@ -191,7 +213,7 @@ static void write_baselines(const struct page *page)
             "faster.");
     for (int32_t i = 0; i < p->n_baselines; i++)
         most = p->baselines[i].objective_ns > most ? p->baselines[i].objective_ns : most;
-    text_printf(page->out, "<table class=\"list\">\n");
+    text_printf(page->out, "<div class=\"scroll\"><table class=\"list\">\n");
     for (int32_t i = -1; i < p->n_baselines; i++) {
         const uint64_t ns = i < 0 ? p->objective_ns : p->baselines[i].objective_ns;
         text_printf(page->out, "<tr><td>");
@@ -203,7 +225,7 @@ static void write_baselines(const struct page *page)
                     most ? 100 * (double)ns / (double)most : 0, i < 0 ? 1 : 0, as_ms((double)ns),
                     p->objective_ns ? (double)ns / (double)p->objective_ns : 1);
     }
-    text_printf(page->out, "</table>\n");
+    text_printf(page->out, "</table></div>\n");
 }
 
 /* --------------------------------------------------------------------- dearest operators --- */
@@ -255,7 +277,7 @@ static int32_t find_kin(const struct page *page, struct kin *kin, struct arena *
             k++;
         if (k == n)
             kin[n++] = (struct kin){.op = i, .where = arena_string(arena, where.data)};
-        text_free(&where);
+        text_free_part(&where, page->out);
         if (!kin[k].where)
             return -1;
         costs_of(page, g->ops[i].name, ns, &estimate);
@@ -370,9 +392,9 @@ oato_status report_html(const struct plan *plan, const struct model *m,
     text_printf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                      "<meta name=\"viewport\" content=\"width=device-width, "
                      "initial-scale=1\"/>\n<title>");
-    html_text(out, *plan->model_name ? plan->model_name : "model");
+    html_text(out, model_title(plan, m));
     text_printf(out, ": plan</title>\n<style>\n%s</style>\n</head>\n<body>\n", style);
-    write_header(&page);
+    write_header(&page, model_title(plan, m));
     write_baselines(&page);
     heading(&page, "Where everything is",
             "A row per layer, a column per operator; the last one is the KV cache. Cells of "

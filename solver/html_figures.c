@@ -97,7 +97,7 @@ static void op_cell(const struct page *page, int32_t op, int32_t columns, const 
     html_text(page->out, o->name);
     text_printf(page->out, ": ");
     html_text(page->out, where.data ? where.data : "");
-    text_free(&where);
+    text_free_part(&where, page->out);
     text_printf(page->out, "\"");
     background(page, op, page->out);
     text_printf(page->out, ">");

@@ -411,7 +411,9 @@ int main(int argc, char **argv)
         outfile_keep(inputs[i]);
     if (!status && !done)
         status = v->run(&c, &out, &err);
-    if (out.len)
+    if (out.failed && (!status || status == OATO_NEGATIVE))
+        status = oato_fail_memory(&err, out.len, "the output");
+    if (out.len && (!status || status == OATO_NEGATIVE)) /* a verdict is an answer, too */
         text_print(stdout, out.data, out.len);
     text_free(&out);
     if (!status)

@@ -36,7 +36,7 @@ const char *arena_string(struct arena *a, const char *s)
     return arena_strndup(a, s ? s : "", s ? strlen(s) : 0);
 }
 
-static oato_status check_request(const struct plan_request *q, struct oato_error *err)
+oato_status request_check(const struct plan_request *q, struct oato_error *err)
 {
     int64_t positions = ((int64_t)q->prompt + q->generate) * q->batch;
     if (q->prompt < 0 || q->generate < 0 || q->batch < 1 || q->ubatch < 1 || q->context < 1 ||
@@ -368,7 +368,7 @@ oato_status problem_begin(const struct profile *profile, const struct plan_reque
     arena_init(&p->arena);
     p->profile = profile;
     p->request = *q;
-    oato_status status = check_request(q, err);
+    oato_status status = request_check(q, err);
     if (!status)
         status = cost_create(profile, &p->cost, err);
     if (status)

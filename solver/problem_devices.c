@@ -65,6 +65,15 @@ static oato_status set_budgets(struct problem *p, const struct planner_options *
             d++;
         if (d == p->n_devices)
             return unknown_device(p->profile, o->budgets[i].id, 16, err);
+        const struct profile_device *device = &p->profile->devices[p->device[d]];
+        if (o->strict_budgets && !device->data_sheet && device->memory_bytes &&
+            o->budgets[i].bytes > device->memory_bytes)
+            return oato_fail(
+                err, OATO_EUSAGE,
+                "--budget %s=%.1f MiB: the device has %.1f MiB, of which %.1f were free "
+                "when it was profiled",
+                device->id, (double)o->budgets[i].bytes / 0x1p20,
+                (double)device->memory_bytes / 0x1p20, (double)device->free_bytes / 0x1p20);
         p->budget[d] = o->budgets[i].bytes;
     }
     return OATO_OK;
@@ -96,6 +105,30 @@ oato_status problem_check_devices(struct problem *p, struct oato_error *err)
                              problem_device(p, in->host), problem_device(p, d));
     }
     return OATO_OK;
+}
+
+/* True when a disturbed row on a device of the problem is of this operator, at any size. */
+static bool is_disturbed(const struct problem *p, const struct oato_op *op)
+{
+    char key[OP_KEY_SIZE], other[OP_KEY_SIZE];
+    oato_op_key(op, NULL, key);
+    for (int32_t i = 0; i < p->profile->n_rows; i++) {
+        const struct profile_row *row = &p->profile->rows[i];
+        if (!row->disturbed || row->op.kind != op->kind || row->op.n != op->n)
+            continue;
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (p->device[d] == row->device && !strcmp(oato_op_key(&row->op, NULL, other), key))
+                return true;
+    }
+    return false;
+}
+
+int32_t problem_disturbed(const struct problem *p)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->graph.n_ops; i++)
+        n += is_disturbed(p, &p->graph.ops[i].op);
+    return n;
 }
 
 oato_status problem_devices(struct problem *p, const struct planner_options *o,

@@ -14,8 +14,7 @@ static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
         const struct plan_device *d = &plan->devices[i];
         int32_t index = profile_device_index(p->profile, d->id);
         if (index < 0)
-            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
-                             d->id);
+            return oato_fail(err, OATO_EFILE, "the plan's device %s is not in the profile", d->id);
         if (problem_add_device(p, index, err))
             return err->status;
         uint64_t free_bytes = p->profile->devices[index].free_bytes;
@@ -100,13 +99,21 @@ static oato_status place_of_plan(const struct problem *p, const struct plan *pla
     for (int32_t u = 0; u < p->instance.n_units; u++) {
         place[u] = option_of_plan(p, plan, u);
         if (place[u] < 0)
-            return oato_fail(err, OATO_EUSAGE,
+            return oato_fail(err, OATO_EFILE,
                              "%s is divided between devices in a way that this version does not "
                              "price",
                              p->graph.ops[p->first_op[u]].name);
     }
     instance_settle(&p->instance, place);
     return OATO_OK;
+}
+
+oato_status request_check_plan(const struct plan *plan, struct oato_error *err)
+{
+    if (!request_check(&plan->request, err))
+        return OATO_OK;
+    oato_fail_at(err, "the plan cannot be used, plan again");
+    return err->status = OATO_EFILE;
 }
 
 oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err)
@@ -135,6 +142,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     if (!status)
         status = problem_check_neurons(plan, err);
     if (!status)
+        status = request_check_plan(plan, err);
+    if (!status)
         status = problem_begin(profile, &plan->request, &p, err);
     if (!p)
         return status;
@@ -142,6 +151,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     if (devices_of_plan(p, plan, err) || problem_check_devices(p, err) ||
         plan_apply(plan, m, &p->graph, err) || problem_price(p, err)) {
         problem_free(p);
+        if (err->status == OATO_EUSAGE) /* what is wrong was not on the command line */
+            err->status = OATO_EFILE;
         return err->status;
     }
     p->fusions = plan->fusions;

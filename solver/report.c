@@ -14,14 +14,6 @@ const char *const objective_names[OBJECTIVE_COUNT] = {"latency", "ttft", "time-p
 
 /* ------------------------------------------------------------------------------ helpers ---- */
 
-int32_t plan_device_of(const struct plan *p, const char *op)
-{
-    for (int32_t i = 0; i < p->n_parts; i++)
-        if (!strcmp(p->parts[i].op, op))
-            return p->parts[i].device;
-    return -1;
-}
-
 double percent_more(double now, double then)
 {
     return then > 0 ? (now / then - 1) * 100 : 0;
@@ -301,8 +293,10 @@ static void report_json(const struct plan *p, const struct problem *problem, str
     if (problem && problem->n_rounds)
         json_rounds(problem, out);
     struct price streamed;
-    if (problem && baseline_flexgen(problem, &streamed))
+    if (problem && baseline_flexgen(problem, &streamed)) {
         json_integer(out, "flexgen_ns", (uint64_t)streamed.objective_ns);
+        json_bool(out, "flexgen_available", false);
+    }
     json_close(out, '}');
     text_printf(out, "\n");
 }
@@ -355,12 +349,15 @@ static void text_solver(const struct plan *p, struct text *out)
                     estimates_of(p), operators_of(p));
 }
 
-/* No placement of ours, so no baseline of the plan: only for comparison. */
+/* No placement of ours, so no baseline of the plan, and no doubt about its bound: oato-run streams
+ * weights for prompts only. */
 static void text_flexgen(const struct plan *p, const struct problem *problem, struct text *out)
 {
     struct price price;
     if (p->objective_ns && baseline_flexgen(problem, &price))
-        text_printf(out, "all on an accelerator, streaming what it lacks (FlexGen): %.3fx\n",
+        text_printf(out,
+                    "not available here: streaming weights in every step (FlexGen), ideally "
+                    "%.3fx\n",
                     (double)price.objective_ns / (double)p->objective_ns);
 }
 
@@ -403,6 +400,11 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
     }
 }
 
+/* Nobody has priced the plan by the rules of who will run it. */
+static const char export_note[] =
+    "this translates a plan that was made for oato-run; there it may be slower than the engine's "
+    "own placement (llama.cpp: --fit on), so measure both";
+
 oato_status report_export(const struct plan *p, const struct model *m,
                           const struct export_options *o, bool json, struct text *out,
                           struct text *lost, struct oato_error *err)
@@ -417,6 +419,7 @@ oato_status report_export(const struct plan *p, const struct model *m,
         json_open(out, "not_expressed", '[');
     } else if (!status) {
         text_printf(out, "%s", command.data);
+        text_printf(lost, "note: %s\n", export_note);
     }
     for (char *line = gone.data, *end; !status && line && *line; line = end + 1) {
         end = strchr(line, '\n');
@@ -428,11 +431,12 @@ oato_status report_export(const struct plan *p, const struct model *m,
     }
     if (!status && json) {
         json_close(out, ']');
+        json_string(out, "note", export_note);
         json_close(out, '}');
     }
     if (!status)
         text_printf(out, "\n");
-    text_free(&command);
-    text_free(&gone);
+    text_free_part(&command, out);
+    text_free_part(&gone, out);
     return status ? status : text_status(out, err);
 }

@@ -17,8 +17,6 @@ static inline double as_mib(double bytes)
     return bytes / 0x1p20;
 }
 
-/* Device of the operator's (first) part in the plan, -1 when it has none. */
-int32_t plan_device_of(const struct plan *p, const char *op);
 /* Ratio of two times in percent: +5.0 when now is 5 % more than then. */
 double percent_more(double now, double then);
 

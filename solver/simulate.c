@@ -27,7 +27,7 @@ static oato_status find_devices(struct simulation *s, struct oato_error *err)
     for (int32_t d = 0; d < s->plan->n_devices; d++) {
         s->device[d] = profile_device_index(s->profile, s->plan->devices[d].id);
         if (s->device[d] < 0)
-            return oato_fail(err, OATO_NEGATIVE, "the plan's device %s is not in the profile",
+            return oato_fail(err, OATO_EFILE, "the plan's device %s is not in the profile",
                              s->plan->devices[d].id);
         for (int32_t other = 0; other < d; other++)
             if (s->device[other] == s->device[d])
@@ -162,7 +162,8 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
                            struct oato_error *err)
 {
     *out = NULL;
-    if (plan_check_model(plan, m->gguf, err) || problem_check_neurons(plan, err))
+    if (plan_check_model(plan, m->gguf, err) || problem_check_neurons(plan, err) ||
+        request_check_plan(plan, err))
         return err->status;
     struct simulation *s = calloc(1, sizeof *s);
     if (!s)

@@ -170,7 +170,7 @@ static void simulation_text(const struct simulation *s, struct text *out)
     text_printf(out, "%s: %d sequence%s of %d + %d tokens; simulated: %s\n",
                 *s->plan->model_name ? s->plan->model_name : "model", q->batch,
                 q->batch == 1 ? "" : "s", q->prompt, q->generate, steps.data ? steps.data : "-");
-    text_free(&steps);
+    text_free_part(&steps, out);
     text_printf(out, "%-9s %13s %13s %10s\n", "ms", "predicted", "simulated", "ratio");
     for (int i = 0; i < SIM_ROWS; i++) {
         if (!rows[i].simulated_ns)
@@ -211,8 +211,8 @@ static void time_json(struct text *out, const char *key, int64_t ns)
 static void trace_open(struct text *out, const char *phase, const char *name, int32_t process,
                        int32_t thread)
 {
-    text_printf(out, "%s", out->data[out->len - 1] == '[' ? "\n" : ",\n");
-    text_printf(out, "{");
+    const bool first = !out->len || out->data[out->len - 1] == '['; /* no text: out of memory */
+    text_printf(out, first ? "\n{" : ",\n{");
     json_string(out, "ph", phase);
     json_string(out, "name", name);
     json_integer(out, "pid", (uint64_t)process);

@@ -290,6 +290,8 @@ oato_status problem_create(const struct model *m, const struct profile *p,
  * what it costs under this profile. place (n_units, in the problem's arena) is the plan's. */
 oato_status problem_of_plan(const struct model *m, const struct profile *p, const struct plan *plan,
                             struct problem **out, int32_t **place, struct oato_error *err);
+/* Operators that were timed on a busy machine: with a disturbed row on one of the devices. */
+int32_t problem_disturbed(const struct problem *p);
 void problem_free(struct problem *p);
 /* Sets aside what streaming to these devices takes, of the memory for units. */
 void problem_stream(struct problem *p, uint32_t streams);
@@ -308,6 +310,11 @@ oato_status baseline_powerinfer(const struct problem *p, int32_t *place, bool *f
                                 struct oato_error *err);
 /* Only what it would cost. */
 bool baseline_flexgen(const struct problem *p, struct price *out);
+
+/* A request without tokens, or that its context does not hold, is OATO_EUSAGE; out of a plan it is
+ * OATO_EFILE. */
+oato_status request_check(const struct plan_request *q, struct oato_error *err);
+oato_status request_check_plan(const struct plan *plan, struct oato_error *err);
 
 /* ---------------------------------------------------------------------------- planner ----- */
 

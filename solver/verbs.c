@@ -14,6 +14,19 @@ static void warn(void *user, const char *text)
     fputc('\n', stderr);
 }
 
+void warn_if_disturbed(const struct problem *p)
+{
+    const int32_t n = p ? problem_disturbed(p) : 0;
+    char text[256];
+    if (!n)
+        return;
+    snprintf(text, sizeof text,
+             "%d of %d operators were timed while the machine was busy (disturbed rows of the "
+             "profile): predictions may be far off; run oato-profile again when it is quiet",
+             n, p->graph.n_ops);
+    warn(NULL, text);
+}
+
 void inputs_close(struct inputs *in)
 {
     if (in->model)
@@ -61,8 +74,11 @@ oato_status plan_inputs_open(const struct command *c, struct plan *plan, struct 
     oato_status status = plan_load(c->operands[0], plan, err);
     if (status)
         return status;
-    status = inputs_open(c, in, err);
-    plan->neurons = in->neurons;
+    status = request_check_plan(plan, err);
+    if (status)
+        oato_fail_at(err, "%s", c->operands[0]);
+    else if (!(status = inputs_open(c, in, err)))
+        plan->neurons = in->neurons;
     if (status)
         plan_free(plan);
     return status;
@@ -77,6 +93,8 @@ void plan_inputs_close(struct plan *plan, struct inputs *in)
 oato_status save_text(const char *path, const struct text *t, struct oato_error *err)
 {
     struct outfile f;
+    if (t->failed)
+        return oato_fail_memory(err, t->len, path);
     oato_status status = outfile_open(&f, path, err);
     if (!status && !(status = outfile_write(&f, t->data, t->len, err)))
         status = outfile_commit(&f, err);

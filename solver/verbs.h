@@ -38,6 +38,8 @@ void inputs_close(struct inputs *in);
 oato_status plan_inputs_open(const struct command *c, struct plan *plan, struct inputs *in,
                              struct oato_error *err);
 void plan_inputs_close(struct plan *plan, struct inputs *in);
+/* Says on stderr when prices come from a busy machine; p may be NULL. */
+void warn_if_disturbed(const struct problem *p);
 /* Writes the file whole or not at all. */
 oato_status save_text(const char *path, const struct text *t, struct oato_error *err);
 

@@ -57,6 +57,7 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         status = plan_save(&plan, c->output, err);
         if (!status) {
             report_plan(&plan, problem, c->json, out);
+            warn_if_disturbed(problem);
             if (bound.len)
                 text_print(stderr, bound.data, bound.len);
             fprintf(stderr, "wrote %s\n", c->output);

@@ -18,8 +18,10 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
         return status;
     if (in.model && in.profile)
         status = problem_of_plan(in.model, in.profile, &plan, &problem, &place, err);
-    if (!status)
+    if (!status) {
         report_plan(&plan, problem, c->json, out);
+        warn_if_disturbed(problem);
+    }
     problem_free(problem);
     plan_inputs_close(&plan, &in);
     return status;
@@ -95,7 +97,7 @@ oato_status run_export(struct command *c, struct text *out, struct oato_error *e
     status = report_export(&plan, in.model, &c->export, c->json, out, &lost, err);
     if (!status && lost.len)
         text_print(stderr, lost.data, lost.len);
-    text_free(&lost);
+    text_free_part(&lost, out);
     plan_inputs_close(&plan, &in);
     return status;
 }
@@ -119,8 +121,7 @@ oato_status run_simulate(struct command *c, struct text *out, struct oato_error 
         report_simulation(s, c->json, out);
         if (c->trace) {
             report_trace(s, &trace);
-            status = trace.failed ? oato_fail_memory(err, trace.len, "a trace")
-                                  : save_text(c->trace, &trace, err);
+            status = save_text(c->trace, &trace, err);
         }
         simulation_free(s);
     }

@@ -84,5 +84,9 @@ oato_status sim_spec_parse(const char *spec, struct sim_spec *out, struct oato_e
             return err->status;
         p += n + (p[n] == ',');
     }
+    if (out->vram_bytes > 0 && out->vram_bytes < 65536) /* holds no model: a unit was forgotten */
+        return oato_fail(err, OATO_EUSAGE,
+                         "sim: vram=%g is %g bytes; give a unit, as in vram=64MiB", out->vram_bytes,
+                         out->vram_bytes);
     return OATO_OK;
 }

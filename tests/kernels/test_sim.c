@@ -116,6 +116,8 @@ static void the_budget_holds_for_everything(void **state)
     assert_int_equal(d->ops->alloc(d, MIB, &a, &err), OATO_OK);
     assert_int_equal(d->ops->alloc(d, 1, &a, &err), OATO_EFIT);
     d->ops->close(d);
+    assert_int_equal(device_open("sim:vram=40", 0, NULL, &d, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "40 bytes; give a unit"));
     assert_int_equal(device_open("sim:vram=0", 0, NULL, &d, &err), OATO_OK);
     assert_int_equal(d->ops->alloc(d, 1, &a, &err), OATO_EFIT);
     d->ops->close(d);

@@ -43,6 +43,7 @@ static void assert_same_row(const struct profile_row *a, const struct profile_ro
     assert_true(a->prepared_bytes == b->prepared_bytes);
     assert_true(a->workspace_bytes == b->workspace_bytes);
     assert_int_equal(a->repeats, b->repeats);
+    assert_int_equal(a->disturbed, b->disturbed);
 }
 
 static void assert_same_head(const struct profile *a, const struct profile *b)

@@ -560,7 +560,9 @@ static void the_fingerprint_tells_the_machine_and_not_its_owner(void **state)
 static void the_middle_pass_counts(void **state)
 {
     (void)state;
-    static const double times[PASSES_MAX] = {5, 1, 3, 9, 2}, middle[PASSES_MAX] = {5, 1, 3, 3, 3};
+    static const double times[PASSES_MAX] = {5, 1, 3, 9, 2}, middle[PASSES_MAX] = {5, 1, 3, 3, 3},
+                        least[PASSES_MAX] = {5, 1, 1, 1, 1};
+    struct profile_row got;
     struct passes p = {.n = 0};
     struct profile_row row = {.op = {.kind = OP_ADD, .dtype = DT_F32, .k = 64, .n = 64},
                               .size = {.rows = 1, .seqs = 1},
@@ -571,11 +573,12 @@ static void the_middle_pass_counts(void **state)
         p.n++;
         row.median_ns = times[i];
         assert_true(passes_add(&p, &row));
-        assert_true(passes_middle(&p, &row)->median_ns == middle[i]);
-        assert_null(passes_middle(&p, &other));
+        assert_true(passes_middle(&p, &row, &got) && got.median_ns == middle[i]);
+        assert_int_equal(got.disturbed, middle[i] > 2 * least[i]); /* two passes disagree */
+        assert_false(passes_middle(&p, &other, &got));
     }
-    assert_true(passes_add(&p, &other));
-    assert_ptr_equal(passes_middle(&p, &other), &p.pass[PASSES_MAX - 1].rows[1]);
+    assert_true(passes_add(&p, &other) && passes_middle(&p, &other, &got));
+    assert_int_equal(got.size.rows, 8);
     passes_free(&p);
 }
 

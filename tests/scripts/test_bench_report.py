@@ -184,8 +184,24 @@ class Report(unittest.TestCase):
 
 
 class Roofline(unittest.TestCase):
+    def test_labels_lie_inside_and_not_on_each_other(self):
+        rows = [{"label": f"row {i}", "x": 1 + i / 9, "y": {"oato-run": [1e10, 2e10]}} for i in range(18)]
+        roofs = {"int8": 1.92e12, "int16": 0.95e12, "bf16": 0.88e12, "f32": 0.47e12}
+        root = xml.etree.ElementTree.fromstring(bench_roofline.roofline("t", 74e9, roofs, rows))
+        texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+        for t in texts:
+            self.assertTrue(0 <= float(t.get("x")) <= bench_roofline.WIDTH, t.text)
+            self.assertIn("stroke", t.get("paint-order"))
+        names = [float(t.get("y")) for t in texts if t.text.endswith("TOP/s") and t.text.split()[0].isalnum()
+                 and not t.text[0].isdigit()]
+        lines = [float(e.get("y1")) for e in root.iter("{http://www.w3.org/2000/svg}line")
+                 if e.get("y1") == e.get("y2") and e.get("stroke-width") == "2"]
+        self.assertEqual((len(names), len(lines)), (4, 4))
+        for y in names:  # the letters, 10 high, are above or below every roof
+            self.assertFalse([x for x in lines if y - 10 < x < y], names)
+
     def test_marks_stand_where_they_were_measured(self):
-        rows = [{"label": "a < b", "x": x, "y": {"oato-run": 10 * x * 1e9, "llama.cpp": 5 * x * 1e9}}
+        rows = [{"label": "a < b", "x": x, "y": {"oato-run": [10 * x * 1e9], "llama.cpp": [5 * x * 1e9]}}
                 for x in (1, 2, 4)]
         root = xml.etree.ElementTree.fromstring(bench_roofline.roofline("t", 20e9, {"int8": 1e12}, rows))
         name = "{http://www.w3.org/2000/svg}"

@@ -2,7 +2,7 @@
  * test_cli.c - oato-plan as a shell sees it: exit statuses, one line on stderr for every refusal,
  * files left as they were, JSON on stdout.
  */
-#include "base/base.h"
+#include "planfmt/planfmt.h"
 #include "tests/solver/cli_rig.h"
 
 #include <jansson.h>
@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -50,6 +51,11 @@ static void planning_writes_the_plan_and_a_table(void **state)
     cli_expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
                NULL);
     cli_expect("m.gguf -p p.yaml -o j.plan --devices cpu --deterministic --ubatch 64", 0, NULL);
+    /* what cannot be run is no rival of a bound */
+    assert_null(strstr(cli_out, "FlexGen"));
+    cli_expect("show m.plan -m m.gguf -p p.yaml", 0, NULL);
+    assert_non_null(
+        strstr(cli_out, "\nnot available here: streaming weights in every step (FlexGen)"));
     cli_expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
     assert_non_null(strstr(cli_out, "least ttft"));
     cli_expect("check t.plan m.gguf -p p.yaml", 0, NULL);
@@ -70,6 +76,25 @@ static void machines_of_the_library_answer_what_if(void **state)
         snprintf(line, sizeof line, "check what.plan m.gguf --hardware %s", names[i]);
         cli_expect(line, 0, NULL);
     }
+}
+
+static void a_report_marks_estimates_and_names_shapes_by_their_file(void **state)
+{
+    (void)state;
+    static char page[1 << 20];
+    cli_expect("header m.gguf -o shape.gguf", 0, NULL);
+    cli_expect("shape.gguf --hardware rtx3060-laptop -o shape.plan", 0, NULL);
+    cli_expect("report shape.plan -m shape.gguf --hardware rtx3060-laptop -o shape.html "
+               "--no-frontier",
+               0, NULL);
+    cli_read_file("shape.html", page, sizeof page);
+    assert_non_null(strstr(page, "<h1>shape.gguf</h1>"));
+    assert_non_null(strstr(page, "<b>~ "));
+    assert_non_null(strstr(page, "~ estimates: "));
+    cli_expect("report m.plan -m m.gguf -p p.yaml -o m.html --no-frontier", 0, NULL);
+    cli_read_file("m.html", page, sizeof page);
+    assert_null(strstr(page, "<h1>m.gguf"));
+    assert_null(strstr(page, "<b>~ "));
 }
 
 /* More memory is never slower, and the best plan never slower than whole layers. */
@@ -117,7 +142,10 @@ static void reports_speak_text_and_json(void **state)
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         char line[128];
         cli_expect(lines[i], 0, NULL);
-        assert_string_equal(cli_err, "");
+        if (!strncmp(lines[i], "export", 6)) /* what it translates was made for another engine */
+            assert_non_null(strstr(cli_err, "note: this translates a plan"));
+        else
+            assert_string_equal(cli_err, "");
         snprintf(line, sizeof line, "%s --json", lines[i]);
         cli_expect_json(line, 0);
     }
@@ -192,6 +220,124 @@ static void bad_files_are_status_3_and_named(void **state)
     assert_int_equal(cli_read_file("never.plan", data, sizeof data), 0);
 }
 
+/* Every verb that takes a model, once each. */
+static void expect_of_verbs(const char *plan, const char *profile, const char *words)
+{
+    static const char *const verbs[] = {"show", "explain", "simulate", "report -o v.html"};
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        char line[128];
+        snprintf(line, sizeof line, "%s %s -m m.gguf -p %s", verbs[i], plan, profile);
+        cli_expect(line, 3, words);
+        assert_string_equal(cli_out, "");
+        assert_int_equal(cli_read_file("v.html", line, sizeof line), 0);
+    }
+}
+
+static void requests_of_plans_are_checked_by_every_verb(void **state)
+{
+    (void)state;
+    static const struct plan_request bad[] = {
+        {.context = 256, .prompt = 64, .batch = 1},
+        {.context = 256, .prompt = 64, .ubatch = 8},
+        {.context = 256, .batch = 1, .ubatch = 8},
+        {.context = 63, .prompt = 64, .batch = 1, .ubatch = 8}};
+    struct oato_error err;
+    char from[128], to[128];
+    cli_path("m.plan", from, sizeof from);
+    cli_path("bad.plan", to, sizeof to);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct plan p;
+        const char *words = "bad.plan: the plan cannot be used, plan again";
+        assert_int_equal(plan_load(from, &p, &err), OATO_OK);
+        p.request = bad[i];
+        assert_int_equal(plan_save(&p, to, &err), OATO_OK);
+        plan_free(&p);
+        expect_of_verbs("bad.plan", "p.yaml", words);
+        cli_expect("check bad.plan m.gguf -p p.yaml", 3, words);
+        cli_expect("check bad.plan", 3, words);
+        cli_expect("export bad.plan -m m.gguf --device-name sim:0=CUDA0", 3, words);
+    }
+}
+
+static void plans_by_rows_of_a_busy_machine_carry_a_warning(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct profile p;
+    char path[128];
+    cli_path("p.yaml", path, sizeof path);
+    assert_int_equal(profile_load(path, &p, NULL, NULL, &err), OATO_OK);
+    for (int32_t i = 0; i < p.n_rows; i++)
+        p.rows[i].disturbed = p.rows[i].op.kind == OP_ATTENTION;
+    cli_path("busy.yaml", path, sizeof path);
+    assert_int_equal(profile_save(&p, path, &err), OATO_OK);
+    profile_free(&p);
+    const char *warning = "warning: 4 of";
+    cli_expect("m.gguf -p busy.yaml -o busy.plan", 0, NULL);
+    assert_non_null(strstr(cli_err, warning));
+    cli_expect("show busy.plan -m m.gguf -p busy.yaml", 0, warning);
+    cli_expect("m.gguf -p p.yaml -o busy.plan", 0, NULL);
+    assert_null(strstr(cli_err, "warning"));
+}
+
+static void a_device_that_went_is_a_verdict_of_check_alone(void **state)
+{
+    (void)state;
+    static char text[1 << 20];
+    size_t n = cli_read_file("p.yaml", text, sizeof text);
+    for (char *s = text; (s = strstr(s, "sim:0"));)
+        s[4] = '7';
+    cli_write_bytes("gone.yaml", text, n);
+    expect_of_verbs("m.plan", "gone.yaml", "the plan's device sim:0 is not in the profile");
+    cli_expect("check m.plan m.gguf -p gone.yaml", 1, "plan again");
+    assert_non_null(strstr(cli_out, "the profile has sim:0"));
+    cli_expect("explain m.plan blk.99", 2, "blk.99");
+    assert_string_equal(cli_out, "");
+    cli_expect("explain m.plan blk.99 --json", 2, "blk.99");
+    assert_string_equal(cli_out, "");
+}
+
+/* Two plans of many parts whose operators have names of their own; the second has every tenth of
+ * them elsewhere. It took 9 s when each name was looked for in all parts. */
+static void large_plans_are_compared_at_once(void **state)
+{
+    (void)state;
+    enum { PARTS = 75000, NAME = 24 };
+    struct oato_error err;
+    char path[128];
+    char(*names)[NAME] = calloc(PARTS, NAME);
+    struct plan_part *parts = calloc(PARTS, sizeof *parts);
+    assert_true(names && parts);
+    for (int other = 0; other < 2; other++) {
+        struct plan p;
+        cli_path("m.plan", path, sizeof path);
+        assert_int_equal(plan_load(path, &p, &err), OATO_OK);
+        for (int i = 0; i < PARTS; i++) {
+            snprintf(names[i], NAME, "blk.%d.part", (int)((i * 7919LL) % PARTS));
+            parts[i] = p.parts[0];
+            parts[i].op = names[i];
+            parts[i].device = parts[i].home = other && i % 10 == 0;
+        }
+        struct plan many = p;
+        many.parts = parts;
+        many.n_parts = PARTS;
+        cli_path(other ? "many1.plan" : "many0.plan", path, sizeof path);
+        assert_int_equal(plan_save(&many, path, &err), OATO_OK);
+        plan_free(&p);
+    }
+    free(parts);
+    free(names);
+    struct rusage before, after; /* of the processor: tests run beside others */
+    getrusage(RUSAGE_CHILDREN, &before);
+    cli_expect("diff many0.plan many1.plan", 1, "differ");
+    getrusage(RUSAGE_CHILDREN, &after);
+    const double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
+                           (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec) / 1e6;
+    print_message("%.2f s\n", seconds);
+    assert_true(seconds < 4);
+    assert_non_null(strstr(cli_out, "7500 operators move"));
+}
+
 static void what_does_not_fit_is_status_4(void **state)
 {
     (void)state;
@@ -212,6 +358,7 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --bugdet sim:0=1MiB", "did you mean '--budget'"},
         {"m.gguf -p p.yaml --budget sim:0", "sim:0=40MiB"},
         {"m.gguf -p p.yaml --budget sim:3=1MiB", "no device 'sim:3'"},
+        {"m.gguf -p p.yaml --budget sim:0=900TB", "the device has"},
         {"m.gguf -p p.yaml --prompt x", "not a number"},
         {"m.gguf -p p.yaml --kv q8", "f16, q8_0 or f32"},
         {"m.gguf -p p.yaml --context 10", "--context"},
@@ -279,12 +426,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planning_writes_the_plan_and_a_table),
         cmocka_unit_test(machines_of_the_library_answer_what_if),
+        cmocka_unit_test(a_report_marks_estimates_and_names_shapes_by_their_file),
         cmocka_unit_test(the_frontier_rises),
         cmocka_unit_test(reports_speak_text_and_json),
         cmocka_unit_test(a_simulation_writes_a_trace),
         cmocka_unit_test(a_report_is_one_file),
         cmocka_unit_test(verdicts_are_status_1),
         cmocka_unit_test(bad_files_are_status_3_and_named),
+        cmocka_unit_test(requests_of_plans_are_checked_by_every_verb),
+        cmocka_unit_test(plans_by_rows_of_a_busy_machine_carry_a_warning),
+        cmocka_unit_test(a_device_that_went_is_a_verdict_of_check_alone),
+        cmocka_unit_test(large_plans_are_compared_at_once),
         cmocka_unit_test(what_does_not_fit_is_status_4),
         cmocka_unit_test(wrong_usage_is_status_2),
         cmocka_unit_test(missing_files_are_status_6),

@@ -412,8 +412,11 @@ static void other_models_and_machines_are_refused(void **state)
     assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
     assert_non_null(strstr(err.text, "links"));
     p.n_devices = 1;
-    assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_NEGATIVE);
+    assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
     assert_non_null(strstr(err.text, "sim:0"));
+    plan.request.ubatch = 0;
+    assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "ubatch 0"));
     plan.structure_hash++;
     assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
     assert_null(s);
