@@ -55,6 +55,7 @@ static inline const char *make_experts(char path[128], const char *name, oato_dt
     m.tokenizer = false;
     m.header_only = header_only;
     path_in(path, name);
+    unlink(path); /* a model is never replaced */
     if (random_model_save(&m, path, &err))
         fail_msg("%s", err.text);
     return path;
