@@ -205,6 +205,24 @@ static void merge_puts_parts_side_by_side(void **state)
     }
 }
 
+static void slice_takes_columns(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        struct rig x;
+        const int32_t k = 9001, n = 640, T = 3;
+        struct oato_op op = plain(OP_SLICE, n);
+        op.k = k;
+        op.first = 777;
+        rig_init(&x, &cpu_kernels_ref, op, T, 1, 1);
+        record_run(&x.c, &x.r, x.step, 0, threads);
+        for (int32_t t = 0; t < T; t++)
+            assert_memory_equal(x.out[0] + t * n, x.in[0] + t * k + op.first,
+                                (size_t)n * sizeof(float));
+        rig_free(&x);
+    }
+}
+
 static void check_merge_sum(const struct cpu_kernels *k, int32_t T, int32_t n)
 {
     struct rig x;
@@ -484,6 +502,7 @@ int main(void)
         cmocka_unit_test(sums_biases_and_swiglu_are_close_to_double),
         cmocka_unit_test(select_takes_the_wanted_rows),
         cmocka_unit_test(merge_puts_parts_side_by_side),
+        cmocka_unit_test(slice_takes_columns),
         cmocka_unit_test(partial_sums_are_added_in_part_order),
         cmocka_unit_test(embed_looks_rows_up),
         cmocka_unit_test(rope_is_exact_far_out_and_with_a_table),

@@ -13,6 +13,7 @@ static void check_class(const char *key, int32_t T, enum numerics_choice numeric
     struct test_case c = case_of(key, T);
     struct step step = plain_step(T);
     c.numerics = numerics;
+    c.op.first = (c.op.k - c.op.n) / 2; /* of a slice; no part of a key */
     for (int i = 0; i < 3 && widths[i]; i++)
         give_input(&c, widths[i]);
     give_weights(&c);
@@ -213,6 +214,7 @@ static void rows_are_computed_alike(void **state)
         check_key("select/k77", T, (int32_t[3]){77}, 0);
         check_key("merge/n300", T, (int32_t[3]){100, 7, 193}, 0);
         check_key("merge_sum/k600/n200", T, (int32_t[3]){200, 200, 200}, 0);
+        check_key("slice/k300/n77", T, (int32_t[3]){300}, 0);
     }
 }
 

@@ -1,0 +1,206 @@
+/*
+ * test_lowering.c - programs without a device: the facts are made up here. The same input gives the
+ * same records; heads are cut out of whole values once a device; what cannot be split is refused.
+ */
+#include "lowering/lowering.h"
+#include "tests/models/random_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { HOST, DEVICE, DEVICES };
+
+static struct model *small_model(void)
+{
+    struct oato_error err;
+    struct model *m = NULL;
+    struct random_model shape = random_model_default();
+    shape.layers = 2;
+    shape.width = 256;
+    shape.ffn = 512;
+    shape.heads = 4;
+    shape.kv_heads = 2;
+    shape.header_only = true;
+    shape.tokenizer = false;
+    if (random_model_open(&shape, &m, &err))
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static bool never(const void *user, int32_t device, const struct oato_op *op)
+{
+    const uint16_t *kind = user;
+    return device == HOST || op->kind != *kind;
+}
+
+static const struct lowering_facts two_devices = {
+    .n_devices = DEVICES, .host = HOST, .id = {"host", "device"}, .streams = {[DEVICE] = true}};
+
+static struct lowering_input input_of(const struct graph *g, const struct placements *p,
+                                      const struct lowering_facts *facts)
+{
+    return (struct lowering_input){.graph = g,
+                                   .placements = p,
+                                   .facts = facts,
+                                   .limits = {{32, 4}, {4, 4}, .seqs = 4, .context = 512},
+                                   .kv = DT_F16};
+}
+
+/* Both phases; the message of a failure goes to *err. */
+static oato_status lower_both(const struct lowering_input *in, struct lowered *out,
+                              struct oato_error *err)
+{
+    oato_status status = lowered_init(in, out, err);
+    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
+        status = lower(in, (enum plan_phase)phase, out, err);
+    return status;
+}
+
+static void place(struct placements *p, int32_t op, enum op_axis axis, int32_t middle, int32_t end)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        p->phase[phase][op] =
+            (struct placement){2, axis, {{HOST, 0, middle, false}, {DEVICE, middle, end, false}}};
+}
+
+static struct placements on_the_host(const struct graph *g)
+{
+    struct placements p;
+    struct oato_error err;
+    assert_int_equal(placements_create(NULL, g, NULL, HOST, &p, &err), OATO_OK);
+    return p;
+}
+
+static int32_t find_op(const struct graph *g, enum op_kind kind, int32_t layer)
+{
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].op.kind == kind && g->ops[i].layer == layer)
+            return i;
+    fail_msg("no %s in layer %d", op_kind_name((int)kind), layer);
+    return -1;
+}
+
+static int count_records(const struct lowered_program *p, enum record_kind kind, enum op_kind op)
+{
+    int n = 0;
+    for (uint32_t i = 0; i < p->n_records; i++)
+        n += p->records[i].kind == kind && p->records[i].op.kind == op;
+    return n;
+}
+
+static void the_same_input_gives_the_same_records(void **state)
+{
+    (void)state;
+    struct model *m = small_model();
+    const struct graph *g = &m->graph;
+    struct placements p = on_the_host(g);
+    struct lowered a, b;
+    struct oato_error err;
+    place(&p, find_op(g, OP_SWIGLU, 1) + 1, AXIS_ROWS, 64, 256);
+    const struct lowering_input in = input_of(g, &p, &two_devices);
+    assert_int_equal(lower_both(&in, &a, &err), OATO_OK);
+    assert_int_equal(lower_both(&in, &b, &err), OATO_OK);
+    for (int d = 0; d < DEVICES; d++)
+        for (int phase = 0; phase < PHASE_COUNT; phase++) {
+            const struct lowered_program *x = &a.device[d].phase[phase];
+            assert_true(x->n_records > 0);
+            assert_int_equal(x->n_records, b.device[d].phase[phase].n_records);
+            assert_memory_equal(x->records, b.device[d].phase[phase].records,
+                                x->n_records * sizeof *x->records);
+        }
+    /* its input to the device, half of its output back */
+    assert_int_equal(a.copies[PHASE_DECODE], 2);
+    assert_int_equal(a.copy_bytes[PHASE_DECODE], (512 + 192) * sizeof(float));
+    lowered_free(&a);
+    lowered_free(&b);
+    placements_free(&p);
+    model_close(m);
+}
+
+static void heads_are_cut_out_of_whole_values(void **state)
+{
+    (void)state;
+    struct model *m = small_model();
+    const struct graph *g = &m->graph;
+    struct placements p = on_the_host(g);
+    struct lowered l;
+    struct oato_error err;
+    place(&p, find_op(g, OP_KV_STORE, 0), AXIS_HEADS, 1, 2);
+    place(&p, find_op(g, OP_ATTENTION, 0), AXIS_HEADS, 1, 2);
+    const struct lowering_input in = input_of(g, &p, &two_devices);
+    assert_int_equal(lower_both(&in, &l, &err), OATO_OK);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        const struct lowered_program *host = &l.device[HOST].phase[phase],
+                                     *device = &l.device[DEVICE].phase[phase];
+        /* k, v and q for both parts, all where they were made; their halves travel */
+        assert_int_equal(count_records(host, RECORD_RUN, OP_SLICE), 6);
+        assert_int_equal(count_records(device, RECORD_RUN, OP_SLICE), 0);
+        assert_int_equal(count_records(device, RECORD_RUN, OP_ATTENTION), 1);
+        assert_int_equal(count_records(host, RECORD_RUN, OP_MERGE), 1);
+        assert_int_equal(l.copies[phase], 4);
+        assert_int_equal(l.copy_bytes[phase], (64 + 64 + 128 + 128) * sizeof(float));
+    }
+    assert_int_equal(l.device[DEVICE].n_kv, 1);
+    assert_int_equal(l.device[HOST].n_kv, 2);
+    assert_int_equal(l.device[DEVICE].kv_shapes[0].kv_heads, 1);
+    lowered_free(&l);
+
+    p.phase[PHASE_DECODE][find_op(g, OP_ATTENTION, 0)].part[1].device = HOST;
+    assert_int_equal(lower_both(&in, &l, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "than the KV of its layer"));
+    lowered_free(&l);
+    placements_free(&p);
+    model_close(m);
+}
+
+static void what_a_device_cannot_do_is_refused(void **state)
+{
+    (void)state;
+    struct model *m = small_model();
+    const struct graph *g = &m->graph;
+    const int32_t norm = find_op(g, OP_RMS_NORM, 0), product = find_op(g, OP_MUL_MAT, 0);
+    const uint16_t kind = OP_MUL_MAT;
+    struct lowering_facts facts = two_devices;
+    struct placements p = on_the_host(g);
+    struct lowered l;
+    struct oato_error err;
+    const struct lowering_input in = input_of(g, &p, &facts);
+    place(&p, norm, AXIS_ROWS, 64, 256);
+    assert_int_equal(lower_both(&in, &l, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "cannot be split along the axis"));
+    lowered_free(&l);
+    placements_free(&p);
+
+    p = on_the_host(g);
+    place(&p, product, AXIS_ROWS, 64, 256);
+    p.phase[PHASE_PREFILL][product].part[1].streamed = true;
+    facts.streams[DEVICE] = false;
+    assert_int_equal(lower_both(&in, &l, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "device with memory of its own"));
+    lowered_free(&l);
+    facts.streams[DEVICE] = true;
+    assert_int_equal(lower_both(&in, &l, &err), OATO_OK);
+    assert_true(l.device[DEVICE].staging_bytes > 0);
+    lowered_free(&l);
+
+    facts.user = &kind;
+    facts.supports = never;
+    assert_int_equal(lower_both(&in, &l, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "cannot run on device"));
+    lowered_free(&l);
+    placements_free(&p);
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_input_gives_the_same_records),
+        cmocka_unit_test(heads_are_cut_out_of_whole_values),
+        cmocka_unit_test(what_a_device_cannot_do_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
