@@ -45,7 +45,8 @@ function(oato_sees target view own)
   file(REMOVE_RECURSE ${folder})
   foreach(path IN LISTS visible)
     get_filename_component(parent ${folder}/${path} DIRECTORY)
-    if(NOT IS_SYMLINK ${parent}) # else the whole folder is seen
+    string(FIND "${path}" "${own}/" inside) # of a folder that is seen as a whole
+    if(NOT inside EQUAL 0)
       file(MAKE_DIRECTORY ${parent})
       file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${path} ${folder}/${path} SYMBOLIC)
     endif()

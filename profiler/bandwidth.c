@@ -58,6 +58,11 @@ oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, do
     bytes = bytes < (32u << 20) ? 32u << 20 : bytes > (1u << 30) ? 1u << 30 : bytes;
     if (bytes > host.available_bytes / 4)
         bytes = size_align(host.available_bytes / 4 + 1, 1 << 20);
+    if (bytes < 2 * cache_bytes) /* its rate would be the cache's */
+        return oato_fail(err, OATO_EFIT,
+                         "measuring the memory takes %zu MiB free, four times as much as a cache; "
+                         "there are %zu MiB: end other programs, or raise the limit",
+                         (size_t)(8 * cache_bytes >> 20), (size_t)(host.available_bytes >> 20));
     int runs = quick ? 3 : READ_RUNS, started = 0;
     threads = threads < 1 ? 1 : threads;
     struct reader *readers = calloc((size_t)threads, sizeof *readers);

@@ -204,6 +204,7 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
     for (int32_t d = 0; d < in->n_devices; d++)
         others += d != in->host && in->usable[d];
     p->block_devices = others > MANY_DEVICES ? 2 : 3;
+    p->restricted = others > p->block_devices;
     cut_blocks(p);
     number_ends(p);
     memset(p->place, 0, sizeof *p->place * (size_t)in->n_units);

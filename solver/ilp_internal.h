@@ -136,7 +136,8 @@ struct path {
     int32_t *place;            /* scratch for pricing */
     int32_t n_blocks, n_tables;
     bool constrained[SOLVER_DEVICES];
-    int block_devices; /* that a block may use besides the host */
+    int block_devices; /* that a block may use besides the host, */
+    bool restricted;   /* which are fewer than there are: bounds of blocks hold among such only */
     struct mip mip;
     int used[SOLVER_DEVICES]; /* columns: the device is used at all; 0: that costs nothing */
     int capacity_row[SOLVER_DEVICES]; /* 0: not constrained */

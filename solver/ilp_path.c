@@ -251,13 +251,62 @@ static oato_status search(struct solving *s, struct oato_error *err)
     return s->known ? OATO_OK : status; /* best is the placement */
 }
 
+static int by_ns(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* What accelerators cost at least that are used at all, where one block uses more than the frames
+ * have. */
+static double more_devices_ns(const struct path *p)
+{
+    int64_t fixed_ns[SOLVER_DEVICES];
+    int n = 0;
+    double sum = 0;
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        if (d != p->in->host && p->in->usable[d])
+            fixed_ns[n++] = p->in->fixed[d].objective_ns;
+    qsort(fixed_ns, (size_t)n, sizeof *fixed_ns, by_ns);
+    for (int i = 0; i <= p->block_devices && i < n; i++)
+        sum += (double)fixed_ns[i];
+    return sum;
+}
+
+/* No placement takes less of which a block uses more accelerators than the frames have: each unit
+ * at its cheapest, where memory costs what the relaxation says, and the fixed prices of so many;
+ * the host's and edges are left out. */
+static int64_t units_bound(const struct solving *s)
+{
+    const struct path *p = s->path;
+    const struct instance *in = p->in;
+    double sum = more_devices_ns(p);
+    for (int32_t u = 0; u < in->n_units; u++) {
+        double least = INFINITY;
+        for (int32_t i = 0; i < in->units[u].n_options; i++) {
+            const struct option *o = &in->units[u].options[i];
+            double ns = (double)o->price.objective_ns;
+            for (int32_t d = 0; d < in->n_devices; d++)
+                ns += p->constrained[d] ? s->ns_per_byte[d] * (double)o->bytes[d] : 0;
+            if (instance_allows(in, u, i) && ns < least)
+                least = ns;
+        }
+        sum += least;
+    }
+    for (int32_t d = 0; d < in->n_devices; d++)
+        sum -= p->constrained[d] ? s->ns_per_byte[d] * (double)in->capacity[d] : 0;
+    return sum > 0 && sum < 1e18 ? (int64_t)(sum * (1 - 1e-12)) : 0;
+}
+
 static oato_status solve(struct solving *s, const int32_t *warm, struct oato_error *err)
 {
     const struct instance *in = s->path->in;
     s->fixed_ns = in->fixed[in->host].objective_ns;
     oato_status status = path_relax(s->path, s->ns_per_byte, s->result, err);
-    if (status)
+    if (status) {
+        s->result->bound_ns = s->path->restricted ? 0 : s->result->bound_ns;
         return status;
+    }
     if (warm) {
         s->known = true;
         memcpy(s->best, warm, sizeof *s->best * (size_t)in->n_units);
@@ -270,6 +319,8 @@ static oato_status solve(struct solving *s, const int32_t *warm, struct oato_err
         status = search(s, err);
     if (!status && (!s->known || s->options->relax_only))
         status = oato_fail(err, OATO_NEGATIVE, "no placement was found");
+    if (s->path->restricted)
+        s->result->bound_ns = min_i64(s->result->bound_ns, units_bound(s));
     s->result->bound_ns += s->result->bound_ns ? s->fixed_ns : 0;
     return status;
 }

@@ -145,7 +145,7 @@ static oato_status relax(struct search *s, const struct instance *in, uint64_t d
         .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
     const oato_status status = solve_ilp(in, &options, NULL, s->scratch, &r, err);
     s->result->timed_out = s->result->timed_out || r.timed_out;
-    *bound_ns = r.bound_ns;
+    *bound_ns = max_i64(*bound_ns, r.bound_ns);
     return status == OATO_NEGATIVE ? OATO_OK : status;
 }
 
@@ -198,6 +198,8 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
                 ? look(s, x, deadline_ns, err)
                 : !settles(s, all_ns) && relax(s, &x->in, deadline_ns, &x->bound_ns, err))
             return -1;
+        if (x->bound_ns == INT64_MAX && s->known && instance_fits(&x->in, s->best, NULL))
+            x->bound_ns = 0; /* it does fit, by less than GLPK's tolerance */
         n++;
         if (i || sets <= 2 || !settles(s, x->bound_ns))
             continue;

@@ -6,7 +6,7 @@
  * other queues that it names
  *   - weights that are streamed come by a copy engine of their own, one after the other; a copy
  * begins when the records before it in the queue are done, and its reader waits for it
- *   - copies between devices of the host are free, as are records without rows in a step
+ *   - copies between devices of the host are free, as are copies and streams without rows in a step
  *   - the host submits to the accelerators, then runs its own queue
  *
  * Nothing here looks at what the planner predicted.
@@ -281,8 +281,7 @@ static void steps_begin(struct stepping *x)
         }
 }
 
-/* Until no queue gets any further, which is the end: lowering makes no record that waits for one
- * behind it. */
+/* Until no queue gets any further. */
 static void records_run(struct stepping *x)
 {
     for (bool moved = true; moved && !failed(x);) {
@@ -291,6 +290,11 @@ static void records_run(struct stepping *x)
             while (x->next[d] < program_of(x, d)->n_records && record_run(x, d))
                 moved = true;
     }
+    for (int32_t d = 0; d < x->s->plan->n_devices && !failed(x); d++)
+        if (x->next[d] < program_of(x, d)->n_records)
+            oato_fail(x->err, OATO_EFILE,
+                      "%s waits for a record that is never run; run oato-plan again",
+                      x->s->plan->devices[d].id);
 }
 
 static struct home *homes_alloc(size_t n)

@@ -210,14 +210,13 @@ static void slice_takes_columns(void **state)
     (void)state;
     for (int threads = 1; threads <= 2; threads++) {
         struct rig x;
-        const int32_t k = 9001, n = 640, T = 3;
-        struct oato_op op = plain(OP_SLICE, n);
-        op.k = k;
-        op.first = 777;
-        rig_init(&x, &cpu_kernels_ref, op, T, 1, 1);
+        const int32_t k = 9001, n = 640, first = 777, T = 3;
+        rig_init(&x, &cpu_kernels_ref, plain(OP_SLICE, k), T, 1, 1);
+        x.r.op.n = n;
+        x.r.op.first = first;
         record_run(&x.c, &x.r, x.step, 0, threads);
         for (int32_t t = 0; t < T; t++)
-            assert_memory_equal(x.out[0] + t * n, x.in[0] + t * k + op.first,
+            assert_memory_equal(x.out[0] + t * n, x.in[0] + t * k + first,
                                 (size_t)n * sizeof(float));
         rig_free(&x);
     }

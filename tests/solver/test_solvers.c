@@ -93,6 +93,24 @@ static void path_of_blocks_equals_brute_force(void **state)
     assert_true(feasible > INSTANCES / 2);
 }
 
+/* A block of the path form uses two or three accelerators at most: with more of them its placement
+ * may lose, but what it calls a bound is one. */
+static void bounds_hold_with_many_devices(void **state)
+{
+    (void)state;
+    for (int32_t devices = 4; devices <= 8; devices++)
+        for (uint64_t seed = 1; seed <= 40; seed++) {
+            struct ilp_result got;
+            int64_t least_ns;
+            random_layers(&r, seed, 1, devices, false);
+            if (brute_force(&r.instance, &least_ns) && !run_ilp(ILP_PATH, NULL, place, &got) &&
+                (got.bound_ns > least_ns || got.objective_ns < least_ns))
+                fail_msg("seed %llu, %d devices: bound %lld, %lld found, %lld possible",
+                         (unsigned long long)seed, devices, (long long)got.bound_ns,
+                         (long long)got.objective_ns, (long long)least_ns);
+        }
+}
+
 /* Cut points in the order of frequency are what plans can say; what any subset could do is known,
  * too, where it can be enumerated. */
 static void divided_units_equal_brute_force(void **state)
@@ -350,6 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ilp_equals_brute_force),
         cmocka_unit_test(path_of_blocks_equals_brute_force),
+        cmocka_unit_test(bounds_hold_with_many_devices),
         cmocka_unit_test(divided_units_equal_brute_force),
         cmocka_unit_test(knapsacks_of_full_size_equal_a_dynamic_programme),
         cmocka_unit_test(both_forms_agree_on_instances_without_structure),
