@@ -91,7 +91,7 @@ enum {
         {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default 512)", O_UBATCH},              \
         {"kv", 0, OPT_VALUE, "TYPE", "f16, q8_0 or f32 (default f16)", O_KV},                        \
         {"deterministic", 0, OPT_FLAG, NULL, "one numerics class for all phases", O_DETERMINISTIC},  \
-        {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},     \
+        {"time-limit", 0, OPT_VALUE, "S", "seconds for the search, 0 = none (default 10)", O_TIME},     \
     {                                                                                                \
         "gap", 0, OPT_VALUE, "G", "distance from the optimum to stop at (default 0.001)", O_GAP      \
     }
@@ -121,7 +121,7 @@ static const struct option_row check_rows[] = {
     ROW_HARDWARE,
     ROW_NEURONS,
     {"max-slower", 0, OPT_VALUE, "5%", "how much slower is still fine (default 5%)", O_SLOWER},
-    {"time-limit", 0, OPT_VALUE, "S", "seconds for the ILP, 0 = none (default 10)", O_TIME},
+    {"time-limit", 0, OPT_VALUE, "S", "seconds for the search, 0 = none (default 10)", O_TIME},
     ROW_JSON,
     ROW_HELP,
     {0},
