@@ -78,11 +78,15 @@ static void say(const char *s)
 static void on_bus_error(int sig, siginfo_t *info, void *context)
 {
     (void)context;
+    static atomic_flag told = ATOMIC_FLAG_INIT;
     const uintptr_t at = (uintptr_t)info->si_addr;
     for (const struct mapping *m = mappings; m < mappings + MAPPINGS_MAX; m++) {
         const uintptr_t begin = (uintptr_t)atomic_load(&m->data);
         if (!begin || at < begin || at - begin >= m->bytes)
             continue;
+        if (atomic_flag_test_and_set(&told)) /* another thread says it, and ends the program */
+            for (;;)
+                pause();
         say(program_name);
         say(": ");
         say(m->name);

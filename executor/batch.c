@@ -96,9 +96,21 @@ void batch_free(struct batch *b)
     free(b);
 }
 
+/* A sequence of the caller's exists and has no other request. */
+static oato_status check_seq(const struct batch *b, int32_t seq, struct oato_error *err)
+{
+    oato_status status = seq < 0 ? OATO_OK : engine_seq_check(b->engine, seq, err);
+    for (const struct request *r = b->first; r && !status && seq >= 0; r = r->next)
+        if (r->ask.seq == seq)
+            status = oato_fail(err, OATO_EUSAGE, "sequence %d already has a request", seq);
+    return status;
+}
+
 oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t *id,
                       struct oato_error *err)
 {
+    if (check_seq(b, ask->seq, err))
+        return err->status;
     const long long before = ask->seq < 0 ? 0 : engine_seq_length(b->engine, ask->seq);
     const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)

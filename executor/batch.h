@@ -1,8 +1,7 @@
 /*
  * batch.h - many requests on one engine. A step carries one token of each request that decodes and,
  * in what is left of the engine's `ubatch` tokens, pieces of prompts in the order of arrival. How
- * requests meet in steps changes speed and nothing else: with one numerics class (deterministic)
- * each gets the tokens that it gets alone.
+ * requests meet in steps changes speed and nothing else: each gets the tokens that it gets alone.
  *
  * batch_create -> batch_add ... -> batch_step while batch_requests -> batch_free. One thread at a
  * time; every callback runs on it, inside batch_step, and may call batch_add and batch_cancel.
@@ -69,7 +68,7 @@ void batch_cancel(struct batch *b, uint64_t id);
 int32_t batch_requests(const struct batch *b);
 
 /* One step: ends what was cancelled, admits, computes at most `ubatch` tokens, samples. After an
- * error all requests are as before it. Allocates nothing. */
+ * error all requests are as before it, but for those that ended. Allocates nothing. */
 oato_status batch_step(struct batch *b, struct oato_error *err);
 void batch_get_times(const struct batch *b, struct batch_times *out);
 

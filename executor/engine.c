@@ -94,9 +94,9 @@ static oato_status mixing_prepare(struct engine *e, struct oato_error *err)
     e->phases_alike = engine_phases_alike(e);
     if (e->phases_alike || e->max_seqs < 2)
         return OATO_OK;
-    const size_t floats = (size_t)e->max_seqs * row_width(e, PHASE_DECODE);
-    e->kept = malloc(floats * sizeof *e->kept);
-    return e->kept ? OATO_OK : oato_fail_memory(err, floats * sizeof *e->kept, "rows of logits");
+    e->kept_bytes = (size_t)e->max_seqs * row_width(e, PHASE_DECODE) * sizeof *e->kept;
+    e->kept = malloc(e->kept_bytes);
+    return e->kept ? OATO_OK : oato_fail_memory(err, e->kept_bytes, "rows of logits");
 }
 
 oato_status engine_open(const struct model *m, const struct plan *plan,
@@ -114,10 +114,10 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     oato_status status = limits_set(e, options, err);
     if (!status)
         status = engine_load(e, options, warn, user, err);
-    /* every sequence may end in a page of its own that is not full */
-    int32_t pages = (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1;
-    if (!status)
-        status = kv_pool_init(&e->pool, pages, e->max_seqs, err);
+    if (!status) /* every sequence may end in a page of its own that is not full */
+        status = kv_pool_init(
+            &e->pool, (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1,
+            e->max_seqs, err);
     if (!status)
         status = step_arrays(e, err);
     if (!status)
@@ -196,6 +196,11 @@ void engine_warnings(const struct engine *e, warn_fn warn, void *user)
 oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err)
 {
     return kv_seq_create(&e->pool, seq, err);
+}
+
+oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_error *err)
+{
+    return kv_seq_check(&e->pool, seq, err);
 }
 
 void engine_seq_free(struct engine *e, int32_t seq)

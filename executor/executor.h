@@ -50,6 +50,8 @@ void engine_warnings(const struct engine *e, warn_fn warn, void *user);
 /* New sequences are empty; ids are small numbers used again after free. */
 oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err);
 void engine_seq_free(struct engine *e, int32_t seq);
+/* OATO_EUSAGE when there is no such sequence. */
+oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_error *err);
 /* *to shares the pages of `from` until either writes (copy on write). */
 oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err);
 /* Forgets all positions from `length` on. */

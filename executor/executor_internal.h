@@ -88,7 +88,8 @@ struct engine {
     struct timeline *timelines[DEVICES_MAX];
     uint64_t bases[DEVICES_MAX];
     bool phases_alike; /* both phases give a row the same bits on the same devices */
-    float *kept;       /* rows of a mixed step's decode while its prefill runs; NULL: never mixed */
+    uint64_t kept_bytes;
+    float *kept; /* rows of a mixed step's decode while its prefill runs; NULL: never mixed */
     int32_t *row_number; /* of the rows of a sub-step: which of the step's they are */
     struct result_row {
         const float *data;

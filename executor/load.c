@@ -269,8 +269,9 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                               struct oato_error *err)
 {
     const struct lowered_device *low = d->lowered;
-    const uint64_t need = low->weight_bytes + low->staging_bytes + d->kv_bytes + d->arena_bytes +
-                          low->workspace_bytes;
+    const uint64_t work = d->arena_bytes + (d == &e->device[e->host] ? e->kept_bytes : 0);
+    const uint64_t need =
+        low->weight_bytes + low->staging_bytes + d->kv_bytes + work + low->workspace_bytes;
     uint64_t have = d->info.free_bytes;
     if (d->budget_bytes && d->budget_bytes < have)
         have = d->budget_bytes;
@@ -283,8 +284,8 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                      "use a smaller --context (now %d)",
                      d->info.id, (double)need / MIB, (double)low->weight_bytes / MIB,
                      (double)low->staging_bytes / MIB, (double)d->kv_bytes / MIB,
-                     (double)d->arena_bytes / MIB, (double)low->workspace_bytes / MIB,
-                     (double)have / MIB, (double)(need - have) / MIB, e->context);
+                     (double)work / MIB, (double)low->workspace_bytes / MIB, (double)have / MIB,
+                     (double)(need - have) / MIB, e->context);
 }
 
 /* Has the files of the slots from *ahead on read in the background until `limit` bytes are under

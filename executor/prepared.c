@@ -272,16 +272,16 @@ static const uint8_t *row_data(const struct engine_device *d, uint32_t i)
 
 static const uint8_t zeros[DATA_ALIGN];
 
-static uint64_t row_hash(const struct prepared_row *r, const uint8_t *data)
+static bool row_hash(struct prepared_row *r, const uint8_t *data)
 {
     struct hash_stream *h = hash_create();
     if (!h)
-        return 0;
+        return false;
     hash_update(h, data, r->bytes);
     hash_update(h, zeros, size_align(r->bytes, ALIGN) - r->bytes);
-    const uint64_t hash = hash_digest(h);
+    r->hash = hash_digest(h);
     hash_free(h);
-    return hash;
+    return true;
 }
 
 static oato_status prepared_write(struct prepared *p, const struct engine_device *d,
@@ -291,7 +291,8 @@ static oato_status prepared_write(struct prepared *p, const struct engine_device
     struct outfile f;
     const size_t table = h->n * sizeof *p->rows;
     for (uint32_t i = 0; i < h->n; i++)
-        p->rows[i].hash = row_hash(&p->rows[i], row_data(d, i));
+        if (!row_hash(&p->rows[i], row_data(d, i)))
+            return oato_fail_memory(err, sizeof(struct hash_stream *), "hashing weights");
     h->table_hash = hash_bytes(p->rows, table);
     h->hash = hash_bytes(h, offsetof(struct prepared_header, hash));
     oato_status status = outfile_open(&f, p->path.data, err);

@@ -217,16 +217,18 @@ static oato_status turn_run(struct chat *c, struct oato_error *err)
     size_t printed = 0;
     bool interrupted = false;
     oato_status status = OATO_OK;
-    while (!status && !x->done && !oato_interrupted) {
-        status = batch_step(c->session.batch, err);
-        if (status)
-            break;
-        status = answer_print(x, &printed, err);
-        if (!status && !x->done && interrupt_take(c)) {
+    /* at a terminal Ctrl-C cancels the request, which must leave the batch; all else leaves chat */
+    while (!status && !x->done &&
+           (!oato_interrupted || (c->terminal && oato_interrupted == SIGINT))) {
+        if (interrupt_take(c)) {
             interrupted = true;
             batch_cancel(c->session.batch, x->id);
         }
+        status = batch_step(c->session.batch, err);
+        if (!status)
+            status = answer_print(x, &printed, err);
     }
+    interrupt_take(c); /* it came while the last token was made */
     putchar('\n');
     if (!status)
         status = stdout_check(err);

@@ -46,7 +46,9 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
         int32_t bos = tokenizer_bos(s->tokenizer);
         free(x->ids);
         x->ids = malloc(sizeof *x->ids);
-        if (bos < 0 || !x->ids)
+        if (!x->ids)
+            return oato_fail_memory(err, sizeof *x->ids, "a prompt");
+        if (bos < 0)
             return oato_fail(err, OATO_EUSAGE,
                              "the prompt is empty and the model has no BOS token");
         x->ids[0] = bos;

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS_MAX = 1024 };
 #define SPIN_NS 500000 /* a token is sampled and said meanwhile */
 
 static int cpu_probe(void)
@@ -18,7 +17,8 @@ static int cpu_probe(void)
 static int free_cores(const struct device_options *options)
 {
     const int64_t usable = min_i64(cpu_physical_cores(), host_processors());
-    return (int)max_i64(usable - (options ? options->kept_cores : 0), 1);
+    const int64_t free = usable - (options ? options->kept_cores : 0);
+    return (int)max_i64(min_i64(free, CPU_THREADS_MAX), 1);
 }
 
 static oato_status cpu_open(int index, const char *spec, const struct device_options *options,
@@ -29,10 +29,10 @@ static oato_status cpu_open(int index, const char *spec, const struct device_opt
                          "cpu: '%s' is no setting of this device; write just cpu and use --threads",
                          spec);
     int threads = options ? options->threads : 0;
-    if (threads < 0 || threads > THREADS_MAX)
+    if (threads < 0 || threads > CPU_THREADS_MAX)
         return oato_fail(err, OATO_EUSAGE,
                          "cpu: %d threads; 1 to %d are possible, 0 for one a core", threads,
-                         THREADS_MAX);
+                         CPU_THREADS_MAX);
     struct cpu_device *d = calloc(1, sizeof *d);
     if (!d)
         return oato_fail_memory(err, sizeof *d, "the cpu device");

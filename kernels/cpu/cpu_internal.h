@@ -160,6 +160,9 @@ extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_a
 
 /* ------------------------------------------------------------------------- thread pool ---- */
 
+/* A run's epoch is a serial number and, below it, its threads less one. */
+enum { CPU_THREADS_MAX = 1024 };
+
 struct cpu_pool;
 typedef void (*cpu_pool_fn)(void *arg, int thread);
 

@@ -183,12 +183,9 @@ static void clock_begin(const struct running *x)
 /* How the threads got on with each other: see crowd.c. */
 static void step_note(struct running *x, uint64_t begin_ns)
 {
-    struct crowd *crowd = &x->device->crowd;
     const uint64_t end_ns = now_ns(), late_ns = atomic_exchange_explicit(&x->barrier->late_ns, 0,
                                                                          memory_order_relaxed);
-    if (late_ns || crowd->threads < crowd->most)
-        crowd_note(crowd, end_ns, end_ns - begin_ns, late_ns,
-                   late_ns ? crowd_switches() : crowd->switches);
+    crowd_note(&x->device->crowd, end_ns, end_ns - begin_ns, late_ns, crowd_switches());
 }
 
 static oato_status compute(struct cpu_device *d, struct compiled *c, const struct step *step,

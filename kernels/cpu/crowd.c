@@ -18,15 +18,15 @@
  * not by chance. */
 enum { LATE_SHARE = 8, PAUSE_LEAST = 2, PAUSE_MOST = 64, CHANCE_NS = 10000000 };
 
-void crowd_init(struct crowd *c, int32_t most)
-{
-    *c = (struct crowd){.most = most, .threads = most};
-}
-
 int64_t crowd_switches(void)
 {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) ? 0 : usage.ru_nivcsw;
+}
+
+void crowd_init(struct crowd *c, int32_t most)
+{
+    *c = (struct crowd){.most = most, .threads = most, .switches = crowd_switches()};
 }
 
 static uint64_t clamp(uint64_t x, uint64_t least, uint64_t most)

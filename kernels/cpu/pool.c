@@ -15,7 +15,6 @@
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/cpu_internal.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -31,8 +30,6 @@
 /* A host samples between two steps. After YIELD_NS within a step somebody else may have the core:
  * on a shared machine it can be the thread that is waited for. */
 enum { IDLE_NS = 500000, BARRIER_NS = 10000000, YIELD_NS = 250000, YIELD_EVERY = 64 };
-/* A run's epoch is a serial number and, below it, its threads less one. */
-enum { THREADS_MOST = 1024 };
 
 static const struct read_ahead nothing;
 
@@ -203,7 +200,7 @@ static void *worker_main(void *arg)
         epoch = word_wait(&p->epoch, epoch, runs ? IDLE_NS : 0, &p->epoch_sleepers, nothing, NULL);
         if (atomic_load(&p->stop))
             return NULL;
-        runs = epoch % THREADS_MOST >= (uint32_t)w->index;
+        runs = epoch % CPU_THREADS_MAX >= (uint32_t)w->index;
         if (!runs) /* nobody waits for this thread, and what is below may be of a later run */
             continue;
         p->fn(p->arg, w->index);
@@ -216,11 +213,11 @@ void cpu_pool_run_some(struct cpu_pool *p, int threads, cpu_pool_fn fn, void *ar
 {
     uint32_t state = float_state_fast();
     if (threads > 1) {
-        const uint32_t serial = atomic_load(&p->epoch) / THREADS_MOST + 1;
+        const uint32_t serial = atomic_load(&p->epoch) / CPU_THREADS_MAX + 1;
         p->fn = fn;
         p->arg = arg;
         atomic_store(&p->busy, (uint32_t)threads - 1);
-        atomic_store(&p->epoch, serial * THREADS_MOST + (uint32_t)threads - 1);
+        atomic_store(&p->epoch, serial * CPU_THREADS_MAX + (uint32_t)threads - 1);
         word_changed(&p->epoch, &p->epoch_sleepers);
     }
     fn(arg, 0);
@@ -380,7 +377,7 @@ void cpu_pool_free(struct cpu_pool *p)
     if (!p)
         return;
     atomic_store(&p->stop, true);
-    atomic_fetch_add(&p->epoch, THREADS_MOST);
+    atomic_fetch_add(&p->epoch, CPU_THREADS_MAX);
     futex_wake_all(&p->epoch);
     for (int i = 1; i < p->n_threads; i++)
         pthread_join(p->workers[i].thread, NULL);
