@@ -1,7 +1,7 @@
 /*
  * arch_experts.c - an FFN of experts, as qwen3moe has it: a small matrix gives every token a logit
- * for each expert, the best few compute a SwiGLU FFN each, and what they give is summed with the
- * softmax of their logits as weights (over the chosen ones: they sum to 1).
+ * for each expert, the best few compute a SwiGLU FFN each, and their outputs are summed, weighted
+ * by the softmax over the chosen experts' logits.
  *
  *     c = route(Wr m);  y = sum over e in c of c_e Wdown_e(silu(Wgate_e m) * Wup_e m)
  */

@@ -1,8 +1,9 @@
 /*
  * arch_llama.c - the Llama family (llama, qwen2, qwen3, qwen3moe): pre-norm RMSNorm, rotary
- * positions, grouped-query attention, SwiGLU. What differs is a row of `families`: how rotary pairs
- * are laid out (llama files hold permuted q and k: adjacent pairs), biases on q, k and v (qwen2),
- * norms of every head of q and k (qwen3), experts in place of the FFN (qwen3moe, arch_experts.c).
+ * positions, grouped-query attention, SwiGLU. The differences are a row of `families`: layout of
+ * the rotary pairs (llama files hold permuted q and k: adjacent pairs), biases on q, k and v
+ * (qwen2), norms of every head of q and k (qwen3), experts in place of the FFN (qwen3moe,
+ * arch_experts.c).
  *
  * Per layer:  h = x + Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)
  *             x = h + Wdown(silu(Wgate m) * Wup m),                m = norm(h)

@@ -1,13 +1,13 @@
 /*
  * chat_template.c - the prompt text of a conversation, for the formats that models are trained on.
  *
- * A GGUF carries its format as a Jinja program (tokenizer.chat_template). It is not interpreted:
- * the formats are few, each is a row of the table below, and a row is recognised by what only its
- * program contains. A program of another kind is an error, never a guess.
+ * A GGUF carries its format as a Jinja program (tokenizer.chat_template). It is not
+ * interpreted: there are few formats, each is a row of the table below, and a row is recognised by
+ * strings that only its program contains. An unrecognised program is an error, never a guess.
  *
- * What a row renders is what its program renders, with two differences: the begin-of-text token in
- * front is left to tokenizer_encode, and a system message that the program would refuse goes in
- * front of the user's first words. Tool calls, today's date and switches for reasoning, which some
+ * A row renders the same text as its program, with two differences: the begin-of-text token is left
+ * to tokenizer_encode, and a system message that the program would refuse is put in front of the
+ * first user message. Tool calls, today's date and switches for reasoning, which some
  * programs add to a format, are not rendered.
  */
 #include "models/models.h"

@@ -1,6 +1,6 @@
 /*
  * gguf.c - an open model file: joins the parts of a split model into one handle and answers
- * lookups and typed reads. A part's header is checked by gguf_parse.c; here it is checked that
+ * lookups and typed reads. gguf_parse.c checks the header of each part; this file checks that
  * the parts belong together. Names are found by binary search in a sorted index, which also
  * shows duplicates and gives gguf_hash.c its order.
  */

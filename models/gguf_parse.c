@@ -1,10 +1,10 @@
 /*
- * gguf_parse.c - the header of one GGUF file (version 2 or 3, little-endian) from bytes that may
- * be anything: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+ * gguf_parse.c - the header of one GGUF file (version 2 or 3, little-endian) from untrusted
+ * bytes: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  *
- * Promises: nothing outside the file is read; a count is believed only when the bytes that remain
- * could hold so many; no product or sum wraps; names are unique and whole; tensors lie where the
- * padded sum of those before them says, inside the file. What passes here needs no second look.
+ * Promises: nothing outside the file is read; a count is accepted only when the remaining
+ * bytes could hold that many; no product or sum wraps; names are unique and complete; each tensor
+ * is inside the file, at the padded sum of the sizes before it. Callers need no further checks.
  */
 #include "models/gguf_internal.h"
 

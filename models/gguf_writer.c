@@ -1,8 +1,8 @@
 /*
  * gguf_writer.c - collects keys and tensors and writes a GGUF version 3 file whose offsets are the
  * padded sums that gguf_parse.c demands. Setting a key again replaces its value. The first mistake
- * or failed allocation is kept and told by gguf_writer_save, so that callers can add without
- * looking. When no tensor has data the file is marked oato.header_only.
+ * or failed allocation is kept and returned by gguf_writer_save, so that callers need not check
+ * each call. When no tensor has data the file is marked oato.header_only.
  */
 #include "models/gguf_internal.h"
 

@@ -1,11 +1,10 @@
 /*
  * pretokenize.c - cuts a text into the pieces within which byte-level BPE may merge.
  *
- * Every family of models does it with regular expressions of its own, published in its
- * tokenizer.json and named in the GGUF by tokenizer.ggml.pre; they are the table below, and PCRE2
- * runs them. A row has one or more expressions, applied in turn: each one splits every piece that
- * the ones before it left; what matches becomes a piece and so does what lies between matches.
- * An expression sees a piece as if it were the whole text.
+ * Each model family has its own regular expressions, published in its tokenizer.json and named in
+ * the GGUF by tokenizer.ggml.pre; they are the table below, and PCRE2 runs them. A row has one or
+ * more expressions, applied in turn: each splits every piece that the previous ones left, into
+ * matches and the text between matches. An expression sees a piece as if it were the whole text.
  *
  * \s is written out: PCRE2 counts U+180E (Mongolian vowel separator) as a space, Unicode and the
  * models do not.

@@ -1,9 +1,9 @@
 /*
- * tokenizer_vocab.c - the vocabulary as the file gives it: texts, types, scores, special ids.
+ * tokenizer_vocab.c - loads the vocabulary: texts, types, scores, special ids.
  *
- * Everything is checked here, so that the rest may index by any id of the vocabulary: arrays are
- * as long as the tokens, ids lie inside, a byte token names a byte. Of tokens with the same bytes
- * the first is the one that encoding gives. All of it is copied: the GGUF may be closed.
+ * Everything is checked here, so that the other files may index by any id: arrays have an entry per
+ * token, ids are in range, a byte token names a byte. When several tokens have the same bytes,
+ * encoding uses the first. Everything is copied: the GGUF may be closed.
  */
 #include "models/tokenizer_internal.h"
 

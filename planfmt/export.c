@@ -1,7 +1,7 @@
 /*
- * export.c - a plan for another engine: reads where the plan has every tensor and every layer's KV,
- * then leaves it to the target's file (a row of `targets`) to say so. What holds for all is here:
- * names of devices, layers in ascending order of devices, and lists of what can't be said.
+ * export.c - a plan for another engine: finds the device of every tensor and every layer's KV, and
+ * the target's file (a row of `targets`) writes it out. What all targets share is here: names of
+ * devices, layers in ascending order of devices, and the list of what cannot be expressed.
  */
 #include "planfmt/export_internal.h"
 

@@ -1,10 +1,10 @@
 /*
- * export_ktransformers.c - a plan as the YAML rules of ktransformers. Of the rules the first counts
- * whose regular expression is found in a module's name and whose class, if any, is the module's; it
- * gives the module a class to run as and a device. Attention and KV need a GPU: a layer lives on
- * one, layers follow each other from GPU to GPU (`transfer_map`), and what a plan has on the CPU
- * are matrices (KLinearCPUInfer) and experts (KExpertsCPU), which hand their results back to the
- * layer's GPU. A matrix on another GPU than its layer's can't be said.
+ * export_ktransformers.c - a plan as the YAML rules of ktransformers. The first rule applies whose
+ * regular expression matches a module's name and whose class, if any, is the module's; it sets the
+ * class to run the module as, and its device. Attention and KV need a GPU: each layer belongs to
+ * one, consecutive layers move from GPU to GPU (`transfer_map`), and only matrices
+ * (KLinearCPUInfer) and experts (KExpertsCPU) can run on the CPU, returning results to the layer's
+ * GPU. A matrix on another GPU than its layer's cannot be expressed.
  */
 #include "planfmt/export_internal.h"
 

@@ -1,8 +1,8 @@
 /*
- * neurons.c - the neurons sidecar of a model (docs/neurons-format.md): a GGUF of its own that says
- * how often each FFN neuron and each expert fires, or at least in which order. Reading checks every
- * number and a checksum of all data; what is written reads back the same. Tensors of other names
- * belong to later versions' additions and are skipped.
+ * neurons.c - the neurons sidecar of a model (docs/neurons-format.md): a separate GGUF with
+ * how often each FFN neuron and each expert fires, or at least their order. Reading checks every
+ * number and a checksum of all data; what is written reads back the same. Tensors of unknown names
+ * are skipped: later versions may add them.
  */
 #include "planfmt/planfmt_internal.h"
 

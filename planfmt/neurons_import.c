@@ -2,10 +2,10 @@
  * neurons_import.c - PowerInfer's split of a model into neurons of the GPU and of the CPU. The file
  * is a GGUF whose magic was overwritten with PWRI: per layer `blk.N.gpu_idx`, a 1 for each neuron
  * of the GPU, and in some versions `blk.N.gpu_bucket`, their ids in rising order. It says which
- * neurons are hot, not how hot: that becomes an order without frequencies.
+ * neurons are hot, not how hot, so the result has an order but no frequencies.
  *
- * Refused is what its solver is known to leave behind: layers that are missing or out of order, and
- * a split without any neuron, which a failed solution silently gives.
+ * Known bad output of PowerInfer's solver is refused: layers that are missing or out of order, and
+ * a split without any neuron, which the solver writes silently when it fails.
  */
 #include "planfmt/planfmt_internal.h"
 

@@ -1,7 +1,7 @@
 /*
- * plan.c - the plan in memory: its life, its files, and the checks that hold for every plan
- * whatever the model. Both directions of the codec make these checks, so nothing is written that
- * could not be read. What depends on the model is checked in plan_apply.c.
+ * plan.c - the plan in memory: creation, files, and the checks that do not depend on the model.
+ * Both encoder and decoder make these checks, so nothing is written that could not be read back.
+ * plan_apply.c checks what depends on the model.
  */
 #include "planfmt/planfmt_internal.h"
 

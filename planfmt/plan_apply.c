@@ -1,8 +1,8 @@
 /*
- * plan_apply.c - a plan meets its model: the model must have the structure that was planned for,
- * the fusions must be patterns of its graph, and the parts must cover each operator exactly once
- * in each phase, cut no value and load no weight twice. After that, lowering may look parts up by
- * name and find nothing missing.
+ * plan_apply.c - checks a plan against its model: the model must have the structure that was
+ * planned for, the fusions must be patterns of its graph, and the parts must cover each operator
+ * exactly once in each phase, cut no value and load no weight twice. After that, lowering may look
+ * parts up by name and find nothing missing.
  */
 #include "planfmt/planfmt_internal.h"
 

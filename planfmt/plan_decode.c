@@ -1,7 +1,7 @@
 /*
  * plan_decode.c - reads a plan (docs/plan-format.md) and trusts nothing: every byte of the file is
- * covered by a hash or must be zero, and hashes being right does not make a value allowed. The
- * checks that a plan must pass in memory too are those of plan.c.
+ * covered by a hash or must be zero, and values are checked even when the hashes match. Checks that
+ * also apply to a plan in memory are in plan.c.
  */
 #include "planfmt/planfmt_internal.h"
 

@@ -1,8 +1,8 @@
 /*
  * profile_yaml.c - reads a profile (docs/profile-format.md) from libyaml's stream of events, in
- * one pass and without building a tree: what the schema does not know is warned about and
- * skipped, what it knows is checked where it stands, so that every refusal names file, line and
- * column. Anchors, aliases, tags and second documents have no use here and are refused.
+ * one pass and without building a tree: unknown keys give a warning and are skipped,
+ * known ones are checked as they are read, so that every error names file, line and column.
+ * Anchors, aliases, tags and second documents are refused.
  */
 #include "planfmt/planfmt_internal.h"
 

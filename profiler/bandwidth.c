@@ -1,6 +1,6 @@
 /*
- * bandwidth.c - the rates of a machine: what its cores read from memory, what a device computes at
- * best.
+ * bandwidth.c - the rates of a machine: memory read bandwidth of its cores, peak arithmetic of a
+ * device.
  */
 #include "profiler/profiler_internal.h"
 

@@ -1,7 +1,7 @@
 /*
- * links.c - what a link carries: in each direction, from host memory that is page-locked and from
- * memory that is not, in both directions at once, with the host converting weights on their way;
- * between two devices that reach each other; and what waiting for the other side's event costs.
+ * links.c - the rates and latencies of links: in each direction, with page-locked and with
+ * pageable host memory, in both directions at once, with the host converting weights during the
+ * copy; between two devices with a direct link; and the cost of waiting for the other side's event.
  */
 #include "profiler/profiler_internal.h"
 

@@ -1,6 +1,6 @@
 /*
  * main.c - oato-profile: the command line of the profiler. Reads a model, measures the machine,
- * writes or extends the machine's profile, and says in a few lines what it found.
+ * writes or extends the machine's profile, and prints a short summary.
  */
 #include "profiler/profiler.h"
 

@@ -1,7 +1,7 @@
 /*
  * profiler.c - one profiling run: opens the devices, finds or makes their entries in the profile,
- * measures rates, links and operators, and puts the rows in. What concerns a device whose declared
- * properties changed is dropped; everything else that the profile held stays.
+ * measures rates, links and operators, and puts the rows in. Entries of a device whose declared
+ * properties changed are dropped; everything else in the profile is kept.
  */
 #include "profiler/profiler_internal.h"
 

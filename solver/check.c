@@ -1,6 +1,6 @@
 /*
- * check.c - verdicts: does a plan still hold under a profile (no slower than it promised, memory
- * enough, near the best plan of today), and in what do two plans differ. Both are meant for CI:
+ * check.c - verdicts: does a plan still hold under a profile (as fast as predicted, within memory,
+ * near today's best plan), and how do two plans differ. Both are meant for CI:
  * a table for people, JSON for programs, and the exit status for scripts.
  */
 #include "solver/report_internal.h"

@@ -1,9 +1,9 @@
 /*
  * context.c - the largest context for which there is a plan of the wanted speed. A bisection over
  * whole pages of KV: more context leaves less memory for weights, so plans get slower until none
- * fits. Each probe is a whole plan; where the objective's best plan decodes too slowly, the one
- * that decodes fastest is tried. What is returned was planned and meets both; that one page more
- * does not was planned, too.
+ * fits. Each probe makes a whole plan; if the best plan for the objective decodes too slowly,
+ * the one with the fastest decode is tried. The result was planned and meets both conditions; one
+ * more page was planned as well, and does not.
  */
 #include "solver/solver.h"
 

@@ -1,7 +1,7 @@
 /*
- * explain.c - why an operator is where it is: what it and its copies cost on each device when
- * everything else stays, what memory it takes and buys, and what would have to change for it to
- * move. With a model and a profile this is priced anew; a plan alone tells what it recorded.
+ * explain.c - why an operator is where it is: what it and its copies cost on each device if
+ * everything else stays, the memory it takes and the time that saves, and what would have to change
+ * for it to move. With a model and a profile this is priced again; a plan alone has its records.
  */
 #include "solver/problem_internal.h"
 #include "solver/report_internal.h"

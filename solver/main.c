@@ -1,6 +1,6 @@
 /*
- * main.c - oato-plan: command lines to calls of solver.h, messages to stderr, results to stdout,
- * statuses to the shell. Every verb is a row of a table with its own options.
+ * main.c - oato-plan: turns command lines into calls of solver.h; messages go to stderr, results
+ * to stdout, the status to the shell. Every verb is a row of a table with its own options.
  */
 #include "solver/verbs.h"
 

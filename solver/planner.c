@@ -1,7 +1,7 @@
 /*
- * planner.c - runs the solvers over a problem and writes down the result. The baselines are always
- * priced; `auto` and `ilp` start from the best of them, so neither is ever slower. What a plan
- * says depends on nothing but its inputs: no time, no order of memory.
+ * planner.c - runs the solvers over a problem and fills the plan. The baselines are always priced;
+ * `auto` and `ilp` start from the best of them, so neither is ever slower. A plan depends on its
+ * inputs only, not on the time of day or on addresses.
  */
 #include "solver/problem_internal.h"
 

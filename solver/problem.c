@@ -1,8 +1,8 @@
 /*
  * problem.c - from model, profile and request to an instance. Steps: the devices and what they may
- * use, the fusion cover, the price of every operator everywhere, units (one operator each, but
- * what touches a layer's KV stays together), the copies that values need, and what a used device
- * sets aside for activations and workspace.
+ * use, the fusion cover, the price of every operator everywhere, units (one operator each, except
+ * that the operators on a layer's KV stay together), the copies of values, and the memory that a
+ * used device sets aside for activations and workspace.
  */
 #include "solver/problem_internal.h"
 

@@ -1,5 +1,5 @@
 /*
- * problem_devices.c - the devices of a problem and what of their memory it may use.
+ * problem_devices.c - the devices of a problem and the memory it may use on each.
  */
 #include "solver/problem_internal.h"
 

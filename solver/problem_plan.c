@@ -1,6 +1,6 @@
 /*
- * problem_plan.c - a problem and a placement out of a plan, so that an old plan can be priced with
- * a new profile.
+ * problem_plan.c - turns a plan back into a problem and a placement, so that an old plan can be
+ * priced with a new profile.
  */
 #include "solver/problem_internal.h"
 

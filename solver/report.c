@@ -1,7 +1,6 @@
 /*
- * report.c - what a plan says, for people and as JSON, and the words that all reports share. A
- * plan alone knows devices, placement and predictions; with its problem at hand the memory is
- * broken down, too.
+ * report.c - shows a plan, as text and as JSON, and has the helpers that all reports share. A plan
+ * alone has devices, placement and predictions; with its problem the memory is broken down, too.
  */
 #include "lowering/lowering.h"
 #include "solver/report_internal.h"

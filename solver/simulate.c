@@ -1,13 +1,12 @@
 /*
  * simulate.c - the whole request of a plan on a virtual clock: chunks of the prompt, then steps of
- * decode, lowered as the engine would and run by simulate_step.c. It is what a plan predicts, and
- * the independent check of the solver's prices: it takes what operators and copies cost from the
- * same profile, but what runs at the same time, who waits for whom and what streaming hides comes
- * out of the queues, not of a formula.
+ * decode, lowered as the engine would and run by simulate_step.c. It gives a plan's predictions,
+ * and is the independent check of the solver's prices: the costs of operators and copies come from
+ * the same profile, but overlap, waiting and what streaming hides come out of the queues, not of a
+ * formula.
  *
- * Long requests repeat themselves: of many steps of a kind the first, the middle and the last are
- * run, and those between are taken to lie on the lines between them (costs are close to linear in
- * the KV positions).
+ * Long requests repeat themselves: of many steps of a kind only the first, the middle and the last
+ * are run, and the others are interpolated (costs are close to linear in the KV positions).
  */
 #include "solver/simulate_internal.h"
 

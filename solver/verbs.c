@@ -1,6 +1,6 @@
 /*
- * verbs.c - what the verbs of oato-plan share: the model, the profile and the plan that a command
- * names, and writing a text to a file.
+ * verbs.c - what the verbs of oato-plan share: opening the model, profile and plan of a command,
+ * and writing a text to a file.
  */
 #include "solver/verbs.h"
 
