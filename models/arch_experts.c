@@ -21,15 +21,14 @@ void build_experts_read(struct graph_builder *b, struct experts *out)
         out->width = build_failed(b) ? 0 : all / out->used;
     }
     if (!build_failed(b) && out->width > INT32_MAX / out->used) {
-        oato_fail(b->err, OATO_EFILE, "%s: %d experts of %d neurons for a token are too many",
+        oato_fail(b->err, OATO_EFILE, "%s: %d experts per token of %d neurons each are too many",
                   gguf_path(b->gguf), out->used, out->width);
         return;
     }
     out->scale = build_float(b, "expert_weights_scale", 0, 1e6, 0);
     if (build_int(b, "expert_group_count", -1, 0, INT32_MAX, 0) > 1)
         oato_fail(b->err, OATO_EFILE,
-                  "%s: experts that are chosen by groups (key %s.expert_group_count) are not "
-                  "supported",
+                  "%s: expert groups (key %s.expert_group_count) are not supported",
                   gguf_path(b->gguf), b->shape->architecture);
 }
 

@@ -54,7 +54,7 @@ static oato_status check_options(const struct exporter *x, struct oato_error *er
                              x->o->names[i].id);
     }
     if (x->host == x->plan->n_devices)
-        return oato_fail(err, OATO_EUSAGE, "the plan has no CPU, without which %s does not run",
+        return oato_fail(err, OATO_EUSAGE, "the plan has no CPU, which %s needs",
                          export_target_names[x->o->target]);
     return OATO_OK;
 }
@@ -127,7 +127,7 @@ void export_list_lost_kv(const struct exporter *x)
                     x->layer[i + n] == x->layer[i];)
             n++;
         if (x->wanted[i] != x->layer[i])
-            text_printf(x->lost, "KV of layers %d to %d is planned on %s; it lies on %s\n", i,
+            text_printf(x->lost, "KV of layers %d to %d is planned on %s; it will be on %s\n", i,
                         i + n - 1, export_name(x, x->wanted[i]), export_name(x, x->layer[i]));
     }
 }

@@ -172,11 +172,12 @@ static oato_status keep_budget(const struct exporter *x, struct spread *all, int
     }
     return bytes <= room + 1
                ? OATO_OK
-               : oato_fail(err, OATO_EFIT,
-                           "%s would need %.1f MiB of %s for KV and activations alone, its budget "
-                           "is %.1f MiB; plan again with a smaller --context or --ubatch",
-                           export_target_names[x->o->target], others / 0x1p20, device->id,
-                           (double)device->budget_bytes / 0x1p20);
+               : oato_fail(
+                     err, OATO_EFIT,
+                     "%s would need %.1f MiB of %s for KV and activations alone, but its budget "
+                     "is %.1f MiB; run oato-plan again with a smaller --context or --ubatch",
+                     export_target_names[x->o->target], others / 0x1p20, device->id,
+                     (double)device->budget_bytes / 0x1p20);
 }
 
 /* ---------------------------------------------------------------------------- alike layers - */
@@ -255,8 +256,8 @@ static void sort_layers(struct exporter *x, struct spread *all, int32_t n)
     }
     if (exchanged)
         text_printf(x->lost,
-                    "the order of layers: %d of them changed places with others that are "
-                    "alike, so that the first ones have their KV on %s\n",
+                    "the order of layers: %d of them swapped places with others of the same "
+                    "shape, so that the first ones have their KV on %s\n",
                     exchanged, export_name(x, x->host));
 }
 

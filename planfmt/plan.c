@@ -43,10 +43,10 @@ static oato_status check_devices(const struct plan *p, oato_status status, struc
         const struct plan_device *d = &p->devices[i];
         if (!memchr(d->id, 0, sizeof d->id) || !memchr(d->kind, 0, sizeof d->kind) ||
             !memchr(d->model, 0, sizeof d->model) || !memchr(d->spec, 0, sizeof d->spec))
-            return oato_fail(err, status, "device %d: a text does not end", i);
+            return oato_fail(err, status, "device %d: a string is not terminated", i);
         if (!profile_device_id_ok(d->id, d->kind))
             return oato_fail(err, status,
-                             "device %d: id '%s' is not its kind, '%s', a colon and a "
+                             "device %d: id '%s' must be its kind, '%s', a colon and a "
                              "number",
                              i, d->id, d->kind);
         if (d->rank < 0)

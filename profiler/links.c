@@ -157,7 +157,8 @@ static oato_status streamed_create(const struct rig *r, oato_dtype dtype, int32_
     size_t row_bytes;
     memset(s, 0, sizeof *s);
     if (!dtype_row_bytes(dtype, STREAM_K, &row_bytes))
-        return oato_fail(err, OATO_EUSAGE, "no rows of %d in %s", STREAM_K, dtype_name(dtype));
+        return oato_fail(err, OATO_EUSAGE, "rows of %d elements do not fit the blocks of type %s",
+                         STREAM_K, dtype_name(dtype));
     s->bytes = row_bytes * (size_t)rows;
     s->file_bytes = STREAM_WEIGHTS * s->bytes;
     s->file = pages_alloc(s->file_bytes);

@@ -122,8 +122,7 @@ static void tell_dispersion(struct verdict *v, double ns)
         json_close(v->out, ']');
         json_number(v->out, "dispersion_ns", ns);
     } else if (ns > 0) {
-        text_printf(v->out,
-                    "limits of time have %.3f ms more than asked: the profile's dispersion\n",
+        text_printf(v->out, "limits on times include %.3f ms for the profile's dispersion\n",
                     as_ms(ns));
     }
 }
@@ -219,7 +218,7 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
     if (!status)
         status = text_status(out, err);
     if (!status && v.bad)
-        status = oato_fail(err, OATO_NEGATIVE, "the plan does not hold any more; plan again");
+        status = oato_fail(err, OATO_NEGATIVE, "the plan no longer holds; run oato-plan again");
     return status;
 }
 

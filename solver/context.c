@@ -83,14 +83,14 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
         status = err->status;
         if (!failed)
             status = oato_fail(err, OATO_EFIT,
-                               "no context for the request's own %" PRId64 " tokens: %.300s",
+                               "no plan holds even the request's own %" PRId64 " tokens: %.300s",
                                tokens, x.why.data ? x.why.data : "");
         goto out;
     }
     if (hi < lo || does(&x, hi * page, &failed, err)) {
         lo = max_i64(lo, hi);
         text_free(&x.why);
-        text_printf(&x.why, "the model was trained for %" PRId64 " positions of a sequence",
+        text_printf(&x.why, "the model was trained on sequences of %" PRId64 " positions",
                     m->shape.context_length);
     } else {
         for (int64_t end = hi; !failed && end - lo > 1;) { /* why: that of end */

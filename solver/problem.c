@@ -47,8 +47,7 @@ oato_status request_check(const struct plan_request *q, struct oato_error *err)
                          q->prompt, q->generate, q->batch, q->ubatch, q->context);
     if (q->objective == OBJECTIVE_TTFT && !q->prompt)
         return oato_fail(err, OATO_EUSAGE,
-                         "--minimize ttft: without a prompt nothing comes before the first token; "
-                         "give one with --prompt");
+                         "--minimize ttft needs a prompt; give one with --prompt");
     if (positions > q->context)
         return oato_fail(err, OATO_EUSAGE,
                          "%d sequences of %d + %d tokens need --context %" PRId64

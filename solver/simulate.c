@@ -30,11 +30,11 @@ static oato_status find_devices(struct simulation *s, struct oato_error *err)
                              s->plan->devices[d].id);
         for (int32_t other = 0; other < d; other++)
             if (s->device[other] == s->device[d])
-                return oato_fail(err, OATO_EFILE,
-                                 "the plan's %s of rank %d and of rank %d are one device of the "
-                                 "profile; this version simulates plans of one host",
-                                 s->plan->devices[d].id, s->plan->devices[other].rank,
-                                 s->plan->devices[d].rank);
+                return oato_fail(
+                    err, OATO_EFILE,
+                    "the plan's %s of rank %d and of rank %d are the same device in the "
+                    "profile; this version simulates plans of one host",
+                    s->plan->devices[d].id, s->plan->devices[other].rank, s->plan->devices[d].rank);
         if (s->host < 0 && s->profile->devices[s->device[d]].is_host)
             s->host = d;
     }
