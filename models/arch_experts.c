@@ -1,7 +1,7 @@
 /*
  * arch_experts.c - an FFN of experts, as qwen3moe has it: a small matrix gives every token a logit
- * for each expert, the best few compute a SwiGLU FFN each, and what they give is summed with the
- * softmax of their logits as weights (over the chosen ones: they sum to 1).
+ * for each expert, the best few compute a SwiGLU FFN each, and their outputs are summed, weighted
+ * by the softmax over the chosen experts' logits.
  *
  *     c = route(Wr m);  y = sum over e in c of c_e Wdown_e(silu(Wgate_e m) * Wup_e m)
  */
@@ -21,15 +21,14 @@ void build_experts_read(struct graph_builder *b, struct experts *out)
         out->width = build_failed(b) ? 0 : all / out->used;
     }
     if (!build_failed(b) && out->width > INT32_MAX / out->used) {
-        oato_fail(b->err, OATO_EFILE, "%s: %d experts of %d neurons for a token are too many",
+        oato_fail(b->err, OATO_EFILE, "%s: %d experts per token of %d neurons each are too many",
                   gguf_path(b->gguf), out->used, out->width);
         return;
     }
     out->scale = build_float(b, "expert_weights_scale", 0, 1e6, 0);
     if (build_int(b, "expert_group_count", -1, 0, INT32_MAX, 0) > 1)
         oato_fail(b->err, OATO_EFILE,
-                  "%s: experts that are chosen by groups (key %s.expert_group_count) are not "
-                  "supported",
+                  "%s: expert groups (key %s.expert_group_count) are not supported",
                   gguf_path(b->gguf), b->shape->architecture);
 }
 

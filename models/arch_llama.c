@@ -1,8 +1,9 @@
 /*
  * arch_llama.c - the Llama family (llama, qwen2, qwen3, qwen3moe): pre-norm RMSNorm, rotary
- * positions, grouped-query attention, SwiGLU. What differs is a row of `families`: how rotary pairs
- * are laid out (llama files hold permuted q and k: adjacent pairs), biases on q, k and v (qwen2),
- * norms of every head of q and k (qwen3), experts in place of the FFN (qwen3moe, arch_experts.c).
+ * positions, grouped-query attention, SwiGLU. The differences are a row of `families`: layout of
+ * the rotary pairs (llama files hold permuted q and k: adjacent pairs), biases on q, k and v
+ * (qwen2), norms of every head of q and k (qwen3), experts in place of the FFN (qwen3moe,
+ * arch_experts.c).
  *
  * Per layer:  h = x + Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)
  *             x = h + Wdown(silu(Wgate m) * Wup m),                m = norm(h)
@@ -52,7 +53,7 @@ static void read_rope_scaling(struct graph_builder *b, struct llama *p)
     if (type.len == 6 && !memcmp(type.data, "linear", 6))
         p->rope_scale = linear_scale(build_float(b, "rope.scaling.factor", 0, 1e6, 1));
     else if (!(type.len == 4 && !memcmp(type.data, "none", 4)) && !build_failed(b))
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is '%.*s'; this build knows none and linear",
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is '%.*s'; supported: none, linear",
                   gguf_path(b->gguf), key, (int)(type.len < 40 ? type.len : 40), type.data);
 }
 
@@ -72,11 +73,11 @@ static void read_layer(struct graph_builder *b, struct llama *p, int32_t layer)
         return;
     if (v_dim != p->head_dim || p->heads % p->kv_heads || p->rope_dims > p->head_dim ||
         p->rope_dims % 2 || p->head_dim < 2)
-        oato_fail(b->err, OATO_EFILE,
-                  "%s: %d heads of %d (values %d, rotated %d) with %d KV heads in layer %d do not "
-                  "fit together",
-                  gguf_path(b->gguf), p->heads, p->head_dim, v_dim, p->rope_dims, p->kv_heads,
-                  layer);
+        oato_fail(
+            b->err, OATO_EFILE,
+            "%s: inconsistent attention: %d heads of %d (values %d, rotated %d) with %d KV heads "
+            "in layer %d",
+            gguf_path(b->gguf), p->heads, p->head_dim, v_dim, p->rope_dims, p->kv_heads, layer);
     p->attention_scale = p->head_dim ? 1 / sqrtf((float)p->head_dim) : 0;
 }
 
@@ -239,8 +240,8 @@ void arch_llama_build(struct graph_builder *b)
         build_experts_read(b, &p.experts);
     else if (build_int(b, "expert_count", -1, 0, INT32_MAX, 0) && !build_failed(b))
         oato_fail(b->err, OATO_EFILE,
-                  "%s: architecture %s with experts is not supported; this build knows experts of "
-                  "qwen3moe",
+                  "%s: architecture %s with experts is not supported; experts are supported in "
+                  "qwen3moe only",
                   gguf_path(b->gguf), shape->architecture);
     read_rope_scaling(b, &p);
     read_layer(b, &p, 0);

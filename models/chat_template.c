@@ -1,13 +1,13 @@
 /*
  * chat_template.c - the prompt text of a conversation, for the formats that models are trained on.
  *
- * A GGUF carries its format as a Jinja program (tokenizer.chat_template). It is not interpreted:
- * the formats are few, each is a row of the table below, and a row is recognised by what only its
- * program contains. A program of another kind is an error, never a guess.
+ * A GGUF carries its format as a Jinja program (tokenizer.chat_template). It is not
+ * interpreted: there are few formats, each is a row of the table below, and a row is recognised by
+ * strings that only its program contains. An unrecognised program is an error, never a guess.
  *
- * What a row renders is what its program renders, with two differences: the begin-of-text token in
- * front is left to tokenizer_encode, and a system message that the program would refuse goes in
- * front of the user's first words. Tool calls, today's date and switches for reasoning, which some
+ * A row renders the same text as its program, with two differences: the begin-of-text token is left
+ * to tokenizer_encode, and a system message that the program would refuse is put in front of the
+ * first user message. Tool calls, today's date and switches for reasoning, which some
  * programs add to a format, are not rendered.
  */
 #include "models/models.h"
@@ -244,11 +244,10 @@ oato_status chat_template_find(const struct gguf *g, const char *name,
     names_list(&names);
     const char *known = names.data ? names.data : "";
     if (name)
-        oato_fail(err, OATO_EUSAGE, "--chat-template %.40s is not known; choose one of %s", name,
-                  known);
+        oato_fail(err, OATO_EUSAGE, "unknown --chat-template %.40s; choose one of %s", name, known);
     else
         oato_fail(err, OATO_EFILE, "%s: %s; choose one with --chat-template: %s", gguf_path(g),
-                  given ? "its tokenizer.chat_template is none of those known"
+                  given ? "its tokenizer.chat_template is not a known one"
                         : "it has no tokenizer.chat_template",
                   known);
     text_free(&names);
@@ -314,8 +313,8 @@ static oato_status messages_check(const struct chat_template *c, const struct ch
     if (inside &&
         (last_user == SIZE_MAX || (c->place == SYSTEM_IN_FIRST_USER && last_user < last_system)))
         return oato_fail(err, OATO_EUSAGE,
-                         "the chat template %s puts message %zu, the system's, into the user's "
-                         "message after it; there is none",
+                         "the chat template %s merges message %zu (role system) into the user "
+                         "message after it, which is missing; add one",
                          c->name, last_system + 1);
     return OATO_OK;
 }

@@ -1,6 +1,6 @@
 /*
  * gguf.c - an open model file: joins the parts of a split model into one handle and answers
- * lookups and typed reads. A part's header is checked by gguf_parse.c; here it is checked that
+ * lookups and typed reads. gguf_parse.c checks the header of each part; this file checks that
  * the parts belong together. Names are found by binary search in a sorted index, which also
  * shows duplicates and gives gguf_hash.c its order.
  */
@@ -34,7 +34,7 @@ static oato_status index_tensors(struct gguf *g, struct oato_error *err)
     for (size_t i = 1; i < g->n_tensors; i++) {
         const char *name = g->by_name[i]->name;
         if (!strcmp(name, g->by_name[i - 1]->name))
-            return oato_fail(err, OATO_EFILE, "%s: tensor '%s' appears twice: write the file again",
+            return oato_fail(err, OATO_EFILE, "%s: duplicate tensor '%s': convert the model again",
                              g->path, gguf_show(name, strlen(name)).text);
     }
     return OATO_OK;
@@ -136,7 +136,7 @@ static oato_status open_sibling(struct gguf *g, const char *stem, struct split k
     status = read_split(&p->header, path.data, &s, err);
     if (!status && (s.no != i || s.count != known.count))
         status = oato_fail(err, OATO_EFILE,
-                           "%s: says that it is part %" PRId64 " of %" PRId64
+                           "%s: its header says part %" PRId64 " of %" PRId64
                            ", its name says otherwise: fetch the parts again",
                            path.data, s.no + 1, s.count);
 out:

@@ -4,8 +4,8 @@
  * Both hashes fold items one after the other: h' = XXH64(h, XXH64(item)), 16 bytes, from h = 0.
  * Structure: the architecture's name A; of each key "A.*" that holds numbers or booleans, in order
  * of key: the key, its kind ('i', 'f', 'b') and the values widened to 8 bytes; of each tensor, in
- * order of name: the name, then type and the four dimensions as 8-byte integers. So the width that
- * a writer gave an integer does not matter, nor the order, the split, texts or the tokenizer.
+ * order of name: the name, then type and the four dimensions as 8-byte integers. So the hash
+ * depends neither on the width of integers nor on order, split files, texts or the tokenizer.
  * Content: of each tensor, in order of name, its size and its sampled bytes. Nothing is allocated.
  */
 #include "models/gguf_internal.h"

@@ -49,28 +49,28 @@ struct gguf_part {
 struct gguf {
     struct arena arena;
     const char *path;
-    struct gguf_part named;          /* the file that was asked for */
+    struct gguf_part named;          /* the file given by the caller */
     struct gguf_part *parts;         /* all files, in order of split.no */
-    const struct gguf_header *first; /* of the first part: its metadata counts */
+    const struct gguf_header *first; /* of part 0, whose metadata is the model's */
     struct gguf_tensor *tensors;
     const struct gguf_tensor **by_name;
     size_t n_tensors;
     uint64_t data_bytes;
 };
 
-/* Reads the header of file, which must stay where it is; the message has no file name. */
+/* Reads the header of file, which must stay mapped; error messages lack the file name. */
 oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, struct gguf_header *out,
                        struct oato_error *err);
 /* NULL when the key is missing. */
 const struct gguf_value *gguf_header_find(const struct gguf_header *h, const char *key);
 
-/* Bytes of a scalar type; 0 for STRING, ARRAY and numbers that are no type. */
+/* Bytes of a scalar type; 0 for STRING, ARRAY and unknown types. */
 size_t gguf_scalar_bytes(uint32_t type);
 bool gguf_alignment_ok(uint64_t alignment);
-/* Bytes of a tensor's data; false when dtype, n_dims or a dimension is out of range, rows are no
- * whole blocks, or it overflows. */
+/* Bytes of a tensor's data; false when dtype, n_dims or a dimension is out of range, rows are not
+ * whole blocks, or the size overflows. */
 bool gguf_tensor_bytes(oato_dtype dtype, int32_t n_dims, const int64_t *ne, size_t *out);
-/* name as it may stand in a message: printable ASCII, at most GGUF_MAX_NAME bytes. */
+/* name made safe for a message: printable ASCII, at most GGUF_MAX_NAME bytes. */
 struct gguf_shown {
     char text[GGUF_MAX_NAME + 4];
 };

@@ -1,10 +1,10 @@
 /*
- * gguf_parse.c - the header of one GGUF file (version 2 or 3, little-endian) from bytes that may
- * be anything: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+ * gguf_parse.c - the header of one GGUF file (version 2 or 3, little-endian) from untrusted
+ * bytes: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  *
- * Promises: nothing outside the file is read; a count is believed only when the bytes that remain
- * could hold so many; no product or sum wraps; names are unique and whole; tensors lie where the
- * padded sum of those before them says, inside the file. What passes here needs no second look.
+ * Promises: nothing outside the file is read; a count is accepted only when the remaining
+ * bytes could hold that many; no product or sum wraps; names are unique and complete; each tensor
+ * is inside the file, at the padded sum of the sizes before it. Callers need no further checks.
  */
 #include "models/gguf_internal.h"
 
@@ -108,8 +108,8 @@ static oato_status take_name(struct cursor *c, struct arena *arena, const char *
         return c->err->status;
     if (s.len == 0 || s.len > most || memchr(s.data, 0, s.len))
         return oato_fail(c->err, OATO_EFILE,
-                         "byte %zu: %s '%s' of %zu bytes: 1 to %zu are allowed, none of them zero",
-                         at, what, gguf_show(s.data, s.len).text, s.len, most);
+                         "byte %zu: %s '%s' of %zu bytes: must be 1 to %zu non-zero bytes", at,
+                         what, gguf_show(s.data, s.len).text, s.len, most);
     *out = arena_strndup(arena, s.data, s.len);
     return *out ? OATO_OK : oato_fail_memory(c->err, s.len + 1, what);
 }
@@ -191,7 +191,7 @@ static oato_status index_keys(struct gguf_header *h, struct arena *arena, struct
     for (size_t i = 1; i < h->n_kv; i++) {
         const char *key = h->kv_by_key[i]->key;
         if (!strcmp(key, h->kv_by_key[i - 1]->key))
-            return oato_fail(err, OATO_EFILE, "key '%s' appears twice: write the file again",
+            return oato_fail(err, OATO_EFILE, "duplicate key '%s': convert the model again",
                              gguf_show(key, strlen(key)).text);
     }
     return OATO_OK;
@@ -267,8 +267,8 @@ static oato_status take_tensor(struct cursor *c, struct arena *arena, struct ggu
     if (!gguf_tensor_bytes(t->dtype, t->n_dims, t->ne, &t->bytes))
         return oato_fail(c->err, OATO_EFILE,
                          "tensor '%s' of type %s has shape %" PRId64 " x %" PRId64 " x %" PRId64
-                         " x %" PRId64 ": dimensions are at least 1, rows a multiple of %d, the "
-                         "whole less than 2^63",
+                         " x %" PRId64 ": each must be at least 1, the first a multiple of %d, "
+                         "the tensor less than 2^63 bytes",
                          name.text, info->name, t->ne[0], t->ne[1], t->ne[2], t->ne[3],
                          info->block_elems);
     return OATO_OK;
@@ -279,7 +279,7 @@ static oato_status take_header(struct cursor *c, uint64_t *n_tensors, uint64_t *
     uint8_t magic[4];
     uint32_t version = 0;
     if (c->bytes < sizeof magic || memcmp(c->data, "GGUF", sizeof magic) != 0)
-        return oato_fail(c->err, OATO_EFILE, "does not begin with 'GGUF': it is no GGUF file");
+        return oato_fail(c->err, OATO_EFILE, "does not begin with 'GGUF': it is not a GGUF file");
     if (take(c, sizeof magic, "the magic", magic) ||
         take(c, sizeof version, "the version", &version))
         return c->err->status;

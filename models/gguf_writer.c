@@ -1,8 +1,8 @@
 /*
  * gguf_writer.c - collects keys and tensors and writes a GGUF version 3 file whose offsets are the
  * padded sums that gguf_parse.c demands. Setting a key again replaces its value. The first mistake
- * or failed allocation is kept and told by gguf_writer_save, so that callers can add without
- * looking. When no tensor has data the file is marked oato.header_only.
+ * or failed allocation is kept and returned by gguf_writer_save, so that callers need not check
+ * each call. When no tensor has data the file is marked oato.header_only.
  */
 #include "models/gguf_internal.h"
 
@@ -112,7 +112,7 @@ static void put_value(struct gguf_writer *w, const char *key, struct gguf_value 
 static void fail_value_type(struct gguf_writer *w, const char *key, int type)
 {
     if (!w->failure.status)
-        oato_fail(&w->failure, OATO_EUSAGE, "key '%s': value type %d is no scalar",
+        oato_fail(&w->failure, OATO_EUSAGE, "key '%s': value type %d is not a scalar",
                   gguf_show(key, strlen(key)).text, type);
 }
 
@@ -200,11 +200,11 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtyp
     if (w->failure.status)
         return;
     if (len == 0 || len > GGUF_MAX_NAME || !gguf_tensor_bytes(dtype, n_dims, ne, &t.bytes)) {
-        oato_fail(&w->failure, OATO_EUSAGE,
-                  "tensor '%s' of type %s with %d dimensions: the name has 1 to %d bytes, rows are "
-                  "whole blocks, there are 1 to %d dimensions of at least 1",
-                  gguf_show(name, len).text, dtype_name(dtype), n_dims, GGUF_MAX_NAME,
-                  GGUF_MAX_DIMS);
+        oato_fail(
+            &w->failure, OATO_EUSAGE,
+            "tensor '%s' of type %s with %d dimensions: the name must have 1 to %d bytes, rows "
+            "must be whole blocks, with 1 to %d dimensions of at least 1",
+            gguf_show(name, len).text, dtype_name(dtype), n_dims, GGUF_MAX_NAME, GGUF_MAX_DIMS);
         return;
     }
     memcpy(t.ne, ne, (size_t)n_dims * sizeof *ne);
@@ -296,7 +296,7 @@ static size_t finish(struct gguf_writer *w)
     if (w->n_tensors && !with_data)
         gguf_writer_scalar(w, GGUF_KEY_HEADER_ONLY, GGUF_BOOL, &(uint8_t){1});
     else if (with_data != w->n_tensors && !w->failure.status)
-        oato_fail(&w->failure, OATO_EUSAGE, "%zu of %zu tensors have data: all or none may",
+        oato_fail(&w->failure, OATO_EUSAGE, "%zu of %zu tensors have data: either all or none must",
                   with_data, w->n_tensors);
     for (size_t i = 0; i < w->n_kv; i++) {
         if (strcmp(w->kv[i].key, GGUF_KEY_ALIGNMENT) != 0)

@@ -1,7 +1,7 @@
 /*
  * graph.c - the operator graph: a flat array in execution order over numbered values, and fusion:
- * replacing runs of operators by one that does the same in fewer passes. Fusing keeps the number
- * of every value that survives, so that traces of both graphs can be compared.
+ * replacing runs of operators by one equivalent operator with fewer passes over memory. Fusing
+ * keeps the number of every value that survives, so that traces of both graphs can be compared.
  */
 #include "models/models.h"
 

@@ -48,7 +48,7 @@ int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64
         oato_fail(b->err, OATO_EFILE, "%s: key %s has no integer for layer %d", gguf_path(b->gguf),
                   name, layer);
     else if (v < lo || v > hi)
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is %lld, allowed are %lld to %lld",
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is %lld; allowed: %lld to %lld",
                   gguf_path(b->gguf), name, (long long)v, (long long)lo, (long long)hi);
     else
         return (int32_t)v;
@@ -68,8 +68,8 @@ float build_float(struct graph_builder *b, const char *key, double lo, double hi
     if (!value)
         oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
     else if (!gguf_value_f64(value, 0, &v) || !(v >= lo && v <= hi))
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is no number from %g to %g", gguf_path(b->gguf),
-                  name, lo, hi);
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
+                  gguf_path(b->gguf), name, lo, hi);
     else
         return (float)v;
     return 0;
@@ -93,7 +93,7 @@ static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char
     if (memcmp(t->ne, ne, 3 * sizeof *ne) != 0 || t->ne[3] != 1) {
         oato_fail(
             b->err, OATO_EFILE,
-            "%s: tensor %s is %lld x %lld x %lld, the model's keys ask for %lld x %lld x %lld",
+            "%s: tensor %s is %lld x %lld x %lld, but the model's keys require %lld x %lld x %lld",
             gguf_path(b->gguf), name, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2],
             (long long)ne[0], (long long)ne[1], (long long)ne[2]);
         return NULL;
@@ -238,7 +238,7 @@ static void check_all_used(struct graph_builder *b)
         const char *name = gguf_tensor_at(b->gguf, i)->name;
         if (!b->used->tensor[i] && !harmless(name))
             oato_fail(b->err, OATO_EFILE,
-                      "%s: tensor %s is not known in architecture %s; a newer oato may be needed",
+                      "%s: unknown tensor %s for architecture %s; a newer oato may be needed",
                       gguf_path(b->gguf), name, b->shape->architecture);
     }
 }
@@ -252,7 +252,7 @@ static void check_dtypes(struct graph_builder *b)
         const struct gguf_tensor *t = g->ops[i].weight[0];
         if (!t || dtype_is_weight(t->dtype))
             continue;
-        oato_fail(b->err, OATO_EFILE, "%s: tensor %s has type %s, which no operator computes with",
+        oato_fail(b->err, OATO_EFILE, "%s: tensor %s has type %s, which no operator supports",
                   gguf_path(b->gguf), t->name, dtype_name(t->dtype));
     }
 }
@@ -289,7 +289,7 @@ static oato_status build(struct model *m, struct oato_error *err)
     }
     if (!build_graph)
         return oato_fail(err, OATO_EFILE,
-                         "%s: architecture '%.*s' is not supported; this build knows llama, qwen2, "
+                         "%s: architecture '%.*s' is not supported; supported: llama, qwen2, "
                          "qwen3, qwen3moe",
                          gguf_path(m->gguf), (int)(name.len < 40 ? name.len : 40), name.data);
     m->shape.n_layers = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);

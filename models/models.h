@@ -57,8 +57,8 @@ struct gguf_tensor {
 
 struct gguf; /* an open file, or all files of a split model */
 
-/* Opens and checks everything (sizes, offsets, alignment, duplicates, types). Of a split model
- * any one of the files may be named; the others are looked for beside it. A file whose metadata
+/* Opens and checks everything (sizes, offsets, alignment, duplicates, types). path may be any
+ * file of a split model; the others are looked for in the same folder. A file whose metadata
  * has oato.header_only = true has no data. */
 oato_status gguf_open(const char *path, struct gguf **out, struct oato_error *err);
 /* The same from memory that outlives the handle, for tests and fuzzing (no split files); name
@@ -81,7 +81,7 @@ const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name); /
 /* Bytes of all tensors' data. */
 uint64_t gguf_data_bytes(const struct gguf *g);
 
-/* Typed access with conversion between integer types; false when missing or of another kind. */
+/* Typed access with conversion between integer types; false when missing or of another type. */
 bool gguf_get_i64(const struct gguf *g, const char *key, int64_t *out);
 bool gguf_get_f64(const struct gguf *g, const char *key, double *out); /* integers convert */
 bool gguf_get_bool(const struct gguf *g, const char *key, bool *out);
@@ -91,19 +91,19 @@ bool gguf_get_i64_at(const struct gguf *g, const char *key, uint64_t i, int64_t 
 bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out);
 bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out);
 
-/* Identity of the model (DESIGN, Plan): keys that give shapes + sorted tensor names, types and
- * shapes. Splitting a file again or editing its chat template changes nothing. */
+/* Identity of the model (DESIGN, Plan): hash of the keys that give shapes and of the sorted tensor
+ * names, types and shapes. Splitting the file or editing its chat template does not change it. */
 uint64_t gguf_structure_hash(const struct gguf *g);
-/* Sampled tensor data: 4 KiB at the begin, middle and end of every tensor in order of name. 0 for
- * a header-only file. */
+/* Hash of sampled tensor data: 4 KiB at the start, middle and end of every tensor, in order of
+ * name. 0 for a header-only file. */
 uint64_t gguf_content_hash(const struct gguf *g);
 
-/* Writer: collects, then writes the whole file (temporary name, sync, rename). */
+/* Writer: collects keys and tensors, then writes the whole file (temporary name, sync, rename). */
 struct gguf_writer;
 struct gguf_writer *gguf_writer_create(void); /* NULL when memory is short */
 void gguf_writer_free(struct gguf_writer *w);
-/* After a failed allocation or a mistake (a tensor twice, rows that are no whole blocks) the writer
- * remembers and gguf_writer_save says so. */
+/* A failed allocation or a mistake (duplicate tensor, rows that are not whole blocks) is kept and
+ * returned by gguf_writer_save. */
 void gguf_writer_scalar(struct gguf_writer *w, const char *key, enum gguf_type type,
                         const void *value);
 void gguf_writer_string(struct gguf_writer *w, const char *key, const char *value);
@@ -118,15 +118,15 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtyp
  * belong to its files. Setting a key again replaces its value. */
 void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g);
 oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oato_error *err);
-/* The header-only file of a model, all its files in one: a few KiB that can be planned for like the
- * model itself. The vocabulary, which is most of a header, is left out. */
+/* Writes a model as one header-only file: a few KiB that oato-plan accepts in place of the model.
+ * The vocabulary, which is most of a header, is left out. */
 oato_status gguf_save_header(const struct gguf *g, const char *path, struct oato_error *err);
 
 /* --------------------------------------------------------------------------- tokenizer ---- */
 
 struct tokenizer;
 
-/* Reads tokenizer.ggml.*; owns what it needs. The error names a pre-tokeniser it does not know. */
+/* Reads tokenizer.ggml.* and copies what it needs. The error names an unknown pre-tokeniser. */
 oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struct oato_error *err);
 void tokenizer_free(struct tokenizer *t);
 
@@ -134,11 +134,11 @@ enum tokenize_flags {
     TOKENIZE_ADD_SPECIAL = 1,   /* BOS/EOS as the model asks */
     TOKENIZE_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
 };
-/* Text of n bytes, any bytes. *ids is malloc'ed (free it); *count tokens. */
+/* The n bytes of text may be anything. *ids is malloc'ed (free it) and holds *count tokens. */
 oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
                              int32_t **ids, size_t *count, struct oato_error *err);
-/* Bytes of one token, borrowed from the tokenizer: after decoding (byte tokens, spaces). Control
- * tokens give "" unless special is set. False for an id outside the vocabulary. */
+/* Decoded bytes of one token (byte tokens and spaces resolved), borrowed from the tokenizer.
+ * Control tokens give "" unless special is set. False for an id outside the vocabulary. */
 bool tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, const char **bytes,
                      size_t *n);
 /* Appends the text of ids; SentencePiece drops the space that encode put in front when
@@ -149,13 +149,13 @@ int32_t tokenizer_size(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t);             /* -1 when there is none */
 bool tokenizer_is_end(const struct tokenizer *t, int32_t id); /* EOS, EOT, end of message */
 
-/* Holds back the bytes of a character that is not complete yet, so that what is printed is UTF-8
- * whole characters; invalid bytes pass through. */
+/* Holds back the bytes of an incomplete character, so that only whole UTF-8 characters are printed;
+ * invalid bytes pass through. */
 struct utf8_stream {
     char held[4];
     int n_held;
 };
-/* Appends to out what may be printed now. */
+/* Appends to out what can be printed now. */
 void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t n, struct text *out);
 void utf8_stream_flush(struct utf8_stream *s, struct text *out);
 
@@ -170,7 +170,7 @@ struct chat_template; /* a row of a table: chatml, llama2, llama3, gemma, mistra
                          phi3 */
 
 /* Recognises the template from the model's template text, or takes the one named by `name` when
- * that is not NULL. The error lists the names and says --chat-template. */
+ * that is not NULL. The error lists the names and points to --chat-template. */
 oato_status chat_template_find(const struct gguf *g, const char *name,
                                const struct chat_template **out, struct oato_error *err);
 const char *chat_template_name(const struct chat_template *c);
@@ -213,15 +213,15 @@ struct graph {
 struct graph_match {
     int32_t fusion, first;
 };
-/* Finds every match, in order of first; overlapping ones all appear. Returns how many (may exceed
- * max; only max are stored). */
+/* Finds every match, overlapping ones included, in order of first. Returns how many there are,
+ * which may exceed max; only max are stored. */
 int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t max);
-/* The matches that `take` accepts (NULL: all), from the left, none overlapping an earlier one. out
- * has room for graph_matches(g, NULL, 0). Returns how many. */
+/* The matches that `take` accepts (NULL: all), from left to right; a match that overlaps an
+ * accepted one is skipped. out must have room for graph_matches(g, NULL, 0). Returns how many. */
 typedef bool graph_match_fn(void *user, const struct graph *g, struct graph_match m);
 int32_t graph_cover(const struct graph *g, graph_match_fn *take, void *user,
                     struct graph_match *out);
-/* The operator that stands for a match; its name is still that of the first member. */
+/* The fused operator of a match; it keeps the name of the first member. */
 struct graph_op graph_fused(const struct graph *g, struct graph_match m);
 /* The graph with the given matches replaced by fused operators (a match that overlaps an earlier
  * one is an error). The result has its own arena and refers to the same tensors. */
@@ -255,7 +255,7 @@ struct model {
 /* Opens the file, checks every tensor's shape against the architecture and builds the graph. The
  * tokenizer is made by tokenizer_create when it is needed (random test models have none). */
 oato_status model_open(const char *path, struct model **out, struct oato_error *err);
-/* Takes the GGUF over (closed on failure too). */
+/* Takes ownership of the GGUF (closed on failure too). */
 oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err);
 void model_close(struct model *m);
 

@@ -1,7 +1,7 @@
 /*
- * models_internal.h - how an architecture builds its graph: one file an architecture family and
- * one row in model.c. The builder keeps the first error; after it every call does nothing, so
- * that an architecture reads as its equations and is checked once at the end.
+ * models_internal.h - how an architecture builds its graph: one file per architecture family and
+ * one row in model.c. The builder keeps the first error, after which every call does nothing: an
+ * architecture reads like its equations and checks for errors once, at the end.
  */
 #ifndef OATO_MODELS_INTERNAL_H
 #define OATO_MODELS_INTERNAL_H
@@ -22,8 +22,8 @@ static inline bool build_failed(const struct graph_builder *b)
     return b->err->status != OATO_OK;
 }
 
-/* Integer hyperparameter "ARCH.key" in [lo, hi] for a layer (arrays hold one an entry per layer);
- * missing keys give `otherwise`, or an error when that is negative. */
+/* Integer hyperparameter "ARCH.key" in [lo, hi] for a layer (an array has one entry per layer); a
+ * missing key gives `otherwise`, or an error when that is negative. */
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
                   int64_t otherwise);
 float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise);
@@ -59,7 +59,7 @@ struct experts {
     float scale;              /* of the weights of a choice; 0: none */
 };
 void build_experts_read(struct graph_builder *b, struct experts *out);
-/* The value that the experts which `in` chooses make of it. */
+/* Routes `in` to its experts; returns the weighted sum of their outputs. */
 int32_t build_experts(struct graph_builder *b, int32_t layer, int32_t in, const struct experts *e);
 
 /* architectures */

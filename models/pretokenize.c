@@ -1,11 +1,10 @@
 /*
  * pretokenize.c - cuts a text into the pieces within which byte-level BPE may merge.
  *
- * Every family of models does it with regular expressions of its own, published in its
- * tokenizer.json and named in the GGUF by tokenizer.ggml.pre; they are the table below, and PCRE2
- * runs them. A row has one or more expressions, applied in turn: each one splits every piece that
- * the ones before it left; what matches becomes a piece and so does what lies between matches.
- * An expression sees a piece as if it were the whole text.
+ * Each model family has its own regular expressions, published in its tokenizer.json and named in
+ * the GGUF by tokenizer.ggml.pre; they are the table below, and PCRE2 runs them. A row has one or
+ * more expressions, applied in turn: each splits every piece that the previous ones left, into
+ * matches and the text between matches. An expression sees a piece as if it were the whole text.
  *
  * \s is written out: PCRE2 counts U+180E (Mongolian vowel separator) as a space, Unicode and the
  * models do not.
@@ -123,7 +122,7 @@ static oato_status fail_unknown(const struct gguf *g, struct gguf_string name,
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         text_printf(&known, "%s%s", i ? ", " : "", rows[i].names[0]);
     oato_fail(err, OATO_EFILE,
-              "%s: tokenizer.ggml.pre is \"%.*s\", a pre-tokeniser that is not known; known are "
+              "%s: tokenizer.ggml.pre is \"%.*s\", an unknown pre-tokeniser; known: "
               "%s and their aliases",
               gguf_path(g), name.len < 40 ? (int)name.len : 40, name.data,
               known.data ? known.data : "");
@@ -154,8 +153,8 @@ oato_status pretokenizer_create(const struct gguf *g, struct pretokenizer **out,
                           PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &code, &where, NULL);
         if (!c) {
             oato_fail(err, OATO_EFIT,
-                      "expression %d of pre-tokeniser %s is refused by PCRE2 at %zu (error %d); "
-                      "it needs PCRE2 with Unicode support",
+                      "PCRE2 rejects expression %d of pre-tokeniser %s at offset %zu (error %d); "
+                      "use a PCRE2 built with Unicode support",
                       p->n + 1, spelt, (size_t)where, code);
             pretokenizer_free(p);
             return err->status;
@@ -248,8 +247,8 @@ out:
         oato_fail_memory(err, n, "the pieces of the text");
     else if (rc < 0)
         oato_fail(err, OATO_EUSAGE,
-                  "a text of %zu bytes cannot be cut by pre-tokeniser %s: PCRE2 error %d (its "
-                  "limits on steps and memory); give it in smaller parts",
+                  "a text of %zu bytes cannot be split by pre-tokeniser %s: PCRE2 error %d (match "
+                  "or memory limit exceeded); pass the text in smaller parts",
                   n, p->name, rc);
     bool ok = limits && w->match && !w->spans.failed && !w->spare.failed && rc == 0;
     pcre2_match_context_free(limits);

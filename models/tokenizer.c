@@ -1,10 +1,10 @@
 /*
  * tokenizer.c - text to ids and back; start reading here.
  *
- * Encoding has three stages: special tokens are found in the text (this file), what lies between
- * is cut into pieces (pretokenize.c, byte-level BPE only), and the pieces are merged from single
- * characters up (tokenizer_bpe.c, tokenizer_spm.c over tokenizer_merge.c). A tokenizer does not
- * change after it was created; any number of threads may use it.
+ * Encoding has three stages: special tokens are found in the text (this file), the text between
+ * them is cut into pieces (pretokenize.c, byte-level BPE only), and the pieces are merged from
+ * single characters up (tokenizer_bpe.c, tokenizer_spm.c over tokenizer_merge.c). A tokenizer does
+ * not change after it was created; any number of threads may use it.
  *
  * decode(encode(x)) == x for every x, UTF-8 or not, with three exceptions: bytes that the
  * vocabulary has no token for, U+2581 in SentencePiece vocabularies (it is their space), and text

@@ -2,7 +2,7 @@
  * tokenizer_bpe.c - byte-level byte-pair encoding (tokenizer.ggml.model = gpt2).
  *
  * The text is cut by the model's pre-tokeniser; each piece starts as single bytes and neighbours
- * merge by the rank of their pair in tokenizer.ggml.merges. Bytes that are no UTF-8 never reach
+ * merge by the rank of their pair in tokenizer.ggml.merges. Bytes that are not UTF-8 never reach
  * the expressions: each is a piece of its own.
  *
  * The file writes bytes in the alphabet of GPT-2, which gives every byte a printable character:

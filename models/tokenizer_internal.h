@@ -1,9 +1,9 @@
 /*
  * tokenizer_internal.h - what the files of the tokenizer share.
  *
- * A tokenizer works on plain bytes: while loading, the GPT-2 alphabet of byte-level BPE and the
- * U+2581 of SentencePiece are undone, so that a token's bytes are at the same time what encoding
- * looks up and what decoding prints.
+ * A tokenizer works on plain bytes: loading replaces the GPT-2 alphabet of byte-level BPE and the
+ * U+2581 of SentencePiece by the bytes they stand for, so that a token's bytes are both what
+ * encoding looks up and what decoding prints.
  */
 #ifndef OATO_TOKENIZER_INTERNAL_H
 #define OATO_TOKENIZER_INTERNAL_H
@@ -42,7 +42,7 @@ struct piece_map {
     uint32_t longest; /* key, bytes */
 };
 
-/* (left id, right id) -> what they merge to, open addressing. */
+/* (left id, right id) -> the merged token, open addressing. */
 struct pair_slot {
     uint64_t key; /* left << 32 | right */
     uint32_t rank;
@@ -56,7 +56,7 @@ struct pair_map {
 
 struct special {
     int32_t id;
-    int32_t shorter; /* the longest other one that this one begins with; -1: none */
+    int32_t shorter; /* the longest other special token that is a prefix of this one; -1: none */
 };
 
 enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
@@ -72,9 +72,8 @@ struct tokenizer {
     struct piece_map pieces; /* what merging can produce */
     int32_t byte_id[256];    /* -1: the vocabulary has no token for this byte */
 
-    /* Control and user-defined tokens, found in the text before everything else; in the order of
-     * their bytes, so that one search finds the longest that begins a text, whatever their number
-     * and lengths. */
+    /* Control and user-defined tokens, searched for in the text before anything else. Sorted by
+     * their bytes, so that one binary search finds the longest one at the start of a text. */
     struct special *specials;
     int32_t n_specials;
     uint8_t special_begin[256]; /* enum special_kind bits of the tokens that begin with a byte */
@@ -106,22 +105,22 @@ struct span_list {
 /* -------------------------------------------------------------------- tokenizer_merge.c --- */
 
 bool piece_map_init(struct piece_map *m, struct arena *a, size_t count);
-/* False when the bytes are there already; the first one stays. */
+/* False when a token with the same bytes is already in the map; that one stays. */
 bool piece_map_add(struct piece_map *m, const struct token *tokens, int32_t id);
 int32_t piece_map_find(const struct piece_map *m, const struct token *tokens, const char *bytes,
-                       size_t len); /* -1: not there */
+                       size_t len); /* -1: not found */
 
-/* A piece of the text while it grows; a list in text order. */
+/* A piece of the text during merging; a linked list in text order. */
 struct symbol {
     int32_t prev, next;   /* -1: none */
-    uint32_t offset, len; /* len 0: swallowed by its left neighbour */
+    uint32_t offset, len; /* len 0: merged into its left neighbour */
     int32_t id;           /* -1: no token has these bytes */
 };
 
 struct merge_candidate {
     uint64_t order; /* priority << 32 | left; the lowest goes first */
     int32_t right, id;
-    uint32_t len; /* of both when it was found: tells whether either has changed */
+    uint32_t len; /* sum of both when found: a change means that the candidate is stale */
 };
 
 struct merge_work {
@@ -147,9 +146,9 @@ void merge_free(struct merge_work *w);
 
 struct pretokenizer;
 
-/* What the model's maker fixed together with the expressions. */
+/* Settings that belong to the pre-tokeniser's regular expressions. */
 struct pretokenizer_traits {
-    bool ignore_merges; /* a piece that is a token is taken whole */
+    bool ignore_merges; /* a piece that is itself a token is not merged from parts */
     bool add_bos;       /* unless the file says otherwise */
 };
 
@@ -169,9 +168,9 @@ void pretokenize_work_free(struct pretokenize_work *w);
 
 /* -------------------------------------------------------------------- tokenizer_vocab.c --- */
 
-/* Reads the tokens, their types and scores, the special ids and flags. `undo` writes the bytes of
- * a normal token (no more than len) and says how many; false when the text cannot be undone: the
- * token then is what it says and nothing merges to it. */
+/* Reads the tokens, their types and scores, the special ids and flags. `undo` writes the
+ * decoded bytes of a normal token (at most len) and sets *n; false when the text cannot be decoded:
+ * the token then keeps its text and nothing merges to it. */
 typedef bool token_undo_fn(const char *s, size_t len, char *out, size_t *n);
 oato_status vocab_load(struct tokenizer *t, const struct gguf *g, token_undo_fn *undo,
                        struct oato_error *err);
@@ -197,7 +196,7 @@ oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const c
 
 /* Bytes of the character at s (n > 0): 1..4; 0: valid so far but the text ends; -1: not UTF-8. */
 int utf8_char(const char *s, size_t n);
-/* Bytes at the begin of s that are whole valid characters. */
+/* Bytes at the start of s that are whole valid characters. */
 size_t utf8_valid_prefix(const char *s, size_t n);
 
 #endif

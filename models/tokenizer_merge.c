@@ -1,13 +1,13 @@
 /*
- * tokenizer_merge.c - the two structures that both tokenizers stand on: a map from bytes to
- * tokens, and the merging of neighbours, best first.
+ * tokenizer_merge.c - what both tokenizers share: a map from bytes to tokens, and the merging of
+ * neighbours, best first.
  *
  * Byte-pair encoding by rank and SentencePiece by score are the same algorithm: of all adjacent
  * pairs that may merge, the best one merges (of equals the leftmost), until none is left. A heap
  * of candidates makes it O(n log n); a candidate is not removed when one of its sides changes but
- * recognised as stale when it comes up. A left side only grows to the right and swallows its
- * neighbour doing so, a right side grows too: so a candidate is fresh exactly when both sides are
- * alive and their lengths still add up to what it was found with.
+ * recognised as stale when it comes up. Symbols only grow, by
+ * absorbing their right neighbour: so a candidate is fresh exactly when both sides still exist and
+ * the sum of their lengths is the one it was found with.
  */
 #include "models/tokenizer_internal.h"
 

@@ -5,8 +5,8 @@
  * the highest score merge first (of equals the leftmost). A character that no token covers is
  * written as its bytes, <0x00> to <0xFF>, or as the unknown token.
  *
- * SentencePiece writes a space as U+2581. Here it is the other way round: U+2581 becomes a space,
- * in the vocabulary and in the text, so that pieces are what they print.
+ * SentencePiece writes a space as U+2581. Here U+2581 becomes a space instead, in the vocabulary
+ * and in the text, so that the bytes of a piece are the bytes it prints.
  */
 #include "models/tokenizer_internal.h"
 

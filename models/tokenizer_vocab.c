@@ -1,9 +1,9 @@
 /*
- * tokenizer_vocab.c - the vocabulary as the file gives it: texts, types, scores, special ids.
+ * tokenizer_vocab.c - loads the vocabulary: texts, types, scores, special ids.
  *
- * Everything is checked here, so that the rest may index by any id of the vocabulary: arrays are
- * as long as the tokens, ids lie inside, a byte token names a byte. Of tokens with the same bytes
- * the first is the one that encoding gives. All of it is copied: the GGUF may be closed.
+ * Everything is checked here, so that the other files may index by any id: arrays have an entry per
+ * token, ids are in range, a byte token names a byte. When several tokens have the same bytes,
+ * encoding uses the first. Everything is copied: the GGUF may be closed.
  */
 #include "models/tokenizer_internal.h"
 
@@ -62,12 +62,12 @@ static oato_status number_array(const struct tokenizer *t, const struct gguf *g,
         return OATO_OK;
     double first;
     if (v->type != GGUF_ARRAY || v->elem == GGUF_STRING || v->elem == GGUF_ARRAY)
-        return oato_fail(err, OATO_EFILE, "%s: %s is no array of numbers", gguf_path(g), key);
+        return oato_fail(err, OATO_EFILE, "%s: %s is not an array of numbers", gguf_path(g), key);
     if (v->count < (uint64_t)t->n_tokens)
         return oato_fail(err, OATO_EFILE, "%s: %s has %llu entries for %d tokens", gguf_path(g),
                          key, (unsigned long long)v->count, t->n_tokens);
     if (!gguf_value_f64(v, 0, &first))
-        return oato_fail(err, OATO_EFILE, "%s: %s holds values that are no numbers", gguf_path(g),
+        return oato_fail(err, OATO_EFILE, "%s: %s has values that are not numbers", gguf_path(g),
                          key);
     return OATO_OK;
 }
@@ -121,7 +121,8 @@ static oato_status types_load(struct tokenizer *t, const struct gguf *g,
         int64_t type = TOKEN_NORMAL;
         if (v && !gguf_value_i64(v, (uint64_t)i, &type))
             return oato_fail(err, OATO_EFILE,
-                             "%s: tokenizer.ggml.token_type is no array of integers", gguf_path(g));
+                             "%s: tokenizer.ggml.token_type is not an array of integers",
+                             gguf_path(g));
         if (type < TOKEN_UNDEFINED || type > TOKEN_BYTE)
             return oato_fail(err, OATO_EFILE,
                              "%s: tokenizer.ggml.token_type[%d] is %lld; 0 to 6 are defined",
@@ -242,7 +243,7 @@ static oato_status special_id(const struct tokenizer *t, const struct gguf *g, c
     if (!gguf_find(g, key))
         return OATO_OK;
     if (!gguf_get_i64(g, key, &x))
-        return oato_fail(err, OATO_EFILE, "%s: %s is no integer", gguf_path(g), key);
+        return oato_fail(err, OATO_EFILE, "%s: %s is not an integer", gguf_path(g), key);
     if (x == -1 || x == UINT32_MAX) {
         *id = -1;
         return OATO_OK;

@@ -2,7 +2,7 @@
  * utf8_stream.c - text that arrives in pieces, handed on in whole characters.
  *
  * A token may end in the middle of a character. What is printed must not: up to three bytes are
- * held back until the character is complete or can no longer become one. Bytes that are no UTF-8
+ * held back until the character is complete or can no longer become one. Bytes that are not UTF-8
  * pass through unchanged, so that the output is always exactly the input. UTF-8 as in RFC 3629:
  * no surrogates, no overlong forms, nothing above U+10FFFF.
  */

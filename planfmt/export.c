@@ -1,7 +1,7 @@
 /*
- * export.c - a plan for another engine: reads where the plan has every tensor and every layer's KV,
- * then leaves it to the target's file (a row of `targets`) to say so. What holds for all is here:
- * names of devices, layers in ascending order of devices, and lists of what can't be said.
+ * export.c - a plan for another engine: finds the device of every tensor and every layer's KV, and
+ * the target's file (a row of `targets`) writes it out. What all targets share is here: names of
+ * devices, layers in ascending order of devices, and the list of what cannot be expressed.
  */
 #include "planfmt/export_internal.h"
 
@@ -54,7 +54,7 @@ static oato_status check_options(const struct exporter *x, struct oato_error *er
                              x->o->names[i].id);
     }
     if (x->host == x->plan->n_devices)
-        return oato_fail(err, OATO_EUSAGE, "the plan has no CPU, without which %s does not run",
+        return oato_fail(err, OATO_EUSAGE, "the plan has no CPU, which %s needs",
                          export_target_names[x->o->target]);
     return OATO_OK;
 }
@@ -127,7 +127,7 @@ void export_list_lost_kv(const struct exporter *x)
                     x->layer[i + n] == x->layer[i];)
             n++;
         if (x->wanted[i] != x->layer[i])
-            text_printf(x->lost, "KV of layers %d to %d is planned on %s; it lies on %s\n", i,
+            text_printf(x->lost, "KV of layers %d to %d is planned on %s; it will be on %s\n", i,
                         i + n - 1, export_name(x, x->wanted[i]), export_name(x, x->layer[i]));
     }
 }

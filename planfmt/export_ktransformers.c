@@ -1,10 +1,10 @@
 /*
- * export_ktransformers.c - a plan as the YAML rules of ktransformers. Of the rules the first counts
- * whose regular expression is found in a module's name and whose class, if any, is the module's; it
- * gives the module a class to run as and a device. Attention and KV need a GPU: a layer lives on
- * one, layers follow each other from GPU to GPU (`transfer_map`), and what a plan has on the CPU
- * are matrices (KLinearCPUInfer) and experts (KExpertsCPU), which hand their results back to the
- * layer's GPU. A matrix on another GPU than its layer's can't be said.
+ * export_ktransformers.c - a plan as the YAML rules of ktransformers. The first rule applies whose
+ * regular expression matches a module's name and whose class, if any, is the module's; it sets the
+ * class to run the module as, and its device. Attention and KV need a GPU: each layer belongs to
+ * one, consecutive layers move from GPU to GPU (`transfer_map`), and only matrices
+ * (KLinearCPUInfer) and experts (KExpertsCPU) can run on the CPU, returning results to the layer's
+ * GPU. A matrix on another GPU than its layer's cannot be expressed.
  */
 #include "planfmt/export_internal.h"
 
@@ -92,8 +92,7 @@ static oato_status find_gpus(const struct exporter *x, int32_t *gpus, int32_t *n
         gpus[(*n)++] = d;
     }
     return *n ? OATO_OK
-              : oato_fail(err, OATO_EUSAGE,
-                          "the plan uses no GPU, without which ktransformers does not run");
+              : oato_fail(err, OATO_EUSAGE, "the plan uses no GPU, which ktransformers needs");
 }
 
 /* -------------------------------------------------------------------------------- layers --- */
@@ -181,7 +180,8 @@ static void list_lost_request(const struct exporter *x)
 {
     const struct plan_request *q = &x->plan->request;
     if (q->kv != DT_F16)
-        text_printf(x->lost, "KV of type %s; there it is half precision\n", dtype_name(q->kv));
+        text_printf(x->lost, "KV of type %s; ktransformers keeps it in half precision\n",
+                    dtype_name(q->kv));
     if (q->batch > 1)
         text_printf(x->lost, "%d sequences at once; these rules serve one\n", q->batch);
     if (!gguf_tensor(x->model->gguf, "output.weight"))
@@ -365,7 +365,7 @@ static void list_divided_experts(const struct exporter *x)
             snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", i, names[k]);
             t[k] = gguf_tensor(x->model->gguf, name);
             if (k && t[0] && t[k] && x->tensor[t[k] - first] != x->tensor[t[0] - first])
-                text_printf(x->lost, "%s is planned on %s; it is where %s is\n", name,
+                text_printf(x->lost, "%s is planned on %s; it will be where %s is\n", name,
                             export_name(x, x->tensor[t[k] - first]), t[0]->name);
         }
     }

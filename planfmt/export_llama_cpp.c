@@ -1,9 +1,9 @@
 /*
  * export_llama_cpp.c - a plan as the command line of llama.cpp and its fork, which place in three
- * steps that are followed backwards here: `-ngl` and `-ts` give each layer, and the output as one
- * layer more, a device, in ascending order; the KV of a layer is always there, too; `-ot` moves
- * single tensors elsewhere by regular expressions. So the layers follow the plan's KV, and every
- * weight that the plan has elsewhere is named.
+ * steps: `-ngl` and `-ts` assign each layer, and the output as an extra layer, to devices in
+ * ascending order; the KV of a layer is on the layer's device; `-ot` moves single tensors elsewhere
+ * by regular expression. So layers are assigned by the plan's KV, and `-ot` names every weight that
+ * the plan has elsewhere.
  */
 #include "planfmt/export_internal.h"
 

@@ -1,11 +1,11 @@
 /*
- * export_parts.c - where whole tensors go. Other engines divide none, so one goes where the larger
- * share of it lies in decode, to the host where halves are equal. Rounding up, and KV that follows
- * its layer, may ask more of a device than its budget: then those of its tensors with the smallest
- * share stay on the host, an operator's companions in its layer with it, and whole ones after them.
- * Some engines give the first layers to the host. Where layers are alike, it does not matter which
- * of them is where: they change places until that is what the plan says. What gets lost is a line
- * for each kind of operator, however many layers have it.
+ * export_parts.c - where whole tensors go. Other engines split no tensor, so each goes where its
+ * larger share is in decode, to the host if shares are equal. Rounding up, and KV that follows its
+ * layer, may exceed a device's budget: then the tensors with the smallest share there stay on the
+ * host, with their companions in the layer, and after them whole tensors. Some engines give the
+ * first layers to the host. Layers of the same shape are interchangeable: they swap places until
+ * the plan has that form. Losses are listed in one line per kind of operator, however many layers
+ * have it.
  */
 #include "planfmt/export_internal.h"
 
@@ -172,11 +172,12 @@ static oato_status keep_budget(const struct exporter *x, struct spread *all, int
     }
     return bytes <= room + 1
                ? OATO_OK
-               : oato_fail(err, OATO_EFIT,
-                           "%s would need %.1f MiB of %s for KV and activations alone, its budget "
-                           "is %.1f MiB; plan again with a smaller --context or --ubatch",
-                           export_target_names[x->o->target], others / 0x1p20, device->id,
-                           (double)device->budget_bytes / 0x1p20);
+               : oato_fail(
+                     err, OATO_EFIT,
+                     "%s would need %.1f MiB of %s for KV and activations alone, but its budget "
+                     "is %.1f MiB; run oato-plan again with a smaller --context or --ubatch",
+                     export_target_names[x->o->target], others / 0x1p20, device->id,
+                     (double)device->budget_bytes / 0x1p20);
 }
 
 /* ---------------------------------------------------------------------------- alike layers - */
@@ -255,8 +256,8 @@ static void sort_layers(struct exporter *x, struct spread *all, int32_t n)
     }
     if (exchanged)
         text_printf(x->lost,
-                    "the order of layers: %d of them changed places with others that are "
-                    "alike, so that the first ones have their KV on %s\n",
+                    "the order of layers: %d of them swapped places with others of the same "
+                    "shape, so that the first ones have their KV on %s\n",
                     exchanged, export_name(x, x->host));
 }
 

@@ -1,8 +1,8 @@
 /*
- * neurons.c - the neurons sidecar of a model (docs/neurons-format.md): a GGUF of its own that says
- * how often each FFN neuron and each expert fires, or at least in which order. Reading checks every
- * number and a checksum of all data; what is written reads back the same. Tensors of other names
- * belong to later versions' additions and are skipped.
+ * neurons.c - the neurons sidecar of a model (docs/neurons-format.md): a separate GGUF with
+ * how often each FFN neuron and each expert fires, or at least their order. Reading checks every
+ * number and a checksum of all data; what is written reads back the same. Tensors of unknown names
+ * are skipped: later versions may add them.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -139,9 +139,10 @@ static oato_status check_layer(const struct neurons_layer *l, int32_t layer, oat
     if (bad == -2)
         return oato_fail_memory(err, (size_t)l->n_ff, "an order of neurons");
     if (bad >= 0)
-        return oato_fail(err, status,
-                         "blk.%d.ffn_order: entry %d is %d; each of 0 to %d stands there once",
-                         layer, bad, l->ffn_order[bad], l->n_ff - 1);
+        return oato_fail(
+            err, status,
+            "blk.%d.ffn_order: entry %d is %d; each of 0 to %d must appear exactly once", layer,
+            bad, l->ffn_order[bad], l->n_ff - 1);
     if (l->ffn_hot < 0 || l->ffn_hot > (l->ffn_order || l->ffn_freq ? l->n_ff : 0))
         return oato_fail(err, status, "blk.%d: %d hot neurons of %d", layer, l->ffn_hot, l->n_ff);
     return OATO_OK;
@@ -188,18 +189,19 @@ static oato_status read_keys(struct reader *r, struct oato_error *err)
     int64_t version = 0;
     gguf_get_string(r->file, "general.architecture", &s);
     if (s.len != strlen("oato.neurons") || memcmp(s.data, "oato.neurons", s.len) != 0)
-        return oato_fail(err, OATO_EFILE,
-                         "no neurons sidecar: general.architecture is '%.*s', not 'oato.neurons'",
-                         (int)min_i64((int64_t)s.len, 40), s.data);
+        return oato_fail(
+            err, OATO_EFILE,
+            "not a neurons sidecar: general.architecture is '%.*s', not 'oato.neurons'",
+            (int)min_i64((int64_t)s.len, 40), s.data);
     gguf_get_i64(r->file, KEY("version"), &version);
     if (version != NEURONS_VERSION)
         return oato_fail(err, OATO_EFILE,
                          KEY("version") " is %" PRId64
-                                        "; this program reads %d: update it, or make "
+                                        "; this program reads %d: update oato, or make "
                                         "the sidecar again",
                          version, NEURONS_VERSION);
     if (gguf_header_only(r->file))
-        return oato_fail(err, OATO_EFILE, "a header without data");
+        return oato_fail(err, OATO_EFILE, "it has a header but no data");
     if (read_u64(r, KEY("structure_hash"), &n->structure_hash, err) ||
         read_u64(r, KEY("content_hash"), &n->content_hash, err) ||
         read_u64(r, KEY("tokens"), &n->tokens, err))
@@ -259,7 +261,7 @@ static oato_status read_tensor(struct reader *r, const struct gguf_tensor *t, en
 {
     if (t->dtype != kinds[kind].dtype || t->n_dims != 1 || t->ne[0] > COUNT_MAX)
         return oato_fail(err, OATO_EFILE,
-                         "%s: %s of %d dimensions, %" PRId64 " in the first; wanted is one "
+                         "%s: type %s, %d dimensions, the first of %" PRId64 "; allowed: one "
                          "dimension of %s up to %d",
                          t->name, dtype_name(t->dtype), t->n_dims, t->ne[0],
                          dtype_name(kinds[kind].dtype), COUNT_MAX);
@@ -282,7 +284,9 @@ static oato_status read_tensor(struct reader *r, const struct gguf_tensor *t, en
         return OATO_OK;
     }
     if (l->n_ff)
-        return oato_fail(err, OATO_EFILE, "%s: its layer has frequencies and an order", t->name);
+        return oato_fail(err, OATO_EFILE,
+                         "%s: the layer has both frequencies and an order; keep one of them",
+                         t->name);
     if (kind == FFN_FREQ) {
         l->ffn_freq = data;
         l->ffn_order = order;
@@ -297,7 +301,8 @@ static oato_status read_hot(struct reader *r, struct oato_error *err)
     if (!v)
         return OATO_OK;
     if (v->type != GGUF_ARRAY || v->elem != GGUF_I32 || v->count != (uint64_t)r->out->n_layers)
-        return oato_fail(err, OATO_EFILE, KEY("ffn_hot") " is no array of %d int32, one a layer",
+        return oato_fail(err, OATO_EFILE,
+                         KEY("ffn_hot") " is not an array of %d int32, one per layer",
                          r->out->n_layers);
     for (int32_t i = 0; i < r->out->n_layers; i++)
         memcpy(&r->out->layers[i].ffn_hot, v->data + (size_t)i * sizeof(int32_t), sizeof(int32_t));
@@ -414,7 +419,8 @@ oato_status neurons_save(const struct neurons *n, const char *path, struct oato_
         return oato_fail_at(err, "%s", path);
     const struct neurons_layer *last = &n->layers[n->n_layers - 1];
     if (!last->ffn_freq && !last->ffn_order && !last->exp_freq)
-        return oato_fail(err, OATO_EUSAGE, "%s: nothing is known of the last layer, %d", path,
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: the last layer, %d, has no frequencies and no order", path,
                          n->n_layers - 1);
     oato_status status;
     int32_t *hot = calloc((size_t)n->n_layers, sizeof *hot);

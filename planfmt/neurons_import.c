@@ -2,10 +2,10 @@
  * neurons_import.c - PowerInfer's split of a model into neurons of the GPU and of the CPU. The file
  * is a GGUF whose magic was overwritten with PWRI: per layer `blk.N.gpu_idx`, a 1 for each neuron
  * of the GPU, and in some versions `blk.N.gpu_bucket`, their ids in rising order. It says which
- * neurons are hot, not how hot: that becomes an order without frequencies.
+ * neurons are hot, not how hot, so the result has an order but no frequencies.
  *
- * Refused is what its solver is known to leave behind: layers that are missing or out of order, and
- * a split without any neuron, which a failed solution silently gives.
+ * Known bad output of PowerInfer's solver is refused: layers that are missing or out of order, and
+ * a split without any neuron, which the solver writes silently when it fails.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -25,7 +25,7 @@ static oato_status read_split(const char *path, uint8_t **data, size_t *bytes,
     *data = NULL;
     if (f.bytes < 8 || memcmp(f.data, "PWRI", 4) != 0)
         status = oato_fail(err, OATO_EFILE,
-                           "%s: no split of PowerInfer: it does not begin with PWRI", path);
+                           "%s: not a PowerInfer split: it does not begin with PWRI", path);
     else if (!(*data = malloc(f.bytes)))
         status = oato_fail_memory(err, f.bytes, "a split");
     else {
@@ -57,16 +57,16 @@ static oato_status check_layers(const struct gguf *g, int64_t layers, struct oat
             continue;
         if (layer != next)
             return oato_fail(err, OATO_EFILE,
-                             "blk.%" PRId64 ".gpu_idx stands where blk.%" PRId64
-                             ".gpu_idx should: a layer is missing or they are out of order; make "
+                             "found blk.%" PRId64 ".gpu_idx where blk.%" PRId64
+                             ".gpu_idx was expected: a layer is missing or out of order; make "
                              "the split again",
                              layer, next);
         next++;
     }
     return next == layers
                ? OATO_OK
-               : oato_fail(err, OATO_EFILE, "it has %" PRId64 " layers, the model %" PRId64, next,
-                           layers);
+               : oato_fail(err, OATO_EFILE, "it has %" PRId64 " layers, but the model has %" PRId64,
+                           next, layers);
 }
 
 static int32_t element(const struct gguf_tensor *t, int64_t i)
@@ -99,7 +99,7 @@ static oato_status read_layer(const struct gguf *g, int32_t from, struct neurons
     snprintf(name, sizeof name, "blk.%d.gpu_idx", from);
     const struct gguf_tensor *t = gguf_tensor(g, name);
     if (t->dtype != DT_I32 || t->n_dims != 1 || t->ne[0] > INT32_MAX)
-        return oato_fail(err, OATO_EFILE, "%s is no I32 of one dimension", name);
+        return oato_fail(err, OATO_EFILE, "%s is not a one-dimensional I32 tensor", name);
     const int32_t n = (int32_t)t->ne[0];
     int32_t *order = arena_alloc(&out->arena, (size_t)n, sizeof *order), filled = 0;
     if (!order)
@@ -147,8 +147,9 @@ static oato_status read_layers(const struct gguf *g, bool text_order, struct neu
         hot += l->ffn_hot;
     }
     return hot ? OATO_OK
-               : oato_fail(err, OATO_EFILE,
-                           "no neuron is on the GPU: its solution failed, or there was no memory");
+               : oato_fail(
+                     err, OATO_EFILE,
+                     "no neuron is on the GPU: PowerInfer's solver failed, or there was no memory");
 }
 
 static oato_status read_all(const struct gguf *g, const struct gguf *model, bool text_order,
@@ -160,7 +161,7 @@ static oato_status read_all(const struct gguf *g, const struct gguf *model, bool
     gguf_get_string(g, "general.architecture", &a);
     if (a.len != strlen("generic.gpu_index") || memcmp(a.data, "generic.gpu_index", a.len) != 0)
         return oato_fail(err, OATO_EFILE,
-                         "no split of PowerInfer: general.architecture is '%.*s', not "
+                         "not a PowerInfer split: general.architecture is '%.*s', not "
                          "'generic.gpu_index'",
                          (int)min_i64((int64_t)a.len, 40), a.data);
     const struct gguf_value *capacity = gguf_find(g, "split.vram_capacity");
@@ -197,7 +198,7 @@ oato_status neurons_import_powerinfer(const char *path, const struct gguf *model
     status = gguf_open_memory(data, bytes, path, &g, err);
     if (!status) {
         if (gguf_header_only(g))
-            status = oato_fail(err, OATO_EFILE, "a header without data");
+            status = oato_fail(err, OATO_EFILE, "it has a header but no data");
         else
             status = read_all(g, model, text_order, out, capacity_bytes, err);
         if (status)

@@ -1,7 +1,7 @@
 /*
- * plan.c - the plan in memory: its life, its files, and the checks that hold for every plan
- * whatever the model. Both directions of the codec make these checks, so nothing is written that
- * could not be read. What depends on the model is checked in plan_apply.c.
+ * plan.c - the plan in memory: creation, files, and the checks that do not depend on the model.
+ * Both encoder and decoder make these checks, so nothing is written that could not be read back.
+ * plan_apply.c checks what depends on the model.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -43,10 +43,10 @@ static oato_status check_devices(const struct plan *p, oato_status status, struc
         const struct plan_device *d = &p->devices[i];
         if (!memchr(d->id, 0, sizeof d->id) || !memchr(d->kind, 0, sizeof d->kind) ||
             !memchr(d->model, 0, sizeof d->model) || !memchr(d->spec, 0, sizeof d->spec))
-            return oato_fail(err, status, "device %d: a text does not end", i);
+            return oato_fail(err, status, "device %d: a string is not terminated", i);
         if (!profile_device_id_ok(d->id, d->kind))
             return oato_fail(err, status,
-                             "device %d: id '%s' is not its kind, '%s', a colon and a "
+                             "device %d: id '%s' must be its kind, '%s', a colon and a "
                              "number",
                              i, d->id, d->kind);
         if (d->rank < 0)

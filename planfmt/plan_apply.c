@@ -1,8 +1,8 @@
 /*
- * plan_apply.c - a plan meets its model: the model must have the structure that was planned for,
- * the fusions must be patterns of its graph, and the parts must cover each operator exactly once
- * in each phase, cut no value and load no weight twice. After that, lowering may look parts up by
- * name and find nothing missing.
+ * plan_apply.c - checks a plan against its model: the model must have the structure that was
+ * planned for, the fusions must be patterns of its graph, and the parts must cover each operator
+ * exactly once in each phase, cut no value and load no weight twice. After that, lowering may look
+ * parts up by name and find nothing missing.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -20,7 +20,7 @@ oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct 
         return OATO_OK;
     return oato_fail(err, OATO_EFILE,
                      "the plan was made for another model: '%.80s' of structure %016" PRIx64
-                     ", but %.160s has %016" PRIx64 "; plan again for this one",
+                     ", but %.160s has %016" PRIx64 "; run oato-plan again for this model",
                      or_empty(p->model_name), p->structure_hash, gguf_path(g), hash);
 }
 
@@ -87,10 +87,11 @@ static oato_status fuse(const struct plan *p, const struct graph *g, struct grap
         m[i].fusion = fusion_find(f->name);
         m[i].first = name_find(names, g->n_ops, f->op);
         if (m[i].fusion < 0)
-            status = oato_fail(err, OATO_EFILE,
-                               "fusion %d of the plan, '%.60s', is unknown to this version; plan "
-                               "again",
-                               i, f->name);
+            status = oato_fail(
+                err, OATO_EFILE,
+                "fusion %d of the plan, '%.60s', is unknown to this version; run oato-plan "
+                "again",
+                i, f->name);
         else if (m[i].first < 0)
             status = oato_fail(err, OATO_EFILE,
                                "fusion %d of the plan, '%s', begins at operator '%.120s', which "
@@ -252,7 +253,7 @@ static oato_status loaded_twice(const struct plan *plan, const struct plan_part 
     return oato_fail(err, OATO_EFILE,
                      "operator '%s': %s %" PRId64 " to %" PRId64 " of one phase and %s %" PRId64
                      " to %" PRId64
-                     " of the other would lie twice in the memory of %s; cut both phases alike",
+                     " of the other would be loaded twice on %s; split both phases alike",
                      op->name, op_axis_name[a->axis], a->begin, a->end, op_axis_name[b->axis],
                      b->begin, b->end, plan->devices[a->device].id);
 }
@@ -318,8 +319,8 @@ static oato_status check_inputs(const struct op_parts *all, int32_t op, const st
             if (!made || made->end != p->end || (made != p && made->axis != AXIS_ROWS))
                 return oato_fail(err, OATO_EFILE,
                                  "part %d of the plan, '%s': k %" PRId64 " to %" PRId64
-                                 " are no row part of '%s', which makes its input, in %s; divide "
-                                 "both at the same places",
+                                 " match no row part of '%s', which makes its input, in %s; split "
+                                 "both at the same positions",
                                  all->x[i].index, p->op, p->begin, p->end, g->ops[producer].name,
                                  phase_name[phase]);
         }
@@ -346,7 +347,7 @@ static oato_status check_same_experts(const struct op_parts *all, const struct o
             !op_has_experts(&g->ops[other].op))
             return oato_fail(err, OATO_EFILE,
                              "part %d of the plan, '%s': experts %" PRId64 " to %" PRId64
-                             " are no part of '%s' in %s; divide both at the same places",
+                             " match no part of '%s' in %s; split both at the same positions",
                              x->index, p->op, p->begin, p->end, g->ops[other].name,
                              phase_name[phase]);
     }

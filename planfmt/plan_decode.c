@@ -1,7 +1,7 @@
 /*
  * plan_decode.c - reads a plan (docs/plan-format.md) and trusts nothing: every byte of the file is
- * covered by a hash or must be zero, and hashes being right does not make a value allowed. The
- * checks that a plan must pass in memory too are those of plan.c.
+ * covered by a hash or must be zero, and values are checked even when the hashes match. Checks that
+ * also apply to a plan in memory are in plan.c.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -68,24 +68,25 @@ static oato_status decode_header(struct decoder *d, uint32_t *n_sections)
     const uint8_t *h = d->data;
     size_t n = d->bytes < sizeof plan_magic ? d->bytes : sizeof plan_magic;
     if (!d->bytes)
-        return refuse(d, "empty file: no plan");
+        return refuse(d, "empty file: not a plan");
     if (memcmp(h, plan_magic, n) != 0)
-        return refuse(d, "no plan: does not begin with 'OATOPLAN'");
+        return refuse(d, "not a plan: does not begin with 'OATOPLAN'");
     if (d->bytes < PLAN_HEADER_BYTES)
-        return refuse(d, "truncated: %zu bytes, of which the header alone has %d", d->bytes,
+        return refuse(d, "truncated: %zu bytes; the header alone has %d", d->bytes,
                       PLAN_HEADER_BYTES);
     if (get_u64(h + 56) != hash_bytes(h, 56))
-        return refuse(d, "checksum of the header is wrong: the file is damaged; plan again");
+        return refuse(d,
+                      "checksum of the header is wrong: the file is damaged; run oato-plan again");
     if (get_u32(h + 8) != PLAN_FORMAT)
         return refuse(d,
                       "plan format %u; this program reads %d: use the oato that wrote it or "
-                      "plan again",
+                      "run oato-plan again",
                       get_u32(h + 8), PLAN_FORMAT);
     uint64_t bytes = get_u64(h + 16);
     if (d->bytes < bytes)
         return refuse(d, "truncated: %zu of %llu bytes", d->bytes, (unsigned long long)bytes);
     if (d->bytes > bytes)
-        return refuse(d, "%zu bytes stand after the end of the plan at %llu",
+        return refuse(d, "%zu extra bytes after the end of the plan at %llu",
                       d->bytes - (size_t)bytes, (unsigned long long)bytes);
     *n_sections = get_u32(h + 40);
     if (get_u32(h + 12) != PLAN_HEADER_BYTES || get_u64(h + 24) != PLAN_HEADER_BYTES ||
@@ -99,7 +100,8 @@ static oato_status decode_header(struct decoder *d, uint32_t *n_sections)
                       d->bytes, PLAN_SECTIONS_MAX);
     if (get_u64(h + 32) !=
         hash_bytes(h + PLAN_HEADER_BYTES, (size_t)*n_sections * PLAN_ENTRY_BYTES))
-        return refuse(d, "checksum of the section table is wrong: the file is damaged; plan again");
+        return refuse(
+            d, "checksum of the section table is wrong: the file is damaged; run oato-plan again");
     return OATO_OK;
 }
 
@@ -125,14 +127,15 @@ static oato_status decode_entry(struct decoder *d, const uint8_t *row, uint64_t 
                           (unsigned long long)i, label);
     *end = offset + bytes;
     if (get_u64(row + 24) != hash_bytes(d->data + offset, (size_t)bytes))
-        return refuse(d, "checksum of section %s is wrong: the file is damaged; plan again", label);
+        return refuse(
+            d, "checksum of section %s is wrong: the file is damaged; run oato-plan again", label);
     if ((uint64_t)n * record != bytes || n > INT32_MAX)
         return refuse(d, "section %s: %u records of %u bytes in %llu bytes", label, n, record,
                       (unsigned long long)bytes);
     if (!known && flags & PLAN_FLAG_REQUIRED)
         return refuse(d,
                       "section %s is required and unknown to this program: a newer oato wrote "
-                      "the plan; use that or plan again",
+                      "the plan; use that one or run oato-plan again",
                       label);
     if (!known)
         return OATO_OK;
@@ -155,12 +158,12 @@ static oato_status decode_table(struct decoder *d, uint32_t n)
         const uint8_t *row = table + (size_t)i * PLAN_ENTRY_BYTES;
         for (uint32_t j = 0; j < i; j++)
             if (get_u32(table + (size_t)j * PLAN_ENTRY_BYTES) == get_u32(row))
-                return refuse(d, "section %s stands twice", section_label(get_u32(row), label));
+                return refuse(d, "duplicate section %s", section_label(get_u32(row), label));
         if (decode_entry(d, row, &end))
             return d->err->status;
     }
     if (end != d->bytes)
-        return refuse(d, "%llu bytes stand after the last section",
+        return refuse(d, "%llu extra bytes after the last section",
                       (unsigned long long)(d->bytes - end));
     for (uint32_t id = 1; id < SEC_END; id++)
         if (section_kind[id].flags & PLAN_FLAG_REQUIRED && !section_kind[id].missing &&

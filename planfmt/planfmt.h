@@ -26,13 +26,13 @@ struct profile_device {
     int32_t threads;
     bool is_host;
     double read_bytes_per_s, flops_per_s; /* measured, or declared by sim */
-    /* What a program costs beyond the sum of its operators: per record and per step; and by which
-     * share the rows of an operator but the first take longer in it than alone (what other records
-     * displaced from the caches). */
+    /* Overhead of a program beyond the sum of its operators: per record, per step, and as a
+     * fraction of the time of an operator's rows after the first, which run slower in a program
+     * than alone because other records evict the caches. */
     double record_overhead_ns, step_overhead_ns, rows_overhead;
     double launch_ns; /* an operator that hardly computes, launched by itself; 0: not measured */
-    /* Nothing was measured: it runs every operator that has no row saying otherwise, at the
-     * roofline of the two figures above. */
+    /* Not measured: every operator is assumed to run, at the roofline of the two rates above,
+     * unless a row says otherwise. */
     bool data_sheet;
 };
 
@@ -41,11 +41,11 @@ struct profile_link {
     int32_t from, to;
     double latency_ns, bytes_per_s;
     double sync_ns; /* waiting for the other's event */
-    /* Links with the host; 0: not measured. From or to its memory where that is not page-locked; */
-    double pageable_latency_ns, pageable_bytes_per_s;
-    double both_bytes_per_s;   /* while as much goes the other way; */
-    double stream_bytes_per_s; /* weights as the model's file has them, which the host brings to the
-                                  device's layout on their way */
+    /* Links with the host only; 0: not measured. */
+    double pageable_latency_ns, pageable_bytes_per_s; /* to or from pageable host memory */
+    double both_bytes_per_s;                          /* while both directions are busy */
+    double stream_bytes_per_s; /* of weights in file format, which the host converts to the
+                                  device's layout during the copy */
 };
 
 /* One row of the file: one operator of one size on one device. */
@@ -58,7 +58,7 @@ struct profile_row {
     const char *numerics; /* class, see device.h */
     double median_ns, p10_ns, p90_ns;
     int32_t repeats;
-    bool disturbed; /* timed beside something else: repeats, passes or sums did not agree */
+    bool disturbed; /* the machine was busy: repeats, passes or sums did not agree */
 };
 
 struct profile {
@@ -81,8 +81,7 @@ struct profile {
  * from arena_alloc(&p->arena, ...), strings from profile_string, rows from profile_put. */
 void profile_init(struct profile *p);
 
-/* Called for each thing that is odd but not wrong, such as an unknown key; text has file, line and
- * column. May be NULL. */
+/* Called for each warning, such as an unknown key; text has file, line and column. May be NULL. */
 typedef void (*warn_fn)(void *user, const char *text);
 
 oato_status profile_load(const char *path, struct profile *out, warn_fn warn, void *user,
@@ -91,7 +90,7 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
                                 struct profile *out, warn_fn warn, void *user,
                                 struct oato_error *err);
 void profile_free(struct profile *p);
-/* Rows sorted by device and key (numbers in keys by value), so that profiling again makes a small
+/* Rows sorted by device and key (numbers in keys by value), so that profiling again gives a small
  * diff. A profile that profile_load would refuse is not written: OATO_EUSAGE. */
 oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err);
 /* Adds or replaces the row with the same device, operator and size; copies what it needs. False:
@@ -99,7 +98,7 @@ oato_status profile_save(const struct profile *p, const char *path, struct oato_
 bool profile_put(struct profile *p, const struct profile_row *row);
 /* A string owned by the profile. NULL when memory is short. */
 const char *profile_string(struct profile *p, const char *s);
-/* Hash of what costs depend on (devices, links, rows), not of dates and notes. */
+/* Hash of devices, links and rows, which costs depend on; dates and notes do not count. */
 uint64_t profile_hash(const struct profile *p);
 int32_t profile_device_index(const struct profile *p, const char *id); /* -1: none */
 
@@ -107,48 +106,48 @@ int32_t profile_device_index(const struct profile *p, const char *id); /* -1: no
 
 enum { NEURONS_VERSION = 1 };
 
-/* What is known of a layer; arrays are NULL where nothing is. An order lists every index once, the
- * most active first; equal frequencies stand in order of index. */
+/* What is known of a layer; an array is NULL where nothing is. An order lists every index once, the
+ * most active first; ties are in order of index. */
 struct neurons_layer {
     int32_t n_ff, n_experts;
     const float *ffn_freq;    /* [n_ff] share of the tokens in which the neuron fires, 0 to 1 */
     const int32_t *ffn_order; /* [n_ff] set wherever ffn_freq is; alone, only the order is known */
-    int32_t ffn_hot;          /* so many of the order's first somebody chose for the GPU; or 0 */
+    int32_t ffn_hot; /* how many of the first in ffn_order were chosen for the GPU; 0: unknown */
     const float *exp_freq;    /* [n_experts] share of the tokens that are routed to the expert */
     const int32_t *exp_order; /* [n_experts] set wherever exp_freq is */
 };
 
 struct neurons {
     struct arena arena;                    /* owns all strings and arrays */
-    uint64_t structure_hash, content_hash; /* of the model; content: 0 = of no weights */
-    uint64_t tokens;                       /* that were counted; 0: none, it is made up */
+    uint64_t structure_hash, content_hash; /* of the model; content 0: unknown weights */
+    uint64_t tokens;                       /* number of tokens counted; 0: synthetic */
     const char *source;                    /* "counted", "synthetic", "powerinfer split" */
     struct neurons_layer *layers;
     int32_t n_layers;
 };
 
-/* Empty, its arena ready; fill it with arrays of arena_alloc(&n->arena, ...). */
+/* An empty one; fill it with arrays of arena_alloc(&n->arena, ...). */
 void neurons_init(struct neurons *n);
 void neurons_free(struct neurons *n);
 oato_status neurons_load(const char *path, struct neurons *out, struct oato_error *err);
 oato_status neurons_load_memory(const void *data, size_t bytes, const char *name,
                                 struct neurons *out, struct oato_error *err);
-/* Orders beside frequencies are not stored: they follow from them. What neurons_load would refuse
- * is not written: OATO_EUSAGE. */
+/* Orders that follow from frequencies are not stored. What neurons_load would refuse is not
+ * written: OATO_EUSAGE. */
 oato_status neurons_save(const struct neurons *n, const char *path, struct oato_error *err);
-/* OATO_EFILE when it belongs to another model, or to other weights of the same shape. Layers that
- * are not known are no mistake. */
+/* OATO_EFILE when it belongs to another model, or to other weights of the same shape. Missing
+ * layers are allowed. */
 oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
                                 struct oato_error *err);
-/* Hash of what plans depend on (model, frequencies, orders), not of tokens and source; never 0. */
+/* Hash of model, frequencies and orders, which plans depend on; never 0. */
 uint64_t neurons_hash(const struct neurons *n);
-/* NULL: nothing is known of that layer. */
+/* NULL: nothing is known about that layer. */
 const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer);
-/* PowerInfer's split (MODEL.generated.gpuidx) for this model: of each layer the neurons that were
- * chosen for the GPU become the first of its order and ffn_hot, both parts in order of index;
- * *capacity_bytes is the memory that they were chosen for. text_order: its exporter reads the
- * activations of layers in order of their names as texts (0 1 10 11 2 ...), so that set i belongs
- * to the layer that comes i-th there; true puts them right. neurons_free it. */
+/* Imports PowerInfer's split (MODEL.generated.gpuidx) for this model. The neurons chosen for the
+ * GPU come first in ffn_order and ffn_hot is their number; within both parts indices ascend.
+ * *capacity_bytes is the GPU memory that they were chosen for. text_order: true undoes an exporter
+ * that sorts layers by name as text (0 1 10 11 2 ...), so that its i-th set belongs to the i-th
+ * layer in that order. Free with neurons_free. */
 oato_status neurons_import_powerinfer(const char *path, const struct gguf *model, bool text_order,
                                       struct neurons *out, uint64_t *capacity_bytes,
                                       struct oato_error *err);
@@ -167,8 +166,8 @@ struct plan_device {
     uint64_t planned_bytes;                     /* weights + KV + workspace that it does use */
 };
 
-/* Part of an operator: [begin, end) along axis runs on `device` in `phases`, its weight lying in
- * the memory of `home`. An operator without parts runs on the host device. */
+/* Part of an operator: [begin, end) along axis runs on `device` in `phases`; its weight is in the
+ * memory of `home`. An operator without parts runs on the host device. */
 struct plan_part {
     const char *op; /* name of the operator in the fused graph */
     int64_t begin, end;
@@ -194,7 +193,7 @@ struct plan_cost { /* predicted, integer nanoseconds; for a step of the phase as
     bool estimate; /* from a roofline, not from measured points */
 };
 
-/* What is minimised: time of the request, to its first token, or between the others. */
+/* What is minimized: time of the request, TTFT, or time per token. */
 enum plan_objective {
     OBJECTIVE_LATENCY,
     OBJECTIVE_TTFT,
@@ -219,10 +218,10 @@ struct plan {
     const char *tool;                                    /* version that wrote it */
     const char *model_name;                              /* general.name, for people */
     uint64_t structure_hash, content_hash, profile_hash; /* content: 0 = absent */
-    /* Of the sidecar in whose order neurons and experts are numbered in parts of FFN operators,
-     * neurons_hash; 0: in their natural order. */
+    /* neurons_hash of the sidecar whose order numbers the neurons and experts in FFN parts; 0:
+     * natural order. */
     uint64_t neurons_hash;
-    const struct neurons *neurons; /* that sidecar, where it is at hand; not part of the file */
+    const struct neurons *neurons; /* that sidecar, if loaded; not part of the file */
     struct plan_device *devices;
     int32_t n_devices;
     struct plan_request request;
@@ -241,22 +240,21 @@ struct plan {
     uint64_t decode_ns;                /* predicted: one step at the middle of the generation */
     uint64_t request_ns;               /* predicted: prompt + generate */
     const char *solver;                /* "ilp", "affinity", "layers", "cpu" */
-    /* As the solver counts, which adds up what a run may do at the same time. Bound 0: none was
-     * proven. */
+    /* In the solver's cost model, which sums work that a run may overlap. Bound 0: none proven. */
     uint64_t objective_ns, bound_ns;
-    bool timed_out; /* the clock ended the search: bytes may differ between hosts */
+    bool timed_out; /* the time limit ended the search: hosts may get different plans */
 };
 
-/* An empty plan whose arena is ready; fill it with arrays of arena_alloc(&p->arena, ...) and
+/* An empty plan; fill it with arrays of arena_alloc(&p->arena, ...) and
  * strings that live as long as the plan. NULL strings mean "". */
 void plan_init(struct plan *p);
 void plan_free(struct plan *p);
-/* Whether a "+"-joined list of numerics classes has this one; list NULL: no. */
+/* Whether a "+"-joined list of numerics classes contains name; NULL is an empty list. */
 bool plan_classes_have(const char *list, const char *name);
 /* Little-endian, versioned, checksummed; see docs/plan-format.md. The same plan gives the same
  * bytes. A plan that plan_load would refuse is not written: OATO_EUSAGE. */
 oato_status plan_save(const struct plan *p, const char *path, struct oato_error *err);
-/* Into memory: *data is malloc'ed. */
+/* The same into memory; *data is malloc'ed. */
 oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes,
                         struct oato_error *err);
 oato_status plan_load(const char *path, struct plan *out, struct oato_error *err);
@@ -264,36 +262,38 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
-/* Fuses the model's graph as the plan says, then checks that every part names an operator, that the
- * parts cover each operator exactly once per phase on multiples of 64 (along k of the weight's
- * blocks too, and there where the input is divided), that experts are divided alike in both
- * operators of a layer, that weights are streamed from the host only and no device would load one
- * twice. *out as from graph_fuse. */
+/* Fuses the model's graph as the plan says, then checks that:
+ *   - every part names an operator, and the parts cover each operator exactly once per phase
+ *   - parts begin and end on multiples of 64, along k also on whole weight blocks and where the
+ *     input is split
+ *   - both operators of a layer's experts are split alike
+ *   - weights are streamed from the host only, and no device would load a weight twice
+ * *out as from graph_fuse. */
 oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,
                        struct oato_error *err);
 
 /* ------------------------------------------------------------------------------ export ---- */
 
 enum export_target { EXPORT_LLAMA_CPP, EXPORT_IK_LLAMA_CPP, EXPORT_KTRANSFORMERS, EXPORT_TARGETS };
-extern const char *const export_target_names[EXPORT_TARGETS]; /* as --to takes them */
+extern const char *const export_target_names[EXPORT_TARGETS]; /* values of --to */
 
 struct export_name {
-    char id[16];      /* of a device of the plan */
-    const char *name; /* of its memory there: "CUDA0", "RPC0[127.0.0.1:50052]", "cuda:0" */
+    char id[16];      /* device of the plan */
+    const char *name; /* its memory there: "CUDA0", "RPC0[127.0.0.1:50052]", "cuda:0" */
 };
 
 struct export_options {
     enum export_target target;
-    const struct export_name *names; /* without one the host is CPU and cuda:1 CUDA1 */
+    const struct export_name *names; /* default: CPU for the host, CUDA1 for cuda:1 */
     int32_t n_names;
 };
 
-/* Appends to `command` what makes the other engine place as the plan does: the line for a shell
- * that starts llama.cpp's server, or the file of rules (YAML) that ktransformers takes with
- * --optimize_config_path. Appends to `lost` a line for each thing that can't be said so. Weights
- * are meant; fusions and numerics are each engine's own. They place whole tensors: where the larger
- * share is in decode, on the host where halves are equal or a device's budget would be exceeded.
- * OATO_EUSAGE when a device that is used has no name there. */
+/* Appends to `command` what makes another engine place weights and KV as planned: a shell command
+ * that starts llama.cpp's server, or the YAML rules that ktransformers takes with
+ * --optimize_config_path. Appends to `lost` a line for each thing that cannot be expressed; fusions
+ * and numerics are left to the engine. Other engines place whole tensors: a split tensor goes where
+ * its larger share is in decode, or to the host if the shares are equal or a device's budget would
+ * be exceeded. OATO_EUSAGE when a device in use has no name in the other engine. */
 oato_status plan_export(const struct plan *p, const struct model *m, const struct export_options *o,
                         struct text *command, struct text *lost, struct oato_error *err);
 

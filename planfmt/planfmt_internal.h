@@ -1,6 +1,6 @@
 /*
- * planfmt_internal.h - what the files of this room share: the schema of the profile, which both
- * the reader and the writer walk, and the checks of a plan, which both encoding and decoding make.
+ * planfmt_internal.h - what the files of this room share: the schema of the profile, used by
+ * both reader and writer, and the checks of a plan, used by both encoding and decoding.
  */
 #ifndef OATO_PLANFMT_INTERNAL_H
 #define OATO_PLANFMT_INTERNAL_H
@@ -18,7 +18,7 @@ enum field_type {
     FIELD_BOOL,
 };
 
-/* One key of a mapping: where its value goes in the structure that stands for the mapping. */
+/* One key of a mapping, and where its value is in the structure of the mapping. */
 struct field {
     const char *name;
     size_t offset;
@@ -27,10 +27,10 @@ struct field {
     bool required;
 };
 
-/* Mappings whose structure is not that of planfmt.h, because they name devices and operators. */
+/* Mappings that name devices and operators by text, unlike the structures of planfmt.h. */
 struct link_text {
     char from[16], to[16];
-    struct profile_link link; /* but for its devices */
+    struct profile_link link; /* without its devices */
 };
 
 struct row_text {
@@ -51,8 +51,8 @@ struct schema {
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
     profile_link_schema, profile_row_schema;
-enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET }; /* places in profile_device_schema */
-/* Places in profile_row_schema. */
+enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET }; /* indices in profile_device_schema */
+/* Indices in profile_row_schema. */
 enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN, ROW_DISTURBED = 10 };
 enum {
     LINK_FROM,
@@ -70,17 +70,17 @@ enum { DEVICE_ID, DEVICE_KIND };
 /* True when id is "kind:number" with at most 15 bytes. */
 bool profile_device_id_ok(const char *id, const char *kind);
 
-/* Adds the row, or finds the one with the same key: *existed, and replaces it when `replace`. */
+/* Adds the row. A row with the same key sets *existed and is replaced only if `replace`. */
 bool profile_add(struct profile *p, const struct profile_row *row, bool replace, bool *existed);
 
-/* Adds what profile_save writes to *out; what is there after a failure means nothing. */
+/* Appends what profile_save writes to *out, whose contents are undefined after a failure. */
 oato_status profile_print(const struct profile *p, struct text *out, struct oato_error *err);
 
 /* -------------------------------------------------------------------------------- plan ---- */
 
 enum { PLAN_DEVICES_MAX = 64 };
 
-/* Ranges and indices of everything in the plan; status is what a refusal returns. */
+/* Checks all ranges and indices in the plan; `status` is returned when a check fails. */
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err);
 
 /* The layout of docs/plan-format.md. */
@@ -111,8 +111,8 @@ enum section_id {
 struct section_kind {
     const char *name;
     uint32_t flags, record_bytes;
-    bool one;     /* exactly one record stands in the section */
-    bool missing; /* is not there when it has nothing to say, even if it is required */
+    bool one;     /* exactly one record */
+    bool missing; /* absent when empty, even if required */
 };
 
 extern const char plan_magic[8];

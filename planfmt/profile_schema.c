@@ -1,6 +1,6 @@
 /*
  * profile_schema.c - the keys of the profile file, in the order in which they are written: one row
- * a key, with the place of its value. Reader and writer both walk these tables, so a new key is
+ * per key, with the offset of its value. Reader and writer both use these tables, so a new key is
  * one row here and one line in docs/profile-format.md.
  */
 #include "planfmt/planfmt_internal.h"

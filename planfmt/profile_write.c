@@ -175,8 +175,7 @@ static oato_status check_devices(const struct profile *p, struct oato_error *err
                              "profile not written: device %d: id '%.40s' is not kind:number", i,
                              or_empty(d->id));
         if (profile_device_index(p, d->id) != i)
-            return oato_fail(err, OATO_EUSAGE, "profile not written: device '%s' stands twice",
-                             d->id);
+            return oato_fail(err, OATO_EUSAGE, "profile not written: duplicate device '%s'", d->id);
     }
     return OATO_OK;
 }
@@ -202,8 +201,8 @@ static oato_status check_profile(const struct profile *p, struct oato_error *err
             good = good && (p->links[j].from != l->from || p->links[j].to != l->to);
         if (!good)
             return oato_fail(err, OATO_EUSAGE,
-                             "profile not written: link %d: device %d to %d at %g bytes/s stands "
-                             "twice or cannot be",
+                             "profile not written: link %d: device %d to %d at %g bytes/s is "
+                             "a duplicate or invalid",
                              i, l->from, l->to, l->bytes_per_s);
     }
     return OATO_OK;
@@ -285,9 +284,10 @@ static oato_status put_row(struct writer *w, const struct profile *p, const stru
     else if (check_fields(&profile_row_schema, &t, (int32_t)(r - p->rows), err))
         return oato_fail_at(err, "%s", s->key);
     if (strlen(or_empty(r->numerics)) >= sizeof t.numerics || r->size.rows < 1)
-        return oato_fail(err, OATO_EUSAGE,
-                         "profile not written: operator '%s': step of %d rows or numerics '%.40s'",
-                         s->key, r->size.rows, or_empty(r->numerics));
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "profile not written: operator '%s': invalid step of %d rows or numerics '%.40s'",
+            s->key, r->size.rows, or_empty(r->numerics));
     snprintf(t.device, sizeof t.device, "%s", p->devices[r->device].id);
     snprintf(t.op, sizeof t.op, "%s", s->key);
     snprintf(t.numerics, sizeof t.numerics, "%s", or_empty(r->numerics));
@@ -319,7 +319,7 @@ static oato_status put_rows(struct writer *w, const struct profile *p, struct oa
     begin_list(w);
     for (size_t i = 0; i < n && !status; i++) {
         if (i && !by_device_and_key(&sorted[i - 1], &sorted[i]))
-            status = oato_fail(err, OATO_EUSAGE, "profile not written: operator '%s' stands twice",
+            status = oato_fail(err, OATO_EUSAGE, "profile not written: duplicate operator '%s'",
                                sorted[i].key);
         else
             status = put_row(w, p, &sorted[i], err);
@@ -353,7 +353,7 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     if (w->failed || !yaml_emitter_flush(&w->emitter))
         return oato_fail(err, OATO_EUSAGE, "profile not written: %s",
                          w->emitter.problem ? w->emitter.problem
-                                            : "a text is no UTF-8, or memory is short");
+                                            : "a string is not UTF-8, or out of memory");
     return OATO_OK;
 }
 

@@ -1,8 +1,8 @@
 /*
  * profile_yaml.c - reads a profile (docs/profile-format.md) from libyaml's stream of events, in
- * one pass and without building a tree: what the schema does not know is warned about and
- * skipped, what it knows is checked where it stands, so that every refusal names file, line and
- * column. Anchors, aliases, tags and second documents have no use here and are refused.
+ * one pass and without building a tree: unknown keys give a warning and are skipped,
+ * known ones are checked as they are read, so that every error names file, line and column.
+ * Anchors, aliases, tags and second documents are refused.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -80,7 +80,7 @@ static oato_status next_event(struct reader *r)
         if (r->parser.error == YAML_READER_ERROR)
             return oato_fail(r->err, OATO_EFILE, "%s: byte %zu: not UTF-8 text: %s", r->name,
                              r->parser.problem_offset, r->parser.problem);
-        return fail_at(r, r->parser.problem_mark, "no YAML: %s",
+        return fail_at(r, r->parser.problem_mark, "not YAML: %s",
                        r->parser.problem ? r->parser.problem : "cannot be parsed");
     }
     if (r->event.type == YAML_ALIAS_EVENT)
@@ -144,7 +144,7 @@ static oato_status read_u64(struct reader *r, const char *key, const char *s, ui
         return fail_at(r, at, "%s: %.40s is negative; allowed: 0 to %llu", key, s,
                        (unsigned long long)most);
     if (!all_digits(s))
-        return fail_at(r, at, "%s: '%.40s' is no whole number", key, s);
+        return fail_at(r, at, "%s: '%.40s' is not a whole number", key, s);
     errno = 0;
     unsigned long long v = strtoull(s, NULL, 10);
     if (errno || v > most)
@@ -181,7 +181,7 @@ static oato_status read_f64(struct reader *r, const char *key, const char *s, do
     if (!strcasecmp(word, "inf") || !strcasecmp(word, "nan") || !strcasecmp(word, "infinity"))
         return fail_at(r, at, "%s: %.40s is not finite; allowed: numbers from 0", key, s);
     if (!is_decimal(bare))
-        return fail_at(r, at, "%s: '%.40s' is no number", key, s);
+        return fail_at(r, at, "%s: '%.40s' is not a number", key, s);
     double v = strtod(bare, NULL);
     if (!isfinite(v))
         return fail_at(r, at, "%s: %.40s is too large to be finite", key, s);
@@ -277,7 +277,7 @@ static oato_status read_mapping(struct reader *r, const struct schema *schema, v
             read_warn(r, at, "unknown key", key);
             status = skip_value(r);
         } else if (m->seen & 1u << i) {
-            return fail_at(r, at, "%s: key '%s' stands twice", schema->what, key);
+            return fail_at(r, at, "%s: duplicate key '%s'", schema->what, key);
         } else {
             m->seen |= 1u << i;
             status = read_scalar(r, &schema->field[i], base);
@@ -337,7 +337,7 @@ static oato_status read_device(struct reader *r, int32_t *cap)
         return fail_at(r, m.value[DEVICE_ID],
                        "id '%s': must be the kind, '%s', a colon and a number", d.id, d.kind);
     if (profile_device_index(p, d.id) >= 0)
-        return fail_at(r, m.value[DEVICE_ID], "device '%s' stands twice", d.id);
+        return fail_at(r, m.value[DEVICE_ID], "duplicate device '%s'", d.id);
     if (p->n_devices == PROFILE_DEVICES_MAX)
         return fail_at(r, m.begin, "more than %d devices", PROFILE_DEVICES_MAX);
     struct profile_device *to = grow(r, p->devices, p->n_devices, cap, sizeof d);
@@ -378,7 +378,7 @@ static oato_status read_link(struct reader *r, int32_t *cap)
         return fail_at(r, m.value[LINK_RATE], "bytes_per_s: must be above 0");
     for (int32_t i = 0; i < p->n_links; i++)
         if (p->links[i].from == l.from && p->links[i].to == l.to)
-            return fail_at(r, m.begin, "link from '%s' to '%s' stands twice", t.from, t.to);
+            return fail_at(r, m.begin, "duplicate link from '%s' to '%s'", t.from, t.to);
     struct profile_link *to = grow(r, p->links, p->n_links, cap, sizeof l);
     if (!to)
         return r->err->status;
@@ -402,7 +402,7 @@ static oato_status read_row(struct reader *r, int32_t *cap)
     if (status)
         return status;
     if (!oato_op_parse(t.op, &row.op, &row.size))
-        return fail_at(r, m.value[ROW_OP], "op: '%s' is no operator key", t.op);
+        return fail_at(r, m.value[ROW_OP], "op: '%s' is not an operator key", t.op);
     if (row.size.rows < 1)
         return fail_at(r, m.value[ROW_OP], "op: '%s' lacks the size of the step (/t1)", t.op);
     row.supported = t.supported;
@@ -421,7 +421,7 @@ static oato_status read_row(struct reader *r, int32_t *cap)
     if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, &row, false, &existed))
         return oato_fail_memory(r->err, sizeof row, "a profile");
     if (existed)
-        return fail_at(r, m.begin, "operator '%s' on '%s' stands twice", t.op, t.device);
+        return fail_at(r, m.begin, "duplicate operator '%s' on '%s'", t.op, t.device);
     return OATO_OK;
 }
 
@@ -470,7 +470,7 @@ static oato_status check_version(struct reader *r)
     if (version > PROFILE_VERSION)
         return fail_at(r, r->event.start_mark,
                        "oato_profile: version %d is newer than %d, which this program reads; use a "
-                       "newer oato or profile again",
+                       "newer oato or run oato-profile again",
                        version, PROFILE_VERSION);
     if (version < 1)
         return fail_at(r, r->event.start_mark, "oato_profile: version %d; allowed: 1 to %d",
@@ -493,7 +493,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
         const char *key = (const char *)r->event.data.scalar.value;
         int i = find_field(&profile_head_schema, key), s = 0;
         if (!seen && i != 0)
-            return fail_at(r, at, "'%.40s' where 'oato_profile: %d' must stand first: no profile",
+            return fail_at(r, at, "'%.40s' where 'oato_profile: %d' must come first: not a profile",
                            key, PROFILE_VERSION);
         while (s < SECTION_COUNT && strcmp(key, section_name[s]) != 0)
             s++;
@@ -501,7 +501,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
             read_warn(r, at, "unknown key", key);
             status = skip_value(r);
         } else if (i >= 0 ? seen & 1u << i : sections & 1u << s) {
-            return fail_at(r, at, "key '%s' stands twice", key);
+            return fail_at(r, at, "duplicate key '%s'", key);
         } else if (i >= 0) {
             seen |= 1u << i;
             status = read_scalar(r, &profile_head_schema.field[i], r->profile);
@@ -515,7 +515,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
             return status;
     }
     if (!seen)
-        return fail_at(r, begin, "key 'oato_profile' is missing: no profile");
+        return fail_at(r, begin, "key 'oato_profile' is missing: not a profile");
     if (!r->profile->n_devices)
         return fail_at(r, begin, "%s", no_devices);
     return OATO_OK;
@@ -529,20 +529,21 @@ static oato_status read_stream(struct reader *r)
     if (status)
         return status;
     if (r->event.type == YAML_STREAM_END_EVENT)
-        return oato_fail(r->err, OATO_EFILE, "%s: empty: no profile", r->name);
+        return oato_fail(r->err, OATO_EFILE, "%s: empty: not a profile", r->name);
     status = next_event(r);
     if (status)
         return status;
     yaml_mark_t begin = r->event.start_mark;
     if (r->event.type != YAML_MAPPING_START_EVENT)
-        return fail_at(r, begin, "%s where a mapping is expected: no profile", kind_of(&r->event));
+        return fail_at(r, begin, "%s where a mapping is expected: not a profile",
+                       kind_of(&r->event));
     status = read_head(r, begin);
     if (!status)
         status = next_event(r); /* end of the document */
     if (!status)
         status = next_event(r);
     if (!status && r->event.type != YAML_STREAM_END_EVENT)
-        return fail_at(r, r->event.start_mark, "a second document; a profile is one");
+        return fail_at(r, r->event.start_mark, "a second YAML document; a profile has exactly one");
     return status;
 }
 
@@ -562,8 +563,8 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
     struct reader r = {.name = name, .profile = out, .warn = warn, .user = user, .err = err};
     profile_init(out);
     if (bytes > FILE_BYTES_MAX)
-        return oato_fail(err, OATO_EFILE, "%s: %zu bytes: no profile (at most %zu)", name, bytes,
-                         FILE_BYTES_MAX);
+        return oato_fail(err, OATO_EFILE, "%s: %zu bytes: too large for a profile (at most %zu)",
+                         name, bytes, FILE_BYTES_MAX);
     if (!yaml_parser_initialize(&r.parser))
         return oato_fail_memory(err, 0, "the YAML parser");
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);

@@ -1,6 +1,6 @@
 /*
- * bandwidth.c - the rates of a machine: what its cores read from memory, what a device computes at
- * best.
+ * bandwidth.c - the rates of a machine: memory read bandwidth of its cores, peak arithmetic of a
+ * device.
  */
 #include "profiler/profiler_internal.h"
 
@@ -79,7 +79,7 @@ oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, do
     }
     memset(buffer, 1, bytes); /* else all of it is the one zero page */
     if (pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1)) {
-        status = oato_fail(err, OATO_EFIT, "a barrier of %d threads cannot be made", threads + 1);
+        status = oato_fail(err, OATO_EFIT, "cannot create a barrier for %d threads", threads + 1);
         goto out;
     }
     size_t share = bytes / sizeof(line_words) / (size_t)threads;
@@ -128,7 +128,8 @@ static oato_status time_product(const struct rig *r, oato_dtype dtype, int32_t w
 {
     size_t row_bytes;
     if (!dtype_row_bytes(dtype, width, &row_bytes))
-        return oato_fail(err, OATO_EUSAGE, "no rows of %d in %s", width, dtype_name(dtype));
+        return oato_fail(err, OATO_EUSAGE, "rows of %d elements do not fit the blocks of type %s",
+                         width, dtype_name(dtype));
     size_t bytes = row_bytes * (size_t)width;
     uint8_t *data = pages_alloc(bytes);
     if (!data)

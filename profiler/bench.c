@@ -1,10 +1,10 @@
 /*
- * bench.c - the time of one operator at one size on one device, as it is inside a running program:
- * a program of the same record many times over, each with another copy of the weights, so that
- * weights (and the KV cache) come from memory and not from a cache that they would never stay in.
- * Activations stay where they are, as they do in a real step.
+ * bench.c - the time of one operator at one size on one device, as inside a running program: a
+ * program repeats the record many times, each with another copy of the weights, so that weights
+ * (and the KV cache) come from memory, as they do in a real step, and not from CPU caches.
+ * Activations stay in place, as in a real step.
  *
- * A device with declared costs computes them; there one record and one copy tell all.
+ * On a device with declared costs one record and one copy are enough.
  */
 #include "profiler/profiler_internal.h"
 

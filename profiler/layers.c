@@ -1,7 +1,7 @@
 /*
- * layers.c - the real layers of the model as one program, against the sum of their rows measured
- * one by one: what a record and its rows cost beyond their operator. It is small, and it is what
- * makes a predicted step add up to a measured one.
+ * layers.c - the real layers of the model as one program, compared with the sum of their rows
+ * measured one by one: gives the overhead per record and row. It is small, but without it a
+ * predicted step would not add up to a measured one.
  */
 #include "profiler/profiler_internal.h"
 

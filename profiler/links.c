@@ -1,7 +1,7 @@
 /*
- * links.c - what a link carries: in each direction, from host memory that is page-locked and from
- * memory that is not, in both directions at once, with the host converting weights on their way;
- * between two devices that reach each other; and what waiting for the other side's event costs.
+ * links.c - the rates and latencies of links: in each direction, with page-locked and with
+ * pageable host memory, in both directions at once, with the host converting weights during the
+ * copy; between two devices with a direct link; and the cost of waiting for the other side's event.
  */
 #include "profiler/profiler_internal.h"
 
@@ -157,7 +157,8 @@ static oato_status streamed_create(const struct rig *r, oato_dtype dtype, int32_
     size_t row_bytes;
     memset(s, 0, sizeof *s);
     if (!dtype_row_bytes(dtype, STREAM_K, &row_bytes))
-        return oato_fail(err, OATO_EUSAGE, "no rows of %d in %s", STREAM_K, dtype_name(dtype));
+        return oato_fail(err, OATO_EUSAGE, "rows of %d elements do not fit the blocks of type %s",
+                         STREAM_K, dtype_name(dtype));
     s->bytes = row_bytes * (size_t)rows;
     s->file_bytes = STREAM_WEIGHTS * s->bytes;
     s->file = pages_alloc(s->file_bytes);

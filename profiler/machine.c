@@ -1,7 +1,7 @@
 /*
- * machine.c - the fingerprint of the machine: what decides how fast it is, and nothing that tells
- * whose it is. Topology and caches come from hwloc, the instruction set from what the kernel
- * reports as usable.
+ * machine.c - the fingerprint of the machine: what decides its speed, and nothing that
+ * identifies its owner. Topology and caches come from hwloc, the instruction set from what the
+ * kernel reports as usable.
  */
 #include "profiler/profiler_internal.h"
 

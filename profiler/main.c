@@ -1,6 +1,6 @@
 /*
  * main.c - oato-profile: the command line of the profiler. Reads a model, measures the machine,
- * writes or extends the machine's profile, and says in a few lines what it found.
+ * writes or extends the machine's profile, and prints a short summary.
  */
 #include "profiler/profiler.h"
 
@@ -29,17 +29,15 @@ static const struct option_row rows[] = {
     {"devices", 'd', OPT_VALUE, "LIST", "such as cpu,sim:vram=64MiB,read=900GB/s; default cpu",
      OPTION_DEVICES},
     {"threads", 't', OPT_VALUE, "N",
-     "threads of the cpu device; default: physical cores, but for one a GPU", OPTION_THREADS},
-    {"kv", 0, OPT_VALUE, "TYPE", "KV cache that attention is timed with: f16 (default), q8_0, f32",
+     "threads of the cpu device; default: physical cores, less one per GPU", OPTION_THREADS},
+    {"kv", 0, OPT_VALUE, "TYPE", "KV cache type to time attention with: f16 (default), q8_0, f32",
      OPTION_KV},
     {"context", 'c', OPT_VALUE, "LIST", "context lengths in tokens; default 64,512,2048,4096",
      OPTION_CONTEXT},
     {"quick", 'q', OPT_FLAG, NULL, "fewer sizes and repeats", OPTION_QUICK},
-    {"replace", 0, OPT_FLAG, NULL, "start the profile anew instead of extending it",
-     OPTION_REPLACE},
-    {"model", 'm', OPT_VALUE, "FILE", "the model, when it is not given as an operand",
-     OPTION_MODEL},
-    {"list-devices", 0, OPT_FLAG, NULL, "list what can be opened here, and stop", OPTION_LIST},
+    {"replace", 0, OPT_FLAG, NULL, "start a new profile instead of extending it", OPTION_REPLACE},
+    {"model", 'm', OPT_VALUE, "FILE", "the model, instead of the operand", OPTION_MODEL},
+    {"list-devices", 0, OPT_FLAG, NULL, "list the devices available here and exit", OPTION_LIST},
     {"json", 0, OPT_FLAG, NULL, "print the summary as JSON", OPTION_JSON},
     {"help", 'h', OPT_FLAG, NULL, "this text", OPTION_HELP},
     {"version", 0, OPT_FLAG, NULL, "print the version", OPTION_VERSION},
@@ -75,7 +73,8 @@ static oato_status parse_contexts(const char *list, struct profiler_options *o,
         if (n > 15 || !parse_count(number, 1, 1 << 24, &v) || o->n_contexts == PROFILER_CONTEXTS ||
             (o->n_contexts && v <= o->contexts[o->n_contexts - 1]))
             return oato_fail(err, OATO_EUSAGE,
-                             "--context '%s': at most %d rising numbers of tokens up to %d, such "
+                             "--context '%s': allowed are up to %d rising numbers of tokens, each "
+                             "at most %d, such "
                              "as 512,4096",
                              list, PROFILER_CONTEXTS, 1 << 24);
         o->contexts[o->n_contexts++] = (int32_t)v;

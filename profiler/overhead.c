@@ -1,6 +1,6 @@
 /*
- * overhead.c - what submitting a step and waiting for its end costs beyond its records, and what
- * launching one of them does.
+ * overhead.c - the cost of submitting a step and waiting for its end beyond its records, and of
+ * launching one record.
  */
 #include "profiler/profiler_internal.h"
 

@@ -1,6 +1,6 @@
 /*
- * passes.c - the rows of several passes over the operators of a device. What else goes on in a
- * machine lasts for seconds, a row is timed in milliseconds: the pass whose time is the middle one
+ * passes.c - the rows of several passes over the operators of a device. Disturbances on a
+ * machine last for seconds, timing a row takes milliseconds: so the pass with the median time
  * counts.
  */
 #include "profiler/profiler_internal.h"

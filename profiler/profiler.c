@@ -1,7 +1,7 @@
 /*
  * profiler.c - one profiling run: opens the devices, finds or makes their entries in the profile,
- * measures rates, links and operators, and puts the rows in. What concerns a device whose declared
- * properties changed is dropped; everything else that the profile held stays.
+ * measures rates, links and operators, and puts the rows in. Entries of a device whose declared
+ * properties changed are dropped; everything else in the profile is kept.
  */
 #include "profiler/profiler_internal.h"
 
@@ -274,8 +274,8 @@ static void time_by(struct run *r, struct rig *rig, enum device_clock clock)
         return;
     rig->told = true;
     warn_line(r,
-              "%s: times of operators include what lies between their kernels, for want of records "
-              "of its own: %s",
+              "%s: operator times include the gaps between kernels, because the device's "
+              "own records are not available: %s",
               rig->info.id, why.text);
 }
 
@@ -540,7 +540,7 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     if (!status && !adds_up(rig, &t)) {
         status = put_rows(r, false, true, err);
         warn_line(r,
-                  "%s: the operators of a step add up to %.2f ms, together they take %.2f ms" BUSY,
+                  "%s: the operators of a step add up to %.2f ms, but together take %.2f ms" BUSY,
                   rig->info.id, t.last[LAYERS_DECODE].sum_ns / 1e6, t.together_ns / 1e6);
     }
     passes_free(&r->passes);

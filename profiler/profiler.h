@@ -38,16 +38,16 @@ bool machine_same(const struct profile_machine *a, const struct profile_machine 
 /* "amd-epyc.profile.yaml" out of the CPU's name. */
 void machine_file_name(const struct profile_machine *m, char *out, size_t out_bytes);
 
-/* Starts *p: with what the file at path holds when it exists and `replace` is not set (OATO_EFILE
- * when that was measured on another machine), else empty but for the fingerprint. path may be
- * NULL: no file is looked at. */
+/* Fills *p from the file at path if it exists and `replace` is not set (OATO_EFILE when it was
+ * measured on another machine); else *p has only this machine's fingerprint. path may be NULL: no
+ * file is read. */
 oato_status profiler_begin(const char *path, bool replace, struct profile *p, warn_fn warn,
                            void *user, struct oato_error *err);
 
 /* Opens the devices, measures them, their links to the host and every distinct operator and fused
  * pattern of the model at several sizes. Rows with the same key are replaced, others kept; a
  * device whose declared properties changed loses its old rows. warn gets a line for each operator
- * that did not fit. OATO_NEGATIVE and "interrupted" when oato_interrupted was set meanwhile. */
+ * that did not fit. OATO_NEGATIVE and "interrupted" when oato_interrupted gets set. */
 oato_status profiler_measure(struct profile *p, const struct model *m,
                              const struct profiler_options *o, warn_fn warn, void *user,
                              struct profiler_report *report, struct oato_error *err);

@@ -1,8 +1,8 @@
 /*
  * profiler_internal.h - what the files of this room share: the list of things to time (op_set.c),
- * building and running measuring programs (rig.c), timing an operator (bench.c), the machine's
- * rates (bandwidth.c), those of its links (links.c) and what a program costs beyond its operators
- * (overhead.c).
+ * building and running measurement programs (rig.c), timing an operator (bench.c), rates of the
+ * machine (bandwidth.c) and of its links (links.c), and the overhead of a program beyond its
+ * operators (overhead.c).
  */
 #ifndef OATO_PROFILER_INTERNAL_H
 #define OATO_PROFILER_INTERNAL_H
@@ -16,7 +16,7 @@ struct op_case {
     struct oato_op op;
     struct graph_op shape; /* the first of them: inputs, outputs, weights */
     int32_t in_width[GRAPH_INPUTS], out_width[GRAPH_OUTPUTS];
-    bool logits_only; /* works on rows whose logits are wanted, never on all tokens */
+    bool logits_only; /* runs only on rows whose logits are wanted */
     const struct gguf_tensor *(*weights)[GRAPH_WEIGHTS]; /* of every graph operator of the case */
     int32_t n_weights;                                   /* how many such operators */
 };
@@ -31,8 +31,8 @@ struct op_set {
 oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
                            struct oato_error *err);
 void op_set_free(struct op_set *s);
-/* The graph with every match fused that does not overlap an earlier one: how the engine runs it
- * when no plan says otherwise. */
+/* The graph with every match fused, except those that overlap an earlier one: how the engine runs
+ * it without a plan. */
 oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err);
 
 /* A point at which a case is timed. */
@@ -49,7 +49,7 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
 
 /* --------------------------------------------------------------------- running programs ---- */
 
-/* A step of S equal sequences, with all that it points to. */
+/* A step of equal sequences, and everything it points to. */
 struct rig_step {
     struct step step;
     struct arena arena;
@@ -65,24 +65,24 @@ struct rig {
     struct oato_device *device;
     struct device_info info;
     int32_t index;   /* in the profile */
-    bool declared;   /* costs are declared: one run tells all, copies of weights tell nothing */
-    bool leaves_out; /* rows are of the time that the device worked, launches and waits between
-                        their kernels left out: see device_ops.measure */
+    bool declared;   /* costs are declared: one run is enough, and so is one copy of the weights */
+    bool leaves_out; /* rows count only the device's kernel time, without launches and waits
+                        between kernels: see device_ops.measure */
     enum device_clock clock;
-    bool told;              /* that a clock of the device cannot be used */
-    uint64_t cache_bytes;   /* what must be exceeded so that weights come from memory */
+    bool told;              /* the user was warned that a device clock cannot be used */
+    uint64_t cache_bytes;   /* weights must be larger than this to come from memory */
     const uint8_t *made_up; /* weights of a header-only file, enough for its largest tensor */
 };
 
-/* Works beside the host, and not in pretence: there launches and ways over the link are real. */
+/* A real accelerator, not the host or a simulated device: launches and link copies are real. */
 static inline bool rig_is_hardware(const struct rig *r)
 {
     return !r->info.is_host && !r->declared;
 }
 
-/* Compiles records [0, n), of which the first and the last must signal 1 and 2; runs them
- * `repeats` times at most and until `budget_ns` have passed. inner_ns[i]: from the first signal to
- * the last on the device's clock; whole_ns (may be NULL) the same for the whole submit + finish. */
+/* Compiles the program, whose first record must signal 1 and its last 2, and runs it as often as
+ * `effort` says. inner_ns[i]: from the first signal to the last on the device's clock; whole_ns[i]:
+ * the whole submit + finish. */
 struct rig_effort {
     int32_t min_repeats, max_repeats;
     uint64_t budget_ns;
@@ -93,20 +93,20 @@ struct rig_times {
 };
 oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
                     const struct rig_effort *effort, struct rig_times *out, struct oato_error *err);
-/* Which clock the following runs are timed by; on devices without a choice nothing happens. False,
- * and *why says why: there is one and it cannot be used. */
+/* Chooses the clock for the following runs; does nothing on devices without a choice. False, with
+ * the reason in *why: the clock cannot be used. */
 bool rig_clock(struct rig *r, enum device_clock clock, struct oato_error *why);
 /* A record that runs op on the values of a graph operator; offsets and weights are still 0. */
 struct program_record rig_record(const struct graph_op *shape, const struct oato_op *op,
                                  const int32_t *in_width);
 /* Device memory filled with numbers in [-1, 1). */
 oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oato_error *err);
-/* Choices of experts as OP_ROUTE gives them, each token's by chance and uniform: n times for `rows`
- * tokens, from `offset` of the memory on and `stride` bytes apart. */
+/* Writes random uniform choices of experts, in the format of OP_ROUTE: n blocks for `rows` tokens
+ * each, `stride` bytes apart from `offset` on. */
 oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void *memory,
                              uint64_t offset, int32_t rows, uint64_t stride, int32_t n,
                              struct oato_error *err);
-/* Writes every position of the cache, so that no page is a zero page shared by all. */
+/* Writes every position of the KV cache, so that no page is the shared zero page. */
 oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
                         const struct kv_layer_shape *layers, int32_t n_layers, oato_dtype dtype,
                         int32_t pages, struct oato_error *err);
@@ -119,7 +119,7 @@ uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
 
 /* Sorts v; the value at quantile q in [0, 1], between neighbours. */
 double quantile(double *v, int32_t n, double q);
-/* Without digits that no clock gives: whole nanoseconds, tenths below 100. */
+/* Rounded to a clock's precision: whole nanoseconds, tenths below 100. */
 double readable_ns(double ns);
 
 /* ---------------------------------------------------------------------- timing operators --- */
@@ -128,7 +128,7 @@ double readable_ns(double ns);
 struct op_bench;
 oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_bench **out,
                        struct oato_error *err);
-/* Fills the times and the memory figures of row; device, op and size too. */
+/* Fills row: times, memory, device, op and size. */
 oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick,
                        struct profile_row *row, struct oato_error *err);
 void bench_close(struct op_bench *b);
@@ -139,40 +139,40 @@ struct passes {
         struct profile_row *rows;
         int32_t n, cap;
     } pass[PASSES_MAX];
-    int n; /* begun */
+    int n; /* started */
 };
 /* Adds a row to the last pass; false when memory is short. */
 bool passes_add(struct passes *p, const struct profile_row *row);
-/* Of the rows of the same operator and size the one of the middle time (of two the lower); marked
- * as disturbed where a pass took less than half as long. False: there is none. */
+/* The row of the same operator and size with the median time (the lower of two), marked as
+ * disturbed if some pass took less than half as long. False: there is none. */
 bool passes_middle(const struct passes *p, const struct profile_row *like, struct profile_row *out);
-/* Times of the same work so far apart that something else was going on. On quiet machines the ninth
- * tenth of a row's times is 1.1 times the first, in one row of a hundred twice as much. */
+/* True when times of the same work differ so much that the machine must have been busy. On quiet
+ * machines the p90 of a row is 1.1 times its p10, and in one row of a hundred twice as much. */
 bool times_disagree(double least_ns, double most_ns);
 void passes_free(struct passes *p);
 
 /* ------------------------------------------------------------------ rates and overheads ---- */
 
-/* Bytes a second that `threads` threads read from a buffer beyond the caches. */
+/* Bytes per second that `threads` threads read from a buffer larger than the caches. */
 oato_status host_read_rate(int32_t threads, uint64_t cache_bytes, bool quick, double *bytes_per_s,
                            struct oato_error *err);
-/* Operations a second of a large matrix product, the best of several element types; and, except of
- * the host, bytes a second of reading memory. */
+/* Operations per second of a large matrix product, the best of several element types; and, except
+ * on the host, bytes per second of reading memory. */
 oato_status device_rates(const struct rig *r, bool quick, double *flops_per_s,
                          double *read_bytes_per_s, struct oato_error *err);
-/* Measures both directions between the host and a device, and enters them. What is only declared is
- * not told apart further. Of weights that the host converts on their way, the rate is that of the
- * type that takes longest, as they lie in the model's file. */
+/* Measures both directions between the host and a device, and adds the links to the profile. For
+ * devices with declared costs the optional figures are left out. The rate of converted weights is
+ * that of the slowest type, in bytes of the model's file. */
 oato_status links_measure(struct profile *p, struct rig *r, bool quick, struct oato_error *err);
-/* The same of the way to r from another device that it reaches, between which and itself each waits
- * for the other's event as long as the slower one does for the host's; without such a way there is
- * no entry. Both have links with the host. */
+/* The same for a direct link from another device to r; adds nothing if there is none. Waiting for
+ * the other's event is taken to cost what the slower of the two pays for the host's. Both must have
+ * links with the host. */
 oato_status links_measure_peer(struct profile *p, struct rig *r, const struct rig *from, bool quick,
                                struct oato_error *err);
 
-/* What submit and finish cost beyond the records. */
+/* Cost of submit and finish beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
-/* From one operator that hardly computes to the next, each launched by itself. */
+/* Time from one nearly empty operator to the next, each launched by itself. */
 oato_status launch_time(const struct rig *r, bool quick, double *ns, struct oato_error *err);
 /* The model's first layers (the whole graph, when it fits) on a device, for steps of one sequence;
  * weights are prepared when a step first needs them. */
@@ -182,12 +182,12 @@ oato_status layers_open(const struct rig *r, const struct model *m, oato_dtype k
 void layers_close(struct layers *l);
 struct layers_time {
     double together_ns, sum_ns; /* an undisturbed step; the sum of its rows in the profile */
-    double mean_ns;             /* of all steps but the slowest twentieth: what a user waits */
-    int32_t records;            /* of how many; 0: rows are missing */
-    double more_ns;             /* of sum_ns, what is of each record's rows but the first */
+    double mean_ns;             /* of all steps but the slowest 5 %: what a user waits */
+    int32_t records;            /* in the step; 0: rows are missing */
+    double more_ns;             /* the part of sum_ns for each record's rows after the first */
 };
-/* One step as one program, and as the sum of its rows in p. *t is zero at first; a second
- * measurement, also after another layers_open, is of as many records as the first. */
+/* Times one step as one program, and as the sum of its rows in p. *t must be zero at first; a
+ * second measurement, also after another layers_open, uses as many records as the first. */
 oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
                            bool quick, struct layers_time *t, struct oato_error *err);
 bool row_is_of(const struct profile_row *r, const struct oato_op *op, const struct op_size *size);

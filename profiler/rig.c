@@ -1,8 +1,8 @@
 /*
  * rig.c - building and running measuring programs on a device, through the same interface that the
  * engine uses: an arena, prepared weights, records, a step. Time is read from the device's own
- * clock at two signals inside the program, so that what it costs to start and end a step stays
- * out of an operator's time.
+ * clock at two signals inside the program, so that an operator's time does not include the cost of
+ * starting and ending a step.
  */
 #include "profiler/profiler_internal.h"
 

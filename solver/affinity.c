@@ -1,13 +1,13 @@
 /*
  * affinity.c - Algorithm 1 of the OATO paper. A unit's affinity to a device is the time it saves
- * there per byte it takes; units are taken in order of affinity while they fit. The iteration
- * charges each unit with the copies that its move would cause under the last placement and orders
+ * there per byte it takes; units are taken in order of affinity while they fit. Each
+ * iteration adds the cost of the copies that a move would cause under the last placement and sorts
  * again, until the order or the placement repeats; the best placement seen is the result.
  *
  * The paper scales affinities to [0, 1]; that changes no order and is left out. With several
- * accelerators the order is over (unit, device) pairs. A unit that can be divided has a chain of
- * steps to each device, from none of it to all: the affinity of a step is what it adds to the step
- * before, and steps that a longer one beats are left out, so that along a chain it only falls.
+ * accelerators the order is over (unit, device) pairs. A unit that can be split has a chain of
+ * steps per device, from none of it to all: the affinity of a step is its gain over the previous
+ * step, and steps that a longer one beats are dropped, so that affinity falls along a chain.
  */
 #include "solver/solver.h"
 

@@ -1,13 +1,13 @@
 /*
- * baselines.c - what others would do with the same machine, so that plans can say by how much they
- * are better and are never worse:
+ * baselines.c - what other engines would do on the same machine, so that plans can state how much
+ * better they are and are never worse:
  *
  *   fit         llama.cpp's rule: whole layers from the last to the first, experts last of all;
  *               with 32 tokens or more in a step the host's weights are streamed
- *   powerinfer  PowerInfer (arXiv 2312.12456, eq. 3-8): what is not FFN first, then the neurons
- *               that fire most, of a layer either none or enough to pay for its synchronisation
- *   flexgen     everything runs on the accelerator, what it does not hold is streamed, layer
- *               computing and copying at the same time (FlexGen, arXiv 2303.06865); only a price
+ *   powerinfer  PowerInfer (arXiv 2312.12456, eq. 3-8): everything but FFN first, then the
+ *               neurons that fire most; per layer none, or enough to pay for synchronisation
+ *   flexgen     everything runs on the accelerator; weights that do not fit are streamed, a layer
+ *               computing while the next one is copied (FlexGen, arXiv 2303.06865); price only
  */
 #include "solver/problem_internal.h"
 

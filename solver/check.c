@@ -1,6 +1,6 @@
 /*
- * check.c - verdicts: does a plan still hold under a profile (no slower than it promised, memory
- * enough, near the best plan of today), and in what do two plans differ. Both are meant for CI:
+ * check.c - verdicts: does a plan still hold under a profile (as fast as predicted, within memory,
+ * near today's best plan), and how do two plans differ. Both are meant for CI:
  * a table for people, JSON for programs, and the exit status for scripts.
  */
 #include "solver/report_internal.h"
@@ -122,8 +122,7 @@ static void tell_dispersion(struct verdict *v, double ns)
         json_close(v->out, ']');
         json_number(v->out, "dispersion_ns", ns);
     } else if (ns > 0) {
-        text_printf(v->out,
-                    "limits of time have %.3f ms more than asked: the profile's dispersion\n",
+        text_printf(v->out, "limits on times include %.3f ms for the profile's dispersion\n",
                     as_ms(ns));
     }
 }
@@ -219,7 +218,7 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
     if (!status)
         status = text_status(out, err);
     if (!status && v.bad)
-        status = oato_fail(err, OATO_NEGATIVE, "the plan does not hold any more; plan again");
+        status = oato_fail(err, OATO_NEGATIVE, "the plan no longer holds; run oato-plan again");
     return status;
 }
 

@@ -1,9 +1,9 @@
 /*
  * context.c - the largest context for which there is a plan of the wanted speed. A bisection over
  * whole pages of KV: more context leaves less memory for weights, so plans get slower until none
- * fits. Each probe is a whole plan; where the objective's best plan decodes too slowly, the one
- * that decodes fastest is tried. What is returned was planned and meets both; that one page more
- * does not was planned, too.
+ * fits. Each probe makes a whole plan; if the best plan for the objective decodes too slowly,
+ * the one with the fastest decode is tried. The result was planned and meets both conditions; one
+ * more page was planned as well, and does not.
  */
 #include "solver/solver.h"
 
@@ -83,14 +83,14 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
         status = err->status;
         if (!failed)
             status = oato_fail(err, OATO_EFIT,
-                               "no context for the request's own %" PRId64 " tokens: %.300s",
+                               "no plan holds even the request's own %" PRId64 " tokens: %.300s",
                                tokens, x.why.data ? x.why.data : "");
         goto out;
     }
     if (hi < lo || does(&x, hi * page, &failed, err)) {
         lo = max_i64(lo, hi);
         text_free(&x.why);
-        text_printf(&x.why, "the model was trained for %" PRId64 " positions of a sequence",
+        text_printf(&x.why, "the model was trained on sequences of %" PRId64 " positions",
                     m->shape.context_length);
     } else {
         for (int64_t end = hi; !failed && end - lo > 1;) { /* why: that of end */

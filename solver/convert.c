@@ -1,6 +1,6 @@
 /*
- * convert.c - verbs that make files of files, without a plan: the header-only file of a model,
- * which a team can keep beside its plans, and a neurons sidecar out of PowerInfer's split.
+ * convert.c - conversions that need no plan: the header-only file of a model, which a team can keep
+ * with its plans, and a neurons sidecar from PowerInfer's split.
  */
 #include "solver/report_internal.h"
 

@@ -1,10 +1,10 @@
 /*
- * cost.c - seconds of this operator on this device for this step, out of a profile.
+ * cost.c - the time of an operator on a device for a step, from a profile.
  *
  * The rows of the profile are sorted into curves: one per (device, operator), with the measured
  * points in order of sequences, rows and KV positions. A size between two points is interpolated,
  * a shape without points falls back to a roofline of the device's measured bandwidth and
- * arithmetic and says so. Nothing here knows placements.
+ * arithmetic and is marked as an estimate. Nothing here knows placements.
  */
 #include "solver/solver.h"
 

@@ -1,7 +1,7 @@
 /*
- * cover.c - which of the model's fusion matches are taken. One cover serves all devices, because a
- * plan has one graph: a fused operator must be known on each device and must pay on each where
- * both ways were measured. Overlaps are resolved from left to right.
+ * cover.c - chooses which of the model's fusion matches are used. One cover serves all devices,
+ * because a plan has one graph: a fused operator must be supported on each device and be no slower
+ * on each where fused and unfused were both measured. Overlaps are resolved from left to right.
  */
 #include "solver/problem_internal.h"
 

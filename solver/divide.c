@@ -4,11 +4,11 @@
  *   divided    its groups (of neurons, experts or rows; the most active first) are dealt out at cut
  *              points, accelerators before the host, and the parts run at the same time: a step
  *              takes as long as the slowest, with the copies that its part needs
- *   streamed   the host keeps and decodes its share, but prefill of it runs on an accelerator, the
- *              weights copied over the link while the previous ones compute
- *   apart      of two operators one here, one there
+ *   streamed   the host keeps and decodes its share, but an accelerator runs prefill of it, copying
+ *              weights over the link while the previous ones compute
+ *   apart      the two operators of a unit on different devices
  *
- * What each costs is divide_price.c's.
+ * divide_price.c prices each.
  */
 #include "solver/divide_internal.h"
 

@@ -1,6 +1,6 @@
 /*
- * divide_internal.h - a unit while its options are listed: divide.c says which there are,
- * divide_price.c what each costs.
+ * divide_internal.h - working state while the options of a unit are listed: divide.c lists them,
+ * divide_price.c prices each.
  */
 #ifndef OATO_DIVIDE_INTERNAL_H
 #define OATO_DIVIDE_INTERNAL_H
@@ -8,45 +8,46 @@
 #include "solver/problem_internal.h"
 
 enum {
-    KINDS_MAX = 4, /* of prefill steps, and the decode step */
-    OPS_MAX = 2,   /* of a unit that can be divided */
+    KINDS_MAX = 4, /* prefill steps, and the decode step */
+    OPS_MAX = 2,   /* operators of a unit that can be split */
 };
 
 struct dividing {
     const struct problem *p;
     int32_t unit, op[OPS_MAX], n_ops;
-    int32_t group, groups, extent; /* neurons, experts or rows: in a group; groups; in all */
+    int32_t group, groups, extent; /* group: neurons, experts or rows per group; extent: in total */
     struct request_step kind[KINDS_MAX];
     int32_t n_kinds; /* the last one is decode */
-    /* Nanoseconds of a step of each kind: an operator whole and dense, its record included; copies
-     * of all inputs and of the output between the host and a device; adding two outputs. */
+    /* Nanoseconds in a step of each kind. whole: an operator, unsplit and dense, record overhead
+     * included; enter, leave: copies of all inputs and of the output between the host and a device;
+     * merge: adding two outputs. */
     double whole[KINDS_MAX][OPS_MAX][SOLVER_DEVICES];
     double enter[KINDS_MAX][2][SOLVER_DEVICES],
         leave[KINDS_MAX][2][SOLVER_DEVICES]; /* 0: from it */
-    /* The same between accelerators that reach each other. */
+    /* The same between accelerators with a direct link. */
     double enter_direct[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES],
         leave_direct[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES]; /* [from][to] */
     double merge[KINDS_MAX][SOLVER_DEVICES];
-    const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activities of the first groups */
+    const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activity of the first i groups */
     bool runs[SOLVER_DEVICES];
     uint64_t file_bytes;
-    struct option *out; /* where the next option goes; NULL: only counted */
+    struct option *out; /* where the next option goes; NULL: count only */
     int32_t n;
 };
 
-/* What each device has of a divided unit, in groups. */
+/* The groups of a split unit on each device. */
 struct share {
     int32_t begin[SOLVER_DEVICES], end[SOLVER_DEVICES]; /* groups */
 };
-/* Accelerators take the first groups, in order, the host the last. */
+/* Accelerators get the first groups, in order, and the host the last. */
 struct share divide_share(const struct instance *in, const uint16_t *groups);
 
-/* What inputs and output of a part on device d cost in a step of kind k, on their way from and to
- * where the unit's are. */
+/* Nanoseconds of the copies of a part on device d in a step of kind k: inputs from device `base`,
+ * output back to it. */
 double divide_ways_ns(const struct dividing *x, int32_t base, int32_t d, int32_t k);
 
-/* Adds an option, or counts it: the devices' groups (NULL: all on `base`), read and written on
- * `base`; in prefill device `stream` runs what the host has, unless it is -1. */
+/* Adds (or counts) an option with these groups per device (NULL: all on `base`), read and written
+ * on `base`; unless `stream` is -1, that device runs the host's share in prefill. */
 void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * divide_price.c - what a way to divide a unit costs over the request. A share of an operator is
- * priced in proportion to the whole, which is an estimate wherever it stands; activity comes from
- * the neurons sidecar, without one every neuron is active and experts are chosen alike.
+ * divide_price.c - the price of a split unit over the request. A share of an operator is priced in
+ * proportion to the whole and is always marked as an estimate; activity comes from the neurons
+ * sidecar, and without one every neuron is active and experts are chosen uniformly.
  */
 #include "solver/divide_internal.h"
 

@@ -1,7 +1,7 @@
 /*
- * explain.c - why an operator is where it is: what it and its copies cost on each device when
- * everything else stays, what memory it takes and buys, and what would have to change for it to
- * move. With a model and a profile this is priced anew; a plan alone tells what it recorded.
+ * explain.c - why an operator is where it is: what it and its copies cost on each device if
+ * everything else stays, the memory it takes and the time that saves, and what would have to change
+ * for it to move. With a model and a profile this is priced again; a plan alone has its records.
  */
 #include "solver/problem_internal.h"
 #include "solver/report_internal.h"
@@ -78,17 +78,18 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
         snprintf(text, n, "would save %.3f ms, but %s needs %.1f MiB more than its budget", ms, id,
                  as_mib((double)m->missing));
     else if (m->delta_ns < 0)
-        snprintf(text, n, "would save %.3f ms and fits: planning again may move it", ms);
+        snprintf(text, n, "would save %.3f ms and fits: running oato-plan again may move it", ms);
     else if (m->own_ns > m->delta_ns)
-        snprintf(text, n,
-                 "would cost %.3f ms more (copies %+.3f ms); to move it must run there in %.3f ms "
-                 "instead of %.3f ms",
-                 ms, as_ms((double)copies_ns), as_ms((double)(m->own_ns - m->delta_ns)),
-                 as_ms((double)m->own_ns));
+        snprintf(
+            text, n,
+            "would cost %.3f ms more (copies %+.3f ms); it would move if it ran there in %.3f ms "
+            "instead of %.3f ms",
+            ms, as_ms((double)copies_ns), as_ms((double)(m->own_ns - m->delta_ns)),
+            as_ms((double)m->own_ns));
     else
         snprintf(text, n,
-                 "would cost %.3f ms more, of which copies %+.3f ms: even in no time there it "
-                 "would not pay alone",
+                 "would cost %.3f ms more (copies %+.3f ms); moving it alone would not pay "
+                 "even if it ran there in no time",
                  ms, as_ms((double)copies_ns));
 }
 
@@ -124,7 +125,7 @@ static void where_text(const struct explain *x, int32_t op, struct text *out)
                         (double)(end - begin) * 100 / p->division[unit].extent);
     }
     if (o->stream >= 0)
-        text_printf(out, ", prefill of %s's on %s", problem_device(p, p->instance.host),
+        text_printf(out, ", prefill of the %s share on %s", problem_device(p, p->instance.host),
                     problem_device(p, o->stream));
 }
 
@@ -266,7 +267,7 @@ static void explain_op(const struct explain *x, int32_t op)
         for (int32_t d = 0; d < p->n_devices; d++)
             if (p->price[op * p->n_devices + d].supported &&
                 p->price[op * p->n_devices + d].estimate)
-                text_printf(out, "  ~ on %s this shape was never measured: an estimate\n",
+                text_printf(out, "  ~ estimate: this shape was never measured on %s\n",
                             problem_device(p, d));
     }
     text_free_part(&together, out);

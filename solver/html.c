@@ -148,8 +148,8 @@ static void gap_card(const struct page *page)
         snprintf(value, sizeof value, "0 %%");
     else
         snprintf(value, sizeof value, "&#8804; %.2f %%", gap * 100);
-    card(page, value, page->plan->timed_out ? "ended by the clock" : page->plan->solver,
-         "From the optimum");
+    card(page, value, page->plan->timed_out ? "time limit reached" : page->plan->solver,
+         "Above the optimum");
 }
 
 /* The devices in their colours. */
@@ -185,7 +185,7 @@ static void write_header(const struct page *page, const char *title)
     write_keys(page, true);
     text_printf(page->out,
                 "</p>\n<p class=\"soft\">%d sequence%s of %d + %d tokens, context %d, steps of up "
-                "to %d tokens, KV %s, least %s</p>\n<div class=\"cards\">\n",
+                "to %d tokens, KV %s, minimizing %s</p>\n<div class=\"cards\">\n",
                 q->batch, q->batch == 1 ? "" : "s", q->prompt, q->generate, q->context, q->ubatch,
                 dtype_name(q->kv), objective_names[q->objective]);
     speed_card(page, "Prefill", (double)q->prompt * q->batch, p->prefill_ns);
@@ -209,8 +209,7 @@ static void write_baselines(const struct page *page)
     const struct plan *p = page->plan;
     uint64_t most = p->objective_ns;
     heading(page, "Against simpler rules",
-            "What is minimised, in milliseconds as predicted, and how many times this plan is "
-            "faster.");
+            "Predicted value of what is minimized, and how many times faster this plan is.");
     for (int32_t i = 0; i < p->n_baselines; i++)
         most = p->baselines[i].objective_ns > most ? p->baselines[i].objective_ns : most;
     text_printf(page->out, "<div class=\"scroll\"><table class=\"list\">\n");
@@ -303,9 +302,10 @@ static oato_status write_dearest(const struct page *page, struct oato_error *err
         arena_free(&arena);
         return oato_fail_memory(err, (size_t)g->n_ops * sizeof *kin, "a report");
     }
-    heading(page, "The dearest operators",
-            "Of one name in one place, all layers together; of parts that run at the same time the "
-            "slowest counts. ~ marks estimates: shapes that were never measured there.");
+    heading(page, "The most expensive operators",
+            "Operators of the same name and placement, summed over all layers; of parts that run "
+            "at the same time the slowest counts. ~ marks estimates: shapes that were never "
+            "measured there.");
     text_printf(page->out, "<div class=\"scroll\"><table class=\"list\">\n<thead><tr><th>operator"
                            "</th><th class=\"l\">where</th><th>layers</th><th>prefill ms</th><th>"
                            "decode ms</th><th>of the request</th></tr></thead>\n<tbody>\n");
@@ -334,7 +334,7 @@ static void write_timelines(const struct page *page)
     heading(
         page, "Time line",
         "Simulated on a virtual clock: each device's queue and, where weights are streamed, its "
-        "copy engine. Beneath each step the layer in its middle.");
+        "copy engine. Below each step: its middle layer in detail.");
     text_printf(page->out, "<p>");
     write_keys(page, false);
     text_printf(page->out, "<span class=\"key\" style=\"background:var(--copy)\"></span>copies"
@@ -355,8 +355,8 @@ static oato_status write_frontier(const struct page *page, const struct model *m
     if (!any)
         return OATO_OK;
     heading(page, "Speed against memory",
-            "The best plan for each share of the memory that is free on the accelerators, each "
-            "found within a percent.");
+            "The best plan for each share of the accelerators' free memory, each within 1 % of the "
+            "optimum.");
     text_printf(page->out, "<div class=\"scroll frontier\">");
     oato_status status = frontier_picture(page->plan, m, profile, FRONTIER_STEPS, page->out, err);
     text_printf(page->out, "</div>\n");
@@ -370,7 +370,7 @@ static void write_footer(const struct page *page)
     html_text(page->out, p->tool);
     text_printf(page->out,
                 " for a model of structure %016llx on a profile of hash %016llx. %d of %d "
-                "operators were never measured in their shape somewhere: their times there are "
+                "operators were not measured in their shape on every device: their times there are "
                 "estimates.</footer>\n",
                 (unsigned long long)p->structure_hash, (unsigned long long)p->profile_hash,
                 estimates_of(p), operators_of(p));
@@ -398,12 +398,12 @@ oato_status report_html(const struct plan *plan, const struct model *m,
     write_baselines(&page);
     heading(&page, "Where everything is",
             "A row per layer, a column per operator; the last one is the KV cache. Cells of "
-            "several colours are divided, with the first one's share in percent; hatched ones are "
+            "several colours are split, with the first device's share in percent; hatched ones are "
             "streamed for prefill.");
     html_map(&page);
     heading(&page, "Memory",
-            "Of each device's budget: weights, KV cache, work (activations, "
-            "workspace, buffers of streams), and what is free.");
+            "Use of each device's budget: weights, KV cache, work (activations, "
+            "workspace, stream buffers) and free memory.");
     html_memory(&page);
     write_timelines(&page);
     if (frontier)

@@ -1,8 +1,8 @@
 /*
  * html_figures.c - the figures of the HTML report: the map of layers and operators (a table, so
  * that it fits any width), memory bars, and time lines of simulated steps as SVG. A whole step is
- * one path per device and kind, thousands of records in a few kilobytes; only the layer beneath it
- * has a shape and a tooltip for each.
+ * one path per device and kind, thousands of records in a few kilobytes; only the layer shown below
+ * it has a shape and a tooltip per record.
  */
 #include "solver/html_internal.h"
 

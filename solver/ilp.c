@@ -1,7 +1,7 @@
 /*
  * ilp.c - the exact solver: picks a formulation, runs GLPK silently and never returns less than
  * the placement it was given. The bound it reports is that of the best open node, so that plans
- * can say how far from the optimum they may be.
+ * can state their maximum distance from the optimum.
  */
 #include "solver/ilp_internal.h"
 

@@ -1,8 +1,8 @@
 /*
- * ilp_blocks.c - cuts an instance into blocks. A unit is a *separator* when no value passes it by:
- * all that is read behind it and made up to it is made by it. Blocks between separators share
- * nothing but where the separator between them has its output: a device for each phase, which is
- * the block's end. Equal blocks, as layers are, share the table of what can be chosen in them.
+ * ilp_blocks.c - cuts an instance into blocks. A unit is a *separator* when no value bypasses it:
+ * every value that is produced before it ends and read after it is its own output. Two neighbouring
+ * blocks share only the device that has the separator's output in each phase, which is the end of
+ * the first block. Equal blocks, such as layers, share one table of choices.
  */
 #include "solver/ilp_internal.h"
 

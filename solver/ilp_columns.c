@@ -1,11 +1,11 @@
 /*
- * ilp_columns.c - the linear programme of the path form, and its relaxation by column generation:
- * of the many patterns of a block only those become columns that improve the solution so far, which
- * the frame and the cheapest item of its class tell at once. So the relaxation is that of all
- * patterns, however finely a unit can be divided.
+ * ilp_columns.c - the linear program of the path form, and its relaxation by column generation: of
+ * the many patterns of a block only those become columns that improve the current solution, which
+ * are found from each frame and the cheapest item of its class. So the relaxation covers all
+ * patterns, however finely a unit can be split.
  *
- * The price of memory that comes out of it bounds every path (Lagrange); path_expand lists what a
- * better path than a known one can still consist of.
+ * The memory prices of the solution bound every path (Lagrange); path_expand lists the patterns
+ * that a path better than the best known one can use.
  */
 #include "solver/ilp_internal.h"
 

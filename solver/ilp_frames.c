@@ -1,12 +1,11 @@
 /*
- * ilp_frames.c - what can be chosen in a block. Its widest unit (most options: the feed-forward
- * neurons of a layer) is left open: to the others it matters only where it reads and writes. So the
- * placements of the others are priced once for each such class, as frames, and the unit's own
- * options stand beside them in a menu; a pattern is a frame and an item of its class. Of both only
- * the undominated stay (nothing else has the same ends, no more time, no more bytes and no more
- * devices). Frames grow unit by unit, and are pruned after each. A block lies on the host and at
- * most three other devices, two where there are many to choose from: the ways to place it on more
- * are too many to list.
+ * ilp_frames.c - lists the choices in a block. Its widest unit (most options: the feed-forward
+ * neurons of a layer) is left open: the others depend only on where it reads and writes, its class.
+ * So the placements of the others are priced once per class, as frames, and the unit's own options
+ * form a menu; a pattern is a frame and a menu item of its class. Dominated frames and items are
+ * dropped (another has the same ends, no more time, no more bytes and no more devices). Frames grow
+ * unit by unit and are pruned after each. A block uses the host and at most three other devices, or
+ * two when there are many: the placements on more are too many to list.
  */
 #include "solver/ilp_internal.h"
 

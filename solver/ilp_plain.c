@@ -1,12 +1,12 @@
 /*
- * ilp_plain.c - the placement ILP as one would write it down, for instances of any form:
+ * ilp_plain.c - the placement ILP in textbook form, for any instance:
  *
  *   x[u,o]     binary: unit u runs as its option o says; for each u they add up to 1
  *   r[u,d], w[u,d]   sums of the x[u,o] that read, and write, on device d; so for each phase:
  *   leave[e,d] >= w[producer,d] - r[reader,d]   the value is copied out of d
  *   enter[e,d] >= r[reader,d] - w[producer,d]   the value is copied into d
- *   direct[e,d,f] >= w[producer,d] + r[reader,f] - 1   or from d to f, where that needs no host:
- *     then r[reader,f] is no reason to leave d, w[producer,d] none to enter f
+ *   direct[e,d,f] >= w[producer,d] + r[reader,f] - 1   or from d to f, if they have a direct link:
+ *     then r[reader,f] does not force leave[e,d], nor w[producer,d] enter[e,f]
  *   y[d]       >= x[u,o] where o uses d         the device is used at all
  *   sum of bytes[u,o,d] x[u,o] <= capacity[d]
  *

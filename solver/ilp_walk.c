@@ -1,11 +1,11 @@
 /*
  * ilp_walk.c - label setting over the path of blocks (resource-constrained shortest path). A label
- * is a way to place all blocks up to some point. Of two labels with the same end and
- * the same devices in use, one that is slower and takes more memory is dropped; so is one that,
- * even with the memory that is left priced as in the relaxation and the fastest way on, cannot
- * beat the cutoff. Where labels still grow too many, only the most promising of those that took
- * about the same memory stay, and the bound is lowered to what the others might have become: the
- * result is always a bound and, with one accelerator, nearly always a proof.
+ * is a placement of all blocks up to some point. Of two labels with the same end and the same
+ * devices in use, one that is slower and takes more memory is dropped; so is one that cannot beat
+ * the cutoff even on the fastest way on, with the remaining memory priced as in the relaxation. If
+ * there are still too many labels, only the most promising of those with about the same memory are
+ * kept, and the bound is lowered to that of the dropped ones: the result is always a bound and,
+ * with one accelerator, nearly always a proof.
  */
 #include "solver/ilp_internal.h"
 

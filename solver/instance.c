@@ -1,8 +1,8 @@
 /*
  * instance.c - the abstract placement problem: what a placement costs and whether it fits, and
  * the baselines that need no search. An option of a unit says where its inputs are read and its
- * outputs are made; a value costs one copy out of its producer's memory when anything elsewhere
- * reads it, and one copy into each such memory, or one copy in all where there is a direct way.
+ * outputs are made; a value costs one copy out of its producer's memory if anything elsewhere
+ * reads it, and one copy into each such memory, or a single copy over a direct link.
  */
 #include "solver/solver.h"
 

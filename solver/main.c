@@ -1,6 +1,6 @@
 /*
- * main.c - oato-plan: command lines to calls of solver.h, messages to stderr, results to stdout,
- * statuses to the shell. Every verb is a row of a table with its own options.
+ * main.c - oato-plan: turns command lines into calls of solver.h; messages go to stderr, results
+ * to stdout, the status to the shell. Every verb is a row of a table with its own options.
  */
 #include "solver/verbs.h"
 
@@ -53,11 +53,11 @@ enum {
     }
 #define ROW_PROFILE                                                                                \
     {                                                                                              \
-        "profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE                  \
+        "profile", 'p', OPT_VALUE, "PROFILE", "the machine's profile", O_PROFILE                   \
     }
 #define ROW_HARDWARE                                                                               \
     {                                                                                              \
-        "hardware", 0, OPT_VALUE, "NAME", "a machine of the library instead", O_HARDWARE           \
+        "hardware", 0, OPT_VALUE, "NAME", "a library machine instead of -p", O_HARDWARE            \
     }
 #define ROW_NEURONS                                                                                \
     {                                                                                              \
@@ -77,35 +77,35 @@ enum {
          O_SOLVER},                                                                                  \
         {"single-shot", 0, OPT_FLAG, NULL, "affinity without iteration", O_SINGLE},                  \
         {"whole-only", 0, OPT_FLAG, NULL, "no operator is divided or streamed", O_WHOLE},            \
-        {"devices", 0, OPT_VALUE, "LIST", "of the profile's: cpu:0,sim:0 (default all)", O_DEVICES}, \
-        {"budget", 0, OPT_VALUE, "D=BYTES", "sim:0=40MiB, repeatable (default 90 % of free)",        \
+        {"devices", 0, OPT_VALUE, "LIST", "use only devices: cpu:0,sim:0 (default all)", O_DEVICES}, \
+        {"budget", 0, OPT_VALUE, "D=BYTES", "as sim:0=40MiB, repeatable (default 90 % of free)",     \
          O_BUDGET},                                                                                  \
-        {"prompt", 0, OPT_VALUE, "N", "tokens of a prompt (default 512)", O_PROMPT},                 \
+        {"prompt", 0, OPT_VALUE, "N", "tokens per prompt (default 512)", O_PROMPT},                  \
         {"prefill", 0, OPT_VALUE, "N", NULL, O_PROMPT},                                              \
         {"generate", 'n', OPT_VALUE, "N", "tokens generated after it (default 128)", O_GENERATE},    \
         {"predict", 0, OPT_VALUE, "N", NULL, O_GENERATE},                                            \
         {"n-predict", 0, OPT_VALUE, "N", NULL, O_GENERATE},                                          \
         {"ctx-size", 0, OPT_VALUE, "N", NULL, O_CONTEXT},                                            \
-        {"context", 'c', OPT_VALUE, "N", "positions of KV in all (default 4096)", O_CONTEXT},        \
+        {"context", 'c', OPT_VALUE, "N", "KV positions in total (default 4096)", O_CONTEXT},         \
         {"batch", 'b', OPT_VALUE, "N", "sequences at once (default 1)", O_BATCH},                    \
-        {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default 512)", O_UBATCH},              \
+        {"ubatch", 0, OPT_VALUE, "N", "most tokens per step (default 512)", O_UBATCH},               \
         {"kv", 0, OPT_VALUE, "TYPE", "f16, q8_0 or f32 (default f16)", O_KV},                        \
         {"deterministic", 0, OPT_FLAG, NULL, "one numerics class for all phases", O_DETERMINISTIC},  \
-        {"time-limit", 0, OPT_VALUE, "S", "seconds for the search, 0 = none (default 10)", O_TIME},     \
+        {"time-limit", 0, OPT_VALUE, "S", "seconds for the search, 0 = none (default 10)", O_TIME},  \
     {                                                                                                \
         "gap", 0, OPT_VALUE, "G", "distance from the optimum to stop at (default 0.001)", O_GAP      \
     }
 
 static const struct option_row make_rows[] = {
-    {"profile", 'p', OPT_VALUE, "PROFILE", "what the machine costs", O_PROFILE},
+    {"profile", 'p', OPT_VALUE, "PROFILE", "the machine's profile", O_PROFILE},
     ROW_HARDWARE,
     ROW_NEURONS,
     {"model", 'm', OPT_VALUE, "MODEL", "the GGUF file, instead of an operand", O_MODEL},
-    {"output", 'o', OPT_VALUE, "PLAN", "where to write (default: MODEL.plan, here)", O_OUTPUT},
+    {"output", 'o', OPT_VALUE, "PLAN", "where to write (default ./MODEL.plan)", O_OUTPUT},
     ROWS_PLANNING,
     {"maximize", 0, OPT_VALUE, "context", "the largest context for which there is a plan",
      O_MAXIMIZE},
-    {"at-least", 0, OPT_VALUE, "T", "tokens/s of decode that --maximize keeps (default any)",
+    {"at-least", 0, OPT_VALUE, "T", "minimum decode tokens/s for --maximize (default any)",
      O_AT_LEAST},
     ROW_JSON,
     ROW_HELP,
@@ -120,7 +120,7 @@ static const struct option_row check_rows[] = {
     ROW_PROFILE,
     ROW_HARDWARE,
     ROW_NEURONS,
-    {"max-slower", 0, OPT_VALUE, "5%", "how much slower is still fine (default 5%)", O_SLOWER},
+    {"max-slower", 0, OPT_VALUE, "5%", "how much slower is accepted (default 5%)", O_SLOWER},
     {"time-limit", 0, OPT_VALUE, "S", "seconds for the search, 0 = none (default 10)", O_TIME},
     ROW_JSON,
     ROW_HELP,
@@ -132,7 +132,7 @@ static const struct option_row simulate_rows[] = {
     ROW_PROFILE,
     ROW_HARDWARE,
     ROW_NEURONS,
-    {"trace", 0, OPT_VALUE, "FILE", "write its steps as Chrome/Perfetto trace events, too",
+    {"trace", 0, OPT_VALUE, "FILE", "also write the steps as Chrome/Perfetto trace events",
      O_TRACE},
     ROW_JSON,
     ROW_HELP,
@@ -145,7 +145,7 @@ static const struct option_row report_rows[] = {
     ROW_HARDWARE,
     ROW_NEURONS,
     {"output", 'o', OPT_VALUE, "FILE", "the HTML file to write", O_OUTPUT},
-    {"no-frontier", 0, OPT_FLAG, NULL, "leave out speed against memory", O_NO_FRONTIER},
+    {"no-frontier", 0, OPT_FLAG, NULL, "leave out the speed/memory curve", O_NO_FRONTIER},
     ROW_HELP,
     {0},
 };
@@ -153,7 +153,7 @@ static const struct option_row report_rows[] = {
 static const struct option_row export_rows[] = {
     ROW_MODEL,
     {"to", 0, OPT_VALUE, "ENGINE", "llama.cpp (default), ik_llama.cpp or ktransformers", O_TO},
-    {"device-name", 0, OPT_VALUE, "D=NAME", "D is called NAME there, repeatable", O_NAME},
+    {"device-name", 0, OPT_VALUE, "D=NAME", "name of device D in ENGINE, repeatable", O_NAME},
     ROW_JSON,
     ROW_HELP,
     {0},
@@ -165,7 +165,7 @@ static const struct option_row header_rows[] = {
 static const struct option_row import_rows[] = {
     ROW_MODEL,
     {"output", 'o', OPT_VALUE, "FILE", "the neurons sidecar to write", O_OUTPUT},
-    {"text-order", 0, OPT_FLAG, NULL, "its layers were read as 0 1 10 11 2: put them right",
+    {"text-order", 0, OPT_FLAG, NULL, "the input has layers as 0 1 10 11 2: reorder them",
      O_TEXT_ORDER},
     ROW_JSON,
     ROW_HELP,
@@ -177,7 +177,7 @@ static const struct option_row frontier_rows[] = {
     ROW_HARDWARE,
     ROW_NEURONS,
     {"steps", 0, OPT_VALUE, "N", "plans from 0 to 100 % of the memory (default 20)", O_STEPS},
-    {"svg", 0, OPT_VALUE, "FILE", "write a picture, too", O_SVG},
+    {"svg", 0, OPT_VALUE, "FILE", "also write a picture", O_SVG},
     ROWS_PLANNING,
     ROW_JSON,
     ROW_HELP,

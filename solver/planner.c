@@ -1,7 +1,7 @@
 /*
- * planner.c - runs the solvers over a problem and writes down the result. The baselines are always
- * priced; `auto` and `ilp` start from the best of them, so neither is ever slower. What a plan
- * says depends on nothing but its inputs: no time, no order of memory.
+ * planner.c - runs the solvers over a problem and fills the plan. The baselines are always priced;
+ * `auto` and `ilp` start from the best of them, so neither is ever slower. A plan depends on its
+ * inputs only, not on the time of day or on addresses.
  */
 #include "solver/problem_internal.h"
 
@@ -81,8 +81,8 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
                               problem_device(p, d), (double)p->instance.capacity[d] / 0x1p20);
     if (need <= offer)
         return oato_fail(err, OATO_EFIT,
-                         "%.1f MiB of weights and KV do not fit piece by piece into %s; raise "
-                         "--budget by the largest piece or so",
+                         "%.1f MiB of weights and KV fit into %s in total, but not operator by "
+                         "operator; raise --budget by about the largest operator",
                          (double)need / 0x1p20, text);
     double missing = (double)(need - offer) / 0x1p20;
     double per_token = (double)kv / (double)request_kv_positions(&p->request);
@@ -95,7 +95,7 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
     return oato_fail(
         err, OATO_EFIT,
         "weights (%.1f MiB) and KV of %d positions (%.1f MiB) do not fit: %.1f MiB are "
-        "missing of what %s hold beside activations; %s",
+        "missing (available beside activations: %s); %s",
         (double)(need - kv) / 0x1p20, p->request.context, (double)kv / 0x1p20, missing, text, knob);
 }
 

@@ -1,8 +1,8 @@
 /*
  * problem.c - from model, profile and request to an instance. Steps: the devices and what they may
- * use, the fusion cover, the price of every operator everywhere, units (one operator each, but
- * what touches a layer's KV stays together), the copies that values need, and what a used device
- * sets aside for activations and workspace.
+ * use, the fusion cover, the price of every operator everywhere, units (one operator each, except
+ * that the operators on a layer's KV stay together), the copies of values, and the memory that a
+ * used device sets aside for activations and workspace.
  */
 #include "solver/problem_internal.h"
 
@@ -47,8 +47,7 @@ oato_status request_check(const struct plan_request *q, struct oato_error *err)
                          q->prompt, q->generate, q->batch, q->ubatch, q->context);
     if (q->objective == OBJECTIVE_TTFT && !q->prompt)
         return oato_fail(err, OATO_EUSAGE,
-                         "--minimize ttft: without a prompt nothing comes before the first token; "
-                         "give one with --prompt");
+                         "--minimize ttft needs a prompt; give one with --prompt");
     if (positions > q->context)
         return oato_fail(err, OATO_EUSAGE,
                          "%d sequences of %d + %d tokens need --context %" PRId64

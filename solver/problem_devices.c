@@ -1,5 +1,5 @@
 /*
- * problem_devices.c - the devices of a problem and what of their memory it may use.
+ * problem_devices.c - the devices of a problem and the memory it may use on each.
  */
 #include "solver/problem_internal.h"
 
@@ -90,7 +90,7 @@ oato_status problem_check_devices(struct problem *p, struct oato_error *err)
     }
     if (in->host < 0)
         return oato_fail(err, OATO_EUSAGE,
-                         "none of the devices is the host's, which runs what no other can; add "
+                         "no host device, which runs what no other device can; add "
                          "cpu:0 to --devices");
     for (int32_t d = 0; d < p->n_devices; d++)
         for (int32_t f = 0; f < p->n_devices; f++)

@@ -9,13 +9,13 @@
 
 #include <math.h>
 
-/* Doubles end here: three years at most, so that sums stay far from overflow. */
+/* Rounds to whole ns, at most three years so that sums stay far from overflow. */
 static inline int64_t whole_ns(double ns)
 {
     return ns < 1e17 ? llround(ns) : (int64_t)1e17;
 }
 
-/* What a profile says about memory ends here, at 256 TiB, so that sums never wrap. */
+/* Upper limit of a profile's memory figures, 256 TiB, so that sums never wrap. */
 static const uint64_t BYTES_MAX = UINT64_C(1) << 48;
 
 static inline uint64_t least_bytes(uint64_t a, uint64_t b)
@@ -23,26 +23,26 @@ static inline uint64_t least_bytes(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* An empty problem of the request, with a cost model; NULL and an error when the request makes no
- * sense. */
+/* An empty problem of the request, with a cost model; NULL and an error when the request is
+ * invalid. */
 oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
                           struct problem **out, struct oato_error *err);
-/* The devices that the options choose, their budgets, and problem_check_devices. */
+/* Adds the devices that the options choose, with their budgets; calls problem_check_devices. */
 oato_status problem_devices(struct problem *p, const struct planner_options *o,
                             struct oato_error *err);
 oato_status problem_add_device(struct problem *p, int32_t index, struct oato_error *err);
-/* Finds the host; it must be there, and links to everything else. */
+/* Finds the host; fails when there is none, or no link from it to some device. */
 oato_status problem_check_devices(struct problem *p, struct oato_error *err);
-/* Prices the graph that p->graph holds: units, edges, memory. */
+/* Prices p->graph: units, edges, memory. */
 oato_status problem_price(struct problem *p, struct oato_error *err);
-/* An explicit budget must hold what a used device sets aside. */
+/* Fails when an explicit budget is smaller than what a used device sets aside. */
 oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
                                   struct oato_error *err);
 
-/* Of all weights of the operator, as they lie in the file. */
+/* Of all weights of the operator, in file format. */
 uint64_t problem_file_bytes(const struct graph_op *op);
 
-/* Steps of one kind: `times` of them, each with so many tokens. */
+/* `times` steps of one kind, each with this many tokens, rows and sequences. */
 struct request_step {
     int32_t tokens, rows, seqs;
     int64_t kv_positions;
@@ -51,34 +51,35 @@ struct request_step {
 
 int32_t request_prefill_steps(const struct plan_request *q); /* chunks of a prompt */
 struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk);
-/* Steps to price that stand for all chunks: each for itself or, of many, one in the middle of a run
- * of them, which is their mean where costs are linear in the KV positions. */
+/* How many steps are priced to represent all chunks: every chunk or, when there are many, the
+ * middle one of each run of chunks, which is their mean if costs are linear in the KV positions. */
 int32_t request_prefill_kinds(const struct plan_request *q);
 struct request_step request_prefill_kind(const struct plan_request *q, int32_t kind);
 /* At the middle of the generation; times = tokens to generate. */
 struct request_step request_decode_step(const struct plan_request *q);
-/* Most tokens of a step: sizes activations and workspace. */
+/* Maximum tokens per step: sizes activations and workspace. */
 int32_t request_max_tokens(const struct plan_request *q);
-/* Positions of KV that are allocated: whole pages. */
+/* KV positions that are allocated: whole pages. */
 int64_t request_kv_positions(const struct plan_request *q);
 /* The price of something that costs prefill_ns over all prompts and decode_ns a step. */
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns);
 
-/* What operator `index` of g costs on device d of the problem, its record included; `op` stands
- * in for the graph's own (a fused operator for its first member). Bytes are not set. */
+/* Cost of operator `index` of g on device d, its record overhead included; `op` replaces the
+ * graph's own (a fused operator for its first member). Bytes are not set. */
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
                            const struct oato_op *op, int32_t d);
-/* Nanoseconds of one step of operator `index`, its record included. */
+/* Nanoseconds of operator `index` in one step, its record overhead included. */
 double request_step_ns(const struct problem *p, const struct graph *g, int32_t index,
                        const struct oato_op *op, int32_t d, const struct request_step *s);
-/* The same of one copy of a value from one device to another; one is the host, or there is a direct
- * way. */
+/* The same for one copy of a value between two devices: one is the host, or they have a direct
+ * link.
+ */
 double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t from,
                        int32_t to, const struct request_step *s);
-/* Such copies of a value in one phase, the record included. */
+/* The price of such copies over one phase, record overhead included. */
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t from,
                           int32_t to, enum plan_phase phase);
-/* A device's costs per step. */
+/* The price of a device's fixed cost per step. */
 struct price request_fixed(const struct problem *p, int32_t d);
 
 /* Matches of the unfused graph that do not overlap, in order; *out is in the problem's arena. A
@@ -90,11 +91,11 @@ oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_
 /* True when operator i + 1 is the only reader of i and both can be divided by neurons or experts.
  */
 bool divide_pair(const struct graph *g, int32_t i);
-/* The options of a unit: `whole`, one for each device, and all ways to divide it. */
+/* Lists the options of a unit: `whole`, one per device, and all ways to split it. */
 oato_status divide_unit(struct problem *p, int32_t unit, const struct option *whole,
                         struct oato_error *err);
-/* What of operator `op` a divided unit does on a device in a phase: a share of the whole's time,
- * for the plan's table of costs. */
+/* Cost of the share of operator `op` that a split unit runs on a device in a phase, for the plan's
+ * table of costs. */
 struct divide_cost {
     bool any, estimate;
     double ns, transfer_ns;
@@ -105,7 +106,7 @@ struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const str
 void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
                   int64_t *begin, int64_t *end);
 
-/* Where an operator of a unit that is not divided runs. */
+/* The device that runs an operator of a unit that is not split. */
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);
 
@@ -116,7 +117,7 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err);
 
-/* The sidecar that is at hand must be the one that the plan follows. */
+/* Fails unless the loaded sidecar is the one that the plan was made with. */
 oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err);
 
 /* A copy of s in the arena; NULL when memory is short. */

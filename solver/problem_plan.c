@@ -1,6 +1,6 @@
 /*
- * problem_plan.c - a problem and a placement out of a plan, so that an old plan can be priced with
- * a new profile.
+ * problem_plan.c - turns a plan back into a problem and a placement, so that an old plan can be
+ * priced with a new profile.
  */
 #include "solver/problem_internal.h"
 
@@ -100,8 +100,8 @@ static oato_status place_of_plan(const struct problem *p, const struct plan *pla
         place[u] = option_of_plan(p, plan, u);
         if (place[u] < 0)
             return oato_fail(err, OATO_EFILE,
-                             "%s is divided between devices in a way that this version does not "
-                             "price",
+                             "%s is split between devices in a way that this version cannot "
+                             "price; run oato-plan again",
                              p->graph.ops[p->first_op[u]].name);
     }
     instance_settle(&p->instance, place);
@@ -112,7 +112,7 @@ oato_status request_check_plan(const struct plan *plan, struct oato_error *err)
 {
     if (!request_check(&plan->request, err))
         return OATO_OK;
-    oato_fail_at(err, "the plan cannot be used, plan again");
+    oato_fail_at(err, "the plan cannot be used, run oato-plan again");
     return err->status = OATO_EFILE;
 }
 

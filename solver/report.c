@@ -1,7 +1,6 @@
 /*
- * report.c - what a plan says, for people and as JSON, and the words that all reports share. A
- * plan alone knows devices, placement and predictions; with its problem at hand the memory is
- * broken down, too.
+ * report.c - shows a plan, as text and as JSON, and has the helpers that all reports share. A plan
+ * alone has devices, placement and predictions; with its problem the memory is broken down, too.
  */
 #include "lowering/lowering.h"
 #include "solver/report_internal.h"
@@ -309,7 +308,7 @@ static void text_devices(const struct plan *p, const struct problem *problem, st
     text_printf(out, "%-8s %9s %9s", "device", "operators", "KV layers");
     if (problem)
         text_printf(out, " %8s %8s %8s", "weights", "KV", "work");
-    text_printf(out, " %8s %9s  %10s %10s\n", "in all", "of MiB", "prefill ms", "decode ms");
+    text_printf(out, " %8s %9s  %10s %10s\n", "used MiB", "of budget", "prefill ms", "decode ms");
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct plan_device *v = &p->devices[d];
         struct device_share s = device_share(p, problem, d);
@@ -335,7 +334,7 @@ static void text_solver(const struct plan *p, struct text *out)
     else if (gap >= 0)
         text_printf(out, ", at most %.3f %% from the optimum", gap * 100);
     if (p->timed_out)
-        text_printf(out, ", ended by the clock");
+        text_printf(out, ", stopped by the time limit");
     text_printf(out, "\nagainst:");
     for (int32_t i = 0; i < p->n_baselines; i++)
         text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name,
@@ -384,7 +383,8 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
     text_printf(out, "%s: %d sequence%s of %d + %d tokens, context %d, steps of %d, KV %s%s%s\n",
                 *p->model_name ? p->model_name : "model", q->batch, q->batch == 1 ? "" : "s",
                 q->prompt, q->generate, q->context, q->ubatch, dtype_name(q->kv),
-                q->objective ? "; least " : "", q->objective ? objective_names[q->objective] : "");
+                q->objective ? "; minimized: " : "",
+                q->objective ? objective_names[q->objective] : "");
     text_devices(p, problem, out);
     text_printf(out,
                 "predicted: prefill %.1f ms (%.1f tokens/s), decode %.3f ms (%.1f tokens/s), "

@@ -22,25 +22,25 @@ double percent_more(double now, double then);
 
 double tokens_per_s(double tokens, uint64_t ns);
 
-/* What one device does in a plan. */
+/* The share of one device in a plan. */
 struct device_share {
     int32_t operators, kv_layers;
     uint64_t prefill_ns, decode_ns;
     uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem */
 };
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d);
-/* Operators of the plan, and those that were never measured in their shape on some device. */
+/* Number of operators, and of those whose shape was not measured on some device. */
 int32_t operators_of(const struct plan *p);
 int32_t estimates_of(const struct plan *p);
 /* The proven distance from the optimum, or a negative number. */
 double gap_of(const struct plan *p);
 
-/* The picture of report_frontier alone, with a mark where the plan stands. */
+/* Only the picture of report_frontier, with a mark for the plan. */
 oato_status frontier_picture(const struct plan *p, const struct model *m,
                              const struct profile *profile, int32_t steps, struct text *svg,
                              struct oato_error *err);
 
-/* JSON: a separator unless something opens just before, then "key": and the value. */
+/* JSON: a separator unless a bracket was just opened, then "key": and the value. */
 void json_key(struct text *t, const char *key);
 void json_string(struct text *t, const char *key, const char *value);
 void json_number(struct text *t, const char *key, double value);

@@ -1,8 +1,8 @@
 /*
  * request.c - what an operator and a copy cost over a whole request: each sequence's prompt in
- * chunks of ubatch tokens, then so many steps of one token per sequence, priced at the middle of
+ * chunks of ubatch tokens, then decode steps of one token per sequence, priced at the middle of
  * the generation (costs are close to linear in the KV positions, so the middle is the mean).
- * Doubles end here: everything above works on whole nanoseconds.
+ * Prices come out in whole nanoseconds, which everything above works on.
  */
 #include "solver/problem_internal.h"
 

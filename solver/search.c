@@ -1,16 +1,15 @@
 /*
  * search.c - which problems the ILP solves, in which order, within one deadline.
  *
- * A set of devices that weights may be streamed to leaves other memory: a problem of its own, so
- * there are as many as subsets. Of devices that are alike only the first ones are streamed to. All
- * problems are relaxed first, that without streams before any other; then they are solved, the most
- * promising first, in equal shares of the time, but for those that their relaxation shows to be no
- * better.
+ * Streaming weights to a device takes memory there, so each subset of devices to stream to is a
+ * problem of its own. Of identical devices only the first ones are streamed to. All problems are
+ * relaxed first, the one without streams before the others; then they are solved in equal shares of
+ * the time, the most promising first, except those that their relaxation shows to be no better.
  *
- * With several accelerators the search climbs: from the largest alone to all of them, each time
- * with what it has found so far, so that a deadline that is too short for all devices still leaves
- * the plan of some. What the last step proves is the bound; if it leaves one problem unknown there
- * is none.
+ * With several accelerators the search grows: from the largest alone to all of them, each step
+ * starting from the best placement so far, so that a deadline too short for all devices still gives
+ * a plan for some. The bound is that of the last step; there is none if it leaves a problem
+ * unsolved.
  */
 #include "solver/problem_internal.h"
 

@@ -1,13 +1,12 @@
 /*
  * simulate.c - the whole request of a plan on a virtual clock: chunks of the prompt, then steps of
- * decode, lowered as the engine would and run by simulate_step.c. It is what a plan predicts, and
- * the independent check of the solver's prices: it takes what operators and copies cost from the
- * same profile, but what runs at the same time, who waits for whom and what streaming hides comes
- * out of the queues, not of a formula.
+ * decode, lowered as the engine would and run by simulate_step.c. It gives a plan's predictions,
+ * and is the independent check of the solver's prices: the costs of operators and copies come from
+ * the same profile, but overlap, waiting and what streaming hides come out of the queues, not of a
+ * formula.
  *
- * Long requests repeat themselves: of many steps of a kind the first, the middle and the last are
- * run, and those between are taken to lie on the lines between them (costs are close to linear in
- * the KV positions).
+ * Long requests repeat themselves: of many steps of a kind only the first, the middle and the last
+ * are run, and the others are interpolated (costs are close to linear in the KV positions).
  */
 #include "solver/simulate_internal.h"
 
@@ -31,11 +30,11 @@ static oato_status find_devices(struct simulation *s, struct oato_error *err)
                              s->plan->devices[d].id);
         for (int32_t other = 0; other < d; other++)
             if (s->device[other] == s->device[d])
-                return oato_fail(err, OATO_EFILE,
-                                 "the plan's %s of rank %d and of rank %d are one device of the "
-                                 "profile; this version simulates plans of one host",
-                                 s->plan->devices[d].id, s->plan->devices[other].rank,
-                                 s->plan->devices[d].rank);
+                return oato_fail(
+                    err, OATO_EFILE,
+                    "the plan's %s of rank %d and of rank %d are the same device in the "
+                    "profile; this version simulates plans of one host",
+                    s->plan->devices[d].id, s->plan->devices[other].rank, s->plan->devices[d].rank);
         if (s->host < 0 && s->profile->devices[s->device[d]].is_host)
             s->host = d;
     }

@@ -1,6 +1,6 @@
 /*
- * simulate_report.c - what a simulation says: its times beside the plan's predictions, what each
- * device does and for whom it waits, and the steps as trace events for chrome://tracing or
+ * simulate_report.c - reports of a simulation: its times next to the plan's predictions, the load
+ * of each device and what it waits for, and the steps as trace events for chrome://tracing or
  * ui.perfetto.dev.
  */
 #include "solver/report_internal.h"

@@ -1,10 +1,10 @@
 /*
- * simulate_step.c - one step of a plan on a virtual clock: the very records that lowering makes and
- * the engine runs, each given its time from the profile.
+ * simulate_step.c - one step of a plan on a virtual clock: the same records that lowering makes for
+ * the engine, each with its time from the profile.
  *
  *   - each device has a queue that runs its records in order; a record also waits for those of
  * other queues that it names
- *   - weights that are streamed come by a copy engine of their own, one after the other; a copy
+ *   - streamed weights are copied by a separate copy engine, one after the other; a copy
  * begins when the records before it in the queue are done, and its reader waits for it
  *   - copies between devices of the host are free, as are copies and streams without rows in a step
  *   - the host submits to the accelerators, then runs its own queue

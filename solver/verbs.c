@@ -1,6 +1,6 @@
 /*
- * verbs.c - what the verbs of oato-plan share: the model, the profile and the plan that a command
- * names, and writing a text to a file.
+ * verbs.c - what the verbs of oato-plan share: opening the model, profile and plan of a command,
+ * and writing a text to a file.
  */
 #include "solver/verbs.h"
 
@@ -47,7 +47,7 @@ oato_status inputs_open(const struct command *c, struct inputs *in, struct oato_
     memset(in, 0, sizeof *in);
     oato_status status = OATO_OK;
     if (c->profile && c->hardware)
-        return oato_fail(err, OATO_EUSAGE, "two machines: -p %.80s and --hardware %.40s",
+        return oato_fail(err, OATO_EUSAGE, "two machines: -p %.80s and --hardware %.40s; give one",
                          c->profile, c->hardware);
     if (c->profile)
         status = profile_load(c->profile, &in->storage, warn, NULL, err);

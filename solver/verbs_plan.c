@@ -1,5 +1,6 @@
 /*
- * verbs_plan.c - the verbs of oato-plan that say something about plans.
+ * verbs_plan.c - the verbs of oato-plan that read plans: show, explain, diff, check, export,
+ * simulate, report.
  */
 #include "solver/verbs.h"
 

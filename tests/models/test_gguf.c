@@ -344,12 +344,12 @@ static void wrong_parts_are_refused(void **state)
     save_part("m-00002-of-00002.gguf", 1, 2, 2, "b", true);
     gguf_close(open_or_fail(first));
     save_part("m-00002-of-00002.gguf", 1, 2, 2, "a", true);
-    assert_refused(first, OATO_EFILE, "'a' appears twice");
+    assert_refused(first, OATO_EFILE, "duplicate tensor 'a'");
     save_part("m-00002-of-00002.gguf", 0, 2, 2, "b", true);
-    assert_refused(first, OATO_EFILE, "says that it is part 1 of 2");
+    assert_refused(first, OATO_EFILE, "its header says part 1 of 2");
     assert_refused(second, OATO_EFILE, "must end in '-00001-of-00002.gguf'");
     save_part("m-00002-of-00002.gguf", 1, 3, 2, "b", true);
-    assert_refused(first, OATO_EFILE, "says that it is part 2 of 3");
+    assert_refused(first, OATO_EFILE, "its header says part 2 of 3");
     unlink(second); /* a header does not replace data */
     save_part("m-00002-of-00002.gguf", 1, 2, 2, "b", false);
     assert_refused(second, OATO_EFILE, "oato.header_only");

@@ -308,8 +308,8 @@ static void tensors_that_say_nonsense_are_refused(void **state)
         {"blk.0.ffn_predictor", DT_F32, fine, "no tensor blk.N.ffn_freq"},
         {"blk.00.ffn_freq", DT_F32, fine, "no tensor blk.N.ffn_freq"},
         {"blk.5000.ffn_freq", DT_F32, fine, "0 to 4095"},
-        {"blk.0.ffn_freq", DT_F32, NULL, "without data"},
-        {"blk.0.ffn_freq", DT_I32, order, "wanted is one dimension of F32"},
+        {"blk.0.ffn_freq", DT_F32, NULL, "it has a header but no data"},
+        {"blk.0.ffn_freq", DT_I32, order, "allowed: one dimension of F32"},
         {"blk.0.ffn_freq", DT_F32, high, "blk.0.ffn_freq: element 2 is 1.5"},
         {"blk.3.exp_freq", DT_F32, nan, "blk.3.exp_freq: element 3 is"},
         {"blk.0.ffn_order", DT_I32, twice, "blk.0.ffn_order: entry 2 is 2"},
@@ -322,11 +322,11 @@ static void tensors_that_say_nonsense_are_refused(void **state)
     }
     struct gguf_writer *w = craft(1);
     gguf_writer_tensor(w, "blk.0.ffn_freq", DT_F32, 2, (const int64_t[]){2, 2}, fine);
-    expect_crafted(w, "wanted is one dimension");
+    expect_crafted(w, "allowed: one dimension");
     w = craft(1);
     craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, order);
     craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
-    expect_crafted(w, "frequencies and an order");
+    expect_crafted(w, "both frequencies and an order");
 }
 
 /* A sidecar whose only mistake is in its keys. */

@@ -215,9 +215,9 @@ static void every_truncation_is_refused(void **state)
     uint8_t *longer = calloc(1, bytes + 3);
     assert_non_null(longer);
     memcpy(longer, data, bytes);
-    assert_refused(longer, bytes + 3, "3 bytes stand after the end");
+    assert_refused(longer, bytes + 3, "3 extra bytes after the end");
     free(longer);
-    assert_refused((const uint8_t *)"GGUF....", 8, "no plan");
+    assert_refused((const uint8_t *)"GGUF....", 8, "not a plan");
     free(data);
 }
 
@@ -343,8 +343,8 @@ static void sections_keep_their_rules(void **state)
     assert_changed(remove_costs, NULL);
     assert_changed(add_required, "section 77 is required and unknown to this program");
     assert_changed(add_flags, "section 77: flags 0x2");
-    assert_changed(add_twice, "section 77 stands twice");
-    assert_changed(add_parts_again, "section 4 (parts) stands twice");
+    assert_changed(add_twice, "duplicate section 77");
+    assert_changed(add_parts_again, "duplicate section 4 (parts)");
     assert_changed(add_too_many, "270 sections");
     assert_changed(add_wrong_count, "section 77: 7 records of 1 bytes in 8 bytes");
     assert_changed(newer_format, "plan format 2; this program reads 1");
@@ -469,7 +469,7 @@ static void offsets_and_sizes_are_checked_before_use(void **state)
         uint64_t value;
         const char *say;
     } wrong[] = {
-        {16, 8, "bytes stand after the end of the plan at 8"},
+        {16, 8, "extra bytes after the end of the plan at 8"},
         {16, UINT64_MAX, "truncated: "},
         {24, 65, "header: sizes"},
         {40, 11 | 40ull << 32, "section "}, /* an 11th row is read from the strings */
@@ -523,7 +523,7 @@ static void what_could_not_be_read_is_not_written(void **state)
     p.parts[2].device = 0;
     memset(p.devices[0].model, 'x', sizeof p.devices[0].model);
     assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_EUSAGE);
-    assert_non_null(strstr(err.text, "does not end"));
+    assert_non_null(strstr(err.text, "is not terminated"));
     p.devices[0].model[1] = 0;
     p.n_devices = 65;
     assert_int_equal(plan_save(&p, scratch_path("m.plan"), &err), OATO_EUSAGE);

@@ -347,7 +347,7 @@ static void what_could_not_be_loaded_is_not_saved(void **state)
     TRY(p.devices[0].id = "gpu", "kind:number");
     TRY(p.devices[0].id = NULL, "kind:number");
     TRY(p.devices[0].id = "cpu:12345678901234567890", "too long");
-    TRY(p.devices[0].id = p.devices[1].id; p.devices[0].kind = p.devices[1].kind, "twice");
+    TRY(p.devices[0].id = p.devices[1].id; p.devices[0].kind = p.devices[1].kind, "duplicate");
     TRY(p.devices[0].threads = -1, "threads is negative");
     TRY(p.devices[0].flops_per_s = NAN, "not finite");
     TRY(p.devices[0].model = "\xff\xfe", "UTF-8");
@@ -355,13 +355,13 @@ static void what_could_not_be_loaded_is_not_saved(void **state)
     TRY(p.links[0].latency_ns = -1, "latency_ns is negative");
     TRY(p.links[0].to = 99, "link 0");
     TRY(p.links[0].to = p.links[0].from, "link 0");
-    TRY(p.links[0] = p.links[1], "twice");
+    TRY(p.links[0] = p.links[1], "duplicate");
     TRY(p.rows[3].device = -1, "device -1 of");
     TRY(p.rows[3].median_ns = INFINITY, "median_ns");
     TRY(p.rows[3].repeats = -5, "repeats");
     TRY(p.rows[3].size.rows = 0, "step of 0 rows");
     TRY(p.rows[3].numerics = "a class of far more than thirty-one bytes", "numerics");
-    TRY(p.rows[3] = p.rows[4], "twice");
+    TRY(p.rows[3] = p.rows[4], "duplicate");
 #undef TRY
     profile_free(&good);
     scratch_clean();

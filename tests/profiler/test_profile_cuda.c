@@ -23,8 +23,8 @@ static void count_warning(void *user, const char *text)
     struct warnings *w = user;
     if (strstr(text, "busy")) /* emulation takes other times than it declares */
         return;
-    w->without_records += strstr(text, "for want of records") != NULL;
-    w->others += !strstr(text, "for want of records");
+    w->without_records += strstr(text, "own records are not available") != NULL;
+    w->others += !strstr(text, "own records are not available");
     snprintf(w->last, sizeof w->last, "%s", text);
 }
 

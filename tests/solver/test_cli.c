@@ -57,7 +57,7 @@ static void planning_writes_the_plan_and_a_table(void **state)
     assert_non_null(
         strstr(cli_out, "\nnot available here: streaming weights in every step (FlexGen)"));
     cli_expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
-    assert_non_null(strstr(cli_out, "least ttft"));
+    assert_non_null(strstr(cli_out, "minimized: ttft"));
     cli_expect("check t.plan m.gguf -p p.yaml", 0, NULL);
     assert_non_null(strstr(cli_out, "ttft, against the best plan of today"));
 }
@@ -195,9 +195,9 @@ static void verdicts_are_status_1(void **state)
     cli_expect("diff cpu.plan cpu-token.plan", 1, "differ");
     assert_non_null(strstr(cli_out, "different objective"));
     cli_expect_json("diff m.plan cpu.plan --json", 1);
-    cli_expect("check m.plan m.gguf -p slow.yaml", 1, "plan again");
+    cli_expect("check m.plan m.gguf -p slow.yaml", 1, "run oato-plan again");
     cli_expect("check m.plan m.gguf -p slow.yaml --max-slower 60%", 0, NULL);
-    cli_expect("check cpu.plan m.gguf -p p.yaml --max-slower 0.01", 1, "plan again");
+    cli_expect("check cpu.plan m.gguf -p p.yaml --max-slower 0.01", 1, "run oato-plan again");
     cli_expect_json("check cpu.plan m.gguf -p p.yaml --max-slower 1% --json", 1);
 }
 
@@ -247,7 +247,7 @@ static void requests_of_plans_are_checked_by_every_verb(void **state)
     cli_path("bad.plan", to, sizeof to);
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct plan p;
-        const char *words = "bad.plan: the plan cannot be used, plan again";
+        const char *words = "bad.plan: the plan cannot be used, run oato-plan again";
         assert_int_equal(plan_load(from, &p, &err), OATO_OK);
         p.request = bad[i];
         assert_int_equal(plan_save(&p, to, &err), OATO_OK);
@@ -289,7 +289,7 @@ static void a_device_that_went_is_a_verdict_of_check_alone(void **state)
         s[4] = '7';
     cli_write_bytes("gone.yaml", text, n);
     expect_of_verbs("m.plan", "gone.yaml", "the plan's device sim:0 is not in the profile");
-    cli_expect("check m.plan m.gguf -p gone.yaml", 1, "plan again");
+    cli_expect("check m.plan m.gguf -p gone.yaml", 1, "run oato-plan again");
     assert_non_null(strstr(cli_out, "the profile has sim:0"));
     cli_expect("explain m.plan blk.99", 2, "blk.99");
     assert_string_equal(cli_out, "");

@@ -225,13 +225,13 @@ static void splits_that_are_damaged_or_foreign_are_refused(void **state)
         {{FINE, .strange = 2}, "blk.1.gpu_idx: element 0 is 2"},
         {{FINE, .buckets = true, .wrong_bucket = true}, "blk.0.gpu_bucket does not list"},
         {{.layers = 4, .neurons = NEURONS, .missing = 2, .swapped = -1, .hot = 9},
-         "blk.3.gpu_idx stands where blk.2.gpu_idx should"},
+         "found blk.3.gpu_idx where blk.2.gpu_idx was expected"},
         {{.layers = 4, .neurons = NEURONS, .missing = 3, .swapped = -1, .hot = 9},
-         "it has 3 layers, the model 4"},
+         "it has 3 layers, but the model has 4"},
         {{.layers = 5, .neurons = NEURONS, .missing = -1, .swapped = -1, .hot = 9},
-         "it has 5 layers, the model 4"},
+         "it has 5 layers, but the model has 4"},
         {{.layers = 4, .neurons = NEURONS, .missing = -1, .swapped = 1, .hot = 9},
-         "blk.2.gpu_idx stands where blk.1.gpu_idx should"},
+         "found blk.2.gpu_idx where blk.1.gpu_idx was expected"},
         {{.layers = 4, .neurons = NEURONS, .missing = -1, .swapped = -1},
          "no neuron is on the GPU"},
         {{.layers = 4, .neurons = NEURONS / 2, .missing = -1, .swapped = -1, .hot = 9},
@@ -323,7 +323,8 @@ static void the_largest_context_is_found(void **state)
     /* trained for 512 positions a sequence */
     cli_expect("m.gguf " REQUEST "--maximize context -o c.plan", 0, NULL);
     assert_int_equal(context_of("c.plan"), 512);
-    assert_non_null(strstr(cli_err, "largest context 512; bound: the model was trained for 512"));
+    assert_non_null(
+        strstr(cli_err, "largest context 512; bound: the model was trained on sequences of 512"));
     cli_expect("m.gguf " REQUEST "--maximize context --batch 4 -o c.plan", 0, NULL);
     assert_int_equal(context_of("c.plan"), 2048);
 
@@ -345,7 +346,7 @@ static void the_largest_context_is_found(void **state)
     assert_true(before < 512);
     cli_expect("m.gguf " REQUEST
                "--devices cpu:0 --budget cpu:0=64KiB --maximize context -o n.plan",
-               4, "no context for the request's own 48 tokens");
+               4, "no plan holds even the request's own 48 tokens");
     cli_expect_json("m.gguf " REQUEST "--maximize context --json -o c.plan", 0);
 }
 
@@ -418,11 +419,11 @@ static void what_the_machine_itself_varies_is_excused(void **state)
     cli_save_noisy_profile("noisy.yaml", 1.12, 0.9);
     cli_save_noisy_profile("noisier.yaml", 1.3, 0.9);
     cli_expect("m.gguf -p p.yaml --prompt 64 --generate 32 --context 256 -o d.plan", 0, NULL);
-    cli_expect("check d.plan m.gguf -p slower.yaml", 1, "plan again");
+    cli_expect("check d.plan m.gguf -p slower.yaml", 1, "run oato-plan again");
     assert_null(strstr(cli_out, "dispersion"));
     cli_expect("check d.plan m.gguf -p noisy.yaml", 0, NULL);
     assert_non_null(strstr(cli_out, "the profile's dispersion"));
-    cli_expect("check d.plan m.gguf -p noisier.yaml", 1, "plan again");
+    cli_expect("check d.plan m.gguf -p noisier.yaml", 1, "run oato-plan again");
     cli_expect_json("check d.plan m.gguf -p noisy.yaml --json", 0);
     assert_non_null(strstr(cli_out, "\"dispersion_ns\":"));
 }
