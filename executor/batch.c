@@ -102,11 +102,12 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
     const long long before = ask->seq < 0 ? 0 : engine_seq_length(b->engine, ask->seq);
     const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)
-        return oato_fail(err, OATO_EUSAGE, "a prompt of no tokens");
+        return oato_fail(err, OATO_EUSAGE, "the prompt has no tokens");
     if (length > b->context)
-        return oato_fail(err, OATO_EFIT,
-                         "the prompt has %lld tokens, the context %d: use -c %lld or more", length,
-                         b->context, (length + step - 1) / step * step);
+        return oato_fail(
+            err, OATO_EFIT,
+            "the prompt has %lld tokens, but the context holds only %d; use -c %lld or more",
+            length, b->context, (length + step - 1) / step * step);
     for (int32_t i = 0; i < ask->n_ids; i++)
         if (ask->ids[i] < 0 || ask->ids[i] >= b->vocab)
             return oato_fail(err, OATO_EUSAGE, "token id %d is outside the vocabulary of %d",

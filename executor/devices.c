@@ -10,7 +10,7 @@ static oato_status device_add(struct engine *e, const char *spec, struct device_
                               struct oato_error *err)
 {
     if (e->n_devices == DEVICES_MAX)
-        return oato_fail(err, OATO_EUSAGE, "more than %d devices", DEVICES_MAX);
+        return oato_fail(err, OATO_EUSAGE, "more than %d devices; name fewer", DEVICES_MAX);
     struct engine_device *d = &e->device[e->n_devices];
     int index = 0; /* among its kind */
     size_t kind = strcspn(spec, ":");
@@ -106,7 +106,7 @@ static oato_status device_bind(const struct engine *e, const char *id, const cha
     if (*out < 0)
         return oato_fail(err, OATO_EDEVICE,
                          "the plan uses %s, but there is no %.*s here; open it with --devices or "
-                         "say --map %s=DEVICE",
+                         "use --map %s=DEVICE",
                          id, (int)target_len, target, id);
     return OATO_OK;
 }
@@ -118,11 +118,11 @@ static oato_status ranks_check(const struct engine *e, const int32_t *bound, int
     const struct plan_device *p = e->plan->devices;
     for (int32_t i = 0; i < index; i++)
         if (bound[i] == bound[index] && p[i].rank != p[index].rank)
-            return oato_fail(err, OATO_EFILE,
-                             "the plan's %s of rank %d and %s of rank %d would both run on %s; "
-                             "this version runs plans of one host: plan for one, or say --map",
-                             p[i].id, p[i].rank, p[index].id, p[index].rank,
-                             e->device[bound[index]].info.id);
+            return oato_fail(
+                err, OATO_EFILE,
+                "the plan's %s of rank %d and %s of rank %d would both run on %s; "
+                "this version runs single-host plans only; plan for one host, or use --map",
+                p[i].id, p[i].rank, p[index].id, p[index].rank, e->device[bound[index]].info.id);
     return OATO_OK;
 }
 
@@ -143,12 +143,14 @@ oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_
             continue;
         if (o->strict)
             return oato_fail(err, OATO_EFILE,
-                             "the plan was made for %s = %s, here it is %s; plan again, or run "
-                             "without --strict",
+                             "the plan was made for %s = %s, but here it is %s; run oato-plan "
+                             "again, or drop --strict",
                              p->id, p->model, d->info.model);
         char text[320];
-        snprintf(text, sizeof text, "the plan was made for %s = %s, here it is %s", p->id, p->model,
-                 d->info.model);
+        snprintf(
+            text, sizeof text,
+            "the plan was made for %s = %s, but here it is %s; run oato-plan again for best speed",
+            p->id, p->model, d->info.model);
         if (warn)
             warn(user, text);
     }

@@ -31,18 +31,21 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
     e->max_seqs = first_positive(o->seqs, r ? r->batch : 0, 1);
     e->kv_dtype = o->kv_given ? o->kv : r ? r->kv : DT_F16;
     if (e->max_seqs > MAX_SEQS || e->ubatch > MAX_UBATCH)
-        return oato_fail(err, OATO_EUSAGE, "%d sequences of %d tokens a step: at most %d and %d",
+        return oato_fail(err, OATO_EUSAGE,
+                         "%d sequences and %d tokens per step exceed the limits of %d and %d",
                          e->max_seqs, e->ubatch, MAX_SEQS, MAX_UBATCH);
     if (e->context > MAX_CONTEXT)
-        return oato_fail(err, OATO_EUSAGE, "a context of %d positions: at most %d; use --context",
-                         e->context, MAX_CONTEXT);
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "a context of %d positions exceeds the limit of %d; use a smaller --context",
+            e->context, MAX_CONTEXT);
     if (e->kv_dtype != DT_F16 && e->kv_dtype != DT_F32 && e->kv_dtype != DT_Q8_0)
         return oato_fail(err, OATO_EUSAGE, "the KV cache can be F16, Q8_0 or F32, not %s",
                          dtype_name(e->kv_dtype));
     if (e->kv_dtype == DT_Q8_0 && e->model->shape.head_dim % 32)
         return oato_fail(err, OATO_EUSAGE,
-                         "a KV cache of Q8_0 has blocks of 32 values, but heads of this model have "
-                         "%d: use --kv f16",
+                         "--kv q8_0 needs a head size that is a multiple of 32, but this model's "
+                         "is %d; use --kv f16",
                          (int)e->model->shape.head_dim);
     if (e->context > e->model->shape.context_length * (int64_t)e->max_seqs && !o->context)
         e->context = (int32_t)(e->model->shape.context_length * e->max_seqs);
@@ -58,7 +61,7 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
                                          .seqs = e->max_seqs,
                                          .context = e->context};
     if (o->top_logits < 0)
-        return oato_fail(err, OATO_EUSAGE, "%d candidates of a row of logits", o->top_logits);
+        return oato_fail(err, OATO_EUSAGE, "top_logits is %d; it must be 0 or more", o->top_logits);
     if (o->top_logits <
         e->model->shape.vocab / 2) /* more are no less than the row, with their ids */
         e->top_logits = o->top_logits;
@@ -213,7 +216,8 @@ oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
 {
     oato_status status = kv_seq_check(&e->pool, seq, err);
     if (!status && length < 0)
-        status = oato_fail(err, OATO_EUSAGE, "a sequence cannot have %d positions", length);
+        status =
+            oato_fail(err, OATO_EUSAGE, "a sequence cannot be truncated to %d positions", length);
     if (!status)
         kv_seq_truncate(&e->pool, seq, length);
     return status;
@@ -240,10 +244,12 @@ static oato_status input_check(const struct engine *e, const struct engine_input
     if (status)
         return status;
     if (in->n < 1)
-        return oato_fail(err, OATO_EUSAGE, "sequence %d is given %d tokens", in->seq, in->n);
+        return oato_fail(err, OATO_EUSAGE,
+                         "sequence %d: cannot append %d tokens; at least 1 is needed", in->seq,
+                         in->n);
     for (int32_t j = 0; j < i; j++)
         if (inputs[j].seq == in->seq)
-            return oato_fail(err, OATO_EUSAGE, "sequence %d stands twice in a step", in->seq);
+            return oato_fail(err, OATO_EUSAGE, "duplicate sequence %d in a step", in->seq);
     for (int32_t j = 0; j < in->n; j++)
         if (in->ids[j] < 0 || in->ids[j] >= e->model->shape.vocab)
             return oato_fail(err, OATO_EUSAGE, "token id %d is outside the vocabulary of %d",
@@ -411,9 +417,10 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         phases |= 1u << phase_of(&inputs[i]);
     }
     if (!status && (tokens > e->ubatch || rows > e->max_rows))
-        status = oato_fail(err, OATO_EUSAGE,
-                           "a step of %lld tokens and %lld rows of logits; at most %d and %d",
-                           (long long)tokens, (long long)rows, e->ubatch, e->max_rows);
+        status = oato_fail(
+            err, OATO_EUSAGE,
+            "a step of %lld tokens and %lld rows of logits exceeds the limits of %d and %d",
+            (long long)tokens, (long long)rows, e->ubatch, e->max_rows);
     if (status)
         return status;
     for (int32_t i = 0; i < n && !status; i++)

@@ -134,11 +134,10 @@ oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_er
     bool copy = inside && p->references[s->pages[last]] > 1;
     int32_t more = pages_for(s->length + n) - s->n_pages;
     if (more + copy > p->n_free)
-        return oato_fail(
-            err, OATO_EFIT,
-            "the KV cache is full: sequence %d wants %d more pages of %d positions, %d "
-            "of %d are free; raise --context",
-            seq, more + copy, KV_PAGE_POSITIONS, p->n_free, p->n_pages);
+        return oato_fail(err, OATO_EFIT,
+                         "the KV cache is full: sequence %d needs %d more pages of %d positions, "
+                         "but only %d of %d are free; raise --context",
+                         seq, more + copy, KV_PAGE_POSITIONS, p->n_free, p->n_pages);
     if (copy) {
         int32_t page = page_take(p);
         p->copies[p->n_copies++] = (struct step_page_copy){s->pages[last], page, inside};

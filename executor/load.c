@@ -100,8 +100,8 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
                 const char *c = d->ops->numerics(d, &op, NUMERICS_DECODE);
                 if (class && strcmp(class, c) != 0)
                     return oato_fail(err, OATO_EFILE,
-                                     "--deterministic: %s would be computed as %s and as %s; plan "
-                                     "with --deterministic too",
+                                     "--deterministic: %s would be computed both as %s and as %s; "
+                                     "run oato-plan with --deterministic too",
                                      e->graph.ops[i].name, class, c);
                 class = c;
             }
@@ -116,17 +116,16 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
     int32_t bound[DEVICES_MAX] = {0};
     oato_status status = OATO_OK;
     if (e->plan && e->plan->n_devices > DEVICES_MAX)
-        return oato_fail(err, OATO_EFILE, "the plan has %d devices, this build runs %d",
+        return oato_fail(err, OATO_EFILE, "the plan has %d devices, but this build runs at most %d",
                          e->plan->n_devices, DEVICES_MAX);
     if (gguf_header_only(e->model->gguf))
         return oato_fail(err, OATO_EFILE,
-                         "%s: has no weights (header only), it can be planned "
-                         "for but not run",
+                         "%s: has no weights (header only): it can be planned for, but not run",
                          gguf_path(e->model->gguf));
     if (e->plan && e->plan->neurons_hash)
         return oato_fail(err, OATO_EFILE,
-                         "the plan was made with a neurons sidecar, in whose order of neurons and "
-                         "experts this version cannot run; plan again without --neurons");
+                         "the plan reorders neurons and experts by a neurons sidecar, which this "
+                         "version cannot run; plan again without --neurons");
     if (e->plan)
         status = plan_check_model(e->plan, e->model->gguf, err);
     if (!status)

@@ -236,7 +236,7 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
     if (!prepared_make(e, d, folder, &p) || (stat(p.path.data, &st) && errno == ENOENT))
         goto out;
     if (file_map(p.path.data, &d->prepared, &err)) {
-        say(warn, user, err.text, "the weights are prepared again");
+        say(warn, user, err.text, "preparing the weights again");
         goto out;
     }
     file_prefetch(&d->prepared, 0, d->prepared.bytes);
@@ -246,7 +246,7 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
     if (wrong) {
         struct text line;
         text_init(&line);
-        text_printf(&line, "%s; the weights are prepared again and it is replaced", wrong);
+        text_printf(&line, "%s; preparing the weights again and replacing the file", wrong);
         say(warn, user, p.path.data, line.data ? line.data : wrong);
         text_free(&line);
         file_unmap(&d->prepared);

@@ -304,7 +304,9 @@ static oato_status bench_context(struct run_args *a, struct oato_error *err)
     decode = (decode + page - 1) / page * page * a->batch;
     int64_t need = a->prefill > decode ? a->prefill : decode;
     if (need > INT32_MAX / 2)
-        return oato_fail(err, OATO_EUSAGE, "%lld positions are too many", (long long)need);
+        return oato_fail(err, OATO_EUSAGE,
+                         "%lld positions do not fit in a KV cache; use a smaller -p, -d, -n or -b",
+                         (long long)need);
     if (!a->engine.context)
         a->engine.context = (int32_t)(need > page ? need : page);
     a->engine.seqs = a->batch;

@@ -67,7 +67,9 @@ static oato_status score_text(struct session *s, const struct run_args *a, int32
     struct score score = {.vocab = s->model->shape.vocab};
     struct progress progress;
     if (windows == 0)
-        return oato_fail(err, OATO_EUSAGE, "the text has %zu tokens, less than one window of %d",
+        return oato_fail(err, OATO_EUSAGE,
+                         "the text has %zu tokens, less than one window of %d; use a longer text "
+                         "or a smaller -c",
                          n_ids, window);
     oato_status status = engine_seq_create(s->engine, &seq, err);
     progress_begin(&progress, "perplexity", (double)windows);
@@ -99,11 +101,12 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     int32_t *ids = NULL;
     size_t n = 0;
     if (!a.file)
-        return oato_fail(err, OATO_EUSAGE, "which text? give it with -f FILE");
+        return oato_fail(err, OATO_EUSAGE, "no text given; use -f FILE");
     if (!a.engine.context)
         a.engine.context = DEFAULT_WINDOW;
     if (a.engine.context < 4)
-        return oato_fail(err, OATO_EUSAGE, "a window of %d tokens is too short", a.engine.context);
+        return oato_fail(err, OATO_EUSAGE, "a window of %d tokens is too short; use -c 4 or more",
+                         a.engine.context);
     a.engine.rows = a.engine.context < 2 * ROWS ? a.engine.context : ROWS;
     oato_status status = text_read_file(a.file, &text, err);
     if (!status)

@@ -105,8 +105,8 @@ static oato_status answer_all(struct session *s, struct answer *answers, int32_t
     for (int32_t i = 0; i < n; i++)
         full = full || (answers[i].done && answers[i].why == BATCH_CONTEXT);
     if (!status && full)
-        fprintf(stderr, "oato-run: the answer ends because the context is full; -c N makes it "
-                        "larger\n");
+        fprintf(stderr, "oato-run: the answer was cut off because the context is full; use -c N "
+                        "for a larger one\n");
     if (!status)
         answer_times_print(s);
     return status;
@@ -135,7 +135,7 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
     if (a->file && a->n_prompts)
         return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
     if (!a->chat && (a->system || a->chat_template))
-        return oato_fail(err, OATO_EUSAGE, "%s is for prompts in a chat template: add --chat",
+        return oato_fail(err, OATO_EUSAGE, "%s applies to chat templates only; add --chat",
                          a->system ? "--system" : "--chat-template");
     if (a->file || (none && stdin_sends())) {
         oato_status status = text_read_file(a->file ? a->file : "-", file, err);
@@ -147,8 +147,7 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
         a->n_prompts = a->file || file->len;
     }
     if (!a->n_prompts && !a->dump_program)
-        return oato_fail(err, OATO_EUSAGE,
-                         "what prompt? give it with -p TEXT, with -f FILE or through a pipe");
+        return oato_fail(err, OATO_EUSAGE, "no prompt given; use -p TEXT, -f FILE or a pipe");
     return OATO_OK;
 }
 
@@ -157,8 +156,8 @@ static void hint_at_chat(const struct session *s, const struct run_args *a)
 {
     if (!a->chat && isatty(STDERR_FILENO) == 1 &&
         gguf_find(s->model->gguf, "tokenizer.chat_template"))
-        fputs("oato-run: this model has a chat template: --chat asks it, without it the prompt is "
-              "continued\n",
+        fputs("oato-run: this model has a chat template: without --chat it continues the prompt "
+              "instead of answering it\n",
               stderr);
 }
 

@@ -34,8 +34,8 @@ static void warn_of_context(const struct model *m, int32_t context, int32_t seqs
     if (trained < 1 || context <= trained * (seqs > 1 ? seqs : 1))
         return;
     snprintf(text, sizeof text,
-             "the context of %d tokens is longer than the %lld that the model was trained with; "
-             "answers beyond them may make no sense",
+             "the context of %d tokens exceeds the %lld that the model was trained for; text "
+             "beyond that may make no sense",
              context, (long long)trained);
     warn(NULL, text);
 }

@@ -191,7 +191,7 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     if (part.placed->streamed && !facts->streams[device]) {
         oato_fail(l->err, OATO_EFILE,
                   "operator %s streams its weights to %s: that is possible only from the host to a "
-                  "device with memory of its own; run oato-plan again",
+                  "device with its own memory; run oato-plan again",
                   o->name, facts->id[device]);
         return;
     }

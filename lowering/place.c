@@ -30,7 +30,9 @@ static oato_status part_place(struct placement *place, const struct plan_part *p
                               struct placed_part part, struct oato_error *err)
 {
     if (place->n == PARTS_MAX)
-        return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", p->op, PARTS_MAX);
+        return oato_fail(err, OATO_EFILE,
+                         "the plan splits operator %s into more than %d parts; run oato-plan again",
+                         p->op, PARTS_MAX);
     int i = place->n++;
     for (; i > 0 && place->part[i - 1].begin > part.begin; i--)
         place->part[i] = place->part[i - 1];
@@ -47,14 +49,17 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
         const struct plan_part *p = &plan->parts[i];
         at = op_find(g, p->op, at);
         if (at < 0)
-            return oato_fail(err, OATO_EFILE, "the plan names operator %s, which the model lacks",
+            return oato_fail(err, OATO_EFILE,
+                             "the plan names operator %s, which this model does not have; run "
+                             "oato-plan again for this model",
                              p->op);
         const int32_t device = bound[p->device], home = bound[p->home];
         if (home != device && (home != host || device == host))
-            return oato_fail(err, OATO_EFILE,
-                             "part %d of the plan (%s) streams its weight from %s to %s: that is "
-                             "possible only from the host to a device with memory of its own",
-                             i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
+            return oato_fail(
+                err, OATO_EFILE,
+                "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
+                "from the host to a device with its own memory; run oato-plan again",
+                i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
         const struct placed_part part = {device, (int32_t)p->begin, (int32_t)p->end,
                                          home != device};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
@@ -188,7 +193,8 @@ oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
                     continue;
                 if (o->op.kind != OP_KV_STORE || phase)
                     return oato_fail(err, OATO_EFILE,
-                                     "the plan puts %s on another device than the KV of its layer",
+                                     "the plan puts %s on a device that does not hold its layer's "
+                                     "KV cache; run oato-plan again",
                                      o->name);
                 d->kv[d->n_kv] = heads;
                 d->kv_shapes[d->n_kv++] =

@@ -188,8 +188,7 @@ static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
     struct home parts[PARTS_MAX];
     if (v->parts == PARTS_EXPERTS) {
         oato_fail(l->err, OATO_EFILE,
-                  "value %d is read whole but made in parts by experts; run oato-plan again",
-                  value);
+                  "value %d is split by experts but read as a whole; run oato-plan again", value);
         return nowhere;
     }
     for (int i = 0; i < v->n_parts; i++)
@@ -306,7 +305,7 @@ struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32
     if (part >= 0)
         return part_read(l, value, part, device);
     oato_fail(l->err, OATO_EFILE,
-              "experts %d to %d are no part of value %d, which they read; run oato-plan again",
+              "experts %d to %d read value %d, which is split differently; run oato-plan again",
               begin, end, value);
     return nowhere;
 }

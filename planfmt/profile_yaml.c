@@ -277,7 +277,7 @@ static oato_status read_mapping(struct reader *r, const struct schema *schema, v
             read_warn(r, at, "unknown key", key);
             status = skip_value(r);
         } else if (m->seen & 1u << i) {
-            return fail_at(r, at, "%s: key '%s' stands twice", schema->what, key);
+            return fail_at(r, at, "%s: duplicate key '%s'", schema->what, key);
         } else {
             m->seen |= 1u << i;
             status = read_scalar(r, &schema->field[i], base);
@@ -337,7 +337,7 @@ static oato_status read_device(struct reader *r, int32_t *cap)
         return fail_at(r, m.value[DEVICE_ID],
                        "id '%s': must be the kind, '%s', a colon and a number", d.id, d.kind);
     if (profile_device_index(p, d.id) >= 0)
-        return fail_at(r, m.value[DEVICE_ID], "device '%s' stands twice", d.id);
+        return fail_at(r, m.value[DEVICE_ID], "duplicate device '%s'", d.id);
     if (p->n_devices == PROFILE_DEVICES_MAX)
         return fail_at(r, m.begin, "more than %d devices", PROFILE_DEVICES_MAX);
     struct profile_device *to = grow(r, p->devices, p->n_devices, cap, sizeof d);
@@ -378,7 +378,7 @@ static oato_status read_link(struct reader *r, int32_t *cap)
         return fail_at(r, m.value[LINK_RATE], "bytes_per_s: must be above 0");
     for (int32_t i = 0; i < p->n_links; i++)
         if (p->links[i].from == l.from && p->links[i].to == l.to)
-            return fail_at(r, m.begin, "link from '%s' to '%s' stands twice", t.from, t.to);
+            return fail_at(r, m.begin, "duplicate link from '%s' to '%s'", t.from, t.to);
     struct profile_link *to = grow(r, p->links, p->n_links, cap, sizeof l);
     if (!to)
         return r->err->status;
@@ -421,7 +421,7 @@ static oato_status read_row(struct reader *r, int32_t *cap)
     if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, &row, false, &existed))
         return oato_fail_memory(r->err, sizeof row, "a profile");
     if (existed)
-        return fail_at(r, m.begin, "operator '%s' on '%s' stands twice", t.op, t.device);
+        return fail_at(r, m.begin, "duplicate operator '%s' on '%s'", t.op, t.device);
     return OATO_OK;
 }
 
@@ -501,7 +501,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
             read_warn(r, at, "unknown key", key);
             status = skip_value(r);
         } else if (i >= 0 ? seen & 1u << i : sections & 1u << s) {
-            return fail_at(r, at, "key '%s' stands twice", key);
+            return fail_at(r, at, "duplicate key '%s'", key);
         } else if (i >= 0) {
             seen |= 1u << i;
             status = read_scalar(r, &profile_head_schema.field[i], r->profile);
