@@ -1,5 +1,6 @@
 /*
- * devices.c - opens the devices that the options or the plan name, and binds the plan's to them.
+ * devices.c - opens the devices that the options or the plan name, and binds the plan's devices to
+ * them.
  */
 #include "executor/executor_internal.h"
 
@@ -26,7 +27,7 @@ static oato_status device_add(struct engine *e, const char *spec, struct device_
     return OATO_OK;
 }
 
-/* The devices whose memory device `index` copies from itself. */
+/* Finds the devices that device `index` can copy from directly. */
 static void peers_find(struct engine *e, int index)
 {
     struct engine_device *d = &e->device[index];
@@ -85,7 +86,7 @@ static int32_t device_find(const struct engine *e, const char *id, size_t n)
     return -1;
 }
 
-/* The device that stands for `id` of the plan: by "a=b" in map, else the one of the same id. */
+/* The device that runs the plan's device `id`: from "a=b" in map, else the one with the same id. */
 static oato_status device_bind(const struct engine *e, const char *id, const char *map,
                                int32_t *out, struct oato_error *err)
 {
@@ -111,7 +112,8 @@ static oato_status device_bind(const struct engine *e, const char *id, const cha
     return OATO_OK;
 }
 
-/* Hosts of a cluster number their devices alike; what two of them do is not one device's work. */
+/* The hosts of a cluster all number their devices from 0, so equal ids of two ranks are different
+ * devices. */
 static oato_status ranks_check(const struct engine *e, const int32_t *bound, int32_t index,
                                struct oato_error *err)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Context and tokens of a step are those of oato-plan. */
+/* The default context and tokens per step are oato-plan's. */
 enum {
     DEFAULT_CONTEXT = 4096,
     DEFAULT_UBATCH = 512,
@@ -62,8 +62,8 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
                                          .context = e->context};
     if (o->top_logits < 0)
         return oato_fail(err, OATO_EUSAGE, "top_logits is %d; it must be 0 or more", o->top_logits);
-    if (o->top_logits <
-        e->model->shape.vocab / 2) /* more are no less than the row, with their ids */
+    /* a candidate is two floats, so from vocab/2 on the full row is no larger */
+    if (o->top_logits < e->model->shape.vocab / 2)
         e->top_logits = o->top_logits;
     return OATO_OK;
 }
@@ -84,14 +84,15 @@ static oato_status step_arrays(struct engine *e, struct oato_error *err)
     return OATO_OK;
 }
 
-/* Floats of a row of results in a phase. */
+/* Floats per result row in a phase. */
 static size_t row_width(const struct engine *e, enum plan_phase phase)
 {
     const int32_t candidates = e->lowered.candidates[phase];
     return candidates ? 2 * (size_t)candidates : (size_t)e->model->shape.vocab;
 }
 
-/* What steps that mix phases need: to know that they need not, or room for the rows of one. */
+/* Prepares for steps that mix phases: either both phases are alike, so that no step needs to mix,
+ * or the decode rows need a buffer. */
 static oato_status mixing_prepare(struct engine *e, struct oato_error *err)
 {
     e->phases_alike = engine_phases_alike(e);
@@ -117,7 +118,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     oato_status status = limits_set(e, options, err);
     if (!status)
         status = engine_load(e, options, warn, user, err);
-    /* every sequence may end in a page of its own that is not full */
+    /* each sequence may end in a partly filled page of its own */
     int32_t pages = (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1;
     if (!status)
         status = kv_pool_init(&e->pool, pages, e->max_seqs, err);
@@ -164,7 +165,7 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
-    for (int pass = 0; pass < 2; pass++) /* the host last: others may still use its memory */
+    for (int pass = 0; pass < 2; pass++) /* the host last: other devices may still use its memory */
         for (int i = 0; i < e->n_devices; i++)
             if ((i == e->host) == (pass == 1))
                 device_close(&e->device[i]);
@@ -257,7 +258,7 @@ static oato_status input_check(const struct engine *e, const struct engine_input
     return OATO_OK;
 }
 
-/* A row runs by the program of its own phase, whoever else is in the step. */
+/* An input runs by its own phase's program, whatever else is in the step. */
 static enum plan_phase phase_of(const struct engine_input *in)
 {
     return in->n == 1 && !in->prompt ? PHASE_DECODE : PHASE_PREFILL;
@@ -272,7 +273,7 @@ static int32_t rows_wanted(const struct engine_input *in)
 static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
                       uint32_t phases, struct step *step)
 {
-    int32_t number = 0; /* of the next row among those of all inputs */
+    int32_t number = 0; /* number of the next row, counted over all inputs */
     for (int32_t i = 0; i < n; number += rows_wanted(&inputs[i]), i++) {
         const struct engine_input *in = &inputs[i];
         const struct kv_seq *s = &e->pool.seqs[in->seq];
@@ -315,7 +316,7 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     struct oato_device *host = e->device[e->host].device;
     const uint64_t waited_ns = host->ops->waited_ns(host);
     step->clock_ns = host->ops->clock_ns(host);
-    if (step->clock_ns < e->end_ns) /* the host waited for all of the last step */
+    if (step->clock_ns < e->end_ns) /* the host has waited for the whole last step */
         step->clock_ns = e->end_ns;
     for (int i = 0; i < e->n_devices; i++)
         e->bases[i] = atomic_load_explicit(&e->timelines[i]->value, memory_order_acquire);
@@ -327,10 +328,10 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
                 status = d->device->ops->submit(d->device, d->compiled[phase], step, err);
         }
     }
-    const uint64_t host_end_ns = host->ops->clock_ns(host); /* of its part: it was run in submit */
+    const uint64_t host_end_ns = host->ops->clock_ns(host); /* its part ran in submit */
     if (e->device[e->host].compiled[phase] && !status)
         e->host_busy_ns += host_end_ns - step->clock_ns - (host->ops->waited_ns(host) - waited_ns);
-    if (status) /* release whoever waits for records that will not come */
+    if (status) /* release devices that wait for records that will not run */
         for (int i = 0; i < e->n_devices; i++)
             timeline_fail(e->timelines[i], TIMELINE_STRANDED);
     uint64_t end = step->clock_ns;
@@ -357,7 +358,8 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     return status;
 }
 
-/* Where the rows of a sub-step are; `keep`: another one follows, which writes over them. */
+/* Records where a sub-step's result rows are; `keep`: copies them, because another sub-step will
+ * overwrite them. */
 static void rows_take(struct engine *e, enum plan_phase phase, int32_t n, bool keep)
 {
     const uint8_t *arena = e->device[e->host].arena;
@@ -373,8 +375,8 @@ static void rows_take(struct engine *e, enum plan_phase phase, int32_t n, bool k
     e->n_rows += n;
 }
 
-/* Decode's rows first, then prefill's, if there are any of both. One program does for all where the
- * phases are alike. */
+/* Runs the decode inputs first, then the prefill inputs; a single sub-step if only one phase occurs
+ * or both are alike. */
 static oato_status steps_run(struct engine *e, const struct engine_input *inputs, int32_t n,
                              uint32_t phases, struct oato_error *err)
 {
@@ -387,7 +389,7 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
             pass == 0 || phases == 1u << PHASE_DECODE ? PHASE_DECODE : PHASE_PREFILL;
         struct step step = {0};
         step_fill(e, inputs, n, mixed ? 1u << phase : phases, &step);
-        if (!mixed || pass == 0) { /* shared pages, before anything is stored */
+        if (!mixed || pass == 0) { /* copies shared pages before anything is stored */
             step.n_page_copies = e->pool.n_copies;
             step.page_copy = e->pool.copies;
         }

@@ -1,10 +1,10 @@
 /*
  * kv.c - which page holds which positions of which sequence. A page id means the same 64 positions
- * in every layer and on every device, so that this file knows nothing of either. Sequences share
- * pages after a fork; whoever writes to a shared page gets a copy first.
+ * in every layer and on every device, so this file needs to know neither. Sequences share pages
+ * after a fork; whoever writes to a shared page gets a copy first.
  *
- * Invariant: references[p] = block tables that name p; free pages have 0 and stand in free_list.
- * A copied page is given up only at commit, because the step still reads it.
+ * Invariant: references[p] = block tables that name p; free pages have 0 and stand in free_list. A
+ * page that was copied is released only at commit, because the step still reads it.
  */
 #include "executor/executor_internal.h"
 

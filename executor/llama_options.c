@@ -1,6 +1,6 @@
 /*
- * llama_options.c - what people who come from llama.cpp type. Options that mean the same here are
- * other names in main.c's table; each of these is answered with what decides here.
+ * llama_options.c - llama.cpp options without a direct equivalent; each is refused with a hint at
+ * what to use instead. Options that mean the same here are aliases in main.c's table.
  */
 #include "executor/run.h"
 

@@ -1,6 +1,6 @@
 /*
- * main.c - oato-run: the command line. Every option is a row with the verbs that take it, so that
- * an option which a verb would ignore is refused instead.
+ * main.c - oato-run: the command line. Every option is a row with the verbs that take it; any other
+ * verb refuses the option instead of ignoring it.
  */
 #include "executor/run.h"
 
@@ -242,7 +242,7 @@ static bool kv_option(const struct options *o, struct run_args *a, struct oato_e
     return a->engine.kv_given;
 }
 
-/* Attention here never makes the whole matrix of scores. */
+/* Attention here never materialises the full score matrix. */
 static bool flash_option(const struct options *o, struct oato_error *err)
 {
     const bool off = o->value && (!strcmp(o->value, "off") || !strcmp(o->value, "0"));
@@ -393,7 +393,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (a.output && outfile_check(a.output, err))
         return err->status;
     interrupt_catch();
-    if (verbs[verb].verb != CHAT) /* which Ctrl-C does not end */
+    if (verbs[verb].verb != CHAT) /* chat handles Ctrl-C itself */
         interrupt_deadline(1);
     return verbs[verb].run(&a, err);
 }

@@ -1,6 +1,6 @@
 /*
  * run_generate.c - the verb generate: one or several prompts, streamed to stdout. With several, the
- * first one that is not finished streams; the others are printed after it, in order.
+ * first unfinished answer streams; the others are printed after it, in order.
  */
 #include "executor/run.h"
 
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The text that the model sees: the prompt itself, or a user message in the chat template. */
+/* The model's input: the prompt itself, or the prompt as a user message in the chat template. */
 static oato_status prompt_text(const struct session *s, const struct run_args *a,
                                const char *prompt, size_t n, struct text *out,
                                struct oato_error *err)
@@ -63,14 +63,14 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
     return answer_ask(s, a, x, -1, err);
 }
 
-/* Where standard output has got to. */
+/* How far standard output has got. */
 struct stream {
     int32_t current; /* answer */
     bool begun;
     size_t printed; /* of its text */
 };
 
-/* Prints what is new of the current answer, and goes on to the next ones while they are done. */
+/* Prints the new text of the current answer; when it is done, moves on to the next. */
 static oato_status stream(struct stream *at, struct answer *answers, int32_t n,
                           struct oato_error *err)
 {
@@ -112,7 +112,7 @@ static oato_status answer_all(struct session *s, struct answer *answers, int32_t
     return status;
 }
 
-/* Room for every prompt and answer when the user names no context. */
+/* Sizes the context for every prompt and answer when the user gives none. */
 static struct run_args with_room(const struct run_args *a)
 {
     struct run_args b = *a;
@@ -120,15 +120,14 @@ static struct run_args with_room(const struct run_args *a)
     return b;
 }
 
-/* Standard input is a pipe or a file: somebody sends a prompt. */
+/* Standard input is a pipe or a file, so it holds a prompt. */
 static bool stdin_sends(void)
 {
     struct stat st;
     return !fstat(STDIN_FILENO, &st) && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
 }
 
-/* The prompts of the command line, or that of a file, whose last newline ends its last line and is
- * no part of the text. */
+/* The prompts of the command line, or the text of a file without its final newline. */
 static oato_status prompts_take(struct run_args *a, struct text *file, struct oato_error *err)
 {
     const bool none = !a->n_prompts && !a->file && !a->dump_program;
@@ -151,7 +150,7 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
     return OATO_OK;
 }
 
-/* A model that was made to talk continues a bare prompt as if it were a page of a book. */
+/* A chat model given a bare prompt continues it instead of answering. */
 static void hint_at_chat(const struct session *s, const struct run_args *a)
 {
     if (!a->chat && isatty(STDERR_FILENO) == 1 &&
@@ -192,7 +191,7 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = answer_all(&s, answers, a.n_prompts, err);
 out:
-    session_close(&s); /* answers that are under way belong to its batch */
+    session_close(&s); /* unfinished answers belong to its batch */
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {
         free(answers[i].ids);
         sampler_free(answers[i].sampler);

@@ -1,7 +1,7 @@
 /*
  * place.c - the placement of every operator by phase, from a plan's parts or by default, and the KV
- * homes that follow from it. All who lower a plan place it here, so a part means the same to the
- * engine that runs it and to the clock that prices it.
+ * homes that follow from it. Engine and solver both place plans here, so a part means the same to
+ * the one that runs it and to the one that prices it.
  */
 #include "lowering/lower_internal.h"
 
@@ -14,7 +14,7 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
     return extent ? (double)(end - begin) / (double)extent : 1;
 }
 
-/* Parts come in the order of the graph, so the search goes on where it found the last. */
+/* Parts come in graph order, so the search starts where the last one was found. */
 static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
 {
     for (int32_t i = 0; i < g->n_ops; i++) {
@@ -25,7 +25,7 @@ static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
     return -1;
 }
 
-/* By begin, so that parts are concatenated, or summed, in order. */
+/* Inserts by begin, so that parts are concatenated or summed in order. */
 static oato_status part_place(struct placement *place, const struct plan_part *p,
                               struct placed_part part, struct oato_error *err)
 {
@@ -88,7 +88,7 @@ static bool stores_kv(const struct graph_op *o)
     return o->kv_layer >= 0 && o->op.kind == OP_KV_STORE;
 }
 
-/* KV heads of the part of an operator that has them. */
+/* The KV heads of one part of a KV operator. */
 static struct kv_home part_heads(const struct graph_op *o, const struct placement *p, int i)
 {
     const bool cut = p->axis == AXIS_HEADS && p->n > 1;
@@ -96,7 +96,7 @@ static struct kv_home part_heads(const struct graph_op *o, const struct placemen
                             cut ? p->part[i].end : o->op.kv_heads};
 }
 
-/* The plan's KV section must say what the parts of the operators say that store it. */
+/* Checks that the plan's KV section agrees with the placement of the kv_store operators. */
 static oato_status kv_obeyed(const struct plan *plan, const struct graph *g, const int32_t *bound,
                              const struct placements *placed, struct oato_error *err)
 {
