@@ -512,7 +512,7 @@ static void programs_and_steps_that_do_not_fit_are_refused(void **state)
     sim->bases[1]--; /* the event is there already */
     assert_int_equal(ops->submit(sim->d, sim->c, rig_step_begin(sim, &fake, &step), &err),
                      OATO_EUSAGE);
-    assert_non_null(strstr(err.text, "taken"));
+    assert_non_null(strstr(err.text, "in use"));
     rig_free(sim);
 
     sim = rig_create(SPEEDS, 1);

@@ -42,7 +42,7 @@ static const struct {
     {HEAD "machine: {cores: -1}\n" DEVICES, "p.yaml:2:18: cores: -1 is negative"},
     {HEAD "machine: {cores: 2147483648}\n" DEVICES, "too large; allowed: 0 to 2147483647"},
     {HEAD "machine: {l2_bytes: 18446744073709551616}\n" DEVICES, "p.yaml:2:21: l2_bytes: 1844"},
-    {HEAD "machine: {cores: 1, cores: 1}\n" DEVICES, "p.yaml:2:21: machine: key 'cores' stands"},
+    {HEAD "machine: {cores: 1, cores: 1}\n" DEVICES, "p.yaml:2:21: machine: duplicate key 'cores'"},
     {HEAD "machine: {cpu: \"a\\0b\"}\n" DEVICES, "p.yaml:2:16: cpu: has a zero byte"},
     {HEAD "machine: {[a]: 1}\n" DEVICES, "p.yaml:2:11: machine: a list where a key"},
     {HEAD "[a]: 1\n" DEVICES, "p.yaml:2:1: a list where a key"},
