@@ -43,7 +43,8 @@ oato_status oato_fail_at(struct oato_error *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* The message for a failed allocation; status OATO_EFIT. */
 oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *what);
-/* Whether that is what failed: then an OATO_EFIT is no answer to what was asked. */
+/* True when err came from oato_fail_memory: its OATO_EFIT then means that this process ran out of
+ * memory, not that a plan or model does not fit. */
 bool oato_failed_memory(const struct oato_error *err);
 
 /* ----------------------------------------------------------------------- checked sizes --- */
@@ -51,7 +52,8 @@ bool oato_failed_memory(const struct oato_error *err);
 /* False on overflow; *out is then unchanged. */
 bool size_mul(size_t a, size_t b, size_t *out);
 bool size_add(size_t a, size_t b, size_t *out);
-/* x rounded up to a multiple of align (a power of two). The caller knows that it fits. */
+/* x rounded up to a multiple of align (a power of two). The caller makes sure that it does not
+ * overflow. */
 static inline size_t size_align(size_t x, size_t align)
 {
     return (x + align - 1) & ~(align - 1);
@@ -73,7 +75,7 @@ static inline int64_t max_i64(int64_t a, int64_t b)
 /* Memory that is freed all at once. Blocks are 64-byte aligned and zeroed. */
 struct arena {
     struct arena_block *blocks;
-    size_t used_bytes; /* asked for so far, for limits and reports */
+    size_t used_bytes; /* allocated so far, for limits and reports */
 };
 
 void arena_init(struct arena *a);
@@ -87,32 +89,32 @@ void arena_free(struct arena *a);
  * large. Free with pages_free and the same size. */
 void *pages_alloc(size_t bytes);
 void pages_free(void *p, size_t bytes);
-/* True when so much could be allocated now: asked before a library that does not survive a failed
- * allocation. */
+/* True when `bytes` can be allocated now: to check before calling a library that crashes on a
+ * failed allocation. */
 bool memory_spare(size_t bytes);
 /* Peak resident set of this process so far. */
 uint64_t peak_rss_bytes(void);
 
 /* ---------------------------------------------------------------------- staging rooms ----- */
 
-enum { STAGING_AHEAD = 4 }; /* pieces that are copied or wait to be read */
+enum { STAGING_AHEAD = 4 }; /* pieces being copied or waiting to be read */
 
 struct staging_piece {
     uint64_t begin, end;
 };
 
-/* Places for pieces of memory that are filled and read in the order in which they are placed, in
- * room for two of the largest. Starts as {.half = bytes of the largest}. */
+/* Assigns pieces, which are filled and read in the order of their placing, to a buffer with room
+ * for two of the largest. Initialise with {.half = bytes of the largest}. */
 struct staging {
     uint64_t half;
     uint64_t placed; /* pieces so far */
-    uint64_t after;  /* so many of them must have been read when the last one is filled */
+    uint64_t after;  /* how many of them must have been read before the last one is filled */
     struct staging_piece piece[STAGING_AHEAD];
 };
 
-/* The offset of the next piece, of at most `half` bytes, in the 2 * half bytes of the room. It may
- * be filled once *after pieces, the first ones, have been read: never the last one of those placed
- * before it. */
+/* Returns the offset of the next piece (at most `half` bytes) in the 2 * half bytes of the buffer.
+ * The piece may be filled once the first *after pieces have been read; the piece placed just before
+ * it is never among them. */
 uint64_t staging_place(struct staging *s, uint64_t bytes, uint64_t *after);
 
 /* ----------------------------------------------------------------------------- files ------ */
@@ -127,42 +129,42 @@ struct mapped_file {
 /* Regular files only. */
 oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err);
 void file_unmap(struct mapped_file *f);
-/* Tells the kernel that [offset, offset + bytes) of the mapping is no longer needed, so that it
- * leaves the resident set with what was mapped around it; reading it again is allowed. */
+/* Tells the kernel that [offset, offset + bytes) of the mapping is no longer needed: it and the
+ * pages mapped around it leave the resident set. Reading it again is allowed. */
 void file_release(const struct mapped_file *f, size_t offset, size_t bytes);
-/* Asks for it to be read soon, in the background; parts beyond the end are ignored. */
+/* Asks the kernel to read the range in the background; parts beyond the end are ignored. */
 void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
 
-/* A main calls this first. A file that is cut short while it is mapped then ends the program with
- * a line that names it and OATO_EFILE instead of by SIGBUS, and a file beyond RLIMIT_FSIZE is an
- * error of writing instead of the end by SIGXFSZ. name is stored. */
+/* Called first in main. If a mapped file is truncated, the program then names it and exits with
+ * OATO_EFILE instead of dying of SIGBUS; a write beyond RLIMIT_FSIZE fails instead of raising
+ * SIGXFSZ. name is stored. */
 void program_begin(const char *name);
 
-/* Names an input of the program, which no outfile replaces from now on, whatever name it has
- * there. NULL and files that do not exist are ignored. For mains, before there are threads. */
+/* Marks an input file: from now on no outfile replaces it, under whatever path. NULL and files that
+ * do not exist are ignored. Called by main before threads start. */
 void outfile_keep(const char *path);
-/* What outfile_open would refuse to replace (OATO_EUSAGE): an input, or a GGUF file. For programs
- * that compute for long before they write. */
+/* Fails with OATO_EUSAGE when outfile_open would refuse to replace path (an input or a GGUF file).
+ * For programs that compute for a long time before they write. */
 oato_status outfile_check(const char *path, struct oato_error *err);
 
-/* A file that appears under its name only when complete: written beside it under a temporary
- * name, synced, renamed. An abandoned write leaves what was there before. Symbolic links are
- * followed, a file that is replaced keeps its permissions, and what is no regular file is written
- * to as it is. */
+/* A file that appears under its name only when complete: it is written next to it under a temporary
+ * name, synced and renamed. An abandoned write leaves the old file in place. Symbolic links are
+ * followed, a replaced file keeps its permissions, and devices and pipes are written to directly.
+ * */
 struct outfile {
     FILE *stream; /* write here with stdio; errors are found at commit */
     char *path, *target, *temporary;
 };
 
 oato_status outfile_open(struct outfile *f, const char *path, struct oato_error *err);
-/* The same for a caller who has found that a GGUF there may be replaced. */
+/* The same, but also replaces a GGUF file: for callers that checked that this is wanted. */
 oato_status outfile_open_over(struct outfile *f, const char *path, struct oato_error *err);
 oato_status outfile_write(struct outfile *f, const void *data, size_t bytes,
                           struct oato_error *err);
 /* Closes in every case; after a failure the temporary file is gone. */
 oato_status outfile_commit(struct outfile *f, struct oato_error *err);
 void outfile_abort(struct outfile *f);
-/* OATO_EIO when what was written to stdout did not arrive. */
+/* OATO_EIO when a write to stdout failed. */
 oato_status stdout_check(struct oato_error *err);
 
 /* ------------------------------------------------------------------------ element types --- */
@@ -182,13 +184,13 @@ struct dtype_info {
 
 /* NULL when the type is unknown. */
 const struct dtype_info *dtype_info(int dtype);
-/* The name, or "type-N" is never returned: unknown types give "?". */
+/* The name, or "?" for an unknown type. */
 const char *dtype_name(oato_dtype dtype);
 /* True and *out set when name is known (case as printed). */
 bool dtype_parse(const char *name, oato_dtype *out);
 /* The types of a KV cache, in any case: f16, q8_0 and f32. */
 bool dtype_parse_kv(const char *name, oato_dtype *out);
-/* False for the integers and F64, which are no weights. */
+/* False for the integer types and F64, which weights cannot have. */
 bool dtype_is_weight(oato_dtype dtype);
 /* Bytes of one row of k elements; false when k is no multiple of the block or it overflows. */
 bool dtype_row_bytes(oato_dtype dtype, int64_t k, size_t *out);
@@ -196,7 +198,7 @@ bool dtype_row_bytes(oato_dtype dtype, int64_t k, size_t *out);
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); /* round to nearest even */
 #define F16_MOST 65504.0f
-/* Finite numbers beyond F16_MOST become it; infinities and what is no number stay so. */
+/* Clamps finite numbers to +-F16_MOST; infinities and NaN are kept. */
 uint16_t f32_to_finite_f16(float f);
 float bf16_to_f32(uint16_t h);
 uint16_t f32_to_bf16(float f); /* round to nearest even, NaN stays NaN */
@@ -221,12 +223,12 @@ struct text {
 };
 
 void text_init(struct text *t);
-/* Room for so many bytes more; false, and failed, when memory is short. */
+/* Makes room for `more` further bytes; false, and `failed` is set, when memory is short. */
 bool text_reserve(struct text *t, size_t more);
 void text_add(struct text *t, const char *s, size_t n);
 void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_free(struct text *t);
-/* The same of one that was put into `whole`, which lacks what it lacks. */
+/* Frees t, whose text was added to `whole`; if t has failed, `whole` is marked failed, too. */
 void text_free_part(struct text *t, struct text *whole);
 /* s as the inside of a JSON string: quotes, backslashes and control characters escaped; bytes
  * that are no UTF-8 become U+FFFD. */
@@ -234,40 +236,42 @@ void text_add_json(struct text *t, const char *s, size_t n);
 /* s as text or attribute of HTML and XML: their five characters as entities; control characters and
  * bytes that are no UTF-8 become U+FFFD. */
 void text_add_html(struct text *t, const char *s, size_t n);
-/* Makes foreign text harmless to a terminal, in place: control characters but for newlines and
- * tabs, and bytes that are no UTF-8, become '?'. */
+/* Makes untrusted text safe for a terminal, in place: invalid UTF-8 and control characters other
+ * than newline and tab become '?'. */
 void text_tame(char *s, size_t n);
-/* Prints foreign text: tamed on stderr and on terminals, as it is to files and pipes. */
+/* Prints untrusted text: through text_tame on stderr and terminals, unchanged to files and pipes.
+ * */
 void text_print(FILE *to, const char *s, size_t n);
 
-/* "64MiB", "1.5G", "900GB/s" and the like: a number and a unit. K M G T count by 1000, Ki Mi Gi
- * Ti by 1024; a suffix after it must equal `unit` ("B", "B/s", "FLOP/s", "s"), or be missing.
- * For "s" the prefixes are n, u, m. False when the text is no such number or negative. */
+/* "64MiB", "1.5G", "900GB/s" and the like: a number and a unit. K M G T count by 1000, Ki Mi Gi Ti
+ * by 1024; a suffix after it must equal `unit` ("B", "B/s", "FLOP/s", "s"), or be missing. For "s"
+ * the prefixes are n, u, m. False when the text is malformed or negative. */
 bool parse_quantity(const char *s, const char *unit, double *out);
 bool parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out);
-/* The same for numbers of tokens and the like: "4k" is 4096, "1m" 1048576. */
+/* The same for counts (tokens etc.): "4k" is 4096, "1m" 1048576. */
 bool parse_count(const char *s, int64_t lo, int64_t hi, int64_t *out);
 bool parse_f64(const char *s, double lo, double hi, double *out);
 
 /* ----------------------------------------------------------------- share of the machine --- */
 
-/* What this process may use, within its affinity and the control groups that hold it. */
+/* What this process may use, within its CPU affinity and its control groups. */
 struct host_share {
-    int32_t processors;       /* logical ones, whole ones of a quota; at least 1 */
+    int32_t processors;       /* logical processors, or a cgroup quota rounded down; at least 1 */
     uint64_t memory_bytes;    /* in all */
     uint64_t available_bytes; /* free, or kept for files that can be read again */
 };
-/* root: "" for this machine; tests name a folder with a /proc and groups of their own. */
+/* root: "" for this machine; tests pass a folder with its own /proc and cgroups. */
 void host_share_read(const char *root, struct host_share *out);
 int32_t host_processors(void);
-/* wanted, or as many threads as there are processors: then a line to warn with in why, else "". */
+/* Returns `wanted`, limited to host_processors; when limited, `why` holds a line to warn with, else
+ * "". */
 int32_t host_threads(int32_t wanted, char *why, size_t why_bytes);
 
 /* ------------------------------------------------------------------- time and progress ---- */
 
 uint64_t now_ns(void); /* monotonic */
 
-/* Once in each turn of a loop that waits for another thread's store. */
+/* Call once per iteration of a loop that waits for another thread's store. */
 static inline void cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -277,7 +281,8 @@ static inline void cpu_relax(void)
 #endif
 }
 
-/* How many cpu_relax last ns: one takes 5 ns on some processors and 50 on others, measured once. */
+/* How many cpu_relax calls take `ns`, measured once: one call takes 5 ns on some processors, 50 on
+ * others. */
 int32_t spins_in(uint64_t ns);
 
 /* One line on stderr, redrawn in place on a terminal, silent elsewhere. */
@@ -289,7 +294,7 @@ struct progress {
 };
 
 void progress_begin(struct progress *p, const char *what, double total);
-/* done of total so far; note (may be NULL) is what is being worked at. */
+/* `done` of `total` so far; note (may be NULL) says what is being worked on. */
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
 
@@ -297,8 +302,8 @@ void progress_end(struct progress *p);
  * loops look at it and stop. A second signal ends the process as usual. */
 extern volatile int oato_interrupted;
 void interrupt_catch(void);
-/* A process that goes on for so long after such a signal ends then, with status 130: for steps that
- * take long and leave nothing behind. */
+/* A process still running this many seconds after such a signal exits with status 130: for long
+ * steps that leave nothing to clean up. */
 void interrupt_deadline(unsigned seconds);
 
 /* ---------------------------------------------------------------- command-line options ---- */
@@ -307,7 +312,7 @@ enum option_kind {
     OPT_FLAG,
     OPT_VALUE,
     OPT_CHOICE, /* may be followed by one of the words of `value`, "on|off" */
-    OPT_ANSWER, /* another program's: refused, and `help` says what is there instead */
+    OPT_ANSWER, /* an option of another program: refused; `help` says what to use instead */
 };
 
 /* A row of a program's option table; the table ends with a NULL name. */
@@ -316,7 +321,7 @@ struct option_row {
     char letter;      /* 't', or 0 */
     enum option_kind kind;
     const char *value; /* name of the value in the help: "N" */
-    const char *help;  /* one line with the unit and the default; NULL: another name, not listed */
+    const char *help;  /* one line with unit and default; NULL: an alias, not listed */
     int id;            /* what options_next returns */
 };
 
@@ -338,8 +343,8 @@ void options_init(struct options *o, const struct option_row *rows, int argc, ch
 int options_next(struct options *o, struct oato_error *err);
 /* Prints the rows as aligned help lines. */
 void options_help(const struct option_row *rows, FILE *out);
-/* The nearest of n names by edit distance, or one that the word begins with, or that begins with
- * the word; NULL when none is near. */
+/* The nearest of n names by edit distance, or one that is a prefix of the word or has it as a
+ * prefix; NULL when none is near. */
 const char *nearest_name(const char *word, const char *const *names, size_t n);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * dtypes.h - the element types of GGUF, one list: X(name, GGUF's number, elements of a block, its
- * bytes). Enums, tables, kernels and tests expand it, so that what lacks a type does not compile.
- * Sizes are those of the GGUF specification (the gguf package's GGML_QUANT_SIZES).
+ * dtypes.h - the element types of GGUF, one list: X(name, GGUF's number, elements per block, bytes
+ * per block). Enums, tables, kernels and tests expand it, so that code which lacks a type does not
+ * compile. Sizes are those of the GGUF specification (the gguf package's GGML_QUANT_SIZES).
  *
- * Nothing but macros: device code includes it, too.
+ * Only macros and constants, because device code includes it, too.
  */
 #ifndef OATO_DTYPES_H
 #define OATO_DTYPES_H
@@ -28,7 +28,7 @@
 
 #define WEIGHT_TYPES(X) FLOAT_TYPES(X) BLOCK_TYPES(X)
 
-/* Tensors may have them, weights do not. */
+/* Types that tensors may have, but not weights. */
 #define OTHER_TYPES(X)                                                                             \
     X(I8, 24, 1, 1) X(I16, 25, 1, 2) X(I32, 26, 1, 4) X(I64, 27, 1, 8) X(F64, 28, 1, 8)
 

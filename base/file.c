@@ -90,7 +90,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
         say(program_name);
         say(": ");
         say(m->name);
-        say(": became shorter or unreadable while it was in use; start again once it is whole\n");
+        say(": was truncated or became unreadable while in use; start again once it is complete\n");
         _exit(OATO_EFILE);
     }
     signal(sig, SIG_DFL);

@@ -87,7 +87,7 @@ static int take_value(struct options *o, const struct option_row *r, const char 
 {
     o->value = NULL;
     if (r->kind == OPT_ANSWER) {
-        oato_fail(err, OATO_EUSAGE, "there is no option '%s' here: %s", o->name, r->help);
+        oato_fail(err, OATO_EUSAGE, "option '%s' is not supported: %s", o->name, r->help);
         return OPT_ERROR;
     }
     if (r->kind == OPT_CHOICE) {
@@ -104,7 +104,7 @@ static int take_value(struct options *o, const struct option_row *r, const char 
         return r->id;
     }
     if (!attached && o->index >= o->argc) {
-        oato_fail(err, OATO_EUSAGE, "option --%s wants a value: %s", r->name, r->value);
+        oato_fail(err, OATO_EUSAGE, "option --%s needs a value: %s", r->name, r->value);
         return OPT_ERROR;
     }
     o->value = attached ? attached : o->argv[o->index++];

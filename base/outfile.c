@@ -174,7 +174,7 @@ oato_status outfile_open_over(struct outfile *f, const char *path, struct oato_e
         return err->status;
     if (!there && !lstat(path, &link))
         return oato_fail(err, OATO_EIO,
-                         "%s: is a symbolic link to nothing; remove it or make its target", path);
+                         "%s: is a dangling symbolic link; remove it or create its target", path);
     f->path = strdup(path);
     if (!f->path)
         return oato_fail_memory(err, strlen(path), "a file name");

@@ -1,9 +1,10 @@
 /*
- * batch.c - see batch.h. Requests stand in one list in the order of arrival; those that were
- * admitted have a sequence.
+ * batch.c - see batch.h. Requests are in one list in order of arrival; admitted ones have a
+ * sequence.
  *
  * Invariant: the pages that admitted requests may still need are free, so that kv_reserve cannot
- * fail; only a request that was admitted alone although it wants more ends at the context.
+ * fail. The exception is a request too large to fit: it is admitted alone and ends when the context
+ * is full.
  */
 #include "executor/batch.h"
 
@@ -13,7 +14,7 @@ struct request {
     struct request *next;
     uint64_t id;
     struct batch_request ask;
-    int32_t seq;     /* -1: waits */
+    int32_t seq;     /* -1: waiting for admission */
     int32_t longest; /* once admitted: what its sequence may grow to */
     int32_t fed, generated;
     int32_t token; /* sampled, not fed yet */
@@ -25,7 +26,7 @@ struct batch {
     struct engine *engine;
     struct batch_options options;
     struct request *first;
-    uint64_t ids; /* given so far */
+    uint64_t ids; /* ids handed out so far */
     int32_t n_requests, vocab, context, ubatch, seqs;
     struct engine_input *inputs; /* of a step, seqs */
     struct request **of;
@@ -66,7 +67,7 @@ static void request_end(struct request *r, enum batch_end why)
     r->why = why;
 }
 
-/* Takes those that ended out of the list and tells them. */
+/* Removes ended requests from the list and calls their on_end. */
 static void sweep(struct batch *b)
 {
     for (struct request **at = &b->first; *at;) {
@@ -114,11 +115,12 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
     const long long before = ask->seq < 0 ? 0 : engine_seq_length(b->engine, ask->seq);
     const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)
-        return oato_fail(err, OATO_EUSAGE, "a prompt of no tokens");
+        return oato_fail(err, OATO_EUSAGE, "the prompt has no tokens");
     if (length > b->context)
-        return oato_fail(err, OATO_EFIT,
-                         "the prompt has %lld tokens, the context %d: use -c %lld or more", length,
-                         b->context, (length + step - 1) / step * step);
+        return oato_fail(
+            err, OATO_EFIT,
+            "the prompt has %lld tokens, but the context holds only %d; use -c %lld or more",
+            length, b->context, (length + step - 1) / step * step);
     for (int32_t i = 0; i < ask->n_ids; i++)
         if (ask->ids[i] < 0 || ask->ids[i] >= b->vocab)
             return oato_fail(err, OATO_EUSAGE, "token id %d is outside the vocabulary of %d",
@@ -167,7 +169,7 @@ static int32_t length_of(const struct batch *b, int32_t seq)
     return seq < 0 ? 0 : engine_seq_length(b->engine, seq);
 }
 
-/* The length of its sequence at the end; the last token that is generated is never fed. */
+/* The final length of its sequence; the last generated token is never fed. */
 static int32_t longest(const struct batch *b, const struct request *r)
 {
     const int64_t tokens = r->ask.n_ids + max_i64(r->ask.most - 1, 0);
@@ -193,7 +195,7 @@ static oato_status admit(struct batch *b, struct oato_error *err)
             return OATO_OK;
         r->seq = r->ask.seq;
         if (r->seq < 0 && engine_seq_create(b->engine, &r->seq, err)) {
-            r->seq = -1; /* the caller's own sequences leave none for now */
+            r->seq = -1; /* the caller's own sequences occupy all for now */
             return running ? OATO_OK : err->status;
         }
         pages -= wanted;
@@ -208,8 +210,7 @@ struct room {
     int32_t inputs, tokens, pages;
 };
 
-/* Takes n tokens of the request into the step; false, and the request ends, when no page is left.
- */
+/* Adds n tokens of the request to the step; false, and the request ends, when no page is left. */
 static bool take(struct batch *b, struct request *r, int32_t n, struct room *room)
 {
     const int32_t length = engine_seq_length(b->engine, r->seq);
@@ -229,7 +230,8 @@ static bool take(struct batch *b, struct request *r, int32_t n, struct room *roo
     return true;
 }
 
-/* Those that decode first: prompts share what they leave. Returns the tokens of prompts. */
+/* Decoding requests come first; prompts share the remaining tokens. Returns the number of prompt
+ * tokens. */
 static int32_t compose(struct batch *b, struct room *room)
 {
     for (struct request *r = b->first; r; r = r->next)

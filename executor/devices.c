@@ -1,5 +1,6 @@
 /*
- * devices.c - opens the devices that the options or the plan name, and binds the plan's to them.
+ * devices.c - opens the devices that the options or the plan name, and binds the plan's devices to
+ * them.
  */
 #include "executor/executor_internal.h"
 
@@ -10,7 +11,7 @@ static oato_status device_add(struct engine *e, const char *spec, struct device_
                               struct oato_error *err)
 {
     if (e->n_devices == DEVICES_MAX)
-        return oato_fail(err, OATO_EUSAGE, "more than %d devices", DEVICES_MAX);
+        return oato_fail(err, OATO_EUSAGE, "more than %d devices; name fewer", DEVICES_MAX);
     struct engine_device *d = &e->device[e->n_devices];
     int index = 0; /* among its kind */
     size_t kind = strcspn(spec, ":");
@@ -26,7 +27,7 @@ static oato_status device_add(struct engine *e, const char *spec, struct device_
     return OATO_OK;
 }
 
-/* The devices whose memory device `index` copies from itself. */
+/* Finds the devices that device `index` can copy from directly. */
 static void peers_find(struct engine *e, int index)
 {
     struct engine_device *d = &e->device[index];
@@ -85,7 +86,7 @@ static int32_t device_find(const struct engine *e, const char *id, size_t n)
     return -1;
 }
 
-/* The device that stands for `id` of the plan: by "a=b" in map, else the one of the same id. */
+/* The device that runs the plan's device `id`: from "a=b" in map, else the one with the same id. */
 static oato_status device_bind(const struct engine *e, const char *id, const char *map,
                                int32_t *out, struct oato_error *err)
 {
@@ -106,23 +107,24 @@ static oato_status device_bind(const struct engine *e, const char *id, const cha
     if (*out < 0)
         return oato_fail(err, OATO_EDEVICE,
                          "the plan uses %s, but there is no %.*s here; open it with --devices or "
-                         "say --map %s=DEVICE",
+                         "use --map %s=DEVICE",
                          id, (int)target_len, target, id);
     return OATO_OK;
 }
 
-/* Hosts of a cluster number their devices alike; what two of them do is not one device's work. */
+/* The hosts of a cluster all number their devices from 0, so equal ids of two ranks are different
+ * devices. */
 static oato_status ranks_check(const struct engine *e, const int32_t *bound, int32_t index,
                                struct oato_error *err)
 {
     const struct plan_device *p = e->plan->devices;
     for (int32_t i = 0; i < index; i++)
         if (bound[i] == bound[index] && p[i].rank != p[index].rank)
-            return oato_fail(err, OATO_EFILE,
-                             "the plan's %s of rank %d and %s of rank %d would both run on %s; "
-                             "this version runs plans of one host: plan for one, or say --map",
-                             p[i].id, p[i].rank, p[index].id, p[index].rank,
-                             e->device[bound[index]].info.id);
+            return oato_fail(
+                err, OATO_EFILE,
+                "the plan's %s of rank %d and %s of rank %d would both run on %s; "
+                "this version runs single-host plans only; plan for one host, or use --map",
+                p[i].id, p[i].rank, p[index].id, p[index].rank, e->device[bound[index]].info.id);
     return OATO_OK;
 }
 
@@ -143,12 +145,14 @@ oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_
             continue;
         if (o->strict)
             return oato_fail(err, OATO_EFILE,
-                             "the plan was made for %s = %s, here it is %s; plan again, or run "
-                             "without --strict",
+                             "the plan was made for %s = %s, but here it is %s; run oato-plan "
+                             "again, or drop --strict",
                              p->id, p->model, d->info.model);
         char text[320];
-        snprintf(text, sizeof text, "the plan was made for %s = %s, here it is %s", p->id, p->model,
-                 d->info.model);
+        snprintf(
+            text, sizeof text,
+            "the plan was made for %s = %s, but here it is %s; run oato-plan again for best speed",
+            p->id, p->model, d->info.model);
         if (warn)
             warn(user, text);
     }

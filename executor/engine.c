@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Context and tokens of a step are those of oato-plan. */
+/* The default context and tokens per step are oato-plan's. */
 enum {
     DEFAULT_CONTEXT = 4096,
     DEFAULT_UBATCH = 512,
@@ -31,18 +31,21 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
     e->max_seqs = first_positive(o->seqs, r ? r->batch : 0, 1);
     e->kv_dtype = o->kv_given ? o->kv : r ? r->kv : DT_F16;
     if (e->max_seqs > MAX_SEQS || e->ubatch > MAX_UBATCH)
-        return oato_fail(err, OATO_EUSAGE, "%d sequences of %d tokens a step: at most %d and %d",
+        return oato_fail(err, OATO_EUSAGE,
+                         "%d sequences and %d tokens per step exceed the limits of %d and %d",
                          e->max_seqs, e->ubatch, MAX_SEQS, MAX_UBATCH);
     if (e->context > MAX_CONTEXT)
-        return oato_fail(err, OATO_EUSAGE, "a context of %d positions: at most %d; use --context",
-                         e->context, MAX_CONTEXT);
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "a context of %d positions exceeds the limit of %d; use a smaller --context",
+            e->context, MAX_CONTEXT);
     if (e->kv_dtype != DT_F16 && e->kv_dtype != DT_F32 && e->kv_dtype != DT_Q8_0)
         return oato_fail(err, OATO_EUSAGE, "the KV cache can be F16, Q8_0 or F32, not %s",
                          dtype_name(e->kv_dtype));
     if (e->kv_dtype == DT_Q8_0 && e->model->shape.head_dim % 32)
         return oato_fail(err, OATO_EUSAGE,
-                         "a KV cache of Q8_0 has blocks of 32 values, but heads of this model have "
-                         "%d: use --kv f16",
+                         "--kv q8_0 needs a head size that is a multiple of 32, but this model's "
+                         "is %d; use --kv f16",
                          (int)e->model->shape.head_dim);
     if (e->context > e->model->shape.context_length * (int64_t)e->max_seqs && !o->context)
         e->context = (int32_t)(e->model->shape.context_length * e->max_seqs);
@@ -58,9 +61,9 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
                                          .seqs = e->max_seqs,
                                          .context = e->context};
     if (o->top_logits < 0)
-        return oato_fail(err, OATO_EUSAGE, "%d candidates of a row of logits", o->top_logits);
-    if (o->top_logits <
-        e->model->shape.vocab / 2) /* more are no less than the row, with their ids */
+        return oato_fail(err, OATO_EUSAGE, "top_logits is %d; it must be 0 or more", o->top_logits);
+    /* a candidate is two floats, so from vocab/2 on the full row is no larger */
+    if (o->top_logits < e->model->shape.vocab / 2)
         e->top_logits = o->top_logits;
     return OATO_OK;
 }
@@ -81,14 +84,15 @@ static oato_status step_arrays(struct engine *e, struct oato_error *err)
     return OATO_OK;
 }
 
-/* Floats of a row of results in a phase. */
+/* Floats per result row in a phase. */
 static size_t row_width(const struct engine *e, enum plan_phase phase)
 {
     const int32_t candidates = e->lowered.candidates[phase];
     return candidates ? 2 * (size_t)candidates : (size_t)e->model->shape.vocab;
 }
 
-/* What steps that mix phases need: to know that they need not, or room for the rows of one. */
+/* Prepares for steps that mix phases: either both phases are alike, so that no step needs to mix,
+ * or the decode rows need a buffer. */
 static oato_status mixing_prepare(struct engine *e, struct oato_error *err)
 {
     e->phases_alike = engine_phases_alike(e);
@@ -161,7 +165,7 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
-    for (int pass = 0; pass < 2; pass++) /* the host last: others may still use its memory */
+    for (int pass = 0; pass < 2; pass++) /* the host last: other devices may still use its memory */
         for (int i = 0; i < e->n_devices; i++)
             if ((i == e->host) == (pass == 1))
                 device_close(&e->device[i]);
@@ -218,7 +222,8 @@ oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
 {
     oato_status status = kv_seq_check(&e->pool, seq, err);
     if (!status && length < 0)
-        status = oato_fail(err, OATO_EUSAGE, "a sequence cannot have %d positions", length);
+        status =
+            oato_fail(err, OATO_EUSAGE, "a sequence cannot be truncated to %d positions", length);
     if (!status)
         kv_seq_truncate(&e->pool, seq, length);
     return status;
@@ -245,10 +250,12 @@ static oato_status input_check(const struct engine *e, const struct engine_input
     if (status)
         return status;
     if (in->n < 1)
-        return oato_fail(err, OATO_EUSAGE, "sequence %d is given %d tokens", in->seq, in->n);
+        return oato_fail(err, OATO_EUSAGE,
+                         "sequence %d: cannot append %d tokens; at least 1 is needed", in->seq,
+                         in->n);
     for (int32_t j = 0; j < i; j++)
         if (inputs[j].seq == in->seq)
-            return oato_fail(err, OATO_EUSAGE, "sequence %d stands twice in a step", in->seq);
+            return oato_fail(err, OATO_EUSAGE, "duplicate sequence %d in a step", in->seq);
     for (int32_t j = 0; j < in->n; j++)
         if (in->ids[j] < 0 || in->ids[j] >= e->model->shape.vocab)
             return oato_fail(err, OATO_EUSAGE, "token id %d is outside the vocabulary of %d",
@@ -256,7 +263,7 @@ static oato_status input_check(const struct engine *e, const struct engine_input
     return OATO_OK;
 }
 
-/* A row runs by the program of its own phase, whoever else is in the step. */
+/* An input runs by its own phase's program, whatever else is in the step. */
 static enum plan_phase phase_of(const struct engine_input *in)
 {
     return in->n == 1 && !in->prompt ? PHASE_DECODE : PHASE_PREFILL;
@@ -271,7 +278,7 @@ static int32_t rows_wanted(const struct engine_input *in)
 static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
                       uint32_t phases, struct step *step)
 {
-    int32_t number = 0; /* of the next row among those of all inputs */
+    int32_t number = 0; /* number of the next row, counted over all inputs */
     for (int32_t i = 0; i < n; number += rows_wanted(&inputs[i]), i++) {
         const struct engine_input *in = &inputs[i];
         const struct kv_seq *s = &e->pool.seqs[in->seq];
@@ -314,7 +321,7 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     struct oato_device *host = e->device[e->host].device;
     const uint64_t waited_ns = host->ops->waited_ns(host);
     step->clock_ns = host->ops->clock_ns(host);
-    if (step->clock_ns < e->end_ns) /* the host waited for all of the last step */
+    if (step->clock_ns < e->end_ns) /* the host has waited for the whole last step */
         step->clock_ns = e->end_ns;
     for (int i = 0; i < e->n_devices; i++)
         e->bases[i] = atomic_load_explicit(&e->timelines[i]->value, memory_order_acquire);
@@ -326,10 +333,10 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
                 status = d->device->ops->submit(d->device, d->compiled[phase], step, err);
         }
     }
-    const uint64_t host_end_ns = host->ops->clock_ns(host); /* of its part: it was run in submit */
+    const uint64_t host_end_ns = host->ops->clock_ns(host); /* its part ran in submit */
     if (e->device[e->host].compiled[phase] && !status)
         e->host_busy_ns += host_end_ns - step->clock_ns - (host->ops->waited_ns(host) - waited_ns);
-    if (status) /* release whoever waits for records that will not come */
+    if (status) /* release devices that wait for records that will not run */
         for (int i = 0; i < e->n_devices; i++)
             timeline_fail(e->timelines[i], TIMELINE_STRANDED);
     uint64_t end = step->clock_ns;
@@ -356,7 +363,8 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     return status;
 }
 
-/* Where the rows of a sub-step are; `keep`: another one follows, which writes over them. */
+/* Records where a sub-step's result rows are; `keep`: copies them, because another sub-step will
+ * overwrite them. */
 static void rows_take(struct engine *e, enum plan_phase phase, int32_t n, bool keep)
 {
     const uint8_t *arena = e->device[e->host].arena;
@@ -372,8 +380,8 @@ static void rows_take(struct engine *e, enum plan_phase phase, int32_t n, bool k
     e->n_rows += n;
 }
 
-/* Decode's rows first, then prefill's, if there are any of both. One program does for all where the
- * phases are alike. */
+/* Runs the decode inputs first, then the prefill inputs; a single sub-step if only one phase occurs
+ * or both are alike. */
 static oato_status steps_run(struct engine *e, const struct engine_input *inputs, int32_t n,
                              uint32_t phases, struct oato_error *err)
 {
@@ -386,7 +394,7 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
             pass == 0 || phases == 1u << PHASE_DECODE ? PHASE_DECODE : PHASE_PREFILL;
         struct step step = {0};
         step_fill(e, inputs, n, mixed ? 1u << phase : phases, &step);
-        if (!mixed || pass == 0) { /* shared pages, before anything is stored */
+        if (!mixed || pass == 0) { /* copies shared pages before anything is stored */
             step.n_page_copies = e->pool.n_copies;
             step.page_copy = e->pool.copies;
         }
@@ -416,9 +424,10 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         phases |= 1u << phase_of(&inputs[i]);
     }
     if (!status && (tokens > e->ubatch || rows > e->max_rows))
-        status = oato_fail(err, OATO_EUSAGE,
-                           "a step of %lld tokens and %lld rows of logits; at most %d and %d",
-                           (long long)tokens, (long long)rows, e->ubatch, e->max_rows);
+        status = oato_fail(
+            err, OATO_EUSAGE,
+            "a step of %lld tokens and %lld rows of logits exceeds the limits of %d and %d",
+            (long long)tokens, (long long)rows, e->ubatch, e->max_rows);
     if (status)
         return status;
     for (int32_t i = 0; i < n && !status; i++)

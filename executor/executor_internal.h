@@ -1,6 +1,6 @@
 /*
- * executor_internal.h - between the files of the engine: devices.c opens devices, load.c has
- * programs lowered and loads weights, kv.c keeps pages, engine.c steps.
+ * executor_internal.h - shared by the engine's files: devices.c opens devices, load.c lowers
+ * programs and loads weights, kv.c manages KV pages, engine.c runs steps.
  */
 #ifndef OATO_EXECUTOR_INTERNAL_H
 #define OATO_EXECUTOR_INTERNAL_H
@@ -11,17 +11,17 @@
 struct engine_device {
     struct oato_device *device;
     struct device_info info;
-    const struct lowered_device *lowered; /* its part of the engine's */
-    struct oato_weight **weights;         /* parallel to its slots, */
-    const void **kept;                    /* as are these: in `prepared`; NULL: to be prepared */
-    struct mapped_file prepared;          /* weights that an earlier start kept */
-    void *staging;                        /* room for streamed weights */
+    const struct lowered_device *lowered; /* its part of engine.lowered */
+    struct oato_weight **weights;         /* parallel to lowered->slots */
+    const void **kept;           /* parallel to the slots: bytes in `prepared`; NULL: prepare */
+    struct mapped_file prepared; /* weights saved by an earlier start */
+    void *staging;               /* room for streamed weights */
     uint64_t kv_bytes;
     struct kv_cache *kv;
     void *arena;
     uint64_t arena_bytes;
-    uint64_t budget_bytes;                  /* of the plan; 0: what the device has */
-    struct program_peer peers[DEVICES_MAX]; /* device: of those that it reaches */
+    uint64_t budget_bytes;                  /* from the plan; 0: all of the device's memory */
+    struct program_peer peers[DEVICES_MAX]; /* entries with a device are reachable */
     struct program program[PHASE_COUNT];
     struct compiled *compiled[PHASE_COUNT]; /* NULL: nothing runs here in the phase */
 };
@@ -35,17 +35,17 @@ struct kv_seq {
 };
 
 struct kv_undo {
-    int32_t seq, index, page; /* the page that stood at `index`; -1: there was none */
+    int32_t seq, index, page; /* the old page at `index`; -1: none */
 };
 
-/* Pages of 64 positions, counted references, sequences with block tables. A step reserves, then
- * commits or rolls back. */
+/* KV pages of 64 positions with reference counts, and sequences with block tables. A step reserves
+ * pages, then commits or rolls back. */
 struct kv_pool {
     int32_t n_pages, n_free, n_seqs;
     int32_t *free_list;
     int32_t *references;
     struct kv_seq *seqs;
-    int32_t *tables; /* behind seqs[i].pages */
+    int32_t *tables; /* storage of seqs[i].pages */
     struct kv_undo *undo;
     int32_t n_undo;
     struct step_page_copy *copies;
@@ -59,8 +59,8 @@ oato_status kv_seq_check(const struct kv_pool *p, int32_t seq, struct oato_error
 void kv_seq_free(struct kv_pool *p, int32_t seq);
 oato_status kv_seq_fork(struct kv_pool *p, int32_t from, int32_t *to, struct oato_error *err);
 void kv_seq_truncate(struct kv_pool *p, int32_t seq, int32_t length);
-/* Makes [length, length + n) of seq writable; page copies that the step must do first are added
- * to p->copies. */
+/* Makes positions [length, length + n) of seq writable; adds page copies that the step must do
+ * first to p->copies. */
 oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err);
 void kv_commit(struct kv_pool *p);
 void kv_rollback(struct kv_pool *p);
@@ -72,10 +72,10 @@ struct engine {
     const struct plan *plan; /* or NULL */
     struct graph graph;      /* fused */
     struct engine_device device[DEVICES_MAX];
-    const char *device_ids[DEVICES_MAX]; /* for programs, which print and report them */
+    const char *device_ids[DEVICES_MAX]; /* for programs to print and report */
     int32_t n_devices, host;
     int32_t context, ubatch, max_seqs, max_rows;
-    struct lowering_limits limits; /* these, by phase */
+    struct lowering_limits limits; /* the four above, by phase */
     oato_dtype kv_dtype;
     bool deterministic;
     struct placements placements;
@@ -89,11 +89,12 @@ struct engine {
     uint64_t bases[DEVICES_MAX];
     bool phases_alike; /* both phases give a row the same bits on the same devices */
     uint64_t kept_bytes;
-    float *kept; /* rows of a mixed step's decode while its prefill runs; NULL: never mixed */
-    int32_t *row_number; /* of the rows of a sub-step: which of the step's they are */
+    float *kept; /* a mixed step's decode results while its prefill runs; NULL: steps are never
+                    mixed */
+    int32_t *row_number; /* row of a sub-step -> row of the step */
     struct result_row {
         const float *data;
-        int32_t candidates; /* that data holds; 0: logits */
+        int32_t candidates; /* number of candidates in data; 0: a row of logits */
     } * result;             /* of the last step */
     int32_t n_rows;
     struct step_cores cores; /* of the host and its simulated devices */
@@ -104,29 +105,28 @@ struct engine {
 
 /* devices.c: opens what the options or the plan name, the host included. */
 oato_status devices_open(struct engine *e, const struct engine_options *o, struct oato_error *err);
-/* bound[i]: the engine's device that stands for the plan's i-th. A line to warn for each that was
- * another model of device where the plan was made. */
+/* bound[i]: index of the engine's device that runs the plan's device i. Warns about each device
+ * whose model differs from the plan's. */
 oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_fn warn, void *user,
                          int32_t *bound, struct oato_error *err);
 
-/* load.c: devices, fused graph, placements. Whatever was made is released by engine_close. */
+/* load.c: devices, fused graph, placements. engine_close releases everything, on failure too. */
 oato_status engine_load(struct engine *e, const struct engine_options *options, warn_fn warn,
                         void *user, struct oato_error *err);
-/* Programs of both phases, from what the open devices say of themselves. */
+/* Lowers the programs of both phases, using facts from the open devices. */
 oato_status engine_lower(struct engine *e, struct oato_error *err);
-/* Whether a row gets the same bits in both phases, on the same devices: then one program does for
+/* Whether a row gets the same bits on the same devices in both phases; one program then serves
  * both. */
 bool engine_phases_alike(const struct engine *e);
-/* Checks sums against what devices have, then prepares weights and creates KV and arenas. */
+/* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
 oato_status engine_allocate(struct engine *e, const struct engine_options *options, warn_fn warn,
                             void *user, struct oato_error *err);
 
-/* prepared.c: the prepared weights of a device in a file of `folder` (docs/prepared-format.md).
- * Maps it and points `kept` to their bytes, if there is a good one. A line to warn when there is
- * one that cannot be used. */
+/* prepared.c: a device's prepared weights in a file in `folder` (docs/prepared-format.md). Maps a
+ * valid file and points `kept` into it; warns about a file that cannot be used. */
 void prepared_map(const struct engine *e, struct engine_device *d, const char *folder, warn_fn warn,
                   void *user);
-/* Writes it from the weights of d; a line to warn when that fails. */
+/* Writes the file from the weights of d; warns on failure. */
 void prepared_save(const struct engine *e, const struct engine_device *d, const char *folder,
                    warn_fn warn, void *user);
 

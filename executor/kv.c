@@ -1,10 +1,10 @@
 /*
  * kv.c - which page holds which positions of which sequence. A page id means the same 64 positions
- * in every layer and on every device, so that this file knows nothing of either. Sequences share
- * pages after a fork; whoever writes to a shared page gets a copy first.
+ * in every layer and on every device, so this file needs to know neither. Sequences share pages
+ * after a fork; whoever writes to a shared page gets a copy first.
  *
- * Invariant: references[p] = block tables that name p; free pages have 0 and stand in free_list.
- * A copied page is given up only at commit, because the step still reads it.
+ * Invariant: references[p] = block tables that name p; free pages have 0 and stand in free_list. A
+ * page that was copied is released only at commit, because the step still reads it.
  */
 #include "executor/executor_internal.h"
 
@@ -134,11 +134,10 @@ oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_er
     bool copy = inside && p->references[s->pages[last]] > 1;
     int32_t more = pages_for(s->length + n) - s->n_pages;
     if (more + copy > p->n_free)
-        return oato_fail(
-            err, OATO_EFIT,
-            "the KV cache is full: sequence %d wants %d more pages of %d positions, %d "
-            "of %d are free; raise --context",
-            seq, more + copy, KV_PAGE_POSITIONS, p->n_free, p->n_pages);
+        return oato_fail(err, OATO_EFIT,
+                         "the KV cache is full: sequence %d needs %d more pages of %d positions, "
+                         "but only %d of %d are free; raise --context",
+                         seq, more + copy, KV_PAGE_POSITIONS, p->n_free, p->n_pages);
     if (copy) {
         int32_t page = page_take(p);
         p->copies[p->n_copies++] = (struct step_page_copy){s->pages[last], page, inside};

@@ -1,15 +1,16 @@
 /*
- * llama_options.c - what people who come from llama.cpp type. Options that mean the same here are
- * other names in main.c's table; each of these is answered with what decides here.
+ * llama_options.c - llama.cpp options without a direct equivalent; each is refused with a hint at
+ * what to use instead. Options that mean the same here are aliases in main.c's table.
  */
 #include "executor/run.h"
 
 #define ON_GPU  "a plan decides what runs on a GPU: make one with oato-plan, give it with --plan"
-#define KV_TYPE "--kv TYPE is the type of keys and of values"
+#define KV_TYPE "--kv TYPE sets the type of both keys and values"
 #define IN_MEMORY                                                                                  \
     "weights are prepared once and stay in memory; --prepared-cache makes later starts fast"
-#define CHAT     "oato-run chat MODEL.gguf is the conversation"
-#define TEMPLATE "templates are recognised in the file; --chat-template NAME chooses another"
+#define CHAT "use oato-run chat MODEL.gguf for a conversation"
+#define TEMPLATE                                                                                   \
+    "the template is detected from the model file; --chat-template NAME chooses another"
 
 #define ANSWER(name, text)                                                                         \
     {                                                                                              \
@@ -54,12 +55,12 @@ const struct option_row llama_options[] = {
            "a prompt is continued as it is unless --chat is given: leave it out"),
     ANSWER("jinja", TEMPLATE),
     ANSWER("chat-template-file", TEMPLATE),
-    ANSWER("batch-size", "--ubatch N is the most tokens of a step"),
-    ANSWER("tb", "-t N counts for prompts, too"),
-    ANSWER("threads-batch", "-t N counts for prompts, too"),
-    ANSWER("np", "-p given several times is answered together"),
-    ANSWER("parallel", "-p given several times is answered together"),
-    ANSWER("hf", "the model is a file here: fetch the GGUF first"),
-    ANSWER("hf-repo", "the model is a file here: fetch the GGUF first"),
+    ANSWER("batch-size", "--ubatch N sets the maximum tokens per step"),
+    ANSWER("tb", "-t N sets the threads for prompts, too"),
+    ANSWER("threads-batch", "-t N sets the threads for prompts, too"),
+    ANSWER("np", "repeat -p to answer several prompts together"),
+    ANSWER("parallel", "repeat -p to answer several prompts together"),
+    ANSWER("hf", "the model must be a local file; download the GGUF first"),
+    ANSWER("hf-repo", "the model must be a local file; download the GGUF first"),
     {0},
 };

@@ -1,7 +1,7 @@
 /*
- * load.c - from a model and a plan to devices that are ready: opens them, fuses the graph, has it
- * lowered by what the devices say of themselves, checks that everything fits before it prepares a
- * single weight, and binds the programs to memory.
+ * load.c - from a model and a plan to devices that are ready: opens them, fuses the graph, lowers
+ * it with facts from the devices, checks that everything fits before preparing any weight, and
+ * binds the programs to memory.
  */
 #include "executor/executor_internal.h"
 
@@ -9,12 +9,12 @@
 #include <string.h>
 
 #define MIB            (1024.0 * 1024.0)
-#define PREFETCH_BYTES ((uint64_t)64 << 20) /* of the model are read ahead of the preparation */
+#define PREFETCH_BYTES ((uint64_t)64 << 20) /* of the model to read ahead of preparation */
 #define ARENA_SLACK    256 /* vector kernels may read past the last row of a buffer */
 
 /* ---------------------------------------------------------------------------- placements */
 
-/* Without a plan: every match that the host runs. */
+/* Without a plan: fuses every match that the host supports. */
 static bool device_fuses(void *user, const struct graph *g, struct graph_match m)
 {
     const struct oato_device *d = user;
@@ -35,14 +35,16 @@ static oato_status fuse_all(struct engine *e, struct oato_error *err)
     return status;
 }
 
-/* The classes that the plan names, if any may be of a library: devices open those when asked. */
+/* The numerics classes that the plan names, if any of them may be a library's: devices open a
+ * library only when asked for its class. */
 static const char *library_classes(const struct engine *e, enum plan_phase phase)
 {
     const char *classes = e->plan ? e->plan->numerics[phase] : NULL;
     return classes && strchr(classes, '.') ? classes : NULL;
 }
 
-/* Prefill is fast except for the few rows of logits, and by a library where the plan says so. */
+/* Prefill uses the fast class except for the few rows of logits, and a library where the plan says
+ * so. */
 static enum numerics_choice op_numerics(const void *user, int32_t device, const struct oato_op *op,
                                         enum plan_phase phase, enum row_class rows)
 {
@@ -56,7 +58,7 @@ static enum numerics_choice op_numerics(const void *user, int32_t device, const 
                : NUMERICS_PREFILL;
 }
 
-/* Whether an operator is computed in that class somewhere in prefill, by a library. */
+/* Whether a device computes any prefill operator in that library class. */
 static bool library_computes(const struct engine *e, const char *class)
 {
     for (int32_t i = 0; i < e->graph.n_ops; i++) {
@@ -70,7 +72,7 @@ static bool library_computes(const struct engine *e, const char *class)
     return false;
 }
 
-/* A plan that counts on a library which is not here runs as well, at other speed. */
+/* A plan that expects a library which is not available here still runs, at a different speed. */
 static void check_libraries(const struct engine *e, warn_fn warn, void *user)
 {
     const char *classes = library_classes(e, PHASE_PREFILL);
@@ -87,7 +89,8 @@ static void check_libraries(const struct engine *e, warn_fn warn, void *user)
     }
 }
 
-/* One class in all phases: the same operator may not compute with different arithmetic. */
+/* With --deterministic an operator must have the same numerics class on all devices and in all
+ * phases. */
 static oato_status check_deterministic(const struct engine *e, struct oato_error *err)
 {
     for (int32_t i = 0; i < e->graph.n_ops; i++) {
@@ -100,8 +103,8 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
                 const char *c = d->ops->numerics(d, &op, NUMERICS_DECODE);
                 if (class && strcmp(class, c) != 0)
                     return oato_fail(err, OATO_EFILE,
-                                     "--deterministic: %s would be computed as %s and as %s; plan "
-                                     "with --deterministic too",
+                                     "--deterministic: %s would be computed both as %s and as %s; "
+                                     "run oato-plan with --deterministic too",
                                      e->graph.ops[i].name, class, c);
                 class = c;
             }
@@ -116,17 +119,16 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
     int32_t bound[DEVICES_MAX] = {0};
     oato_status status = OATO_OK;
     if (e->plan && e->plan->n_devices > DEVICES_MAX)
-        return oato_fail(err, OATO_EFILE, "the plan has %d devices, this build runs %d",
+        return oato_fail(err, OATO_EFILE, "the plan has %d devices, but this build runs at most %d",
                          e->plan->n_devices, DEVICES_MAX);
     if (gguf_header_only(e->model->gguf))
         return oato_fail(err, OATO_EFILE,
-                         "%s: has no weights (header only), it can be planned "
-                         "for but not run",
+                         "%s: has no weights (header only): it can be planned for, but not run",
                          gguf_path(e->model->gguf));
     if (e->plan && e->plan->neurons_hash)
         return oato_fail(err, OATO_EFILE,
-                         "the plan was made with a neurons sidecar, in whose order of neurons and "
-                         "experts this version cannot run; plan again without --neurons");
+                         "the plan reorders neurons and experts by a neurons sidecar, which this "
+                         "version cannot run; plan again without --neurons");
     if (e->plan)
         status = plan_check_model(e->plan, e->model->gguf, err);
     if (!status)
@@ -200,7 +202,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
     return status;
 }
 
-/* The same operators by the same arithmetic; where the values lie may differ. */
+/* True for the same operator with the same arithmetic; offsets of values may differ. */
 static bool records_alike(const struct oato_device *d, const struct program_record *a,
                           const struct program_record *b)
 {
@@ -212,7 +214,7 @@ static bool records_alike(const struct oato_device *d, const struct program_reco
                    d->ops->numerics(d, &b->op, (enum numerics_choice)b->numerics));
 }
 
-/* Cuts decide bits, too. */
+/* How operators are split changes their bits, too. */
 static bool placements_alike(const struct placement *a, const struct placement *b)
 {
     if (a->n != b->n || a->axis != b->axis)
@@ -244,7 +246,7 @@ bool engine_phases_alike(const struct engine *e)
 
 /* -------------------------------------------------------------------------------- memory */
 
-/* What the device prepares, or copies as it is, for a slot; kept: its prepared bytes, or NULL. */
+/* The source of a slot's weight; kept: its prepared bytes, or NULL to prepare it. */
 static struct weight_source weight_source(const struct weight_slot *s, const void *kept)
 {
     const struct gguf_tensor *t = s->tensor;
@@ -288,8 +290,8 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                      (double)(need - have) / MIB, e->context);
 }
 
-/* Has the files of the slots from *ahead on read in the background until `limit` bytes are under
- * way; *ahead and *bytes tell what was asked for so far. */
+/* Reads the weights of the slots from *ahead on in the background until `limit` bytes are
+ * requested; *ahead and *bytes are what was requested so far. */
 static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uint64_t *bytes,
                              uint64_t limit)
 {
@@ -330,8 +332,8 @@ static oato_status weights_prepare(struct engine_device *d, const struct engine_
     return OATO_OK;
 }
 
-/* What the host has prepared of the same part, when the device takes that layout; else NULL: the
- * device converts what lies in the model's file, so that nothing is kept twice. */
+/* The host's prepared bytes of the same part, if the device uses the same layout; else NULL: the
+ * device converts from the model's file, so that nothing is in memory twice. */
 static const void *host_prepared(const struct engine *e, const struct engine_device *d,
                                  const struct weight_slot *s)
 {
@@ -346,7 +348,7 @@ static const void *host_prepared(const struct engine *e, const struct engine_dev
     return NULL;
 }
 
-/* Once the host's weights are there. */
+/* Must run after the host's weights are prepared. */
 static oato_status weights_stage(const struct engine *e, struct engine_device *d,
                                  struct oato_error *err)
 {
@@ -392,7 +394,7 @@ static oato_status device_allocate(struct engine *e, int32_t index, const struct
     return status;
 }
 
-/* Lowering's programs with what the device and the engine have made for them. */
+/* Binds lowering's programs to the memory that the device and the engine allocated for them. */
 static oato_status programs_bind(struct engine *e, int32_t index, struct oato_error *err)
 {
     struct engine_device *d = &e->device[index];
@@ -441,7 +443,7 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
                 d->kv_bytes += 2 * (uint64_t)row * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
         }
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
-        d->device->ops->info(d->device, &d->info); /* libraries have taken memory since */
+        d->device->ops->info(d->device, &d->info); /* libraries may have taken memory */
         status = check_fits(e, d, err);
     }
     for (int32_t i = 0; i < e->n_devices && !status; i++)

@@ -1,6 +1,6 @@
 /*
- * main.c - oato-run: the command line. Every option is a row with the verbs that take it, so that
- * an option which a verb would ignore is refused instead.
+ * main.c - oato-run: the command line. Every option is a row with the verbs that take it; any other
+ * verb refuses the option instead of ignoring it.
  */
 #include "executor/run.h"
 
@@ -28,7 +28,7 @@ static const struct {
 } verbs[] = {
     {"generate", GENERATE, run_generate, "continue the prompts (the default verb)"},
     {"chat", CHAT, run_chat, "talk with the model, a line at a time"},
-    {"bench", BENCH, run_bench, "time prefill and decode, medians"},
+    {"bench", BENCH, run_bench, "measure prefill and decode speed (medians)"},
     {"perplexity", PERPLEXITY, run_perplexity, "perplexity of a text, second half of each window"},
     {"logits", LOGITS, run_logits, "write the logits of token ids, raw float32"},
     {"tokenize", TOKENIZE, run_tokenize, "show the tokens of a text"},
@@ -87,13 +87,13 @@ static const struct {
     {ENGINE,
      {"plan", 0, OPT_VALUE, "FILE", "placement by oato-plan (default: all on the CPU)", O_PLAN}},
     {GENERATE,
-     {"prompt", 'p', OPT_VALUE, "TEXT", "text to continue; several: answered together", O_PROMPT}},
+     {"prompt", 'p', OPT_VALUE, "TEXT", "text to continue; repeat for several at once", O_PROMPT}},
     {TOKENIZE, {"prompt", 'p', OPT_VALUE, "TEXT", "text to tokenize", O_PROMPT}},
     {GENERATE, {"file", 'f', OPT_VALUE, "FILE", "prompt from a file (- = standard input)", O_FILE}},
     {PERPLEXITY | TOKENIZE,
      {"file", 'f', OPT_VALUE, "FILE", "text file (- = standard input)", O_FILE}},
     {ANSWER,
-     {"generate", 'n', OPT_VALUE, "N", "most tokens to generate (default 256; -1: no limit)",
+     {"generate", 'n', OPT_VALUE, "N", "max. tokens to generate (default 256; -1: no limit)",
       O_PREDICT}},
     {ANSWER, {"predict", 0, OPT_VALUE, "N", NULL, O_PREDICT}},
     {ANSWER, {"n-predict", 0, OPT_VALUE, "N", NULL, O_PREDICT}},
@@ -101,15 +101,19 @@ static const struct {
     {ANSWER, {"temperature", 0, OPT_VALUE, "T", NULL, O_TEMP}},
     {ANSWER,
      {"top-k", 0, OPT_VALUE, "K", "sample among the K most likely (default 40; 0: all)", O_TOP_K}},
-    {ANSWER, {"top-p", 0, OPT_VALUE, "P", "... that hold probability P (default 0.95)", O_TOP_P}},
     {ANSWER,
-     {"min-p", 0, OPT_VALUE, "P", "... at least P of the best one (default 0.05)", O_MIN_P}},
+     {"top-p", 0, OPT_VALUE, "P", "keep top tokens up to total probability P (default 0.95)",
+      O_TOP_P}},
+    {ANSWER,
+     {"min-p", 0, OPT_VALUE, "P", "drop tokens below P x the top probability (default 0.05)",
+      O_MIN_P}},
     {ANSWER,
      {"repeat-penalty", 0, OPT_VALUE, "R", "divide logits of recent tokens by R (default 1: off)",
       O_PENALTY}},
     {ANSWER,
-     {"repeat-last-n", 0, OPT_VALUE, "N", "how many tokens are recent (default 64)", O_LAST}},
-    {ANSWER, {"seed", 's', OPT_VALUE, "N", "of the random numbers (default 0)", O_SEED}},
+     {"repeat-last-n", 0, OPT_VALUE, "N", "tokens that --repeat-penalty covers (default 64)",
+      O_LAST}},
+    {ANSWER, {"seed", 's', OPT_VALUE, "N", "random seed (default 0)", O_SEED}},
     {GENERATE,
      {"chat", 0, OPT_FLAG, NULL, "prompts are user messages in the model's chat template", O_CHAT}},
     {ANSWER,
@@ -131,7 +135,7 @@ static const struct {
     {BENCH, {"n-gen", 0, OPT_VALUE, "N", NULL, O_GENERATE}},
     {BENCH, {"repeat", 'r', OPT_VALUE, "N", "timed runs after a warm-up (default 3)", O_REPEAT}},
     {BENCH,
-     {"timing-only", 0, OPT_FLAG, NULL, "simulated devices take their time and compute nothing",
+     {"timing-only", 0, OPT_FLAG, NULL, "simulated devices keep time but compute nothing",
       O_TIMING_ONLY}},
     {BENCH,
      {"batch", 'b', OPT_VALUE, "B", "sequences decoded together (default the plan's or 1)",
@@ -148,32 +152,32 @@ static const struct {
     {ENGINE,
      {"kv", 0, OPT_VALUE, "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)", O_KV}},
     {ENGINE,
-     {"context", 'c', OPT_VALUE, "N", "positions of KV cache (default: the plan's, else 4096)",
+     {"context", 'c', OPT_VALUE, "N", "KV cache positions (default: the plan's, or 4096)",
       O_CONTEXT}},
     {ENGINE, {"ctx-size", 0, OPT_VALUE, "N", NULL, O_CONTEXT}},
     {ENGINE,
-     {"ubatch", 0, OPT_VALUE, "N", "most tokens of a step (default: the plan's, or 512)",
-      O_UBATCH}},
+     {"ubatch", 0, OPT_VALUE, "N", "max. tokens per step (default: the plan's, or 512)", O_UBATCH}},
     {ENGINE, {"ub", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
     {ENGINE, {"ubatch-size", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
     {ENGINE, {"fa", 0, OPT_CHOICE, "on|auto|off|1|0", NULL, O_FLASH}},
     {ENGINE, {"flash-attn", 0, OPT_CHOICE, "on|auto|off|1|0", NULL, O_FLASH}},
     {ENGINE,
-     {"threads", 't', OPT_VALUE, "N", "CPU threads (default: physical cores, but for one a GPU)",
+     {"threads", 't', OPT_VALUE, "N", "CPU threads (default: physical cores, less one per GPU)",
       O_THREADS}},
     {ENGINE,
-     {"deterministic", 0, OPT_FLAG, NULL, "one numerics class in all phases", O_DETERMINISTIC}},
+     {"deterministic", 0, OPT_FLAG, NULL, "same arithmetic in prefill and decode",
+      O_DETERMINISTIC}},
     {ENGINE,
-     {"devices", 0, OPT_VALUE, "LIST", "open these, as cpu,sim:vram=64MiB (default: the plan's)",
+     {"devices", 0, OPT_VALUE, "LIST", "devices to open: cpu,sim:vram=64MiB (default: the plan's)",
       O_DEVICES}},
-    {ENGINE, {"map", 0, OPT_VALUE, "A=B,..", "device A of the plan is device B here", O_MAP}},
+    {ENGINE, {"map", 0, OPT_VALUE, "A=B,..", "run the plan's device A on device B", O_MAP}},
     {ENGINE,
      {"strict", 0, OPT_FLAG, NULL, "refuse a plan that was made for another machine", O_STRICT}},
     {ENGINE,
      {"prepared-cache", 0, OPT_VALUE, "DIR",
       "keep prepared weights in DIR: later starts are faster", O_PREPARED}},
     {ENGINE, {"dump-program", 0, OPT_FLAG, NULL, "print what each device runs, and stop", O_DUMP}},
-    {ALL, {"list-devices", 0, OPT_FLAG, NULL, "what can be opened here", O_LIST}},
+    {ALL, {"list-devices", 0, OPT_FLAG, NULL, "list the available devices", O_LIST}},
     {BENCH, {"json", 0, OPT_FLAG, NULL, "machine-readable output", O_JSON}},
     {ALL,
      {"help", 'h', OPT_FLAG, NULL, "this text; oato-run VERB --help for a verb's options", O_HELP}},
@@ -194,7 +198,7 @@ static void rows_of_verb(int verb, struct option_row *rows)
 static void help(size_t verb, const struct option_row *rows)
 {
     printf("Usage: oato-run [VERB] MODEL.gguf [OPTIONS]\n");
-    printf("Runs a GGUF model as a plan says. Verbs:\n");
+    printf("Runs a GGUF model, placed on devices by a plan. Verbs:\n");
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
         printf("  %-11s %s\n", verbs[i].name, verbs[i].help);
     printf("Options of %s:\n", verbs[verb].name);
@@ -238,7 +242,7 @@ static bool kv_option(const struct options *o, struct run_args *a, struct oato_e
     return a->engine.kv_given;
 }
 
-/* Attention here never makes the whole matrix of scores. */
+/* Attention here never materialises the full score matrix. */
 static bool flash_option(const struct options *o, struct oato_error *err)
 {
     const bool off = o->value && (!strcmp(o->value, "off") || !strcmp(o->value, "0"));
@@ -250,7 +254,7 @@ static bool flash_option(const struct options *o, struct oato_error *err)
 static bool prompt_option(const struct options *o, struct run_args *a, struct oato_error *err)
 {
     if (a->n_prompts == PROMPTS_MAX) {
-        oato_fail(err, OATO_EUSAGE, "more than %d prompts", PROMPTS_MAX);
+        oato_fail(err, OATO_EUSAGE, "more than %d prompts; give fewer -p", PROMPTS_MAX);
         return false;
     }
     a->prompts[a->n_prompts++] = o->value;
@@ -260,7 +264,8 @@ static bool prompt_option(const struct options *o, struct run_args *a, struct oa
 static bool file_option(const struct options *o, struct run_args *a, struct oato_error *err)
 {
     if (a->file) {
-        oato_fail(err, OATO_EUSAGE, "one file at a time: '%s' and '%s'", a->file, o->value);
+        oato_fail(err, OATO_EUSAGE, "more than one file: '%s' and '%s'; give one -f", a->file,
+                  o->value);
         return false;
     }
     a->file = o->value;
@@ -281,7 +286,7 @@ static bool seed_option(const struct options *o, struct run_args *a, struct oato
 static bool operand(const struct options *o, struct run_args *a, struct oato_error *err)
 {
     if (a->model) {
-        oato_fail(err, OATO_EUSAGE, "more than one model: '%s' and '%s'; a prompt is given with -p",
+        oato_fail(err, OATO_EUSAGE, "more than one model: '%s' and '%s'; use -p for a prompt",
                   a->model, o->value);
         return false;
     }
@@ -381,13 +386,14 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
             return err->status;
     }
     if (!a.model)
-        return oato_fail(err, OATO_EUSAGE, "which model? oato-run [VERB] MODEL.gguf; see --help");
+        return oato_fail(err, OATO_EUSAGE,
+                         "no model given: oato-run [VERB] MODEL.gguf; see --help");
     outfile_keep(a.model);
     outfile_keep(a.plan);
     if (a.output && outfile_check(a.output, err))
         return err->status;
     interrupt_catch();
-    if (verbs[verb].verb != CHAT) /* which Ctrl-C does not end */
+    if (verbs[verb].verb != CHAT) /* chat handles Ctrl-C itself */
         interrupt_deadline(1);
     return verbs[verb].run(&a, err);
 }

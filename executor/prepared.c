@@ -1,11 +1,12 @@
 /*
- * prepared.c - prepared weights kept in a file, so that a later start maps them instead of
- * preparing and several processes share their memory. The format is docs/prepared-format.md.
+ * prepared.c - saves prepared weights in a file, so that later starts map them instead of preparing
+ * again, and several processes share the memory. The format is docs/prepared-format.md.
  *
- * A file is for one model, one layout and one choice of rows; its name says which, and its header
- * and table must be exactly those that this engine would write, hashes of the weights apart. All
- * bytes are covered by hashes or known, and checked, so a file is used whole or not at all. Nothing
- * here makes a start fail: what cannot be read is prepared, what cannot be written is not kept.
+ * A file is for one model, one layout and one choice of rows, which its name identifies. Its header
+ * and table must be exactly those that this engine would write, except for the hashes of the
+ * weights. Every byte is either hashed or has a known value, and all are checked, so a file is used
+ * whole or not at all. Nothing here makes a start fail: weights that cannot be read are prepared,
+ * and files that cannot be written are not kept.
  */
 #include "executor/executor_internal.h"
 
@@ -33,7 +34,7 @@ struct prepared_header {
     char layout[32];
     uint64_t data; /* offset of the first weight */
     uint64_t table_hash;
-    uint64_t hash; /* of all before */
+    uint64_t hash; /* of everything before */
 };
 
 struct prepared_row {
@@ -47,7 +48,7 @@ struct prepared_row {
 _Static_assert(sizeof(struct prepared_header) == 96, "no padding");
 _Static_assert(sizeof(struct prepared_row) == 72, "no padding");
 
-/* The file that this engine expects, but for the hashes of weights and table. */
+/* The file that this engine expects, without the hashes of weights and table. */
 struct prepared {
     struct prepared_header header;
     struct prepared_row *rows;
@@ -60,7 +61,7 @@ static void prepared_free(struct prepared *p)
     text_free(&p->path);
 }
 
-/* Folder, name of the model's file, layout, and a hash of everything that must agree. */
+/* Path: folder, name of the model's file, layout, and a hash of everything that must match. */
 static void path_make(struct prepared *p, const char *folder, const char *model)
 {
     const char *name = strrchr(model, '/') ? strrchr(model, '/') + 1 : model;
@@ -71,7 +72,7 @@ static void path_make(struct prepared *p, const char *folder, const char *model)
                 (unsigned long long)hash_bytes(&key, sizeof key));
 }
 
-/* The hash of a model's data reads pieces of every tensor: they need not stay. */
+/* Hashing a model reads pieces of every tensor; releases these pages again. */
 static uint64_t content_hash(const struct gguf *g)
 {
     const uint64_t hash = gguf_content_hash(g);
@@ -83,7 +84,7 @@ static uint64_t content_hash(const struct gguf *g)
     return hash;
 }
 
-/* The others stay in the model's file, or with the host. */
+/* Other slots use the model's file or the host's weights. */
 static bool is_kept(const struct weight_slot *s)
 {
     return s->use != WEIGHT_LOOKUP && !s->streamed;
@@ -138,7 +139,7 @@ static void say(warn_fn warn, void *user, const char *path, const char *what)
 
 /* --------------------------------------------------------------------------------- checks */
 
-/* Threads hash weights until none is left or one is wrong. */
+/* Threads check the weights' hashes until all are done or one is wrong. */
 struct data_check {
     const struct prepared_row *rows;
     const uint8_t *file;
@@ -173,7 +174,7 @@ static bool data_is_good(const struct prepared_row *rows, uint32_t n, const uint
     return !atomic_load(&c.bad);
 }
 
-/* Hashes show damage, not intent: weights that somebody else can write are somebody else's. */
+/* Hashes detect damage, not tampering: a file that other users can write is not trusted. */
 static const char *owner_check(const struct mapped_file *f)
 {
     if (f->owner != geteuid() && f->owner != 0)
@@ -236,7 +237,7 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
     if (!prepared_make(e, d, folder, &p) || (stat(p.path.data, &st) && errno == ENOENT))
         goto out;
     if (file_map(p.path.data, &d->prepared, &err)) {
-        say(warn, user, err.text, "the weights are prepared again");
+        say(warn, user, err.text, "preparing the weights again");
         goto out;
     }
     file_prefetch(&d->prepared, 0, d->prepared.bytes);
@@ -246,7 +247,7 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
     if (wrong) {
         struct text line;
         text_init(&line);
-        text_printf(&line, "%s; the weights are prepared again and it is replaced", wrong);
+        text_printf(&line, "%s; preparing the weights again and replacing the file", wrong);
         say(warn, user, p.path.data, line.data ? line.data : wrong);
         text_free(&line);
         file_unmap(&d->prepared);
@@ -319,7 +320,7 @@ void prepared_save(const struct engine *e, const struct engine_device *d, const 
     struct prepared p;
     struct oato_error err;
     if (prepared_make(e, d, folder, &p)) {
-        mkdir(folder, 0700); /* if it fails, so does writing, with the reason */
+        mkdir(folder, 0700); /* if this fails, writing fails, too, and says why */
         if (prepared_write(&p, d, &err))
             say(warn, user, err.text, "the prepared weights are not kept");
     }

@@ -1,6 +1,6 @@
 /*
- * run.h - between the files of oato-run: the parsed command line, and what every verb needs first:
- * a model, its tokenizer, a plan and an open engine.
+ * run.h - shared by oato-run's files: the parsed command line, and what every verb needs first: a
+ * model, its tokenizer, a plan and an open engine.
  */
 #ifndef OATO_RUN_H
 #define OATO_RUN_H
@@ -10,7 +10,7 @@
 enum { PROMPTS_MAX = 64 };
 
 enum { LLAMA_OPTIONS = 64 };
-extern const struct option_row llama_options[]; /* at most so many, then an empty row */
+extern const struct option_row llama_options[]; /* at most LLAMA_OPTIONS rows, then an empty one */
 
 struct run_args {
     const char *model, *plan, *file, *output, *ids, *system, *chat_template;
@@ -18,7 +18,7 @@ struct run_args {
     int32_t n_prompts;
     int32_t n_predict;                       /* -1: until the end of text or of the context */
     int32_t repeat;                          /* bench */
-    int32_t prefill, generate, batch, depth; /* bench; -1: as the plan says, or a default */
+    int32_t prefill, generate, batch, depth; /* bench; -1: the plan's, or a default */
     bool chat, json, dump_program, only_ids, no_special, ignore_end, hide_prompt;
     struct sampler_options sampling;
     struct engine_options engine;
@@ -31,12 +31,12 @@ struct session {
     struct plan plan;
     bool has_plan;
     struct engine *engine;
-    struct batch *batch; /* of SESSION_SAMPLES */
+    struct batch *batch; /* only with SESSION_SAMPLES */
 };
 
 enum session_needs {
     SESSION_TOKENIZER = 1,
-    SESSION_SAMPLES = 2, /* answers: rows of logits are only sampled from, candidates will do */
+    SESSION_SAMPLES = 2, /* logits are used only for sampling, so candidates suffice */
 };
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err);
@@ -60,7 +60,7 @@ struct answer {
     int32_t *ids; /* the prompt; borrowed while it is answered */
     int32_t n_ids;
     struct sampler *sampler;
-    int32_t *out; /* gets the ids that are generated; NULL: nobody wants them */
+    int32_t *out; /* receives the generated ids; NULL: not needed */
     int32_t n_out;
     struct utf8_stream utf8;
     struct text text; /* what may be printed */
@@ -72,10 +72,10 @@ struct answer {
     bool ignore_end;
 };
 
-/* Prints what is new of its text beyond *printed. */
+/* Prints its text from *printed on, and updates *printed. */
 oato_status answer_print(const struct answer *x, size_t *printed, struct oato_error *err);
-/* Adds it to the session's batch, on a sequence of its own (seq -1) or the given one; generated
- * text goes behind what x->text holds. */
+/* Adds x to the session's batch, on a new sequence (seq -1) or the given one; generated text is
+ * appended to x->text. */
 oato_status answer_ask(struct session *s, const struct run_args *a, struct answer *x, int32_t seq,
                        struct oato_error *err);
 struct sampler *answer_sampler(const struct session *s, const struct run_args *a);

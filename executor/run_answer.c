@@ -1,6 +1,6 @@
 /*
- * run_answer.c - an answer of generate or chat as a request of a batch: its tokens become text in
- * whole characters.
+ * run_answer.c - runs an answer of generate or chat as a batch request and turns its tokens into
+ * text, in whole UTF-8 characters.
  */
 #include "executor/run.h"
 
@@ -25,7 +25,7 @@ static void on_end(void *user, enum batch_end why)
     struct answer *x = user;
     if (why == BATCH_STOPPED)
         utf8_stream_flush(&x->utf8, &x->text);
-    x->utf8.n_held = 0; /* half a character is not printed where the answer was cut */
+    x->utf8.n_held = 0; /* drops an incomplete character where the answer was cut */
     x->done = true;
     x->why = why;
 }

@@ -1,8 +1,8 @@
 /*
  * run_bench.c - the verb bench: tokens per second of prefill and decode, medians over runs after a
- * warm-up, and what the plan predicted against what was measured. With one device the time is that
- * of a clock on the wall, with several that of the devices' clocks, so that a simulated one counts
- * with what it declares.
+ * warm-up, and what the plan predicted against what was measured. With one device the time is real
+ * time, with several that of the devices' clocks, so that a simulated device counts with its
+ * declared speed.
  */
 #include "executor/run.h"
 
@@ -14,10 +14,10 @@ struct bench {
     int32_t *ids;  /* random tokens, as many as any run needs */
     int32_t *seqs; /* args->batch */
     struct engine_input *inputs;
-    bool by_devices;                /* their clocks count, not the wall's */
+    bool by_devices;                /* use the devices' clocks, not real time */
     bool deep;                      /* the sequences hold args->depth positions */
-    double *prefill_ns, *decode_ns; /* one an iteration */
-    uint64_t clock_ns, busy_ns;     /* of decode steps that count: of the devices, of the host */
+    double *prefill_ns, *decode_ns; /* one per iteration */
+    uint64_t clock_ns, busy_ns; /* of the timed decode steps: devices' clock, host's busy time */
 };
 
 static int by_value(const void *a, const void *b)
@@ -32,12 +32,12 @@ static double median(double *v, int32_t n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-/* What a token costs at least, whoever computes it: bytes that must be read and operations (a
- * multiply-add is two). */
+/* The minimum work per token on any machine: bytes to read and operations (a multiply-add is two).
+ * */
 struct work {
-    uint64_t weight_bytes;         /* of a step: every matrix as it lies in the file */
-    uint64_t decode_operations;    /* of a token, without attention */
-    uint64_t prefill_operations;   /* the same, for a token whose logits nobody wants */
+    uint64_t weight_bytes;         /* per step: every matrix, as stored in the file */
+    uint64_t decode_operations;    /* per token, without attention */
+    uint64_t prefill_operations;   /* the same, for a token without logits */
     uint64_t attention_operations; /* for each position that a token attends to */
     uint64_t position_bytes;       /* of KV in all layers */
 };
@@ -68,7 +68,7 @@ static oato_status truncate_to(struct bench *b, int32_t length, struct oato_erro
     return status;
 }
 
-/* Brings every sequence to the wanted depth; what an earlier run fed is used again. */
+/* Fills every sequence to the requested depth, reusing what an earlier run fed. */
 static oato_status go_deep(struct bench *b, struct oato_error *err)
 {
     const struct run_args *a = b->args;
@@ -140,14 +140,14 @@ static oato_status time_all(struct bench *b, struct oato_error *err)
     return status;
 }
 
-/* The share of decoding in which the host waited for other devices, or they were not done yet. */
+/* The share of decode time in which the host was idle, waiting for other devices. */
 static double host_idle(const struct bench *b)
 {
     return b->clock_ns ? 1 - (double)b->busy_ns / (double)b->clock_ns : 0;
 }
 
 /* The plan's prediction, in ns, of the prompt and of a decode step; 0 when the plan was made for
- * other numbers of tokens than were measured, or nothing was. */
+ * other token counts than were measured, or nothing was measured. */
 struct prediction {
     double prefill, decode;
 };
@@ -269,7 +269,7 @@ static oato_status bench_open(struct bench *b, struct oato_error *err)
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < a->batch && !status; i++)
         status = engine_seq_create(b->session.engine, &b->seqs[i], err);
-    uint64_t state = 1; /* any tokens do; the same ones in every run */
+    uint64_t state = 1; /* any tokens will do, but the same in every run */
     for (int32_t i = 0; i < longest; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         b->ids[i] = (int32_t)((state >> 33) % (uint64_t)b->session.model->shape.vocab);
@@ -277,7 +277,7 @@ static oato_status bench_open(struct bench *b, struct oato_error *err)
     return status;
 }
 
-/* What was not given comes from the plan, so that its prediction is of what is measured. */
+/* Sizes that were not given come from the plan, so that its prediction matches what is measured. */
 static oato_status bench_sizes(struct run_args *a, struct oato_error *err)
 {
     struct plan_request q = {.prompt = 512, .generate = 64, .batch = 1};
@@ -304,7 +304,9 @@ static oato_status bench_context(struct run_args *a, struct oato_error *err)
     decode = (decode + page - 1) / page * page * a->batch;
     int64_t need = a->prefill > decode ? a->prefill : decode;
     if (need > INT32_MAX / 2)
-        return oato_fail(err, OATO_EUSAGE, "%lld positions are too many", (long long)need);
+        return oato_fail(err, OATO_EUSAGE,
+                         "%lld positions do not fit in a KV cache; use a smaller -p, -d, -n or -b",
+                         (long long)need);
     if (!a->engine.context)
         a->engine.context = (int32_t)(need > page ? need : page);
     a->engine.seqs = a->batch;

@@ -1,8 +1,8 @@
 /*
  * run_chat.c - the verb chat: a conversation on one sequence. The whole conversation is rendered
- * again for every turn; what the cache already holds of it is kept and only the rest is fed. When
- * the context is full the oldest messages are forgotten. At a terminal Ctrl-C ends an answer, not
- * the conversation, and what is no answer goes to stderr.
+ * again for every turn; the prefix already in the KV cache is kept and only the rest is fed. When
+ * the context is full the oldest messages are dropped. At a terminal Ctrl-C ends an answer, not the
+ * conversation. Everything but the answers goes to stderr.
  */
 #include "executor/run.h"
 
@@ -32,14 +32,14 @@ struct chat {
 
 /* ----------------------------------------------------------------------------- the terminal */
 
-/* The line editor takes bytes for characters only in a locale that says so. */
+/* The line editor handles UTF-8 only in a UTF-8 locale. */
 static void locale_begin(void)
 {
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/* True when Ctrl-C was pressed at a terminal; it is then forgotten, and the next one is caught. */
+/* True when Ctrl-C was pressed at a terminal; also clears it, so that the next one is caught. */
 static bool interrupt_take(const struct chat *c)
 {
     if (!c->terminal || oato_interrupted != SIGINT)
@@ -85,7 +85,7 @@ static char *line_read(const struct chat *c)
     if (!c->terminal)
         return line_plain();
     char *line = line_edited();
-    if (!line && interrupt_take(c)) { /* as an empty line, once */
+    if (!line && interrupt_take(c)) { /* the first one counts as an empty line */
         fputs("\n(Ctrl-C again, Ctrl-D or /bye ends the conversation)\n", stderr);
         line = line_edited();
     }
@@ -110,7 +110,7 @@ static void help(void)
 
 /* ------------------------------------------------------------------------------ the messages */
 
-/* Takes n messages from place `at` on out. */
+/* Removes n messages, starting with number `at`. */
 static void messages_drop(struct chat *c, size_t at, size_t n)
 {
     for (size_t i = at; i < at + n; i++)
@@ -119,7 +119,7 @@ static void messages_drop(struct chat *c, size_t at, size_t n)
     memmove(&c->messages[at], &c->messages[at + n], (c->n_messages - at) * sizeof *c->messages);
 }
 
-/* Forgets the oldest question and its answer; false when there is only the last question. */
+/* Drops the oldest question and its answer; false when only the last question is left. */
 static bool oldest_drop(struct chat *c)
 {
     const size_t first = c->args->system ? 1 : 0;
@@ -160,8 +160,8 @@ static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
     return status;
 }
 
-/* The conversation in tokens, without its oldest messages as far as the context has no room for
- * them and an answer. *fits false: not even the last message fits. */
+/* The conversation in tokens, dropping oldest messages until it and an answer fit the context.
+ * *fits false: not even the last message fits. */
 static oato_status conversation_fit(struct chat *c, int32_t **ids, size_t *n, bool *fits,
                                     struct oato_error *err)
 {
@@ -193,7 +193,7 @@ static oato_status conversation_fit(struct chat *c, int32_t **ids, size_t *n, bo
 
 /* --------------------------------------------------------------------------------- the turns */
 
-/* Cuts the cache back to what it shares with the conversation, and asks for an answer. */
+/* Truncates the KV cache to the prefix it shares with the conversation, and requests an answer. */
 static oato_status turn_begin(struct chat *c, const int32_t *ids, int32_t n, struct oato_error *err)
 {
     struct answer *x = &c->answer;
@@ -266,8 +266,8 @@ static oato_status turn(struct chat *c, const char *line, struct oato_error *err
     return OATO_OK;
 }
 
-/* A line that begins with a slash; *end is set by those that end the conversation. False: it is
- * a message. */
+/* Runs a line that is a slash command; *end is set by commands that end the conversation. False:
+ * the line is a message. */
 static bool command(struct chat *c, const char *line, bool *end, oato_status *status,
                     struct oato_error *err)
 {
@@ -316,7 +316,7 @@ static oato_status chat_open(struct chat *c, struct oato_error *err)
         status = engine_seq_create(c->session.engine, &c->seq, err);
     if (status)
         return status;
-    const size_t tokens = (size_t)c->context + 1; /* the last one that is generated is not fed */
+    const size_t tokens = (size_t)c->context + 1; /* the last generated token is not fed */
     c->tokens = malloc(tokens * sizeof *c->tokens);
     c->answer.sampler = answer_sampler(&c->session, a);
     return c->tokens && c->answer.sampler

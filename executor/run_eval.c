@@ -15,7 +15,7 @@ enum { ROWS = 128, DEFAULT_WINDOW = 512 };
 /* ------------------------------------------------------------------------------ perplexity */
 
 struct score {
-    const int32_t *ids; /* of the part that is being fed */
+    const int32_t *ids; /* of the chunk being fed */
     int32_t n, vocab;
     double nll;
     uint64_t count;
@@ -62,12 +62,14 @@ static oato_status score_text(struct session *s, const struct run_args *a, int32
                               size_t n_ids, struct oato_error *err)
 {
     int32_t window = a->engine.context, seq, bos = tokenizer_bos(s->tokenizer);
-    bool add_bos = n_ids && ids[0] == bos; /* the model wants it in front of each window */
+    bool add_bos = n_ids && ids[0] == bos; /* the model expects BOS at the start of each window */
     size_t windows = n_ids / (size_t)window;
     struct score score = {.vocab = s->model->shape.vocab};
     struct progress progress;
     if (windows == 0)
-        return oato_fail(err, OATO_EUSAGE, "the text has %zu tokens, less than one window of %d",
+        return oato_fail(err, OATO_EUSAGE,
+                         "the text has %zu tokens, less than one window of %d; use a longer text "
+                         "or a smaller -c",
                          n_ids, window);
     oato_status status = engine_seq_create(s->engine, &seq, err);
     progress_begin(&progress, "perplexity", (double)windows);
@@ -99,11 +101,12 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     int32_t *ids = NULL;
     size_t n = 0;
     if (!a.file)
-        return oato_fail(err, OATO_EUSAGE, "which text? give it with -f FILE");
+        return oato_fail(err, OATO_EUSAGE, "no text given; use -f FILE");
     if (!a.engine.context)
         a.engine.context = DEFAULT_WINDOW;
     if (a.engine.context < 4)
-        return oato_fail(err, OATO_EUSAGE, "a window of %d tokens is too short", a.engine.context);
+        return oato_fail(err, OATO_EUSAGE, "a window of %d tokens is too short; use -c 4 or more",
+                         a.engine.context);
     a.engine.rows = a.engine.context < 2 * ROWS ? a.engine.context : ROWS;
     oato_status status = text_read_file(a.file, &text, err);
     if (!status)
@@ -188,7 +191,7 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
         out.row_bytes = (size_t)s.model->shape.vocab * sizeof(float);
         status = engine_feed(s.engine, seq, ids, n, LOGITS_ALL, write_rows, &out, err);
         if (out.status)
-            status = out.status; /* the file is gone already */
+            status = out.status; /* the file is already deleted */
         else if (status)
             outfile_abort(&out.file);
         else

@@ -1,6 +1,6 @@
 /*
  * run_generate.c - the verb generate: one or several prompts, streamed to stdout. With several, the
- * first one that is not finished streams; the others are printed after it, in order.
+ * first unfinished answer streams; the others are printed after it, in order.
  */
 #include "executor/run.h"
 
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The text that the model sees: the prompt itself, or a user message in the chat template. */
+/* The model's input: the prompt itself, or the prompt as a user message in the chat template. */
 static oato_status prompt_text(const struct session *s, const struct run_args *a,
                                const char *prompt, size_t n, struct text *out,
                                struct oato_error *err)
@@ -65,14 +65,14 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
     return answer_ask(s, a, x, -1, err);
 }
 
-/* Where standard output has got to. */
+/* How far standard output has got. */
 struct stream {
     int32_t current; /* answer */
     bool begun;
     size_t printed; /* of its text */
 };
 
-/* Prints what is new of the current answer, and goes on to the next ones while they are done. */
+/* Prints the new text of the current answer; when it is done, moves on to the next. */
 static oato_status stream(struct stream *at, struct answer *answers, int32_t n,
                           struct oato_error *err)
 {
@@ -107,14 +107,14 @@ static oato_status answer_all(struct session *s, struct answer *answers, int32_t
     for (int32_t i = 0; i < n; i++)
         full = full || (answers[i].done && answers[i].why == BATCH_CONTEXT);
     if (!status && full)
-        fprintf(stderr, "oato-run: the answer ends because the context is full; -c N makes it "
-                        "larger\n");
+        fprintf(stderr, "oato-run: the answer was cut off because the context is full; use -c N "
+                        "for a larger one\n");
     if (!status)
         answer_times_print(s);
     return status;
 }
 
-/* Room for every prompt and answer when the user names no context. */
+/* Sizes the context for every prompt and answer when the user gives none. */
 static struct run_args with_room(const struct run_args *a)
 {
     struct run_args b = *a;
@@ -122,22 +122,21 @@ static struct run_args with_room(const struct run_args *a)
     return b;
 }
 
-/* Standard input is a pipe or a file: somebody sends a prompt. */
+/* Standard input is a pipe or a file, so it holds a prompt. */
 static bool stdin_sends(void)
 {
     struct stat st;
     return !fstat(STDIN_FILENO, &st) && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
 }
 
-/* The prompts of the command line, or that of a file, whose last newline ends its last line and is
- * no part of the text. */
+/* The prompts of the command line, or the text of a file without its final newline. */
 static oato_status prompts_take(struct run_args *a, struct text *file, struct oato_error *err)
 {
     const bool none = !a->n_prompts && !a->file && !a->dump_program;
     if (a->file && a->n_prompts)
         return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
     if (!a->chat && (a->system || a->chat_template))
-        return oato_fail(err, OATO_EUSAGE, "%s is for prompts in a chat template: add --chat",
+        return oato_fail(err, OATO_EUSAGE, "%s applies to chat templates only; add --chat",
                          a->system ? "--system" : "--chat-template");
     if (a->file || (none && stdin_sends())) {
         oato_status status = text_read_file(a->file ? a->file : "-", file, err);
@@ -149,18 +148,17 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
         a->n_prompts = a->file || file->len;
     }
     if (!a->n_prompts && !a->dump_program)
-        return oato_fail(err, OATO_EUSAGE,
-                         "what prompt? give it with -p TEXT, with -f FILE or through a pipe");
+        return oato_fail(err, OATO_EUSAGE, "no prompt given; use -p TEXT, -f FILE or a pipe");
     return OATO_OK;
 }
 
-/* A model that was made to talk continues a bare prompt as if it were a page of a book. */
+/* A chat model given a bare prompt continues it instead of answering. */
 static void hint_at_chat(const struct session *s, const struct run_args *a)
 {
     if (!a->chat && isatty(STDERR_FILENO) == 1 &&
         gguf_find(s->model->gguf, "tokenizer.chat_template"))
-        fputs("oato-run: this model has a chat template: --chat asks it, without it the prompt is "
-              "continued\n",
+        fputs("oato-run: this model has a chat template: without --chat it continues the prompt "
+              "instead of answering it\n",
               stderr);
 }
 
@@ -195,7 +193,7 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = answer_all(&s, answers, a.n_prompts, err);
 out:
-    session_close(&s); /* answers that are under way belong to its batch */
+    session_close(&s); /* unfinished answers belong to its batch */
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {
         free(answers[i].ids);
         sampler_free(answers[i].sampler);

@@ -1,6 +1,6 @@
 /*
- * run_session.c - opens what a verb of oato-run needs, in the order in which mistakes are cheapest
- * to tell: plan, model, tokenizer, engine.
+ * run_session.c - opens what a verb of oato-run needs, cheapest checks first: plan, model,
+ * tokenizer, engine.
  */
 #include "executor/run.h"
 
@@ -10,7 +10,7 @@
 
 static void warn(void *user, const char *text)
 {
-    struct progress *p = user; /* whose line makes room, or NULL */
+    struct progress *p = user; /* its line is cleared first; may be NULL */
     const bool on = p && p->on;
     if (p) {
         progress_end(p);
@@ -26,7 +26,7 @@ static void on_load(void *user, const char *device, uint64_t bytes, uint64_t of)
     progress_update(user, of ? (double)bytes / (double)of : 0, device);
 }
 
-/* Positions that the model never saw. A bench asks for speed and not for text. */
+/* Warns about positions that the model was not trained for. */
 static void warn_of_context(const struct model *m, int32_t context, int32_t seqs)
 {
     char text[160];
@@ -34,14 +34,14 @@ static void warn_of_context(const struct model *m, int32_t context, int32_t seqs
     if (trained < 1 || context <= trained * (seqs > 1 ? seqs : 1))
         return;
     snprintf(text, sizeof text,
-             "the context of %d tokens is longer than the %lld that the model was trained with; "
-             "answers beyond them may make no sense",
+             "the context of %d tokens exceeds the %lld that the model was trained for; text "
+             "beyond that may make no sense",
              context, (long long)trained);
     warn(NULL, text);
 }
 
-/* Of a model whose tokenizer knows fewer tokens than there are logits, a sampler passes over some.
- */
+/* All logits are needed when the tokenizer knows fewer tokens than there are logits, because the
+ * sampler then skips some. */
 static int32_t candidates_wanted(const struct session *s, const struct run_args *a)
 {
     const int32_t vocab = s->model->shape.vocab;
@@ -50,7 +50,7 @@ static int32_t candidates_wanted(const struct session *s, const struct run_args 
     return sampler_candidates(&a->sampling, vocab);
 }
 
-/* What is not asked for ends where the model was trained to. */
+/* Without -c a request ends at the context length that the model was trained for. */
 static oato_status batch_open(struct session *s, const struct run_args *a, struct oato_error *err)
 {
     const int64_t trained = min_i64(s->model->shape.context_length, INT32_MAX);

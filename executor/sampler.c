@@ -1,9 +1,9 @@
 /*
  * sampler.c - picks the next token: repeat penalty, then top-k, top-p, min-p on the sorted
- * candidates, then temperature and one random number, in the order that llama.cpp's users know.
- * Where options cut a row to its first k tokens, candidates of a device stand for the row.
- * Ties fall to the smaller id, and the generator is PCG32 (O'Neill 2014), so that the same seed and
- * logits give the same token on any machine.
+ * candidates, then temperature and one random number, in llama.cpp's order. Where options keep only
+ * the first k tokens of a row, a device's candidates replace the row. Ties fall to the smaller id,
+ * and the generator is PCG32 (O'Neill 2014), so that the same seed and logits give the same token
+ * on any machine.
  */
 #include "executor/executor.h"
 
@@ -81,8 +81,8 @@ static float penalty(float logit, float by)
     return logit > 0 ? logit / by : logit * by;
 }
 
-/* Numbers before what is none, of equal ones the smaller id: which candidates are the best of a row
- * does not depend on who looks for them (OP_TOP_K). */
+/* NaN last, ties by smaller id: the same order as OP_TOP_K, so that host and device pick the same
+ * candidates. */
 static int by_logit(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -102,7 +102,7 @@ static int32_t most_likely(const struct candidate *c, int32_t n)
     return c[best].id;
 }
 
-/* Leaves the k largest, in no order: a heap whose root is the smallest kept. */
+/* Moves the k largest to the front, unordered, with a heap whose root is the smallest one kept. */
 static void keep_largest(struct candidate *c, int32_t n, int32_t k)
 {
     for (int32_t i = 1; i < n; i++) {
@@ -127,7 +127,7 @@ static void keep_largest(struct candidate *c, int32_t n, int32_t k)
     }
 }
 
-/* Of the tokens that are recent. */
+/* Sets or clears the mark of each recent token. */
 static void mark_recent(struct sampler *s, bool mark)
 {
     for (int32_t i = 0; i < s->n_recent; i++)
@@ -139,7 +139,7 @@ static bool penalises(const struct sampler_options *o)
     return o->repeat_penalty != 1 && o->repeat_last > 0;
 }
 
-/* The first n candidates decide. */
+/* Picks among the first n candidates. */
 static int32_t pick(struct sampler *s, int32_t n)
 {
     const struct sampler_options *o = &s->options;
@@ -188,9 +188,9 @@ int32_t sampler_next(struct sampler *s, const float *logits)
     return pick(s, s->vocab);
 }
 
-/* A penalty moves recent tokens back, so a token that is among the first k afterwards had no others
- * before it than k - 1 and the recent ones; one that moves them to the front may take them from
- * anywhere, and without top-k every token counts. */
+/* A penalty above 1 only moves recent tokens back, so a token in the top k afterwards was preceded
+ * by at most k - 1 others plus the recent ones. A penalty below 1 may bring tokens forward from
+ * anywhere, and without top-k every token counts; both need the whole row. */
 int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab)
 {
     const int64_t taken = o->temperature <= 0 ? 1 : o->top_k;

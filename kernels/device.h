@@ -1,5 +1,5 @@
 /*
- * device.h - the device interface, as in any driver a table of functions, and the registry.
+ * device.h - the device interface, a table of functions as in any driver, and the registry.
  *
  * A device has memory, prepares weights once into a layout that its kernels like, compiles a
  * program and runs it for each step on a queue of its own. Its progress is an event: a counter
@@ -19,8 +19,8 @@
 
 enum { TIMELINE_RING = 8192 }; /* more than a step signals, checked when compiling */
 
-/* Why an event will not rise any more: its device failed itself, or gave up a step because another
- * one did. The first tells the user what happened. */
+/* Why an event will not rise any more. DIED: its device failed; its message tells the user what
+ * happened. STRANDED: it abandoned a step because another device failed. */
 enum timeline_failure { TIMELINE_ALIVE, TIMELINE_DIED, TIMELINE_STRANDED };
 
 /* A device's event. Its value rises by the ordinals that records signal. Each value carries the
@@ -30,31 +30,31 @@ struct timeline {
     _Atomic uint32_t sleepers; /* threads in the futex */
     _Atomic uint32_t word;     /* futex word: changes with every signal */
     _Atomic int failed;        /* enum timeline_failure; unless alive every wait returns false */
-    bool simulated;            /* its clock is not the wall's; set before it is used */
+    bool simulated;            /* its clock is virtual, not real time; set before use */
     uint64_t clock_ns[TIMELINE_RING];
 };
 
 void timeline_init(struct timeline *t);
 void timeline_signal(struct timeline *t, uint64_t value, uint64_t clock_ns);
-/* The two halves of it: who spins sees what was raised, who sleeps only once it is woken. */
+/* timeline_signal in two steps: raise publishes the value to spinners; wake also wakes sleepers. */
 void timeline_raise(struct timeline *t, uint64_t value, uint64_t clock_ns);
 void timeline_wake(struct timeline *t);
 /* Spins (ms for a real device, us for a simulated one), then sleeps; false when the timeline
  * failed. The clock at `value` goes to *clock_ns (may be NULL). */
 bool timeline_wait(struct timeline *t, uint64_t value, uint64_t *clock_ns);
-/* The same, giving up with false soon after *stop becomes true. With a stop it sleeps at once: a
- * simulated device must not take the cores of the host that it waits for. */
+/* The same, but returns false soon after *stop becomes true. Unless stop is NULL it sleeps at once
+ * instead of spinning: a simulated device must not take the cores of the host that it waits for. */
 bool timeline_wait_unless(struct timeline *t, uint64_t value, uint64_t *clock_ns,
                           const _Atomic bool *stop);
-/* At this moment. */
+/* True when the event has reached `value`; does not wait. */
 bool timeline_reached(struct timeline *t, uint64_t value);
-/* The first reason stays. */
+/* Only the first reason is kept. */
 void timeline_fail(struct timeline *t, enum timeline_failure why);
 
-/* A simulated device computes on the host's cores: it takes them for each record, the host for a
- * step except while it waits for an event. So what the host measures of itself is not slowed down
- * by the simulation's arithmetic, and its clock leaves out the time in which it does not have them.
- * Each engine has its own. */
+/* A simulated device computes on the host's cores, so the two take turns under a lock: the device
+ * holds it for each record, the host for a step except while it waits for an event. The
+ * simulation's arithmetic then does not slow down what the host measures, and the host's clock
+ * leaves out the time in which it does not hold the lock. Each engine has its own. */
 struct step_cores {
     pthread_mutex_t lock;
 };
@@ -76,24 +76,24 @@ struct device_info {
     char kind[8];          /* "cpu", "sim", "cuda", "ascend" */
     char model[96];        /* what it is: "AMD EPYC 9755", "simulated" */
     char isa[32];          /* level of kernels in use: "avx2"; "" when it has none */
-    uint64_t memory_bytes; /* in all; free_bytes of it now */
+    uint64_t memory_bytes; /* total; free_bytes of it are free now */
     uint64_t free_bytes;
-    int32_t threads;                      /* 0 when it makes no sense */
+    int32_t threads;                      /* 0: the device has no such number */
     bool is_host;                         /* its memory is the host's: no copies to reach it */
-    uint64_t cache_bytes;                 /* of its own, largest; 0: unknown */
+    uint64_t cache_bytes;                 /* its largest cache; 0: unknown */
     double read_bytes_per_s, flops_per_s; /* declared; 0 = must be measured */
     double link_bytes_per_s, link_latency_s, launch_s;
 };
 
-/* What the clocks at a device's signals tell: see device_ops.measure. */
+/* What the clock values at a device's signals mean: see device_ops.measure. */
 enum device_clock {
     CLOCK_USUAL,  /* when the host saw the signal */
-    CLOCK_PASSES, /* when the device came there */
-    CLOCK_WORKS,  /* how long it has worked until then, launches and other waits left out */
+    CLOCK_PASSES, /* when the device reached it */
+    CLOCK_WORKS,  /* how long it had computed by then, without launches and waits */
 };
 
-/* Rows [row_begin, row_end) of a tensor of n rows x k elements as it lies in the GGUF, or of some
- * of its columns. */
+/* Rows [row_begin, row_end) of a tensor of n rows x k elements in the GGUF's format, or of some of
+ * its columns. */
 struct weight_source {
     const void *data; /* first row of the tensor (row 0), host memory, read during prepare only,
                          except WEIGHT_LOOKUP on a host device, which may keep the pointer */
@@ -105,36 +105,36 @@ struct weight_source {
     enum weight_use use;
     const struct mapped_file *file; /* the mapping that holds data, or NULL; a device that copies
                                        may release the pages behind it (file_release) */
-    const void *prepared; /* what weight_data gave for these rows on a device of the same layout,
-                             64-byte aligned: kept by pointer and read until weight_free instead of
-                             preparing; NULL: prepare */
+    const void *prepared; /* these rows as weight_data returned them on a device of the same layout,
+                             64-byte aligned; read through this pointer until weight_free, instead
+                             of preparing. NULL: prepare the rows */
 };
 /* Bytes from one row of the source to the next; 0 when k is no number of whole blocks. */
 uint64_t weight_source_stride(const struct weight_source *source);
 
 struct device_options {
-    int32_t threads;       /* cpu: 0 = physical cores but for those that others keep */
-    int32_t kept_cores;    /* cpu: by threads of other devices, see device_ops.keeps_core */
-    bool aside;            /* cpu: steps run on a thread of its own, beside those of another host
-                              device on the thread that submits */
+    int32_t threads;    /* cpu: 0 = physical cores less kept_cores */
+    int32_t kept_cores; /* cpu: cores kept busy by other devices' threads (device_ops.keeps_core) */
+    bool aside; /* cpu: steps run on the device's own thread, while another host device uses the
+                   submitting thread */
     const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else the best */
     uint64_t budget_bytes; /* 0 = all; memory the device may use */
-    /* sim: takes its time and computes nothing; what the host reads from it is zero. Beside it the
-     * host's caches are its own, as beside a real accelerator. */
+    /* sim: advances its clock but computes nothing; the host reads zeros from it. The simulation
+     * then does not disturb the host's caches, like a real accelerator. */
     bool timing_only;
 };
 
 struct oato_device; /* first member: const struct device_ops *ops */
-struct compiled;    /* a program as a device keeps it */
+struct compiled;    /* a program compiled by a device */
 struct kv_cache;    /* pages of KV on a device */
 
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;
-    bool keeps_core; /* a thread of the device spins as long as a step runs */
-    /* How many there are without opening any: for --list-devices and plan binding. */
+    bool keeps_core; /* a thread of the device spins while a step runs */
+    /* The number of devices, without opening any: for --list-devices and plan binding. */
     int (*probe)(void);
-    /* spec: what stands behind "kind:" ("vram=64MiB,read=900GB/s"), or "". */
+    /* spec: the text after "kind:" ("vram=64MiB,read=900GB/s"), or "". */
     oato_status (*open)(int index, const char *spec, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);
     void (*close)(struct oato_device *d);
@@ -143,11 +143,10 @@ struct device_ops {
     /* False: this (kind, dtype, shape) can never run here. */
     bool (*supports)(const struct oato_device *d, const struct oato_op *op);
     /* Numerics class of the operator here, static text: "f32", "u8b32" (DESIGN, Numerics). For
-     * NUMERICS_LIBRARY the device looks for its library and opens it, where the operator has one.
-     */
+     * NUMERICS_LIBRARY the device finds and opens its library, if the operator can use one. */
     const char *(*numerics)(const struct oato_device *d, const struct oato_op *op,
                             enum numerics_choice choice);
-    /* Memory of the prepared form of rows x k elements. */
+    /* Bytes of rows x k elements once prepared. */
     uint64_t (*prepared_bytes)(const struct oato_device *d, oato_dtype dtype, int64_t rows,
                                int64_t k, enum weight_use use);
     /* Scratch memory that one run needs; a program needs the maximum over its records. */
@@ -156,35 +155,35 @@ struct device_ops {
 
     oato_status (*alloc)(struct oato_device *d, uint64_t bytes, void **out, struct oato_error *err);
     void (*free)(struct oato_device *d, void *p, uint64_t bytes);
-    /* Queued behind what was submitted before; done when the event reaches *value (may be NULL:
-     * then they return when done). offset counts bytes from a pointer that alloc gave. */
+    /* Queued after what was submitted before; done when the event reaches *value. With value NULL
+     * the call returns when done. offset is in bytes from a pointer that alloc returned. */
     oato_status (*upload)(struct oato_device *d, void *to, uint64_t offset, const void *from,
                           uint64_t bytes, uint64_t *value, struct oato_error *err);
     oato_status (*download)(struct oato_device *d, void *to, const void *from, uint64_t offset,
                             uint64_t bytes, uint64_t *value, struct oato_error *err);
 
-    /* So many weights of so many prepared_bytes in all are prepared next: memory may be taken for
-     * all of them at once. NULL: each takes its own. */
+    /* Announces that `weights` weights of `bytes` prepared bytes in total will be prepared next, so
+     * that the device may allocate for all of them at once. NULL: each is allocated by itself. */
     void (*reserve)(struct oato_device *d, uint64_t bytes, uint32_t weights);
     oato_status (*prepare)(struct oato_device *d, const struct weight_source *source,
                            struct oato_weight **out, struct oato_error *err);
-    /* A weight that stays in host memory and lies at staging + offset (memory of alloc, at least
-     * prepared_bytes of it) from a RECORD_STREAM that names it until something else is streamed to
-     * that place. What is copied is source->prepared, in this device's layout, or else the rows in
-     * the file, converted on arrival: both are read until weight_free. NULL: this device streams
-     * nothing. */
+    /* A streamed weight: it stays in host memory, and each RECORD_STREAM that names it copies it to
+     * staging + offset (memory from alloc, at least prepared_bytes), where it is valid until
+     * something else is streamed there. The copy's source is source->prepared, in this device's
+     * layout, or else the rows in the file, converted on arrival; either is read until weight_free.
+     * NULL: this device cannot stream weights. */
     oato_status (*stage)(struct oato_device *d, const struct weight_source *source, void *staging,
                          uint64_t offset, struct oato_weight **out, struct oato_error *err);
     void (*weight_free)(struct oato_device *d, struct oato_weight *w);
-    /* The id of the layout of prepared weights, static text of at most 31 bytes, another one with
-     * every change of it: devices of one layout take each other's bytes. May be or give NULL: the
-     * layout has none. */
+    /* The id of the layout of prepared weights, static text of at most 31 bytes. Devices with the
+     * same id can use each other's prepared bytes, so it must change whenever the layout does. May
+     * be NULL or return NULL: the layout has no id. */
     const char *(*layout)(const struct oato_device *d);
-    /* The prepared bytes of w, prepared_bytes of them, in host memory: they can be kept in files or
-     * streamed from. NULL: they cannot be read. */
+    /* The prepared bytes of w (prepared_bytes of them) in host memory, to save in a file or to
+     * stream from. NULL: they cannot be read. */
     const void *(*weight_data)(const struct oato_device *d, const struct oato_weight *w);
 
-    /* Pages [0, pages) for each of n layers; dtype F16, F32 or, for heads of a multiple of 32,
+    /* Pages [0, pages) for each of n layers; dtype F16, F32 or, if head_dim is a multiple of 32,
      * Q8_0. */
     oato_status (*kv_create)(struct oato_device *d, const struct kv_layer_shape *layers, int n,
                              oato_dtype dtype, int32_t pages, struct kv_cache **out,
@@ -196,41 +195,41 @@ struct device_ops {
     oato_status (*compile)(struct oato_device *d, const struct program *p, int self,
                            struct compiled **out, struct oato_error *err);
     void (*release)(struct oato_device *d, struct compiled *c);
-    /* Starts one step. A host device that is not aside runs it on the calling thread and returns
-     * when done; others return at once. The step is over when every device's event has reached
-     * timeline_base + n_signals (see device_finish). */
+    /* Starts one step. A host device (unless options.aside) runs it on the calling thread and
+     * returns when done; others return at once. The step is over when every device's event has
+     * reached timeline_base + n_signals (see device_finish). */
     oato_status (*submit)(struct oato_device *d, struct compiled *c, const struct step *step,
                           struct oato_error *err);
-    /* Waits until everything submitted is done; the message of a failure that happened meanwhile
-     * comes here. */
+    /* Waits until everything submitted is done; reports any failure that happened meanwhile. */
     oato_status (*finish)(struct oato_device *d, struct oato_error *err);
 
-    /* True when records of d may copy from memory of other themselves (RECORD_PEER), from now on
-     * until one of them is closed; NULL: d reaches no other. */
+    /* True when records of d can copy directly from the memory of `other` (RECORD_PEER), until one
+     * of the two is closed. NULL: d cannot reach other devices. */
     bool (*reaches)(struct oato_device *d, struct oato_device *other);
 
     struct timeline *(*timeline)(struct oato_device *d);
-    /* The clock on which this device's work is to be measured: real time for hardware, the
-     * virtual clock for sim. */
+    /* The clock that measures this device's work: real time for hardware, the virtual clock for
+     * sim. */
     uint64_t (*clock_ns)(const struct oato_device *d);
-    /* How much of that clock its steps have waited for other devices; a host device has it. */
+    /* How long, on that clock, its steps have waited for other devices; host devices only. */
     uint64_t (*waited_ns)(const struct oato_device *d);
-    /* For profilers, between steps; NULL: the timeline's clocks are all there is. Until it is
-     * switched off, the clocks at the signals of a step are the device's own once finish has
-     * returned. False, and *why (may be NULL) says why: that cannot be, or, switching off, could
-     * not always be; then the clocks are of the next kind above in the list. */
+    /* For profilers, between steps. Until it is set back to CLOCK_USUAL, the clock values at a
+     * step's signals are of the given kind once finish has returned. False, with the reason in *why
+     * (may be NULL): the device cannot do that or, when switching back, could not do it for every
+     * step; the values are then of the previous kind in the enum. NULL: only CLOCK_USUAL is
+     * available. */
     bool (*measure)(struct oato_device *d, enum device_clock clock, struct oato_error *why);
-    /* Bytes a second that it reads from a buffer beyond its caches at best; NULL: a profiler tries
-     * operators. */
+    /* The best read bandwidth from a buffer larger than its caches; NULL: a profiler estimates it
+     * from operators. */
     oato_status (*read_rate)(struct oato_device *d, double *bytes_per_s, struct oato_error *err);
-    /* Bytes a second of copies to the device and to the host that run at the same time, of memory
-     * that is page-locked; NULL: not known. Between steps. */
+    /* Bandwidths of copies to the device and to the host that run at the same time, with
+     * page-locked memory. Called between steps. NULL: unknown. */
     oato_status (*both_rates)(struct oato_device *d, double *to_device, double *to_host,
                               struct oato_error *err);
-    /* What slows the device down since it was opened and its user should hear of: a line, or NULL.
-     * May be NULL: never anything. */
+    /* One line about something that slows the device down and that the user should know, or NULL.
+     * The function may be NULL: no warnings. */
     const char *(*warning)(const struct oato_device *d);
-    /* For tests: fail after so many records ("record=5"), lose memory ("alloc=3"), ... */
+    /* For tests: "record=5" fails the fifth record from now on, "alloc=3" the third allocation. */
     oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
 };
 
@@ -253,7 +252,7 @@ bool device_keeps_core(const char *spec);
 /* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a
  * known kind begins a new one. Returns how many (at most max), or -1 with a message. */
 int device_split(const char *list, char (*specs)[256], int max, struct oato_error *err);
-/* Prints what can be opened here, a line each. */
+/* Prints the devices that can be opened on this machine, one per line. */
 void device_list(FILE *out);
 
 #endif

@@ -122,15 +122,17 @@ oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct
 {
     if (step->n_tokens > p->max_tokens || step->n_rows > p->max_rows || step->n_seqs > p->max_seqs)
         return oato_fail(err, OATO_EUSAGE,
-                         "%s: a step of %" PRId32 " tokens, %" PRId32 " rows, %" PRId32
-                         " sequences; the program allows %" PRId32 ", %" PRId32 ", %" PRId32,
+                         "%s: a step of %" PRId32 " tokens, %" PRId32 " rows and %" PRId32
+                         " sequences exceeds the program's limits of %" PRId32 ", %" PRId32
+                         " and %" PRId32,
                          q->id, step->n_tokens, step->n_rows, step->n_seqs, p->max_tokens,
                          p->max_rows, p->max_seqs);
     const uint64_t base = step->timeline_base[self];
     if (base < q->promised)
         return oato_fail(err, OATO_EUSAGE,
-                         "%s: a step begins at event %" PRIu64 ", but %" PRIu64 " is taken", q->id,
-                         base, q->promised);
+                         "%s: a step begins at event %" PRIu64 ", but events up to %" PRIu64
+                         " are in use",
+                         q->id, base, q->promised);
     const struct job job = {.compiled = c, .step = step};
     if (put(q, &job, err))
         return err->status;

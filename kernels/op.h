@@ -1,17 +1,17 @@
 /*
- * op.h - the operator: the one noun that the model lists, the profiler times, the solver places,
- * the plan stores and a device executes.
+ * op.h - the operator: what the model lists, the profiler times, the solver places, the plan stores
+ * and a device executes.
  *
  * Values are float32 matrices of `rows` x width, row after row; a row belongs to a token of the
  * step, or to a token whose logits are wanted. Weights are GGUF tensors of n rows of k elements:
  * y[row][j] = sum over i of x[row][i] * W[j][i].
  *
- * Experts are matrices of one shape in one tensor of three dimensions, {k, n, experts}: for every
- * purpose but their choice a matrix of experts * n rows, those of expert e from e * n on. What a
- * token chose is a value like any other: the ids of its experts_used experts as whole float32
- * numbers, all different and rising, then as many weights. An operator that holds only some experts
- * skips the others of a choice: EXPERT_GATE_UP leaves their rows as they were, and what EXPERT_DOWN
- * gives are summands.
+ * Experts are matrices of one shape in one three-dimensional tensor, {k, n, experts}. Except for
+ * routing it is treated as one matrix of experts * n rows; expert e has rows [e * n, (e + 1) * n).
+ * A token's choice of experts is a value like any other: the ids of its experts_used experts as
+ * whole float32 numbers, distinct and ascending, then as many weights. An operator that holds only
+ * some experts skips the other chosen ones: EXPERT_GATE_UP leaves their rows unchanged, and
+ * EXPERT_DOWN gives a partial sum.
  */
 #ifndef OATO_OP_H
 #define OATO_OP_H
@@ -32,12 +32,13 @@ enum op_kind {
     OP_ADD,       /* out[0] = in[0] + in[1] */
     OP_SWIGLU,    /* out[0] = silu(in[0]) * in[1] */
     OP_SELECT,    /* out[0] = the rows of in[0] whose logits are wanted */
-    OP_HEAD_NORM, /* RMS_NORM of every head by itself, with one weight[0] of head_dim for all */
-    OP_ROUTE, /* out[0] = choice of experts: the experts_used largest of in[0] (of equal ones the
-                 lower ids) with their softmax as weights, divided by its sum over the choice if
-                 route_norm is set, then multiplied by scale unless that is 0; k = experts */
+    OP_HEAD_NORM, /* RMS_NORM of each head separately, with one weight[0] of head_dim for all heads
+                   */
+    OP_ROUTE,     /* out[0] = choice of experts: the experts_used largest of in[0] (ties: lower ids
+                     first) with their softmax as weights, divided by their sum if route_norm is set,
+                     then multiplied by scale unless scale is 0; k = experts */
     OP_EXPERT_GATE_UP, /* GATE_UP of each expert that in[1], a choice, names for the token: out[0] =
-                          experts_used rows of n, side by side in the order of the choice */
+                          experts_used rows of n, concatenated in the order of the choice */
     OP_EXPERT_DOWN,    /* out[0] = sum over the choice in[1], in its order, of its weight times
                           weight[0] of that expert times its row of k of in[0] */
     /* fused patterns, see op_fusions */
@@ -45,30 +46,30 @@ enum op_kind {
     OP_GATE_UP,  /* out[0] = silu(weight[0] in[0]) * (weight[1] in[0]) */
     OP_ADD_NORM, /* out[0] = in[0] + in[1]; out[1] = rms_norm(out[0]) * weight[0] */
     /* made by lowering */
-    OP_MERGE,     /* out[0] = in[0], in[1], ... side by side (row parts), in part order */
-    OP_MERGE_SUM, /* out[0] = in[0] + in[1] + ..., each as wide as it (K parts), in part order */
+    OP_MERGE,     /* out[0] = in[0], in[1], ... concatenated (row parts), in part order */
+    OP_MERGE_SUM, /* out[0] = in[0] + in[1] + ..., all of the same width (K parts), in part order */
     OP_KV_COPY,   /* copies the pages that the step lists, in every layer on this device */
-    OP_TOP_K, /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest as
-                 whole float32 numbers, then these logits, both in falling order of the logit; of
-                 equal ones the lower id first, and what is no number behind all that are */
-    OP_SLICE, /* out[0] = columns [first, first + n) of in[0] */
+    OP_TOP_K,     /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest
+                     logits as whole float32 numbers, then these logits, both by descending logit; ties:
+                     lower id first, NaN last */
+    OP_SLICE,     /* out[0] = columns [first, first + n) of in[0] */
     OP_KIND_COUNT
 };
 
 enum { DEVICES_MAX = 8 }; /* of one engine, plan or simulation */
 
-/* Rows of a value in a step: its tokens, or those whose logits are wanted. */
+/* Which rows a value has in a step: one per token, or one per token whose logits are wanted. */
 enum row_class { ROWS_TOKENS, ROWS_LOGITS };
 
-/* What a weight is used as: decides its layout. */
+/* How a weight is used; decides its layout. */
 enum weight_use {
     WEIGHT_MATRIX, /* matrix products, also those of experts */
     WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
     WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
 };
 
-/* Along which an operator is divided into parts: outputs, inputs (whose results are summed), heads
- * of KV, experts. Plans store these numbers. */
+/* The axis along which an operator is split into parts: output rows, inputs (the parts' results are
+ * summed), KV heads, experts. Plans store these numbers. */
 enum op_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "experts" */
 
@@ -84,10 +85,10 @@ struct oato_op {
     int32_t heads, kv_heads, head_dim; /* ROPE and HEAD_NORM (heads), KV_STORE (kv_heads),
                                           ATTENTION; else 0 */
     int32_t experts, experts_used;     /* ROUTE, EXPERT_GATE_UP, EXPERT_DOWN; else 0 */
-    /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [first, first + held); 0, 0: of
-     * all of them */
+    /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [expert_first, expert_first +
+     * experts_held); 0, 0: all experts */
     int32_t expert_first, experts_held;
-    int32_t first;        /* SLICE: column that the output begins with */
+    int32_t first;        /* SLICE: first column of the output */
     int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
@@ -97,27 +98,27 @@ struct oato_op {
     float scale;          /* EMBED, ROUTE: factor (0 = none); ATTENTION: of q.k */
 };
 
-/* Which of a device's classes of arithmetic a record is computed with (DESIGN, Numerics): DECODE
- * for decode, rows of logits and, under --deterministic, all phases; PREFILL where many rows make
- * arithmetic the limit. A device for which one is best takes both for the same.
- * LIBRARY is PREFILL, except where a vendor's library computes an operator: its class has a dot and
- * the library's name behind (f16.cublas) and gives a row the same bits only as long as the step is
- * the same, so it is chosen where the plan names that class and nowhere else. */
+/* Which of a device's numerics classes computes a record (DESIGN, Numerics): DECODE for decode,
+ * rows of logits and, under --deterministic, all phases; PREFILL where many rows make arithmetic
+ * the limit. A device may use one class for both. LIBRARY is PREFILL, except where a vendor's
+ * library computes an operator: its class ends in a dot and the library's name (f16.cublas) and
+ * gives a row the same bits only if the whole step is the same, so it is used only where the plan
+ * names that class. */
 enum numerics_choice {
     NUMERICS_DECODE,
     NUMERICS_PREFILL,
-    NUMERICS_CHOICES, /* that keep their bits */
+    NUMERICS_CHOICES, /* number of classes with reproducible bits */
     NUMERICS_LIBRARY = NUMERICS_CHOICES
 };
 
-/* Profiles hold the times of NUMERICS_PREFILL for steps of more rows than this. */
+/* Profiles hold times of NUMERICS_PREFILL for steps with more rows than this. */
 enum { NUMERICS_DECODE_ROWS = 16 };
 
-/* Of TOP_K: most candidates, and most logits of a row, so that ids are exact in float32. */
+/* TOP_K: the maximum of candidates, and of logits in a row (ids must be exact in float32). */
 enum { TOP_K_MOST = 256, TOP_K_LOGITS_MOST = 1 << 24 };
 
 enum {
-    HEAD_DIM_MAX = 1024, /* that kernels take, as many experts */
+    HEAD_DIM_MAX = 1024, /* limits of the kernels */
     EXPERTS_MAX = 4096,
     KV_PAGE_POSITIONS = 64 /* of a page of the KV cache, on every device */
 };
@@ -131,33 +132,24 @@ struct op_size {
 
 enum { OP_KEY_SIZE = 96 };
 
-/* The key of the profile names the kind and all that decides what a run costs; values such as eps
- * and rope_base are not part of it. What is not named follows from the rest or is zero.
- *
- *   embed/Q8_0/k576/n49152      k width of a row, which is the output's; n rows of the table
- *   rms_norm/k576               n = k, for the next four too
- *   bias/k576  scale/k576  add/k576  swiglu/k1536  select/k576
- *   mul_mat/Q4_0/k4096/n14336   k in, n out
- *   rope/h9/d64/r64/p0          heads, head_dim, rope_dims, rope_pairing; k = n = heads * head_dim
- *   kv_store/F16/g3/d64         type of the cache, kv_heads, head_dim; k = n = kv_heads * head_dim
- *   attention/F16/h9/g3/d64     the same and heads; k = n = heads * head_dim
- *   qkv/Q4_1/k576/n576/m192     m = n2
- *   gate_up/Q4_1/k576/n1536     n of the gate, of the up matrix and of the output
- *   add_norm/k576               n = k
- *   merge/n576                  n of the output, k = n
- *   merge_sum/k1152/n576        k in all inputs together, n of each and of the output
- *   slice/k576/n64              k of the input, n of the output; first is not part of it
- *   head_norm/h16/d128          heads, head_dim; k = n = heads * head_dim
- *   route/e128/u8               experts, experts_used; k = experts, n = 2 * experts_used
- *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
- *   expert_down/Q4_0/k768/n2048/e128/u8      the same
- *   kv_copy
- *   top_k/k128256/n80          k logits in, n twice the candidates
- *
- * A step's part follows: /t4 is rows; attention has /t4/s2/kv1000: rows, seqs, kv_positions. */
-/* size NULL: without the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
+/* The profile's key names the kind and everything that decides the cost of a run; values such as
+ * eps and rope_base are not part of it. Fields that are not named follow from the others or are
+ * zero. embed/Q8_0/k576/n49152 k width of a row, which is the output's; n rows of the table
+ * rms_norm/k576 n = k, for the next four too bias/k576 scale/k576 add/k576 swiglu/k1536 select/k576
+ * mul_mat/Q4_0/k4096/n14336 k in, n out rope/h9/d64/r64/p0 heads, head_dim, rope_dims,
+ * rope_pairing; k = n = heads * head_dim kv_store/F16/g3/d64 type of the cache, kv_heads, head_dim;
+ * k = n = kv_heads * head_dim attention/F16/h9/g3/d64 the same and heads; k = n = heads * head_dim
+ * qkv/Q4_1/k576/n576/m192 m = n2 gate_up/Q4_1/k576/n1536 n of the gate, of the up matrix and of the
+ * output add_norm/k576 n = k merge/n576 n of the output, k = n merge_sum/k1152/n576 k in all inputs
+ * together, n of each and of the output slice/k576/n64 k of the input, n of the output; first is
+ * not part of it head_norm/h16/d128 heads, head_dim; k = n = heads * head_dim route/e128/u8
+ * experts, experts_used; k = experts, n = 2 * experts_used expert_gate_up/Q4_0/k2048/n768/e128/u8 k
+ * in, n out of one expert expert_down/Q4_0/k768/n2048/e128/u8 the same kv_copy top_k/k128256/n80 k
+ * logits in, n twice the candidates A step's part follows: /t4 is rows; attention has
+ * /t4/s2/kv1000: rows, seqs, kv_positions. */
+/* size NULL: omit the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
 char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE]);
-/* Reads a key back; size->rows = 0 when the key has no step part. False when it is no key. */
+/* Parses a key; size->rows = 0 when the key has no step part. False when it is not a key. */
 bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size);
 /* True when both have the same key without the step's part. */
 bool oato_op_same(const struct oato_op *a, const struct oato_op *b);
@@ -168,16 +160,16 @@ bool op_kind_parse(const char *name, enum op_kind *out);
 enum { OP_ANY = -1 };
 /* Inputs that this kind takes; OP_ANY: one or more, for merges. */
 int op_in_count(const struct oato_op *op);
-int64_t op_in_width(const struct oato_op *op, int i);  /* of the i-th input; OP_ANY: no matter */
-int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: has none */
+int64_t op_in_width(const struct oato_op *op, int i);  /* of the i-th input; OP_ANY: any width */
+int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: there is none */
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
-int op_weight_count(const struct oato_op *op); /* most that this kind takes */
+int op_weight_count(const struct oato_op *op); /* the most weights that this kind takes */
 enum weight_use op_weight_use(const struct oato_op *op);
-/* False: no device can compute such an operator, because of its shape or type. */
+/* False: the shape or type is invalid for every device. */
 bool op_valid(const struct oato_op *op);
-/* Whether parts of it may be computed apart, and how far the axis reaches; 0: it has no such axis.
- * Every operator has rows, also where they cannot be divided. */
+/* Whether the operator can be split along an axis, and the length of the axis; 0: it has no such
+ * axis. Every operator has rows, even where they cannot be split. */
 bool op_divides(const struct oato_op *op, enum op_axis axis);
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis);
 /* True for KV_STORE and ATTENTION, which work on the pages of a layer. */
@@ -185,25 +177,25 @@ bool op_has_kv(const struct oato_op *op);
 /* Types that such pages may have. */
 bool op_kv_dtype(oato_dtype dtype);
 /* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that
- * one run moves: for rooflines. The KV of a sequence counts once for all its rows. Of KV_COPY only
- * the device knows the pages: 0. Of experts count those that are read, op_experts_read. */
+ * one run moves: for rooflines. A sequence's KV counts once for all its rows. KV_COPY counts 0:
+ * only the device knows the pages. Experts count as often as they are expected to be read,
+ * op_experts_read. */
 double op_flops(const struct oato_op *op, const struct op_size *size);
 double op_bytes(const struct oato_op *op, const struct op_size *size);
 /* True for EXPERT_GATE_UP and EXPERT_DOWN, whose weights are those of several experts. */
 bool op_has_experts(const struct oato_op *op);
-/* How many experts the weights of an EXPERT_GATE_UP or EXPERT_DOWN are of. */
+/* The number of experts that an EXPERT_GATE_UP or EXPERT_DOWN holds. */
 int32_t op_experts_held(const struct oato_op *op);
-/* Different experts that T tokens are expected to choose when each chooses u of E by chance and
- * independently of the others: E (1 - (1 - u/E)^T). Between u for a token and E for many; real
- * routing is uneven and reads fewer. Of those the share that the weights are of. 0 for other
- * operators. */
+/* The expected number of distinct experts that T tokens choose when each chooses u of E at random:
+ * E (1 - (1 - u/E)^T), from u for one token to E for many; real routing is uneven and reads fewer.
+ * Scaled by the share of experts that the operator holds. 0 for other operators. */
 double op_experts_read(const struct oato_op *op, int32_t tokens);
 
-/* A fused pattern: operators that stand for one. The members follow each other in the graph;
- * which values must coincide is checked by graph_fuse (models/models.h). */
+/* A fused pattern: consecutive operators of the graph that one operator replaces. graph_fuse
+ * (models/models.h) checks which values must coincide. */
 struct op_fusion {
     const char *name;   /* as stored in plans */
-    const char *suffix; /* of the first member's name, for that of the fused operator */
+    const char *suffix; /* appended to the first member's name to name the fused operator */
     enum op_kind fused;
     int n_members;
     enum op_kind member[4];

@@ -18,11 +18,11 @@ enum record_kind {
     RECORD_RUN,      /* run op */
     RECORD_UPLOAD,   /* host arena -> this device's arena */
     RECORD_DOWNLOAD, /* this device's arena -> host arena */
-    /* host memory -> the staging room of the record's weights, which device_ops.stage made. May
-     * begin when the records before it are done and may run beside those behind it; a record that
-     * reads one of the weights waits for it. Without rows in a step it need not be done. */
+    /* host memory -> the staging room of the record's weights, which device_ops.stage made. Starts
+     * when the records before it are done and may overlap those after it; a record that reads one
+     * of the weights waits for it. May be skipped in a step without rows. */
     RECORD_STREAM,
-    RECORD_PEER, /* arena of another device, which this one reaches -> this device's arena */
+    RECORD_PEER, /* arena of another, reachable device -> this device's arena */
 };
 
 struct record_wait {
@@ -51,7 +51,7 @@ struct program_record {
     struct record_wait wait[RECORD_WAITS]; /* all must hold before the record starts */
 };
 
-/* Of the KV that a device keeps, or of the heads of a layer that it keeps. */
+/* The KV heads of a layer that a device stores: all of them or some. */
 struct kv_layer_shape {
     int32_t kv_heads, head_dim;
 };
@@ -61,15 +61,15 @@ struct oato_device;
 
 /* Another device whose arena RECORD_PEERs read. */
 struct program_peer {
-    struct oato_device *device; /* NULL: it is not reached */
-    void *arena;                /* as its own program has it */
+    struct oato_device *device; /* NULL: not reachable */
+    void *arena;                /* the arena of its own program */
     uint64_t arena_bytes;
 };
 
 struct program {
     const struct program_record *records;
     uint32_t n_records;
-    uint32_t n_signals;                     /* how far one step raises the device's event */
+    uint32_t n_signals;                     /* by how much one step raises the device's event */
     int32_t max_tokens, max_rows, max_seqs; /* bounds of the steps that it will be given */
     struct oato_weight *const *weights;     /* table; entries may be switched between steps */
     uint32_t n_weights;
@@ -95,8 +95,8 @@ struct step_page_copy {
     int32_t positions;
 };
 
-/* Owned by the engine, unchanged until every device has finished the step. Tokens of a sequence
- * stand together and in order of position. */
+/* Owned by the engine, unchanged until every device has finished the step. Tokens of a sequence are
+ * contiguous and in order of position. */
 struct step {
     int32_t n_tokens, n_seqs, n_rows, n_page_copies;
     const int32_t *token_id, *token_position, *token_seq; /* n_tokens each */
@@ -107,20 +107,19 @@ struct step {
     uint64_t clock_ns; /* of the host device when the step begins */
     struct timeline *const *timeline;
     const uint64_t *timeline_base;
-    struct step_cores *cores; /* of an engine with a simulated device, else NULL */
+    struct step_cores *cores; /* only in an engine with a simulated device, else NULL */
 };
 
-/* What every device demands of a program that it compiles: operators that can be computed, counts,
- * offsets inside an arena of arena_bytes, widths that fit the operators, weights and signals that
- * exist, signals that rise and stay below the size of a timeline. self: the device's index in the
- * engine. */
+/* Checks a program before any device compiles it: valid operators and counts, offsets inside an
+ * arena of arena_bytes, widths that match the operators, existing weights and signals, and signals
+ * that rise and stay below TIMELINE_RING. self: the device's index in the engine. */
 oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
                           struct oato_error *err);
 /* Rows of the record, and the size of its operator, in this step. */
 int32_t record_rows(const struct program_record *r, const struct step *step);
 struct op_size record_size(const struct program_record *r, const struct step *step);
 
-/* One line a record, for --dump-program; out is a stream. */
+/* Prints one line per record, for --dump-program. */
 void program_print(const struct program *p, const char *device, FILE *out);
 
 #endif

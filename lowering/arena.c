@@ -1,11 +1,11 @@
 /*
  * arena.c - places activation buffers in the arenas of their devices. Two buffers may share memory
  * only when every use of the older one happens before the first write of the newer one. "Before"
- * is what queues can rely on: a queue runs its records in order, and a record that waits for
- * another queue's event knows everything that queue had done by then. The largest buffers are
- * placed first, each at the lowest address that is free of those it conflicts with, which wastes
- * little (Pisarchyk and Lee 2020, "greedy by size"); programs have some hundred buffers, so the
- * quadratic walk is small.
+ * follows from the queues: a queue runs its records in order, and a record that waits for another
+ * queue's event starts after everything that queue had done by then. The largest buffers are placed
+ * first, each at the lowest address that is free of those it conflicts with, which wastes little
+ * (Pisarchyk and Lee 2020, "greedy by size"); programs have a few hundred buffers, so the quadratic
+ * walk is cheap.
  */
 #include "lowering/arena.h"
 

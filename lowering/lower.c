@@ -2,10 +2,9 @@
  * lower.c - compiles graph + placement of one phase into a flat program per device.
  *
  * The graph is walked once in order. Every operator part becomes a record on its device's queue. A
- * part along K reads the columns of its input that it was cut to fit, one of heads those of its
- * heads; experts read what the same experts made; everything else reads whole values (values.c).
- * Row and head parts are concatenated, K parts and what some experts gave are summed, by a merge
- * record where the whole is read.
+ * K part reads its columns of the input, a head part those of its heads, an expert part what the
+ * same experts made; everything else reads whole values (values.c). A merge record concatenates row
+ * and head parts, or sums K and expert parts, where the whole value is read.
  */
 #include "lowering/lower_internal.h"
 
@@ -14,7 +13,7 @@
 
 /* ---------------------------------------------------------------------------- operators */
 
-/* The part of an operator that a record is; axis AXIS_COUNT: all of it. */
+/* The part of an operator that a record computes; axis AXIS_COUNT: all of it. */
 struct record_part {
     const struct placement *placement;
     const struct placed_part *placed;
@@ -27,13 +26,13 @@ static struct record_part part_of(const struct placement *p, int32_t number)
     return (struct record_part){p, &p->part[number], p->n == 1 ? AXIS_COUNT : p->axis, number};
 }
 
-/* Elements of the part along its axis; of an operator that is not split it has no meaning. */
+/* Elements of the part along its axis; meaningless for an operator that is not split. */
 static int32_t part_length(struct record_part part)
 {
     return part.placed->end - part.placed->begin;
 }
 
-/* Columns of q, of k and v, or of what attention gives, for one KV head of the operator. */
+/* Columns per KV head: of q, of k and v, or of attention's output. */
 static int32_t head_columns(const struct graph_op *o)
 {
     return o->op.kind == OP_ATTENTION ? o->op.heads / o->op.kv_heads * o->op.head_dim
@@ -67,7 +66,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         }
         if (r->streams) {
             slot.streamed = true;
-            slot.staging_offset = offset; /* in the record's place, which is not known yet */
+            slot.staging_offset = offset; /* the record's place is added later */
         }
         r->record.weight[i] = weight_slot_find(l, device, &slot);
         if (r->record.weight[i] == UINT32_MAX) {
@@ -115,7 +114,7 @@ static int32_t input_width(const struct lowering *l, const struct graph_op *o,
     return l->graph->values[o->in[i]].width;
 }
 
-/* The operator that the record of a part runs. */
+/* The operator that a part's record runs: the original one with the part's shape. */
 static struct oato_op part_op(const struct lowering *l, const struct graph_op *o,
                               struct record_part part)
 {
@@ -144,7 +143,7 @@ static enum value_parts parts_made(const struct graph_op *o, enum op_axis axis)
     return axis == AXIS_K || axis == AXIS_EXPERTS ? PARTS_SUMMANDS : PARTS_COLUMNS;
 }
 
-/* A part of the value that the record makes: its place is that of `made` on the device. */
+/* Registers the output `made` as a part of the operator's value. */
 static void part_made(struct lowering *l, const struct graph_op *o, struct record_part part,
                       int32_t value, int32_t width, struct home made)
 {
@@ -160,7 +159,7 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     v->part[p][device] = made;
 }
 
-/* Columns of a value that the part makes. */
+/* Columns of the output value that the part computes. */
 static int32_t output_width(const struct lowering *l, const struct graph_op *o,
                             struct record_part part, int32_t value)
 {
@@ -191,7 +190,7 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     if (part.placed->streamed && !facts->streams[device]) {
         oato_fail(l->err, OATO_EFILE,
                   "operator %s streams its weights to %s: that is possible only from the host to a "
-                  "device with memory of its own; run oato-plan again",
+                  "device with its own memory; run oato-plan again",
                   o->name, facts->id[device]);
         return;
     }
@@ -233,7 +232,7 @@ static void op_emit(struct lowering *l, int32_t index)
         return;
     }
     struct home inputs[GRAPH_INPUTS];
-    for (int i = 0; i < p->n && p->n > 1; i++) /* sent before an accelerator computes its part */
+    for (int i = 0; i < p->n && p->n > 1; i++) /* copies start before the parts run */
         inputs_read(l, o, part_of(p, i), inputs);
     for (int i = 0; i < p->n && !failed(l); i++)
         part_emit(l, index, part_of(p, i));
@@ -241,7 +240,7 @@ static void op_emit(struct lowering *l, int32_t index)
 
 /* -------------------------------------------------------------------------- what is wanted */
 
-/* The operator that makes candidates of the logits. */
+/* The TOP_K operator that picks candidates from the logits. */
 static struct oato_op top_op(const struct lowering *l)
 {
     return (struct oato_op){.kind = OP_TOP_K,
@@ -250,7 +249,7 @@ static struct oato_op top_op(const struct lowering *l)
                             .n = 2 * l->in->top_logits};
 }
 
-/* The accelerator that has all logits and can make candidates of them; -1: there is none. */
+/* The accelerator that has all logits and can run TOP_K on them; -1: none. */
 static int32_t top_device(const struct lowering *l)
 {
     const struct lowering_facts *facts = l->in->facts;
@@ -275,7 +274,7 @@ static struct home candidates_read(struct lowering *l, int32_t device)
     return copy_emit(l, value, 0, op.n, made, l->in->facts->host);
 }
 
-/* What the host reads after the step: rows of logits, or of candidates. */
+/* What the host reads after the step: rows of logits or of candidates. */
 static struct home result_read(struct lowering *l)
 {
     const int32_t device = top_device(l);
@@ -284,7 +283,7 @@ static struct home result_read(struct lowering *l)
                       : candidates_read(l, device);
 }
 
-/* Shared pages are copied before anything of the step is stored. */
+/* Shared KV pages are copied before the step stores anything. */
 static void kv_copy_emit(struct lowering *l, int32_t device)
 {
     struct queued *r = record_add(l, device, RECORD_RUN);
@@ -296,7 +295,7 @@ static void kv_copy_emit(struct lowering *l, int32_t device)
 
 /* ---------------------------------------------------------------------------- the result */
 
-/* What arena.c asks: see buffers_place. */
+/* The `known` callback of buffers_place. */
 static int32_t record_knows(const void *user, int32_t queue, int32_t record, int32_t other)
 {
     const struct lowering *l = user;

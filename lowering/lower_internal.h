@@ -1,6 +1,6 @@
 /*
- * lower_internal.h - a phase on its way from graph and placement to programs: lower.c walks the
- * graph and adds records, values.c brings values to where they are read, programs.c makes the
+ * lower_internal.h - one phase being lowered from graph and placement to programs: lower.c walks
+ * the graph and adds records, values.c brings values to where they are read, programs.c makes the
  * finished programs.
  */
 #ifndef OATO_LOWER_INTERNAL_H
@@ -9,7 +9,7 @@
 #include "lowering/arena.h"
 #include "lowering/lowering.h"
 
-/* Offsets of weights in a staging room: what any device's copies like. */
+/* Alignment of weights in a staging room; enough for copies on every device. */
 enum { STAGING_ALIGN = 256 };
 
 struct queued {
@@ -24,7 +24,7 @@ struct queued {
 struct queue {
     struct queued *records;
     int32_t n, cap;
-    int32_t known[DEVICES_MAX]; /* of the next record */
+    int32_t known[DEVICES_MAX]; /* what the next record knows; see values.c */
 };
 
 /* Where a value, or a part of it, can be read on one device. */
@@ -37,8 +37,8 @@ struct home {
 enum value_parts {
     PARTS_COLUMNS,  /* they are concatenated */
     PARTS_SUMMANDS, /* they are added */
-    PARTS_EXPERTS,  /* each has the rows of its experts where the whole had them, and nothing in the
-                       others: only the same experts read them */
+    PARTS_EXPERTS, /* each holds the rows of its experts at their place in the whole; the other rows
+                      are undefined, so only the same experts may read a part */
 };
 
 struct lowered_value {
@@ -48,10 +48,10 @@ struct lowered_value {
     int32_t part_begin[PARTS_MAX], part_end[PARTS_MAX]; /* columns of the value, or experts */
     struct home part[PARTS_MAX][DEVICES_MAX];
     struct home merged[DEVICES_MAX];
-    bool counted[PARTS_MAX][DEVICES_MAX]; /* read there: one copy of the step */
+    bool counted[PARTS_MAX][DEVICES_MAX]; /* read there: counted as one copy of the step */
 };
 
-/* Columns of a value that were cut out of it for a part of its reader. */
+/* Columns of a value, cut out for one part of an operator that reads it. */
 struct slice {
     int32_t value, begin, end, device;
     struct home home;
@@ -83,44 +83,45 @@ static inline bool failed(const struct lowering *l)
 /* ---------------------------------------------------------------------------- values.c --- */
 
 void values_init(struct lowering *l);
-/* A record at the end of a device's queue, all but its kind still empty; NULL: memory is short. */
+/* Appends an empty record of that kind to a device's queue; NULL: memory is short. */
 struct queued *record_add(struct lowering *l, int32_t device, enum record_kind kind);
-/* Fixes what the record knows; no wait may be added after this. Returns its number. */
+/* Completes the record: no wait may be added after this. Returns its index. */
 int32_t record_done(struct lowering *l, int32_t device, struct queued *r);
 /* The record's i-th input is the buffer at h. */
 void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, struct home h,
                   int32_t width);
-/* Room for `width` columns of each row of a class, written by the last record of `queue`. */
+/* Adds a buffer of `width` columns for each row of class `rows`, written by the last record of
+ * `queue`. Returns its index. */
 int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t rows, int32_t queue);
-/* A record that runs op on the one input and gives one output, both of `value`. */
+/* Adds a record that runs op on one input and makes one output, both belonging to `value`. */
 struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
                      struct home in);
-/* Moves `width` columns of a value, or what was made of it, to another device. */
+/* Copies `width` columns of a value, or a result made from it, to another device. */
 struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
                       struct home from, int32_t to);
 /* The whole value on a device: where it was made, copied there, or merged there. */
 struct home value_read(struct lowering *l, int32_t value, int32_t device);
-/* One part of it. */
+/* One part of the value on a device. */
 struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t device);
-/* Columns [begin, end) of it: the part that is just these, or cut out of the whole. */
+/* Columns [begin, end) of the value: a part with exactly these columns, or a slice of the whole. */
 struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
                          int32_t device);
-/* The part of it that experts [begin, end) made. */
+/* The part of the value that experts [begin, end) made. */
 struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
                          int32_t device);
 
 /* ------------------------------------------------------------------------------- place.c --- */
 
-/* Index of the KV home that a part of an operator with heads uses on its device; -1: none. */
+/* Index of the KV home that a part of a KV operator uses on its device; -1: none. */
 int32_t kv_home_of_part(const struct lowered_device *d, const struct graph_op *o,
                         const struct placement *p, int part);
 
 /* ---------------------------------------------------------------------------- programs.c --- */
 
-/* Index of the slot that is as `wanted` (bytes apart), added when new; UINT32_MAX when memory is
+/* Index of the slot equal to `wanted` (ignoring bytes), added if missing; UINT32_MAX when memory is
  * short. */
 uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weight_slot *wanted);
-/* The program of each device that has records, once buffers have their offsets. */
+/* Makes the program of each device that has records; buffers must have their offsets. */
 void programs_finish(struct lowering *l);
 
 #endif

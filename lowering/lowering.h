@@ -1,10 +1,10 @@
 /*
- * lowering.h - graph + placement + what devices say of themselves -> a program per device and
- * phase, with the weights that it reads, its KV layers, its arena and its staging room. Plain data:
- * no device is opened here. The engine binds these records and runs them, the solver's virtual
- * clock gives each its time, the profiler measures them.
+ * lowering.h - graph + placement + device facts -> a program per device and phase, with the weights
+ * that it reads, its KV layers, its arena and its staging room. Plain data: no device is opened
+ * here. The engine binds and runs these records, the solver's virtual clock prices them, the
+ * profiler measures them.
  *
- * placements_create -> lowered_init -> lower (once a phase) -> lowered_free, placements_free.
+ * placements_create -> lowered_init -> lower (once per phase) -> lowered_free, placements_free.
  */
 #ifndef OATO_LOWERING_H
 #define OATO_LOWERING_H
@@ -18,12 +18,12 @@ enum { PARTS_MAX = RECORD_INPUTS };
 
 /* Operator elements [begin, end) along the placement's axis run on a device. */
 struct placed_part {
-    int32_t device; /* as numbered by whoever asks: of an engine, of a plan */
+    int32_t device; /* index in the caller's numbering: an engine's or a plan's */
     int32_t begin, end;
     bool streamed; /* its weights stay in the host's memory */
 };
 
-/* Where one operator runs in one phase: one to PARTS_MAX parts, by begin. */
+/* Where one operator runs in one phase: one to PARTS_MAX parts, sorted by begin. */
 struct placement {
     int32_t n;
     enum op_axis axis;
@@ -34,26 +34,26 @@ struct placements {
     struct placement *phase[PHASE_COUNT]; /* by operator of the graph */
 };
 
-/* The parts of a plan that plan_apply accepted for this graph; operators without parts, and without
- * a plan (NULL) all of them, run whole on `host`. bound: the number of each of the plan's devices,
- * a copy is made of nothing. OATO_EFILE: too many parts, KV that the plan places elsewhere than the
- * operators that use it, or weights streamed from another device than `host`. Whatever the status,
- * placements_free releases it. */
+/* Placements from a plan that plan_apply accepted for this graph. Operators without parts run whole
+ * on `host`; without a plan (NULL) all do. bound: the number of each of the plan's devices, a copy
+ * is made of nothing. OATO_EFILE: too many parts, KV placed apart from the operators that use it,
+ * or weights streamed from a device other than `host`. Whatever the status, placements_free
+ * releases it. */
 oato_status placements_create(const struct plan *plan, const struct graph *g, const int32_t *bound,
                               int32_t host, struct placements *out, struct oato_error *err);
 void placements_free(struct placements *p);
-/* How much of its operator [begin, end) along the axis is; 1 for all of it. */
+/* The fraction of the operator that [begin, end) along the axis is; 1: all of it. */
 double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, int64_t end);
 
 /* ------------------------------------------------------------------------------- input ---- */
 
-/* A weight of a device: rows [begin, end) and columns [col_begin, col_end) of a tensor for one use,
- * resident there, or streamed to a place of the staging room. */
+/* A weight on a device: rows [begin, end) and columns [col_begin, col_end) of a tensor for one use,
+ * either resident or streamed to the staging room. */
 struct weight_slot {
     const struct gguf_tensor *tensor;
     enum weight_use use;
     int64_t begin, end, col_begin, col_end;
-    bool streamed;           /* then every record has slots of its own */
+    bool streamed;           /* then no two records share the slot */
     uint64_t staging_offset; /* streamed: where in the device's staging room */
     uint64_t bytes;          /* as the device keeps it */
 };
@@ -62,26 +62,26 @@ bool weight_slot_same(const struct weight_slot *a, const struct weight_slot *b);
 /* Bytes of the slot's rows and columns in the model's file. */
 uint64_t weight_slot_file_bytes(const struct weight_slot *s);
 
-/* What lowering asks of the devices: the engine answers from open ones, the solver from a profile.
- * A function that is NULL is never asked and counts as its comment says. */
+/* What lowering needs to know about the devices: the engine answers from open devices, the solver
+ * from a profile. The comment of each function says what NULL stands for. */
 struct lowering_facts {
-    int32_t n_devices, host;     /* at most DEVICES_MAX; host: whose memory is the host's */
+    int32_t n_devices, host;     /* at most DEVICES_MAX; host: index of the host device */
     const char *id[DEVICES_MAX]; /* for messages; borrowed */
-    bool reaches[DEVICES_MAX][DEVICES_MAX]; /* [to][from]: `to` copies from that arena itself */
-    bool streams[DEVICES_MAX];              /* weights come from the host's memory during a step */
+    bool reaches[DEVICES_MAX][DEVICES_MAX]; /* [to][from]: `to` can copy directly from that arena */
+    bool streams[DEVICES_MAX];              /* can stream weights from host memory during a step */
     const void *user;
     bool (*supports)(const void *user, int32_t device, const struct oato_op *op); /* NULL: all */
-    /* Of an operator over rows of a class in a phase. NULL: NUMERICS_DECODE. */
+    /* The numerics of an operator, by phase and row class. NULL: NUMERICS_DECODE. */
     enum numerics_choice (*numerics)(const void *user, int32_t device, const struct oato_op *op,
                                      enum plan_phase phase, enum row_class rows);
-    /* Memory of the slot as the device keeps it. NULL: as the model's file has it. */
+    /* Bytes of the slot as the device keeps it. NULL: as in the model's file. */
     uint64_t (*weight_bytes)(const void *user, int32_t device, const struct weight_slot *slot);
     /* Scratch memory of one run. NULL: none. */
     uint64_t (*workspace_bytes)(const void *user, int32_t device, const struct oato_op *op,
                                 const struct op_size *size);
 };
 
-/* Bounds of the steps that programs are made for. */
+/* The largest step that programs are made for. */
 struct lowering_limits {
     int32_t tokens[PHASE_COUNT], rows[PHASE_COUNT]; /* of a step: tokens; rows of logits */
     int32_t seqs, context;
@@ -89,13 +89,13 @@ struct lowering_limits {
 
 struct lowering_input {
     const struct graph *graph; /* fused; borrowed as long as the result, as is facts->id */
-    int32_t n_ops;             /* its first operators, for measuring some layers; 0: all */
+    int32_t n_ops; /* lower only this many leading operators, to measure some layers; 0: all */
     const struct placements *placements;
     const struct lowering_facts *facts;
     struct lowering_limits limits;
     oato_dtype kv;
-    /* Where all logits are made on one device that is not the host: so many candidates of a row are
-     * all that leaves it; 0: whole rows. */
+    /* How many candidates of each row of logits are copied to the host when one other device
+     * computes all logits; 0: whole rows. */
     int32_t top_logits;
 };
 
@@ -112,9 +112,9 @@ struct kv_home {
 };
 
 struct lowered_device {
-    struct weight_slot *slots; /* what records name by index, of both phases */
+    struct weight_slot *slots; /* named by index in records; both phases */
     uint32_t n_slots, slots_cap;
-    struct kv_home *kv;               /* what records name by kv_layer */
+    struct kv_home *kv;               /* named by kv_layer in records */
     struct kv_layer_shape *kv_shapes; /* parallel to kv */
     int32_t n_kv;
     uint64_t weight_bytes;               /* of slots that are not streamed */
@@ -126,8 +126,8 @@ struct lowered_device {
 struct lowered {
     struct lowered_device device[DEVICES_MAX];
     int32_t n_devices;
-    /* Per phase: where the host finds the rows of logits, or of so many candidates, in its arena.
-     */
+    /* Per phase: offset of the result in the host's arena, and the candidates per row; 0: whole
+     * rows of logits. */
     uint64_t result_offset[PHASE_COUNT];
     int32_t candidates[PHASE_COUNT];
     int32_t copies[PHASE_COUNT];      /* (value, other device that reads it) pairs */
@@ -135,14 +135,13 @@ struct lowered {
     uint64_t stream_bytes[PHASE_COUNT];
 };
 
-/* Empty, with the KV homes of the input's placements. OATO_EFILE when store and attention of a
- * layer's heads are not placed together in both phases. lowered_free releases it, on failure too.
- */
+/* Empty, with the KV homes of the input's placements. OATO_EFILE when a KV head's store and
+ * attention are not on the same device in both phases. lowered_free releases it, on failure too. */
 oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
                          struct oato_error *err);
-/* Adds the programs of a phase. The same input gives the same records. With n_ops the result is
- * left where it is made. OATO_EFILE names the operator that a device does not run or that cannot be
- * split as it is placed. */
+/* Adds the programs of a phase. The same input gives the same records. With n_ops the result is not
+ * copied to the host. OATO_EFILE names the operator that a device cannot run or that cannot be
+ * split as placed. */
 oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct lowered *out,
                   struct oato_error *err);
 void lowered_free(struct lowered *l);

@@ -1,7 +1,7 @@
 /*
  * place.c - the placement of every operator by phase, from a plan's parts or by default, and the KV
- * homes that follow from it. All who lower a plan place it here, so a part means the same to the
- * engine that runs it and to the clock that prices it.
+ * homes that follow from it. Engine and solver both place plans here, so a part means the same to
+ * the one that runs it and to the one that prices it.
  */
 #include "lowering/lower_internal.h"
 
@@ -14,7 +14,7 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
     return extent ? (double)(end - begin) / (double)extent : 1;
 }
 
-/* Parts come in the order of the graph, so the search goes on where it found the last. */
+/* Parts come in graph order, so the search starts where the last one was found. */
 static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
 {
     for (int32_t i = 0; i < g->n_ops; i++) {
@@ -25,12 +25,14 @@ static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
     return -1;
 }
 
-/* By begin, so that parts are concatenated, or summed, in order. */
+/* Inserts by begin, so that parts are concatenated or summed in order. */
 static oato_status part_place(struct placement *place, const struct plan_part *p,
                               struct placed_part part, struct oato_error *err)
 {
     if (place->n == PARTS_MAX)
-        return oato_fail(err, OATO_EFILE, "operator %s has more than %d parts", p->op, PARTS_MAX);
+        return oato_fail(err, OATO_EFILE,
+                         "the plan splits operator %s into more than %d parts; run oato-plan again",
+                         p->op, PARTS_MAX);
     int i = place->n++;
     for (; i > 0 && place->part[i - 1].begin > part.begin; i--)
         place->part[i] = place->part[i - 1];
@@ -47,14 +49,17 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
         const struct plan_part *p = &plan->parts[i];
         at = op_find(g, p->op, at);
         if (at < 0)
-            return oato_fail(err, OATO_EFILE, "the plan names operator %s, which the model lacks",
+            return oato_fail(err, OATO_EFILE,
+                             "the plan names operator %s, which this model does not have; run "
+                             "oato-plan again for this model",
                              p->op);
         const int32_t device = bound[p->device], home = bound[p->home];
         if (home != device && (home != host || device == host))
-            return oato_fail(err, OATO_EFILE,
-                             "part %d of the plan (%s) streams its weight from %s to %s: that is "
-                             "possible only from the host to a device with memory of its own",
-                             i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
+            return oato_fail(
+                err, OATO_EFILE,
+                "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
+                "from the host to a device with its own memory; run oato-plan again",
+                i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
         const struct placed_part part = {device, (int32_t)p->begin, (int32_t)p->end,
                                          home != device};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
@@ -83,7 +88,7 @@ static bool stores_kv(const struct graph_op *o)
     return o->kv_layer >= 0 && o->op.kind == OP_KV_STORE;
 }
 
-/* KV heads of the part of an operator that has them. */
+/* The KV heads of one part of a KV operator. */
 static struct kv_home part_heads(const struct graph_op *o, const struct placement *p, int i)
 {
     const bool cut = p->axis == AXIS_HEADS && p->n > 1;
@@ -91,7 +96,7 @@ static struct kv_home part_heads(const struct graph_op *o, const struct placemen
                             cut ? p->part[i].end : o->op.kv_heads};
 }
 
-/* The plan's KV section must say what the parts of the operators say that store it. */
+/* Checks that the plan's KV section agrees with the placement of the kv_store operators. */
 static oato_status kv_obeyed(const struct plan *plan, const struct graph *g, const int32_t *bound,
                              const struct placements *placed, struct oato_error *err)
 {
@@ -188,7 +193,8 @@ oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
                     continue;
                 if (o->op.kind != OP_KV_STORE || phase)
                     return oato_fail(err, OATO_EFILE,
-                                     "the plan puts %s on another device than the KV of its layer",
+                                     "the plan puts %s on a device that does not hold its layer's "
+                                     "KV cache; run oato-plan again",
                                      o->name);
                 d->kv[d->n_kv] = heads;
                 d->kv_shapes[d->n_kv++] =

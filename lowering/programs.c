@@ -2,10 +2,10 @@
  * programs.c - the last step of lowering: the records of each queue get the offsets of their
  * buffers, the ordinals of what they wait for, and the records that stream their weights.
  *
- * Streamed weights have places in a staging room (base.h). A stream stands right behind the last
- * record that reads what lay in its place, the first ones at the head of the program: a device that
- * runs records in order finds the place free, and one with a copy engine copies while the records
- * between compute.
+ * Streamed weights have places in a staging room (base.h). A stream record comes right after the
+ * last record that reads what was in its place before; the first ones come at the start of the
+ * program. A device that runs records in order then finds the place free, and one with a copy
+ * engine copies while the records in between compute.
  */
 #include "lowering/lower_internal.h"
 
@@ -84,7 +84,7 @@ static uint64_t record_workspace(const struct lowering *l, int32_t device,
     return facts->workspace_bytes(facts->user, device, &r->op, &size);
 }
 
-/* Index of the next record from i on whose weights are streamed; q->n: none. */
+/* Index of the first record at or after i whose weights are streamed; q->n: none. */
 static int32_t streamed_next(const struct queue *q, int32_t i)
 {
     while (i < q->n && !q->records[i].streams)
@@ -107,8 +107,8 @@ static struct program_record stream_of(const struct program_record *reader)
     return r;
 }
 
-/* Gives the weights of each streamed record their place; after[i]: how many of the records that
- * stream must be done before the i-th of them may. */
+/* Assigns staging places to the weights of each record that streams; after[i]: how many of these
+ * records must be done before the i-th one's weights may be copied. */
 static void streams_place(const struct lowering *l, int32_t device, uint64_t *after)
 {
     const struct queue *q = &l->queue[device];
@@ -143,7 +143,7 @@ static void program_finish(struct lowering *l, int32_t device)
     }
     streams_place(l, device, after);
     uint32_t put = 0;
-    uint64_t streams = 0, read = 0;       /* records put that stream, and that read what streams */
+    uint64_t streams = 0, read = 0;       /* stream records and reading records written so far */
     int32_t reader = streamed_next(q, 0); /* of the next stream */
     for (int32_t i = 0; i < q->n; i++) {
         struct queued *r = &q->records[i];

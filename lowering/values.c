@@ -1,11 +1,11 @@
 /*
  * values.c - brings values to where they are read. A value that another device reads is copied
  * there once, by an upload or download record on the accelerator's queue, or by a peer record on
- * the queue of the accelerator that wants it. Parts are merged where the whole is read, so a merge
- * has as many homes as the value has readers. Columns that no part is are cut out of the whole.
+ * the queue of the accelerator that reads it. Parts are merged on each device that reads the whole
+ * value. Column ranges that are not exactly one part are sliced from the whole.
  *
  * What a record must wait for is tracked as vector clocks (per record: the last record of every
- * other queue that is known complete), which drop waits that follow from others and later tell
+ * other queue that is known complete), which make redundant waits unnecessary and later tell
  * arena.c which buffers may share memory.
  */
 #include "lowering/lower_internal.h"
@@ -123,7 +123,7 @@ struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int3
 
 /* ------------------------------------------------------------------------------- copies */
 
-/* The queue of an accelerator copies to and from the host, of two accelerators the reader's. */
+/* Runs on the accelerator's queue, or between two accelerators on the reader's. */
 struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
                       struct home from, int32_t to)
 {
@@ -154,7 +154,7 @@ static struct home part_fetch(struct lowering *l, int32_t value, int32_t part, i
     struct home *h = &v->part[part][device];
     if (h->buffer < 0 && !failed(l)) {
         struct home source = v->part[part][from];
-        /* accelerators that do not reach each other meet in host memory */
+        /* accelerators that cannot reach each other copy through host memory */
         if (from != host && device != host && !l->in->facts->reaches[device][from])
             source = part_fetch(l, value, part, host);
         if (!failed(l))
@@ -188,8 +188,7 @@ static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
     struct home parts[PARTS_MAX];
     if (v->parts == PARTS_EXPERTS) {
         oato_fail(l->err, OATO_EFILE,
-                  "value %d is read whole but made in parts by experts; run oato-plan again",
-                  value);
+                  "value %d is split by experts but read as a whole; run oato-plan again", value);
         return nowhere;
     }
     for (int i = 0; i < v->n_parts; i++)
@@ -263,7 +262,7 @@ static bool whole_is_here(const struct lowering *l, int32_t value, int32_t devic
     return v->n_parts > 1 || v->part[0][device].buffer >= 0;
 }
 
-/* Cut where the whole is, so that only these columns are copied. */
+/* Slices on the device that has the whole, so that only these columns are copied. */
 static struct home slice_fetch(struct lowering *l, int32_t value, int32_t begin, int32_t end,
                                int32_t device)
 {
@@ -306,7 +305,7 @@ struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32
     if (part >= 0)
         return part_read(l, value, part, device);
     oato_fail(l->err, OATO_EFILE,
-              "experts %d to %d are no part of value %d, which they read; run oato-plan again",
+              "experts %d to %d read value %d, which is split differently; run oato-plan again",
               begin, end, value);
     return nowhere;
 }

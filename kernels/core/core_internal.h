@@ -7,7 +7,7 @@
 
 #include "kernels/device.h"
 
-/* Arenas, pages and prepared weights are bytes; these say where they hold float32. */
+/* Casts for arenas, pages and prepared weights, which are bytes, where they hold float32. */
 static inline float *floats(void *p)
 {
     return p;
@@ -25,22 +25,22 @@ struct oato_weight {
     int64_t rows, k;
     const uint8_t *data; /* prepared, or (WEIGHT_LOOKUP on the host) the GGUF's own rows */
     uint64_t bytes;      /* owned bytes behind data; 0 when borrowed */
-    /* WEIGHT_LOOKUP: a matrix prepared from the very rows, read in place of data; NULL: none */
+    /* WEIGHT_LOOKUP: a matrix prepared from the same rows, read instead of data; NULL: none */
     const struct oato_weight *rows_of;
 };
 
-/* Whole rows of whole blocks of a known type. */
+/* True when the rows exist and are whole blocks of a known type. */
 bool weight_source_good(const struct weight_source *s);
-/* Rows [begin, end) of the source have been read: the pages of its file may leave the memory. */
+/* Rows [begin, end) of the source are no longer needed: releases the pages of its file. */
 void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end);
 
 /* ---------------------------------------------------------------------------------- KV ---- */
 
-/* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at
- * data + layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1.
- * K is dimension-major, [head_dim][64]: scores of neighbouring positions are the lanes of a
- * vector. V is position-major, [64][head_dim]: so are dimensions of a result. Q8_0 keeps the bytes
- * of a block so, and behind them, of K and of V, the F16 scales [head_dim / 32][64]. */
+/* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at data +
+ * layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1. K is
+ * dimension-major, [head_dim][64]: scores of neighbouring positions are the lanes of a vector. V is
+ * position-major, [64][head_dim]: dimensions of a result are the lanes. A Q8_0 block has its bytes
+ * in the same order, followed (for both K and V) by the F16 scales [head_dim / 32][64]. */
 struct kv_cache {
     int32_t n_layers, pages;
     oato_dtype dtype;
@@ -49,10 +49,10 @@ struct kv_cache {
     uint8_t *data;
     uint64_t bytes;
 };
-/* layer_offset for each layer and the total; false on overflow. Behind the last block are
- * KV_PADDING bytes that may be read. */
+/* Sets layer_offset of each layer and the total size; false on overflow. KV_PADDING readable bytes
+ * follow the last block. */
 bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes);
-/* One that knows its bytes and has no data yet, in one allocation that free() ends. */
+/* A cache with its size set but no data yet, in one allocation; release with free(). */
 oato_status kv_cache_new(const char *device, const struct kv_layer_shape *layers, int n,
                          oato_dtype dtype, int32_t pages, struct kv_cache **out,
                          struct oato_error *err);
@@ -66,7 +66,7 @@ static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
     return row * KV_PAGE_POSITIONS;
 }
 
-/* Of K (which 0) or V (1). */
+/* The block of K (which 0) or V (1). */
 static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_t page, int which,
                                 int64_t head)
 {
@@ -90,13 +90,13 @@ int quants_q3_k_value(const uint8_t *block, int i);
 /* The signed scales of a block. */
 void quants_q3_k_scales(const uint8_t *block, int8_t scale[16]);
 void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8]);
-/* What the nibbles of IQ4_NL, IQ4_XS and MXFP4 stand for. */
+/* The values of the nibbles of IQ4_NL, IQ4_XS and MXFP4. */
 extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
 
 /* ------------------------------------------------------------------------------- tests ---- */
 
-/* device_ops.inject_error: "record=5" has the fifth record from now on fail, "alloc=3" the third
- * allocation. Devices count down to the failure at 1; 0: none is to come. */
+/* device_ops.inject_error: "record=5" makes the fifth record from now on fail, "alloc=3" the third
+ * allocation. Devices count down and fail at 1; 0: off. */
 oato_status inject_error(const char *device, const char *what, _Atomic int64_t *records,
                          int64_t *allocations, struct oato_error *err);
 

@@ -72,10 +72,11 @@ oato_status kv_cache_new(const char *device, const struct kv_layer_shape *layers
         memcpy(kv->layers, layers, count * sizeof *layers);
     if (!op_kv_dtype(dtype) || !kv_cache_layout(kv, &kv->bytes)) {
         free(kv);
-        return oato_fail(err, OATO_EFIT,
-                         "%s: no KV cache of %d layers, %d pages of type %s; it takes F16, F32, "
-                         "Q8_0 for heads of a multiple of 32, and sizes that memory can hold",
-                         device, n, (int)pages, dtype_name(dtype));
+        return oato_fail(
+            err, OATO_EFIT,
+            "%s: cannot make a KV cache of %d layers and %d pages of type %s; use F16, F32 or "
+            "(head size a multiple of 32) Q8_0, and a size that fits in memory",
+            device, n, (int)pages, dtype_name(dtype));
     }
     *out = kv;
     return OATO_OK;
@@ -90,7 +91,7 @@ oato_status inject_error(const char *device, const char *what, _Atomic int64_t *
     else if (!strncmp(what, "alloc=", 6) && parse_i64(what + 6, 1, INT32_MAX, &n))
         *allocations = n;
     else
-        return oato_fail(err, OATO_EUSAGE, "%s: cannot inject '%s'; known are record=N and alloc=N",
+        return oato_fail(err, OATO_EUSAGE, "%s: cannot inject '%s'; known: record=N, alloc=N",
                          device, what);
     return OATO_OK;
 }

@@ -76,14 +76,14 @@ static oato_status check_peer(const struct check *c, const struct program_record
 {
     if (r->peer >= DEVICES_MAX || r->peer == c->self || !c->p->peers ||
         !c->p->peers[r->peer].device)
-        return refuse(c, "device %d is not reached", r->peer);
+        return refuse(c, "device %d is not reachable", r->peer);
     return check_inside(c, r->in[0], r->in_width[0], r->rows, c->p->peers[r->peer].arena_bytes);
 }
 
 static oato_status check_copy(const struct check *c, const struct program_record *r)
 {
     if (r->n_in != 1 || r->n_out != 1 || r->n_weights)
-        return refuse(c, "a copy has one input, one output and no weight");
+        return refuse(c, "a copy must have one input, one output and no weight");
     if (r->kind == RECORD_PEER && check_peer(c, r))
         return c->err->status;
     if (r->kind != RECORD_PEER && !c->p->host_arena)
@@ -95,10 +95,10 @@ static oato_status check_copy(const struct check *c, const struct program_record
 static oato_status check_stream(const struct check *c, const struct program_record *r)
 {
     if (r->n_in || r->n_out || !r->n_weights || r->n_weights > RECORD_WEIGHTS)
-        return refuse(c, "a stream has one to %d weights and no values", RECORD_WEIGHTS);
+        return refuse(c, "a stream must have one to %d weights and no values", RECORD_WEIGHTS);
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] >= c->p->n_weights)
-            return refuse(c, "weight %" PRIu32 " of a table of %" PRIu32, r->weight[i],
+            return refuse(c, "weight %" PRIu32 " is outside the table of %" PRIu32, r->weight[i],
                           c->p->n_weights);
     return OATO_OK;
 }
@@ -108,7 +108,7 @@ static oato_status check_inputs(const struct check *c, const struct program_reco
     const int takes = op_in_count(&r->op);
     int64_t sum = 0;
     if (takes == OP_ANY ? !r->n_in || r->n_in > RECORD_INPUTS : r->n_in != takes)
-        return refuse(c, "%s with %d inputs", op_kind_name(r->op.kind), r->n_in);
+        return refuse(c, "%s cannot have %d inputs", op_kind_name(r->op.kind), r->n_in);
     for (int i = 0; i < r->n_in; i++) {
         /* select reads rows of all tokens whatever it gives */
         uint8_t rows = r->op.kind == OP_SELECT ? ROWS_TOKENS : r->rows;
@@ -122,8 +122,8 @@ static oato_status check_inputs(const struct check *c, const struct program_reco
     }
     const int32_t all = op_in_width(&r->op, 0) == OP_ANY ? r->op.n : r->op.k;
     if (takes == OP_ANY && sum != all)
-        return refuse(c, "%s of %" PRId64 " columns instead of %" PRId32, op_kind_name(r->op.kind),
-                      sum, all);
+        return refuse(c, "%s has inputs of %" PRId64 " columns instead of %" PRId32,
+                      op_kind_name(r->op.kind), sum, all);
     return OATO_OK;
 }
 
@@ -131,11 +131,11 @@ static oato_status check_weights(const struct check *c, const struct program_rec
 {
     int most = op_weight_count(&r->op), least = r->op.kind == OP_ROPE ? 0 : most;
     if (r->n_weights > most || r->n_weights < least)
-        return refuse(c, "%s with %d weights", op_kind_name(r->op.kind), r->n_weights);
+        return refuse(c, "%s cannot have %d weights", op_kind_name(r->op.kind), r->n_weights);
     for (int i = 0; i < r->n_weights; i++) {
         bool absent = r->weight[i] == UINT32_MAX;
         if (absent ? i < least : r->weight[i] >= c->p->n_weights)
-            return refuse(c, "weight %" PRIu32 " of a table of %" PRIu32, r->weight[i],
+            return refuse(c, "weight %" PRIu32 " is outside the table of %" PRIu32, r->weight[i],
                           c->p->n_weights);
     }
     return OATO_OK;
@@ -146,27 +146,27 @@ static oato_status check_run(const struct check *c, const struct program_record 
     const struct oato_op *op = &r->op;
     char key[OP_KEY_SIZE];
     if (op->kind == OP_NONE || op->kind >= OP_KIND_COUNT)
-        return refuse(c, "operator kind %d", op->kind);
+        return refuse(c, "unknown operator kind %d", op->kind);
     if (check_inputs(c, r) || check_weights(c, r))
         return c->err->status;
     int outputs = 0;
     while (outputs < RECORD_OUTPUTS && op_out_width(op, outputs) > 0)
         outputs++;
     if (r->n_out != outputs)
-        return refuse(c, "%s with %d outputs instead of %d", op_kind_name(op->kind), r->n_out,
+        return refuse(c, "%s has %d outputs instead of %d", op_kind_name(op->kind), r->n_out,
                       outputs);
     for (int i = 0; i < outputs; i++)
         if (check_value(c, r->out[i], op_out_width(op, i), r->rows))
             return c->err->status;
     if (op->expert_first < 0 || op->experts_held < 0 ||
         op_experts_held(op) > op->experts - op->expert_first)
-        return refuse(c, "%" PRId32 " experts from %" PRId32 " on, of %" PRId32,
+        return refuse(c, "%" PRId32 " experts from %" PRId32 " on exceed the %" PRId32 " there are",
                       op_experts_held(op), op->expert_first, op->experts);
     if (!op_valid(op))
         return refuse(c, "no device runs %s", oato_op_key(op, NULL, key));
     const struct kv_cache *kv = c->p->kv;
     if (op_has_kv(op) && (!kv || r->kv_layer < 0))
-        return refuse(c, "%s without a KV layer on this device", op_kind_name(op->kind));
+        return refuse(c, "%s needs a KV layer on this device", op_kind_name(op->kind));
     if (op_has_kv(op) && (r->kv_layer >= kv->n_layers || op->dtype != kv->dtype ||
                           op->kv_heads != kv->layers[r->kv_layer].kv_heads ||
                           op->head_dim != kv->layers[r->kv_layer].head_dim))
@@ -179,19 +179,19 @@ static oato_status check_events(const struct check *c, const struct program_reco
                                 uint32_t *signalled)
 {
     if (r->n_waits > RECORD_WAITS)
-        return refuse(c, "%d waits, at most %d", r->n_waits, RECORD_WAITS);
+        return refuse(c, "%d waits exceed the limit of %d", r->n_waits, RECORD_WAITS);
     for (int i = 0; i < r->n_waits; i++) {
         const struct record_wait *w = &r->wait[i];
         if (w->device >= DEVICES_MAX || !w->ordinal ||
             (w->device == c->self && w->ordinal > *signalled))
-            return refuse(c, "waits for %d#%" PRIu32 ", which can never come", w->device,
+            return refuse(c, "waits for %d#%" PRIu32 ", which is never signalled", w->device,
                           w->ordinal);
     }
     if (!r->signal)
         return OATO_OK;
     if (r->signal <= *signalled || r->signal > c->p->n_signals)
-        return refuse(c, "signals %" PRIu32 " after %" PRIu32 " of %" PRIu32, r->signal, *signalled,
-                      c->p->n_signals);
+        return refuse(c, "signals %" PRIu32 " after %" PRIu32 "; signals must rise, up to %" PRIu32,
+                      r->signal, *signalled, c->p->n_signals);
     *signalled = r->signal;
     return OATO_OK;
 }
@@ -202,17 +202,17 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
     struct check c = {p, self, arena_bytes, 0, err};
     uint32_t signalled = 0;
     if (p->n_signals >= TIMELINE_RING)
-        return oato_fail(err, OATO_EUSAGE, "program: %" PRIu32 " signals, at most %d are kept",
+        return oato_fail(err, OATO_EUSAGE, "program: %" PRIu32 " signals exceed the limit of %d",
                          p->n_signals, TIMELINE_RING - 1);
     if (p->max_tokens < 0 || p->max_rows < 0 || p->max_seqs < 0)
-        return oato_fail(err, OATO_EUSAGE, "program: negative bounds of a step");
+        return oato_fail(err, OATO_EUSAGE, "program: negative step limits");
     for (c.index = 0; c.index < p->n_records; c.index++) {
         const struct program_record *r = &p->records[c.index];
         oato_status s;
         if (r->numerics > NUMERICS_LIBRARY)
-            s = refuse(&c, "numerics %d", r->numerics);
+            s = refuse(&c, "unknown numerics %d", r->numerics);
         else if (r->kind > RECORD_PEER || r->rows > ROWS_LOGITS)
-            s = refuse(&c, "kind %d with rows %d", r->kind, r->rows);
+            s = refuse(&c, "unknown record kind %d or row class %d", r->kind, r->rows);
         else
             s = r->kind == RECORD_RUN      ? check_run(&c, r)
                 : r->kind == RECORD_STREAM ? check_stream(&c, r)

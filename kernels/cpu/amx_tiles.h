@@ -1,9 +1,9 @@
 /*
- * amx_tiles.h - the tile instructions that amx.c uses, each as one line of assembly. Not the
- * compiler's intrinsics: those of gcc 12 say that a configuration is 8 bytes long and that loading
- * a tile reads no memory, so that stores to either may be dropped or come too late. Here the
- * operand of a configuration is all of its 64 bytes, and loads and stores of tiles are ordered with
- * every other access. Tiles are named by literal numbers 0 .. 7.
+ * amx_tiles.h - the tile instructions that amx.c uses, each as one line of assembly. The compiler's
+ * intrinsics are not used: gcc 12's declare a configuration as 8 bytes long and tile loads as not
+ * reading memory, so stores to either may be dropped or delayed. Here the operand of a
+ * configuration is all of its 64 bytes, and loads and stores of tiles are ordered with every other
+ * access. Tiles are named by literal numbers 0 .. 7.
  *
  * A build with OATO_AMX_EMULATED takes tests/kernels/amx_emulated.h instead, which computes the
  * same in plain C under the same names.
@@ -40,7 +40,7 @@ AMX_INLINE void amx_configure(const struct amx_config *c)
     __asm__ volatile("ldtilecfg %0" : : "m"(*c));
 }
 
-/* Tiles are in their initial state again: nothing of them is saved when threads switch. */
+/* Returns the tiles to their initial state, so that context switches need not save them. */
 AMX_INLINE void amx_release(void)
 {
     __asm__ volatile("tilerelease");

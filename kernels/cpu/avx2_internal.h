@@ -1,6 +1,6 @@
 /*
- * avx2_internal.h - between the files of the avx2 table: small helpers that must be inlined, and
- * the functions that fill the table. Included only by files compiled with -mavx2 -mfma -mf16c.
+ * avx2_internal.h - shared by the files of the avx2 table: small inline helpers and the functions
+ * that fill the table. Included only by files compiled with -mavx2 -mfma -mf16c.
  */
 #ifndef OATO_AVX2_INTERNAL_H
 #define OATO_AVX2_INTERNAL_H
@@ -58,7 +58,7 @@ AVX2_INLINE __m256 avx2_exp(__m256 x)
     return _mm256_andnot_ps(under, p);
 }
 
-/* The sum of what the first or second 16 elements of a block of the input stand for. */
+/* The sum of the first or second 16 dequantised elements of an input block. */
 AVX2_INLINE float lanes_bytes_half(const struct lanes_bytes *a, int half)
 {
     const __m128i q = _mm_loadu_si128((const __m128i *)(a->q + 16 * half));
@@ -67,7 +67,7 @@ AVX2_INLINE float lanes_bytes_half(const struct lanes_bytes *a, int half)
     return fmaf(a->step, (float)total, 16 * a->min);
 }
 
-/* The first bytes of what the thread reads after the job's weights. */
+/* Prefetches the first bytes that the thread reads after the job's weights. */
 AVX2_INLINE void avx2_prefetch_next(const struct matrix_job *j, int64_t bytes)
 {
     for (int64_t i = 0; j->next && i < bytes; i += 64)
@@ -142,13 +142,13 @@ AVX2_INLINE __m256 avx2_unsigned_ps(__m128i bytes)
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
 }
 
-/* The scale of a block's 8 rows, of which those of sub-blocks are multiples. */
+/* The scales of a block's 8 rows; sub-block scales are multiples of them. */
 AVX2_INLINE __m256 avx2_block_scale(const struct lanes_format *f, const uint8_t *head)
 {
     return f->dtype == DT_MXFP4 ? avx2_load_e8m0(head) : avx2_load_f16((const uint16_t *)head);
 }
 
-/* That of the minima of a block of 256. */
+/* The scales of the minima of a block of 256. */
 AVX2_INLINE __m256 avx2_block_min(const uint8_t *head)
 {
     return _mm256_mul_ps(avx2_load_f16((const uint16_t *)head + 8), _mm256_set1_ps(-1));
@@ -156,8 +156,8 @@ AVX2_INLINE __m256 avx2_block_min(const uint8_t *head)
 
 enum { AVX2_LANES = 8 }; /* rows of a group */
 
-/* What the sub-blocks of a block of 256 have, a byte for each row: scales, behind them minima; of
- * Q2_K nibbles of both. Those of Q4_K and Q5_K, six bits as in the GGUF, are unpacked to room. */
+/* The sub-blocks' scales of a block of 256, a byte per row, then their minima; for Q2_K one byte
+ * holds nibbles of both. Those of Q4_K and Q5_K, six bits as in the GGUF, are unpacked to room. */
 enum { AVX2_SUBS = 16 * AVX2_LANES };
 AVX2_INLINE const uint8_t *avx2_subs(const struct lanes_format *f, const uint8_t *head,
                                      uint8_t room[AVX2_SUBS])
@@ -179,7 +179,7 @@ AVX2_INLINE const uint8_t *avx2_subs(const struct lanes_format *f, const uint8_t
     return room;
 }
 
-/* The multiples of scale and minimum for sub-block i, out of these. */
+/* Scale and minimum multiples of sub-block i, from these bytes. */
 AVX2_INLINE __m256 avx2_sub_scale(const struct lanes_format *f, const uint8_t *subs, int i)
 {
     const __m128i x = avx2_load_8(subs + AVX2_LANES * i);

@@ -34,11 +34,11 @@ enum {
     TILE_GROUPS = 2,
     TILE_COLUMNS = 6,   /* 12 sums, 2 of weights, an input, a product of 16 registers */
     COLUMN_BLOCK = 516, /* 86 tiles */
-    STREAM_COLUMNS = 8, /* beyond, unpacking to a panel pays */
+    STREAM_COLUMNS = 8, /* with more columns, unpacking to a panel is faster */
 };
 
-/* Pairs or quads of a tile's loop at once: all, but sanitizers check each access in lines that take
- * minutes to compile. */
+/* How far a tile's loop over pairs or quads is unrolled: fully, but less under sanitizers, which
+ * would take minutes to compile. */
 #ifdef __SANITIZE_ADDRESS__
 enum { TILE_UNROLL = 1 };
 #else
@@ -142,7 +142,7 @@ AVX2_INLINE void dot_words(const struct tile *t, int quad, const uint8_t *x, int
     }
 }
 
-/* The same of 8 quads with the halves of the input. */
+/* The same for 8 quads with the halves of the input. */
 AVX2_INLINE void dot_halves(const struct tile *t, int quad, int columns, tile_sums low,
                             tile_sums high)
 {
@@ -221,7 +221,7 @@ AVX2_INLINE void apply(const struct tile *t, int s, int c, const struct tile_kin
 /* groups x columns x 8 sums over all blocks. */
 AVX2_INLINE void tile(const struct tile *all, int columns, const struct tile_kind *kind)
 {
-    struct tile t = *all; /* no store to y changes this one */
+    struct tile t = *all; /* a local copy, which stores to y cannot alias */
     for (int s = 0; s < t.blocks * (32 / kind->sub); s++) {
         UNROLL
         for (int c0 = 0; c0 < columns; c0 += kind->columns) {
@@ -341,7 +341,7 @@ static void panel_columns(const struct panel_job *p)
 #endif
         for (int g = 0; g < p->groups; g += TILE_GROUPS) {
             t.panel[0] = t.panel[1] = p->s->panel + g;
-            if (g + 1 < p->groups) /* else the last one stands twice; y has room */
+            if (g + 1 < p->groups) /* else the last one is duplicated; y has room */
                 t.panel[1]++;
             t.y = p->s->y[from] + g * AVX2_LANES;
             run(&t, columns);

@@ -1,6 +1,6 @@
 /*
- * avx512_internal.h - between the files of the avx512 table: helpers that must be inlined. Included
- * only by files compiled with -mavx512f and its bw, dq, vl and vnni parts.
+ * avx512_internal.h - shared by the files of the avx512 table: inline helpers. Included only by
+ * files compiled with -mavx512f and its bw, dq, vl and vnni parts.
  */
 #ifndef OATO_AVX512_INTERNAL_H
 #define OATO_AVX512_INTERNAL_H
@@ -158,7 +158,7 @@ AVX2_INLINE __m512 avx512_float_at(const uint8_t *p)
     return _mm512_set1_ps(x);
 }
 
-/* The sum of what `sub` elements of an input's block stand for. */
+/* The sum of `sub` dequantised elements of an input block. */
 AVX2_INLINE __m512 avx512_total_at(const uint8_t *block, int part, int sub)
 {
     if (sub == 32)
@@ -176,20 +176,20 @@ AVX2_INLINE __m512 avx512_load_e8m0(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, tiny, _mm512_set1_epi32(1 << 21), e));
 }
 
-/* The scale of a block's 16 rows, of which those of sub-blocks are multiples. */
+/* The scales of a block's 16 rows; sub-block scales are multiples of them. */
 AVX2_INLINE __m512 avx512_block_scale(const struct lanes_format *f, const uint8_t *head)
 {
     return f->dtype == DT_MXFP4 ? avx512_load_e8m0(head) : avx512_load_f16(head);
 }
 
-/* That of the minima of a block of 256. */
+/* The scales of the minima of a block of 256. */
 AVX2_INLINE __m512 avx512_block_min(const uint8_t *head)
 {
     return _mm512_mul_ps(avx512_load_f16(head + 32), _mm512_set1_ps(-1));
 }
 
-/* What the sub-blocks of a block of 256 have, a byte for each row: scales, behind them minima; of
- * Q2_K nibbles of both. Those of Q4_K and Q5_K, six bits as in the GGUF, are unpacked to room. */
+/* The sub-blocks' scales of a block of 256, a byte per row, then their minima; for Q2_K one byte
+ * holds nibbles of both. Those of Q4_K and Q5_K, six bits as in the GGUF, are unpacked to room. */
 enum { AVX512_SUBS = 16 * AVX512_LANES };
 AVX2_INLINE const uint8_t *avx512_subs(const struct lanes_format *f, const uint8_t *head,
                                        uint8_t room[AVX512_SUBS])
@@ -210,7 +210,7 @@ AVX2_INLINE const uint8_t *avx512_subs(const struct lanes_format *f, const uint8
     return room;
 }
 
-/* The multiples of scale and minimum for sub-block i, out of these. */
+/* Scale and minimum multiples of sub-block i, from these bytes. */
 AVX2_INLINE __m512 avx512_sub_scale(const struct lanes_format *f, const uint8_t *subs, int i)
 {
     if (!f->has_min)
@@ -239,7 +239,7 @@ void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, u
 uint64_t avx512_words_scratch(void);
 void avx512_words_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
 
-/* avx512.c: what amx shares */
+/* avx512.c: shared with amx */
 extern const struct matrix_class avx512_decode;
 uint64_t avx512_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 void avx512_matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,

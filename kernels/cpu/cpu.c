@@ -25,14 +25,14 @@ static oato_status cpu_open(int index, const char *spec, const struct device_opt
                             struct oato_device **out, struct oato_error *err)
 {
     if (spec && *spec)
-        return oato_fail(err, OATO_EUSAGE,
-                         "cpu: '%s' is no setting of this device; write just cpu and use --threads",
-                         spec);
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "cpu: unknown setting '%s'; write just cpu, and set threads with --threads", spec);
     int threads = options ? options->threads : 0;
     if (threads < 0 || threads > CPU_THREADS_MAX)
         return oato_fail(err, OATO_EUSAGE,
-                         "cpu: %d threads; 1 to %d are possible, 0 for one a core", threads,
-                         CPU_THREADS_MAX);
+                         "cpu: %d threads is out of range; use 1 to %d, or 0 for one per core",
+                         threads, CPU_THREADS_MAX);
     struct cpu_device *d = calloc(1, sizeof *d);
     if (!d)
         return oato_fail_memory(err, sizeof *d, "the cpu device");

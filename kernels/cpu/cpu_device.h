@@ -21,11 +21,11 @@ struct cpu_device {
     struct cpu_weight *weights;
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
     int64_t clock_offset_ns;
-    uint64_t waited_ns; /* for other devices, on that clock */
+    uint64_t waited_ns; /* waiting for other devices, on that clock */
     uint64_t step_serial;
     _Atomic int64_t fail_record; /* counted down; 0: off */
     int64_t fail_alloc;
-    struct job_queue queue; /* its thread runs only when the device is aside */
+    struct job_queue queue; /* its thread runs only when `aside` */
     bool aside;
 };
 

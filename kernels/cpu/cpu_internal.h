@@ -1,14 +1,14 @@
 /*
- * cpu_internal.h - between the files of kernels/cpu: the table of kernels, and threads.
+ * cpu_internal.h - shared by the files of kernels/cpu: the kernel table and the threads.
  */
 #ifndef OATO_CPU_INTERNAL_H
 #define OATO_CPU_INTERNAL_H
 
 #include "kernels/cpu/cpu_kernels.h"
 
-/* UNROLL has the compiler unroll the loop behind it, whose length it knows: what the loop indexes
- * then stays in registers. clang ignores gcc's pragma and is three times slower without its own.
- * UNROLLED is such a loop, for i of [0, n). */
+/* UNROLL makes the compiler unroll the next loop, whose length is constant: arrays that the loop
+ * indexes then stay in registers. clang ignores gcc's pragma and is three times slower without its
+ * own. UNROLLED is such a loop, for i of [0, n). */
 #define PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define UNROLL PRAGMA(clang loop unroll(full))
@@ -22,8 +22,8 @@ struct cpu_barrier {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t phase; /* also the futex word */
     _Atomic uint32_t sleepers;
-    int n;                    /* may be changed while nobody is inside */
-    _Atomic uint64_t late_ns; /* that threads waited in all after the time that a wait may take */
+    int n;                    /* may be changed while no thread is inside */
+    _Atomic uint64_t late_ns; /* total time that threads waited beyond what a wait should take */
 };
 /* Memory that a thread will read soon. */
 struct read_ahead {
@@ -32,26 +32,26 @@ struct read_ahead {
 };
 void cpu_barrier_init(struct cpu_barrier *b, int n);
 void cpu_barrier_wait(struct cpu_barrier *b);
-/* The same; whoever has to wait fetches to its L2 meanwhile. */
+/* The same; a waiting thread prefetches `next` to its L2 meanwhile. */
 void cpu_barrier_wait_fetching(struct cpu_barrier *b, struct read_ahead next);
-/* The same, where a thread may come late because it waits for another device. */
+/* The same, for when a thread may be late because it waits for another device. */
 void cpu_barrier_wait_device(struct cpu_barrier *b, struct read_ahead next);
-/* Times that the threads have met: the same for all of them until they meet again. */
+/* How often the threads have met; constant for all of them until they meet again. */
 uint32_t cpu_barrier_phase(const struct cpu_barrier *b);
 
-/* The share of thread `thread` of a RECORD_RUN record (not the waits, signals or copies). All
+/* Runs thread `thread`'s share of a RECORD_RUN record (not its waits, signals or copies). All
  * threads of the barrier call it with the same arguments; outputs are complete once all have
  * returned and met at the barrier, which the caller does between records. */
 void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
                     const struct step *step, int thread, struct cpu_barrier *barrier);
 
-/* What the thread will read first of the record's weights, when memory is what limits the record;
- * else nothing. */
+/* The first of the record's weights that the thread will read, if the record is memory-bound; else
+ * nothing. */
 struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct program_record *r,
                                    const struct step *step, int thread, int n_threads);
 
-/* True when thread 0 alone does this record in this step, because it is too small to share: no
- * barrier is needed between two such records. */
+/* True when the record is too small to share, so that thread 0 runs it alone: no barrier is needed
+ * between two such records. */
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step);
 /* Rows that the record computes in this step. */
 int32_t cpu_record_rows(const struct program_record *r, const struct step *step);
@@ -65,14 +65,14 @@ struct matrix_job {
     const uint8_t *packed; /* T packed rows, pack_stride bytes apart; NULL when pack_bytes is 0 */
     uint64_t pack_stride;
     int64_t T;
-    const uint8_t *next; /* weights that the thread reads after these, or NULL: not known */
+    const uint8_t *next; /* weights that the thread reads after these; NULL: unknown */
     float *y;            /* of row 0 of the weight and column 0 */
     int64_t y_stride;    /* floats from one column to the next */
 };
 
-/* Work of one thread on attention: the tokens [token_begin, token_end) of one sequence under one
- * KV head, at most max(ATTENTION_QUERIES, heads of the group) queries. They are numbered token by
- * token, head by head of the group; positions do not fall from a token to the next. */
+/* Work of one thread on attention: the tokens [token_begin, token_end) of one sequence under one KV
+ * head, at most max(ATTENTION_QUERIES, heads of the group) queries. Queries are numbered by token,
+ * then by head of the group; positions never decrease from token to token. */
 struct attention_job {
     const struct oato_op *op;
     const struct kv_cache *kv;
@@ -83,26 +83,26 @@ struct attention_job {
     int32_t kv_head;
     const float *q; /* token 0 of the step, op->n floats each */
     float *out;
-    /* Only these segments of positions, as partial results: see ATTENTION_SEGMENT. partial NULL:
-     * all of them, merged, to out. */
+    /* Compute only these segments of positions and store partial results, see ATTENTION_SEGMENT.
+     * partial NULL: all segments, merged, to out. */
     int64_t segment_begin, segment_end;
     float *partial; /* [segment - segment_begin][query][attention_partial_floats] */
 };
 
 enum {
     ATTENTION_BLOCK = KV_PAGE_POSITIONS, /* softmax is online in blocks of these positions */
-    ATTENTION_SEGMENT = 256, /* blocks of a segment are summed up first, then segments in order */
+    ATTENTION_SEGMENT = 256, /* blocks of a segment are summed first, then segments in order */
     ATTENTION_QUERIES = 48,  /* of an attention_job, unless one token has more */
-    MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples */
+    MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples of this */
 };
 
-/* Values of a head with room for whole vectors. */
+/* Floats of a head's values, padded to whole vectors. */
 static inline int64_t attention_row_floats(int64_t head_dim)
 {
     return (head_dim + 15) & ~(int64_t)15;
 }
-/* The largest score, the sum of exponentials relative to it, and the values weighted by them, of
- * one query in one segment. */
+/* Floats of one query's result in one segment: the largest score, the sum of exponentials relative
+ * to it, and the values weighted by them. */
 static inline int64_t attention_partial_floats(int64_t head_dim)
 {
     return 2 + attention_row_floats(head_dim);
@@ -115,17 +115,17 @@ struct matrix_class {
     uint64_t (*pack_bytes)(oato_dtype dtype, int64_t k); /* 0: takes float32 as it is */
     void (*pack)(oato_dtype dtype, int64_t k, const float *x, uint8_t *out);
     uint64_t (*scratch_bytes)(oato_dtype dtype, int64_t k);
-    void (*enter)(int64_t T); /* or NULL: a thread, before its first rows of an operator */
+    void (*enter)(int64_t T); /* or NULL; per thread, before its first rows of an operator */
     void (*rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
-    void (*leave)(void); /* after its last */
-    int64_t panel_rows;  /* best computed in one call of rows, a multiple of MATRIX_ROWS */
+    void (*leave)(void); /* and after its last rows */
+    int64_t panel_rows; /* preferred number of rows per call of `rows`, a multiple of MATRIX_ROWS */
 };
 
-/* One row an instruction set. Shapes are arguments, nothing here allocates or keeps state. */
+/* One row per instruction set. Shapes are arguments; nothing here allocates or keeps state. */
 struct cpu_kernels {
     const char *name;
-    const char *layout; /* id of the prepared weights' layout, new with every change of it; NULL:
-                           they are not to be kept in files */
+    const char *layout; /* id of the prepared weights' layout, must change whenever the layout does;
+                           NULL: weights must not be saved in files */
     /* Layout of the weights of matrix products; both may be the same. */
     const struct matrix_class *matrix[NUMERICS_CHOICES];
     uint64_t (*matrix_bytes)(oato_dtype dtype, int64_t rows, int64_t k);
@@ -137,8 +137,8 @@ struct cpu_kernels {
 
     uint64_t (*attention_scratch_bytes)(const struct oato_op *op);
     void (*attention)(const struct attention_job *j, uint8_t *scratch);
-    /* out of `heads` heads of one token from n segments' partial results, in their order; from one
-     * segment to the next are `stride` floats */
+    /* merges n segments' partial results, in order, to `out` for `heads` heads of one token;
+     * segments are `stride` floats apart */
     void (*attention_merge)(const float *partial, int64_t stride, int64_t n, int32_t heads,
                             int32_t head_dim, float *out);
 
@@ -149,7 +149,7 @@ struct cpu_kernels {
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 
-/* No library computes for a CPU. */
+/* The CPU has no library class. */
 static inline const struct matrix_class *cpu_matrix_class(const struct cpu_kernels *k, int choice)
 {
     return k->matrix[choice == NUMERICS_LIBRARY ? NUMERICS_PREFILL : choice];
@@ -174,27 +174,28 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *arg);
 /* On the first `threads` of them, the caller included. */
 void cpu_pool_run_some(struct cpu_pool *p, int threads, cpu_pool_fn fn, void *arg);
 int cpu_pool_threads(const struct cpu_pool *p);
-/* Inside a run: the thread has a core of its own until unbind is given what bind returned (NULL: it
- * is not bound, for there are not as many cores as threads, or the system says no). */
+/* Within a run: binds the thread to its own core until unbind gets the returned value. NULL: not
+ * bound, because there are fewer cores than threads or the system refused. */
 struct hwloc_bitmap_s *cpu_pool_bind(const struct cpu_pool *p, int thread);
 void cpu_pool_unbind(const struct cpu_pool *p, struct hwloc_bitmap_s *before);
-/* Untouched memory that all threads will read: over the NUMA nodes, page by page. */
+/* Spreads untouched memory that all threads will read over the NUMA nodes, page by page. */
 void cpu_pool_spread(const struct cpu_pool *p, void *data, uint64_t bytes);
 /* Physical cores that this process may use. */
 int cpu_physical_cores(void);
 
-/* How many threads a step has: all, or fewer while others want the same cores (crowd.c). */
+/* How many threads a step uses: all, or fewer while other processes use the same cores (crowd.c).
+ * */
 struct crowd {
     int32_t most, threads;
-    uint64_t pause_ns, again_ns; /* until more of them are tried, and when */
+    uint64_t pause_ns, again_ns; /* how long until more threads are tried, and the time of that */
     int64_t switches;            /* of this process, at the last look */
 };
 void crowd_init(struct crowd *c, int32_t most);
-/* After a step of c->threads that took took_ns, of which they waited late_ns in all for each other;
- * switches: how often this process had to leave a core so far. */
+/* Called after a step with c->threads threads that took took_ns, in which they waited late_ns in
+ * total for each other; switches: how often this process was preempted so far. */
 void crowd_note(struct crowd *c, uint64_t now_ns, uint64_t took_ns, uint64_t late_ns,
                 int64_t switches);
-/* For crowd_note. */
+/* The `switches` argument for crowd_note. */
 int64_t crowd_switches(void);
 
 #endif

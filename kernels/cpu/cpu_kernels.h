@@ -1,6 +1,6 @@
 /*
- * cpu_kernels.h - the kernels of the CPU without its threads and memory: for kernels/cpu, and for
- * kernels/sim, which computes with the very same.
+ * cpu_kernels.h - the CPU's kernels without its threads and memory: for kernels/cpu, and for
+ * kernels/sim, which uses the same kernels.
  */
 #ifndef OATO_CPU_KERNELS_H
 #define OATO_CPU_KERNELS_H

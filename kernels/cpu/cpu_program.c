@@ -221,7 +221,7 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
     if (atomic_load(&x.failed)) {
         timeline_fail(&d->queue.timeline, TIMELINE_STRANDED);
         return oato_fail(err, OATO_EDEVICE,
-                         "%s: the step was given up because a device it waits for failed", d->id);
+                         "%s: the step was abandoned because a device it waits for failed", d->id);
     }
     return OATO_OK;
 }
@@ -273,15 +273,17 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         if (r->kind == RECORD_STREAM)
-            return oato_fail(err, OATO_EDEVICE, "%s: record %u: nothing is streamed to the host",
-                             d->id, (unsigned)i);
+            return oato_fail(err, OATO_EDEVICE,
+                             "%s: record %u: weights cannot be streamed to the host", d->id,
+                             (unsigned)i);
         if (r->kind == RECORD_PEER)
-            return oato_fail(err, OATO_EDEVICE, "%s: record %u: the host reaches no other device",
-                             d->id, (unsigned)i);
+            return oato_fail(err, OATO_EDEVICE,
+                             "%s: record %u: the host cannot copy from other devices", d->id,
+                             (unsigned)i);
         if (r->kind != RECORD_RUN)
             continue;
         if (!cpu_supports(&r->op))
-            return oato_fail(err, OATO_EDEVICE, "%s: record %u: operator '%s' does not run here",
+            return oato_fail(err, OATO_EDEVICE, "%s: record %u: operator '%s' is not supported",
                              d->id, (unsigned)i, op_kind_name(r->op.kind));
         struct op_size size = {.seqs = p->max_seqs};
         size.rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens;

@@ -136,7 +136,8 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
             continue;
         if (!levels[i].available())
             return oato_fail(err, OATO_EUSAGE,
-                             "cpu: this processor has no '%s' as %s asks; use ref", isa, from);
+                             "cpu: this processor does not support '%s', requested by %s; use ref",
+                             isa, from);
         *out = levels[i].kernels;
         return OATO_OK;
     }

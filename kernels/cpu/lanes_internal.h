@@ -1,6 +1,6 @@
 /*
- * lanes_internal.h - matrix operands as the levels with vectors keep them: rows interleaved by the
- * lanes of a vector (8 in avx2 and avxvnni, 16 in avx512). The layouts are described in
+ * lanes_internal.h - the layout of matrix operands for vector instruction sets: rows interleaved by
+ * the lanes of a vector (8 in avx2 and avxvnni, 16 in avx512). The layouts are described in
  * lanes_layout.c. Included by files compiled with at least -mavx2.
  */
 #ifndef OATO_LANES_INTERNAL_H
@@ -11,7 +11,7 @@
 enum { LANES_MAX = 16 };
 enum { LANES_NIBBLES = 16, LANES_BYTES = 32 }; /* bytes of a row's 32 elements */
 
-/* Shapes of avx2_matrix.h's tiles: by bits of the integers, with minima. */
+/* Tile kinds of avx2_matrix.h, by bits of the integers and whether there are minima. */
 enum lanes_tile {
     TILE_2,
     TILE_3,
@@ -24,18 +24,18 @@ enum lanes_tile {
     LANES_TILES
 };
 
-/* How a block of the quantised types lies in memory: for each of the interleaved rows a head, then
- * 32 k after 32 k the weights. */
+/* Memory layout of a block of a quantised type: a head for each of the interleaved rows, then the
+ * weights, 32 k at a time. */
 struct lanes_format {
     oato_dtype dtype;
     int32_t block;  /* elements along k, as in the GGUF */
     int32_t head;   /* bytes of a row: scale, minimum, scales of sub-blocks */
     int32_t body;   /* bytes of a row's 32 elements */
-    int32_t high;   /* bits of an element in planes behind its low 2 or 4 */
-    int32_t offset; /* what is kept is the weight's integer plus this */
+    int32_t high;   /* bits of an element in planes after its low 2 or 4 bits */
+    int32_t offset; /* the stored integer is the weight's integer plus this */
     int32_t sub;    /* elements that share a scale */
     bool has_min;
-    const int8_t *values; /* or NULL: what is kept is the number of one of these 16 */
+    const int8_t *values; /* or NULL; the stored integer is an index into these 16 */
     int32_t d_at, sub_at; /* in the GGUF's block: its F16 scale, the scales of sub-blocks */
     enum lanes_tile tile; /* of avx2_matrix.h */
 };
@@ -72,15 +72,15 @@ static inline int64_t lanes_block_bytes(const struct lanes_format *f)
     return f->head + f->block / 32 * f->body;
 }
 
-/* Whether kernels of class u8b32 multiply what is kept and take the offset from the sums, by the
- * sum that the input brings for 32; else they take it from the weights. */
+/* Whether kernels of class u8b32 multiply the stored integers and subtract the offset from the
+ * sums, using the input's sum per 32; else they subtract it from the weights. */
 static inline bool lanes_offset_in_sums(const struct lanes_format *f)
 {
     return f->offset && f->sub == 32;
 }
 
-/* Whether 8 (or 4, of a sub-block of 16) weights of a lane can be summed up as bytes: unsigned ones
- * for each 32, else signed. */
+/* Whether 8 weights of a lane (4 of a sub-block of 16) can be summed as bytes: unsigned per 32,
+ * else signed. */
 static inline bool lanes_sums_fit_bytes(const struct lanes_format *f)
 {
     return !f->values && f->body < LANES_BYTES;
@@ -97,7 +97,7 @@ uint64_t lanes_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k
 void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
                           int64_t begin, int64_t end);
 
-/* lanes_read.c: as matrix_row of the tables. */
+/* lanes_read.c: implements cpu_kernels.matrix_row. */
 bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float *out);
 
 /* The packed input of products with float weights, class i14b32: int16 of 14 bits, zeros up to a
@@ -111,9 +111,9 @@ static inline int64_t lanes_words_k(int64_t k)
 uint64_t lanes_words_pack_bytes(int64_t k);
 void lanes_words_pack(int64_t k, const float *x, uint8_t *out);
 
-/* The packed input of class u8b32, k / 32 of these: x is about min + step * q. Everything of a
- * block lies side by side, so that a kernel needs one address for a column. Each 8 of q are in the
- * order 0 4 1 5 2 6 3 7; sum is that of what the 32 stand for, total that of q. */
+/* The packed input of class u8b32, k / 32 of these: x is about min + step * q. A block's data is
+ * contiguous, so that a kernel needs one address per column. Each 8 of q are in the order 0 4 1 5 2
+ * 6 3 7; sum is the sum of the 32 dequantised elements, total the sum of q. */
 struct lanes_bytes {
     uint8_t q[32];
     float step, min, sum;

@@ -1,6 +1,6 @@
 /*
- * neon_internal.h - between the files of the neon table: what must be inlined, and the functions
- * that fill the table. Included only by files compiled for ARMv8.2-A with dotprod.
+ * neon_internal.h - shared by the files of the neon table: inline helpers and the functions that
+ * fill the table. Included only by files compiled for ARMv8.2-A with dotprod.
  */
 #ifndef OATO_NEON_INTERNAL_H
 #define OATO_NEON_INTERNAL_H
@@ -14,9 +14,9 @@
 
 /* Quantised types that have kernels here. Prepared weights: groups of 8 rows (the last one padded
  * with zero rows), block after block: d[8] f16, (Q4_1) m[8] f16, then for each 4 rows vectors of
- * the rows' bytes 0..3, 4..7, ... of the GGUF. Nibbles that stand for themselves less 8 have bit 3
- * flipped: so they are the same number with a sign, and what is shifted to the top of a byte is 16
- * times it. */
+ * the rows' bytes 0..3, 4..7, ... of the GGUF. Nibbles whose value is nibble - 8 have bit 3
+ * flipped, which makes them signed 4-bit integers: shifted to the top of a byte they are 16 times
+ * the value. */
 enum { NEON_ROWS = 8 };
 struct neon_format {
     oato_dtype dtype;
@@ -31,7 +31,7 @@ struct neon_format {
 NEON_TYPES(FORMAT)
 #undef FORMAT
 
-/* NULL for types that are left to the reference. */
+/* NULL for types that the reference kernels compute. */
 static inline const struct neon_format *neon_format_of(oato_dtype dtype)
 {
 #define FORMAT(type, ...) [DT_##type] = &neon_##type,
@@ -40,13 +40,14 @@ static inline const struct neon_format *neon_format_of(oato_dtype dtype)
     return formats[dtype];
 }
 
-/* Of k elements of a group's rows. */
+/* Bytes of k elements of a group's rows. */
 static inline int64_t neon_group_bytes(const struct neon_format *f, int64_t k)
 {
     return k / 32 * NEON_ROWS * (f->head + f->body);
 }
 
-/* 32 of the packed input: x is about min + step * (q + 128); sum is of what the 32 stand for. */
+/* 32 elements of the packed input: x is about min + step * (q + 128); sum is the sum of the 32
+ * dequantised elements. */
 struct neon_bytes {
     int8_t q[32];
     float step, min, sum;

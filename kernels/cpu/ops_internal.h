@@ -1,7 +1,6 @@
 /*
- * ops_internal.h - between ops.c, which runs a record, ops_attention.c, which does so for those
- * that touch the KV pages, ops_experts.c, for those of a mixture of experts, and ops_top.c, for the
- * candidates of a row of logits.
+ * ops_internal.h - shared by ops.c, which runs records, ops_attention.c (records that use KV
+ * pages), ops_experts.c (mixture of experts) and ops_top.c (candidates of rows of logits).
  */
 #ifndef OATO_OPS_INTERNAL_H
 #define OATO_OPS_INTERNAL_H
@@ -14,7 +13,7 @@ enum { WORKSPACE_HEADER_BYTES = 64 }; /* of the workspace: the counter of claime
 struct run {
     const struct cpu_context *c;
     const struct cpu_kernels *k;
-    const struct matrix_class *matrix; /* that the record asks for */
+    const struct matrix_class *matrix; /* the class that the record asks for */
     const struct program_record *r;
     const struct oato_op *op;
     const struct step *step;
@@ -50,15 +49,14 @@ static inline uint64_t align64(uint64_t bytes)
     return (bytes + 63) & ~(uint64_t)63;
 }
 
-/* A record's units on their way to its threads: for each a piece of its own, then what is left in
- * smaller and smaller pieces, so that a core that is slower, or lent to somebody else, holds nobody
- * up. */
+/* Hands a record's units to its threads: first one piece each, then the rest in smaller and smaller
+ * pieces, so that a core that is slow or busy with another process does not delay the others. */
 struct deal {
     const struct run *x;
     int64_t units;
     bool begun;
 };
-/* This thread's next units; false: there are none. */
+/* This thread's next units; false when there are none left. */
 bool deal_next(struct deal *d, int64_t *begin, int64_t *end);
 
 /* ops_attention.c */

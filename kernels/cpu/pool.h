@@ -1,5 +1,5 @@
 /*
- * pool.h - of pool.c, for its test: where a worker is bound.
+ * pool.h - the part of pool.c that its test needs: where a worker is bound.
  */
 #ifndef OATO_CPU_POOL_H
 #define OATO_CPU_POOL_H

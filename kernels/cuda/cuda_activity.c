@@ -130,8 +130,8 @@ static void *find_library(int cuda_version, struct oato_error *err)
     }
     if (!library)
         oato_fail(err, OATO_EDEVICE,
-                  "CUPTI is not installed: it comes with the CUDA toolkit; OATO_CUPTI names its "
-                  "libcupti.so");
+                  "CUPTI is not installed: install the CUDA toolkit, or set OATO_CUPTI to the path "
+                  "of libcupti.so");
     return library;
 }
 
@@ -147,7 +147,7 @@ static oato_status open_library(int cuda_version, struct oato_error *err)
 #undef LOAD
     const int result = cupti.register_callbacks(request_buffer, take_buffer);
     if (result)
-        return fail(result, "giving it buffers", err);
+        return fail(result, "registering buffers", err);
     opened = true;
     return OATO_OK;
 }
@@ -166,7 +166,7 @@ static void forget(void)
 oato_status cuda_activity_start(int cuda_version, struct oato_error *err)
 {
     if (recording)
-        return oato_fail(err, OATO_EUSAGE, "CUPTI records another GPU already");
+        return oato_fail(err, OATO_EUSAGE, "CUPTI is already recording another GPU");
     if (!opened && open_library(cuda_version, err))
         return err->status;
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
@@ -175,7 +175,7 @@ oato_status cuda_activity_start(int cuda_version, struct oato_error *err)
             continue;
         while (i--)
             cupti.disable(kinds[i]);
-        return fail(result, "recording kernels and copies", err);
+        return fail(result, "enabling the recording of kernels and copies", err);
     }
     pthread_mutex_lock(&lock);
     forget();
@@ -238,13 +238,14 @@ oato_status cuda_activity_take(uint32_t n, uint64_t *busy_ns, struct oato_error 
     }
     cupti.dropped(NULL, 0, &dropped);
     if (result)
-        status = fail(result, "flushing its records", err);
+        status = fail(result, "flushing records", err);
     else if (short_of_memory)
         status = oato_fail_memory(err, cap_spans * sizeof *spans, "activity records");
     else if (dropped)
         status = oato_fail(err, OATO_EDEVICE, "CUPTI: %zu records were dropped", dropped);
     else if (n_marks != n)
-        status = oato_fail(err, OATO_EDEVICE, "CUPTI: %u of %u marks came back", n_marks, n);
+        status =
+            oato_fail(err, OATO_EDEVICE, "CUPTI: only %u of %u marks were recorded", n_marks, n);
     else
         sum_up(busy_ns);
     forget();

@@ -44,7 +44,9 @@ static void *find_library(struct oato_error *err)
         return found;
     }
     if (driver_name && *driver_name) {
-        oato_fail(err, OATO_EDEVICE, "cuBLAS: OATO_CUDA_BLAS names none beside OATO_CUDA_DRIVER");
+        oato_fail(
+            err, OATO_EDEVICE,
+            "cuBLAS: OATO_CUDA_DRIVER is set but OATO_CUDA_BLAS is not; set both to use cuBLAS");
         return NULL;
     }
     /* an older one works with a newer driver, not the other way round */
@@ -56,8 +58,8 @@ static void *find_library(struct oato_error *err)
     }
     if (!found)
         oato_fail(err, OATO_EDEVICE,
-                  "cuBLAS is not installed: it comes with the CUDA toolkit; OATO_CUDA_BLAS names "
-                  "its libcublas.so");
+                  "cuBLAS is not installed: install the CUDA toolkit, or set OATO_CUDA_BLAS to the "
+                  "path of libcublas.so");
     return found;
 }
 
@@ -91,8 +93,9 @@ static oato_status make_handle(struct cuda_device *d, struct oato_error *err)
     }
     status = library.get_version(b->handle, &b->version);
     if (!status && b->version < BLAS_OLDEST)
-        return oato_fail(err, OATO_EDEVICE, "%s: cuBLAS is of version %d; %d or newer is needed",
-                         d->id, b->version, BLAS_OLDEST);
+        return oato_fail(err, OATO_EDEVICE,
+                         "%s: cuBLAS version %d is too old; %d or newer is needed", d->id,
+                         b->version, BLAS_OLDEST);
     if (!status)
         status = library.set_stream(b->handle, d->queue.stream);
     return status ? oato_fail(err, OATO_EDEVICE, "%s: cuBLAS: %s", d->id, library.text(status))

@@ -1,14 +1,14 @@
 /*
- * cuda_blas.h - the part of NVIDIA's cuBLAS that this device uses, opened at run time when a
- * product is first asked of it: a machine without it needs nothing of it. Types and numbers are
- * those of its stable ABI; a test compares them with cublas_v2.h where a toolkit is.
+ * cuda_blas.h - the part of NVIDIA's cuBLAS that this device uses, opened at run time when it is
+ * first needed, so machines without it need nothing. Types and numbers are those of its stable ABI;
+ * a test compares them with cublas_v2.h where a toolkit is installed.
  *
  * It chooses its kernels by the shapes of a product, so a row's bits may depend on how many rows a
  * step has: its products are classes of their own, f16.cublas and bf16.cublas.
  *
- * OATO_CUDA_BLAS names another library in place of libcublas.so, or one that does not exist, such
- * as off, for none. Beside a driver that OATO_CUDA_DRIVER names, only what is named is opened:
- * NVIDIA's library knows NVIDIA's driver alone.
+ * OATO_CUDA_BLAS names a library to use instead of libcublas.so; a name that does not exist, such
+ * as off, disables cuBLAS. When OATO_CUDA_DRIVER is set, only a library named by OATO_CUDA_BLAS is
+ * opened, because NVIDIA's works only with NVIDIA's driver.
  */
 #ifndef OATO_CUDA_BLAS_H
 #define OATO_CUDA_BLAS_H
@@ -35,9 +35,9 @@ enum {
     BLAS_WORKSPACE_ALIGN = 256,
 };
 
-/* Every function that gives a status: name of the member, name in the library, arguments.
+/* Every function that returns a status: name of the member, name in the library, arguments.
  * Matrices are column after column; c = alpha * op(a) * op(b) + beta * c with c of m x n, op(a) of
- * m x k and op(b) of k x n. Setting the stream takes the workspace away. */
+ * m x k and op(b) of k x n. Setting the stream resets the workspace. */
 #define CUDA_BLAS_FUNCTIONS(F)                                                                     \
     F(create, "cublasCreate_v2", (blas_handle * handle))                                           \
     F(destroy, "cublasDestroy_v2", (blas_handle handle))                                           \
@@ -59,33 +59,33 @@ struct cuda_blas_library {
     const char *(*text)(blas_status status);
 };
 
-/* What a device has of it. */
+/* A device's cuBLAS state. */
 struct cuda_blas {
-    const struct cuda_blas_library *library; /* NULL: not to be had, because of `why` */
+    const struct cuda_blas_library *library; /* NULL: not available; see `why` */
     struct oato_error why;
-    bool asked;  /* the two above are set */
+    bool asked;  /* library and why are set */
     int version; /* 130000: 13.0.0 */
     blas_handle handle;
-    cu_address workspace;  /* what the handle has; 0: none yet */
-    blas_status failure;   /* of the product that gave CUDA_BLAS_FAILED */
-    uint64_t halves_bytes; /* weights that become halves at once, at most */
+    cu_address workspace;  /* the handle's workspace; 0: none yet */
+    blas_status failure;   /* status of the product that returned CUDA_BLAS_FAILED */
+    uint64_t halves_bytes; /* maximum bytes of weights converted to halves at once */
 };
 
-/* Beside the driver's results. */
+/* In addition to the driver's results. */
 enum { CUDA_BLAS_FAILED = -1 };
 
 struct cuda_device;
 
-/* Whether the device has it; opens it when this is first asked. */
+/* Whether the device can use cuBLAS; the first call opens the library. */
 bool cuda_blas_usable(struct cuda_device *d);
 void cuda_blas_close(struct cuda_device *d);
-/* What its products want at the end of the device's workspace. */
+/* Bytes that its products need at the end of the device's workspace. */
 uint64_t cuda_blas_workspace_bytes(const struct cuda_device *d);
-/* Queue's thread: y = w x, as the matrix_F16 and matrix_BF16 kernels do it; columns of y are
- * y_stride elements apart. */
+/* Queue's thread: y = w x, like the matrix_F16 and matrix_BF16 kernels; columns of y are y_stride
+ * elements apart. */
 cu_result cuda_blas_product(struct cuda_device *d, const struct cuda_matrix *w, const uint8_t *x,
                             uint64_t x_stride, int32_t columns, float *y, int32_t y_stride);
-/* Fails with the library's text for what made a product give CUDA_BLAS_FAILED. */
+/* Fails with the library's text for the status behind CUDA_BLAS_FAILED. */
 oato_status cuda_blas_fail(const struct cuda_device *d, const char *doing, struct oato_error *err);
 
 #endif

@@ -1,13 +1,12 @@
 /*
- * cuda_device.h - the cuda device as its files see it: cuda.c (its table of functions),
- * cuda_open.c (open, close),
- * cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (how they travel),
- * cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c (from a
- * record to its kernels), cuda_graph.c (many launches as one), cuda_blas.c (products by cuBLAS),
- * cuda_measure.c (what a profiler asks for).
+ * cuda_device.h - the cuda device as its files see it: cuda.c (its table of functions), cuda_open.c
+ * (open, close), cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (sending
+ * weights), cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c
+ * (from a record to its kernels), cuda_graph.c (many launches as one), cuda_blas.c (products by
+ * cuBLAS), cuda_measure.c (what a profiler asks for).
  *
- * Weights and KV are the CPU's structures with addresses of device memory in them: pages of KV lie
- * as the CPU's do, weights as cuda_layout.h says.
+ * Weights and KV use the CPU's structures with addresses of device memory: KV pages have the CPU's
+ * layout, weights that of cuda_layout.h.
  */
 #ifndef OATO_CUDA_DEVICE_H
 #define OATO_CUDA_DEVICE_H
@@ -26,27 +25,27 @@ struct cuda_device;
 
 enum { CUDA_SIGNALS = 64 };
 
-/* Whether a kernel may begin before the one before it has ended. */
+/* Whether a kernel may begin before its predecessor has ended. */
 enum cuda_chain {
-    CHAIN_NONE,   /* it may not */
-    CHAIN_BEGINS, /* those behind the next one may */
-    CHAIN_FOLLOWS /* it may: what the stream has last is a kernel of the same span */
+    CHAIN_NONE,   /* no */
+    CHAIN_BEGINS, /* not the next one, but those after it may */
+    CHAIN_FOLLOWS /* yes: the last thing in the stream is a kernel of the same span */
 };
 
-/* The GPU's stream and the thread that feeds it: it launches what is put, in order, and raises the
- * device's timeline when the stream has passed the places that records signal. */
+/* The GPU's stream and the thread that feeds it: the thread launches queued jobs in order, and
+ * raises the device's timeline when the stream has passed the records that signal. */
 struct cuda_queue {
     struct job_queue base;
     struct cuda_device *device;
     cu_stream stream;
-    uint64_t value[CUDA_SIGNALS]; /* what each raises the timeline to, a ring */
+    uint64_t value[CUDA_SIGNALS]; /* timeline value of each signal, a ring */
     uint64_t recorded, passed;    /* signals so far */
-    /* Where the stream writes how many it has passed: memory of the host, with the address that
-     * the GPU has for it; NULL: it cannot, and events tell. */
+    /* Host memory (and its GPU address) where the stream writes how many signals it has passed;
+     * NULL: not possible, events are used instead. */
     _Atomic uint64_t *count;
     cu_address count_address;
-    uint32_t looks;                  /* in vain */
-    uint64_t leave_ns, leave_passed; /* when to give up, unless `passed` rises; 0: not at all */
+    uint32_t looks;                  /* fruitless polls so far */
+    uint64_t leave_ns, leave_passed; /* when to give up unless `passed` rises; 0: never */
     cu_event event[CUDA_SIGNALS];
     enum cuda_chain chain; /* of the next launch */
 };
@@ -57,16 +56,15 @@ void cuda_queue_close(struct cuda_queue *q);
 
 enum {
     CUDA_BUFFERS = 3,
-    CUDA_BUFFER_BYTES = 8 << 20, /* a link of 50 GB/s takes 0.2 ms for it, 10 times what it costs to
-                                    start a copy */
-    CUDA_STREAMS_AHEAD = 4,      /* RECORD_STREAMs on their way: more would fill a stream's queue,
-                                    and then the driver makes its caller wait */
+    CUDA_BUFFER_BYTES = 8 << 20, /* 0.2 ms at 50 GB/s, 10 times the cost of starting a copy */
+    CUDA_STREAMS_AHEAD = 4, /* RECORD_STREAMs in flight: more would fill a stream's queue, and the
+                               driver would block the caller */
     CUDA_CREW = 15,
     CUDA_WEIGHT_PLANES = 4
 };
 
-/* What is sent at once of a weight. A unit is a row in the layout's planes, a row of float32, or a
- * byte of what was prepared before. */
+/* The piece of a weight that one transfer sends. A unit is a row in the layout's planes, a row of
+ * float32, or a byte of already prepared data. */
 struct cuda_piece {
     const struct cuda_weight *weight;
     uint8_t *to;         /* the buffer, */
@@ -77,15 +75,15 @@ struct cuda_piece {
 };
 
 struct cuda_weight {
-    struct oato_weight weight; /* what others hold; its data is in device memory */
+    struct oato_weight weight; /* the caller's handle; its data is in device memory */
     struct cuda_device *device;
     struct weight_source source;
-    cu_event arrived;                   /* of a streamed one, recorded when it is; NULL: resident */
+    cu_event arrived;                   /* streamed weights: recorded on arrival; NULL: resident */
     uint64_t unit[CUDA_WEIGHT_PLANES];  /* bytes of a unit in each plane */
     uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets of the planes of the whole weight */
     struct cuda_piece *pieces;
     uint32_t n_pieces;
-    uint8_t *kept; /* of a streamed one: all of it as it is sent, pinned; NULL: no room for that */
+    uint8_t *kept; /* streamed: the whole weight as it is sent, pinned; NULL: no room */
     bool in_slab;
 };
 
@@ -94,7 +92,7 @@ static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
     return (struct cuda_weight *)(uintptr_t)w;
 }
 
-/* True when the record reads a weight that a RECORD_STREAM brings. */
+/* True when the record reads a weight that a RECORD_STREAM copies. */
 static inline bool cuda_reads_streamed(const struct program *p, const struct program_record *r)
 {
     for (int i = 0; i < r->n_weights; i++)
@@ -114,10 +112,10 @@ struct cuda_streams {
     cu_event behind[CUDA_STREAMS_AHEAD]; /* each RECORD_STREAM, a ring */
     uint64_t records;
     struct cuda_buffer buffer[CUDA_BUFFERS];
-    uint32_t turn; /* of the buffers */
+    uint32_t turn; /* next buffer to use */
 };
 
-/* Threads that help to fill a piece. */
+/* Threads that help to fill a piece's buffer. */
 struct cuda_crew {
     int n;
     const struct cuda_piece *piece;
@@ -133,13 +131,13 @@ struct cuda_crew {
 
 void cuda_crew_open(struct cuda_crew *c);
 void cuda_crew_close(struct cuda_crew *c);
-/* The host's part of a piece, called by the driver: user is the struct cuda_piece. */
+/* Fills a piece's buffer on the host; called by the driver with user = the struct cuda_piece. */
 void cuda_piece_fill(void *user);
 
 oato_status cuda_streams_open(struct cuda_device *d, struct oato_error *err);
-void cuda_streams_close(struct cuda_device *d); /* waits for what is on its way */
-/* One thread at a time, the device's context its own: the queue's, or another while that is idle.
- * The weight is on its way when they return. */
+void cuda_streams_close(struct cuda_device *d); /* waits for copies in flight */
+/* One thread at a time, with the device's context current: the queue's thread, or another while
+ * that is idle. They return when the copy is started. */
 cu_result cuda_weight_send(const struct cuda_weight *w);
 cu_result cuda_streams_wait(struct cuda_device *d);
 /* On the queue's thread: whether another record may begin (CU_OK or CU_ERROR_NOT_READY), begins it,
@@ -154,24 +152,24 @@ cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
 
 enum { CUDA_MARKS = 256 }; /* signals of a step whose clocks are measured */
 
-/* While a profiler measures: where the steps signal, an event with the time and, for CUPTI, a
- * kernel that is a mark. */
+/* While a profiler measures: each signal of a step gets a timing event and, for CUPTI, a mark
+ * kernel. */
 struct cuda_measure {
     enum device_clock clock;
-    bool activity; /* CUPTI records; else the events tell */
+    bool activity; /* CUPTI records are used; else the events */
     cu_function mark;
     cu_event event[CUDA_MARKS];
     uint64_t value[CUDA_MARKS]; /* of the timeline */
     uint32_t n;
     uint64_t clock_ns;     /* of what was measured so far */
-    struct oato_error why; /* why the events tell, once they do */
+    struct oato_error why; /* why events had to be used instead */
 };
 
 /* ------------------------------------------------------------------------------ device ---- */
 
 enum { CUDA_MODULES = 9 };
 
-/* Memory of many weights: allocations of their own would each be rounded up to the driver's
+/* Memory shared by many weights: separate allocations would each be rounded up to the driver's
  * granule, 2 MiB. */
 struct cuda_slab {
     cu_address memory; /* 0: none */
@@ -190,7 +188,7 @@ struct cuda_device {
     int capability; /* 90: sm_90 */
     int multiprocessors, l2_bytes;
     bool graphs;   /* launches of short steps are captured */
-    bool overlaps; /* kernels of a decode step, at their ends and beginnings */
+    bool overlaps; /* kernels of a decode step overlap: one begins while the last one ends */
     uint64_t memory_bytes, budget_bytes, used_bytes;
     int64_t fail_alloc; /* injected, counted down; 0: off */
     cu_module module[CUDA_MODULES];
@@ -203,8 +201,8 @@ struct cuda_device {
     uint64_t workspace_bytes;
     struct cuda_measure measure;
     struct cuda_blas blas;
-    bool hung;         /* it is not waited for, see cuda_queue.c */
-    char warning[640]; /* what slows it down, for its user; "": nothing */
+    bool hung;         /* it is no longer waited for, see cuda_queue.c */
+    char warning[640]; /* what slows it down, for device_ops.warning; "": nothing */
 };
 
 static inline struct cuda_device *cuda_of(const struct oato_device *d)
@@ -218,9 +216,9 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
 void cuda_close(struct oato_device *base);
 /* False when the environment says VARIABLE=0. */
 bool cuda_wanted(const char *variable);
-/* The device's context is made the calling thread's. */
+/* Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
-/* The kernel of that name, whichever image has it. */
+/* The kernel of that name, from whichever module has it. */
 cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out);
 
 /* cuda_memory.c, cuda_weight.c. Allocations count against the budget. */
@@ -241,7 +239,7 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
                          struct oato_weight **out, struct oato_error *err);
 oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
                        uint64_t offset, struct oato_weight **out, struct oato_error *err);
-/* The first n numbers of a vector, which need not have been streamed yet. */
+/* Reads the first n numbers of a vector, even if it has not been streamed yet. */
 oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight *weight, float *out,
                              uint64_t n, struct oato_error *err);
 void cuda_weight_free(struct oato_device *base, struct oato_weight *w);
@@ -249,8 +247,8 @@ oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape
                            oato_dtype dtype, int32_t pages, struct kv_cache **out,
                            struct oato_error *err);
 void cuda_kv_free(struct oato_device *base, struct kv_cache *kv);
-/* Page-locks host memory until as many unpin it; false where that cannot be: then copies take the
- * driver's way, through a buffer of its own. */
+/* Page-locks host memory until it is unpinned as often as pinned; false when not possible: copies
+ * then go through the driver's own buffer. */
 bool cuda_pin(const struct cuda_device *d, void *p, uint64_t bytes);
 void cuda_unpin(const struct cuda_device *d, void *p, uint64_t bytes);
 
@@ -260,14 +258,14 @@ void cuda_measure_close(struct cuda_device *d);
 oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct oato_error *err);
 oato_status cuda_both_rates(struct oato_device *base, double *to_device, double *to_host,
                             struct oato_error *err);
-/* Queue's thread: the stream gets here where the timeline is to rise to value; a step is over, and
- * the timeline gets the clocks. Both do nothing while nobody measures. */
+/* Queue's thread: mark the place in the stream where the timeline will rise to value; at the end of
+ * a step, give the timeline its clocks. Both do nothing unless a profiler measures. */
 cu_result cuda_measure_mark(struct cuda_device *d, uint64_t value);
 void cuda_measure_take(struct cuda_device *d);
 
 /* ---------------------------------------------------------------------------- programs ---- */
 
-/* The kernels of a record, found when the program is compiled; what a kind does not use is NULL. */
+/* A record's kernels, looked up when the program is compiled; NULL where its kind uses none. */
 struct cuda_record {
     cu_function run;
     cu_function many, batch; /* of products: several columns at once, and more than those */
@@ -278,17 +276,17 @@ struct cuda_record {
     cu_function halves;    /* and of weights with blocks */
     cu_address turn;       /* ROPE: of its pairs, see struct cuda_rope_args */
     /* Records that share kernels (cuda_join.c). */
-    bool packs;  /* its output is left packed at the beginning of the workspace, */
-    bool packed; /* where this product finds its input */
-    bool adds;   /* a product: and does the work of the next record, which adds to it */
-    bool joins;  /* a store that rotates q and k first, the work of two records */
-    bool waits;  /* nothing is launched: a record beside it does its work */
-    bool blas;   /* a product that cuBLAS computes in steps of many rows */
+    bool packs;  /* leaves its output packed at the start of the workspace */
+    bool packed; /* a product that reads such packed input */
+    bool adds;   /* a product that also does the next record's addition */
+    bool joins;  /* a store that also does the rotations of q and k, two other records */
+    bool waits;  /* launches nothing: a neighbouring record does its work */
+    bool blas;   /* a product that cuBLAS computes in steps with many rows */
 };
 
 struct cuda_graphs; /* of cuda_graph.c */
 
-/* A program as the device keeps it. */
+/* A program compiled by this device. */
 struct compiled {
     struct compiled *next;
     const struct program *program; /* borrowed */
@@ -299,8 +297,8 @@ struct compiled {
     cu_address turns; /* of all ROPE records */
     uint64_t turns_bytes;
 
-    /* A step's arrays: in device memory, and what goes there, in pinned memory of the host. Those
-     * of fixed size come first, then the block tables of all sequences, then page copies. */
+    /* A step's arrays in device memory, and their source in pinned host memory. Arrays of fixed
+     * size come first, then the block tables of all sequences, then page copies. */
     struct cuda_step step;
     cu_address step_memory;
     uint8_t *host_step;
@@ -334,36 +332,37 @@ oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err);
 /* cuda_graph.c. Whether this GPU and its driver let kernels overlap, in streams and in graphs. */
 bool cuda_can_overlap(struct cuda_device *d);
-/* Queue's thread: a step begins; then the records from index on that were launched as one graph,
- * the first one's waits being over: how many, 0: launch this one by itself. */
+/* cuda_graphs_begin and cuda_graphs_run run on the queue's thread: begin starts a step; run
+ * launches records from index on as one graph, once the first one's waits are over, and returns how
+ * many (0: launch this record by itself). */
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
 void cuda_graphs_free(struct cuda_device *d, struct compiled *c);
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step);
 uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
                          const struct step *step, cu_result *result);
-/* True where tensor cores compute the product: always for one class of arithmetic, never for the
- * other, so that a row's bits do not depend on how many there are. */
+/* True where tensor cores compute the product: always for one numerics class, never for the other,
+ * so that a row's bits do not depend on the number of rows. */
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice);
-/* True where cuBLAS does it in their place, in steps of many rows; opens the library when only that
- * is still to be known. */
+/* True where cuBLAS computes it instead, in steps with many rows; opens the library if the answer
+ * depends on it. */
 bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
                      enum numerics_choice choice);
-/* The same of attention: tensor cores on tiles of queries, for the prefill class, types of KV and
- * dimensions of heads that they take. */
+/* True where tensor cores compute attention on tiles of queries: the prefill class, with a
+ * supported KV type and head size. */
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice);
-/* For how many segments of a context a step's launches have room; a few more than the longest has.
- */
+/* The number of context segments that a step's launches have room for: a few more than the longest
+ * context has. */
 int32_t cuda_step_segments(const struct step *step);
-/* How many times ATTENTION_TILE_SPAN positions its longest context has, a part counting as one. */
+/* The step's longest context in units of ATTENTION_TILE_SPAN positions, rounded up. */
 int32_t cuda_step_spans(const struct step *step);
 /* True for types whose products take packed bytes. */
 bool cuda_has_blocks(oato_dtype dtype);
-/* False: of this kind (one that op.h knows) there is no kernel here. */
+/* False: this device has no kernel for this kind. */
 bool cuda_has_kernel(const struct oato_op *op);
-/* Scratch memory of one run of the operator, rows at most. */
+/* Scratch memory of one run of the operator with at most `rows` rows. */
 uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
-/* Where cuBLAS computes it, beside what cuBLAS itself wants. */
+/* The same where cuBLAS computes it, without cuBLAS's own workspace. */
 uint64_t cuda_library_workspace(const struct cuda_device *d, const struct oato_op *op,
                                 int64_t rows);
 

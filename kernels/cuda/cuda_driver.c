@@ -23,7 +23,7 @@ static oato_status load(struct oato_error *err)
         name = "libcuda.so.1";
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return oato_fail(err, OATO_EDEVICE, "cuda: no NVIDIA driver here: %s", dlerror());
+        return oato_fail(err, OATO_EDEVICE, "cuda: no NVIDIA driver found: %s", dlerror());
 #define LOAD(member, symbol, arguments)                                                            \
     if (!(*(void **)&driver.member = dlsym(library, symbol)))                                      \
         return oato_fail(err, OATO_EDEVICE, "cuda: %s lacks %s: install a newer NVIDIA driver",    \

@@ -1,10 +1,10 @@
 /*
  * cuda_driver.h - the part of NVIDIA's driver interface that this device uses, opened at run time:
- * a machine without a GPU needs nothing of it, neither to build nor to run. Types and numbers are
+ * a machine without a GPU needs none of it, neither to build nor to run. Types and numbers are
  * those of the interface's stable ABI (CUDA Driver API reference); a test compares them with cuda.h
- * where a toolkit is.
+ * where a toolkit is installed.
  *
- * OATO_CUDA_DRIVER names another library in place of libcuda.so.1: tests run this device on
+ * OATO_CUDA_DRIVER names a library to use instead of libcuda.so.1: tests run this device on
  * libcuda-on-cpu.so (tests/cuda_on_cpu/).
  */
 #ifndef OATO_CUDA_DRIVER_H
@@ -58,7 +58,7 @@ enum {
     CU_LAUNCH_OVERLAPS = 6, /* may begin before the kernel before it in the stream has ended */
 };
 
-/* How a kernel is launched, with what is not usual about it: CUlaunchConfig, CUlaunchAttribute. */
+/* How a kernel is launched, with its attributes: CUlaunchConfig, CUlaunchAttribute. */
 struct cu_launch_attribute {
     int id, pad;
     union {
@@ -150,16 +150,16 @@ struct cuda_driver {
     int version; /* 13000: CUDA 13.0 */
 };
 
-/* Opens the library once for the process and initialises it; NULL with one line that says what is
- * missing: no driver, one that is too old, no GPU. */
+/* Opens the library once per process and initialises it; NULL with a message that says what is
+ * missing: no driver, a driver that is too old, no GPU. */
 const struct cuda_driver *cuda_driver_open(struct oato_error *err);
 /* A driver that does nothing: each of its functions fails at once. */
 const struct cuda_driver *cuda_driver_none(void);
-/* The version of a driver that this build's kernels need at least, as CUDA numbers them. */
+/* The oldest driver version that this build's kernels work with, in CUDA's numbering. */
 int cuda_driver_oldest(void);
 /* Fails with the driver's name and text for the result: "cuda:0: uploading weights:
- * CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)". Memory that does not
- * suffice is OATO_EFIT, all else OATO_EDEVICE. */
+ * CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)". Out of memory is
+ * OATO_EFIT, everything else OATO_EDEVICE. */
 oato_status cuda_fail(const struct cuda_driver *cu, cu_result result, const char *id,
                       const char *doing, struct oato_error *err);
 

@@ -247,7 +247,7 @@ static void refuse(struct cuda_device *d, struct cuda_graphs *g, cu_result resul
     if (!d->warning[0])
         snprintf(d->warning, sizeof d->warning,
                  "%s; kernels are launched one by one, which slows decode down: leave the GPU more "
-                 "free memory, or update its driver",
+                 "free memory, or update the driver",
                  why.text);
 }
 

@@ -40,8 +40,8 @@ struct cuda_step {
     const struct cuda_page_copy *page_copy;
 };
 
-/* Pages of K and V of one layer: blocks of [head_dim][64] and [64][head_dim], as the CPU's cache
- * has them (kernels/core/core_internal.h, struct kv_cache). */
+/* Pages of K and V of one layer: blocks of [head_dim][64] and [64][head_dim], laid out as in the
+ * CPU's cache (kernels/core/core_internal.h, struct kv_cache). */
 struct cuda_kv_layer {
     uint8_t *data;
     uint64_t block_bytes; /* of one head of K or V in a page */
@@ -57,9 +57,9 @@ enum {
     PACK_WARPS = 8,
 };
 
-/* The input of a product with a type of blocks: a row is k elements as signed bytes, then the scale
- * of each 32 of them, then their sums, 16-byte aligned like the row. The bytes cover the range from
- * the block's least to its greatest element: half the error of bytes around zero. */
+/* The packed input of a product with a block type: a row is k elements as signed bytes, then a
+ * scale per 32 of them, then their sums, each part 16-byte aligned. The bytes cover the range from
+ * the block's smallest to its largest element, which halves the error of bytes centred on zero. */
 struct cuda_pack_scale {
     float d, middle; /* element = middle + d * byte */
 };
@@ -69,9 +69,9 @@ struct cuda_pack_sums {
 #define CUDA_PACK_SUMS_AT(k) ((k) + ((k) / 32 * 8 + 15) / 16 * 16)
 #define CUDA_PACK_BYTES(k)   (CUDA_PACK_SUMS_AT(k) + ((k) / 32 * 4 + 15) / 16 * 16)
 
-/* Halves end at 65504, activations of some models beyond it: pack_F16 multiplies by
- * CUDA_HALF_DOWN, and whoever multiplies what it packed multiplies the result by CUDA_HALF_UP. Both
- * are powers of two: only numbers below 2^-8 have fewer bits for it. */
+/* The largest half is 65504, but activations of some models exceed it: pack_F16 multiplies by
+ * CUDA_HALF_DOWN, and kernels that use its output multiply the result by CUDA_HALF_UP. Both are
+ * powers of two, so only numbers below 2^-8 lose bits. */
 #define CUDA_HALF_DOWN 0x1p-6f
 #define CUDA_HALF_UP   0x1p6f
 
@@ -84,7 +84,7 @@ struct cuda_pack_args {
     int32_t k, pad;
 };
 
-/* Rows [first, first + rows) of w, of a type with blocks, as halves: rows of w.k behind each other.
+/* Converts rows [first, first + rows) of w, of a block type, to halves: contiguous rows of w.k.
  * grid: (rows * w.k / HALVES_OF_THREAD / HALVES_THREADS rounded up) */
 enum { HALVES_THREADS = 256, HALVES_OF_THREAD = 8 };
 struct cuda_halves_args {
@@ -110,34 +110,35 @@ struct cuda_matvec_args {
     float *sum;
 };
 
-/* The batch_* kernels compute the same of more columns, of types with blocks by tensor cores: a
- * block BATCH_ROWS rows of one matrix, or half as many of gate and of up, by BATCH_COLUMNS columns.
- * grid: columns / BATCH_COLUMNS rounded up, times blocks of rows of all matrices. Of types without
- * blocks they are matvec_many_* with 2 * MATVEC_COLUMNS columns at once. */
+/* The batch_* kernels compute the same for more columns. For block types they use tensor cores; a
+ * thread block computes BATCH_ROWS rows of one matrix (or half as many of gate and of up) by
+ * BATCH_COLUMNS columns. grid: columns / BATCH_COLUMNS rounded up, times blocks of rows of all
+ * matrices. For types without blocks they are matvec_many_* with 2 * MATVEC_COLUMNS columns at
+ * once. */
 enum {
     BATCH_ROWS = 32,
     BATCH_COLUMNS = 16,
-    BATCH_UNITS = 16, /* of a row of k, blocks of 32, that are in shared memory at once */
+    BATCH_UNITS = 16, /* blocks of 32 of a row that are in shared memory at once */
     BATCH_THREADS = BATCH_UNITS * 32,
     BATCH_ROOM = 48 << 10,      /* bytes of shared memory */
-    BATCH_ROOM_Q2_K = 50 << 10, /* of the type that has two minima */
+    BATCH_ROOM_Q2_K = 50 << 10, /* for Q2_K, which has two minima */
 };
 
-/* The experts of each token: their ids, then their weights. Of all experts [first, first + held)
- * are held here; pairs are numbered token * used + place. */
+/* The experts of each token: their ids, then their weights. This device holds experts [first, first
+ * + held); (token, expert) pairs are numbered token * used + place. */
 struct cuda_choice {
     const float *rows; /* of 2 * used */
     int32_t used, first, held, pad;
 };
 
-/* Products with the matrices of chosen experts, one token after the other; w holds those of the
- * experts that are held. gate_up: y[pair] = silu(w_0 x) * (w_1 x) with the token's x; grid: (rows
- * of one expert's pairs, pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in
- * the order of the choice; grid: (pairs of rows, tokens). */
+/* Products with the matrices of chosen experts, token by token; w has the held experts' matrices.
+ * gate_up: y[pair] = silu(w_0 x) * (w_1 x) with the token's x; grid: (rows of one expert's pairs,
+ * pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the order of the choice;
+ * grid: (pairs of rows, tokens). */
 struct cuda_experts_args {
     struct cuda_matrix w[2];
     float *y;
-    const uint8_t *x; /* gate_up: a row a token; down: one a pair */
+    const uint8_t *x; /* gate_up: a row per token; down: one per pair */
     uint64_t x_stride;
     struct cuda_choice choice;
     int32_t n, pad; /* rows of one expert's matrix */
@@ -145,12 +146,12 @@ struct cuda_experts_args {
 
 /* ------------------------------------------------------------- active neurons: sparse.cu -- */
 
-/* Some rows of a matrix for each token: those of its neurons that are active. How many there are is
- * known to the device alone; a grid has room for `most` of each token. A list may be empty, and in
- * any order; a row that it names twice counts twice. */
+/* For each token the matrix rows of its active neurons. Only the device knows how many there are; a
+ * grid has room for `most` per token. A list may be empty and in any order; a duplicate row counts
+ * twice. */
 struct cuda_row_list {
-    const int32_t *index; /* of each token `most` places, rows of the matrices */
-    const int32_t *count; /* of each token: so many places are rows, the others are not read */
+    const int32_t *index; /* `most` row numbers per token */
+    const int32_t *count; /* per token: how many of these are used; the others are not read */
     int32_t most, pad;
 };
 
@@ -160,8 +161,8 @@ struct cuda_row_list {
 struct cuda_sparse_rows_args {
     struct cuda_matrix w[2];
     struct cuda_row_list list;
-    float *y;         /* of each token `most` places; those behind its count stay as they were */
-    const uint8_t *x; /* of each token: packed, or float32 for types without blocks */
+    float *y;         /* `most` values per token; those beyond its count are left unchanged */
+    const uint8_t *x; /* a row per token: packed, or float32 for types without blocks */
     uint64_t x_stride;
     int32_t gate_up;
     int32_t split; /* as in struct cuda_matvec_args */
@@ -169,26 +170,27 @@ struct cuda_sparse_rows_args {
 
 enum {
     SPARSE_WARPS = 8,
-    SPARSE_COLUMNS = 256,       /* of the result, that a block computes */
-    SPARSE_ROWS = 32,           /* of the list, that a block reads at once */
+    SPARSE_COLUMNS = 256,       /* of the result, computed by one block */
+    SPARSE_ROWS = 32,           /* of the list, read by a block at once */
     SPARSE_BLOCKS_WANTED = 256, /* of a grid: two for each of 128 multiprocessors */
 };
 
 /* sparse_sum_<type>, then sparse_merge: y += sum over i of factor[i] * w row index[i], where a row
- * is what one neuron gives to all of the result: a down projection that lies so. The list is dealt
- * to `slices`, cuda_sparse_slices of them, whose sums are added in their order. grid: (w.k /
+ * is one neuron's contribution to the whole result (a down projection stored transposed). The list
+ * is divided into `slices` (see cuda_sparse_slices), whose sums are added in order. grid: (w.k /
  * SPARSE_COLUMNS rounded up, slices, tokens); sparse_merge: (w.k / ROW_THREADS rounded up, tokens)
- */
+ * */
 struct cuda_sparse_sum_args {
     struct cuda_matrix w;
     struct cuda_row_list list;
-    const float *factor; /* of each token `most` places, as sparse_rows leaves them */
-    float *partial;      /* of each token `slices` rows of w.k */
+    const float *factor; /* `most` values per token, as sparse_rows writes them */
+    float *partial;      /* `slices` rows of w.k per token */
     float *y;            /* rows of w.k */
     int32_t slices, pad;
 };
 
-/* The shapes alone decide, because sums are added in another order. */
+/* Depends only on the shapes, because the number of slices changes the order of additions and so
+ * the bits. */
 static inline int32_t cuda_sparse_slices(int32_t k, int32_t most)
 {
     const int32_t groups = (k + SPARSE_COLUMNS - 1) / SPARSE_COLUMNS;
@@ -208,26 +210,26 @@ enum {
     MATRIX_ROOM_MOST = 52 << 10, /* bytes of shared memory */
 };
 
-/* A column of a product with one expert: the row of x that it is, and that of y where it goes. */
+/* A column of a product with one expert: the row of x to read, and the row of y to write. */
 struct cuda_expert_column {
     int32_t from, to;
 };
 
-/* At most MATRIX_TILE columns of one expert, consecutive in the list of all columns; of none: not a
- * tile. */
+/* At most MATRIX_TILE columns of one expert, consecutive in the list of all columns; columns 0:
+ * unused tile. */
 struct cuda_expert_tile {
     int32_t expert, first, columns;
 };
 
-/* The columns of each held expert, in rising order of their pairs, behind each other in `column`,
- * and in tiles; `tiles` of them is room for any choice, those behind the last get no columns. Pairs
- * of other experts are in no list. grid: held; shared memory: an int of each held expert */
+/* Groups the columns of each held expert, in order of their pairs, contiguously in `column` and in
+ * tiles. `tiles` is enough for any choice; unused tiles get no columns. Pairs of other experts are
+ * left out. grid: held; shared memory: an int per held expert */
 struct cuda_group_args {
     struct cuda_choice choice;
     struct cuda_expert_column *column;
     struct cuda_expert_tile *tile;
     int32_t pairs, tiles;
-    int32_t tokens, pad; /* x has a row a token; 0: one a pair */
+    int32_t tokens, pad; /* number of tokens if x has a row per token; 0: a row per pair */
 };
 
 /* The matrix_experts_* kernels: y_i[to] = w_i x[from] for the columns of each expert, x packed as
@@ -246,13 +248,13 @@ struct cuda_grouped_args {
 
 enum {
     ROW_THREADS = 256,
-    NORM_THREADS = 512, /* of rms_norm: a row is one block's, which should not take long */
-    NORM_VECTOR = 4,    /* neighbouring elements that a thread of it has */
-    NORM_KEPT = 4,      /* such vectors that it keeps, of rows up to 8192 */
+    NORM_THREADS = 512, /* rms_norm: one block computes a row, so it gets more threads */
+    NORM_VECTOR = 4,    /* neighbouring elements per thread */
+    NORM_KEPT = 4,      /* vectors kept in registers, enough for rows up to 8192 */
 };
 
-/* y = x / rms(x) * w for every row, x = a + b with `b`, kept in `sum`; with `packed` (rms_norm), y
- * as pack_q8 packs it, too. grid: rows */
+/* y = x / rms(x) * w for every row, with `b`, x = a + b, which is stored in `sum`; with `packed`
+ * (rms_norm), y is also stored as pack_q8 packs it. grid: rows */
 struct cuda_norm_args {
     const float *a, *b; /* b NULL: x = a */
     float *sum, *y;
@@ -261,7 +263,7 @@ struct cuda_norm_args {
     uint64_t packed_stride;
     int32_t n; /* width */
     float eps;
-    int32_t heads; /* HEAD_NORM: of a row, n is one's width; 1 */
+    int32_t heads; /* HEAD_NORM: heads per row, n is the width of one; else 1 */
     int32_t pad;
 };
 
@@ -275,7 +277,7 @@ struct cuda_pairwise_args {
     int32_t n, what;
 };
 
-/* y = the inputs side by side, their sum in order, or the first n columns of one input. grid:
+/* y = the inputs concatenated, their sum in order, or the first n columns of one input. grid:
  * (width of y / ROW_THREADS, rows) */
 struct cuda_merge_args {
     const float *x[8];
@@ -307,8 +309,8 @@ struct cuda_rope_args {
     struct cuda_step step;
     const float *x;
     float *y;
-    /* of each pair: how far a position turns it, in 2^-64 of a circle. A product with the position
-     * wraps where the circle closes, exactly. */
+    /* per pair: rotation per position, in units of 2^-64 turns; multiplied by the position it wraps
+     * exactly at a full turn. */
     const uint64_t *turn;
     int32_t heads, head_dim, dims, halves;
 };
@@ -320,8 +322,8 @@ struct cuda_kv_store_args {
     struct cuda_kv_layer layer;
 };
 
-/* Both rotations of a layer and the store of K and V; rotated K goes to the store alone. grid: (KV
- * heads, tokens); shared memory: a head of floats */
+/* Both rotations of a layer and the store of K and V; rotated K is only stored in the cache. grid:
+ * (KV heads, tokens); shared memory: a head of floats */
 struct cuda_rope_store_args {
     struct cuda_rope_args q, k;      /* k.y: none */
     struct cuda_kv_store_args store; /* store.k: none */

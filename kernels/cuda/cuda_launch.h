@@ -1,6 +1,6 @@
 /*
- * cuda_launch.h - a record being launched, as the files see it that know the kernels of its kind:
- * cuda_launch.c and, for products with matrices, cuda_products.c.
+ * cuda_launch.h - a record being launched; shared by cuda_launch.c and, for products with matrices,
+ * cuda_products.c.
  */
 #ifndef OATO_CUDA_LAUNCH_H
 #define OATO_CUDA_LAUNCH_H
@@ -22,7 +22,7 @@ struct grid {
     uint32_t x, y, z;
 };
 
-/* The launch of a record that stands `distance` behind this one, or before. */
+/* The launch of the record `distance` records after this one (before it if negative). */
 static inline struct launch launch_near(const struct launch *l, int distance)
 {
     struct launch near = *l;
@@ -72,13 +72,13 @@ static inline const float *launch_vector(const struct launch *l, int i)
 
 /* cuda_products.c. The weight as kernels take it. */
 struct cuda_matrix launch_matrix(const struct launch *l, int i);
-/* Of a row of k elements as the products of that type take it. */
+/* Bytes of a row of k elements, packed as products of that type read it. */
 uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k);
-/* Of so many rows, a multiple of 256. */
+/* Bytes of `rows` packed rows, a multiple of 256. */
 uint64_t cuda_packed_rows_bytes(oato_dtype dtype, int64_t k, int64_t rows);
 cu_result launch_product(const struct launch *l);
 cu_result launch_experts(const struct launch *l);
-/* Scratch memory of a product, rows at most. */
+/* Scratch memory of a product with at most `rows` rows. */
 uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows);
 
 #endif

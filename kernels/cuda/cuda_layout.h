@@ -1,5 +1,5 @@
 /*
- * cuda_layout.h - how the matrices of a model lie in the memory of a CUDA device.
+ * cuda_layout.h - the layout of a model's matrices in the memory of a CUDA device.
  *
  * A matrix of rows x k lies in up to four planes, each 256-byte aligned, one behind the other, rows
  * in order. The unit of a plane is a block of 32 elements of a row, number row * (k / 32) + i; of
@@ -39,24 +39,24 @@
 
 enum { CUDA_PLANES = 4, CUDA_PLANE_ALIGN = 256 };
 
-/* A type that this device has a layout for. */
+/* True for types that have a layout here. */
 bool cuda_layout_known(oato_dtype dtype);
 
-/* Bytes of a matrix in all its planes, a multiple of CUDA_PLANE_ALIGN. 0: no layout here, because
- * of the type, an empty matrix, one of more than 2^31 - 1 rows or columns or 2^48 elements, or rows
- * that are no whole blocks: of GGUF's, and of 16 bytes for F16, BF16 and F32, so that rows can be
- * read 16 bytes at a time. */
+/* Bytes of a matrix in all its planes, a multiple of CUDA_PLANE_ALIGN. 0: no layout, because the
+ * type has none, the matrix is empty, it has more than 2^31 - 1 rows or columns or 2^48 elements,
+ * or its rows are not whole blocks: GGUF's blocks, or 16 bytes for F16, BF16 and F32, so that rows
+ * can be read 16 bytes at a time. */
 uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 
-/* Where the planes of a matrix that has bytes begin. One that the type has not is empty. */
+/* Offsets of a matrix's planes; planes that the type does not use are empty. */
 void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES]);
 
 /* Bytes of one row in each plane. */
 void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES]);
 
-/* Puts rows [row_begin + begin, row_begin + end) of the source to their places in the matrix of
- * row_end - row_begin rows at `to`, and writes nothing else: threads may divide the rows in any
- * way. What lies between two planes is never written. */
+/* Writes rows [row_begin + begin, row_begin + end) of the source to their places in the matrix of
+ * row_end - row_begin rows at `to`, and nothing else, so threads may share the rows in any way.
+ * Padding between planes is never written. */
 void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t begin, int64_t end);
 
 #endif

@@ -25,7 +25,7 @@ oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, c
     if (bytes > limit || d->used_bytes > limit - bytes)
         return oato_fail(err, OATO_EFIT,
                          "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use; place less "
-                         "there or raise its budget",
+                         "on it or raise its budget",
                          d->id, mib(bytes), what, mib(d->used_bytes), mib(limit));
     cuda_enter(d);
     const cu_result result = d->cu->memory_alloc(out, bytes ? bytes : 1);
@@ -34,7 +34,7 @@ oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, c
         d->cu->memory_info(&free_bytes, &total);
         return oato_fail(err, OATO_EFIT,
                          "%s: %.1f MiB for %s do not fit: %.1f of the GPU's %.1f MiB are free; "
-                         "place less there, or end what else uses it",
+                         "place less on it, or stop other programs that use it",
                          d->id, mib(bytes), what, mib(free_bytes), mib(total));
     }
     if (result)

@@ -47,7 +47,7 @@ static oato_status look_at(struct cuda_device *d, struct oato_error *err)
     size_t bytes = 0;
     cu_result result = d->cu->device_count(&n);
     if (!result && d->index >= n)
-        return oato_fail(err, OATO_EDEVICE, "%s: there %s %d GPU%s here", d->id,
+        return oato_fail(err, OATO_EDEVICE, "%s: no such GPU; there %s %d GPU%s here", d->id,
                          n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
     const struct cuda_driver *cu = d->cu;
     if (result || (result = cu->device_get(&d->ordinal, d->index)) ||
@@ -63,7 +63,7 @@ static oato_status look_at(struct cuda_device *d, struct oato_error *err)
     d->memory_bytes = bytes;
     if (d->capability < CAPABILITY_LEAST)
         return oato_fail(err, OATO_EDEVICE,
-                         "%s: %s is of compute capability %d.%d; %d.%d or newer is needed", d->id,
+                         "%s: %s has compute capability %d.%d; %d.%d or newer is needed", d->id,
                          d->name, major, minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
     return OATO_OK;
 }
@@ -74,7 +74,9 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
         const cu_result result = d->cu->module_load(&d->module[i], images[i]);
         if (result && !images[i][0])
             return oato_fail(err, OATO_EDEVICE,
-                             "%s: this build has no CUDA kernels: it was made without nvcc", d->id);
+                             "%s: this build has no CUDA kernels: it was made without nvcc; "
+                             "rebuild with the CUDA toolkit",
+                             d->id);
         if (result == CU_ERROR_NO_BINARY_FOR_GPU || result == CU_ERROR_PTX_TOO_NEW)
             return oato_fail(err, OATO_EDEVICE,
                              "%s: this build has no kernels for %s (sm_%d): build with a newer "
@@ -90,8 +92,8 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
                       struct oato_device **out, struct oato_error *err)
 {
     if (spec && *spec)
-        return oato_fail(err, OATO_EUSAGE,
-                         "cuda: '%s' is no setting of this device; write cuda or cuda:N", spec);
+        return oato_fail(err, OATO_EUSAGE, "cuda: unknown setting '%s'; write cuda or cuda:N",
+                         spec);
     const struct cuda_driver *cu = cuda_driver_open(err);
     if (!cu)
         return err->status;

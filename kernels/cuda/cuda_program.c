@@ -97,11 +97,12 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
         for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
             if (!cuda_weight_of(p->weights[r->weight[w]])->arrived)
                 return oato_fail(err, OATO_EUSAGE,
-                                 "%s: record %" PRIu32 ": weight %" PRIu32 " is here already",
+                                 "%s: record %" PRIu32 ": weight %" PRIu32
+                                 " is streamed but already resident",
                                  d->id, i, r->weight[w]);
         if (r->kind == RECORD_PEER && p->peers[r->peer].device->ops != &cuda_device_ops)
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": its peer is no GPU", d->id,
-                             i);
+            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": its peer is not a GPU",
+                             d->id, i);
         if (r->kind != RECORD_RUN)
             continue;
         if (!cuda_supports(&d->base, &r->op))
@@ -324,7 +325,7 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
         if (!c->pages_most) /* no KV here: nobody reads a table */
             continue;
         if (pages + n > c->pages_most)
-            return oato_fail(err, OATO_EUSAGE, "%s: block tables of more than %" PRId32 " pages",
+            return oato_fail(err, OATO_EUSAGE, "%s: the block tables exceed %" PRId32 " pages",
                              d->id, c->pages_most);
         copy_ints(c->host_step + c->pages_at + (uint64_t)pages * sizeof(int32_t), from->pages,
                   (int32_t)n);
@@ -335,8 +336,9 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
                       d->queue.stream);
     const int32_t copies = c->copies_most ? step->n_page_copies : 0;
     if (copies > c->copies_most)
-        return oato_fail(err, OATO_EUSAGE, "%s: %" PRId32 " page copies of %" PRId32 " pages",
-                         d->id, copies, c->copies_most);
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: %" PRId32 " page copies; at most %" PRId32 " are possible", d->id,
+                         copies, c->copies_most);
     struct cuda_page_copy *copy = (struct cuda_page_copy *)(void *)(c->host_step + c->copies_at);
     for (int32_t i = 0; i < copies; i++)
         copy[i] = (struct cuda_page_copy){step->page_copy[i].from, step->page_copy[i].to,

@@ -61,7 +61,7 @@ static bool hung(struct cuda_queue *q)
 {
     struct oato_error error;
     oato_fail(&error, OATO_EDEVICE,
-              "%s: a kernel has not ended %d s after the interrupt; the GPU is left as it is",
+              "%s: a kernel is still running %d s after the interrupt; leaving the GPU as it is",
               q->device->id, (int)(HANG_NS / UINT64_C(1000000000)));
     q->device->hung = true;
     q->device->cu = cuda_driver_none();

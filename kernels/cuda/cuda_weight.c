@@ -161,7 +161,7 @@ static oato_status cut(struct cuda_device *d, struct cuda_weight *w, struct oato
     const uint64_t most = (CUDA_BUFFER_BYTES - CUDA_PLANES * CUDA_PLANE_ALIGN) / unit;
     if (!most)
         return oato_fail(err, OATO_EUSAGE,
-                         "%s: a row of %" PRId64 " %s is longer than what is sent at once", d->id,
+                         "%s: a row of %" PRId64 " %s is larger than the transfer buffer", d->id,
                          w->source.k, dtype_name(w->source.dtype));
     w->n_pieces = (uint32_t)((units + most - 1) / most);
     w->pieces = calloc(w->n_pieces, sizeof *w->pieces);
@@ -204,7 +204,7 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     if (!bytes) {
         oato_fail(err, OATO_EUSAGE,
                   "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
-                  " %s: whole rows of whole blocks of a known type are wanted",
+                  " %s: the rows must exist and be whole blocks of a supported type",
                   d->id, source->row_begin, source->row_end, source->n, source->k,
                   dtype_name(source->dtype));
         return NULL;
@@ -331,7 +331,7 @@ oato_status cuda_stage(struct oato_device *base, const struct weight_source *sou
     if (!staging || address % CUDA_PLANE_ALIGN)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: no weight can lie at offset %" PRIu64
-                         " of staging memory: multiples of %d are wanted",
+                         " of staging memory: it must be a multiple of %d",
                          d->id, offset, CUDA_PLANE_ALIGN);
     struct cuda_weight *w = weight_create(d, source, err);
     if (!w)
@@ -358,7 +358,7 @@ oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight 
     if (weight->bytes != n * sizeof *out)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: a streamed vector of %" PRIu64 " bytes where %" PRIu64
-                         " numbers are wanted",
+                         " numbers are requested",
                          w->device->id, weight->bytes, n);
     for (uint32_t i = 0; i < w->n_pieces; i++) {
         struct cuda_piece p = w->pieces[i];

@@ -1,7 +1,7 @@
 /*
  * cupti_records.h - the part of CUPTI's activity interface that cuda_activity.c uses: numbers,
- * functions, and of records what comes first. Nothing here needs a toolkit; tests/kernels compares
- * it with NVIDIA's headers where there is one, tests/cuda_on_cpu implements it.
+ * functions, and the leading fields of its records. It needs no toolkit; tests/kernels compares it
+ * with NVIDIA's headers where a toolkit is installed, tests/cuda_on_cpu implements it.
  */
 #ifndef OATO_CUPTI_RECORDS_H
 #define OATO_CUPTI_RECORDS_H
@@ -23,7 +23,7 @@ enum {
     CUPTI_KIND_CONCURRENT_KERNEL = 10,
 };
 
-/* Of a kernel; more follows. Times in ns of one clock for all records. */
+/* Record of a kernel (leading fields). Times in ns, on one clock for all records. */
 struct cupti_kernel {
     uint32_t kind;
     uint8_t cache, shared;
@@ -39,7 +39,7 @@ struct cupti_kernel {
     const char *name;
 };
 
-/* Of a copy or a fill; more follows. */
+/* Record of a copy or a fill (leading fields). */
 struct cupti_transfer {
     uint32_t kind;
     uint32_t what; /* copies: kinds of memory; fills: the value */

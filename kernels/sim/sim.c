@@ -156,7 +156,7 @@ static oato_status outside(const struct sim_device *s, uint64_t offset, uint64_t
                            struct oato_error *err)
 {
     return oato_fail(err, OATO_EUSAGE,
-                     "%s: %" PRIu64 " bytes at offset %" PRIu64 " are not inside its memory", s->id,
+                     "%s: %" PRIu64 " bytes at offset %" PRIu64 " are outside its memory", s->id,
                      bytes, offset);
 }
 
@@ -193,7 +193,7 @@ static struct sim_weight *weight_create(struct oato_device *d, const struct weig
     if (!weight_source_good(source)) {
         oato_fail(err, OATO_EUSAGE,
                   "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
-                  " %s: whole rows of whole blocks of a known type are wanted",
+                  " %s: the rows must exist and be whole blocks of a supported type",
                   s->id, source->row_begin, source->row_end, source->n, source->k,
                   dtype_name(source->dtype));
         return NULL;
@@ -305,7 +305,8 @@ static oato_status check_records(const struct sim_device *s, const struct progra
         for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
             if (((struct sim_weight *)p->weights[r->weight[w]])->block)
                 return oato_fail(err, OATO_EUSAGE,
-                                 "%s: record %" PRIu32 ": weight %" PRIu32 " is here already",
+                                 "%s: record %" PRIu32 ": weight %" PRIu32
+                                 " is streamed but already resident",
                                  s->id, i, r->weight[w]);
         if (r->kind == RECORD_RUN && !cpu_supports(&r->op))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->id, i,
@@ -390,7 +391,8 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
             !sim_memory_find(&sim_of(peer->device)->memory, peer->arena, 0, peer->arena_bytes,
                              &c->peer[r->peer]))
             return oato_fail(err, OATO_EUSAGE,
-                             "%s: record %" PRIu32 ": its peer is out of reach or lacks the arena",
+                             "%s: record %" PRIu32
+                             ": its peer is not reachable or does not have the arena",
                              s->id, i);
     }
     return OATO_OK;
@@ -406,7 +408,8 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     if (b)
         arena_bytes = b->bytes - (uint64_t)(arena - b->real);
     else if (p->arena)
-        return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not its memory", s->id);
+        return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not in this device's memory",
+                         s->id);
     if (program_check(p, self, arena_bytes, err))
         return oato_fail_at(err, "%s", s->id);
     if (check_records(s, p, err) || grow_buffers(s, p, err))
@@ -419,8 +422,8 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
         c->kv = *p->kv;
         if (!sim_memory_find(&s->memory, p->kv->data, 0, p->kv->bytes, &c->kv.data)) {
             free(c);
-            return oato_fail(err, OATO_EUSAGE, "%s: the program's KV cache is not its memory",
-                             s->id);
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
     if (find_peers(s, c, err)) {

@@ -31,8 +31,7 @@ static oato_status check_budget(struct sim_memory *m, uint64_t bytes, const char
     uint64_t missing_mib = (missing >> 20) + ((missing & 0xfffff) != 0);
     return oato_fail(err, OATO_EFIT,
                      "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use, %" PRIu64
-                     " MiB are "
-                     "missing; place less there or raise its memory (vram=)",
+                     " MiB are missing; place less on it or raise its memory (vram=)",
                      m->id, mib(bytes), what, mib(m->used), mib(m->capacity), missing_mib);
 }
 

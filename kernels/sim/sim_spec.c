@@ -62,8 +62,9 @@ static oato_status parse_option(char *option, struct sim_spec *s, struct oato_er
             continue;
         const char *value = equals ? equals + 1 : "";
         if (!parse_quantity(value, f->unit, &v) || !(v <= f->most) || (v <= 0 && !f->zero_allowed))
-            return oato_fail(err, OATO_EUSAGE, "sim: %s='%s' is no quantity in %s%s up to %g",
-                             f->name, value, f->unit, f->zero_allowed ? "" : " above 0", f->most);
+            return oato_fail(err, OATO_EUSAGE,
+                             "sim: %s='%s' must be a quantity in %s%s, at most %g", f->name, value,
+                             f->unit, f->zero_allowed ? "" : " above 0", f->most);
         memcpy((char *)s + f->offset, &v, sizeof v);
         return OATO_OK;
     }

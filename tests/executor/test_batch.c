@@ -276,7 +276,8 @@ static void the_context_ends_an_answer(void **state)
 
     struct batch_request r = request_of(&y, 0);
     assert_int_equal(batch_add(b, &r, NULL, &err), OATO_EFIT);
-    assert_non_null(strstr(err.text, "the prompt has 71 tokens, the context 70: use -c 256"));
+    assert_non_null(
+        strstr(err.text, "the prompt has 71 tokens, but the context holds only 70; use -c 256"));
     y.prompt[2] = 320;
     r.n_ids = 3;
     assert_int_equal(batch_add(b, &r, NULL, &err), OATO_EUSAGE);

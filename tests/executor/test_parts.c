@@ -579,7 +579,7 @@ static void kv_and_ranks_are_where_the_plan_says(void **state)
     engine_close(open_engine(m, &p, (struct engine_options){0}));
     p.parts[2].end = p.parts[3].begin = 0;
     p.parts[3].device = p.parts[3].home = 1;
-    expect_refused(m, &p, "than the KV of its layer");
+    expect_refused(m, &p, "that does not hold its layer's KV cache");
 
     p.n_parts = 0;
     p.devices[1] = p.devices[0];

@@ -283,7 +283,7 @@ static void the_context_ends_an_answer_well(void **state)
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p Hello -c 64 -n 200 --ignore-eos"), 0);
     assert_memory_equal(o->out.data, "Hello", 5);
     assert_int_equal(o->out.data[o->out.len - 1], '\n');
-    assert_non_null(strstr(o->err.data, "the context is full; -c N"));
+    assert_non_null(strstr(o->err.data, "the context is full; use -c N"));
     assert_non_null(strstr(o->err.data, "decode "));
     /* more prompts than the context holds at once: they take turns */
     assert_int_equal(
@@ -467,11 +467,11 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         int status;
         const char *says;
     } rows[] = {
-        {"", 2, "which model"},
+        {"", 2, "no model given"},
         {"tiny.gguf", 2, "-p"},
         {"tiny.gguf -p x --temprature 1", 2, "--temp"},
         {"tiny.gguf -p x --prefill 3", 2, "--prefill"},
-        {"tiny.gguf -p x -ngl 99", 2, "'-ngl' here: a plan decides what runs on a GPU"},
+        {"tiny.gguf -p x -ngl 99", 2, "'-ngl' is not supported: a plan decides what runs on a GPU"},
         {"tiny.gguf -p x -ctk q8_0", 2, "--kv"},
         {"tiny.gguf -p x -no-cnv", 2, "leave it out"},
         {"tiny.gguf -p x --mlock", 2, "stay in memory"},
@@ -498,7 +498,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"cut.gguf -p x", 3, "cut.gguf"},
         {"text.gguf -p x", 3, "text.gguf"},
         {"tiny.gguf -p x --plan tiny.gguf", 3, "tiny.gguf"},
-        {"tiny.gguf -f text.txt -c 100", 4, "the context 100: use -c "},
+        {"tiny.gguf -f text.txt -c 100", 4, "but the context holds only 100; use -c "},
         {"missing.gguf -p x", 6, "missing.gguf"},
         {"tiny.gguf -p x --plan missing.plan", 6, "missing.plan"},
         {"tiny.gguf -f missing.txt", 6, "missing.txt"},

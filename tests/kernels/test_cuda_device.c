@@ -311,8 +311,8 @@ static void a_kernel_that_hangs_is_left_after_an_interrupt(void **state)
     assert_int_equal(gpu->d->ops->finish(gpu->d, &err), OATO_EDEVICE);
     oato_interrupted = 0;
     assert_in_range(now_ns() - begin_ns, UINT64_C(4000000000), UINT64_C(60000000000));
-    assert_string_equal(err.text, "cuda:0: a kernel has not ended 5 s after the interrupt; the GPU "
-                                  "is left as it is");
+    assert_string_equal(err.text, "cuda:0: a kernel is still running 5 s after the interrupt; "
+                                  "leaving the GPU as it is");
     assert_true(d->cu == cuda_driver_none());
     counted->event_query = uncounted.event_query;
     d->cu = counted; /* here it does work: all is freed */

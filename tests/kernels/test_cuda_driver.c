@@ -380,7 +380,7 @@ static void what_is_missing_is_said_in_a_line(void **state)
     check_opening("OATO_CUDA_ON_CPU_VERSION", version, says);
     snprintf(version, sizeof version, "%d", oldest);
     check_opening("OATO_CUDA_ON_CPU_VERSION", version, NULL);
-    check_opening("OATO_CUDA_DRIVER", "libno-such-driver.so", "no NVIDIA driver here");
+    check_opening("OATO_CUDA_DRIVER", "libno-such-driver.so", "no NVIDIA driver found");
     check_opening("OATO_CUDA_DRIVER", "libm.so.6", "lacks cuInit");
 }
 

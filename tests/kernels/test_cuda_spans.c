@@ -175,7 +175,7 @@ static void settings_are_refused(void **state)
     struct oato_device *d = NULL;
     struct oato_error err;
     assert_int_equal(device_open("cuda:decode=slowly", 0, NULL, &d, &err), OATO_EUSAGE);
-    assert_non_null(strstr(err.text, "'decode=slowly' is no setting"));
+    assert_non_null(strstr(err.text, "unknown setting 'decode=slowly'"));
 }
 
 /* ------------------------------------------------------------------------ overlapping ----- */

@@ -112,7 +112,7 @@ static void inputs_of_experts_have_widths_of_their_own(void **state)
     assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
     op->expert_first = 4;
     assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
-    assert_non_null(strstr(f->err.text, "5 experts from 4 on, of 8"));
+    assert_non_null(strstr(f->err.text, "5 experts from 4 on exceed the 8 there are"));
     op->experts_held = 0;
     assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
     op->expert_first = -1;
@@ -177,43 +177,43 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[1].in_width[0] = 63;
     check_refused(f, "rms_norm takes inputs of width 64, not 63");
     f->record[1].n_in = 2;
-    check_refused(f, "rms_norm with 2 inputs");
+    check_refused(f, "rms_norm cannot have 2 inputs");
     f->record[1].n_out = 2;
-    check_refused(f, "rms_norm with 2 outputs instead of 1");
+    check_refused(f, "rms_norm has 2 outputs instead of 1");
     f->record[1].n_weights = 0;
-    check_refused(f, "rms_norm with 0 weights");
+    check_refused(f, "rms_norm cannot have 0 weights");
     f->record[1].weight[0] = 2;
-    check_refused(f, "weight 2 of a table of 2");
+    check_refused(f, "weight 2 is outside the table of 2");
     f->record[1].weight[0] = UINT32_MAX;
     check_refused(f, "weight");
     f->record[5].op.n = 127;
-    check_refused(f, "merge of 128 columns instead of 127");
+    check_refused(f, "merge has inputs of 128 columns instead of 127");
     f->record[5].n_in = 0;
-    check_refused(f, "merge with 0 inputs");
+    check_refused(f, "merge cannot have 0 inputs");
     f->record[3].kv_layer = -1;
-    check_refused(f, "without a KV layer");
+    check_refused(f, "needs a KV layer");
     f->program.kv = NULL;
-    check_refused(f, "without a KV layer");
+    check_refused(f, "needs a KV layer");
     f->record[4].n_out = 0;
-    check_refused(f, "a copy has");
+    check_refused(f, "a copy must have");
     f->program.host_arena = NULL;
     check_refused(f, "host arena");
     f->record[0].op.kind = OP_KIND_COUNT;
     check_refused(f, "operator kind");
     f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 3 * WIDTH, .n = WIDTH};
-    check_refused(f, "merge_sum of 128 columns instead of 192");
+    check_refused(f, "merge_sum has inputs of 128 columns instead of 192");
     f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 2 * WIDTH, .n = WIDTH};
     f->record[5].in_width[1] = 32;
     check_refused(f, "merge_sum takes inputs of width 64, not 32");
     f->record[0].kind = RECORD_PEER + 1;
     check_refused(f, "kind 5");
     f->record[0].kind = RECORD_STREAM;
-    check_refused(f, "a stream has one to 3 weights and no values");
+    check_refused(f, "a stream must have one to 3 weights and no values");
     stream(&f->record[0], 0);
-    check_refused(f, "a stream has one to 3 weights and no values");
+    check_refused(f, "a stream must have one to 3 weights and no values");
     stream(&f->record[0], 2);
     f->record[0].weight[1] = 2;
-    check_refused(f, "weight 2 of a table of 2");
+    check_refused(f, "weight 2 is outside the table of 2");
 }
 
 static void what_can_never_come_is_refused(void **state)
@@ -223,13 +223,13 @@ static void what_can_never_come_is_refused(void **state)
     f->record[4].signal = 1;
     check_refused(f, "signals 1 after 1");
     f->record[4].signal = 4;
-    check_refused(f, "signals 4 after 1 of 3");
+    check_refused(f, "signals 4 after 1; signals must rise, up to 3");
     f->record[3].wait[1].ordinal = 2; /* its own, raised later */
     check_refused(f, "waits for 1#2");
     f->record[3].wait[0].ordinal = 0;
     check_refused(f, "waits for 0#0");
     f->record[3].wait[0].device = DEVICES_MAX;
-    check_refused(f, "never come");
+    check_refused(f, "never signalled");
     f->record[3].n_waits = RECORD_WAITS + 1;
     check_refused(f, "9 waits");
     f->program.n_signals = TIMELINE_RING;
@@ -251,7 +251,7 @@ static void peers_are_those_that_are_reached(void **state)
     r->kind = RECORD_PEER;
     r->peer = 2;
     assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
-    assert_non_null(strstr(f->err.text, "device 2 is not reached"));
+    assert_non_null(strstr(f->err.text, "device 2 is not reachable"));
     f->program.peers = peers;
     if (program_check(&f->program, 1, ARENA, &f->err))
         fail_msg("%s", f->err.text);
@@ -259,7 +259,7 @@ static void peers_are_those_that_are_reached(void **state)
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         r->peer = others[i];
         assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
-        assert_non_null(strstr(f->err.text, "is not reached"));
+        assert_non_null(strstr(f->err.text, "is not reachable"));
     }
     r->peer = 2;
     r->in[0] = sizeof(float);

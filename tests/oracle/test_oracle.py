@@ -141,7 +141,7 @@ def emulated(program, work):
     isa = "amx-emulated"
     ids = parse_ids("@" + os.path.join(DATA, "gpl3_ids.txt"))[:384]
     probe = run(program, isa, "logits", MODEL, "--ids", "1", "-o", os.path.join(work, "probe"))
-    if "this processor has no" in probe.stderr:
+    if "this processor does not support" in probe.stderr:
         print(probe.stderr.strip())
         sys.exit(77)
     exact = Model(MODEL).logits(ids)
