@@ -444,7 +444,6 @@ static void nothing_is_kept_twice_and_staging_counts(void **state)
     assert_int_equal(sim->staging_bytes, 2 * GATE_UP); /* more than q, k and v: 512 rows */
     assert_int_equal(stats.stream_bytes[PHASE_PREFILL], LAYERS * (512 * ROW + 3 * HALF));
     assert_int_equal(stats.stream_bytes[PHASE_DECODE], 0);
-
     /* a plan's budget without room for the staging buffers */
     p.devices[1].budget_bytes = sim->weight_bytes + sim->kv_bytes + sim->arena_bytes +
                                 sim->workspace_bytes + sim->staging_bytes;
@@ -570,7 +569,6 @@ static void kv_and_ranks_are_where_the_plan_says(void **state)
     p.kv[p.n_kv++] = (struct plan_kv){0, 0, 1, 1};
     p.kv[p.n_kv++] = (struct plan_kv){0, 1, 2, 0};
     engine_close(open_engine(m, &p, (struct engine_options){0}));
-
     p.kv[0].device = 0;
     expect_refused(m, &p, "keeps KV heads 0 to 1 of layer 0 on cpu:0, but blk.0.kv_store");
     p.n_kv = 0;
@@ -580,7 +578,6 @@ static void kv_and_ranks_are_where_the_plan_says(void **state)
     p.parts[2].end = p.parts[3].begin = 0;
     p.parts[3].device = p.parts[3].home = 1;
     expect_refused(m, &p, "that does not hold its layer's KV cache");
-
     p.n_parts = 0;
     p.devices[1] = p.devices[0];
     p.devices[1].rank = 1;

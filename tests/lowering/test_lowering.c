@@ -150,7 +150,7 @@ static void heads_are_cut_out_of_whole_values(void **state)
 
     p.phase[PHASE_DECODE][find_op(g, OP_ATTENTION, 0)].part[1].device = HOST;
     assert_int_equal(lower_both(&in, &l, &err), OATO_EFILE);
-    assert_non_null(strstr(err.text, "than the KV of its layer"));
+    assert_non_null(strstr(err.text, "does not hold its layer's KV cache"));
     lowered_free(&l);
     placements_free(&p);
     model_close(m);
@@ -179,7 +179,7 @@ static void what_a_device_cannot_do_is_refused(void **state)
     p.phase[PHASE_PREFILL][product].part[1].streamed = true;
     facts.streams[DEVICE] = false;
     assert_int_equal(lower_both(&in, &l, &err), OATO_EFILE);
-    assert_non_null(strstr(err.text, "device with memory of its own"));
+    assert_non_null(strstr(err.text, "device with its own memory"));
     lowered_free(&l);
     facts.streams[DEVICE] = true;
     assert_int_equal(lower_both(&in, &l, &err), OATO_OK);
