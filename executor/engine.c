@@ -374,9 +374,11 @@ static void rows_take(struct engine *e, enum plan_phase phase, int32_t n, bool k
         memcpy(e->kept, rows, (size_t)n * width * sizeof *rows);
         rows = e->kept;
     }
-    for (int32_t i = 0; i < n; i++)
-        e->result[e->row_number[i]] =
-            (struct result_row){rows + (size_t)i * width, e->lowered.candidates[phase]};
+    for (int32_t i = 0; i < n; i++) {
+        struct result_row *row = &e->result[e->row_number[i]];
+        row->data = rows + (size_t)i * width;
+        row->candidates = e->lowered.candidates[phase];
+    }
     e->n_rows += n;
 }
 

@@ -142,11 +142,10 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
     if (status)
         return status;
     e->deterministic = o->deterministic || (e->plan && e->plan->request.deterministic);
-    if (!status && e->deterministic)
+    if (e->deterministic)
         return check_deterministic(e, err);
-    if (!status)
-        check_libraries(e, warn, user);
-    return status;
+    check_libraries(e, warn, user);
+    return OATO_OK;
 }
 
 /* ------------------------------------------------------------------------------ lowering */

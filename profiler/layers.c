@@ -42,7 +42,7 @@ void layers_close(struct layers *l)
 {
     if (!l)
         return;
-    for (uint32_t i = 0; i < l->n_prepared; i++)
+    for (uint32_t i = 0; l->weights && i < l->n_prepared; i++)
         l->rig->device->ops->weight_free(l->rig->device, l->weights[i]);
     free(l->weights);
     graph_free(&l->graph);

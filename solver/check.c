@@ -243,11 +243,11 @@ static int by_op(const void *a, const void *b)
 static bool sort_parts(const struct plan *p, struct parts_by_op *out)
 {
     out->plan = p;
-    out->sorted = calloc((size_t)p->n_parts + 1, sizeof *out->sorted);
+    out->sorted = calloc((size_t)p->n_parts + 1, sizeof(void *));
     for (int32_t i = 0; out->sorted && i < p->n_parts; i++)
         out->sorted[i] = &p->parts[i];
     if (out->sorted)
-        qsort(out->sorted, (size_t)p->n_parts, sizeof *out->sorted, by_op);
+        qsort(out->sorted, (size_t)p->n_parts, sizeof(void *), by_op);
     return out->sorted;
 }
 
@@ -405,7 +405,7 @@ oato_status report_diff(const struct plan *a, const struct plan *b, bool json, b
     if (status)
         return status;
     if (!sort_parts(a, &of_a) || !sort_parts(b, &of_b)) {
-        status = oato_fail_memory(err, (size_t)a->n_parts * sizeof *of_a.sorted, "a comparison");
+        status = oato_fail_memory(err, (size_t)a->n_parts * sizeof(void *), "a comparison");
         goto out;
     }
     if (json) {

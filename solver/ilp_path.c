@@ -261,7 +261,7 @@ static int by_ns(const void *a, const void *b)
  * have. */
 static double more_devices_ns(const struct path *p)
 {
-    int64_t fixed_ns[SOLVER_DEVICES];
+    int64_t fixed_ns[SOLVER_DEVICES] = {0};
     int n = 0;
     double sum = 0;
     for (int32_t d = 0; d < p->in->n_devices; d++)

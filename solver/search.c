@@ -305,7 +305,7 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
     }
     if (!s.scratch || !s.all)
         status = oato_fail_memory(err, units * sizeof *s.scratch, "a placement");
-    if (!status)
+    else
         status = climb(&s, err);
     free(s.scratch);
     free(s.all);

@@ -192,8 +192,9 @@ static void run_matrix(const struct run *x)
 
     struct matrix_task m = {.x = x, .up_at = room.up_at, .panel = room.panel};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;
-    const int weights = op_weight_count(op);
-    for (int i = 0; i < weights; i++) {
+    const int weights = op_weight_count(op); /* at least one */
+    int i = 0;
+    do {
         m.rows[i] = i && op->kind == OP_QKV ? op->n2 : op->n;
         m.job[i] = (struct matrix_job){.w = x->c->weights[x->r->weight[i]],
                                        .x = in,
@@ -202,7 +203,7 @@ static void run_matrix(const struct run *x)
                                        .T = x->T,
                                        .y = op->kind == OP_GATE_UP ? output(x, 0) : output(x, i),
                                        .y_stride = m.rows[i]};
-    }
+    } while (++i < weights);
     m.n = op->kind == OP_GATE_UP ? 1 : weights;
 
     if (x->n_threads > 1 && !room.is_private)

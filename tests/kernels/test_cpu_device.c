@@ -172,7 +172,7 @@ static double step_median_ns(int threads, int steps)
     enum { LAST = 9 };
     struct layers x;
     struct oato_error err;
-    double ns[LAST];
+    double ns[LAST] = {0};
     layers_init(&x, open_cpu(threads, "ref", 0));
     for (int i = 0; i < steps; i++) {
         const uint64_t begin = now_ns();

@@ -169,9 +169,9 @@ static int64_t record_end(int n_threads, int64_t units, int slow)
         deal[i] = (struct deal){.x = &x[i], .units = units};
     }
     for (int left = n_threads; left;) {
-        int next = -1;
-        for (int i = 0; i < n_threads; i++)
-            if (clock[i] >= 0 && (next < 0 || clock[i] < clock[next]))
+        int next = 0;
+        for (int i = 1; i < n_threads; i++)
+            if (clock[i] >= 0 && (clock[next] < 0 || clock[i] < clock[next]))
                 next = i;
         if (deal_next(&deal[next], &begin, &end)) {
             done += end - begin;
