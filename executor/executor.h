@@ -18,7 +18,7 @@ struct engine_options {
     const char *isa; /* forces a level of CPU kernels; NULL: the environment or the best */
     int32_t threads; /* of the cpu device; 0: physical cores less one per GPU */
     int32_t context; /* KV positions of all sequences together; 0: the plan's or 4096 */
-    int32_t ubatch;  /* max. tokens per step; 0: the plan's or 512 */
+    int32_t ubatch;  /* max. tokens per step; 0: the plan's or 256 */
     int32_t seqs;    /* max. sequences per step; 0: the plan's batch or 1 */
     int32_t rows;    /* max. rows of logits per step; 0: seqs */
     /* How many candidates (the largest logits) of each row are copied to the host when one other

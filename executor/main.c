@@ -156,7 +156,7 @@ static const struct {
       O_CONTEXT}},
     {ENGINE, {"ctx-size", 0, OPT_VALUE, "N", NULL, O_CONTEXT}},
     {ENGINE,
-     {"ubatch", 0, OPT_VALUE, "N", "max. tokens per step (default: the plan's, or 512)", O_UBATCH}},
+     {"ubatch", 0, OPT_VALUE, "N", "max. tokens per step (default: the plan's, or 256)", O_UBATCH}},
     {ENGINE, {"ub", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
     {ENGINE, {"ubatch-size", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
     {ENGINE, {"fa", 0, OPT_CHOICE, "on|auto|off|1|0", NULL, O_FLASH}},
