@@ -157,23 +157,29 @@ static void take(struct search *s, const struct ilp_result *r)
     s->known = true;
 }
 
+/* Solves one problem from the best placement so far, if that fits, and keeps what is better. */
+static oato_status attempt(struct search *s, struct streaming *x, struct ilp_options options,
+                           struct oato_error *err)
+{
+    struct ilp_result r = {0};
+    const bool fits = s->known && instance_fits(&x->in, s->best, NULL);
+    options.enough_ns = s->known ? s->result->objective_ns : 0;
+    const oato_status status =
+        solve_ilp(&x->in, &options, fits ? s->best : NULL, s->scratch, &r, err);
+    s->result->timed_out = s->result->timed_out || r.timed_out;
+    x->bound_ns = max_i64(x->bound_ns, r.bound_ns);
+    if (!status)
+        take(s, &r);
+    return status == OATO_NEGATIVE ? OATO_OK : status;
+}
+
 /* Looks through a problem without branch and bound: mostly a good placement, soon. */
 static oato_status look(struct search *s, struct streaming *x, uint64_t deadline_ns,
                         struct oato_error *err)
 {
-    struct ilp_result r = {0};
-    const struct ilp_options options = {.gap = s->options.gap,
-                                        .deadline_ns = deadline_ns,
-                                        .enough_ns = s->known ? s->result->objective_ns : 0,
-                                        .no_search = true};
-    const bool fits = s->known && instance_fits(&x->in, s->best, NULL);
-    const oato_status status =
-        solve_ilp(&x->in, &options, fits ? s->best : NULL, s->scratch, &r, err);
-    s->result->timed_out = s->result->timed_out || r.timed_out;
-    x->bound_ns = r.bound_ns;
-    if (!status)
-        take(s, &r);
-    return status == OATO_NEGATIVE ? OATO_OK : status;
+    const struct ilp_options options = {
+        .gap = s->options.gap, .deadline_ns = deadline_ns, .no_search = true};
+    return attempt(s, x, options, err);
 }
 
 /* The problems of a step, relaxed, the most promising first. Half of the time is for solving them:
@@ -215,19 +221,11 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
 static oato_status solve_one(struct search *s, struct streaming *x, int32_t left,
                              struct oato_error *err)
 {
-    struct ilp_result r = {0};
     struct ilp_options options = s->options;
     if (x->bound_ns == INT64_MAX || settles(s, x->bound_ns))
         return OATO_OK;
-    options.enough_ns = s->known ? s->result->objective_ns : 0;
-    const bool fits = s->known && instance_fits(&x->in, s->best, NULL);
     options.deadline_ns = ilp_share(options.deadline_ns, left);
-    oato_status status = solve_ilp(&x->in, &options, fits ? s->best : NULL, s->scratch, &r, err);
-    s->result->timed_out = s->result->timed_out || r.timed_out;
-    x->bound_ns = max_i64(x->bound_ns, r.bound_ns);
-    if (!status)
-        take(s, &r);
-    return status == OATO_NEGATIVE ? OATO_OK : status;
+    return attempt(s, x, options, err);
 }
 
 /* One step of the climb: sets the bound to that of these devices. */
