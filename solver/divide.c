@@ -314,10 +314,19 @@ struct divided {
     struct divided *next;
 };
 
+static bool same_op_prices(const struct op_price *a, const struct op_price *b, int32_t n_devices)
+{
+    bool same = true;
+    for (int32_t d = 0; d < n_devices && same; d++)
+        same = a[d].supported == b[d].supported && a[d].prefill_ns == b[d].prefill_ns &&
+               a[d].decode_ns == b[d].decode_ns && a[d].weight_bytes == b[d].weight_bytes &&
+               a[d].kv_bytes == b[d].kv_bytes;
+    return same;
+}
+
 static bool same_operators(const struct problem *p, const struct dividing *a,
                            const struct dividing *b)
 {
-    const size_t prices = sizeof *p->price * (size_t)p->n_devices;
     const struct layer_flow *f = &p->flow[p->graph.ops[a->op[0]].layer + 1],
                             *g = &p->flow[p->graph.ops[b->op[0]].layer + 1];
     char x[OP_KEY_SIZE], y[OP_KEY_SIZE];
@@ -327,7 +336,8 @@ static bool same_operators(const struct problem *p, const struct dividing *a,
         same =
             !strcmp(oato_op_key(&p->graph.ops[a->op[i]].op, NULL, x),
                     oato_op_key(&p->graph.ops[b->op[i]].op, NULL, y)) &&
-            !memcmp(&p->price[a->op[i] * p->n_devices], &p->price[b->op[i] * p->n_devices], prices);
+            same_op_prices(&p->price[a->op[i] * p->n_devices], &p->price[b->op[i] * p->n_devices],
+                           p->n_devices);
     return same;
 }
 
@@ -348,13 +358,23 @@ static bool same_ways(const struct dividing *a, const struct dividing *b)
     return same;
 }
 
+/* Whole on each device: they cost and hold the same. */
+static bool same_wholes(const struct option *a, const struct option *b, int32_t n_devices)
+{
+    bool same = true;
+    for (int32_t d = 0; d < n_devices && same; d++)
+        same = a[d].allowed == b[d].allowed && price_equal(&a[d].price, &b[d].price) &&
+               a[d].bytes[d] == b[d].bytes[d];
+    return same;
+}
+
 /* Equal layers share the options of their units: there may be ten thousands. */
 static bool share_options(struct problem *p, int32_t unit, const struct dividing *x,
                           const struct option *whole)
 {
     const struct divided *d = p->neurons ? NULL : p->divided;
     while (d && !(same_operators(p, x, &d->x) && same_ways(x, &d->x) &&
-                  !memcmp(whole, d->whole, sizeof *whole * (size_t)p->n_devices)))
+                  same_wholes(whole, d->whole, p->n_devices)))
         d = d->next;
     if (!d)
         return false;

@@ -15,6 +15,11 @@ void price_add(struct price *sum, const struct price *p)
     sum->decode_ns = ns_add(sum->decode_ns, p->decode_ns);
 }
 
+bool price_equal(const struct price *a, const struct price *b)
+{
+    return a->prefill_ns == b->prefill_ns && a->decode_ns == b->decode_ns;
+}
+
 void option_lie(struct option *o, int32_t in, int32_t out)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++) {

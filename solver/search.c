@@ -43,28 +43,23 @@ static int by_promise(const void *x, const void *y)
 
 /* ------------------------------------------------------------------------ equal devices ---- */
 
-static bool same_price(const struct price *a, const struct price *b)
-{
-    return a->prefill_ns == b->prefill_ns && a->decode_ns == b->decode_ns;
-}
-
 static bool same_whole(const struct unit *u, int32_t a, int32_t b)
 {
     const struct option *x = &u->options[a], *y = &u->options[b];
     return x->allowed == y->allowed && x->bytes[a] == y->bytes[b] &&
-           same_price(&x->price, &y->price);
+           price_equal(&x->price, &y->price);
 }
 
 static bool same_ways(const struct instance *in, const struct edge *e, int32_t a, int32_t b)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        if (!same_price(&e->leave[phase][a], &e->leave[phase][b]) ||
-            !same_price(&e->enter[phase][a], &e->enter[phase][b]))
+        if (!price_equal(&e->leave[phase][a], &e->leave[phase][b]) ||
+            !price_equal(&e->enter[phase][a], &e->enter[phase][b]))
             return false;
         for (int32_t d = 0; d < in->n_devices && e->direct; d++) {
             const int32_t other = d == a ? b : d == b ? a : d; /* as b sees it */
-            if (!same_price(&e->direct[phase][a][d], &e->direct[phase][b][other]) ||
-                !same_price(&e->direct[phase][d][a], &e->direct[phase][other][b]))
+            if (!price_equal(&e->direct[phase][a][d], &e->direct[phase][b][other]) ||
+                !price_equal(&e->direct[phase][d][a], &e->direct[phase][other][b]))
                 return false;
         }
     }
@@ -77,7 +72,7 @@ static bool alike(const struct problem *p, int32_t a, int32_t b)
     const struct instance *in = &p->instance;
     const int32_t host = p->device[in->host];
     bool same = in->usable[a] == in->usable[b] && in->capacity[a] == in->capacity[b] &&
-                in->staging[a] == in->staging[b] && same_price(&in->fixed[a], &in->fixed[b]) &&
+                in->staging[a] == in->staging[b] && price_equal(&in->fixed[a], &in->fixed[b]) &&
                 cost_of_stream(p->cost, host, p->device[a], 1e9) ==
                     cost_of_stream(p->cost, host, p->device[b], 1e9);
     for (int32_t d = 0; d < in->n_devices && same; d++)

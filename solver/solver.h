@@ -78,6 +78,7 @@ struct price { /* whole nanoseconds: of the objective, of all prompts, of one de
     int64_t objective_ns, prefill_ns, decode_ns;
 };
 void price_add(struct price *sum, const struct price *p);
+bool price_equal(const struct price *a, const struct price *b);
 
 /* One way to run a unit: whole on a device or, if it can be split into groups (of neurons, rows or
  * experts), with a share of the groups on each of several devices, which run in parallel. */
