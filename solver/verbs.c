@@ -27,76 +27,65 @@ void warn_if_disturbed(const struct problem *p)
     warn(NULL, text);
 }
 
-void inputs_close(struct inputs *in)
-{
-    if (in->model)
-        model_close(in->model);
-    if (in->profile)
-        profile_free(in->profile);
-    if (in->neurons)
-        neurons_free(in->neurons);
-}
-
 bool names_machine(const struct command *c)
 {
     return c->profile || c->hardware;
 }
 
-oato_status inputs_open(const struct command *c, struct inputs *in, struct oato_error *err)
+oato_status open_inputs(struct command *c, struct oato_error *err)
 {
-    memset(in, 0, sizeof *in);
     oato_status status = OATO_OK;
     if (c->profile && c->hardware)
         return oato_fail(err, OATO_EUSAGE, "two machines: -p %.80s and --hardware %.40s; give one",
                          c->profile, c->hardware);
     if (c->profile)
-        status = profile_load(c->profile, &in->storage, warn, NULL, err);
+        status = profile_load(c->profile, &c->in.profile_storage, warn, NULL, err);
     else if (c->hardware)
-        status = hardware_load(c->hardware, &in->storage, warn, NULL, err);
+        status = hardware_load(c->hardware, &c->in.profile_storage, warn, NULL, err);
     if (!status && names_machine(c))
-        in->profile = &in->storage;
+        c->in.profile = &c->in.profile_storage;
     if (!status && c->model)
-        status = model_open(c->model, &in->model, err);
+        status = model_open(c->model, &c->in.model, err);
     if (!status && c->neurons) {
-        status = neurons_load(c->neurons, &in->neurons_storage, err);
-        in->neurons = status ? NULL : &in->neurons_storage;
+        status = neurons_load(c->neurons, &c->in.neurons_storage, err);
+        c->in.neurons = status ? NULL : &c->in.neurons_storage;
     }
-    if (!status && in->neurons && in->model)
-        status = neurons_check_model(in->neurons, in->model->gguf, err);
-    if (status)
-        inputs_close(in);
+    if (!status && c->in.neurons && c->in.model)
+        status = neurons_check_model(c->in.neurons, c->in.model->gguf, err);
+    c->plan.neurons = c->in.neurons;
     return status;
 }
 
-oato_status plan_inputs_open(const struct command *c, struct plan *plan, struct inputs *in,
-                             struct oato_error *err)
+oato_status open_plan(struct command *c, struct oato_error *err)
 {
-    oato_status status = plan_load(c->operands[0], plan, err);
-    if (status)
-        return status;
-    status = request_check_plan(plan, err);
-    if (status)
-        oato_fail_at(err, "%s", c->operands[0]);
-    else if (!(status = inputs_open(c, in, err)))
-        plan->neurons = in->neurons;
-    if (status)
-        plan_free(plan);
+    if (plan_load(c->operands[0], &c->the_plan, err))
+        return err->status;
+    if (request_check_plan(&c->the_plan, err))
+        return oato_fail_at(err, "%s", c->operands[0]);
+    const oato_status status = open_inputs(c, err);
+    c->the_plan.neurons = c->in.neurons;
     return status;
 }
 
-void plan_inputs_close(struct plan *plan, struct inputs *in)
+void command_close(struct command *c)
 {
-    inputs_close(in);
-    plan_free(plan);
+    if (c->in.model)
+        model_close(c->in.model);
+    if (c->in.profile)
+        profile_free(c->in.profile);
+    if (c->in.neurons)
+        neurons_free(c->in.neurons);
+    plan_free(&c->the_plan);
+    text_free(&c->file);
 }
 
-oato_status save_text(const char *path, const struct text *t, struct oato_error *err)
+oato_status save_file(const struct command *c, const char *path, struct oato_error *err)
 {
     struct outfile f;
-    if (t->failed)
-        return oato_fail_memory(err, t->len, path);
+    if (c->file.failed)
+        return oato_fail_memory(err, c->file.len, path);
     oato_status status = outfile_open(&f, path, err);
-    if (!status && !(status = outfile_write(&f, t->data, t->len, err)))
+    if (!status && !(status = outfile_write(&f, c->file.data, c->file.len, err)))
         status = outfile_commit(&f, err);
     return status;
 }
