@@ -333,11 +333,10 @@ static bool same_operators(const struct problem *p, const struct dividing *a,
     bool same = a->n_ops == b->n_ops && a->file_bytes == b->file_bytes &&
                 f->other_ns == g->other_ns && f->matrix_bytes == g->matrix_bytes;
     for (int32_t i = 0; i < a->n_ops && same; i++)
-        same =
-            !strcmp(oato_op_key(&p->graph.ops[a->op[i]].op, NULL, x),
-                    oato_op_key(&p->graph.ops[b->op[i]].op, NULL, y)) &&
-            same_op_prices(&p->price[a->op[i] * p->n_devices], &p->price[b->op[i] * p->n_devices],
-                           p->n_devices);
+        same = !strcmp(oato_op_key(&p->graph.ops[a->op[i]].op, NULL, x),
+                       oato_op_key(&p->graph.ops[b->op[i]].op, NULL, y)) &&
+               same_op_prices(&p->price[a->op[i] * p->n_devices],
+                              &p->price[b->op[i] * p->n_devices], p->n_devices);
     return same;
 }
 

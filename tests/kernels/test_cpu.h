@@ -119,12 +119,19 @@ static UNUSED const struct cpu_kernels *kernels_named(const char *name)
     return cpu_kernels_select(name, &k, &err) ? NULL : k;
 }
 
+/* The name of the emulator of the whole processor; NULL: none. There a test takes fewer shapes. */
+static UNUSED const char *emulator(void)
+{
+    const char *name = getenv("OATO_TEST_EMULATOR");
+    return name && *name ? name : NULL;
+}
+
 /* For the main functions of programs whose tests go through all of isas: says in the file
  * $OATO_TEST_LEVELS how each level was tested; scripts/test sums up. Under an emulator of the whole
  * processor (OATO_TEST_EMULATOR, its name) nothing is native. Returns `failed`. */
 static UNUSED int levels_report(int failed)
 {
-    const char *path = getenv("OATO_TEST_LEVELS"), *emulator = getenv("OATO_TEST_EMULATOR");
+    const char *path = getenv("OATO_TEST_LEVELS");
     FILE *f = path && *path ? fopen(path, "a") : NULL;
     for (size_t i = 0; f && i < ARRAY_LEN(isas); i++) {
         const int name = (int)strcspn(isas[i], "-"); /* amx-emulated is amx */
@@ -133,7 +140,7 @@ static UNUSED int levels_report(int failed)
             state = "skipped";
         else if (failed)
             state = "failed";
-        else if (isas[i][name] || (emulator && *emulator))
+        else if (isas[i][name] || emulator())
             state = "emulated";
         fprintf(f, "%.*s %s\n", name, isas[i], state);
     }
