@@ -146,6 +146,10 @@ struct device_ops {
      * NUMERICS_LIBRARY the device finds and opens its library, if the operator can use one. */
     const char *(*numerics)(const struct oato_device *d, const struct oato_op *op,
                             enum numerics_choice choice);
+    /* True when decode runs these neighbours together, given the first and the last operator.
+     * NULL: nothing is joined. */
+    bool (*joins)(const struct oato_device *d, enum op_join join, const struct oato_op *first,
+                  const struct oato_op *last);
     /* Bytes of rows x k elements once prepared. */
     uint64_t (*prepared_bytes)(const struct oato_device *d, oato_dtype dtype, int64_t rows,
                                int64_t k, enum weight_use use);

@@ -214,6 +214,9 @@ const struct op_fusion op_fusions[] = {
 };
 const int op_fusion_count = ARRAY_LEN(op_fusions);
 
+const char *const op_join_names[JOIN_COUNT] = {"norm + product", "attention + product",
+                                               "product + add", "rope + kv_store"};
+
 /* Of a kind that nobody knows the empty row of OP_NONE. */
 static const struct op_kind_row *kind_row(int kind)
 {

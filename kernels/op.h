@@ -203,4 +203,17 @@ struct op_fusion {
 extern const struct op_fusion op_fusions[];
 extern const int op_fusion_count;
 
+/* Neighbours that a device may run for less than one by one, and with the same bits: each keeps its
+ * record, so that a plan may still cut between them, and what they save counts for the last one
+ * (graph_join, models/models.h). A device declares those that it has (device_ops.joins). */
+enum op_join {
+    JOIN_NORM,       /* a norm and a product of its output, which it packs */
+    JOIN_ATTENTION,  /* the same of attention's output */
+    JOIN_ADD,        /* a product and an addition to its output */
+    JOIN_ROPE_STORE, /* rotations of q and k and the store of k */
+    JOIN_COUNT,
+    JOIN_NONE = JOIN_COUNT
+};
+extern const char *const op_join_names[JOIN_COUNT];
+
 #endif

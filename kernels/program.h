@@ -78,6 +78,7 @@ struct program {
     uint64_t host_arena_bytes;        /* 0: not known */
     const struct program_peer *peers; /* by index in the engine, DEVICES_MAX; NULL: none */
     uint64_t workspace_bytes;         /* what the device said it needs for these records */
+    uint32_t without_joins;           /* for profilers: those not to be made, a bit each */
     struct kv_cache *kv;              /* of this device, or NULL when it holds no KV layer */
     const char *const *device_ids;    /* by index in the engine, for printing; may be NULL */
 };

@@ -78,6 +78,46 @@ int32_t graph_cover(const struct graph *g, graph_match_fn *take, void *user,
     return n;
 }
 
+static bool is_norm(uint16_t kind)
+{
+    return kind == OP_RMS_NORM || kind == OP_ADD_NORM;
+}
+
+static bool is_product(uint16_t kind)
+{
+    return kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP;
+}
+
+/* Of the kinds that need not be told apart by what they read. */
+static enum op_join join_of(uint16_t before, uint16_t kind)
+{
+    if (is_norm(before) && is_product(kind))
+        return JOIN_NORM;
+    if (before == OP_ATTENTION && kind == OP_MUL_MAT)
+        return JOIN_ATTENTION;
+    if (before == OP_MUL_MAT && (kind == OP_ADD || kind == OP_BIAS))
+        return JOIN_ADD;
+    return before == OP_ROPE && kind == OP_KV_STORE ? JOIN_ROPE_STORE : JOIN_NONE;
+}
+
+enum op_join graph_join(const struct graph *g, int32_t i, int32_t *first)
+{
+    const struct graph_op *last = &g->ops[i];
+    int32_t f = i - 1;
+    while (f > 0 && is_product(last->op.kind) && is_product(g->ops[f].op.kind) &&
+           g->ops[f].in[0] == last->in[0])
+        f--;
+    const enum op_join join = f < 0 ? JOIN_NONE : join_of(g->ops[f].op.kind, last->op.kind);
+    if (join == JOIN_NONE || (join == JOIN_ATTENTION && f != i - 1))
+        return JOIN_NONE;
+    const int32_t made = g->ops[f].out[g->ops[f].n_out - 1];
+    bool reads = last->in[0] == made || (last->op.kind == OP_ADD && last->in[1] == made);
+    if (join == JOIN_ROPE_STORE)
+        reads = reads && --f >= 0 && g->ops[f].op.kind == OP_ROPE;
+    *first = f;
+    return reads ? join : JOIN_NONE;
+}
+
 struct graph_op graph_fused(const struct graph *g, struct graph_match match)
 {
     const struct graph_op *m = &g->ops[match.first];

@@ -221,6 +221,9 @@ int32_t graph_matches(const struct graph *g, struct graph_match *out, int32_t ma
 typedef bool graph_match_fn(void *user, const struct graph *g, struct graph_match m);
 int32_t graph_cover(const struct graph *g, graph_match_fn *take, void *user,
                     struct graph_match *out);
+/* The join (kernels/op.h) that operator i completes with its neighbours from *first on, or
+ * JOIN_NONE. Of one norm's products each completes one. */
+enum op_join graph_join(const struct graph *g, int32_t i, int32_t *first);
 /* The fused operator of a match; it keeps the name of the first member. */
 struct graph_op graph_fused(const struct graph *g, struct graph_match m);
 /* The graph with the given matches replaced by fused operators (a match that overlaps an earlier

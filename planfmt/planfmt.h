@@ -30,6 +30,7 @@ struct profile_device {
      * fraction of the time of an operator's rows after the first, which run slower in a program
      * than alone because other records evict the caches. */
     double record_overhead_ns, step_overhead_ns, rows_overhead;
+    double join_ns[JOIN_COUNT]; /* what a join saves in a decode step; 0: it is not made */
     double launch_ns; /* an operator that hardly computes, launched by itself; 0: not measured */
     /* Not measured: every operator is assumed to run, at the roofline of the two rates above,
      * unless a row says otherwise. */

@@ -41,7 +41,7 @@ struct row_text {
     uint64_t prepared_bytes, workspace_bytes;
 };
 
-enum { FIELDS_MAX = 16, PROFILE_DEVICES_MAX = 64 };
+enum { FIELDS_MAX = 20, PROFILE_DEVICES_MAX = 64 };
 
 struct schema {
     const char *what; /* for messages: "device" */
@@ -51,7 +51,7 @@ struct schema {
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
     profile_link_schema, profile_row_schema;
-enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET }; /* indices in profile_device_schema */
+enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET, DEVICE_JOINS }; /* indices in profile_device_schema */
 /* Indices in profile_row_schema. */
 enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN, ROW_DISTURBED = 10 };
 enum {

@@ -230,6 +230,8 @@ uint64_t profile_hash(const struct profile *p)
             in_text(&h, "data sheet");
         in_known(&h, "rows overhead", d->rows_overhead);
         in_known(&h, "launch", d->launch_ns);
+        for (int j = 0; j < JOIN_COUNT; j++)
+            in_known(&h, op_join_names[j], d->join_ns[j]);
     }
     uint64_t devices = hash_bytes(h.bytes, h.n), links = 0, rows = 0;
     for (int32_t i = 0; i < p->n_links; i++) {

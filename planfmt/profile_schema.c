@@ -51,7 +51,11 @@ const struct schema profile_device_schema = {"device", {
     {"rows_overhead", AT(profile_device, rows_overhead), FIELD_F64, 0, false},
     {"launch_ns", AT(profile_device, launch_ns), FIELD_F64, 0, false},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, false},
-}, 15};
+    {"join_norm_ns", AT(profile_device, join_ns[JOIN_NORM]), FIELD_F64, 0, false},
+    {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, false},
+    {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, false},
+    {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, false},
+}, 15 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), true},

@@ -222,10 +222,12 @@ static void put_devices(struct writer *w, const struct profile *p)
     begin_list(w);
     for (int32_t i = 0; i < p->n_devices; i++) {
         const struct profile_device *d = &p->devices[i];
+        uint32_t left_out =
+            unless(d->launch_ns > 0, DEVICE_LAUNCH) | unless(d->data_sheet, DEVICE_DATA_SHEET);
+        for (int j = 0; j < JOIN_COUNT; j++)
+            left_out |= unless(d->join_ns[j] > 0, DEVICE_JOINS + j);
         begin_mapping(w, false);
-        put_fields(
-            w, &profile_device_schema, d,
-            ~(unless(d->launch_ns > 0, DEVICE_LAUNCH) | unless(d->data_sheet, DEVICE_DATA_SHEET)));
+        put_fields(w, &profile_device_schema, d, ~left_out);
         end_mapping(w);
     }
     end_list(w);

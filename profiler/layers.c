@@ -7,6 +7,7 @@
 
 #include "lowering/lowering.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,7 +110,9 @@ static bool sum_rows(const struct profile *p, int32_t device, const struct graph
         const struct profile_row *row = profile_find(p, device, &op, &size);
         if (!row || !row->supported)
             return false;
-        *ns += row->median_ns;
+        int32_t first;
+        const enum op_join join = at->rows == 1 ? graph_join(g, i, &first) : JOIN_NONE;
+        *ns += row->median_ns - (join == JOIN_NONE ? 0 : p->devices[device].join_ns[join]);
         *more_ns += row->median_ns * (size.rows - 1) / size.rows;
     }
     return true;
@@ -283,6 +286,37 @@ static oato_status program_time(const struct rig *r, oato_dtype kv, struct progr
     return status;
 }
 
+/* How often the first operators have a join that the device declares. */
+static int32_t joins_of(const struct layers *l, enum op_join join, int32_t n_ops)
+{
+    const struct oato_device *d = l->rig->device;
+    int32_t n = 0, first;
+    for (int32_t i = 0; i < n_ops && d->ops->joins; i++)
+        n += graph_join(&l->graph, i, &first) == join &&
+             d->ops->joins(d, join, &l->graph.ops[first].op, &l->graph.ops[i].op);
+    return n;
+}
+
+/* What each kind of join saves: the same step once more without it, in the first pass. */
+static oato_status joins_time(const struct layers *l, struct program *program,
+                              const struct lowered_device *low, const struct op_point *at,
+                              struct layers_time *t, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (enum op_join j = 0; j < JOIN_COUNT && !status; j++) {
+        const int32_t n = joins_of(l, j, t->records);
+        struct layers_time without = {0};
+        program->without_joins = 1u << j;
+        if (n && !t->joined) {
+            status = program_time(l->rig, l->kv, program, low, at, true, &without, err);
+            t->join_ns[j] = fmax(without.together_ns - t->together_ns, 0) / n;
+        }
+        t->sum_ns -= n * t->join_ns[j];
+    }
+    t->joined = true;
+    return status;
+}
+
 oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
                            bool quick, struct layers_time *t, struct oato_error *err)
 {
@@ -298,6 +332,8 @@ oato_status layers_measure(struct layers *l, const struct profile *p, const stru
         status = program_make(l, low, at, &program, err);
     if (!status)
         status = program_time(l->rig, l->kv, &program, low, at, quick, t, err);
+    if (!status && at->rows == 1)
+        status = joins_time(l, &program, low, at, t, err);
     if (status)
         t->records = 0;
     free((void *)program.records);

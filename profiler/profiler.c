@@ -512,18 +512,18 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
 static void set_overheads(const struct rig *rig, struct profile_device *d, struct layers_times *t)
 {
     const struct layers_time *decode = &t->last[LAYERS_DECODE];
-    double more_ns = 0, sum_ns = 0, rows_ns = 0, ns = beyond_ns(t, LAYERS_DECODE);
-    if (!rig->leaves_out)
-        ns = fmin(ns, OVERHEAD_MOST * decode->sum_ns);
+    const double most_ns = rig->leaves_out ? INFINITY : OVERHEAD_MOST * decode->sum_ns;
+    double more_ns = 0, sum_ns = 0, rows_ns = 0, ns = fmin(beyond_ns(t, LAYERS_DECODE), most_ns);
     if (ns > 0)
         d->record_overhead_ns = readable_ns(ns / decode->records);
+    for (int j = 0; j < JOIN_COUNT; j++)
+        d->join_ns[j] = readable_ns(decode->join_ns[j]);
     for (int i = LAYERS_PROMPT; i < LAYERS_COUNT; i++) {
         const struct layers_time *last = &t->last[i];
-        if (!last->records)
-            continue;
-        more_ns += beyond_ns(t, i) - d->record_overhead_ns * last->records;
-        sum_ns += last->sum_ns;
-        rows_ns += last->more_ns;
+        if (last->records)
+            more_ns += beyond_ns(t, i) - d->record_overhead_ns * last->records;
+        sum_ns += last->records ? last->sum_ns : 0;
+        rows_ns += last->records ? last->more_ns : 0;
     }
     more_ns = fmin(more_ns, OVERHEAD_MOST * sum_ns);
     if (more_ns > 0)
@@ -534,8 +534,8 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
 {
     struct profile_device *d = &r->p->devices[rig->index];
     struct layers_times t = {0};
-    d->record_overhead_ns = 0;
-    d->rows_overhead = 0;
+    d->record_overhead_ns = d->rows_overhead = 0;
+    memset(d->join_ns, 0, sizeof d->join_ns);
     oato_status status = measure_passes(r, rig, &t, err);
     if (!status && !adds_up(rig, &t)) {
         status = put_rows(r, false, true, err);

@@ -185,9 +185,12 @@ struct layers_time {
     double mean_ns;             /* of all steps but the slowest 5 %: what a user waits */
     int32_t records;            /* in the step; 0: rows are missing */
     double more_ns;             /* the part of sum_ns for each record's rows after the first */
+    bool joined;                /* join_ns was measured */
+    double join_ns[JOIN_COUNT]; /* of a decode step: what each join of a kind saves */
 };
-/* Times one step as one program, and as the sum of its rows in p. *t must be zero at first; a
- * second measurement, also after another layers_open, uses as many records as the first. */
+/* Times one step as one program, and as the sum of its rows in p less what joins save. *t must be
+ * zero at first; a second measurement, also after another layers_open, uses as many records as the
+ * first. */
 oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
                            bool quick, struct layers_time *t, struct oato_error *err);
 bool row_is_of(const struct profile_row *r, const struct oato_op *op, const struct op_size *size);

@@ -294,6 +294,14 @@ struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const stru
     return r;
 }
 
+double cost_of_join(const struct cost_model *c, int32_t device, const struct graph *g,
+                    int32_t index, int32_t tokens, int32_t *first)
+{
+    const enum op_join join =
+        tokens <= NUMERICS_DECODE_ROWS ? graph_join(g, index, first) : JOIN_NONE;
+    return join == JOIN_NONE ? 0 : c->profile->devices[device].join_ns[join];
+}
+
 uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                              uint64_t file_bytes)
 {

@@ -219,6 +219,36 @@ static void copies_text(const struct explain *x, int32_t op)
                 as_ms((double)in_ns.objective_ns), as_ms((double)out_ns.objective_ns));
 }
 
+/* What each device saves by running the operator together with those before it. */
+static void joins_text(const struct explain *x, int32_t op)
+{
+    const struct problem *p = x->problem;
+    const int32_t tokens = request_decode_step(&p->request).tokens;
+    if (x->json)
+        json_open(x->out, "joins", '[');
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        int32_t first;
+        const double ns = cost_of_join(p->cost, p->device[d], &p->graph, op, tokens, &first);
+        if (ns <= 0)
+            continue;
+        const char *name = op_join_names[graph_join(&p->graph, op, &first)];
+        const char *with = p->graph.ops[first].name;
+        if (x->json) {
+            json_open(x->out, NULL, '{');
+            json_string(x->out, "device", problem_device(p, d));
+            json_string(x->out, "join", name);
+            json_string(x->out, "from", with);
+            json_number(x->out, "saves_ns", ns);
+            json_close(x->out, '}');
+        } else {
+            text_printf(x->out, "  joined on %s (%s, from %s on): saves %.4f ms of a decode step\n",
+                        problem_device(p, d), name, with, as_ms(ns));
+        }
+    }
+    if (x->json)
+        json_close(x->out, ']');
+}
+
 static void explain_op(const struct explain *x, int32_t op)
 {
     const struct problem *p = x->problem;
@@ -245,6 +275,7 @@ static void explain_op(const struct explain *x, int32_t op)
         json_number(out, "benefit_ns", benefit_ms * 1e6);
         json_number(out, "benefit_ns_per_mib", per_mib * 1e6);
         copies_text(x, op);
+        joins_text(x, op);
         json_open(out, "devices", '[');
         for (int32_t d = 0; d < p->n_devices; d++)
             device_json(x, op, d);
@@ -264,6 +295,7 @@ static void explain_op(const struct explain *x, int32_t op)
         if (benefit_ms > 0 && per_mib > 0)
             text_printf(out, ", %.4f ms per MiB", per_mib);
         text_printf(out, "%s", benefit_ms > 0 ? "\n" : "");
+        joins_text(x, op);
         for (int32_t d = 0; d < p->n_devices; d++)
             if (p->price[op * p->n_devices + d].supported &&
                 p->price[op * p->n_devices + d].estimate)

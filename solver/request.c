@@ -84,6 +84,10 @@ static struct op_cost step_cost(const struct problem *p, const struct graph *g, 
     const struct profile_device *device = &p->profile->devices[p->device[d]];
     struct op_size size = graph_op_size(g, index, s->tokens, s->rows, s->seqs, s->kv_positions);
     struct op_cost c = cost_of_op(p->cost, p->device[d], op, &size);
+    int32_t first;
+    if (op->kind ==
+        g->ops[index].op.kind) /* where the neighbours are elsewhere, copies cost more */
+        c.ns = fmax(c.ns - cost_of_join(p->cost, p->device[d], g, index, s->tokens, &first), 0);
     c.ns += device->record_overhead_ns;
     return c;
 }

@@ -187,6 +187,16 @@ static double active_share(const struct stepping *x, const struct program_record
     return freq && order ? sum / all : share;
 }
 
+/* Whole on this device in this phase, as are the operators from `first` on before it. */
+static bool stand_together(const struct stepping *x, int32_t d, int32_t first, int32_t last)
+{
+    const struct placement *placed = x->s->placements.phase[x->step->phase];
+    bool together = true;
+    for (int32_t i = first; i <= last && together; i++)
+        together = placed[i].n == 1 && placed[i].part[0].device == d;
+    return together;
+}
+
 static struct home op_run(struct stepping *x, int32_t d, const struct program_record *r,
                           struct home *reads, int n)
 {
@@ -197,7 +207,11 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
-    const struct op_cost c = cost_of_op(s->cost, s->device[d], &o->op, &size);
+    struct op_cost c = cost_of_op(s->cost, s->device[d], &o->op, &size);
+    int32_t first;
+    const double saved = cost_of_join(s->cost, s->device[d], &s->graph, index, q->tokens, &first);
+    if (saved > 0 && stand_together(x, d, first, index))
+        c.ns = fmax(c.ns - saved, 0);
     const struct event e = {.kind = EVENT_RUN,
                             .device = (int16_t)d,
                             .estimate = c.estimate || r->parts > 1,

@@ -84,6 +84,7 @@ const struct device_ops cuda_device_ops = {
     .info = info,
     .supports = cuda_supports,
     .numerics = cuda_numerics,
+    .joins = cuda_joins,
     .prepared_bytes = cuda_prepared_bytes,
     .workspace_bytes = cuda_workspace_bytes,
     .alloc = cuda_alloc,

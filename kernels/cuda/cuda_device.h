@@ -328,6 +328,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
 oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uint32_t index,
                             const struct step *step, struct oato_error *err);
 /* cuda_join.c. Finds records whose work one kernel can do together. */
+bool cuda_joins(const struct oato_device *base, enum op_join join, const struct oato_op *first,
+                const struct oato_op *last);
 oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err);
 /* cuda_graph.c. Whether this GPU and its driver let kernels overlap, in streams and in graphs. */

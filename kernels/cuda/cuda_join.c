@@ -16,26 +16,57 @@ static bool is_run(const struct program_record *r, uint16_t kind)
     return r->kind == RECORD_RUN && r->op.kind == kind;
 }
 
+/* -------------------------------------------------------------- what the operators allow --- */
+
+/* Packed bytes are what tensor cores take, too; but their other products start from floats. */
+static bool allows(const struct cuda_device *d, enum op_join join, const struct oato_op *first,
+                   const struct oato_op *last, enum numerics_choice numerics)
+{
+    switch (join) {
+    case JOIN_NORM: return cuda_has_blocks((oato_dtype)last->dtype);
+    case JOIN_ATTENTION:
+        return cuda_has_blocks((oato_dtype)last->dtype) && first->head_dim % 32 == 0 &&
+               !cuda_takes_matrix(d, last, numerics) && !cuda_takes_tile(first, numerics);
+    case JOIN_ADD: return !cuda_takes_matrix(d, first, numerics);
+    case JOIN_ROPE_STORE: return first->heads % last->kv_heads == 0;
+    case JOIN_COUNT: break;
+    }
+    return false;
+}
+
+bool cuda_joins(const struct oato_device *base, enum op_join join, const struct oato_op *first,
+                const struct oato_op *last)
+{
+    return allows((const struct cuda_device *)base, join, first, last, NUMERICS_DECODE);
+}
+
+static bool joins(const struct cuda_device *d, enum op_join join,
+                  const struct program_record *first, const struct program_record *last)
+{
+    return allows(d, join, &first->op, &last->op, (enum numerics_choice)first->numerics) &&
+           allows(d, join, &first->op, &last->op, (enum numerics_choice)last->numerics);
+}
+
 /* ------------------------------------------------------------------------- norms pack ----- */
 
-/* True when the product takes the norm's output as bytes; tensor cores take the same ones. */
-static bool reads_packed(const struct program_record *r, const struct program_record *norm)
+/* True when the product takes the norm's output as bytes. */
+static bool reads_packed(const struct cuda_device *d, const struct program_record *r,
+                         const struct program_record *norm)
 {
     return (is_run(r, OP_MUL_MAT) || is_run(r, OP_QKV) || is_run(r, OP_GATE_UP)) &&
-           cuda_has_blocks((oato_dtype)r->op.dtype) &&
-           r->in[0] == norm->out[norm->op.kind == OP_ADD_NORM] && r->op.k == norm->op.n &&
-           r->rows == norm->rows;
+           joins(d, JOIN_NORM, norm, r) && r->in[0] == norm->out[norm->op.kind == OP_ADD_NORM] &&
+           r->op.k == norm->op.n && r->rows == norm->rows;
 }
 
 /* Nothing but these products may stand between: other records use the workspace as well. What a
  * library computes takes halves. */
-static void join_packs(struct compiled *c)
+static void join_packs(const struct cuda_device *d, struct compiled *c)
 {
     const struct program *p = c->program;
     const struct program_record *norm = NULL;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (norm && reads_packed(r, norm) && !c->records[i].blas) {
+        if (norm && reads_packed(d, r, norm) && !c->records[i].blas) {
             c->records[norm - p->records].packs = true;
             c->records[i].packed = true;
         } else {
@@ -46,19 +77,12 @@ static void join_packs(struct compiled *c)
 
 /* -------------------------------------------------------------------- attention packs ----- */
 
-static bool takes_matrix(const struct cuda_device *d, const struct program_record *r)
-{
-    return cuda_takes_matrix(d, &r->op, r->numerics);
-}
-
 static bool packs_for(const struct cuda_device *d, const struct program_record *attention,
                       const struct program_record *product)
 {
     return is_run(attention, OP_ATTENTION) && is_run(product, OP_MUL_MAT) &&
-           cuda_has_blocks((oato_dtype)product->op.dtype) && product->in[0] == attention->out[0] &&
-           product->op.k == attention->op.n && attention->rows == product->rows &&
-           attention->op.head_dim % 32 == 0 && !takes_matrix(d, product) &&
-           !cuda_takes_tile(&attention->op, attention->numerics);
+           joins(d, JOIN_ATTENTION, attention, product) && product->in[0] == attention->out[0] &&
+           product->op.k == attention->op.n && attention->rows == product->rows;
 }
 
 static void join_inputs(const struct cuda_device *d, struct compiled *c)
@@ -101,7 +125,7 @@ static bool can_add(const struct cuda_device *d, const struct program *p,
                     const struct program_record *product, const struct program_record *add)
 {
     const bool residual = is_run(add, OP_ADD), bias = is_run(add, OP_BIAS);
-    if (!is_run(product, OP_MUL_MAT) || takes_matrix(d, product) || (!residual && !bias) ||
+    if (!is_run(product, OP_MUL_MAT) || (!residual && !bias) || !joins(d, JOIN_ADD, product, add) ||
         add->op.n != product->op.n || add->rows != product->rows || add->n_waits ||
         cuda_reads_streamed(p, add))
         return false;
@@ -186,13 +210,15 @@ static bool lie_apart(const struct program *p, const struct program_record *q,
            (q->in[0] == q->out[0] || !overlap(q_in, q_out));
 }
 
-static bool can_join(const struct program *p, const struct program_record *r)
+static bool can_join(const struct cuda_device *d, const struct program *p,
+                     const struct program_record *r)
 {
     const struct program_record *q = r, *k = r + 1, *store = r + 2;
     return is_run(q, OP_ROPE) && is_run(k, OP_ROPE) && is_run(store, OP_KV_STORE) &&
            store->in[0] == k->out[0] && store->op.k == k->op.n && q->rows == store->rows &&
-           k->rows == store->rows && q->op.heads % k->op.heads == 0 && !q->signal && !k->signal &&
-           !k->n_waits && !store->n_waits && lie_apart(p, q, k, store) && is_for_store_alone(p, k);
+           k->rows == store->rows && joins(d, JOIN_ROPE_STORE, q, store) && !q->signal &&
+           !k->signal && !k->n_waits && !store->n_waits && lie_apart(p, q, k, store) &&
+           is_for_store_alone(p, k);
 }
 
 static oato_status join_stores(const struct cuda_device *d, struct compiled *c,
@@ -200,7 +226,7 @@ static oato_status join_stores(const struct cuda_device *d, struct compiled *c,
 {
     const struct program *p = c->program;
     for (uint32_t i = 0; i + 2 < p->n_records; i++) {
-        if (!can_join(p, &p->records[i]))
+        if (!can_join(d, p, &p->records[i]))
             continue;
         const cu_result result = cuda_kernel(d, "rope_store", &c->records[i + 2].run);
         if (result)
@@ -214,9 +240,13 @@ static oato_status join_stores(const struct cuda_device *d, struct compiled *c,
 oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err)
 {
-    join_packs(c);
-    join_inputs(d, c);
-    join_additions(d, c);
+    const uint32_t without = c->program->without_joins;
+    if (!(without >> JOIN_NORM & 1))
+        join_packs(d, c);
+    if (!(without >> JOIN_ATTENTION & 1))
+        join_inputs(d, c);
+    if (!(without >> JOIN_ADD & 1))
+        join_additions(d, c);
     cuda_enter(d);
-    return join_stores(d, c, err);
+    return without >> JOIN_ROPE_STORE & 1 ? OATO_OK : join_stores(d, c, err);
 }

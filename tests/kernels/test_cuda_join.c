@@ -66,9 +66,10 @@ static void a_norm_packs_for_the_products_behind_it(void **state)
     count_end();
 }
 
-enum way { TOGETHER, APART, MEMORY_AGAIN, WANTED_AGAIN, DOWNLOADED, UPLOADED, WAYS };
+enum way { TOGETHER, NOT_ASKED_FOR, APART, MEMORY_AGAIN, WANTED_AGAIN, DOWNLOADED, UPLOADED, WAYS };
 
-/* Rotations of q and k, a store and the attention of a prompt: with nothing between, with a record,
+/* Rotations of q and k, a store and the attention of a prompt: with nothing between, without the
+ * join being asked for, with a record between,
  * with the second rotation's output where the first one's input was, or with a record that reads it
  * as well, before which something is downloaded to the place in the host's arena that it has in the
  * GPU's; or with an upload from that place. */
@@ -95,6 +96,7 @@ static void rotate_and_store(enum way way, int T, float *out)
     r->signal = 1;
     if (way == MEMORY_AGAIN)
         gpu->records[1].out[0] = gpu->records[2].in[0] = gpu->records[0].in[0];
+    gpu->p.without_joins = way == NOT_ASKED_FOR ? 1u << JOIN_ROPE_STORE : 0;
     rig_compile(gpu, NULL);
     for (int i = 0; i < 3; i++) {
         rig_random(x[i], RIG_TOKENS * 64, (uint32_t)i);
@@ -116,8 +118,9 @@ static void rotations_and_the_store_are_one_kernel(void **state)
     (void)state;
     count_begin();
     for (int T = 1; T <= RIG_TOKENS; T += RIG_TOKENS - 1) {
-        static const int expected[] = {[TOGETHER] = 2,     [APART] = 5,      [MEMORY_AGAIN] = 2,
-                                       [WANTED_AGAIN] = 5, [DOWNLOADED] = 5, [UPLOADED] = 2};
+        static const int expected[] = {
+            [TOGETHER] = 2,     [NOT_ASKED_FOR] = 4, [APART] = 5,   [MEMORY_AGAIN] = 2,
+            [WANTED_AGAIN] = 5, [DOWNLOADED] = 5,    [UPLOADED] = 2};
         float out[WAYS][RIG_TOKENS * 64];
         for (int way = 0; way < WAYS; way++) {
             rotate_and_store((enum way)way, T, out[way]);
@@ -243,10 +246,40 @@ static void sums_take_the_place_of_what_nobody_reads(void **state)
     count_end();
 }
 
+/* What the profiler asks: decode's kernels join what has blocks, a tensor core's do not. */
+static void a_device_declares_its_joins(void **state)
+{
+    (void)state;
+    struct rig *gpu = rig_create("cuda:0", 0), *cpu = rig_create("cpu", 1);
+    static const struct {
+        enum op_join join;
+        const char *first, *last;
+        bool made;
+    } rows[] = {
+        {JOIN_NORM, "rms_norm/k64", "mul_mat/Q8_0/k64/n96", true},
+        {JOIN_NORM, "rms_norm/k64", "mul_mat/F32/k64/n96", false},
+        {JOIN_ATTENTION, "attention/F16/h2/g1/d32", "mul_mat/Q8_0/k64/n96", true},
+        {JOIN_ATTENTION, "attention/F16/h2/g1/d20", "mul_mat/Q8_0/k40/n96", false},
+        {JOIN_ADD, "mul_mat/Q8_0/k64/n96", "add/k96", true},
+        {JOIN_ROPE_STORE, "rope/h2/d32/r32/p0", "kv_store/F16/g1/d32", true},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct oato_op first, last;
+        struct op_size size;
+        assert_true(oato_op_parse(rows[i].first, &first, &size));
+        assert_true(oato_op_parse(rows[i].last, &last, &size));
+        assert_int_equal(gpu->d->ops->joins(gpu->d, rows[i].join, &first, &last), rows[i].made);
+    }
+    assert_null(cpu->d->ops->joins);
+    rig_free(cpu);
+    rig_free(gpu);
+}
+
 int main(void)
 {
     struct oato_error err;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_declares_its_joins),
         cmocka_unit_test(a_norm_packs_for_the_products_behind_it),
         cmocka_unit_test(rotations_and_the_store_are_one_kernel),
         cmocka_unit_test(attention_packs_and_a_product_adds),

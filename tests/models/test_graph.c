@@ -163,6 +163,30 @@ static void patterns_still_match_between_norms_and_experts(void **state)
     }
 }
 
+/* In each of two layers: three products and two behind their norms, the one behind attention, two
+ * additions, a store; and the logits behind the last norm. */
+static void neighbours_that_a_device_may_join(void **state)
+{
+    (void)state;
+    static const int apart[JOIN_COUNT] = {11, 2, 4, 2}, fused[JOIN_COUNT] = {5, 2, 1, 2};
+    struct random_model m = shape_of("llama");
+    struct model *model = made(&m);
+    struct graph_match match[16];
+    struct oato_error err;
+    struct graph cover;
+    const int32_t n = graph_cover(&model->graph, NULL, NULL, match);
+    assert_int_equal(graph_fuse(&model->graph, match, n, &cover, &err), OATO_OK);
+    for (int which = 0; which < 2; which++) {
+        const struct graph *g = which ? &cover : &model->graph;
+        int found[JOIN_COUNT + 1] = {0};
+        for (int32_t i = 0, first; i < g->n_ops; i++)
+            found[graph_join(g, i, &first)]++;
+        assert_memory_equal(found, which ? fused : apart, sizeof apart);
+    }
+    graph_free(&cover);
+    model_close(model);
+}
+
 /* Named shapes are those of real models: parameters in all, and of them in experts. */
 static void named_shapes_have_the_size_of_their_names(void **state)
 {
@@ -285,6 +309,7 @@ int main(void)
         FILE_TEST(qwen3_norms_the_heads_before_it_turns_them),
         FILE_TEST(qwen3moe_routes_each_token_to_its_experts),
         FILE_TEST(patterns_still_match_between_norms_and_experts),
+        FILE_TEST(neighbours_that_a_device_may_join),
         FILE_TEST(named_shapes_have_the_size_of_their_names),
         FILE_TEST(keys_and_tensors_that_disagree_are_refused),
         FILE_TEST(without_its_key_the_width_of_an_expert_is_its_share),

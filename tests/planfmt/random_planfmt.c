@@ -169,6 +169,8 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
                                                   .rows_overhead = perhaps_f64(r),
                                                   .step_overhead_ns = any_f64(r),
                                                   .launch_ns = perhaps_f64(r)};
+        for (int j = 0; j < JOIN_COUNT; j++)
+            out->devices[i].join_ns[j] = perhaps_f64(r);
         for (int32_t j = 0; j < i; j++) {
             out->links[out->n_links++] = any_link(r, i, j);
             out->links[out->n_links++] = any_link(r, j, i);

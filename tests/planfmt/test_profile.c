@@ -71,6 +71,8 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_true(d->record_overhead_ns == e->record_overhead_ns &&
                     d->rows_overhead == e->rows_overhead &&
                     d->step_overhead_ns == e->step_overhead_ns && d->launch_ns == e->launch_ns);
+        for (int j = 0; j < JOIN_COUNT; j++)
+            assert_true(d->join_ns[j] == e->join_ns[j]);
     }
     assert_int_equal(a->n_links, b->n_links);
     for (int32_t i = 0; i < a->n_links; i++) {
@@ -270,8 +272,9 @@ static void the_hash_follows_costs_and_not_dates(void **state)
     p.links[0].sync_ns += 1;
     assert_true(profile_hash(&p) != hash);
     p.links[0].sync_ns -= 1;
-    double *const measured[] = {&p.devices[0].launch_ns, &p.links[0].pageable_bytes_per_s,
-                                &p.links[0].both_bytes_per_s, &p.links[0].stream_bytes_per_s};
+    double *const measured[] = {&p.devices[0].launch_ns, &p.devices[0].join_ns[JOIN_ADD],
+                                &p.links[0].pageable_bytes_per_s, &p.links[0].both_bytes_per_s,
+                                &p.links[0].stream_bytes_per_s};
     uint64_t with[ARRAY_LEN(measured)];
     for (size_t i = 0; i < ARRAY_LEN(measured); i++) {
         const double was = *measured[i];

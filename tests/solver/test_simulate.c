@@ -187,6 +187,41 @@ static void whole_layers_take_what_was_summed(void **state)
     }
 }
 
+/* Neighbours on one device cost what each costs less what the device saves; the sum has it as the
+ * clock has. */
+static void neighbours_save_what_the_device_says(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct planner_options o;
+    struct plan plan;
+    struct oato_error err;
+    struct problem *problem;
+    int32_t *place, first, joins = 0;
+    choose(&p, &o, true);
+    o.whole_only = true;
+    o.solver = "cpu";
+    o.request.batch = 1;
+    make(&p, &o, &plan);
+    if (problem_of_plan(model, &p, &plan, &problem, &place, &err))
+        fail_msg("%s", err.text);
+    for (int32_t i = 0; i < problem->graph.n_ops; i++)
+        joins += graph_join(&problem->graph, i, &first) == JOIN_ROPE_STORE;
+    problem_free(problem);
+    json_t *apart = simulated(&plan, &p, NULL);
+    for (int32_t d = 0; d < p.n_devices; d++)
+        p.devices[d].join_ns[JOIN_ROPE_STORE] = 10;
+    json_t *joined = simulated(&plan, &p, NULL);
+    assert_true(joins >= 2);
+    assert_float_equal(simulated_ns(apart, "decode") - simulated_ns(joined, "decode"), 10 * joins,
+                       joins);
+    check_whole(&plan, &p, 0.01);
+    json_decref(apart);
+    json_decref(joined);
+    plan_free(&plan);
+    profile_free(&p);
+}
+
 /* Products of one input may be computed at the same time, copies while others compute: the
  * solver's sum knows neither. */
 static void whole_operators_are_never_slower_than_summed(void **state)
@@ -428,6 +463,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_layers_take_what_was_summed),
+        cmocka_unit_test(neighbours_save_what_the_device_says),
         cmocka_unit_test(whole_operators_are_never_slower_than_summed),
         cmocka_unit_test(divided_operators_take_nearly_what_was_summed),
         cmocka_unit_test(queues_do_one_thing_at_a_time_and_add_up),
