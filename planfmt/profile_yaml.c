@@ -206,7 +206,7 @@ static oato_status read_scalar(struct reader *r, const struct field *f, void *ba
     if (memchr(s, 0, len))
         return fail_at(r, at, "%s: has a zero byte", f->name);
     void *to = (char *)base + f->offset;
-    uint64_t u;
+    uint64_t u = 0;
     switch (f->type) {
     case FIELD_TEXT:
         if (len > f->size)
