@@ -13,7 +13,22 @@ endif()
 find_program(OATO_NVCC NAMES $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin ${cuda_cache}/cuda/bin
   DOC "The CUDA compiler; OFF: none")
 set(OATO_CUDA_ARCHITECTURES 75 80 86 89 90 100 120 CACHE STRING
-  "GPUs whose machine code is built, as nvcc numbers them; those that nvcc does not know are left out")
+  "GPUs whose machine code is built, as nvcc numbers them, those that nvcc does not know left out; native: this machine's")
+
+# In the place of `native`: what nvcc compiles for the GPUs of this machine.
+if(OATO_NVCC AND OATO_CUDA_ARCHITECTURES STREQUAL native)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE gpus ERROR_QUIET RESULT_VARIABLE ignored)
+  execute_process(COMMAND ${OATO_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
+  set(OATO_CUDA_ARCHITECTURES "")
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]" gpus "${gpus}")
+  foreach(gpu IN LISTS gpus)
+    string(REPLACE "." "" gpu ${gpu})
+    if(known MATCHES "compute_${gpu}(\n|$)" AND NOT gpu IN_LIST OATO_CUDA_ARCHITECTURES)
+      list(APPEND OATO_CUDA_ARCHITECTURES ${gpu})
+    endif()
+  endforeach()
+endif()
 
 # What nvcc is told, in OATO_NVCC_FLAGS, and the major version of CUDA, which is that of the oldest
 # drivers that load what it makes, in OATO_CUDA_MAJOR. Machine code runs on later GPUs of its generation (80 on 87,
@@ -62,11 +77,12 @@ function(cuda_configure)
   set(OATO_CUDA_MAJOR ${major} PARENT_SCOPE)
 endfunction()
 
-if(OATO_NVCC)
+if(OATO_NVCC AND OATO_CUDA_ARCHITECTURES)
   cuda_configure()
 else()
   set(OATO_CUDA_MAJOR 12) # of the functions that the device calls
-  message(STATUS "No CUDA compiler: built without kernels for GPUs (scripts/setup fetches one)")
+  message(STATUS "No CUDA compiler or no GPU to compile for: built without kernels for GPUs")
+  set(OATO_NVCC OFF)
 endif()
 
 # oato_fatbin(TARGET source.cu SYMBOL): the image of the source becomes part of the target as
