@@ -5,7 +5,7 @@
  * program and runs it for each step on a queue of its own. Its progress is an event: a counter
  * that only rises and that every device and the host can read and wait for.
  *
- * Adding a device is one folder and one line in kernels/registry.c.
+ * Adding a device is one folder and one word in DEVICE_KINDS.
  */
 #ifndef OATO_DEVICE_H
 #define OATO_DEVICE_H
@@ -242,9 +242,12 @@ struct oato_device {
     const struct device_ops *ops;
 };
 
-/* The registry: NULL-terminated. Its rows are defined in kernels/KIND/. */
-extern const struct device_ops cpu_device_ops, sim_device_ops, cuda_device_ops;
-extern const struct device_ops *const device_registry[];
+/* The kinds in the order in which they are listed; kernels/KIND/ defines KIND_device_ops. */
+#define DEVICE_KINDS(row) row(cpu) row(cuda) row(sim)
+#define DEVICE_OPS(kind)  extern const struct device_ops kind##_device_ops;
+DEVICE_KINDS(DEVICE_OPS)
+#undef DEVICE_OPS
+extern const struct device_ops *const device_registry[]; /* NULL-terminated */
 
 /* Opens "cpu", "cpu:0", "sim:vram=64MiB,read=900GB/s,flops=80T,link=25GB/s,latency=10us",
  * "sim:1:vram=..."; a list separated by ',' is split by device_split first. Unknown kinds are

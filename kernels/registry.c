@@ -3,15 +3,14 @@
  *
  *   KIND[:INDEX][:OPTION=VALUE,...]       one device
  *   cpu,sim:vram=1GiB,link=25GB/s,sim:1   a list; a piece that is no OPTION=VALUE begins a device
- *
- * Adding a device is one line in device_registry.
  */
 #include "kernels/device.h"
 
 #include <string.h>
 
-const struct device_ops *const device_registry[] = {&cpu_device_ops, &cuda_device_ops,
-                                                    &sim_device_ops, NULL};
+#define ROW(kind) &kind##_device_ops,
+const struct device_ops *const device_registry[] = {DEVICE_KINDS(ROW) NULL};
+#undef ROW
 
 enum { INDEX_MOST = 999 };
 
