@@ -105,6 +105,7 @@ function(oato_options target)
   if(OATO_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${OATO_SANITIZE} -fno-omit-frame-pointer
       -fno-sanitize-recover=all)
+    target_compile_options(${target} PRIVATE -g1) # lines, which is what a report shows; less to compile
     target_link_options(${target} PUBLIC -fsanitize=${OATO_SANITIZE})
   endif()
   if(OATO_COVERAGE)
@@ -120,6 +121,9 @@ function(oato_test name)
   cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;USES;LINKS;LABELS;ENV" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   oato_flags(${name})
+  if(OATO_SANITIZE)
+    target_compile_options(${name} PRIVATE -O1) # half the time; what takes long is not in tests
+  endif()
   foreach(room IN LISTS T_USES)
     target_link_libraries(${name} PRIVATE oato_${room})
   endforeach()
