@@ -332,8 +332,9 @@ struct options {
     int argc, index;
     char **argv;
     bool only_operands;
-    const char *value; /* of the option just returned, or the operand itself */
-    const char *name;  /* as written, for messages */
+    const char *value;          /* of the option just returned, or the operand itself */
+    const char *name;           /* as written, for messages */
+    const struct option_of *of; /* of the option that options_take takes */
 };
 
 enum { OPT_END = -1, OPT_OPERAND = -2, OPT_ERROR = -3 };
@@ -341,6 +342,28 @@ enum { OPT_END = -1, OPT_OPERAND = -2, OPT_ERROR = -3 };
 void options_init(struct options *o, const struct option_row *rows, int argc, char **argv);
 /* The id of the row; OPT_OPERAND, OPT_END, or OPT_ERROR with a message in err. */
 int options_next(struct options *o, struct oato_error *err);
+
+/* A row of a table that says where a value goes in the program's structure of arguments. */
+struct option_of {
+    const char *name;
+    char letter;
+    const char *value, *help; /* as in option_row; value NULL: a flag, "on|off": a choice */
+    unsigned verbs;           /* those that have the option, a bit each */
+    /* Reads o->value into `to`. */
+    oato_status (*take)(const struct options *o, void *to, struct oato_error *err);
+    size_t at;          /* of `to` in the structure */
+    double least, most; /* for a `take` that has bounds */
+};
+/* The rows of those among n that one of the verbs has; an id is an index of `all`. Returns how
+ * many; an empty row follows them. */
+size_t options_rows(const struct option_of *all, size_t n, unsigned verbs, struct option_row *rows);
+/* options_next, and the value is taken into the structure: an id means done. */
+int options_take(struct options *o, const struct option_of *all, void *into,
+                 struct oato_error *err);
+/* Takers of a flag, to a bool, and of a text, to a const char *. */
+oato_status option_flag(const struct options *o, void *to, struct oato_error *err);
+oato_status option_text(const struct options *o, void *to, struct oato_error *err);
+
 /* Prints the rows as aligned help lines. */
 void options_help(const struct option_row *rows, FILE *out);
 /* The nearest of n names by edit distance, or one that is a prefix of the word or has it as a

@@ -139,6 +139,45 @@ int options_next(struct options *o, struct oato_error *err)
     return unknown(o, bare, err);
 }
 
+size_t options_rows(const struct option_of *all, size_t n, unsigned verbs, struct option_row *rows)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct option_of *x = &all[i];
+        const enum option_kind kind = !x->value               ? OPT_FLAG
+                                      : strchr(x->value, '|') ? OPT_CHOICE
+                                                              : OPT_VALUE;
+        if (x->verbs & verbs)
+            rows[used++] = (struct option_row){x->name, x->letter, kind, x->value, x->help, (int)i};
+    }
+    rows[used] = (struct option_row){0};
+    return used;
+}
+
+int options_take(struct options *o, const struct option_of *all, void *into, struct oato_error *err)
+{
+    const int id = options_next(o, err);
+    if (id < 0)
+        return id;
+    o->of = &all[id];
+    return o->of->take(o, (char *)into + o->of->at, err) ? OPT_ERROR : id;
+}
+
+oato_status option_flag(const struct options *o, void *to, struct oato_error *err)
+{
+    (void)o;
+    (void)err;
+    *(bool *)to = true;
+    return OATO_OK;
+}
+
+oato_status option_text(const struct options *o, void *to, struct oato_error *err)
+{
+    (void)err;
+    *(const char **)to = o->value;
+    return OATO_OK;
+}
+
 void options_help(const struct option_row *rows, FILE *out)
 {
     for (const struct option_row *r = rows; r->name; r++) {

@@ -17,7 +17,7 @@
         name, 0, OPT_ANSWER, NULL, text, 0                                                         \
     }
 
-const struct option_row llama_options[] = {
+const struct option_row llama_options[LLAMA_OPTIONS] = {
     ANSWER("ngl", ON_GPU),
     ANSWER("gpu-layers", ON_GPU),
     ANSWER("n-gpu-layers", ON_GPU),
@@ -62,5 +62,4 @@ const struct option_row llama_options[] = {
     ANSWER("parallel", "repeat -p to answer several prompts together"),
     ANSWER("hf", "the model must be a local file; download the GGUF first"),
     ANSWER("hf-repo", "the model must be a local file; download the GGUF first"),
-    {0},
 };

@@ -4,8 +4,7 @@
  */
 #include "executor/run.h"
 
-#include <errno.h>
-#include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
 
 enum verb {
@@ -34,166 +33,177 @@ static const struct {
     {"tokenize", TOKENIZE, run_tokenize, "show the tokens of a text"},
 };
 
-enum option_id {
-    O_MODEL = 1,
-    O_PLAN,
-    O_PROMPT,
-    O_FILE,
-    O_PREDICT,
-    O_TEMP,
-    O_TOP_K,
-    O_TOP_P,
-    O_MIN_P,
-    O_PENALTY,
-    O_LAST,
-    O_SEED,
-    O_CHAT,
-    O_TEMPLATE,
-    O_SYSTEM,
-    O_HIDE,
-    O_IGNORE_END,
-    O_KV,
-    O_DETERMINISTIC,
-    O_THREADS,
-    O_CONTEXT,
-    O_UBATCH,
-    O_FLASH,
-    O_DEVICES,
-    O_MAP,
-    O_STRICT,
-    O_PREPARED,
-    O_DUMP,
-    O_PREFILL,
-    O_GENERATE,
-    O_REPEAT,
-    O_TIMING_ONLY,
-    O_BATCH,
-    O_DEPTH,
-    O_JSON,
-    O_IDS,
-    O_ONLY_IDS,
-    O_OUTPUT,
-    O_NO_SPECIAL,
-    O_LIST,
-    O_HELP,
-    O_VERSION
-};
+/* ----------------------------------------------------------------------------- options ----- */
 
-static const struct {
-    int verbs;
-    struct option_row row;
-} table[] = {
-    {ALL, {"model", 'm', OPT_VALUE, "FILE", "the GGUF file (or the first operand)", O_MODEL}},
-    {ENGINE,
-     {"plan", 0, OPT_VALUE, "FILE", "placement by oato-plan (default: all on the CPU)", O_PLAN}},
-    {GENERATE,
-     {"prompt", 'p', OPT_VALUE, "TEXT", "text to continue; repeat for several at once", O_PROMPT}},
-    {TOKENIZE, {"prompt", 'p', OPT_VALUE, "TEXT", "text to tokenize", O_PROMPT}},
-    {GENERATE, {"file", 'f', OPT_VALUE, "FILE", "prompt from a file (- = standard input)", O_FILE}},
-    {PERPLEXITY | TOKENIZE,
-     {"file", 'f', OPT_VALUE, "FILE", "text file (- = standard input)", O_FILE}},
-    {ANSWER,
-     {"generate", 'n', OPT_VALUE, "N", "max. tokens to generate (default 256; -1: no limit)",
-      O_PREDICT}},
-    {ANSWER, {"predict", 0, OPT_VALUE, "N", NULL, O_PREDICT}},
-    {ANSWER, {"n-predict", 0, OPT_VALUE, "N", NULL, O_PREDICT}},
-    {ANSWER, {"temp", 0, OPT_VALUE, "T", "temperature (default 0: the most likely token)", O_TEMP}},
-    {ANSWER, {"temperature", 0, OPT_VALUE, "T", NULL, O_TEMP}},
-    {ANSWER,
-     {"top-k", 0, OPT_VALUE, "K", "sample among the K most likely (default 40; 0: all)", O_TOP_K}},
-    {ANSWER,
-     {"top-p", 0, OPT_VALUE, "P", "keep top tokens up to total probability P (default 0.95)",
-      O_TOP_P}},
-    {ANSWER,
-     {"min-p", 0, OPT_VALUE, "P", "drop tokens below P x the top probability (default 0.05)",
-      O_MIN_P}},
-    {ANSWER,
-     {"repeat-penalty", 0, OPT_VALUE, "R", "divide logits of recent tokens by R (default 1: off)",
-      O_PENALTY}},
-    {ANSWER,
-     {"repeat-last-n", 0, OPT_VALUE, "N", "tokens that --repeat-penalty covers (default 64)",
-      O_LAST}},
-    {ANSWER, {"seed", 's', OPT_VALUE, "N", "random seed (default 0)", O_SEED}},
-    {GENERATE,
-     {"chat", 0, OPT_FLAG, NULL, "prompts are user messages in the model's chat template", O_CHAT}},
-    {ANSWER,
-     {"chat-template", 0, OPT_VALUE, "NAME", "use this template instead of the model's",
-      O_TEMPLATE}},
-    {ANSWER, {"system", 0, OPT_VALUE, "TEXT", "system message", O_SYSTEM}},
-    {ANSWER, {"sys", 0, OPT_VALUE, "TEXT", NULL, O_SYSTEM}},
-    {ANSWER, {"system-prompt", 0, OPT_VALUE, "TEXT", NULL, O_SYSTEM}},
-    {GENERATE, {"no-display-prompt", 0, OPT_FLAG, NULL, "print only what is generated", O_HIDE}},
-    {GENERATE, {"ignore-eos", 0, OPT_FLAG, NULL, "go on after the end of text", O_IGNORE_END}},
-    {BENCH,
-     {"prompt", 'p', OPT_VALUE, "N", "prompt tokens (default the plan's or 512; 0: skip)",
-      O_PREFILL}},
-    {BENCH, {"prefill", 0, OPT_VALUE, "N", NULL, O_PREFILL}},
-    {BENCH, {"n-prompt", 0, OPT_VALUE, "N", NULL, O_PREFILL}},
-    {BENCH,
-     {"generate", 'n', OPT_VALUE, "N", "decoded tokens (default the plan's or 64; 0: skip)",
-      O_GENERATE}},
-    {BENCH, {"n-gen", 0, OPT_VALUE, "N", NULL, O_GENERATE}},
-    {BENCH, {"repeat", 'r', OPT_VALUE, "N", "timed runs after a warm-up (default 3)", O_REPEAT}},
-    {BENCH,
-     {"timing-only", 0, OPT_FLAG, NULL, "simulated devices keep time but compute nothing",
-      O_TIMING_ONLY}},
-    {BENCH,
-     {"batch", 'b', OPT_VALUE, "B", "sequences decoded together (default the plan's or 1)",
-      O_BATCH}},
-    {BENCH,
-     {"depth", 'd', OPT_VALUE, "N",
-      "positions in the cache before decoding (default the plan's prompt, or 0)", O_DEPTH}},
-    {BENCH, {"n-depth", 0, OPT_VALUE, "N", NULL, O_DEPTH}},
-    {LOGITS, {"ids", 0, OPT_VALUE, "1,2,3", "token ids", O_IDS}},
-    {LOGITS, {"output", 'o', OPT_VALUE, "FILE", "raw float32, tokens x vocabulary", O_OUTPUT}},
-    {TOKENIZE, {"ids", 0, OPT_FLAG, NULL, "only the ids, on one line", O_ONLY_IDS}},
-    {TOKENIZE,
-     {"no-special", 0, OPT_FLAG, NULL, "add no BOS/EOS and parse no control tokens", O_NO_SPECIAL}},
-    {ENGINE,
-     {"kv", 0, OPT_VALUE, "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)", O_KV}},
-    {ENGINE,
-     {"context", 'c', OPT_VALUE, "N", "KV cache positions (default: the plan's, or 4096)",
-      O_CONTEXT}},
-    {ENGINE, {"ctx-size", 0, OPT_VALUE, "N", NULL, O_CONTEXT}},
-    {ENGINE,
-     {"ubatch", 0, OPT_VALUE, "N", "max. tokens per step (default: the plan's, or 256)", O_UBATCH}},
-    {ENGINE, {"ub", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
-    {ENGINE, {"ubatch-size", 0, OPT_VALUE, "N", NULL, O_UBATCH}},
-    {ENGINE, {"fa", 0, OPT_CHOICE, "on|auto|off|1|0", NULL, O_FLASH}},
-    {ENGINE, {"flash-attn", 0, OPT_CHOICE, "on|auto|off|1|0", NULL, O_FLASH}},
-    {ENGINE,
-     {"threads", 't', OPT_VALUE, "N", "CPU threads (default: physical cores, less one per GPU)",
-      O_THREADS}},
-    {ENGINE,
-     {"deterministic", 0, OPT_FLAG, NULL, "same arithmetic in prefill and decode",
-      O_DETERMINISTIC}},
-    {ENGINE,
-     {"devices", 0, OPT_VALUE, "LIST", "devices to open: cpu,sim:vram=64MiB (default: the plan's)",
-      O_DEVICES}},
-    {ENGINE, {"map", 0, OPT_VALUE, "A=B,..", "run the plan's device A on device B", O_MAP}},
-    {ENGINE,
-     {"strict", 0, OPT_FLAG, NULL, "refuse a plan that was made for another machine", O_STRICT}},
-    {ENGINE,
-     {"prepared-cache", 0, OPT_VALUE, "DIR",
-      "keep prepared weights in DIR: later starts are faster", O_PREPARED}},
-    {ENGINE, {"dump-program", 0, OPT_FLAG, NULL, "print what each device runs, and stop", O_DUMP}},
-    {ALL, {"list-devices", 0, OPT_FLAG, NULL, "list the available devices", O_LIST}},
-    {BENCH, {"json", 0, OPT_FLAG, NULL, "machine-readable output", O_JSON}},
-    {ALL,
-     {"help", 'h', OPT_FLAG, NULL, "this text; oato-run VERB --help for a verb's options", O_HELP}},
-    {ALL, {"version", 0, OPT_FLAG, NULL, "version", O_VERSION}},
-};
-
-static void rows_of_verb(int verb, struct option_row *rows)
+static oato_status take_int(const struct options *o, void *to, struct oato_error *err)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < ARRAY_LEN(table); i++)
-        if (table[i].verbs & verb)
-            rows[n++] = table[i].row;
-    for (size_t i = 0; llama_options[i].name && verb & ENGINE; i++)
-        rows[n++] = llama_options[i];
-    rows[n].name = NULL;
+    const int64_t least = (int64_t)o->of->least, most = (int64_t)o->of->most;
+    int64_t v;
+    if (!parse_count(o->value, least, most, &v))
+        return oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %lld to %lld, not '%s'",
+                         o->name, (long long)least, (long long)most, o->value);
+    *(int32_t *)to = (int32_t)v;
+    return OATO_OK;
 }
+
+static oato_status take_float(const struct options *o, void *to, struct oato_error *err)
+{
+    double v;
+    if (!parse_f64(o->value, o->of->least, o->of->most, &v))
+        return oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g, not '%s'", o->name,
+                         o->of->least, o->of->most, o->value);
+    *(float *)to = (float)v;
+    return OATO_OK;
+}
+
+static oato_status take_kv(const struct options *o, void *to, struct oato_error *err)
+{
+    struct engine_options *e = to;
+    e->kv_given = dtype_parse_kv(o->value, &e->kv);
+    return e->kv_given
+               ? OATO_OK
+               : oato_fail(err, OATO_EUSAGE, "--kv wants f16, q8_0 or f32, not '%s'", o->value);
+}
+
+/* Attention here never materialises the full score matrix. */
+static oato_status take_flash(const struct options *o, void *to, struct oato_error *err)
+{
+    (void)to;
+    const bool off = o->value && (!strcmp(o->value, "off") || !strcmp(o->value, "0"));
+    return off ? oato_fail(err, OATO_EUSAGE, "%s: flash attention is always on here", o->name)
+               : OATO_OK;
+}
+
+static oato_status take_prompt(const struct options *o, void *to, struct oato_error *err)
+{
+    struct run_args *a = to;
+    if (a->n_prompts == PROMPTS_MAX)
+        return oato_fail(err, OATO_EUSAGE, "more than %d prompts; give fewer -p", PROMPTS_MAX);
+    a->prompts[a->n_prompts++] = o->value;
+    return OATO_OK;
+}
+
+static oato_status take_file(const struct options *o, void *to, struct oato_error *err)
+{
+    struct run_args *a = to;
+    if (a->file)
+        return oato_fail(err, OATO_EUSAGE, "more than one file: '%s' and '%s'; give one -f",
+                         a->file, o->value);
+    a->file = o->value;
+    return OATO_OK;
+}
+
+static oato_status take_seed(const struct options *o, void *to, struct oato_error *err)
+{
+    int64_t v;
+    if (!parse_i64(o->value, 0, INT64_MAX, &v))
+        return oato_fail(err, OATO_EUSAGE, "--seed wants a whole number from 0 on, not '%s'",
+                         o->value);
+    *(uint64_t *)to = (uint64_t)v;
+    return OATO_OK;
+}
+
+static oato_status take_model(const struct options *o, void *to, struct oato_error *err)
+{
+    struct run_args *a = to;
+    if (a->model)
+        return oato_fail(err, OATO_EUSAGE,
+                         "more than one model: '%s' and '%s'; use -p for a prompt", a->model,
+                         o->value);
+    a->model = o->value;
+    return OATO_OK;
+}
+
+#define AS(take, member)           take, offsetof(struct run_args, member), 0, 0
+#define TEXT(member)               AS(option_text, member)
+#define FLAG(member)               AS(option_flag, member)
+#define COUNT(member, least, most) take_int, offsetof(struct run_args, member), least, most
+#define REAL(member, least, most)  take_float, offsetof(struct run_args, member), least, most
+#define ARGS(take)                 take, 0, 0, 0 /* the whole structure */
+
+static const struct option_of table[] = {
+    {"model", 'm', "FILE", "the GGUF file (or the first operand)", ALL, ARGS(take_model)},
+    {"plan", 0, "FILE", "placement by oato-plan (default: all on the CPU)", ENGINE, TEXT(plan)},
+    {"prompt", 'p', "TEXT", "text to continue; repeat for several at once", GENERATE,
+     ARGS(take_prompt)},
+    {"prompt", 'p', "TEXT", "text to tokenize", TOKENIZE, ARGS(take_prompt)},
+    {"file", 'f', "FILE", "prompt from a file (- = standard input)", GENERATE, ARGS(take_file)},
+    {"file", 'f', "FILE", "text file (- = standard input)", PERPLEXITY | TOKENIZE, ARGS(take_file)},
+    {"generate", 'n', "N", "max. tokens to generate (default 256; -1: no limit)", ANSWER,
+     COUNT(n_predict, -1, INT32_MAX)},
+    {"predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
+    {"n-predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
+    {"temp", 0, "T", "temperature (default 0: the most likely token)", ANSWER,
+     REAL(sampling.temperature, 0, 100)},
+    {"temperature", 0, "T", NULL, ANSWER, REAL(sampling.temperature, 0, 100)},
+    {"top-k", 0, "K", "sample among the K most likely (default 40; 0: all)", ANSWER,
+     COUNT(sampling.top_k, 0, INT32_MAX)},
+    {"top-p", 0, "P", "keep top tokens up to total probability P (default 0.95)", ANSWER,
+     REAL(sampling.top_p, 0, 1)},
+    {"min-p", 0, "P", "drop tokens below P x the top probability (default 0.05)", ANSWER,
+     REAL(sampling.min_p, 0, 1)},
+    {"repeat-penalty", 0, "R", "divide logits of recent tokens by R (default 1: off)", ANSWER,
+     REAL(sampling.repeat_penalty, 0.01, 100)},
+    {"repeat-last-n", 0, "N", "tokens that --repeat-penalty covers (default 64)", ANSWER,
+     COUNT(sampling.repeat_last, 0, 1 << 20)},
+    {"seed", 's', "N", "random seed (default 0)", ANSWER, AS(take_seed, sampling.seed)},
+    {"chat", 0, NULL, "prompts are user messages in the model's chat template", GENERATE,
+     FLAG(chat)},
+    {"chat-template", 0, "NAME", "use this template instead of the model's", ANSWER,
+     TEXT(chat_template)},
+    {"system", 0, "TEXT", "system message", ANSWER, TEXT(system)},
+    {"sys", 0, "TEXT", NULL, ANSWER, TEXT(system)},
+    {"system-prompt", 0, "TEXT", NULL, ANSWER, TEXT(system)},
+    {"no-display-prompt", 0, NULL, "print only what is generated", GENERATE, FLAG(hide_prompt)},
+    {"ignore-eos", 0, NULL, "go on after the end of text", GENERATE, FLAG(ignore_end)},
+    {"prompt", 'p', "N", "prompt tokens (default the plan's or 512; 0: skip)", BENCH,
+     COUNT(prefill, 0, 1 << 24)},
+    {"prefill", 0, "N", NULL, BENCH, COUNT(prefill, 0, 1 << 24)},
+    {"n-prompt", 0, "N", NULL, BENCH, COUNT(prefill, 0, 1 << 24)},
+    {"generate", 'n', "N", "decoded tokens (default the plan's or 64; 0: skip)", BENCH,
+     COUNT(generate, 0, 1 << 24)},
+    {"n-gen", 0, "N", NULL, BENCH, COUNT(generate, 0, 1 << 24)},
+    {"repeat", 'r', "N", "timed runs after a warm-up (default 3)", BENCH, COUNT(repeat, 1, 1000)},
+    {"timing-only", 0, NULL, "simulated devices keep time but compute nothing", BENCH,
+     FLAG(engine.timing_only)},
+    {"batch", 'b', "B", "sequences decoded together (default the plan's or 1)", BENCH,
+     COUNT(batch, 1, 4096)},
+    {"depth", 'd', "N", "positions in the cache before decoding (default the plan's prompt, or 0)",
+     BENCH, COUNT(depth, 0, 1 << 24)},
+    {"n-depth", 0, "N", NULL, BENCH, COUNT(depth, 0, 1 << 24)},
+    {"ids", 0, "1,2,3", "token ids", LOGITS, TEXT(ids)},
+    {"output", 'o', "FILE", "raw float32, tokens x vocabulary", LOGITS, TEXT(output)},
+    {"ids", 0, NULL, "only the ids, on one line", TOKENIZE, FLAG(only_ids)},
+    {"no-special", 0, NULL, "add no BOS/EOS and parse no control tokens", TOKENIZE,
+     FLAG(no_special)},
+    {"kv", 0, "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)", ENGINE,
+     AS(take_kv, engine)},
+    {"context", 'c', "N", "KV cache positions (default: the plan's, or 4096)", ENGINE,
+     COUNT(engine.context, 1, 1 << 26)},
+    {"ctx-size", 0, "N", NULL, ENGINE, COUNT(engine.context, 1, 1 << 26)},
+    {"ubatch", 0, "N", "max. tokens per step (default: the plan's, or 256)", ENGINE,
+     COUNT(engine.ubatch, 1, 1 << 16)},
+    {"ub", 0, "N", NULL, ENGINE, COUNT(engine.ubatch, 1, 1 << 16)},
+    {"ubatch-size", 0, "N", NULL, ENGINE, COUNT(engine.ubatch, 1, 1 << 16)},
+    {"fa", 0, "on|auto|off|1|0", NULL, ENGINE, ARGS(take_flash)},
+    {"flash-attn", 0, "on|auto|off|1|0", NULL, ENGINE, ARGS(take_flash)},
+    {"threads", 't', "N", "CPU threads (default: physical cores, less one per GPU)", ENGINE,
+     COUNT(engine.threads, 1, 1024)},
+    {"deterministic", 0, NULL, "same arithmetic in prefill and decode", ENGINE,
+     FLAG(engine.deterministic)},
+    {"devices", 0, "LIST", "devices to open: cpu,sim:vram=64MiB (default: the plan's)", ENGINE,
+     TEXT(engine.devices)},
+    {"map", 0, "A=B,..", "run the plan's device A on device B", ENGINE, TEXT(engine.map)},
+    {"strict", 0, NULL, "refuse a plan that was made for another machine", ENGINE,
+     FLAG(engine.strict)},
+    {"prepared-cache", 0, "DIR", "keep prepared weights in DIR: later starts are faster", ENGINE,
+     TEXT(engine.prepared_cache)},
+    {"dump-program", 0, NULL, "print what each device runs, and stop", ENGINE, FLAG(dump_program)},
+    {"list-devices", 0, NULL, "list the available devices", ALL, FLAG(list_devices)},
+    {"json", 0, NULL, "machine-readable output", BENCH, FLAG(json)},
+    {"help", 'h', NULL, "this text; oato-run VERB --help for a verb's options", ALL, FLAG(help)},
+    {"version", 0, NULL, "version", ALL, FLAG(version)},
+};
 
 static void help(size_t verb, const struct option_row *rows)
 {
@@ -208,141 +218,6 @@ static void help(size_t verb, const struct option_row *rows)
         "failed.\nSee man oato-run.\n");
 }
 
-static bool int_option(const struct options *o, int64_t lo, int64_t hi, int32_t *out,
-                       struct oato_error *err)
-{
-    int64_t v;
-    if (!parse_count(o->value, lo, hi, &v)) {
-        oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %lld to %lld, not '%s'", o->name,
-                  (long long)lo, (long long)hi, o->value);
-        return false;
-    }
-    *out = (int32_t)v;
-    return true;
-}
-
-static bool float_option(const struct options *o, double lo, double hi, float *out,
-                         struct oato_error *err)
-{
-    double v;
-    if (!parse_f64(o->value, lo, hi, &v)) {
-        oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g, not '%s'", o->name, lo, hi,
-                  o->value);
-        return false;
-    }
-    *out = (float)v;
-    return true;
-}
-
-static bool kv_option(const struct options *o, struct run_args *a, struct oato_error *err)
-{
-    a->engine.kv_given = dtype_parse_kv(o->value, &a->engine.kv);
-    if (!a->engine.kv_given)
-        oato_fail(err, OATO_EUSAGE, "--kv wants f16, q8_0 or f32, not '%s'", o->value);
-    return a->engine.kv_given;
-}
-
-/* Attention here never materialises the full score matrix. */
-static bool flash_option(const struct options *o, struct oato_error *err)
-{
-    const bool off = o->value && (!strcmp(o->value, "off") || !strcmp(o->value, "0"));
-    if (off)
-        oato_fail(err, OATO_EUSAGE, "%s: flash attention is always on here", o->name);
-    return !off;
-}
-
-static bool prompt_option(const struct options *o, struct run_args *a, struct oato_error *err)
-{
-    if (a->n_prompts == PROMPTS_MAX) {
-        oato_fail(err, OATO_EUSAGE, "more than %d prompts; give fewer -p", PROMPTS_MAX);
-        return false;
-    }
-    a->prompts[a->n_prompts++] = o->value;
-    return true;
-}
-
-static bool file_option(const struct options *o, struct run_args *a, struct oato_error *err)
-{
-    if (a->file) {
-        oato_fail(err, OATO_EUSAGE, "more than one file: '%s' and '%s'; give one -f", a->file,
-                  o->value);
-        return false;
-    }
-    a->file = o->value;
-    return true;
-}
-
-static bool seed_option(const struct options *o, struct run_args *a, struct oato_error *err)
-{
-    int64_t v;
-    if (!parse_i64(o->value, 0, INT64_MAX, &v)) {
-        oato_fail(err, OATO_EUSAGE, "--seed wants a whole number from 0 on, not '%s'", o->value);
-        return false;
-    }
-    a->sampling.seed = (uint64_t)v;
-    return true;
-}
-
-static bool operand(const struct options *o, struct run_args *a, struct oato_error *err)
-{
-    if (a->model) {
-        oato_fail(err, OATO_EUSAGE, "more than one model: '%s' and '%s'; use -p for a prompt",
-                  a->model, o->value);
-        return false;
-    }
-    a->model = o->value;
-    return true;
-}
-
-static bool option_take(int id, const struct options *o, struct run_args *a, struct oato_error *err)
-{
-    struct sampler_options *s = &a->sampling;
-    struct engine_options *e = &a->engine;
-    switch (id) {
-    case O_MODEL:
-    case OPT_OPERAND: return operand(o, a, err);
-    case O_PLAN: a->plan = o->value; return true;
-    case O_PROMPT: return prompt_option(o, a, err);
-    case O_FILE: return file_option(o, a, err);
-    case O_PREDICT: return int_option(o, -1, INT32_MAX, &a->n_predict, err);
-    case O_TEMP: return float_option(o, 0, 100, &s->temperature, err);
-    case O_TOP_K: return int_option(o, 0, INT32_MAX, &s->top_k, err);
-    case O_TOP_P: return float_option(o, 0, 1, &s->top_p, err);
-    case O_MIN_P: return float_option(o, 0, 1, &s->min_p, err);
-    case O_PENALTY: return float_option(o, 0.01, 100, &s->repeat_penalty, err);
-    case O_LAST: return int_option(o, 0, 1 << 20, &s->repeat_last, err);
-    case O_SEED: return seed_option(o, a, err);
-    case O_CHAT: return a->chat = true;
-    case O_TEMPLATE: a->chat_template = o->value; return true;
-    case O_SYSTEM: a->system = o->value; return true;
-    case O_HIDE: return a->hide_prompt = true;
-    case O_IGNORE_END: return a->ignore_end = true;
-    case O_PREFILL: return int_option(o, 0, 1 << 24, &a->prefill, err);
-    case O_GENERATE: return int_option(o, 0, 1 << 24, &a->generate, err);
-    case O_REPEAT: return int_option(o, 1, 1000, &a->repeat, err);
-    case O_BATCH: return int_option(o, 1, 4096, &a->batch, err);
-    case O_DEPTH: return int_option(o, 0, 1 << 24, &a->depth, err);
-    case O_IDS: a->ids = o->value; return true;
-    case O_OUTPUT: a->output = o->value; return true;
-    case O_ONLY_IDS: return a->only_ids = true;
-    case O_NO_SPECIAL: return a->no_special = true;
-    case O_KV: return kv_option(o, a, err);
-    case O_FLASH: return flash_option(o, err);
-    case O_CONTEXT: return int_option(o, 1, 1 << 26, &e->context, err);
-    case O_UBATCH: return int_option(o, 1, 1 << 16, &e->ubatch, err);
-    case O_THREADS: return int_option(o, 1, 1024, &e->threads, err);
-    case O_DETERMINISTIC: return e->deterministic = true;
-    case O_DEVICES: e->devices = o->value; return true;
-    case O_MAP: e->map = o->value; return true;
-    case O_TIMING_ONLY: return e->timing_only = true;
-    case O_STRICT: return e->strict = true;
-    case O_PREPARED: e->prepared_cache = o->value; return true;
-    case O_DUMP: return a->dump_program = true;
-    case O_JSON: return a->json = true;
-    default: return false;
-    }
-}
-
 static oato_status run(int argc, char **argv, struct oato_error *err)
 {
     struct run_args a = {
@@ -355,7 +230,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         .sampling =
             {.top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last = 64},
     };
-    struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS + 1];
+    struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];
     size_t verb = 0;
     int first = 1;
     for (size_t i = 0; argc > 1 && i < ARRAY_LEN(verbs); i++) {
@@ -364,27 +239,26 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
             first = 2;
         }
     }
-    rows_of_verb(verbs[verb].verb, rows);
+    const size_t n = options_rows(table, ARRAY_LEN(table), verbs[verb].verb, rows);
+    if (verbs[verb].verb & ENGINE)
+        memcpy(rows + n, llama_options, sizeof llama_options);
     struct options o;
     options_init(&o, rows, argc - first, argv + first);
-    for (int id; (id = options_next(&o, err)) != OPT_END;) {
-        if (id == OPT_ERROR)
-            return err->status;
-        if (id == O_HELP) {
-            help(verb, rows);
-            return stdout_check(err);
-        }
-        if (id == O_VERSION) {
-            puts("oato-run " OATO_VERSION);
-            return stdout_check(err);
-        }
-        if (id == O_LIST) {
-            device_list(stdout);
-            return stdout_check(err);
-        }
-        if (!option_take(id, &o, &a, err))
+    while (!a.help && !a.version && !a.list_devices) {
+        const int id = options_take(&o, table, &a, err);
+        if (id == OPT_END)
+            break;
+        if (id == OPT_ERROR || (id == OPT_OPERAND && take_model(&o, &a, err)))
             return err->status;
     }
+    if (a.help)
+        help(verb, rows);
+    else if (a.version)
+        puts("oato-run " OATO_VERSION);
+    else if (a.list_devices)
+        device_list(stdout);
+    if (a.help || a.version || a.list_devices)
+        return stdout_check(err);
     if (!a.model)
         return oato_fail(err, OATO_EUSAGE,
                          "no model given: oato-run [VERB] MODEL.gguf; see --help");

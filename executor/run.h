@@ -10,7 +10,7 @@
 enum { PROMPTS_MAX = 64 };
 
 enum { LLAMA_OPTIONS = 64 };
-extern const struct option_row llama_options[]; /* at most LLAMA_OPTIONS rows, then an empty one */
+extern const struct option_row llama_options[LLAMA_OPTIONS]; /* the last one is empty */
 
 struct run_args {
     const char *model, *plan, *file, *output, *ids, *system, *chat_template;
@@ -20,6 +20,7 @@ struct run_args {
     int32_t repeat;                          /* bench */
     int32_t prefill, generate, batch, depth; /* bench; -1: the plan's, or a default */
     bool chat, json, dump_program, only_ids, no_special, ignore_end, hide_prompt;
+    bool help, version, list_devices;
     struct sampler_options sampling;
     struct engine_options engine;
 };

@@ -5,65 +5,21 @@
 #include "profiler/profiler.h"
 
 #include <signal.h>
-#include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
-
-enum {
-    OPTION_OUT = 1,
-    OPTION_DEVICES,
-    OPTION_QUICK,
-    OPTION_THREADS,
-    OPTION_KV,
-    OPTION_CONTEXT,
-    OPTION_MODEL,
-    OPTION_REPLACE,
-    OPTION_LIST,
-    OPTION_JSON,
-    OPTION_HELP,
-    OPTION_VERSION
-};
-
-static const struct option_row rows[] = {
-    {"output", 'o', OPT_VALUE, "FILE", "profile to write or extend; default CPU-NAME.profile.yaml",
-     OPTION_OUT},
-    {"devices", 'd', OPT_VALUE, "LIST", "such as cpu,sim:vram=64MiB,read=900GB/s; default cpu",
-     OPTION_DEVICES},
-    {"threads", 't', OPT_VALUE, "N",
-     "threads of the cpu device; default: physical cores, less one per GPU", OPTION_THREADS},
-    {"kv", 0, OPT_VALUE, "TYPE", "KV cache type to time attention with: f16 (default), q8_0, f32",
-     OPTION_KV},
-    {"context", 'c', OPT_VALUE, "LIST", "context lengths in tokens; default 64,512,2048,4096",
-     OPTION_CONTEXT},
-    {"quick", 'q', OPT_FLAG, NULL, "fewer sizes and repeats", OPTION_QUICK},
-    {"replace", 0, OPT_FLAG, NULL, "start a new profile instead of extending it", OPTION_REPLACE},
-    {"model", 'm', OPT_VALUE, "FILE", "the model, instead of the operand", OPTION_MODEL},
-    {"list-devices", 0, OPT_FLAG, NULL, "list the devices available here and exit", OPTION_LIST},
-    {"json", 0, OPT_FLAG, NULL, "print the summary as JSON", OPTION_JSON},
-    {"help", 'h', OPT_FLAG, NULL, "this text", OPTION_HELP},
-    {"version", 0, OPT_FLAG, NULL, "print the version", OPTION_VERSION},
-    {NULL, 0, OPT_FLAG, NULL, NULL, 0},
-};
 
 struct command {
     const char *model, *out;
     struct profiler_options options;
-    bool replace, json;
+    bool replace, json, list_devices, help, version;
 };
 
-static void print_help(void)
-{
-    puts("Usage: oato-profile MODEL.gguf [OPTIONS]\n"
-         "Measures this machine and what the model's operators cost on its devices. Profiling\n"
-         "another model adds rows to the same file.\n");
-    options_help(rows, stdout);
-    puts("\nExit status: 0 done, 2 usage, 3 bad file, 4 does not fit, 5 device failed, 6 reading "
-         "or\n"
-         "writing failed, 130 interrupted (the file stays as it was). See oato-profile(1).");
-}
+/* ----------------------------------------------------------------------------- options ----- */
 
-static oato_status parse_contexts(const char *list, struct profiler_options *o,
-                                  struct oato_error *err)
+static oato_status take_contexts(const struct options *given, void *to, struct oato_error *err)
 {
+    struct profiler_options *o = to;
+    const char *list = given->value;
     o->n_contexts = 0;
     for (const char *p = list;; p++) {
         char number[16];
@@ -84,67 +40,89 @@ static oato_status parse_contexts(const char *list, struct profiler_options *o,
     }
 }
 
-/* One option; *done is set when the program has nothing more to do. */
-static oato_status take_option(int id, const struct options *parser, struct command *c, bool *done,
-                               struct oato_error *err)
+static oato_status take_threads(const struct options *o, void *to, struct oato_error *err)
 {
     int64_t v;
-    switch (id) {
-    case OPTION_OUT: c->out = parser->value; break;
-    case OPTION_DEVICES: c->options.devices = parser->value; break;
-    case OPTION_QUICK: c->options.quick = true; break;
-    case OPTION_REPLACE: c->replace = true; break;
-    case OPTION_JSON: c->json = true; break;
-    case OPTION_CONTEXT: return parse_contexts(parser->value, &c->options, err);
-    case OPTION_THREADS:
-        if (!parse_i64(parser->value, 1, 4096, &v))
-            return oato_fail(err, OATO_EUSAGE, "--threads '%s': a number from 1 to 4096",
-                             parser->value);
-        c->options.threads = (int32_t)v;
-        break;
-    case OPTION_KV:
-        if (!dtype_parse_kv(parser->value, &c->options.kv))
-            return oato_fail(err, OATO_EUSAGE, "--kv '%s': f16, q8_0 or f32", parser->value);
-        break;
-    case OPTION_MODEL:
-    case OPT_OPERAND:
-        if (c->model)
-            return oato_fail(err, OATO_EUSAGE, "one model at a time: '%s' and '%s'", c->model,
-                             parser->value);
-        c->model = parser->value;
-        break;
-    case OPTION_LIST:
-        device_list(stdout);
-        *done = true;
-        break;
-    case OPTION_HELP:
-        print_help();
-        *done = true;
-        break;
-    case OPTION_VERSION:
-        puts("oato-profile " OATO_VERSION);
-        *done = true;
-        break;
-    default: return err->status;
-    }
+    if (!parse_i64(o->value, 1, 4096, &v))
+        return oato_fail(err, OATO_EUSAGE, "--threads '%s': a number from 1 to 4096", o->value);
+    *(int32_t *)to = (int32_t)v;
     return OATO_OK;
 }
 
+static oato_status take_kv(const struct options *o, void *to, struct oato_error *err)
+{
+    return dtype_parse_kv(o->value, to)
+               ? OATO_OK
+               : oato_fail(err, OATO_EUSAGE, "--kv '%s': f16, q8_0 or f32", o->value);
+}
+
+static oato_status take_model(const struct options *o, void *to, struct oato_error *err)
+{
+    const char **model = to;
+    if (*model)
+        return oato_fail(err, OATO_EUSAGE, "one model at a time: '%s' and '%s'", *model, o->value);
+    *model = o->value;
+    return OATO_OK;
+}
+
+#define AS(take, member) 1, take, offsetof(struct command, member), 0, 0
+#define TEXT(member)     AS(option_text, member)
+#define FLAG(member)     AS(option_flag, member)
+
+static const struct option_of table[] = {
+    {"output", 'o', "FILE", "profile to write or extend; default CPU-NAME.profile.yaml", TEXT(out)},
+    {"devices", 'd', "LIST", "such as cpu,sim:vram=64MiB,read=900GB/s; default cpu",
+     TEXT(options.devices)},
+    {"threads", 't', "N", "threads of the cpu device; default: physical cores, less one per GPU",
+     AS(take_threads, options.threads)},
+    {"kv", 0, "TYPE", "KV cache type to time attention with: f16 (default), q8_0, f32",
+     AS(take_kv, options.kv)},
+    {"context", 'c', "LIST", "context lengths in tokens; default 64,512,2048,4096",
+     AS(take_contexts, options)},
+    {"quick", 'q', NULL, "fewer sizes and repeats", FLAG(options.quick)},
+    {"replace", 0, NULL, "start a new profile instead of extending it", FLAG(replace)},
+    {"model", 'm', "FILE", "the model, instead of the operand", AS(take_model, model)},
+    {"list-devices", 0, NULL, "list the devices available here and exit", FLAG(list_devices)},
+    {"json", 0, NULL, "print the summary as JSON", FLAG(json)},
+    {"help", 'h', NULL, "this text", FLAG(help)},
+    {"version", 0, NULL, "print the version", FLAG(version)},
+};
+
+static void print_help(const struct option_row *rows)
+{
+    puts("Usage: oato-profile MODEL.gguf [OPTIONS]\n"
+         "Measures this machine and what the model's operators cost on its devices. Profiling\n"
+         "another model adds rows to the same file.\n");
+    options_help(rows, stdout);
+    puts("\nExit status: 0 done, 2 usage, 3 bad file, 4 does not fit, 5 device failed, 6 reading "
+         "or\n"
+         "writing failed, 130 interrupted (the file stays as it was). See oato-profile(1).");
+}
+
+/* Up to an option that is answered here; *done then says that there is nothing more to do. */
 static oato_status parse(int argc, char **argv, struct command *c, bool *done,
                          struct oato_error *err)
 {
-    struct options parser;
-    options_init(&parser, rows, argc, argv);
-    parser.index = 1;
+    struct option_row rows[ARRAY_LEN(table) + 1];
+    struct options o;
+    options_rows(table, ARRAY_LEN(table), 1, rows);
+    options_init(&o, rows, argc - 1, argv + 1);
     *c = (struct command){.options = {.kv = DT_F16}};
-    for (int id; !*done && (id = options_next(&parser, err)) != OPT_END;) {
-        if (id == OPT_ERROR)
+    while (!c->help && !c->version && !c->list_devices) {
+        const int id = options_take(&o, table, c, err);
+        if (id == OPT_END)
+            break;
+        if (id == OPT_ERROR || (id == OPT_OPERAND && take_model(&o, &c->model, err)))
             return err->status;
-        oato_status status = take_option(id, &parser, c, done, err);
-        if (status)
-            return status;
     }
-    if (!*done && !c->model)
+    *done = c->help || c->version || c->list_devices;
+    if (c->help)
+        print_help(rows);
+    else if (c->version)
+        puts("oato-profile " OATO_VERSION);
+    else if (c->list_devices)
+        device_list(stdout);
+    else if (!c->model)
         return oato_fail(err, OATO_EUSAGE, "which model? oato-profile MODEL.gguf");
     return OATO_OK;
 }

@@ -11,27 +11,9 @@
 
 /* ----------------------------------------------------------------------------- options ----- */
 
-/* Reads the option's value into `to`. */
-typedef oato_status take_fn(const struct options *o, void *to, struct oato_error *err);
-
 static oato_status bad_value(const struct options *o, const char *want, struct oato_error *err)
 {
     return oato_fail(err, OATO_EUSAGE, "%s: '%.60s' is not %s", o->name, o->value, want);
-}
-
-static oato_status take_flag(const struct options *o, void *to, struct oato_error *err)
-{
-    (void)o;
-    (void)err;
-    *(bool *)to = true;
-    return OATO_OK;
-}
-
-static oato_status take_text(const struct options *o, void *to, struct oato_error *err)
-{
-    (void)err;
-    *(const char **)to = o->value;
-    return OATO_OK;
 }
 
 static oato_status take_int(const struct options *o, int64_t lo, int32_t *to,
@@ -171,18 +153,9 @@ enum {
     ALL = 1023,
 };
 
-struct option_of {
-    const char *name;
-    char letter;
-    const char *value, *help; /* as in option_row; value NULL: a flag */
-    unsigned verbs;
-    take_fn *take;
-    size_t at; /* in struct command */
-};
-
-#define INTO(member, take) take, offsetof(struct command, member)
-#define TEXT(member)       INTO(member, take_text)
-#define FLAG(member)       INTO(member, take_flag)
+#define INTO(member, take) take, offsetof(struct command, member), 0, 0
+#define TEXT(member)       INTO(member, option_text)
+#define FLAG(member)       INTO(member, option_flag)
 
 /* In the order of the help. */
 static const struct option_of all_options[] = {
@@ -241,25 +214,14 @@ static const struct option_of all_options[] = {
     {"no-frontier", 0, NULL, "leave out the speed/memory curve", REPORT, FLAG(no_frontier)},
     {"to", 0, "ENGINE", "llama.cpp (default), ik_llama.cpp or ktransformers", EXPORT,
      INTO(export, take_engine)},
-    {"device-name", 0, "D=NAME", "name of device D in ENGINE, repeatable", EXPORT, take_name, 0},
+    {"device-name", 0, "D=NAME", "name of device D in ENGINE, repeatable", EXPORT, take_name, 0, 0,
+     0},
     {"text-order", 0, NULL, "the input has layers as 0 1 10 11 2: reorder them", IMPORT,
      FLAG(text_order)},
     {"json", 0, NULL, "print one JSON object instead of a table", ALL & ~REPORT, FLAG(json)},
     {"help", 'h', NULL, "print this", ALL, FLAG(help)},
     {"version", 0, NULL, "print the version", MAKE, FLAG(version)},
 };
-
-/* The options of a verb; an id is an index of all_options. */
-static void list_options(unsigned verb, struct option_row *rows)
-{
-    for (size_t i = 0; i < ARRAY_LEN(all_options); i++) {
-        const struct option_of *o = &all_options[i];
-        if (o->verbs & verb)
-            *rows++ = (struct option_row){o->name,  o->letter, o->value ? OPT_VALUE : OPT_FLAG,
-                                          o->value, o->help,   (int)i};
-    }
-    *rows = (struct option_row){0};
-}
 
 /* ------------------------------------------------------------------------------- verbs ----- */
 
@@ -317,9 +279,10 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
 {
     struct option_row rows[ARRAY_LEN(all_options) + 1];
     struct options o;
-    list_options(v->options, rows);
+    options_rows(all_options, ARRAY_LEN(all_options), v->options, rows);
     options_init(&o, rows, argc, argv);
-    for (int id; !c->help && !c->version && (id = options_next(&o, err)) != OPT_END;) {
+    for (int id;
+         !c->help && !c->version && (id = options_take(&o, all_options, c, err)) != OPT_END;) {
         if (id == OPT_ERROR)
             return err->status;
         if (id == OPT_OPERAND && c->n_operands == v->most)
@@ -328,8 +291,6 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
                              v->usage);
         if (id == OPT_OPERAND)
             c->operands[c->n_operands++] = o.value;
-        else if (all_options[id].take(&o, (char *)c + all_options[id].at, err))
-            return err->status;
     }
     if (c->help)
         print_help(v, rows);
