@@ -93,6 +93,7 @@ struct op_kind_row {
     struct {
         uint8_t n, k;
     } weight[3]; /* EXPERTS: of one expert */
+    bool weight_optional;
     enum traffic traffic;
     /* Operations beside those of matrices: so many for each element of a width, exp counts as two;
      * for each row, expert chosen, or position that KV_READ reads. */
@@ -162,10 +163,10 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},
     [OP_SCALE] = {"scale", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
-        .weight = {{W_ONE, W_ONE}}, .flops = 1, .flops_of = W_K},
+        .weight = {{W_ONE, W_ONE}}, .weight_optional = true, .flops = 1, .flops_of = W_K},
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .k = W_HEADS,
         .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_PAIRS}},
-        .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
+        .weight_optional = true, .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
     [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM}, .k = W_KV_HEADS, .n = W_KV_HEADS,
         .in = {W_KV_HEADS, W_KV_HEADS}, .traffic = KV_WRITTEN,
         .flops = 2, .flops_of = W_KV_HEADS, .axes = HEADS, .fits = kv_fits},
@@ -453,6 +454,11 @@ int op_weight_count(const struct oato_op *op)
     while (n < (int)ARRAY_LEN(row->weight) && row->weight[n].n != W_NONE)
         n++;
     return n;
+}
+
+bool op_weight_optional(const struct oato_op *op)
+{
+    return kind_row(op->kind)->weight_optional;
 }
 
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)

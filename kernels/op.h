@@ -25,7 +25,7 @@ enum op_kind {
     OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0]; k = n = width */
     OP_MUL_MAT,   /* out[0] = weight[0] in[0] */
     OP_BIAS,      /* out[0] = in[0] + weight[0] */
-    OP_SCALE,     /* out[0] = in[0] * weight[0][0]: one factor for a whole tensor */
+    OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight */
     OP_ROPE,      /* out[0] = in[0] rotated by position; weight[0] optional: divisors per pair */
     OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer */
     OP_ATTENTION, /* out[0] = softmax(q K / sqrt(head_dim)) V, causal; in[0] = q */
@@ -95,7 +95,7 @@ struct oato_op {
     float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM */
     float rope_base;      /* ROPE: frequency base */
     float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
-    float scale;          /* EMBED, ROUTE: factor (0 = none); ATTENTION: of q.k */
+    float scale;          /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ATTENTION: of q.k */
 };
 
 /* Which of a device's numerics classes computes a record (DESIGN, Numerics): DECODE for decode,
@@ -165,6 +165,7 @@ int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0:
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
 int op_weight_count(const struct oato_op *op); /* the most weights that this kind takes */
+bool op_weight_optional(const struct oato_op *op); /* it may go without its weight: ROPE, SCALE */
 enum weight_use op_weight_use(const struct oato_op *op);
 /* False: the shape or type is invalid for every device. */
 bool op_valid(const struct oato_op *op);

@@ -279,15 +279,16 @@ static void scale_row(float *y, const float *a, float factor, int64_t n)
 static void run_pairwise(const struct run *x)
 {
     const int64_t n = x->op->n;
+    const struct oato_weight *w = weight(x, 0);
     int64_t begin, end;
     share_rows(x, &begin, &end);
     for (int64_t t = begin; t < end; t++) {
         const float *a = input(x, 0) + t * n;
         float *y = output(x, 0) + t * n;
         if (x->op->kind == OP_BIAS)
-            x->k->add(y, a, const_floats(weight(x, 0)->data), n);
+            x->k->add(y, a, const_floats(w->data), n);
         else if (x->op->kind == OP_SCALE)
-            scale_row(y, a, const_floats(weight(x, 0)->data)[0], n);
+            scale_row(y, a, w ? const_floats(w->data)[0] : x->op->scale, n);
         else if (x->op->kind == OP_ADD)
             x->k->add(y, a, input(x, 1) + t * n, n);
         else

@@ -275,6 +275,7 @@ struct cuda_pairwise_args {
     const float *a, *b;
     float *y;
     int32_t n, what;
+    float factor; /* PAIRWISE_SCALE without b */
 };
 
 /* y = the inputs concatenated, their sum in order, or the first n columns of one input. grid:

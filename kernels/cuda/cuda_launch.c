@@ -78,7 +78,7 @@ static cu_result run_pairwise(const struct launch *l)
 {
     const uint16_t kind = l->op->kind;
     struct cuda_pairwise_args a = {
-        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n};
+        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n, .factor = l->op->scale};
     a.what = kind == OP_ADD     ? PAIRWISE_ADD
              : kind == OP_BIAS  ? PAIRWISE_BIAS
              : kind == OP_SCALE ? PAIRWISE_SCALE

@@ -138,7 +138,7 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
     switch (a.what) {
     case PAIRWISE_ADD: a.y[at] = x + a.b[at]; break;
     case PAIRWISE_BIAS: a.y[at] = x + a.b[i]; break;
-    case PAIRWISE_SCALE: a.y[at] = x * a.b[0]; break;
+    case PAIRWISE_SCALE: a.y[at] = x * (a.b ? a.b[0] : a.factor); break;
     default: a.y[at] = silu(x) * a.b[at];
     }
 }
