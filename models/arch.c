@@ -62,18 +62,28 @@ static int32_t quantiser_factor(struct graph_builder *b, int32_t layer, const ch
              : in;
 }
 
-int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
-                     int64_t n, bool demanded, enum factor factor)
+int32_t arch_matrix(struct graph_builder *b, int32_t layer, const char *name, int32_t in, int64_t n)
 {
-    int32_t y =
-        build_mul_mat(b, layer, name, in,
-                      build_tensor(b, width_of(b, in), n, false, "blk.%d.%s.weight", layer, name));
+    return build_mul_mat(
+        b, layer, name, in,
+        build_tensor(b, width_of(b, in), n, false, "blk.%d.%s.weight", layer, name));
+}
+
+int32_t arch_extras(struct graph_builder *b, int32_t layer, const char *name, int32_t y,
+                    bool demanded, enum factor factor)
+{
+    if (factor == FACTOR_UNUSED)
+        vector(b, layer, name, "scale", 1, true);
     if (factor == FACTOR_OF_PRODUCT)
         y = quantiser_factor(b, layer, name, y);
     y = bias(b, layer, name, y, demanded);
-    if (factor == FACTOR_UNUSED)
-        vector(b, layer, name, "scale", 1, true);
     return factor == FACTOR_OF_SUM ? quantiser_factor(b, layer, name, y) : y;
+}
+
+int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                     int64_t n, enum factor factor)
+{
+    return arch_extras(b, layer, name, arch_matrix(b, layer, name, in, n), false, factor);
 }
 
 int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,

@@ -8,6 +8,7 @@ struct qkv {
     int32_t q, k, v;
 };
 
+/* The products stand side by side, so that they can be fused, and then what is done to each. */
 static struct qkv products(struct graph_builder *b, const struct layer_shape *s, int32_t n)
 {
     const int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
@@ -15,16 +16,19 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
     const enum factor factor = s->recipe->qkv_factors_unused ? FACTOR_UNUSED : FACTOR_OF_PRODUCT;
     struct qkv r;
     if (arch_has(b, s->layer, "attn_qkv.weight")) {
-        const int32_t all =
-            arch_product(b, s->layer, "attn_qkv", n, q + 2 * (int64_t)kv, demanded, factor);
+        int32_t all = arch_matrix(b, s->layer, "attn_qkv", n, q + 2 * (int64_t)kv);
+        all = arch_extras(b, s->layer, "attn_qkv", all, demanded, factor);
         r.q = arch_slice(b, s->layer, "attn_q", all, 0, q);
         r.k = arch_slice(b, s->layer, "attn_k", all, q, kv);
         r.v = arch_slice(b, s->layer, "attn_v", all, q + kv, kv);
         return r;
     }
-    r.q = arch_product(b, s->layer, "attn_q", n, q, demanded, factor);
-    r.k = arch_product(b, s->layer, "attn_k", n, kv, demanded, factor);
-    r.v = arch_product(b, s->layer, "attn_v", n, kv, demanded, factor);
+    r.q = arch_matrix(b, s->layer, "attn_q", n, q);
+    r.k = arch_matrix(b, s->layer, "attn_k", n, kv);
+    r.v = arch_matrix(b, s->layer, "attn_v", n, kv);
+    r.q = arch_extras(b, s->layer, "attn_q", r.q, demanded, factor);
+    r.k = arch_extras(b, s->layer, "attn_k", r.k, demanded, factor);
+    r.v = arch_extras(b, s->layer, "attn_v", r.v, demanded, factor);
     return r;
 }
 
@@ -91,5 +95,5 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
     op.heads = s->heads;
     op.scale = s->attention_scale;
     const int32_t o = build_op(b, s->layer, "attention", op, r.q, -1, NULL, q_width);
-    return arch_product(b, s->layer, "attn_output", o, s->width, false, FACTOR_OF_PRODUCT);
+    return arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
 }

@@ -23,19 +23,18 @@ static int32_t dense(struct graph_builder *b, const struct layer_shape *s, const
     snprintf(up_name, sizeof up_name, "ffn_up%s", suffix);
     snprintf(down_name, sizeof down_name, "ffn_down%s", suffix);
     if (s->recipe->up_holds_gate) {
-        const int32_t both =
-            arch_product(b, s->layer, up_name, m, 2 * (int64_t)width, false, factor);
+        const int32_t both = arch_product(b, s->layer, up_name, m, 2 * (int64_t)width, factor);
         gate = arch_slice(b, s->layer, gate_name, both, 0, width);
         up = arch_slice(b, s->layer, "ffn_up_half", both, width, width);
     } else {
-        gate = arch_product(b, s->layer, gate_name, m, width, false, factor);
-        up = arch_product(b, s->layer, up_name, m, width, false, factor);
+        gate = arch_product(b, s->layer, gate_name, m, width, factor);
+        up = arch_product(b, s->layer, up_name, m, width, factor);
     }
     char name[32];
     struct oato_op op = {.kind = OP_SWIGLU, .dtype = DT_F32, .k = width, .n = width};
     snprintf(name, sizeof name, "ffn_swiglu%s", suffix);
     const int32_t h = build_op(b, s->layer, name, op, gate, up, NULL, width);
-    return arch_product(b, s->layer, down_name, h, s->width, false, factor);
+    return arch_product(b, s->layer, down_name, h, s->width, factor);
 }
 
 /* --------------------------------------------------------------------------------- experts */
@@ -58,7 +57,8 @@ void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct e
 {
     if (r->experts == EXPERTS_NONE)
         return;
-    out->all = build_int(b, "expert_count", -1, 0, EXPERTS_MOST, 0);
+    out->all = build_int(b, "expert_count", -1, r->experts_optional ? 0 : 1, EXPERTS_MOST,
+                         r->experts_optional ? 0 : -1);
     if (build_failed(b) || !out->all)
         return;
     out->used = build_int(b, "expert_used_count", -1, 1, out->all, -1);

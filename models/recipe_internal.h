@@ -58,6 +58,7 @@ struct recipe {
     bool ffn_factors;        /* factors of the FFN's products count */
     bool expert_factors;     /* factors of the experts' products count */
     enum experts_norm experts;
+    bool experts_optional;   /* there are files without experts */
     bool ffn_of_all_experts; /* feed_forward_length is that of all experts that a token uses */
     bool shared_experts;     /* a dense FFN whose output is added to the experts' */
     bool dense_first;        /* leading_dense_block_count layers have no experts */
@@ -89,10 +90,16 @@ void arch_build(struct graph_builder *b, const struct recipe *r);
 /* What a quantiser's factor, "blk.N.NAME.scale", multiplies: nothing, the product, or the product
  * with its bias. */
 enum factor { FACTOR_UNUSED, FACTOR_OF_PRODUCT, FACTOR_OF_SUM };
-/* W x of "blk.N.NAME.weight", n rows, with its bias and factor if the file has them; without the
- * bias the file is refused if it is `demanded`. */
+/* W x of "blk.N.NAME.weight", n rows. */
+int32_t arch_matrix(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                    int64_t n);
+/* The product with its bias and factor, if the file has them; without the bias the file is refused
+ * if it is `demanded`. */
+int32_t arch_extras(struct graph_builder *b, int32_t layer, const char *name, int32_t product,
+                    bool demanded, enum factor factor);
+/* Both: a product whose bias no file need have. */
 int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
-                     int64_t n, bool demanded, enum factor factor);
+                     int64_t n, enum factor factor);
 /* The norm "blk.N.NAME", or "NAME" outside of the layers. */
 int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
                   const char *name, int32_t in);

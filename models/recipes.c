@@ -8,7 +8,8 @@
 #include <string.h>
 
 static const struct recipe recipes[] = {
-    {"llama", .pairing = ROPE_ADJACENT, .ffn_factors = true},
+    {"llama", .pairing = ROPE_ADJACENT, .ffn_factors = true, .experts = EXPERTS_NORMALISED,
+     .experts_optional = true, .expert_factors = true},
     {"qwen2", .pairing = ROPE_HALVES, .qkv_biases = true},
     {"qwen3", .pairing = ROPE_HALVES, .qk_norm = QK_HEADS, .ffn_factors = true},
     {"qwen3moe", .pairing = ROPE_HALVES, .qk_norm = QK_HEADS, .experts = EXPERTS_NORMALISED,
@@ -17,12 +18,14 @@ static const struct recipe recipes[] = {
     {"qwen2vl", .pairing = ROPE_HALVES, .ignored = "output.bias"},
     {"qwen3vl", .pairing = ROPE_HALVES, .qk_norm = QK_HEADS},
     {"qwen3tts", .pairing = ROPE_HALVES, .qk_norm = QK_HEADS},
-    {"mistral3", .pairing = ROPE_ADJACENT, .ffn_factors = true},
-    {"minicpm", .pairing = ROPE_ADJACENT, .factors = FACTORS_BY_KEY},
+    {"mistral3", .pairing = ROPE_ADJACENT, .ffn_factors = true, .experts = EXPERTS_NORMALISED,
+     .experts_optional = true, .expert_factors = true},
+    {"minicpm", .pairing = ROPE_ADJACENT, .factors = FACTORS_BY_KEY, .experts = EXPERTS_NORMALISED,
+     .experts_optional = true},
     {"granite", .pairing = ROPE_ADJACENT, .rope_if_finetuned = true, .factors = FACTORS_BY_KEY,
-     .experts = EXPERTS_NORMALISED, .shared_experts = true},
+     .experts = EXPERTS_NORMALISED, .experts_optional = true, .shared_experts = true},
     {"granitemoe", .pairing = ROPE_ADJACENT, .factors = FACTORS_BY_KEY,
-     .experts = EXPERTS_NORMALISED, .shared_experts = true},
+     .experts = EXPERTS_NORMALISED, .experts_optional = true, .shared_experts = true},
     {"smollm3", .pairing = ROPE_ADJACENT, .no_rope_every = 4},
     {"seed_oss", .pairing = ROPE_HALVES, .ffn_norm = "post_attention_norm"},
     {"ernie4_5", .pairing = ROPE_ADJACENT, .ignored = "attn_output.bias"},
