@@ -49,7 +49,7 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         warn_if_disturbed(problem);
         if (c->file.len)
             text_print(stderr, c->file.data, c->file.len);
-        fprintf(stderr, "wrote %s\n", output);
+        text_tell("wrote %s\n", output);
     }
     problem_free(problem);
     return err->status;

@@ -259,6 +259,12 @@ static void requests_of_plans_are_checked_by_every_verb(void **state)
     }
 }
 
+static void names_of_files_cannot_steer_a_terminal(void **state)
+{
+    (void)state;
+    cli_expect("m.gguf -p p.yaml -o \"$(printf 'e\\033[3m.plan')\"", 0, "wrote e?[3m.plan");
+}
+
 static void plans_by_rows_of_a_busy_machine_carry_a_warning(void **state)
 {
     (void)state;
@@ -434,6 +440,7 @@ int main(void)
         cmocka_unit_test(verdicts_are_status_1),
         cmocka_unit_test(bad_files_are_status_3_and_named),
         cmocka_unit_test(requests_of_plans_are_checked_by_every_verb),
+        cmocka_unit_test(names_of_files_cannot_steer_a_terminal),
         cmocka_unit_test(plans_by_rows_of_a_busy_machine_carry_a_warning),
         cmocka_unit_test(a_device_that_went_is_a_verdict_of_check_alone),
         cmocka_unit_test(large_plans_are_compared_at_once),
