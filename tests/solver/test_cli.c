@@ -240,7 +240,10 @@ static void requests_of_plans_are_checked_by_every_verb(void **state)
         {.context = 256, .prompt = 64, .batch = 1},
         {.context = 256, .prompt = 64, .ubatch = 8},
         {.context = 256, .batch = 1, .ubatch = 8},
-        {.context = 63, .prompt = 64, .batch = 1, .ubatch = 8}};
+        {.context = 63, .prompt = 64, .batch = 1, .ubatch = 8},
+        {.context = REQUEST_CONTEXT_MAX + 1, .prompt = 64, .batch = 1, .ubatch = 8},
+        {.context = 8192, .prompt = 1, .batch = REQUEST_BATCH_MAX + 1, .ubatch = 8},
+        {.context = 256, .prompt = 64, .batch = 1, .ubatch = INT32_MAX}};
     struct oato_error err;
     char from[128], to[128];
     cli_path("m.plan", from, sizeof from);
