@@ -297,7 +297,8 @@ static void a_device_that_went_is_a_verdict_of_check_alone(void **state)
     for (char *s = text; (s = strstr(s, "sim:0"));)
         s[4] = '7';
     cli_write_bytes("gone.yaml", text, n);
-    expect_of_verbs("m.plan", "gone.yaml", "the plan's device sim:0 is not in the profile");
+    expect_of_verbs("m.plan", "gone.yaml",
+                    "the plan's device sim:0 is not in the profile; give the profile");
     cli_expect("check m.plan m.gguf -p gone.yaml", 1, "run oato-plan again");
     assert_non_null(strstr(cli_out, "the profile has sim:0"));
     cli_expect("explain m.plan blk.99", 2, "blk.99");
@@ -374,7 +375,7 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --gap -1", "not a share"},
         {"m.gguf -p p.yaml --time-limit soon", "seconds"},
         {"m.gguf m.gguf -p p.yaml", "too many"},
-        {"m.gguf -m m.gguf -p p.yaml", "two models"},
+        {"m.gguf -m m.gguf -p p.yaml", "more than one model"},
         {"m.gguf -p p.yaml --hardware rtx3060-laptop", "two machines"},
         {"m.gguf --hardware rtx3060-latop", "did you mean 'rtx3060-laptop'"},
         {"m.gguf -p p.yaml --solver magic", "known: auto"},
