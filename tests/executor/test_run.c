@@ -483,6 +483,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf -p x -ctk q8_0", 2, "--kv"},
         {"tiny.gguf -p x -no-cnv", 2, "leave it out"},
         {"tiny.gguf -p x --mlock", 2, "stay in memory"},
+        {"tiny.gguf -p x -b 512", 2, "'-b' is not supported: --ubatch N"},
         {"tiny.gguf -p x -fa off", 2, "always on"},
         {"tiny.gguf -p x -c 4q", 2, "-c wants a whole number"},
         {"tiny.gguf -p x --context-length 4", 2, "'--context'"},
