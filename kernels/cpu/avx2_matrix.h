@@ -53,30 +53,6 @@ struct panel_scratch {
 #endif
 };
 
-static uint64_t matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
-{
-    return lanes_matrix_bytes(AVX2_LANES, dtype, rows, k);
-}
-
-static void matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                           int64_t end)
-{
-    lanes_matrix_prepare(AVX2_LANES, s, w, begin, end);
-}
-
-static bool matrix_row(const struct oato_weight *w, int64_t row, float *out)
-{
-    return lanes_matrix_row(AVX2_LANES, w, row, out);
-}
-
-static uint64_t matrix_scratch(oato_dtype dtype, int64_t k)
-{
-    (void)k;
-    if (lanes_format_of(dtype))
-        return sizeof(struct panel_scratch);
-    return sizeof(struct float_panel);
-}
-
 /* ---------------------------------------------------------------------------------- tiles - */
 
 /* Two groups and up to 6 columns: their weights, inputs and sums. */
@@ -208,7 +184,7 @@ AVX2_INLINE void apply(const struct tile *t, int s, int c, const struct tile_kin
                                        : kind->sub == 32 ? in->sum
                                                          : lanes_bytes_half(in, s % 2));
     UNROLLED (g, TILE_GROUPS) {
-        float *y = t->y + c * MATRIX_ROWS + g * AVX2_LANES;
+        float *y = t->y + c * MATRIX_ROWS + g * LANES;
         __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(t->panel[g]->scale[s]), step);
         __m256 acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[g]), _mm256_loadu_ps(y));
         acc = _mm256_fmadd_ps(min, _mm256_loadu_ps(t->panel[g]->scaled_sum[s]), acc);
@@ -343,7 +319,7 @@ static void panel_columns(const struct panel_job *p)
             t.panel[0] = t.panel[1] = p->s->panel + g;
             if (g + 1 < p->groups) /* else the last one is duplicated; y has room */
                 t.panel[1]++;
-            t.y = p->s->y[from] + g * AVX2_LANES;
+            t.y = p->s->y[from] + g * LANES;
             run(&t, columns);
         }
     }
@@ -352,10 +328,9 @@ static void panel_columns(const struct panel_job *p)
 /* The weights of the chunk, while those of the next one are fetched. */
 static void panel_fill(const struct panel_job *p, int64_t begin)
 {
-    const int64_t k = p->j->w->k, block_bytes = AVX2_LANES * lanes_block_bytes(p->f);
+    const int64_t k = p->j->w->k, block_bytes = LANES * lanes_block_bytes(p->f);
     const int64_t stride = k / p->f->block * block_bytes, bytes = p->n / p->f->block * block_bytes;
-    const uint8_t *w =
-        p->j->w->data + begin / AVX2_LANES * stride + p->k0 / p->f->block * block_bytes;
+    const uint8_t *w = p->j->w->data + begin / LANES * stride + p->k0 / p->f->block * block_bytes;
     const int64_t next = min_i64(CHUNK, k - p->k0 - p->n) / p->f->block * block_bytes;
     for (int g = 0; g < p->groups; g++, w += stride) {
         for (int64_t i = 0; i < next; i += 64)
@@ -369,7 +344,7 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
                             struct panel_scratch *s)
 {
     struct panel_job p = {.j = j, .f = lanes_format_of(j->w->dtype), .s = s};
-    p.groups = (int)((end - begin + AVX2_LANES - 1) / AVX2_LANES);
+    p.groups = (int)((end - begin + LANES - 1) / LANES);
     const int64_t blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
     for (int64_t i = 0; i < blocks; i++) {
         p.c0 = j->T * i / blocks;
@@ -386,30 +361,34 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
     }
 }
 
-static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+static uint64_t quantised_scratch(oato_dtype dtype, int64_t k)
 {
-    const bool is_float = !lanes_format_of(j->w->dtype);
-    if (is_float && j->T <= FLOAT_STREAM_COLUMNS) {
-        stream_float(j, begin, end);
-    } else if (!is_float && j->T <= STREAM_COLUMNS) {
-        matrix_stream(j, begin, end);
-    } else {
-        for (int64_t r = begin; r < end; r += MATRIX_ROWS) {
-            const int64_t last = min_i64(end, r + MATRIX_ROWS);
-            if (is_float)
-                panel_float(j, r, last, (struct float_panel *)scratch);
-            else
-                panel_quantised(j, r, last, (struct panel_scratch *)scratch);
-        }
-    }
+    (void)dtype;
+    (void)k;
+    return sizeof(struct panel_scratch);
 }
 
-static const struct matrix_class matrix = {
-    .numerics = lanes_bytes_numerics,
+static void quantised_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    if (j->T <= STREAM_COLUMNS)
+        matrix_stream(j, begin, end);
+    else
+        for (int64_t r = begin; r < end; r += MATRIX_ROWS)
+            panel_quantised(j, r, min_i64(end, r + MATRIX_ROWS), (struct panel_scratch *)scratch);
+}
+
+static const struct matrix_class matrix_quantised = {
+    .numerics = "u8b32",
     .pack_bytes = lanes_bytes_pack_bytes,
     .pack = lanes_bytes_pack,
-    .scratch_bytes = matrix_scratch,
-    .rows = matrix_rows,
+    .scratch_bytes = quantised_scratch,
+    .rows = quantised_rows,
 };
+
+static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)
+{
+    (void)choice;
+    return lanes_format_of(dtype) ? &matrix_quantised : &matrix_float;
+}
 
 #endif

@@ -190,18 +190,17 @@ NEON_INLINE void format_rows(const struct neon_format *f, const struct matrix_jo
 
 uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k)
 {
-    if (!neon_format_of(dtype))
-        return cpu_kernels_ref.matrix[NUMERICS_DECODE]->scratch_bytes(dtype, k);
+    (void)dtype;
+    (void)k;
     return sizeof(struct quads[CHUNK / 32][PANEL_GROUPS][2]);
 }
 
 void neon_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
 #define ROWS(type, ...)                                                                            \
-    case DT_##type: format_rows(&neon_##type, j, begin, end, scratch); return;
+    case DT_##type: format_rows(&neon_##type, j, begin, end, scratch); break;
     switch ((int)j->w->dtype) {
         NEON_TYPES(ROWS)
     }
 #undef ROWS
-    cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
 }

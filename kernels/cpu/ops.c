@@ -73,12 +73,12 @@ static struct matrix_room matrix_room(const struct matrix_class *k, const struct
 {
     struct matrix_room m = {0};
     oato_dtype dtype = (oato_dtype)op->dtype;
-    m.up_at = align64(k->scratch_bytes(dtype, op->k));
+    m.up_at = align64(matrix_scratch_bytes(k, dtype, op->k));
     m.scratch = m.up_at;
     m.panel = max_i64(k->panel_rows, MATRIX_ROWS);
     if (op->kind == OP_GATE_UP)
         m.scratch += align64((uint64_t)(T * m.panel) * sizeof(float));
-    m.pack = align64(k->pack_bytes(dtype, op->k));
+    m.pack = align64(matrix_pack_bytes(k, op->k));
     m.is_private = T * op->k <= PRIVATE_ELEMENTS;
     return m;
 }
@@ -119,7 +119,7 @@ static int64_t units_of_op(const struct oato_op *op)
 /* Prepared rows from r on, a multiple of MATRIX_ROWS; behind the last one their end. */
 static const uint8_t *rows_at(const struct cpu_kernels *k, const struct oato_weight *w, int64_t r)
 {
-    return w->data + k->matrix_bytes(w->dtype, r, w->k);
+    return w->data + k->layout->bytes(w->dtype, r, w->k);
 }
 
 static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
@@ -137,7 +137,7 @@ static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
         m->x->matrix->rows(&up, r, stop, m->scratch);
         for (int64_t t = 0; t < gate.T; t++) {
             float *y = gate.y + t * gate.y_stride + r;
-            m->x->k->swiglu(y, y, rows + t * m->panel, stop - r);
+            m->x->k->rows->swiglu(y, y, rows + t * m->panel, stop - r);
         }
     }
 }
@@ -187,8 +187,7 @@ static void run_matrix(const struct run *x)
     else
         share_rows(x, &pack_begin, &pack_end);
     for (int64_t t = pack_begin; room.pack && t < pack_end; t++)
-        x->matrix->pack((oato_dtype)op->dtype, op->k, in + t * op->k,
-                        packed + (uint64_t)t * room.pack);
+        x->matrix->pack(op->k, in + t * op->k, packed + (uint64_t)t * room.pack);
 
     struct matrix_task m = {.x = x, .up_at = room.up_at, .panel = room.panel};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;
@@ -233,7 +232,7 @@ static void run_embed(const struct run *x)
     for (int64_t t = begin; t < end; t++) {
         float *y = output(x, 0) + t * k;
         if (w->rows_of)
-            x->k->matrix_row(w->rows_of, x->step->token_id[t], y);
+            x->k->layout->row(w->rows_of, x->step->token_id[t], y);
         else
             quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
         if (x->op->scale != 0)
@@ -253,10 +252,10 @@ static void run_norm(const struct run *x)
         const float *in = input(x, 0) + t * n;
         if (adds) {
             float *sum = output(x, 0) + t * n;
-            x->k->add(sum, in, input(x, 1) + t * n, n);
+            x->k->rows->add(sum, in, input(x, 1) + t * n, n);
             in = sum;
         }
-        x->k->rms_norm(output(x, adds ? 1 : 0) + t * n, in, w, n, x->op->eps);
+        x->k->rows->rms_norm(output(x, adds ? 1 : 0) + t * n, in, w, n, x->op->eps);
     }
 }
 
@@ -267,7 +266,7 @@ static void run_head_norm(const struct run *x)
     int64_t begin, end;
     share_rows(x, &begin, &end);
     for (int64_t at = begin * n; at < end * n; at += d)
-        x->k->rms_norm(output(x, 0) + at, input(x, 0) + at, w, d, x->op->eps);
+        x->k->rows->rms_norm(output(x, 0) + at, input(x, 0) + at, w, d, x->op->eps);
 }
 
 static void scale_row(float *y, const float *a, float factor, int64_t n)
@@ -285,13 +284,13 @@ static void run_pairwise(const struct run *x)
         const float *a = input(x, 0) + t * n;
         float *y = output(x, 0) + t * n;
         if (x->op->kind == OP_BIAS)
-            x->k->add(y, a, const_floats(weight(x, 0)->data), n);
+            x->k->rows->add(y, a, const_floats(weight(x, 0)->data), n);
         else if (x->op->kind == OP_SCALE)
             scale_row(y, a, const_floats(weight(x, 0)->data)[0], n);
         else if (x->op->kind == OP_ADD)
-            x->k->add(y, a, input(x, 1) + t * n, n);
+            x->k->rows->add(y, a, input(x, 1) + t * n, n);
         else
-            x->k->swiglu(y, a, input(x, 1) + t * n, n);
+            x->k->rows->swiglu(y, a, input(x, 1) + t * n, n);
     }
 }
 
@@ -339,7 +338,7 @@ static void run_merge_sum(const struct run *x)
         if (x->r->n_in == 1)
             memcpy(y, sum, (size_t)n * sizeof *y);
         for (int i = 1; i < x->r->n_in; i++, sum = y)
-            x->k->add(y, sum, input(x, i) + t * n, n);
+            x->k->rows->add(y, sum, input(x, i) + t * n, n);
     }
 }
 
@@ -444,18 +443,13 @@ static const struct {
     [OP_SLICE] = {run_slice, true},
 };
 
-int32_t cpu_record_rows(const struct program_record *r, const struct step *step)
-{
-    return r->rows == ROWS_LOGITS ? step->n_rows : step->n_tokens;
-}
-
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
 {
     if (r->kind != RECORD_RUN)
         return true;
     if (r->op.kind == OP_KV_COPY)
         return step->n_page_copies == 0;
-    int64_t T = cpu_record_rows(r, step);
+    int64_t T = record_rows(r, step);
     const bool wide = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE || r->op.kind == OP_TOP_K;
     int64_t width = wide ? r->op.k : r->op.n;
     return T == 0 || (kinds[r->op.kind].by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
@@ -466,7 +460,7 @@ struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct pro
 {
     struct read_ahead none = {NULL, 0};
     if (r->kind != RECORD_RUN || kinds[r->op.kind].run != run_matrix ||
-        cpu_record_rows(r, step) > MEMORY_BOUND_COLUMNS)
+        record_rows(r, step) > MEMORY_BOUND_COLUMNS)
         return none;
     const struct oato_weight *w = c->weights[r->weight[0]];
     const int64_t own = deal_own(units_of_op(&r->op), n_threads) * MATRIX_ROWS;
@@ -481,12 +475,12 @@ void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
     struct cpu_barrier alone = {.n = 1};
     struct run x = {.c = c,
                     .k = c->kernels,
-                    .matrix = cpu_matrix_class(c->kernels, r->numerics),
+                    .matrix = cpu_matrix_class(c->kernels, (oato_dtype)r->op.dtype, r->numerics),
                     .r = r,
                     .op = &r->op,
                     .step = step,
                     .barrier = barrier,
-                    .T = cpu_record_rows(r, step),
+                    .T = record_rows(r, step),
                     .thread = thread,
                     .n_threads = barrier->n};
     if (cpu_record_is_solo(r, step)) {
@@ -520,7 +514,7 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
     uint64_t bytes = 0;
     for (int i = 0; i < NUMERICS_CHOICES && op_weight_use(op) == WEIGHT_MATRIX; i++) {
         const uint64_t one = (op_has_experts(op) ? experts_workspace : matrix_workspace)(
-            k->matrix[i], op, size->rows, n_threads);
+            cpu_matrix_class(k, (oato_dtype)op->dtype, i), op, size->rows, n_threads);
         bytes = one > bytes ? one : bytes;
     }
     return bytes;
