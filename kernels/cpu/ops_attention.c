@@ -249,25 +249,21 @@ static void store_v(const struct run *x, uint8_t *block, int64_t at, const float
         x->k->rows->to_f16((uint16_t *)(void *)block + at * d, from, d);
 }
 
-void run_kv_store(const struct run *x)
+void kv_store_row(const struct run *x, int64_t t)
 {
     const struct oato_op *op = x->op;
     const struct kv_cache *kv = x->c->kv;
     const int64_t d = op->head_dim, width = op->kv_heads * d;
     const uint64_t block_bytes = kv_block_bytes(kv->dtype, op->head_dim);
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
-        const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
-        const int64_t position = x->step->token_position[t], at = position % KV_PAGE_POSITIONS;
-        const int32_t page = seq->pages[position / KV_PAGE_POSITIONS];
-        uint8_t *k = kv_block(kv, x->r->kv_layer, page, 0, 0);
-        uint8_t *v = kv_block(kv, x->r->kv_layer, page, 1, 0);
-        for (int64_t h = 0; h < op->kv_heads; h++, k += block_bytes, v += block_bytes) {
-            const int64_t from = t * width + h * d;
-            store_k(x, k, at, input(x, 0) + from);
-            store_v(x, v, at, input(x, 1) + from);
-        }
+    const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
+    const int64_t position = x->step->token_position[t], at = position % KV_PAGE_POSITIONS;
+    const int32_t page = seq->pages[position / KV_PAGE_POSITIONS];
+    uint8_t *k = kv_block(kv, x->r->kv_layer, page, 0, 0);
+    uint8_t *v = kv_block(kv, x->r->kv_layer, page, 1, 0);
+    for (int64_t h = 0; h < op->kv_heads; h++, k += block_bytes, v += block_bytes) {
+        const int64_t from = t * width + h * d;
+        store_k(x, k, at, input(x, 0) + from);
+        store_v(x, v, at, input(x, 1) + from);
     }
 }
 

@@ -20,8 +20,7 @@
 #include <string.h>
 
 enum {
-    PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself */
-    PANEL_ELEMENTS = 4096,   /* of a result, so that few columns read long streams */
+    PANEL_ELEMENTS = 4096, /* of a result, so that few columns read long streams */
 };
 
 /* --------------------------------------------------------------------------------- choice - */
@@ -39,33 +38,28 @@ static void choose(const float *logits, int32_t experts, int32_t used, uint8_t *
     }
 }
 
-static void route_row(const struct oato_op *op, const float *logits, float *out)
+void route_row(const struct run *x, int64_t t)
 {
+    const struct oato_op *op = x->op;
+    const float *logits = input(x, 0) + t * op->k;
     uint8_t chosen[EXPERTS_MAX];
+    float *out = output(x, 0) + t * op->n;
     float *weights = out + op->experts_used, top = logits[0], sum = 0, all = 0;
     choose(logits, op->experts, op->experts_used, chosen);
     for (int32_t e = 1; e < op->experts; e++)
         top = logits[e] > top ? logits[e] : top;
     for (int32_t e = 0, n = 0; e < op->experts; e++) {
-        const float x = expf(logits[e] - top);
-        all += x;
+        const float weight = expf(logits[e] - top);
+        all += weight;
         if (!chosen[e])
             continue;
         out[n] = (float)e;
-        weights[n++] = x;
-        sum += x;
+        weights[n++] = weight;
+        sum += weight;
     }
     const float factor = op->scale != 0 ? op->scale : 1;
     for (int32_t i = 0; i < op->experts_used; i++)
         weights[i] = weights[i] / (op->route_norm ? sum : all) * factor;
-}
-
-void run_route(const struct run *x)
-{
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++)
-        route_row(x->op, input(x, 0) + t * x->op->k, output(x, 0) + t * x->op->n);
 }
 
 /* ------------------------------------------------------------------------------- grouping - */
