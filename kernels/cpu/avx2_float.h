@@ -217,13 +217,6 @@ static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
     }
 }
 
-static uint64_t float_scratch(oato_dtype dtype, int64_t k)
-{
-    (void)dtype;
-    (void)k;
-    return sizeof(struct float_panel);
-}
-
 static void float_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (j->T <= FLOAT_STREAM_COLUMNS)
@@ -235,7 +228,7 @@ static void float_rows(const struct matrix_job *j, int64_t begin, int64_t end, u
 
 static const struct matrix_class matrix_float = {
     .numerics = "f32",
-    .scratch_bytes = float_scratch,
+    .scratch_bytes = sizeof(struct float_panel),
     .rows = float_rows,
 };
 

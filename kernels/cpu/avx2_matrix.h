@@ -228,58 +228,28 @@ AVX2_INLINE void tile_widths(const struct tile *t, int columns, struct tile_kind
     }
 }
 
-typedef void tile_fn(const struct tile *t, int columns);
-
 #ifdef __AVXVNNI__
 enum { FEW = TILE_COLUMNS };
 #else
 enum { FEW = TILE_COLUMNS / 2 };
 #endif
 
-static void tile_2(const struct tile *t, int columns)
+/* Of a format's integers. */
+static void tile_run(enum lanes_tile kind, const struct tile *t, int columns)
 {
-    tile_widths(t, columns, (struct tile_kind){16, 4, 0, true, false, 6});
+#define TILE(...) tile_widths(t, columns, (struct tile_kind){__VA_ARGS__})
+    switch (kind) {
+    case TILE_2: TILE(16, 4, 0, true, false, 6); break;
+    case TILE_3: TILE(16, 4, 0, false, false, 6); break;
+    case TILE_4: TILE(32, 8, 0, false, false, 6); break;
+    case TILE_4_MIN: TILE(32, 8, CENTRE_4, true, false, 6); break;
+    case TILE_5: TILE(32, 4, 0, false, false, 6); break;
+    case TILE_5_MIN: TILE(32, 4, CENTRE_5, true, false, 6); break;
+    case TILE_6: TILE(16, 2, 0, false, false, FEW); break;
+    case TILE_8: TILE(32, 0, 0, false, true, FEW); break;
+    }
+#undef TILE
 }
-
-static void tile_3(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){16, 4, 0, false, false, 6});
-}
-
-static void tile_4(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 8, 0, false, false, 6});
-}
-
-static void tile_4_min(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 8, CENTRE_4, true, false, 6});
-}
-
-static void tile_6(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){16, 2, 0, false, false, FEW});
-}
-
-static void tile_5(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 4, 0, false, false, 6});
-}
-
-static void tile_5_min(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 4, CENTRE_5, true, false, 6});
-}
-
-static void tile_8(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 0, 0, false, true, FEW});
-}
-
-static tile_fn *const tiles_of[LANES_TILES] = {
-    [TILE_2] = tile_2, [TILE_3] = tile_3,         [TILE_4] = tile_4, [TILE_4_MIN] = tile_4_min,
-    [TILE_5] = tile_5, [TILE_5_MIN] = tile_5_min, [TILE_6] = tile_6, [TILE_8] = tile_8,
-};
 
 /* ---------------------------------------------------------------------------------- loops - */
 
@@ -298,7 +268,6 @@ static void panel_columns(const struct panel_job *p)
 {
     const int64_t tiles = (p->columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const int64_t block_bytes = sizeof(struct lanes_bytes);
-    tile_fn *const run = tiles_of[p->f->tile];
     struct tile t = {.blocks = (int)(p->n / 32), .stride = (int64_t)p->j->pack_stride};
 #ifndef __AVXVNNI__
     t.halves = p->s->halves;
@@ -311,7 +280,7 @@ static void panel_columns(const struct panel_job *p)
             for (int64_t b = 0; b < p->n / 32 * block_bytes; b += 64)
                 _mm_prefetch((const char *)t.x + (columns + c) * t.stride + b, _MM_HINT_T0);
 #ifndef __AVXVNNI__
-        if (run == tile_8)
+        if (p->f->tile == TILE_8)
             for (int c = 0; c < columns; c++)
                 halves_fill(t.halves + c, t.x + c * t.stride, t.blocks);
 #endif
@@ -320,7 +289,7 @@ static void panel_columns(const struct panel_job *p)
             if (g + 1 < p->groups) /* else the last one is duplicated; y has room */
                 t.panel[1]++;
             t.y = p->s->y[from] + g * LANES;
-            run(&t, columns);
+            tile_run(p->f->tile, &t, columns);
         }
     }
 }
@@ -361,13 +330,6 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
     }
 }
 
-static uint64_t quantised_scratch(oato_dtype dtype, int64_t k)
-{
-    (void)dtype;
-    (void)k;
-    return sizeof(struct panel_scratch);
-}
-
 static void quantised_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     if (j->T <= STREAM_COLUMNS)
@@ -381,7 +343,7 @@ static const struct matrix_class matrix_quantised = {
     .numerics = "u8b32",
     .pack_bytes = lanes_bytes_pack_bytes,
     .pack = lanes_bytes_pack,
-    .scratch_bytes = quantised_scratch,
+    .scratch_bytes = sizeof(struct panel_scratch),
     .rows = quantised_rows,
 };
 

@@ -43,13 +43,6 @@ struct panel_scratch {
     float y[COLUMN_BLOCK][MATRIX_ROWS];
 };
 
-static uint64_t scratch_bytes(oato_dtype dtype, int64_t k)
-{
-    (void)dtype;
-    (void)k;
-    return sizeof(struct panel_scratch);
-}
-
 /* ---------------------------------------------------------------------------------- panel - */
 
 /* 32 k of a group; scale[1] and min[1] are used where 16 elements share one. */
@@ -192,33 +185,15 @@ AVX2_INLINE void tile_widths(const struct group_block *p, const struct tile_colu
     }
 }
 
-typedef void tile_fn(const struct group_block *p, const struct tile_columns *t, int columns);
-
-static void tile_scale_32(const struct group_block *p, const struct tile_columns *t, int columns)
+static void tile_run(const struct lanes_format *f, const struct group_block *p,
+                     const struct tile_columns *t, int columns)
 {
-    tile_widths(p, t, columns, 32, false);
-}
-
-static void tile_min_32(const struct group_block *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, 32, true);
-}
-
-static void tile_min_16(const struct group_block *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, 16, true);
-}
-
-static void tile_scale_16(const struct group_block *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, 16, false);
-}
-
-static tile_fn *tile_of(const struct lanes_format *f)
-{
-    if (f->has_min)
-        return f->sub == 16 ? tile_min_16 : tile_min_32;
-    return f->sub == 16 ? tile_scale_16 : tile_scale_32;
+    switch (f->sub + f->has_min) {
+    case 16: tile_widths(p, t, columns, 16, false); break;
+    case 17: tile_widths(p, t, columns, 16, true); break;
+    case 32: tile_widths(p, t, columns, 32, false); break;
+    default: tile_widths(p, t, columns, 32, true);
+    }
 }
 
 /* One chunk of k of one panel of rows for a block of columns. */
@@ -233,8 +208,6 @@ struct panel_job {
 
 static void panel_columns(const struct panel_job *x)
 {
-    const struct lanes_format *f = x->f;
-    tile_fn *const run = tile_of(f);
     const int64_t at = x->k0 / 32 * (int64_t)sizeof(struct lanes_bytes);
     const int64_t tiles = max_i64(1, (x->columns + 1) / TILE_COLUMNS);
     const bool last = x->k0 + x->n == x->j->w->k;
@@ -255,7 +228,7 @@ static void panel_columns(const struct panel_job *x)
                 if (last)
                     t.to[c] = x->j->y + (x->c0 + from + c) * x->j->y_stride + x->begin + row;
             }
-            run(x->s->block[0] + g, &t, columns);
+            tile_run(x->f, x->s->block[0] + g, &t, columns);
         }
     }
 }
@@ -308,6 +281,6 @@ const struct matrix_class avx512_bytes = {
     .numerics = "u8b32",
     .pack_bytes = lanes_bytes_pack_bytes,
     .pack = lanes_bytes_pack,
-    .scratch_bytes = scratch_bytes,
+    .scratch_bytes = sizeof(struct panel_scratch),
     .rows = matrix_rows,
 };

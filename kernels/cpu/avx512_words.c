@@ -39,13 +39,6 @@ struct panel_scratch {
     float y[COLUMN_BLOCK][MATRIX_ROWS];
 };
 
-static uint64_t scratch_bytes(oato_dtype dtype, int64_t k)
-{
-    (void)dtype;
-    (void)k;
-    return sizeof(struct panel_scratch);
-}
-
 /* ---------------------------------------------------------------------------------- panel - */
 
 /* 32 k of float weights, of which n are there, as int16 of 14 bits with the scale of their largest
@@ -253,6 +246,6 @@ const struct matrix_class avx512_words = {
     .numerics = "i14b32",
     .pack_bytes = lanes_words_pack_bytes,
     .pack = lanes_words_pack,
-    .scratch_bytes = scratch_bytes,
+    .scratch_bytes = sizeof(struct panel_scratch),
     .rows = matrix_rows,
 };

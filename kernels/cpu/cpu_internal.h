@@ -109,12 +109,13 @@ static inline int64_t attention_partial_floats(int64_t head_dim)
 /* How the weights of matrix products are prepared. */
 struct matrix_layout {
     const char
-        *id; /* must change whenever the layout does; NULL: weights must not be saved in files */
-    uint64_t (*bytes)(oato_dtype dtype, int64_t rows, int64_t k);
-    void (*prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+        *id;   /* must change whenever the layout does; NULL: weights must not be saved in files */
+    int lanes; /* rows that are interleaved, the first argument of these: */
+    uint64_t (*bytes)(int lanes, oato_dtype dtype, int64_t rows, int64_t k);
+    void (*prepare)(int lanes, const struct weight_source *s, struct oato_weight *w, int64_t begin,
                     int64_t end);
     /* A row of a prepared matrix with the bits of quants_row. NULL: rows cannot be read back. */
-    void (*row)(const struct oato_weight *w, int64_t row, float *out);
+    void (*row)(int lanes, const struct oato_weight *w, int64_t row, float *out);
 };
 
 /* One class of arithmetic of matrix products: the layout of the packed input, and the product. The
@@ -123,7 +124,8 @@ struct matrix_class {
     const char *numerics;
     uint64_t (*pack_bytes)(int64_t k); /* NULL: takes float32 as it is */
     void (*pack)(int64_t k, const float *x, uint8_t *out);
-    uint64_t (*scratch_bytes)(oato_dtype dtype, int64_t k); /* NULL: none */
+    uint64_t scratch_bytes; /* of a thread; or, where it depends on the weights: */
+    uint64_t (*scratch_bytes_of)(oato_dtype dtype, int64_t k);
     void (*enter)(int64_t T); /* or NULL; per thread, before its first rows of an operator */
     void (*rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
     void (*leave)(void); /* and after its last rows */
@@ -173,7 +175,7 @@ static inline uint64_t matrix_pack_bytes(const struct matrix_class *c, int64_t k
 static inline uint64_t matrix_scratch_bytes(const struct matrix_class *c, oato_dtype dtype,
                                             int64_t k)
 {
-    return c->scratch_bytes ? c->scratch_bytes(dtype, k) : 0;
+    return c->scratch_bytes_of ? c->scratch_bytes_of(dtype, k) : c->scratch_bytes;
 }
 
 extern const struct attention_kernels ref_attention; /* also of levels without their own */

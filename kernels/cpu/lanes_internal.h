@@ -21,7 +21,6 @@ enum lanes_tile {
     TILE_5_MIN,
     TILE_6,
     TILE_8,
-    LANES_TILES
 };
 
 /* Memory layout of a block of a quantised type: a head for each of the interleaved rows, then the

@@ -233,40 +233,13 @@ static void matrix_row(int lanes, const struct oato_weight *w, int64_t row, floa
     }
 }
 
-/* ------------------------------------------------------------------------------- layouts - */
-
-static uint64_t bytes_8(oato_dtype dtype, int64_t rows, int64_t k)
-{
-    return lanes_matrix_bytes(8, dtype, rows, k);
-}
-
-static uint64_t bytes_16(oato_dtype dtype, int64_t rows, int64_t k)
-{
-    return lanes_matrix_bytes(16, dtype, rows, k);
-}
-
-static void prepare_8(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                      int64_t end)
-{
-    lanes_matrix_prepare(8, s, w, begin, end);
-}
-
-static void prepare_16(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                       int64_t end)
-{
-    lanes_matrix_prepare(16, s, w, begin, end);
-}
-
-static void row_8(const struct oato_weight *w, int64_t row, float *out)
-{
-    matrix_row(8, w, row, out);
-}
-
-static void row_16(const struct oato_weight *w, int64_t row, float *out)
-{
-    matrix_row(16, w, row, out);
-}
-
-const struct matrix_layout
-    lanes8_layout = {.id = "lanes8.2", .bytes = bytes_8, .prepare = prepare_8, .row = row_8},
-    lanes16_layout = {.id = "lanes16.2", .bytes = bytes_16, .prepare = prepare_16, .row = row_16};
+const struct matrix_layout lanes8_layout = {.id = "lanes8.2",
+                                            .lanes = 8,
+                                            .bytes = lanes_matrix_bytes,
+                                            .prepare = lanes_matrix_prepare,
+                                            .row = matrix_row};
+const struct matrix_layout lanes16_layout = {.id = "lanes16.2",
+                                             .lanes = 16,
+                                             .bytes = lanes_matrix_bytes,
+                                             .prepare = lanes_matrix_prepare,
+                                             .row = matrix_row};

@@ -76,8 +76,10 @@ NEON_INLINE void neon_store(float *p, float32x4_t x, int64_t n)
         p[i] = part[i];
 }
 
-uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k);
-void neon_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+uint64_t neon_pack_bytes(int64_t k);
+void neon_pack(int64_t k, const float *x, uint8_t *out);
+/* neon_matrix.c */
+extern const struct matrix_class neon_bytes;
 extern const struct row_kernels neon_rows;
 
 #endif

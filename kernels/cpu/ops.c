@@ -114,12 +114,6 @@ static int64_t units_of_op(const struct oato_op *op)
     return units_of(op->n) + (op->kind == OP_QKV ? 2 * units_of(op->n2) : 0);
 }
 
-/* Prepared rows from r on, a multiple of MATRIX_ROWS; behind the last one their end. */
-static const uint8_t *rows_at(const struct cpu_kernels *k, const struct oato_weight *w, int64_t r)
-{
-    return w->data + k->layout->bytes(w->dtype, r, w->k);
-}
-
 static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
                          const uint8_t *next)
 {
@@ -227,7 +221,7 @@ static void embed_row(const struct run *x, int64_t t)
     size_t row = 0;
     dtype_row_bytes(w->dtype, k, &row);
     if (w->rows_of)
-        x->k->layout->row(w->rows_of, x->step->token_id[t], y);
+        x->k->layout->row(x->k->layout->lanes, w->rows_of, x->step->token_id[t], y);
     else
         quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
     if (x->op->scale != 0)

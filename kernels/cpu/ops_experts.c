@@ -230,8 +230,7 @@ static const uint8_t *expert_at(const struct experts_task *m, int w, int32_t i, 
     if (i >= m->groups.n)
         return NULL;
     row += (int64_t)m->groups.expert[i] * m->x->op->n;
-    return weight->data +
-           m->x->k->layout->bytes(weight->dtype, row / MATRIX_ROWS * MATRIX_ROWS, weight->k);
+    return rows_at(m->x->k, weight, row / MATRIX_ROWS * MATRIX_ROWS);
 }
 
 static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64_t end)

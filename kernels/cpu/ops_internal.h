@@ -41,6 +41,13 @@ static inline const struct oato_weight *weight(const struct run *x, int i)
     return x->r->weight[i] == UINT32_MAX ? NULL : x->c->weights[x->r->weight[i]];
 }
 
+/* Prepared rows from r on, a multiple of MATRIX_ROWS; behind the last one their end. */
+static inline const uint8_t *rows_at(const struct cpu_kernels *k, const struct oato_weight *w,
+                                     int64_t r)
+{
+    return w->data + k->layout->bytes(k->layout->lanes, w->dtype, r, w->k);
+}
+
 /* This thread's rows of an element-wise operator. */
 static inline void share_rows(const struct run *x, int64_t *begin, int64_t *end)
 {

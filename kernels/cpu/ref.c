@@ -54,14 +54,16 @@ static uint64_t row_bytes_of(oato_dtype dtype, int64_t k)
 }
 
 /* The layout is the GGUF's own. */
-static uint64_t ref_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+static uint64_t ref_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k)
 {
+    (void)lanes;
     return (uint64_t)rows * row_bytes_of(dtype, k);
 }
 
-static void ref_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                        int64_t end)
+static void ref_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
+                        int64_t begin, int64_t end)
 {
+    (void)lanes;
     const uint64_t row = row_bytes_of(s->dtype, s->k), stride = weight_source_stride(s);
     const uint8_t *from = (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * stride;
     uint8_t *to = (uint8_t *)w->data + (uint64_t)begin * row;
@@ -321,7 +323,7 @@ static const struct matrix_layout layout = {
 
 static const struct matrix_class matrix = {
     .numerics = "f32",
-    .scratch_bytes = ref_scratch_bytes,
+    .scratch_bytes_of = ref_scratch_bytes,
     .rows = ref_matrix_rows,
 };
 

@@ -160,7 +160,7 @@ static void check_class(const struct cpu_kernels *level, const struct matrix_cla
     float *x = guarded_alloc(&g, (size_t)(k * T) * sizeof *x);
     float *y = guarded_alloc(&g, (size_t)(rows * T) * sizeof *y);
     uint8_t *packed = guarded_alloc(&g, (size_t)T * stride);
-    uint8_t *scratch = guarded_alloc(&g, size_align(class->scratch_bytes(dtype, k), 64));
+    uint8_t *scratch = guarded_alloc(&g, size_align(matrix_scratch_bytes(class, dtype, k), 64));
     float *values = test_malloc((size_t)k * sizeof *values);
     random_elements(dtype, data, rows * k);
     random_floats(x, k * T);

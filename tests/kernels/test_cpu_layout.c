@@ -181,7 +181,7 @@ static void rows_read_back_are_the_rows_of_the_file(void **state)
                 weight_make(kernels, &g, dtype, data, n, k, 0, n, WEIGHT_MATRIX);
             for (int64_t r = 0; r < n; r++) {
                 quants_row(dtype, data + (size_t)r * bytes, k, want);
-                kernels->layout->row(w, r, got);
+                kernels->layout->row(kernels->layout->lanes, w, r, got);
                 assert_memory_equal(want, got, (size_t)k * sizeof *want);
             }
             guarded_free(&g);
