@@ -185,6 +185,7 @@ AVX2_INLINE void tile_widths(const struct group_block *p, const struct tile_colu
     }
 }
 
+/* By the elements that share a scale, and one more where there are minima. */
 static void tile_run(const struct lanes_format *f, const struct group_block *p,
                      const struct tile_columns *t, int columns)
 {
