@@ -242,6 +242,8 @@ void text_tame(char *s, size_t n);
 /* Prints untrusted text: through text_tame on stderr and terminals, unchanged to files and pipes.
  * */
 void text_print(FILE *to, const char *s, size_t n);
+/* The same of a formatted line on stderr: for names of files, and what users typed. */
+void text_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* "64MiB", "1.5G", "900GB/s" and the like: a number and a unit. K M G T count by 1000, Ki Mi Gi Ti
  * by 1024; a suffix after it must equal `unit` ("B", "B/s", "FLOP/s", "s"), or be missing. For "s"

@@ -170,13 +170,15 @@ static void cpus_limit(struct hierarchy *h, bool v2, struct host_share *s)
     } while (hierarchy_up(h));
 }
 
+/* Groups above with a wider limit count, too: what else is in them may have used it up. */
 static void memory_limit(struct hierarchy *h, bool v2, struct host_share *s)
 {
+    const uint64_t machine_bytes = s->memory_bytes;
     do {
         uint64_t most = 0, used = 0;
         if (!numbers_read(h, v2 ? "memory.max" : "memory.limit_in_bytes", &most, 1) ||
             !numbers_read(h, v2 ? "memory.current" : "memory.usage_in_bytes", &used, 1) ||
-            most >= s->memory_bytes) /* all of the machine's: no limit */
+            most >= machine_bytes) /* no limit */
             continue;
         /* of files: given back when memory is short, as it is in the machine's MemAvailable */
         FILE *f = open_below(h->mount, h->group, "memory.stat");
@@ -184,7 +186,7 @@ static void memory_limit(struct hierarchy *h, bool v2, struct host_share *s)
                                   value_of(f, v2 ? "active_file" : "total_active_file"));
         if (f)
             fclose(f);
-        s->memory_bytes = most;
+        s->memory_bytes = min_u64(s->memory_bytes, most);
         s->available_bytes = min_u64(s->available_bytes, most - min_u64(most, used));
     } while (hierarchy_up(h));
 }

@@ -132,6 +132,16 @@ void text_print(FILE *to, const char *s, size_t n)
     }
 }
 
+void text_tell(const char *fmt, ...)
+{
+    char line[8192];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    text_print(stderr, line, strlen(line));
+}
+
 void text_add_json(struct text *t, const char *s, size_t n)
 {
     const unsigned char *u = (const unsigned char *)s;

@@ -10,13 +10,7 @@
 
 /* Steps of 256 tokens prefill as fast as steps of 512 on a CPU, and batches decode 5 to 9 % faster
  * beside the smaller arena. */
-enum {
-    DEFAULT_CONTEXT = 4096,
-    DEFAULT_UBATCH = 256,
-    MAX_CONTEXT = 1 << 26,
-    MAX_SEQS = 4096,
-    MAX_UBATCH = 1 << 16
-};
+enum { DEFAULT_CONTEXT = 4096, DEFAULT_UBATCH = 256 };
 
 static int32_t first_positive(int32_t a, int32_t b, int32_t c)
 {
@@ -27,19 +21,27 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
                               struct oato_error *err)
 {
     const struct plan_request *r = e->plan ? &e->plan->request : NULL;
+    if (r && (r->context < 1 || r->context > REQUEST_CONTEXT_MAX || r->batch < 1 ||
+              r->batch > REQUEST_BATCH_MAX || r->ubatch < 1 || r->ubatch > REQUEST_UBATCH_MAX))
+        return oato_fail(err, OATO_EFILE,
+                         "the plan's context %d, batch %d and ubatch %d are not from 1 to %d, %d "
+                         "and %d; run oato-plan again",
+                         r->context, r->batch, r->ubatch, REQUEST_CONTEXT_MAX, REQUEST_BATCH_MAX,
+                         REQUEST_UBATCH_MAX);
     e->context = first_positive(o->context, r ? r->context : 0, DEFAULT_CONTEXT);
     e->ubatch = first_positive(o->ubatch, r ? r->ubatch : 0, DEFAULT_UBATCH);
     e->max_seqs = first_positive(o->seqs, r ? r->batch : 0, 1);
     e->kv_dtype = o->kv_given ? o->kv : r ? r->kv : DT_F16;
-    if (e->max_seqs > MAX_SEQS || e->ubatch > MAX_UBATCH)
+    if (e->max_seqs > REQUEST_BATCH_MAX || e->ubatch > REQUEST_UBATCH_MAX)
         return oato_fail(err, OATO_EUSAGE,
-                         "%d sequences and %d tokens per step exceed the limits of %d and %d",
-                         e->max_seqs, e->ubatch, MAX_SEQS, MAX_UBATCH);
-    if (e->context > MAX_CONTEXT)
+                         "%d sequences and %d tokens per step exceed the limits of %d and %d; use "
+                         "a smaller --batch or --ubatch",
+                         e->max_seqs, e->ubatch, REQUEST_BATCH_MAX, REQUEST_UBATCH_MAX);
+    if (e->context > REQUEST_CONTEXT_MAX)
         return oato_fail(
             err, OATO_EUSAGE,
             "a context of %d positions exceeds the limit of %d; use a smaller --context",
-            e->context, MAX_CONTEXT);
+            e->context, REQUEST_CONTEXT_MAX);
     if (e->kv_dtype != DT_F16 && e->kv_dtype != DT_F32 && e->kv_dtype != DT_Q8_0)
         return oato_fail(err, OATO_EUSAGE, "the KV cache can be F16, Q8_0 or F32, not %s",
                          dtype_name(e->kv_dtype));

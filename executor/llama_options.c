@@ -55,7 +55,8 @@ const struct option_row llama_options[LLAMA_OPTIONS] = {
            "a prompt is continued as it is unless --chat is given: leave it out"),
     ANSWER("jinja", TEMPLATE),
     ANSWER("chat-template-file", TEMPLATE),
-    ANSWER("batch-size", "--ubatch N sets the maximum tokens per step"),
+    /* bench has a -b of its own, which comes first */
+    {"batch-size", 'b', OPT_ANSWER, NULL, "--ubatch N sets the maximum tokens per step", 0},
     ANSWER("tb", "-t N sets the threads for prompts, too"),
     ANSWER("threads-batch", "-t N sets the threads for prompts, too"),
     ANSWER("np", "repeat -p to answer several prompts together"),

@@ -95,8 +95,8 @@ static char *line_read(const struct chat *c)
 static void banner(const struct chat *c)
 {
     const char *slash = strrchr(c->args->model, '/');
-    fprintf(stderr, "%s, context %d tokens, template %s. /help lists the commands.\n",
-            slash ? slash + 1 : c->args->model, c->context, chat_template_name(c->template));
+    text_tell("%s, context %d tokens, template %s. /help lists the commands.\n",
+              slash ? slash + 1 : c->args->model, c->context, chat_template_name(c->template));
 }
 
 static void help(void)
@@ -278,7 +278,7 @@ static bool command(struct chat *c, const char *line, bool *end, oato_status *st
     } else if (!strcmp(line, "/help")) {
         help();
     } else if (line[0] == '/' && !line[1 + strspn(line + 1, "abcdefghijklmnopqrstuvwxyz")]) {
-        fprintf(stderr, "(there is no command %s; /help lists them)\n", line);
+        text_tell("(there is no command %s; /help lists them)\n", line);
     } else {
         return false;
     }

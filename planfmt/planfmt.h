@@ -209,6 +209,9 @@ struct plan_request {
     enum plan_objective objective;
 };
 
+/* The largest request that oato-run takes: positions, sequences, tokens a step. */
+enum { REQUEST_CONTEXT_MAX = 1 << 26, REQUEST_BATCH_MAX = 4096, REQUEST_UBATCH_MAX = 1 << 16 };
+
 struct plan_baseline {
     const char *name; /* "cpu", "layers" */
     uint64_t objective_ns;

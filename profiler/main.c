@@ -123,7 +123,7 @@ static oato_status parse(int argc, char **argv, struct command *c, bool *done,
     else if (c->list_devices)
         device_list(stdout);
     else if (!c->model)
-        return oato_fail(err, OATO_EUSAGE, "which model? oato-profile MODEL.gguf");
+        return oato_fail(err, OATO_EUSAGE, "no model given: oato-profile MODEL.gguf; see --help");
     return OATO_OK;
 }
 

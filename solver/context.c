@@ -76,8 +76,8 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
     struct probe x = {.model = m, .profile = profile, .options = *o, .at_least = at_least};
     bool failed = false;
     oato_status status = OATO_OK;
-    if (lo * page > INT32_MAX || hi * page > INT32_MAX)
-        hi = INT32_MAX / page;
+    if (hi * page > REQUEST_CONTEXT_MAX)
+        hi = REQUEST_CONTEXT_MAX / page;
     text_init(&x.why);
     if (!does(&x, lo * page, &failed, err)) {
         status = err->status;

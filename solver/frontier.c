@@ -276,8 +276,7 @@ static oato_status options_of(const struct plan *p, const struct profile *profil
     for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++) {
         const int32_t at = profile_device_index(profile, p->devices[d].id);
         if (at < 0)
-            return oato_fail(err, OATO_EFILE, "the plan's device %s is not in the profile",
-                             p->devices[d].id);
+            return plan_device_missing(&p->devices[d], err);
         text_printf(devices, "%s%s", d ? "," : "", p->devices[d].id);
         struct device_budget *b = &o->budgets[o->n_budgets++];
         snprintf(b->id, sizeof b->id, "%s", p->devices[d].id);

@@ -45,6 +45,13 @@ oato_status request_check(const struct plan_request *q, struct oato_error *err)
                          "the request must have tokens: prompt %d, generate %d, batch %d, ubatch "
                          "%d, context %d",
                          q->prompt, q->generate, q->batch, q->ubatch, q->context);
+    if (q->context > REQUEST_CONTEXT_MAX || q->batch > REQUEST_BATCH_MAX ||
+        q->ubatch > REQUEST_UBATCH_MAX)
+        return oato_fail(err, OATO_EUSAGE,
+                         "context %d, batch %d and ubatch %d exceed the limits of %d, %d and %d; "
+                         "use smaller ones",
+                         q->context, q->batch, q->ubatch, REQUEST_CONTEXT_MAX, REQUEST_BATCH_MAX,
+                         REQUEST_UBATCH_MAX);
     if (q->objective == OBJECTIVE_TTFT && !q->prompt)
         return oato_fail(err, OATO_EUSAGE,
                          "--minimize ttft needs a prompt; give one with --prompt");

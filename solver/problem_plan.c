@@ -7,6 +7,15 @@
 #include <inttypes.h>
 #include <string.h>
 
+oato_status plan_device_missing(const struct plan_device *d, struct oato_error *err)
+{
+    return oato_fail(
+        err, OATO_EFILE,
+        "the plan's device %s is not in the profile; give the profile that it was made "
+        "with, or run oato-plan again",
+        d->id);
+}
+
 static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
                                    struct oato_error *err)
 {
@@ -14,7 +23,7 @@ static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
         const struct plan_device *d = &plan->devices[i];
         int32_t index = profile_device_index(p->profile, d->id);
         if (index < 0)
-            return oato_fail(err, OATO_EFILE, "the plan's device %s is not in the profile", d->id);
+            return plan_device_missing(d, err);
         if (problem_add_device(p, index, err))
             return err->status;
         uint64_t free_bytes = p->profile->devices[index].free_bytes;

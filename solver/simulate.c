@@ -26,8 +26,7 @@ static oato_status find_devices(struct simulation *s, struct oato_error *err)
     for (int32_t d = 0; d < s->plan->n_devices; d++) {
         s->device[d] = profile_device_index(s->profile, s->plan->devices[d].id);
         if (s->device[d] < 0)
-            return oato_fail(err, OATO_EFILE, "the plan's device %s is not in the profile",
-                             s->plan->devices[d].id);
+            return plan_device_missing(&s->plan->devices[d], err);
         for (int32_t other = 0; other < d; other++)
             if (s->device[other] == s->device[d])
                 return oato_fail(

@@ -324,6 +324,8 @@ bool baseline_flexgen(const struct problem *p, struct price *out);
  * request is a plan's. */
 oato_status request_check(const struct plan_request *q, struct oato_error *err);
 oato_status request_check_plan(const struct plan *plan, struct oato_error *err);
+/* The error of a plan whose device the profile does not have. */
+oato_status plan_device_missing(const struct plan_device *d, struct oato_error *err);
 
 /* ---------------------------------------------------------------------------- planner ----- */
 

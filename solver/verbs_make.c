@@ -26,8 +26,8 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
     if (!c->model)
         c->model = c->operands[0];
     else if (c->n_operands)
-        return oato_fail(err, OATO_EUSAGE, "two models: -m %.80s and %.80s", c->model,
-                         c->operands[0]);
+        return oato_fail(err, OATO_EUSAGE, "more than one model: '%.80s' and '%.80s'; give one",
+                         c->model, c->operands[0]);
     if (!c->model || !names_machine(c))
         return oato_fail(err, OATO_EUSAGE,
                          "oato-plan wants MODEL.gguf and -p PROFILE, which oato-profile makes, or "
@@ -49,7 +49,7 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         warn_if_disturbed(problem);
         if (c->file.len)
             text_print(stderr, c->file.data, c->file.len);
-        fprintf(stderr, "wrote %s\n", output);
+        text_tell("wrote %s\n", output);
     }
     problem_free(problem);
     return err->status;

@@ -33,7 +33,7 @@ enum {
     STEP = 32,    /* k of a tile of bfloat16 pairs */
     CHUNK = 4096, /* k of a panel */
     PANEL_ROWS = 128,
-    QUAD = MATRIX_ROWS / AVX512_LANES, /* groups */
+    QUAD = MATRIX_ROWS / LANES, /* groups */
 };
 
 /* Tiles of a block of sums 0 .. 3, inputs 4 and 5, weights 6 and 7. */
@@ -63,23 +63,15 @@ static int64_t block_columns(int64_t T)
 
 /* ---------------------------------------------------------------------------------- inputs - */
 
-static const char *amx_numerics(oato_dtype dtype)
-{
-    (void)dtype;
-    return "bf16";
-}
-
 /* k bfloat16, zeros to a multiple of STEP. */
-static uint64_t amx_pack_bytes(oato_dtype dtype, int64_t k)
+static uint64_t amx_pack_bytes(int64_t k)
 {
-    (void)dtype;
     /* An odd number of lines: columns begin in different sets of the caches. */
     return size_align((size_t)(2 * ceil_div(k, STEP) * STEP), 64) | 64;
 }
 
-static void amx_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
+static void amx_pack(int64_t k, const float *x, uint8_t *out)
 {
-    (void)dtype;
     for (int64_t i = 0; i < k; i += STEP, out += AMX_ROW_BYTES) {
         const __m512 low = _mm512_maskz_loadu_ps(avx512_mask(k - i), x + i);
         const __mmask16 rest = k - i > 16 ? avx512_mask(k - i - 16) : 0;
@@ -88,6 +80,19 @@ static void amx_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 }
 
 /* --------------------------------------------------------------------------------- weights - */
+
+/* Byte i of each lane's quad. */
+AVX2_INLINE __m512 quad_element(__m512i quads, int i, bool is_signed)
+{
+    const unsigned bit = (unsigned)(8 * i);
+    __m512i x = quads;
+    if (is_signed) {
+        x = i < 3 ? _mm512_slli_epi32(x, 24 - bit) : x;
+        return _mm512_cvtepi32_ps(_mm512_srai_epi32(x, 24));
+    }
+    x = i ? _mm512_srli_epi32(x, bit) : x;
+    return _mm512_cvtepi32_ps(i < 3 ? _mm512_and_si512(x, _mm512_set1_epi32(0xff)) : x);
+}
 
 /* One row of a tile of weights: for each of 16 rows the pair of its elements k and k + 1. */
 AVX2_INLINE void put_pair(__m512 first, __m512 second, uint8_t *out)
@@ -106,16 +111,16 @@ AVX2_INLINE void unpack_tile(const struct lanes_format *f, const uint8_t *body, 
 {
     const bool is_signed = f->body == LANES_BYTES || f->values;
     __m512i x = _mm512_setzero_si512(), high = x;
-    UNROLLED (p, 16) {
-        const int s = f->sub == 16 ? p / 8 : 0;
-        const __m512i words = avx512_pair_words(f, body, p, &x, &high);
-        const __m512i first = is_signed ? _mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16)
-                                        : _mm512_and_si512(words, _mm512_set1_epi32(0xffff));
-        const __m512i second =
-            is_signed ? _mm512_srai_epi32(words, 16) : _mm512_srli_epi32(words, 16);
-        put_pair(_mm512_fmadd_ps(_mm512_cvtepi32_ps(first), scale[s], start[s]),
-                 _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scale[s], start[s]),
-                 out + AMX_ROW_BYTES * p);
+    UNROLLED (i, 8) {
+        const int s = f->sub == 16 ? i / 4 : 0;
+        const __m512i quads = avx512_quad_bytes(f, body, i, &x, &high);
+        UNROLLED (h, 2) { /* bytes 0 and 2 are a pair, 1 and 3 the one after the next */
+            const __m512 first = quad_element(quads, h, is_signed);
+            const __m512 second = quad_element(quads, h + 2, is_signed);
+            put_pair(_mm512_fmadd_ps(first, scale[s], start[s]),
+                     _mm512_fmadd_ps(second, scale[s], start[s]),
+                     out + AMX_ROW_BYTES * (i / 2 * 4 + i % 2 + 2 * h));
+        }
     }
 }
 
@@ -133,73 +138,41 @@ AVX2_INLINE void prefetch_block(const uint8_t *w, int64_t bytes)
         _mm_prefetch((const char *)w + AHEAD + i, _MM_HINT_T0);
 }
 
-/* Blocks of 32 along k, `tiles` of them; tiles lie `stride` bytes apart. */
-AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, int64_t tiles,
-                              uint8_t *out, int64_t stride)
+/* Blocks along k, `tiles` times 32; tiles lie `stride` bytes apart. */
+AVX2_INLINE void unpack_blocks(const struct lanes_format *f, const uint8_t *w, int64_t tiles,
+                               uint8_t *out, int64_t stride)
 {
-    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
-    for (int64_t i = 0; i < tiles; i++, w += head + body, out += stride) {
-        prefetch_block(w, head + body);
-        const __m512 scale = avx512_block_scale(f, w);
-        const __m512 start = f->has_min ? avx512_load_f16(w + 32) : start_of(f, scale);
-        unpack_tile(f, w + head, &scale, &start, out);
-    }
-}
-
-/* Blocks of 256 along k, `tiles` times 32. */
-AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, int64_t tiles,
-                            uint8_t *out, int64_t stride)
-{
-    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body, parts = 32 / f->sub;
-    for (int64_t i = 0; i < tiles; i += 8, w += head + 8 * body) {
-        const __m512 d = avx512_block_scale(f, w);
-        const __m512 dmin = f->has_min ? avx512_block_min(w) : d;
-        uint8_t room[AVX512_SUBS];
-        const uint8_t *subs = avx512_subs(f, w, room);
-        prefetch_block(w, head + 8 * body);
-        for (int s = 0; s < 8; s++, out += stride) {
-            __m512 scale[2], start[2];
-            for (int h = 0; h < parts; h++) {
-                scale[h] = _mm512_mul_ps(d, avx512_sub_scale(f, subs, parts * s + h));
-                start[h] = start_of(f, scale[h]);
-                if (f->has_min)
-                    start[h] = _mm512_mul_ps(dmin, avx512_sub_min(f, subs, parts * s + h));
+    const int head = LANES * f->head, body = LANES * f->body, parts = 32 / f->sub;
+    const int in_block = f->block / 32;
+    for (int64_t i = 0; i < tiles; i += in_block, w += head + in_block * body) {
+        uint8_t room[SUBS_BYTES];
+        const struct block_head h = block_head(f, w, room);
+        prefetch_block(w, head + in_block * body);
+        for (int b = 0; b < in_block; b++, out += stride) {
+            vec scale[2], start[2];
+            for (int p = 0; p < parts; p++) {
+                scale[p] = sub_scale(f, &h, parts * b + p);
+                start[p] = f->has_min ? sub_min(f, &h, parts * b + p) : start_of(f, scale[p]);
             }
-            unpack_tile(f, w + head + s * body, scale, start, out);
+            unpack_tile(f, w + head + b * body, scale, start, out);
         }
     }
-}
-
-AVX2_INLINE __m512 load_floats(oato_dtype dtype, const uint8_t *w)
-{
-    if (dtype == DT_F32)
-        return _mm512_loadu_ps(w);
-    return dtype == DT_F16 ? avx512_load_f16(w) : avx512_load_bf16(w);
 }
 
 /* n of k, the last tile filled with zeros. */
 AVX2_INLINE void unpack_float(oato_dtype dtype, const uint8_t *w, int64_t n, uint8_t *out,
                               int64_t stride)
 {
-    const int bytes = AVX512_LANES * (dtype == DT_F32 ? 4 : 2);
+    const int bytes = LANES * (dtype == DT_F32 ? 4 : 2);
     const __m512 zero = _mm512_setzero_ps();
     for (int64_t i = 0; i < n; i += STEP, out += stride) {
         prefetch_block(w, STEP * bytes);
         for (int64_t p = 0; p < 16; p++, w += 2 * bytes) {
             const int64_t left = n - i - 2 * p;
-            put_pair(left > 0 ? load_floats(dtype, w) : zero,
-                     left > 1 ? load_floats(dtype, w + bytes) : zero, out + AMX_ROW_BYTES * p);
+            put_pair(left > 0 ? vec_load_float(dtype, w) : zero,
+                     left > 1 ? vec_load_float(dtype, w + bytes) : zero, out + AMX_ROW_BYTES * p);
         }
     }
-}
-
-AVX2_INLINE void unpack_blocks(const struct lanes_format *f, const uint8_t *w, int64_t tiles,
-                               uint8_t *out, int64_t stride)
-{
-    if (f->block == 32)
-        unpack_small(f, w, tiles, out, stride);
-    else
-        unpack_256(f, w, tiles, out, stride);
 }
 
 /* n of k of the group at w. */
@@ -227,7 +200,7 @@ struct panel {
     int64_t k0, steps;
     int64_t columns; /* of a block */
     const uint8_t *tiles;
-    float (*stage)[AMX_ROWS * AVX512_LANES]; /* four */
+    float (*stage)[AMX_ROWS * LANES]; /* four */
 };
 
 /* Where a tile of sums comes from and goes to: y itself, or, when it has fewer than 16 rows of the
@@ -253,7 +226,7 @@ static void stage_copy(const struct panel *p, const struct sums *s, bool to_y)
 {
     const __mmask16 mask = s->rows > 0 ? avx512_mask(s->rows) : 0;
     for (int64_t c = 0; c < p->columns; c++) {
-        float *stage = s->at + c * AVX512_LANES, *y = s->y + c * p->j->y_stride;
+        float *stage = s->at + c * LANES, *y = s->y + c * p->j->y_stride;
         if (to_y)
             _mm512_mask_storeu_ps(y, mask, _mm512_loadu_ps(stage));
         else
@@ -263,13 +236,13 @@ static void stage_copy(const struct panel *p, const struct sums *s, bool to_y)
 
 static struct sums sums_of(const struct panel *p, int64_t column, int64_t group, int tile)
 {
-    const int64_t row = p->begin + group * AVX512_LANES;
+    const int64_t row = p->begin + group * LANES;
     struct sums s = {.y = p->j->y + column * p->j->y_stride + row, .rows = p->end - row};
     s.at = s.y;
     s.stride = p->j->y_stride * (int64_t)sizeof(float);
-    if (s.rows < AVX512_LANES) {
+    if (s.rows < LANES) {
         s.at = p->stage[tile];
-        s.stride = AVX512_LANES * sizeof(float);
+        s.stride = LANES * sizeof(float);
         if (p->k0)
             stage_copy(p, &s, false);
     }
@@ -298,7 +271,7 @@ static void sums_end(const struct panel *p, const struct sums s[4])
     AMX_STORE(2, s[2].at, s[2].stride);
     AMX_STORE(3, s[3].at, s[3].stride);
     for (int i = 0; i < 4; i++)
-        if (s[i].rows < AVX512_LANES)
+        if (s[i].rows < LANES)
             stage_copy(p, &s[i], true);
 }
 
@@ -372,15 +345,15 @@ static void panel_columns(const struct panel *p)
 static void panel_unpack(const struct panel *p, int64_t n)
 {
     const struct oato_weight *w = p->j->w;
-    const uint64_t group_bytes = lanes_matrix_bytes(AVX512_LANES, w->dtype, AVX512_LANES, w->k);
-    const uint64_t k0_bytes = lanes_matrix_bytes(AVX512_LANES, w->dtype, AVX512_LANES, p->k0);
+    const uint64_t group_bytes = lanes_matrix_bytes(LANES, w->dtype, LANES, w->k);
+    const uint64_t k0_bytes = lanes_matrix_bytes(LANES, w->dtype, LANES, p->k0);
     const int64_t groups = ceil_div(p->end - p->begin, MATRIX_ROWS) * QUAD;
     for (int64_t g = 0; g < groups; g++) {
-        const int64_t row = p->begin + g * AVX512_LANES;
+        const int64_t row = p->begin + g * LANES;
         uint8_t *out = tiles_of(p, g);
         if (row < p->end)
-            unpack(w->dtype, w->data + (uint64_t)(row / AVX512_LANES) * group_bytes + k0_bytes, n,
-                   out, 2 * AMX_TILE_BYTES);
+            unpack(w->dtype, w->data + (uint64_t)(row / LANES) * group_bytes + k0_bytes, n, out,
+                   2 * AMX_TILE_BYTES);
         for (int64_t i = 0; row >= p->end && i < p->steps; i++)
             memset(out + i * 2 * AMX_TILE_BYTES, 0, AMX_TILE_BYTES);
     }
@@ -398,7 +371,7 @@ static void amx_rows(const struct matrix_job *j, int64_t begin, int64_t end, uin
     const int64_t k = j->w->k;
     struct panel p = {
         .j = j, .columns = block_columns(j->T), .tiles = scratch + 4 * AMX_TILE_BYTES};
-    p.stage = (float(*)[AMX_ROWS * AVX512_LANES]) scratch;
+    p.stage = (float(*)[AMX_ROWS * LANES]) scratch;
     for (int64_t r = begin; r < end && j->T > 0; r += PANEL_ROWS) {
         p.begin = r;
         p.end = min_i64(end, r + PANEL_ROWS);
@@ -418,15 +391,20 @@ static void amx_enter(int64_t T)
 }
 
 static const struct matrix_class matrix_bf16 = {
-    .numerics = amx_numerics,
+    .numerics = "bf16",
     .pack_bytes = amx_pack_bytes,
     .pack = amx_pack,
-    .scratch_bytes = amx_scratch,
+    .scratch_bytes_of = amx_scratch,
     .enter = amx_enter,
     .rows = amx_rows,
     .leave = amx_release,
     .panel_rows = PANEL_ROWS,
 };
+
+static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)
+{
+    return choice == NUMERICS_DECODE ? avx512_decode(dtype) : &matrix_bf16;
+}
 
 #ifdef OATO_AMX_EMULATED
 #define cpu_kernels_amx cpu_kernels_amx_emulated
@@ -435,16 +413,8 @@ extern const struct cpu_kernels cpu_kernels_amx_emulated;
 
 const struct cpu_kernels cpu_kernels_amx = {
     .name = AMX_LEVEL,
-    .layout = "lanes16.2",
-    .matrix = {&avx512_decode, &matrix_bf16},
-    .matrix_bytes = avx512_matrix_bytes,
-    .matrix_prepare = avx512_matrix_prepare,
-    .matrix_row = avx512_matrix_row,
-    .attention_scratch_bytes = avx512_attention_scratch,
-    .attention = avx512_attention,
-    .attention_merge = avx512_attention_merge,
-    .rms_norm = avx2_rms_norm,
-    .add = avx2_add,
-    .swiglu = avx2_swiglu,
-    .to_f16 = avx2_to_f16,
+    .layout = &lanes16_layout,
+    .matrix = matrix_of,
+    .attention = &avx512_attention,
+    .rows = &avx2_rows,
 };

@@ -30,29 +30,20 @@ enum {
 
 struct float_panel {
     float y[FLOAT_BLOCK][MATRIX_ROWS];
-    float k[PANEL_GROUPS][CHUNK][AVX2_LANES]; /* not of F32 */
+    float k[PANEL_GROUPS][CHUNK][LANES]; /* not of F32 */
 };
 
 /* --------------------------------------------------------------------------- few columns -- */
-
-/* Element i of 8 rows. */
-AVX2_INLINE __m256 load_lanes(oato_dtype dtype, const uint8_t *w, int64_t i)
-{
-    if (dtype == DT_F32)
-        return _mm256_loadu_ps(const_floats(w) + 8 * i);
-    if (dtype == DT_F16)
-        return avx2_load_f16((const uint16_t *)w + 8 * i);
-    return avx2_load_bf16((const uint16_t *)w + 8 * i);
-}
 
 typedef __m256 float_sums[FLOAT_COLUMNS][FLOAT_GROUPS];
 
 AVX2_INLINE void stream_step(oato_dtype dtype, const uint8_t *w, int64_t stride, int64_t i,
                              const float *const *x, int groups, int columns, float_sums acc)
 {
+    const int64_t bytes = LANES * (dtype == DT_F32 ? 4 : 2);
     __m256 v[FLOAT_GROUPS];
     UNROLLED (g, groups)
-        v[g] = load_lanes(dtype, w + g * stride, i);
+        v[g] = vec_load_float(dtype, w + g * stride + i * bytes);
     UNROLLED (c, columns) {
         const __m256 input = _mm256_set1_ps(x[c][i]);
         UNROLLED (g, groups) {
@@ -68,7 +59,7 @@ AVX2_INLINE void stream_groups(oato_dtype dtype, const struct matrix_job *j, int
                                int64_t c0, int groups, int columns)
 {
     const int64_t k = j->w->k, bytes = dtype == DT_F32 ? 32 : 16, line = 64 / bytes;
-    const uint8_t *w = j->w->data + r / AVX2_LANES * k * bytes;
+    const uint8_t *w = j->w->data + r / LANES * k * bytes;
     const float *x[FLOAT_COLUMNS];
     float_sums acc;
     UNROLLED (c, columns) {
@@ -87,7 +78,7 @@ AVX2_INLINE void stream_groups(oato_dtype dtype, const struct matrix_job *j, int
         stream_step(dtype, w, k * bytes, i, x, groups, columns, acc);
     UNROLLED (c, columns)
         UNROLLED (g, groups) {
-            const int64_t row = r + g * AVX2_LANES;
+            const int64_t row = r + g * LANES;
             _mm256_maskstore_ps(j->y + (c0 + c) * j->y_stride + row, avx2_mask(end - row),
                                 acc[c][g]);
         }
@@ -98,9 +89,9 @@ AVX2_INLINE void stream_dtype(oato_dtype dtype, const struct matrix_job *j, int6
 {
     const int64_t passes = (j->T + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS;
     const int most = j->T > 2 ? 2 : FLOAT_GROUPS;
-    for (int64_t r = begin, groups; r < end; r += groups * AVX2_LANES) {
-        groups = end - r > (most - 1) * AVX2_LANES ? most : 1;
-        if (end - r <= groups * AVX2_LANES)
+    for (int64_t r = begin, groups; r < end; r += groups * LANES) {
+        groups = end - r > (most - 1) * LANES ? most : 1;
+        if (end - r <= groups * LANES)
             avx2_prefetch_next(j, FLOAT_PREFETCH);
         for (int64_t i = 0; i < passes; i++) {
             const int64_t c0 = j->T * i / passes;
@@ -143,14 +134,14 @@ AVX2_INLINE void float_tile(const float *w, int64_t stride, const float *x, int6
     UNROLLED (c, columns) {
         at[c] = x + c * k;
         UNROLLED (g, groups)
-            acc[c][g] = _mm256_loadu_ps(y + c * MATRIX_ROWS + g * AVX2_LANES);
+            acc[c][g] = _mm256_loadu_ps(y + c * MATRIX_ROWS + g * LANES);
     }
     for (int64_t i = 0; i < n; i++)
         stream_step(DT_F32, (const uint8_t *)w, stride * (int64_t)sizeof *w, i, at, groups, columns,
                     acc);
     UNROLLED (c, columns)
         UNROLLED (g, groups)
-            _mm256_storeu_ps(y + c * MATRIX_ROWS + g * AVX2_LANES, acc[c][g]);
+            _mm256_storeu_ps(y + c * MATRIX_ROWS + g * LANES, acc[c][g]);
 }
 
 /* A tile with its shape known to the compiler. More than FLOAT_STREAM_COLUMNS columns, divided into
@@ -177,7 +168,8 @@ static const float *float_chunk(const struct oato_weight *w, const uint8_t *from
     }
     for (int g = 0; g < groups; g++)
         for (int64_t i = 0; i < n; i++)
-            _mm256_storeu_ps(panel->k[g][i], load_lanes(w->dtype, from + g * group_bytes, i));
+            vec_store(panel->k[g][i],
+                      vec_load_float(w->dtype, from + g * group_bytes + i * 2 * LANES));
     *stride = (int64_t)(sizeof panel->k[0] / sizeof(float));
     return &panel->k[0][0][0];
 }
@@ -196,7 +188,7 @@ static void float_columns(const struct matrix_job *j, const float *w, int64_t st
             for (int64_t e = 0; e < n; e += 16)
                 _mm_prefetch((const char *)(x + (width + c) * k + e), _MM_HINT_T0);
         for (int g = 0; g < groups; g += 2)
-            float_tile_shapes(w + g * stride, stride, x, k, panel->y[from] + g * AVX2_LANES, n,
+            float_tile_shapes(w + g * stride, stride, x, k, panel->y[from] + g * LANES, n,
                               groups - g > 1 ? 2 : 1, width);
     }
 }
@@ -206,16 +198,15 @@ static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
                         struct float_panel *panel)
 {
     const int64_t k = j->w->k, elem = j->w->dtype == DT_F32 ? 4 : 2;
-    const int64_t group_bytes = (int64_t)lanes_matrix_bytes(AVX2_LANES, j->w->dtype, AVX2_LANES, k);
-    const int groups = (int)((end - begin + AVX2_LANES - 1) / AVX2_LANES);
+    const int64_t group_bytes = (int64_t)lanes_matrix_bytes(LANES, j->w->dtype, LANES, k);
+    const int groups = (int)((end - begin + LANES - 1) / LANES);
     const int64_t blocks = (j->T + FLOAT_BLOCK - 1) / FLOAT_BLOCK;
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t c0 = j->T * b / blocks, columns = j->T * (b + 1) / blocks - c0;
         memset(panel->y, 0, (size_t)columns * sizeof panel->y[0]);
         for (int64_t k0 = 0; k0 < k; k0 += CHUNK) {
             const int64_t n = min_i64(CHUNK, k - k0);
-            const uint8_t *from =
-                j->w->data + begin / AVX2_LANES * group_bytes + k0 * AVX2_LANES * elem;
+            const uint8_t *from = j->w->data + begin / LANES * group_bytes + k0 * LANES * elem;
             int64_t stride;
             const float *w = float_chunk(j->w, from, group_bytes, groups, n, panel, &stride);
             float_columns(j, w, stride, groups, c0, columns, k0, n, panel);
@@ -225,5 +216,20 @@ static void panel_float(const struct matrix_job *j, int64_t begin, int64_t end,
                    (size_t)(end - begin) * sizeof(float));
     }
 }
+
+static void float_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    if (j->T <= FLOAT_STREAM_COLUMNS)
+        stream_float(j, begin, end);
+    else
+        for (int64_t r = begin; r < end; r += MATRIX_ROWS)
+            panel_float(j, r, min_i64(end, r + MATRIX_ROWS), (struct float_panel *)scratch);
+}
+
+static const struct matrix_class matrix_float = {
+    .numerics = "f32",
+    .scratch_bytes = sizeof(struct float_panel),
+    .rows = float_rows,
+};
 
 #endif

@@ -53,30 +53,6 @@ struct panel_scratch {
 #endif
 };
 
-static uint64_t matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
-{
-    return lanes_matrix_bytes(AVX2_LANES, dtype, rows, k);
-}
-
-static void matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                           int64_t end)
-{
-    lanes_matrix_prepare(AVX2_LANES, s, w, begin, end);
-}
-
-static bool matrix_row(const struct oato_weight *w, int64_t row, float *out)
-{
-    return lanes_matrix_row(AVX2_LANES, w, row, out);
-}
-
-static uint64_t matrix_scratch(oato_dtype dtype, int64_t k)
-{
-    (void)k;
-    if (lanes_format_of(dtype))
-        return sizeof(struct panel_scratch);
-    return sizeof(struct float_panel);
-}
-
 /* ---------------------------------------------------------------------------------- tiles - */
 
 /* Two groups and up to 6 columns: their weights, inputs and sums. */
@@ -208,7 +184,7 @@ AVX2_INLINE void apply(const struct tile *t, int s, int c, const struct tile_kin
                                        : kind->sub == 32 ? in->sum
                                                          : lanes_bytes_half(in, s % 2));
     UNROLLED (g, TILE_GROUPS) {
-        float *y = t->y + c * MATRIX_ROWS + g * AVX2_LANES;
+        float *y = t->y + c * MATRIX_ROWS + g * LANES;
         __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(t->panel[g]->scale[s]), step);
         __m256 acc = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[g]), _mm256_loadu_ps(y));
         acc = _mm256_fmadd_ps(min, _mm256_loadu_ps(t->panel[g]->scaled_sum[s]), acc);
@@ -252,58 +228,28 @@ AVX2_INLINE void tile_widths(const struct tile *t, int columns, struct tile_kind
     }
 }
 
-typedef void tile_fn(const struct tile *t, int columns);
-
 #ifdef __AVXVNNI__
 enum { FEW = TILE_COLUMNS };
 #else
 enum { FEW = TILE_COLUMNS / 2 };
 #endif
 
-static void tile_2(const struct tile *t, int columns)
+/* Of a format's integers. */
+static void tile_run(enum lanes_tile kind, const struct tile *t, int columns)
 {
-    tile_widths(t, columns, (struct tile_kind){16, 4, 0, true, false, 6});
+#define TILE(...) tile_widths(t, columns, (struct tile_kind){__VA_ARGS__})
+    switch (kind) {
+    case TILE_2: TILE(16, 4, 0, true, false, 6); break;
+    case TILE_3: TILE(16, 4, 0, false, false, 6); break;
+    case TILE_4: TILE(32, 8, 0, false, false, 6); break;
+    case TILE_4_MIN: TILE(32, 8, CENTRE_4, true, false, 6); break;
+    case TILE_5: TILE(32, 4, 0, false, false, 6); break;
+    case TILE_5_MIN: TILE(32, 4, CENTRE_5, true, false, 6); break;
+    case TILE_6: TILE(16, 2, 0, false, false, FEW); break;
+    case TILE_8: TILE(32, 0, 0, false, true, FEW); break;
+    }
+#undef TILE
 }
-
-static void tile_3(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){16, 4, 0, false, false, 6});
-}
-
-static void tile_4(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 8, 0, false, false, 6});
-}
-
-static void tile_4_min(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 8, CENTRE_4, true, false, 6});
-}
-
-static void tile_6(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){16, 2, 0, false, false, FEW});
-}
-
-static void tile_5(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 4, 0, false, false, 6});
-}
-
-static void tile_5_min(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 4, CENTRE_5, true, false, 6});
-}
-
-static void tile_8(const struct tile *t, int columns)
-{
-    tile_widths(t, columns, (struct tile_kind){32, 0, 0, false, true, FEW});
-}
-
-static tile_fn *const tiles_of[LANES_TILES] = {
-    [TILE_2] = tile_2, [TILE_3] = tile_3,         [TILE_4] = tile_4, [TILE_4_MIN] = tile_4_min,
-    [TILE_5] = tile_5, [TILE_5_MIN] = tile_5_min, [TILE_6] = tile_6, [TILE_8] = tile_8,
-};
 
 /* ---------------------------------------------------------------------------------- loops - */
 
@@ -322,7 +268,6 @@ static void panel_columns(const struct panel_job *p)
 {
     const int64_t tiles = (p->columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const int64_t block_bytes = sizeof(struct lanes_bytes);
-    tile_fn *const run = tiles_of[p->f->tile];
     struct tile t = {.blocks = (int)(p->n / 32), .stride = (int64_t)p->j->pack_stride};
 #ifndef __AVXVNNI__
     t.halves = p->s->halves;
@@ -335,7 +280,7 @@ static void panel_columns(const struct panel_job *p)
             for (int64_t b = 0; b < p->n / 32 * block_bytes; b += 64)
                 _mm_prefetch((const char *)t.x + (columns + c) * t.stride + b, _MM_HINT_T0);
 #ifndef __AVXVNNI__
-        if (run == tile_8)
+        if (p->f->tile == TILE_8)
             for (int c = 0; c < columns; c++)
                 halves_fill(t.halves + c, t.x + c * t.stride, t.blocks);
 #endif
@@ -343,8 +288,8 @@ static void panel_columns(const struct panel_job *p)
             t.panel[0] = t.panel[1] = p->s->panel + g;
             if (g + 1 < p->groups) /* else the last one is duplicated; y has room */
                 t.panel[1]++;
-            t.y = p->s->y[from] + g * AVX2_LANES;
-            run(&t, columns);
+            t.y = p->s->y[from] + g * LANES;
+            tile_run(p->f->tile, &t, columns);
         }
     }
 }
@@ -352,10 +297,9 @@ static void panel_columns(const struct panel_job *p)
 /* The weights of the chunk, while those of the next one are fetched. */
 static void panel_fill(const struct panel_job *p, int64_t begin)
 {
-    const int64_t k = p->j->w->k, block_bytes = AVX2_LANES * lanes_block_bytes(p->f);
+    const int64_t k = p->j->w->k, block_bytes = LANES * lanes_block_bytes(p->f);
     const int64_t stride = k / p->f->block * block_bytes, bytes = p->n / p->f->block * block_bytes;
-    const uint8_t *w =
-        p->j->w->data + begin / AVX2_LANES * stride + p->k0 / p->f->block * block_bytes;
+    const uint8_t *w = p->j->w->data + begin / LANES * stride + p->k0 / p->f->block * block_bytes;
     const int64_t next = min_i64(CHUNK, k - p->k0 - p->n) / p->f->block * block_bytes;
     for (int g = 0; g < p->groups; g++, w += stride) {
         for (int64_t i = 0; i < next; i += 64)
@@ -369,7 +313,7 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
                             struct panel_scratch *s)
 {
     struct panel_job p = {.j = j, .f = lanes_format_of(j->w->dtype), .s = s};
-    p.groups = (int)((end - begin + AVX2_LANES - 1) / AVX2_LANES);
+    p.groups = (int)((end - begin + LANES - 1) / LANES);
     const int64_t blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
     for (int64_t i = 0; i < blocks; i++) {
         p.c0 = j->T * i / blocks;
@@ -386,30 +330,27 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
     }
 }
 
-static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+static void quantised_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
-    const bool is_float = !lanes_format_of(j->w->dtype);
-    if (is_float && j->T <= FLOAT_STREAM_COLUMNS) {
-        stream_float(j, begin, end);
-    } else if (!is_float && j->T <= STREAM_COLUMNS) {
+    if (j->T <= STREAM_COLUMNS)
         matrix_stream(j, begin, end);
-    } else {
-        for (int64_t r = begin; r < end; r += MATRIX_ROWS) {
-            const int64_t last = min_i64(end, r + MATRIX_ROWS);
-            if (is_float)
-                panel_float(j, r, last, (struct float_panel *)scratch);
-            else
-                panel_quantised(j, r, last, (struct panel_scratch *)scratch);
-        }
-    }
+    else
+        for (int64_t r = begin; r < end; r += MATRIX_ROWS)
+            panel_quantised(j, r, min_i64(end, r + MATRIX_ROWS), (struct panel_scratch *)scratch);
 }
 
-static const struct matrix_class matrix = {
-    .numerics = lanes_bytes_numerics,
+static const struct matrix_class matrix_quantised = {
+    .numerics = "u8b32",
     .pack_bytes = lanes_bytes_pack_bytes,
     .pack = lanes_bytes_pack,
-    .scratch_bytes = matrix_scratch,
-    .rows = matrix_rows,
+    .scratch_bytes = sizeof(struct panel_scratch),
+    .rows = quantised_rows,
 };
+
+static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)
+{
+    (void)choice;
+    return lanes_format_of(dtype) ? &matrix_quantised : &matrix_float;
+}
 
 #endif

@@ -6,20 +6,20 @@
 #ifndef OATO_AVX2_PANEL_H
 #define OATO_AVX2_PANEL_H
 
-#include "kernels/cpu/avx2_internal.h"
+#include "kernels/cpu/lanes_vector.h"
 
 enum {
-    PANEL_GROUPS = MATRIX_ROWS / AVX2_LANES,
+    PANEL_GROUPS = MATRIX_ROWS / LANES,
     CHUNK = 256,
     SCALES = CHUNK / 16,
 };
 
 /* Weights of one group and chunk, ready for the tile. */
 struct group_panel {
-    int8_t quad[CHUNK / 4][AVX2_LANES][4]; /* in the order of lanes_bytes.q */
-    float scale[SCALES][AVX2_LANES];
-    float scaled_sum[SCALES][AVX2_LANES]; /* scale * the sum of the weights */
-    float min[SCALES][AVX2_LANES];
+    int8_t quad[CHUNK / 4][LANES][4]; /* in the order of lanes_bytes.q */
+    float scale[SCALES][LANES];
+    float scaled_sum[SCALES][LANES]; /* scale * the sum of the weights */
+    float min[SCALES][LANES];
 };
 
 AVX2_INLINE void put_scaled_sum(struct group_panel *panel, int s, __m256i sum16, int more)
@@ -48,33 +48,20 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, int centre, const uint8
     }
 }
 
-/* Blocks of 32 along k: `blocks` of them, at most CHUNK / 32. */
-AVX2_INLINE void unpack_small(const struct lanes_format *f, int centre, const uint8_t *w,
-                              int blocks, struct group_panel *p)
+/* A block along k, whose first 32 are number b of the panel. */
+AVX2_INLINE void unpack_block(const struct lanes_format *f, int centre, const uint8_t *w,
+                              struct group_panel *p, int b)
 {
-    const int head = 8 * f->head, body = 8 * f->body;
-    for (int b = 0; b < blocks; b++, w += head + body) {
-        _mm256_storeu_ps(p->scale[b], avx2_block_scale(f, w));
+    uint8_t room[SUBS_BYTES];
+    const struct block_head head = block_head(f, w, room);
+    const int first = b * (32 / f->sub);
+    for (int i = 0; i < f->block / f->sub; i++) {
+        vec_store(p->scale[first + i], sub_scale(f, &head, i));
         if (f->has_min)
-            _mm256_storeu_ps(p->min[b], avx2_load_f16((const uint16_t *)w + 8));
-        unpack_32(f, centre, w + head, p, b);
+            vec_store(p->min[first + i], sub_min(f, &head, i));
     }
-}
-
-/* One block of 256 along k. */
-AVX2_INLINE void unpack_256(const struct lanes_format *f, int centre, const uint8_t *w,
-                            struct group_panel *p)
-{
-    const __m256 d = avx2_block_scale(f, w), dmin = f->has_min ? avx2_block_min(w) : d;
-    uint8_t room[AVX2_SUBS];
-    const uint8_t *subs = avx2_subs(f, w, room);
-    for (int i = 0; i < 256 / f->sub; i++) {
-        _mm256_storeu_ps(p->scale[i], _mm256_mul_ps(d, avx2_sub_scale(f, subs, i)));
-        if (f->has_min)
-            _mm256_storeu_ps(p->min[i], _mm256_mul_ps(dmin, avx2_sub_min(f, subs, i)));
-    }
-    for (int b = 0; b < 8; b++)
-        unpack_32(f, centre, w + 8 * (f->head + b * f->body), p, b);
+    for (int i = 0; i < f->block / 32; i++)
+        unpack_32(f, centre, w + LANES * (f->head + i * f->body), p, b + i);
 }
 
 /* What is taken from unsigned weights, and given back to the sums, so that more products add up in
@@ -89,10 +76,9 @@ AVX2_INLINE void unpack_as(const struct lanes_format *f, const uint8_t *w, int b
                            struct group_panel *p)
 {
     const int centre = !f->has_min || f->sub == 16 ? 0 : f->high ? CENTRE_5 : CENTRE_4;
-    if (f->block == 32)
-        unpack_small(f, centre, w, blocks, p);
-    else
-        unpack_256(f, centre, w, p);
+    const int64_t bytes = LANES * lanes_block_bytes(f);
+    for (int b = 0; b < blocks; b += f->block / 32, w += bytes)
+        unpack_block(f, centre, w, p, b);
 }
 
 /* The chunk of a group at w. */

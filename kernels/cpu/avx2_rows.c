@@ -2,11 +2,11 @@
  * avx2_rows.c - element-wise kernels of the levels with vectors. Rows are walked in vectors of 8
  * with a masked one at the end, so that an element's bits do not depend on where a row is cut.
  */
-#include "kernels/cpu/avx2_internal.h"
+#include "kernels/cpu/lanes_vector.h"
 
 #include <math.h>
 
-void avx2_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
+static void rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
 {
     __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
                    _mm256_setzero_ps()};
@@ -30,7 +30,7 @@ void avx2_rms_norm(float *y, const float *x, const float *w, int64_t n, float ep
     }
 }
 
-void avx2_add(float *y, const float *a, const float *b, int64_t n)
+static void add(float *y, const float *a, const float *b, int64_t n)
 {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -39,18 +39,18 @@ void avx2_add(float *y, const float *a, const float *b, int64_t n)
         y[i] = a[i] + b[i];
 }
 
-void avx2_swiglu(float *y, const float *gate, const float *up, int64_t n)
+static void swiglu(float *y, const float *gate, const float *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 8) {
         __m256i mask = avx2_mask(n - i);
         __m256 g = _mm256_maskload_ps(gate + i, mask);
-        __m256 e = avx2_exp(_mm256_sub_ps(_mm256_setzero_ps(), g));
+        __m256 e = vec_exp(_mm256_sub_ps(_mm256_setzero_ps(), g));
         __m256 silu = _mm256_div_ps(g, _mm256_add_ps(e, _mm256_set1_ps(1.0f)));
         _mm256_maskstore_ps(y + i, mask, _mm256_mul_ps(silu, _mm256_maskload_ps(up + i, mask)));
     }
 }
 
-void avx2_to_f16(uint16_t *y, const float *x, int64_t n)
+static void to_f16(uint16_t *y, const float *x, int64_t n)
 {
     const __m256 most = _mm256_set1_ps(F16_MOST), least = _mm256_set1_ps(-F16_MOST);
     const __m256 sign = _mm256_set1_ps(-0.0f), infinity = _mm256_set1_ps(INFINITY);
@@ -65,3 +65,10 @@ void avx2_to_f16(uint16_t *y, const float *x, int64_t n)
     for (; i < n; i++)
         y[i] = f32_to_finite_f16(x[i]);
 }
+
+const struct row_kernels avx2_rows = {
+    .rms_norm = rms_norm,
+    .add = add,
+    .swiglu = swiglu,
+    .to_f16 = to_f16,
+};

@@ -19,7 +19,7 @@
 #ifndef OATO_AVX2_VECTOR_H
 #define OATO_AVX2_VECTOR_H
 
-#include "kernels/cpu/avx2_internal.h"
+#include "kernels/cpu/lanes_vector.h"
 
 enum {
     PREFETCH_BYTES = 4096, /* about what memory delivers during its own latency */
@@ -232,7 +232,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *body, int
     }
 }
 
-/* Before the 32 k from p->x on, and behind them. */
+/* Before the 32 k from p->x on. */
 AVX2_INLINE void pass_enter(const struct lanes_format *f, struct pass *p, int columns)
 {
 #ifdef __AVXVNNI__
@@ -248,44 +248,24 @@ AVX2_INLINE void pass_enter(const struct lanes_format *f, struct pass *p, int co
 #endif
 }
 
-AVX2_INLINE void pass_leave(struct pass *p, int columns)
-{
-    p->left--;
-    UNROLLED (c, columns)
-        p->x[c] += sizeof(struct lanes_bytes);
-}
-
-/* Types with a scale, and for some a minimum, for each 32. */
-AVX2_INLINE void block_32(const struct lanes_format *f, const uint8_t *w, struct pass *p,
-                          int columns)
-{
-    const __m256 scale = avx2_block_scale(f, w);
-    const __m256 min = f->has_min ? avx2_load_f16((const uint16_t *)w + 8) : scale;
-    prefetch(w, AVX2_LANES * (f->head + f->body));
-    pass_enter(f, p, columns);
-    part_dot(f, w + AVX2_LANES * f->head, 0, scale, min, p, columns);
-    pass_leave(p, columns);
-}
-
-/* Blocks of 256 whose sub-blocks of 32 or 16 have scales, and for some minima, of their own. */
-AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *w, struct pass *p,
+AVX2_INLINE void block_dot(const struct lanes_format *f, const uint8_t *w, struct pass *p,
                            int columns)
 {
-    const __m256 d = avx2_block_scale(f, w), dmin = f->has_min ? avx2_block_min(w) : d;
-    uint8_t room[AVX2_SUBS];
-    const uint8_t *subs = avx2_subs(f, w, room);
-    const uint8_t *body = w + AVX2_LANES * f->head;
-    prefetch(w, AVX2_LANES * f->head);
-    for (int s = 0; s < 8; s++, body += AVX2_LANES * f->body) {
-        prefetch(body, AVX2_LANES * f->body);
+    uint8_t room[SUBS_BYTES];
+    const struct block_head head = block_head(f, w, room);
+    const uint8_t *body = w + LANES * f->head;
+    prefetch(w, LANES * (f->block == 32 ? f->head + f->body : f->head));
+    for (int s = 0; s < f->block / 32; s++, body += LANES * f->body) {
+        if (f->block != 32)
+            prefetch(body, LANES * f->body);
         pass_enter(f, p, columns);
         UNROLLED (part, 32 / f->sub) {
             const int i = s * (32 / f->sub) + part;
-            const __m256 scale = _mm256_mul_ps(d, avx2_sub_scale(f, subs, i));
-            const __m256 min = f->has_min ? _mm256_mul_ps(dmin, avx2_sub_min(f, subs, i)) : d;
-            part_dot(f, body, part, scale, min, p, columns);
+            part_dot(f, body, part, sub_scale(f, &head, i), sub_min(f, &head, i), p, columns);
         }
-        pass_leave(p, columns);
+        p->left--;
+        UNROLLED (c, columns)
+            p->x[c] += sizeof(struct lanes_bytes);
     }
 }
 
@@ -293,8 +273,8 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *w, struc
 AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job *j, int64_t r,
                           int64_t end, int64_t c0, int columns)
 {
-    const int64_t block = AVX2_LANES * lanes_block_bytes(f), blocks = j->w->k / f->block;
-    const uint8_t *w = j->w->data + r / AVX2_LANES * blocks * block;
+    const int64_t block = LANES * lanes_block_bytes(f), blocks = j->w->k / f->block;
+    const uint8_t *w = j->w->data + r / LANES * blocks * block;
     struct pass p;
     p.left = j->w->k / 32;
 #ifndef __AVXVNNI__
@@ -304,12 +284,8 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
         p.x[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride;
         p.acc[c] = _mm256_setzero_ps();
     }
-    for (int64_t i = 0; i < blocks; i++, w += block) {
-        if (f->block == 32)
-            block_32(f, w, &p, columns);
-        else
-            block_256(f, w, &p, columns);
-    }
+    for (int64_t i = 0; i < blocks; i++, w += block)
+        block_dot(f, w, &p, columns);
     UNROLLED (c, columns)
         _mm256_maskstore_ps(j->y + (c0 + c) * j->y_stride + r, avx2_mask(end - r), p.acc[c]);
 }
@@ -318,8 +294,8 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
                         int64_t end)
 {
     const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
-    for (int64_t r = begin; r < end; r += AVX2_LANES) {
-        if (r + AVX2_LANES >= end)
+    for (int64_t r = begin; r < end; r += LANES) {
+        if (r + LANES >= end)
             avx2_prefetch_next(j, PREFETCH_BYTES);
         for (int64_t i = 0; i < n; i++) {
             const int64_t c0 = j->T * i / n;

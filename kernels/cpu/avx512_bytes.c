@@ -21,7 +21,7 @@
 #include "kernels/cpu/avx512_internal.h"
 
 enum {
-    PANEL_GROUPS = MATRIX_ROWS / AVX512_LANES,
+    PANEL_GROUPS = MATRIX_ROWS / LANES,
     CHUNK = 256,
     TILE_GROUPS = 2,
     TILE_COLUMNS = 5,
@@ -32,21 +32,16 @@ enum {
 /* 32 k of a group, ready for the tile. Scales, and scale * sum of the weights, are for 32 k, or
  * for each 16. */
 struct group_block {
-    int8_t quad[8][AVX512_LANES][4];
-    float scale[2][AVX512_LANES];
-    float scaled_sum[2][AVX512_LANES];
-    float min[2][AVX512_LANES];
+    int8_t quad[8][LANES][4];
+    float scale[2][LANES];
+    float scaled_sum[2][LANES];
+    float min[2][LANES];
 };
 
 struct panel_scratch {
     struct group_block block[CHUNK / 32][PANEL_GROUPS];
     float y[COLUMN_BLOCK][MATRIX_ROWS];
 };
-
-uint64_t avx512_bytes_scratch(void)
-{
-    return sizeof(struct panel_scratch);
-}
 
 /* ---------------------------------------------------------------------------------- panel - */
 
@@ -72,32 +67,19 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, co
     }
 }
 
-/* Blocks of 32 along k: `blocks` of them, at most CHUNK / 32. */
-AVX2_INLINE void unpack_small(const struct lanes_format *f, const uint8_t *w, int blocks,
+/* One block along k. */
+AVX2_INLINE void unpack_block(const struct lanes_format *f, const uint8_t *w,
                               struct group_block *to)
 {
-    const int head = AVX512_LANES * f->head, body = AVX512_LANES * f->body;
-    for (int b = 0; b < blocks; b++, w += head + body, to += PANEL_GROUPS) {
-        const __m512 scale = avx512_block_scale(f, w);
-        const __m512 min = f->has_min ? avx512_load_f16(w + 32) : scale;
-        unpack_32(f, w + head, &scale, &min, to);
-    }
-}
-
-/* One block of 256 along k. */
-AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, struct group_block *to)
-{
-    const __m512 d = avx512_block_scale(f, w), dmin = f->has_min ? avx512_block_min(w) : d;
-    uint8_t room[AVX512_SUBS];
-    const uint8_t *subs = avx512_subs(f, w, room);
-    const uint8_t *body = w + AVX512_LANES * f->head;
-    for (int s = 0; s < 8; s++, body += AVX512_LANES * f->body, to += PANEL_GROUPS) {
+    uint8_t room[SUBS_BYTES];
+    const struct block_head head = block_head(f, w, room);
+    const uint8_t *body = w + LANES * f->head;
+    for (int b = 0; b < f->block / 32; b++, body += LANES * f->body, to += PANEL_GROUPS) {
         const int parts = 32 / f->sub;
-        __m512 scale[2], min[2] = {d, d};
+        vec scale[2], min[2];
         UNROLLED (i, parts) {
-            scale[i] = _mm512_mul_ps(d, avx512_sub_scale(f, subs, parts * s + i));
-            if (f->has_min)
-                min[i] = _mm512_mul_ps(dmin, avx512_sub_min(f, subs, parts * s + i));
+            scale[i] = sub_scale(f, &head, parts * b + i);
+            min[i] = sub_min(f, &head, parts * b + i);
         }
         unpack_32(f, body, scale, min, to);
     }
@@ -106,10 +88,9 @@ AVX2_INLINE void unpack_256(const struct lanes_format *f, const uint8_t *w, stru
 AVX2_INLINE void unpack_blocks(const struct lanes_format *f, const uint8_t *w, int blocks,
                                struct group_block *to)
 {
-    if (f->block == 32)
-        unpack_small(f, w, blocks, to);
-    else
-        unpack_256(f, w, to);
+    const int64_t bytes = LANES * lanes_block_bytes(f);
+    for (int b = 0; b < blocks; b += f->block / 32, w += bytes)
+        unpack_block(f, w, to + b * PANEL_GROUPS);
 }
 
 /* `blocks` times 32 k of a group, from w on. */
@@ -146,7 +127,7 @@ AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t,
         x[c] = t->x[c];
         UNROLLED (g, TILE_GROUPS)
             acc[c][g] = t->first ? _mm512_setzero_ps()
-                                 : _mm512_maskz_loadu_ps(t->mask[g], t->from[c] + AVX512_LANES * g);
+                                 : _mm512_maskz_loadu_ps(t->mask[g], t->from[c] + LANES * g);
     }
     const int64_t bytes = t->blocks * (int64_t)sizeof(struct lanes_bytes);
     for (int64_t at = 0; at < bytes; at += (int64_t)sizeof(struct lanes_bytes), p += PANEL_GROUPS) {
@@ -187,7 +168,7 @@ AVX2_INLINE void tile(const struct group_block *p, const struct tile_columns *t,
     }
     UNROLLED (c, columns)
         UNROLLED (g, TILE_GROUPS)
-            _mm512_mask_storeu_ps(t->to[c] + AVX512_LANES * g, t->mask[g], acc[c][g]);
+            _mm512_mask_storeu_ps(t->to[c] + LANES * g, t->mask[g], acc[c][g]);
 }
 
 /* The tile with its width known to the compiler. */
@@ -204,33 +185,16 @@ AVX2_INLINE void tile_widths(const struct group_block *p, const struct tile_colu
     }
 }
 
-typedef void tile_fn(const struct group_block *p, const struct tile_columns *t, int columns);
-
-static void tile_scale_32(const struct group_block *p, const struct tile_columns *t, int columns)
+/* By the elements that share a scale, and one more where there are minima. */
+static void tile_run(const struct lanes_format *f, const struct group_block *p,
+                     const struct tile_columns *t, int columns)
 {
-    tile_widths(p, t, columns, 32, false);
-}
-
-static void tile_min_32(const struct group_block *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, 32, true);
-}
-
-static void tile_min_16(const struct group_block *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, 16, true);
-}
-
-static void tile_scale_16(const struct group_block *p, const struct tile_columns *t, int columns)
-{
-    tile_widths(p, t, columns, 16, false);
-}
-
-static tile_fn *tile_of(const struct lanes_format *f)
-{
-    if (f->has_min)
-        return f->sub == 16 ? tile_min_16 : tile_min_32;
-    return f->sub == 16 ? tile_scale_16 : tile_scale_32;
+    switch (f->sub + f->has_min) {
+    case 16: tile_widths(p, t, columns, 16, false); break;
+    case 17: tile_widths(p, t, columns, 16, true); break;
+    case 32: tile_widths(p, t, columns, 32, false); break;
+    default: tile_widths(p, t, columns, 32, true);
+    }
 }
 
 /* One chunk of k of one panel of rows for a block of columns. */
@@ -245,8 +209,6 @@ struct panel_job {
 
 static void panel_columns(const struct panel_job *x)
 {
-    const struct lanes_format *f = x->f;
-    tile_fn *const run = tile_of(f);
     const int64_t at = x->k0 / 32 * (int64_t)sizeof(struct lanes_bytes);
     const int64_t tiles = max_i64(1, (x->columns + 1) / TILE_COLUMNS);
     const bool last = x->k0 + x->n == x->j->w->k;
@@ -258,16 +220,16 @@ static void panel_columns(const struct panel_job *x)
         for (int c = 0; c < columns; c++)
             t.x[c] = x->j->packed + (uint64_t)(x->c0 + from + c) * stride + at;
         t.ahead = (uint64_t)columns * stride;
-        for (int g = 0; g * AVX512_LANES < x->end - x->begin; g += TILE_GROUPS) {
-            const int64_t row = g * AVX512_LANES, left = x->end - x->begin - row;
+        for (int g = 0; g * LANES < x->end - x->begin; g += TILE_GROUPS) {
+            const int64_t row = g * LANES, left = x->end - x->begin - row;
             t.mask[0] = avx512_mask(left);
-            t.mask[1] = avx512_mask(max_i64(left - AVX512_LANES, 0));
+            t.mask[1] = avx512_mask(max_i64(left - LANES, 0));
             for (int c = 0; c < columns; c++) {
                 t.from[c] = t.to[c] = x->s->y[from + c] + row;
                 if (last)
                     t.to[c] = x->j->y + (x->c0 + from + c) * x->j->y_stride + x->begin + row;
             }
-            run(x->s->block[0] + g, &t, columns);
+            tile_run(x->f, x->s->block[0] + g, &t, columns);
         }
     }
 }
@@ -275,17 +237,16 @@ static void panel_columns(const struct panel_job *x)
 /* Groups of the panel, an even number: where there is no other, the last one stands twice. */
 static void panel_unpack(const struct panel_job *x, bool last_block)
 {
-    const int64_t k = x->j->w->k, block_bytes = AVX512_LANES * lanes_block_bytes(x->f);
+    const int64_t k = x->j->w->k, block_bytes = LANES * lanes_block_bytes(x->f);
     const int64_t stride = k / x->f->block * block_bytes;
-    const int64_t groups = (x->end - x->begin + AVX512_LANES - 1) / AVX512_LANES;
+    const int64_t groups = (x->end - x->begin + LANES - 1) / LANES;
     int64_t next = min_i64(CHUNK, k - x->k0 - x->n), jump = 0;
     if (!next && last_block) { /* the panel behind this one begins with: */
         next = min_i64(CHUNK, k);
         jump = (PANEL_GROUPS - 1) * stride;
     }
     for (int64_t g = 0; g < (groups + 1) / 2 * 2; g++) {
-        const uint8_t *w = x->j->w->data +
-                           (x->begin / AVX512_LANES + min_i64(g, groups - 1)) * stride +
+        const uint8_t *w = x->j->w->data + (x->begin / LANES + min_i64(g, groups - 1)) * stride +
                            x->k0 / x->f->block * block_bytes;
         const uint8_t *after = w + x->n / x->f->block * block_bytes + jump;
         for (int64_t i = 0; i < next / x->f->block * block_bytes; i += 64)
@@ -294,7 +255,7 @@ static void panel_unpack(const struct panel_job *x, bool last_block)
     }
 }
 
-void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     const int64_t k = j->w->k, blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
     if (j->T <= AVX512_STREAM) {
@@ -316,3 +277,11 @@ void avx512_bytes_rows(const struct matrix_job *j, int64_t begin, int64_t end, u
         }
     }
 }
+
+const struct matrix_class avx512_bytes = {
+    .numerics = "u8b32",
+    .pack_bytes = lanes_bytes_pack_bytes,
+    .pack = lanes_bytes_pack,
+    .scratch_bytes = sizeof(struct panel_scratch),
+    .rows = matrix_rows,
+};

@@ -112,56 +112,33 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
     }
 }
 
-/* The 32 k from p->x on, and on to the next. */
-AVX2_INLINE void pass_next(struct pass *p, int columns)
-{
-    UNROLLED (c, columns)
-        p->x[c] += sizeof(struct lanes_bytes);
-}
-
-/* Types with a scale, and for some a minimum, for each 32. */
-AVX2_INLINE void block_32(const struct lanes_format *f, const uint8_t *const *w, int64_t ahead,
-                          struct pass *p, int groups, int columns)
-{
-    prefetch(w, ahead, AVX512_LANES * (f->head + f->body), groups);
-    const uint8_t *body[MOST_GROUPS];
-    __m512 scale[MOST_GROUPS], min[MOST_GROUPS];
-    UNROLLED (g, groups) {
-        body[g] = w[g] + AVX512_LANES * f->head;
-        scale[g] = avx512_block_scale(f, w[g]);
-        min[g] = f->has_min ? avx512_load_f16(w[g] + 32) : scale[g];
-    }
-    part_dot(f, body, 0, scale, min, p, groups, columns);
-    pass_next(p, columns);
-}
-
-/* Blocks of 256 whose sub-blocks of 32 or 16 have scales, and for some minima, of their own. */
-AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w, int64_t ahead,
+/* A block of each group. */
+AVX2_INLINE void block_dot(const struct lanes_format *f, const uint8_t *const *w, int64_t ahead,
                            struct pass *p, int groups, int columns)
 {
-    const uint8_t *body[MOST_GROUPS], *subs[MOST_GROUPS];
-    uint8_t room[MOST_GROUPS][AVX512_SUBS];
-    __m512 d[MOST_GROUPS], dmin[MOST_GROUPS], scale[MOST_GROUPS], min[MOST_GROUPS];
+    const uint8_t *body[MOST_GROUPS];
+    uint8_t room[MOST_GROUPS][SUBS_BYTES];
+    struct block_head head[MOST_GROUPS];
+    vec scale[MOST_GROUPS], min[MOST_GROUPS];
+    prefetch(w, ahead, LANES * (f->block == 32 ? f->head + f->body : f->head), groups);
     UNROLLED (g, groups) {
-        body[g] = w[g] + AVX512_LANES * f->head;
-        d[g] = avx512_block_scale(f, w[g]);
-        dmin[g] = f->has_min ? avx512_block_min(w[g]) : d[g];
-        subs[g] = avx512_subs(f, w[g], room[g]);
+        body[g] = w[g] + LANES * f->head;
+        head[g] = block_head(f, w[g], room[g]);
     }
-    prefetch(w, ahead, AVX512_LANES * f->head, groups);
-    for (int s = 0; s < 8; s++) {
-        prefetch(body, ahead, AVX512_LANES * f->body, groups);
+    for (int s = 0; s < f->block / 32; s++) {
+        if (f->block != 32)
+            prefetch(body, ahead, LANES * f->body, groups);
         UNROLLED (part, 32 / f->sub) {
             UNROLLED (g, groups) {
-                const int i = s * (32 / f->sub) + part;
-                scale[g] = _mm512_mul_ps(d[g], avx512_sub_scale(f, subs[g], i));
-                min[g] = f->has_min ? _mm512_mul_ps(dmin[g], avx512_sub_min(f, subs[g], i)) : d[g];
+                scale[g] = sub_scale(f, &head[g], s * (32 / f->sub) + part);
+                min[g] = sub_min(f, &head[g], s * (32 / f->sub) + part);
             }
             part_dot(f, body, part, scale, min, p, groups, columns);
         }
-        for (int g = 0; g < groups; g++)
-            body[g] += AVX512_LANES * f->body;
-        pass_next(p, columns);
+        UNROLLED (g, groups)
+            body[g] += LANES * f->body;
+        UNROLLED (c, columns)
+            p->x[c] += sizeof(struct lanes_bytes);
     }
 }
 
@@ -169,12 +146,12 @@ AVX2_INLINE void block_256(const struct lanes_format *f, const uint8_t *const *w
 AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job *j, int64_t r,
                           int64_t end, int64_t c0, int groups, int columns)
 {
-    const int64_t block = AVX512_LANES * lanes_block_bytes(f), group = j->w->k / f->block * block;
-    const bool twice = groups == 2 && end - r <= AVX512_LANES; /* there is no second group */
+    const int64_t block = LANES * lanes_block_bytes(f), group = j->w->k / f->block * block;
+    const bool twice = groups == 2 && end - r <= LANES; /* there is no second group */
     const uint8_t *w[MOST_GROUPS];
     struct pass p;
     UNROLLED (g, groups)
-        w[g] = j->w->data + (r / AVX512_LANES + (twice ? 0 : g)) * group;
+        w[g] = j->w->data + (r / LANES + (twice ? 0 : g)) * group;
     UNROLLED (c, columns) {
         p.x[c] = j->packed + (uint64_t)(c0 + c) * j->pack_stride;
         UNROLLED (g, groups)
@@ -183,16 +160,13 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
     for (int64_t left = group; left > 0; left -= block) {
         /* A group ends where the next one begins: of several, where the other already is. */
         const int64_t ahead = PREFETCH_BYTES + (left > PREFETCH_BYTES ? 0 : (groups - 1) * group);
-        if (f->block == 32)
-            block_32(f, w, ahead, &p, groups, columns);
-        else
-            block_256(f, w, ahead, &p, groups, columns);
+        block_dot(f, w, ahead, &p, groups, columns);
         UNROLLED (g, groups)
             w[g] += block;
     }
     UNROLLED (c, columns)
         UNROLLED (g, groups) {
-            const int64_t row = r + AVX512_LANES * g;
+            const int64_t row = r + LANES * g;
             _mm512_mask_storeu_ps(j->y + (c0 + c) * j->y_stride + row,
                                   avx512_mask(max_i64(end - row, 0)), p.acc[c][g]);
         }
@@ -203,8 +177,8 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
 {
     const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
     const int groups = j->T > ALONE_COLUMNS ? 2 : 1;
-    for (int64_t r = begin; r < end; r += AVX512_LANES * groups) {
-        if (r + AVX512_LANES * groups >= end)
+    for (int64_t r = begin; r < end; r += LANES * groups) {
+        if (r + LANES * groups >= end)
             avx2_prefetch_next(j, PREFETCH_BYTES);
         for (int64_t i = 0; i < n; i++) {
             const int64_t c0 = j->T * i / n;

@@ -16,7 +16,7 @@
 #include "kernels/cpu/avx512_internal.h"
 
 enum {
-    PANEL_GROUPS = MATRIX_ROWS / AVX512_LANES,
+    PANEL_GROUPS = MATRIX_ROWS / LANES,
     COLUMNS_2 = 12, /* with two groups */
     COLUMNS_4 = 6,  /* with four */
     PREFETCH_BYTES = 2048,
@@ -36,7 +36,7 @@ struct float_tile {
 AVX2_INLINE void tile(oato_dtype dtype, const struct float_tile *t, int groups, int columns)
 {
     const bool cold = t->cold;
-    const int64_t bytes = AVX512_LANES * (dtype == DT_F32 ? 4 : 2);
+    const int64_t bytes = LANES * (dtype == DT_F32 ? 4 : 2);
     __m512 acc[COLUMNS_2][PANEL_GROUPS];
     UNROLLED (c, columns)
         UNROLLED (g, groups)
@@ -45,7 +45,7 @@ AVX2_INLINE void tile(oato_dtype dtype, const struct float_tile *t, int groups, 
     for (int64_t i = 0; i < t->k; i++, w += bytes) {
         __m512 v[PANEL_GROUPS];
         UNROLLED (g, groups) {
-            v[g] = avx512_load_lanes(dtype, w + g * t->group_bytes);
+            v[g] = vec_load_float(dtype, w + g * t->group_bytes);
             if (cold && (dtype == DT_F32 || i % 2 == 0))
                 _mm_prefetch((const char *)w + g * t->group_bytes + PREFETCH_BYTES, _MM_HINT_T0);
         }
@@ -57,7 +57,7 @@ AVX2_INLINE void tile(oato_dtype dtype, const struct float_tile *t, int groups, 
     }
     UNROLLED (c, columns)
         UNROLLED (g, groups)
-            _mm512_mask_storeu_ps(t->y[c] + AVX512_LANES * g, t->mask[g], acc[c][g]);
+            _mm512_mask_storeu_ps(t->y[c] + LANES * g, t->mask[g], acc[c][g]);
 }
 
 /* The tile with its shape known to the compiler: 1 or 4 groups and up to 6 columns, or 2 and more
@@ -101,11 +101,10 @@ static void part(const struct matrix_job *j, int64_t row, int64_t end, int group
                  int columns)
 {
     const int64_t elem = j->w->dtype == DT_F32 ? 4 : 2;
-    struct float_tile t = {
-        .group_bytes = AVX512_LANES * elem * j->w->k, .k = j->w->k, .cold = c0 == 0};
-    t.w = j->w->data + row / AVX512_LANES * t.group_bytes;
+    struct float_tile t = {.group_bytes = LANES * elem * j->w->k, .k = j->w->k, .cold = c0 == 0};
+    t.w = j->w->data + row / LANES * t.group_bytes;
     for (int g = 0; g < groups; g++)
-        t.mask[g] = avx512_mask(end - row - g * AVX512_LANES);
+        t.mask[g] = avx512_mask(end - row - g * LANES);
     for (int c = 0; c < columns; c++) {
         t.x[c] = j->x + (c0 + c) * j->w->k;
         t.y[c] = j->y + (c0 + c) * j->y_stride + row;
@@ -116,21 +115,22 @@ static void part(const struct matrix_job *j, int64_t row, int64_t end, int group
 /* Rows [begin, end), at most MATRIX_ROWS, and at most 12 columns. */
 static void panel(const struct matrix_job *j, int64_t begin, int64_t end, int64_t c0, int columns)
 {
-    if (end - begin > (PANEL_GROUPS - 1) * AVX512_LANES && columns <= COLUMNS_4) {
+    if (end - begin > (PANEL_GROUPS - 1) * LANES && columns <= COLUMNS_4) {
         part(j, begin, end, PANEL_GROUPS, c0, columns);
         return;
     }
     int64_t row = begin;
     if (columns > COLUMNS_4)
-        for (; end - row > AVX512_LANES; row += 2 * AVX512_LANES)
+        for (; end - row > LANES; row += 2 * LANES)
             part(j, row, end, 2, c0, columns);
-    for (; row < end; row += AVX512_LANES)
+    for (; row < end; row += LANES)
         for (int c = 0; c < columns; c += COLUMNS_4)
             part(j, row, end, 1, c0 + c, (int)min_i64(COLUMNS_4, columns - c));
 }
 
-void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end)
+static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
+    (void)scratch;
     const int64_t tiles = (j->T + COLUMNS_2 - 1) / COLUMNS_2;
     for (int64_t r = begin; r < end; r += MATRIX_ROWS)
         for (int64_t i = 0; i < tiles; i++) {
@@ -138,3 +138,8 @@ void avx512_matrix_float(const struct matrix_job *j, int64_t begin, int64_t end)
             panel(j, r, min_i64(end, r + MATRIX_ROWS), c0, (int)(j->T * (i + 1) / tiles - c0));
         }
 }
+
+const struct matrix_class avx512_float = {
+    .numerics = "f32",
+    .rows = matrix_rows,
+};

@@ -21,7 +21,7 @@
 #include "kernels/cpu/avx512_internal.h"
 
 enum {
-    PANEL_GROUPS = MATRIX_ROWS / AVX512_LANES,
+    PANEL_GROUPS = MATRIX_ROWS / LANES,
     CHUNK = 256,
     TILE_GROUPS = 2,
     TILE_COLUMNS = 6,
@@ -30,19 +30,14 @@ enum {
 
 /* Weights of one group and chunk, ready for the tile. */
 struct group_panel {
-    int16_t pair[CHUNK / 2][AVX512_LANES][2];
-    float scale[CHUNK / 32][AVX512_LANES];
+    int16_t pair[CHUNK / 2][LANES][2];
+    float scale[CHUNK / 32][LANES];
 };
 
 struct panel_scratch {
     struct group_panel panel[PANEL_GROUPS];
     float y[COLUMN_BLOCK][MATRIX_ROWS];
 };
-
-uint64_t avx512_words_scratch(void)
-{
-    return sizeof(struct panel_scratch);
-}
 
 /* ---------------------------------------------------------------------------------- panel - */
 
@@ -51,12 +46,12 @@ uint64_t avx512_words_scratch(void)
 AVX2_INLINE void unpack_float_32(oato_dtype dtype, const uint8_t *w, int n, struct group_panel *p,
                                  int block)
 {
-    const int bytes = AVX512_LANES * (dtype == DT_F32 ? 4 : 2);
+    const int bytes = LANES * (dtype == DT_F32 ? 4 : 2);
     const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
     const __m512 largest = _mm512_set1_ps(LANES_WORDS_LARGEST);
     __m512i top = _mm512_setzero_si512();
     for (int i = 0; i < n; i++) {
-        __m512i v = _mm512_castps_si512(avx512_load_lanes(dtype, w + i * bytes));
+        __m512i v = _mm512_castps_si512(vec_load_float(dtype, w + i * bytes));
         top = _mm512_max_epi32(top, _mm512_and_si512(v, magnitude));
     }
     /* As with inputs: below this the reciprocal would overflow. */
@@ -67,7 +62,7 @@ AVX2_INLINE void unpack_float_32(oato_dtype dtype, const uint8_t *w, int n, stru
     for (int i = 0; i < 32; i += 2, w += 2 * bytes) {
         __m512i pair[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
         for (int e = 0; e < 2 && i + e < n; e++) {
-            __m512 v = avx512_load_lanes(dtype, w + e * bytes);
+            __m512 v = vec_load_float(dtype, w + e * bytes);
             pair[e] = _mm512_cvtps_epi32(_mm512_mul_ps(v, factor));
         }
         const __m512i second = _mm512_slli_epi32(pair[1], 16);
@@ -78,7 +73,7 @@ AVX2_INLINE void unpack_float_32(oato_dtype dtype, const uint8_t *w, int n, stru
 
 AVX2_INLINE void unpack_floats(oato_dtype dtype, const uint8_t *w, int64_t n, struct group_panel *p)
 {
-    const int64_t bytes = AVX512_LANES * (dtype == DT_F32 ? 4 : 2);
+    const int64_t bytes = LANES * (dtype == DT_F32 ? 4 : 2);
     for (int b = 0; 32 * b < n; b++, w += 32 * bytes) {
         if (n - 32 * b >= 32)
             unpack_float_32(dtype, w, 32, p, b);
@@ -123,7 +118,7 @@ AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t,
     UNROLLED (c, columns)
         UNROLLED (g, groups)
             acc[c][g] = t->first ? _mm512_setzero_ps()
-                                 : _mm512_maskz_loadu_ps(t->mask[g], t->from[c] + AVX512_LANES * g);
+                                 : _mm512_maskz_loadu_ps(t->mask[g], t->from[c] + LANES * g);
     for (int b = 0; b < t->blocks; b++) {
         UNROLLED (c, columns)
             _mm_prefetch((const char *)t->q[c] + 64 * b + t->ahead, _MM_HINT_T0);
@@ -151,7 +146,7 @@ AVX2_INLINE void tile(const struct group_panel *p, const struct tile_columns *t,
     }
     UNROLLED (c, columns)
         UNROLLED (g, groups)
-            _mm512_mask_storeu_ps(t->to[c] + AVX512_LANES * g, t->mask[g], acc[c][g]);
+            _mm512_mask_storeu_ps(t->to[c] + LANES * g, t->mask[g], acc[c][g]);
 }
 
 /* The tile with its shape known to the compiler. */
@@ -189,7 +184,7 @@ struct panel_job {
 static void panel_columns(const struct panel_job *x)
 {
     const int64_t k = x->k, n = min_i64(CHUNK, k - x->k0);
-    const int groups = (int)((x->end - x->begin + AVX512_LANES - 1) / AVX512_LANES);
+    const int groups = (int)((x->end - x->begin + LANES - 1) / LANES);
     const int64_t tiles = (x->columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const bool last = x->k0 + n == k;
     struct tile_columns t = {
@@ -201,9 +196,9 @@ static void panel_columns(const struct panel_job *x)
             t.q[c] = x->j->packed + (uint64_t)(x->c0 + from + c) * x->j->pack_stride + 2 * x->k0;
         t.ahead = (uint64_t)columns * x->j->pack_stride;
         for (int g = 0; g < groups; g += TILE_GROUPS) {
-            const int64_t row = g * AVX512_LANES, left = x->end - x->begin - row;
+            const int64_t row = g * LANES, left = x->end - x->begin - row;
             t.mask[0] = avx512_mask(left);
-            t.mask[1] = avx512_mask(max_i64(left - AVX512_LANES, 0));
+            t.mask[1] = avx512_mask(max_i64(left - LANES, 0));
             for (int c = 0; c < columns; c++) {
                 t.from[c] = t.to[c] = x->s->y[from + c] + row;
                 if (last)
@@ -218,7 +213,7 @@ static void panel_columns(const struct panel_job *x)
 static void panel_matrix(const struct matrix_job *j, int64_t begin, int64_t end,
                          struct panel_scratch *s)
 {
-    const int64_t k = j->w->k, element = AVX512_LANES * (j->w->dtype == DT_F32 ? 4 : 2);
+    const int64_t k = j->w->k, element = LANES * (j->w->dtype == DT_F32 ? 4 : 2);
     const int64_t blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK, stride = k * element;
     struct panel_job x = {.j = j, .k = lanes_words_k(k), .begin = begin, .end = end, .s = s};
     for (int64_t i = 0; i < blocks; i++) {
@@ -226,23 +221,31 @@ static void panel_matrix(const struct matrix_job *j, int64_t begin, int64_t end,
         x.columns = j->T * (i + 1) / blocks - x.c0;
         for (x.k0 = 0; x.k0 < k; x.k0 += CHUNK) {
             const int64_t n = min_i64(CHUNK, k - x.k0), next = min_i64(CHUNK, k - x.k0 - n);
-            for (int64_t r = begin; r < end; r += AVX512_LANES) {
-                const uint8_t *w = j->w->data + r / AVX512_LANES * stride + x.k0 * element;
+            for (int64_t r = begin; r < end; r += LANES) {
+                const uint8_t *w = j->w->data + r / LANES * stride + x.k0 * element;
                 const uint8_t *after = w + n * element;
                 int64_t bytes = next * element;
                 if (!next && i + 1 == blocks) { /* the panel behind this one begins with: */
-                    after += (MATRIX_ROWS / AVX512_LANES - 1) * stride;
+                    after += (MATRIX_ROWS / LANES - 1) * stride;
                     bytes = min_i64(CHUNK, k) * element;
                 }
-                unpack(j->w->dtype, w, n, &s->panel[(r - begin) / AVX512_LANES], after, bytes);
+                unpack(j->w->dtype, w, n, &s->panel[(r - begin) / LANES], after, bytes);
             }
             panel_columns(&x);
         }
     }
 }
 
-void avx512_words_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     for (int64_t r = begin; r < end; r += MATRIX_ROWS)
         panel_matrix(j, r, min_i64(end, r + MATRIX_ROWS), (struct panel_scratch *)scratch);
 }
+
+const struct matrix_class avx512_words = {
+    .numerics = "i14b32",
+    .pack_bytes = lanes_words_pack_bytes,
+    .pack = lanes_words_pack,
+    .scratch_bytes = sizeof(struct panel_scratch),
+    .rows = matrix_rows,
+};

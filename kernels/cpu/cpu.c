@@ -137,7 +137,7 @@ static uint64_t workspace_bytes(const struct oato_device *d, const struct oato_o
 
 static const char *layout(const struct oato_device *d)
 {
-    return cpu_of(d)->kernels->layout;
+    return cpu_of(d)->kernels->layout->id;
 }
 
 static const void *weight_data(const struct oato_device *d, const struct oato_weight *w)

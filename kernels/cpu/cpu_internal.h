@@ -53,8 +53,6 @@ struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct pro
 /* True when the record is too small to share, so that thread 0 runs it alone: no barrier is needed
  * between two such records. */
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step);
-/* Rows that the record computes in this step. */
-int32_t cpu_record_rows(const struct program_record *r, const struct step *step);
 
 /* ------------------------------------------------------------------- the dispatch table --- */
 
@@ -108,53 +106,79 @@ static inline int64_t attention_partial_floats(int64_t head_dim)
     return 2 + attention_row_floats(head_dim);
 }
 
+/* How the weights of matrix products are prepared. */
+struct matrix_layout {
+    const char
+        *id;   /* must change whenever the layout does; NULL: weights must not be saved in files */
+    int lanes; /* rows that are interleaved, the first argument of these: */
+    uint64_t (*bytes)(int lanes, oato_dtype dtype, int64_t rows, int64_t k);
+    void (*prepare)(int lanes, const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                    int64_t end);
+    /* A row of a prepared matrix with the bits of quants_row. NULL: rows cannot be read back. */
+    void (*row)(int lanes, const struct oato_weight *w, int64_t row, float *out);
+};
+
 /* One class of arithmetic of matrix products: the layout of the packed input, and the product. The
  * classes of a table share the prepared weights. */
 struct matrix_class {
-    const char *(*numerics)(oato_dtype dtype);
-    uint64_t (*pack_bytes)(oato_dtype dtype, int64_t k); /* 0: takes float32 as it is */
-    void (*pack)(oato_dtype dtype, int64_t k, const float *x, uint8_t *out);
-    uint64_t (*scratch_bytes)(oato_dtype dtype, int64_t k);
+    const char *numerics;
+    uint64_t (*pack_bytes)(int64_t k); /* NULL: takes float32 as it is */
+    void (*pack)(int64_t k, const float *x, uint8_t *out);
+    uint64_t scratch_bytes; /* of a thread; or, where it depends on the weights: */
+    uint64_t (*scratch_bytes_of)(oato_dtype dtype, int64_t k);
     void (*enter)(int64_t T); /* or NULL; per thread, before its first rows of an operator */
     void (*rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
     void (*leave)(void); /* and after its last rows */
     int64_t panel_rows; /* preferred number of rows per call of `rows`, a multiple of MATRIX_ROWS */
 };
 
-/* One row per instruction set. Shapes are arguments; nothing here allocates or keeps state. */
-struct cpu_kernels {
-    const char *name;
-    const char *layout; /* id of the prepared weights' layout, must change whenever the layout does;
-                           NULL: weights must not be saved in files */
-    /* Layout of the weights of matrix products; both may be the same. */
-    const struct matrix_class *matrix[NUMERICS_CHOICES];
-    uint64_t (*matrix_bytes)(oato_dtype dtype, int64_t rows, int64_t k);
-    void (*matrix_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                           int64_t end);
-    /* A row of a prepared matrix with the bits of quants_row; out NULL: nothing is written. False
-     * when this type's rows cannot be read back; may be NULL: none can. */
-    bool (*matrix_row)(const struct oato_weight *w, int64_t row, float *out);
+struct attention_kernels {
+    uint64_t (*scratch_bytes)(const struct oato_op *op);
+    void (*run)(const struct attention_job *j, uint8_t *scratch);
+    /* Merges n segments' partial results, in order, to `out` for `heads` heads of one token;
+     * segments are `stride` floats apart. */
+    void (*merge)(const float *partial, int64_t stride, int64_t n, int32_t heads, int32_t head_dim,
+                  float *out);
+};
 
-    uint64_t (*attention_scratch_bytes)(const struct oato_op *op);
-    void (*attention)(const struct attention_job *j, uint8_t *scratch);
-    /* merges n segments' partial results, in order, to `out` for `heads` heads of one token;
-     * segments are `stride` floats apart */
-    void (*attention_merge)(const float *partial, int64_t stride, int64_t n, int32_t heads,
-                            int32_t head_dim, float *out);
-
-    /* Rows of n floats; y may be one of the inputs. */
+/* On rows of n floats; y may be one of the inputs. */
+struct row_kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 
+/* One row per instruction set. Shapes are arguments; nothing here allocates or keeps state. */
+struct cpu_kernels {
+    const char *name;
+    const struct matrix_layout *layout;
+    /* Of weights of a type, for NUMERICS_DECODE or NUMERICS_PREFILL, which may be the same. */
+    const struct matrix_class *(*matrix)(oato_dtype dtype, enum numerics_choice choice);
+    const struct attention_kernels *attention;
+    const struct row_kernels *rows;
+};
+
 /* The CPU has no library class. */
-static inline const struct matrix_class *cpu_matrix_class(const struct cpu_kernels *k, int choice)
+static inline const struct matrix_class *cpu_matrix_class(const struct cpu_kernels *k,
+                                                          oato_dtype dtype, int choice)
 {
-    return k->matrix[choice == NUMERICS_LIBRARY ? NUMERICS_PREFILL : choice];
+    return k->matrix(dtype, choice == NUMERICS_DECODE ? NUMERICS_DECODE : NUMERICS_PREFILL);
 }
 
+/* Bytes of a row of the packed input; 0 when there is none. */
+static inline uint64_t matrix_pack_bytes(const struct matrix_class *c, int64_t k)
+{
+    return c->pack_bytes ? c->pack_bytes(k) : 0;
+}
+
+static inline uint64_t matrix_scratch_bytes(const struct matrix_class *c, oato_dtype dtype,
+                                            int64_t k)
+{
+    return c->scratch_bytes_of ? c->scratch_bytes_of(dtype, k) : c->scratch_bytes;
+}
+
+extern const struct attention_kernels ref_attention; /* also of levels without their own */
 extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
     cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 

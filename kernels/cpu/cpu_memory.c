@@ -166,8 +166,7 @@ static void lookup_link(const struct cpu_device *d, struct cpu_weight *l,
 {
     if (l->weight.use == WEIGHT_LOOKUP && m->weight.use == WEIGHT_MATRIX && l->from == m->from &&
         l->weight.dtype == m->weight.dtype && l->weight.k == m->weight.k &&
-        l->weight.rows <= m->weight.rows && d->kernels->matrix_row &&
-        d->kernels->matrix_row(&m->weight, 0, NULL))
+        l->weight.rows <= m->weight.rows && d->kernels->layout->row)
         l->weight.rows_of = &m->weight;
 }
 

@@ -102,8 +102,7 @@ static void record_copy(const struct running *x, const struct program_record *r)
     const uint8_t *from = (up ? host : own) + r->in[0];
     uint8_t *to = (up ? own : host) + r->out[0];
     if (from != to)
-        memcpy(to, from,
-               (size_t)cpu_record_rows(r, x->step) * (size_t)r->in_width[0] * sizeof(float));
+        memcpy(to, from, (size_t)record_rows(r, x->step) * (size_t)r->in_width[0] * sizeof(float));
 }
 
 /* What the thread reads once record i and those behind it that read little are done. */

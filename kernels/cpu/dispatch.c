@@ -152,14 +152,14 @@ const char *cpu_kernels_name(const struct cpu_kernels *k)
 
 const char *cpu_kernels_layout(const struct cpu_kernels *k)
 {
-    return k->layout;
+    return k->layout->id;
 }
 
 const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
                          enum numerics_choice choice)
 {
     return op_weight_use(op) == WEIGHT_MATRIX
-               ? cpu_matrix_class(k, choice)->numerics((oato_dtype)op->dtype)
+               ? cpu_matrix_class(k, (oato_dtype)op->dtype, choice)->numerics
                : "f32";
 }
 
@@ -169,7 +169,7 @@ uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64
     if (use == WEIGHT_VECTOR)
         return (uint64_t)rows * (uint64_t)cols * sizeof(float);
     if (use == WEIGHT_MATRIX)
-        return k->matrix_bytes(dtype, rows, cols);
+        return k->layout->bytes(k->layout->lanes, dtype, rows, cols);
     size_t row = 0;
     dtype_row_bytes(dtype, cols, &row);
     return (uint64_t)rows * row;
@@ -181,7 +181,7 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
     if (begin >= end)
         return;
     if (source->use == WEIGHT_MATRIX) {
-        k->matrix_prepare(source, w, begin, end);
+        k->layout->prepare(k->layout->lanes, source, w, begin, end);
         return;
     }
     const size_t stride = weight_source_stride(source);

@@ -1,6 +1,6 @@
 /*
  * lanes_attention.h - attention on vectors: the one algorithm of avx2_attention.c and
- * avx512_attention.c, which define the vectors (see "what a level brings") and include this.
+ * avx512_attention.c, which are compiled for its vectors.
  *
  *   for each up to 48 queries: tokens x heads that share the KV head
  *     for each segment of 256 positions
@@ -19,15 +19,17 @@
 #ifndef OATO_LANES_ATTENTION_H
 #define OATO_LANES_ATTENTION_H
 
+#include "kernels/cpu/lanes_vector.h"
+
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
-/* What a level brings: vec of LANES floats, TILE_VECTORS of them a row of a tile, and vec_zero,
- * vec_set, vec_load, vec_store, vec_fma (a * b + c), vec_mul, vec_add, vec_sub, vec_div, vec_max,
- * vec_exp, vec_load_f16, vec_load_i8, vec_below (lanes below n, the others -inf), vec_top (largest
- * lane), vec_sum_16 (of 16 floats in HALVES vectors, in an order that all levels share). */
-enum { TILE_QUERIES = 6, QUERIES = ATTENTION_QUERIES, HALVES = 16 / LANES };
+enum {
+    TILE_QUERIES = 6,
+    TILE_VECTORS = LANES / 4,
+    QUERIES = ATTENTION_QUERIES,
+    HALVES = 16 / LANES
+};
 
 /* Scratch of a thread: this, then the rows that it points to. */
 struct pass {
@@ -106,7 +108,7 @@ AVX2_INLINE void tile_step(oato_dtype dtype, const struct tile *t, int64_t i, bo
             continue;
         vec x = vec_set(t->a[q][i]);
         UNROLLED (v, vectors)
-            c[q][v] = vec_fma(w[v], x, c[q][v]);
+            c[q][v] = MM(fmadd_ps)(w[v], x, c[q][v]);
     }
 }
 
@@ -132,13 +134,13 @@ AVX2_INLINE void score_tile(oato_dtype dtype, const struct tile *t, int queries,
     vec c[TILE_QUERIES][TILE_VECTORS];
     UNROLLED (q, queries)
         UNROLLED (v, vectors)
-            c[q][v] = vec_zero();
+            c[q][v] = MM(setzero_ps)();
     tile_steps(dtype, t, queries, vectors, c);
     for (int v = 0; dtype == DT_Q8_0 && v < vectors; v++) {
         const vec scale = vec_load_f16(t->scales + 2 * v * LANES);
         UNROLLED (q, queries) {
-            vec before = t->adds ? vec_load(t->c[q] + v * LANES) : vec_zero();
-            c[q][v] = vec_fma(scale, c[q][v], before);
+            vec before = t->adds ? vec_load(t->c[q] + v * LANES) : MM(setzero_ps)();
+            c[q][v] = MM(fmadd_ps)(scale, c[q][v], before);
         }
     }
     UNROLLED (q, queries)
@@ -151,7 +153,7 @@ AVX2_INLINE void value_tile(oato_dtype dtype, const struct tile *t, int queries,
     vec c[TILE_QUERIES][TILE_VECTORS];
     UNROLLED (q, queries)
         UNROLLED (v, vectors)
-            c[q][v] = vec_mul(vec_load(t->c[q] + v * LANES), vec_set(t->shrink[q]));
+            c[q][v] = vec_load(t->c[q] + v * LANES) * vec_set(t->shrink[q]);
     tile_steps(dtype, t, queries, vectors, c);
     for (int64_t i = t->steps; i < t->most; i++)
         tile_step(dtype, t, i, false, queries, vectors, c);
@@ -232,7 +234,7 @@ AVX2_INLINE void weights_scale(const struct tile *t, int n, const uint8_t *scale
     for (int64_t i = 0; i < t->most; i += LANES) {
         const vec scale = vec_load_f16(scales + 2 * i);
         for (int q = 0; q < n; q++)
-            vec_store(scaled[q] + i, vec_mul(vec_load(t->a[q] + i), scale));
+            vec_store(scaled[q] + i, vec_load(t->a[q] + i) * scale);
     }
 }
 
@@ -303,16 +305,16 @@ static float weigh(float *p, int64_t count, float scale, float m, float *top)
     const vec factor = vec_set(scale);
     vec s[VECTORS], largest = vec_set(m);
     UNROLLED (i, VECTORS) {
-        s[i] = vec_below(vec_mul(vec_load(p + i * LANES), factor), count - i * LANES);
-        largest = vec_max(largest, s[i]);
+        s[i] = vec_below(vec_load(p + i * LANES) * factor, count - i * LANES);
+        largest = MM(max_ps)(largest, s[i]);
     }
     *top = vec_top(largest);
     const vec minus = vec_set(*top);
     vec sum[HALVES];
     UNROLLED (i, VECTORS) {
-        vec e = vec_exp(vec_sub(s[i], minus));
+        vec e = vec_exp(s[i] - minus);
         vec_store(p + i * LANES, e);
-        sum[i % HALVES] = i < HALVES ? e : vec_add(sum[i % HALVES], e);
+        sum[i % HALVES] = i < HALVES ? e : MM(add_ps)(sum[i % HALVES], e);
     }
     return vec_sum_16(sum);
 }
@@ -327,9 +329,9 @@ static void softmax(struct pass *s, float scale)
             sum[i] = weigh(s->p + i * ATTENTION_BLOCK, s->count[i], scale, s->m[i], &top[i]);
     }
     for (int i = 0; i < s->n; i += LANES) {
-        vec shrink = vec_exp(vec_sub(vec_load(s->m + i), vec_load(top + i)));
+        vec shrink = vec_exp(vec_load(s->m + i) - vec_load(top + i));
         vec_store(s->shrink + i, shrink);
-        vec_store(s->l + i, vec_fma(vec_load(s->l + i), shrink, vec_load(sum + i)));
+        vec_store(s->l + i, MM(fmadd_ps)(vec_load(s->l + i), shrink, vec_load(sum + i)));
         vec_store(s->m + i, vec_load(top + i));
     }
 }
@@ -351,8 +353,8 @@ static void merge_segment(float *total_m, float *total_l, float *total, float m,
     *total_m = top;
     *total_l = *total_l * old + l * new;
     for (int64_t e = 0; e < row; e += LANES) {
-        vec t = vec_mul(vec_load(total + e), vec_set(old));
-        vec_store(total + e, vec_fma(vec_load(acc + e), vec_set(new), t));
+        vec t = vec_load(total + e) * vec_set(old);
+        vec_store(total + e, MM(fmadd_ps)(vec_load(acc + e), vec_set(new), t));
     }
 }
 
@@ -361,7 +363,7 @@ static void divide(float *out, const float *total, float l, int64_t d)
 {
     int64_t e = 0;
     for (; e + LANES <= d; e += LANES)
-        vec_store(out + e, vec_div(vec_load(total + e), vec_set(l)));
+        vec_store(out + e, vec_load(total + e) / vec_set(l));
     for (; e < d; e++)
         out[e] = total[e] / l;
 }

@@ -21,7 +21,6 @@ enum lanes_tile {
     TILE_5_MIN,
     TILE_6,
     TILE_8,
-    LANES_TILES
 };
 
 /* Memory layout of a block of a quantised type: a head for each of the interleaved rows, then the
@@ -97,8 +96,8 @@ uint64_t lanes_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k
 void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
                           int64_t begin, int64_t end);
 
-/* lanes_read.c: implements cpu_kernels.matrix_row. */
-bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float *out);
+/* lanes_read.c */
+extern const struct matrix_layout lanes8_layout, lanes16_layout;
 
 /* The packed input of products with float weights, class i14b32: int16 of 14 bits, zeros up to a
  * multiple of 32, so that the sum of 32 products of 14 bits is exact; then for each 32 the scale.
@@ -119,8 +118,7 @@ struct lanes_bytes {
     float step, min, sum;
     int32_t total;
 };
-const char *lanes_bytes_numerics(oato_dtype dtype);
-uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k);
-void lanes_bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out);
+uint64_t lanes_bytes_pack_bytes(int64_t k);
+void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out);
 
 #endif

@@ -39,11 +39,6 @@
 #include <math.h>
 #include <string.h>
 
-const char *lanes_bytes_numerics(oato_dtype dtype)
-{
-    return lanes_format_of(dtype) ? "u8b32" : "f32";
-}
-
 /* Bytes of one block of a row; of one k for the float types. */
 static int64_t row_block_bytes(oato_dtype dtype, int64_t *block)
 {
@@ -117,16 +112,13 @@ static int32_t sum_i32(__m256i x)
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
-uint64_t lanes_bytes_pack_bytes(oato_dtype dtype, int64_t k)
+uint64_t lanes_bytes_pack_bytes(int64_t k)
 {
-    return lanes_format_of(dtype)
-               ? size_align((size_t)(k / 32) * sizeof(struct lanes_bytes), 64) | 64
-               : 0;
+    return size_align((size_t)(k / 32) * sizeof(struct lanes_bytes), 64) | 64;
 }
 
-void lanes_bytes_pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
+void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out)
 {
-    (void)dtype;
     struct lanes_bytes *to = (struct lanes_bytes *)out;
     for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
         __m256 v[4], low = _mm256_loadu_ps(x), high = low, nan = _mm256_setzero_ps();

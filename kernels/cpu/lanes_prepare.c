@@ -53,58 +53,39 @@ static __m256i high_bits(const uint8_t *p, int bit, int mask)
     return _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi8((char)mask)), 4);
 }
 
-static void values_Q4_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+/* Blocks of 32: behind the head fifth bits, where the format has them, and nibbles or bytes. */
+static void values_32(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                      __m256i q[ROWS])
 {
     (void)part;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = nibbles_16(at[r] + 2);
-}
-
-static void values_Q4_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
-{
-    (void)part;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = nibbles_16(at[r] + 4);
-}
-
-static void values_Q5_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
-{
-    (void)part;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = _mm256_or_si256(nibbles_16(at[r] + 6), fifth_bits(at[r] + 2));
-}
-
-static void values_Q5_1(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
-{
-    (void)part;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = _mm256_or_si256(nibbles_16(at[r] + 8), fifth_bits(at[r] + 4));
-}
-
-static void values_Q8_0(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
-{
-    (void)part;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = _mm256_loadu_si256((const __m256i *)(at[r] + 2));
+    for (int r = 0; r < ROWS; r++) {
+        const uint8_t *p = at[r] + f->head;
+        if (f->body == LANES_BYTES)
+            q[r] = _mm256_loadu_si256((const __m256i *)p);
+        else if (f->high)
+            q[r] = _mm256_or_si256(nibbles_16(p + 4), fifth_bits(p));
+        else
+            q[r] = nibbles_16(p);
+    }
 }
 
 /* Sub-blocks 2i and 2i + 1 are the low and high nibbles of the i-th 32 bytes. */
-static void values_Q4_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_k45(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                       __m256i q[ROWS])
 {
-    for (int r = 0; r < ROWS; r++)
-        q[r] = nibbles_32(at[r] + 16 + part / 2 * 32, part % 2 * 4);
-}
-
-static void values_Q5_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
-{
-    for (int r = 0; r < ROWS; r++)
-        q[r] = _mm256_or_si256(nibbles_32(at[r] + 48 + part / 2 * 32, part % 2 * 4),
-                               high_bits(at[r] + 16, part, 1));
+    for (int r = 0; r < ROWS; r++) {
+        const uint8_t *p = at[r] + 16;
+        q[r] = nibbles_32(p + (f->high ? 32 : 0) + part / 2 * 32, part % 2 * 4);
+        if (f->high)
+            q[r] = _mm256_or_si256(q[r], high_bits(p, part, 1));
+    }
 }
 
 /* Halves of 128 elements: low nibbles of 64 bytes, then their high ones; bit pairs of 32 bytes. */
-static void values_Q6_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_q6_k(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                        __m256i q[ROWS])
 {
+    (void)f;
     const int half = part / 4, quarter = part % 4;
     for (int r = 0; r < ROWS; r++)
         q[r] = _mm256_or_si256(nibbles_32(at[r] + half * 64 + quarter % 2 * 32, quarter / 2 * 4),
@@ -118,38 +99,41 @@ static __m256i bit_pairs(const uint8_t *p, int i)
     return _mm256_and_si256(_mm256_srl_epi16(x, _mm_cvtsi32_si128(2 * i)), _mm256_set1_epi8(3));
 }
 
-static void values_Q2_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_q2_k(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                        __m256i q[ROWS])
 {
+    (void)f;
     for (int r = 0; r < ROWS; r++)
         q[r] = bit_pairs(at[r] + 16 + part / 4 * 32, part % 4);
 }
 
-static void values_Q3_K(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_q3_k(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                        __m256i q[ROWS])
 {
+    (void)f;
     for (int r = 0; r < ROWS; r++)
         q[r] = _mm256_or_si256(bit_pairs(at[r] + 32 + part / 4 * 32, part % 4),
                                _mm256_srli_epi16(high_bits(at[r], part, 1), 2));
 }
 
-static void values_IQ4_XS(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
+static void values_iq4_xs(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                          __m256i q[ROWS])
 {
+    (void)f;
     for (int r = 0; r < ROWS; r++)
         q[r] = nibbles_16(at[r] + 8 + 16 * part);
 }
 
-static void values_MXFP4(const uint8_t *const at[ROWS], int part, __m256i q[ROWS])
-{
-    (void)part;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = nibbles_16(at[r] + 1);
-}
-
 /* Elements 32 part .. of the blocks at `at`, plus the format's offset. */
-typedef void values_fn(const uint8_t *const at[ROWS], int part, __m256i q[ROWS]);
-#define ROW(type, ...) [DT_##type] = values_##type,
-static values_fn *const values_IQ4_NL = values_Q4_0, *const values_of[DT_COUNT] = {
-                                                         BLOCK_TYPES(ROW)};
-#undef ROW
+typedef void values_fn(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                       __m256i q[ROWS]);
+static values_fn *const values_of[DT_COUNT] = {
+    [DT_Q4_0] = values_32,       [DT_Q4_1] = values_32,   [DT_Q5_0] = values_32,
+    [DT_Q5_1] = values_32,       [DT_Q8_0] = values_32,   [DT_Q4_K] = values_k45,
+    [DT_Q5_K] = values_k45,      [DT_Q6_K] = values_q6_k, [DT_IQ4_NL] = values_32,
+    [DT_IQ4_XS] = values_iq4_xs, [DT_MXFP4] = values_32,  [DT_Q2_K] = values_q2_k,
+    [DT_Q3_K] = values_q3_k,
+};
 
 /* ---------------------------------------------------------------------------- transposes -- */
 
@@ -373,7 +357,7 @@ static void put_quantised(int lanes, const struct lanes_format *f, const struct 
             put_heads(f, at, out, lane, lanes);
             for (int part = 0; part < f->block / 32; part++, body += lanes * f->body) {
                 __m256i q[ROWS];
-                values(at, part, q);
+                values(f, at, part, q);
                 if (low == 8)
                     put_bytes(q, body, stride);
                 if (low == 4)

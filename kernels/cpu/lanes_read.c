@@ -31,7 +31,7 @@ static void head_read(const struct lanes_format *f, const uint8_t *p, int lane, 
         p += 2 * lanes;
     }
     const int n = f->head - (f->has_min ? 4 : 2);
-    for (int s = 0; s < n; s++)
+    for (int s = 0; s < n && s < (int)sizeof b->sub; s++)
         b->sub[s] = p[s * lanes + lane];
 }
 
@@ -82,12 +82,17 @@ static void values_read(const struct lanes_format *f, const uint8_t *body, int l
         q[e] = (uint8_t)(q[e] | plane_bits(body, low, f->high, e, lane, lanes) << low);
 }
 
+static void put_nibbles_16(const uint8_t *q, uint8_t *out)
+{
+    for (int i = 0; i < 16; i++)
+        out[i] = (uint8_t)((q[i] & 15) | q[i + 16] << 4);
+}
+
 /* Blocks of 32: scale, minimum, fifth bits, nibbles or bytes. */
 static void block_32(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
 {
-    const int head = f->has_min ? 4 : 2;
-    memcpy(out, b->head, (size_t)head);
-    out += head;
+    memcpy(out, b->head, (size_t)f->head);
+    out += f->head;
     if (f->body == LANES_BYTES) {
         memcpy(out, b->q, 32);
         return;
@@ -99,8 +104,7 @@ static void block_32(const struct lanes_format *f, const struct row_block *b, ui
         memcpy(out, &high, sizeof high);
         out += sizeof high;
     }
-    for (int i = 0; i < 16; i++)
-        out[i] = (uint8_t)((b->q[i] & 15) | b->q[i + 16] << 4);
+    put_nibbles_16(b->q, out);
 }
 
 /* Q4_K, Q5_K */
@@ -169,12 +173,6 @@ static void block_q3_k(const struct lanes_format *f, const struct row_block *b, 
     memcpy(out + 108, b->head, 2);
 }
 
-static void put_nibbles_16(const uint8_t *q, uint8_t *out)
-{
-    for (int i = 0; i < 16; i++)
-        out[i] = (uint8_t)(q[i] | q[i + 16] << 4);
-}
-
 static void block_iq4_xs(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
 {
     (void)f;
@@ -189,20 +187,13 @@ static void block_iq4_xs(const struct lanes_format *f, const struct row_block *b
     }
 }
 
-static void block_mxfp4(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
-{
-    (void)f;
-    out[0] = b->head[0];
-    put_nibbles_16(b->q, out + 1);
-}
-
-/* The GGUF's block; a type without a row here is looked up in the file. */
+/* The GGUF's block. */
 static void (*const block_of[DT_COUNT])(const struct lanes_format *f, const struct row_block *b,
                                         uint8_t *out) = {
-    [DT_Q4_0] = block_32,       [DT_Q4_1] = block_32,     [DT_Q5_0] = block_32,
-    [DT_Q5_1] = block_32,       [DT_Q8_0] = block_32,     [DT_Q4_K] = block_k45,
-    [DT_Q5_K] = block_k45,      [DT_Q6_K] = block_q6_k,   [DT_IQ4_NL] = block_32,
-    [DT_IQ4_XS] = block_iq4_xs, [DT_MXFP4] = block_mxfp4, [DT_Q2_K] = block_q2_k,
+    [DT_Q4_0] = block_32,       [DT_Q4_1] = block_32,   [DT_Q5_0] = block_32,
+    [DT_Q5_1] = block_32,       [DT_Q8_0] = block_32,   [DT_Q4_K] = block_k45,
+    [DT_Q5_K] = block_k45,      [DT_Q6_K] = block_q6_k, [DT_IQ4_NL] = block_32,
+    [DT_IQ4_XS] = block_iq4_xs, [DT_MXFP4] = block_32,  [DT_Q2_K] = block_q2_k,
     [DT_Q3_K] = block_q3_k,
 };
 
@@ -214,19 +205,15 @@ static void float_row(int lanes, const struct oato_weight *w, const uint8_t *gro
         quants_row(w->dtype, group + (size_t)(i * lanes + lane) * size, 1, out + i);
 }
 
-bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float *out)
+static void matrix_row(int lanes, const struct oato_weight *w, int64_t row, float *out)
 {
     const struct lanes_format *f = lanes_format_of(w->dtype);
-    if (f && !block_of[w->dtype])
-        return false;
-    if (!out)
-        return true;
     const int lane = (int)(row % lanes);
     const uint8_t *p =
         w->data + (uint64_t)(row / lanes) * lanes_matrix_bytes(lanes, w->dtype, lanes, w->k);
     if (!f) {
         float_row(lanes, w, p, lane, out);
-        return true;
+        return;
     }
     const size_t bytes = (size_t)dtype_info((int)w->dtype)->block_bytes;
     struct row_block b = {0};
@@ -244,5 +231,15 @@ bool lanes_matrix_row(int lanes, const struct oato_weight *w, int64_t row, float
         }
         quants_row(w->dtype, blocks, n, out + at);
     }
-    return true;
 }
+
+const struct matrix_layout lanes8_layout = {.id = "lanes8.2",
+                                            .lanes = 8,
+                                            .bytes = lanes_matrix_bytes,
+                                            .prepare = lanes_matrix_prepare,
+                                            .row = matrix_row};
+const struct matrix_layout lanes16_layout = {.id = "lanes16.2",
+                                             .lanes = 16,
+                                             .bytes = lanes_matrix_bytes,
+                                             .prepare = lanes_matrix_prepare,
+                                             .row = matrix_row};

@@ -11,12 +11,12 @@
 
 /* ---------------------------------------------------------------------------- preparation - */
 
-static uint64_t matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+static uint64_t matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k)
 {
     const struct neon_format *f = neon_format_of(dtype);
     if (!f)
-        return cpu_kernels_ref.matrix_bytes(dtype, rows, k);
-    return (uint64_t)((rows + NEON_ROWS - 1) / NEON_ROWS) * (uint64_t)neon_group_bytes(f, k);
+        return cpu_kernels_ref.layout->bytes(lanes, dtype, rows, k);
+    return (uint64_t)((rows + lanes - 1) / lanes) * (uint64_t)neon_group_bytes(f, k);
 }
 
 static void put_row(const struct neon_format *f, const uint8_t *row, int64_t k, uint8_t *out,
@@ -37,12 +37,12 @@ static void put_row(const struct neon_format *f, const uint8_t *row, int64_t k, 
     }
 }
 
-static void matrix_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                           int64_t end)
+static void matrix_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
+                           int64_t begin, int64_t end)
 {
     const struct neon_format *f = neon_format_of(s->dtype);
     if (!f) {
-        cpu_kernels_ref.matrix_prepare(s, w, begin, end);
+        cpu_kernels_ref.layout->prepare(lanes, s, w, begin, end);
         return;
     }
     const int64_t stride = (int64_t)weight_source_stride(s), bytes = neon_group_bytes(f, s->k);
@@ -59,15 +59,13 @@ static void matrix_prepare(const struct weight_source *s, struct oato_weight *w,
 /* ---------------------------------------------------------------------------------- input - */
 
 /* An odd number of lines, so that columns begin in different sets of the caches. */
-static uint64_t pack_bytes(oato_dtype dtype, int64_t k)
+uint64_t neon_pack_bytes(int64_t k)
 {
-    return neon_format_of(dtype) ? size_align((size_t)(k / 32) * sizeof(struct neon_bytes), 64) | 64
-                                 : 0;
+    return size_align((size_t)(k / 32) * sizeof(struct neon_bytes), 64) | 64;
 }
 
-static void pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
+void neon_pack(int64_t k, const float *x, uint8_t *out)
 {
-    (void)dtype;
     struct neon_bytes *to = (struct neon_bytes *)(void *)out;
     for (int64_t b = 0; b < k / 32; b++, x += 32, to++) {
         float32x4_t v[8];
@@ -107,45 +105,21 @@ static void pack(oato_dtype dtype, int64_t k, const float *x, uint8_t *out)
 
 /* ---------------------------------------------------------------------------------- table - */
 
-static const char *numerics(oato_dtype dtype)
-{
-    return neon_format_of(dtype) ? "u8b32" : "f32";
-}
-
-static uint64_t attention_scratch(const struct oato_op *op)
-{
-    return cpu_kernels_ref.attention_scratch_bytes(op);
-}
-
-static void attention(const struct attention_job *j, uint8_t *scratch)
-{
-    cpu_kernels_ref.attention(j, scratch);
-}
-
-static void attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
-                            int32_t head_dim, float *out)
-{
-    cpu_kernels_ref.attention_merge(partial, stride, n, heads, head_dim, out);
-}
-
-static const struct matrix_class matrix = {
-    .numerics = numerics,
-    .pack_bytes = pack_bytes,
-    .pack = pack,
-    .scratch_bytes = neon_matrix_scratch,
-    .rows = neon_matrix_rows,
+static const struct matrix_layout layout = {
+    .lanes = NEON_ROWS,
+    .bytes = matrix_bytes,
+    .prepare = matrix_prepare,
 };
+
+static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)
+{
+    return neon_format_of(dtype) ? &neon_bytes : cpu_kernels_ref.matrix(dtype, choice);
+}
 
 const struct cpu_kernels cpu_kernels_neon = {
     .name = "neon",
-    .matrix = {&matrix, &matrix},
-    .matrix_bytes = matrix_bytes,
-    .matrix_prepare = matrix_prepare,
-    .attention_scratch_bytes = attention_scratch,
-    .attention = attention,
-    .attention_merge = attention_merge,
-    .rms_norm = neon_rms_norm,
-    .add = neon_add,
-    .swiglu = neon_swiglu,
-    .to_f16 = neon_to_f16,
+    .layout = &layout,
+    .matrix = matrix_of,
+    .attention = &ref_attention,
+    .rows = &neon_rows,
 };

@@ -76,11 +76,10 @@ NEON_INLINE void neon_store(float *p, float32x4_t x, int64_t n)
         p[i] = part[i];
 }
 
-uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k);
-void neon_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
-void neon_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps);
-void neon_add(float *y, const float *a, const float *b, int64_t n);
-void neon_swiglu(float *y, const float *gate, const float *up, int64_t n);
-void neon_to_f16(uint16_t *y, const float *x, int64_t n);
+uint64_t neon_pack_bytes(int64_t k);
+void neon_pack(int64_t k, const float *x, uint8_t *out);
+/* neon_matrix.c */
+extern const struct matrix_class neon_bytes;
+extern const struct row_kernels neon_rows;
 
 #endif

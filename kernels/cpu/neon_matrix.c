@@ -188,20 +188,20 @@ NEON_INLINE void format_rows(const struct neon_format *f, const struct matrix_jo
             panel_rows(f, j, r, min_i64(end, r + MATRIX_ROWS), (void *)scratch);
 }
 
-uint64_t neon_matrix_scratch(oato_dtype dtype, int64_t k)
-{
-    if (!neon_format_of(dtype))
-        return cpu_kernels_ref.matrix[NUMERICS_DECODE]->scratch_bytes(dtype, k);
-    return sizeof(struct quads[CHUNK / 32][PANEL_GROUPS][2]);
-}
-
-void neon_matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
 #define ROWS(type, ...)                                                                            \
-    case DT_##type: format_rows(&neon_##type, j, begin, end, scratch); return;
+    case DT_##type: format_rows(&neon_##type, j, begin, end, scratch); break;
     switch ((int)j->w->dtype) {
         NEON_TYPES(ROWS)
     }
 #undef ROWS
-    cpu_kernels_ref.matrix[NUMERICS_DECODE]->rows(j, begin, end, scratch);
 }
+
+const struct matrix_class neon_bytes = {
+    .numerics = "u8b32",
+    .pack_bytes = neon_pack_bytes,
+    .pack = neon_pack,
+    .scratch_bytes = sizeof(struct quads[CHUNK / 32][PANEL_GROUPS][2]),
+    .rows = matrix_rows,
+};

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-void neon_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
+static void rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
 {
     float32x4_t s[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
     for (int64_t i = 0; i < n; i += 4) {
@@ -22,7 +22,7 @@ void neon_rms_norm(float *y, const float *x, const float *w, int64_t n, float ep
     }
 }
 
-void neon_add(float *y, const float *a, const float *b, int64_t n)
+static void add(float *y, const float *a, const float *b, int64_t n)
 {
     int64_t i = 0;
     for (; i + 4 <= n; i += 4)
@@ -53,7 +53,7 @@ static float32x4_t exp_4(float32x4_t x)
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_s32(scaled), under));
 }
 
-void neon_swiglu(float *y, const float *gate, const float *up, int64_t n)
+static void swiglu(float *y, const float *gate, const float *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 4) {
         const float32x4_t g = neon_load(gate + i, n - i);
@@ -63,7 +63,7 @@ void neon_swiglu(float *y, const float *gate, const float *up, int64_t n)
     }
 }
 
-void neon_to_f16(uint16_t *y, const float *x, int64_t n)
+static void to_f16(uint16_t *y, const float *x, int64_t n)
 {
     const float32x4_t most = vdupq_n_f32(F16_MOST), least = vdupq_n_f32(-F16_MOST);
     int64_t i = 0;
@@ -75,3 +75,10 @@ void neon_to_f16(uint16_t *y, const float *x, int64_t n)
     for (; i < n; i++)
         y[i] = f32_to_finite_f16(x[i]);
 }
+
+const struct row_kernels neon_rows = {
+    .rms_norm = rms_norm,
+    .add = add,
+    .swiglu = swiglu,
+    .to_f16 = to_f16,
+};

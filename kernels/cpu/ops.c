@@ -18,8 +18,6 @@ enum {
     SOLO_ELEMENTS = 8192,     /* a few us of element-wise work */
     MEMORY_BOUND_COLUMNS = 8, /* of products that wait for their weights more than they compute */
     READ_AHEAD = 256 << 10,   /* a quarter of an L2 */
-    PRIVATE_ELEMENTS = 8192,  /* inputs up to this are packed by every thread for itself: cheaper
-                                 than a barrier */
 };
 
 /* Units of each thread that nobody else gets. */
@@ -73,12 +71,12 @@ static struct matrix_room matrix_room(const struct matrix_class *k, const struct
 {
     struct matrix_room m = {0};
     oato_dtype dtype = (oato_dtype)op->dtype;
-    m.up_at = align64(k->scratch_bytes(dtype, op->k));
+    m.up_at = align64(matrix_scratch_bytes(k, dtype, op->k));
     m.scratch = m.up_at;
     m.panel = max_i64(k->panel_rows, MATRIX_ROWS);
     if (op->kind == OP_GATE_UP)
         m.scratch += align64((uint64_t)(T * m.panel) * sizeof(float));
-    m.pack = align64(k->pack_bytes(dtype, op->k));
+    m.pack = align64(matrix_pack_bytes(k, op->k));
     m.is_private = T * op->k <= PRIVATE_ELEMENTS;
     return m;
 }
@@ -116,12 +114,6 @@ static int64_t units_of_op(const struct oato_op *op)
     return units_of(op->n) + (op->kind == OP_QKV ? 2 * units_of(op->n2) : 0);
 }
 
-/* Prepared rows from r on, a multiple of MATRIX_ROWS; behind the last one their end. */
-static const uint8_t *rows_at(const struct cpu_kernels *k, const struct oato_weight *w, int64_t r)
-{
-    return w->data + k->matrix_bytes(w->dtype, r, w->k);
-}
-
 static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
                          const uint8_t *next)
 {
@@ -137,7 +129,7 @@ static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
         m->x->matrix->rows(&up, r, stop, m->scratch);
         for (int64_t t = 0; t < gate.T; t++) {
             float *y = gate.y + t * gate.y_stride + r;
-            m->x->k->swiglu(y, y, rows + t * m->panel, stop - r);
+            m->x->k->rows->swiglu(y, y, rows + t * m->panel, stop - r);
         }
     }
 }
@@ -187,8 +179,7 @@ static void run_matrix(const struct run *x)
     else
         share_rows(x, &pack_begin, &pack_end);
     for (int64_t t = pack_begin; room.pack && t < pack_end; t++)
-        x->matrix->pack((oato_dtype)op->dtype, op->k, in + t * op->k,
-                        packed + (uint64_t)t * room.pack);
+        x->matrix->pack(op->k, in + t * op->k, packed + (uint64_t)t * room.pack);
 
     struct matrix_task m = {.x = x, .up_at = room.up_at, .panel = room.panel};
     m.scratch = scratch + (uint64_t)x->thread * room.scratch;
@@ -222,126 +213,106 @@ static void run_matrix(const struct run *x)
 
 /* --------------------------------------------------------------------------- row by row --- */
 
-static void run_embed(const struct run *x)
+static void embed_row(const struct run *x, int64_t t)
 {
     const struct oato_weight *w = weight(x, 0);
     const int64_t k = x->op->k;
+    float *y = output(x, 0) + t * k;
     size_t row = 0;
-    int64_t begin, end;
     dtype_row_bytes(w->dtype, k, &row);
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
-        float *y = output(x, 0) + t * k;
-        if (w->rows_of)
-            x->k->matrix_row(w->rows_of, x->step->token_id[t], y);
-        else
-            quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
-        if (x->op->scale != 0)
-            for (int64_t i = 0; i < k; i++)
-                y[i] *= x->op->scale;
-    }
+    if (w->rows_of)
+        x->k->layout->row(x->k->layout->lanes, w->rows_of, x->step->token_id[t], y);
+    else
+        quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
+    if (x->op->scale != 0)
+        for (int64_t i = 0; i < k; i++)
+            y[i] *= x->op->scale;
 }
 
-static void run_norm(const struct run *x)
+static void norm_row(const struct run *x, int64_t t)
 {
-    const int64_t n = x->op->n;
-    const float *w = const_floats(weight(x, 0)->data);
-    const bool adds = x->op->kind == OP_ADD_NORM;
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
-        const float *in = input(x, 0) + t * n;
-        if (adds) {
-            float *sum = output(x, 0) + t * n;
-            x->k->add(sum, in, input(x, 1) + t * n, n);
-            in = sum;
-        }
-        x->k->rms_norm(output(x, adds ? 1 : 0) + t * n, in, w, n, x->op->eps);
-    }
+    const int64_t at = t * x->op->n;
+    x->k->rows->rms_norm(output(x, 0) + at, input(x, 0) + at, const_floats(weight(x, 0)->data),
+                         x->op->n, x->op->eps);
 }
 
-static void run_head_norm(const struct run *x)
+static void add_norm_row(const struct run *x, int64_t t)
+{
+    const int64_t n = x->op->n, at = t * n;
+    float *sum = output(x, 0) + at;
+    x->k->rows->add(sum, input(x, 0) + at, input(x, 1) + at, n);
+    x->k->rows->rms_norm(output(x, 1) + at, sum, const_floats(weight(x, 0)->data), n, x->op->eps);
+}
+
+static void head_norm_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n, d = x->op->head_dim;
     const float *w = const_floats(weight(x, 0)->data);
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t at = begin * n; at < end * n; at += d)
-        x->k->rms_norm(output(x, 0) + at, input(x, 0) + at, w, d, x->op->eps);
+    for (int64_t at = t * n; at < (t + 1) * n; at += d)
+        x->k->rows->rms_norm(output(x, 0) + at, input(x, 0) + at, w, d, x->op->eps);
 }
 
-static void scale_row(float *y, const float *a, float factor, int64_t n)
+static void bias_row(const struct run *x, int64_t t)
 {
+    const int64_t n = x->op->n, at = t * n;
+    x->k->rows->add(output(x, 0) + at, input(x, 0) + at, const_floats(weight(x, 0)->data), n);
+}
+
+static void scale_row(const struct run *x, int64_t t)
+{
+    const int64_t n = x->op->n;
+    const struct oato_weight *w = weight(x, 0);
+    const float *a = input(x, 0) + t * n, factor = w ? const_floats(w->data)[0] : x->op->scale;
+    float *y = output(x, 0) + t * n;
     for (int64_t i = 0; i < n; i++)
         y[i] = a[i] * factor;
 }
 
-static void run_pairwise(const struct run *x)
+static void add_row(const struct run *x, int64_t t)
 {
-    const int64_t n = x->op->n;
-    const struct oato_weight *w = weight(x, 0);
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
-        const float *a = input(x, 0) + t * n;
-        float *y = output(x, 0) + t * n;
-        if (x->op->kind == OP_BIAS)
-            x->k->add(y, a, const_floats(w->data), n);
-        else if (x->op->kind == OP_SCALE)
-            scale_row(y, a, w ? const_floats(w->data)[0] : x->op->scale, n);
-        else if (x->op->kind == OP_ADD)
-            x->k->add(y, a, input(x, 1) + t * n, n);
-        else
-            x->k->swiglu(y, a, input(x, 1) + t * n, n);
-    }
+    const int64_t n = x->op->n, at = t * n;
+    x->k->rows->add(output(x, 0) + at, input(x, 0) + at, input(x, 1) + at, n);
 }
 
-static void run_select(const struct run *x)
+static void swiglu_row(const struct run *x, int64_t t)
 {
-    const int64_t n = x->op->n;
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t i = begin; i < end; i++)
-        memcpy(output(x, 0) + i * n, input(x, 0) + x->step->row[i] * n, (size_t)n * sizeof(float));
+    const int64_t n = x->op->n, at = t * n;
+    x->k->rows->swiglu(output(x, 0) + at, input(x, 0) + at, input(x, 1) + at, n);
 }
 
-static void run_merge(const struct run *x)
+static void select_row(const struct run *x, int64_t t)
 {
-    int64_t begin, end, width = 0, at = 0;
-    share_rows(x, &begin, &end);
-    for (int i = 0; i < x->r->n_in; i++)
-        width += x->r->in_width[i];
+    const int64_t n = x->op->n;
+    memcpy(output(x, 0) + t * n, input(x, 0) + x->step->row[t] * n, (size_t)n * sizeof(float));
+}
+
+static void merge_row(const struct run *x, int64_t t)
+{
+    float *y = output(x, 0) + t * x->op->n;
     for (int i = 0; i < x->r->n_in; i++) {
         const int64_t n = x->r->in_width[i];
-        for (int64_t t = begin; t < end; t++)
-            memcpy(output(x, 0) + t * width + at, input(x, i) + t * n, (size_t)n * sizeof(float));
-        at += n;
+        memcpy(y, input(x, i) + t * n, (size_t)n * sizeof *y);
+        y += n;
     }
 }
 
-static void run_slice(const struct run *x)
+static void slice_row(const struct run *x, int64_t t)
 {
-    const int64_t n = x->op->n, k = x->op->k;
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++)
-        memcpy(output(x, 0) + t * n, input(x, 0) + t * k + x->op->first, (size_t)n * sizeof(float));
+    const int64_t n = x->op->n;
+    memcpy(output(x, 0) + t * n, input(x, 0) + t * x->op->k + x->op->first,
+           (size_t)n * sizeof(float));
 }
 
 /* In part order: every level of kernels adds alike, so the sum has the same bits on all devices. */
-static void run_merge_sum(const struct run *x)
+static void merge_sum_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n;
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
-        float *y = output(x, 0) + t * n;
-        const float *sum = input(x, 0) + t * n;
-        if (x->r->n_in == 1)
-            memcpy(y, sum, (size_t)n * sizeof *y);
-        for (int i = 1; i < x->r->n_in; i++, sum = y)
-            x->k->add(y, sum, input(x, i) + t * n, n);
-    }
+    float *y = output(x, 0) + t * n;
+    const float *sum = input(x, 0) + t * n;
+    if (x->r->n_in == 1)
+        memcpy(y, sum, (size_t)n * sizeof *y);
+    for (int i = 1; i < x->r->n_in; i++, sum = y)
+        x->k->rows->add(y, sum, input(x, i) + t * n, n);
 }
 
 /* Turns a position, in double so that long contexts keep their precision. */
@@ -427,28 +398,35 @@ static void run_rope(const struct run *x)
 
 /* --------------------------------------------------------------------------------- record - */
 
+/* A kind has one of the two: cheap rows, which the threads share, or more. */
 static const struct {
+    void (*row)(const struct run *x, int64_t t);
     void (*run)(const struct run *x);
-    bool by_rows; /* cheap rows: solo when there are few elements */
 } kinds[OP_KIND_COUNT] = {
-    [OP_EMBED] = {run_embed, true},          [OP_RMS_NORM] = {run_norm, true},
-    [OP_MUL_MAT] = {run_matrix, false},      [OP_BIAS] = {run_pairwise, true},
-    [OP_SCALE] = {run_pairwise, true},       [OP_ROPE] = {run_rope, true},
-    [OP_KV_STORE] = {run_kv_store, true},    [OP_ATTENTION] = {run_attention, false},
-    [OP_ADD] = {run_pairwise, true},         [OP_SWIGLU] = {run_pairwise, true},
-    [OP_SELECT] = {run_select, true},        [OP_QKV] = {run_matrix, false},
-    [OP_GATE_UP] = {run_matrix, false},      [OP_ADD_NORM] = {run_norm, true},
-    [OP_MERGE] = {run_merge, true},          [OP_MERGE_SUM] = {run_merge_sum, true},
-    [OP_KV_COPY] = {run_kv_copy, false},     [OP_HEAD_NORM] = {run_head_norm, true},
-    [OP_ROUTE] = {run_route, true},          [OP_EXPERT_GATE_UP] = {run_experts, false},
-    [OP_EXPERT_DOWN] = {run_experts, false}, [OP_TOP_K] = {run_top_k, true},
-    [OP_SLICE] = {run_slice, true},
+    [OP_EMBED] = {.row = embed_row},
+    [OP_RMS_NORM] = {.row = norm_row},
+    [OP_MUL_MAT] = {.run = run_matrix},
+    [OP_BIAS] = {.row = bias_row},
+    [OP_SCALE] = {.row = scale_row},
+    [OP_ROPE] = {.run = run_rope},
+    [OP_KV_STORE] = {.row = kv_store_row},
+    [OP_ATTENTION] = {.run = run_attention},
+    [OP_ADD] = {.row = add_row},
+    [OP_SWIGLU] = {.row = swiglu_row},
+    [OP_SELECT] = {.row = select_row},
+    [OP_QKV] = {.run = run_matrix},
+    [OP_GATE_UP] = {.run = run_matrix},
+    [OP_ADD_NORM] = {.row = add_norm_row},
+    [OP_MERGE] = {.row = merge_row},
+    [OP_MERGE_SUM] = {.row = merge_sum_row},
+    [OP_KV_COPY] = {.run = run_kv_copy},
+    [OP_HEAD_NORM] = {.row = head_norm_row},
+    [OP_ROUTE] = {.row = route_row},
+    [OP_EXPERT_GATE_UP] = {.run = run_experts},
+    [OP_EXPERT_DOWN] = {.run = run_experts},
+    [OP_TOP_K] = {.row = top_k_row},
+    [OP_SLICE] = {.row = slice_row},
 };
-
-int32_t cpu_record_rows(const struct program_record *r, const struct step *step)
-{
-    return r->rows == ROWS_LOGITS ? step->n_rows : step->n_tokens;
-}
 
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
 {
@@ -456,10 +434,11 @@ bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
         return true;
     if (r->op.kind == OP_KV_COPY)
         return step->n_page_copies == 0;
-    int64_t T = cpu_record_rows(r, step);
+    int64_t T = record_rows(r, step);
     const bool wide = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE || r->op.kind == OP_TOP_K;
     int64_t width = wide ? r->op.k : r->op.n;
-    return T == 0 || (kinds[r->op.kind].by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
+    const bool by_rows = kinds[r->op.kind].row || kinds[r->op.kind].run == run_rope;
+    return T == 0 || (by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
 }
 
 struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct program_record *r,
@@ -467,7 +446,7 @@ struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct pro
 {
     struct read_ahead none = {NULL, 0};
     if (r->kind != RECORD_RUN || kinds[r->op.kind].run != run_matrix ||
-        cpu_record_rows(r, step) > MEMORY_BOUND_COLUMNS)
+        record_rows(r, step) > MEMORY_BOUND_COLUMNS)
         return none;
     const struct oato_weight *w = c->weights[r->weight[0]];
     const int64_t own = deal_own(units_of_op(&r->op), n_threads) * MATRIX_ROWS;
@@ -482,12 +461,12 @@ void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
     struct cpu_barrier alone = {.n = 1};
     struct run x = {.c = c,
                     .k = c->kernels,
-                    .matrix = cpu_matrix_class(c->kernels, r->numerics),
+                    .matrix = cpu_matrix_class(c->kernels, (oato_dtype)r->op.dtype, r->numerics),
                     .r = r,
                     .op = &r->op,
                     .step = step,
                     .barrier = barrier,
-                    .T = cpu_record_rows(r, step),
+                    .T = record_rows(r, step),
                     .thread = thread,
                     .n_threads = barrier->n};
     if (cpu_record_is_solo(r, step)) {
@@ -496,7 +475,11 @@ void cpu_run_record(const struct cpu_context *c, const struct program_record *r,
         x.barrier = &alone;
         x.n_threads = 1;
     }
-    if (x.T > 0 || r->op.kind == OP_KV_COPY)
+    int64_t begin, end;
+    share_rows(&x, &begin, &end);
+    for (int64_t t = begin; kinds[r->op.kind].row && t < end; t++)
+        kinds[r->op.kind].row(&x, t);
+    if (kinds[r->op.kind].run && (x.T > 0 || r->op.kind == OP_KV_COPY))
         kinds[r->op.kind].run(&x);
 }
 
@@ -510,7 +493,7 @@ void cpu_run_alone(const struct cpu_context *c, const struct program_record *r,
 
 bool cpu_supports(const struct oato_op *op)
 {
-    return op_valid(op) && kinds[op->kind].run;
+    return op_valid(op) && (kinds[op->kind].row || kinds[op->kind].run);
 }
 
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
@@ -521,7 +504,7 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
     uint64_t bytes = 0;
     for (int i = 0; i < NUMERICS_CHOICES && op_weight_use(op) == WEIGHT_MATRIX; i++) {
         const uint64_t one = (op_has_experts(op) ? experts_workspace : matrix_workspace)(
-            k->matrix[i], op, size->rows, n_threads);
+            cpu_matrix_class(k, (oato_dtype)op->dtype, i), op, size->rows, n_threads);
         bytes = one > bytes ? one : bytes;
     }
     return bytes;

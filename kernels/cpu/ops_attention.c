@@ -32,7 +32,7 @@ uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *
                              const struct op_size *size, int n_threads)
 {
     uint64_t bytes =
-        WORKSPACE_HEADER_BYTES + (uint64_t)n_threads * align64(k->attention_scratch_bytes(op));
+        WORKSPACE_HEADER_BYTES + (uint64_t)n_threads * align64(k->attention->scratch_bytes(op));
     if (size->rows <= SPLIT_TOKENS) /* a token's last segment and that of its last neighbour */
         bytes += partial_bytes(op, segments_of(size->kv_positions) + 2 * size->rows);
     return bytes;
@@ -126,7 +126,7 @@ static void chunk_run(const struct chunks *c, int64_t begin, int64_t end, uint8_
             j.segment_end = j.segment_begin + n;
             j.partial = c->partial + u * partial_row(&j);
         }
-        c->x->k->attention(&j, scratch);
+        c->x->k->attention->run(&j, scratch);
     }
 }
 
@@ -158,8 +158,8 @@ static void partials_merge(const struct run *x, float *partial)
             const float *p = c.partial + h * c.segments * row;
             for (int32_t t = c.j.token_begin; t < c.j.token_end; t++) {
                 if (unit++ % x->n_threads == x->thread)
-                    x->k->attention_merge(p, row, segments_of(c.j.token_position[t] + 1), group, d,
-                                          c.j.out + t * (int64_t)x->op->n + h * group * d);
+                    x->k->attention->merge(p, row, segments_of(c.j.token_position[t] + 1), group, d,
+                                           c.j.out + t * (int64_t)x->op->n + h * group * d);
                 p += group * attention_partial_floats(d);
             }
         }
@@ -168,7 +168,7 @@ static void partials_merge(const struct run *x, float *partial)
 
 void run_attention(const struct run *x)
 {
-    const uint64_t one = align64(x->k->attention_scratch_bytes(x->op));
+    const uint64_t one = align64(x->k->attention->scratch_bytes(x->op));
     const uint64_t used = WORKSPACE_HEADER_BYTES + (uint64_t)x->n_threads * one;
     assert(used <= x->c->workspace_bytes);
     uint8_t *scratch = x->c->workspace + WORKSPACE_HEADER_BYTES + (uint64_t)x->thread * one;
@@ -233,7 +233,7 @@ static void store_k(const struct run *x, uint8_t *block, int64_t at, const float
         return;
     }
     uint16_t half[HEAD_DIM_MAX], *to = (uint16_t *)(void *)block + at;
-    x->k->to_f16(half, from, d);
+    x->k->rows->to_f16(half, from, d);
     for (int64_t e = 0; e < d; e++)
         to[e * KV_PAGE_POSITIONS] = half[e];
 }
@@ -246,28 +246,24 @@ static void store_v(const struct run *x, uint8_t *block, int64_t at, const float
     else if (x->c->kv->dtype == DT_F32)
         memcpy(floats(block) + at * d, from, (size_t)d * sizeof(float));
     else
-        x->k->to_f16((uint16_t *)(void *)block + at * d, from, d);
+        x->k->rows->to_f16((uint16_t *)(void *)block + at * d, from, d);
 }
 
-void run_kv_store(const struct run *x)
+void kv_store_row(const struct run *x, int64_t t)
 {
     const struct oato_op *op = x->op;
     const struct kv_cache *kv = x->c->kv;
     const int64_t d = op->head_dim, width = op->kv_heads * d;
     const uint64_t block_bytes = kv_block_bytes(kv->dtype, op->head_dim);
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++) {
-        const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
-        const int64_t position = x->step->token_position[t], at = position % KV_PAGE_POSITIONS;
-        const int32_t page = seq->pages[position / KV_PAGE_POSITIONS];
-        uint8_t *k = kv_block(kv, x->r->kv_layer, page, 0, 0);
-        uint8_t *v = kv_block(kv, x->r->kv_layer, page, 1, 0);
-        for (int64_t h = 0; h < op->kv_heads; h++, k += block_bytes, v += block_bytes) {
-            const int64_t from = t * width + h * d;
-            store_k(x, k, at, input(x, 0) + from);
-            store_v(x, v, at, input(x, 1) + from);
-        }
+    const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
+    const int64_t position = x->step->token_position[t], at = position % KV_PAGE_POSITIONS;
+    const int32_t page = seq->pages[position / KV_PAGE_POSITIONS];
+    uint8_t *k = kv_block(kv, x->r->kv_layer, page, 0, 0);
+    uint8_t *v = kv_block(kv, x->r->kv_layer, page, 1, 0);
+    for (int64_t h = 0; h < op->kv_heads; h++, k += block_bytes, v += block_bytes) {
+        const int64_t from = t * width + h * d;
+        store_k(x, k, at, input(x, 0) + from);
+        store_v(x, v, at, input(x, 1) + from);
     }
 }
 

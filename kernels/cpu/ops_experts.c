@@ -20,8 +20,7 @@
 #include <string.h>
 
 enum {
-    PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself */
-    PANEL_ELEMENTS = 4096,   /* of a result, so that few columns read long streams */
+    PANEL_ELEMENTS = 4096, /* of a result, so that few columns read long streams */
 };
 
 /* --------------------------------------------------------------------------------- choice - */
@@ -39,33 +38,28 @@ static void choose(const float *logits, int32_t experts, int32_t used, uint8_t *
     }
 }
 
-static void route_row(const struct oato_op *op, const float *logits, float *out)
+void route_row(const struct run *x, int64_t t)
 {
+    const struct oato_op *op = x->op;
+    const float *logits = input(x, 0) + t * op->k;
     uint8_t chosen[EXPERTS_MAX];
+    float *out = output(x, 0) + t * op->n;
     float *weights = out + op->experts_used, top = logits[0], sum = 0, all = 0;
     choose(logits, op->experts, op->experts_used, chosen);
     for (int32_t e = 1; e < op->experts; e++)
         top = logits[e] > top ? logits[e] : top;
     for (int32_t e = 0, n = 0; e < op->experts; e++) {
-        const float x = expf(logits[e] - top);
-        all += x;
+        const float weight = expf(logits[e] - top);
+        all += weight;
         if (!chosen[e])
             continue;
         out[n] = (float)e;
-        weights[n++] = x;
-        sum += x;
+        weights[n++] = weight;
+        sum += weight;
     }
     const float factor = op->scale != 0 ? op->scale : 1;
     for (int32_t i = 0; i < op->experts_used; i++)
         weights[i] = weights[i] / (op->route_norm ? sum : all) * factor;
-}
-
-void run_route(const struct run *x)
-{
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++)
-        route_row(x->op, input(x, 0) + t * x->op->k, output(x, 0) + t * x->op->n);
 }
 
 /* ------------------------------------------------------------------------------- grouping - */
@@ -145,16 +139,15 @@ static struct experts_room experts_room(const struct matrix_class *k, const stru
                                         int64_t T)
 {
     struct experts_room m = {0};
-    const oato_dtype dtype = (oato_dtype)op->dtype;
     const int64_t least = max_i64(k->panel_rows, MATRIX_ROWS);
-    m.groups_at = align64(k->scratch_bytes(dtype, op->k));
+    m.groups_at = align64(matrix_scratch_bytes(k, (oato_dtype)op->dtype, op->k));
     m.rows_at = m.groups_at + groups_bytes(op, T);
     m.panel = max_i64(least, PANEL_ELEMENTS / T / MATRIX_ROWS * MATRIX_ROWS);
     /* not less than for fewer tokens; a unit's own rows may begin and end inside a group */
     m.rows = align64((uint64_t)(max_i64(T * least, PANEL_ELEMENTS) + T * 2 * MATRIX_ROWS) *
                      sizeof(float));
     m.scratch = m.rows_at + (op->kind == OP_EXPERT_GATE_UP ? 2 : 1) * m.rows;
-    m.pack = align64(k->pack_bytes(dtype, op->k));
+    m.pack = align64(matrix_pack_bytes(k, op->k));
     if (!m.pack)
         m.pack = (uint64_t)op->k * sizeof(float); /* as it is, rows without gaps */
     m.packed = op->kind == OP_EXPERT_GATE_UP && T == 1 ? 1 : T * op->experts_used;
@@ -188,16 +181,14 @@ struct experts_task {
 static void inputs_pack(const struct experts_task *m, int64_t begin, int64_t end, uint8_t *packed)
 {
     const struct run *x = m->x;
-    const oato_dtype dtype = (oato_dtype)x->op->dtype;
-    const bool packs = x->matrix->pack_bytes(dtype, x->op->k) > 0;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = m->groups.pair[i];
         if (x->op->kind == OP_EXPERT_GATE_UP)
             row /= x->op->experts_used;
         const float *from = input(x, 0) + row * x->op->k;
         uint8_t *to = packed + (uint64_t)i * m->room.pack;
-        if (packs)
-            x->matrix->pack(dtype, x->op->k, from, to);
+        if (x->matrix->pack)
+            x->matrix->pack(x->op->k, from, to);
         else
             memcpy(to, from, (size_t)x->op->k * sizeof *from);
     }
@@ -215,7 +206,7 @@ static const float *expert_rows(struct experts_task *m, int w, int32_t i, int64_
     const int64_t from = row / MATRIX_ROWS * MATRIX_ROWS;
     const int64_t to = (row - begin + end + MATRIX_ROWS - 1) / MATRIX_ROWS * MATRIX_ROWS;
     const uint8_t *in = m->packed + (m->room.packed > 1 ? (uint64_t)first * m->room.pack : 0);
-    const bool packs = x->matrix->pack_bytes((oato_dtype)x->op->dtype, x->op->k) > 0;
+    const bool packs = x->matrix->pack;
     *stride = m->room.panel + 2 * MATRIX_ROWS;
     const struct matrix_job job = {.w = weight,
                                    .x = packs ? NULL : const_floats(in),
@@ -239,8 +230,7 @@ static const uint8_t *expert_at(const struct experts_task *m, int w, int32_t i, 
     if (i >= m->groups.n)
         return NULL;
     row += (int64_t)m->groups.expert[i] * m->x->op->n;
-    return weight->data +
-           m->x->k->matrix_bytes(weight->dtype, row / MATRIX_ROWS * MATRIX_ROWS, weight->k);
+    return rows_at(m->x->k, weight, row / MATRIX_ROWS * MATRIX_ROWS);
 }
 
 static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64_t end)
@@ -255,7 +245,7 @@ static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64
         const float *up = expert_rows(m, 1, i, r, stop, next, more, &stride);
         for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++) {
             float *y = output(x, 0) + (int64_t)m->groups.pair[p] * x->op->n + r;
-            x->k->swiglu(y, gate, up, stop - r);
+            x->k->rows->swiglu(y, gate, up, stop - r);
             gate += stride;
             up += stride;
         }

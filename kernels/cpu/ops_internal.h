@@ -7,7 +7,11 @@
 
 #include "kernels/cpu/cpu_internal.h"
 
-enum { WORKSPACE_HEADER_BYTES = 64 }; /* of the workspace: the counter of claimed units */
+enum {
+    WORKSPACE_HEADER_BYTES = 64, /* of the workspace: the counter of claimed units */
+    PRIVATE_ELEMENTS = 8192,     /* inputs up to this are packed by every thread for itself: cheaper
+                                    than a barrier */
+};
 
 /* One running record as its functions see it. */
 struct run {
@@ -37,6 +41,13 @@ static inline const struct oato_weight *weight(const struct run *x, int i)
     return x->r->weight[i] == UINT32_MAX ? NULL : x->c->weights[x->r->weight[i]];
 }
 
+/* Prepared rows from r on, a multiple of MATRIX_ROWS; behind the last one their end. */
+static inline const uint8_t *rows_at(const struct cpu_kernels *k, const struct oato_weight *w,
+                                     int64_t r)
+{
+    return w->data + k->layout->bytes(k->layout->lanes, w->dtype, r, w->k);
+}
+
 /* This thread's rows of an element-wise operator. */
 static inline void share_rows(const struct run *x, int64_t *begin, int64_t *end)
 {
@@ -63,16 +74,16 @@ bool deal_next(struct deal *d, int64_t *begin, int64_t *end);
 uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,
                              const struct op_size *size, int n_threads);
 void run_attention(const struct run *x);
-void run_kv_store(const struct run *x);
+void kv_store_row(const struct run *x, int64_t t);
 void run_kv_copy(const struct run *x);
 
 /* ops_experts.c */
 uint64_t experts_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
                            int n_threads);
-void run_route(const struct run *x);
+void route_row(const struct run *x, int64_t t);
 void run_experts(const struct run *x);
 
 /* ops_top.c */
-void run_top_k(const struct run *x);
+void top_k_row(const struct run *x, int64_t t);
 
 #endif

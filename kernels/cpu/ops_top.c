@@ -23,9 +23,11 @@ static uint32_t rank_of(float logit)
 }
 
 /* Ids come in rising order: an equal one stays behind those that are there. */
-static void top_row(const float *logits, int32_t n, int32_t wanted, float *out)
+void top_k_row(const struct run *x, int64_t t)
 {
-    float *ids = out, *best = out + wanted;
+    const int32_t n = x->op->k, wanted = x->op->n / 2;
+    const float *logits = input(x, 0) + t * n;
+    float *ids = output(x, 0) + t * x->op->n, *best = ids + wanted;
     int32_t kept = 0;
     uint32_t least = 0; /* rank of the last one, once there are enough */
     for (int32_t id = 0; id < n; id++) {
@@ -41,12 +43,4 @@ static void top_row(const float *logits, int32_t n, int32_t wanted, float *out)
         best[at] = logits[id];
         least = rank_of(best[kept - 1]);
     }
-}
-
-void run_top_k(const struct run *x)
-{
-    int64_t begin, end;
-    share_rows(x, &begin, &end);
-    for (int64_t t = begin; t < end; t++)
-        top_row(input(x, 0) + t * x->op->k, x->op->k, x->op->n / 2, output(x, 0) + t * x->op->n);
 }

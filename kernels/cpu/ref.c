@@ -46,12 +46,6 @@ static float dot(const float *a, const float *b, int64_t k)
 
 /* ------------------------------------------------------------------------ matrix products - */
 
-static const char *ref_numerics(oato_dtype dtype)
-{
-    (void)dtype;
-    return "f32";
-}
-
 static uint64_t row_bytes_of(oato_dtype dtype, int64_t k)
 {
     size_t bytes = 0;
@@ -60,14 +54,16 @@ static uint64_t row_bytes_of(oato_dtype dtype, int64_t k)
 }
 
 /* The layout is the GGUF's own. */
-static uint64_t ref_matrix_bytes(oato_dtype dtype, int64_t rows, int64_t k)
+static uint64_t ref_matrix_bytes(int lanes, oato_dtype dtype, int64_t rows, int64_t k)
 {
+    (void)lanes;
     return (uint64_t)rows * row_bytes_of(dtype, k);
 }
 
-static void ref_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                        int64_t end)
+static void ref_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
+                        int64_t begin, int64_t end)
 {
+    (void)lanes;
     const uint64_t row = row_bytes_of(s->dtype, s->k), stride = weight_source_stride(s);
     const uint8_t *from = (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * stride;
     uint8_t *to = (uint8_t *)w->data + (uint64_t)begin * row;
@@ -75,13 +71,6 @@ static void ref_prepare(const struct weight_source *s, struct oato_weight *w, in
         memcpy(to, from, (uint64_t)(end - begin) * row);
     for (int64_t r = begin; stride != row && r < end; r++, to += row, from += stride)
         memcpy(to, from, row);
-}
-
-static uint64_t ref_pack_bytes(oato_dtype dtype, int64_t k)
-{
-    (void)dtype;
-    (void)k;
-    return 0;
 }
 
 static uint64_t ref_scratch_bytes(oato_dtype dtype, int64_t k)
@@ -267,7 +256,7 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
 }
 
 /* Segments are summed up one by one: splitting them among threads changes no bit. */
-static void ref_attention(const struct attention_job *j, uint8_t *scratch)
+static void attention(const struct attention_job *j, uint8_t *scratch)
 {
     const struct oato_op *op = j->op;
     const int32_t d = op->head_dim;
@@ -326,24 +315,42 @@ static void ref_attention_merge(const float *partial, int64_t stride, int64_t n,
     }
 }
 
-static const struct matrix_class ref_matrix = {
-    .numerics = ref_numerics,
-    .pack_bytes = ref_pack_bytes,
-    .scratch_bytes = ref_scratch_bytes,
+static const struct matrix_layout layout = {
+    .id = "ref.1",
+    .bytes = ref_matrix_bytes,
+    .prepare = ref_prepare,
+};
+
+static const struct matrix_class matrix = {
+    .numerics = "f32",
+    .scratch_bytes_of = ref_scratch_bytes,
     .rows = ref_matrix_rows,
 };
 
-const struct cpu_kernels cpu_kernels_ref = {
-    .name = "ref",
-    .layout = "ref.1",
-    .matrix = {&ref_matrix, &ref_matrix},
-    .matrix_bytes = ref_matrix_bytes,
-    .matrix_prepare = ref_prepare,
-    .attention_scratch_bytes = ref_attention_scratch,
-    .attention = ref_attention,
-    .attention_merge = ref_attention_merge,
+static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)
+{
+    (void)dtype;
+    (void)choice;
+    return &matrix;
+}
+
+const struct attention_kernels ref_attention = {
+    .scratch_bytes = ref_attention_scratch,
+    .run = attention,
+    .merge = ref_attention_merge,
+};
+
+static const struct row_kernels rows = {
     .rms_norm = ref_rms_norm,
     .add = ref_add,
     .swiglu = ref_swiglu,
     .to_f16 = ref_to_f16,
+};
+
+const struct cpu_kernels cpu_kernels_ref = {
+    .name = "ref",
+    .layout = &layout,
+    .matrix = matrix_of,
+    .attention = &ref_attention,
+    .rows = &rows,
 };

@@ -85,6 +85,12 @@ static void groups_of_version_2_limit_up_to_the_root(void **state)
     assert_int_equal(s.processors, 1); /* one and a half */
     assert_int_equal(s.memory_bytes, 2048 * (uint64_t)MIB);
     assert_int_equal(s.available_bytes, (2048 - 1024 + 512) * (uint64_t)MIB);
+    /* the group above may hold more, but the processes beside us have used most of it */
+    put("/sys/fs/cgroup/services/memory.max", "4294967296\n");
+    put("/sys/fs/cgroup/services/memory.current", "4026531840\n");
+    s = machine_read();
+    assert_int_equal(s.memory_bytes, 2048 * (uint64_t)MIB);
+    assert_int_equal(s.available_bytes, 256 * (uint64_t)MIB);
     /* what is above is full: no less than nothing */
     put("/sys/fs/cgroup/services/memory.max", "1048576\n");
     put("/sys/fs/cgroup/services/memory.current", "2097152\n");

@@ -241,7 +241,7 @@ static void foreign_text_cannot_steer_a_terminal(void **state)
     int old = dup(STDERR_FILENO);
     dup2(fileno(f), STDERR_FILENO);
     text_print(stderr, long_text, sizeof long_text);
-    text_print(stderr, "\x1b", 1);
+    text_tell("%s", "\x1b");
     fflush(stderr);
     dup2(old, STDERR_FILENO);
     close(old);

@@ -131,7 +131,8 @@ static void generates_and_repeats_itself(void **state)
 }
 
 /* A plan with these two parts; one without an operator is of that which makes the logits. */
-static void save_plan(const char *name, const struct plan_part given[2])
+static void save_plan_for(const char *name, const struct plan_part given[2],
+                          struct plan_request request)
 {
     char path[256];
     struct oato_error err;
@@ -154,8 +155,7 @@ static void save_plan(const char *name, const struct plan_part given[2])
     p.n_devices = 2;
     p.parts = parts;
     p.n_parts = 2;
-    p.request = (struct plan_request){
-        .prompt = 24, .generate = 6, .context = 64, .batch = 1, .ubatch = 32, .kv = DT_F16};
+    p.request = request;
     p.prefill_ns = 34000000000;
     p.decode_ns = 1000000;
     snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -163,6 +163,14 @@ static void save_plan(const char *name, const struct plan_part given[2])
         fail_msg("%s", err.text);
     plan_free(&p);
     model_close(m);
+}
+
+static const struct plan_request fine_request = {
+    .prompt = 24, .generate = 6, .context = 64, .batch = 1, .ubatch = 32, .kv = DT_F16};
+
+static void save_plan(const char *name, const struct plan_part given[2])
+{
+    save_plan_for(name, given, fine_request);
 }
 
 /* The number behind `key`, the first time that it stands behind `part`. */
@@ -475,6 +483,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf -p x -ctk q8_0", 2, "--kv"},
         {"tiny.gguf -p x -no-cnv", 2, "leave it out"},
         {"tiny.gguf -p x --mlock", 2, "stay in memory"},
+        {"tiny.gguf -p x -b 512", 2, "'-b' is not supported: --ubatch N"},
         {"tiny.gguf -p x -fa off", 2, "always on"},
         {"tiny.gguf -p x -c 4q", 2, "-c wants a whole number"},
         {"tiny.gguf -p x --context-length 4", 2, "'--context'"},
@@ -524,6 +533,26 @@ static void every_mistake_is_one_line_and_its_status(void **state)
     assert_non_null(strstr(o->err.data, "standard output"));
     snprintf(command, sizeof command, "cd %s && ! ls o o.* 2>/dev/null", dir);
     assert_int_equal(system(command), 0); /* nothing half-written */
+}
+
+/* What the command line did not say is no usage error. */
+static void a_plan_whose_request_cannot_run_is_a_bad_file(void **state)
+{
+    static const struct plan_part parts[2] = {
+        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_PREFILL, 0, 0},
+        {"blk.0.ffn_up", 0, 128, AXIS_ROWS, 1 << PHASE_DECODE, 0, 0},
+    };
+    struct outputs *o = *state;
+    for (int i = 0; i < 6; i++) {
+        struct plan_request q = fine_request;
+        int32_t *const changed[] = {&q.context, &q.batch, &q.ubatch};
+        static const int32_t most[] = {REQUEST_CONTEXT_MAX, REQUEST_BATCH_MAX, REQUEST_UBATCH_MAX};
+        *changed[i / 2] = i % 2 ? most[i / 2] + 1 : 0;
+        save_plan_for("bad.plan", parts, q);
+        assert_int_equal(run(&o->out, &o->err, "tiny.gguf --plan bad.plan -p x -n 1"), 3);
+        assert_int_equal(lines(&o->err), 1);
+        assert_non_null(strstr(o->err.data, "run oato-plan again"));
+    }
 }
 
 /* By any of its names; and no other model either. */
@@ -629,6 +658,7 @@ int main(void)
         cmocka_unit_test(a_conversation_reads_lines),
         cmocka_unit_test(a_signal_ends_every_verb_soon),
         cmocka_unit_test(every_mistake_is_one_line_and_its_status),
+        cmocka_unit_test(a_plan_whose_request_cannot_run_is_a_bad_file),
         cmocka_unit_test(inputs_and_models_are_not_overwritten),
         cmocka_unit_test(a_vocabulary_larger_than_the_logits_is_refused),
         cmocka_unit_test(a_full_disk_for_standard_output_is_an_error),

@@ -99,8 +99,8 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
     const double ns = (double)b->best_ns;
     const double bytes = (double)b->copy[0].bytes / ns, flops = 2.0 * ROWS * K * T / ns;
     printf("%-7s %-5s %-6s threads %d T %3d %12.0f ns %7.1f GB/s %8.1f GFLOP/s", b->c.kernels->name,
-           dtype_name(dtype), b->c.kernels->matrix[b->numerics]->numerics(dtype), n, T, ns, bytes,
-           flops);
+           dtype_name(dtype), cpu_matrix_class(b->c.kernels, dtype, b->numerics)->numerics, n, T,
+           ns, bytes, flops);
     if (peak > 0 && (T > COLD_COLUMNS || flops / peak > bytes / bandwidth))
         printf("  %3.0f %% of the multiply peak\n", 100 * flops / peak);
     else
@@ -153,11 +153,11 @@ void bench_matrices(const char *level, const char *dtype, int threads)
             uint64_t bytes;
             uint8_t *prepared = weights_fill(&b, b.c.kernels, type, &bytes);
             for (int choice = 0; choice < NUMERICS_CHOICES; choice++) {
-                const struct matrix_class *const *class = b.c.kernels->matrix;
-                if (choice && class[choice] -> numerics(type) == class[0] -> numerics(type))
+                const struct matrix_class *class = cpu_matrix_class(b.c.kernels, type, choice);
+                if (choice && class == cpu_matrix_class(b.c.kernels, type, NUMERICS_DECODE))
                     continue;
                 b.numerics = (enum numerics_choice)choice;
-                const enum peak_kind kind = peak_of_class(class[choice] -> numerics(type));
+                const enum peak_kind kind = peak_of_class(class->numerics);
                 for (size_t c = 0; c < ARRAY_LEN(columns); c++)
                     if (b.c.kernels != &cpu_kernels_ref || columns[c] <= 8)
                         bench_product(&b, type, columns[c], pool, peak[kind]);

@@ -144,14 +144,14 @@ static float float_product_stated(const float *values, int64_t k, const float *x
 static void check_class(const struct cpu_kernels *level, const struct matrix_class *class,
                         oato_dtype dtype)
 {
-    const bool is_float = !strcmp(class->numerics(dtype), "i14b32");
-    if (!is_float && strcmp(class->numerics(dtype), "u8b32") != 0)
+    const bool is_float = !strcmp(class->numerics, "i14b32");
+    if (!is_float && strcmp(class->numerics, "u8b32") != 0)
         return;
     const int64_t block = dtype_info((int)dtype)->block_elems;
     const int64_t k = block * random_in(1, block == 1 ? 700 : block == 32 ? 20 : 3);
     const int64_t rows = random_in(1, 140),
                   T = random_in(0, 1) ? random_in(1, 9) : random_in(10, 60);
-    const uint64_t stride = class->pack_bytes(dtype, k);
+    const uint64_t stride = class->pack_bytes(k);
     size_t row_bytes = 0;
     assert_true(dtype_row_bytes(dtype, k, &row_bytes));
     struct guarded g;
@@ -160,13 +160,13 @@ static void check_class(const struct cpu_kernels *level, const struct matrix_cla
     float *x = guarded_alloc(&g, (size_t)(k * T) * sizeof *x);
     float *y = guarded_alloc(&g, (size_t)(rows * T) * sizeof *y);
     uint8_t *packed = guarded_alloc(&g, (size_t)T * stride);
-    uint8_t *scratch = guarded_alloc(&g, size_align(class->scratch_bytes(dtype, k), 64));
+    uint8_t *scratch = guarded_alloc(&g, size_align(matrix_scratch_bytes(class, dtype, k), 64));
     float *values = test_malloc((size_t)k * sizeof *values);
     random_elements(dtype, data, rows * k);
     random_floats(x, k * T);
     struct oato_weight *w = weight_make(level, &g, dtype, data, rows, k, 0, rows, WEIGHT_MATRIX);
     for (int64_t t = 0; t < T; t++)
-        class->pack(dtype, k, x + t * k, packed + (uint64_t)t * stride);
+        class->pack(k, x + t * k, packed + (uint64_t)t * stride);
     const struct matrix_job j = {
         .w = w, .x = x, .packed = packed, .pack_stride = stride, .T = T, .y = y, .y_stride = rows};
     class->rows(&j, 0, rows, scratch);
@@ -178,7 +178,7 @@ static void check_class(const struct cpu_kernels *level, const struct matrix_cla
                                     : product_stated(dtype, row, values, k, x + t * k);
             if (bits_of(wanted) != bits_of(y[t * rows + r]))
                 fail_msg("%s %s %s: row %lld of %lld, column %lld of %lld, k %lld: %.9g, not %.9g",
-                         level->name, dtype_name(dtype), class->numerics(dtype), (long long)r,
+                         level->name, dtype_name(dtype), class->numerics, (long long)r,
                          (long long)rows, (long long)t, (long long)T, (long long)k,
                          (double)y[t * rows + r], (double)wanted);
         }
@@ -196,7 +196,8 @@ static void levels_compute_what_their_class_states(void **state)
         for (size_t d = 0; level && d < ARRAY_LEN(matrix_types); d++)
             for (int choice = 0; choice < NUMERICS_CHOICES; choice++)
                 for (int run = 0; run < 3; run++)
-                    check_class(level, level->matrix[choice], matrix_types[d]);
+                    check_class(level, cpu_matrix_class(level, matrix_types[d], choice),
+                                matrix_types[d]);
     }
 }
 

@@ -208,7 +208,7 @@ static void held_add(float *y, const float *a, const float *b, int64_t n)
 {
     pthread_mutex_lock(&held);
     pthread_mutex_unlock(&held);
-    cpu_kernels_ref.add(y, a, b, n);
+    cpu_kernels_ref.rows->add(y, a, b, n);
 }
 
 static void *step_on_time(void *arg)
@@ -224,11 +224,14 @@ static void devices_of_two_engines_run_side_by_side(void **state)
     (void)state;
     static struct layers slow, quick; /* with timelines of 64 KiB */
     static struct cpu_kernels kernels;
+    static struct row_kernels rows;
     struct oato_error err;
     struct step_cores cores[2] = {{PTHREAD_MUTEX_INITIALIZER}, {PTHREAD_MUTEX_INITIALIZER}};
     struct oato_device *d = open_cpu(1, "ref", 0);
     kernels = *cpu_of(d)->kernels;
-    kernels.add = held_add;
+    rows = *kernels.rows;
+    rows.add = held_add;
+    kernels.rows = &rows;
     cpu_of(d)->kernels = &kernels;
     layers_init(&slow, d);
     layers_init(&quick, open_cpu(1, "ref", 0));

@@ -137,7 +137,7 @@ static float *mixture_expected(struct mixture *m)
             if ((int32_t)choice[p % used] != e)
                 continue;
             if (!is_down(m))
-                m->c.kernels->swiglu(y + p * n, a + t * n, b + t * n, n);
+                m->c.kernels->rows->swiglu(y + p * n, a + t * n, b + t * n, n);
             for (int64_t i = 0; is_down(m) && i < n; i++)
                 y[t * n + i] += choice[used + p % used] * a[p * n + i];
         }
@@ -158,7 +158,8 @@ static void for_each(check_fn *fn)
         const oato_dtype dtype = matrix_types[i % ARRAY_LEN(matrix_types)];
         const int64_t block = dtype_info((int)dtype)->block_elems;
         for (int c = 0; k && c < NUMERICS_CHOICES; c++) {
-            if (c != NUMERICS_DECODE && k->matrix[c] == k->matrix[NUMERICS_DECODE])
+            if (c != NUMERICS_DECODE &&
+                cpu_matrix_class(k, dtype, c) == cpu_matrix_class(k, dtype, NUMERICS_DECODE))
                 continue;
             struct oato_op op = {.dtype = (uint16_t)dtype, .experts = (int32_t)random_in(2, 9)};
             op.experts_used = (int32_t)random_in(1, min_i64(3, op.experts));
@@ -417,7 +418,7 @@ static void heads_are_normed_like_rows(void **state)
         for (int threads = 1; threads <= 3; threads++) {
             float *y = row_op(k, op, x, T, w, threads);
             for (int64_t h = 0; h < T * heads; h++) {
-                k->rms_norm(row, x + h * d, w, d, 1e-6f);
+                k->rows->rms_norm(row, x + h * d, w, d, 1e-6f);
                 assert_memory_equal(y + h * d, row, (size_t)d * sizeof *row);
             }
             test_free(y);

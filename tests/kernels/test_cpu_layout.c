@@ -167,7 +167,7 @@ static void rows_read_back_are_the_rows_of_the_file(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *kernels = kernels_named(isas[i]);
-        for (size_t t = 0; kernels && kernels->matrix_row && t < ARRAY_LEN(matrix_types); t++) {
+        for (size_t t = 0; kernels && kernels->layout->row && t < ARRAY_LEN(matrix_types); t++) {
             const oato_dtype dtype = matrix_types[t];
             const int64_t k = 256 * random_in(1, 4), n = random_in(1, 150);
             size_t bytes = 0;
@@ -179,10 +179,9 @@ static void rows_read_back_are_the_rows_of_the_file(void **state)
             guarded_init(&g);
             struct oato_weight *w =
                 weight_make(kernels, &g, dtype, data, n, k, 0, n, WEIGHT_MATRIX);
-            assert_true(kernels->matrix_row(w, 0, NULL));
             for (int64_t r = 0; r < n; r++) {
                 quants_row(dtype, data + (size_t)r * bytes, k, want);
-                assert_true(kernels->matrix_row(w, r, got));
+                kernels->layout->row(kernels->layout->lanes, w, r, got);
                 assert_memory_equal(want, got, (size_t)k * sizeof *want);
             }
             guarded_free(&g);
@@ -221,7 +220,7 @@ static void a_layout_with_other_bytes_has_another_id(void **state)
         skip();
         return;
     }
-    assert_string_equal(kernels->layout, "lanes8.2");
+    assert_string_equal(kernels->layout->id, "lanes8.2");
     const uint64_t seed = seed_state;
     for (size_t t = 0; t < ARRAY_LEN(known); t++) {
         for (int i = 0; i < 2; i++) {

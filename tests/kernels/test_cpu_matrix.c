@@ -118,7 +118,7 @@ static double limit_of(const struct cpu_kernels *k, enum numerics_choice numeric
         const char *name;
         double nmse;
     } classes[] = {{"f32", 1e-10}, {"i14b32", 1e-7}, {"u8b32", 1e-4}, {"bf16", 4e-5}};
-    const char *name = k->matrix[numerics]->numerics(dtype);
+    const char *name = cpu_matrix_class(k, dtype, numerics)->numerics;
     for (size_t i = 0; i < ARRAY_LEN(classes); i++)
         if (!strcmp(classes[i].name, name))
             return classes[i].nmse;
@@ -135,8 +135,8 @@ static void assert_product_close(const struct product *p, const float *y)
         error += (y[i] - exact[i]) * (y[i] - exact[i]);
     if (!(error <= limit * squares))
         fail_msg("%s %s %s: k %lld, T %lld: error %.3g exceeds %.3g", p->c.kernels->name,
-                 p->c.kernels->matrix[p->numerics]->numerics(p->dtype), dtype_name(p->dtype),
-                 (long long)p->k, (long long)p->T, error / squares, limit);
+                 cpu_matrix_class(p->c.kernels, p->dtype, p->numerics)->numerics,
+                 dtype_name(p->dtype), (long long)p->k, (long long)p->T, error / squares, limit);
     test_free(exact);
 }
 
@@ -157,7 +157,9 @@ static void for_each(check_fn *fn)
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
             for (int choice = 0; choice < NUMERICS_CHOICES; choice++)
-                if (choice == NUMERICS_DECODE || k->matrix[choice] != k->matrix[NUMERICS_DECODE])
+                if (choice == NUMERICS_DECODE ||
+                    cpu_matrix_class(k, matrix_types[d], choice) !=
+                        cpu_matrix_class(k, matrix_types[d], NUMERICS_DECODE))
                     fn(k, (enum numerics_choice)choice, matrix_types[d]);
     }
 }
@@ -239,7 +241,7 @@ static void check_fusion(const struct cpu_kernels *k, enum numerics_choice numer
             product_run(&p, OP_MUL_MAT, 1, t, 1, 1, &gate);
             product_run(&p, OP_MUL_MAT, 2, t, 1, 1, &up);
             uint32_t state = float_state_fast(); /* as in a step: a tiny silu becomes 0 */
-            k->swiglu(gate, gate, up, n2);
+            k->rows->swiglu(gate, gate, up, n2);
             float_state_set(state);
             assert_memory_equal(fused[0] + t * n2, gate, (size_t)n2 * sizeof *gate);
         }
@@ -257,7 +259,7 @@ static void fused_products_equal_single_ones(void **state)
 static void check_levels(const struct cpu_kernels *first, enum numerics_choice numerics)
 {
     for (size_t d = 0; d < ARRAY_LEN(matrix_types); d++) {
-        const char *class = first->matrix[numerics]->numerics(matrix_types[d]);
+        const char *class = cpu_matrix_class(first, matrix_types[d], numerics)->numerics;
         const int64_t n = random_in(65, 200), width = width_of(matrix_types[d]);
         const uint64_t seed = seed_state;
         struct product wanted;
@@ -268,7 +270,7 @@ static void check_levels(const struct cpu_kernels *first, enum numerics_choice n
         for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
             const struct cpu_kernels *k = kernels_named(isas[i]);
             if (!k || k == first || k == &cpu_kernels_ref ||
-                strcmp(k->matrix[numerics]->numerics(matrix_types[d]), class) != 0)
+                strcmp(cpu_matrix_class(k, matrix_types[d], numerics)->numerics, class) != 0)
                 continue;
             struct product p;
             seed_state = seed;
@@ -326,7 +328,7 @@ static void check_rounded(const struct cpu_kernels *k, enum numerics_choice nume
                           oato_dtype dtype)
 {
     enum { WIDTH = 256 };
-    if (strcmp(k->matrix[numerics]->numerics(dtype), "bf16") != 0)
+    if (strcmp(cpu_matrix_class(k, dtype, numerics)->numerics, "bf16") != 0)
         return;
     const int64_t n = 33;
     struct product p;

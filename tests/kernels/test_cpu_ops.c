@@ -122,8 +122,8 @@ static void check_norms(const struct cpu_kernels *k, int32_t T, int32_t n)
     float *sum = test_malloc((size_t)n * sizeof *sum),
           *norm = test_malloc((size_t)n * sizeof *norm);
     for (int32_t t = 0; t < T; t++) {
-        k->add(sum, x.in[0] + t * n, x.in[1] + t * n, n);
-        k->rms_norm(norm, sum, weight_of(&x), n, 1e-5f);
+        k->rows->add(sum, x.in[0] + t * n, x.in[1] + t * n, n);
+        k->rows->rms_norm(norm, sum, weight_of(&x), n, 1e-5f);
         assert_memory_equal(sum, x.out[0] + t * n, (size_t)n * sizeof *sum);
         assert_memory_equal(norm, x.out[1] + t * n, (size_t)n * sizeof *norm);
     }
@@ -427,7 +427,7 @@ static void halves_of_a_cache_are_finite_where_the_input_is(void **state)
             for (int e = 0; e < N; e++)
                 x[e] = odd[o].x;
             x[2] = x[19] = NAN;
-            k->to_f16(half, x, N);
+            k->rows->to_f16(half, x, N);
             for (int e = 0; e < N; e++)
                 if (e == 2 || e == 19)
                     assert_true(isnan(f16_to_f32(half[e])));

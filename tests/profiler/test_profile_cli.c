@@ -92,7 +92,7 @@ static void mistakes_get_one_line_and_their_status(void **state)
     fputs("GGUF but no more", f);
     fclose(f);
     struct result r = RUN(NULL);
-    assert_one_line(&r, 2, "which model");
+    assert_one_line(&r, 2, "no model given");
     r = RUN("--quik", good);
     assert_one_line(&r, 2, "--quick");
     r = RUN(good, good);

@@ -240,7 +240,10 @@ static void requests_of_plans_are_checked_by_every_verb(void **state)
         {.context = 256, .prompt = 64, .batch = 1},
         {.context = 256, .prompt = 64, .ubatch = 8},
         {.context = 256, .batch = 1, .ubatch = 8},
-        {.context = 63, .prompt = 64, .batch = 1, .ubatch = 8}};
+        {.context = 63, .prompt = 64, .batch = 1, .ubatch = 8},
+        {.context = REQUEST_CONTEXT_MAX + 1, .prompt = 64, .batch = 1, .ubatch = 8},
+        {.context = 8192, .prompt = 1, .batch = REQUEST_BATCH_MAX + 1, .ubatch = 8},
+        {.context = 256, .prompt = 64, .batch = 1, .ubatch = INT32_MAX}};
     struct oato_error err;
     char from[128], to[128];
     cli_path("m.plan", from, sizeof from);
@@ -257,6 +260,12 @@ static void requests_of_plans_are_checked_by_every_verb(void **state)
         cli_expect("check bad.plan", 3, words);
         cli_expect("export bad.plan -m m.gguf --device-name sim:0=CUDA0", 3, words);
     }
+}
+
+static void names_of_files_cannot_steer_a_terminal(void **state)
+{
+    (void)state;
+    cli_expect("m.gguf -p p.yaml -o \"$(printf 'e\\033[3m.plan')\"", 0, "wrote e?[3m.plan");
 }
 
 static void plans_by_rows_of_a_busy_machine_carry_a_warning(void **state)
@@ -288,7 +297,8 @@ static void a_device_that_went_is_a_verdict_of_check_alone(void **state)
     for (char *s = text; (s = strstr(s, "sim:0"));)
         s[4] = '7';
     cli_write_bytes("gone.yaml", text, n);
-    expect_of_verbs("m.plan", "gone.yaml", "the plan's device sim:0 is not in the profile");
+    expect_of_verbs("m.plan", "gone.yaml",
+                    "the plan's device sim:0 is not in the profile; give the profile");
     cli_expect("check m.plan m.gguf -p gone.yaml", 1, "run oato-plan again");
     assert_non_null(strstr(cli_out, "the profile has sim:0"));
     cli_expect("explain m.plan blk.99", 2, "blk.99");
@@ -365,7 +375,7 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --gap -1", "not a share"},
         {"m.gguf -p p.yaml --time-limit soon", "seconds"},
         {"m.gguf m.gguf -p p.yaml", "too many"},
-        {"m.gguf -m m.gguf -p p.yaml", "two models"},
+        {"m.gguf -m m.gguf -p p.yaml", "more than one model"},
         {"m.gguf -p p.yaml --hardware rtx3060-laptop", "two machines"},
         {"m.gguf --hardware rtx3060-latop", "did you mean 'rtx3060-laptop'"},
         {"m.gguf -p p.yaml --solver magic", "known: auto"},
@@ -434,6 +444,7 @@ int main(void)
         cmocka_unit_test(verdicts_are_status_1),
         cmocka_unit_test(bad_files_are_status_3_and_named),
         cmocka_unit_test(requests_of_plans_are_checked_by_every_verb),
+        cmocka_unit_test(names_of_files_cannot_steer_a_terminal),
         cmocka_unit_test(plans_by_rows_of_a_busy_machine_carry_a_warning),
         cmocka_unit_test(a_device_that_went_is_a_verdict_of_check_alone),
         cmocka_unit_test(large_plans_are_compared_at_once),

@@ -317,6 +317,23 @@ static void expect_largest(const char *options, int context)
     cli_expect(line, 4, "missing");
 }
 
+/* Models say what they like: a plan is of no more than oato-run takes. */
+static void the_largest_context_is_one_that_runs(void **state)
+{
+    (void)state;
+    struct random_model m = random_model_default();
+    struct oato_error err;
+    char path[160];
+    m.layers = 4;
+    m.dtype = DT_Q8_0;
+    m.context = 1 << 30;
+    cli_path("endless.gguf", path, sizeof path);
+    if (random_model_save(&m, path, &err))
+        fail_msg("%s", err.text);
+    cli_expect("endless.gguf " REQUEST "--maximize context -o c.plan", 0, NULL);
+    assert_true(context_of("c.plan") <= REQUEST_CONTEXT_MAX);
+}
+
 static void the_largest_context_is_found(void **state)
 {
     (void)state;
@@ -484,6 +501,7 @@ int main(void)
         cmocka_unit_test(an_imported_split_has_its_neurons_first),
         cmocka_unit_test(splits_that_are_damaged_or_foreign_are_refused),
         cmocka_unit_test(sets_in_the_order_of_texts_find_their_layers),
+        cmocka_unit_test(the_largest_context_is_one_that_runs),
         cmocka_unit_test(the_largest_context_is_found),
         cmocka_unit_test(more_speed_is_less_context),
         cmocka_unit_test(what_the_machine_itself_varies_is_excused),
