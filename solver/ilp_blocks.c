@@ -193,6 +193,7 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
     memset(p, 0, sizeof *p);
     p->in = in;
     p->clock.deadline_ns = deadline_ns;
+    p->typical_ns = max_i64(ilp_typical_ns(in, NULL), 1);
     arena_init(&p->arena);
     if (!path_alloc(p))
         return oato_fail_memory(err, p->arena.used_bytes, "the ILP");
