@@ -93,6 +93,20 @@ static double use_ns(const struct path *p, int32_t block, uint32_t uses)
     return sum;
 }
 
+/* Carries the bounds from one side of a block to the other. */
+static void pass_block(const struct path *p, const struct priced *at, int32_t block, bool backwards,
+                       double *bounds)
+{
+    const int32_t table = p->blocks[block].table;
+    for (int32_t f = 0; f < p->tables[table].n_frames; f++) {
+        const struct frame *frame = &p->tables[table].frames[f];
+        double *begin = path_bound(p, bounds, block, frame->in);
+        double *end = path_bound(p, bounds, block + 1, frame->out);
+        double *to = backwards ? begin : end, from = backwards ? *end : *begin;
+        *to = fmin(*to, from + at->frame[table][f] + use_ns(p, block, frame->uses));
+    }
+}
+
 oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
                              struct path_bounds *out, struct oato_error *err)
 {
@@ -110,23 +124,10 @@ oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
     *path_bound(p, out->so_far, 0, -1) = 0;
     for (int32_t e = 0; e < p->n_ends; e++)
         *path_bound(p, out->onward, p->n_blocks, e) = 0;
-    for (int32_t i = 0; i < p->n_blocks; i++) {
-        const struct table *t = &p->tables[p->blocks[i].table];
-        for (int32_t f = 0; f < t->n_frames; f++) {
-            double *to = path_bound(p, out->so_far, i + 1, t->frames[f].out);
-            *to = fmin(*to, *path_bound(p, out->so_far, i, t->frames[f].in) +
-                                at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
-        }
-    }
-    for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
-        const struct table *t = &p->tables[p->blocks[i].table];
-        for (int32_t f = 0; f < t->n_frames; f++) {
-            double *from = path_bound(p, out->onward, i, t->frames[f].in);
-            *from =
-                fmin(*from, *path_bound(p, out->onward, i + 1, t->frames[f].out) +
-                                at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
-        }
-    }
+    for (int32_t i = 0; i < p->n_blocks; i++)
+        pass_block(p, &at, i, false, out->so_far);
+    for (int32_t i = p->n_blocks - 1; i >= 0; i--)
+        pass_block(p, &at, i, true, out->onward);
     return OATO_OK;
 }
 

@@ -168,24 +168,18 @@ static oato_status attempt(struct search *s, struct streaming *x, struct ilp_opt
     return status == OATO_NEGATIVE ? OATO_OK : status;
 }
 
-/* Looks through a problem without branch and bound: mostly a good placement, soon. */
-static oato_status look(struct search *s, struct streaming *x, uint64_t deadline_ns,
-                        struct oato_error *err)
-{
-    const struct ilp_options options = {
-        .gap = s->options.gap, .deadline_ns = deadline_ns, .no_search = true};
-    return attempt(s, x, options, err);
-}
-
 /* The problems of a step, relaxed, the most promising first. Half of the time is for solving them:
  * what is not relaxed by then has no bound, 0. With several accelerators the first, without
- * streams, is looked through at once; where it leaves nothing to gain, one bound for all others may
- * settle them. Returns how many; -1: memory is short. */
+ * streams, is looked through at once, without branch and bound: mostly that gives a good placement,
+ * soon. Where it leaves nothing to gain, one bound for all others may settle them. Returns how
+ * many; -1: memory is short. */
 static int32_t list_problems(struct search *s, uint32_t devices, struct oato_error *err)
 {
     uint32_t streams[1u << SOLVER_DEVICES];
     const int32_t sets = list_streams(s, devices, streams);
     const uint64_t deadline_ns = ilp_share(s->options.deadline_ns, 2);
+    const struct ilp_options quick = {
+        .gap = s->options.gap, .deadline_ns = deadline_ns, .no_search = true};
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
     for (int32_t i = 0; i < sets; i++) {
@@ -195,7 +189,7 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
         keep_devices(&x->in, devices);
         x->bound_ns = all_ns;
         if (!i && sets > 2
-                ? look(s, x, deadline_ns, err)
+                ? attempt(s, x, quick, err)
                 : !settles(s, all_ns) && relax(s, &x->in, deadline_ns, &x->bound_ns, err))
             return -1;
         if (x->bound_ns == INT64_MAX && s->known && instance_fits(&x->in, s->best, NULL))
