@@ -44,13 +44,10 @@ struct search {
 static int compare_steps(const void *x, const void *y)
 {
     const struct step *a = x, *b = y;
-    if (a->affinity != b->affinity)
-        return a->affinity > b->affinity ? -1 : 1;
-    if (a->unit != b->unit)
-        return a->unit < b->unit ? -1 : 1;
-    if (a->device != b->device)
-        return a->device < b->device ? -1 : 1;
-    return (a->option > b->option) - (a->option < b->option);
+    int c = order_f64(b->affinity, a->affinity);
+    c = c ? c : order_i64(a->unit, b->unit);
+    c = c ? c : order_i64(a->device, b->device);
+    return c ? c : order_i64(a->option, b->option);
 }
 
 static void index_edges(struct search *s)
@@ -110,11 +107,9 @@ static bool leads_to(const struct instance *in, int32_t unit, int32_t option, in
 static int compare_candidates(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
-    if (a->bytes != b->bytes)
-        return a->bytes < b->bytes ? -1 : 1;
-    if (a->gain_ns != b->gain_ns)
-        return a->gain_ns > b->gain_ns ? -1 : 1;
-    return (a->option > b->option) - (a->option < b->option);
+    int c = order_i64(a->bytes, b->bytes);
+    c = c ? c : order_i64(b->gain_ns, a->gain_ns);
+    return c ? c : order_i64(a->option, b->option);
 }
 
 static double slope(const struct candidate *from, const struct candidate *to)

@@ -46,30 +46,21 @@ static uint8_t *kind_slot(const struct cost_model *c, int32_t device, int kind, 
     return &c->kinds[((size_t)device * OP_KIND_COUNT + (size_t)kind) * DT_COUNT + (size_t)dtype];
 }
 
-static int order(int64_t a, int64_t b)
-{
-    return (a > b) - (a < b);
-}
-
 static int compare_rows(const void *x, const void *y)
 {
     const struct sort_row *a = x, *b = y;
-    int c = order(a->row->device, b->row->device);
-    if (!c)
-        c = strcmp(a->key, b->key);
-    if (!c)
-        c = order(a->row->size.seqs, b->row->size.seqs);
-    if (!c)
-        c = order(a->row->size.rows, b->row->size.rows);
-    if (!c)
-        c = order(a->row->size.kv_positions, b->row->size.kv_positions);
-    return c ? c : order(a->row - b->row, 0);
+    int c = order_i64(a->row->device, b->row->device);
+    c = c ? c : strcmp(a->key, b->key);
+    c = c ? c : order_i64(a->row->size.seqs, b->row->size.seqs);
+    c = c ? c : order_i64(a->row->size.rows, b->row->size.rows);
+    c = c ? c : order_i64(a->row->size.kv_positions, b->row->size.kv_positions);
+    return c ? c : order_i64(a->row - b->row, 0);
 }
 
 static int compare_curves(const void *x, const void *y)
 {
     const struct curve *a = x, *b = y;
-    int c = order(a->device, b->device);
+    int c = order_i64(a->device, b->device);
     return c ? c : strcmp(a->key, b->key);
 }
 

@@ -141,13 +141,10 @@ struct found { /* a pattern on its way into a table */
 static int by_bound(const void *x, const void *y)
 {
     const struct found *a = x, *b = y;
-    if (a->lower != b->lower)
-        return a->lower < b->lower ? -1 : 1;
-    if (a->table != b->table)
-        return a->table < b->table ? -1 : 1;
-    if (a->frame != b->frame)
-        return a->frame < b->frame ? -1 : 1;
-    return (a->item > b->item) - (a->item < b->item);
+    int c = order_f64(a->lower, b->lower);
+    c = c ? c : order_i64(a->table, b->table);
+    c = c ? c : order_i64(a->frame, b->frame);
+    return c ? c : order_i64(a->item, b->item);
 }
 
 /* The `most` best of all, and as many more until there is no room. */

@@ -56,10 +56,9 @@ static struct menu_item item_of(const struct path *p, const struct unit *wide, i
 static int by_time(const void *x, const void *y)
 {
     const struct menu_item *a = x, *b = y;
-    if (a->ns != b->ns)
-        return a->ns < b->ns ? -1 : 1;
-    int c = memcmp(a->bytes, b->bytes, sizeof a->bytes);
-    return c ? c : (a->option > b->option) - (a->option < b->option);
+    int c = order_i64(a->ns, b->ns);
+    c = c ? c : memcmp(a->bytes, b->bytes, sizeof a->bytes);
+    return c ? c : order_i64(a->option, b->option);
 }
 
 /* The undominated items of a class, from `first` on. */
@@ -200,11 +199,8 @@ static int by_key_and_time(const void *x, const void *y)
 {
     const struct partial *a = x, *b = y;
     int c = memcmp(a->key, b->key, sizeof a->key);
-    if (c)
-        return c;
-    if (a->frame.ns != b->frame.ns)
-        return a->frame.ns < b->frame.ns ? -1 : 1;
-    c = memcmp(a->frame.bytes, b->frame.bytes, sizeof a->frame.bytes);
+    c = c ? c : order_i64(a->frame.ns, b->frame.ns);
+    c = c ? c : memcmp(a->frame.bytes, b->frame.bytes, sizeof a->frame.bytes);
     return c ? c : memcmp(a->frame.place, b->frame.place, sizeof a->frame.place);
 }
 

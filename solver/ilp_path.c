@@ -255,8 +255,7 @@ static oato_status search(struct solving *s, struct oato_error *err)
 
 static int by_ns(const void *a, const void *b)
 {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
+    return order_i64(*(const int64_t *)a, *(const int64_t *)b);
 }
 
 /* What accelerators cost at least that are used at all, where one block uses more than the frames

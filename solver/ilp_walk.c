@@ -180,38 +180,28 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
 static int by_end_and_time(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->end != b->end)
-        return a->end < b->end ? -1 : 1;
-    if (a->used != b->used)
-        return a->used < b->used ? -1 : 1;
-    if (a->ns != b->ns)
-        return a->ns < b->ns ? -1 : 1;
-    int c = memcmp(a->bytes, b->bytes, sizeof a->bytes);
-    if (c)
-        return c;
-    if (a->parent != b->parent)
-        return a->parent < b->parent ? -1 : 1;
-    return (a->pattern > b->pattern) - (a->pattern < b->pattern);
+    int c = order_i64(a->end, b->end);
+    c = c ? c : order_i64(a->used, b->used);
+    c = c ? c : order_i64(a->ns, b->ns);
+    c = c ? c : memcmp(a->bytes, b->bytes, sizeof a->bytes);
+    c = c ? c : order_i64(a->parent, b->parent);
+    return c ? c : order_i64(a->pattern, b->pattern);
 }
 
 static int by_promise(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->promise != b->promise)
-        return a->promise < b->promise ? -1 : 1;
-    return by_end_and_time(x, y);
+    int c = order_f64(a->promise, b->promise);
+    return c ? c : by_end_and_time(x, y);
 }
 
 static int by_cell_and_promise(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->end != b->end)
-        return a->end < b->end ? -1 : 1;
-    if (a->used != b->used)
-        return a->used < b->used ? -1 : 1;
-    if (a->cell != b->cell)
-        return a->cell < b->cell ? -1 : 1;
-    return by_promise(x, y);
+    int c = order_i64(a->end, b->end);
+    c = c ? c : order_i64(a->used, b->used);
+    c = c ? c : order_i64(a->cell, b->cell);
+    return c ? c : by_promise(x, y);
 }
 
 static bool smaller(const struct walker *k, const struct label *a, const struct label *b)

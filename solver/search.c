@@ -34,11 +34,9 @@ struct search {
 static int by_promise(const void *x, const void *y)
 {
     const struct streaming *a = x, *b = y;
-    if (!a->bound_ns != !b->bound_ns)
-        return a->bound_ns ? -1 : 1;
-    if (a->bound_ns != b->bound_ns)
-        return a->bound_ns < b->bound_ns ? -1 : 1;
-    return (a->in.streams > b->in.streams) - (a->in.streams < b->in.streams);
+    int c = order_i64(!a->bound_ns, !b->bound_ns);
+    c = c ? c : order_i64(a->bound_ns, b->bound_ns);
+    return c ? c : order_i64(a->in.streams, b->in.streams);
 }
 
 /* ------------------------------------------------------------------------ equal devices ---- */
