@@ -104,6 +104,26 @@ double mip_bytes(uint64_t bytes, uint64_t capacity)
     return (double)bytes / (double)(capacity ? capacity : 1);
 }
 
+bool mip_complete(const struct mip *m, struct arena *a, double *value)
+{
+    const size_t most = (size_t)glp_get_num_cols(m->lp) + 1;
+    int *columns = arena_alloc(a, most, sizeof *columns);
+    double *factors = arena_alloc(a, most, sizeof *factors);
+    for (int i = 1; columns && factors && i <= glp_get_num_rows(m->lp); i++) {
+        double demand = -glp_get_row_ub(m->lp, i);
+        int other = 0; /* collects what concerns binary columns only */
+        for (int k = glp_get_mat_row(m->lp, i, columns, factors); k > 0; k--) {
+            if (glp_get_col_kind(m->lp, columns[k]) == GLP_BV)
+                demand += factors[k] * value[columns[k]];
+            else
+                other = columns[k];
+        }
+        value[other] = fmax(value[other], demand);
+    }
+    value[0] = 0;
+    return columns && factors;
+}
+
 int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
 {
     if (warm)

@@ -349,12 +349,8 @@ static bool add_counts(struct path *p)
     double *ones = arena_alloc(&p->arena, (size_t)p->n_blocks + 2, sizeof *ones);
     p->mip.branch_first = glp_get_num_cols(p->mip.lp) + 1;
     for (int32_t i = 0; columns && ones && i < p->n_tables; i++) {
-        struct table *t = &p->tables[i];
-        t->count = 0;
-        if (t->n_blocks < 2)
-            continue;
-        t->count = glp_get_num_cols(p->mip.lp) + 1;
-        for (int32_t k = 0; k < t->n; k++) {
+        const struct table *t = &p->tables[i];
+        for (int32_t k = 0; t->n_blocks > 1 && k < t->n; k++) {
             int row = mip_row(&p->mip, GLP_FX, 0, 0);
             columns[1] = mip_column(&p->mip, MIP_COUNT, 0);
             ones[1] = -1;

@@ -46,6 +46,10 @@ int mip_row(struct mip *m, int kind, double lo, double hi);
 double mip_capacity(uint64_t capacity);
 double mip_bytes(uint64_t bytes, uint64_t capacity);
 
+/* From the values of the binary columns, value[1..columns], sets those of all others: each is in
+ * its rows with -1 and gets what they demand. False: memory (of a) is short. */
+bool mip_complete(const struct mip *m, struct arena *a, double *value);
+
 /* Scale of the objective: the time of the warm placement or, without one, of every unit in its most
  * expensive option. */
 int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm);
@@ -113,7 +117,6 @@ struct table {
     int32_t n;
     size_t cap;
     int32_t n_blocks;
-    int count; /* column that counts uses of the first pattern; 0: the table has one block */
 };
 
 struct block {

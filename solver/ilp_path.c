@@ -39,23 +39,6 @@ static bool add_placement(struct path *p, const int32_t *place, int32_t *pattern
     return true;
 }
 
-/* The values of the columns of a placement. */
-static void warm_values(const struct path *p, const int32_t *patterns, double *value)
-{
-    for (int32_t i = 0; i < p->n_blocks; i++) {
-        const struct block *b = &p->blocks[i];
-        const struct table *t = &p->tables[b->table];
-        const int32_t k = patterns[i];
-        value[t->patterns[k].column + b->ordinal] = 1;
-        if (t->count)
-            value[t->count + k] += 1;
-        for (int32_t d = 0; d < p->in->n_devices; d++)
-            if (t->patterns[k].uses >> d & 1)
-                value[p->used[d]] = 1;
-    }
-    value[0] = 0; /* collected what has no column */
-}
-
 static void read_placement(const struct path *p, int32_t *place)
 {
     for (int32_t i = 0; i < p->n_blocks; i++) {
@@ -236,8 +219,12 @@ static oato_status search(struct solving *s, struct oato_error *err)
     if (!patterns || !path_lp(p, true) ||
         !(value = arena_alloc(&p->arena, (size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *value)))
         return oato_fail_memory(err, 1u << 16, "the ILP");
-    if (listed)
-        warm_values(p, patterns, value);
+    for (int32_t i = 0; i < p->n_blocks && listed; i++) {
+        const struct block *b = &p->blocks[i];
+        value[p->tables[b->table].patterns[patterns[i]].column + b->ordinal] = 1;
+    }
+    if (listed && !mip_complete(&p->mip, &p->arena, value))
+        return oato_fail_memory(err, 1u << 16, "the ILP");
     status = mip_relax(&p->mip, &p->clock, &found, err);
     if (!status)
         status =

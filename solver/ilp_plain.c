@@ -26,8 +26,6 @@ struct plain {
     struct ilp_clock clock;
     int *x; /* column of option o of unit u, at first[u] + o; 0 = not allowed */
     int32_t *first;
-    int *leave, *enter; /* column of (edge, phase, device); 0 = free */
-    int *direct;        /* of (edge, phase, from, to) */
     int used[SOLVER_DEVICES];
     /* the row that is being made, 1-based, as GLPK wants it */
     int n_row, *row_column;
@@ -47,16 +45,6 @@ static void end_row(struct plain *p, int kind, double lo, double hi)
     glp_set_mat_row(p->mip.lp, mip_row(&p->mip, kind, lo, hi), p->n_row, p->row_column,
                     p->row_value);
     p->n_row = 0;
-}
-
-static int *slot(int *table, int32_t edge, int phase, int32_t d)
-{
-    return &table[((size_t)edge * PHASE_COUNT + (size_t)phase) * SOLVER_DEVICES + (size_t)d];
-}
-
-static int *direct_slot(const struct plain *p, int32_t edge, int phase, int32_t from, int32_t to)
-{
-    return slot(p->direct, edge * SOLVER_DEVICES + from, phase, to);
 }
 
 static int column_of(const struct plain *p, int32_t unit, int32_t option)
@@ -110,16 +98,13 @@ static void add_sum(struct plain *p, int32_t unit, int phase, int32_t d, bool re
     }
 }
 
-static void add_copies(struct plain *p, int32_t edge, int phase, int32_t d)
+static void add_copies(struct plain *p, const struct edge *e, int phase, int32_t d)
 {
     const struct instance *in = p->in;
-    const struct edge *e = &in->edges[edge];
     const int64_t leave_ns = e->leave[phase][d].objective_ns;
     const int64_t enter_ns = e->n_readers ? e->enter[phase][d].objective_ns : 0;
     int leave = leave_ns > 0 ? mip_column(&p->mip, MIP_SHARE, leave_ns) : 0;
     int enter = enter_ns > 0 ? mip_column(&p->mip, MIP_SHARE, enter_ns) : 0;
-    *slot(p->leave, edge, phase, d) = leave;
-    *slot(p->enter, edge, phase, d) = enter;
     if (leave && e->host_reads) {
         add_sum(p, e->producer, phase, d, false, 1);
         put(p, leave, -1);
@@ -142,14 +127,12 @@ static void add_copies(struct plain *p, int32_t edge, int phase, int32_t d)
     }
 }
 
-static void add_direct(struct plain *p, int32_t edge, int phase, int32_t from, int32_t to)
+static void add_direct(struct plain *p, const struct edge *e, int phase, int32_t from, int32_t to)
 {
-    const struct edge *e = &p->in->edges[edge];
     const int64_t ns = e->direct[phase][from][to].objective_ns;
     if (ns <= 0)
         return;
     const int column = mip_column(&p->mip, MIP_SHARE, ns);
-    *direct_slot(p, edge, phase, from, to) = column;
     for (int32_t r = 0; r < e->n_readers; r++) {
         add_sum(p, e->producer, phase, from, false, 1);
         add_sum(p, p->in->readers[e->first_reader + r], phase, to, true, 1);
@@ -163,50 +146,11 @@ static void add_edges(struct plain *p)
     for (int32_t i = 0; i < p->in->n_edges && !ilp_late(&p->clock); i++)
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             for (int32_t d = 0; d < p->in->n_devices; d++) {
-                add_copies(p, i, phase, d);
+                add_copies(p, &p->in->edges[i], phase, d);
                 for (int32_t f = 0; f < p->in->n_devices; f++)
                     if (p->in->direct[d][f])
-                        add_direct(p, i, phase, d, f);
+                        add_direct(p, &p->in->edges[i], phase, d, f);
             }
-}
-
-/* The values of an edge's columns for a placement. */
-static void warm_copies(const struct plain *p, const int32_t *place, int32_t edge, int phase,
-                        double *value)
-{
-    const struct instance *in = p->in;
-    const struct edge *e = &in->edges[edge];
-    int32_t home = instance_option(in, place, e->producer)->out[phase];
-    if (e->host_reads)
-        value[*slot(p->leave, edge, phase, home)] = 1;
-    for (int32_t r = 0; r < e->n_readers; r++) {
-        int32_t reader = in->readers[e->first_reader + r];
-        int32_t d = instance_option(in, place, reader)->in[phase];
-        if (d == home)
-            continue;
-        if (in->direct[home][d]) {
-            value[*direct_slot(p, edge, phase, home, d)] = 1;
-            continue;
-        }
-        value[*slot(p->leave, edge, phase, home)] = 1;
-        value[*slot(p->enter, edge, phase, d)] = 1;
-    }
-}
-
-/* The values of all columns. */
-static void warm_values(const struct plain *p, const int32_t *place, double *value)
-{
-    const struct instance *in = p->in;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        value[column_of(p, u, place[u])] = 1;
-        for (int32_t d = 0; d < in->n_devices; d++)
-            if (instance_option(in, place, u)->uses >> d & 1)
-                value[p->used[d]] = 1;
-    }
-    for (int32_t i = 0; i < in->n_edges; i++)
-        for (int phase = 0; phase < PHASE_COUNT; phase++)
-            warm_copies(p, place, i, phase, value);
-    value[0] = 0; /* collected what has no column */
 }
 
 static oato_status solve(void *user, struct oato_error *err)
@@ -221,9 +165,10 @@ static oato_status solve(void *user, struct oato_error *err)
         return ilp_ended(&p->clock, err);
     if (p->start) {
         start = arena_alloc(&p->arena, (size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *start);
-        if (!start)
+        for (int32_t u = 0; start && u < in->n_units; u++)
+            start[column_of(p, u, p->start[u])] = 1;
+        if (!start || !mip_complete(&p->mip, &p->arena, start))
             return oato_fail_memory(err, p->arena.used_bytes, "the ILP");
-        warm_values(p, p->start, start);
     }
     oato_status status = mip_relax(&p->mip, &p->clock, p->result, err);
     if (!status && p->options->relax_only)
@@ -241,7 +186,7 @@ static oato_status solve(void *user, struct oato_error *err)
 
 static bool plain_alloc(struct plain *p)
 {
-    size_t options = 0, copies = (size_t)p->in->n_edges * PHASE_COUNT * SOLVER_DEVICES;
+    size_t options = 0;
     arena_init(&p->arena);
     p->first = arena_alloc(&p->arena, (size_t)p->in->n_units + 1, sizeof *p->first);
     for (int32_t u = 0; p->first && u < p->in->n_units; u++) {
@@ -251,10 +196,7 @@ static bool plain_alloc(struct plain *p)
     p->x = arena_alloc(&p->arena, options + 1, sizeof *p->x);
     p->row_column = arena_alloc(&p->arena, options + 3, sizeof *p->row_column);
     p->row_value = arena_alloc(&p->arena, options + 3, sizeof *p->row_value);
-    p->leave = arena_alloc(&p->arena, copies + 1, sizeof *p->leave);
-    p->enter = arena_alloc(&p->arena, copies + 1, sizeof *p->enter);
-    p->direct = arena_alloc(&p->arena, copies * SOLVER_DEVICES + 1, sizeof *p->direct);
-    return p->first && p->x && p->row_column && p->row_value && p->leave && p->enter && p->direct;
+    return p->first && p->x && p->row_column && p->row_value;
 }
 
 oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
