@@ -203,9 +203,9 @@ static oato_status fill_fusions(struct plan *plan, const struct problem *p, stru
 {
     plan->n_fusions = p->n_fusions;
     for (int32_t i = 0; i < p->n_fusions; i++) {
-        plan->fusions[i].name = arena_string(&plan->arena, p->fusions[i].name);
+        plan->fusions[i].name = p->fusions[i].name;
         plan->fusions[i].op = arena_string(&plan->arena, p->fusions[i].op);
-        if (!plan->fusions[i].name || !plan->fusions[i].op)
+        if (!plan->fusions[i].op)
             return oato_fail_memory(err, 64, "the plan");
     }
     return OATO_OK;
@@ -311,7 +311,7 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
 {
     struct gguf_string name = {"", 0};
     gguf_get_string(m->gguf, "general.name", &name);
-    plan->tool = arena_string(&plan->arena, "oato " OATO_VERSION);
+    plan->tool = "oato " OATO_VERSION;
     plan->model_name = arena_strndup(&plan->arena, name.data, name.len);
     plan->structure_hash = gguf_structure_hash(m->gguf);
     plan->content_hash = gguf_content_hash(m->gguf);
@@ -319,7 +319,7 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     plan->neurons_hash = p->neurons ? neurons_hash(p->neurons) : 0;
     plan->neurons = p->neurons;
     plan->request = p->request;
-    if (!plan->tool || !plan->model_name)
+    if (!plan->model_name)
         return oato_fail_memory(err, name.len, "the plan");
     return OATO_OK;
 }
