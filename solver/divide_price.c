@@ -102,7 +102,6 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
         return;
     struct share s = {{0}, {0}};
     double prefill = 0, decode = 0;
-    memset(o, 0, sizeof *o);
     *o = (struct option){.stream = (int16_t)stream, .allowed = true, .uses = (uint8_t)(1u << base)};
     option_lie(o, base, base);
     if (stream >= 0)

@@ -77,12 +77,11 @@ static bool price_tables(const struct path *p, const double *ns_per_byte, struct
     return out->frame && out->item;
 }
 
-/* The pattern of a frame with the item that it is cheapest with. */
-static struct pattern cheapest_pattern(const struct path *p, const struct priced *at, int32_t table,
-                                       int32_t frame)
+/* Adds the pattern of a frame with the item that it is cheapest with. */
+static bool add_cheapest_of(struct path *p, const struct priced *at, int32_t table, int32_t frame)
 {
-    const struct table *t = &p->tables[table];
-    return path_pattern(t, frame, at->item[table][t->frames[frame].class]);
+    struct table *t = &p->tables[table];
+    return path_add_pattern(t, frame, at->item[table][t->frames[frame].class]) >= 0;
 }
 
 static double use_ns(const struct path *p, int32_t block, uint32_t uses)
@@ -230,10 +229,9 @@ oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff
     for (int32_t i = 0; i < p->n_tables; i++)
         p->tables[i].n = 0;
     for (size_t i = 0; x.all && i < x.n && !status; i++) {
-        struct table *t = &p->tables[x.all[i].table];
-        struct pattern pattern = path_pattern(t, x.all[i].frame, x.all[i].item);
-        if (path_append_pattern(t, &pattern) < 0)
-            status = oato_fail_memory(err, sizeof pattern * x.n, "the ILP's patterns");
+        const struct found *f = &x.all[i];
+        if (path_append_pattern(&p->tables[f->table], f->frame, f->item) < 0)
+            status = oato_fail_memory(err, sizeof(struct pattern) * x.n, "the ILP's patterns");
     }
     for (int32_t i = 0; i < p->n_tables && !status; i++)
         if (!p->tables[i].n)
@@ -456,8 +454,7 @@ static int32_t add_improving(struct path *p, const double *ns_per_byte)
         int32_t f = best_frame(p, i, at.frame[table]);
         if (f < 0)
             continue;
-        struct pattern x = cheapest_pattern(p, &at, table, f);
-        good = path_add_pattern(&p->tables[table], &x) >= 0;
+        good = add_cheapest_of(p, &at, table, f);
         added += p->tables[table].n - n;
     }
     arena_free(&a);
@@ -474,7 +471,7 @@ static bool add_cheapest(struct path *p, const double *ns_per_byte)
     arena_init(&a);
     bool good = price_tables(p, ns_per_byte, &a, &at);
     for (int32_t i = 0; good && i < p->n_tables; i++) {
-        struct table *t = &p->tables[i];
+        const struct table *t = &p->tables[i];
         int32_t best[(ENDS_MAX + 1) * ENDS_MAX];
         memset(best, -1, sizeof best);
         for (int32_t f = 0; f < t->n_frames; f++) {
@@ -482,13 +479,9 @@ static bool add_cheapest(struct path *p, const double *ns_per_byte)
             if (*b < 0 || at.frame[i][f] < at.frame[i][*b])
                 *b = f;
         }
-        for (int32_t k = 0; good && k < (p->n_ends + 1) * p->n_ends; k++) {
-            int32_t f = best[k];
-            if (f < 0)
-                continue;
-            struct pattern x = cheapest_pattern(p, &at, i, f);
-            good = path_add_pattern(t, &x) >= 0;
-        }
+        for (int32_t k = 0; good && k < (p->n_ends + 1) * p->n_ends; k++)
+            if (best[k] >= 0)
+                good = add_cheapest_of(p, &at, i, best[k]);
     }
     arena_free(&a);
     return good;

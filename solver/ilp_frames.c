@@ -377,22 +377,22 @@ struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item)
     return x;
 }
 
-int32_t path_append_pattern(struct table *t, const struct pattern *x)
+int32_t path_append_pattern(struct table *t, int32_t frame, int32_t item)
 {
     struct pattern *more = ilp_room(t->patterns, (size_t)t->n, &t->cap, sizeof *more);
     if (!more)
         return -1;
     t->patterns = more;
-    t->patterns[t->n] = *x;
+    t->patterns[t->n] = path_pattern(t, frame, item);
     return t->n++;
 }
 
-int32_t path_add_pattern(struct table *t, const struct pattern *x)
+int32_t path_add_pattern(struct table *t, int32_t frame, int32_t item)
 {
     for (int32_t i = 0; i < t->n; i++)
-        if (t->patterns[i].frame == x->frame && t->patterns[i].item == x->item)
+        if (t->patterns[i].frame == frame && t->patterns[i].item == item)
             return i;
-    return path_append_pattern(t, x);
+    return path_append_pattern(t, frame, item);
 }
 
 void path_read_pattern(const struct path *p, const struct block *b, const struct pattern *x,
@@ -443,6 +443,5 @@ int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *pl
         item++;
     if (frame == t->n_frames || item == c->first + c->n)
         return -1;
-    struct pattern x = path_pattern(t, frame, item);
-    return path_add_pattern(t, &x);
+    return path_add_pattern(t, frame, item);
 }

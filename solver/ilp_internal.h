@@ -172,10 +172,10 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
                      struct oato_error *err);
 void path_free(struct path *p);
 struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item);
-/* Adds x to the table; returns its number, or -1 when memory is short. */
-int32_t path_append_pattern(struct table *t, const struct pattern *x);
+/* Adds the pattern to the table; returns its number, or -1 when memory is short. */
+int32_t path_append_pattern(struct table *t, int32_t frame, int32_t item);
 /* The same unless the table already has it. */
-int32_t path_add_pattern(struct table *t, const struct pattern *x);
+int32_t path_add_pattern(struct table *t, int32_t frame, int32_t item);
 /* Writes the options of a block's units that a pattern stands for. */
 void path_read_pattern(const struct path *p, const struct block *b, const struct pattern *x,
                        int32_t *place);
