@@ -129,18 +129,6 @@ static bool settles(const struct search *s, int64_t bound_ns)
     return s->known && best_ns - (double)bound_ns <= s->options.gap * best_ns;
 }
 
-static oato_status relax(struct search *s, const struct instance *in, uint64_t deadline_ns,
-                         int64_t *bound_ns, struct oato_error *err)
-{
-    struct ilp_result r = {0};
-    const struct ilp_options options = {
-        .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
-    const oato_status status = solve_ilp(in, &options, NULL, s->scratch, &r, err);
-    s->result->timed_out = s->result->timed_out || r.timed_out;
-    *bound_ns = max_i64(*bound_ns, r.bound_ns);
-    return status == OATO_NEGATIVE ? OATO_OK : status;
-}
-
 static void take(struct search *s, const struct ilp_result *r)
 {
     if (s->known && r->objective_ns >= s->result->objective_ns)
@@ -150,7 +138,8 @@ static void take(struct search *s, const struct ilp_result *r)
     s->known = true;
 }
 
-/* Solves one problem from the best placement so far, if that fits, and keeps what is better. */
+/* Solves (or only relaxes) one problem from the best placement so far, if that fits, and keeps what
+ * is better. */
 static oato_status attempt(struct search *s, struct streaming *x, struct ilp_options options,
                            struct oato_error *err)
 {
@@ -178,6 +167,8 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
     const uint64_t deadline_ns = ilp_share(s->options.deadline_ns, 2);
     const struct ilp_options quick = {
         .gap = s->options.gap, .deadline_ns = deadline_ns, .no_search = true};
+    const struct ilp_options relaxed = {
+        .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
     for (int32_t i = 0; i < sets; i++) {
@@ -186,19 +177,17 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
             continue;
         keep_devices(&x->in, devices);
         x->bound_ns = all_ns;
-        if (!i && sets > 2
-                ? attempt(s, x, quick, err)
-                : !settles(s, all_ns) && relax(s, &x->in, deadline_ns, &x->bound_ns, err))
+        const bool first = !i && sets > 2;
+        if ((first || !settles(s, all_ns)) && attempt(s, x, first ? quick : relaxed, err))
             return -1;
-        if (x->bound_ns == INT64_MAX && s->known && instance_fits(&x->in, s->best, NULL))
-            x->bound_ns = 0; /* it does fit, by less than GLPK's tolerance */
         n++;
-        if (i || sets <= 2 || !settles(s, x->bound_ns))
+        if (!first || !settles(s, x->bound_ns))
             continue;
-        struct instance all = x->in;
-        all.streams = streams[sets - 1];
-        if (relax(s, &all, deadline_ns, &all_ns, err))
+        struct streaming all = {.in = x->in};
+        all.in.streams = streams[sets - 1];
+        if (attempt(s, &all, relaxed, err))
             return -1;
+        all_ns = all.bound_ns;
     }
     qsort(s->all, (size_t)n, sizeof *s->all, by_promise);
     return n;
