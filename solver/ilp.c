@@ -29,10 +29,10 @@ static int on_glpk_text(void *user, const char *text)
     return 1; /* nobody's business */
 }
 
-void *ilp_room(void *all, size_t n, size_t *cap, size_t size)
+void *ilp_grow(void *all, size_t *cap, size_t size)
 {
-    const size_t more = n < *cap ? *cap : n * 2 + 64;
-    void *room = more > *cap ? realloc(all, more * size) : all;
+    const size_t more = *cap * 2 + 64;
+    void *room = realloc(all, more * size);
     *cap = room ? more : *cap;
     return room;
 }

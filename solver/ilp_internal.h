@@ -21,7 +21,11 @@ oato_status ilp_ended(struct ilp_clock *c, struct oato_error *err);
 
 /* Room for one element more behind n, which may move them; NULL, and nothing changes, when memory
  * is short. */
-void *ilp_room(void *all, size_t n, size_t *cap, size_t size);
+void *ilp_grow(void *all, size_t *cap, size_t size);
+static inline void *ilp_room(void *all, size_t n, size_t *cap, size_t size)
+{
+    return n < *cap ? all : ilp_grow(all, cap, size);
+}
 
 struct mip {
     glp_prob *lp;
