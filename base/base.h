@@ -70,6 +70,16 @@ static inline int64_t max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Negative, 0 or positive as a is before, with or after b: for qsort, one key after the other. */
+static inline int order_i64(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+static inline int order_f64(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
 /* --------------------------------------------------------------------------- arenas ------- */
 
 /* Memory that is freed all at once. Blocks are 64-byte aligned and zeroed. */
