@@ -39,9 +39,6 @@
 
 enum { CUDA_PLANES = 4, CUDA_PLANE_ALIGN = 256 };
 
-/* True for types that have a layout here. */
-bool cuda_layout_known(oato_dtype dtype);
-
 /* Bytes of a matrix in all its planes, a multiple of CUDA_PLANE_ALIGN. 0: no layout, because the
  * type has none, the matrix is empty, it has more than 2^31 - 1 rows or columns or 2^48 elements,
  * or its rows are not whole blocks: GGUF's blocks, or 16 bytes for F16, BF16 and F32, so that rows
