@@ -1,9 +1,5 @@
 /*
- * cuda_device.h - the cuda device as its files see it: cuda.c (its table of functions), cuda_open.c
- * (open, close), cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (sending
- * weights), cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c
- * (from a record to its kernels), cuda_graph.c (many launches as one), cuda_blas.c (products by
- * cuBLAS), cuda_measure.c (what a profiler asks for).
+ * cuda_device.h - the cuda device as its files see it; README.md says what each of them does.
  *
  * Weights and KV use the CPU's structures with addresses of device memory: KV pages have the CPU's
  * layout, weights that of cuda_layout.h.
@@ -15,6 +11,7 @@
 #include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cuda_layout.h"
 #include "kernels/job_queue.h"
 
 #include <pthread.h>
@@ -59,8 +56,7 @@ enum {
     CUDA_BUFFER_BYTES = 8 << 20, /* 0.2 ms at 50 GB/s, 10 times the cost of starting a copy */
     CUDA_STREAMS_AHEAD = 4, /* RECORD_STREAMs in flight: more would fill a stream's queue, and the
                                driver would block the caller */
-    CUDA_CREW = 15,
-    CUDA_WEIGHT_PLANES = 4
+    CUDA_CREW = 15
 };
 
 /* The piece of a weight that one transfer sends. A unit is a row in the layout's planes, a row of
@@ -71,16 +67,16 @@ struct cuda_piece {
     int buffer;          /* and its number */
     uint64_t begin, end; /* units */
     uint64_t bytes;
-    uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets in the buffer */
+    uint64_t plane[CUDA_PLANES]; /* offsets in the buffer */
 };
 
 struct cuda_weight {
     struct oato_weight weight; /* the caller's handle; its data is in device memory */
     struct cuda_device *device;
     struct weight_source source;
-    cu_event arrived;                   /* streamed weights: recorded on arrival; NULL: resident */
-    uint64_t unit[CUDA_WEIGHT_PLANES];  /* bytes of a unit in each plane */
-    uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets of the planes of the whole weight */
+    cu_event arrived;            /* streamed weights: recorded on arrival; NULL: resident */
+    uint64_t unit[CUDA_PLANES];  /* bytes of a unit in each plane */
+    uint64_t plane[CUDA_PLANES]; /* offsets of the planes of the whole weight */
     struct cuda_piece *pieces;
     uint32_t n_pieces;
     uint8_t *kept; /* streamed: the whole weight as it is sent, pinned; NULL: no room */
@@ -101,17 +97,13 @@ static inline bool cuda_reads_streamed(const struct program *p, const struct pro
     return false;
 }
 
-struct cuda_buffer {
-    uint8_t *host; /* pinned */
-    cu_event filled, sent;
-};
-
 struct cuda_streams {
     cu_stream fill, copy;
     cu_event passed; /* where the computing stream was at the last RECORD_STREAM */
     cu_event behind[CUDA_STREAMS_AHEAD]; /* each RECORD_STREAM, a ring */
     uint64_t records;
-    struct cuda_buffer buffer[CUDA_BUFFERS];
+    void *buffer[CUDA_BUFFERS]; /* pinned */
+    cu_event filled[CUDA_BUFFERS], sent[CUDA_BUFFERS];
     uint32_t turn; /* next buffer to use */
 };
 
@@ -218,6 +210,9 @@ void cuda_close(struct oato_device *base);
 bool cuda_wanted(const char *variable);
 /* Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
+/* Makes n events, where there were none; frees those that there are. */
+cu_result cuda_events_create(const struct cuda_device *d, cu_event *event, int n, unsigned flags);
+void cuda_events_destroy(const struct cuda_device *d, cu_event *event, int n);
 /* The kernel of that name, from whichever module has it. */
 cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out);
 

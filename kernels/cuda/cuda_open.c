@@ -32,6 +32,23 @@ cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function
     return result;
 }
 
+cu_result cuda_events_create(const struct cuda_device *d, cu_event *event, int n, unsigned flags)
+{
+    cu_result result = CU_OK;
+    for (int i = 0; i < n && !result; i++)
+        result = d->cu->event_create(&event[i], flags);
+    return result;
+}
+
+void cuda_events_destroy(const struct cuda_device *d, cu_event *event, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (event[i])
+            d->cu->event_destroy(event[i]);
+        event[i] = NULL;
+    }
+}
+
 bool cuda_wanted(const char *variable)
 {
     const char *value = getenv(variable);

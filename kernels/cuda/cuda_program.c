@@ -4,7 +4,6 @@
  * sequences and their block tables.
  */
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_layout.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -284,9 +284,7 @@ static void free_count(struct cuda_queue *q)
 
 static void free_stream(struct cuda_queue *q)
 {
-    for (int i = 0; i < CUDA_SIGNALS; i++)
-        if (q->event[i])
-            q->device->cu->event_destroy(q->event[i]);
+    cuda_events_destroy(q->device, q->event, CUDA_SIGNALS);
     free_count(q);
     if (q->stream)
         q->device->cu->stream_destroy(q->stream);
@@ -319,8 +317,8 @@ oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct 
     cu_result result = d->cu->stream_create(&q->stream, CU_STREAM_NON_BLOCKING);
     if (!result)
         make_count(q);
-    for (int i = 0; i < CUDA_SIGNALS && !q->count && !result; i++)
-        result = d->cu->event_create(&q->event[i], CU_EVENT_DISABLE_TIMING);
+    if (!result && !q->count)
+        result = cuda_events_create(d, q->event, CUDA_SIGNALS, CU_EVENT_DISABLE_TIMING);
     if (result) {
         cuda_fail(d->cu, result, d->id, "making its queue", err);
         free_stream(q);

@@ -9,14 +9,11 @@
  * finds no room there goes the same way as others each time.
  */
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_layout.h"
 
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-
-_Static_assert((int)CUDA_WEIGHT_PLANES == (int)CUDA_PLANES, "a weight has the layout's planes");
 
 /* -------------------------------------------------------------------------------- filling -- */
 
@@ -175,7 +172,7 @@ static oato_status cut(struct cuda_device *d, struct cuda_weight *w, struct oato
         p->end = units - p->begin < most ? units : p->begin + most;
         p->bytes = (p->end - p->begin) * unit;
         p->buffer = (int)(d->streams.turn++ % CUDA_BUFFERS);
-        p->to = d->streams.buffer[p->buffer].host;
+        p->to = d->streams.buffer[p->buffer];
         unit_planes(w, p->end - p->begin, p->plane);
     }
     return OATO_OK;
