@@ -36,13 +36,6 @@ static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doin
     return job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
-static bool cancelled(struct cuda_queue *q)
-{
-    struct oato_error error;
-    oato_fail(&error, OATO_EDEVICE, "%s: the step was cancelled", q->device->id);
-    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
-}
-
 /* The GPU owes a signal, the user wants to leave, and neither has changed for HANG_NS. */
 static bool hangs(struct cuda_queue *q)
 {
@@ -59,13 +52,12 @@ static bool hangs(struct cuda_queue *q)
 
 static bool hung(struct cuda_queue *q)
 {
-    struct oato_error error;
-    oato_fail(&error, OATO_EDEVICE,
-              "%s: a kernel is still running %d s after the interrupt; leaving the GPU as it is",
-              q->device->id, (int)(HANG_NS / UINT64_C(1000000000)));
     q->device->hung = true;
     q->device->cu = cuda_driver_none();
-    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
+    return job_queue_fail_text(
+        &q->base, TIMELINE_DIED,
+        "a kernel is still running %d s after the interrupt; leaving the GPU as it is",
+        (int)(HANG_NS / UINT64_C(1000000000)));
 }
 
 /* ------------------------------------------------------------------------------ signals --- */
@@ -116,7 +108,8 @@ static bool pump_again(struct cuda_queue *q, int *spins)
         if (hangs(q))
             return hung(q);
     }
-    return !atomic_load(&q->base.stop) || cancelled(q);
+    return !atomic_load(&q->base.stop) ||
+           job_queue_fail_text(&q->base, TIMELINE_DIED, "the step was cancelled");
 }
 
 static bool pump_all(struct cuda_queue *q)
@@ -152,14 +145,11 @@ static bool wait_for_others(struct cuda_queue *q, const struct compiled *c, uint
         if (other == c->self)
             continue; /* the stream keeps the order */
         for (int spins = 0; !timeline_reached(step->timeline[other], value);) {
-            if (atomic_load(&step->timeline[other]->failed)) {
-                struct oato_error error;
-                oato_fail(
-                    &error, OATO_EDEVICE, "%s: record %" PRIu32 " waited for %s, which failed",
-                    q->device->id, index,
-                    c->program->device_ids ? c->program->device_ids[other] : "another device");
-                return job_queue_fail(&q->base, TIMELINE_STRANDED, &error);
-            }
+            if (atomic_load(&step->timeline[other]->failed))
+                return job_queue_fail_text(&q->base, TIMELINE_STRANDED,
+                                           "record %" PRIu32 " waited for %s, which failed", index,
+                                           c->program->device_ids ? c->program->device_ids[other]
+                                                                  : "another device");
             if (!pump_again(q, &spins))
                 return false;
         }
@@ -223,11 +213,9 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     for (uint32_t i = 0, n; i < p->n_records; i += n) {
         if (!wait_for_others(q, c, i, step))
             return false;
-        if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1) {
-            oato_fail(&error, OATO_EDEVICE, "%s: injected failure at record %" PRIu32,
-                      q->device->id, i);
-            return job_queue_fail(&q->base, TIMELINE_DIED, &error);
-        }
+        if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1)
+            return job_queue_fail_text(&q->base, TIMELINE_DIED,
+                                       "injected failure at record %" PRIu32, i);
         if (!run_records(q, c, i, step, &n))
             return false;
         const struct program_record *r = &p->records[i + n - 1]; /* the one that may signal */
