@@ -68,20 +68,13 @@ static void keep_record(const void *record)
 {
     const struct cupti_kernel *kernel = record;
     const struct cupti_transfer *transfer = record;
-    switch (kernel->kind) {
-    case CUPTI_KIND_KERNEL:
-    case CUPTI_KIND_CONCURRENT_KERNEL:
+    if (kernel->kind == CUPTI_KIND_CONCURRENT_KERNEL)
         keep_span(
             (struct span){.begin_ns = kernel->begin_ns,
                           .end_ns = kernel->end_ns,
                           .is_mark = kernel->name && !strcmp(kernel->name, CUDA_MARK_KERNEL)});
-        break;
-    case CUPTI_KIND_MEMCPY:
-    case CUPTI_KIND_MEMSET:
+    else
         keep_span((struct span){.begin_ns = transfer->begin_ns, .end_ns = transfer->end_ns});
-        break;
-    default: break; /* nothing else was asked for */
-    }
 }
 
 static void take_buffer(void *context, uint32_t stream, uint8_t *buffer, size_t bytes, size_t valid)

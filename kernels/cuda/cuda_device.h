@@ -206,8 +206,6 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
 oato_status cuda_open(int index, const char *spec, const struct device_options *options,
                       struct oato_device **out, struct oato_error *err);
 void cuda_close(struct oato_device *base);
-/* False when the environment says VARIABLE=0. */
-bool cuda_wanted(const char *variable);
 /* Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
 /* Makes n events, where there were none; frees those that there are. */
@@ -327,11 +325,9 @@ bool cuda_joins(const struct oato_device *base, enum op_join join, const struct 
                 const struct oato_op *last);
 oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err);
-/* cuda_graph.c. Whether this GPU and its driver let kernels overlap, in streams and in graphs. */
-bool cuda_can_overlap(struct cuda_device *d);
-/* cuda_graphs_begin and cuda_graphs_run run on the queue's thread: begin starts a step; run
- * launches records from index on as one graph, once the first one's waits are over, and returns how
- * many (0: launch this record by itself). */
+/* cuda_graph.c. cuda_graphs_begin and cuda_graphs_run run on the queue's thread: begin starts a
+ * step; run launches records from index on as one graph, once the first one's waits are over, and
+ * returns how many (0: launch this record by itself). */
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
 void cuda_graphs_free(struct cuda_device *d, struct compiled *c);
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step);

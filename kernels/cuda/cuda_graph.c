@@ -14,8 +14,7 @@
  * device_code.cuh). The first of a span may not: it follows copies, events, or weights that came
  * by another stream.
  */
-#include "kernels/cuda/cuda_activity.h"
-#include "kernels/cuda/cuda_launch.h"
+#include "kernels/cuda/cuda_device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -132,51 +131,6 @@ void cuda_graphs_free(struct cuda_device *d, struct compiled *c)
     free(g);
 }
 
-/* ------------------------------------------------------------------------------ overlaps -- */
-
-enum { OVERLAP_CAPABILITY = 90 };
-
-/* What was captured, as a graph; unless all of it was launched it is an error. */
-static cu_result end_capture(const struct cuda_device *d, bool all, cu_graph_exec *exec)
-{
-    const struct cuda_driver *cu = d->cu;
-    cu_graph graph = NULL;
-    cu_result result = cu->capture_end(d->queue.stream, &graph);
-    if (!result && (!all || !graph))
-        result = CU_ERROR_UNKNOWN; /* a record that failed says why when it is run alone */
-    if (!result)
-        result = cu->graph_instantiate(exec, graph, 0);
-    if (result)
-        *exec = NULL;
-    if (graph)
-        cu->graph_destroy(graph);
-    return result;
-}
-
-/* Tried once, because drivers for CUDA before 12.3 take the attribute but capture it not. */
-bool cuda_can_overlap(struct cuda_device *d)
-{
-    const struct cuda_driver *cu = d->cu;
-    const struct launch l = {.d = d};
-    struct cuda_mark_args nothing = {0};
-    const struct grid one = {1, 1, 1};
-    cu_function mark;
-    cu_graph_exec exec;
-    if (d->capability < OVERLAP_CAPABILITY || !cuda_wanted("OATO_CUDA_OVERLAP") ||
-        cuda_kernel(d, CUDA_MARK_KERNEL, &mark) ||
-        cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL))
-        return false;
-    d->queue.chain = CHAIN_BEGINS;
-    bool good = true;
-    for (int i = 0; i < 2 && good; i++) /* one, and one that overlaps */
-        good = !launch_start(&l, mark, one, 1, 0, &nothing);
-    d->queue.chain = CHAIN_NONE;
-    good = !end_capture(d, good, &exec);
-    if (good)
-        cu->graph_exec_destroy(exec);
-    return good;
-}
-
 /* -------------------------------------------------------------------------------- steps --- */
 
 static uint64_t mix(uint64_t sum, uint64_t value)
@@ -259,8 +213,10 @@ static bool is_streamed(const struct program *p, const struct cuda_span *s)
 static cu_result capture(struct cuda_device *d, struct compiled *c, const struct cuda_span *s,
                          const struct step *step, cu_graph_exec *exec)
 {
+    const struct cuda_driver *cu = d->cu;
     struct oato_error ignored;
-    const cu_result result = d->cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL);
+    cu_graph graph = NULL;
+    cu_result result = cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL);
     if (result)
         return result;
     bool good = true;
@@ -268,7 +224,16 @@ static cu_result capture(struct cuda_device *d, struct compiled *c, const struct
     for (uint32_t i = s->begin; i < s->end && good; i++)
         good = !cuda_run_record(d, c, i, step, &ignored);
     d->queue.chain = CHAIN_NONE;
-    return end_capture(d, good, exec);
+    result = cu->capture_end(d->queue.stream, &graph);
+    if (!result && (!good || !graph))
+        result = CU_ERROR_UNKNOWN; /* a record that failed says why when it is run alone */
+    if (!result)
+        result = cu->graph_instantiate(exec, graph, 0);
+    if (result)
+        *exec = NULL;
+    if (graph)
+        cu->graph_destroy(graph);
+    return result;
 }
 
 uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t index,
