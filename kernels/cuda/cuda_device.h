@@ -308,9 +308,6 @@ uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_
 oato_status cuda_compile(struct oato_device *base, const struct program *p, int self,
                          struct compiled **out, struct oato_error *err);
 void cuda_release(struct oato_device *base, struct compiled *c);
-oato_status cuda_submit(struct oato_device *base, struct compiled *c, const struct step *step,
-                        struct oato_error *err);
-oato_status cuda_finish(struct oato_device *base, struct oato_error *err);
 /* Queue's thread: sends the step's arrays ahead of its first record. */
 oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const struct step *step,
                              struct oato_error *err);

@@ -44,13 +44,13 @@ struct cuda_span {
 };
 
 struct cuda_graphs {
-    struct cuda_span *spans; /* in order */
     int32_t n_spans;
     bool refused; /* the driver would not: launch one by one */
     uint64_t steps;
     struct size_graphs sizes[SIZES];
-    struct size_graphs *now; /* of the step at hand; NULL: none */
-    int32_t next;            /* its first span that does not end before the record at hand */
+    struct size_graphs *now;  /* of the step at hand; NULL: none */
+    int32_t next;             /* its first span that does not end before the record at hand */
+    struct cuda_span spans[]; /* in order */
 };
 
 /* -------------------------------------------------------------------------------- spans --- */
@@ -87,12 +87,11 @@ static struct cuda_span span_at(const struct compiled *c, uint32_t i)
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
 {
     const uint32_t n = c->program->n_records;
-    struct cuda_graphs *g = calloc(1, sizeof *g);
+    const size_t bytes = sizeof(struct cuda_graphs) + n * sizeof(struct cuda_span);
+    struct cuda_graphs *g = calloc(1, bytes);
     c->graphs = g;
-    if (g)
-        g->spans = calloc(n + 1, sizeof *g->spans);
-    if (!g || !g->spans)
-        return oato_fail_memory(err, (n + 1) * sizeof *g->spans, "spans of a program");
+    if (!g)
+        return oato_fail_memory(err, bytes, "spans of a program");
     for (uint32_t i = 0; i < n;) {
         const struct cuda_span s = span_at(c, i);
         if (s.end - s.begin >= SPAN_LEAST)
@@ -126,8 +125,6 @@ void cuda_graphs_free(struct cuda_device *d, struct compiled *c)
         forget(d, c, &g->sizes[i]);
         free(g->sizes[i].exec);
     }
-    if (g)
-        free(g->spans);
     free(g);
 }
 

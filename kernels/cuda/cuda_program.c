@@ -347,14 +347,3 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
                                d->queue.stream);
     return result ? cuda_fail(d->cu, result, d->id, "sending a step", err) : OATO_OK;
 }
-
-oato_status cuda_submit(struct oato_device *base, struct compiled *c, const struct step *step,
-                        struct oato_error *err)
-{
-    return job_queue_step(&cuda_of(base)->queue.base, c, c->program, c->self, step, err);
-}
-
-oato_status cuda_finish(struct oato_device *base, struct oato_error *err)
-{
-    return job_queue_drain(&cuda_of(base)->queue.base, err);
-}
