@@ -76,13 +76,13 @@ static cu_result run_norm(const struct launch *l)
 
 static cu_result run_pairwise(const struct launch *l)
 {
+    static const int32_t what[] = {[OP_ADD] = PAIRWISE_ADD,
+                                   [OP_BIAS] = PAIRWISE_BIAS,
+                                   [OP_SCALE] = PAIRWISE_SCALE,
+                                   [OP_SWIGLU] = PAIRWISE_SWIGLU};
     const uint16_t kind = l->op->kind;
     struct cuda_pairwise_args a = {
-        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n};
-    a.what = kind == OP_ADD     ? PAIRWISE_ADD
-             : kind == OP_BIAS  ? PAIRWISE_BIAS
-             : kind == OP_SCALE ? PAIRWISE_SCALE
-                                : PAIRWISE_SWIGLU;
+        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n, .what = what[kind]};
     a.b = kind == OP_BIAS || kind == OP_SCALE ? launch_vector(l, 0) : launch_input(l, 1);
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);

@@ -207,20 +207,20 @@ static void pack_codes(const struct format *f, uint8_t codes[BLOCK], uint8_t *ou
 
 /* ------------------------------------------------------------------------- whole rows ----- */
 
-/* Of n elements, in each plane. */
-static void plane_bytes(const struct format *f, uint64_t n, uint64_t bytes[CUDA_PLANES])
+void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES])
 {
+    const struct format *f = formats[dtype];
+    const uint64_t n = (uint64_t)k;
     bytes[0] = n * (uint64_t)f->bits / 8;
     bytes[1] = n * (uint64_t)f->more_bits / 8;
     bytes[2] = n / BLOCK * (uint64_t)f->scale_bytes;
     bytes[3] = n / SUPER * (uint64_t)f->super_bytes;
 }
 
-/* Returns where the last plane ends. */
-static uint64_t planes_of(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
+uint64_t cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
 {
     uint64_t bytes[CUDA_PLANES], end = 0;
-    plane_bytes(formats[dtype], (uint64_t)rows * (uint64_t)k, bytes);
+    cuda_layout_row(dtype, rows * k, bytes);
     for (int p = 0; p < CUDA_PLANES; p++) {
         offset[p] = end;
         end = size_align(end + bytes[p], CUDA_PLANE_ALIGN);
@@ -236,17 +236,7 @@ uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k)
         (!formats[dtype]->codes && row_bytes % ROW_ALIGN))
         return 0;
     uint64_t offset[CUDA_PLANES];
-    return planes_of(dtype, rows, k, offset);
-}
-
-void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
-{
-    planes_of(dtype, rows, k, offset);
-}
-
-void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES])
-{
-    plane_bytes(formats[dtype], (uint64_t)k, bytes);
+    return cuda_layout_planes(dtype, rows, k, offset);
 }
 
 /* 0, 1, 2, 4 or 16 bytes: a call of memcpy for each block would take a third of the time of all. */
@@ -292,7 +282,7 @@ void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t b
     const struct format *f = formats[source->dtype];
     const uint64_t stride = weight_source_stride(source);
     uint64_t row_bytes[CUDA_PLANES], offset[CUDA_PLANES];
-    plane_bytes(f, (uint64_t)source->k, row_bytes);
+    cuda_layout_row(source->dtype, source->k, row_bytes);
     cuda_layout_planes(source->dtype, source->row_end - source->row_begin, source->k, offset);
     for (int64_t r = begin; r < end; r++) {
         const uint8_t *row =

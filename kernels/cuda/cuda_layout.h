@@ -45,8 +45,10 @@ enum { CUDA_PLANES = 4, CUDA_PLANE_ALIGN = 256 };
  * can be read 16 bytes at a time. */
 uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 
-/* Offsets of a matrix's planes; planes that the type does not use are empty. */
-void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES]);
+/* Offsets of a matrix's planes; planes that the type does not use are empty. Returns the end of the
+ * last. */
+uint64_t cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k,
+                            uint64_t offset[CUDA_PLANES]);
 
 /* Bytes of one row in each plane. */
 void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES]);
