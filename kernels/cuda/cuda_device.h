@@ -113,12 +113,10 @@ struct cuda_crew {
     const struct cuda_piece *piece;
     uint64_t share; /* units taken at once */
     _Atomic uint64_t next;
-    pthread_t thread[CUDA_CREW];
-    pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t changed;
-    uint64_t round;
-    int working;
     bool closing;
+    pthread_t thread[CUDA_CREW];
+    pthread_mutex_t lock;           /* held until it is known how many there are */
+    pthread_barrier_t begins, ends; /* of a piece: all of them, and who asks for it */
 };
 
 void cuda_crew_open(struct cuda_crew *c);
