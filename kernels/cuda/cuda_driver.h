@@ -54,7 +54,6 @@ enum {
     CU_HOST_DEVICEMAP = 2,
     CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     CU_CAPTURE_THREAD_LOCAL = 1,
-    CU_CONTEXT_SCHED_SPIN = 1,
     CU_LAUNCH_OVERLAPS = 6, /* may begin before the kernel before it in the stream has ended */
 };
 

@@ -364,13 +364,6 @@ static const struct {
     [OP_TOP_K] = {run_top_k, "top_k", "top_k_merge"},
 };
 
-static const char *tile_kernel(int32_t head_dim)
-{
-    return head_dim == 64   ? "attention_tile_%s_64"
-           : head_dim == 96 ? "attention_tile_%s_96"
-                            : "attention_tile_%s_128";
-}
-
 /* NULL pattern: none is wanted. */
 static oato_status find_kernel(const struct cuda_device *d, const char *pattern, oato_dtype dtype,
                                cu_function *out, struct oato_error *err)
@@ -399,6 +392,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = cuda_has_blocks(dtype);
     const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
+    char tile[32];
     bool by_rows = product && !op_has_experts(&r->op);
     if (cuda_takes_blas(d, &r->op, r->numerics)) { /* steps of few rows are a decode step's */
         out->blas = true;
@@ -411,7 +405,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
-        kernel = tile_kernel(r->op.head_dim);
+        snprintf(tile, sizeof tile, "attention_tile_%%s_%d", (int)r->op.head_dim);
+        kernel = tile;
         merge = "attention_tile_merge";
     }
     cuda_enter(d);

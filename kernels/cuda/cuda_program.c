@@ -18,12 +18,6 @@ enum {
 
 /* ------------------------------------------------------------------------------ pricing --- */
 
-static bool has_matrix(const struct oato_op *op)
-{
-    const enum weight_use use = op_weight_use(op);
-    return use == WEIGHT_MATRIX || use == WEIGHT_LOOKUP;
-}
-
 bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 {
     (void)base;
@@ -32,7 +26,8 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && cuda_attention_shared(op->head_dim) <= SHARED_MOST;
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
-    return !has_matrix(op) ||
+    const enum weight_use use = op_weight_use(op);
+    return (use != WEIGHT_MATRIX && use != WEIGHT_LOOKUP) ||
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
 }
 
