@@ -108,11 +108,30 @@ enum section_id {
     SEC_END
 };
 
+enum plan_field_type {
+    PLAN_TEXT,  /* const char *; in the file the offset of a string */
+    PLAN_CHARS, /* char[size]; in the file the offset of a string */
+    PLAN_U32,   /* int32_t, uint32_t or an enumeration */
+    PLAN_U64,   /* 8 bytes, signed or not */
+    PLAN_BOOL,  /* 4 bytes in the file */
+    PLAN_ZERO,  /* 4 reserved bytes; not in memory */
+};
+
+/* One field of a record, in the order of the file, and where it is in the structure. */
+struct plan_field {
+    enum plan_field_type type;
+    size_t offset, size;
+};
+
 struct section_kind {
     const char *name;
     uint32_t flags, record_bytes;
-    bool one;     /* exactly one record */
+    bool one;     /* exactly one record, whose structure is struct plan itself */
     bool missing; /* absent when empty, even if required */
+    const struct plan_field *fields;
+    uint32_t n_fields;
+    /* Not `one`: bytes of a structure, and where in struct plan the array and its length are. */
+    size_t size, array, length;
 };
 
 extern const char plan_magic[8];
