@@ -87,20 +87,20 @@ static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)}
     FIELDS(table), sizeof(struct structure), offsetof(struct plan, array),                         \
         offsetof(struct plan, n_##array)
 
-enum { REQUIRED = PLAN_FLAG_REQUIRED };
+enum { NEEDED = PLAN_FLAG_REQUIRED };
 
 const struct section_kind section_kind[SEC_END] = {
-    [SEC_STRINGS] = {"strings", REQUIRED, 1, false, false, NULL, 0, 0, 0, 0},
-    [SEC_IDENTITY] = {"identity", REQUIRED, 32, true, false, ONE(identity)},
-    [SEC_DEVICES] = {"devices", REQUIRED, 40, false, false, ARRAY(device, plan_device, devices)},
-    [SEC_PARTS] = {"parts", REQUIRED, 40, false, false, ARRAY(part, plan_part, parts)},
-    [SEC_KV] = {"kv", REQUIRED, 16, false, false, ARRAY(kv, plan_kv, kv)},
-    [SEC_FUSIONS] = {"fusions", REQUIRED, 8, false, false, ARRAY(fusion, plan_fusion, fusions)},
-    [SEC_REQUEST] = {"request", REQUIRED, 32, true, false, ONE(request)},
+    [SEC_STRINGS] = {"strings", NEEDED, 1, false, false, NULL, 0, 0, 0, 0},
+    [SEC_IDENTITY] = {"identity", NEEDED, 32, true, false, ONE(identity)},
+    [SEC_DEVICES] = {"devices", NEEDED, 40, false, false, ARRAY(device, plan_device, devices)},
+    [SEC_PARTS] = {"parts", NEEDED, 40, false, false, ARRAY(part, plan_part, parts)},
+    [SEC_KV] = {"kv", NEEDED, 16, false, false, ARRAY(kv, plan_kv, kv)},
+    [SEC_FUSIONS] = {"fusions", NEEDED, 8, false, false, ARRAY(fusion, plan_fusion, fusions)},
+    [SEC_REQUEST] = {"request", NEEDED, 32, true, false, ONE(request)},
     [SEC_COSTS] = {"costs", 0, 32, false, false, ARRAY(cost, plan_cost, costs)},
     [SEC_BASELINES] = {"baselines", 0, 16, false, false, ARRAY(baseline, plan_baseline, baselines)},
-    [SEC_SUMMARY] = {"summary", REQUIRED, 56, true, false, ONE(summary)},
-    [SEC_NEURONS] = {"neurons", REQUIRED, 8, true, true, ONE(neurons)},
+    [SEC_SUMMARY] = {"summary", NEEDED, 56, true, false, ONE(summary)},
+    [SEC_NEURONS] = {"neurons", NEEDED, 8, true, true, ONE(neurons)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

@@ -18,13 +18,22 @@ enum field_type {
     FIELD_BOOL,
 };
 
+/* Whether a key is there. All but REQUIRED ones may be missing in a file. */
+enum field_presence {
+    REQUIRED,
+    OPTIONAL,   /* always written */
+    IF_SET,     /* a number above 0, true */
+    UNLESS_SET, /* the opposite */
+    WITH_NEXT,  /* as the next key, which is IF_SET */
+};
+
 /* One key of a mapping, and where its value is in the structure of the mapping. */
 struct field {
     const char *name;
     size_t offset;
     enum field_type type;
     uint32_t size;
-    bool required;
+    enum field_presence presence;
 };
 
 /* Mappings that name devices and operators by text, unlike the structures of planfmt.h. */
@@ -35,10 +44,7 @@ struct link_text {
 
 struct row_text {
     char device[16], op[OP_KEY_SIZE], numerics[32];
-    bool supported, disturbed;
-    double median_ns, p10_ns, p90_ns;
-    int32_t repeats;
-    uint64_t prepared_bytes, workspace_bytes;
+    struct profile_row row; /* without these */
 };
 
 enum { FIELDS_MAX = 20, PROFILE_DEVICES_MAX = 64 };
@@ -51,21 +57,10 @@ struct schema {
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
     profile_link_schema, profile_row_schema;
-enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET, DEVICE_JOINS }; /* indices in profile_device_schema */
-/* Indices in profile_row_schema. */
-enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN, ROW_DISTURBED = 10 };
-enum {
-    LINK_FROM,
-    LINK_TO,
-    LINK_LATENCY,
-    LINK_RATE,
-    LINK_SYNC,
-    LINK_PAGEABLE_LATENCY,
-    LINK_PAGEABLE_RATE,
-    LINK_BOTH,
-    LINK_STREAM
-};
-enum { DEVICE_ID, DEVICE_KIND };
+/* Indices in the schemas. */
+enum { DEVICE_ID };
+enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
+enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN };
 
 /* True when id is "kind:number" with at most 15 bytes. */
 bool profile_device_id_ok(const char *id, const char *kind);

@@ -292,7 +292,7 @@ static oato_status check_required(struct reader *r, const struct schema *schema,
                                   const struct mapping_marks *m, int n)
 {
     for (int i = 0; i < n; i++)
-        if (schema->field[i].required && !(m->seen & 1u << i))
+        if (schema->field[i].presence == REQUIRED && !(m->seen & 1u << i))
             return fail_at(r, m->begin, "%s: key '%s' is missing", schema->what,
                            schema->field[i].name);
     return OATO_OK;
@@ -300,20 +300,12 @@ static oato_status check_required(struct reader *r, const struct schema *schema,
 
 /* ------------------------------------------------------------------------------ sections --- */
 
-/* Arrays that grow in the arena; *cap in elements. */
-static void *grow(struct reader *r, void *old, int32_t n, int32_t *cap, size_t size)
+/* The array for at most n devices or links; it is allocated with the first of them. */
+static void *array_of(struct reader *r, void *array, int32_t n, size_t size)
 {
-    if (n < *cap)
-        return old;
-    int32_t more = *cap ? *cap * 2 : 4;
-    void *p = arena_alloc(&r->profile->arena, (size_t)more, size);
-    if (!p) {
-        oato_fail_memory(r->err, (size_t)more * size, "a profile");
-        return NULL;
-    }
-    if (n)
-        memcpy(p, old, (size_t)n * size);
-    *cap = more;
+    void *p = array ? array : arena_alloc(&r->profile->arena, (size_t)n, size);
+    if (!p)
+        oato_fail_memory(r->err, (size_t)n * size, "a profile");
     return p;
 }
 
@@ -323,7 +315,7 @@ static oato_status read_machine(struct reader *r)
     return read_mapping(r, &profile_machine_schema, &r->profile->machine, &m);
 }
 
-static oato_status read_device(struct reader *r, int32_t *cap)
+static oato_status read_device(struct reader *r)
 {
     struct profile *p = r->profile;
     struct profile_device d = {.id = "", .kind = "", .model = "", .spec = ""};
@@ -340,10 +332,9 @@ static oato_status read_device(struct reader *r, int32_t *cap)
         return fail_at(r, m.value[DEVICE_ID], "duplicate device '%s'", d.id);
     if (p->n_devices == PROFILE_DEVICES_MAX)
         return fail_at(r, m.begin, "more than %d devices", PROFILE_DEVICES_MAX);
-    struct profile_device *to = grow(r, p->devices, p->n_devices, cap, sizeof d);
-    if (!to)
+    p->devices = array_of(r, p->devices, PROFILE_DEVICES_MAX, sizeof d);
+    if (!p->devices)
         return r->err->status;
-    p->devices = to;
     p->devices[p->n_devices++] = d;
     return OATO_OK;
 }
@@ -357,7 +348,7 @@ static oato_status device_of(struct reader *r, const char *id, yaml_mark_t at, i
     return OATO_OK;
 }
 
-static oato_status read_link(struct reader *r, int32_t *cap)
+static oato_status read_link(struct reader *r)
 {
     struct profile *p = r->profile;
     struct link_text t = {.link = {.sync_ns = 0}};
@@ -379,62 +370,50 @@ static oato_status read_link(struct reader *r, int32_t *cap)
     for (int32_t i = 0; i < p->n_links; i++)
         if (p->links[i].from == l.from && p->links[i].to == l.to)
             return fail_at(r, m.begin, "duplicate link from '%s' to '%s'", t.from, t.to);
-    struct profile_link *to = grow(r, p->links, p->n_links, cap, sizeof l);
-    if (!to)
+    p->links = array_of(r, p->links, p->n_devices * (p->n_devices - 1), sizeof l);
+    if (!p->links)
         return r->err->status;
-    p->links = to;
     p->links[p->n_links++] = l;
     return OATO_OK;
 }
 
-static oato_status read_row(struct reader *r, int32_t *cap)
+static oato_status read_row(struct reader *r)
 {
-    (void)cap; /* profile_add grows rows itself */
     const struct schema *schema = &profile_row_schema;
-    struct row_text t = {.supported = true};
-    struct profile_row row = {.supported = true};
+    struct row_text t = {.row = {.supported = true}};
+    struct profile_row *row = &t.row;
     struct mapping_marks m;
     oato_status status = read_mapping(r, schema, &t, &m);
     if (!status)
-        status = check_required(r, schema, &m, t.supported ? schema->n : ROW_MEDIAN);
+        status = check_required(r, schema, &m, row->supported ? schema->n : ROW_MEDIAN);
+    if (!status && !row->supported) /* only the key counts */
+        *row = (struct profile_row){.supported = false};
     if (!status)
-        status = device_of(r, t.device, m.value[ROW_DEVICE], &row.device);
+        status = device_of(r, t.device, m.value[ROW_DEVICE], &row->device);
     if (status)
         return status;
-    if (!oato_op_parse(t.op, &row.op, &row.size))
+    row->numerics = row->supported ? t.numerics : "";
+    if (!oato_op_parse(t.op, &row->op, &row->size))
         return fail_at(r, m.value[ROW_OP], "op: '%s' is not an operator key", t.op);
-    if (row.size.rows < 1)
+    if (row->size.rows < 1)
         return fail_at(r, m.value[ROW_OP], "op: '%s' lacks the size of the step (/t1)", t.op);
-    row.supported = t.supported;
-    row.numerics = "";
-    if (t.supported) {
-        row.numerics = t.numerics;
-        row.prepared_bytes = t.prepared_bytes;
-        row.workspace_bytes = t.workspace_bytes;
-        row.median_ns = t.median_ns;
-        row.p10_ns = t.p10_ns;
-        row.p90_ns = t.p90_ns;
-        row.repeats = t.repeats;
-        row.disturbed = t.disturbed;
-    }
     bool existed;
-    if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, &row, false, &existed))
-        return oato_fail_memory(r->err, sizeof row, "a profile");
+    if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, row, false, &existed))
+        return oato_fail_memory(r->err, sizeof *row, "a profile");
     if (existed)
         return fail_at(r, m.begin, "duplicate operator '%s' on '%s'", t.op, t.device);
     return OATO_OK;
 }
 
 static oato_status read_list(struct reader *r, const char *key,
-                             oato_status (*item)(struct reader *r, int32_t *cap))
+                             oato_status (*item)(struct reader *r))
 {
     oato_status status;
-    int32_t cap = 0;
     if (r->event.type != YAML_SEQUENCE_START_EVENT)
         return fail_at(r, r->event.start_mark, "%s: %s where a list is expected", key,
                        kind_of(&r->event));
     while (!(status = next_event(r)) && r->event.type != YAML_SEQUENCE_END_EVENT)
-        if ((status = item(r, &cap)))
+        if ((status = item(r)))
             break;
     return status;
 }
@@ -547,21 +526,14 @@ static oato_status read_stream(struct reader *r)
     return status;
 }
 
-static void fill_missing(struct profile *p)
-{
-    const char **text[] = {&p->tool,        &p->date,        &p->notes,
-                           &p->machine.cpu, &p->machine.isa, &p->machine.kernel_isa};
-    for (size_t i = 0; i < ARRAY_LEN(text); i++)
-        if (!*text[i])
-            *text[i] = "";
-}
-
 oato_status profile_load_memory(const void *data, size_t bytes, const char *name,
                                 struct profile *out, warn_fn warn, void *user,
                                 struct oato_error *err)
 {
     struct reader r = {.name = name, .profile = out, .warn = warn, .user = user, .err = err};
     profile_init(out);
+    out->tool = out->date = out->notes = "";
+    out->machine.cpu = out->machine.isa = out->machine.kernel_isa = "";
     if (bytes > FILE_BYTES_MAX)
         return oato_fail(err, OATO_EFILE, "%s: %zu bytes: too large for a profile (at most %zu)",
                          name, bytes, FILE_BYTES_MAX);
@@ -574,8 +546,6 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
     yaml_parser_delete(&r.parser);
     if (status)
         profile_free(out);
-    else
-        fill_missing(out);
     return status;
 }
 
