@@ -71,6 +71,17 @@ bool profile_add(struct profile *p, const struct profile_row *row, bool replace,
 /* Appends what profile_save writes to *out, whose contents are undefined after a failure. */
 oato_status profile_print(const struct profile *p, struct text *out, struct oato_error *err);
 
+/* ----------------------------------------------------------------------------- neurons ---- */
+
+/* The layer of a tensor "blk.12.KIND", without zeros in front; -1: another name. */
+int64_t neurons_layer_of(const char *name, const char *kind);
+/* OATO_EFILE unless the file's general.architecture is `architecture`; what: "a neurons sidecar".
+ */
+oato_status neurons_check_kind(const struct gguf *g, const char *what, const char *architecture,
+                               struct oato_error *err);
+oato_status neurons_read_u64(const struct gguf *g, const char *key, uint64_t *out,
+                             struct oato_error *err);
+
 /* -------------------------------------------------------------------------------- plan ---- */
 
 enum { PLAN_DEVICES_MAX = 64 };
