@@ -196,58 +196,13 @@ void engine_warnings(const struct engine *e, warn_fn warn, void *user)
     }
 }
 
-/* ------------------------------------------------------------------------------ sequences */
-
-oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err)
-{
-    return kv_seq_create(&e->pool, seq, err);
-}
-
-oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_error *err)
-{
-    return kv_seq_check(&e->pool, seq, err);
-}
-
-void engine_seq_free(struct engine *e, int32_t seq)
-{
-    kv_seq_free(&e->pool, seq);
-}
-
-oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err)
-{
-    return kv_seq_fork(&e->pool, from, to, err);
-}
-
-oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
-                                struct oato_error *err)
-{
-    oato_status status = kv_seq_check(&e->pool, seq, err);
-    if (!status && length < 0)
-        status =
-            oato_fail(err, OATO_EUSAGE, "a sequence cannot be truncated to %d positions", length);
-    if (!status)
-        kv_seq_truncate(&e->pool, seq, length);
-    return status;
-}
-
-int32_t engine_seq_length(const struct engine *e, int32_t seq)
-{
-    struct oato_error ignored;
-    return kv_seq_check(&e->pool, seq, &ignored) ? 0 : e->pool.seqs[seq].length;
-}
-
-int32_t engine_free_pages(const struct engine *e)
-{
-    return e->pool.n_free;
-}
-
 /* ----------------------------------------------------------------------------------- steps */
 
 static oato_status input_check(const struct engine *e, const struct engine_input *inputs, int32_t i,
                                struct oato_error *err)
 {
     const struct engine_input *in = &inputs[i];
-    oato_status status = kv_seq_check(&e->pool, in->seq, err);
+    oato_status status = engine_seq_check(e, in->seq, err);
     if (status)
         return status;
     if (in->n < 1)

@@ -54,11 +54,6 @@ struct kv_pool {
 
 oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct oato_error *err);
 void kv_pool_free(struct kv_pool *p);
-oato_status kv_seq_create(struct kv_pool *p, int32_t *seq, struct oato_error *err);
-oato_status kv_seq_check(const struct kv_pool *p, int32_t seq, struct oato_error *err);
-void kv_seq_free(struct kv_pool *p, int32_t seq);
-oato_status kv_seq_fork(struct kv_pool *p, int32_t from, int32_t *to, struct oato_error *err);
-void kv_seq_truncate(struct kv_pool *p, int32_t seq, int32_t length);
 /* Makes positions [length, length + n) of seq writable; adds page copies that the step must do
  * first to p->copies. */
 oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err);
