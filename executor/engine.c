@@ -71,14 +71,14 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
 
 static oato_status step_arrays(struct engine *e, struct oato_error *err)
 {
-    size_t tokens = (size_t)e->ubatch;
-    e->ids = calloc(tokens, sizeof *e->ids);
-    e->positions = calloc(tokens, sizeof *e->positions);
-    e->seq_of = calloc(tokens, sizeof *e->seq_of);
-    e->rows = calloc((size_t)e->max_rows, sizeof *e->rows);
-    e->step_seqs = calloc((size_t)e->max_seqs, sizeof *e->step_seqs);
-    e->row_number = calloc((size_t)e->max_rows, sizeof *e->row_number);
-    e->result = calloc((size_t)e->max_rows, sizeof *e->result);
+    const size_t tokens = (size_t)e->ubatch, rows = (size_t)e->max_rows;
+    e->ids = arena_alloc(&e->arena, tokens, sizeof *e->ids);
+    e->positions = arena_alloc(&e->arena, tokens, sizeof *e->positions);
+    e->seq_of = arena_alloc(&e->arena, tokens, sizeof *e->seq_of);
+    e->rows = arena_alloc(&e->arena, rows, sizeof *e->rows);
+    e->step_seqs = arena_alloc(&e->arena, (size_t)e->max_seqs, sizeof *e->step_seqs);
+    e->row_number = arena_alloc(&e->arena, rows, sizeof *e->row_number);
+    e->result = arena_alloc(&e->arena, rows, sizeof *e->result);
     if (!e->ids || !e->positions || !e->seq_of || !e->rows || !e->step_seqs || !e->row_number ||
         !e->result)
         return oato_fail_memory(err, tokens * 3 * sizeof *e->ids, "the step descriptor");
@@ -115,6 +115,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         return oato_fail_memory(err, sizeof *e, "the engine");
     e->model = m;
     e->plan = plan;
+    arena_init(&e->arena);
     pthread_mutex_init(&e->cores.lock, NULL);
     oato_status status = limits_set(e, options, err);
     if (!status)
@@ -174,13 +175,7 @@ void engine_close(struct engine *e)
     placements_free(&e->placements);
     graph_free(&e->graph);
     kv_pool_free(&e->pool);
-    free(e->ids);
-    free(e->positions);
-    free(e->seq_of);
-    free(e->rows);
-    free(e->step_seqs);
-    free(e->row_number);
-    free(e->result);
+    arena_free(&e->arena);
     free(e->kept);
     pthread_mutex_destroy(&e->cores.lock);
     free(e);

@@ -77,7 +77,7 @@ struct engine {
     struct lowered lowered;
     int32_t top_logits; /* as asked for; 0: whole rows */
     struct kv_pool pool;
-    /* the step descriptor's arrays, sized for the largest step */
+    struct arena arena; /* of the step descriptor's arrays, sized for the largest step */
     int32_t *ids, *positions, *seq_of, *rows;
     struct step_seq *step_seqs;
     struct timeline *timelines[DEVICES_MAX];
