@@ -164,15 +164,9 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     oato_status status = prompts_take(&a, &file, err);
     a.engine.seqs = a.n_prompts; /* all are answered together */
     if (!status)
-        status =
-            session_open(&s, &a, SESSION_SAMPLES | (a.dump_program ? 0 : SESSION_TOKENIZER), err);
-    if (status)
+        status = session_open(&s, &a, SESSION_SAMPLES | SESSION_TOKENIZER, err);
+    if (status || s.done)
         goto out;
-    if (a.dump_program) {
-        engine_dump_programs(s.engine, stdout);
-        status = stdout_check(err);
-        goto out;
-    }
     hint_at_chat(&s, &a);
     answers = calloc(PROMPTS_MAX, sizeof *answers);
     if (!answers) {
