@@ -121,9 +121,10 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = engine_load(e, options, warn, user, err);
     if (!status) /* every sequence may end in a page of its own that is not full */
-        status = kv_pool_init(
-            &e->pool, (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1,
-            e->max_seqs, err);
+        status =
+            kv_pool_init(&e->pool, &e->arena,
+                         (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1,
+                         e->max_seqs, err);
     if (!status)
         status = step_arrays(e, err);
     if (!status)
@@ -174,7 +175,7 @@ void engine_close(struct engine *e)
     lowered_free(&e->lowered);
     placements_free(&e->placements);
     graph_free(&e->graph);
-    kv_pool_free(&e->pool);
+    free(e->pool.tables);
     arena_free(&e->arena);
     free(e->kept);
     pthread_mutex_destroy(&e->cores.lock);

@@ -16,23 +16,21 @@ static int32_t pages_for(int32_t positions)
     return (positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
 }
 
-oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct oato_error *err)
+oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t pages, int32_t seqs,
+                         struct oato_error *err)
 {
-    memset(p, 0, sizeof *p);
     size_t table, tables_bytes;
     if (!size_mul((size_t)pages, sizeof(int32_t), &table) ||
         !size_mul(table, (size_t)seqs, &tables_bytes))
         return oato_fail_memory(err, SIZE_MAX, "block tables");
-    p->free_list = malloc(table);
-    p->references = calloc((size_t)pages, sizeof *p->references);
-    p->seqs = calloc((size_t)seqs, sizeof *p->seqs);
+    p->free_list = arena_alloc(a, (size_t)pages, sizeof *p->free_list);
+    p->references = arena_alloc(a, (size_t)pages, sizeof *p->references);
+    p->seqs = arena_alloc(a, (size_t)seqs, sizeof *p->seqs);
+    p->undo = arena_alloc(a, (size_t)pages + (size_t)seqs, sizeof *p->undo);
+    p->copies = arena_alloc(a, (size_t)seqs, sizeof *p->copies);
     p->tables = malloc(tables_bytes);
-    p->undo = calloc((size_t)pages + (size_t)seqs, sizeof *p->undo);
-    p->copies = calloc((size_t)seqs, sizeof *p->copies);
-    if (!p->free_list || !p->references || !p->seqs || !p->tables || !p->undo || !p->copies) {
-        kv_pool_free(p);
+    if (!p->free_list || !p->references || !p->seqs || !p->tables || !p->undo || !p->copies)
         return oato_fail_memory(err, tables_bytes, "block tables");
-    }
     p->n_pages = p->n_free = pages;
     p->n_seqs = seqs;
     for (int32_t i = 0; i < pages; i++)
@@ -40,17 +38,6 @@ oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct 
     for (int32_t i = 0; i < seqs; i++)
         p->seqs[i].pages = p->tables + (size_t)i * (size_t)pages;
     return OATO_OK;
-}
-
-void kv_pool_free(struct kv_pool *p)
-{
-    free(p->free_list);
-    free(p->references);
-    free(p->seqs);
-    free(p->tables);
-    free(p->undo);
-    free(p->copies);
-    memset(p, 0, sizeof *p);
 }
 
 static int32_t page_take(struct kv_pool *p)

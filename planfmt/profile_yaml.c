@@ -309,12 +309,6 @@ static void *array_of(struct reader *r, void *array, int32_t n, size_t size)
     return p;
 }
 
-static oato_status read_machine(struct reader *r)
-{
-    struct mapping_marks m;
-    return read_mapping(r, &profile_machine_schema, &r->profile->machine, &m);
-}
-
 static oato_status read_device(struct reader *r)
 {
     struct profile *p = r->profile;
@@ -405,8 +399,9 @@ static oato_status read_row(struct reader *r)
     return OATO_OK;
 }
 
-static oato_status read_list(struct reader *r, const char *key,
-                             oato_status (*item)(struct reader *r))
+typedef oato_status read_item(struct reader *r);
+
+static oato_status read_list(struct reader *r, const char *key, read_item *item)
 {
     oato_status status;
     if (r->event.type != YAML_SEQUENCE_START_EVENT)
@@ -420,27 +415,29 @@ static oato_status read_list(struct reader *r, const char *key,
 
 /* ---------------------------------------------------------------------------- the whole ---- */
 
-enum { SECTION_MACHINE, SECTION_DEVICES, SECTION_LINKS, SECTION_OPERATORS, SECTION_COUNT };
-static const char *const section_name[SECTION_COUNT] = {"machine", "devices", "links", "operators"};
+static const struct {
+    const char *name;
+    read_item *item; /* NULL: no list, but one mapping */
+} sections[] = {
+    {"machine", NULL}, {"devices", read_device}, {"links", read_link}, {"operators", read_row}};
 
 static const char no_devices[] = "'devices' is missing or empty";
 
-static oato_status read_section(struct reader *r, int section, const char *name)
+static oato_status read_section(struct reader *r, size_t section)
 {
+    const char *name = sections[section].name;
     yaml_mark_t at = r->event.start_mark;
-    if (section > SECTION_DEVICES && !r->profile->n_devices)
+    struct mapping_marks m;
+    if ((sections[section].item == read_link || sections[section].item == read_row) &&
+        !r->profile->n_devices)
         return fail_at(r, at, "'%s' must come after 'devices'", name);
     oato_status status = next_event(r);
     if (status)
         return status;
-    switch (section) {
-    case SECTION_MACHINE: return read_machine(r);
-    case SECTION_DEVICES:
-        status = read_list(r, "devices", read_device);
-        return status || r->profile->n_devices ? status : fail_at(r, at, "%s", no_devices);
-    case SECTION_LINKS: return read_list(r, "links", read_link);
-    default: return read_list(r, "operators", read_row);
-    }
+    if (!sections[section].item)
+        return read_mapping(r, &profile_machine_schema, &r->profile->machine, &m);
+    status = read_list(r, name, sections[section].item);
+    return status || r->profile->n_devices ? status : fail_at(r, at, "%s", no_devices);
 }
 
 static oato_status check_version(struct reader *r)
@@ -459,7 +456,7 @@ static oato_status check_version(struct reader *r)
 
 static oato_status read_head(struct reader *r, yaml_mark_t begin)
 {
-    uint32_t seen = 0, sections = 0;
+    uint32_t seen = 0, seen_sections = 0;
     for (;;) {
         oato_status status = next_event(r);
         if (status)
@@ -470,16 +467,17 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
         if (r->event.type != YAML_SCALAR_EVENT)
             return fail_at(r, at, "%s where a key is expected", kind_of(&r->event));
         const char *key = (const char *)r->event.data.scalar.value;
-        int i = find_field(&profile_head_schema, key), s = 0;
+        int i = find_field(&profile_head_schema, key);
+        size_t s = 0;
         if (!seen && i != 0)
             return fail_at(r, at, "'%.40s' where 'oato_profile: %d' must come first: not a profile",
                            key, PROFILE_VERSION);
-        while (s < SECTION_COUNT && strcmp(key, section_name[s]) != 0)
+        while (s < ARRAY_LEN(sections) && strcmp(key, sections[s].name) != 0)
             s++;
-        if (i < 0 && s == SECTION_COUNT) {
+        if (i < 0 && s == ARRAY_LEN(sections)) {
             read_warn(r, at, "unknown key", key);
             status = skip_value(r);
-        } else if (i >= 0 ? seen & 1u << i : sections & 1u << s) {
+        } else if (i >= 0 ? seen & 1u << i : seen_sections & 1u << s) {
             return fail_at(r, at, "duplicate key '%s'", key);
         } else if (i >= 0) {
             seen |= 1u << i;
@@ -487,8 +485,8 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
             if (!status && i == 0)
                 status = check_version(r);
         } else {
-            sections |= 1u << s;
-            status = read_section(r, s, section_name[s]);
+            seen_sections |= 1u << s;
+            status = read_section(r, s);
         }
         if (status)
             return status;
