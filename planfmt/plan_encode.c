@@ -196,7 +196,7 @@ static void encode_section(struct encoder *e, const struct plan *p, int id)
     const struct section_kind *kind = &section_kind[id];
     const char *base;
     const int32_t n = section_records(p, id, &base);
-    for (int32_t i = 0; i < n; i++, base += kind->size)
+    for (int32_t i = 0; base && i < n; i++, base += kind->size)
         for (uint32_t f = 0; f < kind->n_fields; f++)
             encode_field(e, &e->section[id], &kind->fields[f], base + kind->fields[f].offset);
 }
