@@ -54,8 +54,7 @@ static int32_t candidates_wanted(const struct session *s, const struct run_args 
 static oato_status batch_open(struct session *s, const struct run_args *a, struct oato_error *err)
 {
     const int64_t trained = min_i64(s->model->shape.context_length, INT32_MAX);
-    const struct batch_options options = {.context = a->engine.context ? 0 : (int32_t)trained};
-    return batch_create(s->engine, &options, &s->batch, err);
+    return batch_create(s->engine, a->engine.context ? 0 : (int32_t)trained, &s->batch, err);
 }
 
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
@@ -75,7 +74,7 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     }
     if (!status)
         status = model_open(a->model, &s->model, err);
-    if (!status && needs & SESSION_TOKENIZER) {
+    if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);
     }
@@ -87,8 +86,13 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
         status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, warn, &progress,
                              &s->engine, err);
     progress_end(&progress);
-    if (!status && needs & SESSION_SAMPLES)
+    if (!status && a->dump_program) {
+        engine_dump_programs(s->engine, stdout);
+        s->done = true;
+        status = stdout_check(err);
+    } else if (!status && needs & SESSION_SAMPLES) {
         status = batch_open(s, a, err);
+    }
     if (status)
         session_close(s);
     return status;
