@@ -24,6 +24,7 @@ struct request {
 
 struct batch {
     struct engine *engine;
+    struct batch_options options;
     struct request *first;
     uint64_t ids; /* ids handed out so far */
     int32_t n_requests, vocab, context, ubatch, seqs;
@@ -32,7 +33,7 @@ struct batch {
     struct batch_times times;
 };
 
-oato_status batch_create(struct engine *e, int32_t context, struct batch **out,
+oato_status batch_create(struct engine *e, const struct batch_options *options, struct batch **out,
                          struct oato_error *err)
 {
     struct engine_stats stats;
@@ -42,8 +43,12 @@ oato_status batch_create(struct engine *e, int32_t context, struct batch **out,
         return oato_fail_memory(err, sizeof *b, "a batch");
     engine_get_stats(e, &stats);
     b->engine = e;
+    if (options)
+        b->options = *options;
     b->vocab = stats.vocab;
-    b->context = context > 0 && context < stats.context ? context : stats.context;
+    b->context = stats.context;
+    if (b->options.context > 0 && b->options.context < b->context)
+        b->context = b->options.context;
     b->ubatch = stats.ubatch;
     b->seqs = stats.seqs;
     b->inputs = calloc((size_t)b->seqs, sizeof *b->inputs);
@@ -263,6 +268,8 @@ static void token_take(struct batch *b, struct request *r, int32_t row)
 oato_status batch_step(struct batch *b, struct oato_error *err)
 {
     struct room room = {.pages = 0};
+    if (b->options.before_step)
+        b->options.before_step(b->options.user, b);
     for (struct request *r = b->first; r; r = r->next)
         if (r->cancelled)
             request_end(r, BATCH_CANCELLED);

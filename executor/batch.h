@@ -42,14 +42,21 @@ struct batch_request {
     void *user;
 };
 
+struct batch_options {
+    int32_t context; /* maximum positions of one request; 0: as many as the engine has */
+    /* Called before every step, even one that has nothing to do: the place to add requests that
+     * arrived and to cancel abandoned ones. May be NULL. */
+    void (*before_step)(void *user, struct batch *b);
+    void *user;
+};
+
 /* A step with any prompt tokens counts as prompt; decode_* cover the other steps. */
 struct batch_times {
     uint64_t prompt_tokens, prompt_ns, decode_tokens, decode_ns, decode_steps;
 };
 
-/* The engine is borrowed until batch_free. context: maximum positions of one request; 0: as many as
- * the engine has. */
-oato_status batch_create(struct engine *e, int32_t context, struct batch **out,
+/* The engine is borrowed until batch_free. */
+oato_status batch_create(struct engine *e, const struct batch_options *options, struct batch **out,
                          struct oato_error *err);
 /* Ends the remaining requests with BATCH_CANCELLED. */
 void batch_free(struct batch *b);

@@ -54,7 +54,8 @@ static int32_t candidates_wanted(const struct session *s, const struct run_args 
 static oato_status batch_open(struct session *s, const struct run_args *a, struct oato_error *err)
 {
     const int64_t trained = min_i64(s->model->shape.context_length, INT32_MAX);
-    return batch_create(s->engine, a->engine.context ? 0 : (int32_t)trained, &s->batch, err);
+    const struct batch_options options = {.context = a->engine.context ? 0 : (int32_t)trained};
+    return batch_create(s->engine, &options, &s->batch, err);
 }
 
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,

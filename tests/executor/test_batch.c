@@ -84,7 +84,7 @@ static struct batch *batch_on(struct engine *e)
 {
     struct batch *b;
     struct oato_error err;
-    if (batch_create(e, 0, &b, &err))
+    if (batch_create(e, NULL, &b, &err))
         fail_msg("%s", err.text);
     return b;
 }
@@ -332,23 +332,36 @@ static void a_sequence_of_the_caller_goes_on(void **state)
 }
 
 /* A reader that leaves and a request that arrives between two steps. */
-static void requests_come_and_go_between_steps(void **state)
+struct visitor {
+    struct asked *leaves, *arrives;
+    int steps;
+};
+
+static void before_step(void *user, struct batch *b)
+{
+    struct visitor *v = user;
+    v->steps++;
+    if (v->leaves->n_got == 3)
+        batch_cancel(b, v->leaves->id);
+    if (v->steps == 2)
+        add(b, v->arrives, 0);
+}
+
+static void the_hook_may_add_and_cancel(void **state)
 {
     struct model *m = tiny_model(DT_Q8_0, 3);
     struct engine *e = open_engine(m, NULL, (struct engine_options){.context = 256, .seqs = 2});
     struct asked x = {.n_prompt = 5, .most = 20, .stop = -1}, y = x;
+    struct visitor v = {&x, &y, 0};
     struct batch *b;
     struct oato_error err;
     (void)state;
-    assert_int_equal(batch_create(e, 0, &b, &err), OATO_OK);
+    assert_int_equal(
+        batch_create(e, &(struct batch_options){.before_step = before_step, .user = &v}, &b, &err),
+        OATO_OK);
     add(b, &x, 0);
-    for (int steps = 1; batch_requests(b); steps++) {
-        if (x.n_got == 3)
-            batch_cancel(b, x.id);
-        if (steps == 2)
-            add(b, &y, 0);
+    while (batch_requests(b))
         step(b);
-    }
     assert_int_equal(x.why, BATCH_CANCELLED);
     assert_int_equal(x.n_got, 3);
     assert_int_equal(y.why, BATCH_LIMIT);
@@ -372,7 +385,7 @@ int main(void)
         cmocka_unit_test(the_cache_is_promised_once),
         cmocka_unit_test(the_context_ends_an_answer),
         cmocka_unit_test(a_sequence_of_the_caller_goes_on),
-        cmocka_unit_test(requests_come_and_go_between_steps),
+        cmocka_unit_test(the_hook_may_add_and_cancel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
