@@ -94,16 +94,14 @@ static void write_json(const struct point *x, int32_t n, struct text *out)
     json_open(out, NULL, '[');
     for (int32_t i = 0; i < n; i++) {
         json_open(out, NULL, '{');
-        json_number(out, "share", x[i].share);
-        json_integer(out, "accelerator_bytes", x[i].bytes);
-        json_bool(out, "fits", x[i].fits);
-        if (x[i].fits) {
-            json_number(out, "prefill_tokens_per_s", x[i].prefill);
-            json_number(out, "decode_tokens_per_s", x[i].decode);
-            json_integer(out, "objective_ns", (uint64_t)x[i].ns);
-        }
+        json_add(out, JSON("share", x[i].share), JSON("accelerator_bytes", x[i].bytes),
+                 JSON("fits", x[i].fits));
+        if (x[i].fits)
+            json_add(out, JSON("prefill_tokens_per_s", x[i].prefill),
+                     JSON("decode_tokens_per_s", x[i].decode),
+                     JSON("objective_ns", (uint64_t)x[i].ns));
         if (x[i].layers_ns > 0)
-            json_integer(out, "layers_objective_ns", (uint64_t)x[i].layers_ns);
+            json_add(out, JSON("layers_objective_ns", (uint64_t)x[i].layers_ns));
         json_close(out, '}');
     }
     json_close(out, ']');

@@ -403,13 +403,4 @@ void report_trace(const struct simulation *s, struct text *out);
 oato_status report_html(const struct plan *p, const struct model *m, const struct profile *profile,
                         bool frontier, struct text *out, struct oato_error *err);
 
-/* -------------------------------------------------------------------------------- files ---- */
-
-/* Writes the header-only file of a model and describes it in out. */
-oato_status report_header(const char *model, const char *path, bool json, struct text *out,
-                          struct oato_error *err);
-/* Writes PowerInfer's split as a neurons sidecar of the model and describes it in out. */
-oato_status report_import(const char *split, const char *model, bool text_order, const char *path,
-                          bool json, struct text *out, struct oato_error *err);
-
 #endif
