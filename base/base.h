@@ -1,7 +1,8 @@
 /*
  * base.h - what every room of OATO shares: status values and error messages, checked sizes,
  * arenas, memory-mapped files, files that are written whole or not at all, element types,
- * hashing, growing text, progress lines and command-line options. Nothing here knows models.
+ * hashing, growing text and JSON, progress lines and command-line options. Nothing here knows
+ * models.
  *
  * Functions that can fail return an oato_status and, unless told otherwise, leave a message in
  * the oato_error that the caller passes (never NULL). Nothing in a library prints or exits.
@@ -68,6 +69,16 @@ static inline int64_t min_i64(int64_t a, int64_t b)
 static inline int64_t max_i64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+/* Negative, 0 or positive as a is before, with or after b: for qsort, one key after the other. */
+static inline int order_i64(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+static inline int order_f64(double a, double b)
+{
+    return (a > b) - (a < b);
 }
 
 /* --------------------------------------------------------------------------- arenas ------- */
@@ -139,6 +150,8 @@ void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
  * OATO_EFILE instead of dying of SIGBUS; a write beyond RLIMIT_FSIZE fails instead of raising
  * SIGXFSZ. name is stored. */
 void program_begin(const char *name);
+/* Prints "NAME: warning: text" on stderr; user is not looked at. */
+void program_warn(void *user, const char *text);
 
 /* Marks an input file: from now on no outfile replaces it, under whatever path. NULL and files that
  * do not exist are ignored. Called by main before threads start. */
@@ -244,6 +257,40 @@ void text_tame(char *s, size_t n);
 void text_print(FILE *to, const char *s, size_t n);
 /* The same of a formatted line on stderr: for names of files, and what users typed. */
 void text_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* JSON, appended to a text in which only these functions write. */
+struct json_field {
+    enum {
+        JSON_KIND_END,
+        JSON_KIND_TEXT,
+        JSON_KIND_WORD,
+        JSON_KIND_REAL,
+        JSON_KIND_WHOLE,
+        JSON_KIND_HASH
+    } kind;
+    const char *key, *text; /* both borrowed */
+    double real;
+    uint64_t whole;
+};
+struct json_field json_text(const char *key, const char *value); /* NULL is "" */
+struct json_field json_bool(const char *key, bool value);
+struct json_field json_number(const char *key, double value); /* six digits; 0 if not finite */
+struct json_field json_whole(const char *key, uint64_t value);
+struct json_field json_hash(const char *key, uint64_t value); /* as text of 16 hex digits */
+/* A member of an object, written as the type of the value says; key NULL inside arrays. In C17
+ * true and a < b are ints: json_bool for those. */
+#define JSON(key, value)                                                                           \
+    _Generic((value), char *: json_text, const char *: json_text, bool: json_bool,                 \
+             float: json_number, double: json_number, default: json_whole)(key, value)
+/* Adds fields, such as JSON("n", 3), to the object or array that is open. */
+#define json_add(t, ...) json_fields(t, (const struct json_field[]){__VA_ARGS__, {JSON_KIND_END}})
+/* The same as an object of its own; key NULL inside arrays. */
+#define json_add_object(t, key, ...)                                                               \
+    (json_open(t, key, '{'), json_add(t, __VA_ARGS__), json_close(t, '}'))
+void json_fields(struct text *t, const struct json_field *f); /* JSON_KIND_END is behind the last */
+void json_key(struct text *t, const char *key); /* the value follows, by text_printf */
+void json_open(struct text *t, const char *key, char bracket);
+void json_close(struct text *t, char bracket);
 
 /* "64MiB", "1.5G", "900GB/s" and the like: a number and a unit. K M G T count by 1000, Ki Mi Gi Ti
  * by 1024; a suffix after it must equal `unit` ("B", "B/s", "FLOP/s", "s"), or be missing. For "s"

@@ -106,6 +106,14 @@ void program_begin(const char *name)
     sigaction(SIGBUS, &a, NULL);
 }
 
+void program_warn(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "%s: warning: ", program_name);
+    text_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
+}
+
 /* --------------------------------------------------------------------------- mapped files --- */
 
 oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err)

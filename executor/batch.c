@@ -112,7 +112,7 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
 {
     if (check_seq(b, ask->seq, err))
         return err->status;
-    const long long before = ask->seq < 0 ? 0 : engine_seq_length(b->engine, ask->seq);
+    const long long before = engine_seq_length(b->engine, ask->seq);
     const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)
         return oato_fail(err, OATO_EUSAGE, "the prompt has no tokens");
@@ -164,17 +164,13 @@ static int32_t pages_of(int64_t positions)
     return (int32_t)((positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS);
 }
 
-static int32_t length_of(const struct batch *b, int32_t seq)
-{
-    return seq < 0 ? 0 : engine_seq_length(b->engine, seq);
-}
-
 /* The final length of its sequence; the last generated token is never fed. */
 static int32_t longest(const struct batch *b, const struct request *r)
 {
     const int64_t tokens = r->ask.n_ids + max_i64(r->ask.most - 1, 0);
-    return r->ask.most < 0 ? b->context
-                           : (int32_t)min_i64(b->context, length_of(b, r->ask.seq) + tokens);
+    return r->ask.most < 0
+               ? b->context
+               : (int32_t)min_i64(b->context, engine_seq_length(b->engine, r->ask.seq) + tokens);
 }
 
 static oato_status admit(struct batch *b, struct oato_error *err)
@@ -182,7 +178,7 @@ static oato_status admit(struct batch *b, struct oato_error *err)
     int32_t pages = engine_free_pages(b->engine), running = 0;
     for (const struct request *r = b->first; r; r = r->next) {
         if (r->seq >= 0) {
-            pages -= pages_of(r->longest) - pages_of(length_of(b, r->seq));
+            pages -= pages_of(r->longest) - pages_of(engine_seq_length(b->engine, r->seq));
             running++;
         }
     }
@@ -190,7 +186,8 @@ static oato_status admit(struct batch *b, struct oato_error *err)
         if (r->seq >= 0)
             continue;
         r->longest = longest(b, r);
-        const int32_t wanted = pages_of(r->longest) - pages_of(length_of(b, r->ask.seq));
+        const int32_t wanted =
+            pages_of(r->longest) - pages_of(engine_seq_length(b->engine, r->ask.seq));
         if (running && (wanted > pages || running == b->seqs))
             return OATO_OK;
         r->seq = r->ask.seq;

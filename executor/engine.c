@@ -73,14 +73,14 @@ static oato_status limits_set(struct engine *e, const struct engine_options *o,
 
 static oato_status step_arrays(struct engine *e, struct oato_error *err)
 {
-    size_t tokens = (size_t)e->ubatch;
-    e->ids = calloc(tokens, sizeof *e->ids);
-    e->positions = calloc(tokens, sizeof *e->positions);
-    e->seq_of = calloc(tokens, sizeof *e->seq_of);
-    e->rows = calloc((size_t)e->max_rows, sizeof *e->rows);
-    e->step_seqs = calloc((size_t)e->max_seqs, sizeof *e->step_seqs);
-    e->row_number = calloc((size_t)e->max_rows, sizeof *e->row_number);
-    e->result = calloc((size_t)e->max_rows, sizeof *e->result);
+    const size_t tokens = (size_t)e->ubatch, rows = (size_t)e->max_rows;
+    e->ids = arena_alloc(&e->arena, tokens, sizeof *e->ids);
+    e->positions = arena_alloc(&e->arena, tokens, sizeof *e->positions);
+    e->seq_of = arena_alloc(&e->arena, tokens, sizeof *e->seq_of);
+    e->rows = arena_alloc(&e->arena, rows, sizeof *e->rows);
+    e->step_seqs = arena_alloc(&e->arena, (size_t)e->max_seqs, sizeof *e->step_seqs);
+    e->row_number = arena_alloc(&e->arena, rows, sizeof *e->row_number);
+    e->result = arena_alloc(&e->arena, rows, sizeof *e->result);
     if (!e->ids || !e->positions || !e->seq_of || !e->rows || !e->step_seqs || !e->row_number ||
         !e->result)
         return oato_fail_memory(err, tokens * 3 * sizeof *e->ids, "the step descriptor");
@@ -117,14 +117,16 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         return oato_fail_memory(err, sizeof *e, "the engine");
     e->model = m;
     e->plan = plan;
+    arena_init(&e->arena);
     pthread_mutex_init(&e->cores.lock, NULL);
     oato_status status = limits_set(e, options, err);
     if (!status)
         status = engine_load(e, options, warn, user, err);
     if (!status) /* every sequence may end in a page of its own that is not full */
-        status = kv_pool_init(
-            &e->pool, (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1,
-            e->max_seqs, err);
+        status =
+            kv_pool_init(&e->pool, &e->arena,
+                         (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1,
+                         e->max_seqs, err);
     if (!status)
         status = step_arrays(e, err);
     if (!status)
@@ -175,14 +177,8 @@ void engine_close(struct engine *e)
     lowered_free(&e->lowered);
     placements_free(&e->placements);
     graph_free(&e->graph);
-    kv_pool_free(&e->pool);
-    free(e->ids);
-    free(e->positions);
-    free(e->seq_of);
-    free(e->rows);
-    free(e->step_seqs);
-    free(e->row_number);
-    free(e->result);
+    free(e->pool.tables);
+    arena_free(&e->arena);
     free(e->kept);
     pthread_mutex_destroy(&e->cores.lock);
     free(e);
@@ -198,58 +194,13 @@ void engine_warnings(const struct engine *e, warn_fn warn, void *user)
     }
 }
 
-/* ------------------------------------------------------------------------------ sequences */
-
-oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err)
-{
-    return kv_seq_create(&e->pool, seq, err);
-}
-
-oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_error *err)
-{
-    return kv_seq_check(&e->pool, seq, err);
-}
-
-void engine_seq_free(struct engine *e, int32_t seq)
-{
-    kv_seq_free(&e->pool, seq);
-}
-
-oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err)
-{
-    return kv_seq_fork(&e->pool, from, to, err);
-}
-
-oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
-                                struct oato_error *err)
-{
-    oato_status status = kv_seq_check(&e->pool, seq, err);
-    if (!status && length < 0)
-        status =
-            oato_fail(err, OATO_EUSAGE, "a sequence cannot be truncated to %d positions", length);
-    if (!status)
-        kv_seq_truncate(&e->pool, seq, length);
-    return status;
-}
-
-int32_t engine_seq_length(const struct engine *e, int32_t seq)
-{
-    struct oato_error ignored;
-    return kv_seq_check(&e->pool, seq, &ignored) ? 0 : e->pool.seqs[seq].length;
-}
-
-int32_t engine_free_pages(const struct engine *e)
-{
-    return e->pool.n_free;
-}
-
 /* ----------------------------------------------------------------------------------- steps */
 
 static oato_status input_check(const struct engine *e, const struct engine_input *inputs, int32_t i,
                                struct oato_error *err)
 {
     const struct engine_input *in = &inputs[i];
-    oato_status status = kv_seq_check(&e->pool, in->seq, err);
+    oato_status status = engine_seq_check(e, in->seq, err);
     if (status)
         return status;
     if (in->n < 1)

@@ -57,6 +57,7 @@ oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct 
 /* Forgets all positions from `length` on. */
 oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
                                 struct oato_error *err);
+/* 0 when there is no such sequence. */
 int32_t engine_seq_length(const struct engine *e, int32_t seq);
 int32_t engine_free_pages(const struct engine *e);
 

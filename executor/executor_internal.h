@@ -52,13 +52,9 @@ struct kv_pool {
     int32_t n_copies;
 };
 
-oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct oato_error *err);
-void kv_pool_free(struct kv_pool *p);
-oato_status kv_seq_create(struct kv_pool *p, int32_t *seq, struct oato_error *err);
-oato_status kv_seq_check(const struct kv_pool *p, int32_t seq, struct oato_error *err);
-void kv_seq_free(struct kv_pool *p, int32_t seq);
-oato_status kv_seq_fork(struct kv_pool *p, int32_t from, int32_t *to, struct oato_error *err);
-void kv_seq_truncate(struct kv_pool *p, int32_t seq, int32_t length);
+/* In the arena, but for the tables, which are large and seldom filled: free them. */
+oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t pages, int32_t seqs,
+                         struct oato_error *err);
 /* Makes positions [length, length + n) of seq writable; adds page copies that the step must do
  * first to p->copies. */
 oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err);
@@ -82,7 +78,8 @@ struct engine {
     struct lowered lowered;
     int32_t top_logits; /* as asked for; 0: whole rows */
     struct kv_pool pool;
-    /* the step descriptor's arrays, sized for the largest step */
+    struct arena arena; /* of the pool and of the step descriptor's arrays below, which are sized
+                           for the largest step */
     int32_t *ids, *positions, *seq_of, *rows;
     struct step_seq *step_seqs;
     struct timeline *timelines[DEVICES_MAX];

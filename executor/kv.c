@@ -16,23 +16,21 @@ static int32_t pages_for(int32_t positions)
     return (positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
 }
 
-oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct oato_error *err)
+oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t pages, int32_t seqs,
+                         struct oato_error *err)
 {
-    memset(p, 0, sizeof *p);
     size_t table, tables_bytes;
     if (!size_mul((size_t)pages, sizeof(int32_t), &table) ||
         !size_mul(table, (size_t)seqs, &tables_bytes))
         return oato_fail_memory(err, SIZE_MAX, "block tables");
-    p->free_list = malloc(table);
-    p->references = calloc((size_t)pages, sizeof *p->references);
-    p->seqs = calloc((size_t)seqs, sizeof *p->seqs);
+    p->free_list = arena_alloc(a, (size_t)pages, sizeof *p->free_list);
+    p->references = arena_alloc(a, (size_t)pages, sizeof *p->references);
+    p->seqs = arena_alloc(a, (size_t)seqs, sizeof *p->seqs);
+    p->undo = arena_alloc(a, (size_t)pages + (size_t)seqs, sizeof *p->undo);
+    p->copies = arena_alloc(a, (size_t)seqs, sizeof *p->copies);
     p->tables = malloc(tables_bytes);
-    p->undo = calloc((size_t)pages + (size_t)seqs, sizeof *p->undo);
-    p->copies = calloc((size_t)seqs, sizeof *p->copies);
-    if (!p->free_list || !p->references || !p->seqs || !p->tables || !p->undo || !p->copies) {
-        kv_pool_free(p);
+    if (!p->free_list || !p->references || !p->seqs || !p->tables || !p->undo || !p->copies)
         return oato_fail_memory(err, tables_bytes, "block tables");
-    }
     p->n_pages = p->n_free = pages;
     p->n_seqs = seqs;
     for (int32_t i = 0; i < pages; i++)
@@ -40,17 +38,6 @@ oato_status kv_pool_init(struct kv_pool *p, int32_t pages, int32_t seqs, struct 
     for (int32_t i = 0; i < seqs; i++)
         p->seqs[i].pages = p->tables + (size_t)i * (size_t)pages;
     return OATO_OK;
-}
-
-void kv_pool_free(struct kv_pool *p)
-{
-    free(p->free_list);
-    free(p->references);
-    free(p->seqs);
-    free(p->tables);
-    free(p->undo);
-    free(p->copies);
-    memset(p, 0, sizeof *p);
 }
 
 static int32_t page_take(struct kv_pool *p)
@@ -66,15 +53,18 @@ static void page_drop(struct kv_pool *p, int32_t page)
         p->free_list[p->n_free++] = page;
 }
 
-oato_status kv_seq_check(const struct kv_pool *p, int32_t seq, struct oato_error *err)
+/* ------------------------------------------------------------------------------ sequences */
+
+oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_error *err)
 {
-    if (seq < 0 || seq >= p->n_seqs || !p->seqs[seq].used)
+    if (seq < 0 || seq >= e->pool.n_seqs || !e->pool.seqs[seq].used)
         return oato_fail(err, OATO_EUSAGE, "there is no sequence %d", seq);
     return OATO_OK;
 }
 
-oato_status kv_seq_create(struct kv_pool *p, int32_t *seq, struct oato_error *err)
+oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error *err)
 {
+    struct kv_pool *p = &e->pool;
     for (int32_t i = 0; i < p->n_seqs; i++) {
         if (!p->seqs[i].used) {
             p->seqs[i].used = true;
@@ -87,19 +77,31 @@ oato_status kv_seq_create(struct kv_pool *p, int32_t *seq, struct oato_error *er
                      p->n_seqs);
 }
 
-void kv_seq_free(struct kv_pool *p, int32_t seq)
+static void truncate_to(struct kv_pool *p, int32_t seq, int32_t length)
 {
-    if (seq < 0 || seq >= p->n_seqs || !p->seqs[seq].used)
+    struct kv_seq *s = &p->seqs[seq];
+    if (length >= s->length)
         return;
-    kv_seq_truncate(p, seq, 0);
-    p->seqs[seq].used = false;
+    s->length = length;
+    while (s->n_pages > pages_for(length))
+        page_drop(p, s->pages[--s->n_pages]);
 }
 
-oato_status kv_seq_fork(struct kv_pool *p, int32_t from, int32_t *to, struct oato_error *err)
+void engine_seq_free(struct engine *e, int32_t seq)
 {
-    oato_status status = kv_seq_check(p, from, err);
+    struct oato_error ignored;
+    if (engine_seq_check(e, seq, &ignored))
+        return;
+    truncate_to(&e->pool, seq, 0);
+    e->pool.seqs[seq].used = false;
+}
+
+oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err)
+{
+    struct kv_pool *p = &e->pool;
+    oato_status status = engine_seq_check(e, from, err);
     if (!status)
-        status = kv_seq_create(p, to, err);
+        status = engine_seq_create(e, to, err);
     if (status)
         return status;
     const struct kv_seq *a = &p->seqs[from];
@@ -112,15 +114,30 @@ oato_status kv_seq_fork(struct kv_pool *p, int32_t from, int32_t *to, struct oat
     return OATO_OK;
 }
 
-void kv_seq_truncate(struct kv_pool *p, int32_t seq, int32_t length)
+oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
+                                struct oato_error *err)
 {
-    struct kv_seq *s = &p->seqs[seq];
-    if (length >= s->length)
-        return;
-    s->length = length;
-    while (s->n_pages > pages_for(length))
-        page_drop(p, s->pages[--s->n_pages]);
+    oato_status status = engine_seq_check(e, seq, err);
+    if (!status && length < 0)
+        status =
+            oato_fail(err, OATO_EUSAGE, "a sequence cannot be truncated to %d positions", length);
+    if (!status)
+        truncate_to(&e->pool, seq, length);
+    return status;
 }
+
+int32_t engine_seq_length(const struct engine *e, int32_t seq)
+{
+    struct oato_error ignored;
+    return engine_seq_check(e, seq, &ignored) ? 0 : e->pool.seqs[seq].length;
+}
+
+int32_t engine_free_pages(const struct engine *e)
+{
+    return e->pool.n_free;
+}
+
+/* -------------------------------------------------------------------------------- a step's */
 
 static void remember(struct kv_pool *p, int32_t seq, int32_t index, int32_t page)
 {

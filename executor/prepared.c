@@ -127,11 +127,12 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     return !p->path.failed;
 }
 
-static void say(warn_fn warn, void *user, const char *path, const char *what)
+/* Warns about the file: what is wrong, and what follows. */
+static void say(warn_fn warn, void *user, const char *path, const char *what, const char *then)
 {
     struct text line;
     text_init(&line);
-    text_printf(&line, "%s: %s", path, what);
+    text_printf(&line, "%s: %s%s", path, what, then);
     if (warn && line.data)
         warn(user, line.data);
     text_free(&line);
@@ -237,7 +238,7 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
     if (!prepared_make(e, d, folder, &p) || (stat(p.path.data, &st) && errno == ENOENT))
         goto out;
     if (file_map(p.path.data, &d->prepared, &err)) {
-        say(warn, user, err.text, "preparing the weights again");
+        say(warn, user, err.text, "preparing the weights again", "");
         goto out;
     }
     file_prefetch(&d->prepared, 0, d->prepared.bytes);
@@ -245,11 +246,7 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
     if (!wrong)
         wrong = prepared_check(&p, &d->prepared, d->info.threads);
     if (wrong) {
-        struct text line;
-        text_init(&line);
-        text_printf(&line, "%s; preparing the weights again and replacing the file", wrong);
-        say(warn, user, p.path.data, line.data ? line.data : wrong);
-        text_free(&line);
+        say(warn, user, p.path.data, wrong, "; preparing the weights again and replacing the file");
         file_unmap(&d->prepared);
         goto out;
     }
@@ -322,7 +319,7 @@ void prepared_save(const struct engine *e, const struct engine_device *d, const 
     if (prepared_make(e, d, folder, &p)) {
         mkdir(folder, 0700); /* if this fails, writing fails, too, and says why */
         if (prepared_write(&p, d, &err))
-            say(warn, user, err.text, "the prepared weights are not kept");
+            say(warn, user, err.text, "the prepared weights are not kept", "");
     }
     prepared_free(&p);
 }

@@ -33,6 +33,7 @@ struct session {
     bool has_plan;
     struct engine *engine;
     struct batch *batch; /* only with SESSION_SAMPLES */
+    bool done;           /* with dump_program: that was all */
 };
 
 enum session_needs {

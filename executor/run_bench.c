@@ -322,10 +322,7 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
         status = bench_context(&a, err);
     if (!status)
         status = session_open(&b.session, &a, 0, err);
-    if (!status && a.dump_program) {
-        engine_dump_programs(b.session.engine, stdout);
-        status = stdout_check(err);
-    } else if (!status) {
+    if (!status && !b.session.done) {
         struct engine_stats stats;
         engine_get_stats(b.session.engine, &stats);
         b.by_devices = stats.n_devices > 1;

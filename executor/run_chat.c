@@ -333,12 +333,8 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     c->terminal = isatty(STDIN_FILENO) == 1;
     if (c->terminal)
         locale_begin();
-    oato_status status = session_open(
-        &c->session, a, SESSION_SAMPLES | (a->dump_program ? 0 : SESSION_TOKENIZER), err);
-    if (!status && a->dump_program) {
-        engine_dump_programs(c->session.engine, stdout);
-        status = stdout_check(err);
-    } else if (!status) {
+    oato_status status = session_open(&c->session, a, SESSION_SAMPLES | SESSION_TOKENIZER, err);
+    if (!status && !c->session.done) {
         status = chat_open(c, err);
         if (!status)
             status = converse(c, err);

@@ -111,10 +111,7 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     oato_status status = text_read_file(a.file, &text, err);
     if (!status)
         status = session_open(&s, &a, SESSION_TOKENIZER, err);
-    if (!status && a.dump_program) {
-        engine_dump_programs(s.engine, stdout);
-        status = stdout_check(err);
-    } else if (!status) {
+    if (!status && !s.done) {
         status = tokenizer_encode(s.tokenizer, text.data ? text.data : "", text.len,
                                   TOKENIZE_ADD_SPECIAL, &ids, &n, err);
         if (!status)
@@ -183,11 +180,11 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
         a.engine.rows = n < ROWS ? n : ROWS;
         status = session_open(&s, &a, 0, err);
     }
-    if (!status)
+    if (!status && !s.done)
         status = engine_seq_create(s.engine, &seq, err);
-    if (!status)
+    if (!status && !s.done)
         status = outfile_open(&out.file, a.output, err);
-    if (!status) {
+    if (!status && !s.done) {
         out.row_bytes = (size_t)s.model->shape.vocab * sizeof(float);
         status = engine_feed(s.engine, seq, ids, n, LOGITS_ALL, write_rows, &out, err);
         if (out.status)

@@ -114,14 +114,6 @@ static oato_status answer_all(struct session *s, struct answer *answers, int32_t
     return status;
 }
 
-/* Sizes the context for every prompt and answer when the user gives none. */
-static struct run_args with_room(const struct run_args *a)
-{
-    struct run_args b = *a;
-    b.engine.seqs = a->n_prompts > b.engine.seqs ? a->n_prompts : b.engine.seqs;
-    return b;
-}
-
 /* Standard input is a pipe or a file, so it holds a prompt. */
 static bool stdin_sends(void)
 {
@@ -164,23 +156,17 @@ static void hint_at_chat(const struct session *s, const struct run_args *a)
 
 oato_status run_generate(const struct run_args *given, struct oato_error *err)
 {
-    struct run_args taken = *given;
+    struct run_args a = *given;
     struct session s = {0};
     struct text file;
     struct answer *answers = NULL;
     text_init(&file);
-    oato_status status = prompts_take(&taken, &file, err);
-    const struct run_args a = with_room(&taken);
+    oato_status status = prompts_take(&a, &file, err);
+    a.engine.seqs = a.n_prompts; /* all are answered together */
     if (!status)
-        status =
-            session_open(&s, &a, SESSION_SAMPLES | (a.dump_program ? 0 : SESSION_TOKENIZER), err);
-    if (status)
+        status = session_open(&s, &a, SESSION_SAMPLES | SESSION_TOKENIZER, err);
+    if (status || s.done)
         goto out;
-    if (a.dump_program) {
-        engine_dump_programs(s.engine, stdout);
-        status = stdout_check(err);
-        goto out;
-    }
     hint_at_chat(&s, &a);
     answers = calloc(PROMPTS_MAX, sizeof *answers);
     if (!answers) {

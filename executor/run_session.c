@@ -75,7 +75,7 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     }
     if (!status)
         status = model_open(a->model, &s->model, err);
-    if (!status && needs & SESSION_TOKENIZER) {
+    if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);
     }
@@ -87,8 +87,13 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
         status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, warn, &progress,
                              &s->engine, err);
     progress_end(&progress);
-    if (!status && needs & SESSION_SAMPLES)
+    if (!status && a->dump_program) {
+        engine_dump_programs(s->engine, stdout);
+        s->done = true;
+        status = stdout_check(err);
+    } else if (!status && needs & SESSION_SAMPLES) {
         status = batch_open(s, a, err);
+    }
     if (status)
         session_close(s);
     return status;

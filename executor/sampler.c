@@ -174,18 +174,24 @@ static int32_t pick(struct sampler *s, int32_t n)
     return c[kept - 1].id;
 }
 
+/* Picks among the first n candidates, after the penalty. */
+static int32_t penalise_and_pick(struct sampler *s, int32_t n)
+{
+    if (!penalises(&s->options))
+        return pick(s, n);
+    mark_recent(s, true);
+    for (int32_t i = 0; i < n; i++)
+        if (s->penalised[s->candidates[i].id])
+            s->candidates[i].logit = penalty(s->candidates[i].logit, s->options.repeat_penalty);
+    mark_recent(s, false);
+    return pick(s, n);
+}
+
 int32_t sampler_next(struct sampler *s, const float *logits)
 {
     for (int32_t i = 0; i < s->vocab; i++)
         s->candidates[i] = (struct candidate){logits[i], i};
-    for (int32_t i = 0; i < s->n_recent && penalises(&s->options); i++) {
-        struct candidate *c = &s->candidates[s->recent[i]];
-        if (!s->penalised[c->id])
-            c->logit = penalty(c->logit, s->options.repeat_penalty);
-        s->penalised[c->id] = 1;
-    }
-    mark_recent(s, false);
-    return pick(s, s->vocab);
+    return penalise_and_pick(s, s->vocab);
 }
 
 /* A penalty above 1 only moves recent tokens back, so a token in the top k afterwards was preceded
@@ -201,13 +207,7 @@ int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab)
 
 int32_t sampler_next_of(struct sampler *s, const float *candidates, int32_t n)
 {
-    mark_recent(s, penalises(&s->options));
-    for (int32_t i = 0; i < n; i++) {
-        struct candidate *c = &s->candidates[i];
-        *c = (struct candidate){candidates[n + i], (int32_t)candidates[i]};
-        if (s->penalised[c->id])
-            c->logit = penalty(c->logit, s->options.repeat_penalty);
-    }
-    mark_recent(s, false);
-    return pick(s, n);
+    for (int32_t i = 0; i < n; i++)
+        s->candidates[i] = (struct candidate){candidates[n + i], (int32_t)candidates[i]};
+    return penalise_and_pick(s, n);
 }

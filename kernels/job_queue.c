@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <string.h>
 
 bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct oato_error *error)
@@ -18,6 +19,18 @@ bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct
     pthread_mutex_unlock(&q->lock);
     timeline_fail(&q->timeline, why);
     return false;
+}
+
+bool job_queue_fail_text(struct job_queue *q, enum timeline_failure why, const char *fmt, ...)
+{
+    char text[sizeof q->error.text - 32];
+    struct oato_error error;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    oato_fail(&error, OATO_EDEVICE, "%s: %s", q->id, text);
+    return job_queue_fail(q, why, &error);
 }
 
 enum { YIELD_EVERY = 64 }; /* spins, lest another thread waits for this core */

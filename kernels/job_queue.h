@@ -51,6 +51,9 @@ void job_queue_close(struct job_queue *q);
 /* Fails the queue and its timeline; only the first failure's message is kept. Always returns false,
  * for the caller to return. */
 bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct oato_error *error);
+/* The same with a message, which the device's id begins. */
+bool job_queue_fail_text(struct job_queue *q, enum timeline_failure why, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Queues a copy; with value NULL waits for it. */
 oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value,
                            struct oato_error *err);

@@ -104,14 +104,15 @@ static void inputs_read(struct lowering *l, const struct graph_op *o, struct rec
         inputs[i] = input_read(l, o, part, i);
 }
 
-static int32_t input_width(const struct lowering *l, const struct graph_op *o,
-                           struct record_part part, int i)
+/* Columns of a value that the part reads or makes; `axis` is the one that cuts these. */
+static int32_t columns_of(const struct lowering *l, const struct graph_op *o,
+                          struct record_part part, enum op_axis axis, int32_t value)
 {
-    if (part.axis == AXIS_K)
+    if (part.axis == axis)
         return part_length(part);
     if (part.axis == AXIS_HEADS)
         return part_length(part) * head_columns(o);
-    return l->graph->values[o->in[i]].width;
+    return l->graph->values[value].width;
 }
 
 /* The operator that a part's record runs: the original one with the part's shape. */
@@ -159,17 +160,6 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     v->part[p][device] = made;
 }
 
-/* Columns of the output value that the part computes. */
-static int32_t output_width(const struct lowering *l, const struct graph_op *o,
-                            struct record_part part, int32_t value)
-{
-    if (part.axis == AXIS_ROWS)
-        return part_length(part);
-    if (part.axis == AXIS_HEADS)
-        return part_length(part) * head_columns(o);
-    return l->graph->values[value].width;
-}
-
 static void part_emit(struct lowering *l, int32_t index, struct record_part part)
 {
     const struct lowering_facts *facts = l->in->facts;
@@ -205,14 +195,14 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
         r->record.kv_layer =
             kv_home_of_part(&l->out->device[device], o, part.placement, part.number);
     for (int i = 0; i < o->n_in; i++)
-        record_reads(l, device, r, i, inputs[i], input_width(l, o, part, i));
+        record_reads(l, device, r, i, inputs[i], columns_of(l, o, part, AXIS_K, o->in[i]));
     weights_add(l, o, r, part);
     r->record.n_out = (uint8_t)o->n_out;
     if (o->n_out)
         r->record.value = (uint32_t)o->out[0];
     int32_t width[GRAPH_OUTPUTS] = {0};
     for (int i = 0; i < o->n_out; i++) {
-        width[i] = output_width(l, o, part, o->out[i]);
+        width[i] = columns_of(l, o, part, AXIS_ROWS, o->out[i]);
         r->out[i] = buffer_add(l, device, width[i], l->graph->values[o->out[i]].rows, device);
     }
     const int32_t record = record_done(l, device, r);
@@ -266,7 +256,8 @@ static struct home candidates_read(struct lowering *l, int32_t device)
 {
     const int32_t value = l->graph->logits;
     const struct oato_op op = top_op(l);
-    const struct home made = run_emit(l, device, op, value, part_read(l, value, 0, device));
+    const struct home logits = part_read(l, value, 0, device);
+    const struct home made = run_emit(l, device, op, value, &logits, &op.k, 1);
     if (failed(l))
         return made;
     l->copies++;

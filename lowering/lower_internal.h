@@ -93,9 +93,9 @@ void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, s
 /* Adds a buffer of `width` columns for each row of class `rows`, written by the last record of
  * `queue`. Returns its index. */
 int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t rows, int32_t queue);
-/* Adds a record that runs op on one input and makes one output, both belonging to `value`. */
+/* Adds a record that runs op on n inputs and makes one output; all belong to `value`. */
 struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
-                     struct home in);
+                     const struct home *in, const int32_t *widths, int n);
 /* Copies `width` columns of a value, or a result made from it, to another device. */
 struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
                       struct home from, int32_t to);

@@ -59,8 +59,6 @@ struct weight_slot {
 };
 /* True when both are the same rows and columns of the same tensor for the same use. */
 bool weight_slot_same(const struct weight_slot *a, const struct weight_slot *b);
-/* Bytes of the slot's rows and columns in the model's file. */
-uint64_t weight_slot_file_bytes(const struct weight_slot *s);
 
 /* What lowering needs to know about the devices: the engine answers from open devices, the solver
  * from a profile. The comment of each function says what NULL stands for. */

@@ -19,7 +19,8 @@ bool weight_slot_same(const struct weight_slot *a, const struct weight_slot *b)
            a->col_begin == b->col_begin && a->col_end == b->col_end;
 }
 
-uint64_t weight_slot_file_bytes(const struct weight_slot *s)
+/* Bytes of the slot in the model's file. */
+static uint64_t file_bytes(const struct weight_slot *s)
 {
     size_t row = 0;
     dtype_row_bytes(s->tensor->dtype, s->col_end - s->col_begin, &row);
@@ -43,8 +44,7 @@ uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weigh
     }
     struct weight_slot *s = &d->slots[d->n_slots];
     *s = *wanted;
-    s->bytes = facts->weight_bytes ? facts->weight_bytes(facts->user, device, s)
-                                   : weight_slot_file_bytes(s);
+    s->bytes = facts->weight_bytes ? facts->weight_bytes(facts->user, device, s) : file_bytes(s);
     if (!s->streamed)
         d->weight_bytes += s->bytes;
     return d->n_slots++;

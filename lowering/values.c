@@ -17,19 +17,29 @@ static const struct home nowhere = {-1, 0, 0};
 
 /* -------------------------------------------------------------------- records and waits */
 
+/* The array, moved if it has no room for another element; NULL: memory is short. */
+static void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,
+                      const char *what)
+{
+    const int32_t more = *cap ? *cap * 2 : 256;
+    if (n < *cap)
+        return array;
+    void *p = realloc(array, (size_t)more * size);
+    if (!p) {
+        oato_fail_memory(l->err, (size_t)more * size, what);
+        return NULL;
+    }
+    *cap = more;
+    return p;
+}
+
 struct queued *record_add(struct lowering *l, int32_t device, enum record_kind kind)
 {
     struct queue *q = &l->queue[device];
-    if (q->n == q->cap) {
-        int32_t cap = q->cap ? q->cap * 2 : 256;
-        struct queued *p = realloc(q->records, (size_t)cap * sizeof *p);
-        if (!p) {
-            oato_fail_memory(l->err, (size_t)cap * sizeof *p, "a program");
-            return NULL;
-        }
-        q->records = p;
-        q->cap = cap;
-    }
+    struct queued *p = room_for(l, q->records, q->n, &q->cap, sizeof *p, "a program");
+    if (!p)
+        return NULL;
+    q->records = p;
     struct queued *r = &q->records[q->n++];
     memset(r, 0, sizeof *r);
     r->record.kind = (uint8_t)kind;
@@ -73,16 +83,11 @@ int32_t record_done(struct lowering *l, int32_t device, struct queued *r)
 
 int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t rows, int32_t queue)
 {
-    if (l->n_buffers == l->buffers_cap) {
-        int32_t cap = l->buffers_cap ? l->buffers_cap * 2 : 512;
-        struct buffer *p = realloc(l->buffers, (size_t)cap * sizeof *p);
-        if (!p) {
-            oato_fail_memory(l->err, (size_t)cap * sizeof *p, "activation buffers");
-            return -1;
-        }
-        l->buffers = p;
-        l->buffers_cap = cap;
-    }
+    struct buffer *p =
+        room_for(l, l->buffers, l->n_buffers, &l->buffers_cap, sizeof *p, "activation buffers");
+    if (!p)
+        return -1;
+    l->buffers = p;
     struct buffer *b = &l->buffers[l->n_buffers];
     *b = (struct buffer){
         .device = device,
@@ -106,19 +111,27 @@ void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, s
     l->buffers[h.buffer].last_use[device] = l->queue[device].n - 1;
 }
 
+/* Completes a record of queue `worker`: its output is on `device` and belongs to the value. */
+static struct home output_add(struct lowering *l, int32_t worker, int32_t device, struct queued *r,
+                              int32_t value, int32_t width)
+{
+    r->record.value = (uint32_t)value;
+    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    r->record.n_out = 1;
+    r->out[0] = buffer_add(l, device, width, r->record.rows, worker);
+    return (struct home){r->out[0], worker, record_done(l, worker, r)};
+}
+
 struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
-                     struct home in)
+                     const struct home *in, const int32_t *widths, int n)
 {
     struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return nowhere;
     r->record.op = op;
-    r->record.value = (uint32_t)value;
-    r->record.rows = (uint8_t)l->graph->values[value].rows;
-    record_reads(l, device, r, 0, in, op.k);
-    r->record.n_out = 1;
-    r->out[0] = buffer_add(l, device, op.n, r->record.rows, device);
-    return (struct home){r->out[0], device, record_done(l, device, r)};
+    for (int i = 0; i < n; i++)
+        record_reads(l, device, r, i, in[i], widths[i]);
+    return output_add(l, device, device, r, value, op.n);
 }
 
 /* ------------------------------------------------------------------------------- copies */
@@ -137,14 +150,10 @@ struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t w
         return from;
     r->record.peer = r->record.kind == RECORD_PEER ? (uint8_t)from_device : 0;
     r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
-    r->record.value = (uint32_t)value;
     r->record.part = (uint8_t)part;
     r->record.parts = (uint8_t)l->values[value].n_parts;
-    r->record.rows = (uint8_t)l->graph->values[value].rows;
     record_reads(l, worker, r, 0, from, width);
-    r->record.n_out = 1;
-    r->out[0] = buffer_add(l, to, width, l->graph->values[value].rows, worker);
-    return (struct home){r->out[0], worker, record_done(l, worker, r)};
+    return output_add(l, worker, to, r, value, width);
 }
 
 static struct home part_fetch(struct lowering *l, int32_t value, int32_t part, int32_t device)
@@ -193,21 +202,12 @@ static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
     }
     for (int i = 0; i < v->n_parts; i++)
         parts[i] = part_read(l, value, i, device);
-    struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
-    if (!r)
-        return nowhere;
-    r->record.op = (struct oato_op){.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
+    struct oato_op op = {.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
     if (v->parts == PARTS_SUMMANDS) {
-        r->record.op.kind = OP_MERGE_SUM;
-        r->record.op.k *= v->n_parts;
+        op.kind = OP_MERGE_SUM;
+        op.k *= v->n_parts;
     }
-    r->record.value = (uint32_t)value;
-    r->record.rows = (uint8_t)l->graph->values[value].rows;
-    for (int i = 0; i < v->n_parts; i++)
-        record_reads(l, device, r, i, parts[i], v->part_width[i]);
-    r->record.n_out = 1;
-    r->out[0] = buffer_add(l, device, width, l->graph->values[value].rows, device);
-    return (struct home){r->out[0], device, record_done(l, device, r)};
+    return run_emit(l, device, op, value, parts, v->part_width, v->n_parts);
 }
 
 struct home value_read(struct lowering *l, int32_t value, int32_t device)
@@ -231,16 +231,11 @@ static int32_t part_find(const struct lowered_value *v, enum value_parts parts, 
 
 static struct slice *slice_add(struct lowering *l, struct slice s)
 {
-    if (l->n_slices == l->slices_cap) {
-        const int32_t cap = l->slices_cap ? 2 * l->slices_cap : 64;
-        struct slice *p = realloc(l->slices, (size_t)cap * sizeof *p);
-        if (!p) {
-            oato_fail_memory(l->err, (size_t)cap * sizeof *p, "slices of values");
-            return NULL;
-        }
-        l->slices = p;
-        l->slices_cap = cap;
-    }
+    struct slice *p =
+        room_for(l, l->slices, l->n_slices, &l->slices_cap, sizeof *p, "slices of values");
+    if (!p)
+        return NULL;
+    l->slices = p;
     l->slices[l->n_slices] = s;
     return &l->slices[l->n_slices++];
 }
@@ -277,7 +272,8 @@ static struct home slice_fetch(struct lowering *l, int32_t value, int32_t begin,
                                    .k = l->graph->values[value].width,
                                    .n = end - begin,
                                    .first = begin};
-        h = run_emit(l, device, op, value, value_read(l, value, device));
+        const struct home whole = value_read(l, value, device);
+        h = run_emit(l, device, op, value, &whole, &op.k, 1);
     } else {
         const bool reached = made == host || device == host || l->in->facts->reaches[device][made];
         h = slice_fetch(l, value, begin, end, reached ? made : host);

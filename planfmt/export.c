@@ -144,6 +144,20 @@ bool export_layer_of(const char *name, int32_t *layer, const char **rest)
     return *end == '.';
 }
 
+bool export_planned(const struct exporter *x, size_t t, int32_t *layer, const char **rest)
+{
+    *rest = gguf_tensor_at(x->model->gguf, t)->name;
+    *layer = x->n_layers;
+    return x->tensor[t] != NOWHERE &&
+           (!export_layer_of(*rest, layer, rest) || *layer < x->n_layers);
+}
+
+void export_escape(struct text *t, const char *name)
+{
+    for (; *name; name++)
+        text_printf(t, *name == '.' ? "\\." : "%c", *name);
+}
+
 void export_groups_free(struct tensor_group *all, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -44,6 +44,12 @@ void export_list_lost_kv(const struct exporter *x);
 /* Splits "blk.12.ffn_up.weight"; false for a tensor outside of layers. */
 bool export_layer_of(const char *name, int32_t *layer, const char **rest);
 
+/* True for a tensor that has a place. *layer: its layer, or n_layers outside of layers; *rest: its
+ * name behind the layer's. */
+bool export_planned(const struct exporter *x, size_t t, int32_t *layer, const char **rest);
+/* Appends the name as a regular expression. */
+void export_escape(struct text *t, const char *name);
+
 /* Tensors of one name in several layers that share a line of output. */
 struct tensor_group {
     const char *name;    /* after "blk.N."; the whole name of a tensor outside of layers */

@@ -20,11 +20,12 @@ static const struct family {
     const char *model_as;
     const char *experts, *experts_as; /* the block around router and experts */
 } families[] = {
-    {"llama", "models.modeling_llama.LlamaRotaryEmbedding", "operators.RoPE.RotaryEmbeddingV2",
-     "operators.attention.KLlamaAttention", "operators.models.KLlamaModel", NULL, NULL},
-    {"qwen3moe", "models.modeling_qwen2_moe.Qwen2MoeRotaryEmbedding",
+    {"llama", "ktransformers.models.modeling_llama.LlamaRotaryEmbedding",
+     "operators.RoPE.RotaryEmbeddingV2", "operators.attention.KLlamaAttention",
+     "operators.models.KLlamaModel", NULL, NULL},
+    {"qwen3moe", "ktransformers.models.modeling_qwen2_moe.Qwen2MoeRotaryEmbedding",
      "operators.RoPE.RotaryEmbedding", NULL, "operators.models.KQwen2MoeModel",
-     "models.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+     "ktransformers.models.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
      "operators.experts.KQwen3MoeSparseMoeBlock"},
 };
 
@@ -129,16 +130,6 @@ static oato_status choose_layers(struct exporter *x, const int32_t *gpus, int32_
 
 /* ------------------------------------------------------------------------ what is missing -- */
 
-static bool is_planned(const struct exporter *x, size_t t, int32_t *layer, const char **rest)
-{
-    const char *name = gguf_tensor_at(x->model->gguf, t)->name;
-    *rest = name;
-    *layer = x->n_layers;
-    if (x->tensor[t] == NOWHERE)
-        return false;
-    return !export_layer_of(name, layer, rest) || *layer < x->n_layers;
-}
-
 /* Matrices, experts and the output matrix; what a bias is beside goes with its matrix. */
 static bool can_be_on_cpu(const char *rest)
 {
@@ -151,7 +142,7 @@ static bool is_lost(const struct exporter *x, size_t t, struct tensor_group *gro
 {
     const char *rest;
     int32_t layer;
-    if (!is_planned(x, t, &layer, &rest) || x->tensor[t] == x->layer[layer])
+    if (!export_planned(x, t, &layer, &rest) || x->tensor[t] == x->layer[layer])
         return false;
     group->device = x->tensor[t];
     group->key = x->layer[layer];
@@ -191,23 +182,27 @@ static void list_lost_request(const struct exporter *x)
 
 /* --------------------------------------------------------------------------------- rules --- */
 
-/* Layers of a device, as the inside of a pattern. */
-static void add_layers(const struct exporter *x, int32_t device, struct text *out)
+/* Layers of a device, as the inside of a pattern; empty: it has none. */
+static struct text layers_of(const struct exporter *x, int32_t device)
 {
-    bool first = true;
+    struct text layers;
+    text_init(&layers);
     for (int32_t i = 0; i < x->n_layers; i++)
-        if (x->layer[i] == device) {
-            text_printf(out, "%s%d", first ? "" : "|", i);
-            first = false;
-        }
+        if (x->layer[i] == device)
+            text_printf(&layers, "%s%d", layers.len ? "|" : "", i);
+    return layers;
 }
 
-static void open_rule(const struct exporter *x, const char *name, const char *class,
-                      const char *prefix)
+/* Begins a rule for modules of some layers, or of none (NULL). */
+static void open_rule(const struct exporter *x, const char *layers, const char *name,
+                      const char *class)
 {
-    text_printf(x->command, "- match:\n    name: '%s'\n", name);
+    text_printf(x->command, "- match:\n    name: '");
+    if (layers)
+        text_printf(x->command, "^model\\.layers\\.(%s)\\.", layers);
+    text_printf(x->command, "%s'\n", name);
     if (class)
-        text_printf(x->command, "    class: %s%s\n", prefix, class);
+        text_printf(x->command, "    class: %s\n", class);
     text_printf(x->command, "  replace:\n");
 }
 
@@ -225,32 +220,19 @@ static void add_operators(const struct exporter *x, const char *generate, const 
     text_printf(x->command, "      generate_op: %s\n      prefill_op: %s\n", generate, prefill);
 }
 
-static bool has_layers(const struct exporter *x, int32_t device)
+/* A rule for modules that need nothing but a device. */
+static void write_rule(const struct exporter *x, const char *layers, int32_t device,
+                       const char *behind, const char *class, const char *replace)
 {
-    int32_t i = 0;
-    while (i < x->n_layers && x->layer[i] != device)
-        i++;
-    return i < x->n_layers;
-}
-
-/* What every module of some layers matches, on the layers' device. */
-static void write_layer_rule(const struct exporter *x, int32_t device, const char *behind,
-                             const char *class, const char *replace)
-{
-    struct text name;
-    text_init(&name);
-    text_printf(&name, "^model\\.layers\\.(");
-    add_layers(x, device, &name);
-    text_printf(&name, ")\\.%s", behind);
-    open_rule(x, name.data, class, "ktransformers.");
+    open_rule(x, layers, behind, class);
     add_devices(x, replace, export_name(x, device), export_name(x, device));
-    text_free_part(&name, x->command);
 }
 
-static void write_linear(const struct exporter *x, const char *name, bool on_cpu, int32_t gpu)
+static void write_linear(const struct exporter *x, const char *layers, const char *name,
+                         bool on_cpu, int32_t gpu)
 {
     const char *there = export_name(x, gpu), *device = on_cpu ? export_name(x, x->host) : there;
-    open_rule(x, name, "torch.nn.Linear", "");
+    open_rule(x, layers, name, "torch.nn.Linear");
     add_devices(x, "operators.linear.KTransformersLinear", device, device);
     if (on_cpu) {
         add_operators(x, "KLinearCPUInfer", "KLinearCPUInfer");
@@ -264,17 +246,11 @@ static bool is_cpu_matrix(const struct exporter *x, size_t t, struct tensor_grou
 {
     const char *rest;
     int32_t layer;
-    if (!is_planned(x, t, &layer, &rest) || x->tensor[t] != x->host || !module_of(rest))
+    if (!export_planned(x, t, &layer, &rest) || x->tensor[t] != x->host || !module_of(rest))
         return false;
     group->device = x->host;
     group->key = x->layer[layer];
     return true;
-}
-
-static void add_module(struct text *t, const char *module)
-{
-    for (; *module; module++)
-        text_printf(t, *module == '.' ? "\\." : "%c", *module);
 }
 
 static oato_status write_cpu_matrices(const struct exporter *x, struct oato_error *err)
@@ -287,16 +263,16 @@ static oato_status write_cpu_matrices(const struct exporter *x, struct oato_erro
         if (all[i].written)
             continue;
         text_init(&name);
-        text_printf(&name, "^model\\.layers\\.(%s)\\.(", all[i].layers.data);
+        text_printf(&name, "(");
         for (size_t j = i; j < n; j++) {
             if (!export_same_layers(&all[i], &all[j]))
                 continue;
             text_printf(&name, j > i ? "|" : "");
-            add_module(&name, module_of(all[j].name));
+            export_escape(&name, module_of(all[j].name));
             all[j].written = true;
         }
         text_printf(&name, ")$");
-        write_linear(x, name.data, true, all[i].key);
+        write_linear(x, all[i].layers.data, name.data, true, all[i].key);
         text_free_part(&name, x->command);
     }
     export_groups_free(all, n);
@@ -304,19 +280,17 @@ static oato_status write_cpu_matrices(const struct exporter *x, struct oato_erro
 }
 
 /* All matrices of the layers that no rule before took. */
-static void write_gpu_matrices(const struct exporter *x, int32_t gpu)
+static void write_gpu_matrices(const struct exporter *x, const char *layers, int32_t gpu)
 {
     struct text name;
     text_init(&name);
-    text_printf(&name, "^model\\.layers\\.(");
-    add_layers(x, gpu, &name);
-    text_printf(&name, ")\\.(");
+    text_printf(&name, "(");
     for (size_t i = 0; i < ARRAY_LEN(matrices); i++) {
         text_printf(&name, i ? "|" : "");
-        add_module(&name, matrices[i].module);
+        export_escape(&name, matrices[i].module);
     }
     text_printf(&name, ")$");
-    write_linear(x, name.data, false, gpu);
+    write_linear(x, layers, name.data, false, gpu);
     text_free_part(&name, x->command);
 }
 
@@ -324,7 +298,7 @@ static bool is_expert_tensor(const struct exporter *x, size_t t, struct tensor_g
 {
     const char *rest;
     int32_t layer;
-    if (!is_planned(x, t, &layer, &rest) || strcmp(rest, "ffn_down_exps.weight") != 0)
+    if (!export_planned(x, t, &layer, &rest) || strcmp(rest, "ffn_down_exps.weight") != 0)
         return false;
     group->device = x->tensor[t] == x->host ? x->host : x->layer[layer];
     group->key = x->layer[layer];
@@ -339,16 +313,12 @@ static oato_status write_experts(const struct exporter *x, struct oato_error *er
     oato_status status = export_group(x, is_expert_tensor, &all, &n, err);
     for (size_t i = 0; !status && i < n; i++) {
         const bool on_cpu = all[i].device == x->host;
-        struct text name;
-        text_init(&name);
-        text_printf(&name, "^model\\.layers\\.(%s)\\.mlp\\.experts$", all[i].layers.data);
-        open_rule(x, name.data, NULL, "");
+        open_rule(x, all[i].layers.data, "mlp\\.experts$", NULL);
         add_devices(x, "operators.experts.KTransformersExperts", export_name(x, all[i].device),
                     export_name(x, all[i].key));
         add_operators(x, on_cpu ? "KExpertsCPU" : "KExpertsMarlin", "KExpertsTorch");
         text_printf(x->command, "      out_device: '%s'\n  recursive: False\n",
                     export_name(x, all[i].key));
-        text_free_part(&name, x->command);
     }
     export_groups_free(all, n);
     return status;
@@ -375,21 +345,17 @@ static void write_ends(const struct exporter *x)
 {
     const int32_t gpu = x->layer[x->n_layers];
     const char *host = export_name(x, x->host);
-    open_rule(x, "^model\\.embed_tokens$", NULL, "");
+    open_rule(x, NULL, "^model\\.embed_tokens$", NULL);
     add_devices(x, NULL, host, host);
-    open_rule(x, "^model\\.norm$", NULL, "");
-    add_devices(x, NULL, export_name(x, gpu), export_name(x, gpu));
-    write_linear(x, "^lm_head$", x->wanted[x->n_layers] == x->host, gpu);
+    write_rule(x, NULL, gpu, "^model\\.norm$", NULL, NULL);
+    write_linear(x, NULL, "^lm_head$", x->wanted[x->n_layers] == x->host, gpu);
 }
 
 /* Where the hidden state changes the GPU. It begins on the first. */
 static void write_model(const struct exporter *x, const struct family *family)
 {
     int32_t before = -1;
-    open_rule(x, "^model$", NULL, "");
-    text_printf(x->command, "    class: ktransformers.%s\n    kwargs:\n", family->model_as);
-    text_printf(x->command, "      generate_device: '%s'\n      prefill_device: '%s'\n",
-                export_name(x, x->layer[0]), export_name(x, x->layer[0]));
+    write_rule(x, NULL, x->layer[0], "^model$", NULL, family->model_as);
     /* spelt as they spell it; 0: whole prompts do not stream the layers through the GPU */
     text_printf(x->command, "      per_layer_prefill_intput_threshold: 0\n");
     if (!strcmp(export_name(x, x->layer[0]), "cuda:0"))
@@ -412,20 +378,25 @@ static oato_status write_rules(const struct exporter *x, const struct family *fa
     if (write_cpu_matrices(x, err) || write_experts(x, err))
         return err->status;
     for (int32_t r = 0; r < n_gpus; r++) {
-        if (!has_layers(x, gpus[r]))
-            continue;
-        write_layer_rule(x, gpus[r], "", family->rope, family->rope_as);
-        if (family->attention_as)
-            write_layer_rule(x, gpus[r], "self_attn$", NULL, family->attention_as);
-        if (family->experts)
-            write_layer_rule(x, gpus[r], "mlp$", family->experts, family->experts_as);
-        write_gpu_matrices(x, gpus[r]);
+        struct text layers = layers_of(x, gpus[r]);
+        if (layers.len) {
+            write_rule(x, layers.data, gpus[r], "", family->rope, family->rope_as);
+            if (family->attention_as)
+                write_rule(x, layers.data, gpus[r], "self_attn$", NULL, family->attention_as);
+            if (family->experts)
+                write_rule(x, layers.data, gpus[r], "mlp$", family->experts, family->experts_as);
+            write_gpu_matrices(x, layers.data, gpus[r]);
+        }
+        text_free_part(&layers, x->command);
     }
     write_ends(x);
     write_model(x, family);
-    for (int32_t r = 0; r < n_gpus; r++)
-        if (has_layers(x, gpus[r]))
-            write_layer_rule(x, gpus[r], "", NULL, NULL);
+    for (int32_t r = 0; r < n_gpus; r++) {
+        struct text layers = layers_of(x, gpus[r]);
+        if (layers.len)
+            write_rule(x, layers.data, gpus[r], "", NULL, NULL);
+        text_free_part(&layers, x->command);
+    }
     return x->command->failed || x->lost->failed ? oato_fail_memory(err, x->command->len, "rules")
                                                  : OATO_OK;
 }

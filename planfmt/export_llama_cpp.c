@@ -39,20 +39,12 @@ oato_status export_llama_cpp_layers(struct exporter *x, struct oato_error *err)
 /* A tensor that -ot must name, so that it is where the plan has it. */
 static bool overridden(const struct exporter *x, size_t t, struct tensor_group *key)
 {
-    const char *rest, *name = gguf_tensor_at(x->model->gguf, t)->name;
-    int32_t layer = x->n_layers;
-    if (x->tensor[t] == NOWHERE)
-        return false;
-    if (export_layer_of(name, &layer, &rest) && layer >= x->n_layers)
+    const char *rest;
+    int32_t layer;
+    if (!export_planned(x, t, &layer, &rest))
         return false;
     key->device = x->tensor[t];
     return x->layer[layer] != key->device;
-}
-
-static void add_escaped(struct text *t, const char *s)
-{
-    for (; *s; s++)
-        text_printf(t, *s == '.' ? "\\." : "%c", *s);
 }
 
 /* Names that are wanted of the same layers on the same device share a pattern; devices come in
@@ -72,7 +64,7 @@ static void write_overrides(const struct exporter *x, struct tensor_group *all, 
                     continue;
                 if (j > i)
                     text_printf(out, "|");
-                add_escaped(out, all[j].name);
+                export_escape(out, all[j].name);
                 all[j].written = true;
             }
             text_printf(out, "%s$=%s", all[i].layers.len ? ")" : "", export_name(x, d));

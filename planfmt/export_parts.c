@@ -277,35 +277,41 @@ static void list_devices(const struct exporter *x, uint64_t devices)
                                         : "");
 }
 
-typedef bool spread_test(const struct spread *s, const struct spread *like);
+/* What an operator can lose. */
+enum loss { DIVIDED, STREAMED, LEFT_WHOLE, LOSSES };
 
-static bool divided_alike(const struct spread *s, const struct spread *like)
+static const struct {
+    const char *before, *how; /* "weights of" an operator, "streamed to" devices */
+} loss_words[LOSSES] = {
+    {"", "divided between"}, {"weights of ", "streamed to"}, {"some of ", "planned on"}};
+
+static bool loses(const struct spread *s, enum loss loss)
 {
-    return is_divided(s) && s->homes == like->homes && !strcmp(s->what, like->what);
+    return loss == DIVIDED    ? is_divided(s)
+           : loss == STREAMED ? s->streamed != 0
+                              : s->left && !is_divided(s);
 }
 
-static bool left_alike(const struct spread *s, const struct spread *like)
+static uint64_t devices_lost(const struct spread *s, enum loss loss)
 {
-    return s->left && divided_alike(s, like);
+    return loss == STREAMED ? s->streamed : s->homes;
 }
 
-static bool streamed_alike(const struct spread *s, const struct spread *like)
+/* Whether one line covers both. */
+static bool lose_alike(const struct spread *s, const struct spread *like, enum loss loss)
 {
-    return s->streamed && s->streamed == like->streamed && !strcmp(s->what, like->what);
+    return loses(s, loss) && devices_lost(s, loss) == devices_lost(like, loss) &&
+           !strcmp(s->what, like->what);
 }
 
-static bool whole_left_alike(const struct spread *s, const struct spread *like)
-{
-    return s->left && !is_divided(s) && s->homes == like->homes && !strcmp(s->what, like->what);
-}
-
-/* Layers in which a test holds of some operator; *first (may be NULL) is the first of them. */
-static int32_t count_layers(const struct spread *all, int32_t n, spread_test *test,
-                            const struct spread *like, int32_t *first)
+/* Layers that lose like `like`, or those of them that were left on the host; *first (may be NULL)
+ * is the first of them. */
+static int32_t count_layers(const struct spread *all, int32_t n, const struct spread *like,
+                            enum loss loss, bool left, int32_t *first)
 {
     int32_t layers = 0, before = -1;
     for (int32_t i = n - 1; i >= 0; i--) {
-        if (!test(&all[i], like))
+        if (!lose_alike(&all[i], like, loss) || (left && !all[i].left))
             continue;
         layers += !layers || all[i].op->layer != before;
         before = all[i].op->layer;
@@ -315,65 +321,38 @@ static int32_t count_layers(const struct spread *all, int32_t n, spread_test *te
     return layers;
 }
 
-static bool is_first(const struct spread *all, int32_t i, spread_test *test)
+/* "the FFN of 32 layers: divided between cuda:0 and cpu:0; ...", once for all that lose alike. */
+static void list_loss(const struct exporter *x, const struct spread *all, int32_t n,
+                      const struct spread *s, enum loss loss)
 {
-    for (int32_t j = 0; j < i; j++)
-        if (test(&all[j], &all[i]))
-            return false;
-    return test(&all[i], &all[i]);
-}
-
-/* "the FFN of 32 layers", "the output matrix" */
-static void add_what(const struct exporter *x, const char *what, int32_t layers, int32_t first)
-{
-    text_printf(x->lost, "%s", what);
+    const char *engine = export_target_names[x->o->target], *host = export_name(x, x->host);
+    int32_t first;
+    for (const struct spread *before = all; before < s; before++)
+        if (lose_alike(before, s, loss))
+            return;
+    if (!loses(s, loss))
+        return;
+    const int32_t layers = count_layers(all, n, s, loss, false, &first);
+    const int32_t left = count_layers(all, n, s, loss, true, NULL);
+    text_printf(x->lost, "%s%s", loss_words[loss].before, s->what);
     if (layers > 1)
         text_printf(x->lost, " of %d layers", layers);
     else if (first >= 0 && first < x->n_layers)
         text_printf(x->lost, " of layer %d", first);
-}
-
-static void list_divided(const struct exporter *x, const struct spread *all, int32_t n, int32_t i)
-{
-    int32_t first = -1;
-    const int32_t layers = count_layers(all, n, divided_alike, &all[i], &first);
-    const int32_t left = count_layers(all, n, left_alike, &all[i], NULL);
-    add_what(x, all[i].what, layers, first);
-    text_printf(x->lost, ": divided between ");
-    list_devices(x, all[i].homes);
-    text_printf(x->lost, "; %s can only place whole tensors: placed where the larger share is",
-                export_target_names[x->o->target]);
-    if (left && layers > 1)
-        text_printf(x->lost, ", but %d on %s, because more would exceed the budget", left,
-                    export_name(x, x->host));
+    text_printf(x->lost, ": %s ", loss_words[loss].how);
+    list_devices(x, devices_lost(s, loss));
+    if (loss == DIVIDED)
+        text_printf(x->lost, "; %s can only place whole tensors: placed where the larger share is",
+                    engine);
+    if (loss == STREAMED)
+        text_printf(x->lost, "; %s has its own rules for that", engine);
+    else if (loss == LEFT_WHOLE)
+        text_printf(x->lost, "; on %s, because that would exceed the budget", host);
+    else if (left && layers > 1)
+        text_printf(x->lost, ", but %d on %s, because more would exceed the budget", left, host);
     else if (left)
-        text_printf(x->lost, ", but on %s, because that would exceed the budget",
-                    export_name(x, x->host));
+        text_printf(x->lost, ", but on %s, because that would exceed the budget", host);
     text_printf(x->lost, "\n");
-}
-
-static void list_streamed(const struct exporter *x, const struct spread *all, int32_t n, int32_t i)
-{
-    int32_t first = -1;
-    const int32_t layers = count_layers(all, n, streamed_alike, &all[i], &first);
-    text_printf(x->lost, "weights of ");
-    add_what(x, all[i].what, layers, first);
-    text_printf(x->lost, ": streamed to ");
-    list_devices(x, all[i].streamed);
-    text_printf(x->lost, "; %s has its own rules for that\n", export_target_names[x->o->target]);
-}
-
-static void list_whole_left(const struct exporter *x, const struct spread *all, int32_t n,
-                            int32_t i)
-{
-    int32_t first = -1;
-    const int32_t layers = count_layers(all, n, whole_left_alike, &all[i], &first);
-    text_printf(x->lost, "some of ");
-    add_what(x, all[i].what, layers, first);
-    text_printf(x->lost, ": planned on ");
-    list_devices(x, all[i].homes);
-    text_printf(x->lost, "; on %s, because that would exceed the budget\n",
-                export_name(x, x->host));
 }
 
 /* ------------------------------------------------------------------------------------------- */
@@ -427,12 +406,8 @@ oato_status export_parts(struct exporter *x, export_layers *choose, struct oato_
         x->tensor[all[i].tensor - file] = all[i].device;
         here += all[i].device == x->host ? all[i].tensor->bytes : 0;
         streamed += all[i].device == x->host && all[i].streamed ? all[i].tensor->bytes : 0;
-        if (is_first(all, i, divided_alike))
-            list_divided(x, all, n, i);
-        if (is_first(all, i, streamed_alike))
-            list_streamed(x, all, n, i);
-        if (is_first(all, i, whole_left_alike))
-            list_whole_left(x, all, n, i);
+        for (int loss = 0; loss < LOSSES; loss++)
+            list_loss(x, all, n, &all[i], (enum loss)loss);
     }
     x->streams = 2 * streamed > here;
     return OATO_OK;

@@ -90,15 +90,6 @@ bool neurons_order(const float *freq, int32_t n, int32_t *order)
 
 /* ------------------------------------------------------------------------------- checks ---- */
 
-/* The first number that is no share of tokens, or -1. */
-static int32_t bad_share(const float *freq, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++)
-        if (!(freq[i] >= 0 && freq[i] <= 1))
-            return i;
-    return -1;
-}
-
 /* The first entry that is out of range or there for the second time, -1 when there is none, -2 when
  * memory is short. */
 static int32_t bad_order(const int32_t *order, int32_t n)
@@ -118,10 +109,11 @@ static int32_t bad_order(const int32_t *order, int32_t n)
 static oato_status check_freq(const float *freq, int32_t n, int32_t layer, const char *what,
                               oato_status status, struct oato_error *err)
 {
-    const int32_t bad = bad_share(freq, n);
-    return bad < 0 ? OATO_OK
-                   : oato_fail(err, status, "blk.%d.%s: element %d is %g; allowed: 0 to 1", layer,
-                               what, bad, (double)freq[bad]);
+    for (int32_t i = 0; i < n; i++)
+        if (!(freq[i] >= 0 && freq[i] <= 1))
+            return oato_fail(err, status, "blk.%d.%s: element %d is %g; allowed: 0 to 1", layer,
+                             what, i, (double)freq[i]);
+    return OATO_OK;
 }
 
 static oato_status check_layer(const struct neurons_layer *l, int32_t layer, oato_status status,
@@ -172,10 +164,31 @@ struct reader {
     struct neurons *out;
 };
 
-static oato_status read_u64(const struct reader *r, const char *key, uint64_t *out,
-                            struct oato_error *err)
+int64_t neurons_layer_of(const char *name, const char *kind)
 {
-    const struct gguf_value *v = gguf_find(r->file, key);
+    char again[GGUF_MAX_NAME + 1];
+    int64_t layer = -1;
+    if (sscanf(name, "blk.%6" SCNd64 ".", &layer) != 1)
+        return -1;
+    snprintf(again, sizeof again, "blk.%" PRId64 ".%s", layer, kind);
+    return strcmp(again, name) ? -1 : layer;
+}
+
+oato_status neurons_check_kind(const struct gguf *g, const char *what, const char *architecture,
+                               struct oato_error *err)
+{
+    struct gguf_string s = {"", 0};
+    gguf_get_string(g, "general.architecture", &s);
+    if (s.len == strlen(architecture) && !memcmp(s.data, architecture, s.len))
+        return OATO_OK;
+    return oato_fail(err, OATO_EFILE, "not %s: general.architecture is '%.*s', not '%s'", what,
+                     (int)min_i64((int64_t)s.len, 40), s.data, architecture);
+}
+
+oato_status neurons_read_u64(const struct gguf *g, const char *key, uint64_t *out,
+                             struct oato_error *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
     if (!v || v->type != GGUF_U64)
         return oato_fail(err, OATO_EFILE, "no key '%s' of type uint64", key);
     memcpy(out, v->data, sizeof *out);
@@ -187,12 +200,8 @@ static oato_status read_keys(struct reader *r, struct oato_error *err)
     struct gguf_string s = {"", 0};
     struct neurons *n = r->out;
     int64_t version = 0;
-    gguf_get_string(r->file, "general.architecture", &s);
-    if (s.len != strlen("oato.neurons") || memcmp(s.data, "oato.neurons", s.len) != 0)
-        return oato_fail(
-            err, OATO_EFILE,
-            "not a neurons sidecar: general.architecture is '%.*s', not 'oato.neurons'",
-            (int)min_i64((int64_t)s.len, 40), s.data);
+    if (neurons_check_kind(r->file, "a neurons sidecar", "oato.neurons", err))
+        return err->status;
     gguf_get_i64(r->file, KEY("version"), &version);
     if (version != NEURONS_VERSION)
         return oato_fail(err, OATO_EFILE,
@@ -202,11 +211,10 @@ static oato_status read_keys(struct reader *r, struct oato_error *err)
                          version, NEURONS_VERSION);
     if (gguf_header_only(r->file))
         return oato_fail(err, OATO_EFILE, "it has a header but no data");
-    if (read_u64(r, KEY("structure_hash"), &n->structure_hash, err) ||
-        read_u64(r, KEY("content_hash"), &n->content_hash, err) ||
-        read_u64(r, KEY("tokens"), &n->tokens, err))
+    if (neurons_read_u64(r->file, KEY("structure_hash"), &n->structure_hash, err) ||
+        neurons_read_u64(r->file, KEY("content_hash"), &n->content_hash, err) ||
+        neurons_read_u64(r->file, KEY("tokens"), &n->tokens, err))
         return err->status;
-    s = (struct gguf_string){"", 0};
     gguf_get_string(r->file, KEY("source"), &s);
     n->source = arena_strndup(&n->arena, s.data, s.len);
     return n->source ? OATO_OK : oato_fail_memory(err, s.len, "a neurons sidecar");
@@ -217,7 +225,7 @@ static oato_status check_sum(const struct reader *r, struct oato_error *err)
     uint64_t want = 0;
     if (!gguf_find(r->file, KEY("checksum")))
         return OATO_OK;
-    if (read_u64(r, KEY("checksum"), &want, err))
+    if (neurons_read_u64(r->file, KEY("checksum"), &want, err))
         return err->status;
     struct hash_stream *sum = hash_create();
     if (!sum)
@@ -241,19 +249,13 @@ static const struct {
     oato_dtype dtype;
 } kinds[KINDS] = {{"ffn_freq", DT_F32}, {"ffn_order", DT_I32}, {"exp_freq", DT_F32}};
 
-/* "blk.12.ffn_freq"; KINDS for anything else. The layer's number has no zeros in front. */
+/* KINDS: it is none of ours. */
 static enum tensor_kind kind_of(const char *name, int64_t *layer)
 {
-    int n = 0;
-    char again[GGUF_MAX_NAME + 1];
-    if (sscanf(name, "blk.%6" SCNd64 ".%n", layer, &n) != 1 || !n || *layer < 0)
-        return KINDS;
-    for (int k = 0; k < KINDS; k++) {
-        snprintf(again, sizeof again, "blk.%" PRId64 ".%s", *layer, kinds[k].name);
-        if (!strcmp(again, name))
-            return (enum tensor_kind)k;
-    }
-    return KINDS;
+    int k = 0;
+    while (k < KINDS && (*layer = neurons_layer_of(name, kinds[k].name)) < 0)
+        k++;
+    return (enum tensor_kind)k;
 }
 
 static oato_status read_tensor(struct reader *r, const struct gguf_tensor *t, enum tensor_kind kind,

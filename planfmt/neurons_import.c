@@ -36,23 +36,12 @@ static oato_status read_split(const char *path, uint8_t **data, size_t *bytes,
     return status;
 }
 
-/* "blk.12.gpu_idx" -> 12; -1: another name. */
-static int64_t layer_of(const char *name)
-{
-    char again[GGUF_MAX_NAME + 1];
-    int64_t layer = -1;
-    if (sscanf(name, "blk.%6" SCNd64 ".gpu_idx", &layer) != 1)
-        return -1;
-    snprintf(again, sizeof again, "blk.%" PRId64 ".gpu_idx", layer);
-    return strcmp(again, name) ? -1 : layer;
-}
-
 /* Every layer once and in order, or the sets of some may belong to others. */
 static oato_status check_layers(const struct gguf *g, int64_t layers, struct oato_error *err)
 {
     int64_t next = 0;
     for (size_t i = 0; i < gguf_tensor_count(g); i++) {
-        const int64_t layer = layer_of(gguf_tensor_at(g, i)->name);
+        const int64_t layer = neurons_layer_of(gguf_tensor_at(g, i)->name, "gpu_idx");
         if (layer < 0)
             continue;
         if (layer != next)
@@ -158,17 +147,9 @@ static oato_status read_all(const struct gguf *g, const struct gguf *model, bool
     struct gguf_string a = {"", 0};
     char key[GGUF_MAX_NAME + 64];
     int64_t layers = 0;
-    gguf_get_string(g, "general.architecture", &a);
-    if (a.len != strlen("generic.gpu_index") || memcmp(a.data, "generic.gpu_index", a.len) != 0)
-        return oato_fail(err, OATO_EFILE,
-                         "not a PowerInfer split: general.architecture is '%.*s', not "
-                         "'generic.gpu_index'",
-                         (int)min_i64((int64_t)a.len, 40), a.data);
-    const struct gguf_value *capacity = gguf_find(g, "split.vram_capacity");
-    if (!capacity || capacity->type != GGUF_U64)
-        return oato_fail(err, OATO_EFILE, "no key 'split.vram_capacity' of type uint64");
-    memcpy(capacity_bytes, capacity->data, sizeof *capacity_bytes);
-    a = (struct gguf_string){"", 0};
+    if (neurons_check_kind(g, "a PowerInfer split", "generic.gpu_index", err) ||
+        neurons_read_u64(g, "split.vram_capacity", capacity_bytes, err))
+        return err->status;
     gguf_get_string(model, "general.architecture", &a);
     snprintf(key, sizeof key, "%.*s.block_count", (int)min_i64((int64_t)a.len, 64), a.data);
     if (!gguf_get_i64(model, key, &layers) || layers < 1 || layers > INT32_MAX)

@@ -150,45 +150,39 @@ static bool is_host(const struct plan_device *d)
 }
 
 /* A weight that is not where its part runs is streamed there. */
-static oato_status check_home(const struct plan *plan, const struct op_part *x,
+static oato_status check_home(const struct plan *plan, const struct plan_part *p,
                               const struct oato_op *op, struct oato_error *err)
 {
-    const struct plan_part *p = x->part;
     const struct plan_device *device = &plan->devices[p->device], *home = &plan->devices[p->home];
     if (p->home == p->device)
         return OATO_OK;
     if (op_weight_use(op) != WEIGHT_MATRIX)
         return oato_fail(err, OATO_EFILE,
-                         "part %d of the plan, '%s': %s has no matrix that could be streamed from "
-                         "%s to %s; its home must be its device",
-                         x->index, p->op, op_kind_name(op->kind), home->id, device->id);
+                         "%s has no matrix that could be streamed from %s to %s; its home must be "
+                         "its device",
+                         op_kind_name(op->kind), home->id, device->id);
     if (is_host(device) || !is_host(home))
         return oato_fail(err, OATO_EFILE,
-                         "part %d of the plan, '%s': weights are streamed from the host to another "
-                         "device, not from %s to %s",
-                         x->index, p->op, home->id, device->id);
+                         "weights are streamed from the host to another device, not from %s to %s",
+                         home->id, device->id);
     return OATO_OK;
 }
 
-static oato_status check_part(const struct plan *plan, const struct op_part *x,
-                              const struct graph_op *op, struct oato_error *err)
+static oato_status check_part(const struct plan *plan, const struct plan_part *p,
+                              const struct oato_op *op, struct oato_error *err)
 {
-    const struct plan_part *p = x->part;
-    int64_t extent = op_axis_extent(&op->op, p->axis), multiple = axis_multiple(&op->op, p->axis);
+    int64_t extent = op_axis_extent(op, p->axis), multiple = axis_multiple(op, p->axis);
     if (axis_lacks[p->axis] && !extent)
-        return oato_fail(err, OATO_EFILE, "part %d of the plan, '%s': %s %s", x->index, p->op,
-                         op_kind_name(op->op.kind), axis_lacks[p->axis]);
+        return oato_fail(err, OATO_EFILE, "%s %s", op_kind_name(op->kind), axis_lacks[p->axis]);
     if (p->end > extent)
         return oato_fail(err, OATO_EFILE,
-                         "part %d of the plan, '%s': %s %" PRId64 " to %" PRId64
-                         ", but the operator has %" PRId64,
-                         x->index, p->op, op_axis_name[p->axis], p->begin, p->end, extent);
+                         "%s %" PRId64 " to %" PRId64 ", but the operator has %" PRId64,
+                         op_axis_name[p->axis], p->begin, p->end, extent);
     if (p->begin % multiple || (p->end % multiple && p->end != extent))
         return oato_fail(err, OATO_EFILE,
-                         "part %d of the plan, '%s': %s %" PRId64 " to %" PRId64
-                         " are not on multiples of %" PRId64,
-                         x->index, p->op, op_axis_name[p->axis], p->begin, p->end, multiple);
-    return check_home(plan, x, &op->op, err);
+                         "%s %" PRId64 " to %" PRId64 " are not on multiples of %" PRId64,
+                         op_axis_name[p->axis], p->begin, p->end, multiple);
+    return check_home(plan, p, op, err);
 }
 
 /* The parts x[0..n) of one operator, by begin: those of a phase must follow each other without a
@@ -395,8 +389,8 @@ static oato_status check_parts(const struct plan *p, const struct graph *g,
             status = oato_fail(err, OATO_EFILE,
                                "part %d of the plan is of operator '%.120s', which the model lacks",
                                i, p->parts[i].op);
-        else
-            status = check_part(p, &x[i], &g->ops[x[i].op], err);
+        else if ((status = check_part(p, x[i].part, &g->ops[x[i].op].op, err)))
+            oato_fail_at(err, "part %d of the plan, '%s'", i, p->parts[i].op);
     }
     if (!status)
         qsort(x, (size_t)p->n_parts, sizeof *x, by_op_and_begin);

@@ -18,12 +18,6 @@ static uint64_t get_u64(const uint8_t *b)
     return get_u32(b) | (uint64_t)get_u32(b + 4) << 32;
 }
 
-/* Negative numbers do not occur in the format; those that would be are caught by plan_validate. */
-static int32_t get_i32(const uint8_t *b)
-{
-    return (int32_t)get_u32(b);
-}
-
 struct section {
     const uint8_t *data; /* NULL: the file has no such section */
     uint64_t bytes;
@@ -187,207 +181,75 @@ static oato_status decode_strings(struct decoder *d)
     return OATO_OK;
 }
 
-/* *out = the string whose offset stands at b. False, with a message, when none begins there. */
-static bool get_string(struct decoder *d, const uint8_t *b, int id, int32_t i, const char **out)
+/* The string whose offset is at b; NULL, with a message, when none begins there. */
+static const char *get_string(struct decoder *d, const uint8_t *b, const char *label, int32_t i)
 {
-    uint32_t at = get_u32(b);
-    char label[32];
-    if (at >= d->section[SEC_STRINGS].bytes || (at && d->strings[at - 1])) {
-        refuse(d, "section %s, record %d: no string begins at %u",
-               section_label((uint32_t)id, label), i, at);
-        return false;
+    const uint32_t at = get_u32(b);
+    if (at < d->section[SEC_STRINGS].bytes && !(at && d->strings[at - 1]))
+        return d->strings + at;
+    refuse(d, "section %s, record %d: no string begins at %u", label, i, at);
+    return NULL;
+}
+
+/* The field at b of record i. Negative numbers do not occur in the format; those that would be are
+ * caught by plan_validate. */
+static oato_status decode_field(struct decoder *d, const uint8_t *b, const char *label, int32_t i,
+                                const struct plan_field *f, char *to)
+{
+    const uint32_t u32 = get_u32(b);
+    const bool is_text = f->type == PLAN_TEXT || f->type == PLAN_CHARS;
+    const char *s = is_text ? get_string(d, b, label, i) : "";
+    uint64_t u64;
+    if (!s)
+        return d->err->status;
+    switch (f->type) {
+    case PLAN_TEXT: memcpy(to, &s, sizeof s); break;
+    case PLAN_CHARS:
+        if (strlen(s) >= f->size)
+            return refuse(d, "section %s, record %d: text of %zu bytes; allowed: %zu", label, i,
+                          strlen(s), f->size - 1);
+        memcpy(to, s, strlen(s) + 1);
+        break;
+    case PLAN_U32: memcpy(to, &u32, sizeof u32); break;
+    case PLAN_U64:
+        u64 = get_u64(b);
+        memcpy(to, &u64, sizeof u64);
+        break;
+    case PLAN_BOOL:
+        if (u32 > 1)
+            return refuse(d, "section %s, record %d: flag %u; allowed: 0, 1", label, i, u32);
+        *(bool *)to = u32;
+        break;
+    case PLAN_ZERO:
+        if (u32)
+            return refuse(d, "section %s, record %d: reserved field is %u; must be 0", label, i,
+                          u32);
+        break;
     }
-    *out = d->strings + at;
-    return true;
+    return OATO_OK;
 }
 
-static bool get_chars(struct decoder *d, const uint8_t *b, int id, int32_t i, char *out,
-                      size_t size)
+static oato_status decode_section(struct decoder *d, uint32_t id)
 {
-    const char *s;
-    char label[32];
-    if (!get_string(d, b, id, i, &s))
-        return false;
-    if (strlen(s) >= size) {
-        refuse(d, "section %s, record %d: text of %zu bytes; allowed: %zu",
-               section_label((uint32_t)id, label), i, strlen(s), size - 1);
-        return false;
+    const struct section_kind *kind = &section_kind[id];
+    const int32_t n = d->section[id].n;
+    const uint8_t *b = d->section[id].data;
+    char label[32], *plan = (char *)d->plan, *base = plan;
+    section_label(id, label);
+    if (!kind->one) {
+        base = arena_alloc(&d->plan->arena, (size_t)n, kind->size);
+        if (!base)
+            return oato_fail_memory(d->err, (size_t)n * kind->size, "a plan");
+        memcpy(plan + kind->array, &base, sizeof base);
+        memcpy(plan + kind->length, &n, sizeof n);
     }
-    memcpy(out, s, strlen(s) + 1);
-    return true;
-}
-
-static bool get_bool(struct decoder *d, const uint8_t *b, int id, int32_t i, bool *out)
-{
-    char label[32];
-    if (get_u32(b) > 1) {
-        refuse(d, "section %s, record %d: flag %u; allowed: 0, 1",
-               section_label((uint32_t)id, label), i, get_u32(b));
-        return false;
-    }
-    *out = get_u32(b);
-    return true;
-}
-
-static bool get_reserved(struct decoder *d, const uint8_t *b, int id, int32_t i)
-{
-    char label[32];
-    if (!get_u32(b))
-        return true;
-    refuse(d, "section %s, record %d: reserved field is %u; must be 0",
-           section_label((uint32_t)id, label), i, get_u32(b));
-    return false;
-}
-
-/* Room for the records of a section; *n is set with it. */
-static void *records(struct decoder *d, int id, size_t size, int32_t *n)
-{
-    void *p = arena_alloc(&d->plan->arena, (size_t)d->section[id].n, size);
-    if (!p)
-        oato_fail_memory(d->err, (size_t)d->section[id].n * size, "a plan");
-    else
-        *n = d->section[id].n;
-    return p;
-}
-
-static bool decode_identity(struct decoder *d)
-{
-    const uint8_t *b = d->section[SEC_IDENTITY].data;
-    struct plan *p = d->plan;
-    p->structure_hash = get_u64(b);
-    p->content_hash = get_u64(b + 8);
-    p->profile_hash = get_u64(b + 16);
-    return get_string(d, b + 24, SEC_IDENTITY, 0, &p->tool) &&
-           get_string(d, b + 28, SEC_IDENTITY, 0, &p->model_name);
-}
-
-static bool decode_neurons(struct decoder *d)
-{
-    const uint8_t *b = d->section[SEC_NEURONS].data;
-    if (!b)
-        return true;
-    d->plan->neurons_hash = get_u64(b);
-    if (!d->plan->neurons_hash)
-        refuse(d, "section 11 (neurons): hash 0; a plan in natural order has no such section");
-    return d->plan->neurons_hash;
-}
-
-static bool decode_devices(struct decoder *d)
-{
-    struct plan *p = d->plan;
-    const uint8_t *b = d->section[SEC_DEVICES].data;
-    struct plan_device *x = p->devices = records(d, SEC_DEVICES, sizeof *x, &p->n_devices);
-    if (!x)
-        return false;
-    for (int32_t i = 0; i < p->n_devices; i++, b += 40, x++) {
-        if (!get_chars(d, b, SEC_DEVICES, i, x->id, sizeof x->id) ||
-            !get_chars(d, b + 4, SEC_DEVICES, i, x->kind, sizeof x->kind) ||
-            !get_chars(d, b + 8, SEC_DEVICES, i, x->model, sizeof x->model) ||
-            !get_chars(d, b + 12, SEC_DEVICES, i, x->spec, sizeof x->spec) ||
-            !get_reserved(d, b + 20, SEC_DEVICES, i))
-            return false;
-        x->rank = get_i32(b + 16);
-        x->budget_bytes = get_u64(b + 24);
-        x->planned_bytes = get_u64(b + 32);
-    }
-    return true;
-}
-
-static bool decode_parts(struct decoder *d)
-{
-    struct plan *p = d->plan;
-    const uint8_t *b = d->section[SEC_PARTS].data;
-    struct plan_part *x = p->parts = records(d, SEC_PARTS, sizeof *x, &p->n_parts);
-    if (!x)
-        return false;
-    for (int32_t i = 0; i < p->n_parts; i++, b += 40, x++) {
-        if (!get_string(d, b, SEC_PARTS, i, &x->op) || !get_reserved(d, b + 36, SEC_PARTS, i))
-            return false;
-        x->axis = get_u32(b + 4);
-        x->begin = (int64_t)get_u64(b + 8);
-        x->end = (int64_t)get_u64(b + 16);
-        x->phases = get_u32(b + 24);
-        x->device = get_i32(b + 28);
-        x->home = get_i32(b + 32);
-    }
-    return true;
-}
-
-static bool decode_kv_and_fusions(struct decoder *d)
-{
-    struct plan *p = d->plan;
-    const uint8_t *b = d->section[SEC_KV].data;
-    p->kv = records(d, SEC_KV, sizeof *p->kv, &p->n_kv);
-    p->fusions = records(d, SEC_FUSIONS, sizeof *p->fusions, &p->n_fusions);
-    if (!p->kv || !p->fusions)
-        return false;
-    for (int32_t i = 0; i < p->n_kv; i++, b += 16)
-        p->kv[i] = (struct plan_kv){get_i32(b), get_i32(b + 4), get_i32(b + 8), get_i32(b + 12)};
-    b = d->section[SEC_FUSIONS].data;
-    for (int32_t i = 0; i < p->n_fusions; i++, b += 8)
-        if (!get_string(d, b, SEC_FUSIONS, i, &p->fusions[i].name) ||
-            !get_string(d, b + 4, SEC_FUSIONS, i, &p->fusions[i].op))
-            return false;
-    return true;
-}
-
-static bool decode_request(struct decoder *d)
-{
-    const uint8_t *b = d->section[SEC_REQUEST].data;
-    struct plan_request *q = &d->plan->request;
-    q->prompt = get_i32(b);
-    q->generate = get_i32(b + 4);
-    q->context = get_i32(b + 8);
-    q->batch = get_i32(b + 12);
-    q->ubatch = get_i32(b + 16);
-    q->kv = get_u32(b + 20);
-    q->objective = get_u32(b + 28);
-    return get_bool(d, b + 24, SEC_REQUEST, 0, &q->deterministic);
-}
-
-static bool decode_costs(struct decoder *d)
-{
-    struct plan *p = d->plan;
-    const uint8_t *b = d->section[SEC_COSTS].data;
-    struct plan_cost *x = p->costs = records(d, SEC_COSTS, sizeof *x, &p->n_costs);
-    if (!x)
-        return false;
-    for (int32_t i = 0; i < p->n_costs; i++, b += 32, x++) {
-        if (!get_string(d, b, SEC_COSTS, i, &x->op) ||
-            !get_bool(d, b + 12, SEC_COSTS, i, &x->estimate))
-            return false;
-        x->phase = get_u32(b + 4);
-        x->device = get_i32(b + 8);
-        x->ns = get_u64(b + 16);
-        x->transfer_ns = get_u64(b + 24);
-    }
-    return true;
-}
-
-static bool decode_summary(struct decoder *d)
-{
-    struct plan *p = d->plan;
-    const uint8_t *b = d->section[SEC_BASELINES].data;
-    p->baselines = records(d, SEC_BASELINES, sizeof *p->baselines, &p->n_baselines);
-    if (!p->baselines)
-        return false;
-    for (int32_t i = 0; i < p->n_baselines; i++, b += 16) {
-        p->baselines[i].objective_ns = get_u64(b + 8);
-        if (!get_string(d, b, SEC_BASELINES, i, &p->baselines[i].name) ||
-            !get_reserved(d, b + 4, SEC_BASELINES, i))
-            return false;
-    }
-    b = d->section[SEC_SUMMARY].data;
-    p->prefill_ns = get_u64(b);
-    p->decode_ns = get_u64(b + 8);
-    p->request_ns = get_u64(b + 16);
-    p->objective_ns = get_u64(b + 24);
-    p->bound_ns = get_u64(b + 32);
-    for (int i = 0; i < PHASE_COUNT; i++)
-        if (!get_string(d, b + 40 + 4 * i, SEC_SUMMARY, 0, &p->numerics[i]))
-            return false;
-    return get_string(d, b + 48, SEC_SUMMARY, 0, &p->solver) &&
-           get_bool(d, b + 52, SEC_SUMMARY, 0, &p->timed_out);
+    for (int32_t i = 0; i < n; i++, base += kind->size)
+        for (const struct plan_field *f = kind->fields; f < kind->fields + kind->n_fields; f++) {
+            if (decode_field(d, b, label, i, f, base + f->offset))
+                return d->err->status;
+            b += f->type == PLAN_U64 ? 8 : 4;
+        }
+    return OATO_OK;
 }
 
 oato_status plan_load_memory(const void *data, size_t bytes, const char *name, struct plan *out,
@@ -402,10 +264,11 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
         status = decode_table(&d, n_sections);
     if (!status)
         status = decode_strings(&d);
-    if (!status && !(decode_identity(&d) && decode_devices(&d) && decode_parts(&d) &&
-                     decode_kv_and_fusions(&d) && decode_request(&d) && decode_costs(&d) &&
-                     decode_summary(&d) && decode_neurons(&d)))
-        status = err->status;
+    for (uint32_t id = SEC_IDENTITY; id < SEC_END && !status; id++)
+        status = decode_section(&d, id);
+    if (!status && d.section[SEC_NEURONS].data && !out->neurons_hash)
+        status =
+            refuse(&d, "section 11 (neurons): hash 0; a plan in natural order has no such section");
     if (!status && (status = plan_validate(out, OATO_EFILE, err)))
         oato_fail_at(err, "%s", name);
     if (status)

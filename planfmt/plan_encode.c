@@ -1,5 +1,6 @@
 /*
- * plan_encode.c - writes a plan as bytes (docs/plan-format.md): a hashed header, a hashed table of
+ * plan_encode.c - the fields of every section of a plan, in tables that the decoder uses, too, and
+ * how a plan is written as bytes (docs/plan-format.md): a hashed header, a hashed table of
  * sections, and sections of fixed-width little-endian records, each hashed. Equal plans give equal
  * bytes: sections in order of id, strings in order of first use, padding zero.
  */
@@ -10,18 +11,96 @@
 
 const char plan_magic[8] = "OATOPLAN";
 
+#define FIELD(type, structure, member)                                                             \
+    {                                                                                              \
+        type, offsetof(struct structure, member), sizeof(((struct structure *)0)->member)          \
+    }
+
+static const struct plan_field identity[] = {
+    FIELD(PLAN_U64, plan, structure_hash), FIELD(PLAN_U64, plan, content_hash),
+    FIELD(PLAN_U64, plan, profile_hash),   FIELD(PLAN_TEXT, plan, tool),
+    FIELD(PLAN_TEXT, plan, model_name),
+};
+
+static const struct plan_field device[] = {
+    FIELD(PLAN_CHARS, plan_device, id),         FIELD(PLAN_CHARS, plan_device, kind),
+    FIELD(PLAN_CHARS, plan_device, model),      FIELD(PLAN_CHARS, plan_device, spec),
+    FIELD(PLAN_U32, plan_device, rank),         {PLAN_ZERO, 0, 0},
+    FIELD(PLAN_U64, plan_device, budget_bytes), FIELD(PLAN_U64, plan_device, planned_bytes),
+};
+
+static const struct plan_field part[] = {
+    FIELD(PLAN_TEXT, plan_part, op),    FIELD(PLAN_U32, plan_part, axis),
+    FIELD(PLAN_U64, plan_part, begin),  FIELD(PLAN_U64, plan_part, end),
+    FIELD(PLAN_U32, plan_part, phases), FIELD(PLAN_U32, plan_part, device),
+    FIELD(PLAN_U32, plan_part, home),   {PLAN_ZERO, 0, 0},
+};
+
+static const struct plan_field kv[] = {
+    FIELD(PLAN_U32, plan_kv, layer),
+    FIELD(PLAN_U32, plan_kv, head_begin),
+    FIELD(PLAN_U32, plan_kv, head_end),
+    FIELD(PLAN_U32, plan_kv, device),
+};
+
+static const struct plan_field fusion[] = {
+    FIELD(PLAN_TEXT, plan_fusion, name),
+    FIELD(PLAN_TEXT, plan_fusion, op),
+};
+
+static const struct plan_field request[] = {
+    FIELD(PLAN_U32, plan, request.prompt),         FIELD(PLAN_U32, plan, request.generate),
+    FIELD(PLAN_U32, plan, request.context),        FIELD(PLAN_U32, plan, request.batch),
+    FIELD(PLAN_U32, plan, request.ubatch),         FIELD(PLAN_U32, plan, request.kv),
+    FIELD(PLAN_BOOL, plan, request.deterministic), FIELD(PLAN_U32, plan, request.objective),
+};
+
+static const struct plan_field cost[] = {
+    FIELD(PLAN_TEXT, plan_cost, op),    FIELD(PLAN_U32, plan_cost, phase),
+    FIELD(PLAN_U32, plan_cost, device), FIELD(PLAN_BOOL, plan_cost, estimate),
+    FIELD(PLAN_U64, plan_cost, ns),     FIELD(PLAN_U64, plan_cost, transfer_ns),
+};
+
+static const struct plan_field baseline[] = {
+    FIELD(PLAN_TEXT, plan_baseline, name),
+    {PLAN_ZERO, 0, 0},
+    FIELD(PLAN_U64, plan_baseline, objective_ns),
+};
+
+static const struct plan_field summary[] = {
+    FIELD(PLAN_U64, plan, prefill_ns),
+    FIELD(PLAN_U64, plan, decode_ns),
+    FIELD(PLAN_U64, plan, request_ns),
+    FIELD(PLAN_U64, plan, objective_ns),
+    FIELD(PLAN_U64, plan, bound_ns),
+    FIELD(PLAN_TEXT, plan, numerics[PHASE_PREFILL]),
+    FIELD(PLAN_TEXT, plan, numerics[PHASE_DECODE]),
+    FIELD(PLAN_TEXT, plan, solver),
+    FIELD(PLAN_BOOL, plan, timed_out),
+};
+
+static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
+
+#define FIELDS(table) table, ARRAY_LEN(table)
+#define ONE(table)    FIELDS(table), 0, 0, 0
+#define ARRAY(table, structure, array)                                                             \
+    FIELDS(table), sizeof(struct structure), offsetof(struct plan, array),                         \
+        offsetof(struct plan, n_##array)
+
+enum { NEEDED = PLAN_FLAG_REQUIRED };
+
 const struct section_kind section_kind[SEC_END] = {
-    [SEC_STRINGS] = {"strings", PLAN_FLAG_REQUIRED, 1, false, false},
-    [SEC_IDENTITY] = {"identity", PLAN_FLAG_REQUIRED, 32, true, false},
-    [SEC_DEVICES] = {"devices", PLAN_FLAG_REQUIRED, 40, false, false},
-    [SEC_PARTS] = {"parts", PLAN_FLAG_REQUIRED, 40, false, false},
-    [SEC_KV] = {"kv", PLAN_FLAG_REQUIRED, 16, false, false},
-    [SEC_FUSIONS] = {"fusions", PLAN_FLAG_REQUIRED, 8, false, false},
-    [SEC_REQUEST] = {"request", PLAN_FLAG_REQUIRED, 32, true, false},
-    [SEC_COSTS] = {"costs", 0, 32, false, false},
-    [SEC_BASELINES] = {"baselines", 0, 16, false, false},
-    [SEC_SUMMARY] = {"summary", PLAN_FLAG_REQUIRED, 56, true, false},
-    [SEC_NEURONS] = {"neurons", PLAN_FLAG_REQUIRED, 8, true, true},
+    [SEC_STRINGS] = {"strings", NEEDED, 1, false, false, NULL, 0, 0, 0, 0},
+    [SEC_IDENTITY] = {"identity", NEEDED, 32, true, false, ONE(identity)},
+    [SEC_DEVICES] = {"devices", NEEDED, 40, false, false, ARRAY(device, plan_device, devices)},
+    [SEC_PARTS] = {"parts", NEEDED, 40, false, false, ARRAY(part, plan_part, parts)},
+    [SEC_KV] = {"kv", NEEDED, 16, false, false, ARRAY(kv, plan_kv, kv)},
+    [SEC_FUSIONS] = {"fusions", NEEDED, 8, false, false, ARRAY(fusion, plan_fusion, fusions)},
+    [SEC_REQUEST] = {"request", NEEDED, 32, true, false, ONE(request)},
+    [SEC_COSTS] = {"costs", 0, 32, false, false, ARRAY(cost, plan_cost, costs)},
+    [SEC_BASELINES] = {"baselines", 0, 16, false, false, ARRAY(baseline, plan_baseline, baselines)},
+    [SEC_SUMMARY] = {"summary", NEEDED, 56, true, false, ONE(summary)},
+    [SEC_NEURONS] = {"neurons", NEEDED, 8, true, true, ONE(neurons)},
 };
 
 static void add_u32(struct text *t, uint32_t v)
@@ -73,96 +152,53 @@ static uint32_t add_string(struct encoder *e, const char *s)
     return e->slots[i] - 1;
 }
 
-static void encode_people(struct encoder *e, const struct plan *p)
+static void encode_field(struct encoder *e, struct text *t, const struct plan_field *f,
+                         const void *from)
 {
-    struct text *t = &e->section[SEC_IDENTITY];
-    add_u64(t, p->structure_hash);
-    add_u64(t, p->content_hash);
-    add_u64(t, p->profile_hash);
-    add_u32(t, add_string(e, p->tool));
-    add_u32(t, add_string(e, p->model_name));
-
-    t = &e->section[SEC_DEVICES];
-    for (int32_t i = 0; i < p->n_devices; i++) {
-        const struct plan_device *d = &p->devices[i];
-        add_u32(t, add_string(e, d->id));
-        add_u32(t, add_string(e, d->kind));
-        add_u32(t, add_string(e, d->model));
-        add_u32(t, add_string(e, d->spec));
-        add_u32(t, (uint32_t)d->rank);
-        add_u32(t, 0);
-        add_u64(t, d->budget_bytes);
-        add_u64(t, d->planned_bytes);
+    const char *s;
+    uint32_t u32 = 0;
+    uint64_t u64;
+    switch (f->type) {
+    case PLAN_TEXT:
+        memcpy(&s, from, sizeof s);
+        add_u32(t, add_string(e, s));
+        break;
+    case PLAN_CHARS: add_u32(t, add_string(e, from)); break;
+    case PLAN_U32:
+        memcpy(&u32, from, sizeof u32);
+        add_u32(t, u32);
+        break;
+    case PLAN_U64:
+        memcpy(&u64, from, sizeof u64);
+        add_u64(t, u64);
+        break;
+    case PLAN_BOOL: add_u32(t, *(const bool *)from); break;
+    case PLAN_ZERO: add_u32(t, 0); break;
     }
 }
 
-static void encode_placement(struct encoder *e, const struct plan *p)
+/* How many records a section has, and where the first one's structure is. */
+static int32_t section_records(const struct plan *p, int id, const char **first)
 {
-    struct text *t = &e->section[SEC_PARTS];
-    for (int32_t i = 0; i < p->n_parts; i++) {
-        const struct plan_part *x = &p->parts[i];
-        add_u32(t, add_string(e, x->op));
-        add_u32(t, x->axis);
-        add_u64(t, (uint64_t)x->begin);
-        add_u64(t, (uint64_t)x->end);
-        add_u32(t, x->phases);
-        add_u32(t, (uint32_t)x->device);
-        add_u32(t, (uint32_t)x->home);
-        add_u32(t, 0);
-    }
-    t = &e->section[SEC_KV];
-    for (int32_t i = 0; i < p->n_kv; i++) {
-        add_u32(t, (uint32_t)p->kv[i].layer);
-        add_u32(t, (uint32_t)p->kv[i].head_begin);
-        add_u32(t, (uint32_t)p->kv[i].head_end);
-        add_u32(t, (uint32_t)p->kv[i].device);
-    }
-    t = &e->section[SEC_FUSIONS];
-    for (int32_t i = 0; i < p->n_fusions; i++) {
-        add_u32(t, add_string(e, p->fusions[i].name));
-        add_u32(t, add_string(e, p->fusions[i].op));
-    }
+    const struct section_kind *kind = &section_kind[id];
+    const char *plan = (const char *)p;
+    int32_t n;
+    *first = plan;
+    if (kind->one)
+        return !kind->missing || p->neurons_hash;
+    memcpy(first, plan + kind->array, sizeof *first);
+    memcpy(&n, plan + kind->length, sizeof n);
+    return n;
 }
 
-static void encode_prediction(struct encoder *e, const struct plan *p)
+static void encode_section(struct encoder *e, const struct plan *p, int id)
 {
-    struct text *t = &e->section[SEC_REQUEST];
-    add_u32(t, (uint32_t)p->request.prompt);
-    add_u32(t, (uint32_t)p->request.generate);
-    add_u32(t, (uint32_t)p->request.context);
-    add_u32(t, (uint32_t)p->request.batch);
-    add_u32(t, (uint32_t)p->request.ubatch);
-    add_u32(t, p->request.kv);
-    add_u32(t, p->request.deterministic);
-    add_u32(t, p->request.objective);
-
-    t = &e->section[SEC_COSTS];
-    for (int32_t i = 0; i < p->n_costs; i++) {
-        add_u32(t, add_string(e, p->costs[i].op));
-        add_u32(t, p->costs[i].phase);
-        add_u32(t, (uint32_t)p->costs[i].device);
-        add_u32(t, p->costs[i].estimate);
-        add_u64(t, p->costs[i].ns);
-        add_u64(t, p->costs[i].transfer_ns);
-    }
-    t = &e->section[SEC_BASELINES];
-    for (int32_t i = 0; i < p->n_baselines; i++) {
-        add_u32(t, add_string(e, p->baselines[i].name));
-        add_u32(t, 0);
-        add_u64(t, p->baselines[i].objective_ns);
-    }
-    t = &e->section[SEC_SUMMARY];
-    add_u64(t, p->prefill_ns);
-    add_u64(t, p->decode_ns);
-    add_u64(t, p->request_ns);
-    add_u64(t, p->objective_ns);
-    add_u64(t, p->bound_ns);
-    for (int i = 0; i < PHASE_COUNT; i++)
-        add_u32(t, add_string(e, p->numerics[i]));
-    add_u32(t, add_string(e, p->solver));
-    add_u32(t, p->timed_out);
-    if (p->neurons_hash)
-        add_u64(&e->section[SEC_NEURONS], p->neurons_hash);
+    const struct section_kind *kind = &section_kind[id];
+    const char *base;
+    const int32_t n = section_records(p, id, &base);
+    for (int32_t i = 0; base && i < n; i++, base += kind->size)
+        for (uint32_t f = 0; f < kind->n_fields; f++)
+            encode_field(e, &e->section[id], &kind->fields[f], base + kind->fields[f].offset);
 }
 
 static bool is_written(const struct encoder *e, int id)
@@ -223,13 +259,15 @@ static bool assemble(const struct encoder *e, struct text *file)
 oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes, struct oato_error *err)
 {
     struct encoder e = {.n_slots = 64};
+    const char *first;
     struct text file;
     *data = NULL;
     *bytes = 0;
     if (plan_validate(p, OATO_EUSAGE, err))
         return oato_fail_at(err, "plan not written");
-    size_t references = 8 + 4 * (size_t)p->n_devices + (size_t)p->n_parts +
-                        2 * (size_t)p->n_fusions + (size_t)p->n_costs + (size_t)p->n_baselines;
+    size_t references = 0; /* at most: as if every field named a string */
+    for (int id = SEC_IDENTITY; id < SEC_END; id++)
+        references += (size_t)section_records(p, id, &first) * section_kind[id].n_fields;
     while (e.n_slots < 2 * references)
         e.n_slots *= 2;
     e.slots = calloc(e.n_slots, sizeof *e.slots);
@@ -238,9 +276,8 @@ oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes, str
     for (int id = 0; id < SEC_END; id++)
         text_init(&e.section[id]);
     text_add(&e.section[SEC_STRINGS], "", 1);
-    encode_people(&e, p);
-    encode_placement(&e, p);
-    encode_prediction(&e, p);
+    for (int id = SEC_IDENTITY; id < SEC_END; id++)
+        encode_section(&e, p, id);
     text_init(&file);
     oato_status status = OATO_OK;
     if (assemble(&e, &file)) {

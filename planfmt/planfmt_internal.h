@@ -18,13 +18,22 @@ enum field_type {
     FIELD_BOOL,
 };
 
+/* Whether a key is there. All but REQUIRED ones may be missing in a file. */
+enum field_presence {
+    REQUIRED,
+    OPTIONAL,   /* always written */
+    IF_SET,     /* a number above 0, true */
+    UNLESS_SET, /* the opposite */
+    WITH_NEXT,  /* as the next key, which is IF_SET */
+};
+
 /* One key of a mapping, and where its value is in the structure of the mapping. */
 struct field {
     const char *name;
     size_t offset;
     enum field_type type;
     uint32_t size;
-    bool required;
+    enum field_presence presence;
 };
 
 /* Mappings that name devices and operators by text, unlike the structures of planfmt.h. */
@@ -35,10 +44,7 @@ struct link_text {
 
 struct row_text {
     char device[16], op[OP_KEY_SIZE], numerics[32];
-    bool supported, disturbed;
-    double median_ns, p10_ns, p90_ns;
-    int32_t repeats;
-    uint64_t prepared_bytes, workspace_bytes;
+    struct profile_row row; /* without these */
 };
 
 enum { FIELDS_MAX = 20, PROFILE_DEVICES_MAX = 64 };
@@ -51,21 +57,10 @@ struct schema {
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
     profile_link_schema, profile_row_schema;
-enum { DEVICE_LAUNCH = 13, DEVICE_DATA_SHEET, DEVICE_JOINS }; /* indices in profile_device_schema */
-/* Indices in profile_row_schema. */
-enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN, ROW_DISTURBED = 10 };
-enum {
-    LINK_FROM,
-    LINK_TO,
-    LINK_LATENCY,
-    LINK_RATE,
-    LINK_SYNC,
-    LINK_PAGEABLE_LATENCY,
-    LINK_PAGEABLE_RATE,
-    LINK_BOTH,
-    LINK_STREAM
-};
-enum { DEVICE_ID, DEVICE_KIND };
+/* Indices in the schemas. */
+enum { DEVICE_ID };
+enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
+enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN };
 
 /* True when id is "kind:number" with at most 15 bytes. */
 bool profile_device_id_ok(const char *id, const char *kind);
@@ -75,6 +70,17 @@ bool profile_add(struct profile *p, const struct profile_row *row, bool replace,
 
 /* Appends what profile_save writes to *out, whose contents are undefined after a failure. */
 oato_status profile_print(const struct profile *p, struct text *out, struct oato_error *err);
+
+/* ----------------------------------------------------------------------------- neurons ---- */
+
+/* The layer of a tensor "blk.12.KIND", without zeros in front; -1: another name. */
+int64_t neurons_layer_of(const char *name, const char *kind);
+/* OATO_EFILE unless the file's general.architecture is `architecture`; what: "a neurons sidecar".
+ */
+oato_status neurons_check_kind(const struct gguf *g, const char *what, const char *architecture,
+                               struct oato_error *err);
+oato_status neurons_read_u64(const struct gguf *g, const char *key, uint64_t *out,
+                             struct oato_error *err);
 
 /* -------------------------------------------------------------------------------- plan ---- */
 
@@ -108,11 +114,30 @@ enum section_id {
     SEC_END
 };
 
+enum plan_field_type {
+    PLAN_TEXT,  /* const char *; in the file the offset of a string */
+    PLAN_CHARS, /* char[size]; in the file the offset of a string */
+    PLAN_U32,   /* int32_t, uint32_t or an enumeration */
+    PLAN_U64,   /* 8 bytes, signed or not */
+    PLAN_BOOL,  /* 4 bytes in the file */
+    PLAN_ZERO,  /* 4 reserved bytes; not in memory */
+};
+
+/* One field of a record, in the order of the file, and where it is in the structure. */
+struct plan_field {
+    enum plan_field_type type;
+    size_t offset, size;
+};
+
 struct section_kind {
     const char *name;
     uint32_t flags, record_bytes;
-    bool one;     /* exactly one record */
+    bool one;     /* exactly one record, whose structure is struct plan itself */
     bool missing; /* absent when empty, even if required */
+    const struct plan_field *fields;
+    uint32_t n_fields;
+    /* Not `one`: bytes of a structure, and where in struct plan the array and its length are. */
+    size_t size, array, length;
 };
 
 extern const char plan_magic[8];

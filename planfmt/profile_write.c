@@ -106,9 +106,10 @@ static void end_mapping(struct writer *w)
     emit(w, yaml_mapping_end_event_initialize(&e), &e);
 }
 
-static void begin_list(struct writer *w)
+static void begin_list(struct writer *w, const char *key)
 {
     yaml_event_t e;
+    put_plain(w, key);
     emit(w, yaml_sequence_start_event_initialize(&e, NULL, NULL, 1, YAML_BLOCK_SEQUENCE_STYLE), &e);
 }
 
@@ -118,14 +119,31 @@ static void end_list(struct writer *w)
     emit(w, yaml_sequence_end_event_initialize(&e), &e);
 }
 
-/* The fields of the schema whose bit is set in `which`, from the structure at base. */
-static void put_fields(struct writer *w, const struct schema *schema, const void *base,
-                       uint32_t which)
+static bool is_set(const struct field *f, const void *base)
 {
-    for (int i = 0; i < schema->n; i++) {
+    const void *at = (const char *)base + f->offset;
+    return f->type == FIELD_BOOL ? *(const bool *)at : *(const double *)at > 0;
+}
+
+static bool is_written(const struct field *f, const void *base)
+{
+    switch (f->presence) {
+    case REQUIRED:
+    case OPTIONAL: return true;
+    case IF_SET: return is_set(f, base);
+    case UNLESS_SET: return !is_set(f, base);
+    case WITH_NEXT: return is_set(f + 1, base);
+    }
+    return true;
+}
+
+/* The first n fields of the schema, from the structure at base. */
+static void put_fields(struct writer *w, const struct schema *schema, int n, const void *base)
+{
+    for (int i = 0; i < n; i++) {
         const struct field *f = &schema->field[i];
         const void *from = (const char *)base + f->offset;
-        if (!(which & 1u << i))
+        if (!is_written(f, base))
             continue;
         put_plain(w, f->name);
         switch (f->type) {
@@ -137,6 +155,14 @@ static void put_fields(struct writer *w, const struct schema *schema, const void
         case FIELD_BOOL: put_plain(w, *(const bool *)from ? "true" : "false"); break;
         }
     }
+}
+
+static void put_mapping(struct writer *w, const struct schema *schema, int n, const void *base,
+                        bool one_line)
+{
+    begin_mapping(w, one_line);
+    put_fields(w, schema, n, base);
+    end_mapping(w);
 }
 
 /* -------------------------------------------------------------------------------- checks --- */
@@ -210,46 +236,24 @@ static oato_status check_profile(const struct profile *p, struct oato_error *err
 
 /* ------------------------------------------------------------------------------ sections --- */
 
-/* The bit of a field that has nothing to say. */
-static uint32_t unless(bool says, int field)
-{
-    return says ? 0 : 1u << field;
-}
-
 static void put_devices(struct writer *w, const struct profile *p)
 {
-    put_plain(w, "devices");
-    begin_list(w);
-    for (int32_t i = 0; i < p->n_devices; i++) {
-        const struct profile_device *d = &p->devices[i];
-        uint32_t left_out =
-            unless(d->launch_ns > 0, DEVICE_LAUNCH) | unless(d->data_sheet, DEVICE_DATA_SHEET);
-        for (int j = 0; j < JOIN_COUNT; j++)
-            left_out |= unless(d->join_ns[j] > 0, DEVICE_JOINS + j);
-        begin_mapping(w, false);
-        put_fields(w, &profile_device_schema, d, ~left_out);
-        end_mapping(w);
-    }
+    const struct schema *schema = &profile_device_schema;
+    begin_list(w, "devices");
+    for (int32_t i = 0; i < p->n_devices; i++)
+        put_mapping(w, schema, schema->n, &p->devices[i], false);
     end_list(w);
 }
 
 static void put_links(struct writer *w, const struct profile *p)
 {
-    put_plain(w, "links");
-    begin_list(w);
+    const struct schema *schema = &profile_link_schema;
+    begin_list(w, "links");
     for (int32_t i = 0; i < p->n_links; i++) {
-        const struct profile_link *l = &p->links[i];
-        const bool pageable = l->pageable_bytes_per_s > 0;
-        struct link_text t = {.link = *l};
-        snprintf(t.from, sizeof t.from, "%s", p->devices[l->from].id);
-        snprintf(t.to, sizeof t.to, "%s", p->devices[l->to].id);
-        begin_mapping(w, true);
-        put_fields(w, &profile_link_schema, &t,
-                   ~(unless(pageable, LINK_PAGEABLE_LATENCY) |
-                     unless(pageable, LINK_PAGEABLE_RATE) |
-                     unless(l->both_bytes_per_s > 0, LINK_BOTH) |
-                     unless(l->stream_bytes_per_s > 0, LINK_STREAM)));
-        end_mapping(w);
+        struct link_text t = {.link = p->links[i]};
+        snprintf(t.from, sizeof t.from, "%s", p->devices[t.link.from].id);
+        snprintf(t.to, sizeof t.to, "%s", p->devices[t.link.to].id);
+        put_mapping(w, schema, schema->n, &t, true);
     }
     end_list(w);
 }
@@ -272,18 +276,9 @@ static oato_status put_row(struct writer *w, const struct profile *p, const stru
                            struct oato_error *err)
 {
     const struct profile_row *r = s->row;
-    struct row_text t = {.supported = r->supported,
-                         .median_ns = r->median_ns,
-                         .p10_ns = r->p10_ns,
-                         .p90_ns = r->p90_ns,
-                         .repeats = r->repeats,
-                         .prepared_bytes = r->prepared_bytes,
-                         .workspace_bytes = r->workspace_bytes,
-                         .disturbed = r->disturbed};
-    uint32_t which = UINT32_MAX & ~(1u << ROW_SUPPORTED | unless(r->disturbed, ROW_DISTURBED));
-    if (!r->supported)
-        which = 1u << ROW_DEVICE | 1u << ROW_OP | 1u << ROW_SUPPORTED;
-    else if (check_fields(&profile_row_schema, &t, (int32_t)(r - p->rows), err))
+    const struct schema *schema = &profile_row_schema;
+    struct row_text t = {.row = *r};
+    if (r->supported && check_fields(schema, &t, (int32_t)(r - p->rows), err))
         return oato_fail_at(err, "%s", s->key);
     if (strlen(or_empty(r->numerics)) >= sizeof t.numerics || r->size.rows < 1)
         return oato_fail(
@@ -293,9 +288,7 @@ static oato_status put_row(struct writer *w, const struct profile *p, const stru
     snprintf(t.device, sizeof t.device, "%s", p->devices[r->device].id);
     snprintf(t.op, sizeof t.op, "%s", s->key);
     snprintf(t.numerics, sizeof t.numerics, "%s", or_empty(r->numerics));
-    begin_mapping(w, true);
-    put_fields(w, &profile_row_schema, &t, which);
-    end_mapping(w);
+    put_mapping(w, schema, r->supported ? schema->n : ROW_MEDIAN, &t, true);
     return OATO_OK;
 }
 
@@ -317,8 +310,7 @@ static oato_status put_rows(struct writer *w, const struct profile *p, struct oa
     }
     if (!status)
         qsort(sorted, n, sizeof *sorted, by_device_and_key);
-    put_plain(w, "operators");
-    begin_list(w);
+    begin_list(w, "operators");
     for (size_t i = 0; i < n && !status; i++) {
         if (i && !by_device_and_key(&sorted[i - 1], &sorted[i]))
             status = oato_fail(err, OATO_EUSAGE, "profile not written: duplicate operator '%s'",
@@ -339,11 +331,9 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     begin_mapping(w, false);
     struct profile head = *p;
     head.version = PROFILE_VERSION;
-    put_fields(w, &profile_head_schema, &head, UINT32_MAX);
+    put_fields(w, &profile_head_schema, profile_head_schema.n, &head);
     put_plain(w, "machine");
-    begin_mapping(w, false);
-    put_fields(w, &profile_machine_schema, &p->machine, UINT32_MAX);
-    end_mapping(w);
+    put_mapping(w, &profile_machine_schema, profile_machine_schema.n, &p->machine, false);
     put_devices(w, p);
     put_links(w, p);
     oato_status status = put_rows(w, p, err);

@@ -292,7 +292,7 @@ static oato_status check_required(struct reader *r, const struct schema *schema,
                                   const struct mapping_marks *m, int n)
 {
     for (int i = 0; i < n; i++)
-        if (schema->field[i].required && !(m->seen & 1u << i))
+        if (schema->field[i].presence == REQUIRED && !(m->seen & 1u << i))
             return fail_at(r, m->begin, "%s: key '%s' is missing", schema->what,
                            schema->field[i].name);
     return OATO_OK;
@@ -300,30 +300,16 @@ static oato_status check_required(struct reader *r, const struct schema *schema,
 
 /* ------------------------------------------------------------------------------ sections --- */
 
-/* Arrays that grow in the arena; *cap in elements. */
-static void *grow(struct reader *r, void *old, int32_t n, int32_t *cap, size_t size)
+/* The array for at most n devices or links; it is allocated with the first of them. */
+static void *array_of(struct reader *r, void *array, int32_t n, size_t size)
 {
-    if (n < *cap)
-        return old;
-    int32_t more = *cap ? *cap * 2 : 4;
-    void *p = arena_alloc(&r->profile->arena, (size_t)more, size);
-    if (!p) {
-        oato_fail_memory(r->err, (size_t)more * size, "a profile");
-        return NULL;
-    }
-    if (n)
-        memcpy(p, old, (size_t)n * size);
-    *cap = more;
+    void *p = array ? array : arena_alloc(&r->profile->arena, (size_t)n, size);
+    if (!p)
+        oato_fail_memory(r->err, (size_t)n * size, "a profile");
     return p;
 }
 
-static oato_status read_machine(struct reader *r)
-{
-    struct mapping_marks m;
-    return read_mapping(r, &profile_machine_schema, &r->profile->machine, &m);
-}
-
-static oato_status read_device(struct reader *r, int32_t *cap)
+static oato_status read_device(struct reader *r)
 {
     struct profile *p = r->profile;
     struct profile_device d = {.id = "", .kind = "", .model = "", .spec = ""};
@@ -340,10 +326,9 @@ static oato_status read_device(struct reader *r, int32_t *cap)
         return fail_at(r, m.value[DEVICE_ID], "duplicate device '%s'", d.id);
     if (p->n_devices == PROFILE_DEVICES_MAX)
         return fail_at(r, m.begin, "more than %d devices", PROFILE_DEVICES_MAX);
-    struct profile_device *to = grow(r, p->devices, p->n_devices, cap, sizeof d);
-    if (!to)
+    p->devices = array_of(r, p->devices, PROFILE_DEVICES_MAX, sizeof d);
+    if (!p->devices)
         return r->err->status;
-    p->devices = to;
     p->devices[p->n_devices++] = d;
     return OATO_OK;
 }
@@ -357,7 +342,7 @@ static oato_status device_of(struct reader *r, const char *id, yaml_mark_t at, i
     return OATO_OK;
 }
 
-static oato_status read_link(struct reader *r, int32_t *cap)
+static oato_status read_link(struct reader *r)
 {
     struct profile *p = r->profile;
     struct link_text t = {.link = {.sync_ns = 0}};
@@ -379,89 +364,80 @@ static oato_status read_link(struct reader *r, int32_t *cap)
     for (int32_t i = 0; i < p->n_links; i++)
         if (p->links[i].from == l.from && p->links[i].to == l.to)
             return fail_at(r, m.begin, "duplicate link from '%s' to '%s'", t.from, t.to);
-    struct profile_link *to = grow(r, p->links, p->n_links, cap, sizeof l);
-    if (!to)
+    p->links = array_of(r, p->links, p->n_devices * (p->n_devices - 1), sizeof l);
+    if (!p->links)
         return r->err->status;
-    p->links = to;
     p->links[p->n_links++] = l;
     return OATO_OK;
 }
 
-static oato_status read_row(struct reader *r, int32_t *cap)
+static oato_status read_row(struct reader *r)
 {
-    (void)cap; /* profile_add grows rows itself */
     const struct schema *schema = &profile_row_schema;
-    struct row_text t = {.supported = true};
-    struct profile_row row = {.supported = true};
+    struct row_text t = {.row = {.supported = true}};
+    struct profile_row *row = &t.row;
     struct mapping_marks m;
     oato_status status = read_mapping(r, schema, &t, &m);
     if (!status)
-        status = check_required(r, schema, &m, t.supported ? schema->n : ROW_MEDIAN);
+        status = check_required(r, schema, &m, row->supported ? schema->n : ROW_MEDIAN);
+    if (!status && !row->supported) /* only the key counts */
+        *row = (struct profile_row){.supported = false};
     if (!status)
-        status = device_of(r, t.device, m.value[ROW_DEVICE], &row.device);
+        status = device_of(r, t.device, m.value[ROW_DEVICE], &row->device);
     if (status)
         return status;
-    if (!oato_op_parse(t.op, &row.op, &row.size))
+    row->numerics = row->supported ? t.numerics : "";
+    if (!oato_op_parse(t.op, &row->op, &row->size))
         return fail_at(r, m.value[ROW_OP], "op: '%s' is not an operator key", t.op);
-    if (row.size.rows < 1)
+    if (row->size.rows < 1)
         return fail_at(r, m.value[ROW_OP], "op: '%s' lacks the size of the step (/t1)", t.op);
-    row.supported = t.supported;
-    row.numerics = "";
-    if (t.supported) {
-        row.numerics = t.numerics;
-        row.prepared_bytes = t.prepared_bytes;
-        row.workspace_bytes = t.workspace_bytes;
-        row.median_ns = t.median_ns;
-        row.p10_ns = t.p10_ns;
-        row.p90_ns = t.p90_ns;
-        row.repeats = t.repeats;
-        row.disturbed = t.disturbed;
-    }
     bool existed;
-    if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, &row, false, &existed))
-        return oato_fail_memory(r->err, sizeof row, "a profile");
+    if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, row, false, &existed))
+        return oato_fail_memory(r->err, sizeof *row, "a profile");
     if (existed)
         return fail_at(r, m.begin, "duplicate operator '%s' on '%s'", t.op, t.device);
     return OATO_OK;
 }
 
-static oato_status read_list(struct reader *r, const char *key,
-                             oato_status (*item)(struct reader *r, int32_t *cap))
+typedef oato_status read_item(struct reader *r);
+
+static oato_status read_list(struct reader *r, const char *key, read_item *item)
 {
     oato_status status;
-    int32_t cap = 0;
     if (r->event.type != YAML_SEQUENCE_START_EVENT)
         return fail_at(r, r->event.start_mark, "%s: %s where a list is expected", key,
                        kind_of(&r->event));
     while (!(status = next_event(r)) && r->event.type != YAML_SEQUENCE_END_EVENT)
-        if ((status = item(r, &cap)))
+        if ((status = item(r)))
             break;
     return status;
 }
 
 /* ---------------------------------------------------------------------------- the whole ---- */
 
-enum { SECTION_MACHINE, SECTION_DEVICES, SECTION_LINKS, SECTION_OPERATORS, SECTION_COUNT };
-static const char *const section_name[SECTION_COUNT] = {"machine", "devices", "links", "operators"};
+static const struct {
+    const char *name;
+    read_item *item; /* NULL: no list, but one mapping */
+} sections[] = {
+    {"machine", NULL}, {"devices", read_device}, {"links", read_link}, {"operators", read_row}};
 
 static const char no_devices[] = "'devices' is missing or empty";
 
-static oato_status read_section(struct reader *r, int section, const char *name)
+static oato_status read_section(struct reader *r, size_t section)
 {
+    const char *name = sections[section].name;
     yaml_mark_t at = r->event.start_mark;
-    if (section > SECTION_DEVICES && !r->profile->n_devices)
+    struct mapping_marks m;
+    if ((sections[section].item == read_link || sections[section].item == read_row) &&
+        !r->profile->n_devices)
         return fail_at(r, at, "'%s' must come after 'devices'", name);
     oato_status status = next_event(r);
     if (status)
         return status;
-    switch (section) {
-    case SECTION_MACHINE: return read_machine(r);
-    case SECTION_DEVICES:
-        status = read_list(r, "devices", read_device);
-        return status || r->profile->n_devices ? status : fail_at(r, at, "%s", no_devices);
-    case SECTION_LINKS: return read_list(r, "links", read_link);
-    default: return read_list(r, "operators", read_row);
-    }
+    if (!sections[section].item)
+        return read_mapping(r, &profile_machine_schema, &r->profile->machine, &m);
+    status = read_list(r, name, sections[section].item);
+    return status || r->profile->n_devices ? status : fail_at(r, at, "%s", no_devices);
 }
 
 static oato_status check_version(struct reader *r)
@@ -480,7 +456,7 @@ static oato_status check_version(struct reader *r)
 
 static oato_status read_head(struct reader *r, yaml_mark_t begin)
 {
-    uint32_t seen = 0, sections = 0;
+    uint32_t seen = 0, seen_sections = 0;
     for (;;) {
         oato_status status = next_event(r);
         if (status)
@@ -491,16 +467,17 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
         if (r->event.type != YAML_SCALAR_EVENT)
             return fail_at(r, at, "%s where a key is expected", kind_of(&r->event));
         const char *key = (const char *)r->event.data.scalar.value;
-        int i = find_field(&profile_head_schema, key), s = 0;
+        int i = find_field(&profile_head_schema, key);
+        size_t s = 0;
         if (!seen && i != 0)
             return fail_at(r, at, "'%.40s' where 'oato_profile: %d' must come first: not a profile",
                            key, PROFILE_VERSION);
-        while (s < SECTION_COUNT && strcmp(key, section_name[s]) != 0)
+        while (s < ARRAY_LEN(sections) && strcmp(key, sections[s].name) != 0)
             s++;
-        if (i < 0 && s == SECTION_COUNT) {
+        if (i < 0 && s == ARRAY_LEN(sections)) {
             read_warn(r, at, "unknown key", key);
             status = skip_value(r);
-        } else if (i >= 0 ? seen & 1u << i : sections & 1u << s) {
+        } else if (i >= 0 ? seen & 1u << i : seen_sections & 1u << s) {
             return fail_at(r, at, "duplicate key '%s'", key);
         } else if (i >= 0) {
             seen |= 1u << i;
@@ -508,8 +485,8 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
             if (!status && i == 0)
                 status = check_version(r);
         } else {
-            sections |= 1u << s;
-            status = read_section(r, s, section_name[s]);
+            seen_sections |= 1u << s;
+            status = read_section(r, s);
         }
         if (status)
             return status;
@@ -547,21 +524,14 @@ static oato_status read_stream(struct reader *r)
     return status;
 }
 
-static void fill_missing(struct profile *p)
-{
-    const char **text[] = {&p->tool,        &p->date,        &p->notes,
-                           &p->machine.cpu, &p->machine.isa, &p->machine.kernel_isa};
-    for (size_t i = 0; i < ARRAY_LEN(text); i++)
-        if (!*text[i])
-            *text[i] = "";
-}
-
 oato_status profile_load_memory(const void *data, size_t bytes, const char *name,
                                 struct profile *out, warn_fn warn, void *user,
                                 struct oato_error *err)
 {
     struct reader r = {.name = name, .profile = out, .warn = warn, .user = user, .err = err};
     profile_init(out);
+    out->tool = out->date = out->notes = "";
+    out->machine.cpu = out->machine.isa = out->machine.kernel_isa = "";
     if (bytes > FILE_BYTES_MAX)
         return oato_fail(err, OATO_EFILE, "%s: %zu bytes: too large for a profile (at most %zu)",
                          name, bytes, FILE_BYTES_MAX);
@@ -574,8 +544,6 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
     yaml_parser_delete(&r.parser);
     if (status)
         profile_free(out);
-    else
-        fill_missing(out);
     return status;
 }
 

@@ -115,7 +115,7 @@ struct setup {
     struct kv_cache *kv;
     int32_t kv_layers;
     uint64_t choice_bytes; /* of the second input from one record to the next; 0: it is no choice */
-    struct rig_step step;
+    const struct op_point *at;
     struct program_record *records;
     struct program program;
 };
@@ -124,8 +124,7 @@ static oato_status make_kv(const struct rig *r, const struct op_case *c, const s
                            struct setup *s, struct oato_error *err)
 {
     struct kv_layer_shape shape = {c->op.kv_heads, c->op.head_dim};
-    int32_t q = at->rows / at->seqs, context = at->context > q ? at->context : q;
-    int32_t pages = (context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS * at->seqs;
+    int32_t pages = op_point_pages(at) * at->seqs;
     uint64_t row = (uint64_t)shape.kv_heads * (uint64_t)shape.head_dim * (c->op.dtype ? 2 : 4);
     uint64_t bytes = 2 * row * (uint64_t)pages * KV_PAGE_POSITIONS;
     struct kv_layer_shape layers[COPIES_MAX];
@@ -171,9 +170,11 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
     return status;
 }
 
-/* A program of n records and a marker in front; copies in turn. */
-static void make_program(const struct op_bench *b, struct setup *s,
-                         const struct program_record *one, int32_t n)
+/* Times a program of n records and a marker in front; copies in turn. */
+static oato_status run_records(const struct op_bench *b, struct setup *s,
+                               const struct program_record *one, int32_t n,
+                               const struct rig_effort *effort, struct rig_times *times,
+                               struct oato_error *err)
 {
     for (int32_t i = 0; i <= n; i++) {
         struct program_record *r = &s->records[i];
@@ -188,10 +189,7 @@ static void make_program(const struct op_bench *b, struct setup *s,
         if (s->choice_bytes)
             r->in[1] += (uint64_t)(i % CHOICES) * s->choice_bytes;
     }
-    s->records[0].signal = 1;
-    s->records[n].signal = 2;
-    s->program.records = s->records;
-    s->program.n_records = (uint32_t)n + 1;
+    return rig_time(b->rig, &s->program, s->records, (uint32_t)n + 1, s->at, effort, times, err);
 }
 
 /* How many records a program gets when one takes ns. */
@@ -221,24 +219,21 @@ static oato_status time_record(const struct op_bench *b, struct setup *s,
                                const struct program_record *one, bool quick,
                                struct profile_row *row, struct oato_error *err)
 {
-    const struct rig *r = b->rig;
     struct rig_effort effort = {1, 1, 0};
     struct rig_times times;
     int32_t n = 1;
-    make_program(b, s, one, n);
-    oato_status status = rig_run(r, &s->program, &s->step, &effort, &times, err);
-    if (!status && !r->declared) {
+    oato_status status = run_records(b, s, one, n, &effort, &times, err);
+    if (!status && !b->rig->declared) {
         n = records_for(b, s, times.inner_ns[0]);
-        make_program(b, s, one, n);
         effort = quick ? (struct rig_effort){3, 32, 8000000} : (struct rig_effort){3, 70, 20000000};
-        status = rig_run(r, &s->program, &s->step, &effort, &times, err);
+        status = run_records(b, s, one, n, &effort, &times, err);
     }
     if (status)
         return status;
     take_times(&times, n, row);
     for (int tries = 1; row->disturbed && tries < TRIES; tries++) {
         struct profile_row again = *row;
-        if (rig_run(r, &s->program, &s->step, &effort, &times, err))
+        if (run_records(b, s, one, n, &effort, &times, err))
             return err->status;
         take_times(&times, n, &again);
         if (again.median_ns < row->median_ns || !again.disturbed)
@@ -276,13 +271,13 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
 {
     const struct rig *r = b->rig;
     const struct op_case *c = b->c;
-    struct setup s = {.kv_layers = 1};
+    struct setup s = {.kv_layers = 1, .at = at};
     struct program_record one;
-    oato_status status = rig_step_create(at, c->op.kind == OP_EMBED ? c->op.n : 0, &s.step, err);
+    oato_status status = OATO_OK;
     s.records = calloc(RECORDS_MAX + 1, sizeof *s.records);
-    if (!status && !s.records)
-        status = oato_fail_memory(err, RECORDS_MAX * sizeof *s.records, "records");
-    if (!status && op_has_kv(&c->op))
+    if (!s.records)
+        return oato_fail_memory(err, RECORDS_MAX * sizeof *s.records, "records");
+    if (op_has_kv(&c->op))
         status = make_kv(r, c, at, &s, err);
     if (!status)
         status = make_record(r, c, at, &s, &one, err);
@@ -297,11 +292,7 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
                                 .numerics = r->device->ops->numerics(
                                     r->device, &c->op, (enum numerics_choice)one.numerics)};
     row->workspace_bytes = r->device->ops->workspace_bytes(r->device, &c->op, &row->size);
-    s.program = (struct program){.n_signals = 2,
-                                 .max_tokens = at->rows,
-                                 .max_rows = at->rows,
-                                 .max_seqs = at->seqs,
-                                 .weights = b->weights,
+    s.program = (struct program){.weights = b->weights,
                                  .n_weights = (uint32_t)(b->copies * GRAPH_WEIGHTS),
                                  .arena = s.arena,
                                  .workspace_bytes = row->workspace_bytes,
@@ -314,7 +305,6 @@ out:
         r->device->ops->free(r->device, s.arena, s.arena_bytes);
     if (s.kv)
         r->device->ops->kv_free(r->device, s.kv);
-    rig_step_free(&s.step);
     free(s.records);
     return status;
 }

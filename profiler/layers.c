@@ -257,7 +257,7 @@ static oato_status program_time(const struct rig *r, oato_dtype kv, struct progr
                                 bool quick, struct layers_time *out, struct oato_error *err)
 {
     const struct device_ops *ops = r->device->ops;
-    int32_t pages = (at->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
+    int32_t pages = op_point_pages(at);
     struct rig_step s = {0};
     struct rig_times times;
     oato_status status = rig_step_create(at, 0, &s, err);
@@ -339,21 +339,4 @@ oato_status layers_measure(struct layers *l, const struct profile *p, const stru
     free((void *)program.records);
     lowered_free(&lowered);
     return status;
-}
-
-bool profiler_step_ns(const struct profile *p, int32_t device, const struct model *m, oato_dtype kv,
-                      int32_t tokens, int32_t context, double *ns)
-{
-    struct graph g;
-    struct oato_error ignored;
-    if (fuse_all(&m->graph, &g, &ignored))
-        return false;
-    double more_ns;
-    bool found =
-        sum_rows(p, device, &g, g.n_ops, kv, &(struct op_point){tokens, 1, context}, ns, &more_ns);
-    const struct profile_device *d = &p->devices[device];
-    if (found)
-        *ns += d->step_overhead_ns + d->record_overhead_ns * g.n_ops + d->rows_overhead * more_ns;
-    graph_free(&g);
-    return found;
 }

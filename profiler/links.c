@@ -11,28 +11,19 @@
 
 /* ------------------------------------------------------------------------------- copies --- */
 
-static const struct rig_effort *link_effort(const struct rig *r, bool quick)
+/* ns of one of the records between the first and the last. */
+static oato_status time_records(const struct rig *r, struct program *p,
+                                struct program_record *records, uint32_t n, bool quick, double *ns,
+                                struct oato_error *err)
 {
     static const struct rig_effort once = {1, 1, 0}, few = {5, 5, 20000000},
                                    many = {15, 15, 20000000};
-    return r->declared ? &once : quick ? &few : &many;
-}
-
-/* ns of one of the records between the first and the last, which signal 1 and 2. */
-static oato_status time_records(const struct rig *r, struct program *p, bool quick, double *ns,
-                                struct oato_error *err)
-{
+    const struct rig_effort *effort = r->declared ? &once : quick ? &few : &many;
     struct rig_times times;
-    struct rig_step s;
-    oato_status status = rig_step_create(&(struct op_point){1, 1, 0}, 0, &s, err);
-    if (status)
-        return status;
-    p->n_signals = 2;
-    p->max_tokens = p->max_rows = p->max_seqs = 1;
-    status = rig_run(r, p, &s, link_effort(r, quick), &times, err);
+    const oato_status status =
+        rig_time(r, p, records, n, &(struct op_point){1, 1, 0}, effort, &times, err);
     if (!status)
-        *ns = quantile(times.inner_ns, times.n, 0.5) / (p->n_records - 1);
-    rig_step_free(&s);
+        *ns = quantile(times.inner_ns, times.n, 0.5) / (n - 1);
     return status;
 }
 
@@ -83,17 +74,14 @@ static oato_status time_copies(const struct rig *r, const struct copies *c, uint
                                 (int32_t[]){(int32_t)(bytes / sizeof(float))});
         records[i].kind = (uint8_t)c->kind;
         records[i].peer = PEER;
-        records[i].signal = i == 0 ? 1 : i == RECORDS - 1 ? 2 : 0;
     }
-    struct program p = {.records = records,
-                        .n_records = RECORDS,
-                        .arena = c->memory,
+    struct program p = {.arena = c->memory,
                         .host_arena = c->host,
                         .host_arena_bytes = c->pinned ? c->bytes : 0,
                         .peers = peers};
     if (c->from)
         peers[PEER] = (struct program_peer){c->from->device, c->from_memory, c->bytes};
-    return time_records(r, &p, quick, ns, err);
+    return time_records(r, &p, records, RECORDS, quick, ns, err);
 }
 
 /* Latency and rate by a fit over several sizes. */
@@ -192,14 +180,10 @@ static oato_status time_stream(const struct rig *r, oato_dtype dtype, bool quick
         records[i] = rig_record(&shape, &(struct oato_op){.kind = OP_NONE}, NULL);
         records[i].kind = RECORD_STREAM;
         records[i].weight[0] = i % STREAM_WEIGHTS;
-        records[i].signal = i == 0 ? 1 : i == STREAM_RECORDS - 1 ? 2 : 0;
     }
-    struct program p = {.records = records,
-                        .n_records = STREAM_RECORDS,
-                        .weights = s.weight,
-                        .n_weights = STREAM_WEIGHTS};
+    struct program p = {.weights = s.weight, .n_weights = STREAM_WEIGHTS};
     if (!status)
-        status = time_records(r, &p, quick, &ns, err);
+        status = time_records(r, &p, records, STREAM_RECORDS, quick, &ns, err);
     if (!status && ns > 0)
         *bytes_per_s = (double)s.bytes * 1e9 / ns;
     streamed_free(r, &s);
@@ -264,14 +248,14 @@ static oato_status link_sync(const struct rig *r, bool quick, double *sync_ns,
 {
     enum { RUNS = 9 };
     const struct device_ops *ops = r->device->ops;
-    struct oato_op add = {.kind = OP_ADD, .dtype = DT_F32, .k = PING_WIDTH, .n = PING_WIDTH};
-    struct graph_op shape = {.n_in = 2, .n_out = 1};
+    const struct program_record small = rig_addition(PING_WIDTH, 1);
+    const uint64_t bytes = rig_addition_bytes(PING_WIDTH, 1);
     int runs = r->declared ? 1 : quick ? 3 : RUNS;
     double total[2][RUNS];
     void *memory = NULL;
     struct rig_step s = {0};
     *sync_ns = 0;
-    if (!ops->supports(r->device, &add))
+    if (!ops->supports(r->device, &small.op))
         return OATO_OK;
     struct timeline *host = calloc(1, sizeof *host);
     struct program_record *records = calloc(PINGS, sizeof *records);
@@ -283,7 +267,7 @@ static oato_status link_sync(const struct rig *r, bool quick, double *sync_ns,
     timeline_init(host);
     oato_status status = rig_step_create(&(struct op_point){1, 1, 0}, 0, &s, err);
     if (!status)
-        status = rig_alloc(r, 3 * PING_WIDTH * sizeof(float), &memory, err);
+        status = rig_alloc(r, bytes, &memory, err);
     struct program p = {.records = records,
                         .n_records = PINGS,
                         .n_signals = PINGS,
@@ -294,9 +278,7 @@ static oato_status link_sync(const struct rig *r, bool quick, double *sync_ns,
     for (int waits = 0; waits < 2 && !status; waits++) {
         struct compiled *c = NULL;
         for (uint32_t i = 0; i < PINGS; i++) {
-            records[i] = rig_record(&shape, &add, (int32_t[]){PING_WIDTH, PING_WIDTH});
-            records[i].in[1] = PING_WIDTH * sizeof(float);
-            records[i].out[0] = 2 * PING_WIDTH * sizeof(float);
+            records[i] = small;
             records[i].signal = i + 1;
             records[i].n_waits = (uint8_t)waits;
             records[i].wait[0] = (struct record_wait){.device = 0, .ordinal = i + 1};
@@ -312,7 +294,7 @@ static oato_status link_sync(const struct rig *r, bool quick, double *sync_ns,
         *sync_ns = ns > 0 ? ns / (2 * (PINGS - 1)) : 0;
     }
     if (memory)
-        ops->free(r->device, memory, 3 * PING_WIDTH * sizeof(float));
+        ops->free(r->device, memory, bytes);
     rig_step_free(&s);
     free(records);
     free(host);

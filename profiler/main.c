@@ -4,6 +4,7 @@
  */
 #include "profiler/profiler.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -127,14 +128,6 @@ static oato_status parse(int argc, char **argv, struct command *c, bool *done,
     return OATO_OK;
 }
 
-static void print_warning(void *user, const char *text)
-{
-    (void)user;
-    fputs("oato-profile: warning: ", stderr);
-    text_print(stderr, text, strlen(text));
-    fputc('\n', stderr);
-}
-
 static int32_t rows_of(const struct profile *p, int32_t device)
 {
     int32_t n = 0;
@@ -188,31 +181,30 @@ static void print_summary(const struct profile *p, const struct profiler_report 
 static void json_measured(struct text *t, const char *key, double v)
 {
     if (v > 0)
-        text_printf(t, ",\"%s\":%.0f", key, v);
+        json_add(t, JSON(key, llrint(v)));
 }
 
 static void device_json(struct text *t, const struct profile *p, int32_t i)
 {
     const struct profile_device *d = &p->devices[i];
-    text_printf(t, "%s{\"id\":\"%s\",\"read_bytes_per_s\":%.0f,\"flops_per_s\":%.0f,\"rows\":%d",
-                i ? "," : "", d->id, d->read_bytes_per_s, d->flops_per_s, rows_of(p, i));
+    json_open(t, NULL, '{');
+    json_add(t, JSON("id", d->id), JSON("read_bytes_per_s", llrint(d->read_bytes_per_s)),
+             JSON("flops_per_s", llrint(d->flops_per_s)), JSON("rows", rows_of(p, i)));
     json_measured(t, "launch_ns", d->launch_ns);
-    text_printf(t, "}");
+    json_close(t, '}');
 }
 
-static void link_json(struct text *t, const struct profile *p, int32_t i)
+static void link_json(struct text *t, const struct profile *p, const struct profile_link *l)
 {
-    const struct profile_link *l = &p->links[i];
-    text_printf(t,
-                "%s{\"from\":\"%s\",\"to\":\"%s\",\"latency_ns\":%.0f,\"bytes_per_s\":%.0f,"
-                "\"sync_ns\":%.0f",
-                i ? "," : "", p->devices[l->from].id, p->devices[l->to].id, l->latency_ns,
-                l->bytes_per_s, l->sync_ns);
+    json_open(t, NULL, '{');
+    json_add(t, JSON("from", p->devices[l->from].id), JSON("to", p->devices[l->to].id),
+             JSON("latency_ns", llrint(l->latency_ns)), JSON("bytes_per_s", llrint(l->bytes_per_s)),
+             JSON("sync_ns", llrint(l->sync_ns)));
     json_measured(t, "pageable_latency_ns", l->pageable_latency_ns);
     json_measured(t, "pageable_bytes_per_s", l->pageable_bytes_per_s);
     json_measured(t, "both_bytes_per_s", l->both_bytes_per_s);
     json_measured(t, "stream_bytes_per_s", l->stream_bytes_per_s);
-    text_printf(t, "}");
+    json_close(t, '}');
 }
 
 static oato_status print_json(const struct profile *p, const struct profiler_report *r,
@@ -220,23 +212,24 @@ static oato_status print_json(const struct profile *p, const struct profiler_rep
 {
     struct text t;
     text_init(&t);
-    text_printf(&t, "{\"file\":\"");
-    text_add_json(&t, path, strlen(path));
-    text_printf(&t, "\",\"cpu\":\"");
-    text_add_json(&t, p->machine.cpu, strlen(p->machine.cpu));
-    text_printf(&t, "\",\"rows\":{\"new\":%d,\"replaced\":%d,\"kept\":%d,\"skipped\":%d},",
-                r->rows_new, r->rows_replaced, r->rows_kept, r->rows_skipped);
-    text_printf(&t, "\"took_ns\":%.0f,\"devices\":[", r->seconds * 1e9);
+    json_open(&t, NULL, '{');
+    json_add(&t, JSON("file", path), JSON("cpu", p->machine.cpu));
+    json_add_object(&t, "rows", JSON("new", r->rows_new), JSON("replaced", r->rows_replaced),
+                    JSON("kept", r->rows_kept), JSON("skipped", r->rows_skipped));
+    json_add(&t, JSON("took_ns", llrint(r->seconds * 1e9)));
+    json_open(&t, "devices", '[');
     for (int32_t i = 0; i < p->n_devices; i++)
         device_json(&t, p, i);
-    text_printf(&t, "],\"links\":[");
+    json_close(&t, ']');
+    json_open(&t, "links", '[');
     for (int32_t i = 0; i < p->n_links; i++)
-        link_json(&t, p, i);
-    text_printf(&t, "]}\n");
+        link_json(&t, p, &p->links[i]);
+    json_close(&t, ']');
+    json_close(&t, '}');
     oato_status status =
         t.failed ? oato_fail_memory(err, t.len, "the summary; the profile is written") : OATO_OK;
     if (!status)
-        fputs(t.data, stdout);
+        puts(t.data);
     text_free(&t);
     return status;
 }
@@ -260,12 +253,12 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
         }
     }
     if (!status)
-        status = profiler_begin(path, c->replace, &p, print_warning, NULL, err);
+        status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
     if (status) {
         model_close(model);
         return status;
     }
-    status = profiler_measure(&p, model, &c->options, print_warning, NULL, &report, err);
+    status = profiler_measure(&p, model, &c->options, program_warn, NULL, &report, err);
     if (!status)
         status = profile_save(&p, path, err);
     if (!status && c->json)
@@ -292,7 +285,7 @@ int main(int argc, char **argv)
         interrupt_catch();
         c.options.threads = host_threads(c.options.threads, why, sizeof why);
         if (why[0])
-            print_warning(NULL, why);
+            program_warn(NULL, why);
         status = profile_model(&c, &err);
     }
     if (!status)

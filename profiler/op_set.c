@@ -115,6 +115,16 @@ struct op_size op_point_size(const struct oato_op *op, const struct op_point *at
     return size;
 }
 
+int32_t op_point_positions(const struct op_point *at)
+{
+    return (int32_t)max_i64(at->context, at->rows / at->seqs);
+}
+
+int32_t op_point_pages(const struct op_point *at)
+{
+    return (op_point_positions(at) + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
+}
+
 static void add_point(struct op_point *out, int32_t *n, int32_t rows, int32_t seqs, int32_t context)
 {
     struct op_point p = {rows, seqs, context};

@@ -14,36 +14,21 @@ enum {
 static oato_status time_small(const struct rig *r, uint32_t n, int32_t rows, int32_t repeats,
                               struct rig_times *times, struct oato_error *err)
 {
-    struct oato_op add = {.kind = OP_ADD, .dtype = DT_F32, .k = WIDTH, .n = WIDTH};
-    struct graph_op shape = {.n_in = 2, .n_out = 1};
+    const struct program_record small = rig_addition(WIDTH, rows);
+    const uint64_t bytes = rig_addition_bytes(WIDTH, rows);
+    const struct rig_effort effort = {repeats, repeats, 20000000};
+    const struct op_point at = {rows, 1, 0};
     struct program_record records[RECORDS_MOST];
-    struct rig_step s = {0};
-    void *memory = NULL;
-    const uint64_t value = (uint64_t)rows * WIDTH * sizeof(float);
+    struct program p = {0};
     times->n = 0;
-    if (!r->device->ops->supports(r->device, &add))
+    if (!r->device->ops->supports(r->device, &small.op))
         return OATO_OK;
-    oato_status status = rig_step_create(&(struct op_point){rows, 1, 0}, 0, &s, err);
-    if (!status)
-        status = rig_alloc(r, 3 * value, &memory, err);
-    for (uint32_t i = 0; i < n; i++) {
-        records[i] = rig_record(&shape, &add, (int32_t[]){WIDTH, WIDTH});
-        records[i].in[1] = value;
-        records[i].out[0] = 2 * value;
-        records[i].signal = i == 0 ? 1 : i == n - 1 ? 2 : 0;
-    }
-    struct program p = {.records = records,
-                        .n_records = n,
-                        .n_signals = 2,
-                        .max_tokens = rows,
-                        .max_rows = rows,
-                        .max_seqs = 1,
-                        .arena = memory};
-    if (!status)
-        status = rig_run(r, &p, &s, &(struct rig_effort){repeats, repeats, 20000000}, times, err);
-    if (memory)
-        r->device->ops->free(r->device, memory, 3 * value);
-    rig_step_free(&s);
+    if (rig_alloc(r, bytes, &p.arena, err))
+        return err->status;
+    for (uint32_t i = 0; i < n; i++)
+        records[i] = small;
+    const oato_status status = rig_time(r, &p, records, n, &at, &effort, times, err);
+    r->device->ops->free(r->device, p.arena, bytes);
     return status;
 }
 

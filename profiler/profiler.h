@@ -52,10 +52,4 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
                              const struct profiler_options *o, warn_fn warn, void *user,
                              struct profiler_report *report, struct oato_error *err);
 
-/* Sum over the fused graph's operators of the measured medians on a device, for one step of
- * `tokens` tokens of a sequence that is then `context` long, with the device's overheads. False
- * when a row is missing. For checking the profile against a real run. */
-bool profiler_step_ns(const struct profile *p, int32_t device, const struct model *m, oato_dtype kv,
-                      int32_t tokens, int32_t context, double *ns);
-
 #endif

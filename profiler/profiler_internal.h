@@ -41,6 +41,9 @@ struct op_point {
     int32_t context;    /* of every sequence after the step; 0 when it does not matter */
 };
 struct op_size op_point_size(const struct oato_op *op, const struct op_point *at);
+/* KV positions of every sequence, and the pages that they take. */
+int32_t op_point_positions(const struct op_point *at);
+int32_t op_point_pages(const struct op_point *at);
 
 enum { POINTS_MAX = 160 };
 /* The points of a case, in rising order of rows and context; returns how many. */
@@ -49,7 +52,7 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
 
 /* --------------------------------------------------------------------- running programs ---- */
 
-/* A step of equal sequences, and everything it points to. */
+/* A step of equal sequences, and everything it points to. vocab: of the ids, 0 if none are read. */
 struct rig_step {
     struct step step;
     struct arena arena;
@@ -93,12 +96,24 @@ struct rig_times {
 };
 oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
                     const struct rig_effort *effort, struct rig_times *out, struct oato_error *err);
+/* The same for n records, which get these signals and become the program's, as a step at a point;
+ * of the program only memory and weights are set before. */
+oato_status rig_time(const struct rig *r, struct program *p, struct program_record *records,
+                     uint32_t n, const struct op_point *at, const struct rig_effort *effort,
+                     struct rig_times *out, struct oato_error *err);
 /* Chooses the clock for the following runs; does nothing on devices without a choice. False, with
  * the reason in *why: the clock cannot be used. */
 bool rig_clock(struct rig *r, enum device_clock clock, struct oato_error *why);
 /* A record that runs op on the values of a graph operator; offsets and weights are still 0. */
 struct program_record rig_record(const struct graph_op *shape, const struct oato_op *op,
                                  const int32_t *in_width);
+/* A small addition of rows of that many floats; its values are all of an arena of
+ * rig_addition_bytes. */
+struct program_record rig_addition(int32_t width, int32_t rows);
+static inline uint64_t rig_addition_bytes(int32_t width, int32_t rows)
+{
+    return 3 * (uint64_t)rows * (uint64_t)width * sizeof(float);
+}
 /* Device memory filled with numbers in [-1, 1). */
 oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oato_error *err);
 /* Writes random uniform choices of experts, in the format of OP_ROUTE: n blocks for `rows` tokens

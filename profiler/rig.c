@@ -54,8 +54,7 @@ oato_status rig_step_create(const struct op_point *at, int32_t vocab, struct rig
 {
     memset(out, 0, sizeof *out);
     arena_init(&out->arena);
-    int32_t q = at->rows / at->seqs, context = at->context > q ? at->context : q;
-    int32_t pages = (context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
+    int32_t q = at->rows / at->seqs, context = op_point_positions(at), pages = op_point_pages(at);
     size_t n = (size_t)at->rows, s = (size_t)at->seqs;
     int32_t *words = arena_alloc(&out->arena, 4 * n + s * (size_t)pages, sizeof *words);
     struct step_seq *seq = arena_alloc(&out->arena, s, sizeof *seq);
@@ -172,6 +171,27 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
     return status;
 }
 
+oato_status rig_time(const struct rig *r, struct program *p, struct program_record *records,
+                     uint32_t n, const struct op_point *at, const struct rig_effort *effort,
+                     struct rig_times *out, struct oato_error *err)
+{
+    const struct oato_op *op = &records[0].op;
+    struct rig_step s;
+    oato_status status = rig_step_create(at, op->kind == OP_EMBED ? op->n : 0, &s, err);
+    if (status)
+        return status;
+    records[0].signal = 1;
+    records[n - 1].signal = 2;
+    p->records = records;
+    p->n_records = n;
+    p->n_signals = 2;
+    p->max_tokens = p->max_rows = at->rows;
+    p->max_seqs = at->seqs;
+    status = rig_run(r, p, &s, effort, out, err);
+    rig_step_free(&s);
+    return status;
+}
+
 struct program_record rig_record(const struct graph_op *shape, const struct oato_op *op,
                                  const int32_t *in_width)
 {
@@ -190,6 +210,17 @@ struct program_record rig_record(const struct graph_op *shape, const struct oato
         r.in_width[i] = in_width[i];
     if (op_has_kv(op))
         r.kv_layer = 0;
+    return r;
+}
+
+struct program_record rig_addition(int32_t width, int32_t rows)
+{
+    const struct oato_op add = {.kind = OP_ADD, .dtype = DT_F32, .k = width, .n = width};
+    const struct graph_op shape = {.n_in = 2, .n_out = 1};
+    const uint64_t bytes = rig_addition_bytes(width, rows) / 3;
+    struct program_record r = rig_record(&shape, &add, (int32_t[]){width, width});
+    r.in[1] = bytes;
+    r.out[0] = 2 * bytes;
     return r;
 }
 
@@ -283,27 +314,13 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
         uint64_t bytes = r->device->ops->workspace_bytes(r->device, &op, &size);
         workspace = bytes > workspace ? bytes : workspace;
     }
-    records[0].signal = 1;
-    records[n_layers].signal = 2;
-    struct program p = {.records = records,
-                        .n_records = (uint32_t)n_layers + 1,
-                        .n_signals = 2,
-                        .max_tokens = CHUNK,
-                        .max_rows = CHUNK,
-                        .max_seqs = 1,
-                        .arena = arena,
-                        .workspace_bytes = workspace,
-                        .kv = kv};
+    struct program p = {.arena = arena, .workspace_bytes = workspace, .kv = kv};
     struct rig_times times;
     int32_t positions = pages * KV_PAGE_POSITIONS;
     for (int32_t at = 0; !status && at < positions; at += CHUNK) {
         int32_t n = positions - at < CHUNK ? positions - at : CHUNK;
-        struct rig_step s;
-        status = rig_step_create(&(struct op_point){n, 1, at + n}, 0, &s, err);
-        if (status)
-            break;
-        status = rig_run(r, &p, &s, &(struct rig_effort){1, 1, 0}, &times, err);
-        rig_step_free(&s);
+        status = rig_time(r, &p, records, (uint32_t)n_layers + 1, &(struct op_point){n, 1, at + n},
+                          &(struct rig_effort){1, 1, 0}, &times, err);
     }
     if (arena)
         r->device->ops->free(r->device, arena, 2 * value);

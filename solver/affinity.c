@@ -44,37 +44,27 @@ struct search {
 static int compare_steps(const void *x, const void *y)
 {
     const struct step *a = x, *b = y;
-    if (a->affinity != b->affinity)
-        return a->affinity > b->affinity ? -1 : 1;
-    if (a->unit != b->unit)
-        return a->unit < b->unit ? -1 : 1;
-    if (a->device != b->device)
-        return a->device < b->device ? -1 : 1;
-    return (a->option > b->option) - (a->option < b->option);
+    int c = order_f64(b->affinity, a->affinity);
+    c = c ? c : order_i64(a->unit, b->unit);
+    c = c ? c : order_i64(a->device, b->device);
+    return c ? c : order_i64(a->option, b->option);
 }
 
 static void index_edges(struct search *s)
 {
     const struct instance *in = s->in;
-    int32_t *count = s->edge_first + 1;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int32_t i = 0; i < in->n_edges; i++) {
-            const struct edge *e = &in->edges[i];
-            for (int32_t r = -1; r < e->n_readers; r++) {
-                int32_t u = r < 0 ? e->producer : in->readers[e->first_reader + r];
-                if (pass)
-                    s->edges[s->edge_first[u]++] = i;
-                else
-                    count[u]++;
-            }
-        }
-        if (!pass) {
-            for (int32_t u = 0; u < in->n_units; u++)
-                s->edge_first[u + 1] += s->edge_first[u];
-        } else { /* filling moved every begin to its end */
-            memmove(s->edge_first + 1, s->edge_first, sizeof(int32_t) * (size_t)in->n_units);
-            s->edge_first[0] = 0;
-        }
+    int32_t *first = s->edge_first; /* counts, then ends, which filling moves to the beginnings */
+    for (int32_t i = 0; i < in->n_edges; i++)
+        first[in->edges[i].producer]++;
+    for (int32_t r = 0; r < in->n_readers; r++)
+        first[in->readers[r]]++;
+    for (int32_t u = 1; u <= in->n_units; u++)
+        first[u] += first[u - 1];
+    for (int32_t i = 0; i < in->n_edges; i++) {
+        const struct edge *e = &in->edges[i];
+        s->edges[--first[e->producer]] = i;
+        for (int32_t r = 0; r < e->n_readers; r++)
+            s->edges[--first[in->readers[e->first_reader + r]]] = i;
     }
 }
 
@@ -110,11 +100,9 @@ static bool leads_to(const struct instance *in, int32_t unit, int32_t option, in
 static int compare_candidates(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
-    if (a->bytes != b->bytes)
-        return a->bytes < b->bytes ? -1 : 1;
-    if (a->gain_ns != b->gain_ns)
-        return a->gain_ns > b->gain_ns ? -1 : 1;
-    return (a->option > b->option) - (a->option < b->option);
+    int c = order_i64(a->bytes, b->bytes);
+    c = c ? c : order_i64(b->gain_ns, a->gain_ns);
+    return c ? c : order_i64(a->option, b->option);
 }
 
 static double slope(const struct candidate *from, const struct candidate *to)

@@ -124,10 +124,9 @@ static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t le
     struct option *pool = arena_alloc(&a, most + 1, sizeof *pool);
     int32_t *which = arena_alloc(&a, most + 1, sizeof *which);
     int32_t *unit = arena_alloc(&a, n + 1, sizeof *unit), *at = arena_alloc(&a, n + 1, sizeof *at);
-    int32_t *first = arena_alloc(&a, n + 1, sizeof *first);
     sub.units = arena_alloc(&a, n + 1, sizeof *sub.units);
     oato_status status = OATO_OK;
-    if (!pool || !which || !unit || !at || !first || !sub.units) {
+    if (!pool || !which || !unit || !at || !sub.units) {
         status = oato_fail_memory(err, most * sizeof *pool, "the neurons");
         goto out;
     }
@@ -143,7 +142,6 @@ static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t le
         struct unit *to = &sub.units[sub.n_units];
         to->layer = in->units[u].layer;
         to->options = pool + used;
-        first[sub.n_units] = used;
         unit[sub.n_units++] = u;
         to->n_options = impact_options(p, u, d, base, to->options, which + used);
         used += to->n_options;
@@ -151,7 +149,7 @@ static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t le
     if (sub.n_units)
         status = solve_ilp(&sub, &options, NULL, at, &r, err);
     for (int32_t i = 0; i < sub.n_units && !status; i++)
-        place[unit[i]] = which[first[i] + at[i]];
+        place[unit[i]] = which[sub.units[i].options + at[i] - pool];
 out:
     arena_free(&a);
     return status;

@@ -21,18 +21,12 @@ static void judge(struct verdict *v, const char *what, bool good, const char *un
                   double limit)
 {
     v->bad = v->bad || !good;
-    if (v->json) {
-        json_open(v->out, NULL, '{');
-        json_string(v->out, "what", what);
-        json_bool(v->out, "good", good);
-        json_string(v->out, "unit", unit);
-        json_number(v->out, "value", value);
-        json_number(v->out, "limit", limit);
-        json_close(v->out, '}');
-        return;
-    }
-    text_printf(v->out, "%-44s %12.3f %12.3f %-4s %s\n", what, value, limit, unit,
-                good ? "fine" : "NOT FINE");
+    if (v->json)
+        json_add_object(v->out, NULL, JSON("what", what), JSON("good", good), JSON("unit", unit),
+                        JSON("value", value), JSON("limit", limit));
+    else
+        text_printf(v->out, "%-44s %12.3f %12.3f %-4s %s\n", what, value, limit, unit,
+                    good ? "fine" : "NOT FINE");
 }
 
 static void judge_memory(struct verdict *v, const struct problem *p, const int32_t *place)
@@ -120,7 +114,7 @@ static void tell_dispersion(struct verdict *v, double ns)
 {
     if (v->json) {
         json_close(v->out, ']');
-        json_number(v->out, "dispersion_ns", ns);
+        json_add(v->out, JSON("dispersion_ns", ns));
     } else if (ns > 0) {
         text_printf(v->out, "limits on times include %.3f ms for the profile's dispersion\n",
                     as_ms(ns));
@@ -211,7 +205,7 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
         status = judge_plan(&v, p, m, profile, max_slower, time_limit_s, &dispersion_ns, err);
     tell_dispersion(&v, dispersion_ns);
     if (json) {
-        json_bool(out, "good", !v.bad);
+        json_add(out, json_bool("good", !v.bad));
         json_close(out, '}');
         text_printf(out, "\n");
     }
@@ -309,15 +303,10 @@ static int32_t diff_moves(const struct parts_by_op *a, const struct parts_by_op 
         if (!strcmp(from, to))
             continue;
         moves++;
-        if (json) {
-            json_open(out, NULL, '{');
-            json_string(out, "op", op);
-            json_string(out, "from", from);
-            json_string(out, "to", to);
-            json_close(out, '}');
-        } else {
+        if (json)
+            json_add_object(out, NULL, JSON("op", op), JSON("from", from), JSON("to", to));
+        else
             text_printf(out, "%-28s %s -> %s\n", op, from, to);
-        }
     }
     return moves;
 }
@@ -332,17 +321,13 @@ static void diff_predictions(const struct plan *a, const struct plan *b, bool js
                 {"decode_ns", a->decode_ns, b->decode_ns},
                 {"request_ns", a->request_ns, b->request_ns}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (json) {
-            json_open(out, rows[i].name, '{');
-            json_integer(out, "a", rows[i].a);
-            json_integer(out, "b", rows[i].b);
-            json_close(out, '}');
-        } else if (rows[i].a != rows[i].b) {
+        if (json)
+            json_add_object(out, rows[i].name, JSON("a", rows[i].a), JSON("b", rows[i].b));
+        else if (rows[i].a != rows[i].b)
             text_printf(out, "predicted %.*s %.4f ms -> %.4f ms (%+.2f %%)\n",
                         (int)(strlen(rows[i].name) - 3), rows[i].name, as_ms((double)rows[i].a),
                         as_ms((double)rows[i].b),
                         percent_more((double)rows[i].b, (double)rows[i].a));
-        }
     }
 }
 
@@ -376,7 +361,7 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
                 {"solver", strcmp(a->solver, b->solver) != 0}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         if (rows[i].differ && json)
-            json_string(out, NULL, rows[i].name);
+            json_add(out, JSON(NULL, rows[i].name));
         else if (rows[i].differ)
             text_printf(out, "different %s\n", rows[i].name);
     }
@@ -410,7 +395,7 @@ oato_status report_diff(const struct plan *a, const struct plan *b, bool json, b
     }
     if (json) {
         json_open(out, NULL, '{');
-        json_bool(out, "same", *same);
+        json_add(out, JSON("same", *same));
         json_open(out, "different", '[');
         diff_others(a, b, true, out);
         json_close(out, ']');

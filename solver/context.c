@@ -29,9 +29,7 @@ static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
     struct planner_options o = x->options;
     double best = 0;
     o.request.context = (int32_t)context;
-    for (int i = 0; i < 2; i++) {
-        if (i)
-            o.request.objective = OBJECTIVE_TIME_PER_TOKEN;
+    for (;;) {
         const oato_status status = planner_make(x->model, x->profile, &o, out, problem, err);
         if (status)
             return status;
@@ -40,13 +38,12 @@ static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
             return OATO_OK;
         best = speed > best ? speed : best;
         plan_free(out);
-        if (problem)
-            problem_free(*problem);
+        problem_free(problem ? *problem : NULL);
         if (o.request.objective == OBJECTIVE_TIME_PER_TOKEN)
-            break;
+            return oato_fail(err, OATO_NEGATIVE, "decode would be %.4g tokens/s, not %.4g", best,
+                             x->at_least);
+        o.request.objective = OBJECTIVE_TIME_PER_TOKEN;
     }
-    return oato_fail(err, OATO_NEGATIVE, "decode would be %.4g tokens/s, not %.4g", best,
-                     x->at_least);
 }
 
 /* True when the context does; *failed is set when something else than memory or speed is wrong. */

@@ -46,30 +46,21 @@ static uint8_t *kind_slot(const struct cost_model *c, int32_t device, int kind, 
     return &c->kinds[((size_t)device * OP_KIND_COUNT + (size_t)kind) * DT_COUNT + (size_t)dtype];
 }
 
-static int order(int64_t a, int64_t b)
-{
-    return (a > b) - (a < b);
-}
-
 static int compare_rows(const void *x, const void *y)
 {
     const struct sort_row *a = x, *b = y;
-    int c = order(a->row->device, b->row->device);
-    if (!c)
-        c = strcmp(a->key, b->key);
-    if (!c)
-        c = order(a->row->size.seqs, b->row->size.seqs);
-    if (!c)
-        c = order(a->row->size.rows, b->row->size.rows);
-    if (!c)
-        c = order(a->row->size.kv_positions, b->row->size.kv_positions);
-    return c ? c : order(a->row - b->row, 0);
+    int c = order_i64(a->row->device, b->row->device);
+    c = c ? c : strcmp(a->key, b->key);
+    c = c ? c : order_i64(a->row->size.seqs, b->row->size.seqs);
+    c = c ? c : order_i64(a->row->size.rows, b->row->size.rows);
+    c = c ? c : order_i64(a->row->size.kv_positions, b->row->size.kv_positions);
+    return c ? c : order_i64(a->row - b->row, 0);
 }
 
 static int compare_curves(const void *x, const void *y)
 {
     const struct curve *a = x, *b = y;
-    int c = order(a->device, b->device);
+    int c = order_i64(a->device, b->device);
     return c ? c : strcmp(a->key, b->key);
 }
 
@@ -337,28 +328,23 @@ uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const 
 {
     const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
-    int32_t above = 0, most = 0;
     if (d->data_sheet && !d->is_host && (!k || !k->n))
         return workspace_guess(op, rows);
-    uint64_t bytes_above = 0, bytes_most = 0;
+    int32_t nearest = 0; /* as many rows as wanted or the next more; else the most */
+    uint64_t most = 0;
+    for (int32_t i = 0; k && i < k->n; i++) {
+        const int32_t here = c->points[k->first + i].rows;
+        if (nearest < rows ? here > nearest : here >= rows && here < nearest)
+            nearest = here;
+    }
     for (int32_t i = 0; k && i < k->n; i++) {
         const struct point *p = &c->points[k->first + i];
-        if (p->rows >= rows && (!above || p->rows < above)) {
-            above = p->rows;
-            bytes_above = 0;
-        }
-        if (p->rows == above && p->workspace > bytes_above)
-            bytes_above = p->workspace;
-        if (p->rows > most) {
-            most = p->rows;
-            bytes_most = 0;
-        }
-        if (p->rows == most && p->workspace > bytes_most)
-            bytes_most = p->workspace;
+        if (p->rows == nearest && p->workspace > most)
+            most = p->workspace;
     }
-    if (above)
-        return bytes_above;
-    return most ? (uint64_t)fmin((double)bytes_most * ((double)rows / most), 0x1p62) : 0;
+    if (!nearest || nearest >= rows)
+        return most;
+    return (uint64_t)fmin((double)most * ((double)rows / nearest), 0x1p62);
 }
 
 static const struct profile_link *link_find(const struct profile *p, int32_t from, int32_t to)

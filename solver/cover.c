@@ -1,7 +1,8 @@
 /*
- * cover.c - chooses which of the model's fusion matches are used. One cover serves all devices,
- * because a plan has one graph: a fused operator must be supported on each device and be no slower
- * on each where fused and unfused were both measured. Overlaps are resolved from left to right.
+ * cover.c - chooses which of the model's fusion matches are used, and fuses. One cover serves all
+ * devices, because a plan has one graph: a fused operator must be supported on each device and be
+ * no slower on each where fused and unfused were both measured. Overlaps are resolved from left to
+ * right.
  */
 #include "solver/problem_internal.h"
 
@@ -49,14 +50,17 @@ static bool pays(void *problem, const struct graph *g, struct graph_match m)
     return anywhere;
 }
 
-oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_match **out,
-                         int32_t *n, struct oato_error *err)
+oato_status cover_fuse(struct problem *p, const struct graph *g, struct oato_error *err)
 {
-    int32_t all = graph_matches(g, NULL, 0);
-    struct graph_match *m = arena_alloc(&p->arena, (size_t)all + 1, sizeof *m);
-    *out = m;
-    if (!m)
-        return oato_fail_memory(err, (size_t)all * sizeof *m, "the fusion cover");
-    *n = graph_cover(g, pays, p, m);
-    return OATO_OK;
+    const size_t all = (size_t)graph_matches(g, NULL, 0);
+    struct graph_match *m = arena_alloc(&p->arena, all + 1, sizeof *m);
+    p->fusions = arena_alloc(&p->arena, all + 1, sizeof *p->fusions);
+    if (!m || !p->fusions)
+        return oato_fail_memory(err, all * sizeof *m, "the fusion cover");
+    p->n_fusions = graph_cover(g, pays, p, m);
+    for (int32_t i = 0; i < p->n_fusions; i++) {
+        p->fusions[i].name = op_fusions[m[i].fusion].name;
+        p->fusions[i].op = g->ops[m[i].first].name;
+    }
+    return graph_fuse(g, m, p->n_fusions, &p->graph, err);
 }

@@ -128,16 +128,16 @@ static double copies_ns(const struct dividing *x, const int32_t *values, int32_t
     return ns;
 }
 
-static double inputs_ns(const struct dividing *x, const struct graph_op *o, int32_t from,
-                        int32_t to, int32_t k)
+/* Accelerators that do not reach each other meet in host memory. */
+static double way_ns(const struct dividing *x, const int32_t *values, int32_t n, int32_t from,
+                     int32_t to, int32_t k)
 {
-    return copies_ns(x, o->in, o->n_in, from, to, k);
-}
-
-static double outputs_ns(const struct dividing *x, const struct graph_op *o, int32_t from,
-                         int32_t to, int32_t k)
-{
-    return copies_ns(x, o->out, o->n_out, from, to, k);
+    const struct instance *in = &x->p->instance;
+    if (from == to)
+        return 0;
+    if (in->direct[from][to])
+        return copies_ns(x, values, n, from, to, k);
+    return copies_ns(x, values, n, from, in->host, k) + copies_ns(x, values, n, in->host, to, k);
 }
 
 static void price_ends(struct dividing *x)
@@ -156,15 +156,9 @@ static void price_ends(struct dividing *x)
                     request_step_ns(p, g, x->op[i], &g->ops[x->op[i]].op, d, &x->kind[k]);
             }
             x->merge[k][d] = request_step_ns(p, g, x->op[x->n_ops - 1], &add, d, &x->kind[k]);
-            x->enter[k][0][d] = inputs_ns(x, first, d, p->instance.host, k);
-            x->enter[k][1][d] = inputs_ns(x, first, p->instance.host, d, k);
-            x->leave[k][0][d] = outputs_ns(x, last, d, p->instance.host, k);
-            x->leave[k][1][d] = outputs_ns(x, last, p->instance.host, d, k);
             for (int32_t to = 0; to < p->n_devices; to++) {
-                if (!p->instance.direct[d][to])
-                    continue;
-                x->enter_direct[k][d][to] = inputs_ns(x, first, d, to, k);
-                x->leave_direct[k][d][to] = outputs_ns(x, last, d, to, k);
+                x->enter[k][d][to] = way_ns(x, first->in, first->n_in, d, to, k);
+                x->leave[k][d][to] = way_ns(x, last->out, last->n_out, d, to, k);
             }
         }
     }
@@ -343,18 +337,8 @@ static bool same_operators(const struct problem *p, const struct dividing *a,
 /* Copies of inputs and outputs cost the same, too. */
 static bool same_ways(const struct dividing *a, const struct dividing *b)
 {
-    const int32_t n = a->p->n_devices;
-    bool same = a->n_kinds == b->n_kinds;
-    for (int32_t k = 0; k < a->n_kinds && same; k++)
-        for (int32_t d = 0; d < n && same; d++) {
-            for (int side = 0; side < 2; side++)
-                same = same && a->enter[k][side][d] == b->enter[k][side][d] &&
-                       a->leave[k][side][d] == b->leave[k][side][d];
-            for (int32_t to = 0; to < n; to++)
-                same = same && a->enter_direct[k][d][to] == b->enter_direct[k][d][to] &&
-                       a->leave_direct[k][d][to] == b->leave_direct[k][d][to];
-        }
-    return same;
+    return a->n_kinds == b->n_kinds && !memcmp(a->enter, b->enter, sizeof a->enter) &&
+           !memcmp(a->leave, b->leave, sizeof a->leave);
 }
 
 /* Whole on each device: they cost and hold the same. */
@@ -483,7 +467,7 @@ struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const str
             if (x.op[i] == op)
                 r.ns += x.whole[k][i][d] * part * times;
         if (op == x.op[x.n_ops - 1])
-            r.transfer_ns += divide_ways_ns(&x, o->in[phase], d, k) * times;
+            r.transfer_ns += (x.enter[k][o->in[phase]][d] + x.leave[k][d][o->in[phase]]) * times;
     }
     r.estimate = true;
     return r;

@@ -19,14 +19,11 @@ struct dividing {
     struct request_step kind[KINDS_MAX];
     int32_t n_kinds; /* the last one is decode */
     /* Nanoseconds in a step of each kind. whole: an operator, unsplit and dense, record overhead
-     * included; enter, leave: copies of all inputs and of the output between the host and a device;
-     * merge: adding two outputs. */
+     * included; enter, leave: copies of all inputs and of the output, [from][to]; merge: adding two
+     * outputs. */
     double whole[KINDS_MAX][OPS_MAX][SOLVER_DEVICES];
-    double enter[KINDS_MAX][2][SOLVER_DEVICES],
-        leave[KINDS_MAX][2][SOLVER_DEVICES]; /* 0: from it */
-    /* The same between accelerators with a direct link. */
-    double enter_direct[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES],
-        leave_direct[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES]; /* [from][to] */
+    double enter[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES],
+        leave[KINDS_MAX][SOLVER_DEVICES][SOLVER_DEVICES];
     double merge[KINDS_MAX][SOLVER_DEVICES];
     const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activity of the first i groups */
     bool runs[SOLVER_DEVICES];
@@ -41,10 +38,6 @@ struct share {
 };
 /* Accelerators get the first groups, in order, and the host the last. */
 struct share divide_share(const struct instance *in, const uint16_t *groups);
-
-/* Nanoseconds of the copies of a part on device d in a step of kind k: inputs from device `base`,
- * output back to it. */
-double divide_ways_ns(const struct dividing *x, int32_t base, int32_t d, int32_t k);
 
 /* Adds (or counts) an option with these groups per device (NULL: all on `base`), read and written
  * on `base`; unless `stream` is -1, that device runs the host's share in prefill. */

@@ -8,14 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Copies of inputs or outputs from one device to another; accelerators that do not reach each other
- * meet in host memory. */
-static double way_ns(const struct instance *in, const double copy[2][SOLVER_DEVICES],
-                     const double direct[SOLVER_DEVICES][SOLVER_DEVICES], int32_t from, int32_t to)
-{
-    return from == to ? 0 : in->direct[from][to] ? direct[from][to] : copy[0][from] + copy[1][to];
-}
-
 struct share divide_share(const struct instance *in, const uint16_t *groups)
 {
     struct share s = {{0}, {0}};
@@ -52,13 +44,6 @@ static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double 
     return ns;
 }
 
-double divide_ways_ns(const struct dividing *x, int32_t base, int32_t d, int32_t k)
-{
-    const struct instance *in = &x->p->instance;
-    return way_ns(in, x->enter[k], x->enter_direct[k], base, d) +
-           way_ns(in, x->leave[k], x->leave_direct[k], d, base);
-}
-
 /* A step of kind k with the parts at the same time, read and written on `base`. */
 static double parallel_ns(const struct dividing *x, const struct share *s, int32_t base, int32_t k)
 {
@@ -70,14 +55,14 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
             continue;
         double ns = compute_ns(x, k, d, part_of(x, s, d, k), 1);
         parts++;
-        ns += divide_ways_ns(x, base, d, k);
+        ns += x->enter[k][base][d] + x->leave[k][d][base];
         slowest = fmax(slowest, ns);
         own = d == base ? ns : own;
     }
     /* an accelerator's own queue makes its copies: it sends before it computes, and fetches after
      */
     if (base != host && s->begin[host] < s->end[host])
-        slowest = fmax(slowest, x->enter[k][0][base] + own + x->leave[k][1][base]);
+        slowest = fmax(slowest, x->enter[k][base][host] + own + x->leave[k][host][base]);
     return slowest + (parts - 1) * x->merge[k][base];
 }
 
@@ -117,7 +102,6 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
         return;
     struct share s = {{0}, {0}};
     double prefill = 0, decode = 0;
-    memset(o, 0, sizeof *o);
     *o = (struct option){.stream = (int16_t)stream, .allowed = true, .uses = (uint8_t)(1u << base)};
     option_lie(o, base, base);
     if (stream >= 0)

@@ -147,49 +147,36 @@ static const char *what_is_shared(const struct problem *p, int32_t op)
     return p->graph.ops[op].op.experts ? "experts" : "neurons";
 }
 
-static void device_json(const struct explain *x, int32_t op, int32_t d)
-{
-    const struct problem *p = x->problem;
-    struct text *out = x->out;
-    int32_t unit = p->unit_of[op];
-    const struct op_price *price = &p->price[op * p->n_devices + d];
-    struct move m = price_move(x, unit, d);
-    char change[256] = "";
-    if (d != x->place[unit])
-        change_text(x, unit, d, &m, change, sizeof change);
-    json_open(out, NULL, '{');
-    json_string(out, "device", problem_device(p, d));
-    json_bool(out, "here", d == x->place[unit]);
-    json_bool(out, "supported", m.allowed);
-    if (m.allowed) {
-        json_integer(out, "prefill_ns", (uint64_t)price->prefill_ns);
-        json_integer(out, "decode_ns", (uint64_t)price->decode_ns);
-        json_bool(out, "estimate", price->estimate);
-        json_integer(out, "bytes", m.bytes);
-        json_bool(out, "fits", m.fits);
-        json_number(out, "change_ns", (double)m.delta_ns);
-    }
-    json_string(out, "what_would_have_to_change", change);
-    json_close(out, '}');
-}
-
+/* A device as the operator's place, now or instead. */
 static void device_text(const struct explain *x, int32_t op, int32_t d)
 {
     const struct problem *p = x->problem;
-    int32_t unit = p->unit_of[op];
+    struct text *out = x->out;
+    const int32_t unit = p->unit_of[op];
+    const bool here = d == x->place[unit];
     const struct op_price *price = &p->price[op * p->n_devices + d];
-    struct move m = price_move(x, unit, d);
-    char change[256] = "here";
-    if (d != x->place[unit])
+    const struct move m = price_move(x, unit, d);
+    const char *id = problem_device(p, d);
+    char change[256] = "";
+    if (!here)
         change_text(x, unit, d, &m, change, sizeof change);
-    if (!m.allowed) {
-        text_printf(x->out, "  %-8s %10s %10s  %9s  %s\n", problem_device(p, d), "-", "-", "-",
-                    change);
-        return;
+    if (x->json) {
+        json_open(out, NULL, '{');
+        json_add(out, JSON("device", id), JSON("here", here), JSON("supported", m.allowed));
+        if (m.allowed)
+            json_add(out, JSON("prefill_ns", price->prefill_ns),
+                     JSON("decode_ns", price->decode_ns), JSON("estimate", price->estimate),
+                     JSON("bytes", m.bytes), JSON("fits", m.fits),
+                     JSON("change_ns", (double)m.delta_ns));
+        json_add(out, JSON("what_would_have_to_change", change));
+        json_close(out, '}');
+    } else if (m.allowed) {
+        text_printf(out, "  %-8s %10.3f %10.4f%c %9.2f  %s\n", id, as_ms((double)price->prefill_ns),
+                    as_ms((double)price->decode_ns), price->estimate ? '~' : ' ',
+                    as_mib((double)m.bytes), here ? "here" : change);
+    } else {
+        text_printf(out, "  %-8s %10s %10s  %9s  %s\n", id, "-", "-", "-", here ? "here" : change);
     }
-    text_printf(x->out, "  %-8s %10.3f %10.4f%c %9.2f  %s\n", problem_device(p, d),
-                as_ms((double)price->prefill_ns), as_ms((double)price->decode_ns),
-                price->estimate ? '~' : ' ', as_mib((double)m.bytes), change);
 }
 
 static void copies_text(const struct explain *x, int32_t op)
@@ -208,15 +195,14 @@ static void copies_text(const struct explain *x, int32_t op)
             continue;
         price_add(to, &price);
     }
-    if (x->json) {
-        json_integer(x->out, "copies_of_inputs_ns", (uint64_t)in_ns.objective_ns);
-        json_integer(x->out, "copies_of_outputs_ns", (uint64_t)out_ns.objective_ns);
-        return;
-    }
-    text_printf(x->out,
-                "  copies now: inputs %.3f ms, outputs %.3f ms of the request (shared by all "
-                "that read them)\n",
-                as_ms((double)in_ns.objective_ns), as_ms((double)out_ns.objective_ns));
+    if (x->json)
+        json_add(x->out, JSON("copies_of_inputs_ns", in_ns.objective_ns),
+                 JSON("copies_of_outputs_ns", out_ns.objective_ns));
+    else
+        text_printf(x->out,
+                    "  copies now: inputs %.3f ms, outputs %.3f ms of the request (shared by all "
+                    "that read them)\n",
+                    as_ms((double)in_ns.objective_ns), as_ms((double)out_ns.objective_ns));
 }
 
 /* What each device saves by running the operator together with those before it. */
@@ -233,17 +219,12 @@ static void joins_text(const struct explain *x, int32_t op)
             continue;
         const char *name = op_join_names[graph_join(&p->graph, op, &first)];
         const char *with = p->graph.ops[first].name;
-        if (x->json) {
-            json_open(x->out, NULL, '{');
-            json_string(x->out, "device", problem_device(p, d));
-            json_string(x->out, "join", name);
-            json_string(x->out, "from", with);
-            json_number(x->out, "saves_ns", ns);
-            json_close(x->out, '}');
-        } else {
+        if (x->json)
+            json_add_object(x->out, NULL, JSON("device", problem_device(p, d)), JSON("join", name),
+                            JSON("from", with), JSON("saves_ns", ns));
+        else
             text_printf(x->out, "  joined on %s (%s, from %s on): saves %.4f ms of a decode step\n",
                         problem_device(p, d), name, with, as_ms(ns));
-        }
     }
     if (x->json)
         json_close(x->out, ']');
@@ -263,22 +244,19 @@ static void explain_op(const struct explain *x, int32_t op)
     oato_op_key(&o->op, NULL, key);
     if (x->json) {
         json_open(out, NULL, '{');
-        json_string(out, "op", o->name);
-        json_string(out, "key", key);
-        json_string(out, "device", where.data);
+        json_add(out, JSON("op", o->name), JSON("key", key), JSON("device", where.data));
         json_open(out, "tensors", '[');
         for (int w = 0; w < o->n_weights; w++)
             if (o->weight[w])
-                json_string(out, NULL, o->weight[w]->name);
+                json_add(out, JSON(NULL, o->weight[w]->name));
         json_close(out, ']');
-        json_string(out, "together_with", together.data);
-        json_number(out, "benefit_ns", benefit_ms * 1e6);
-        json_number(out, "benefit_ns_per_mib", per_mib * 1e6);
+        json_add(out, JSON("together_with", together.data), JSON("benefit_ns", benefit_ms * 1e6),
+                 JSON("benefit_ns_per_mib", per_mib * 1e6));
         copies_text(x, op);
         joins_text(x, op);
         json_open(out, "devices", '[');
         for (int32_t d = 0; d < p->n_devices; d++)
-            device_json(x, op, d);
+            device_text(x, op, d);
         json_close(out, ']');
         json_close(out, '}');
     } else {
@@ -311,33 +289,23 @@ static void explain_op(const struct explain *x, int32_t op)
 static void line_of(const struct explain *x, int32_t op)
 {
     const struct problem *p = x->problem;
-    int32_t unit = p->unit_of[op];
+    const int32_t unit = p->unit_of[op];
     const struct option *o = instance_option(&p->instance, x->place, unit);
-    double benefit_ms, per_mib = benefit_per_mib(x, unit, &benefit_ms), prefill_ns = 0;
-    double decode_ns = 0;
+    const bool whole = x->place[unit] < p->n_devices;
+    const struct op_price *there = &p->price[op * p->n_devices + o->in[PHASE_DECODE]];
+    /* of parts at the same time: all of the unit */
+    const int64_t prefill_ns = whole ? there->prefill_ns : o->price.prefill_ns;
+    const int64_t decode_ns = whole ? there->decode_ns : o->price.decode_ns;
+    double benefit_ms, per_mib = benefit_per_mib(x, unit, &benefit_ms);
     uint64_t bytes = 0;
-    bool estimate = false;
     struct text where;
     text_init(&where);
     where_text(x, op, &where);
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        const struct op_price *price = &p->price[op * p->n_devices + d];
+    for (int32_t d = 0; d < p->n_devices; d++)
         bytes += o->bytes[d];
-        if (x->place[unit] < p->n_devices ? d != o->in[PHASE_DECODE] : !(o->uses >> d & 1))
-            continue;
-        estimate = estimate || price->estimate || x->place[unit] >= p->n_devices;
-        if (x->place[unit] >= p->n_devices) /* parts at the same time: all of the unit */
-            continue;
-        prefill_ns = (double)price->prefill_ns;
-        decode_ns = (double)price->decode_ns;
-    }
-    if (x->place[unit] >= p->n_devices) {
-        prefill_ns = (double)o->price.prefill_ns;
-        decode_ns = (double)o->price.decode_ns;
-    }
     text_printf(x->out, "%-28s %-8s %10.3f %10.4f%c %9.2f %11.3f %12.4f\n", p->graph.ops[op].name,
-                where.data, as_ms(prefill_ns), as_ms(decode_ns), estimate ? '~' : ' ',
-                as_mib((double)bytes), benefit_ms, per_mib);
+                where.data, as_ms((double)prefill_ns), as_ms((double)decode_ns),
+                !whole || there->estimate ? '~' : ' ', as_mib((double)bytes), benefit_ms, per_mib);
     text_free_part(&where, x->out);
 }
 
@@ -436,20 +404,15 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
             continue;
         found = true;
         const char *phase = c->phase == PHASE_DECODE ? "decode" : "prefill";
-        if (x->json) {
-            json_open(out, NULL, '{');
-            json_string(out, "op", c->op);
-            json_string(out, "phase", phase);
-            json_string(out, "device", p->devices[c->device].id);
-            json_integer(out, "ns", c->ns);
-            json_integer(out, "copies_ns", c->transfer_ns);
-            json_bool(out, "estimate", c->estimate);
-            json_close(out, '}');
-        } else {
-            text_printf(out, "%-28s %-8s %-8s %12.4f%c %11.4f\n", c->op, p->devices[c->device].id,
-                        phase, as_ms((double)c->ns), c->estimate ? '~' : ' ',
+        const char *device = p->devices[c->device].id;
+        if (x->json)
+            json_add_object(out, NULL, JSON("op", c->op), JSON("phase", phase),
+                            JSON("device", device), JSON("ns", c->ns),
+                            JSON("copies_ns", c->transfer_ns), JSON("estimate", c->estimate));
+        else
+            text_printf(out, "%-28s %-8s %-8s %12.4f%c %11.4f\n", c->op, device, phase,
+                        as_ms((double)c->ns), c->estimate ? '~' : ' ',
                         as_ms((double)c->transfer_ns));
-        }
     }
     if (!found && name)
         return unknown_name(x, name, err);

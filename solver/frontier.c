@@ -19,7 +19,7 @@ struct point {
 /* The budgets that a plan without shares would have. */
 static oato_status base_budgets(const struct model *m, const struct profile *profile,
                                 const struct planner_options *o, struct planner_options *to,
-                                bool *is_host, struct oato_error *err)
+                                struct oato_error *err)
 {
     struct problem *p;
     oato_status status = problem_create(m, profile, o, &p, err);
@@ -27,17 +27,17 @@ static oato_status base_budgets(const struct model *m, const struct profile *pro
         return status;
     *to = *o;
     to->n_budgets = p->n_devices;
-    bool any = false;
     for (int32_t d = 0; d < p->n_devices; d++) {
         snprintf(to->budgets[d].id, sizeof to->budgets[d].id, "%s", problem_device(p, d));
         to->budgets[d].bytes = p->budget[d];
-        is_host[d] = p->instance.is_host[d];
-        any = any || !is_host[d];
     }
     problem_free(p);
-    return any ? OATO_OK
-               : oato_fail(err, OATO_EUSAGE,
-                           "none of the devices has memory of its own: there is no frontier");
+    return OATO_OK;
+}
+
+static bool is_host(const struct profile *profile, const struct device_budget *b)
+{
+    return profile->devices[profile_device_index(profile, b->id)].is_host;
 }
 
 static double layers_of(const struct plan *p)
@@ -94,16 +94,14 @@ static void write_json(const struct point *x, int32_t n, struct text *out)
     json_open(out, NULL, '[');
     for (int32_t i = 0; i < n; i++) {
         json_open(out, NULL, '{');
-        json_number(out, "share", x[i].share);
-        json_integer(out, "accelerator_bytes", x[i].bytes);
-        json_bool(out, "fits", x[i].fits);
-        if (x[i].fits) {
-            json_number(out, "prefill_tokens_per_s", x[i].prefill);
-            json_number(out, "decode_tokens_per_s", x[i].decode);
-            json_integer(out, "objective_ns", (uint64_t)x[i].ns);
-        }
+        json_add(out, JSON("share", x[i].share), JSON("accelerator_bytes", x[i].bytes),
+                 JSON("fits", x[i].fits));
+        if (x[i].fits)
+            json_add(out, JSON("prefill_tokens_per_s", x[i].prefill),
+                     JSON("decode_tokens_per_s", x[i].decode),
+                     JSON("objective_ns", (uint64_t)x[i].ns));
         if (x[i].layers_ns > 0)
-            json_integer(out, "layers_objective_ns", (uint64_t)x[i].layers_ns);
+            json_add(out, JSON("layers_objective_ns", (uint64_t)x[i].layers_ns));
         json_close(out, '}');
     }
     json_close(out, ']');
@@ -216,15 +214,21 @@ static void write_svg(const struct point *x, int32_t n, const struct plan_reques
 
 /* Plans for the shares of n points. */
 static oato_status find_points(const struct model *m, const struct profile *profile,
-                               const struct planner_options *base, const bool *is_host,
-                               struct point *x, int32_t n, struct oato_error *err)
+                               const struct planner_options *base, struct point *x, int32_t n,
+                               struct oato_error *err)
 {
     oato_status status = OATO_OK;
+    int32_t hosts = 0;
+    for (int32_t d = 0; d < base->n_budgets; d++)
+        hosts += is_host(profile, &base->budgets[d]);
+    if (hosts == base->n_budgets)
+        return oato_fail(err, OATO_EUSAGE,
+                         "none of the devices has memory of its own: there is no frontier");
     for (int32_t i = 0; i < n && !status; i++) {
         struct planner_options now = *base;
         now.strict_budgets = false;
         for (int32_t d = 0; d < base->n_budgets; d++) {
-            if (is_host[d])
+            if (is_host(profile, &base->budgets[d]))
                 continue;
             now.budgets[d].bytes = (uint64_t)((double)base->budgets[d].bytes * x[i].share);
             x[i].bytes += now.budgets[d].bytes;
@@ -239,15 +243,14 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
                             struct text *out, struct text *svg, struct oato_error *err)
 {
     struct planner_options base;
-    bool is_host[SOLVER_DEVICES] = {false};
-    if (base_budgets(m, profile, o, &base, is_host, err))
+    if (base_budgets(m, profile, o, &base, err))
         return err->status;
     struct point *x = calloc((size_t)steps + 1, sizeof *x);
     if (!x)
         return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
     for (int32_t i = 0; i <= steps; i++)
         x[i].share = (double)i / steps;
-    oato_status status = find_points(m, profile, &base, is_host, x, steps + 1, err);
+    oato_status status = find_points(m, profile, &base, x, steps + 1, err);
     if (!status) {
         if (json)
             write_json(x, steps + 1, out);
@@ -305,8 +308,7 @@ oato_status frontier_picture(const struct plan *p, const struct model *m,
                              const struct profile *profile, int32_t steps, struct text *svg,
                              struct oato_error *err)
 {
-    struct planner_options o, base;
-    bool is_host[SOLVER_DEVICES] = {false};
+    struct planner_options o;
     struct point plan = {.ns = (double)p->objective_ns};
     struct text devices;
     struct point *x = calloc((size_t)steps + 2, sizeof *x);
@@ -314,17 +316,16 @@ oato_status frontier_picture(const struct plan *p, const struct model *m,
         return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
     text_init(&devices);
     oato_status status = options_of(p, profile, &o, &devices, err);
-    if (!status)
-        status = base_budgets(m, profile, &o, &base, is_host, err);
     if (!status) {
         uint64_t all = 0;
-        for (int32_t d = 0; d < base.n_budgets; d++) {
-            all += is_host[d] ? 0 : base.budgets[d].bytes;
-            plan.bytes += is_host[d] ? 0 : p->devices[d].budget_bytes;
+        for (int32_t d = 0; d < o.n_budgets; d++) {
+            const bool host = is_host(profile, &o.budgets[d]);
+            all += host ? 0 : o.budgets[d].bytes;
+            plan.bytes += host ? 0 : p->devices[d].budget_bytes;
         }
         plan.share = all ? (double)plan.bytes / (double)all : 0;
         const int32_t n = list_shares(x, steps, plan.share);
-        status = find_points(m, profile, &base, is_host, x, n, err);
+        status = find_points(m, profile, &o, x, n, err);
         if (!status)
             write_svg(x, n, &p->request, &plan, svg);
     }

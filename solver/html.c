@@ -63,9 +63,21 @@ static const char style[] =
 
 /* ------------------------------------------------------------------------------- helpers --- */
 
-void html_text(struct text *out, const char *s)
+/* Moves a text to the strings of the page. */
+static const char *keep(const struct page *page, struct text *t)
 {
-    text_add_html(out, s, strlen(s));
+    const char *s = arena_string(page->strings, t->data ? t->data : "");
+    text_free_part(t, page->out);
+    page->out->failed = page->out->failed || !s;
+    return s ? s : "";
+}
+
+const char *html_text(const struct page *page, const char *s)
+{
+    struct text t;
+    text_init(&t);
+    text_add_html(&t, s, strlen(s));
+    return keep(page, &t);
 }
 
 int32_t html_colour(const struct page *page, int32_t device)
@@ -82,22 +94,25 @@ const char *html_short_name(const struct graph_op *op)
     return *s ? s : op->name;
 }
 
-void html_where(const struct page *page, int32_t op, struct text *out)
+const char *html_where(const struct page *page, int32_t op)
 {
     const struct simulation *s = page->simulation;
     const struct graph_op *o = &s->graph.ops[op];
     const struct placement *decode = &s->placements.phase[PHASE_DECODE][op],
                            *prefill = &s->placements.phase[PHASE_PREFILL][op];
+    struct text where;
+    text_init(&where);
     for (int32_t i = 0; i < decode->n; i++) {
-        text_printf(out, "%s%s", i ? " + " : "", page->plan->devices[decode->part[i].device].id);
+        text_printf(&where, "%s%s", i ? " + " : "", page->plan->devices[decode->part[i].device].id);
         const double share = 100 * placed_share(o, decode, i);
         if (decode->n > 1)
-            text_printf(out, share < 1 || share > 99 ? " %.1f %%" : " %.0f %%", share);
+            text_printf(&where, share < 1 || share > 99 ? " %.1f %%" : " %.0f %%", share);
     }
     for (int32_t i = 0; i < prefill->n; i++)
         if (prefill->part[i].streamed)
-            text_printf(out, ", prefill streamed to %s",
+            text_printf(&where, ", prefill streamed to %s",
                         page->plan->devices[prefill->part[i].device].id);
+    return keep(page, &where);
 }
 
 static void heading(const struct page *page, const char *title, const char *words)
@@ -116,7 +131,7 @@ static void card(const struct page *page, const char *value, const char *unit, c
 /* Before what is predicted: an estimate. */
 static const char *mark(const struct page *page)
 {
-    return estimates_of(page->plan) ? "~ " : "";
+    return operators_of(page->plan, true) ? "~ " : "";
 }
 
 static void speed_card(const struct page *page, const char *what, double tokens, uint64_t ns)
@@ -156,14 +171,12 @@ static void gap_card(const struct page *page)
 static void write_keys(const struct page *page, bool models)
 {
     const struct plan *p = page->plan;
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        text_printf(page->out, "<span class=\"key\" style=\"background:var(--d%d)\"></span>",
-                    html_colour(page, d));
-        html_text(page->out, p->devices[d].id);
-        text_printf(page->out, " <span class=\"soft\">");
-        html_text(page->out, models ? p->devices[d].model : "");
-        text_printf(page->out, "</span> ");
-    }
+    for (int32_t d = 0; d < p->n_devices; d++)
+        text_printf(page->out,
+                    "<span class=\"key\" style=\"background:var(--d%d)\"></span>%s <span "
+                    "class=\"soft\">%s</span> ",
+                    html_colour(page, d), html_text(page, p->devices[d].id),
+                    html_text(page, models ? p->devices[d].model : ""));
 }
 
 /* A header-only file was made of a shape: its name says more than what is in it. */
@@ -179,9 +192,7 @@ static void write_header(const struct page *page, const char *title)
 {
     const struct plan *p = page->plan;
     const struct plan_request *q = &p->request;
-    text_printf(page->out, "<h1>");
-    html_text(page->out, title);
-    text_printf(page->out, "</h1>\n<p>");
+    text_printf(page->out, "<h1>%s</h1>\n<p>", html_text(page, title));
     write_keys(page, true);
     text_printf(page->out,
                 "</p>\n<p class=\"soft\">%d sequence%s of %d + %d tokens, context %d, steps of up "
@@ -196,12 +207,12 @@ static void write_header(const struct page *page, const char *title)
     time_card(page, "Request", p->request_ns);
     gap_card(page);
     text_printf(page->out, "</div>\n");
-    if (estimates_of(p))
+    if (operators_of(p, true))
         text_printf(
             page->out,
             "<p class=\"soft\">~ estimates: %d of %d operators were never measured in their "
             "shape.</p>\n",
-            estimates_of(p), operators_of(p));
+            operators_of(p, true), operators_of(p, false));
 }
 
 static void write_baselines(const struct page *page)
@@ -215,14 +226,14 @@ static void write_baselines(const struct page *page)
     text_printf(page->out, "<div class=\"scroll\"><table class=\"list\">\n");
     for (int32_t i = -1; i < p->n_baselines; i++) {
         const uint64_t ns = i < 0 ? p->objective_ns : p->baselines[i].objective_ns;
-        text_printf(page->out, "<tr><td>");
-        html_text(page->out, i < 0 ? "this plan" : p->baselines[i].name);
-        text_printf(page->out,
-                    "</td><td style=\"width:55%%\"><div class=\"bar\"><i style=\"width:%.2f%%;"
-                    "background:var(--d%d)\"></i></div></td><td>%.1f ms</td><td>%.2f "
-                    "&#215;</td></tr>\n",
-                    most ? 100 * (double)ns / (double)most : 0, i < 0 ? 1 : 0, as_ms((double)ns),
-                    p->objective_ns ? (double)ns / (double)p->objective_ns : 1);
+        text_printf(
+            page->out,
+            "<tr><td>%s</td><td style=\"width:55%%\"><div class=\"bar\"><i style=\"width:%.2f%%;"
+            "background:var(--d%d)\"></i></div></td><td>%.1f ms</td><td>%.2f "
+            "&#215;</td></tr>\n",
+            html_text(page, i < 0 ? "this plan" : p->baselines[i].name),
+            most ? 100 * (double)ns / (double)most : 0, i < 0 ? 1 : 0, as_ms((double)ns),
+            p->objective_ns ? (double)ns / (double)p->objective_ns : 1);
     }
     text_printf(page->out, "</table></div>\n");
 }
@@ -259,26 +270,21 @@ static void costs_of(const struct page *page, const char *op, double ns[PHASE_CO
     }
 }
 
-static int32_t find_kin(const struct page *page, struct kin *kin, struct arena *arena)
+static int32_t find_kin(const struct page *page, struct kin *kin)
 {
     const struct graph *g = &page->simulation->graph;
     int32_t n = 0;
     for (int32_t i = 0; i < g->n_ops; i++) {
-        struct text where;
+        const char *where = html_where(page, i);
         double ns[PHASE_COUNT] = {0};
         bool estimate = false;
-        text_init(&where);
-        html_where(page, i, &where);
         int32_t k = 0;
         while (k < n &&
                (strcmp(html_short_name(&g->ops[kin[k].op]), html_short_name(&g->ops[i])) != 0 ||
-                strcmp(kin[k].where, where.data ? where.data : "") != 0))
+                strcmp(kin[k].where, where) != 0))
             k++;
         if (k == n)
-            kin[n++] = (struct kin){.op = i, .where = arena_string(arena, where.data)};
-        text_free_part(&where, page->out);
-        if (!kin[k].where)
-            return -1;
+            kin[n++] = (struct kin){.op = i, .where = where};
         costs_of(page, g->ops[i].name, ns, &estimate);
         kin[k].n++;
         kin[k].estimates += estimate;
@@ -294,14 +300,10 @@ static oato_status write_dearest(const struct page *page, struct oato_error *err
 {
     const struct plan *p = page->plan;
     const struct graph *g = &page->simulation->graph;
-    struct arena arena;
-    arena_init(&arena);
-    struct kin *kin = arena_alloc(&arena, (size_t)g->n_ops + 1, sizeof *kin);
-    const int32_t n = kin ? find_kin(page, kin, &arena) : -1;
-    if (n < 0) {
-        arena_free(&arena);
+    struct kin *kin = arena_alloc(page->strings, (size_t)g->n_ops + 1, sizeof *kin);
+    if (!kin)
         return oato_fail_memory(err, (size_t)g->n_ops * sizeof *kin, "a report");
-    }
+    const int32_t n = find_kin(page, kin);
     heading(page, "The most expensive operators",
             "Operators of the same name and placement, summed over all layers; of parts that run "
             "at the same time the slowest counts. ~ marks estimates: shapes that were never "
@@ -309,19 +311,16 @@ static oato_status write_dearest(const struct page *page, struct oato_error *err
     text_printf(page->out, "<div class=\"scroll\"><table class=\"list\">\n<thead><tr><th>operator"
                            "</th><th class=\"l\">where</th><th>layers</th><th>prefill ms</th><th>"
                            "decode ms</th><th>of the request</th></tr></thead>\n<tbody>\n");
-    for (int32_t i = 0; i < n && i < TABLE_ROWS; i++) {
-        text_printf(page->out, "<tr><td>");
-        html_text(page->out, html_short_name(&g->ops[kin[i].op]));
-        text_printf(page->out, "</td><td class=\"l w\">");
-        html_text(page->out, kin[i].where);
+    for (int32_t i = 0; i < n && i < TABLE_ROWS; i++)
         text_printf(page->out,
-                    "</td><td>%d</td><td>%.3f%s</td><td>%.3f%s</td><td>%.1f %%</td></tr>\n",
-                    kin[i].n, as_ms(kin[i].prefill_ns), kin[i].estimates ? " ~" : "",
-                    as_ms(kin[i].decode_ns), kin[i].estimates ? " ~" : "",
+                    "<tr><td>%s</td><td class=\"l w\">%s</td><td>%d</td><td>%.3f%s</td><td>%.3f%s"
+                    "</td><td>%.1f %%</td></tr>\n",
+                    html_text(page, html_short_name(&g->ops[kin[i].op])),
+                    html_text(page, kin[i].where), kin[i].n, as_ms(kin[i].prefill_ns),
+                    kin[i].estimates ? " ~" : "", as_ms(kin[i].decode_ns),
+                    kin[i].estimates ? " ~" : "",
                     p->request_ns ? 100 * kin[i].request_ns / (double)p->request_ns : 0);
-    }
     text_printf(page->out, "</tbody></table></div>\n");
-    arena_free(&arena);
     return OATO_OK;
 }
 
@@ -366,14 +365,13 @@ static oato_status write_frontier(const struct page *page, const struct model *m
 static void write_footer(const struct page *page)
 {
     const struct plan *p = page->plan;
-    text_printf(page->out, "<footer>Planned by ");
-    html_text(page->out, p->tool);
     text_printf(page->out,
-                " for a model of structure %016llx on a profile of hash %016llx. %d of %d "
+                "<footer>Planned by %s for a model of structure %016llx on a profile of hash "
+                "%016llx. %d of %d "
                 "operators were not measured in their shape on every device: their times there are "
                 "estimates.</footer>\n",
-                (unsigned long long)p->structure_hash, (unsigned long long)p->profile_hash,
-                estimates_of(p), operators_of(p));
+                html_text(page, p->tool), (unsigned long long)p->structure_hash,
+                (unsigned long long)p->profile_hash, operators_of(p, true), operators_of(p, false));
 }
 
 oato_status report_html(const struct plan *plan, const struct model *m,
@@ -382,19 +380,23 @@ oato_status report_html(const struct plan *plan, const struct model *m,
 {
     struct problem *problem = NULL;
     struct simulation *simulation = NULL;
+    struct arena strings;
     int32_t *place;
+    arena_init(&strings);
     oato_status status = problem_of_plan(m, profile, plan, &problem, &place, err);
     if (!status)
         status = simulation_run(plan, m, profile, &simulation, err);
     if (status)
         goto out;
-    const struct page page = {plan, problem, simulation, out};
-    text_printf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-                     "<meta name=\"viewport\" content=\"width=device-width, "
-                     "initial-scale=1\"/>\n<title>");
-    html_text(out, model_title(plan, m));
-    text_printf(out, ": plan</title>\n<style>\n%s</style>\n</head>\n<body>\n", style);
-    write_header(&page, model_title(plan, m));
+    const struct page page = {plan, problem, simulation, out, &strings};
+    const char *title = model_title(plan, m);
+    text_printf(out,
+                "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+                "<meta name=\"viewport\" content=\"width=device-width, "
+                "initial-scale=1\"/>\n<title>%s: plan</title>\n"
+                "<style>\n%s</style>\n</head>\n<body>\n",
+                html_text(&page, title), style);
+    write_header(&page, title);
     write_baselines(&page);
     heading(&page, "Where everything is",
             "A row per layer, a column per operator; the last one is the KV cache. Cells of "
@@ -415,6 +417,7 @@ oato_status report_html(const struct plan *plan, const struct model *m,
     if (!status)
         status = text_status(out, err);
 out:
+    arena_free(&strings);
     simulation_free(simulation);
     problem_free(problem);
     return status;

@@ -90,19 +90,10 @@ static void op_cell(const struct page *page, int32_t op, int32_t columns, const 
 {
     const struct graph_op *o = &page->simulation->graph.ops[op];
     const struct placement *decode = &page->simulation->placements.phase[PHASE_DECODE][op];
-    struct text where;
-    text_init(&where);
-    html_where(page, op, &where);
-    text_printf(page->out, "<td colspan=\"%d\" title=\"", columns);
-    html_text(page->out, o->name);
-    text_printf(page->out, ": ");
-    html_text(page->out, where.data ? where.data : "");
-    text_free_part(&where, page->out);
-    text_printf(page->out, "\"");
+    text_printf(page->out, "<td colspan=\"%d\" title=\"%s: %s\"", columns, html_text(page, o->name),
+                html_text(page, html_where(page, op)));
     background(page, op, page->out);
-    text_printf(page->out, ">");
-    if (label)
-        html_text(page->out, label);
+    text_printf(page->out, ">%s", label ? html_text(page, label) : "");
     const double share = decode->n > 1 ? 100 * placed_share(o, decode, 0) : 0;
     if (share > 0)
         text_printf(page->out, share < 1 ? "%s&lt;1" : "%s%.0f", label ? " " : "", share);
@@ -115,9 +106,9 @@ static void kv_cell(const struct page *page, int32_t layer)
         const struct plan_kv *kv = &page->plan->kv[i];
         if (kv->layer != layer)
             continue;
-        text_printf(page->out, "<td title=\"KV of layer %d: ", layer);
-        html_text(page->out, page->plan->devices[kv->device].id);
-        text_printf(page->out, "\" style=\"background:var(--d%d)\"></td>",
+        text_printf(page->out,
+                    "<td title=\"KV of layer %d: %s\" style=\"background:var(--d%d)\"></td>", layer,
+                    html_text(page, page->plan->devices[kv->device].id),
                     html_colour(page, kv->device));
         return;
     }
@@ -170,11 +161,9 @@ void html_map(const struct page *page)
     find_columns(&map);
     text_printf(page->out, "<div class=\"scroll\"><table class=\"map\">\n<thead><tr><th "
                            "class=\"n\">layer</th>");
-    for (int32_t c = 0; c < map.n; c++) {
-        text_printf(page->out, "<th scope=\"col\"><span>");
-        html_text(page->out, map.column[c]);
-        text_printf(page->out, "</span></th>");
-    }
+    for (int32_t c = 0; c < map.n; c++)
+        text_printf(page->out, "<th scope=\"col\"><span>%s</span></th>",
+                    html_text(page, map.column[c]));
     text_printf(page->out, "<th scope=\"col\"><span>KV</span></th></tr></thead>\n<tbody>\n");
     outer_row(&map, -1, "in");
     for (int32_t layer = 0; layer < g->n_layers; layer++)
@@ -205,11 +194,10 @@ void html_memory(const struct page *page)
         const struct device_share s = device_share(p, page->problem, d);
         const uint64_t budget = p->devices[d].budget_bytes, planned = p->devices[d].planned_bytes;
         const uint64_t left = budget > planned ? budget - planned : 0;
-        text_printf(page->out, "<div class=\"mem\"><div><b>");
-        html_text(page->out, p->devices[d].id);
-        text_printf(page->out, "</b> <span class=\"soft\">");
-        html_text(page->out, p->devices[d].model);
-        text_printf(page->out, "</span></div>\n<div class=\"bar\">");
+        text_printf(page->out,
+                    "<div class=\"mem\"><div><b>%s</b> <span class=\"soft\">%s</span></div>\n<div "
+                    "class=\"bar\">",
+                    html_text(page, p->devices[d].id), html_text(page, p->devices[d].model));
         memory_part(page, "weights", "weights", s.weight_bytes, d);
         memory_part(page, "kv", "KV", s.kv_bytes, d);
         memory_part(page, "work", "work", s.work_bytes, d);
@@ -275,10 +263,10 @@ static void draw_axes(const struct lanes *l, const char *label)
             continue;
         text_printf(out,
                     "<rect class=\"lane\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/><text "
-                    "x=\"0\" y=\"%d\">",
-                    LABELS, y_of(l->lane[q]), WIDTH - LABELS - 1, LANE, y_of(l->lane[q]) + 16);
-        html_text(out, s->plan->devices[q % s->plan->n_devices].id);
-        text_printf(out, "%s</text>\n", q < s->plan->n_devices ? "" : " weights");
+                    "x=\"0\" y=\"%d\">%s%s</text>\n",
+                    LABELS, y_of(l->lane[q]), WIDTH - LABELS - 1, LANE, y_of(l->lane[q]) + 16,
+                    html_text(l->page, s->plan->devices[q % s->plan->n_devices].id),
+                    q < s->plan->n_devices ? "" : " weights");
     }
     const double first = (double)(l->begin_ns - l->step->begin_ns),
                  span = (double)(l->end_ns - l->begin_ns), tick = round_step(span);
@@ -331,13 +319,13 @@ static void draw_paths(const struct lanes *l)
         }
 }
 
-static void event_title(const struct simulation *s, const struct event *e, struct text *out)
+static void event_title(const struct page *page, const struct event *e)
 {
+    struct text *out = page->out;
     static const char *const kinds[EVENT_KINDS] = {
         "step", "", "merge of ", "upload of ", "download of ", "copy of ", "weights of "};
-    html_text(out, kinds[e->kind]);
-    if (e->op >= 0)
-        html_text(out, s->graph.ops[e->op].name);
+    text_printf(out, "%s%s", kinds[e->kind],
+                e->op < 0 ? "" : html_text(page, page->simulation->graph.ops[e->op].name));
     if (e->parts > 1)
         text_printf(out, " %d/%d", e->part + 1, e->parts);
     text_printf(out, ", %.1f us", (double)(e->end_ns - e->begin_ns) / 1e3);
@@ -362,16 +350,15 @@ static void draw_records(const struct lanes *l)
                     "<rect %s x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" "
                     "stroke=\"var(--bg)\" stroke-width=\"0.5\"><title>",
                     class, x, y, width, LANE);
-        event_title(s, e, out);
+        event_title(l->page, e);
         text_printf(out, "</title></rect>\n");
         const char *name =
             e->op >= 0 && e->kind == EVENT_RUN ? html_short_name(&s->graph.ops[e->op]) : NULL;
         if (!name || width < 6.5 * (double)strlen(name))
             continue;
-        text_printf(out, "<text class=\"in\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
-                    x + width / 2, y + 16);
-        html_text(out, name);
-        text_printf(out, "</text>\n");
+        text_printf(out,
+                    "<text class=\"in\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+                    x + width / 2, y + 16, html_text(l->page, name));
     }
 }
 

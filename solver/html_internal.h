@@ -14,16 +14,17 @@ struct page {
     const struct problem *problem;
     const struct simulation *simulation;
     struct text *out;
+    struct arena *strings; /* that html_text and html_where return */
 };
 
-/* Appends s with HTML escapes. */
-void html_text(struct text *out, const char *s);
+/* s with HTML escapes; "", and `out` is marked as failed, when memory is short. */
+const char *html_text(const struct page *page, const char *s);
 /* The number of a device's colour: 0 for the host, 1.. for the others. */
 int32_t html_colour(const struct page *page, int32_t device);
 /* "ffn_down" of "blk.3.ffn_down"; the whole name outside of layers. */
 const char *html_short_name(const struct graph_op *op);
-/* Appends "cuda:0 62 % + cpu:0 38 %, prefill streamed to cuda:0". */
-void html_where(const struct page *page, int32_t op, struct text *out);
+/* "cuda:0 62 % + cpu:0 38 %, prefill streamed to cuda:0", without escapes. */
+const char *html_where(const struct page *page, int32_t op);
 
 void html_map(const struct page *page);
 void html_memory(const struct page *page);

@@ -29,58 +29,60 @@ static int on_glpk_text(void *user, const char *text)
     return 1; /* nobody's business */
 }
 
-bool ilp_guarded(void (*run)(void *user), void *user)
+void *ilp_grow(void *all, size_t *cap, size_t size)
+{
+    const size_t more = *cap * 2 + 64;
+    void *room = realloc(all, more * size);
+    *cap = room ? more : *cap;
+    return room;
+}
+
+oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_error *err)
 {
     jmp_buf home;
     if (glp_init_env() > 1)
-        return false;
+        return oato_fail_memory(err, sizeof home, "the ILP");
     if (setjmp(home)) {
         glp_free_env(); /* all that GLPK may still be asked for */
-        return false;
+        m->lp = NULL;
+        return oato_fail_memory(err, sizeof home, "the ILP");
     }
     glp_term_hook(on_glpk_text, NULL);
     glp_error_hook(on_glpk_error, &home);
-    run(user);
+    const oato_status status = run(search, err);
+    mip_free(m);
     glp_free_env();
-    return true;
+    return status;
 }
 
-bool mip_init(struct mip *m, int64_t typical_ns)
+void mip_init(struct mip *m, int64_t typical_ns)
 {
-    memset(m, 0, sizeof *m);
+    mip_free(m);
     glp_term_out(GLP_OFF);
     m->lp = glp_create_prob();
     glp_set_obj_dir(m->lp, GLP_MIN);
     m->scale = OBJECTIVE_SIZE / (double)(typical_ns > 0 ? typical_ns : 1);
-    m->cap = 1024;
-    m->row = malloc(m->cap * sizeof *m->row);
-    m->column = malloc(m->cap * sizeof *m->column);
-    m->value = malloc(m->cap * sizeof *m->value);
-    m->failed = !m->row || !m->column || !m->value;
-    return !m->failed;
 }
 
 void mip_free(struct mip *m)
 {
     if (m->lp)
         glp_delete_prob(m->lp);
-    free(m->row);
-    free(m->column);
-    free(m->value);
     memset(m, 0, sizeof *m);
 }
+
+static const struct {
+    int kind, bounds; /* GLPK's; bounds of 0 and, if it is bounded above, 1 */
+} column_kinds[] = {[MIP_SHARE] = {GLP_CV, GLP_DB},
+                    [MIP_FLOW] = {GLP_CV, GLP_LO},
+                    [MIP_BINARY] = {GLP_IV, GLP_DB},
+                    [MIP_COUNT] = {GLP_IV, GLP_LO}};
 
 int mip_column(struct mip *m, enum mip_kind kind, int64_t cost_ns)
 {
     int j = glp_add_cols(m->lp, 1);
-    if (kind == MIP_BINARY) {
-        glp_set_col_kind(m->lp, j, GLP_BV);
-    } else if (kind == MIP_COUNT) {
-        glp_set_col_kind(m->lp, j, GLP_IV);
-        glp_set_col_bnds(m->lp, j, GLP_LO, 0, 0);
-    } else {
-        glp_set_col_bnds(m->lp, j, GLP_DB, 0, 1);
-    }
+    glp_set_col_kind(m->lp, j, column_kinds[kind].kind);
+    glp_set_col_bnds(m->lp, j, column_kinds[kind].bounds, 0, 1);
     glp_set_obj_coef(m->lp, j, (double)cost_ns * m->scale);
     return j;
 }
@@ -92,46 +94,34 @@ int mip_row(struct mip *m, int kind, double lo, double hi)
     return i;
 }
 
-static bool grow(struct mip *m)
+double mip_capacity(uint64_t capacity)
 {
-    size_t cap = m->cap * 2;
-    int *row = realloc(m->row, cap * sizeof *row);
-    if (row)
-        m->row = row;
-    int *column = realloc(m->column, cap * sizeof *column);
-    if (column)
-        m->column = column;
-    double *value = realloc(m->value, cap * sizeof *value);
-    if (value)
-        m->value = value;
-    if (!row || !column || !value)
-        return false;
-    m->cap = cap;
-    return true;
+    return capacity > EXACT_BYTES ? 1 - 1e-6 : capacity ? 1 : 0;
 }
 
-void mip_set(struct mip *m, int row, int column, double value)
+double mip_bytes(uint64_t bytes, uint64_t capacity)
 {
-    if (value == 0 || m->failed)
-        return;
-    if (m->n + 1 >= m->cap && !grow(m)) {
-        m->failed = true;
-        return;
+    return (double)bytes / (double)(capacity ? capacity : 1);
+}
+
+bool mip_complete(const struct mip *m, struct arena *a, double *value)
+{
+    const size_t most = (size_t)glp_get_num_cols(m->lp) + 1;
+    int *columns = arena_alloc(a, most, sizeof *columns);
+    double *factors = arena_alloc(a, most, sizeof *factors);
+    for (int i = 1; columns && factors && i <= glp_get_num_rows(m->lp); i++) {
+        double demand = -glp_get_row_ub(m->lp, i);
+        int other = 0; /* collects what concerns binary columns only */
+        for (int k = glp_get_mat_row(m->lp, i, columns, factors); k > 0; k--) {
+            if (glp_get_col_kind(m->lp, columns[k]) == GLP_BV)
+                demand += factors[k] * value[columns[k]];
+            else
+                other = columns[k];
+        }
+        value[other] = fmax(value[other], demand);
     }
-    m->n++; /* element 0 is unused */
-    m->row[m->n] = row;
-    m->column[m->n] = column;
-    m->value[m->n] = value;
-}
-
-int mip_capacity_row(struct mip *m, uint64_t capacity)
-{
-    return mip_row(m, GLP_UP, 0, capacity > EXACT_BYTES ? 1 - 1e-6 : capacity ? 1 : 0);
-}
-
-void mip_set_bytes(struct mip *m, int row, int column, uint64_t bytes, uint64_t capacity)
-{
-    mip_set(m, row, column, (double)bytes / (double)(capacity ? capacity : 1));
+    value[0] = 0;
+    return columns && factors;
 }
 
 int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
@@ -251,10 +241,6 @@ oato_status mip_relax(struct mip *m, struct ilp_clock *clock, struct ilp_result 
 {
     glp_smcp simplex;
     result->bound_ns = 0;
-    if (m->failed || m->n > INT_MAX)
-        return oato_fail_memory(err, m->n * 16, "the ILP");
-    if (m->n) /* the path form fills its columns itself */
-        glp_load_matrix(m->lp, (int)m->n, m->row, m->column, m->value);
     glp_init_smcp(&simplex);
     simplex.msg_lev = GLP_MSG_OFF;
     simplex.tm_lim = limit_ms(clock);

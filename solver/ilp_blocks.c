@@ -34,6 +34,14 @@ static bool path_alloc(struct path *p)
     return p->planned && p->use_ns && p->blocks && p->tables && p->block_of && p->place && p->edges;
 }
 
+/* A value lives in the block of its last reader. */
+static struct block *block_of_edge(const struct path *p, int32_t edge)
+{
+    int32_t lo, hi;
+    edge_ends(p->in, &p->in->edges[edge], &lo, &hi);
+    return &p->blocks[p->block_of[hi]];
+}
+
 static void cut_blocks(struct path *p)
 {
     const struct instance *in = p->in;
@@ -55,22 +63,14 @@ static void cut_blocks(struct path *p)
         p->blocks[p->n_blocks++] = (struct block){.first = first, .last = u};
         first = u + 1;
     }
-    /* edges by block: a value lives in the block of its last reader */
-    for (int pass = 0; pass < 2; pass++) {
-        for (int32_t i = 0; i < in->n_edges; i++) {
-            int32_t lo, hi;
-            edge_ends(in, &in->edges[i], &lo, &hi);
-            struct block *b = &p->blocks[p->block_of[hi]];
-            if (pass)
-                p->edges[b->first_edge + b->n_edges] = i;
-            b->n_edges++;
-        }
-        for (int32_t i = 0, sum = 0; !pass && i < p->n_blocks; i++) {
-            p->blocks[i].first_edge = sum;
-            sum += p->blocks[i].n_edges;
-            p->blocks[i].n_edges = 0;
-        }
+    for (int32_t i = 0; i < in->n_edges; i++)
+        block_of_edge(p, i)->n_edges++;
+    for (int32_t i = 0, end = 0; i < p->n_blocks; i++) {
+        end += p->blocks[i].n_edges;
+        p->blocks[i].first_edge = end;
     }
+    for (int32_t i = in->n_edges - 1; i >= 0; i--) /* filling moves the ends to the beginnings */
+        p->edges[--block_of_edge(p, i)->first_edge] = i;
 }
 
 int16_t path_end(const struct path *p, const struct option *o)
@@ -193,6 +193,7 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
     memset(p, 0, sizeof *p);
     p->in = in;
     p->clock.deadline_ns = deadline_ns;
+    p->typical_ns = max_i64(ilp_typical_ns(in, NULL), 1);
     arena_init(&p->arena);
     if (!path_alloc(p))
         return oato_fail_memory(err, p->arena.used_bytes, "the ILP");

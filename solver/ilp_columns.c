@@ -15,13 +15,13 @@
 
 /* ------------------------------------------------------------------------------- bounds ---- */
 
-static double *bound_at(const struct path *p, double *bounds, int32_t block, int32_t end)
+double *path_bound(const struct path *p, double *bounds, int32_t block, int32_t end)
 {
     return &bounds[(size_t)block * (size_t)(p->n_ends + 1) + (size_t)(end + 1)];
 }
 
-static double paid(const struct path *p, const double *ns_per_byte, int64_t ns,
-                   const uint64_t *bytes)
+double path_paid_ns(const struct path *p, const double *ns_per_byte, int64_t ns,
+                    const uint64_t *bytes)
 {
     double sum = (double)ns;
     for (int32_t d = 0; d < p->in->n_devices; d++)
@@ -38,7 +38,7 @@ static void cheapest_items(const struct path *p, const struct menu *m, const dou
         double least = INFINITY;
         item[c] = m->classes[c].first;
         for (int32_t i = m->classes[c].first; i < m->classes[c].first + m->classes[c].n; i++) {
-            double ns = paid(p, ns_per_byte, m->items[i].ns, m->items[i].bytes);
+            double ns = path_paid_ns(p, ns_per_byte, m->items[i].ns, m->items[i].bytes);
             if (ns < least) {
                 least = ns;
                 item[c] = i;
@@ -68,8 +68,8 @@ static bool price_tables(const struct path *p, const double *ns_per_byte, struct
         cheapest_items(p, &t->menu, ns_per_byte, item);
         for (int32_t f = 0; f < t->n_frames; f++) {
             const struct menu_item *wide = &t->menu.items[item[t->frames[f].class]];
-            frame[f] = paid(p, ns_per_byte, t->frames[f].ns, t->frames[f].bytes) +
-                       paid(p, ns_per_byte, wide->ns, wide->bytes);
+            frame[f] = path_paid_ns(p, ns_per_byte, t->frames[f].ns, t->frames[f].bytes) +
+                       path_paid_ns(p, ns_per_byte, wide->ns, wide->bytes);
         }
         out->frame[i] = frame;
         out->item[i] = item;
@@ -77,12 +77,11 @@ static bool price_tables(const struct path *p, const double *ns_per_byte, struct
     return out->frame && out->item;
 }
 
-/* The pattern of a frame with the item that it is cheapest with. */
-static struct pattern cheapest_pattern(const struct path *p, const struct priced *at, int32_t table,
-                                       int32_t frame)
+/* Adds the pattern of a frame with the item that it is cheapest with. */
+static bool add_cheapest_of(struct path *p, const struct priced *at, int32_t table, int32_t frame)
 {
-    const struct table *t = &p->tables[table];
-    return path_pattern(t, frame, at->item[table][t->frames[frame].class]);
+    struct table *t = &p->tables[table];
+    return path_add_pattern(t, frame, at->item[table][t->frames[frame].class]) >= 0;
 }
 
 static double use_ns(const struct path *p, int32_t block, uint32_t uses)
@@ -91,6 +90,20 @@ static double use_ns(const struct path *p, int32_t block, uint32_t uses)
     for (int32_t d = 0; d < p->in->n_devices; d++)
         sum += uses >> d & 1 ? p->use_ns[block * p->in->n_devices + d] : 0;
     return sum;
+}
+
+/* Carries the bounds from one side of a block to the other. */
+static void pass_block(const struct path *p, const struct priced *at, int32_t block, bool backwards,
+                       double *bounds)
+{
+    const int32_t table = p->blocks[block].table;
+    for (int32_t f = 0; f < p->tables[table].n_frames; f++) {
+        const struct frame *frame = &p->tables[table].frames[f];
+        double *begin = path_bound(p, bounds, block, frame->in);
+        double *end = path_bound(p, bounds, block + 1, frame->out);
+        double *to = backwards ? begin : end, from = backwards ? *end : *begin;
+        *to = fmin(*to, from + at->frame[table][f] + use_ns(p, block, frame->uses));
+    }
 }
 
 oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
@@ -104,31 +117,16 @@ oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
     out->onward = arena_alloc(&out->arena, n, sizeof(double));
     if (!out->so_far || !out->onward || !price_tables(p, ns_per_byte, &out->arena, &at))
         return oato_fail_memory(err, n * sizeof(double), "the ILP's bounds");
-    for (int32_t d = 0; d < p->in->n_devices; d++)
-        if (p->constrained[d])
-            out->memory_ns += ns_per_byte[d] * (double)p->in->capacity[d];
+    out->memory_ns = path_paid_ns(p, ns_per_byte, 0, p->in->capacity);
     for (size_t i = 0; i < n; i++)
         out->so_far[i] = out->onward[i] = INFINITY;
-    *bound_at(p, out->so_far, 0, -1) = 0;
+    *path_bound(p, out->so_far, 0, -1) = 0;
     for (int32_t e = 0; e < p->n_ends; e++)
-        *bound_at(p, out->onward, p->n_blocks, e) = 0;
-    for (int32_t i = 0; i < p->n_blocks; i++) {
-        const struct table *t = &p->tables[p->blocks[i].table];
-        for (int32_t f = 0; f < t->n_frames; f++) {
-            double *to = bound_at(p, out->so_far, i + 1, t->frames[f].out);
-            *to = fmin(*to, *bound_at(p, out->so_far, i, t->frames[f].in) +
-                                at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
-        }
-    }
-    for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
-        const struct table *t = &p->tables[p->blocks[i].table];
-        for (int32_t f = 0; f < t->n_frames; f++) {
-            double *from = bound_at(p, out->onward, i, t->frames[f].in);
-            *from =
-                fmin(*from, *bound_at(p, out->onward, i + 1, t->frames[f].out) +
-                                at.frame[p->blocks[i].table][f] + use_ns(p, i, t->frames[f].uses));
-        }
-    }
+        *path_bound(p, out->onward, p->n_blocks, e) = 0;
+    for (int32_t i = 0; i < p->n_blocks; i++)
+        pass_block(p, &at, i, false, out->so_far);
+    for (int32_t i = p->n_blocks - 1; i >= 0; i--)
+        pass_block(p, &at, i, true, out->onward);
     return OATO_OK;
 }
 
@@ -142,13 +140,10 @@ struct found { /* a pattern on its way into a table */
 static int by_bound(const void *x, const void *y)
 {
     const struct found *a = x, *b = y;
-    if (a->lower != b->lower)
-        return a->lower < b->lower ? -1 : 1;
-    if (a->table != b->table)
-        return a->table < b->table ? -1 : 1;
-    if (a->frame != b->frame)
-        return a->frame < b->frame ? -1 : 1;
-    return (a->item > b->item) - (a->item < b->item);
+    int c = order_f64(a->lower, b->lower);
+    c = c ? c : order_i64(a->table, b->table);
+    c = c ? c : order_i64(a->frame, b->frame);
+    return c ? c : order_i64(a->item, b->item);
 }
 
 /* The `most` best of all, and as many more until there is no room. */
@@ -171,14 +166,10 @@ static bool finds_add(struct finds *x, struct found f)
 {
     if (x->n == 2 * x->most)
         finds_thin(x);
-    if (x->n == x->cap) {
-        size_t cap = x->cap ? x->cap * 2 : 4096;
-        struct found *more = realloc(x->all, cap * sizeof *more);
-        if (!more)
-            return false;
-        x->all = more;
-        x->cap = cap;
-    }
+    struct found *more = ilp_room(x->all, x->n, &x->cap, sizeof *more);
+    if (!more)
+        return false;
+    x->all = more;
     x->all[x->n++] = f;
     return true;
 }
@@ -190,8 +181,8 @@ static double around(const struct path *p, struct path_bounds *b, int32_t table,
     double least = INFINITY;
     for (int32_t i = 0; i < p->n_blocks; i++)
         if (p->blocks[i].table == table)
-            least = fmin(least, *bound_at(p, b->so_far, i, f->in) + use_ns(p, i, f->uses) +
-                                    *bound_at(p, b->onward, i + 1, f->out));
+            least = fmin(least, *path_bound(p, b->so_far, i, f->in) + use_ns(p, i, f->uses) +
+                                    *path_bound(p, b->onward, i + 1, f->out));
     return least - b->memory_ns;
 }
 
@@ -203,10 +194,11 @@ static bool list_finds(struct path *p, const double *ns_per_byte, struct path_bo
         for (int32_t f = 0; f < t->n_frames && !ilp_late(&p->clock); f++) {
             const struct frame *frame = &t->frames[f];
             const struct menu_class *c = &t->menu.classes[frame->class];
-            double rest = around(p, b, i, frame) + paid(p, ns_per_byte, frame->ns, frame->bytes);
+            double rest =
+                around(p, b, i, frame) + path_paid_ns(p, ns_per_byte, frame->ns, frame->bytes);
             for (int32_t k = c->first; k < c->first + c->n; k++) {
                 const struct menu_item *item = &t->menu.items[k];
-                double lower = rest + paid(p, ns_per_byte, item->ns, item->bytes);
+                double lower = rest + path_paid_ns(p, ns_per_byte, item->ns, item->bytes);
                 if (lower >= cutoff_ns)
                     *pruned_ns = fmin(*pruned_ns, lower);
                 else if (!finds_add(x, (struct found){lower, i, f, k}))
@@ -237,10 +229,9 @@ oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff
     for (int32_t i = 0; i < p->n_tables; i++)
         p->tables[i].n = 0;
     for (size_t i = 0; x.all && i < x.n && !status; i++) {
-        struct table *t = &p->tables[x.all[i].table];
-        struct pattern pattern = path_pattern(t, x.all[i].frame, x.all[i].item);
-        if (path_append_pattern(t, &pattern) < 0)
-            status = oato_fail_memory(err, sizeof pattern * x.n, "the ILP's patterns");
+        const struct found *f = &x.all[i];
+        if (path_append_pattern(&p->tables[f->table], f->frame, f->item) < 0)
+            status = oato_fail_memory(err, sizeof(struct pattern) * x.n, "the ILP's patterns");
     }
     for (int32_t i = 0; i < p->n_tables && !status; i++)
         if (!p->tables[i].n)
@@ -270,7 +261,7 @@ static void add_column(struct path *p, const struct block *b, const struct patte
     for (int32_t d = 0; d < p->in->n_devices; d++) {
         if (p->capacity_row[d] && x->bytes[d]) {
             rows[++n] = p->capacity_row[d];
-            values[n] = (double)x->bytes[d] / (double)(p->in->capacity[d] ? p->in->capacity[d] : 1);
+            values[n] = mip_bytes(x->bytes[d], p->in->capacity[d]);
         }
         if (p->used[d] && x->uses >> d & 1) {
             rows[++n] = b->used_row + d;
@@ -280,24 +271,22 @@ static void add_column(struct path *p, const struct block *b, const struct patte
     glp_set_mat_col(p->mip.lp, x->column + b->ordinal, n, rows, values);
 }
 
-/* The columns of the table's patterns from `first` on, one for each block. */
+/* The columns of the table's patterns from `first` on, one for each block. The flow says at most 1:
+ * a bound of the relaxation's columns would hide better patterns. */
 static void add_columns(struct path *p, int32_t table, int32_t first, enum mip_kind kind)
 {
     struct table *t = &p->tables[table];
     for (int32_t k = first; k < t->n; k++) {
         t->patterns[k].column = glp_get_num_cols(p->mip.lp) + 1;
-        for (int32_t j = 0; j < t->n_blocks; j++) {
-            int column = mip_column(&p->mip, kind, t->patterns[k].ns);
-            if (kind == MIP_SHARE) /* the flow says at most 1; a bound would hide better patterns */
-                glp_set_col_bnds(p->mip.lp, column, GLP_LO, 0, 0);
-        }
+        for (int32_t j = 0; j < t->n_blocks; j++)
+            mip_column(&p->mip, kind, t->patterns[k].ns);
     }
     for (int32_t i = 0; i < p->n_blocks; i++)
         for (int32_t k = first; p->blocks[i].table == table && k < t->n; k++)
             add_column(p, &p->blocks[i], &t->patterns[k]);
 }
 
-static void add_rows(struct path *p)
+static bool add_rows(struct path *p)
 {
     const struct instance *in = p->in;
     bool fixed = false;
@@ -306,7 +295,8 @@ static void add_rows(struct path *p)
                          ? mip_column(&p->mip, MIP_SHARE, in->fixed[d].objective_ns)
                          : 0;
         fixed = fixed || p->used[d];
-        p->capacity_row[d] = p->constrained[d] ? mip_capacity_row(&p->mip, in->capacity[d]) : 0;
+        p->capacity_row[d] =
+            p->constrained[d] ? mip_row(&p->mip, GLP_UP, 0, mip_capacity(in->capacity[d])) : 0;
     }
     for (int32_t i = 0; i < p->n_blocks; i++) {
         struct block *b = &p->blocks[i];
@@ -319,33 +309,31 @@ static void add_rows(struct path *p)
             b->used_row = b->used_row ? b->used_row : row;
         }
     }
-    for (int32_t d = 0; d < in->n_devices; d++) {
-        const size_t most = (size_t)p->n_blocks + 1;
-        int n = 0, *rows = p->used[d] ? arena_alloc(&p->arena, most, sizeof *rows) : NULL;
-        double *values = rows ? arena_alloc(&p->arena, most, sizeof *values) : NULL;
-        for (int32_t i = 0; values && i < p->n_blocks; i++) {
-            rows[++n] = p->blocks[i].used_row + d;
-            values[n] = -1;
+    int *rows = arena_alloc(&p->arena, (size_t)p->n_blocks + 1, sizeof *rows);
+    double *values = arena_alloc(&p->arena, (size_t)p->n_blocks + 1, sizeof *values);
+    for (int32_t d = 0; rows && values && d < in->n_devices; d++) {
+        for (int32_t i = 0; i < p->n_blocks; i++) {
+            rows[i + 1] = p->blocks[i].used_row + d;
+            values[i + 1] = -1;
         }
-        if (values)
-            glp_set_mat_col(p->mip.lp, p->used[d], n, rows, values);
-        p->mip.failed = p->mip.failed || (p->used[d] && !values);
+        if (p->used[d])
+            glp_set_mat_col(p->mip.lp, p->used[d], p->n_blocks, rows, values);
     }
+    return rows && values;
 }
 
 static const double OVERFLOW_COST = 1000; /* of the typical time, for all of a device's memory */
 
-static void add_overflow(struct path *p, int64_t typical_ns)
+static void add_overflow(struct path *p)
 {
     for (int32_t d = 0; d < p->in->n_devices; d++) {
         if (!p->capacity_row[d])
             continue;
         const int rows[2] = {0, p->capacity_row[d]};
         const double values[2] = {0, -1};
-        p->overflow[d] = mip_column(&p->mip, MIP_SHARE, 0);
-        glp_set_col_bnds(p->mip.lp, p->overflow[d], GLP_LO, 0, 0);
+        p->overflow[d] = mip_column(&p->mip, MIP_FLOW, 0);
         glp_set_obj_coef(p->mip.lp, p->overflow[d],
-                         OVERFLOW_COST * p->mip.scale * (double)(typical_ns > 0 ? typical_ns : 1));
+                         OVERFLOW_COST * p->mip.scale * (double)p->typical_ns);
         glp_set_mat_col(p->mip.lp, p->overflow[d], 1, rows, values);
     }
 }
@@ -359,12 +347,8 @@ static bool add_counts(struct path *p)
     double *ones = arena_alloc(&p->arena, (size_t)p->n_blocks + 2, sizeof *ones);
     p->mip.branch_first = glp_get_num_cols(p->mip.lp) + 1;
     for (int32_t i = 0; columns && ones && i < p->n_tables; i++) {
-        struct table *t = &p->tables[i];
-        t->count = 0;
-        if (t->n_blocks < 2)
-            continue;
-        t->count = glp_get_num_cols(p->mip.lp) + 1;
-        for (int32_t k = 0; k < t->n; k++) {
+        const struct table *t = &p->tables[i];
+        for (int32_t k = 0; t->n_blocks > 1 && k < t->n; k++) {
             int row = mip_row(&p->mip, GLP_FX, 0, 0);
             columns[1] = mip_column(&p->mip, MIP_COUNT, 0);
             ones[1] = -1;
@@ -379,21 +363,25 @@ static bool add_counts(struct path *p)
     return columns && ones;
 }
 
-bool path_lp(struct path *p, int64_t typical_ns, bool whole)
+bool path_lp(struct path *p, bool whole)
 {
-    if (p->mip.lp)
-        mip_free(&p->mip);
-    if (!mip_init(&p->mip, typical_ns))
+    mip_init(&p->mip, p->typical_ns);
+    if (!add_rows(p))
         return false;
-    add_rows(p);
     for (int32_t i = 0; i < p->n_tables; i++)
-        add_columns(p, i, 0, whole ? MIP_BINARY : MIP_SHARE);
-    if (!whole)
-        add_overflow(p, typical_ns);
-    return !p->mip.failed && (!whole || add_counts(p));
+        add_columns(p, i, 0, whole ? MIP_BINARY : MIP_FLOW);
+    if (whole)
+        return add_counts(p);
+    add_overflow(p);
+    return true;
 }
 
 /* --------------------------------------------------------------------- column generation --- */
+
+static double dual(const struct path *p, int row)
+{
+    return glp_get_row_dual(p->mip.lp, row) / p->mip.scale;
+}
 
 /* What a byte of each device's memory is worth in the relaxation. */
 static void memory_prices(const struct path *p, double *ns_per_byte)
@@ -402,9 +390,7 @@ static void memory_prices(const struct path *p, double *ns_per_byte)
         ns_per_byte[d] = 0;
         if (!p->capacity_row[d] || !p->in->capacity[d])
             continue;
-        double dual = -glp_get_row_dual(p->mip.lp, p->capacity_row[d]);
-        if (dual > 0)
-            ns_per_byte[d] = dual / p->mip.scale / (double)p->in->capacity[d];
+        ns_per_byte[d] = fmax(-dual(p, p->capacity_row[d]), 0) / (double)p->in->capacity[d];
     }
 }
 
@@ -415,18 +401,12 @@ static void use_prices(struct path *p)
     for (int32_t d = 0; d < n; d++) {
         double sum = 0, fixed = (double)p->in->fixed[d].objective_ns;
         for (int32_t i = 0; i < p->n_blocks; i++) {
-            double dual = p->used[d] ? -glp_get_row_dual(p->mip.lp, p->blocks[i].used_row + d) : 0;
-            p->use_ns[i * n + d] = fmax(dual, 0) / p->mip.scale;
+            p->use_ns[i * n + d] = p->used[d] ? fmax(-dual(p, p->blocks[i].used_row + d), 0) : 0;
             sum += p->use_ns[i * n + d];
         }
         for (int32_t i = 0; i < p->n_blocks && sum > fixed; i++)
             p->use_ns[i * n + d] *= fixed / sum;
     }
-}
-
-static double dual(const struct path *p, int row)
-{
-    return glp_get_row_dual(p->mip.lp, row) / p->mip.scale;
 }
 
 /* The frame of a block that improves the solution most; -1: none does. */
@@ -474,13 +454,12 @@ static int32_t add_improving(struct path *p, const double *ns_per_byte)
         int32_t f = best_frame(p, i, at.frame[table]);
         if (f < 0)
             continue;
-        struct pattern x = cheapest_pattern(p, &at, table, f);
-        good = path_add_pattern(&p->tables[table], &x) >= 0;
+        good = add_cheapest_of(p, &at, table, f);
         added += p->tables[table].n - n;
     }
     arena_free(&a);
     for (int32_t i = 0; good && added > 0 && i < p->n_tables; i++)
-        add_columns(p, i, before[i], MIP_SHARE);
+        add_columns(p, i, before[i], MIP_FLOW);
     return good ? added : -1;
 }
 
@@ -492,7 +471,7 @@ static bool add_cheapest(struct path *p, const double *ns_per_byte)
     arena_init(&a);
     bool good = price_tables(p, ns_per_byte, &a, &at);
     for (int32_t i = 0; good && i < p->n_tables; i++) {
-        struct table *t = &p->tables[i];
+        const struct table *t = &p->tables[i];
         int32_t best[(ENDS_MAX + 1) * ENDS_MAX];
         memset(best, -1, sizeof best);
         for (int32_t f = 0; f < t->n_frames; f++) {
@@ -500,27 +479,23 @@ static bool add_cheapest(struct path *p, const double *ns_per_byte)
             if (*b < 0 || at.frame[i][f] < at.frame[i][*b])
                 *b = f;
         }
-        for (int32_t k = 0; good && k < (p->n_ends + 1) * p->n_ends; k++) {
-            int32_t f = best[k];
-            if (f < 0)
-                continue;
-            struct pattern x = cheapest_pattern(p, &at, i, f);
-            good = path_add_pattern(t, &x) >= 0;
-        }
+        for (int32_t k = 0; good && k < (p->n_ends + 1) * p->n_ends; k++)
+            if (best[k] >= 0)
+                good = add_cheapest_of(p, &at, i, best[k]);
     }
     arena_free(&a);
     return good;
 }
 
 /* Patterns to begin with: the fastest, and the smallest on each device. */
-static bool add_first(struct path *p, int64_t typical_ns)
+static bool add_first(struct path *p)
 {
     double price[SOLVER_DEVICES] = {0}, all[SOLVER_DEVICES] = {0};
     bool good = add_cheapest(p, price);
     for (int32_t d = 0; d < p->in->n_devices && good; d++) {
         if (!p->constrained[d])
             continue;
-        all[d] = price[d] = OVERFLOW_COST * (double)(typical_ns > 0 ? typical_ns : 1) /
+        all[d] = price[d] = OVERFLOW_COST * (double)p->typical_ns /
                             (double)(p->in->capacity[d] ? p->in->capacity[d] : 1);
         good = add_cheapest(p, price);
         price[d] = 0;
@@ -556,10 +531,9 @@ oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *r
                        struct oato_error *err)
 {
     enum { ROUNDS_MAX = 500 };
-    int64_t typical_ns = ilp_typical_ns(p->in, NULL);
     struct ilp_clock half = {.deadline_ns = ilp_share(p->clock.deadline_ns, 2)};
     bool converged = false;
-    if (!add_first(p, typical_ns) || !path_lp(p, typical_ns, false))
+    if (!add_first(p) || !path_lp(p, false))
         return oato_fail_memory(err, 1u << 16, "the ILP");
     for (int round = 0; round < ROUNDS_MAX && !converged; round++) {
         oato_status status = mip_relax(&p->mip, &half, result, err);
@@ -587,7 +561,7 @@ oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *r
     plan_memory(p);
     oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
     for (int32_t e = 0; !status && e < p->n_ends; e++) {
-        double bound = *bound_at(p, b.so_far, p->n_blocks, e) - b.memory_ns;
+        double bound = *path_bound(p, b.so_far, p->n_blocks, e) - b.memory_ns;
         if (bound < least) /* no fmin(): gcc 12 for aarch64 fails on the reduction */
             least = bound;
     }

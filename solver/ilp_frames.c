@@ -44,13 +44,21 @@ static int32_t class_of(const struct menu *m, const struct option *o)
     return NO_CLASS;
 }
 
+static struct menu_item item_of(const struct path *p, const struct unit *wide, int32_t option)
+{
+    const struct option *o = &wide->options[option];
+    struct menu_item item = {.ns = o->price.objective_ns, .option = option};
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        item.bytes[d] = p->constrained[d] ? o->bytes[d] : 0;
+    return item;
+}
+
 static int by_time(const void *x, const void *y)
 {
     const struct menu_item *a = x, *b = y;
-    if (a->ns != b->ns)
-        return a->ns < b->ns ? -1 : 1;
-    int c = memcmp(a->bytes, b->bytes, sizeof a->bytes);
-    return c ? c : (a->option > b->option) - (a->option < b->option);
+    int c = order_i64(a->ns, b->ns);
+    c = c ? c : memcmp(a->bytes, b->bytes, sizeof a->bytes);
+    return c ? c : order_i64(a->option, b->option);
 }
 
 /* The undominated items of a class, from `first` on. */
@@ -92,17 +100,10 @@ bool path_make_menu(struct path *p, const struct block *b, struct menu *m)
     }
     for (int32_t c = 0; c < m->n_classes; c++) {
         m->classes[c].first = m->n_items;
-        for (int32_t o = 0; o < wide->n_options; o++) {
-            const struct option *option = &wide->options[o];
-            if (class[o] != c)
-                continue;
-            struct menu_item *item = &m->items[m->n_items++];
-            item->ns = option->price.objective_ns;
-            item->option = o;
-            for (int32_t d = 0; d < in->n_devices; d++)
-                item->bytes[d] = p->constrained[d] ? option->bytes[d] : 0;
-            m->classes[c].n++;
-        }
+        for (int32_t o = 0; o < wide->n_options; o++)
+            if (class[o] == c)
+                m->items[m->n_items++] = item_of(p, wide, o);
+        m->classes[c].n = m->n_items - m->classes[c].first;
         prune_class(p, m, &m->classes[c]);
         m->n_items = m->classes[c].first + m->classes[c].n;
     }
@@ -186,14 +187,10 @@ struct partials {
 
 static bool partials_add(struct partials *list, const struct partial *x)
 {
-    if (list->n == list->cap) {
-        size_t cap = list->cap ? list->cap * 2 : 64;
-        struct partial *more = realloc(list->all, sizeof *more * cap);
-        if (!more)
-            return false;
-        list->all = more;
-        list->cap = cap;
-    }
+    struct partial *more = ilp_room(list->all, list->n, &list->cap, sizeof *more);
+    if (!more)
+        return false;
+    list->all = more;
     list->all[list->n++] = *x;
     return true;
 }
@@ -202,11 +199,8 @@ static int by_key_and_time(const void *x, const void *y)
 {
     const struct partial *a = x, *b = y;
     int c = memcmp(a->key, b->key, sizeof a->key);
-    if (c)
-        return c;
-    if (a->frame.ns != b->frame.ns)
-        return a->frame.ns < b->frame.ns ? -1 : 1;
-    c = memcmp(a->frame.bytes, b->frame.bytes, sizeof a->frame.bytes);
+    c = c ? c : order_i64(a->frame.ns, b->frame.ns);
+    c = c ? c : memcmp(a->frame.bytes, b->frame.bytes, sizeof a->frame.bytes);
     return c ? c : memcmp(a->frame.place, b->frame.place, sizeof a->frame.place);
 }
 
@@ -367,41 +361,38 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
 
 /* ------------------------------------------------------------------------------ patterns --- */
 
-struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item)
+static struct pattern combine(const struct frame *f, const struct menu_item *i)
 {
-    const struct frame *f = &t->frames[frame];
-    const struct menu_item *i = &t->menu.items[item];
-    struct pattern x = {.ns = ns_add(f->ns, i->ns),
-                        .in = f->in,
-                        .out = f->out,
-                        .uses = f->uses,
-                        .frame = frame,
-                        .item = item};
+    struct pattern x = {.ns = ns_add(f->ns, i->ns), .in = f->in, .out = f->out, .uses = f->uses};
     for (int32_t d = 0; d < SOLVER_DEVICES; d++)
         x.bytes[d] = f->bytes[d] + i->bytes[d];
     return x;
 }
 
-int32_t path_append_pattern(struct table *t, const struct pattern *x)
+struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item)
 {
-    if (t->n == t->cap) {
-        int32_t cap = t->cap ? t->cap * 2 : 64;
-        struct pattern *more = realloc(t->patterns, sizeof *more * (size_t)cap);
-        if (!more)
-            return -1;
-        t->patterns = more;
-        t->cap = cap;
-    }
-    t->patterns[t->n] = *x;
+    struct pattern x = combine(&t->frames[frame], &t->menu.items[item]);
+    x.frame = frame;
+    x.item = item;
+    return x;
+}
+
+int32_t path_append_pattern(struct table *t, int32_t frame, int32_t item)
+{
+    struct pattern *more = ilp_room(t->patterns, (size_t)t->n, &t->cap, sizeof *more);
+    if (!more)
+        return -1;
+    t->patterns = more;
+    t->patterns[t->n] = path_pattern(t, frame, item);
     return t->n++;
 }
 
-int32_t path_add_pattern(struct table *t, const struct pattern *x)
+int32_t path_add_pattern(struct table *t, int32_t frame, int32_t item)
 {
     for (int32_t i = 0; i < t->n; i++)
-        if (t->patterns[i].frame == x->frame && t->patterns[i].item == x->item)
+        if (t->patterns[i].frame == frame && t->patterns[i].item == item)
             return i;
-    return path_append_pattern(t, x);
+    return path_append_pattern(t, frame, item);
 }
 
 void path_read_pattern(const struct path *p, const struct block *b, const struct pattern *x,
@@ -413,22 +404,24 @@ void path_read_pattern(const struct path *p, const struct block *b, const struct
     place[b->first + t->menu.unit] = t->menu.items[x->item].option;
 }
 
+/* The frame and the item of a placement, whether or not they are in the table. */
+static bool price_placed(const struct path *p, const struct block *b, const int32_t *place,
+                         struct frame *frame, struct menu_item *item)
+{
+    const struct menu *m = &p->tables[b->table].menu;
+    const int32_t wide = b->first + m->unit;
+    *item = item_of(p, &p->in->units[wide], place[wide]);
+    return price_frame(p, b, m, place, frame);
+}
+
 bool path_price_block(const struct path *p, const struct block *b, const int32_t *place,
                       struct pattern *out)
 {
-    const struct menu *m = &p->tables[b->table].menu;
-    const struct option *wide = instance_option(p->in, place, b->first + m->unit);
-    struct frame f;
-    if (!price_frame(p, b, m, place, &f))
+    struct frame frame;
+    struct menu_item item;
+    if (!price_placed(p, b, place, &frame, &item))
         return false;
-    *out = (struct pattern){.ns = ns_add(f.ns, wide->price.objective_ns),
-                            .in = f.in,
-                            .out = f.out,
-                            .uses = f.uses,
-                            .frame = -1,
-                            .item = -1};
-    for (int32_t d = 0; d < p->in->n_devices; d++)
-        out->bytes[d] = f.bytes[d] + (p->constrained[d] ? wide->bytes[d] : 0);
+    *out = combine(&frame, &item);
     return true;
 }
 
@@ -436,13 +429,9 @@ int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *pl
 {
     struct table *t = &p->tables[b->table];
     struct frame own;
-    int32_t unit = b->first + t->menu.unit;
-    if (!price_frame(p, b, &t->menu, place, &own))
+    struct menu_item wide;
+    if (!price_placed(p, b, place, &own, &wide))
         return -1;
-    const struct option *o = instance_option(p->in, place, unit);
-    struct menu_item wide = {.ns = o->price.objective_ns};
-    for (int32_t d = 0; d < p->in->n_devices; d++)
-        wide.bytes[d] = p->constrained[d] ? o->bytes[d] : 0;
     const struct menu_class *c = &t->menu.classes[own.class];
     int32_t frame = 0, item = c->first;
     while (frame < t->n_frames &&
@@ -454,6 +443,5 @@ int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *pl
         item++;
     if (frame == t->n_frames || item == c->first + c->n)
         return -1;
-    struct pattern x = path_pattern(t, frame, item);
-    return path_add_pattern(t, &x);
+    return path_add_pattern(t, frame, item);
 }

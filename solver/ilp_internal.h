@@ -1,6 +1,6 @@
 /*
- * ilp_internal.h - shared by the two formulations of the placement ILP: a matrix that grows row by
- * row, and one careful run of GLPK's branch and bound.
+ * ilp_internal.h - shared by the two formulations of the placement ILP: columns and rows of GLPK in
+ * nanoseconds and bytes, and one careful run of its branch and bound.
  */
 #ifndef OATO_ILP_INTERNAL_H
 #define OATO_ILP_INTERNAL_H
@@ -19,31 +19,40 @@ bool ilp_late(struct ilp_clock *c);
 /* "Not found in time". */
 oato_status ilp_ended(struct ilp_clock *c, struct oato_error *err);
 
+/* Room for one element more behind n, which may move them; NULL, and nothing changes, when memory
+ * is short. */
+void *ilp_grow(void *all, size_t *cap, size_t size);
+static inline void *ilp_room(void *all, size_t n, size_t *cap, size_t size)
+{
+    return n < *cap ? all : ilp_grow(all, cap, size);
+}
+
 struct mip {
     glp_prob *lp;
-    double scale;      /* objective units per nanosecond */
-    int *row, *column; /* 1-based triplets, as GLPK wants them */
-    double *value;
-    size_t n, cap;
-    bool failed, started;         /* out of memory; the LP has a basis */
+    double scale;                 /* objective units per nanosecond */
+    bool started;                 /* the LP has a basis */
     int branch_first, branch_end; /* columns to branch on before any other */
 };
 
-/* Calls run, which uses GLPK and frees the GLPK objects it made. False: GLPK ran out of memory and
- * run was left by a jump; mip.lp is freed, too, and must be set to NULL. So while it calls GLPK,
- * run must not hold memory that only its locals point to. */
-bool ilp_guarded(void (*run)(void *user), void *user);
+typedef oato_status ilp_run(void *search, struct oato_error *err);
+/* Calls run, which uses GLPK with m, and frees m. When GLPK runs out of memory, run is left by a
+ * jump: so while it calls GLPK, it must not hold memory that only its locals point to. */
+oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_error *err);
 
-/* typical_ns: the size of the objective, which is scaled to 10,000. */
-bool mip_init(struct mip *m, int64_t typical_ns);
+/* Begins anew. typical_ns: the size of the objective, which is scaled to 10,000. */
+void mip_init(struct mip *m, int64_t typical_ns);
 void mip_free(struct mip *m);
-enum mip_kind { MIP_SHARE, MIP_BINARY, MIP_COUNT }; /* 0 to 1, 0 or 1, whole from 0 on */
+/* From 0 to 1; from 0 on; 0 or 1; whole from 0 on. */
+enum mip_kind { MIP_SHARE, MIP_FLOW, MIP_BINARY, MIP_COUNT };
 int mip_column(struct mip *m, enum mip_kind kind, int64_t cost_ns);
 int mip_row(struct mip *m, int kind, double lo, double hi);
-void mip_set(struct mip *m, int row, int column, double value);
-/* A row for the capacity of a device: entries are added with mip_set_bytes. */
-int mip_capacity_row(struct mip *m, uint64_t capacity);
-void mip_set_bytes(struct mip *m, int row, int column, uint64_t bytes, uint64_t capacity);
+/* A row for the capacity of a device is at most mip_capacity; its entries are mip_bytes. */
+double mip_capacity(uint64_t capacity);
+double mip_bytes(uint64_t bytes, uint64_t capacity);
+
+/* From the values of the binary columns, value[1..columns], sets those of all others: each is in
+ * its rows with -1 and gets what they demand. False: memory (of a) is short. */
+bool mip_complete(const struct mip *m, struct arena *a, double *value);
 
 /* Scale of the objective: the time of the warm placement or, without one, of every unit in its most
  * expensive option. */
@@ -109,9 +118,9 @@ struct table {
     struct frame *frames;
     int32_t n_frames;
     struct pattern *patterns; /* those combinations of frames and items in use so far */
-    int32_t n, cap;
+    int32_t n;
+    size_t cap;
     int32_t n_blocks;
-    int count; /* column that counts uses of the first pattern; 0: the table has one block */
 };
 
 struct block {
@@ -136,8 +145,9 @@ struct path {
     int32_t *place;            /* scratch for pricing */
     int32_t n_blocks, n_tables;
     bool constrained[SOLVER_DEVICES];
-    int block_devices; /* that a block may use besides the host, */
-    bool restricted;   /* which are fewer than there are: bounds of blocks hold among such only */
+    int64_t typical_ns; /* scale of the objective; at least 1 */
+    int block_devices;  /* that a block may use besides the host, */
+    bool restricted;    /* which are fewer than there are: bounds of blocks hold among such only */
     struct mip mip;
     int used[SOLVER_DEVICES];         /* columns: the device is used; 0: using it is free */
     int capacity_row[SOLVER_DEVICES]; /* 0: not constrained */
@@ -166,10 +176,10 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
                      struct oato_error *err);
 void path_free(struct path *p);
 struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item);
-/* Adds x to the table; returns its number, or -1 when memory is short. */
-int32_t path_append_pattern(struct table *t, const struct pattern *x);
+/* Adds the pattern to the table; returns its number, or -1 when memory is short. */
+int32_t path_append_pattern(struct table *t, int32_t frame, int32_t item);
 /* The same unless the table already has it. */
-int32_t path_add_pattern(struct table *t, const struct pattern *x);
+int32_t path_add_pattern(struct table *t, int32_t frame, int32_t item);
 /* Writes the options of a block's units that a pattern stands for. */
 void path_read_pattern(const struct path *p, const struct block *b, const struct pattern *x,
                        int32_t *place);
@@ -181,10 +191,15 @@ bool path_price_block(const struct path *p, const struct block *b, const int32_t
  * -1: some unit's option is not allowed, or memory is short. */
 int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *place);
 
+/* What takes ns and bytes, with the memory of constrained devices paid for. */
+double path_paid_ns(const struct path *p, const double *ns_per_byte, int64_t ns,
+                    const uint64_t *bytes);
+/* Of bounds like these, the one at the beginning of a block, after an end (-1: of no block). */
+double *path_bound(const struct path *p, double *bounds, int32_t block, int32_t end);
 /* Lower bounds with memory at a price (Lagrange): of paths from the first block to an end of block
  * i - 1, and of paths from there to the last block. */
 struct path_bounds {
-    double *so_far, *onward; /* [block * (n_ends + 1) + end + 1] */
+    double *so_far, *onward; /* see path_bound */
     double memory_ns;        /* price of all memory, already subtracted from the bounds */
     struct arena arena;
 };
@@ -198,7 +213,7 @@ oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff
 
 /* Makes the rows of the LP and a column for each pattern. whole: for branch and bound; else columns
  * can be added later and memory may overflow. */
-bool path_lp(struct path *p, int64_t typical_ns, bool whole);
+bool path_lp(struct path *p, bool whole);
 /* Solves the relaxation over all possible patterns by column generation. It takes at most half of
  * the remaining time; the prices reached by then still bound all placements and lead to good ones.
  */

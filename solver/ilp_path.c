@@ -20,6 +20,7 @@ enum { WALK_FAST = 64, WALK_WIDE = 8192, WALK_EFFORT = 10000000, PATTERNS_SEARCH
 struct solving {
     struct path *path;
     const struct ilp_options *options;
+    const int32_t *warm; /* a placement that is known, or NULL */
     struct ilp_result *result;
     double ns_per_byte[SOLVER_DEVICES];
     bool known;
@@ -27,31 +28,14 @@ struct solving {
     int32_t *best;
 };
 
-/* Columns of a placement: of each block the pattern that is it or better. */
-static bool warm_values(struct path *p, const int32_t *warm, double *value)
+/* Of each block the number of the pattern that is its placement or better. */
+static bool add_placement(struct path *p, const int32_t *place, int32_t *patterns)
 {
     for (int32_t i = 0; i < p->n_blocks; i++) {
-        const struct block *b = &p->blocks[i];
-        struct table *t = &p->tables[b->table];
-        int32_t n = t->n, k = path_pattern_of(p, b, warm);
-        if (k < 0 || t->n > n)
-            return false; /* it has no column */
-        value[t->patterns[k].column + b->ordinal] = 1;
-        if (t->count)
-            value[t->count + k] += 1;
-        for (int32_t d = 0; d < p->in->n_devices; d++)
-            if (t->patterns[k].uses >> d & 1)
-                value[p->used[d]] = 1;
-    }
-    value[0] = 0; /* collected what has no column */
-    return true;
-}
-
-static bool add_placement(struct path *p, const int32_t *place)
-{
-    for (int32_t i = 0; i < p->n_blocks; i++)
-        if (path_pattern_of(p, &p->blocks[i], place) < 0)
+        patterns[i] = path_pattern_of(p, &p->blocks[i], place);
+        if (patterns[i] < 0)
             return false;
+    }
     return true;
 }
 
@@ -221,25 +205,30 @@ static oato_status search(struct solving *s, struct oato_error *err)
 {
     struct path *p = s->path;
     struct ilp_result found;
-    double pruned_ns, *value = NULL;
+    double pruned_ns, *value;
     oato_status status =
         path_expand(p, s->ns_per_byte, cutoff(s), PATTERNS_SEARCH, &pruned_ns, err);
-    bool warmed = false;
     if (status == OATO_NEGATIVE) {
         raise_bound(s, INFINITY, pruned_ns);
         return s->known ? OATO_OK : status;
     }
     if (status)
         return status;
-    const bool listed = s->known && add_placement(p, s->best);
-    if (!path_lp(p, ilp_typical_ns(p->in, NULL), true) ||
+    int32_t *patterns = arena_alloc(&p->arena, (size_t)p->n_blocks + 1, sizeof *patterns);
+    const bool listed = patterns && s->known && add_placement(p, s->best, patterns);
+    if (!patterns || !path_lp(p, true) ||
         !(value = arena_alloc(&p->arena, (size_t)glp_get_num_cols(p->mip.lp) + 1, sizeof *value)))
         return oato_fail_memory(err, 1u << 16, "the ILP");
-    warmed = listed && warm_values(p, s->best, value);
+    for (int32_t i = 0; i < p->n_blocks && listed; i++) {
+        const struct block *b = &p->blocks[i];
+        value[p->tables[b->table].patterns[patterns[i]].column + b->ordinal] = 1;
+    }
+    if (listed && !mip_complete(&p->mip, &p->arena, value))
+        return oato_fail_memory(err, 1u << 16, "the ILP");
     status = mip_relax(&p->mip, &p->clock, &found, err);
     if (!status)
         status =
-            mip_search(&p->mip, s->options->gap, &p->clock, warmed ? value : NULL, &found, err);
+            mip_search(&p->mip, s->options->gap, &p->clock, listed ? value : NULL, &found, err);
     if (!status) {
         read_placement(p, s->best);
         s->known = true;
@@ -253,8 +242,7 @@ static oato_status search(struct solving *s, struct oato_error *err)
 
 static int by_ns(const void *a, const void *b)
 {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
+    return order_i64(*(const int64_t *)a, *(const int64_t *)b);
 }
 
 /* What accelerators cost at least that are used at all, where one block uses more than the frames
@@ -285,21 +273,19 @@ static int64_t units_bound(const struct solving *s)
         double least = INFINITY;
         for (int32_t i = 0; i < in->units[u].n_options; i++) {
             const struct option *o = &in->units[u].options[i];
-            double ns = (double)o->price.objective_ns;
-            for (int32_t d = 0; d < in->n_devices; d++)
-                ns += p->constrained[d] ? s->ns_per_byte[d] * (double)o->bytes[d] : 0;
+            const double ns = path_paid_ns(p, s->ns_per_byte, o->price.objective_ns, o->bytes);
             if (instance_allows(in, u, i) && ns < least)
                 least = ns;
         }
         sum += least;
     }
-    for (int32_t d = 0; d < in->n_devices; d++)
-        sum -= p->constrained[d] ? s->ns_per_byte[d] * (double)in->capacity[d] : 0;
+    sum -= path_paid_ns(p, s->ns_per_byte, 0, in->capacity);
     return sum > 0 && sum < 1e18 ? (int64_t)(sum * (1 - 1e-12)) : 0;
 }
 
-static oato_status solve(struct solving *s, const int32_t *warm, struct oato_error *err)
+static oato_status solve(void *user, struct oato_error *err)
 {
+    struct solving *s = user;
     const struct instance *in = s->path->in;
     s->fixed_ns = in->fixed[in->host].objective_ns;
     oato_status status = path_relax(s->path, s->ns_per_byte, s->result, err);
@@ -307,10 +293,10 @@ static oato_status solve(struct solving *s, const int32_t *warm, struct oato_err
         s->result->bound_ns = s->path->restricted ? 0 : s->result->bound_ns;
         return status;
     }
-    if (warm) {
+    if (s->warm) {
         s->known = true;
-        memcpy(s->best, warm, sizeof *s->best * (size_t)in->n_units);
-        s->best_ns = instance_price(in, warm).objective_ns - s->fixed_ns;
+        memcpy(s->best, s->warm, sizeof *s->best * (size_t)in->n_units);
+        s->best_ns = instance_price(in, s->warm).objective_ns - s->fixed_ns;
     }
     if (!s->options->relax_only && !s->options->no_walk)
         status = walks(s, err);
@@ -325,38 +311,20 @@ static oato_status solve(struct solving *s, const int32_t *warm, struct oato_err
     return status;
 }
 
-struct job {
-    struct solving *solving;
-    const int32_t *warm;
-    struct oato_error *err;
-    oato_status status;
-};
-
-static void run(void *user)
-{
-    struct job *j = user;
-    j->status = solve(j->solving, j->warm, j->err);
-    mip_free(&j->solving->path->mip);
-}
-
 oato_status ilp_path(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
                      int32_t *place, struct ilp_result *result, struct oato_error *err)
 {
     struct path p;
-    struct solving s = {.path = &p, .options = o, .result = result};
-    struct job j = {.solving = &s, .warm = warm, .err = err};
-    j.status = path_cut(&p, in, o->deadline_ns, err);
+    struct solving s = {.path = &p, .options = o, .warm = warm, .result = result};
+    oato_status status = path_cut(&p, in, o->deadline_ns, err);
     s.best = arena_alloc(&p.arena, (size_t)in->n_units + 1, sizeof *s.best);
-    if (!j.status && !s.best)
-        j.status = oato_fail_memory(err, sizeof *s.best * (size_t)in->n_units, "the ILP");
-    if (!j.status && !ilp_guarded(run, &j)) {
-        p.mip.lp = NULL;
-        j.status = oato_fail_memory(err, p.arena.used_bytes, "the ILP");
-    }
-    if (!j.status)
+    if (!status && !s.best)
+        status = oato_fail_memory(err, sizeof *s.best * (size_t)in->n_units, "the ILP");
+    if (!status)
+        status = ilp_guarded(solve, &s, &p.mip, err);
+    if (!status)
         memcpy(place, s.best, sizeof *s.best * (size_t)in->n_units);
     result->timed_out = p.clock.ended;
-    mip_free(&p.mip);
     path_free(&p);
-    return j.status;
+    return status;
 }

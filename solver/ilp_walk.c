@@ -28,12 +28,14 @@ struct label {
     uint32_t used, cell;
 };
 
-struct step { /* for going back */
-    int32_t parent, pattern;
+struct labels {
+    struct label *all;
+    int32_t n;
+    size_t cap;
 };
 
-struct trail { /* of the labels kept after a block */
-    struct step *steps;
+struct step { /* for going back */
+    int32_t parent, pattern;
 };
 
 struct walker {
@@ -41,41 +43,25 @@ struct walker {
     struct walk *walk;
     struct arena arena;
     int32_t constrained[SOLVER_DEVICES], n_constrained;
-    double *onward;                 /* [block][end + 1]: fastest way on, memory paid for */
+    double *onward;                 /* path_bound: fastest way on, memory paid for */
     double *so_far;                 /* the same of the way from the first block to here */
     int32_t *usable, *first_usable; /* patterns of block i that may be part of a better path */
     uint64_t *least;  /* [block][device]: bytes that the blocks from here on take at least */
     double memory_ns; /* what all memory is worth */
-    struct label *now, *next;
-    int32_t n_now, n_next, cap_next;
-    struct trail *trails; /* of each block */
+    struct labels now, next;
+    struct step **trails; /* of the labels kept after each block */
     double dropped;       /* least lower bound of labels that might have led on */
     double pruned; /* the same of those that could not beat the cutoff by more than the gap */
 };
-
-static double *onward_at(const struct walker *k, int32_t block, int32_t end)
-{
-    return &k->onward[(size_t)block * (size_t)(k->path->n_ends + 1) + (size_t)(end + 1)];
-}
-
-static double *so_far_at(const struct walker *k, int32_t block, int32_t end)
-{
-    return &k->so_far[(size_t)block * (size_t)(k->path->n_ends + 1) + (size_t)(end + 1)];
-}
 
 static uint64_t *least_at(const struct walker *k, int32_t block, int32_t device)
 {
     return &k->least[(size_t)block * SOLVER_DEVICES + (size_t)device];
 }
 
-static double paid_ns(const struct walker *k, const struct pattern *p)
+static double paid_ns(const struct walker *k, const struct pattern *x)
 {
-    double ns = (double)p->ns;
-    for (int32_t c = 0; c < k->n_constrained; c++) {
-        int32_t d = k->constrained[c];
-        ns += k->walk->ns_per_byte[d] * (double)p->bytes[d];
-    }
-    return ns;
+    return path_paid_ns(k->path, k->walk->ns_per_byte, x->ns, x->bytes);
 }
 
 /* Backwards: what is still to come. */
@@ -85,14 +71,14 @@ static void look_ahead(struct walker *k)
     for (int32_t i = p->n_blocks - 1; i >= 0; i--) {
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t e = -1; e < p->n_ends; e++)
-            *onward_at(k, i, e) = INFINITY;
+            *path_bound(p, k->onward, i, e) = INFINITY;
         for (int32_t d = 0; d < p->in->n_devices; d++)
             *least_at(k, i, d) = UINT64_MAX;
         for (int32_t j = 0; j < t->n; j++) {
             const struct pattern *x = &t->patterns[j];
-            double ns = paid_ns(k, x) + *onward_at(k, i + 1, x->out);
-            if (ns < *onward_at(k, i, x->in))
-                *onward_at(k, i, x->in) = ns;
+            double ns = paid_ns(k, x) + *path_bound(p, k->onward, i + 1, x->out);
+            if (ns < *path_bound(p, k->onward, i, x->in))
+                *path_bound(p, k->onward, i, x->in) = ns;
             for (int32_t d = 0; d < p->in->n_devices; d++)
                 if (x->bytes[d] < *least_at(k, i, d))
                     *least_at(k, i, d) = x->bytes[d];
@@ -123,15 +109,15 @@ static bool choose_patterns(struct walker *k)
         return false;
     for (int32_t i = 0; i <= p->n_blocks; i++)
         for (int32_t e = -1; e < p->n_ends; e++)
-            *so_far_at(k, i, e) = i || e >= 0 ? INFINITY : 0;
+            *path_bound(p, k->so_far, i, e) = i || e >= 0 ? INFINITY : 0;
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t j = 0; j < t->n; j++) {
             const struct pattern *x = &t->patterns[j];
-            double ns = *so_far_at(k, i, x->in) + paid_ns(k, x);
-            if (ns < *so_far_at(k, i + 1, x->out))
-                *so_far_at(k, i + 1, x->out) = ns;
-            double lower = ns + *onward_at(k, i + 1, x->out) - k->memory_ns;
+            double ns = *path_bound(p, k->so_far, i, x->in) + paid_ns(k, x);
+            if (ns < *path_bound(p, k->so_far, i + 1, x->out))
+                *path_bound(p, k->so_far, i + 1, x->out) = ns;
+            double lower = ns + *path_bound(p, k->onward, i + 1, x->out) - k->memory_ns;
             if (hopeless(k->walk, lower))
                 k->pruned = fmin(k->pruned, lower);
             else
@@ -142,30 +128,25 @@ static bool choose_patterns(struct walker *k)
     return true;
 }
 
-static bool keep_room(struct walker *k)
+static bool keep_room(struct labels *list)
 {
-    if (k->n_next < k->cap_next)
-        return true;
-    int32_t cap = k->cap_next ? k->cap_next * 2 : 1024;
-    struct label *more = realloc(k->next, sizeof *more * (size_t)cap);
-    if (!more)
-        return false;
-    k->next = more;
-    k->cap_next = cap;
-    return true;
+    struct label *more = ilp_room(list->all, (size_t)list->n, &list->cap, sizeof *more);
+    list->all = more ? more : list->all;
+    return more;
 }
 
 /* One label on by one pattern of block i. False: memory is short. */
 static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
 {
-    const struct instance *in = k->path->in;
-    const struct label *from = &k->now[parent];
-    const struct pattern *x = &k->path->tables[k->path->blocks[i].table].patterns[pattern];
+    const struct path *p = k->path;
+    const struct instance *in = p->in;
+    const struct label *from = &k->now.all[parent];
+    const struct pattern *x = &p->tables[p->blocks[i].table].patterns[pattern];
     int64_t ns = ns_add(from->ns, x->ns);
     for (int32_t d = 0; d < in->n_devices; d++)
         if ((x->uses & ~from->used) >> d & 1)
             ns = ns_add(ns, in->fixed[d].objective_ns);
-    double lower = (double)ns + *onward_at(k, i + 1, x->out) - k->memory_ns;
+    double lower = (double)ns + *path_bound(p, k->onward, i + 1, x->out) - k->memory_ns;
     for (int32_t c = 0; c < k->n_constrained; c++) {
         int32_t d = k->constrained[c];
         uint64_t bytes = from->bytes[d] + x->bytes[d];
@@ -177,9 +158,9 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
         k->pruned = fmin(k->pruned, lower);
         return true;
     }
-    if (!keep_room(k))
+    if (!keep_room(&k->next))
         return false;
-    struct label *to = &k->next[k->n_next++];
+    struct label *to = &k->next.all[k->next.n++];
     *to = (struct label){.ns = ns,
                          .lower = lower,
                          .parent = parent,
@@ -189,7 +170,7 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
     to->promise = lower;
     for (int32_t d = 0; d < in->n_devices; d++) {
         to->bytes[d] = from->bytes[d] + x->bytes[d];
-        double away = (double)to->bytes[d] - k->path->planned[(i + 1) * in->n_devices + d];
+        double away = (double)to->bytes[d] - p->planned[(i + 1) * in->n_devices + d];
         to->promise += AWAY * k->walk->ns_per_byte[d] * fabs(away);
     }
     return true;
@@ -199,40 +180,28 @@ static bool extend(struct walker *k, int32_t i, int32_t parent, int32_t pattern)
 static int by_end_and_time(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->end != b->end)
-        return a->end < b->end ? -1 : 1;
-    if (a->used != b->used)
-        return a->used < b->used ? -1 : 1;
-    if (a->ns != b->ns)
-        return a->ns < b->ns ? -1 : 1;
-    int c = memcmp(a->bytes, b->bytes, sizeof a->bytes);
-    if (c)
-        return c;
-    if (a->parent != b->parent)
-        return a->parent < b->parent ? -1 : 1;
-    return (a->pattern > b->pattern) - (a->pattern < b->pattern);
-}
-
-static int by_cell_and_promise(const void *x, const void *y)
-{
-    const struct label *a = x, *b = y;
-    if (a->end != b->end)
-        return a->end < b->end ? -1 : 1;
-    if (a->used != b->used)
-        return a->used < b->used ? -1 : 1;
-    if (a->cell != b->cell)
-        return a->cell < b->cell ? -1 : 1;
-    if (a->promise != b->promise)
-        return a->promise < b->promise ? -1 : 1;
-    return by_end_and_time(x, y);
+    int c = order_i64(a->end, b->end);
+    c = c ? c : order_i64(a->used, b->used);
+    c = c ? c : order_i64(a->ns, b->ns);
+    c = c ? c : memcmp(a->bytes, b->bytes, sizeof a->bytes);
+    c = c ? c : order_i64(a->parent, b->parent);
+    return c ? c : order_i64(a->pattern, b->pattern);
 }
 
 static int by_promise(const void *x, const void *y)
 {
     const struct label *a = x, *b = y;
-    if (a->promise != b->promise)
-        return a->promise < b->promise ? -1 : 1;
-    return by_end_and_time(x, y);
+    int c = order_f64(a->promise, b->promise);
+    return c ? c : by_end_and_time(x, y);
+}
+
+static int by_cell_and_promise(const void *x, const void *y)
+{
+    const struct label *a = x, *b = y;
+    int c = order_i64(a->end, b->end);
+    c = c ? c : order_i64(a->used, b->used);
+    c = c ? c : order_i64(a->cell, b->cell);
+    return c ? c : by_promise(x, y);
 }
 
 static bool smaller(const struct walker *k, const struct label *a, const struct label *b)
@@ -255,75 +224,70 @@ static void thin_cells(struct walker *k)
     int32_t kept = 0, groups = k->path->n_ends << (k->path->in->n_devices - 1);
     double each = (double)k->walk->width / groups;
     double side = floor(pow(each < 2 ? 2 : each, 1.0 / (k->n_constrained ? k->n_constrained : 1)));
-    for (int32_t i = 0; i < k->n_next; i++) {
+    for (int32_t i = 0; i < k->next.n; i++) {
         double cell = 0;
         for (int32_t c = 0; c < k->n_constrained; c++) {
             int32_t d = k->constrained[c];
-            double full = (double)k->next[i].bytes[d] / ((double)k->path->in->capacity[d] + 1);
+            double full = (double)k->next.all[i].bytes[d] / ((double)k->path->in->capacity[d] + 1);
             cell = cell * side + floor(full * side);
         }
-        k->next[i].cell = (uint32_t)cell;
+        k->next.all[i].cell = (uint32_t)cell;
     }
-    qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_cell_and_promise);
-    for (int32_t i = 0; i < k->n_next; i++) {
-        const struct label *x = &k->next[i], *last = &k->next[kept - (kept > 0)];
+    qsort(k->next.all, (size_t)k->next.n, sizeof *k->next.all, by_cell_and_promise);
+    for (int32_t i = 0; i < k->next.n; i++) {
+        const struct label *x = &k->next.all[i], *last = &k->next.all[kept - (kept > 0)];
         if (kept && last->end == x->end && last->used == x->used && last->cell == x->cell)
             drop(k, x);
         else
-            k->next[kept++] = *x;
+            k->next.all[kept++] = *x;
     }
-    k->n_next = kept;
+    k->next.n = kept;
 }
 
 static void thin(struct walker *k)
 {
     enum { LOOK_BACK = 64 }; /* with one constrained device the last one kept is enough */
     int32_t kept = 0, group = 0;
-    qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_end_and_time);
-    for (int32_t i = 0; i < k->n_next; i++) {
-        const struct label *x = &k->next[i];
-        if (kept && (k->next[kept - 1].end != x->end || k->next[kept - 1].used != x->used))
+    qsort(k->next.all, (size_t)k->next.n, sizeof *k->next.all, by_end_and_time);
+    for (int32_t i = 0; i < k->next.n; i++) {
+        const struct label *x = &k->next.all[i];
+        if (kept && (k->next.all[kept - 1].end != x->end || k->next.all[kept - 1].used != x->used))
             group = kept;
         bool dominated = false;
         for (int32_t j = kept - 1; j >= group && j >= kept - LOOK_BACK && !dominated; j--)
-            dominated = smaller(k, &k->next[j], x);
+            dominated = smaller(k, &k->next.all[j], x);
         if (!dominated)
-            k->next[kept++] = *x;
+            k->next.all[kept++] = *x;
     }
-    k->n_next = kept;
+    k->next.n = kept;
     if (kept > k->walk->width)
         thin_cells(k);
-    if (k->n_next <= k->walk->width)
+    if (k->next.n <= k->walk->width)
         return;
-    qsort(k->next, (size_t)k->n_next, sizeof *k->next, by_promise);
-    for (int32_t i = k->walk->width; i < k->n_next; i++)
-        drop(k, &k->next[i]);
-    k->n_next = k->walk->width;
+    qsort(k->next.all, (size_t)k->next.n, sizeof *k->next.all, by_promise);
+    for (int32_t i = k->walk->width; i < k->next.n; i++)
+        drop(k, &k->next.all[i]);
+    k->next.n = k->walk->width;
 }
 
 static bool advance(struct walker *k, int32_t i)
 {
     const struct table *t = &k->path->tables[k->path->blocks[i].table];
-    k->n_next = 0;
-    for (int32_t l = 0; l < k->n_now && !ilp_late(k->walk->clock); l++)
+    k->next.n = 0;
+    for (int32_t l = 0; l < k->now.n && !ilp_late(k->walk->clock); l++)
         for (int32_t u = k->first_usable[i]; u < k->first_usable[i + 1]; u++)
-            if (t->patterns[k->usable[u]].in == k->now[l].end && !extend(k, i, l, k->usable[u]))
+            if (t->patterns[k->usable[u]].in == k->now.all[l].end && !extend(k, i, l, k->usable[u]))
                 return false;
     thin(k);
-    struct step *steps = arena_alloc(&k->arena, (size_t)k->n_next + 1, sizeof *steps);
+    struct step *steps = arena_alloc(&k->arena, (size_t)k->next.n + 1, sizeof *steps);
     if (!steps)
         return false;
-    k->trails[i].steps = steps;
-    for (int32_t l = 0; l < k->n_next; l++)
-        steps[l] = (struct step){k->next[l].parent, k->next[l].pattern};
-    struct label *swap = k->now;
-    k->now = realloc(swap, sizeof *swap * ((size_t)k->n_next + 1));
-    if (!k->now) {
-        k->now = swap;
-        return false;
-    }
-    memcpy(k->now, k->next, sizeof *swap * (size_t)k->n_next);
-    k->n_now = k->n_next;
+    k->trails[i] = steps;
+    for (int32_t l = 0; l < k->next.n; l++)
+        steps[l] = (struct step){k->next.all[l].parent, k->next.all[l].pattern};
+    const struct labels was = k->now;
+    k->now = k->next;
+    k->next = was;
     return true;
 }
 
@@ -332,8 +296,8 @@ static void go_back(const struct walker *k, int32_t label, int32_t *place)
     for (int32_t i = k->path->n_blocks - 1; i >= 0; i--) {
         const struct block *b = &k->path->blocks[i];
         const struct table *t = &k->path->tables[b->table];
-        path_read_pattern(k->path, b, &t->patterns[k->trails[i].steps[label].pattern], place);
-        label = k->trails[i].steps[label].parent;
+        path_read_pattern(k->path, b, &t->patterns[k->trails[i][label].pattern], place);
+        label = k->trails[i][label].parent;
     }
 }
 
@@ -341,11 +305,11 @@ static void conclude(struct walker *k, int32_t *place)
 {
     struct walk *w = k->walk;
     int32_t best = -1;
-    for (int32_t l = 0; l < k->n_now; l++)
-        if (best < 0 || k->now[l].ns < k->now[best].ns)
+    for (int32_t l = 0; l < k->now.n; l++)
+        if (best < 0 || k->now.all[l].ns < k->now.all[best].ns)
             best = l;
-    w->found = best >= 0 && k->now[best].ns < w->cutoff_ns;
-    w->found_ns = w->found ? k->now[best].ns : w->cutoff_ns;
+    w->found = best >= 0 && k->now.all[best].ns < w->cutoff_ns;
+    w->found_ns = w->found ? k->now.all[best].ns : w->cutoff_ns;
     if (w->found)
         go_back(k, best, place);
     double bound = fmin((double)w->found_ns, k->dropped);
@@ -360,26 +324,24 @@ static void conclude(struct walker *k, int32_t *place)
 oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err)
 {
     size_t n = (size_t)p->n_blocks + 1, ends = (size_t)p->n_ends + 1;
-    struct walker k = {.path = p, .walk = w, .dropped = INFINITY, .pruned = INFINITY, .n_now = 1};
+    struct walker k = {.path = p, .walk = w, .dropped = INFINITY, .pruned = INFINITY};
     oato_status status = OATO_OK;
     arena_init(&k.arena);
-    for (int32_t d = 0; d < p->in->n_devices; d++) {
-        if (!p->constrained[d])
-            continue;
-        k.constrained[k.n_constrained++] = d;
-        k.memory_ns += w->ns_per_byte[d] * (double)p->in->capacity[d];
-    }
+    k.memory_ns = path_paid_ns(p, w->ns_per_byte, 0, p->in->capacity);
+    for (int32_t d = 0; d < p->in->n_devices; d++)
+        if (p->constrained[d])
+            k.constrained[k.n_constrained++] = d;
     k.onward = arena_alloc(&k.arena, n * ends, sizeof *k.onward);
     k.so_far = arena_alloc(&k.arena, n * ends, sizeof *k.so_far);
     k.least = arena_alloc(&k.arena, n * SOLVER_DEVICES, sizeof *k.least);
     k.trails = arena_alloc(&k.arena, n, sizeof *k.trails);
-    k.now = calloc(1, sizeof *k.now);
-    if (!keep_room(&k) || !k.onward || !k.so_far || !k.least || !k.trails || !k.now)
+    if (!keep_room(&k.now) || !keep_room(&k.next) || !k.onward || !k.so_far || !k.least ||
+        !k.trails)
         goto memory;
+    k.now.all[k.now.n++] = (struct label){.end = -1};
     look_ahead(&k);
     if (!choose_patterns(&k))
         goto memory;
-    k.now[0].end = -1;
     w->found = false;
     w->bound_ns = 0;
     for (int32_t i = 0; i < p->n_blocks; i++) {
@@ -391,10 +353,10 @@ oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, stru
     conclude(&k, place);
     goto out;
 memory:
-    status = oato_fail_memory(err, sizeof *k.now * (size_t)k.cap_next, "the ILP's labels");
+    status = oato_fail_memory(err, sizeof *k.next.all * k.next.cap, "the ILP's labels");
 out:
-    free(k.now);
-    free(k.next);
+    free(k.now.all);
+    free(k.next.all);
     arena_free(&k.arena);
     return status;
 }

@@ -16,25 +16,15 @@ static oato_status bad_value(const struct options *o, const char *want, struct o
     return oato_fail(err, OATO_EUSAGE, "%s: '%.60s' is not %s", o->name, o->value, want);
 }
 
-static oato_status take_int(const struct options *o, int64_t lo, int32_t *to,
-                            struct oato_error *err)
-{
-    int64_t v;
-    if (!parse_count(o->value, lo, 1 << 30, &v))
-        return bad_value(o, lo ? "a number from 1 to 1073741824" : "a number from 0 to 1073741824",
-                         err);
-    *to = (int32_t)v;
-    return OATO_OK;
-}
-
 static oato_status take_count(const struct options *o, void *to, struct oato_error *err)
 {
-    return take_int(o, 1, to, err);
-}
-
-static oato_status take_number(const struct options *o, void *to, struct oato_error *err)
-{
-    return take_int(o, 0, to, err);
+    int64_t v;
+    if (!parse_count(o->value, (int64_t)o->of->least, 1 << 30, &v))
+        return bad_value(
+            o, o->of->least > 0 ? "a number from 1 to 1073741824" : "a number from 0 to 1073741824",
+            err);
+    *(int32_t *)to = (int32_t)v;
+    return OATO_OK;
 }
 
 static oato_status take_speed(const struct options *o, void *to, struct oato_error *err)
@@ -153,9 +143,10 @@ enum {
     ALL = 1023,
 };
 
-#define INTO(member, take) take, offsetof(struct command, member), 0, 0
-#define TEXT(member)       INTO(member, option_text)
-#define FLAG(member)       INTO(member, option_flag)
+#define INTO(member, take)   take, offsetof(struct command, member), 0, 0
+#define TEXT(member)         INTO(member, option_text)
+#define FLAG(member)         INTO(member, option_flag)
+#define COUNT(member, least) take_count, offsetof(struct command, member), least, 0
 
 /* In the order of the help. */
 static const struct option_of all_options[] = {
@@ -172,7 +163,7 @@ static const struct option_of all_options[] = {
     {"max-slower", 0, "5%", "how much slower is accepted (default 5%)", CHECK,
      INTO(max_slower, take_share)},
     {"steps", 0, "N", "plans from 0 to 100 % of the memory (default 20)", FRONTIER,
-     INTO(steps, take_count)},
+     COUNT(steps, 1)},
     {"svg", 0, "FILE", "also write a picture", FRONTIER, TEXT(svg)},
     {"minimize", 0, "M", "latency, ttft, time-per-token (default latency)", PLANNING,
      INTO(plan.request, take_objective)},
@@ -184,20 +175,18 @@ static const struct option_of all_options[] = {
      TEXT(plan.devices)},
     {"budget", 0, "D=BYTES", "as sim:0=40MiB, repeatable (default 90 % of free)", PLANNING,
      INTO(plan, take_budget)},
-    {"prompt", 0, "N", "tokens per prompt (default 512)", PLANNING,
-     INTO(plan.request.prompt, take_number)},
-    {"prefill", 0, "N", NULL, PLANNING, INTO(plan.request.prompt, take_number)},
+    {"prompt", 0, "N", "tokens per prompt (default 512)", PLANNING, COUNT(plan.request.prompt, 0)},
+    {"prefill", 0, "N", NULL, PLANNING, COUNT(plan.request.prompt, 0)},
     {"generate", 'n', "N", "tokens generated after it (default 128)", PLANNING,
-     INTO(plan.request.generate, take_number)},
-    {"predict", 0, "N", NULL, PLANNING, INTO(plan.request.generate, take_number)},
-    {"n-predict", 0, "N", NULL, PLANNING, INTO(plan.request.generate, take_number)},
-    {"ctx-size", 0, "N", NULL, PLANNING, INTO(plan.request.context, take_count)},
+     COUNT(plan.request.generate, 0)},
+    {"predict", 0, "N", NULL, PLANNING, COUNT(plan.request.generate, 0)},
+    {"n-predict", 0, "N", NULL, PLANNING, COUNT(plan.request.generate, 0)},
+    {"ctx-size", 0, "N", NULL, PLANNING, COUNT(plan.request.context, 1)},
     {"context", 'c', "N", "KV positions in total (default 4096)", PLANNING,
-     INTO(plan.request.context, take_count)},
-    {"batch", 'b', "N", "sequences at once (default 1)", PLANNING,
-     INTO(plan.request.batch, take_count)},
+     COUNT(plan.request.context, 1)},
+    {"batch", 'b', "N", "sequences at once (default 1)", PLANNING, COUNT(plan.request.batch, 1)},
     {"ubatch", 0, "N", "most tokens per step (default 512)", PLANNING,
-     INTO(plan.request.ubatch, take_count)},
+     COUNT(plan.request.ubatch, 1)},
     {"kv", 0, "TYPE", "f16, q8_0 or f32 (default f16)", PLANNING, INTO(plan.request.kv, take_kv)},
     {"deterministic", 0, NULL, "one numerics class for all phases", PLANNING,
      FLAG(plan.request.deterministic)},

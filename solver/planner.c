@@ -101,14 +101,26 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
 
 /* ------------------------------------------------------------------------------ the plan --- */
 
-static oato_status fill_devices(struct plan *plan, const struct problem *p, const int32_t *place,
-                                struct oato_error *err)
+enum { PARTS_PER_DEVICE = 2, ALL_PHASES = 1u << PHASE_PREFILL | 1u << PHASE_DECODE };
+
+static bool alloc_plan(struct plan *plan, const struct problem *p)
+{
+    struct arena *a = &plan->arena;
+    const size_t devices = (size_t)p->n_devices, n = (size_t)p->graph.n_ops, all = n * devices;
+    plan->devices = arena_alloc(a, devices, sizeof *plan->devices);
+    plan->parts = arena_alloc(a, all * PARTS_PER_DEVICE, sizeof *plan->parts);
+    plan->kv = arena_alloc(a, n, sizeof *plan->kv);
+    plan->fusions = arena_alloc(a, (size_t)p->n_fusions + 1, sizeof *plan->fusions);
+    plan->costs = arena_alloc(a, all * PHASE_COUNT, sizeof *plan->costs);
+    plan->baselines = arena_alloc(a, CANDIDATES, sizeof *plan->baselines);
+    return plan->devices && plan->parts && plan->kv && plan->fusions && plan->costs &&
+           plan->baselines;
+}
+
+static void fill_devices(struct plan *plan, const struct problem *p, const int32_t *place)
 {
     uint64_t need[SOLVER_DEVICES];
     problem_memory(p, place, need);
-    plan->devices = arena_alloc(&plan->arena, (size_t)p->n_devices, sizeof *plan->devices);
-    if (!plan->devices)
-        return oato_fail_memory(err, sizeof *plan->devices, "the plan");
     plan->n_devices = p->n_devices;
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct profile_device *from = &p->profile->devices[p->device[d]];
@@ -120,10 +132,7 @@ static oato_status fill_devices(struct plan *plan, const struct problem *p, cons
         to->budget_bytes = p->budget[d];
         to->planned_bytes = need[d];
     }
-    return OATO_OK;
 }
-
-enum { PARTS_PER_DEVICE = 2, ALL_PHASES = 1u << PHASE_PREFILL | 1u << PHASE_DECODE };
 
 /* The axis along which the parts of an operator of a divided unit lie. */
 static enum op_axis axis_of(const struct graph_op *op, const struct problem *p, int32_t index)
@@ -176,17 +185,12 @@ static oato_status fill_parts(struct plan *plan, const struct problem *p, const 
                               struct oato_error *err)
 {
     const struct graph *g = &p->graph;
-    size_t n = (size_t)g->n_ops, parts = n * (size_t)p->n_devices * PARTS_PER_DEVICE;
-    plan->parts = arena_alloc(&plan->arena, parts, sizeof *plan->parts);
-    plan->kv = arena_alloc(&plan->arena, n, sizeof *plan->kv);
-    if (!plan->parts || !plan->kv)
-        return oato_fail_memory(err, parts * sizeof *plan->parts, "the plan");
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *op = &g->ops[i];
         const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
         const char *name = arena_string(&plan->arena, op->name);
         if (!name)
-            return oato_fail_memory(err, n, "the plan");
+            return oato_fail_memory(err, strlen(op->name), "the plan");
         add_parts(plan, p, i, name, o);
         if (op->op.kind == OP_KV_STORE)
             plan->kv[plan->n_kv++] = (struct plan_kv){
@@ -197,14 +201,11 @@ static oato_status fill_parts(struct plan *plan, const struct problem *p, const 
 
 static oato_status fill_fusions(struct plan *plan, const struct problem *p, struct oato_error *err)
 {
-    plan->fusions = arena_alloc(&plan->arena, (size_t)p->n_fusions + 1, sizeof *plan->fusions);
-    if (!plan->fusions)
-        return oato_fail_memory(err, sizeof *plan->fusions, "the plan");
     plan->n_fusions = p->n_fusions;
     for (int32_t i = 0; i < p->n_fusions; i++) {
-        plan->fusions[i].name = arena_string(&plan->arena, p->fusions[i].name);
+        plan->fusions[i].name = p->fusions[i].name;
         plan->fusions[i].op = arena_string(&plan->arena, p->fusions[i].op);
-        if (!plan->fusions[i].name || !plan->fusions[i].op)
+        if (!plan->fusions[i].op)
             return oato_fail_memory(err, 64, "the plan");
     }
     return OATO_OK;
@@ -247,14 +248,9 @@ static struct plan_cost cost_row(const struct problem *p, int32_t index, const s
     return row;
 }
 
-static oato_status fill_costs(struct plan *plan, const struct problem *p, const int32_t *place,
-                              struct oato_error *err)
+static void fill_costs(struct plan *plan, const struct problem *p, const int32_t *place)
 {
     const struct graph *g = &p->graph;
-    size_t n = (size_t)g->n_ops * PHASE_COUNT * (size_t)p->n_devices;
-    plan->costs = arena_alloc(&plan->arena, n, sizeof *plan->costs);
-    if (!plan->costs)
-        return oato_fail_memory(err, n * sizeof *plan->costs, "the plan");
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         int32_t part = 0;
         for (int32_t i = 0; i < g->n_ops; i++) {
@@ -278,7 +274,6 @@ static oato_status fill_costs(struct plan *plan, const struct problem *p, const 
             }
         }
     }
-    return OATO_OK;
 }
 
 /* Adds the class unless it is there; classes appear in order of the operators. */
@@ -316,7 +311,7 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
 {
     struct gguf_string name = {"", 0};
     gguf_get_string(m->gguf, "general.name", &name);
-    plan->tool = arena_string(&plan->arena, "oato " OATO_VERSION);
+    plan->tool = "oato " OATO_VERSION;
     plan->model_name = arena_strndup(&plan->arena, name.data, name.len);
     plan->structure_hash = gguf_structure_hash(m->gguf);
     plan->content_hash = gguf_content_hash(m->gguf);
@@ -324,22 +319,17 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     plan->neurons_hash = p->neurons ? neurons_hash(p->neurons) : 0;
     plan->neurons = p->neurons;
     plan->request = p->request;
-    if (!plan->tool || !plan->model_name)
+    if (!plan->model_name)
         return oato_fail_memory(err, name.len, "the plan");
     return OATO_OK;
 }
 
-static oato_status fill_baselines(struct plan *plan, const struct candidate *c,
-                                  struct oato_error *err)
+static void fill_baselines(struct plan *plan, const struct candidate *c)
 {
-    plan->baselines = arena_alloc(&plan->arena, CANDIDATES, sizeof *plan->baselines);
-    if (!plan->baselines)
-        return oato_fail_memory(err, sizeof *plan->baselines, "the plan");
     for (int i = 0; i < C_ILP; i++)
         if (c[i].fits)
             plan->baselines[plan->n_baselines++] =
                 (struct plan_baseline){c[i].name, (uint64_t)c[i].objective_ns};
-    return OATO_OK;
 }
 
 static oato_status fill_plan(struct plan *plan, const struct model *m, const struct problem *p,
@@ -348,20 +338,23 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
 {
     const int32_t *place = chosen->place;
     plan_init(plan);
-    if (fill_names(plan, m, p, err) || fill_devices(plan, p, place, err) ||
-        fill_parts(plan, p, place, err) || fill_fusions(plan, p, err) ||
-        fill_costs(plan, p, place, err) || fill_numerics(plan, p, place, err) ||
-        fill_baselines(plan, all, err)) {
+    oato_status status =
+        alloc_plan(plan, p) ? OATO_OK : oato_fail_memory(err, plan->arena.used_bytes, "the plan");
+    if (status || fill_names(plan, m, p, err) || fill_parts(plan, p, place, err) ||
+        fill_fusions(plan, p, err) || fill_numerics(plan, p, place, err)) {
         plan_free(plan);
         return err->status;
     }
+    fill_devices(plan, p, place);
+    fill_costs(plan, p, place);
+    fill_baselines(plan, all);
     struct price price = instance_price(&p->instance, place);
     plan->decode_ns = (uint64_t)price.decode_ns; /* also where nothing is generated */
     plan->solver = chosen == &all[C_SINGLE] ? "affinity" : chosen->name;
     plan->objective_ns = (uint64_t)price.objective_ns;
     plan->bound_ns = (uint64_t)max_i64(min_i64(ilp->bound_ns, price.objective_ns), 0);
     plan->timed_out = ilp->timed_out;
-    const oato_status status = simulation_predict(plan, m, p->profile, err);
+    status = simulation_predict(plan, m, p->profile, err);
     if (status)
         plan_free(plan);
     return status;

@@ -251,26 +251,18 @@ static void add_edge(struct problem *p, int32_t value, int32_t producer)
     p->edge_of[value] = in->n_edges++;
 }
 
-static bool has_direct(const struct instance *in)
-{
-    for (int32_t d = 0; d < in->n_devices; d++)
-        for (int32_t f = 0; f < in->n_devices; f++)
-            if (in->direct[d][f])
-                return true;
-    return false;
-}
-
 static oato_status make_edges(struct problem *p, struct oato_error *err)
 {
     const struct graph *g = &p->graph;
     struct instance *in = &p->instance;
     size_t n = (size_t)g->n_values;
+    const bool direct = memchr(in->direct, true, sizeof in->direct);
     in->edges = arena_alloc(&p->arena, n + 1, sizeof *in->edges);
     in->readers = arena_alloc(&p->arena, (size_t)g->n_ops * GRAPH_INPUTS + 1, sizeof *in->readers);
     p->edge_of = arena_alloc(&p->arena, n + 1, sizeof *p->edge_of);
-    if (has_direct(in))
+    if (direct)
         p->direct = arena_alloc(&p->arena, PHASE_COUNT * n + 1, sizeof *p->direct);
-    if (!in->edges || !in->readers || !p->edge_of || (has_direct(in) && !p->direct))
+    if (!in->edges || !in->readers || !p->edge_of || (direct && !p->direct))
         return oato_fail_memory(err, n * sizeof *in->edges, "the edges");
     for (size_t v = 0; v < n; v++)
         p->edge_of[v] = -1;
@@ -384,26 +376,6 @@ oato_status problem_begin(const struct profile *profile, const struct plan_reque
     return status;
 }
 
-static oato_status fuse(struct problem *p, const struct graph *g, struct oato_error *err)
-{
-    struct graph_match *m;
-    int32_t n;
-    oato_status status = cover_choose(p, g, &m, &n, err);
-    if (!status)
-        status = graph_fuse(g, m, n, &p->graph, err);
-    if (status)
-        return status;
-    p->fusions = arena_alloc(&p->arena, (size_t)n + 1, sizeof *p->fusions);
-    if (!p->fusions)
-        return oato_fail_memory(err, (size_t)n * sizeof *p->fusions, "the fusion cover");
-    p->n_fusions = n;
-    for (int32_t i = 0; i < n; i++) {
-        p->fusions[i].name = op_fusions[m[i].fusion].name;
-        p->fusions[i].op = g->ops[m[i].first].name;
-    }
-    return OATO_OK;
-}
-
 oato_status problem_create(const struct model *m, const struct profile *profile,
                            const struct planner_options *o, struct problem **out,
                            struct oato_error *err)
@@ -415,7 +387,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
         return status;
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
-    if (problem_devices(p, o, err) || fuse(p, &m->graph, err) || problem_price(p, err) ||
+    if (problem_devices(p, o, err) || cover_fuse(p, &m->graph, err) || problem_price(p, err) ||
         problem_check_budgets(p, o, err)) {
         problem_free(p);
         return err->status;

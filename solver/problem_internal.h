@@ -82,11 +82,10 @@ struct price request_copy(const struct problem *p, const struct graph_value *v, 
 /* The price of a device's fixed cost per step. */
 struct price request_fixed(const struct problem *p, int32_t d);
 
-/* Matches of the unfused graph that do not overlap, in order; *out is in the problem's arena. A
- * match is taken when on every planned device that could run it, fused or not, the profile lists
- * the fused operator and does not show it to be slower than its members. */
-oato_status cover_choose(struct problem *p, const struct graph *g, struct graph_match **out,
-                         int32_t *n, struct oato_error *err);
+/* Sets the problem's graph to g with fusions that do not overlap, and lists them in order. One is
+ * taken when on every planned device that could run it, fused or not, the profile lists the fused
+ * operator and does not show it to be slower than its members. */
+oato_status cover_fuse(struct problem *p, const struct graph *g, struct oato_error *err);
 
 /* True when operator i + 1 is the only reader of i and both can be divided by neurons or experts.
  */

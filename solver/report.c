@@ -18,60 +18,6 @@ double percent_more(double now, double then)
     return then > 0 ? (now / then - 1) * 100 : 0;
 }
 
-void json_key(struct text *t, const char *key)
-{
-    char last = t->len ? t->data[t->len - 1] : '{';
-    text_printf(t, "%s", last == '{' || last == '[' ? "" : ",");
-    if (!key)
-        return;
-    text_printf(t, "\"");
-    text_add_json(t, key, strlen(key));
-    text_printf(t, "\":");
-}
-
-void json_string(struct text *t, const char *key, const char *value)
-{
-    json_key(t, key);
-    text_printf(t, "\"");
-    text_add_json(t, value ? value : "", value ? strlen(value) : 0);
-    text_printf(t, "\"");
-}
-
-void json_number(struct text *t, const char *key, double value)
-{
-    json_key(t, key);
-    text_printf(t, "%.6g", isfinite(value) ? value : 0.0);
-}
-
-void json_integer(struct text *t, const char *key, uint64_t value)
-{
-    json_key(t, key);
-    text_printf(t, "%" PRIu64, value);
-}
-
-void json_hash(struct text *t, const char *key, uint64_t value)
-{
-    json_key(t, key);
-    text_printf(t, "\"%016" PRIx64 "\"", value);
-}
-
-void json_bool(struct text *t, const char *key, bool value)
-{
-    json_key(t, key);
-    text_printf(t, "%s", value ? "true" : "false");
-}
-
-void json_open(struct text *t, const char *key, char bracket)
-{
-    json_key(t, key);
-    text_printf(t, "%c", bracket);
-}
-
-void json_close(struct text *t, char bracket)
-{
-    text_printf(t, "%c", bracket);
-}
-
 oato_status text_status(const struct text *t, struct oato_error *err)
 {
     return t->failed ? oato_fail_memory(err, t->len, "a report") : OATO_OK;
@@ -109,29 +55,29 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
     return s;
 }
 
-static void copies_of(const struct plan *p, uint64_t *prefill_ns, uint64_t *decode_ns)
+/* Of all copies in a phase. */
+static uint64_t copies_of(const struct plan *p, enum plan_phase phase)
 {
-    *prefill_ns = *decode_ns = 0;
+    uint64_t ns = 0;
     for (int32_t i = 0; i < p->n_costs; i++)
-        *(p->costs[i].phase == PHASE_DECODE ? decode_ns : prefill_ns) += p->costs[i].transfer_ns;
+        ns += p->costs[i].phase == phase ? p->costs[i].transfer_ns : 0;
+    return ns;
 }
 
-int32_t estimates_of(const struct plan *p)
+int32_t operators_of(const struct plan *p, bool estimates)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < p->n_costs; i++) /* parts of an operator follow each other */
-        n += p->costs[i].estimate && p->costs[i].phase == PHASE_DECODE &&
+        n += p->costs[i].phase == PHASE_DECODE && (!estimates || p->costs[i].estimate) &&
              (!i || strcmp(p->costs[i].op, p->costs[i - 1].op) != 0);
     return n;
 }
 
-int32_t operators_of(const struct plan *p)
+/* How many times as long a baseline takes. */
+static double times_faster(const struct plan *p, int32_t baseline)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < p->n_costs; i++)
-        n += p->costs[i].phase == PHASE_DECODE &&
-             (!i || strcmp(p->costs[i].op, p->costs[i - 1].op) != 0);
-    return n;
+    return p->objective_ns ? (double)p->baselines[baseline].objective_ns / (double)p->objective_ns
+                           : 1;
 }
 
 double tokens_per_s(double tokens, uint64_t ns)
@@ -151,38 +97,26 @@ double gap_of(const struct plan *p)
 static void json_request(const struct plan *p, struct text *out)
 {
     const struct plan_request *q = &p->request;
-    json_open(out, "request", '{');
-    json_integer(out, "prompt", (uint64_t)q->prompt);
-    json_integer(out, "generate", (uint64_t)q->generate);
-    json_integer(out, "context", (uint64_t)q->context);
-    json_integer(out, "batch", (uint64_t)q->batch);
-    json_integer(out, "ubatch", (uint64_t)q->ubatch);
-    json_string(out, "kv", dtype_name(q->kv));
-    json_bool(out, "deterministic", q->deterministic);
-    json_string(out, "minimize", objective_names[q->objective]);
-    json_close(out, '}');
+    json_add_object(out, "request", JSON("prompt", q->prompt), JSON("generate", q->generate),
+                    JSON("context", q->context), JSON("batch", q->batch), JSON("ubatch", q->ubatch),
+                    JSON("kv", dtype_name(q->kv)), JSON("deterministic", q->deterministic),
+                    JSON("minimize", objective_names[q->objective]));
 }
 
 static void json_devices(const struct plan *p, const struct problem *problem, struct text *out)
 {
     json_open(out, "devices", '[');
     for (int32_t d = 0; d < p->n_devices; d++) {
-        struct device_share s = device_share(p, problem, d);
+        const struct plan_device *v = &p->devices[d];
+        const struct device_share s = device_share(p, problem, d);
         json_open(out, NULL, '{');
-        json_string(out, "id", p->devices[d].id);
-        json_string(out, "model", p->devices[d].model);
-        json_string(out, "spec", p->devices[d].spec);
-        json_integer(out, "budget_bytes", p->devices[d].budget_bytes);
-        json_integer(out, "planned_bytes", p->devices[d].planned_bytes);
-        if (problem) {
-            json_integer(out, "weight_bytes", s.weight_bytes);
-            json_integer(out, "kv_bytes", s.kv_bytes);
-            json_integer(out, "work_bytes", s.work_bytes);
-        }
-        json_integer(out, "operators", (uint64_t)s.operators);
-        json_integer(out, "kv_layers", (uint64_t)s.kv_layers);
-        json_integer(out, "prefill_ns", s.prefill_ns);
-        json_integer(out, "decode_ns", s.decode_ns);
+        json_add(out, JSON("id", v->id), JSON("model", v->model), JSON("spec", v->spec),
+                 JSON("budget_bytes", v->budget_bytes), JSON("planned_bytes", v->planned_bytes));
+        if (problem)
+            json_add(out, JSON("weight_bytes", s.weight_bytes), JSON("kv_bytes", s.kv_bytes),
+                     JSON("work_bytes", s.work_bytes));
+        json_add(out, JSON("operators", s.operators), JSON("kv_layers", s.kv_layers),
+                 JSON("prefill_ns", s.prefill_ns), JSON("decode_ns", s.decode_ns));
         json_close(out, '}');
     }
     json_close(out, ']');
@@ -190,33 +124,21 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
 
 static void json_predicted(const struct plan *p, struct text *out)
 {
-    uint64_t prefill_ns, decode_ns;
-    copies_of(p, &prefill_ns, &decode_ns);
-    json_open(out, "predicted", '{');
-    json_integer(out, "prefill_ns", p->prefill_ns);
-    json_integer(out, "decode_ns", p->decode_ns);
-    json_integer(out, "request_ns", p->request_ns);
-    json_integer(out, "prefill_copies_ns", prefill_ns);
-    json_integer(out, "decode_copies_ns", decode_ns);
-    json_number(out, "prefill_tokens_per_s",
-                tokens_per_s((double)p->request.prompt * p->request.batch, p->prefill_ns));
-    json_number(out, "decode_tokens_per_s", tokens_per_s(p->request.batch, p->decode_ns));
-    json_integer(out, "estimates", (uint64_t)estimates_of(p));
-    json_close(out, '}');
-    json_string(out, "solver", p->solver);
-    json_integer(out, "objective_ns", p->objective_ns);
-    json_integer(out, "bound_ns", p->bound_ns);
-    json_bool(out, "timed_out", p->timed_out);
+    const double prompts = (double)p->request.prompt * p->request.batch;
+    json_add_object(out, "predicted", JSON("prefill_ns", p->prefill_ns),
+                    JSON("decode_ns", p->decode_ns), JSON("request_ns", p->request_ns),
+                    JSON("prefill_copies_ns", copies_of(p, PHASE_PREFILL)),
+                    JSON("decode_copies_ns", copies_of(p, PHASE_DECODE)),
+                    JSON("prefill_tokens_per_s", tokens_per_s(prompts, p->prefill_ns)),
+                    JSON("decode_tokens_per_s", tokens_per_s(p->request.batch, p->decode_ns)),
+                    JSON("estimates", operators_of(p, true)));
+    json_add(out, JSON("solver", p->solver), JSON("objective_ns", p->objective_ns),
+             JSON("bound_ns", p->bound_ns), JSON("timed_out", p->timed_out));
     json_open(out, "baselines", '[');
-    for (int32_t i = 0; i < p->n_baselines; i++) {
-        json_open(out, NULL, '{');
-        json_string(out, "name", p->baselines[i].name);
-        json_integer(out, "objective_ns", p->baselines[i].objective_ns);
-        json_number(out, "gain",
-                    p->objective_ns ? (double)p->baselines[i].objective_ns / (double)p->objective_ns
-                                    : 1);
-        json_close(out, '}');
-    }
+    for (int32_t i = 0; i < p->n_baselines; i++)
+        json_add_object(out, NULL, JSON("name", p->baselines[i].name),
+                        JSON("objective_ns", p->baselines[i].objective_ns),
+                        JSON("gain", times_faster(p, i)));
     json_close(out, ']');
 }
 
@@ -225,35 +147,23 @@ static void json_placement(const struct plan *p, struct text *out)
     json_open(out, "parts", '[');
     for (int32_t i = 0; i < p->n_parts; i++) {
         const struct plan_part *t = &p->parts[i];
-        json_open(out, NULL, '{');
-        json_string(out, "op", t->op);
-        json_string(out, "axis", op_axis_name[t->axis]);
-        json_integer(out, "begin", (uint64_t)t->begin);
-        json_integer(out, "end", (uint64_t)t->end);
-        json_bool(out, "prefill", t->phases >> PHASE_PREFILL & 1);
-        json_bool(out, "decode", t->phases >> PHASE_DECODE & 1);
-        json_string(out, "device", p->devices[t->device].id);
-        json_string(out, "home", p->devices[t->home].id);
-        json_close(out, '}');
+        json_add_object(out, NULL, JSON("op", t->op), JSON("axis", op_axis_name[t->axis]),
+                        JSON("begin", t->begin), JSON("end", t->end),
+                        json_bool("prefill", t->phases >> PHASE_PREFILL & 1),
+                        json_bool("decode", t->phases >> PHASE_DECODE & 1),
+                        JSON("device", p->devices[t->device].id),
+                        JSON("home", p->devices[t->home].id));
     }
     json_close(out, ']');
     json_open(out, "kv", '[');
-    for (int32_t i = 0; i < p->n_kv; i++) {
-        json_open(out, NULL, '{');
-        json_integer(out, "layer", (uint64_t)p->kv[i].layer);
-        json_integer(out, "head_begin", (uint64_t)p->kv[i].head_begin);
-        json_integer(out, "head_end", (uint64_t)p->kv[i].head_end);
-        json_string(out, "device", p->devices[p->kv[i].device].id);
-        json_close(out, '}');
-    }
+    for (int32_t i = 0; i < p->n_kv; i++)
+        json_add_object(
+            out, NULL, JSON("layer", p->kv[i].layer), JSON("head_begin", p->kv[i].head_begin),
+            JSON("head_end", p->kv[i].head_end), JSON("device", p->devices[p->kv[i].device].id));
     json_close(out, ']');
     json_open(out, "fusions", '[');
-    for (int32_t i = 0; i < p->n_fusions; i++) {
-        json_open(out, NULL, '{');
-        json_string(out, "name", p->fusions[i].name);
-        json_string(out, "op", p->fusions[i].op);
-        json_close(out, '}');
-    }
+    for (int32_t i = 0; i < p->n_fusions; i++)
+        json_add_object(out, NULL, JSON("name", p->fusions[i].name), JSON("op", p->fusions[i].op));
     json_close(out, ']');
 }
 
@@ -262,12 +172,8 @@ static void json_rounds(const struct problem *problem, struct text *out)
     json_open(out, "affinity_rounds", '[');
     for (int32_t i = 0; i < problem->n_rounds; i++) {
         const struct affinity_round *r = &problem->rounds[i];
-        json_open(out, NULL, '{');
-        json_integer(out, "objective_ns", (uint64_t)r->objective_ns);
-        json_integer(out, "moved", (uint64_t)r->moved);
-        json_integer(out, "on_accelerators", (uint64_t)r->on_accelerators);
-        json_bool(out, "fits", r->fits);
-        json_close(out, '}');
+        json_add_object(out, NULL, JSON("objective_ns", r->objective_ns), JSON("moved", r->moved),
+                        JSON("on_accelerators", r->on_accelerators), JSON("fits", r->fits));
     }
     json_close(out, ']');
 }
@@ -275,27 +181,22 @@ static void json_rounds(const struct problem *problem, struct text *out)
 static void report_json(const struct plan *p, const struct problem *problem, struct text *out)
 {
     json_open(out, NULL, '{');
-    json_string(out, "tool", p->tool);
-    json_string(out, "model", p->model_name);
-    json_hash(out, "structure_hash", p->structure_hash);
-    json_hash(out, "content_hash", p->content_hash);
-    json_hash(out, "profile_hash", p->profile_hash);
-    json_hash(out, "neurons_hash", p->neurons_hash);
+    json_add(out, JSON("tool", p->tool), JSON("model", p->model_name),
+             json_hash("structure_hash", p->structure_hash),
+             json_hash("content_hash", p->content_hash), json_hash("profile_hash", p->profile_hash),
+             json_hash("neurons_hash", p->neurons_hash));
     json_request(p, out);
     json_predicted(p, out);
-    json_open(out, "numerics", '{');
-    json_string(out, "prefill", p->numerics[PHASE_PREFILL]);
-    json_string(out, "decode", p->numerics[PHASE_DECODE]);
-    json_close(out, '}');
+    json_add_object(out, "numerics", JSON("prefill", p->numerics[PHASE_PREFILL]),
+                    JSON("decode", p->numerics[PHASE_DECODE]));
     json_devices(p, problem, out);
     json_placement(p, out);
     if (problem && problem->n_rounds)
         json_rounds(problem, out);
     struct price streamed;
-    if (problem && baseline_flexgen(problem, &streamed)) {
-        json_integer(out, "flexgen_ns", (uint64_t)streamed.objective_ns);
-        json_bool(out, "flexgen_available", false);
-    }
+    if (problem && baseline_flexgen(problem, &streamed))
+        json_add(out, JSON("flexgen_ns", streamed.objective_ns),
+                 json_bool("flexgen_available", false));
     json_close(out, '}');
     text_printf(out, "\n");
 }
@@ -304,7 +205,6 @@ static void report_json(const struct plan *p, const struct problem *problem, str
 
 static void text_devices(const struct plan *p, const struct problem *problem, struct text *out)
 {
-    uint64_t prefill_ns, decode_ns;
     text_printf(out, "%-8s %9s %9s", "device", "operators", "KV layers");
     if (problem)
         text_printf(out, " %8s %8s %8s", "weights", "KV", "work");
@@ -320,9 +220,9 @@ static void text_devices(const struct plan *p, const struct problem *problem, st
                     as_mib((double)v->budget_bytes), as_ms((double)s.prefill_ns),
                     as_ms((double)s.decode_ns));
     }
-    copies_of(p, &prefill_ns, &decode_ns);
     text_printf(out, "%-8s %*s  %10.3f %10.4f\n", "copies", problem ? 64 : 37, "",
-                as_ms((double)prefill_ns), as_ms((double)decode_ns));
+                as_ms((double)copies_of(p, PHASE_PREFILL)),
+                as_ms((double)copies_of(p, PHASE_DECODE)));
 }
 
 static void text_solver(const struct plan *p, struct text *out)
@@ -337,15 +237,13 @@ static void text_solver(const struct plan *p, struct text *out)
         text_printf(out, ", stopped by the time limit");
     text_printf(out, "\nagainst:");
     for (int32_t i = 0; i < p->n_baselines; i++)
-        text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name,
-                    p->objective_ns ? (double)p->baselines[i].objective_ns / (double)p->objective_ns
-                                    : 1.0);
+        text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name, times_faster(p, i));
     text_printf(out, "%s\n", p->n_baselines ? "" : " no baseline fits");
-    if (estimates_of(p))
+    if (operators_of(p, true))
         text_printf(out,
                     "%d of %d operators were never measured in their shape: their times are "
                     "estimates\n",
-                    estimates_of(p), operators_of(p));
+                    operators_of(p, true), operators_of(p, false));
 }
 
 /* No placement of ours, so no baseline of the plan, and no doubt about its bound: oato-run streams
@@ -415,7 +313,7 @@ oato_status report_export(const struct plan *p, const struct model *m,
     oato_status status = plan_export(p, m, o, &command, &gone, err);
     if (!status && json) {
         json_open(out, NULL, '{');
-        json_string(out, "command", command.data);
+        json_add(out, JSON("command", command.data));
         json_open(out, "not_expressed", '[');
     } else if (!status) {
         text_printf(out, "%s", command.data);
@@ -425,13 +323,13 @@ oato_status report_export(const struct plan *p, const struct model *m,
         end = strchr(line, '\n');
         *end = 0;
         if (json)
-            json_string(out, NULL, line);
+            json_add(out, JSON(NULL, line));
         else
             text_printf(lost, "not expressed: %s\n", line);
     }
     if (!status && json) {
         json_close(out, ']');
-        json_string(out, "note", export_note);
+        json_add(out, JSON("note", export_note));
         json_close(out, '}');
     }
     if (!status)

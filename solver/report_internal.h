@@ -1,6 +1,6 @@
 /*
- * report_internal.h - small things that the reports share: looking plans up by name and writing
- * numbers for people and for programs.
+ * report_internal.h - small things that the reports share: figures of a plan, and units that people
+ * read.
  */
 #ifndef OATO_REPORT_INTERNAL_H
 #define OATO_REPORT_INTERNAL_H
@@ -29,9 +29,8 @@ struct device_share {
     uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem */
 };
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d);
-/* Number of operators, and of those whose shape was not measured on some device. */
-int32_t operators_of(const struct plan *p);
-int32_t estimates_of(const struct plan *p);
+/* Number of operators; with estimates, of those whose shape was not measured on some device. */
+int32_t operators_of(const struct plan *p, bool estimates);
 /* The proven distance from the optimum, or a negative number. */
 double gap_of(const struct plan *p);
 
@@ -39,16 +38,6 @@ double gap_of(const struct plan *p);
 oato_status frontier_picture(const struct plan *p, const struct model *m,
                              const struct profile *profile, int32_t steps, struct text *svg,
                              struct oato_error *err);
-
-/* JSON: a separator unless a bracket was just opened, then "key": and the value. */
-void json_key(struct text *t, const char *key);
-void json_string(struct text *t, const char *key, const char *value);
-void json_number(struct text *t, const char *key, double value);
-void json_integer(struct text *t, const char *key, uint64_t value);
-void json_hash(struct text *t, const char *key, uint64_t value); /* as 16 hex digits */
-void json_bool(struct text *t, const char *key, bool value);
-void json_open(struct text *t, const char *key, char bracket); /* key NULL inside arrays */
-void json_close(struct text *t, char bracket);
 
 oato_status text_status(const struct text *t, struct oato_error *err);
 

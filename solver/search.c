@@ -34,11 +34,9 @@ struct search {
 static int by_promise(const void *x, const void *y)
 {
     const struct streaming *a = x, *b = y;
-    if (!a->bound_ns != !b->bound_ns)
-        return a->bound_ns ? -1 : 1;
-    if (a->bound_ns != b->bound_ns)
-        return a->bound_ns < b->bound_ns ? -1 : 1;
-    return (a->in.streams > b->in.streams) - (a->in.streams < b->in.streams);
+    int c = order_i64(!a->bound_ns, !b->bound_ns);
+    c = c ? c : order_i64(a->bound_ns, b->bound_ns);
+    return c ? c : order_i64(a->in.streams, b->in.streams);
 }
 
 /* ------------------------------------------------------------------------ equal devices ---- */
@@ -131,18 +129,6 @@ static bool settles(const struct search *s, int64_t bound_ns)
     return s->known && best_ns - (double)bound_ns <= s->options.gap * best_ns;
 }
 
-static oato_status relax(struct search *s, const struct instance *in, uint64_t deadline_ns,
-                         int64_t *bound_ns, struct oato_error *err)
-{
-    struct ilp_result r = {0};
-    const struct ilp_options options = {
-        .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
-    const oato_status status = solve_ilp(in, &options, NULL, s->scratch, &r, err);
-    s->result->timed_out = s->result->timed_out || r.timed_out;
-    *bound_ns = max_i64(*bound_ns, r.bound_ns);
-    return status == OATO_NEGATIVE ? OATO_OK : status;
-}
-
 static void take(struct search *s, const struct ilp_result *r)
 {
     if (s->known && r->objective_ns >= s->result->objective_ns)
@@ -152,7 +138,8 @@ static void take(struct search *s, const struct ilp_result *r)
     s->known = true;
 }
 
-/* Solves one problem from the best placement so far, if that fits, and keeps what is better. */
+/* Solves (or only relaxes) one problem from the best placement so far, if that fits, and keeps what
+ * is better. */
 static oato_status attempt(struct search *s, struct streaming *x, struct ilp_options options,
                            struct oato_error *err)
 {
@@ -168,24 +155,20 @@ static oato_status attempt(struct search *s, struct streaming *x, struct ilp_opt
     return status == OATO_NEGATIVE ? OATO_OK : status;
 }
 
-/* Looks through a problem without branch and bound: mostly a good placement, soon. */
-static oato_status look(struct search *s, struct streaming *x, uint64_t deadline_ns,
-                        struct oato_error *err)
-{
-    const struct ilp_options options = {
-        .gap = s->options.gap, .deadline_ns = deadline_ns, .no_search = true};
-    return attempt(s, x, options, err);
-}
-
 /* The problems of a step, relaxed, the most promising first. Half of the time is for solving them:
  * what is not relaxed by then has no bound, 0. With several accelerators the first, without
- * streams, is looked through at once; where it leaves nothing to gain, one bound for all others may
- * settle them. Returns how many; -1: memory is short. */
+ * streams, is looked through at once, without branch and bound: mostly that gives a good placement,
+ * soon. Where it leaves nothing to gain, one bound for all others may settle them. Returns how
+ * many; -1: memory is short. */
 static int32_t list_problems(struct search *s, uint32_t devices, struct oato_error *err)
 {
     uint32_t streams[1u << SOLVER_DEVICES];
     const int32_t sets = list_streams(s, devices, streams);
     const uint64_t deadline_ns = ilp_share(s->options.deadline_ns, 2);
+    const struct ilp_options quick = {
+        .gap = s->options.gap, .deadline_ns = deadline_ns, .no_search = true};
+    const struct ilp_options relaxed = {
+        .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
     for (int32_t i = 0; i < sets; i++) {
@@ -194,19 +177,17 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
             continue;
         keep_devices(&x->in, devices);
         x->bound_ns = all_ns;
-        if (!i && sets > 2
-                ? look(s, x, deadline_ns, err)
-                : !settles(s, all_ns) && relax(s, &x->in, deadline_ns, &x->bound_ns, err))
+        const bool first = !i && sets > 2;
+        if ((first || !settles(s, all_ns)) && attempt(s, x, first ? quick : relaxed, err))
             return -1;
-        if (x->bound_ns == INT64_MAX && s->known && instance_fits(&x->in, s->best, NULL))
-            x->bound_ns = 0; /* it does fit, by less than GLPK's tolerance */
         n++;
-        if (i || sets <= 2 || !settles(s, x->bound_ns))
+        if (!first || !settles(s, x->bound_ns))
             continue;
-        struct instance all = x->in;
-        all.streams = streams[sets - 1];
-        if (relax(s, &all, deadline_ns, &all_ns, err))
+        struct streaming all = {.in = x->in};
+        all.in.streams = streams[sets - 1];
+        if (attempt(s, &all, relaxed, err))
             return -1;
+        all_ns = all.bound_ns;
     }
     qsort(s->all, (size_t)n, sizeof *s->all, by_promise);
     return n;

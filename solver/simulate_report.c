@@ -79,20 +79,18 @@ static void load_json(const struct simulation *s, enum plan_phase phase, int32_t
 {
     const struct sim_load l = simulation_load(s, phase, d);
     json_open(out, phase_names[phase], '{');
-    json_integer(out, "run_ns", (uint64_t)l.run_ns);
-    json_integer(out, "copy_ns", (uint64_t)l.copy_ns);
-    json_integer(out, "stream_ns", (uint64_t)l.stream_ns);
-    json_integer(out, "span_ns", (uint64_t)l.span_ns);
-    json_number(out, "busy", l.span_ns > 0 ? (l.run_ns + l.copy_ns) / l.span_ns : 0);
+    json_add(out, JSON("run_ns", (uint64_t)l.run_ns), JSON("copy_ns", (uint64_t)l.copy_ns),
+             JSON("stream_ns", (uint64_t)l.stream_ns), JSON("span_ns", (uint64_t)l.span_ns),
+             JSON("busy", l.span_ns > 0 ? (l.run_ns + l.copy_ns) / l.span_ns : 0));
     json_open(out, "waits_ns", '{');
     for (int32_t q = 0; q < 2 * s->plan->n_devices; q++) {
         char name[32];
         queue_name(s, q, name, sizeof name);
         if (l.wait_ns[q] > 0)
-            json_integer(out, name, (uint64_t)l.wait_ns[q]);
+            json_add(out, JSON(name, (uint64_t)l.wait_ns[q]));
     }
     json_close(out, '}');
-    json_integer(out, "idle_ns", (uint64_t)idle_ns(s, &l));
+    json_add(out, JSON("idle_ns", (uint64_t)idle_ns(s, &l)));
     json_close(out, '}');
 }
 
@@ -101,29 +99,22 @@ static void simulation_json(const struct simulation *s, struct text *out)
     struct sim_row rows[SIM_ROWS];
     list_rows(s, rows);
     json_open(out, NULL, '{');
-    for (int i = 0; i < SIM_ROWS; i++) {
-        json_open(out, rows[i].name, '{');
-        json_integer(out, "predicted_ns", rows[i].predicted_ns);
-        json_integer(out, "simulated_ns", rows[i].simulated_ns);
-        json_number(out, "predicted_over_simulated", ratio(&rows[i]));
-        json_close(out, '}');
-    }
+    for (int i = 0; i < SIM_ROWS; i++)
+        json_add_object(out, rows[i].name, JSON("predicted_ns", rows[i].predicted_ns),
+                        JSON("simulated_ns", rows[i].simulated_ns),
+                        JSON("predicted_over_simulated", ratio(&rows[i])));
     json_open(out, "steps", '[');
     for (int32_t i = 0; i < s->n_steps; i++) {
         const struct simulated_step *step = &s->steps[i];
-        json_open(out, NULL, '{');
-        json_string(out, "phase", phase_names[step->phase]);
-        json_integer(out, "number", (uint64_t)step->number);
-        json_integer(out, "tokens", (uint64_t)step->size.tokens);
-        json_number(out, "stands_for", step->times);
-        json_integer(out, "ns", (uint64_t)(step->end_ns - step->begin_ns));
-        json_close(out, '}');
+        json_add_object(out, NULL, JSON("phase", phase_names[step->phase]),
+                        JSON("number", step->number), JSON("tokens", step->size.tokens),
+                        JSON("stands_for", step->times), JSON("ns", step->end_ns - step->begin_ns));
     }
     json_close(out, ']');
     json_open(out, "devices", '[');
     for (int32_t d = 0; d < s->plan->n_devices; d++) {
         json_open(out, NULL, '{');
-        json_string(out, "id", s->plan->devices[d].id);
+        json_add(out, JSON("id", s->plan->devices[d].id));
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             load_json(s, (enum plan_phase)phase, d, out);
         json_close(out, '}');
@@ -213,19 +204,14 @@ static void trace_open(struct text *out, const char *phase, const char *name, in
 {
     const bool first = !out->len || out->data[out->len - 1] == '['; /* no text: out of memory */
     text_printf(out, first ? "\n{" : ",\n{");
-    json_string(out, "ph", phase);
-    json_string(out, "name", name);
-    json_integer(out, "pid", (uint64_t)process);
-    json_integer(out, "tid", (uint64_t)thread);
+    json_add(out, JSON("ph", phase), JSON("name", name), JSON("pid", process), JSON("tid", thread));
 }
 
 static void trace_name(struct text *out, const char *what, int32_t process, int32_t thread,
                        const char *name)
 {
     trace_open(out, "M", what, process, thread);
-    json_open(out, "args", '{');
-    json_string(out, "name", name);
-    json_close(out, '}');
+    json_add_object(out, "args", JSON("name", name));
     json_close(out, '}');
 }
 
@@ -247,18 +233,15 @@ static void trace_event(const struct simulation *s, const struct event *e, struc
     else
         snprintf(name, sizeof name, "%s %s", kinds[e->kind], op->name);
     trace_open(out, "X", name, e->device + 1, thread_of(e));
-    json_string(out, "cat", kinds[e->kind]);
+    json_add(out, JSON("cat", kinds[e->kind]));
     time_json(out, "ts", e->begin_ns);
     time_json(out, "dur", e->end_ns - e->begin_ns);
     json_open(out, "args", '{');
     if (op) {
         char part[32];
         snprintf(part, sizeof part, "%d/%d", e->part + 1, e->parts);
-        json_string(out, "op", op->name);
-        json_string(out, "kind", op_kind_name(op->op.kind));
-        json_string(out, "part", part);
-        json_integer(out, "bytes", e->bytes);
-        json_bool(out, "estimate", e->estimate);
+        json_add(out, JSON("op", op->name), JSON("kind", op_kind_name(op->op.kind)),
+                 JSON("part", part), JSON("bytes", e->bytes), JSON("estimate", e->estimate));
     }
     if (e->wait_ns > 0)
         time_json(out, "waited_us", e->wait_ns);
@@ -274,11 +257,10 @@ static void trace_arrow(const struct simulation *s, int32_t index, struct text *
     for (int end = 0; end < 2; end++) {
         const struct event *e = end ? to : from;
         trace_open(out, end ? "f" : "s", "wait", e->device + 1, thread_of(e));
-        json_string(out, "cat", "wait");
-        json_integer(out, "id", (uint64_t)index);
+        json_add(out, JSON("cat", "wait"), JSON("id", index));
         time_json(out, "ts", end ? e->begin_ns : e->begin_ns + (e->end_ns - e->begin_ns) / 2);
         if (end)
-            json_string(out, "bp", "e");
+            json_add(out, JSON("bp", "e"));
         json_close(out, '}');
     }
 }
@@ -289,14 +271,11 @@ static void trace_step(const struct simulation *s, const struct simulated_step *
     char name[48];
     snprintf(name, sizeof name, "%s %d", phase_names[step->phase], step->number + 1);
     trace_open(out, "X", name, TRACE_REQUEST, 1);
-    json_string(out, "cat", "request");
+    json_add(out, JSON("cat", "request"));
     time_json(out, "ts", step->begin_ns);
     time_json(out, "dur", step->end_ns - step->begin_ns);
-    json_open(out, "args", '{');
-    json_string(out, "phase", phase_names[step->phase]);
-    json_integer(out, "tokens", (uint64_t)step->size.tokens);
-    json_number(out, "stands_for", step->times);
-    json_close(out, '}');
+    json_add_object(out, "args", JSON("phase", phase_names[step->phase]),
+                    JSON("tokens", step->size.tokens), JSON("stands_for", step->times));
     json_close(out, '}');
     for (int32_t i = step->first; i < step->first + step->n; i++) {
         trace_event(s, &s->events[i], out);
@@ -308,11 +287,8 @@ static void trace_step(const struct simulation *s, const struct simulated_step *
 void report_trace(const struct simulation *s, struct text *out)
 {
     json_open(out, NULL, '{');
-    json_string(out, "displayTimeUnit", "ms");
-    json_open(out, "otherData", '{');
-    json_string(out, "model", s->plan->model_name);
-    json_string(out, "clock", "virtual");
-    json_close(out, '}');
+    json_add(out, JSON("displayTimeUnit", "ms"));
+    json_add_object(out, "otherData", JSON("model", s->plan->model_name), JSON("clock", "virtual"));
     json_open(out, "traceEvents", '[');
     trace_name(out, "process_name", TRACE_REQUEST, 0, "request");
     trace_name(out, "thread_name", TRACE_REQUEST, 1, "steps");

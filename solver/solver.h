@@ -42,11 +42,11 @@ bool cost_measured(const struct cost_model *c, int32_t device, const struct oato
  * proportional and constant. */
 struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const struct oato_op *op,
                           const struct op_size *size);
-/* Memory of the prepared weights; `file_bytes` when they were never prepared there. */
 /* What running operator `index` right behind its neighbours saves of the sum of their costs in a
  * step of so many tokens; 0 for prefill's kernels. *first: where these neighbours begin. */
 double cost_of_join(const struct cost_model *c, int32_t device, const struct graph *g,
                     int32_t index, int32_t tokens, int32_t *first);
+/* Memory of the prepared weights; `file_bytes` when they were never prepared there. */
 uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                              uint64_t file_bytes);
 /* Scratch memory of runs of up to `rows` rows: that of the smallest measured size with as many
@@ -402,14 +402,5 @@ void report_trace(const struct simulation *s, struct text *out);
  * most expensive operators and, with frontier, speed against memory (which makes more plans). */
 oato_status report_html(const struct plan *p, const struct model *m, const struct profile *profile,
                         bool frontier, struct text *out, struct oato_error *err);
-
-/* -------------------------------------------------------------------------------- files ---- */
-
-/* Writes the header-only file of a model and describes it in out. */
-oato_status report_header(const char *model, const char *path, bool json, struct text *out,
-                          struct oato_error *err);
-/* Writes PowerInfer's split as a neurons sidecar of the model and describes it in out. */
-oato_status report_import(const char *split, const char *model, bool text_order, const char *path,
-                          bool json, struct text *out, struct oato_error *err);
 
 #endif

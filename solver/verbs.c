@@ -1,20 +1,20 @@
 /*
- * verbs.c - what the verbs of oato-plan share: opening the model, profile and plan of a command,
- * and writing a text to a file.
+ * verbs.c - what the verbs of oato-plan do: open the model, profile, plan and sidecar that they
+ * want, have the library plan, price or report, and write files. Header-only models, which a team
+ * can keep with its plans, and imported sidecars need no plan; they are described here.
  */
 #include "solver/verbs.h"
 
+#include "solver/report_internal.h"
+
+#include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
-static void warn(void *user, const char *text)
-{
-    (void)user;
-    fputs("oato-plan: warning: ", stderr);
-    text_print(stderr, text, strlen(text));
-    fputc('\n', stderr);
-}
+/* ----------------------------------------------------------------------- inputs and outputs - */
 
-void warn_if_disturbed(const struct problem *p)
+/* Warns when prices come from a busy machine; p may be NULL. */
+static void warn_if_disturbed(const struct problem *p)
 {
     const int32_t n = p ? problem_disturbed(p) : 0;
     char text[256];
@@ -24,7 +24,7 @@ void warn_if_disturbed(const struct problem *p)
              "%d of %d operators were timed while the machine was busy (disturbed rows of the "
              "profile): predictions may be far off; run oato-profile again when it is quiet",
              n, p->graph.n_ops);
-    warn(NULL, text);
+    program_warn(NULL, text);
 }
 
 bool names_machine(const struct command *c)
@@ -32,16 +32,16 @@ bool names_machine(const struct command *c)
     return c->profile || c->hardware;
 }
 
-oato_status open_inputs(struct command *c, struct oato_error *err)
+static oato_status open_inputs(struct command *c, struct oato_error *err)
 {
     oato_status status = OATO_OK;
     if (c->profile && c->hardware)
         return oato_fail(err, OATO_EUSAGE, "two machines: -p %.80s and --hardware %.40s; give one",
                          c->profile, c->hardware);
     if (c->profile)
-        status = profile_load(c->profile, &c->in.profile_storage, warn, NULL, err);
+        status = profile_load(c->profile, &c->in.profile_storage, program_warn, NULL, err);
     else if (c->hardware)
-        status = hardware_load(c->hardware, &c->in.profile_storage, warn, NULL, err);
+        status = hardware_load(c->hardware, &c->in.profile_storage, program_warn, NULL, err);
     if (!status && names_machine(c))
         c->in.profile = &c->in.profile_storage;
     if (!status && c->model)
@@ -56,7 +56,8 @@ oato_status open_inputs(struct command *c, struct oato_error *err)
     return status;
 }
 
-oato_status open_plan(struct command *c, struct oato_error *err)
+/* Opens the plan given by the first operand, and the inputs. */
+static oato_status open_plan(struct command *c, struct oato_error *err)
 {
     if (plan_load(c->operands[0], &c->the_plan, err))
         return err->status;
@@ -79,7 +80,8 @@ void command_close(struct command *c)
     text_free(&c->file);
 }
 
-oato_status save_file(const struct command *c, const char *path, struct oato_error *err)
+/* Writes c->file whole or not at all. */
+static oato_status save_file(const struct command *c, const char *path, struct oato_error *err)
 {
     struct outfile f;
     if (c->file.failed)
@@ -88,4 +90,235 @@ oato_status save_file(const struct command *c, const char *path, struct oato_err
     if (!status && !(status = outfile_write(&f, c->file.data, c->file.len, err)))
         status = outfile_commit(&f, err);
     return status;
+}
+
+/* ---------------------------------------------------------------------- making something --- */
+
+/* "dir/MODEL.gguf" -> "MODEL.plan" in the current directory. */
+static oato_status default_output(const char *model, char *path, size_t n, struct oato_error *err)
+{
+    const char *base = strrchr(model, '/');
+    base = base ? base + 1 : model;
+    size_t len = strlen(base);
+    if (len > 5 && !strcmp(base + len - 5, ".gguf"))
+        len -= 5;
+    if ((size_t)snprintf(path, n, "%.*s.plan", (int)len, base) >= n)
+        return oato_fail(err, OATO_EUSAGE, "the model's name is too long; name the plan with -o");
+    return OATO_OK;
+}
+
+oato_status run_make(struct command *c, struct text *out, struct oato_error *err)
+{
+    char path[512];
+    struct problem *problem;
+    if (!c->model)
+        c->model = c->operands[0];
+    else if (c->n_operands)
+        return oato_fail(err, OATO_EUSAGE, "more than one model: '%.80s' and '%.80s'; give one",
+                         c->model, c->operands[0]);
+    if (!c->model || !names_machine(c))
+        return oato_fail(err, OATO_EUSAGE,
+                         "oato-plan wants MODEL.gguf and -p PROFILE, which oato-profile makes, or "
+                         "--hardware NAME; --help says more");
+    if (!c->output && default_output(c->model, path, sizeof path, err))
+        return err->status;
+    const char *output = c->output ? c->output : path;
+    if (c->at_least > 0 && !c->maximize_context)
+        return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
+    if (outfile_check(output, err) || open_inputs(c, err))
+        return err->status;
+    if (c->maximize_context
+            ? context_maximize(c->in.model, c->in.profile, &c->plan, c->at_least, &c->the_plan,
+                               &problem, &c->file, err)
+            : planner_make(c->in.model, c->in.profile, &c->plan, &c->the_plan, &problem, err))
+        return err->status;
+    if (!plan_save(&c->the_plan, output, err)) {
+        report_plan(&c->the_plan, problem, c->json, out);
+        warn_if_disturbed(problem);
+        if (c->file.len)
+            text_print(stderr, c->file.data, c->file.len);
+        text_tell("wrote %s\n", output);
+    }
+    problem_free(problem);
+    return err->status;
+}
+
+oato_status run_frontier(struct command *c, struct text *out, struct oato_error *err)
+{
+    c->model = c->operands[0];
+    if (open_inputs(c, err) || report_frontier(c->in.model, c->in.profile, &c->plan, c->steps,
+                                               c->json, out, c->svg ? &c->file : NULL, err))
+        return err->status;
+    return c->svg ? save_file(c, c->svg, err) : OATO_OK;
+}
+
+enum { REPORT_BYTES = 512 }; /* of what is said of a header, its name apart */
+
+static uint64_t bytes_of_file(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) ? 0 : (uint64_t)s.st_size;
+}
+
+oato_status run_header(struct command *c, struct text *out, struct oato_error *err)
+{
+    const char *path = c->output;
+    struct model *m;
+    oato_status status = model_open(c->operands[0], &m, err); /* others are of no use */
+    if (status)
+        return status;
+    /* before the file is there: a command that fails must not leave one */
+    text_reserve(out, REPORT_BYTES + 6 * strlen(path));
+    status = text_status(out, err);
+    if (!status)
+        status = gguf_save_header(m->gguf, path, err);
+    if (!status && c->json) {
+        json_add_object(out, NULL, JSON("header", path),
+                        json_hash("structure_hash", gguf_structure_hash(m->gguf)),
+                        JSON("model_bytes", gguf_data_bytes(m->gguf)),
+                        JSON("header_bytes", bytes_of_file(path)));
+        text_printf(out, "\n");
+    } else if (!status) {
+        text_printf(out, "%s: %.1f KiB for %.1f MiB of weights, structure %016" PRIx64 "\n", path,
+                    (double)bytes_of_file(path) / 1024, as_mib((double)gguf_data_bytes(m->gguf)),
+                    gguf_structure_hash(m->gguf));
+    }
+    model_close(m);
+    return status ? status : text_status(out, err);
+}
+
+static void describe_import(const struct neurons *n, const char *path, uint64_t capacity_bytes,
+                            bool json, struct text *out)
+{
+    int64_t all = 0, hot = 0;
+    double least = 1, most = 0;
+    if (json) {
+        json_open(out, NULL, '{');
+        json_add(out, JSON("neurons", path), JSON("capacity_bytes", capacity_bytes));
+        json_open(out, "layers", '[');
+    }
+    for (int32_t i = 0; i < n->n_layers; i++) {
+        const struct neurons_layer *l = &n->layers[i];
+        const double share = (double)l->ffn_hot / l->n_ff;
+        all += l->n_ff;
+        hot += l->ffn_hot;
+        least = share < least ? share : least;
+        most = share > most ? share : most;
+        if (json)
+            json_add_object(out, NULL, JSON("neurons", l->n_ff), JSON("on_gpu", l->ffn_hot));
+    }
+    if (json)
+        text_printf(out, "]}\n");
+    else
+        text_printf(out,
+                    "%s: %d layers, %" PRId64 " of %" PRId64
+                    " neurons on the GPU (%.1f %%; a layer "
+                    "%.1f to %.1f %%), chosen for %.1f MiB\n",
+                    path, n->n_layers, hot, all, 100.0 * (double)hot / (double)all, 100 * least,
+                    100 * most, as_mib((double)capacity_bytes));
+}
+
+oato_status run_import(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct gguf *g;
+    struct neurons n;
+    uint64_t capacity_bytes = 0;
+    oato_status status = gguf_open(c->model, &g, err);
+    if (status)
+        return status;
+    status = neurons_import_powerinfer(c->operands[0], g, c->text_order, &n, &capacity_bytes, err);
+    if (!status) {
+        describe_import(&n, c->output, capacity_bytes, c->json, out);
+        status = text_status(out, err);
+        if (!status)
+            status = neurons_save(&n, c->output, err);
+        if (status)
+            out->len = 0; /* nothing was imported */
+        neurons_free(&n);
+    }
+    gguf_close(g);
+    return status;
+}
+
+/* --------------------------------------------------------------------------- reading plans - */
+
+oato_status run_show(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct problem *problem = NULL;
+    int32_t *place;
+    if (open_plan(c, err))
+        return err->status;
+    if (c->in.model && c->in.profile &&
+        problem_of_plan(c->in.model, c->in.profile, &c->the_plan, &problem, &place, err))
+        return err->status;
+    report_plan(&c->the_plan, problem, c->json, out);
+    warn_if_disturbed(problem);
+    problem_free(problem);
+    return OATO_OK;
+}
+
+oato_status run_explain(struct command *c, struct text *out, struct oato_error *err)
+{
+    if (!c->model == names_machine(c))
+        return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
+    return open_plan(c, err) ? err->status
+                             : report_explain(&c->the_plan, c->in.model, c->in.profile,
+                                              c->operands[1], c->json, out, err);
+}
+
+oato_status run_diff(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct plan b;
+    bool same = false;
+    if (plan_load(c->operands[0], &c->the_plan, err) || plan_load(c->operands[1], &b, err))
+        return err->status;
+    oato_status status = report_diff(&c->the_plan, &b, c->json, &same, out, err);
+    plan_free(&b);
+    if (!status && !same)
+        status = oato_fail(err, OATO_NEGATIVE, "%s and %s differ", c->operands[0], c->operands[1]);
+    return status;
+}
+
+oato_status run_check(struct command *c, struct text *out, struct oato_error *err)
+{
+    if (!c->model)
+        c->model = c->operands[1];
+    if (names_machine(c) && !c->model)
+        return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
+    return open_plan(c, err) ? err->status
+                             : report_check(&c->the_plan, c->in.model, c->in.profile, c->max_slower,
+                                            c->plan.time_limit_s, c->json, out, err);
+}
+
+oato_status run_export(struct command *c, struct text *out, struct oato_error *err)
+{
+    if (open_plan(c, err) ||
+        report_export(&c->the_plan, c->in.model, &c->export, c->json, out, &c->file, err))
+        return err->status;
+    if (c->file.len)
+        text_print(stderr, c->file.data, c->file.len);
+    out->failed = out->failed || c->file.failed;
+    return OATO_OK;
+}
+
+oato_status run_simulate(struct command *c, struct text *out, struct oato_error *err)
+{
+    struct simulation *s;
+    if (open_plan(c, err) || simulation_run(&c->the_plan, c->in.model, c->in.profile, &s, err))
+        return err->status;
+    report_simulation(s, c->json, out);
+    if (c->trace)
+        report_trace(s, &c->file);
+    simulation_free(s);
+    return c->trace ? save_file(c, c->trace, err) : OATO_OK;
+}
+
+oato_status run_report(struct command *c, struct text *out, struct oato_error *err)
+{
+    if (open_plan(c, err) ||
+        report_html(&c->the_plan, c->in.model, c->in.profile, !c->no_frontier, &c->file, err) ||
+        save_file(c, c->output, err))
+        return err->status;
+    text_printf(out, "wrote %s\n", c->output);
+    return OATO_OK;
 }

@@ -1,6 +1,6 @@
 /*
  * verbs.h - the verbs of oato-plan: main.c reads the command line into a struct command, and the
- * verbs (verbs_make.c, verbs_plan.c) carry it out.
+ * verbs carry it out.
  */
 #ifndef OATO_VERBS_H
 #define OATO_VERBS_H
@@ -34,19 +34,11 @@ struct command {
 
 /* True when a profile or a library machine is given. */
 bool names_machine(const struct command *c);
-oato_status open_inputs(struct command *c, struct oato_error *err);
-/* Opens the plan given by the first operand, and the inputs. */
-oato_status open_plan(struct command *c, struct oato_error *err);
 void command_close(struct command *c);
-/* Warns on stderr when prices come from a busy machine; p may be NULL. */
-void warn_if_disturbed(const struct problem *p);
-/* Writes c->file whole or not at all. */
-oato_status save_file(const struct command *c, const char *path, struct oato_error *err);
 
 /* Runs a verb; its output for stdout goes to out. */
 typedef oato_status run_fn(struct command *c, struct text *out, struct oato_error *err);
-run_fn run_make, run_frontier, run_header, run_import;         /* verbs_make.c */
-run_fn run_show, run_explain, run_diff, run_check, run_export; /* verbs_plan.c */
-run_fn run_simulate, run_report;                               /* verbs_plan.c */
+run_fn run_make, run_frontier, run_header, run_import;
+run_fn run_show, run_explain, run_diff, run_check, run_export, run_simulate, run_report;
 
 #endif

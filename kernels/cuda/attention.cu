@@ -380,20 +380,10 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
     }
 }
 
-#define ATTENTION_KERNEL(name)                                                                     \
-    KERNEL_AHEAD(name, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attention_args, attention_ahead)
+#define ATTENTION_KERNEL(type)                                                                     \
+    KERNEL_AHEAD_CALL(attention_##type, ATTENTION_THREADS, ATTENTION_RESIDENT,                     \
+                      cuda_attention_args, attention_ahead, attention<CUDA_##type>)
 
-ATTENTION_KERNEL(attention_F32)
-{
-    attention<CUDA_F32>(a);
-}
-
-ATTENTION_KERNEL(attention_F16)
-{
-    attention<CUDA_F16>(a);
-}
-
-ATTENTION_KERNEL(attention_Q8_0)
-{
-    attention<CUDA_Q8_0>(a);
-}
+ATTENTION_KERNEL(F32)
+ATTENTION_KERNEL(F16)
+ATTENTION_KERNEL(Q8_0)

@@ -454,10 +454,8 @@ KERNEL(attention_tile_merge, WARP, cuda_attention_args)
 
 #define TILE_KERNEL(type, dims)                                                                    \
     static_assert(sizeof(tile_room<dims>) == ATTENTION_TILE_SHARED(dims), "shared memory");        \
-    KERNEL(attention_tile_##type##_##dims, ATTENTION_TILE_WARPS *WARP, cuda_attention_args)        \
-    {                                                                                              \
-        attention_tile<CUDA_##type, dims>(a);                                                      \
-    }
+    KERNEL_CALL(attention_tile_##type##_##dims, ATTENTION_TILE_WARPS *WARP, cuda_attention_args,   \
+                attention_tile<CUDA_##type, dims>)
 
 TILE_KERNEL(F16, 64)
 TILE_KERNEL(F16, 96)

@@ -288,10 +288,7 @@ template <int DTYPE> __device__ static void batch(const cuda_matvec_args &a)
     static_assert(sizeof(batch_room<CUDA_##type>) <=                                               \
                       (CUDA_##type == CUDA_Q2_K ? BATCH_ROOM_Q2_K : BATCH_ROOM),                   \
                   "shared memory");                                                                \
-    KERNEL_AHEAD(batch_##type, BATCH_THREADS, BATCH_RESIDENT, cuda_matvec_args,                    \
-                 batch_ahead<CUDA_##type>)                                                         \
-    {                                                                                              \
-        batch<CUDA_##type>(a);                                                                     \
-    }
+    KERNEL_AHEAD_CALL(batch_##type, BATCH_THREADS, BATCH_RESIDENT, cuda_matvec_args,               \
+                      batch_ahead<CUDA_##type>, batch<CUDA_##type>)
 
 BLOCK_TYPES(BATCH_KERNEL)

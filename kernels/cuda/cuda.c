@@ -1,6 +1,6 @@
 /*
  * cuda.c - an NVIDIA GPU as a device: its table of functions, and those of them that only tell
- * something of it. cuda_open.c opens it.
+ * something of it or of its queue. cuda_open.c opens it.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -68,6 +68,17 @@ static const char *warning(const struct oato_device *base)
     return *text ? text : NULL;
 }
 
+static oato_status submit(struct oato_device *base, struct compiled *c, const struct step *step,
+                          struct oato_error *err)
+{
+    return job_queue_step(&cuda_of(base)->queue.base, c, c->program, c->self, step, err);
+}
+
+static oato_status finish(struct oato_device *base, struct oato_error *err)
+{
+    return job_queue_drain(&cuda_of(base)->queue.base, err);
+}
+
 static oato_status cuda_inject_error(struct oato_device *base, const char *what,
                                      struct oato_error *err)
 {
@@ -100,8 +111,8 @@ const struct device_ops cuda_device_ops = {
     .kv_free = cuda_kv_free,
     .compile = cuda_compile,
     .release = cuda_release,
-    .submit = cuda_submit,
-    .finish = cuda_finish,
+    .submit = submit,
+    .finish = finish,
     .reaches = reaches,
     .timeline = timeline,
     .clock_ns = clock_ns,

@@ -9,17 +9,16 @@
  * ones are added behind them; a test compares with NVIDIA's headers where a toolkit is.
  */
 #include "kernels/cuda/cuda_activity.h"
+#include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cupti_records.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     BUFFER_BYTES = 2 << 20,
-    CUDA_OLDEST = 12,
     FLUSHES = 3, /* records of finished work come with the first */
 };
 
@@ -68,20 +67,13 @@ static void keep_record(const void *record)
 {
     const struct cupti_kernel *kernel = record;
     const struct cupti_transfer *transfer = record;
-    switch (kernel->kind) {
-    case CUPTI_KIND_KERNEL:
-    case CUPTI_KIND_CONCURRENT_KERNEL:
+    if (kernel->kind == CUPTI_KIND_CONCURRENT_KERNEL)
         keep_span(
             (struct span){.begin_ns = kernel->begin_ns,
                           .end_ns = kernel->end_ns,
                           .is_mark = kernel->name && !strcmp(kernel->name, CUDA_MARK_KERNEL)});
-        break;
-    case CUPTI_KIND_MEMCPY:
-    case CUPTI_KIND_MEMSET:
+    else
         keep_span((struct span){.begin_ns = transfer->begin_ns, .end_ns = transfer->end_ns});
-        break;
-    default: break; /* nothing else was asked for */
-    }
 }
 
 static void take_buffer(void *context, uint32_t stream, uint8_t *buffer, size_t bytes, size_t valid)
@@ -104,40 +96,10 @@ static oato_status fail(int result, const char *doing, struct oato_error *err)
     return oato_fail(err, OATO_EDEVICE, "CUPTI: %s: %s", doing, text ? text : "unknown error");
 }
 
-/* The library itself may be in no list of the loader: toolkits bring it in folders of theirs. */
-static void *find_library(int cuda_version, struct oato_error *err)
-{
-    static const char *const folders[] = {"", "/usr/local/cuda/lib64/",
-                                          "/usr/local/cuda/extras/CUPTI/lib64/",
-                                          "/usr/local/cuda/lib/"};
-    const char *name = getenv("OATO_CUPTI");
-    void *library = NULL;
-    char path[96];
-    if (name && *name) {
-        library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        if (!library)
-            oato_fail(err, OATO_EDEVICE, "CUPTI: %s", dlerror());
-        return library;
-    }
-    /* an older one works with a newer driver, not the other way round */
-    for (int major = cuda_version / 1000; major >= CUDA_OLDEST - 1 && !library; major--) {
-        for (size_t i = 0; i < ARRAY_LEN(folders) && !library; i++) {
-            snprintf(path, sizeof path, "%slibcupti.so.%d", folders[i], major);
-            if (major < CUDA_OLDEST)
-                snprintf(path, sizeof path, "%slibcupti.so", folders[i]);
-            library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        }
-    }
-    if (!library)
-        oato_fail(err, OATO_EDEVICE,
-                  "CUPTI is not installed: install the CUDA toolkit, or set OATO_CUPTI to the path "
-                  "of libcupti.so");
-    return library;
-}
-
 static oato_status open_library(int cuda_version, struct oato_error *err)
 {
-    void *library = find_library(cuda_version, err);
+    static const struct cuda_library wanted = {"CUPTI", "libcupti.so", "OATO_CUPTI", true};
+    void *library = cuda_library_open(&wanted, cuda_version, err);
     if (!library)
         return err->status;
 #define LOAD(member, symbol, arguments)                                                            \

@@ -27,40 +27,20 @@ static struct oato_error why_not;
 static bool opened;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* The library itself may be in no list of the loader: toolkits bring it in a folder of theirs. */
 static void *find_library(struct oato_error *err)
 {
-    static const char *const folders[] = {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"};
-    const char *name = getenv("OATO_CUDA_BLAS"), *driver_name = getenv("OATO_CUDA_DRIVER");
+    static const struct cuda_library blas = {"cuBLAS", "libcublas.so", "OATO_CUDA_BLAS", false};
+    const char *name = getenv(blas.variable), *driver_name = getenv("OATO_CUDA_DRIVER");
     const struct cuda_driver *cu = cuda_driver_open(err);
-    void *found = NULL;
-    char path[96];
     if (!cu)
         return NULL;
-    if (name && *name) {
-        found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        if (!found)
-            oato_fail(err, OATO_EDEVICE, "cuBLAS: %s", dlerror());
-        return found;
-    }
-    if (driver_name && *driver_name) {
+    if (driver_name && *driver_name && (!name || !*name)) {
         oato_fail(
             err, OATO_EDEVICE,
             "cuBLAS: OATO_CUDA_DRIVER is set but OATO_CUDA_BLAS is not; set both to use cuBLAS");
         return NULL;
     }
-    /* an older one works with a newer driver, not the other way round */
-    for (int major = cu->version / 1000; major >= BLAS_OLDEST / 10000 && !found; major--) {
-        for (size_t i = 0; i < ARRAY_LEN(folders) && !found; i++) {
-            snprintf(path, sizeof path, "%slibcublas.so.%d", folders[i], major);
-            found = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        }
-    }
-    if (!found)
-        oato_fail(err, OATO_EDEVICE,
-                  "cuBLAS is not installed: install the CUDA toolkit, or set OATO_CUDA_BLAS to the "
-                  "path of libcublas.so");
-    return found;
+    return cuda_library_open(&blas, cu->version, err);
 }
 
 static void open_library(void)

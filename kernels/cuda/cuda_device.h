@@ -1,9 +1,5 @@
 /*
- * cuda_device.h - the cuda device as its files see it: cuda.c (its table of functions), cuda_open.c
- * (open, close), cuda_memory.c (memory, KV), cuda_weight.c (weights), cuda_stream.c (sending
- * weights), cuda_queue.c (the thread that feeds the GPU), cuda_program.c (programs), cuda_launch.c
- * (from a record to its kernels), cuda_graph.c (many launches as one), cuda_blas.c (products by
- * cuBLAS), cuda_measure.c (what a profiler asks for).
+ * cuda_device.h - the cuda device as its files see it; README.md says what each of them does.
  *
  * Weights and KV use the CPU's structures with addresses of device memory: KV pages have the CPU's
  * layout, weights that of cuda_layout.h.
@@ -15,6 +11,7 @@
 #include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cuda_layout.h"
 #include "kernels/job_queue.h"
 
 #include <pthread.h>
@@ -59,8 +56,7 @@ enum {
     CUDA_BUFFER_BYTES = 8 << 20, /* 0.2 ms at 50 GB/s, 10 times the cost of starting a copy */
     CUDA_STREAMS_AHEAD = 4, /* RECORD_STREAMs in flight: more would fill a stream's queue, and the
                                driver would block the caller */
-    CUDA_CREW = 15,
-    CUDA_WEIGHT_PLANES = 4
+    CUDA_CREW = 15
 };
 
 /* The piece of a weight that one transfer sends. A unit is a row in the layout's planes, a row of
@@ -71,16 +67,16 @@ struct cuda_piece {
     int buffer;          /* and its number */
     uint64_t begin, end; /* units */
     uint64_t bytes;
-    uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets in the buffer */
+    uint64_t plane[CUDA_PLANES]; /* offsets in the buffer */
 };
 
 struct cuda_weight {
     struct oato_weight weight; /* the caller's handle; its data is in device memory */
     struct cuda_device *device;
     struct weight_source source;
-    cu_event arrived;                   /* streamed weights: recorded on arrival; NULL: resident */
-    uint64_t unit[CUDA_WEIGHT_PLANES];  /* bytes of a unit in each plane */
-    uint64_t plane[CUDA_WEIGHT_PLANES]; /* offsets of the planes of the whole weight */
+    cu_event arrived;            /* streamed weights: recorded on arrival; NULL: resident */
+    uint64_t unit[CUDA_PLANES];  /* bytes of a unit in each plane */
+    uint64_t plane[CUDA_PLANES]; /* offsets of the planes of the whole weight */
     struct cuda_piece *pieces;
     uint32_t n_pieces;
     uint8_t *kept; /* streamed: the whole weight as it is sent, pinned; NULL: no room */
@@ -101,17 +97,13 @@ static inline bool cuda_reads_streamed(const struct program *p, const struct pro
     return false;
 }
 
-struct cuda_buffer {
-    uint8_t *host; /* pinned */
-    cu_event filled, sent;
-};
-
 struct cuda_streams {
     cu_stream fill, copy;
     cu_event passed; /* where the computing stream was at the last RECORD_STREAM */
     cu_event behind[CUDA_STREAMS_AHEAD]; /* each RECORD_STREAM, a ring */
     uint64_t records;
-    struct cuda_buffer buffer[CUDA_BUFFERS];
+    void *buffer[CUDA_BUFFERS]; /* pinned */
+    cu_event filled[CUDA_BUFFERS], sent[CUDA_BUFFERS];
     uint32_t turn; /* next buffer to use */
 };
 
@@ -121,12 +113,10 @@ struct cuda_crew {
     const struct cuda_piece *piece;
     uint64_t share; /* units taken at once */
     _Atomic uint64_t next;
-    pthread_t thread[CUDA_CREW];
-    pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t changed;
-    uint64_t round;
-    int working;
     bool closing;
+    pthread_t thread[CUDA_CREW];
+    pthread_mutex_t lock;           /* held until it is known how many there are */
+    pthread_barrier_t begins, ends; /* of a piece: all of them, and who asks for it */
 };
 
 void cuda_crew_open(struct cuda_crew *c);
@@ -214,10 +204,11 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
 oato_status cuda_open(int index, const char *spec, const struct device_options *options,
                       struct oato_device **out, struct oato_error *err);
 void cuda_close(struct oato_device *base);
-/* False when the environment says VARIABLE=0. */
-bool cuda_wanted(const char *variable);
 /* Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
+/* Makes n events, where there were none; frees those that there are. */
+cu_result cuda_events_create(const struct cuda_device *d, cu_event *event, int n, unsigned flags);
+void cuda_events_destroy(const struct cuda_device *d, cu_event *event, int n);
 /* The kernel of that name, from whichever module has it. */
 cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out);
 
@@ -315,9 +306,6 @@ uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_
 oato_status cuda_compile(struct oato_device *base, const struct program *p, int self,
                          struct compiled **out, struct oato_error *err);
 void cuda_release(struct oato_device *base, struct compiled *c);
-oato_status cuda_submit(struct oato_device *base, struct compiled *c, const struct step *step,
-                        struct oato_error *err);
-oato_status cuda_finish(struct oato_device *base, struct oato_error *err);
 /* Queue's thread: sends the step's arrays ahead of its first record. */
 oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const struct step *step,
                              struct oato_error *err);
@@ -332,11 +320,9 @@ bool cuda_joins(const struct oato_device *base, enum op_join join, const struct 
                 const struct oato_op *last);
 oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err);
-/* cuda_graph.c. Whether this GPU and its driver let kernels overlap, in streams and in graphs. */
-bool cuda_can_overlap(struct cuda_device *d);
-/* cuda_graphs_begin and cuda_graphs_run run on the queue's thread: begin starts a step; run
- * launches records from index on as one graph, once the first one's waits are over, and returns how
- * many (0: launch this record by itself). */
+/* cuda_graph.c. cuda_graphs_begin and cuda_graphs_run run on the queue's thread: begin starts a
+ * step; run launches records from index on as one graph, once the first one's waits are over, and
+ * returns how many (0: launch this record by itself). */
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err);
 void cuda_graphs_free(struct cuda_device *d, struct compiled *c);
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step);

@@ -7,9 +7,13 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* Drivers load what a compiler of their major version or an older one made. */
-enum { DRIVER_OLDEST = OATO_CUDA_MAJOR * 1000 };
+enum {
+    /* Drivers load what a compiler of their major version or an older one made. */
+    DRIVER_OLDEST = OATO_CUDA_MAJOR * 1000,
+    LIBRARY_OLDEST = 12,
+};
 
 static struct cuda_driver driver;
 static struct oato_error why_not;
@@ -70,11 +74,6 @@ static void load_once(void)
     usable = load(&why_not) == OATO_OK;
 }
 
-int cuda_driver_oldest(void)
-{
-    return DRIVER_OLDEST;
-}
-
 const struct cuda_driver *cuda_driver_open(struct oato_error *err)
 {
     pthread_once(&once, load_once);
@@ -94,4 +93,36 @@ oato_status cuda_fail(const struct cuda_driver *cu, cu_result result, const char
     return oato_fail(err, result == CU_ERROR_OUT_OF_MEMORY ? OATO_EFIT : OATO_EDEVICE,
                      "%s: %s: %s (%s)", id, doing, name ? name : "unknown error",
                      text ? text : "no text");
+}
+
+/* The library may be in no list of the loader: toolkits bring it in folders of theirs. */
+void *cuda_library_open(const struct cuda_library *l, int driver_version, struct oato_error *err)
+{
+    static const char *const folders[] = {"", "/usr/local/cuda/lib64/",
+                                          "/usr/local/cuda/extras/CUPTI/lib64/",
+                                          "/usr/local/cuda/lib/"};
+    const char *name = getenv(l->variable);
+    void *library = NULL;
+    char path[96];
+    if (name && *name) {
+        library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (!library)
+            oato_fail(err, OATO_EDEVICE, "%s: %s", l->title, dlerror());
+        return library;
+    }
+    /* an older one works with a newer driver, not the other way round */
+    const int last = l->unnumbered ? LIBRARY_OLDEST - 1 : LIBRARY_OLDEST;
+    for (int major = driver_version / 1000; major >= last && !library; major--) {
+        for (size_t i = 0; i < ARRAY_LEN(folders) && !library; i++) {
+            snprintf(path, sizeof path, "%s%s.%d", folders[i], l->file, major);
+            if (major < LIBRARY_OLDEST)
+                *strrchr(path, '.') = 0;
+            library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        }
+    }
+    if (!library)
+        oato_fail(err, OATO_EDEVICE,
+                  "%s is not installed: install the CUDA toolkit, or set %s to the path of %s",
+                  l->title, l->variable, l->file);
+    return library;
 }

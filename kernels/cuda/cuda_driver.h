@@ -54,7 +54,6 @@ enum {
     CU_HOST_DEVICEMAP = 2,
     CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     CU_CAPTURE_THREAD_LOCAL = 1,
-    CU_CONTEXT_SCHED_SPIN = 1,
     CU_LAUNCH_OVERLAPS = 6, /* may begin before the kernel before it in the stream has ended */
 };
 
@@ -155,8 +154,14 @@ struct cuda_driver {
 const struct cuda_driver *cuda_driver_open(struct oato_error *err);
 /* A driver that does nothing: each of its functions fails at once. */
 const struct cuda_driver *cuda_driver_none(void);
-/* The oldest driver version that this build's kernels work with, in CUDA's numbering. */
-int cuda_driver_oldest(void);
+/* Opens a library of NVIDIA's toolkit: what the environment variable names or, in the folders of
+ * the loader and of toolkits, that of the driver's CUDA version or an older one down to 12. NULL
+ * with a message that calls it by its title. Never closed. */
+struct cuda_library {
+    const char *title, *file, *variable; /* file: "libcupti.so" */
+    bool unnumbered;                     /* libcupti.so at last, of whatever version */
+};
+void *cuda_library_open(const struct cuda_library *l, int driver_version, struct oato_error *err);
 /* Fails with the driver's name and text for the result: "cuda:0: uploading weights:
  * CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)". Out of memory is
  * OATO_EFIT, everything else OATO_EDEVICE. */

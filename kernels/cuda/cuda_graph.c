@@ -14,10 +14,10 @@
  * device_code.cuh). The first of a span may not: it follows copies, events, or weights that came
  * by another stream.
  */
-#include "kernels/cuda/cuda_activity.h"
-#include "kernels/cuda/cuda_launch.h"
+#include "kernels/cuda/cuda_device.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     SIZES = 8,        /* whose graphs are kept; the one that was used longest ago goes */
@@ -25,7 +25,7 @@ enum {
     SPAN_LEAST = 2,   /* records */
 };
 
-/* What must be equal for launches to be. */
+/* What must be equal, byte by byte, for launches to be. */
 struct size_key {
     int32_t tokens, rows, segments, spans;
     uint64_t addresses; /* of weights in device memory and of the workspace, mixed */
@@ -44,12 +44,13 @@ struct cuda_span {
 };
 
 struct cuda_graphs {
-    struct cuda_span *spans; /* in order */
     int32_t n_spans;
     bool refused; /* the driver would not: launch one by one */
     uint64_t steps;
     struct size_graphs sizes[SIZES];
-    struct size_graphs *now; /* of the step at hand; NULL: none */
+    struct size_graphs *now;  /* of the step at hand; NULL: none */
+    int32_t next;             /* its first span that does not end before the record at hand */
+    struct cuda_span spans[]; /* in order */
 };
 
 /* -------------------------------------------------------------------------------- spans --- */
@@ -86,12 +87,11 @@ static struct cuda_span span_at(const struct compiled *c, uint32_t i)
 oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
 {
     const uint32_t n = c->program->n_records;
-    struct cuda_graphs *g = calloc(1, sizeof *g);
+    const size_t bytes = sizeof(struct cuda_graphs) + n * sizeof(struct cuda_span);
+    struct cuda_graphs *g = calloc(1, bytes);
     c->graphs = g;
-    if (g)
-        g->spans = calloc(n + 1, sizeof *g->spans);
-    if (!g || !g->spans)
-        return oato_fail_memory(err, (n + 1) * sizeof *g->spans, "spans of a program");
+    if (!g)
+        return oato_fail_memory(err, bytes, "spans of a program");
     for (uint32_t i = 0; i < n;) {
         const struct cuda_span s = span_at(c, i);
         if (s.end - s.begin >= SPAN_LEAST)
@@ -125,41 +125,7 @@ void cuda_graphs_free(struct cuda_device *d, struct compiled *c)
         forget(d, c, &g->sizes[i]);
         free(g->sizes[i].exec);
     }
-    if (g)
-        free(g->spans);
     free(g);
-}
-
-/* ------------------------------------------------------------------------------ overlaps -- */
-
-enum { OVERLAP_CAPABILITY = 90 };
-
-/* Tried once, because drivers for CUDA before 12.3 take the attribute but capture it not. */
-bool cuda_can_overlap(struct cuda_device *d)
-{
-    const struct cuda_driver *cu = d->cu;
-    const struct launch l = {.d = d};
-    struct cuda_mark_args nothing = {0};
-    const struct grid one = {1, 1, 1};
-    cu_function mark;
-    cu_graph graph = NULL;
-    cu_graph_exec exec = NULL;
-    if (d->capability < OVERLAP_CAPABILITY || !cuda_wanted("OATO_CUDA_OVERLAP") ||
-        cuda_kernel(d, CUDA_MARK_KERNEL, &mark) ||
-        cu->capture_begin(d->queue.stream, CU_CAPTURE_THREAD_LOCAL))
-        return false;
-    d->queue.chain = CHAIN_BEGINS;
-    bool good = true;
-    for (int i = 0; i < 2 && good; i++) /* one, and one that overlaps */
-        good = !launch_start(&l, mark, one, 1, 0, &nothing);
-    d->queue.chain = CHAIN_NONE;
-    good = !cu->capture_end(d->queue.stream, &graph) && good && graph &&
-           !cu->graph_instantiate(&exec, graph, 0);
-    if (graph)
-        cu->graph_destroy(graph);
-    if (good)
-        cu->graph_exec_destroy(exec);
-    return good;
 }
 
 /* -------------------------------------------------------------------------------- steps --- */
@@ -187,17 +153,12 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     return key;
 }
 
-static bool same_key(const struct size_key *a, const struct size_key *b)
-{
-    return a->tokens == b->tokens && a->rows == b->rows && a->segments == b->segments &&
-           a->spans == b->spans && a->addresses == b->addresses;
-}
-
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step)
 {
     struct cuda_graphs *g = c->graphs;
     const bool one_by_one = !d->graphs || d->measure.clock == CLOCK_WORKS;
     g->now = NULL;
+    g->next = 0;
     d->queue.chain = CHAIN_NONE;
     for (int i = 0; g->refused && g->steps && i < SIZES; i++)
         forget(d, c, &g->sizes[i]); /* the steps that they were launched in are over */
@@ -209,7 +170,7 @@ void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct s
     struct size_graphs *oldest = &g->sizes[0];
     for (int i = 0; i < SIZES && !g->now; i++) {
         struct size_graphs *s = &g->sizes[i];
-        if (s->used && same_key(&s->key, &key))
+        if (s->used && !memcmp(&s->key, &key, sizeof key))
             g->now = s;
         oldest = s->used < oldest->used ? s : oldest;
     }
@@ -221,20 +182,6 @@ void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct s
         g->now = oldest;
     }
     g->now->used = ++g->steps;
-}
-
-/* Number of the span that the record is in, or -1. */
-static int32_t find_span(const struct cuda_graphs *g, uint32_t index)
-{
-    int32_t lo = 0, hi = g->n_spans;
-    while (lo < hi) {
-        const int32_t mid = lo + (hi - lo) / 2;
-        if (g->spans[mid].end <= index)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < g->n_spans && g->spans[lo].begin <= index ? lo : -1;
 }
 
 /* No failure of the step: its records are launched one by one, from now on. */
@@ -290,15 +237,17 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
                          const struct step *step, cu_result *result)
 {
     struct cuda_graphs *g = c->graphs;
-    const int32_t i = g->now ? find_span(g, index) : -1;
     *result = CU_OK;
-    if (i >= 0 && g->spans[i].begin != index)
+    while (g->next < g->n_spans && g->spans[g->next].end <= index)
+        g->next++;
+    const struct cuda_span *s = &g->spans[g->next];
+    const bool inside = g->now && g->next < g->n_spans && s->begin <= index;
+    if (inside && s->begin != index)
         return 0;
     d->queue.chain = CHAIN_NONE;
-    if (i < 0)
+    if (!inside)
         return 0;
-    const struct cuda_span *s = &g->spans[i];
-    cu_graph_exec *exec = &g->now->exec[i];
+    cu_graph_exec *exec = &g->now->exec[g->next];
     if (!*exec && is_streamed(c->program, s))
         return 0;
     if (!g->now->again) {

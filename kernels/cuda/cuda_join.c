@@ -40,21 +40,23 @@ bool cuda_joins(const struct oato_device *base, enum op_join join, const struct 
     return allows((const struct cuda_device *)base, join, first, last, NUMERICS_DECODE);
 }
 
-static bool joins(const struct cuda_device *d, enum op_join join,
+/* Unless the program forbids it. */
+static bool joins(const struct cuda_device *d, const struct program *p, enum op_join join,
                   const struct program_record *first, const struct program_record *last)
 {
-    return allows(d, join, &first->op, &last->op, (enum numerics_choice)first->numerics) &&
+    return !(p->without_joins >> join & 1) &&
+           allows(d, join, &first->op, &last->op, (enum numerics_choice)first->numerics) &&
            allows(d, join, &first->op, &last->op, (enum numerics_choice)last->numerics);
 }
 
 /* ------------------------------------------------------------------------- norms pack ----- */
 
 /* True when the product takes the norm's output as bytes. */
-static bool reads_packed(const struct cuda_device *d, const struct program_record *r,
-                         const struct program_record *norm)
+static bool reads_packed(const struct cuda_device *d, const struct program *p,
+                         const struct program_record *r, const struct program_record *norm)
 {
     return (is_run(r, OP_MUL_MAT) || is_run(r, OP_QKV) || is_run(r, OP_GATE_UP)) &&
-           joins(d, JOIN_NORM, norm, r) && r->in[0] == norm->out[norm->op.kind == OP_ADD_NORM] &&
+           joins(d, p, JOIN_NORM, norm, r) && r->in[0] == norm->out[norm->op.kind == OP_ADD_NORM] &&
            r->op.k == norm->op.n && r->rows == norm->rows;
 }
 
@@ -66,7 +68,7 @@ static void join_packs(const struct cuda_device *d, struct compiled *c)
     const struct program_record *norm = NULL;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (norm && reads_packed(d, r, norm) && !c->records[i].blas) {
+        if (norm && reads_packed(d, p, r, norm) && !c->records[i].blas) {
             c->records[norm - p->records].packs = true;
             c->records[i].packed = true;
         } else {
@@ -77,20 +79,12 @@ static void join_packs(const struct cuda_device *d, struct compiled *c)
 
 /* -------------------------------------------------------------------- attention packs ----- */
 
-static bool packs_for(const struct cuda_device *d, const struct program_record *attention,
-                      const struct program_record *product)
+static bool packs_for(const struct cuda_device *d, const struct program *p,
+                      const struct program_record *attention, const struct program_record *product)
 {
     return is_run(attention, OP_ATTENTION) && is_run(product, OP_MUL_MAT) &&
-           joins(d, JOIN_ATTENTION, attention, product) && product->in[0] == attention->out[0] &&
+           joins(d, p, JOIN_ATTENTION, attention, product) && product->in[0] == attention->out[0] &&
            product->op.k == attention->op.n && attention->rows == product->rows;
-}
-
-static void join_inputs(const struct cuda_device *d, struct compiled *c)
-{
-    const struct program *p = c->program;
-    for (uint32_t i = 0; i + 1 < p->n_records; i++)
-        if (packs_for(d, &p->records[i], &p->records[i + 1]))
-            c->records[i].packs = c->records[i + 1].packed = true;
 }
 
 /* ------------------------------------------------------------------------------- ranges --- */
@@ -125,9 +119,9 @@ static bool can_add(const struct cuda_device *d, const struct program *p,
                     const struct program_record *product, const struct program_record *add)
 {
     const bool residual = is_run(add, OP_ADD), bias = is_run(add, OP_BIAS);
-    if (!is_run(product, OP_MUL_MAT) || (!residual && !bias) || !joins(d, JOIN_ADD, product, add) ||
-        add->op.n != product->op.n || add->rows != product->rows || add->n_waits ||
-        cuda_reads_streamed(p, add))
+    if (!is_run(product, OP_MUL_MAT) || (!residual && !bias) ||
+        !joins(d, p, JOIN_ADD, product, add) || add->op.n != product->op.n ||
+        add->rows != product->rows || add->n_waits || cuda_reads_streamed(p, add))
         return false;
     const struct range x = range_of(p, product->in[0], product->op.k);
     const struct range y = range_of(p, product->out[0], product->op.n);
@@ -141,14 +135,6 @@ static bool can_add(const struct cuda_device *d, const struct program *p,
     const struct range addend = range_of(p, other, add->op.n);
     return (add->in[0] == product->out[0]) != (add->in[1] == product->out[0]) &&
            same_or_apart(sum, addend) && !overlap(addend, y);
-}
-
-static void join_additions(const struct cuda_device *d, struct compiled *c)
-{
-    const struct program *p = c->program;
-    for (uint32_t i = 0; i + 1 < p->n_records; i++)
-        if (can_add(d, p, &p->records[i], &p->records[i + 1]))
-            c->records[i].adds = c->records[i + 1].waits = true;
 }
 
 /* --------------------------------------------------------------------- rotate and store --- */
@@ -216,37 +202,30 @@ static bool can_join(const struct cuda_device *d, const struct program *p,
     const struct program_record *q = r, *k = r + 1, *store = r + 2;
     return is_run(q, OP_ROPE) && is_run(k, OP_ROPE) && is_run(store, OP_KV_STORE) &&
            store->in[0] == k->out[0] && store->op.k == k->op.n && q->rows == store->rows &&
-           k->rows == store->rows && joins(d, JOIN_ROPE_STORE, q, store) && !q->signal &&
+           k->rows == store->rows && joins(d, p, JOIN_ROPE_STORE, q, store) && !q->signal &&
            !k->signal && !k->n_waits && !store->n_waits && lie_apart(p, q, k, store) &&
            is_for_store_alone(p, k);
-}
-
-static oato_status join_stores(const struct cuda_device *d, struct compiled *c,
-                               struct oato_error *err)
-{
-    const struct program *p = c->program;
-    for (uint32_t i = 0; i + 2 < p->n_records; i++) {
-        if (!can_join(d, p, &p->records[i]))
-            continue;
-        const cu_result result = cuda_kernel(d, "rope_store", &c->records[i + 2].run);
-        if (result)
-            return cuda_fail(d->cu, result, d->id, "finding its kernel rope_store", err);
-        c->records[i].waits = c->records[i + 1].waits = true;
-        c->records[i + 2].joins = true;
-    }
-    return OATO_OK;
 }
 
 oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
                               struct oato_error *err)
 {
-    const uint32_t without = c->program->without_joins;
-    if (!(without >> JOIN_NORM & 1))
-        join_packs(d, c);
-    if (!(without >> JOIN_ATTENTION & 1))
-        join_inputs(d, c);
-    if (!(without >> JOIN_ADD & 1))
-        join_additions(d, c);
+    const struct program *p = c->program;
     cuda_enter(d);
-    return without >> JOIN_ROPE_STORE & 1 ? OATO_OK : join_stores(d, c, err);
+    join_packs(d, c);
+    for (uint32_t i = 0; i + 1 < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        struct cuda_record *kernels = &c->records[i];
+        if (packs_for(d, p, r, r + 1))
+            kernels[0].packs = kernels[1].packed = true;
+        if (can_add(d, p, r, r + 1))
+            kernels[0].adds = kernels[1].waits = true;
+        if (i + 2 == p->n_records || !can_join(d, p, r))
+            continue;
+        const cu_result result = cuda_kernel(d, "rope_store", &kernels[2].run);
+        if (result)
+            return cuda_fail(d->cu, result, d->id, "finding its kernel rope_store", err);
+        kernels[0].waits = kernels[1].waits = kernels[2].joins = true;
+    }
+    return OATO_OK;
 }

@@ -76,13 +76,14 @@ static cu_result run_norm(const struct launch *l)
 
 static cu_result run_pairwise(const struct launch *l)
 {
+    static const int32_t what[] = {[OP_ADD] = PAIRWISE_ADD,
+                                   [OP_BIAS] = PAIRWISE_BIAS,
+                                   [OP_SCALE] = PAIRWISE_SCALE,
+                                   [OP_SWIGLU] = PAIRWISE_SWIGLU};
     const uint16_t kind = l->op->kind;
     struct cuda_pairwise_args a = {
-        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n, .factor = l->op->scale};
-    a.what = kind == OP_ADD     ? PAIRWISE_ADD
-             : kind == OP_BIAS  ? PAIRWISE_BIAS
-             : kind == OP_SCALE ? PAIRWISE_SCALE
-                                : PAIRWISE_SWIGLU;
+        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n, .what = what[kind],
+        .factor = l->op->scale};
     a.b = kind == OP_BIAS || kind == OP_SCALE ? launch_vector(l, 0) : launch_input(l, 1);
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
@@ -255,17 +256,26 @@ int32_t cuda_step_spans(const struct step *step)
     return (int32_t)blocks_of(step_positions(step), ATTENTION_TILE_SPAN);
 }
 
-/* Whether the workspace has room for the results of so many segments, behind a packed output. */
-static bool fits_segments(const struct launch *l, int32_t segments)
+/* Divided into `segments` if that is wanted and the workspace has room for their results, behind a
+ * packed output. */
+static struct cuda_attention_args attention_args(const struct launch *l, bool divided,
+                                                 int32_t segments)
 {
-    const uint64_t room = l->d->workspace_bytes - packed_heads_bytes(l->op, l->T);
-    return segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room / sizeof(float);
-}
-
-static float *partial_results(const struct launch *l)
-{
+    const uint64_t behind = packed_heads_bytes(l->op, l->T);
+    const uint64_t room = (l->d->workspace_bytes - behind) / sizeof(float);
     uint8_t *memory = launch_workspace(l);
-    return (float *)(void *)(memory + packed_heads_bytes(l->op, l->T));
+    struct cuda_attention_args a = {.step = l->c->step,
+                                    .layer = kv_layer(l, l->r->kv_layer),
+                                    .q = launch_input(l, 0),
+                                    .y = launch_output(l, 0),
+                                    .heads = l->op->heads,
+                                    .scale = l->op->scale,
+                                    .seqs = l->c->program->max_seqs};
+    if (divided && segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room) {
+        a.segments = segments;
+        a.partial = (float *)(void *)(memory + behind);
+    }
+    return a;
 }
 
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
@@ -287,13 +297,6 @@ static cu_result merge_segments(const struct launch *l, uint32_t threads,
 static cu_result run_tiles(const struct launch *l)
 {
     const struct oato_op *op = l->op;
-    struct cuda_attention_args a = {.step = l->c->step,
-                                    .layer = kv_layer(l, l->r->kv_layer),
-                                    .q = launch_input(l, 0),
-                                    .y = launch_output(l, 0),
-                                    .heads = op->heads,
-                                    .scale = op->scale,
-                                    .seqs = l->c->program->max_seqs};
     const int64_t rows = (int64_t)l->T * (op->heads / op->kv_heads);
     uint32_t warps = ATTENTION_TILE_WARPS, busy;
     for (;; warps /= 2) {
@@ -302,13 +305,11 @@ static cu_result run_tiles(const struct launch *l)
             break;
     }
     const uint32_t tile = warps * ATTENTION_TILE_ROWS;
-    const int64_t partial = min_i64(l->T, a.seqs) * (tile - 1); /* a tile of each sequence */
+    const int64_t partial = /* a tile of each sequence */
+        min_i64(l->T, l->c->program->max_seqs) * (tile - 1);
     const uint32_t blocks = (uint32_t)((rows + partial) / tile) * (uint32_t)op->kv_heads;
     const int32_t spans = cuda_step_spans(l->step);
-    if (busy < (uint32_t)l->d->multiprocessors && fits_segments(l, spans)) {
-        a.segments = spans;
-        a.partial = partial_results(l);
-    }
+    struct cuda_attention_args a = attention_args(l, busy < (uint32_t)l->d->multiprocessors, spans);
     cu_result result =
         launch_start(l, l->kernels->run, (struct grid){blocks, a.partial ? (uint32_t)spans : 1, 1},
                      warps * 32, ATTENTION_TILE_SHARED((uint32_t)op->head_dim), &a);
@@ -320,17 +321,8 @@ static cu_result run_attention(const struct launch *l)
     const struct oato_op *op = l->op;
     if (cuda_takes_tile(op, l->r->numerics))
         return run_tiles(l);
-    struct cuda_attention_args a = {.step = l->c->step,
-                                    .layer = kv_layer(l, l->r->kv_layer),
-                                    .q = launch_input(l, 0),
-                                    .y = launch_output(l, 0),
-                                    .heads = op->heads,
-                                    .scale = op->scale};
-    const int32_t segments = cuda_step_segments(l->step);
-    if (l->T <= SPLIT_ROWS && fits_segments(l, segments)) {
-        a.segments = segments;
-        a.partial = partial_results(l);
-    }
+    struct cuda_attention_args a =
+        attention_args(l, l->T <= SPLIT_ROWS, cuda_step_segments(l->step));
     if (l->kernels->packs) {
         a.packed = launch_workspace(l);
         a.packed_stride = cuda_packed_bytes(DT_Q8_0, op->n);
@@ -373,13 +365,6 @@ static const struct {
     [OP_TOP_K] = {run_top_k, "top_k", "top_k_merge"},
 };
 
-static const char *tile_kernel(int32_t head_dim)
-{
-    return head_dim == 64   ? "attention_tile_%s_64"
-           : head_dim == 96 ? "attention_tile_%s_96"
-                            : "attention_tile_%s_128";
-}
-
 /* NULL pattern: none is wanted. */
 static oato_status find_kernel(const struct cuda_device *d, const char *pattern, oato_dtype dtype,
                                cu_function *out, struct oato_error *err)
@@ -408,6 +393,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = cuda_has_blocks(dtype);
     const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
+    char tile[32];
     bool by_rows = product && !op_has_experts(&r->op);
     if (cuda_takes_blas(d, &r->op, r->numerics)) { /* steps of few rows are a decode step's */
         out->blas = true;
@@ -420,7 +406,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
-        kernel = tile_kernel(r->op.head_dim);
+        snprintf(tile, sizeof tile, "attention_tile_%%s_%d", (int)r->op.head_dim);
+        kernel = tile;
         merge = "attention_tile_merge";
     }
     cuda_enter(d);

@@ -1,7 +1,8 @@
 /*
  * cuda_layout.c - GGUF's rows to the planes of cuda_layout.h: one row of the table for each type
- * says which planes it has, and two small functions take a GGUF block apart, into one byte a code
- * and into its scales. Packing the codes again is common to all.
+ * says which planes it has and where a GGUF block has what goes there. A function takes the codes
+ * apart, one byte each; scales are copied, or taken apart by another one. Packing the codes again
+ * is common to all.
  */
 #include "kernels/cuda/cuda_layout.h"
 
@@ -12,9 +13,10 @@
 enum { BLOCK = 32, SUPER = 256, ELEMENTS_MAX_LOG2 = 48, ROW_ALIGN = 16 };
 
 struct format {
-    void (*codes)(const uint8_t *block, uint8_t *out); /* NULL: rows are kept as they are */
-    void (*scales)(const uint8_t *block, uint8_t *out, uint8_t *of_super);
-    int32_t bits, more_bits;          /* of an element in planes 0 and 1 */
+    void (*codes)(const uint8_t *block, uint8_t *out);  /* NULL: rows are kept as they are */
+    void (*scales)(const uint8_t *block, uint8_t *out); /* NULL: they are copied */
+    int32_t codes_at, scales_at, super_at;              /* in a GGUF block */
+    int32_t bits, more_bits;                            /* of an element in planes 0 and 1 */
     int32_t scale_bytes, super_bytes; /* of 32 elements in plane 2, of 256 in plane 3 */
     uint8_t flip;                     /* what makes two's complement of a code */
     bool looked_up;                   /* the order of 4-bit codes, see the header */
@@ -43,34 +45,9 @@ static void codes_of_fifths(const uint8_t *p, uint8_t *out)
     }
 }
 
-static void codes_q4_0(const uint8_t *p, uint8_t *out)
+static void codes_of_bytes(const uint8_t *q, uint8_t *out)
 {
-    codes_of_nibbles(p + 2, out);
-}
-
-static void codes_q4_1(const uint8_t *p, uint8_t *out)
-{
-    codes_of_nibbles(p + 4, out);
-}
-
-static void codes_q5_0(const uint8_t *p, uint8_t *out)
-{
-    codes_of_fifths(p + 2, out);
-}
-
-static void codes_q5_1(const uint8_t *p, uint8_t *out)
-{
-    codes_of_fifths(p + 4, out);
-}
-
-static void codes_q8_0(const uint8_t *p, uint8_t *out)
-{
-    memcpy(out, p + 2, BLOCK);
-}
-
-static void codes_mxfp4(const uint8_t *p, uint8_t *out)
-{
-    codes_of_nibbles(p + 1, out);
+    memcpy(out, q, BLOCK);
 }
 
 /* Sub-blocks 2i and 2i + 1 are the low and high nibbles of the i-th 32 bytes. */
@@ -79,11 +56,6 @@ static void codes_of_k_nibbles(const uint8_t *q, uint8_t *out)
     for (int s = 0; s < SUPER / BLOCK; s++)
         for (int i = 0; i < BLOCK; i++)
             out[s * BLOCK + i] = q[s / 2 * BLOCK + i] >> s % 2 * 4 & 15;
-}
-
-static void codes_q4_k(const uint8_t *p, uint8_t *out)
-{
-    codes_of_k_nibbles(p + 16, out);
 }
 
 static void codes_q5_k(const uint8_t *p, uint8_t *out)
@@ -111,11 +83,6 @@ static void codes_of_pairs(const uint8_t *q, uint8_t *out)
             out[s * BLOCK + i] = q[s / 4 * BLOCK + i] >> s % 4 * 2 & 3;
 }
 
-static void codes_q2_k(const uint8_t *p, uint8_t *out)
-{
-    codes_of_pairs(p + 16, out);
-}
-
 static void codes_q3_k(const uint8_t *p, uint8_t *out)
 {
     codes_of_pairs(p + 32, out);
@@ -127,28 +94,10 @@ static void codes_q3_k(const uint8_t *p, uint8_t *out)
 static void codes_iq4_xs(const uint8_t *p, uint8_t *out)
 {
     for (int s = 0; s < SUPER / BLOCK; s++)
-        codes_of_nibbles(p + 8 + s * 16, out + s * BLOCK);
+        codes_of_nibbles(p + s * 16, out + s * BLOCK);
 }
 
-static void scales_half(const uint8_t *p, uint8_t *out, uint8_t *of_super)
-{
-    (void)of_super;
-    memcpy(out, p, 2);
-}
-
-static void scales_halves(const uint8_t *p, uint8_t *out, uint8_t *of_super)
-{
-    (void)of_super;
-    memcpy(out, p, 4);
-}
-
-static void scales_mxfp4(const uint8_t *p, uint8_t *out, uint8_t *of_super)
-{
-    (void)of_super;
-    *out = *p;
-}
-
-static void scales_k45(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+static void scales_k45(const uint8_t *p, uint8_t *out)
 {
     uint8_t scale[8], min[8];
     quants_k_scales(p + 4, scale, min);
@@ -156,55 +105,44 @@ static void scales_k45(const uint8_t *p, uint8_t *out, uint8_t *of_super)
         out[2 * s] = scale[s];
         out[2 * s + 1] = min[s];
     }
-    memcpy(of_super, p, 4);
 }
 
-static void scales_q6_k(const uint8_t *p, uint8_t *out, uint8_t *of_super)
-{
-    memcpy(out, p + 192, 16);
-    memcpy(of_super, p + 208, 2);
-}
-
-static void scales_q2_k(const uint8_t *p, uint8_t *out, uint8_t *of_super)
-{
-    memcpy(out, p, 16);
-    memcpy(of_super, p + 80, 4);
-}
-
-static void scales_q3_k(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+static void scales_q3_k(const uint8_t *p, uint8_t *out)
 {
     quants_q3_k_scales(p, (int8_t *)out);
-    memcpy(of_super, p + 108, 2);
 }
 
-static void scales_iq4_xs(const uint8_t *p, uint8_t *out, uint8_t *of_super)
+static void scales_iq4_xs(const uint8_t *p, uint8_t *out)
 {
     quants_iq4_xs_scales(p, (int8_t *)out);
-    memcpy(of_super, p, 2);
 }
 
 /* One for each of WEIGHT_TYPES. */
 static const struct format
     format_F32 = {.bits = 32},
     format_F16 = {.bits = 16}, format_BF16 = {.bits = 16},
-    format_Q4_0 = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .flip = 8},
-    format_Q4_1 = {codes_q4_1, scales_halves, .bits = 4, .scale_bytes = 4},
-    format_Q5_0 = {codes_q5_0,     scales_half,      .bits = 4,
-                   .more_bits = 1, .scale_bytes = 2, .flip = 16},
-    format_Q5_1 = {codes_q5_1, scales_halves, .bits = 4, .more_bits = 1, .scale_bytes = 4},
-    format_Q8_0 = {codes_q8_0, scales_half, .bits = 8, .scale_bytes = 2},
-    format_Q2_K = {codes_q2_k, scales_q2_k, .bits = 2, .scale_bytes = 2, .super_bytes = 4},
-    format_Q3_K = {codes_q3_k,       scales_q3_k,      .bits = 2, .more_bits = 1,
-                   .scale_bytes = 2, .super_bytes = 2, .flip = 4},
-    format_Q4_K = {codes_q4_k, scales_k45, .bits = 4, .scale_bytes = 2, .super_bytes = 4},
+    format_Q4_0 = {codes_of_nibbles, .codes_at = 2, .bits = 4, .scale_bytes = 2, .flip = 8},
+    format_Q4_1 = {codes_of_nibbles, .codes_at = 4, .bits = 4, .scale_bytes = 4},
+    format_Q5_0 = {codes_of_fifths, .codes_at = 2,    .bits = 4,
+                   .more_bits = 1,  .scale_bytes = 2, .flip = 16},
+    format_Q5_1 = {codes_of_fifths, .codes_at = 4, .bits = 4, .more_bits = 1, .scale_bytes = 4},
+    format_Q8_0 = {codes_of_bytes, .codes_at = 2, .bits = 8, .scale_bytes = 2},
+    format_Q2_K = {codes_of_pairs, .codes_at = 16,   .super_at = 80,
+                   .bits = 2,      .scale_bytes = 2, .super_bytes = 4},
+    format_Q3_K = {codes_q3_k,     scales_q3_k,      .super_at = 108,  .bits = 2,
+                   .more_bits = 1, .scale_bytes = 2, .super_bytes = 2, .flip = 4},
+    format_Q4_K = {codes_of_k_nibbles, scales_k45,       .codes_at = 16,
+                   .bits = 4,          .scale_bytes = 2, .super_bytes = 4},
     format_Q5_K = {codes_q5_k,     scales_k45,       .bits = 4,
                    .more_bits = 1, .scale_bytes = 2, .super_bytes = 4},
-    format_Q6_K = {codes_q6_k,       scales_q6_k,      .bits = 4, .more_bits = 2,
-                   .scale_bytes = 2, .super_bytes = 2, .flip = 32},
-    format_IQ4_NL = {codes_q4_0, scales_half, .bits = 4, .scale_bytes = 2, .looked_up = true},
-    format_IQ4_XS = {codes_iq4_xs,     scales_iq4_xs,    .bits = 4,
+    format_Q6_K = {codes_q6_k,     .scales_at = 192, .super_at = 208,  .bits = 4,
+                   .more_bits = 2, .scale_bytes = 2, .super_bytes = 2, .flip = 32},
+    format_IQ4_NL = {codes_of_nibbles, .codes_at = 2, .bits = 4, .scale_bytes = 2,
+                     .looked_up = true},
+    format_IQ4_XS = {codes_iq4_xs,     scales_iq4_xs,    .codes_at = 8,    .bits = 4,
                      .scale_bytes = 1, .super_bytes = 2, .looked_up = true},
-    format_MXFP4 = {codes_mxfp4, scales_mxfp4, .bits = 4, .scale_bytes = 1, .looked_up = true};
+    format_MXFP4 = {codes_of_nibbles, .codes_at = 1, .bits = 4, .scale_bytes = 1,
+                    .looked_up = true};
 
 #define ROW(type, ...) [DT_##type] = &format_##type,
 static const struct format *const formats[DT_COUNT] = {WEIGHT_TYPES(ROW)};
@@ -269,20 +207,20 @@ static void pack_codes(const struct format *f, uint8_t codes[BLOCK], uint8_t *ou
 
 /* ------------------------------------------------------------------------- whole rows ----- */
 
-/* Of n elements, in each plane. */
-static void plane_bytes(const struct format *f, uint64_t n, uint64_t bytes[CUDA_PLANES])
+void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES])
 {
+    const struct format *f = formats[dtype];
+    const uint64_t n = (uint64_t)k;
     bytes[0] = n * (uint64_t)f->bits / 8;
     bytes[1] = n * (uint64_t)f->more_bits / 8;
     bytes[2] = n / BLOCK * (uint64_t)f->scale_bytes;
     bytes[3] = n / SUPER * (uint64_t)f->super_bytes;
 }
 
-/* Returns where the last plane ends. */
-static uint64_t planes_of(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
+uint64_t cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
 {
     uint64_t bytes[CUDA_PLANES], end = 0;
-    plane_bytes(formats[dtype], (uint64_t)rows * (uint64_t)k, bytes);
+    cuda_layout_row(dtype, rows * k, bytes);
     for (int p = 0; p < CUDA_PLANES; p++) {
         offset[p] = end;
         end = size_align(end + bytes[p], CUDA_PLANE_ALIGN);
@@ -290,30 +228,27 @@ static uint64_t planes_of(oato_dtype dtype, int64_t rows, int64_t k, uint64_t of
     return end;
 }
 
-bool cuda_layout_known(oato_dtype dtype)
-{
-    return (int)dtype >= 0 && dtype < DT_COUNT && formats[dtype];
-}
-
 uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k)
 {
     size_t row_bytes;
-    if (!cuda_layout_known(dtype) || rows <= 0 || k <= 0 || rows > INT32_MAX || k > INT32_MAX ||
+    if (!quants_known(dtype) || rows <= 0 || k <= 0 || rows > INT32_MAX || k > INT32_MAX ||
         rows > ((int64_t)1 << ELEMENTS_MAX_LOG2) / k || !dtype_row_bytes(dtype, k, &row_bytes) ||
         (!formats[dtype]->codes && row_bytes % ROW_ALIGN))
         return 0;
     uint64_t offset[CUDA_PLANES];
-    return planes_of(dtype, rows, k, offset);
+    return cuda_layout_planes(dtype, rows, k, offset);
 }
 
-void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
+/* 0, 1, 2, 4 or 16 bytes: a call of memcpy for each block would take a third of the time of all. */
+static inline void copy_few(uint8_t *to, const uint8_t *from, int32_t bytes)
 {
-    planes_of(dtype, rows, k, offset);
-}
-
-void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES])
-{
-    plane_bytes(formats[dtype], (uint64_t)k, bytes);
+    switch (bytes) {
+    case 0: break;
+    case 1: *to = *from; break;
+    case 2: memcpy(to, from, 2); break;
+    case 4: memcpy(to, from, 4); break;
+    default: memcpy(to, from, 16);
+    }
 }
 
 /* A row of GGUF blocks to planes that begin with it. */
@@ -325,14 +260,19 @@ static void transcode_row(oato_dtype dtype, const uint8_t *row, int64_t k,
     uint8_t *out = plane[0], *more = plane[1], *scales = plane[2], *of_super = plane[3];
     for (int64_t done = 0; done < k; done += d->block_elems, row += d->block_bytes) {
         _Alignas(64) uint8_t codes[SUPER];
-        f->codes(row, codes);
+        f->codes(row + f->codes_at, codes);
         for (int i = 0; i < d->block_elems; i += BLOCK) {
             pack_codes(f, codes + i, out, more);
             out += f->bits * BLOCK / 8;
             more += f->more_bits * BLOCK / 8;
         }
-        f->scales(row, scales, of_super);
-        scales += d->block_elems / BLOCK * f->scale_bytes;
+        const int32_t scale_bytes = d->block_elems / BLOCK * f->scale_bytes;
+        if (f->scales)
+            f->scales(row, scales);
+        else
+            copy_few(scales, row + f->scales_at, scale_bytes);
+        copy_few(of_super, row + f->super_at, f->super_bytes);
+        scales += scale_bytes;
         of_super += f->super_bytes;
     }
 }
@@ -342,7 +282,7 @@ void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t b
     const struct format *f = formats[source->dtype];
     const uint64_t stride = weight_source_stride(source);
     uint64_t row_bytes[CUDA_PLANES], offset[CUDA_PLANES];
-    plane_bytes(f, (uint64_t)source->k, row_bytes);
+    cuda_layout_row(source->dtype, source->k, row_bytes);
     cuda_layout_planes(source->dtype, source->row_end - source->row_begin, source->k, offset);
     for (int64_t r = begin; r < end; r++) {
         const uint8_t *row =

@@ -39,17 +39,16 @@
 
 enum { CUDA_PLANES = 4, CUDA_PLANE_ALIGN = 256 };
 
-/* True for types that have a layout here. */
-bool cuda_layout_known(oato_dtype dtype);
-
 /* Bytes of a matrix in all its planes, a multiple of CUDA_PLANE_ALIGN. 0: no layout, because the
  * type has none, the matrix is empty, it has more than 2^31 - 1 rows or columns or 2^48 elements,
  * or its rows are not whole blocks: GGUF's blocks, or 16 bytes for F16, BF16 and F32, so that rows
  * can be read 16 bytes at a time. */
 uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k);
 
-/* Offsets of a matrix's planes; planes that the type does not use are empty. */
-void cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES]);
+/* Offsets of a matrix's planes; planes that the type does not use are empty. Returns the end of the
+ * last. */
+uint64_t cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k,
+                            uint64_t offset[CUDA_PLANES]);
 
 /* Bytes of one row in each plane. */
 void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES]);

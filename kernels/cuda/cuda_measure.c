@@ -11,33 +11,16 @@ enum { READ_BLOCKS = 8 /* of a multiprocessor */, READ_RUNS = 9, BOTH_COPIES = 8
 #define READ_MOST ((uint64_t)1 << 30)
 #define BOTH_MOST ((uint64_t)16 << 20) /* of one copy: a millisecond, in which both have begun */
 
-static void free_events(struct cuda_device *d)
-{
-    for (int i = 0; i < CUDA_MARKS; i++) {
-        if (d->measure.event[i])
-            d->cu->event_destroy(d->measure.event[i]);
-        d->measure.event[i] = NULL;
-    }
-}
-
-static cu_result make_events(struct cuda_device *d)
-{
-    cu_result result = CU_OK;
-    for (int i = 0; i < CUDA_MARKS && !result; i++)
-        result = d->cu->event_create(&d->measure.event[i], CU_EVENT_TIMED);
-    return result;
-}
-
 static void switch_on(struct cuda_device *d, enum device_clock clock)
 {
     struct cuda_measure *m = &d->measure;
     m->n = 0;
     m->why = (struct oato_error){OATO_OK, ""};
-    cu_result result = make_events(d);
+    cu_result result = cuda_events_create(d, d->measure.event, CUDA_MARKS, CU_EVENT_TIMED);
     if (!result)
         result = cuda_kernel(d, CUDA_MARK_KERNEL, &m->mark);
     if (result) {
-        free_events(d);
+        cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
         cuda_fail(d->cu, result, d->id, "measuring", &m->why);
         return;
     }
@@ -49,7 +32,7 @@ void cuda_measure_close(struct cuda_device *d)
 {
     if (d->measure.activity)
         cuda_activity_stop();
-    free_events(d);
+    cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
     d->measure.activity = false;
     d->measure.clock = CLOCK_USUAL;
 }
@@ -159,14 +142,14 @@ oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct
     struct cuda_read_args a = {.from = buffer, .stretches = bytes / READ_STRETCH, .out = buffer};
     cu_result result = cuda_kernel(d, "read_all", &kernel);
     if (!result && !lent)
-        result = make_events(d);
+        result = cuda_events_create(d, d->measure.event, CUDA_MARKS, CU_EVENT_TIMED);
     for (int run = 0; run < READ_RUNS && !result; run++) {
         float ms = 0;
         result = read_once(d, kernel, &a, &ms);
         best = run && (best <= 0 || ms < best) ? ms : best; /* the first wakes it up */
     }
     if (!lent)
-        free_events(d);
+        cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
     cuda_free(base, buffer, bytes);
     if (result)
         return cuda_fail(d->cu, result, d->id, "reading all of a buffer", err);
@@ -228,7 +211,7 @@ oato_status cuda_both_rates(struct oato_device *base, double *to_device, double 
     const bool lent = d->measure.clock != CLOCK_USUAL;
     cu_result result = d->cu->host_alloc(&room.host, 2 * room.bytes, CU_HOST_PORTABLE);
     if (!result && !lent)
-        result = make_events(d);
+        result = cuda_events_create(d, d->measure.event, CUDA_MARKS, CU_EVENT_TIMED);
     for (int run = 0; run < BOTH_RUNS && !result; run++) {
         float ms[2] = {0, 0};
         result = both_once(d, &room, ms);
@@ -237,7 +220,7 @@ oato_status cuda_both_rates(struct oato_device *base, double *to_device, double 
             best[way] = ms[way];
     }
     if (!lent)
-        free_events(d);
+        cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
     if (room.host)
         d->cu->host_free(room.host);
     cuda_free(base, room.device, 2 * room.bytes);

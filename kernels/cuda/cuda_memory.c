@@ -52,17 +52,6 @@ void cuda_return(struct cuda_device *d, cu_address address, uint64_t bytes)
     d->used_bytes -= bytes;
 }
 
-/* Device addresses travel as pointers; nobody on the host follows them. */
-static void *pointer_of(cu_address address)
-{
-    return (void *)(uintptr_t)address;
-}
-
-static cu_address address_of(const void *p)
-{
-    return (cu_address)(uintptr_t)p;
-}
-
 /* Memory of arenas begins as zeros, as on other devices. */
 oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err)
 {
@@ -77,7 +66,7 @@ oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out, str
         cuda_return(d, address, bytes);
         return cuda_fail(d->cu, result, d->id, "clearing memory", err);
     }
-    *out = pointer_of(address);
+    *out = (void *)(uintptr_t)address; /* nobody on the host follows it */
     return OATO_OK;
 }
 
@@ -87,7 +76,7 @@ void cuda_free(struct oato_device *base, void *p, uint64_t bytes)
     if (!p)
         return;
     job_queue_drain(&d->queue.base, NULL);
-    cuda_return(d, address_of(p), bytes);
+    cuda_return(d, (cu_address)(uintptr_t)p, bytes);
 }
 
 oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CAPABILITY_LEAST = 75 };
+enum {
+    CAPABILITY_LEAST = 75,
+    OVERLAP_CAPABILITY = 90,
+    OVERLAP_DRIVER = 12030, /* older ones let kernels of a stream overlap, but do not capture it */
+};
 
 /* cmake/cuda.cmake makes them; the first byte of an image that was not made is 0. */
 extern const unsigned char cuda_image_rows[], cuda_image_matvec[], cuda_image_matrix[],
@@ -32,7 +36,25 @@ cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function
     return result;
 }
 
-bool cuda_wanted(const char *variable)
+cu_result cuda_events_create(const struct cuda_device *d, cu_event *event, int n, unsigned flags)
+{
+    cu_result result = CU_OK;
+    for (int i = 0; i < n && !result; i++)
+        result = d->cu->event_create(&event[i], flags);
+    return result;
+}
+
+void cuda_events_destroy(const struct cuda_device *d, cu_event *event, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (event[i])
+            d->cu->event_destroy(event[i]);
+        event[i] = NULL;
+    }
+}
+
+/* False when the environment says VARIABLE=0. */
+static bool wanted(const char *variable)
 {
     const char *value = getenv(variable);
     return !value || strcmp(value, "0") != 0;
@@ -113,14 +135,15 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
         goto no_context;
     }
     cuda_enter(d);
-    d->graphs = cuda_wanted("OATO_CUDA_GRAPHS");
+    d->graphs = wanted("OATO_CUDA_GRAPHS");
+    d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
+                  wanted("OATO_CUDA_OVERLAP");
     if (load_kernels(d, err) || cuda_streams_open(d, err))
         goto fail;
     if (cuda_queue_open(&d->queue, d, err)) {
         cuda_streams_close(d);
         goto fail;
     }
-    d->overlaps = cuda_can_overlap(d);
     *out = &d->base;
     return OATO_OK;
 

@@ -6,8 +6,6 @@
  */
 #include "kernels/cuda/cuda_launch.h"
 
-#include "kernels/cuda/cuda_layout.h"
-
 enum {
     BF16_CAPABILITY = 80,       /* of tensor cores that multiply BF16 */
     MATVEC_WARPS_WANTED = 2048, /* of a product: 16 for each of 128 multiprocessors */

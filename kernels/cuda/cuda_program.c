@@ -4,7 +4,6 @@
  * sequences and their block tables.
  */
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_layout.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,12 +18,6 @@ enum {
 
 /* ------------------------------------------------------------------------------ pricing --- */
 
-static bool has_matrix(const struct oato_op *op)
-{
-    const enum weight_use use = op_weight_use(op);
-    return use == WEIGHT_MATRIX || use == WEIGHT_LOOKUP;
-}
-
 bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 {
     (void)base;
@@ -33,7 +26,8 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && cuda_attention_shared(op->head_dim) <= SHARED_MOST;
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
-    return !has_matrix(op) ||
+    const enum weight_use use = op_weight_use(op);
+    return (use != WEIGHT_MATRIX && use != WEIGHT_LOOKUP) ||
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
 }
 
@@ -347,15 +341,4 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
         result = d->cu->upload(c->step_memory + c->copies_at, copy, (size_t)copies * sizeof *copy,
                                d->queue.stream);
     return result ? cuda_fail(d->cu, result, d->id, "sending a step", err) : OATO_OK;
-}
-
-oato_status cuda_submit(struct oato_device *base, struct compiled *c, const struct step *step,
-                        struct oato_error *err)
-{
-    return job_queue_step(&cuda_of(base)->queue.base, c, c->program, c->self, step, err);
-}
-
-oato_status cuda_finish(struct oato_device *base, struct oato_error *err)
-{
-    return job_queue_drain(&cuda_of(base)->queue.base, err);
 }

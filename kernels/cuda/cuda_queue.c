@@ -36,13 +36,6 @@ static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doin
     return job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
-static bool cancelled(struct cuda_queue *q)
-{
-    struct oato_error error;
-    oato_fail(&error, OATO_EDEVICE, "%s: the step was cancelled", q->device->id);
-    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
-}
-
 /* The GPU owes a signal, the user wants to leave, and neither has changed for HANG_NS. */
 static bool hangs(struct cuda_queue *q)
 {
@@ -59,13 +52,12 @@ static bool hangs(struct cuda_queue *q)
 
 static bool hung(struct cuda_queue *q)
 {
-    struct oato_error error;
-    oato_fail(&error, OATO_EDEVICE,
-              "%s: a kernel is still running %d s after the interrupt; leaving the GPU as it is",
-              q->device->id, (int)(HANG_NS / UINT64_C(1000000000)));
     q->device->hung = true;
     q->device->cu = cuda_driver_none();
-    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
+    return job_queue_fail_text(
+        &q->base, TIMELINE_DIED,
+        "a kernel is still running %d s after the interrupt; leaving the GPU as it is",
+        (int)(HANG_NS / UINT64_C(1000000000)));
 }
 
 /* ------------------------------------------------------------------------------ signals --- */
@@ -116,7 +108,8 @@ static bool pump_again(struct cuda_queue *q, int *spins)
         if (hangs(q))
             return hung(q);
     }
-    return !atomic_load(&q->base.stop) || cancelled(q);
+    return !atomic_load(&q->base.stop) ||
+           job_queue_fail_text(&q->base, TIMELINE_DIED, "the step was cancelled");
 }
 
 static bool pump_all(struct cuda_queue *q)
@@ -152,14 +145,11 @@ static bool wait_for_others(struct cuda_queue *q, const struct compiled *c, uint
         if (other == c->self)
             continue; /* the stream keeps the order */
         for (int spins = 0; !timeline_reached(step->timeline[other], value);) {
-            if (atomic_load(&step->timeline[other]->failed)) {
-                struct oato_error error;
-                oato_fail(
-                    &error, OATO_EDEVICE, "%s: record %" PRIu32 " waited for %s, which failed",
-                    q->device->id, index,
-                    c->program->device_ids ? c->program->device_ids[other] : "another device");
-                return job_queue_fail(&q->base, TIMELINE_STRANDED, &error);
-            }
+            if (atomic_load(&step->timeline[other]->failed))
+                return job_queue_fail_text(&q->base, TIMELINE_STRANDED,
+                                           "record %" PRIu32 " waited for %s, which failed", index,
+                                           c->program->device_ids ? c->program->device_ids[other]
+                                                                  : "another device");
             if (!pump_again(q, &spins))
                 return false;
         }
@@ -223,11 +213,9 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     for (uint32_t i = 0, n; i < p->n_records; i += n) {
         if (!wait_for_others(q, c, i, step))
             return false;
-        if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1) {
-            oato_fail(&error, OATO_EDEVICE, "%s: injected failure at record %" PRIu32,
-                      q->device->id, i);
-            return job_queue_fail(&q->base, TIMELINE_DIED, &error);
-        }
+        if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1)
+            return job_queue_fail_text(&q->base, TIMELINE_DIED,
+                                       "injected failure at record %" PRIu32, i);
         if (!run_records(q, c, i, step, &n))
             return false;
         const struct program_record *r = &p->records[i + n - 1]; /* the one that may signal */
@@ -284,9 +272,7 @@ static void free_count(struct cuda_queue *q)
 
 static void free_stream(struct cuda_queue *q)
 {
-    for (int i = 0; i < CUDA_SIGNALS; i++)
-        if (q->event[i])
-            q->device->cu->event_destroy(q->event[i]);
+    cuda_events_destroy(q->device, q->event, CUDA_SIGNALS);
     free_count(q);
     if (q->stream)
         q->device->cu->stream_destroy(q->stream);
@@ -319,8 +305,8 @@ oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct 
     cu_result result = d->cu->stream_create(&q->stream, CU_STREAM_NON_BLOCKING);
     if (!result)
         make_count(q);
-    for (int i = 0; i < CUDA_SIGNALS && !q->count && !result; i++)
-        result = d->cu->event_create(&q->event[i], CU_EVENT_DISABLE_TIMING);
+    if (!result && !q->count)
+        result = cuda_events_create(d, q->event, CUDA_SIGNALS, CU_EVENT_DISABLE_TIMING);
     if (result) {
         cuda_fail(d->cu, result, d->id, "making its queue", err);
         free_stream(q);

@@ -21,18 +21,18 @@ static cu_result send_piece(const struct cuda_piece *p)
     const struct cuda_weight *w = p->weight;
     const struct cuda_driver *cu = w->device->cu;
     const struct cuda_streams *s = &w->device->streams;
-    const struct cuda_buffer *b = &s->buffer[p->buffer];
+    const cu_event filled = s->filled[p->buffer], sent = s->sent[p->buffer];
     const cu_address to = (cu_address)(uintptr_t)w->weight.data;
-    cu_result result = cu->stream_wait(s->fill, b->sent, 0);
+    cu_result result = cu->stream_wait(s->fill, sent, 0);
     if (result || (result = cu->host_call(s->fill, cuda_piece_fill, (void *)(uintptr_t)p)) ||
-        (result = cu->event_record(b->filled, s->fill)) ||
-        (result = cu->stream_wait(s->copy, b->filled, 0)))
+        (result = cu->event_record(filled, s->fill)) ||
+        (result = cu->stream_wait(s->copy, filled, 0)))
         return result;
-    for (int i = 0; i < CUDA_WEIGHT_PLANES && !result; i++)
+    for (int i = 0; i < CUDA_PLANES && !result; i++)
         if (w->unit[i])
             result = cu->upload(to + w->plane[i] + p->begin * w->unit[i], p->to + p->plane[i],
                                 (p->end - p->begin) * w->unit[i], s->copy);
-    return result ? result : cu->event_record(b->sent, s->copy);
+    return result ? result : cu->event_record(sent, s->copy);
 }
 
 cu_result cuda_weight_send(const struct cuda_weight *w)
@@ -106,31 +106,16 @@ static cu_result make(struct cuda_device *d)
 {
     const struct cuda_driver *cu = d->cu;
     struct cuda_streams *s = &d->streams;
-    void *host = NULL;
     cu_result result = cu->stream_create(&s->fill, CU_STREAM_NON_BLOCKING);
-    if (!result)
-        result = cu->stream_create(&s->copy, CU_STREAM_NON_BLOCKING);
-    if (!result)
-        result = cu->event_create(&s->passed, CU_EVENT_DISABLE_TIMING);
-    for (int i = 0; i < CUDA_STREAMS_AHEAD && !result; i++)
-        result = cu->event_create(&s->behind[i], CU_EVENT_DISABLE_TIMING);
-    for (int i = 0; i < CUDA_BUFFERS && !result; i++) {
-        struct cuda_buffer *b = &s->buffer[i];
-        result = cu->event_create(&b->filled, CU_EVENT_DISABLE_TIMING);
-        if (!result)
-            result = cu->event_create(&b->sent, CU_EVENT_DISABLE_TIMING);
-        if (!result)
-            result = cu->host_alloc(&host, CUDA_BUFFER_BYTES, CU_HOST_PORTABLE);
-        if (!result)
-            b->host = host;
-    }
+    if (result || (result = cu->stream_create(&s->copy, CU_STREAM_NON_BLOCKING)) ||
+        (result = cuda_events_create(d, &s->passed, 1, CU_EVENT_DISABLE_TIMING)) ||
+        (result = cuda_events_create(d, s->behind, CUDA_STREAMS_AHEAD, CU_EVENT_DISABLE_TIMING)) ||
+        (result = cuda_events_create(d, s->filled, CUDA_BUFFERS, CU_EVENT_DISABLE_TIMING)) ||
+        (result = cuda_events_create(d, s->sent, CUDA_BUFFERS, CU_EVENT_DISABLE_TIMING)))
+        return result;
+    for (int i = 0; i < CUDA_BUFFERS && !result; i++)
+        result = cu->host_alloc(&s->buffer[i], CUDA_BUFFER_BYTES, CU_HOST_PORTABLE);
     return result;
-}
-
-static void destroy_event(const struct cuda_device *d, cu_event event)
-{
-    if (event)
-        d->cu->event_destroy(event);
 }
 
 oato_status cuda_streams_open(struct cuda_device *d, struct oato_error *err)
@@ -150,15 +135,13 @@ void cuda_streams_close(struct cuda_device *d)
     if (s->fill && s->copy)
         cuda_streams_wait(d);
     cuda_crew_close(&d->crew);
-    destroy_event(d, s->passed);
-    for (int i = 0; i < CUDA_STREAMS_AHEAD; i++)
-        destroy_event(d, s->behind[i]);
-    for (int i = 0; i < CUDA_BUFFERS; i++) {
-        destroy_event(d, s->buffer[i].filled);
-        destroy_event(d, s->buffer[i].sent);
-        if (s->buffer[i].host)
-            d->cu->host_free(s->buffer[i].host);
-    }
+    cuda_events_destroy(d, &s->passed, 1);
+    cuda_events_destroy(d, s->behind, CUDA_STREAMS_AHEAD);
+    cuda_events_destroy(d, s->filled, CUDA_BUFFERS);
+    cuda_events_destroy(d, s->sent, CUDA_BUFFERS);
+    for (int i = 0; i < CUDA_BUFFERS; i++)
+        if (s->buffer[i])
+            d->cu->host_free(s->buffer[i]);
     if (s->fill)
         d->cu->stream_destroy(s->fill);
     if (s->copy)

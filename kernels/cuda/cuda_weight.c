@@ -9,14 +9,11 @@
  * finds no room there goes the same way as others each time.
  */
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_layout.h"
 
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-
-_Static_assert((int)CUDA_WEIGHT_PLANES == (int)CUDA_PLANES, "a weight has the layout's planes");
 
 /* -------------------------------------------------------------------------------- filling -- */
 
@@ -60,20 +57,14 @@ static void *crew_main(void *arg)
 {
     struct cuda_crew *c = arg;
     pthread_mutex_lock(&c->lock);
-    for (uint64_t seen = 0;;) {
-        while (c->round == seen && !c->closing)
-            pthread_cond_wait(&c->changed, &c->lock);
-        if (c->closing)
-            break;
-        seen = c->round;
-        pthread_mutex_unlock(&c->lock);
-        fill_shares(c);
-        pthread_mutex_lock(&c->lock);
-        if (--c->working == 0)
-            pthread_cond_broadcast(&c->changed);
-    }
     pthread_mutex_unlock(&c->lock);
-    return NULL;
+    for (;;) {
+        pthread_barrier_wait(&c->begins);
+        if (c->closing)
+            return NULL;
+        fill_shares(c);
+        pthread_barrier_wait(&c->ends);
+    }
 }
 
 void cuda_piece_fill(void *user)
@@ -84,19 +75,12 @@ void cuda_piece_fill(void *user)
         fill_units(p, p->begin, p->end);
         return;
     }
-    pthread_mutex_lock(&c->lock);
     c->piece = p;
     c->share = (p->end - p->begin) / (uint64_t)(SHARES * (c->n + 1)) + 1;
     atomic_store(&c->next, p->begin);
-    c->working = c->n;
-    c->round++;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
+    pthread_barrier_wait(&c->begins);
     fill_shares(c);
-    pthread_mutex_lock(&c->lock);
-    while (c->working)
-        pthread_cond_wait(&c->changed, &c->lock);
-    pthread_mutex_unlock(&c->lock);
+    pthread_barrier_wait(&c->ends);
 }
 
 /* As many as half of the cores: the others are for what computes meanwhile. Fewer do as well. */
@@ -105,23 +89,25 @@ void cuda_crew_open(struct cuda_crew *c)
     cpu_set_t cores;
     int n = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores) / 2;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->changed, NULL);
+    pthread_mutex_lock(&c->lock);
     for (n = n < CUDA_CREW ? n : CUDA_CREW; c->n < n; c->n++) {
         if (pthread_create(&c->thread[c->n], NULL, crew_main, c))
             break;
         pthread_setname_np(c->thread[c->n], "oato-cuda-fill");
     }
+    pthread_barrier_init(&c->begins, NULL, (unsigned)c->n + 1);
+    pthread_barrier_init(&c->ends, NULL, (unsigned)c->n + 1);
+    pthread_mutex_unlock(&c->lock);
 }
 
 void cuda_crew_close(struct cuda_crew *c)
 {
-    pthread_mutex_lock(&c->lock);
     c->closing = true;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
+    pthread_barrier_wait(&c->begins);
     for (int i = 0; i < c->n; i++)
         pthread_join(c->thread[i], NULL);
-    pthread_cond_destroy(&c->changed);
+    pthread_barrier_destroy(&c->begins);
+    pthread_barrier_destroy(&c->ends);
     pthread_mutex_destroy(&c->lock);
 }
 
@@ -175,7 +161,7 @@ static oato_status cut(struct cuda_device *d, struct cuda_weight *w, struct oato
         p->end = units - p->begin < most ? units : p->begin + most;
         p->bytes = (p->end - p->begin) * unit;
         p->buffer = (int)(d->streams.turn++ % CUDA_BUFFERS);
-        p->to = d->streams.buffer[p->buffer].host;
+        p->to = d->streams.buffer[p->buffer];
         unit_planes(w, p->end - p->begin, p->plane);
     }
     return OATO_OK;

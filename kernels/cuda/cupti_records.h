@@ -19,7 +19,6 @@ enum {
 enum {
     CUPTI_KIND_MEMCPY = 1,
     CUPTI_KIND_MEMSET = 2,
-    CUPTI_KIND_KERNEL = 3,
     CUPTI_KIND_CONCURRENT_KERNEL = 10,
 };
 

@@ -205,6 +205,18 @@ template <class ARGUMENT> __device__ inline void nothing_ahead(const ARGUMENT &)
 {
 }
 
+/* The kernel that calls a function, the last argument, with `a`. */
+#define KERNEL_CALL(name, threads, argument, ...)                                                  \
+    KERNEL(name, threads, argument)                                                                \
+    {                                                                                              \
+        __VA_ARGS__(a);                                                                            \
+    }
+#define KERNEL_AHEAD_CALL(name, threads, blocks, argument, ahead, ...)                             \
+    KERNEL_AHEAD(name, threads, blocks, argument, ahead)                                           \
+    {                                                                                              \
+        __VA_ARGS__(a);                                                                            \
+    }
+
 /* Reads a number to have it in the cache. */
 template <class T> __device__ inline void touch(const T *p)
 {

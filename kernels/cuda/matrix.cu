@@ -41,16 +41,6 @@ template <int DTYPE> __device__ static void pack_float(const cuda_pack_args &a)
     out[i] = DTYPE == CUDA_F16 ? float_to_finite_half(x * CUDA_HALF_DOWN) : float_to_bf16(x);
 }
 
-KERNEL(pack_F16, PACK_WARPS *WARP, cuda_pack_args)
-{
-    pack_float<CUDA_F16>(a);
-}
-
-KERNEL(pack_BF16, PACK_WARPS *WARP, cuda_pack_args)
-{
-    pack_float<CUDA_BF16>(a);
-}
-
 /* What a library takes that knows nothing of blocks. A thread writes a quarter of a block, 16 bytes
  * beside its neighbour's. */
 template <int DTYPE> __device__ static void halves(const cuda_halves_args &a)
@@ -367,22 +357,17 @@ template <int DTYPE> __device__ static void matrix_experts(const cuda_grouped_ar
 /* The kernels of a type. Their shared memory is what MATRIX_ROOM_MOST has room for. */
 #define MATRIX_KERNELS(type, ...)                                                                  \
     static_assert(2 * sizeof(matrix_room<CUDA_##type>) <= MATRIX_ROOM_MOST, "shared memory");      \
-    KERNEL(matrix_##type, THREADS, cuda_matvec_args)                                               \
-    {                                                                                              \
-        matrix<CUDA_##type>(a);                                                                    \
-    }                                                                                              \
-    KERNEL(matrix_experts_##type, THREADS, cuda_grouped_args)                                      \
-    {                                                                                              \
-        matrix_experts<CUDA_##type>(a);                                                            \
-    }
+    KERNEL_CALL(matrix_##type, THREADS, cuda_matvec_args, matrix<CUDA_##type>)                     \
+    KERNEL_CALL(matrix_experts_##type, THREADS, cuda_grouped_args, matrix_experts<CUDA_##type>)
+
+#define MATRIX_KERNELS_OF_HALVES(type)                                                             \
+    MATRIX_KERNELS(type, )                                                                         \
+    KERNEL_CALL(pack_##type, PACK_WARPS *WARP, cuda_pack_args, pack_float<CUDA_##type>)
 
 #define MATRIX_KERNELS_OF_BLOCKS(type, ...)                                                        \
     MATRIX_KERNELS(type, )                                                                         \
-    KERNEL(halves_##type, HALVES_THREADS, cuda_halves_args)                                        \
-    {                                                                                              \
-        halves<CUDA_##type>(a);                                                                    \
-    }
+    KERNEL_CALL(halves_##type, HALVES_THREADS, cuda_halves_args, halves<CUDA_##type>)
 
-MATRIX_KERNELS(F16, )
-MATRIX_KERNELS(BF16, )
+MATRIX_KERNELS_OF_HALVES(F16)
+MATRIX_KERNELS_OF_HALVES(BF16)
 BLOCK_TYPES(MATRIX_KERNELS_OF_BLOCKS)

@@ -181,36 +181,25 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
 }
 
 /* The kernels of a type, named as cuda_launch.c puts their names together. */
-#define MATVEC_KERNEL(name, argument, ahead)                                                       \
-    KERNEL_AHEAD(name, MATVEC_WARPS *WARP, MATVEC_RESIDENT, argument, ahead)
+#define MATVEC_KERNEL(name, argument, ahead, ...)                                                  \
+    KERNEL_AHEAD_CALL(name, MATVEC_WARPS *WARP, MATVEC_RESIDENT, argument, ahead, __VA_ARGS__)
 #define MATVEC_KERNELS(type, ...)                                                                  \
-    MATVEC_KERNEL(matvec_##type, cuda_matvec_args, (weights_ahead<CUDA_##type, 1>))                \
-    {                                                                                              \
-        matvec<CUDA_##type, 1>(a);                                                                 \
-    }                                                                                              \
+    MATVEC_KERNEL(matvec_##type, cuda_matvec_args, (weights_ahead<CUDA_##type, 1>),                \
+                  matvec<CUDA_##type, 1>)                                                          \
     MATVEC_KERNEL(matvec_many_##type, cuda_matvec_args,                                            \
-                  (weights_ahead<CUDA_##type, MATVEC_COLUMNS>))                                    \
-    {                                                                                              \
-        matvec<CUDA_##type, MATVEC_COLUMNS>(a);                                                    \
-    }                                                                                              \
-    MATVEC_KERNEL(expert_gate_up_##type, cuda_experts_args, nothing_ahead)                         \
-    {                                                                                              \
-        expert_gate_up<CUDA_##type>(a);                                                            \
-    }                                                                                              \
-    MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead)                            \
-    {                                                                                              \
-        expert_down<CUDA_##type>(a);                                                               \
-    }
+                  (weights_ahead<CUDA_##type, MATVEC_COLUMNS>),                                    \
+                  matvec<CUDA_##type, MATVEC_COLUMNS>)                                             \
+    MATVEC_KERNEL(expert_gate_up_##type, cuda_experts_args, nothing_ahead,                         \
+                  expert_gate_up<CUDA_##type>)                                                     \
+    MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead, expert_down<CUDA_##type>)
 
 /* Of more columns, types without blocks multiply twice as many at once; others go through tensor
  * cores (batch.cu). */
 #define MATVEC_KERNELS_OF_FLOATS(type, ...)                                                        \
     MATVEC_KERNELS(type, )                                                                         \
-    KERNEL_AHEAD(batch_##type, MATVEC_WARPS *WARP, MATVEC_RESIDENT_BATCH, cuda_matvec_args,        \
-                 (weights_ahead<CUDA_##type, 2 * MATVEC_COLUMNS>))                                 \
-    {                                                                                              \
-        matvec<CUDA_##type, 2 * MATVEC_COLUMNS>(a);                                                \
-    }
+    KERNEL_AHEAD_CALL(batch_##type, MATVEC_WARPS *WARP, MATVEC_RESIDENT_BATCH, cuda_matvec_args,   \
+                      (weights_ahead<CUDA_##type, 2 * MATVEC_COLUMNS>),                            \
+                      matvec<CUDA_##type, 2 * MATVEC_COLUMNS>)
 
 FLOAT_TYPES(MATVEC_KERNELS_OF_FLOATS)
 BLOCK_TYPES(MATVEC_KERNELS)

@@ -187,13 +187,9 @@ static_assert(SPARSE_WARPS * WARP == SPARSE_COLUMNS, "a thread finishes a column
 static_assert(SPARSE_WARPS * WARP / ROW_LANES == SPARSE_ROWS, "8 lanes a row");
 
 #define SPARSE_KERNELS(type, ...)                                                                  \
-    KERNEL(sparse_rows_##type, MATVEC_WARPS *WARP, cuda_sparse_rows_args)                          \
-    {                                                                                              \
-        sparse_rows<CUDA_##type>(a);                                                               \
-    }                                                                                              \
-    KERNEL(sparse_sum_##type, SPARSE_WARPS *WARP, cuda_sparse_sum_args)                            \
-    {                                                                                              \
-        sparse_sum<CUDA_##type>(a);                                                                \
-    }
+    KERNEL_CALL(sparse_rows_##type, MATVEC_WARPS *WARP, cuda_sparse_rows_args,                     \
+                sparse_rows<CUDA_##type>)                                                          \
+    KERNEL_CALL(sparse_sum_##type, SPARSE_WARPS *WARP, cuda_sparse_sum_args,                       \
+                sparse_sum<CUDA_##type>)
 
 WEIGHT_TYPES(SPARSE_KERNELS)

@@ -24,14 +24,21 @@
 enum cuda_dtype { WEIGHT_TYPES(CUDA_NUMBER) };
 #undef CUDA_NUMBER
 
-/* What stored_block and block_weights are made of: a type's SCALES, HAS_MIN (false: m is 0) and the
- * functions
- *     load_codes(w, block), load_scales(w, block): what lies in memory
- *     codes(stored, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
- *     scales(stored, d, m): element e has d[e * SCALES / 32] and m[e * SCALES / 32]
- * where block = row * (k / 32) + i; and the bytes of a block in planes 0 to 2 and of 8 blocks in
- * plane 3: BYTES, MORE_BYTES, SCALE_BYTES, SUPER_BYTES. */
+/* What stored_block and block_weights are made of: block_of<how codes are stored, how scales are>.
+ * Of either
+ *     load(w, block): what lies in memory, `stored`, where block = row * (k / 32) + i
+ *     unpack(stored, q): elements 4i .. 4i + 3 are the bytes of q[i], signed, the first lowest
+ *     unpack(stored, d, m): element e has d[e * SCALES / 32] and m[e * SCALES / 32]
+ *     BYTES, MORE_BYTES: what lies in its two planes of a block; of 8 blocks in plane 3
+ * SCALES, HAS_MIN (false: m is 0): of the scales. */
 template <int DTYPE> struct weight_block;
+
+template <class OF_CODES, class OF_SCALES> struct block_of {
+    typedef OF_CODES codes;
+    typedef OF_SCALES scales;
+    static constexpr int SCALES = scales::SCALES;
+    static constexpr bool HAS_MIN = scales::HAS_MIN;
+};
 
 /* ----------------------------------------------------------------------------- loads ----- */
 
@@ -57,6 +64,28 @@ __device__ inline uint32_t bytes_selected(uint32_t a, uint32_t b, uint32_t selec
     return out;
 }
 
+/* A number of type T a block in a plane and, unless it is void, one of type MORE in the next plane,
+ * which `SHARE` blocks have together. */
+template <int PLANE, class T, class MORE = void, int SHARE = 1> struct in_planes {
+    static constexpr int BYTES = sizeof(T), MORE_BYTES = sizeof(MORE);
+    struct stored {
+        T own;
+        MORE more;
+    };
+    static __device__ stored load(const cuda_matrix &w, int64_t block)
+    {
+        return {plane_load<T>(w, PLANE, block), plane_load<MORE>(w, PLANE + 1, block / SHARE)};
+    }
+};
+template <int PLANE, class T, int SHARE> struct in_planes<PLANE, T, void, SHARE> {
+    static constexpr int BYTES = sizeof(T), MORE_BYTES = 0;
+    typedef T stored;
+    static __device__ stored load(const cuda_matrix &w, int64_t block)
+    {
+        return plane_load<T>(w, PLANE, block);
+    }
+};
+
 /* v * 2^by, by may be negative. */
 __device__ inline uint32_t moved(uint32_t v, int by)
 {
@@ -65,36 +94,13 @@ __device__ inline uint32_t moved(uint32_t v, int by)
 
 /* ---------------------------------------------------------------------------- codes ------- */
 
-/* In plane 0 alone. */
-template <class T> struct codes_alone {
-    static constexpr int BYTES = sizeof(T), MORE_BYTES = 0;
-    typedef T stored_codes;
-    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
-    {
-        return plane_load<T>(w, 0, block);
-    }
-};
-
-/* And more bits of each in plane 1. */
-template <class T, class MORE> struct codes_apart {
-    static constexpr int BYTES = sizeof(T), MORE_BYTES = sizeof(MORE);
-    struct stored_codes {
-        T low;
-        MORE high;
-    };
-    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
-    {
-        return {plane_load<T>(w, 0, block), plane_load<MORE>(w, 1, block)};
-    }
-};
-
 __device__ inline uint32_t word_of(const uint4 &v, int i)
 {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-struct codes_4 : codes_alone<uint4> {
-    static __device__ void codes(const stored_codes &s, int q[8])
+struct codes_4 : in_planes<0, uint4> {
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 4; i++) {
             q[i] = (int)(word_of(s, i) & 0x0f0f0f0f);
@@ -104,8 +110,8 @@ struct codes_4 : codes_alone<uint4> {
 };
 
 /* 16 times the code. */
-struct codes_4_signed : codes_alone<uint4> {
-    static __device__ void codes(const stored_codes &s, int q[8])
+struct codes_4_signed : in_planes<0, uint4> {
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 4; i++) {
             q[i] = (int)(word_of(s, i) << 4 & 0xf0f0f0f0);
@@ -115,45 +121,45 @@ struct codes_4_signed : codes_alone<uint4> {
 };
 
 /* Low four bits from plane 0, the fifth from plane 1, moved so that the lowest is bit LOWEST. */
-template <int LOWEST> struct codes_5_at : codes_apart<uint4, uint32_t> {
-    static __device__ void codes(const stored_codes &s, int q[8])
+template <int LOWEST> struct codes_5_at : in_planes<0, uint4, uint32_t> {
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(word_of(s.low, i % 4), LOWEST - i / 4 * 4) & 0x0f0f0f0f << LOWEST) |
-                         (moved(s.high, LOWEST + 4 - i) & 0x10101010u << LOWEST));
+            q[i] = (int)((moved(word_of(s.own, i % 4), LOWEST - i / 4 * 4) & 0x0f0f0f0f << LOWEST) |
+                         (moved(s.more, LOWEST + 4 - i) & 0x10101010u << LOWEST));
     }
 };
 using codes_5 = codes_5_at<0>;
 using codes_5_signed = codes_5_at<3>; /* 8 times the code */
 
 /* 4 times the code. */
-struct codes_6_signed : codes_apart<uint4, uint2> {
-    static __device__ void codes(const stored_codes &s, int q[8])
+struct codes_6_signed : in_planes<0, uint4, uint2> {
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(word_of(s.low, i % 4), 2 - i / 4 * 4) & 0x3c3c3c3c) |
-                         (moved(i < 4 ? s.high.x : s.high.y, 6 - i % 4 * 2) & 0xc0c0c0c0));
+            q[i] = (int)((moved(word_of(s.own, i % 4), 2 - i / 4 * 4) & 0x3c3c3c3c) |
+                         (moved(i < 4 ? s.more.x : s.more.y, 6 - i % 4 * 2) & 0xc0c0c0c0));
     }
 };
 
 struct codes_8 {
     static constexpr int BYTES = 32, MORE_BYTES = 0;
-    struct stored_codes {
+    struct stored {
         uint4 half[2];
     };
-    static __device__ stored_codes load_codes(const cuda_matrix &w, int64_t block)
+    static __device__ stored load(const cuda_matrix &w, int64_t block)
     {
         return {{plane_load<uint4>(w, 0, block, 2, 0), plane_load<uint4>(w, 0, block, 2, 1)}};
     }
-    static __device__ void codes(const stored_codes &s, int q[8])
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
             q[i] = (int)word_of(s.half[i / 4], i % 4);
     }
 };
 
-struct codes_2 : codes_alone<uint2> {
-    static __device__ void codes(const stored_codes &s, int q[8])
+struct codes_2 : in_planes<0, uint2> {
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
             q[i] = (int)((i < 4 ? s.x : s.y) >> i % 4 * 2 & 0x03030303);
@@ -161,24 +167,24 @@ struct codes_2 : codes_alone<uint2> {
 };
 
 /* 32 times the code. */
-struct codes_3_signed : codes_apart<uint2, uint32_t> {
-    static __device__ void codes(const stored_codes &s, int q[8])
+struct codes_3_signed : in_planes<0, uint2, uint32_t> {
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 8; i++)
-            q[i] = (int)((moved(i < 4 ? s.low.x : s.low.y, 5 - i % 4 * 2) & 0x60606060) |
-                         (s.high << (7 - i) & 0x80808080));
+            q[i] = (int)((moved(i < 4 ? s.own.x : s.own.y, 5 - i % 4 * 2) & 0x60606060) |
+                         (s.more << (7 - i) & 0x80808080));
     }
 };
 
 /* Each code is the number of one of 16 bytes: those of V0 .. V3, the lowest first. */
 template <uint32_t V0, uint32_t V1, uint32_t V2, uint32_t V3>
-struct codes_of_values : codes_alone<uint4> {
+struct codes_of_values : in_planes<0, uint4> {
     static __device__ int four(uint32_t low_three_bits, uint32_t which_half)
     {
         return (int)bytes_selected(bytes_selected(V0, V1, low_three_bits),
                                    bytes_selected(V2, V3, low_three_bits), which_half);
     }
-    static __device__ void codes(const stored_codes &s, int q[8])
+    static __device__ void unpack(const stored &s, int q[8])
     {
         for (int i = 0; i < 4; i++) {
             const uint32_t low = word_of(s, i) & 0x77777777;
@@ -193,44 +199,23 @@ using codes_mxfp4 = codes_of_values<0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fa
 
 /* ---------------------------------------------------------------------------- scales ------ */
 
-/* The i-th block's number of type T. */
-template <class T> struct scales_alone {
-    static constexpr int SCALE_BYTES = sizeof(T), SUPER_BYTES = 0;
-    typedef T stored_scales;
-    static __device__ stored_scales load_scales(const cuda_matrix &w, int64_t block)
-    {
-        return plane_load<T>(w, 2, block);
-    }
-};
-
-/* And one of type SUPER that it shares with the seven others of its 256. */
-template <class T, class SUPER> struct scales_shared {
-    static constexpr int SCALE_BYTES = sizeof(T), SUPER_BYTES = sizeof(SUPER);
-    struct stored_scales {
-        T own;
-        SUPER of_super;
-    };
-    static __device__ stored_scales load_scales(const cuda_matrix &w, int64_t block)
-    {
-        return {plane_load<T>(w, 2, block), plane_load<SUPER>(w, 3, block / 8)};
-    }
+template <int NUMBER, bool MIN, class T, class SUPER = void>
+struct block_scales : in_planes<2, T, SUPER, 8> {
+    static constexpr int SCALES = NUMBER;
+    static constexpr bool HAS_MIN = MIN;
 };
 
 /* The codes are TIMES those that d belongs to. */
-template <int TIMES> struct scale_half : scales_alone<uint16_t> {
-    static constexpr int SCALES = 1;
-    static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
+template <int TIMES> struct scale_half : block_scales<1, false, uint16_t> {
+    static __device__ void unpack(const stored &s, float d[1], float m[1])
     {
         d[0] = half_to_float(s) * (1.0f / TIMES);
         m[0] = 0;
     }
 };
 
-struct scale_halves : scales_alone<uint32_t> {
-    static constexpr int SCALES = 1;
-    static constexpr bool HAS_MIN = true;
-    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
+struct scale_and_min : block_scales<1, true, uint32_t> {
+    static __device__ void unpack(const stored &s, float d[1], float m[1])
     {
         d[0] = half_to_float((uint16_t)s);
         m[0] = half_to_float((uint16_t)(s >> 16));
@@ -238,10 +223,8 @@ struct scale_halves : scales_alone<uint32_t> {
 };
 
 /* 2^(byte - 128), the two lowest of which are no normal numbers. */
-struct scale_e8m0 : scales_alone<uint8_t> {
-    static constexpr int SCALES = 1;
-    static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
+struct scale_e8m0 : block_scales<1, false, uint8_t> {
+    static __device__ void unpack(const stored &s, float d[1], float m[1])
     {
         const uint32_t e = s;
         const uint32_t bits = e < 2 ? 0x00200000u << e : (e - 1) << 23;
@@ -251,26 +234,22 @@ struct scale_e8m0 : scales_alone<uint8_t> {
 };
 
 /* Sixteen elements each. */
-template <int TIMES> struct scale_pair : scales_shared<uint16_t, uint16_t> {
-    static constexpr int SCALES = 2;
-    static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const stored_scales &s, float d[2], float m[2])
+template <int TIMES> struct scale_pair : block_scales<2, false, uint16_t, uint16_t> {
+    static __device__ void unpack(const stored &s, float d[2], float m[2])
     {
-        const float of_super = half_to_float(s.of_super) * (1.0f / TIMES);
+        const float of_super = half_to_float(s.more) * (1.0f / TIMES);
         d[0] = of_super * (float)(int8_t)s.own;
         d[1] = of_super * (float)(int8_t)(s.own >> 8);
         m[0] = m[1] = 0;
     }
 };
 
-struct scale_q2_k : scales_shared<uint16_t, uint32_t> {
-    static constexpr int SCALES = 2;
-    static constexpr bool HAS_MIN = true;
-    static __device__ void scales(const stored_scales &s, float d[2], float m[2])
+struct scale_q2_k : block_scales<2, true, uint16_t, uint32_t> {
+    static __device__ void unpack(const stored &s, float d[2], float m[2])
     {
         const uint32_t both = s.own;
-        const float scale = half_to_float((uint16_t)s.of_super);
-        const float minus = -half_to_float((uint16_t)(s.of_super >> 16));
+        const float scale = half_to_float((uint16_t)s.more);
+        const float minus = -half_to_float((uint16_t)(s.more >> 16));
         d[0] = scale * (float)(both & 15);
         m[0] = minus * (float)(both >> 4 & 15);
         d[1] = scale * (float)(both >> 8 & 15);
@@ -278,23 +257,19 @@ struct scale_q2_k : scales_shared<uint16_t, uint32_t> {
     }
 };
 
-struct scale_k : scales_shared<uint16_t, uint32_t> {
-    static constexpr int SCALES = 1;
-    static constexpr bool HAS_MIN = true;
-    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
+struct scale_k : block_scales<1, true, uint16_t, uint32_t> {
+    static __device__ void unpack(const stored &s, float d[1], float m[1])
     {
         const uint32_t both = s.own;
-        d[0] = half_to_float((uint16_t)s.of_super) * (float)(both & 255);
-        m[0] = -half_to_float((uint16_t)(s.of_super >> 16)) * (float)(both >> 8);
+        d[0] = half_to_float((uint16_t)s.more) * (float)(both & 255);
+        m[0] = -half_to_float((uint16_t)(s.more >> 16)) * (float)(both >> 8);
     }
 };
 
-struct scale_iq4_xs : scales_shared<uint8_t, uint16_t> {
-    static constexpr int SCALES = 1;
-    static constexpr bool HAS_MIN = false;
-    static __device__ void scales(const stored_scales &s, float d[1], float m[1])
+struct scale_iq4_xs : block_scales<1, false, uint8_t, uint16_t> {
+    static __device__ void unpack(const stored &s, float d[1], float m[1])
     {
-        d[0] = half_to_float(s.of_super) * (float)(int8_t)s.own;
+        d[0] = half_to_float(s.more) * (float)(int8_t)s.own;
         m[0] = 0;
     }
 };
@@ -332,19 +307,19 @@ __device__ inline void float_elements(const cuda_matrix &w, int64_t i, float v[4
 /* ---------------------------------------------------------------------------- types ------- */
 
 // clang-format off
-template <> struct weight_block<CUDA_Q4_0> : codes_4_signed, scale_half<16> {};
-template <> struct weight_block<CUDA_Q4_1> : codes_4, scale_halves {};
-template <> struct weight_block<CUDA_Q5_0> : codes_5_signed, scale_half<8> {};
-template <> struct weight_block<CUDA_Q5_1> : codes_5, scale_halves {};
-template <> struct weight_block<CUDA_Q8_0> : codes_8, scale_half<1> {};
-template <> struct weight_block<CUDA_Q2_K> : codes_2, scale_q2_k {};
-template <> struct weight_block<CUDA_Q3_K> : codes_3_signed, scale_pair<32> {};
-template <> struct weight_block<CUDA_Q4_K> : codes_4, scale_k {};
-template <> struct weight_block<CUDA_Q5_K> : codes_5, scale_k {};
-template <> struct weight_block<CUDA_Q6_K> : codes_6_signed, scale_pair<4> {};
-template <> struct weight_block<CUDA_IQ4_NL> : codes_iq4, scale_half<1> {};
-template <> struct weight_block<CUDA_IQ4_XS> : codes_iq4, scale_iq4_xs {};
-template <> struct weight_block<CUDA_MXFP4> : codes_mxfp4, scale_e8m0 {};
+template <> struct weight_block<CUDA_Q4_0> : block_of<codes_4_signed, scale_half<16>> {};
+template <> struct weight_block<CUDA_Q4_1> : block_of<codes_4, scale_and_min> {};
+template <> struct weight_block<CUDA_Q5_0> : block_of<codes_5_signed, scale_half<8>> {};
+template <> struct weight_block<CUDA_Q5_1> : block_of<codes_5, scale_and_min> {};
+template <> struct weight_block<CUDA_Q8_0> : block_of<codes_8, scale_half<1>> {};
+template <> struct weight_block<CUDA_Q2_K> : block_of<codes_2, scale_q2_k> {};
+template <> struct weight_block<CUDA_Q3_K> : block_of<codes_3_signed, scale_pair<32>> {};
+template <> struct weight_block<CUDA_Q4_K> : block_of<codes_4, scale_k> {};
+template <> struct weight_block<CUDA_Q5_K> : block_of<codes_5, scale_k> {};
+template <> struct weight_block<CUDA_Q6_K> : block_of<codes_6_signed, scale_pair<4>> {};
+template <> struct weight_block<CUDA_IQ4_NL> : block_of<codes_iq4, scale_half<1>> {};
+template <> struct weight_block<CUDA_IQ4_XS> : block_of<codes_iq4, scale_iq4_xs> {};
+template <> struct weight_block<CUDA_MXFP4> : block_of<codes_mxfp4, scale_e8m0> {};
 // clang-format on
 
 /* Of 256 elements. */
@@ -356,10 +331,10 @@ template <int DTYPE> __device__ constexpr int plane_bytes(int plane)
         return plane ? 0 : 512;
     } else {
         typedef weight_block<DTYPE> W;
-        return plane == 0   ? 8 * W::BYTES
-               : plane == 1 ? 8 * W::MORE_BYTES
-               : plane == 2 ? 8 * W::SCALE_BYTES
-                            : W::SUPER_BYTES;
+        return plane == 0   ? 8 * W::codes::BYTES
+               : plane == 1 ? 8 * W::codes::MORE_BYTES
+               : plane == 2 ? 8 * W::scales::BYTES
+                            : W::scales::MORE_BYTES;
     }
 }
 
@@ -378,13 +353,13 @@ __device__ inline void row_ahead(const cuda_matrix &w, int plane, int64_t row, i
  * else before it is unpacked, which waits for it. */
 template <int DTYPE> struct stored_block {
     typedef weight_block<DTYPE> W;
-    typename W::stored_codes codes;
-    typename W::stored_scales scales;
+    typename W::codes::stored codes;
+    typename W::scales::stored scales;
 
     __device__ void load(const cuda_matrix &w, int64_t block)
     {
-        codes = W::load_codes(w, block);
-        scales = W::load_scales(w, block);
+        codes = W::codes::load(w, block);
+        scales = W::scales::load(w, block);
     }
 };
 
@@ -396,8 +371,8 @@ template <int DTYPE> struct block_weights {
 
     __device__ explicit block_weights(const stored_block<DTYPE> &stored)
     {
-        W::codes(stored.codes, q);
-        W::scales(stored.scales, d, m);
+        W::codes::unpack(stored.codes, q);
+        W::scales::unpack(stored.scales, d, m);
     }
     __device__ block_weights(const cuda_matrix &w, int64_t block)
     {

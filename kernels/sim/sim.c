@@ -17,9 +17,6 @@
 struct sim_device {
     struct oato_device base;
     char id[16];
-    int index;
-    struct sim_spec spec;
-    const struct cpu_kernels *kernels;
     struct sim_memory memory;
     struct sim_block *workspace; /* one for all programs: they never run at the same time */
     struct compiled *programs;
@@ -36,22 +33,6 @@ static int sim_probe(void)
     return 1; /* as many as one likes */
 }
 
-static void sim_close(struct oato_device *d)
-{
-    struct sim_device *s = sim_of(d);
-    if (!s)
-        return;
-    job_queue_close(&s->queue.base);
-    while (s->programs) {
-        struct compiled *next = s->programs->next;
-        free(s->programs);
-        s->programs = next;
-    }
-    sim_memory_free_all(&s->memory);
-    free(s->queue.rope.cos_sin);
-    free(s);
-}
-
 static oato_status sim_open(int index, const char *spec, const struct device_options *options,
                             struct oato_device **out, struct oato_error *err)
 {
@@ -59,16 +40,14 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
     if (!s)
         return oato_fail_memory(err, sizeof *s, "a sim device");
     s->base.ops = &sim_device_ops;
-    s->index = index;
     snprintf(s->id, sizeof s->id, "sim:%d", index);
-    if (sim_spec_parse(spec, &s->spec, err) || cpu_kernels_select(options->isa, &s->kernels, err))
+    if (sim_spec_parse(spec, &s->queue.spec, err) ||
+        cpu_kernels_select(options->isa, &s->queue.kernels, err))
         goto fail;
-    uint64_t vram = (uint64_t)s->spec.vram_bytes;
+    uint64_t vram = (uint64_t)s->queue.spec.vram_bytes;
     s->memory.id = s->queue.base.id = s->id;
     s->memory.capacity =
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
-    s->queue.spec = s->spec;
-    s->queue.kernels = s->kernels;
     s->queue.timing_only = options->timing_only;
     if (sim_queue_open(&s->queue, err))
         goto fail;
@@ -83,19 +62,20 @@ fail:
 static void sim_info(const struct oato_device *d, struct device_info *out)
 {
     const struct sim_device *s = sim_of(d);
+    const struct sim_spec *spec = &s->queue.spec;
     *out = (struct device_info){
         .kind = "sim",
         .model = "simulated",
-        .memory_bytes = (uint64_t)s->spec.vram_bytes,
+        .memory_bytes = (uint64_t)spec->vram_bytes,
         .free_bytes = s->memory.capacity - s->memory.used,
-        .read_bytes_per_s = s->spec.read_bytes_per_s,
-        .flops_per_s = s->spec.flops_per_s,
-        .link_bytes_per_s = s->spec.link_bytes_per_s,
-        .link_latency_s = s->spec.latency_s,
-        .launch_s = s->spec.launch_s,
+        .read_bytes_per_s = spec->read_bytes_per_s,
+        .flops_per_s = spec->flops_per_s,
+        .link_bytes_per_s = spec->link_bytes_per_s,
+        .link_latency_s = spec->latency_s,
+        .launch_s = spec->launch_s,
     };
     snprintf(out->id, sizeof out->id, "%s", s->id);
-    snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->kernels));
+    snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->queue.kernels));
 }
 
 /* ------------------------------------------------------------------------------ pricing --- */
@@ -109,25 +89,25 @@ static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
 static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
                                 enum numerics_choice choice)
 {
-    return cpu_numerics(sim_of(d)->kernels, op, choice);
+    return cpu_numerics(sim_of(d)->queue.kernels, op, choice);
 }
 
 static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,
                                    int64_t k, enum weight_use use)
 {
-    return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
+    return cpu_prepared_bytes(sim_of(d)->queue.kernels, dtype, rows, k, use);
 }
 
 /* That of the CPU: it takes what the CPU has prepared. */
 static const char *sim_layout(const struct oato_device *d)
 {
-    return cpu_kernels_layout(sim_of(d)->kernels);
+    return cpu_kernels_layout(sim_of(d)->queue.kernels);
 }
 
 static uint64_t sim_workspace_bytes(const struct oato_device *d, const struct oato_op *op,
                                     const struct op_size *size)
 {
-    return cpu_workspace_bytes(sim_of(d)->kernels, op, size, 1);
+    return cpu_workspace_bytes(sim_of(d)->queue.kernels, op, size, 1);
 }
 
 /* ------------------------------------------------------------------------------- memory --- */
@@ -224,7 +204,7 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
         return err->status;
     }
     w->real.data = w->block->real;
-    cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
+    cpu_prepare_rows(s->queue.kernels, source, &w->real, 0, w->real.rows);
     w->handle = w->real;
     w->handle.data = w->block->address;
     w->block->handle = w;
@@ -363,7 +343,7 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
                                .seqs = p->max_seqs};
         if (r->kind != RECORD_RUN)
             continue;
-        uint64_t bytes = cpu_workspace_bytes(s->kernels, &r->op, &size, 1);
+        uint64_t bytes = cpu_workspace_bytes(s->queue.kernels, &r->op, &size, 1);
         workspace = bytes > workspace ? bytes : workspace;
         if (r->op.kind == OP_ROPE) /* a pair takes two */
             floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * size.rows);
@@ -375,7 +355,8 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
 
 static bool sim_reaches(struct oato_device *d, struct oato_device *other)
 {
-    return other->ops == &sim_device_ops && other != d && sim_of(d)->spec.peer_bytes_per_s > 0;
+    return other->ops == &sim_device_ops && other != d &&
+           sim_of(d)->queue.spec.peer_bytes_per_s > 0;
 }
 
 /* Where the arenas of the peers that the program reads really are. */
@@ -445,6 +426,20 @@ static void sim_release(struct oato_device *d, struct compiled *c)
         at = &(*at)->next;
     *at = c->next;
     free(c);
+}
+
+static void sim_close(struct oato_device *d)
+{
+    struct sim_device *s = sim_of(d);
+    if (!s)
+        return;
+    while (s->programs)
+        sim_release(d, s->programs);
+    job_queue_close(&s->queue.base);
+    while (s->memory.blocks)
+        sim_memory_free(&s->memory, s->memory.blocks);
+    free(s->queue.rope.cos_sin);
+    free(s);
 }
 
 static oato_status sim_submit(struct oato_device *d, struct compiled *c, const struct step *step,

@@ -27,7 +27,7 @@ oato_status sim_spec_parse(const char *spec, struct sim_spec *out, struct oato_e
 /* One allocation: callers get `address`, which faults when accessed; the bytes are at `real`, which
  * never leaves this folder. */
 struct sim_block {
-    struct sim_block *prev, *next;
+    struct sim_block *next;
     uint8_t *address, *real;
     uint64_t bytes;
     void *handle; /* malloc'ed: the handle that callers hold; freed with the block */
@@ -44,7 +44,6 @@ struct sim_memory {
 oato_status sim_memory_alloc(struct sim_memory *m, uint64_t bytes, const char *what,
                              struct sim_block **out, struct oato_error *err);
 void sim_memory_free(struct sim_memory *m, struct sim_block *b); /* NULL: nothing */
-void sim_memory_free_all(struct sim_memory *m);
 /* The block that contains `bytes` bytes at address + offset, with their real address in *real;
  * NULL: none. */
 struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,

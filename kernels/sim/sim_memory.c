@@ -53,8 +53,6 @@ oato_status sim_memory_alloc(struct sim_memory *m, uint64_t bytes, const char *w
     if (!b->real)
         goto no_memory;
     b->next = m->blocks;
-    if (b->next)
-        b->next->prev = b;
     m->blocks = b;
     m->used += bytes;
     *out = b;
@@ -72,25 +70,15 @@ void sim_memory_free(struct sim_memory *m, struct sim_block *b)
     if (!b)
         return;
     size_t reserved = size_align(b->bytes ? b->bytes : 1, PAGE);
-    if (b->next)
-        b->next->prev = b->prev;
-    if (b->prev)
-        b->prev->next = b->next;
-    else
-        m->blocks = b->next;
+    struct sim_block **at = &m->blocks;
+    while (*at != b)
+        at = &(*at)->next;
+    *at = b->next;
     m->used -= b->bytes;
     munmap(b->address, reserved);
     pages_free(b->real, reserved);
     free(b->handle);
     free(b);
-}
-
-void sim_memory_free_all(struct sim_memory *m)
-{
-    for (struct sim_block *b = m->blocks, *next; b; b = next) {
-        next = b->next;
-        sim_memory_free(m, b);
-    }
 }
 
 struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,

@@ -15,7 +15,6 @@
 #include "kernels/sim/sim_internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------- clock ---- */
@@ -31,14 +30,9 @@ static void clock_add(struct sim_queue *q, double seconds)
     atomic_fetch_add(&q->clock_ns, (uint64_t)(seconds * 1e9 + 0.5));
 }
 
-static double copy_cost(const struct sim_spec *s, uint64_t bytes)
+static double copy_cost(const struct sim_spec *s, uint64_t bytes, double bytes_per_s)
 {
-    return s->latency_s + (double)bytes / s->link_bytes_per_s;
-}
-
-static double peer_cost(const struct sim_spec *s, uint64_t bytes)
-{
-    return s->latency_s + (double)bytes / s->peer_bytes_per_s;
+    return s->latency_s + (double)bytes / bytes_per_s;
 }
 
 /* Bytes that one KV_COPY reads and writes. */
@@ -66,22 +60,6 @@ static double run_cost(const struct sim_spec *s, const struct program_record *r,
 
 /* ------------------------------------------------------------------------------ records --- */
 
-static bool queue_fail(struct sim_queue *q, enum timeline_failure why, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-/* Returns false, for the caller to return. */
-static bool queue_fail(struct sim_queue *q, enum timeline_failure why, const char *fmt, ...)
-{
-    char text[sizeof q->base.error.text - 32];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    struct oato_error error;
-    oato_fail(&error, OATO_EDEVICE, "%s: %s", q->base.id, text);
-    return job_queue_fail(&q->base, why, &error);
-}
-
 static bool wait_for_others(struct sim_queue *q, const struct program *p, uint32_t index,
                             const struct step *step)
 {
@@ -91,10 +69,11 @@ static bool wait_for_others(struct sim_queue *q, const struct program *p, uint32
         uint64_t value = step->timeline_base[other] + r->wait[i].ordinal, clock_ns;
         if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &q->base.stop)) {
             if (atomic_load(&q->base.stop))
-                return queue_fail(q, TIMELINE_DIED, "record %" PRIu32 " was cancelled", index);
-            return queue_fail(q, TIMELINE_STRANDED,
-                              "record %" PRIu32 " waited for %s, which failed", index,
-                              p->device_ids ? p->device_ids[other] : "another device");
+                return job_queue_fail_text(&q->base, TIMELINE_DIED,
+                                           "record %" PRIu32 " was cancelled", index);
+            return job_queue_fail_text(&q->base, TIMELINE_STRANDED,
+                                       "record %" PRIu32 " waited for %s, which failed", index,
+                                       p->device_ids ? p->device_ids[other] : "another device");
         }
         clock_to(q, clock_ns);
     }
@@ -131,31 +110,20 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
     clock_add(q, run_cost(&q->spec, r, context.kv, step));
 }
 
-static void copy(struct sim_queue *q, void *to, const void *from, uint64_t bytes)
-{
-    if (bytes)
-        memcpy(to, from, bytes);
-    clock_add(q, copy_cost(&q->spec, bytes));
-}
-
 static void run_copy(struct sim_queue *q, const struct compiled *c, const struct program_record *r,
                      const struct step *step)
 {
+    const bool peer = r->kind == RECORD_PEER;
     uint8_t *host = c->program->host_arena;
+    uint8_t *from = peer ? c->peer[r->peer] : r->kind == RECORD_UPLOAD ? host : c->arena;
+    uint8_t *to = r->kind == RECORD_DOWNLOAD ? host : c->arena;
     uint64_t bytes = (uint64_t)record_rows(r, step) * (uint64_t)r->in_width[0] * sizeof(float);
-    if (r->kind == RECORD_PEER) {
-        if (!q->timing_only)
-            memcpy(c->arena + r->out[0], c->peer[r->peer] + r->in[0], bytes);
-        clock_add(q, peer_cost(&q->spec, bytes));
-    } else if (q->timing_only) {
-        if (r->kind == RECORD_DOWNLOAD)
-            memset(host + r->out[0], 0, bytes);
-        clock_add(q, copy_cost(&q->spec, bytes));
-    } else if (r->kind == RECORD_UPLOAD) {
-        copy(q, c->arena + r->out[0], host + r->in[0], bytes);
-    } else {
-        copy(q, host + r->out[0], c->arena + r->in[0], bytes);
-    }
+    if (!q->timing_only)
+        memcpy(to + r->out[0], from + r->in[0], bytes);
+    else if (r->kind == RECORD_DOWNLOAD)
+        memset(to + r->out[0], 0, bytes);
+    clock_add(
+        q, copy_cost(&q->spec, bytes, peer ? q->spec.peer_bytes_per_s : q->spec.link_bytes_per_s));
 }
 
 /* To the staging room, which nothing reads any more: the records before this one are done. */
@@ -172,7 +140,8 @@ static void run_stream(struct sim_queue *q, const struct program *p, const struc
     }
     if (begin_ns < q->stream_ns)
         begin_ns = q->stream_ns;
-    q->stream_ns = begin_ns + (uint64_t)(copy_cost(&q->spec, bytes) * 1e9 + 0.5);
+    q->stream_ns =
+        begin_ns + (uint64_t)(copy_cost(&q->spec, bytes, q->spec.link_bytes_per_s) * 1e9 + 0.5);
     for (int i = 0; i < r->n_weights; i++)
         ((struct sim_weight *)p->weights[r->weight[i]])->ready_ns = q->stream_ns;
 }
@@ -185,13 +154,14 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
     if (!wait_for_others(q, p, index, step))
         return false;
     if (atomic_load(&q->base.stop))
-        return queue_fail(q, TIMELINE_DIED, "record %" PRIu32 " was cancelled", index);
+        return job_queue_fail_text(&q->base, TIMELINE_DIED, "record %" PRIu32 " was cancelled",
+                                   index);
     if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1) {
         char key[OP_KEY_SIZE] = "copy";
         if (r->kind == RECORD_RUN)
             oato_op_key(&r->op, NULL, key);
-        return queue_fail(q, TIMELINE_DIED, "injected failure at record %" PRIu32 " (%s)", index,
-                          key);
+        return job_queue_fail_text(&q->base, TIMELINE_DIED,
+                                   "injected failure at record %" PRIu32 " (%s)", index, key);
     }
     bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
     bool empty = pages ? !step->n_page_copies : !record_rows(r, step);
@@ -216,7 +186,9 @@ static void run_job(struct job_queue *base, const struct job *job)
     struct sim_queue *q = (struct sim_queue *)base;
     const struct compiled *c = job->compiled;
     if (!c) {
-        copy(q, job->to, job->from, job->bytes);
+        if (job->bytes)
+            memcpy(job->to, job->from, job->bytes);
+        clock_add(q, copy_cost(&q->spec, job->bytes, q->spec.link_bytes_per_s));
         if (job->signal)
             timeline_signal(&q->base.timeline, job->signal, atomic_load(&q->clock_ns));
         return;

@@ -66,6 +66,28 @@ static void json_is_escaped(void **state)
     }
 }
 
+static void json_is_written_as_the_type_of_the_value_says(void **state)
+{
+    (void)state;
+    struct text t;
+    char name[] = "a\"b";
+    const bool good = true;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add(&t, JSON("name", name), JSON("n", (int16_t)7), JSON("bytes", UINT64_MAX),
+             JSON("good", good), json_bool("less", 1 < 0), JSON("share", 1.0 / 3));
+    json_open(&t, "list", '[');
+    json_add(&t, JSON(NULL, 1), JSON(NULL, (const char *)NULL), JSON(NULL, NAN));
+    json_close(&t, ']');
+    json_add_object(&t, "of", json_hash("hash", 0xabc), JSON("f", 0.5f));
+    json_close(&t, '}');
+    assert_string_equal(t.data, "{\"name\":\"a\\\"b\",\"n\":7,\"bytes\":18446744073709551615,"
+                                "\"good\":true,\"less\":false,\"share\":0.333333,"
+                                "\"list\":[1,\"\",0],"
+                                "\"of\":{\"hash\":\"0000000000000abc\",\"f\":0.5}}");
+    text_free(&t);
+}
+
 static void html_is_escaped_and_stays_utf8(void **state)
 {
     (void)state;
@@ -260,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_grows_and_remembers_a_failure),
         cmocka_unit_test(json_is_escaped),
+        cmocka_unit_test(json_is_written_as_the_type_of_the_value_says),
         cmocka_unit_test(html_is_escaped_and_stays_utf8),
         cmocka_unit_test(foreign_text_cannot_steer_a_terminal),
         cmocka_unit_test(quantities_have_units),

@@ -383,6 +383,9 @@ static void the_other_verbs_answer(void **state)
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf --dump-program"), 0);
     assert_non_null(strstr(o->out.data, "# decode on cpu:0"));
     assert_non_null(strstr(o->out.data, "mul_mat/"));
+    assert_int_equal(
+        run(&o->out, &o->err, "logits tiny.gguf --ids 1 -o /none/logits.f32 --dump-program"), 0);
+    assert_non_null(strstr(o->out.data, "# decode on cpu:0")); /* and nothing is computed */
     assert_int_equal(run(&o->out, &o->err, "logits tiny.gguf --ids 1,2,3 -o logits.f32"), 0);
     read_into(&o->out, "logits.f32");
     assert_int_equal(o->out.len, 3 * 512 * 4);

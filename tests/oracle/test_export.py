@@ -8,6 +8,7 @@ For the default model and a model of experts that the last program makes, planne
 times no other work on this one can change. Exit status 77 (skipped) without the default model or a peer built by
 `scripts/fetch-peer --build llama-server ggml-rpc-server`.
 """
+import collections
 import json
 import os
 import re
@@ -113,18 +114,33 @@ def log_of_server(command, rpc_port, folder):
         return log.read()
 
 
-def wrong_tensors(log, command, tensors, device_name):
-    """Tensors that the log has elsewhere than planned. A layer's are on its device unless the log
-    says that they were overridden."""
+def placed_by_server(log, tensors, device_name):
+    """Where each tensor went. A layer's are on its device unless the log says that they were overridden."""
     layers = {int(n): d for n, d in re.findall(r"layer +(\d+) assigned to device (\S+),", log)}
     moved = dict(re.findall(r"tensor (\S+) \(.*\) buffer type overridden to (\S+)", log))
-    for name, where in tensors.items():
+    found = {}
+    for name in tensors:
         m = re.match(r"blk\.(\d+)\.", name)
         layer = layers[int(m[1])] if m else layers[max(layers)]
         buffer = moved.get(name, device_name if layer.startswith("RPC") else layer)
-        buffer = "CPU" if buffer.startswith("CPU") else buffer  # CPU_REPACK
-        if buffer != where:
-            yield f"{name} is on {buffer}, planned on {where}; {command}"
+        found[name] = "CPU" if buffer.startswith("CPU") else buffer  # CPU_REPACK
+    return found
+
+
+def by_layer(tensors):
+    """How often layers are placed in each way; what is in no layer is a way of its own. Which of equal layers
+    are placed how may differ: llama.cpp can keep only the first ones' KV on the CPU."""
+    layers = collections.defaultdict(dict)
+    for name, where in tensors.items():
+        layer, _, rest = name.removeprefix("blk.").partition(".") if name.startswith("blk.") else ("", "", name)
+        layers[layer][rest] = where
+    return collections.Counter(tuple(sorted(layer.items())) for layer in layers.values())
+
+
+def wrong_layers(log, command, tensors, device_name):
+    """Ways of layers that the plan has more often than the server."""
+    for way in by_layer(tensors) - by_layer(placed_by_server(log, tensors, device_name)):
+        yield f"no layer is placed as planned: {dict(way)}; {command}"
 
 
 def check_model(plan_program, model, requests, folder):
@@ -140,12 +156,12 @@ def check_model(plan_program, model, requests, folder):
         wait_for(listens, port, rpc)
         for budget, context, *options in requests:
             must_run(plan_program, model, "--hardware", MACHINE, "-o", plan, "--prompt", "64", "--generate", "64",
-                     "--context", context, "--budget", DEVICE + "=" + budget, *options)
+                     "--context", context, "--ubatch", "32", "--budget", DEVICE + "=" + budget, *options)
             told = must_run(plan_program, "explain", plan, "-m", model, "--hardware", MACHINE, "--json").stdout
             shown = must_run(plan_program, "show", plan, "--json").stdout
             tensors, divided = planned(shown, told, model, device_name)
             r = must_run(plan_program, "export", plan, "-m", model, "--device-name", DEVICE + "=" + device_name)
-            wrong = list(wrong_tensors(log_of_server(r.stdout, port, folder), r.stdout, tensors, device_name))
+            wrong = list(wrong_layers(log_of_server(r.stdout, port, folder), r.stdout, tensors, device_name))
             there = sum(d != "CPU" for d in tensors.values())
             print(f"{'WRONG' if wrong else 'ok   '} {os.path.basename(model)}, {' '.join([budget, *options])}, context {context}: {there} of "
                   f"{len(tensors)} tensors on {device_name}, {divided} operators divided", *re.findall(r" -ngl \d+", r.stdout))
