@@ -127,12 +127,18 @@ static bool rope_fits(const struct oato_op *op)
            (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
 }
 
+static bool activation_fits(const struct oato_op *op)
+{
+    return op->activation >= 0 && op->activation < ACT_COUNT;
+}
+
 static bool experts_fit(const struct oato_op *op)
 {
     return op->experts > 0 && op->experts <= EXPERTS_MAX && op->experts_used > 0 &&
            op->experts_used <= op->experts && op->n > 0 &&
            max_i64(op->k, op->n) * op->experts_used <= INT32_MAX && op->expert_first >= 0 &&
-           op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first;
+           op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first &&
+           activation_fits(op);
 }
 
 static bool route_fits(const struct oato_op *op)
@@ -177,7 +183,9 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_ADD] = {"add", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K},
     [OP_SWIGLU] = {"swiglu", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
-        .flops = 5, .flops_of = W_K},
+        .flops = 5, .flops_of = W_K, .fits = activation_fits},
+    [OP_ACTIVATE] = {"activate", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
+        .flops = 4, .flops_of = W_K, .fits = activation_fits},
     [OP_SELECT] = {"select", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N}},
     [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, .k = W_HEADS, .n = W_HEADS,
         .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_HEAD}}, .traffic = VECTOR,
@@ -194,7 +202,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
     [OP_GATE_UP] = {"gate_up", true, {F_K, F_N}, .in = {W_K}, .out = {W_N},
         .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
-        .flops = 5, .flops_of = W_N, .axes = ROWS},
+        .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = activation_fits},
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 5, .flops_of = W_K},
     [OP_MERGE] = {"merge", false, {F_N}, .k = W_N, .merges = true, .in = {W_ANY}, .out = {W_N}},

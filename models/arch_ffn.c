@@ -31,7 +31,11 @@ static int32_t dense(struct graph_builder *b, const struct layer_shape *s, const
         up = arch_product(b, s->layer, up_name, m, width, factor);
     }
     char name[32];
-    struct oato_op op = {.kind = OP_SWIGLU, .dtype = DT_F32, .k = width, .n = width};
+    struct oato_op op = {.kind = OP_SWIGLU,
+                         .dtype = DT_F32,
+                         .k = width,
+                         .n = width,
+                         .activation = (int32_t)s->recipe->activation};
     snprintf(name, sizeof name, "ffn_swiglu%s", suffix);
     const int32_t h = build_op(b, s->layer, name, op, gate, up, NULL, width);
     return arch_product(b, s->layer, down_name, h, s->width, factor);
@@ -137,7 +141,8 @@ static int32_t chosen(struct graph_builder *b, const struct layer_shape *s, int3
                          .k = s->width,
                          .n = e->width,
                          .experts = e->all,
-                         .experts_used = e->used};
+                         .experts_used = e->used,
+                         .activation = (int32_t)s->recipe->activation};
     const int32_t hidden =
         build_op(b, s->layer, "ffn_gate_up_exps", op, m, choice, gate, e->used * e->width);
     build_weight(b, up);

@@ -134,6 +134,7 @@ struct graph_op graph_fused(const struct graph *g, struct graph_match match)
         break;
     case OP_GATE_UP:
         r.out[0] = m[2].out[0];
+        r.op.activation = m[2].op.activation;
         r.n_weights = 2;
         r.weight[1] = m[1].weight[0];
         break;

@@ -55,8 +55,9 @@ struct recipe {
     bool parallel;           /* the FFN reads attention's norm, and both outputs are added to x */
     bool up_holds_gate;      /* ffn_up.weight holds the rows of the gate, then those of up */
     bool half_ffn;           /* feed_forward_length counts gate and up together */
-    bool ffn_factors;        /* factors of the FFN's products count */
-    bool expert_factors;     /* factors of the experts' products count */
+    enum activation activation;
+    bool ffn_factors;    /* factors of the FFN's products count */
+    bool expert_factors; /* factors of the experts' products count */
     enum experts_norm experts;
     bool experts_optional;   /* there are files without experts */
     bool ffn_of_all_experts; /* feed_forward_length is that of all experts that a token uses */

@@ -38,6 +38,7 @@ static const struct recipe recipes[] = {
     {"deepseek", .pairing = ROPE_ADJACENT, .experts = EXPERTS_PLAIN, .shared_experts = true,
      .dense_first = true},
     {"bailingmoe", .pairing = ROPE_ADJACENT, .experts = EXPERTS_BY_KEY, .shared_experts = true},
+    {"gemma", .pairing = ROPE_HALVES, .activation = ACT_GELU, .factors = FACTORS_ROOT},
     {"internlm2", .pairing = ROPE_ADJACENT},
     {"exaone", .pairing = ROPE_HALVES},
     {"deci", .pairing = ROPE_ADJACENT},

@@ -145,7 +145,9 @@ struct attention_kernels {
 struct row_kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
-    void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
+    /* y = a(gate) * up; up NULL: a(gate). scale: of ACT_SOFT_CAP. */
+    void (*gate)(enum activation a, float scale, float *y, const float *gate, const float *up,
+                 int64_t n);
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 

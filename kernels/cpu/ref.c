@@ -113,10 +113,31 @@ static void ref_add(float *y, const float *a, const float *b, int64_t n)
         y[i] = a[i] + b[i];
 }
 
-static void ref_swiglu(float *y, const float *gate, const float *up, int64_t n)
+static float activate(enum activation a, float scale, float x)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+    const float positive = x < 0 ? 0 : x, below_7 = x > 7 ? 7 : x; /* NaN stays NaN */
+    switch (a) {
+    case ACT_SILU: return x / (1.0f + expf(-x));
+    case ACT_GELU: return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case ACT_RELU: return positive;
+    case ACT_RELU_SQUARED: return positive * positive;
+    case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    case ACT_SOFT_CAP: return scale * tanhf(x / scale);
+    case ACT_CLAMPED: return below_7 / (1.0f + expf(-1.702f * below_7));
+    case ACT_COUNT: break;
+    }
+    return 0;
+}
+
+static void ref_gate(enum activation a, float scale, float *y, const float *gate, const float *up,
+                     int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float u = up ? up[i] : 1;
+        if (a == ACT_CLAMPED)
+            u = 1 + (u < -7 ? -7 : u > 7 ? 7 : u);
+        y[i] = activate(a, scale, gate[i]) * u;
+    }
 }
 
 static void ref_to_f16(uint16_t *y, const float *x, int64_t n)
@@ -343,7 +364,7 @@ const struct attention_kernels ref_attention = {
 static const struct row_kernels rows = {
     .rms_norm = ref_rms_norm,
     .add = ref_add,
-    .swiglu = ref_swiglu,
+    .gate = ref_gate,
     .to_f16 = ref_to_f16,
 };
 

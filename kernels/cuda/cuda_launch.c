@@ -79,12 +79,16 @@ static cu_result run_pairwise(const struct launch *l)
     static const int32_t what[] = {[OP_ADD] = PAIRWISE_ADD,
                                    [OP_BIAS] = PAIRWISE_BIAS,
                                    [OP_SCALE] = PAIRWISE_SCALE,
-                                   [OP_SWIGLU] = PAIRWISE_SWIGLU};
+                                   [OP_SWIGLU] = PAIRWISE_GATE,
+                                   [OP_ACTIVATE] = PAIRWISE_GATE};
     const uint16_t kind = l->op->kind;
-    struct cuda_pairwise_args a = {
-        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n, .what = what[kind],
-        .factor = l->op->scale};
-    a.b = kind == OP_BIAS || kind == OP_SCALE ? launch_vector(l, 0) : launch_input(l, 1);
+    struct cuda_pairwise_args a = {.a = launch_input(l, 0),
+                                   .y = launch_output(l, 0),
+                                   .n = l->op->n,
+                                   .what = what[kind],
+                                   .factor = l->op->scale,
+                                   .activation = l->op->activation};
+    a.b = l->r->n_in > 1 ? launch_input(l, 1) : launch_vector(l, 0);
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
 }
@@ -353,6 +357,7 @@ static const struct {
     [OP_BIAS] = {run_pairwise, "pairwise", NULL},
     [OP_SCALE] = {run_pairwise, "pairwise", NULL},
     [OP_SWIGLU] = {run_pairwise, "pairwise", NULL},
+    [OP_ACTIVATE] = {run_pairwise, "pairwise", NULL},
     [OP_MERGE] = {run_merge, "merge", NULL},
     [OP_MERGE_SUM] = {run_merge, "merge", NULL},
     [OP_SLICE] = {run_merge, "merge", NULL},
