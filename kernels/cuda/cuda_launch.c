@@ -88,7 +88,10 @@ static cu_result run_pairwise(const struct launch *l)
                                    .what = what[kind],
                                    .factor = l->op->scale,
                                    .activation = l->op->activation};
-    a.b = l->r->n_in > 1 ? launch_input(l, 1) : launch_vector(l, 0);
+    if (l->r->n_in > 1)
+        a.b = launch_input(l, 1);
+    else if (l->r->n_weights)
+        a.b = launch_vector(l, 0);
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
 }
