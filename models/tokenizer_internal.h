@@ -142,7 +142,7 @@ void merge_run(struct merge_work *w, const struct tokenizer *t, const char *text
                merge_find_fn *find);
 void merge_free(struct merge_work *w);
 
-/* ------------------------------------------------------------------------ pretokenize.c --- */
+/* -------------------------------------------------- pretokenize.c, pretokenize_rows.c --- */
 
 struct pretokenizer;
 
@@ -150,7 +150,18 @@ struct pretokenizer;
 struct pretokenizer_traits {
     bool ignore_merges; /* a piece that is itself a token is not merged from parts */
     bool add_bos;       /* unless the file says otherwise */
+    bool cuts_before;   /* a match begins a piece, but its end does not end one */
 };
+
+enum { PRETOKENIZER_NAMES = 20, PRETOKENIZER_EXPRESSIONS = 6 };
+
+struct pretokenizer_row {
+    const char *names[PRETOKENIZER_NAMES + 1]; /* values of tokenizer.ggml.pre */
+    const char *expressions[PRETOKENIZER_EXPRESSIONS + 1];
+    struct pretokenizer_traits traits;
+};
+extern const struct pretokenizer_row pretokenizer_rows[];
+extern const size_t n_pretokenizer_rows;
 
 oato_status pretokenizer_create(const struct gguf *g, struct pretokenizer **out,
                                 struct pretokenizer_traits *traits, struct oato_error *err);
