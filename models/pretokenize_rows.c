@@ -56,10 +56,11 @@
  * leaves a multiple of three, every group has three digits. `end`: what may not follow the run. */
 #define DIGITS_FROM_RIGHT(digit, end)                                                              \
     "(?<=" digit ")\\G" digit "{3}|(?<!" digit ")" digit "{1,3}(?=(?:" digit "{3})*+(?!" end "))"
-/* \w of Oniguruma, the engine that the makers' tokenizer.json files are written for. */
+/* What \b of Oniguruma, the engine that tokenizer.json files are written for, takes for a letter of
+ * a word: \w, and the superscripts and fractions of Latin-1. */
 #define WORD                                                                                       \
-    "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                   \
-    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}]"
+    "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}"    \
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}]"
 
 /* Punctuation in front of Latin letters, words, punctuation: DeepSeek V3. */
 #define DEEPSEEK3_WORDS                                                                            \

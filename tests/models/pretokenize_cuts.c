@@ -1,7 +1,8 @@
 /*
- * pretokenize_cuts.c - prints where a pre-tokeniser cuts a text, for the Python oracle.
+ * pretokenize_cuts.c - what our tokenizers make of texts, for the Python oracle.
  *
- * usage: oato-cuts NAME FILE    one line: the byte offsets at which the pieces of FILE end
+ * usage: oato-cuts pre NAME FILE...     a line each: the offsets at which pre-tokenizer NAME cuts
+ *        oato-cuts ids MODEL FILE...    a line each: the tokens, without BOS and EOS
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,50 +11,78 @@
 
 #include "models/tokenizer_internal.h"
 
-/* A file that holds nothing but the name of the pre-tokeniser. */
-static struct gguf *file_of(const char *name, struct oato_error *err)
+/* A file that holds nothing but the name of the pre-tokenizer. */
+static oato_status named_file(const char *name, struct gguf **g, struct oato_error *err)
 {
     char path[] = "/tmp/oato-cuts-XXXXXX";
     struct gguf_writer *w = gguf_writer_create();
-    struct gguf *g = NULL;
     int fd = mkstemp(path);
     if (!w || fd < 0) {
-        (void)oato_fail(err, OATO_EIO, "no temporary file");
         gguf_writer_free(w);
-        return NULL;
+        return oato_fail(err, OATO_EIO, "no temporary file");
     }
     close(fd);
     gguf_writer_string(w, "general.architecture", "llama");
     gguf_writer_string(w, "tokenizer.ggml.pre", name);
-    if (gguf_writer_save(w, path, err) == OATO_OK)
-        (void)gguf_open(path, &g, err);
+    oato_status s = gguf_writer_save(w, path, err);
+    if (s == OATO_OK)
+        s = gguf_open(path, g, err);
     unlink(path);
     gguf_writer_free(w);
-    return g;
+    return s;
+}
+
+static oato_status cuts_print(const struct pretokenizer *p, const struct mapped_file *f,
+                              struct oato_error *err)
+{
+    struct pretokenize_work w = {0};
+    oato_status s = pretokenize(p, &w, (const char *)f->data, f->bytes, err);
+    for (size_t i = 0; s == OATO_OK && i < w.spans.n; i++)
+        printf("%u ", w.spans.ends[i]);
+    pretokenize_work_free(&w);
+    return s;
+}
+
+static oato_status ids_print(const struct tokenizer *t, const struct mapped_file *f,
+                             struct oato_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    oato_status s = tokenizer_encode(t, (const char *)f->data, f->bytes, 0, &ids, &n, err);
+    for (size_t i = 0; s == OATO_OK && i < n; i++)
+        printf("%d ", ids[i]);
+    free(ids);
+    return s;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: oato-cuts NAME FILE\n");
+    const bool pre = argc > 3 && strcmp(argv[1], "pre") == 0;
+    if (!pre && !(argc > 3 && strcmp(argv[1], "ids") == 0)) {
+        fprintf(stderr, "usage: oato-cuts pre NAME FILE... | ids MODEL FILE...\n");
         return 2;
     }
     struct oato_error err = {0};
     struct pretokenizer *p = NULL;
+    struct tokenizer *t = NULL;
     struct pretokenizer_traits traits;
-    struct pretokenize_work w = {0};
-    struct mapped_file f = {0};
-    struct gguf *g = file_of(argv[1], &err);
-    bool ok = g && pretokenizer_create(g, &p, &traits, &err) == OATO_OK &&
-              file_map(argv[2], &f, &err) == OATO_OK &&
-              pretokenize(p, &w, (const char *)f.data, f.bytes, &err) == OATO_OK;
-    for (size_t i = 0; ok && i < w.spans.n; i++)
-        printf("%u%c", w.spans.ends[i], i + 1 < w.spans.n ? ' ' : '\n');
-    if (!ok)
+    struct gguf *g = NULL;
+    oato_status s = pre ? named_file(argv[2], &g, &err) : gguf_open(argv[2], &g, &err);
+    if (s == OATO_OK)
+        s = pre ? pretokenizer_create(g, &p, &traits, &err) : tokenizer_create(g, &t, &err);
+    for (int i = 3; s == OATO_OK && i < argc; i++) {
+        struct mapped_file f;
+        s = file_map(argv[i], &f, &err);
+        if (s != OATO_OK)
+            break;
+        s = pre ? cuts_print(p, &f, &err) : ids_print(t, &f, &err);
+        putchar('\n');
+        file_unmap(&f);
+    }
+    if (s != OATO_OK)
         fprintf(stderr, "oato-cuts: %s\n", err.text);
-    pretokenize_work_free(&w);
+    tokenizer_free(t);
     pretokenizer_free(p);
-    file_unmap(&f);
     gguf_close(g);
-    return ok ? 0 : 1;
+    return s == OATO_OK ? 0 : 1;
 }
