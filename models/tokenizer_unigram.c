@@ -20,9 +20,10 @@
 /* SentencePiece's kUnkPenalty. */
 static const float unknown_penalty = 10;
 
-static bool is_normal(const struct token *k)
+/* prefix_filter_fn */
+static bool has_score(const struct token *k)
 {
-    return k->type == TOKEN_NORMAL;
+    return k->type == TOKEN_NORMAL && isfinite(k->score);
 }
 
 /* The array of bytes: its length (4 bytes), that many bytes of units, the texts. */
@@ -69,14 +70,14 @@ oato_status unigram_load(struct tokenizer *t, const struct gguf *g, struct oato_
     if (s == OATO_OK)
         s = charsmap_load(t, g, err);
     if (s == OATO_OK)
-        s = prefix_list_build(&t->normal, t, is_normal, err);
+        s = prefix_list_build(&t->normal, t, has_score, err);
     if (s != OATO_OK)
         return s;
     memset(t->byte_id, 0xff, sizeof t->byte_id);
     float lowest = INFINITY;
     for (int32_t i = 0; i < t->n_tokens; i++) {
         const struct token *k = &t->tokens[i];
-        if (k->type == TOKEN_NORMAL && k->score < lowest && isfinite(k->score))
+        if (has_score(k) && k->score < lowest)
             lowest = k->score;
         if (k->type == TOKEN_BYTE && t->byte_id[(uint8_t)k->bytes[0]] < 0)
             t->byte_id[(uint8_t)k->bytes[0]] = i;
@@ -219,8 +220,10 @@ static oato_status steps_push(const struct tokenizer *t, const struct step *step
     bool unknown = false;
     for (size_t end = n; end > 0; end = steps[end].begin) {
         const struct step *k = &steps[end];
-        if (k->id != t->unknown) {
-            id_list_push(out, k->id);
+        const int32_t id =
+            k->id < 0 ? t->unknown : k->id; /* a sum beyond all floats was no offer */
+        if (id != t->unknown) {
+            id_list_push(out, id);
         } else if (has_bytes(t, s + k->begin, end - k->begin)) {
             for (size_t i = end; i > k->begin; i--)
                 id_list_push(out, t->byte_id[(uint8_t)s[i - 1]]);
@@ -232,7 +235,7 @@ static oato_status steps_push(const struct tokenizer *t, const struct step *step
         } else if (!unknown) {
             id_list_push(out, t->unknown);
         }
-        unknown = k->id == t->unknown;
+        unknown = id == t->unknown;
     }
     return OATO_OK;
 }

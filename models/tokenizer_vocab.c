@@ -56,7 +56,7 @@ static bool text_is(struct gguf_string s, const char *what)
 
 static bool is_end_text(struct gguf_string s)
 {
-    if (s.len == 0 || !memchr("<_[", s.data[0], 3))
+    if (s.len == 0 || (s.data[0] != '<' && s.data[0] != '_' && s.data[0] != '['))
         return false;
     for (size_t i = 0; i < ARRAY_LEN(end_texts); i++) {
         if (text_is(s, end_texts[i]))

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "models/tokenizer_internal.h"
@@ -63,10 +64,10 @@ static double cut_seconds(const struct pretokenizer *p, const char *text, size_t
 {
     struct oato_error err = {0};
     struct pretokenize_work w = {0};
-    const uint64_t begin = now_ns();
+    const clock_t begin = clock(); /* the processor's time: others may share it */
     if (pretokenize(p, &w, text, n, &err) != OATO_OK)
         fail_msg("%s", err.text);
-    const double seconds = (double)(now_ns() - begin) * 1e-9;
+    const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     size_t last = 0;
     for (size_t i = 0; i < w.spans.n; i++) {
         assert_true(w.spans.ends[i] > last);
@@ -77,56 +78,60 @@ static double cut_seconds(const struct pretokenizer *p, const char *text, size_t
     return seconds;
 }
 
-/* A megabyte of one thing, with nothing or a letter behind it. */
+/* Many bytes of one thing, with nothing or a letter behind it: a megabyte of what runs are made of,
+ * less of the rest, which would still take minutes if a run were looked at from each character. */
 static void a_megabyte_of_anything_takes_a_moment(void **state)
 {
     (void)state;
-    static const char *const units[] = {
-        " ",
-        "a",
-        "A",
-        "1",
-        "\xcc\x81",
-        "\n",
-        " \n",
-        "\r\n",
-        "\t",
-        "'",
-        "'s",
-        ".",
-        " a",
-        "aA",
-        "1 ",
-        "a\xcc\x81",
-        "/",
-        "123,",
-        " .",
-        " \xcc\x81",
-        "\xc2\xb2",
-        "\xc2\xa0",
-        "\xe4\xb8\xad",
-        "\xe4\xb8\xad"
-        "A",
-        "\xd9\xa1",
+    static const struct {
+        const char *unit;
+        size_t bytes;
+    } runs[] = {
+        {" ", BYTES},
+        {"a", BYTES},
+        {"A", BYTES},
+        {"1", BYTES},
+        {"\xcc\x81", BYTES},
+        {"\n", BYTES},
+        {"\t", BYTES},
+        {"\xe4\xb8\xad", BYTES},
+        {".", BYTES},
+        {" \n", BYTES / 5},
+        {"\r\n", BYTES / 5},
+        {"'s", BYTES / 5},
+        {"'", BYTES / 5},
+        {" a", BYTES / 5},
+        {"aA", BYTES / 5},
+        {"1 ", BYTES / 5},
+        {"a\xcc\x81", BYTES / 5},
+        {"/", BYTES / 5},
+        {"123,", BYTES / 5},
+        {" .", BYTES / 5},
+        {" \xcc\x81", BYTES / 5},
+        {"\xc2\xb2", BYTES / 5},
+        {"\xc2\xa0", BYTES / 5},
+        {"\xd9\xa1", BYTES / 5},
+        {"\xe4\xb8\xad\x41", BYTES / 5},
     };
     static const char *const ends[] = {"", "z"};
     double slowest = 0;
     char *s = malloc(BYTES + 8);
     assert_non_null(s);
     for (size_t r = 0; r < n_pretokenizer_rows; r++) {
-        struct pretokenizer *p = made(pretokenizer_rows[r].names[0]);
-        for (size_t u = 0; u < ARRAY_LEN(units); u++) {
-            const size_t unit = strlen(units[u]);
+        const char *name = pretokenizer_rows[r].names[0];
+        struct pretokenizer *p = made(name);
+        for (size_t u = 0; u < ARRAY_LEN(runs); u++) {
+            const size_t unit = strlen(runs[u].unit);
             size_t n = 0;
-            for (; n + unit <= BYTES; n += unit)
-                memcpy(s + n, units[u], unit);
+            for (; n + unit <= runs[u].bytes; n += unit)
+                memcpy(s + n, runs[u].unit, unit);
             for (size_t e = 0; e < ARRAY_LEN(ends); e++) {
-                strcpy(s + n, ends[e]);
+                memcpy(s + n, ends[e], strlen(ends[e]));
                 const double seconds = cut_seconds(p, s, n + strlen(ends[e]));
                 if (seconds > slowest)
-                    print_message("%s, unit %zu, end %zu: %.3f s\n", pretokenizer_rows[r].names[0],
-                                  u, e, slowest = seconds);
-                assert_true(seconds < 5);
+                    print_message("%s, run %zu, end %zu: %.3f s\n", name, u, e, slowest = seconds);
+                if (seconds > 5)
+                    fail_msg("%s, run %zu, end %zu: %.3f s", name, u, e, seconds);
             }
         }
         pretokenizer_free(p);
