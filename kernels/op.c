@@ -117,7 +117,7 @@ static bool heads_fit(const struct oato_op *op)
 
 static bool attention_fits(const struct oato_op *op)
 {
-    return kv_fits(op) && heads_fit(op) && op->heads % op->kv_heads == 0;
+    return kv_fits(op) && heads_fit(op) && op->heads % op->kv_heads == 0 && op->window >= 0;
 }
 
 static bool rope_fits(const struct oato_op *op)

@@ -29,7 +29,7 @@ enum op_kind {
     OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight */
     OP_ROPE,      /* out[0] = in[0] rotated by position; weight[0] optional: divisors per pair */
     OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer */
-    OP_ATTENTION, /* out[0] = softmax(q K / sqrt(head_dim)) V, causal; in[0] = q */
+    OP_ATTENTION, /* out[0] = softmax(scale q K) V, causal, perhaps within a window; in[0] = q */
     OP_ADD,       /* out[0] = in[0] + in[1] */
     OP_SWIGLU,    /* out[0] = activation(in[0]) * in[1], SwiGLU with the first one */
     OP_ACTIVATE,  /* out[0] = activation(in[0]) */
@@ -95,6 +95,8 @@ struct oato_op {
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
     int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE: enum activation */
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
+    int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
+    float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
     float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM */
     float rope_base;      /* ROPE: frequency base */
     float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */

@@ -129,11 +129,11 @@ static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
     struct gguf_string type = {"none", 4};
     snprintf(key, sizeof key, "%s.rope.scaling.type", b->shape->architecture);
     gguf_get_string(b->gguf, key, &type);
-    s->rope_scale = 1;
+    s->rope_scale_global = 1;
     if (string_is(type, "linear")) {
         /* llama.cpp's converters write a factor of 0 for "not scaled" */
         const float factor = build_float(b, "rope.scaling.factor", 0, 1e6, 1);
-        s->rope_scale = factor > 0 ? 1 / factor : 1;
+        s->rope_scale_global = factor > 0 ? 1 / factor : 1;
     } else if (!string_is(type, "none") && !build_failed(b)) {
         oato_fail(b->err, OATO_EFILE, "%s: key %s is '%.*s'; supported: none, linear",
                   gguf_path(b->gguf), key, (int)(type.len < 40 ? type.len : 40), type.data);
@@ -160,6 +160,34 @@ static void read_factors(struct graph_builder *b, struct layer_shape *s)
     s->embedding_factor = read_factor(b, "embedding_scale", 1);
     s->block_factor = read_factor(b, "residual_scale", 1);
     s->logit_factor = 1 / read_factor(b, "logit_scale", 1);
+}
+
+/* A window is for some layers only; where it is, positions may turn at another rate. */
+static bool has_window(struct graph_builder *b, const struct recipe *r, int32_t layer)
+{
+    char key[96];
+    int32_t every = r->window_every;
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", b->shape->architecture);
+    const struct gguf_value *pattern = gguf_find(b->gguf, key);
+    if (pattern && pattern->type == GGUF_ARRAY)
+        return build_int(b, "attention.sliding_window_pattern", layer, 0, 1, -1);
+    if (pattern)
+        every = build_int(b, "attention.sliding_window_pattern", -1, 1, 1 << 16, -1);
+    return every == 1 || (every > 1 && layer % every < every - 1);
+}
+
+static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t layer)
+{
+    const struct recipe *r = s->recipe;
+    s->window = 0;
+    const bool windows =
+        r->window_every && (!r->window_layers || r->window_layers == b->graph->n_layers);
+    if (windows && has_window(b, r, layer))
+        s->window = build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 0);
+    s->rope_base = s->window ? s->rope_base_window : s->rope_base_global;
+    s->rope_scale = s->window ? 1 : s->rope_scale_global;
+    if (windows && r->rope_in_windows && !s->window)
+        s->rope = false;
 }
 
 /* Attention and FFN shapes, which may be arrays, of a layer. */
@@ -189,6 +217,7 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
                          : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
                                               : 0;
     s->rope = s->has_positions && !(r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
+    read_window(b, s, layer);
 }
 
 static void read_model(struct graph_builder *b, struct layer_shape *s)
@@ -196,7 +225,13 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     const struct recipe *r = s->recipe;
     s->width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
     s->eps = build_float(b, "attention.layer_norm_rms_epsilon", 0, 1, -1);
-    s->rope_base = build_float(b, "rope.freq_base", 1, 1e12, 10000);
+    s->rope_base_global = build_float(b, "rope.freq_base", 1, 1e12, 10000);
+    s->rope_base_window =
+        build_float(b, "rope.freq_base_swa", 1, 1e12, (double)s->rope_base_global);
+    if (r->soft_caps) {
+        s->score_cap = build_float(b, "attn_logit_softcapping", 0, 1e6, 0);
+        s->logit_cap = build_float(b, "final_logit_softcapping", 0, 1e6, 0);
+    }
     s->has_positions = !r->rope_if_finetuned || build_bool(b, "rope.scaling.finetuned", true);
     s->pairing = r->pairing;
     if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
@@ -273,7 +308,10 @@ static int32_t output(struct graph_builder *b, const struct layer_shape *s,
     x = arch_factor(b, layers, "output_factor", x, s->logit_factor);
     const struct gguf_tensor *w = build_tensor(b, s->width, vocab, true, "output.weight");
     x = build_mul_mat(b, layers, "output", x, w ? w : table);
-    return bias(b, layers, "output", x, false);
+    x = bias(b, layers, "output", x, false);
+    const struct oato_op cap = {
+        .kind = OP_ACTIVATE, .activation = ACT_SOFT_CAP, .scale = s->logit_cap};
+    return s->logit_cap != 0 ? elementwise(b, layers, "output_cap", "", cap, x, NULL) : x;
 }
 
 void arch_build(struct graph_builder *b, const struct recipe *r)

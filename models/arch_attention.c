@@ -94,6 +94,8 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
     op.k = op.n = q_width;
     op.heads = s->heads;
     op.scale = s->attention_scale;
+    op.window = s->window;
+    op.soft_cap = s->score_cap;
     const int32_t o = build_op(b, s->layer, "attention", op, r.q, -1, NULL, q_width);
     return arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
 }

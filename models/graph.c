@@ -230,6 +230,8 @@ struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, 
     const struct graph_op *o = &g->ops[op];
     int32_t value = o->n_out ? o->out[0] : o->in[0];
     bool attention = o->op.kind == OP_ATTENTION;
+    if (o->op.window)
+        kv_positions = min_i64(kv_positions, (int64_t)tokens * o->op.window);
     return (struct op_size){
         .rows = g->values[value].rows ? rows : tokens,
         .seqs = attention ? seqs : 1,

@@ -46,6 +46,12 @@ struct recipe {
                                  is */
     int8_t no_rope_every;   /* layer l is without positions if l + 1 is a multiple of it; 0: none */
     bool rope_if_finetuned; /* no positions at all where rope.scaling.finetuned is false */
+    /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
+     * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
+    int8_t window_every;
+    int8_t window_layers; /* only models of so many layers have windows; 0: all */
+    bool rope_in_windows; /* layers without a window have no positions */
+    bool soft_caps;       /* of scores and logits, by key */
     enum norm_place norms;
     const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
     bool norm_biases;
@@ -75,8 +81,11 @@ struct layer_shape {
     enum rope_pairing pairing;
     bool has_positions, rope; /* any layer rotates, this one does */
     float eps, rope_base, rope_scale, attention_scale;
-    float embedding_factor, block_factor, logit_factor; /* 1: none */
-    float score_factor;                                 /* in place of 1/sqrt(head_dim); 0: none */
+    float embedding_factor, block_factor, logit_factor;          /* 1: none */
+    int32_t window;                                              /* 0: none */
+    float rope_base_global, rope_base_window, rope_scale_global; /* of layers without and with it */
+    float score_cap, logit_cap;                                  /* 0: none */
+    float score_factor; /* in place of 1/sqrt(head_dim); 0: none */
     const struct gguf_tensor *rope_divisors;
     struct experts experts;
 };

@@ -94,6 +94,11 @@ enum {
     MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples of this */
 };
 
+/* The first position that a query at `position` sees. */
+static inline int64_t attention_first(const struct oato_op *op, int64_t position)
+{
+    return op->window ? max_i64(0, position + 1 - op->window) : 0;
+}
 /* Floats of a head's values, padded to whole vectors. */
 static inline int64_t attention_row_floats(int64_t head_dim)
 {

@@ -400,7 +400,8 @@ struct cuda_attention_args {
     uint8_t *packed; /* y as pack_q8 packs it, too: a row a token; NULL: none */
     uint64_t packed_stride;
     int32_t heads, segments;
-    float scale;
+    float scale, soft_cap; /* soft_cap, window: as in struct oato_op; attention_tile has neither */
+    int32_t window;
     int32_t
         seqs; /* attention_tile: how many step.seq has, those behind the step's without queries */
 };

@@ -277,6 +277,8 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
                                     .y = launch_output(l, 0),
                                     .heads = l->op->heads,
                                     .scale = l->op->scale,
+                                    .soft_cap = l->op->soft_cap,
+                                    .window = l->op->window,
                                     .seqs = l->c->program->max_seqs};
     if (divided && segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room) {
         a.segments = segments;
@@ -288,8 +290,8 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
 {
     const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
-    return choice != NUMERICS_DECODE && op->kind == OP_ATTENTION && dims &&
-           (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
+    return choice != NUMERICS_DECODE && op->kind == OP_ATTENTION && dims && !op->window &&
+           op->soft_cap == 0 && (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
 }
 
 static cu_result merge_segments(const struct launch *l, uint32_t threads,
@@ -328,8 +330,11 @@ static cu_result run_attention(const struct launch *l)
     const struct oato_op *op = l->op;
     if (cuda_takes_tile(op, l->r->numerics))
         return run_tiles(l);
-    struct cuda_attention_args a =
-        attention_args(l, l->T <= SPLIT_ROWS, cuda_step_segments(l->step));
+    /* few pages may be more segments than many, which have several pages each */
+    const int32_t segments =
+        op->window ? (int32_t)min_i64(ATTENTION_SEGMENTS, op->window / KV_PAGE_POSITIONS + 2)
+                   : cuda_step_segments(l->step);
+    struct cuda_attention_args a = attention_args(l, l->T <= SPLIT_ROWS, segments);
     if (l->kernels->packs) {
         a.packed = launch_workspace(l);
         a.packed_stride = cuda_packed_bytes(DT_Q8_0, op->n);
