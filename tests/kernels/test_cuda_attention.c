@@ -331,6 +331,7 @@ static void what_tiles_cannot_stays_with_floats(void **state)
         {DT_F16, 4, 2, 64, {260, 64, 65, 1}, {260, 64, 2, 1}, 64, 0},
         {DT_F16, 3, 1, 64, {300, 129, 0, 0}, {40, 129, 0, 0}, 100, 0.5f},
         {DT_F16, 2, 2, 128, {200, 0, 0, 0}, {1, 0, 0, 0}, 1, 0},
+        {DT_F16, 3, 1, 64, {400, 70, 0, 0}, {2, 1, 0, 0}, 200, 0}, /* divided */
         {DT_Q8_0, 2, 1, 64, {140, 30, 0, 0}, {20, 5, 0, 0}, 0, 2},
     };
     for (size_t i = 0; i < ARRAY_LEN(others); i++)
@@ -487,7 +488,7 @@ static void infinite_values_stay_with_who_sees_them(void **state)
     enum { AT = 120, HEAD = 1, DIM = 5 };
     static const oato_dtype dtypes[] = {DT_F16, DT_Q8_0};
     for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
-        const struct context x = {dtypes[i], 4, 2, 64, {200, 0, 0, 0}, {200, 0, 0, 0}};
+        const struct context x = {dtypes[i], 4, 2, 64, {200, 0, 0, 0}, {200, 0, 0, 0}, 0, 0};
         struct values values = random_values(&x);
         struct cache cache;
         float *out[2];
