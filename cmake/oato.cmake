@@ -20,8 +20,8 @@ endif()
 
 # What each room shows to those that use it, by the name in which they include it.
 set(OATO_SHOWS_base base/base.h base/dtypes.h)
-set(OATO_SHOWS_op kernels/op.h)
-set(OATO_SHOWS_kernels kernels/op.h kernels/program.h kernels/device.h)
+set(OATO_SHOWS_op kernels/op.h kernels/activation.h)
+set(OATO_SHOWS_kernels kernels/op.h kernels/activation.h kernels/program.h kernels/device.h)
 set(OATO_SHOWS_models models/models.h)
 set(OATO_SHOWS_planfmt planfmt/planfmt.h)
 set(OATO_SHOWS_lowering lowering/lowering.h kernels/program.h)

@@ -93,6 +93,7 @@ struct op_kind_row {
     struct {
         uint8_t n, k;
     } weight[3]; /* EXPERTS: of one expert */
+    bool weight_optional;
     enum traffic traffic;
     /* Operations beside those of matrices: so many for each element of a width, exp counts as two;
      * for each row, expert chosen, or position that KV_READ reads. */
@@ -116,7 +117,7 @@ static bool heads_fit(const struct oato_op *op)
 
 static bool attention_fits(const struct oato_op *op)
 {
-    return kv_fits(op) && heads_fit(op) && op->heads % op->kv_heads == 0;
+    return kv_fits(op) && heads_fit(op) && op->heads % op->kv_heads == 0 && op->window >= 0;
 }
 
 static bool rope_fits(const struct oato_op *op)
@@ -126,12 +127,18 @@ static bool rope_fits(const struct oato_op *op)
            (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
 }
 
+static bool activation_fits(const struct oato_op *op)
+{
+    return op->activation >= 0 && op->activation < ACT_COUNT;
+}
+
 static bool experts_fit(const struct oato_op *op)
 {
     return op->experts > 0 && op->experts <= EXPERTS_MAX && op->experts_used > 0 &&
            op->experts_used <= op->experts && op->n > 0 &&
            max_i64(op->k, op->n) * op->experts_used <= INT32_MAX && op->expert_first >= 0 &&
-           op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first;
+           op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first &&
+           activation_fits(op);
 }
 
 static bool route_fits(const struct oato_op *op)
@@ -162,10 +169,10 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},
     [OP_SCALE] = {"scale", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
-        .weight = {{W_ONE, W_ONE}}, .flops = 1, .flops_of = W_K},
+        .weight = {{W_ONE, W_ONE}}, .weight_optional = true, .flops = 1, .flops_of = W_K},
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .k = W_HEADS,
         .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_PAIRS}},
-        .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
+        .weight_optional = true, .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
     [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM}, .k = W_KV_HEADS, .n = W_KV_HEADS,
         .in = {W_KV_HEADS, W_KV_HEADS}, .traffic = KV_WRITTEN,
         .flops = 2, .flops_of = W_KV_HEADS, .axes = HEADS, .fits = kv_fits},
@@ -176,7 +183,9 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_ADD] = {"add", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K},
     [OP_SWIGLU] = {"swiglu", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
-        .flops = 5, .flops_of = W_K},
+        .flops = 5, .flops_of = W_K, .fits = activation_fits},
+    [OP_ACTIVATE] = {"activate", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
+        .flops = 4, .flops_of = W_K, .fits = activation_fits},
     [OP_SELECT] = {"select", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N}},
     [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, .k = W_HEADS, .n = W_HEADS,
         .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_HEAD}}, .traffic = VECTOR,
@@ -193,7 +202,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
     [OP_GATE_UP] = {"gate_up", true, {F_K, F_N}, .in = {W_K}, .out = {W_N},
         .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
-        .flops = 5, .flops_of = W_N, .axes = ROWS},
+        .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = activation_fits},
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 5, .flops_of = W_K},
     [OP_MERGE] = {"merge", false, {F_N}, .k = W_N, .merges = true, .in = {W_ANY}, .out = {W_N}},
@@ -453,6 +462,11 @@ int op_weight_count(const struct oato_op *op)
     while (n < (int)ARRAY_LEN(row->weight) && row->weight[n].n != W_NONE)
         n++;
     return n;
+}
+
+bool op_weight_optional(const struct oato_op *op)
+{
+    return kind_row(op->kind)->weight_optional;
 }
 
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)

@@ -17,6 +17,7 @@
 #define OATO_OP_H
 
 #include "base/base.h"
+#include "kernels/activation.h"
 
 enum op_kind {
     OP_NONE = 0,
@@ -25,12 +26,13 @@ enum op_kind {
     OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0]; k = n = width */
     OP_MUL_MAT,   /* out[0] = weight[0] in[0] */
     OP_BIAS,      /* out[0] = in[0] + weight[0] */
-    OP_SCALE,     /* out[0] = in[0] * weight[0][0]: one factor for a whole tensor */
+    OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight */
     OP_ROPE,      /* out[0] = in[0] rotated by position; weight[0] optional: divisors per pair */
     OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer */
-    OP_ATTENTION, /* out[0] = softmax(q K / sqrt(head_dim)) V, causal; in[0] = q */
+    OP_ATTENTION, /* out[0] = softmax(scale q K) V, causal, perhaps within a window; in[0] = q */
     OP_ADD,       /* out[0] = in[0] + in[1] */
-    OP_SWIGLU,    /* out[0] = silu(in[0]) * in[1] */
+    OP_SWIGLU,    /* out[0] = activation(in[0]) * in[1], SwiGLU with the first one */
+    OP_ACTIVATE,  /* out[0] = activation(in[0]) */
     OP_SELECT,    /* out[0] = the rows of in[0] whose logits are wanted */
     OP_HEAD_NORM, /* RMS_NORM of each head separately, with one weight[0] of head_dim for all heads
                    */
@@ -43,7 +45,7 @@ enum op_kind {
                           weight[0] of that expert times its row of k of in[0] */
     /* fused patterns, see op_fusions */
     OP_QKV,      /* out[0..2] = weight[0..2] in[0]; n rows of q, n2 rows of k and of v */
-    OP_GATE_UP,  /* out[0] = silu(weight[0] in[0]) * (weight[1] in[0]) */
+    OP_GATE_UP,  /* out[0] = activation(weight[0] in[0]) * (weight[1] in[0]) */
     OP_ADD_NORM, /* out[0] = in[0] + in[1]; out[1] = rms_norm(out[0]) * weight[0] */
     /* made by lowering */
     OP_MERGE,     /* out[0] = in[0], in[1], ... concatenated (row parts), in part order */
@@ -91,11 +93,15 @@ struct oato_op {
     int32_t first;        /* SLICE: first column of the output */
     int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
+    int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE: enum activation */
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
+    int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
+    float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
     float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM */
     float rope_base;      /* ROPE: frequency base */
     float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
-    float scale;          /* EMBED, ROUTE: factor (0 = none); ATTENTION: of q.k */
+    float scale;          /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ACTIVATE: cap;
+                             ATTENTION: of q.k */
 };
 
 /* Which of a device's numerics classes computes a record (DESIGN, Numerics): DECODE for decode,
@@ -164,7 +170,8 @@ int64_t op_in_width(const struct oato_op *op, int i);  /* of the i-th input; OP_
 int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: there is none */
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
-int op_weight_count(const struct oato_op *op); /* the most weights that this kind takes */
+int op_weight_count(const struct oato_op *op);     /* the most weights that this kind takes */
+bool op_weight_optional(const struct oato_op *op); /* it may go without its weight: ROPE, SCALE */
 enum weight_use op_weight_use(const struct oato_op *op);
 /* False: the shape or type is invalid for every device. */
 bool op_valid(const struct oato_op *op);

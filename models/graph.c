@@ -134,6 +134,7 @@ struct graph_op graph_fused(const struct graph *g, struct graph_match match)
         break;
     case OP_GATE_UP:
         r.out[0] = m[2].out[0];
+        r.op.activation = m[2].op.activation;
         r.n_weights = 2;
         r.weight[1] = m[1].weight[0];
         break;
@@ -229,6 +230,8 @@ struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, 
     const struct graph_op *o = &g->ops[op];
     int32_t value = o->n_out ? o->out[0] : o->in[0];
     bool attention = o->op.kind == OP_ATTENTION;
+    if (o->op.window)
+        kv_positions = min_i64(kv_positions, (int64_t)tokens * o->op.window);
     return (struct op_size){
         .rows = g->values[value].rows ? rows : tokens,
         .seqs = attention ? seqs : 1,

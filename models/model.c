@@ -1,8 +1,8 @@
 /*
- * model.c - opens a GGUF as a model: finds the architecture in a table, lets it build the operator
- * graph and refuses files with tensors that the graph would silently leave out.
+ * model.c - opens a GGUF as a model: finds the architecture's recipe, builds the operator graph and
+ * refuses files with tensors that the graph would silently leave out.
  */
-#include "models/models_internal.h"
+#include "models/recipe_internal.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,16 +12,6 @@ enum { MAX_LAYERS = 1024, OPS_A_LAYER = 32, OPS_OUTSIDE = 8 };
 
 struct gguf_use {
     bool *tensor; /* by index in the file */
-};
-
-static const struct {
-    const char *name;
-    void (*build)(struct graph_builder *b);
-} architectures[] = {
-    {"llama", arch_llama_build},
-    {"qwen2", arch_llama_build},
-    {"qwen3", arch_llama_build},
-    {"qwen3moe", arch_llama_build},
 };
 
 /* --------------------------------------------------------------------------------- builder */
@@ -75,16 +65,42 @@ float build_float(struct graph_builder *b, const char *key, double lo, double hi
     return 0;
 }
 
+bool build_bool(struct graph_builder *b, const char *key, bool otherwise)
+{
+    char name[160];
+    bool v = otherwise;
+    full_key(b, key, name);
+    if (!build_failed(b) && gguf_find(b->gguf, name) && !gguf_get_bool(b->gguf, name, &v))
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is neither true nor false", gguf_path(b->gguf),
+                  name);
+    return v;
+}
+
 static void mark_used(struct graph_builder *b, const struct gguf_tensor *t)
 {
     const struct gguf_tensor *first = gguf_tensor_at(b->gguf, 0);
     b->used->tensor[t - first] = true;
 }
 
+/* True when a part of the name that starts at a dot starts like one of the words. */
+static bool is_ignored(const struct graph_builder *b, const char *name)
+{
+    for (const char *word = b->ignored; word && *word;) {
+        const size_t n = strcspn(word, " ");
+        for (const char *part = name; part; part = strchr(part, '.'), part += part != NULL)
+            if (!strncmp(part, word, n))
+                return true;
+        word += n + strspn(word + n, " ");
+    }
+    return false;
+}
+
 static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char *name,
                                              const int64_t ne[3], bool optional)
 {
     const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
+    if (t && optional && is_ignored(b, name))
+        return NULL;
     if (!t) {
         if (!optional)
             oato_fail(b->err, OATO_EFILE, "%s: tensor %s is missing", gguf_path(b->gguf), name);
@@ -202,19 +218,6 @@ int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, 
     return build_op(b, layer, name, op, in, -1, weight, op.n);
 }
 
-int32_t build_norm(struct graph_builder *b, int32_t layer, const char *name, int32_t in, float eps)
-{
-    if (build_failed(b))
-        return -1;
-    int32_t width = b->graph->values[in].width;
-    const struct gguf_tensor *w =
-        layer >= 0 && layer < b->graph->n_layers
-            ? build_tensor(b, width, 0, false, "blk.%d.%s.weight", layer, name)
-            : build_tensor(b, width, 0, false, "%s.weight", name);
-    struct oato_op op = {.kind = OP_RMS_NORM, .dtype = DT_F32, .k = width, .n = width, .eps = eps};
-    return build_op(b, layer, name, op, in, -1, w, width);
-}
-
 /* ----------------------------------------------------------------------------------- model */
 
 /* Tensors that files carry but generating does not need; cls.output is the head of a reranker. */
@@ -236,7 +239,7 @@ static void check_all_used(struct graph_builder *b)
 {
     for (size_t i = 0; i < gguf_tensor_count(b->gguf) && !build_failed(b); i++) {
         const char *name = gguf_tensor_at(b->gguf, i)->name;
-        if (!b->used->tensor[i] && !harmless(name))
+        if (!b->used->tensor[i] && !harmless(name) && !is_ignored(b, name))
             oato_fail(b->err, OATO_EFILE,
                       "%s: unknown tensor %s for architecture %s; a newer oato may be needed",
                       gguf_path(b->gguf), name, b->shape->architecture);
@@ -269,6 +272,19 @@ static void check_vocabulary(struct graph_builder *b)
                   gguf_path(b->gguf), (unsigned long long)tokens->count, b->shape->vocab);
 }
 
+static oato_status unknown_architecture(const struct model *m, struct gguf_string name,
+                                        struct oato_error *err)
+{
+    struct text known;
+    text_init(&known);
+    recipe_list(&known);
+    oato_fail(err, OATO_EFILE, "%s: architecture '%.*s' is not supported; supported: %s",
+              gguf_path(m->gguf), (int)min_i64((int64_t)name.len, 40), name.data,
+              known.data ? known.data : "");
+    text_free(&known);
+    return err->status;
+}
+
 static oato_status build(struct model *m, struct oato_error *err)
 {
     struct gguf_use used = {0};
@@ -279,19 +295,11 @@ static oato_status build(struct model *m, struct oato_error *err)
     if (!gguf_get_string(m->gguf, "general.architecture", &name))
         return oato_fail(err, OATO_EFILE, "%s: key general.architecture is missing",
                          gguf_path(m->gguf));
-    void (*build_graph)(struct graph_builder *) = NULL;
-    for (size_t i = 0; i < ARRAY_LEN(architectures); i++) {
-        if (strlen(architectures[i].name) == name.len &&
-            !memcmp(architectures[i].name, name.data, name.len)) {
-            m->shape.architecture = architectures[i].name;
-            build_graph = architectures[i].build;
-        }
-    }
-    if (!build_graph)
-        return oato_fail(err, OATO_EFILE,
-                         "%s: architecture '%.*s' is not supported; supported: llama, qwen2, "
-                         "qwen3, qwen3moe",
-                         gguf_path(m->gguf), (int)(name.len < 40 ? name.len : 40), name.data);
+    const struct recipe *recipe = recipe_find(name.data, name.len);
+    if (!recipe)
+        return unknown_architecture(m, name, err);
+    m->shape.architecture = recipe->name;
+    b.ignored = recipe->ignored;
     m->shape.n_layers = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);
     m->shape.context_length = build_int(&b, "context_length", -1, 1, INT32_MAX, -1);
     if (build_failed(&b))
@@ -306,7 +314,7 @@ static oato_status build(struct model *m, struct oato_error *err)
         free(used.tensor);
         return oato_fail_memory(err, (size_t)b.ops_cap * sizeof *g->ops, "the operator graph");
     }
-    build_graph(&b);
+    arch_build(&b, recipe);
     check_all_used(&b);
     check_dtypes(&b);
     check_vocabulary(&b);

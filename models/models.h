@@ -232,7 +232,7 @@ oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32
                        struct graph *out, struct oato_error *err);
 void graph_free(struct graph *g);
 /* The size of an operator in a step: rows by the row class of its value. kv_positions: positions
- * each token attends to, times tokens. */
+ * that each token could attend to, summed; an operator with a window reads no more than that. */
 struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, int32_t rows,
                              int32_t seqs, int64_t kv_positions);
 /* Bytes of KV of one position in all layers. */

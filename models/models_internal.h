@@ -1,7 +1,7 @@
 /*
- * models_internal.h - how an architecture builds its graph: one file per architecture family and
- * one row in model.c. The builder keeps the first error, after which every call does nothing: an
- * architecture reads like its equations and checks for errors once, at the end.
+ * models_internal.h - how an architecture builds its graph. The builder keeps the first error,
+ * after which every call does nothing: an architecture reads like its equations and checks for
+ * errors once, at the end.
  */
 #ifndef OATO_MODELS_INTERNAL_H
 #define OATO_MODELS_INTERNAL_H
@@ -14,6 +14,7 @@ struct graph_builder {
     struct graph *graph;
     int32_t ops_cap, values_cap;
     struct gguf_use *used; /* marks tensors that the graph refers to */
+    const char *ignored;   /* words: optional tensors with a part that starts so are not there */
     struct oato_error *err;
 };
 
@@ -27,6 +28,7 @@ static inline bool build_failed(const struct graph_builder *b)
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
                   int64_t otherwise);
 float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise);
+bool build_bool(struct graph_builder *b, const char *key, bool otherwise);
 
 /* The tensor of that name with exactly rows x k elements (rows 0: a vector of k); an absent one
  * is an error, or NULL when optional. */
@@ -47,22 +49,16 @@ int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struc
 /* One more weight of the operator appended last. */
 void build_weight(struct graph_builder *b, const struct gguf_tensor *weight);
 
-/* y = W x + bias of "blk.N.NAME.weight" (layer < 0: "NAME.weight"), n x k; the bias is used when
- * the file has it and `bias` allows. */
+/* y = W x, n x k as the tensor says. */
 int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
                       const struct gguf_tensor *weight);
-int32_t build_norm(struct graph_builder *b, int32_t layer, const char *name, int32_t in, float eps);
-
-/* arch_experts.c: an FFN of experts */
+/* An FFN of experts. */
 struct experts {
-    int32_t all, used, width; /* width: of one expert's hidden values */
+    int32_t all, used, width; /* width: of one expert's hidden values; all 0: there are none */
+    int32_t dense_layers;     /* the first layers have a dense FFN instead */
+    int32_t shared;           /* width of the experts that every token uses; 0: none */
+    bool normalised;          /* the weights of a choice are divided by their sum */
     float scale;              /* of the weights of a choice; 0: none */
 };
-void build_experts_read(struct graph_builder *b, struct experts *out);
-/* Routes `in` to its experts; returns the weighted sum of their outputs. */
-int32_t build_experts(struct graph_builder *b, int32_t layer, int32_t in, const struct experts *e);
-
-/* architectures */
-void arch_llama_build(struct graph_builder *b);
 
 #endif

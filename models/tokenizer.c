@@ -2,40 +2,73 @@
  * tokenizer.c - text to ids and back; start reading here.
  *
  * Encoding has three stages: special tokens are found in the text (this file), the text between
- * them is cut into pieces (pretokenize.c, byte-level BPE only), and the pieces are merged from
- * single characters up (tokenizer_bpe.c, tokenizer_spm.c over tokenizer_merge.c). A tokenizer does
- * not change after it was created; any number of threads may use it.
+ * them is cut into pieces (pretokenize.c, byte-level BPE only), and the pieces become tokens, for
+ * most kinds by merging from single characters up (one tokenizer_KIND.c each, listed in the table
+ * below). A tokenizer does not change after it was created; any number of threads may use it.
  *
  * decode(encode(x)) == x for every x, UTF-8 or not, with three exceptions: bytes that the
  * vocabulary has no token for, U+2581 in SentencePiece vocabularies (it is their space), and text
- * that spells control tokens when those are parsed.
+ * that spells control tokens when those are parsed. WordPiece and unigram, of which the models are
+ * encoders, change the text on purpose: case, accents, compatibility characters, spaces.
  */
 #include "models/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+struct kind_row {
+    const char *model, *pre; /* tokenizer.ggml.model and .pre; NULL: any */
+    enum tokenizer_kind kind;
+    load_fn *load;
+    encode_fn *encode;
+};
+
+static const struct kind_row kinds[] = {
+    {"gemma4", NULL, TOKENIZER_RAW_BPE, raw_bpe_load, raw_bpe_encode},
+    {"gpt2", "gemma4", TOKENIZER_RAW_BPE, raw_bpe_load, raw_bpe_encode},
+    {"gpt2", "granite-embed-multi-311m", TOKENIZER_RAW_BPE, raw_bpe_load, raw_bpe_encode},
+    {"gpt2", "sarvam-moe", TOKENIZER_RAW_BPE, raw_bpe_load, raw_bpe_encode},
+    {"gpt2", NULL, TOKENIZER_BPE, bpe_load, bpe_encode},
+    {"llama", NULL, TOKENIZER_SPM, spm_load, spm_encode},
+    {"bert", NULL, TOKENIZER_WORDPIECE, wordpiece_load, wordpiece_encode},
+    {"t5", NULL, TOKENIZER_UNIGRAM, unigram_load, unigram_encode},
+};
+
+static bool is_text(struct gguf_string s, const char *what)
+{
+    return strlen(what) == s.len && memcmp(what, s.data, s.len) == 0;
+}
+
+static const struct kind_row *kind_find(struct gguf_string model, struct gguf_string pre)
+{
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (is_text(model, kinds[i].model) && (!kinds[i].pre || is_text(pre, kinds[i].pre)))
+            return &kinds[i];
+    return NULL;
+}
+
 oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struct oato_error *err)
 {
-    struct gguf_string model;
+    struct gguf_string model, pre = {"", 0};
     if (!gguf_get_string(g, "tokenizer.ggml.model", &model))
         return oato_fail(err, OATO_EFILE,
                          "%s: no tokenizer.ggml.model: the file holds no vocabulary", gguf_path(g));
-    bool bpe = model.len == 4 && memcmp(model.data, "gpt2", 4) == 0;
-    bool spm = model.len == 5 && memcmp(model.data, "llama", 5) == 0;
-    if (!bpe && !spm)
+    (void)gguf_get_string(g, "tokenizer.ggml.pre", &pre);
+    const struct kind_row *kind = kind_find(model, pre);
+    if (!kind)
         return oato_fail(err, OATO_EFILE,
-                         "%s: tokenizer.ggml.model is \"%.*s\"; gpt2 (byte-level BPE) and llama "
-                         "(SentencePiece) are supported",
+                         "%s: tokenizer.ggml.model is \"%.*s\"; gpt2 (byte-level BPE), llama "
+                         "(SentencePiece), gemma4, bert (WordPiece) and t5 (unigram) are supported",
                          gguf_path(g), model.len < 40 ? (int)model.len : 40, model.data);
 
     struct tokenizer *t = calloc(1, sizeof *t);
     if (!t)
         return oato_fail_memory(err, sizeof *t, "the tokenizer");
     arena_init(&t->arena);
-    t->kind = bpe ? TOKENIZER_BPE : TOKENIZER_SPM;
+    t->kind = kind->kind;
+    t->encode = kind->encode;
     t->bos = t->eos = t->unknown = -1;
-    oato_status s = bpe ? bpe_load(t, g, err) : spm_load(t, g, err);
+    oato_status s = kind->load(t, g, err);
     if (s != OATO_OK) {
         tokenizer_free(t);
         return s;
@@ -53,40 +86,18 @@ void tokenizer_free(struct tokenizer *t)
     free(t);
 }
 
-/* Bytes that a and b have in common at their begin. */
-static size_t common(const char *a, size_t n_a, const char *b, size_t n_b)
-{
-    size_t i = 0;
-    while (i < n_a && i < n_b && a[i] == b[i])
-        i++;
-    return i;
-}
-
 /* The special token that begins at text; of several the longest. -1: none. */
 static int32_t special_at(const struct tokenizer *t, const char *text, size_t n, int wanted)
 {
     if (!(t->special_begin[(uint8_t)text[0]] & wanted))
         return -1;
-    int32_t begin = 0, end = t->n_specials; /* the first that comes behind the text is in between */
-    while (begin < end) {
-        const int32_t middle = begin + (end - begin) / 2;
-        const struct token *k = &t->tokens[t->specials[middle].id];
-        const int order = memcmp(k->bytes, text, k->len < n ? k->len : n);
-        if (order < 0 || (!order && k->len <= n))
-            begin = middle + 1;
-        else
-            end = middle;
-    }
-    if (!begin)
-        return -1;
-    /* All that the text begins with are the last one before it, or begin that one. */
-    const struct token *last = &t->tokens[t->specials[begin - 1].id];
-    const size_t same = common(last->bytes, last->len, text, n);
-    for (int32_t i = begin - 1; i >= 0; i = t->specials[i].shorter) {
-        const struct token *k = &t->tokens[t->specials[i].id];
+    size_t same;
+    for (int32_t i = prefix_list_find(&t->specials, t->tokens, text, n, &same); i >= 0;
+         i = t->specials.items[i].shorter) {
+        const struct token *k = &t->tokens[t->specials.items[i].id];
         const bool user = k->type == TOKEN_USER_DEFINED;
         if (k->len <= same && wanted & (user ? SPECIAL_USER : SPECIAL_CONTROL))
-            return t->specials[i].id;
+            return t->specials.items[i].id;
     }
     return -1;
 }
@@ -96,30 +107,20 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Text without special tokens inside. after_special: at the begin or behind a special token. */
-static oato_status plain_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
-                                size_t n, bool after_special, struct id_list *out,
-                                struct oato_error *err)
-{
-    if (n == 0)
-        return OATO_OK;
-    if (t->kind == TOKENIZER_BPE)
-        return bpe_encode(t, w, text, n, out, err);
-    return spm_encode(t, w, text, n, after_special && t->add_space_prefix, out, err);
-}
-
 static oato_status text_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
                                size_t n, int wanted, struct id_list *out, struct oato_error *err)
 {
     size_t begin = 0;
-    bool after_special = true;
+    bool after_special = true; /* nothing is in front of the text */
     for (size_t at = 0; at < n;) {
         int32_t id = special_at(t, text + at, n - at, wanted);
         if (id < 0) {
             at++;
             continue;
         }
-        oato_status s = plain_encode(t, w, text + begin, at - begin, after_special, out, err);
+        oato_status s = OATO_OK;
+        if (at > begin)
+            s = t->encode(t, w, text + begin, at - begin, after_special, out, err);
         if (s != OATO_OK)
             return s;
         id_list_push(out, id);
@@ -129,7 +130,7 @@ static oato_status text_encode(const struct tokenizer *t, struct encode_work *w,
             at++;
         begin = at;
     }
-    return plain_encode(t, w, text + begin, n - begin, after_special, out, err);
+    return n > begin ? t->encode(t, w, text + begin, n - begin, after_special, out, err) : OATO_OK;
 }
 
 oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,

@@ -82,14 +82,15 @@ static bool pair_map_init(struct pair_map *m, struct arena *a, size_t count)
 
 /* Takes over one line "LEFT RIGHT". A merge of or to something that is no token can never show in
  * a result and is left out, as the reference implementation refuses it. */
-static bool merge_load(struct tokenizer *t, struct gguf_string line, uint32_t rank, char *scratch)
+static bool merge_load(struct tokenizer *t, token_undo_fn *undo, struct gguf_string line,
+                       uint32_t rank, char *scratch)
 {
     const char *space = line.len > 2 ? memchr(line.data + 1, ' ', line.len - 2) : NULL;
     if (!space)
         return false;
     size_t n_left, n_right, left_len = (size_t)(space - line.data);
-    if (!alphabet_undo(line.data, left_len, scratch, &n_left) ||
-        !alphabet_undo(space + 1, line.len - left_len - 1, scratch + n_left, &n_right))
+    if (!undo(line.data, left_len, scratch, &n_left) ||
+        !undo(space + 1, line.len - left_len - 1, scratch + n_left, &n_right))
         return true;
     int32_t left = piece_map_find(&t->pieces, t->tokens, scratch, n_left);
     int32_t right = piece_map_find(&t->pieces, t->tokens, scratch + n_left, n_right);
@@ -103,14 +104,15 @@ static bool merge_load(struct tokenizer *t, struct gguf_string line, uint32_t ra
     return true;
 }
 
-static oato_status merges_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err)
+oato_status merges_load(struct tokenizer *t, const struct gguf *g, token_undo_fn *undo,
+                        struct oato_error *err)
 {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_value *v = gguf_find(g, key);
     if (!v || v->type != GGUF_ARRAY || v->elem != GGUF_STRING)
         return oato_fail(err, OATO_EFILE,
-                         "%s: %s is %s; a vocabulary of kind gpt2 needs it as an "
-                         "array of strings",
+                         "%s: %s is %s; byte-pair encoding needs it as an array of "
+                         "strings",
                          gguf_path(g), key, v ? "of another type" : "missing");
     if (v->count > INT32_MAX)
         return oato_fail(err, OATO_EFILE, "%s: %s has %llu entries; at most %d are allowed",
@@ -126,7 +128,7 @@ static oato_status merges_load(struct tokenizer *t, const struct gguf *g, struct
                                 "the merges of the tokenizer");
     for (uint64_t i = 0; i < v->count; i++) {
         struct gguf_string line = v->strings[i];
-        if (!merge_load(t, line, (uint32_t)i, scratch))
+        if (!merge_load(t, undo, line, (uint32_t)i, scratch))
             return oato_fail(err, OATO_EFILE,
                              "%s: %s[%llu] is \"%.*s\"; two pieces with a space between are "
                              "expected",
@@ -151,12 +153,12 @@ oato_status bpe_load(struct tokenizer *t, const struct gguf *g, struct oato_erro
         char byte = (char)b;
         t->byte_id[b] = piece_map_find(&t->pieces, t->tokens, &byte, 1);
     }
-    return merges_load(t, g, err);
+    return merges_load(t, g, alphabet_undo, err);
 }
 
 /* merge_find_fn */
-static bool merge_by_rank(const struct tokenizer *t, const char *text, const struct symbol *left,
-                          const struct symbol *right, uint32_t *priority, int32_t *id)
+bool merge_by_rank(const struct tokenizer *t, const char *text, const struct symbol *left,
+                   const struct symbol *right, uint32_t *priority, int32_t *id)
 {
     (void)text;
     const struct pair_slot *s =
@@ -219,8 +221,9 @@ static oato_status piece_encode(const struct tokenizer *t, struct encode_work *w
 }
 
 oato_status bpe_encode(const struct tokenizer *t, struct encode_work *w, const char *text, size_t n,
-                       struct id_list *out, struct oato_error *err)
+                       bool after_special, struct id_list *out, struct oato_error *err)
 {
+    (void)after_special;
     size_t at = 0;
     while (at < n) {
         size_t valid = utf8_valid_prefix(text + at, n - at);

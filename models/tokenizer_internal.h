@@ -54,16 +54,45 @@ struct pair_map {
     size_t mask;
 };
 
-struct special {
+/* Tokens sorted by their bytes; see tokenizer_prefix.c. */
+struct prefix {
     int32_t id;
-    int32_t shorter; /* the longest other special token that is a prefix of this one; -1: none */
+    int32_t shorter; /* the longest other one in the list that begins this one; -1: none */
 };
 
-enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
+struct charsmap {
+    const uint32_t *units; /* a double array of n_units; see tokenizer_unigram.c */
+    size_t n_units;
+    const char *texts; /* n_texts bytes, of which the last is 0 */
+    size_t n_texts;
+};
+
+struct prefix_list {
+    struct prefix *items;
+    int32_t n;
+    int32_t ends[256]; /* where the tokens that begin with a byte end */
+};
+
+enum tokenizer_kind {
+    TOKENIZER_BPE,
+    TOKENIZER_SPM,
+    TOKENIZER_RAW_BPE,
+    TOKENIZER_WORDPIECE,
+    TOKENIZER_UNIGRAM,
+};
+
+struct encode_work;
+struct id_list;
+/* Encodes text without special tokens inside. after_special: it stands at the begin or behind a
+ * special token. */
+typedef oato_status encode_fn(const struct tokenizer *t, struct encode_work *w, const char *text,
+                              size_t n, bool after_special, struct id_list *out,
+                              struct oato_error *err);
 
 struct tokenizer {
     struct arena arena;
     enum tokenizer_kind kind;
+    encode_fn *encode;
     struct token *tokens;
     int32_t n_tokens;
     int32_t bos, eos, unknown; /* -1: none */
@@ -72,15 +101,17 @@ struct tokenizer {
     struct piece_map pieces; /* what merging can produce */
     int32_t byte_id[256];    /* -1: the vocabulary has no token for this byte */
 
-    /* Control and user-defined tokens, searched for in the text before anything else. Sorted by
-     * their bytes, so that one binary search finds the longest one at the start of a text. */
-    struct special *specials;
-    int32_t n_specials;
+    /* Control and user-defined tokens, searched for in the text before anything else. */
+    struct prefix_list specials;
     uint8_t special_begin[256]; /* enum special_kind bits of the tokens that begin with a byte */
 
-    /* Byte-level BPE only. */
-    struct pair_map merges;
-    struct pretokenizer *pretokenizer;
+    struct pair_map merges;            /* both kinds of BPE */
+    struct pretokenizer *pretokenizer; /* byte-level BPE */
+    bool lowercase, strip_accents;     /* WordPiece */
+    struct prefix_list normal;         /* unigram: tokens that have a score */
+    struct charsmap charsmap;
+    float unknown_score;
+    bool merge_spaces;
 };
 
 enum special_kind { SPECIAL_USER = 1, SPECIAL_CONTROL = 2 };
@@ -142,7 +173,18 @@ void merge_run(struct merge_work *w, const struct tokenizer *t, const char *text
                merge_find_fn *find);
 void merge_free(struct merge_work *w);
 
-/* ------------------------------------------------------------------------ pretokenize.c --- */
+/* ------------------------------------------------------------------- tokenizer_prefix.c --- */
+
+typedef bool prefix_filter_fn(const struct token *k);
+/* Of tokens with the same bytes the list has the first. */
+oato_status prefix_list_build(struct prefix_list *l, struct tokenizer *t, prefix_filter_fn *wanted,
+                              struct oato_error *err);
+/* The item from which on, along `shorter`, all tokens that the text (n > 0) begins with are found:
+ * those of at most *same bytes. -1: none. */
+int32_t prefix_list_find(const struct prefix_list *l, const struct token *tokens, const char *text,
+                         size_t n, size_t *same);
+
+/* -------------------------------------------------- pretokenize.c, pretokenize_rows.c --- */
 
 struct pretokenizer;
 
@@ -150,7 +192,18 @@ struct pretokenizer;
 struct pretokenizer_traits {
     bool ignore_merges; /* a piece that is itself a token is not merged from parts */
     bool add_bos;       /* unless the file says otherwise */
+    bool cuts_before;   /* a match begins a piece, but its end does not end one */
 };
+
+enum { PRETOKENIZER_NAMES = 20, PRETOKENIZER_EXPRESSIONS = 6 };
+
+struct pretokenizer_row {
+    const char *names[PRETOKENIZER_NAMES + 1]; /* values of tokenizer.ggml.pre */
+    const char *expressions[PRETOKENIZER_EXPRESSIONS + 1];
+    struct pretokenizer_traits traits;
+};
+extern const struct pretokenizer_row pretokenizer_rows[];
+extern const size_t n_pretokenizer_rows;
 
 oato_status pretokenizer_create(const struct gguf *g, struct pretokenizer **out,
                                 struct pretokenizer_traits *traits, struct oato_error *err);
@@ -175,7 +228,7 @@ typedef bool token_undo_fn(const char *s, size_t len, char *out, size_t *n);
 oato_status vocab_load(struct tokenizer *t, const struct gguf *g, token_undo_fn *undo,
                        struct oato_error *err);
 
-/* ----------------------------------------------------- tokenizer_bpe.c, tokenizer_spm.c --- */
+/* --------------------------------------------------------- tokenizer_KIND.c --- */
 
 struct encode_work {
     struct merge_work merge;
@@ -184,16 +237,43 @@ struct encode_work {
     size_t cap_buffer;
 };
 
-oato_status bpe_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err);
-oato_status bpe_encode(const struct tokenizer *t, struct encode_work *w, const char *text, size_t n,
-                       struct id_list *out, struct oato_error *err);
-oato_status spm_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err);
-/* prefix: a space goes in front of the text. */
-oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const char *text, size_t n,
-                       bool prefix, struct id_list *out, struct oato_error *err);
+typedef oato_status load_fn(struct tokenizer *t, const struct gguf *g, struct oato_error *err);
+load_fn bpe_load, spm_load, raw_bpe_load, wordpiece_load, unigram_load;
+encode_fn bpe_encode, spm_encode, raw_bpe_encode, wordpiece_encode, unigram_encode;
+
+/* The pieces of merges are written as those of the vocabulary. */
+oato_status merges_load(struct tokenizer *t, const struct gguf *g, token_undo_fn *undo,
+                        struct oato_error *err);
+merge_find_fn merge_by_rank;
+/* U+2581 becomes a space. */
+token_undo_fn space_undo;
+/* Fills byte_id with the tokens <0x00> to <0xFF>, or else with tokens of one byte. */
+void byte_ids_load(struct tokenizer *t);
+/* Merges from single characters up, with a space in front when prefix is set. What no token covers
+ * is written as bytes, or as the unknown token. */
+oato_status chars_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
+                         size_t n, bool prefix, merge_find_fn *find, struct id_list *out,
+                         struct oato_error *err);
+oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
+                         struct id_list *out, struct oato_error *err);
+/* Room for n bytes in w->buffer; false when memory is short. */
+bool buffer_reserve(struct encode_work *w, size_t n);
+
+/* -------------------------------------------------------------------- unicode_tables.c --- */
+
+enum { CHAR_PUNCTUATION = 1, CHAR_CONTROL = 2 };
+/* Bits for a character of category P, or C (formats and private use too); not for ASCII. */
+int unicode_class(uint32_t c);
+/* The canonical decomposition without its nonspacing marks; returns how many. */
+int unicode_base(uint32_t c, uint32_t out[3]);
+uint32_t unicode_lower(uint32_t c);
 
 /* ------------------------------------------------------------------------ utf8_stream.c --- */
 
+/* Writes c, which is no surrogate; returns its bytes. */
+int utf8_put(uint32_t c, char *out);
+/* The character of the len bytes at s, which utf8_char returned. */
+uint32_t utf8_get(const char *s, int len);
 /* Bytes of the character at s (n > 0): 1..4; 0: valid so far but the text ends; -1: not UTF-8. */
 int utf8_char(const char *s, size_t n);
 /* Bytes at the start of s that are whole valid characters. */

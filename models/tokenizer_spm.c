@@ -17,7 +17,7 @@ static const char space_mark[] = "\xe2\x96\x81"; /* U+2581 */
 enum { SPACE_MARK_LEN = 3 };
 
 /* token_undo_fn */
-static bool space_undo(const char *s, size_t len, char *out, size_t *n)
+bool space_undo(const char *s, size_t len, char *out, size_t *n)
 {
     size_t k = 0;
     for (size_t i = 0; i < len;) {
@@ -30,6 +30,18 @@ static bool space_undo(const char *s, size_t len, char *out, size_t *n)
     }
     *n = k;
     return true;
+}
+
+void byte_ids_load(struct tokenizer *t)
+{
+    for (int b = 0; b < 256; b++) {
+        char byte = (char)b;
+        t->byte_id[b] = piece_map_find(&t->pieces, t->tokens, &byte, 1);
+    }
+    for (int32_t i = t->n_tokens - 1; i >= 0; i--) {
+        if (t->tokens[i].type == TOKEN_BYTE)
+            t->byte_id[(uint8_t)t->tokens[i].bytes[0]] = i;
+    }
 }
 
 oato_status spm_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err)
@@ -52,14 +64,7 @@ oato_status spm_load(struct tokenizer *t, const struct gguf *g, struct oato_erro
     if (t->unknown < 0 && t->tokens[0].type == TOKEN_UNKNOWN)
         t->unknown = 0;
 
-    for (int b = 0; b < 256; b++) {
-        char byte = (char)b;
-        t->byte_id[b] = piece_map_find(&t->pieces, t->tokens, &byte, 1);
-    }
-    for (int32_t i = t->n_tokens - 1; i >= 0; i--) {
-        if (t->tokens[i].type == TOKEN_BYTE)
-            t->byte_id[(uint8_t)t->tokens[i].bytes[0]] = i;
-    }
+    byte_ids_load(t);
     return OATO_OK;
 }
 
@@ -83,25 +88,30 @@ static bool merge_by_score(const struct tokenizer *t, const char *text, const st
     return true;
 }
 
+bool buffer_reserve(struct encode_work *w, size_t n)
+{
+    if (w->cap_buffer >= n)
+        return true;
+    free(w->buffer);
+    w->buffer = malloc(n);
+    w->cap_buffer = w->buffer ? n : 0;
+    return w->buffer;
+}
+
 /* The text as it is looked up: spaces for U+2581 and one in front; NULL when memory is short. */
 static const char *text_prepare(struct encode_work *w, const char *text, size_t n, bool prefix,
                                 size_t *len)
 {
-    if (w->cap_buffer < n + 1) {
-        free(w->buffer);
-        w->buffer = malloc(n + 1);
-        w->cap_buffer = w->buffer ? n + 1 : 0;
-        if (!w->buffer)
-            return NULL;
-    }
+    if (!buffer_reserve(w, n + 1))
+        return NULL;
     w->buffer[0] = ' ';
     (void)space_undo(text, n, w->buffer + prefix, len);
     *len += prefix;
     return w->buffer;
 }
 
-static oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
-                                struct id_list *out, struct oato_error *err)
+oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
+                         struct id_list *out, struct oato_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         uint8_t byte = (uint8_t)bytes[i];
@@ -121,8 +131,9 @@ static oato_status bytes_encode(const struct tokenizer *t, const char *bytes, si
     return OATO_OK;
 }
 
-oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const char *text, size_t n,
-                       bool prefix, struct id_list *out, struct oato_error *err)
+oato_status chars_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
+                         size_t n, bool prefix, merge_find_fn *find, struct id_list *out,
+                         struct oato_error *err)
 {
     size_t len = n + 1;
     const char *s = text_prepare(w, text, n, prefix, &len);
@@ -135,7 +146,7 @@ oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const c
                   piece_map_find(&t->pieces, t->tokens, s + i, step));
         i += step;
     }
-    merge_run(&w->merge, t, s, merge_by_score);
+    merge_run(&w->merge, t, s, find);
     for (int32_t i = 0; i >= 0; i = w->merge.symbols[i].next) {
         const struct symbol *y = &w->merge.symbols[i];
         if (y->id >= 0) {
@@ -147,4 +158,11 @@ oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const c
             return st;
     }
     return OATO_OK;
+}
+
+oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const char *text, size_t n,
+                       bool after_special, struct id_list *out, struct oato_error *err)
+{
+    return chars_encode(t, w, text, n, after_special && t->add_space_prefix, merge_by_score, out,
+                        err);
 }

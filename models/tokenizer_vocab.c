@@ -16,6 +16,14 @@
  * normal token is mistaken. The last rows separate files and padding in code models. */
 static const char *const end_texts[] = {
     "<|eot_id|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<turn|>",
+    "<|tool_response>",
+    "[EOT]",
+    "[e~[",
     "<|im_end|>",
     "<|end|>",
     "<end_of_turn>",
@@ -36,6 +44,11 @@ static const char *const end_texts[] = {
     "<|file_sep|>",
 };
 
+static bool has_byte_tokens(const struct tokenizer *t)
+{
+    return t->kind == TOKENIZER_SPM || t->kind == TOKENIZER_RAW_BPE || t->kind == TOKENIZER_UNIGRAM;
+}
+
 static bool text_is(struct gguf_string s, const char *what)
 {
     return strlen(what) == s.len && memcmp(what, s.data, s.len) == 0;
@@ -43,13 +56,30 @@ static bool text_is(struct gguf_string s, const char *what)
 
 static bool is_end_text(struct gguf_string s)
 {
-    if (s.len == 0 || (s.data[0] != '<' && s.data[0] != '_'))
+    if (s.len == 0 || (s.data[0] != '<' && s.data[0] != '_' && s.data[0] != '['))
         return false;
     for (size_t i = 0; i < ARRAY_LEN(end_texts); i++) {
         if (text_is(s, end_texts[i]))
             return true;
     }
     return false;
+}
+
+/* Where a turn has several messages (gpt-oss, Solar Open), <|end|> ends a message only; those
+ * vocabularies have tokens for the end of the turn and for calls. */
+static void ends_correct(struct tokenizer *t, const struct gguf_string *texts)
+{
+    bool last = false, call = false;
+    int32_t end = -1;
+    for (int32_t i = 0; i < t->n_tokens; i++) {
+        if (!t->tokens[i].end)
+            continue;
+        last |= text_is(texts[i], "<|return|>") || text_is(texts[i], "<|flush|>");
+        call |= text_is(texts[i], "<|call|>") || text_is(texts[i], "<|calls|>");
+        end = text_is(texts[i], "<|end|>") ? i : end;
+    }
+    if (last && call && end >= 0)
+        t->tokens[end].end = false;
 }
 
 /* An array of numbers at least as long as the vocabulary; *out NULL when the key is missing. */
@@ -80,8 +110,8 @@ static oato_status scores_load(struct tokenizer *t, const struct gguf *g, struct
         return s;
     if (!v)
         return oato_fail(err, OATO_EFILE,
-                         "%s: tokenizer.ggml.scores is missing; a vocabulary of kind llama needs "
-                         "a score for each token",
+                         "%s: tokenizer.ggml.scores is missing; a vocabulary of this kind "
+                         "needs a score for each token",
                          gguf_path(g));
     for (int32_t i = 0; i < t->n_tokens; i++) {
         double x = 0;
@@ -127,10 +157,10 @@ static oato_status types_load(struct tokenizer *t, const struct gguf *g,
             return oato_fail(err, OATO_EFILE,
                              "%s: tokenizer.ggml.token_type[%d] is %lld; 0 to 6 are defined",
                              gguf_path(g), i, (long long)type);
-        bool is_byte = t->kind == TOKENIZER_SPM && byte_token(texts[i]) >= 0;
+        bool is_byte = has_byte_tokens(t) && byte_token(texts[i]) >= 0;
         if (!v && is_byte)
             type = TOKEN_BYTE;
-        if (type == TOKEN_BYTE && t->kind == TOKENIZER_SPM && !is_byte)
+        if (type == TOKEN_BYTE && has_byte_tokens(t) && !is_byte)
             return oato_fail(err, OATO_EFILE,
                              "%s: token %d is a byte by its type, but its text \"%.*s\" is not of "
                              "the form <0x00> to <0xFF>",
@@ -142,10 +172,12 @@ static oato_status types_load(struct tokenizer *t, const struct gguf *g,
         }
         k->type = (uint8_t)type;
     }
+    ends_correct(t, texts);
     return OATO_OK;
 }
 
-static bool is_special(const struct token *k)
+/* prefix_filter_fn */
+static bool token_is_special(const struct token *k)
 {
     return k->type == TOKEN_CONTROL || k->type == TOKEN_USER_DEFINED || k->type == TOKEN_UNKNOWN;
 }
@@ -170,7 +202,7 @@ static oato_status texts_load(struct tokenizer *t, const struct gguf_string *tex
         if (byte >= 0) {
             blob[0] = (char)byte;
             n = 1;
-        } else if (is_special(k)) {
+        } else if (token_is_special(k)) {
             memcpy(blob, texts[i].data, n);
         } else {
             merges = undo(texts[i].data, texts[i].len, blob, &n);
@@ -186,53 +218,16 @@ static oato_status texts_load(struct tokenizer *t, const struct gguf_string *tex
     return OATO_OK;
 }
 
-/* By bytes, a token before those that it begins; of equal ones the first. */
-static int by_bytes(const void *a, const void *b)
-{
-    const struct token *s = *(const struct token *const *)a, *t = *(const struct token *const *)b;
-    const int order = memcmp(s->bytes, t->bytes, s->len < t->len ? s->len : t->len);
-    if (order)
-        return order;
-    if (s->len != t->len)
-        return s->len < t->len ? -1 : 1;
-    return (s > t) - (s < t);
-}
-
-static bool begins_with(const struct token *t, const struct token *with)
-{
-    return t->len >= with->len && !memcmp(t->bytes, with->bytes, with->len);
-}
-
+/* Control and user-defined tokens, and the unknown one. */
 static oato_status specials_load(struct tokenizer *t, struct oato_error *err)
 {
-    size_t n = 0;
-    for (int32_t i = 0; i < t->n_tokens; i++)
-        n += is_special(&t->tokens[i]) && t->tokens[i].len > 0;
-    t->specials = arena_alloc(&t->arena, n, sizeof *t->specials);
-    const struct token **keys = calloc(n + 1, sizeof(void *));
-    if (!t->specials || !keys) {
-        free(keys);
-        return oato_fail_memory(err, n * sizeof(void *), "the special tokens");
-    }
-    n = 0;
-    for (int32_t i = 0; i < t->n_tokens; i++)
-        if (is_special(&t->tokens[i]) && t->tokens[i].len > 0)
-            keys[n++] = &t->tokens[i];
-    qsort(keys, n, sizeof(void *), by_bytes);
-    for (size_t i = 0; i < n; i++) {
-        const struct token *k = keys[i];
-        int32_t shorter = t->n_specials - 1;
-        if (shorter >= 0 && t->tokens[t->specials[shorter].id].len == k->len &&
-            begins_with(k, &t->tokens[t->specials[shorter].id]))
-            continue; /* the same bytes again */
-        while (shorter >= 0 && !begins_with(k, &t->tokens[t->specials[shorter].id]))
-            shorter = t->specials[shorter].shorter;
-        t->specials[t->n_specials++] = (struct special){(int32_t)(k - t->tokens), shorter};
+    oato_status s = prefix_list_build(&t->specials, t, token_is_special, err);
+    for (int32_t i = 0; s == OATO_OK && i < t->specials.n; i++) {
+        const struct token *k = &t->tokens[t->specials.items[i].id];
         t->special_begin[(uint8_t)k->bytes[0]] |=
             k->type == TOKEN_USER_DEFINED ? SPECIAL_USER : SPECIAL_CONTROL;
     }
-    free(keys);
-    return OATO_OK;
+    return s;
 }
 
 /* -1 and 2^32 - 1 are how some writers say "none". */
@@ -258,7 +253,7 @@ static oato_status special_id(const struct tokenizer *t, const struct gguf *g, c
 static oato_status special_ids_load(struct tokenizer *t, const struct gguf *g,
                                     struct oato_error *err)
 {
-    int32_t turn = -1, message = -1;
+    int32_t turn = -1, message = -1, class = -1, separator = -1;
     const struct {
         const char *key;
         int32_t *id;
@@ -269,6 +264,8 @@ static oato_status special_ids_load(struct tokenizer *t, const struct gguf *g,
         {"tokenizer.ggml.eot_token_id", &turn, true},
         {"tokenizer.ggml.eom_token_id", &message, true},
         {"tokenizer.ggml.unknown_token_id", &t->unknown, false},
+        {"tokenizer.ggml.cls_token_id", &class, false},
+        {"tokenizer.ggml.seperator_token_id", &separator, false}, /* as GGUF spells it */
     };
     for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
         oato_status s = special_id(t, g, ids[i].key, ids[i].id, err);
@@ -276,6 +273,10 @@ static oato_status special_ids_load(struct tokenizer *t, const struct gguf *g,
             return s;
         if (ids[i].end && *ids[i].id >= 0)
             t->tokens[*ids[i].id].end = true;
+    }
+    if (t->kind == TOKENIZER_WORDPIECE) { /* a text stands between these two */
+        t->bos = class >= 0 ? class : t->bos;
+        t->eos = separator >= 0 ? separator : t->eos;
     }
     (void)gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &t->add_bos);
     (void)gguf_get_bool(g, "tokenizer.ggml.add_eos_token", &t->add_eos);
@@ -296,7 +297,7 @@ static void strips_load(struct tokenizer *t, const struct gguf *g)
     for (int32_t i = 0; phi3 && i < t->n_tokens; i++) {
         struct token *k = &t->tokens[i];
         struct gguf_string s = {k->bytes, k->len};
-        k->strips_right = is_special(k) && !text_is(s, "<unk>") && !text_is(s, "<s>") &&
+        k->strips_right = token_is_special(k) && !text_is(s, "<unk>") && !text_is(s, "<s>") &&
                           !text_is(s, "<|endoftext|>");
     }
 }
@@ -320,7 +321,7 @@ oato_status vocab_load(struct tokenizer *t, const struct gguf *g, token_undo_fn 
     oato_status s = types_load(t, g, v->strings, err);
     if (s == OATO_OK)
         s = special_ids_load(t, g, err);
-    if (s == OATO_OK && t->kind == TOKENIZER_SPM)
+    if (s == OATO_OK && (t->kind == TOKENIZER_SPM || t->kind == TOKENIZER_UNIGRAM))
         s = scores_load(t, g, err);
     if (s == OATO_OK)
         s = texts_load(t, v->strings, undo, err);

@@ -34,6 +34,31 @@ int utf8_char(const char *s, size_t n)
     return len;
 }
 
+int utf8_put(uint32_t c, char *out)
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    static const uint8_t lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
+    const int n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, c >>= 6)
+        out[i] = (char)(0x80 | (c & 0x3f));
+    out[0] = (char)(lead[n] | c);
+    return n;
+}
+
+uint32_t utf8_get(const char *s, int len)
+{
+    const uint8_t *b = (const uint8_t *)s;
+    if (len == 1)
+        return b[0];
+    uint32_t c = b[0] & (0x7f >> len);
+    for (int i = 1; i < len; i++)
+        c = c << 6 | (b[i] & 0x3f);
+    return c;
+}
+
 size_t utf8_valid_prefix(const char *s, size_t n)
 {
     size_t i = 0;

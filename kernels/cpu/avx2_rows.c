@@ -39,15 +39,62 @@ static void add(float *y, const float *a, const float *b, int64_t n)
         y[i] = a[i] + b[i];
 }
 
-static void swiglu(float *y, const float *gate, const float *up, int64_t n)
+/* x / (1 + e^-t) */
+AVX2_INLINE __m256 times_sigmoid(__m256 x, __m256 t)
 {
-    for (int64_t i = 0; i < n; i += 8) {
-        __m256i mask = avx2_mask(n - i);
-        __m256 g = _mm256_maskload_ps(gate + i, mask);
-        __m256 e = vec_exp(_mm256_sub_ps(_mm256_setzero_ps(), g));
-        __m256 silu = _mm256_div_ps(g, _mm256_add_ps(e, _mm256_set1_ps(1.0f)));
-        _mm256_maskstore_ps(y + i, mask, _mm256_mul_ps(silu, _mm256_maskload_ps(up + i, mask)));
+    const __m256 e = vec_exp(_mm256_sub_ps(_mm256_setzero_ps(), t));
+    return _mm256_div_ps(x, _mm256_add_ps(e, _mm256_set1_ps(1.0f)));
+}
+
+/* tanh t = 2 s(2 t) - 1, so that GELU's (1 + tanh t) / 2 is s(2 t). */
+AVX2_INLINE __m256 activate(enum activation a, __m256 scale, __m256 x)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), two = _mm256_set1_ps(2.0f);
+    __m256 t = _mm256_max_ps(_mm256_setzero_ps(), x); /* of a NaN the second: it stays NaN */
+    switch (a) {
+    case ACT_SILU: return times_sigmoid(x, x);
+    case ACT_GELU:
+        t = _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(0.044715f), one);
+        return times_sigmoid(x, _mm256_mul_ps(_mm256_set1_ps(1.5957691216f), _mm256_mul_ps(x, t)));
+    case ACT_RELU: return t;
+    case ACT_RELU_SQUARED: return _mm256_mul_ps(t, t);
+    case ACT_SIGMOID: return times_sigmoid(one, x);
+    case ACT_SOFT_CAP:
+        t = times_sigmoid(two, _mm256_mul_ps(two, _mm256_div_ps(x, scale)));
+        return _mm256_mul_ps(scale, _mm256_sub_ps(t, one));
+    case ACT_CLAMPED:
+        t = _mm256_min_ps(_mm256_set1_ps(7.0f), x);
+        return times_sigmoid(t, _mm256_mul_ps(_mm256_set1_ps(1.702f), t));
+    case ACT_COUNT: break;
     }
+    return x;
+}
+
+AVX2_INLINE void gate_rows(enum activation a, float scale, float *y, const float *gate,
+                           const float *up, int64_t n)
+{
+    const __m256 most = _mm256_set1_ps(7.0f), least = _mm256_set1_ps(-7.0f);
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256i mask = avx2_mask(n - i);
+        __m256 v = activate(a, _mm256_set1_ps(scale), _mm256_maskload_ps(gate + i, mask));
+        if (up) {
+            __m256 u = _mm256_maskload_ps(up + i, mask);
+            if (a == ACT_CLAMPED)
+                u = _mm256_add_ps(_mm256_max_ps(least, _mm256_min_ps(most, u)),
+                                  _mm256_set1_ps(1.0f));
+            v = _mm256_mul_ps(v, u);
+        }
+        _mm256_maskstore_ps(y + i, mask, v);
+    }
+}
+
+static void gate_any(enum activation a, float scale, float *y, const float *gate, const float *up,
+                     int64_t n)
+{
+    if (a == ACT_SILU && up)
+        gate_rows(ACT_SILU, scale, y, gate, up, n);
+    else
+        gate_rows(a, scale, y, gate, up, n);
 }
 
 static void to_f16(uint16_t *y, const float *x, int64_t n)
@@ -69,6 +116,6 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
 const struct row_kernels avx2_rows = {
     .rms_norm = rms_norm,
     .add = add,
-    .swiglu = swiglu,
+    .gate = gate_any,
     .to_f16 = to_f16,
 };

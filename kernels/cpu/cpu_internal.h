@@ -94,6 +94,11 @@ enum {
     MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples of this */
 };
 
+/* The first position that a query at `position` sees. */
+static inline int64_t attention_first(const struct oato_op *op, int64_t position)
+{
+    return op->window ? max_i64(0, position + 1 - op->window) : 0;
+}
 /* Floats of a head's values, padded to whole vectors. */
 static inline int64_t attention_row_floats(int64_t head_dim)
 {
@@ -145,7 +150,9 @@ struct attention_kernels {
 struct row_kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
-    void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
+    /* y = a(gate) * up; up NULL: a(gate). scale: of ACT_SOFT_CAP. */
+    void (*gate)(enum activation a, float scale, float *y, const float *gate, const float *up,
+                 int64_t n);
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 

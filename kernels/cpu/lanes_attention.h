@@ -319,14 +319,31 @@ static float weigh(float *p, int64_t count, float scale, float m, float *top)
     return vec_sum_16(sum);
 }
 
-static void softmax(struct pass *s, float scale)
+/* Scores within +-cap: tanh x = 2 / (1 + e^-2x) - 1. */
+static void cap_scores(float *p, float scale, float cap)
+{
+    const vec one = vec_set(1), two = vec_set(2), factor = vec_set(-2 * scale / cap);
+    for (int i = 0; i < ATTENTION_BLOCK; i += LANES) {
+        const vec e = vec_exp(vec_load(p + i) * factor);
+        vec_store(p + i, vec_set(cap) * (two / (one + e) - one));
+    }
+}
+
+/* `begin`: the block's first position. */
+static void softmax(const struct oato_op *op, int64_t begin, struct pass *s)
 {
     float top[QUERIES], sum[QUERIES];
     for (int i = 0; i < QUERIES; i++) {
+        float *p = s->p + i * ATTENTION_BLOCK;
         top[i] = s->m[i];
         sum[i] = 0;
-        if (i < s->n && s->count[i])
-            sum[i] = weigh(s->p + i * ATTENTION_BLOCK, s->count[i], scale, s->m[i], &top[i]);
+        if (i >= s->n || !s->count[i])
+            continue;
+        if (op->soft_cap != 0)
+            cap_scores(p, op->scale, op->soft_cap);
+        for (int64_t at = attention_first(op, s->position[i]) - begin; at > 0; at--)
+            p[at - 1] = -INFINITY; /* before the window */
+        sum[i] = weigh(p, s->count[i], op->soft_cap != 0 ? 1 : op->scale, s->m[i], &top[i]);
     }
     for (int i = 0; i < s->n; i += LANES) {
         vec shrink = vec_exp(vec_load(s->m + i) - vec_load(top + i));
@@ -394,15 +411,16 @@ static void block(const struct attention_job *j, int64_t begin, int64_t last, st
             ahead[which] = kv_block(j->kv, j->kv_layer, page[1], which, j->kv_head);
     }
     for (int i = 0; i < s->n; i++) {
-        const int64_t count = s->position[i] + 1 - begin;
-        s->count[i] = count < 0 ? 0 : min_i64(ATTENTION_BLOCK, count);
+        const int64_t count = min_i64(ATTENTION_BLOCK, s->position[i] + 1 - begin);
+        s->count[i] =
+            count > attention_first(j->op, s->position[i]) - begin ? max_i64(0, count) : 0;
     }
     const int tiles = (s->n + TILE_QUERIES - 1) / TILE_QUERIES;
     for (int i = 0; i < tiles; i++) {
         const int from = s->n * i / tiles, to = s->n * (i + 1) / tiles;
         scores_any(j->kv->dtype, s, from, to - from, d, data[0], i ? NULL : ahead[0]);
     }
-    softmax(s, j->op->scale);
+    softmax(j->op, begin, s);
     for (int i = 0; i < tiles; i++) {
         const int from = s->n * i / tiles, to = s->n * (i + 1) / tiles;
         values_any(j->kv->dtype, s, from, to - from, d, data[1], i ? NULL : ahead[1]);
@@ -419,7 +437,9 @@ static void segment_run(const struct attention_job *j, int64_t segment, int64_t 
     }
     memset(s->acc, 0, (size_t)(s->n * s->row) * sizeof *s->acc);
     const int64_t begin = segment * ATTENTION_SEGMENT;
-    for (int64_t at = begin; at < begin + ATTENTION_SEGMENT && at <= last; at += ATTENTION_BLOCK)
+    const int64_t seen = attention_first(j->op, s->position[0]) / ATTENTION_BLOCK * ATTENTION_BLOCK;
+    for (int64_t at = max_i64(begin, seen); at < begin + ATTENTION_SEGMENT && at <= last;
+         at += ATTENTION_BLOCK)
         block(j, at, last, s);
 }
 

@@ -53,13 +53,49 @@ static float32x4_t exp_4(float32x4_t x)
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_s32(scaled), under));
 }
 
-static void swiglu(float *y, const float *gate, const float *up, int64_t n)
+/* x / (1 + e^-t) */
+static float32x4_t times_sigmoid(float32x4_t x, float32x4_t t)
 {
+    return vdivq_f32(x, vaddq_f32(exp_4(vnegq_f32(t)), vdupq_n_f32(1.0f)));
+}
+
+/* tanh t = 2 s(2 t) - 1, so that GELU's (1 + tanh t) / 2 is s(2 t). */
+static float32x4_t activate(enum activation a, float scale, float32x4_t x)
+{
+    const float32x4_t one = vdupq_n_f32(1.0f), two = vdupq_n_f32(2.0f);
+    float32x4_t t = vmaxq_f32(x, vdupq_n_f32(0));
+    switch (a) {
+    case ACT_SILU: return times_sigmoid(x, x);
+    case ACT_GELU:
+        t = vfmaq_f32(one, vmulq_f32(x, x), vdupq_n_f32(0.044715f));
+        return times_sigmoid(x, vmulq_n_f32(vmulq_f32(x, t), 1.5957691216f));
+    case ACT_RELU: return t;
+    case ACT_RELU_SQUARED: return vmulq_f32(t, t);
+    case ACT_SIGMOID: return times_sigmoid(one, x);
+    case ACT_SOFT_CAP:
+        t = times_sigmoid(two, vmulq_f32(two, vdivq_f32(x, vdupq_n_f32(scale))));
+        return vmulq_n_f32(vsubq_f32(t, one), scale);
+    case ACT_CLAMPED:
+        t = vminq_f32(x, vdupq_n_f32(7.0f));
+        return times_sigmoid(t, vmulq_n_f32(t, 1.702f));
+    case ACT_COUNT: break;
+    }
+    return x;
+}
+
+static void gate_rows(enum activation a, float scale, float *y, const float *gate, const float *up,
+                      int64_t n)
+{
+    const float32x4_t most = vdupq_n_f32(7.0f), least = vdupq_n_f32(-7.0f);
     for (int64_t i = 0; i < n; i += 4) {
-        const float32x4_t g = neon_load(gate + i, n - i);
-        const float32x4_t e = exp_4(vnegq_f32(g));
-        const float32x4_t silu = vdivq_f32(g, vaddq_f32(e, vdupq_n_f32(1.0f)));
-        neon_store(y + i, vmulq_f32(silu, neon_load(up + i, n - i)), n - i);
+        float32x4_t v = activate(a, scale, neon_load(gate + i, n - i));
+        if (up) {
+            float32x4_t u = neon_load(up + i, n - i);
+            if (a == ACT_CLAMPED)
+                u = vaddq_f32(vmaxq_f32(least, vminq_f32(most, u)), vdupq_n_f32(1.0f));
+            v = vmulq_f32(v, u);
+        }
+        neon_store(y + i, v, n - i);
     }
 }
 
@@ -79,6 +115,6 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
 const struct row_kernels neon_rows = {
     .rms_norm = rms_norm,
     .add = add,
-    .swiglu = swiglu,
+    .gate = gate_rows,
     .to_f16 = to_f16,
 };

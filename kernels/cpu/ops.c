@@ -129,7 +129,7 @@ static void gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
         m->x->matrix->rows(&up, r, stop, m->scratch);
         for (int64_t t = 0; t < gate.T; t++) {
             float *y = gate.y + t * gate.y_stride + r;
-            m->x->k->rows->swiglu(y, y, rows + t * m->panel, stop - r);
+            gate_row(m->x, y, y, rows + t * m->panel, stop - r);
         }
     }
 }
@@ -261,7 +261,8 @@ static void bias_row(const struct run *x, int64_t t)
 static void scale_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n;
-    const float *a = input(x, 0) + t * n, factor = const_floats(weight(x, 0)->data)[0];
+    const struct oato_weight *w = weight(x, 0);
+    const float *a = input(x, 0) + t * n, factor = w ? const_floats(w->data)[0] : x->op->scale;
     float *y = output(x, 0) + t * n;
     for (int64_t i = 0; i < n; i++)
         y[i] = a[i] * factor;
@@ -276,7 +277,13 @@ static void add_row(const struct run *x, int64_t t)
 static void swiglu_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n, at = t * n;
-    x->k->rows->swiglu(output(x, 0) + at, input(x, 0) + at, input(x, 1) + at, n);
+    gate_row(x, output(x, 0) + at, input(x, 0) + at, input(x, 1) + at, n);
+}
+
+static void activate_row(const struct run *x, int64_t t)
+{
+    const int64_t n = x->op->n, at = t * n;
+    gate_row(x, output(x, 0) + at, input(x, 0) + at, NULL, n);
 }
 
 static void select_row(const struct run *x, int64_t t)
@@ -412,6 +419,7 @@ static const struct {
     [OP_ATTENTION] = {.run = run_attention},
     [OP_ADD] = {.row = add_row},
     [OP_SWIGLU] = {.row = swiglu_row},
+    [OP_ACTIVATE] = {.row = activate_row},
     [OP_SELECT] = {.row = select_row},
     [OP_QKV] = {.run = run_matrix},
     [OP_GATE_UP] = {.run = run_matrix},

@@ -245,7 +245,7 @@ static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64
         const float *up = expert_rows(m, 1, i, r, stop, next, more, &stride);
         for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++) {
             float *y = output(x, 0) + (int64_t)m->groups.pair[p] * x->op->n + r;
-            x->k->rows->swiglu(y, gate, up, stop - r);
+            gate_row(x, y, gate, up, stop - r);
             gate += stride;
             up += stride;
         }

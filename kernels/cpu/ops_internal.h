@@ -48,6 +48,13 @@ static inline const uint8_t *rows_at(const struct cpu_kernels *k, const struct o
     return w->data + k->layout->bytes(k->layout->lanes, w->dtype, r, w->k);
 }
 
+/* The operator's activation of n floats, times `up` unless that is NULL. */
+static inline void gate_row(const struct run *x, float *y, const float *gate, const float *up,
+                            int64_t n)
+{
+    x->k->rows->gate((enum activation)x->op->activation, x->op->scale, y, gate, up, n);
+}
+
 /* This thread's rows of an element-wise operator. */
 static inline void share_rows(const struct run *x, int64_t *begin, int64_t *end)
 {

@@ -113,10 +113,31 @@ static void ref_add(float *y, const float *a, const float *b, int64_t n)
         y[i] = a[i] + b[i];
 }
 
-static void ref_swiglu(float *y, const float *gate, const float *up, int64_t n)
+static float activate(enum activation a, float scale, float x)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+    const float positive = x < 0 ? 0 : x, below_7 = x > 7 ? 7 : x; /* NaN stays NaN */
+    switch (a) {
+    case ACT_SILU: return x / (1.0f + expf(-x));
+    case ACT_GELU: return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case ACT_RELU: return positive;
+    case ACT_RELU_SQUARED: return positive * positive;
+    case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    case ACT_SOFT_CAP: return scale * tanhf(x / scale);
+    case ACT_CLAMPED: return below_7 / (1.0f + expf(-1.702f * below_7));
+    case ACT_COUNT: break;
+    }
+    return 0;
+}
+
+static void ref_gate(enum activation a, float scale, float *y, const float *gate, const float *up,
+                     int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float u = up ? up[i] : 1;
+        if (a == ACT_CLAMPED)
+            u = 1 + (u < -7 ? -7 : u > 7 ? 7 : u);
+        y[i] = activate(a, scale, gate[i]) * u;
+    }
 }
 
 static void ref_to_f16(uint16_t *y, const float *x, int64_t n)
@@ -186,14 +207,16 @@ static void load_block(const struct attention_job *j, int which, int32_t page, i
                              e / 32 * KV_PAGE_POSITIONS + i);
 }
 
-/* One query and `count` positions: the online softmax. */
+/* One query and positions [first, count) of a block: the online softmax. */
 static void attend(const struct oato_op *op, const float *q, const float *k, const float *v,
-                   int64_t count, float *p, struct softmax *s, float *acc)
+                   int64_t first, int64_t count, float *p, struct softmax *s, float *acc)
 {
     const int32_t d = op->head_dim;
     float top = s->m;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = first; i < count; i++) {
         p[i] = dot(q, k + i * d, d) * op->scale;
+        if (op->soft_cap != 0)
+            p[i] = op->soft_cap * tanhf(p[i] / op->soft_cap);
         top = p[i] > top ? p[i] : top;
     }
     float shrink = expf(s->m - top);
@@ -201,7 +224,8 @@ static void attend(const struct oato_op *op, const float *q, const float *k, con
     s->l *= shrink;
     for (int32_t e = 0; e < d; e++)
         acc[e] *= shrink;
-    for (int64_t i = 0; i < count; i++, v += d) {
+    v += first * d;
+    for (int64_t i = first; i < count; i++, v += d) {
         float weight = expf(p[i] - top);
         s->l += weight;
         for (int32_t e = 0; e < d; e++)
@@ -247,9 +271,10 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
         load_block(j, 1, page, seen, room->v);
         for (int64_t i = 0; i < queries; i++) {
             int64_t at = query_at(j, i, &position);
+            int64_t first = max_i64(0, attention_first(j->op, position) - begin);
             int64_t count = min_i64(ATTENTION_BLOCK, position + 1 - begin);
-            if (count > 0)
-                attend(j->op, j->q + at, room->k, room->v, count, room->p, &room->softmax[i],
+            if (count > first)
+                attend(j->op, j->q + at, room->k, room->v, first, count, room->p, &room->softmax[i],
                        room->acc + i * d);
         }
     }
@@ -288,7 +313,7 @@ static void attention(const struct attention_job *j, uint8_t *scratch)
         for (int64_t i = 0; i < queries; i++) {
             struct softmax *x = &room.softmax[i];
             int64_t at = query_at(j, i, &position);
-            if (s * ATTENTION_SEGMENT <= position)
+            if (s * ATTENTION_SEGMENT <= position && x->m != -INFINITY)
                 merge_segment(&x->total_m, &x->total_l, j->out + at, x->m, x->l, room.acc + i * d,
                               d);
         }
@@ -308,7 +333,8 @@ static void ref_attention_merge(const float *partial, int64_t stride, int64_t n,
         memset(o, 0, (size_t)head_dim * sizeof *o);
         for (int64_t s = 0; s < n; s++) {
             const float *part = partial + s * stride;
-            merge_segment(&m, &l, o, part[0], part[1], part + 2, head_dim);
+            if (part[0] != -INFINITY) /* a segment before the window */
+                merge_segment(&m, &l, o, part[0], part[1], part + 2, head_dim);
         }
         for (int32_t e = 0; e < head_dim; e++)
             o[e] /= l;
@@ -343,7 +369,7 @@ const struct attention_kernels ref_attention = {
 static const struct row_kernels rows = {
     .rms_norm = ref_rms_norm,
     .add = ref_add,
-    .swiglu = ref_swiglu,
+    .gate = ref_gate,
     .to_f16 = ref_to_f16,
 };
 

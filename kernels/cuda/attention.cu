@@ -70,7 +70,8 @@ struct attention_room {
 struct attention_work {
     const cuda_attention_args *a;
     const int32_t *pages;
-    int kv_head, n_heads, positions;
+    int kv_head, n_heads;
+    int positions, hidden; /* from the first page on; before the window, in that page */
     attention_room room;
 };
 
@@ -136,9 +137,17 @@ template <int DTYPE> __device__ static void page_scores(const attention_work &w,
         *(float2 *)&w.room.part[(warp * ATTENTION_HEADS + h) * ATTENTION_PAGE + at] = sum[h];
 }
 
-/* Of `count` positions, those of the warp's head: the parts of the scores become weights relative
- * to the greatest score. */
-__device__ static attention_sum page_softmax(const attention_work &w, int count)
+/* Of positions [hidden, count), those of the warp's head: the parts of the scores become weights
+ * relative to the greatest score. */
+__device__ static float page_score(const attention_work &w, float sum, bool seen)
+{
+    float score = sum * w.a->scale;
+    if (w.a->soft_cap != 0)
+        score = w.a->soft_cap * tanhf(score / w.a->soft_cap);
+    return seen ? score : -INFINITY;
+}
+
+__device__ static attention_sum page_softmax(const attention_work &w, int hidden, int count)
 {
     const int head = threadIdx.x / WARP, at = 2 * (threadIdx.x % WARP);
     float2 score = {0, 0};
@@ -148,8 +157,8 @@ __device__ static attention_sum page_softmax(const attention_work &w, int count)
         score.x += x.x;
         score.y += x.y;
     }
-    score.x = at < count ? score.x * w.a->scale : -INFINITY;
-    score.y = at + 1 < count ? score.y * w.a->scale : -INFINITY;
+    score.x = page_score(w, score.x, at >= hidden && at < count);
+    score.y = page_score(w, score.y, at + 1 >= hidden && at + 1 < count);
     const float m = warp_max(fmaxf(score.x, score.y));
     const float2 weight = {expf(score.x - m), expf(score.y - m)};
     w.room.weight[at * ATTENTION_HEADS + head] = weight.x;
@@ -226,7 +235,7 @@ __device__ static attention_sum segment_of(const attention_work &w, int from, in
         load_values(values, v, d, 2 * (mine % (d / 2)), mine / (d / 2), groups, count);
         page_scores<DTYPE>(w, page_block(w, page, 0));
         __syncthreads();
-        const attention_sum here = page_softmax(w, count);
+        const attention_sum here = page_softmax(w, page ? 0 : w.hidden, count);
         const float2 scaling = sum_joins(&sum, here.m, here.l);
         if (threadIdx.x % WARP == 0)
             w.room.scaling[warp] = scaling;
@@ -257,16 +266,29 @@ __device__ static int segment_pages(int pages)
     return (pages + ATTENTION_SEGMENTS - 1) / ATTENTION_SEGMENTS;
 }
 
+/* Before this a token at `position` sees nothing. */
+__device__ static int window_begin(const cuda_attention_args &a, int position)
+{
+    return a.window ? max(0, position + 1 - a.window) : 0;
+}
+
+/* Pages that it sees something of. */
+__device__ static int pages_seen(const cuda_attention_args &a, int position)
+{
+    return pages_of(position + 1) - window_begin(a, position) / ATTENTION_PAGE;
+}
+
 /* Where the step's data says that K and V lie, and those of the first page. */
 __device__ inline void attention_ahead(const cuda_attention_args &a)
 {
     const int64_t t = blockIdx.z;
     const cuda_kv_layer &l = a.layer;
-    const int pages = pages_of(a.step.token_position[t] + 1);
+    const int position = a.step.token_position[t], pages = pages_seen(a, position);
     const int first = a.partial ? (int)blockIdx.x * segment_pages(pages) : 0;
     if (threadIdx.x >= WARP || first >= pages)
         return;
-    const int64_t page = a.step.pages[a.step.seq[a.step.token_seq[t]].pages_at + first];
+    const int before = window_begin(a, position) / ATTENTION_PAGE;
+    const int64_t page = a.step.pages[a.step.seq[a.step.token_seq[t]].pages_at + before + first];
     for (int v = 0; v < 2; v++)
         read_ahead(kv_block_of(l, page, v, (int)blockIdx.y), (uint32_t)l.block_bytes / 16 * 16,
                    threadIdx.x, WARP);
@@ -283,8 +305,15 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
     const int d = a.layer.head_dim, group = a.heads / a.layer.kv_heads;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
-    attention_work w = {&a, a.step.pages + seq.pages_at,  (int)blockIdx.y,
-                        0,  a.step.token_position[t] + 1, {}};
+    const int position = a.step.token_position[t], begin = window_begin(a, position);
+    const int before = begin / ATTENTION_PAGE; /* pages */
+    attention_work w = {&a,
+                        a.step.pages + seq.pages_at + before,
+                        (int)blockIdx.y,
+                        0,
+                        position + 1 - before * ATTENTION_PAGE,
+                        begin % ATTENTION_PAGE,
+                        {}};
     float *room = (float *)SHARED_ROOM;
     w.room.scaling = (float2 *)room; /* these first, so that rows of floats are aligned behind */
     w.room.weight = room + 2 * ATTENTION_HEADS;
@@ -292,7 +321,7 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
     w.room.segment = w.room.q + ATTENTION_HEADS * d;
     w.room.total = w.room.segment + ATTENTION_HEADS * d;
     w.room.part = w.room.total + ATTENTION_HEADS * d;
-    const int pages = pages_of(w.positions), each = segment_pages(pages);
+    const int pages = pages_seen(a, position), each = segment_pages(pages);
     const int segments = (pages + each - 1) / each;
     const int from = a.partial ? blockIdx.x : 0, to = a.partial ? from + 1 : segments;
     if (from >= segments)
@@ -346,7 +375,7 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
 {
     const int64_t t = blockIdx.y, row = t * a.heads + blockIdx.x;
     const int d = a.layer.head_dim, lane = threadIdx.x % WARP;
-    const int pages = pages_of(a.step.token_position[t] + 1), each = segment_pages(pages);
+    const int pages = pages_seen(a, a.step.token_position[t]), each = segment_pages(pages);
     const int segments = (pages + each - 1) / each;
     for (int first = threadIdx.x - lane; first < d; first += ATTENTION_THREADS) {
         const float *part = a.partial + row * a.segments * (2 + d);

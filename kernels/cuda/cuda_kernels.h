@@ -10,6 +10,8 @@
 #ifndef OATO_CUDA_KERNELS_H
 #define OATO_CUDA_KERNELS_H
 
+#include "kernels/activation.h"
+
 #include <stdint.h>
 
 /* A prepared matrix of `rows` x k in device memory. Types of whole blocks of 32 or 256 elements lie
@@ -94,7 +96,7 @@ struct cuda_halves_args {
 };
 
 /* y_i[t] = w_i x[t] for up to three matrices of one type and k, or, with `gate_up`, y_0 =
- * silu(w_0 x) * (w_1 x). With `sum`, sum[t] = y_0[t] + addend[t], `addend_stride` floats from one t
+ * a(w_0 x) * (w_1 x). With `sum`, sum[t] = y_0[t] + addend[t], `addend_stride` floats from one t
  * to the next. grid: pairs of rows * split / MATVEC_WARPS rounded up, times columns / columns at
  * once rounded up */
 struct cuda_matvec_args {
@@ -105,7 +107,7 @@ struct cuda_matvec_args {
     int32_t n, columns; /* matrices; rows of the record */
     int32_t gate_up;
     int32_t split; /* warps of a block that share a pair of rows: 1, 2 or MATVEC_WARPS */
-    int32_t addend_stride;
+    int32_t addend_stride, activation;
     const float *addend;
     float *sum;
 };
@@ -132,7 +134,7 @@ struct cuda_choice {
 };
 
 /* Products with the matrices of chosen experts, token by token; w has the held experts' matrices.
- * gate_up: y[pair] = silu(w_0 x) * (w_1 x) with the token's x; grid: (rows of one expert's pairs,
+ * gate_up: y[pair] = a(w_0 x) * (w_1 x) with the token's x; grid: (rows of one expert's pairs,
  * pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the order of the choice;
  * grid: (pairs of rows, tokens). */
 struct cuda_experts_args {
@@ -141,7 +143,7 @@ struct cuda_experts_args {
     const uint8_t *x; /* gate_up: a row per token; down: one per pair */
     uint64_t x_stride;
     struct cuda_choice choice;
-    int32_t n, pad; /* rows of one expert's matrix */
+    int32_t n, activation; /* n: rows of one expert's matrix */
 };
 
 /* ------------------------------------------------------------- active neurons: sparse.cu -- */
@@ -155,7 +157,7 @@ struct cuda_row_list {
     int32_t most, pad;
 };
 
-/* sparse_rows_<type>: y[i] = w_0 row index[i] . x, or, with `gate_up`, silu(w_0 row . x) * (w_1 row
+/* sparse_rows_<type>: y[i] = w_0 row index[i] . x, or, with `gate_up`, a(w_0 row . x) * (w_1 row
  * . x), with the bits of matvec for the same split. grid: (pairs of places, with gate_up places, *
  * split / MATVEC_WARPS rounded up, tokens) */
 struct cuda_sparse_rows_args {
@@ -164,8 +166,8 @@ struct cuda_sparse_rows_args {
     float *y;         /* `most` values per token; those beyond its count are left unchanged */
     const uint8_t *x; /* a row per token: packed, or float32 for types without blocks */
     uint64_t x_stride;
-    int32_t gate_up;
-    int32_t split; /* as in struct cuda_matvec_args */
+    int32_t gate_up, activation;
+    int32_t split, pad; /* split: as in struct cuda_matvec_args */
 };
 
 enum {
@@ -241,7 +243,7 @@ struct cuda_grouped_args {
     uint64_t x_stride;
     const struct cuda_expert_column *column;
     const struct cuda_expert_tile *tile;
-    int32_t n, pad; /* rows of one expert's matrix */
+    int32_t n, activation; /* n: rows of one expert's matrix */
 };
 
 /* ------------------------------------------------------------------- row by row: rows.cu -- */
@@ -267,7 +269,7 @@ struct cuda_norm_args {
     int32_t pad;
 };
 
-enum cuda_pairwise { PAIRWISE_ADD, PAIRWISE_BIAS, PAIRWISE_SCALE, PAIRWISE_SWIGLU };
+enum cuda_pairwise { PAIRWISE_ADD, PAIRWISE_BIAS, PAIRWISE_SCALE, PAIRWISE_GATE };
 
 /* y = a op b; BIAS and SCALE take b as one row and one number. grid: (width / ROW_THREADS rounded
  * up, rows) */
@@ -275,6 +277,8 @@ struct cuda_pairwise_args {
     const float *a, *b;
     float *y;
     int32_t n, what;
+    float factor; /* PAIRWISE_SCALE without b; PAIRWISE_GATE: of ACT_SOFT_CAP */
+    int32_t activation;
 };
 
 /* y = the inputs concatenated, their sum in order, or the first n columns of one input. grid:
@@ -344,7 +348,7 @@ struct cuda_route_args {
 };
 
 /* What becomes of the products of grouped experts, `part` being a row a pair. expert_gate: y[pair]
- * = silu(y[pair]) * part[pair] for the pairs of held experts; the others are left as they are, and
+ * = a(y[pair]) * part[pair] for the pairs of held experts; the others are left as they are, and
  * nobody reads them. grid: (n / ROW_THREADS rounded up, pairs). expert_sum: y[token] = sum over the
  * held experts of its choice of weight * part[pair], in the order of the choice. grid: (n /
  * ROW_THREADS rounded up, tokens) */
@@ -352,7 +356,7 @@ struct cuda_expert_parts_args {
     struct cuda_choice choice;
     const float *part;
     float *y;
-    int32_t n, pad;
+    int32_t n, activation;
 };
 
 /* ------------------------------------------------------------------- sampling: sample.cu -- */
@@ -396,7 +400,8 @@ struct cuda_attention_args {
     uint8_t *packed; /* y as pack_q8 packs it, too: a row a token; NULL: none */
     uint64_t packed_stride;
     int32_t heads, segments;
-    float scale;
+    float scale, soft_cap; /* soft_cap, window: as in struct oato_op; attention_tile has neither */
+    int32_t window;
     int32_t
         seqs; /* attention_tile: how many step.seq has, those behind the step's without queries */
 };

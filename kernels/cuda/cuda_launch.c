@@ -79,11 +79,19 @@ static cu_result run_pairwise(const struct launch *l)
     static const int32_t what[] = {[OP_ADD] = PAIRWISE_ADD,
                                    [OP_BIAS] = PAIRWISE_BIAS,
                                    [OP_SCALE] = PAIRWISE_SCALE,
-                                   [OP_SWIGLU] = PAIRWISE_SWIGLU};
+                                   [OP_SWIGLU] = PAIRWISE_GATE,
+                                   [OP_ACTIVATE] = PAIRWISE_GATE};
     const uint16_t kind = l->op->kind;
-    struct cuda_pairwise_args a = {
-        .a = launch_input(l, 0), .y = launch_output(l, 0), .n = l->op->n, .what = what[kind]};
-    a.b = kind == OP_BIAS || kind == OP_SCALE ? launch_vector(l, 0) : launch_input(l, 1);
+    struct cuda_pairwise_args a = {.a = launch_input(l, 0),
+                                   .y = launch_output(l, 0),
+                                   .n = l->op->n,
+                                   .what = what[kind],
+                                   .factor = l->op->scale,
+                                   .activation = l->op->activation};
+    if (l->r->n_in > 1)
+        a.b = launch_input(l, 1);
+    else if (l->r->n_weights)
+        a.b = launch_vector(l, 0);
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
 }
@@ -269,6 +277,8 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
                                     .y = launch_output(l, 0),
                                     .heads = l->op->heads,
                                     .scale = l->op->scale,
+                                    .soft_cap = l->op->soft_cap,
+                                    .window = l->op->window,
                                     .seqs = l->c->program->max_seqs};
     if (divided && segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room) {
         a.segments = segments;
@@ -280,8 +290,8 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
 bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
 {
     const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
-    return choice != NUMERICS_DECODE && op->kind == OP_ATTENTION && dims &&
-           (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
+    return choice != NUMERICS_DECODE && op->kind == OP_ATTENTION && dims && !op->window &&
+           op->soft_cap == 0 && (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
 }
 
 static cu_result merge_segments(const struct launch *l, uint32_t threads,
@@ -320,8 +330,11 @@ static cu_result run_attention(const struct launch *l)
     const struct oato_op *op = l->op;
     if (cuda_takes_tile(op, l->r->numerics))
         return run_tiles(l);
-    struct cuda_attention_args a =
-        attention_args(l, l->T <= SPLIT_ROWS, cuda_step_segments(l->step));
+    /* few pages may be more segments than many, which have several pages each */
+    const int32_t segments =
+        op->window ? (int32_t)min_i64(ATTENTION_SEGMENTS, op->window / KV_PAGE_POSITIONS + 2)
+                   : cuda_step_segments(l->step);
+    struct cuda_attention_args a = attention_args(l, l->T <= SPLIT_ROWS, segments);
     if (l->kernels->packs) {
         a.packed = launch_workspace(l);
         a.packed_stride = cuda_packed_bytes(DT_Q8_0, op->n);
@@ -352,6 +365,7 @@ static const struct {
     [OP_BIAS] = {run_pairwise, "pairwise", NULL},
     [OP_SCALE] = {run_pairwise, "pairwise", NULL},
     [OP_SWIGLU] = {run_pairwise, "pairwise", NULL},
+    [OP_ACTIVATE] = {run_pairwise, "pairwise", NULL},
     [OP_MERGE] = {run_merge, "merge", NULL},
     [OP_MERGE_SUM] = {run_merge, "merge", NULL},
     [OP_SLICE] = {run_merge, "merge", NULL},

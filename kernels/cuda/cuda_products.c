@@ -167,8 +167,12 @@ static cu_result run_matrix(const struct launch *l)
             MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
     if (result || !gate_up)
         return result;
-    struct cuda_pairwise_args gate = {
-        .a = a.y[0], .b = a.y[1], .y = a.y[0], .n = l->op->n, .what = PAIRWISE_SWIGLU};
+    struct cuda_pairwise_args gate = {.a = a.y[0],
+                                      .b = a.y[1],
+                                      .y = a.y[0],
+                                      .n = l->op->n,
+                                      .what = PAIRWISE_GATE,
+                                      .activation = l->op->activation};
     return launch_start(l, l->kernels->merge,
                         (struct grid){blocks_of(gate.n, ROW_THREADS), l->T, 1}, ROW_THREADS, 0,
                         &gate);
@@ -213,8 +217,10 @@ cu_result launch_product(const struct launch *l)
     const bool gate_up = l->op->kind == OP_GATE_UP;
     if (l->kernels->blas ? by_library(l) : cuda_takes_matrix(l->d, l->op, l->r->numerics))
         return run_matrix(l);
-    struct cuda_matvec_args a = {
-        .n = l->r->n_weights, .columns = (int32_t)l->T, .gate_up = gate_up};
+    struct cuda_matvec_args a = {.n = l->r->n_weights,
+                                 .columns = (int32_t)l->T,
+                                 .gate_up = gate_up,
+                                 .activation = l->op->activation};
     int64_t pairs = 0;
     for (int i = 0; i < a.n; i++) {
         a.w[i] = launch_matrix(l, i);
@@ -313,8 +319,11 @@ static cu_result run_grouped_experts(const struct launch *l)
             l, l->kernels->run,
             (struct grid){l->r->n_weights * blocks_of(op->n, MATRIX_TILE), room.tiles, 1},
             MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
-    struct cuda_expert_parts_args merge = {
-        .choice = group.choice, .part = part, .y = launch_output(l, 0), .n = op->n};
+    struct cuda_expert_parts_args merge = {.choice = group.choice,
+                                           .part = part,
+                                           .y = launch_output(l, 0),
+                                           .n = op->n,
+                                           .activation = op->activation};
     if (!result)
         result = launch_start(
             l, l->kernels->merge,
@@ -330,7 +339,8 @@ cu_result launch_experts(const struct launch *l)
     const uint32_t pairs = l->T * (uint32_t)op->experts_used;
     if (cuda_takes_matrix(l->d, op, l->r->numerics))
         return run_grouped_experts(l);
-    struct cuda_experts_args a = {.y = launch_output(l, 0), .choice = choice_of(l), .n = op->n};
+    struct cuda_experts_args a = {
+        .y = launch_output(l, 0), .choice = choice_of(l), .n = op->n, .activation = op->activation};
     for (int i = 0; i < l->r->n_weights; i++)
         a.w[i] = launch_matrix(l, i);
     const cu_result result = pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);

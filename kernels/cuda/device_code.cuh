@@ -265,9 +265,21 @@ __device__ inline float bf16_to_float(uint16_t h)
     return __uint_as_float((uint32_t)h << 16);
 }
 
-__device__ inline float silu(float x)
+/* a(x) times y, as kernels/cpu/ref.c has it. Branches on `a` alone: all threads go the same way. */
+__device__ inline float gated(int a, float scale, float x, float y)
 {
-    return x / (1.0f + expf(-x));
+    if (a == ACT_SILU)
+        return x / (1.0f + expf(-x)) * y;
+    const float positive = x < 0 ? 0 : x, below_7 = x > 7 ? 7 : x;
+    switch (a) {
+    case ACT_GELU:
+        return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))) * y;
+    case ACT_RELU: return positive * y;
+    case ACT_RELU_SQUARED: return positive * positive * y;
+    case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x)) * y;
+    case ACT_SOFT_CAP: return scale * tanhf(x / scale) * y;
+    default: return below_7 / (1.0f + expf(-1.702f * below_7)) * (1 + (y < -7 ? -7 : y > 7 ? 7 : y));
+    }
 }
 
 __device__ inline float warp_max(float v)

@@ -122,7 +122,7 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
         if (column >= a.columns)
             break;
         if (a.gate_up) {
-            p.y[at + p.row[0]] = silu(sum[0][t]) * sum[1][t];
+            p.y[at + p.row[0]] = gated(a.activation, 0, sum[0][t], sum[1][t]);
             continue;
         }
         for (int r = 0; r < 2 && (!r || p.row[1] != p.row[0]); r++) {
@@ -148,7 +148,7 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
     float *y = a.y + (int64_t)blockIdx.y * a.n;
     if (threadIdx.x % WARP == 0)
-        y[r] = silu(gate) * up;
+        y[r] = gated(a.activation, 0, gate, up);
 }
 
 template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)

@@ -138,8 +138,8 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
     switch (a.what) {
     case PAIRWISE_ADD: a.y[at] = x + a.b[at]; break;
     case PAIRWISE_BIAS: a.y[at] = x + a.b[i]; break;
-    case PAIRWISE_SCALE: a.y[at] = x * a.b[0]; break;
-    default: a.y[at] = silu(x) * a.b[at];
+    case PAIRWISE_SCALE: a.y[at] = x * (a.b ? a.b[0] : a.factor); break;
+    default: a.y[at] = gated(a.activation, a.factor, x, a.b ? a.b[at] : 1);
     }
 }
 
@@ -459,7 +459,7 @@ KERNEL(expert_gate, ROW_THREADS, cuda_expert_parts_args)
     const int i = blockIdx.x * ROW_THREADS + threadIdx.x, used = a.choice.used;
     const int64_t pair = blockIdx.y, at = pair * a.n + i;
     if (i < a.n && held_expert(a.choice, pair / used, pair % used) >= 0)
-        a.y[at] = silu(a.y[at]) * a.part[at];
+        a.y[at] = gated(a.activation, 0, a.y[at], a.part[at]);
 }
 
 KERNEL(expert_sum, ROW_THREADS, cuda_expert_parts_args)

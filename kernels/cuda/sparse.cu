@@ -38,7 +38,7 @@ template <int DTYPE> __device__ static void sparse_rows(const cuda_sparse_rows_a
     if (first >= count || part || threadIdx.x % WARP)
         return;
     float *y = a.y + (int64_t)token * a.list.most;
-    y[first] = a.gate_up ? silu(sum[0][0]) * sum[1][0] : sum[0][0];
+    y[first] = a.gate_up ? gated(a.activation, 0, sum[0][0], sum[1][0]) : sum[0][0];
     if (second != first)
         y[second] = sum[1][0];
 }

@@ -1,6 +1,7 @@
 /*
  * fuzz_gguf.c - whatever the bytes, the GGUF reader refuses them or gives a handle of which every
- * key, string and tensor can be read; both hashes can be taken.
+ * key, string and tensor can be read; both hashes can be taken. Its vocabulary is refused too, or
+ * encodes a text to ids that it has.
  */
 #include "models/models.h"
 
@@ -36,6 +37,28 @@ static uint64_t read_all(const struct gguf *g)
     return sum;
 }
 
+static void tokenize(const struct gguf *g)
+{
+    static const char text[] =
+        "a b  ab\n\xc3\x81\xcc\x81'LL 1234\xe4\xb8\xad\xff<|im_end|>\xe2\x96\x81.";
+    struct oato_error err;
+    struct tokenizer *t;
+    int32_t *ids;
+    size_t n;
+    if (tokenizer_create(g, &t, &err))
+        return;
+    if (tokenizer_encode(t, text, sizeof text, TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids,
+                         &n, &err) == OATO_OK) {
+        const char *piece;
+        size_t len;
+        for (size_t i = 0; i < n; i++)
+            if (!tokenizer_piece(t, ids[i], true, &piece, &len))
+                abort();
+        free(ids);
+    }
+    tokenizer_free(t);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct oato_error err;
@@ -47,6 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     }
     sink += read_all(g);
+    tokenize(g);
     gguf_close(g);
     return 0;
 }

@@ -132,24 +132,27 @@ static double kv_value(const struct rig *x, int64_t at)
                                           : f16_to_f32(((const uint16_t *)x->kv.data)[at]));
 }
 
-/* Softmax over all positions at once, in double. */
+/* Softmax over all positions in the window at once, in double. */
 static void exact(const struct rig *x, int seq, int64_t position, double *out)
 {
     const int32_t d = x->op.head_dim, group = x->op.heads / x->op.kv_heads;
     const float *q = x->q + ((int64_t)seq * POSITIONS + position) * x->op.n;
+    const int64_t first = x->op.window ? max_i64(0, position + 1 - x->op.window) : 0;
+    const double cap = (double)x->op.soft_cap;
     double *p = test_malloc((size_t)(position + 1) * sizeof *p);
     for (int32_t h = 0; h < x->op.heads; h++, q += d, out += d) {
         double top = -INFINITY, sum = 0;
-        for (int64_t i = 0; i <= position; i++) {
+        for (int64_t i = first; i <= position; i++) {
             int64_t at = element_at(x, seq, 0, i, h / group);
             p[i] = 0;
             for (int32_t e = 0; e < d; e++)
                 p[i] += (double)q[e] * kv_value(x, at + e * stride_of(0));
             p[i] *= (double)x->op.scale;
+            p[i] = cap > 0 ? cap * tanh(p[i] / cap) : p[i];
             top = p[i] > top ? p[i] : top;
         }
         memset(out, 0, (size_t)d * sizeof *out);
-        for (int64_t i = 0; i <= position; i++) {
+        for (int64_t i = first; i <= position; i++) {
             int64_t at = element_at(x, seq, 1, i, h / group);
             sum += p[i] = exp(p[i] - top);
             for (int32_t e = 0; e < d; e++)
@@ -209,10 +212,13 @@ static float *attend(struct rig *x, const struct piece *pieces, int n, int threa
     return out;
 }
 
-static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim)
+static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim, int32_t window,
+                  float soft_cap)
 {
     struct rig x;
     rig_init(&x, k, dtype, head_dim, (int32_t)random_in(1, 3), (int32_t)random_in(1, 5));
+    x.op.window = window;
+    x.op.soft_cap = soft_cap;
     const size_t row = (size_t)x.op.n * sizeof(float);
     for (int s = 0; s < SEQS; s++)
         fill(&x, s, s ? random_in(1, 200) : random_in(520, 700));
@@ -260,11 +266,27 @@ static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t d = 0; k && d < ARRAY_LEN(head_dims); d += emulator() ? 3 : 1) {
-            check(k, DT_F16, head_dims[d]);
-            check(k, DT_F32, head_dims[d]);
+            check(k, DT_F16, head_dims[d], 0, 0);
+            check(k, DT_F32, head_dims[d], 0, 0);
             if (head_dims[d] % 32 == 0)
-                check(k, DT_Q8_0, head_dims[d]);
+                check(k, DT_Q8_0, head_dims[d], 0, 0);
         }
+    }
+}
+
+/* Windows that begin in, at the border of, and far behind the first segment. */
+static void attention_stays_in_its_window(void **state)
+{
+    (void)state;
+    static const int32_t windows[] = {1, 2, 63, 64, 65, 128, 256, 300};
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t w = 0; k && w < ARRAY_LEN(windows); w += emulator() ? 3 : 1) {
+            check(k, DT_F16, 64, windows[w], 0);
+            check(k, DT_F32, 40, (int32_t)random_in(1, 600), 0.5f);
+        }
+        if (k)
+            check(k, DT_Q8_0, 32, 0, 2);
     }
 }
 
@@ -295,6 +317,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_close_to_double_and_bits_depend_on_the_token_alone),
+        cmocka_unit_test(attention_stays_in_its_window),
         cmocka_unit_test(a_group_may_be_larger_than_a_pass),
     };
     seed_init();

@@ -137,7 +137,7 @@ static float *mixture_expected(struct mixture *m)
             if ((int32_t)choice[p % used] != e)
                 continue;
             if (!is_down(m))
-                m->c.kernels->rows->swiglu(y + p * n, a + t * n, b + t * n, n);
+                m->c.kernels->rows->gate(ACT_SILU, 0, y + p * n, a + t * n, b + t * n, n);
             for (int64_t i = 0; is_down(m) && i < n; i++)
                 y[t * n + i] += choice[used + p % used] * a[p * n + i];
         }

@@ -241,7 +241,7 @@ static void check_fusion(const struct cpu_kernels *k, enum numerics_choice numer
             product_run(&p, OP_MUL_MAT, 1, t, 1, 1, &gate);
             product_run(&p, OP_MUL_MAT, 2, t, 1, 1, &up);
             uint32_t state = float_state_fast(); /* as in a step: a tiny silu becomes 0 */
-            k->rows->swiglu(gate, gate, up, n2);
+            k->rows->gate(ACT_SILU, 0, gate, gate, up, n2);
             float_state_set(state);
             assert_memory_equal(fused[0] + t * n2, gate, (size_t)n2 * sizeof *gate);
         }

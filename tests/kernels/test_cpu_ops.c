@@ -166,6 +166,56 @@ static void check_pairwise(const struct cpu_kernels *k, int32_t T, int32_t n)
     rig_free(&x);
 }
 
+static double activated(enum activation a, double scale, double x, double y)
+{
+    const double below_7 = fmin(x, 7);
+    switch (a) {
+    case ACT_SILU: return x / (1 + exp(-x)) * y;
+    case ACT_GELU: return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) * y;
+    case ACT_RELU: return fmax(x, 0) * y;
+    case ACT_RELU_SQUARED: return fmax(x, 0) * fmax(x, 0) * y;
+    case ACT_SIGMOID: return 1 / (1 + exp(-x)) * y;
+    case ACT_SOFT_CAP: return scale * tanh(x / scale) * y;
+    case ACT_CLAMPED: return below_7 / (1 + exp(-1.702 * below_7)) * (1 + fmin(fmax(y, -7), 7));
+    case ACT_COUNT: break;
+    }
+    return 0;
+}
+
+/* With a second input and without; what is no number stays none. */
+static void check_activations(const struct cpu_kernels *k, int32_t T, int32_t n)
+{
+    for (int i = 0; i < 2 * ACT_COUNT; i++) {
+        const enum activation a = (enum activation)(i / 2);
+        const bool gates = i % 2;
+        struct rig x;
+        if (a == ACT_CLAMPED && !gates)
+            continue;
+        struct oato_op op = plain(gates ? OP_SWIGLU : OP_ACTIVATE, n);
+        op.activation = (int32_t)a;
+        op.scale = 5;
+        rig_init(&x, k, op, T, 1 + gates, 1);
+        double *wanted = test_malloc((size_t)(T * n) * sizeof *wanted);
+        for (int32_t e = 0; e < T * n; e++) {
+            x.in[0][e] *= 10;
+            wanted[e] = activated(a, 5, (double)x.in[0][e], gates ? (double)x.in[1][e] : 1);
+        }
+        rig_run(&x);
+        assert_close(x.out[0], wanted, (int64_t)T * n, 1e-11);
+        x.in[0][0] = NAN;
+        rig_run(&x);
+        assert_true(isnan(x.out[0][0]));
+        test_free(wanted);
+        rig_free(&x);
+    }
+}
+
+static void activations_are_close_to_double(void **state)
+{
+    (void)state;
+    for_each_isa(check_activations);
+}
+
 static void sums_biases_and_swiglu_are_close_to_double(void **state)
 {
     (void)state;
@@ -498,6 +548,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_are_close_to_double),
+        cmocka_unit_test(activations_are_close_to_double),
         cmocka_unit_test(sums_biases_and_swiglu_are_close_to_double),
         cmocka_unit_test(select_takes_the_wanted_rows),
         cmocka_unit_test(merge_puts_parts_side_by_side),

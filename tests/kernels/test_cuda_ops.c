@@ -196,6 +196,39 @@ static void rows_of_every_type_are_looked_up(void **state)
     }
 }
 
+/* Of SWIGLU and ACTIVATE, and inside products, where only the first of each kind is. */
+static void activations_are_alike(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        int32_t width[3];
+    } rows[] = {
+        {"swiglu/k1000", {1000, 1000}}, {"activate/k333", {333}}, {"gate_up/Q4_0/k256/n19", {256}}};
+    for (int a = 0; a < ACT_COUNT; a++) {
+        for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+            struct test_case c = case_of(rows[i].key, 3);
+            struct step step = plain_step(3);
+            if (c.op.kind == OP_GATE_UP && a == ACT_SOFT_CAP)
+                continue;
+            c.op.activation = a;
+            c.op.scale = c.op.kind == OP_GATE_UP ? 0 : 3;
+            for (int in = 0; rows[i].width[in]; in++)
+                give_input(&c, rows[i].width[in]);
+            if (c.op.kind == OP_GATE_UP)
+                give_weights(&c);
+            compare(&c, &step, 1e-9);
+            free_case(&c);
+        }
+    }
+    struct test_case c = case_of("scale/k333", 3); /* by a constant */
+    struct step step = plain_step(3);
+    c.op.scale = 0.3f;
+    give_input(&c, 333);
+    compare(&c, &step, 0);
+    free_case(&c);
+}
+
 /* ---------------------------------------------------------------------------- row by row -- */
 
 static void rows_are_computed_alike(void **state)
@@ -453,6 +486,7 @@ int main(void)
         cmocka_unit_test(few_rows_are_shared_by_warps),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),
         cmocka_unit_test(rows_of_every_type_are_looked_up),
+        cmocka_unit_test(activations_are_alike),
         cmocka_unit_test(rows_are_computed_alike),
         cmocka_unit_test(positions_rotate_alike),
         cmocka_unit_test(tokens_choose_the_same_experts),

@@ -516,8 +516,8 @@ static void vocabularies_of_unknown_kind_are_refused(void **state)
     bpe_vocab(&v);
     v.model = NULL;
     refused(&v, "no tokenizer.ggml.model");
-    v.model = "bert";
-    refused(&v, "\"bert\"; gpt2");
+    v.model = "rwkv";
+    refused(&v, "\"rwkv\"; gpt2");
     v.model = "gpt2";
     v.pre = "no-such";
     refused(&v, "\"no-such\"");

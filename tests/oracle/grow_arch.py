@@ -14,6 +14,7 @@ in the last bit, hence in a few weights by 1e-7 of their value.
                                         which only files of a type that we do not read have
 """
 import os
+import re
 import sys
 
 import numpy as np
@@ -74,9 +75,26 @@ def grow(header, stdev, path):
     os.replace(temporary, path)
 
 
+def amplify(path):
+    """Makes attention matter, in place: factors of 1, larger scores."""
+    for t in GGUFReader(path, "r+").tensors:
+        name = t.name.split(".", 2)[-1]
+        if re.fullmatch(r"attn_(q|k|v|qkv|output)\.scale", name):
+            t.data[...] = 1
+        elif re.fullmatch(r"attn_(q|k|qkv)\.(weight|bias)", name):
+            t.data[...] *= 8
+        elif re.fullmatch(r"attn_(q|k)_norm\.weight", name):
+            t.data[...] *= 12
+
+
+def header_of(model):
+    with open(model, "rb") as f:
+        return f.read(min(t.data_offset for t in GGUFReader(model).tensors))
+
+
 def cut(model, header):
-    with open(model, "rb") as f, open(header, "wb") as out:
-        out.write(f.read(min(t.data_offset for t in GGUFReader(model).tensors)))
+    with open(header, "wb") as out:
+        out.write(header_of(model))
 
 
 def plain(model, out):

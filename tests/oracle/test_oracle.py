@@ -2,6 +2,9 @@
 """Holds our logits and perplexity to outside judges; run by ctest (label oracle).
 
   test_oracle.py OATO_RUN archs        tiny random models: llama.cpp's logits (tests/data/archs)
+  test_oracle.py OATO_RUN families     every architecture that runs: llama.cpp's logits of the last
+                                       tokens, also with amplified attention, also token by token
+                                       (tests/data/archs/peer.npz, written by scripts/architectures)
   test_oracle.py OATO_RUN logits       default model: float32 evaluation by numpy, every ISA
   test_oracle.py OATO_RUN perplexity   default model on the GPL-3: 18.2999 is exact
   test_oracle.py OATO_RUN tokens       default model: llama.cpp's tokens of the GPL-3
@@ -22,7 +25,7 @@ import tempfile
 import numpy as np
 
 from compare_logits import compare
-from grow_arch import grow
+from grow_arch import amplify, grow
 from llama_numpy import Model, parse_ids
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -36,6 +39,7 @@ ISAS = ["ref", "avx2", "avxvnni", "avx512", "amx"]
 # to what would show a wrong rotation at stdev 0.1 (2e-10). amx rounds prompts to bfloat16: up to 3e-4
 # as amx-emulated, where an expert is chosen by a hair; any mistake costs more than 7e-3.
 ARCHS_NMSE = {"ref": 1e-11, "amx": 1e-3}
+FAMILIES_NMSE = {"ref": 1e-8, "amx": 1e-2}
 # llama.cpp's own distance from the float32 evaluation on these 384 tokens: never less exact.
 MAX_KL, MIN_TOP1 = 0.0039, 0.966
 MAX_KL_Q8_KV = 0.005  # of the cache in Q8_0 from the cache in F16
@@ -76,9 +80,9 @@ def isas(program, model, work):
     return found
 
 
-def our_logits(program, isa, model, ids, work, kv="f32"):
+def our_logits(program, isa, model, ids, work, kv="f32", *options):
     path = os.path.join(work, "ours")
-    must_run(program, isa, "logits", model, "--ids", ",".join(map(str, ids)), "--kv", kv, "-o", path)
+    must_run(program, isa, "logits", model, "--ids", ",".join(map(str, ids)), "--kv", kv, *options, "-o", path)
     return np.fromfile(path, np.float32).reshape(len(ids), -1)
 
 
@@ -97,6 +101,27 @@ def archs(program, work):
         for isa in levels:
             r = compare(theirs, our_logits(program, isa, model, ids, work))
             check(r["nmse"] < ARCHS_NMSE.get(isa, 1e-5), f"{name} {stdev} {isa}: nmse {r['nmse']:.2e}")
+
+
+def families(program, work):
+    folder = os.path.join(DATA, "archs")
+    ids = parse_ids("@" + os.path.join(folder, "ids.txt"))
+    header, model = os.path.join(work, "header"), os.path.join(work, "model.gguf")
+    levels = None
+    with np.load(os.path.join(folder, "peer.npz")) as data:
+        for name in sorted(n.removesuffix(".header") for n in data.files if n.endswith(".header")):
+            data[name + ".header"].tofile(header)
+            grow(header, 0.1, model)
+            levels = levels or isas(program, model, work)
+            for amplified, theirs in enumerate(data[name + ".logits"]):
+                if amplified:
+                    amplify(model)
+                for isa in {"ref", levels[-1]}:
+                    for ubatch in ("512", "1"):
+                        ours = our_logits(program, isa, model, ids, work, "f32", "--ubatch", ubatch)
+                        nmse = compare(theirs, ours[-len(theirs):])["nmse"]
+                        text = f"{name}{' amplified' * amplified} {isa}, steps of {ubatch}: nmse {nmse:.2e}"
+                        check(nmse < FAMILIES_NMSE.get(isa, 1e-5), text)
 
 
 def logits(program, work):
@@ -204,7 +229,7 @@ def cuda(program, work):
         check(r["kl"] <= MAX_KL, text)
 
 
-CASES = {"archs": archs, "logits": logits, "perplexity": perplexity, "tokens": tokens,
+CASES = {"archs": archs, "families": families, "logits": logits, "perplexity": perplexity, "tokens": tokens,
          "emulated": emulated, "cuda": cuda}
 
 
@@ -213,7 +238,7 @@ def main():
         print(__doc__)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     case = sys.argv[2]
-    missing = [] if case in ("archs", "cuda") else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
+    missing = [] if case in ("archs", "families", "cuda") else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
     if missing:
         print(f"{missing[0]} is missing: run scripts/fetch-model")
         return 1 if os.environ.get("OATO_REQUIRE_MODEL") == "1" else 77

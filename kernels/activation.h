@@ -1,0 +1,20 @@
+/*
+ * activation.h - the functions that stand between the two halves of an FFN. Only constants, because
+ * device code includes it, too; kernels/cpu/ref.c defines them.
+ */
+#ifndef OATO_ACTIVATION_H
+#define OATO_ACTIVATION_H
+
+/* a(x) of SWIGLU, GATE_UP, EXPERT_GATE_UP and ACTIVATE; sigmoid s(x) = 1 / (1 + e^-x). */
+enum activation {
+    ACT_SILU,         /* x s(x) */
+    ACT_GELU,         /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, the form of llama.cpp */
+    ACT_RELU,         /* max(x, 0) */
+    ACT_RELU_SQUARED, /* max(x, 0)^2 */
+    ACT_SIGMOID,      /* s(x) */
+    ACT_SOFT_CAP,     /* scale tanh(x / scale) */
+    ACT_CLAMPED,      /* gpt-oss: with g = min(x, 7), g s(1.702 g); times 1 + clamp(in[1], -7, 7) */
+    ACT_COUNT
+};
+
+#endif

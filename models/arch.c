@@ -1,0 +1,328 @@
+/*
+ * arch.c - builds the operator graph of a recipe: embedding, layers, output. The blocks of a layer
+ * are in arch_attention.c and arch_ffn.c.
+ */
+#include "models/recipe_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------------- parts */
+
+static bool in_layers(const struct graph_builder *b, int32_t layer)
+{
+    return layer >= 0 && layer < b->graph->n_layers;
+}
+
+/* A vector "blk.N.NAME.KIND", or "NAME.KIND" outside of the layers. */
+static const struct gguf_tensor *vector(struct graph_builder *b, int32_t layer, const char *name,
+                                        const char *kind, int64_t n, bool optional)
+{
+    return in_layers(b, layer) ? build_tensor(b, n, 0, optional, "blk.%d.%s.%s", layer, name, kind)
+                               : build_tensor(b, n, 0, optional, "%s.%s", name, kind);
+}
+
+bool arch_has(const struct graph_builder *b, int32_t layer, const char *name)
+{
+    char full[GGUF_MAX_NAME + 1];
+    snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    return gguf_tensor(b->gguf, full);
+}
+
+static int32_t width_of(const struct graph_builder *b, int32_t value)
+{
+    return build_failed(b) ? 0 : b->graph->values[value].width;
+}
+
+/* An operator that keeps the width of its input, named NAME_SUFFIX. */
+static int32_t elementwise(struct graph_builder *b, int32_t layer, const char *name,
+                           const char *suffix, struct oato_op op, int32_t in,
+                           const struct gguf_tensor *weight)
+{
+    char op_name[48];
+    snprintf(op_name, sizeof op_name, "%s%s", name, suffix);
+    op.dtype = DT_F32;
+    op.k = op.n = width_of(b, in);
+    return build_op(b, layer, op_name, op, in, -1, weight, op.n);
+}
+
+static int32_t bias(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                    bool demanded)
+{
+    const struct gguf_tensor *t = vector(b, layer, name, "bias", width_of(b, in), !demanded);
+    return t ? elementwise(b, layer, name, "_bias", (struct oato_op){.kind = OP_BIAS}, in, t) : in;
+}
+
+/* Quantisers store a factor for a whole tensor. */
+static int32_t quantiser_factor(struct graph_builder *b, int32_t layer, const char *name,
+                                int32_t in)
+{
+    const struct gguf_tensor *t = vector(b, layer, name, "scale", 1, true);
+    return t ? elementwise(b, layer, name, "_scale", (struct oato_op){.kind = OP_SCALE}, in, t)
+             : in;
+}
+
+int32_t arch_matrix(struct graph_builder *b, int32_t layer, const char *name, int32_t in, int64_t n)
+{
+    return build_mul_mat(
+        b, layer, name, in,
+        build_tensor(b, width_of(b, in), n, false, "blk.%d.%s.weight", layer, name));
+}
+
+int32_t arch_extras(struct graph_builder *b, int32_t layer, const char *name, int32_t y,
+                    bool demanded, enum factor factor)
+{
+    if (factor == FACTOR_UNUSED)
+        vector(b, layer, name, "scale", 1, true);
+    if (factor == FACTOR_OF_PRODUCT)
+        y = quantiser_factor(b, layer, name, y);
+    y = bias(b, layer, name, y, demanded);
+    return factor == FACTOR_OF_SUM ? quantiser_factor(b, layer, name, y) : y;
+}
+
+int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                     int64_t n, enum factor factor)
+{
+    return arch_extras(b, layer, name, arch_matrix(b, layer, name, in, n), false, factor);
+}
+
+int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
+                  const char *name, int32_t in)
+{
+    const struct gguf_tensor *w = vector(b, layer, name, "weight", width_of(b, in), false);
+    const struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps};
+    const int32_t y = elementwise(b, layer, name, "", op, in, w);
+    return s->recipe->norm_biases ? bias(b, layer, name, y, true) : y;
+}
+
+int32_t arch_slice(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                   int32_t first, int32_t n)
+{
+    struct oato_op op = {
+        .kind = OP_SLICE, .dtype = DT_F32, .k = width_of(b, in), .n = n, .first = first};
+    return build_op(b, layer, name, op, in, -1, NULL, n);
+}
+
+int32_t arch_add(struct graph_builder *b, int32_t layer, const char *name, int32_t x, int32_t y)
+{
+    struct oato_op op = {.kind = OP_ADD, .dtype = DT_F32, .k = width_of(b, x), .n = width_of(b, x)};
+    return build_op(b, layer, name, op, x, y, NULL, op.n);
+}
+
+int32_t arch_factor(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                    float factor)
+{
+    const struct oato_op op = {.kind = OP_SCALE, .scale = factor};
+    return factor == 1 ? in : elementwise(b, layer, name, "", op, in, NULL);
+}
+
+/* ------------------------------------------------------------------------- hyperparameters */
+
+static bool string_is(struct gguf_string s, const char *word)
+{
+    return s.len == strlen(word) && !memcmp(s.data, word, s.len);
+}
+
+static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
+{
+    char key[96];
+    struct gguf_string type = {"none", 4};
+    snprintf(key, sizeof key, "%s.rope.scaling.type", b->shape->architecture);
+    gguf_get_string(b->gguf, key, &type);
+    s->rope_scale_global = 1;
+    if (string_is(type, "linear")) {
+        /* llama.cpp's converters write a factor of 0 for "not scaled" */
+        const float factor = build_float(b, "rope.scaling.factor", 0, 1e6, 1);
+        s->rope_scale_global = factor > 0 ? 1 / factor : 1;
+    } else if (!string_is(type, "none") && !build_failed(b)) {
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is '%.*s'; supported: none, linear",
+                  gguf_path(b->gguf), key, (int)(type.len < 40 ? type.len : 40), type.data);
+    }
+}
+
+/* Factors of 0 stand for none. */
+static float read_factor(struct graph_builder *b, const char *key, float otherwise)
+{
+    const float f = build_float(b, key, -1e6, 1e6, 0);
+    return f != 0 ? f : otherwise;
+}
+
+static void read_factors(struct graph_builder *b, struct layer_shape *s)
+{
+    s->embedding_factor = s->block_factor = s->logit_factor = 1;
+    if (s->recipe->factors == FACTORS_NONE)
+        return;
+    s->score_factor = read_factor(b, "attention.scale", 0);
+    if (s->recipe->factors == FACTORS_ROOT) {
+        s->embedding_factor = sqrtf((float)s->width);
+        return;
+    }
+    s->embedding_factor = read_factor(b, "embedding_scale", 1);
+    s->block_factor = read_factor(b, "residual_scale", 1);
+    s->logit_factor = 1 / read_factor(b, "logit_scale", 1);
+}
+
+/* A window is for some layers only; where it is, positions may turn at another rate. */
+static bool has_window(struct graph_builder *b, const struct recipe *r, int32_t layer)
+{
+    char key[96];
+    int32_t every = r->window_every;
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", b->shape->architecture);
+    const struct gguf_value *pattern = gguf_find(b->gguf, key);
+    if (pattern && pattern->type == GGUF_ARRAY)
+        return build_int(b, "attention.sliding_window_pattern", layer, 0, 1, -1);
+    if (pattern)
+        every = build_int(b, "attention.sliding_window_pattern", -1, 1, 1 << 16, -1);
+    return every == 1 || (every > 1 && layer % every < every - 1);
+}
+
+static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t layer)
+{
+    const struct recipe *r = s->recipe;
+    s->window = 0;
+    const bool windows =
+        r->window_every && (!r->window_layers || r->window_layers == b->graph->n_layers);
+    if (windows && has_window(b, r, layer))
+        s->window = build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 0);
+    s->rope_base = s->window ? s->rope_base_window : s->rope_base_global;
+    s->rope_scale = s->window ? 1 : s->rope_scale_global;
+    if (windows && r->rope_in_windows && !s->window)
+        s->rope = false;
+}
+
+/* Attention and FFN shapes, which may be arrays, of a layer. */
+static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t layer)
+{
+    const struct recipe *r = s->recipe;
+    s->layer = layer;
+    s->heads = build_int(b, "attention.head_count", layer, 1, 65536, -1);
+    if (build_failed(b))
+        return;
+    s->kv_heads = build_int(b, "attention.head_count_kv", layer, 1, s->heads, s->heads);
+    if (!s->experts.all || layer < s->experts.dense_layers)
+        s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
+    s->head_dim = build_int(b, "attention.key_length", -1, 2, 4096, s->width / s->heads);
+    const int32_t v_dim = build_int(b, "attention.value_length", -1, 2, 4096, s->head_dim);
+    s->rope_dims = build_int(b, "rope.dimension_count", -1, 2, 4096, s->head_dim);
+    if (build_failed(b))
+        return;
+    if (v_dim != s->head_dim || s->heads % s->kv_heads || s->rope_dims > s->head_dim ||
+        s->rope_dims % 2 || s->head_dim < 2)
+        oato_fail(
+            b->err, OATO_EFILE,
+            "%s: inconsistent attention: %d heads of %d (values %d, rotated %d) with %d KV heads "
+            "in layer %d",
+            gguf_path(b->gguf), s->heads, s->head_dim, v_dim, s->rope_dims, s->kv_heads, layer);
+    s->attention_scale = s->score_factor != 0 ? s->score_factor
+                         : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
+                                              : 0;
+    s->rope = s->has_positions && !(r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
+    read_window(b, s, layer);
+}
+
+static void read_model(struct graph_builder *b, struct layer_shape *s)
+{
+    const struct recipe *r = s->recipe;
+    s->width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
+    s->eps = build_float(b, "attention.layer_norm_rms_epsilon", 0, 1, -1);
+    s->rope_base_global = build_float(b, "rope.freq_base", 1, 1e12, 10000);
+    s->rope_base_window =
+        build_float(b, "rope.freq_base_swa", 1, 1e12, (double)s->rope_base_global);
+    if (r->soft_caps) {
+        s->score_cap = build_float(b, "attn_logit_softcapping", 0, 1e6, 0);
+        s->logit_cap = build_float(b, "final_logit_softcapping", 0, 1e6, 0);
+    }
+    s->has_positions = !r->rope_if_finetuned || build_bool(b, "rope.scaling.finetuned", true);
+    s->pairing = r->pairing;
+    if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
+        s->pairing = ROPE_HALVES;
+    arch_read_experts(b, r, &s->experts);
+    read_rope_scaling(b, s);
+    read_factors(b, s);
+    read_layer(b, s, 0);
+    if (build_failed(b))
+        return;
+    if (s->has_positions)
+        s->rope_divisors = build_tensor(b, s->rope_dims / 2, 0, true, "rope_freqs.weight");
+    struct model_shape *shape = b->shape;
+    shape->width = s->width;
+    shape->experts = s->experts.all;
+    shape->experts_used = s->experts.used;
+    shape->ffn_width = s->experts.all ? s->experts.width : s->ffn;
+    shape->heads = s->heads;
+    shape->kv_heads = s->kv_heads;
+    shape->head_dim = s->head_dim;
+}
+
+/* ----------------------------------------------------------------------------------- graph */
+
+static int32_t embedding(struct graph_builder *b, const struct layer_shape *s,
+                         const struct gguf_tensor **table)
+{
+    const struct gguf_tensor *t = gguf_tensor(b->gguf, "token_embd.weight");
+    const int64_t vocab = t ? min_i64(t->ne[1], INT32_MAX / 2) : 1;
+    *table = build_tensor(b, s->width, vocab, false, "token_embd.weight");
+    b->shape->vocab = (int32_t)vocab;
+    struct oato_op op = {.kind = OP_EMBED,
+                         .dtype = (uint16_t)(*table ? (*table)->dtype : DT_F32),
+                         .k = s->width,
+                         .n = (int32_t)vocab,
+                         .scale = s->embedding_factor != 1 ? s->embedding_factor : 0};
+    return build_op(b, -1, "token_embd", op, -1, -1, *table, s->width);
+}
+
+/* What a block adds to x: its output, normed again where the row says so, times the factor. */
+static int32_t block_output(struct graph_builder *b, const struct layer_shape *s, const char *norm,
+                            const char *factor, int32_t y)
+{
+    if (s->recipe->norms != NORMS_BEFORE)
+        y = arch_norm(b, s, s->layer, norm, y);
+    return arch_factor(b, s->layer, factor, y, s->block_factor);
+}
+
+static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32_t x)
+{
+    const struct recipe *r = s->recipe;
+    const bool before = r->norms != NORMS_AFTER;
+    const int32_t n = before ? arch_norm(b, s, s->layer, "attn_norm", x) : x;
+    const int32_t a =
+        block_output(b, s, "post_attention_norm", "attn_factor", arch_attention(b, s, n));
+    if (r->parallel) {
+        const int32_t y = arch_add(b, s->layer, "attn_add", a, arch_ffn(b, s, n));
+        return arch_add(b, s->layer, "ffn_add", x, y);
+    }
+    x = arch_add(b, s->layer, "attn_add", x, a);
+    const char *name = r->ffn_norm ? r->ffn_norm : "ffn_norm";
+    const int32_t m = before ? arch_norm(b, s, s->layer, name, x) : x;
+    const int32_t f = block_output(b, s, "post_ffw_norm", "ffn_factor", arch_ffn(b, s, m));
+    return arch_add(b, s->layer, "ffn_add", x, f);
+}
+
+static int32_t output(struct graph_builder *b, const struct layer_shape *s,
+                      const struct gguf_tensor *table, int32_t x)
+{
+    const int32_t layers = b->graph->n_layers, vocab = b->shape->vocab;
+    const struct oato_op select = {.kind = OP_SELECT};
+    x = elementwise(b, layers, "select", "", select, x, NULL);
+    x = arch_norm(b, s, layers, "output_norm", x);
+    x = arch_factor(b, layers, "output_factor", x, s->logit_factor);
+    const struct gguf_tensor *w = build_tensor(b, s->width, vocab, true, "output.weight");
+    x = build_mul_mat(b, layers, "output", x, w ? w : table);
+    x = bias(b, layers, "output", x, false);
+    const struct oato_op cap = {
+        .kind = OP_ACTIVATE, .activation = ACT_SOFT_CAP, .scale = s->logit_cap};
+    return s->logit_cap != 0 ? elementwise(b, layers, "output_cap", "", cap, x, NULL) : x;
+}
+
+void arch_build(struct graph_builder *b, const struct recipe *r)
+{
+    struct layer_shape s = {.recipe = r};
+    const struct gguf_tensor *table;
+    read_model(b, &s);
+    int32_t x = embedding(b, &s, &table);
+    for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l++) {
+        read_layer(b, &s, l);
+        x = layer(b, &s, x);
+    }
+    b->graph->logits = output(b, &s, table, x);
+}

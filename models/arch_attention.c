@@ -1,0 +1,101 @@
+/*
+ * arch_attention.c - grouped-query attention of a recipe: products for q, k and v (or one for all
+ * three), norms of heads, rotations, the KV cache, and the output product.
+ */
+#include "models/recipe_internal.h"
+
+struct qkv {
+    int32_t q, k, v;
+};
+
+/* The products stand side by side, so that they can be fused, and then what is done to each. */
+static struct qkv products(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    const int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    const bool demanded = s->recipe->qkv_biases;
+    const enum factor factor = s->recipe->qkv_factors_unused ? FACTOR_UNUSED : FACTOR_OF_PRODUCT;
+    struct qkv r;
+    if (arch_has(b, s->layer, "attn_qkv.weight")) {
+        int32_t all = arch_matrix(b, s->layer, "attn_qkv", n, q + 2 * (int64_t)kv);
+        all = arch_extras(b, s->layer, "attn_qkv", all, demanded, factor);
+        r.q = arch_slice(b, s->layer, "attn_q", all, 0, q);
+        r.k = arch_slice(b, s->layer, "attn_k", all, q, kv);
+        r.v = arch_slice(b, s->layer, "attn_v", all, q + kv, kv);
+        return r;
+    }
+    r.q = arch_matrix(b, s->layer, "attn_q", n, q);
+    r.k = arch_matrix(b, s->layer, "attn_k", n, kv);
+    r.v = arch_matrix(b, s->layer, "attn_v", n, kv);
+    r.q = arch_extras(b, s->layer, "attn_q", r.q, demanded, factor);
+    r.k = arch_extras(b, s->layer, "attn_k", r.k, demanded, factor);
+    r.v = arch_extras(b, s->layer, "attn_v", r.v, demanded, factor);
+    return r;
+}
+
+static int32_t qk_norm(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                       int32_t in, int32_t heads)
+{
+    if (s->recipe->qk_norm == QK_WHOLE)
+        return arch_norm(b, s, s->layer, name, in);
+    const struct gguf_tensor *w =
+        build_tensor(b, s->head_dim, 0, false, "blk.%d.%s.weight", s->layer, name);
+    struct oato_op op = {.kind = OP_HEAD_NORM,
+                         .dtype = DT_F32,
+                         .k = heads * s->head_dim,
+                         .n = heads * s->head_dim,
+                         .heads = heads,
+                         .head_dim = s->head_dim,
+                         .eps = s->eps};
+    return build_op(b, s->layer, name, op, in, -1, w, op.n);
+}
+
+static void qk_norms(struct graph_builder *b, const struct layer_shape *s, struct qkv *r)
+{
+    r->q = qk_norm(b, s, "attn_q_norm", r->q, s->heads);
+    r->k = qk_norm(b, s, "attn_k_norm", r->k, s->kv_heads);
+}
+
+static int32_t rope(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                    int32_t in, int32_t heads)
+{
+    struct oato_op op = {.kind = OP_ROPE,
+                         .dtype = DT_F32,
+                         .k = heads * s->head_dim,
+                         .n = heads * s->head_dim,
+                         .heads = heads,
+                         .head_dim = s->head_dim,
+                         .rope_dims = s->rope_dims,
+                         .rope_pairing = (int32_t)s->pairing,
+                         .rope_base = s->rope_base,
+                         .rope_scale = s->rope_scale};
+    return build_op(b, s->layer, name, op, in, -1, s->rope_divisors, op.n);
+}
+
+int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    const int32_t q_width = s->heads * s->head_dim, kv_width = s->kv_heads * s->head_dim;
+    struct qkv r = products(b, s, n);
+    if (s->recipe->qk_norm == QK_HEADS || s->recipe->qk_norm == QK_WHOLE)
+        qk_norms(b, s, &r);
+    if (s->rope) {
+        r.q = rope(b, s, "rope_q", r.q, s->heads);
+        r.k = rope(b, s, "rope_k", r.k, s->kv_heads);
+    }
+    if (s->recipe->qk_norm == QK_ROTATED_HEADS)
+        qk_norms(b, s, &r);
+    struct oato_op op = {.kind = OP_KV_STORE,
+                         .dtype = DT_F16,
+                         .k = kv_width,
+                         .n = kv_width,
+                         .kv_heads = s->kv_heads,
+                         .head_dim = s->head_dim};
+    build_op(b, s->layer, "kv_store", op, r.k, r.v, NULL, 0);
+    op.kind = OP_ATTENTION;
+    op.k = op.n = q_width;
+    op.heads = s->heads;
+    op.scale = s->attention_scale;
+    op.window = s->window;
+    op.soft_cap = s->score_cap;
+    const int32_t o = build_op(b, s->layer, "attention", op, r.q, -1, NULL, q_width);
+    return arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
+}

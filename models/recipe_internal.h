@@ -1,0 +1,132 @@
+/*
+ * recipe_internal.h - an architecture as a row: the choices in which transformers of the Llama line
+ * differ. arch.c builds the graph of any row; models/recipes.c has the rows. A choice that a row
+ * does not name is Llama's: RMS norms before attention and FFN, rotary positions, grouped-query
+ * attention scaled by 1/sqrt(head_dim), SwiGLU.
+ *
+ *     h = x + Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)
+ *     x = h + Wdown(silu(Wgate m) * Wup m),                m = norm(h)
+ *
+ * What a file may hold for any row and still is used: biases of products, factors of a quantiser
+ * for attention's products, q, k and v in one tensor, gate and up in one tensor, divisors of
+ * frequencies, other numbers of heads in each layer. Factors for an FFN's products count only where
+ * the row says so.
+ */
+#ifndef OATO_RECIPE_INTERNAL_H
+#define OATO_RECIPE_INTERNAL_H
+
+#include "models/models_internal.h"
+
+/* Where a block's norms stand: before it, before and after it, or only after it. */
+enum norm_place { NORMS_BEFORE, NORMS_AROUND, NORMS_AFTER };
+
+/* Norms of q and k: of each head, of each head after its rotation, or of all heads together. */
+enum qk_norm { QK_PLAIN, QK_HEADS, QK_ROTATED_HEADS, QK_WHOLE };
+
+/* Constant factors: keys embedding_scale, residual_scale (of a block's output), logit_scale and
+ * attention.scale. */
+enum factors {
+    FACTORS_NONE,
+    FACTORS_BY_KEY, /* logits are divided */
+    FACTORS_ROOT,   /* embeddings are multiplied by sqrt(width); only attention.scale is read */
+};
+
+/* The FFN's experts. Weights of a choice are the softmax over all experts' logits. */
+enum experts_norm {
+    EXPERTS_NONE,       /* no experts, whatever the keys say */
+    EXPERTS_NORMALISED, /* divided by their sum: the softmax over the chosen */
+    EXPERTS_PLAIN,      /* as they are */
+    EXPERTS_BY_KEY,     /* as expert_weights_norm says */
+};
+
+struct recipe {
+    const char *name; /* general.architecture */
+    enum rope_pairing pairing;
+    bool sections_are_halves; /* files with rope.dimension_sections pair halves, whatever `pairing`
+                                 is */
+    int8_t no_rope_every;   /* layer l is without positions if l + 1 is a multiple of it; 0: none */
+    bool rope_if_finetuned; /* no positions at all where rope.scaling.finetuned is false */
+    /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
+     * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
+    int8_t window_every;
+    int8_t window_layers; /* only models of so many layers have windows; 0: all */
+    bool rope_in_windows; /* layers without a window have no positions */
+    bool soft_caps;       /* of scores and logits, by key */
+    enum norm_place norms;
+    const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
+    bool norm_biases;
+    enum qk_norm qk_norm;
+    bool qkv_biases;         /* are demanded */
+    bool qkv_factors_unused; /* files have them, attention leaves them out */
+    bool parallel;           /* the FFN reads attention's norm, and both outputs are added to x */
+    bool up_holds_gate;      /* ffn_up.weight holds the rows of the gate, then those of up */
+    bool half_ffn;           /* feed_forward_length counts gate and up together */
+    enum activation activation;
+    bool ffn_factors;    /* factors of the FFN's products count */
+    bool expert_factors; /* factors of the experts' products count */
+    enum experts_norm experts;
+    bool experts_optional;   /* there are files without experts */
+    bool ffn_of_all_experts; /* feed_forward_length is that of all experts that a token uses */
+    bool shared_experts;     /* a dense FFN whose output is added to the experts' */
+    bool dense_first;        /* leading_dense_block_count layers have no experts */
+    enum factors factors;
+    const char *ignored; /* words: tensors that files may carry and the model does not use; a part
+                            of their names that starts at a dot starts like a word */
+};
+
+/* What a layer is made of; numbers of heads and widths may differ from layer to layer. */
+struct layer_shape {
+    const struct recipe *recipe;
+    int32_t layer, width, heads, kv_heads, head_dim, ffn, rope_dims;
+    enum rope_pairing pairing;
+    bool has_positions, rope; /* any layer rotates, this one does */
+    float eps, rope_base, rope_scale, attention_scale;
+    float embedding_factor, block_factor, logit_factor;          /* 1: none */
+    int32_t window;                                              /* 0: none */
+    float rope_base_global, rope_base_window, rope_scale_global; /* of layers without and with it */
+    float score_cap, logit_cap;                                  /* 0: none */
+    float score_factor; /* in place of 1/sqrt(head_dim); 0: none */
+    const struct gguf_tensor *rope_divisors;
+    struct experts experts;
+};
+
+const struct recipe *recipe_find(const char *name, size_t n); /* NULL: unknown */
+/* The names of all rows, separated by ", ". */
+void recipe_list(struct text *out);
+
+/* arch.c: builds the graph of b's file. */
+void arch_build(struct graph_builder *b, const struct recipe *r);
+
+/* What a quantiser's factor, "blk.N.NAME.scale", multiplies: nothing, the product, or the product
+ * with its bias. */
+enum factor { FACTOR_UNUSED, FACTOR_OF_PRODUCT, FACTOR_OF_SUM };
+/* W x of "blk.N.NAME.weight", n rows. */
+int32_t arch_matrix(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                    int64_t n);
+/* The product with its bias and factor, if the file has them; without the bias the file is refused
+ * if it is `demanded`. */
+int32_t arch_extras(struct graph_builder *b, int32_t layer, const char *name, int32_t product,
+                    bool demanded, enum factor factor);
+/* Both: a product whose bias no file need have. */
+int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                     int64_t n, enum factor factor);
+/* The norm "blk.N.NAME", or "NAME" outside of the layers. */
+int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
+                  const char *name, int32_t in);
+/* Columns [first, first + n) of a value. */
+int32_t arch_slice(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                   int32_t first, int32_t n);
+int32_t arch_add(struct graph_builder *b, int32_t layer, const char *name, int32_t x, int32_t y);
+/* in times a constant; in itself if that is 1. */
+int32_t arch_factor(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                    float factor);
+bool arch_has(const struct graph_builder *b, int32_t layer, const char *name); /* a tensor */
+
+/* arch_attention.c: the attention block's output for its normed input. */
+int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n);
+
+/* arch_ffn.c: the keys of experts; the FFN block's output for its normed input. */
+void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out);
+int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m);
+
+#endif
