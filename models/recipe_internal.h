@@ -44,14 +44,14 @@ struct recipe {
     enum rope_pairing pairing;
     bool sections_are_halves; /* files with rope.dimension_sections pair halves, whatever `pairing`
                                  is */
-    int8_t no_rope_every;   /* layer l is without positions if l + 1 is a multiple of it; 0: none */
+    int32_t no_rope_every;  /* layer l is without positions if l + 1 is a multiple of it; 0: none */
     bool rope_if_finetuned; /* no positions at all where rope.scaling.finetuned is false */
     /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
      * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
-    int8_t window_every;
-    int8_t window_layers; /* only models of so many layers have windows; 0: all */
-    bool rope_in_windows; /* layers without a window have no positions */
-    bool soft_caps;       /* of scores and logits, by key */
+    int32_t window_every;
+    int32_t window_layers; /* only models of so many layers have windows; 0: all */
+    bool rope_in_windows;  /* layers without a window have no positions */
+    bool soft_caps;        /* of scores and logits, by key */
     enum norm_place norms;
     const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
     bool norm_biases;

@@ -337,8 +337,13 @@ static bool same_operators(const struct problem *p, const struct dividing *a,
 /* Copies of inputs and outputs cost the same, too. */
 static bool same_ways(const struct dividing *a, const struct dividing *b)
 {
-    return a->n_kinds == b->n_kinds && !memcmp(a->enter, b->enter, sizeof a->enter) &&
-           !memcmp(a->leave, b->leave, sizeof a->leave);
+    bool same = a->n_kinds == b->n_kinds;
+    for (int k = 0; k < a->n_kinds; k++)
+        for (int from = 0; from < SOLVER_DEVICES; from++)
+            for (int to = 0; to < SOLVER_DEVICES && same; to++)
+                same = a->enter[k][from][to] == b->enter[k][from][to] &&
+                       a->leave[k][from][to] == b->leave[k][from][to];
+    return same;
 }
 
 /* Whole on each device: they cost and hold the same. */

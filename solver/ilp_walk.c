@@ -334,7 +334,7 @@ oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, stru
     k.onward = arena_alloc(&k.arena, n * ends, sizeof *k.onward);
     k.so_far = arena_alloc(&k.arena, n * ends, sizeof *k.so_far);
     k.least = arena_alloc(&k.arena, n * SOLVER_DEVICES, sizeof *k.least);
-    k.trails = arena_alloc(&k.arena, n, sizeof *k.trails);
+    k.trails = arena_alloc(&k.arena, n, sizeof(struct step *));
     if (!keep_room(&k.now) || !keep_room(&k.next) || !k.onward || !k.so_far || !k.least ||
         !k.trails)
         goto memory;

@@ -256,7 +256,7 @@ static oato_status make_edges(struct problem *p, struct oato_error *err)
     const struct graph *g = &p->graph;
     struct instance *in = &p->instance;
     size_t n = (size_t)g->n_values;
-    const bool direct = memchr(in->direct, true, sizeof in->direct);
+    const bool direct = memchr(in->direct, 1, sizeof in->direct);
     in->edges = arena_alloc(&p->arena, n + 1, sizeof *in->edges);
     in->readers = arena_alloc(&p->arena, (size_t)g->n_ops * GRAPH_INPUTS + 1, sizeof *in->readers);
     p->edge_of = arena_alloc(&p->arena, n + 1, sizeof *p->edge_of);
