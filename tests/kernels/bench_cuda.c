@@ -375,13 +375,15 @@ static oato_status bench_all(struct bench *b, const char *types, struct oato_err
     if (prepare_pool(b, err))
         return err->status;
     struct device_info info;
+    int cublas = 0;
     b->d->base.ops->info(&b->d->base, &info);
+    if (!cuda_blas_usable(b->d) || b->d->blas.library->get_version(b->d->blas.handle, &cublas))
+        fprintf(stderr, "oato-bench-cuda: no cuBLAS of CUDA 12 or newer here: install the CUDA "
+                        "toolkit, or set OATO_CUDA_BLAS to the path of libcublas.so\n");
     printf("{\"device\": \"%s\", \"isa\": \"%s\", \"multiprocessors\": %d, \"driver\": %d,\n"
            " \"cublas\": %d, \"copy_bytes_per_s\": %.4g, \"cases\": [",
-           info.model, info.isa, b->d->multiprocessors, b->d->cu->version,
-           cuda_blas_usable(b->d) ? b->d->blas.version : 0, b->copy_bytes_per_s);
-    if (!b->d->blas.library)
-        fprintf(stderr, "oato-bench-cuda: %s\n", b->d->blas.why.text);
+           info.model, info.isa, b->d->multiprocessors, b->d->cu->version, cublas,
+           b->copy_bytes_per_s);
     b->first = true;
     oato_status status = OATO_OK;
     for (size_t t = 0; t < ARRAY_LEN(all_types); t++)
