@@ -247,11 +247,7 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
 {
     struct cpu_device *d = cpu_of(base);
     if (!weight_source_good(s))
-        return oato_fail(err, OATO_EDEVICE,
-                         "%s: cannot prepare rows %lld..%lld of %lld x %lld %s: the rows must "
-                         "exist and be whole blocks of a supported type",
-                         d->id, (long long)s->row_begin, (long long)s->row_end, (long long)s->n,
-                         (long long)s->k, dtype_name(s->dtype));
+        return weight_source_fail(s, d->id, OATO_EDEVICE, err);
     struct cpu_weight *owner = calloc(1, sizeof *owner);
     if (!owner)
         return oato_fail_memory(err, sizeof *owner, "a weight");
