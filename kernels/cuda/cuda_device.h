@@ -59,13 +59,12 @@ enum {
     CUDA_CREW = 15
 };
 
-/* The piece of a weight that one transfer sends. A unit is a row in the layout's planes, a row of
- * float32, or a byte of already prepared data. */
+/* The piece of a weight that one transfer sends. Vectors have the layout of F32. */
 struct cuda_piece {
     const struct cuda_weight *weight;
     uint8_t *to;         /* the buffer, */
     int buffer;          /* and its number */
-    uint64_t begin, end; /* units */
+    uint64_t begin, end; /* rows */
     uint64_t bytes;
     uint64_t plane[CUDA_PLANES]; /* offsets in the buffer */
 };
@@ -75,7 +74,7 @@ struct cuda_weight {
     struct cuda_device *device;
     struct weight_source source;
     cu_event arrived;            /* streamed weights: recorded on arrival; NULL: resident */
-    uint64_t unit[CUDA_PLANES];  /* bytes of a unit in each plane */
+    uint64_t row[CUDA_PLANES];   /* bytes of a row in each plane */
     uint64_t plane[CUDA_PLANES]; /* offsets of the planes of the whole weight */
     struct cuda_piece *pieces;
     uint32_t n_pieces;
@@ -111,7 +110,7 @@ struct cuda_streams {
 struct cuda_crew {
     int n;
     const struct cuda_piece *piece;
-    uint64_t share; /* units taken at once */
+    uint64_t share; /* rows taken at once */
     _Atomic uint64_t next;
     bool closing;
     pthread_t thread[CUDA_CREW];
@@ -348,10 +347,9 @@ int32_t cuda_step_spans(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* False: this device has no kernel for this kind. */
 bool cuda_has_kernel(const struct oato_op *op);
-/* Scratch memory of one run of the operator with at most `rows` rows. */
-uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
-/* The same where cuBLAS computes it, without cuBLAS's own workspace. */
-uint64_t cuda_library_workspace(const struct cuda_device *d, const struct oato_op *op,
-                                int64_t rows);
+/* Scratch memory of one run of the operator with at most `rows` rows; blas: cuBLAS computes it in
+ * steps with many rows. */
+uint64_t cuda_op_workspace(const struct cuda_device *d, const struct oato_op *op, int32_t rows,
+                           bool blas);
 
 #endif
