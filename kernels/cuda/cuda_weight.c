@@ -13,7 +13,6 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* -------------------------------------------------------------------------------- filling -- */
 
@@ -282,11 +281,8 @@ static void keep_converted(struct cuda_weight *w)
         w->device->cu->host_alloc(&memory, w->weight.bytes, CU_HOST_PORTABLE))
         return;
     w->kept = memory;
-    struct cuda_piece all = w->pieces[0];
-    all.end = w->pieces[w->n_pieces - 1].end;
-    all.bytes = w->weight.bytes;
-    all.to = memory;
-    memcpy(all.plane, w->plane, sizeof all.plane);
+    struct cuda_piece all = {
+        .weight = w, .to = memory, .end = (uint64_t)w->weight.rows, .bytes = w->weight.bytes};
     cuda_piece_fill(&all);
 }
 
@@ -327,11 +323,9 @@ oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight 
                          "%s: a streamed vector of %" PRIu64 " bytes where %" PRIu64
                          " numbers are requested",
                          w->device->id, weight->bytes, n);
-    for (uint32_t i = 0; i < w->n_pieces; i++) {
-        struct cuda_piece p = w->pieces[i];
-        p.to = (uint8_t *)out + p.begin * w->row[0];
-        fill_rows(&p, p.begin, p.end);
-    }
+    const struct cuda_piece all = {
+        .weight = w, .to = (uint8_t *)out, .end = (uint64_t)weight->rows};
+    fill_rows(&all, 0, all.end);
     return OATO_OK;
 }
 
