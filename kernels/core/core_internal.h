@@ -31,6 +31,9 @@ struct oato_weight {
 
 /* True when the rows exist and are whole blocks of a known type. */
 bool weight_source_good(const struct weight_source *s);
+/* Fails with the message that they are not, or of no type that the device supports. */
+oato_status weight_source_fail(const struct weight_source *s, const char *device,
+                               oato_status status, struct oato_error *err);
 /* Rows [begin, end) of the source are no longer needed: releases the pages of its file. */
 void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end);
 

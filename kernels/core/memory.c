@@ -4,6 +4,7 @@
  */
 #include "kernels/core/core_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,15 @@ bool weight_source_good(const struct weight_source *s)
     return quants_known(s->dtype) && dtype_row_bytes(s->dtype, s->k, &row) && s->row_begin >= 0 &&
            s->row_end >= s->row_begin && s->row_end <= s->n &&
            (!s->row_stride || (s->row_stride >= row && s->use != WEIGHT_LOOKUP));
+}
+
+oato_status weight_source_fail(const struct weight_source *s, const char *device,
+                               oato_status status, struct oato_error *err)
+{
+    return oato_fail(err, status,
+                     "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
+                     " %s: the rows must exist and be whole blocks of a supported type",
+                     device, s->row_begin, s->row_end, s->n, s->k, dtype_name(s->dtype));
 }
 
 void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end)

@@ -126,28 +126,19 @@ void cpu_free(struct oato_device *base, void *p, uint64_t bytes)
 }
 
 /* The host's memory is this device's memory: transfers are done when they return. */
-static oato_status transfer(struct cpu_device *d, void *to, const void *from, uint64_t bytes,
-                            uint64_t *value)
+oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
+                       uint64_t bytes, struct oato_error *err)
 {
+    (void)base, (void)err;
     if (bytes)
-        memcpy(to, from, bytes);
-    if (value)
-        *value = atomic_load(&d->queue.timeline.value);
+        memcpy((uint8_t *)to + offset, from, bytes);
     return OATO_OK;
 }
 
-oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                       uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    (void)err;
-    return transfer(cpu_of(base), (uint8_t *)to + offset, from, bytes, value);
-}
-
 oato_status cpu_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                         uint64_t bytes, uint64_t *value, struct oato_error *err)
+                         uint64_t bytes, struct oato_error *err)
 {
-    (void)err;
-    return transfer(cpu_of(base), to, (const uint8_t *)from + offset, bytes, value);
+    return cpu_upload(base, to, 0, (const uint8_t *)from + offset, bytes, err);
 }
 
 /* -------------------------------------------------------------------------------- weights - */
@@ -247,11 +238,7 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
 {
     struct cpu_device *d = cpu_of(base);
     if (!weight_source_good(s))
-        return oato_fail(err, OATO_EDEVICE,
-                         "%s: cannot prepare rows %lld..%lld of %lld x %lld %s: the rows must "
-                         "exist and be whole blocks of a supported type",
-                         d->id, (long long)s->row_begin, (long long)s->row_end, (long long)s->n,
-                         (long long)s->k, dtype_name(s->dtype));
+        return weight_source_fail(s, d->id, OATO_EDEVICE, err);
     struct cpu_weight *owner = calloc(1, sizeof *owner);
     if (!owner)
         return oato_fail_memory(err, sizeof *owner, "a weight");

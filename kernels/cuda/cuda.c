@@ -32,13 +32,6 @@ static void info(const struct oato_device *base, struct device_info *out)
     }
 }
 
-/* Changes with every change of cuda_layout.h. */
-static const char *layout(const struct oato_device *base)
-{
-    (void)base;
-    return "cuda.1";
-}
-
 /* That access is enabled already, by whoever opened these GPUs before, is as good. */
 static bool reaches(struct oato_device *base, struct oato_device *other)
 {
@@ -106,7 +99,6 @@ const struct device_ops cuda_device_ops = {
     .prepare = cuda_prepare,
     .stage = cuda_stage,
     .weight_free = cuda_weight_free,
-    .layout = layout,
     .kv_create = cuda_kv_create,
     .kv_free = cuda_kv_free,
     .compile = cuda_compile,

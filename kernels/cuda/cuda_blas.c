@@ -23,36 +23,28 @@ enum {
 /* ------------------------------------------------------------------------------ library --- */
 
 static struct cuda_blas_library library;
-static struct oato_error why_not;
 static bool opened;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void *find_library(struct oato_error *err)
+static void *find_library(void)
 {
     static const struct cuda_library blas = {"cuBLAS", "libcublas.so", "OATO_CUDA_BLAS", false};
     const char *name = getenv(blas.variable), *driver_name = getenv("OATO_CUDA_DRIVER");
-    const struct cuda_driver *cu = cuda_driver_open(err);
-    if (!cu)
+    const struct cuda_driver *cu = cuda_driver_open(NULL);
+    struct oato_error ignored;
+    if (!cu || (driver_name && *driver_name && (!name || !*name)))
         return NULL;
-    if (driver_name && *driver_name && (!name || !*name)) {
-        oato_fail(
-            err, OATO_EDEVICE,
-            "cuBLAS: OATO_CUDA_DRIVER is set but OATO_CUDA_BLAS is not; set both to use cuBLAS");
-        return NULL;
-    }
-    return cuda_library_open(&blas, cu->version, err);
+    return cuda_library_open(&blas, cu->version, &ignored);
 }
 
 static void open_library(void)
 {
-    void *found = find_library(&why_not);
+    void *found = find_library();
     if (!found)
         return;
 #define LOAD(member, symbol, arguments)                                                            \
-    if (!(*(void **)&library.member = dlsym(found, symbol))) {                                     \
-        oato_fail(&why_not, OATO_EDEVICE, "cuBLAS: the library lacks %s", symbol);                 \
-        return;                                                                                    \
-    }
+    if (!(*(void **)&library.member = dlsym(found, symbol)))                                       \
+        return;
     CUDA_BLAS_FUNCTIONS(LOAD)
     LOAD(text, CUDA_BLAS_TEXT, )
 #undef LOAD
@@ -61,25 +53,18 @@ static void open_library(void)
 
 /* ------------------------------------------------------------------------------- device --- */
 
-/* The handle, made and set up. */
-static oato_status make_handle(struct cuda_device *d, struct oato_error *err)
+/* The handle, made and set up; false: the library refuses, or is too old. */
+static bool make_handle(struct cuda_device *d)
 {
     struct cuda_blas *b = &d->blas;
+    int version;
     cuda_enter(d);
-    blas_status status = library.create(&b->handle);
-    if (status) {
+    if (library.create(&b->handle)) {
         b->handle = NULL;
-        return oato_fail(err, OATO_EDEVICE, "%s: cuBLAS: %s", d->id, library.text(status));
+        return false;
     }
-    status = library.get_version(b->handle, &b->version);
-    if (!status && b->version < BLAS_OLDEST)
-        return oato_fail(err, OATO_EDEVICE,
-                         "%s: cuBLAS version %d is too old; %d or newer is needed", d->id,
-                         b->version, BLAS_OLDEST);
-    if (!status)
-        status = library.set_stream(b->handle, d->queue.stream);
-    return status ? oato_fail(err, OATO_EDEVICE, "%s: cuBLAS: %s", d->id, library.text(status))
-                  : OATO_OK;
+    return !library.get_version(b->handle, &version) && version >= BLAS_OLDEST &&
+           !library.set_stream(b->handle, d->queue.stream);
 }
 
 bool cuda_blas_usable(struct cuda_device *d)
@@ -90,13 +75,10 @@ bool cuda_blas_usable(struct cuda_device *d)
     b->asked = true;
     b->halves_bytes = HALVES_BYTES;
     pthread_once(&once, open_library);
-    if (!opened) {
-        b->why = why_not;
-    } else if (make_handle(d, &b->why)) {
-        cuda_blas_close(d);
-    } else {
+    if (opened && make_handle(d))
         b->library = &library;
-    }
+    else
+        cuda_blas_close(d);
     return b->library != NULL;
 }
 

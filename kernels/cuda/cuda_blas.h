@@ -61,10 +61,8 @@ struct cuda_blas_library {
 
 /* A device's cuBLAS state. */
 struct cuda_blas {
-    const struct cuda_blas_library *library; /* NULL: not available; see `why` */
-    struct oato_error why;
-    bool asked;  /* library and why are set */
-    int version; /* 130000: 13.0.0 */
+    const struct cuda_blas_library *library; /* NULL: not available */
+    bool asked;                              /* library is set */
     blas_handle handle;
     cu_address workspace;  /* the handle's workspace; 0: none yet */
     blas_status failure;   /* status of the product that returned CUDA_BLAS_FAILED */

@@ -59,13 +59,12 @@ enum {
     CUDA_CREW = 15
 };
 
-/* The piece of a weight that one transfer sends. A unit is a row in the layout's planes, a row of
- * float32, or a byte of already prepared data. */
+/* The piece of a weight that one transfer sends. Vectors have the layout of F32. */
 struct cuda_piece {
     const struct cuda_weight *weight;
     uint8_t *to;         /* the buffer, */
     int buffer;          /* and its number */
-    uint64_t begin, end; /* units */
+    uint64_t begin, end; /* rows */
     uint64_t bytes;
     uint64_t plane[CUDA_PLANES]; /* offsets in the buffer */
 };
@@ -75,7 +74,7 @@ struct cuda_weight {
     struct cuda_device *device;
     struct weight_source source;
     cu_event arrived;            /* streamed weights: recorded on arrival; NULL: resident */
-    uint64_t unit[CUDA_PLANES];  /* bytes of a unit in each plane */
+    uint64_t row[CUDA_PLANES];   /* bytes of a row in each plane */
     uint64_t plane[CUDA_PLANES]; /* offsets of the planes of the whole weight */
     struct cuda_piece *pieces;
     uint32_t n_pieces;
@@ -111,7 +110,7 @@ struct cuda_streams {
 struct cuda_crew {
     int n;
     const struct cuda_piece *piece;
-    uint64_t share; /* units taken at once */
+    uint64_t share; /* rows taken at once */
     _Atomic uint64_t next;
     bool closing;
     pthread_t thread[CUDA_CREW];
@@ -220,9 +219,9 @@ oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out,
                        struct oato_error *err);
 void cuda_free(struct oato_device *base, void *p, uint64_t bytes);
 oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                        uint64_t bytes, uint64_t *value, struct oato_error *err);
+                        uint64_t bytes, struct oato_error *err);
 oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                          uint64_t bytes, uint64_t *value, struct oato_error *err);
+                          uint64_t bytes, struct oato_error *err);
 uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
                              int64_t k, enum weight_use use);
 void cuda_reserve(struct oato_device *base, uint64_t bytes, uint32_t weights);
@@ -348,10 +347,9 @@ int32_t cuda_step_spans(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* False: this device has no kernel for this kind. */
 bool cuda_has_kernel(const struct oato_op *op);
-/* Scratch memory of one run of the operator with at most `rows` rows. */
-uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows);
-/* The same where cuBLAS computes it, without cuBLAS's own workspace. */
-uint64_t cuda_library_workspace(const struct cuda_device *d, const struct oato_op *op,
-                                int64_t rows);
+/* Scratch memory of one run of the operator with at most `rows` rows; blas: cuBLAS computes it in
+ * steps with many rows. */
+uint64_t cuda_op_workspace(const struct cuda_device *d, const struct oato_op *op, int32_t rows,
+                           bool blas);
 
 #endif

@@ -441,14 +441,15 @@ bool cuda_has_kernel(const struct oato_op *op)
     return kinds[op->kind].run;
 }
 
-uint64_t cuda_op_workspace(const struct oato_op *op, int32_t rows)
+uint64_t cuda_op_workspace(const struct cuda_device *d, const struct oato_op *op, int32_t rows,
+                           bool blas)
 {
     if (op->kind == OP_ATTENTION)
         return packed_heads_bytes(op, rows) +
                partial_floats(op, min_i64(rows, SPLIT_ROWS)) * ATTENTION_SEGMENTS * sizeof(float);
     if (op->kind == OP_TOP_K)
         return top_workspace(op, rows);
-    return op_weight_use(op) == WEIGHT_MATRIX ? cuda_product_workspace(op, rows) : 0;
+    return op_weight_use(op) == WEIGHT_MATRIX ? cuda_product_workspace(d, op, rows, blas) : 0;
 }
 
 static oato_status copy_record(const struct launch *l, struct oato_error *err)

@@ -78,7 +78,8 @@ uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k);
 uint64_t cuda_packed_rows_bytes(oato_dtype dtype, int64_t k, int64_t rows);
 cu_result launch_product(const struct launch *l);
 cu_result launch_experts(const struct launch *l);
-/* Scratch memory of a product with at most `rows` rows. */
-uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows);
+/* Of products: see cuda_op_workspace. */
+uint64_t cuda_product_workspace(const struct cuda_device *d, const struct oato_op *op, int64_t rows,
+                                bool blas);
 
 #endif

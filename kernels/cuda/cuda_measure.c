@@ -102,18 +102,62 @@ void cuda_measure_take(struct cuda_device *d)
     m->n = 0;
 }
 
-/* ------------------------------------------------------------------------ memory's rate --- */
+/* ------------------------------------------------------------------------------- rates --- */
 
-/* The events around a read; they come from switch_on or from here. */
-static cu_result read_once(struct cuda_device *d, cu_function kernel, struct cuda_read_args *a,
-                           float *ms)
+/* Runs that measure one or two bandwidths. */
+struct rate_runs {
+    cu_result (*once)(struct cuda_device *d, const struct rate_runs *r, float ms[2]);
+    const char *doing;
+    int n;
+    uint64_t bytes, host_bytes; /* of the buffers */
+    void *device, *host;
+    float best[2]; /* ms of the fastest run */
+};
+
+/* The events come from switch_on or from here. */
+static oato_status run_all(struct cuda_device *d, struct rate_runs *r, struct oato_error *err)
 {
-    void *arguments[] = {a};
+    const bool lent = d->measure.clock != CLOCK_USUAL;
+    cu_result result = CU_OK;
+    if (job_queue_drain(&d->queue.base, err) || cuda_alloc(&d->base, r->bytes, &r->device, err))
+        return err->status;
+    cuda_enter(d);
+    if (r->host_bytes)
+        result = d->cu->host_alloc(&r->host, r->host_bytes, CU_HOST_PORTABLE);
+    if (!result && !lent)
+        result = cuda_events_create(d, d->measure.event, CUDA_MARKS, CU_EVENT_TIMED);
+    for (int run = 0; run < r->n && !result; run++) {
+        float ms[2] = {0, 0}, *best = r->best;
+        result = r->once(d, r, ms);
+        const bool better = best[0] + best[1] <= 0 || ms[0] + ms[1] < best[0] + best[1];
+        for (int i = 0; i < 2 && run && better; i++) /* the first wakes it up */
+            best[i] = ms[i];
+    }
+    if (!lent)
+        cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
+    if (r->host)
+        d->cu->host_free(r->host);
+    cuda_free(&d->base, r->device, r->bytes);
+    return result ? cuda_fail(d->cu, result, d->id, r->doing, err) : OATO_OK;
+}
+
+static double rate_of(uint64_t bytes, float ms)
+{
+    return ms > 0 ? (double)bytes * 1e3 / (double)ms : 0;
+}
+
+static cu_result read_once(struct cuda_device *d, const struct rate_runs *r, float ms[2])
+{
+    struct cuda_read_args a = {
+        .from = r->device, .stretches = r->bytes / READ_STRETCH, .out = r->device};
+    void *arguments[] = {&a};
     const unsigned blocks = (unsigned)(d->multiprocessors * READ_BLOCKS);
     const cu_event *event = d->measure.event;
     const cu_stream stream = d->queue.stream;
+    cu_function kernel;
     cu_result result;
-    if ((result = d->cu->event_record(event[0], stream)) ||
+    if ((result = cuda_kernel(d, "read_all", &kernel)) ||
+        (result = d->cu->event_record(event[0], stream)) ||
         (result =
              d->cu->launch(kernel, blocks, 1, 1, READ_THREADS, 1, 1, 0, stream, arguments, NULL)) ||
         (result = d->cu->event_record(event[1], stream)) ||
@@ -125,63 +169,37 @@ static cu_result read_once(struct cuda_device *d, cu_function kernel, struct cud
 oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
+    struct rate_runs runs = {read_once, .doing = "reading all of a buffer", .n = READ_RUNS};
     struct device_info info;
-    cu_function kernel;
-    void *buffer;
-    float best = 0;
     base->ops->info(base, &info);
     uint64_t bytes = 16 * (uint64_t)d->l2_bytes; /* hits are few, and a launch is short beside it */
     bytes = bytes > READ_MOST ? READ_MOST : bytes;
     bytes = bytes > info.free_bytes / 2 ? info.free_bytes / 2 : bytes;
-    bytes = bytes / READ_STRETCH * READ_STRETCH;
+    runs.bytes = bytes / READ_STRETCH * READ_STRETCH;
     *bytes_per_s = 0;
-    if (!bytes || job_queue_drain(&d->queue.base, err) || cuda_alloc(base, bytes, &buffer, err))
-        return bytes ? err->status : OATO_OK;
-    cuda_enter(d);
-    const bool lent = d->measure.clock != CLOCK_USUAL;
-    struct cuda_read_args a = {.from = buffer, .stretches = bytes / READ_STRETCH, .out = buffer};
-    cu_result result = cuda_kernel(d, "read_all", &kernel);
-    if (!result && !lent)
-        result = cuda_events_create(d, d->measure.event, CUDA_MARKS, CU_EVENT_TIMED);
-    for (int run = 0; run < READ_RUNS && !result; run++) {
-        float ms = 0;
-        result = read_once(d, kernel, &a, &ms);
-        best = run && (best <= 0 || ms < best) ? ms : best; /* the first wakes it up */
-    }
-    if (!lent)
-        cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
-    cuda_free(base, buffer, bytes);
-    if (result)
-        return cuda_fail(d->cu, result, d->id, "reading all of a buffer", err);
-    *bytes_per_s = best > 0 ? (double)bytes * 1e3 / (double)best : 0;
+    if (runs.bytes && run_all(d, &runs, err))
+        return err->status;
+    *bytes_per_s = rate_of(runs.bytes, runs.best[0]);
     return OATO_OK;
 }
 
-/* -------------------------------------------------------------------- both ways at once --- */
-
-/* Room for the two directions, half of it each. */
-struct both_room {
-    void *device, *host;
-    uint64_t bytes; /* of one copy */
-};
-
 /* Copies to the device in the stream of weights, copies to the host in the computing one: as a step
- * has them that streams weights. */
-static cu_result both_once(const struct cuda_device *d, const struct both_room *room, float ms[2])
+ * has them that streams weights. Each direction has half of the buffers. */
+static cu_result both_once(struct cuda_device *d, const struct rate_runs *r, float ms[2])
 {
     const struct cuda_driver *cu = d->cu;
     const cu_stream stream[2] = {d->streams.copy, d->queue.stream};
-    const cu_address address = (cu_address)(uintptr_t)room->device;
+    const cu_address address = (cu_address)(uintptr_t)r->device;
     const cu_event *event = d->measure.event; /* begin and end of each */
-    uint8_t *host = room->host;
+    const uint64_t bytes = r->bytes / 2;
+    uint8_t *host = r->host;
     cu_result result = CU_OK;
     for (int way = 0; way < 2 && !result; way++)
         result = cu->event_record(event[2 * way], stream[way]);
     for (int i = 0; i < BOTH_COPIES && !result; i++) {
-        result = cu->upload(address, host, room->bytes, stream[0]);
+        result = cu->upload(address, host, bytes, stream[0]);
         if (!result)
-            result =
-                cu->download(host + room->bytes, address + room->bytes, room->bytes, stream[1]);
+            result = cu->download(host + bytes, address + bytes, bytes, stream[1]);
     }
     for (int way = 0; way < 2 && !result; way++)
         result = cu->event_record(event[2 * way + 1], stream[way]);
@@ -195,39 +213,17 @@ static cu_result both_once(const struct cuda_device *d, const struct both_room *
 oato_status cuda_both_rates(struct oato_device *base, double *to_device, double *to_host,
                             struct oato_error *err)
 {
-    struct cuda_device *d = cuda_of(base);
+    struct rate_runs runs = {both_once, .doing = "copying both ways", .n = BOTH_RUNS};
     struct device_info info;
-    struct both_room room = {.bytes = BOTH_MOST};
-    float best[2] = {0, 0};
+    uint64_t bytes = BOTH_MOST; /* of one copy */
     *to_device = *to_host = 0;
     base->ops->info(base, &info);
-    while (room.bytes > info.free_bytes / 4)
-        room.bytes /= 2;
-    if (!room.bytes)
-        return OATO_OK;
-    if (job_queue_drain(&d->queue.base, err) || cuda_alloc(base, 2 * room.bytes, &room.device, err))
+    while (bytes > info.free_bytes / 4)
+        bytes /= 2;
+    runs.bytes = runs.host_bytes = 2 * bytes;
+    if (bytes && run_all(cuda_of(base), &runs, err))
         return err->status;
-    cuda_enter(d);
-    const bool lent = d->measure.clock != CLOCK_USUAL;
-    cu_result result = d->cu->host_alloc(&room.host, 2 * room.bytes, CU_HOST_PORTABLE);
-    if (!result && !lent)
-        result = cuda_events_create(d, d->measure.event, CUDA_MARKS, CU_EVENT_TIMED);
-    for (int run = 0; run < BOTH_RUNS && !result; run++) {
-        float ms[2] = {0, 0};
-        result = both_once(d, &room, ms);
-        const bool better = best[0] + best[1] <= 0 || ms[0] + ms[1] < best[0] + best[1];
-        for (int way = 0; way < 2 && run && better; way++) /* the first wakes it up */
-            best[way] = ms[way];
-    }
-    if (!lent)
-        cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
-    if (room.host)
-        d->cu->host_free(room.host);
-    cuda_free(base, room.device, 2 * room.bytes);
-    if (result)
-        return cuda_fail(d->cu, result, d->id, "copying both ways", err);
-    const double bytes = (double)room.bytes * BOTH_COPIES * 1e3;
-    *to_device = best[0] > 0 ? bytes / (double)best[0] : 0;
-    *to_host = best[1] > 0 ? bytes / (double)best[1] : 0;
+    *to_device = rate_of(bytes * BOTH_COPIES, runs.best[0]);
+    *to_host = rate_of(bytes * BOTH_COPIES, runs.best[1]);
     return OATO_OK;
 }

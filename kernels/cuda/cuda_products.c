@@ -84,17 +84,6 @@ static int64_t halves_rows(const struct cuda_device *d, int64_t rows, int64_t k)
     return min_i64(rows, max_i64(fit / 64 * 64, 64));
 }
 
-/* Of the workspace, in this order: the input, what gate is multiplied with, weights. */
-uint64_t cuda_library_workspace(const struct cuda_device *d, const struct oato_op *op, int64_t rows)
-{
-    if (!cuda_has_blocks((oato_dtype)op->dtype))
-        return cuda_product_workspace(op, rows);
-    const int64_t largest = max_i64(op->n, op->n2);
-    const uint64_t weights = (uint64_t)halves_rows(d, largest, op->k) * (uint64_t)op->k;
-    return cuda_packed_rows_bytes(DT_F16, op->k, rows) + up_bytes(op, rows) +
-           weights * sizeof(uint16_t);
-}
-
 /* Packs `rows` rows of k, if the type wants it; where the columns are then, and how far apart. */
 static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride)
 {
@@ -353,11 +342,20 @@ cu_result launch_experts(const struct launch *l)
 
 /* ----------------------------------------------------------------------------- workspace -- */
 
-uint64_t cuda_product_workspace(const struct oato_op *op, int64_t rows)
+/* In this order: the input, which as halves takes no less room than as bytes, what gate is
+ * multiplied with, weights with blocks as halves, what cuBLAS has for itself. */
+uint64_t cuda_product_workspace(const struct cuda_device *d, const struct oato_op *op, int64_t rows,
+                                bool blas)
 {
     if (op->dtype == DT_F32)
         return 0;
     if (op_has_experts(op))
         return experts_room(op, rows).bytes;
-    return packed_rows_bytes(op, rows) + up_bytes(op, rows);
+    if (!blas)
+        return packed_rows_bytes(op, rows) + up_bytes(op, rows);
+    uint64_t bytes = cuda_packed_rows_bytes(DT_F16, op->k, rows) + up_bytes(op, rows);
+    if (cuda_has_blocks((oato_dtype)op->dtype))
+        bytes += (uint64_t)halves_rows(d, max_i64(op->n, op->n2), op->k) * (uint64_t)op->k *
+                 sizeof(uint16_t);
+    return size_align(bytes, BLAS_WORKSPACE_ALIGN) + cuda_blas_workspace_bytes(d);
 }

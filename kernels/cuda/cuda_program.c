@@ -31,11 +31,7 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
 }
 
-/* a8b32: the input as bytes between the least and the greatest of 32, sums over all lanes of a
- * warp; a8b32s: the same, sums in rising order of k, by tensor cores; f16, bf16: the input rounded
- * to the type, sums in rising order of k; f16.cublas, bf16.cublas: the same input, sums as cuBLAS
- * orders them, weights with blocks rounded to f16, or, in steps of few rows, what decode has.
- * Attention in f16: queries, K, V and the weights of a softmax are. */
+/* The classes of README.md. */
 const char *cuda_numerics(const struct oato_device *base, const struct oato_op *op,
                           enum numerics_choice choice)
 {
@@ -51,15 +47,6 @@ const char *cuda_numerics(const struct oato_device *base, const struct oato_op *
     return tensor ? "a8b32s" : "a8b32";
 }
 
-/* Of a product that the library computes in steps of many rows. */
-static uint64_t library_workspace(const struct cuda_device *d, const struct oato_op *op,
-                                  int32_t rows)
-{
-    const uint64_t own = cuda_op_workspace(op, rows), other = cuda_library_workspace(d, op, rows);
-    return size_align(own > other ? own : other, BLAS_WORKSPACE_ALIGN) +
-           cuda_blas_workspace_bytes(d);
-}
-
 uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_op *op,
                               const struct op_size *size)
 {
@@ -67,7 +54,7 @@ uint64_t cuda_workspace_bytes(const struct oato_device *base, const struct oato_
     /* before anybody has asked for its class, none of its products is planned or run */
     const bool blas = d->blas.library && size->rows > NUMERICS_DECODE_ROWS &&
                       cuda_takes_blas(d, op, NUMERICS_LIBRARY);
-    return blas ? library_workspace(d, op, size->rows) : cuda_op_workspace(op, size->rows);
+    return cuda_op_workspace(d, op, size->rows, blas);
 }
 
 /* ---------------------------------------------------------------------------- compiling --- */
@@ -126,9 +113,8 @@ static oato_status grow_workspace(struct cuda_device *d, const struct program *p
         const int32_t rows = r->rows == ROWS_LOGITS ? p->max_rows : p->max_tokens;
         if (r->kind != RECORD_RUN)
             continue;
-        const uint64_t one = cuda_takes_blas(d, &r->op, r->numerics)
-                                 ? library_workspace(d, &r->op, rows)
-                                 : cuda_op_workspace(&r->op, rows);
+        const uint64_t one =
+            cuda_op_workspace(d, &r->op, rows, cuda_takes_blas(d, &r->op, r->numerics));
         bytes = one > bytes ? one : bytes;
     }
     if (bytes <= d->workspace_bytes)
@@ -191,7 +177,7 @@ static oato_status upload_turns(struct oato_device *base, struct compiled *c,
         at += turns_of(&p->records[i]);
     }
     if (!status)
-        status = cuda_upload(base, (void *)(uintptr_t)c->turns, 0, turn, c->turns_bytes, NULL, err);
+        status = cuda_upload(base, (void *)(uintptr_t)c->turns, 0, turn, c->turns_bytes, err);
     free(turn);
     return status;
 }

@@ -29,9 +29,9 @@ static cu_result send_piece(const struct cuda_piece *p)
         (result = cu->stream_wait(s->copy, filled, 0)))
         return result;
     for (int i = 0; i < CUDA_PLANES && !result; i++)
-        if (w->unit[i])
-            result = cu->upload(to + w->plane[i] + p->begin * w->unit[i], p->to + p->plane[i],
-                                (p->end - p->begin) * w->unit[i], s->copy);
+        if (w->row[i])
+            result = cu->upload(to + w->plane[i] + p->begin * w->row[i], p->to + p->plane[i],
+                                (p->end - p->begin) * w->row[i], s->copy);
     return result ? result : cu->event_record(sent, s->copy);
 }
 

@@ -13,7 +13,6 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* -------------------------------------------------------------------------------- filling -- */
 
@@ -22,14 +21,12 @@ enum {
     ALONE_BYTES = 1 << 18 /* a piece as small as this is not worth waking anybody */
 };
 
-/* Units [begin, end) of the weight to their places in the piece. */
-static void fill_units(const struct cuda_piece *p, uint64_t begin, uint64_t end)
+/* Rows [begin, end) of the weight to their places in the piece. */
+static void fill_rows(const struct cuda_piece *p, uint64_t begin, uint64_t end)
 {
     const struct weight_source *s = &p->weight->source;
     const uint64_t at = begin - p->begin;
-    if (s->prepared) {
-        memcpy(p->to + at, (const uint8_t *)s->prepared + begin, end - begin);
-    } else if (s->use != WEIGHT_VECTOR) {
+    if (s->use != WEIGHT_VECTOR) {
         struct weight_source piece = *s;
         piece.row_begin = s->row_begin + (int64_t)p->begin;
         piece.row_end = s->row_begin + (int64_t)p->end;
@@ -49,7 +46,7 @@ static void fill_shares(struct cuda_crew *c)
         const uint64_t begin = atomic_fetch_add(&c->next, c->share);
         if (begin >= p->end)
             return;
-        fill_units(p, begin, begin + c->share < p->end ? begin + c->share : p->end);
+        fill_rows(p, begin, begin + c->share < p->end ? begin + c->share : p->end);
     }
 }
 
@@ -72,7 +69,7 @@ void cuda_piece_fill(void *user)
     const struct cuda_piece *p = user;
     struct cuda_crew *c = &p->weight->device->crew;
     if (p->bytes <= ALONE_BYTES || !c->n) {
-        fill_units(p, p->begin, p->end);
+        fill_rows(p, p->begin, p->end);
         return;
     }
     c->piece = p;
@@ -122,47 +119,35 @@ uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, i
     return cuda_layout_bytes(dtype, rows, k);
 }
 
-/* Where the planes of n units begin. */
-static void unit_planes(const struct cuda_weight *w, uint64_t n, uint64_t offset[CUDA_PLANES])
-{
-    memset(offset, 0, CUDA_PLANES * sizeof *offset);
-    if (!w->source.prepared && w->source.use != WEIGHT_VECTOR)
-        cuda_layout_planes(w->source.dtype, (int64_t)n, w->source.k, offset);
-}
-
-/* Cuts the weight into pieces of whole units that fit a buffer; the buffers take turns. */
+/* Cuts the weight into pieces of whole rows that fit a buffer; the buffers take turns. */
 static oato_status cut(struct cuda_device *d, struct cuda_weight *w, struct oato_error *err)
 {
-    uint64_t unit = 0, units = (uint64_t)w->weight.rows;
-    if (w->source.prepared) {
-        w->unit[0] = 1; /* all planes at once */
-        units = w->weight.bytes;
-    } else if (w->source.use == WEIGHT_VECTOR) {
-        w->unit[0] = (uint64_t)w->source.k * sizeof(float);
-    } else {
-        cuda_layout_row(w->source.dtype, w->source.k, w->unit);
-    }
+    const oato_dtype dtype = w->source.use == WEIGHT_VECTOR ? DT_F32 : w->source.dtype;
+    const uint64_t rows = (uint64_t)w->weight.rows;
+    const int64_t k = w->source.k;
+    uint64_t row = 0;
+    cuda_layout_row(dtype, k, w->row);
+    cuda_layout_planes(dtype, w->weight.rows, k, w->plane);
     for (int p = 0; p < CUDA_PLANES; p++)
-        unit += w->unit[p];
-    const uint64_t most = (CUDA_BUFFER_BYTES - CUDA_PLANES * CUDA_PLANE_ALIGN) / unit;
+        row += w->row[p];
+    const uint64_t most = (CUDA_BUFFER_BYTES - CUDA_PLANES * CUDA_PLANE_ALIGN) / row;
     if (!most)
         return oato_fail(err, OATO_EUSAGE,
-                         "%s: a row of %" PRId64 " %s is larger than the transfer buffer", d->id,
-                         w->source.k, dtype_name(w->source.dtype));
-    w->n_pieces = (uint32_t)((units + most - 1) / most);
+                         "%s: a row of %" PRId64 " %s is larger than the transfer buffer", d->id, k,
+                         dtype_name(w->source.dtype));
+    w->n_pieces = (uint32_t)((rows + most - 1) / most);
     w->pieces = calloc(w->n_pieces, sizeof *w->pieces);
     if (!w->pieces)
         return oato_fail_memory(err, w->n_pieces * sizeof *w->pieces, "a weight's pieces");
-    unit_planes(w, units, w->plane);
     for (uint32_t i = 0; i < w->n_pieces; i++) {
         struct cuda_piece *p = &w->pieces[i];
         p->weight = w;
         p->begin = i * most;
-        p->end = units - p->begin < most ? units : p->begin + most;
-        p->bytes = (p->end - p->begin) * unit;
+        p->end = rows - p->begin < most ? rows : p->begin + most;
+        p->bytes = (p->end - p->begin) * row;
         p->buffer = (int)(d->streams.turn++ % CUDA_BUFFERS);
         p->to = d->streams.buffer[p->buffer];
-        unit_planes(w, p->end - p->begin, p->plane);
+        cuda_layout_planes(dtype, (int64_t)(p->end - p->begin), k, p->plane);
     }
     return OATO_OK;
 }
@@ -188,11 +173,7 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     if (weight_source_good(source))
         bytes = cuda_prepared_bytes(&d->base, source->dtype, rows, source->k, source->use);
     if (!bytes) {
-        oato_fail(err, OATO_EUSAGE,
-                  "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
-                  " %s: the rows must exist and be whole blocks of a supported type",
-                  d->id, source->row_begin, source->row_end, source->n, source->k,
-                  dtype_name(source->dtype));
+        weight_source_fail(source, d->id, OATO_EUSAGE, err);
         return NULL;
     }
     struct cuda_weight *w = calloc(1, sizeof *w);
@@ -272,8 +253,7 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
         cuda_fail(d->cu, result, d->id, "writing a weight", err);
         goto fail;
     }
-    if (!source->prepared)
-        weight_source_release(source, 0, w->weight.rows);
+    weight_source_release(source, 0, w->weight.rows);
     free(w->pieces); /* it is there for good */
     w->pieces = NULL;
     *out = &w->weight;
@@ -301,11 +281,8 @@ static void keep_converted(struct cuda_weight *w)
         w->device->cu->host_alloc(&memory, w->weight.bytes, CU_HOST_PORTABLE))
         return;
     w->kept = memory;
-    struct cuda_piece all = w->pieces[0];
-    all.end = w->pieces[w->n_pieces - 1].end;
-    all.bytes = w->weight.bytes;
-    all.to = memory;
-    memcpy(all.plane, w->plane, sizeof all.plane);
+    struct cuda_piece all = {
+        .weight = w, .to = memory, .end = (uint64_t)w->weight.rows, .bytes = w->weight.bytes};
     cuda_piece_fill(&all);
 }
 
@@ -340,17 +317,15 @@ oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight 
 {
     const struct cuda_weight *w = cuda_weight_of(weight);
     if (!w->arrived)
-        return cuda_download(base, out, weight->data, 0, n * sizeof *out, NULL, err);
+        return cuda_download(base, out, weight->data, 0, n * sizeof *out, err);
     if (weight->bytes != n * sizeof *out)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: a streamed vector of %" PRIu64 " bytes where %" PRIu64
                          " numbers are requested",
                          w->device->id, weight->bytes, n);
-    for (uint32_t i = 0; i < w->n_pieces; i++) {
-        struct cuda_piece p = w->pieces[i];
-        p.to = (uint8_t *)out + p.begin * w->unit[0];
-        fill_units(&p, p.begin, p.end);
-    }
+    const struct cuda_piece all = {
+        .weight = w, .to = (uint8_t *)out, .end = (uint64_t)weight->rows};
+    fill_rows(&all, 0, all.end);
     return OATO_OK;
 }
 

@@ -14,15 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct sim_device {
-    struct oato_device base;
-    char id[16];
-    struct sim_memory memory;
-    struct sim_block *workspace; /* one for all programs: they never run at the same time */
-    struct compiled *programs;
-    struct sim_queue queue;
-};
-
 static struct sim_device *sim_of(const struct oato_device *d)
 {
     return (struct sim_device *)d;
@@ -41,15 +32,14 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
         return oato_fail_memory(err, sizeof *s, "a sim device");
     s->base.ops = &sim_device_ops;
     snprintf(s->id, sizeof s->id, "sim:%d", index);
-    if (sim_spec_parse(spec, &s->queue.spec, err) ||
-        cpu_kernels_select(options->isa, &s->queue.kernels, err))
+    if (sim_spec_parse(spec, &s->spec, err) || cpu_kernels_select(options->isa, &s->kernels, err))
         goto fail;
-    uint64_t vram = (uint64_t)s->queue.spec.vram_bytes;
-    s->memory.id = s->queue.base.id = s->id;
+    uint64_t vram = (uint64_t)s->spec.vram_bytes;
+    s->memory.id = s->queue.id = s->id;
     s->memory.capacity =
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
-    s->queue.timing_only = options->timing_only;
-    if (sim_queue_open(&s->queue, err))
+    s->timing_only = options->timing_only;
+    if (sim_queue_open(s, err))
         goto fail;
     *out = &s->base;
     return OATO_OK;
@@ -62,7 +52,7 @@ fail:
 static void sim_info(const struct oato_device *d, struct device_info *out)
 {
     const struct sim_device *s = sim_of(d);
-    const struct sim_spec *spec = &s->queue.spec;
+    const struct sim_spec *spec = &s->spec;
     *out = (struct device_info){
         .kind = "sim",
         .model = "simulated",
@@ -75,7 +65,7 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
         .launch_s = spec->launch_s,
     };
     snprintf(out->id, sizeof out->id, "%s", s->id);
-    snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->queue.kernels));
+    snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->kernels));
 }
 
 /* ------------------------------------------------------------------------------ pricing --- */
@@ -89,25 +79,25 @@ static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
 static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
                                 enum numerics_choice choice)
 {
-    return cpu_numerics(sim_of(d)->queue.kernels, op, choice);
+    return cpu_numerics(sim_of(d)->kernels, op, choice);
 }
 
 static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,
                                    int64_t k, enum weight_use use)
 {
-    return cpu_prepared_bytes(sim_of(d)->queue.kernels, dtype, rows, k, use);
+    return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
 }
 
 /* That of the CPU: it takes what the CPU has prepared. */
 static const char *sim_layout(const struct oato_device *d)
 {
-    return cpu_kernels_layout(sim_of(d)->queue.kernels);
+    return cpu_kernels_layout(sim_of(d)->kernels);
 }
 
 static uint64_t sim_workspace_bytes(const struct oato_device *d, const struct oato_op *op,
                                     const struct op_size *size)
 {
-    return cpu_workspace_bytes(sim_of(d)->queue.kernels, op, size, 1);
+    return cpu_workspace_bytes(sim_of(d)->kernels, op, size, 1);
 }
 
 /* ------------------------------------------------------------------------------- memory --- */
@@ -128,7 +118,7 @@ static void sim_free(struct oato_device *d, void *p, uint64_t bytes)
     uint8_t *real;
     if (!p)
         return;
-    job_queue_drain(&s->queue.base, NULL);
+    job_queue_drain(&s->queue, NULL);
     sim_memory_free(&s->memory, sim_memory_find(&s->memory, p, 0, bytes, &real));
 }
 
@@ -141,25 +131,23 @@ static oato_status outside(const struct sim_device *s, uint64_t offset, uint64_t
 }
 
 static oato_status sim_upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
-                              uint64_t bytes, uint64_t *value, struct oato_error *err)
+                              uint64_t bytes, struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
     uint8_t *real;
     if (!sim_memory_find(&s->memory, to, offset, bytes, &real))
         return outside(s, offset, bytes, err);
-    struct job job = {.to = real, .from = from, .bytes = bytes};
-    return job_queue_copy(&s->queue.base, &job, value, err);
+    return sim_queue_copy(s, real, from, bytes, err);
 }
 
 static oato_status sim_download(struct oato_device *d, void *to, const void *from, uint64_t offset,
-                                uint64_t bytes, uint64_t *value, struct oato_error *err)
+                                uint64_t bytes, struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
     uint8_t *real;
     if (!sim_memory_find(&s->memory, from, offset, bytes, &real))
         return outside(s, offset, bytes, err);
-    struct job job = {.to = to, .from = real, .bytes = bytes, .download = true};
-    return job_queue_copy(&s->queue.base, &job, value, err);
+    return sim_queue_copy(s, to, real, bytes, err);
 }
 
 /* ------------------------------------------------------------------------ weights and KV -- */
@@ -171,11 +159,7 @@ static struct sim_weight *weight_create(struct oato_device *d, const struct weig
     const struct sim_device *s = sim_of(d);
     const int64_t rows = source->row_end - source->row_begin;
     if (!weight_source_good(source)) {
-        oato_fail(err, OATO_EUSAGE,
-                  "%s: cannot prepare rows %" PRId64 "..%" PRId64 " of %" PRId64 " x %" PRId64
-                  " %s: the rows must exist and be whole blocks of a supported type",
-                  s->id, source->row_begin, source->row_end, source->n, source->k,
-                  dtype_name(source->dtype));
+        weight_source_fail(source, s->id, OATO_EUSAGE, err);
         return NULL;
     }
     struct sim_weight *w = calloc(1, sizeof *w);
@@ -204,7 +188,7 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
         return err->status;
     }
     w->real.data = w->block->real;
-    cpu_prepare_rows(s->queue.kernels, source, &w->real, 0, w->real.rows);
+    cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
     w->handle = w->real;
     w->handle.data = w->block->address;
     w->block->handle = w;
@@ -243,7 +227,7 @@ static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
     struct sim_weight *w = (struct sim_weight *)handle;
     if (!w)
         return;
-    job_queue_drain(&sim_of(d)->queue.base, NULL);
+    job_queue_drain(&sim_of(d)->queue, NULL);
     if (w->block)
         sim_memory_free(&sim_of(d)->memory, w->block);
     else
@@ -298,10 +282,10 @@ static oato_status check_records(const struct sim_device *s, const struct progra
 /* Room for the cosines and sines of a step: they are computed once for all layers. */
 static oato_status grow_rope(struct sim_device *s, uint64_t floats, struct oato_error *err)
 {
-    struct rope_table *table = &s->queue.rope;
+    struct rope_table *table = &s->rope;
     if (floats <= table->floats)
         return OATO_OK;
-    if (job_queue_drain(&s->queue.base, err))
+    if (job_queue_drain(&s->queue, err))
         return err->status;
     float *grown = realloc(table->cos_sin, floats * sizeof *grown);
     if (!grown)
@@ -317,7 +301,7 @@ static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct o
     uint64_t old_bytes = old ? old->bytes : 0;
     if (bytes <= old_bytes)
         return OATO_OK;
-    if (job_queue_drain(&s->queue.base, err))
+    if (job_queue_drain(&s->queue, err))
         return err->status;
     /* the old one goes as soon as the new one is there: it does not count twice */
     s->memory.used -= old_bytes;
@@ -327,8 +311,6 @@ static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct o
         return status;
     sim_memory_free(&s->memory, old);
     s->workspace = grown;
-    s->queue.workspace = grown->real;
-    s->queue.workspace_bytes = bytes;
     return OATO_OK;
 }
 
@@ -343,7 +325,7 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
                                .seqs = p->max_seqs};
         if (r->kind != RECORD_RUN)
             continue;
-        uint64_t bytes = cpu_workspace_bytes(s->queue.kernels, &r->op, &size, 1);
+        uint64_t bytes = cpu_workspace_bytes(s->kernels, &r->op, &size, 1);
         workspace = bytes > workspace ? bytes : workspace;
         if (r->op.kind == OP_ROPE) /* a pair takes two */
             floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * size.rows);
@@ -355,8 +337,7 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
 
 static bool sim_reaches(struct oato_device *d, struct oato_device *other)
 {
-    return other->ops == &sim_device_ops && other != d &&
-           sim_of(d)->queue.spec.peer_bytes_per_s > 0;
+    return other->ops == &sim_device_ops && other != d && sim_of(d)->spec.peer_bytes_per_s > 0;
 }
 
 /* Where the arenas of the peers that the program reads really are. */
@@ -421,7 +402,7 @@ static void sim_release(struct oato_device *d, struct compiled *c)
     struct compiled **at = &sim_of(d)->programs;
     if (!c)
         return;
-    job_queue_cancel(&sim_of(d)->queue.base);
+    job_queue_cancel(&sim_of(d)->queue);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
@@ -435,38 +416,38 @@ static void sim_close(struct oato_device *d)
         return;
     while (s->programs)
         sim_release(d, s->programs);
-    job_queue_close(&s->queue.base);
+    job_queue_close(&s->queue);
     while (s->memory.blocks)
         sim_memory_free(&s->memory, s->memory.blocks);
-    free(s->queue.rope.cos_sin);
+    free(s->rope.cos_sin);
     free(s);
 }
 
 static oato_status sim_submit(struct oato_device *d, struct compiled *c, const struct step *step,
                               struct oato_error *err)
 {
-    return job_queue_step(&sim_of(d)->queue.base, c, c->program, c->self, step, err);
+    return job_queue_step(&sim_of(d)->queue, c, c->program, c->self, step, err);
 }
 
 static oato_status sim_finish(struct oato_device *d, struct oato_error *err)
 {
-    return job_queue_drain(&sim_of(d)->queue.base, err);
+    return job_queue_drain(&sim_of(d)->queue, err);
 }
 
 static struct timeline *sim_timeline(struct oato_device *d)
 {
-    return &sim_of(d)->queue.base.timeline;
+    return &sim_of(d)->queue.timeline;
 }
 
 static uint64_t sim_clock_ns(const struct oato_device *d)
 {
-    return atomic_load(&sim_of(d)->queue.clock_ns);
+    return atomic_load(&sim_of(d)->clock_ns);
 }
 
 static oato_status sim_inject_error(struct oato_device *d, const char *what, struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
-    return inject_error(s->id, what, &s->queue.base.fail_after, &s->memory.fail_after, err);
+    return inject_error(s->id, what, &s->queue.fail_after, &s->memory.fail_after, err);
 }
 
 const struct device_ops sim_device_ops = {

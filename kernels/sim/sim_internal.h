@@ -59,7 +59,7 @@ struct sim_weight {
     uint64_t ready_ns;     /* when they arrived, on the virtual clock */
 };
 
-/* ------------------------------------------------------------------------------ queue ----- */
+/* ----------------------------------------------------------------------------- device ----- */
 
 struct compiled {
     struct compiled *next;
@@ -70,19 +70,27 @@ struct compiled {
     int self;
 };
 
-struct sim_queue {
-    struct job_queue base;
+struct sim_device {
+    struct oato_device base;
+    struct job_queue queue;
+    char id[16];
     struct sim_spec spec;
     const struct cpu_kernels *kernels;
     bool timing_only;
-    uint8_t *workspace; /* this and rope's memory change only while the queue is empty */
-    uint64_t workspace_bytes;
+    struct sim_memory memory;
+    struct compiled *programs;
+    /* These two serve all programs, which never run at the same time, and change only while the
+     * queue is empty. */
+    struct sim_block *workspace; /* NULL: none */
     struct rope_table rope;
-    _Atomic uint64_t clock_ns; /* virtual; written by the queue's thread only */
+    _Atomic uint64_t clock_ns; /* virtual */
     uint64_t stream_ns;        /* virtual: when the streaming copy engine becomes free */
 };
 
-/* The caller has set base.id, spec and kernels. Close with job_queue_close. */
-oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err);
+/* The caller has set queue.id, spec and kernels. Close with job_queue_close. */
+oato_status sim_queue_open(struct sim_device *s, struct oato_error *err);
+/* Copies over the link, behind what was queued before. */
+oato_status sim_queue_copy(struct sim_device *s, void *to, const void *from, uint64_t bytes,
+                           struct oato_error *err);
 
 #endif

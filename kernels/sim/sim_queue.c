@@ -19,15 +19,15 @@
 
 /* ------------------------------------------------------------------------------- clock ---- */
 
-static void clock_to(struct sim_queue *q, uint64_t ns)
+static void clock_to(struct sim_device *s, uint64_t ns)
 {
-    if (ns > atomic_load_explicit(&q->clock_ns, memory_order_relaxed))
-        atomic_store(&q->clock_ns, ns);
+    if (ns > atomic_load_explicit(&s->clock_ns, memory_order_relaxed))
+        atomic_store(&s->clock_ns, ns);
 }
 
-static void clock_add(struct sim_queue *q, double seconds)
+static void clock_add(struct sim_device *s, double seconds)
 {
-    atomic_fetch_add(&q->clock_ns, (uint64_t)(seconds * 1e9 + 0.5));
+    atomic_fetch_add(&s->clock_ns, (uint64_t)(seconds * 1e9 + 0.5));
 }
 
 static double copy_cost(const struct sim_spec *s, uint64_t bytes, double bytes_per_s)
@@ -60,28 +60,28 @@ static double run_cost(const struct sim_spec *s, const struct program_record *r,
 
 /* ------------------------------------------------------------------------------ records --- */
 
-static bool wait_for_others(struct sim_queue *q, const struct program *p, uint32_t index,
+static bool wait_for_others(struct sim_device *s, const struct program *p, uint32_t index,
                             const struct step *step)
 {
     const struct program_record *r = &p->records[index];
     for (int i = 0; i < r->n_waits; i++) {
         int other = r->wait[i].device;
         uint64_t value = step->timeline_base[other] + r->wait[i].ordinal, clock_ns;
-        if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &q->base.stop)) {
-            if (atomic_load(&q->base.stop))
-                return job_queue_fail_text(&q->base, TIMELINE_DIED,
+        if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &s->queue.stop)) {
+            if (atomic_load(&s->queue.stop))
+                return job_queue_fail_text(&s->queue, TIMELINE_DIED,
                                            "record %" PRIu32 " was cancelled", index);
-            return job_queue_fail_text(&q->base, TIMELINE_STRANDED,
+            return job_queue_fail_text(&s->queue, TIMELINE_STRANDED,
                                        "record %" PRIu32 " waited for %s, which failed", index,
                                        p->device_ids ? p->device_ids[other] : "another device");
         }
-        clock_to(q, clock_ns);
+        clock_to(s, clock_ns);
     }
     return true;
 }
 
 /* The kernels are given readable memory: weights through a table made for this one record. */
-static void run_op(struct sim_queue *q, const struct compiled *c, const struct program_record *r,
+static void run_op(struct sim_device *s, const struct compiled *c, const struct program_record *r,
                    const struct step *step)
 {
     const struct program *p = c->program;
@@ -92,25 +92,25 @@ static void run_op(struct sim_queue *q, const struct compiled *c, const struct p
             continue;
         struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
         if (!w->block)
-            clock_to(q, w->ready_ns);
+            clock_to(s, w->ready_ns);
         weights[i] = &w->real;
         real.weight[i] = i;
     }
     struct cpu_context context = {
-        .kernels = q->kernels,
+        .kernels = s->kernels,
         .arena = c->arena,
         .weights = weights,
         .kv = p->kv ? &c->kv : NULL,
-        .workspace = q->workspace,
-        .workspace_bytes = q->workspace_bytes,
-        .rope = &q->rope,
+        .workspace = s->workspace ? s->workspace->real : NULL,
+        .workspace_bytes = s->workspace ? s->workspace->bytes : 0,
+        .rope = &s->rope,
     };
-    if (!q->timing_only)
+    if (!s->timing_only)
         cpu_run_alone(&context, &real, step);
-    clock_add(q, run_cost(&q->spec, r, context.kv, step));
+    clock_add(s, run_cost(&s->spec, r, context.kv, step));
 }
 
-static void run_copy(struct sim_queue *q, const struct compiled *c, const struct program_record *r,
+static void run_copy(struct sim_device *s, const struct compiled *c, const struct program_record *r,
                      const struct step *step)
 {
     const bool peer = r->kind == RECORD_PEER;
@@ -118,64 +118,65 @@ static void run_copy(struct sim_queue *q, const struct compiled *c, const struct
     uint8_t *from = peer ? c->peer[r->peer] : r->kind == RECORD_UPLOAD ? host : c->arena;
     uint8_t *to = r->kind == RECORD_DOWNLOAD ? host : c->arena;
     uint64_t bytes = (uint64_t)record_rows(r, step) * (uint64_t)r->in_width[0] * sizeof(float);
-    if (!q->timing_only)
+    if (!s->timing_only)
         memcpy(to + r->out[0], from + r->in[0], bytes);
     else if (r->kind == RECORD_DOWNLOAD)
         memset(to + r->out[0], 0, bytes);
     clock_add(
-        q, copy_cost(&q->spec, bytes, peer ? q->spec.peer_bytes_per_s : q->spec.link_bytes_per_s));
+        s, copy_cost(&s->spec, bytes, peer ? s->spec.peer_bytes_per_s : s->spec.link_bytes_per_s));
 }
 
 /* To the staging room, which nothing reads any more: the records before this one are done. */
-static void run_stream(struct sim_queue *q, const struct program *p, const struct program_record *r)
+static void run_stream(struct sim_device *s, const struct program *p,
+                       const struct program_record *r)
 {
-    uint64_t bytes = 0, begin_ns = atomic_load(&q->clock_ns);
+    uint64_t bytes = 0, begin_ns = atomic_load(&s->clock_ns);
     for (int i = 0; i < r->n_weights; i++) {
         struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
-        if (!q->timing_only && w->source.prepared)
+        if (!s->timing_only && w->source.prepared)
             memcpy((uint8_t *)w->real.data, w->source.prepared, w->real.bytes);
-        else if (!q->timing_only)
-            cpu_prepare_rows(q->kernels, &w->source, &w->real, 0, w->real.rows);
+        else if (!s->timing_only)
+            cpu_prepare_rows(s->kernels, &w->source, &w->real, 0, w->real.rows);
         bytes += w->stream_bytes;
     }
-    if (begin_ns < q->stream_ns)
-        begin_ns = q->stream_ns;
-    q->stream_ns =
-        begin_ns + (uint64_t)(copy_cost(&q->spec, bytes, q->spec.link_bytes_per_s) * 1e9 + 0.5);
+    if (begin_ns < s->stream_ns)
+        begin_ns = s->stream_ns;
+    s->stream_ns =
+        begin_ns + (uint64_t)(copy_cost(&s->spec, bytes, s->spec.link_bytes_per_s) * 1e9 + 0.5);
     for (int i = 0; i < r->n_weights; i++)
-        ((struct sim_weight *)p->weights[r->weight[i]])->ready_ns = q->stream_ns;
+        ((struct sim_weight *)p->weights[r->weight[i]])->ready_ns = s->stream_ns;
 }
 
-static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t index,
+static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t index,
                        const struct step *step)
 {
     const struct program *p = c->program;
     const struct program_record *r = &p->records[index];
-    if (!wait_for_others(q, p, index, step))
+    if (!wait_for_others(s, p, index, step))
         return false;
-    if (atomic_load(&q->base.stop))
-        return job_queue_fail_text(&q->base, TIMELINE_DIED, "record %" PRIu32 " was cancelled",
+    if (atomic_load(&s->queue.stop))
+        return job_queue_fail_text(&s->queue, TIMELINE_DIED, "record %" PRIu32 " was cancelled",
                                    index);
-    if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1) {
+    if (atomic_load(&s->queue.fail_after) > 0 && atomic_fetch_sub(&s->queue.fail_after, 1) == 1) {
         char key[OP_KEY_SIZE] = "copy";
         if (r->kind == RECORD_RUN)
             oato_op_key(&r->op, NULL, key);
-        return job_queue_fail_text(&q->base, TIMELINE_DIED,
+        return job_queue_fail_text(&s->queue, TIMELINE_DIED,
                                    "injected failure at record %" PRIu32 " (%s)", index, key);
     }
     bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
     bool empty = pages ? !step->n_page_copies : !record_rows(r, step);
     step_cores_take(step);
     if (!empty && r->kind == RECORD_RUN)
-        run_op(q, c, r, step);
+        run_op(s, c, r, step);
     else if (!empty && r->kind == RECORD_STREAM)
-        run_stream(q, p, r);
+        run_stream(s, p, r);
     else if (!empty)
-        run_copy(q, c, r, step);
+        run_copy(s, c, r, step);
     step_cores_give(step);
     if (r->signal)
-        timeline_signal(&q->base.timeline, step->timeline_base[c->self] + r->signal,
-                        atomic_load(&q->clock_ns));
+        timeline_signal(&s->queue.timeline, step->timeline_base[c->self] + r->signal,
+                        atomic_load(&s->clock_ns));
     return true;
 }
 
@@ -183,24 +184,27 @@ static bool run_record(struct sim_queue *q, const struct compiled *c, uint32_t i
 
 static void run_job(struct job_queue *base, const struct job *job)
 {
-    struct sim_queue *q = (struct sim_queue *)base;
+    struct sim_device *s = (struct sim_device *)((char *)base - offsetof(struct sim_device, queue));
     const struct compiled *c = job->compiled;
-    if (!c) {
-        if (job->bytes)
-            memcpy(job->to, job->from, job->bytes);
-        clock_add(q, copy_cost(&q->spec, job->bytes, q->spec.link_bytes_per_s));
-        if (job->signal)
-            timeline_signal(&q->base.timeline, job->signal, atomic_load(&q->clock_ns));
-        return;
-    }
-    clock_to(q, job->step->clock_ns);
-    q->rope.step_serial++;
+    clock_to(s, job->step->clock_ns);
+    s->rope.step_serial++;
     for (uint32_t i = 0; i < c->program->n_records; i++)
-        if (!run_record(q, c, i, job->step))
+        if (!run_record(s, c, i, job->step))
             return;
     /* also when the last records have no signal of their own */
-    timeline_signal(&q->base.timeline, job->step->timeline_base[c->self] + c->program->n_signals,
-                    atomic_load(&q->clock_ns));
+    timeline_signal(&s->queue.timeline, job->step->timeline_base[c->self] + c->program->n_signals,
+                    atomic_load(&s->clock_ns));
+}
+
+oato_status sim_queue_copy(struct sim_device *s, void *to, const void *from, uint64_t bytes,
+                           struct oato_error *err)
+{
+    if (job_queue_drain(&s->queue, err))
+        return err->status;
+    if (bytes)
+        memcpy(to, from, bytes);
+    clock_add(s, copy_cost(&s->spec, bytes, s->spec.link_bytes_per_s));
+    return OATO_OK;
 }
 
 static void start(struct job_queue *base)
@@ -209,12 +213,12 @@ static void start(struct job_queue *base)
     float_state_fast(); /* as the CPU's threads, for the same bits */
 }
 
-oato_status sim_queue_open(struct sim_queue *q, struct oato_error *err)
+oato_status sim_queue_open(struct sim_device *s, struct oato_error *err)
 {
-    timeline_init(&q->base.timeline);
-    q->base.timeline.simulated = true;
-    atomic_store(&q->clock_ns, now_ns());
-    q->base.start = start;
-    q->base.run = run_job;
-    return job_queue_open(&q->base, "oato-sim", err);
+    timeline_init(&s->queue.timeline);
+    s->queue.timeline.simulated = true;
+    atomic_store(&s->clock_ns, now_ns());
+    s->queue.start = start;
+    s->queue.run = run_job;
+    return job_queue_open(&s->queue, "oato-sim", err);
 }

@@ -169,7 +169,7 @@ oato_status bench_fill(const struct bench *b, void *to, uint64_t bytes, struct o
         return oato_fail_memory(err, bytes, "rows");
     for (uint64_t i = 0; i < bytes / sizeof *x; i++)
         x[i] = (float)(i * 2654435761u % 4093) * 0x1p-11f - 1.0f;
-    const oato_status status = base->ops->upload(base, to, 0, x, bytes, NULL, err);
+    const oato_status status = base->ops->upload(base, to, 0, x, bytes, err);
     free(x);
     return status;
 }
@@ -345,9 +345,9 @@ static oato_status prepare_pool(struct bench *b, struct oato_error *err)
         chunk[i] = z = z * 6364136223846793005u + 1442695040888963407u;
     oato_status status = cuda_take(b->d, b->pool_bytes, "weights", &b->pool, err);
     for (uint64_t at = 0; at < b->pool_bytes && !status; at += CHUNK_BYTES)
-        status = base->ops->upload(base, (void *)(uintptr_t)b->pool, at, chunk,
-                                   (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->pool_bytes - at)),
-                                   NULL, err);
+        status =
+            base->ops->upload(base, (void *)(uintptr_t)b->pool, at, chunk,
+                              (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->pool_bytes - at)), err);
     free(chunk);
     if (status)
         return status;
@@ -375,13 +375,15 @@ static oato_status bench_all(struct bench *b, const char *types, struct oato_err
     if (prepare_pool(b, err))
         return err->status;
     struct device_info info;
+    int cublas = 0;
     b->d->base.ops->info(&b->d->base, &info);
+    if (!cuda_blas_usable(b->d) || b->d->blas.library->get_version(b->d->blas.handle, &cublas))
+        fprintf(stderr, "oato-bench-cuda: no cuBLAS of CUDA 12 or newer here: install the CUDA "
+                        "toolkit, or set OATO_CUDA_BLAS to the path of libcublas.so\n");
     printf("{\"device\": \"%s\", \"isa\": \"%s\", \"multiprocessors\": %d, \"driver\": %d,\n"
            " \"cublas\": %d, \"copy_bytes_per_s\": %.4g, \"cases\": [",
-           info.model, info.isa, b->d->multiprocessors, b->d->cu->version,
-           cuda_blas_usable(b->d) ? b->d->blas.version : 0, b->copy_bytes_per_s);
-    if (!b->d->blas.library)
-        fprintf(stderr, "oato-bench-cuda: %s\n", b->d->blas.why.text);
+           info.model, info.isa, b->d->multiprocessors, b->d->cu->version, cublas,
+           b->copy_bytes_per_s);
     b->first = true;
     oato_status status = OATO_OK;
     for (size_t t = 0; t < ARRAY_LEN(all_types); t++)
