@@ -159,12 +159,12 @@ struct device_ops {
 
     oato_status (*alloc)(struct oato_device *d, uint64_t bytes, void **out, struct oato_error *err);
     void (*free)(struct oato_device *d, void *p, uint64_t bytes);
-    /* After what was submitted before; done when the call returns. offset is in bytes from a
-     * pointer that alloc returned. */
+    /* Queued after what was submitted before; done when the event reaches *value. With value NULL
+     * the call returns when done. offset is in bytes from a pointer that alloc returned. */
     oato_status (*upload)(struct oato_device *d, void *to, uint64_t offset, const void *from,
-                          uint64_t bytes, struct oato_error *err);
+                          uint64_t bytes, uint64_t *value, struct oato_error *err);
     oato_status (*download)(struct oato_device *d, void *to, const void *from, uint64_t offset,
-                            uint64_t bytes, struct oato_error *err);
+                            uint64_t bytes, uint64_t *value, struct oato_error *err);
 
     /* Announces that `weights` weights of `bytes` prepared bytes in total will be prepared next, so
      * that the device may allocate for all of them at once. NULL: each is allocated by itself. */

@@ -101,6 +101,35 @@ void job_queue_close(struct job_queue *q)
     pthread_mutex_destroy(&q->lock);
 }
 
+static oato_status put(struct job_queue *q, const struct job *job, struct oato_error *err)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->put - q->done == QUEUE_JOBS && !q->failed)
+        pthread_cond_wait(&q->changed, &q->lock);
+    bool failed = q->failed;
+    if (failed) {
+        *err = q->error;
+    } else {
+        q->jobs[q->put++ % QUEUE_JOBS] = *job;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return failed ? err->status : OATO_OK;
+}
+
+oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value,
+                           struct oato_error *err)
+{
+    if (value)
+        job->signal = q->promised + 1;
+    if (put(q, job, err))
+        return err->status;
+    if (!value)
+        return job_queue_drain(q, err);
+    *value = q->promised = job->signal;
+    return OATO_OK;
+}
+
 oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct program *p,
                            int self, const struct step *step, struct oato_error *err)
 {
@@ -117,19 +146,11 @@ oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct
                          "%s: a step begins at event %" PRIu64 ", but events up to %" PRIu64
                          " are in use",
                          q->id, base, q->promised);
-    pthread_mutex_lock(&q->lock);
-    while (q->put - q->done == QUEUE_JOBS && !q->failed)
-        pthread_cond_wait(&q->changed, &q->lock);
-    bool failed = q->failed;
-    if (failed) {
-        *err = q->error;
-    } else {
-        q->jobs[q->put++ % QUEUE_JOBS] = (struct job){.compiled = c, .step = step};
-        q->promised = base + p->n_signals;
-        pthread_cond_broadcast(&q->changed);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return failed ? err->status : OATO_OK;
+    const struct job job = {.compiled = c, .step = step};
+    if (put(q, &job, err))
+        return err->status;
+    q->promised = base + p->n_signals;
+    return OATO_OK;
 }
 
 oato_status job_queue_drain(struct job_queue *q, struct oato_error *err)

@@ -9,10 +9,15 @@
 
 #include <pthread.h>
 
-/* A step of a program. */
+/* A step of a program, or a copy. */
 struct job {
-    struct compiled *compiled;
-    const struct step *step; /* borrowed until done */
+    struct compiled *compiled; /* NULL: a copy */
+    const struct step *step;   /* borrowed until done */
+    void *to;
+    const void *from;
+    uint64_t bytes;
+    bool download;   /* a copy to the host */
+    uint64_t signal; /* value that the copy raises the event to; 0 = none */
 };
 
 enum { QUEUE_JOBS = 64 };
@@ -49,6 +54,9 @@ bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct
 /* The same with a message, which the device's id begins. */
 bool job_queue_fail_text(struct job_queue *q, enum timeline_failure why, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Queues a copy; with value NULL waits for it. */
+oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value,
+                           struct oato_error *err);
 /* Queues a step of the program of device `self`; refuses one beyond the program's limits. */
 oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct program *p,
                            int self, const struct step *step, struct oato_error *err);

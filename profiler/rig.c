@@ -240,7 +240,7 @@ oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oa
         uint64_t n = bytes - at;
         if (n > CHUNK_FLOATS * sizeof *numbers)
             n = CHUNK_FLOATS * sizeof *numbers;
-        status = ops->upload(r->device, *out, at, numbers, n, err);
+        status = ops->upload(r->device, *out, at, numbers, n, NULL, err);
     }
     free(numbers);
     if (status && *out) {
@@ -277,7 +277,7 @@ oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void
         for (int32_t t = 0; t < rows; t++)
             choose(op, &random, choice + (size_t)t * width);
         status = r->device->ops->upload(r->device, memory, offset + (uint64_t)i * stride, choice,
-                                        bytes, err);
+                                        bytes, NULL, err);
     }
     free(choice);
     return status;

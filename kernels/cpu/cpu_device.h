@@ -42,9 +42,9 @@ void cpu_slabs_free(struct cpu_device *d);
 oato_status cpu_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err);
 void cpu_free(struct oato_device *base, void *p, uint64_t bytes);
 oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                       uint64_t bytes, struct oato_error *err);
+                       uint64_t bytes, uint64_t *value, struct oato_error *err);
 oato_status cpu_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                         uint64_t bytes, struct oato_error *err);
+                         uint64_t bytes, uint64_t *value, struct oato_error *err);
 oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
                         struct oato_weight **out, struct oato_error *err);
 void cpu_weight_free(struct oato_device *base, struct oato_weight *w);

@@ -126,19 +126,28 @@ void cpu_free(struct oato_device *base, void *p, uint64_t bytes)
 }
 
 /* The host's memory is this device's memory: transfers are done when they return. */
-oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                       uint64_t bytes, struct oato_error *err)
+static oato_status transfer(struct cpu_device *d, void *to, const void *from, uint64_t bytes,
+                            uint64_t *value)
 {
-    (void)base, (void)err;
     if (bytes)
-        memcpy((uint8_t *)to + offset, from, bytes);
+        memcpy(to, from, bytes);
+    if (value)
+        *value = atomic_load(&d->queue.timeline.value);
     return OATO_OK;
 }
 
-oato_status cpu_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                         uint64_t bytes, struct oato_error *err)
+oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
+                       uint64_t bytes, uint64_t *value, struct oato_error *err)
 {
-    return cpu_upload(base, to, 0, (const uint8_t *)from + offset, bytes, err);
+    (void)err;
+    return transfer(cpu_of(base), (uint8_t *)to + offset, from, bytes, value);
+}
+
+oato_status cpu_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
+                         uint64_t bytes, uint64_t *value, struct oato_error *err)
+{
+    (void)err;
+    return transfer(cpu_of(base), to, (const uint8_t *)from + offset, bytes, value);
 }
 
 /* -------------------------------------------------------------------------------- weights - */

@@ -219,9 +219,9 @@ oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out,
                        struct oato_error *err);
 void cuda_free(struct oato_device *base, void *p, uint64_t bytes);
 oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                        uint64_t bytes, struct oato_error *err);
+                        uint64_t bytes, uint64_t *value, struct oato_error *err);
 oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                          uint64_t bytes, struct oato_error *err);
+                          uint64_t bytes, uint64_t *value, struct oato_error *err);
 uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
                              int64_t k, enum weight_use use);
 void cuda_reserve(struct oato_device *base, uint64_t bytes, uint32_t weights);

@@ -1,5 +1,5 @@
 /*
- * cuda_memory.c - memory of a GPU: allocations counted against the budget, copies after what the
+ * cuda_memory.c - memory of a GPU: allocations counted against the budget, copies behind what the
  * queue already has, the host's memory that copies use, and the KV cache.
  */
 #include "kernels/cuda/cuda_device.h"
@@ -79,34 +79,19 @@ void cuda_free(struct oato_device *base, void *p, uint64_t bytes)
     cuda_return(d, (cu_address)(uintptr_t)p, bytes);
 }
 
-/* From the device to host memory at `to` or, if that is NULL, from host memory to the device. */
-static oato_status copy(struct cuda_device *d, cu_address address, void *to, const void *from,
-                        uint64_t bytes, struct oato_error *err)
-{
-    if (job_queue_drain(&d->queue.base, err))
-        return err->status;
-    cuda_enter(d);
-    cu_result result = to ? d->cu->download(to, address, bytes, d->queue.stream)
-                          : d->cu->upload(address, from, bytes, d->queue.stream);
-    if (!result)
-        result = d->cu->stream_synchronize(d->queue.stream);
-    if (!result)
-        return OATO_OK;
-    cuda_fail(d->cu, result, d->id, to ? "reading memory" : "writing memory", err);
-    job_queue_fail(&d->queue.base, TIMELINE_DIED, err);
-    return err->status;
-}
-
 oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                        uint64_t bytes, struct oato_error *err)
+                        uint64_t bytes, uint64_t *value, struct oato_error *err)
 {
-    return copy(cuda_of(base), (cu_address)(uintptr_t)to + offset, NULL, from, bytes, err);
+    struct job job = {.to = (uint8_t *)to + offset, .from = from, .bytes = bytes};
+    return job_queue_copy(&cuda_of(base)->queue.base, &job, value, err);
 }
 
 oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                          uint64_t bytes, struct oato_error *err)
+                          uint64_t bytes, uint64_t *value, struct oato_error *err)
 {
-    return copy(cuda_of(base), (cu_address)(uintptr_t)from + offset, to, NULL, bytes, err);
+    struct job job = {
+        .to = to, .from = (const uint8_t *)from + offset, .bytes = bytes, .download = true};
+    return job_queue_copy(&cuda_of(base)->queue.base, &job, value, err);
 }
 
 /* -------------------------------------------------------------------------- host memory --- */

@@ -177,7 +177,7 @@ static oato_status upload_turns(struct oato_device *base, struct compiled *c,
         at += turns_of(&p->records[i]);
     }
     if (!status)
-        status = cuda_upload(base, (void *)(uintptr_t)c->turns, 0, turn, c->turns_bytes, err);
+        status = cuda_upload(base, (void *)(uintptr_t)c->turns, 0, turn, c->turns_bytes, NULL, err);
     free(turn);
     return status;
 }

@@ -231,6 +231,22 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     return true;
 }
 
+static bool run_copy(struct cuda_queue *q, const struct job *job)
+{
+    const struct cuda_driver *cu = q->device->cu;
+    cu_result result =
+        job->download
+            ? cu->download(job->to, (cu_address)(uintptr_t)job->from, job->bytes, q->stream)
+            : cu->upload((cu_address)(uintptr_t)job->to, job->from, job->bytes, q->stream);
+    if (!result)
+        result = cu->stream_synchronize(q->stream);
+    if (result)
+        return driver_fail(q, result, job->download ? "reading memory" : "writing memory");
+    if (job->signal)
+        timeline_signal(&q->base.timeline, job->signal, now_ns());
+    return true;
+}
+
 static void start(struct job_queue *base)
 {
     cuda_enter(((struct cuda_queue *)base)->device);
@@ -239,7 +255,7 @@ static void start(struct job_queue *base)
 static void run_job(struct job_queue *base, const struct job *job)
 {
     struct cuda_queue *q = (struct cuda_queue *)base;
-    if (run_step(q, job->compiled, job->step))
+    if (job->compiled ? run_step(q, job->compiled, job->step) : run_copy(q, job))
         return;
     cuda_streams_wait(q->device); /* nothing uses memory any more */
     q->device->cu->stream_synchronize(q->stream);

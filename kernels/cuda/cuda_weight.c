@@ -317,7 +317,7 @@ oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight 
 {
     const struct cuda_weight *w = cuda_weight_of(weight);
     if (!w->arrived)
-        return cuda_download(base, out, weight->data, 0, n * sizeof *out, err);
+        return cuda_download(base, out, weight->data, 0, n * sizeof *out, NULL, err);
     if (weight->bytes != n * sizeof *out)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: a streamed vector of %" PRIu64 " bytes where %" PRIu64

@@ -131,23 +131,25 @@ static oato_status outside(const struct sim_device *s, uint64_t offset, uint64_t
 }
 
 static oato_status sim_upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
-                              uint64_t bytes, struct oato_error *err)
+                              uint64_t bytes, uint64_t *value, struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
     uint8_t *real;
     if (!sim_memory_find(&s->memory, to, offset, bytes, &real))
         return outside(s, offset, bytes, err);
-    return sim_queue_copy(s, real, from, bytes, err);
+    struct job job = {.to = real, .from = from, .bytes = bytes};
+    return job_queue_copy(&s->queue, &job, value, err);
 }
 
 static oato_status sim_download(struct oato_device *d, void *to, const void *from, uint64_t offset,
-                                uint64_t bytes, struct oato_error *err)
+                                uint64_t bytes, uint64_t *value, struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
     uint8_t *real;
     if (!sim_memory_find(&s->memory, from, offset, bytes, &real))
         return outside(s, offset, bytes, err);
-    return sim_queue_copy(s, to, real, bytes, err);
+    struct job job = {.to = to, .from = real, .bytes = bytes, .download = true};
+    return job_queue_copy(&s->queue, &job, value, err);
 }
 
 /* ------------------------------------------------------------------------ weights and KV -- */

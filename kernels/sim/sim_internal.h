@@ -83,14 +83,11 @@ struct sim_device {
      * queue is empty. */
     struct sim_block *workspace; /* NULL: none */
     struct rope_table rope;
-    _Atomic uint64_t clock_ns; /* virtual */
+    _Atomic uint64_t clock_ns; /* virtual; written by the queue's thread only */
     uint64_t stream_ns;        /* virtual: when the streaming copy engine becomes free */
 };
 
 /* The caller has set queue.id, spec and kernels. Close with job_queue_close. */
 oato_status sim_queue_open(struct sim_device *s, struct oato_error *err);
-/* Copies over the link, behind what was queued before. */
-oato_status sim_queue_copy(struct sim_device *s, void *to, const void *from, uint64_t bytes,
-                           struct oato_error *err);
 
 #endif

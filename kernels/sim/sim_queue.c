@@ -186,6 +186,14 @@ static void run_job(struct job_queue *base, const struct job *job)
 {
     struct sim_device *s = (struct sim_device *)((char *)base - offsetof(struct sim_device, queue));
     const struct compiled *c = job->compiled;
+    if (!c) {
+        if (job->bytes)
+            memcpy(job->to, job->from, job->bytes);
+        clock_add(s, copy_cost(&s->spec, job->bytes, s->spec.link_bytes_per_s));
+        if (job->signal)
+            timeline_signal(&s->queue.timeline, job->signal, atomic_load(&s->clock_ns));
+        return;
+    }
     clock_to(s, job->step->clock_ns);
     s->rope.step_serial++;
     for (uint32_t i = 0; i < c->program->n_records; i++)
@@ -194,17 +202,6 @@ static void run_job(struct job_queue *base, const struct job *job)
     /* also when the last records have no signal of their own */
     timeline_signal(&s->queue.timeline, job->step->timeline_base[c->self] + c->program->n_signals,
                     atomic_load(&s->clock_ns));
-}
-
-oato_status sim_queue_copy(struct sim_device *s, void *to, const void *from, uint64_t bytes,
-                           struct oato_error *err)
-{
-    if (job_queue_drain(&s->queue, err))
-        return err->status;
-    if (bytes)
-        memcpy(to, from, bytes);
-    clock_add(s, copy_cost(&s->spec, bytes, s->spec.link_bytes_per_s));
-    return OATO_OK;
 }
 
 static void start(struct job_queue *base)

@@ -169,7 +169,7 @@ oato_status bench_fill(const struct bench *b, void *to, uint64_t bytes, struct o
         return oato_fail_memory(err, bytes, "rows");
     for (uint64_t i = 0; i < bytes / sizeof *x; i++)
         x[i] = (float)(i * 2654435761u % 4093) * 0x1p-11f - 1.0f;
-    const oato_status status = base->ops->upload(base, to, 0, x, bytes, err);
+    const oato_status status = base->ops->upload(base, to, 0, x, bytes, NULL, err);
     free(x);
     return status;
 }
@@ -345,9 +345,9 @@ static oato_status prepare_pool(struct bench *b, struct oato_error *err)
         chunk[i] = z = z * 6364136223846793005u + 1442695040888963407u;
     oato_status status = cuda_take(b->d, b->pool_bytes, "weights", &b->pool, err);
     for (uint64_t at = 0; at < b->pool_bytes && !status; at += CHUNK_BYTES)
-        status =
-            base->ops->upload(base, (void *)(uintptr_t)b->pool, at, chunk,
-                              (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->pool_bytes - at)), err);
+        status = base->ops->upload(base, (void *)(uintptr_t)b->pool, at, chunk,
+                                   (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->pool_bytes - at)),
+                                   NULL, err);
     free(chunk);
     if (status)
         return status;

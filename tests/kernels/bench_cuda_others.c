@@ -231,7 +231,7 @@ static oato_status bench_sparse(struct bench *b, oato_dtype dtype, int32_t k, in
     index[active] = active;
     oato_status status = base->ops->alloc(base, bytes, &memory, err);
     if (!status)
-        status = base->ops->upload(base, memory, 0, index, bytes, err);
+        status = base->ops->upload(base, memory, 0, index, bytes, NULL, err);
     free(index);
     if (status) {
         base->ops->free(base, memory, bytes);

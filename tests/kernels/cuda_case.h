@@ -41,7 +41,7 @@ static UNUSED void upload(struct oato_device *d, void *to, uint64_t offset, cons
                           uint64_t bytes)
 {
     struct oato_error err;
-    if (d->ops->upload(d, to, offset, from, bytes, &err))
+    if (d->ops->upload(d, to, offset, from, bytes, NULL, &err))
         fail_msg("%s", err.text);
 }
 
@@ -148,7 +148,7 @@ static UNUSED void run_case(struct oato_device *d, const struct test_case *c,
     run_program(d, &x.program, step);
     for (int i = 0; i < c->n_out; i++)
         if (d->ops->download(d, out[i], x.arena, x.record.out[i], width_bytes(c, c->out_width[i]),
-                             &err))
+                             NULL, &err))
             fail_msg("%s", err.text);
     case_end(d, c, &x);
 }

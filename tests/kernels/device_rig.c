@@ -275,14 +275,14 @@ void rig_compile(struct rig *g, struct rig *host)
 void rig_write(struct rig *g, int value, const float *from, size_t bytes)
 {
     struct oato_error err;
-    if (g->d->ops->upload(g->d, g->p.arena, (uint64_t)value * SLOT_BYTES, from, bytes, &err))
+    if (g->d->ops->upload(g->d, g->p.arena, (uint64_t)value * SLOT_BYTES, from, bytes, NULL, &err))
         fail_msg("%s", err.text);
 }
 
 void rig_read(struct rig *g, int value, float *to, size_t bytes)
 {
     struct oato_error err;
-    if (g->d->ops->download(g->d, to, g->p.arena, (uint64_t)value * SLOT_BYTES, bytes, &err))
+    if (g->d->ops->download(g->d, to, g->p.arena, (uint64_t)value * SLOT_BYTES, bytes, NULL, &err))
         fail_msg("%s", err.text);
 }
 

@@ -509,10 +509,12 @@ static void transfers_are_done_when_they_return(void **state)
     struct oato_device *d = open_cpu(1, NULL, 0);
     struct oato_error err;
     void *p;
+    uint64_t value = 99;
     char text[] = "0123456789", back[8] = "";
     assert_int_equal(d->ops->alloc(d, 64, &p, &err), OATO_OK);
-    assert_int_equal(d->ops->upload(d, p, 3, text, 10, &err), OATO_OK);
-    assert_int_equal(d->ops->download(d, back, p, 5, 4, &err), OATO_OK);
+    assert_int_equal(d->ops->upload(d, p, 3, text, 10, &value, &err), OATO_OK);
+    assert_int_equal(value, 0);
+    assert_int_equal(d->ops->download(d, back, p, 5, 4, NULL, &err), OATO_OK);
     assert_string_equal(back, "2345");
     d->ops->free(d, p, 64);
     struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 64};

@@ -237,7 +237,7 @@ static void attend(struct attention *a, const struct piece *piece, int n, float 
                              out + (values->at[piece[i].seq] + piece[i].begin) * q_width(values->x),
                              a->program.arena,
                              a->record[RECORDS - 1].out[0] + (uint64_t)s.seq[i].query_begin * row,
-                             (uint64_t)piece[i].count * row, &err))
+                             (uint64_t)piece[i].count * row, NULL, &err))
             fail_msg("%s", err.text);
 }
 

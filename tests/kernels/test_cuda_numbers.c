@@ -156,7 +156,7 @@ static void caches_keep_the_same_bytes(void **state)
         const uint64_t bytes = kv[1]->bytes;
         const uint16_t *expected = (const uint16_t *)(const void *)kv[0]->data;
         uint16_t *got = test_malloc(bytes);
-        if (device[1]->ops->download(device[1], got, kv[1]->data, 0, bytes, &err))
+        if (device[1]->ops->download(device[1], got, kv[1]->data, 0, bytes, NULL, &err))
             fail_msg("%s", err.text);
         int infinite = 0, none = 0;
         for (uint64_t b = 0; b < bytes / 2; b++) {

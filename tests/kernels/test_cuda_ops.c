@@ -70,7 +70,7 @@ static void a_workspace_that_cannot_grow_stays(void **state)
     struct compiled *kept = compile(d, &x.program);
     for (int i = 0; i < 2; i++) {
         run(d, kept, &step);
-        if (d->ops->download(d, out[i], x.arena, x.record.out[0], sizeof out[i], &err) ||
+        if (d->ops->download(d, out[i], x.arena, x.record.out[0], sizeof out[i], NULL, &err) ||
             (!i && d->ops->inject_error(d, "alloc=1", &err)))
             fail_msg("%s", err.text);
         if (!i) {
@@ -328,10 +328,10 @@ static void attend(struct oato_device *d, const struct context *x, const float *
     const uint64_t kv_bytes = size_align((uint64_t)all * (uint64_t)width * sizeof(float), 64);
     const uint64_t q_bytes = size_align((uint64_t)all * (uint64_t)q_width * sizeof(float), 64);
     uint8_t *arena = at(d, 2 * kv_bytes + 2 * q_bytes);
-    if (d->ops->upload(d, arena, 0, k, (uint64_t)all * (uint64_t)width * 4, &err) ||
-        d->ops->upload(d, arena, kv_bytes, v, (uint64_t)all * (uint64_t)width * 4, &err) ||
+    if (d->ops->upload(d, arena, 0, k, (uint64_t)all * (uint64_t)width * 4, NULL, &err) ||
+        d->ops->upload(d, arena, kv_bytes, v, (uint64_t)all * (uint64_t)width * 4, NULL, &err) ||
         d->ops->upload(d, arena, 2 * kv_bytes, q,
-                       (uint64_t)(2 * x->queries) * (uint64_t)q_width * 4, &err))
+                       (uint64_t)(2 * x->queries) * (uint64_t)q_width * 4, NULL, &err))
         fail_msg("%s", err.text);
 
     struct program_record r = {
@@ -409,7 +409,7 @@ static void attend(struct oato_device *d, const struct context *x, const float *
     p.workspace_bytes = d->ops->workspace_bytes(d, &r.op, &size);
     run_program(d, &p, &step);
     if (d->ops->download(d, out, arena, r.out[0],
-                         (uint64_t)(2 * x->queries) * (uint64_t)q_width * 4, &err))
+                         (uint64_t)(2 * x->queries) * (uint64_t)q_width * 4, NULL, &err))
         fail_msg("%s", err.text);
     d->ops->free(d, arena, 2 * kv_bytes + 2 * q_bytes);
     d->ops->kv_free(d, kv);

@@ -146,7 +146,7 @@ static void weights_that_moved_are_read_where_they_are(void **state)
     struct oato_error err;
     for (int i = 0; i < 2; i++) {
         if (gpu->d->ops->download(gpu->d, expected, gpu->weights[i ? other : weight]->data, 0,
-                                  sizeof expected, &err))
+                                  sizeof expected, NULL, &err))
             fail_msg("%s", err.text);
         for (int e = 0; e < N; e++)
             assert_true(out[i][e] == expected[e] + expected[e]);

@@ -39,7 +39,7 @@ static void *copied(const void *from, uint64_t bytes)
 static void read_back(void *to, const void *from, uint64_t bytes)
 {
     struct oato_error err;
-    if (device[1]->ops->download(device[1], to, from, 0, bytes, &err))
+    if (device[1]->ops->download(device[1], to, from, 0, bytes, NULL, &err))
         fail_msg("%s", err.text);
 }
 

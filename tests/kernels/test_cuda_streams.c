@@ -44,7 +44,7 @@ static void give_back(const struct rig *g, void *p, uint64_t bytes)
 static void read_back(const struct rig *g, void *to, const void *from, uint64_t bytes)
 {
     struct oato_error err;
-    if (g->d->ops->download(g->d, to, from, 0, bytes, &err))
+    if (g->d->ops->download(g->d, to, from, 0, bytes, NULL, &err))
         fail_msg("%s", err.text);
 }
 

@@ -42,17 +42,20 @@ static void its_memory_cannot_be_read_by_others(void **state)
     memset(here, 'x', sizeof here);
     assert_int_equal(signal_of_reading(here), 0);
     assert_int_equal(d->ops->alloc(d, 10000, &memory, &err), OATO_OK);
-    assert_int_equal(d->ops->upload(d, memory, 9900, here, 100, &err), OATO_OK);
+    assert_int_equal(d->ops->upload(d, memory, 9900, here, 100, NULL, &err), OATO_OK);
     assert_int_equal(signal_of_reading(memory), SIGSEGV);
     assert_int_equal(signal_of_reading((char *)memory + 9999), SIGSEGV);
-    /* in two pieces */
-    assert_int_equal(d->ops->download(d, back, memory, 9900, 50, &err), OATO_OK);
-    assert_int_equal(d->ops->download(d, back + 50, (char *)memory + 900, 9050, 50, &err), OATO_OK);
+    /* in two pieces, one behind the caller's back */
+    uint64_t value = 0;
+    assert_int_equal(d->ops->download(d, back, memory, 9900, 50, &value, &err), OATO_OK);
+    assert_int_equal(d->ops->download(d, back + 50, (char *)memory + 900, 9050, 50, NULL, &err),
+                     OATO_OK);
+    assert_true(timeline_wait(d->ops->timeline(d), value, NULL));
     assert_memory_equal(here, back, sizeof here);
-    assert_int_equal(d->ops->upload(d, memory, 9901, here, 100, &err), OATO_EUSAGE);
-    assert_int_equal(d->ops->download(d, back, here, 0, 1, &err), OATO_EUSAGE);
+    assert_int_equal(d->ops->upload(d, memory, 9901, here, 100, NULL, &err), OATO_EUSAGE);
+    assert_int_equal(d->ops->download(d, back, here, 0, 1, NULL, &err), OATO_EUSAGE);
     d->ops->free(d, memory, 10000);
-    assert_int_equal(d->ops->download(d, back, memory, 0, 1, &err), OATO_EUSAGE);
+    assert_int_equal(d->ops->download(d, back, memory, 0, 1, NULL, &err), OATO_EUSAGE);
     d->ops->free(d, NULL, 0);
     d->ops->close(d);
 }
@@ -311,7 +314,8 @@ static void the_clock_is_the_sum_of_declared_costs(void **state)
     /* copies outside programs */
     struct oato_error err;
     float x[100] = {0};
-    assert_int_equal(sim->d->ops->upload(sim->d, sim->p.arena, 0, x, sizeof x, &err), OATO_OK);
+    assert_int_equal(sim->d->ops->upload(sim->d, sim->p.arena, 0, x, sizeof x, NULL, &err),
+                     OATO_OK);
     assert_int_equal(sim->d->ops->clock_ns(sim->d), at + 10000 + sizeof x);
     rig_free(sim);
 }
@@ -409,7 +413,7 @@ static void an_injected_record_kills_the_device(void **state)
     assert_int_equal(ops->submit(sim->d, sim->c, rig_step_begin(sim, &fake, &step), &err),
                      OATO_EDEVICE);
     assert_non_null(strstr(err.text, "injected"));
-    assert_int_equal(ops->upload(sim->d, sim->p.arena, 0, &x, 1, &err), OATO_EDEVICE);
+    assert_int_equal(ops->upload(sim->d, sim->p.arena, 0, &x, 1, NULL, &err), OATO_EDEVICE);
     rig_free(sim);
 }
 
