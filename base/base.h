@@ -150,7 +150,7 @@ void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
  * OATO_EFILE instead of dying of SIGBUS; a write beyond RLIMIT_FSIZE fails instead of raising
  * SIGXFSZ. name is stored. */
 void program_begin(const char *name);
-/* Prints "NAME: warning: text" on stderr; user is not looked at. */
+/* Prints "NAME: warning: text" on stderr, over a line of progress; user is not looked at. */
 void program_warn(void *user, const char *text);
 
 /* Marks an input file: from now on no outfile replaces it, under whatever path. NULL and files that
@@ -339,13 +339,15 @@ struct progress {
     const char *what; /* stored, not copied */
     uint64_t begin_ns, drawn_ns;
     double total;
-    bool on, shown;
+    bool on;
 };
 
 void progress_begin(struct progress *p, const char *what, double total);
 /* `done` of `total` so far; note (may be NULL) says what is being worked on. */
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
+/* Takes the line away if one is shown, for other text; the next update draws it again. */
+void progress_clear(void);
 
 /* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
  * loops look at it and stop. A second signal ends the process as usual. */

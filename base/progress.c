@@ -31,7 +31,7 @@ void progress_begin(struct progress *p, const char *what, double total)
 void progress_update(struct progress *p, double done, const char *note)
 {
     uint64_t now = now_ns();
-    if (!p->on || (p->shown && now - p->drawn_ns < 100000000u))
+    if (!p->on || (line_shown && now - p->drawn_ns < 100000000u))
         return;
     double part = p->total > 0 ? done / p->total : 0;
     double spent = (double)(now - p->begin_ns) * 1e-9;
@@ -44,14 +44,20 @@ void progress_update(struct progress *p, double done, const char *note)
     }
     fflush(stderr);
     p->drawn_ns = now;
-    p->shown = line_shown = true;
+    line_shown = true;
+}
+
+void progress_clear(void)
+{
+    if (line_shown)
+        fputs(clear_line, stderr);
+    line_shown = false;
 }
 
 void progress_end(struct progress *p)
 {
-    if (p->shown)
-        fputs(clear_line, stderr);
-    p->on = p->shown = line_shown = false;
+    progress_clear();
+    p->on = false;
 }
 
 volatile int oato_interrupted;
