@@ -7,7 +7,7 @@
  * (Pisarchyk and Lee 2020, "greedy by size"); programs have a few hundred buffers, so the quadratic
  * walk is cheap.
  */
-#include "lowering/arena.h"
+#include "lowering/lower_internal.h"
 
 #include <stdlib.h>
 
@@ -17,13 +17,14 @@ struct interval {
     uint64_t begin, end;
 };
 
-static bool finished_before(const struct buffer *old, const struct buffer *new,
-                            int32_t (*known)(const void *, int32_t, int32_t, int32_t),
-                            const void *user)
+/* Whether all uses of a buffer are complete before the record starts that defines the other. */
+static bool finished_before(const struct lowering *l, const struct buffer *old,
+                            const struct buffer *new)
 {
+    const int32_t *known = l->queue[new->def_queue].records[new->def_record].known;
     for (int32_t q = 0; q < DEVICES_MAX; q++)
         if (old->last_use[q] >= 0 &&
-            known(user, new->def_queue, new->def_record, q) < old->last_use[q])
+            (q == new->def_queue ? new->def_record - 1 : known[q]) < old->last_use[q])
             return false;
     return true;
 }
@@ -47,10 +48,10 @@ static int by_size(const void *a, const void *b)
     return x->index < y->index ? -1 : 1;
 }
 
-bool buffers_place(struct buffer *buffers, int32_t n,
-                   int32_t (*known)(const void *user, int32_t queue, int32_t record, int32_t other),
-                   const void *user, uint64_t arena_bytes[DEVICES_MAX])
+void buffers_place(struct lowering *l)
 {
+    struct buffer *buffers = l->buffers;
+    const int32_t n = l->n_buffers;
     struct interval *taken = malloc(((size_t)n + 1) * sizeof *taken);
     struct ordered *order = malloc(((size_t)n + 1) * sizeof *order);
     for (int32_t i = 0; order && i < n; i++)
@@ -63,8 +64,7 @@ bool buffers_place(struct buffer *buffers, int32_t n,
         for (int32_t j = 0; j < i; j++) {
             const struct buffer *other = &buffers[order[j].index];
             const struct buffer *first = order[j].index < order[i].index ? other : b;
-            if (other->device == b->device &&
-                !finished_before(first, first == b ? other : b, known, user))
+            if (other->device == b->device && !finished_before(l, first, first == b ? other : b))
                 taken[n_taken++] = (struct interval){other->offset, other->offset + order[j].bytes};
         }
         qsort(taken, n_taken, sizeof *taken, by_begin);
@@ -72,11 +72,12 @@ bool buffers_place(struct buffer *buffers, int32_t n,
         for (size_t j = 0; j < n_taken && taken[j].begin < b->offset + order[i].bytes; j++)
             if (taken[j].end > b->offset)
                 b->offset = taken[j].end;
-        if (b->offset + order[i].bytes > arena_bytes[b->device])
-            arena_bytes[b->device] = b->offset + order[i].bytes;
+        uint64_t *arena_bytes = &l->out->device[b->device].arena_bytes;
+        if (b->offset + order[i].bytes > *arena_bytes)
+            *arena_bytes = b->offset + order[i].bytes;
     }
-    bool done = taken && order;
+    if (!taken || !order)
+        oato_fail_memory(l->err, (size_t)n * 16, "placing buffers");
     free(taken);
     free(order);
-    return done;
 }

@@ -17,9 +17,8 @@ static const struct home nowhere = {-1, 0, 0};
 
 /* -------------------------------------------------------------------- records and waits */
 
-/* The array, moved if it has no room for another element; NULL: memory is short. */
-static void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,
-                      const char *what)
+void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,
+               const char *what)
 {
     const int32_t more = *cap ? *cap * 2 : 256;
     if (n < *cap)
@@ -170,12 +169,6 @@ static struct home part_fetch(struct lowering *l, int32_t value, int32_t part, i
             *h = copy_emit(l, value, part, v->part_width[part], source, device);
     }
     return *h;
-}
-
-static void copy_count(struct lowering *l, int32_t width)
-{
-    l->copies++;
-    l->copy_bytes += (uint64_t)width * sizeof(float);
 }
 
 struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t device)
