@@ -48,6 +48,12 @@ oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *w
  * memory, not that a plan or model does not fit. */
 bool oato_failed_memory(const struct oato_error *err);
 
+/* Gets a line for each warning; user is the caller's. NULL where warnings are not wanted. */
+typedef void (*warn_fn)(void *user, const char *text);
+/* Formats the line and calls warn with it, unless that is NULL. */
+void warn_line(warn_fn warn, void *user, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* ----------------------------------------------------------------------- checked sizes --- */
 
 /* False on overflow; *out is then unchanged. */
@@ -252,6 +258,10 @@ void text_add_html(struct text *t, const char *s, size_t n);
 /* Makes untrusted text safe for a terminal, in place: invalid UTF-8 and control characters other
  * than newline and tab become '?'. */
 void text_tame(char *s, size_t n);
+static inline const char *or_empty(const char *s)
+{
+    return s ? s : "";
+}
 /* Prints untrusted text: through text_tame on stderr and terminals, unchanged to files and pipes.
  * */
 void text_print(FILE *to, const char *s, size_t n);
@@ -319,6 +329,8 @@ int32_t host_threads(int32_t wanted, char *why, size_t why_bytes);
 /* ------------------------------------------------------------------- time and progress ---- */
 
 uint64_t now_ns(void); /* monotonic */
+/* Sorts v, n times of the same work; the one at quantile q in [0, 1], between neighbours. */
+double quantile(double *v, int32_t n, double q);
 
 /* Call once per iteration of a loop that waits for another thread's store. */
 static inline void cpu_relax(void)

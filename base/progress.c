@@ -1,10 +1,12 @@
 /*
- * progress.c - time, one redrawn progress line, and a flag that Ctrl-C sets. The line appears only
- * on a terminal, at most ten times a second, with the time left once that can be told.
+ * progress.c - time, quantiles of times, one redrawn progress line, and a flag that Ctrl-C sets.
+ * The line appears only on a terminal, at most ten times a second, with the time left once that can
+ * be told.
  */
 #include "base/base.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +19,19 @@ uint64_t now_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    return order_f64(*(const double *)a, *(const double *)b);
+}
+
+double quantile(double *v, int32_t n, double q)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    const double at = q * (n - 1);
+    const int32_t i = (int32_t)at;
+    return i + 1 < n ? v[i] + (at - i) * (v[i + 1] - v[i]) : v[i];
 }
 
 void progress_begin(struct progress *p, const char *what, double total)

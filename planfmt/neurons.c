@@ -69,9 +69,8 @@ struct ranked {
 static int more_active(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
-    if (x->freq != y->freq)
-        return x->freq > y->freq ? -1 : 1;
-    return x->index - y->index;
+    const int order = order_f64(y->freq, x->freq);
+    return order ? order : order_i64(x->index, y->index);
 }
 
 bool neurons_order(const float *freq, int32_t n, int32_t *order)

@@ -82,9 +82,7 @@ struct profile {
  * from arena_alloc(&p->arena, ...), strings from profile_string, rows from profile_put. */
 void profile_init(struct profile *p);
 
-/* Called for each warning, such as an unknown key; text has file, line and column. May be NULL. */
-typedef void (*warn_fn)(void *user, const char *text);
-
+/* warn gets file, line and column of what is ignored, such as an unknown key. */
 oato_status profile_load(const char *path, struct profile *out, warn_fn warn, void *user,
                          struct oato_error *err);
 oato_status profile_load_memory(const void *data, size_t bytes, const char *name,
