@@ -8,8 +8,8 @@
 
 #include "lowering/lowering.h"
 
-/* Alignment of weights in a staging room; enough for copies on every device. */
-enum { STAGING_ALIGN = 256 };
+/* Alignment of weights in a staging room; enough for copies on every device. And of buffers. */
+enum { STAGING_ALIGN = 256, BUFFER_ALIGN = 64 };
 
 struct queued {
     struct program_record record; /* offsets, waits and signals are filled at the end */
@@ -43,7 +43,7 @@ enum value_parts {
 /* A place for activations in a device's arena. */
 struct buffer {
     int32_t device;                /* device whose arena holds it */
-    uint64_t bytes, offset;        /* offset is the result */
+    uint64_t bytes, offset;        /* of it, aligned; offset is the result */
     int32_t def_queue, def_record; /* who writes it first */
     int32_t last_use[DEVICES_MAX]; /* per queue: last record that touches it, -1 none */
 };

@@ -90,7 +90,9 @@ int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t ro
     struct buffer *b = &l->buffers[l->n_buffers];
     *b = (struct buffer){
         .device = device,
-        .bytes = (uint64_t)(rows ? l->max_rows : l->max_tokens) * (uint64_t)width * sizeof(float),
+        .bytes =
+            size_align((size_t)(rows ? l->max_rows : l->max_tokens) * (size_t)width * sizeof(float),
+                       BUFFER_ALIGN),
         .def_queue = queue,
         .def_record = l->queue[queue].n - 1,
     };

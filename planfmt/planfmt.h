@@ -150,9 +150,8 @@ const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer
 oato_status neurons_import_powerinfer(const char *path, const struct gguf *model, bool text_order,
                                       struct neurons *out, uint64_t *capacity_bytes,
                                       struct oato_error *err);
-/* The indices of n frequencies, highest first, equal ones in order of index. False: memory is
- * short. */
-bool neurons_order(const float *freq, int32_t n, int32_t *order);
+/* The indices of n frequencies, highest first, equal ones in order of index. */
+void neurons_order(const float *freq, int32_t n, int32_t *order);
 
 /* -------------------------------------------------------------------------------- plan ---- */
 
