@@ -66,7 +66,7 @@ void kv_rollback(struct kv_pool *p);
 struct engine {
     const struct model *model;
     const struct plan *plan;              /* or NULL */
-    const struct engine_options *options; /* of engine_open, only while it runs; so the next two */
+    const struct engine_options *options; /* of engine_open, while it runs; so are the next two */
     warn_fn warn;
     void *user;         /* of warn and options->on_load */
     struct graph graph; /* fused */
@@ -103,7 +103,7 @@ struct engine {
     uint64_t end_ns; /* of the last step, on the devices' clocks */
 };
 
-/* What engine_open does, in this order; engine_close releases everything, on failure too.
+/* These are steps of engine_open; engine_close releases everything, on failure too.
  * devices.c: opens what the options or the plan name, the host included. */
 oato_status devices_open(struct engine *e, struct oato_error *err);
 /* bound[i]: index of the engine's device that runs the plan's device i. Warns about each device

@@ -299,8 +299,8 @@ void prepared_save(const struct engine *e, const struct engine_device *d)
     struct prepared p;
     struct oato_error err;
     if (prepared_make(e, d, &p)) {
-        mkdir(e->options->prepared_cache,
-              0700); /* if this fails, writing fails, too, and says why */
+        /* if this fails, writing fails, too, and says why */
+        mkdir(e->options->prepared_cache, 0700);
         if (prepared_write(&p, d, &err))
             warn_line(e->warn, e->user, "%s: the prepared weights are not kept", err.text);
     }
