@@ -48,6 +48,12 @@ oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *w
  * memory, not that a plan or model does not fit. */
 bool oato_failed_memory(const struct oato_error *err);
 
+/* Gets a line for each warning; user is the caller's. NULL where warnings are not wanted. */
+typedef void (*warn_fn)(void *user, const char *text);
+/* Formats the line and calls warn with it, unless that is NULL. */
+void warn_line(warn_fn warn, void *user, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* ----------------------------------------------------------------------- checked sizes --- */
 
 /* False on overflow; *out is then unchanged. */
@@ -150,7 +156,7 @@ void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
  * OATO_EFILE instead of dying of SIGBUS; a write beyond RLIMIT_FSIZE fails instead of raising
  * SIGXFSZ. name is stored. */
 void program_begin(const char *name);
-/* Prints "NAME: warning: text" on stderr; user is not looked at. */
+/* Prints "NAME: warning: text" on stderr, over a line of progress; user is not looked at. */
 void program_warn(void *user, const char *text);
 
 /* Marks an input file: from now on no outfile replaces it, under whatever path. NULL and files that
@@ -252,6 +258,10 @@ void text_add_html(struct text *t, const char *s, size_t n);
 /* Makes untrusted text safe for a terminal, in place: invalid UTF-8 and control characters other
  * than newline and tab become '?'. */
 void text_tame(char *s, size_t n);
+static inline const char *or_empty(const char *s)
+{
+    return s ? s : "";
+}
 /* Prints untrusted text: through text_tame on stderr and terminals, unchanged to files and pipes.
  * */
 void text_print(FILE *to, const char *s, size_t n);
@@ -319,6 +329,8 @@ int32_t host_threads(int32_t wanted, char *why, size_t why_bytes);
 /* ------------------------------------------------------------------- time and progress ---- */
 
 uint64_t now_ns(void); /* monotonic */
+/* Sorts v, n times of the same work; the one at quantile q in [0, 1], between neighbours. */
+double quantile(double *v, int32_t n, double q);
 
 /* Call once per iteration of a loop that waits for another thread's store. */
 static inline void cpu_relax(void)
@@ -339,13 +351,15 @@ struct progress {
     const char *what; /* stored, not copied */
     uint64_t begin_ns, drawn_ns;
     double total;
-    bool on, shown;
+    bool on;
 };
 
 void progress_begin(struct progress *p, const char *what, double total);
 /* `done` of `total` so far; note (may be NULL) says what is being worked on. */
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
+/* Takes the line away if one is shown, for other text; the next update draws it again. */
+void progress_clear(void);
 
 /* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
  * loops look at it and stop. A second signal ends the process as usual. */

@@ -42,6 +42,17 @@ oato_status oato_fail_at(struct oato_error *err, const char *fmt, ...)
     return err->status;
 }
 
+void warn_line(warn_fn warn, void *user, const char *fmt, ...)
+{
+    char line[5000]; /* the longest path, and what is wrong with it */
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (warn)
+        warn(user, line);
+}
+
 #define OUT_OF_MEMORY "out of memory: "
 
 oato_status oato_fail_memory(struct oato_error *err, size_t bytes, const char *what)

@@ -109,6 +109,7 @@ void program_begin(const char *name)
 void program_warn(void *user, const char *text)
 {
     (void)user;
+    progress_clear();
     fprintf(stderr, "%s: warning: ", program_name);
     text_print(stderr, text, strlen(text));
     fputc('\n', stderr);

@@ -1,10 +1,12 @@
 /*
- * progress.c - time, one redrawn progress line, and a flag that Ctrl-C sets. The line appears only
- * on a terminal, at most ten times a second, with the time left once that can be told.
+ * progress.c - time, quantiles of times, one redrawn progress line, and a flag that Ctrl-C sets.
+ * The line appears only on a terminal, at most ten times a second, with the time left once that can
+ * be told.
  */
 #include "base/base.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +21,19 @@ uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    return order_f64(*(const double *)a, *(const double *)b);
+}
+
+double quantile(double *v, int32_t n, double q)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    const double at = q * (n - 1);
+    const int32_t i = (int32_t)at;
+    return i + 1 < n ? v[i] + (at - i) * (v[i + 1] - v[i]) : v[i];
+}
+
 void progress_begin(struct progress *p, const char *what, double total)
 {
     memset(p, 0, sizeof *p);
@@ -31,7 +46,7 @@ void progress_begin(struct progress *p, const char *what, double total)
 void progress_update(struct progress *p, double done, const char *note)
 {
     uint64_t now = now_ns();
-    if (!p->on || (p->shown && now - p->drawn_ns < 100000000u))
+    if (!p->on || (line_shown && now - p->drawn_ns < 100000000u))
         return;
     double part = p->total > 0 ? done / p->total : 0;
     double spent = (double)(now - p->begin_ns) * 1e-9;
@@ -44,14 +59,20 @@ void progress_update(struct progress *p, double done, const char *note)
     }
     fflush(stderr);
     p->drawn_ns = now;
-    p->shown = line_shown = true;
+    line_shown = true;
+}
+
+void progress_clear(void)
+{
+    if (line_shown)
+        fputs(clear_line, stderr);
+    line_shown = false;
 }
 
 void progress_end(struct progress *p)
 {
-    if (p->shown)
-        fputs(clear_line, stderr);
-    p->on = p->shown = line_shown = false;
+    progress_clear();
+    p->on = false;
 }
 
 volatile int oato_interrupted;

@@ -159,11 +159,6 @@ void batch_get_times(const struct batch *b, struct batch_times *out)
 
 /* ------------------------------------------------------------------------------- admission */
 
-static int32_t pages_of(int64_t positions)
-{
-    return (int32_t)((positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS);
-}
-
 /* The final length of its sequence; the last generated token is never fed. */
 static int32_t longest(const struct batch *b, const struct request *r)
 {
@@ -178,7 +173,7 @@ static oato_status admit(struct batch *b, struct oato_error *err)
     int32_t pages = engine_free_pages(b->engine), running = 0;
     for (const struct request *r = b->first; r; r = r->next) {
         if (r->seq >= 0) {
-            pages -= pages_of(r->longest) - pages_of(engine_seq_length(b->engine, r->seq));
+            pages -= kv_pages_of(r->longest) - kv_pages_of(engine_seq_length(b->engine, r->seq));
             running++;
         }
     }
@@ -187,7 +182,7 @@ static oato_status admit(struct batch *b, struct oato_error *err)
             continue;
         r->longest = longest(b, r);
         const int32_t wanted =
-            pages_of(r->longest) - pages_of(engine_seq_length(b->engine, r->ask.seq));
+            kv_pages_of(r->longest) - kv_pages_of(engine_seq_length(b->engine, r->ask.seq));
         if (running && (wanted > pages || running == b->seqs))
             return OATO_OK;
         r->seq = r->ask.seq;
@@ -211,7 +206,7 @@ struct room {
 static bool take(struct batch *b, struct request *r, int32_t n, struct room *room)
 {
     const int32_t length = engine_seq_length(b->engine, r->seq);
-    const int32_t pages = pages_of((int64_t)length + n) - pages_of(length);
+    const int32_t pages = kv_pages_of((int64_t)length + n) - kv_pages_of(length);
     if (pages > room->pages || n > b->context - length) {
         request_end(r, BATCH_CONTEXT);
         return false;

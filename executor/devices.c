@@ -38,30 +38,24 @@ static void peers_find(struct engine *e, int index)
     }
 }
 
-oato_status devices_open(struct engine *e, const struct engine_options *o, struct oato_error *err)
+oato_status devices_open(struct engine *e, struct oato_error *err)
 {
+    const struct engine_options *o = e->options;
     struct device_options options = {
         .threads = o->threads, .isa = o->isa, .timing_only = o->timing_only};
+    char specs[DEVICES_MAX][256];
     oato_status status = OATO_OK;
-    if (o->devices) {
-        char specs[DEVICES_MAX][256];
-        int n = device_split(o->devices, specs, DEVICES_MAX, err);
-        if (n < 0)
-            return err->status;
-        for (int i = 0; i < n; i++)
-            options.kept_cores += device_keeps_core(specs[i]);
-        for (int i = 0; i < n && !status; i++)
-            status = device_add(e, specs[i], &options, err);
-    } else if (e->plan) {
-        for (int32_t i = 0; i < e->plan->n_devices; i++)
-            options.kept_cores += device_keeps_core(e->plan->devices[i].kind);
-        for (int32_t i = 0; i < e->plan->n_devices && !status; i++) {
-            const struct plan_device *p = &e->plan->devices[i];
-            char spec[256];
-            snprintf(spec, sizeof spec, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
-            status = device_add(e, spec, &options, err);
-        }
+    int n = o->devices ? device_split(o->devices, specs, DEVICES_MAX, err) : 0;
+    if (n < 0)
+        return err->status;
+    for (; !o->devices && e->plan && n < e->plan->n_devices; n++) {
+        const struct plan_device *p = &e->plan->devices[n];
+        snprintf(specs[n], sizeof *specs, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
     }
+    for (int i = 0; i < n; i++)
+        options.kept_cores += device_keeps_core(specs[i]);
+    for (int i = 0; i < n && !status; i++)
+        status = device_add(e, specs[i], &options, err);
     e->host = -1;
     for (int i = 0; i < e->n_devices; i++)
         if (e->device[i].info.is_host && e->host < 0)
@@ -86,13 +80,14 @@ static int32_t device_find(const struct engine *e, const char *id, size_t n)
     return -1;
 }
 
-/* The device that runs the plan's device `id`: from "a=b" in map, else the one with the same id. */
-static oato_status device_bind(const struct engine *e, const char *id, const char *map,
-                               int32_t *out, struct oato_error *err)
+/* The device that runs the plan's device `id`: from "a=b" in the map, else the one with the same
+ * id. */
+static oato_status device_bind(const struct engine *e, const char *id, int32_t *out,
+                               struct oato_error *err)
 {
     const char *target = id;
     size_t len = strlen(id), target_len = len;
-    for (const char *p = map; p && *p;) {
+    for (const char *p = e->options->map; p && *p;) {
         size_t item = strcspn(p, ","), left = strcspn(p, "=");
         if (left >= item)
             return oato_fail(err, OATO_EUSAGE, "--map wants PLAN_DEVICE=DEVICE, not '%.*s'",
@@ -128,12 +123,11 @@ static oato_status ranks_check(const struct engine *e, const int32_t *bound, int
     return OATO_OK;
 }
 
-oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_fn warn, void *user,
-                         int32_t *bound, struct oato_error *err)
+oato_status devices_bind(struct engine *e, int32_t *bound, struct oato_error *err)
 {
     for (int32_t i = 0; i < e->plan->n_devices; i++) {
         const struct plan_device *p = &e->plan->devices[i];
-        oato_status status = device_bind(e, p->id, o->map, &bound[i], err);
+        oato_status status = device_bind(e, p->id, &bound[i], err);
         if (!status)
             status = ranks_check(e, bound, i, err);
         if (status)
@@ -143,18 +137,15 @@ oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_
             d->budget_bytes = p->budget_bytes;
         if (!strcmp(p->model, d->info.model))
             continue;
-        if (o->strict)
+        if (e->options->strict)
             return oato_fail(err, OATO_EFILE,
                              "the plan was made for %s = %s, but here it is %s; run oato-plan "
                              "again, or drop --strict",
                              p->id, p->model, d->info.model);
-        char text[320];
-        snprintf(
-            text, sizeof text,
+        warn_line(
+            e->warn, e->user,
             "the plan was made for %s = %s, but here it is %s; run oato-plan again for best speed",
             p->id, p->model, d->info.model);
-        if (warn)
-            warn(user, text);
     }
     return OATO_OK;
 }

@@ -17,9 +17,9 @@ static int32_t first_positive(int32_t a, int32_t b, int32_t c)
     return a > 0 ? a : b > 0 ? b : c;
 }
 
-static oato_status limits_set(struct engine *e, const struct engine_options *o,
-                              struct oato_error *err)
+static oato_status limits_set(struct engine *e, struct oato_error *err)
 {
+    const struct engine_options *o = e->options;
     const struct plan_request *r = e->plan ? &e->plan->request : NULL;
     if (r && (r->context < 1 || r->context > REQUEST_CONTEXT_MAX || r->batch < 1 ||
               r->batch > REQUEST_BATCH_MAX || r->ubatch < 1 || r->ubatch > REQUEST_UBATCH_MAX))
@@ -117,16 +117,17 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         return oato_fail_memory(err, sizeof *e, "the engine");
     e->model = m;
     e->plan = plan;
+    e->options = options;
+    e->warn = warn;
+    e->user = user;
     arena_init(&e->arena);
     pthread_mutex_init(&e->cores.lock, NULL);
-    oato_status status = limits_set(e, options, err);
+    oato_status status = limits_set(e, err);
     if (!status)
-        status = engine_load(e, options, warn, user, err);
+        status = engine_load(e, err);
     if (!status) /* every sequence may end in a page of its own that is not full */
-        status =
-            kv_pool_init(&e->pool, &e->arena,
-                         (e->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS + e->max_seqs - 1,
-                         e->max_seqs, err);
+        status = kv_pool_init(&e->pool, &e->arena, kv_pages_of(e->context) + e->max_seqs - 1,
+                              e->max_seqs, err);
     if (!status)
         status = step_arrays(e, err);
     if (!status)
@@ -134,7 +135,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = mixing_prepare(e, err);
     if (!status)
-        status = engine_allocate(e, options, warn, user, err);
+        status = engine_allocate(e, err);
+    e->options = NULL;
     e->load_ns = now_ns() - begin_ns;
     if (status)
         engine_close(e);
@@ -312,7 +314,6 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     }
     e->clock_ns += end - step->clock_ns;
     e->end_ns = end;
-    e->steps++;
     e->failed = status != OATO_OK;
     return status;
 }
@@ -461,7 +462,6 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     out->load_ns = e->load_ns;
     for (int i = 0; i < e->n_devices; i++)
         out->mapped_bytes += e->device[i].prepared.bytes;
-    out->steps = e->steps;
     out->clock_ns = e->clock_ns;
     out->host_busy_ns = e->host_busy_ns;
 }

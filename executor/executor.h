@@ -114,7 +114,6 @@ struct engine_stats {
     uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host */
     uint64_t load_ns;
     uint64_t mapped_bytes; /* of weights found in prepared_cache */
-    uint64_t steps;
     uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or virtual
                           time when a sim device takes part */
     uint64_t host_busy_ns; /* part of clock_ns in which the host computed, not waiting for another

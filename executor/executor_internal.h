@@ -65,8 +65,11 @@ void kv_rollback(struct kv_pool *p);
 
 struct engine {
     const struct model *model;
-    const struct plan *plan; /* or NULL */
-    struct graph graph;      /* fused */
+    const struct plan *plan;              /* or NULL */
+    const struct engine_options *options; /* of engine_open, while it runs; so are the next two */
+    warn_fn warn;
+    void *user;         /* of warn and options->on_load */
+    struct graph graph; /* fused */
     struct engine_device device[DEVICES_MAX];
     const char *device_ids[DEVICES_MAX]; /* for programs to print and report */
     int32_t n_devices, host;
@@ -96,35 +99,32 @@ struct engine {
     int32_t n_rows;
     struct step_cores cores; /* of the host and its simulated devices */
     bool failed;             /* a device died: no further step */
-    uint64_t load_ns, steps, clock_ns, host_busy_ns;
+    uint64_t load_ns, clock_ns, host_busy_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */
 };
 
-/* devices.c: opens what the options or the plan name, the host included. */
-oato_status devices_open(struct engine *e, const struct engine_options *o, struct oato_error *err);
+/* These are steps of engine_open; engine_close releases everything, on failure too.
+ * devices.c: opens what the options or the plan name, the host included. */
+oato_status devices_open(struct engine *e, struct oato_error *err);
 /* bound[i]: index of the engine's device that runs the plan's device i. Warns about each device
  * whose model differs from the plan's. */
-oato_status devices_bind(struct engine *e, const struct engine_options *o, warn_fn warn, void *user,
-                         int32_t *bound, struct oato_error *err);
+oato_status devices_bind(struct engine *e, int32_t *bound, struct oato_error *err);
 
-/* load.c: devices, fused graph, placements. engine_close releases everything, on failure too. */
-oato_status engine_load(struct engine *e, const struct engine_options *options, warn_fn warn,
-                        void *user, struct oato_error *err);
+/* load.c: devices, fused graph, placements. */
+oato_status engine_load(struct engine *e, struct oato_error *err);
 /* Lowers the programs of both phases, using facts from the open devices. */
 oato_status engine_lower(struct engine *e, struct oato_error *err);
 /* Whether a row gets the same bits on the same devices in both phases; one program then serves
  * both. */
 bool engine_phases_alike(const struct engine *e);
 /* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
-oato_status engine_allocate(struct engine *e, const struct engine_options *options, warn_fn warn,
-                            void *user, struct oato_error *err);
+oato_status engine_allocate(struct engine *e, struct oato_error *err);
 
-/* prepared.c: a device's prepared weights in a file in `folder` (docs/prepared-format.md). Maps a
- * valid file and points `kept` into it; warns about a file that cannot be used. */
-void prepared_map(const struct engine *e, struct engine_device *d, const char *folder, warn_fn warn,
-                  void *user);
+/* prepared.c: a device's prepared weights in a file of options->prepared_cache
+ * (docs/prepared-format.md). Maps a valid file and points `kept` into it; warns about a file that
+ * cannot be used. */
+void prepared_map(const struct engine *e, struct engine_device *d);
 /* Writes the file from the weights of d; warns on failure. */
-void prepared_save(const struct engine *e, const struct engine_device *d, const char *folder,
-                   warn_fn warn, void *user);
+void prepared_save(const struct engine *e, const struct engine_device *d);
 
 #endif

@@ -11,11 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int32_t pages_for(int32_t positions)
-{
-    return (positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
-}
-
 oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t pages, int32_t seqs,
                          struct oato_error *err)
 {
@@ -83,7 +78,7 @@ static void truncate_to(struct kv_pool *p, int32_t seq, int32_t length)
     if (length >= s->length)
         return;
     s->length = length;
-    while (s->n_pages > pages_for(length))
+    while (s->n_pages > kv_pages_of(length))
         page_drop(p, s->pages[--s->n_pages]);
 }
 
@@ -149,7 +144,7 @@ oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_er
     struct kv_seq *s = &p->seqs[seq];
     int32_t inside = s->length % KV_PAGE_POSITIONS, last = s->n_pages - 1;
     bool copy = inside && p->references[s->pages[last]] > 1;
-    int32_t more = pages_for(s->length + n) - s->n_pages;
+    int32_t more = kv_pages_of(s->length + n) - s->n_pages;
     if (more + copy > p->n_free)
         return oato_fail(err, OATO_EFIT,
                          "the KV cache is full: sequence %d needs %d more pages of %d positions, "

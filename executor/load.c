@@ -22,24 +22,11 @@ static bool device_fuses(void *user, const struct graph *g, struct graph_match m
     return d->ops->supports(d, &fused.op);
 }
 
-static oato_status fuse_all(struct engine *e, struct oato_error *err)
+/* The numerics classes that the plan names for prefill, if any of them may be a library's: devices
+ * open a library only when asked for its class. */
+static const char *library_classes(const struct engine *e)
 {
-    const struct graph *g = &e->model->graph;
-    const size_t all = (size_t)graph_matches(g, NULL, 0);
-    struct graph_match *m = calloc(all + 1, sizeof *m);
-    if (!m)
-        return oato_fail_memory(err, all * sizeof *m, "fusions");
-    int32_t n = graph_cover(g, device_fuses, e->device[e->host].device, m);
-    oato_status status = graph_fuse(g, m, n, &e->graph, err);
-    free(m);
-    return status;
-}
-
-/* The numerics classes that the plan names, if any of them may be a library's: devices open a
- * library only when asked for its class. */
-static const char *library_classes(const struct engine *e, enum plan_phase phase)
-{
-    const char *classes = e->plan ? e->plan->numerics[phase] : NULL;
+    const char *classes = e->plan ? e->plan->numerics[PHASE_PREFILL] : NULL;
     return classes && strchr(classes, '.') ? classes : NULL;
 }
 
@@ -52,7 +39,7 @@ static enum numerics_choice op_numerics(const void *user, int32_t device, const 
     const struct oato_device *d = e->device[device].device;
     if (phase != PHASE_PREFILL || rows != ROWS_TOKENS || e->deterministic)
         return NUMERICS_DECODE;
-    const char *classes = library_classes(e, phase);
+    const char *classes = library_classes(e);
     return classes && plan_classes_have(classes, d->ops->numerics(d, op, NUMERICS_LIBRARY))
                ? NUMERICS_LIBRARY
                : NUMERICS_PREFILL;
@@ -73,19 +60,17 @@ static bool library_computes(const struct engine *e, const char *class)
 }
 
 /* A plan that expects a library which is not available here still runs, at a different speed. */
-static void check_libraries(const struct engine *e, warn_fn warn, void *user)
+static void check_libraries(const struct engine *e)
 {
-    const char *classes = library_classes(e, PHASE_PREFILL);
-    char class[32], text[160];
+    const char *classes = library_classes(e);
+    char class[32];
     for (const char *s = classes; s && *s; s += strcspn(s, "+"), s += *s == '+') {
         snprintf(class, sizeof class, "%.*s", (int)strcspn(s, "+"), s);
-        if (!strchr(class, '.') || library_computes(e, class))
-            continue;
-        snprintf(text, sizeof text,
-                 "%s, which the plan uses, is not available here; using the device's own kernels",
-                 class);
-        if (warn)
-            warn(user, text);
+        if (strchr(class, '.') && !library_computes(e, class))
+            warn_line(
+                e->warn, e->user,
+                "%s, which the plan uses, is not available here; using the device's own kernels",
+                class);
     }
 }
 
@@ -113,8 +98,7 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
     return OATO_OK;
 }
 
-oato_status engine_load(struct engine *e, const struct engine_options *o, warn_fn warn, void *user,
-                        struct oato_error *err)
+oato_status engine_load(struct engine *e, struct oato_error *err)
 {
     int32_t bound[DEVICES_MAX] = {0};
     oato_status status = OATO_OK;
@@ -132,19 +116,21 @@ oato_status engine_load(struct engine *e, const struct engine_options *o, warn_f
     if (e->plan)
         status = plan_check_model(e->plan, e->model->gguf, err);
     if (!status)
-        status = devices_open(e, o, err);
+        status = devices_open(e, err);
     if (!status && e->plan)
-        status = devices_bind(e, o, warn, user, bound, err);
+        status = devices_bind(e, bound, err);
     if (!status)
-        status = e->plan ? plan_apply(e->plan, e->model, &e->graph, err) : fuse_all(e, err);
+        status = e->plan ? plan_apply(e->plan, e->model, &e->graph, err)
+                         : graph_fuse_all(&e->model->graph, device_fuses, e->device[e->host].device,
+                                          &e->graph, err);
     if (!status)
         status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
     if (status)
         return status;
-    e->deterministic = o->deterministic || (e->plan && e->plan->request.deterministic);
+    e->deterministic = e->options->deterministic || (e->plan && e->plan->request.deterministic);
     if (e->deterministic)
         return check_deterministic(e, err);
-    check_libraries(e, warn, user);
+    check_libraries(e);
     return OATO_OK;
 }
 
@@ -307,8 +293,8 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
     }
 }
 
-static oato_status weights_prepare(struct engine_device *d, const struct engine_options *o,
-                                   void *user, struct oato_error *err)
+static oato_status weights_prepare(const struct engine *e, struct engine_device *d,
+                                   struct oato_error *err)
 {
     const struct lowered_device *low = d->lowered;
     uint32_t ahead = 0;
@@ -320,8 +306,8 @@ static oato_status weights_prepare(struct engine_device *d, const struct engine_
         if (oato_interrupted)
             return oato_fail(err, OATO_NEGATIVE, "interrupted");
         weights_prefetch(d, &ahead, &asked, prepared + PREFETCH_BYTES);
-        if (o->on_load)
-            o->on_load(user, d->info.id, prepared, low->weight_bytes);
+        if (e->options->on_load)
+            e->options->on_load(e->user, d->info.id, prepared, low->weight_bytes);
         prepared += s->bytes;
         const struct weight_source source = weight_source(s, d->kept[i]);
         oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
@@ -364,25 +350,24 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
     return OATO_OK;
 }
 
-static oato_status device_allocate(struct engine *e, int32_t index, const struct engine_options *o,
-                                   warn_fn warn, void *user, struct oato_error *err)
+static oato_status device_allocate(const struct engine *e, struct engine_device *d,
+                                   struct oato_error *err)
 {
-    struct engine_device *d = &e->device[index];
     const struct device_ops *ops = d->device->ops;
     const bool keeps =
-        o->prepared_cache && ops->weight_data && ops->layout && ops->layout(d->device);
+        e->options->prepared_cache && ops->weight_data && ops->layout && ops->layout(d->device);
     const size_t n = (size_t)d->lowered->n_slots + 1;
     d->weights = calloc(n, sizeof(void *));
     d->kept = calloc(n, sizeof(void *));
     if (!d->weights || !d->kept)
         return oato_fail_memory(err, n * sizeof(void *), "the table of weights");
     if (keeps)
-        prepared_map(e, d, o->prepared_cache, warn, user);
+        prepared_map(e, d);
     if (ops->reserve)
         ops->reserve(d->device, d->lowered->weight_bytes, d->lowered->n_slots);
-    oato_status status = weights_prepare(d, o, user, err);
+    oato_status status = weights_prepare(e, d, err);
     if (!status && keeps && !d->prepared.data)
-        prepared_save(e, d, o->prepared_cache, warn, user);
+        prepared_save(e, d);
     if (!status && d->lowered->n_kv)
         status = ops->kv_create(d->device, d->lowered->kv_shapes, d->lowered->n_kv, e->kv_dtype,
                                 e->pool.n_pages, &d->kv, err);
@@ -429,8 +414,7 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
     return status;
 }
 
-oato_status engine_allocate(struct engine *e, const struct engine_options *o, warn_fn warn,
-                            void *user, struct oato_error *err)
+oato_status engine_allocate(struct engine *e, struct oato_error *err)
 {
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
@@ -446,7 +430,7 @@ oato_status engine_allocate(struct engine *e, const struct engine_options *o, wa
         status = check_fits(e, d, err);
     }
     for (int32_t i = 0; i < e->n_devices && !status; i++)
-        status = device_allocate(e, i, o, warn, user, err);
+        status = device_allocate(e, &e->device[i], err);
     for (int32_t i = 0; i < e->n_devices && !status; i++)
         status = weights_stage(e, &e->device[i], err);
     for (int32_t i = 0; i < e->n_devices && !status; i++)

@@ -52,23 +52,26 @@ _Static_assert(sizeof(struct prepared_row) == 72, "no padding");
 struct prepared {
     struct prepared_header header;
     struct prepared_row *rows;
+    uint32_t *slots; /* parallel to rows: of the device */
     struct text path;
 };
 
 static void prepared_free(struct prepared *p)
 {
     free(p->rows);
+    free(p->slots);
     text_free(&p->path);
 }
 
 /* Path: folder, name of the model's file, layout, and a hash of everything that must match. */
-static void path_make(struct prepared *p, const char *folder, const char *model)
+static void path_make(struct prepared *p, const struct engine *e)
 {
-    const char *name = strrchr(model, '/') ? strrchr(model, '/') + 1 : model;
+    const char *model = gguf_path(e->model->gguf), *slash = strrchr(model, '/');
     struct prepared_header key = p->header;
     key.table_hash = hash_bytes(p->rows, key.n * sizeof *p->rows);
     text_init(&p->path);
-    text_printf(&p->path, "%s/%s.%s.%016llx.prepared", folder, name, key.layout,
+    text_printf(&p->path, "%s/%s.%s.%016llx.prepared", e->options->prepared_cache,
+                slash ? slash + 1 : model, key.layout,
                 (unsigned long long)hash_bytes(&key, sizeof key));
 }
 
@@ -84,24 +87,19 @@ static uint64_t content_hash(const struct gguf *g)
     return hash;
 }
 
-/* Other slots use the model's file or the host's weights. */
-static bool is_kept(const struct weight_slot *s)
-{
-    return s->use != WEIGHT_LOOKUP && !s->streamed;
-}
-
-static bool prepared_make(const struct engine *e, const struct engine_device *d, const char *folder,
-                          struct prepared *p)
+static bool prepared_make(const struct engine *e, const struct engine_device *d, struct prepared *p)
 {
     memset(p, 0, sizeof *p);
     p->rows = calloc(d->lowered->n_slots + 1, sizeof *p->rows);
-    if (!p->rows)
+    p->slots = calloc(d->lowered->n_slots + 1, sizeof *p->slots);
+    if (!p->rows || !p->slots)
         return false;
     struct prepared_header *h = &p->header;
     for (uint32_t i = 0; i < d->lowered->n_slots; i++) {
         const struct weight_slot *s = &d->lowered->slots[i];
-        if (!is_kept(s))
-            continue;
+        if (s->use == WEIGHT_LOOKUP || s->streamed)
+            continue; /* the model's file or the host's weights are used */
+        p->slots[h->n] = i;
         p->rows[h->n++] =
             (struct prepared_row){.name_hash = hash_bytes(s->tensor->name, strlen(s->tensor->name)),
                                   .dtype = (uint32_t)s->tensor->dtype,
@@ -123,19 +121,8 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
         p->rows[i].offset = h->bytes;
         h->bytes += size_align(p->rows[i].bytes, ALIGN);
     }
-    path_make(p, folder, gguf_path(e->model->gguf));
+    path_make(p, e);
     return !p->path.failed;
-}
-
-/* Warns about the file: what is wrong, and what follows. */
-static void say(warn_fn warn, void *user, const char *path, const char *what, const char *then)
-{
-    struct text line;
-    text_init(&line);
-    text_printf(&line, "%s: %s%s", path, what, then);
-    if (warn && line.data)
-        warn(user, line.data);
-    text_free(&line);
 }
 
 /* --------------------------------------------------------------------------------- checks */
@@ -229,16 +216,15 @@ static const char *prepared_check(struct prepared *p, const struct mapped_file *
     return data_is_good(rows, h->n, f->data, threads) ? NULL : "is damaged";
 }
 
-void prepared_map(const struct engine *e, struct engine_device *d, const char *folder, warn_fn warn,
-                  void *user)
+void prepared_map(const struct engine *e, struct engine_device *d)
 {
     struct prepared p;
     struct oato_error err;
     struct stat st;
-    if (!prepared_make(e, d, folder, &p) || (stat(p.path.data, &st) && errno == ENOENT))
+    if (!prepared_make(e, d, &p) || (stat(p.path.data, &st) && errno == ENOENT))
         goto out;
     if (file_map(p.path.data, &d->prepared, &err)) {
-        say(warn, user, err.text, "preparing the weights again", "");
+        warn_line(e->warn, e->user, "%s: preparing the weights again", err.text);
         goto out;
     }
     file_prefetch(&d->prepared, 0, d->prepared.bytes);
@@ -246,13 +232,13 @@ void prepared_map(const struct engine *e, struct engine_device *d, const char *f
     if (!wrong)
         wrong = prepared_check(&p, &d->prepared, d->info.threads);
     if (wrong) {
-        say(warn, user, p.path.data, wrong, "; preparing the weights again and replacing the file");
+        warn_line(e->warn, e->user, "%s: %s; preparing the weights again and replacing the file",
+                  p.path.data, wrong);
         file_unmap(&d->prepared);
         goto out;
     }
-    for (uint32_t i = 0, row = 0; i < d->lowered->n_slots; i++)
-        if (is_kept(&d->lowered->slots[i]))
-            d->kept[i] = d->prepared.data + p.rows[row++].offset;
+    for (uint32_t i = 0; i < p.header.n; i++)
+        d->kept[p.slots[i]] = d->prepared.data + p.rows[i].offset;
 out:
     prepared_free(&p);
 }
@@ -260,12 +246,9 @@ out:
 /* -------------------------------------------------------------------------------- writing */
 
 /* The bytes of row i of the table, from the device. */
-static const uint8_t *row_data(const struct engine_device *d, uint32_t i)
+static const uint8_t *row_data(const struct prepared *p, const struct engine_device *d, uint32_t i)
 {
-    for (uint32_t slot = 0; slot < d->lowered->n_slots; slot++)
-        if (is_kept(&d->lowered->slots[slot]) && i-- == 0)
-            return d->device->ops->weight_data(d->device, d->weights[slot]);
-    return NULL;
+    return d->device->ops->weight_data(d->device, d->weights[p->slots[i]]);
 }
 
 static const uint8_t zeros[DATA_ALIGN];
@@ -289,7 +272,7 @@ static oato_status prepared_write(struct prepared *p, const struct engine_device
     struct outfile f;
     const size_t table = h->n * sizeof *p->rows;
     for (uint32_t i = 0; i < h->n; i++)
-        if (!row_hash(&p->rows[i], row_data(d, i)))
+        if (!row_hash(&p->rows[i], row_data(p, d, i)))
             return oato_fail_memory(err, sizeof(struct hash_stream *), "hashing weights");
     h->table_hash = hash_bytes(p->rows, table);
     h->hash = hash_bytes(h, offsetof(struct prepared_header, hash));
@@ -304,22 +287,22 @@ static oato_status prepared_write(struct prepared *p, const struct engine_device
         status = outfile_write(&f, zeros, h->data - sizeof *h - table, err);
     for (uint32_t i = 0; i < h->n && !status; i++) {
         const struct prepared_row *r = &p->rows[i];
-        status = outfile_write(&f, row_data(d, i), r->bytes, err);
+        status = outfile_write(&f, row_data(p, d, i), r->bytes, err);
         if (!status)
             status = outfile_write(&f, zeros, size_align(r->bytes, ALIGN) - r->bytes, err);
     }
     return status ? status : outfile_commit(&f, err);
 }
 
-void prepared_save(const struct engine *e, const struct engine_device *d, const char *folder,
-                   warn_fn warn, void *user)
+void prepared_save(const struct engine *e, const struct engine_device *d)
 {
     struct prepared p;
     struct oato_error err;
-    if (prepared_make(e, d, folder, &p)) {
-        mkdir(folder, 0700); /* if this fails, writing fails, too, and says why */
+    if (prepared_make(e, d, &p)) {
+        /* if this fails, writing fails, too, and says why */
+        mkdir(e->options->prepared_cache, 0700);
         if (prepared_write(&p, d, &err))
-            say(warn, user, err.text, "the prepared weights are not kept", "");
+            warn_line(e->warn, e->user, "%s: the prepared weights are not kept", err.text);
     }
     prepared_free(&p);
 }

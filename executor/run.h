@@ -80,7 +80,6 @@ oato_status answer_print(const struct answer *x, size_t *printed, struct oato_er
  * appended to x->text. */
 oato_status answer_ask(struct session *s, const struct run_args *a, struct answer *x, int32_t seq,
                        struct oato_error *err);
-struct sampler *answer_sampler(const struct session *s, const struct run_args *a);
 void answer_times_print(const struct session *s);
 
 #endif

@@ -48,11 +48,6 @@ oato_status answer_ask(struct session *s, const struct run_args *a, struct answe
     return batch_add(s->batch, &r, &x->id, err);
 }
 
-struct sampler *answer_sampler(const struct session *s, const struct run_args *a)
-{
-    return sampler_create(&a->sampling, tokenizer_size(s->tokenizer));
-}
-
 oato_status answer_print(const struct answer *x, size_t *printed, struct oato_error *err)
 {
     if (x->text.failed)

@@ -20,18 +20,6 @@ struct bench {
     uint64_t clock_ns, busy_ns; /* of the timed decode steps: devices' clock, host's busy time */
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, int32_t n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 /* The minimum work per token on any machine: bytes to read and operations (a multiply-add is two).
  * */
 struct work {
@@ -300,15 +288,15 @@ static oato_status bench_sizes(struct run_args *a, struct oato_error *err)
 /* The cache must hold every sequence at its longest. */
 static oato_status bench_context(struct run_args *a, struct oato_error *err)
 {
-    int64_t page = KV_PAGE_POSITIONS, decode = a->depth + (int64_t)a->generate;
-    decode = (decode + page - 1) / page * page * a->batch;
-    int64_t need = a->prefill > decode ? a->prefill : decode;
+    const int64_t page = KV_PAGE_POSITIONS;
+    const int64_t decode = kv_pages_of((int64_t)a->depth + a->generate) * page * a->batch;
+    const int64_t need = max_i64(a->prefill, decode);
     if (need > INT32_MAX / 2)
         return oato_fail(err, OATO_EUSAGE,
                          "%lld positions do not fit in a KV cache; use a smaller -p, -d, -n or -b",
                          (long long)need);
     if (!a->engine.context)
-        a->engine.context = (int32_t)(need > page ? need : page);
+        a->engine.context = (int32_t)max_i64(need, page);
     a->engine.seqs = a->batch;
     return OATO_OK;
 }
@@ -330,8 +318,8 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
         if (!status)
             status = time_all(&b, err);
         if (!status && !oato_interrupted) {
-            double prefill = a.prefill ? median(b.prefill_ns, a.repeat) : 0;
-            double decode = a.generate ? median(b.decode_ns, a.repeat) : 0;
+            double prefill = a.prefill ? quantile(b.prefill_ns, a.repeat, 0.5) : 0;
+            double decode = a.generate ? quantile(b.decode_ns, a.repeat, 0.5) : 0;
             if (a.json)
                 report_json(&b, prefill, decode, &stats);
             else

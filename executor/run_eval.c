@@ -112,8 +112,8 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = session_open(&s, &a, SESSION_TOKENIZER, err);
     if (!status && !s.done) {
-        status = tokenizer_encode(s.tokenizer, text.data ? text.data : "", text.len,
-                                  TOKENIZE_ADD_SPECIAL, &ids, &n, err);
+        status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_SPECIAL,
+                                  &ids, &n, err);
         if (!status)
             status = score_text(&s, &a, ids, n, err);
     }
@@ -212,7 +212,7 @@ static oato_status token_print(const struct tokenizer *t, int32_t id, struct oat
     oato_status status =
         shown.failed ? oato_fail_memory(err, shown.len, "the text of a token") : OATO_OK;
     if (!status)
-        printf("%6d  \"%s\"\n", id, shown.data ? shown.data : "");
+        printf("%6d  \"%s\"\n", id, or_empty(shown.data));
     text_free(&shown);
     return status;
 }
@@ -239,7 +239,7 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
     if (!status)
         status = tokenizer_create(g, &t, err);
     if (!status)
-        status = tokenizer_encode(t, text.data ? text.data : "", text.len,
+        status = tokenizer_encode(t, or_empty(text.data), text.len,
                                   a->no_special ? 0 : TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL,
                                   &ids, &n, err);
     if (!status) {

@@ -39,7 +39,7 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
     oato_status status = prompt_text(s, a, prompt, n, &text, err);
     if (!status)
         status =
-            tokenizer_encode(s->tokenizer, text.data ? text.data : "", text.len,
+            tokenizer_encode(s->tokenizer, or_empty(text.data), text.len,
                              TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &n_ids, err);
     text_free(&text);
     if (!status && !n_ids) {
@@ -57,7 +57,7 @@ static oato_status answer_open(struct session *s, const struct run_args *a, cons
     if (status)
         return status;
     x->n_ids = (int32_t)min_i64((int64_t)n_ids, INT32_MAX);
-    x->sampler = answer_sampler(s, a);
+    x->sampler = sampler_create(&a->sampling, tokenizer_size(s->tokenizer));
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
     if (!a->chat && !a->hide_prompt)

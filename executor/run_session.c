@@ -8,19 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static void warn(void *user, const char *text)
-{
-    struct progress *p = user; /* its line is cleared first; may be NULL */
-    const bool on = p && p->on;
-    if (p) {
-        progress_end(p);
-        p->on = on;
-    }
-    fputs("oato-run: warning: ", stderr);
-    text_print(stderr, text, strlen(text));
-    fputc('\n', stderr);
-}
-
 static void on_load(void *user, const char *device, uint64_t bytes, uint64_t of)
 {
     progress_update(user, of ? (double)bytes / (double)of : 0, device);
@@ -29,15 +16,13 @@ static void on_load(void *user, const char *device, uint64_t bytes, uint64_t of)
 /* Warns about positions that the model was not trained for. */
 static void warn_of_context(const struct model *m, int32_t context, int32_t seqs)
 {
-    char text[160];
     const int64_t trained = m->shape.context_length;
     if (trained < 1 || context <= trained * (seqs > 1 ? seqs : 1))
         return;
-    snprintf(text, sizeof text,
-             "the context of %d tokens exceeds the %lld that the model was trained for; text "
-             "beyond that may make no sense",
-             context, (long long)trained);
-    warn(NULL, text);
+    warn_line(program_warn, NULL,
+              "the context of %d tokens exceeds the %lld that the model was trained for; text "
+              "beyond that may make no sense",
+              context, (long long)trained);
 }
 
 /* All logits are needed when the tokenizer knows fewer tokens than there are logits, because the
@@ -67,7 +52,7 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     memset(s, 0, sizeof *s);
     options.threads = host_threads(options.threads, why, sizeof why);
     if (why[0])
-        warn(NULL, why);
+        program_warn(NULL, why);
     oato_status status = OATO_OK;
     if (a->plan) {
         status = plan_load(a->plan, &s->plan, err);
@@ -84,8 +69,8 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     options.on_load = on_load;
     progress_begin(&progress, "loading", 1);
     if (!status)
-        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, warn, &progress,
-                             &s->engine, err);
+        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, program_warn,
+                             &progress, &s->engine, err);
     progress_end(&progress);
     if (!status && a->dump_program) {
         engine_dump_programs(s->engine, stdout);
@@ -102,7 +87,7 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
 void session_close(struct session *s)
 {
     if (s->engine)
-        engine_warnings(s->engine, warn, NULL);
+        engine_warnings(s->engine, program_warn, NULL);
     batch_free(s->batch);
     engine_close(s->engine);
     tokenizer_free(s->tokenizer);

@@ -128,6 +128,11 @@ enum {
     EXPERTS_MAX = 4096,
     KV_PAGE_POSITIONS = 64 /* of a page of the KV cache, on every device */
 };
+/* The pages that so many positions take. */
+static inline int32_t kv_pages_of(int64_t positions)
+{
+    return (int32_t)((positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS);
+}
 
 /* What varies from step to step and decides an operator's cost. */
 struct op_size {

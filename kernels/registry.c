@@ -30,7 +30,7 @@ static oato_status unknown_kind(const char *name, size_t n, struct oato_error *e
     for (int i = 0; device_registry[i]; i++)
         text_printf(&known, "%s%s", i ? ", " : "", device_registry[i]->kind);
     oato_fail(err, OATO_EUSAGE, "unknown device kind '%.*s'; known: %s",
-              (int)min_i64((int64_t)n, 64), name, known.data ? known.data : "");
+              (int)min_i64((int64_t)n, 64), name, or_empty(known.data));
     text_free(&known);
     return err->status;
 }

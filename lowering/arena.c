@@ -7,76 +7,66 @@
  * (Pisarchyk and Lee 2020, "greedy by size"); programs have a few hundred buffers, so the quadratic
  * walk is cheap.
  */
-#include "lowering/arena.h"
+#include "lowering/lower_internal.h"
 
 #include <stdlib.h>
 
-#define BUFFER_ALIGN 64
-
-struct interval {
-    uint64_t begin, end;
-};
-
-static bool finished_before(const struct buffer *old, const struct buffer *new,
-                            int32_t (*known)(const void *, int32_t, int32_t, int32_t),
-                            const void *user)
+/* Whether all uses of a buffer are complete before the record starts that defines the other. */
+static bool finished_before(const struct lowering *l, const struct buffer *old,
+                            const struct buffer *new)
 {
+    const int32_t *known = l->queue[new->def_queue].records[new->def_record].known;
     for (int32_t q = 0; q < DEVICES_MAX; q++)
         if (old->last_use[q] >= 0 &&
-            known(user, new->def_queue, new->def_record, q) < old->last_use[q])
+            (q == new->def_queue ? new->def_record - 1 : known[q]) < old->last_use[q])
             return false;
     return true;
 }
 
-static int by_begin(const void *a, const void *b)
+static int by_offset(const void *va, const void *vb)
 {
-    const struct interval *x = a, *y = b;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
+    const struct buffer *const *a = va, *const *b = vb;
+    return (*a)->offset < (*b)->offset ? -1 : (*a)->offset > (*b)->offset;
 }
 
-struct ordered {
-    uint64_t bytes;
-    int32_t index;
-};
-
-static int by_size(const void *a, const void *b)
+/* The largest first, of equals the one that was issued first. */
+static int by_size(const void *va, const void *vb)
 {
-    const struct ordered *x = a, *y = b;
-    if (x->bytes != y->bytes)
-        return x->bytes > y->bytes ? -1 : 1;
-    return x->index < y->index ? -1 : 1;
+    const struct buffer *const *a = va, *const *b = vb;
+    if ((*a)->bytes != (*b)->bytes)
+        return (*a)->bytes > (*b)->bytes ? -1 : 1;
+    return *a < *b ? -1 : 1;
 }
 
-bool buffers_place(struct buffer *buffers, int32_t n,
-                   int32_t (*known)(const void *user, int32_t queue, int32_t record, int32_t other),
-                   const void *user, uint64_t arena_bytes[DEVICES_MAX])
+void buffers_place(struct lowering *l)
 {
-    struct interval *taken = malloc(((size_t)n + 1) * sizeof *taken);
-    struct ordered *order = malloc(((size_t)n + 1) * sizeof *order);
-    for (int32_t i = 0; order && i < n; i++)
-        order[i] = (struct ordered){size_align(buffers[i].bytes, BUFFER_ALIGN), i};
-    if (order)
-        qsort(order, (size_t)n, sizeof *order, by_size);
-    for (int32_t i = 0; taken && order && i < n; i++) {
-        struct buffer *b = &buffers[order[i].index];
-        size_t n_taken = 0;
-        for (int32_t j = 0; j < i; j++) {
-            const struct buffer *other = &buffers[order[j].index];
-            const struct buffer *first = order[j].index < order[i].index ? other : b;
-            if (other->device == b->device &&
-                !finished_before(first, first == b ? other : b, known, user))
-                taken[n_taken++] = (struct interval){other->offset, other->offset + order[j].bytes};
-        }
-        qsort(taken, n_taken, sizeof *taken, by_begin);
-        b->offset = 0;
-        for (size_t j = 0; j < n_taken && taken[j].begin < b->offset + order[i].bytes; j++)
-            if (taken[j].end > b->offset)
-                b->offset = taken[j].end;
-        if (b->offset + order[i].bytes > arena_bytes[b->device])
-            arena_bytes[b->device] = b->offset + order[i].bytes;
+    const size_t n = (size_t)l->n_buffers;
+    struct buffer **order = calloc(2 * n + 1, sizeof(struct buffer *));
+    if (!order) {
+        oato_fail_memory(l->err, 2 * n * sizeof(struct buffer *), "placing buffers");
+        return;
     }
-    bool done = taken && order;
-    free(taken);
+    struct buffer **taken = order + n; /* on the same device at the same time */
+    for (size_t i = 0; i < n; i++)
+        order[i] = &l->buffers[i];
+    qsort(order, n, sizeof(struct buffer *), by_size);
+    for (size_t i = 0; i < n; i++) {
+        struct buffer *b = order[i];
+        uint64_t *arena_bytes = &l->out->device[b->device].arena_bytes;
+        size_t n_taken = 0;
+        for (size_t j = 0; j < i; j++) {
+            struct buffer *other = order[j];
+            const struct buffer *first = other < b ? other : b;
+            if (other->device == b->device && !finished_before(l, first, first == b ? other : b))
+                taken[n_taken++] = other;
+        }
+        qsort(taken, n_taken, sizeof(struct buffer *), by_offset);
+        b->offset = 0;
+        for (size_t j = 0; j < n_taken && taken[j]->offset < b->offset + b->bytes; j++)
+            if (taken[j]->offset + taken[j]->bytes > b->offset)
+                b->offset = taken[j]->offset + taken[j]->bytes;
+        if (b->offset + b->bytes > *arena_bytes)
+            *arena_bytes = b->offset + b->bytes;
+    }
     free(order);
-    return done;
 }

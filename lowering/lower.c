@@ -69,10 +69,8 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
             slot.staging_offset = offset; /* the record's place is added later */
         }
         r->record.weight[i] = weight_slot_find(l, device, &slot);
-        if (r->record.weight[i] == UINT32_MAX) {
-            oato_fail_memory(l->err, sizeof slot, "the table of weights");
+        if (failed(l))
             return;
-        }
         offset += l->out->device[device].slots[r->record.weight[i]].bytes;
         offset = size_align(offset, STAGING_ALIGN);
     }
@@ -80,7 +78,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
     if (!r->streams)
         return;
     l->streams[device]++;
-    l->stream_bytes += offset;
+    l->out->stream_bytes[l->phase] += offset;
     r->stream_bytes = offset;
 }
 
@@ -260,8 +258,7 @@ static struct home candidates_read(struct lowering *l, int32_t device)
     const struct home made = run_emit(l, device, op, value, &logits, &op.k, 1);
     if (failed(l))
         return made;
-    l->copies++;
-    l->copy_bytes += (uint64_t)op.n * sizeof(float);
+    copy_count(l, op.n);
     return copy_emit(l, value, 0, op.n, made, l->in->facts->host);
 }
 
@@ -286,29 +283,14 @@ static void kv_copy_emit(struct lowering *l, int32_t device)
 
 /* ---------------------------------------------------------------------------- the result */
 
-/* The `known` callback of buffers_place. */
-static int32_t record_knows(const void *user, int32_t queue, int32_t record, int32_t other)
-{
-    const struct lowering *l = user;
-    return queue == other ? record - 1 : l->queue[queue].records[record].known[other];
-}
-
 static void phase_finish(struct lowering *l, const struct home *result)
 {
     struct lowered *out = l->out;
-    uint64_t arena_bytes[DEVICES_MAX] = {0};
     if (result)
         l->buffers[result->buffer].last_use[l->in->facts->host] = INT32_MAX; /* after the step */
-    if (!buffers_place(l->buffers, l->n_buffers, record_knows, l, arena_bytes))
-        oato_fail_memory(l->err, (size_t)l->n_buffers * 16, "placing buffers");
-    for (int d = 0; d < out->n_devices; d++)
-        if (arena_bytes[d] > out->device[d].arena_bytes)
-            out->device[d].arena_bytes = arena_bytes[d];
+    buffers_place(l);
     programs_finish(l);
     out->result_offset[l->phase] = result ? l->buffers[result->buffer].offset : 0;
-    out->copies[l->phase] = l->copies;
-    out->copy_bytes[l->phase] = l->copy_bytes;
-    out->stream_bytes[l->phase] = l->stream_bytes;
 }
 
 oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct lowered *out,

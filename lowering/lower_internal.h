@@ -6,11 +6,10 @@
 #ifndef OATO_LOWER_INTERNAL_H
 #define OATO_LOWER_INTERNAL_H
 
-#include "lowering/arena.h"
 #include "lowering/lowering.h"
 
-/* Alignment of weights in a staging room; enough for copies on every device. */
-enum { STAGING_ALIGN = 256 };
+/* Alignment of weights in a staging room; enough for copies on every device. And of buffers. */
+enum { STAGING_ALIGN = 256, BUFFER_ALIGN = 64 };
 
 struct queued {
     struct program_record record; /* offsets, waits and signals are filled at the end */
@@ -41,6 +40,14 @@ enum value_parts {
                       are undefined, so only the same experts may read a part */
 };
 
+/* A place for activations in a device's arena. */
+struct buffer {
+    int32_t device;                /* device whose arena holds it */
+    uint64_t bytes, offset;        /* of it, aligned; offset is the result */
+    int32_t def_queue, def_record; /* who writes it first */
+    int32_t last_use[DEVICES_MAX]; /* per queue: last record that touches it, -1 none */
+};
+
 struct lowered_value {
     int32_t n_parts;
     enum value_parts parts;
@@ -65,12 +72,10 @@ struct lowering {
     int32_t max_tokens, max_rows;
     struct queue queue[DEVICES_MAX];
     struct lowered_value *values;
-    struct buffer *buffers;
+    struct buffer *buffers; /* in the order in which records that define them were issued */
     int32_t n_buffers, buffers_cap;
     struct slice *slices;
     int32_t n_slices, slices_cap;
-    int32_t copies;
-    uint64_t copy_bytes, stream_bytes;
     int32_t streams[DEVICES_MAX]; /* records so far */
     struct oato_error *err;
 };
@@ -83,6 +88,10 @@ static inline bool failed(const struct lowering *l)
 /* ---------------------------------------------------------------------------- values.c --- */
 
 void values_init(struct lowering *l);
+/* The array, moved if it has no room for another element; NULL, and lowering has failed: memory is
+ * short. */
+void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,
+               const char *what);
 /* Appends an empty record of that kind to a device's queue; NULL: memory is short. */
 struct queued *record_add(struct lowering *l, int32_t device, enum record_kind kind);
 /* Completes the record: no wait may be added after this. Returns its index. */
@@ -96,6 +105,12 @@ int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t ro
 /* Adds a record that runs op on n inputs and makes one output; all belong to `value`. */
 struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
                      const struct home *in, const int32_t *widths, int n);
+/* Counts a value, or what is made from it, as one copy of the step. */
+static inline void copy_count(struct lowering *l, int32_t width)
+{
+    l->out->copies[l->phase]++;
+    l->out->copy_bytes[l->phase] += (uint64_t)width * sizeof(float);
+}
 /* Copies `width` columns of a value, or a result made from it, to another device. */
 struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
                       struct home from, int32_t to);
@@ -116,10 +131,15 @@ struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32
 int32_t kv_home_of_part(const struct lowered_device *d, const struct graph_op *o,
                         const struct placement *p, int part);
 
+/* ------------------------------------------------------------------------------- arena.c --- */
+
+/* Sets every buffer's offset and raises each device's arena size to what they take. */
+void buffers_place(struct lowering *l);
+
 /* ---------------------------------------------------------------------------- programs.c --- */
 
-/* Index of the slot equal to `wanted` (ignoring bytes), added if missing; UINT32_MAX when memory is
- * short. */
+/* Index of the slot equal to `wanted` (ignoring bytes), added if missing; UINT32_MAX, and lowering
+ * has failed, when memory is short. */
 uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weight_slot *wanted);
 /* Makes the program of each device that has records; buffers must have their offsets. */
 void programs_finish(struct lowering *l);

@@ -111,7 +111,8 @@ struct kv_home {
 
 struct lowered_device {
     struct weight_slot *slots; /* named by index in records; both phases */
-    uint32_t n_slots, slots_cap;
+    uint32_t n_slots;
+    int32_t slots_cap;
     struct kv_home *kv;               /* named by kv_layer in records */
     struct kv_layer_shape *kv_shapes; /* parallel to kv */
     int32_t n_kv;

@@ -14,15 +14,13 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
     return extent ? (double)(end - begin) / (double)extent : 1;
 }
 
-/* Parts come in graph order, so the search starts where the last one was found. */
-static int32_t op_find(const struct graph *g, const char *name, int32_t hint)
+/* Parts come in graph order, so the search starts where the last one was found. plan_apply made
+ * sure that there is such an operator. */
+static int32_t op_find(const struct graph *g, const char *name, int32_t at)
 {
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        const int32_t at = (hint + i) % g->n_ops;
-        if (!strcmp(g->ops[at].name, name))
-            return at;
-    }
-    return -1;
+    while (strcmp(g->ops[at].name, name) != 0)
+        at = (at + 1) % g->n_ops;
+    return at;
 }
 
 /* Inserts by begin, so that parts are concatenated or summed in order. */
@@ -48,11 +46,6 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
     for (int32_t i = 0; i < plan->n_parts; i++) {
         const struct plan_part *p = &plan->parts[i];
         at = op_find(g, p->op, at);
-        if (at < 0)
-            return oato_fail(err, OATO_EFILE,
-                             "the plan names operator %s, which this model does not have; run "
-                             "oato-plan again for this model",
-                             p->op);
         const int32_t device = bound[p->device], home = bound[p->home];
         if (home != device && (home != host || device == host))
             return oato_fail(

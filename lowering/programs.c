@@ -34,15 +34,12 @@ uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weigh
     for (uint32_t i = 0; i < d->n_slots && !wanted->streamed; i++)
         if (!d->slots[i].streamed && weight_slot_same(&d->slots[i], wanted))
             return i;
-    if (d->n_slots == d->slots_cap) {
-        uint32_t cap = d->slots_cap ? d->slots_cap * 2 : 64;
-        struct weight_slot *s = realloc(d->slots, cap * sizeof *s);
-        if (!s)
-            return UINT32_MAX;
-        d->slots = s;
-        d->slots_cap = cap;
-    }
-    struct weight_slot *s = &d->slots[d->n_slots];
+    struct weight_slot *s = room_for(l, d->slots, (int32_t)d->n_slots, &d->slots_cap, sizeof *s,
+                                     "the table of weights");
+    if (!s)
+        return UINT32_MAX;
+    d->slots = s;
+    s += d->n_slots;
     *s = *wanted;
     s->bytes = facts->weight_bytes ? facts->weight_bytes(facts->user, device, s) : file_bytes(s);
     if (!s->streamed)

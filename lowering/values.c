@@ -17,9 +17,8 @@ static const struct home nowhere = {-1, 0, 0};
 
 /* -------------------------------------------------------------------- records and waits */
 
-/* The array, moved if it has no room for another element; NULL: memory is short. */
-static void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,
-                      const char *what)
+void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,
+               const char *what)
 {
     const int32_t more = *cap ? *cap * 2 : 256;
     if (n < *cap)
@@ -91,7 +90,9 @@ int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t ro
     struct buffer *b = &l->buffers[l->n_buffers];
     *b = (struct buffer){
         .device = device,
-        .bytes = (uint64_t)(rows ? l->max_rows : l->max_tokens) * (uint64_t)width * sizeof(float),
+        .bytes =
+            size_align((size_t)(rows ? l->max_rows : l->max_tokens) * (size_t)width * sizeof(float),
+                       BUFFER_ALIGN),
         .def_queue = queue,
         .def_record = l->queue[queue].n - 1,
     };
@@ -170,12 +171,6 @@ static struct home part_fetch(struct lowering *l, int32_t value, int32_t part, i
             *h = copy_emit(l, value, part, v->part_width[part], source, device);
     }
     return *h;
-}
-
-static void copy_count(struct lowering *l, int32_t width)
-{
-    l->copies++;
-    l->copy_bytes += (uint64_t)width * sizeof(float);
 }
 
 struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t device)

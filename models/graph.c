@@ -5,6 +5,7 @@
  */
 #include "models/models.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static bool same_product(const struct graph *g, const struct graph_op *a, const struct graph_op *b)
@@ -216,6 +217,18 @@ oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32
 memory:
     graph_free(out);
     return oato_fail_memory(err, (size_t)g->n_ops * sizeof *g->ops, "the operator graph");
+}
+
+oato_status graph_fuse_all(const struct graph *g, graph_match_fn *take, void *user,
+                           struct graph *out, struct oato_error *err)
+{
+    const size_t all = (size_t)graph_matches(g, NULL, 0);
+    struct graph_match *m = calloc(all + 1, sizeof *m);
+    if (!m)
+        return oato_fail_memory(err, all * sizeof *m, "fusions");
+    const oato_status status = graph_fuse(g, m, graph_cover(g, take, user, m), out, err);
+    free(m);
+    return status;
 }
 
 void graph_free(struct graph *g)

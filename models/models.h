@@ -230,6 +230,9 @@ struct graph_op graph_fused(const struct graph *g, struct graph_match m);
  * one is an error). The result has its own arena and refers to the same tensors. */
 oato_status graph_fuse(const struct graph *g, const struct graph_match *m, int32_t n,
                        struct graph *out, struct oato_error *err);
+/* graph_fuse with the matches of graph_cover: how a model runs without a plan. */
+oato_status graph_fuse_all(const struct graph *g, graph_match_fn *take, void *user,
+                           struct graph *out, struct oato_error *err);
 void graph_free(struct graph *g);
 /* The size of an operator in a step: rows by the row class of its value. kv_positions: positions
  * that each token could attend to, summed; an operator with a window reads no more than that. */

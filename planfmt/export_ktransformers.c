@@ -64,7 +64,7 @@ static const struct family *find_family(const struct exporter *x, struct oato_er
     for (size_t i = 0; i < ARRAY_LEN(families); i++)
         text_printf(&known, "%s%s", i ? ", " : "", families[i].architecture);
     oato_fail(err, OATO_EUSAGE, "ktransformers has no rules for architecture '%s'; known: %s", name,
-              known.data ? known.data : "");
+              or_empty(known.data));
     text_free(&known);
     return NULL;
 }

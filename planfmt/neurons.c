@@ -61,31 +61,19 @@ uint64_t neurons_hash(const struct neurons *n)
 
 /* -------------------------------------------------------------------------------- order ---- */
 
-struct ranked {
-    float freq;
-    int32_t index;
-};
-
-static int more_active(const void *a, const void *b)
+static int more_active(const void *a, const void *b, void *freq)
 {
-    const struct ranked *x = a, *y = b;
-    if (x->freq != y->freq)
-        return x->freq > y->freq ? -1 : 1;
-    return x->index - y->index;
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    const float *f = freq;
+    const int order = order_f64(f[y], f[x]);
+    return order ? order : order_i64(x, y);
 }
 
-bool neurons_order(const float *freq, int32_t n, int32_t *order)
+void neurons_order(const float *freq, int32_t n, int32_t *order)
 {
-    struct ranked *all = malloc(((size_t)n + 1) * sizeof *all);
-    if (!all)
-        return false;
     for (int32_t i = 0; i < n; i++)
-        all[i] = (struct ranked){freq[i], i};
-    qsort(all, (size_t)n, sizeof *all, more_active);
-    for (int32_t i = 0; i < n; i++)
-        order[i] = all[i].index;
-    free(all);
-    return true;
+        order[i] = i;
+    qsort_r(order, (size_t)n, sizeof *order, more_active, (void *)freq);
 }
 
 /* ------------------------------------------------------------------------------- checks ---- */
@@ -277,8 +265,8 @@ static oato_status read_tensor(struct reader *r, const struct gguf_tensor *t, en
         l->ffn_order = data;
     else if (check_freq(data, n, (int32_t)(l - r->out->layers), kinds[kind].name, OATO_EFILE, err))
         return err->status;
-    else if (!neurons_order(data, n, order))
-        return oato_fail_memory(err, t->bytes, "a neurons sidecar");
+    else
+        neurons_order(data, n, order);
     if (kind == EXP_FREQ) {
         l->exp_freq = data;
         l->exp_order = order;

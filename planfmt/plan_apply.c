@@ -59,8 +59,8 @@ static int32_t name_find(const struct named_op *names, int32_t n, const char *na
 
 static int by_first(const void *a, const void *b)
 {
-    int32_t x = ((const struct graph_match *)a)->first, y = ((const struct graph_match *)b)->first;
-    return x < y ? -1 : x > y;
+    return order_i64(((const struct graph_match *)a)->first,
+                     ((const struct graph_match *)b)->first);
 }
 
 static int32_t fusion_find(const char *name)
@@ -119,11 +119,9 @@ struct op_part {
 static int by_op_and_begin(const void *va, const void *vb)
 {
     const struct op_part *a = va, *b = vb;
-    if (a->op != b->op)
-        return a->op < b->op ? -1 : 1;
-    if (a->part->begin != b->part->begin)
-        return a->part->begin < b->part->begin ? -1 : 1;
-    return a->index < b->index ? -1 : a->index > b->index;
+    int order = order_i64(a->op, b->op);
+    order = order ? order : order_i64(a->part->begin, b->part->begin);
+    return order ? order : order_i64(a->index, b->index);
 }
 
 static const char *const phase_name[PHASE_COUNT] = {"prefill", "decode"};
@@ -422,9 +420,8 @@ out:
 static int by_layer_and_head(const void *va, const void *vb)
 {
     const struct plan_kv *a = va, *b = vb;
-    if (a->layer != b->layer)
-        return a->layer < b->layer ? -1 : 1;
-    return a->head_begin < b->head_begin ? -1 : a->head_begin > b->head_begin;
+    const int order = order_i64(a->layer, b->layer);
+    return order ? order : order_i64(a->head_begin, b->head_begin);
 }
 
 static int32_t kv_heads_of(const struct graph *g, int32_t layer)

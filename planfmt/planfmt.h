@@ -82,9 +82,7 @@ struct profile {
  * from arena_alloc(&p->arena, ...), strings from profile_string, rows from profile_put. */
 void profile_init(struct profile *p);
 
-/* Called for each warning, such as an unknown key; text has file, line and column. May be NULL. */
-typedef void (*warn_fn)(void *user, const char *text);
-
+/* warn gets file, line and column of what is ignored, such as an unknown key. */
 oato_status profile_load(const char *path, struct profile *out, warn_fn warn, void *user,
                          struct oato_error *err);
 oato_status profile_load_memory(const void *data, size_t bytes, const char *name,
@@ -152,9 +150,8 @@ const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer
 oato_status neurons_import_powerinfer(const char *path, const struct gguf *model, bool text_order,
                                       struct neurons *out, uint64_t *capacity_bytes,
                                       struct oato_error *err);
-/* The indices of n frequencies, highest first, equal ones in order of index. False: memory is
- * short. */
-bool neurons_order(const float *freq, int32_t n, int32_t *order);
+/* The indices of n frequencies, highest first, equal ones in order of index. */
+void neurons_order(const float *freq, int32_t n, int32_t *order);
 
 /* -------------------------------------------------------------------------------- plan ---- */
 

@@ -21,10 +21,10 @@ enum field_type {
 /* Whether a key is there. All but REQUIRED ones may be missing in a file. */
 enum field_presence {
     REQUIRED,
-    OPTIONAL,   /* always written */
-    IF_SET,     /* a number above 0, true */
-    UNLESS_SET, /* the opposite */
-    WITH_NEXT,  /* as the next key, which is IF_SET */
+    OPTIONAL,        /* always written */
+    IF_SET,          /* a number above 0, true */
+    LAST_UNLESS_SET, /* false: the last key; true: not written, as readers take it for granted */
+    WITH_NEXT,       /* as the next key, which is IF_SET */
 };
 
 /* One key of a mapping, and where its value is in the structure of the mapping. */
@@ -60,7 +60,12 @@ extern const struct schema profile_head_schema, profile_machine_schema, profile_
 /* Indices in the schemas. */
 enum { DEVICE_ID };
 enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
-enum { ROW_DEVICE, ROW_OP, ROW_SUPPORTED, ROW_MEDIAN };
+enum { ROW_DEVICE, ROW_OP };
+
+/* Whether the field, a bool or a double, is true or above 0 in the structure at base. */
+bool field_is_set(const struct field *f, const void *base);
+/* How many of the fields that structure has: those up to a LAST_UNLESS_SET that is not, or all. */
+int schema_fields(const struct schema *schema, const void *base);
 
 /* True when id is "kind:number" with at most 15 bytes. */
 bool profile_device_id_ok(const char *id, const char *kind);
@@ -142,10 +147,5 @@ struct section_kind {
 
 extern const char plan_magic[8];
 extern const struct section_kind section_kind[SEC_END]; /* by id */
-
-static inline const char *or_empty(const char *s)
-{
-    return s ? s : "";
-}
 
 #endif

@@ -69,11 +69,10 @@ const struct schema profile_link_schema = {"link", {
     {"stream_bytes_per_s", AT(link_text, link.stream_bytes_per_s), FIELD_F64, 0, IF_SET},
 }, 9};
 
-/* From ROW_MEDIAN on of supported rows only. */
 const struct schema profile_row_schema = {"operator", {
     {"device", AT(row_text, device), FIELD_CHARS, SIZE(row_text, device), REQUIRED},
     {"op", AT(row_text, op), FIELD_CHARS, SIZE(row_text, op), REQUIRED},
-    {"supported", AT(row_text, row.supported), FIELD_BOOL, 0, UNLESS_SET},
+    {"supported", AT(row_text, row.supported), FIELD_BOOL, 0, LAST_UNLESS_SET},
     {"median_ns", AT(row_text, row.median_ns), FIELD_F64, 0, REQUIRED},
     {"p10_ns", AT(row_text, row.p10_ns), FIELD_F64, 0, OPTIONAL},
     {"p90_ns", AT(row_text, row.p90_ns), FIELD_F64, 0, OPTIONAL},
@@ -84,6 +83,20 @@ const struct schema profile_row_schema = {"operator", {
     {"disturbed", AT(row_text, row.disturbed), FIELD_BOOL, 0, IF_SET},
 }, 11};
 /* clang-format on */
+
+bool field_is_set(const struct field *f, const void *base)
+{
+    const void *at = (const char *)base + f->offset;
+    return f->type == FIELD_BOOL ? *(const bool *)at : *(const double *)at > 0;
+}
+
+int schema_fields(const struct schema *schema, const void *base)
+{
+    for (int i = 0; i < schema->n; i++)
+        if (schema->field[i].presence == LAST_UNLESS_SET && !field_is_set(&schema->field[i], base))
+            return i + 1;
+    return schema->n;
+}
 
 bool profile_device_id_ok(const char *id, const char *kind)
 {

@@ -119,27 +119,22 @@ static void end_list(struct writer *w)
     emit(w, yaml_sequence_end_event_initialize(&e), &e);
 }
 
-static bool is_set(const struct field *f, const void *base)
-{
-    const void *at = (const char *)base + f->offset;
-    return f->type == FIELD_BOOL ? *(const bool *)at : *(const double *)at > 0;
-}
-
 static bool is_written(const struct field *f, const void *base)
 {
     switch (f->presence) {
     case REQUIRED:
     case OPTIONAL: return true;
-    case IF_SET: return is_set(f, base);
-    case UNLESS_SET: return !is_set(f, base);
-    case WITH_NEXT: return is_set(f + 1, base);
+    case IF_SET: return field_is_set(f, base);
+    case LAST_UNLESS_SET: return !field_is_set(f, base);
+    case WITH_NEXT: return field_is_set(f + 1, base);
     }
     return true;
 }
 
-/* The first n fields of the schema, from the structure at base. */
-static void put_fields(struct writer *w, const struct schema *schema, int n, const void *base)
+/* The fields of the schema, from the structure at base. */
+static void put_fields(struct writer *w, const struct schema *schema, const void *base)
 {
+    const int n = schema_fields(schema, base);
     for (int i = 0; i < n; i++) {
         const struct field *f = &schema->field[i];
         const void *from = (const char *)base + f->offset;
@@ -157,11 +152,11 @@ static void put_fields(struct writer *w, const struct schema *schema, int n, con
     }
 }
 
-static void put_mapping(struct writer *w, const struct schema *schema, int n, const void *base,
+static void put_mapping(struct writer *w, const struct schema *schema, const void *base,
                         bool one_line)
 {
     begin_mapping(w, one_line);
-    put_fields(w, schema, n, base);
+    put_fields(w, schema, base);
     end_mapping(w);
 }
 
@@ -238,22 +233,20 @@ static oato_status check_profile(const struct profile *p, struct oato_error *err
 
 static void put_devices(struct writer *w, const struct profile *p)
 {
-    const struct schema *schema = &profile_device_schema;
     begin_list(w, "devices");
     for (int32_t i = 0; i < p->n_devices; i++)
-        put_mapping(w, schema, schema->n, &p->devices[i], false);
+        put_mapping(w, &profile_device_schema, &p->devices[i], false);
     end_list(w);
 }
 
 static void put_links(struct writer *w, const struct profile *p)
 {
-    const struct schema *schema = &profile_link_schema;
     begin_list(w, "links");
     for (int32_t i = 0; i < p->n_links; i++) {
         struct link_text t = {.link = p->links[i]};
         snprintf(t.from, sizeof t.from, "%s", p->devices[t.link.from].id);
         snprintf(t.to, sizeof t.to, "%s", p->devices[t.link.to].id);
-        put_mapping(w, schema, schema->n, &t, true);
+        put_mapping(w, &profile_link_schema, &t, true);
     }
     end_list(w);
 }
@@ -267,18 +260,16 @@ struct sorted_row {
 static int by_device_and_key(const void *va, const void *vb)
 {
     const struct sorted_row *a = va, *b = vb;
-    if (a->row->device != b->row->device)
-        return a->row->device < b->row->device ? -1 : 1;
-    return strverscmp(a->key, b->key);
+    const int order = order_i64(a->row->device, b->row->device);
+    return order ? order : strverscmp(a->key, b->key);
 }
 
 static oato_status put_row(struct writer *w, const struct profile *p, const struct sorted_row *s,
                            struct oato_error *err)
 {
     const struct profile_row *r = s->row;
-    const struct schema *schema = &profile_row_schema;
     struct row_text t = {.row = *r};
-    if (r->supported && check_fields(schema, &t, (int32_t)(r - p->rows), err))
+    if (r->supported && check_fields(&profile_row_schema, &t, (int32_t)(r - p->rows), err))
         return oato_fail_at(err, "%s", s->key);
     if (strlen(or_empty(r->numerics)) >= sizeof t.numerics || r->size.rows < 1)
         return oato_fail(
@@ -288,7 +279,7 @@ static oato_status put_row(struct writer *w, const struct profile *p, const stru
     snprintf(t.device, sizeof t.device, "%s", p->devices[r->device].id);
     snprintf(t.op, sizeof t.op, "%s", s->key);
     snprintf(t.numerics, sizeof t.numerics, "%s", or_empty(r->numerics));
-    put_mapping(w, schema, r->supported ? schema->n : ROW_MEDIAN, &t, true);
+    put_mapping(w, &profile_row_schema, &t, true);
     return OATO_OK;
 }
 
@@ -331,9 +322,9 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     begin_mapping(w, false);
     struct profile head = *p;
     head.version = PROFILE_VERSION;
-    put_fields(w, &profile_head_schema, profile_head_schema.n, &head);
+    put_fields(w, &profile_head_schema, &head);
     put_plain(w, "machine");
-    put_mapping(w, &profile_machine_schema, profile_machine_schema.n, &p->machine, false);
+    put_mapping(w, &profile_machine_schema, &p->machine, false);
     put_devices(w, p);
     put_links(w, p);
     oato_status status = put_rows(w, p, err);

@@ -43,16 +43,6 @@ static oato_status fail_at(struct reader *r, yaml_mark_t at, const char *fmt, ..
                      text);
 }
 
-static void read_warn(struct reader *r, yaml_mark_t at, const char *what, const char *key)
-{
-    char text[512];
-    if (!r->warn)
-        return;
-    snprintf(text, sizeof text, "%s:%zu:%zu: %s '%.60s' is ignored", r->name, at.line + 1,
-             at.column + 1, what, key);
-    r->warn(r->user, text);
-}
-
 static const char *anchor_of(const yaml_event_t *e)
 {
     const yaml_char_t *a = e->type == YAML_SCALAR_EVENT           ? e->data.scalar.anchor
@@ -106,10 +96,13 @@ static const char *kind_of(const yaml_event_t *e)
                                                   : "nothing";
 }
 
-/* Goes over the value of an unknown key, whatever it is. */
-static oato_status skip_value(struct reader *r)
+/* Warns about the unknown key at the event, and goes over its value, whatever that is. */
+static oato_status skip_key(struct reader *r)
 {
+    const yaml_mark_t at = r->event.start_mark;
     int depth = 0;
+    warn_line(r->warn, r->user, "%s:%zu:%zu: unknown key '%.60s' is ignored", r->name, at.line + 1,
+              at.column + 1, (const char *)r->event.data.scalar.value);
     for (;;) {
         oato_status status = next_event(r);
         if (status)
@@ -251,8 +244,18 @@ struct mapping_marks {
     yaml_mark_t begin, value[FIELDS_MAX];
 };
 
-/* Reads a mapping whose start is the next event. Missing required fields from `optional_from` on
- * are left to the caller. */
+static oato_status check_required(struct reader *r, const struct schema *schema, const void *base,
+                                  const struct mapping_marks *m)
+{
+    const int n = schema_fields(schema, base);
+    for (int i = 0; i < n; i++)
+        if (schema->field[i].presence == REQUIRED && !(m->seen & 1u << i))
+            return fail_at(r, m->begin, "%s: key '%s' is missing", schema->what,
+                           schema->field[i].name);
+    return OATO_OK;
+}
+
+/* Reads the mapping that begins at the event. */
 static oato_status read_mapping(struct reader *r, const struct schema *schema, void *base,
                                 struct mapping_marks *m)
 {
@@ -266,7 +269,7 @@ static oato_status read_mapping(struct reader *r, const struct schema *schema, v
         if (status)
             return status;
         if (r->event.type == YAML_MAPPING_END_EVENT)
-            return OATO_OK;
+            return check_required(r, schema, base, m);
         yaml_mark_t at = r->event.start_mark;
         if (r->event.type != YAML_SCALAR_EVENT)
             return fail_at(r, at, "%s: %s where a key is expected", schema->what,
@@ -274,8 +277,7 @@ static oato_status read_mapping(struct reader *r, const struct schema *schema, v
         const char *key = (const char *)r->event.data.scalar.value;
         int i = find_field(schema, key);
         if (i < 0) {
-            read_warn(r, at, "unknown key", key);
-            status = skip_value(r);
+            status = skip_key(r);
         } else if (m->seen & 1u << i) {
             return fail_at(r, at, "%s: duplicate key '%s'", schema->what, key);
         } else {
@@ -286,16 +288,6 @@ static oato_status read_mapping(struct reader *r, const struct schema *schema, v
         if (status)
             return status;
     }
-}
-
-static oato_status check_required(struct reader *r, const struct schema *schema,
-                                  const struct mapping_marks *m, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (schema->field[i].presence == REQUIRED && !(m->seen & 1u << i))
-            return fail_at(r, m->begin, "%s: key '%s' is missing", schema->what,
-                           schema->field[i].name);
-    return OATO_OK;
 }
 
 /* ------------------------------------------------------------------------------ sections --- */
@@ -314,11 +306,8 @@ static oato_status read_device(struct reader *r)
     struct profile *p = r->profile;
     struct profile_device d = {.id = "", .kind = "", .model = "", .spec = ""};
     struct mapping_marks m;
-    oato_status status = read_mapping(r, &profile_device_schema, &d, &m);
-    if (!status)
-        status = check_required(r, &profile_device_schema, &m, profile_device_schema.n);
-    if (status)
-        return status;
+    if (read_mapping(r, &profile_device_schema, &d, &m))
+        return r->err->status;
     if (!profile_device_id_ok(d.id, d.kind))
         return fail_at(r, m.value[DEVICE_ID],
                        "id '%s': must be the kind, '%s', a colon and a number", d.id, d.kind);
@@ -349,8 +338,6 @@ static oato_status read_link(struct reader *r)
     struct mapping_marks m;
     oato_status status = read_mapping(r, &profile_link_schema, &t, &m);
     if (!status)
-        status = check_required(r, &profile_link_schema, &m, profile_link_schema.n);
-    if (!status)
         status = device_of(r, t.from, m.value[LINK_FROM], &t.link.from);
     if (!status)
         status = device_of(r, t.to, m.value[LINK_TO], &t.link.to);
@@ -373,13 +360,10 @@ static oato_status read_link(struct reader *r)
 
 static oato_status read_row(struct reader *r)
 {
-    const struct schema *schema = &profile_row_schema;
     struct row_text t = {.row = {.supported = true}};
     struct profile_row *row = &t.row;
     struct mapping_marks m;
-    oato_status status = read_mapping(r, schema, &t, &m);
-    if (!status)
-        status = check_required(r, schema, &m, row->supported ? schema->n : ROW_MEDIAN);
+    oato_status status = read_mapping(r, &profile_row_schema, &t, &m);
     if (!status && !row->supported) /* only the key counts */
         *row = (struct profile_row){.supported = false};
     if (!status)
@@ -475,8 +459,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
         while (s < ARRAY_LEN(sections) && strcmp(key, sections[s].name) != 0)
             s++;
         if (i < 0 && s == ARRAY_LEN(sections)) {
-            read_warn(r, at, "unknown key", key);
-            status = skip_value(r);
+            status = skip_key(r);
         } else if (i >= 0 ? seen & 1u << i : seen_sections & 1u << s) {
             return fail_at(r, at, "duplicate key '%s'", key);
         } else if (i >= 0) {

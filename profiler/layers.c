@@ -59,7 +59,7 @@ oato_status layers_open(const struct rig *r, const struct model *m, oato_dtype k
         return oato_fail_memory(err, sizeof *l, "layers");
     l->rig = r;
     l->kv = kv;
-    oato_status status = fuse_all(&m->graph, &l->graph, err);
+    oato_status status = graph_fuse_all(&m->graph, NULL, NULL, &l->graph, err);
     const size_t n = (size_t)l->graph.n_ops * GRAPH_WEIGHTS;
     if (!status && !(l->weights = calloc(n + 1, sizeof(struct oato_weight *))))
         status = oato_fail_memory(err, n * sizeof(struct oato_weight *), "layers");

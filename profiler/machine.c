@@ -75,7 +75,7 @@ static void read_isa(char *out, size_t out_bytes)
     for (size_t i = 0; i < ARRAY_LEN(isa_levels); i++)
         if (has_word(flags, isa_levels[i].flag))
             text_printf(&t, "%s%s", t.len ? " " : "", isa_levels[i].name);
-    snprintf(out, out_bytes, "%s", t.data ? t.data : "");
+    snprintf(out, out_bytes, "%s", or_empty(t.data));
     text_free(&t);
 }
 
@@ -143,7 +143,7 @@ bool machine_same(const struct profile_machine *a, const struct profile_machine 
         {"NUMA nodes", a->numa_nodes, b->numa_nodes},
         {"bytes of last-level cache", (int64_t)a->l3_bytes, (int64_t)b->l3_bytes},
     };
-    const char *cpu = a->cpu ? a->cpu : "", *isa = a->isa ? a->isa : "";
+    const char *cpu = or_empty(a->cpu), *isa = or_empty(a->isa);
     why[0] = 0;
     if (strcmp(cpu, b->cpu) != 0)
         snprintf(why, why_bytes, "its CPU is '%s', this one is '%s'", cpu, b->cpu);

@@ -241,24 +241,19 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     struct profile p;
     struct profiler_report report;
     const char *path = c->out;
+    profile_init(&p);
     oato_status status = model_open(c->model, &model, err);
-    if (status)
-        return status;
-    if (!path) { /* the name needs the machine, which the file may then hold already */
+    if (!status && !path) /* the name needs the machine, which the file may then hold already */
         status = profiler_begin(NULL, true, &p, NULL, NULL, err);
-        if (!status) {
-            machine_file_name(&p.machine, name, sizeof name);
-            path = name;
-            profile_free(&p);
-        }
+    if (!status && !path) {
+        machine_file_name(&p.machine, name, sizeof name);
+        path = name;
+        profile_free(&p);
     }
     if (!status)
         status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
-    if (status) {
-        model_close(model);
-        return status;
-    }
-    status = profiler_measure(&p, model, &c->options, program_warn, NULL, &report, err);
+    if (!status)
+        status = profiler_measure(&p, model, &c->options, program_warn, NULL, &report, err);
     if (!status)
         status = profile_save(&p, path, err);
     if (!status && c->json)

@@ -86,17 +86,6 @@ oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *
     return OATO_OK;
 }
 
-oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err)
-{
-    const size_t all = (size_t)graph_matches(g, NULL, 0);
-    struct graph_match *m = calloc(all + 1, sizeof *m);
-    if (!m)
-        return oato_fail_memory(err, all * sizeof *m, "fused patterns");
-    oato_status status = graph_fuse(g, m, graph_cover(g, NULL, NULL, m), out, err);
-    free(m);
-    return status;
-}
-
 void op_set_free(struct op_set *s)
 {
     arena_free(&s->arena);
@@ -122,7 +111,7 @@ int32_t op_point_positions(const struct op_point *at)
 
 int32_t op_point_pages(const struct op_point *at)
 {
-    return (op_point_positions(at) + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS;
+    return kv_pages_of(op_point_positions(at));
 }
 
 static void add_point(struct op_point *out, int32_t *n, int32_t rows, int32_t seqs, int32_t context)
@@ -152,23 +141,24 @@ static void attention_points(const struct profiler_options *o, int32_t rows, int
         add_point(out, n, rows, 1, longest);
 }
 
-int32_t op_points(const struct op_case *c, const struct profiler_options *o, int32_t context_length,
+int32_t op_points(const struct op_case *c, const struct profiler_options *o, int64_t context_length,
                   struct op_point *out)
 {
+    const int32_t longest = (int32_t)min_i64(context_length, 1 << 24);
     const int32_t *rows = o->quick ? rows_quick : rows_full;
     int32_t n_rows = o->quick ? ARRAY_LEN(rows_quick) : ARRAY_LEN(rows_full), n = 0;
     bool attention = c->op.kind == OP_ATTENTION;
     for (int32_t i = 0; i < n_rows; i++) {
-        if (rows[i] > context_length || (c->logits_only && rows[i] > LOGITS_ROWS_MAX))
+        if (rows[i] > longest || (c->logits_only && rows[i] > LOGITS_ROWS_MAX))
             continue;
         if (attention)
-            attention_points(o, rows[i], context_length, out, &n);
+            attention_points(o, rows[i], longest, out, &n);
         else
             add_point(out, &n, rows[i], 1, 0);
     }
     for (size_t i = 0; attention && !o->quick && i < ARRAY_LEN(batches); i++)
         for (size_t j = 0; j < ARRAY_LEN(batch_contexts); j++)
-            if (batch_contexts[j] <= context_length)
+            if (batch_contexts[j] <= longest)
                 add_point(out, &n, batches[i], batches[i], batch_contexts[j]);
     return n;
 }

@@ -42,7 +42,7 @@ bool times_disagree(double least_ns, double most_ns)
     return most_ns > 2 * least_ns;
 }
 
-bool passes_middle(const struct passes *p, const struct profile_row *like, struct profile_row *out)
+struct profile_row passes_middle(const struct passes *p, const struct profile_row *like)
 {
     const struct profile_row *sorted[PASSES_MAX] = {NULL};
     int n = 0;
@@ -56,10 +56,8 @@ bool passes_middle(const struct passes *p, const struct profile_row *like, struc
         sorted[at] = r;
         n++;
     }
-    if (!n)
-        return false;
-    *out = *sorted[(n - 1) / 2];
-    if (times_disagree(sorted[0]->median_ns, out->median_ns))
-        out->disturbed = true;
-    return true;
+    struct profile_row middle = *sorted[(n - 1) / 2];
+    if (times_disagree(sorted[0]->median_ns, middle.median_ns))
+        middle.disturbed = true;
+    return middle;
 }

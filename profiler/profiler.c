@@ -6,7 +6,6 @@
 #include "profiler/profiler_internal.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -37,50 +36,27 @@ struct run {
     struct passes passes; /* over the operators of a device */
 };
 
-static const char *text_of(const char *s)
-{
-    return s ? s : "";
-}
-
-static void warn_line(const struct run *r, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void warn_line(const struct run *r, const char *fmt, ...)
-{
-    char line[700];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    if (r->warn)
-        r->warn(r->user, line);
-}
-
 /* ---------------------------------------------------------------------- the profile's head - */
 
 oato_status profiler_begin(const char *path, bool replace, struct profile *p, warn_fn warn,
                            void *user, struct oato_error *err)
 {
+    const bool extends = path && !replace && !access(path, F_OK);
     struct profile here;
     char why[400];
+    oato_status status = OATO_OK;
     profile_init(p);
-    if (path && !replace && !access(path, F_OK)) {
-        oato_status status = profile_load(path, p, warn, user, err);
-        if (status)
-            return status;
-        profile_init(&here);
-        status = machine_read(&here, err);
-        if (!status && !machine_same(&p->machine, &here.machine, why, sizeof why))
-            status = oato_fail(err, OATO_EFILE,
-                               "%s was measured on another machine: %s; --replace starts it anew, "
-                               "-o names another file",
-                               path, why);
-        profile_free(&here);
-        if (status)
-            profile_free(p);
-        return status;
-    }
-    oato_status status = machine_read(p, err);
+    profile_init(&here);
+    if (extends)
+        status = profile_load(path, p, warn, user, err);
+    if (!status)
+        status = machine_read(extends ? &here : p, err);
+    if (!status && extends && !machine_same(&p->machine, &here.machine, why, sizeof why))
+        status = oato_fail(err, OATO_EFILE,
+                           "%s was measured on another machine: %s; --replace starts it anew, "
+                           "-o names another file",
+                           path, why);
+    profile_free(&here);
     if (status)
         profile_free(p);
     return status;
@@ -112,7 +88,7 @@ static bool write_head(struct run *r)
     snprintf(entry, sizeof entry, "%.*s%s", (int)n, name.data, r->o->quick ? QUICK : "");
     p->version = PROFILE_VERSION;
     char all[NOTES_MAX + 204];
-    snprintf(all, sizeof all, "%.*s", NOTES_MAX, text_of(p->notes));
+    snprintf(all, sizeof all, "%.*s", NOTES_MAX, or_empty(p->notes));
     char *at = strstr(all, entry), *rough = at ? at + strlen(entry) : NULL;
     if (!at)
         snprintf(all + strlen(all), sizeof entry + 2, "%s%s", all[0] ? "; " : "", entry);
@@ -149,7 +125,7 @@ static void drop_rows(struct profile *p, int32_t device)
 static oato_status check_host(const struct run *r, const struct profile_device *d,
                               const struct device_info *info, struct oato_error *err)
 {
-    const char *isa = text_of(r->p->machine.kernel_isa);
+    const char *isa = or_empty(r->p->machine.kernel_isa);
     if (d->threads != info->threads)
         return oato_fail(err, OATO_EUSAGE,
                          "%s was profiled with %d threads, this run has %d; use --threads %d, "
@@ -166,7 +142,7 @@ static oato_status check_host(const struct run *r, const struct profile_device *
 /* Whether the entry is of a device opened so. */
 static bool same_device(const struct rig *rig, const struct profile_device *d, const char *spec)
 {
-    return !strcmp(text_of(d->model), rig->info.model) && !strcmp(text_of(d->spec), spec);
+    return !strcmp(or_empty(d->model), rig->info.model) && !strcmp(or_empty(d->spec), spec);
 }
 
 /* The entry of an open device: found again, or made. */
@@ -179,8 +155,8 @@ static oato_status enter_device(struct run *r, struct rig *rig, const char *spec
     if (i >= 0 && p->devices[i].is_host && check_host(r, &p->devices[i], info, err))
         return err->status;
     if (i >= 0 && !same_device(rig, &p->devices[i], spec)) {
-        warn_line(r, "%s was profiled as '%s %s': its old rows are dropped", info->id,
-                  text_of(p->devices[i].model), text_of(p->devices[i].spec));
+        warn_line(r->warn, r->user, "%s was profiled as '%s %s': its old rows are dropped",
+                  info->id, or_empty(p->devices[i].model), or_empty(p->devices[i].spec));
         drop_rows(p, i);
     }
     if (i < 0) {
@@ -273,7 +249,7 @@ static void time_by(struct run *r, struct rig *rig, enum device_clock clock)
     if (good || rig->told)
         return;
     rig->told = true;
-    warn_line(r,
+    warn_line(r->warn, r->user,
               "%s: operator times include the gaps between kernels, because the device's "
               "own records are not available: %s",
               rig->info.id, why.text);
@@ -330,9 +306,8 @@ static oato_status put_rows(struct run *r, bool count, bool disturbed, struct oa
 {
     const struct pass *first = &r->passes.pass[0];
     for (int32_t i = 0; i < first->n; i++) {
-        struct profile_row row = first->rows[i];
+        struct profile_row row = passes_middle(&r->passes, &first->rows[i]);
         int32_t before = r->p->n_rows;
-        passes_middle(&r->passes, &first->rows[i], &row);
         row.disturbed = row.supported && (row.disturbed || disturbed);
         if (!profile_put(r->p, &row))
             return oato_fail_memory(err, sizeof *first->rows, "the profile");
@@ -347,8 +322,7 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
                                 struct oato_error *err)
 {
     struct op_point points[POINTS_MAX];
-    int32_t context = (int32_t)min_i64(r->m->shape.context_length, 1 << 24), skipped = 0;
-    int32_t n = op_points(c, r->o, context, points);
+    int32_t n = op_points(c, r->o, r->m->shape.context_length, points), skipped = 0;
     char key[OP_KEY_SIZE], reason[sizeof err->text] = "";
     struct op_bench *bench = NULL;
     oato_op_key(&c->op, NULL, key);
@@ -379,7 +353,8 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
         return status == OATO_EFIT ? OATO_OK : status;
     r->report->rows_skipped += skipped;
     if (skipped)
-        warn_line(r, "%s: %s skipped at %d of %d sizes: %s", rig->info.id, key, skipped, n, reason);
+        warn_line(r->warn, r->user, "%s: %s skipped at %d of %d sizes: %s", rig->info.id, key,
+                  skipped, n, reason);
     return status == OATO_EFIT ? OATO_OK : status;
 }
 
@@ -392,7 +367,8 @@ static void warn_if_busy(const struct run *r, const struct rig *rig)
         disturbed += r->p->rows[i].device == rig->index && r->p->rows[i].disturbed;
     }
     if (disturbed)
-        warn_line(r, "%s: %d of %d rows are marked as disturbed" BUSY, rig->info.id, disturbed, n);
+        warn_line(r->warn, r->user, "%s: %d of %d rows are marked as disturbed" BUSY, rig->info.id,
+                  disturbed, n);
 }
 
 /* The context at which whole layers are run: one that attention was timed at. */
@@ -403,8 +379,8 @@ static int32_t shown_context(const struct run *r)
         const struct op_case *c = &r->set.cases[i];
         if (c->op.kind != OP_ATTENTION)
             continue;
-        int32_t context = (int32_t)min_i64(r->m->shape.context_length, 1 << 24);
-        int32_t n = op_points(c, r->o, context, points), best = points[0].context;
+        int32_t n = op_points(c, r->o, r->m->shape.context_length, points);
+        int32_t best = points[0].context;
         for (int32_t j = 0; j < n && points[j].rows == 1; j++)
             if (points[j].context <= CONTEXT_SHOWN && points[j].context > best)
                 best = points[j].context;
@@ -539,7 +515,7 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     oato_status status = measure_passes(r, rig, &t, err);
     if (!status && !adds_up(rig, &t)) {
         status = put_rows(r, false, true, err);
-        warn_line(r,
+        warn_line(r->warn, r->user,
                   "%s: the operators of a step add up to %.2f ms, but together take %.2f ms" BUSY,
                   rig->info.id, t.last[LAYERS_DECODE].sum_ns / 1e6, t.together_ns / 1e6);
     }
@@ -578,8 +554,7 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     if (!status)
         status = op_set_collect(&m->graph, o->kv, &r.set, err);
     for (int32_t i = 0; i < r.set.n && !status; i++)
-        points += op_points(&r.set.cases[i], o, (int32_t)min_i64(m->shape.context_length, 1 << 24),
-                            ignored);
+        points += op_points(&r.set.cases[i], o, m->shape.context_length, ignored);
     for (int i = 0; i < r.n_rigs; i++)
         passes += least_passes(&r, &r.rig[i]);
     progress_begin(&r.progress, "measuring", (double)points * passes);

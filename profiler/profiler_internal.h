@@ -31,9 +31,6 @@ struct op_set {
 oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
                            struct oato_error *err);
 void op_set_free(struct op_set *s);
-/* The graph with every match fused, except those that overlap an earlier one: how the engine runs
- * it without a plan. */
-oato_status fuse_all(const struct graph *g, struct graph *out, struct oato_error *err);
 
 /* A point at which a case is timed. */
 struct op_point {
@@ -47,7 +44,7 @@ int32_t op_point_pages(const struct op_point *at);
 
 enum { POINTS_MAX = 160 };
 /* The points of a case, in rising order of rows and context; returns how many. */
-int32_t op_points(const struct op_case *c, const struct profiler_options *o, int32_t context_length,
+int32_t op_points(const struct op_case *c, const struct profiler_options *o, int64_t context_length,
                   struct op_point *out);
 
 /* --------------------------------------------------------------------- running programs ---- */
@@ -132,8 +129,6 @@ oato_status rig_prepare(const struct rig *r, const struct oato_op *op, int i,
 uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
                             const struct gguf_tensor *const *weights, int n);
 
-/* Sorts v; the value at quantile q in [0, 1], between neighbours. */
-double quantile(double *v, int32_t n, double q);
 /* Rounded to a clock's precision: whole nanoseconds, tenths below 100. */
 double readable_ns(double ns);
 
@@ -159,8 +154,8 @@ struct passes {
 /* Adds a row to the last pass; false when memory is short. */
 bool passes_add(struct passes *p, const struct profile_row *row);
 /* The row of the same operator and size with the median time (the lower of two), marked as
- * disturbed if some pass took less than half as long. False: there is none. */
-bool passes_middle(const struct passes *p, const struct profile_row *like, struct profile_row *out);
+ * disturbed if some pass took less than half as long; `like` is of a pass. */
+struct profile_row passes_middle(const struct passes *p, const struct profile_row *like);
 /* True when times of the same work differ so much that the machine must have been busy. On quiet
  * machines the p90 of a row is 1.1 times its p10, and in one row of a hundred twice as much. */
 bool times_disagree(double least_ns, double most_ns);

@@ -20,20 +20,6 @@ enum {
     PATIENCE = 4 /* budgets, waiting for a busy machine to calm down */
 };
 
-static int compare_f64(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double quantile(double *v, int32_t n, double q)
-{
-    qsort(v, (size_t)n, sizeof *v, compare_f64);
-    double at = q * (n - 1);
-    int32_t i = (int32_t)at;
-    return i + 1 < n ? v[i] + (at - i) * (v[i + 1] - v[i]) : v[i];
-}
-
 double readable_ns(double ns)
 {
     return ns < 100 ? round(ns * 10) / 10 : round(ns);

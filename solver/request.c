@@ -66,7 +66,7 @@ int32_t request_max_tokens(const struct plan_request *q)
 
 int64_t request_kv_positions(const struct plan_request *q)
 {
-    return ((int64_t)q->context + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS * KV_PAGE_POSITIONS;
+    return (int64_t)kv_pages_of(q->context) * KV_PAGE_POSITIONS;
 }
 
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)

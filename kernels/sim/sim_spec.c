@@ -45,7 +45,7 @@ static oato_status unknown_option(const char *option, struct oato_error *err)
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         text_printf(&known, "%s%s", i ? ", " : "", fields[i].name);
     oato_fail(err, OATO_EUSAGE, "sim: unknown option '%s'; known: %s (as in vram=64MiB)", option,
-              known.data ? known.data : "");
+              or_empty(known.data));
     text_free(&known);
     return err->status;
 }

@@ -60,6 +60,34 @@ static void a_terminal_shows_one_line(void **state)
     assert_null(strchr(seen, '\n'));
 }
 
+static void a_warning_takes_the_place_of_the_line(void **state)
+{
+    (void)state;
+    int master, slave, old = dup(STDERR_FILENO);
+    char seen[512];
+    size_t n = 0;
+    ssize_t more;
+    struct progress p;
+    if (openpty(&master, &slave, NULL, NULL, NULL))
+        skip();
+    dup2(slave, STDERR_FILENO);
+    program_begin("oato-test");
+    progress_begin(&p, "measuring", 2);
+    progress_update(&p, 1, "a note");
+    program_warn(NULL, "too hot");
+    progress_update(&p, 2, "at once");
+    progress_end(&p);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    close(slave);
+    while ((more = read(master, seen + n, sizeof seen - 1 - n)) > 0)
+        n += (size_t)more;
+    close(master);
+    seen[n] = 0;
+    assert_non_null(strstr(seen, "a note\r\033[Koato-test: warning: too hot\r\n"));
+    assert_non_null(strstr(seen, "at once"));
+}
+
 static void a_pipe_stays_silent(void **state)
 {
     (void)state;
@@ -129,6 +157,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_terminal_shows_one_line),
+        cmocka_unit_test(a_warning_takes_the_place_of_the_line),
         cmocka_unit_test(a_pipe_stays_silent),
         cmocka_unit_test(the_clock_goes_forward),
         cmocka_unit_test(the_second_interrupt_ends_the_process),

@@ -126,8 +126,7 @@ static oato_status fill(struct neurons *out, double hot, double mean, int32_t n,
                          "no power law has a mean of %g with %g of %d causing %g of all", mean, hot,
                          n, POWER_LAW_SHARE);
     shuffle(f, n, random);
-    if (!neurons_order(f, n, o))
-        return oato_fail_memory(err, (size_t)n * sizeof *f, "frequencies");
+    neurons_order(f, n, o);
     *freq = f;
     *order = o;
     return OATO_OK;
