@@ -5,6 +5,7 @@
  */
 #include "lowering/lower_internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,8 +19,9 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
  * sure that there is such an operator. */
 static int32_t op_find(const struct graph *g, const char *name, int32_t at)
 {
-    while (strcmp(g->ops[at].name, name) != 0)
+    for (int32_t n = g->n_ops; n > 0 && strcmp(g->ops[at].name, name) != 0; n--)
         at = (at + 1) % g->n_ops;
+    assert(!strcmp(g->ops[at].name, name));
     return at;
 }
 
