@@ -1,6 +1,6 @@
 /*
- * ilp.c - the exact solver: picks a formulation, runs GLPK silently and never returns less than
- * the placement it was given. The bound it reports is that of the best open node, so that plans
+ * ilp.c - the exact solver: runs GLPK silently and never returns less than the placement it was
+ * given. The bound it reports is that of the best open node, so that plans
  * can state their maximum distance from the optimum.
  */
 #include "solver/ilp_internal.h"
@@ -124,10 +124,8 @@ bool mip_complete(const struct mip *m, struct arena *a, double *value)
     return columns && factors;
 }
 
-int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
+int64_t ilp_typical_ns(const struct instance *in)
 {
-    if (warm)
-        return instance_price(in, warm).objective_ns;
     int64_t sum = 0;
     for (int32_t u = 0; u < in->n_units; u++) {
         int64_t most = 0;
@@ -292,13 +290,9 @@ oato_status mip_search(struct mip *m, double gap, struct ilp_clock *clock, const
 oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
                       int32_t *place, struct ilp_result *result, struct oato_error *err)
 {
-    oato_status status = OATO_EUSAGE;
     size_t bytes = sizeof(int32_t) * (size_t)in->n_units;
     memset(result, 0, sizeof *result);
-    if (o->form != ILP_PLAIN)
-        status = ilp_path(in, o, warm, place, result, err);
-    if (status == OATO_EUSAGE && o->form != ILP_PATH)
-        status = ilp_plain(in, o, warm, place, result, err);
+    oato_status status = ilp_path(in, o, warm, place, result, err);
     /* rounding inside GLPK must not let a placement through that does not fit */
     if (!status && !instance_fits(in, place, NULL))
         status = oato_fail(err, OATO_NEGATIVE, "the ILP's placement does not fit after all");

@@ -175,7 +175,7 @@ static oato_status make_tables(struct path *p, struct oato_error *err)
         if (b->table < 0) {
             struct table *t = &p->tables[b->table = p->n_tables++];
             if (b->last - b->first >= BLOCK_UNITS)
-                return oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
+                return oato_fail(err, OATO_NEGATIVE, "a block of %d units is too large to tabulate",
                                  b->last - b->first + 1);
             if (!path_make_menu(p, b, &t->menu))
                 return oato_fail_memory(err, p->arena.used_bytes, "the ILP's tables");
@@ -193,7 +193,7 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
     memset(p, 0, sizeof *p);
     p->in = in;
     p->clock.deadline_ns = deadline_ns;
-    p->typical_ns = max_i64(ilp_typical_ns(in, NULL), 1);
+    p->typical_ns = max_i64(ilp_typical_ns(in), 1);
     arena_init(&p->arena);
     if (!path_alloc(p))
         return oato_fail_memory(err, p->arena.used_bytes, "the ILP");

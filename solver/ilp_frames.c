@@ -340,7 +340,7 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
         else if (ilp_late(&p->clock))
             status = ilp_ended(&p->clock, err);
         else if (next.n > MAX_PARTIALS)
-            status = oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
+            status = oato_fail(err, OATO_NEGATIVE, "a block of %d units is too large to tabulate",
                                b->last - b->first + 1);
         if (!status)
             prune_partials(p, &next);

@@ -1,6 +1,6 @@
 /*
- * ilp_internal.h - shared by the two formulations of the placement ILP: columns and rows of GLPK in
- * nanoseconds and bytes, and one careful run of its branch and bound.
+ * ilp_internal.h - the placement ILP: columns and rows of GLPK in nanoseconds and bytes, one
+ * careful run of its branch and bound, and the blocks and paths that it is made of.
  */
 #ifndef OATO_ILP_INTERNAL_H
 #define OATO_ILP_INTERNAL_H
@@ -54,9 +54,8 @@ double mip_bytes(uint64_t bytes, uint64_t capacity);
  * its rows with -1 and gets what they demand. False: memory (of a) is short. */
 bool mip_complete(const struct mip *m, struct arena *a, double *value);
 
-/* Scale of the objective: the time of the warm placement or, without one, of every unit in its most
- * expensive option. */
-int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm);
+/* Scale of the objective: the time of every unit in its most expensive option. */
+int64_t ilp_typical_ns(const struct instance *in);
 /* True when the units could overfill the device, so that a capacity row is needed. */
 bool ilp_constrained(const struct instance *in, int32_t device);
 
@@ -70,7 +69,7 @@ oato_status mip_relax(struct mip *m, struct ilp_clock *clock, struct ilp_result 
 oato_status mip_search(struct mip *m, double gap, struct ilp_clock *clock, const double *warm,
                        struct ilp_result *result, struct oato_error *err);
 
-/* ------------------------------------------------- blocks, and paths through them (path form) - */
+/* -------------------------------------------------------- blocks, and paths through them ------ */
 
 enum { BLOCK_UNITS = 24, ENDS_MAX = SOLVER_DEVICES * SOLVER_DEVICES };
 
@@ -164,14 +163,14 @@ bool option_lies_as(const struct option *a, const struct option *b);
 /* The end of a block whose last unit has this option. */
 int16_t path_end(const struct path *p, const struct option *o);
 
-/* Fills the menu of a block, and the frames of its table. False: memory is short. OATO_EUSAGE:
+/* Fills the menu of a block, and the frames of its table. False: memory is short. OATO_NEGATIVE:
  * there are too many ways to place the block. */
 bool path_make_menu(struct path *p, const struct block *b, struct menu *m);
 oato_status path_make_frames(struct path *p, const struct block *b, struct table *t,
                              struct oato_error *err);
 
-/* Cuts the instance into blocks, with their frames and menus. OATO_EUSAGE: it cannot be cut into
- * small enough blocks; OATO_NEGATIVE: not done in time. Call path_free in every case. */
+/* Cuts the instance into blocks, with their frames and menus. OATO_NEGATIVE: it cannot be cut into
+ * small enough blocks, or not in time. Call path_free in every case. */
 oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadline_ns,
                      struct oato_error *err);
 void path_free(struct path *p);
@@ -234,10 +233,7 @@ struct walk {
  * the bound. */
 oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err);
 
-/* Both leave place alone unless they return OATO_OK. OATO_EUSAGE from ilp_path: the instance
- * cannot be cut into small enough blocks. */
-oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
-                      int32_t *place, struct ilp_result *result, struct oato_error *err);
+/* Leaves place alone unless it returns OATO_OK. */
 oato_status ilp_path(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
                      int32_t *place, struct ilp_result *result, struct oato_error *err);
 
