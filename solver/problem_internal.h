@@ -39,6 +39,14 @@ oato_status problem_price(struct problem *p, struct oato_error *err);
 oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
                                   struct oato_error *err);
 
+/* Sets the options' budgets to the problem's. */
+void problem_budgets(const struct problem *p, struct planner_options *o);
+/* Options to plan the problem's request anew, on its devices and with its budgets; the list of
+ * devices is borrowed. */
+enum { DEVICES_SIZE = SOLVER_DEVICES * 17 };
+void problem_options(const struct problem *p, struct planner_options *o,
+                     char devices[DEVICES_SIZE]);
+
 /* Of all weights of the operator, in file format. */
 uint64_t problem_file_bytes(const struct graph_op *op);
 

@@ -34,9 +34,9 @@ int32_t operators_of(const struct plan *p, bool estimates);
 /* The proven distance from the optimum, or a negative number. */
 double gap_of(const struct plan *p);
 
-/* Only the picture of report_frontier, with a mark for the plan. */
-oato_status frontier_picture(const struct plan *p, const struct model *m,
-                             const struct profile *profile, int32_t steps, struct text *svg,
+/* Only the picture of report_frontier, with a mark for the plan; p: the plan's problem. */
+oato_status frontier_picture(const struct plan *plan, const struct problem *p,
+                             const struct model *m, int32_t steps, struct text *svg,
                              struct oato_error *err);
 
 oato_status text_status(const struct text *t, struct oato_error *err);
