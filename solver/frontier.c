@@ -42,8 +42,8 @@ static oato_status find_point(const struct model *m, const struct profile *profi
     x->fits = true;
     x->ns = (double)plan.objective_ns;
     x->layers_ns = layers_of(&plan);
-    x->prefill = plan.prefill_ns ? 1e9 * q->prompt * q->batch / (double)plan.prefill_ns : 0;
-    x->decode = plan.decode_ns ? 1e9 * q->batch / (double)plan.decode_ns : 0;
+    x->prefill = tokens_per_s((double)q->prompt * q->batch, plan.prefill_ns);
+    x->decode = tokens_per_s(q->batch, plan.decode_ns);
     plan_free(&plan);
     return OATO_OK;
 }
@@ -132,17 +132,9 @@ static void curve(const struct point *x, int32_t n, bool layers, double top, con
     text_printf(out, "\"/>\n");
 }
 
-/* 1, 2 or 5 times a power of ten: steps of an axis up to top. */
-static double round_step(double top)
-{
-    const double least = top / STEPS, power = pow(10, floor(log10(least)));
-    const double part = least / power;
-    return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
-}
-
 static void axes(const struct point *x, int32_t n, double top, struct text *out)
 {
-    const double step = round_step(top);
+    const double step = round_step(top, STEPS);
     for (int i = 0; i * step <= top; i++) {
         const double value = i * step;
         text_printf(

@@ -29,14 +29,6 @@ static int on_glpk_text(void *user, const char *text)
     return 1; /* nobody's business */
 }
 
-void *ilp_grow(void *all, size_t *cap, size_t size)
-{
-    const size_t more = *cap * 2 + 64;
-    void *room = realloc(all, more * size);
-    *cap = room ? more : *cap;
-    return room;
-}
-
 oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_error *err)
 {
     jmp_buf home;
@@ -61,7 +53,7 @@ void mip_init(struct mip *m, int64_t typical_ns)
     glp_term_out(GLP_OFF);
     m->lp = glp_create_prob();
     glp_set_obj_dir(m->lp, GLP_MIN);
-    m->scale = OBJECTIVE_SIZE / (double)(typical_ns > 0 ? typical_ns : 1);
+    m->scale = OBJECTIVE_SIZE / (double)typical_ns;
 }
 
 void mip_free(struct mip *m)
@@ -122,34 +114,6 @@ bool mip_complete(const struct mip *m, struct arena *a, double *value)
     }
     value[0] = 0;
     return columns && factors;
-}
-
-int64_t ilp_typical_ns(const struct instance *in)
-{
-    int64_t sum = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        int64_t most = 0;
-        for (int32_t o = 0; o < in->units[u].n_options; o++)
-            if (in->units[u].options[o].price.objective_ns > most && instance_allows(in, u, o))
-                most = in->units[u].options[o].price.objective_ns;
-        sum = ns_add(sum, most);
-    }
-    return sum;
-}
-
-bool ilp_constrained(const struct instance *in, int32_t device)
-{
-    uint64_t sum = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        uint64_t most = 0;
-        for (int32_t o = 0; o < in->units[u].n_options; o++) {
-            uint64_t bytes = in->units[u].options[o].bytes[device];
-            if (bytes > most && instance_allows(in, u, o))
-                most = bytes;
-        }
-        sum += most;
-    }
-    return sum > in->capacity[device];
 }
 
 /* A little less than GLPK says, for what rounding inside it may have added; up to whole
@@ -285,32 +249,4 @@ oato_status mip_search(struct mip *m, double gap, struct ilp_clock *clock, const
     if (ended)
         return ilp_ended(clock, err);
     return oato_fail(err, OATO_NEGATIVE, "no placement fits");
-}
-
-oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
-                      int32_t *place, struct ilp_result *result, struct oato_error *err)
-{
-    size_t bytes = sizeof(int32_t) * (size_t)in->n_units;
-    memset(result, 0, sizeof *result);
-    oato_status status = ilp_path(in, o, warm, place, result, err);
-    /* rounding inside GLPK must not let a placement through that does not fit */
-    if (!status && !instance_fits(in, place, NULL))
-        status = oato_fail(err, OATO_NEGATIVE, "the ILP's placement does not fit after all");
-    if (status && status != OATO_NEGATIVE)
-        return status;
-    if (!status)
-        result->objective_ns = instance_price(in, place).objective_ns;
-    if (warm) {
-        int64_t warm_ns = instance_price(in, warm).objective_ns;
-        if (result->bound_ns == INT64_MAX) /* it does fit, by less than GLPK's tolerance */
-            result->bound_ns = 0;
-        if (status || warm_ns <= result->objective_ns) {
-            memmove(place, warm, bytes);
-            result->objective_ns = warm_ns;
-            status = OATO_OK;
-        }
-    }
-    if (!status && result->bound_ns > result->objective_ns)
-        result->bound_ns = result->objective_ns;
-    return status;
 }

@@ -166,7 +166,7 @@ static bool finds_add(struct finds *x, struct found f)
 {
     if (x->n == 2 * x->most)
         finds_thin(x);
-    struct found *more = ilp_room(x->all, x->n, &x->cap, sizeof *more);
+    struct found *more = array_room(x->all, x->n, &x->cap, sizeof *more);
     if (!more)
         return false;
     x->all = more;

@@ -19,14 +19,6 @@ bool ilp_late(struct ilp_clock *c);
 /* "Not found in time". */
 oato_status ilp_ended(struct ilp_clock *c, struct oato_error *err);
 
-/* Room for one element more behind n, which may move them; NULL, and nothing changes, when memory
- * is short. */
-void *ilp_grow(void *all, size_t *cap, size_t size);
-static inline void *ilp_room(void *all, size_t n, size_t *cap, size_t size)
-{
-    return n < *cap ? all : ilp_grow(all, cap, size);
-}
-
 struct mip {
     glp_prob *lp;
     double scale;                 /* objective units per nanosecond */
@@ -39,7 +31,7 @@ typedef oato_status ilp_run(void *search, struct oato_error *err);
  * jump: so while it calls GLPK, it must not hold memory that only its locals point to. */
 oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_error *err);
 
-/* Begins anew. typical_ns: the size of the objective, which is scaled to 10,000. */
+/* Begins anew. typical_ns: the size of the objective, at least 1, which is scaled to 10,000. */
 void mip_init(struct mip *m, int64_t typical_ns);
 void mip_free(struct mip *m);
 /* From 0 to 1; from 0 on; 0 or 1; whole from 0 on. */
@@ -53,11 +45,6 @@ double mip_bytes(uint64_t bytes, uint64_t capacity);
 /* From the values of the binary columns, value[1..columns], sets those of all others: each is in
  * its rows with -1 and gets what they demand. False: memory (of a) is short. */
 bool mip_complete(const struct mip *m, struct arena *a, double *value);
-
-/* Scale of the objective: the time of every unit in its most expensive option. */
-int64_t ilp_typical_ns(const struct instance *in);
-/* True when the units could overfill the device, so that a capacity row is needed. */
-bool ilp_constrained(const struct instance *in, int32_t device);
 
 /* Solves the relaxation, the start of branch and bound and of the walk. OATO_NEGATIVE: it has no
  * solution (the bound is INT64_MAX), or none was found in time (0). */
@@ -232,9 +219,5 @@ struct walk {
 /* Looks for paths through the tables' patterns faster than the cutoff; what it drops only lowers
  * the bound. */
 oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err);
-
-/* Leaves place alone unless it returns OATO_OK. */
-oato_status ilp_path(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
-                     int32_t *place, struct ilp_result *result, struct oato_error *err);
 
 #endif

@@ -130,7 +130,7 @@ static bool choose_patterns(struct walker *k)
 
 static bool keep_room(struct labels *list)
 {
-    struct label *more = ilp_room(list->all, (size_t)list->n, &list->cap, sizeof *more);
+    struct label *more = array_room(list->all, (size_t)list->n, &list->cap, sizeof *more);
     list->all = more ? more : list->all;
     return more;
 }

@@ -29,8 +29,7 @@ static oato_status try_heuristics(struct problem *p, struct candidate *c, struct
     if (baseline_powerinfer(p, c[C_POWERINFER].place, &c[C_POWERINFER].fits, err))
         return err->status;
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
-        p->n_rounds = AFFINITY_ROUNDS; /* the iterated one comes last, and stays */
-        oato_status status =
+        oato_status status = /* the rounds of the iterated one come last, and stay */
             solve_affinity(in, i == C_SINGLE, c[i].place, p->rounds, &p->n_rounds, err);
         if (status && status != OATO_NEGATIVE)
             return status;

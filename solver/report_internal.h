@@ -22,6 +22,9 @@ double percent_more(double now, double then);
 
 double tokens_per_s(double tokens, uint64_t ns);
 
+/* 1, 2 or 5 times a power of ten: at most so many steps of an axis make the span. */
+double round_step(double span, int steps);
+
 /* The share of one device in a plan. */
 struct device_share {
     int32_t operators, kv_layers;

@@ -185,7 +185,7 @@ struct affinity_round {
     bool fits;
 };
 /* OATO's Algorithm 1; single_shot stops after the first order. trace (may be NULL) has room for
- * *n_trace rounds; *n_trace is set to the number of rounds. OATO_NEGATIVE: nothing fits. */
+ * AFFINITY_ROUNDS; *n_trace is set to their number. OATO_NEGATIVE: nothing fits. */
 oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t *place,
                            struct affinity_round *trace, int32_t *n_trace, struct oato_error *err);
 
