@@ -8,14 +8,9 @@
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double OBJECTIVE_SIZE = 1e4; /* far above GLPK's tolerance of 1e-7 */
-/* GLPK accepts a row that is exceeded by 1e-7 of its size: above this many bytes that could be a
- * byte, and the capacity is taken a millionth smaller. */
-static const uint64_t EXACT_BYTES = 1000000;
-
 /* GLPK calls its error hook and then abort() when memory is short. */
 static void on_glpk_error(void *home)
 {
@@ -27,6 +22,13 @@ static int on_glpk_text(void *user, const char *text)
     (void)user;
     (void)text;
     return 1; /* nobody's business */
+}
+
+static void mip_free(struct mip *m)
+{
+    if (m->lp)
+        glp_delete_prob(m->lp);
+    memset(m, 0, sizeof *m);
 }
 
 oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_error *err)
@@ -56,13 +58,6 @@ void mip_init(struct mip *m, int64_t typical_ns)
     m->scale = OBJECTIVE_SIZE / (double)typical_ns;
 }
 
-void mip_free(struct mip *m)
-{
-    if (m->lp)
-        glp_delete_prob(m->lp);
-    memset(m, 0, sizeof *m);
-}
-
 static const struct {
     int kind, bounds; /* GLPK's; bounds of 0 and, if it is bounded above, 1 */
 } column_kinds[] = {[MIP_SHARE] = {GLP_CV, GLP_DB},
@@ -84,16 +79,6 @@ int mip_row(struct mip *m, int kind, double lo, double hi)
     int i = glp_add_rows(m->lp, 1);
     glp_set_row_bnds(m->lp, i, kind, lo, hi);
     return i;
-}
-
-double mip_capacity(uint64_t capacity)
-{
-    return capacity > EXACT_BYTES ? 1 - 1e-6 : capacity ? 1 : 0;
-}
-
-double mip_bytes(uint64_t bytes, uint64_t capacity)
-{
-    return (double)bytes / (double)(capacity ? capacity : 1);
 }
 
 bool mip_complete(const struct mip *m, struct arena *a, double *value)

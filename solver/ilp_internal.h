@@ -33,14 +33,10 @@ oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_e
 
 /* Begins anew. typical_ns: the size of the objective, at least 1, which is scaled to 10,000. */
 void mip_init(struct mip *m, int64_t typical_ns);
-void mip_free(struct mip *m);
 /* From 0 to 1; from 0 on; 0 or 1; whole from 0 on. */
 enum mip_kind { MIP_SHARE, MIP_FLOW, MIP_BINARY, MIP_COUNT };
 int mip_column(struct mip *m, enum mip_kind kind, int64_t cost_ns);
 int mip_row(struct mip *m, int kind, double lo, double hi);
-/* A row for the capacity of a device is at most mip_capacity; its entries are mip_bytes. */
-double mip_capacity(uint64_t capacity);
-double mip_bytes(uint64_t bytes, uint64_t capacity);
 
 /* From the values of the binary columns, value[1..columns], sets those of all others: each is in
  * its rows with -1 and gets what they demand. False: memory (of a) is short. */
@@ -180,17 +176,8 @@ int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *pl
 /* What takes ns and bytes, with the memory of constrained devices paid for. */
 double path_paid_ns(const struct path *p, const double *ns_per_byte, int64_t ns,
                     const uint64_t *bytes);
-/* Of bounds like these, the one at the beginning of a block, after an end (-1: of no block). */
+/* Of lower bounds of paths, the one at the beginning of a block, after an end (-1: of no block). */
 double *path_bound(const struct path *p, double *bounds, int32_t block, int32_t end);
-/* Lower bounds with memory at a price (Lagrange): of paths from the first block to an end of block
- * i - 1, and of paths from there to the last block. */
-struct path_bounds {
-    double *so_far, *onward; /* see path_bound */
-    double memory_ns;        /* price of all memory, already subtracted from the bounds */
-    struct arena arena;
-};
-oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
-                             struct path_bounds *out, struct oato_error *err);
 /* Replaces the tables' patterns by all those that a path could use that beats cutoff_ns by more
  * than the gap, or by the `most` best of them. *pruned_ns: lower bound of paths with any other
  * pattern. OATO_NEGATIVE: some block has no pattern left. */
@@ -213,8 +200,8 @@ struct walk {
     int32_t width;           /* maximum number of labels kept after a block */
     struct ilp_clock *clock; /* a walk that it stops has no result */
     /* results */
-    bool found; /* place is a path of found_ns, faster than cutoff_ns */
-    int64_t found_ns, bound_ns;
+    bool found; /* place is a path faster than cutoff_ns */
+    int64_t bound_ns;
 };
 /* Looks for paths through the tables' patterns faster than the cutoff; what it drops only lowers
  * the bound. */
