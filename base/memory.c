@@ -37,6 +37,14 @@ bool size_add(size_t a, size_t b, size_t *out)
     return true;
 }
 
+void *array_grow(void *array, size_t *cap, size_t size)
+{
+    const size_t more = *cap * 2 + 64;
+    void *room = realloc(array, more * size);
+    *cap = room ? more : *cap;
+    return room;
+}
+
 void arena_init(struct arena *a)
 {
     memset(a, 0, sizeof *a);

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS_MAX = AFFINITY_ROUNDS };
-
 struct step {
     double affinity;
     int32_t unit, device, option;
@@ -38,7 +36,7 @@ struct search {
     int32_t *seen; /* placements of all rounds, n_units each */
     int32_t n_seen;
     struct affinity_round *trace;
-    int32_t trace_room, n_trace;
+    int32_t n_trace;
 };
 
 static int compare_steps(const void *x, const void *y)
@@ -228,7 +226,7 @@ static bool same_order(const struct search *s)
 
 static void note_round(struct search *s, int64_t ns, bool fits)
 {
-    if (s->n_trace == s->trace_room)
+    if (!s->trace)
         return;
     struct affinity_round *r = &s->trace[s->n_trace++];
     *r = (struct affinity_round){.objective_ns = ns, .fits = fits};
@@ -243,7 +241,7 @@ static bool iterate(struct search *s, bool single_shot, int32_t *best)
     size_t bytes = sizeof(int32_t) * (size_t)s->in->n_units;
     bool found = !single_shot && solve_cpu(s->in, best);
     int64_t best_ns = found ? instance_price(s->in, best).objective_ns : INT64_MAX;
-    for (int round = 0; round < ROUNDS_MAX; round++) {
+    for (int round = 0; round < AFFINITY_ROUNDS; round++) {
         order_steps(s, round > 0);
         if (round && same_order(s))
             break;
@@ -269,7 +267,7 @@ oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t 
     size_t n = (size_t)in->n_units, options = 0, most = 0;
     struct arena a;
     arena_init(&a);
-    struct search s = {.in = in, .trace = trace, .trace_room = trace ? *n_trace : 0};
+    struct search s = {.in = in, .trace = trace};
     for (size_t u = 0; u < n; u++) {
         size_t here = (size_t)in->units[u].n_options;
         options += here;
@@ -283,11 +281,12 @@ oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t 
     s.edges = arena_alloc(&a, (size_t)in->n_edges + (size_t)in->n_readers + 1, sizeof(int32_t));
     s.place = arena_alloc(&a, n + 1, sizeof(int32_t));
     s.trial = arena_alloc(&a, n + 1, sizeof(int32_t));
-    s.seen = arena_alloc(&a, n * ROUNDS_MAX + 1, sizeof(int32_t));
+    s.seen = arena_alloc(&a, n * AFFINITY_ROUNDS + 1, sizeof(int32_t));
     oato_status status = OATO_OK;
     if (!s.candidates || !s.steps || !s.last || !s.edge_first || !s.edges || !s.place || !s.trial ||
         !s.seen) {
-        status = oato_fail_memory(err, n * ROUNDS_MAX * sizeof(int32_t), "the affinity search");
+        status =
+            oato_fail_memory(err, n * AFFINITY_ROUNDS * sizeof(int32_t), "the affinity search");
         goto out;
     }
     for (size_t u = 0; u < n; u++)

@@ -3,6 +3,7 @@
  * near today's best plan), and how do two plans differ. Both are meant for CI:
  * a table for people, JSON for programs, and the exit status for scripts.
  */
+#include "solver/problem_internal.h"
 #include "solver/report_internal.h"
 
 #include <inttypes.h>
@@ -56,19 +57,8 @@ static oato_status best_now(const struct model *m, const struct profile *profile
 {
     struct planner_options o;
     struct plan best;
-    char devices[SOLVER_DEVICES * 17];
-    size_t n = 0;
-    planner_options_init(&o);
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        n += (size_t)snprintf(devices + n, sizeof devices - n, "%s%s", d ? "," : "",
-                              problem_device(p, d));
-        snprintf(o.budgets[d].id, sizeof o.budgets[d].id, "%s", problem_device(p, d));
-        o.budgets[d].bytes = p->budget[d];
-    }
-    o.devices = devices;
-    o.n_budgets = p->n_devices;
-    o.request = p->request;
-    o.neurons = p->neurons;
+    char devices[DEVICES_SIZE];
+    problem_options(p, &o, devices);
     o.time_limit_s = time_limit_s;
     oato_status status = planner_make(m, profile, &o, &best, NULL, err);
     if (status)

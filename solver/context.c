@@ -5,7 +5,7 @@
  * the one with the fastest decode is tried. The result was planned and meets both conditions; one
  * more page was planned as well, and does not.
  */
-#include "solver/solver.h"
+#include "solver/report_internal.h"
 
 #include <inttypes.h>
 
@@ -16,11 +16,6 @@ struct probe {
     double at_least; /* tokens/s of decode; 0: any */
     struct text why; /* what stood against the last context that did not do */
 };
-
-static double decode_speed(const struct plan *p)
-{
-    return p->decode_ns ? 1e9 * p->request.batch / (double)p->decode_ns : 0;
-}
 
 /* OATO_NEGATIVE: there is a plan, but no one that is fast enough. */
 static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
@@ -33,7 +28,7 @@ static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
         const oato_status status = planner_make(x->model, x->profile, &o, out, problem, err);
         if (status)
             return status;
-        const double speed = decode_speed(out);
+        const double speed = tokens_per_s(o.request.batch, out->decode_ns);
         if (speed >= x->at_least || !x->options.request.generate)
             return OATO_OK;
         best = speed > best ? speed : best;

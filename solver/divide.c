@@ -153,9 +153,9 @@ static void price_ends(struct dividing *x)
             for (int32_t i = 0; i < x->n_ops; i++) {
                 x->runs[d] = x->runs[d] && p->price[x->op[i] * p->n_devices + d].supported;
                 x->whole[k][i][d] =
-                    request_step_ns(p, g, x->op[i], &g->ops[x->op[i]].op, d, &x->kind[k]);
+                    request_step_cost(p, g, x->op[i], &g->ops[x->op[i]].op, d, &x->kind[k]).ns;
             }
-            x->merge[k][d] = request_step_ns(p, g, x->op[x->n_ops - 1], &add, d, &x->kind[k]);
+            x->merge[k][d] = request_step_cost(p, g, x->op[x->n_ops - 1], &add, d, &x->kind[k]).ns;
             for (int32_t to = 0; to < p->n_devices; to++) {
                 x->enter[k][d][to] = way_ns(x, first->in, first->n_in, d, to, k);
                 x->leave[k][d][to] = way_ns(x, last->out, last->n_out, d, to, k);
@@ -450,30 +450,32 @@ static double part_of_range(const struct problem *p, int32_t unit, int64_t begin
     return v->active[last] - v->active[first];
 }
 
-struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
-                                  int32_t d, enum plan_phase phase)
+bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
+                    struct plan_cost *row)
 {
-    struct divide_cost r = {0};
     struct dividing x;
-    const int32_t unit = p->unit_of[op], host = p->instance.host;
-    const bool prefill = phase == PHASE_PREFILL, streams = prefill && o->stream >= 0;
+    const int32_t unit = p->unit_of[op], host = p->instance.host, d = row->device;
+    const int32_t base = o->in[row->phase];
+    const bool prefill = row->phase == PHASE_PREFILL, streams = prefill && o->stream >= 0;
     int64_t from, to, host_from, host_to;
     divide_range(p, unit, o, d, &from, &to);
     divide_range(p, unit, o, host, &host_from, &host_to);
-    r.any = streams ? d == o->stream || (d != host && to > from) : to > from;
-    if (!r.any || !begin(&x, p, unit))
-        return r;
-    double part = to > from ? part_of_range(p, unit, from, to, phase) : 0;
+    const bool any = streams ? d == o->stream || (d != host && to > from) : to > from;
+    if (!any || !begin(&x, p, unit))
+        return any;
+    double part = to > from ? part_of_range(p, unit, from, to, row->phase) : 0, ns = 0, copies = 0;
     if (streams && d == o->stream)
-        part += part_of_range(p, unit, host_from, host_to, phase);
+        part += part_of_range(p, unit, host_from, host_to, row->phase);
     for (int32_t k = prefill ? 0 : x.n_kinds - 1; k < (prefill ? x.n_kinds - 1 : x.n_kinds); k++) {
         double times = prefill ? (double)x.kind[k].times : 1;
         for (int32_t i = 0; i < x.n_ops; i++)
             if (x.op[i] == op)
-                r.ns += x.whole[k][i][d] * part * times;
+                ns += x.whole[k][i][d] * part * times;
         if (op == x.op[x.n_ops - 1])
-            r.transfer_ns += (x.enter[k][o->in[phase]][d] + x.leave[k][d][o->in[phase]]) * times;
+            copies += (x.enter[k][base][d] + x.leave[k][d][base]) * times;
     }
-    r.estimate = true;
-    return r;
+    row->ns = (uint64_t)whole_ns(ns);
+    row->transfer_ns = (uint64_t)whole_ns(copies);
+    row->estimate = true;
+    return true;
 }

@@ -2,6 +2,7 @@
  * frontier.c - speed against accelerator memory: one plan for each share of the budgets. It answers
  * how much memory is worth buying, or giving up to something else.
  */
+#include "solver/problem_internal.h"
 #include "solver/report_internal.h"
 
 #include <math.h>
@@ -15,30 +16,6 @@ struct point {
     double prefill, decode; /* tokens/s */
     double ns, layers_ns;   /* of what is minimised; layers_ns 0: whole layers do not fit */
 };
-
-/* The budgets that a plan without shares would have. */
-static oato_status base_budgets(const struct model *m, const struct profile *profile,
-                                const struct planner_options *o, struct planner_options *to,
-                                struct oato_error *err)
-{
-    struct problem *p;
-    oato_status status = problem_create(m, profile, o, &p, err);
-    if (status)
-        return status;
-    *to = *o;
-    to->n_budgets = p->n_devices;
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        snprintf(to->budgets[d].id, sizeof to->budgets[d].id, "%s", problem_device(p, d));
-        to->budgets[d].bytes = p->budget[d];
-    }
-    problem_free(p);
-    return OATO_OK;
-}
-
-static bool is_host(const struct profile *profile, const struct device_budget *b)
-{
-    return profile->devices[profile_device_index(profile, b->id)].is_host;
-}
 
 static double layers_of(const struct plan *p)
 {
@@ -65,8 +42,8 @@ static oato_status find_point(const struct model *m, const struct profile *profi
     x->fits = true;
     x->ns = (double)plan.objective_ns;
     x->layers_ns = layers_of(&plan);
-    x->prefill = plan.prefill_ns ? 1e9 * q->prompt * q->batch / (double)plan.prefill_ns : 0;
-    x->decode = plan.decode_ns ? 1e9 * q->batch / (double)plan.decode_ns : 0;
+    x->prefill = tokens_per_s((double)q->prompt * q->batch, plan.prefill_ns);
+    x->decode = tokens_per_s(q->batch, plan.decode_ns);
     plan_free(&plan);
     return OATO_OK;
 }
@@ -155,17 +132,9 @@ static void curve(const struct point *x, int32_t n, bool layers, double top, con
     text_printf(out, "\"/>\n");
 }
 
-/* 1, 2 or 5 times a power of ten: steps of an axis up to top. */
-static double round_step(double top)
-{
-    const double least = top / STEPS, power = pow(10, floor(log10(least)));
-    const double part = least / power;
-    return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
-}
-
 static void axes(const struct point *x, int32_t n, double top, struct text *out)
 {
-    const double step = round_step(top);
+    const double step = round_step(top, STEPS);
     for (int i = 0; i * step <= top; i++) {
         const double value = i * step;
         text_printf(
@@ -212,28 +181,26 @@ static void write_svg(const struct point *x, int32_t n, const struct plan_reques
     text_printf(out, "</svg>\n");
 }
 
-/* Plans for the shares of n points. */
-static oato_status find_points(const struct model *m, const struct profile *profile,
+/* Plans for the shares of n points, of what the options give the problem's accelerators. */
+static oato_status find_points(const struct problem *p, const struct model *m,
                                const struct planner_options *base, struct point *x, int32_t n,
                                struct oato_error *err)
 {
+    const bool *is_host = p->instance.is_host;
     oato_status status = OATO_OK;
-    int32_t hosts = 0;
-    for (int32_t d = 0; d < base->n_budgets; d++)
-        hosts += is_host(profile, &base->budgets[d]);
-    if (hosts == base->n_budgets)
+    if (!memchr(is_host, false, (size_t)p->n_devices))
         return oato_fail(err, OATO_EUSAGE,
                          "none of the devices has memory of its own: there is no frontier");
     for (int32_t i = 0; i < n && !status; i++) {
         struct planner_options now = *base;
         now.strict_budgets = false;
-        for (int32_t d = 0; d < base->n_budgets; d++) {
-            if (is_host(profile, &base->budgets[d]))
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            if (is_host[d])
                 continue;
             now.budgets[d].bytes = (uint64_t)((double)base->budgets[d].bytes * x[i].share);
             x[i].bytes += now.budgets[d].bytes;
         }
-        status = find_point(m, profile, &now, &x[i], err);
+        status = find_point(m, p->profile, &now, &x[i], err);
     }
     return status;
 }
@@ -242,15 +209,19 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
                             const struct planner_options *o, int32_t steps, bool json,
                             struct text *out, struct text *svg, struct oato_error *err)
 {
-    struct planner_options base;
-    if (base_budgets(m, profile, o, &base, err))
-        return err->status;
+    struct planner_options base = *o;
+    struct problem *p;
+    oato_status status = problem_create(m, profile, o, &p, err);
+    if (status)
+        return status;
+    problem_budgets(p, &base);
     struct point *x = calloc((size_t)steps + 1, sizeof *x);
     if (!x)
-        return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
-    for (int32_t i = 0; i <= steps; i++)
+        status = oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
+    for (int32_t i = 0; x && i <= steps; i++)
         x[i].share = (double)i / steps;
-    oato_status status = find_points(m, profile, &base, x, steps + 1, err);
+    if (!status)
+        status = find_points(p, m, &base, x, steps + 1, err);
     if (!status) {
         if (json)
             write_json(x, steps + 1, out);
@@ -263,32 +234,8 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
     if (!status && svg)
         status = text_status(svg, err);
     free(x);
+    problem_free(p);
     return status;
-}
-
-/* What the plan was made for, with all memory that is free; quick rather than exact. */
-static oato_status options_of(const struct plan *p, const struct profile *profile,
-                              struct planner_options *o, struct text *devices,
-                              struct oato_error *err)
-{
-    planner_options_init(o);
-    o->request = p->request;
-    o->neurons = p->neurons;
-    o->time_limit_s = 0.5;
-    o->gap = 0.01;
-    for (int32_t d = 0; d < p->n_devices && d < SOLVER_DEVICES; d++) {
-        const int32_t at = profile_device_index(profile, p->devices[d].id);
-        if (at < 0)
-            return plan_device_missing(&p->devices[d], err);
-        text_printf(devices, "%s%s", d ? "," : "", p->devices[d].id);
-        struct device_budget *b = &o->budgets[o->n_budgets++];
-        snprintf(b->id, sizeof b->id, "%s", p->devices[d].id);
-        b->bytes = p->devices[d].budget_bytes;
-        if (!profile->devices[at].is_host && profile->devices[at].free_bytes / 10 * 9 > b->bytes)
-            b->bytes = profile->devices[at].free_bytes / 10 * 9;
-    }
-    o->devices = devices->data;
-    return text_status(devices, err);
 }
 
 /* Shares in even steps and, among them, the plan's. */
@@ -304,34 +251,35 @@ static int32_t list_shares(struct point *x, int32_t steps, double share)
     return n;
 }
 
-oato_status frontier_picture(const struct plan *p, const struct model *m,
-                             const struct profile *profile, int32_t steps, struct text *svg,
+oato_status frontier_picture(const struct plan *plan, const struct problem *p,
+                             const struct model *m, int32_t steps, struct text *svg,
                              struct oato_error *err)
 {
     struct planner_options o;
-    struct point plan = {.ns = (double)p->objective_ns};
-    struct text devices;
+    struct point own = {.ns = (double)plan->objective_ns};
+    char devices[DEVICES_SIZE];
+    uint64_t all = 0;
     struct point *x = calloc((size_t)steps + 2, sizeof *x);
     if (!x)
         return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
-    text_init(&devices);
-    oato_status status = options_of(p, profile, &o, &devices, err);
-    if (!status) {
-        uint64_t all = 0;
-        for (int32_t d = 0; d < o.n_budgets; d++) {
-            const bool host = is_host(profile, &o.budgets[d]);
-            all += host ? 0 : o.budgets[d].bytes;
-            plan.bytes += host ? 0 : p->devices[d].budget_bytes;
-        }
-        plan.share = all ? (double)plan.bytes / (double)all : 0;
-        const int32_t n = list_shares(x, steps, plan.share);
-        status = find_points(m, profile, &o, x, n, err);
-        if (!status)
-            write_svg(x, n, &p->request, &plan, svg);
+    problem_options(p, &o, devices);
+    o.time_limit_s = 0.5; /* quick rather than exact */
+    o.gap = 0.01;
+    for (int32_t d = 0; d < p->n_devices; d++) { /* with all memory that is free */
+        uint64_t *bytes = &o.budgets[d].bytes;
+        *bytes = plan->devices[d].budget_bytes;
+        if (p->instance.is_host[d])
+            continue;
+        own.bytes += *bytes;
+        if (p->profile->devices[p->device[d]].free_bytes / 10 * 9 > *bytes)
+            *bytes = p->profile->devices[p->device[d]].free_bytes / 10 * 9;
+        all += *bytes;
     }
+    own.share = all ? (double)own.bytes / (double)all : 0;
+    const int32_t n = list_shares(x, steps, own.share);
+    oato_status status = find_points(p, m, &o, x, n, err);
     if (!status)
-        status = text_status(svg, err);
+        write_svg(x, n, &plan->request, &own, svg);
     free(x);
-    text_free(&devices);
-    return status;
+    return status ? status : text_status(svg, err);
 }

@@ -346,18 +346,16 @@ static void write_timelines(const struct page *page)
 }
 
 static oato_status write_frontier(const struct page *page, const struct model *m,
-                                  const struct profile *profile, struct oato_error *err)
+                                  struct oato_error *err)
 {
-    bool any = false;
-    for (int32_t d = 0; d < page->plan->n_devices; d++)
-        any = any || !page->problem->instance.is_host[d];
-    if (!any)
+    const struct problem *p = page->problem;
+    if (!memchr(p->instance.is_host, false, (size_t)p->n_devices))
         return OATO_OK;
     heading(page, "Speed against memory",
             "The best plan for each share of the accelerators' free memory, each within 1 % of the "
             "optimum.");
     text_printf(page->out, "<div class=\"scroll frontier\">");
-    oato_status status = frontier_picture(page->plan, m, profile, FRONTIER_STEPS, page->out, err);
+    oato_status status = frontier_picture(page->plan, p, m, FRONTIER_STEPS, page->out, err);
     text_printf(page->out, "</div>\n");
     return status;
 }
@@ -409,7 +407,7 @@ oato_status report_html(const struct plan *plan, const struct model *m,
     html_memory(&page);
     write_timelines(&page);
     if (frontier)
-        status = write_frontier(&page, m, profile, err);
+        status = write_frontier(&page, m, err);
     if (!status)
         status = write_dearest(&page, err);
     write_footer(&page);

@@ -243,14 +243,6 @@ static int32_t y_of(int32_t lane)
     return TOP + lane * (LANE + GAP);
 }
 
-/* 1, 2 or 5 times a power of ten. */
-static double round_step(double span)
-{
-    const double least = span / TICKS, power = pow(10, floor(log10(least)));
-    const double part = least / power;
-    return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
-}
-
 static void draw_axes(const struct lanes *l, const char *label)
 {
     const struct simulation *s = l->page->simulation;
@@ -269,7 +261,7 @@ static void draw_axes(const struct lanes *l, const char *label)
                     q < s->plan->n_devices ? "" : " weights");
     }
     const double first = (double)(l->begin_ns - l->step->begin_ns),
-                 span = (double)(l->end_ns - l->begin_ns), tick = round_step(span);
+                 span = (double)(l->end_ns - l->begin_ns), tick = round_step(span, TICKS);
     for (int64_t i = (int64_t)ceil(first / tick); (double)i * tick <= first + span; i++) {
         const double ns = (double)i * tick, x = x_of(l, l->step->begin_ns + (int64_t)ns);
         text_printf(out,

@@ -1,6 +1,6 @@
 /*
- * ilp.c - the exact solver: picks a formulation, runs GLPK silently and never returns less than
- * the placement it was given. The bound it reports is that of the best open node, so that plans
+ * ilp.c - the exact solver: runs GLPK silently and never returns less than the placement it was
+ * given. The bound it reports is that of the best open node, so that plans
  * can state their maximum distance from the optimum.
  */
 #include "solver/ilp_internal.h"
@@ -8,14 +8,9 @@
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double OBJECTIVE_SIZE = 1e4; /* far above GLPK's tolerance of 1e-7 */
-/* GLPK accepts a row that is exceeded by 1e-7 of its size: above this many bytes that could be a
- * byte, and the capacity is taken a millionth smaller. */
-static const uint64_t EXACT_BYTES = 1000000;
-
 /* GLPK calls its error hook and then abort() when memory is short. */
 static void on_glpk_error(void *home)
 {
@@ -29,12 +24,11 @@ static int on_glpk_text(void *user, const char *text)
     return 1; /* nobody's business */
 }
 
-void *ilp_grow(void *all, size_t *cap, size_t size)
+static void mip_free(struct mip *m)
 {
-    const size_t more = *cap * 2 + 64;
-    void *room = realloc(all, more * size);
-    *cap = room ? more : *cap;
-    return room;
+    if (m->lp)
+        glp_delete_prob(m->lp);
+    memset(m, 0, sizeof *m);
 }
 
 oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_error *err)
@@ -61,14 +55,7 @@ void mip_init(struct mip *m, int64_t typical_ns)
     glp_term_out(GLP_OFF);
     m->lp = glp_create_prob();
     glp_set_obj_dir(m->lp, GLP_MIN);
-    m->scale = OBJECTIVE_SIZE / (double)(typical_ns > 0 ? typical_ns : 1);
-}
-
-void mip_free(struct mip *m)
-{
-    if (m->lp)
-        glp_delete_prob(m->lp);
-    memset(m, 0, sizeof *m);
+    m->scale = OBJECTIVE_SIZE / (double)typical_ns;
 }
 
 static const struct {
@@ -94,16 +81,6 @@ int mip_row(struct mip *m, int kind, double lo, double hi)
     return i;
 }
 
-double mip_capacity(uint64_t capacity)
-{
-    return capacity > EXACT_BYTES ? 1 - 1e-6 : capacity ? 1 : 0;
-}
-
-double mip_bytes(uint64_t bytes, uint64_t capacity)
-{
-    return (double)bytes / (double)(capacity ? capacity : 1);
-}
-
 bool mip_complete(const struct mip *m, struct arena *a, double *value)
 {
     const size_t most = (size_t)glp_get_num_cols(m->lp) + 1;
@@ -122,36 +99,6 @@ bool mip_complete(const struct mip *m, struct arena *a, double *value)
     }
     value[0] = 0;
     return columns && factors;
-}
-
-int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm)
-{
-    if (warm)
-        return instance_price(in, warm).objective_ns;
-    int64_t sum = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        int64_t most = 0;
-        for (int32_t o = 0; o < in->units[u].n_options; o++)
-            if (in->units[u].options[o].price.objective_ns > most && instance_allows(in, u, o))
-                most = in->units[u].options[o].price.objective_ns;
-        sum = ns_add(sum, most);
-    }
-    return sum;
-}
-
-bool ilp_constrained(const struct instance *in, int32_t device)
-{
-    uint64_t sum = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        uint64_t most = 0;
-        for (int32_t o = 0; o < in->units[u].n_options; o++) {
-            uint64_t bytes = in->units[u].options[o].bytes[device];
-            if (bytes > most && instance_allows(in, u, o))
-                most = bytes;
-        }
-        sum += most;
-    }
-    return sum > in->capacity[device];
 }
 
 /* A little less than GLPK says, for what rounding inside it may have added; up to whole
@@ -287,36 +234,4 @@ oato_status mip_search(struct mip *m, double gap, struct ilp_clock *clock, const
     if (ended)
         return ilp_ended(clock, err);
     return oato_fail(err, OATO_NEGATIVE, "no placement fits");
-}
-
-oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
-                      int32_t *place, struct ilp_result *result, struct oato_error *err)
-{
-    oato_status status = OATO_EUSAGE;
-    size_t bytes = sizeof(int32_t) * (size_t)in->n_units;
-    memset(result, 0, sizeof *result);
-    if (o->form != ILP_PLAIN)
-        status = ilp_path(in, o, warm, place, result, err);
-    if (status == OATO_EUSAGE && o->form != ILP_PATH)
-        status = ilp_plain(in, o, warm, place, result, err);
-    /* rounding inside GLPK must not let a placement through that does not fit */
-    if (!status && !instance_fits(in, place, NULL))
-        status = oato_fail(err, OATO_NEGATIVE, "the ILP's placement does not fit after all");
-    if (status && status != OATO_NEGATIVE)
-        return status;
-    if (!status)
-        result->objective_ns = instance_price(in, place).objective_ns;
-    if (warm) {
-        int64_t warm_ns = instance_price(in, warm).objective_ns;
-        if (result->bound_ns == INT64_MAX) /* it does fit, by less than GLPK's tolerance */
-            result->bound_ns = 0;
-        if (status || warm_ns <= result->objective_ns) {
-            memmove(place, warm, bytes);
-            result->objective_ns = warm_ns;
-            status = OATO_OK;
-        }
-    }
-    if (!status && result->bound_ns > result->objective_ns)
-        result->bound_ns = result->objective_ns;
-    return status;
 }

@@ -162,6 +162,36 @@ static bool same_block(const struct path *p, const struct block *a, const struct
 
 /* ------------------------------------------------------------------------------- tables ---- */
 
+/* Scale of the objective: the time of every unit in its most expensive option. */
+static int64_t typical_ns(const struct instance *in)
+{
+    int64_t sum = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        int64_t most = 0;
+        for (int32_t o = 0; o < in->units[u].n_options; o++)
+            if (in->units[u].options[o].price.objective_ns > most && instance_allows(in, u, o))
+                most = in->units[u].options[o].price.objective_ns;
+        sum = ns_add(sum, most);
+    }
+    return sum;
+}
+
+/* True when the units could overfill the device, so that a capacity row is needed. */
+static bool is_constrained(const struct instance *in, int32_t device)
+{
+    uint64_t sum = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        uint64_t most = 0;
+        for (int32_t o = 0; o < in->units[u].n_options; o++) {
+            uint64_t bytes = in->units[u].options[o].bytes[device];
+            if (bytes > most && instance_allows(in, u, o))
+                most = bytes;
+        }
+        sum += most;
+    }
+    return sum > in->capacity[device];
+}
+
 static oato_status make_tables(struct path *p, struct oato_error *err)
 {
     for (int32_t i = 0; i < p->n_blocks; i++) {
@@ -175,7 +205,7 @@ static oato_status make_tables(struct path *p, struct oato_error *err)
         if (b->table < 0) {
             struct table *t = &p->tables[b->table = p->n_tables++];
             if (b->last - b->first >= BLOCK_UNITS)
-                return oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
+                return oato_fail(err, OATO_NEGATIVE, "a block of %d units is too large to tabulate",
                                  b->last - b->first + 1);
             if (!path_make_menu(p, b, &t->menu))
                 return oato_fail_memory(err, p->arena.used_bytes, "the ILP's tables");
@@ -193,14 +223,14 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
     memset(p, 0, sizeof *p);
     p->in = in;
     p->clock.deadline_ns = deadline_ns;
-    p->typical_ns = max_i64(ilp_typical_ns(in, NULL), 1);
+    p->typical_ns = max_i64(typical_ns(in), 1);
     arena_init(&p->arena);
     if (!path_alloc(p))
         return oato_fail_memory(err, p->arena.used_bytes, "the ILP");
     if (ilp_late(&p->clock))
         return ilp_ended(&p->clock, err);
     for (int32_t d = 0; d < in->n_devices; d++)
-        p->constrained[d] = ilp_constrained(in, d);
+        p->constrained[d] = is_constrained(in, d);
     int others = 0;
     for (int32_t d = 0; d < in->n_devices; d++)
         others += d != in->host && in->usable[d];

@@ -106,8 +106,16 @@ static void pass_block(const struct path *p, const struct priced *at, int32_t bl
     }
 }
 
-oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
-                             struct path_bounds *out, struct oato_error *err)
+/* Lower bounds with memory at a price (Lagrange): of paths from the first block to an end of block
+ * i - 1, and of paths from there to the last block. */
+struct bounds {
+    double *so_far, *onward; /* see path_bound */
+    double memory_ns;        /* price of all memory, already subtracted from the bounds */
+    struct arena arena;
+};
+
+static oato_status make_bounds(const struct path *p, const double *ns_per_byte, struct bounds *out,
+                               struct oato_error *err)
 {
     size_t n = ((size_t)p->n_blocks + 1) * ((size_t)p->n_ends + 1);
     struct priced at;
@@ -166,7 +174,7 @@ static bool finds_add(struct finds *x, struct found f)
 {
     if (x->n == 2 * x->most)
         finds_thin(x);
-    struct found *more = ilp_room(x->all, x->n, &x->cap, sizeof *more);
+    struct found *more = array_room(x->all, x->n, &x->cap, sizeof *more);
     if (!more)
         return false;
     x->all = more;
@@ -175,8 +183,7 @@ static bool finds_add(struct finds *x, struct found f)
 }
 
 /* What all ways through a frame of the table cost at least besides the frame itself. */
-static double around(const struct path *p, struct path_bounds *b, int32_t table,
-                     const struct frame *f)
+static double around(const struct path *p, struct bounds *b, int32_t table, const struct frame *f)
 {
     double least = INFINITY;
     for (int32_t i = 0; i < p->n_blocks; i++)
@@ -186,7 +193,7 @@ static double around(const struct path *p, struct path_bounds *b, int32_t table,
     return least - b->memory_ns;
 }
 
-static bool list_finds(struct path *p, const double *ns_per_byte, struct path_bounds *b,
+static bool list_finds(struct path *p, const double *ns_per_byte, struct bounds *b,
                        double cutoff_ns, struct finds *x, double *pruned_ns)
 {
     for (int32_t i = 0; i < p->n_tables; i++) {
@@ -212,10 +219,10 @@ static bool list_finds(struct path *p, const double *ns_per_byte, struct path_bo
 oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff_ns, int32_t most,
                         double *pruned_ns, struct oato_error *err)
 {
-    struct path_bounds b = {0};
+    struct bounds b = {0};
     struct finds x = {.most = (size_t)most, .left_out = INFINITY};
     *pruned_ns = INFINITY;
-    oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
+    oato_status status = make_bounds(p, ns_per_byte, &b, err);
     if (!status && !list_finds(p, ns_per_byte, &b, cutoff_ns, &x, pruned_ns))
         status = oato_fail_memory(err, x.cap * sizeof *x.all, "the ILP's patterns");
     if (!status && ilp_late(&p->clock)) {
@@ -246,6 +253,21 @@ out:
 
 enum { COLUMN_ROWS = 3 + 2 * SOLVER_DEVICES };
 
+/* GLPK accepts a row that is exceeded by 1e-7 of its size: above this many bytes that could be a
+ * byte, and the capacity is taken a millionth smaller. */
+static const uint64_t EXACT_BYTES = 1000000;
+
+/* A row for the capacity of a device is at most this; its entries are bytes_of. */
+static double capacity_of(uint64_t capacity)
+{
+    return capacity > EXACT_BYTES ? 1 - 1e-6 : capacity ? 1 : 0;
+}
+
+static double bytes_of(uint64_t bytes, uint64_t capacity)
+{
+    return (double)bytes / (double)(capacity ? capacity : 1);
+}
+
 /* Column k of a block is its pattern k: one of the first block's, whose beginning is the end of the
  * one before, within the memory; devices that are used are paid for. */
 static void add_column(struct path *p, const struct block *b, const struct pattern *x)
@@ -261,7 +283,7 @@ static void add_column(struct path *p, const struct block *b, const struct patte
     for (int32_t d = 0; d < p->in->n_devices; d++) {
         if (p->capacity_row[d] && x->bytes[d]) {
             rows[++n] = p->capacity_row[d];
-            values[n] = mip_bytes(x->bytes[d], p->in->capacity[d]);
+            values[n] = bytes_of(x->bytes[d], p->in->capacity[d]);
         }
         if (p->used[d] && x->uses >> d & 1) {
             rows[++n] = b->used_row + d;
@@ -296,7 +318,7 @@ static bool add_rows(struct path *p)
                          : 0;
         fixed = fixed || p->used[d];
         p->capacity_row[d] =
-            p->constrained[d] ? mip_row(&p->mip, GLP_UP, 0, mip_capacity(in->capacity[d])) : 0;
+            p->constrained[d] ? mip_row(&p->mip, GLP_UP, 0, capacity_of(in->capacity[d])) : 0;
     }
     for (int32_t i = 0; i < p->n_blocks; i++) {
         struct block *b = &p->blocks[i];
@@ -555,11 +577,11 @@ oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *r
         return oato_fail(err, OATO_NEGATIVE, "no placement fits");
     }
     /* GLPK's own bound is exact to its tolerances only; that of the prices always holds */
-    struct path_bounds b;
+    struct bounds b;
     double least = INFINITY;
     use_prices(p);
     plan_memory(p);
-    oato_status status = path_bounds_make(p, ns_per_byte, &b, err);
+    oato_status status = make_bounds(p, ns_per_byte, &b, err);
     for (int32_t e = 0; !status && e < p->n_ends; e++) {
         double bound = *path_bound(p, b.so_far, p->n_blocks, e) - b.memory_ns;
         if (bound < least) /* no fmin(): gcc 12 for aarch64 fails on the reduction */

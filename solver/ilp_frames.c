@@ -187,7 +187,7 @@ struct partials {
 
 static bool partials_add(struct partials *list, const struct partial *x)
 {
-    struct partial *more = ilp_room(list->all, list->n, &list->cap, sizeof *more);
+    struct partial *more = array_room(list->all, list->n, &list->cap, sizeof *more);
     if (!more)
         return false;
     list->all = more;
@@ -340,7 +340,7 @@ oato_status path_make_frames(struct path *p, const struct block *b, struct table
         else if (ilp_late(&p->clock))
             status = ilp_ended(&p->clock, err);
         else if (next.n > MAX_PARTIALS)
-            status = oato_fail(err, OATO_EUSAGE, "a block of %d units is too large to tabulate",
+            status = oato_fail(err, OATO_NEGATIVE, "a block of %d units is too large to tabulate",
                                b->last - b->first + 1);
         if (!status)
             prune_partials(p, &next);
@@ -379,7 +379,7 @@ struct pattern path_pattern(const struct table *t, int32_t frame, int32_t item)
 
 int32_t path_append_pattern(struct table *t, int32_t frame, int32_t item)
 {
-    struct pattern *more = ilp_room(t->patterns, (size_t)t->n, &t->cap, sizeof *more);
+    struct pattern *more = array_room(t->patterns, (size_t)t->n, &t->cap, sizeof *more);
     if (!more)
         return -1;
     t->patterns = more;

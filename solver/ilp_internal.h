@@ -1,6 +1,6 @@
 /*
- * ilp_internal.h - shared by the two formulations of the placement ILP: columns and rows of GLPK in
- * nanoseconds and bytes, and one careful run of its branch and bound.
+ * ilp_internal.h - the placement ILP: columns and rows of GLPK in nanoseconds and bytes, one
+ * careful run of its branch and bound, and the blocks and paths that it is made of.
  */
 #ifndef OATO_ILP_INTERNAL_H
 #define OATO_ILP_INTERNAL_H
@@ -19,14 +19,6 @@ bool ilp_late(struct ilp_clock *c);
 /* "Not found in time". */
 oato_status ilp_ended(struct ilp_clock *c, struct oato_error *err);
 
-/* Room for one element more behind n, which may move them; NULL, and nothing changes, when memory
- * is short. */
-void *ilp_grow(void *all, size_t *cap, size_t size);
-static inline void *ilp_room(void *all, size_t n, size_t *cap, size_t size)
-{
-    return n < *cap ? all : ilp_grow(all, cap, size);
-}
-
 struct mip {
     glp_prob *lp;
     double scale;                 /* objective units per nanosecond */
@@ -39,26 +31,16 @@ typedef oato_status ilp_run(void *search, struct oato_error *err);
  * jump: so while it calls GLPK, it must not hold memory that only its locals point to. */
 oato_status ilp_guarded(ilp_run *run, void *search, struct mip *m, struct oato_error *err);
 
-/* Begins anew. typical_ns: the size of the objective, which is scaled to 10,000. */
+/* Begins anew. typical_ns: the size of the objective, at least 1, which is scaled to 10,000. */
 void mip_init(struct mip *m, int64_t typical_ns);
-void mip_free(struct mip *m);
 /* From 0 to 1; from 0 on; 0 or 1; whole from 0 on. */
 enum mip_kind { MIP_SHARE, MIP_FLOW, MIP_BINARY, MIP_COUNT };
 int mip_column(struct mip *m, enum mip_kind kind, int64_t cost_ns);
 int mip_row(struct mip *m, int kind, double lo, double hi);
-/* A row for the capacity of a device is at most mip_capacity; its entries are mip_bytes. */
-double mip_capacity(uint64_t capacity);
-double mip_bytes(uint64_t bytes, uint64_t capacity);
 
 /* From the values of the binary columns, value[1..columns], sets those of all others: each is in
  * its rows with -1 and gets what they demand. False: memory (of a) is short. */
 bool mip_complete(const struct mip *m, struct arena *a, double *value);
-
-/* Scale of the objective: the time of the warm placement or, without one, of every unit in its most
- * expensive option. */
-int64_t ilp_typical_ns(const struct instance *in, const int32_t *warm);
-/* True when the units could overfill the device, so that a capacity row is needed. */
-bool ilp_constrained(const struct instance *in, int32_t device);
 
 /* Solves the relaxation, the start of branch and bound and of the walk. OATO_NEGATIVE: it has no
  * solution (the bound is INT64_MAX), or none was found in time (0). */
@@ -70,7 +52,7 @@ oato_status mip_relax(struct mip *m, struct ilp_clock *clock, struct ilp_result 
 oato_status mip_search(struct mip *m, double gap, struct ilp_clock *clock, const double *warm,
                        struct ilp_result *result, struct oato_error *err);
 
-/* ------------------------------------------------- blocks, and paths through them (path form) - */
+/* -------------------------------------------------------- blocks, and paths through them ------ */
 
 enum { BLOCK_UNITS = 24, ENDS_MAX = SOLVER_DEVICES * SOLVER_DEVICES };
 
@@ -164,14 +146,14 @@ bool option_lies_as(const struct option *a, const struct option *b);
 /* The end of a block whose last unit has this option. */
 int16_t path_end(const struct path *p, const struct option *o);
 
-/* Fills the menu of a block, and the frames of its table. False: memory is short. OATO_EUSAGE:
+/* Fills the menu of a block, and the frames of its table. False: memory is short. OATO_NEGATIVE:
  * there are too many ways to place the block. */
 bool path_make_menu(struct path *p, const struct block *b, struct menu *m);
 oato_status path_make_frames(struct path *p, const struct block *b, struct table *t,
                              struct oato_error *err);
 
-/* Cuts the instance into blocks, with their frames and menus. OATO_EUSAGE: it cannot be cut into
- * small enough blocks; OATO_NEGATIVE: not done in time. Call path_free in every case. */
+/* Cuts the instance into blocks, with their frames and menus. OATO_NEGATIVE: it cannot be cut into
+ * small enough blocks, or not in time. Call path_free in every case. */
 oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadline_ns,
                      struct oato_error *err);
 void path_free(struct path *p);
@@ -194,17 +176,8 @@ int32_t path_pattern_of(struct path *p, const struct block *b, const int32_t *pl
 /* What takes ns and bytes, with the memory of constrained devices paid for. */
 double path_paid_ns(const struct path *p, const double *ns_per_byte, int64_t ns,
                     const uint64_t *bytes);
-/* Of bounds like these, the one at the beginning of a block, after an end (-1: of no block). */
+/* Of lower bounds of paths, the one at the beginning of a block, after an end (-1: of no block). */
 double *path_bound(const struct path *p, double *bounds, int32_t block, int32_t end);
-/* Lower bounds with memory at a price (Lagrange): of paths from the first block to an end of block
- * i - 1, and of paths from there to the last block. */
-struct path_bounds {
-    double *so_far, *onward; /* see path_bound */
-    double memory_ns;        /* price of all memory, already subtracted from the bounds */
-    struct arena arena;
-};
-oato_status path_bounds_make(const struct path *p, const double *ns_per_byte,
-                             struct path_bounds *out, struct oato_error *err);
 /* Replaces the tables' patterns by all those that a path could use that beats cutoff_ns by more
  * than the gap, or by the `most` best of them. *pruned_ns: lower bound of paths with any other
  * pattern. OATO_NEGATIVE: some block has no pattern left. */
@@ -227,18 +200,11 @@ struct walk {
     int32_t width;           /* maximum number of labels kept after a block */
     struct ilp_clock *clock; /* a walk that it stops has no result */
     /* results */
-    bool found; /* place is a path of found_ns, faster than cutoff_ns */
-    int64_t found_ns, bound_ns;
+    bool found; /* place is a path faster than cutoff_ns */
+    int64_t bound_ns;
 };
 /* Looks for paths through the tables' patterns faster than the cutoff; what it drops only lowers
  * the bound. */
 oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err);
-
-/* Both leave place alone unless they return OATO_OK. OATO_EUSAGE from ilp_path: the instance
- * cannot be cut into small enough blocks. */
-oato_status ilp_plain(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
-                      int32_t *place, struct ilp_result *result, struct oato_error *err);
-oato_status ilp_path(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
-                     int32_t *place, struct ilp_result *result, struct oato_error *err);
 
 #endif

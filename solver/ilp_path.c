@@ -311,8 +311,10 @@ static oato_status solve(void *user, struct oato_error *err)
     return status;
 }
 
-oato_status ilp_path(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
-                     int32_t *place, struct ilp_result *result, struct oato_error *err)
+/* Leaves place alone unless it returns OATO_OK. */
+static oato_status solve_path(const struct instance *in, const struct ilp_options *o,
+                              const int32_t *warm, int32_t *place, struct ilp_result *result,
+                              struct oato_error *err)
 {
     struct path p;
     struct solving s = {.path = &p, .options = o, .warm = warm, .result = result};
@@ -326,5 +328,33 @@ oato_status ilp_path(const struct instance *in, const struct ilp_options *o, con
         memcpy(place, s.best, sizeof *s.best * (size_t)in->n_units);
     result->timed_out = p.clock.ended;
     path_free(&p);
+    return status;
+}
+
+oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
+                      int32_t *place, struct ilp_result *result, struct oato_error *err)
+{
+    size_t bytes = sizeof(int32_t) * (size_t)in->n_units;
+    memset(result, 0, sizeof *result);
+    oato_status status = solve_path(in, o, warm, place, result, err);
+    /* rounding inside GLPK must not let a placement through that does not fit */
+    if (!status && !instance_fits(in, place, NULL))
+        status = oato_fail(err, OATO_NEGATIVE, "the ILP's placement does not fit after all");
+    if (status && status != OATO_NEGATIVE)
+        return status;
+    if (!status)
+        result->objective_ns = instance_price(in, place).objective_ns;
+    if (warm) {
+        int64_t warm_ns = instance_price(in, warm).objective_ns;
+        if (result->bound_ns == INT64_MAX) /* it does fit, by less than GLPK's tolerance */
+            result->bound_ns = 0;
+        if (status || warm_ns <= result->objective_ns) {
+            memmove(place, warm, bytes);
+            result->objective_ns = warm_ns;
+            status = OATO_OK;
+        }
+    }
+    if (!status && result->bound_ns > result->objective_ns)
+        result->bound_ns = result->objective_ns;
     return status;
 }

@@ -130,7 +130,7 @@ static bool choose_patterns(struct walker *k)
 
 static bool keep_room(struct labels *list)
 {
-    struct label *more = ilp_room(list->all, (size_t)list->n, &list->cap, sizeof *more);
+    struct label *more = array_room(list->all, (size_t)list->n, &list->cap, sizeof *more);
     list->all = more ? more : list->all;
     return more;
 }
@@ -309,16 +309,16 @@ static void conclude(struct walker *k, int32_t *place)
         if (best < 0 || k->now.all[l].ns < k->now.all[best].ns)
             best = l;
     w->found = best >= 0 && k->now.all[best].ns < w->cutoff_ns;
-    w->found_ns = w->found ? k->now.all[best].ns : w->cutoff_ns;
+    const int64_t found_ns = w->found ? k->now.all[best].ns : w->cutoff_ns;
     if (w->found)
         go_back(k, best, place);
-    double bound = fmin((double)w->found_ns, k->dropped);
+    double bound = fmin((double)found_ns, k->dropped);
     if (w->gap > 0)
         bound = fmin(bound, k->pruned);
     bound *= 1 - 1e-12; /* sums of doubles */
-    w->bound_ns = bound < (double)w->found_ns ? (int64_t)fmax(bound, 0) : w->found_ns;
-    if (k->dropped >= (double)w->found_ns && (w->gap <= 0 || k->pruned >= (double)w->found_ns))
-        w->bound_ns = w->found_ns;
+    w->bound_ns = bound < (double)found_ns ? (int64_t)fmax(bound, 0) : found_ns;
+    if (k->dropped >= (double)found_ns && (w->gap <= 0 || k->pruned >= (double)found_ns))
+        w->bound_ns = found_ns;
 }
 
 oato_status path_walk(const struct path *p, struct walk *w, int32_t *place, struct oato_error *err)

@@ -29,8 +29,7 @@ static oato_status try_heuristics(struct problem *p, struct candidate *c, struct
     if (baseline_powerinfer(p, c[C_POWERINFER].place, &c[C_POWERINFER].fits, err))
         return err->status;
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
-        p->n_rounds = AFFINITY_ROUNDS; /* the iterated one comes last, and stays */
-        oato_status status =
+        oato_status status = /* the rounds of the iterated one come last, and stay */
             solve_affinity(in, i == C_SINGLE, c[i].place, p->rounds, &p->n_rounds, err);
         if (status && status != OATO_NEGATIVE)
             return status;
@@ -226,46 +225,37 @@ static struct price copies_of(const struct problem *p, const struct graph_op *op
     return sum;
 }
 
-/* A row of the table of costs: what an operator takes on one device in a phase. */
-static struct plan_cost cost_row(const struct problem *p, int32_t index, const struct option *o,
-                                 int32_t d, enum plan_phase phase, bool *any)
+/* Sets the times of a row of the table of costs: what an operator takes on the row's device in its
+ * phase. False: nothing. */
+static bool fill_cost(const struct problem *p, int32_t index, const struct option *o,
+                      struct plan_cost *row)
 {
-    const struct op_price *price = &p->price[index * p->n_devices + d];
-    struct plan_cost row = {.phase = phase, .device = d};
+    const struct op_price *price = &p->price[index * p->n_devices + row->device];
     const int32_t unit = p->unit_of[index];
     const bool whole = o - p->instance.units[unit].options < p->n_devices;
-    if (o->in[phase] != o->out[phase] || (whole && !(p->neurons && p->division[unit].groups))) {
-        *any = d == problem_op_device(p, index, o, phase);
-        row.ns = (uint64_t)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
-        row.estimate = price->estimate;
-        return row;
-    }
-    struct divide_cost c = divide_op_cost(p, index, o, d, phase);
-    *any = c.any;
-    row.ns = (uint64_t)whole_ns(c.ns);
-    row.transfer_ns = (uint64_t)whole_ns(c.transfer_ns);
-    row.estimate = c.estimate;
-    return row;
+    if (o->in[row->phase] == o->out[row->phase] &&
+        (!whole || (p->neurons && p->division[unit].groups)))
+        return divide_op_cost(p, index, o, row);
+    row->ns = (uint64_t)(row->phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
+    row->estimate = price->estimate;
+    return row->device == problem_op_device(p, index, o, row->phase);
 }
 
 static void fill_costs(struct plan *plan, const struct problem *p, const int32_t *place)
 {
     const struct graph *g = &p->graph;
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+    for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
         int32_t part = 0;
         for (int32_t i = 0; i < g->n_ops; i++) {
             struct price copies = copies_of(p, &g->ops[i], place);
+            const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
             bool first = true;
             while (strcmp(plan->parts[part].op, g->ops[i].name) != 0)
                 part++;
             for (int32_t d = 0; d < p->n_devices; d++) {
-                bool any;
-                struct plan_cost row =
-                    cost_row(p, i, instance_option(&p->instance, place, p->unit_of[i]), d,
-                             (enum plan_phase)phase, &any);
-                if (!any)
+                struct plan_cost row = {.op = plan->parts[part].op, .phase = phase, .device = d};
+                if (!fill_cost(p, i, o, &row))
                     continue;
-                row.op = plan->parts[part].op;
                 if (first)
                     row.transfer_ns +=
                         (uint64_t)(phase == PHASE_DECODE ? copies.decode_ns : copies.prefill_ns);

@@ -139,6 +139,28 @@ oato_status problem_devices(struct problem *p, const struct planner_options *o,
     return problem_check_devices(p, err);
 }
 
+void problem_budgets(const struct problem *p, struct planner_options *o)
+{
+    o->n_budgets = p->n_devices;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        snprintf(o->budgets[d].id, sizeof o->budgets[d].id, "%s", problem_device(p, d));
+        o->budgets[d].bytes = p->budget[d];
+    }
+}
+
+void problem_options(const struct problem *p, struct planner_options *o, char devices[DEVICES_SIZE])
+{
+    size_t n = 0;
+    planner_options_init(o);
+    problem_budgets(p, o);
+    for (int32_t d = 0; d < p->n_devices; d++)
+        n +=
+            (size_t)snprintf(devices + n, DEVICES_SIZE - n, "%s%s", d ? "," : "", o->budgets[d].id);
+    o->devices = devices;
+    o->request = p->request;
+    o->neurons = p->neurons;
+}
+
 oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
                                   struct oato_error *err)
 {

@@ -39,6 +39,14 @@ oato_status problem_price(struct problem *p, struct oato_error *err);
 oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
                                   struct oato_error *err);
 
+/* Sets the options' budgets to the problem's. */
+void problem_budgets(const struct problem *p, struct planner_options *o);
+/* Options to plan the problem's request anew, on its devices and with its budgets; the list of
+ * devices is borrowed. */
+enum { DEVICES_SIZE = SOLVER_DEVICES * 17 };
+void problem_options(const struct problem *p, struct planner_options *o,
+                     char devices[DEVICES_SIZE]);
+
 /* Of all weights of the operator, in file format. */
 uint64_t problem_file_bytes(const struct graph_op *op);
 
@@ -68,12 +76,11 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
  * graph's own (a fused operator for its first member). Bytes are not set. */
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
                            const struct oato_op *op, int32_t d);
-/* Nanoseconds of operator `index` in one step, its record overhead included. */
-double request_step_ns(const struct problem *p, const struct graph *g, int32_t index,
-                       const struct oato_op *op, int32_t d, const struct request_step *s);
-/* The same for one copy of a value between two devices: one is the host, or they have a direct
- * link.
- */
+/* The same in one step. */
+struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
+                                 const struct oato_op *op, int32_t d, const struct request_step *s);
+/* Nanoseconds of one copy of a value between two devices: one is the host, or they have a direct
+ * link, record overhead included. */
 double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t from,
                        int32_t to, const struct request_step *s);
 /* The price of such copies over one phase, record overhead included. */
@@ -93,14 +100,10 @@ bool divide_pair(const struct graph *g, int32_t i);
 /* Lists the options of a unit: `whole`, one per device, and all ways to split it. */
 oato_status divide_unit(struct problem *p, int32_t unit, const struct option *whole,
                         struct oato_error *err);
-/* Cost of the share of operator `op` that a split unit runs on a device in a phase, for the plan's
- * table of costs. */
-struct divide_cost {
-    bool any, estimate;
-    double ns, transfer_ns;
-};
-struct divide_cost divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
-                                  int32_t d, enum plan_phase phase);
+/* Sets the times of the plan's row of costs: of the share of operator `op` that a split unit runs
+ * on the row's device in its phase. False: none. */
+bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
+                    struct plan_cost *row);
 /* The range of the unit's rows, neurons or experts that an option puts on a device. */
 void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
                   int64_t *begin, int64_t *end);

@@ -145,17 +145,11 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
                             const struct plan *plan, struct problem **out, int32_t **place,
                             struct oato_error *err)
 {
-    struct problem *p = NULL;
+    struct problem *p;
     *out = NULL;
-    oato_status status = plan_check_model(plan, m->gguf, err);
-    if (!status)
-        status = problem_check_neurons(plan, err);
-    if (!status)
-        status = request_check_plan(plan, err);
-    if (!status)
-        status = problem_begin(profile, &plan->request, &p, err);
-    if (!p)
-        return status;
+    if (plan_check_model(plan, m->gguf, err) || problem_check_neurons(plan, err) ||
+        request_check_plan(plan, err) || problem_begin(profile, &plan->request, &p, err))
+        return err->status;
     p->neurons = plan->neurons;
     if (devices_of_plan(p, plan, err) || problem_check_devices(p, err) ||
         plan_apply(plan, m, &p->graph, err) || problem_price(p, err)) {
@@ -167,13 +161,13 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     p->fusions = plan->fusions;
     p->n_fusions = plan->n_fusions;
     *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof **place);
-    status = *place ? place_of_plan(p, plan, *place, err)
-                    : oato_fail_memory(err, sizeof **place, "a placement");
-    if (!status)
-        problem_stream(p, instance_streams(&p->instance, *place));
-    if (status)
+    const oato_status status = *place ? place_of_plan(p, plan, *place, err)
+                                      : oato_fail_memory(err, sizeof **place, "a placement");
+    if (status) {
         problem_free(p);
-    else
-        *out = p;
-    return status;
+        return status;
+    }
+    problem_stream(p, instance_streams(&p->instance, *place));
+    *out = p;
+    return OATO_OK;
 }

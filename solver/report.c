@@ -85,6 +85,13 @@ double tokens_per_s(double tokens, uint64_t ns)
     return ns ? tokens * 1e9 / (double)ns : 0;
 }
 
+double round_step(double span, int steps)
+{
+    const double least = span / steps, power = pow(10, floor(log10(least)));
+    const double part = least / power;
+    return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
+}
+
 double gap_of(const struct plan *p)
 {
     if (!p->bound_ns || !p->objective_ns || p->bound_ns > p->objective_ns)

@@ -22,6 +22,9 @@ double percent_more(double now, double then);
 
 double tokens_per_s(double tokens, uint64_t ns);
 
+/* 1, 2 or 5 times a power of ten: at most so many steps of an axis make the span. */
+double round_step(double span, int steps);
+
 /* The share of one device in a plan. */
 struct device_share {
     int32_t operators, kv_layers;
@@ -34,9 +37,9 @@ int32_t operators_of(const struct plan *p, bool estimates);
 /* The proven distance from the optimum, or a negative number. */
 double gap_of(const struct plan *p);
 
-/* Only the picture of report_frontier, with a mark for the plan. */
-oato_status frontier_picture(const struct plan *p, const struct model *m,
-                             const struct profile *profile, int32_t steps, struct text *svg,
+/* Only the picture of report_frontier, with a mark for the plan; p: the plan's problem. */
+oato_status frontier_picture(const struct plan *plan, const struct problem *p,
+                             const struct model *m, int32_t steps, struct text *svg,
                              struct oato_error *err);
 
 oato_status text_status(const struct text *t, struct oato_error *err);

@@ -78,8 +78,8 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
     return (struct price){objective_ns, prefill_ns, decode_ns};
 }
 
-static struct op_cost step_cost(const struct problem *p, const struct graph *g, int32_t index,
-                                const struct oato_op *op, int32_t d, const struct request_step *s)
+struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
+                                 const struct oato_op *op, int32_t d, const struct request_step *s)
 {
     const struct profile_device *device = &p->profile->devices[p->device[d]];
     struct op_size size = graph_op_size(g, index, s->tokens, s->rows, s->seqs, s->kv_positions);
@@ -92,12 +92,6 @@ static struct op_cost step_cost(const struct problem *p, const struct graph *g, 
     return c;
 }
 
-double request_step_ns(const struct problem *p, const struct graph *g, int32_t index,
-                       const struct oato_op *op, int32_t d, const struct request_step *s)
-{
-    return step_cost(p, g, index, op, d, s).ns;
-}
-
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
                            const struct oato_op *op, int32_t d)
 {
@@ -107,14 +101,14 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
     double prefill_ns = 0;
     for (int32_t i = 0; i < request_prefill_kinds(&p->request); i++) {
         struct request_step s = request_prefill_kind(&p->request, i);
-        struct op_cost c = step_cost(p, g, index, op, d, &s);
+        struct op_cost c = request_step_cost(p, g, index, op, d, &s);
         prefill_ns += c.ns * (double)s.times;
         r.estimate = r.estimate || c.estimate;
         if (c.numerics)
             r.numerics[PHASE_PREFILL] = c.numerics;
     }
     struct request_step s = request_decode_step(&p->request);
-    struct op_cost c = step_cost(p, g, index, op, d, &s);
+    struct op_cost c = request_step_cost(p, g, index, op, d, &s);
     r.estimate = r.estimate || c.estimate;
     r.numerics[PHASE_DECODE] = c.numerics;
     if (p->request.deterministic && c.numerics && r.numerics[PHASE_PREFILL] &&

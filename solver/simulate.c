@@ -71,6 +71,8 @@ static oato_status lower_plan(struct simulation *s, struct oato_error *err)
                                                  .seqs = q->batch,
                                                  .context = q->context},
                                       .kv = q->kv};
+    for (int32_t i = 0; i < s->graph.n_ops; i++)
+        s->graph.ops[i].op = graph_op_with_kv(&s->graph.ops[i], q->kv);
     oato_status status = placements_create(s->plan, &s->graph, bound, s->host, &s->placements, err);
     if (!status)
         status = lowered_init(&in, &s->lowered, err);
@@ -169,24 +171,13 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
     s->plan = plan;
     s->profile = profile;
     arena_init(&s->arena);
-    oato_status status = cost_create(profile, &s->cost, err);
-    if (!status)
-        status = plan_apply(plan, m, &s->graph, err);
-    for (int32_t i = 0; !status && i < s->graph.n_ops; i++)
-        s->graph.ops[i].op = graph_op_with_kv(&s->graph.ops[i], plan->request.kv);
-    if (!status)
-        status = find_devices(s, err);
-    if (!status)
-        status = lower_plan(s, err);
-    if (!status)
-        status = list_steps(s, err);
-    if (!status)
-        status = run_steps(s, err);
-    if (status)
+    if (cost_create(profile, &s->cost, err) || plan_apply(plan, m, &s->graph, err) ||
+        find_devices(s, err) || lower_plan(s, err) || list_steps(s, err) || run_steps(s, err)) {
         simulation_free(s);
-    else
-        *out = s;
-    return status;
+        return err->status;
+    }
+    *out = s;
+    return OATO_OK;
 }
 
 oato_status simulation_predict(struct plan *plan, const struct model *m,

@@ -56,7 +56,8 @@ struct simulation {
     struct simulated_step *steps;
     int32_t n_steps, middle; /* middle: the decode step that plans predict; -1: none */
     struct event *events;
-    int32_t n_events, cap_events;
+    int32_t n_events;
+    size_t cap_events;
     int64_t prefill_ns, decode_ns, request_ns;
 };
 

@@ -66,16 +66,12 @@ static struct home event_add(struct stepping *x, struct event e, double ns,
     const int32_t queue = event_queue(s, &e);
     if (failed(x))
         return none;
-    if (s->n_events == s->cap_events) {
-        int32_t cap = s->cap_events ? 2 * s->cap_events : 1024;
-        struct event *p = realloc(s->events, (size_t)cap * sizeof *p);
-        if (!p) {
-            oato_fail_memory(x->err, (size_t)cap * sizeof *p, "a simulation");
-            return none;
-        }
-        s->events = p;
-        s->cap_events = cap;
+    struct event *room = array_room(s->events, (size_t)s->n_events, &s->cap_events, sizeof *room);
+    if (!room) {
+        oato_fail_memory(x->err, (size_t)s->n_events * sizeof *room, "a simulation");
+        return none;
     }
+    s->events = room;
     e.begin_ns = x->clock[queue];
     e.waited_for = -1;
     for (int i = 0; i < n; i++)

@@ -185,18 +185,15 @@ struct affinity_round {
     bool fits;
 };
 /* OATO's Algorithm 1; single_shot stops after the first order. trace (may be NULL) has room for
- * *n_trace rounds; *n_trace is set to the number of rounds. OATO_NEGATIVE: nothing fits. */
+ * AFFINITY_ROUNDS; *n_trace is set to their number. OATO_NEGATIVE: nothing fits. */
 oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t *place,
                            struct affinity_round *trace, int32_t *n_trace, struct oato_error *err);
 
-enum ilp_form { ILP_AUTO, ILP_PLAIN, ILP_PATH };
-
 struct ilp_options {
-    enum ilp_form form;   /* AUTO: path form if the instance can be cut into blocks, else plain */
     double gap;           /* relative; 0 = exact */
     uint64_t deadline_ns; /* in now_ns() time: all work stops then; 0: none */
-    bool no_walk;         /* path form: branch and bound alone, for tests */
-    bool no_search;       /* path form: no branch and bound; the gap may stay open */
+    bool no_walk;         /* branch and bound alone, for tests */
+    bool no_search;       /* no branch and bound; the gap may stay open */
     /* For the best of several problems. relax_only: stop after the relaxation, OATO_NEGATIVE with
      * its bound. enough_ns: search only for placements faster than this; 0: no such limit. */
     bool relax_only;
@@ -212,7 +209,8 @@ uint64_t ilp_deadline(double seconds);
 /* The deadline of the first of `of` tasks that share the remaining time equally. */
 uint64_t ilp_share(uint64_t deadline_ns, int32_t of);
 /* warm (may be NULL) is a placement that fits: the result is never worse. OATO_NEGATIVE: proven
- * that nothing fits, or nothing found in time. */
+ * that nothing fits, or nothing found in time, or a block of the instance is too large to tabulate.
+ */
 oato_status solve_ilp(const struct instance *in, const struct ilp_options *o, const int32_t *warm,
                       int32_t *place, struct ilp_result *result, struct oato_error *err);
 

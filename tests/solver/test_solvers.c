@@ -1,6 +1,6 @@
 /*
  * test_solvers.c - what must stay true of the solvers on abstract instances: the ILP equals brute
- * force in both of its forms, no heuristic beats it, nothing that is returned overfills a device,
+ * force, no heuristic beats it, nothing that is returned overfills a device,
  * and the same instance gives the same placement.
  */
 #include "tests/solver/random_instance.h"
@@ -21,11 +21,10 @@ static int32_t place[INSTANCE_UNITS], other[INSTANCE_UNITS], warm[INSTANCE_UNITS
 
 static bool no_walk;
 
-static oato_status run_ilp(enum ilp_form form, const int32_t *start, int32_t *out,
-                           struct ilp_result *result)
+static oato_status run_ilp(const int32_t *start, int32_t *out, struct ilp_result *result)
 {
     struct oato_error err;
-    struct ilp_options o = {.form = form, .no_walk = no_walk};
+    struct ilp_options o = {.no_walk = no_walk};
     return solve_ilp(&r.instance, &o, start, out, result, &err);
 }
 
@@ -38,12 +37,12 @@ static void allow_streams(uint64_t seed)
 }
 
 /* One instance against brute force; false when nothing fits (and all agree on that). */
-static bool compare_with_brute_force(enum ilp_form form, uint64_t seed)
+static bool compare_with_brute_force(uint64_t seed)
 {
     int64_t least = 0;
     struct ilp_result result;
     bool any = brute_force(&r.instance, &least);
-    oato_status status = run_ilp(form, NULL, place, &result);
+    oato_status status = run_ilp(NULL, place, &result);
     if (!any) {
         assert_int_equal(status, OATO_NEGATIVE);
         return false;
@@ -60,6 +59,7 @@ static bool compare_with_brute_force(enum ilp_form form, uint64_t seed)
     return true;
 }
 
+/* Without structure: one block, all in the table. */
 static void ilp_equals_brute_force(void **state)
 {
     (void)state;
@@ -72,7 +72,7 @@ static void ilp_equals_brute_force(void **state)
                                 : units,
                    devices);
         allow_streams(seed);
-        feasible += compare_with_brute_force(ILP_PLAIN, seed);
+        feasible += compare_with_brute_force(seed);
     }
     print_message("%d instances, %d of them feasible\n", INSTANCES, feasible);
     assert_true(feasible > INSTANCES / 2);
@@ -87,13 +87,13 @@ static void path_of_blocks_equals_brute_force(void **state)
         no_walk = seed / 2 % 2;
         random_layers(&r, seed, devices == 3 ? 2 : 3, devices, seed % 4 == 0);
         allow_streams(seed);
-        feasible += compare_with_brute_force(ILP_PATH, seed);
+        feasible += compare_with_brute_force(seed);
     }
     no_walk = false;
     assert_true(feasible > INSTANCES / 2);
 }
 
-/* A block of the path form uses two or three accelerators at most: with more of them its placement
+/* A block uses two or three accelerators at most: with more of them its placement
  * may lose, but what it calls a bound is one. */
 static void bounds_hold_with_many_devices(void **state)
 {
@@ -103,7 +103,7 @@ static void bounds_hold_with_many_devices(void **state)
             struct ilp_result got;
             int64_t least_ns;
             random_layers(&r, seed, 1, devices, false);
-            if (brute_force(&r.instance, &least_ns) && !run_ilp(ILP_PATH, NULL, place, &got) &&
+            if (brute_force(&r.instance, &least_ns) && !run_ilp(NULL, place, &got) &&
                 (got.bound_ns > least_ns || got.objective_ns < least_ns))
                 fail_msg("seed %llu, %d devices: bound %lld, %lld found, %lld possible",
                          (unsigned long long)seed, devices, (long long)got.bound_ns,
@@ -123,15 +123,14 @@ static void divided_units_equal_brute_force(void **state)
                 groups = 2 + (int32_t)(seed / 2 % (devices == 2 ? 6 : 3));
         no_walk = seed / 3 % 2;
         random_groups(&r, seed, 2, devices, groups, false);
-        enum ilp_form form = seed % 5 ? ILP_PATH : ILP_PLAIN;
-        if (!compare_with_brute_force(form, seed))
+        if (!compare_with_brute_force(seed))
             continue;
         feasible++;
         double cuts = (double)instance_price(&r.instance, place).objective_ns;
         struct ilp_result any;
         no_walk = false;
         random_groups(&r, seed, 2, devices, groups, true);
-        assert_int_equal(run_ilp(ILP_PATH, NULL, other, &any), OATO_OK);
+        assert_int_equal(run_ilp(NULL, other, &any), OATO_OK);
         assert_true((double)any.objective_ns <= cuts);
         loss += cuts / (double)any.objective_ns - 1;
         most = fmax(most, cuts / (double)any.objective_ns - 1);
@@ -173,15 +172,6 @@ static void knapsacks_of_full_size_equal_a_dynamic_programme(void **state)
     }
 }
 
-static void both_forms_agree_on_instances_without_structure(void **state)
-{
-    (void)state;
-    for (uint64_t seed = 1; seed <= 20; seed++) {
-        random_dag(&r, seed, 8, 2);
-        compare_with_brute_force(ILP_PATH, seed); /* one block: all in the table */
-    }
-}
-
 static void heuristics_are_never_better_than_the_ilp(void **state)
 {
     (void)state;
@@ -191,7 +181,7 @@ static void heuristics_are_never_better_than_the_ilp(void **state)
     for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
         struct ilp_result result;
         random_dag(&r, seed, 12, 2);
-        if (run_ilp(ILP_AUTO, NULL, place, &result))
+        if (run_ilp(NULL, place, &result))
             continue;
         double least = (double)result.objective_ns;
         if (solve_cpu(&r.instance, other))
@@ -222,7 +212,7 @@ static void ilp_is_never_worse_than_its_warm_start(void **state)
     struct oato_error err;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct ilp_result result;
-        struct ilp_options o = {.form = seed % 2 ? ILP_PLAIN : ILP_PATH, .gap = 0.5};
+        struct ilp_options o = {.gap = 0.5};
         random_layers(&r, seed, 6, 2, false);
         if (solve_affinity(&r.instance, false, warm, NULL, NULL, &err))
             continue;
@@ -280,7 +270,7 @@ static void branch_and_bound_agrees_with_the_walk(void **state)
     struct oato_error err;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct ilp_result walked, searched;
-        struct ilp_options o = {.form = ILP_PATH};
+        struct ilp_options o = {0};
         random_layers(&r, seed, 8, 2 + (int32_t)(seed % 2), seed % 3 == 0);
         make_tight(20 + 5 * (seed % 7));
         assert_int_equal(solve_ilp(&r.instance, &o, NULL, place, &walked, &err), OATO_OK);
@@ -295,7 +285,7 @@ static void the_clock_ends_the_search_and_says_so(void **state)
 {
     (void)state;
     struct oato_error err;
-    struct ilp_options o = {.form = ILP_PLAIN, .deadline_ns = ilp_deadline(0.02)};
+    struct ilp_options o = {.deadline_ns = ilp_deadline(0.002)};
     struct ilp_result result;
     random_layers(&r, 11, 100, 3, false);
     assert_int_equal(solve_affinity(&r.instance, false, warm, NULL, NULL, &err), OATO_OK);
@@ -303,6 +293,24 @@ static void the_clock_ends_the_search_and_says_so(void **state)
     assert_true(result.timed_out);
     assert_true(result.bound_ns <= result.objective_ns);
     assert_true(result.objective_ns <= instance_price(&r.instance, warm).objective_ns);
+}
+
+/* No supported model is like this: every layer ends in one value. */
+static void what_cannot_be_cut_into_blocks_keeps_its_warm_start(void **state)
+{
+    (void)state;
+    struct ilp_result result;
+    random_dag(&r, 1, 40, 2);
+    for (int32_t u = 0; u < r.instance.n_units; u++)
+        r.instance.units[u].options[r.instance.host].allowed = true;
+    r.instance.usable[r.instance.host] = true;
+    r.instance.capacity[r.instance.host] = UINT64_MAX;
+    assert_true(solve_cpu(&r.instance, warm));
+    assert_int_equal(run_ilp(NULL, place, &result), OATO_NEGATIVE);
+    assert_int_equal(run_ilp(warm, place, &result), OATO_OK);
+    assert_memory_equal(place, warm, sizeof(int32_t) * 40);
+    assert_int_equal(result.objective_ns, instance_price(&r.instance, warm).objective_ns);
+    assert_int_equal(result.bound_ns, 0);
 }
 
 static void layers_go_back_to_front_until_full(void **state)
@@ -371,12 +379,12 @@ int main(void)
         cmocka_unit_test(bounds_hold_with_many_devices),
         cmocka_unit_test(divided_units_equal_brute_force),
         cmocka_unit_test(knapsacks_of_full_size_equal_a_dynamic_programme),
-        cmocka_unit_test(both_forms_agree_on_instances_without_structure),
         cmocka_unit_test(heuristics_are_never_better_than_the_ilp),
         cmocka_unit_test(ilp_is_never_worse_than_its_warm_start),
         cmocka_unit_test(models_of_many_layers_solve_within_the_gap),
         cmocka_unit_test(branch_and_bound_agrees_with_the_walk),
         cmocka_unit_test(the_clock_ends_the_search_and_says_so),
+        cmocka_unit_test(what_cannot_be_cut_into_blocks_keeps_its_warm_start),
         cmocka_unit_test(layers_go_back_to_front_until_full),
         cmocka_unit_test(a_value_is_copied_once_for_each_device_that_reads_it),
     };
