@@ -120,11 +120,11 @@ AVX2_INLINE void block_dot(const struct lanes_format *f, const uint8_t *const *w
     uint8_t room[MOST_GROUPS][SUBS_BYTES];
     struct block_head head[MOST_GROUPS];
     vec scale[MOST_GROUPS], min[MOST_GROUPS];
-    prefetch(w, ahead, LANES * (f->block == 32 ? f->head + f->body : f->head), groups);
     UNROLLED (g, groups) {
         body[g] = w[g] + LANES * f->head;
         head[g] = block_head(f, w[g], room[g]);
     }
+    prefetch(w, ahead, LANES * (f->block == 32 ? f->head + f->body : f->head), groups);
     for (int s = 0; s < f->block / 32; s++) {
         if (f->block != 32)
             prefetch(body, ahead, LANES * f->body, groups);
