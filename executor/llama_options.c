@@ -10,7 +10,7 @@
     "weights are prepared once and stay in memory; --prepared-cache makes later starts fast"
 #define CHAT "use oato-run chat MODEL.gguf for a conversation"
 #define TEMPLATE                                                                                   \
-    "the template is detected from the model file; --chat-template NAME chooses another"
+    "the model's own template is used; --chat-template NAME chooses another"
 
 #define ANSWER(name, text)                                                                         \
     {                                                                                              \

@@ -154,6 +154,8 @@ struct pretokenizer_traits {
 
 oato_status pretokenizer_create(const struct gguf *g, struct pretokenizer **out,
                                 struct pretokenizer_traits *traits, struct oato_error *err);
+/* Its trait add_bos; false for an unknown one. */
+bool pretokenizer_adds_bos(const struct gguf *g);
 void pretokenizer_free(struct pretokenizer *p);
 
 struct pretokenize_work {
