@@ -181,7 +181,7 @@ static oato_status program_apply(const struct chat_template *c, const struct cha
     oato_status status = jinja_run(x, &text);
     jinja_end(x);
     if (!status) {
-        const bool twice = c->drops_bos && c->bos.len && text.len >= c->bos.len &&
+        const bool twice = c->drops_bos && c->bos.data && text.data && text.len >= c->bos.len &&
                            memcmp(text.data, c->bos.data, c->bos.len) == 0;
         const size_t skip = twice ? c->bos.len : 0;
         text_add(out, text.data ? text.data + skip : "", text.len - skip);

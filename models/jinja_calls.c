@@ -117,7 +117,9 @@ static struct value first(struct jinja *x, const struct call *c)
 /* how: backwards. */
 static struct value to_list(struct jinja *x, const struct call *c)
 {
-    const struct value l = value_list(x);
+    const struct value l = value_list(x), back[3] = {value_none(), value_none(), value_int(-1)};
+    if (c->how && c->v[0].type == VALUE_STRING)
+        return value_part(x, c->v[0], back);
     const struct list *items = value_items(x, c->v[0]);
     for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++)
         list_push(x, l.list, items->v[c->how ? items->n - 1 - i : i]);
@@ -209,7 +211,8 @@ static void merge_sort(struct jinja *x, struct entry *e, struct entry *spare, si
     memcpy(spare, e, n * sizeof *e);
     for (size_t k = 0; k < n; k++) {
         const bool right =
-            i == half || (j < n && sign * value_order(x, "<", spare[j].key, spare[i].key) < 0);
+            i == half || (j < n && !value_equal(x, spare[j].key, spare[i].key) &&
+                          sign * value_order(x, "<", spare[j].key, spare[i].key) < 0);
         e[k] = right ? spare[j++] : spare[i++];
     }
 }

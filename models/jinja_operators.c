@@ -22,14 +22,14 @@ struct value value_part(struct jinja *x, struct value v, const struct value part
     if (v.type == VALUE_UNDEFINED)
         value_fail_undefined(x, v);
     else if (!list && v.type != VALUE_STRING)
-        jinja_fail(x, "'%s' object has no slices", value_type_name(v));
+        jinja_fail(x, "'%s' object is not subscriptable", value_type_name(v));
     for (int i = 0; i < 3; i++)
         if (part[i].type != VALUE_NONE && part[i].type != VALUE_INT)
             jinja_fail(x, "slice indices must be integers or None");
     const int64_t by = part[2].type == VALUE_INT ? part[2].i : 1;
     if (by == 0)
         jinja_fail(x, "slice step cannot be zero");
-    if (x->failed)
+    if (by == 0 || x->failed)
         return undefined;
     const bool back = by < 0;
     const int64_t n = value_length(x, v);

@@ -69,16 +69,16 @@ static enum jinja_flow run_for(struct jinja *x, const struct node *n, struct sco
         return FLOW_ON;
     loop->items = items;
     struct scope *inner = NULL;
-    for (enum jinja_flow flow = FLOW_ON; flow != FLOW_BREAK && loop->index < items->n;
-         loop->index++) {
+    enum jinja_flow flow = FLOW_ON;
+    bool whole = false; /* a round ran to its end; without one jinja2 runs else */
+    for (; flow != FLOW_BREAK && loop->index < items->n && jinja_steps(x, 1); loop->index++) {
         inner = scope_again(x, inner, s);
-        if (!jinja_steps(x, 1))
-            return FLOW_ON;
         scope_set(x, inner, value_str("loop"), (struct value){.type = VALUE_LOOP, .loop = loop});
         scope_assign(x, inner, n->kid[0], items->v[loop->index]);
         flow = run_body(x, n->kid[3], inner);
+        whole = whole || flow == FLOW_ON;
     }
-    return loop->index == 0 ? run_body(x, n->kid[4], scope_open(x, s)) : FLOW_ON;
+    return whole || x->failed ? FLOW_ON : run_body(x, n->kid[4], scope_open(x, s));
 }
 
 static enum jinja_flow run_set(struct jinja *x, const struct node *n, struct scope *s)

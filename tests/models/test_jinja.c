@@ -121,6 +121,9 @@ static void filters_and_methods_do_as_in_python(void **state)
          "a 2 ['b', 'a']"},
         {"{{ d.get('b') }} {{ d.get('q') }} {{ d.get('q', 5) }} {{ d.values() | list | length }}",
          "1 None 5 2"},
+        {"{{ 'ab' | reverse }} {{ [1, 2] | reverse | list }} {{ people | sort(attribute='zz') | "
+         "length }}",
+         "ba [2, 1] 2"},
         {"{{ missing | default('x') }} {{ '' | default('x', true) }} {{ '' | default('x') }}|",
          "x x |"},
         {"{{ '12' | int + 1 }} {{ 'x' | int }} {{ 3.9 | int }} {{ '1.5' | float }}", "13 0 3 1.5"},
@@ -159,6 +162,9 @@ static void statements_do_as_in_jinja2(void **state)
          "baba"},
         {"{% for i in empty %}x{% else %}none{% endfor %}{% for c in 'ab' %}{{ c }}.{% endfor %}",
          "nonea.b."},
+        {"{% for i in list %}{% break %}{% else %}e{% endfor %}{% for i in list %}{% if i == 2 %}"
+         "{% break %}{% endif %}{% else %}e{% endfor %}",
+         "e"},
         {"{% for i in list if i != 1 %}{{ loop.index }}:{{ i }} {% endfor %}", "1:3 2:2 "},
         {"{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}"
          "{% endif %}{{ i }}{% endfor %}",
