@@ -144,6 +144,15 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
                          "variables are for the model's own chat template; %s "
                          "has none",
                          chat_format_name(c->format));
+    struct jinja *x = jinja_begin(c->program, err);
+    if (!x)
+        return err->status;
+    jinja_set_json(x, json, strlen(json));
+    const bool good = !x->failed;
+    jinja_end(x);
+    if (!good)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the chat template's variables are no JSON object: %.80s", json);
     free(c->variables);
     c->variables = strdup(json);
     return c->variables ? OATO_OK : oato_fail_memory(err, strlen(json), "the variables");

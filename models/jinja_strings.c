@@ -14,13 +14,15 @@ static bool need_string(struct jinja *x, struct value v)
     return !x->failed;
 }
 
-/* The first, or last, place of `part` in v; NULL when there is none. */
+/* The first, or last, place of `part` in v; NULL when there is none. Counts what is read. */
 static const char *search(struct jinja *x, struct value v, struct value part, bool last)
 {
-    if (part.len > v.len || !jinja_steps(x, v.len / STEP_BYTES))
+    if (part.len > v.len || !jinja_steps(x, part.len / STEP_BYTES))
         return NULL;
-    if (!last)
-        return memmem(v.s, v.len, part.s, part.len);
+    if (!last) {
+        const char *at = memmem(v.s, v.len, part.s, part.len);
+        return jinja_steps(x, (at ? (size_t)(at - v.s) : v.len) / STEP_BYTES) ? at : NULL;
+    }
     for (size_t i = v.len - part.len + 1; i > 0 && jinja_steps(x, 1 + part.len / STEP_BYTES); i--)
         if (memcmp(v.s + i - 1, part.s, part.len) == 0)
             return v.s + i - 1;
@@ -76,11 +78,14 @@ static struct value splitlines(struct jinja *x, const struct call *c)
 {
     struct value rest = c->v[0];
     const struct value list = value_list(x);
-    while (rest.len && jinja_steps(x, 1 + rest.len / STEP_BYTES)) {
-        const char *n = memchr(rest.s, '\n', rest.len), *r = memchr(rest.s, '\r', rest.len);
-        const char *at = n && (!r || n < r) ? n : r;
-        list_push(x, list.list, at ? before(rest, at) : rest);
-        rest = at ? after(rest, at + 1 + (n && r && n == r + 1)) : value_slice("", 0);
+    while (rest.len && jinja_steps(x, 1)) {
+        size_t n = 0;
+        while (n < rest.len && rest.s[n] != '\n' && rest.s[n] != '\r')
+            n++;
+        list_push(x, list.list, value_slice(rest.s, n));
+        jinja_steps(x, n / STEP_BYTES);
+        n += n + 1 < rest.len && rest.s[n] == '\r' && rest.s[n + 1] == '\n';
+        rest = after(rest, rest.s + n + (n < rest.len));
     }
     return list;
 }

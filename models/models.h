@@ -180,7 +180,7 @@ void chat_template_free(struct chat_template *c);
 const char *chat_template_name(const struct chat_template *c); /* "of the model": its program */
 const char *chat_template_warning(const struct chat_template *c);
 /* Further variables that the program sees, members of a JSON object: {"enable_thinking": false}.
- * Malformed JSON is found by chat_template_apply. Named formats have no variables: an error. */
+ * Named formats have no variables: an error. */
 oato_status chat_template_variables(struct chat_template *c, const char *json,
                                     struct oato_error *err);
 /* The prompt text for the messages, with the opening of an assistant message when add_assistant,
