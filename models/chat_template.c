@@ -189,6 +189,11 @@ static oato_status program_apply(const struct chat_template *c, const struct cha
         jinja_set_json(x, c->variables, strlen(c->variables));
     oato_status status = jinja_run(x, &text);
     jinja_end(x);
+    if (status && !oato_failed_memory(err)) {
+        const struct oato_error why = *err;
+        oato_fail(err, status, "%.430s; --chat-template NAME takes a named format instead",
+                  why.text);
+    }
     if (!status) {
         const bool twice = c->drops_bos && c->bos.data && text.data && text.len >= c->bos.len &&
                            memcmp(text.data, c->bos.data, c->bos.len) == 0;

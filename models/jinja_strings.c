@@ -235,7 +235,8 @@ static struct value format(struct jinja *x, const struct call *c)
 static struct value tojson(struct jinja *x, const struct call *c)
 {
     const bool pretty = c->v[2].type == VALUE_INT;
-    struct json_style style = {.indent = pretty ? (int32_t)min_i64(c->v[2].i, 64) : -1,
+    struct json_style style = {.indent =
+                                   pretty ? (int32_t)max_i64(0, min_i64(c->v[2].i, 1000)) : -1,
                                .ascii = value_true(c->v[1]),
                                .sorted = value_true(c->v[4]),
                                .between = value_str(pretty ? "," : ", "),

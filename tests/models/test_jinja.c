@@ -452,5 +452,6 @@ int main(void)
         cmocka_unit_test(every_limit_is_the_callers),
         cmocka_unit_test(a_program_cut_anywhere_renders_or_fails),
     };
+    setenv("TZ", "UTC", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
