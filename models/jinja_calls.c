@@ -21,20 +21,6 @@ int64_t call_int(struct jinja *x, const struct call *c, int i, int64_t otherwise
 
 /* ----------------------------------------------------------------------------- functions -- */
 
-/* how: the type of what is made. */
-static struct value make_dict(struct jinja *x, const struct call *c)
-{
-    struct value d = value_dict(x);
-    const struct args *a = c->a;
-    for (uint32_t i = 0; i < a->n && a->v[i].type == VALUE_DICT; i++)
-        for (uint32_t k = 0; k < a->v[i].dict->n && jinja_steps(x, 1); k++)
-            dict_set(x, d.dict, a->v[i].dict->e[k].key, a->v[i].dict->e[k].value);
-    for (uint32_t i = 0; i < a->named.n && !x->failed; i++)
-        dict_set(x, d.dict, a->named.e[i].key, a->named.e[i].value);
-    d.type = x->failed ? VALUE_UNDEFINED : (uint8_t)c->how;
-    return d;
-}
-
 static struct value range(struct jinja *x, const struct call *c)
 {
     const bool one = c->a->n + c->a->named.n == 1;
@@ -67,13 +53,17 @@ static struct value to_number(struct jinja *x, const struct call *c)
     char text[64], *stop = text;
     const struct value zero = c->how == VALUE_INT ? value_int(0) : value_float(0);
     struct value v = c->v[0];
-    (void)x;
     if (v.type == VALUE_STRING) {
         const struct value s = string_strip(v, value_none(), true, true);
         const size_t n = s.len < sizeof text ? s.len : 0;
         memcpy(text, s.s, n);
         text[n] = 0;
         int64_t i;
+        const int64_t base = call_int(x, c, 2, 10);
+        if (c->how == VALUE_INT && n && base != 10 && base >= 2 && base <= 36) {
+            i = strtoll(text, &stop, (int)base);
+            return stop == text + n ? value_int(i) : zero;
+        }
         if (c->how == VALUE_INT && n && parse_i64(text, INT64_MIN, INT64_MAX, &i))
             return value_int(i);
         v = value_float(strtod(text, &stop));
@@ -85,6 +75,12 @@ static struct value to_number(struct jinja *x, const struct call *c)
     if (c->how == VALUE_FLOAT && value_is_number(v))
         return value_float(value_number(v));
     return c->v[1].type == VALUE_UNDEFINED ? zero : c->v[1];
+}
+
+static struct value absolute(struct jinja *x, const struct call *c)
+{
+    const bool minus = value_is_number(c->v[0]) && value_number(c->v[0]) < 0;
+    return value_binary(x, minus ? "-" : "+", value_int(0), c->v[0]);
 }
 
 /* ---------------------------------------------------------------------------- containers -- */
@@ -163,6 +159,28 @@ static struct value items_of(struct jinja *x, const struct call *c)
         list_push(x, list.list, pair);
     }
     return list;
+}
+
+/* how: the type of what is made. */
+static struct value make_dict(struct jinja *x, const struct call *c)
+{
+    struct value d = value_dict(x);
+    const struct args *a = c->a;
+    for (uint32_t i = 0; i < a->n && !x->failed; i++) {
+        const struct call pairs = {.v = {a->v[i]}, .how = PAIRS};
+        const struct value from = value_is_list(a->v[i]) ? a->v[i] : items_of(x, &pairs);
+        for (uint32_t k = 0; !x->failed && k < from.list->n && jinja_steps(x, 1); k++) {
+            const struct value pair = from.list->v[k];
+            if (value_is_list(pair) && pair.list->n == 2)
+                dict_set(x, d.dict, pair.list->v[0], pair.list->v[1]);
+            else
+                jinja_fail(x, "a dict is made of pairs");
+        }
+    }
+    for (uint32_t i = 0; i < a->named.n && !x->failed; i++)
+        dict_set(x, d.dict, a->named.e[i].key, a->named.e[i].value);
+    d.type = x->failed ? VALUE_UNDEFINED : (uint8_t)c->how;
+    return d;
 }
 
 static struct value get(struct jinja *x, const struct call *c)
@@ -271,6 +289,15 @@ static const struct list *items_if_true(struct jinja *x, struct value v)
     return value_items(x, value_true(v) ? v : undefined);
 }
 
+static struct value sum(struct jinja *x, const struct call *c)
+{
+    const struct list *items = value_items(x, c->v[0]);
+    struct value all = c->v[2].type == VALUE_UNDEFINED ? value_int(0) : c->v[2];
+    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++)
+        all = value_binary(x, "+", all, member(x, items->v[i], c->v[1]));
+    return all;
+}
+
 /* map('filter', ...) or map(attribute='a.b', default=...). */
 static struct value map(struct jinja *x, const struct call *c)
 {
@@ -368,6 +395,8 @@ static const struct jinja_call other_calls[] = {
     {ON_FILTER, "d", "default_value boolean", 0, otherwise, 0},
     {ON_FILTER, "int", "default base", 0, to_number, VALUE_INT},
     {ON_FILTER, "float", "default", 0, to_number, VALUE_FLOAT},
+    {ON_FILTER, "abs", "", 0, absolute, 0},
+    {ON_FILTER, "sum", "attribute start", 0, sum, 0},
     {ON_FILTER, "length", "", 0, length, 0},
     {ON_FILTER, "count", "", 0, length, 0},
     {ON_FILTER, "first", "", 0, first, false},
@@ -410,10 +439,12 @@ static const struct jinja_call other_calls[] = {
     {ON_TEST, "ne", "other", 1, compare, UNEQUAL},
     {ON_TEST, "!=", "other", 1, compare, UNEQUAL},
     {ON_TEST, "lt", "other", 1, compare, LESS},
+    {ON_TEST, "lessthan", "other", 1, compare, LESS},
     {ON_TEST, "<", "other", 1, compare, LESS},
     {ON_TEST, "le", "other", 1, compare, MOST},
     {ON_TEST, "<=", "other", 1, compare, MOST},
     {ON_TEST, "gt", "other", 1, compare, GREATER},
+    {ON_TEST, "greaterthan", "other", 1, compare, GREATER},
     {ON_TEST, ">", "other", 1, compare, GREATER},
     {ON_TEST, "ge", "other", 1, compare, LEAST},
     {ON_TEST, ">=", "other", 1, compare, LEAST},

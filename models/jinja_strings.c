@@ -205,6 +205,14 @@ static struct value indent(struct jinja *x, const struct call *c)
     return value_take(x, &t);
 }
 
+static struct value isdigit_ascii(struct jinja *x, const struct call *c)
+{
+    bool all = c->v[0].len > 0 && jinja_steps(x, c->v[0].len / STEP_BYTES);
+    for (uint32_t i = 0; i < c->v[0].len && all; i++)
+        all = c->v[0].s[i] >= '0' && c->v[0].s[i] <= '9';
+    return value_bool(all);
+}
+
 /* {}, {0}, {name}, {{ and }}; no conversions. */
 static struct value format(struct jinja *x, const struct call *c)
 {
@@ -298,6 +306,7 @@ const struct jinja_call string_calls[] = {
     {ON_STRING, "find", "sub", 1, find, false},
     {ON_STRING, "count", "sub", 1, find, true},
     {ON_STRING, "title", "", 0, change_case, TITLE},
+    {ON_STRING, "isdigit", "", 0, isdigit_ascii, 0},
     {ON_STRING, "format", "*", 0, format, 0},
     {ON_STRING | ON_FILTER, "replace", "old new count", 2, replace, 0},
     {ON_STRING | ON_FILTER, "upper", "", 0, change_case, UPPER},

@@ -121,6 +121,10 @@ static void filters_and_methods_do_as_in_python(void **state)
          "a 2 ['b', 'a']"},
         {"{{ d.get('b') }} {{ d.get('q') }} {{ d.get('q', 5) }} {{ d.values() | list | length }}",
          "1 None 5 2"},
+        {"{{ -5 | abs }} {{ [1, 2] | sum }} {{ people | sum(attribute='age') }} {{ '11' | "
+         "int(base=2) "
+         "}} {{ '12'.isdigit() }} {{ dict([('a', 1)], b=2) }}",
+         "5 3 16 3 True {'a': 1, 'b': 2}"},
         {"{{ 'ab' | reverse }} {{ [1, 2] | reverse | list }} {{ people | sort(attribute='zz') | "
          "length }}",
          "ba [2, 1] 2"},
