@@ -160,13 +160,11 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
 
 static struct value messages_value(struct jinja *x, const struct chat_message *m, size_t n)
 {
-    const struct value list = value_list(x);
+    const struct value list = value_new(x, VALUE_LIST);
     for (size_t i = 0; i < n && !x->failed; i++) {
-        const struct value message = value_dict(x);
-        if (x->failed)
-            break;
-        dict_set(x, message.dict, value_str("role"), value_str(m[i].role));
-        dict_set(x, message.dict, value_str("content"), value_str(m[i].content));
+        const struct value message = value_new(x, VALUE_DICT);
+        dict_set(x, message.list, value_str("role"), value_str(m[i].role));
+        dict_set(x, message.list, value_str("content"), value_str(m[i].content));
         list_push(x, list.list, message);
     }
     return list;

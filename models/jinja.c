@@ -7,10 +7,7 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-enum { CHUNK_BYTES = 64 << 10 };
 
 const struct jinja_limits jinja_limits_default = {
     .steps = 10000000, /* some seconds; gemma 4 takes 3 million for a thousand messages */
@@ -55,47 +52,27 @@ bool jinja_enter(struct jinja *x)
     return !x->failed;
 }
 
-static char *bump_take(struct jinja *x, struct bump *b, size_t bytes)
-{
-    if (x->failed)
-        return NULL;
-    if (bytes > b->room) {
-        size_t chunk = bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes + bytes / 2;
-        if (bytes > x->limits->memory_bytes || chunk > x->limits->memory_bytes - x->memory) {
-            jinja_fail(x, "more than %zu bytes of memory", x->limits->memory_bytes);
-            return NULL;
-        }
-        b->top = arena_alloc(&x->arena, chunk, 1);
-        if (!b->top) {
-            x->failed = true;
-            oato_fail_memory(x->err, chunk, "the chat template");
-            return NULL;
-        }
-        b->room = chunk;
-        x->memory += chunk;
-    }
-    char *p = b->top;
-    b->top += bytes;
-    b->room -= bytes;
-    return p;
-}
-
 void *jinja_alloc(struct jinja *x, size_t count, size_t size)
 {
-    size_t bytes;
-    if (!size_mul(count, size, &bytes) || bytes > x->limits->memory_bytes)
-        bytes = x->limits->memory_bytes + 1;
-    return bump_take(x, &x->objects, size_align(bytes, 16));
-}
-
-char *jinja_alloc_text(struct jinja *x, size_t n)
-{
-    return bump_take(x, &x->strings, n);
+    const size_t most = x->limits->memory_bytes, used = x->arena.used_bytes;
+    size_t bytes = 0;
+    if (x->failed)
+        return NULL;
+    if (!size_mul(count, size, &bytes) || used > most || bytes > most - used) {
+        jinja_fail(x, "more than %zu bytes of memory", most);
+        return NULL;
+    }
+    void *p = arena_alloc(&x->arena, bytes, 1);
+    if (!p) {
+        x->failed = true;
+        oato_fail_memory(x->err, bytes, "the chat template");
+    }
+    return p;
 }
 
 void jinja_emit(struct jinja *x, struct text *to, const char *s, size_t n)
 {
-    if (x->failed)
+    if (!jinja_steps(x, n / STEP_BYTES))
         return;
     x->written += n;
     if (x->written > x->limits->output_bytes) {
@@ -169,15 +146,15 @@ void jinja_set_json(struct jinja *x, const char *json, size_t n)
     const struct value v = value_from_json(x, json, n);
     if (v.type != VALUE_DICT)
         jinja_fail(x, "the variables are not a JSON object");
-    for (uint32_t i = 0; !x->failed && i < v.dict->n; i++)
-        scope_set(x, x->top, v.dict->e[i].key, v.dict->e[i].value);
+    for (uint32_t i = 0; !x->failed && i < v.list->n; i += 2)
+        scope_set(x, x->top, v.list->v[i], v.list->v[i + 1]);
 }
 
 oato_status jinja_run(struct jinja *x, struct text *out)
 {
     x->out = out;
     if (!x->failed)
-        run_body(x, x->body->kid[2], scope_open(x, x->top));
+        run_body(x, x->body, scope_open(x, x->top));
     return x->failed ? x->err->status : OATO_OK;
 }
 

@@ -1,32 +1,72 @@
 /*
- * jinja_calls.c - what a Jinja program calls: the rows of jinja_strings.c, and here those of
- * containers and numbers and the tests, with the binding of arguments to the names of a row. What
- * gives a generator in Python gives a list. Python's sandbox refuses methods that change a list;
- * append and pop are here all the same, because programs of some models need them.
+ * jinja_calls.c - what a Jinja program calls: one table of functions, filters, tests and methods.
+ * A row says what its parameters are, so that a function finds its arguments checked and in order.
+ *
+ * What gives a generator in Python gives a list. Python's sandbox refuses methods that change a
+ * list; append and pop are here all the same, because programs of some models need them. Changes of
+ * case know ASCII only.
  */
 #include "models/jinja_internal.h"
 
+#include <ctype.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
-int64_t call_int(struct jinja *x, const struct call *c, int i, int64_t otherwise)
+enum { PARAMETERS = 4 };
+
+/* v[0] is the subject, then come the row's parameters; undefined: not given and no default. */
+struct call {
+    struct value v[1 + PARAMETERS];
+    const struct args *a;
+    int how; /* the row's */
+};
+
+struct jinja_call {
+    int on; /* enum call_on: what it is, or whose method */
+    const char *name;
+    /* Separated by spaces: type, colon, name, and = with a default (a number, or nothing) where it
+     * may be left out. Types are s: string, i: integer, b: true or not, v: any value; None stands
+     * for the default of s and i. "*": the function looks at `a` itself. */
+    const char *parameters;
+    struct value (*run)(struct jinja *x, const struct call *c);
+    int how;
+};
+
+/* The rest of v from `at` on. */
+static struct value after(struct value v, const char *at)
 {
-    const struct value v = c->v[i];
-    if (v.type == VALUE_UNDEFINED || v.type == VALUE_NONE)
-        return otherwise;
-    if (v.type != VALUE_INT && v.type != VALUE_BOOL)
-        jinja_fail(x, "expected an integer, not '%s'", value_type_name(v));
-    return x->failed ? otherwise : value_whole(v);
+    return value_slice(at, v.len - (size_t)(at - v.s));
 }
 
 /* ----------------------------------------------------------------------------- functions -- */
 
+static struct value raise_exception(struct jinja *x, const struct call *c)
+{
+    const struct value text = value_to_string(x, c->v[1]);
+    jinja_fail(x, "%.*s", (int)text.len, text.s);
+    return undefined;
+}
+
+static struct value strftime_now(struct jinja *x, const struct call *c)
+{
+    char form[128], out[512];
+    struct tm tm;
+    const time_t now = (time_t)x->now;
+    if (c->v[1].len >= sizeof form || !localtime_r(&now, &tm)) {
+        jinja_fail(x, "the format of a time is too long");
+        return undefined;
+    }
+    memcpy(form, c->v[1].s, c->v[1].len);
+    form[c->v[1].len] = 0;
+    return value_string(x, out, strftime(out, sizeof out, form, &tm));
+}
+
 static struct value range(struct jinja *x, const struct call *c)
 {
-    const bool one = c->a->n + c->a->named.n == 1;
-    int64_t at = one ? 0 : call_int(x, c, 1, 0);
-    const int64_t end = call_int(x, c, one ? 1 : 2, 0), step = call_int(x, c, 3, 1);
-    const struct value r = value_list(x);
+    const bool one = c->v[2].type == VALUE_UNDEFINED;
+    int64_t at = one ? 0 : c->v[1].i;
+    const int64_t end = c->v[one ? 1 : 2].i, step = c->v[3].i;
+    const struct value r = value_new(x, VALUE_LIST);
     if (step == 0)
         jinja_fail(x, "range() arg 3 must not be zero");
     bool over = false;
@@ -37,65 +77,189 @@ static struct value range(struct jinja *x, const struct call *c)
     return r;
 }
 
-/* ----------------------------------------------------------------- numbers and any value -- */
+static struct value namespace(struct jinja *x, const struct call *c)
+{
+    const struct value d = value_new(x, VALUE_NAMESPACE);
+    if (c->a->at.n)
+        jinja_fail(x, "namespace() of a dict is not supported");
+    for (uint32_t i = 0; i < c->a->named.n; i++)
+        list_push(x, d.list, c->a->named.v[i]);
+    return d;
+}
+
+/* ------------------------------------------------------------------------------- strings -- */
+
+/* At runs of white space. */
+static struct value split_space(struct jinja *x, struct value v, int64_t most)
+{
+    const struct value list = value_new(x, VALUE_LIST);
+    for (v = string_strip(v, value_none, true, false); v.len && jinja_steps(x, 1); most--) {
+        size_t n = 0;
+        while (n < v.len && (most == 0 || !char_is_space(v.s + n, v.len - n)))
+            n += char_bytes(v.s + n, v.len - n);
+        list_push(x, list.list, string_strip(value_slice(v.s, n), value_none, false, true));
+        v = string_strip(after(v, v.s + n), value_none, true, false);
+    }
+    return list;
+}
+
+/* The next place of `part` in v, or NULL; counts what is read. */
+static const char *search(struct jinja *x, struct value v, struct value part)
+{
+    const char *at = memmem(v.s, v.len, part.s, part.len);
+    return jinja_steps(x, 1 + (at ? (size_t)(at - v.s) : v.len) / STEP_BYTES) ? at : NULL;
+}
+
+static struct value split(struct jinja *x, const struct call *c)
+{
+    struct value rest = c->v[0];
+    const struct value by = c->v[1];
+    int64_t most = c->v[2].i;
+    const char *at;
+    if (by.type == VALUE_UNDEFINED)
+        return split_space(x, rest, most);
+    if (by.len == 0)
+        jinja_fail(x, "empty separator");
+    const struct value list = value_new(x, VALUE_LIST);
+    for (; !x->failed && most != 0 && (at = search(x, rest, by)); most--) {
+        list_push(x, list.list, value_slice(rest.s, (size_t)(at - rest.s)));
+        rest = after(rest, at + by.len);
+    }
+    list_push(x, list.list, rest);
+    return list;
+}
+
+enum { LEFT = 1, RIGHT = 2 };
+
+static struct value strip(struct jinja *x, const struct call *c)
+{
+    const struct value s = value_to_string(x, c->v[0]);
+    const size_t chars = c->v[1].type == VALUE_STRING ? c->v[1].len : 1;
+    if (!jinja_steps(x, s.len * (1 + chars) / STEP_BYTES))
+        return undefined;
+    return string_strip(s, c->v[1], c->how & LEFT, c->how & RIGHT);
+}
+
+/* how: the end that is looked at. */
+static struct value has_end(struct jinja *x, const struct call *c)
+{
+    const struct value s = c->v[0], end = c->v[1];
+    return value_bool(end.len <= s.len && jinja_steps(x, end.len / STEP_BYTES) &&
+                      !memcmp(s.s + (c->how == RIGHT ? s.len - end.len : 0), end.s, end.len));
+}
+
+static struct value replace(struct jinja *x, const struct call *c)
+{
+    struct value rest = value_to_string(x, c->v[0]);
+    const struct value old = c->v[1], new = c->v[2];
+    const char *at;
+    struct text t;
+    text_init(&t);
+    if (old.len == 0)
+        jinja_fail(x, "replace() of an empty string is not supported");
+    for (int64_t most = c->v[3].i; !x->failed && most != 0 && (at = search(x, rest, old)); most--) {
+        jinja_emit(x, &t, rest.s, (size_t)(at - rest.s));
+        jinja_emit(x, &t, new.s, new.len);
+        rest = after(rest, at + old.len);
+    }
+    jinja_emit(x, &t, rest.s, rest.len);
+    return value_take(x, &t);
+}
+
+/* how: to upper case. */
+static struct value change_case(struct jinja *x, const struct call *c)
+{
+    const struct value v = value_to_string(x, c->v[0]);
+    char *s = jinja_steps(x, v.len / STEP_BYTES) ? jinja_alloc(x, v.len, 1) : NULL;
+    for (size_t i = 0; s && i < v.len; i++) {
+        const unsigned char b = (unsigned char)v.s[i];
+        s[i] = (char)(b >= 0x80 ? b : c->how ? toupper(b) : tolower(b));
+    }
+    return value_slice(s ? s : "", s ? v.len : 0);
+}
+
+static struct value indent(struct jinja *x, const struct call *c)
+{
+    struct value s = value_to_string(x, c->v[0]);
+    struct text t;
+    text_init(&t);
+    for (bool begin = true; !x->failed; begin = false) {
+        const char *newline = s.len ? memchr(s.s, '\n', s.len) : NULL;
+        const size_t n = newline ? (size_t)(newline - s.s) : s.len;
+        const bool indents = begin ? c->v[2].i : n > 0 || c->v[3].i;
+        for (int64_t i = 0; indents && i < c->v[1].i && jinja_steps(x, 1); i++)
+            jinja_emit(x, &t, " ", 1);
+        jinja_emit(x, &t, s.s, n + (newline != NULL));
+        if (!newline || !jinja_steps(x, 1))
+            break;
+        s = after(s, newline + 1);
+    }
+    return value_take(x, &t);
+}
+
+/* {} only, and {{ and }} for braces. */
+static struct value format(struct jinja *x, const struct call *c)
+{
+    struct text t;
+    uint32_t next = 0;
+    text_init(&t);
+    for (const char *s = c->v[0].s, *end = s + c->v[0].len; s < end && jinja_steps(x, 1); s++) {
+        const bool brace = *s == '{' || *s == '}', two = s + 1 < end;
+        if (brace && two && *s == '{' && s[1] == '}' && next < c->a->at.n)
+            value_print(x, c->a->at.v[next++], &t);
+        else if (brace && !(two && s[1] == *s))
+            jinja_fail(x, "format() supports {} only, with an argument for each");
+        else
+            jinja_emit(x, &t, s, 1);
+        s += brace;
+    }
+    return value_take(x, &t);
+}
+
+static struct value to_string(struct jinja *x, const struct call *c)
+{
+    return value_to_string(x, c->v[0]);
+}
+
+static struct value tojson(struct jinja *x, const struct call *c)
+{
+    const bool pretty = c->v[2].type != VALUE_UNDEFINED;
+    struct text t;
+    text_init(&t);
+    value_json(x, c->v[0], c->v[1].i, pretty ? max_i64(0, min_i64(c->v[2].i, 1000)) : -1, &t);
+    return value_take(x, &t);
+}
+
+static struct value from_json(struct jinja *x, const struct call *c)
+{
+    if (c->v[0].type == VALUE_STRING)
+        return value_from_json(x, c->v[0].s, c->v[0].len);
+    jinja_fail(x, "from_json expects a string, not '%s'", value_type_name(c->v[0]));
+    return undefined;
+}
+
+/* ------------------------------------------------------------- containers and any value -- */
 
 static struct value otherwise(struct jinja *x, const struct call *c)
 {
     (void)x;
-    const bool none =
-        c->v[0].type == VALUE_UNDEFINED || (value_true(c->v[2]) && !value_true(c->v[0]));
+    const bool none = c->v[0].type == VALUE_UNDEFINED || (c->v[2].i && !value_true(c->v[0]));
     return !none ? c->v[0] : c->v[1].type == VALUE_UNDEFINED ? value_slice("", 0) : c->v[1];
 }
 
-/* how: INT or FLOAT. */
-static struct value to_number(struct jinja *x, const struct call *c)
+static struct value to_int(struct jinja *x, const struct call *c)
 {
-    char text[64], *stop = text;
-    const struct value zero = c->how == VALUE_INT ? value_int(0) : value_float(0);
     struct value v = c->v[0];
+    (void)x;
     if (v.type == VALUE_STRING) {
-        const struct value s = string_strip(v, value_none(), true, true);
-        const size_t n = s.len < sizeof text ? s.len : 0;
-        memcpy(text, s.s, n);
-        text[n] = 0;
-        int64_t i;
-        const int64_t base = call_int(x, c, 2, 10);
-        if (c->how == VALUE_INT && n && base != 10 && base >= 2 && base <= 36) {
-            i = strtoll(text, &stop, (int)base);
-            return stop == text + n ? value_int(i) : zero;
-        }
-        if (c->how == VALUE_INT && n && parse_i64(text, INT64_MIN, INT64_MAX, &i))
-            return value_int(i);
-        v = value_float(strtod(text, &stop));
-        v.type = n && stop == text + n ? VALUE_FLOAT : VALUE_UNDEFINED;
+        const struct value s = string_strip(v, value_none, true, true);
+        const char *at = s.s;
+        v = read_number(&at, s.s + s.len, "+-.0123456789");
+        v = at == s.s + s.len ? v : undefined;
     }
-    const bool fits = value_is_number(v) && value_number(v) > -9e18 && value_number(v) < 9e18;
-    if (c->how == VALUE_INT && fits)
-        return value_int(v.type == VALUE_FLOAT ? (int64_t)v.f : value_whole(v));
-    if (c->how == VALUE_FLOAT && value_is_number(v))
-        return value_float(value_number(v));
-    return c->v[1].type == VALUE_UNDEFINED ? zero : c->v[1];
-}
-
-static struct value absolute(struct jinja *x, const struct call *c)
-{
-    const bool minus = value_is_number(c->v[0]) && value_number(c->v[0]) < 0;
-    return value_binary(x, minus ? "-" : "+", value_int(0), c->v[0]);
-}
-
-/* ---------------------------------------------------------------------------- containers -- */
-
-/* The member that a path names: "a.b", or an index; without a path v itself. */
-static struct value member(struct jinja *x, struct value v, struct value path)
-{
-    if (path.type != VALUE_STRING)
-        return path.type == VALUE_INT ? value_element(x, v, path) : v;
-    for (size_t i = 0, n; i <= path.len && jinja_steps(x, 1); i += n + 1) {
-        const char *dot = i < path.len ? memchr(path.s + i, '.', path.len - i) : NULL;
-        n = (dot ? (size_t)(dot - path.s) : path.len) - i;
-        v = value_element(x, v, value_slice(path.s + i, n));
-    }
-    return v;
+    if (v.type == VALUE_FLOAT)
+        return v.f > -9e18 && v.f < 9e18 ? value_int((int64_t)v.f) : c->v[1];
+    return value_is_number(v) ? value_int(v.i) : c->v[1];
 }
 
 static struct value length(struct jinja *x, const struct call *c)
@@ -103,103 +267,60 @@ static struct value length(struct jinja *x, const struct call *c)
     return value_int(value_length(x, c->v[0]));
 }
 
-/* how: the last. */
-static struct value first(struct jinja *x, const struct call *c)
-{
-    const struct list *l = value_items(x, c->v[0]);
-    return l->n ? l->v[c->how ? l->n - 1 : 0] : undefined;
-}
-
-/* how: backwards. */
 static struct value to_list(struct jinja *x, const struct call *c)
 {
-    const struct value l = value_list(x), back[3] = {value_none(), value_none(), value_int(-1)};
-    if (c->how && c->v[0].type == VALUE_STRING)
-        return value_part(x, c->v[0], back);
+    const struct value all[3] = {value_none, value_none, value_none};
     const struct list *items = value_items(x, c->v[0]);
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++)
-        list_push(x, l.list, items->v[c->how ? items->n - 1 - i : i]);
-    return l;
+    return value_part(x, (struct value){.type = VALUE_LIST, .list = (struct list *)items}, all);
 }
 
-/* how: 0 for a filter, 1 for the method, where d is what stands between. */
 static struct value join(struct jinja *x, const struct call *c)
 {
-    const struct list *items = value_items(x, c->v[c->how]);
-    const struct value between = value_to_string(x, c->v[!c->how]);
+    const struct list *items = value_items(x, c->v[0]);
     struct value all = value_slice("", 0);
     for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        const struct value item = member(x, items->v[i], c->v[2]);
-        if (c->how && item.type != VALUE_STRING)
-            jinja_fail(x, "sequence item %u: expected str instance, %s found", i,
-                       value_type_name(item));
-        const struct value text = value_to_string(x, item);
-        if (!x->failed)
-            all = value_concat(x, i ? value_concat(x, all, between) : all, text);
+        if (i && c->v[1].type == VALUE_STRING)
+            all = value_concat(x, all, c->v[1]);
+        all = value_concat(x, all, value_to_string(x, items->v[i]));
     }
     return all;
 }
 
-enum { PAIRS, KEYS, VALUES };
+/* how: 0 for both, or one of them. */
+enum { KEYS = 10, VALUES };
 
 static struct value items_of(struct jinja *x, const struct call *c)
 {
-    const struct value list = value_list(x);
+    const struct value list = value_new(x, VALUE_LIST);
     const bool dict = c->v[0].type == VALUE_DICT;
     if (!dict && c->v[0].type != VALUE_UNDEFINED)
         jinja_fail(x, "Can only get item pairs from a mapping.");
-    for (uint32_t i = 0; dict && i < c->v[0].dict->n && jinja_steps(x, 1); i++) {
-        const struct entry *e = &c->v[0].dict->e[i];
-        struct value pair = c->how == PAIRS ? value_list(x) : c->how == KEYS ? e->key : e->value;
-        if (c->how == PAIRS && !x->failed) {
-            list_push(x, pair.list, e->key);
-            list_push(x, pair.list, e->value);
-            pair.type = VALUE_TUPLE;
-        }
-        list_push(x, list.list, pair);
+    for (uint32_t i = 0; dict && i < c->v[0].list->n && jinja_steps(x, 1); i += 2) {
+        const struct value *entry = &c->v[0].list->v[i];
+        const struct value pair = value_new(x, VALUE_TUPLE);
+        list_push(x, pair.list, entry[0]);
+        list_push(x, pair.list, entry[1]);
+        list_push(x, list.list, c->how >= KEYS ? entry[c->how == VALUES] : pair);
     }
     return list;
 }
 
-/* how: the type of what is made. */
-static struct value make_dict(struct jinja *x, const struct call *c)
-{
-    struct value d = value_dict(x);
-    const struct args *a = c->a;
-    for (uint32_t i = 0; i < a->n && !x->failed; i++) {
-        const struct call pairs = {.v = {a->v[i]}, .how = PAIRS};
-        const struct value from = value_is_list(a->v[i]) ? a->v[i] : items_of(x, &pairs);
-        for (uint32_t k = 0; !x->failed && k < from.list->n && jinja_steps(x, 1); k++) {
-            const struct value pair = from.list->v[k];
-            if (value_is_list(pair) && pair.list->n == 2)
-                dict_set(x, d.dict, pair.list->v[0], pair.list->v[1]);
-            else
-                jinja_fail(x, "a dict is made of pairs");
-        }
-    }
-    for (uint32_t i = 0; i < a->named.n && !x->failed; i++)
-        dict_set(x, d.dict, a->named.e[i].key, a->named.e[i].value);
-    d.type = x->failed ? VALUE_UNDEFINED : (uint8_t)c->how;
-    return d;
-}
-
 static struct value get(struct jinja *x, const struct call *c)
 {
-    const struct value *found = dict_find(x, c->v[0].dict, c->v[1]);
-    return found ? *found : c->v[2].type == VALUE_UNDEFINED ? value_none() : c->v[2];
+    const struct value *found = dict_find(x, c->v[0].list, c->v[1]);
+    return found ? *found : c->v[2].type == VALUE_UNDEFINED ? value_none : c->v[2];
 }
 
 static struct value append(struct jinja *x, const struct call *c)
 {
     list_push(x, c->v[0].list, c->v[1]);
-    return value_none();
+    return value_none;
 }
 
 static struct value pop(struct jinja *x, const struct call *c)
 {
     struct list *l = c->v[0].list;
-    int64_t i = call_int(x, c, 1, -1);
-    i = i < 0 ? i + l->n : i;
+    const int64_t i = c->v[1].i < 0 ? c->v[1].i + l->n : c->v[1].i;
     if (i < 0 || i >= l->n || !jinja_steps(x, l->n / 16)) {
         jinja_fail(x, l->n ? "pop index out of range" : "pop from empty list");
         return undefined;
@@ -210,72 +331,59 @@ static struct value pop(struct jinja *x, const struct call *c)
     return item;
 }
 
-/* What is compared of an item: strings without case unless `cased`. */
-static struct value sort_key(struct jinja *x, struct value item, struct value path, bool cased)
+/* The member that a path names: "a.b", or an index; without a path v itself. */
+static struct value member(struct jinja *x, struct value v, struct value path)
+{
+    if (path.type != VALUE_STRING)
+        return path.type == VALUE_INT ? value_member(x, v, path, false) : v;
+    for (size_t i = 0, n; i <= path.len && jinja_steps(x, 1); i += n + 1) {
+        const char *dot = i < path.len ? memchr(path.s + i, '.', path.len - i) : NULL;
+        n = (dot ? (size_t)(dot - path.s) : path.len) - i;
+        v = value_member(x, v, value_slice(path.s + i, n), false);
+    }
+    return v;
+}
+
+/* What is compared of an item: strings without case. */
+static struct value sort_key(struct jinja *x, struct value item, struct value path)
 {
     const struct value v = member(x, item, path);
-    return v.type == VALUE_STRING && !cased ? string_lower(x, v) : v;
+    return v.type == VALUE_STRING ? change_case(x, &(struct call){.v = {v}}) : v;
 }
 
-/* Stable; keys move with the items. */
-static void merge_sort(struct jinja *x, struct entry *e, struct entry *spare, size_t n, int sign)
-{
-    const size_t half = n / 2;
-    size_t i = 0, j = half;
-    if (n < 2 || x->failed)
-        return;
-    merge_sort(x, e, spare, half, sign);
-    merge_sort(x, e + half, spare, n - half, sign);
-    memcpy(spare, e, n * sizeof *e);
-    for (size_t k = 0; k < n; k++) {
-        const bool right =
-            i == half || (j < n && !value_equal(x, spare[j].key, spare[i].key) &&
-                          sign * value_order(x, "<", spare[j].key, spare[i].key) < 0);
-        e[k] = right ? spare[j++] : spare[i++];
-    }
-}
+enum { ITEMS, ENTRIES, LEAST };
 
-static struct value sorted(struct jinja *x, struct value v, struct value path, bool cased,
-                           bool backwards)
-{
-    const struct list *items = value_items(x, v);
-    const struct value out = value_list(x);
-    struct entry *e = jinja_alloc(x, items->n, sizeof *e),
-                 *spare = jinja_alloc(x, items->n, sizeof *e);
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++)
-        e[i] = (struct entry){sort_key(x, items->v[i], path, cased), items->v[i]};
-    if (!x->failed)
-        merge_sort(x, e, spare, items->n, backwards ? -1 : 1);
-    for (uint32_t i = 0; i < items->n && !x->failed; i++)
-        list_push(x, out.list, e[i].value);
-    return out;
-}
-
+/* Sorts items, or the entries of a dict by key, and gives all or the least. By insertion: lists are
+ * short, and steps are counted. */
 static struct value sort(struct jinja *x, const struct call *c)
 {
-    return sorted(x, c->v[0], c->v[3], value_true(c->v[2]), value_true(c->v[1]));
-}
-
-static struct value dictsort(struct jinja *x, const struct call *c)
-{
-    const struct value pairs = items_of(x, c), by = value_int(string_is(c->v[2], "value"));
-    return sorted(x, pairs, by, value_true(c->v[1]), value_true(c->v[3]));
-}
-
-/* how: the largest. */
-static struct value extreme(struct jinja *x, const struct call *c)
-{
-    const struct value l = sorted(x, c->v[0], c->v[2], value_true(c->v[1]), c->how);
-    return x->failed || !l.list->n ? undefined : l.list->v[0];
+    const struct value path = c->how == ENTRIES ? value_int(0) : c->v[1];
+    const struct list *items = c->how == ENTRIES ? items_of(x, c).list : value_items(x, c->v[0]);
+    const struct value out = value_new(x, VALUE_LIST), keys = value_new(x, VALUE_LIST);
+    for (uint32_t n = 0; n < items->n && jinja_steps(x, 1); n++) {
+        const struct value key = sort_key(x, items->v[n], path);
+        uint32_t i = n;
+        list_push(x, keys.list, key);
+        list_push(x, out.list, items->v[n]);
+        for (struct value *k = keys.list->v, *v = out.list->v; i > 0 && !x->failed; i--) {
+            if (value_equal(x, key, k[i - 1]) || value_order(x, "<", key, k[i - 1]) >= 0)
+                break;
+            k[i] = k[i - 1];
+            v[i] = v[i - 1];
+            k[i - 1] = key;
+            v[i - 1] = items->v[n];
+        }
+    }
+    return c->how != LEAST ? out : out.list->n ? out.list->v[0] : undefined;
 }
 
 static struct value unique(struct jinja *x, const struct call *c)
 {
     const struct list *items = value_items(x, c->v[0]);
-    const struct value seen = value_list(x), out = value_list(x);
+    const struct value seen = value_new(x, VALUE_LIST), out = value_new(x, VALUE_LIST);
     for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        const struct value key = sort_key(x, items->v[i], c->v[2], value_true(c->v[1]));
-        if (x->failed || value_contains(x, seen, key))
+        const struct value key = sort_key(x, items->v[i], undefined);
+        if (value_true(value_binary(x, "in", key, seen)))
             continue;
         list_push(x, seen.list, key);
         list_push(x, out.list, items->v[i]);
@@ -289,32 +397,26 @@ static const struct list *items_if_true(struct jinja *x, struct value v)
     return value_items(x, value_true(v) ? v : undefined);
 }
 
-static struct value sum(struct jinja *x, const struct call *c)
+/* The arguments without the first n. */
+static struct args args_after(const struct args *a, uint32_t n)
 {
-    const struct list *items = value_items(x, c->v[0]);
-    struct value all = c->v[2].type == VALUE_UNDEFINED ? value_int(0) : c->v[2];
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++)
-        all = value_binary(x, "+", all, member(x, items->v[i], c->v[1]));
-    return all;
+    n = n < a->at.n ? n : a->at.n;
+    return (struct args){.at = {.v = n ? a->at.v + n : a->at.v, .n = a->at.n - n}};
 }
 
-/* map('filter', ...) or map(attribute='a.b', default=...). */
+/* map('filter', ...) or map(attribute='a.b'). */
 static struct value map(struct jinja *x, const struct call *c)
 {
     const struct list *items = items_if_true(x, c->v[0]);
-    const struct args *a = c->a;
-    const struct value *path = dict_find(x, &a->named, value_str("attribute"));
-    const struct value *missing = dict_find(x, &a->named, value_str("default"));
-    const struct value out = value_list(x);
-    if (!path && !a->n)
-        jinja_fail(x, "map requires a filter argument");
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        const struct args rest = {.v = a->n ? a->v + 1 : NULL, .n = a->n ? a->n - 1 : 0};
-        const struct value item =
-            path ? member(x, items->v[i], *path) : filter_run(x, a->v[0], items->v[i], &rest);
-        const bool none = path && missing && item.type == VALUE_UNDEFINED;
-        list_push(x, out.list, none ? *missing : item);
-    }
+    const struct value *path = dict_find(x, &c->a->named, value_str("attribute"));
+    const struct value out = value_new(x, VALUE_LIST);
+    const struct args rest = args_after(c->a, 1);
+    if (c->a->named.n != (path ? 2 : 0) || !c->a->at.n == !path)
+        jinja_fail(x, "map() supports the name of a filter or attribute= only");
+    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++)
+        list_push(x, out.list,
+                  path ? member(x, items->v[i], *path)
+                       : call_named(x, ON_FILTER, c->a->at.v[0], items->v[i], &rest));
     return out;
 }
 
@@ -324,16 +426,17 @@ enum { REJECT = 1, MEMBERS = 2 };
 static struct value choose(struct jinja *x, const struct call *c)
 {
     const struct list *items = items_if_true(x, c->v[0]);
-    const struct value out = value_list(x);
-    const uint32_t members = c->how & MEMBERS ? 1 : 0, tests = c->a->n > members;
-    if (c->a->n < members)
-        jinja_fail(x, "Missing parameter for attribute name");
+    const struct value out = value_new(x, VALUE_LIST), *given = c->a->at.v;
+    const uint32_t members = (c->how & MEMBERS) != 0;
+    const bool tests = c->a->at.n > members;
+    const struct args rest = args_after(c->a, members + 1);
+    if (c->a->at.n < members || c->a->named.n)
+        jinja_fail(x, "the filter expects the name of an attribute, a test and its arguments");
     for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        const uint32_t skip = members + tests;
-        const struct args rest = {.v = skip ? c->a->v + skip : NULL, .n = c->a->n - skip};
-        const struct value item = members ? member(x, items->v[i], c->a->v[0]) : items->v[i];
-        const bool passes = tests ? test_run(x, c->a->v[members], item, &rest) : value_true(item);
-        if (passes != (c->how & REJECT))
+        struct value v = members ? member(x, items->v[i], given[0]) : items->v[i];
+        if (tests)
+            v = call_named(x, ON_TEST, given[members], v, &rest);
+        if (value_true(v) != (c->how & REJECT))
             list_push(x, out.list, items->v[i]);
     }
     return out;
@@ -341,134 +444,123 @@ static struct value choose(struct jinja *x, const struct call *c)
 
 /* --------------------------------------------------------------------------------- tests -- */
 
-/* how: which types pass, a bit each. */
-static struct value is_type(struct jinja *x, const struct call *c)
-{
-    (void)x;
-    return value_bool((unsigned)c->how >> c->v[0].type & 1);
-}
-
-/* how: the bool that it is. */
-static struct value is_bool(struct jinja *x, const struct call *c)
-{
-    (void)x;
-    return value_bool(c->v[0].type == VALUE_BOOL && c->v[0].b == c->how);
-}
-
-/* how: 0, or the remainder by 2. */
-static struct value divisible(struct jinja *x, const struct call *c)
-{
-    const struct value by = c->a->n ? c->v[1] : value_int(2);
-    return value_bool(value_equal(x, value_binary(x, "%", c->v[0], by), value_int(c->how)));
-}
-
-static struct value same(struct jinja *x, const struct call *c)
-{
-    const bool shared = value_is_list(c->v[0]) || c->v[0].type == VALUE_DICT;
-    return value_bool(c->v[0].type == c->v[1].type &&
-                      (shared ? c->v[0].list == c->v[1].list : value_equal(x, c->v[0], c->v[1])));
-}
-
-enum { EQUAL, UNEQUAL, LESS, MOST, GREATER, LEAST, IN };
-
-static struct value compare(struct jinja *x, const struct call *c)
-{
-    static const char *const operators[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
-    return value_bool(value_holds(x, operators[c->how], c->v[0], c->v[1]));
-}
-
 #define BIT(type)  (1 << VALUE_##type)
 #define CONTAINERS (BIT(STRING) | BIT(LIST) | BIT(TUPLE) | BIT(DICT) | BIT(UNDEFINED))
 
-static const struct jinja_call other_calls[] = {
-    {ON_FUNCTION, "namespace", "*", 0, make_dict, VALUE_NAMESPACE},
-    {ON_FUNCTION, "dict", "*", 0, make_dict, VALUE_DICT},
-    {ON_FUNCTION, "range", "start stop step", 1, range, 0},
-    {ON_STRING, "join", "iterable", 1, join, 1},
-    {ON_DICT | ON_FILTER, "items", "", 0, items_of, PAIRS},
-    {ON_DICT, "keys", "", 0, items_of, KEYS},
-    {ON_DICT, "values", "", 0, items_of, VALUES},
-    {ON_DICT, "get", "key default", 1, get, 0},
-    {ON_LIST, "append", "object", 1, append, 0},
-    {ON_LIST, "pop", "index", 0, pop, 0},
-    {ON_FILTER, "default", "default_value boolean", 0, otherwise, 0},
-    {ON_FILTER, "d", "default_value boolean", 0, otherwise, 0},
-    {ON_FILTER, "int", "default base", 0, to_number, VALUE_INT},
-    {ON_FILTER, "float", "default", 0, to_number, VALUE_FLOAT},
-    {ON_FILTER, "abs", "", 0, absolute, 0},
-    {ON_FILTER, "sum", "attribute start", 0, sum, 0},
-    {ON_FILTER, "length", "", 0, length, 0},
-    {ON_FILTER, "count", "", 0, length, 0},
-    {ON_FILTER, "first", "", 0, first, false},
-    {ON_FILTER, "last", "", 0, first, true},
-    {ON_FILTER, "list", "", 0, to_list, false},
-    {ON_FILTER, "reverse", "", 0, to_list, true},
-    {ON_FILTER, "join", "d attribute", 0, join, 0},
-    {ON_FILTER, "sort", "reverse case_sensitive attribute", 0, sort, 0},
-    {ON_FILTER, "dictsort", "case_sensitive by reverse", 0, dictsort, PAIRS},
-    {ON_FILTER, "min", "case_sensitive attribute", 0, extreme, false},
-    {ON_FILTER, "max", "case_sensitive attribute", 0, extreme, true},
-    {ON_FILTER, "unique", "case_sensitive attribute", 0, unique, 0},
-    {ON_FILTER, "map", "*", 0, map, 0},
-    {ON_FILTER, "select", "*", 0, choose, 0},
-    {ON_FILTER, "reject", "*", 0, choose, REJECT},
-    {ON_FILTER, "selectattr", "*", 0, choose, MEMBERS},
-    {ON_FILTER, "rejectattr", "*", 0, choose, MEMBERS | REJECT},
-    {ON_TEST, "undefined", "", 0, is_type, BIT(UNDEFINED)},
-    {ON_TEST, "defined", "", 0, is_type, ~BIT(UNDEFINED)},
-    {ON_TEST, "none", "", 0, is_type, BIT(NONE)},
-    {ON_TEST, "boolean", "", 0, is_type, BIT(BOOL)},
-    {ON_TEST, "integer", "", 0, is_type, BIT(INT)},
-    {ON_TEST, "float", "", 0, is_type, BIT(FLOAT)},
-    {ON_TEST, "number", "", 0, is_type, BIT(BOOL) | BIT(INT) | BIT(FLOAT)},
-    {ON_TEST, "string", "", 0, is_type, BIT(STRING)},
-    {ON_TEST, "mapping", "", 0, is_type, BIT(DICT)},
-    {ON_TEST, "sequence", "", 0, is_type, CONTAINERS},
-    {ON_TEST, "iterable", "", 0, is_type, CONTAINERS},
-    {ON_TEST, "callable", "", 0, is_type, BIT(MACRO) | BIT(FUNCTION)},
-    {ON_TEST, "true", "", 0, is_bool, true},
-    {ON_TEST, "false", "", 0, is_bool, false},
-    {ON_TEST, "even", "", 0, divisible, 0},
-    {ON_TEST, "odd", "", 0, divisible, 1},
-    {ON_TEST, "divisibleby", "num", 1, divisible, 0},
-    {ON_TEST, "sameas", "other", 1, same, 0},
-    {ON_TEST, "in", "seq", 1, compare, IN},
-    {ON_TEST, "eq", "other", 1, compare, EQUAL},
-    {ON_TEST, "equalto", "other", 1, compare, EQUAL},
-    {ON_TEST, "==", "other", 1, compare, EQUAL},
-    {ON_TEST, "ne", "other", 1, compare, UNEQUAL},
-    {ON_TEST, "!=", "other", 1, compare, UNEQUAL},
-    {ON_TEST, "lt", "other", 1, compare, LESS},
-    {ON_TEST, "lessthan", "other", 1, compare, LESS},
-    {ON_TEST, "<", "other", 1, compare, LESS},
-    {ON_TEST, "le", "other", 1, compare, MOST},
-    {ON_TEST, "<=", "other", 1, compare, MOST},
-    {ON_TEST, "gt", "other", 1, compare, GREATER},
-    {ON_TEST, "greaterthan", "other", 1, compare, GREATER},
-    {ON_TEST, ">", "other", 1, compare, GREATER},
-    {ON_TEST, "ge", "other", 1, compare, LEAST},
-    {ON_TEST, ">=", "other", 1, compare, LEAST},
-    {0, NULL, NULL, 0, NULL, 0},
+/* how: which types pass, a bit each; false and true have one, too. */
+static struct value is_type(struct jinja *x, const struct call *c)
+{
+    const struct value v = c->v[0];
+    (void)x;
+    const int is = 1 << v.type | (v.type == VALUE_BOOL ? BIT(TYPES) << v.i : 0);
+    return value_bool(c->how & is);
+}
+
+/* how: the operator. */
+static struct value compare(struct jinja *x, const struct call *c)
+{
+    static const char *const operators[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
+    return value_binary(x, operators[c->how], c->v[0], c->v[1]);
+}
+
+static const struct jinja_call calls[] = {
+    {ON_FUNCTION, "raise_exception", "v:message", raise_exception, 0},
+    {ON_FUNCTION, "strftime_now", "s:format", strftime_now, 0},
+    {ON_FUNCTION, "range", "i:start i:stop= i:step=1", range, 0},
+    {ON_FUNCTION, "namespace", "*", namespace, 0},
+    {ON_STRING, "split", "s:sep= i:maxsplit=-1", split, 0},
+    {ON_STRING, "strip", "s:chars=", strip, LEFT | RIGHT},
+    {ON_STRING, "lstrip", "s:chars=", strip, LEFT},
+    {ON_STRING, "rstrip", "s:chars=", strip, RIGHT},
+    {ON_FILTER, "trim", "s:chars=", strip, LEFT | RIGHT},
+    {ON_STRING, "startswith", "s:prefix", has_end, LEFT},
+    {ON_STRING, "endswith", "s:suffix", has_end, RIGHT},
+    {ON_STRING, "format", "*", format, 0},
+    {ON_STRING | ON_FILTER, "replace", "s:old s:new i:count=-1", replace, 0},
+    {ON_STRING | ON_FILTER, "upper", "", change_case, true},
+    {ON_STRING | ON_FILTER, "lower", "", change_case, false},
+    {ON_FILTER, "indent", "i:width=4 b:first=0 b:blank=0", indent, 0},
+    {ON_FILTER, "string", "", to_string, 0},
+    {ON_FILTER, "safe", "", to_string, 0},
+    {ON_FILTER, "tojson", "b:ensure_ascii=0 i:indent=", tojson, 0},
+    {ON_FILTER, "from_json", "", from_json, 0},
+    {ON_DICT | ON_FILTER, "items", "", items_of, 0},
+    {ON_DICT, "keys", "", items_of, KEYS},
+    {ON_DICT, "values", "", items_of, VALUES},
+    {ON_DICT, "get", "v:key v:default=", get, 0},
+    {ON_LIST, "append", "v:object", append, 0},
+    {ON_LIST, "pop", "i:index=-1", pop, 0},
+    {ON_FILTER, "default", "v:default_value= b:boolean=0", otherwise, 0},
+    {ON_FILTER, "int", "i:default=0", to_int, 0},
+    {ON_FILTER, "length", "", length, 0},
+    {ON_FILTER, "count", "", length, 0},
+    {ON_FILTER, "list", "", to_list, 0},
+    {ON_FILTER, "join", "s:d=", join, 0},
+    {ON_FILTER, "sort", "v:attribute=", sort, ITEMS},
+    {ON_FILTER, "dictsort", "", sort, ENTRIES},
+    {ON_FILTER, "min", "", sort, LEAST},
+    {ON_FILTER, "unique", "", unique, 0},
+    {ON_FILTER, "map", "*", map, 0},
+    {ON_FILTER, "select", "*", choose, 0},
+    {ON_FILTER, "reject", "*", choose, REJECT},
+    {ON_FILTER, "selectattr", "*", choose, MEMBERS},
+    {ON_FILTER, "rejectattr", "*", choose, MEMBERS | REJECT},
+    {ON_TEST, "undefined", "", is_type, BIT(UNDEFINED)},
+    {ON_TEST, "defined", "", is_type, ~BIT(UNDEFINED)},
+    {ON_TEST, "none", "", is_type, BIT(NONE)},
+    {ON_TEST, "boolean", "", is_type, BIT(BOOL)},
+    {ON_TEST, "integer", "", is_type, BIT(INT)},
+    {ON_TEST, "float", "", is_type, BIT(FLOAT)},
+    {ON_TEST, "number", "", is_type, BIT(BOOL) | BIT(INT) | BIT(FLOAT)},
+    {ON_TEST, "string", "", is_type, BIT(STRING)},
+    {ON_TEST, "mapping", "", is_type, BIT(DICT)},
+    {ON_TEST, "sequence", "", is_type, CONTAINERS},
+    {ON_TEST, "iterable", "", is_type, CONTAINERS},
+    {ON_TEST, "false", "", is_type, BIT(TYPES)},
+    {ON_TEST, "true", "", is_type, BIT(TYPES) << 1},
+    {ON_TEST, "eq", "v:other", compare, 0},
+    {ON_TEST, "equalto", "v:other", compare, 0},
+    {ON_TEST, "==", "v:other", compare, 0},
+    {ON_TEST, "ne", "v:other", compare, 1},
+    {ON_TEST, "lt", "v:other", compare, 2},
+    {ON_TEST, "le", "v:other", compare, 3},
+    {ON_TEST, "gt", "v:other", compare, 4},
+    {ON_TEST, "ge", "v:other", compare, 5},
+    {ON_TEST, "in", "v:seq", compare, 6},
 };
 
 const struct jinja_call *call_find(enum call_on on, struct value name)
 {
-    for (const struct jinja_call *row = string_calls; row->name; row++)
-        if ((row->on & on) && string_is(name, row->name))
-            return row;
-    for (const struct jinja_call *row = other_calls; row->name; row++)
-        if ((row->on & on) && string_is(name, row->name))
-            return row;
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++)
+        if ((calls[i].on & on) && string_is(name, calls[i].name))
+            return &calls[i];
     return NULL;
 }
 
 const struct jinja_call *method_find(struct value of, struct value name)
 {
-    const enum call_on on = of.type == VALUE_STRING ? ON_STRING
-                            : of.type == VALUE_DICT ? ON_DICT
-                            : of.type == VALUE_LIST ? ON_LIST
-                                                    : 0;
-    return on ? call_find(on, name) : NULL;
+    static const enum call_on on[VALUE_TYPES] = {
+        [VALUE_STRING] = ON_STRING, [VALUE_DICT] = ON_DICT, [VALUE_LIST] = ON_LIST};
+    return on[of.type] ? call_find(on[of.type], name) : NULL;
+}
+
+/* The argument v (NULL: none is given) for a parameter as the row writes it. */
+static struct value argument(struct jinja *x, const struct jinja_call *row, const char *parameter,
+                             const struct value *v)
+{
+    const char type = *parameter, *end = parameter + strcspn(parameter, " =");
+    const bool none = v && v->type == VALUE_NONE && (type == 's' || type == 'i') && *end == '=';
+    if (!v && *end != '=')
+        jinja_fail(x, "%s() does not take these arguments", row->name);
+    if (!v || none) /* atoll: of a constant of the table */
+        return end[0] == '=' && end[1] > ' ' ? value_int(atoll(end + 1)) : undefined;
+    if (type == 'b')
+        return value_bool(value_true(*v));
+    if (type == 's' && v->type != VALUE_STRING)
+        jinja_fail(x, "%s() expects a string, not '%s'", row->name, value_type_name(*v));
+    if (type == 'i' && v->type != VALUE_INT && v->type != VALUE_BOOL)
+        jinja_fail(x, "%s() expects an integer, not '%s'", row->name, value_type_name(*v));
+    return *v;
 }
 
 /* Arguments go by position and name to the parameters of the row. */
@@ -476,41 +568,30 @@ struct value call_run(struct jinja *x, const struct jinja_call *row, struct valu
                       const struct args *a)
 {
     struct call c = {.v = {subject}, .a = a, .how = row->how};
-    uint32_t given = 0, named = 0, missing = 0;
-    const char *name = row->names;
-    for (uint32_t i = 1; *name && *name != '*'; i++) {
-        const size_t n = strcspn(name, " ");
-        const struct value *by_name = dict_find(x, &a->named, value_slice(name, n));
-        c.v[i] = given < a->n ? a->v[given] : by_name ? *by_name : undefined;
-        missing += given >= a->n && !by_name && i <= row->required;
-        given += given < a->n;
-        named += by_name != NULL;
-        name += n + (name[n] == ' ');
+    uint32_t given = 0, named = 0;
+    const char *p = row->parameters;
+    for (int i = 1; *p && *p != '*'; i++) {
+        const struct value name = value_slice(p + 2, strcspn(p + 2, " ="));
+        const struct value *v = given < a->at.n ? &a->at.v[given++] : NULL;
+        if (!v && (v = dict_find(x, &a->named, name)))
+            named += 2;
+        c.v[i] = argument(x, row, p, v);
+        p += strcspn(p, " ");
+        p += *p == ' ';
     }
-    if (*row->names != '*' && (given < a->n || named < a->named.n || missing))
+    if (*row->parameters != '*' && (given < a->at.n || named < a->named.n))
         jinja_fail(x, "%s() does not take these arguments", row->name);
     return x->failed ? undefined : row->run(x, &c);
 }
 
-/* A filter or a test by its name. */
-static struct value named_run(struct jinja *x, enum call_on on, struct value name, struct value v,
-                              const struct args *a)
+struct value call_named(struct jinja *x, enum call_on on, struct value name, struct value subject,
+                        const struct args *a)
 {
     const struct jinja_call *row = call_find(on, name);
     const bool text = name.type == VALUE_STRING;
     if (row)
-        return call_run(x, row, v, a);
-    jinja_fail(x, "No %s named '%.*s'.", on == ON_FILTER ? "filter" : "test",
+        return call_run(x, row, subject, a);
+    jinja_fail(x, "the %s '%.*s' is not supported", on == ON_FILTER ? "filter" : "test",
                text ? (int)name.len : 1, text ? name.s : "?");
     return undefined;
-}
-
-struct value filter_run(struct jinja *x, struct value name, struct value v, const struct args *a)
-{
-    return named_run(x, ON_FILTER, name, v, a);
-}
-
-bool test_run(struct jinja *x, struct value name, struct value v, const struct args *a)
-{
-    return value_true(named_run(x, ON_TEST, name, v, a));
 }

@@ -5,10 +5,9 @@
  */
 #include "models/jinja_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include <ctype.h>
 
-static struct lexeme lexeme(const struct lexer *l, enum token_kind kind, struct value text)
+static struct lexeme lexeme(const struct lexer *l, enum lex_kind kind, struct value text)
 {
     return (struct lexeme){kind, l->line, text};
 }
@@ -69,7 +68,7 @@ static struct value trimmed(const struct lexer *l, const char *tag)
     if (tag == l->end)
         return text;
     if (sign == '-')
-        return string_strip(text, value_none(), false, true);
+        return string_strip(text, value_none, false, true);
     if (sign == '+' || tag[1] == '{')
         return text;
     const char *newline = memrchr(text.s, '\n', text.len);
@@ -77,7 +76,7 @@ static struct value trimmed(const struct lexer *l, const char *tag)
         return text;
     const uint32_t line = newline ? (uint32_t)(newline + 1 - text.s) : 0;
     const struct value indent = value_slice(text.s + line, text.len - line);
-    if (string_strip(indent, value_none(), true, false).len == 0)
+    if (string_strip(indent, value_none, true, false).len == 0)
         text.len = line;
     return text;
 }
@@ -104,7 +103,7 @@ static struct lexeme lex_outside(struct lexer *l)
         advance(l, tag);
         if (any)
             l->line_start = false;
-        if (text.text.len)
+        if (text.value.len)
             return text;
         if (tag == l->end)
             break;
@@ -125,134 +124,31 @@ static struct lexeme lex_outside(struct lexer *l)
     return lexeme(l, LEX_END, undefined);
 }
 
-/* ------------------------------------------------------------------------------- literals -- */
-
-static bool hex_code(const char *s, const char *end, int digits, uint32_t *code)
-{
-    char text[9] = "";
-    if (end - s < digits)
-        return false;
-    memcpy(text, s, (size_t)digits);
-    if (strspn(text, "0123456789abcdefABCDEF") != (size_t)digits)
-        return false;
-    *code = (uint32_t)strtoul(text, NULL, 16);
-    return true;
-}
-
-/* The escape after a backslash at s; returns where it ends. */
-static const char *escape(struct lexer *l, const char *s, const char *end, char **to)
-{
-    static const char shorts[] = "\\\\''\"\"n\nr\rt\ta\ab\bf\fv\v";
-    uint32_t code = 0;
-    for (size_t i = 0; i + 1 < sizeof shorts; i += 2)
-        if (*s == shorts[i]) {
-            *(*to)++ = shorts[i + 1];
-            return s + 1;
-        }
-    if (*s == '\n')
-        return s + 1;
-    if (*s >= '0' && *s <= '7') {
-        const char *first = s;
-        while (s < end && s < first + 3 && *s >= '0' && *s <= '7')
-            code = code * 8 + (uint32_t)(*s++ - '0');
-    } else if (*s == 'x' || *s == 'u' || *s == 'U') {
-        const int digits = *s == 'x' ? 2 : *s == 'u' ? 4 : 8;
-        if (!hex_code(s + 1, end, digits, &code) || code > 0x10ffff ||
-            (code >= 0xd800 && code < 0xe000))
-            jinja_fail(l->x, "the string has a \\%c that names no character", *s);
-        s += 1 + (l->x->failed ? 0 : digits);
-    } else {
-        *(*to)++ = '\\';
-        return s;
-    }
-    char utf8[4];
-    const size_t n = char_write(l->x->failed ? '?' : code, utf8);
-    memcpy(*to, utf8, n); /* never more than the escape has */
-    *to += n;
-    return s;
-}
+/* ------------------------------------------------------------------------- inside of tags -- */
 
 static struct lexeme lex_string(struct lexer *l)
 {
-    struct lexeme t = lexeme(l, LEX_STRING, undefined);
-    const char *close = l->at + 1;
-    while (close < l->end && *close != *l->at)
-        close += *close == '\\' && close + 1 < l->end ? 2 : 1;
-    if (close >= l->end) {
-        jinja_fail(l->x, "a string does not end");
-        return lexeme(l, LEX_END, undefined);
-    }
-    char *s = jinja_alloc_text(l->x, (size_t)(close - l->at)), *to = s;
-    for (const char *from = l->at + 1; s && from < close;) {
-        if (*from != '\\')
-            *to++ = *from++;
-        else
-            from = escape(l, from + 1, close, &to);
-    }
-    t.text = value_slice(s ? s : "", (size_t)(to - s));
-    advance(l, close + 1);
+    struct lexeme t = lexeme(l, LEX_CONST, undefined);
+    const char *to = l->at + 1;
+    t.value = read_string(l->x, &to, l->end, *l->at, false);
+    advance(l, to);
     return t;
-}
-
-static size_t digits(const char *s, const char *end)
-{
-    const char *first = s;
-    while (s < end && ((*s >= '0' && *s <= '9') || (*s == '_' && s > first)))
-        s++;
-    return (size_t)(s - first);
 }
 
 static struct lexeme lex_number(struct lexer *l)
 {
-    char text[64];
-    size_t n = 0;
-    const char *s = l->at + digits(l->at, l->end);
-    enum token_kind kind = LEX_INT;
-    int base = 10;
-    if (s == l->at + 1 && *l->at == '0' && s < l->end && strchr("xXoObB", *s) && *s) {
-        base = (*s | 0x20) == 'x' ? 16 : (*s | 0x20) == 'o' ? 8 : 2;
-        for (s++; s < l->end && *s && strchr("0123456789abcdefABCDEF_", *s);)
-            s++;
-    }
-    if (base == 10 && s + 1 < l->end && *s == '.' && digits(s + 1, l->end)) {
-        kind = LEX_FLOAT;
-        s += 1 + digits(s + 1, l->end);
-    }
-    if (base == 10 && s < l->end && (*s | 0x20) == 'e') {
-        const char *e = s + 1;
-        e += e < l->end && (*e == '+' || *e == '-');
-        if (digits(e, l->end)) {
-            kind = LEX_FLOAT;
-            s = e + digits(e, l->end);
-        }
-    }
-    for (const char *c = l->at + (base == 10 ? 0 : 2); c < s && n + 1 < sizeof text; c++)
-        if (*c != '_')
-            text[n++] = *c;
-    text[n] = 0;
-    struct lexeme t = lexeme(l, kind, undefined);
-    char *stop = text;
-    int64_t i = 0;
-    if (kind == LEX_FLOAT)
-        t.text = value_float(strtod(text, &stop));
-    else if (base == 10 && parse_i64(text, 0, INT64_MAX, &i))
-        stop = text + n;
-    else if (base != 10 && n && n < 16)
-        i = strtoll(text, &stop, base);
-    if (kind == LEX_INT)
-        t.text = value_int(i);
-    if (n + 1 >= sizeof text || *stop || stop == text)
-        jinja_fail(l->x, "the number %.20s cannot be read", text);
-    advance(l, s);
+    const char *to = l->at;
+    const struct lexeme t = lexeme(l, LEX_CONST, read_number(&to, l->end, "0123456789."));
+    const size_t n = (size_t)(to - l->at);
+    if (t.value.type != VALUE_INT && !(t.value.type == VALUE_FLOAT && memchr(l->at, '.', n)))
+        jinja_fail(l->x, "the number %.*s cannot be read", (int)n, l->at);
+    advance(l, to);
     return t;
 }
 
-/* ------------------------------------------------------------------------- inside of tags -- */
-
 static bool is_name_char(char c)
 {
-    return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (unsigned char)c >= 0x80;
+    return c == '_' || isalnum((unsigned char)c) || (unsigned char)c >= 0x80;
 }
 
 static struct lexeme lex_operator(struct lexer *l)
@@ -262,9 +158,9 @@ static struct lexeme lex_operator(struct lexer *l)
                                             ">",  "<",  "=",  ".",  ":",  "|",  ","};
     for (size_t i = 0; i < ARRAY_LEN(operators); i++) {
         if (at_text(l, operators[i])) {
-            const struct lexeme t = lexeme(l, LEX_OPERATOR, value_str(operators[i]));
-            advance(l, l->at + t.text.len);
-            l->open += strchr("[({", *t.text.s) ? 1 : strchr("])}", *t.text.s) ? -1 : 0;
+            const struct lexeme t = lexeme(l, LEX_OP, value_str(operators[i]));
+            advance(l, l->at + t.value.len);
+            l->open += strchr("[({", *t.value.s) ? 1 : strchr("])}", *t.value.s) ? -1 : 0;
             return t;
         }
     }

@@ -1,183 +1,417 @@
 /*
- * jinja_parse.c - the statements of a Jinja program. A table names them; one that is not there
- * (include, block and others that need more than one file) is refused when the program is parsed.
+ * jinja_parse.c - a Jinja program as a tree, by recursive descent with jinja2's precedence:
+ * if-else, or, and, not, comparisons, + -, ~, * / // %, sign, then calls, members, filters and
+ * tests. A table names the statements; one that is not there is refused when the program is parsed.
  */
 #include "models/jinja_internal.h"
 
-#include <string.h>
+struct parser {
+    struct jinja *x;
+    struct lexer lexer;
+    struct lexeme now;
+    struct node spare; /* stands in after a failure, so that callers need not look */
+    bool in_loop;
+};
 
-/* Lists of statements become kid `kid` of n, up to one of the words, which is returned. */
-static const char *parse_body(struct parser *p, struct node *n, int kid, const char *const *ends);
+static bool parse_is(const struct parser *p, enum lex_kind kind, const char *text)
+{
+    return p->now.kind == kind && (!text || string_is(p->now.value, text));
+}
+
+static bool parse_skip(struct parser *p, enum lex_kind kind, const char *text)
+{
+    const bool is = parse_is(p, kind, text);
+    if (is)
+        p->now = lex_next(&p->lexer);
+    return is;
+}
+
+static bool skip_operator(struct parser *p, const char *text)
+{
+    return parse_skip(p, LEX_OP, text);
+}
+
+/* Returns the value of the lexeme that is skipped. */
+static struct value parse_expect(struct parser *p, enum lex_kind kind, const char *text)
+{
+    static const char *const kinds[] = {[LEX_END] = "the end",
+                                        [LEX_TEXT] = "text",
+                                        [LEX_PRINT] = "{{",
+                                        [LEX_BLOCK] = "{%",
+                                        [LEX_CLOSE] = "the end of the tag",
+                                        [LEX_NAME] = "a name",
+                                        [LEX_CONST] = "a constant",
+                                        [LEX_OP] = "an operator"};
+    const struct lexeme now = p->now;
+    if (parse_skip(p, kind, text))
+        return now.value;
+    p->x->line = now.line;
+    if (now.kind == LEX_NAME || now.kind == LEX_OP)
+        jinja_fail(p->x, "expected %s, found '%.*s'", text ? text : kinds[kind],
+                   (int)(now.value.len < 40 ? now.value.len : 40), now.value.s);
+    else
+        jinja_fail(p->x, "expected %s, found %s", text ? text : kinds[kind], kinds[now.kind]);
+    p->now.kind = LEX_END;
+    return value_slice("", 0);
+}
+
+static struct node *parse_node(struct parser *p, enum node_kind kind, struct node *a,
+                               struct node *b)
+{
+    struct node *n = jinja_alloc(p->x, 1, sizeof *n);
+    if (!n)
+        return &p->spare;
+    *n = (struct node){.kind = kind, .line = p->now.line, .kid = {a, b}};
+    return n;
+}
+
+static struct node *value_node(struct parser *p, enum node_kind kind, struct value v,
+                               struct node *kid)
+{
+    struct node *n = parse_node(p, kind, kid, NULL);
+    n->value = v;
+    return n;
+}
+
+static struct node *parse_expression(struct parser *p, bool with_if_else);
+
+/* What stands between brackets, with commas, up to `close`: keys and values of a dict in turns; of
+ * arguments, name=value as NODE_NAMED. */
+static struct node *parse_items(struct parser *p, const char *close)
+{
+    struct node *first = NULL, **tail = &first;
+    bool named = false;
+    while (!parse_is(p, LEX_OP, close) && !p->x->failed) {
+        struct node *item = *tail = parse_expression(p, true);
+        if (*close == ')' && named && !parse_is(p, LEX_OP, "="))
+            jinja_fail(p->x, "an argument without a name follows one with a name");
+        if (*close == '}') {
+            parse_expect(p, LEX_OP, ":");
+            item = item->next = parse_expression(p, true);
+        } else if (*close == ')' && item->kind == NODE_NAME && skip_operator(p, "=")) {
+            item->kind = NODE_NAMED;
+            item->kid[0] = parse_expression(p, true);
+            named = true;
+        }
+        tail = &item->next;
+        if (!skip_operator(p, ","))
+            break;
+    }
+    parse_expect(p, LEX_OP, close);
+    return first;
+}
+
+/* What can follow an expression, so that a tuple may end before it. */
+static bool ends_tuple(const struct parser *p)
+{
+    return p->now.kind == LEX_CLOSE || p->now.kind == LEX_END || parse_is(p, LEX_OP, ")");
+}
+
+static struct node *parse_tuple(struct parser *p, bool with_if_else)
+{
+    struct node *first = parse_expression(p, with_if_else), **tail = &first->next;
+    if (!parse_is(p, LEX_OP, ","))
+        return first;
+    while (skip_operator(p, ",") && !ends_tuple(p)) {
+        *tail = parse_expression(p, with_if_else);
+        tail = &(*tail)->next;
+    }
+    return parse_node(p, NODE_TUPLE, first, NULL);
+}
+
+static struct node *parse_name(struct parser *p)
+{
+    const struct {
+        const char *name;
+        struct value v;
+    } words[] = {{"true", value_bool(true)},   {"True", value_bool(true)},
+                 {"false", value_bool(false)}, {"False", value_bool(false)},
+                 {"none", value_none},         {"None", value_none}};
+    const struct value name = parse_expect(p, LEX_NAME, NULL);
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (string_is(name, words[i].name))
+            return value_node(p, NODE_CONST, words[i].v, NULL);
+    return value_node(p, NODE_NAME, name, NULL);
+}
+
+static struct node *parse_primary(struct parser *p)
+{
+    struct node *n;
+    if (p->now.kind == LEX_CONST) {
+        n = value_node(p, NODE_CONST, p->now.value, NULL);
+        p->now = lex_next(&p->lexer);
+        return n;
+    }
+    if (skip_operator(p, "(")) {
+        n = parse_is(p, LEX_OP, ")") ? parse_node(p, NODE_TUPLE, NULL, NULL) : parse_tuple(p, true);
+        parse_expect(p, LEX_OP, ")");
+        return n;
+    }
+    if (skip_operator(p, "["))
+        return parse_node(p, NODE_LIST, parse_items(p, "]"), NULL);
+    if (skip_operator(p, "{"))
+        return parse_node(p, NODE_DICT, parse_items(p, "}"), NULL);
+    return parse_name(p);
+}
+
+/* ---------------------------------------------------------------- calls, filters and tests -- */
+
+/* [a], [a:b:c] behind an expression; an end that is left out is the constant None. */
+static struct node *parse_index(struct parser *p, struct node *of)
+{
+    struct node *n = parse_node(p, NODE_ELEMENT, of, NULL);
+    bool colon = true;
+    for (int i = 1; i <= 3; i++) {
+        const bool given =
+            colon && !parse_is(p, LEX_OP, ":") && (i == 1 || !parse_is(p, LEX_OP, "]"));
+        n->kid[i] = given ? parse_expression(p, true) : value_node(p, NODE_CONST, value_none, NULL);
+        colon = colon && i < 3 && skip_operator(p, ":");
+        if (i == 1 && !colon)
+            break;
+        n->kind = NODE_SLICE;
+    }
+    parse_expect(p, LEX_OP, "]");
+    return n;
+}
+
+static struct node *parse_postfix(struct parser *p, struct node *n)
+{
+    while (!p->x->failed) {
+        if (skip_operator(p, "."))
+            n = value_node(p, NODE_ATTRIBUTE, parse_expect(p, LEX_NAME, NULL), n);
+        else if (skip_operator(p, "["))
+            n = parse_index(p, n);
+        else if (parse_is(p, LEX_OP, "("))
+            n = parse_node(p, NODE_CALL, n, NULL);
+        else
+            break;
+        if (n->kind == NODE_CALL && skip_operator(p, "("))
+            n->kid[1] = parse_items(p, ")");
+    }
+    return n;
+}
+
+/* The name and arguments of a filter or test. */
+static struct node *parse_applied(struct parser *p, enum node_kind kind, struct node *to)
+{
+    struct node *n = value_node(p, kind, parse_expect(p, LEX_NAME, NULL), to);
+    if (skip_operator(p, "("))
+        n->kid[1] = parse_items(p, ")");
+    else if (kind == NODE_TEST && p->now.kind == LEX_CONST)
+        n->kid[1] = parse_primary(p);
+    return n;
+}
+
+static struct node *parse_filters(struct parser *p, struct node *n)
+{
+    while (skip_operator(p, "|"))
+        n = parse_applied(p, NODE_FILTER, n);
+    return n;
+}
+
+static struct node *parse_unary(struct parser *p, bool with_filters)
+{
+    struct node *n = &p->spare;
+    if (!jinja_enter(p->x))
+        return n;
+    const bool minus = skip_operator(p, "-");
+    if (minus || skip_operator(p, "+")) {
+        n = value_node(p, NODE_SIGN, value_str(minus ? "-" : "+"), parse_unary(p, false));
+    } else {
+        n = parse_primary(p);
+    }
+    n = parse_postfix(p, n);
+    while (with_filters && !p->x->failed) {
+        if (parse_is(p, LEX_OP, "|")) {
+            n = parse_filters(p, n);
+        } else if (parse_skip(p, LEX_NAME, "is")) {
+            const bool not = parse_skip(p, LEX_NAME, "not");
+            n = parse_applied(p, NODE_TEST, n);
+            n = not ? parse_node(p, NODE_NOT, n, NULL) : n;
+        } else {
+            break;
+        }
+    }
+    jinja_leave(p->x);
+    return n;
+}
+
+/* ------------------------------------------------------------------------------- operators -- */
+
+enum { LEVEL_NOT = 2, LEVEL_COMPARE, LEVELS = 7 };
+
+/* Skips an operator of the level; NULL: there is none. */
+static const char *next_operator(struct parser *p, int level)
+{
+    static const char *const rows[LEVELS][8] = {
+        {"or"},     {"and"}, [LEVEL_COMPARE] = {"==", "!=", "<=", ">=", "<", ">", "in", "not"},
+        {"+", "-"}, {"~"},   {"//", "*", "/", "%"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows[0]) && rows[level][i]; i++) {
+        const char *op = rows[level][i];
+        if (!parse_skip(p, *op >= 'a' && *op <= 'z' ? LEX_NAME : LEX_OP, op))
+            continue;
+        if (*op == 'n')
+            parse_expect(p, LEX_NAME, "in");
+        return op;
+    }
+    return NULL;
+}
+
+static struct node *parse_binary(struct parser *p, int level)
+{
+    const char *op;
+    if (level == LEVELS)
+        return parse_unary(p, true);
+    if (level == LEVEL_NOT && parse_skip(p, LEX_NAME, "not")) {
+        if (!jinja_enter(p->x))
+            return &p->spare;
+        struct node *n = parse_node(p, NODE_NOT, parse_binary(p, level), NULL);
+        jinja_leave(p->x);
+        return n;
+    }
+    struct node *n = parse_binary(p, level + 1);
+    for (bool chain = false; (op = next_operator(p, level)); chain = true) {
+        if (chain && level == LEVEL_COMPARE)
+            jinja_fail(p->x, "a chain of comparisons is not supported");
+        n = value_node(p, NODE_BINARY, value_str(op), n);
+        n->kid[1] = parse_binary(p, level + 1);
+    }
+    return n;
+}
+
+static struct node *parse_expression(struct parser *p, bool with_if_else)
+{
+    if (!jinja_enter(p->x))
+        return &p->spare;
+    struct node *n = parse_binary(p, 0);
+    while (with_if_else && parse_skip(p, LEX_NAME, "if")) {
+        n = parse_node(p, NODE_IF_ELSE, n, parse_binary(p, 0));
+        if (parse_skip(p, LEX_NAME, "else"))
+            n->kid[2] = parse_expression(p, true);
+    }
+    jinja_leave(p->x);
+    return n;
+}
+
+/* What for and set assign to: a name, a member of a namespace, or several of these. */
+static struct node *parse_target(struct parser *p)
+{
+    struct node *first = NULL, **tail = &first;
+    do {
+        struct node *n = parse_name(p);
+        if (n->kind == NODE_CONST)
+            jinja_fail(p->x, "a constant cannot be assigned to");
+        if (skip_operator(p, "."))
+            n = value_node(p, NODE_ATTRIBUTE, parse_expect(p, LEX_NAME, NULL), n);
+        *tail = n;
+        tail = &n->next;
+    } while (skip_operator(p, ",") && !p->x->failed);
+    return tail == &first->next ? first : parse_node(p, NODE_TUPLE, first, NULL);
+}
+
+/* ------------------------------------------------------------------------------ statements -- */
+
+/* Statements up to a tag that begins with else, elif or end...; that is the next lexeme. */
+static struct node *parse_body(struct parser *p);
 
 static void tag_close(struct parser *p)
 {
     parse_expect(p, LEX_CLOSE, NULL);
 }
 
-/* A body and the rest of the tag that ends it. */
-static void parse_block(struct parser *p, struct node *n, int kid, const char *end)
+/* The body that follows the tag, and the tag that ends it. */
+static struct node *parse_block(struct parser *p, const char *end)
 {
     tag_close(p);
-    parse_body(p, n, kid, (const char *const[]){end, NULL});
+    struct node *body = parse_body(p);
+    parse_expect(p, LEX_NAME, end);
     tag_close(p);
+    return body;
 }
 
-/* kid 0: branches, each a NODE_NAMED of condition and body; kid 1: the body of else. */
 static struct node *parse_if(struct parser *p)
 {
-    static const char *const ends[] = {"elif", "else", "endif", NULL};
-    struct node *n = parse_node(p, NODE_IF, NULL, NULL), *last = NULL;
-    const char *end = "elif";
-    while (end && !strcmp(end, "elif")) {
-        struct node *branch = parse_node(p, NODE_NAMED, parse_tuple(p, false), NULL);
+    struct node *first = NULL, **branch = &first;
+    for (bool condition = true, more = true; more;) { /* else has no condition */
+        struct node *n = *branch = parse_node(p, NODE_IF, NULL, NULL);
+        const bool last = !condition;
+        n->kid[0] = condition ? parse_tuple(p, false) : NULL;
         tag_close(p);
-        end = parse_body(p, branch, 1, ends);
-        parse_add(p, n, 0, branch, &last);
+        n->kid[1] = parse_body(p);
+        branch = &n->kid[2];
+        condition = !last && parse_skip(p, LEX_NAME, "elif");
+        more = condition || (!last && parse_skip(p, LEX_NAME, "else"));
     }
-    if (end && !strcmp(end, "else")) {
-        tag_close(p);
-        parse_body(p, n, 1, ends + 2);
-    }
+    parse_expect(p, LEX_NAME, "endif");
     tag_close(p);
-    return n;
+    return first;
 }
 
-/* kids: target, list, condition, body, else */
 static struct node *parse_for(struct parser *p)
 {
-    static const char *const ends[] = {"else", "endfor", NULL};
-    struct node *n = parse_node(p, NODE_FOR, parse_target(p), NULL), *last = NULL;
+    struct node *n = parse_node(p, NODE_FOR, parse_target(p), NULL);
     const bool outer = p->in_loop;
     parse_expect(p, LEX_NAME, "in");
-    parse_add(p, n, 1, parse_tuple(p, false), &last);
-    last = NULL;
+    n->kid[1] = parse_tuple(p, false);
     if (parse_skip(p, LEX_NAME, "if"))
-        parse_add(p, n, 2, parse_expression(p, true), &last);
+        n->kid[2] = parse_expression(p, true);
     if (parse_is(p, LEX_NAME, "recursive"))
         jinja_fail(p->x, "a recursive for is not supported");
-    tag_close(p);
     p->in_loop = true;
-    const char *end = parse_body(p, n, 3, ends);
+    tag_close(p);
+    n->kid[3] = parse_body(p);
     p->in_loop = outer;
-    if (end && !strcmp(end, "else")) {
-        tag_close(p);
-        parse_body(p, n, 4, ends + 1);
-    }
+    if (parse_is(p, LEX_NAME, "else"))
+        jinja_fail(p->x, "the else of a for is not supported");
+    parse_expect(p, LEX_NAME, "endfor");
     tag_close(p);
     return n;
 }
 
-/* Stands for the text of a block; no program can write this name. */
-static struct node *captured(struct parser *p)
-{
-    struct node *n = parse_node(p, NODE_NAME, NULL, NULL);
-    n->value = value_str("");
-    return n;
-}
-
-/* SET: target, value. CAPTURE: target, what becomes of the text, body. */
+/* With a value, or with the text of a block. */
 static struct node *parse_set(struct parser *p)
 {
-    struct node *target = parse_target(p);
-    if (parse_skip(p, LEX_OPERATOR, "=")) {
-        struct node *n = parse_node(p, NODE_SET, target, parse_tuple(p, true));
+    struct node *n = parse_node(p, NODE_SET, parse_target(p), NULL);
+    if (skip_operator(p, "=")) {
+        n->kid[1] = parse_tuple(p, true);
         tag_close(p);
         return n;
     }
-    struct node *n = parse_node(p, NODE_CAPTURE, target, parse_filters(p, captured(p), false));
-    parse_block(p, n, 2, "endset");
+    struct node *capture = parse_node(p, NODE_CAPTURE, NULL, NULL);
+    n->kid[1] = parse_filters(p, capture);
+    capture->kid[0] = parse_block(p, "endset");
     return n;
 }
 
 static struct node *parse_filter_block(struct parser *p)
 {
-    struct node *n = parse_node(p, NODE_FILTER_BLOCK, NULL, parse_filters(p, captured(p), true));
-    parse_block(p, n, 2, "endfilter");
-    return n;
-}
-
-/* (a, b=1): each a NODE_NAMED with its default; kid 0 of n. */
-static void parse_parameters(struct parser *p, struct node *n)
-{
-    struct node *last = NULL;
-    bool defaults = false;
-    parse_expect(p, LEX_OPERATOR, "(");
-    while (!parse_is(p, LEX_OPERATOR, ")") && !p->x->failed) {
-        const struct value name = p->now.text;
-        parse_expect(p, LEX_NAME, NULL);
-        const bool given = parse_skip(p, LEX_OPERATOR, "=");
-        struct node *item =
-            parse_node(p, NODE_NAMED, given ? parse_expression(p, true) : NULL, NULL);
-        item->value = name;
-        if (defaults && !given)
-            jinja_fail(p->x, "a parameter without a default follows one with a default");
-        defaults = given;
-        parse_add(p, n, 0, item, &last);
-        if (!parse_skip(p, LEX_OPERATOR, ","))
-            break;
-    }
-    parse_expect(p, LEX_OPERATOR, ")");
-}
-
-static void parse_macro_body(struct parser *p, struct node *n, const char *end)
-{
-    const bool outer = p->in_loop;
-    p->in_loop = false;
-    parse_block(p, n, 2, end);
-    p->in_loop = outer;
-}
-
-/* kids: parameters, none, body */
-static struct node *parse_macro(struct parser *p)
-{
-    struct node *n = parse_node(p, NODE_MACRO, NULL, NULL);
-    n->value = p->now.text;
-    parse_expect(p, LEX_NAME, NULL);
-    parse_parameters(p, n);
-    parse_macro_body(p, n, "endmacro");
-    return n;
-}
-
-/* kids: parameters of caller, the call, body */
-static struct node *parse_call_block(struct parser *p)
-{
-    struct node *n = parse_node(p, NODE_CALL_BLOCK, NULL, NULL), *last = NULL;
-    n->value = value_str("caller");
-    if (parse_is(p, LEX_OPERATOR, "("))
-        parse_parameters(p, n);
-    struct node *call = parse_expression(p, true);
-    if (call->kind != NODE_CALL)
-        jinja_fail(p->x, "expected a call");
-    parse_add(p, n, 1, call, &last);
-    parse_macro_body(p, n, "endcall");
-    return n;
+    struct node *capture = parse_node(p, NODE_CAPTURE, NULL, NULL);
+    struct node *n = parse_filters(p, parse_applied(p, NODE_FILTER, capture));
+    capture->kid[0] = parse_block(p, "endfilter");
+    return parse_node(p, NODE_PRINT, n, NULL);
 }
 
 /* What the assistant wrote is marked for training; here it is a scope like any other. */
 static struct node *parse_generation(struct parser *p)
 {
-    struct node *n = parse_node(p, NODE_SCOPE, NULL, NULL);
-    parse_block(p, n, 2, "endgeneration");
+    struct node *body = parse_block(p, "endgeneration");
+    return parse_node(p, NODE_PRINT, parse_node(p, NODE_CAPTURE, body, NULL), NULL);
+}
+
+static struct node *parse_macro(struct parser *p)
+{
+    struct node *n = value_node(p, NODE_MACRO, parse_expect(p, LEX_NAME, NULL), NULL);
+    const bool outer = p->in_loop;
+    parse_expect(p, LEX_OP, "(");
+    n->kid[0] = parse_items(p, ")");
+    for (const struct node *i = n->kid[0]; i && !p->x->failed; i = i->next)
+        if (i->kind != NODE_NAME && i->kind != NODE_NAMED)
+            jinja_fail(p->x, "a parameter of a macro is no name");
+    p->in_loop = false;
+    n->kid[1] = parse_block(p, "endmacro");
+    p->in_loop = outer;
     return n;
-}
-
-static struct node *parse_jump(struct parser *p, enum node_kind kind)
-{
-    struct node *n = parse_node(p, kind, NULL, NULL);
-    if (!p->in_loop)
-        jinja_fail(p->x, "%s outside of a loop", kind == NODE_BREAK ? "break" : "continue");
-    tag_close(p);
-    return n;
-}
-
-static struct node *parse_break(struct parser *p)
-{
-    return parse_jump(p, NODE_BREAK);
-}
-
-static struct node *parse_continue(struct parser *p)
-{
-    return parse_jump(p, NODE_CONTINUE);
 }
 
 static struct node *parse_statement(struct parser *p)
@@ -186,56 +420,53 @@ static struct node *parse_statement(struct parser *p)
         const char *name;
         struct node *(*parse)(struct parser *p);
     } rows[] = {
-        {"if", parse_if},
-        {"for", parse_for},
-        {"set", parse_set},
-        {"macro", parse_macro},
-        {"call", parse_call_block},
-        {"filter", parse_filter_block},
-        {"generation", parse_generation},
-        {"break", parse_break},
-        {"continue", parse_continue},
+        {"if", parse_if},       {"for", parse_for},
+        {"set", parse_set},     {"filter", parse_filter_block},
+        {"macro", parse_macro}, {"generation", parse_generation},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         if (parse_skip(p, LEX_NAME, rows[i].name))
             return rows[i].parse(p);
-    const struct value name = p->now.text;
-    if (p->now.kind == LEX_NAME)
-        jinja_fail(p->x, "the statement '%.*s' is not known here",
-                   (int)(name.len < 40 ? name.len : 40), name.s);
-    parse_expect(p, LEX_NAME, NULL);
-    return parse_node(p, NODE_TEXT, NULL, NULL);
+    const struct value name = parse_expect(p, LEX_NAME, NULL);
+    const int len = (int)(name.len < 40 ? name.len : 40);
+    const bool is_break = string_is(name, "break");
+    if (!is_break && !string_is(name, "continue"))
+        jinja_fail(p->x, "the statement '%.*s' is not supported", len, name.s);
+    else if (!p->in_loop)
+        jinja_fail(p->x, "%.*s outside of a loop", len, name.s);
+    tag_close(p);
+    return parse_node(p, is_break ? NODE_BREAK : NODE_CONTINUE, NULL, NULL);
 }
 
-static const char *parse_body(struct parser *p, struct node *n, int kid, const char *const *ends)
+static bool ends_body(const struct parser *p)
 {
-    struct node *last = NULL;
+    const struct value name = p->now.value;
+    return p->now.kind == LEX_NAME && (string_is(name, "else") || string_is(name, "elif") ||
+                                       (name.len > 3 && memcmp(name.s, "end", 3) == 0));
+}
+
+static struct node *parse_body(struct parser *p)
+{
+    struct node *first = NULL, **tail = &first;
     if (!jinja_enter(p->x))
         return NULL;
-    const char *end = NULL;
-    while (!end && !p->x->failed && p->now.kind != LEX_END) {
-        struct node *item;
+    while (p->now.kind != LEX_END && !p->x->failed) {
         if (p->now.kind == LEX_TEXT) {
-            item = parse_node(p, NODE_TEXT, NULL, NULL);
-            item->value = p->now.text;
-            parse_advance(p);
+            *tail = value_node(p, NODE_TEXT, p->now.value, NULL);
+            p->now = lex_next(&p->lexer);
         } else if (parse_skip(p, LEX_PRINT, NULL)) {
-            item = parse_node(p, NODE_PRINT, parse_tuple(p, true), NULL);
+            *tail = parse_node(p, NODE_PRINT, parse_tuple(p, true), NULL);
             tag_close(p);
         } else {
             parse_expect(p, LEX_BLOCK, NULL);
-            for (const char *const *e = ends; *e && !end; e++)
-                end = parse_skip(p, LEX_NAME, *e) ? *e : NULL;
-            if (end)
+            if (ends_body(p))
                 break;
-            item = parse_statement(p);
+            *tail = parse_statement(p);
         }
-        parse_add(p, n, kid, item, &last);
+        tail = &(*tail)->next;
     }
     jinja_leave(p->x);
-    if (*ends && !end)
-        jinja_fail(p->x, "the program ends without %s", *ends);
-    return end;
+    return first;
 }
 
 /* jinja2 reads every line end as \n and drops the last one. */
@@ -252,19 +483,16 @@ static size_t normalise(char *to, const char *text, size_t n)
 
 struct node *parse_program(struct jinja *x, const char *text, size_t n)
 {
-    static const char *const no_ends[] = {NULL};
-    if (n > x->limits->template_bytes) {
+    if (n > x->limits->template_bytes)
         jinja_fail(x, "the program has %zu bytes; the limit is %zu", n, x->limits->template_bytes);
-        return NULL;
-    }
-    char *copy = jinja_alloc_text(x, n);
+    char *copy = jinja_alloc(x, n, 1);
     if (!copy)
         return NULL;
     n = normalise(copy, text, n);
     struct parser p = {
         .x = x, .lexer = {.x = x, .at = copy, .end = copy + n, .line = 1, .line_start = true}};
-    parse_advance(&p);
-    struct node *program = parse_node(&p, NODE_SCOPE, NULL, NULL);
-    parse_body(&p, program, 2, no_ends);
+    p.now = lex_next(&p.lexer);
+    struct node *program = parse_body(&p);
+    parse_expect(&p, LEX_END, NULL);
     return program;
 }

@@ -1,35 +1,23 @@
 /*
- * jinja_run.c - the statements of a Jinja run. Loops, macros and captured blocks have a scope of
- * their own; an if has not. What a macro or a captured block prints goes to a text of its own.
+ * jinja_run.c - runs the tree of a Jinja program. Loops, macros and captured blocks have a scope of
+ * their own; an if has not. Names are looked up from the innermost scope outwards, then among the
+ * functions that every program has.
  */
 #include "models/jinja_internal.h"
 
-#include <string.h>
+struct macro {
+    const struct node *node;
+    struct scope *scope; /* where it was defined */
+};
 
-typedef enum jinja_flow run_fn(struct jinja *x, const struct node *n, struct scope *s);
+static struct value eval(struct jinja *x, const struct node *n, struct scope *s);
 
-static enum jinja_flow run_text(struct jinja *x, const struct node *n, struct scope *s)
+struct scope *scope_open(struct jinja *x, struct scope *outer)
 {
-    (void)s;
-    if (jinja_steps(x, n->value.len / STEP_BYTES))
-        jinja_emit(x, x->out, n->value.s, n->value.len);
-    return FLOW_ON;
-}
-
-static enum jinja_flow run_print(struct jinja *x, const struct node *n, struct scope *s)
-{
-    const struct value v = eval(x, n->kid[0], s);
-    if (jinja_steps(x, v.type == VALUE_STRING ? v.len / STEP_BYTES : 0))
-        value_print(x, v, x->out);
-    return FLOW_ON;
-}
-
-static enum jinja_flow run_if(struct jinja *x, const struct node *n, struct scope *s)
-{
-    for (const struct node *branch = n->kid[0]; branch; branch = branch->next)
-        if (value_true(eval(x, branch->kid[0], s)))
-            return run_body(x, branch->kid[1], s);
-    return run_body(x, n->kid[1], s);
+    struct scope *s = jinja_alloc(x, 1, sizeof *s);
+    if (s)
+        s->outer = outer;
+    return s;
 }
 
 /* A scope for the next round of a loop: the last one again, unless a macro keeps it. */
@@ -41,55 +29,53 @@ static struct scope *scope_again(struct jinja *x, struct scope *last, struct sco
     return last;
 }
 
-/* The items for which the condition holds. */
-static struct value chosen(struct jinja *x, const struct node *n, const struct list *items,
-                           struct scope *s)
+void scope_set(struct jinja *x, struct scope *s, struct value name, struct value v)
 {
-    const struct value v = value_list(x);
-    struct scope *inner = NULL;
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        inner = scope_again(x, inner, s);
-        const struct value item = items->v[i];
-        scope_assign(x, inner, n->kid[0], item);
-        if (value_true(eval(x, n->kid[2], inner)))
-            list_push(x, v.list, item);
-    }
-    return v;
+    if (s && !x->failed)
+        dict_set(x, &s->vars, name, v);
 }
 
-static enum jinja_flow run_for(struct jinja *x, const struct node *n, struct scope *s)
+static void assign(struct jinja *x, struct scope *s, const struct node *target, struct value v)
 {
-    const struct list *items = value_items(x, eval(x, n->kid[1], s));
-    if (n->kid[2] && !x->failed) {
-        const struct value v = chosen(x, n, items, s);
-        items = x->failed ? items : v.list;
+    if (target->kind == NODE_TUPLE) {
+        const struct list *items = value_items(x, v);
+        uint32_t wanted = 0, i = 0;
+        for (const struct node *n = target->kid[0]; n; n = n->next)
+            wanted++;
+        if (items->n > wanted)
+            jinja_fail(x, "too many values to unpack (expected %u)", wanted);
+        else if (items->n < wanted)
+            jinja_fail(x, "not enough values to unpack (expected %u, got %u)", wanted, items->n);
+        for (const struct node *n = target->kid[0]; n && !x->failed; n = n->next)
+            assign(x, s, n, items->v[i++]); /* no tuple again */
+    } else if (target->kind == NODE_ATTRIBUTE) {
+        const struct value of = eval(x, target->kid[0], s);
+        if (of.type == VALUE_NAMESPACE)
+            dict_set(x, of.list, target->value, v);
+        else
+            jinja_fail(x, "cannot assign attribute on non-namespace object");
+    } else {
+        scope_set(x, s, target->value, v);
     }
-    struct loop *loop = jinja_alloc(x, 1, sizeof *loop);
-    if (!loop || x->failed)
-        return FLOW_ON;
-    loop->items = items;
-    struct scope *inner = NULL;
-    enum jinja_flow flow = FLOW_ON;
-    bool whole = false; /* a round ran to its end; without one jinja2 runs else */
-    for (; flow != FLOW_BREAK && loop->index < items->n && jinja_steps(x, 1); loop->index++) {
-        inner = scope_again(x, inner, s);
-        scope_set(x, inner, value_str("loop"), (struct value){.type = VALUE_LOOP, .loop = loop});
-        scope_assign(x, inner, n->kid[0], items->v[loop->index]);
-        flow = run_body(x, n->kid[3], inner);
-        whole = whole || flow == FLOW_ON;
-    }
-    return whole || x->failed ? FLOW_ON : run_body(x, n->kid[4], scope_open(x, s));
 }
 
-static enum jinja_flow run_set(struct jinja *x, const struct node *n, struct scope *s)
+static struct value no_name(struct value name)
 {
-    const struct value v = eval(x, n->kid[1], s);
-    x->line = n->line;
-    scope_assign(x, s, n->kid[0], v);
-    return FLOW_ON;
+    return (struct value){.why = NO_NAME, .len = name.len, .s = name.s};
 }
 
-/* What a body prints, run in a scope within s. */
+static struct value name_value(struct jinja *x, struct value name, const struct scope *s)
+{
+    for (; s; s = s->outer) {
+        const struct value *v = dict_find(x, &s->vars, name);
+        if (v)
+            return *v;
+    }
+    const struct jinja_call *f = call_find(ON_FUNCTION, name);
+    return f ? (struct value){.type = VALUE_FUNCTION, .call = f} : no_name(name);
+}
+
+/* What a body prints, run in the scope s. */
 static struct value capture(struct jinja *x, const struct node *body, struct scope *s)
 {
     struct text text, *outer = x->out;
@@ -100,33 +86,7 @@ static struct value capture(struct jinja *x, const struct node *body, struct sco
     return value_take(x, &text);
 }
 
-/* The text of kid 2 after the filters of kid 1. */
-static struct value captured(struct jinja *x, const struct node *n, struct scope *s)
-{
-    struct scope *inner = scope_open(x, s);
-    const struct value text = capture(x, n->kid[2], inner);
-    scope_set(x, inner, value_str(""), text);
-    return eval(x, n->kid[1], inner);
-}
-
-static enum jinja_flow run_capture(struct jinja *x, const struct node *n, struct scope *s)
-{
-    scope_assign(x, s, n->kid[0], captured(x, n, s));
-    return FLOW_ON;
-}
-
-static enum jinja_flow run_filter_block(struct jinja *x, const struct node *n, struct scope *s)
-{
-    value_print(x, captured(x, n, s), x->out);
-    return FLOW_ON;
-}
-
-static enum jinja_flow run_scope(struct jinja *x, const struct node *n, struct scope *s)
-{
-    return run_body(x, n->kid[2], scope_open(x, s));
-}
-
-static struct value make_macro(struct jinja *x, const struct node *n, struct scope *s)
+static struct value macro_value(struct jinja *x, const struct node *n, struct scope *s)
 {
     struct macro *m = jinja_alloc(x, 1, sizeof *m);
     if (!m)
@@ -137,85 +97,221 @@ static struct value make_macro(struct jinja *x, const struct node *n, struct sco
     return (struct value){.type = VALUE_MACRO, .macro = m};
 }
 
-static enum jinja_flow run_macro(struct jinja *x, const struct node *n, struct scope *s)
-{
-    scope_set(x, s, n->value, make_macro(x, n, s));
-    return FLOW_ON;
-}
-
-struct value macro_call(struct jinja *x, const struct macro *m, const struct args *a)
+static struct value macro_call(struct jinja *x, const struct macro *m, const struct args *a)
 {
     struct scope *s = scope_open(x, m->scope);
     const struct value name = m->node->value;
     uint32_t given = 0, named = 0;
     for (const struct node *p = m->node->kid[0]; p && !x->failed; p = p->next) {
-        const struct value *v = dict_find(x, &a->named, p->value);
-        named += v && given >= a->n;
-        const struct value missing = {
-            .type = VALUE_UNDEFINED, .why = NO_NAME, .len = p->value.len, .s = p->value.s};
-        const struct value v_or_default = given < a->n ? a->v[given]
-                                          : v          ? *v
-                                          : p->kid[0]  ? eval(x, p->kid[0], s)
-                                                       : missing;
-        given += given < a->n;
-        scope_set(x, s, p->value, v_or_default);
+        const struct value *v = given < a->at.n ? &a->at.v[given++] : NULL;
+        if (!v && (v = dict_find(x, &a->named, p->value)))
+            named += 2;
+        scope_set(x, s, p->value, v ? *v : p->kid[0] ? eval(x, p->kid[0], s) : no_name(p->value));
     }
-    const struct value *caller = dict_find(x, &a->named, value_str("caller"));
-    if (caller && caller->type == VALUE_MACRO) {
-        scope_set(x, s, value_str("caller"), *caller);
-        named++;
-    }
-    if (given < a->n || named < a->named.n)
+    if (given < a->at.n || named < a->named.n)
         jinja_fail(x, "macro '%.*s' takes %s", (int)name.len, name.s,
-                   given < a->n ? "fewer arguments" : "no argument of one of these names");
-    return x->failed ? undefined : capture(x, m->node->kid[2], s);
+                   given < a->at.n ? "fewer arguments" : "no argument of one of these names");
+    return x->failed ? undefined : capture(x, m->node->kid[1], s);
 }
 
-/* The body becomes a macro, caller, that the called macro can call. */
-static enum jinja_flow run_call_block(struct jinja *x, const struct node *n, struct scope *s)
+static struct args arguments(struct jinja *x, const struct node *list, struct scope *s)
 {
-    struct args a;
-    const struct value f = eval(x, n->kid[1]->kid[0], s);
-    eval_arguments(x, n->kid[1]->kid[1], s, &a);
-    if (f.type != VALUE_MACRO)
-        jinja_fail(x, "call needs a macro, not '%s'", value_type_name(f));
-    const struct value caller = make_macro(x, n, s);
-    if (x->failed)
-        return FLOW_ON;
-    dict_set(x, &a.named, value_str("caller"), caller);
-    value_print(x, macro_call(x, f.macro, &a), x->out);
-    return FLOW_ON;
-}
-
-static enum jinja_flow run_break(struct jinja *x, const struct node *n, struct scope *s)
-{
-    (void)x, (void)s;
-    return n->kind == NODE_BREAK ? FLOW_BREAK : FLOW_CONTINUE;
-}
-
-enum jinja_flow run_body(struct jinja *x, const struct node *first, struct scope *s)
-{
-    static run_fn *const rows[NODE_KINDS] = {
-        [NODE_TEXT] = run_text,
-        [NODE_PRINT] = run_print,
-        [NODE_IF] = run_if,
-        [NODE_FOR] = run_for,
-        [NODE_SET] = run_set,
-        [NODE_CAPTURE] = run_capture,
-        [NODE_MACRO] = run_macro,
-        [NODE_CALL_BLOCK] = run_call_block,
-        [NODE_FILTER_BLOCK] = run_filter_block,
-        [NODE_SCOPE] = run_scope,
-        [NODE_BREAK] = run_break,
-        [NODE_CONTINUE] = run_break,
-    };
-    enum jinja_flow flow = FLOW_ON;
-    if (!s || !jinja_enter(x))
-        return FLOW_ON;
-    for (const struct node *n = first; n && flow == FLOW_ON && jinja_steps(x, 1); n = n->next) {
-        x->line = n->line;
-        flow = rows[n->kind](x, n, s);
+    struct args a = {0};
+    for (const struct node *n = list; n && !x->failed; n = n->next) {
+        const struct value v = eval(x, n->kind == NODE_NAMED ? n->kid[0] : n, s);
+        if (n->kind == NODE_NAMED)
+            dict_set(x, &a.named, n->value, v);
+        else
+            list_push(x, &a.at, v);
     }
+    return a;
+}
+
+/* A method is found before it is looked up as a value, so that it has its object. */
+static struct value call(struct jinja *x, const struct node *n, struct scope *s)
+{
+    const struct node *callee = n->kid[0];
+    const struct jinja_call *method = NULL;
+    struct value object = undefined, f = undefined;
+    if (callee->kind == NODE_ATTRIBUTE) {
+        object = eval(x, callee->kid[0], s);
+        method = method_find(object, callee->value);
+        f = method ? f : value_member(x, object, callee->value, true);
+    } else {
+        f = eval(x, callee, s);
+    }
+    const struct args a = arguments(x, n->kid[1], s);
+    x->line = n->line;
+    if (x->failed)
+        return undefined;
+    if (method || (f.type == VALUE_FUNCTION && f.call))
+        return call_run(x, method ? method : f.call, object, &a);
+    if (f.type == VALUE_MACRO)
+        return macro_call(x, f.macro, &a);
+    if (f.type == VALUE_UNDEFINED)
+        value_fail_undefined(x, f);
+    else if (f.type == VALUE_FUNCTION)
+        jinja_fail(x, "a method that is called without its object is not supported");
+    else
+        jinja_fail(x, "'%s' object is not callable", value_type_name(f));
+    return undefined;
+}
+
+static struct value container(struct jinja *x, const struct node *n, struct scope *s)
+{
+    const struct value v = value_new(x, n->kind == NODE_DICT   ? VALUE_DICT
+                                        : n->kind == NODE_LIST ? VALUE_LIST
+                                                               : VALUE_TUPLE);
+    for (const struct node *item = n->kid[0]; item && !x->failed; item = item->next) {
+        const struct value first = eval(x, item, s);
+        if (n->kind == NODE_DICT) {
+            item = item->next;
+            dict_set(x, v.list, first, eval(x, item, s));
+        } else {
+            list_push(x, v.list, first);
+        }
+    }
+    return v;
+}
+
+static struct value binary(struct jinja *x, const struct node *n, struct scope *s)
+{
+    const struct value a = eval(x, n->kid[0], s);
+    const char *op = n->value.s;
+    if (*op == 'o' || *op == 'a') /* or, and */
+        return value_true(a) == (*op == 'o') ? a : eval(x, n->kid[1], s);
+    const struct value b = eval(x, n->kid[1], s);
+    x->line = n->line;
+    return value_binary(x, op, a, b);
+}
+
+/* The items for which the condition holds. */
+static const struct list *chosen(struct jinja *x, const struct node *n, const struct list *items,
+                                 struct scope *s)
+{
+    const struct value v = value_new(x, VALUE_LIST);
+    struct scope *inner = NULL;
+    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
+        const struct value item = items->v[i];
+        inner = scope_again(x, inner, s);
+        assign(x, inner, n->kid[0], item);
+        if (value_true(eval(x, n->kid[2], inner)))
+            list_push(x, v.list, item);
+    }
+    return v.list;
+}
+
+/* The members of loop for round i. */
+static void set_loop(struct jinja *x, struct list *loop, const struct list *items, uint32_t i)
+{
+    const uint32_t n = items->n;
+    const struct {
+        const char *name;
+        struct value v;
+    } rows[] = {
+        {"index", value_int((int64_t)i + 1)},
+        {"index0", value_int(i)},
+        {"first", value_bool(i == 0)},
+        {"last", value_bool(i + 1 == n)},
+        {"length", value_int(n)},
+        {"previtem", i > 0 ? items->v[i - 1] : undefined},
+        {"nextitem", i + 1 < n ? items->v[i + 1] : undefined},
+    };
+    for (size_t k = 0; k < ARRAY_LEN(rows); k++)
+        dict_set(x, loop, value_str(rows[k].name), rows[k].v);
+}
+
+static void run_for(struct jinja *x, const struct node *n, struct scope *s)
+{
+    const struct list *items = value_items(x, eval(x, n->kid[1], s));
+    const struct value loop = value_new(x, VALUE_NAMESPACE);
+    struct scope *inner = NULL;
+    if (n->kid[2])
+        items = chosen(x, n, items, s);
+    for (uint32_t i = 0; x->flow != FLOW_BREAK && i < items->n && jinja_steps(x, 1); i++) {
+        inner = scope_again(x, inner, s);
+        set_loop(x, loop.list, items, i);
+        scope_set(x, inner, value_str("loop"), loop);
+        assign(x, inner, n->kid[0], items->v[i]);
+        run_body(x, n->kid[3], inner);
+        x->flow = x->flow == FLOW_BREAK ? FLOW_BREAK : FLOW_ON;
+    }
+    x->flow = FLOW_ON;
+}
+
+static void run_if(struct jinja *x, const struct node *n, struct scope *s)
+{
+    while (n && n->kid[0] && !value_true(eval(x, n->kid[0], s)))
+        n = n->kid[2];
+    if (n)
+        run_body(x, n->kid[1], s);
+}
+
+/* Statements have no value. */
+static struct value eval_kind(struct jinja *x, const struct node *n, struct scope *s)
+{
+    struct value v = undefined, part[3];
+    struct args a;
+    switch (n->kind) {
+    case NODE_CONST: return n->value;
+    case NODE_NAME: return name_value(x, n->value, s);
+    case NODE_LIST:
+    case NODE_TUPLE:
+    case NODE_DICT: return container(x, n, s);
+    case NODE_ATTRIBUTE: return value_member(x, eval(x, n->kid[0], s), n->value, true);
+    case NODE_ELEMENT:
+        v = eval(x, n->kid[0], s);
+        return value_member(x, v, eval(x, n->kid[1], s), false);
+    case NODE_SLICE:
+        v = eval(x, n->kid[0], s);
+        for (int i = 0; i < 3; i++)
+            part[i] = eval(x, n->kid[i + 1], s);
+        return value_part(x, v, part);
+    case NODE_CALL: return call(x, n, s);
+    case NODE_FILTER:
+    case NODE_TEST:
+        v = eval(x, n->kid[0], s);
+        a = arguments(x, n->kid[1], s);
+        x->line = n->line;
+        return call_named(x, n->kind == NODE_FILTER ? ON_FILTER : ON_TEST, n->value, v, &a);
+    case NODE_SIGN: /* as if taken from or added to 0 */
+        return value_binary(x, n->value.s, value_int(0), eval(x, n->kid[0], s));
+    case NODE_NOT: return value_bool(!value_true(eval(x, n->kid[0], s)));
+    case NODE_BINARY: return binary(x, n, s);
+    case NODE_IF_ELSE:
+        if (value_true(eval(x, n->kid[1], s)))
+            return eval(x, n->kid[0], s);
+        return n->kid[2] ? eval(x, n->kid[2], s) : undefined;
+    case NODE_CAPTURE: return capture(x, n->kid[0], scope_open(x, s));
+    case NODE_TEXT: jinja_emit(x, x->out, n->value.s, n->value.len); break;
+    case NODE_PRINT: value_print(x, eval(x, n->kid[0], s), x->out); break;
+    case NODE_IF: run_if(x, n, s); break;
+    case NODE_FOR: run_for(x, n, s); break;
+    case NODE_SET:
+        v = eval(x, n->kid[1], s);
+        x->line = n->line;
+        assign(x, s, n->kid[0], v);
+        break;
+    case NODE_MACRO: scope_set(x, s, n->value, macro_value(x, n, s)); break;
+    case NODE_BREAK: x->flow = FLOW_BREAK; break;
+    case NODE_CONTINUE: x->flow = FLOW_CONTINUE; break;
+    case NODE_NAMED: break; /* looked into by arguments and macro_call */
+    }
+    return undefined;
+}
+
+static struct value eval(struct jinja *x, const struct node *n, struct scope *s)
+{
+    if (!jinja_steps(x, 1) || !jinja_enter(x))
+        return undefined;
+    x->line = n->line;
+    const struct value v = eval_kind(x, n, s);
     jinja_leave(x);
-    return flow;
+    return x->failed ? undefined : v;
+}
+
+void run_body(struct jinja *x, const struct node *first, struct scope *s)
+{
+    for (const struct node *n = first; n && s && x->flow == FLOW_ON && !x->failed; n = n->next)
+        eval(x, n, s);
 }

@@ -29,7 +29,7 @@ static void render(const struct jinja_template *t, int64_t now, const char *vari
         answer("error", err.text, strlen(err.text));
     else
         answer("text", out.data ? out.data : "", out.len);
-    fprintf(stderr, "%lld steps, %zu bytes\n", (long long)x->steps, x->memory);
+    fprintf(stderr, "%lld steps, %zu bytes\n", (long long)x->steps, x->arena.used_bytes);
     jinja_end(x);
     text_free(&out);
 }

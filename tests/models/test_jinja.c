@@ -54,15 +54,19 @@ static void check(const char *const cases[][2], size_t n)
 static void expressions_have_pythons_values(void **state)
 {
     static const char *const cases[][2] = {
-        {"{{ 1 + 2 * 3 ** 2 - 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }}", "16 -4 2 3.5"},
-        {"{{ 1e3 }} {{ 0.1 + 0.2 }} {{ 1e20 }} {{ 2.0 }} {{ 1e-7 }}",
-         "1000.0 0.30000000000000004 1e+20 2.0 1e-07"},
-        {"{{ 0x1f + 1_000 }} {{ 9223372036854775807 }}", "1031 9223372036854775807"},
+        {"{{ 1 + 2 * 9 - 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }}", "16 -4 2"},
+        {"{{ '[1e3, 0.30000000000000004, 1e20, 1e-7, -0.0, 1234567890123456, 12345678901234567e1, "
+         "0.0001, 5e-324, 1.7976931348623157e308]' | from_json }} {{ 2.0 }} {{ 0.1 }}",
+         "[1000.0, 0.30000000000000004, 1e+20, 1e-07, -0.0, 1234567890123456, "
+         "1.2345678901234566e+17, 0.0001, 5e-324, 1.7976931348623157e+308] 2.0 0.1"},
+        {"{{ 9223372036854775807 }}", "9223372036854775807"},
         {"{{ 'a' ~ 1 ~ none ~ true ~ missing }}", "a1NoneTrue"},
-        {"{{ 'a' 'b' + \"c\\n\\x41\\u00fc\\t\\q\" }}", "abc\nA\xc3\xbc\t\\q"},
-        {"{{ 'ab' * 2 }} {{ [1, 2] * 2 }} {{ [1] + [2] }}", "abab [1, 2, 1, 2] [1, 2]"},
-        {"{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 1 == 1.0 }} {{ true == 1 }}", "True False True True"},
-        {"{{ 'b' > 'a' }} {{ [1, 2] < [1, 3] }} {{ 'x' == none }}", "True True False"},
+        {"{{ 'ab' + \"c\\n\\x41\\u00fc\\t\\q\" }}", "abc\nA\xc3\xbc\t\\q"},
+        {"{{ 'ab' * 2 }} {{ [1] + [2] }}", "abab [1, 2]"},
+        {"{{ 1 < 2 }} {{ 3 <= 2 }} {{ 2 >= 1.5 }} {{ 1 == 1.0 }} {{ true == 1 }}",
+         "True False True True True"},
+        {"{{ 'b' > 'a' }} {{ 'a' < 'ab' }} {{ [1, 2] == [1, 3] }} {{ 'x' == none }}",
+         "True True False False"},
         {"{{ not 1 == 2 and 2 in list or false }} {{ 'b' in d }} {{ 'z' not in 'xyz' }}",
          "True True False"},
         {"{{ 0 or 'x' }} {{ '' and 'x' }} {{ 'a' if n > 2 else 'b' }} {{ 'a' if n > 5 }}", "x  a "},
@@ -74,14 +78,13 @@ static void expressions_have_pythons_values(void **state)
          "e|\xf0\x9f\x98\x80|!\xf0\x9f\x98\x80 ,e\xc3\x9f\xc3\xbcrG|9"},
         {"{{ d }} {{ (1,) }} {{ () }} {{ {'k': \"it's\", 2: none} }}",
          "{'b': 1, 'a': [True, 1.5, \"x'y\"]} (1,) () {'k': \"it's\", 2: None}"},
-        {"{{ -n }} {{ - 2 | abs if false else +n }} {{ 2 - -1 }}", "-3 3 3"},
+        {"{{ -n }} {{ - 2 | int if false else +n }} {{ 2 - -1 }}", "-3 3 3"},
         {"{{ {'a': {'b': 1}}['a']['b'] }}{{ {} }}", "1{}"},
         {"{{ n is defined }} {{ zz is defined }} {{ zz is not defined }} {{ n is number }}",
          "True False True True"},
         {"{{ s is string and d is mapping and list is sequence and list is iterable }}", "True"},
-        {"{{ no is none }} {{ n is odd }} {{ n is divisibleby 3 }} {{ n is eq(3) }} {{ n is in [3] "
-         "}}",
-         "True True True True True"},
+        {"{{ no is none }} {{ n is eq 3 }} {{ n is eq(3) }} {{ n is in([3]) }}",
+         "True True True True"},
         {"{{ true is boolean }} {{ 1 is boolean }} {{ true is true }} {{ 1 is true }}",
          "True False True False"},
     };
@@ -96,43 +99,30 @@ static void filters_and_methods_do_as_in_python(void **state)
          "a b|x|a"},
         {"{{ 'a,b,c'.split(',') }} {{ ' a  b '.split() }} {{ 'a-b-c'.split('-', 1)[1] }}",
          "['a', 'b', 'c'] ['a', 'b'] b-c"},
-        {"{{ 'a-b-c'.rsplit('-', 1) }} {{ 'a b c'.split(none, 1) }} {{ 'a\\nb\\n'.splitlines() }}",
-         "['a-b', 'c'] ['a', 'b c'] ['a', 'b']"},
-        {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abab'.find('b') }}",
-         "True True 1"},
-        {"{{ 'aXbX'.replace('X', '-') }} {{ 'aXbX' | replace('X', '-', 1) }} {{ 'ab'.replace('', "
-         "'.') }}",
-         "a-b- a-bX .a.b."},
-        {"{{ 'hello wORLD-x' | title }} {{ 'hELLO' | capitalize }} {{ 'aB' | upper }} {{ "
-         "'aB'.lower() }}",
-         "Hello World-X Hello AB ab"},
-        {"{{ list | join(', ') }} {{ people | join('+', attribute='name') }} {{ '-'.join(['a', "
-         "'b']) }}",
-         "3, 1, 2 Eva+Adam a-b"},
-        {"{{ list | sort }} {{ list | sort(reverse=true) }} {{ ['b', 'A'] | sort }}",
-         "[1, 2, 3] [3, 2, 1] ['A', 'b']"},
+        {"{{ 'a b c'.split(none, 1) }} {{ 'a-b-c'.split('-', maxsplit=1) }}",
+         "['a', 'b c'] ['a', 'b-c']"},
+        {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith('c') }} {{ 'b'.endswith('ab') }}",
+         "True True False"},
+        {"{{ 'aXbX'.replace('X', '-') }} {{ 'aXbX' | replace('X', '-', 1) }}", "a-b- a-bX"},
+        {"{{ 'aB' | upper }} {{ 'aB'.lower() }}", "AB ab"},
+        {"{{ list | join(', ') }} {{ 'ab' | join }}", "3, 1, 2 ab"},
+        {"{{ list | sort }} {{ ['b', 'A'] | sort }} {{ [2, 1, 2.0, 1.0] | sort }}",
+         "[1, 2, 3] ['A', 'b'] [1, 1.0, 2, 2.0]"},
         {"{{ people | sort(attribute='age') | map(attribute='name') | list }}", "['Eva', 'Adam']"},
-        {"{{ people | selectattr('age', 'gt', 8) | map(attribute='name') | first }}", "Adam"},
+        {"{{ people | selectattr('age', 'gt', 8) | map(attribute='name') | join }}", "Adam"},
         {"{{ people | rejectattr('name', 'equalto', 'Eva') | list | length }}", "1"},
-        {"{{ [1, 0, 2] | select | list }} {{ [1, 2] | reject('odd') | list }}", "[1, 2] [2]"},
+        {"{{ [1, 0, 2] | select | list }} {{ [1, 2] | reject('eq', 1) | list }}", "[1, 2] [2]"},
         {"{{ ['a', 'B'] | map('upper') | list }} {{ none | selectattr('x') | list }}",
          "['A', 'B'] []"},
-        {"{{ d | dictsort | first | first }} {{ d | items | list | length }} {{ d.keys() }}",
+        {"{{ (d | dictsort)[0][0] }} {{ d | items | list | length }} {{ d.keys() }}",
          "a 2 ['b', 'a']"},
         {"{{ d.get('b') }} {{ d.get('q') }} {{ d.get('q', 5) }} {{ d.values() | list | length }}",
          "1 None 5 2"},
-        {"{{ -5 | abs }} {{ [1, 2] | sum }} {{ people | sum(attribute='age') }} {{ '11' | "
-         "int(base=2) "
-         "}} {{ '12'.isdigit() }} {{ dict([('a', 1)], b=2) }}",
-         "5 3 16 3 True {'a': 1, 'b': 2}"},
-        {"{{ 'ab' | reverse }} {{ [1, 2] | reverse | list }} {{ people | sort(attribute='zz') | "
-         "length }}",
-         "ba [2, 1] 2"},
+        {"{{ people | sort(attribute='zz') | length }}", "2"},
         {"{{ missing | default('x') }} {{ '' | default('x', true) }} {{ '' | default('x') }}|",
          "x x |"},
-        {"{{ '12' | int + 1 }} {{ 'x' | int }} {{ 3.9 | int }} {{ '1.5' | float }}", "13 0 3 1.5"},
-        {"{{ list | min }}{{ list | max }}{{ list | last }}{{ [1, 1, 2] | unique | list }}",
-         "132[1, 2]"},
+        {"{{ '12' | int + 1 }} {{ 'x' | int }} {{ 3.9 | int }} {{ '1.5' | int(7) }}", "13 0 3 1"},
+        {"{{ list | min }}{{ [1, 1, 2] | unique | list }}", "1[1, 2]"},
         {"{{ 'a\\nb\\n\\nc' | indent(2) }}|{{ 'a' | indent(1, first=true) }}", "a\n  b\n\n  c| a"},
         {"{{ d | tojson }} {{ s | tojson }} {{ '<\\n\\x01\"' | tojson }}",
          "{\"b\": 1, \"a\": [true, 1.5, \"x'y\"]} \"Gr\xc3\xbc\xc3\x9f"
@@ -140,13 +130,11 @@ static void filters_and_methods_do_as_in_python(void **state)
         {"{{ s | tojson(ensure_ascii=true) }}", "\"Gr\\u00fc\\u00dfe, \\ud83d\\ude00!\""},
         {"{{ d | tojson(indent=1) }} {{ [] | tojson(indent=2) }} {{ {} | tojson(indent=2) }}",
          "{\n \"b\": 1,\n \"a\": [\n  true,\n  1.5,\n  \"x'y\"\n ]\n} [] {}"},
-        {"{{ d | tojson(separators=(',', ':'), sort_keys=true) }}",
-         "{\"a\":[true,1.5,\"x'y\"],\"b\":1}"},
         {"{{ '{\"k\": [1, 2.5, \"\\\\u00e9\"]}' | from_json }}", "{'k': [1, 2.5, '\xc3\xa9']}"},
         {"{{ '<{}|{}>{{}}'.format(1, 'x') }}", "<1|x>{}"},
         {"{{ strftime_now('%Y-%m-%d') }} {{ range(3) | list }} {{ range(5, 1, -2) | list }}",
          "2026-11-24 [0, 1, 2] [5, 3]"},
-        {"{{ 'x' | string | safe | length }} {{ missing | length }} {{ dict(a=1).a }}", "1 0 1"},
+        {"{{ 'x' | string | safe | length }} {{ missing | length }}", "1 0"},
     };
     (void)state;
     check(cases, ARRAY_LEN(cases));
@@ -164,11 +152,7 @@ static void statements_do_as_in_jinja2(void **state)
          "<1True3 3<2False3 1<False3 "},
         {"{% for k, v in d.items() %}{{ k }}{% endfor %}{% for x in d %}{{ x }}{% endfor %}",
          "baba"},
-        {"{% for i in empty %}x{% else %}none{% endfor %}{% for c in 'ab' %}{{ c }}.{% endfor %}",
-         "nonea.b."},
-        {"{% for i in list %}{% break %}{% else %}e{% endfor %}{% for i in list %}{% if i == 2 %}"
-         "{% break %}{% endif %}{% else %}e{% endfor %}",
-         "e"},
+        {"{% for i in empty %}x{% endfor %}{% for c in 'ab' %}{{ c }}.{% endfor %}", "a.b."},
         {"{% for i in list if i != 1 %}{{ loop.index }}:{{ i }} {% endfor %}", "1:3 2:2 "},
         {"{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}"
          "{% endif %}{{ i }}{% endfor %}",
@@ -178,7 +162,7 @@ static void statements_do_as_in_jinja2(void **state)
         {"{% set ns = namespace(k=0) %}{% for i in list %}{% set ns.k = ns.k + i %}{% endfor %}"
          "{{ ns.k }}",
          "6"},
-        {"{% set a, (b, c) = 1, (2, 3) %}{{ a }}{{ b }}{{ c }}", "123"},
+        {"{% set a, b = 1, (2, 3) %}{{ a }}{{ b }}", "1(2, 3)"},
         {"{% set t %}a{{ n }}{% endset %}{{ t | upper }}{% set u | upper %}q{% endset %}{{ u }}",
          "A3Q"},
         {"{% macro f(a, b='B') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(1) }}{{ f(1, 2) }}"
@@ -186,9 +170,6 @@ static void statements_do_as_in_jinja2(void **state)
          "1B1243B"},
         {"{% macro f(k) %}{% if k %}{{ k }}{{ f(k - 1) }}{% endif %}{% endmacro %}{{ f(4) }}",
          "4321"},
-        {"{% macro f() %}<{{ caller('x') }}>{% endmacro %}{% call(a) f() %}{{ a }}{{ n }}"
-         "{% endcall %}",
-         "<x3>"},
         {"{% filter upper | trim %} ab {% endfilter %}{% generation %}g{% endgeneration %}", "ABg"},
         {"{%- macro f(l) %}{{ l.append(4) }}{{ l.pop(0) }}{% endmacro %}{{ f(list) }}{{ list }}",
          "None3[1, 2, 4]"},
@@ -247,30 +228,43 @@ static void mistakes_are_told_with_their_line(void **state)
         {"{{ 9223372036854775807 + 1 }}", "more than 64 bits"},
         {"{{ -(0 - 9223372036854775807 - 1) }}", "more than 64 bits"},
         {"{{ (0 - 9223372036854775807 - 1) // -1 }}", "more than 64 bits"},
-        {"{{ 9 ** 99 }}", "more than 64 bits"},
+        {"{{ 9 ** 99 }}", "found '**'"},
+        {"{{ 1 / 2 }}", "unsupported operand type(s) for /: 'int' and 'int'"},
+        {"{{ 1.5 + 1 }}", "unsupported operand type(s) for +: 'float' and 'int'"},
+        {"{{ 1 < 2 < 3 }}", "a chain of comparisons is not supported"},
+        {"{{ [1] < [2] }}", "'<' not supported between instances of 'list' and 'list'"},
+        {"{{ {1: 2} | tojson }}", "a key that is no string is not supported"},
+        {"{{ 'a'.join(list) }}", "'str object' has no attribute 'join'"},
+        {"{{ s.endswith(('x', 'y')) }}", "endswith() expects a string, not 'tuple'"},
+        {"{{ '{:d}'.format(1) }}", "format() supports {} only"},
+        {"{{ '\\v' }}", "the escape \\v in a string is not supported"},
+        {"{% for i in list recursive %}{% endfor %}", "a recursive for is not supported"},
+        {"{% for i in list %}{% else %}{% endfor %}", "the else of a for is not supported"},
+        {"{% call f() %}{% endcall %}", "the statement 'call' is not supported"},
         {"{{ list[::0] }}", "slice step cannot be zero"},
-        {"{{ n | nothing }}", "No filter named 'nothing'."},
-        {"{{ n is nothing }}", "No test named 'nothing'."},
+        {"{{ n | nothing }}", "the filter 'nothing' is not supported"},
+        {"{{ n is nothing }}", "the test 'nothing' is not supported"},
         {"{% for i in 3 %}{% endfor %}", "'int' object is not iterable"},
         {"{% for a, b in [[1]] %}{% endfor %}", "not enough values to unpack (expected 2, got 1)"},
         {"{% set n.x = 1 %}", "cannot assign attribute on non-namespace object"},
         {"{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "macro 'f'"},
         {"{{ n | tojson(1, 2, 3, 4, 5) }}", "tojson() does not take these arguments"},
         {"{{ {[]: 1} }}", "unhashable type: 'list'"},
-        {"{% set f = s.split %}{{ f() }}", "split() is called without its object"},
+        {"{% set f = s.split %}{{ f() }}",
+         "a method that is called without its object is not supported"},
         {"{{ '{' | from_json }}", "malformed JSON"},
         {"{{ d | tojson }}{{ missing | tojson }}", "Undefined is not JSON serializable"},
-        {"{% include 'x' %}", "the statement 'include' is not known here"},
+        {"{% include 'x' %}", "the statement 'include' is not supported"},
         {"{% break %}", "break outside of a loop"},
-        {"{% if n %}", "the program ends without elif"},
-        {"{% for x in list %}{% endif %}", "the statement 'endif' is not known here"},
+        {"{% if n %}", "expected endif, found the end"},
+        {"{% for x in list %}{% endif %}", "expected endfor, found 'endif'"},
         {"{{ 1 +", "ends inside of a tag"},
         {"{{ 'abc", "a string does not end"},
         {"{# abc", "a comment does not end"},
         {"{{ n ! }}", "unexpected character '!'"},
         {"{{ f(a=1, 2) }}", "an argument without a name"},
         {"{% set true = 1 %}", "a constant cannot be assigned to"},
-        {"{{ '\\xzz' }}", "names no character"},
+        {"{{ '\\xzz' }}", "the escape \\x in a string is not supported"},
         {"{{ 99999999999999999999 }}", "cannot be read"},
     };
     (void)state;
@@ -305,14 +299,13 @@ static void nesting_ends_in_one_line(void **state)
         {"{{ 1", " + 1", "", "", " }}"},
         {"{{ n", ".a", "", "", " }}"},
         {"{{ n", "[0]", "", "", " }}"},
-        {"{{ n", " | abs", "", "", " }}"},
+        {"{{ n", " | int", "", "", " }}"},
         {"{{ n", "(1)", "", "", " }}"},
         {"{{ ", "1 if 1 else ", "1", "", " }}"},
         {"{{ ", "f(", "1", ")", " }}"},
         {"", "{% if 1 %}", "x", "{% endif %}", ""},
         {"", "{% for a in list %}", "x", "{% endfor %}", ""},
-        {"{% set ", "(", "x", ")", " = 1 %}"},
-        {"{{ n", " is odd", "", "", " }}"},
+        {"{{ n", " is none", "", "", " }}"},
         {"{{ ", "n if ", "n", "", " }}"},
     };
     (void)state;
@@ -330,8 +323,7 @@ static void nesting_ends_in_one_line(void **state)
         "{% set l = [] %}{{ l.append(l) }}{{ l }}",
         "{% set l = [] %}{{ l.append(l) }}{{ l | tojson }}",
         "{% set l = [] %}{{ l.append(l) }}{% set m = [] %}{{ m.append(m) }}{{ l == m }}",
-        "{% set l = [] %}{{ l.append(l) }}{% set m = [] %}{{ m.append(m) }}{{ l < m }}",
-        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
+        "{% set d = {} %}{% set l = [d] %}{% for i in [1] %}{{ l.append(l) }}{% endfor %}{{ l }}",
     };
     for (size_t i = 0; i < ARRAY_LEN(loops); i++)
         fails(loops[i], strlen(loops[i]), &jinja_limits_default, "more than 500 levels of nesting");
@@ -345,7 +337,6 @@ static void endless_work_ends_in_one_line(void **state)
          "more than "},
         {"{% set l = [1] %}{% for a in l %}{% set _ = l.append(a) %}{% endfor %}", "more than "},
         {"{{ 'x' * 99999999999 }}", "more than "},
-        {"{{ [1] * 99999999999 }}", "more than "},
         {"{{ '' * 99999999999 }}{% for a in range(100000000) %}{% endfor %}", "more than "},
         {"{% set x = 'x' * 1000000 %}{% for a in range(1000) %}{{ x }}{% endfor %}",
          "more than 16777216 bytes of output"},
@@ -358,13 +349,13 @@ static void endless_work_ends_in_one_line(void **state)
         {"{% set ns = namespace(x=[1], y=[1]) %}{% for a in range(60) %}"
          "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
          "more than 10000000 steps"},
-        {"{% set x = 'a' * 1000000 %}{% for i in range(1000000) %}{% if x.rfind(x + 'b') %}"
-         "{% endif %}{{ x.rsplit('ab') | length }}{% endfor %}",
-         ""},
+        {"{% set x = 'a' * 1000000 %}{% for i in range(1000000) %}{{ x.split('ab') | length }}"
+         "{% endfor %}",
+         "more than 10000000 steps"},
         {"{% set x = 'a' * 1000000 %}{% for i in range(1000000) %}{% if x.strip(x) %}{% endif %}"
          "{% endfor %}",
          "more than 10000000 steps"},
-        {"{% set x = '\\n' * 1000000 %}{% for i in range(100) %}{% set y = x.splitlines() %}"
+        {"{% set x = '\\n' * 1000000 %}{% for i in range(100) %}{% set y = x.split('\\n') %}"
          "{% endfor %}",
          "more than "},
         {"{{ 1 | tojson(indent=64) }}{% set ns = namespace(x=[1]) %}{% for a in range(400) %}"
@@ -389,10 +380,10 @@ static void endless_work_ends_in_one_line(void **state)
 static void long_texts_are_no_work(void **state)
 {
     static const char *const cases[][2] = {
-        {"{% set x = 'a line of text\n' * 50000 %}{{ x.split('\n') | length }} {{ x.splitlines() | "
-         "length }} {{ x.replace('line', 'l') | length }} {{ x.count('a') }} {{ x | trim | length "
-         "}}",
-         "50001 50000 600000 50000 749999"},
+        {"{% set x = 'a line of text\n' * 50000 %}{{ x.split('\n') | length }} {{ "
+         "x.replace('line', 'l') | "
+         "length }} {{ x | trim | length }}",
+         "50001 600000 749999"},
         {"{% set ns = namespace(x='') %}{% for i in range(20000) %}{% set ns.x = ns.x ~ 'a line ' "
          "~ i "
          "%}{% endfor %}{{ ns.x | length }}",
