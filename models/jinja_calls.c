@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { PARAMETERS = 4 };
+enum { PARAMETERS = 4, TEXT = 64 };
 
 /* v[0] is the subject, then come the row's parameters; undefined: not given and no default. */
 struct call {
@@ -22,7 +22,7 @@ struct call {
 };
 
 struct jinja_call {
-    int on; /* enum call_on: what it is, or whose method */
+    int on; /* enum call_on: what it is, or whose method; with TEXT the subject becomes a string */
     const char *name;
     /* Separated by spaces: type, colon, name, and = with a default (a number, or nothing) where it
      * may be left out. Types are s: string, i: integer, b: true or not, v: any value; None stands
@@ -133,7 +133,7 @@ enum { LEFT = 1, RIGHT = 2 };
 
 static struct value strip(struct jinja *x, const struct call *c)
 {
-    const struct value s = value_to_string(x, c->v[0]);
+    const struct value s = c->v[0];
     const size_t chars = c->v[1].type == VALUE_STRING ? c->v[1].len : 1;
     if (!jinja_steps(x, s.len * (1 + chars) / STEP_BYTES))
         return undefined;
@@ -150,7 +150,7 @@ static struct value has_end(struct jinja *x, const struct call *c)
 
 static struct value replace(struct jinja *x, const struct call *c)
 {
-    struct value rest = value_to_string(x, c->v[0]);
+    struct value rest = c->v[0];
     const struct value old = c->v[1], new = c->v[2];
     const char *at;
     struct text t;
@@ -169,7 +169,7 @@ static struct value replace(struct jinja *x, const struct call *c)
 /* how: to upper case. */
 static struct value change_case(struct jinja *x, const struct call *c)
 {
-    const struct value v = value_to_string(x, c->v[0]);
+    const struct value v = c->v[0];
     char *s = jinja_steps(x, v.len / STEP_BYTES) ? jinja_alloc(x, v.len, 1) : NULL;
     for (size_t i = 0; s && i < v.len; i++) {
         const unsigned char b = (unsigned char)v.s[i];
@@ -180,7 +180,7 @@ static struct value change_case(struct jinja *x, const struct call *c)
 
 static struct value indent(struct jinja *x, const struct call *c)
 {
-    struct value s = value_to_string(x, c->v[0]);
+    struct value s = c->v[0];
     struct text t;
     text_init(&t);
     for (bool begin = true; !x->failed; begin = false) {
@@ -197,28 +197,31 @@ static struct value indent(struct jinja *x, const struct call *c)
     return value_take(x, &t);
 }
 
-/* {} only, and {{ and }} for braces. */
+/* {} only. */
 static struct value format(struct jinja *x, const struct call *c)
 {
+    struct value rest = c->v[0];
     struct text t;
-    uint32_t next = 0;
     text_init(&t);
-    for (const char *s = c->v[0].s, *end = s + c->v[0].len; s < end && jinja_steps(x, 1); s++) {
-        const bool brace = *s == '{' || *s == '}', two = s + 1 < end;
-        if (brace && two && *s == '{' && s[1] == '}' && next < c->a->at.n)
-            value_print(x, c->a->at.v[next++], &t);
-        else if (brace && !(two && s[1] == *s))
-            jinja_fail(x, "format() supports {} only, with an argument for each");
-        else
-            jinja_emit(x, &t, s, 1);
-        s += brace;
+    for (uint32_t i = 0; i < c->a->at.n && jinja_steps(x, 1); i++) {
+        const char *at = search(x, rest, value_str("{}"));
+        if (!at)
+            break;
+        jinja_emit(x, &t, rest.s, (size_t)(at - rest.s));
+        value_print(x, c->a->at.v[i], &t);
+        rest = after(rest, at + 2);
     }
+    jinja_emit(x, &t, rest.s, rest.len);
+    if (search(x, rest, value_str("{")) || c->a->named.n)
+        jinja_fail(x, "format() supports {} only, with an argument for each");
     return value_take(x, &t);
 }
 
+/* The subject: text already. */
 static struct value to_string(struct jinja *x, const struct call *c)
 {
-    return value_to_string(x, c->v[0]);
+    (void)x;
+    return c->v[0];
 }
 
 static struct value tojson(struct jinja *x, const struct call *c)
@@ -232,10 +235,7 @@ static struct value tojson(struct jinja *x, const struct call *c)
 
 static struct value from_json(struct jinja *x, const struct call *c)
 {
-    if (c->v[0].type == VALUE_STRING)
-        return value_from_json(x, c->v[0].s, c->v[0].len);
-    jinja_fail(x, "from_json expects a string, not '%s'", value_type_name(c->v[0]));
-    return undefined;
+    return value_from_json(x, c->v[0].s, c->v[0].len);
 }
 
 /* ------------------------------------------------------------- containers and any value -- */
@@ -456,11 +456,9 @@ static struct value is_type(struct jinja *x, const struct call *c)
     return value_bool(c->how & is);
 }
 
-/* how: the operator. */
-static struct value compare(struct jinja *x, const struct call *c)
+static struct value equal(struct jinja *x, const struct call *c)
 {
-    static const char *const operators[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
-    return value_binary(x, operators[c->how], c->v[0], c->v[1]);
+    return value_bool(value_equal(x, c->v[0], c->v[1]));
 }
 
 static const struct jinja_call calls[] = {
@@ -472,18 +470,18 @@ static const struct jinja_call calls[] = {
     {ON_STRING, "strip", "s:chars=", strip, LEFT | RIGHT},
     {ON_STRING, "lstrip", "s:chars=", strip, LEFT},
     {ON_STRING, "rstrip", "s:chars=", strip, RIGHT},
-    {ON_FILTER, "trim", "s:chars=", strip, LEFT | RIGHT},
+    {ON_FILTER | TEXT, "trim", "s:chars=", strip, LEFT | RIGHT},
     {ON_STRING, "startswith", "s:prefix", has_end, LEFT},
     {ON_STRING, "endswith", "s:suffix", has_end, RIGHT},
     {ON_STRING, "format", "*", format, 0},
-    {ON_STRING | ON_FILTER, "replace", "s:old s:new i:count=-1", replace, 0},
-    {ON_STRING | ON_FILTER, "upper", "", change_case, true},
-    {ON_STRING | ON_FILTER, "lower", "", change_case, false},
-    {ON_FILTER, "indent", "i:width=4 b:first=0 b:blank=0", indent, 0},
-    {ON_FILTER, "string", "", to_string, 0},
-    {ON_FILTER, "safe", "", to_string, 0},
+    {ON_STRING | ON_FILTER | TEXT, "replace", "s:old s:new i:count=-1", replace, 0},
+    {ON_STRING | ON_FILTER | TEXT, "upper", "", change_case, true},
+    {ON_STRING | ON_FILTER | TEXT, "lower", "", change_case, false},
+    {ON_FILTER | TEXT, "indent", "i:width=4 b:first=0 b:blank=0", indent, 0},
+    {ON_FILTER | TEXT, "string", "", to_string, 0},
+    {ON_FILTER | TEXT, "safe", "", to_string, 0},
     {ON_FILTER, "tojson", "b:ensure_ascii=0 i:indent=", tojson, 0},
-    {ON_FILTER, "from_json", "", from_json, 0},
+    {ON_FILTER | TEXT, "from_json", "", from_json, 0},
     {ON_DICT | ON_FILTER, "items", "", items_of, 0},
     {ON_DICT, "keys", "", items_of, KEYS},
     {ON_DICT, "values", "", items_of, VALUES},
@@ -493,7 +491,6 @@ static const struct jinja_call calls[] = {
     {ON_FILTER, "default", "v:default_value= b:boolean=0", otherwise, 0},
     {ON_FILTER, "int", "i:default=0", to_int, 0},
     {ON_FILTER, "length", "", length, 0},
-    {ON_FILTER, "count", "", length, 0},
     {ON_FILTER, "list", "", to_list, 0},
     {ON_FILTER, "join", "s:d=", join, 0},
     {ON_FILTER, "sort", "v:attribute=", sort, ITEMS},
@@ -509,8 +506,6 @@ static const struct jinja_call calls[] = {
     {ON_TEST, "defined", "", is_type, ~BIT(UNDEFINED)},
     {ON_TEST, "none", "", is_type, BIT(NONE)},
     {ON_TEST, "boolean", "", is_type, BIT(BOOL)},
-    {ON_TEST, "integer", "", is_type, BIT(INT)},
-    {ON_TEST, "float", "", is_type, BIT(FLOAT)},
     {ON_TEST, "number", "", is_type, BIT(BOOL) | BIT(INT) | BIT(FLOAT)},
     {ON_TEST, "string", "", is_type, BIT(STRING)},
     {ON_TEST, "mapping", "", is_type, BIT(DICT)},
@@ -518,15 +513,8 @@ static const struct jinja_call calls[] = {
     {ON_TEST, "iterable", "", is_type, CONTAINERS},
     {ON_TEST, "false", "", is_type, BIT(TYPES)},
     {ON_TEST, "true", "", is_type, BIT(TYPES) << 1},
-    {ON_TEST, "eq", "v:other", compare, 0},
-    {ON_TEST, "equalto", "v:other", compare, 0},
-    {ON_TEST, "==", "v:other", compare, 0},
-    {ON_TEST, "ne", "v:other", compare, 1},
-    {ON_TEST, "lt", "v:other", compare, 2},
-    {ON_TEST, "le", "v:other", compare, 3},
-    {ON_TEST, "gt", "v:other", compare, 4},
-    {ON_TEST, "ge", "v:other", compare, 5},
-    {ON_TEST, "in", "v:seq", compare, 6},
+    {ON_TEST, "eq", "v:other", equal, 0},
+    {ON_TEST, "equalto", "v:other", equal, 0},
 };
 
 const struct jinja_call *call_find(enum call_on on, struct value name)
@@ -567,7 +555,8 @@ static struct value argument(struct jinja *x, const struct jinja_call *row, cons
 struct value call_run(struct jinja *x, const struct jinja_call *row, struct value subject,
                       const struct args *a)
 {
-    struct call c = {.v = {subject}, .a = a, .how = row->how};
+    struct call c = {
+        .v = {row->on & TEXT ? value_to_string(x, subject) : subject}, .a = a, .how = row->how};
     uint32_t given = 0, named = 0;
     const char *p = row->parameters;
     for (int i = 1; *p && *p != '*'; i++) {

@@ -45,15 +45,12 @@ enum value_type {
     VALUE_TYPES
 };
 
-/* Why a value is undefined, for the message when it is used. */
-enum undefined_why { NO_ITEM, NO_NAME, NO_ATTRIBUTE, NO_ELEMENT };
-
 struct value {
     uint8_t type;
-    uint8_t why, owner; /* UNDEFINED: enum undefined_why; the type that lacks it */
-    uint32_t len;       /* STRING, UNDEFINED (its name) */
+    uint8_t owner; /* UNDEFINED: the type that lacks it; UNDEFINED: no name is known */
+    uint32_t len;  /* STRING, UNDEFINED (its name; 0: of an element) */
     union {
-        int64_t i; /* BOOL, INT; UNDEFINED for want of an element: its index */
+        int64_t i; /* BOOL, INT; UNDEFINED: number of the element */
         double f;
         const char *s;     /* bytes, usually UTF-8, not zero-terminated */
         struct list *list; /* LIST, TUPLE, DICT, NAMESPACE */
@@ -247,17 +244,19 @@ struct lexeme {
     struct value value; /* TEXT, NAME and OPERATOR as written; CONST */
 };
 
-struct lexer {
+struct parser {
     struct jinja *x;
     const char *at, *end;
     int32_t line, open; /* open: brackets */
     bool inside;        /* of a tag */
     bool block;         /* that tag is {% */
     bool line_start;    /* the last tag took a newline with it, or there was none */
+    struct lexeme now;
+    bool in_loop;
 };
 
-/* The next lexeme; LEX_END at the end and after a failure. */
-struct lexeme lex_next(struct lexer *l);
+/* Makes the next lexeme the current one; it is LEX_END at the end and after a failure. */
+void lex_next(struct parser *p);
 
 /* Behind each kind: its kids and value. A list is linked by `next`. */
 enum node_kind {

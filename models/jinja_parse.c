@@ -5,14 +5,6 @@
  */
 #include "models/jinja_internal.h"
 
-struct parser {
-    struct jinja *x;
-    struct lexer lexer;
-    struct lexeme now;
-    struct node spare; /* stands in after a failure, so that callers need not look */
-    bool in_loop;
-};
-
 static bool parse_is(const struct parser *p, enum lex_kind kind, const char *text)
 {
     return p->now.kind == kind && (!text || string_is(p->now.value, text));
@@ -22,7 +14,7 @@ static bool parse_skip(struct parser *p, enum lex_kind kind, const char *text)
 {
     const bool is = parse_is(p, kind, text);
     if (is)
-        p->now = lex_next(&p->lexer);
+        lex_next(p);
     return is;
 }
 
@@ -34,25 +26,31 @@ static bool skip_operator(struct parser *p, const char *text)
 /* Returns the value of the lexeme that is skipped. */
 static struct value parse_expect(struct parser *p, enum lex_kind kind, const char *text)
 {
-    static const char *const kinds[] = {[LEX_END] = "the end",
-                                        [LEX_TEXT] = "text",
-                                        [LEX_PRINT] = "{{",
-                                        [LEX_BLOCK] = "{%",
-                                        [LEX_CLOSE] = "the end of the tag",
-                                        [LEX_NAME] = "a name",
-                                        [LEX_CONST] = "a constant",
-                                        [LEX_OP] = "an operator"};
     const struct lexeme now = p->now;
+    const bool shown = now.kind == LEX_NAME || now.kind == LEX_OP;
+    const struct value found = shown                   ? now.value
+                               : now.kind == LEX_END   ? value_str("end of the program")
+                               : now.kind == LEX_CONST ? value_str("constant")
+                                                       : value_str("end of the tag");
     if (parse_skip(p, kind, text))
         return now.value;
     p->x->line = now.line;
-    if (now.kind == LEX_NAME || now.kind == LEX_OP)
-        jinja_fail(p->x, "expected %s, found '%.*s'", text ? text : kinds[kind],
-                   (int)(now.value.len < 40 ? now.value.len : 40), now.value.s);
-    else
-        jinja_fail(p->x, "expected %s, found %s", text ? text : kinds[kind], kinds[now.kind]);
+    jinja_fail(p->x, "expected %s, found '%.*s'",
+               text                ? text
+               : kind == LEX_NAME  ? "a name"
+               : kind == LEX_CLOSE ? "the end of the tag"
+                                   : "the end of the program",
+               (int)min_i64(found.len, 40), found.s);
     p->now.kind = LEX_END;
     return value_slice("", 0);
+}
+
+/* Stands in after a failure, so that callers need not look; nothing reads it. */
+static struct node *spare(void)
+{
+    static _Thread_local struct node n;
+    n = (struct node){.kind = NODE_CONST};
+    return &n;
 }
 
 static struct node *parse_node(struct parser *p, enum node_kind kind, struct node *a,
@@ -60,7 +58,7 @@ static struct node *parse_node(struct parser *p, enum node_kind kind, struct nod
 {
     struct node *n = jinja_alloc(p->x, 1, sizeof *n);
     if (!n)
-        return &p->spare;
+        return spare();
     *n = (struct node){.kind = kind, .line = p->now.line, .kid = {a, b}};
     return n;
 }
@@ -121,16 +119,11 @@ static struct node *parse_tuple(struct parser *p, bool with_if_else)
 
 static struct node *parse_name(struct parser *p)
 {
-    const struct {
-        const char *name;
-        struct value v;
-    } words[] = {{"true", value_bool(true)},   {"True", value_bool(true)},
-                 {"false", value_bool(false)}, {"False", value_bool(false)},
-                 {"none", value_none},         {"None", value_none}};
+    static const char *const words[] = {"true", "True", "false", "False", "none", "None"};
     const struct value name = parse_expect(p, LEX_NAME, NULL);
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
-        if (string_is(name, words[i].name))
-            return value_node(p, NODE_CONST, words[i].v, NULL);
+        if (string_is(name, words[i]))
+            return value_node(p, NODE_CONST, i < 4 ? value_bool(i < 2) : value_none, NULL);
     return value_node(p, NODE_NAME, name, NULL);
 }
 
@@ -139,7 +132,7 @@ static struct node *parse_primary(struct parser *p)
     struct node *n;
     if (p->now.kind == LEX_CONST) {
         n = value_node(p, NODE_CONST, p->now.value, NULL);
-        p->now = lex_next(&p->lexer);
+        lex_next(p);
         return n;
     }
     if (skip_operator(p, "(")) {
@@ -211,9 +204,9 @@ static struct node *parse_filters(struct parser *p, struct node *n)
 
 static struct node *parse_unary(struct parser *p, bool with_filters)
 {
-    struct node *n = &p->spare;
+    struct node *n;
     if (!jinja_enter(p->x))
-        return n;
+        return spare();
     const bool minus = skip_operator(p, "-");
     if (minus || skip_operator(p, "+")) {
         n = value_node(p, NODE_SIGN, value_str(minus ? "-" : "+"), parse_unary(p, false));
@@ -245,7 +238,7 @@ static const char *next_operator(struct parser *p, int level)
 {
     static const char *const rows[LEVELS][8] = {
         {"or"},     {"and"}, [LEVEL_COMPARE] = {"==", "!=", "<=", ">=", "<", ">", "in", "not"},
-        {"+", "-"}, {"~"},   {"//", "*", "/", "%"},
+        {"+", "-"}, {"~"},   {"*", "/", "%"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows[0]) && rows[level][i]; i++) {
         const char *op = rows[level][i];
@@ -265,7 +258,7 @@ static struct node *parse_binary(struct parser *p, int level)
         return parse_unary(p, true);
     if (level == LEVEL_NOT && parse_skip(p, LEX_NAME, "not")) {
         if (!jinja_enter(p->x))
-            return &p->spare;
+            return spare();
         struct node *n = parse_node(p, NODE_NOT, parse_binary(p, level), NULL);
         jinja_leave(p->x);
         return n;
@@ -283,7 +276,7 @@ static struct node *parse_binary(struct parser *p, int level)
 static struct node *parse_expression(struct parser *p, bool with_if_else)
 {
     if (!jinja_enter(p->x))
-        return &p->spare;
+        return spare();
     struct node *n = parse_binary(p, 0);
     while (with_if_else && parse_skip(p, LEX_NAME, "if")) {
         n = parse_node(p, NODE_IF_ELSE, n, parse_binary(p, 0));
@@ -453,7 +446,7 @@ static struct node *parse_body(struct parser *p)
     while (p->now.kind != LEX_END && !p->x->failed) {
         if (p->now.kind == LEX_TEXT) {
             *tail = value_node(p, NODE_TEXT, p->now.value, NULL);
-            p->now = lex_next(&p->lexer);
+            lex_next(p);
         } else if (parse_skip(p, LEX_PRINT, NULL)) {
             *tail = parse_node(p, NODE_PRINT, parse_tuple(p, true), NULL);
             tag_close(p);
@@ -489,9 +482,8 @@ struct node *parse_program(struct jinja *x, const char *text, size_t n)
     if (!copy)
         return NULL;
     n = normalise(copy, text, n);
-    struct parser p = {
-        .x = x, .lexer = {.x = x, .at = copy, .end = copy + n, .line = 1, .line_start = true}};
-    p.now = lex_next(&p.lexer);
+    struct parser p = {.x = x, .at = copy, .end = copy + n, .line = 1, .line_start = true};
+    lex_next(&p);
     struct node *program = parse_body(&p);
     parse_expect(&p, LEX_END, NULL);
     return program;

@@ -42,10 +42,8 @@ static void assign(struct jinja *x, struct scope *s, const struct node *target, 
         uint32_t wanted = 0, i = 0;
         for (const struct node *n = target->kid[0]; n; n = n->next)
             wanted++;
-        if (items->n > wanted)
-            jinja_fail(x, "too many values to unpack (expected %u)", wanted);
-        else if (items->n < wanted)
-            jinja_fail(x, "not enough values to unpack (expected %u, got %u)", wanted, items->n);
+        if (items->n != wanted)
+            jinja_fail(x, "%u values cannot be unpacked to %u names", items->n, wanted);
         for (const struct node *n = target->kid[0]; n && !x->failed; n = n->next)
             assign(x, s, n, items->v[i++]); /* no tuple again */
     } else if (target->kind == NODE_ATTRIBUTE) {
@@ -61,7 +59,8 @@ static void assign(struct jinja *x, struct scope *s, const struct node *target, 
 
 static struct value no_name(struct value name)
 {
-    return (struct value){.why = NO_NAME, .len = name.len, .s = name.s};
+    name.type = VALUE_UNDEFINED; /* and keeps its text */
+    return name;
 }
 
 static struct value name_value(struct jinja *x, struct value name, const struct scope *s)
@@ -84,17 +83,6 @@ static struct value capture(struct jinja *x, const struct node *body, struct sco
     run_body(x, body, s);
     x->out = outer;
     return value_take(x, &text);
-}
-
-static struct value macro_value(struct jinja *x, const struct node *n, struct scope *s)
-{
-    struct macro *m = jinja_alloc(x, 1, sizeof *m);
-    if (!m)
-        return undefined;
-    *m = (struct macro){n, s};
-    for (; s; s = s->outer)
-        s->kept = true;
-    return (struct value){.type = VALUE_MACRO, .macro = m};
 }
 
 static struct value macro_call(struct jinja *x, const struct macro *m, const struct args *a)
@@ -174,17 +162,6 @@ static struct value container(struct jinja *x, const struct node *n, struct scop
     return v;
 }
 
-static struct value binary(struct jinja *x, const struct node *n, struct scope *s)
-{
-    const struct value a = eval(x, n->kid[0], s);
-    const char *op = n->value.s;
-    if (*op == 'o' || *op == 'a') /* or, and */
-        return value_true(a) == (*op == 'o') ? a : eval(x, n->kid[1], s);
-    const struct value b = eval(x, n->kid[1], s);
-    x->line = n->line;
-    return value_binary(x, op, a, b);
-}
-
 /* The items for which the condition holds. */
 static const struct list *chosen(struct jinja *x, const struct node *n, const struct list *items,
                                  struct scope *s)
@@ -201,26 +178,6 @@ static const struct list *chosen(struct jinja *x, const struct node *n, const st
     return v.list;
 }
 
-/* The members of loop for round i. */
-static void set_loop(struct jinja *x, struct list *loop, const struct list *items, uint32_t i)
-{
-    const uint32_t n = items->n;
-    const struct {
-        const char *name;
-        struct value v;
-    } rows[] = {
-        {"index", value_int((int64_t)i + 1)},
-        {"index0", value_int(i)},
-        {"first", value_bool(i == 0)},
-        {"last", value_bool(i + 1 == n)},
-        {"length", value_int(n)},
-        {"previtem", i > 0 ? items->v[i - 1] : undefined},
-        {"nextitem", i + 1 < n ? items->v[i + 1] : undefined},
-    };
-    for (size_t k = 0; k < ARRAY_LEN(rows); k++)
-        dict_set(x, loop, value_str(rows[k].name), rows[k].v);
-}
-
 static void run_for(struct jinja *x, const struct node *n, struct scope *s)
 {
     const struct list *items = value_items(x, eval(x, n->kid[1], s));
@@ -229,8 +186,21 @@ static void run_for(struct jinja *x, const struct node *n, struct scope *s)
     if (n->kid[2])
         items = chosen(x, n, items, s);
     for (uint32_t i = 0; x->flow != FLOW_BREAK && i < items->n && jinja_steps(x, 1); i++) {
+        const struct {
+            const char *name;
+            struct value v;
+        } rows[] = {
+            {"index", value_int((int64_t)i + 1)},
+            {"index0", value_int(i)},
+            {"first", value_bool(i == 0)},
+            {"last", value_bool(i + 1 == items->n)},
+            {"length", value_int(items->n)},
+            {"previtem", i > 0 ? items->v[i - 1] : undefined},
+            {"nextitem", i + 1 < items->n ? items->v[i + 1] : undefined},
+        };
+        for (size_t k = 0; k < ARRAY_LEN(rows); k++)
+            dict_set(x, loop.list, value_str(rows[k].name), rows[k].v);
         inner = scope_again(x, inner, s);
-        set_loop(x, loop.list, items, i);
         scope_set(x, inner, value_str("loop"), loop);
         assign(x, inner, n->kid[0], items->v[i]);
         run_body(x, n->kid[3], inner);
@@ -239,19 +209,12 @@ static void run_for(struct jinja *x, const struct node *n, struct scope *s)
     x->flow = FLOW_ON;
 }
 
-static void run_if(struct jinja *x, const struct node *n, struct scope *s)
-{
-    while (n && n->kid[0] && !value_true(eval(x, n->kid[0], s)))
-        n = n->kid[2];
-    if (n)
-        run_body(x, n->kid[1], s);
-}
-
 /* Statements have no value. */
 static struct value eval_kind(struct jinja *x, const struct node *n, struct scope *s)
 {
-    struct value v = undefined, part[3];
+    struct value v = undefined, other, part[3];
     struct args a;
+    struct macro *m;
     switch (n->kind) {
     case NODE_CONST: return n->value;
     case NODE_NAME: return name_value(x, n->value, s);
@@ -277,7 +240,13 @@ static struct value eval_kind(struct jinja *x, const struct node *n, struct scop
     case NODE_SIGN: /* as if taken from or added to 0 */
         return value_binary(x, n->value.s, value_int(0), eval(x, n->kid[0], s));
     case NODE_NOT: return value_bool(!value_true(eval(x, n->kid[0], s)));
-    case NODE_BINARY: return binary(x, n, s);
+    case NODE_BINARY:
+        v = eval(x, n->kid[0], s);
+        if (*n->value.s == 'o' || *n->value.s == 'a') /* or, and */
+            return value_true(v) == (*n->value.s == 'o') ? v : eval(x, n->kid[1], s);
+        other = eval(x, n->kid[1], s);
+        x->line = n->line;
+        return value_binary(x, n->value.s, v, other);
     case NODE_IF_ELSE:
         if (value_true(eval(x, n->kid[1], s)))
             return eval(x, n->kid[0], s);
@@ -285,14 +254,26 @@ static struct value eval_kind(struct jinja *x, const struct node *n, struct scop
     case NODE_CAPTURE: return capture(x, n->kid[0], scope_open(x, s));
     case NODE_TEXT: jinja_emit(x, x->out, n->value.s, n->value.len); break;
     case NODE_PRINT: value_print(x, eval(x, n->kid[0], s), x->out); break;
-    case NODE_IF: run_if(x, n, s); break;
+    case NODE_IF:
+        while (n && n->kid[0] && !value_true(eval(x, n->kid[0], s)))
+            n = n->kid[2];
+        if (n)
+            run_body(x, n->kid[1], s);
+        break;
     case NODE_FOR: run_for(x, n, s); break;
     case NODE_SET:
         v = eval(x, n->kid[1], s);
         x->line = n->line;
         assign(x, s, n->kid[0], v);
         break;
-    case NODE_MACRO: scope_set(x, s, n->value, macro_value(x, n, s)); break;
+    case NODE_MACRO:
+        if ((m = jinja_alloc(x, 1, sizeof *m))) {
+            *m = (struct macro){n, s};
+            scope_set(x, s, n->value, (struct value){.type = VALUE_MACRO, .macro = m});
+        }
+        for (; s; s = s->outer)
+            s->kept = true;
+        break;
     case NODE_BREAK: x->flow = FLOW_BREAK; break;
     case NODE_CONTINUE: x->flow = FLOW_CONTINUE; break;
     case NODE_NAMED: break; /* looked into by arguments and macro_call */

@@ -238,32 +238,26 @@ static void emit_char(struct jinja *x, struct text *to, uint32_t c)
     jinja_emit(x, to, out, k);
 }
 
-static bool read_hex(const char **at, const char *end, size_t digits, uint32_t *code)
+/* XXXX of \uXXXX, and \uXXXX behind it where two stand for one character. */
+static bool read_code(const char **at, const char *end, uint32_t *code)
 {
-    char text[5] = "";
-    if ((size_t)(end - *at) < digits)
-        return false;
-    memcpy(text, *at, digits);
-    if (strspn(text, "0123456789abcdefABCDEF") != digits)
-        return false;
-    *at += digits;
-    *code = (uint32_t)strtoul(text, NULL, 16);
-    return true;
-}
-
-/* \uXXXX, or two of them for one character, or \xXX; behind its first letter. */
-static bool read_code(const char **at, const char *end, size_t digits, uint32_t *code)
-{
-    uint32_t low;
-    if (!read_hex(at, end, digits, code))
-        return false;
-    if (*code < 0xd800 || *code >= 0xe000)
-        return true;
-    const bool pair = *code < 0xdc00 && end - *at > 2 && (*at)[0] == '\\' && (*at)[1] == 'u';
-    *at += pair ? 2 : 0;
-    const bool good = pair && read_hex(at, end, 4, &low) && low >= 0xdc00 && low < 0xe000;
-    *code = good ? 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00) : 0;
-    return good;
+    uint32_t unit[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        char text[5] = "";
+        if (end - *at >= 4)
+            memcpy(text, *at, 4);
+        if (strspn(text, "0123456789abcdefABCDEF") != 4)
+            return false;
+        *at += 4;
+        unit[i] = *code = (uint32_t)strtoul(text, NULL, 16);
+        if (i == 0 && (*code < 0xd800 || *code >= 0xe000))
+            return true;
+        if (i == 0 && (end - *at < 2 || memcmp(*at, "\\u", 2) != 0))
+            return false;
+        *at += i == 0 ? 2 : 0;
+    }
+    *code = 0x10000 + ((unit[0] - 0xd800) << 10) + (unit[1] - 0xdc00);
+    return unit[0] < 0xdc00 && unit[1] >= 0xdc00 && unit[1] < 0xe000;
 }
 
 struct value read_string(struct jinja *x, const char **at, const char *end, char quote, bool json)
@@ -281,14 +275,13 @@ struct value read_string(struct jinja *x, const char **at, const char *end, char
         if (s == end || *s == quote)
             continue;
         const char kind = end - s > 1 ? s[1] : 0;
-        const bool hex = kind == 'u' || (kind == 'x' && !json);
         uint32_t code = 0;
         for (size_t i = 0; letters[i]; i += 2)
             code = letters[i] == kind ? (uint32_t)letters[i + 1] : code;
         s += kind ? 2 : 1;
-        if (code || (hex && read_code(&s, end, kind == 'u' ? 4 : 2, &code)))
+        if (code || (kind == 'u' && read_code(&s, end, &code)))
             emit_char(x, &t, code);
-        else if (json || hex || !kind || strchr("avNU01234567\n", kind))
+        else if (json || !kind || strchr("avxuNU01234567\n", kind))
             jinja_fail(x, "the escape \\%c in a string is not supported", kind ? kind : ' ');
         else /* Python keeps what is no escape */
             jinja_emit(x, &t, s - 2, 2);

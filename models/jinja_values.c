@@ -99,56 +99,46 @@ const char *value_type_name(struct value v)
 void value_fail_undefined(struct jinja *x, struct value v)
 {
     const bool none = v.owner == VALUE_NONE;
-    const char *type = none ? "None" : value_type_name((struct value){.type = v.owner});
-    const char *object = none ? "" : " object";
-    if (v.why == NO_NAME)
-        jinja_fail(x, "'%.*s' is undefined", (int)v.len, v.s);
-    else if (v.why == NO_ATTRIBUTE)
-        jinja_fail(x, "'%s%s' has no attribute '%.*s'", type, object, (int)v.len, v.s);
-    else if (v.why == NO_ELEMENT)
-        jinja_fail(x, "%s%s has no element %lld", type, object, (long long)v.i);
-    else
+    const char *owner = none ? "None" : value_type_name((struct value){.type = v.owner});
+    if (!v.len && v.owner != VALUE_UNDEFINED)
+        jinja_fail(x, "%s object has no element %lld", owner, (long long)v.i);
+    else if (!v.len)
         jinja_fail(x, "the value is undefined");
+    else if (v.owner == VALUE_UNDEFINED)
+        jinja_fail(x, "'%.*s' is undefined", (int)v.len, v.s);
+    else
+        jinja_fail(x, "'%s%s' has no attribute '%.*s'", owner, none ? "" : " object", (int)v.len,
+                   v.s);
 }
 
 bool value_true(struct value v)
 {
-    switch ((enum value_type)v.type) {
-    case VALUE_UNDEFINED:
-    case VALUE_NONE: return false;
-    case VALUE_BOOL:
-    case VALUE_INT: return v.i != 0;
-    case VALUE_FLOAT: return v.f != 0;
-    case VALUE_STRING: return v.len > 0;
-    case VALUE_LIST:
-    case VALUE_TUPLE:
-    case VALUE_DICT: return v.list->n > 0;
-    case VALUE_NAMESPACE:
-    case VALUE_MACRO:
-    case VALUE_FUNCTION:
-    case VALUE_TYPES: break;
-    }
-    return true;
+    if (v.type == VALUE_BOOL || v.type == VALUE_INT)
+        return v.i != 0;
+    if (v.type == VALUE_FLOAT)
+        return v.f != 0;
+    if (v.type == VALUE_STRING)
+        return v.len > 0;
+    if (value_is_list(v) || v.type == VALUE_DICT)
+        return v.list->n > 0;
+    return v.type != VALUE_UNDEFINED && v.type != VALUE_NONE;
+}
+
+/* The message for types that an operator does not take. */
+static void fail_types(struct jinja *x, const char *op, struct value a, struct value b)
+{
+    if (a.type == VALUE_UNDEFINED || b.type == VALUE_UNDEFINED)
+        value_fail_undefined(x, a.type == VALUE_UNDEFINED ? a : b);
+    else
+        jinja_fail(x, "unsupported operand type(s) for %s: '%s' and '%s'", op, value_type_name(a),
+                   value_type_name(b));
 }
 
 /* ------------------------------------------------------------------------------ comparing -- */
 
-static bool containers_equal(struct jinja *x, struct value a, struct value b)
-{
-    const uint32_t dict = a.type == VALUE_DICT;
-    if (a.list->n != b.list->n || !jinja_enter(x))
-        return false;
-    bool same = true;
-    for (uint32_t i = 0; same && i < a.list->n; i += 1 + dict) {
-        const struct value *other = dict ? dict_find(x, b.list, a.list->v[i]) : &b.list->v[i];
-        same = other && value_equal(x, a.list->v[i + dict], *other);
-    }
-    jinja_leave(x);
-    return same;
-}
-
 bool value_equal(struct jinja *x, struct value a, struct value b)
 {
+    const uint32_t dict = a.type == VALUE_DICT;
     if (!jinja_steps(x, 1))
         return false;
     if (value_is_number(a) && value_is_number(b))
@@ -158,9 +148,17 @@ bool value_equal(struct jinja *x, struct value a, struct value b)
         return false;
     if (a.type == VALUE_STRING)
         return a.len == b.len && jinja_steps(x, a.len / STEP_BYTES) && memcmp(a.s, b.s, a.len) == 0;
-    if (value_is_list(a) || a.type == VALUE_DICT)
-        return containers_equal(x, a, b);
-    return a.type == VALUE_UNDEFINED || a.type == VALUE_NONE || a.list == b.list;
+    if (!dict && !value_is_list(a))
+        return a.type == VALUE_UNDEFINED || a.type == VALUE_NONE || a.list == b.list;
+    bool same = a.list->n == b.list->n;
+    if (!same || !jinja_enter(x))
+        return false;
+    for (uint32_t i = 0; same && i < a.list->n; i += 1 + dict) {
+        const struct value *other = dict ? dict_find(x, b.list, a.list->v[i]) : &b.list->v[i];
+        same = other && value_equal(x, a.list->v[i + dict], *other);
+    }
+    jinja_leave(x);
+    return same;
 }
 
 int value_order(struct jinja *x, const char *op, struct value a, struct value b)
@@ -177,42 +175,23 @@ int value_order(struct jinja *x, const char *op, struct value a, struct value b)
         const int order = jinja_steps(x, n / STEP_BYTES) && n ? memcmp(a.s, b.s, n) : 0;
         return order ? order : (a.len > b.len) - (a.len < b.len);
     }
-    if (a.type == VALUE_UNDEFINED || b.type == VALUE_UNDEFINED)
-        value_fail_undefined(x, a.type == VALUE_UNDEFINED ? a : b);
-    else
-        jinja_fail(x, "'%s' not supported between instances of '%s' and '%s'", op,
-                   value_type_name(a), value_type_name(b));
+    fail_types(x, op, a, b);
     return 0;
 }
 
 static bool contains(struct jinja *x, struct value in, struct value v)
 {
-    if (in.type == VALUE_STRING) {
-        if (v.type != VALUE_STRING)
-            jinja_fail(x, "'in <string>' requires string as left operand, not %s",
-                       value_type_name(v));
-        return v.type == VALUE_STRING && jinja_steps(x, in.len / STEP_BYTES) &&
-               memmem(in.s, in.len, v.s, v.len);
-    }
-    if (in.type == VALUE_DICT)
+    if (in.type == VALUE_STRING && v.type != VALUE_STRING)
+        fail_types(x, "in", v, in);
+    if (x->failed || in.type == VALUE_DICT)
         return dict_find(x, in.list, v) != NULL;
-    if (in.type != VALUE_UNDEFINED && !value_is_list(in))
-        jinja_fail(x, "argument of type '%s' is not iterable", value_type_name(in));
-    for (uint32_t i = 0; value_is_list(in) && i < in.list->n && !x->failed; i++)
-        if (value_equal(x, in.list->v[i], v))
+    if (in.type == VALUE_STRING)
+        return jinja_steps(x, in.len / STEP_BYTES) && memmem(in.s, in.len, v.s, v.len);
+    const struct list *items = value_items(x, in);
+    for (uint32_t i = 0; i < items->n && !x->failed; i++)
+        if (value_equal(x, items->v[i], v))
             return true;
     return false;
-}
-
-/* a op b, for a comparison: == != < <= > >= in, not in. */
-static bool holds(struct jinja *x, const char *op, struct value a, struct value b)
-{
-    if (*op == 'i' || *op == 'n')
-        return contains(x, b, a) == (*op == 'i');
-    if (*op == '=' || *op == '!')
-        return value_equal(x, a, b) == (*op == '=');
-    const int order = value_order(x, op, a, b);
-    return order ? (order < 0) == (*op == '<') : op[1] == '=';
 }
 
 /* ------------------------------------------------------------------------------ containers -- */
@@ -239,58 +218,45 @@ const struct list *value_items(struct jinja *x, struct value v)
 int64_t value_length(struct jinja *x, struct value v)
 {
     int64_t chars = 0;
-    if (value_is_list(v))
-        return v.list->n;
-    if (v.type == VALUE_DICT)
-        return v.list->n / 2;
-    if (v.type != VALUE_STRING && v.type != VALUE_UNDEFINED)
-        jinja_fail(x, "object of type '%s' has no len()", value_type_name(v));
-    if (v.type != VALUE_STRING || !jinja_steps(x, v.len / STEP_BYTES))
-        return 0;
+    if (v.type != VALUE_STRING)
+        return value_items(x, v)->n;
+    jinja_steps(x, v.len / STEP_BYTES);
     for (size_t i = 0; i < v.len; i += char_bytes(v.s + i, v.len - i))
         chars++;
     return chars;
 }
 
-static struct value missing(struct value owner, struct value key)
-{
-    struct value v = {.owner = owner.type};
-    if (key.type == VALUE_STRING) {
-        v.why = NO_ATTRIBUTE;
-        v.len = key.len;
-        v.s = key.s;
-    } else if (key.type == VALUE_INT) {
-        v.why = NO_ELEMENT;
-        v.i = key.i;
-    }
-    return v;
-}
-
-static struct value element(struct jinja *x, struct value v, struct value index)
+/* An element of a list or string; false: there is none. */
+static bool element(struct jinja *x, struct value v, int64_t i, struct value *out)
 {
     const bool list = value_is_list(v);
     const int64_t n = list || v.type == VALUE_STRING ? value_length(x, v) : 0;
-    const int64_t i = index.i < 0 ? index.i + n : index.i;
+    i = i < 0 ? i + n : i;
     if (i < 0 || i >= n)
-        return missing(v, index);
-    if (list)
-        return v.list->v[i];
-    const size_t at = string_offset(v, (size_t)i);
-    return value_slice(v.s + at, char_bytes(v.s + at, v.len - at));
+        return false;
+    const size_t at = list ? 0 : string_offset(v, (size_t)i);
+    *out = list ? v.list->v[i] : value_slice(v.s + at, char_bytes(v.s + at, v.len - at));
+    return true;
 }
 
 struct value value_member(struct jinja *x, struct value v, struct value key, bool dotted)
 {
-    const bool members = v.type == VALUE_DICT || v.type == VALUE_NAMESPACE;
+    const bool name = key.type == VALUE_STRING;
     const struct jinja_call *method = method_find(v, key);
     const struct value *member = NULL;
+    struct value item;
     if (v.type == VALUE_UNDEFINED)
         value_fail_undefined(x, v);
-    else if (members && !(dotted && method))
+    else if ((v.type == VALUE_DICT || v.type == VALUE_NAMESPACE) && !(dotted && method))
         member = dict_find(x, v.list, key);
-    else if (key.type == VALUE_INT || key.type == VALUE_BOOL)
-        return element(x, v, key);
-    return member ? *member : method ? (struct value){.type = VALUE_FUNCTION} : missing(v, key);
+    else if ((key.type == VALUE_INT || key.type == VALUE_BOOL) && element(x, v, key.i, &item))
+        member = &item;
+    if (member || method)
+        return member ? *member : (struct value){.type = VALUE_FUNCTION};
+    key.owner = v.type;
+    key.len = name ? key.len : 0;
+    key.type = VALUE_UNDEFINED; /* and keeps its text or number */
+    return key;
 }
 
 /* An end of a slice, as an index from 0 to n (from -1 to n - 1 when walking backwards). */
@@ -306,13 +272,11 @@ static int64_t slice_end(struct value end, int64_t n, bool back, int64_t otherwi
 struct value value_part(struct jinja *x, struct value v, const struct value part[3])
 {
     const bool list = value_is_list(v);
-    if (v.type == VALUE_UNDEFINED)
-        value_fail_undefined(x, v);
-    else if (!list && v.type != VALUE_STRING)
-        jinja_fail(x, "'%s' object is not subscriptable", value_type_name(v));
+    if (!list && v.type != VALUE_STRING)
+        fail_types(x, "a slice", v, part[0]);
     for (int i = 0; i < 3; i++)
         if (part[i].type != VALUE_NONE && part[i].type != VALUE_INT)
-            jinja_fail(x, "slice indices must be integers or None");
+            fail_types(x, "a slice", v, part[i]);
     int64_t by = part[2].type == VALUE_INT ? part[2].i : 1;
     if (by == 0)
         jinja_fail(x, "slice step cannot be zero");
@@ -326,17 +290,13 @@ struct value value_part(struct jinja *x, struct value v, const struct value part
         const size_t from = string_offset(v, (size_t)begin);
         return value_slice(v.s + from, end > begin ? string_offset(v, (size_t)end) - from : 0);
     }
-    const struct list *from = value_items(x, v);
+    if (!list)
+        jinja_fail(x, "the slice of a string with a step is not supported");
     const struct value to = value_new(x, (enum value_type)v.type);
-    struct value text = value_slice("", 0);
     by = max_i64(-n - 1, min_i64(n + 1, by)); /* so that i does not overflow */
-    for (int64_t i = begin; (back ? i > end : i < end) && jinja_steps(x, 1); i += by) {
-        if (list)
-            list_push(x, to.list, from->v[i]);
-        else
-            text = value_concat(x, text, from->v[i]);
-    }
-    return list ? to : text;
+    for (int64_t i = begin; !x->failed && (back ? i > end : i < end) && jinja_steps(x, 1); i += by)
+        list_push(x, to.list, v.list->v[i]);
+    return to;
 }
 
 /* ------------------------------------------------------------------------------- operators -- */
@@ -369,42 +329,20 @@ struct value value_concat(struct jinja *x, struct value a, struct value b)
     return value_slice(s, n);
 }
 
-static struct value lists_concat(struct jinja *x, struct value a, struct value b)
-{
-    const struct value v = value_new(x, (enum value_type)a.type);
-    for (uint32_t i = 0; i < a.list->n && jinja_steps(x, i % 16 == 0); i++)
-        list_push(x, v.list, a.list->v[i]);
-    for (uint32_t i = 0; i < b.list->n && jinja_steps(x, i % 16 == 0); i++)
-        list_push(x, v.list, b.list->v[i]);
-    return v;
-}
-
-static struct value repeat(struct jinja *x, struct value v, int64_t times)
-{
-    struct value text = value_slice("", 0);
-    for (int64_t i = 0; i < times && v.len && jinja_steps(x, 1); i++)
-        text = value_concat(x, text, v);
-    return text;
-}
-
-static struct value int_binary(struct jinja *x, const char *op, int64_t a, int64_t b)
+static struct value int_binary(struct jinja *x, char op, int64_t a, int64_t b)
 {
     int64_t r = 0;
     bool over = false;
-    if (*op == '+') {
+    if (op == '+')
         over = __builtin_add_overflow(a, b, &r);
-    } else if (*op == '-') {
+    else if (op == '-')
         over = __builtin_sub_overflow(a, b, &r);
-    } else if (*op == '*') {
+    else if (op == '*')
         over = __builtin_mul_overflow(a, b, &r);
-    } else if (b == 0) {
+    else if (b == 0)
         jinja_fail(x, "division by zero");
-    } else if (b == -1) { /* the one case in which a quotient overflows */
-        over = *op == '/' && __builtin_sub_overflow(0, a, &r);
-    } else { /* down to the next integer; the remainder has the sign of b */
-        const bool down = a % b != 0 && (a < 0) != (b < 0);
-        r = *op == '/' ? a / b - down : a % b + (down ? b : 0);
-    }
+    else if (b != -1) /* that leaves no remainder, and INT64_MIN % -1 overflows */
+        r = a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
     if (over)
         jinja_fail(x, "an integer has more than 64 bits");
     return value_int(r);
@@ -414,27 +352,35 @@ struct value value_binary(struct jinja *x, const char *op, struct value a, struc
 {
     if (x->failed)
         return undefined;
-    if (strchr("=!<>in", *op))
-        return value_bool(holds(x, op, a, b));
+    if (*op == 'i' || *op == 'n')
+        return value_bool(contains(x, b, a) == (*op == 'i'));
+    if (*op == '=' || *op == '!')
+        return value_bool(value_equal(x, a, b) == (*op == '='));
+    if (*op == '<' || *op == '>') {
+        const int order = value_order(x, op, a, b);
+        return value_bool(order ? (order < 0) == (*op == '<') : op[1] == '=');
+    }
     if (*op == '~') {
         const struct value text = value_to_string(x, a);
         return value_concat(x, text, value_to_string(x, b));
     }
     if ((a.type == VALUE_INT || a.type == VALUE_BOOL) &&
-        (b.type == VALUE_INT || b.type == VALUE_BOOL) && strcmp(op, "/") != 0)
-        return int_binary(x, op, a.i, b.i);
+        (b.type == VALUE_INT || b.type == VALUE_BOOL) && *op != '/')
+        return int_binary(x, *op, a.i, b.i);
     if (*op == '+' && a.type == VALUE_STRING && b.type == VALUE_STRING)
         return value_concat(x, a, b);
-    if (*op == '+' && value_is_list(a) && a.type == b.type)
-        return lists_concat(x, a, b);
-    if (*op == '*' && a.type == VALUE_STRING && b.type == VALUE_INT)
-        return repeat(x, a, b.i);
-    if (a.type == VALUE_UNDEFINED || b.type == VALUE_UNDEFINED)
-        value_fail_undefined(x, a.type == VALUE_UNDEFINED ? a : b);
-    else if (*op == '+' && a.type == VALUE_STRING)
-        jinja_fail(x, "can only concatenate str (not \"%s\") to str", value_type_name(b));
-    else
-        jinja_fail(x, "unsupported operand type(s) for %s: '%s' and '%s'", op, value_type_name(a),
-                   value_type_name(b));
+    if (*op == '*' && a.type == VALUE_STRING && b.type == VALUE_INT) {
+        struct value text = value_slice("", 0);
+        for (int64_t i = 0; i < b.i && a.len && jinja_steps(x, 1); i++)
+            text = value_concat(x, text, a);
+        return text;
+    }
+    if (*op == '+' && value_is_list(a) && a.type == b.type) {
+        const struct value v = value_new(x, (enum value_type)a.type);
+        for (uint32_t i = 0; i < a.list->n + b.list->n && jinja_steps(x, 1); i++)
+            list_push(x, v.list, i < a.list->n ? a.list->v[i] : b.list->v[i - a.list->n]);
+        return v;
+    }
+    fail_types(x, op, a, b);
     return undefined;
 }
