@@ -250,12 +250,11 @@ static struct value otherwise(struct jinja *x, const struct call *c)
 static struct value to_int(struct jinja *x, const struct call *c)
 {
     struct value v = c->v[0];
+    const char *at = v.s;
     (void)x;
     if (v.type == VALUE_STRING) {
-        const struct value s = string_strip(v, value_none, true, true);
-        const char *at = s.s;
-        v = read_number(&at, s.s + s.len, "+-.0123456789");
-        v = at == s.s + s.len ? v : undefined;
+        v = read_number(&at, v.s + v.len, "+-.0123456789");
+        v = at == c->v[0].s + c->v[0].len ? v : undefined;
     }
     if (v.type == VALUE_FLOAT)
         return v.f > -9e18 && v.f < 9e18 ? value_int((int64_t)v.f) : c->v[1];
@@ -286,9 +285,6 @@ static struct value join(struct jinja *x, const struct call *c)
     return all;
 }
 
-/* how: 0 for both, or one of them. */
-enum { KEYS = 10, VALUES };
-
 static struct value items_of(struct jinja *x, const struct call *c)
 {
     const struct value list = value_new(x, VALUE_LIST);
@@ -296,11 +292,10 @@ static struct value items_of(struct jinja *x, const struct call *c)
     if (!dict && c->v[0].type != VALUE_UNDEFINED)
         jinja_fail(x, "Can only get item pairs from a mapping.");
     for (uint32_t i = 0; dict && i < c->v[0].list->n && jinja_steps(x, 1); i += 2) {
-        const struct value *entry = &c->v[0].list->v[i];
         const struct value pair = value_new(x, VALUE_TUPLE);
-        list_push(x, pair.list, entry[0]);
-        list_push(x, pair.list, entry[1]);
-        list_push(x, list.list, c->how >= KEYS ? entry[c->how == VALUES] : pair);
+        list_push(x, pair.list, c->v[0].list->v[i]);
+        list_push(x, pair.list, c->v[0].list->v[i + 1]);
+        list_push(x, list.list, pair);
     }
     return list;
 }
@@ -391,53 +386,30 @@ static struct value unique(struct jinja *x, const struct call *c)
     return out;
 }
 
-/* jinja2 gives nothing for what is empty or false, whatever its type. */
-static const struct list *items_if_true(struct jinja *x, struct value v)
-{
-    return value_items(x, value_true(v) ? v : undefined);
-}
+enum { REJECT = 1, MEMBERS = 2, MAP = 4 };
 
-/* The arguments without the first n. */
-static struct args args_after(const struct args *a, uint32_t n)
-{
-    n = n < a->at.n ? n : a->at.n;
-    return (struct args){.at = {.v = n ? a->at.v + n : a->at.v, .n = a->at.n - n}};
-}
-
-/* map('filter', ...) or map(attribute='a.b'). */
-static struct value map(struct jinja *x, const struct call *c)
-{
-    const struct list *items = items_if_true(x, c->v[0]);
-    const struct value *path = dict_find(x, &c->a->named, value_str("attribute"));
-    const struct value out = value_new(x, VALUE_LIST);
-    const struct args rest = args_after(c->a, 1);
-    if (c->a->named.n != (path ? 2 : 0) || !c->a->at.n == !path)
-        jinja_fail(x, "map() supports the name of a filter or attribute= only");
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++)
-        list_push(x, out.list,
-                  path ? member(x, items->v[i], *path)
-                       : call_named(x, ON_FILTER, c->a->at.v[0], items->v[i], &rest));
-    return out;
-}
-
-enum { REJECT = 1, MEMBERS = 2 };
-
-/* The items of which they, or their members, pass the test, or not. */
+/* The items that pass a test, or not; or whose members do; of map: what a filter makes of them, or
+ * their members. Nothing for what is empty or false, whatever its type. */
 static struct value choose(struct jinja *x, const struct call *c)
 {
-    const struct list *items = items_if_true(x, c->v[0]);
-    const struct value out = value_new(x, VALUE_LIST), *given = c->a->at.v;
-    const uint32_t members = (c->how & MEMBERS) != 0;
-    const bool tests = c->a->at.n > members;
-    const struct args rest = args_after(c->a, members + 1);
-    if (c->a->at.n < members || c->a->named.n)
-        jinja_fail(x, "the filter expects the name of an attribute, a test and its arguments");
+    const struct list *items = value_items(x, value_true(c->v[0]) ? c->v[0] : undefined);
+    const struct value out = value_new(x, VALUE_LIST);
+    const struct value *path = dict_find(x, &c->a->named, value_str("attribute"));
+    const bool map = c->how == MAP;
+    struct args rest = {.at = c->a->at};
+    if (c->how & MEMBERS && rest.at.n-- > 0)
+        path = rest.at.v++;
+    const bool calls = rest.at.n-- > 0 && rest.at.v;
+    const struct value name = calls ? *rest.at.v++ : undefined;
+    if (c->a->named.n > (map && path ? 2 : 0) || (map && calls == (path != NULL)) ||
+        (c->how & MEMBERS && !path))
+        jinja_fail(x, "these arguments of map, select or reject are not supported");
     for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        struct value v = members ? member(x, items->v[i], given[0]) : items->v[i];
-        if (tests)
-            v = call_named(x, ON_TEST, given[members], v, &rest);
-        if (value_true(v) != (c->how & REJECT))
-            list_push(x, out.list, items->v[i]);
+        struct value v = path ? member(x, items->v[i], *path) : items->v[i];
+        if (calls)
+            v = call_named(x, map ? ON_FILTER : ON_TEST, name, v, &rest);
+        if (map || value_true(v) != (c->how & REJECT))
+            list_push(x, out.list, map ? v : items->v[i]);
     }
     return out;
 }
@@ -483,8 +455,6 @@ static const struct jinja_call calls[] = {
     {ON_FILTER, "tojson", "b:ensure_ascii=0 i:indent=", tojson, 0},
     {ON_FILTER | TEXT, "from_json", "", from_json, 0},
     {ON_DICT | ON_FILTER, "items", "", items_of, 0},
-    {ON_DICT, "keys", "", items_of, KEYS},
-    {ON_DICT, "values", "", items_of, VALUES},
     {ON_DICT, "get", "v:key v:default=", get, 0},
     {ON_LIST, "append", "v:object", append, 0},
     {ON_LIST, "pop", "i:index=-1", pop, 0},
@@ -497,7 +467,7 @@ static const struct jinja_call calls[] = {
     {ON_FILTER, "dictsort", "", sort, ENTRIES},
     {ON_FILTER, "min", "", sort, LEAST},
     {ON_FILTER, "unique", "", unique, 0},
-    {ON_FILTER, "map", "*", map, 0},
+    {ON_FILTER, "map", "*", choose, MAP},
     {ON_FILTER, "select", "*", choose, 0},
     {ON_FILTER, "reject", "*", choose, REJECT},
     {ON_FILTER, "selectattr", "*", choose, MEMBERS},

@@ -32,10 +32,10 @@ static void skip_space(struct parser *p)
     advance(p, to);
 }
 
-/* Behind the end of a tag of n bytes, with what its sign removes. */
-static void tag_end(struct parser *p, size_t n, char sign, bool trims)
+/* Behind the end of a tag, with what its sign removes. */
+static void tag_end(struct parser *p, const char *end, char sign, bool trims)
 {
-    advance(p, p->at + n);
+    advance(p, end);
     p->line_start = false;
     if (sign == '-') {
         const char *from = p->at;
@@ -81,18 +81,6 @@ static struct value trimmed(const struct parser *p, const char *tag)
     return text;
 }
 
-static void skip_comment(struct parser *p)
-{
-    const char *close = memmem(p->at, (size_t)(p->end - p->at), "#}", 2);
-    if (!close) {
-        jinja_fail(p->x, "a comment does not end with #}");
-        return;
-    }
-    const char sign = close > p->at ? close[-1] : 0;
-    advance(p, close);
-    tag_end(p, 2, sign, true);
-}
-
 /* Outside of tags: text, or the beginning of a tag. */
 static struct lexeme lex_outside(struct parser *p)
 {
@@ -113,7 +101,11 @@ static struct lexeme lex_outside(struct parser *p)
         if (p->at < p->end && (*p->at == '-' || *p->at == '+'))
             advance(p, p->at + 1);
         if (kind == '#') {
-            skip_comment(p);
+            const char *close = memmem(p->at, (size_t)(p->end - p->at), "#}", 2);
+            if (!close)
+                jinja_fail(p->x, "a comment does not end with #}");
+            else
+                tag_end(p, close + 2, close > p->at ? close[-1] : 0, true);
             continue;
         }
         p->inside = true;
@@ -125,26 +117,6 @@ static struct lexeme lex_outside(struct parser *p)
 }
 
 /* ------------------------------------------------------------------------- inside of tags -- */
-
-static struct lexeme lex_string(struct parser *p)
-{
-    struct lexeme t = lexeme(p, LEX_CONST, undefined);
-    const char *to = p->at + 1;
-    t.value = read_string(p->x, &to, p->end, *p->at, false);
-    advance(p, to);
-    return t;
-}
-
-static struct lexeme lex_number(struct parser *p)
-{
-    const char *to = p->at;
-    const struct lexeme t = lexeme(p, LEX_CONST, read_number(&to, p->end, "0123456789."));
-    const size_t n = (size_t)(to - p->at);
-    if (t.value.type != VALUE_INT && !(t.value.type == VALUE_FLOAT && memchr(p->at, '.', n)))
-        jinja_fail(p->x, "the number %.*s cannot be read", (int)n, p->at);
-    advance(p, to);
-    return t;
-}
 
 static bool is_name_char(char c)
 {
@@ -182,21 +154,28 @@ static struct lexeme lex_inside(struct parser *p)
     p->at += sign != 0;
     if (p->open <= 0 && at_text(p, end)) {
         p->inside = false;
-        tag_end(p, 2, sign, p->block);
+        tag_end(p, p->at + 2, sign, p->block);
         return close;
     }
     p->at -= sign != 0;
-    if (*p->at == '"' || *p->at == '\'')
-        return lex_string(p);
-    if (*p->at >= '0' && *p->at <= '9')
-        return lex_number(p);
-    if (!is_name_char(*p->at))
+    const char *to = p->at;
+    struct lexeme t = lexeme(p, LEX_CONST, undefined);
+    if (*to == '"' || *to == '\'') {
+        to++;
+        t.value = read_string(p->x, &to, p->end, *p->at, false);
+    } else if (*to >= '0' && *to <= '9') {
+        t.value = read_number(&to, p->end, "0123456789.");
+        const size_t n = (size_t)(to - p->at);
+        if (t.value.type != VALUE_INT && (t.value.type != VALUE_FLOAT || !memchr(p->at, '.', n)))
+            jinja_fail(p->x, "the number %.*s cannot be read", (int)n, p->at);
+    } else if (is_name_char(*to)) {
+        while (to < p->end && is_name_char(*to))
+            to++;
+        t = lexeme(p, LEX_NAME, value_slice(p->at, (size_t)(to - p->at)));
+    } else {
         return lex_operator(p);
-    const char *s = p->at;
-    while (s < p->end && is_name_char(*s))
-        s++;
-    const struct lexeme t = lexeme(p, LEX_NAME, value_slice(p->at, (size_t)(s - p->at)));
-    advance(p, s);
+    }
+    advance(p, to);
     return t;
 }
 

@@ -1,7 +1,7 @@
 /*
  * jinja_parse.c - a Jinja program as a tree, by recursive descent with jinja2's precedence:
- * if-else, or, and, not, comparisons, + -, ~, * / // %, sign, then calls, members, filters and
- * tests. A table names the statements; one that is not there is refused when the program is parsed.
+ * if-else, or, and, not, comparisons, + -, ~, * %, sign, then calls, members, filters and tests. A
+ * statement that is not known is refused when the program is parsed.
  */
 #include "models/jinja_internal.h"
 
@@ -45,20 +45,12 @@ static struct value parse_expect(struct parser *p, enum lex_kind kind, const cha
     return value_slice("", 0);
 }
 
-/* Stands in after a failure, so that callers need not look; nothing reads it. */
-static struct node *spare(void)
-{
-    static _Thread_local struct node n;
-    n = (struct node){.kind = NODE_CONST};
-    return &n;
-}
-
 static struct node *parse_node(struct parser *p, enum node_kind kind, struct node *a,
                                struct node *b)
 {
+    static _Thread_local struct node spare; /* after a failure, so that callers need not look */
     struct node *n = jinja_alloc(p->x, 1, sizeof *n);
-    if (!n)
-        return spare();
+    n = n ? n : &spare;
     *n = (struct node){.kind = kind, .line = p->now.line, .kid = {a, b}};
     return n;
 }
@@ -99,18 +91,12 @@ static struct node *parse_items(struct parser *p, const char *close)
     return first;
 }
 
-/* What can follow an expression, so that a tuple may end before it. */
-static bool ends_tuple(const struct parser *p)
-{
-    return p->now.kind == LEX_CLOSE || p->now.kind == LEX_END || parse_is(p, LEX_OP, ")");
-}
-
 static struct node *parse_tuple(struct parser *p, bool with_if_else)
 {
     struct node *first = parse_expression(p, with_if_else), **tail = &first->next;
     if (!parse_is(p, LEX_OP, ","))
         return first;
-    while (skip_operator(p, ",") && !ends_tuple(p)) {
+    while (skip_operator(p, ",") && p->now.kind != LEX_CLOSE && !parse_is(p, LEX_OP, ")")) {
         *tail = parse_expression(p, with_if_else);
         tail = &(*tail)->next;
     }
@@ -206,7 +192,7 @@ static struct node *parse_unary(struct parser *p, bool with_filters)
 {
     struct node *n;
     if (!jinja_enter(p->x))
-        return spare();
+        return parse_node(p, NODE_CONST, NULL, NULL);
     const bool minus = skip_operator(p, "-");
     if (minus || skip_operator(p, "+")) {
         n = value_node(p, NODE_SIGN, value_str(minus ? "-" : "+"), parse_unary(p, false));
@@ -258,7 +244,7 @@ static struct node *parse_binary(struct parser *p, int level)
         return parse_unary(p, true);
     if (level == LEVEL_NOT && parse_skip(p, LEX_NAME, "not")) {
         if (!jinja_enter(p->x))
-            return spare();
+            return parse_node(p, NODE_CONST, NULL, NULL);
         struct node *n = parse_node(p, NODE_NOT, parse_binary(p, level), NULL);
         jinja_leave(p->x);
         return n;
@@ -276,7 +262,7 @@ static struct node *parse_binary(struct parser *p, int level)
 static struct node *parse_expression(struct parser *p, bool with_if_else)
 {
     if (!jinja_enter(p->x))
-        return spare();
+        return parse_node(p, NODE_CONST, NULL, NULL);
     struct node *n = parse_binary(p, 0);
     while (with_if_else && parse_skip(p, LEX_NAME, "if")) {
         n = parse_node(p, NODE_IF_ELSE, n, parse_binary(p, 0));
@@ -377,19 +363,15 @@ static struct node *parse_set(struct parser *p)
     return n;
 }
 
-static struct node *parse_filter_block(struct parser *p)
+/* The text of a block after filters; or without any: what the assistant wrote is marked so for
+ * training, and here is a scope like any other. */
+static struct node *parse_text_block(struct parser *p, bool filter)
 {
-    struct node *capture = parse_node(p, NODE_CAPTURE, NULL, NULL);
-    struct node *n = parse_filters(p, parse_applied(p, NODE_FILTER, capture));
-    capture->kid[0] = parse_block(p, "endfilter");
+    struct node *capture = parse_node(p, NODE_CAPTURE, NULL, NULL), *n = capture;
+    if (filter)
+        n = parse_filters(p, parse_applied(p, NODE_FILTER, capture));
+    capture->kid[0] = parse_block(p, filter ? "endfilter" : "endgeneration");
     return parse_node(p, NODE_PRINT, n, NULL);
-}
-
-/* What the assistant wrote is marked for training; here it is a scope like any other. */
-static struct node *parse_generation(struct parser *p)
-{
-    struct node *body = parse_block(p, "endgeneration");
-    return parse_node(p, NODE_PRINT, parse_node(p, NODE_CAPTURE, body, NULL), NULL);
 }
 
 static struct node *parse_macro(struct parser *p)
@@ -409,17 +391,17 @@ static struct node *parse_macro(struct parser *p)
 
 static struct node *parse_statement(struct parser *p)
 {
-    static const struct {
-        const char *name;
-        struct node *(*parse)(struct parser *p);
-    } rows[] = {
-        {"if", parse_if},       {"for", parse_for},
-        {"set", parse_set},     {"filter", parse_filter_block},
-        {"macro", parse_macro}, {"generation", parse_generation},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
-        if (parse_skip(p, LEX_NAME, rows[i].name))
-            return rows[i].parse(p);
+    if (parse_skip(p, LEX_NAME, "if"))
+        return parse_if(p);
+    if (parse_skip(p, LEX_NAME, "for"))
+        return parse_for(p);
+    if (parse_skip(p, LEX_NAME, "set"))
+        return parse_set(p);
+    if (parse_skip(p, LEX_NAME, "macro"))
+        return parse_macro(p);
+    const bool filter = parse_skip(p, LEX_NAME, "filter");
+    if (filter || parse_skip(p, LEX_NAME, "generation"))
+        return parse_text_block(p, filter);
     const struct value name = parse_expect(p, LEX_NAME, NULL);
     const int len = (int)(name.len < 40 ? name.len : 40);
     const bool is_break = string_is(name, "break");
@@ -429,13 +411,6 @@ static struct node *parse_statement(struct parser *p)
         jinja_fail(p->x, "%.*s outside of a loop", len, name.s);
     tag_close(p);
     return parse_node(p, is_break ? NODE_BREAK : NODE_CONTINUE, NULL, NULL);
-}
-
-static bool ends_body(const struct parser *p)
-{
-    const struct value name = p->now.value;
-    return p->now.kind == LEX_NAME && (string_is(name, "else") || string_is(name, "elif") ||
-                                       (name.len > 3 && memcmp(name.s, "end", 3) == 0));
 }
 
 static struct node *parse_body(struct parser *p)
@@ -452,7 +427,9 @@ static struct node *parse_body(struct parser *p)
             tag_close(p);
         } else {
             parse_expect(p, LEX_BLOCK, NULL);
-            if (ends_body(p))
+            const struct value name = p->now.kind == LEX_NAME ? p->now.value : undefined;
+            if (string_is(name, "else") || string_is(name, "elif") ||
+                (name.len > 3 && memcmp(name.s, "end", 3) == 0))
                 break;
             *tail = parse_statement(p);
         }
