@@ -155,6 +155,8 @@ oato_status jinja_run(struct jinja *x, struct text *out)
     x->out = out;
     if (!x->failed)
         run_body(x, x->body, scope_open(x, x->top));
+    if (x->flow != FLOW_ON)
+        jinja_fail(x, "break or continue outside of a loop");
     return x->failed ? x->err->status : OATO_OK;
 }
 

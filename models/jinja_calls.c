@@ -50,14 +50,11 @@ static struct value raise_exception(struct jinja *x, const struct call *c)
 static struct value strftime_now(struct jinja *x, const struct call *c)
 {
     char form[128], out[512];
-    struct tm tm;
+    struct tm tm = {0};
     const time_t now = (time_t)x->now;
-    if (c->v[1].len >= sizeof form || !localtime_r(&now, &tm)) {
+    if (c->v[1].len >= sizeof form || !localtime_r(&now, &tm))
         jinja_fail(x, "the format of a time is too long");
-        return undefined;
-    }
-    memcpy(form, c->v[1].s, c->v[1].len);
-    form[c->v[1].len] = 0;
+    snprintf(form, sizeof form, "%.*s", (int)min_i64(c->v[1].len, sizeof form), c->v[1].s);
     return value_string(x, out, strftime(out, sizeof out, form, &tm));
 }
 
@@ -89,20 +86,6 @@ static struct value namespace(struct jinja *x, const struct call *c)
 
 /* ------------------------------------------------------------------------------- strings -- */
 
-/* At runs of white space. */
-static struct value split_space(struct jinja *x, struct value v, int64_t most)
-{
-    const struct value list = value_new(x, VALUE_LIST);
-    for (v = string_strip(v, value_none, true, false); v.len && jinja_steps(x, 1); most--) {
-        size_t n = 0;
-        while (n < v.len && (most == 0 || !char_is_space(v.s + n, v.len - n)))
-            n += char_bytes(v.s + n, v.len - n);
-        list_push(x, list.list, string_strip(value_slice(v.s, n), value_none, false, true));
-        v = string_strip(after(v, v.s + n), value_none, true, false);
-    }
-    return list;
-}
-
 /* The next place of `part` in v, or NULL; counts what is read. */
 static const char *search(struct jinja *x, struct value v, struct value part)
 {
@@ -116,8 +99,6 @@ static struct value split(struct jinja *x, const struct call *c)
     const struct value by = c->v[1];
     int64_t most = c->v[2].i;
     const char *at;
-    if (by.type == VALUE_UNDEFINED)
-        return split_space(x, rest, most);
     if (by.len == 0)
         jinja_fail(x, "empty separator");
     const struct value list = value_new(x, VALUE_LIST);
@@ -278,8 +259,7 @@ static struct value join(struct jinja *x, const struct call *c)
     const struct list *items = value_items(x, c->v[0]);
     struct value all = value_slice("", 0);
     for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        if (i && c->v[1].type == VALUE_STRING)
-            all = value_concat(x, all, c->v[1]);
+        all = i ? value_concat(x, all, c->v[1]) : all;
         all = value_concat(x, all, value_to_string(x, items->v[i]));
     }
     return all;
@@ -326,17 +306,12 @@ static struct value pop(struct jinja *x, const struct call *c)
     return item;
 }
 
-/* The member that a path names: "a.b", or an index; without a path v itself. */
+/* The member that is asked for by name or index; v itself when that is undefined. */
 static struct value member(struct jinja *x, struct value v, struct value path)
 {
-    if (path.type != VALUE_STRING)
-        return path.type == VALUE_INT ? value_member(x, v, path, false) : v;
-    for (size_t i = 0, n; i <= path.len && jinja_steps(x, 1); i += n + 1) {
-        const char *dot = i < path.len ? memchr(path.s + i, '.', path.len - i) : NULL;
-        n = (dot ? (size_t)(dot - path.s) : path.len) - i;
-        v = value_member(x, v, value_slice(path.s + i, n), false);
-    }
-    return v;
+    if (path.type == VALUE_STRING && memchr(path.s, '.', path.len))
+        jinja_fail(x, "a path of attributes is not supported");
+    return path.type == VALUE_UNDEFINED ? v : value_member(x, v, path, false);
 }
 
 /* What is compared of an item: strings without case. */
@@ -438,7 +413,7 @@ static const struct jinja_call calls[] = {
     {ON_FUNCTION, "strftime_now", "s:format", strftime_now, 0},
     {ON_FUNCTION, "range", "i:start i:stop= i:step=1", range, 0},
     {ON_FUNCTION, "namespace", "*", namespace, 0},
-    {ON_STRING, "split", "s:sep= i:maxsplit=-1", split, 0},
+    {ON_STRING, "split", "s:sep i:maxsplit=-1", split, 0},
     {ON_STRING, "strip", "s:chars=", strip, LEFT | RIGHT},
     {ON_STRING, "lstrip", "s:chars=", strip, LEFT},
     {ON_STRING, "rstrip", "s:chars=", strip, RIGHT},

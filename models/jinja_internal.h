@@ -29,21 +29,17 @@ enum { STEP_BYTES = 256 };
 
 /* ------------------------------------------------------------------------------ values ---- */
 
-enum value_type {
-    VALUE_UNDEFINED,
-    VALUE_NONE,
-    VALUE_BOOL,
-    VALUE_INT,
-    VALUE_FLOAT,
-    VALUE_STRING,
-    VALUE_LIST,
-    VALUE_TUPLE,
-    VALUE_DICT,
-    VALUE_NAMESPACE,
-    VALUE_MACRO,
-    VALUE_FUNCTION,
-    VALUE_TYPES
-};
+/* X(type, its name in Python) */
+#define VALUE_KINDS(X)                                                                             \
+    X(UNDEFINED, "Undefined")                                                                      \
+    X(NONE, "NoneType")                                                                            \
+    X(BOOL, "bool")                                                                                \
+    X(INT, "int") X(FLOAT, "float") X(STRING, "str") X(LIST, "list") X(TUPLE, "tuple")             \
+        X(DICT, "dict") X(NAMESPACE, "jinja2.utils.Namespace") X(MACRO, "jinja2.runtime.Macro")    \
+            X(FUNCTION, "function")
+#define VALUE_KIND(type, name) VALUE_##type,
+enum value_type { VALUE_KINDS(VALUE_KIND) VALUE_TYPES };
+#undef VALUE_KIND
 
 struct value {
     uint8_t type;
@@ -75,10 +71,6 @@ static inline struct value value_bool(bool b)
 static inline struct value value_int(int64_t i)
 {
     return (struct value){.type = VALUE_INT, .i = i};
-}
-static inline struct value value_float(double f)
-{
-    return (struct value){.type = VALUE_FLOAT, .f = f};
 }
 static inline struct value value_slice(const char *s, size_t n) /* borrows */
 {
@@ -252,7 +244,6 @@ struct parser {
     bool block;         /* that tag is {% */
     bool line_start;    /* the last tag took a newline with it, or there was none */
     struct lexeme now;
-    bool in_loop;
 };
 
 /* Makes the next lexeme the current one; it is LEX_END at the end and after a failure. */
@@ -272,7 +263,7 @@ enum node_kind {
     NODE_FILTER,    /* of, arguments; value: name */
     NODE_TEST,      /* of, arguments; value: name */
     NODE_NAMED,     /* an argument: expression; a parameter: default, or none; value: name */
-    NODE_SIGN,      /* operand; value: operator */
+    NODE_NEGATE,    /* operand */
     NODE_NOT,       /* operand */
     NODE_BINARY,    /* two operands; value: operator */
     NODE_IF_ELSE,   /* value, condition, otherwise */

@@ -18,12 +18,6 @@ static void advance(struct parser *p, const char *to)
         p->line += *p->at == '\n';
 }
 
-static bool at_text(const struct parser *p, const char *s)
-{
-    const size_t n = strlen(s);
-    return (size_t)(p->end - p->at) >= n && memcmp(p->at, s, n) == 0;
-}
-
 static void skip_space(struct parser *p)
 {
     const char *to = p->at;
@@ -45,19 +39,6 @@ static void tag_end(struct parser *p, const char *end, char sign, bool trims)
         advance(p, p->at + 1);
         p->line_start = true;
     }
-}
-
-/* The next tag, or the end. */
-static const char *find_tag(const struct parser *p)
-{
-    for (const char *s = p->at; s + 1 < p->end; s++) {
-        s = memchr(s, '{', (size_t)(p->end - 1 - s));
-        if (!s)
-            break;
-        if (s[1] == '{' || s[1] == '%' || s[1] == '#')
-            return s;
-    }
-    return p->end;
 }
 
 /* Text in front of a tag without what the tag removes. */
@@ -85,7 +66,10 @@ static struct value trimmed(const struct parser *p, const char *tag)
 static struct lexeme lex_outside(struct parser *p)
 {
     while (p->at < p->end && !p->x->failed) {
-        const char *tag = find_tag(p);
+        const char *tag = memchr(p->at, '{', (size_t)(p->end - p->at));
+        while (tag && (p->end - tag < 2 || !memchr("{%#", tag[1], 3)))
+            tag = memchr(tag + 1, '{', (size_t)(p->end - tag - 1));
+        tag = tag ? tag : p->end;
         const struct lexeme text = lexeme(p, LEX_TEXT, trimmed(p, tag));
         const bool any = tag > p->at;
         advance(p, tag);
@@ -123,24 +107,6 @@ static bool is_name_char(char c)
     return c == '_' || isalnum((unsigned char)c) || (unsigned char)c >= 0x80;
 }
 
-static struct lexeme lex_operator(struct parser *p)
-{
-    static const char *const operators[] = {"**", "//", "==", "!=", ">=", "<=", "+", "-", "/",
-                                            "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
-                                            ">",  "<",  "=",  ".",  ":",  "|",  ","};
-    for (size_t i = 0; i < ARRAY_LEN(operators); i++) {
-        if (at_text(p, operators[i])) {
-            const struct lexeme t = lexeme(p, LEX_OP, value_str(operators[i]));
-            advance(p, p->at + t.value.len);
-            p->open += strchr("[({", *t.value.s) ? 1 : strchr("])}", *t.value.s) ? -1 : 0;
-            return t;
-        }
-    }
-    jinja_fail(p->x, "unexpected character '%.*s'",
-               (int)char_bytes(p->at, (size_t)(p->end - p->at)), p->at);
-    return lexeme(p, LEX_END, undefined);
-}
-
 static struct lexeme lex_inside(struct parser *p)
 {
     skip_space(p);
@@ -152,7 +118,7 @@ static struct lexeme lex_inside(struct parser *p)
     }
     const char sign = *p->at == '-' || (*p->at == '+' && p->block) ? *p->at : 0;
     p->at += sign != 0;
-    if (p->open <= 0 && at_text(p, end)) {
+    if (p->open <= 0 && p->end - p->at > 1 && !memcmp(p->at, end, 2)) {
         p->inside = false;
         tag_end(p, p->at + 2, sign, p->block);
         return close;
@@ -173,7 +139,15 @@ static struct lexeme lex_inside(struct parser *p)
             to++;
         t = lexeme(p, LEX_NAME, value_slice(p->at, (size_t)(to - p->at)));
     } else {
-        return lex_operator(p);
+        const bool two = p->end - to > 1 && memmem("**//==!=>=<=", 12, to, 2);
+        const size_t n = two ? 2 : *to && strchr("+-/*%~[](){}<>=.:|,", *to) ? 1 : 0;
+        t = lexeme(p, LEX_OP, value_slice(to, n));
+        p->open +=
+            (*to == '[' || *to == '(' || *to == '{') - (*to == ']' || *to == ')' || *to == '}');
+        if (n == 0)
+            jinja_fail(p->x, "unexpected character '%.*s'",
+                       (int)char_bytes(to, (size_t)(p->end - to)), to);
+        to += n;
     }
     advance(p, to);
     return t;

@@ -26,20 +26,16 @@ static bool skip_operator(struct parser *p, const char *text)
 /* Returns the value of the lexeme that is skipped. */
 static struct value parse_expect(struct parser *p, enum lex_kind kind, const char *text)
 {
+    static const char *const kinds[] = {
+        "the end of the program", "text",   "{{",         "{%",
+        "the end of the tag",     "a name", "a constant", "an operator"};
     const struct lexeme now = p->now;
     const bool shown = now.kind == LEX_NAME || now.kind == LEX_OP;
-    const struct value found = shown                   ? now.value
-                               : now.kind == LEX_END   ? value_str("end of the program")
-                               : now.kind == LEX_CONST ? value_str("constant")
-                                                       : value_str("end of the tag");
+    const struct value found = shown ? now.value : value_str(kinds[now.kind]);
     if (parse_skip(p, kind, text))
         return now.value;
     p->x->line = now.line;
-    jinja_fail(p->x, "expected %s, found '%.*s'",
-               text                ? text
-               : kind == LEX_NAME  ? "a name"
-               : kind == LEX_CLOSE ? "the end of the tag"
-                                   : "the end of the program",
+    jinja_fail(p->x, "expected %s, found '%.*s'", text ? text : kinds[kind],
                (int)min_i64(found.len, 40), found.s);
     p->now.kind = LEX_END;
     return value_slice("", 0);
@@ -116,11 +112,9 @@ static struct node *parse_name(struct parser *p)
 static struct node *parse_primary(struct parser *p)
 {
     struct node *n;
-    if (p->now.kind == LEX_CONST) {
-        n = value_node(p, NODE_CONST, p->now.value, NULL);
-        lex_next(p);
-        return n;
-    }
+    const struct value v = p->now.value;
+    if (parse_skip(p, LEX_CONST, NULL))
+        return value_node(p, NODE_CONST, v, NULL);
     if (skip_operator(p, "(")) {
         n = parse_is(p, LEX_OP, ")") ? parse_node(p, NODE_TUPLE, NULL, NULL) : parse_tuple(p, true);
         parse_expect(p, LEX_OP, ")");
@@ -176,8 +170,6 @@ static struct node *parse_applied(struct parser *p, enum node_kind kind, struct 
     struct node *n = value_node(p, kind, parse_expect(p, LEX_NAME, NULL), to);
     if (skip_operator(p, "("))
         n->kid[1] = parse_items(p, ")");
-    else if (kind == NODE_TEST && p->now.kind == LEX_CONST)
-        n->kid[1] = parse_primary(p);
     return n;
 }
 
@@ -193,12 +185,8 @@ static struct node *parse_unary(struct parser *p, bool with_filters)
     struct node *n;
     if (!jinja_enter(p->x))
         return parse_node(p, NODE_CONST, NULL, NULL);
-    const bool minus = skip_operator(p, "-");
-    if (minus || skip_operator(p, "+")) {
-        n = value_node(p, NODE_SIGN, value_str(minus ? "-" : "+"), parse_unary(p, false));
-    } else {
-        n = parse_primary(p);
-    }
+    n = skip_operator(p, "-") ? parse_node(p, NODE_NEGATE, parse_unary(p, false), NULL)
+                              : parse_primary(p);
     n = parse_postfix(p, n);
     while (with_filters && !p->x->failed) {
         if (parse_is(p, LEX_OP, "|")) {
@@ -278,12 +266,9 @@ static struct node *parse_target(struct parser *p)
 {
     struct node *first = NULL, **tail = &first;
     do {
-        struct node *n = parse_name(p);
-        if (n->kind == NODE_CONST)
-            jinja_fail(p->x, "a constant cannot be assigned to");
-        if (skip_operator(p, "."))
-            n = value_node(p, NODE_ATTRIBUTE, parse_expect(p, LEX_NAME, NULL), n);
-        *tail = n;
+        struct node *n = *tail = parse_postfix(p, parse_name(p));
+        if (n->kind != NODE_NAME && (n->kind != NODE_ATTRIBUTE || n->kid[0]->kind != NODE_NAME))
+            jinja_fail(p->x, "what is not a name cannot be assigned to");
         tail = &n->next;
     } while (skip_operator(p, ",") && !p->x->failed);
     return tail == &first->next ? first : parse_node(p, NODE_TUPLE, first, NULL);
@@ -294,18 +279,13 @@ static struct node *parse_target(struct parser *p)
 /* Statements up to a tag that begins with else, elif or end...; that is the next lexeme. */
 static struct node *parse_body(struct parser *p);
 
-static void tag_close(struct parser *p)
-{
-    parse_expect(p, LEX_CLOSE, NULL);
-}
-
 /* The body that follows the tag, and the tag that ends it. */
 static struct node *parse_block(struct parser *p, const char *end)
 {
-    tag_close(p);
+    parse_expect(p, LEX_CLOSE, NULL);
     struct node *body = parse_body(p);
     parse_expect(p, LEX_NAME, end);
-    tag_close(p);
+    parse_expect(p, LEX_CLOSE, NULL);
     return body;
 }
 
@@ -316,35 +296,25 @@ static struct node *parse_if(struct parser *p)
         struct node *n = *branch = parse_node(p, NODE_IF, NULL, NULL);
         const bool last = !condition;
         n->kid[0] = condition ? parse_tuple(p, false) : NULL;
-        tag_close(p);
+        parse_expect(p, LEX_CLOSE, NULL);
         n->kid[1] = parse_body(p);
         branch = &n->kid[2];
         condition = !last && parse_skip(p, LEX_NAME, "elif");
         more = condition || (!last && parse_skip(p, LEX_NAME, "else"));
     }
     parse_expect(p, LEX_NAME, "endif");
-    tag_close(p);
+    parse_expect(p, LEX_CLOSE, NULL);
     return first;
 }
 
 static struct node *parse_for(struct parser *p)
 {
     struct node *n = parse_node(p, NODE_FOR, parse_target(p), NULL);
-    const bool outer = p->in_loop;
     parse_expect(p, LEX_NAME, "in");
     n->kid[1] = parse_tuple(p, false);
     if (parse_skip(p, LEX_NAME, "if"))
         n->kid[2] = parse_expression(p, true);
-    if (parse_is(p, LEX_NAME, "recursive"))
-        jinja_fail(p->x, "a recursive for is not supported");
-    p->in_loop = true;
-    tag_close(p);
-    n->kid[3] = parse_body(p);
-    p->in_loop = outer;
-    if (parse_is(p, LEX_NAME, "else"))
-        jinja_fail(p->x, "the else of a for is not supported");
-    parse_expect(p, LEX_NAME, "endfor");
-    tag_close(p);
+    n->kid[3] = parse_block(p, "endfor");
     return n;
 }
 
@@ -354,7 +324,7 @@ static struct node *parse_set(struct parser *p)
     struct node *n = parse_node(p, NODE_SET, parse_target(p), NULL);
     if (skip_operator(p, "=")) {
         n->kid[1] = parse_tuple(p, true);
-        tag_close(p);
+        parse_expect(p, LEX_CLOSE, NULL);
         return n;
     }
     struct node *capture = parse_node(p, NODE_CAPTURE, NULL, NULL);
@@ -377,15 +347,12 @@ static struct node *parse_text_block(struct parser *p, bool filter)
 static struct node *parse_macro(struct parser *p)
 {
     struct node *n = value_node(p, NODE_MACRO, parse_expect(p, LEX_NAME, NULL), NULL);
-    const bool outer = p->in_loop;
     parse_expect(p, LEX_OP, "(");
     n->kid[0] = parse_items(p, ")");
     for (const struct node *i = n->kid[0]; i && !p->x->failed; i = i->next)
         if (i->kind != NODE_NAME && i->kind != NODE_NAMED)
             jinja_fail(p->x, "a parameter of a macro is no name");
-    p->in_loop = false;
     n->kid[1] = parse_block(p, "endmacro");
-    p->in_loop = outer;
     return n;
 }
 
@@ -407,9 +374,7 @@ static struct node *parse_statement(struct parser *p)
     const bool is_break = string_is(name, "break");
     if (!is_break && !string_is(name, "continue"))
         jinja_fail(p->x, "the statement '%.*s' is not supported", len, name.s);
-    else if (!p->in_loop)
-        jinja_fail(p->x, "%.*s outside of a loop", len, name.s);
-    tag_close(p);
+    parse_expect(p, LEX_CLOSE, NULL);
     return parse_node(p, is_break ? NODE_BREAK : NODE_CONTINUE, NULL, NULL);
 }
 
@@ -419,12 +384,12 @@ static struct node *parse_body(struct parser *p)
     if (!jinja_enter(p->x))
         return NULL;
     while (p->now.kind != LEX_END && !p->x->failed) {
-        if (p->now.kind == LEX_TEXT) {
-            *tail = value_node(p, NODE_TEXT, p->now.value, NULL);
-            lex_next(p);
+        const struct value v = p->now.value;
+        if (parse_skip(p, LEX_TEXT, NULL)) {
+            *tail = value_node(p, NODE_TEXT, v, NULL);
         } else if (parse_skip(p, LEX_PRINT, NULL)) {
             *tail = parse_node(p, NODE_PRINT, parse_tuple(p, true), NULL);
-            tag_close(p);
+            parse_expect(p, LEX_CLOSE, NULL);
         } else {
             parse_expect(p, LEX_BLOCK, NULL);
             const struct value name = p->now.kind == LEX_NAME ? p->now.value : undefined;
@@ -439,18 +404,6 @@ static struct node *parse_body(struct parser *p)
     return first;
 }
 
-/* jinja2 reads every line end as \n and drops the last one. */
-static size_t normalise(char *to, const char *text, size_t n)
-{
-    char *s = to;
-    for (size_t i = 0; i < n; i++) {
-        if (text[i] == '\r' && i + 1 < n && text[i + 1] == '\n')
-            continue;
-        *s++ = text[i] == '\r' ? '\n' : text[i];
-    }
-    return (size_t)(s - to) - (s > to && s[-1] == '\n');
-}
-
 struct node *parse_program(struct jinja *x, const char *text, size_t n)
 {
     if (n > x->limits->template_bytes)
@@ -458,8 +411,12 @@ struct node *parse_program(struct jinja *x, const char *text, size_t n)
     char *copy = jinja_alloc(x, n, 1);
     if (!copy)
         return NULL;
-    n = normalise(copy, text, n);
-    struct parser p = {.x = x, .at = copy, .end = copy + n, .line = 1, .line_start = true};
+    char *end = copy; /* jinja2 reads every line end as \n and drops the last one */
+    for (size_t i = 0; i < n; i++)
+        if (text[i] != '\r' || i + 1 == n || text[i + 1] != '\n')
+            *end++ = text[i] == '\r' ? '\n' : text[i];
+    end -= end > copy && end[-1] == '\n';
+    struct parser p = {.x = x, .at = copy, .end = end, .line = 1, .line_start = true};
     lex_next(&p);
     struct node *program = parse_body(&p);
     parse_expect(&p, LEX_END, NULL);

@@ -162,29 +162,18 @@ static struct value container(struct jinja *x, const struct node *n, struct scop
     return v;
 }
 
-/* The items for which the condition holds. */
-static const struct list *chosen(struct jinja *x, const struct node *n, const struct list *items,
-                                 struct scope *s)
-{
-    const struct value v = value_new(x, VALUE_LIST);
-    struct scope *inner = NULL;
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        const struct value item = items->v[i];
-        inner = scope_again(x, inner, s);
-        assign(x, inner, n->kid[0], item);
-        if (value_true(eval(x, n->kid[2], inner)))
-            list_push(x, v.list, item);
-    }
-    return v.list;
-}
-
 static void run_for(struct jinja *x, const struct node *n, struct scope *s)
 {
     const struct list *items = value_items(x, eval(x, n->kid[1], s));
-    const struct value loop = value_new(x, VALUE_NAMESPACE);
+    const struct value loop = value_new(x, VALUE_NAMESPACE), chosen = value_new(x, VALUE_LIST);
     struct scope *inner = NULL;
-    if (n->kid[2])
-        items = chosen(x, n, items, s);
+    for (uint32_t i = 0; n->kid[2] && i < items->n && jinja_steps(x, 1); i++) {
+        inner = scope_again(x, inner, s);
+        assign(x, inner, n->kid[0], items->v[i]);
+        if (value_true(eval(x, n->kid[2], inner)) && i < items->n)
+            list_push(x, chosen.list, items->v[i]);
+    }
+    items = n->kid[2] ? chosen.list : items;
     for (uint32_t i = 0; x->flow != FLOW_BREAK && i < items->n && jinja_steps(x, 1); i++) {
         const struct {
             const char *name;
@@ -194,7 +183,6 @@ static void run_for(struct jinja *x, const struct node *n, struct scope *s)
             {"index0", value_int(i)},
             {"first", value_bool(i == 0)},
             {"last", value_bool(i + 1 == items->n)},
-            {"length", value_int(items->n)},
             {"previtem", i > 0 ? items->v[i - 1] : undefined},
             {"nextitem", i + 1 < items->n ? items->v[i + 1] : undefined},
         };
@@ -237,8 +225,7 @@ static struct value eval_kind(struct jinja *x, const struct node *n, struct scop
         a = arguments(x, n->kid[1], s);
         x->line = n->line;
         return call_named(x, n->kind == NODE_FILTER ? ON_FILTER : ON_TEST, n->value, v, &a);
-    case NODE_SIGN: /* as if taken from or added to 0 */
-        return value_binary(x, n->value.s, value_int(0), eval(x, n->kid[0], s));
+    case NODE_NEGATE: return value_binary(x, "-", value_int(0), eval(x, n->kid[0], s));
     case NODE_NOT: return value_bool(!value_true(eval(x, n->kid[0], s)));
     case NODE_BINARY:
         v = eval(x, n->kid[0], s);

@@ -49,13 +49,7 @@ static bool strips(struct value chars, const char *s, size_t n)
 {
     if (chars.type != VALUE_STRING)
         return char_is_space(s, n);
-    const size_t bytes = char_bytes(s, n);
-    for (size_t i = 0, k; i < chars.len; i += k) {
-        k = char_bytes(chars.s + i, chars.len - i);
-        if (k == bytes && memcmp(chars.s + i, s, k) == 0)
-            return true;
-    }
-    return false;
+    return memmem(chars.s, chars.len, s, char_bytes(s, n)) != NULL;
 }
 
 struct value string_strip(struct value v, struct value chars, bool left, bool right)
@@ -303,7 +297,7 @@ struct value read_number(const char **at, const char *end, const char *of)
     if (parse_i64(digits, INT64_MIN, INT64_MAX, &i))
         return value_int(i);
     const double f = strtod(digits, &stop);
-    return n && !*stop && isfinite(f) ? value_float(f) : undefined;
+    return n && !*stop && isfinite(f) ? (struct value){.type = VALUE_FLOAT, .f = f} : undefined;
 }
 
 struct reader {
@@ -349,10 +343,7 @@ static struct value json_container(struct reader *r, bool dict)
 
 static struct value json_value(struct reader *r)
 {
-    const struct {
-        const char *word;
-        struct value v;
-    } words[] = {{"null", value_none}, {"true", value_bool(true)}, {"false", value_bool(false)}};
+    static const char *const words[] = {"false", "true", "null"};
     struct value v = undefined;
     if (!jinja_steps(r->x, 1) || !jinja_enter(r->x))
         return undefined;
@@ -364,9 +355,9 @@ static struct value json_value(struct reader *r)
         v = json_container(r, false);
     } else {
         for (size_t i = 0; v.type == VALUE_UNDEFINED && i < ARRAY_LEN(words); i++) {
-            const size_t n = strlen(words[i].word);
-            const bool is = (size_t)(r->end - r->s) >= n && memcmp(r->s, words[i].word, n) == 0;
-            v = is ? words[i].v : v;
+            const size_t n = strlen(words[i]);
+            const bool is = (size_t)(r->end - r->s) >= n && memcmp(r->s, words[i], n) == 0;
+            v = !is ? v : i < 2 ? value_bool(i) : value_none;
             r->s += is ? n : 0;
         }
         if (v.type == VALUE_UNDEFINED)

@@ -77,22 +77,11 @@ void dict_set(struct jinja *x, struct list *d, struct value key, struct value v)
     d->n -= d->n % 2; /* memory was short for the value */
 }
 
+#define VALUE_NAME(type, name) name,
+
 const char *value_type_name(struct value v)
 {
-    static const char *const names[VALUE_TYPES] = {
-        [VALUE_UNDEFINED] = "Undefined",
-        [VALUE_NONE] = "NoneType",
-        [VALUE_BOOL] = "bool",
-        [VALUE_INT] = "int",
-        [VALUE_FLOAT] = "float",
-        [VALUE_STRING] = "str",
-        [VALUE_LIST] = "list",
-        [VALUE_TUPLE] = "tuple",
-        [VALUE_DICT] = "dict",
-        [VALUE_NAMESPACE] = "jinja2.utils.Namespace",
-        [VALUE_MACRO] = "jinja2.runtime.Macro",
-        [VALUE_FUNCTION] = "function",
-    };
+    static const char *const names[] = {VALUE_KINDS(VALUE_NAME)};
     return names[v.type];
 }
 
@@ -226,31 +215,25 @@ int64_t value_length(struct jinja *x, struct value v)
     return chars;
 }
 
-/* An element of a list or string; false: there is none. */
-static bool element(struct jinja *x, struct value v, int64_t i, struct value *out)
-{
-    const bool list = value_is_list(v);
-    const int64_t n = list || v.type == VALUE_STRING ? value_length(x, v) : 0;
-    i = i < 0 ? i + n : i;
-    if (i < 0 || i >= n)
-        return false;
-    const size_t at = list ? 0 : string_offset(v, (size_t)i);
-    *out = list ? v.list->v[i] : value_slice(v.s + at, char_bytes(v.s + at, v.len - at));
-    return true;
-}
-
 struct value value_member(struct jinja *x, struct value v, struct value key, bool dotted)
 {
     const bool name = key.type == VALUE_STRING;
     const struct jinja_call *method = method_find(v, key);
     const struct value *member = NULL;
-    struct value item;
+    const bool items = value_is_list(v) || v.type == VALUE_STRING;
+    const int64_t n = key.type == VALUE_INT && items ? value_length(x, v) : 0;
     if (v.type == VALUE_UNDEFINED)
         value_fail_undefined(x, v);
     else if ((v.type == VALUE_DICT || v.type == VALUE_NAMESPACE) && !(dotted && method))
         member = dict_find(x, v.list, key);
-    else if ((key.type == VALUE_INT || key.type == VALUE_BOOL) && element(x, v, key.i, &item))
-        member = &item;
+    if (n > 0) {
+        const int64_t i = key.i < 0 ? key.i + n : key.i;
+        if (i >= 0 && i < n && value_is_list(v))
+            return v.list->v[i];
+        const size_t at = i >= 0 && i < n ? string_offset(v, (size_t)i) : v.len;
+        if (at < v.len)
+            return value_slice(v.s + at, char_bytes(v.s + at, v.len - at));
+    }
     if (member || method)
         return member ? *member : (struct value){.type = VALUE_FUNCTION};
     key.owner = v.type;
@@ -277,24 +260,21 @@ struct value value_part(struct jinja *x, struct value v, const struct value part
     for (int i = 0; i < 3; i++)
         if (part[i].type != VALUE_NONE && part[i].type != VALUE_INT)
             fail_types(x, "a slice", v, part[i]);
-    int64_t by = part[2].type == VALUE_INT ? part[2].i : 1;
-    if (by == 0)
-        jinja_fail(x, "slice step cannot be zero");
+    const int64_t by = part[2].type == VALUE_INT ? part[2].i : 1;
+    if (by != 1 && (by != -1 || !list))
+        jinja_fail(x, "a slice with this step is not supported");
     if (x->failed)
         return undefined;
     const bool back = by < 0;
     const int64_t n = value_length(x, v);
     const int64_t begin = slice_end(part[0], n, back, back ? n - 1 : 0);
     const int64_t end = slice_end(part[1], n, back, back ? -1 : n);
-    if (!list && by == 1) {
+    if (!list) {
         const size_t from = string_offset(v, (size_t)begin);
         return value_slice(v.s + from, end > begin ? string_offset(v, (size_t)end) - from : 0);
     }
-    if (!list)
-        jinja_fail(x, "the slice of a string with a step is not supported");
     const struct value to = value_new(x, (enum value_type)v.type);
-    by = max_i64(-n - 1, min_i64(n + 1, by)); /* so that i does not overflow */
-    for (int64_t i = begin; !x->failed && (back ? i > end : i < end) && jinja_steps(x, 1); i += by)
+    for (int64_t i = begin; (back ? i > end : i < end) && jinja_steps(x, 1); i += by)
         list_push(x, to.list, v.list->v[i]);
     return to;
 }
