@@ -32,12 +32,6 @@ struct jinja_call {
     int how;
 };
 
-/* The rest of v from `at` on. */
-static struct value after(struct value v, const char *at)
-{
-    return value_slice(at, v.len - (size_t)(at - v.s));
-}
-
 /* ----------------------------------------------------------------------------- functions -- */
 
 static struct value raise_exception(struct jinja *x, const struct call *c)
@@ -86,28 +80,71 @@ static struct value namespace(struct jinja *x, const struct call *c)
 
 /* ------------------------------------------------------------------------------- strings -- */
 
-/* The next place of `part` in v, or NULL; counts what is read. */
-static const char *search(struct jinja *x, struct value v, struct value part)
-{
-    const char *at = memmem(v.s, v.len, part.s, part.len);
-    return jinja_steps(x, 1 + (at ? (size_t)(at - v.s) : v.len) / STEP_BYTES) ? at : NULL;
-}
-
 static struct value split(struct jinja *x, const struct call *c)
 {
     struct value rest = c->v[0];
-    const struct value by = c->v[1];
-    int64_t most = c->v[2].i;
-    const char *at;
+    const struct value by = c->v[1], list = value_new(x, VALUE_LIST);
     if (by.len == 0)
-        jinja_fail(x, "empty separator");
-    const struct value list = value_new(x, VALUE_LIST);
-    for (; !x->failed && most != 0 && (at = search(x, rest, by)); most--) {
-        list_push(x, list.list, value_slice(rest.s, (size_t)(at - rest.s)));
-        rest = after(rest, at + by.len);
+        jinja_fail(x, "an empty separator is not supported");
+    for (int64_t most = c->v[2].i; most != 0 && !x->failed; most--) {
+        const char *at = memmem(rest.s, rest.len, by.s, by.len);
+        const size_t n = at ? (size_t)(at - rest.s) : rest.len;
+        if (!jinja_steps(x, 1 + n / STEP_BYTES) || !at)
+            break;
+        list_push(x, list.list, value_slice(rest.s, n));
+        rest = value_slice(at + by.len, rest.len - n - by.len);
     }
     list_push(x, list.list, rest);
     return list;
+}
+
+static struct value join(struct jinja *x, const struct call *c)
+{
+    const struct list *items = value_items(x, c->v[0]);
+    struct value all = value_slice("", 0);
+    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
+        all = i ? value_concat(x, all, c->v[1]) : all;
+        all = value_concat(x, all, value_to_string(x, items->v[i]));
+    }
+    return all;
+}
+
+static struct value replace(struct jinja *x, const struct call *c)
+{
+    const struct call parts = {.v = {c->v[0], c->v[1], c->v[3]}};
+    const struct call whole = {.v = {split(x, &parts), c->v[2]}};
+    return join(x, &whole);
+}
+
+static struct value indent(struct jinja *x, const struct call *c)
+{
+    const struct call parts = {.v = {c->v[0], value_str("\n"), value_int(-1)}};
+    const struct list *lines = split(x, &parts).list;
+    const struct value by = value_binary(x, "*", value_str(" "), c->v[1]);
+    struct value all = value_slice("", 0);
+    for (uint32_t i = 0; i < lines->n && jinja_steps(x, 1); i++) {
+        all = i ? value_concat(x, all, parts.v[1]) : all;
+        if (i ? lines->v[i].len > 0 || c->v[3].i : c->v[2].i)
+            all = value_concat(x, all, by);
+        all = value_concat(x, all, lines->v[i]);
+    }
+    return all;
+}
+
+/* Its {} only. */
+static struct value format(struct jinja *x, const struct call *c)
+{
+    const struct call parts = {.v = {c->v[0], value_str("{}"), value_int(-1)}};
+    const struct list *texts = split(x, &parts).list;
+    struct value all = value_slice("", 0);
+    for (uint32_t i = 0; i < texts->n && jinja_steps(x, 1); i++) {
+        if (i > c->a->at.n || c->a->named.n || memchr(texts->v[i].s, '{', texts->v[i].len))
+            jinja_fail(x, "format() supports {} only, with an argument for each");
+        else if (i)
+            all = value_concat(x, all, value_to_string(x, c->a->at.v[i - 1]));
+        all = value_concat(x, all, texts->v[i]);
+    }
+    return all;
 }
 
 enum { LEFT = 1, RIGHT = 2 };
@@ -129,24 +166,6 @@ static struct value has_end(struct jinja *x, const struct call *c)
                       !memcmp(s.s + (c->how == RIGHT ? s.len - end.len : 0), end.s, end.len));
 }
 
-static struct value replace(struct jinja *x, const struct call *c)
-{
-    struct value rest = c->v[0];
-    const struct value old = c->v[1], new = c->v[2];
-    const char *at;
-    struct text t;
-    text_init(&t);
-    if (old.len == 0)
-        jinja_fail(x, "replace() of an empty string is not supported");
-    for (int64_t most = c->v[3].i; !x->failed && most != 0 && (at = search(x, rest, old)); most--) {
-        jinja_emit(x, &t, rest.s, (size_t)(at - rest.s));
-        jinja_emit(x, &t, new.s, new.len);
-        rest = after(rest, at + old.len);
-    }
-    jinja_emit(x, &t, rest.s, rest.len);
-    return value_take(x, &t);
-}
-
 /* how: to upper case. */
 static struct value change_case(struct jinja *x, const struct call *c)
 {
@@ -157,45 +176,6 @@ static struct value change_case(struct jinja *x, const struct call *c)
         s[i] = (char)(b >= 0x80 ? b : c->how ? toupper(b) : tolower(b));
     }
     return value_slice(s ? s : "", s ? v.len : 0);
-}
-
-static struct value indent(struct jinja *x, const struct call *c)
-{
-    struct value s = c->v[0];
-    struct text t;
-    text_init(&t);
-    for (bool begin = true; !x->failed; begin = false) {
-        const char *newline = s.len ? memchr(s.s, '\n', s.len) : NULL;
-        const size_t n = newline ? (size_t)(newline - s.s) : s.len;
-        const bool indents = begin ? c->v[2].i : n > 0 || c->v[3].i;
-        for (int64_t i = 0; indents && i < c->v[1].i && jinja_steps(x, 1); i++)
-            jinja_emit(x, &t, " ", 1);
-        jinja_emit(x, &t, s.s, n + (newline != NULL));
-        if (!newline || !jinja_steps(x, 1))
-            break;
-        s = after(s, newline + 1);
-    }
-    return value_take(x, &t);
-}
-
-/* {} only. */
-static struct value format(struct jinja *x, const struct call *c)
-{
-    struct value rest = c->v[0];
-    struct text t;
-    text_init(&t);
-    for (uint32_t i = 0; i < c->a->at.n && jinja_steps(x, 1); i++) {
-        const char *at = search(x, rest, value_str("{}"));
-        if (!at)
-            break;
-        jinja_emit(x, &t, rest.s, (size_t)(at - rest.s));
-        value_print(x, c->a->at.v[i], &t);
-        rest = after(rest, at + 2);
-    }
-    jinja_emit(x, &t, rest.s, rest.len);
-    if (search(x, rest, value_str("{")) || c->a->named.n)
-        jinja_fail(x, "format() supports {} only, with an argument for each");
-    return value_take(x, &t);
 }
 
 /* The subject: text already. */
@@ -252,17 +232,6 @@ static struct value to_list(struct jinja *x, const struct call *c)
     const struct value all[3] = {value_none, value_none, value_none};
     const struct list *items = value_items(x, c->v[0]);
     return value_part(x, (struct value){.type = VALUE_LIST, .list = (struct list *)items}, all);
-}
-
-static struct value join(struct jinja *x, const struct call *c)
-{
-    const struct list *items = value_items(x, c->v[0]);
-    struct value all = value_slice("", 0);
-    for (uint32_t i = 0; i < items->n && jinja_steps(x, 1); i++) {
-        all = i ? value_concat(x, all, c->v[1]) : all;
-        all = value_concat(x, all, value_to_string(x, items->v[i]));
-    }
-    return all;
 }
 
 static struct value items_of(struct jinja *x, const struct call *c)

@@ -168,16 +168,15 @@ static void write_container(struct jinja *x, struct value v, const struct form *
 static void value_write(struct jinja *x, struct value v, const struct form *form, int64_t level,
                         struct text *to)
 {
+    static const char *const words[2][3] = {{"None", "False", "True"}, {"null", "false", "true"}};
     char digits[24];
     if (!jinja_steps(x, 1) || !jinja_enter(x))
         return;
     if (form->json && (v.type == VALUE_UNDEFINED || v.type > VALUE_DICT))
         jinja_fail(x, "Object of type %s is not JSON serializable", value_type_name(v));
     switch ((enum value_type)v.type) {
-    case VALUE_NONE: emit_str(x, to, form->json ? "null" : "None"); break;
-    case VALUE_BOOL:
-        emit_str(x, to, form->json ? (v.i ? "true" : "false") : v.i ? "True" : "False");
-        break;
+    case VALUE_NONE: emit_str(x, to, words[form->json][0]); break;
+    case VALUE_BOOL: emit_str(x, to, words[form->json][1 + v.i]); break;
     case VALUE_INT:
         snprintf(digits, sizeof digits, "%lld", (long long)v.i);
         emit_str(x, to, digits);
