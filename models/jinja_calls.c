@@ -210,16 +210,9 @@ static struct value otherwise(struct jinja *x, const struct call *c)
 
 static struct value to_int(struct jinja *x, const struct call *c)
 {
-    struct value v = c->v[0];
-    const char *at = v.s;
-    (void)x;
-    if (v.type == VALUE_STRING) {
-        v = read_number(&at, v.s + v.len, "+-.0123456789");
-        v = at == c->v[0].s + c->v[0].len ? v : undefined;
-    }
-    if (v.type == VALUE_FLOAT)
-        return v.f > -9e18 && v.f < 9e18 ? value_int((int64_t)v.f) : c->v[1];
-    return value_is_number(v) ? value_int(v.i) : c->v[1];
+    if (!value_is_number(c->v[0]) || c->v[0].type == VALUE_FLOAT)
+        jinja_fail(x, "int of '%s' is not supported", value_type_name(c->v[0]));
+    return value_int(c->v[0].i);
 }
 
 static struct value length(struct jinja *x, const struct call *c)
@@ -403,7 +396,7 @@ static const struct jinja_call calls[] = {
     {ON_LIST, "append", "v:object", append, 0},
     {ON_LIST, "pop", "i:index=-1", pop, 0},
     {ON_FILTER, "default", "v:default_value= b:boolean=0", otherwise, 0},
-    {ON_FILTER, "int", "i:default=0", to_int, 0},
+    {ON_FILTER, "int", "", to_int, 0},
     {ON_FILTER, "length", "", length, 0},
     {ON_FILTER, "list", "", to_list, 0},
     {ON_FILTER, "join", "s:d=", join, 0},

@@ -35,7 +35,8 @@ enum { STEP_BYTES = 256 };
     X(NONE, "NoneType")                                                                            \
     X(BOOL, "bool")                                                                                \
     X(INT, "int")                                                                                  \
-    X(FLOAT, "float") X(STRING, "str") X(LIST, "list") X(TUPLE, "tuple") X(DICT, "dict")           \
+    X(FLOAT, "float")                                                                              \
+    X(STRING, "str") X(LIST, "list") X(TUPLE, "tuple") X(DICT, "dict")                             \
         X(NAMESPACE, "jinja2.utils.Namespace") X(MACRO, "jinja2.runtime.Macro")                    \
             X(FUNCTION, "function")
 #define VALUE_KIND(type, name) VALUE_##type,
@@ -227,28 +228,7 @@ struct value call_run(struct jinja *x, const struct jinja_call *row, struct valu
 struct value call_named(struct jinja *x, enum call_on on, struct value name, struct value subject,
                         const struct args *a);
 
-/* --------------------------------------------------------- jinja_lex.c, jinja_parse.c ------ */
-
-enum lex_kind { LEX_END, LEX_TEXT, LEX_PRINT, LEX_BLOCK, LEX_CLOSE, LEX_NAME, LEX_CONST, LEX_OP };
-
-struct lexeme {
-    enum lex_kind kind;
-    int32_t line;
-    struct value value; /* TEXT, NAME and OPERATOR as written; CONST */
-};
-
-struct parser {
-    struct jinja *x;
-    const char *at, *end;
-    int32_t line, open; /* open: brackets */
-    bool inside;        /* of a tag */
-    bool block;         /* that tag is {% */
-    bool line_start;    /* the last tag took a newline with it, or there was none */
-    struct lexeme now;
-};
-
-/* Makes the next lexeme the current one; it is LEX_END at the end and after a failure. */
-void lex_next(struct parser *p);
+/* ----------------------------------------------------------------------- jinja_parse.c ---- */
 
 /* Behind each kind: its kids and value. A list is linked by `next`. */
 enum node_kind {
@@ -288,11 +268,5 @@ struct node {
 };
 
 struct node *parse_program(struct jinja *x, const char *text, size_t n);
-
-/* ------------------------------------------------------------------------- jinja_run.c ---- */
-
-struct scope *scope_open(struct jinja *x, struct scope *outer); /* NULL after a failure */
-void scope_set(struct jinja *x, struct scope *s, struct value name, struct value v);
-void run_body(struct jinja *x, const struct node *first, struct scope *s);
 
 #endif

@@ -193,11 +193,6 @@ const struct list *value_items(struct jinja *x, struct value v)
     if (v.type == VALUE_DICT) {
         for (uint32_t i = 0; i < v.list->n && jinja_steps(x, 1); i += 2)
             list_push(x, items.list, v.list->v[i]);
-    } else if (v.type == VALUE_STRING) {
-        for (size_t i = 0, n; i < v.len && jinja_steps(x, 1); i += n) {
-            n = char_bytes(v.s + i, v.len - i);
-            list_push(x, items.list, value_slice(v.s + i, n));
-        }
     } else if (v.type != VALUE_UNDEFINED) {
         jinja_fail(x, "'%s' object is not iterable", value_type_name(v));
     }
