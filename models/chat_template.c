@@ -1,6 +1,6 @@
 /*
  * chat_template.c - the prompt text of a conversation: the model's own Jinja program
- * (tokenizer.chat_template), run by jinja.c, or a named format (chat_formats.c).
+ * (tokenizer.chat_template), run by jinja_run.c, or a named format (chat_formats.c).
  *
  * The program sees messages, add_generation_prompt, bos_token, eos_token and what
  * chat_template_variables gives it. It comes from the file, so whatever it does ends within the

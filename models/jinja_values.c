@@ -237,14 +237,14 @@ struct value value_member(struct jinja *x, struct value v, struct value key, boo
     return key;
 }
 
-/* An end of a slice, as an index from 0 to n (from -1 to n - 1 when walking backwards). */
-static int64_t slice_end(struct value end, int64_t n, bool back, int64_t otherwise)
+/* An end of a slice, as an index from 0 to n. */
+static int64_t slice_end(struct jinja *x, struct value end, int64_t n, int64_t otherwise)
 {
-    const int64_t low = back ? -1 : 0, high = back ? n - 1 : n;
-    if (end.type != VALUE_INT)
+    if (end.type == VALUE_NONE)
         return otherwise;
-    const int64_t i = end.i < 0 ? end.i + n : end.i;
-    return i < low ? low : i > high ? high : i;
+    if (end.type != VALUE_INT)
+        jinja_fail(x, "slice indices must be integers or None");
+    return x->failed ? 0 : max_i64(0, min_i64(n, end.i < 0 ? end.i + n : end.i));
 }
 
 struct value value_part(struct jinja *x, struct value v, const struct value part[3])
@@ -252,25 +252,19 @@ struct value value_part(struct jinja *x, struct value v, const struct value part
     const bool list = value_is_list(v);
     if (!list && v.type != VALUE_STRING)
         fail_types(x, "a slice", v, part[0]);
-    for (int i = 0; i < 3; i++)
-        if (part[i].type != VALUE_NONE && part[i].type != VALUE_INT)
-            fail_types(x, "a slice", v, part[i]);
-    const int64_t by = part[2].type == VALUE_INT ? part[2].i : 1;
-    if (by != 1 && (by != -1 || !list))
+    const int64_t n = x->failed ? 0 : value_length(x, v);
+    const int64_t begin = slice_end(x, part[0], n, 0), end = slice_end(x, part[1], n, n);
+    const bool back = part[2].type == VALUE_INT && part[2].i == -1;
+    const bool ends = part[0].type != VALUE_NONE || part[1].type != VALUE_NONE;
+    if (back ? !list || ends : part[2].type != VALUE_NONE)
         jinja_fail(x, "a slice with this step is not supported");
-    if (x->failed)
-        return undefined;
-    const bool back = by < 0;
-    const int64_t n = value_length(x, v);
-    const int64_t begin = slice_end(part[0], n, back, back ? n - 1 : 0);
-    const int64_t end = slice_end(part[1], n, back, back ? -1 : n);
-    if (!list) {
+    const struct value to = value_new(x, (enum value_type)v.type);
+    if (!list && !x->failed) {
         const size_t from = string_offset(v, (size_t)begin);
         return value_slice(v.s + from, end > begin ? string_offset(v, (size_t)end) - from : 0);
     }
-    const struct value to = value_new(x, (enum value_type)v.type);
-    for (int64_t i = begin; (back ? i > end : i < end) && jinja_steps(x, 1); i += by)
-        list_push(x, to.list, v.list->v[i]);
+    for (int64_t i = begin; i < end && jinja_steps(x, 1); i++)
+        list_push(x, to.list, v.list->v[back ? n - 1 - i : i]);
     return to;
 }
 
