@@ -8,9 +8,8 @@
 #define KV_TYPE "--kv TYPE sets the type of both keys and values"
 #define IN_MEMORY                                                                                  \
     "weights are prepared once and stay in memory; --prepared-cache makes later starts fast"
-#define CHAT "use oato-run chat MODEL.gguf for a conversation"
-#define TEMPLATE                                                                                   \
-    "the template is detected from the model file; --chat-template NAME chooses another"
+#define CHAT     "use oato-run chat MODEL.gguf for a conversation"
+#define TEMPLATE "the model's own template is used; --chat-template NAME chooses another"
 
 #define ANSWER(name, text)                                                                         \
     {                                                                                              \

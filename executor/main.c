@@ -151,6 +151,8 @@ static const struct option_of table[] = {
      FLAG(chat)},
     {"chat-template", 0, "NAME", "use this template instead of the model's", ANSWER,
      TEXT(chat_template)},
+    {"chat-template-kwargs", 0, "JSON", "variables for the model's chat template", ANSWER,
+     TEXT(variables)},
     {"system", 0, "TEXT", "system message", ANSWER, TEXT(system)},
     {"sys", 0, "TEXT", NULL, ANSWER, TEXT(system)},
     {"system-prompt", 0, "TEXT", NULL, ANSWER, TEXT(system)},

@@ -13,7 +13,7 @@ enum { LLAMA_OPTIONS = 64 };
 extern const struct option_row llama_options[LLAMA_OPTIONS]; /* the last one is empty */
 
 struct run_args {
-    const char *model, *plan, *file, *output, *ids, *system, *chat_template;
+    const char *model, *plan, *file, *output, *ids, *system, *chat_template, *variables;
     const char *prompts[PROMPTS_MAX];
     int32_t n_prompts;
     int32_t n_predict;                       /* -1: until the end of text or of the context */
@@ -43,6 +43,9 @@ enum session_needs {
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err);
 void session_close(struct session *s);
+/* The chat template that the options ask for; a warning that comes with it is printed. */
+oato_status session_template(const struct session *s, const struct run_args *a,
+                             struct chat_template **out, struct oato_error *err);
 
 /* Verbs; they print to stdout and, for timings and progress, to stderr. */
 oato_status run_generate(const struct run_args *a, struct oato_error *err);

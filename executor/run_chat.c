@@ -20,7 +20,7 @@ enum { MESSAGES_MAX = 1024 };
 struct chat {
     struct session session;
     const struct run_args *args;
-    const struct chat_template *template;
+    struct chat_template *template;
     struct chat_message messages[MESSAGES_MAX];
     size_t n_messages;
     struct answer answer;
@@ -310,8 +310,7 @@ static oato_status chat_open(struct chat *c, struct oato_error *err)
     c->context = stats.context;
     if (!a->engine.context && c->context > c->session.model->shape.context_length)
         c->context = (int32_t)c->session.model->shape.context_length;
-    oato_status status =
-        chat_template_find(c->session.model->gguf, a->chat_template, &c->template, err);
+    oato_status status = session_template(&c->session, a, &c->template, err);
     if (!status)
         status = engine_seq_create(c->session.engine, &c->seq, err);
     if (status)
@@ -342,6 +341,7 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
             answer_times_print(&c->session);
     }
     session_close(&c->session);
+    chat_template_free(c->template);
     messages_drop(c, 0, c->n_messages);
     free(c->tokens);
     sampler_free(c->answer.sampler);

@@ -10,19 +10,15 @@
 #include <unistd.h>
 
 /* The model's input: the prompt itself, or the prompt as a user message in the chat template. */
-static oato_status prompt_text(const struct session *s, const struct run_args *a,
+static oato_status prompt_text(const struct chat_template *template, const struct run_args *a,
                                const char *prompt, size_t n, struct text *out,
                                struct oato_error *err)
 {
     text_init(out);
-    if (!a->chat) {
+    if (!template) {
         text_add(out, prompt, n);
         return out->failed ? oato_fail_memory(err, n, "the prompt") : OATO_OK;
     }
-    const struct chat_template *template;
-    oato_status status = chat_template_find(s->model->gguf, a->chat_template, &template, err);
-    if (status)
-        return status;
     struct chat_message m[2];
     size_t count = 0;
     if (a->system)
@@ -31,12 +27,13 @@ static oato_status prompt_text(const struct session *s, const struct run_args *a
     return chat_template_apply(template, m, count, true, out, err);
 }
 
-static oato_status answer_open(struct session *s, const struct run_args *a, const char *prompt,
-                               size_t n, struct answer *x, struct oato_error *err)
+static oato_status answer_open(struct session *s, const struct chat_template *template,
+                               const struct run_args *a, const char *prompt, size_t n,
+                               struct answer *x, struct oato_error *err)
 {
     struct text text;
     size_t n_ids = 0;
-    oato_status status = prompt_text(s, a, prompt, n, &text, err);
+    oato_status status = prompt_text(template, a, prompt, n, &text, err);
     if (!status)
         status =
             tokenizer_encode(s->tokenizer, or_empty(text.data), text.len,
@@ -127,9 +124,11 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
     const bool none = !a->n_prompts && !a->file && !a->dump_program;
     if (a->file && a->n_prompts)
         return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
-    if (!a->chat && (a->system || a->chat_template))
+    if (!a->chat && (a->system || a->chat_template || a->variables))
         return oato_fail(err, OATO_EUSAGE, "%s applies to chat templates only; add --chat",
-                         a->system ? "--system" : "--chat-template");
+                         a->system          ? "--system"
+                         : a->chat_template ? "--chat-template"
+                                            : "--chat-template-kwargs");
     if (a->file || (none && stdin_sends())) {
         oato_status status = text_read_file(a->file ? a->file : "-", file, err);
         if (status)
@@ -160,6 +159,7 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     struct session s = {0};
     struct text file;
     struct answer *answers = NULL;
+    struct chat_template *template = NULL;
     text_init(&file);
     oato_status status = prompts_take(&a, &file, err);
     a.engine.seqs = a.n_prompts; /* all are answered together */
@@ -173,9 +173,11 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
         status = oato_fail_memory(err, PROMPTS_MAX * sizeof *answers, "answers");
         goto out;
     }
+    if (a.chat)
+        status = session_template(&s, &a, &template, err);
     for (int32_t i = 0; i < a.n_prompts && !status; i++)
-        status = answer_open(&s, &a, a.prompts[i], file.len ? file.len : strlen(a.prompts[i]),
-                             &answers[i], err);
+        status = answer_open(&s, template, &a, a.prompts[i],
+                             file.len ? file.len : strlen(a.prompts[i]), &answers[i], err);
     if (!status)
         status = answer_all(&s, answers, a.n_prompts, err);
 out:
@@ -186,6 +188,7 @@ out:
         text_free(&answers[i].text);
     }
     free(answers);
+    chat_template_free(template);
     text_free(&file);
     return status;
 }

@@ -97,6 +97,23 @@ void session_close(struct session *s)
     memset(s, 0, sizeof *s);
 }
 
+oato_status session_template(const struct session *s, const struct run_args *a,
+                             struct chat_template **out, struct oato_error *err)
+{
+    oato_status status = chat_template_find(s->model->gguf, a->chat_template, out, err);
+    if (status)
+        return status;
+    if (chat_template_warning(*out)[0])
+        warn(NULL, chat_template_warning(*out));
+    if (a->variables)
+        status = chat_template_variables(*out, a->variables, err);
+    if (status) {
+        chat_template_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 oato_status text_read_file(const char *path, struct text *out, struct oato_error *err)
 {
     text_init(out);

@@ -1,369 +1,213 @@
 /*
- * chat_template.c - the prompt text of a conversation, for the formats that models are trained on.
+ * chat_template.c - the prompt text of a conversation: the model's own Jinja program
+ * (tokenizer.chat_template), run by jinja_run.c, or a named format (chat_formats.c).
  *
- * A GGUF carries its format as a Jinja program (tokenizer.chat_template). It is not
- * interpreted: there are few formats, each is a row of the table below, and a row is recognised by
- * strings that only its program contains. An unrecognised program is an error, never a guess.
- *
- * A row renders the same text as its program, with two differences: the begin-of-text token is left
- * to tokenizer_encode, and a system message that the program would refuse is put in front of the
- * first user message. Tool calls, today's date and switches for reasoning, which some
- * programs add to a format, are not rendered.
+ * The program sees messages, add_generation_prompt, bos_token, eos_token and what
+ * chat_template_variables gives it. It comes from the file, so whatever it does ends within the
+ * limits of jinja_limits_default. A program that cannot be parsed is replaced by the format that it
+ * is recognised as, with a warning.
  */
-#include "models/models.h"
+#include "models/chat_internal.h"
+#include "models/jinja_internal.h"
+#include "models/tokenizer_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MARKS = 3 };
-
-/* Where the system message goes. */
-enum system_place { SYSTEM_ALONE, SYSTEM_IN_FIRST_USER, SYSTEM_IN_LAST_USER };
-
-struct wrap {
-    const char *before, *after;
-};
-
 struct chat_template {
-    const char *name;
-    const char *marks[MAX_MARKS + 1]; /* the program contains them all ... */
-    const char *absent;               /* ... and not this */
-    struct wrap system, user, assistant;
-    const char *open;           /* begins an answer */
-    const char *turn;           /* before every user message but the first, or NULL */
-    const char *default_system; /* given when there is no system message, or NULL */
-    enum system_place place;
-    bool trim, trim_assistant; /* white space around all contents, around answers */
+    const struct chat_format *format; /* NULL: the program */
+    struct jinja_template *program;
+    char *variables; /* JSON, or NULL */
+    struct text bos, eos;
+    bool drops_bos; /* tokenizer_encode adds it */
+    char warning[512];
 };
 
-#define CHATML_TURNS                                                                               \
-    .system = {"<|im_start|>system\n", "<|im_end|>\n"},                                            \
-    .user = {"<|im_start|>user\n", "<|im_end|>\n"},                                                \
-    .assistant = {"<|im_start|>assistant\n", "<|im_end|>\n"}, .open = "<|im_start|>assistant\n"
-
-#define SMOLLM_SYSTEM "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-#define QWEN25_SYSTEM "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-#define QWEN2_SYSTEM  "You are a helpful assistant."
-#define QWEN15_SYSTEM "You are a helpful assistant"
-#define DEEPSEEK_CODER_SYSTEM                                                                      \
-    "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by "       \
-    "Deepseek Company, and you only answer questions related to computer science. For "            \
-    "politically sensitive questions, security and privacy issues, and other non-computer "        \
-    "science questions, you will refuse to answer\n"
-
-#define LLAMA2_TURNS                                                                               \
-    .system = {"<<SYS>>\n", "\n<</SYS>>\n\n"}, .user = {"[INST] ", " [/INST]"},                    \
-    .assistant = {" ", " </s>"}, .place = SYSTEM_IN_FIRST_USER
-
-#define LLAMA3_TURNS                                                                               \
-    .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},                        \
-    .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},              \
-    .open = "<|start_header_id|>assistant<|end_header_id|>\n\n", .trim = true
-
-#define ZEPHYR_TURNS(end)                                                                          \
-    .system = {"<|system|>\n", end "\n"}, .user = {"<|user|>\n", end "\n"},                        \
-    .assistant = {"<|assistant|>\n", end "\n"}, .open = "<|assistant|>\n"
-
-/* The first row that matches is taken: particular ones stand before general ones. */
-static const struct chat_template rows[] = {
-    {.name = "phi4",
-     .marks = {"<|im_start|>", "<|im_sep|>"},
-     .system = {"<|im_start|>system<|im_sep|>", "<|im_end|>"},
-     .user = {"<|im_start|>user<|im_sep|>", "<|im_end|>"},
-     .assistant = {"<|im_start|>assistant<|im_sep|>", "<|im_end|>"},
-     .open = "<|im_start|>assistant<|im_sep|>"},
-    {.name = "smollm",
-     .marks = {"<|im_start|>", SMOLLM_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = SMOLLM_SYSTEM},
-    {.name = "qwen2.5",
-     .marks = {"<|im_start|>", QWEN25_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = QWEN25_SYSTEM},
-    {.name = "qwen2",
-     .marks = {"<|im_start|>", QWEN2_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = QWEN2_SYSTEM},
-    {.name = "qwen1.5",
-     .marks = {"<|im_start|>", QWEN15_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = QWEN15_SYSTEM},
-    /* SmolVLM begins with <|im_start|> but is another format. */
-    {.name = "chatml", .marks = {"<|im_start|>"}, .absent = "<end_of_utterance>", CHATML_TURNS},
-
-    {.name = "mistral-v7",
-     .marks = {"[SYSTEM_PROMPT] "},
-     .system = {"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"},
-     .user = {"[INST] ", "[/INST]"},
-     .assistant = {" ", "</s>"}},
-    {.name = "mistral-v7-tekken",
-     .marks = {"[SYSTEM_PROMPT]"},
-     .system = {"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
-     .user = {"[INST]", "[/INST]"},
-     .assistant = {"", "</s>"}},
-    {.name = "mistral-v1",
-     .marks = {"' [INST] ' + system_message"},
-     .system = {"", "\n\n"},
-     .user = {" [INST] ", " [/INST]"},
-     .assistant = {" ", "</s>"},
-     .place = SYSTEM_IN_FIRST_USER},
-    {.name = "mistral-v3-tekken",
-     .marks = {"[AVAILABLE_TOOLS]", "\"[INST]\""},
-     .system = {"", "\n\n"},
-     .user = {"[INST]", "[/INST]"},
-     .assistant = {"", "</s>"},
-     .place = SYSTEM_IN_LAST_USER},
-    {.name = "mistral-v3",
-     .marks = {"[AVAILABLE_TOOLS]", "[INST]"},
-     .system = {"", "\n\n"},
-     .user = {"[INST] ", "[/INST]"},
-     .assistant = {" ", "</s>"},
-     .place = SYSTEM_IN_LAST_USER,
-     .trim_assistant = true},
-    {.name = "llama2",
-     .marks = {"<<SYS>>", "content.strip()", "bos_token + '[INST]"},
-     LLAMA2_TURNS,
-     .turn = "<s>",
-     .trim = true},
-    {.name = "llama2-one-bos",
-     .marks = {"<<SYS>>", "content.strip()", "[INST]"},
-     LLAMA2_TURNS,
-     .trim = true},
-    {.name = "llama2-untrimmed",
-     .marks = {"<<SYS>>", "bos_token + '[INST]"},
-     LLAMA2_TURNS,
-     .turn = "<s>"},
-    {.name = "mistral-v0",
-     .marks = {"'[INST] ' + message['content'] + ' [/INST]'"},
-     .absent = "<<SYS>>",
-     .system = {"", "\n"},
-     .user = {"[INST] ", " [/INST]"},
-     .assistant = {"", "</s>"},
-     .place = SYSTEM_IN_FIRST_USER},
-
-    {.name = "phi3",
-     .marks = {"<|assistant|>", "<|end|>"},
-     .absent = "\\n<|end|>",
-     ZEPHYR_TURNS("<|end|>")},
-    {.name = "phi3",
-     .marks = {"'<|' + message['role'] + '|>'", "<|end|>"},
-     ZEPHYR_TURNS("<|end|>")},
-    {.name = "stablelm-zephyr",
-     .marks = {"<|user|>", "<|endoftext|>"},
-     .absent = "[gMASK]",
-     ZEPHYR_TURNS("<|endoftext|>")},
-    {.name = "zephyr",
-     .marks = {"'<|user|>\n' + message['content'] + eos_token"},
-     ZEPHYR_TURNS("</s>")},
-    {.name = "zephyr",
-     .marks = {"'<|user|>\\n' + message['content'] + eos_token"},
-     ZEPHYR_TURNS("</s>")},
-    {.name = "gemma",
-     .marks = {"<start_of_turn>"},
-     .system = {"", "\n\n"},
-     .user = {"<start_of_turn>user\n", "<end_of_turn>\n"},
-     .assistant = {"<start_of_turn>model\n", "<end_of_turn>\n"},
-     .open = "<start_of_turn>model\n",
-     .place = SYSTEM_IN_FIRST_USER,
-     .trim = true},
-    /* The date is the one that the program falls back to. */
-    {.name = "llama3.1",
-     .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023\\n", "Today Date: "},
-     .system = {"<|start_header_id|>system<|end_header_id|>\n\n"
-                "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
-                "<|eot_id|>"},
-     LLAMA3_TURNS,
-     .default_system = ""},
-    {.name = "llama3",
-     .marks = {"<|start_header_id|>", "<|end_header_id|>"},
-     .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-     LLAMA3_TURNS},
-    {.name = "deepseek",
-     .marks = {"### Instruction:", "<|EOT|>"},
-     .system = {"", ""},
-     .user = {"### Instruction:\n", "\n"},
-     .assistant = {"### Response:\n", "\n<|EOT|>\n"},
-     .open = "### Response:\n",
-     .default_system = DEEPSEEK_CODER_SYSTEM},
-    {.name = "deepseek2",
-     .marks = {"'Assistant: ' + message['content'] + eos_token"},
-     .system = {"", "\n\n"},
-     .user = {"User: ", "\n\n"},
-     .assistant = {"Assistant: ", "<｜end▁of▁sentence｜>"},
-     .open = "Assistant:"},
-    {.name = "deepseek-r1",
-     .marks = {"<｜Assistant｜><think>\\n'", "<｜User｜>"},
-     .system = {"", ""},
-     .user = {"<｜User｜>", ""},
-     .assistant = {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
-     .open = "<｜Assistant｜><think>\n"},
-    {.name = "deepseek3",
-     .marks = {"<｜Assistant｜>", "<｜User｜>", "<｜end▁of▁sentence｜>"},
-     .absent = "<think>",
-     .system = {"", ""},
-     .user = {"<｜User｜>", ""},
-     .assistant = {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
-     .open = "<｜Assistant｜>"},
-};
-
-/* ", "-separated, each once. */
-static void names_list(struct text *out)
+/* The text of the token that the key names, otherwise of number `id` (-1: none). */
+static void token_text(const struct gguf *g, const char *key, int64_t id, struct text *out)
 {
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (i == 0 || strcmp(rows[i].name, rows[i - 1].name) != 0)
-            text_printf(out, "%s%s", i ? ", " : "", rows[i].name);
-    }
+    const struct gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens");
+    text_init(out);
+    gguf_get_i64(g, key, &id);
+    if (tokens && tokens->type == GGUF_ARRAY && tokens->elem == GGUF_STRING && id >= 0 &&
+        (uint64_t)id < tokens->count)
+        text_add(out, tokens->strings[id].data, tokens->strings[id].len);
 }
 
-static bool contains(struct gguf_string program, const char *mark)
+static oato_status program_open(struct chat_template *c, const struct gguf *g,
+                                struct gguf_string program, struct oato_error *err)
 {
-    return memmem(program.data, program.len, mark, strlen(mark)) != NULL;
+    struct gguf_string model = {"", 0};
+    struct text name;
+    gguf_get_string(g, "tokenizer.ggml.model", &model);
+    const bool spm = model.len == 5 && memcmp(model.data, "llama", 5) == 0;
+    token_text(g, "tokenizer.ggml.bos_token_id", spm ? 1 : -1, &c->bos);
+    token_text(g, "tokenizer.ggml.eos_token_id", spm ? 2 : -1, &c->eos);
+    c->drops_bos = spm || pretokenizer_adds_bos(g);
+    gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &c->drops_bos);
+    text_init(&name);
+    text_printf(&name, "%s: its chat template", gguf_path(g));
+    oato_status status = OATO_OK;
+    if (name.failed || c->bos.failed || c->eos.failed)
+        status = oato_fail_memory(err, program.len, "the chat template");
+    else
+        status = jinja_parse(name.data, program.data, program.len, &jinja_limits_default,
+                             &c->program, err);
+    text_free(&name);
+    return status;
 }
 
-static bool row_matches(const struct chat_template *c, struct gguf_string program)
+static oato_status fail_with_names(struct oato_error *err, oato_status status, const char *what)
 {
-    for (const char *const *mark = c->marks; *mark; mark++) {
-        if (!contains(program, *mark))
-            return false;
-    }
-    return !c->absent || !contains(program, c->absent);
-}
-
-oato_status chat_template_find(const struct gguf *g, const char *name,
-                               const struct chat_template **out, struct oato_error *err)
-{
-    struct gguf_string program = {"", 0};
-    bool given = !name && gguf_get_string(g, "tokenizer.chat_template", &program);
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (name ? strcmp(name, rows[i].name) == 0 : given && row_matches(&rows[i], program)) {
-            *out = &rows[i];
-            return OATO_OK;
-        }
-    }
     struct text names;
     text_init(&names);
-    names_list(&names);
-    const char *known = names.data ? names.data : "";
-    if (name)
-        oato_fail(err, OATO_EUSAGE, "unknown --chat-template %.40s; choose one of %s", name, known);
-    else
-        oato_fail(err, OATO_EFILE, "%s: %s; choose one with --chat-template: %s", gguf_path(g),
-                  given ? "its tokenizer.chat_template is not a known one"
-                        : "it has no tokenizer.chat_template",
-                  known);
+    chat_format_names(&names);
+    oato_fail(err, status, "%s: %s", what, names.data ? names.data : "");
     text_free(&names);
-    return err->status;
+    return status;
+}
+
+/* The model's own template. */
+static oato_status own_find(struct chat_template *c, const struct gguf *g, struct oato_error *err)
+{
+    struct gguf_string program = {"", 0};
+    char what[400];
+    if (!gguf_get_string(g, "tokenizer.chat_template", &program) || !program.len) {
+        snprintf(what, sizeof what,
+                 "%s: it has no tokenizer.chat_template; choose one with "
+                 "--chat-template",
+                 gguf_path(g));
+        return fail_with_names(err, OATO_EFILE, what);
+    }
+    const oato_status status = program_open(c, g, program, err);
+    if (!status || oato_failed_memory(err))
+        return status;
+    c->format = chat_format_recognise(program);
+    if (!c->format) {
+        snprintf(what, sizeof what, "%.300s; choose one with --chat-template", err->text);
+        return fail_with_names(err, OATO_EFILE, what);
+    }
+    snprintf(c->warning, sizeof c->warning, "%.400s; using the format %s in its place", err->text,
+             chat_format_name(c->format));
+    return OATO_OK;
+}
+
+oato_status chat_template_find(const struct gguf *g, const char *name, struct chat_template **out,
+                               struct oato_error *err)
+{
+    char what[100];
+    struct chat_template *c = calloc(1, sizeof *c);
+    *out = NULL;
+    if (!c)
+        return oato_fail_memory(err, sizeof *c, "the chat template");
+    oato_status status = OATO_OK;
+    c->format = name ? chat_format_named(name) : NULL;
+    if (name && !c->format) {
+        snprintf(what, sizeof what, "unknown --chat-template %.40s; choose one of", name);
+        status = fail_with_names(err, OATO_EUSAGE, what);
+    } else if (!name) {
+        status = own_find(c, g, err);
+    }
+    if (status)
+        chat_template_free(c);
+    else
+        *out = c;
+    return status;
+}
+
+void chat_template_free(struct chat_template *c)
+{
+    if (!c)
+        return;
+    jinja_free(c->program);
+    text_free(&c->bos);
+    text_free(&c->eos);
+    free(c->variables);
+    free(c);
 }
 
 const char *chat_template_name(const struct chat_template *c)
 {
-    return c->name;
+    return c->format ? chat_format_name(c->format) : "of the model";
 }
 
-static bool is_space(char c)
+const char *chat_template_warning(const struct chat_template *c)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+    return c->warning;
 }
 
-static void add_content(struct text *out, const char *content, bool trim)
+oato_status chat_template_variables(struct chat_template *c, const char *json,
+                                    struct oato_error *err)
 {
-    size_t n = strlen(content);
-    while (trim && n > 0 && is_space(content[n - 1]))
-        n--;
-    while (trim && n > 0 && is_space(*content)) {
-        content++;
-        n--;
-    }
-    text_add(out, content, n);
-}
-
-static void add_str(struct text *out, const char *s)
-{
-    text_add(out, s, strlen(s));
-}
-
-static void add_wrapped(struct text *out, const struct wrap *w, const char *content, bool trim)
-{
-    add_str(out, w->before);
-    add_content(out, content, trim);
-    add_str(out, w->after);
-}
-
-static bool role_is(const struct chat_message *m, const char *role)
-{
-    return strcmp(m->role, role) == 0;
-}
-
-/* Roles are known; a system message that belongs into a user's message finds one. */
-static oato_status messages_check(const struct chat_template *c, const struct chat_message *m,
-                                  size_t n, struct oato_error *err)
-{
-    size_t last_system = SIZE_MAX, last_user = SIZE_MAX;
-    for (size_t i = 0; i < n; i++) {
-        if (role_is(&m[i], "system"))
-            last_system = i;
-        else if (role_is(&m[i], "user"))
-            last_user = i;
-        else if (!role_is(&m[i], "assistant"))
-            return oato_fail(err, OATO_EUSAGE,
-                             "message %zu has the role \"%.40s\"; system, user and assistant are "
-                             "allowed",
-                             i + 1, m[i].role);
-    }
-    bool inside = c->place != SYSTEM_ALONE && last_system != SIZE_MAX;
-    if (inside &&
-        (last_user == SIZE_MAX || (c->place == SYSTEM_IN_FIRST_USER && last_user < last_system)))
+    if (c->format)
         return oato_fail(err, OATO_EUSAGE,
-                         "the chat template %s merges message %zu (role system) into the user "
-                         "message after it, which is missing; add one",
-                         c->name, last_system + 1);
-    return OATO_OK;
+                         "variables are for the model's own chat template; %s "
+                         "has none",
+                         chat_format_name(c->format));
+    struct jinja *x = jinja_begin(c->program, err);
+    if (!x)
+        return err->status;
+    jinja_set_json(x, json, strlen(json));
+    const bool good = !x->failed;
+    jinja_end(x);
+    if (!good)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the chat template's variables are no JSON object: %.80s", json);
+    free(c->variables);
+    c->variables = strdup(json);
+    return c->variables ? OATO_OK : oato_fail_memory(err, strlen(json), "the variables");
 }
 
-/* The system messages of m[begin..end), inside a user message. */
-static void add_inner_system(struct text *out, const struct chat_template *c,
-                             const struct chat_message *m, size_t begin, size_t end)
+static struct value messages_value(struct jinja *x, const struct chat_message *m, size_t n)
 {
-    for (size_t i = begin; i < end; i++) {
-        if (role_is(&m[i], "system"))
-            add_wrapped(out, &c->system, m[i].content, c->trim);
+    const struct value list = value_new(x, VALUE_LIST);
+    for (size_t i = 0; i < n && !x->failed; i++) {
+        const struct value message = value_new(x, VALUE_DICT);
+        dict_set(x, message.list, value_str("role"), value_str(m[i].role));
+        dict_set(x, message.list, value_str("content"), value_str(m[i].content));
+        list_push(x, list.list, message);
     }
+    return list;
+}
+
+static oato_status program_apply(const struct chat_template *c, const struct chat_message *m,
+                                 size_t n, bool add_assistant, struct text *out,
+                                 struct oato_error *err)
+{
+    struct text text;
+    struct jinja *x = jinja_begin(c->program, err);
+    if (!x)
+        return err->status;
+    text_init(&text);
+    jinja_set(x, "messages", messages_value(x, m, n));
+    jinja_set(x, "add_generation_prompt", value_bool(add_assistant));
+    jinja_set(x, "bos_token", value_slice(c->bos.data ? c->bos.data : "", c->bos.len));
+    jinja_set(x, "eos_token", value_slice(c->eos.data ? c->eos.data : "", c->eos.len));
+    if (c->variables)
+        jinja_set_json(x, c->variables, strlen(c->variables));
+    oato_status status = jinja_run(x, &text);
+    jinja_end(x);
+    if (status && !oato_failed_memory(err)) {
+        const struct oato_error why = *err;
+        oato_fail(err, status, "%.430s; --chat-template NAME takes a named format instead",
+                  why.text);
+    }
+    if (!status) {
+        const bool twice = c->drops_bos && c->bos.data && text.data && text.len >= c->bos.len &&
+                           memcmp(text.data, c->bos.data, c->bos.len) == 0;
+        const size_t skip = twice ? c->bos.len : 0;
+        text_add(out, text.data ? text.data + skip : "", text.len - skip);
+        if (out->failed)
+            status = oato_fail_memory(err, text.len, "the prompt text");
+    }
+    text_free(&text);
+    return status;
 }
 
 oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
                                 size_t n, bool add_assistant, struct text *out,
                                 struct oato_error *err)
 {
-    oato_status s = messages_check(c, m, n, err);
-    if (s != OATO_OK)
-        return s;
-    bool has_system = false;
-    size_t last_user = 0, after_user = 0; /* after_user: one past the user message before */
-    for (size_t i = 0; i < n; i++) {
-        has_system = has_system || role_is(&m[i], "system");
-        last_user = role_is(&m[i], "user") ? i : last_user;
-    }
-    if (!has_system && c->default_system)
-        add_wrapped(out, &c->system, c->default_system, false);
-
-    for (size_t i = 0; i < n; i++) {
-        if (role_is(&m[i], "assistant")) {
-            add_wrapped(out, &c->assistant, m[i].content, c->trim || c->trim_assistant);
-        } else if (role_is(&m[i], "user")) {
-            if (c->turn && after_user > 0)
-                add_str(out, c->turn);
-            add_str(out, c->user.before);
-            if (c->place == SYSTEM_IN_FIRST_USER)
-                add_inner_system(out, c, m, after_user, i);
-            else if (c->place == SYSTEM_IN_LAST_USER && i == last_user)
-                add_inner_system(out, c, m, 0, n);
-            add_content(out, m[i].content, c->trim);
-            add_str(out, c->user.after);
-            after_user = i + 1;
-        } else if (c->place == SYSTEM_ALONE) {
-            add_wrapped(out, &c->system, m[i].content, c->trim);
-        }
-    }
-    if (add_assistant && c->open)
-        add_str(out, c->open);
-    return out->failed ? oato_fail_memory(err, out->len, "the prompt text") : OATO_OK;
+    return c->format ? chat_format_apply(c->format, m, n, add_assistant, out, err)
+                     : program_apply(c, m, n, add_assistant, out, err);
 }

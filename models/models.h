@@ -166,15 +166,26 @@ struct chat_message {
     const char *content;
 };
 
-struct chat_template; /* a row of a table: chatml, llama2, llama3, gemma, mistral, zephyr, deepseek,
-                         phi3 */
+/* The Jinja program that the model brings (tokenizer.chat_template), or a named format: chatml,
+ * llama2, llama3, gemma, mistral, zephyr, deepseek, phi3 and others. */
+struct chat_template;
 
-/* Recognises the template from the model's template text, or takes the one named by `name` when
- * that is not NULL. The error lists the names and points to --chat-template. */
-oato_status chat_template_find(const struct gguf *g, const char *name,
-                               const struct chat_template **out, struct oato_error *err);
-const char *chat_template_name(const struct chat_template *c);
-/* The prompt text for the messages, with the opening of an assistant message when add_assistant. */
+/* The model's own, or the format named by `name` when that is not NULL. A program that cannot be
+ * parsed is replaced by the format that it is recognised as, if there is one; then
+ * chat_template_warning has a line that says so, else "". The error lists the names and points to
+ * --chat-template. The result does not refer to g. */
+oato_status chat_template_find(const struct gguf *g, const char *name, struct chat_template **out,
+                               struct oato_error *err);
+void chat_template_free(struct chat_template *c);
+const char *chat_template_name(const struct chat_template *c); /* "of the model": its program */
+const char *chat_template_warning(const struct chat_template *c);
+/* Further variables that the program sees, members of a JSON object: {"enable_thinking": false}.
+ * Named formats have no variables: an error. */
+oato_status chat_template_variables(struct chat_template *c, const char *json,
+                                    struct oato_error *err);
+/* The prompt text for the messages, with the opening of an assistant message when add_assistant,
+ * without the begin-of-text token that tokenizer_encode adds. The model's program is bound in time,
+ * nesting, memory and output; what it refuses (OATO_EFILE) is told in its words. */
 oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
                                 size_t n, bool add_assistant, struct text *out,
                                 struct oato_error *err);

@@ -88,6 +88,15 @@ oato_status pretokenizer_create(const struct gguf *g, struct pretokenizer **out,
     return OATO_OK;
 }
 
+bool pretokenizer_adds_bos(const struct gguf *g)
+{
+    struct gguf_string name = {"default", 7};
+    const char *spelt;
+    (void)gguf_get_string(g, "tokenizer.ggml.pre", &name);
+    const struct pretokenizer_row *row = row_find(name, &spelt);
+    return row && row->traits.add_bos;
+}
+
 void pretokenizer_free(struct pretokenizer *p)
 {
     if (!p)

@@ -207,6 +207,8 @@ extern const size_t n_pretokenizer_rows;
 
 oato_status pretokenizer_create(const struct gguf *g, struct pretokenizer **out,
                                 struct pretokenizer_traits *traits, struct oato_error *err);
+/* Its trait add_bos; false for an unknown one. */
+bool pretokenizer_adds_bos(const struct gguf *g);
 void pretokenizer_free(struct pretokenizer *p);
 
 struct pretokenize_work {

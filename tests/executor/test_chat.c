@@ -157,7 +157,7 @@ static void what_is_typed_reaches_the_model(void **state)
     snprintf(keys, sizeof keys, "%s\\n", line);
     assert_int_equal(talk(keys, "-n 6", &out, &err), 0);
     terminal_open(&t, (char *[]){"oato-run", "chat", "tiny.gguf", "-n", "6", NULL});
-    wait_for(&t, "tiny.gguf, context 512 tokens, template chatml");
+    wait_for(&t, "tiny.gguf, context 512 tokens, template of the model");
     wait_for(&t, "> ");
     snprintf(keys, sizeof keys, "%s\r", line);
     type(&t, keys);

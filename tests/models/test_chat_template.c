@@ -1,5 +1,6 @@
 /*
- * test_chat_template.c - formats are recognised from their programs and rendered as they render.
+ * test_chat_template.c - the model's own program is run; a named format renders what its program
+ * renders, and stands in for one that cannot be parsed.
  *
  * The programs are shortened to what recognition needs; the expected texts are what the whole
  * programs render (checked by hand with Jinja).
@@ -41,10 +42,10 @@ static struct gguf *file_with(const char *program)
     return g;
 }
 
-static const struct chat_template *named(const char *name)
+static struct chat_template *named(const char *name)
 {
     struct oato_error err = {0};
-    const struct chat_template *c = NULL;
+    struct chat_template *c = NULL;
     struct gguf *g = file_with(NULL);
     if (chat_template_find(g, name, &c, &err) != OATO_OK)
         fail_msg("%s", err.text);
@@ -53,7 +54,8 @@ static const struct chat_template *named(const char *name)
     return c;
 }
 
-static void renders(const struct chat_template *c, const struct chat_message *m, size_t n,
+/* Frees c. */
+static void renders(struct chat_template *c, const struct chat_message *m, size_t n,
                     bool add_assistant, const char *want)
 {
     struct oato_error err = {0};
@@ -63,6 +65,7 @@ static void renders(const struct chat_template *c, const struct chat_message *m,
         fail_msg("%s", err.text);
     assert_string_equal(out.data ? out.data : "", want);
     text_free(&out);
+    chat_template_free(c);
 }
 
 static void formats_are_recognised_from_their_programs(void **state)
@@ -108,13 +111,18 @@ static void formats_are_recognised_from_their_programs(void **state)
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct oato_error err = {0};
-        const struct chat_template *c;
-        struct gguf *g = file_with(cases[i][1]);
+        struct chat_template *c;
+        char program[512];
+        snprintf(program, sizeof program, "%s{%% that jinja would refuse", cases[i][1]);
+        struct gguf *g = file_with(program);
         if (chat_template_find(g, NULL, &c, &err) != OATO_OK)
             fail_msg("%s: %s", cases[i][0], err.text);
         assert_string_equal(chat_template_name(c), cases[i][0]);
+        assert_non_null(strstr(chat_template_warning(c), "its chat template, line "));
+        assert_non_null(strstr(chat_template_warning(c), cases[i][0]));
         gguf_close(g);
-        (void)named(cases[i][0]);
+        chat_template_free(c);
+        chat_template_free(named(cases[i][0]));
     }
 }
 
@@ -124,12 +132,12 @@ static void what_is_not_known_is_an_error_that_lists_the_names(void **state)
     static const char *const programs[] = {
         NULL,
         "",
-        "{{ 'GPT4 Correct ' + message['role'].title() }}",
-        "<|im_start|>{{ message['content'] }}<end_of_utterance>",
+        "{{ 'GPT4 Correct ' + message['role'].title() }}{% if",
+        "<|im_start|>{{ message['content'] }}<end_of_utterance>{% if",
     };
     for (size_t i = 0; i < ARRAY_LEN(programs); i++) {
         struct oato_error err = {0};
-        const struct chat_template *c;
+        struct chat_template *c;
         struct gguf *g = file_with(programs[i]);
         assert_int_equal(chat_template_find(g, NULL, &c, &err), OATO_EFILE);
         assert_non_null(strstr(err.text, "--chat-template"));
@@ -230,14 +238,124 @@ static void messages_that_cannot_be_rendered_are_refused(void **state)
     struct oato_error err = {0};
     struct text out;
     text_init(&out);
-    assert_int_equal(chat_template_apply(named("chatml"), tool, 1, true, &out, &err), OATO_EUSAGE);
+    struct chat_template *chatml = named("chatml"), *gemma = named("gemma"),
+                         *llama2 = named("llama2");
+    assert_int_equal(chat_template_apply(chatml, tool, 1, true, &out, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "\"tool\""));
-    assert_int_equal(chat_template_apply(named("gemma"), lonely, 1, true, &out, &err), OATO_EUSAGE);
-    assert_int_equal(chat_template_apply(named("llama2"), late, 2, true, &out, &err), OATO_EUSAGE);
+    assert_int_equal(chat_template_variables(chatml, "{}", &err), OATO_EUSAGE);
+    assert_int_equal(chat_template_apply(gemma, lonely, 1, true, &out, &err), OATO_EUSAGE);
+    assert_int_equal(chat_template_apply(llama2, late, 2, true, &out, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "message 2"));
     assert_int_equal(out.len, 0);
     renders(named("mistral-v3"), late, 2, true, "[INST] Be brief\n\nHi[/INST]");
     text_free(&out);
+    chat_template_free(chatml);
+    chat_template_free(gemma);
+    chat_template_free(llama2);
+}
+
+static struct chat_template *own(struct gguf *g, const char *variables)
+{
+    struct oato_error err = {0};
+    struct chat_template *c = NULL;
+    if (chat_template_find(g, NULL, &c, &err) ||
+        (variables && chat_template_variables(c, variables, &err)))
+        fail_msg("%s", err.text);
+    assert_string_equal(chat_template_name(c), "of the model");
+    assert_string_equal(chat_template_warning(c), "");
+    return c;
+}
+
+static void the_program_of_the_model_is_run(void **state)
+{
+    static const char program[] =
+        "{% for m in messages %}<{{ m.role }}>{{ m['content'] | trim }}{% endfor %}|"
+        "{% if add_generation_prompt %}<assistant>{{ mood or tools }}{% endif %}";
+    struct gguf *g = file_with(program);
+    (void)state;
+    renders(own(g, NULL), talk, 4, true,
+            "<system>Be brief<user>Hello<assistant>Hi there<user>And?|<assistant>");
+    renders(own(g, NULL), talk, 1, false, "<system>Be brief|");
+    renders(own(g, "{\"mood\": \"sch\\u00f6n\"}"), talk, 2, true,
+            "<system>Be brief<user>Hello|<assistant>sch\xc3\xb6n");
+    gguf_close(g);
+}
+
+static void variables_are_a_json_object(void **state)
+{
+    static const char *const bad[] = {"[1]", "{\"a\": }", "{\"a\"", "", "{} {}"};
+    struct gguf *g = file_with("x");
+    struct chat_template *c = own(g, "{}");
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct oato_error err = {0};
+        assert_int_equal(chat_template_variables(c, bad[i], &err), OATO_EUSAGE);
+        assert_non_null(strstr(err.text, "no JSON object"));
+    }
+    chat_template_free(c);
+    gguf_close(g);
+}
+
+static void a_program_that_refuses_says_why(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{% for m in messages %}\n{% if m.role == 'system' %}\n"
+         "{{ raise_exception('System role\nnot supported') }}{% endif %}{% endfor %}",
+         "its chat template, line 3: System role not supported"},
+        {"{{ messages[0].tools.x }}", "'dict object' has no attribute 'tools'"},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct oato_error err = {0};
+        struct text out;
+        struct gguf *g = file_with(cases[i][0]);
+        struct chat_template *c = own(g, NULL);
+        text_init(&out);
+        assert_int_equal(chat_template_apply(c, talk, 2, true, &out, &err), OATO_EFILE);
+        if (!strstr(err.text, cases[i][1]))
+            fail_msg("%s", err.text);
+        assert_int_equal(out.len, 0);
+        assert_null(strchr(err.text, '\n'));
+        text_free(&out);
+        chat_template_free(c);
+        gguf_close(g);
+    }
+}
+
+/* A vocabulary of three tokens, whose model adds the first. */
+static void the_first_token_is_left_to_the_tokenizer(void **state)
+{
+    static const struct {
+        bool adds;
+        const char *program, *want;
+    } cases[] = {
+        {true, "{{ bos_token }}Hi{{ eos_token }}{{ bos_token }}", "Hi</s><s>"},
+        {false, "{{ bos_token }}Hi{{ eos_token }}", "<s>Hi</s>"},
+        {true, "Hi", "Hi"},
+    };
+    static const struct gguf_string tokens[] = {{"<unk>", 5}, {"<s>", 3}, {"</s>", 4}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct oato_error err = {0};
+        struct gguf *g = NULL;
+        char path[] = "/tmp/oato-test-XXXXXX";
+        const uint32_t bos = 1, eos = 2;
+        close(mkstemp(path));
+        struct gguf_writer *w = gguf_writer_create();
+        gguf_writer_string(w, "general.architecture", "llama");
+        gguf_writer_string(w, "tokenizer.ggml.model", "gpt2");
+        gguf_writer_string(w, "tokenizer.chat_template", cases[i].program);
+        gguf_writer_strings(w, "tokenizer.ggml.tokens", tokens, 3);
+        gguf_writer_scalar(w, "tokenizer.ggml.bos_token_id", GGUF_U32, &bos);
+        gguf_writer_scalar(w, "tokenizer.ggml.eos_token_id", GGUF_U32, &eos);
+        gguf_writer_scalar(w, "tokenizer.ggml.add_bos_token", GGUF_BOOL, &cases[i].adds);
+        if (gguf_writer_save(w, path, &err) || gguf_open(path, &g, &err))
+            fail_msg("%s", err.text);
+        gguf_writer_free(w);
+        unlink(path);
+        renders(own(g, NULL), talk, 1, true, cases[i].want);
+        gguf_close(g);
+    }
 }
 
 int main(void)
@@ -248,6 +366,10 @@ int main(void)
         cmocka_unit_test(a_conversation_renders_as_the_model_was_trained),
         cmocka_unit_test(a_default_system_message_is_given_when_there_is_none),
         cmocka_unit_test(messages_that_cannot_be_rendered_are_refused),
+        cmocka_unit_test(the_program_of_the_model_is_run),
+        cmocka_unit_test(a_program_that_refuses_says_why),
+        cmocka_unit_test(variables_are_a_json_object),
+        cmocka_unit_test(the_first_token_is_left_to_the_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

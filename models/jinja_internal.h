@@ -1,0 +1,273 @@
+/*
+ * jinja_internal.h - what the files of the Jinja interpreter share, and how it is used:
+ *
+ *     jinja_parse(name, text, n, limits, &t, err)            a program, once
+ *     x = jinja_begin(t, err); jinja_set(x, "messages", v)   a run and its variables
+ *     jinja_run(x, &out); jinja_end(x)
+ *
+ * Semantics are those of jinja2 as Hugging Face's transformers sets it up, as far as the templates
+ * of known models use it; the rest is refused by name. A program comes from an untrusted file, so
+ * every run has limits. The first failure is kept in the caller's error; after it nothing
+ * allocates, loops end and values are undefined, so the code reads without checks.
+ */
+#ifndef OATO_MODELS_JINJA_INTERNAL_H
+#define OATO_MODELS_JINJA_INTERNAL_H
+
+#include "models/models.h"
+
+#include <string.h>
+
+struct jinja_limits {
+    int64_t steps;         /* nodes evaluated, and a step for every STEP_BYTES bytes of text */
+    int32_t depth;         /* of expressions, statements, calls and values inside each other */
+    size_t output_bytes;   /* printed in all, text that is captured by set or a macro included */
+    size_t memory_bytes;   /* of values, and of the parsed program; below 4 GiB */
+    size_t template_bytes; /* of its text */
+};
+extern const struct jinja_limits jinja_limits_default;
+enum { STEP_BYTES = 256 };
+
+/* ------------------------------------------------------------------------------ values ---- */
+
+/* X(type, its name in Python) */
+#define VALUE_KINDS(X)                                                                             \
+    X(UNDEFINED, "Undefined")                                                                      \
+    X(NONE, "NoneType")                                                                            \
+    X(BOOL, "bool")                                                                                \
+    X(INT, "int")                                                                                  \
+    X(FLOAT, "float")                                                                              \
+    X(STRING, "str")                                                                               \
+    X(LIST, "list")                                                                                \
+    X(TUPLE, "tuple") X(DICT, "dict") X(NAMESPACE, "jinja2.utils.Namespace")                       \
+        X(MACRO, "jinja2.runtime.Macro") X(FUNCTION, "function")
+#define VALUE_KIND(type, name) VALUE_##type,
+enum value_type { VALUE_KINDS(VALUE_KIND) VALUE_TYPES };
+#undef VALUE_KIND
+
+struct value {
+    uint8_t type;
+    uint8_t owner; /* UNDEFINED: the type that lacks it; UNDEFINED: no name is known */
+    uint32_t len;  /* STRING, UNDEFINED (its name; 0: of an element) */
+    union {
+        int64_t i; /* BOOL, INT; UNDEFINED: number of the element */
+        double f;
+        const char *s;     /* bytes, usually UTF-8, not zero-terminated */
+        struct list *list; /* LIST, TUPLE, DICT, NAMESPACE */
+        const struct macro *macro;
+        const struct jinja_call *call; /* FUNCTION; NULL: a method without its object */
+    };
+};
+
+/* A dict is a list of keys and values in turns, in the order of insertion. */
+struct list {
+    struct value *v;
+    uint32_t n, cap;
+};
+
+static const struct value undefined = {.type = VALUE_UNDEFINED};
+static const struct value value_none = {.type = VALUE_NONE};
+
+static inline struct value value_bool(bool b)
+{
+    return (struct value){.type = VALUE_BOOL, .i = b};
+}
+static inline struct value value_int(int64_t i)
+{
+    return (struct value){.type = VALUE_INT, .i = i};
+}
+static inline struct value value_slice(const char *s, size_t n) /* borrows */
+{
+    return (struct value){.type = VALUE_STRING, .len = (uint32_t)n, .s = s};
+}
+static inline struct value value_str(const char *s) /* borrows */
+{
+    return value_slice(s, strlen(s));
+}
+static inline bool value_is_list(struct value v)
+{
+    return v.type == VALUE_LIST || v.type == VALUE_TUPLE;
+}
+static inline bool value_is_number(struct value v)
+{
+    return v.type == VALUE_BOOL || v.type == VALUE_INT || v.type == VALUE_FLOAT;
+}
+/* Of a number. */
+static inline double value_number(struct value v)
+{
+    return v.type == VALUE_FLOAT ? v.f : (double)v.i;
+}
+static inline bool string_is(struct value v, const char *s)
+{
+    return v.type == VALUE_STRING && v.len == strlen(s) && memcmp(v.s, s, v.len) == 0;
+}
+
+/* ------------------------------------------------------------------------------- a run ---- */
+
+struct tail { /* free room behind a string */
+    char *end;
+    size_t room, bytes; /* bytes: of the string */
+};
+
+struct scope { /* names of a block; the keys of vars are strings */
+    struct scope *outer;
+    struct list vars;
+    bool kept; /* a macro refers to it */
+};
+
+enum jinja_flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
+
+struct jinja {
+    const struct jinja_limits *limits;
+    const char *name; /* of the template, for messages */
+    const struct node *body;
+    struct arena arena;
+    struct list nothing; /* stays empty: what a list is after a failure */
+    struct tail tails[4];
+    struct text *out; /* what is printed goes here */
+    struct scope *top;
+    int64_t steps, now; /* now: seconds since 1970, for strftime_now */
+    size_t written;
+    int32_t depth, line;
+    enum jinja_flow flow; /* not ON: statements are skipped up to the end of the loop's body */
+    bool failed;
+    struct oato_error *err;
+};
+
+struct jinja_template;
+/* name appears in messages; text is copied. */
+oato_status jinja_parse(const char *name, const char *text, size_t n,
+                        const struct jinja_limits *limits, struct jinja_template **out,
+                        struct oato_error *err);
+void jinja_free(struct jinja_template *t);
+/* err is stored; the functions of the run leave their failure there. NULL: memory is short. */
+struct jinja *jinja_begin(const struct jinja_template *t, struct oato_error *err);
+void jinja_set(struct jinja *x, const char *name, struct value v);
+/* Sets every member of a JSON object. */
+void jinja_set_json(struct jinja *x, const char *json, size_t n);
+oato_status jinja_run(struct jinja *x, struct text *out);
+void jinja_end(struct jinja *x);
+
+/* Keeps the first message, in front of it the template and the line. */
+void jinja_fail(struct jinja *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Counts n steps; false when the run has failed or ends here. */
+bool jinja_steps(struct jinja *x, size_t n);
+/* Enters and leaves a level of nesting; a false enter is not left. */
+bool jinja_enter(struct jinja *x);
+static inline void jinja_leave(struct jinja *x)
+{
+    x->depth--;
+}
+/* Zeroed; NULL after a failure. */
+void *jinja_alloc(struct jinja *x, size_t count, size_t size);
+/* Adds to a text, and counts it as output and as steps. */
+void jinja_emit(struct jinja *x, struct text *to, const char *s, size_t n);
+
+/* ---------------------------------------------------------------------- jinja_values.c ---- */
+
+struct value value_string(struct jinja *x, const char *s, size_t n); /* copies */
+struct value value_new(struct jinja *x, enum value_type type);       /* an empty container */
+struct value value_take(struct jinja *x, struct text *t);            /* its text; t is freed */
+void list_push(struct jinja *x, struct list *l, struct value v);
+/* NULL: no such key. */
+struct value *dict_find(struct jinja *x, const struct list *d, struct value key);
+void dict_set(struct jinja *x, struct list *d, struct value key, struct value v);
+
+bool value_true(struct value v);
+const char *value_type_name(struct value v);                /* as Python calls it: "str" */
+void value_fail_undefined(struct jinja *x, struct value v); /* "'x' is undefined" */
+bool value_equal(struct jinja *x, struct value a, struct value b);
+/* Less than 0, 0, more than 0; fails when the types have no order. */
+int value_order(struct jinja *x, const char *op, struct value a, struct value b);
+/* What iterating over v gives: items, keys, characters; fails when that is not possible. */
+const struct list *value_items(struct jinja *x, struct value v);
+int64_t value_length(struct jinja *x, struct value v);
+/* v.key when dotted (methods before items), else v[key]. */
+struct value value_member(struct jinja *x, struct value v, struct value key, bool dotted);
+/* part[3]: first, end, step, or none. */
+struct value value_part(struct jinja *x, struct value v, const struct value part[3]);
+struct value value_concat(struct jinja *x, struct value a, struct value b); /* strings */
+/* Any operator but "or" and "and", as programs write it. */
+struct value value_binary(struct jinja *x, const char *op, struct value a, struct value b);
+
+/* ------------------------------------------------------------------------ jinja_text.c ---- */
+
+/* Bytes of the character at s (n > 0); 1 for a byte that is not UTF-8. */
+size_t char_bytes(const char *s, size_t n);
+bool char_is_space(const char *s, size_t n);
+size_t string_offset(struct value v, size_t chars); /* of the character with that number */
+/* chars: what to remove, white space when it is no string. */
+struct value string_strip(struct value v, struct value chars, bool left, bool right);
+struct value value_to_string(struct jinja *x, struct value v); /* str(v) */
+void value_print(struct jinja *x, struct value v, struct text *to);
+void value_json(struct jinja *x, struct value v, bool ascii, int64_t indent, struct text *to);
+struct value value_from_json(struct jinja *x, const char *s, size_t n);
+/* The string whose text begins at *at and ends before `quote`; *at is moved behind that. */
+struct value read_string(struct jinja *x, const char **at, const char *end, char quote, bool json);
+/* The number at *at, made of the characters `of`; undefined when it is none. */
+struct value read_number(const char **at, const char *end, const char *of);
+
+/* ----------------------------------------------------------------------- jinja_calls.c ---- */
+
+struct args {
+    struct list at, named; /* named: a dict */
+};
+
+enum call_on {
+    ON_FUNCTION = 1,
+    ON_FILTER = 2,
+    ON_TEST = 4,
+    ON_STRING = 8,
+    ON_DICT = 16,
+    ON_LIST = 32
+};
+
+const struct jinja_call *call_find(enum call_on on, struct value name);
+const struct jinja_call *method_find(struct value of, struct value name);
+struct value call_run(struct jinja *x, const struct jinja_call *row, struct value subject,
+                      const struct args *a);
+/* A filter or test by its name. */
+struct value call_named(struct jinja *x, enum call_on on, struct value name, struct value subject,
+                        const struct args *a);
+
+/* ----------------------------------------------------------------------- jinja_parse.c ---- */
+
+/* Behind each kind: its kids and value. A list is linked by `next`. */
+enum node_kind {
+    NODE_CONST,     /* value */
+    NODE_NAME,      /* value */
+    NODE_LIST,      /* items */
+    NODE_TUPLE,     /* items; as a target: targets */
+    NODE_DICT,      /* keys and values in turns */
+    NODE_ATTRIBUTE, /* of; value: name */
+    NODE_ELEMENT,   /* of, index */
+    NODE_SLICE,     /* of, first, end, step */
+    NODE_CALL,      /* what, arguments */
+    NODE_FILTER,    /* of, arguments; value: name */
+    NODE_TEST,      /* of, arguments; value: name */
+    NODE_NAMED,     /* an argument: expression; a parameter: default, or none; value: name */
+    NODE_NEGATE,    /* operand */
+    NODE_NOT,       /* operand */
+    NODE_BINARY,    /* two operands; value: operator */
+    NODE_IF_ELSE,   /* value, condition, otherwise */
+    NODE_CAPTURE,   /* body, whose text it gives */
+    NODE_TEXT,      /* value */
+    NODE_PRINT,     /* expression */
+    NODE_IF,        /* condition (none: else), body, the next branch */
+    NODE_FOR,       /* target, list, condition, body */
+    NODE_SET,       /* target, expression */
+    NODE_MACRO,     /* parameters, body; value: name */
+    NODE_BREAK,
+    NODE_CONTINUE
+};
+
+struct node {
+    enum node_kind kind;
+    int32_t line;
+    struct value value;
+    struct node *kid[4];
+    struct node *next;
+};
+
+struct node *parse_program(struct jinja *x, const char *text, size_t n);
+
+#endif
