@@ -104,7 +104,7 @@ oato_status session_template(const struct session *s, const struct run_args *a,
     if (status)
         return status;
     if (chat_template_warning(*out)[0])
-        warn(NULL, chat_template_warning(*out));
+        program_warn(NULL, chat_template_warning(*out));
     if (a->variables)
         status = chat_template_variables(*out, a->variables, err);
     if (status) {
