@@ -138,17 +138,20 @@ static struct value format(struct jinja *x, const struct call *c)
     const struct list *texts = split(x, &parts).list;
     struct value all = value_slice("", 0);
     for (uint32_t i = 0; i < texts->n && jinja_steps(x, 1); i++) {
-        if (i > c->a->at.n || c->a->named.n || memchr(texts->v[i].s, '{', texts->v[i].len))
+        const struct value text = texts->v[i];
+        if (i > c->a->at.n || c->a->named.n || memchr(text.s, '{', text.len) ||
+            memchr(text.s, '}', text.len))
             jinja_fail(x, "format() supports {} only, with an argument for each");
         else if (i)
             all = value_concat(x, all, value_to_string(x, c->a->at.v[i - 1]));
-        all = value_concat(x, all, texts->v[i]);
+        all = value_concat(x, all, text);
     }
     return all;
 }
 
 enum { LEFT = 1, RIGHT = 2 };
 
+/* how: at which ends; 0 leaves the text as it is. */
 static struct value strip(struct jinja *x, const struct call *c)
 {
     const struct value s = c->v[0];
@@ -176,13 +179,6 @@ static struct value change_case(struct jinja *x, const struct call *c)
         s[i] = (char)(b >= 0x80 ? b : c->how ? toupper(b) : tolower(b));
     }
     return value_slice(s ? s : "", s ? v.len : 0);
-}
-
-/* The subject: text already. */
-static struct value to_string(struct jinja *x, const struct call *c)
-{
-    (void)x;
-    return c->v[0];
 }
 
 static struct value tojson(struct jinja *x, const struct call *c)
@@ -387,8 +383,8 @@ static const struct jinja_call calls[] = {
     {ON_STRING | ON_FILTER | TEXT, "upper", "", change_case, true},
     {ON_STRING | ON_FILTER | TEXT, "lower", "", change_case, false},
     {ON_FILTER | TEXT, "indent", "i:width=4 b:first=0 b:blank=0", indent, 0},
-    {ON_FILTER | TEXT, "string", "", to_string, 0},
-    {ON_FILTER | TEXT, "safe", "", to_string, 0},
+    {ON_FILTER | TEXT, "string", "", strip, 0},
+    {ON_FILTER | TEXT, "safe", "", strip, 0},
     {ON_FILTER, "tojson", "b:ensure_ascii=0 i:indent=", tojson, 0},
     {ON_FILTER | TEXT, "from_json", "", from_json, 0},
     {ON_DICT | ON_FILTER, "items", "", items_of, 0},

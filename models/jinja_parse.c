@@ -292,12 +292,12 @@ static struct node *parse_name(struct parser *p)
 
 static struct node *parse_primary(struct parser *p)
 {
-    struct node *n;
     const struct value v = p->now.value;
     if (parse_skip(p, LEX_CONST, NULL))
         return value_node(p, NODE_CONST, v, NULL);
     if (skip_operator(p, "(")) {
-        n = parse_is(p, LEX_OP, ")") ? parse_node(p, NODE_TUPLE, NULL, NULL) : parse_tuple(p, true);
+        const bool empty = parse_is(p, LEX_OP, ")");
+        struct node *n = empty ? parse_node(p, NODE_TUPLE, NULL, NULL) : parse_tuple(p, true);
         parse_expect(p, LEX_OP, ")");
         return n;
     }
@@ -354,24 +354,12 @@ static struct node *parse_applied(struct parser *p, enum node_kind kind, struct 
     return n;
 }
 
+/* Filters and tests behind an expression. */
 static struct node *parse_filters(struct parser *p, struct node *n)
 {
-    while (skip_operator(p, "|"))
-        n = parse_applied(p, NODE_FILTER, n);
-    return n;
-}
-
-static struct node *parse_unary(struct parser *p, bool with_filters)
-{
-    struct node *n;
-    if (!jinja_enter(p->x))
-        return parse_node(p, NODE_CONST, NULL, NULL);
-    n = skip_operator(p, "-") ? parse_node(p, NODE_NEGATE, parse_unary(p, false), NULL)
-                              : parse_primary(p);
-    n = parse_postfix(p, n);
-    while (with_filters && !p->x->failed) {
-        if (parse_is(p, LEX_OP, "|")) {
-            n = parse_filters(p, n);
+    while (!p->x->failed) {
+        if (skip_operator(p, "|")) {
+            n = parse_applied(p, NODE_FILTER, n);
         } else if (parse_skip(p, LEX_NAME, "is")) {
             const bool not = parse_skip(p, LEX_NAME, "not");
             n = parse_applied(p, NODE_TEST, n);
@@ -380,6 +368,15 @@ static struct node *parse_unary(struct parser *p, bool with_filters)
             break;
         }
     }
+    return n;
+}
+
+static struct node *parse_unary(struct parser *p)
+{
+    if (!jinja_enter(p->x))
+        return parse_node(p, NODE_CONST, NULL, NULL);
+    struct node *n = skip_operator(p, "-") ? parse_node(p, NODE_NEGATE, parse_unary(p), NULL)
+                                           : parse_postfix(p, parse_primary(p));
     jinja_leave(p->x);
     return n;
 }
@@ -410,7 +407,7 @@ static struct node *parse_binary(struct parser *p, int level)
 {
     const char *op;
     if (level == LEVELS)
-        return parse_unary(p, true);
+        return parse_filters(p, parse_unary(p));
     if (level == LEVEL_NOT && parse_skip(p, LEX_NAME, "not")) {
         if (!jinja_enter(p->x))
             return parse_node(p, NODE_CONST, NULL, NULL);

@@ -104,21 +104,13 @@ static void run_body(struct jinja *x, const struct node *first, struct scope *s)
         eval(x, n, s);
 }
 
-static struct scope *scope_open(struct jinja *x, struct scope *outer)
+/* last: the scope of the round before in a loop, which is used again unless a macro keeps it. */
+static struct scope *scope_open(struct jinja *x, struct scope *outer, struct scope *last)
 {
-    struct scope *s = jinja_alloc(x, 1, sizeof *s);
+    struct scope *s = last && !last->kept ? last : jinja_alloc(x, 1, sizeof *s);
     if (s)
-        s->outer = outer;
+        *s = (struct scope){.outer = outer, .vars = {s->vars.v, 0, s->vars.cap}};
     return s;
-}
-
-/* A scope for the next round of a loop: the last one again, unless a macro keeps it. */
-static struct scope *scope_again(struct jinja *x, struct scope *last, struct scope *outer)
-{
-    if (!last || last->kept)
-        return scope_open(x, outer);
-    last->vars.n = 0;
-    return last;
 }
 
 static void scope_set(struct jinja *x, struct scope *s, struct value name, struct value v)
@@ -179,7 +171,7 @@ static struct value capture(struct jinja *x, const struct node *body, struct sco
 
 static struct value macro_call(struct jinja *x, const struct macro *m, const struct args *a)
 {
-    struct scope *s = scope_open(x, m->scope);
+    struct scope *s = scope_open(x, m->scope, NULL);
     const struct value name = m->node->value;
     uint32_t given = 0, named = 0;
     for (const struct node *p = m->node->kid[0]; p && !x->failed; p = p->next) {
@@ -239,17 +231,15 @@ static struct value call(struct jinja *x, const struct node *n, struct scope *s)
 
 static struct value container(struct jinja *x, const struct node *n, struct scope *s)
 {
-    const struct value v = value_new(x, n->kind == NODE_DICT   ? VALUE_DICT
-                                        : n->kind == NODE_LIST ? VALUE_LIST
-                                                               : VALUE_TUPLE);
+    const bool list = n->kind == NODE_LIST, dict = n->kind == NODE_DICT;
+    const struct value v = value_new(x, dict ? VALUE_DICT : list ? VALUE_LIST : VALUE_TUPLE);
     for (const struct node *item = n->kid[0]; item && !x->failed; item = item->next) {
         const struct value first = eval(x, item, s);
-        if (n->kind == NODE_DICT) {
-            item = item->next;
+        item = dict ? item->next : item;
+        if (dict)
             dict_set(x, v.list, first, eval(x, item, s));
-        } else {
+        else
             list_push(x, v.list, first);
-        }
     }
     return v;
 }
@@ -260,7 +250,7 @@ static void run_for(struct jinja *x, const struct node *n, struct scope *s)
     const struct value loop = value_new(x, VALUE_NAMESPACE), chosen = value_new(x, VALUE_LIST);
     struct scope *inner = NULL;
     for (uint32_t i = 0; n->kid[2] && i < items->n && jinja_steps(x, 1); i++) {
-        inner = scope_again(x, inner, s);
+        inner = scope_open(x, s, inner);
         assign(x, inner, n->kid[0], items->v[i]);
         if (value_true(eval(x, n->kid[2], inner)) && i < items->n)
             list_push(x, chosen.list, items->v[i]);
@@ -280,7 +270,7 @@ static void run_for(struct jinja *x, const struct node *n, struct scope *s)
         };
         for (size_t k = 0; k < ARRAY_LEN(rows); k++)
             dict_set(x, loop.list, value_str(rows[k].name), rows[k].v);
-        inner = scope_again(x, inner, s);
+        inner = scope_open(x, s, inner);
         scope_set(x, inner, value_str("loop"), loop);
         assign(x, inner, n->kid[0], items->v[i]);
         run_body(x, n->kid[3], inner);
@@ -330,7 +320,7 @@ static struct value eval_kind(struct jinja *x, const struct node *n, struct scop
         if (value_true(eval(x, n->kid[1], s)))
             return eval(x, n->kid[0], s);
         return n->kid[2] ? eval(x, n->kid[2], s) : undefined;
-    case NODE_CAPTURE: return capture(x, n->kid[0], scope_open(x, s));
+    case NODE_CAPTURE: return capture(x, n->kid[0], scope_open(x, s, NULL));
     case NODE_TEXT: jinja_emit(x, x->out, n->value.s, n->value.len); break;
     case NODE_PRINT: value_print(x, eval(x, n->kid[0], s), x->out); break;
     case NODE_IF:
@@ -417,7 +407,7 @@ struct jinja *jinja_begin(const struct jinja_template *t, struct oato_error *err
     begin(x, t->x.name, t->x.limits, err);
     x->body = t->x.body;
     x->now = (int64_t)time(NULL);
-    x->top = scope_open(x, NULL);
+    x->top = scope_open(x, NULL, NULL);
     return x;
 }
 
@@ -440,7 +430,7 @@ oato_status jinja_run(struct jinja *x, struct text *out)
 {
     x->out = out;
     if (!x->failed)
-        run_body(x, x->body, scope_open(x, x->top));
+        run_body(x, x->body, scope_open(x, x->top, NULL));
     if (x->flow != FLOW_ON)
         jinja_fail(x, "break or continue outside of a loop");
     return x->failed ? x->err->status : OATO_OK;

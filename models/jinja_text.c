@@ -299,78 +299,69 @@ struct value read_number(const char **at, const char *end, const char *of)
     return n && !*stop && isfinite(f) ? (struct value){.type = VALUE_FLOAT, .f = f} : undefined;
 }
 
-struct reader {
-    struct jinja *x;
-    const char *s, *end;
-};
-
-static struct value json_bad(struct reader *r)
-{
-    jinja_fail(r->x, "malformed JSON, %zu bytes before its end", (size_t)(r->end - r->s));
-    r->s = r->end;
-    return undefined;
-}
+/* JSON; *at is moved behind what is read. */
+static struct value read_json(struct jinja *x, const char **at, const char *end);
 
 /* Skips space and, where it comes next, the character. */
-static bool json_skip(struct reader *r, char c)
+static bool json_skip(const char **at, const char *end, char c)
 {
-    while (r->s < r->end && (*r->s == ' ' || (*r->s >= '\t' && *r->s <= '\r')))
-        r->s++;
-    const bool is = r->s < r->end && *r->s == c;
-    r->s += is;
+    while (*at < end && (**at == ' ' || (**at >= '\t' && **at <= '\r')))
+        ++*at;
+    const bool is = *at < end && **at == c;
+    *at += is;
     return is;
 }
 
-static struct value json_value(struct reader *r);
-
-static struct value json_container(struct reader *r, bool dict)
+static struct value read_json_container(struct jinja *x, const char **at, const char *end,
+                                        bool dict)
 {
-    const struct value v = value_new(r->x, dict ? VALUE_DICT : VALUE_LIST);
-    for (bool first = true; !json_skip(r, dict ? '}' : ']') && !r->x->failed; first = false) {
-        if (!first && !json_skip(r, ','))
-            return json_bad(r);
-        const struct value item = json_value(r);
-        if (dict && (item.type != VALUE_STRING || !json_skip(r, ':')))
-            return json_bad(r);
+    const struct value v = value_new(x, dict ? VALUE_DICT : VALUE_LIST);
+    while (!json_skip(at, end, dict ? '}' : ']') && !x->failed) {
+        if (v.list->n && !json_skip(at, end, ','))
+            jinja_fail(x, "malformed JSON: a comma is missing");
+        const struct value item = read_json(x, at, end);
+        if (dict && (item.type != VALUE_STRING || !json_skip(at, end, ':')))
+            jinja_fail(x, "malformed JSON: a key is no string or has no value");
         if (dict)
-            dict_set(r->x, v.list, item, json_value(r));
+            dict_set(x, v.list, item, read_json(x, at, end));
         else
-            list_push(r->x, v.list, item);
+            list_push(x, v.list, item);
     }
     return v;
 }
 
-static struct value json_value(struct reader *r)
+static struct value read_json(struct jinja *x, const char **at, const char *end)
 {
     static const char *const words[] = {"false", "true", "null"};
     struct value v = undefined;
-    if (!jinja_steps(r->x, 1) || !jinja_enter(r->x))
-        return undefined;
-    if (json_skip(r, '"')) {
-        v = read_string(r->x, &r->s, r->end, '"', true);
-    } else if (json_skip(r, '{')) {
-        v = json_container(r, true);
-    } else if (json_skip(r, '[')) {
-        v = json_container(r, false);
-    } else {
-        for (size_t i = 0; v.type == VALUE_UNDEFINED && i < ARRAY_LEN(words); i++) {
-            const size_t n = strlen(words[i]);
-            const bool is = (size_t)(r->end - r->s) >= n && memcmp(r->s, words[i], n) == 0;
-            v = !is ? v : i < 2 ? value_bool(i) : value_none;
-            r->s += is ? n : 0;
-        }
-        if (v.type == VALUE_UNDEFINED)
-            v = read_number(&r->s, r->end, "+-.0123456789eE");
-        if (v.type == VALUE_UNDEFINED)
-            json_bad(r);
+    if (!jinja_steps(x, 1) || !jinja_enter(x))
+        return v;
+    if (json_skip(at, end, '"'))
+        v = read_string(x, at, end, '"', true);
+    else if (json_skip(at, end, '{'))
+        v = read_json_container(x, at, end, true);
+    else if (json_skip(at, end, '['))
+        v = read_json_container(x, at, end, false);
+    else
+        v = read_number(at, end, "+-.0123456789eE");
+    for (int i = 0; v.type == VALUE_UNDEFINED && i < 3; i++) {
+        const size_t n = strlen(words[i]);
+        if ((size_t)(end - *at) < n || memcmp(*at, words[i], n) != 0)
+            continue;
+        *at += n;
+        v = i < 2 ? value_bool(i) : value_none;
     }
-    jinja_leave(r->x);
+    if (v.type == VALUE_UNDEFINED)
+        jinja_fail(x, "malformed JSON, %zu bytes before its end", (size_t)(end - *at));
+    jinja_leave(x);
     return v;
 }
 
 struct value value_from_json(struct jinja *x, const char *s, size_t n)
 {
-    struct reader r = {x, s, s + n};
-    const struct value v = json_value(&r);
-    return json_skip(&r, 0) || r.s < r.end ? json_bad(&r) : v;
+    const char *at = s;
+    const struct value v = read_json(x, &at, s + n);
+    if (json_skip(&at, s + n, 0) || at < s + n)
+        jinja_fail(x, "malformed JSON, %zu bytes before its end", (size_t)(s + n - at));
+    return v;
 }
