@@ -1,10 +1,8 @@
 /*
  * jinja_parse.c - a Jinja program as a tree. The first part cuts it into lexemes: text outside of
- * tags, and what is inside {{ }} and {% %}; white space around tags is removed as trim_blocks and
- * lstrip_blocks ask (the newline after a block, the indentation before it) and as the signs - and +
- * say. The second part is a recursive descent with jinja2's precedence: if-else, or, and, not,
- * comparisons, + -, ~, * %, sign, then calls, members, filters and tests. A statement that is not
- * known is refused when the program is parsed.
+ * tags, and what is inside {{ }} and {% %}, with the white space around tags removed as trim_blocks,
+ * lstrip_blocks and the signs - and + ask. The second part is a recursive descent with jinja2's
+ * precedence: if-else, or, and, not, comparisons, + -, ~, * %, sign, then calls and filters.
  */
 #include "models/jinja_internal.h"
 
