@@ -13,8 +13,8 @@ struct graph_builder {
     struct model_shape *shape; /* filled by the architecture */
     struct graph *graph;
     int32_t ops_cap, values_cap;
-    struct gguf_use *used; /* marks tensors that the graph refers to */
-    const char *ignored;   /* words: optional tensors with a part that starts so are not there */
+    bool *used;          /* by index in the file: tensors that the graph refers to */
+    const char *ignored; /* words: optional tensors with a part that starts so are not there */
     struct oato_error *err;
 };
 
@@ -22,6 +22,9 @@ static inline bool build_failed(const struct graph_builder *b)
 {
     return b->err->status != OATO_OK;
 }
+
+/* A tensor of a name that b->ignored has a word for. */
+bool build_ignores(const struct graph_builder *b, const char *name);
 
 /* Integer hyperparameter "ARCH.key" in [lo, hi] for a layer (an array has one entry per layer); a
  * missing key gives `otherwise`, or an error when that is negative. */

@@ -97,6 +97,16 @@ void recipe_list(struct text *out);
 /* arch.c: builds the graph of b's file. */
 void arch_build(struct graph_builder *b, const struct recipe *r);
 
+/* arch_parts.c */
+
+/* An operator of one input that keeps its width, named NAME and then `suffix`. */
+int32_t arch_elementwise(struct graph_builder *b, int32_t layer, const char *name,
+                         const char *suffix, struct oato_op op, int32_t in,
+                         const struct gguf_tensor *weight);
+/* in + "NAME.bias", or in when the file has none and none is demanded. */
+int32_t arch_bias(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                  bool demanded);
+
 /* What a quantiser's factor, "blk.N.NAME.scale", multiplies: nothing, the product, or the product
  * with its bias. */
 enum factor { FACTOR_UNUSED, FACTOR_OF_PRODUCT, FACTOR_OF_SUM };

@@ -1,0 +1,113 @@
+/*
+ * arch_parts.c - what the blocks of a recipe are made of: products with their biases and factors,
+ * norms, slices, sums. Names of operators follow those of their tensors.
+ */
+#include "models/recipe_internal.h"
+
+static bool in_layers(const struct graph_builder *b, int32_t layer)
+{
+    return layer >= 0 && layer < b->graph->n_layers;
+}
+
+/* A vector "blk.N.NAME.KIND", or "NAME.KIND" outside of the layers. */
+static const struct gguf_tensor *vector(struct graph_builder *b, int32_t layer, const char *name,
+                                        const char *kind, int64_t n, bool optional)
+{
+    return in_layers(b, layer) ? build_tensor(b, n, 0, optional, "blk.%d.%s.%s", layer, name, kind)
+                               : build_tensor(b, n, 0, optional, "%s.%s", name, kind);
+}
+
+bool arch_has(const struct graph_builder *b, int32_t layer, const char *name)
+{
+    char full[GGUF_MAX_NAME + 1];
+    snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    return gguf_tensor(b->gguf, full);
+}
+
+static int32_t width_of(const struct graph_builder *b, int32_t value)
+{
+    return build_failed(b) ? 0 : b->graph->values[value].width;
+}
+
+/* An operator that keeps the width of its input, named NAME_SUFFIX. */
+int32_t arch_elementwise(struct graph_builder *b, int32_t layer, const char *name,
+                         const char *suffix, struct oato_op op, int32_t in,
+                         const struct gguf_tensor *weight)
+{
+    char op_name[48];
+    snprintf(op_name, sizeof op_name, "%s%s", name, suffix);
+    op.dtype = DT_F32;
+    op.k = op.n = width_of(b, in);
+    return build_op(b, layer, op_name, op, in, -1, weight, op.n);
+}
+
+int32_t arch_bias(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                  bool demanded)
+{
+    const struct gguf_tensor *t = vector(b, layer, name, "bias", width_of(b, in), !demanded);
+    return t ? arch_elementwise(b, layer, name, "_bias", (struct oato_op){.kind = OP_BIAS}, in, t)
+             : in;
+}
+
+/* Quantisers store a factor for a whole tensor. */
+static int32_t quantiser_factor(struct graph_builder *b, int32_t layer, const char *name,
+                                int32_t in)
+{
+    const struct gguf_tensor *t = vector(b, layer, name, "scale", 1, true);
+    return t ? arch_elementwise(b, layer, name, "_scale", (struct oato_op){.kind = OP_SCALE}, in, t)
+             : in;
+}
+
+int32_t arch_matrix(struct graph_builder *b, int32_t layer, const char *name, int32_t in, int64_t n)
+{
+    return build_mul_mat(
+        b, layer, name, in,
+        build_tensor(b, width_of(b, in), n, false, "blk.%d.%s.weight", layer, name));
+}
+
+int32_t arch_extras(struct graph_builder *b, int32_t layer, const char *name, int32_t y,
+                    bool demanded, enum factor factor)
+{
+    if (factor == FACTOR_UNUSED)
+        vector(b, layer, name, "scale", 1, true);
+    if (factor == FACTOR_OF_PRODUCT)
+        y = quantiser_factor(b, layer, name, y);
+    y = arch_bias(b, layer, name, y, demanded);
+    return factor == FACTOR_OF_SUM ? quantiser_factor(b, layer, name, y) : y;
+}
+
+int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                     int64_t n, enum factor factor)
+{
+    return arch_extras(b, layer, name, arch_matrix(b, layer, name, in, n), false, factor);
+}
+
+int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
+                  const char *name, int32_t in)
+{
+    const struct gguf_tensor *w = vector(b, layer, name, "weight", width_of(b, in), false);
+    const struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps};
+    const int32_t y = arch_elementwise(b, layer, name, "", op, in, w);
+    return s->recipe->norm_biases ? arch_bias(b, layer, name, y, true) : y;
+}
+
+int32_t arch_slice(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                   int32_t first, int32_t n)
+{
+    struct oato_op op = {
+        .kind = OP_SLICE, .dtype = DT_F32, .k = width_of(b, in), .n = n, .first = first};
+    return build_op(b, layer, name, op, in, -1, NULL, n);
+}
+
+int32_t arch_add(struct graph_builder *b, int32_t layer, const char *name, int32_t x, int32_t y)
+{
+    struct oato_op op = {.kind = OP_ADD, .dtype = DT_F32, .k = width_of(b, x), .n = width_of(b, x)};
+    return build_op(b, layer, name, op, x, y, NULL, op.n);
+}
+
+int32_t arch_factor(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                    float factor)
+{
+    const struct oato_op op = {.kind = OP_SCALE, .scale = factor};
+    return factor == 1 ? in : arch_elementwise(b, layer, name, "", op, in, NULL);
+}

@@ -1,0 +1,210 @@
+/*
+ * builder.c - what an architecture builds its graph with: hyperparameters, tensors and operators.
+ * The first error is kept, and every call after it does nothing.
+ */
+#include "models/models_internal.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static void full_key(const struct graph_builder *b, const char *key, char out[160])
+{
+    snprintf(out, 160, "%s.%s", b->shape->architecture, key);
+}
+
+int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
+                  int64_t otherwise)
+{
+    char name[160];
+    int64_t v;
+    if (build_failed(b))
+        return 0;
+    full_key(b, key, name);
+    const struct gguf_value *value = gguf_find(b->gguf, name);
+    if (!value && otherwise >= 0)
+        return (int32_t)otherwise;
+    if (!value)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
+    else if (!gguf_value_i64(value, (uint64_t)(layer < 0 ? 0 : layer), &v))
+        oato_fail(b->err, OATO_EFILE, "%s: key %s has no integer for layer %d", gguf_path(b->gguf),
+                  name, layer);
+    else if (v < lo || v > hi)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is %lld; allowed: %lld to %lld",
+                  gguf_path(b->gguf), name, (long long)v, (long long)lo, (long long)hi);
+    else
+        return (int32_t)v;
+    return 0;
+}
+
+float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise)
+{
+    char name[160];
+    double v;
+    if (build_failed(b))
+        return 0;
+    full_key(b, key, name);
+    const struct gguf_value *value = gguf_find(b->gguf, name);
+    if (!value && otherwise >= 0)
+        return (float)otherwise;
+    if (!value)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
+    else if (!gguf_value_f64(value, 0, &v) || !(v >= lo && v <= hi))
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
+                  gguf_path(b->gguf), name, lo, hi);
+    else
+        return (float)v;
+    return 0;
+}
+
+bool build_bool(struct graph_builder *b, const char *key, bool otherwise)
+{
+    char name[160];
+    bool v = otherwise;
+    full_key(b, key, name);
+    if (!build_failed(b) && gguf_find(b->gguf, name) && !gguf_get_bool(b->gguf, name, &v))
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is neither true nor false", gguf_path(b->gguf),
+                  name);
+    return v;
+}
+
+static void mark_used(struct graph_builder *b, const struct gguf_tensor *t)
+{
+    const struct gguf_tensor *first = gguf_tensor_at(b->gguf, 0);
+    b->used[t - first] = true;
+}
+
+/* True when a part of the name that starts at a dot starts like one of the words. */
+bool build_ignores(const struct graph_builder *b, const char *name)
+{
+    for (const char *word = b->ignored; word && *word;) {
+        const size_t n = strcspn(word, " ");
+        for (const char *part = name; part; part = strchr(part, '.'), part += part != NULL)
+            if (!strncmp(part, word, n))
+                return true;
+        word += n + strspn(word + n, " ");
+    }
+    return false;
+}
+
+static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char *name,
+                                             const int64_t ne[3], bool optional)
+{
+    const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
+    if (t && optional && build_ignores(b, name))
+        return NULL;
+    if (!t) {
+        if (!optional)
+            oato_fail(b->err, OATO_EFILE, "%s: tensor %s is missing", gguf_path(b->gguf), name);
+        return NULL;
+    }
+    if (memcmp(t->ne, ne, 3 * sizeof *ne) != 0 || t->ne[3] != 1) {
+        oato_fail(
+            b->err, OATO_EFILE,
+            "%s: tensor %s is %lld x %lld x %lld, but the model's keys require %lld x %lld x %lld",
+            gguf_path(b->gguf), name, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2],
+            (long long)ne[0], (long long)ne[1], (long long)ne[2]);
+        return NULL;
+    }
+    mark_used(b, t);
+    return t;
+}
+
+const struct gguf_tensor *build_tensor(struct graph_builder *b, int64_t k, int64_t rows,
+                                       bool optional, const char *fmt, ...)
+{
+    char name[GGUF_MAX_NAME + 1];
+    va_list ap;
+    if (build_failed(b))
+        return NULL;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return find_tensor(b, name, (const int64_t[]){k, rows ? rows : 1, 1}, optional);
+}
+
+const struct gguf_tensor *build_tensor_experts(struct graph_builder *b, int64_t k, int64_t rows,
+                                               int64_t experts, const char *fmt, ...)
+{
+    char name[GGUF_MAX_NAME + 1];
+    va_list ap;
+    if (build_failed(b))
+        return NULL;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return find_tensor(b, name, (const int64_t[]){k, rows, experts}, false);
+}
+
+static int32_t add_value(struct graph_builder *b, int32_t width, int32_t rows)
+{
+    struct graph *g = b->graph;
+    if (g->n_values == b->values_cap) {
+        oato_fail(b->err, OATO_EFILE, "%s: the graph has more than %d values", gguf_path(b->gguf),
+                  b->values_cap);
+        return -1;
+    }
+    g->values[g->n_values] = (struct graph_value){width, rows, g->n_ops};
+    return g->n_values++;
+}
+
+int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struct oato_op op,
+                 int32_t in0, int32_t in1, const struct gguf_tensor *weight, int32_t width)
+{
+    struct graph *g = b->graph;
+    char full[80];
+    if (build_failed(b))
+        return -1;
+    if (g->n_ops == b->ops_cap) {
+        oato_fail(b->err, OATO_EFILE, "%s: the graph has more than %d operators",
+                  gguf_path(b->gguf), b->ops_cap);
+        return -1;
+    }
+    if (layer >= 0 && layer < g->n_layers)
+        snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    else
+        snprintf(full, sizeof full, "%s", name);
+    struct graph_op *o = &g->ops[g->n_ops];
+    *o = (struct graph_op){
+        .op = op,
+        .name = arena_strndup(&g->arena, full, strlen(full)),
+        .layer = layer,
+        .kv_layer = op_has_kv(&op) ? layer : -1,
+        .n_in = (in0 >= 0) + (in1 >= 0),
+        .in = {in0, in1},
+        .n_weights = weight != NULL,
+        .weight = {weight},
+    };
+    if (!o->name) {
+        oato_fail_memory(b->err, strlen(full), "the operator graph");
+        return -1;
+    }
+    int32_t rows = in0 >= 0 ? g->values[in0].rows : 0;
+    if (op.kind == OP_SELECT)
+        rows = 1;
+    if (width) {
+        o->n_out = 1;
+        o->out[0] = add_value(b, width, rows);
+    }
+    g->n_ops++;
+    return width ? o->out[0] : -1;
+}
+
+void build_weight(struct graph_builder *b, const struct gguf_tensor *weight)
+{
+    if (build_failed(b))
+        return;
+    struct graph_op *o = &b->graph->ops[b->graph->n_ops - 1];
+    o->weight[o->n_weights++] = weight;
+}
+
+int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                      const struct gguf_tensor *weight)
+{
+    if (build_failed(b))
+        return -1;
+    struct oato_op op = {.kind = OP_MUL_MAT,
+                         .dtype = (uint16_t)weight->dtype,
+                         .k = (int32_t)weight->ne[0],
+                         .n = (int32_t)weight->ne[1]};
+    return build_op(b, layer, name, op, in, -1, weight, op.n);
+}
