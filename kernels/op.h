@@ -143,21 +143,30 @@ struct op_size {
 
 enum { OP_KEY_SIZE = 96 };
 
+/* clang-format off */
 /* The profile's key names the kind and everything that decides the cost of a run; values such as
- * eps and rope_base are not part of it. Fields that are not named follow from the others or are
- * zero. embed/Q8_0/k576/n49152 k width of a row, which is the output's; n rows of the table
- * rms_norm/k576 n = k, for the next four too bias/k576 scale/k576 add/k576 swiglu/k1536 select/k576
- * mul_mat/Q4_0/k4096/n14336 k in, n out rope/h9/d64/r64/p0 heads, head_dim, rope_dims,
- * rope_pairing; k = n = heads * head_dim kv_store/F16/g3/d64 type of the cache, kv_heads, head_dim;
- * k = n = kv_heads * head_dim attention/F16/h9/g3/d64 the same and heads; k = n = heads * head_dim
- * qkv/Q4_1/k576/n576/m192 m = n2 gate_up/Q4_1/k576/n1536 n of the gate, of the up matrix and of the
- * output add_norm/k576 n = k merge/n576 n of the output, k = n merge_sum/k1152/n576 k in all inputs
- * together, n of each and of the output slice/k576/n64 k of the input, n of the output; first is
- * not part of it head_norm/h16/d128 heads, head_dim; k = n = heads * head_dim route/e128/u8
- * experts, experts_used; k = experts, n = 2 * experts_used expert_gate_up/Q4_0/k2048/n768/e128/u8 k
- * in, n out of one expert expert_down/Q4_0/k768/n2048/e128/u8 the same kv_copy top_k/k128256/n80 k
- * logits in, n twice the candidates A step's part follows: /t4 is rows; attention has
- * /t4/s2/kv1000: rows, seqs, kv_positions. */
+ * eps and rope_base are not part of it. Fields that are not named follow from the others or are zero.
+ *
+ *   embed/Q8_0/k576/n49152         k width of a row, which is the output's; n rows of the table
+ *   rms_norm/k576                  n = k; so bias, scale, add, swiglu, activate, select, add_norm
+ *   mul_mat/Q4_0/k4096/n14336      k in, n out
+ *   rope/h9/d64/r64/p0             heads, head_dim, rope_dims, rope_pairing; k = n = heads * head_dim
+ *   head_norm/h16/d128             heads, head_dim; k = n = heads * head_dim
+ *   kv_store/F16/g3/d64            type of the cache, kv_heads, head_dim; k = n = kv_heads * head_dim
+ *   attention/F16/h9/g3/d64        the same and heads; k = n = heads * head_dim
+ *   qkv/Q4_1/k576/n576/m192        m = n2
+ *   gate_up/Q4_1/k576/n1536        n of the gate, of the up matrix and of the output
+ *   merge/n576                     n of the output, k = n
+ *   merge_sum/k1152/n576           k in all inputs together, n of each and of the output
+ *   slice/k576/n64                 k of the input, n of the output; first is not part of it
+ *   route/e128/u8                  experts, experts_used; k = experts, n = 2 * experts_used
+ *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
+ *   expert_down/Q4_0/k768/n2048/e128/u8      the same
+ *   kv_copy
+ *   top_k/k128256/n80              k logits in, n twice the candidates
+ *
+ * A step's part follows: /t4 is rows; attention has /t4/s2/kv1000: rows, seqs, kv_positions. */
+/* clang-format on */
 /* size NULL: omit the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
 char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE]);
 /* Parses a key; size->rows = 0 when the key has no step part. False when it is not a key. */
