@@ -40,8 +40,9 @@ enum { STEP_BYTES = 256 };
     X(LIST, "list")                                                                                \
     X(TUPLE, "tuple")                                                                              \
     X(DICT, "dict")                                                                                \
-    X(NAMESPACE, "jinja2.utils.Namespace") X(MACRO, "jinja2.runtime.Macro") X(FUNCTION, "functio"  \
-                                                                                        "n")
+    X(NAMESPACE, "jinja2.utils.Namespace")                                                         \
+    X(MACRO, "jinja2.runtime.Macro")                                                               \
+    X(FUNCTION, "function")
 #define VALUE_KIND(type, name) VALUE_##type,
 enum value_type { VALUE_KINDS(VALUE_KIND) VALUE_TYPES };
 #undef VALUE_KIND
