@@ -87,7 +87,7 @@ static struct value split(struct jinja *x, const struct call *c)
     if (by.len == 0)
         jinja_fail(x, "an empty separator is not supported");
     for (int64_t most = c->v[2].i; most != 0 && !x->failed; most--) {
-        const char *at = memmem(rest.s, rest.len, by.s, by.len);
+        const char *at = rest.len ? memmem(rest.s, rest.len, by.s, by.len) : NULL;
         const size_t n = at ? (size_t)(at - rest.s) : rest.len;
         if (!jinja_steps(x, 1 + n / STEP_BYTES) || !at)
             break;

@@ -86,7 +86,7 @@ static struct lexeme lex_outside(struct parser *p)
 {
     while (p->at < p->end && !p->x->failed) {
         const char *tag = memchr(p->at, '{', (size_t)(p->end - p->at));
-        while (tag && (p->end - tag < 2 || !memchr("{%#", tag[1], 3)))
+        while (tag && (p->end - tag < 2 || !tag[1] || !strchr("{%#", tag[1])))
             tag = memchr(tag + 1, '{', (size_t)(p->end - tag - 1));
         tag = tag ? tag : p->end;
         const struct lexeme text = lexeme(p, LEX_TEXT, trimmed(p, tag));
@@ -359,9 +359,9 @@ static struct node *parse_filters(struct parser *p, struct node *n)
         if (skip_operator(p, "|")) {
             n = parse_applied(p, NODE_FILTER, n);
         } else if (parse_skip(p, LEX_NAME, "is")) {
-            const bool not = parse_skip(p, LEX_NAME, "not");
+            const bool negated = parse_skip(p, LEX_NAME, "not");
             n = parse_applied(p, NODE_TEST, n);
-            n = not ? parse_node(p, NODE_NOT, n, NULL) : n;
+            n = negated ? parse_node(p, NODE_NOT, n, NULL) : n;
         } else {
             break;
         }
