@@ -238,6 +238,22 @@ static struct value items_of(struct jinja *x, const struct call *c)
     return list;
 }
 
+/* how: 0 keys, 1 values. */
+static struct value halves(struct jinja *x, const struct call *c)
+{
+    const struct value list = value_new(x, VALUE_LIST);
+    for (uint32_t i = 0; i < c->v[0].list->n && jinja_steps(x, 1); i += 2)
+        list_push(x, list.list, c->v[0].list->v[i + (uint32_t)c->how]);
+    return list;
+}
+
+/* how: the end that is taken. */
+static struct value outermost(struct jinja *x, const struct call *c)
+{
+    const struct list *items = value_items(x, c->v[0]);
+    return items->n ? items->v[c->how == RIGHT ? items->n - 1 : 0] : undefined;
+}
+
 static struct value get(struct jinja *x, const struct call *c)
 {
     const struct value *found = dict_find(x, c->v[0].list, c->v[1]);
@@ -388,12 +404,16 @@ static const struct jinja_call calls[] = {
     {ON_FILTER, "tojson", "b:ensure_ascii=0 i:indent=", tojson, 0},
     {ON_FILTER | TEXT, "from_json", "", from_json, 0},
     {ON_DICT | ON_FILTER, "items", "", items_of, 0},
+    {ON_DICT, "keys", "", halves, 0},
+    {ON_DICT, "values", "", halves, 1},
     {ON_DICT, "get", "v:key v:default=", get, 0},
     {ON_LIST, "append", "v:object", append, 0},
     {ON_LIST, "pop", "i:index=-1", pop, 0},
     {ON_FILTER, "default", "v:default_value= b:boolean=0", otherwise, 0},
     {ON_FILTER, "int", "", to_int, 0},
     {ON_FILTER, "length", "", length, 0},
+    {ON_FILTER, "first", "", outermost, LEFT},
+    {ON_FILTER, "last", "", outermost, RIGHT},
     {ON_FILTER, "list", "", to_list, 0},
     {ON_FILTER, "join", "s:d=", join, 0},
     {ON_FILTER, "sort", "v:attribute=", sort, ITEMS},

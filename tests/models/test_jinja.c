@@ -70,6 +70,9 @@ static void expressions_have_pythons_values(void **state)
         {"{{ not 1 == 2 and 2 in list or false }} {{ 'b' in d }} {{ 'z' not in 'xyz' }}",
          "True True False"},
         {"{{ 0 or 'x' }} {{ '' and 'x' }} {{ 'a' if n > 2 else 'b' }} {{ 'a' if n > 5 }}", "x  a "},
+        {"{{ list|first }}{{ list|last }} {{ []|first }}{{ d.keys()|list }} {{ {1: "
+         "2}.values()|list }}",
+         "32 ['b', 'a'] [2]"},
         {"{{ list[0] }}{{ list[-1] }}{{ list[9] }}{{ d['b'] }}{{ d.a[1] }}{{ d.zz }}", "3211.5"},
         {"{{ list[::-1] }} {{ list[1:] }} {{ list[:-1] }} {{ list[5:] }} {{ list[-2:9] }}",
          "[2, 1, 3] [1, 2] [3, 1] [] [1, 2]"},
