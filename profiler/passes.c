@@ -56,8 +56,8 @@ struct profile_row passes_middle(const struct passes *p, const struct profile_ro
         sorted[at] = r;
         n++;
     }
-    struct profile_row middle = *sorted[(n - 1) / 2];
-    if (times_disagree(sorted[0]->median_ns, middle.median_ns))
+    struct profile_row middle = n ? *sorted[(n - 1) / 2] : *like;
+    if (n && times_disagree(sorted[0]->median_ns, middle.median_ns))
         middle.disturbed = true;
     return middle;
 }

@@ -188,7 +188,7 @@ static oato_status find_points(const struct problem *p, const struct model *m,
 {
     const bool *is_host = p->instance.is_host;
     oato_status status = OATO_OK;
-    if (!memchr(is_host, false, (size_t)p->n_devices))
+    if (!memchr(is_host, 0, (size_t)p->n_devices))
         return oato_fail(err, OATO_EUSAGE,
                          "none of the devices has memory of its own: there is no frontier");
     for (int32_t i = 0; i < n && !status; i++) {
@@ -216,12 +216,13 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
         return status;
     problem_budgets(p, &base);
     struct point *x = calloc((size_t)steps + 1, sizeof *x);
-    if (!x)
-        status = oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
-    for (int32_t i = 0; x && i <= steps; i++)
+    if (!x) {
+        problem_free(p);
+        return oato_fail_memory(err, (size_t)steps * sizeof *x, "a frontier");
+    }
+    for (int32_t i = 0; i <= steps; i++)
         x[i].share = (double)i / steps;
-    if (!status)
-        status = find_points(p, m, &base, x, steps + 1, err);
+    status = find_points(p, m, &base, x, steps + 1, err);
     if (!status) {
         if (json)
             write_json(x, steps + 1, out);

@@ -349,7 +349,7 @@ static oato_status write_frontier(const struct page *page, const struct model *m
                                   struct oato_error *err)
 {
     const struct problem *p = page->problem;
-    if (!memchr(p->instance.is_host, false, (size_t)p->n_devices))
+    if (!memchr(p->instance.is_host, 0, (size_t)p->n_devices))
         return OATO_OK;
     heading(page, "Speed against memory",
             "The best plan for each share of the accelerators' free memory, each within 1 % of the "
