@@ -441,7 +441,7 @@ static void a_signal_ends_every_verb_soon(void **state)
         "logits big.gguf --ids $(yes 7, | head -30000 | tr -d '\\n')7 -o o",
         "bench big.gguf --prefill 30000 --generate 1 -r 1",
         "bench big.gguf --prefill 0 --generate 1 -d 30000 -r 1",
-        "perplexity big.gguf -f long.txt -c 8192",
+        "perplexity big.gguf -f longer.txt -c 8192",
         "generate big.gguf -f long.txt -c 40000 --ignore-eos",
     };
     struct random_model m = random_model_default();
@@ -454,7 +454,9 @@ static void a_signal_ends_every_verb_soon(void **state)
     snprintf(path, sizeof path, "%s/big.gguf", dir);
     assert_int_equal(random_model_save(&m, path, &err), OATO_OK);
     snprintf(shell, sizeof shell,
-             "cd %s && for i in $(seq 3000); do cat text.txt; done | head -c 30000 >long.txt", dir);
+             "cd %s && for i in $(seq 3000); do cat text.txt; done | head -c 30000 >long.txt && "
+             "for i in $(seq 20); do cat long.txt; done >longer.txt",
+             dir);
     assert_int_equal(system(shell), 0);
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
         snprintf(shell, sizeof shell,
