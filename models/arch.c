@@ -56,10 +56,8 @@ static void read_factors(struct graph_builder *b, struct layer_shape *s)
 /* A window is for some layers only; where it is, positions may turn at another rate. */
 static bool has_window(struct graph_builder *b, const struct recipe *r, int32_t layer)
 {
-    char key[96];
+    const struct gguf_value *pattern = build_value(b, "attention.sliding_window_pattern");
     int32_t every = r->window_every;
-    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", b->shape->architecture);
-    const struct gguf_value *pattern = gguf_find(b->gguf, key);
     if (pattern && pattern->type == GGUF_ARRAY)
         return build_int(b, "attention.sliding_window_pattern", layer, 0, 1, -1);
     if (pattern)

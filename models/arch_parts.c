@@ -87,8 +87,7 @@ int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t 
 {
     const struct gguf_tensor *w = vector(b, layer, name, "weight", width_of(b, in), false);
     const struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps};
-    const int32_t y = arch_elementwise(b, layer, name, "", op, in, w);
-    return s->recipe->norm_biases ? arch_bias(b, layer, name, y, true) : y;
+    return arch_elementwise(b, layer, name, "", op, in, w);
 }
 
 int32_t arch_slice(struct graph_builder *b, int32_t layer, const char *name, int32_t in,

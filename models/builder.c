@@ -7,61 +7,59 @@
 #include <stdarg.h>
 #include <string.h>
 
-static void full_key(const struct graph_builder *b, const char *key, char out[160])
+enum { KEY_SIZE = 160 };
+
+/* The value of "ARCH.key", whose full name goes to `name`; NULL when it is missing, which is an
+ * error if it is demanded, or when the builder has failed. */
+static const struct gguf_value *find_value(struct graph_builder *b, const char *key, bool demanded,
+                                           char name[KEY_SIZE])
 {
-    snprintf(out, 160, "%s.%s", b->shape->architecture, key);
+    if (build_failed(b))
+        return NULL;
+    snprintf(name, KEY_SIZE, "%s.%s", b->shape->architecture, key);
+    const struct gguf_value *value = gguf_find(b->gguf, name);
+    if (!value && demanded)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
+    return value;
+}
+
+const struct gguf_value *build_value(struct graph_builder *b, const char *key)
+{
+    char name[KEY_SIZE];
+    return find_value(b, key, false, name);
 }
 
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
                   int64_t otherwise)
 {
-    char name[160];
-    int64_t v;
-    if (build_failed(b))
-        return 0;
-    full_key(b, key, name);
-    const struct gguf_value *value = gguf_find(b->gguf, name);
-    if (!value && otherwise >= 0)
-        return (int32_t)otherwise;
-    if (!value)
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
-    else if (!gguf_value_i64(value, (uint64_t)(layer < 0 ? 0 : layer), &v))
+    char name[KEY_SIZE];
+    int64_t v = otherwise;
+    const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
+    if (value && !gguf_value_i64(value, (uint64_t)(layer < 0 ? 0 : layer), &v))
         oato_fail(b->err, OATO_EFILE, "%s: key %s has no integer for layer %d", gguf_path(b->gguf),
                   name, layer);
-    else if (v < lo || v > hi)
+    else if (value && (v < lo || v > hi))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is %lld; allowed: %lld to %lld",
                   gguf_path(b->gguf), name, (long long)v, (long long)lo, (long long)hi);
-    else
-        return (int32_t)v;
-    return 0;
+    return build_failed(b) ? 0 : (int32_t)v;
 }
 
 float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise)
 {
-    char name[160];
-    double v;
-    if (build_failed(b))
-        return 0;
-    full_key(b, key, name);
-    const struct gguf_value *value = gguf_find(b->gguf, name);
-    if (!value && otherwise >= 0)
-        return (float)otherwise;
-    if (!value)
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is missing", gguf_path(b->gguf), name);
-    else if (!gguf_value_f64(value, 0, &v) || !(v >= lo && v <= hi))
+    char name[KEY_SIZE];
+    double v = otherwise;
+    const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
+    if (value && (!gguf_value_f64(value, 0, &v) || !(v >= lo && v <= hi)))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
                   gguf_path(b->gguf), name, lo, hi);
-    else
-        return (float)v;
-    return 0;
+    return build_failed(b) ? 0 : (float)v;
 }
 
 bool build_bool(struct graph_builder *b, const char *key, bool otherwise)
 {
-    char name[160];
+    char name[KEY_SIZE];
     bool v = otherwise;
-    full_key(b, key, name);
-    if (!build_failed(b) && gguf_find(b->gguf, name) && !gguf_get_bool(b->gguf, name, &v))
+    if (find_value(b, key, false, name) && !gguf_get_bool(b->gguf, name, &v))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is neither true nor false", gguf_path(b->gguf),
                   name);
     return v;

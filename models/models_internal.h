@@ -26,6 +26,8 @@ static inline bool build_failed(const struct graph_builder *b)
 /* A tensor of a name that b->ignored has a word for. */
 bool build_ignores(const struct graph_builder *b, const char *name);
 
+/* The value of "ARCH.key"; NULL: there is none. */
+const struct gguf_value *build_value(struct graph_builder *b, const char *key);
 /* Integer hyperparameter "ARCH.key" in [lo, hi] for a layer (an array has one entry per layer); a
  * missing key gives `otherwise`, or an error when that is negative. */
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,

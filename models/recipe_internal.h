@@ -54,7 +54,6 @@ struct recipe {
     bool soft_caps;        /* of scores and logits, by key */
     enum norm_place norms;
     const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
-    bool norm_biases;
     enum qk_norm qk_norm;
     bool qkv_biases;         /* are demanded */
     bool qkv_factors_unused; /* files have them, attention leaves them out */
