@@ -449,6 +449,43 @@ static void no_room_to_map_does_not_fit(void **state)
     assert_int_equal(WEXITSTATUS(status), OATO_EFIT);
 }
 
+/* In a child without memory, but for blocks that hold names. */
+static int opened_without_memory(void)
+{
+    const struct rlimit little = {1 << 20, 1 << 20};
+    void *names[8], *p;
+    struct oato_error err;
+    struct outfile f;
+    if (setrlimit(RLIMIT_AS, &little) || malloc(1 << 24)) /* an emulator has no limits */
+        return OATO_EFIT;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        names[i] = malloc(strlen(path) + 16);
+    /* each size, because malloc keeps what was freed by size; kept from being optimised away */
+    for (size_t bytes = 1 << 20; bytes >= 256; bytes = bytes > 4096 ? bytes / 2 : bytes - 16)
+        while ((p = malloc(bytes)))
+            *(volatile char *)p = 1;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        free(names[i]);
+    return (int)outfile_open_over(&f, path, &err);
+}
+
+static void a_stream_without_memory_does_not_fit(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__ /* its allocator ends the program */
+    skip();
+#endif
+    write_whole("old");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(opened_without_memory());
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), OATO_EFIT);
+}
+
 /* In a child, whose stderr comes back. The file's name must not reach the terminal as it is. */
 static int cut_while_mapped(bool ours, char *said, size_t n)
 {
@@ -524,6 +561,7 @@ int main(void)
         FILE_TEST(the_temporary_name_may_be_taken),
         FILE_TEST(a_fifo_is_no_input),
         FILE_TEST(no_room_to_map_does_not_fit),
+        FILE_TEST(a_stream_without_memory_does_not_fit),
         FILE_TEST(a_file_that_is_cut_off_in_use_is_named),
         FILE_TEST(released_pages_can_be_read_again),
         FILE_TEST(released_pages_leave_the_resident_set),
