@@ -84,10 +84,9 @@ oato_status outfile_check(const char *path, struct oato_error *err)
 
 static oato_status write_failed(struct outfile *f, struct oato_error *err)
 {
-    oato_status status =
-        errno == ENOMEM ? oato_fail_memory(err, BUFSIZ, f->path)
-                        : oato_fail(err, OATO_EIO, "%s: cannot write: %s", f->path,
-                                    strerror(errno ? errno : EIO));
+    oato_status status = errno == ENOMEM ? oato_fail_memory(err, BUFSIZ, f->path)
+                                         : oato_fail(err, OATO_EIO, "%s: cannot write: %s", f->path,
+                                                     strerror(errno ? errno : EIO));
     outfile_abort(f);
     return status;
 }
