@@ -7,7 +7,7 @@
  * (Pisarchyk and Lee 2020, "greedy by size"); programs have a few hundred buffers, so the quadratic
  * walk is cheap.
  */
-#include "lowering/lower_internal.h"
+#include "lowering/lowering_internal.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
  * same experts made; everything else reads whole values (values.c). A merge record concatenates row
  * and head parts, or sums K and expert parts, where the whole value is read.
  */
-#include "lowering/lower_internal.h"
+#include "lowering/lowering_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * homes that follow from it. Engine and solver both place plans here, so a part means the same to
  * the one that runs it and to the one that prices it.
  */
-#include "lowering/lower_internal.h"
+#include "lowering/lowering_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  * program. A device that runs records in order then finds the place free, and one with a copy
  * engine copies while the records in between compute.
  */
-#include "lowering/lower_internal.h"
+#include "lowering/lowering_internal.h"
 
 #include <stdlib.h>
 

@@ -8,7 +8,7 @@
  * other queue that is known complete), which make redundant waits unnecessary and later tell
  * arena.c which buffers may share memory.
  */
-#include "lowering/lower_internal.h"
+#include "lowering/lowering_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

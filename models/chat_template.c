@@ -9,7 +9,7 @@
  */
 #include "models/chat_internal.h"
 #include "models/jinja_internal.h"
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

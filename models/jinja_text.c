@@ -4,7 +4,7 @@
  * the strings of programs are read.
  */
 #include "models/jinja_internal.h"
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

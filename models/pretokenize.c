@@ -6,7 +6,7 @@
  * applied in turn: each splits every piece that the previous ones left, into matches and the text
  * between matches. An expression sees a piece as if it were the whole text.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -13,7 +13,7 @@
  * maker's is used: the rows of gpt-4o, tekken, kimi-k2, tiny_aya and youtu differ from llama.cpp in
  * rare texts.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 /* White_Space of Unicode, to be put between brackets: [SPACE] is \s, [^SPACE] is \S. */
 #define SPACE                                                                                      \

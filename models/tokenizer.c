@@ -11,7 +11,7 @@
  * that spells control tokens when those are parsed. WordPiece and unigram, of which the models are
  * encoders, change the text on purpose: case, accents, compatibility characters, spaces.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
  * The file writes bytes in the alphabet of GPT-2, which gives every byte a printable character:
  * bytes that are printable in Latin-1 stand for themselves, the 68 others are U+0100 and up.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
  * absorbing their right neighbour: so a candidate is fresh exactly when both sides still exist and
  * the sum of their lengths is the one it was found with.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

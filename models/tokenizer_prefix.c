@@ -5,7 +5,7 @@
  * knows the longest other one that begins it. One binary search then finds all tokens at the begin
  * of a text: they are the last one that is not behind the text, or begin that one.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

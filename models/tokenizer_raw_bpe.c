@@ -7,7 +7,7 @@
  * Nothing is cut: the whole text is one piece. (llama.cpp cuts it at line ends, which no merge
  * crosses.)
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
  * SentencePiece writes a space as U+2581. Here U+2581 becomes a space instead, in the vocabulary
  * and in the text, so that the bytes of a piece are the bytes it prints.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

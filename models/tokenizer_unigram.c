@@ -11,7 +11,7 @@
  * which has that byte as label; a unit with a leaf leads to the offset of the replacement, a text
  * that ends with a zero byte.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

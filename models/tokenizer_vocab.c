@@ -5,7 +5,7 @@
  * token, ids are in range, a byte token names a byte. When several tokens have the same bytes,
  * encoding uses the first. Everything is copied: the GGUF may be closed.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

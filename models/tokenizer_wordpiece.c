@@ -10,7 +10,7 @@
  * that goes on (BERT's ##) as it is. What follows is Hugging Face's BertNormalizer,
  * BertPreTokenizer and WordPiece, by which the models were trained.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <string.h>
 

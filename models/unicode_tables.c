@@ -2,7 +2,7 @@
  * unicode_tables.c - classes, base characters and lower case of Unicode 14.0.0, for WordPiece.
  * Written by scripts/unicode-tables; do not edit.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 struct range {
     uint32_t first, last;

@@ -6,7 +6,7 @@
  * pass through unchanged, so that the output is always exactly the input. UTF-8 as in RFC 3629:
  * no surrogates, no overlong forms, nothing above U+10FFFF.
  */
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * the target's file (a row of `targets`) writes it out. What all targets share is here: names of
  * devices, layers in ascending order of devices, and the list of what cannot be expressed.
  */
-#include "planfmt/export_internal.h"
+#include "planfmt/exporter_internal.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * (KLinearCPUInfer) and experts (KExpertsCPU) can run on the CPU, returning results to the layer's
  * GPU. A matrix on another GPU than its layer's cannot be expressed.
  */
-#include "planfmt/export_internal.h"
+#include "planfmt/exporter_internal.h"
 
 #include <ctype.h>
 #include <stdlib.h>

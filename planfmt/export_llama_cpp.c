@@ -5,7 +5,7 @@
  * by regular expression. So layers are assigned by the plan's KV, and `-ot` names every weight that
  * the plan has elsewhere.
  */
-#include "planfmt/export_internal.h"
+#include "planfmt/exporter_internal.h"
 
 #include <ctype.h>
 #include <inttypes.h>

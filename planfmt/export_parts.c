@@ -7,7 +7,7 @@
  * the plan has that form. Losses are listed in one line per kind of operator, however many layers
  * have it.
  */
-#include "planfmt/export_internal.h"
+#include "planfmt/exporter_internal.h"
 
 #include <string.h>
 

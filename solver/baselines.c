@@ -9,7 +9,7 @@
  *   flexgen     everything runs on the accelerator; weights that do not fit are streamed, a layer
  *               computing while the next one is copied (FlexGen, arXiv 2303.06865); price only
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

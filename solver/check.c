@@ -3,7 +3,7 @@
  * near today's best plan), and how do two plans differ. Both are meant for CI:
  * a table for people, JSON for programs, and the exit status for scripts.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 #include "solver/report_internal.h"
 
 #include <inttypes.h>

@@ -4,7 +4,7 @@
  * no slower on each where fused and unfused were both measured. Overlaps are resolved from left to
  * right.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 /* Both ways do the same work, and other users of a machine change its speed by half from one
  * measurement to the next: only more than that speaks against fewer records. */

@@ -10,7 +10,7 @@
  *
  * divide_price.c prices each.
  */
-#include "solver/divide_internal.h"
+#include "solver/dividing_internal.h"
 
 #include <math.h>
 #include <string.h>

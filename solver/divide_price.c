@@ -3,7 +3,7 @@
  * proportion to the whole and is always marked as an estimate; activity comes from the neurons
  * sidecar, and without one every neuron is active and experts are chosen uniformly.
  */
-#include "solver/divide_internal.h"
+#include "solver/dividing_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * everything else stays, the memory it takes and the time that saves, and what would have to change
  * for it to move. With a model and a profile this is priced again; a plan alone has its records.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 #include "solver/report_internal.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
  * frontier.c - speed against accelerator memory: one plan for each share of the budgets. It answers
  * how much memory is worth buying, or giving up to something else.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 #include "solver/report_internal.h"
 
 #include <math.h>

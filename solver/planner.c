@@ -3,7 +3,7 @@
  * `auto` and `ilp` start from the best of them, so neither is ever slower. A plan depends on its
  * inputs only, not on the time of day or on addresses.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

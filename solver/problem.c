@@ -4,7 +4,7 @@
  * that the operators on a layer's KV stay together), the copies of values, and the memory that a
  * used device sets aside for activations and workspace.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

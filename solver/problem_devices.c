@@ -1,7 +1,7 @@
 /*
  * problem_devices.c - the devices of a problem and the memory it may use on each.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * problem_plan.c - turns a plan back into a problem and a placement, so that an old plan can be
  * priced with a new profile.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * the generation (costs are close to linear in the KV positions, so the middle is the mean).
  * Prices come out in whole nanoseconds, which everything above works on.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -11,7 +11,7 @@
  * a plan for some. The bound is that of the last step; there is none if it leaves a problem
  * unsolved.
  */
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

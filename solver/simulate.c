@@ -8,7 +8,7 @@
  * Long requests repeat themselves: of many steps of a kind only the first, the middle and the last
  * are run, and the others are interpolated (costs are close to linear in the KV positions).
  */
-#include "solver/simulate_internal.h"
+#include "solver/simulation_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * ui.perfetto.dev.
  */
 #include "solver/report_internal.h"
-#include "solver/simulate_internal.h"
+#include "solver/simulation_internal.h"
 
 #include <inttypes.h>
 #include <math.h>

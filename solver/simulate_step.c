@@ -12,7 +12,7 @@
  * Nothing here looks at what the planner predicted.
  */
 #include "solver/report_internal.h"
-#include "solver/simulate_internal.h"
+#include "solver/simulation_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

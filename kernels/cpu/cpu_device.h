@@ -5,7 +5,7 @@
 #ifndef OATO_CPU_DEVICE_H
 #define OATO_CPU_DEVICE_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 #include "kernels/job_queue.h"
 
 struct slab; /* of cpu_memory.c */

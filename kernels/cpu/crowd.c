@@ -10,7 +10,7 @@
  * core, at most half. After a pause some come back to try; the pause is a multiple of what the
  * crowded step took, so that trying costs little, and doubles while it goes wrong.
  */
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 #include <sys/resource.h>
 

@@ -4,7 +4,7 @@
  * Levels of the architecture that this is built for are listed in rising order. And what a table
  * needs and gives: classes, bytes of prepared weights, their preparation by rows.
  */
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

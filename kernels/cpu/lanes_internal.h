@@ -6,7 +6,7 @@
 #ifndef OATO_LANES_INTERNAL_H
 #define OATO_LANES_INTERNAL_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 enum { LANES_MAX = 16 };
 enum { LANES_NIBBLES = 16, LANES_BYTES = 32 }; /* bytes of a row's 32 elements */

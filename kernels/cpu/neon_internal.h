@@ -5,7 +5,7 @@
 #ifndef OATO_NEON_INTERNAL_H
 #define OATO_NEON_INTERNAL_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 #include <arm_neon.h>
 #include <string.h>

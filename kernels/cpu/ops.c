@@ -7,7 +7,7 @@
  * thread, and context segments of attention are merged in their order. Records too small to be
  * worth a barrier are solo: thread 0 does them alone.
  */
-#include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/record_internal.h"
 
 #include <assert.h>
 #include <math.h>

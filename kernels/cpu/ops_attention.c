@@ -7,7 +7,7 @@
  * too few heads to keep the threads busy, a unit is one segment of the context, and the partial
  * results are merged in order. No bit depends on any of this.
  */
-#include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/record_internal.h"
 
 #include <assert.h>
 #include <float.h>

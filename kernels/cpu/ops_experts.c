@@ -13,7 +13,7 @@
  * first unit of an expert begins inside a group of the layout: the rows before are computed too
  * and dropped. Of a record that holds only some experts the pairs with others are left out.
  */
-#include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/record_internal.h"
 
 #include <assert.h>
 #include <math.h>

@@ -6,7 +6,7 @@
  * Logits are compared by their bits: threads that compute flush small numbers to zero, and would
  * take different ones for equal.
  */
-#include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/record_internal.h"
 
 #include <string.h>
 

@@ -13,7 +13,7 @@
  * program and is never bound.
  */
 #include "kernels/cpu/pool.h"
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 #include <limits.h>
 #include <linux/futex.h>

@@ -6,7 +6,7 @@
  * a result depend on its row and column alone, not on T, threads or chunks, and the compiler may
  * use vectors of any width. A dequantised row serves all T columns.
  */
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #ifndef OATO_BENCH_CPU_H
 #define OATO_BENCH_CPU_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 /* Prints for every level, type and number of columns the best time of a product, and the share of
  * the measured read bandwidth or multiply peak that it reaches, whichever is larger. level and

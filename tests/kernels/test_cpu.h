@@ -6,7 +6,7 @@
 #ifndef OATO_TEST_CPU_H
 #define OATO_TEST_CPU_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,8 +3,8 @@
  * all of them read lies, how many compute while others want the cores, and that a slow core does
  * not hold up the others.
  */
-#include "kernels/cpu/ops_internal.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/record_internal.h"
 #include "tests/kernels/test_cpu.h"
 
 #include <sched.h>

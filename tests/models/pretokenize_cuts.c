@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 /* A file that holds nothing but the name of the pre-tokenizer. */
 static oato_status named_file(const char *name, struct gguf **g, struct oato_error *err)

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 enum { MAX_TOKENS = 400 };
 

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 enum { BYTES = 1000000 };
 

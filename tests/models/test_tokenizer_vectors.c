@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 enum { ROUND_TRIPS = 10000, CASES = 45, SPACE_MARK = 0x2581 };
 static const char separator[] = "\n__ggml_vocab_test__\n";

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "models/tokenizer_internal.h"
+#include "models/tokens_internal.h"
 
 static void characters_are_held_back_until_complete(void **state)
 {

@@ -1,11 +1,11 @@
 /*
- * divide_internal.h - working state while the options of a unit are listed: divide.c lists them,
+ * dividing_internal.h - working state while the options of a unit are listed: divide.c lists them,
  * divide_price.c prices each.
  */
-#ifndef OATO_DIVIDE_INTERNAL_H
-#define OATO_DIVIDE_INTERNAL_H
+#ifndef OATO_DIVIDING_INTERNAL_H
+#define OATO_DIVIDING_INTERNAL_H
 
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 enum {
     KINDS_MAX = 4, /* prefill steps, and the decode step */

@@ -1,12 +1,12 @@
 /*
- * simulate_internal.h - a plan on a virtual clock: simulate_step.c runs steps, simulate.c sums them
- * up and the reports draw them.
+ * simulation_internal.h - a plan on a virtual clock: simulate_step.c runs steps, simulate.c sums
+ * them up and the reports draw them.
  */
-#ifndef OATO_SIMULATE_INTERNAL_H
-#define OATO_SIMULATE_INTERNAL_H
+#ifndef OATO_SIMULATION_INTERNAL_H
+#define OATO_SIMULATION_INTERNAL_H
 
 #include "lowering/lowering.h"
-#include "solver/problem_internal.h"
+#include "solver/planning_internal.h"
 
 enum { SIM_QUEUES = 2 * SOLVER_DEVICES };
 

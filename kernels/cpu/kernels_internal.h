@@ -1,8 +1,8 @@
 /*
- * cpu_internal.h - shared by the files of kernels/cpu: the kernel table and the threads.
+ * kernels_internal.h - shared by the files of kernels/cpu: the kernel table and the threads.
  */
-#ifndef OATO_CPU_INTERNAL_H
-#define OATO_CPU_INTERNAL_H
+#ifndef OATO_KERNELS_INTERNAL_H
+#define OATO_KERNELS_INTERNAL_H
 
 #include "kernels/cpu/cpu_kernels.h"
 

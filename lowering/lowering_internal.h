@@ -1,10 +1,10 @@
 /*
- * lower_internal.h - one phase being lowered from graph and placement to programs: lower.c walks
+ * lowering_internal.h - one phase being lowered from graph and placement to programs: lower.c walks
  * the graph and adds records, values.c brings values to where they are read, programs.c makes the
  * finished programs.
  */
-#ifndef OATO_LOWER_INTERNAL_H
-#define OATO_LOWER_INTERNAL_H
+#ifndef OATO_LOWERING_INTERNAL_H
+#define OATO_LOWERING_INTERNAL_H
 
 #include "lowering/lowering.h"
 

@@ -1,9 +1,9 @@
 /*
- * problem_internal.h - how a problem is put together: its devices, what things cost over a whole
+ * planning_internal.h - how a problem is put together: its devices, what things cost over a whole
  * request, the choice of fusions, the ways to divide units.
  */
-#ifndef OATO_PROBLEM_INTERNAL_H
-#define OATO_PROBLEM_INTERNAL_H
+#ifndef OATO_PLANNING_INTERNAL_H
+#define OATO_PLANNING_INTERNAL_H
 
 #include "solver/solver.h"
 

@@ -1,10 +1,10 @@
 /*
- * export_internal.h - what the exports share: export.c (with export_parts.c) reads the plan into
+ * exporter_internal.h - what the exports share: export.c (with export_parts.c) reads the plan into
  * `struct exporter`, and the file of each target writes it in that engine's syntax and lists what
  * that syntax cannot express.
  */
-#ifndef OATO_EXPORT_INTERNAL_H
-#define OATO_EXPORT_INTERNAL_H
+#ifndef OATO_EXPORTER_INTERNAL_H
+#define OATO_EXPORTER_INTERNAL_H
 
 #include "planfmt/planfmt_internal.h"
 

@@ -1,12 +1,12 @@
 /*
- * html_internal.h - the parts of the HTML report: html.c writes the page and its tables,
+ * page_internal.h - the parts of the HTML report: html.c writes the page and its tables,
  * html_figures.c draws the map, the memory and the timelines.
  */
-#ifndef OATO_HTML_INTERNAL_H
-#define OATO_HTML_INTERNAL_H
+#ifndef OATO_PAGE_INTERNAL_H
+#define OATO_PAGE_INTERNAL_H
 
 #include "solver/report_internal.h"
-#include "solver/simulate_internal.h"
+#include "solver/simulation_internal.h"
 
 /* The data of a page; all borrowed. */
 struct page {

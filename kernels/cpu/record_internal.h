@@ -1,11 +1,11 @@
 /*
- * ops_internal.h - shared by ops.c, which runs records, ops_attention.c (records that use KV
+ * record_internal.h - shared by ops.c, which runs records, ops_attention.c (records that use KV
  * pages), ops_experts.c (mixture of experts) and ops_top.c (candidates of rows of logits).
  */
-#ifndef OATO_OPS_INTERNAL_H
-#define OATO_OPS_INTERNAL_H
+#ifndef OATO_RECORD_INTERNAL_H
+#define OATO_RECORD_INTERNAL_H
 
-#include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/kernels_internal.h"
 
 enum {
     WORKSPACE_HEADER_BYTES = 64, /* of the workspace: the counter of claimed units */

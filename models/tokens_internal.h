@@ -1,12 +1,12 @@
 /*
- * tokenizer_internal.h - what the files of the tokenizer share.
+ * tokens_internal.h - what the files of the tokenizer share.
  *
  * A tokenizer works on plain bytes: loading replaces the GPT-2 alphabet of byte-level BPE and the
  * U+2581 of SentencePiece by the bytes they stand for, so that a token's bytes are both what
  * encoding looks up and what decoding prints.
  */
-#ifndef OATO_TOKENIZER_INTERNAL_H
-#define OATO_TOKENIZER_INTERNAL_H
+#ifndef OATO_TOKENS_INTERNAL_H
+#define OATO_TOKENS_INTERNAL_H
 
 #include "models/models.h"
 

@@ -1,5 +1,5 @@
 /*
- * profiler.c - one profiling run: opens the devices, finds or makes their entries in the profile,
+ * measure.c - one profiling run: opens the devices, finds or makes their entries in the profile,
  * measures rates, links and operators, and puts the rows in. Entries of a device whose declared
  * properties changed are dropped; everything else in the profile is kept.
  */
