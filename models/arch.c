@@ -149,7 +149,8 @@ static int32_t embedding(struct graph_builder *b, const struct layer_shape *s,
                          const struct gguf_tensor **table)
 {
     const struct gguf_tensor *t = gguf_tensor(b->gguf, "token_embd.weight");
-    const int64_t vocab = t ? min_i64(t->ne[1], INT32_MAX / 2) : 1;
+    const int64_t vocab = t ? min_i64(t->ne[1], INT32_MAX / 2)
+                            : build_int(b, "vocab_size", -1, 1, INT32_MAX / 2, 1);
     *table = build_tensor(b, s->width, vocab, false, "token_embd.weight");
     b->shape->vocab = (int32_t)vocab;
     struct oato_op op = {.kind = OP_EMBED,

@@ -90,6 +90,8 @@ static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char
     const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
     if (t && optional && build_ignores(b, name))
         return NULL;
+    if (!t && b->absent)
+        return b->absent(b->absent_context, name, ne, optional);
     if (!t) {
         if (!optional)
             oato_fail(b->err, OATO_EFILE, "%s: tensor %s is missing", gguf_path(b->gguf), name);

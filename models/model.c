@@ -74,9 +74,15 @@ static oato_status unknown_architecture(const struct model *m, struct gguf_strin
     return err->status;
 }
 
-static oato_status build(struct model *m, struct oato_error *err)
+static oato_status build(struct model *m, model_absent_fn *absent, void *context,
+                         struct oato_error *err)
 {
-    struct graph_builder b = {.gguf = m->gguf, .shape = &m->shape, .graph = &m->graph, .err = err};
+    struct graph_builder b = {.gguf = m->gguf,
+                              .shape = &m->shape,
+                              .graph = &m->graph,
+                              .absent = absent,
+                              .absent_context = context,
+                              .err = err};
     struct gguf_string name;
     err->status = OATO_OK;
     if (!gguf_get_string(m->gguf, "general.architecture", &name))
@@ -119,12 +125,22 @@ oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_erro
     }
     m->gguf = g;
     arena_init(&m->graph.arena);
-    oato_status status = build(m, err);
+    oato_status status = build(m, NULL, NULL, err);
     if (status)
         model_close(m);
     else
         *out = m;
     return status;
+}
+
+oato_status model_list_tensors(struct gguf *g, model_absent_fn *absent, void *context,
+                               struct oato_error *err)
+{
+    struct model m = {.gguf = g};
+    arena_init(&m.graph.arena);
+    build(&m, absent, context, err);
+    graph_free(&m.graph);
+    return err->status;
 }
 
 oato_status model_open(const char *path, struct model **out, struct oato_error *err)

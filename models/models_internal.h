@@ -8,6 +8,10 @@
 
 #include "models/models.h"
 
+/* A tensor of that name and shape that a file lacks; it stays valid while the graph is built. */
+typedef const struct gguf_tensor *model_absent_fn(void *context, const char *name,
+                                                  const int64_t ne[3], bool optional);
+
 struct graph_builder {
     const struct gguf *gguf;
     struct model_shape *shape; /* filled by the architecture */
@@ -15,8 +19,15 @@ struct graph_builder {
     int32_t ops_cap, values_cap;
     bool *used;          /* by index in the file: tensors that the graph refers to */
     const char *ignored; /* words: optional tensors with a part that starts so are not there */
+    /* When set, it is asked for tensors that the file lacks; NULL: they are missing. */
+    model_absent_fn *absent;
+    void *absent_context;
     struct oato_error *err;
 };
+
+/* Asks `absent` for the tensors of a model that has only keys, vocab_size among them. */
+oato_status model_list_tensors(struct gguf *g, model_absent_fn *absent, void *context,
+                               struct oato_error *err);
 
 static inline bool build_failed(const struct graph_builder *b)
 {

@@ -9,6 +9,8 @@
 enum {
     ID_SHAPE,
     ID_ARCH,
+    ID_KEYS,
+    ID_OPTIONAL,
     ID_LAYERS,
     ID_WIDTH,
     ID_FFN,
@@ -32,9 +34,15 @@ enum {
 static const struct option_row rows[] = {
     {"shape", 0, OPT_VALUE, "NAME",
      "architecture and sizes of a known model: 1b 8b 70b qwq-32b qwen3-8b qwen3-30b-a3b "
-     "qwen3-235b-a22b; options behind it change them",
+     "qwen3-235b-a22b gemma3-1b; options behind it change them",
      ID_SHAPE},
-    {"arch", 0, OPT_VALUE, "NAME", "llama, qwen2, qwen3 or qwen3moe (default llama)", ID_ARCH},
+    {"arch", 0, OPT_VALUE, "NAME", "any that oato runs (default llama)", ID_ARCH},
+    {"keys", 0, OPT_VALUE, "WORDS",
+     "more keys of the architecture, 'KEY=VALUE ...', or other values of its usual ones; a number "
+     "with a dot is a float32, a list has commas",
+     ID_KEYS},
+    {"optional", 0, OPT_VALUE, "WORDS",
+     "optional tensors to make: those with one of the words in their name", ID_OPTIONAL},
     {"layers", 0, OPT_VALUE, "N", "blocks (default 2)", ID_LAYERS},
     {"width", 0, OPT_VALUE, "N", "embedding length (default 64)", ID_WIDTH},
     {"ffn", 0, OPT_VALUE, "N", "neurons of a layer, or of an expert (default 128)", ID_FFN},
@@ -74,6 +82,8 @@ static bool set_option(struct random_model *m, int id, const struct options *o,
     switch (id) {
     case ID_SHAPE: ok = random_model_set_shape(m, o->value); break;
     case ID_ARCH: m->architecture = o->value; break;
+    case ID_KEYS: m->keys = o->value; break;
+    case ID_OPTIONAL: m->optional = o->value; break;
     case ID_TYPE: ok = random_model_set_type(m, o->value); break;
     case ID_SEED:
         ok = parse_i64(o->value, 0, INT64_MAX, &seed);

@@ -9,10 +9,13 @@
 #include "models/models.h"
 
 struct random_model {
-    const char *architecture; /* "llama", "qwen2", "qwen3" or "qwen3moe" */
+    const char *architecture; /* any that oato runs */
     int64_t layers, width, ffn, heads, kv_heads, vocab, context;
     int64_t head_dim;              /* 0: width / heads */
-    int64_t experts, experts_used; /* qwen3moe: of ffn neurons each */
+    int64_t experts, experts_used; /* of ffn neurons each */
+    const char *keys;     /* "KEY=VALUE ...", more keys of the architecture or in place of the above:
+                             "attention.sliding_window=512 rope.freq_base=1e6"; NULL: none */
+    const char *optional; /* words: optional tensors with one in their name are made; NULL: none */
     oato_dtype dtype; /* of matrices; rows that are no whole blocks get a smaller block */
     bool more_bits;   /* Q6_K for the matrices that llama-quantize's Q4_K_M and Q5_K_M favour */
     uint64_t seed;
@@ -27,6 +30,9 @@ bool random_model_set_type(struct random_model *m, const char *name);
 /* Takes over architecture and shape of a known model by its name as --shape has it: "8b",
  * "qwen3-30b-a3b". False: there is none. */
 bool random_model_set_shape(struct random_model *m, const char *name);
+/* The keys of the architecture; the tokenizer's are not among them. */
+void random_model_keys(const struct random_model *m, struct gguf_writer *w);
+int64_t random_model_head_dim(const struct random_model *m);
 /* A model of 2 layers that runs in a moment. */
 struct random_model random_model_default(void);
 /* OATO_EUSAGE when the shape is no model's. */
