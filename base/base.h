@@ -104,11 +104,7 @@ void arena_free(struct arena *a);
 
 /* An array of malloc with room for one element more behind its n, which may move it; NULL, and
  * nothing changes, when memory is short. */
-void *array_grow(void *array, size_t *cap, size_t size);
-static inline void *array_room(void *array, size_t n, size_t *cap, size_t size)
-{
-    return n < *cap ? array : array_grow(array, cap, size);
-}
+void *array_room(void *array, size_t n, size_t *cap, size_t size);
 
 /* 64-byte aligned, zeroed memory of its own, 2 MiB aligned and advised to use huge pages when
  * large. Free with pages_free and the same size. */

@@ -37,8 +37,10 @@ bool size_add(size_t a, size_t b, size_t *out)
     return true;
 }
 
-void *array_grow(void *array, size_t *cap, size_t size)
+void *array_room(void *array, size_t n, size_t *cap, size_t size)
 {
+    if (n < *cap)
+        return array;
     const size_t more = *cap * 2 + 64;
     void *room = realloc(array, more * size);
     *cap = room ? more : *cap;

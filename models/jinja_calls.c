@@ -455,6 +455,33 @@ const struct jinja_call *method_find(struct value of, struct value name)
     return on[of.type] ? call_find(on[of.type], name) : NULL;
 }
 
+struct value value_member(struct jinja *x, struct value v, struct value key, bool dotted)
+{
+    const bool name = key.type == VALUE_STRING;
+    const struct jinja_call *method = method_find(v, key);
+    const struct value *member = NULL;
+    const bool items = value_is_list(v) || v.type == VALUE_STRING;
+    const int64_t n = key.type == VALUE_INT && items ? value_length(x, v) : 0;
+    if (v.type == VALUE_UNDEFINED)
+        value_fail_undefined(x, v);
+    else if ((v.type == VALUE_DICT || v.type == VALUE_NAMESPACE) && !(dotted && method))
+        member = dict_find(x, v.list, key);
+    if (n > 0) {
+        const int64_t i = key.i < 0 ? key.i + n : key.i;
+        if (i >= 0 && i < n && value_is_list(v))
+            return v.list->v[i];
+        const size_t at = i >= 0 && i < n ? string_offset(v, (size_t)i) : v.len;
+        if (at < v.len)
+            return value_slice(v.s + at, char_bytes(v.s + at, v.len - at));
+    }
+    if (member || method)
+        return member ? *member : (struct value){.type = VALUE_FUNCTION};
+    key.owner = v.type;
+    key.len = name ? key.len : 0;
+    key.type = VALUE_UNDEFINED; /* and keeps its text or number */
+    return key;
+}
+
 /* The argument v (NULL: none is given) for a parameter as the row writes it. */
 static struct value argument(struct jinja *x, const struct jinja_call *row, const char *parameter,
                              const struct value *v)

@@ -150,6 +150,8 @@ void jinja_set_json(struct jinja *x, const char *json, size_t n);
 oato_status jinja_run(struct jinja *x, struct text *out);
 void jinja_end(struct jinja *x);
 
+/* ---------------------------------------------------------------------- jinja_limits.c ---- */
+
 /* Keeps the first message, in front of it the template and the line. */
 void jinja_fail(struct jinja *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Counts n steps; false when the run has failed or ends here. */
@@ -183,21 +185,19 @@ bool value_equal(struct jinja *x, struct value a, struct value b);
 int value_order(struct jinja *x, const char *op, struct value a, struct value b);
 /* What iterating over v gives: items, keys, characters; fails when that is not possible. */
 const struct list *value_items(struct jinja *x, struct value v);
+/* Bytes of the character at s (n > 0); 1 for a byte that is not UTF-8. */
+size_t char_bytes(const char *s, size_t n);
+size_t string_offset(struct value v, size_t chars); /* of the character with that number */
 int64_t value_length(struct jinja *x, struct value v);
-/* v.key when dotted (methods before items), else v[key]. */
-struct value value_member(struct jinja *x, struct value v, struct value key, bool dotted);
 /* part[3]: first, end, step, or none. */
 struct value value_part(struct jinja *x, struct value v, const struct value part[3]);
 struct value value_concat(struct jinja *x, struct value a, struct value b); /* strings */
-/* Any operator but "or" and "and", as programs write it. */
+/* Any operator but "or", "and" and "~", as programs write it. */
 struct value value_binary(struct jinja *x, const char *op, struct value a, struct value b);
 
 /* ------------------------------------------------------------------------ jinja_text.c ---- */
 
-/* Bytes of the character at s (n > 0); 1 for a byte that is not UTF-8. */
-size_t char_bytes(const char *s, size_t n);
 bool char_is_space(const char *s, size_t n);
-size_t string_offset(struct value v, size_t chars); /* of the character with that number */
 /* chars: what to remove, white space when it is no string. */
 struct value string_strip(struct value v, struct value chars, bool left, bool right);
 struct value value_to_string(struct jinja *x, struct value v); /* str(v) */
@@ -226,6 +226,8 @@ enum call_on {
 
 const struct jinja_call *call_find(enum call_on on, struct value name);
 const struct jinja_call *method_find(struct value of, struct value name);
+/* v.key when dotted (methods before items), else v[key]. */
+struct value value_member(struct jinja *x, struct value v, struct value key, bool dotted);
 struct value call_run(struct jinja *x, const struct jinja_call *row, struct value subject,
                       const struct args *a);
 /* A filter or test by its name. */

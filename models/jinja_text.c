@@ -9,12 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-size_t char_bytes(const char *s, size_t n)
-{
-    const int k = (unsigned char)*s < 0x80 ? 1 : utf8_char(s, n);
-    return k > 0 ? (size_t)k : 1;
-}
-
 /* The code point at s; bytes that are not UTF-8 stand for themselves. */
 static uint32_t char_code(const char *s, size_t n)
 {
@@ -34,14 +28,6 @@ bool char_is_space(const char *s, size_t n)
         return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
     return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
            c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-size_t string_offset(struct value v, size_t chars)
-{
-    size_t i = 0;
-    for (; chars > 0 && i < v.len; chars--)
-        i += char_bytes(v.s + i, v.len - i);
-    return i;
 }
 
 /* Whether string_strip removes the character at s. */

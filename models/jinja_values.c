@@ -7,6 +7,7 @@
  * counts steps and depth.
  */
 #include "models/jinja_internal.h"
+#include "models/tokens_internal.h"
 
 enum { GROW_FIRST = 4 };
 
@@ -199,6 +200,20 @@ const struct list *value_items(struct jinja *x, struct value v)
     return items.list;
 }
 
+size_t char_bytes(const char *s, size_t n)
+{
+    const int k = (unsigned char)*s < 0x80 ? 1 : utf8_char(s, n);
+    return k > 0 ? (size_t)k : 1;
+}
+
+size_t string_offset(struct value v, size_t chars)
+{
+    size_t i = 0;
+    for (; chars > 0 && i < v.len; chars--)
+        i += char_bytes(v.s + i, v.len - i);
+    return i;
+}
+
 int64_t value_length(struct jinja *x, struct value v)
 {
     int64_t chars = 0;
@@ -208,33 +223,6 @@ int64_t value_length(struct jinja *x, struct value v)
     for (size_t i = 0; i < v.len; i += char_bytes(v.s + i, v.len - i))
         chars++;
     return chars;
-}
-
-struct value value_member(struct jinja *x, struct value v, struct value key, bool dotted)
-{
-    const bool name = key.type == VALUE_STRING;
-    const struct jinja_call *method = method_find(v, key);
-    const struct value *member = NULL;
-    const bool items = value_is_list(v) || v.type == VALUE_STRING;
-    const int64_t n = key.type == VALUE_INT && items ? value_length(x, v) : 0;
-    if (v.type == VALUE_UNDEFINED)
-        value_fail_undefined(x, v);
-    else if ((v.type == VALUE_DICT || v.type == VALUE_NAMESPACE) && !(dotted && method))
-        member = dict_find(x, v.list, key);
-    if (n > 0) {
-        const int64_t i = key.i < 0 ? key.i + n : key.i;
-        if (i >= 0 && i < n && value_is_list(v))
-            return v.list->v[i];
-        const size_t at = i >= 0 && i < n ? string_offset(v, (size_t)i) : v.len;
-        if (at < v.len)
-            return value_slice(v.s + at, char_bytes(v.s + at, v.len - at));
-    }
-    if (member || method)
-        return member ? *member : (struct value){.type = VALUE_FUNCTION};
-    key.owner = v.type;
-    key.len = name ? key.len : 0;
-    key.type = VALUE_UNDEFINED; /* and keeps its text or number */
-    return key;
 }
 
 /* An end of a slice, as an index from 0 to n. */
@@ -328,10 +316,6 @@ struct value value_binary(struct jinja *x, const char *op, struct value a, struc
     if (*op == '<' || *op == '>') {
         const int order = value_order(x, op, a, b);
         return value_bool(order ? (order < 0) == (*op == '<') : op[1] == '=');
-    }
-    if (*op == '~') {
-        const struct value text = value_to_string(x, a);
-        return value_concat(x, text, value_to_string(x, b));
     }
     if ((a.type == VALUE_INT || a.type == VALUE_BOOL) &&
         (b.type == VALUE_INT || b.type == VALUE_BOOL) && *op != '/')

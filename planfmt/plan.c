@@ -5,7 +5,6 @@
  */
 #include "planfmt/planfmt_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 void plan_init(struct plan *p)
@@ -137,32 +136,4 @@ oato_status plan_validate(const struct plan *p, oato_status status, struct oato_
         check_rest(p, status, err))
         return status;
     return OATO_OK;
-}
-
-/* --------------------------------------------------------------------------------- files --- */
-
-oato_status plan_save(const struct plan *p, const char *path, struct oato_error *err)
-{
-    uint8_t *data;
-    size_t bytes;
-    struct outfile f;
-    if (plan_encode(p, &data, &bytes, err))
-        return oato_fail_at(err, "%s", path);
-    oato_status status = outfile_open(&f, path, err);
-    if (!status && !(status = outfile_write(&f, data, bytes, err)))
-        status = outfile_commit(&f, err);
-    free(data);
-    return status;
-}
-
-oato_status plan_load(const char *path, struct plan *out, struct oato_error *err)
-{
-    struct mapped_file f;
-    plan_init(out);
-    oato_status status = file_map(path, &f, err);
-    if (status)
-        return status;
-    status = plan_load_memory(f.data, f.bytes, path, out, err);
-    file_unmap(&f);
-    return status;
 }

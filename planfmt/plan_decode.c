@@ -275,3 +275,15 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
         plan_free(out);
     return status;
 }
+
+oato_status plan_load(const char *path, struct plan *out, struct oato_error *err)
+{
+    struct mapped_file f;
+    plan_init(out);
+    oato_status status = file_map(path, &f, err);
+    if (status)
+        return status;
+    status = plan_load_memory(f.data, f.bytes, path, out, err);
+    file_unmap(&f);
+    return status;
+}

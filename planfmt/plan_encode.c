@@ -292,3 +292,17 @@ oato_status plan_encode(const struct plan *p, uint8_t **data, size_t *bytes, str
     free(e.slots);
     return status;
 }
+
+oato_status plan_save(const struct plan *p, const char *path, struct oato_error *err)
+{
+    uint8_t *data;
+    size_t bytes;
+    struct outfile f;
+    if (plan_encode(p, &data, &bytes, err))
+        return oato_fail_at(err, "%s", path);
+    oato_status status = outfile_open(&f, path, err);
+    if (!status && !(status = outfile_write(&f, data, bytes, err)))
+        status = outfile_commit(&f, err);
+    free(data);
+    return status;
+}

@@ -11,16 +11,6 @@
 
 enum { MANY_DEVICES = 4 };
 
-void edge_ends(const struct instance *in, const struct edge *e, int32_t *lo, int32_t *hi)
-{
-    *lo = *hi = e->producer;
-    for (int32_t r = 0; r < e->n_readers; r++) {
-        int32_t u = in->readers[e->first_reader + r];
-        *lo = u < *lo ? u : *lo;
-        *hi = u > *hi ? u : *hi;
-    }
-}
-
 static bool path_alloc(struct path *p)
 {
     size_t n = (size_t)p->in->n_units, m = (size_t)p->in->n_edges;
@@ -73,11 +63,6 @@ static void cut_blocks(struct path *p)
         p->edges[--block_of_edge(p, i)->first_edge] = i;
 }
 
-int16_t path_end(const struct path *p, const struct option *o)
-{
-    return p->end[o->out[PHASE_PREFILL]][o->out[PHASE_DECODE]];
-}
-
 static void number_ends(struct path *p)
 {
     memset(p->end, -1, sizeof p->end);
@@ -119,11 +104,6 @@ static bool same_edge(const struct path *p, int32_t a, int32_t b, int32_t shift)
                 !same_direct(in, x, y, phase, d))
                 return false;
     return true;
-}
-
-bool option_lies_as(const struct option *a, const struct option *b)
-{
-    return !memcmp(a->in, b->in, sizeof a->in) && !memcmp(a->out, b->out, sizeof a->out);
 }
 
 static bool same_option(const struct instance *in, const struct option *a, const struct option *b)

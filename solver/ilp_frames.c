@@ -14,6 +14,26 @@
 
 enum { MAX_PARTIALS = 1 << 19 /* of a block at once: 100 MB */ };
 
+void edge_ends(const struct instance *in, const struct edge *e, int32_t *lo, int32_t *hi)
+{
+    *lo = *hi = e->producer;
+    for (int32_t r = 0; r < e->n_readers; r++) {
+        int32_t u = in->readers[e->first_reader + r];
+        *lo = u < *lo ? u : *lo;
+        *hi = u > *hi ? u : *hi;
+    }
+}
+
+bool option_lies_as(const struct option *a, const struct option *b)
+{
+    return !memcmp(a->in, b->in, sizeof a->in) && !memcmp(a->out, b->out, sizeof a->out);
+}
+
+int16_t path_end(const struct path *p, const struct option *o)
+{
+    return p->end[o->out[PHASE_PREFILL]][o->out[PHASE_DECODE]];
+}
+
 /* -------------------------------------------------------------------------------- menus ---- */
 
 static bool no_more_bytes(const struct instance *in, const uint64_t *a, const uint64_t *b)

@@ -10,21 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void planner_options_init(struct planner_options *o)
-{
-    memset(o, 0, sizeof *o);
-    o->solver = "auto";
-    o->request = (struct plan_request){
-        .prompt = 512, .generate = 128, .context = 4096, .batch = 1, .ubatch = 512, .kv = DT_F16};
-    o->time_limit_s = 10;
-    o->gap = -1;
-}
-
-const char *problem_device(const struct problem *p, int32_t device)
-{
-    return p->profile->devices[p->device[device]].id;
-}
-
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase)
 {
@@ -64,14 +49,6 @@ oato_status request_check(const struct plan_request *q, struct oato_error *err)
 }
 
 /* ------------------------------------------------------------------- operators and units --- */
-
-uint64_t problem_file_bytes(const struct graph_op *op)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < op->n_weights; i++)
-        sum += op->weight[i] ? op->weight[i]->bytes : 0;
-    return sum;
-}
 
 static uint64_t kv_bytes(const struct problem *p, const struct graph_op *op)
 {

@@ -5,6 +5,21 @@
 
 #include <string.h>
 
+const char *problem_device(const struct problem *p, int32_t device)
+{
+    return p->profile->devices[p->device[device]].id;
+}
+
+void planner_options_init(struct planner_options *o)
+{
+    memset(o, 0, sizeof *o);
+    o->solver = "auto";
+    o->request = (struct plan_request){
+        .prompt = 512, .generate = 128, .context = 4096, .batch = 1, .ubatch = 512, .kv = DT_F16};
+    o->time_limit_s = 10;
+    o->gap = -1;
+}
+
 static oato_status unknown_device(const struct profile *profile, const char *id, int n,
                                   struct oato_error *err)
 {

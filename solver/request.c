@@ -153,3 +153,11 @@ struct price request_fixed(const struct problem *p, int32_t d)
     int64_t steps = (int64_t)request_prefill_steps(&p->request) * p->request.batch;
     return request_price(&p->request, whole_ns(step_ns * (double)steps), whole_ns(step_ns));
 }
+
+uint64_t problem_file_bytes(const struct graph_op *op)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < op->n_weights; i++)
+        sum += op->weight[i] ? op->weight[i]->bytes : 0;
+    return sum;
+}

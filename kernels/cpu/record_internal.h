@@ -74,6 +74,8 @@ struct deal {
     int64_t units;
     bool begun;
 };
+/* deal.c. Units of each thread that nobody else gets. */
+int64_t deal_own(int64_t units, int n_threads);
 /* This thread's next units; false when there are none left. */
 bool deal_next(struct deal *d, int64_t *begin, int64_t *end);
 

@@ -118,11 +118,13 @@ struct cuda_crew {
     pthread_barrier_t begins, ends; /* of a piece: all of them, and who asks for it */
 };
 
+/* cuda_fill.c */
 void cuda_crew_open(struct cuda_crew *c);
 void cuda_crew_close(struct cuda_crew *c);
 /* Fills a piece's buffer on the host; called by the driver with user = the struct cuda_piece. */
 void cuda_piece_fill(void *user);
 
+/* cuda_stream.c */
 oato_status cuda_streams_open(struct cuda_device *d, struct oato_error *err);
 void cuda_streams_close(struct cuda_device *d); /* waits for copies in flight */
 /* One thread at a time, with the device's context current: the queue's thread, or another while
@@ -203,7 +205,7 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
 oato_status cuda_open(int index, const char *spec, const struct device_options *options,
                       struct oato_device **out, struct oato_error *err);
 void cuda_close(struct oato_device *base);
-/* Makes the device's context current in the calling thread. */
+/* cuda_context.c. Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
 /* Makes n events, where there were none; frees those that there are. */
 cu_result cuda_events_create(const struct cuda_device *d, cu_event *event, int n, unsigned flags);

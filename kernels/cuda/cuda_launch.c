@@ -3,7 +3,7 @@
  * with what arguments, over what grid (products with matrices: cuda_products.c). Runs on the
  * queue's thread; looks up and allocates nothing.
  */
-#include "kernels/cuda/cuda_launch.h"
+#include "kernels/cuda/cuda_record.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -15,31 +15,6 @@ enum {
 };
 _Static_assert((int)ATTENTION_PAGE == (int)KV_PAGE_POSITIONS, "attention goes page by page");
 _Static_assert((int)BATCH_ROOM_Q2_K <= (int)MATRIX_ROOM_MOST, "what find_kernel asks for");
-
-cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
-                       uint32_t threads, uint32_t shared_bytes, void *argument)
-{
-    const struct cuda_driver *cu = l->d->cu;
-    struct cuda_queue *q = &l->d->queue;
-    void *arguments[] = {argument};
-    struct cu_launch_attribute overlap = {.id = CU_LAUNCH_OVERLAPS, .value.overlaps = 1};
-    const struct cu_launch how = {.grid_x = grid.x,
-                                  .grid_y = grid.y,
-                                  .grid_z = grid.z,
-                                  .block_x = threads,
-                                  .block_y = 1,
-                                  .block_z = 1,
-                                  .shared_bytes = shared_bytes,
-                                  .stream = q->stream,
-                                  .attributes = &overlap,
-                                  .n_attributes = 1};
-    if (q->chain == CHAIN_FOLLOWS)
-        return cu->launch_as(&how, kernel, arguments, NULL);
-    if (q->chain == CHAIN_BEGINS)
-        q->chain = CHAIN_FOLLOWS;
-    return cu->launch(kernel, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, q->stream,
-                      arguments, NULL);
-}
 
 static struct cuda_kv_layer kv_layer(const struct launch *l, int32_t i)
 {

@@ -23,36 +23,6 @@ static const unsigned char *const images[CUDA_MODULES] = {
     cuda_image_attention, cuda_image_attention_tile, cuda_image_sample,
     cuda_image_sparse,    cuda_image_batch,          cuda_image_measure};
 
-void cuda_enter(const struct cuda_device *d)
-{
-    d->cu->context_set(d->context);
-}
-
-cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out)
-{
-    cu_result result = CU_ERROR_NOT_FOUND;
-    for (int i = 0; i < CUDA_MODULES && result == CU_ERROR_NOT_FOUND; i++)
-        result = d->cu->module_function(out, d->module[i], name);
-    return result;
-}
-
-cu_result cuda_events_create(const struct cuda_device *d, cu_event *event, int n, unsigned flags)
-{
-    cu_result result = CU_OK;
-    for (int i = 0; i < n && !result; i++)
-        result = d->cu->event_create(&event[i], flags);
-    return result;
-}
-
-void cuda_events_destroy(const struct cuda_device *d, cu_event *event, int n)
-{
-    for (int i = 0; i < n; i++) {
-        if (event[i])
-            d->cu->event_destroy(event[i]);
-        event[i] = NULL;
-    }
-}
-
 /* False when the environment says VARIABLE=0. */
 static bool wanted(const char *variable)
 {

@@ -4,7 +4,7 @@
  * prompt's by tensor cores (matrix.cu, or cuBLAS where the plan says so), experts with all tokens
  * that chose them.
  */
-#include "kernels/cuda/cuda_launch.h"
+#include "kernels/cuda/cuda_record.h"
 
 enum {
     BF16_CAPABILITY = 80,       /* of tensor cores that multiply BF16 */

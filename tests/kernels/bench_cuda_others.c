@@ -6,8 +6,8 @@
  */
 #include "tests/kernels/bench_cuda.h"
 
-#include "kernels/cuda/cuda_launch.h"
 #include "kernels/cuda/cuda_layout.h"
+#include "kernels/cuda/cuda_record.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

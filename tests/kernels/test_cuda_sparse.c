@@ -7,8 +7,8 @@
  */
 #include "tests/kernels/cuda_case.h"
 
-#include "kernels/cuda/cuda_launch.h"
 #include "kernels/cuda/cuda_layout.h"
+#include "kernels/cuda/cuda_record.h"
 
 enum { TOKENS_MOST = 3, LIST_MOST = 128 };
 

@@ -1,9 +1,9 @@
 /*
- * cuda_launch.h - a record being launched; shared by cuda_launch.c and, for products with matrices,
+ * cuda_record.h - a record being launched; shared by cuda_launch.c and, for products with matrices,
  * cuda_products.c.
  */
-#ifndef OATO_CUDA_LAUNCH_H
-#define OATO_CUDA_LAUNCH_H
+#ifndef OATO_CUDA_RECORD_H
+#define OATO_CUDA_RECORD_H
 
 #include "kernels/cuda/cuda_device.h"
 
@@ -32,6 +32,7 @@ static inline struct launch launch_near(const struct launch *l, int distance)
     return near;
 }
 
+/* cuda_context.c */
 cu_result launch_start(const struct launch *l, cu_function kernel, struct grid grid,
                        uint32_t threads, uint32_t shared_bytes, void *argument);
 
