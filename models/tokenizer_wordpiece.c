@@ -13,6 +13,7 @@
 #include "models/tokens_internal.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 /* A longer word is the unknown token (max_input_chars_per_word). */
 enum { WORD_CHARS = 100, WORD_BYTES = 1 + 4 * WORD_CHARS };
@@ -71,13 +72,40 @@ static bool is_space(uint32_t c)
            c == 0x205f || c == 0x3000;
 }
 
+static utf8proc_category_t category(uint32_t c)
+{
+    return utf8proc_category((utf8proc_int32_t)c);
+}
+
 /* Symbols of ASCII count too. */
 static bool is_punctuation(uint32_t c)
 {
     if (c < 0x80)
         return (c > ' ' && c < '0') || (c > '9' && c < 'A') || (c > 'Z' && c < 'a') ||
                (c > 'z' && c < 0x7f);
-    return unicode_class(c) & CHAR_PUNCTUATION;
+    return category(c) >= UTF8PROC_CATEGORY_PC && category(c) <= UTF8PROC_CATEGORY_PO;
+}
+
+/* A control, a format or a character for private use. */
+static bool is_control(uint32_t c)
+{
+    return category(c) == UTF8PROC_CATEGORY_CC || category(c) == UTF8PROC_CATEGORY_CF ||
+           category(c) == UTF8PROC_CATEGORY_CO;
+}
+
+enum { PARTS_MOST = 8 }; /* of a canonical decomposition; Unicode's longest have four */
+
+/* The decomposition of c without accents (nonspacing marks); returns how many are left. */
+static int without_accents(uint32_t c, uint32_t out[PARTS_MOST])
+{
+    utf8proc_int32_t part[PARTS_MOST];
+    const utf8proc_ssize_t all =
+        utf8proc_decompose_char((utf8proc_int32_t)c, part, PARTS_MOST, UTF8PROC_DECOMPOSE, NULL);
+    int n = 0;
+    for (int i = 0; i < PARTS_MOST && i < all; i++)
+        if (utf8proc_category(part[i]) != UTF8PROC_CATEGORY_MN)
+            out[n++] = (uint32_t)part[i];
+    return n;
 }
 
 /* The longest token that the bytes from `at` on begin with; -1: none. */
@@ -143,7 +171,7 @@ static void char_add(const struct tokenizer *t, struct word *word, uint32_t c, s
 /* U+0130 is the one character whose lower case is two. */
 static void lower_add(const struct tokenizer *t, struct word *word, uint32_t c, struct id_list *out)
 {
-    char_add(t, word, t->lowercase ? unicode_lower(c) : c, out);
+    char_add(t, word, t->lowercase ? (uint32_t)utf8proc_tolower((utf8proc_int32_t)c) : c, out);
     if (t->lowercase && c == 0x130)
         char_add(t, word, 0x307, out);
 }
@@ -160,18 +188,17 @@ oato_status wordpiece_encode(const struct tokenizer *t, struct encode_work *w, c
         const int len = utf8_char(text + i, n - i);
         const uint32_t c = len > 0 ? utf8_get(text + i, len) : 0xfffd;
         i += len > 0 ? (size_t)len : 1;
-        const bool control = c < 0x80 ? c < ' ' || c == 0x7f : unicode_class(c) & CHAR_CONTROL;
         if (c == '\t' || c == '\n' || c == '\r') {
             word_end(t, &word, out);
             continue;
         }
-        if (c == 0xfffd || control)
+        if (c == 0xfffd || is_control(c))
             continue;
         const bool chinese = is_chinese(c);
         if (chinese)
             word_end(t, &word, out);
-        uint32_t parts[3] = {c};
-        const int n_parts = t->strip_accents ? unicode_base(c, parts) : 1;
+        uint32_t parts[PARTS_MOST] = {c};
+        const int n_parts = t->strip_accents ? without_accents(c, parts) : 1;
         for (int k = 0; k < n_parts; k++)
             lower_add(t, &word, parts[k], out);
         if (chinese)

@@ -261,15 +261,6 @@ oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
 /* Room for n bytes in w->buffer; false when memory is short. */
 bool buffer_reserve(struct encode_work *w, size_t n);
 
-/* -------------------------------------------------------------------- unicode_tables.c --- */
-
-enum { CHAR_PUNCTUATION = 1, CHAR_CONTROL = 2 };
-/* Bits for a character of category P, or C (formats and private use too); not for ASCII. */
-int unicode_class(uint32_t c);
-/* The canonical decomposition without its nonspacing marks; returns how many. */
-int unicode_base(uint32_t c, uint32_t out[3]);
-uint32_t unicode_lower(uint32_t c);
-
 /* ------------------------------------------------------------------------ utf8_stream.c --- */
 
 /* Writes c, which is no surrogate; returns its bytes. */
