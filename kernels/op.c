@@ -70,6 +70,8 @@ enum width {
     W_CHOICE,   /* of a token: ids and weights of its experts */
     W_CHOSEN_K, /* of these a row of k each */
     W_CHOSEN_N,
+    W_WEIGHTED, /* rows of a norm's weight: one, or one a head; none if it is plain */
+    W_BIASED,   /* and of its bias */
     W_ADDED /* by MERGE_SUM to the first summand */
 };
 
@@ -120,6 +122,17 @@ static bool attention_fits(const struct oato_op *op)
     return kv_fits(op) && heads_fit(op) && op->heads % op->kv_heads == 0 && op->window >= 0;
 }
 
+static bool norm_fits(const struct oato_op *op)
+{
+    const int32_t most = NORM_CENTRED | NORM_BIASED | NORM_PLAIN;
+    return !(op->norm & ~most) && !(op->norm & NORM_BIASED && op->norm & NORM_PLAIN);
+}
+
+static bool head_norm_fits(const struct oato_op *op)
+{
+    return heads_fit(op) && !(op->norm & ~(NORM_CENTRED | NORM_PLAIN | NORM_OWN_HEADS));
+}
+
 static bool rope_fits(const struct oato_op *op)
 {
     return heads_fit(op) && op->head_dim <= HEAD_DIM_MAX && op->rope_dims >= 0 &&
@@ -162,8 +175,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_EMBED] = {"embed", true, {F_K, F_N}, .out = {W_K}, .weight = {{W_N, W_K}},
         .traffic = TABLE_ROWS, .flops = 1, .flops_of = W_K},
     [OP_RMS_NORM] = {"rms_norm", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
-        .weight = {{W_ONE, W_K}}, .traffic = VECTOR,
-        .flops = 4, .flops_of = W_K}, /* square and add, scale, weight */
+        .weight = {{W_WEIGHTED, W_K}, {W_BIASED, W_K}}, .traffic = VECTOR,
+        .flops = 4, .flops_of = W_K, .fits = norm_fits}, /* square and add, scale, weight */
     [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
         .traffic = MATRICES, .axes = ROWS | K},
     [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
@@ -188,8 +201,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .flops = 4, .flops_of = W_K, .fits = activation_fits},
     [OP_SELECT] = {"select", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N}},
     [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, .k = W_HEADS, .n = W_HEADS,
-        .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_HEAD}}, .traffic = VECTOR,
-        .flops = 4, .flops_of = W_K, .fits = heads_fit},
+        .in = {W_HEADS}, .out = {W_N}, .weight = {{W_WEIGHTED, W_HEAD}}, .traffic = VECTOR,
+        .flops = 4, .flops_of = W_K, .fits = head_norm_fits},
     [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, .k = W_EXPERTS, .n = W_CHOICE, .in = {W_K},
         .out = {W_N}, .flops = 5, .flops_of = W_K, .fits = route_fits},
     [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED},
@@ -204,7 +217,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
         .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = activation_fits},
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
-        .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 5, .flops_of = W_K},
+        .weight = {{W_WEIGHTED, W_K}, {W_BIASED, W_K}}, .traffic = VECTOR,
+        .flops = 5, .flops_of = W_K, .fits = norm_fits},
     [OP_MERGE] = {"merge", false, {F_N}, .k = W_N, .merges = true, .in = {W_ANY}, .out = {W_N}},
     [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, .merges = true, .in = {W_N}, .out = {W_N},
         .flops = 1, .flops_of = W_ADDED},
@@ -250,6 +264,9 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_CHOICE: return 2 * (int64_t)op->experts_used;
     case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
     case W_CHOSEN_N: return (int64_t)op->experts_used * op->n;
+    case W_WEIGHTED:
+        return op->norm & NORM_PLAIN ? 0 : op->norm & NORM_OWN_HEADS ? op->heads : 1;
+    case W_BIASED: return op->norm & NORM_BIASED ? 1 : 0;
     case W_ADDED: return (int64_t)op->k - op->n;
     }
     return 0;
@@ -459,8 +476,9 @@ int op_weight_count(const struct oato_op *op)
 {
     const struct op_kind_row *row = kind_row(op->kind);
     int n = 0;
-    while (n < (int)ARRAY_LEN(row->weight) && row->weight[n].n != W_NONE)
-        n++;
+    for (; n < (int)ARRAY_LEN(row->weight) && row->weight[n].n != W_NONE; n++)
+        if (row->weight[n].n >= W_WEIGHTED && !width_of(op, row->weight[n].n))
+            break;
     return n;
 }
 

@@ -23,7 +23,7 @@ enum op_kind {
     OP_NONE = 0,
     /* in graphs, as models build them */
     OP_EMBED,     /* out[0] = rows of weight[0] named by the step's token ids */
-    OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0]; k = n = width */
+    OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0], or as `norm` says; k = n = width */
     OP_MUL_MAT,   /* out[0] = weight[0] in[0] */
     OP_BIAS,      /* out[0] = in[0] + weight[0] */
     OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight */
@@ -94,13 +94,14 @@ struct oato_op {
     int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
     int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE: enum activation */
+    int32_t norm;         /* RMS_NORM, ADD_NORM, HEAD_NORM: enum norm_flag; 0: plain RMS norm */
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
     int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
     float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
     float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM */
     float rope_base;      /* ROPE: frequency base */
     float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
-    float scale;          /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ACTIVATE: cap;
+    float scale;          /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ACTIVATE: cap, bound;
                              ATTENTION: of q.k */
 };
 
@@ -184,7 +185,7 @@ int64_t op_in_width(const struct oato_op *op, int i);  /* of the i-th input; OP_
 int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: there is none */
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
-int op_weight_count(const struct oato_op *op);     /* the most weights that this kind takes */
+int op_weight_count(const struct oato_op *op);     /* the most weights that it takes */
 bool op_weight_optional(const struct oato_op *op); /* it may go without its weight: ROPE, SCALE */
 enum weight_use op_weight_use(const struct oato_op *op);
 /* False: the shape or type is invalid for every device. */

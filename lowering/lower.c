@@ -50,7 +50,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         int64_t rows, k;
         if (!o->weight[i])
             continue;
-        if (!op_weight_shape(&o->op, i, &rows, &k) || use == WEIGHT_VECTOR)
+        if (!op_weight_shape(&o->op, i, &rows, &k))
             rows = 1;
         struct weight_slot slot = {
             .tensor = o->weight[i], .use = use, .end = rows, .col_end = o->weight[i]->ne[0]};

@@ -43,6 +43,10 @@ static void read_factors(struct graph_builder *b, struct layer_shape *s)
     s->embedding_factor = s->block_factor = s->logit_factor = 1;
     if (s->recipe->factors == FACTORS_NONE)
         return;
+    if (s->recipe->factors == FACTORS_LOGITS) {
+        s->logit_factor = read_factor(b, "logit_scale", 1);
+        return;
+    }
     s->score_factor = read_factor(b, "attention.scale", 0);
     if (s->recipe->factors == FACTORS_ROOT) {
         s->embedding_factor = sqrtf((float)s->width);
@@ -113,7 +117,15 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
 {
     const struct recipe *r = s->recipe;
     s->width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
-    s->eps = build_float(b, "attention.layer_norm_rms_epsilon", 0, 1, -1);
+    s->eps = build_float(b,
+                         r->norm & NORM_CENTRED ? "attention.layer_norm_epsilon"
+                                                : "attention.layer_norm_rms_epsilon",
+                         0, 1, -1);
+    s->qkv_bound = r->clamp_qkv ? build_float(b, "attention.clamp_kqv", 0, 1e6, 0) : 0;
+    s->parallel =
+        r->parallel == PARALLEL_BY_KEY ? build_bool(b, "use_parallel_residual", true)
+        : r->parallel == PARALLEL_ONE_NORM ? !arch_has(b, 0, "ffn_norm.weight")
+                                           : r->parallel == PARALLEL_ALWAYS;
     s->rope_base_global = build_float(b, "rope.freq_base", 1, 1e12, 10000);
     s->rope_base_window =
         build_float(b, "rope.freq_base_swa", 1, 1e12, (double)s->rope_base_global);
@@ -170,17 +182,28 @@ static int32_t block_output(struct graph_builder *b, const struct layer_shape *s
     return arch_factor(b, s->layer, factor, y, s->block_factor);
 }
 
+/* x + attention + FFN; n: x normed. */
+static int32_t parallel_layer(struct graph_builder *b, const struct layer_shape *s, int32_t x,
+                              int32_t n)
+{
+    const bool second = arch_has(b, s->layer, "attn_norm_2.weight");
+    const bool own = arch_has(b, s->layer, "ffn_norm.weight");
+    const int32_t of_attention = second ? arch_norm(b, s, s->layer, "attn_norm_2", x) : n;
+    const int32_t a = arch_attention(b, s, of_attention);
+    const int32_t m = own ? arch_norm(b, s, s->layer, "ffn_norm", x) : n;
+    const int32_t y = arch_add(b, s->layer, "attn_add", a, arch_ffn(b, s, m));
+    return arch_add(b, s->layer, "ffn_add", x, y);
+}
+
 static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32_t x)
 {
     const struct recipe *r = s->recipe;
     const bool before = r->norms != NORMS_AFTER;
     const int32_t n = before ? arch_norm(b, s, s->layer, "attn_norm", x) : x;
+    if (s->parallel)
+        return parallel_layer(b, s, x, n);
     const int32_t a =
         block_output(b, s, "post_attention_norm", "attn_factor", arch_attention(b, s, n));
-    if (r->parallel) {
-        const int32_t y = arch_add(b, s->layer, "attn_add", a, arch_ffn(b, s, n));
-        return arch_add(b, s->layer, "ffn_add", x, y);
-    }
     x = arch_add(b, s->layer, "attn_add", x, a);
     const char *name = r->ffn_norm ? r->ffn_norm : "ffn_norm";
     const int32_t m = before ? arch_norm(b, s, s->layer, name, x) : x;

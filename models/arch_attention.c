@@ -8,6 +8,14 @@ struct qkv {
     int32_t q, k, v;
 };
 
+static int32_t clamped(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                       int32_t in)
+{
+    const struct oato_op op = {
+        .kind = OP_ACTIVATE, .activation = ACT_CLAMP, .scale = s->qkv_bound};
+    return s->qkv_bound != 0 ? arch_elementwise(b, s->layer, name, "_clamp", op, in, NULL) : in;
+}
+
 /* The products stand side by side, so that they can be fused, and then what is done to each. */
 static struct qkv products(struct graph_builder *b, const struct layer_shape *s, int32_t n)
 {
@@ -18,6 +26,7 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
     if (arch_has(b, s->layer, "attn_qkv.weight")) {
         int32_t all = arch_matrix(b, s->layer, "attn_qkv", n, q + 2 * (int64_t)kv);
         all = arch_extras(b, s->layer, "attn_qkv", all, demanded, factor);
+        all = clamped(b, s, "attn_qkv", all);
         r.q = arch_slice(b, s->layer, "attn_q", all, 0, q);
         r.k = arch_slice(b, s->layer, "attn_k", all, q, kv);
         r.v = arch_slice(b, s->layer, "attn_v", all, q + kv, kv);
@@ -29,6 +38,9 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
     r.q = arch_extras(b, s->layer, "attn_q", r.q, demanded, factor);
     r.k = arch_extras(b, s->layer, "attn_k", r.k, demanded, factor);
     r.v = arch_extras(b, s->layer, "attn_v", r.v, demanded, factor);
+    r.q = clamped(b, s, "attn_q", r.q);
+    r.k = clamped(b, s, "attn_k", r.k);
+    r.v = clamped(b, s, "attn_v", r.v);
     return r;
 }
 
@@ -37,14 +49,20 @@ static int32_t qk_norm(struct graph_builder *b, const struct layer_shape *s, con
 {
     if (s->recipe->qk_norm == QK_WHOLE)
         return arch_norm(b, s, s->layer, name, in);
+    const int32_t norm = s->recipe->head_norm, own = norm & NORM_OWN_HEADS ? heads : 0;
+    const bool plain = norm & NORM_PLAIN, optional = s->recipe->qk_norm_if_held;
     const struct gguf_tensor *w =
-        build_tensor(b, s->head_dim, 0, false, "blk.%d.%s.weight", s->layer, name);
+        plain ? NULL
+              : build_tensor(b, s->head_dim, own, optional, "blk.%d.%s.weight", s->layer, name);
+    if (!w && !plain)
+        return in;
     struct oato_op op = {.kind = OP_HEAD_NORM,
                          .dtype = DT_F32,
                          .k = heads * s->head_dim,
                          .n = heads * s->head_dim,
                          .heads = heads,
                          .head_dim = s->head_dim,
+                         .norm = norm,
                          .eps = s->eps};
     return build_op(b, s->layer, name, op, in, -1, w, op.n);
 }

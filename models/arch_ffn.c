@@ -12,6 +12,16 @@ enum { EXPERTS_MOST = 1 << 12, FFN_MOST = 1 << 24 };
 
 /* ----------------------------------------------------------------------------------- dense */
 
+/* down(activation(up m)) */
+static int32_t ungated(struct graph_builder *b, const struct layer_shape *s, int32_t m,
+                       int32_t width, enum factor factor)
+{
+    const struct oato_op op = {.kind = OP_ACTIVATE, .activation = (int32_t)s->recipe->activation};
+    const int32_t up = arch_product(b, s->layer, "ffn_up", m, width, factor);
+    const int32_t h = arch_elementwise(b, s->layer, "ffn_activation", "", op, up, NULL);
+    return arch_product(b, s->layer, "ffn_down", h, s->width, factor);
+}
+
 /* A gated FFN of "ffn_gate", "ffn_up" and "ffn_down" with a suffix for all three. */
 static int32_t dense(struct graph_builder *b, const struct layer_shape *s, const char *suffix,
                      int32_t m, int32_t width)
@@ -19,6 +29,8 @@ static int32_t dense(struct graph_builder *b, const struct layer_shape *s, const
     const enum factor factor = s->recipe->ffn_factors ? FACTOR_OF_SUM : FACTOR_UNUSED;
     char gate_name[24], up_name[24], down_name[24];
     int32_t gate, up;
+    if (s->recipe->ungated && !*suffix)
+        return ungated(b, s, m, width, factor);
     snprintf(gate_name, sizeof gate_name, "ffn_gate%s", suffix);
     snprintf(up_name, sizeof up_name, "ffn_up%s", suffix);
     snprintf(down_name, sizeof down_name, "ffn_down%s", suffix);

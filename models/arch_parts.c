@@ -85,9 +85,16 @@ int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, i
 int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
                   const char *name, int32_t in)
 {
+    struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps, .norm = s->recipe->norm};
+    if (op.norm & NORM_PLAIN)
+        return arch_elementwise(b, layer, name, "", op, in, NULL);
     const struct gguf_tensor *w = vector(b, layer, name, "weight", width_of(b, in), false);
-    const struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps};
-    return arch_elementwise(b, layer, name, "", op, in, w);
+    const struct gguf_tensor *bias = vector(b, layer, name, "bias", width_of(b, in), true);
+    op.norm |= bias ? NORM_BIASED : 0;
+    const int32_t y = arch_elementwise(b, layer, name, "", op, in, w);
+    if (bias)
+        build_weight(b, bias);
+    return y;
 }
 
 int32_t arch_slice(struct graph_builder *b, int32_t layer, const char *name, int32_t in,

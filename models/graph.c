@@ -141,10 +141,11 @@ struct graph_op graph_fused(const struct graph *g, struct graph_match match)
         break;
     case OP_ADD_NORM:
         r.op.eps = m[1].op.eps;
+        r.op.norm = m[1].op.norm;
         r.n_out = 2;
         r.out[1] = m[1].out[0];
-        r.n_weights = 1;
-        r.weight[0] = m[1].weight[0];
+        r.n_weights = m[1].n_weights;
+        memcpy(r.weight, m[1].weight, sizeof r.weight);
         break;
     default: break;
     }

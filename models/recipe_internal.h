@@ -29,6 +29,16 @@ enum factors {
     FACTORS_NONE,
     FACTORS_BY_KEY, /* logits are divided */
     FACTORS_ROOT,   /* embeddings are multiplied by sqrt(width); only attention.scale is read */
+    FACTORS_LOGITS, /* only logit_scale is read; logits are multiplied */
+};
+
+/* Attention and FFN that both read x, their outputs added to it together. The FFN has a norm of its
+ * own, or that of attention where files have none; attention's may be a second one, attn_norm_2. */
+enum parallel {
+    PARALLEL_NOT,
+    PARALLEL_ALWAYS,
+    PARALLEL_BY_KEY,   /* use_parallel_residual */
+    PARALLEL_ONE_NORM, /* in files without ffn_norm */
 };
 
 /* The FFN's experts. Weights of a choice are the softmax over all experts' logits. */
@@ -53,11 +63,17 @@ struct recipe {
     bool rope_in_windows;  /* layers without a window have no positions */
     bool soft_caps;        /* of scores and logits, by key */
     enum norm_place norms;
+    int32_t norm;         /* enum norm_flag of all norms but those of heads; biases where files
+                             have them */
+    int32_t head_norm;    /* enum norm_flag of those of heads */
+    bool qk_norm_if_held; /* where files have it */
     const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
     enum qk_norm qk_norm;
     bool qkv_biases;         /* are demanded */
     bool qkv_factors_unused; /* files have them, attention leaves them out */
-    bool parallel;           /* the FFN reads attention's norm, and both outputs are added to x */
+    enum parallel parallel;
+    bool clamp_qkv;          /* by attention.clamp_kqv */
+    bool ungated;            /* the FFN is down(activation(up)) */
     bool up_holds_gate;      /* ffn_up.weight holds the rows of the gate, then those of up */
     bool half_ffn;           /* feed_forward_length counts gate and up together */
     enum activation activation;
@@ -84,6 +100,8 @@ struct layer_shape {
     int32_t window;                                              /* 0: none */
     float rope_base_global, rope_base_window, rope_scale_global; /* of layers without and with it */
     float score_cap, logit_cap;                                  /* 0: none */
+    float qkv_bound;                                             /* 0: none */
+    bool parallel;
     float score_factor; /* in place of 1/sqrt(head_dim); 0: none */
     const struct gguf_tensor *rope_divisors;
     struct experts experts;

@@ -55,6 +55,8 @@ static bool collect_op(const struct graph *g, const struct graph_op *o, oato_dty
         return false;
     if (!o->n_out || g->values[o->out[0]].rows == ROWS_TOKENS)
         c->logits_only = false;
+    if (o->n_weights != c->shape.n_weights) /* a norm without its bias: timed with it */
+        return true;
     for (int32_t j = 0; j < c->n_weights; j++)
         if (!memcmp(c->weights[j], o->weight, sizeof o->weight))
             return true;

@@ -30,6 +30,43 @@ static void rms_norm(float *y, const float *x, const float *w, int64_t n, float 
     }
 }
 
+/* x - mean of the lanes before n, zeros in the others. */
+AVX2_INLINE __m256 deviations(const float *x, __m256 mean, int64_t n)
+{
+    const __m256i mask = avx2_mask(n);
+    return _mm256_and_ps(_mm256_castsi256_ps(mask),
+                         _mm256_sub_ps(_mm256_maskload_ps(x, mask), mean));
+}
+
+static void layer_norm(float *y, const float *x, const float *w, const float *bias, int64_t n,
+                       float eps, bool centred)
+{
+    __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
+                   _mm256_setzero_ps()};
+    __m256 q[4] = {s[0], s[0], s[0], s[0]}, mean = s[0];
+    for (int64_t i = 0; centred && i < n; i += 8)
+        s[i / 8 % 4] = _mm256_add_ps(s[i / 8 % 4], _mm256_maskload_ps(x + i, avx2_mask(n - i)));
+    if (centred)
+        mean = _mm256_set1_ps(
+            avx2_sum(_mm256_add_ps(_mm256_add_ps(s[0], s[1]), _mm256_add_ps(s[2], s[3]))) /
+            (float)n);
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256 a = deviations(x + i, mean, n - i);
+        q[i / 8 % 4] = _mm256_fmadd_ps(a, a, q[i / 8 % 4]);
+    }
+    const float sum = avx2_sum(_mm256_add_ps(_mm256_add_ps(q[0], q[1]), _mm256_add_ps(q[2], q[3])));
+    const __m256 scale = _mm256_set1_ps(1.0f / sqrtf(sum / (float)n + eps));
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256i mask = avx2_mask(n - i);
+        __m256 a = _mm256_mul_ps(deviations(x + i, mean, n - i), scale);
+        if (w)
+            a = _mm256_mul_ps(a, _mm256_maskload_ps(w + i, mask));
+        if (bias)
+            a = _mm256_add_ps(a, _mm256_maskload_ps(bias + i, mask));
+        _mm256_maskstore_ps(y + i, mask, a);
+    }
+}
+
 static void add(float *y, const float *a, const float *b, int64_t n)
 {
     int64_t i = 0;
@@ -65,6 +102,8 @@ AVX2_INLINE __m256 activate(enum activation a, __m256 scale, __m256 x)
     case ACT_CLAMPED:
         t = _mm256_min_ps(_mm256_set1_ps(7.0f), x);
         return times_sigmoid(t, _mm256_mul_ps(_mm256_set1_ps(1.702f), t));
+    case ACT_CLAMP: return _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), scale),
+                                         _mm256_min_ps(scale, x)); /* of a NaN the second */
     case ACT_COUNT: break;
     }
     return x;
@@ -115,6 +154,7 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
 
 const struct row_kernels avx2_rows = {
     .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
     .add = add,
     .gate = gate_any,
     .to_f16 = to_f16,

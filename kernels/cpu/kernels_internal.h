@@ -149,8 +149,11 @@ struct attention_kernels {
 /* On rows of n floats; y may be one of the inputs. */
 struct row_kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);
+    /* (x - mean if it is centred) / rms of that * w + bias; w, bias NULL: none */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *bias, int64_t n,
+                       float eps, bool centred);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
-    /* y = a(gate) * up; up NULL: a(gate). scale: of ACT_SOFT_CAP. */
+    /* y = a(gate) * up; up NULL: a(gate). scale: of ACT_SOFT_CAP, ACT_CLAMP. */
     void (*gate)(enum activation a, float scale, float *y, const float *gate, const float *up,
                  int64_t n);
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);

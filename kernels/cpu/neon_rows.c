@@ -22,6 +22,37 @@ static void rms_norm(float *y, const float *x, const float *w, int64_t n, float 
     }
 }
 
+/* x - mean of the lanes before n, zeros in the others. */
+static float32x4_t deviations(const float *x, float mean, int64_t n)
+{
+    const float32x4_t a = vsubq_f32(neon_load(x, n), vdupq_n_f32(mean));
+    float kept[4] = {0};
+    neon_store(kept, a, n);
+    return vld1q_f32(kept);
+}
+
+static void layer_norm(float *y, const float *x, const float *w, const float *bias, int64_t n,
+                       float eps, bool centred)
+{
+    float32x4_t s = vdupq_n_f32(0), q = vdupq_n_f32(0);
+    for (int64_t i = 0; centred && i < n; i += 4)
+        s = vaddq_f32(s, neon_load(x + i, n - i));
+    const float mean = centred ? vaddvq_f32(s) / (float)n : 0;
+    for (int64_t i = 0; i < n; i += 4) {
+        const float32x4_t a = deviations(x + i, mean, n - i);
+        q = vfmaq_f32(q, a, a);
+    }
+    const float scale = 1.0f / sqrtf(vaddvq_f32(q) / (float)n + eps);
+    for (int64_t i = 0; i < n; i += 4) {
+        float32x4_t a = vmulq_n_f32(deviations(x + i, mean, n - i), scale);
+        if (w)
+            a = vmulq_f32(a, neon_load(w + i, n - i));
+        if (bias)
+            a = vaddq_f32(a, neon_load(bias + i, n - i));
+        neon_store(y + i, a, n - i);
+    }
+}
+
 static void add(float *y, const float *a, const float *b, int64_t n)
 {
     int64_t i = 0;
@@ -78,6 +109,7 @@ static float32x4_t activate(enum activation a, float scale, float32x4_t x)
     case ACT_CLAMPED:
         t = vminq_f32(x, vdupq_n_f32(7.0f));
         return times_sigmoid(t, vmulq_n_f32(t, 1.702f));
+    case ACT_CLAMP: return vmaxq_f32(vdupq_n_f32(-scale), vminq_f32(vdupq_n_f32(scale), x));
     case ACT_COUNT: break;
     }
     return x;
@@ -114,6 +146,7 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
 
 const struct row_kernels neon_rows = {
     .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
     .add = add,
     .gate = gate_rows,
     .to_f16 = to_f16,

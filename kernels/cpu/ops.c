@@ -194,11 +194,26 @@ static void embed_row(const struct run *x, int64_t t)
             y[i] *= x->op->scale;
 }
 
+/* The operator's norm of n floats; w: its weights, without NORM_OWN_HEADS those of weight[0]. */
+static void norm(const struct run *x, float *y, const float *in, const float *w, int64_t n)
+{
+    const int32_t how = x->op->norm;
+    const float *bias = how & NORM_BIASED ? const_floats(weight(x, 1)->data) : NULL;
+    if (w && !bias && !(how & NORM_CENTRED))
+        x->k->rows->rms_norm(y, in, w, n, x->op->eps);
+    else
+        x->k->rows->layer_norm(y, in, w, bias, n, x->op->eps, how & NORM_CENTRED);
+}
+
+static const float *norm_weights(const struct run *x)
+{
+    return x->op->norm & NORM_PLAIN ? NULL : const_floats(weight(x, 0)->data);
+}
+
 static void norm_row(const struct run *x, int64_t t)
 {
     const int64_t at = t * x->op->n;
-    x->k->rows->rms_norm(output(x, 0) + at, input(x, 0) + at, const_floats(weight(x, 0)->data),
-                         x->op->n, x->op->eps);
+    norm(x, output(x, 0) + at, input(x, 0) + at, norm_weights(x), x->op->n);
 }
 
 static void add_norm_row(const struct run *x, int64_t t)
@@ -206,15 +221,16 @@ static void add_norm_row(const struct run *x, int64_t t)
     const int64_t n = x->op->n, at = t * n;
     float *sum = output(x, 0) + at;
     x->k->rows->add(sum, input(x, 0) + at, input(x, 1) + at, n);
-    x->k->rows->rms_norm(output(x, 1) + at, sum, const_floats(weight(x, 0)->data), n, x->op->eps);
+    norm(x, output(x, 1) + at, sum, norm_weights(x), n);
 }
 
 static void head_norm_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n, d = x->op->head_dim;
-    const float *w = const_floats(weight(x, 0)->data);
-    for (int64_t at = t * n; at < (t + 1) * n; at += d)
-        x->k->rows->rms_norm(output(x, 0) + at, input(x, 0) + at, w, d, x->op->eps);
+    const int64_t step = x->op->norm & NORM_OWN_HEADS ? d : 0;
+    const float *w = norm_weights(x);
+    for (int64_t h = 0, at = t * n; h < x->op->heads; h++, at += d)
+        norm(x, output(x, 0) + at, input(x, 0) + at, w ? w + h * step : NULL, d);
 }
 
 static void bias_row(const struct run *x, int64_t t)

@@ -107,6 +107,20 @@ static void ref_rms_norm(float *y, const float *x, const float *w, int64_t n, fl
         y[i] = x[i] * scale * w[i];
 }
 
+static void ref_layer_norm(float *y, const float *x, const float *w, const float *bias, int64_t n,
+                           float eps, bool centred)
+{
+    float sum[LANES] = {0}, squares[LANES] = {0};
+    for (int64_t i = 0; i < n; i++)
+        sum[i % LANES] += x[i];
+    const float mean = centred ? lanes_sum(sum) / (float)n : 0;
+    for (int64_t i = 0; i < n; i++)
+        squares[i % LANES] += (x[i] - mean) * (x[i] - mean);
+    const float scale = 1.0f / sqrtf(lanes_sum(squares) / (float)n + eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean) * scale * (w ? w[i] : 1) + (bias ? bias[i] : 0);
+}
+
 static void ref_add(float *y, const float *a, const float *b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -124,6 +138,7 @@ static float activate(enum activation a, float scale, float x)
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case ACT_SOFT_CAP: return scale * tanhf(x / scale);
     case ACT_CLAMPED: return below_7 / (1.0f + expf(-1.702f * below_7));
+    case ACT_CLAMP: return x < -scale ? -scale : x > scale ? scale : x;
     case ACT_COUNT: break;
     }
     return 0;
@@ -368,6 +383,7 @@ const struct attention_kernels ref_attention = {
 
 static const struct row_kernels rows = {
     .rms_norm = ref_rms_norm,
+    .layer_norm = ref_layer_norm,
     .add = ref_add,
     .gate = ref_gate,
     .to_f16 = ref_to_f16,

@@ -256,7 +256,7 @@ enum {
 };
 
 /* y = x / rms(x) * w for every row, with `b`, x = a + b, which is stored in `sum`; with `packed`
- * (rms_norm), y is also stored as pack_q8 packs it. grid: rows */
+ * (not head_norm), y is also stored as pack_q8 packs it. rms_norm is without flags. grid: rows */
 struct cuda_norm_args {
     const float *a, *b; /* b NULL: x = a */
     float *sum, *y;
@@ -266,7 +266,8 @@ struct cuda_norm_args {
     int32_t n; /* width */
     float eps;
     int32_t heads; /* HEAD_NORM: heads per row, n is the width of one; else 1 */
-    int32_t pad;
+    int32_t norm;  /* enum norm_flag, for layer_norm and head_norm */
+    const float *bias;
 };
 
 enum cuda_pairwise { PAIRWISE_ADD, PAIRWISE_BIAS, PAIRWISE_SCALE, PAIRWISE_GATE };

@@ -33,10 +33,14 @@ static cu_result run_norm(const struct launch *l)
     const bool adds = l->op->kind == OP_ADD_NORM, heads = l->op->kind == OP_HEAD_NORM;
     struct cuda_norm_args a = {.a = launch_input(l, 0),
                                .y = launch_output(l, adds),
-                               .w = launch_vector(l, 0),
                                .n = heads ? l->op->head_dim : l->op->n,
                                .eps = l->op->eps,
-                               .heads = heads ? l->op->heads : 1};
+                               .heads = heads ? l->op->heads : 1,
+                               .norm = l->op->norm};
+    if (!(a.norm & NORM_PLAIN))
+        a.w = launch_vector(l, 0);
+    if (a.norm & NORM_BIASED)
+        a.bias = launch_vector(l, 1);
     if (adds) {
         a.b = launch_input(l, 1);
         a.sum = launch_output(l, 0);
@@ -393,6 +397,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
+    } else if (r->op.norm && r->op.kind != OP_HEAD_NORM) {
+        kernel = "layer_norm";
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         snprintf(tile, sizeof tile, "attention_tile_%%s_%d", (int)r->op.head_dim);
         kernel = tile;

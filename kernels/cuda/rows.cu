@@ -113,18 +113,69 @@ KERNEL(rms_norm, NORM_THREADS, cuda_norm_args)
     }
 }
 
+/* x - mean of elements [i, i + 4), zeros behind the row. */
+__device__ static norm_vector norm_deviation(const norm_vector &x, float mean, int i, int n)
+{
+    norm_vector v;
+    for (int e = 0; e < NORM_VECTOR; e++)
+        v.x[e] = i + e < n ? x.x[e] - mean : 0;
+    return v;
+}
+
+/* rms_norm with flags: a block reads its row, which stays in its caches, once for each sum and once
+ * for the result. */
+KERNEL(layer_norm, NORM_THREADS, cuda_norm_args)
+{
+    enum { STEP = NORM_THREADS * NORM_VECTOR };
+    const int64_t row = blockIdx.x, at = row * a.n;
+    const int first = threadIdx.x * NORM_VECTOR;
+    const float *x = a.b ? a.sum : a.a;
+    float sum = 0, squares = 0;
+    for (int i = first; a.b && i < a.n; i += STEP)
+        norm_store(a.sum + at, i, a.n, norm_input(a, at, i));
+    for (int i = first; a.norm & NORM_CENTRED && i < a.n; i += STEP) {
+        const norm_vector v = norm_load(x + at, i, a.n);
+        for (int e = 0; e < NORM_VECTOR; e++)
+            sum += v.x[e];
+    }
+    const float mean = a.norm & NORM_CENTRED ? block_sum(sum) / (float)a.n : 0;
+    __syncthreads(); /* all have the sum: its memory is free */
+    for (int i = first; i < a.n; i += STEP) {
+        const norm_vector v = norm_deviation(norm_load(x + at, i, a.n), mean, i, a.n);
+        for (int e = 0; e < NORM_VECTOR; e++)
+            squares = fmaf(v.x[e], v.x[e], squares);
+    }
+    const float scale = 1.0f / sqrtf(block_sum(squares) / (float)a.n + a.eps);
+    for (int i = first; i - first < a.n; i += STEP) { /* all lanes of a warp: norm_write packs */
+        norm_vector v = norm_deviation(norm_load(x + at, i, a.n), mean, i, a.n), w = {}, bias = {};
+        if (a.w)
+            w = norm_load(a.w, i, a.n);
+        if (a.bias)
+            bias = norm_load(a.bias, i, a.n);
+        for (int e = 0; e < NORM_VECTOR; e++)
+            v.x[e] = v.x[e] * scale * (a.w ? w.x[e] : 1) + bias.x[e];
+        norm_store(a.y + row * a.n, i, a.n, v);
+        if (a.packed)
+            pack_four(v.x, a.packed + row * a.packed_stride, a.n, i);
+    }
+}
+
 /* A warp a head. */
 KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
 {
     const int lane = threadIdx.x % WARP;
     for (int h = threadIdx.x / WARP; h < a.heads; h += ROW_THREADS / WARP) {
         const int64_t at = ((int64_t)blockIdx.x * a.heads + h) * a.n;
-        float squares = 0;
+        const float *w = a.w && a.norm & NORM_OWN_HEADS ? a.w + h * a.n : a.w;
+        float sum = 0, squares = 0;
+        for (int i = lane; a.norm & NORM_CENTRED && i < a.n; i += WARP)
+            sum += a.a[at + i];
+        const float mean = a.norm & NORM_CENTRED ? warp_sum(sum) / (float)a.n : 0;
         for (int i = lane; i < a.n; i += WARP)
-            squares = fmaf(a.a[at + i], a.a[at + i], squares);
+            squares = fmaf(a.a[at + i] - mean, a.a[at + i] - mean, squares);
         const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)a.n + a.eps);
         for (int i = lane; i < a.n; i += WARP)
-            a.y[at + i] = a.a[at + i] * scale * a.w[i];
+            a.y[at + i] = (a.a[at + i] - mean) * scale * (w ? w[i] : 1);
     }
 }
 

@@ -177,6 +177,7 @@ static double activated(enum activation a, double scale, double x, double y)
     case ACT_SIGMOID: return 1 / (1 + exp(-x)) * y;
     case ACT_SOFT_CAP: return scale * tanh(x / scale) * y;
     case ACT_CLAMPED: return below_7 / (1 + exp(-1.702 * below_7)) * (1 + fmin(fmax(y, -7), 7));
+    case ACT_CLAMP: return fmin(fmax(x, -scale), scale) * y;
     case ACT_COUNT: break;
     }
     return 0;

@@ -209,7 +209,7 @@ static void activations_are_alike(void **state)
         for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
             struct test_case c = case_of(rows[i].key, 3);
             struct step step = plain_step(3);
-            if (c.op.kind == OP_GATE_UP && a == ACT_SOFT_CAP)
+            if (c.op.kind == OP_GATE_UP && (a == ACT_SOFT_CAP || a == ACT_CLAMP))
                 continue;
             c.op.activation = a;
             c.op.scale = c.op.kind == OP_GATE_UP ? 0 : 3;
@@ -248,6 +248,41 @@ static void rows_are_computed_alike(void **state)
         check_key("merge/n300", T, (int32_t[3]){100, 7, 193}, 0);
         check_key("merge_sum/k600/n200", T, (int32_t[3]){200, 200, 200}, 0);
         check_key("slice/k300/n77", T, (int32_t[3]){300}, 0);
+    }
+}
+
+/* LayerNorm, norms without weights and with biases, of rows and of heads. */
+static void norms_of_every_kind_are_alike(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        int inputs;
+        int32_t width, norm;
+    } rows[] = {
+        {"rms_norm/k576", 1, 576, NORM_CENTRED},
+        {"rms_norm/k333", 1, 333, NORM_CENTRED | NORM_BIASED},
+        {"rms_norm/k9000", 1, 9000, NORM_CENTRED | NORM_PLAIN},
+        {"rms_norm/k64", 1, 64, NORM_BIASED},
+        {"rms_norm/k2050", 1, 2050, NORM_PLAIN},
+        {"add_norm/k200", 2, 200, NORM_CENTRED | NORM_BIASED},
+        {"add_norm/k2500", 2, 2500, NORM_CENTRED},
+        {"head_norm/h9/d64", 1, 576, NORM_CENTRED | NORM_OWN_HEADS},
+        {"head_norm/h3/d80", 1, 240, NORM_PLAIN},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        for (int32_t T = 1; T <= 3; T += 2) {
+            struct test_case c = case_of(rows[i].key, T);
+            struct step step = plain_step(T);
+            c.op.norm = rows[i].norm;
+            for (int in = 0; in < rows[i].inputs; in++)
+                give_input(&c, rows[i].width);
+            for (int64_t e = 0; e < (int64_t)T * rows[i].width; e++)
+                c.in[0][e] += 1.5f;
+            give_weights(&c);
+            compare(&c, &step, 1e-12);
+            free_case(&c);
+        }
     }
 }
 
@@ -488,6 +523,7 @@ int main(void)
         cmocka_unit_test(rows_of_every_type_are_looked_up),
         cmocka_unit_test(activations_are_alike),
         cmocka_unit_test(rows_are_computed_alike),
+        cmocka_unit_test(norms_of_every_kind_are_alike),
         cmocka_unit_test(positions_rotate_alike),
         cmocka_unit_test(tokens_choose_the_same_experts),
         cmocka_unit_test(attention_is_computed_alike),

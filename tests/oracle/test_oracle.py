@@ -39,7 +39,8 @@ ISAS = ["ref", "avx2", "avxvnni", "avx512", "amx"]
 # to what would show a wrong rotation at stdev 0.1 (2e-10). amx rounds prompts to bfloat16: up to 3e-4
 # as amx-emulated, where an expert is chosen by a hair; any mistake costs more than 7e-3.
 ARCHS_NMSE = {"ref": 1e-11, "amx": 1e-3}
-FAMILIES_NMSE = {"ref": 1e-8, "amx": 1e-2}
+# Of llama.cpp GELU is a table of half floats: 8e-8.
+FAMILIES_NMSE = {"ref": 3e-7, "amx": 1e-2}
 # llama.cpp's own distance from the float32 evaluation on these 384 tokens: never less exact.
 MAX_KL, MIN_TOP1 = 0.0039, 0.966
 MAX_KL_Q8_KV = 0.005  # of the cache in Q8_0 from the cache in F16

@@ -1,0 +1,130 @@
+/*
+ * test_cpu_rows.c - norms of every kind, on every instruction set: close to a double evaluation,
+ * and the same bits for any number of threads and whatever rows stand beside.
+ */
+#include "tests/kernels/test_cpu.h"
+
+/* Runs the operator on T rows of `in` with up to two weights. */
+static float *run_rows(const struct cpu_kernels *k, struct oato_op op, const float *in, int64_t T,
+                       const float *const weight[2], int threads)
+{
+    struct guarded g;
+    struct simple_step s;
+    struct oato_weight w[2];
+    struct oato_weight *table[] = {&w[0], &w[1]};
+    struct program_record r = record_of(op);
+    const size_t bytes = (size_t)(T * op.n) * sizeof(float);
+    guarded_init(&g);
+    r.n_in = r.n_out = 1;
+    r.in[0] = guarded_offset(&g, bytes);
+    r.out[0] = guarded_offset(&g, bytes);
+    memcpy(g.base + r.in[0], in, bytes);
+    memset(g.base + r.out[0], 0xff, bytes);
+    for (int i = 0; i < 2; i++) {
+        w[i] = (struct oato_weight){.use = WEIGHT_VECTOR, .data = (const uint8_t *)weight[i]};
+        r.weight[i] = weight[i] ? (uint32_t)i : UINT32_MAX;
+    }
+    struct cpu_context c = {.kernels = k, .arena = g.base, .weights = table};
+    record_run(&c, &r, simple_step(&s, (int32_t)T), 0, threads);
+    float *out = test_malloc(bytes);
+    memcpy(out, g.base + r.out[0], bytes);
+    guarded_free(&g);
+    return out;
+}
+
+static void norm_in_double(const float *x, const float *w, const float *bias, int64_t n, bool mean,
+                           double *y)
+{
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; mean && i < n; i++)
+        sum += (double)x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        squares += ((double)x[i] - sum) * ((double)x[i] - sum);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = ((double)x[i] - sum) / sqrt(squares / (double)n + 1e-5) * (w ? (double)w[i] : 1) +
+               (bias ? (double)bias[i] : 0);
+}
+
+/* d: of a head, or of the whole row. */
+static void check_norm(const struct cpu_kernels *k, int32_t norm, int64_t heads, int64_t d)
+{
+    const int64_t T = random_in(1, 40), n = heads * d;
+    struct oato_op op = {.kind = OP_RMS_NORM, .k = (int32_t)n, .n = (int32_t)n, .norm = norm,
+                         .eps = 1e-5f};
+    if (heads > 1) {
+        op.kind = OP_HEAD_NORM;
+        op.heads = (int32_t)heads;
+        op.head_dim = (int32_t)d;
+    }
+    assert_true(op_valid(&op));
+    float *x = test_malloc((size_t)(T * n) * sizeof *x), *w = test_malloc((size_t)n * sizeof *w);
+    float *bias = test_malloc((size_t)n * sizeof *bias);
+    double *wanted = test_malloc((size_t)(T * n) * sizeof *wanted);
+    random_floats(x, T * n);
+    random_floats(w, n);
+    random_floats(bias, n);
+    for (int64_t i = 0; i < T * n; i++)
+        x[i] += 1.5f; /* a mean to take away */
+    const float *weights[2] = {norm & NORM_PLAIN ? NULL : w, norm & NORM_BIASED ? bias : NULL};
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < heads; h++) {
+            const float *own = weights[0] && norm & NORM_OWN_HEADS ? w + h * d : weights[0];
+            norm_in_double(x + t * n + h * d, own, weights[1], d, norm & NORM_CENTRED,
+                           wanted + t * n + h * d);
+        }
+    float *y = run_rows(k, op, x, T, weights, 1), *lone = run_rows(k, op, x, 1, weights, 1);
+    assert_close(y, wanted, T * n, 1e-11);
+    assert_memory_equal(y, lone, (size_t)n * sizeof *y);
+    for (int threads = 2; threads <= 3; threads++) {
+        float *again = run_rows(k, op, x, T, weights, threads);
+        assert_memory_equal(y, again, (size_t)(T * n) * sizeof *y);
+        test_free(again);
+    }
+    test_free(x);
+    test_free(w);
+    test_free(bias);
+    test_free(wanted);
+    test_free(y);
+    test_free(lone);
+}
+
+static void norms_of_every_kind_are_close_to_double(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {0, NORM_CENTRED, NORM_PLAIN, NORM_BIASED,
+                                   NORM_CENTRED | NORM_PLAIN, NORM_CENTRED | NORM_BIASED};
+    static const int32_t heads[] = {NORM_CENTRED, NORM_PLAIN, NORM_OWN_HEADS,
+                                    NORM_CENTRED | NORM_OWN_HEADS, NORM_CENTRED | NORM_PLAIN};
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t f = 0; k && f < ARRAY_LEN(rows); f++) {
+            check_norm(k, rows[f], 1, random_in(2, 40));
+            check_norm(k, rows[f], 1, random_in(500, 1500));
+        }
+        for (size_t f = 0; k && f < ARRAY_LEN(heads); f++)
+            check_norm(k, heads[f], random_in(2, 9), 2 * random_in(1, 80));
+    }
+}
+
+static void norms_that_no_kernel_has_are_not_valid(void **state)
+{
+    (void)state;
+    const struct oato_op rows[] = {
+        {.kind = OP_RMS_NORM, .k = 64, .n = 64, .norm = NORM_PLAIN | NORM_BIASED},
+        {.kind = OP_RMS_NORM, .k = 64, .n = 64, .norm = NORM_OWN_HEADS},
+        {.kind = OP_ADD_NORM, .k = 64, .n = 64, .norm = 16},
+        {.kind = OP_HEAD_NORM, .k = 64, .n = 64, .heads = 2, .head_dim = 32, .norm = NORM_BIASED},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        assert_false(op_valid(&rows[i]));
+}
+
+int main(void)
+{
+    seed_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norms_of_every_kind_are_close_to_double),
+        cmocka_unit_test(norms_that_no_kernel_has_are_not_valid),
+    };
+    return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
+}
