@@ -1,7 +1,7 @@
 /*
  * fuzz_gguf.c - whatever the bytes, the GGUF reader refuses them or gives a handle of which every
  * key, string and tensor can be read; both hashes can be taken. Its vocabulary is refused too, or
- * encodes a text to ids that it has.
+ * encodes a text to ids that it has; and it is refused as a model, or its graph can be built.
  */
 #include "models/models.h"
 
@@ -71,6 +71,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     sink += read_all(g);
     tokenize(g);
-    gguf_close(g);
+    struct model *m;
+    if (model_from_gguf(g, &m, &err) && (m || !err.text[0]))
+        abort();
+    model_close(m);
     return 0;
 }
