@@ -128,6 +128,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status) /* every sequence may end in a page of its own that is not full */
         status = kv_pool_init(&e->pool, &e->arena, kv_pages_of(e->context) + e->max_seqs - 1,
                               e->max_seqs, err);
+    if (!status && graph_state_bytes(&e->graph))
+        status = state_pool_init(&e->pool.state, &e->arena, e->max_seqs, err);
     if (!status)
         status = step_arrays(e, err);
     if (!status)
@@ -245,6 +247,7 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
             .query_len = in->n,
             .kv_len = (int64_t)s->length + in->n,
             .pages = s->pages,
+            .state = s->state,
         };
         for (int32_t j = 0; j < in->n; j++) {
             const int32_t t = step->n_tokens++, behind = in->n - j;
@@ -354,6 +357,8 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
         if (!mixed || pass == 0) { /* copies shared pages before anything is stored */
             step.n_page_copies = e->pool.n_copies;
             step.page_copy = e->pool.copies;
+            step.n_state_copies = e->pool.state.n_copies;
+            step.state_copy = e->pool.state.copies;
         }
         status = step_run(e, phase, &step, err);
         if (!status)
@@ -398,6 +403,9 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
     kv_commit(&e->pool);
     for (int32_t i = 0; i < n; i++)
         e->pool.seqs[inputs[i].seq].length += inputs[i].n;
+    for (int32_t i = 0; i < n; i++)
+        if (inputs[i].prompt)
+            state_mark_add(&e->pool.state, &e->pool.seqs[inputs[i].seq], inputs[i].seq);
     return OATO_OK;
 }
 

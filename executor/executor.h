@@ -52,9 +52,12 @@ oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error 
 void engine_seq_free(struct engine *e, int32_t seq);
 /* OATO_EUSAGE when there is no such sequence. */
 oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_error *err);
-/* *to shares the pages of `from` until either writes (copy on write). */
+/* *to shares the pages and the state of `from` until either writes (copy on write), but not its
+ * checkpoints. */
 oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err);
-/* Forgets all positions from `length` on. */
+/* Forgets all positions from `length` on. A model with recurrent state goes back to the last of a
+ * few checkpoints at or before it, or to 0: engine_seq_length tells how many positions are left,
+ * and those after it must be fed again. Checkpoints are made at the end of each prompt input. */
 oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
                                 struct oato_error *err);
 /* 0 when there is no such sequence. */

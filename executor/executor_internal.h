@@ -31,11 +31,29 @@ struct engine_device {
 struct kv_seq {
     bool used;
     int32_t length, n_pages;
+    int32_t state;  /* slot; -1: none yet, as at length 0 */
     int32_t *pages; /* pages_max of the pool */
 };
 
 struct kv_undo {
     int32_t seq, index, page; /* the old page at `index`; -1: none */
+};
+
+/* Slots of recurrent state, shared like pages: what a sequence was at some length is kept by naming
+ * its slot once more, and who writes to a shared slot takes another, into which it is copied. */
+struct state_pool {
+    int32_t n_slots, n_free; /* 0: the model has no state */
+    int32_t *free_list, *references;
+    struct state_mark { /* a checkpoint; in order of age */
+        int32_t seq, length, slot;
+    } marks[STATE_CHECKPOINTS];
+    int32_t n_marks;
+    struct step_state_copy *copies; /* for the step to do first */
+    int32_t n_copies;
+    struct state_undo {
+        int32_t seq, slot;
+    } * undo;
+    int32_t n_undo;
 };
 
 /* KV pages of 64 positions with reference counts, and sequences with block tables. A step reserves
@@ -50,16 +68,29 @@ struct kv_pool {
     int32_t n_undo;
     struct step_page_copy *copies;
     int32_t n_copies;
+    struct state_pool state;
 };
 
 /* In the arena, but for the tables, which are large and seldom filled: free them. */
 oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t pages, int32_t seqs,
                          struct oato_error *err);
+/* Slots for that many sequences and the checkpoints. */
+oato_status state_pool_init(struct state_pool *p, struct arena *a, int32_t seqs,
+                            struct oato_error *err);
 /* Makes positions [length, length + n) of seq writable; adds page copies that the step must do
  * first to p->copies. */
 oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err);
 void kv_commit(struct kv_pool *p);
 void kv_rollback(struct kv_pool *p);
+/* state.c: the same for the sequence's slot. Does nothing where there are no slots. */
+void state_reserve(struct state_pool *p, struct kv_seq *s, int32_t seq);
+void state_commit(struct state_pool *p);
+void state_rollback(struct state_pool *p, struct kv_seq *seqs);
+/* Keeps the state that the sequence has now; the oldest checkpoint of all makes room. */
+void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq);
+void state_fork(struct state_pool *p, const struct kv_seq *from, struct kv_seq *to);
+/* Goes back to the last checkpoint at or before the length; returns its length, 0: none. */
+int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int32_t length);
 
 /* ------------------------------------------------------------------------------ the engine */
 

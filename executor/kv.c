@@ -64,6 +64,7 @@ oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error 
         if (!p->seqs[i].used) {
             p->seqs[i].used = true;
             p->seqs[i].length = p->seqs[i].n_pages = 0;
+            p->seqs[i].state = -1;
             *seq = i;
             return OATO_OK;
         }
@@ -77,6 +78,7 @@ static void truncate_to(struct kv_pool *p, int32_t seq, int32_t length)
     struct kv_seq *s = &p->seqs[seq];
     if (length >= s->length)
         return;
+    length = state_truncate(&p->state, s, seq, length);
     s->length = length;
     while (s->n_pages > kv_pages_of(length))
         page_drop(p, s->pages[--s->n_pages]);
@@ -106,6 +108,7 @@ oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct 
     b->length = a->length;
     for (int32_t i = 0; i < a->n_pages; i++)
         p->references[a->pages[i]]++;
+    state_fork(&p->state, a, b);
     return OATO_OK;
 }
 
@@ -160,6 +163,7 @@ oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_er
         remember(p, seq, s->n_pages, -1);
         s->pages[s->n_pages++] = page_take(p);
     }
+    state_reserve(&p->state, s, seq);
     return OATO_OK;
 }
 
@@ -169,6 +173,7 @@ void kv_commit(struct kv_pool *p)
         if (p->undo[i].page >= 0)
             page_drop(p, p->undo[i].page);
     p->n_undo = p->n_copies = 0;
+    state_commit(&p->state);
 }
 
 void kv_rollback(struct kv_pool *p)
@@ -183,4 +188,5 @@ void kv_rollback(struct kv_pool *p)
             s->n_pages--;
     }
     p->n_copies = 0;
+    state_rollback(&p->state, p->seqs);
 }

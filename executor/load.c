@@ -422,6 +422,7 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
         size_t row;
         for (int32_t j = 0; j < d->lowered->n_kv; j++) {
             const struct kv_layer_shape *s = &d->lowered->kv_shapes[j];
+            d->kv_bytes += (uint64_t)s->state * sizeof(float) * (uint64_t)s->slots;
             if (dtype_row_bytes(e->kv_dtype, (int64_t)s->kv_heads * s->head_dim, &row))
                 d->kv_bytes += 2 * (uint64_t)row * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
         }

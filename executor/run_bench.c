@@ -61,9 +61,11 @@ static oato_status go_deep(struct bench *b, struct oato_error *err)
 {
     const struct run_args *a = b->args;
     oato_status status = truncate_to(b, b->deep ? a->depth : 0, err);
-    for (int32_t i = 0; i < a->batch && !status && a->depth && !b->deep; i++)
-        status = engine_feed(b->session.engine, b->seqs[i], b->ids, a->depth, LOGITS_NONE, NULL,
-                             NULL, err);
+    for (int32_t i = 0; i < a->batch && !status && a->depth; i++) {
+        const int32_t there = engine_seq_length(b->session.engine, b->seqs[i]);
+        status = engine_feed(b->session.engine, b->seqs[i], b->ids + there, a->depth - there,
+                             LOGITS_NONE, NULL, NULL, err);
+    }
     b->deep = !status;
     return status;
 }

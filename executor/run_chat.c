@@ -201,12 +201,13 @@ static oato_status turn_begin(struct chat *c, const int32_t *ids, int32_t n, str
     while (same < c->n_cached && same + 1 < n && c->tokens[same] == ids[same])
         same++;
     memcpy(c->tokens, ids, (size_t)n * sizeof *ids);
+    oato_status status = engine_seq_truncate(c->session.engine, c->seq, same, err);
+    same = engine_seq_length(c->session.engine, c->seq); /* less where there is state */
     c->n_cached = same;
     x->ids = c->tokens + same;
     x->n_ids = n - same;
     x->out = c->tokens + n;
     x->text.len = 0;
-    oato_status status = engine_seq_truncate(c->session.engine, c->seq, same, err);
     return status ? status : answer_ask(&c->session, c->args, x, c->seq, err);
 }
 

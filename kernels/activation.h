@@ -15,15 +15,17 @@ enum activation {
     ACT_SOFT_CAP,     /* scale tanh(x / scale) */
     ACT_CLAMPED,      /* gpt-oss: with g = min(x, 7), g s(1.702 g); times 1 + clamp(in[1], -7, 7) */
     ACT_CLAMP,        /* min(max(x, -scale), scale) */
+    ACT_NONE,         /* x */
     ACT_COUNT
 };
 
 /* Flags of RMS_NORM, ADD_NORM and HEAD_NORM: how they differ from x / rms(x) * weight[0]. */
 enum norm_flag {
-    NORM_CENTRED = 1,   /* the mean is subtracted first: LayerNorm */
-    NORM_BIASED = 2,    /* weight[1] is added last; not HEAD_NORM */
-    NORM_PLAIN = 4,     /* no weights */
-    NORM_OWN_HEADS = 8, /* HEAD_NORM: each head has its own weights, in weight[0] one after another */
+    NORM_CENTRED = 1, /* the mean is subtracted first: LayerNorm */
+    NORM_BIASED = 2,  /* weight[1] is added last; not HEAD_NORM */
+    NORM_PLAIN = 4,   /* no weights */
+    NORM_OWN_HEADS =
+        8, /* HEAD_NORM: each head has its own weights, in weight[0] one after another */
 };
 
 #endif

@@ -29,7 +29,9 @@ enum field_id {
     F_ROPE_DIMS,
     F_PAIRING,
     F_EXPERTS,
-    F_USED
+    F_USED,
+    F_STATE,
+    F_CHANNELS
 };
 
 /* Their ids and the widths that they multiply stay exact in float32 and within int32. */
@@ -50,6 +52,8 @@ static const struct key_field key_fields[] = {
     [F_PAIRING] = FIELD('p', rope_pairing, ROPE_ADJACENT, ROPE_HALVES),
     [F_EXPERTS] = FIELD('e', experts, 1, EXPERTS_MOST),
     [F_USED] = FIELD('u', experts_used, 1, EXPERTS_MOST),
+    [F_STATE] = FIELD('s', state, 1, INT32_MAX),
+    [F_CHANNELS] = FIELD('c', per_channel, 0, 1),
 };
 #undef FIELD
 
@@ -72,11 +76,17 @@ enum width {
     W_CHOSEN_N,
     W_WEIGHTED, /* rows of a norm's weight: one, or one a head; none if it is plain */
     W_BIASED,   /* and of its bias */
-    W_ADDED /* by MERGE_SUM to the first summand */
+    W_ADDED,    /* by MERGE_SUM to the first summand */
+    W_TAPS,     /* of all channels */
+    W_BY_HEAD,
+    W_QKV,    /* q and k of kv_heads, v of heads */
+    W_DECAYS, /* one for each head, or for each row of its state */
+    W_XBC,    /* x of all heads, B and C of all groups */
+    W_STATE   /* of a sequence */
 };
 
 /* The memory that a run reads or writes beside the operator's values. */
-enum traffic { NONE, VECTOR, TABLE_ROWS, MATRICES, EXPERTS, KV_WRITTEN, KV_READ };
+enum traffic { NONE, VECTOR, TABLE_ROWS, MATRICES, EXPERTS, STATE, KV_WRITTEN, KV_READ };
 
 enum {
     ROWS = 1 << AXIS_ROWS,
@@ -88,10 +98,10 @@ enum {
 struct op_kind_row {
     const char *name;
     bool typed; /* the dtype is part of the key; else it is F32 */
-    uint8_t fields[5];
+    uint8_t fields[6];
     uint8_t k, n; /* enum width: what they are when the key does not name them */
     bool merges;  /* takes any number of inputs, all of width in[0] */
-    uint8_t in[2], out[3];
+    uint8_t in[3], out[3];
     struct {
         uint8_t n, k;
     } weight[3]; /* EXPERTS: of one expert */
@@ -167,7 +177,22 @@ static bool top_k_fits(const struct oato_op *op)
 
 static bool slice_fits(const struct oato_op *op)
 {
-    return op->first >= 0 && op->n > 0 && op->n <= op->k - op->first;
+    const int32_t heads = op->heads ? op->heads : 1;
+    return heads > 0 && op->k % heads == 0 && op->n % heads == 0 && op->first >= 0 && op->n > 0 &&
+           op->n / heads <= op->k / heads - op->first;
+}
+
+static bool conv_fits(const struct oato_op *op)
+{
+    return op->state > 0 && op->state <= CONV_STATE_MAX;
+}
+
+static bool scan_fits(const struct oato_op *op)
+{
+    return op->heads > 0 && op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->head_dim > 0 &&
+           op->head_dim <= HEAD_DIM_MAX &&
+           (op->kind == OP_DELTA || (op->state > 0 && op->state <= HEAD_DIM_MAX &&
+                                     (!op->per_channel || op->head_dim == 1)));
 }
 
 /* clang-format off */
@@ -223,6 +248,18 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, .merges = true, .in = {W_N}, .out = {W_N},
         .flops = 1, .flops_of = W_ADDED},
     [OP_SLICE] = {"slice", false, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .fits = slice_fits},
+    [OP_CONV] = {"conv", false, {F_K, F_STATE}, .n = W_K, .in = {W_K}, .out = {W_N},
+        .weight = {{W_ONE, W_TAPS}}, .traffic = STATE, .flops = 2, .flops_of = W_TAPS,
+        .fits = conv_fits},
+    [OP_DELTA] = {"delta", false, {F_HEADS, F_KV_HEADS, F_HEAD_DIM, F_CHANNELS}, .k = W_QKV,
+        .n = W_HEADS, .in = {W_QKV, W_DECAYS, W_BY_HEAD}, .out = {W_N},
+        .weight = {{W_ONE, W_BY_HEAD}}, .traffic = STATE,
+        .flops = 7, .flops_of = W_STATE, /* S'k, decay, sum, S'q */
+        .fits = scan_fits},
+    [OP_SSM] = {"ssm", false, {F_HEADS, F_KV_HEADS, F_HEAD_DIM, F_STATE, F_CHANNELS}, .k = W_XBC,
+        .n = W_HEADS, .in = {W_XBC, W_BY_HEAD}, .out = {W_N},
+        .weight = {{W_ONE, W_DECAYS}, {W_ONE, W_BY_HEAD}}, .traffic = STATE,
+        .flops = 5, .flops_of = W_STATE, .fits = scan_fits},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}},
     [OP_TOP_K] = {"top_k", false, {F_K, F_N}, .in = {W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K, /* a comparison each */
@@ -246,6 +283,20 @@ static const struct op_kind_row *kind_row(int kind)
     return &op_kinds[kind > OP_NONE && kind < OP_KIND_COUNT ? kind : OP_NONE];
 }
 
+/* Of one head's state. */
+static int32_t state_rows(const struct oato_op *op)
+{
+    return op->kind == OP_DELTA ? op->head_dim : op->state;
+}
+
+int64_t op_state_floats(const struct oato_op *op)
+{
+    if (kind_row(op->kind)->traffic != STATE)
+        return 0;
+    return op->kind == OP_CONV ? (int64_t)op->state * op->k
+                               : (int64_t)op->heads * op->head_dim * state_rows(op);
+}
+
 static int64_t width_of(const struct oato_op *op, enum width width)
 {
     switch (width) {
@@ -264,10 +315,15 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_CHOICE: return 2 * (int64_t)op->experts_used;
     case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
     case W_CHOSEN_N: return (int64_t)op->experts_used * op->n;
-    case W_WEIGHTED:
-        return op->norm & NORM_PLAIN ? 0 : op->norm & NORM_OWN_HEADS ? op->heads : 1;
+    case W_WEIGHTED: return op->norm & NORM_PLAIN ? 0 : op->norm & NORM_OWN_HEADS ? op->heads : 1;
     case W_BIASED: return op->norm & NORM_BIASED ? 1 : 0;
     case W_ADDED: return (int64_t)op->k - op->n;
+    case W_TAPS: return (int64_t)op->k * (op->state + 1);
+    case W_BY_HEAD: return op->heads;
+    case W_QKV: return ((int64_t)op->heads + 2 * (int64_t)op->kv_heads) * op->head_dim;
+    case W_DECAYS: return op->per_channel ? op->heads * (int64_t)state_rows(op) : op->heads;
+    case W_XBC: return (int64_t)op->heads * op->head_dim + 2 * (int64_t)op->kv_heads * op->state;
+    case W_STATE: return op_state_floats(op);
     }
     return 0;
 }
@@ -303,6 +359,11 @@ static int32_t field_value(const struct oato_op *op, const struct key_field *f)
     return v;
 }
 
+bool op_has_seqs(int kind)
+{
+    return kind == OP_ATTENTION || kind_row(kind)->traffic == STATE;
+}
+
 char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE])
 {
     const struct op_kind_row *row = kind_row(op->kind);
@@ -314,12 +375,14 @@ char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out
     for (const uint8_t *id = row->fields; *id; id++)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/%c%" PRId32, key_fields[*id].letter,
                       field_value(op, &key_fields[*id]));
-    /* at most 15 + 8 + 4 * 13 bytes so far */
+    /* at most 15 + 8 + 4 * 13 bytes so far, and no kind with as many has all of what follows */
     if (size)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/t%" PRId32, size->rows);
+    if (size && op_has_seqs(op->kind))
+        n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/s%" PRId32,
+                      (size->seqs > 1 ? size->seqs : 1));
     if (size && op->kind == OP_ATTENTION)
-        snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/s%" PRId32 "/kv%" PRId64,
-                 size->seqs > 1 ? size->seqs : 1, size->kv_positions);
+        snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/kv%" PRId64, size->kv_positions);
     return out;
 }
 
@@ -381,12 +444,12 @@ static bool read_size(const char **p, enum op_kind kind, struct op_size *size)
     if (!read_field(p, "t", 1, INT32_MAX, &v))
         return false;
     size->rows = (int32_t)v;
-    if (kind != OP_ATTENTION)
+    if (!op_has_seqs(kind))
         return true;
     if (!read_field(p, "s", 1, INT32_MAX, &v))
         return false;
     size->seqs = (int32_t)v;
-    return read_field(p, "kv", 0, INT64_MAX, &size->kv_positions);
+    return kind != OP_ATTENTION || read_field(p, "kv", 0, INT64_MAX, &size->kv_positions);
 }
 
 bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
@@ -457,7 +520,8 @@ bool op_has_kv(const struct oato_op *op)
 int op_in_count(const struct oato_op *op)
 {
     const struct op_kind_row *row = kind_row(op->kind);
-    return row->merges ? OP_ANY : (row->in[0] != W_NONE) + (row->in[1] != W_NONE);
+    return row->merges ? OP_ANY
+                       : (row->in[0] != W_NONE) + (row->in[1] != W_NONE) + (row->in[2] != W_NONE);
 }
 
 int64_t op_in_width(const struct oato_op *op, int i)
@@ -600,12 +664,15 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     const struct op_kind_row *row = kind_row(op->kind);
     const double rows = matrix_rows(op, row), bytes = row_bytes(op, op->k);
     const double kv = 2 * row_bytes(op, (double)width_of(op, W_KV_HEADS));
+    const double vectors = 4 * (double)width_of(op, row->weight[0].k);
     switch (row->traffic) {
     case NONE: return 0;
-    case VECTOR: return 4 * (double)width_of(op, row->weight[0].k);
+    case VECTOR: return vectors;
     case TABLE_ROWS: return size->rows * bytes;
     case MATRICES: return rows * bytes;
     case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
+    case STATE:
+        return 8.0 * (double)op_state_floats(op) * (size->seqs > 1 ? size->seqs : 1) + vectors;
     case KV_WRITTEN: return size->rows * kv;
     case KV_READ: return kv_positions_once(size) * kv;
     }

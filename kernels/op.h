@@ -23,7 +23,8 @@ enum op_kind {
     OP_NONE = 0,
     /* in graphs, as models build them */
     OP_EMBED,     /* out[0] = rows of weight[0] named by the step's token ids */
-    OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0], or as `norm` says; k = n = width */
+    OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0], or as `norm` says; k = n = width
+                   */
     OP_MUL_MAT,   /* out[0] = weight[0] in[0] */
     OP_BIAS,      /* out[0] = in[0] + weight[0] */
     OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight */
@@ -54,7 +55,22 @@ enum op_kind {
     OP_TOP_K,     /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest
                      logits as whole float32 numbers, then these logits, both by descending logit; ties:
                      lower id first, NaN last */
-    OP_SLICE,     /* out[0] = columns [first, first + n) of in[0] */
+    OP_SLICE, /* out[0] = columns [first, first + n) of in[0]; with heads: n / heads columns from
+                 `first` on of each of the heads' k / heads */
+    /* Recurrent mixers, in graphs: each has a state of its own in the slot of the sequence, which
+     * it reads and writes token by token in order. */
+    OP_CONV,  /* out[0][c] = sum over j of weight[0][c][j] x[c][j], x: the last state + 1 inputs of
+                 channel c, oldest first; its state are the last `state` inputs */
+    OP_DELTA, /* the gated delta rule: S of head_dim x head_dim for each head. in[0] = q and k of
+                 kv_heads, v of heads; in[1]: decays a, in[2]: b, one for each head:
+                 S = S exp(weight[0] softplus(a)); S += k (sigmoid(b) (v - S'k))'; out[0] = S'q,
+                 with q and k divided by sqrt(sum of squares + eps), q by sqrt(head_dim) as well.
+                 per_channel: a is one for each head and row of S; with `scale` the exponent is
+                 scale sigmoid(|weight[0]| a) */
+    OP_SSM,   /* Mamba's scan: S of state x head_dim for each head. in[0] = x of heads, then B and C
+                 of   kv_heads groups, state wide; in[1] = dt, one for each head: D = softplus(dt),   S =
+                 S exp(D weight[0]) + B (D x)'; out[0] = S'C + weight[1] x. per_channel: weight[0]   is
+                 one for each head and row of S, and head_dim is 1 */
     OP_KIND_COUNT
 };
 
@@ -85,12 +101,15 @@ struct oato_op {
                        EXPERT_GATE_UP: of one expert's output */
     int32_t n2;     /* QKV: rows of k and of v; else 0 */
     int32_t heads, kv_heads, head_dim; /* ROPE and HEAD_NORM (heads), KV_STORE (kv_heads),
-                                          ATTENTION; else 0 */
+                                          ATTENTION, DELTA, SSM; SLICE (heads); else 0 */
     int32_t experts, experts_used;     /* ROUTE, EXPERT_GATE_UP, EXPERT_DOWN; else 0 */
     /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [expert_first, expert_first +
      * experts_held); 0, 0: all experts */
     int32_t expert_first, experts_held;
     int32_t first;        /* SLICE: first column of the output */
+    int32_t state;        /* CONV: inputs before the current one; SSM: rows of a head's state */
+    int32_t per_channel;  /* DELTA, SSM: 1 when rows of a state decay by themselves */
+    int32_t cyclic;       /* DELTA: 1: head h has k head h mod kv_heads; 0: neighbours share one */
     int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
     int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE: enum activation */
@@ -98,7 +117,7 @@ struct oato_op {
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
     int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
     float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
-    float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM */
+    float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
     float rope_base;      /* ROPE: frequency base */
     float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
     float scale;          /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ACTIVATE: cap, bound;
@@ -127,7 +146,10 @@ enum { TOP_K_MOST = 256, TOP_K_LOGITS_MOST = 1 << 24 };
 enum {
     HEAD_DIM_MAX = 1024, /* limits of the kernels */
     EXPERTS_MAX = 4096,
-    KV_PAGE_POSITIONS = 64 /* of a page of the KV cache, on every device */
+    KV_PAGE_POSITIONS = 64, /* of a page of the KV cache, on every device */
+    CONV_STATE_MAX = 15,
+    /* Earlier states that an engine keeps to truncate sequences to, in all of them together */
+    STATE_CHECKPOINTS = 4
 };
 /* The pages that so many positions take. */
 static inline int32_t kv_pages_of(int64_t positions)
@@ -135,10 +157,16 @@ static inline int32_t kv_pages_of(int64_t positions)
     return (int32_t)((positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS);
 }
 
+/* Slots of recurrent state that so many sequences take, on every device. */
+static inline int32_t state_slots_of(int32_t seqs)
+{
+    return seqs + STATE_CHECKPOINTS;
+}
+
 /* What varies from step to step and decides an operator's cost. */
 struct op_size {
     int32_t rows;         /* T: rows that the operator computes */
-    int32_t seqs;         /* S: sequences (ATTENTION), at least 1 */
+    int32_t seqs;         /* S: sequences (ATTENTION, kinds with a state), at least 1 */
     int64_t kv_positions; /* ATTENTION: positions read, summed over the step's tokens */
 };
 
@@ -165,8 +193,12 @@ enum { OP_KEY_SIZE = 96 };
  *   expert_down/Q4_0/k768/n2048/e128/u8      the same
  *   kv_copy
  *   top_k/k128256/n80              k logits in, n twice the candidates
+ *   conv/k2048/s3                  channels, state; n = k
+ *   delta/h32/g16/d128/c0          heads, kv_heads, head_dim, per_channel
+ *   ssm/h64/g8/d64/s128/c0         heads, kv_heads, head_dim, state, per_channel
  *
- * A step's part follows: /t4 is rows; attention has /t4/s2/kv1000: rows, seqs, kv_positions. */
+ * A step's part follows: /t4 is rows; kinds with a state have /t4/s2: rows, seqs; attention has
+ * /t4/s2/kv1000: rows, seqs, kv_positions. */
 /* clang-format on */
 /* size NULL: omit the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
 char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE]);
@@ -194,14 +226,18 @@ bool op_valid(const struct oato_op *op);
  * axis. Every operator has rows, even where they cannot be split. */
 bool op_divides(const struct oato_op *op, enum op_axis axis);
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis);
+/* Whether a run's cost depends on op_size.seqs. */
+bool op_has_seqs(int kind);
 /* True for KV_STORE and ATTENTION, which work on the pages of a layer. */
 bool op_has_kv(const struct oato_op *op);
+/* Floats of recurrent state that the operator keeps for a sequence; 0: it has none. */
+int64_t op_state_floats(const struct oato_op *op);
 /* Types that such pages may have. */
 bool op_kv_dtype(oato_dtype dtype);
 /* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that
  * one run moves: for rooflines. A sequence's KV counts once for all its rows. KV_COPY counts 0:
  * only the device knows the pages. Experts count as often as they are expected to be read,
- * op_experts_read. */
+ * op_experts_read. A sequence's state is read and written once for all its rows. */
 double op_flops(const struct oato_op *op, const struct op_size *size);
 double op_bytes(const struct oato_op *op, const struct op_size *size);
 /* True for EXPERT_GATE_UP and EXPERT_DOWN, whose weights are those of several experts. */

@@ -39,7 +39,8 @@ struct program_record {
     uint8_t numerics;    /* enum numerics_choice */
     uint8_t peer;        /* PEER: index in the engine of the device whose arena in[0] is in */
     uint8_t part, parts; /* of the operator, or of the value that is copied; parts 1: all of it */
-    int32_t kv_layer;    /* KV_STORE, ATTENTION: slot among this device's KV layers, else -1 */
+    int32_t kv_layer;    /* KV_STORE, ATTENTION, kinds with a state: slot among this device's KV
+                            layers, else -1 */
     uint32_t graph_op;   /* operator of the graph, for traces; UINT32_MAX for none */
     uint32_t value;      /* value of the graph that is copied or produced, for traces */
     uint32_t signal;     /* 0, or: raise this device's event to base + signal when done */
@@ -51,9 +52,12 @@ struct program_record {
     struct record_wait wait[RECORD_WAITS]; /* all must hold before the record starts */
 };
 
-/* The KV heads of a layer that a device stores: all of them or some. */
+/* The KV heads of a layer that a device stores: all of them or some. With `state` instead slots of
+ * that many float32 numbers: an operator's recurrent state, a slot for each sequence. */
 struct kv_layer_shape {
     int32_t kv_heads, head_dim;
+    int32_t slots;
+    int64_t state;
 };
 
 struct oato_weight; /* prepared by a device, see device.h */
@@ -87,6 +91,7 @@ struct step_seq {
     int32_t query_begin, query_len; /* its tokens: [query_begin, query_begin + query_len) */
     int64_t kv_len;                 /* positions in the cache after this step's tokens */
     const int32_t *pages;           /* block table: page id of positions 64 i .. 64 i + 63 */
+    int32_t state; /* slot of its state; a sequence without earlier positions starts from zeros */
 };
 
 struct step_cores; /* device.h */
@@ -96,14 +101,20 @@ struct step_page_copy {
     int32_t positions;
 };
 
+/* Slots of state, copied in the order of the step's list. */
+struct step_state_copy {
+    int32_t from, to;
+};
+
 /* Owned by the engine, unchanged until every device has finished the step. Tokens of a sequence are
  * contiguous and in order of position. */
 struct step {
-    int32_t n_tokens, n_seqs, n_rows, n_page_copies;
+    int32_t n_tokens, n_seqs, n_rows, n_page_copies, n_state_copies;
     const int32_t *token_id, *token_position, *token_seq; /* n_tokens each */
     const struct step_seq *seq;                           /* n_seqs */
     const int32_t *row; /* n_rows: tokens whose logits are wanted */
     const struct step_page_copy *page_copy;
+    const struct step_state_copy *state_copy;
     /* per device of the engine: the event and its value before this step */
     uint64_t clock_ns; /* of the host device when the step begins */
     struct timeline *const *timeline;

@@ -50,8 +50,8 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         int64_t rows, k;
         if (!o->weight[i])
             continue;
-        if (!op_weight_shape(&o->op, i, &rows, &k))
-            rows = 1;
+        if (!op_weight_shape(&o->op, i, &rows, &k) || use == WEIGHT_VECTOR)
+            rows = o->weight[i]->ne[1];
         struct weight_slot slot = {
             .tensor = o->weight[i], .use = use, .end = rows, .col_end = o->weight[i]->ne[0]};
         if (part.axis == AXIS_ROWS) {
@@ -189,9 +189,8 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     if (facts->numerics)
         r->record.numerics = (uint8_t)facts->numerics(facts->user, device, &r->record.op, l->phase,
                                                       (enum row_class)r->record.rows);
-    if (o->kv_layer >= 0)
-        r->record.kv_layer =
-            kv_home_of_part(&l->out->device[device], o, part.placement, part.number);
+    r->record.kv_layer =
+        kv_home_of_part(&l->out->device[device], l->graph, index, part.placement, part.number);
     for (int i = 0; i < o->n_in; i++)
         record_reads(l, device, r, i, inputs[i], columns_of(l, o, part, AXIS_K, o->in[i]));
     weights_add(l, o, r, part);

@@ -104,9 +104,11 @@ struct lowered_program {
     uint32_t n_records, n_signals;
 };
 
-/* KV heads [head_begin, head_end) of a layer of the model live here. */
+/* KV heads [head_begin, head_end) of a layer of the model live here, or the state of an operator of
+ * the graph. */
 struct kv_home {
     int32_t layer, head_begin, head_end;
+    int32_t state_of; /* -1: KV */
 };
 
 struct lowered_device {
@@ -135,7 +137,8 @@ struct lowered {
 };
 
 /* Empty, with the KV homes of the input's placements. OATO_EFILE when a KV head's store and
- * attention are not on the same device in both phases. lowered_free releases it, on failure too. */
+ * attention, or an operator with a state, are not on the same device in both phases. lowered_free
+ * releases it, on failure too. */
 oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
                          struct oato_error *err);
 /* Adds the programs of a phase. The same input gives the same records. With n_ops the result is not

@@ -127,8 +127,8 @@ struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32
 
 /* ------------------------------------------------------------------------------- place.c --- */
 
-/* Index of the KV home that a part of a KV operator uses on its device; -1: none. */
-int32_t kv_home_of_part(const struct lowered_device *d, const struct graph_op *o,
+/* Index of the KV home that a part of operator `index` uses on its device; -1: none. */
+int32_t kv_home_of_part(const struct lowered_device *d, const struct graph *g, int32_t index,
                         const struct placement *p, int part);
 
 /* ------------------------------------------------------------------------------- arena.c --- */

@@ -88,7 +88,21 @@ static struct kv_home part_heads(const struct graph_op *o, const struct placemen
 {
     const bool cut = p->axis == AXIS_HEADS && p->n > 1;
     return (struct kv_home){o->kv_layer, cut ? p->part[i].begin : 0,
-                            cut ? p->part[i].end : o->op.kv_heads};
+                            cut ? p->part[i].end : o->op.kv_heads, -1};
+}
+
+static bool is_kept(const struct graph_op *o)
+{
+    return o->kv_layer >= 0 || op_state_floats(&o->op);
+}
+
+/* What a part of operator `index` keeps from step to step. */
+static struct kv_home part_home(const struct graph *g, int32_t index, const struct placement *p,
+                                int i)
+{
+    const struct graph_op *o = &g->ops[index];
+    return o->kv_layer >= 0 ? part_heads(o, p, i)
+                            : (struct kv_home){.layer = o->layer, .state_of = index};
 }
 
 /* Checks that the plan's KV section agrees with the placement of the kv_store operators. */
@@ -146,7 +160,7 @@ static bool kv_homes_alloc(const struct graph *g, struct lowered_device *d)
 {
     size_t n = 1;
     for (int32_t i = 0; i < g->n_ops; i++)
-        n += stores_kv(&g->ops[i]) ? PARTS_MAX : 0;
+        n += stores_kv(&g->ops[i]) || op_state_floats(&g->ops[i].op) ? PARTS_MAX : 0;
     d->kv = calloc(n, sizeof *d->kv);
     d->kv_shapes = calloc(n, sizeof *d->kv_shapes);
     return d->kv && d->kv_shapes;
@@ -156,15 +170,39 @@ static int32_t kv_home_find(const struct lowered_device *d, struct kv_home wante
 {
     for (int32_t i = 0; i < d->n_kv; i++)
         if (d->kv[i].layer == wanted.layer && d->kv[i].head_begin == wanted.head_begin &&
-            d->kv[i].head_end == wanted.head_end)
+            d->kv[i].head_end == wanted.head_end && d->kv[i].state_of == wanted.state_of)
             return i;
     return -1;
 }
 
-int32_t kv_home_of_part(const struct lowered_device *d, const struct graph_op *o,
+int32_t kv_home_of_part(const struct lowered_device *d, const struct graph *g, int32_t index,
                         const struct placement *p, int part)
 {
-    return kv_home_find(d, part_heads(o, p, part));
+    return is_kept(&g->ops[index]) ? kv_home_find(d, part_home(g, index, p, part)) : -1;
+}
+
+/* What the first part that needs it in prefill makes room for, all others must find. */
+static oato_status home_add(const struct lowering_input *in, int32_t index, int phase, int part,
+                            struct lowered_device *d, struct oato_error *err)
+{
+    const struct graph_op *o = &in->graph->ops[index];
+    const struct kv_home home =
+        part_home(in->graph, index, &in->placements->phase[phase][index], part);
+    const bool state = home.state_of >= 0;
+    if (kv_home_find(d, home) >= 0)
+        return OATO_OK;
+    if (phase || (!state && o->op.kind != OP_KV_STORE))
+        return oato_fail(err, OATO_EFILE,
+                         "the plan puts %s on a device that does not hold its %s; run oato-plan "
+                         "again",
+                         o->name, state ? "recurrent state" : "layer's KV cache");
+    d->kv[d->n_kv] = home;
+    d->kv_shapes[d->n_kv++] =
+        state ? (struct kv_layer_shape){.state = op_state_floats(&o->op),
+                                        .slots = state_slots_of(in->limits.seqs)}
+              : (struct kv_layer_shape){.kv_heads = home.head_end - home.head_begin,
+                                        .head_dim = o->op.head_dim};
+    return OATO_OK;
 }
 
 oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
@@ -178,23 +216,11 @@ oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
             return oato_fail_memory(err, (size_t)g->n_layers * sizeof(struct kv_home), "KV homes");
     const int32_t n_ops = in->n_ops ? in->n_ops : g->n_ops;
     for (int32_t i = 0; i < n_ops; i++) {
-        const struct graph_op *o = &g->ops[i];
-        for (int phase = 0; o->kv_layer >= 0 && phase < PHASE_COUNT; phase++) {
+        for (int phase = 0; is_kept(&g->ops[i]) && phase < PHASE_COUNT; phase++) {
             const struct placement *p = &in->placements->phase[phase][i];
-            for (int j = 0; j < p->n; j++) {
-                struct lowered_device *d = &out->device[p->part[j].device];
-                const struct kv_home heads = part_heads(o, p, j);
-                if (kv_home_find(d, heads) >= 0)
-                    continue;
-                if (o->op.kind != OP_KV_STORE || phase)
-                    return oato_fail(err, OATO_EFILE,
-                                     "the plan puts %s on a device that does not hold its layer's "
-                                     "KV cache; run oato-plan again",
-                                     o->name);
-                d->kv[d->n_kv] = heads;
-                d->kv_shapes[d->n_kv++] =
-                    (struct kv_layer_shape){heads.head_end - heads.head_begin, o->op.head_dim};
-            }
+            for (int j = 0; j < p->n; j++)
+                if (home_add(in, i, phase, j, &out->device[p->part[j].device], err))
+                    return err->status;
         }
     }
     return OATO_OK;

@@ -88,19 +88,22 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
 {
     const struct recipe *r = s->recipe;
     s->layer = layer;
-    s->heads = build_int(b, "attention.head_count", layer, 1, 65536, -1);
+    s->recurrent = arch_is_recurrent(b, r, layer);
+    const int32_t least = s->recurrent ? 0 : 1; /* heads */
+    s->heads = build_int(b, "attention.head_count", layer, least, 65536, s->recurrent ? 0 : -1);
     if (build_failed(b))
         return;
-    s->kv_heads = build_int(b, "attention.head_count_kv", layer, 1, s->heads, s->heads);
+    s->kv_heads = build_int(b, "attention.head_count_kv", layer, least, s->heads, s->heads);
     if (!s->experts.all || layer < s->experts.dense_layers)
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
-    s->head_dim = build_int(b, "attention.key_length", -1, 2, 4096, s->width / s->heads);
+    s->head_dim =
+        build_int(b, "attention.key_length", -1, 2, 4096, s->heads ? s->width / s->heads : 2);
     const int32_t v_dim = build_int(b, "attention.value_length", -1, 2, 4096, s->head_dim);
     s->rope_dims = build_int(b, "rope.dimension_count", -1, 2, 4096, s->head_dim);
     if (build_failed(b))
         return;
-    if (v_dim != s->head_dim || s->heads % s->kv_heads || s->rope_dims > s->head_dim ||
-        s->rope_dims % 2 || s->head_dim < 2)
+    if (v_dim != s->head_dim || (s->kv_heads && s->heads % s->kv_heads) ||
+        s->rope_dims > s->head_dim || s->rope_dims % 2 || s->head_dim < 2)
         oato_fail(
             b->err, OATO_EFILE,
             "%s: inconsistent attention: %d heads of %d (values %d, rotated %d) with %d KV heads "
@@ -122,10 +125,9 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
                                                 : "attention.layer_norm_rms_epsilon",
                          0, 1, -1);
     s->qkv_bound = r->clamp_qkv ? build_float(b, "attention.clamp_kqv", 0, 1e6, 0) : 0;
-    s->parallel =
-        r->parallel == PARALLEL_BY_KEY ? build_bool(b, "use_parallel_residual", true)
-        : r->parallel == PARALLEL_ONE_NORM ? !arch_has(b, 0, "ffn_norm.weight")
-                                           : r->parallel == PARALLEL_ALWAYS;
+    s->parallel = r->parallel == PARALLEL_BY_KEY     ? build_bool(b, "use_parallel_residual", true)
+                  : r->parallel == PARALLEL_ONE_NORM ? !arch_has(b, 0, "ffn_norm.weight")
+                                                     : r->parallel == PARALLEL_ALWAYS;
     s->rope_base_global = build_float(b, "rope.freq_base", 1, 1e12, 10000);
     s->rope_base_window =
         build_float(b, "rope.freq_base_swa", 1, 1e12, (double)s->rope_base_global);
@@ -151,7 +153,6 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     shape->experts_used = s->experts.used;
     shape->ffn_width = s->experts.all ? s->experts.width : s->ffn;
     shape->heads = s->heads;
-    shape->kv_heads = s->kv_heads;
     shape->head_dim = s->head_dim;
 }
 
@@ -161,8 +162,8 @@ static int32_t embedding(struct graph_builder *b, const struct layer_shape *s,
                          const struct gguf_tensor **table)
 {
     const struct gguf_tensor *t = gguf_tensor(b->gguf, "token_embd.weight");
-    const int64_t vocab = t ? min_i64(t->ne[1], INT32_MAX / 2)
-                            : build_int(b, "vocab_size", -1, 1, INT32_MAX / 2, 1);
+    const int64_t vocab =
+        t ? min_i64(t->ne[1], INT32_MAX / 2) : build_int(b, "vocab_size", -1, 1, INT32_MAX / 2, 1);
     *table = build_tensor(b, s->width, vocab, false, "token_embd.weight");
     b->shape->vocab = (int32_t)vocab;
     struct oato_op op = {.kind = OP_EMBED,
@@ -202,8 +203,8 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     const int32_t n = before ? arch_norm(b, s, s->layer, "attn_norm", x) : x;
     if (s->parallel)
         return parallel_layer(b, s, x, n);
-    const int32_t a =
-        block_output(b, s, "post_attention_norm", "attn_factor", arch_attention(b, s, n));
+    const int32_t a = block_output(b, s, "post_attention_norm", "attn_factor",
+                                   s->recurrent ? arch_state(b, s, n) : arch_attention(b, s, n));
     x = arch_add(b, s->layer, "attn_add", x, a);
     const char *name = r->ffn_norm ? r->ffn_norm : "ffn_norm";
     const int32_t m = before ? arch_norm(b, s, s->layer, name, x) : x;
@@ -217,7 +218,8 @@ static int32_t output(struct graph_builder *b, const struct layer_shape *s,
     const int32_t layers = b->graph->n_layers, vocab = b->shape->vocab;
     const struct oato_op select = {.kind = OP_SELECT};
     x = arch_elementwise(b, layers, "select", "", select, x, NULL);
-    x = arch_norm(b, s, layers, "output_norm", x);
+    const char *norm = s->recipe->final_norm;
+    x = arch_norm(b, s, layers, norm ? norm : "output_norm", x);
     x = arch_factor(b, layers, "output_factor", x, s->logit_factor);
     const struct gguf_tensor *w = build_tensor(b, s->width, vocab, true, "output.weight");
     x = build_mul_mat(b, layers, "output", x, w ? w : table);
@@ -235,6 +237,7 @@ void arch_build(struct graph_builder *b, const struct recipe *r)
     int32_t x = embedding(b, &s, &table);
     for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l++) {
         read_layer(b, &s, l);
+        b->shape->kv_heads = (int32_t)max_i64(b->shape->kv_heads, s.kv_heads);
         x = layer(b, &s, x);
     }
     b->graph->logits = output(b, &s, table, x);

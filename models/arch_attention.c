@@ -5,14 +5,13 @@
 #include "models/recipe_internal.h"
 
 struct qkv {
-    int32_t q, k, v;
+    int32_t q, k, v, gate;
 };
 
 static int32_t clamped(struct graph_builder *b, const struct layer_shape *s, const char *name,
                        int32_t in)
 {
-    const struct oato_op op = {
-        .kind = OP_ACTIVATE, .activation = ACT_CLAMP, .scale = s->qkv_bound};
+    const struct oato_op op = {.kind = OP_ACTIVATE, .activation = ACT_CLAMP, .scale = s->qkv_bound};
     return s->qkv_bound != 0 ? arch_elementwise(b, s->layer, name, "_clamp", op, in, NULL) : in;
 }
 
@@ -22,7 +21,7 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
     const int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     const bool demanded = s->recipe->qkv_biases;
     const enum factor factor = s->recipe->qkv_factors_unused ? FACTOR_UNUSED : FACTOR_OF_PRODUCT;
-    struct qkv r;
+    struct qkv r = {.gate = -1};
     if (arch_has(b, s->layer, "attn_qkv.weight")) {
         int32_t all = arch_matrix(b, s->layer, "attn_qkv", n, q + 2 * (int64_t)kv);
         all = arch_extras(b, s->layer, "attn_qkv", all, demanded, factor);
@@ -32,7 +31,8 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
         r.v = arch_slice(b, s->layer, "attn_v", all, q + kv, kv);
         return r;
     }
-    r.q = arch_matrix(b, s->layer, "attn_q", n, q);
+    const bool gated = s->recipe->q_holds_gate;
+    r.q = arch_matrix(b, s->layer, "attn_q", n, gated ? 2 * (int64_t)q : q);
     r.k = arch_matrix(b, s->layer, "attn_k", n, kv);
     r.v = arch_matrix(b, s->layer, "attn_v", n, kv);
     r.q = arch_extras(b, s->layer, "attn_q", r.q, demanded, factor);
@@ -41,6 +41,12 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
     r.q = clamped(b, s, "attn_q", r.q);
     r.k = clamped(b, s, "attn_k", r.k);
     r.v = clamped(b, s, "attn_v", r.v);
+    if (gated) {
+        const int32_t both = r.q;
+        r.q = arch_slice_heads(b, s->layer, "attn_q_half", both, s->heads, 0, s->head_dim);
+        r.gate =
+            arch_slice_heads(b, s->layer, "attn_gate", both, s->heads, s->head_dim, s->head_dim);
+    }
     return r;
 }
 
@@ -49,22 +55,8 @@ static int32_t qk_norm(struct graph_builder *b, const struct layer_shape *s, con
 {
     if (s->recipe->qk_norm == QK_WHOLE)
         return arch_norm(b, s, s->layer, name, in);
-    const int32_t norm = s->recipe->head_norm, own = norm & NORM_OWN_HEADS ? heads : 0;
-    const bool plain = norm & NORM_PLAIN, optional = s->recipe->qk_norm_if_held;
-    const struct gguf_tensor *w =
-        plain ? NULL
-              : build_tensor(b, s->head_dim, own, optional, "blk.%d.%s.weight", s->layer, name);
-    if (!w && !plain)
-        return in;
-    struct oato_op op = {.kind = OP_HEAD_NORM,
-                         .dtype = DT_F32,
-                         .k = heads * s->head_dim,
-                         .n = heads * s->head_dim,
-                         .heads = heads,
-                         .head_dim = s->head_dim,
-                         .norm = norm,
-                         .eps = s->eps};
-    return build_op(b, s->layer, name, op, in, -1, w, op.n);
+    return arch_head_norm(b, s, name, in, heads, s->head_dim, s->recipe->head_norm,
+                          s->recipe->qk_norm_if_held);
 }
 
 static void qk_norms(struct graph_builder *b, const struct layer_shape *s, struct qkv *r)
@@ -114,6 +106,10 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
     op.scale = s->attention_scale;
     op.window = s->window;
     op.soft_cap = s->score_cap;
-    const int32_t o = build_op(b, s->layer, "attention", op, r.q, -1, NULL, q_width);
+    int32_t o = build_op(b, s->layer, "attention", op, r.q, -1, NULL, q_width);
+    const struct oato_op gate = {
+        .kind = OP_SWIGLU, .dtype = DT_F32, .k = q_width, .n = q_width, .activation = ACT_SIGMOID};
+    if (r.gate >= 0)
+        o = build_op(b, s->layer, "attn_gated", gate, r.gate, o, NULL, q_width);
     return arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
 }

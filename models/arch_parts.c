@@ -97,12 +97,36 @@ int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t 
     return y;
 }
 
+int32_t arch_head_norm(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                       int32_t in, int32_t heads, int32_t head_dim, int32_t norm, bool optional)
+{
+    const int32_t own = norm & NORM_OWN_HEADS ? heads : 0;
+    const bool plain = norm & NORM_PLAIN;
+    const struct gguf_tensor *w =
+        plain ? NULL : build_tensor(b, head_dim, own, optional, "blk.%d.%s.weight", s->layer, name);
+    if (!w && !plain)
+        return in;
+    const struct oato_op op = {
+        .kind = OP_HEAD_NORM, .heads = heads, .head_dim = head_dim, .norm = norm, .eps = s->eps};
+    return arch_elementwise(b, s->layer, name, "", op, in, w);
+}
+
+int32_t arch_slice_heads(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                         int32_t heads, int32_t first, int32_t n)
+{
+    const struct oato_op op = {.kind = OP_SLICE,
+                               .dtype = DT_F32,
+                               .k = width_of(b, in),
+                               .n = heads * n,
+                               .heads = heads > 1 ? heads : 0,
+                               .first = first};
+    return build_op(b, layer, name, op, in, -1, NULL, op.n);
+}
+
 int32_t arch_slice(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
                    int32_t first, int32_t n)
 {
-    struct oato_op op = {
-        .kind = OP_SLICE, .dtype = DT_F32, .k = width_of(b, in), .n = n, .first = first};
-    return build_op(b, layer, name, op, in, -1, NULL, n);
+    return arch_slice_heads(b, layer, name, in, 1, first, n);
 }
 
 int32_t arch_add(struct graph_builder *b, int32_t layer, const char *name, int32_t x, int32_t y)

@@ -189,6 +189,14 @@ int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struc
     return width ? o->out[0] : -1;
 }
 
+void build_input(struct graph_builder *b, int32_t value)
+{
+    if (build_failed(b))
+        return;
+    struct graph_op *o = &b->graph->ops[b->graph->n_ops - 1];
+    o->in[o->n_in++] = value;
+}
+
 void build_weight(struct graph_builder *b, const struct gguf_tensor *weight)
 {
     if (build_failed(b))

@@ -248,7 +248,7 @@ struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, 
         kv_positions = min_i64(kv_positions, (int64_t)tokens * o->op.window);
     return (struct op_size){
         .rows = g->values[value].rows ? rows : tokens,
-        .seqs = attention ? seqs : 1,
+        .seqs = op_has_seqs(o->op.kind) ? seqs : 1,
         .kv_positions = attention ? kv_positions : 0,
     };
 }
@@ -259,6 +259,14 @@ struct oato_op graph_op_with_kv(const struct graph_op *op, oato_dtype kv)
     if (op_has_kv(&r))
         r.dtype = (uint16_t)kv;
     return r;
+}
+
+uint64_t graph_state_bytes(const struct graph *g)
+{
+    uint64_t floats = 0;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        floats += (uint64_t)op_state_floats(&g->ops[i].op);
+    return floats * sizeof(float);
 }
 
 uint64_t graph_kv_bytes(const struct graph *g, oato_dtype kv)

@@ -13,9 +13,9 @@ enum { MAX_LAYERS = 1024, OPS_A_LAYER = 48, OPS_OUTSIDE = 8 };
 static bool harmless(const char *name)
 {
     size_t n = strlen(name);
-    static const char *const endings[] = {".attn_rot_embd", ".rotary_emb.inv_freq",
+    static const char *const endings[] = {".attn_rot_embd",        ".rotary_emb.inv_freq",
                                           ".attn_rot_embd.weight", ".input_scale",
-                                          "cls.output.weight"};
+                                          "cls.output.weight",     "cls.output.bias"};
     for (size_t i = 0; i < ARRAY_LEN(endings); i++) {
         size_t m = strlen(endings[i]);
         if (n >= m && !strcmp(name + n - m, endings[i]))

@@ -198,7 +198,7 @@ struct graph_value {
     int32_t producer; /* index of the operator */
 };
 
-enum { GRAPH_INPUTS = 2, GRAPH_OUTPUTS = 3, GRAPH_WEIGHTS = 3 };
+enum { GRAPH_INPUTS = 3, GRAPH_OUTPUTS = 3, GRAPH_WEIGHTS = 3 };
 
 struct graph_op {
     struct oato_op op;
@@ -249,6 +249,8 @@ void graph_free(struct graph *g);
  * that each token could attend to, summed; an operator with a window reads no more than that. */
 struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, int32_t rows,
                              int32_t seqs, int64_t kv_positions);
+/* Bytes of recurrent state of one sequence in all layers. */
+uint64_t graph_state_bytes(const struct graph *g);
 /* Bytes of KV of one position in all layers. */
 uint64_t graph_kv_bytes(const struct graph *g, oato_dtype kv);
 /* A copy of op with the KV dtype set (KV_STORE, ATTENTION), others unchanged. */

@@ -62,7 +62,8 @@ const struct gguf_tensor *build_tensor_experts(struct graph_builder *b, int64_t 
 int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struct oato_op op,
                  int32_t in0, int32_t in1, const struct gguf_tensor *weight, int32_t width);
 
-/* One more weight of the operator appended last. */
+/* One more input, and one more weight, of the operator appended last. */
+void build_input(struct graph_builder *b, int32_t value);
 void build_weight(struct graph_builder *b, const struct gguf_tensor *weight);
 
 /* y = W x, n x k as the tensor says. */

@@ -49,6 +49,14 @@ enum experts_norm {
     EXPERTS_BY_KEY,     /* as expert_weights_norm says */
 };
 
+/* What stands in place of attention: nothing, a short convolution, the gated delta rule, with k
+ * heads in turn or each for neighbouring heads. */
+enum mixer { MIXER_ATTENTION, MIXER_CONV, MIXER_DELTA, MIXER_DELTA_GROUPED };
+
+/* In which layers: without KV heads, or as attention.recurrent_layers or full_attention_interval
+ * says. */
+enum mixer_layers { MIXER_WITHOUT_KV, MIXER_BY_INTERVAL };
+
 struct recipe {
     const char *name; /* general.architecture */
     enum rope_pairing pairing;
@@ -69,13 +77,17 @@ struct recipe {
     bool qk_norm_if_held; /* where files have it */
     const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
     enum qk_norm qk_norm;
+    enum mixer mixer;
+    enum mixer_layers mixer_layers;
+    bool q_holds_gate;       /* attn_q has each head's q, then the gate of its output */
+    const char *final_norm;  /* if not output_norm */
     bool qkv_biases;         /* are demanded */
     bool qkv_factors_unused; /* files have them, attention leaves them out */
     enum parallel parallel;
-    bool clamp_qkv;          /* by attention.clamp_kqv */
-    bool ungated;            /* the FFN is down(activation(up)) */
-    bool up_holds_gate;      /* ffn_up.weight holds the rows of the gate, then those of up */
-    bool half_ffn;           /* feed_forward_length counts gate and up together */
+    bool clamp_qkv;     /* by attention.clamp_kqv */
+    bool ungated;       /* the FFN is down(activation(up)) */
+    bool up_holds_gate; /* ffn_up.weight holds the rows of the gate, then those of up */
+    bool half_ffn;      /* feed_forward_length counts gate and up together */
     enum activation activation;
     bool ffn_factors;    /* factors of the FFN's products count */
     bool expert_factors; /* factors of the experts' products count */
@@ -95,6 +107,7 @@ struct layer_shape {
     int32_t layer, width, heads, kv_heads, head_dim, ffn, rope_dims;
     enum rope_pairing pairing;
     bool has_positions, rope; /* any layer rotates, this one does */
+    bool recurrent;           /* has a mixer with a state */
     float eps, rope_base, rope_scale, attention_scale;
     float embedding_factor, block_factor, logit_factor;          /* 1: none */
     int32_t window;                                              /* 0: none */
@@ -140,6 +153,13 @@ int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, i
 /* The norm "blk.N.NAME", or "NAME" outside of the layers. */
 int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
                   const char *name, int32_t in);
+/* The norm (bits of enum norm) of each of `heads` heads; in, if it is optional and has no weight.
+ */
+int32_t arch_head_norm(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                       int32_t in, int32_t heads, int32_t head_dim, int32_t norm, bool optional);
+/* Columns [first, first + n) of each of `heads` heads. */
+int32_t arch_slice_heads(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                         int32_t heads, int32_t first, int32_t n);
 /* Columns [first, first + n) of a value. */
 int32_t arch_slice(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
                    int32_t first, int32_t n);
@@ -151,6 +171,10 @@ bool arch_has(const struct graph_builder *b, int32_t layer, const char *name); /
 
 /* arch_attention.c: the attention block's output for its normed input. */
 int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n);
+
+/* arch_state.c: the same of a layer with a recurrent mixer. */
+bool arch_is_recurrent(struct graph_builder *b, const struct recipe *r, int32_t layer);
+int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t n);
 
 /* arch_ffn.c: the keys of experts; the FFN block's output for its normed input. */
 void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out);

@@ -123,18 +123,23 @@ struct setup {
 static oato_status make_kv(const struct rig *r, const struct op_case *c, const struct op_point *at,
                            struct setup *s, struct oato_error *err)
 {
-    struct kv_layer_shape shape = {c->op.kv_heads, c->op.head_dim};
+    struct kv_layer_shape shape = {.kv_heads = c->op.kv_heads, .head_dim = c->op.head_dim};
     int32_t pages = op_point_pages(at) * at->seqs;
     uint64_t row = (uint64_t)shape.kv_heads * (uint64_t)shape.head_dim * (c->op.dtype ? 2 : 4);
     uint64_t bytes = 2 * row * (uint64_t)pages * KV_PAGE_POSITIONS;
     struct kv_layer_shape layers[COPIES_MAX];
+    if (op_state_floats(&c->op)) {
+        shape = (struct kv_layer_shape){.state = op_state_floats(&c->op), .slots = at->seqs};
+        bytes = (uint64_t)shape.state * sizeof(float) * (uint64_t)at->seqs;
+    }
     s->kv_layers = copies_for(r, bytes);
     if (at->rows / at->seqs > KV_COPIES_ROWS) /* many queries read each position once it is there */
         s->kv_layers = 1;
     for (int32_t i = 0; i < s->kv_layers; i++)
         layers[i] = shape;
     oato_status status = r->device->ops->kv_create(r->device, layers, s->kv_layers,
-                                                   (oato_dtype)c->op.dtype, pages, &s->kv, err);
+                                                   shape.state ? DT_F16 : (oato_dtype)c->op.dtype,
+                                                   pages, &s->kv, err);
     if (!status && c->op.kind == OP_ATTENTION && !r->declared)
         status = rig_fill_kv(r, s->kv, layers, s->kv_layers, (oato_dtype)c->op.dtype, pages, err);
     return status;
@@ -277,7 +282,7 @@ oato_status bench_time(struct op_bench *b, const struct op_point *at, bool quick
     s.records = calloc(RECORDS_MAX + 1, sizeof *s.records);
     if (!s.records)
         return oato_fail_memory(err, RECORDS_MAX * sizeof *s.records, "records");
-    if (op_has_kv(&c->op))
+    if (op_has_kv(&c->op) || op_state_floats(&c->op))
         status = make_kv(r, c, at, &s, err);
     if (!status)
         status = make_record(r, c, at, &s, &one, err);

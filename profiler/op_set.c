@@ -97,10 +97,11 @@ void op_set_free(struct op_set *s)
 struct op_size op_point_size(const struct oato_op *op, const struct op_point *at)
 {
     struct op_size size = {.rows = at->rows, .seqs = 1};
+    if (op_has_seqs(op->kind))
+        size.seqs = at->seqs;
     if (op->kind == OP_ATTENTION) {
         /* the last of q tokens reads all n positions, the one before one less, ... */
         int64_t q = at->rows / at->seqs, n = at->context;
-        size.seqs = at->seqs;
         size.kv_positions = at->seqs * (q * (n - q) + q * (q + 1) / 2);
     }
     return size;
@@ -149,15 +150,17 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
     const int32_t longest = (int32_t)min_i64(context_length, 1 << 24);
     const int32_t *rows = o->quick ? rows_quick : rows_full;
     int32_t n_rows = o->quick ? ARRAY_LEN(rows_quick) : ARRAY_LEN(rows_full), n = 0;
-    bool attention = c->op.kind == OP_ATTENTION;
+    bool attention = c->op.kind == OP_ATTENTION, state = op_state_floats(&c->op);
     for (int32_t i = 0; i < n_rows; i++) {
         if (rows[i] > longest || (c->logits_only && rows[i] > LOGITS_ROWS_MAX))
             continue;
         if (attention)
             attention_points(o, rows[i], longest, out, &n);
-        else
-            add_point(out, &n, rows[i], 1, 0);
+        else /* a state was there before the first token */
+            add_point(out, &n, rows[i], 1, state ? rows[i] + 1 : 0);
     }
+    for (size_t i = 0; state && !o->quick && i < ARRAY_LEN(batches); i++)
+        add_point(out, &n, batches[i], batches[i], 2);
     for (size_t i = 0; attention && !o->quick && i < ARRAY_LEN(batches); i++)
         for (size_t j = 0; j < ARRAY_LEN(batch_contexts); j++)
             if (batch_contexts[j] <= longest)

@@ -60,8 +60,11 @@ oato_status rig_step_create(const struct op_point *at, int32_t vocab, struct rig
     for (int32_t i = 0; i < at->seqs; i++) {
         for (int32_t j = 0; j < pages; j++)
             page[i * pages + j] = i * pages + j;
-        seq[i] = (struct step_seq){
-            .query_begin = i * q, .query_len = q, .kv_len = context, .pages = page + i * pages};
+        seq[i] = (struct step_seq){.query_begin = i * q,
+                                   .query_len = q,
+                                   .kv_len = context,
+                                   .pages = page + i * pages,
+                                   .state = i};
     }
     out->step = (struct step){.n_tokens = at->rows,
                               .n_seqs = at->seqs,
@@ -194,7 +197,7 @@ struct program_record rig_record(const struct graph_op *shape, const struct oato
         r.weight[i] = UINT32_MAX;
     for (int i = 0; i < shape->n_in; i++)
         r.in_width[i] = in_width[i];
-    if (op_has_kv(op))
+    if (op_has_kv(op) || op_state_floats(op))
         r.kv_layer = 0;
     return r;
 }
@@ -275,8 +278,14 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
 {
     enum { CHUNK = 512 };
     int32_t widest = 0;
-    for (int32_t i = 0; i < n_layers; i++)
+    int32_t first = 0, n = 0; /* of the layers with pages; states are zero from the start */
+    for (int32_t i = n_layers - 1; i >= 0; i--) {
         widest = (int32_t)max_i64(widest, (int64_t)layers[i].kv_heads * layers[i].head_dim);
+        n += !layers[i].state;
+        first = layers[i].state ? first : i;
+    }
+    if (!n)
+        return OATO_OK;
     uint64_t value = size_align((size_t)widest * CHUNK * sizeof(float), 64);
     void *arena;
     struct program_record *records = calloc((size_t)n_layers + 1, sizeof *records);
@@ -284,8 +293,12 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
         return oato_fail_memory(err, (size_t)n_layers * sizeof *records, "records");
     oato_status status = rig_alloc(r, 2 * value, &arena, err);
     uint64_t workspace = 0;
+    n = 0;
     for (int32_t i = 0; !status && i <= n_layers; i++) { /* the first one twice: a marker */
-        int32_t layer = i ? i - 1 : 0, width = layers[layer].kv_heads * layers[layer].head_dim;
+        int32_t layer = i ? i - 1 : first;
+        if (layers[layer].state)
+            continue;
+        int32_t width = layers[layer].kv_heads * layers[layer].head_dim;
         struct oato_op op = {.kind = OP_KV_STORE,
                              .dtype = (uint16_t)dtype,
                              .k = width,
@@ -293,9 +306,9 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
                              .kv_heads = layers[layer].kv_heads,
                              .head_dim = layers[layer].head_dim};
         struct graph_op shape = {.n_in = 2};
-        records[i] = rig_record(&shape, &op, (int32_t[]){width, width});
-        records[i].in[1] = value;
-        records[i].kv_layer = layer;
+        records[n] = rig_record(&shape, &op, (int32_t[]){width, width});
+        records[n].in[1] = value;
+        records[n++].kv_layer = layer;
         struct op_size size = {.rows = CHUNK, .seqs = 1};
         uint64_t bytes = r->device->ops->workspace_bytes(r->device, &op, &size);
         workspace = bytes > workspace ? bytes : workspace;
@@ -304,8 +317,8 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
     struct rig_times times;
     int32_t positions = pages * KV_PAGE_POSITIONS;
     for (int32_t at = 0; !status && at < positions; at += CHUNK) {
-        int32_t n = positions - at < CHUNK ? positions - at : CHUNK;
-        status = rig_time(r, &p, records, (uint32_t)n_layers + 1, &(struct op_point){n, 1, at + n},
+        int32_t rows = positions - at < CHUNK ? positions - at : CHUNK;
+        status = rig_time(r, &p, records, (uint32_t)n, &(struct op_point){rows, 1, at + rows},
                           &(struct rig_effort){1, 1, 0}, &times, err);
     }
     if (arena)

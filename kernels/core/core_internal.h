@@ -79,6 +79,12 @@ static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_
            (uint64_t)block * kv_block_bytes(kv->dtype, s->head_dim);
 }
 
+/* A slot of a layer of states. */
+static inline float *kv_state(const struct kv_cache *kv, int32_t layer, int64_t slot)
+{
+    return floats(kv->data + kv->layer_offset[layer]) + slot * kv->layers[layer].state;
+}
+
 /* ------------------------------------------------------------------------------ quants ---- */
 
 /* Dequantises k elements of a GGUF row. */

@@ -52,14 +52,19 @@ bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
         return false;
     for (int32_t l = 0; l < kv->n_layers; l++) {
         size_t layer = 0;
-        if (kv->layers[l].kv_heads < 0 ||
-            !dtype_row_bytes(kv->dtype, kv->layers[l].head_dim, &layer) ||
-            !size_mul(layer, 2 * KV_PAGE_POSITIONS, &layer) ||
-            !size_mul(layer, (size_t)kv->layers[l].kv_heads, &layer) ||
-            !size_mul(layer, (size_t)kv->pages, &layer))
+        const struct kv_layer_shape *s = &kv->layers[l];
+        const bool fits =
+            s->state ? s->state > 0 && s->slots > 0 &&
+                           size_mul((size_t)s->state, (size_t)s->slots * sizeof(float), &layer) &&
+                           size_add(layer, KV_PADDING, &layer)
+                     : s->kv_heads >= 0 && dtype_row_bytes(kv->dtype, s->head_dim, &layer) &&
+                           size_mul(layer, 2 * KV_PAGE_POSITIONS, &layer) &&
+                           size_mul(layer, (size_t)s->kv_heads, &layer) &&
+                           size_mul(layer, (size_t)kv->pages, &layer);
+        if (!fits)
             return false;
         kv->layer_offset[l] = total;
-        if (!size_add(total, layer, &total))
+        if (!size_add(total, layer / KV_PADDING * KV_PADDING, &total))
             return false;
     }
     *bytes = total + KV_PADDING;

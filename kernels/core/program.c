@@ -167,6 +167,9 @@ static oato_status check_run(const struct check *c, const struct program_record 
     const struct kv_cache *kv = c->p->kv;
     if (op_has_kv(op) && (!kv || r->kv_layer < 0))
         return refuse(c, "%s needs a KV layer on this device", op_kind_name(op->kind));
+    if (op_state_floats(op) && (!kv || r->kv_layer < 0 || r->kv_layer >= kv->n_layers ||
+                                kv->layers[r->kv_layer].state != op_state_floats(op)))
+        return refuse(c, "%s needs slots of its state on this device", oato_op_key(op, NULL, key));
     if (op_has_kv(op) && (r->kv_layer >= kv->n_layers || op->dtype != kv->dtype ||
                           op->kv_heads != kv->layers[r->kv_layer].kv_heads ||
                           op->head_dim != kv->layers[r->kv_layer].head_dim))

@@ -417,4 +417,5 @@ const struct cpu_kernels cpu_kernels_amx = {
     .matrix = matrix_of,
     .attention = &avx512_attention,
     .rows = &avx2_rows,
+    .state = &avx512_state,
 };

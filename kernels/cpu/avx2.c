@@ -10,4 +10,5 @@ const struct cpu_kernels cpu_kernels_avx2 = {
     .matrix = matrix_of,
     .attention = &avx2_attention,
     .rows = &avx2_rows,
+    .state = &avx2_state,
 };

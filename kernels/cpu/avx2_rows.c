@@ -102,8 +102,10 @@ AVX2_INLINE __m256 activate(enum activation a, __m256 scale, __m256 x)
     case ACT_CLAMPED:
         t = _mm256_min_ps(_mm256_set1_ps(7.0f), x);
         return times_sigmoid(t, _mm256_mul_ps(_mm256_set1_ps(1.702f), t));
-    case ACT_CLAMP: return _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), scale),
-                                         _mm256_min_ps(scale, x)); /* of a NaN the second */
+    case ACT_CLAMP:
+        return _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), scale),
+                             _mm256_min_ps(scale, x)); /* of a NaN the second */
+    case ACT_NONE:
     case ACT_COUNT: break;
     }
     return x;

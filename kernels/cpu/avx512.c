@@ -21,4 +21,5 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .matrix = matrix_of,
     .attention = &avx512_attention,
     .rows = &avx2_rows,
+    .state = &avx512_state,
 };

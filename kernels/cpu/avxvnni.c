@@ -14,4 +14,5 @@ const struct cpu_kernels cpu_kernels_avxvnni = {
     .matrix = matrix_of,
     .attention = &avx2_attention,
     .rows = &avx2_rows,
+    .state = &avx2_state,
 };

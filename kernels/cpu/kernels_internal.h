@@ -159,6 +159,25 @@ struct row_kernels {
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 
+enum { STATE_COLUMNS = 32 }; /* of a block of a state */
+
+/* Work on the state of one sequence, T tokens. */
+struct state_job {
+    const struct oato_op *op;
+    const float *in[3]; /* at the sequence's first token */
+    const float *weight[2];
+    float *state, *out;
+    int64_t T;
+    bool fresh; /* the state is zero, whatever is there */
+};
+
+/* A block is STATE_COLUMNS channels of a convolution, or as many columns of one head's state. */
+struct state_kernels {
+    void (*conv)(const struct state_job *j, int64_t block);
+    void (*delta)(const struct state_job *j, int64_t block);
+    void (*ssm)(const struct state_job *j, int64_t block);
+};
+
 /* One row per instruction set. Shapes are arguments; nothing here allocates or keeps state. */
 struct cpu_kernels {
     const char *name;
@@ -167,6 +186,7 @@ struct cpu_kernels {
     const struct matrix_class *(*matrix)(oato_dtype dtype, enum numerics_choice choice);
     const struct attention_kernels *attention;
     const struct row_kernels *rows;
+    const struct state_kernels *state;
 };
 
 /* The CPU has no library class. */
@@ -189,6 +209,7 @@ static inline uint64_t matrix_scratch_bytes(const struct matrix_class *c, oato_d
 }
 
 extern const struct attention_kernels ref_attention; /* also of levels without their own */
+extern const struct state_kernels ref_state, avx2_state, avx512_state;
 extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
     cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 

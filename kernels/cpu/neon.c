@@ -122,4 +122,5 @@ const struct cpu_kernels cpu_kernels_neon = {
     .matrix = matrix_of,
     .attention = &ref_attention,
     .rows = &neon_rows,
+    .state = &ref_state,
 };

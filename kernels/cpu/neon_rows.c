@@ -110,6 +110,7 @@ static float32x4_t activate(enum activation a, float scale, float32x4_t x)
         t = vminq_f32(x, vdupq_n_f32(7.0f));
         return times_sigmoid(t, vmulq_n_f32(t, 1.702f));
     case ACT_CLAMP: return vmaxq_f32(vdupq_n_f32(-scale), vminq_f32(vdupq_n_f32(scale), x));
+    case ACT_NONE:
     case ACT_COUNT: break;
     }
     return x;

@@ -16,6 +16,7 @@
 
 enum {
     SOLO_ELEMENTS = 8192,     /* a few us of element-wise work */
+    SOLO_STATE = 16384,       /* the same of states' */
     MEMORY_BOUND_COLUMNS = 8, /* of products that wait for their weights more than they compute */
     READ_AHEAD = 256 << 10,   /* a quarter of an L2 */
 };
@@ -286,8 +287,11 @@ static void merge_row(const struct run *x, int64_t t)
 static void slice_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n;
-    memcpy(output(x, 0) + t * n, input(x, 0) + t * x->op->k + x->op->first,
-           (size_t)n * sizeof(float));
+    const int32_t heads = x->op->heads ? x->op->heads : 1;
+    const int64_t from = x->op->k / heads, to = n / heads;
+    for (int32_t h = 0; h < heads; h++)
+        memcpy(output(x, 0) + t * n + h * to, input(x, 0) + t * x->op->k + h * from + x->op->first,
+               (size_t)to * sizeof(float));
 }
 
 /* In part order: every level of kernels adds alike, so the sum has the same bits on all devices. */
@@ -414,6 +418,9 @@ static const struct {
     [OP_EXPERT_DOWN] = {.run = run_experts},
     [OP_TOP_K] = {.row = top_k_row},
     [OP_SLICE] = {.row = slice_row},
+    [OP_CONV] = {.run = run_state},
+    [OP_DELTA] = {.run = run_state},
+    [OP_SSM] = {.run = run_state},
 };
 
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
@@ -421,8 +428,10 @@ bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
     if (r->kind != RECORD_RUN)
         return true;
     if (r->op.kind == OP_KV_COPY)
-        return step->n_page_copies == 0;
+        return step->n_page_copies == 0 && step->n_state_copies == 0;
     int64_t T = record_rows(r, step);
+    if (kinds[r->op.kind].run == run_state)
+        return T * op_state_floats(&r->op) <= SOLO_STATE;
     const bool wide = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE || r->op.kind == OP_TOP_K;
     int64_t width = wide ? r->op.k : r->op.n;
     const bool by_rows = kinds[r->op.kind].row || kinds[r->op.kind].run == run_rope;

@@ -273,10 +273,11 @@ void run_kv_copy(const struct run *x)
     const struct kv_cache *kv = x->c->kv;
     if (!kv)
         return;
+    run_state_copy(x);
     for (int32_t l = x->thread; l < kv->n_layers; l += x->n_threads) {
         const uint64_t page = 2 * (uint64_t)kv->layers[l].kv_heads *
                               kv_block_bytes(kv->dtype, kv->layers[l].head_dim);
-        for (int32_t i = 0; i < x->step->n_page_copies; i++) {
+        for (int32_t i = 0; !kv->layers[l].state && i < x->step->n_page_copies; i++) {
             const struct step_page_copy *copy = &x->step->page_copy[i];
             memcpy(kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0), page);
         }

@@ -92,6 +92,10 @@ uint64_t experts_workspace(const struct matrix_class *k, const struct oato_op *o
 void route_row(const struct run *x, int64_t t);
 void run_experts(const struct run *x);
 
+/* ops_state.c */
+void run_state(const struct run *x);
+void run_state_copy(const struct run *x);
+
 /* ops_top.c */
 void top_k_row(const struct run *x, int64_t t);
 

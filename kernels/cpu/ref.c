@@ -139,6 +139,7 @@ static float activate(enum activation a, float scale, float x)
     case ACT_SOFT_CAP: return scale * tanhf(x / scale);
     case ACT_CLAMPED: return below_7 / (1.0f + expf(-1.702f * below_7));
     case ACT_CLAMP: return x < -scale ? -scale : x > scale ? scale : x;
+    case ACT_NONE: return x;
     case ACT_COUNT: break;
     }
     return 0;
@@ -395,4 +396,5 @@ const struct cpu_kernels cpu_kernels_ref = {
     .matrix = matrix_of,
     .attention = &ref_attention,
     .rows = &rows,
+    .state = &ref_state,
 };

@@ -85,9 +85,15 @@ static cu_result run_merge(const struct launch *l)
         a.x[i] = launch_input(l, i);
         a.width[i] = l->r->in_width[i];
     }
-    if (l->op->kind == OP_SLICE) /* one input, wider than the output: its columns from there on */
+    uint32_t rows = l->T;
+    if (l->op->kind == OP_SLICE) { /* one input, wider than the output: its columns from there on */
+        const int32_t heads = l->op->heads ? l->op->heads : 1; /* as rows of their own */
         a.x[0] += l->op->first;
-    return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
+        a.width[0] /= heads;
+        a.n /= heads;
+        rows *= (uint32_t)heads;
+    }
+    return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), rows, 1},
                         ROW_THREADS, 0, &a);
 }
 

@@ -279,6 +279,7 @@ __device__ inline float gated(int a, float scale, float x, float y)
     case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x)) * y;
     case ACT_SOFT_CAP: return scale * tanhf(x / scale) * y;
     case ACT_CLAMP: return (x < -scale ? -scale : x > scale ? scale : x) * y;
+    case ACT_NONE: return x * y;
     default:
         return below_7 / (1.0f + expf(-1.702f * below_7)) * (1 + (y < -7 ? -7 : y > 7 ? 7 : y));
     }

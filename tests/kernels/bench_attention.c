@@ -84,7 +84,10 @@ static void bench_work(struct attention_bench *b, const struct shape *s, const s
         positions += position[t] + 1;
     }
     for (int32_t i = 0; i < w->seqs; i++)
-        seq[i] = (struct step_seq){i * w->tokens, w->tokens, w->context, page + i * pages};
+        seq[i] = (struct step_seq){.query_begin = i * w->tokens,
+                                   .query_len = w->tokens,
+                                   .kv_len = w->context,
+                                   .pages = page + i * pages};
     b->step = (struct step){.n_tokens = T,
                             .n_seqs = w->seqs,
                             .token_position = position,
@@ -124,7 +127,7 @@ static bool cache_fill(struct attention_bench *b, const struct shape *s, oato_dt
     static struct kv_layer_shape layers[MAX_LAYERS];
     static uint64_t offsets[MAX_LAYERS];
     for (int i = 0; i < MAX_LAYERS; i++)
-        layers[i] = (struct kv_layer_shape){s->kv_heads, s->head_dim};
+        layers[i] = (struct kv_layer_shape){.kv_heads = s->kv_heads, .head_dim = s->head_dim};
     b->kv = (struct kv_cache){.n_layers = s->layers,
                               .pages = 64,
                               .dtype = dtype,

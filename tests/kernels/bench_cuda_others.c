@@ -79,7 +79,7 @@ static oato_status bench_attention(struct bench *b, const char *key, int32_t tok
     const uint64_t row = 2 * (uint64_t)op->kv_heads * (uint64_t)op->head_dim * sizeof(uint16_t);
     const uint32_t n = bench_copies(b, (uint64_t)context * row, RECORDS_MOST);
     for (uint32_t i = 0; i < n; i++)
-        layers[i] = (struct kv_layer_shape){op->kv_heads, op->head_dim};
+        layers[i] = (struct kv_layer_shape){.kv_heads = op->kv_heads, .head_dim = op->head_dim};
     const size_t n_ints = 3 * (size_t)tokens + (size_t)pages;
     int32_t *ints = calloc(n_ints, sizeof *ints);
     if (!ints)

@@ -436,7 +436,8 @@ static void layer_step(struct rig *g, int begin, int end, int32_t page,
 
 void rig_run_layer(const char *spec, int prompt, float logits[RIG_LOGITS])
 {
-    const struct kv_layer_shape layers[] = {{2, 64}, {1, 32}};
+    const struct kv_layer_shape layers[] = {{.kv_heads = 2, .head_dim = 64},
+                                            {.kv_heads = 1, .head_dim = 32}};
     struct rig *g = rig_create(spec, 0);
     memset(logits, 0, RIG_LOGITS * sizeof *logits);
     layer_put(g);

@@ -35,7 +35,7 @@ static void rig_init(struct rig *x, const struct cpu_kernels *k, oato_dtype dtyp
                              .head_dim = head_dim,
                              .scale = 1 / sqrtf((float)head_dim)};
     x->op.k = x->op.n = x->op.heads * head_dim;
-    x->shape = (struct kv_layer_shape){kv_heads, head_dim};
+    x->shape = (struct kv_layer_shape){.kv_heads = kv_heads, .head_dim = head_dim};
     x->kv = (struct kv_cache){.n_layers = 1,
                               .pages = PAGES,
                               .dtype = dtype,

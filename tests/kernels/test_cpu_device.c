@@ -372,7 +372,7 @@ static void memory_stays_within_the_budget(void **state)
     assert_int_equal(ops->prepare(d, &s, &second, &err), OATO_EFIT);
     ops->weight_free(d, w);
     ops->free(d, p, 700 << 10);
-    struct kv_layer_shape shape = {4, 64};
+    struct kv_layer_shape shape = {.kv_heads = 4, .head_dim = 64};
     struct kv_cache *kv;
     assert_int_equal(ops->kv_create(d, &shape, 1, DT_F32, 64, &kv, &err), OATO_EFIT);
     assert_int_equal(ops->kv_create(d, &shape, 1, DT_Q4_0, 1, &kv, &err), OATO_EFIT);

@@ -178,6 +178,7 @@ static double activated(enum activation a, double scale, double x, double y)
     case ACT_SOFT_CAP: return scale * tanh(x / scale) * y;
     case ACT_CLAMPED: return below_7 / (1 + exp(-1.702 * below_7)) * (1 + fmin(fmax(y, -7), 7));
     case ACT_CLAMP: return fmin(fmax(x, -scale), scale) * y;
+    case ACT_NONE: return x * y;
     case ACT_COUNT: break;
     }
     return 0;
@@ -392,7 +393,8 @@ static void rope_is_exact_far_out_and_with_a_table(void **state)
 static void check_kv_pages(oato_dtype dtype, const struct cpu_kernels *k)
 {
     enum { T = 40, HEADS = 3, DIM = 20, PAGES = 6 };
-    struct kv_layer_shape shapes[2] = {{HEADS, DIM}, {HEADS, DIM}};
+    struct kv_layer_shape shapes[2] = {{.kv_heads = HEADS, .head_dim = DIM},
+                                       {.kv_heads = HEADS, .head_dim = DIM}};
     uint64_t offsets[2], bytes;
     struct kv_cache kv = {
         .n_layers = 2, .pages = PAGES, .dtype = dtype, .layers = shapes, .layer_offset = offsets};
@@ -492,7 +494,9 @@ static void halves_of_a_cache_are_finite_where_the_input_is(void **state)
 static void sizes_of_kv_caches_are_checked(void **state)
 {
     (void)state;
-    struct kv_layer_shape shapes[3] = {{1 << 30, 1 << 30}, {1 << 30, 1 << 30}, {-1, 4}};
+    struct kv_layer_shape shapes[3] = {{.kv_heads = 1 << 30, .head_dim = 1 << 30},
+                                       {.kv_heads = 1 << 30, .head_dim = 1 << 30},
+                                       {.kv_heads = -1, .head_dim = 4}};
     uint64_t offsets[3], bytes;
     struct kv_cache kv = {.n_layers = 2,
                           .pages = 1 << 20,

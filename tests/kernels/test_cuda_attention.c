@@ -149,7 +149,8 @@ static void store_values(struct cache *c)
 static void open_cache(struct cache *c, struct oato_device *d, const struct values *values)
 {
     const struct context *x = values->x;
-    const struct kv_layer_shape layers[] = {{1, 32}, {x->kv_heads, x->head_dim}};
+    const struct kv_layer_shape layers[] = {{.kv_heads = 1, .head_dim = 32},
+                                            {.kv_heads = x->kv_heads, .head_dim = x->head_dim}};
     struct oato_error err;
     int32_t next = PAGES;
     *c = (struct cache){.d = d, .values = values};

@@ -75,7 +75,7 @@ enum way { TOGETHER, NOT_ASKED_FOR, APART, MEMORY_AGAIN, WANTED_AGAIN, DOWNLOADE
  * GPU's; or with an upload from that place. */
 static void rotate_and_store(enum way way, int T, float *out)
 {
-    static const struct kv_layer_shape layer = {1, 32};
+    static const struct kv_layer_shape layer = {.kv_heads = 1, .head_dim = 32};
     struct rig *gpu = rig_create("cuda:0", 0);
     float x[3][RIG_TOKENS * 64];
     rig_kv(gpu, &layer, 1, DT_F16, 2);
@@ -143,7 +143,7 @@ static void put_between(struct rig *gpu, bool apart)
  */
 static void attend_and_add(bool apart, int T, int tokens, bool poison, float *out)
 {
-    static const struct kv_layer_shape layer = {1, 32};
+    static const struct kv_layer_shape layer = {.kv_heads = 1, .head_dim = 32};
     struct rig *gpu = rig_create("cuda:0", 0);
     rig_kv(gpu, &layer, 1, DT_F16, 6);
     rig_put(gpu, "kv_store/F16/g1/d32", 2, (int[]){1, 2}, 0, NULL, NULL)->kv_layer = 0;

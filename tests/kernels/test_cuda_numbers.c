@@ -96,7 +96,8 @@ enum { TOKENS = 70, HEADS = 2, DIM = 64, WIDTH = HEADS * DIM, PAGES = 3 };
 static struct kv_cache *filled_cache(struct oato_device *d, oato_dtype dtype, const float *k,
                                      const float *v)
 {
-    static const struct kv_layer_shape layers[] = {{1, 32}, {HEADS, DIM}};
+    static const struct kv_layer_shape layers[] = {{.kv_heads = 1, .head_dim = 32},
+                                                   {.kv_heads = HEADS, .head_dim = DIM}};
     static const int32_t pages[] = {2, 0};
     const uint64_t bytes = sizeof(float) * TOKENS * WIDTH;
     struct kv_cache *kv = NULL;

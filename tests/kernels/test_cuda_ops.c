@@ -350,7 +350,8 @@ static void attend(struct oato_device *d, const struct context *x, const float *
 {
     struct oato_error err;
     struct kv_cache *kv = NULL;
-    const struct kv_layer_shape layers[] = {{1, 32}, {x->kv_heads, x->head_dim}};
+    const struct kv_layer_shape layers[] = {{.kv_heads = 1, .head_dim = 32},
+                                            {.kv_heads = x->kv_heads, .head_dim = x->head_dim}};
     enum { PAGES = 2 * ROWS_MOST / KV_PAGE_POSITIONS + 4 };
     if (d->ops->kv_create(d, layers, 2, x->dtype, PAGES, &kv, &err))
         fail_msg("%s", err.text);

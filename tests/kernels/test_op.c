@@ -37,6 +37,10 @@ static const char *const known_keys[] = {
     "expert_gate_up/Q4_0/k2048/n768/e128/u8/t1",
     "expert_down/Q4_K/k768/n2048/e128/u8/t512",
     "top_k/k128256/n80/t1",
+    "conv/k2048/s2/t4/s1",
+    "delta/h32/g16/d128/c0/t512/s1",
+    "ssm/h64/g8/d64/s128/c0/t4/s4",
+    "ssm/h1536/g1/d1/s16/c1",
     "mul_mat/BF16/k64/n64",
     "kv_copy",
 };
@@ -128,6 +132,18 @@ static struct oato_op random_op(void)
             op.n = 2 * op.experts_used;
         }
         break;
+    case OP_CONV: op.state = random_int(100); break;
+    case OP_DELTA:
+    case OP_SSM:
+        op.heads = random_int(128);
+        op.kv_heads = random_int(128);
+        op.head_dim = random_int(256);
+        op.per_channel = (int32_t)(random() % 2);
+        op.state = op.kind == OP_SSM ? random_int(256) : 0;
+        op.n = op.heads * op.head_dim;
+        op.k = op.kind == OP_SSM ? op.n + 2 * op.kv_heads * op.state
+                                 : op.n + 2 * op.kv_heads * op.head_dim;
+        break;
     case OP_HEAD_NORM:
     case OP_ROPE:
     case OP_KV_STORE:
@@ -162,6 +178,8 @@ static void random_operators_survive_the_round_trip(void **state)
         if (op.kind == OP_ATTENTION) {
             size.seqs = random_int(256);
             size.kv_positions = (int64_t)random() * random_int(100);
+        } else if (op_state_floats(&op)) {
+            size.seqs = random_int(256);
         }
         oato_op_key(&op, sized ? &size : NULL, key);
         assert_true(oato_op_parse(key, &back, &size_back));

@@ -43,7 +43,9 @@ static void fixture_fill(struct fixture *f)
 {
     static const char *const ids[] = {"cpu:0", "sim:0"};
     static char host;
-    static struct kv_layer_shape layers[3] = {{1, 64}, {1, 64}, {1, 64}};
+    static struct kv_layer_shape layers[3] = {{.kv_heads = 1, .head_dim = 64},
+                                              {.kv_heads = 1, .head_dim = 64},
+                                              {.kv_heads = 1, .head_dim = 64}};
     static struct kv_cache kv = {.n_layers = 3, .dtype = DT_F16, .layers = layers};
     memset(f, 0, sizeof *f);
     f->record[0] = run("embed/Q8_0/k64/n1000", 0, 1, 1);
@@ -279,7 +281,8 @@ static void peers_are_those_that_are_reached(void **state)
 static void sizes_come_from_the_step(void **state)
 {
     (void)state;
-    const struct step_seq seq[] = {{0, 3, 3, NULL}, {3, 1, 100, NULL}};
+    const struct step_seq seq[] = {{.query_len = 3, .kv_len = 3},
+                                   {.query_begin = 3, .query_len = 1, .kv_len = 100}};
     const struct step step = {.n_tokens = 4, .n_seqs = 2, .n_rows = 2, .seq = seq};
     struct program_record r = run("attention/F16/h1/g1/d64", 1, 1, 0);
     struct op_size size = record_size(&r, &step);

@@ -340,7 +340,8 @@ static void copying_pages_costs_reading_and_writing_them(void **state)
 {
     (void)state;
     struct rig *sim = rig_create(SPEEDS, 1);
-    const struct kv_layer_shape layers[] = {{2, 32}, {1, 32}};
+    const struct kv_layer_shape layers[] = {{.kv_heads = 2, .head_dim = 32},
+                                            {.kv_heads = 1, .head_dim = 32}};
     rig_put(sim, "kv_copy", 0, NULL, 0, NULL, NULL)->signal = 1;
     rig_put(sim, "rms_norm/k64", 1, (int[]){0}, 1, (int[]){1}, (int[]){rig_vector(sim, 64, 1)});
     rig_kv(sim, layers, 2, DT_F16, 4);
@@ -516,7 +517,7 @@ static void programs_and_steps_that_do_not_fit_are_refused(void **state)
     rig_free(sim);
 
     sim = rig_create(SPEEDS, 1);
-    const struct kv_layer_shape layer = {1, 64};
+    const struct kv_layer_shape layer = {.kv_heads = 1, .head_dim = 64};
     rig_put(sim, "kv_store/F16/g1/d64", 2, (int[]){0, 1}, 0, NULL, NULL)->kv_layer = 0;
     rig_kv(sim, &layer, 1, DT_F32, 1); /* not F16 */
     assert_int_equal(ops->compile(sim->d, rig_program(sim), 1, &c, &err), OATO_EUSAGE);

@@ -1,0 +1,114 @@
+/*
+ * state.c - which slot holds the recurrent state of which sequence. A slot means the same sequence
+ * in every operator and on every device, as pages do.
+ *
+ * Invariant: references[s] = sequences and checkpoints that name s. Those are at most as many as
+ * there are slots, so that whoever must leave a shared one finds a free one.
+ */
+#include "executor/executor_internal.h"
+
+oato_status state_pool_init(struct state_pool *p, struct arena *a, int32_t seqs,
+                            struct oato_error *err)
+{
+    const int32_t slots = state_slots_of(seqs);
+    p->free_list = arena_alloc(a, (size_t)slots, sizeof *p->free_list);
+    p->references = arena_alloc(a, (size_t)slots, sizeof *p->references);
+    p->copies = arena_alloc(a, (size_t)seqs, sizeof *p->copies);
+    p->undo = arena_alloc(a, (size_t)seqs, sizeof *p->undo);
+    if (!p->free_list || !p->references || !p->copies || !p->undo)
+        return oato_fail_memory(err, (size_t)slots * sizeof *p->free_list, "slots of state");
+    p->n_slots = p->n_free = slots;
+    for (int32_t i = 0; i < slots; i++)
+        p->free_list[i] = slots - 1 - i; /* slot 0 is handed out first */
+    return OATO_OK;
+}
+
+static int32_t slot_take(struct state_pool *p)
+{
+    const int32_t slot = p->free_list[--p->n_free];
+    p->references[slot] = 1;
+    return slot;
+}
+
+static void slot_drop(struct state_pool *p, int32_t slot)
+{
+    if (slot >= 0 && --p->references[slot] == 0)
+        p->free_list[p->n_free++] = slot;
+}
+
+/* One more name for a slot. */
+static int32_t slot_share(struct state_pool *p, int32_t slot)
+{
+    if (slot >= 0)
+        p->references[slot]++;
+    return slot;
+}
+
+/* ------------------------------------------------------------------------------ sequences */
+
+void state_fork(struct state_pool *p, const struct kv_seq *from, struct kv_seq *to)
+{
+    to->state = slot_share(p, from->state);
+}
+
+static void mark_remove(struct state_pool *p, int32_t i)
+{
+    slot_drop(p, p->marks[i].slot);
+    p->n_marks--;
+    for (; i < p->n_marks; i++)
+        p->marks[i] = p->marks[i + 1];
+}
+
+void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq)
+{
+    if (!p->n_slots)
+        return;
+    if (p->n_marks == STATE_CHECKPOINTS)
+        mark_remove(p, 0);
+    p->marks[p->n_marks++] = (struct state_mark){seq, s->length, slot_share(p, s->state)};
+}
+
+int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int32_t length)
+{
+    if (!p->n_slots || length >= s->length)
+        return length;
+    const struct state_mark *best = NULL;
+    for (int32_t i = p->n_marks - 1; i >= 0; i--)
+        if (p->marks[i].seq == seq && p->marks[i].length > length)
+            mark_remove(p, i);
+    for (int32_t i = 0; i < p->n_marks; i++)
+        if (p->marks[i].seq == seq && (!best || p->marks[i].length > best->length))
+            best = &p->marks[i];
+    slot_drop(p, s->state);
+    s->state = best ? slot_share(p, best->slot) : -1;
+    return best ? best->length : 0;
+}
+
+/* -------------------------------------------------------------------------------- a step's */
+
+void state_reserve(struct state_pool *p, struct kv_seq *s, int32_t seq)
+{
+    if (!p->n_slots || (s->state >= 0 && p->references[s->state] == 1))
+        return;
+    p->undo[p->n_undo++] = (struct state_undo){seq, s->state};
+    const int32_t slot = slot_take(p);
+    if (s->state >= 0)
+        p->copies[p->n_copies++] = (struct step_state_copy){s->state, slot};
+    slot_drop(p, s->state);
+    s->state = slot;
+}
+
+void state_commit(struct state_pool *p)
+{
+    p->n_undo = p->n_copies = 0;
+}
+
+void state_rollback(struct state_pool *p, struct kv_seq *seqs)
+{
+    while (p->n_undo > 0) {
+        const struct state_undo u = p->undo[--p->n_undo];
+        slot_drop(p, seqs[u.seq].state);
+        seqs[u.seq].state = slot_share(p, u.slot);
+    }
+    p->n_copies = 0;
+}
