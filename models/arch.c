@@ -88,13 +88,13 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
 {
     const struct recipe *r = s->recipe;
     s->layer = layer;
-    s->recurrent = arch_is_recurrent(b, r, layer);
-    const int32_t least = s->recurrent ? 0 : 1; /* heads */
-    s->heads = build_int(b, "attention.head_count", layer, least, 65536, s->recurrent ? 0 : -1);
+    arch_read_blocks(b, s);
+    const int32_t least = s->attends ? 1 : 0; /* heads */
+    s->heads = build_int(b, "attention.head_count", layer, least, 65536, s->attends ? -1 : 0);
     if (build_failed(b))
         return;
     s->kv_heads = build_int(b, "attention.head_count_kv", layer, least, s->heads, s->heads);
-    if (!s->experts.all || layer < s->experts.dense_layers)
+    if (s->feeds && (!s->experts.all || layer < s->experts.dense_layers))
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
     s->head_dim =
         build_int(b, "attention.key_length", -1, 2, 4096, s->heads ? s->width / s->heads : 2);
@@ -102,8 +102,8 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     s->rope_dims = build_int(b, "rope.dimension_count", -1, 2, 4096, s->head_dim);
     if (build_failed(b))
         return;
-    if (v_dim != s->head_dim || (s->kv_heads && s->heads % s->kv_heads) ||
-        s->rope_dims > s->head_dim || s->rope_dims % 2 || s->head_dim < 2)
+    if (s->attends && (v_dim != s->head_dim || s->heads % s->kv_heads ||
+                       s->rope_dims > s->head_dim || s->rope_dims % 2 || s->head_dim < 2))
         oato_fail(
             b->err, OATO_EFILE,
             "%s: inconsistent attention: %d heads of %d (values %d, rotated %d) with %d KV heads "
@@ -135,7 +135,9 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
         s->score_cap = build_float(b, "attn_logit_softcapping", 0, 1e6, 0);
         s->logit_cap = build_float(b, "final_logit_softcapping", 0, 1e6, 0);
     }
-    s->has_positions = !r->rope_if_finetuned || build_bool(b, "rope.scaling.finetuned", true);
+    s->has_positions = !r->no_rope;
+    if (r->rope_if_finetuned)
+        s->has_positions = build_bool(b, "rope.scaling.finetuned", true);
     s->pairing = r->pairing;
     if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
         s->pairing = ROPE_HALVES;
@@ -196,6 +198,16 @@ static int32_t parallel_layer(struct graph_builder *b, const struct layer_shape 
     return arch_add(b, s->layer, "ffn_add", x, y);
 }
 
+/* One of the two, or their sum. */
+static int32_t mixer_or_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    const int32_t y = s->recurrent ? arch_state(b, s, n) : -1;
+    if (!s->attends)
+        return y;
+    const int32_t a = arch_attention(b, s, n);
+    return s->recurrent ? arch_add(b, s->layer, "attn_mixer_add", a, y) : a;
+}
+
 static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32_t x)
 {
     const struct recipe *r = s->recipe;
@@ -203,11 +215,16 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     const int32_t n = before ? arch_norm(b, s, s->layer, "attn_norm", x) : x;
     if (s->parallel)
         return parallel_layer(b, s, x, n);
-    const int32_t a = block_output(b, s, "post_attention_norm", "attn_factor",
-                                   s->recurrent ? arch_state(b, s, n) : arch_attention(b, s, n));
-    x = arch_add(b, s->layer, "attn_add", x, a);
+    if (s->recurrent || s->attends) {
+        const int32_t a =
+            block_output(b, s, "post_attention_norm", "attn_factor", mixer_or_attention(b, s, n));
+        x = arch_add(b, s->layer, "attn_add", x, a);
+    }
+    if (!s->feeds)
+        return x;
     const char *name = r->ffn_norm ? r->ffn_norm : "ffn_norm";
-    const int32_t m = before ? arch_norm(b, s, s->layer, name, x) : x;
+    const bool normed = r->blocks == BLOCKS_ONE; /* by attn_norm */
+    const int32_t m = normed ? n : before ? arch_norm(b, s, s->layer, name, x) : x;
     const int32_t f = block_output(b, s, "post_ffw_norm", "ffn_factor", arch_ffn(b, s, m));
     return arch_add(b, s->layer, "ffn_add", x, f);
 }

@@ -88,7 +88,10 @@ int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t 
     struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps, .norm = s->recipe->norm};
     if (op.norm & NORM_PLAIN)
         return arch_elementwise(b, layer, name, "", op, in, NULL);
-    const struct gguf_tensor *w = vector(b, layer, name, "weight", width_of(b, in), false);
+    const bool bare = in_layers(b, layer) && arch_has(b, layer, name); /* some files' names are */
+    const struct gguf_tensor *w =
+        bare ? build_tensor(b, width_of(b, in), 0, false, "blk.%d.%s", layer, name)
+             : vector(b, layer, name, "weight", width_of(b, in), false);
     const struct gguf_tensor *bias = vector(b, layer, name, "bias", width_of(b, in), true);
     op.norm |= bias ? NORM_BIASED : 0;
     const int32_t y = arch_elementwise(b, layer, name, "", op, in, w);

@@ -1,6 +1,7 @@
 /*
  * arch_state.c - mixers with a recurrent state, which stand in place of attention in some layers or
- * in all: a short convolution, or a gated delta rule on heads. A mixer's sizes are keys of its own.
+ * in all: a short convolution, a gated delta rule on heads, Mamba's scans. A mixer's sizes are keys
+ * of its own.
  *
  *     lfm2:  (B, C, x) = W_in n;  y = W_out (C * conv(B * x))
  *     qwen:  (q, k, v) = silu(conv(Wqkv n));  y = W_out (rms(delta(q, k, v, Wa n, Wb n)) * silu(Wz
@@ -8,17 +9,30 @@
  */
 #include "models/recipe_internal.h"
 
-/* In which layers it is; the others have attention. */
-bool arch_is_recurrent(struct graph_builder *b, const struct recipe *r, int32_t layer)
+/* Whether a layer that has no FFN in its place has the mixer. */
+static bool is_recurrent(struct graph_builder *b, const struct recipe *r, int32_t layer)
 {
     if (r->mixer == MIXER_ATTENTION)
         return false;
+    if (r->mixer_layers == MIXER_EVERYWHERE || r->mixer_layers == MIXER_BESIDE)
+        return true;
     if (r->mixer_layers == MIXER_WITHOUT_KV)
         return build_int(b, "attention.head_count_kv", layer, 0, 65536, 1) == 0;
     if (build_value(b, "attention.recurrent_layers"))
         return build_int(b, "attention.recurrent_layers", layer, 0, 1, -1);
     const int32_t every = build_int(b, "full_attention_interval", -1, 1, 1 << 16, 4);
     return every && (layer + 1) % every != 0;
+}
+
+void arch_read_blocks(struct graph_builder *b, struct layer_shape *s)
+{
+    const struct recipe *r = s->recipe;
+    s->feeds = r->blocks == BLOCKS_TWO ||
+               (r->blocks == BLOCKS_ONE &&
+                build_int(b, "feed_forward_length", s->layer, 0, 1 << 24, 0) > 0);
+    const bool alone = s->feeds && r->blocks == BLOCKS_ONE;
+    s->recurrent = !alone && is_recurrent(b, r, s->layer);
+    s->attends = !alone && (!s->recurrent || r->mixer_layers == MIXER_BESIDE);
 }
 
 /* Each channel's sum over the last tokens, with the weights of "blk.N.NAME.weight". */
@@ -29,6 +43,15 @@ static int32_t convolution(struct graph_builder *b, const struct layer_shape *s,
         build_tensor(b, taps, width, false, "blk.%d.%s.weight", s->layer, name);
     const struct oato_op op = {.kind = OP_CONV, .state = taps - 1};
     return arch_elementwise(b, s->layer, name, "", op, in, w);
+}
+
+static int32_t silu_convolution(struct graph_builder *b, const struct layer_shape *s, int32_t in,
+                                int32_t width, int32_t taps)
+{
+    const struct oato_op silu = {.kind = OP_ACTIVATE, .activation = ACT_SILU};
+    int32_t y = convolution(b, s, "ssm_conv1d", in, width, taps);
+    y = arch_bias(b, s->layer, "ssm_conv1d", y, false);
+    return arch_elementwise(b, s->layer, "ssm_conv1d", "_silu", silu, y, NULL);
 }
 
 static int32_t times(struct graph_builder *b, const struct layer_shape *s, const char *name,
@@ -106,9 +129,7 @@ static int32_t delta(struct graph_builder *b, const struct layer_shape *s, int32
     qkv = arch_extras(b, s->layer, "attn_qkv", qkv, false,
                       grouped ? FACTOR_UNUSED : FACTOR_OF_PRODUCT);
     z = arch_extras(b, s->layer, "attn_gate", z, false, FACTOR_OF_PRODUCT);
-    const struct oato_op silu = {.kind = OP_ACTIVATE, .activation = ACT_SILU};
-    qkv = convolution(b, s, "ssm_conv1d", qkv, all, d.taps);
-    qkv = arch_elementwise(b, s->layer, "ssm_conv1d", "_silu", silu, qkv, NULL);
+    qkv = silu_convolution(b, s, qkv, all, d.taps);
     struct oato_op op = {.kind = OP_DELTA,
                          .dtype = DT_F32,
                          .k = all,
@@ -127,12 +148,118 @@ static int32_t delta(struct graph_builder *b, const struct layer_shape *s, int32
                         grouped ? FACTOR_UNUSED : FACTOR_OF_PRODUCT);
 }
 
+/* ---------------------------------------------------------------------------------- Mamba --- */
+
+struct mamba_shape {
+    int32_t inner, heads, groups, state, taps, rank;
+    enum factor factor; /* of the products into and out of it */
+};
+
+static struct mamba_shape read_mamba(struct graph_builder *b, const struct recipe *r)
+{
+    const bool second = r->mixer == MIXER_MAMBA2;
+    struct mamba_shape m = {.groups = 1,
+                            .factor = r->mixer_factors_unused ? FACTOR_UNUSED : FACTOR_OF_PRODUCT};
+    m.taps = build_int(b, "ssm.conv_kernel", -1, 2, CONV_STATE_MAX + 1, -1);
+    m.inner = build_int(b, "ssm.inner_size", -1, 1, 1 << 20, -1);
+    m.state = build_int(b, "ssm.state_size", -1, 1, HEAD_DIM_MAX, -1);
+    m.rank = build_int(b, "ssm.time_step_rank", -1, 1, 1 << 14, -1);
+    m.heads = second ? m.rank : m.inner;
+    if (second)
+        m.groups = build_int(b, "ssm.group_count", -1, 1, 1 << 14, -1);
+    if (!build_failed(b) && (m.inner % m.heads || m.heads % m.groups))
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: inconsistent recurrent layers: %d channels, %d heads, %d groups",
+                  gguf_path(b->gguf), m.inner, m.heads, m.groups);
+    return m;
+}
+
+/* The scan of xbc: x, B and C. Mamba's weights have a row for each channel, Mamba-2's for each
+ * head. */
+static int32_t scan(struct graph_builder *b, const struct layer_shape *s,
+                    const struct mamba_shape *m, int32_t xbc, int32_t dt)
+{
+    const bool second = s->recipe->mixer == MIXER_MAMBA2;
+    const struct gguf_tensor *a =
+        build_tensor(b, second ? 1 : m->state, m->heads, false, "blk.%d.ssm_a", s->layer);
+    const struct gguf_tensor *d =
+        second ? build_tensor(b, 1, m->heads, false, "blk.%d.ssm_d", s->layer)
+               : build_tensor(b, m->heads, 0, false, "blk.%d.ssm_d", s->layer);
+    const struct oato_op op = {.kind = OP_SSM,
+                               .dtype = DT_F32,
+                               .k = m->inner + 2 * m->groups * m->state,
+                               .n = m->inner,
+                               .heads = m->heads,
+                               .kv_heads = m->groups,
+                               .head_dim = m->heads ? m->inner / m->heads : 0,
+                               .state = m->state,
+                               .per_channel = !second};
+    const int32_t y = build_op(b, s->layer, "ssm_scan", op, xbc, dt, a, m->inner);
+    build_weight(b, d);
+    return y;
+}
+
+static int32_t mamba2(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    const struct mamba_shape m = read_mamba(b, s->recipe);
+    const int32_t mixed = m.inner + 2 * m.groups * m.state;
+    const int32_t all =
+        arch_product(b, s->layer, "ssm_in", n, (int64_t)m.inner + mixed + m.heads, m.factor);
+    const int32_t z = arch_slice(b, s->layer, "ssm_z", all, 0, m.inner);
+    int32_t xbc = arch_slice(b, s->layer, "ssm_xbc", all, m.inner, mixed);
+    int32_t dt = arch_slice(b, s->layer, "ssm_dt", all, m.inner + mixed, m.heads);
+    dt = arch_bias(b, s->layer, "ssm_dt", dt, true);
+    xbc = silu_convolution(b, s, xbc, mixed, m.taps);
+    int32_t y = scan(b, s, &m, xbc, dt);
+    y = times(b, s, "ssm_gate", ACT_SILU, z, y, m.inner);
+    y = arch_head_norm(b, s, "ssm_norm", y, m.groups, m.groups ? m.inner / m.groups : 0,
+                       NORM_OWN_HEADS, true);
+    return arch_product(b, s->layer, "ssm_out", y, s->width, m.factor);
+}
+
+/* One of dt, B and C, which are columns of one product, perhaps normed. */
+static int32_t mamba_column(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                            int32_t all, int32_t first, int32_t n)
+{
+    char slice[24], norm[24];
+    snprintf(slice, sizeof slice, "%s_part", name);
+    const int32_t x = arch_slice(b, s->layer, slice, all, first, n);
+    snprintf(norm, sizeof norm, "%s_norm", name);
+    const struct oato_op plain = {.kind = OP_RMS_NORM, .eps = s->eps, .norm = NORM_PLAIN};
+    if (build_bool(b, "ssm.dt_b_c_rms", false)) /* a variant's norms have no weights */
+        return arch_elementwise(b, s->layer, norm, "", plain, x, NULL);
+    return s->recipe->mixer_norms ? arch_norm(b, s, s->layer, norm, x) : x;
+}
+
+static int32_t mamba(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    const struct mamba_shape m = read_mamba(b, s->recipe);
+    const int32_t both = arch_product(b, s->layer, "ssm_in", n, 2 * (int64_t)m.inner, m.factor);
+    int32_t x = arch_slice(b, s->layer, "ssm_input", both, 0, m.inner);
+    const int32_t z = arch_slice(b, s->layer, "ssm_z", both, m.inner, m.inner);
+    x = silu_convolution(b, s, x, m.inner, m.taps);
+    const int32_t all = arch_matrix(b, s->layer, "ssm_x", x, m.rank + 2 * (int64_t)m.state);
+    int32_t dt = mamba_column(b, s, "ssm_dt", all, 0, m.rank);
+    const int32_t B = mamba_column(b, s, "ssm_b", all, m.rank, m.state);
+    const int32_t C = mamba_column(b, s, "ssm_c", all, m.rank + m.state, m.state);
+    dt = arch_matrix(b, s->layer, "ssm_dt", dt, m.inner);
+    dt = arch_bias(b, s->layer, "ssm_dt", dt, true);
+    const int32_t width = m.inner + 2 * m.state;
+    const struct oato_op merge = {.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
+    const int32_t xbc = build_op(b, s->layer, "ssm_xbc", merge, x, B, NULL, width);
+    build_input(b, C);
+    const int32_t y = times(b, s, "ssm_gate", ACT_SILU, z, scan(b, s, &m, xbc, dt), m.inner);
+    return arch_product(b, s->layer, "ssm_out", y, s->width, m.factor);
+}
+
 int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t n)
 {
     switch (s->recipe->mixer) {
     case MIXER_CONV: return short_convolution(b, s, n);
     case MIXER_DELTA:
     case MIXER_DELTA_GROUPED: return delta(b, s, n);
+    case MIXER_MAMBA: return mamba(b, s, n);
+    case MIXER_MAMBA2: return mamba2(b, s, n);
     case MIXER_ATTENTION: break;
     }
     return n;

@@ -50,12 +50,23 @@ enum experts_norm {
 };
 
 /* What stands in place of attention: nothing, a short convolution, the gated delta rule, with k
- * heads in turn or each for neighbouring heads. */
-enum mixer { MIXER_ATTENTION, MIXER_CONV, MIXER_DELTA, MIXER_DELTA_GROUPED };
+ * heads in turn or each for neighbouring heads, Mamba, Mamba-2. */
+enum mixer {
+    MIXER_ATTENTION,
+    MIXER_CONV,
+    MIXER_DELTA,
+    MIXER_DELTA_GROUPED,
+    MIXER_MAMBA,
+    MIXER_MAMBA2
+};
 
-/* In which layers: without KV heads, or as attention.recurrent_layers or full_attention_interval
- * says. */
-enum mixer_layers { MIXER_WITHOUT_KV, MIXER_BY_INTERVAL };
+/* In which layers: without KV heads, as attention.recurrent_layers or full_attention_interval says,
+ * in all, or in all beside attention, whose output is added. */
+enum mixer_layers { MIXER_WITHOUT_KV, MIXER_BY_INTERVAL, MIXER_EVERYWHERE, MIXER_BESIDE };
+
+/* Blocks of a layer: attention or mixer, then the FFN; no FFN; or one, the FFN where
+ * feed_forward_length is not 0. */
+enum blocks { BLOCKS_TWO, BLOCKS_WITHOUT_FFN, BLOCKS_ONE };
 
 struct recipe {
     const char *name; /* general.architecture */
@@ -63,7 +74,8 @@ struct recipe {
     bool sections_are_halves; /* files with rope.dimension_sections pair halves, whatever `pairing`
                                  is */
     int32_t no_rope_every;  /* layer l is without positions if l + 1 is a multiple of it; 0: none */
-    bool rope_if_finetuned; /* no positions at all where rope.scaling.finetuned is false */
+    bool no_rope;           /* no positions at all */
+    bool rope_if_finetuned; /* none where rope.scaling.finetuned is false */
     /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
      * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
     int32_t window_every;
@@ -79,10 +91,13 @@ struct recipe {
     enum qk_norm qk_norm;
     enum mixer mixer;
     enum mixer_layers mixer_layers;
-    bool q_holds_gate;       /* attn_q has each head's q, then the gate of its output */
-    const char *final_norm;  /* if not output_norm */
-    bool qkv_biases;         /* are demanded */
-    bool qkv_factors_unused; /* files have them, attention leaves them out */
+    enum blocks blocks;
+    bool mixer_norms;          /* Mamba's dt, B and C are normed */
+    bool mixer_factors_unused; /* files have them, the mixer leaves them out */
+    bool q_holds_gate;         /* attn_q has each head's q, then the gate of its output */
+    const char *final_norm;    /* if not output_norm */
+    bool qkv_biases;           /* are demanded */
+    bool qkv_factors_unused;   /* files have them, attention leaves them out */
     enum parallel parallel;
     bool clamp_qkv;     /* by attention.clamp_kqv */
     bool ungated;       /* the FFN is down(activation(up)) */
@@ -106,8 +121,8 @@ struct layer_shape {
     const struct recipe *recipe;
     int32_t layer, width, heads, kv_heads, head_dim, ffn, rope_dims;
     enum rope_pairing pairing;
-    bool has_positions, rope; /* any layer rotates, this one does */
-    bool recurrent;           /* has a mixer with a state */
+    bool has_positions, rope;       /* any layer rotates, this one does */
+    bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */
     float eps, rope_base, rope_scale, attention_scale;
     float embedding_factor, block_factor, logit_factor;          /* 1: none */
     int32_t window;                                              /* 0: none */
@@ -172,8 +187,8 @@ bool arch_has(const struct graph_builder *b, int32_t layer, const char *name); /
 /* arch_attention.c: the attention block's output for its normed input. */
 int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n);
 
-/* arch_state.c: the same of a layer with a recurrent mixer. */
-bool arch_is_recurrent(struct graph_builder *b, const struct recipe *r, int32_t layer);
+/* arch_state.c: which blocks a layer has; the same of a layer with a recurrent mixer. */
+void arch_read_blocks(struct graph_builder *b, struct layer_shape *s);
 int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t n);
 
 /* arch_ffn.c: the keys of experts; the FFN block's output for its normed input. */

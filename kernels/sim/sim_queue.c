@@ -167,7 +167,7 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
                                    "injected failure at record %" PRIu32 " (%s)", index, key);
     }
     bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
-    bool empty = pages ? !step->n_page_copies : !record_rows(r, step);
+    bool empty = pages ? !step->n_page_copies && !step->n_state_copies : !record_rows(r, step);
     step_cores_take(step);
     if (!empty && r->kind == RECORD_RUN)
         run_op(s, c, r, step);
