@@ -253,6 +253,10 @@ void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(pri
 void text_free(struct text *t);
 /* Frees t, whose text was added to `whole`; if t has failed, `whole` is marked failed, too. */
 void text_free_part(struct text *t, struct text *whole);
+/* Bytes of the UTF-8 character at s (n > 0): 1..4; 0: valid so far but the text ends; -1: not
+ * UTF-8.
+ */
+int utf8_char(const char *s, size_t n);
 /* s as the inside of a JSON string: quotes, backslashes and control characters escaped; bytes
  * that are no UTF-8 become U+FFFD. */
 void text_add_json(struct text *t, const char *s, size_t n);

@@ -78,21 +78,35 @@ void text_free_part(struct text *t, struct text *whole)
     text_free(t);
 }
 
-/* Length of the valid UTF-8 sequence at s, or 0. */
-static size_t utf8_sequence(const unsigned char *s, size_t n)
+/* UTF-8 as in RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF. */
+int utf8_char(const char *s, size_t n)
 {
-    if (s[0] < 0x80)
+    const uint8_t *b = (const uint8_t *)s;
+    uint8_t lead = b[0];
+    if (lead < 0x80)
         return 1;
-    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || len > n)
-        return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80)
+    if (lead < 0xc2 || lead > 0xf4)
+        return -1;
+    int len = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    for (int i = 1; i < len; i++) {
+        if ((size_t)i == n)
             return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
+        /* Only the second byte has narrower limits than 80..BF. */
+        uint8_t lo = 0x80, hi = 0xbf;
+        if (i == 1) {
+            lo = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+            hi = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+        }
+        if (b[i] < lo || b[i] > hi)
+            return -1;
+    }
     return len;
+}
+
+static size_t utf8_length(const char *s, size_t n)
+{
+    const int len = utf8_char(s, n);
+    return len > 0 ? (size_t)len : 0;
 }
 
 /* True for the controls of ASCII and, as UTF-8, those of Latin 1: terminals obey both. */
@@ -105,7 +119,7 @@ void text_tame(char *s, size_t n)
 {
     const unsigned char *u = (const unsigned char *)s;
     for (size_t i = 0; i < n;) {
-        const size_t len = utf8_sequence(u + i, n - i), step = len ? len : 1;
+        const size_t len = utf8_length(s + i, n - i), step = len ? len : 1;
         const bool harmless =
             s[i] == '\n' || s[i] == '\t' || (s[i] == '\r' && i + 1 < n && s[i + 1] == '\n');
         if (!len || (is_control(u + i, len) && !harmless))
@@ -146,7 +160,7 @@ void text_add_json(struct text *t, const char *s, size_t n)
 {
     const unsigned char *u = (const unsigned char *)s;
     for (size_t i = 0; i < n;) {
-        size_t len = utf8_sequence(u + i, n - i);
+        size_t len = utf8_length(s + i, n - i);
         if (!len) {
             text_add(t, "\xef\xbf\xbd", 3);
             i++;
@@ -174,7 +188,7 @@ void text_add_html(struct text *t, const char *s, size_t n)
         size_t e = 0;
         while (e < ARRAY_LEN(entities) && s[i] != entities[e].c)
             e++;
-        len = utf8_sequence(u + i, n - i);
+        len = utf8_length(s + i, n - i);
         if (e < ARRAY_LEN(entities))
             text_printf(t, "%s", entities[e].entity);
         else if (!len || (is_control(u + i, len) && s[i] != '\n' && s[i] != '\t'))

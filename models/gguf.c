@@ -2,7 +2,7 @@
  * gguf.c - an open model file: joins the parts of a split model into one handle and answers
  * lookups and typed reads. gguf_parse.c checks the header of each part; this file checks that
  * the parts belong together. Names are found by binary search in a sorted index, which also
- * shows duplicates and gives gguf_hash.c its order.
+ * gives gguf_hash.c its order.
  */
 #include "models/gguf_internal.h"
 
@@ -16,29 +16,6 @@ enum { SPLIT_MOST = 99999 };
 struct split {
     int64_t no, count; /* of one: 0 of 1 */
 };
-
-static int compare_names(const void *a, const void *b)
-{
-    const struct gguf_tensor *const *x = a, *const *y = b;
-    return strcmp((*x)->name, (*y)->name);
-}
-
-static oato_status index_tensors(struct gguf *g, struct oato_error *err)
-{
-    g->by_name = arena_alloc(&g->arena, g->n_tensors, sizeof(void *));
-    if (!g->by_name)
-        return oato_fail_memory(err, g->n_tensors * sizeof(void *), "the index of tensors");
-    for (size_t i = 0; i < g->n_tensors; i++)
-        g->by_name[i] = &g->tensors[i];
-    qsort(g->by_name, g->n_tensors, sizeof(void *), compare_names);
-    for (size_t i = 1; i < g->n_tensors; i++) {
-        const char *name = g->by_name[i]->name;
-        if (!strcmp(name, g->by_name[i - 1]->name))
-            return oato_fail(err, OATO_EFILE, "%s: duplicate tensor '%s': convert the model again",
-                             g->path, gguf_show(name, strlen(name)).text);
-    }
-    return OATO_OK;
-}
 
 /* One array of all tensors, part after part, and their sum. */
 static oato_status join_tensors(struct gguf *g, struct oato_error *err)
@@ -60,7 +37,8 @@ static oato_status join_tensors(struct gguf *g, struct oato_error *err)
     for (size_t i = 0; i < g->n_tensors; i++)
         if (__builtin_add_overflow(g->data_bytes, g->tensors[i].bytes, &g->data_bytes))
             return oato_fail(err, OATO_EFILE, "%s: the sum of tensor sizes overflows", g->path);
-    return index_tensors(g, err);
+    g->by_name = name_index(&g->arena, g->tensors, g->n_tensors, sizeof *g->tensors, "tensor", err);
+    return g->by_name ? OATO_OK : oato_fail_at(err, "%s", g->path);
 }
 
 static oato_status part_parse(struct gguf *g, struct gguf_part *p, const char *path,
@@ -228,21 +206,24 @@ static struct gguf *gguf_create(const char *path, struct oato_error *err)
     return g;
 }
 
+/* Hands on the model whose parts are open; closes it where they are not, or do not belong together.
+ */
+static oato_status gguf_finish(struct gguf *g, oato_status status, struct gguf **out,
+                               struct oato_error *err)
+{
+    status = status ? status : join_tensors(g, err);
+    if (status)
+        gguf_close(g);
+    else
+        *out = g;
+    return status;
+}
+
 oato_status gguf_open(const char *path, struct gguf **out, struct oato_error *err)
 {
     *out = NULL;
     struct gguf *g = gguf_create(path, err);
-    if (!g)
-        return err->status;
-    oato_status status = open_parts(g, err);
-    if (!status)
-        status = join_tensors(g, err);
-    if (status) {
-        gguf_close(g);
-        return status;
-    }
-    *out = g;
-    return OATO_OK;
+    return g ? gguf_finish(g, open_parts(g, err), out, err) : err->status;
 }
 
 oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, struct gguf **out,
@@ -262,14 +243,7 @@ oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, s
                            "%s: is part %" PRId64 " of %" PRId64 " of a split model: open it by "
                            "its file name",
                            name, s.no + 1, s.count);
-    if (!status)
-        status = join_tensors(g, err);
-    if (status) {
-        gguf_close(g);
-        return status;
-    }
-    *out = g;
-    return OATO_OK;
+    return gguf_finish(g, status, out, err);
 }
 
 void gguf_close(struct gguf *g)
@@ -325,11 +299,7 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i)
 
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name)
 {
-    struct gguf_tensor wanted = {.name = name};
-    const struct gguf_tensor *w = &wanted;
-    const struct gguf_tensor **hit =
-        bsearch(&w, g->by_name, g->n_tensors, sizeof(void *), compare_names);
-    return hit ? *hit : NULL;
+    return name_find(g->by_name, g->n_tensors, name);
 }
 
 uint64_t gguf_data_bytes(const struct gguf *g)

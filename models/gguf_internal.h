@@ -24,7 +24,7 @@ enum {
 };
 
 struct gguf_kv {
-    const char *key;
+    const char *key; /* the first member, as of a tensor its name: see name_index */
     struct gguf_value value;
     struct gguf_string one; /* what value.strings points at for a STRING */
 };
@@ -61,6 +61,12 @@ struct gguf {
 /* Reads the header of file, which must stay mapped; error messages lack the file name. */
 oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, struct gguf_header *out,
                        struct oato_error *err);
+/* Pointers to n structures of `size` bytes, in order of their names, which are their first members.
+ * NULL when two are alike ("duplicate key 'a'") or memory is short. */
+void *name_index(struct arena *arena, const void *items, size_t n, size_t size, const char *what,
+                 struct oato_error *err);
+/* The structure with that name; NULL: none. */
+const void *name_find(const void *index, size_t n, const char *name);
 /* NULL when the key is missing. */
 const struct gguf_value *gguf_header_find(const struct gguf_header *h, const char *key);
 

@@ -174,35 +174,43 @@ static oato_status take_kv(struct cursor *c, struct arena *arena, struct gguf_kv
     return take(c, bytes, "a value", ignored);
 }
 
-static int compare_keys(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
-    const struct gguf_kv *const *x = a, *const *y = b;
-    return strcmp((*x)->key, (*y)->key);
+    return strcmp(**(const char *const *const *)a, **(const char *const *const *)b);
 }
 
-static oato_status index_keys(struct gguf_header *h, struct arena *arena, struct oato_error *err)
+void *name_index(struct arena *arena, const void *items, size_t n, size_t size, const char *what,
+                 struct oato_error *err)
 {
-    h->kv_by_key = arena_alloc(arena, h->n_kv, sizeof(void *));
-    if (!h->kv_by_key)
-        return oato_fail_memory(err, h->n_kv * sizeof(void *), "the index of keys");
-    for (size_t i = 0; i < h->n_kv; i++)
-        h->kv_by_key[i] = &h->kv[i];
-    qsort(h->kv_by_key, h->n_kv, sizeof(void *), compare_keys);
-    for (size_t i = 1; i < h->n_kv; i++) {
-        const char *key = h->kv_by_key[i]->key;
-        if (!strcmp(key, h->kv_by_key[i - 1]->key))
-            return oato_fail(err, OATO_EFILE, "duplicate key '%s': convert the model again",
-                             gguf_show(key, strlen(key)).text);
+    const void **index = arena_alloc(arena, n, sizeof *index);
+    if (!index)
+        oato_fail_memory(err, n * sizeof *index, "an index of names");
+    for (size_t i = 0; index && i < n; i++)
+        index[i] = (const char *)items + i * size;
+    if (index)
+        qsort(index, n, sizeof *index, compare_names);
+    for (size_t i = 1; index && i < n; i++) {
+        if (compare_names(&index[i - 1], &index[i]) != 0)
+            continue;
+        const char *name = *(const char *const *)index[i];
+        oato_fail(err, OATO_EFILE, "duplicate %s '%s': convert the model again", what,
+                  gguf_show(name, strlen(name)).text);
+        return NULL;
     }
-    return OATO_OK;
+    return index;
+}
+
+const void *name_find(const void *index, size_t n, const char *name)
+{
+    const char *const *const wanted = &name;
+    const void *const *hit = bsearch(&wanted, index, n, sizeof wanted, compare_names);
+    return hit ? *hit : NULL;
 }
 
 const struct gguf_value *gguf_header_find(const struct gguf_header *h, const char *key)
 {
-    struct gguf_kv wanted = {.key = key};
-    const struct gguf_kv *w = &wanted;
-    const struct gguf_kv **hit = bsearch(&w, h->kv_by_key, h->n_kv, sizeof(void *), compare_keys);
-    return hit ? &(*hit)->value : NULL;
+    const struct gguf_kv *kv = name_find(h->kv_by_key, h->n_kv, key);
+    return kv ? &kv->value : NULL;
 }
 
 static oato_status read_alignment(const struct gguf_header *h, size_t *out, struct oato_error *err)
@@ -356,7 +364,8 @@ oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, stru
         if (take_kv(&c, arena, &out->kv[i]))
             return err->status;
     size_t alignment = GGUF_DEFAULT_ALIGNMENT;
-    if (index_keys(out, arena, err) || read_alignment(out, &alignment, err))
+    out->kv_by_key = name_index(arena, out->kv, out->n_kv, sizeof *out->kv, "key", err);
+    if (!out->kv_by_key || read_alignment(out, &alignment, err))
         return err->status;
     const struct gguf_value *v = gguf_header_find(out, GGUF_KEY_HEADER_ONLY);
     out->header_only = v && v->type == GGUF_BOOL && *v->data;

@@ -51,22 +51,6 @@ static void fail_memory(struct gguf_writer *w, size_t bytes)
         oato_fail_memory(&w->failure, bytes, "what is to be written");
 }
 
-/* Room for one more of size bytes in *items, which has n of cap. */
-static bool reserve(struct gguf_writer *w, void **items, size_t n, size_t *cap, size_t size)
-{
-    if (n < *cap)
-        return true;
-    size_t more = *cap ? *cap * 2 : 64, bytes;
-    void *p = size_mul(more, size, &bytes) ? realloc(*items, bytes) : NULL;
-    if (!p) {
-        fail_memory(w, more * size);
-        return false;
-    }
-    *items = p;
-    *cap = more;
-    return true;
-}
-
 static void *copy(struct gguf_writer *w, const void *data, size_t count, size_t size)
 {
     void *p = arena_alloc(&w->arena, count, size);
@@ -92,14 +76,14 @@ static struct gguf_kv *put_key(struct gguf_writer *w, const char *key)
         if (!strcmp(w->kv[i].key, key))
             return &w->kv[i];
     char *name = copy(w, key, len + 1, 1);
-    void *items = w->kv;
-    if (!name || !reserve(w, &items, w->n_kv, &w->cap_kv, sizeof *w->kv))
+    struct gguf_kv *kv = name ? array_room(w->kv, w->n_kv, &w->cap_kv, sizeof *kv) : NULL;
+    if (!kv) {
+        fail_memory(w, w->cap_kv * sizeof *kv);
         return NULL;
-    w->kv = items;
-    struct gguf_kv *kv = &w->kv[w->n_kv++];
-    memset(kv, 0, sizeof *kv);
-    kv->key = name;
-    return kv;
+    }
+    w->kv = kv;
+    kv[w->n_kv] = (struct gguf_kv){.key = name};
+    return &kv[w->n_kv++];
 }
 
 static void put_value(struct gguf_writer *w, const char *key, struct gguf_value v)
@@ -208,12 +192,13 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtyp
         return;
     }
     memcpy(t.ne, ne, (size_t)n_dims * sizeof *ne);
-    void *items = w->tensors;
     t.name = copy(w, name, len + 1, 1);
-    if (!t.name || !reserve(w, &items, w->n_tensors, &w->cap_tensors, sizeof *w->tensors))
-        return;
-    w->tensors = items;
-    w->tensors[w->n_tensors++] = t;
+    struct gguf_tensor *all =
+        t.name ? array_room(w->tensors, w->n_tensors, &w->cap_tensors, sizeof t) : NULL;
+    if (!all)
+        fail_memory(w, w->cap_tensors * sizeof t);
+    else
+        (w->tensors = all)[w->n_tensors++] = t;
 }
 
 static void put(struct output *o, const void *data, size_t bytes)

@@ -8,26 +8,21 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <utf8proc.h>
 
 /* The code point at s; bytes that are not UTF-8 stand for themselves. */
 static uint32_t char_code(const char *s, size_t n)
 {
-    const unsigned char *u = (const unsigned char *)s;
-    const size_t k = char_bytes(s, n);
-    uint32_t c = k == 1 ? u[0] : u[0] & (0x7fu >> k);
-    for (size_t i = 1; i < k; i++)
-        c = c << 6 | (u[i] & 0x3fu);
-    return c;
+    utf8proc_int32_t c;
+    return utf8proc_iterate((const uint8_t *)s, (utf8proc_ssize_t)n, &c) > 0 ? (uint32_t)c
+                                                                             : (uint8_t)*s;
 }
 
 /* White space of Python's str.isspace. */
 bool char_is_space(const char *s, size_t n)
 {
     const uint32_t c = char_code(s, n);
-    if (c < 0x80 || char_bytes(s, n) == 1)
-        return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
-    return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 0x1c && c <= 0x1f) || (char_is_white(c) && utf8_char(s, n) > 0);
 }
 
 /* Whether string_strip removes the character at s. */
@@ -208,13 +203,8 @@ struct value value_to_string(struct jinja *x, struct value v)
 
 static void emit_char(struct jinja *x, struct text *to, uint32_t c)
 {
-    char out[4] = {(char)c};
-    const size_t k = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = k - 1; i > 0; i--, c >>= 6)
-        out[i] = (char)(0x80 | (c & 0x3f));
-    if (k > 1)
-        out[0] = (char)((0xf00u >> k & 0xf0u) | c);
-    jinja_emit(x, to, out, k);
+    uint8_t out[4];
+    jinja_emit(x, to, (const char *)out, (size_t)utf8proc_encode_char((utf8proc_int32_t)c, out));
 }
 
 /* XXXX of \uXXXX, and \uXXXX behind it where two stand for one character. */

@@ -7,7 +7,6 @@
  * counts steps and depth.
  */
 #include "models/jinja_internal.h"
-#include "models/tokens_internal.h"
 
 enum { GROW_FIRST = 4 };
 

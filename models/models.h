@@ -10,6 +10,8 @@
 #include "base/base.h"
 #include "kernels/op.h"
 
+#include <string.h>
+
 /* ------------------------------------------------------------------------------- GGUF ----- */
 
 enum { GGUF_MAX_DIMS = 4, GGUF_MAX_NAME = 63 };
@@ -36,6 +38,10 @@ struct gguf_string {
     const char *data; /* not zero-terminated */
     size_t len;
 };
+static inline bool gguf_string_is(struct gguf_string s, const char *what)
+{
+    return s.len == strlen(what) && memcmp(s.data, what, s.len) == 0;
+}
 
 struct gguf_value {
     enum gguf_type type;

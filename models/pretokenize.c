@@ -24,7 +24,7 @@ static const struct pretokenizer_row *row_find(struct gguf_string name, const ch
 {
     for (size_t i = 0; i < n_pretokenizer_rows; i++) {
         for (const char *const *n = pretokenizer_rows[i].names; *n; n++) {
-            if (strlen(*n) == name.len && memcmp(*n, name.data, name.len) == 0) {
+            if (gguf_string_is(name, *n)) {
                 *spelt = *n;
                 return &pretokenizer_rows[i];
             }
@@ -108,17 +108,10 @@ void pretokenizer_free(struct pretokenizer *p)
 
 static void span_push(struct span_list *l, size_t end)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 256;
-        uint32_t *ends = realloc(l->ends, cap * sizeof *ends);
-        if (!ends) {
-            l->failed = true;
-            return;
-        }
-        l->ends = ends;
-        l->cap = cap;
-    }
-    l->ends[l->n++] = (uint32_t)end;
+    uint32_t *ends = array_room(l->ends, l->n, &l->cap, sizeof *ends);
+    l->failed = l->failed || !ends;
+    if (ends)
+        (l->ends = ends)[l->n++] = (uint32_t)end;
 }
 
 /* Splits the piece [begin, end) of text. Returns a negative PCRE2 code on failure. */

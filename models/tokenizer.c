@@ -34,15 +34,11 @@ static const struct kind_row kinds[] = {
     {"t5", NULL, TOKENIZER_UNIGRAM, unigram_load, unigram_encode},
 };
 
-static bool is_text(struct gguf_string s, const char *what)
-{
-    return strlen(what) == s.len && memcmp(what, s.data, s.len) == 0;
-}
-
 static const struct kind_row *kind_find(struct gguf_string model, struct gguf_string pre)
 {
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
-        if (is_text(model, kinds[i].model) && (!kinds[i].pre || is_text(pre, kinds[i].pre)))
+        if (gguf_string_is(model, kinds[i].model) &&
+            (!kinds[i].pre || gguf_string_is(pre, kinds[i].pre)))
             return &kinds[i];
     return NULL;
 }

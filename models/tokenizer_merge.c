@@ -81,17 +81,10 @@ int32_t piece_map_find(const struct piece_map *m, const struct token *tokens, co
 
 void id_list_push(struct id_list *l, int32_t id)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 64;
-        int32_t *ids = realloc(l->ids, cap * sizeof *ids);
-        if (!ids) {
-            l->failed = true;
-            return;
-        }
-        l->ids = ids;
-        l->cap = cap;
-    }
-    l->ids[l->n++] = id;
+    int32_t *ids = array_room(l->ids, l->n, &l->cap, sizeof *ids);
+    l->failed = l->failed || !ids;
+    if (ids)
+        (l->ids = ids)[l->n++] = id;
 }
 
 bool merge_reserve(struct merge_work *w, size_t n)

@@ -9,22 +9,16 @@
  */
 #include "models/tokens_internal.h"
 
-#include <string.h>
-
 oato_status raw_bpe_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err)
 {
-    oato_status s = vocab_load(t, g, space_undo, err);
-    if (s == OATO_OK)
-        s = merges_load(t, g, space_undo, err);
-    if (s != OATO_OK)
-        return s;
+    if (vocab_load(t, g, space_undo, err) || merges_load(t, g, space_undo, err))
+        return err->status;
     byte_ids_load(t);
     /* Files of Gemma 4 made before its tokenizer was corrected say that there is no BOS. */
-    struct gguf_string pre = {0}, model = {0};
+    struct gguf_string pre = {"", 0}, model = {"", 0};
     (void)gguf_get_string(g, "tokenizer.ggml.pre", &pre);
     (void)gguf_get_string(g, "tokenizer.ggml.model", &model);
-    if ((pre.len == 6 && memcmp(pre.data, "gemma4", 6) == 0) ||
-        (model.len == 6 && memcmp(model.data, "gemma4", 6) == 0))
+    if (gguf_string_is(pre, "gemma4") || gguf_string_is(model, "gemma4"))
         t->add_bos = true;
     return OATO_OK;
 }

@@ -66,13 +66,9 @@ oato_status unigram_load(struct tokenizer *t, const struct gguf *g, struct oato_
     t->add_space_prefix = true;
     (void)gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix);
     (void)gguf_get_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &t->merge_spaces);
-    oato_status s = vocab_load(t, g, space_undo, err);
-    if (s == OATO_OK)
-        s = charsmap_load(t, g, err);
-    if (s == OATO_OK)
-        s = prefix_list_build(&t->normal, t, has_score, err);
-    if (s != OATO_OK)
-        return s;
+    if (vocab_load(t, g, space_undo, err) || charsmap_load(t, g, err) ||
+        prefix_list_build(&t->normal, t, has_score, err))
+        return err->status;
     memset(t->byte_id, 0xff, sizeof t->byte_id);
     float lowest = INFINITY;
     for (int32_t i = 0; i < t->n_tokens; i++) {

@@ -14,44 +14,37 @@
 
 /* Tokens that end a generation whatever the special ids say; a file that calls one of them a
  * normal token is mistaken. The last rows separate files and padding in code models. */
-static const char *const end_texts[] = {
-    "<|eot_id|>",
-    "<|return|>",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<turn|>",
-    "<|tool_response>",
-    "[EOT]",
-    "[e~[",
-    "<|im_end|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|EOT|>",
-    "<EOT>",
-    "_<EOT>",
-    "<end_of_utterance>",
-    "<｜end▁of▁sentence｜>",
-    "<|fim_pad|>",
-    "<fim_pad>",
-    "<fim-pad>",
-    "<|repo_name|>",
-    "<reponame>",
-    "<fim-repo>",
-    "<|file_sep|>",
-};
+static const char *const end_texts[] = {"<|eot_id|>",
+                                        "<|return|>",
+                                        "<|call|>",
+                                        "<|calls|>",
+                                        "<|flush|>",
+                                        "<turn|>",
+                                        "<|tool_response>",
+                                        "[EOT]",
+                                        "[e~[",
+                                        "<|im_end|>",
+                                        "<|end|>",
+                                        "<end_of_turn>",
+                                        "<|endoftext|>",
+                                        "<|eom_id|>",
+                                        "<|end_of_text|>",
+                                        "<|EOT|>",
+                                        "<EOT>",
+                                        "_<EOT>",
+                                        "<end_of_utterance>",
+                                        "<｜end▁of▁sentence｜>",
+                                        "<|fim_pad|>",
+                                        "<fim_pad>",
+                                        "<fim-pad>",
+                                        "<|repo_name|>",
+                                        "<reponame>",
+                                        "<fim-repo>",
+                                        "<|file_sep|>"};
 
 static bool has_byte_tokens(const struct tokenizer *t)
 {
     return t->kind == TOKENIZER_SPM || t->kind == TOKENIZER_RAW_BPE || t->kind == TOKENIZER_UNIGRAM;
-}
-
-static bool text_is(struct gguf_string s, const char *what)
-{
-    return strlen(what) == s.len && memcmp(what, s.data, s.len) == 0;
 }
 
 static bool is_end_text(struct gguf_string s)
@@ -59,7 +52,7 @@ static bool is_end_text(struct gguf_string s)
     if (s.len == 0 || (s.data[0] != '<' && s.data[0] != '_' && s.data[0] != '['))
         return false;
     for (size_t i = 0; i < ARRAY_LEN(end_texts); i++) {
-        if (text_is(s, end_texts[i]))
+        if (gguf_string_is(s, end_texts[i]))
             return true;
     }
     return false;
@@ -74,9 +67,9 @@ static void ends_correct(struct tokenizer *t, const struct gguf_string *texts)
     for (int32_t i = 0; i < t->n_tokens; i++) {
         if (!t->tokens[i].end)
             continue;
-        last |= text_is(texts[i], "<|return|>") || text_is(texts[i], "<|flush|>");
-        call |= text_is(texts[i], "<|call|>") || text_is(texts[i], "<|calls|>");
-        end = text_is(texts[i], "<|end|>") ? i : end;
+        last |= gguf_string_is(texts[i], "<|return|>") || gguf_string_is(texts[i], "<|flush|>");
+        call |= gguf_string_is(texts[i], "<|call|>") || gguf_string_is(texts[i], "<|calls|>");
+        end = gguf_string_is(texts[i], "<|end|>") ? i : end;
     }
     if (last && call && end >= 0)
         t->tokens[end].end = false;
@@ -122,21 +115,13 @@ static oato_status scores_load(struct tokenizer *t, const struct gguf *g, struct
     return OATO_OK;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* "<0xAF>": exactly that form; -1 otherwise. */
 static int byte_token(struct gguf_string s)
 {
     if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>')
         return -1;
-    int hi = hex_digit(s.data[3]), lo = hex_digit(s.data[4]);
-    return hi >= 0 && lo >= 0 ? hi * 16 + lo : -1;
+    const char hex[3] = {s.data[3], s.data[4]};
+    return strspn(hex, "0123456789abcdefABCDEF") == 2 ? (int)strtol(hex, NULL, 16) : -1;
 }
 
 static oato_status types_load(struct tokenizer *t, const struct gguf *g,
@@ -297,8 +282,8 @@ static void strips_load(struct tokenizer *t, const struct gguf *g)
     for (int32_t i = 0; phi3 && i < t->n_tokens; i++) {
         struct token *k = &t->tokens[i];
         struct gguf_string s = {k->bytes, k->len};
-        k->strips_right = token_is_special(k) && !text_is(s, "<unk>") && !text_is(s, "<s>") &&
-                          !text_is(s, "<|endoftext|>");
+        k->strips_right = token_is_special(k) && !gguf_string_is(s, "<unk>") &&
+                          !gguf_string_is(s, "<s>") && !gguf_string_is(s, "<|endoftext|>");
     }
 }
 
@@ -318,16 +303,11 @@ oato_status vocab_load(struct tokenizer *t, const struct gguf *g, token_undo_fn 
     if (!t->tokens)
         return oato_fail_memory(err, (size_t)v->count * sizeof *t->tokens, "the tokens");
 
-    oato_status s = types_load(t, g, v->strings, err);
-    if (s == OATO_OK)
-        s = special_ids_load(t, g, err);
-    if (s == OATO_OK && (t->kind == TOKENIZER_SPM || t->kind == TOKENIZER_UNIGRAM))
-        s = scores_load(t, g, err);
-    if (s == OATO_OK)
-        s = texts_load(t, v->strings, undo, err);
-    if (s == OATO_OK)
-        s = specials_load(t, err);
-    if (s == OATO_OK)
-        strips_load(t, g);
-    return s;
+    const bool scores = t->kind == TOKENIZER_SPM || t->kind == TOKENIZER_UNIGRAM;
+    if (types_load(t, g, v->strings, err) || special_ids_load(t, g, err) ||
+        (scores && scores_load(t, g, err)) || texts_load(t, v->strings, undo, err) ||
+        specials_load(t, err))
+        return err->status;
+    strips_load(t, g);
+    return OATO_OK;
 }

@@ -64,14 +64,6 @@ static bool is_chinese(uint32_t c)
     return false;
 }
 
-/* White_Space of Unicode. */
-static bool is_space(uint32_t c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-           c == 0x205f || c == 0x3000;
-}
-
 static utf8proc_category_t category(uint32_t c)
 {
     return utf8proc_category((utf8proc_int32_t)c);
@@ -149,14 +141,15 @@ static void word_end(const struct tokenizer *t, struct word *word, struct id_lis
 static void word_add(struct word *word, uint32_t c)
 {
     if (word->chars < WORD_CHARS)
-        word->len += (size_t)utf8_put(c, word->bytes + word->len);
+        word->len +=
+            (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (uint8_t *)word->bytes + word->len);
     word->chars++;
 }
 
 /* A character of the cleaned text. */
 static void char_add(const struct tokenizer *t, struct word *word, uint32_t c, struct id_list *out)
 {
-    if (is_space(c)) {
+    if (char_is_white(c)) {
         word_end(t, word, out);
         return;
     }
@@ -185,8 +178,10 @@ oato_status wordpiece_encode(const struct tokenizer *t, struct encode_work *w, c
     (void)after_special;
     struct word word = {.bytes = " ", .len = 1};
     for (size_t i = 0; i < n;) {
-        const int len = utf8_char(text + i, n - i);
-        const uint32_t c = len > 0 ? utf8_get(text + i, len) : 0xfffd;
+        utf8proc_int32_t code;
+        const utf8proc_ssize_t len =
+            utf8proc_iterate((const uint8_t *)text + i, (utf8proc_ssize_t)(n - i), &code);
+        const uint32_t c = len > 0 ? (uint32_t)code : 0xfffd;
         i += len > 0 ? (size_t)len : 1;
         if (c == '\t' || c == '\n' || c == '\r') {
             word_end(t, &word, out);

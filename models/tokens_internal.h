@@ -263,12 +263,8 @@ bool buffer_reserve(struct encode_work *w, size_t n);
 
 /* ------------------------------------------------------------------------ utf8_stream.c --- */
 
-/* Writes c, which is no surrogate; returns its bytes. */
-int utf8_put(uint32_t c, char *out);
-/* The character of the len bytes at s, which utf8_char returned. */
-uint32_t utf8_get(const char *s, int len);
-/* Bytes of the character at s (n > 0): 1..4; 0: valid so far but the text ends; -1: not UTF-8. */
-int utf8_char(const char *s, size_t n);
+/* White_Space of Unicode. */
+bool char_is_white(uint32_t c);
 /* Bytes at the start of s that are whole valid characters. */
 size_t utf8_valid_prefix(const char *s, size_t n);
 

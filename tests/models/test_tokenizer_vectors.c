@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include "models/tokens_internal.h"
 
@@ -190,7 +191,7 @@ static size_t random_text(const struct tokenizer *t, uint64_t *rng, char *out, s
     for (size_t i = 0; i < chars; i++) {
         uint32_t c = random_char(rng);
         bool there = t->kind == TOKENIZER_BPE || c != SPACE_MARK;
-        int len = utf8_put(c, out + n);
+        int len = (int)utf8proc_encode_char((utf8proc_int32_t)c, (uint8_t *)out + n);
         for (int k = 0; k < len; k++)
             there = there && t->byte_id[(uint8_t)out[n + (size_t)k]] >= 0;
         if (there)
