@@ -2,205 +2,167 @@
  * chat_formats.c - named prompt formats, for --chat-template NAME and for models whose own program
  * (tokenizer.chat_template) cannot be parsed.
  *
- * Each is a row, recognised by strings that only its program contains. A row renders the same text
- * as its program, with two differences: the begin-of-text token is left to tokenizer_encode, and a
- * system message that the program would refuse is put in front of the first user message. Tool
- * calls, today's date and switches for reasoning, which some programs add to a format, are not
- * rendered.
+ * Each is a row, recognised by strings that only its program contains, with a short program of its
+ * own. It renders the same text, with two differences: the begin-of-text token is left to
+ * tokenizer_encode, and a system message that the program would refuse is put in front of the first
+ * user message. Tool calls, today's date and switches for reasoning, which some programs add to a
+ * format, are not rendered.
  */
 #include "models/chat_internal.h"
 
-#include <string.h>
+/* Begins an answer. */
+#define OPEN(text) "{% if add_generation_prompt %}" text "{% endif %}"
+/* Messages of all roles are alike. */
+#define ALIKE(before, behind, content, end)                                                        \
+    "{% for m in messages %}" before "{{ m.role }}" behind "{{ " content " }}" end "{% endfor %}"
+#define TURNS(before, behind, end)                                                                 \
+    ALIKE(before, behind, "m.content", end) OPEN(before "assistant" behind)
+#define CHATML      TURNS("<|im_start|>", "\n", "<|im_end|>\n")
+#define ZEPHYR(end) TURNS("<|", "|>\n", end "\n")
+#define LLAMA3(system)                                                                             \
+    ALIKE("<|start_header_id|>", "<|end_header_id|>\n\n" system, "m.content | trim", "<|eot_id|>") \
+    OPEN("<|start_header_id|>assistant<|end_header_id|>\n\n")
+/* Each role has a text of its own, around m.content. */
+#define EACH(system, user, assistant)                                                              \
+    "{% for m in messages %}{% if m.role == 'system' %}" system "{% elif m.role == 'user' %}" user \
+    "{% else %}" assistant "{% endif %}{% endfor %}"
+/* The system message, s, is inside of the user message after it; c is what a message contains. */
+#define IN_FIRST_USER(content, system, user, assistant)                                            \
+    "{% set n = namespace(s='', again=false) %}{% for m in messages %}{% set c = " content         \
+    " %}{% if m.role == 'system' %}{% set n.s = n.s ~ " system                                     \
+    " %}{% elif m.role == 'user' %}" user                                                          \
+    "{% set n.s = '' %}{% set n.again = true %}{% else %}" assistant "{% endif %}{% endfor %}"
+#define LLAMA2(content, turn)                                                                      \
+    IN_FIRST_USER(content, "'<<SYS>>\\n' ~ c ~ '\\n<</SYS>>\\n\\n'",                               \
+                  turn "[INST] {{ n.s ~ c }} [/INST]", " {{ c }} </s>")
+#define TURN "{% if n.again %}<s>{% endif %}"
+/* It is inside of the last one. */
+#define IN_LAST_USER(user, behind, assistant)                                                      \
+    "{% set n = namespace(s='', last=0) %}{% for m in messages %}{% if m.role == 'system' %}"      \
+    "{% set n.s = n.s ~ m.content ~ '\\n\\n' %}{% elif m.role == 'user' %}"                        \
+    "{% set n.last = loop.index %}{% endif %}{% endfor %}{% for m in messages %}"                  \
+    "{% if m.role == 'user' %}" user "{{ n.s if loop.index == n.last }}{{ m.content }}" behind     \
+    "{% elif m.role == 'assistant' %}" assistant "{% endif %}{% endfor %}"
 
-enum { MAX_MARKS = 3 };
-
-/* Where the system message goes. */
-enum system_place { SYSTEM_ALONE, SYSTEM_IN_FIRST_USER, SYSTEM_IN_LAST_USER };
-
-struct wrap {
-    const char *before, *after;
-};
-
-struct chat_format {
-    const char *name;
-    const char *marks[MAX_MARKS + 1]; /* the program contains them all ... */
-    const char *absent;               /* ... and not this */
-    struct wrap system, user, assistant;
-    const char *open;           /* begins an answer */
-    const char *turn;           /* before every user message but the first, or NULL */
-    const char *default_system; /* given when there is no system message, or NULL */
-    enum system_place place;
-    bool trim, trim_assistant; /* white space around all contents, around answers */
-};
-
-#define CHATML_TURNS                                                                               \
-    .system = {"<|im_start|>system\n", "<|im_end|>\n"},                                            \
-    .user = {"<|im_start|>user\n", "<|im_end|>\n"},                                                \
-    .assistant = {"<|im_start|>assistant\n", "<|im_end|>\n"}, .open = "<|im_start|>assistant\n"
-
-#define SMOLLM_SYSTEM "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-#define QWEN25_SYSTEM "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-#define QWEN2_SYSTEM  "You are a helpful assistant."
-#define QWEN15_SYSTEM "You are a helpful assistant"
 #define DEEPSEEK_CODER_SYSTEM                                                                      \
     "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by "       \
     "Deepseek Company, and you only answer questions related to computer science. For "            \
     "politically sensitive questions, security and privacy issues, and other non-computer "        \
     "science questions, you will refuse to answer\n"
 
-#define LLAMA2_TURNS                                                                               \
-    .system = {"<<SYS>>\n", "\n<</SYS>>\n\n"}, .user = {"[INST] ", " [/INST]"},                    \
-    .assistant = {" ", " </s>"}, .place = SYSTEM_IN_FIRST_USER
+#define DEEPSEEK_TURNS                                                                             \
+    EACH("{{ m.content }}", "<｜User｜>{{ m.content }}",                                           \
+         "<｜Assistant｜>{{ m.content }}<｜end▁of▁sentence｜>")
 
-#define LLAMA3_TURNS                                                                               \
-    .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},                        \
-    .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},              \
-    .open = "<|start_header_id|>assistant<|end_header_id|>\n\n", .trim = true
-
-#define ZEPHYR_TURNS(end)                                                                          \
-    .system = {"<|system|>\n", end "\n"}, .user = {"<|user|>\n", end "\n"},                        \
-    .assistant = {"<|assistant|>\n", end "\n"}, .open = "<|assistant|>\n"
+#define CHATML_SAYS(format, text)                                                                  \
+    {                                                                                              \
+        .name = format, .marks = {"<|im_start|>", text "<|im_end|>"}, .program = CHATML,           \
+        .system = text                                                                             \
+    }
 
 /* The first row that matches is taken: particular ones stand before general ones. */
 static const struct chat_format rows[] = {
     {.name = "phi4",
      .marks = {"<|im_start|>", "<|im_sep|>"},
-     .system = {"<|im_start|>system<|im_sep|>", "<|im_end|>"},
-     .user = {"<|im_start|>user<|im_sep|>", "<|im_end|>"},
-     .assistant = {"<|im_start|>assistant<|im_sep|>", "<|im_end|>"},
-     .open = "<|im_start|>assistant<|im_sep|>"},
-    {.name = "smollm",
-     .marks = {"<|im_start|>", SMOLLM_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = SMOLLM_SYSTEM},
-    {.name = "qwen2.5",
-     .marks = {"<|im_start|>", QWEN25_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = QWEN25_SYSTEM},
-    {.name = "qwen2",
-     .marks = {"<|im_start|>", QWEN2_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = QWEN2_SYSTEM},
-    {.name = "qwen1.5",
-     .marks = {"<|im_start|>", QWEN15_SYSTEM "<|im_end|>"},
-     CHATML_TURNS,
-     .default_system = QWEN15_SYSTEM},
+     .program = TURNS("<|im_start|>", "<|im_sep|>", "<|im_end|>")},
+    CHATML_SAYS("smollm", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"),
+    CHATML_SAYS("qwen2.5", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."),
+    CHATML_SAYS("qwen2", "You are a helpful assistant."),
+    CHATML_SAYS("qwen1.5", "You are a helpful assistant"),
     /* SmolVLM begins with <|im_start|> but is another format. */
-    {.name = "chatml", .marks = {"<|im_start|>"}, .absent = "<end_of_utterance>", CHATML_TURNS},
+    {.name = "chatml",
+     .marks = {"<|im_start|>"},
+     .program = CHATML,
+     .absent = "<end_of_utterance>"},
 
     {.name = "mistral-v7",
      .marks = {"[SYSTEM_PROMPT] "},
-     .system = {"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"},
-     .user = {"[INST] ", "[/INST]"},
-     .assistant = {" ", "</s>"}},
+     .program = EACH("[SYSTEM_PROMPT] {{ m.content }}[/SYSTEM_PROMPT]",
+                     "[INST] {{ m.content }}[/INST]", " {{ m.content }}</s>")},
     {.name = "mistral-v7-tekken",
      .marks = {"[SYSTEM_PROMPT]"},
-     .system = {"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
-     .user = {"[INST]", "[/INST]"},
-     .assistant = {"", "</s>"}},
+     .program = EACH("[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]",
+                     "[INST]{{ m.content }}[/INST]", "{{ m.content }}</s>")},
     {.name = "mistral-v1",
      .marks = {"' [INST] ' + system_message"},
-     .system = {"", "\n\n"},
-     .user = {" [INST] ", " [/INST]"},
-     .assistant = {" ", "</s>"},
+     .program = IN_FIRST_USER("m.content", "c ~ '\\n\\n'", " [INST] {{ n.s ~ c }} [/INST]",
+                              " {{ c }}</s>"),
      .place = SYSTEM_IN_FIRST_USER},
     {.name = "mistral-v3-tekken",
      .marks = {"[AVAILABLE_TOOLS]", "\"[INST]\""},
-     .system = {"", "\n\n"},
-     .user = {"[INST]", "[/INST]"},
-     .assistant = {"", "</s>"},
+     .program = IN_LAST_USER("[INST]", "[/INST]", "{{ m.content }}</s>"),
      .place = SYSTEM_IN_LAST_USER},
     {.name = "mistral-v3",
      .marks = {"[AVAILABLE_TOOLS]", "[INST]"},
-     .system = {"", "\n\n"},
-     .user = {"[INST] ", "[/INST]"},
-     .assistant = {" ", "</s>"},
-     .place = SYSTEM_IN_LAST_USER,
-     .trim_assistant = true},
+     .program = IN_LAST_USER("[INST] ", "[/INST]", " {{ m.content | trim }}</s>"),
+     .place = SYSTEM_IN_LAST_USER},
     {.name = "llama2",
      .marks = {"<<SYS>>", "content.strip()", "bos_token + '[INST]"},
-     LLAMA2_TURNS,
-     .turn = "<s>",
-     .trim = true},
+     .program = LLAMA2("m.content | trim", TURN),
+     .place = SYSTEM_IN_FIRST_USER},
     {.name = "llama2-one-bos",
      .marks = {"<<SYS>>", "content.strip()", "[INST]"},
-     LLAMA2_TURNS,
-     .trim = true},
+     .program = LLAMA2("m.content | trim", ""),
+     .place = SYSTEM_IN_FIRST_USER},
     {.name = "llama2-untrimmed",
      .marks = {"<<SYS>>", "bos_token + '[INST]"},
-     LLAMA2_TURNS,
-     .turn = "<s>"},
+     .program = LLAMA2("m.content", TURN),
+     .place = SYSTEM_IN_FIRST_USER},
     {.name = "mistral-v0",
      .marks = {"'[INST] ' + message['content'] + ' [/INST]'"},
+     .program =
+         IN_FIRST_USER("m.content", "c ~ '\\n'", "[INST] {{ n.s ~ c }} [/INST]", "{{ c }}</s>"),
      .absent = "<<SYS>>",
-     .system = {"", "\n"},
-     .user = {"[INST] ", " [/INST]"},
-     .assistant = {"", "</s>"},
      .place = SYSTEM_IN_FIRST_USER},
 
     {.name = "phi3",
      .marks = {"<|assistant|>", "<|end|>"},
-     .absent = "\\n<|end|>",
-     ZEPHYR_TURNS("<|end|>")},
+     .program = ZEPHYR("<|end|>"),
+     .absent = "\\n<|end|>"},
     {.name = "phi3",
      .marks = {"'<|' + message['role'] + '|>'", "<|end|>"},
-     ZEPHYR_TURNS("<|end|>")},
+     .program = ZEPHYR("<|end|>")},
     {.name = "stablelm-zephyr",
      .marks = {"<|user|>", "<|endoftext|>"},
-     .absent = "[gMASK]",
-     ZEPHYR_TURNS("<|endoftext|>")},
+     .program = ZEPHYR("<|endoftext|>"),
+     .absent = "[gMASK]"},
     {.name = "zephyr",
      .marks = {"'<|user|>\n' + message['content'] + eos_token"},
-     ZEPHYR_TURNS("</s>")},
+     .program = ZEPHYR("</s>")},
     {.name = "zephyr",
      .marks = {"'<|user|>\\n' + message['content'] + eos_token"},
-     ZEPHYR_TURNS("</s>")},
+     .program = ZEPHYR("</s>")},
     {.name = "gemma",
      .marks = {"<start_of_turn>"},
-     .system = {"", "\n\n"},
-     .user = {"<start_of_turn>user\n", "<end_of_turn>\n"},
-     .assistant = {"<start_of_turn>model\n", "<end_of_turn>\n"},
-     .open = "<start_of_turn>model\n",
-     .place = SYSTEM_IN_FIRST_USER,
-     .trim = true},
+     .program = IN_FIRST_USER(
+         "m.content | trim", "c ~ '\\n\\n'", "<start_of_turn>user\n{{ n.s ~ c }}<end_of_turn>\n",
+         "<start_of_turn>model\n{{ c }}<end_of_turn>\n") OPEN("<start_of_turn>model\n"),
+     .place = SYSTEM_IN_FIRST_USER},
     /* The date is the one that the program falls back to. */
     {.name = "llama3.1",
      .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023\\n", "Today Date: "},
-     .system = {"<|start_header_id|>system<|end_header_id|>\n\n"
-                "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
-                "<|eot_id|>"},
-     LLAMA3_TURNS,
-     .default_system = ""},
+     .program = LLAMA3("{% if m.role == 'system' %}Cutting Knowledge Date: December 2023\n"
+                       "Today Date: 26 Jul 2024\n\n{% endif %}"),
+     .system = ""},
     {.name = "llama3",
      .marks = {"<|start_header_id|>", "<|end_header_id|>"},
-     .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-     LLAMA3_TURNS},
+     .program = LLAMA3("")},
     {.name = "deepseek",
      .marks = {"### Instruction:", "<|EOT|>"},
-     .system = {"", ""},
-     .user = {"### Instruction:\n", "\n"},
-     .assistant = {"### Response:\n", "\n<|EOT|>\n"},
-     .open = "### Response:\n",
-     .default_system = DEEPSEEK_CODER_SYSTEM},
+     .program = EACH("{{ m.content }}", "### Instruction:\n{{ m.content }}\n",
+                     "### Response:\n{{ m.content }}\n<|EOT|>\n") OPEN("### Response:\n"),
+     .system = DEEPSEEK_CODER_SYSTEM},
     {.name = "deepseek2",
      .marks = {"'Assistant: ' + message['content'] + eos_token"},
-     .system = {"", "\n\n"},
-     .user = {"User: ", "\n\n"},
-     .assistant = {"Assistant: ", "<｜end▁of▁sentence｜>"},
-     .open = "Assistant:"},
+     .program = EACH("{{ m.content }}\n\n", "User: {{ m.content }}\n\n",
+                     "Assistant: {{ m.content }}<｜end▁of▁sentence｜>") OPEN("Assistant:")},
     {.name = "deepseek-r1",
      .marks = {"<｜Assistant｜><think>\\n'", "<｜User｜>"},
-     .system = {"", ""},
-     .user = {"<｜User｜>", ""},
-     .assistant = {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
-     .open = "<｜Assistant｜><think>\n"},
+     .program = DEEPSEEK_TURNS OPEN("<｜Assistant｜><think>\n")},
     {.name = "deepseek3",
      .marks = {"<｜Assistant｜>", "<｜User｜>", "<｜end▁of▁sentence｜>"},
-     .absent = "<think>",
-     .system = {"", ""},
-     .user = {"<｜User｜>", ""},
-     .assistant = {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
-     .open = "<｜Assistant｜>"},
+     .program = DEEPSEEK_TURNS OPEN("<｜Assistant｜>"),
+     .absent = "<think>"},
 };
 
 void chat_format_names(struct text *out)
@@ -241,48 +203,14 @@ const struct chat_format *chat_format_recognise(struct gguf_string program)
     return NULL;
 }
 
-const char *chat_format_name(const struct chat_format *c)
-{
-    return c->name;
-}
-
-static bool is_space(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static void add_content(struct text *out, const char *content, bool trim)
-{
-    size_t n = strlen(content);
-    while (trim && n > 0 && is_space(content[n - 1]))
-        n--;
-    while (trim && n > 0 && is_space(*content)) {
-        content++;
-        n--;
-    }
-    text_add(out, content, n);
-}
-
-static void add_str(struct text *out, const char *s)
-{
-    text_add(out, s, strlen(s));
-}
-
-static void add_wrapped(struct text *out, const struct wrap *w, const char *content, bool trim)
-{
-    add_str(out, w->before);
-    add_content(out, content, trim);
-    add_str(out, w->after);
-}
-
 static bool role_is(const struct chat_message *m, const char *role)
 {
     return strcmp(m->role, role) == 0;
 }
 
-/* Roles are known; a system message that belongs into a user's message finds one. */
-static oato_status messages_check(const struct chat_format *c, const struct chat_message *m,
-                                  size_t n, struct oato_error *err)
+/* A system message that belongs into a user's message finds one. */
+oato_status chat_format_check(const struct chat_format *c, const struct chat_message *m, size_t n,
+                              struct oato_error *err)
 {
     size_t last_system = SIZE_MAX, last_user = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
@@ -304,52 +232,4 @@ static oato_status messages_check(const struct chat_format *c, const struct chat
                          "message after it, which is missing; add one",
                          c->name, last_system + 1);
     return OATO_OK;
-}
-
-/* The system messages of m[begin..end), inside a user message. */
-static void add_inner_system(struct text *out, const struct chat_format *c,
-                             const struct chat_message *m, size_t begin, size_t end)
-{
-    for (size_t i = begin; i < end; i++) {
-        if (role_is(&m[i], "system"))
-            add_wrapped(out, &c->system, m[i].content, c->trim);
-    }
-}
-
-oato_status chat_format_apply(const struct chat_format *c, const struct chat_message *m, size_t n,
-                              bool add_assistant, struct text *out, struct oato_error *err)
-{
-    oato_status s = messages_check(c, m, n, err);
-    if (s != OATO_OK)
-        return s;
-    bool has_system = false;
-    size_t last_user = 0, after_user = 0; /* after_user: one past the user message before */
-    for (size_t i = 0; i < n; i++) {
-        has_system = has_system || role_is(&m[i], "system");
-        last_user = role_is(&m[i], "user") ? i : last_user;
-    }
-    if (!has_system && c->default_system)
-        add_wrapped(out, &c->system, c->default_system, false);
-
-    for (size_t i = 0; i < n; i++) {
-        if (role_is(&m[i], "assistant")) {
-            add_wrapped(out, &c->assistant, m[i].content, c->trim || c->trim_assistant);
-        } else if (role_is(&m[i], "user")) {
-            if (c->turn && after_user > 0)
-                add_str(out, c->turn);
-            add_str(out, c->user.before);
-            if (c->place == SYSTEM_IN_FIRST_USER)
-                add_inner_system(out, c, m, after_user, i);
-            else if (c->place == SYSTEM_IN_LAST_USER && i == last_user)
-                add_inner_system(out, c, m, 0, n);
-            add_content(out, m[i].content, c->trim);
-            add_str(out, c->user.after);
-            after_user = i + 1;
-        } else if (c->place == SYSTEM_ALONE) {
-            add_wrapped(out, &c->system, m[i].content, c->trim);
-        }
-    }
-    if (add_assistant && c->open)
-        add_str(out, c->open);
-    return out->failed ? oato_fail_memory(err, out->len, "the prompt text") : OATO_OK;
 }

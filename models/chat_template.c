@@ -5,7 +5,7 @@
  * The program sees messages, add_generation_prompt, bos_token, eos_token and what
  * chat_template_variables gives it. It comes from the file, so whatever it does ends within the
  * limits of jinja_limits_default. A program that cannot be parsed is replaced by the format that it
- * is recognised as, with a warning.
+ * is recognised as, with a warning; a format is a program, too.
  */
 #include "models/chat_internal.h"
 #include "models/jinja_internal.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 
 struct chat_template {
-    const struct chat_format *format; /* NULL: the program */
+    const struct chat_format *format; /* NULL: the program is the model's own */
     struct jinja_template *program;
     char *variables; /* JSON, or NULL */
     struct text bos, eos;
@@ -40,7 +40,7 @@ static oato_status program_open(struct chat_template *c, const struct gguf *g,
     struct gguf_string model = {"", 0};
     struct text name;
     gguf_get_string(g, "tokenizer.ggml.model", &model);
-    const bool spm = model.len == 5 && memcmp(model.data, "llama", 5) == 0;
+    const bool spm = gguf_string_is(model, "llama");
     token_text(g, "tokenizer.ggml.bos_token_id", spm ? 1 : -1, &c->bos);
     token_text(g, "tokenizer.ggml.eos_token_id", spm ? 2 : -1, &c->eos);
     c->drops_bos = spm || pretokenizer_adds_bos(g);
@@ -55,6 +55,13 @@ static oato_status program_open(struct chat_template *c, const struct gguf *g,
                              &c->program, err);
     text_free(&name);
     return status;
+}
+
+static oato_status format_open(struct chat_template *c, struct oato_error *err)
+{
+    c->drops_bos = false;
+    return jinja_parse(c->format->name, c->format->program, strlen(c->format->program),
+                       &jinja_limits_default, &c->program, err);
 }
 
 static oato_status fail_with_names(struct oato_error *err, oato_status status, const char *what)
@@ -88,8 +95,8 @@ static oato_status own_find(struct chat_template *c, const struct gguf *g, struc
         return fail_with_names(err, OATO_EFILE, what);
     }
     snprintf(c->warning, sizeof c->warning, "%.400s; using the format %s in its place", err->text,
-             chat_format_name(c->format));
-    return OATO_OK;
+             c->format->name);
+    return format_open(c, err);
 }
 
 oato_status chat_template_find(const struct gguf *g, const char *name, struct chat_template **out,
@@ -105,8 +112,8 @@ oato_status chat_template_find(const struct gguf *g, const char *name, struct ch
     if (name && !c->format) {
         snprintf(what, sizeof what, "unknown --chat-template %.40s; choose one of", name);
         status = fail_with_names(err, OATO_EUSAGE, what);
-    } else if (!name) {
-        status = own_find(c, g, err);
+    } else {
+        status = name ? format_open(c, err) : own_find(c, g, err);
     }
     if (status)
         chat_template_free(c);
@@ -128,7 +135,7 @@ void chat_template_free(struct chat_template *c)
 
 const char *chat_template_name(const struct chat_template *c)
 {
-    return c->format ? chat_format_name(c->format) : "of the model";
+    return c->format ? c->format->name : "of the model";
 }
 
 const char *chat_template_warning(const struct chat_template *c)
@@ -143,7 +150,7 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
         return oato_fail(err, OATO_EUSAGE,
                          "variables are for the model's own chat template; %s "
                          "has none",
-                         chat_format_name(c->format));
+                         c->format->name);
     struct jinja *x = jinja_begin(c->program, err);
     if (!x)
         return err->status;
@@ -158,28 +165,40 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
     return c->variables ? OATO_OK : oato_fail_memory(err, strlen(json), "the variables");
 }
 
-static struct value messages_value(struct jinja *x, const struct chat_message *m, size_t n)
+static void message_push(struct jinja *x, struct list *l, const char *role, const char *content)
+{
+    const struct value message = value_new(x, VALUE_DICT);
+    dict_set(x, message.list, value_str("role"), value_str(role));
+    dict_set(x, message.list, value_str("content"), value_str(content));
+    list_push(x, l, message);
+}
+
+static struct value messages_value(struct jinja *x, const struct chat_format *format,
+                                   const struct chat_message *m, size_t n)
 {
     const struct value list = value_new(x, VALUE_LIST);
-    for (size_t i = 0; i < n && !x->failed; i++) {
-        const struct value message = value_new(x, VALUE_DICT);
-        dict_set(x, message.list, value_str("role"), value_str(m[i].role));
-        dict_set(x, message.list, value_str("content"), value_str(m[i].content));
-        list_push(x, list.list, message);
-    }
+    bool system = !format || !format->system;
+    for (size_t i = 0; i < n; i++)
+        system = system || strcmp(m[i].role, "system") == 0;
+    if (!system)
+        message_push(x, list.list, "system", format->system);
+    for (size_t i = 0; i < n && !x->failed; i++)
+        message_push(x, list.list, m[i].role, m[i].content);
     return list;
 }
 
-static oato_status program_apply(const struct chat_template *c, const struct chat_message *m,
-                                 size_t n, bool add_assistant, struct text *out,
-                                 struct oato_error *err)
+oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
+                                size_t n, bool add_assistant, struct text *out,
+                                struct oato_error *err)
 {
     struct text text;
+    if (c->format && chat_format_check(c->format, m, n, err))
+        return err->status;
     struct jinja *x = jinja_begin(c->program, err);
     if (!x)
         return err->status;
     text_init(&text);
-    jinja_set(x, "messages", messages_value(x, m, n));
+    jinja_set(x, "messages", messages_value(x, c->format, m, n));
     jinja_set(x, "add_generation_prompt", value_bool(add_assistant));
     jinja_set(x, "bos_token", value_slice(c->bos.data ? c->bos.data : "", c->bos.len));
     jinja_set(x, "eos_token", value_slice(c->eos.data ? c->eos.data : "", c->eos.len));
@@ -202,12 +221,4 @@ static oato_status program_apply(const struct chat_template *c, const struct cha
     }
     text_free(&text);
     return status;
-}
-
-oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
-                                size_t n, bool add_assistant, struct text *out,
-                                struct oato_error *err)
-{
-    return c->format ? chat_format_apply(c->format, m, n, add_assistant, out, err)
-                     : program_apply(c, m, n, add_assistant, out, err);
 }
