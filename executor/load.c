@@ -419,12 +419,15 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
-        size_t row;
         for (int32_t j = 0; j < d->lowered->n_kv; j++) {
             const struct kv_layer_shape *s = &d->lowered->kv_shapes[j];
             d->kv_bytes += (uint64_t)s->state * sizeof(float) * (uint64_t)s->slots;
-            if (dtype_row_bytes(e->kv_dtype, (int64_t)s->kv_heads * s->head_dim, &row))
-                d->kv_bytes += 2 * (uint64_t)row * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
+            const struct oato_op store = {.kv_heads = s->kv_heads,
+                                          .head_dim = s->head_dim,
+                                          .v_dim = s->v_dim,
+                                          .v_in_k = s->v_in_k};
+            d->kv_bytes +=
+                op_kv_bytes(&store, e->kv_dtype) * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
         }
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
         d->device->ops->info(d->device, &d->info); /* libraries may have taken memory */

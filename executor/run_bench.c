@@ -42,7 +42,7 @@ static struct work work_of(const struct model *m, oato_dtype kv)
             if (m->graph.values[o->out[0]].rows == ROWS_TOKENS)
                 w.prefill_operations += 2 * k * n;
         } else if (o->op.kind == OP_ATTENTION) {
-            w.attention_operations += 4 * (uint64_t)o->op.heads * (uint64_t)o->op.head_dim;
+            w.attention_operations += 2 * (k + n);
         }
     }
     return w;

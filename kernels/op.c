@@ -16,6 +16,7 @@ struct key_field {
     char letter;
     size_t offset;
     int32_t least, most;
+    bool optional; /* left out where it is 0 */
 };
 
 enum field_id {
@@ -31,7 +32,10 @@ enum field_id {
     F_EXPERTS,
     F_USED,
     F_STATE,
-    F_CHANNELS
+    F_CHANNELS,
+    F_V_DIM,
+    F_V_IN_K,
+    F_K_TAIL
 };
 
 /* Their ids and the widths that they multiply stay exact in float32 and within int32. */
@@ -39,7 +43,11 @@ enum { EXPERTS_MOST = 1 << 16 };
 
 #define FIELD(letter, member, least, most)                                                         \
     {                                                                                              \
-        letter, offsetof(struct oato_op, member), least, most                                      \
+        letter, offsetof(struct oato_op, member), least, most, false                               \
+    }
+#define OPTIONAL(letter, member)                                                                   \
+    {                                                                                              \
+        letter, offsetof(struct oato_op, member), 1, INT32_MAX, true                               \
     }
 static const struct key_field key_fields[] = {
     [F_K] = FIELD('k', k, 1, INT32_MAX),
@@ -54,7 +62,11 @@ static const struct key_field key_fields[] = {
     [F_USED] = FIELD('u', experts_used, 1, EXPERTS_MOST),
     [F_STATE] = FIELD('s', state, 1, INT32_MAX),
     [F_CHANNELS] = FIELD('c', per_channel, 0, 1),
+    [F_V_DIM] = OPTIONAL('v', v_dim),
+    [F_V_IN_K] = OPTIONAL('c', v_in_k),
+    [F_K_TAIL] = OPTIONAL('x', k_tail),
 };
+#undef OPTIONAL
 #undef FIELD
 
 /* Widths of values and weights in terms of the operator's fields. */
@@ -67,7 +79,13 @@ enum width {
     W_N2,
     W_HEAD,     /* one head */
     W_HEADS,    /* all of them */
-    W_KV_HEADS, /* those of K or of V */
+    W_KV_HEADS, /* those of K */
+    W_STORED,   /* what KV_STORE stores: all of K, or what heads do not share and V */
+    W_STORED_2, /* V, or what heads share */
+    W_VALUES,   /* of attention's heads */
+    W_ATTENDED, /* q and values of all heads */
+    W_MATRICES, /* rows of one matrix for each head */
+    W_PRODUCTS, /* of HEAD_MUL_MAT */
     W_PAIRS,    /* that ROPE turns in a head */
     W_ROTATED,  /* dimensions that it turns in all heads */
     W_EXPERTS,
@@ -98,7 +116,7 @@ enum {
 struct op_kind_row {
     const char *name;
     bool typed; /* the dtype is part of the key; else it is F32 */
-    uint8_t fields[6];
+    uint8_t fields[7];
     uint8_t k, n; /* enum width: what they are when the key does not name them */
     bool merges;  /* takes any number of inputs, all of width in[0] */
     uint8_t in[3], out[3];
@@ -118,8 +136,16 @@ static bool kv_fits(const struct oato_op *op)
 {
     size_t row;
     return op_kv_dtype((oato_dtype)op->dtype) && op->kv_heads > 0 && op->head_dim > 0 &&
-           op->head_dim <= HEAD_DIM_MAX &&
-           dtype_row_bytes((oato_dtype)op->dtype, op->head_dim, &row);
+           op->head_dim <= HEAD_DIM_MAX && op->v_dim >= 0 && op->v_dim <= HEAD_DIM_MAX &&
+           op->v_in_k >= 0 && op->v_in_k <= op->head_dim && !(op->v_dim && op->v_in_k) &&
+           dtype_row_bytes((oato_dtype)op->dtype, op->head_dim, &row) &&
+           dtype_row_bytes((oato_dtype)op->dtype, op_v_dim(op), &row);
+}
+
+static bool store_fits(const struct oato_op *op)
+{
+    return kv_fits(op) && op->k_tail >= 0 && op->k_tail <= op->head_dim &&
+           (op->k_tail || !op->v_in_k);
 }
 
 static bool heads_fit(const struct oato_op *op)
@@ -129,7 +155,9 @@ static bool heads_fit(const struct oato_op *op)
 
 static bool attention_fits(const struct oato_op *op)
 {
-    return kv_fits(op) && heads_fit(op) && op->heads % op->kv_heads == 0 && op->window >= 0;
+    return kv_fits(op) && op->heads > 0 && (int64_t)op->heads * op->head_dim == op->k &&
+           (int64_t)op->heads * op_v_dim(op) == op->n && op->heads % op->kv_heads == 0 &&
+           op->window >= 0;
 }
 
 static bool norm_fits(const struct oato_op *op)
@@ -146,8 +174,15 @@ static bool head_norm_fits(const struct oato_op *op)
 static bool rope_fits(const struct oato_op *op)
 {
     return heads_fit(op) && op->head_dim <= HEAD_DIM_MAX && op->rope_dims >= 0 &&
-           op->rope_dims % 2 == 0 && op->rope_dims <= op->head_dim &&
+           op->rope_dims % 2 == 0 && op->first >= 0 && op->rope_dims <= op->head_dim - op->first &&
            (op->rope_pairing == ROPE_ADJACENT || op->rope_pairing == ROPE_HALVES);
+}
+
+static bool head_products_fit(const struct oato_op *op)
+{
+    return op->heads > 0 && op->k > 0 && op->n > 0 && op->k <= op->head_dim &&
+           max_i64(op->head_dim, (int64_t)op->n + op->head_dim - op->k) * op->heads <= INT32_MAX &&
+           (int64_t)op->heads * op->n <= INT32_MAX;
 }
 
 static bool activation_fits(const struct oato_op *op)
@@ -211,12 +246,12 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .k = W_HEADS,
         .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_PAIRS}},
         .weight_optional = true, .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
-    [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM}, .k = W_KV_HEADS, .n = W_KV_HEADS,
-        .in = {W_KV_HEADS, W_KV_HEADS}, .traffic = KV_WRITTEN,
-        .flops = 2, .flops_of = W_KV_HEADS, .axes = HEADS, .fits = kv_fits},
-    [OP_ATTENTION] = {"attention", true, {F_HEADS, F_KV_HEADS, F_HEAD_DIM}, .k = W_HEADS,
-        .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .traffic = KV_READ,
-        .flops = 4, .flops_of = W_HEADS, /* q.K and its sum with V */
+    [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM, F_V_DIM, F_V_IN_K, F_K_TAIL},
+        .k = W_KV_HEADS, .n = W_KV_HEADS, .in = {W_STORED, W_STORED_2}, .traffic = KV_WRITTEN,
+        .flops = 2, .flops_of = W_KV_HEADS, .axes = HEADS, .fits = store_fits},
+    [OP_ATTENTION] = {"attention", true, {F_HEADS, F_KV_HEADS, F_HEAD_DIM, F_V_DIM, F_V_IN_K},
+        .k = W_HEADS, .n = W_VALUES, .in = {W_HEADS}, .out = {W_N}, .traffic = KV_READ,
+        .flops = 2, .flops_of = W_ATTENDED, /* q.K and its sum with V */
         .axes = HEADS, .fits = attention_fits},
     [OP_ADD] = {"add", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K},
@@ -260,6 +295,9 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .n = W_HEADS, .in = {W_XBC, W_BY_HEAD}, .out = {W_N},
         .weight = {{W_ONE, W_DECAYS}, {W_ONE, W_BY_HEAD}}, .traffic = STATE,
         .flops = 5, .flops_of = W_STATE, .fits = scan_fits},
+    [OP_HEAD_MUL_MAT] = {"head_mul_mat", true, {F_K, F_N, F_HEADS, F_HEAD_DIM}, .in = {W_HEADS},
+        .out = {W_PRODUCTS}, .weight = {{W_MATRICES, W_K}}, .traffic = MATRICES,
+        .fits = head_products_fit},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}},
     [OP_TOP_K] = {"top_k", false, {F_K, F_N}, .in = {W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K, /* a comparison each */
@@ -309,6 +347,14 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_HEAD: return op->head_dim;
     case W_HEADS: return (int64_t)op->heads * op->head_dim;
     case W_KV_HEADS: return (int64_t)op->kv_heads * op->head_dim;
+    case W_STORED:
+        return (int64_t)op->kv_heads *
+               (op->head_dim - op->k_tail + (op->k_tail && !op->v_in_k ? op_v_dim(op) : 0));
+    case W_STORED_2: return op->k_tail ? op->k_tail : (int64_t)op->kv_heads * op_v_dim(op);
+    case W_VALUES: return (int64_t)op->heads * op_v_dim(op);
+    case W_ATTENDED: return (int64_t)op->heads * ((int64_t)op->head_dim + op_v_dim(op));
+    case W_MATRICES: return (int64_t)op->heads * op->n;
+    case W_PRODUCTS: return (int64_t)op->heads * ((int64_t)op->n + op->head_dim - op->k);
     case W_PAIRS: return op->rope_dims / 2;
     case W_ROTATED: return (int64_t)op->heads * op->rope_dims;
     case W_EXPERTS: return op->experts;
@@ -372,16 +418,19 @@ char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out
         return out;
     if (row->typed)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/%s", dtype_name((oato_dtype)op->dtype));
-    for (const uint8_t *id = row->fields; *id; id++)
-        n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/%c%" PRId32, key_fields[*id].letter,
-                      field_value(op, &key_fields[*id]));
+    for (const uint8_t *id = row->fields; *id; id++) {
+        const int32_t v = field_value(op, &key_fields[*id]);
+        if (v || !key_fields[*id].optional)
+            n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/%c%" PRId32, key_fields[*id].letter,
+                          v);
+    }
     /* at most 15 + 8 + 4 * 13 bytes so far, and no kind with as many has all of what follows */
     if (size)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/t%" PRId32, size->rows);
-    if (size && op_has_seqs(op->kind))
+    if (size && op_has_seqs(op->kind) && n < OP_KEY_SIZE)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/s%" PRId32,
                       (size->seqs > 1 ? size->seqs : 1));
-    if (size && op->kind == OP_ATTENTION)
+    if (size && op->kind == OP_ATTENTION && n < OP_KEY_SIZE)
         snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/kv%" PRId64, size->kv_positions);
     return out;
 }
@@ -472,6 +521,8 @@ bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
     for (const uint8_t *id = row->fields; *id; id++) {
         const struct key_field *f = &key_fields[*id];
         int64_t v;
+        if (f->optional && (p[0] != '/' || p[1] != f->letter))
+            continue;
         if (!read_field(&p, (char[]){f->letter, 0}, f->least, f->most, &v))
             return false;
         *field_of(&o, f) = (int32_t)v;
@@ -510,6 +561,20 @@ bool op_has_experts(const struct oato_op *op)
 bool op_kv_dtype(oato_dtype dtype)
 {
     return dtype == DT_F16 || dtype == DT_F32 || dtype == DT_Q8_0;
+}
+
+int32_t op_v_dim(const struct oato_op *op)
+{
+    return op->v_in_k ? op->v_in_k : op->v_dim ? op->v_dim : op->head_dim;
+}
+
+uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype)
+{
+    size_t k, v = 0;
+    if (!dtype_row_bytes(dtype, (int64_t)op->kv_heads * op->head_dim, &k) ||
+        (!op->v_in_k && !dtype_row_bytes(dtype, (int64_t)op->kv_heads * op_v_dim(op), &v)))
+        return 0;
+    return (uint64_t)k + v;
 }
 
 bool op_has_kv(const struct oato_op *op)
@@ -573,7 +638,8 @@ const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
 
 bool op_divides(const struct oato_op *op, enum op_axis axis)
 {
-    return kind_row(op->kind)->axes >> axis & 1;
+    const bool unequal = op->v_dim || op->v_in_k || op->k_tail; /* no cut of such heads */
+    return kind_row(op->kind)->axes >> axis & 1 && !(axis == AXIS_HEADS && unequal);
 }
 
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis)
@@ -663,7 +729,9 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
 {
     const struct op_kind_row *row = kind_row(op->kind);
     const double rows = matrix_rows(op, row), bytes = row_bytes(op, op->k);
-    const double kv = 2 * row_bytes(op, (double)width_of(op, W_KV_HEADS));
+    const double v_dim = op->v_in_k ? 0 : op_v_dim(op);
+    const double kv =
+        row_bytes(op, (double)width_of(op, W_KV_HEADS)) + row_bytes(op, op->kv_heads * v_dim);
     const double vectors = 4 * (double)width_of(op, row->weight[0].k);
     switch (row->traffic) {
     case NONE: return 0;

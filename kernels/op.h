@@ -29,7 +29,9 @@ enum op_kind {
     OP_BIAS,      /* out[0] = in[0] + weight[0] */
     OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight */
     OP_ROPE,      /* out[0] = in[0] rotated by position; weight[0] optional: divisors per pair */
-    OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer */
+    OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer; with a
+                     k_tail in[1] = that tail, and in[0] has for each head the rest of k, then v
+                     (unless v lies in k) */
     OP_ATTENTION, /* out[0] = softmax(scale q K) V, causal, perhaps within a window; in[0] = q */
     OP_ADD,       /* out[0] = in[0] + in[1] */
     OP_SWIGLU,    /* out[0] = activation(in[0]) * in[1], SwiGLU with the first one */
@@ -71,6 +73,9 @@ enum op_kind {
                  of   kv_heads groups, state wide; in[1] = dt, one for each head: D = softplus(dt),   S =
                  S exp(D weight[0]) + B (D x)'; out[0] = S'C + weight[1] x. per_channel: weight[0]   is
                  one for each head and row of S, and head_dim is 1 */
+    OP_HEAD_MUL_MAT, /* in graphs: each head has a matrix of its own, n x k, one behind the other in
+                        weight[0]: out[0] has for each head the product with the first k of its
+                        head_dim columns of in[0], then the other columns as they are */
     OP_KIND_COUNT
 };
 
@@ -101,16 +106,22 @@ struct oato_op {
                        EXPERT_GATE_UP: of one expert's output */
     int32_t n2;     /* QKV: rows of k and of v; else 0 */
     int32_t heads, kv_heads, head_dim; /* ROPE and HEAD_NORM (heads), KV_STORE (kv_heads),
-                                          ATTENTION, DELTA, SSM; SLICE (heads); else 0 */
-    int32_t experts, experts_used;     /* ROUTE, EXPERT_GATE_UP, EXPERT_DOWN; else 0 */
+                                          ATTENTION, DELTA, SSM, HEAD_MUL_MAT (heads); SLICE
+                                          (heads); else 0 */
+    /* KV_STORE, ATTENTION: the width of a head's values, if not head_dim; or v_in_k: values are not
+     * stored, they are the first v_in_k dimensions of k. KV_STORE: k_tail, the last dimensions of k
+     * that all heads have in common. 0: none of this */
+    int32_t v_dim, v_in_k, k_tail;
+    int32_t experts, experts_used; /* ROUTE, EXPERT_GATE_UP, EXPERT_DOWN; else 0 */
     /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [expert_first, expert_first +
      * experts_held); 0, 0: all experts */
     int32_t expert_first, experts_held;
-    int32_t first;        /* SLICE: first column of the output */
+    int32_t first;        /* SLICE: first column of the output; ROPE: first dimension of a head
+                             that is rotated */
     int32_t state;        /* CONV: inputs before the current one; SSM: rows of a head's state */
     int32_t per_channel;  /* DELTA, SSM: 1 when rows of a state decay by themselves */
     int32_t cyclic;       /* DELTA: 1: head h has k head h mod kv_heads; 0: neighbours share one */
-    int32_t rope_dims;    /* ROPE: leading dimensions of a head that are rotated */
+    int32_t rope_dims;    /* ROPE: dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
     int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE: enum activation */
     int32_t norm;         /* RMS_NORM, ADD_NORM, HEAD_NORM: enum norm_flag; 0: plain RMS norm */
@@ -183,6 +194,9 @@ enum { OP_KEY_SIZE = 96 };
  *   head_norm/h16/d128             heads, head_dim; k = n = heads * head_dim
  *   kv_store/F16/g3/d64            type of the cache, kv_heads, head_dim; k = n = kv_heads * head_dim
  *   attention/F16/h9/g3/d64        the same and heads; k = n = heads * head_dim
+ *   attention/F16/h16/g1/d576/c512 with v_in_k: n = heads * c; or /v128: v_dim; n = heads * v
+ *   kv_store/F16/g16/d96/v64/x32   the same, and k_tail
+ *   head_mul_mat/Q8_0/k128/n512/h16/d192   k, n of one head; heads, head_dim
  *   qkv/Q4_1/k576/n576/m192        m = n2
  *   gate_up/Q4_1/k576/n1536        n of the gate, of the up matrix and of the output
  *   merge/n576                     n of the output, k = n
@@ -232,6 +246,9 @@ bool op_has_seqs(int kind);
 bool op_has_kv(const struct oato_op *op);
 /* Floats of recurrent state that the operator keeps for a sequence; 0: it has none. */
 int64_t op_state_floats(const struct oato_op *op);
+int32_t op_v_dim(const struct oato_op *op); /* width of a head's values */
+/* Bytes of K and V of one position in all its heads; 0: they are no whole blocks. */
+uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype);
 /* Types that such pages may have. */
 bool op_kv_dtype(oato_dtype dtype);
 /* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that

@@ -55,7 +55,7 @@ struct program_record {
 /* The KV heads of a layer that a device stores: all of them or some. With `state` instead slots of
  * that many float32 numbers: an operator's recurrent state, a slot for each sequence. */
 struct kv_layer_shape {
-    int32_t kv_heads, head_dim;
+    int32_t kv_heads, head_dim, v_dim, v_in_k; /* as in KV_STORE */
     int32_t slots;
     int64_t state;
 };

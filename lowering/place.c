@@ -201,7 +201,9 @@ static oato_status home_add(const struct lowering_input *in, int32_t index, int 
         state ? (struct kv_layer_shape){.state = op_state_floats(&o->op),
                                         .slots = state_slots_of(in->limits.seqs)}
               : (struct kv_layer_shape){.kv_heads = home.head_end - home.head_begin,
-                                        .head_dim = o->op.head_dim};
+                                        .head_dim = o->op.head_dim,
+                                        .v_dim = o->op.v_dim,
+                                        .v_in_k = o->op.v_in_k};
     return OATO_OK;
 }
 

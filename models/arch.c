@@ -47,6 +47,12 @@ static void read_factors(struct graph_builder *b, struct layer_shape *s)
         s->logit_factor = read_factor(b, "logit_scale", 1);
         return;
     }
+    if (s->recipe->factors == FACTORS_MINICPM3) {
+        s->embedding_factor = 12;
+        s->block_factor = 1.4F / sqrtf((float)b->graph->n_layers);
+        s->logit_factor = 256 / (float)s->width;
+        return;
+    }
     s->score_factor = read_factor(b, "attention.scale", 0);
     if (s->recipe->factors == FACTORS_ROOT) {
         s->embedding_factor = sqrtf((float)s->width);
@@ -98,17 +104,20 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
     s->head_dim =
         build_int(b, "attention.key_length", -1, 2, 4096, s->heads ? s->width / s->heads : 2);
-    const int32_t v_dim = build_int(b, "attention.value_length", -1, 2, 4096, s->head_dim);
+    s->v_dim = build_int(b, "attention.value_length", -1, 2, 4096, s->head_dim);
     s->rope_dims = build_int(b, "rope.dimension_count", -1, 2, 4096, s->head_dim);
     if (build_failed(b))
         return;
-    if (s->attends && (v_dim != s->head_dim || s->heads % s->kv_heads ||
-                       s->rope_dims > s->head_dim || s->rope_dims % 2 || s->head_dim < 2))
+    const bool fits = !r->latent || !s->attends || arch_mla_read(b, s);
+    if (build_failed(b))
+        return;
+    if (s->attends && (!fits || s->heads % s->kv_heads || s->rope_dims > s->head_dim ||
+                       s->rope_dims % 2 || s->head_dim < 2))
         oato_fail(
             b->err, OATO_EFILE,
             "%s: inconsistent attention: %d heads of %d (values %d, rotated %d) with %d KV heads "
             "in layer %d",
-            gguf_path(b->gguf), s->heads, s->head_dim, v_dim, s->rope_dims, s->kv_heads, layer);
+            gguf_path(b->gguf), s->heads, s->head_dim, s->v_dim, s->rope_dims, s->kv_heads, layer);
     s->attention_scale = s->score_factor != 0 ? s->score_factor
                          : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
                                               : 0;
@@ -155,7 +164,7 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     shape->experts_used = s->experts.used;
     shape->ffn_width = s->experts.all ? s->experts.width : s->ffn;
     shape->heads = s->heads;
-    shape->head_dim = s->head_dim;
+    shape->head_dim = r->latent ? arch_mla_cached(s) : s->head_dim;
 }
 
 /* ----------------------------------------------------------------------------------- graph */
@@ -204,7 +213,7 @@ static int32_t mixer_or_attention(struct graph_builder *b, const struct layer_sh
     const int32_t y = s->recurrent ? arch_state(b, s, n) : -1;
     if (!s->attends)
         return y;
-    const int32_t a = arch_attention(b, s, n);
+    const int32_t a = s->recipe->latent ? arch_mla(b, s, n) : arch_attention(b, s, n);
     return s->recurrent ? arch_add(b, s->layer, "attn_mixer_add", a, y) : a;
 }
 

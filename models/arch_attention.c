@@ -19,22 +19,23 @@ static int32_t clamped(struct graph_builder *b, const struct layer_shape *s, con
 static struct qkv products(struct graph_builder *b, const struct layer_shape *s, int32_t n)
 {
     const int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    const int32_t v = s->kv_heads * s->v_dim;
     const bool demanded = s->recipe->qkv_biases;
     const enum factor factor = s->recipe->qkv_factors_unused ? FACTOR_UNUSED : FACTOR_OF_PRODUCT;
     struct qkv r = {.gate = -1};
     if (arch_has(b, s->layer, "attn_qkv.weight")) {
-        int32_t all = arch_matrix(b, s->layer, "attn_qkv", n, q + 2 * (int64_t)kv);
+        int32_t all = arch_matrix(b, s->layer, "attn_qkv", n, (int64_t)q + kv + v);
         all = arch_extras(b, s->layer, "attn_qkv", all, demanded, factor);
         all = clamped(b, s, "attn_qkv", all);
         r.q = arch_slice(b, s->layer, "attn_q", all, 0, q);
         r.k = arch_slice(b, s->layer, "attn_k", all, q, kv);
-        r.v = arch_slice(b, s->layer, "attn_v", all, q + kv, kv);
+        r.v = arch_slice(b, s->layer, "attn_v", all, q + kv, v);
         return r;
     }
     const bool gated = s->recipe->q_holds_gate;
     r.q = arch_matrix(b, s->layer, "attn_q", n, gated ? 2 * (int64_t)q : q);
     r.k = arch_matrix(b, s->layer, "attn_k", n, kv);
-    r.v = arch_matrix(b, s->layer, "attn_v", n, kv);
+    r.v = arch_matrix(b, s->layer, "attn_v", n, v);
     r.q = arch_extras(b, s->layer, "attn_q", r.q, demanded, factor);
     r.k = arch_extras(b, s->layer, "attn_k", r.k, demanded, factor);
     r.v = arch_extras(b, s->layer, "attn_v", r.v, demanded, factor);
@@ -65,15 +66,16 @@ static void qk_norms(struct graph_builder *b, const struct layer_shape *s, struc
     r->k = qk_norm(b, s, "attn_k_norm", r->k, s->kv_heads);
 }
 
-static int32_t rope(struct graph_builder *b, const struct layer_shape *s, const char *name,
-                    int32_t in, int32_t heads)
+int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                  int32_t in, int32_t heads, int32_t head_dim, int32_t first)
 {
     struct oato_op op = {.kind = OP_ROPE,
                          .dtype = DT_F32,
-                         .k = heads * s->head_dim,
-                         .n = heads * s->head_dim,
+                         .k = heads * head_dim,
+                         .n = heads * head_dim,
                          .heads = heads,
-                         .head_dim = s->head_dim,
+                         .head_dim = head_dim,
+                         .first = first,
                          .rope_dims = s->rope_dims,
                          .rope_pairing = (int32_t)s->pairing,
                          .rope_base = s->rope_base,
@@ -81,35 +83,43 @@ static int32_t rope(struct graph_builder *b, const struct layer_shape *s, const 
     return build_op(b, s->layer, name, op, in, -1, s->rope_divisors, op.n);
 }
 
-int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op op,
+                    int32_t q, int32_t k, int32_t v)
 {
-    const int32_t q_width = s->heads * s->head_dim, kv_width = s->kv_heads * s->head_dim;
-    struct qkv r = products(b, s, n);
-    if (s->recipe->qk_norm == QK_HEADS || s->recipe->qk_norm == QK_WHOLE)
-        qk_norms(b, s, &r);
-    if (s->rope) {
-        r.q = rope(b, s, "rope_q", r.q, s->heads);
-        r.k = rope(b, s, "rope_k", r.k, s->kv_heads);
-    }
-    if (s->recipe->qk_norm == QK_ROTATED_HEADS)
-        qk_norms(b, s, &r);
-    struct oato_op op = {.kind = OP_KV_STORE,
-                         .dtype = DT_F16,
-                         .k = kv_width,
-                         .n = kv_width,
-                         .kv_heads = s->kv_heads,
-                         .head_dim = s->head_dim};
-    build_op(b, s->layer, "kv_store", op, r.k, r.v, NULL, 0);
+    op.kind = OP_KV_STORE;
+    op.dtype = DT_F16;
+    op.k = op.n = op.kv_heads * op.head_dim;
+    build_op(b, s->layer, "kv_store", op, k, v, NULL, 0);
     op.kind = OP_ATTENTION;
-    op.k = op.n = q_width;
+    op.k_tail = 0;
+    op.k = s->heads * op.head_dim;
+    op.n = s->heads * op_v_dim(&op);
     op.heads = s->heads;
     op.scale = s->attention_scale;
     op.window = s->window;
     op.soft_cap = s->score_cap;
-    int32_t o = build_op(b, s->layer, "attention", op, r.q, -1, NULL, q_width);
+    return build_op(b, s->layer, "attention", op, q, -1, NULL, op.n);
+}
+
+int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    struct qkv r = products(b, s, n);
+    if (s->recipe->qk_norm == QK_HEADS || s->recipe->qk_norm == QK_WHOLE)
+        qk_norms(b, s, &r);
+    if (s->rope) {
+        r.q = arch_rope(b, s, "rope_q", r.q, s->heads, s->head_dim, 0);
+        r.k = arch_rope(b, s, "rope_k", r.k, s->kv_heads, s->head_dim, 0);
+    }
+    if (s->recipe->qk_norm == QK_ROTATED_HEADS)
+        qk_norms(b, s, &r);
+    const struct oato_op store = {.kv_heads = s->kv_heads,
+                                  .head_dim = s->head_dim,
+                                  .v_dim = s->v_dim != s->head_dim ? s->v_dim : 0};
+    const int32_t values = s->heads * s->v_dim;
+    int32_t o = arch_attend(b, s, store, r.q, r.k, r.v);
     const struct oato_op gate = {
-        .kind = OP_SWIGLU, .dtype = DT_F32, .k = q_width, .n = q_width, .activation = ACT_SIGMOID};
+        .kind = OP_SWIGLU, .dtype = DT_F32, .k = values, .n = values, .activation = ACT_SIGMOID};
     if (r.gate >= 0)
-        o = build_op(b, s->layer, "attn_gated", gate, r.gate, o, NULL, q_width);
+        o = build_op(b, s->layer, "attn_gated", gate, r.gate, o, NULL, values);
     return arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
 }

@@ -274,10 +274,8 @@ uint64_t graph_kv_bytes(const struct graph *g, oato_dtype kv)
     uint64_t bytes = 0;
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct oato_op *op = &g->ops[i].op;
-        size_t row;
-        if (op->kind == OP_KV_STORE &&
-            dtype_row_bytes(kv, (int64_t)op->kv_heads * op->head_dim, &row))
-            bytes += 2 * (uint64_t)row;
+        if (op->kind == OP_KV_STORE)
+            bytes += op_kv_bytes(op, kv);
     }
     return bytes;
 }

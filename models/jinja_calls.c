@@ -26,8 +26,7 @@ struct jinja_call {
     const char *name;
     /* Separated by spaces: type, colon, name, and = with a default (a number, or nothing) where it
      * may be left out. Types are s: string, i: integer, b: true or not, v: any value; None stands
-     * for the default of s and i. "*": the function looks at `a` itself, in which f or t
-     * behind the star is an argument that names a filter or test, and v another. */
+     * for the default of s and i. "*": the function looks at `a` itself. */
     const char *parameters;
     struct value (*run)(struct jinja *x, const struct call *c);
     int how;
@@ -421,11 +420,11 @@ static const struct jinja_call calls[] = {
     {ON_FILTER, "dictsort", "", sort, ENTRIES},
     {ON_FILTER, "min", "", sort, LEAST},
     {ON_FILTER, "unique", "", unique, 0},
-    {ON_FILTER, "map", "*f", choose, MAP},
-    {ON_FILTER, "select", "*t", choose, 0},
-    {ON_FILTER, "reject", "*t", choose, REJECT},
-    {ON_FILTER, "selectattr", "*vt", choose, MEMBERS},
-    {ON_FILTER, "rejectattr", "*vt", choose, MEMBERS | REJECT},
+    {ON_FILTER, "map", "*", choose, MAP},
+    {ON_FILTER, "select", "*", choose, 0},
+    {ON_FILTER, "reject", "*", choose, REJECT},
+    {ON_FILTER, "selectattr", "*", choose, MEMBERS},
+    {ON_FILTER, "rejectattr", "*", choose, MEMBERS | REJECT},
     {ON_TEST, "undefined", "", is_type, BIT(UNDEFINED)},
     {ON_TEST, "defined", "", is_type, ~BIT(UNDEFINED)},
     {ON_TEST, "none", "", is_type, BIT(NONE)},
@@ -524,42 +523,14 @@ struct value call_run(struct jinja *x, const struct jinja_call *row, struct valu
     return x->failed ? undefined : row->run(x, &c);
 }
 
-static const struct jinja_call *call_required(struct jinja *x, enum call_on on, struct value name)
-{
-    const struct jinja_call *row = call_find(on, name);
-    const bool text = name.type == VALUE_STRING;
-    if (!row)
-        jinja_fail(x, "the %s '%.*s' is not supported", on == ON_FILTER ? "filter" : "test",
-                   text ? (int)name.len : 1, text ? name.s : "?");
-    return row;
-}
-
 struct value call_named(struct jinja *x, enum call_on on, struct value name, struct value subject,
                         const struct args *a)
 {
-    const struct jinja_call *row = call_required(x, on, name);
-    return row ? call_run(x, row, subject, a) : undefined;
-}
-
-/* Of the methods, only those of constants are known. */
-void call_check(struct jinja *x, const struct node *n)
-{
-    const struct node *of = n->kid[0], *a = n->kid[1];
-    if (x->failed)
-        return;
-    x->line = n->line;
-    if (n->kind == NODE_CALL) {
-        const bool known = of->kind == NODE_ATTRIBUTE && of->kid[0]->kind == NODE_CONST;
-        const struct value f =
-            known ? value_member(x, of->kid[0]->value, of->value, true) : value_none;
-        if (f.type == VALUE_UNDEFINED)
-            value_fail_undefined(x, f);
-        return;
-    }
-    const struct jinja_call *row =
-        call_required(x, n->kind == NODE_FILTER ? ON_FILTER : ON_TEST, n->value);
-    const char *p = row && *row->parameters == '*' ? row->parameters + 1 : "";
-    for (; *p && a; p++, a = a->next)
-        if (*p != 'v' && a->kind == NODE_CONST)
-            call_required(x, *p == 'f' ? ON_FILTER : ON_TEST, a->value);
+    const struct jinja_call *row = call_find(on, name);
+    const bool text = name.type == VALUE_STRING;
+    if (row)
+        return call_run(x, row, subject, a);
+    jinja_fail(x, "the %s '%.*s' is not supported", on == ON_FILTER ? "filter" : "test",
+               text ? (int)name.len : 1, text ? name.s : "?");
+    return undefined;
 }

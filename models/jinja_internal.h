@@ -273,10 +273,6 @@ struct node {
     struct node *next;
 };
 
-/* jinja_calls.c. Fails where the node, a filter, test or call, names what does not exist; so does a
- * filter's constant argument that names another filter or a test. What only a run knows is left to
- * it. */
-void call_check(struct jinja *x, const struct node *n);
 struct node *parse_program(struct jinja *x, const char *text, size_t n);
 
 #endif

@@ -90,8 +90,10 @@ static struct lexeme lex_outside(struct parser *p)
             tag = memchr(tag + 1, '{', (size_t)(p->end - tag - 1));
         tag = tag ? tag : p->end;
         const struct lexeme text = lexeme(p, LEX_TEXT, trimmed(p, tag));
-        p->line_start = p->line_start && tag == p->at;
+        const bool any = tag > p->at;
         advance(p, tag);
+        if (any)
+            p->line_start = false;
         if (text.value.len)
             return text;
         if (tag == p->end)
@@ -134,12 +136,13 @@ static struct lexeme lex_inside(struct parser *p)
         return lexeme(p, LEX_END, undefined);
     }
     const char sign = *p->at == '-' || (*p->at == '+' && p->block) ? *p->at : 0;
-    const char *stop = p->at + (sign != 0);
-    if (p->open <= 0 && p->end - stop > 1 && !memcmp(stop, end, 2)) {
+    p->at += sign != 0;
+    if (p->open <= 0 && p->end - p->at > 1 && !memcmp(p->at, end, 2)) {
         p->inside = false;
-        tag_end(p, stop + 2, sign, p->block);
+        tag_end(p, p->at + 2, sign, p->block);
         return close;
     }
+    p->at -= sign != 0;
     const char *to = p->at;
     struct lexeme t = lexeme(p, LEX_CONST, undefined);
     if (*to == '"' || *to == '\'') {
@@ -323,15 +326,6 @@ static struct node *parse_index(struct parser *p, struct node *of)
     return n;
 }
 
-/* The arguments of a call, filter or test, if it has any. */
-static struct node *parse_arguments(struct parser *p, struct node *n)
-{
-    if (skip_operator(p, "("))
-        n->kid[1] = parse_items(p, ")");
-    call_check(p->x, n);
-    return n;
-}
-
 static struct node *parse_postfix(struct parser *p, struct node *n)
 {
     while (!p->x->failed) {
@@ -340,16 +334,22 @@ static struct node *parse_postfix(struct parser *p, struct node *n)
         else if (skip_operator(p, "["))
             n = parse_index(p, n);
         else if (parse_is(p, LEX_OP, "("))
-            n = parse_arguments(p, parse_node(p, NODE_CALL, n, NULL));
+            n = parse_node(p, NODE_CALL, n, NULL);
         else
             break;
+        if (n->kind == NODE_CALL && skip_operator(p, "("))
+            n->kid[1] = parse_items(p, ")");
     }
     return n;
 }
 
+/* The name and arguments of a filter or test. */
 static struct node *parse_applied(struct parser *p, enum node_kind kind, struct node *to)
 {
-    return parse_arguments(p, value_node(p, kind, parse_expect(p, LEX_NAME, NULL), to));
+    struct node *n = value_node(p, kind, parse_expect(p, LEX_NAME, NULL), to);
+    if (skip_operator(p, "("))
+        n->kid[1] = parse_items(p, ")");
+    return n;
 }
 
 /* Filters and tests behind an expression. */
@@ -546,10 +546,10 @@ static struct node *parse_statement(struct parser *p)
     if (filter || parse_skip(p, LEX_NAME, "generation"))
         return parse_text_block(p, filter);
     const struct value name = parse_expect(p, LEX_NAME, NULL);
+    const int len = (int)(name.len < 40 ? name.len : 40);
     const bool is_break = string_is(name, "break");
     if (!is_break && !string_is(name, "continue"))
-        jinja_fail(p->x, "the statement '%.*s' is not supported", (int)min_i64(name.len, 40),
-                   name.s);
+        jinja_fail(p->x, "the statement '%.*s' is not supported", len, name.s);
     parse_expect(p, LEX_CLOSE, NULL);
     return parse_node(p, is_break ? NODE_BREAK : NODE_CONTINUE, NULL, NULL);
 }

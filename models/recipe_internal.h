@@ -27,9 +27,10 @@ enum qk_norm { QK_PLAIN, QK_HEADS, QK_ROTATED_HEADS, QK_WHOLE };
  * attention.scale. */
 enum factors {
     FACTORS_NONE,
-    FACTORS_BY_KEY, /* logits are divided */
-    FACTORS_ROOT,   /* embeddings are multiplied by sqrt(width); only attention.scale is read */
-    FACTORS_LOGITS, /* only logit_scale is read; logits are multiplied */
+    FACTORS_BY_KEY,   /* logits are divided */
+    FACTORS_MINICPM3, /* 12, 1.4 / sqrt(layers) and 256 / width, whatever the keys say */
+    FACTORS_ROOT,     /* embeddings are multiplied by sqrt(width); only attention.scale is read */
+    FACTORS_LOGITS,   /* only logit_scale is read; logits are multiplied */
 };
 
 /* Attention and FFN that both read x, their outputs added to it together. The FFN has a norm of its
@@ -101,6 +102,7 @@ struct recipe {
     enum parallel parallel;
     bool clamp_qkv;     /* by attention.clamp_kqv */
     bool ungated;       /* the FFN is down(activation(up)) */
+    bool latent;        /* attention is multi-head latent attention, arch_mla.c */
     bool up_holds_gate; /* ffn_up.weight holds the rows of the gate, then those of up */
     bool half_ffn;      /* feed_forward_length counts gate and up together */
     enum activation activation;
@@ -119,7 +121,9 @@ struct recipe {
 /* What a layer is made of; numbers of heads and widths may differ from layer to layer. */
 struct layer_shape {
     const struct recipe *recipe;
-    int32_t layer, width, heads, kv_heads, head_dim, ffn, rope_dims;
+    int32_t layer, width, heads, kv_heads, head_dim, v_dim, ffn, rope_dims;
+    int32_t q_rank, kv_rank; /* of latent attention; 0: queries have no such rank */
+    bool absorbed;           /* the cache holds the latent vector */
     enum rope_pairing pairing;
     bool has_positions, rope;       /* any layer rotates, this one does */
     bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */
@@ -186,6 +190,18 @@ bool arch_has(const struct graph_builder *b, int32_t layer, const char *name); /
 
 /* arch_attention.c: the attention block's output for its normed input. */
 int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n);
+/* Rotations of rope_dims dimensions of each head, from `first` on. */
+int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                  int32_t in, int32_t heads, int32_t head_dim, int32_t first);
+/* Stores k and v, as the heads of `store` say, and returns the values that q attends to. */
+int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op store,
+                    int32_t q, int32_t k, int32_t v);
+
+/* arch_mla.c: the same of a row with `latent`; its keys, false if they fit no kernel; the width of
+ * a head in the cache. */
+int32_t arch_mla(struct graph_builder *b, const struct layer_shape *s, int32_t n);
+bool arch_mla_read(struct graph_builder *b, struct layer_shape *s);
+int32_t arch_mla_cached(const struct layer_shape *s);
 
 /* arch_state.c: which blocks a layer has; the same of a layer with a recurrent mixer. */
 void arch_read_blocks(struct graph_builder *b, struct layer_shape *s);

@@ -37,6 +37,7 @@ static const struct recipe recipes[] = {
     {"olmoe", .pairing = ROPE_HALVES, .qk_norm = QK_WHOLE, .experts = EXPERTS_PLAIN},
     {"deepseek", .pairing = ROPE_ADJACENT, .experts = EXPERTS_PLAIN, .shared_experts = true,
      .dense_first = true},
+    {"minicpm3", .pairing = ROPE_HALVES, .latent = true, .factors = FACTORS_MINICPM3},
     {"bailingmoe", .pairing = ROPE_ADJACENT, .experts = EXPERTS_BY_KEY, .shared_experts = true},
     {"gemma", .pairing = ROPE_HALVES, .activation = ACT_GELU, .factors = FACTORS_ROOT},
     {"gemma2", .pairing = ROPE_HALVES, .window_every = 2, .soft_caps = true, .norms = NORMS_AROUND,

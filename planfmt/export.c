@@ -68,10 +68,8 @@ static void read_kv(struct exporter *x)
     const uint64_t positions = size_align((size_t)q->context, 256); /* llama.cpp's steps */
     for (int32_t i = 0; i < x->graph.n_ops; i++) {
         const struct graph_op *op = &x->graph.ops[i];
-        size_t row;
-        if (op->op.kind == OP_KV_STORE &&
-            dtype_row_bytes(q->kv, (int64_t)op->op.kv_heads * op->op.head_dim, &row))
-            x->kv[op->kv_layer] = 2 * row * positions;
+        if (op->op.kind == OP_KV_STORE)
+            x->kv[op->kv_layer] = op_kv_bytes(&op->op, q->kv) * positions;
     }
     for (int32_t i = 0; i < x->plan->n_kv; i++) {
         const struct plan_kv *kv = &x->plan->kv[i];

@@ -123,10 +123,13 @@ struct setup {
 static oato_status make_kv(const struct rig *r, const struct op_case *c, const struct op_point *at,
                            struct setup *s, struct oato_error *err)
 {
-    struct kv_layer_shape shape = {.kv_heads = c->op.kv_heads, .head_dim = c->op.head_dim};
+    struct kv_layer_shape shape = {.kv_heads = c->op.kv_heads,
+                                   .head_dim = c->op.head_dim,
+                                   .v_dim = c->op.v_dim,
+                                   .v_in_k = c->op.v_in_k};
     int32_t pages = op_point_pages(at) * at->seqs;
-    uint64_t row = (uint64_t)shape.kv_heads * (uint64_t)shape.head_dim * (c->op.dtype ? 2 : 4);
-    uint64_t bytes = 2 * row * (uint64_t)pages * KV_PAGE_POSITIONS;
+    uint64_t bytes =
+        op_kv_bytes(&c->op, (oato_dtype)c->op.dtype) * (uint64_t)pages * KV_PAGE_POSITIONS;
     struct kv_layer_shape layers[COPIES_MAX];
     if (op_state_floats(&c->op)) {
         shape = (struct kv_layer_shape){.state = op_state_floats(&c->op), .slots = at->seqs};

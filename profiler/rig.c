@@ -280,7 +280,8 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
     int32_t widest = 0;
     int32_t first = 0, n = 0; /* of the layers with pages; states are zero from the start */
     for (int32_t i = n_layers - 1; i >= 0; i--) {
-        widest = (int32_t)max_i64(widest, (int64_t)layers[i].kv_heads * layers[i].head_dim);
+        widest = (int32_t)max_i64(widest, (int64_t)layers[i].kv_heads *
+                                              max_i64(layers[i].head_dim, layers[i].v_dim));
         n += !layers[i].state;
         first = layers[i].state ? first : i;
     }
@@ -295,20 +296,23 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
     uint64_t workspace = 0;
     n = 0;
     for (int32_t i = 0; !status && i <= n_layers; i++) { /* the first one twice: a marker */
-        int32_t layer = i ? i - 1 : first;
-        if (layers[layer].state)
+        const struct kv_layer_shape *s = &layers[i ? i - 1 : first];
+        if (s->state)
             continue;
-        int32_t width = layers[layer].kv_heads * layers[layer].head_dim;
         struct oato_op op = {.kind = OP_KV_STORE,
                              .dtype = (uint16_t)dtype,
-                             .k = width,
-                             .n = width,
-                             .kv_heads = layers[layer].kv_heads,
-                             .head_dim = layers[layer].head_dim};
+                             .k = s->kv_heads * s->head_dim,
+                             .n = s->kv_heads * s->head_dim,
+                             .kv_heads = s->kv_heads,
+                             .head_dim = s->head_dim,
+                             .v_dim = s->v_dim,
+                             .v_in_k = s->v_in_k,
+                             .k_tail = s->v_in_k ? s->head_dim - s->v_in_k : 0};
         struct graph_op shape = {.n_in = 2};
-        records[n] = rig_record(&shape, &op, (int32_t[]){width, width});
+        const int32_t in_width[] = {(int32_t)op_in_width(&op, 0), (int32_t)op_in_width(&op, 1)};
+        records[n] = rig_record(&shape, &op, in_width);
         records[n].in[1] = value;
-        records[n++].kv_layer = layer;
+        records[n++].kv_layer = (int32_t)(s - layers);
         struct op_size size = {.rows = CHUNK, .seqs = 1};
         uint64_t bytes = r->device->ops->workspace_bytes(r->device, &op, &size);
         workspace = bytes > workspace ? bytes : workspace;

@@ -52,14 +52,12 @@ oato_status request_check(const struct plan_request *q, struct oato_error *err)
 
 static uint64_t kv_bytes(const struct problem *p, const struct graph_op *op)
 {
-    size_t row;
     if (op_state_floats(&op->op))
         return (uint64_t)op_state_floats(&op->op) * sizeof(float) *
                (uint64_t)state_slots_of(p->request.batch);
-    if (op->op.kind != OP_KV_STORE ||
-        !dtype_row_bytes(p->request.kv, (int64_t)op->op.kv_heads * op->op.head_dim, &row))
+    if (op->op.kind != OP_KV_STORE)
         return 0;
-    return 2 * (uint64_t)row * (uint64_t)request_kv_positions(&p->request);
+    return op_kv_bytes(&op->op, p->request.kv) * (uint64_t)request_kv_positions(&p->request);
 }
 
 static oato_status price_operators(struct problem *p, struct oato_error *err)

@@ -39,11 +39,11 @@ void weight_source_release(const struct weight_source *s, int64_t begin, int64_t
 
 /* ---------------------------------------------------------------------------------- KV ---- */
 
-/* Paged KV of the layers on one device. Layer l, page p, head h has a block of K at data +
- * layer_offset[l] + ((p * 2 + 0) * kv_heads + h) * kv_block_bytes, and of V with + 1. K is
- * dimension-major, [head_dim][64]: scores of neighbouring positions are the lanes of a vector. V is
- * position-major, [64][head_dim]: dimensions of a result are the lanes. A Q8_0 block has its bytes
- * in the same order, followed (for both K and V) by the F16 scales [head_dim / 32][64]. */
+/* Paged KV of the layers on one device. A page of a layer has a block of K for each head and then,
+ * if values do not lie in K, a block of V for each head, kv_block. K is dimension-major,
+ * [head_dim][64]: scores of neighbouring positions are the lanes of a vector. V is position-major,
+ * [64][v_dim]: dimensions of a result are the lanes. A Q8_0 block has its bytes in the same order,
+ * followed (for both K and V) by the F16 scales [dimensions / 32][64]. */
 struct kv_cache {
     int32_t n_layers, pages;
     oato_dtype dtype;
@@ -69,14 +69,29 @@ static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
     return row * KV_PAGE_POSITIONS;
 }
 
+/* Bytes of a head's block of K (which 0) or V (1). */
+static inline uint64_t kv_layer_block_bytes(const struct kv_cache *kv, int32_t layer, int which)
+{
+    const struct kv_layer_shape *s = &kv->layers[layer];
+    if (which && s->v_in_k)
+        return 0;
+    return kv_block_bytes(kv->dtype, which && s->v_dim ? s->v_dim : s->head_dim);
+}
+
+static inline uint64_t kv_page_bytes(const struct kv_cache *kv, int32_t layer)
+{
+    return (uint64_t)kv->layers[layer].kv_heads *
+           (kv_layer_block_bytes(kv, layer, 0) + kv_layer_block_bytes(kv, layer, 1));
+}
+
 /* The block of K (which 0) or V (1). */
 static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_t page, int which,
                                 int64_t head)
 {
-    const struct kv_layer_shape *s = &kv->layers[layer];
-    const int64_t block = (page * 2 + which) * s->kv_heads + head;
-    return kv->data + kv->layer_offset[layer] +
-           (uint64_t)block * kv_block_bytes(kv->dtype, s->head_dim);
+    uint8_t *block = kv->data + kv->layer_offset[layer] + (uint64_t)page * kv_page_bytes(kv, layer);
+    if (which)
+        block += (uint64_t)kv->layers[layer].kv_heads * kv_layer_block_bytes(kv, layer, 0);
+    return block + (uint64_t)head * kv_layer_block_bytes(kv, layer, which);
 }
 
 /* A slot of a layer of states. */

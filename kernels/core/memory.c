@@ -51,16 +51,19 @@ bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
     if (kv->pages < 0)
         return false;
     for (int32_t l = 0; l < kv->n_layers; l++) {
-        size_t layer = 0;
+        size_t layer = 0, v = 0;
         const struct kv_layer_shape *s = &kv->layers[l];
+        const int64_t v_dim = s->v_dim ? s->v_dim : s->head_dim;
         const bool fits =
-            s->state ? s->state > 0 && s->slots > 0 &&
-                           size_mul((size_t)s->state, (size_t)s->slots * sizeof(float), &layer) &&
-                           size_add(layer, KV_PADDING, &layer)
-                     : s->kv_heads >= 0 && dtype_row_bytes(kv->dtype, s->head_dim, &layer) &&
-                           size_mul(layer, 2 * KV_PAGE_POSITIONS, &layer) &&
-                           size_mul(layer, (size_t)s->kv_heads, &layer) &&
-                           size_mul(layer, (size_t)kv->pages, &layer);
+            s->state
+                ? s->state > 0 && s->slots > 0 &&
+                      size_mul((size_t)s->state, (size_t)s->slots * sizeof(float), &layer) &&
+                      size_add(layer, KV_PADDING, &layer)
+                : s->kv_heads >= 0 && dtype_row_bytes(kv->dtype, s->head_dim, &layer) &&
+                      (s->v_in_k || dtype_row_bytes(kv->dtype, v_dim, &v)) &&
+                      size_add(layer, v, &layer) && size_mul(layer, KV_PAGE_POSITIONS, &layer) &&
+                      size_mul(layer, (size_t)s->kv_heads, &layer) &&
+                      size_mul(layer, (size_t)kv->pages, &layer);
         if (!fits)
             return false;
         kv->layer_offset[l] = total;

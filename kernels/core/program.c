@@ -141,6 +141,14 @@ static oato_status check_weights(const struct check *c, const struct program_rec
     return OATO_OK;
 }
 
+static bool kv_layer_holds(const struct kv_layer_shape *s, const struct oato_op *op)
+{
+    return op->kv_heads == s->kv_heads && op->head_dim == s->head_dim && op->v_in_k == s->v_in_k &&
+           op_v_dim(op) == (s->v_in_k  ? s->v_in_k
+                            : s->v_dim ? s->v_dim
+                                       : s->head_dim);
+}
+
 static oato_status check_run(const struct check *c, const struct program_record *r)
 {
     const struct oato_op *op = &r->op;
@@ -171,8 +179,7 @@ static oato_status check_run(const struct check *c, const struct program_record 
                                 kv->layers[r->kv_layer].state != op_state_floats(op)))
         return refuse(c, "%s needs slots of its state on this device", oato_op_key(op, NULL, key));
     if (op_has_kv(op) && (r->kv_layer >= kv->n_layers || op->dtype != kv->dtype ||
-                          op->kv_heads != kv->layers[r->kv_layer].kv_heads ||
-                          op->head_dim != kv->layers[r->kv_layer].head_dim))
+                          !kv_layer_holds(&kv->layers[r->kv_layer], op)))
         return refuse(c, "%s does not fit KV layer %" PRId32, oato_op_key(op, NULL, key),
                       r->kv_layer);
     return OATO_OK;

@@ -79,8 +79,8 @@ struct attention_job {
     const int32_t *token_position; /* of the step */
     int32_t token_begin, token_end;
     int32_t kv_head;
-    const float *q; /* token 0 of the step, op->n floats each */
-    float *out;
+    const float *q; /* token 0 of the step, op->k floats each */
+    float *out;     /* op->n floats each */
     /* Compute only these segments of positions and store partial results, see ATTENTION_SEGMENT.
      * partial NULL: all segments, merged, to out. */
     int64_t segment_begin, segment_end;
@@ -100,15 +100,15 @@ static inline int64_t attention_first(const struct oato_op *op, int64_t position
     return op->window ? max_i64(0, position + 1 - op->window) : 0;
 }
 /* Floats of a head's values, padded to whole vectors. */
-static inline int64_t attention_row_floats(int64_t head_dim)
+static inline int64_t attention_row_floats(int64_t v_dim)
 {
-    return (head_dim + 15) & ~(int64_t)15;
+    return (v_dim + 15) & ~(int64_t)15;
 }
 /* Floats of one query's result in one segment: the largest score, the sum of exponentials relative
  * to it, and the values weighted by them. */
-static inline int64_t attention_partial_floats(int64_t head_dim)
+static inline int64_t attention_partial_floats(int64_t v_dim)
 {
-    return 2 + attention_row_floats(head_dim);
+    return 2 + attention_row_floats(v_dim);
 }
 
 /* How the weights of matrix products are prepared. */
@@ -142,7 +142,7 @@ struct attention_kernels {
     void (*run)(const struct attention_job *j, uint8_t *scratch);
     /* Merges n segments' partial results, in order, to `out` for `heads` heads of one token;
      * segments are `stride` floats apart. */
-    void (*merge)(const float *partial, int64_t stride, int64_t n, int32_t heads, int32_t head_dim,
+    void (*merge)(const float *partial, int64_t stride, int64_t n, int32_t heads, int32_t v_dim,
                   float *out);
 };
 

@@ -19,7 +19,7 @@
 #ifndef OATO_LANES_ATTENTION_H
 #define OATO_LANES_ATTENTION_H
 
-#include "kernels/cpu/lanes_vector.h"
+#include "kernels/cpu/lanes_turn.h"
 
 #include <float.h>
 #include <string.h>
@@ -41,6 +41,7 @@ struct pass {
     float total_m[QUERIES], total_l[QUERIES]; /* of the segments before */
     float *p;                                 /* [QUERIES][64] scores, then weights */
     float *acc, *total;                       /* [QUERIES][row]: the segment, those before */
+    uint8_t *turned;                          /* a block of values that lie in K */
     int64_t row;
     int n;
 };
@@ -52,17 +53,19 @@ static uint64_t pass_bytes(void)
 
 static uint64_t attention_scratch(const struct oato_op *op)
 {
-    const uint64_t row = (uint64_t)attention_row_floats(op->head_dim);
-    return pass_bytes() + QUERIES * (ATTENTION_BLOCK + 2 * row) * sizeof(float);
+    const uint64_t row = (uint64_t)attention_row_floats(op_v_dim(op));
+    return pass_bytes() + QUERIES * (ATTENTION_BLOCK + 2 * row) * sizeof(float) +
+           (op->v_in_k ? turned_bytes(op->v_in_k) : 0);
 }
 
-static struct pass *pass_at(uint8_t *scratch, int64_t d)
+static struct pass *pass_at(uint8_t *scratch, int64_t v_dim)
 {
     struct pass *s = (struct pass *)(void *)scratch;
-    s->row = attention_row_floats(d);
+    s->row = attention_row_floats(v_dim);
     s->p = floats(scratch + pass_bytes());
     s->acc = s->p + QUERIES * ATTENTION_BLOCK;
     s->total = s->acc + QUERIES * s->row;
+    s->turned = (uint8_t *)(s->total + QUERIES * s->row);
     return s;
 }
 
@@ -394,8 +397,8 @@ static void pass_begin(const struct attention_job *j, int64_t first, int64_t n, 
         const int64_t token = j->token_begin + (first + i) / group;
         const int64_t head = j->kv_head * group + (first + i) % group;
         s->position[i] = j->token_position[token];
-        s->q[i] = j->q + token * j->op->n + head * d;
-        s->out[i] = j->out + token * j->op->n + head * d;
+        s->q[i] = j->q + token * j->op->k + head * d;
+        s->out[i] = j->out + token * j->op->n + head * op_v_dim(j->op);
     }
 }
 
@@ -403,9 +406,9 @@ static void block(const struct attention_job *j, int64_t begin, int64_t last, st
 {
     const int64_t d = j->op->head_dim;
     const int32_t *page = j->seq->pages + begin / ATTENTION_BLOCK;
-    const bool more = begin + ATTENTION_BLOCK <= last;
-    const uint8_t *data[2], *ahead[2] = {NULL, NULL};
-    for (int which = 0; which < 2; which++) {
+    const bool more = begin + ATTENTION_BLOCK <= last, turns = j->op->v_in_k;
+    const uint8_t *data[2] = {NULL, s->turned}, *ahead[2] = {NULL, NULL};
+    for (int which = 0; which < 2 - turns; which++) {
         data[which] = kv_block(j->kv, j->kv_layer, page[0], which, j->kv_head);
         if (more)
             ahead[which] = kv_block(j->kv, j->kv_layer, page[1], which, j->kv_head);
@@ -421,9 +424,11 @@ static void block(const struct attention_job *j, int64_t begin, int64_t last, st
         scores_any(j->kv->dtype, s, from, to - from, d, data[0], i ? NULL : ahead[0]);
     }
     softmax(j->op, begin, s);
+    if (turns)
+        values_turn(j->kv->dtype, data[0], d, j->op->v_in_k, s->turned);
     for (int i = 0; i < tiles; i++) {
         const int from = s->n * i / tiles, to = s->n * (i + 1) / tiles;
-        values_any(j->kv->dtype, s, from, to - from, d, data[1], i ? NULL : ahead[1]);
+        values_any(j->kv->dtype, s, from, to - from, op_v_dim(j->op), data[1], i ? NULL : ahead[1]);
     }
 }
 
@@ -446,7 +451,7 @@ static void segment_run(const struct attention_job *j, int64_t segment, int64_t 
 static void partial_run(const struct attention_job *j, int64_t first, int64_t queries, int64_t last,
                         struct pass *s)
 {
-    const int64_t one = attention_partial_floats(j->op->head_dim);
+    const int64_t one = attention_partial_floats(op_v_dim(j->op));
     for (int64_t segment = j->segment_begin; segment < j->segment_end; segment++) {
         segment_run(j, segment, last, s);
         float *part = j->partial + ((segment - j->segment_begin) * queries + first) * one;
@@ -473,7 +478,7 @@ static void whole_run(const struct attention_job *j, int64_t last, struct pass *
                               s->l[i], s->acc + i * s->row, s->row);
     }
     for (int i = 0; i < s->n; i++)
-        divide(s->out[i], s->total + i * s->row, s->total_l[i], j->op->head_dim);
+        divide(s->out[i], s->total + i * s->row, s->total_l[i], op_v_dim(j->op));
 }
 
 static void attention_run(const struct attention_job *j, uint8_t *scratch)
@@ -481,7 +486,7 @@ static void attention_run(const struct attention_job *j, uint8_t *scratch)
     const int64_t group = j->op->heads / j->op->kv_heads;
     const int64_t queries = (j->token_end - j->token_begin) * group;
     const int64_t passes = (queries + QUERIES - 1) / QUERIES;
-    struct pass *s = pass_at(scratch, j->op->head_dim);
+    struct pass *s = pass_at(scratch, op_v_dim(j->op));
     for (int64_t i = 0; i < passes; i++) {
         const int64_t first = queries * i / passes, end = queries * (i + 1) / passes;
         pass_begin(j, first, end - first, s);
@@ -494,18 +499,18 @@ static void attention_run(const struct attention_job *j, uint8_t *scratch)
 }
 
 static void attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
-                            int32_t head_dim, float *out)
+                            int32_t v_dim, float *out)
 {
-    const int64_t row = attention_row_floats(head_dim), one = attention_partial_floats(head_dim);
+    const int64_t row = attention_row_floats(v_dim), one = attention_partial_floats(v_dim);
     float total[HEAD_DIM_MAX];
-    for (int32_t h = 0; h < heads; h++, out += head_dim, partial += one) {
+    for (int32_t h = 0; h < heads; h++, out += v_dim, partial += one) {
         float m = -FLT_MAX, l = 0;
         memset(total, 0, (size_t)row * sizeof *total);
         for (int64_t s = 0; s < n; s++) {
             const float *part = partial + s * stride;
             merge_segment(&m, &l, total, part[0], part[1], part + 2, row);
         }
-        divide(out, total, l, head_dim);
+        divide(out, total, l, v_dim);
     }
 }
 

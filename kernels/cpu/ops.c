@@ -332,6 +332,10 @@ static void rope_row(const struct oato_op *op, const float *cos_sin, const float
     const int32_t pairs = op->rope_dims / 2;
     const bool halves = op->rope_pairing == ROPE_HALVES;
     const int32_t step = halves ? 1 : 2, partner = halves ? pairs : 1;
+    for (int32_t h = 0; op->first && y != x && h < op->heads; h++)
+        memcpy(y + h * op->head_dim, x + h * op->head_dim, (size_t)op->first * sizeof *y);
+    x += op->first;
+    y += op->first;
     for (int32_t h = 0; h < op->heads; h++, x += op->head_dim, y += op->head_dim) {
         for (int32_t i = 0; i < pairs; i++) {
             float a = x[i * step], b = x[i * step + partner];
@@ -341,7 +345,7 @@ static void rope_row(const struct oato_op *op, const float *cos_sin, const float
         }
         if (y != x)
             memcpy(y + op->rope_dims, x + op->rope_dims,
-                   (size_t)(op->head_dim - op->rope_dims) * sizeof *y);
+                   (size_t)(op->head_dim - op->first - op->rope_dims) * sizeof *y);
     }
 }
 
@@ -421,6 +425,7 @@ static const struct {
     [OP_CONV] = {.run = run_state},
     [OP_DELTA] = {.run = run_state},
     [OP_SSM] = {.run = run_state},
+    [OP_HEAD_MUL_MAT] = {.run = run_heads},
 };
 
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
@@ -500,7 +505,9 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
         return attention_workspace(k, op, size, n_threads);
     uint64_t bytes = 0;
     for (int i = 0; i < NUMERICS_CHOICES && op_weight_use(op) == WEIGHT_MATRIX; i++) {
-        const uint64_t one = (op_has_experts(op) ? experts_workspace : matrix_workspace)(
+        const uint64_t one = (op_has_experts(op)            ? experts_workspace
+                              : op->kind == OP_HEAD_MUL_MAT ? heads_workspace
+                                                            : matrix_workspace)(
             cpu_matrix_class(k, (oato_dtype)op->dtype, i), op, size->rows, n_threads);
         bytes = one > bytes ? one : bytes;
     }

@@ -25,7 +25,7 @@ static int64_t segments_of(int64_t positions)
 static uint64_t partial_bytes(const struct oato_op *op, int64_t segments)
 {
     return (uint64_t)segments * (uint64_t)op->heads *
-           (uint64_t)attention_partial_floats(op->head_dim) * sizeof(float);
+           (uint64_t)attention_partial_floats(op_v_dim(op)) * sizeof(float);
 }
 
 uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,
@@ -73,7 +73,7 @@ static struct chunks chunks_of(const struct run *x, float *partial)
 static int64_t partial_row(const struct attention_job *j)
 {
     return (int64_t)(j->token_end - j->token_begin) * (j->op->heads / j->op->kv_heads) *
-           attention_partial_floats(j->op->head_dim);
+           attention_partial_floats(op_v_dim(j->op));
 }
 
 static bool chunks_next(struct chunks *c)
@@ -150,7 +150,7 @@ static void units_run(const struct run *x, float *partial, uint8_t *scratch)
 
 static void partials_merge(const struct run *x, float *partial)
 {
-    const int32_t d = x->op->head_dim, group = x->op->heads / x->op->kv_heads;
+    const int32_t d = op_v_dim(x->op), group = x->op->heads / x->op->kv_heads;
     int64_t unit = 0;
     for (struct chunks c = chunks_of(x, partial); chunks_next(&c);) {
         const int64_t row = partial_row(&c.j);
@@ -240,7 +240,7 @@ static void store_k(const struct run *x, uint8_t *block, int64_t at, const float
 
 static void store_v(const struct run *x, uint8_t *block, int64_t at, const float *from)
 {
-    const int64_t d = x->op->head_dim;
+    const int64_t d = op_v_dim(x->op);
     if (x->c->kv->dtype == DT_Q8_0)
         store_q8(from, d, block, at * d, 1, at);
     else if (x->c->kv->dtype == DT_F32)
@@ -253,17 +253,24 @@ void kv_store_row(const struct run *x, int64_t t)
 {
     const struct oato_op *op = x->op;
     const struct kv_cache *kv = x->c->kv;
-    const int64_t d = op->head_dim, width = op->kv_heads * d;
-    const uint64_t block_bytes = kv_block_bytes(kv->dtype, op->head_dim);
+    const int64_t own = op->head_dim - op->k_tail, v_dim = op->v_in_k ? 0 : op_v_dim(op);
     const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
     const int64_t position = x->step->token_position[t], at = position % KV_PAGE_POSITIONS;
     const int32_t page = seq->pages[position / KV_PAGE_POSITIONS];
-    uint8_t *k = kv_block(kv, x->r->kv_layer, page, 0, 0);
-    uint8_t *v = kv_block(kv, x->r->kv_layer, page, 1, 0);
-    for (int64_t h = 0; h < op->kv_heads; h++, k += block_bytes, v += block_bytes) {
-        const int64_t from = t * width + h * d;
-        store_k(x, k, at, input(x, 0) + from);
-        store_v(x, v, at, input(x, 1) + from);
+    const float *first = input(x, 0) + t * op_in_width(op, 0);
+    const float *second = input(x, 1) + t * op_in_width(op, 1);
+    float row[HEAD_DIM_MAX];
+    if (op->k_tail)
+        memcpy(row + own, second, (size_t)op->k_tail * sizeof *row);
+    for (int64_t h = 0; h < op->kv_heads; h++) {
+        const float *k = first, *v = op->k_tail ? first + own : second;
+        if (op->k_tail)
+            k = memcpy(row, first, (size_t)own * sizeof *row);
+        store_k(x, kv_block(kv, x->r->kv_layer, page, 0, h), at, k);
+        if (v_dim)
+            store_v(x, kv_block(kv, x->r->kv_layer, page, 1, h), at, v);
+        first += op->k_tail ? own + v_dim : own;
+        second += op->k_tail ? 0 : v_dim;
     }
 }
 
@@ -275,8 +282,7 @@ void run_kv_copy(const struct run *x)
         return;
     run_state_copy(x);
     for (int32_t l = x->thread; l < kv->n_layers; l += x->n_threads) {
-        const uint64_t page = 2 * (uint64_t)kv->layers[l].kv_heads *
-                              kv_block_bytes(kv->dtype, kv->layers[l].head_dim);
+        const uint64_t page = kv_page_bytes(kv, l);
         for (int32_t i = 0; !kv->layers[l].state && i < x->step->n_page_copies; i++) {
             const struct step_page_copy *copy = &x->step->page_copy[i];
             memcpy(kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0), page);

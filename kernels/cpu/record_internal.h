@@ -1,6 +1,7 @@
 /*
  * record_internal.h - shared by ops.c, which runs records, ops_attention.c (records that use KV
- * pages), ops_experts.c (mixture of experts) and ops_top.c (candidates of rows of logits).
+ * pages), ops_experts.c (mixture of experts), ops_heads.c (a matrix for each head) and ops_top.c
+ * (candidates of rows of logits).
  */
 #ifndef OATO_RECORD_INTERNAL_H
 #define OATO_RECORD_INTERNAL_H
@@ -95,6 +96,11 @@ void run_experts(const struct run *x);
 /* ops_state.c */
 void run_state(const struct run *x);
 void run_state_copy(const struct run *x);
+
+/* ops_heads.c */
+uint64_t heads_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
+                         int n_threads);
+void run_heads(const struct run *x);
 
 /* ops_top.c */
 void top_k_row(const struct run *x, int64_t t);

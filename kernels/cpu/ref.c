@@ -174,7 +174,7 @@ struct softmax {
  * of a job. */
 struct attention_room {
     float *k, *v, *p;
-    float *acc; /* [queries][head_dim] of the segment */
+    float *acc; /* [queries][values] of the segment */
     struct softmax *softmax;
 };
 
@@ -185,8 +185,9 @@ static int64_t job_queries(const struct oato_op *op)
 
 static uint64_t ref_attention_scratch(const struct oato_op *op)
 {
-    uint64_t d = (uint64_t)op->head_dim, queries = (uint64_t)job_queries(op);
-    return ((2 * ATTENTION_BLOCK + queries) * d + ATTENTION_BLOCK) * sizeof(float) +
+    uint64_t d = (uint64_t)op->head_dim, v = (uint64_t)op_v_dim(op);
+    uint64_t queries = (uint64_t)job_queries(op);
+    return (ATTENTION_BLOCK * (d + v) + queries * v + ATTENTION_BLOCK) * sizeof(float) +
            queries * sizeof(struct softmax);
 }
 
@@ -196,7 +197,7 @@ static struct attention_room attention_room(const struct oato_op *op, uint8_t *s
     room.p = floats(room.softmax + job_queries(op));
     room.k = room.p + ATTENTION_BLOCK;
     room.v = room.k + (int64_t)ATTENTION_BLOCK * op->head_dim;
-    room.acc = room.v + (int64_t)ATTENTION_BLOCK * op->head_dim;
+    room.acc = room.v + (int64_t)ATTENTION_BLOCK * op_v_dim(op);
     return room;
 }
 
@@ -215,10 +216,13 @@ static float element(const uint8_t *block, oato_dtype dtype, int64_t d, int64_t 
 static void load_block(const struct attention_job *j, int which, int32_t page, int64_t count,
                        float *out)
 {
-    const int64_t d = j->op->head_dim;
+    const int64_t n = which ? op_v_dim(j->op) : j->op->head_dim;
+    if (j->op->v_in_k)
+        which = 0;
+    const int64_t d = which ? n : j->op->head_dim;
     const uint8_t *block = kv_block(j->kv, j->kv_layer, page, which, j->kv_head);
     for (int64_t i = 0; i < count; i++)
-        for (int64_t e = 0; e < d; e++)
+        for (int64_t e = 0; e < n; e++)
             *out++ = element(block, j->kv->dtype, d, which ? i * d + e : e * KV_PAGE_POSITIONS + i,
                              e / 32 * KV_PAGE_POSITIONS + i);
 }
@@ -227,7 +231,7 @@ static void load_block(const struct attention_job *j, int which, int32_t page, i
 static void attend(const struct oato_op *op, const float *q, const float *k, const float *v,
                    int64_t first, int64_t count, float *p, struct softmax *s, float *acc)
 {
-    const int32_t d = op->head_dim;
+    const int32_t d = op->head_dim, values = op_v_dim(op);
     float top = s->m;
     for (int64_t i = first; i < count; i++) {
         p[i] = dot(q, k + i * d, d) * op->scale;
@@ -238,13 +242,13 @@ static void attend(const struct oato_op *op, const float *q, const float *k, con
     float shrink = expf(s->m - top);
     s->m = top;
     s->l *= shrink;
-    for (int32_t e = 0; e < d; e++)
+    for (int32_t e = 0; e < values; e++)
         acc[e] *= shrink;
-    v += first * d;
-    for (int64_t i = first; i < count; i++, v += d) {
+    v += first * values;
+    for (int64_t i = first; i < count; i++, v += values) {
         float weight = expf(p[i] - top);
         s->l += weight;
-        for (int32_t e = 0; e < d; e++)
+        for (int32_t e = 0; e < values; e++)
             acc[e] += weight * v[e];
     }
 }
@@ -260,18 +264,18 @@ static void merge_segment(float *total_m, float *total_l, float *total, float m,
         total[e] = total[e] * old + acc[e] * new;
 }
 
-/* Query i of the job, token by token and head by head; its position, and where its row begins. */
+/* Query i of the job, token by token and head by head; its position, and its number in the step. */
 static int64_t query_at(const struct attention_job *j, int64_t i, int64_t *position)
 {
     const int64_t group = j->op->heads / j->op->kv_heads, token = j->token_begin + i / group;
     *position = j->token_position[token];
-    return token * j->op->n + (j->kv_head * group + i % group) * j->op->head_dim;
+    return token * j->op->heads + j->kv_head * group + i % group;
 }
 
 static void attend_segment(const struct attention_job *j, int64_t queries, int64_t segment,
                            const struct attention_room *room)
 {
-    const int64_t d = j->op->head_dim;
+    const int64_t d = op_v_dim(j->op);
     int64_t last = 0, position; /* of the last token: the largest */
     query_at(j, queries - 1, &last);
     for (int64_t i = 0; i < queries; i++) {
@@ -290,8 +294,8 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
             int64_t first = max_i64(0, attention_first(j->op, position) - begin);
             int64_t count = min_i64(ATTENTION_BLOCK, position + 1 - begin);
             if (count > first)
-                attend(j->op, j->q + at, room->k, room->v, first, count, room->p, &room->softmax[i],
-                       room->acc + i * d);
+                attend(j->op, j->q + at * j->op->head_dim, room->k, room->v, first, count, room->p,
+                       &room->softmax[i], room->acc + i * d);
         }
     }
 }
@@ -300,7 +304,7 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
 static void attention(const struct attention_job *j, uint8_t *scratch)
 {
     const struct oato_op *op = j->op;
-    const int32_t d = op->head_dim;
+    const int32_t d = op_v_dim(op);
     const struct attention_room room = attention_room(op, scratch);
     const int64_t group = op->heads / op->kv_heads;
     const int64_t queries = (j->token_end - j->token_begin) * group;
@@ -320,7 +324,7 @@ static void attention(const struct attention_job *j, uint8_t *scratch)
     query_at(j, queries - 1, &last);
     for (int64_t i = 0; i < queries; i++) {
         int64_t at = query_at(j, i, &position);
-        memset(j->out + at, 0, (size_t)d * sizeof(float));
+        memset(j->out + at * d, 0, (size_t)d * sizeof(float));
         room.softmax[i].total_m = -INFINITY;
         room.softmax[i].total_l = 0;
     }
@@ -330,29 +334,29 @@ static void attention(const struct attention_job *j, uint8_t *scratch)
             struct softmax *x = &room.softmax[i];
             int64_t at = query_at(j, i, &position);
             if (s * ATTENTION_SEGMENT <= position && x->m != -INFINITY)
-                merge_segment(&x->total_m, &x->total_l, j->out + at, x->m, x->l, room.acc + i * d,
-                              d);
+                merge_segment(&x->total_m, &x->total_l, j->out + at * d, x->m, x->l,
+                              room.acc + i * d, d);
         }
     }
     for (int64_t i = 0; i < queries; i++) {
-        float *out = j->out + query_at(j, i, &position);
+        float *out = j->out + query_at(j, i, &position) * d;
         for (int32_t e = 0; e < d; e++)
             out[e] /= room.softmax[i].total_l;
     }
 }
 
 static void ref_attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
-                                int32_t head_dim, float *out)
+                                int32_t v_dim, float *out)
 {
-    for (int32_t h = 0; h < heads; h++, partial += attention_partial_floats(head_dim)) {
-        float m = -INFINITY, l = 0, *o = out + (int64_t)h * head_dim;
-        memset(o, 0, (size_t)head_dim * sizeof *o);
+    for (int32_t h = 0; h < heads; h++, partial += attention_partial_floats(v_dim)) {
+        float m = -INFINITY, l = 0, *o = out + (int64_t)h * v_dim;
+        memset(o, 0, (size_t)v_dim * sizeof *o);
         for (int64_t s = 0; s < n; s++) {
             const float *part = partial + s * stride;
             if (part[0] != -INFINITY) /* a segment before the window */
-                merge_segment(&m, &l, o, part[0], part[1], part + 2, head_dim);
+                merge_segment(&m, &l, o, part[0], part[1], part + 2, v_dim);
         }
-        for (int32_t e = 0; e < head_dim; e++)
+        for (int32_t e = 0; e < v_dim; e++)
             o[e] /= l;
     }
 }

@@ -23,6 +23,8 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     (void)base;
     if (!op_valid(op) || !cuda_has_kernel(op))
         return false;
+    if (op->v_dim || op->v_in_k || op->k_tail || (op->kind == OP_ROPE && op->first))
+        return false;
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && cuda_attention_shared(op->head_dim) <= SHARED_MOST;
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;

@@ -38,11 +38,10 @@ static double copy_cost(const struct sim_spec *s, uint64_t bytes, double bytes_p
 /* Bytes that one KV_COPY reads and writes. */
 static double page_copy_bytes(const struct kv_cache *kv, const struct step *step)
 {
-    const struct dtype_info *d = dtype_info(kv->dtype);
     double position = 0, positions = 0, states = 0;
     for (int32_t l = 0; l < kv->n_layers; l++) {
         states += (double)kv->layers[l].state * sizeof(float);
-        position += 2.0 * kv->layers[l].kv_heads * kv->layers[l].head_dim * d->block_bytes;
+        position += (double)kv_page_bytes(kv, l) / KV_PAGE_POSITIONS;
     }
     for (int32_t i = 0; i < step->n_page_copies; i++)
         positions += step->page_copy[i].positions;

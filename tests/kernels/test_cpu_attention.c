@@ -20,11 +20,16 @@ struct rig {
     struct oato_op op;
     int32_t pages[SEQS][POSITIONS / 64 + 1];
     int64_t length[SEQS];
-    float *q; /* [SEQS][POSITIONS][n] */
+    float *q; /* [SEQS][POSITIONS][k] */
+};
+
+/* Values as wide as K, of another width, or the first dimensions of K. */
+struct form {
+    int32_t v_dim, v_in_k;
 };
 
 static void rig_init(struct rig *x, const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim,
-                     int32_t kv_heads, int32_t group)
+                     struct form form, int32_t kv_heads, int32_t group)
 {
     memset(x, 0, sizeof *x);
     guarded_init(&x->g);
@@ -33,9 +38,15 @@ static void rig_init(struct rig *x, const struct cpu_kernels *k, oato_dtype dtyp
                              .heads = kv_heads * group,
                              .kv_heads = kv_heads,
                              .head_dim = head_dim,
+                             .v_dim = form.v_dim,
+                             .v_in_k = form.v_in_k,
                              .scale = 1 / sqrtf((float)head_dim)};
-    x->op.k = x->op.n = x->op.heads * head_dim;
-    x->shape = (struct kv_layer_shape){.kv_heads = kv_heads, .head_dim = head_dim};
+    x->op.k = x->op.heads * head_dim;
+    x->op.n = x->op.heads * op_v_dim(&x->op);
+    x->shape = (struct kv_layer_shape){.kv_heads = kv_heads,
+                                       .head_dim = head_dim,
+                                       .v_dim = form.v_dim,
+                                       .v_in_k = form.v_in_k};
     x->kv = (struct kv_cache){.n_layers = 1,
                               .pages = PAGES,
                               .dtype = dtype,
@@ -53,9 +64,9 @@ static void rig_init(struct rig *x, const struct cpu_kernels *k, oato_dtype dtyp
         order[j] = t;
     }
     memcpy(x->pages, order, sizeof x->pages);
-    x->q = test_malloc((size_t)SEQS * POSITIONS * (size_t)x->op.n * sizeof *x->q);
-    random_floats(x->q, (int64_t)SEQS * POSITIONS * x->op.n);
-    for (int64_t i = 0; i < (int64_t)SEQS * POSITIONS * x->op.n; i++)
+    x->q = test_malloc((size_t)SEQS * POSITIONS * (size_t)x->op.k * sizeof *x->q);
+    random_floats(x->q, (int64_t)SEQS * POSITIONS * x->op.k);
+    for (int64_t i = 0; i < (int64_t)SEQS * POSITIONS * x->op.k; i++)
         x->q[i] *= 2; /* peaks in the softmax */
     x->c = (struct cpu_context){.kernels = k, .arena = x->g.base, .kv = &x->kv};
 }
@@ -66,36 +77,32 @@ static void rig_free(struct rig *x)
     guarded_free(&x->g);
 }
 
-static int64_t element_at(const struct rig *x, int seq, int which, int64_t position, int32_t h)
+/* Dimension e of a position's K (which 0) or V: its bytes and, in Q8_0, behind those of its block,
+ * the scale of 32 dimensions. */
+static uint8_t *element_at(const struct rig *x, int seq, int which, int64_t position, int32_t h,
+                           int32_t e, uint8_t **scale)
 {
-    int64_t page = x->pages[seq][position / 64];
-    return ((page * 2 + which) * x->op.kv_heads + h) * 64 * x->op.head_dim +
-           (which ? position % 64 * x->op.head_dim : position % 64);
+    const int64_t page = x->pages[seq][position / 64], slot = position % 64;
+    const int64_t bytes = x->kv.dtype == DT_F32 ? 4 : x->kv.dtype == DT_F16 ? 2 : 1;
+    if (x->op.v_in_k)
+        which = 0;
+    const int64_t d = which ? op_v_dim(&x->op) : x->op.head_dim;
+    uint8_t *block = kv_block(&x->kv, 0, page, which, h);
+    *scale = block + 64 * d + 2 * (e / 32 * 64 + slot);
+    return block + (which ? slot * d + e : e * 64 + slot) * bytes;
 }
 
-/* From one dimension to the next. */
-static int64_t stride_of(int which)
+static void put(const struct rig *x, uint8_t *at, uint8_t *scale, float v)
 {
-    return which ? 1 : 64;
-}
-
-/* The byte of an element in Q8_0 and, behind the bytes of its block, the scale of 32 dimensions. */
-static int8_t *q8_at(const struct rig *x, int64_t at, uint8_t **scale)
-{
-    const int64_t d = x->op.head_dim, block = at / (64 * d), inside = at % (64 * d);
-    const bool is_v = block / x->op.kv_heads % 2;
-    const int64_t position = is_v ? inside / d : inside % 64, e = is_v ? inside % d : inside / 64;
-    uint8_t *base = x->kv.data + block * 68 * d;
-    *scale = base + 64 * d + 2 * (e / 32 * 64 + position);
-    return (int8_t *)base + inside;
-}
-
-/* All elements of a block of 32 are filled with the scale that the last one leaves. */
-static void put_q8(struct rig *x, int64_t at, float v)
-{
-    uint8_t *scale;
-    *q8_at(x, at, &scale) = (int8_t)lrintf(fminf(fmaxf(v * 30, -127), 127));
-    put_half(scale, 0.02f + 0.01f * fabsf(v));
+    if (x->kv.dtype == DT_Q8_0) {
+        /* all elements of a block of 32 have the scale that the last one leaves */
+        *(int8_t *)at = (int8_t)lrintf(fminf(fmaxf(v * 30, -127), 127));
+        put_half(scale, 0.02f + 0.01f * fabsf(v));
+    } else if (x->kv.dtype == DT_F32) {
+        memcpy(at, &v, sizeof v);
+    } else {
+        put_half(at, v);
+    }
 }
 
 static void fill(struct rig *x, int seq, int64_t length)
@@ -103,62 +110,54 @@ static void fill(struct rig *x, int seq, int64_t length)
     x->length[seq] = length;
     for (int64_t p = 0; p < length; p++) {
         for (int32_t h = 0; h < x->op.kv_heads; h++) {
-            for (int which = 0; which < 2; which++) {
-                int64_t at = element_at(x, seq, which, p, h), step = stride_of(which);
-                for (int32_t e = 0; e < x->op.head_dim; e++) {
-                    float v = random_float();
-                    if (x->kv.dtype == DT_Q8_0)
-                        put_q8(x, at + e * step, v);
-                    else if (x->kv.dtype == DT_F32)
-                        floats(x->kv.data)[at + e * step] = v;
-                    else
-                        ((uint16_t *)x->kv.data)[at + e * step] = f32_to_f16(v);
+            for (int which = 0; which < (x->op.v_in_k ? 1 : 2); which++) {
+                for (int32_t e = 0; e < (which ? op_v_dim(&x->op) : x->op.head_dim); e++) {
+                    uint8_t *scale, *at = element_at(x, seq, which, p, h, e, &scale);
+                    put(x, at, scale, random_float());
                 }
             }
         }
     }
 }
 
-static double kv_value(const struct rig *x, int64_t at)
+static double kv_value(const struct rig *x, int seq, int which, int64_t position, int32_t h,
+                       int32_t e)
 {
-    if (x->kv.dtype == DT_Q8_0) {
-        uint8_t *scale;
-        const double q = *q8_at(x, at, &scale);
-        uint16_t h;
-        memcpy(&h, scale, sizeof h);
-        return q * (double)f16_to_f32(h);
-    }
-    return (double)(x->kv.dtype == DT_F32 ? const_floats(x->kv.data)[at]
-                                          : f16_to_f32(((const uint16_t *)x->kv.data)[at]));
+    uint8_t *scale;
+    const uint8_t *at = element_at(x, seq, which, position, h, e, &scale);
+    if (x->kv.dtype == DT_F32)
+        return (double)const_floats(at)[0];
+    uint16_t half;
+    memcpy(&half, x->kv.dtype == DT_Q8_0 ? scale : at, sizeof half);
+    return (x->kv.dtype == DT_Q8_0 ? *(const int8_t *)at : 1) * (double)f16_to_f32(half);
 }
 
 /* Softmax over all positions in the window at once, in double. */
 static void exact(const struct rig *x, int seq, int64_t position, double *out)
 {
-    const int32_t d = x->op.head_dim, group = x->op.heads / x->op.kv_heads;
-    const float *q = x->q + ((int64_t)seq * POSITIONS + position) * x->op.n;
+    const int32_t d = x->op.head_dim, values = op_v_dim(&x->op);
+    const int32_t group = x->op.heads / x->op.kv_heads;
+    const float *q = x->q + ((int64_t)seq * POSITIONS + position) * x->op.k;
     const int64_t first = x->op.window ? max_i64(0, position + 1 - x->op.window) : 0;
     const double cap = (double)x->op.soft_cap;
     double *p = test_malloc((size_t)(position + 1) * sizeof *p);
-    for (int32_t h = 0; h < x->op.heads; h++, q += d, out += d) {
+    for (int32_t h = 0; h < x->op.heads; h++, q += d, out += values) {
         double top = -INFINITY, sum = 0;
         for (int64_t i = first; i <= position; i++) {
-            int64_t at = element_at(x, seq, 0, i, h / group);
             p[i] = 0;
             for (int32_t e = 0; e < d; e++)
-                p[i] += (double)q[e] * kv_value(x, at + e * stride_of(0));
+                p[i] += (double)q[e] * kv_value(x, seq, 0, i, h / group, e);
             p[i] *= (double)x->op.scale;
             p[i] = cap > 0 ? cap * tanh(p[i] / cap) : p[i];
             top = p[i] > top ? p[i] : top;
         }
-        memset(out, 0, (size_t)d * sizeof *out);
+        memset(out, 0, (size_t)values * sizeof *out);
         for (int64_t i = first; i <= position; i++) {
-            int64_t at = element_at(x, seq, 1, i, h / group);
             sum += p[i] = exp(p[i] - top);
-            for (int32_t e = 0; e < d; e++)
-                out[e] += p[i] * kv_value(x, at + e);
+            for (int32_t e = 0; e < values; e++)
+                out[e] += p[i] * kv_value(x, seq, 1, i, h / group, e);
         }
-        for (int32_t e = 0; e < d; e++)
+        for (int32_t e = 0; e < values; e++)
             out[e] /= sum;
     }
     test_free(p);
@@ -192,18 +191,18 @@ static float *attend(struct rig *x, const struct piece *pieces, int n, int threa
                         .token_position = positions,
                         .token_seq = seqs,
                         .seq = seq};
-    const size_t row = (size_t)x->op.n * sizeof(float);
+    const size_t row = (size_t)x->op.n * sizeof(float), q_row = (size_t)x->op.k * sizeof(float);
     struct guarded g;
     struct cpu_context c = x->c;
     guarded_init(&g);
     struct program_record r = record_of(x->op);
     r.kv_layer = 0;
-    r.in[0] = guarded_offset(&g, row * (size_t)tokens);
+    r.in[0] = guarded_offset(&g, q_row * (size_t)tokens);
     r.out[0] = guarded_offset(&g, row * (size_t)tokens);
     for (int i = 0; i < n; i++)
-        memcpy(g.base + r.in[0] + row * (size_t)seq[i].query_begin,
-               x->q + ((int64_t)pieces[i].seq * POSITIONS + pieces[i].begin) * x->op.n,
-               row * (size_t)pieces[i].n);
+        memcpy(g.base + r.in[0] + q_row * (size_t)seq[i].query_begin,
+               x->q + ((int64_t)pieces[i].seq * POSITIONS + pieces[i].begin) * x->op.k,
+               q_row * (size_t)pieces[i].n);
     c.arena = g.base;
     record_run(&c, &r, &step, kv_positions, threads);
     float *out = test_malloc(row * (size_t)tokens);
@@ -212,11 +211,11 @@ static float *attend(struct rig *x, const struct piece *pieces, int n, int threa
     return out;
 }
 
-static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim, int32_t window,
-                  float soft_cap)
+static void check_form(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim,
+                       struct form form, int32_t window, float soft_cap)
 {
     struct rig x;
-    rig_init(&x, k, dtype, head_dim, (int32_t)random_in(1, 3), (int32_t)random_in(1, 5));
+    rig_init(&x, k, dtype, head_dim, form, (int32_t)random_in(1, 3), (int32_t)random_in(1, 5));
     x.op.window = window;
     x.op.soft_cap = soft_cap;
     const size_t row = (size_t)x.op.n * sizeof(float);
@@ -259,6 +258,12 @@ static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_di
     rig_free(&x);
 }
 
+static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim, int32_t window,
+                  float soft_cap)
+{
+    check_form(k, dtype, head_dim, (struct form){0, 0}, window, soft_cap);
+}
+
 static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void **state)
 {
     (void)state;
@@ -270,6 +275,26 @@ static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void
             check(k, DT_F32, head_dims[d], 0, 0);
             if (head_dims[d] % 32 == 0)
                 check(k, DT_Q8_0, head_dims[d], 0, 0);
+        }
+    }
+}
+
+static void values_may_be_of_another_width_or_lie_in_keys(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (int dtype = 0; k && dtype < 3; dtype++) {
+            const oato_dtype type = (oato_dtype[]){DT_F16, DT_F32, DT_Q8_0}[dtype];
+            check_form(k, type, 96, (struct form){64, 0}, 0, 0);
+            check_form(k, type, 64, (struct form){96, 0}, 70, 0);
+            check_form(k, type, 96, (struct form){0, 64}, 0, 0);
+            if (type != DT_Q8_0)
+                check_form(k, type, 44, (struct form){0, 38}, 0, 0);
+        }
+        if (k && !emulator()) {
+            check_form(k, DT_F16, 576, (struct form){0, 512}, 0, 0);
+            check_form(k, DT_Q8_0, 192, (struct form){128, 0}, 0, 0);
         }
     }
 }
@@ -298,7 +323,7 @@ static void a_group_may_be_larger_than_a_pass(void **state)
         if (!k)
             continue;
         struct rig x;
-        rig_init(&x, k, DT_F16, 16, 1, 71);
+        rig_init(&x, k, DT_F16, 16, (struct form){0, 12}, 1, 71);
         fill(&x, 0, 600);
         struct piece last = {0, 599, 1}, both = {0, 598, 2};
         float *one = attend(&x, &last, 1, 2), *two = attend(&x, &both, 1, 2);
@@ -317,6 +342,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_close_to_double_and_bits_depend_on_the_token_alone),
+        cmocka_unit_test(values_may_be_of_another_width_or_lie_in_keys),
         cmocka_unit_test(attention_stays_in_its_window),
         cmocka_unit_test(a_group_may_be_larger_than_a_pass),
     };

@@ -523,8 +523,13 @@ static void supports_says_no_to_what_cannot_run(void **state)
     assert_false(op_valid(&op));
     op.dtype = DT_I8;
     assert_false(op_valid(&op));
-    op = (struct oato_op){
-        .kind = OP_ATTENTION, .dtype = DT_F16, .n = 128, .heads = 2, .kv_heads = 1, .head_dim = 64};
+    op = (struct oato_op){.kind = OP_ATTENTION,
+                          .dtype = DT_F16,
+                          .k = 128,
+                          .n = 128,
+                          .heads = 2,
+                          .kv_heads = 1,
+                          .head_dim = 64};
     assert_true(op_valid(&op));
     assert_string_equal(cpu_numerics(k, &op, NUMERICS_DECODE), "f32");
     op.dtype = DT_Q8_0;

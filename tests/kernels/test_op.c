@@ -43,6 +43,11 @@ static const char *const known_keys[] = {
     "ssm/h1536/g1/d1/s16/c1",
     "mul_mat/BF16/k64/n64",
     "kv_copy",
+    "kv_store/F16/g1/d576/c512/x64/t1",
+    "kv_store/Q8_0/g16/d96/v64/x32/t1",
+    "attention/F16/h128/g1/d576/c512/t1/s1/kv4096",
+    "attention/F32/h8/g2/d192/v128/t1/s1/kv4096",
+    "head_mul_mat/Q8_0/k128/n512/h16/d192/t1",
 };
 
 static void known_keys_are_read_and_written_alike(void **state)
@@ -79,6 +84,18 @@ static void a_key_names_each_field_once(void **state)
     assert_int_equal(op.k, 192);
     assert_int_equal(op.n, 192);
     assert_int_equal(size.rows, 0);
+    assert_true(oato_op_parse("kv_store/F16/g1/d576/c512/x64", &op, &size));
+    assert_true(op_valid(&op) && op_in_width(&op, 0) == 512 && op_in_width(&op, 1) == 64);
+    assert_true(op_kv_bytes(&op, DT_F16) == 2 * 576 && op_kv_bytes(&op, DT_Q8_0) == 18 * 34);
+    assert_false(op_divides(&op, AXIS_HEADS));
+    assert_true(oato_op_parse("kv_store/F16/g16/d96/v64/x32", &op, &size));
+    assert_true(op_valid(&op) && op_in_width(&op, 0) == 16 * 128 && op_in_width(&op, 1) == 32);
+    assert_true(op_kv_bytes(&op, DT_F16) == 2 * 16 * 160);
+    assert_true(oato_op_parse("attention/F16/h128/g1/d576/c512", &op, &size));
+    assert_true(op_valid(&op) && op.k == 128 * 576 && op.n == 128 * 512);
+    assert_true(oato_op_parse("head_mul_mat/Q8_0/k128/n512/h16/d192", &op, &size));
+    assert_true(op_valid(&op) && op_in_width(&op, 0) == 16 * 192);
+    assert_true(op_out_width(&op, 0) == 16 * 576);
     assert_true(oato_op_parse("merge/n100/t1", &op, &size));
     assert_int_equal(op.k, 100);
     assert_true(oato_op_parse("head_norm/h4/d128", &op, &size));
@@ -108,6 +125,7 @@ static struct oato_op random_op(void)
     struct oato_op op = {.kind = (uint16_t)(OP_NONE + random_int(OP_KIND_COUNT - 1))};
     bool norm = op.kind == OP_HEAD_NORM;
     bool heads = op.kind == OP_ROPE || op.kind == OP_ATTENTION || norm;
+    const int form = (int)(random() % 3); /* of K and V */
     op.k = random_int(1 << 20);
     op.n = op.k;
     switch (op.kind) {
@@ -157,7 +175,19 @@ static struct oato_op random_op(void)
             op.rope_pairing = (int32_t)(random() % 2);
         } else if (!norm) {
             op.dtype = random() % 2 ? DT_F16 : DT_F32;
+            op.v_dim = form == 1 ? random_int(512) : 0;
+            op.v_in_k = form == 2 ? random_int(op.head_dim) : 0;
+            op.k_tail = form && op.kind == OP_KV_STORE ? random_int(op.head_dim) : 0;
+            if (form && op.kind == OP_ATTENTION)
+                op.n = op.heads * (op.v_dim + op.v_in_k);
         }
+        break;
+    case OP_HEAD_MUL_MAT:
+        op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
+        op.n = random_int(1 << 10);
+        op.k = random_int(1 << 10);
+        op.heads = random_int(128);
+        op.head_dim = op.k + random_int(100);
         break;
     default: break;
     }

@@ -126,20 +126,6 @@ static void formats_are_recognised_from_their_programs(void **state)
     }
 }
 
-static void a_program_with_an_unknown_filter_is_replaced_too(void **state)
-{
-    struct oato_error err = {0};
-    struct chat_template *c;
-    struct gguf *g = file_with("{% if tools %}{{ tools | nothing }}{% endif %}"
-                               "{{'<|im_start|>' + message['role']}}<|im_end|>");
-    (void)state;
-    assert_int_equal(chat_template_find(g, NULL, &c, &err), OATO_OK);
-    assert_string_equal(chat_template_name(c), "chatml");
-    assert_non_null(strstr(chat_template_warning(c), "the filter 'nothing' is not supported"));
-    chat_template_free(c);
-    gguf_close(g);
-}
-
 static void what_is_not_known_is_an_error_that_lists_the_names(void **state)
 {
     (void)state;
@@ -376,7 +362,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_are_recognised_from_their_programs),
-        cmocka_unit_test(a_program_with_an_unknown_filter_is_replaced_too),
         cmocka_unit_test(what_is_not_known_is_an_error_that_lists_the_names),
         cmocka_unit_test(a_conversation_renders_as_the_model_was_trained),
         cmocka_unit_test(a_default_system_message_is_given_when_there_is_none),

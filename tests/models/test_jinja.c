@@ -278,41 +278,6 @@ static void mistakes_are_told_with_their_line(void **state)
         fails(cases[i][0], strlen(cases[i][0]), &jinja_limits_default, cases[i][1]);
 }
 
-/* So that a model's template that needs them is replaced before a conversation has begun. */
-static void unknown_names_are_refused_before_a_run(void **state)
-{
-    static const char *const cases[][2] = {
-        {"{% if no %}\n{{ n | nothing }}{% endif %}", "line 2: the filter 'nothing'"},
-        {"{{ 1 if n is not nothing(2) }}", "the test 'nothing'"},
-        {"{% macro f() %}{% filter nothing %}{% endfilter %}{% endmacro %}",
-         "the filter 'nothing'"},
-        {"{{ list | map('nothing') }}", "the filter 'nothing'"},
-        {"{{ list | reject('nothing', 1) }}", "the test 'nothing'"},
-        {"{{ list | selectattr('a', 'nothing') }}", "the test 'nothing'"},
-        {"{% if no %}{{ ', '.join(list) }}{% endif %}", "'str object' has no attribute 'join'"},
-    };
-    static const char *const later[] = {"{% if no %}{{ s.nothing() }}{% endif %}",
-                                        "{% if no %}{{ list | map(s) }}{% endif %}",
-                                        "{{ people | map(attribute='name') | join }}"};
-    (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct oato_error err = {0};
-        struct jinja_template *t = NULL;
-        assert_int_equal(
-            jinja_parse("test", cases[i][0], strlen(cases[i][0]), &jinja_limits_default, &t, &err),
-            OATO_EFILE);
-        if (!strstr(err.text, cases[i][1]))
-            fail_msg("%s: '%s'", cases[i][0], err.text);
-    }
-    for (size_t i = 0; i < ARRAY_LEN(later); i++) {
-        struct oato_error err;
-        struct text out;
-        if (render(later[i], strlen(later[i]), &jinja_limits_default, &out, &err))
-            fail_msg("%s: %s", later[i], err.text);
-        text_free(&out);
-    }
-}
-
 /* count times `open`, then `middle`, then count times `close`. */
 static struct text nested(const char *before, const char *open, const char *middle,
                           const char *close, const char *after, int count)
@@ -482,8 +447,6 @@ int main(void)
         cmocka_unit_test(statements_do_as_in_jinja2),
         cmocka_unit_test(white_space_is_removed_around_blocks),
         cmocka_unit_test(mistakes_are_told_with_their_line),
-        cmocka_unit_test(unknown_names_are_refused_before_a_run),
-        cmocka_unit_test(unknown_names_are_refused_before_a_run),
         cmocka_unit_test(nesting_ends_in_one_line),
         cmocka_unit_test(endless_work_ends_in_one_line),
         cmocka_unit_test(long_texts_are_no_work),
