@@ -372,18 +372,6 @@ bool gguf_get_i64(const struct gguf *g, const char *key, int64_t *out)
     return header_i64(g->first, key, out);
 }
 
-bool gguf_get_i64_at(const struct gguf *g, const char *key, uint64_t i, int64_t *out)
-{
-    const struct gguf_value *v = gguf_find(g, key);
-    return v && gguf_value_i64(v, i, out);
-}
-
-bool gguf_get_f64(const struct gguf *g, const char *key, double *out)
-{
-    const struct gguf_value *v = gguf_find(g, key);
-    return v && v->type != GGUF_ARRAY && gguf_value_f64(v, 0, out);
-}
-
 bool gguf_get_bool(const struct gguf *g, const char *key, bool *out)
 {
     const struct gguf_value *v = gguf_find(g, key);

@@ -89,13 +89,11 @@ uint64_t gguf_data_bytes(const struct gguf *g);
 
 /* Typed access with conversion between integer types; false when missing or of another type. */
 bool gguf_get_i64(const struct gguf *g, const char *key, int64_t *out);
-bool gguf_get_f64(const struct gguf *g, const char *key, double *out); /* integers convert */
 bool gguf_get_bool(const struct gguf *g, const char *key, bool *out);
 bool gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *out);
 /* Element i of an array of numbers (or the scalar itself, whatever i). */
-bool gguf_get_i64_at(const struct gguf *g, const char *key, uint64_t i, int64_t *out);
 bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out);
-bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out);
+bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out); /* integers convert */
 
 /* Identity of the model (DESIGN, Plan): hash of the keys that give shapes and of the sorted tensor
  * names, types and shapes. Splitting the file or editing its chat template does not change it. */

@@ -19,19 +19,16 @@ static bool byte_is_itself(int b)
     return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
 }
 
-/* The byte that a character of the alphabet stands for; -1 when it is none. */
+/* The byte that a character of the alphabet stands for; -1 when it is none. The others, in order: 0
+ * to 0x20, 0x7f to 0xa0, 0xad. */
 static int alphabet_byte(uint32_t c)
 {
-    static const uint8_t others[68] = {
-        0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,
-        14,   15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   25,   26,   27,
-        28,   29,   30,   31,   32,   0x7f, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87,
-        0x88, 0x89, 0x8a, 0x8b, 0x8c, 0x8d, 0x8e, 0x8f, 0x90, 0x91, 0x92, 0x93, 0x94, 0x95,
-        0x96, 0x97, 0x98, 0x99, 0x9a, 0x9b, 0x9c, 0x9d, 0x9e, 0x9f, 0xa0, 0xad,
-    };
+    const int other = (int)c - 0x100;
     if (c < 0x100)
         return byte_is_itself((int)c) ? (int)c : -1;
-    return c < ALPHABET_END ? others[c - 0x100] : -1;
+    if (c >= ALPHABET_END)
+        return -1;
+    return other <= 0x20 ? other : other < 67 ? other - 0x21 + 0x7f : 0xad;
 }
 
 /* token_undo_fn */
@@ -68,16 +65,12 @@ static struct pair_slot *pair_slot(const struct pair_map *m, uint64_t key)
 
 static bool pair_map_init(struct pair_map *m, struct arena *a, size_t count)
 {
-    size_t cap = 16;
-    while (cap / 3 * 2 < count)
-        cap *= 2; /* count is bounded by the file's size */
+    const size_t cap = map_capacity(count);
     m->slots = arena_alloc(a, cap, sizeof *m->slots);
-    if (!m->slots)
-        return false;
-    for (size_t i = 0; i < cap; i++)
+    for (size_t i = 0; m->slots && i < cap; i++)
         m->slots[i].id = -1;
     m->mask = cap - 1;
-    return true;
+    return m->slots;
 }
 
 /* Takes over one line "LEFT RIGHT". A merge of or to something that is no token can never show in

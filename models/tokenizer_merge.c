@@ -15,31 +15,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A power of two that leaves a map of count keys at most two thirds full. */
-static bool map_capacity(size_t count, size_t *out)
+size_t map_capacity(size_t count)
 {
     size_t cap = 16;
-    while (cap / 3 * 2 < count) {
-        if (!size_mul(cap, 2, &cap))
-            return false;
-    }
-    *out = cap;
-    return true;
+    while (cap / 3 * 2 < count)
+        cap *= 2;
+    return cap;
 }
 
 bool piece_map_init(struct piece_map *m, struct arena *a, size_t count)
 {
-    size_t cap;
-    if (!map_capacity(count, &cap))
-        return false;
+    const size_t cap = map_capacity(count);
     m->slots = arena_alloc(a, cap, sizeof *m->slots);
-    if (!m->slots)
-        return false;
-    for (size_t i = 0; i < cap; i++)
+    for (size_t i = 0; m->slots && i < cap; i++)
         m->slots[i].id = -1;
     m->mask = cap - 1;
-    m->longest = 0;
-    return true;
+    return m->slots;
 }
 
 /* The slot that holds the bytes, or the empty one where they belong. */
@@ -87,30 +78,33 @@ void id_list_push(struct id_list *l, int32_t id)
         (l->ids = ids)[l->n++] = id;
 }
 
+void merge_free(struct merge_work *w)
+{
+    free(w->symbols);
+    free(w->heap);
+    *w = (struct merge_work){0};
+}
+
 bool merge_reserve(struct merge_work *w, size_t n)
 {
     w->n_symbols = 0;
     w->n_heap = 0;
-    if (n > w->cap_symbols) {
-        size_t cap = n < 64 ? 64 : n;
-        free(w->symbols);
-        w->symbols = malloc(cap * sizeof *w->symbols);
-        w->cap_symbols = w->symbols ? cap : 0;
-    }
+    if (w->symbols && w->cap >= n)
+        return true;
+    merge_free(w);
     /* n - 1 pairs to begin with; each of the n - 1 merges takes one out and puts two in. */
-    size_t most = 2 * n;
-    if (most > w->cap_heap) {
-        size_t cap = most < 128 ? 128 : most;
-        free(w->heap);
-        w->heap = malloc(cap * sizeof *w->heap);
-        w->cap_heap = w->heap ? cap : 0;
-    }
-    return w->symbols && w->heap;
+    w->cap = n < 64 ? 64 : n;
+    w->symbols = malloc(w->cap * sizeof *w->symbols);
+    w->heap = malloc(2 * w->cap * sizeof *w->heap);
+    if (w->symbols && w->heap)
+        return true;
+    merge_free(w);
+    return false;
 }
 
 void merge_add(struct merge_work *w, uint32_t offset, uint32_t len, int32_t id)
 {
-    assert(w->n_symbols < w->cap_symbols);
+    assert(w->n_symbols < w->cap);
     int32_t i = (int32_t)w->n_symbols++;
     w->symbols[i] = (struct symbol){i - 1, -1, offset, len, id};
     if (i > 0)
@@ -119,7 +113,7 @@ void merge_add(struct merge_work *w, uint32_t offset, uint32_t len, int32_t id)
 
 static void heap_push(struct merge_work *w, struct merge_candidate c)
 {
-    assert(w->n_heap < w->cap_heap);
+    assert(w->n_heap < 2 * w->cap);
     size_t i = w->n_heap++;
     while (i > 0) {
         size_t parent = (i - 1) / 2;
@@ -185,11 +179,4 @@ void merge_run(struct merge_work *w, const struct tokenizer *t, const char *text
         consider(w, t, text, find, l->prev, left);
         consider(w, t, text, find, left, l->next);
     }
-}
-
-void merge_free(struct merge_work *w)
-{
-    free(w->symbols);
-    free(w->heap);
-    *w = (struct merge_work){0};
 }

@@ -7,6 +7,10 @@
  *
  * SentencePiece writes a space as U+2581. Here U+2581 becomes a space instead, in the vocabulary
  * and in the text, so that the bytes of a piece are the bytes it prints.
+ *
+ * Gemma 4 (gemma4, or gpt2 with a pre-tokeniser of that kind) has such a vocabulary, whose
+ * neighbours merge by the rank of their pair instead. Nothing is cut: the whole text is one piece.
+ * (llama.cpp cuts it at line ends, which no merge crosses.)
  */
 #include "models/tokens_internal.h"
 
@@ -32,7 +36,8 @@ bool space_undo(const char *s, size_t len, char *out, size_t *n)
     return true;
 }
 
-void byte_ids_load(struct tokenizer *t)
+/* Fills byte_id with the tokens <0x00> to <0xFF>, or else with tokens of one byte. */
+static void byte_ids_load(struct tokenizer *t)
 {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
@@ -110,8 +115,8 @@ static const char *text_prepare(struct encode_work *w, const char *text, size_t 
     return w->buffer;
 }
 
-oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
-                         struct id_list *out, struct oato_error *err)
+static oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
+                                struct id_list *out, struct oato_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         uint8_t byte = (uint8_t)bytes[i];
@@ -131,9 +136,11 @@ oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
     return OATO_OK;
 }
 
-oato_status chars_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
-                         size_t n, bool prefix, merge_find_fn *find, struct id_list *out,
-                         struct oato_error *err)
+/* Merges from single characters up, with a space in front when prefix is set. What no token covers
+ * is written as bytes, or as the unknown token. */
+static oato_status chars_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
+                                size_t n, bool prefix, merge_find_fn *find, struct id_list *out,
+                                struct oato_error *err)
 {
     size_t len = n + 1;
     const char *s = text_prepare(w, text, n, prefix, &len);
@@ -165,4 +172,26 @@ oato_status spm_encode(const struct tokenizer *t, struct encode_work *w, const c
 {
     return chars_encode(t, w, text, n, after_special && t->add_space_prefix, merge_by_score, out,
                         err);
+}
+
+oato_status raw_bpe_load(struct tokenizer *t, const struct gguf *g, struct oato_error *err)
+{
+    if (vocab_load(t, g, space_undo, err) || merges_load(t, g, space_undo, err))
+        return err->status;
+    byte_ids_load(t);
+    /* Files of Gemma 4 made before its tokenizer was corrected say that there is no BOS. */
+    struct gguf_string pre = {"", 0}, model = {"", 0};
+    (void)gguf_get_string(g, "tokenizer.ggml.pre", &pre);
+    (void)gguf_get_string(g, "tokenizer.ggml.model", &model);
+    if (gguf_string_is(pre, "gemma4") || gguf_string_is(model, "gemma4"))
+        t->add_bos = true;
+    return OATO_OK;
+}
+
+oato_status raw_bpe_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
+                           size_t n, bool after_special, struct id_list *out,
+                           struct oato_error *err)
+{
+    (void)after_special;
+    return chars_encode(t, w, text, n, false, merge_by_rank, out, err);
 }

@@ -135,6 +135,8 @@ struct span_list {
 
 /* -------------------------------------------------------------------- tokenizer_merge.c --- */
 
+/* A power of two that leaves a map of count keys (at most 2^31) at most two thirds full. */
+size_t map_capacity(size_t count);
 bool piece_map_init(struct piece_map *m, struct arena *a, size_t count);
 /* False when a token with the same bytes is already in the map; that one stays. */
 bool piece_map_add(struct piece_map *m, const struct token *tokens, int32_t id);
@@ -155,10 +157,9 @@ struct merge_candidate {
 };
 
 struct merge_work {
-    struct symbol *symbols;
-    size_t n_symbols, cap_symbols;
-    struct merge_candidate *heap;
-    size_t n_heap, cap_heap;
+    struct symbol *symbols;       /* room for cap */
+    struct merge_candidate *heap; /* and for twice as many */
+    size_t n_symbols, n_heap, cap;
 };
 
 /* Whether two neighbours may merge, how early (lower first) and to which token. */
@@ -249,15 +250,6 @@ oato_status merges_load(struct tokenizer *t, const struct gguf *g, token_undo_fn
 merge_find_fn merge_by_rank;
 /* U+2581 becomes a space. */
 token_undo_fn space_undo;
-/* Fills byte_id with the tokens <0x00> to <0xFF>, or else with tokens of one byte. */
-void byte_ids_load(struct tokenizer *t);
-/* Merges from single characters up, with a space in front when prefix is set. What no token covers
- * is written as bytes, or as the unknown token. */
-oato_status chars_encode(const struct tokenizer *t, struct encode_work *w, const char *text,
-                         size_t n, bool prefix, merge_find_fn *find, struct id_list *out,
-                         struct oato_error *err);
-oato_status bytes_encode(const struct tokenizer *t, const char *bytes, size_t n,
-                         struct id_list *out, struct oato_error *err);
 /* Room for n bytes in w->buffer; false when memory is short. */
 bool buffer_reserve(struct encode_work *w, size_t n);
 

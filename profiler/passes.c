@@ -17,16 +17,10 @@ void passes_free(struct passes *p)
 bool passes_add(struct passes *p, const struct profile_row *row)
 {
     struct pass *pass = &p->pass[p->n - 1];
-    if (pass->n == pass->cap) {
-        const int32_t cap = pass->cap ? 2 * pass->cap : 256;
-        struct profile_row *grown = realloc(pass->rows, (size_t)cap * sizeof *grown);
-        if (!grown)
-            return false;
-        pass->rows = grown;
-        pass->cap = cap;
-    }
-    pass->rows[pass->n++] = *row;
-    return true;
+    struct profile_row *rows = array_room(pass->rows, (size_t)pass->n, &pass->cap, sizeof *rows);
+    if (rows)
+        (pass->rows = rows)[pass->n++] = *row;
+    return rows;
 }
 
 static const struct profile_row *find(const struct pass *pass, const struct profile_row *like)

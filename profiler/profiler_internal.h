@@ -147,7 +147,8 @@ enum { PASSES_MAX = 5 };
 struct passes {
     struct pass {
         struct profile_row *rows;
-        int32_t n, cap;
+        int32_t n;
+        size_t cap;
     } pass[PASSES_MAX];
     int n; /* started */
 };

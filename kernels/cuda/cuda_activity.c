@@ -49,16 +49,11 @@ static void request_buffer(uint8_t **buffer, size_t *bytes, size_t *most_records
 /* The lock is held. */
 static void keep_span(struct span span)
 {
-    if (n_spans == cap_spans) {
-        const size_t cap = cap_spans ? 2 * cap_spans : 4096;
-        struct span *grown = realloc(spans, cap * sizeof *grown);
-        if (!grown) {
-            short_of_memory = true;
-            return;
-        }
-        spans = grown;
-        cap_spans = cap;
-    }
+    struct span *room = array_room(spans, n_spans, &cap_spans, sizeof *room);
+    short_of_memory = short_of_memory || !room;
+    if (!room)
+        return;
+    spans = room;
     spans[n_spans++] = span;
     n_marks += span.is_mark;
 }

@@ -101,6 +101,19 @@ static struct gguf_writer *sample_writer(const int32_t *ints, const uint8_t *q8)
     return w;
 }
 
+static bool get_i64_at(const struct gguf *g, const char *key, uint64_t i, int64_t *out)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    return v && gguf_value_i64(v, i, out);
+}
+
+/* Of a number, not of an array. */
+static bool get_f64(const struct gguf *g, const char *key, double *out)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    return v && v->type != GGUF_ARRAY && gguf_value_f64(v, 0, out);
+}
+
 static void check_numbers(const struct gguf *g)
 {
     static const struct {
@@ -114,9 +127,9 @@ static void check_numbers(const struct gguf *g)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         assert_true(gguf_get_i64(g, rows[i].key, &n));
         assert_true(n == rows[i].value);
-        assert_true(gguf_get_f64(g, rows[i].key, &f));
+        assert_true(get_f64(g, rows[i].key, &f));
         assert_true(f == (double)rows[i].value);
-        assert_true(gguf_get_i64_at(g, rows[i].key, 9, &n));
+        assert_true(get_i64_at(g, rows[i].key, 9, &n));
         assert_false(gguf_get_bool(g, rows[i].key, &b));
     }
     assert_false(gguf_get_i64(g, "u64", &n)); /* does not fit */
@@ -125,24 +138,24 @@ static void check_numbers(const struct gguf *g)
     assert_false(gguf_get_i64(g, "text", &n));
     assert_false(gguf_get_i64(g, "ints", &n));
     assert_false(gguf_get_i64(g, "missing", &n));
-    assert_false(gguf_get_i64_at(g, "missing", 0, &n));
-    assert_false(gguf_get_f64(g, "missing", &f));
-    assert_false(gguf_get_f64(g, "text", &f));
-    assert_false(gguf_get_f64(g, "yes", &f));
-    assert_false(gguf_get_f64(g, "ints", &f));
-    assert_true(gguf_get_f64(g, "f32", &f));
+    assert_false(get_i64_at(g, "missing", 0, &n));
+    assert_false(get_f64(g, "missing", &f));
+    assert_false(get_f64(g, "text", &f));
+    assert_false(get_f64(g, "yes", &f));
+    assert_false(get_f64(g, "ints", &f));
+    assert_true(get_f64(g, "f32", &f));
     assert_true(f == (double)0.1f);
-    assert_true(gguf_get_f64(g, "f64", &f));
+    assert_true(get_f64(g, "f64", &f));
     assert_true(f == 0.1);
     assert_true(gguf_get_bool(g, "yes", &b));
     assert_true(b);
     assert_false(gguf_get_bool(g, "missing", &b));
-    assert_true(gguf_get_i64_at(g, "ints", 0, &n));
+    assert_true(get_i64_at(g, "ints", 0, &n));
     assert_int_equal(n, -1);
-    assert_true(gguf_get_i64_at(g, "ints", 2, &n));
+    assert_true(get_i64_at(g, "ints", 2, &n));
     assert_int_equal(n, 3);
-    assert_false(gguf_get_i64_at(g, "ints", 3, &n));
-    assert_false(gguf_get_i64_at(g, "words", 0, &n));
+    assert_false(get_i64_at(g, "ints", 3, &n));
+    assert_false(get_i64_at(g, "words", 0, &n));
     assert_int_equal(gguf_find(g, "none")->count, 0);
     assert_false(gguf_value_f64(gguf_find(g, "none"), 0, &f));
 }
