@@ -24,11 +24,23 @@ static bool harmless(const char *name)
     return false;
 }
 
+/* Of a block that predicts further tokens, or of its own head. */
+static bool predicts(struct graph_builder *b, const char *name)
+{
+    const int32_t blocks = build_int(b, "block_count", -1, 1, MAX_LAYERS, -1);
+    int64_t block;
+    char digits[8];
+    if (strncmp(name, "blk.", 4) != 0)
+        return false;
+    snprintf(digits, sizeof digits, "%.*s", (int)strcspn(name + 4, "."), name + 4);
+    return parse_i64(digits, b->graph->n_layers, blocks - 1, &block);
+}
+
 static void check_all_used(struct graph_builder *b)
 {
     for (size_t i = 0; i < gguf_tensor_count(b->gguf) && !build_failed(b); i++) {
         const char *name = gguf_tensor_at(b->gguf, i)->name;
-        if (!b->used[i] && !harmless(name) && !build_ignores(b, name))
+        if (!b->used[i] && !harmless(name) && !build_ignores(b, name) && !predicts(b, name))
             oato_fail(b->err, OATO_EFILE,
                       "%s: unknown tensor %s for architecture %s; a newer oato may be needed",
                       gguf_path(b->gguf), name, b->shape->architecture);
@@ -93,7 +105,9 @@ static oato_status build(struct model *m, model_absent_fn *absent, void *context
         return unknown_architecture(m, name, err);
     m->shape.architecture = recipe->name;
     b.ignored = recipe->ignored;
-    m->shape.n_layers = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);
+    const int32_t blocks = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);
+    if (!build_failed(&b)) /* the last ones predict further tokens */
+        m->shape.n_layers = blocks - build_int(&b, "nextn_predict_layers", -1, 0, blocks - 1, 0);
     m->shape.context_length = build_int(&b, "context_length", -1, 1, INT32_MAX, -1);
     if (build_failed(&b))
         return err->status;

@@ -158,7 +158,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 9 };
+enum { CUDA_MODULES = 10 };
 
 /* Memory shared by many weights: separate allocations would each be rounded up to the driver's
  * granule, 2 MiB. */
@@ -294,7 +294,7 @@ struct compiled {
     struct cuda_step step;
     cu_address step_memory;
     uint8_t *host_step;
-    uint64_t step_bytes, rows_at, seqs_at, pages_at, copies_at; /* offsets */
+    uint64_t step_bytes, rows_at, seqs_at, pages_at, copies_at, states_at; /* offsets */
     int32_t pages_most, copies_most;
 };
 
@@ -349,6 +349,8 @@ int32_t cuda_step_spans(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* False: this device has no kernel for this kind. */
 bool cuda_has_kernel(const struct oato_op *op);
+/* cuda_state.c: of an operator with a state. */
+bool cuda_supports_state(const struct oato_op *op);
 /* Scratch memory of one run of the operator with at most `rows` rows; blas: cuBLAS computes it in
  * steps with many rows. */
 uint64_t cuda_op_workspace(const struct cuda_device *d, const struct oato_op *op, int32_t rows,

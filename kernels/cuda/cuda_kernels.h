@@ -28,11 +28,15 @@ struct cuda_matrix {
 struct cuda_seq {
     int64_t kv_len;
     int32_t query_begin, query_len;
-    int32_t pages_at, pad; /* its block table begins at cuda_step.pages + pages_at */
+    int32_t pages_at, state; /* its block table begins at cuda_step.pages + pages_at; its slot */
 };
 
 struct cuda_page_copy {
     int32_t from, to, positions;
+};
+
+struct cuda_state_copy {
+    int32_t from, to;
 };
 
 /* A step as the device has it; addresses are fixed when a program is compiled. */
@@ -40,6 +44,7 @@ struct cuda_step {
     const int32_t *token_id, *token_position, *token_seq, *row, *pages;
     const struct cuda_seq *seq;
     const struct cuda_page_copy *page_copy;
+    const struct cuda_state_copy *state_copy;
 };
 
 /* Pages of K and V of one layer: blocks of [head_dim][64] and [64][head_dim], laid out as in the
@@ -338,6 +343,32 @@ struct cuda_rope_store_args {
 struct cuda_kv_copy_args {
     struct cuda_step step;
     struct cuda_kv_layer layer;
+};
+
+/* ------------------------------------------------------------- recurrent mixers: state.cu -- */
+
+enum { STATE_THREADS = 64 };
+
+/* conv, delta, ssm: fields as of OP_CONV, OP_DELTA, OP_SSM (kernels/op.h); state: slots of
+ * slot_floats. grid: (blocks of columns of all heads, or of channels; sequences); shared memory: 3
+ * head_dim or 2 rows floats */
+struct cuda_state_args {
+    struct cuda_step step;
+    const float *in[3], *weight[2];
+    float *state, *y;
+    int64_t slot_floats;
+    int32_t k, rows; /* conv: inputs before the current one; ssm: of a head's state */
+    int32_t heads, groups, head_dim, per_channel, cyclic;
+    float eps, bound; /* 0: none */
+    int32_t pad;
+};
+
+/* grid: (slot_floats / STATE_THREADS rounded up) */
+struct cuda_state_copy_args {
+    struct cuda_step step;
+    float *state;
+    int64_t slot_floats;
+    int32_t copies, pad;
 };
 
 /* grid: tokens; one warp */

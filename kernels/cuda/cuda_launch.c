@@ -207,6 +207,12 @@ static cu_result run_kv_copy(const struct launch *l)
     const struct kv_cache *kv = l->c->program->kv;
     cu_result result = CU_OK;
     for (int32_t i = 0; kv && i < kv->n_layers && !result; i++) {
+        if (kv->layers[i].state) {
+            result = launch_state_copy(l, i);
+            continue;
+        }
+        if (!l->step->n_page_copies)
+            continue;
         struct cuda_kv_copy_args a = {.step = l->c->step, .layer = kv_layer(l, i)};
         const struct grid grid = {2 * (uint32_t)a.layer.kv_heads, (uint32_t)l->step->n_page_copies,
                                   1};
@@ -358,7 +364,10 @@ static const struct {
     [OP_ROPE] = {run_rope, "rope", NULL},
     [OP_ROUTE] = {run_route, "route", NULL},
     [OP_KV_STORE] = {run_kv_store, "kv_store", NULL},
-    [OP_KV_COPY] = {run_kv_copy, "kv_copy", NULL},
+    [OP_KV_COPY] = {run_kv_copy, "kv_copy", "state_copy"},
+    [OP_CONV] = {launch_state, "conv", NULL},
+    [OP_DELTA] = {launch_state, "delta", NULL},
+    [OP_SSM] = {launch_state, "ssm", NULL},
     [OP_ATTENTION] = {run_attention, "attention_%s", "attention_merge"},
     [OP_TOP_K] = {run_top_k, "top_k", "top_k_merge"},
 };
@@ -478,7 +487,7 @@ oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uin
                              .step = step,
                              .T = (uint32_t)rows};
     const bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
-    if (l.kernels->waits || (pages ? !step->n_page_copies : !rows))
+    if (l.kernels->waits || (pages ? !step->n_page_copies && !step->n_state_copies : !rows))
         return OATO_OK;
     if (r->kind != RECORD_RUN)
         return copy_record(&l, err);

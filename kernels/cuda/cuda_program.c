@@ -25,6 +25,8 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
         return false;
     if (op->v_dim || op->v_in_k || op->k_tail || (op->kind == OP_ROPE && op->first))
         return false;
+    if (op_state_floats(op))
+        return cuda_supports_state(op);
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && cuda_attention_shared(op->head_dim) <= SHARED_MOST;
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
@@ -195,7 +197,9 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
     c->seqs_at = size_align(c->rows_at + (uint64_t)p->max_rows * sizeof(int32_t), 16);
     c->pages_at = c->seqs_at + (uint64_t)p->max_seqs * sizeof(struct cuda_seq);
     c->copies_at = c->pages_at + (uint64_t)c->pages_most * sizeof(int32_t);
-    c->step_bytes = c->copies_at + (uint64_t)c->copies_most * sizeof(struct cuda_page_copy);
+    c->states_at =
+        size_align(c->copies_at + (uint64_t)c->copies_most * sizeof(struct cuda_page_copy), 16);
+    c->step_bytes = c->states_at + (uint64_t)p->max_seqs * sizeof(struct cuda_state_copy);
     if (cuda_take(d, c->step_bytes, "a step's tokens", &c->step_memory, err))
         return err->status;
     void *host = NULL;
@@ -212,6 +216,7 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
         .seq = (const struct cuda_seq *)(const void *)(at + c->seqs_at),
         .pages = (const int32_t *)(const void *)(at + c->pages_at),
         .page_copy = (const struct cuda_page_copy *)(const void *)(at + c->copies_at),
+        .state_copy = (const struct cuda_state_copy *)(const void *)(at + c->states_at),
     };
     return OATO_OK;
 }
@@ -285,6 +290,18 @@ static void copy_ints(uint8_t *to, const int32_t *from, int32_t n)
         memcpy(to, from, (size_t)n * sizeof *from);
 }
 
+/* A sequence's state is copied at most once in a step. */
+static cu_result states_upload(struct cuda_device *d, const struct compiled *c,
+                               const struct step *step)
+{
+    struct cuda_state_copy *copy = (struct cuda_state_copy *)(void *)(c->host_step + c->states_at);
+    const int32_t n = (int32_t)min_i64(step->n_state_copies, c->program->max_seqs);
+    for (int32_t i = 0; i < n; i++)
+        copy[i] = (struct cuda_state_copy){step->state_copy[i].from, step->state_copy[i].to};
+    return d->cu->upload(c->step_memory + c->states_at, copy, (size_t)n * sizeof *copy,
+                         d->queue.stream);
+}
+
 oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const struct step *step,
                              struct oato_error *err)
 {
@@ -303,7 +320,8 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
         seq[s] = (struct cuda_seq){.kv_len = from->kv_len,
                                    .query_begin = from->query_begin,
                                    .query_len = from->query_len,
-                                   .pages_at = (int32_t)pages};
+                                   .pages_at = (int32_t)pages,
+                                   .state = from->state};
         if (!c->pages_most) /* no KV here: nobody reads a table */
             continue;
         if (pages + n > c->pages_most)
@@ -328,5 +346,7 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
     if (!result && copies)
         result = d->cu->upload(c->step_memory + c->copies_at, copy, (size_t)copies * sizeof *copy,
                                d->queue.stream);
+    if (!result && step->n_state_copies)
+        result = states_upload(d, c, step);
     return result ? cuda_fail(d->cu, result, d->id, "sending a step", err) : OATO_OK;
 }

@@ -11,14 +11,32 @@ uint32_t random_below(struct random *r, uint32_t n)
     return (uint32_t)((r->state >> 33) % n);
 }
 
-static struct model *tiny_model_with(const char *architecture, const char *keys, oato_dtype dtype,
-                                     uint64_t seed)
+/* Further keys of those that need some. */
+static const char *keys_of(const char *architecture)
+{
+    static const struct {
+        const char *architecture, *keys;
+    } known[] = {
+        {"lfm2", "attention.head_count_kv=0,2,0 shortconv.l_cache=3"},
+        {"qwen35", "full_attention_interval=3 ssm.conv_kernel=4 ssm.inner_size=128 "
+                   "ssm.state_size=32 ssm.time_step_rank=4 ssm.group_count=2"},
+        {"granitehybrid", "attention.head_count_kv=0,2,0 ssm.conv_kernel=4 ssm.inner_size=256 "
+                          "ssm.state_size=16 ssm.time_step_rank=64 ssm.group_count=2"},
+        {"mamba", "ssm.conv_kernel=4 ssm.inner_size=256 ssm.state_size=16 ssm.time_step_rank=8"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (!strcmp(known[i].architecture, architecture))
+            return known[i].keys;
+    return NULL;
+}
+
+struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed)
 {
     struct oato_error err;
     struct model *m = NULL;
     struct random_model shape = random_model_default();
     shape.architecture = architecture;
-    shape.keys = keys;
+    shape.keys = keys_of(architecture);
     shape.layers = 3;
     shape.width = 256;
     shape.ffn = 512;
@@ -38,30 +56,6 @@ static struct model *tiny_model_with(const char *architecture, const char *keys,
     if (random_model_open(&shape, &m, &err))
         fail_msg("%s", err.text);
     return m;
-}
-
-struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed)
-{
-    return tiny_model_with(architecture, NULL, dtype, seed);
-}
-
-struct model *tiny_recurrent_model(const char *architecture, oato_dtype dtype, uint64_t seed)
-{
-    static const struct {
-        const char *architecture, *keys;
-    } known[] = {
-        {"lfm2", "attention.head_count_kv=0,2,0 shortconv.l_cache=3"},
-        {"qwen35", "full_attention_interval=3 ssm.conv_kernel=4 ssm.inner_size=128 "
-                   "ssm.state_size=32 ssm.time_step_rank=4 ssm.group_count=2"},
-        {"granitehybrid", "attention.head_count_kv=0,2,0 ssm.conv_kernel=4 ssm.inner_size=256 "
-                          "ssm.state_size=16 ssm.time_step_rank=64 ssm.group_count=2"},
-        {"mamba", "ssm.conv_kernel=4 ssm.inner_size=256 ssm.state_size=16 ssm.time_step_rank=8"},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(known); i++)
-        if (!strcmp(known[i].architecture, architecture))
-            return tiny_model_with(architecture, known[i].keys, dtype, seed);
-    fail_msg("no tiny %s", architecture);
-    return NULL;
 }
 
 struct model *tiny_model(oato_dtype dtype, uint64_t seed)

@@ -23,10 +23,9 @@ uint32_t random_below(struct random *r, uint32_t n);
 /* A model of 3 layers, width 128, with row counts that are multiples of 64; removed from disk at
  * once (the mapping stays). */
 struct model *tiny_model(oato_dtype dtype, uint64_t seed);
-/* The same of another architecture than llama; qwen3moe with 8 experts, 3 used. */
+/* The same of another architecture than llama; qwen3moe with 8 experts, 3 used. With recurrent
+ * state: lfm2, qwen35, granitehybrid, mamba. */
 struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed);
-/* One of the architectures with recurrent state: lfm2, qwen35, granitehybrid, mamba. */
-struct model *tiny_recurrent_model(const char *architecture, oato_dtype dtype, uint64_t seed);
 void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed);
 
 /* Devices: cpu:0 and `sims` of the given memory each. */

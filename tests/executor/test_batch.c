@@ -181,7 +181,7 @@ static void one_class_gives_each_request_its_own_tokens(void **state)
         (struct engine_options){
             .threads = 1, .ubatch = 16, .kv = DT_F32, .kv_given = true, .deterministic = true});
     model_close(m);
-    m = tiny_recurrent_model("qwen35", DT_Q4_0, 5);
+    m = tiny_model_of("qwen35", DT_Q4_0, 5);
     company_changes_no_token(
         m, NULL, (struct engine_options){.threads = 2, .ubatch = 48, .deterministic = true});
     model_close(m);

@@ -101,7 +101,10 @@ static void graphs_give_the_bits_of_launches(void **state)
         const char *architecture;
         oato_dtype dtype;
         bool divided; /* between the devices */
-    } cases[] = {{"llama", DT_Q4_K, false}, {"qwen3moe", DT_Q4_1, false}, {"llama", DT_Q8_0, true}};
+    } cases[] = {{"llama", DT_Q4_K, false},
+                 {"qwen3moe", DT_Q4_1, false},
+                 {"llama", DT_Q8_0, true},
+                 {"qwen35", DT_Q8_0, false}};
     count_begin();
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct model *m = tiny_model_of(cases[i].architecture, cases[i].dtype, i);

@@ -12,7 +12,7 @@ enum { N = 150, MODELS = 4 };
 static struct model *recurrent_model(int i)
 {
     static const char *const names[MODELS] = {"lfm2", "qwen35", "granitehybrid", "mamba"};
-    return tiny_recurrent_model(names[i], DT_F32, 8);
+    return tiny_model_of(names[i], DT_F32, 8);
 }
 
 static void feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n)
