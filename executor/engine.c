@@ -52,6 +52,14 @@ static oato_status limits_set(struct engine *e, struct oato_error *err)
                          (int)e->model->shape.head_dim);
     if (e->context > e->model->shape.context_length * (int64_t)e->max_seqs && !o->context)
         e->context = (int32_t)(e->model->shape.context_length * e->max_seqs);
+    const int64_t learned = e->model->shape.positions_most * (int64_t)e->max_seqs;
+    if (learned && e->context > learned && o->context)
+        return oato_fail(err, OATO_EUSAGE,
+                         "this model has embeddings for %d positions only; use --context %lld or "
+                         "less",
+                         e->model->shape.positions_most, (long long)learned);
+    if (learned && e->context > learned)
+        e->context = (int32_t)learned;
     if (e->ubatch > e->context)
         e->ubatch = e->context;
     if (e->ubatch < e->max_seqs)
@@ -211,6 +219,12 @@ static oato_status input_check(const struct engine *e, const struct engine_input
         return oato_fail(err, OATO_EUSAGE,
                          "sequence %d: cannot append %d tokens; at least 1 is needed", in->seq,
                          in->n);
+    const int32_t most = e->model->shape.positions_most;
+    if (most && e->pool.seqs[in->seq].length + in->n > most)
+        return oato_fail(err, OATO_EFIT,
+                         "sequence %d: this model has embeddings for %d positions only; shorten "
+                         "the text",
+                         in->seq, most);
     for (int32_t j = 0; j < i; j++)
         if (inputs[j].seq == in->seq)
             return oato_fail(err, OATO_EUSAGE, "duplicate sequence %d in a step", in->seq);

@@ -26,6 +26,7 @@ enum norm_flag {
     NORM_PLAIN = 4,   /* no weights */
     NORM_OWN_HEADS =
         8, /* HEAD_NORM: each head has its own weights, in weight[0] one after another */
+    NORM_HEAD_GAINS = 16, /* HEAD_NORM: each head has one number for all its elements */
 };
 
 #endif

@@ -9,6 +9,7 @@
 #include "kernels/op.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* A number of a key: its letters, where it is kept and what is allowed. */
@@ -94,6 +95,7 @@ enum width {
     W_CHOSEN_N,
     W_WEIGHTED, /* rows of a norm's weight: one, or one a head; none if it is plain */
     W_BIASED,   /* and of its bias */
+    W_FACTORS,  /* of SCALE: one, or one for each column */
     W_ADDED,    /* by MERGE_SUM to the first summand */
     W_TAPS,     /* of all channels */
     W_BY_HEAD,
@@ -157,7 +159,8 @@ static bool attention_fits(const struct oato_op *op)
 {
     return kv_fits(op) && op->heads > 0 && (int64_t)op->heads * op->head_dim == op->k &&
            (int64_t)op->heads * op_v_dim(op) == op->n && op->heads % op->kv_heads == 0 &&
-           op->window >= 0;
+           op->window >= 0 &&
+           (op->alibi == 0 || (op->first >= 0 && op->heads <= op->alibi_heads - op->first));
 }
 
 static bool norm_fits(const struct oato_op *op)
@@ -168,7 +171,8 @@ static bool norm_fits(const struct oato_op *op)
 
 static bool head_norm_fits(const struct oato_op *op)
 {
-    return heads_fit(op) && !(op->norm & ~(NORM_CENTRED | NORM_PLAIN | NORM_OWN_HEADS));
+    const int32_t weights = NORM_PLAIN | NORM_OWN_HEADS | NORM_HEAD_GAINS, w = op->norm & weights;
+    return heads_fit(op) && !(op->norm & ~(NORM_CENTRED | weights)) && !(w & (w - 1));
 }
 
 static bool rope_fits(const struct oato_op *op)
@@ -242,7 +246,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},
     [OP_SCALE] = {"scale", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
-        .weight = {{W_ONE, W_ONE}}, .weight_optional = true, .flops = 1, .flops_of = W_K},
+        .weight = {{W_ONE, W_FACTORS}}, .weight_optional = true, .flops = 1, .flops_of = W_K},
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .k = W_HEADS,
         .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_PAIRS}},
         .weight_optional = true, .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
@@ -344,7 +348,7 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_K: return op->k;
     case W_N: return op->n;
     case W_N2: return op->n2;
-    case W_HEAD: return op->head_dim;
+    case W_HEAD: return op->norm & NORM_HEAD_GAINS ? 1 : op->head_dim;
     case W_HEADS: return (int64_t)op->heads * op->head_dim;
     case W_KV_HEADS: return (int64_t)op->kv_heads * op->head_dim;
     case W_STORED:
@@ -361,8 +365,12 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_CHOICE: return 2 * (int64_t)op->experts_used;
     case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
     case W_CHOSEN_N: return (int64_t)op->experts_used * op->n;
-    case W_WEIGHTED: return op->norm & NORM_PLAIN ? 0 : op->norm & NORM_OWN_HEADS ? op->heads : 1;
+    case W_WEIGHTED:
+        return op->norm & NORM_PLAIN                              ? 0
+               : op->norm & (NORM_OWN_HEADS | NORM_HEAD_GAINS) ? op->heads
+                                                               : 1;
     case W_BIASED: return op->norm & NORM_BIASED ? 1 : 0;
+    case W_FACTORS: return op->divides ? op->k : 1;
     case W_ADDED: return (int64_t)op->k - op->n;
     case W_TAPS: return (int64_t)op->k * (op->state + 1);
     case W_BY_HEAD: return op->heads;
@@ -577,6 +585,17 @@ uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype)
     return (uint64_t)k + v;
 }
 
+/* Of H heads, the largest power of two of them, N, has a sequence of its own. */
+float op_slope(const struct oato_op *op, int32_t head)
+{
+    const int32_t h = op->first + head;
+    int32_t n = 1;
+    while (n <= op->alibi_heads / 2)
+        n *= 2;
+    return h < n ? exp2f(-op->alibi * (float)(h + 1) / (float)n)
+                 : exp2f(-op->alibi / 2 * (float)(2 * (h - n) + 1) / (float)n);
+}
+
 bool op_has_kv(const struct oato_op *op)
 {
     return kind_row(op->kind)->traffic >= KV_WRITTEN;
@@ -613,7 +632,7 @@ int op_weight_count(const struct oato_op *op)
 
 bool op_weight_optional(const struct oato_op *op)
 {
-    return kind_row(op->kind)->weight_optional;
+    return kind_row(op->kind)->weight_optional && !op->divides;
 }
 
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)

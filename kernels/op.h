@@ -22,12 +22,12 @@
 enum op_kind {
     OP_NONE = 0,
     /* in graphs, as models build them */
-    OP_EMBED,     /* out[0] = rows of weight[0] named by the step's token ids */
+    OP_EMBED,     /* out[0] = rows of weight[0] named by the step's token ids, or positions */
     OP_RMS_NORM,  /* out[0] = in[0] / rms(in[0], eps) * weight[0], or as `norm` says; k = n = width
                    */
     OP_MUL_MAT,   /* out[0] = weight[0] in[0] */
     OP_BIAS,      /* out[0] = in[0] + weight[0] */
-    OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight */
+    OP_SCALE,     /* out[0] = in[0] * weight[0][0], or * scale without a weight; or / weight[0] */
     OP_ROPE,      /* out[0] = in[0] rotated by position; weight[0] optional: divisors per pair */
     OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer; with a
                      k_tail in[1] = that tail, and in[0] has for each head the rest of k, then v
@@ -117,7 +117,9 @@ struct oato_op {
      * experts_held); 0, 0: all experts */
     int32_t expert_first, experts_held;
     int32_t first;        /* SLICE: first column of the output; ROPE: first dimension of a head
-                             that is rotated */
+                             that is rotated; ATTENTION: number of its first head */
+    int32_t by_position;  /* EMBED: 1: rows are named by positions; beyond the last row that one */
+    int32_t divides;      /* SCALE: 1: out[0] = in[0] / weight[0], one number for each column */
     int32_t state;        /* CONV: inputs before the current one; SSM: rows of a head's state */
     int32_t per_channel;  /* DELTA, SSM: 1 when rows of a state decay by themselves */
     int32_t cyclic;       /* DELTA: 1: head h has k head h mod kv_heads; 0: neighbours share one */
@@ -128,9 +130,17 @@ struct oato_op {
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
     int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
     float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
+    float alibi;          /* ATTENTION: scores also get -slope * distance, op_slope; 0: they do not */
+    int32_t alibi_heads;  /* of all heads, of which the operator may have some, from `first` on */
     float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
     float rope_base;      /* ROPE: frequency base */
-    float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) */
+    float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) .. */
+    float rope_low, rope_high; /* .. from pair rope_high on, up to rope_low not, and between by
+                                  degrees (YaRN); 0, 0: everywhere */
+    float rope_magnitude;      /* ROPE: of rotated dimensions; 0: 1 */
+    /* SCALE without a weight: the factor of position p is also multiplied by
+     * 1 + temperature ln(floor((p + temperature_offset) / temperature_step) + 1); 0: it is not */
+    float temperature, temperature_step, temperature_offset;
     float scale;          /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ACTIVATE: cap, bound;
                              ATTENTION: of q.k */
 };
@@ -249,6 +259,8 @@ int64_t op_state_floats(const struct oato_op *op);
 int32_t op_v_dim(const struct oato_op *op); /* width of a head's values */
 /* Bytes of K and V of one position in all its heads; 0: they are no whole blocks. */
 uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype);
+/* ALiBi's slope of an ATTENTION's head. */
+float op_slope(const struct oato_op *op, int32_t head);
 /* Types that such pages may have. */
 bool op_kv_dtype(oato_dtype dtype);
 /* Arithmetic operations (a multiply-add is two), and bytes of weights (in GGUF form) and of KV that

@@ -39,6 +39,14 @@ static int32_t head_columns(const struct graph_op *o)
                                       : o->op.head_dim;
 }
 
+/* Divisors of frequencies may depend on the context that a sequence can have. */
+static const struct gguf_tensor *weight_of(const struct lowering *l, const struct graph_op *o,
+                                           int i)
+{
+    const int32_t seqs = l->in->limits.seqs > 1 ? l->in->limits.seqs : 1;
+    return o->beyond && l->in->limits.context / seqs > o->beyond_context ? o->beyond : o->weight[i];
+}
+
 static void weights_add(struct lowering *l, const struct graph_op *o, struct queued *r,
                         struct record_part part)
 {
@@ -53,7 +61,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         if (!op_weight_shape(&o->op, i, &rows, &k) || use == WEIGHT_VECTOR)
             rows = o->weight[i]->ne[1];
         struct weight_slot slot = {
-            .tensor = o->weight[i], .use = use, .end = rows, .col_end = o->weight[i]->ne[0]};
+            .tensor = weight_of(l, o, i), .use = use, .end = rows, .col_end = o->weight[i]->ne[0]};
         if (part.axis == AXIS_ROWS) {
             slot.begin = part.placed->begin;
             slot.end = part.placed->end;
@@ -124,6 +132,8 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     if (part.axis == AXIS_K)
         op.k = length;
     if (part.axis == AXIS_HEADS) {
+        if (op.kind == OP_ATTENTION)
+            op.first += op.heads / op.kv_heads * part.placed->begin;
         op.heads = op.heads / op.kv_heads * length;
         op.kv_heads = length;
         op.k = op.n = length * head_columns(o);

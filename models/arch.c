@@ -5,31 +5,8 @@
 #include "models/recipe_internal.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ------------------------------------------------------------------------- hyperparameters */
-
-static bool string_is(struct gguf_string s, const char *word)
-{
-    return s.len == strlen(word) && !memcmp(s.data, word, s.len);
-}
-
-static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
-{
-    char key[96];
-    struct gguf_string type = {"none", 4};
-    snprintf(key, sizeof key, "%s.rope.scaling.type", b->shape->architecture);
-    gguf_get_string(b->gguf, key, &type);
-    s->rope_scale_global = 1;
-    if (string_is(type, "linear")) {
-        /* llama.cpp's converters write a factor of 0 for "not scaled" */
-        const float factor = build_float(b, "rope.scaling.factor", 0, 1e6, 1);
-        s->rope_scale_global = factor > 0 ? 1 / factor : 1;
-    } else if (!string_is(type, "none") && !build_failed(b)) {
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is '%.*s'; supported: none, linear",
-                  gguf_path(b->gguf), key, (int)(type.len < 40 ? type.len : 40), type.data);
-    }
-}
 
 /* Factors of 0 stand for none. */
 static float read_factor(struct graph_builder *b, const char *key, float otherwise)
@@ -84,7 +61,7 @@ static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t 
     if (windows && has_window(b, r, layer))
         s->window = build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 0);
     s->rope_base = s->window ? s->rope_base_window : s->rope_base_global;
-    s->rope_scale = s->window ? 1 : s->rope_scale_global;
+    s->rope_scaled = !s->window || r->windows_scaled;
     if (windows && r->rope_in_windows && !s->window)
         s->rope = false;
 }
@@ -119,6 +96,7 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
             "in layer %d",
             gguf_path(b->gguf), s->heads, s->head_dim, s->v_dim, s->rope_dims, s->kv_heads, layer);
     s->attention_scale = s->score_factor != 0 ? s->score_factor
+                         : r->score_by_dim    ? 1 / (float)s->head_dim
                          : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
                                               : 0;
     s->rope = s->has_positions && !(r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
@@ -151,13 +129,13 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
         s->pairing = ROPE_HALVES;
     arch_read_experts(b, r, &s->experts);
-    read_rope_scaling(b, s);
+    arch_read_positions(b, s);
     read_factors(b, s);
     read_layer(b, s, 0);
     if (build_failed(b))
         return;
     if (s->has_positions)
-        s->rope_divisors = build_tensor(b, s->rope_dims / 2, 0, true, "rope_freqs.weight");
+        arch_read_divisors(b, s);
     struct model_shape *shape = b->shape;
     shape->width = s->width;
     shape->experts = s->experts.all;
@@ -182,7 +160,9 @@ static int32_t embedding(struct graph_builder *b, const struct layer_shape *s,
                          .k = s->width,
                          .n = (int32_t)vocab,
                          .scale = s->embedding_factor != 1 ? s->embedding_factor : 0};
-    return build_op(b, -1, "token_embd", op, -1, -1, *table, s->width);
+    int32_t x = build_op(b, -1, "token_embd", op, -1, -1, *table, s->width);
+    x = arch_learned_positions(b, s, x);
+    return s->recipe->embedding_norm ? arch_norm(b, s, -1, "token_embd_norm", x) : x;
 }
 
 /* What a block adds to x: its output, normed again where the row says so, times the factor. */
@@ -192,6 +172,16 @@ static int32_t block_output(struct graph_builder *b, const struct layer_shape *s
     if (s->recipe->norms != NORMS_BEFORE)
         y = arch_norm(b, s, s->layer, norm, y);
     return arch_factor(b, s->layer, factor, y, s->block_factor);
+}
+
+/* x + the embedding times a factor of the layer. */
+static int32_t embedding_skip(struct graph_builder *b, const struct layer_shape *s, int32_t x)
+{
+    const struct gguf_tensor *t =
+        build_tensor(b, 1, 0, false, "blk.%d.layer_output_scale.weight", s->layer);
+    const struct oato_op op = {.kind = OP_SCALE};
+    const int32_t y = arch_elementwise(b, s->layer, "skip_scale", "", op, s->embedded, t);
+    return arch_add(b, s->layer, "skip_add", x, y);
 }
 
 /* x + attention + FFN; n: x normed. */
@@ -235,7 +225,8 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     const bool normed = r->blocks == BLOCKS_ONE; /* by attn_norm */
     const int32_t m = normed ? n : before ? arch_norm(b, s, s->layer, name, x) : x;
     const int32_t f = block_output(b, s, "post_ffw_norm", "ffn_factor", arch_ffn(b, s, m));
-    return arch_add(b, s->layer, "ffn_add", x, f);
+    x = arch_add(b, s->layer, "ffn_add", x, f);
+    return r->skips ? embedding_skip(b, s, x) : x;
 }
 
 static int32_t output(struct graph_builder *b, const struct layer_shape *s,
@@ -261,6 +252,7 @@ void arch_build(struct graph_builder *b, const struct recipe *r)
     const struct gguf_tensor *table;
     read_model(b, &s);
     int32_t x = embedding(b, &s, &table);
+    s.embedded = x;
     for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l++) {
         read_layer(b, &s, l);
         b->shape->kv_heads = (int32_t)max_i64(b->shape->kv_heads, s.kv_heads);

@@ -4,6 +4,8 @@
  */
 #include "models/recipe_internal.h"
 
+#include <string.h>
+
 struct qkv {
     int32_t q, k, v, gate;
 };
@@ -56,31 +58,20 @@ static int32_t qk_norm(struct graph_builder *b, const struct layer_shape *s, con
 {
     if (s->recipe->qk_norm == QK_WHOLE)
         return arch_norm(b, s, s->layer, name, in);
-    return arch_head_norm(b, s, name, in, heads, s->head_dim, s->recipe->head_norm,
-                          s->recipe->qk_norm_if_held);
+    const bool plain = s->recipe->k_norm_plain && !strcmp(name, "attn_k_norm");
+    return arch_head_norm(b, s, name, in, heads, s->head_dim,
+                          plain ? NORM_PLAIN : s->recipe->head_norm, s->recipe->qk_norm_if_held);
 }
 
 static void qk_norms(struct graph_builder *b, const struct layer_shape *s, struct qkv *r)
 {
+    if (s->recipe->qk_norm == QK_WHOLE && s->recipe->qk_norm_if_held &&
+        !arch_has(b, s->layer, "attn_q_norm.weight")) { /* llama.cpp leaves k alone, too */
+        arch_unused(b, s->layer, "attn_k_norm");
+        return;
+    }
     r->q = qk_norm(b, s, "attn_q_norm", r->q, s->heads);
     r->k = qk_norm(b, s, "attn_k_norm", r->k, s->kv_heads);
-}
-
-int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const char *name,
-                  int32_t in, int32_t heads, int32_t head_dim, int32_t first)
-{
-    struct oato_op op = {.kind = OP_ROPE,
-                         .dtype = DT_F32,
-                         .k = heads * head_dim,
-                         .n = heads * head_dim,
-                         .heads = heads,
-                         .head_dim = head_dim,
-                         .first = first,
-                         .rope_dims = s->rope_dims,
-                         .rope_pairing = (int32_t)s->pairing,
-                         .rope_base = s->rope_base,
-                         .rope_scale = s->rope_scale};
-    return build_op(b, s->layer, name, op, in, -1, s->rope_divisors, op.n);
 }
 
 int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op op,
@@ -98,6 +89,8 @@ int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct
     op.scale = s->attention_scale;
     op.window = s->window;
     op.soft_cap = s->score_cap;
+    op.alibi = s->alibi;
+    op.alibi_heads = s->alibi != 0 ? s->heads : 0;
     return build_op(b, s->layer, "attention", op, q, -1, NULL, op.n);
 }
 
@@ -112,6 +105,7 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
     }
     if (s->recipe->qk_norm == QK_ROTATED_HEADS)
         qk_norms(b, s, &r);
+    r.q = arch_temper(b, s, r.q);
     const struct oato_op store = {.kv_heads = s->kv_heads,
                                   .head_dim = s->head_dim,
                                   .v_dim = s->v_dim != s->head_dim ? s->v_dim : 0};

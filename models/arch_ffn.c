@@ -18,7 +18,12 @@ static int32_t ungated(struct graph_builder *b, const struct layer_shape *s, int
 {
     const struct oato_op op = {.kind = OP_ACTIVATE, .activation = (int32_t)s->recipe->activation};
     const int32_t up = arch_product(b, s->layer, "ffn_up", m, width, factor);
-    const int32_t h = arch_elementwise(b, s->layer, "ffn_activation", "", op, up, NULL);
+    int32_t h = arch_elementwise(b, s->layer, "ffn_activation", "", op, up, NULL);
+    const struct gguf_tensor *scales =
+        build_tensor(b, width, 0, true, "blk.%d.ffn.act.scales", s->layer);
+    const struct oato_op divide = {.kind = OP_SCALE, .divides = 1};
+    if (scales)
+        h = arch_elementwise(b, s->layer, "ffn_act_scales", "", divide, h, scales);
     return arch_product(b, s->layer, "ffn_down", h, s->width, factor);
 }
 
@@ -50,7 +55,8 @@ static int32_t dense(struct graph_builder *b, const struct layer_shape *s, const
                          .activation = (int32_t)s->recipe->activation};
     snprintf(name, sizeof name, "ffn_swiglu%s", suffix);
     const int32_t h = build_op(b, s->layer, name, op, gate, up, NULL, width);
-    return arch_product(b, s->layer, down_name, h, s->width, factor);
+    return arch_product(b, s->layer, down_name, h, s->width,
+                        s->recipe->down_factor ? FACTOR_OF_SUM : factor);
 }
 
 /* --------------------------------------------------------------------------------- experts */

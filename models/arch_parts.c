@@ -24,6 +24,18 @@ bool arch_has(const struct graph_builder *b, int32_t layer, const char *name)
     return gguf_tensor(b->gguf, full);
 }
 
+void arch_unused(struct graph_builder *b, int32_t layer, const char *name)
+{
+    static const char *const kinds[] = {"weight", "bias"};
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        char full[GGUF_MAX_NAME + 1];
+        snprintf(full, sizeof full, "blk.%d.%s.%s", layer, name, kinds[i]);
+        const struct gguf_tensor *t = gguf_tensor(b->gguf, full);
+        if (t)
+            build_tensor(b, t->ne[0], 0, true, "%s", full);
+    }
+}
+
 static int32_t width_of(const struct graph_builder *b, int32_t value)
 {
     return build_failed(b) ? 0 : b->graph->values[value].width;
@@ -103,10 +115,13 @@ int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t 
 int32_t arch_head_norm(struct graph_builder *b, const struct layer_shape *s, const char *name,
                        int32_t in, int32_t heads, int32_t head_dim, int32_t norm, bool optional)
 {
-    const int32_t own = norm & NORM_OWN_HEADS ? heads : 0;
+    const bool gains = norm & NORM_HEAD_GAINS;
+    const int32_t own = gains || norm & NORM_OWN_HEADS ? heads : 0;
     const bool plain = norm & NORM_PLAIN;
     const struct gguf_tensor *w =
-        plain ? NULL : build_tensor(b, head_dim, own, optional, "blk.%d.%s.weight", s->layer, name);
+        plain ? NULL
+              : build_tensor(b, gains ? 1 : head_dim, own, optional, "blk.%d.%s.weight", s->layer,
+                             name);
     if (!w && !plain)
         return in;
     const struct oato_op op = {

@@ -205,6 +205,15 @@ void build_weight(struct graph_builder *b, const struct gguf_tensor *weight)
     o->weight[o->n_weights++] = weight;
 }
 
+void build_beyond(struct graph_builder *b, const struct gguf_tensor *weight, int32_t context)
+{
+    if (build_failed(b))
+        return;
+    struct graph_op *o = &b->graph->ops[b->graph->n_ops - 1];
+    o->beyond = weight;
+    o->beyond_context = context;
+}
+
 int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
                       const struct gguf_tensor *weight)
 {

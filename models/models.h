@@ -212,6 +212,10 @@ struct graph_op {
     int32_t n_in, n_out, n_weights;
     int32_t in[GRAPH_INPUTS], out[GRAPH_OUTPUTS];    /* values */
     const struct gguf_tensor *weight[GRAPH_WEIGHTS]; /* may hold NULL: absent optional weight */
+    /* ROPE: takes the place of weight[0] where the context of a sequence may be longer than
+     * beyond_context; NULL: nothing does */
+    const struct gguf_tensor *beyond;
+    int32_t beyond_context;
 };
 
 struct graph {
@@ -265,6 +269,7 @@ struct oato_op graph_op_with_kv(const struct graph_op *op, oato_dtype kv);
 struct model_shape {
     const char *architecture;
     int64_t context_length; /* trained with */
+    int32_t positions_most; /* that have learned embeddings; 0: positions have none */
     int32_t n_layers, width, ffn_width, heads, kv_heads, head_dim, vocab;
     int32_t experts, experts_used; /* 0: none; with experts ffn_width is that of one */
 };

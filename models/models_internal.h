@@ -66,6 +66,9 @@ int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struc
 void build_input(struct graph_builder *b, int32_t value);
 void build_weight(struct graph_builder *b, const struct gguf_tensor *weight);
 
+/* What takes the place of its weight where a sequence may have a longer context. */
+void build_beyond(struct graph_builder *b, const struct gguf_tensor *weight, int32_t context);
+
 /* y = W x, n x k as the tensor says. */
 int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
                       const struct gguf_tensor *weight);

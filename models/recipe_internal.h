@@ -23,6 +23,11 @@ enum norm_place { NORMS_BEFORE, NORMS_AROUND, NORMS_AFTER };
 /* Norms of q and k: of each head, of each head after its rotation, or of all heads together. */
 enum qk_norm { QK_PLAIN, QK_HEADS, QK_ROTATED_HEADS, QK_WHOLE };
 
+/* ALiBi: slopes up to 2^-8 always, or by the key attention.max_alibi_bias. */
+enum alibi { ALIBI_NONE, ALIBI_ALWAYS, ALIBI_BY_KEY };
+/* An embedding for each position: none, in all files, or where they hold it. */
+enum learned { LEARNED_NONE, LEARNED_ALWAYS, LEARNED_IF_HELD };
+
 /* Constant factors: keys embedding_scale, residual_scale (of a block's output), logit_scale and
  * attention.scale. */
 enum factors {
@@ -77,6 +82,13 @@ struct recipe {
     int32_t no_rope_every;  /* layer l is without positions if l + 1 is a multiple of it; 0: none */
     bool no_rope;           /* no positions at all */
     bool rope_if_finetuned; /* none where rope.scaling.finetuned is false */
+    int32_t rope_layers;    /* only models of so many layers rotate; 0: all */
+    bool windows_scaled;    /* rope.scaling counts in layers with a window, too */
+    bool yarn_keys;         /* yarn_beta_fast, _slow and yarn_log_multiplier are read */
+    bool temperature;       /* q grows with its position by attention.temperature_scale, _length */
+    enum alibi alibi;
+    int32_t alibi_layers; /* only models of so many layers have it; 0: all */
+    enum learned learned; /* position_embd is added to embeddings */
     /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
      * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
     int32_t window_every;
@@ -87,6 +99,9 @@ struct recipe {
     int32_t norm;         /* enum norm_flag of all norms but those of heads; biases where files
                              have them */
     int32_t head_norm;    /* enum norm_flag of those of heads */
+    bool k_norm_plain;    /* that of k has no weights */
+    bool embedding_norm;  /* token_embd_norm follows the embedding */
+    bool skips;           /* each layer adds the embedding times its layer_output_scale */
     bool qk_norm_if_held; /* where files have it */
     const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
     enum qk_norm qk_norm;
@@ -103,6 +118,8 @@ struct recipe {
     bool clamp_qkv;     /* by attention.clamp_kqv */
     bool ungated;       /* the FFN is down(activation(up)) */
     bool latent;        /* attention is multi-head latent attention, arch_mla.c */
+    bool down_factor;   /* the factor of ffn_down counts */
+    bool score_by_dim;  /* scores are divided by head_dim, not by its root */
     bool up_holds_gate; /* ffn_up.weight holds the rows of the gate, then those of up */
     bool half_ffn;      /* feed_forward_length counts gate and up together */
     enum activation activation;
@@ -127,7 +144,8 @@ struct layer_shape {
     enum rope_pairing pairing;
     bool has_positions, rope;       /* any layer rotates, this one does */
     bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */
-    float eps, rope_base, rope_scale, attention_scale;
+    float eps, rope_base, attention_scale;
+    bool rope_scaled; /* rope.scaling counts in this layer */
     float embedding_factor, block_factor, logit_factor;          /* 1: none */
     int32_t window;                                              /* 0: none */
     float rope_base_global, rope_base_window, rope_scale_global; /* of layers without and with it */
@@ -135,7 +153,11 @@ struct layer_shape {
     float qkv_bound;                                             /* 0: none */
     bool parallel;
     float score_factor; /* in place of 1/sqrt(head_dim); 0: none */
-    const struct gguf_tensor *rope_divisors;
+    const struct gguf_tensor *rope_divisors, *rope_beyond; /* of contexts beyond the original one */
+    float rope_low, rope_high, rope_magnitude;             /* see struct oato_op */
+    int32_t original_context;
+    float alibi, temperature, temperature_step, temperature_offset;
+    int32_t embedded; /* the embedding */
     struct experts experts;
 };
 
@@ -187,12 +209,22 @@ int32_t arch_add(struct graph_builder *b, int32_t layer, const char *name, int32
 int32_t arch_factor(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
                     float factor);
 bool arch_has(const struct graph_builder *b, int32_t layer, const char *name); /* a tensor */
+/* Accepts the weight and bias "blk.N.NAME", which the file may have and the graph does not use. */
+void arch_unused(struct graph_builder *b, int32_t layer, const char *name);
 
-/* arch_attention.c: the attention block's output for its normed input. */
-int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n);
+/* arch_positions.c: keys of positions, and what they do to values. */
+void arch_read_positions(struct graph_builder *b, struct layer_shape *s);
+void arch_read_divisors(struct graph_builder *b, struct layer_shape *s);
+/* x + position_embd, where the model has it. */
+int32_t arch_learned_positions(struct graph_builder *b, const struct layer_shape *s, int32_t x);
 /* Rotations of rope_dims dimensions of each head, from `first` on. */
 int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const char *name,
                   int32_t in, int32_t heads, int32_t head_dim, int32_t first);
+/* q times its temperature, where the model has one. */
+int32_t arch_temper(struct graph_builder *b, const struct layer_shape *s, int32_t q);
+
+/* arch_attention.c: the attention block's output for its normed input. */
+int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n);
 /* Stores k and v, as the heads of `store` say, and returns the values that q attends to. */
 int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op store,
                     int32_t q, int32_t k, int32_t v);

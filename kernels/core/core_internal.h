@@ -7,6 +7,8 @@
 
 #include "kernels/device.h"
 
+#include <math.h>
+
 /* Casts for arenas, pages and prepared weights, which are bytes, where they hold float32. */
 static inline float *floats(void *p)
 {
@@ -123,5 +125,30 @@ extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
  * allocation. Devices count down and fail at 1; 0: off. */
 oato_status inject_error(const char *device, const char *what, _Atomic int64_t *records,
                          int64_t *allocations, struct oato_error *err);
+
+
+/* Radians by which a position turns pair i of ROPE, in double so that long contexts keep their
+ * precision. */
+static inline double rope_turn(const struct oato_op *op, int32_t i, const float *divisors)
+{
+    double scale = (double)op->rope_scale;
+    if (op->rope_high != 0) {
+        const double low = (double)op->rope_low, high = (double)op->rope_high;
+        const double scaled = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+        scale = scale * scaled + (1 - scaled);
+    }
+    const double turn = pow((double)op->rope_base, -2.0 * i / op->rope_dims) * scale;
+    return divisors ? turn / (double)divisors[i] : turn;
+}
+
+/* What SCALE multiplies the row of a position by. */
+static inline float scale_factor(const struct oato_op *op, int32_t position)
+{
+    if (op->temperature == 0)
+        return op->scale;
+    const double steps =
+        floor(((double)position + (double)op->temperature_offset) / (double)op->temperature_step);
+    return op->scale * (float)(1 + (double)op->temperature * log(steps + 1));
+}
 
 #endif

@@ -36,6 +36,7 @@ struct pass {
     const float *q[QUERIES];
     float *out[QUERIES];
     int64_t position[QUERIES];
+    float slope[QUERIES]; /* of ALiBi */
     int64_t count[QUERIES]; /* of the block's positions that a query sees */
     float m[QUERIES], l[QUERIES], shrink[QUERIES];
     float total_m[QUERIES], total_l[QUERIES]; /* of the segments before */
@@ -332,6 +333,13 @@ static void cap_scores(float *p, float scale, float cap)
     }
 }
 
+/* p = scale p - slope (ago - i), of a block that begins `ago` positions before the query's. */
+static void slope_scores(float *p, float scale, float slope, int64_t ago)
+{
+    for (int i = 0; i < ATTENTION_BLOCK; i++)
+        p[i] = p[i] * scale - slope * (float)(ago - i);
+}
+
 /* `begin`: the block's first position. */
 static void softmax(const struct oato_op *op, int64_t begin, struct pass *s)
 {
@@ -344,9 +352,12 @@ static void softmax(const struct oato_op *op, int64_t begin, struct pass *s)
             continue;
         if (op->soft_cap != 0)
             cap_scores(p, op->scale, op->soft_cap);
+        const float scale = op->soft_cap != 0 ? 1 : op->scale;
+        if (op->alibi != 0)
+            slope_scores(p, scale, s->slope[i], s->position[i] - begin);
         for (int64_t at = attention_first(op, s->position[i]) - begin; at > 0; at--)
             p[at - 1] = -INFINITY; /* before the window */
-        sum[i] = weigh(p, s->count[i], op->soft_cap != 0 ? 1 : op->scale, s->m[i], &top[i]);
+        sum[i] = weigh(p, s->count[i], op->alibi != 0 ? 1 : scale, s->m[i], &top[i]);
     }
     for (int i = 0; i < s->n; i += LANES) {
         vec shrink = vec_exp(vec_load(s->m + i) - vec_load(top + i));
@@ -399,6 +410,7 @@ static void pass_begin(const struct attention_job *j, int64_t first, int64_t n, 
         s->position[i] = j->token_position[token];
         s->q[i] = j->q + token * j->op->k + head * d;
         s->out[i] = j->out + token * j->op->n + head * op_v_dim(j->op);
+        s->slope[i] = j->op->alibi != 0 ? op_slope(j->op, (int32_t)head) : 0;
     }
 }
 

@@ -182,14 +182,16 @@ static void run_matrix(const struct run *x)
 static void embed_row(const struct run *x, int64_t t)
 {
     const struct oato_weight *w = weight(x, 0);
-    const int64_t k = x->op->k;
+    const int64_t k = x->op->k, last = x->op->n - 1;
+    const int64_t id = x->op->by_position ? min_i64(x->step->token_position[t], last)
+                                          : x->step->token_id[t];
     float *y = output(x, 0) + t * k;
     size_t row = 0;
     dtype_row_bytes(w->dtype, k, &row);
     if (w->rows_of)
-        x->k->layout->row(x->k->layout->lanes, w->rows_of, x->step->token_id[t], y);
+        x->k->layout->row(x->k->layout->lanes, w->rows_of, id, y);
     else
-        quants_row(w->dtype, w->data + (size_t)x->step->token_id[t] * row, k, y);
+        quants_row(w->dtype, w->data + (size_t)id * row, k, y);
     if (x->op->scale != 0)
         for (int64_t i = 0; i < k; i++)
             y[i] *= x->op->scale;
@@ -228,10 +230,15 @@ static void add_norm_row(const struct run *x, int64_t t)
 static void head_norm_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n, d = x->op->head_dim;
+    const bool gains = x->op->norm & NORM_HEAD_GAINS;
     const int64_t step = x->op->norm & NORM_OWN_HEADS ? d : 0;
     const float *w = norm_weights(x);
-    for (int64_t h = 0, at = t * n; h < x->op->heads; h++, at += d)
-        norm(x, output(x, 0) + at, input(x, 0) + at, w ? w + h * step : NULL, d);
+    for (int64_t h = 0, at = t * n; h < x->op->heads; h++, at += d) {
+        float *y = output(x, 0) + at;
+        norm(x, y, input(x, 0) + at, w && !gains ? w + h * step : NULL, d);
+        for (int64_t i = 0; gains && i < d; i++)
+            y[i] *= w[h];
+    }
 }
 
 static void bias_row(const struct run *x, int64_t t)
@@ -240,14 +247,21 @@ static void bias_row(const struct run *x, int64_t t)
     x->k->rows->add(output(x, 0) + at, input(x, 0) + at, const_floats(weight(x, 0)->data), n);
 }
 
+/* Rows of logits have none: nothing that depends on it may compute them. */
+static int32_t position_of(const struct run *x, int64_t t)
+{
+    return x->r->rows == ROWS_TOKENS ? x->step->token_position[t] : 0;
+}
+
 static void scale_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n;
     const struct oato_weight *w = weight(x, 0);
-    const float *a = input(x, 0) + t * n, factor = w ? const_floats(w->data)[0] : x->op->scale;
+    const float *a = input(x, 0) + t * n, *of = w ? const_floats(w->data) : NULL;
+    const float factor = of ? of[0] : scale_factor(x->op, position_of(x, t));
     float *y = output(x, 0) + t * n;
     for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] * factor;
+        y[i] = x->op->divides ? a[i] / of[i] : a[i] * factor;
 }
 
 static void add_row(const struct run *x, int64_t t)
@@ -306,24 +320,15 @@ static void merge_sum_row(const struct run *x, int64_t t)
         x->k->rows->add(y, sum, input(x, i) + t * n, n);
 }
 
-/* Turns a position, in double so that long contexts keep their precision. */
-static void rope_turns(const struct oato_op *op, const float *divisors, double *turn)
-{
-    for (int32_t i = 0; i < op->rope_dims / 2; i++) {
-        turn[i] = pow((double)op->rope_base, -2.0 * i / op->rope_dims) * (double)op->rope_scale;
-        if (divisors)
-            turn[i] /= (double)divisors[i];
-    }
-}
-
 static void rope_angles(const struct oato_op *op, const double *turn, int64_t position,
                         float *cos_sin)
 {
+    const double magnitude = op->rope_magnitude != 0 ? (double)op->rope_magnitude : 1;
     for (int32_t i = 0; i < op->rope_dims / 2; i++) {
         double s, c;
         sincos((double)position * turn[i], &s, &c);
-        cos_sin[2 * i] = (float)c;
-        cos_sin[2 * i + 1] = (float)s;
+        cos_sin[2 * i] = (float)(c * magnitude);
+        cos_sin[2 * i + 1] = (float)(s * magnitude);
     }
 }
 
@@ -353,7 +358,8 @@ static bool rope_same(const struct rope_table *t, const struct oato_op *op, cons
 {
     return t->filled_serial == t->step_serial && t->divisors == divisors &&
            t->op.rope_dims == op->rope_dims && t->op.rope_base == op->rope_base &&
-           t->op.rope_scale == op->rope_scale;
+           t->op.rope_scale == op->rope_scale && t->op.rope_low == op->rope_low &&
+           t->op.rope_high == op->rope_high && t->op.rope_magnitude == op->rope_magnitude;
 }
 
 /* Each thread fills the table for its own tokens; it is marked as filled once all have. */
@@ -369,8 +375,8 @@ static void run_rope(const struct run *x)
     const bool filled = table && rope_same(table, op, divisors);
     float local[HEAD_DIM_MAX];
     double turn[HEAD_DIM_MAX / 2];
-    if (!filled)
-        rope_turns(op, const_floats(divisors), turn);
+    for (int32_t i = 0; !filled && i < pairs; i++)
+        turn[i] = rope_turn(op, i, w ? const_floats(divisors) : NULL);
     int64_t begin, end;
     share_rows(x, &begin, &end);
     for (int64_t t = begin; t < end; t++) {

@@ -227,9 +227,11 @@ static void load_block(const struct attention_job *j, int which, int32_t page, i
                              e / 32 * KV_PAGE_POSITIONS + i);
 }
 
-/* One query and positions [first, count) of a block: the online softmax. */
-static void attend(const struct oato_op *op, const float *q, const float *k, const float *v,
-                   int64_t first, int64_t count, float *p, struct softmax *s, float *acc)
+/* One query and positions [first, count) of a block, which begins `ago` positions before the
+ * query's: the online softmax. slope: of ALiBi. */
+static void attend(const struct oato_op *op, float slope, int64_t ago, const float *q,
+                   const float *k, const float *v, int64_t first, int64_t count, float *p,
+                   struct softmax *s, float *acc)
 {
     const int32_t d = op->head_dim, values = op_v_dim(op);
     float top = s->m;
@@ -237,6 +239,8 @@ static void attend(const struct oato_op *op, const float *q, const float *k, con
         p[i] = dot(q, k + i * d, d) * op->scale;
         if (op->soft_cap != 0)
             p[i] = op->soft_cap * tanhf(p[i] / op->soft_cap);
+        if (op->alibi != 0)
+            p[i] -= slope * (float)(ago - i);
         top = p[i] > top ? p[i] : top;
     }
     float shrink = expf(s->m - top);
@@ -272,6 +276,12 @@ static int64_t query_at(const struct attention_job *j, int64_t i, int64_t *posit
     return token * j->op->heads + j->kv_head * group + i % group;
 }
 
+static float query_slope(const struct attention_job *j, int64_t i)
+{
+    const int64_t group = j->op->heads / j->op->kv_heads;
+    return j->op->alibi != 0 ? op_slope(j->op, (int32_t)(j->kv_head * group + i % group)) : 0;
+}
+
 static void attend_segment(const struct attention_job *j, int64_t queries, int64_t segment,
                            const struct attention_room *room)
 {
@@ -294,8 +304,9 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
             int64_t first = max_i64(0, attention_first(j->op, position) - begin);
             int64_t count = min_i64(ATTENTION_BLOCK, position + 1 - begin);
             if (count > first)
-                attend(j->op, j->q + at * j->op->head_dim, room->k, room->v, first, count, room->p,
-                       &room->softmax[i], room->acc + i * d);
+                attend(j->op, query_slope(j, i), position - begin, j->q + at * j->op->head_dim,
+                       room->k, room->v, first, count, room->p, &room->softmax[i],
+                       room->acc + i * d);
         }
     }
 }

@@ -72,6 +72,7 @@ struct attention_work {
     const int32_t *pages;
     int kv_head, n_heads;
     int positions, hidden; /* from the first page on; before the window, in that page */
+    float slope;           /* of the warp's head */
     attention_room room;
 };
 
@@ -139,15 +140,19 @@ template <int DTYPE> __device__ static void page_scores(const attention_work &w,
 
 /* Of positions [hidden, count), those of the warp's head: the parts of the scores become weights
  * relative to the greatest score. */
-__device__ static float page_score(const attention_work &w, float sum, bool seen)
+__device__ static float page_score(const attention_work &w, float sum, int ago, bool seen)
 {
     float score = sum * w.a->scale;
     if (w.a->soft_cap != 0)
         score = w.a->soft_cap * tanhf(score / w.a->soft_cap);
+    if (w.a->alibi != 0)
+        score -= w.slope * (float)ago;
     return seen ? score : -INFINITY;
 }
 
-__device__ static attention_sum page_softmax(const attention_work &w, int hidden, int count)
+/* ago: how many positions before the token's the page begins. */
+__device__ static attention_sum page_softmax(const attention_work &w, int hidden, int count,
+                                             int ago)
 {
     const int head = threadIdx.x / WARP, at = 2 * (threadIdx.x % WARP);
     float2 score = {0, 0};
@@ -157,8 +162,8 @@ __device__ static attention_sum page_softmax(const attention_work &w, int hidden
         score.x += x.x;
         score.y += x.y;
     }
-    score.x = page_score(w, score.x, at >= hidden && at < count);
-    score.y = page_score(w, score.y, at + 1 >= hidden && at + 1 < count);
+    score.x = page_score(w, score.x, ago - at, at >= hidden && at < count);
+    score.y = page_score(w, score.y, ago - at - 1, at + 1 >= hidden && at + 1 < count);
     const float m = warp_max(fmaxf(score.x, score.y));
     const float2 weight = {expf(score.x - m), expf(score.y - m)};
     w.room.weight[at * ATTENTION_HEADS + head] = weight.x;
@@ -235,7 +240,8 @@ __device__ static attention_sum segment_of(const attention_work &w, int from, in
         load_values(values, v, d, 2 * (mine % (d / 2)), mine / (d / 2), groups, count);
         page_scores<DTYPE>(w, page_block(w, page, 0));
         __syncthreads();
-        const attention_sum here = page_softmax(w, page ? 0 : w.hidden, count);
+        const int ago = w.positions - 1 - page * ATTENTION_PAGE;
+        const attention_sum here = page_softmax(w, page ? 0 : w.hidden, count, ago);
         const float2 scaling = sum_joins(&sum, here.m, here.l);
         if (threadIdx.x % WARP == 0)
             w.room.scaling[warp] = scaling;
@@ -299,6 +305,17 @@ __device__ inline void merge_ahead(const cuda_attention_args &a)
     touch(&a.step.token_position[blockIdx.y]);
 }
 
+/* As op_slope. */
+__device__ static float alibi_slope(const cuda_attention_args &a, int head)
+{
+    const int h = a.alibi_first + head;
+    int n = 1;
+    while (n <= a.alibi_heads / 2)
+        n *= 2;
+    return h < n ? exp2f(-a.alibi * (float)(h + 1) / (float)n)
+                 : exp2f(-a.alibi / 2 * (float)(2 * (h - n) + 1) / (float)n);
+}
+
 template <int DTYPE> __device__ static void attention(const cuda_attention_args &a)
 {
     const int64_t t = blockIdx.z;
@@ -309,7 +326,7 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
     const int before = begin / ATTENTION_PAGE; /* pages */
     attention_work w = {&a, a.step.pages + seq.pages_at + before,   (int)blockIdx.y,
                         0,  position + 1 - before * ATTENTION_PAGE, begin % ATTENTION_PAGE,
-                        {}};
+                        0,  {}};
     float *room = (float *)SHARED_ROOM;
     w.room.scaling = (float2 *)room; /* these first, so that rows of floats are aligned behind */
     w.room.weight = room + 2 * ATTENTION_HEADS;
@@ -324,6 +341,8 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
         return;
     for (int head = 0; head < group; head += ATTENTION_HEADS) {
         w.n_heads = min(ATTENTION_HEADS, group - head);
+        if (a.alibi != 0)
+            w.slope = alibi_slope(a, w.kv_head * group + head + warp);
         const int64_t first = t * a.heads + w.kv_head * group + head; /* row of q and y */
         for (int i = threadIdx.x; i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
             w.room.q[i % d * ATTENTION_HEADS + i / d] =

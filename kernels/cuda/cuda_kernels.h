@@ -275,9 +275,9 @@ struct cuda_norm_args {
     const float *bias;
 };
 
-enum cuda_pairwise { PAIRWISE_ADD, PAIRWISE_BIAS, PAIRWISE_SCALE, PAIRWISE_GATE };
+enum cuda_pairwise { PAIRWISE_ADD, PAIRWISE_BIAS, PAIRWISE_SCALE, PAIRWISE_GATE, PAIRWISE_DIVIDE };
 
-/* y = a op b; BIAS and SCALE take b as one row and one number. grid: (width / ROW_THREADS rounded
+/* y = a op b; BIAS and DIVIDE take b as one row, SCALE as one number. grid: (width / ROW_THREADS rounded
  * up, rows) */
 struct cuda_pairwise_args {
     const float *a, *b;
@@ -302,8 +302,17 @@ struct cuda_embed_args {
     struct cuda_step step;
     struct cuda_matrix w;
     float *y;
-    float scale; /* 0: none */
-    int32_t pad;
+    float scale;     /* 0: none */
+    int32_t rows_by_position; /* the rows that there are; 0: rows by token id */
+};
+
+/* y = x times a factor that depends on the row's position, see SCALE. grid: as pairwise */
+struct cuda_temper_args {
+    struct cuda_step step;
+    const float *x;
+    float *y;
+    int32_t n, pad;
+    float scale, temperature, temperature_step, temperature_offset;
 };
 
 /* grid: (n / ROW_THREADS rounded up, rows) */
@@ -323,6 +332,8 @@ struct cuda_rope_args {
      * exactly at a full turn. */
     const uint64_t *turn;
     int32_t heads, head_dim, dims, halves;
+    float magnitude; /* of what is rotated */
+    int32_t pad;
 };
 
 /* grid: tokens; a warp takes 32 elements of a head */
@@ -432,7 +443,9 @@ struct cuda_attention_args {
     uint8_t *packed; /* y as pack_q8 packs it, too: a row a token; NULL: none */
     uint64_t packed_stride;
     int32_t heads, segments;
-    float scale, soft_cap; /* soft_cap, window: as in struct oato_op; attention_tile has neither */
+    /* soft_cap, window, alibi: as in struct oato_op; attention_tile has none of them */
+    float scale, soft_cap, alibi;
+    int32_t alibi_first, alibi_heads;
     int32_t window;
     int32_t
         seqs; /* attention_tile: how many step.seq has, those behind the step's without queries */

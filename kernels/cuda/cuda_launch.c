@@ -64,13 +64,29 @@ static cu_result run_pairwise(const struct launch *l)
     struct cuda_pairwise_args a = {.a = launch_input(l, 0),
                                    .y = launch_output(l, 0),
                                    .n = l->op->n,
-                                   .what = what[kind],
+                                   .what = l->op->divides ? PAIRWISE_DIVIDE : what[kind],
                                    .factor = l->op->scale,
                                    .activation = l->op->activation};
     if (l->r->n_in > 1)
         a.b = launch_input(l, 1);
     else if (l->r->n_weights)
         a.b = launch_vector(l, 0);
+    return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
+                        ROW_THREADS, 0, &a);
+}
+
+static cu_result run_scale(const struct launch *l)
+{
+    if (l->op->temperature == 0)
+        return run_pairwise(l);
+    struct cuda_temper_args a = {.step = l->c->step,
+                                 .x = launch_input(l, 0),
+                                 .y = launch_output(l, 0),
+                                 .n = l->op->n,
+                                 .scale = l->op->scale,
+                                 .temperature = l->op->temperature,
+                                 .temperature_step = l->op->temperature_step,
+                                 .temperature_offset = l->op->temperature_offset};
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
 }
@@ -102,7 +118,8 @@ static cu_result run_embed(const struct launch *l)
     struct cuda_embed_args a = {.step = l->c->step,
                                 .w = launch_matrix(l, 0),
                                 .y = launch_output(l, 0),
-                                .scale = l->op->scale};
+                                .scale = l->op->scale,
+                                .rows_by_position = l->op->by_position ? l->op->n : 0};
     const int64_t units = cuda_has_blocks((oato_dtype)l->op->dtype) ? a.w.k / 32 : a.w.k;
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(units, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);
@@ -125,7 +142,9 @@ static struct cuda_rope_args rope_args(const struct launch *l)
                                    .heads = l->op->heads,
                                    .head_dim = l->op->head_dim,
                                    .dims = l->op->rope_dims,
-                                   .halves = l->op->rope_pairing == ROPE_HALVES};
+                                   .halves = l->op->rope_pairing == ROPE_HALVES,
+                                   .magnitude =
+                                       l->op->rope_magnitude != 0 ? l->op->rope_magnitude : 1};
 }
 
 static cu_result run_rope(const struct launch *l)
@@ -269,6 +288,9 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
                                     .heads = l->op->heads,
                                     .scale = l->op->scale,
                                     .soft_cap = l->op->soft_cap,
+                                    .alibi = l->op->alibi,
+                                    .alibi_first = l->op->first,
+                                    .alibi_heads = l->op->alibi_heads,
                                     .window = l->op->window,
                                     .seqs = l->c->program->max_seqs};
     if (divided && segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room) {
@@ -282,7 +304,7 @@ bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
 {
     const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
     return choice != NUMERICS_DECODE && op->kind == OP_ATTENTION && dims && !op->window &&
-           op->soft_cap == 0 && (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
+           op->soft_cap == 0 && op->alibi == 0 && (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
 }
 
 static cu_result merge_segments(const struct launch *l, uint32_t threads,
@@ -354,7 +376,7 @@ static const struct {
     [OP_EXPERT_DOWN] = {launch_experts, "expert_down_%s", NULL},
     [OP_ADD] = {run_pairwise, "pairwise", NULL},
     [OP_BIAS] = {run_pairwise, "pairwise", NULL},
-    [OP_SCALE] = {run_pairwise, "pairwise", NULL},
+    [OP_SCALE] = {run_scale, "pairwise", NULL},
     [OP_SWIGLU] = {run_pairwise, "pairwise", NULL},
     [OP_ACTIVATE] = {run_pairwise, "pairwise", NULL},
     [OP_MERGE] = {run_merge, "merge", NULL},
@@ -414,6 +436,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         pack = blocks ? "pack_q8" : "pack_%s";
     } else if (r->op.norm && r->op.kind != OP_HEAD_NORM) {
         kernel = "layer_norm";
+    } else if (r->op.kind == OP_SCALE && r->op.temperature != 0) {
+        kernel = "temper";
     } else if (cuda_takes_tile(&r->op, r->numerics)) {
         snprintf(tile, sizeof tile, "attention_tile_%%s_%d", (int)r->op.head_dim);
         kernel = tile;

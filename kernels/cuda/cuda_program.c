@@ -150,9 +150,7 @@ static oato_status rope_turns(struct oato_device *base, const struct program *p,
     if (w && cuda_vector_read(base, w, divisors, (uint64_t)pairs, err))
         return err->status;
     for (int32_t i = 0; i < pairs; i++) {
-        double angle = pow((double)r->op.rope_base, -2.0 * i / r->op.rope_dims) *
-                       (double)r->op.rope_scale / (w ? (double)divisors[i] : 1);
-        const double circles = angle / (2 * M_PI);
+        const double circles = rope_turn(&r->op, i, w ? divisors : NULL) / (2 * M_PI);
         turn[i] = (uint64_t)((circles - floor(circles)) * 0x1p64);
     }
     return OATO_OK;

@@ -167,6 +167,7 @@ KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
     for (int h = threadIdx.x / WARP; h < a.heads; h += ROW_THREADS / WARP) {
         const int64_t at = ((int64_t)blockIdx.x * a.heads + h) * a.n;
         const float *w = a.w && a.norm & NORM_OWN_HEADS ? a.w + h * a.n : a.w;
+        const bool gains = a.norm & NORM_HEAD_GAINS;
         float sum = 0, squares = 0;
         for (int i = lane; a.norm & NORM_CENTRED && i < a.n; i += WARP)
             sum += a.a[at + i];
@@ -175,7 +176,7 @@ KERNEL(head_norm, ROW_THREADS, cuda_norm_args)
             squares = fmaf(a.a[at + i] - mean, a.a[at + i] - mean, squares);
         const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)a.n + a.eps);
         for (int i = lane; i < a.n; i += WARP)
-            a.y[at + i] = (a.a[at + i] - mean) * scale * (w ? w[i] : 1);
+            a.y[at + i] = (a.a[at + i] - mean) * scale * (gains ? w[h] : w ? w[i] : 1);
     }
 }
 
@@ -189,9 +190,20 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
     switch (a.what) {
     case PAIRWISE_ADD: a.y[at] = x + a.b[at]; break;
     case PAIRWISE_BIAS: a.y[at] = x + a.b[i]; break;
+    case PAIRWISE_DIVIDE: a.y[at] = x / a.b[i]; break;
     case PAIRWISE_SCALE: a.y[at] = x * (a.b ? a.b[0] : a.factor); break;
     default: a.y[at] = gated(a.activation, a.factor, x, a.b ? a.b[at] : 1);
     }
+}
+
+KERNEL(temper, ROW_THREADS, cuda_temper_args)
+{
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
+    const float position = (float)a.step.token_position[blockIdx.y];
+    const float steps = floorf((position + a.temperature_offset) / a.temperature_step);
+    const float factor = a.scale * (1 + a.temperature * logf(steps + 1));
+    if (i < a.n)
+        a.y[(int64_t)blockIdx.y * a.n + i] = a.x[(int64_t)blockIdx.y * a.n + i] * factor;
 }
 
 KERNEL(merge, ROW_THREADS, cuda_merge_args)
@@ -248,7 +260,9 @@ __device__ static float embed_float(const cuda_matrix &w, int64_t i)
 KERNEL(embed, ROW_THREADS, cuda_embed_args)
 {
     const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
-    const int64_t row = a.step.token_id[blockIdx.y];
+    const int64_t row = a.rows_by_position
+                            ? min(a.step.token_position[blockIdx.y], a.rows_by_position - 1)
+                            : a.step.token_id[blockIdx.y];
     float *y = a.y + (int64_t)blockIdx.y * a.w.k;
     const float scale = a.scale != 0 ? a.scale : 1;
     if (a.w.dtype == CUDA_F32 || a.w.dtype == CUDA_F16 || a.w.dtype == CUDA_BF16) {
@@ -285,6 +299,8 @@ __device__ static void rotate(const cuda_rope_args &a, int64_t t, int first, int
         float s, c;
         sincospif(half_turns, &s, &c);
         const float p = x[at], q = x[at + partner];
+        s *= a.magnitude;
+        c *= a.magnitude;
         y[at] = p * c - q * s;
         y[at + partner] = p * s + q * c;
     }

@@ -132,6 +132,15 @@ static double kv_value(const struct rig *x, int seq, int which, int64_t position
     return (x->kv.dtype == DT_Q8_0 ? *(const int8_t *)at : 1) * (double)f16_to_f32(half);
 }
 
+/* ALiBi's: a head's power of 2^(-alibi / N), N being the largest power of two within the number of
+ * heads; those behind N have the powers between. */
+static double slope_of(const struct oato_op *op, int32_t head)
+{
+    const int32_t h = op->first + head;
+    const double n = pow(2, floor(log2(op->alibi_heads))), alibi = (double)op->alibi;
+    return h < n ? pow(2, -alibi * (h + 1) / n) : pow(2, -alibi / 2 * (2 * (h - n) + 1) / n);
+}
+
 /* Softmax over all positions in the window at once, in double. */
 static void exact(const struct rig *x, int seq, int64_t position, double *out)
 {
@@ -143,12 +152,14 @@ static void exact(const struct rig *x, int seq, int64_t position, double *out)
     double *p = test_malloc((size_t)(position + 1) * sizeof *p);
     for (int32_t h = 0; h < x->op.heads; h++, q += d, out += values) {
         double top = -INFINITY, sum = 0;
+        const double slope = x->op.alibi != 0 ? slope_of(&x->op, h) : 0;
         for (int64_t i = first; i <= position; i++) {
             p[i] = 0;
             for (int32_t e = 0; e < d; e++)
                 p[i] += (double)q[e] * kv_value(x, seq, 0, i, h / group, e);
             p[i] *= (double)x->op.scale;
             p[i] = cap > 0 ? cap * tanh(p[i] / cap) : p[i];
+            p[i] -= slope * (double)(position - i);
             top = p[i] > top ? p[i] : top;
         }
         memset(out, 0, (size_t)values * sizeof *out);
@@ -212,12 +223,15 @@ static float *attend(struct rig *x, const struct piece *pieces, int n, int threa
 }
 
 static void check_form(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim,
-                       struct form form, int32_t window, float soft_cap)
+                       struct form form, int32_t window, float soft_cap, float alibi)
 {
     struct rig x;
     rig_init(&x, k, dtype, head_dim, form, (int32_t)random_in(1, 3), (int32_t)random_in(1, 5));
     x.op.window = window;
     x.op.soft_cap = soft_cap;
+    x.op.alibi = alibi;
+    x.op.first = (int32_t)random_in(0, 5); /* some of more heads */
+    x.op.alibi_heads = x.op.first + x.op.heads + (int32_t)random_in(0, 5);
     const size_t row = (size_t)x.op.n * sizeof(float);
     for (int s = 0; s < SEQS; s++)
         fill(&x, s, s ? random_in(1, 200) : random_in(520, 700));
@@ -259,9 +273,9 @@ static void check_form(const struct cpu_kernels *k, oato_dtype dtype, int32_t he
 }
 
 static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim, int32_t window,
-                  float soft_cap)
+                  float soft_cap, float alibi)
 {
-    check_form(k, dtype, head_dim, (struct form){0, 0}, window, soft_cap);
+    check_form(k, dtype, head_dim, (struct form){0, 0}, window, soft_cap, alibi);
 }
 
 static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void **state)
@@ -271,10 +285,10 @@ static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t d = 0; k && d < ARRAY_LEN(head_dims); d += emulator() ? 3 : 1) {
-            check(k, DT_F16, head_dims[d], 0, 0);
-            check(k, DT_F32, head_dims[d], 0, 0);
+            check(k, DT_F16, head_dims[d], 0, 0, 0);
+            check(k, DT_F32, head_dims[d], 0, 0, 0);
             if (head_dims[d] % 32 == 0)
-                check(k, DT_Q8_0, head_dims[d], 0, 0);
+                check(k, DT_Q8_0, head_dims[d], 0, 0, 0);
         }
     }
 }
@@ -286,15 +300,15 @@ static void values_may_be_of_another_width_or_lie_in_keys(void **state)
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (int dtype = 0; k && dtype < 3; dtype++) {
             const oato_dtype type = (oato_dtype[]){DT_F16, DT_F32, DT_Q8_0}[dtype];
-            check_form(k, type, 96, (struct form){64, 0}, 0, 0);
-            check_form(k, type, 64, (struct form){96, 0}, 70, 0);
-            check_form(k, type, 96, (struct form){0, 64}, 0, 0);
+            check_form(k, type, 96, (struct form){64, 0}, 0, 0, 0);
+            check_form(k, type, 64, (struct form){96, 0}, 70, 0, 0);
+            check_form(k, type, 96, (struct form){0, 64}, 0, 0, 0);
             if (type != DT_Q8_0)
-                check_form(k, type, 44, (struct form){0, 38}, 0, 0);
+                check_form(k, type, 44, (struct form){0, 38}, 0, 0, 0);
         }
         if (k && !emulator()) {
-            check_form(k, DT_F16, 576, (struct form){0, 512}, 0, 0);
-            check_form(k, DT_Q8_0, 192, (struct form){128, 0}, 0, 0);
+            check_form(k, DT_F16, 576, (struct form){0, 512}, 0, 0, 0);
+            check_form(k, DT_Q8_0, 192, (struct form){128, 0}, 0, 0, 0);
         }
     }
 }
@@ -307,11 +321,24 @@ static void attention_stays_in_its_window(void **state)
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t w = 0; k && w < ARRAY_LEN(windows); w += emulator() ? 3 : 1) {
-            check(k, DT_F16, 64, windows[w], 0);
-            check(k, DT_F32, 40, (int32_t)random_in(1, 600), 0.5f);
+            check(k, DT_F16, 64, windows[w], 0, 0);
+            check(k, DT_F32, 40, (int32_t)random_in(1, 600), 0.5f, 0);
         }
         if (k)
-            check(k, DT_Q8_0, 32, 0, 2);
+            check(k, DT_Q8_0, 32, 0, 2, 0);
+    }
+}
+
+static void distance_weighs_by_slopes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (int round = 0; k && round < 3; round++) {
+            check(k, DT_F16, 64, 0, 0, 8);
+            check(k, DT_F32, 40, (int32_t)random_in(1, 600), 0.5f, 4);
+            check(k, DT_Q8_0, 32, 0, 0, 8);
+        }
     }
 }
 
@@ -344,6 +371,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(attention_is_close_to_double_and_bits_depend_on_the_token_alone),
         cmocka_unit_test(values_may_be_of_another_width_or_lie_in_keys),
         cmocka_unit_test(attention_stays_in_its_window),
+        cmocka_unit_test(distance_weighs_by_slopes),
         cmocka_unit_test(a_group_may_be_larger_than_a_pass),
     };
     seed_init();

@@ -337,10 +337,14 @@ static void rope_exact(const struct oato_op *op, const float *divisors, int32_t 
         for (int32_t i = 0; i < half; i++) {
             bool halves = op->rope_pairing == ROPE_HALVES;
             int32_t a = h * op->head_dim + (halves ? i : 2 * i), b = a + (halves ? half : 1);
-            double angle = position * pow((double)op->rope_base, -(double)i / half) *
-                           (double)op->rope_scale / (divisors ? (double)divisors[i] : 1);
-            y[a] = (double)x[a] * cos(angle) - (double)x[b] * sin(angle);
-            y[b] = (double)x[a] * sin(angle) + (double)x[b] * cos(angle);
+            const double low = (double)op->rope_low, high = (double)op->rope_high;
+            const double kept = high > 0 ? 1 - fmin(fmax((i - low) / (high - low), 0), 1) : 0;
+            const double scale = kept + (1 - kept) * (double)op->rope_scale;
+            double angle = position * pow((double)op->rope_base, -(double)i / half) * scale /
+                           (divisors ? (double)divisors[i] : 1);
+            const double m = op->rope_magnitude != 0 ? (double)op->rope_magnitude : 1;
+            y[a] = m * ((double)x[a] * cos(angle) - (double)x[b] * sin(angle));
+            y[b] = m * ((double)x[a] * sin(angle) + (double)x[b] * cos(angle));
         }
     }
 }
@@ -355,7 +359,10 @@ static void rope_is_exact_far_out_and_with_a_table(void **state)
                              .rope_dims = round % 3 ? 64 : 48,
                              .rope_pairing = round % 2 ? ROPE_HALVES : ROPE_ADJACENT,
                              .rope_base = 100000,
-                             .rope_scale = round % 5 ? 1 : 0.25f};
+                             .rope_scale = round % 5 ? 1 : 0.25f,
+                             .rope_low = round % 10 ? 0 : 3, /* YaRN */
+                             .rope_high = round % 10 ? 0 : 17.5f,
+                             .rope_magnitude = round % 10 ? 0 : 1.2f};
         op.k = op.n = op.heads * op.head_dim;
         const int32_t T = round % 4 ? 40 : 1;
         struct rig x;

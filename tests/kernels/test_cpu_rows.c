@@ -1,6 +1,6 @@
 /*
- * test_cpu_rows.c - norms of every kind, on every instruction set: close to a double evaluation,
- * and the same bits for any number of threads and whatever rows stand beside.
+ * test_cpu_rows.c - norms of every kind, and factors: close to a double evaluation on every
+ * instruction set, and the same bits for any number of threads and whatever rows stand beside.
  */
 #include "tests/kernels/test_cpu.h"
 
@@ -69,8 +69,10 @@ static void check_norm(const struct cpu_kernels *k, int32_t norm, int64_t heads,
     for (int64_t t = 0; t < T; t++)
         for (int64_t h = 0; h < heads; h++) {
             const float *own = weights[0] && norm & NORM_OWN_HEADS ? w + h * d : weights[0];
-            norm_in_double(x + t * n + h * d, own, weights[1], d, norm & NORM_CENTRED,
-                           wanted + t * n + h * d);
+            norm_in_double(x + t * n + h * d, norm & NORM_HEAD_GAINS ? NULL : own, weights[1], d,
+                           norm & NORM_CENTRED, wanted + t * n + h * d);
+            for (int64_t i = 0; norm & NORM_HEAD_GAINS && i < d; i++)
+                wanted[t * n + h * d + i] *= (double)w[h];
         }
     float *y = run_rows(k, op, x, T, weights, 1), *lone = run_rows(k, op, x, 1, weights, 1);
     assert_close(y, wanted, T * n, 1e-11);
@@ -94,7 +96,8 @@ static void norms_of_every_kind_are_close_to_double(void **state)
     static const int32_t rows[] = {0, NORM_CENTRED, NORM_PLAIN, NORM_BIASED,
                                    NORM_CENTRED | NORM_PLAIN, NORM_CENTRED | NORM_BIASED};
     static const int32_t heads[] = {NORM_CENTRED, NORM_PLAIN, NORM_OWN_HEADS,
-                                    NORM_CENTRED | NORM_OWN_HEADS, NORM_CENTRED | NORM_PLAIN};
+                                    NORM_CENTRED | NORM_OWN_HEADS, NORM_CENTRED | NORM_PLAIN,
+                                    NORM_HEAD_GAINS};
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t f = 0; k && f < ARRAY_LEN(rows); f++) {
@@ -104,6 +107,35 @@ static void norms_of_every_kind_are_close_to_double(void **state)
         for (size_t f = 0; k && f < ARRAY_LEN(heads); f++)
             check_norm(k, heads[f], random_in(2, 9), 2 * random_in(1, 80));
     }
+}
+
+/* SCALE by a vector that divides, and by a factor that grows with the position. */
+static void factors_of_columns_and_of_positions(void **state)
+{
+    (void)state;
+    enum { T = 7, N = 200 };
+    float x[T * N], w[N];
+    double wanted[T * N];
+    random_floats(x, T * N);
+    for (int i = 0; i < N; i++)
+        w[i] = 1.5f + (float)random_in(0, 100) / 10;
+    struct oato_op op = {.kind = OP_SCALE, .k = N, .n = N, .divides = 1};
+    const float *weights[2] = {w, NULL};
+    float *y = run_rows(&cpu_kernels_ref, op, x, T, weights, 2);
+    for (int i = 0; i < T * N; i++)
+        wanted[i] = (double)x[i] / (double)w[i % N];
+    assert_close(y, wanted, T * N, 1e-13);
+    test_free(y);
+    assert_false(op_weight_optional(&op));
+
+    op = (struct oato_op){.kind = OP_SCALE, .k = N, .n = N, .scale = 0.5f, .temperature = 0.3f,
+                          .temperature_step = 2, .temperature_offset = 1};
+    weights[0] = NULL;
+    y = run_rows(&cpu_kernels_ref, op, x, T, weights, 2);
+    for (int i = 0; i < T * N; i++) /* positions are 0, 1, 2, .. */
+        wanted[i] = (double)x[i] * 0.5 * (1 + (double)0.3f * log(floor((i / N + 1) / 2.0) + 1));
+    assert_close(y, wanted, T * N, 1e-13);
+    test_free(y);
 }
 
 static void norms_that_no_kernel_has_are_not_valid(void **state)
@@ -124,6 +156,7 @@ int main(void)
     seed_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_of_every_kind_are_close_to_double),
+        cmocka_unit_test(factors_of_columns_and_of_positions),
         cmocka_unit_test(norms_that_no_kernel_has_are_not_valid),
     };
     return levels_report(cmocka_run_group_tests(tests, NULL, NULL));

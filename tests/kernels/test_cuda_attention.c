@@ -18,7 +18,7 @@ struct context {
     int32_t heads, kv_heads, head_dim;
     int32_t length[SEQS], queries[SEQS];
     int32_t window;
-    float soft_cap;
+    float soft_cap, alibi;
 };
 
 /* Random values of all positions of all sequences, one after the other. */
@@ -199,7 +199,10 @@ static void open_attention(struct attention *a, struct cache *c, enum numerics_c
                                                       .head_dim = x->head_dim,
                                                       .scale = 1 / sqrtf((float)x->head_dim),
                                                       .window = x->window,
-                                                      .soft_cap = x->soft_cap},
+                                                      .soft_cap = x->soft_cap,
+                                                      .alibi = x->alibi,
+                                                      .first = x->alibi != 0 ? 2 : 0,
+                                                      .alibi_heads = x->heads + 5},
                                                .n_in = 1,
                                                .n_out = 1,
                                                .numerics = (uint8_t)numerics,
@@ -282,16 +285,16 @@ static float *attend_all(struct cache *c)
 #define NMSE_FLOAT   1e-10
 
 static const struct context contexts[] = {
-    {DT_F16, 3, 3, 64, {130, 0, 1, 65}, {130, 0, 1, 20}, 0, 0},
+    {DT_F16, 3, 3, 64, {130, 0, 1, 65}, {130, 0, 1, 20}, 0, 0, 0},
     /* of one tile on three pages, a warp sees the first alone: it goes ahead of the others */
-    {DT_F16, 3, 3, 64, {180, 0, 0, 0}, {132, 0, 0, 0}, 0, 0},
-    {DT_F16, 8, 2, 64, {200, 64, 63, 17}, {40, 64, 1, 17}, 0, 0},
-    {DT_F16, 8, 1, 128, {100, 70, 7, 300}, {30, 1, 7, 2}, 0, 0},
-    {DT_F16, 14, 2, 64, {90, 128, 0, 0}, {90, 19, 0, 0}, 0, 0},
-    {DT_F16, 4, 1, 96, {80, 257, 0, 33}, {80, 50, 0, 33}, 0, 0},
-    {DT_Q8_0, 7, 1, 128, {65, 192, 0, 0}, {65, 3, 0, 0}, 0, 0},
-    {DT_Q8_0, 8, 2, 64, {140, 12, 81, 0}, {37, 12, 16, 0}, 0, 0},
-    {DT_Q8_0, 2, 2, 96, {150, 66, 0, 0}, {150, 66, 0, 0}, 0, 0},
+    {DT_F16, 3, 3, 64, {180, 0, 0, 0}, {132, 0, 0, 0}, 0, 0, 0},
+    {DT_F16, 8, 2, 64, {200, 64, 63, 17}, {40, 64, 1, 17}, 0, 0, 0},
+    {DT_F16, 8, 1, 128, {100, 70, 7, 300}, {30, 1, 7, 2}, 0, 0, 0},
+    {DT_F16, 14, 2, 64, {90, 128, 0, 0}, {90, 19, 0, 0}, 0, 0, 0},
+    {DT_F16, 4, 1, 96, {80, 257, 0, 33}, {80, 50, 0, 33}, 0, 0, 0},
+    {DT_Q8_0, 7, 1, 128, {65, 192, 0, 0}, {65, 3, 0, 0}, 0, 0, 0},
+    {DT_Q8_0, 8, 2, 64, {140, 12, 81, 0}, {37, 12, 16, 0}, 0, 0, 0},
+    {DT_Q8_0, 2, 2, 96, {150, 66, 0, 0}, {150, 66, 0, 0}, 0, 0, 0},
 };
 
 static void check_context(const struct context *x, double limit)
@@ -326,14 +329,16 @@ static void what_tiles_cannot_stays_with_floats(void **state)
 {
     (void)state;
     static const struct context others[] = {
-        {DT_F32, 4, 2, 64, {70, 30, 0, 0}, {70, 1, 0, 0}, 0, 0},
-        {DT_F16, 4, 4, 80, {70, 30, 0, 0}, {20, 5, 0, 0}, 0, 0},
-        {DT_Q8_0, 2, 1, 32, {70, 30, 0, 0}, {20, 5, 0, 0}, 0, 0},
-        {DT_F16, 4, 2, 64, {260, 64, 65, 1}, {260, 64, 2, 1}, 64, 0},
-        {DT_F16, 3, 1, 64, {300, 129, 0, 0}, {40, 129, 0, 0}, 100, 0.5f},
-        {DT_F16, 2, 2, 128, {200, 0, 0, 0}, {1, 0, 0, 0}, 1, 0},
-        {DT_F16, 3, 1, 64, {400, 70, 0, 0}, {2, 1, 0, 0}, 200, 0}, /* divided */
-        {DT_Q8_0, 2, 1, 64, {140, 30, 0, 0}, {20, 5, 0, 0}, 0, 2},
+        {DT_F32, 4, 2, 64, {70, 30, 0, 0}, {70, 1, 0, 0}, 0, 0, 0},
+        {DT_F16, 4, 4, 80, {70, 30, 0, 0}, {20, 5, 0, 0}, 0, 0, 0},
+        {DT_Q8_0, 2, 1, 32, {70, 30, 0, 0}, {20, 5, 0, 0}, 0, 0, 0},
+        {DT_F16, 4, 2, 64, {260, 64, 65, 1}, {260, 64, 2, 1}, 64, 0, 0},
+        {DT_F16, 3, 1, 64, {300, 129, 0, 0}, {40, 129, 0, 0}, 100, 0.5f, 0},
+        {DT_F16, 2, 2, 128, {200, 0, 0, 0}, {1, 0, 0, 0}, 1, 0, 0},
+        {DT_F16, 3, 1, 64, {400, 70, 0, 0}, {2, 1, 0, 0}, 200, 0, 0}, /* divided */
+        {DT_Q8_0, 2, 1, 64, {140, 30, 0, 0}, {20, 5, 0, 0}, 0, 2, 0},
+        {DT_F16, 10, 2, 64, {300, 129, 0, 0}, {40, 129, 0, 0}, 0, 0, 8}, /* slopes */
+        {DT_F16, 3, 1, 64, {400, 70, 0, 0}, {2, 1, 0, 0}, 200, 0.5f, 8},
     };
     for (size_t i = 0; i < ARRAY_LEN(others); i++)
         check_context(&others[i], NMSE_FLOAT);
@@ -378,8 +383,8 @@ static void bits_do_not_depend_on_other_rows(void **state)
 {
     (void)state;
     static const struct context xs[] = {
-        {DT_F16, 12, 3, 64, {150, 70, 65, 9}, {150, 70, 65, 9}, 0, 0},
-        {DT_Q8_0, 5, 1, 128, {90, 33, 129, 1}, {90, 33, 129, 1}, 0, 0}};
+        {DT_F16, 12, 3, 64, {150, 70, 65, 9}, {150, 70, 65, 9}, 0, 0, 0},
+        {DT_Q8_0, 5, 1, 128, {90, 33, 129, 1}, {90, 33, 129, 1}, 0, 0, 0}};
     static const struct piece pieces[][SEQS] = {
         {{0, 0, 1}},
         {{0, 1, 63}},
@@ -413,7 +418,7 @@ static void bits_do_not_depend_on_other_rows(void **state)
 static void graphs_serve_any_division(void **state)
 {
     (void)state;
-    static const struct context x = {DT_F16, 28, 1, 64, {90, 70, 65, 40}, {90, 70, 65, 40}, 0, 0};
+    static const struct context x = {DT_F16, 28, 1, 64, {90, 70, 65, 40}, {90, 70, 65, 40}, 0, 0, 0};
     static const struct piece pieces[][SEQS] = {
         {{0, 20, 12}},
         {{0, 78, 12}},
@@ -448,8 +453,8 @@ static void divided_contexts_have_the_same_bits(void **state)
 {
     (void)state;
     static const struct context xs[] = {
-        {DT_F16, 4, 2, 64, {1250, 0, 0, 0}, {100, 0, 0, 0}, 0, 0},
-        {DT_Q8_0, 2, 2, 128, {1030, 0, 0, 0}, {100, 0, 0, 0}, 0, 0}};
+        {DT_F16, 4, 2, 64, {1250, 0, 0, 0}, {100, 0, 0, 0}, 0, 0, 0},
+        {DT_Q8_0, 2, 2, 128, {1030, 0, 0, 0}, {100, 0, 0, 0}, 0, 0, 0}};
     /* on both sides of the end of the first segment, and across it */
     static const struct piece pieces[][2] = {
         {{0, 1239, 3}, {0, 1027, 3}}, {{0, 1249, 1}, {0, 1020, 8}}, {{0, 1155, 10}, {0, 935, 5}}};
@@ -489,7 +494,7 @@ static void infinite_values_stay_with_who_sees_them(void **state)
     enum { AT = 120, HEAD = 1, DIM = 5 };
     static const oato_dtype dtypes[] = {DT_F16, DT_Q8_0};
     for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
-        const struct context x = {dtypes[i], 4, 2, 64, {200, 0, 0, 0}, {200, 0, 0, 0}, 0, 0};
+        const struct context x = {dtypes[i], 4, 2, 64, {200, 0, 0, 0}, {200, 0, 0, 0}, 0, 0, 0};
         struct values values = random_values(&x);
         struct cache cache;
         float *out[2];
@@ -520,7 +525,7 @@ static void a_query_that_is_no_number_gives_none(void **state)
 {
     (void)state;
     enum { AT = 77, HEAD = 2 };
-    static const struct context x = {DT_F16, 4, 2, 64, {150, 0, 0, 0}, {150, 0, 0, 0}, 0, 0};
+    static const struct context x = {DT_F16, 4, 2, 64, {150, 0, 0, 0}, {150, 0, 0, 0}, 0, 0, 0};
     struct values values = random_values(&x);
     float *out[2];
     for (int poison = 0; poison < 2; poison++) {
@@ -545,7 +550,7 @@ static void a_query_that_is_no_number_gives_none(void **state)
 static void scores_may_be_large(void **state)
 {
     (void)state;
-    static const struct context x = {DT_F16, 4, 1, 128, {140, 0, 0, 0}, {140, 0, 0, 0}, 0, 0};
+    static const struct context x = {DT_F16, 4, 1, 128, {140, 0, 0, 0}, {140, 0, 0, 0}, 0, 0, 0};
     static const float factors[] = {1e2f, 1e4f, 1e6f, 1e8f};
     for (size_t f = 0; f < ARRAY_LEN(factors); f++) {
         const float factor = factors[f];

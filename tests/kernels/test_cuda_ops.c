@@ -192,6 +192,12 @@ static void rows_of_every_type_are_looked_up(void **state)
         compare(&c, &step, 0); /* every bit */
         c.op.scale = 3.5f;
         compare(&c, &step, 1e-14);
+        int32_t position[9];
+        for (int t = 0; t < 9; t++)
+            position[t] = (int32_t)random_in(0, c.op.n + 5); /* behind the last row: the last row */
+        step.token_position = position;
+        c.op.by_position = 1;
+        compare(&c, &step, 1e-14);
         free_case(&c);
     }
 }
@@ -269,6 +275,7 @@ static void norms_of_every_kind_are_alike(void **state)
         {"add_norm/k2500", 2, 2500, NORM_CENTRED},
         {"head_norm/h9/d64", 1, 576, NORM_CENTRED | NORM_OWN_HEADS},
         {"head_norm/h3/d80", 1, 240, NORM_PLAIN},
+        {"head_norm/h3/d80", 1, 240, NORM_HEAD_GAINS},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         for (int32_t T = 1; T <= 3; T += 2) {
@@ -286,6 +293,26 @@ static void norms_of_every_kind_are_alike(void **state)
     }
 }
 
+static void factors_are_alike(void **state)
+{
+    (void)state;
+    struct test_case c = case_of("scale/k333", 5);
+    struct step step = plain_step(5);
+    static const int32_t position[] = {0, 99, 100, 8192, 1 << 20};
+    give_input(&c, 333);
+    step.token_position = position;
+    c.op.scale = 0.5f;
+    c.op.temperature = 0.1f;
+    c.op.temperature_step = 100;
+    c.op.temperature_offset = 1;
+    compare(&c, &step, 1e-13);
+    c.op.temperature = 0;
+    c.op.divides = 1;
+    give_weights(&c);
+    compare(&c, &step, 1e-13);
+    free_case(&c);
+}
+
 static void positions_rotate_alike(void **state)
 {
     (void)state;
@@ -298,6 +325,12 @@ static void positions_rotate_alike(void **state)
             int32_t position[6];
             float divisors[32];
             c.op.rope_scale = i % 2 ? 1 : 0.25f;
+            if (i == 2) { /* YaRN */
+                c.op.rope_scale = 0.25f;
+                c.op.rope_low = 2;
+                c.op.rope_high = 7.5f;
+                c.op.rope_magnitude = 1.2f;
+            }
             give_input(&c, c.op.heads * c.op.head_dim);
             for (int p = 0; p < 32; p++)
                 divisors[p] = 1 + (float)random_in(0, 70) / 10;
@@ -525,6 +558,7 @@ int main(void)
         cmocka_unit_test(activations_are_alike),
         cmocka_unit_test(rows_are_computed_alike),
         cmocka_unit_test(norms_of_every_kind_are_alike),
+        cmocka_unit_test(factors_are_alike),
         cmocka_unit_test(positions_rotate_alike),
         cmocka_unit_test(tokens_choose_the_same_experts),
         cmocka_unit_test(attention_is_computed_alike),

@@ -140,6 +140,11 @@ static void heads_are_cut_out_of_whole_values(void **state)
         assert_int_equal(count_records(device, RECORD_RUN, OP_SLICE), 0);
         assert_int_equal(count_records(device, RECORD_RUN, OP_ATTENTION), 1);
         assert_int_equal(count_records(host, RECORD_RUN, OP_MERGE), 1);
+        for (uint32_t i = 0; i < device->n_records; i++) { /* its heads know their numbers */
+            const struct oato_op *op = &device->records[i].op;
+            if (op->kind == OP_ATTENTION)
+                assert_true(op->heads > 0 && op->first == op->heads);
+        }
         assert_int_equal(l.copies[phase], 4);
         assert_int_equal(l.copy_bytes[phase], (64 + 64 + 128 + 128) * sizeof(float));
     }
