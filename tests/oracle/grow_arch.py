@@ -68,6 +68,8 @@ def grow(header, stdev, path):
         if t.tensor_type != GGMLQuantizationType.F32:
             sys.exit(f"{header}: {t.name} is {t.tensor_type.name}; only F32 can be grown")
         deviates = normals(SEED ^ name_hash(t.name), int(t.n_elements))
+        if "ssm_a" in t.name:  # what a state decays by is negative
+            deviates = -np.abs(deviates)
         t.data[...] = (deviates * np.float32(stdev)).reshape(t.data.shape)
         end = max(end, t.data_offset + (int(t.n_bytes) + 31) // 32 * 32)
     del reader, t
