@@ -1,11 +1,12 @@
 /*
- * activation.h - the functions that stand between the two halves of an FFN, and the kinds of norms.
- * Only constants, because device code includes it, too; kernels/cpu/ref.c defines them.
+ * activation.h - the functions that stand between the two halves of an FFN, the kinds of norms, and
+ * the scores of routers. Only constants, because device code includes it, too; kernels/cpu/ref.c and
+ * ops_experts.c define them.
  */
 #ifndef OATO_ACTIVATION_H
 #define OATO_ACTIVATION_H
 
-/* a(x) of SWIGLU, GATE_UP, EXPERT_GATE_UP and ACTIVATE; sigmoid s(x) = 1 / (1 + e^-x). */
+/* a(x) of SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE and GATE; sigmoid s(x) = 1 / (1 + e^-x). */
 enum activation {
     ACT_SILU,         /* x s(x) */
     ACT_GELU,         /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, the form of llama.cpp */
@@ -16,8 +17,13 @@ enum activation {
     ACT_CLAMPED,      /* gpt-oss: with g = min(x, 7), g s(1.702 g); times 1 + clamp(in[1], -7, 7) */
     ACT_CLAMP,        /* min(max(x, -scale), scale) */
     ACT_NONE,         /* x */
+    ACT_CLAMPED_SILU, /* silu(min(x, scale)); times clamp(in[1], -scale, scale) */
+    ACT_SOFTPLUS,     /* ln(1 + e^x) */
     ACT_COUNT
 };
+
+/* What makes scores of a router's logits (ROUTE). */
+enum route_score { ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_ROOT_SOFTPLUS, ROUTE_SCORE_COUNT };
 
 /* Flags of RMS_NORM, ADD_NORM and HEAD_NORM: how they differ from x / rms(x) * weight[0]. */
 enum norm_flag {

@@ -77,6 +77,7 @@ enum width {
     W_ONE,
     W_K,
     W_N,
+    W_GATE_N, /* rows of an expert in the tensor of its gate */
     W_N2,
     W_HEAD,     /* one head */
     W_HEADS,    /* all of them */
@@ -91,6 +92,7 @@ enum width {
     W_ROTATED,  /* dimensions that it turns in all heads */
     W_EXPERTS,
     W_CHOICE,   /* of a token: ids and weights of its experts */
+    W_GATES,
     W_CHOSEN_K, /* of these a row of k each */
     W_CHOSEN_N,
     W_WEIGHTED, /* rows of a norm's weight: one, or one a head; none if it is plain */
@@ -124,8 +126,8 @@ struct op_kind_row {
     uint8_t in[3], out[3];
     struct {
         uint8_t n, k;
-    } weight[3]; /* EXPERTS: of one expert */
-    bool weight_optional;
+    } weight[6];      /* EXPERTS: demanded ones of one expert */
+    uint8_t optional; /* the last so many weights may be absent; they are vectors */
     enum traffic traffic;
     /* Operations beside those of matrices: so many for each element of a width, exp counts as two;
      * for each row, expert chosen, or position that KV_READ reads. */
@@ -203,9 +205,23 @@ static bool experts_fit(const struct oato_op *op)
            activation_fits(op);
 }
 
+static bool groups_fit(const struct oato_op *op)
+{
+    const int32_t groups = op->route_groups, used = op->route_groups_used;
+    return !groups ? !used
+                   : groups > 0 && used > 0 && used <= groups && op->experts % groups == 0 &&
+                         op->experts_used <= op->experts / groups * used;
+}
+
 static bool route_fits(const struct oato_op *op)
 {
-    return experts_fit(op) && op->k == op->experts && op->n == 2 * op->experts_used;
+    return experts_fit(op) && op->k == op->experts && op->n == 2 * op->experts_used &&
+           op->route_score >= 0 && op->route_score < ROUTE_SCORE_COUNT && groups_fit(op);
+}
+
+static bool gate_fits(const struct oato_op *op)
+{
+    return activation_fits(op) && op->heads > 0 && op->k % op->heads == 0 && op->n == op->k;
 }
 
 static bool top_k_fits(const struct oato_op *op)
@@ -246,15 +262,16 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},
     [OP_SCALE] = {"scale", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
-        .weight = {{W_ONE, W_FACTORS}}, .weight_optional = true, .flops = 1, .flops_of = W_K},
+        .weight = {{W_ONE, W_FACTORS}}, .optional = 1, .flops = 1, .flops_of = W_K},
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .k = W_HEADS,
         .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_PAIRS}},
-        .weight_optional = true, .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
+        .optional = 1, .flops = 3, .flops_of = W_ROTATED, .fits = rope_fits},
     [OP_KV_STORE] = {"kv_store", true, {F_KV_HEADS, F_HEAD_DIM, F_V_DIM, F_V_IN_K, F_K_TAIL},
         .k = W_KV_HEADS, .n = W_KV_HEADS, .in = {W_STORED, W_STORED_2}, .traffic = KV_WRITTEN,
         .flops = 2, .flops_of = W_KV_HEADS, .axes = HEADS, .fits = store_fits},
     [OP_ATTENTION] = {"attention", true, {F_HEADS, F_KV_HEADS, F_HEAD_DIM, F_V_DIM, F_V_IN_K},
-        .k = W_HEADS, .n = W_VALUES, .in = {W_HEADS}, .out = {W_N}, .traffic = KV_READ,
+        .k = W_HEADS, .n = W_VALUES, .in = {W_HEADS}, .out = {W_N},
+        .weight = {{W_ONE, W_GATES}}, .optional = 1, .traffic = KV_READ,
         .flops = 2, .flops_of = W_ATTENDED, /* q.K and its sum with V */
         .axes = HEADS, .fits = attention_fits},
     [OP_ADD] = {"add", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N},
@@ -268,12 +285,15 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .in = {W_HEADS}, .out = {W_N}, .weight = {{W_WEIGHTED, W_HEAD}}, .traffic = VECTOR,
         .flops = 4, .flops_of = W_K, .fits = head_norm_fits},
     [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, .k = W_EXPERTS, .n = W_CHOICE, .in = {W_K},
-        .out = {W_N}, .flops = 5, .flops_of = W_K, .fits = route_fits},
+        .out = {W_N}, .weight = {{W_ONE, W_EXPERTS}}, .optional = 1,
+        .flops = 5, .flops_of = W_K, .fits = route_fits},
     [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED},
-        .in = {W_K, W_CHOICE}, .out = {W_CHOSEN_N}, .weight = {{W_N, W_K}, {W_N, W_K}},
-        .traffic = EXPERTS, .flops = 5, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
+        .in = {W_K, W_CHOICE}, .out = {W_CHOSEN_N},
+        .weight = {{W_GATE_N, W_K}, {W_GATE_N, W_K}, {W_ONE, W_EXPERTS}, {W_ONE, W_EXPERTS}, {W_EXPERTS, W_N},
+            {W_EXPERTS, W_N}}, .optional = 4, .traffic = EXPERTS, .flops = 5, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
     [OP_EXPERT_DOWN] = {"expert_down", true, {F_K, F_N, F_EXPERTS, F_USED},
-        .in = {W_CHOSEN_K, W_CHOICE}, .out = {W_N}, .weight = {{W_N, W_K}},
+        .in = {W_CHOSEN_K, W_CHOICE}, .out = {W_N},
+        .weight = {{W_N, W_K}, {W_ONE, W_EXPERTS}, {W_EXPERTS, W_N}}, .optional = 2,
         .traffic = EXPERTS, .flops = 2, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
     [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .in = {W_K}, .out = {W_N, W_N2, W_N2},
         .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
@@ -302,6 +322,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_HEAD_MUL_MAT] = {"head_mul_mat", true, {F_K, F_N, F_HEADS, F_HEAD_DIM}, .in = {W_HEADS},
         .out = {W_PRODUCTS}, .weight = {{W_MATRICES, W_K}}, .traffic = MATRICES,
         .fits = head_products_fit},
+    [OP_GATE] = {"gate", false, {F_K, F_HEADS}, .n = W_K, .in = {W_K, W_GATES}, .out = {W_N},
+        .flops = 4, .flops_of = W_K, .fits = gate_fits},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}},
     [OP_TOP_K] = {"top_k", false, {F_K, F_N}, .in = {W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K, /* a comparison each */
@@ -347,6 +369,7 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_ONE: return 1;
     case W_K: return op->k;
     case W_N: return op->n;
+    case W_GATE_N: return (int64_t)op->n * (op->one_tensor ? 2 : 1);
     case W_N2: return op->n2;
     case W_HEAD: return op->norm & NORM_HEAD_GAINS ? 1 : op->head_dim;
     case W_HEADS: return (int64_t)op->heads * op->head_dim;
@@ -363,6 +386,7 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_ROTATED: return (int64_t)op->heads * op->rope_dims;
     case W_EXPERTS: return op->experts;
     case W_CHOICE: return 2 * (int64_t)op->experts_used;
+    case W_GATES: return op->heads;
     case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
     case W_CHOSEN_N: return (int64_t)op->experts_used * op->n;
     case W_WEIGHTED:
@@ -630,9 +654,9 @@ int op_weight_count(const struct oato_op *op)
     return n;
 }
 
-bool op_weight_optional(const struct oato_op *op)
+int op_weight_least(const struct oato_op *op)
 {
-    return kind_row(op->kind)->weight_optional && !op->divides;
+    return op_weight_count(op) - (op->divides ? 0 : kind_row(op->kind)->optional);
 }
 
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
@@ -640,7 +664,9 @@ bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
     const struct op_kind_row *row = kind_row(op->kind);
     if (i < 0 || i >= op_weight_count(op))
         return false;
-    *n = width_of(op, row->weight[i].n) * (row->traffic == EXPERTS ? op_experts_held(op) : 1);
+    *n = width_of(op, row->weight[i].n);
+    if (row->traffic == EXPERTS && i < op_weight_least(op))
+        *n *= op_experts_held(op);
     *k = width_of(op, row->weight[i].k);
     return true;
 }
@@ -651,6 +677,11 @@ enum weight_use op_weight_use(const struct oato_op *op)
     return traffic == TABLE_ROWS                       ? WEIGHT_LOOKUP
            : traffic == MATRICES || traffic == EXPERTS ? WEIGHT_MATRIX
                                                        : WEIGHT_VECTOR;
+}
+
+enum weight_use op_weight_use_at(const struct oato_op *op, int i)
+{
+    return i < op_weight_least(op) ? op_weight_use(op) : WEIGHT_VECTOR;
 }
 
 const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
@@ -696,7 +727,7 @@ static double share_held(const struct oato_op *op)
 static double matrix_rows(const struct oato_op *op, const struct op_kind_row *row)
 {
     int64_t n = 0;
-    for (int i = 0; i < op_weight_count(op); i++)
+    for (int i = 0; i < op_weight_least(op) - op->one_tensor; i++)
         n += width_of(op, row->weight[i].n);
     return (double)n;
 }

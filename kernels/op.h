@@ -32,20 +32,27 @@ enum op_kind {
     OP_KV_STORE,  /* in[0] = k, in[1] = v of the step's tokens go to the pages of kv_layer; with a
                      k_tail in[1] = that tail, and in[0] has for each head the rest of k, then v
                      (unless v lies in k) */
-    OP_ATTENTION, /* out[0] = softmax(scale q K) V, causal, perhaps within a window; in[0] = q */
+    OP_ATTENTION, /* out[0] = softmax(scale q K) V, causal, perhaps within a window; in[0] = q;
+                     weight[0] optional: a sink of each head, one more score without a value */
     OP_ADD,       /* out[0] = in[0] + in[1] */
     OP_SWIGLU,    /* out[0] = activation(in[0]) * in[1], SwiGLU with the first one */
     OP_ACTIVATE,  /* out[0] = activation(in[0]) */
     OP_SELECT,    /* out[0] = the rows of in[0] whose logits are wanted */
     OP_HEAD_NORM, /* RMS_NORM of each head separately, with one weight[0] of head_dim for all heads
                    */
-    OP_ROUTE,     /* out[0] = choice of experts: the experts_used largest of in[0] (ties: lower ids
-                     first) with their softmax as weights, divided by their sum if route_norm is set,
-                     then multiplied by scale unless scale is 0; k = experts */
+    OP_ROUTE,     /* out[0] = choice of experts: the experts_used largest scores (ties: lower ids
+                     first) of in[0], softmax or route_score, as weights, divided by their sum if
+                     route_norm is set, then multiplied by scale unless scale is 0; k = experts.
+                     weight[0] optional: is added to the scores that choose, not to the weights.
+                     With route_groups only experts of the route_groups_used best groups are chosen
+                     from; a group's score is the sum of its two best */
     OP_EXPERT_GATE_UP, /* GATE_UP of each expert that in[1], a choice, names for the token: out[0] =
-                          experts_used rows of n, concatenated in the order of the choice */
+                          experts_used rows of n, concatenated in the order of the choice.
+                          Optional, of all experts: factors (weight[2] of gate's products, [3] of
+                          up's), and then biases (weight[4] and [5]) */
     OP_EXPERT_DOWN,    /* out[0] = sum over the choice in[1], in its order, of its weight times
-                          weight[0] of that expert times its row of k of in[0] */
+                          weight[0] of that expert times its row of k of in[0]. Optional, of all
+                          experts: factors weight[1] and then biases weight[2] of the products */
     /* fused patterns, see op_fusions */
     OP_QKV,      /* out[0..2] = weight[0..2] in[0]; n rows of q, n2 rows of k and of v */
     OP_GATE_UP,  /* out[0] = activation(weight[0] in[0]) * (weight[1] in[0]) */
@@ -59,6 +66,8 @@ enum op_kind {
                      lower id first, NaN last */
     OP_SLICE, /* out[0] = columns [first, first + n) of in[0]; with heads: n / heads columns from
                  `first` on of each of the heads' k / heads */
+    OP_GATE,  /* in graphs: out[0] = in[0] * activation(in[1]), whose `heads` elements are each of
+                 k / heads neighbours of in[0] */
     /* Recurrent mixers, in graphs: each has a state of its own in the slot of the sequence, which
      * it reads and writes token by token in order. */
     OP_CONV,  /* out[0][c] = sum over j of weight[0][c][j] x[c][j], x: the last state + 1 inputs of
@@ -70,9 +79,9 @@ enum op_kind {
                  per_channel: a is one for each head and row of S; with `scale` the exponent is
                  scale sigmoid(|weight[0]| a) */
     OP_SSM,   /* Mamba's scan: S of state x head_dim for each head. in[0] = x of heads, then B and C
-                 of   kv_heads groups, state wide; in[1] = dt, one for each head: D = softplus(dt),   S =
-                 S exp(D weight[0]) + B (D x)'; out[0] = S'C + weight[1] x. per_channel: weight[0]   is
-                 one for each head and row of S, and head_dim is 1 */
+                 of   kv_heads groups, state wide; in[1] = dt, one for each head: D = softplus(dt),   S
+                 =   S exp(D weight[0]) + B (D x)'; out[0] = S'C + weight[1] x. per_channel: weight[0]
+                 is   one for each head and row of S, and head_dim is 1 */
     OP_HEAD_MUL_MAT, /* in graphs: each head has a matrix of its own, n x k, one behind the other in
                         weight[0]: out[0] has for each head the product with the first k of its
                         head_dim columns of in[0], then the other columns as they are */
@@ -106,7 +115,7 @@ struct oato_op {
                        EXPERT_GATE_UP: of one expert's output */
     int32_t n2;     /* QKV: rows of k and of v; else 0 */
     int32_t heads, kv_heads, head_dim; /* ROPE and HEAD_NORM (heads), KV_STORE (kv_heads),
-                                          ATTENTION, DELTA, SSM, HEAD_MUL_MAT (heads); SLICE
+                                          ATTENTION, DELTA, SSM, HEAD_MUL_MAT (heads); SLICE, GATE
                                           (heads); else 0 */
     /* KV_STORE, ATTENTION: the width of a head's values, if not head_dim; or v_in_k: values are not
      * stored, they are the first v_in_k dimensions of k. KV_STORE: k_tail, the last dimensions of k
@@ -125,24 +134,31 @@ struct oato_op {
     int32_t cyclic;       /* DELTA: 1: head h has k head h mod kv_heads; 0: neighbours share one */
     int32_t rope_dims;    /* ROPE: dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
-    int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE: enum activation */
+    int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE, GATE: enum activation */
     int32_t norm;         /* RMS_NORM, ADD_NORM, HEAD_NORM: enum norm_flag; 0: plain RMS norm */
     int32_t route_norm;   /* ROUTE: 1 when the weights of a choice sum to 1 */
+    int32_t route_score;  /* ROUTE: enum route_score */
+    int32_t route_groups, route_groups_used; /* ROUTE: of experts / route_groups experts each; 0, 0:
+                                                no groups */
+    int32_t one_tensor; /* EXPERT_GATE_UP: 1 when weight[0] and [1] are the same tensor, of 2 n rows
+                           an expert: the gate's, then those of up */
+    int32_t weighs_input; /* EXPERT_GATE_UP, EXPERT_DOWN: 1 when weights of the choice multiply the
+                             products of EXPERT_GATE_UP in place of those of EXPERT_DOWN */
     int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
     float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
-    float alibi;          /* ATTENTION: scores also get -slope * distance, op_slope; 0: they do not */
-    int32_t alibi_heads;  /* of all heads, of which the operator may have some, from `first` on */
-    float eps;            /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
-    float rope_base;      /* ROPE: frequency base */
-    float rope_scale;     /* ROPE: positions are multiplied by this (1 = no scaling) .. */
+    float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; 0: they do not */
+    int32_t alibi_heads; /* of all heads, of which the operator may have some, from `first` on */
+    float eps;           /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
+    float rope_base;     /* ROPE: frequency base */
+    float rope_scale;    /* ROPE: positions are multiplied by this (1 = no scaling) .. */
     float rope_low, rope_high; /* .. from pair rope_high on, up to rope_low not, and between by
                                   degrees (YaRN); 0, 0: everywhere */
     float rope_magnitude;      /* ROPE: of rotated dimensions; 0: 1 */
     /* SCALE without a weight: the factor of position p is also multiplied by
      * 1 + temperature ln(floor((p + temperature_offset) / temperature_step) + 1); 0: it is not */
     float temperature, temperature_step, temperature_offset;
-    float scale;          /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ACTIVATE: cap, bound;
-                             ATTENTION: of q.k */
+    float scale; /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ATTENTION: of q.k; with
+                    an activation: its cap, bound or limit */
 };
 
 /* Which of a device's numerics classes computes a record (DESIGN, Numerics): DECODE for decode,
@@ -212,6 +228,7 @@ enum { OP_KEY_SIZE = 96 };
  *   merge/n576                     n of the output, k = n
  *   merge_sum/k1152/n576           k in all inputs together, n of each and of the output
  *   slice/k576/n64                 k of the input, n of the output; first is not part of it
+ *   gate/k4096/h32                 k in and out, heads gates
  *   route/e128/u8                  experts, experts_used; k = experts, n = 2 * experts_used
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
  *   expert_down/Q4_0/k768/n2048/e128/u8      the same
@@ -241,9 +258,10 @@ int64_t op_in_width(const struct oato_op *op, int i);  /* of the i-th input; OP_
 int32_t op_out_width(const struct oato_op *op, int i); /* of the i-th output; 0: there is none */
 /* Shape of the i-th weight of an operator: rows x elements. False when it has no such weight. */
 bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k);
-int op_weight_count(const struct oato_op *op);     /* the most weights that it takes */
-bool op_weight_optional(const struct oato_op *op); /* it may go without its weight: ROPE, SCALE */
+int op_weight_count(const struct oato_op *op); /* the most weights that it takes */
+int op_weight_least(const struct oato_op *op); /* the first ones, which it cannot go without */
 enum weight_use op_weight_use(const struct oato_op *op);
+enum weight_use op_weight_use_at(const struct oato_op *op, int i); /* optional ones are vectors */
 /* False: the shape or type is invalid for every device. */
 bool op_valid(const struct oato_op *op);
 /* Whether the operator can be split along an axis, and the length of the axis; 0: it has no such

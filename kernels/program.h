@@ -12,7 +12,7 @@
 
 #include "kernels/op.h"
 
-enum { RECORD_INPUTS = 8, RECORD_OUTPUTS = 3, RECORD_WEIGHTS = 3, RECORD_WAITS = 8 };
+enum { RECORD_INPUTS = 8, RECORD_OUTPUTS = 3, RECORD_WEIGHTS = 6, RECORD_WAITS = 8 };
 
 enum record_kind {
     RECORD_RUN,      /* run op */

@@ -47,38 +47,56 @@ static const struct gguf_tensor *weight_of(const struct lowering *l, const struc
     return o->beyond && l->in->limits.context / seqs > o->beyond_context ? o->beyond : o->weight[i];
 }
 
+/* Attention's sinks, one for each head of q. */
+static void sinks_cut(const struct graph_op *o, struct record_part part, struct weight_slot *slot)
+{
+    const int32_t group = o->op.heads / o->op.kv_heads;
+    slot->col_begin = (int64_t)part.placed->begin * group;
+    slot->col_end = (int64_t)part.placed->end * group;
+}
+
 static void weights_add(struct lowering *l, const struct graph_op *o, struct queued *r,
                         struct record_part part)
 {
-    const enum weight_use use = op_weight_use(&o->op);
     const int32_t device = part.placed->device;
     uint64_t offset = 0;
     r->streams = part.placed->streamed;
     for (int i = 0; i < o->n_weights; i++) {
-        int64_t rows, k;
+        int64_t rows = 1, k;
         if (!o->weight[i])
             continue;
-        if (!op_weight_shape(&o->op, i, &rows, &k) || use == WEIGHT_VECTOR)
-            rows = o->weight[i]->ne[1];
-        struct weight_slot slot = {
-            .tensor = weight_of(l, o, i), .use = use, .end = rows, .col_end = o->weight[i]->ne[0]};
-        if (part.axis == AXIS_ROWS) {
+        op_weight_shape(&o->op, i, &rows, &k);
+        if (i && o->weight[i] == o->weight[i - 1]) { /* gate and up in one */
+            r->record.weight[i] = r->record.weight[i - 1];
+            continue;
+        }
+        struct weight_slot slot = {.tensor = weight_of(l, o, i),
+                                   .use = op_weight_use_at(&o->op, i),
+                                   .end = rows,
+                                   .col_end = o->weight[i]->ne[0]};
+        if (slot.use == WEIGHT_VECTOR) { /* small: whole even for some experts */
+            slot.end = o->weight[i]->ne[1];
+            if (part.axis == AXIS_HEADS)
+                sinks_cut(o, part, &slot);
+        } else if (part.axis == AXIS_ROWS) {
             slot.begin = part.placed->begin;
             slot.end = part.placed->end;
         } else if (part.axis == AXIS_K) {
             slot.col_begin = part.placed->begin;
             slot.col_end = part.placed->end;
         } else if (part.axis == AXIS_EXPERTS) {
-            slot.begin = (int64_t)part.placed->begin * o->op.n;
-            slot.end = (int64_t)part.placed->end * o->op.n;
+            slot.begin = part.placed->begin * (rows / o->op.experts);
+            slot.end = part.placed->end * (rows / o->op.experts);
         }
-        if (r->streams) {
+        if (r->streams && slot.use == WEIGHT_MATRIX) {
             slot.streamed = true;
             slot.staging_offset = offset; /* the record's place is added later */
         }
         r->record.weight[i] = weight_slot_find(l, device, &slot);
         if (failed(l))
             return;
+        if (!slot.streamed)
+            continue;
         offset += l->out->device[device].slots[r->record.weight[i]].bytes;
         offset = size_align(offset, STAGING_ALIGN);
     }

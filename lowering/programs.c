@@ -89,18 +89,25 @@ static int32_t streamed_next(const struct queue *q, int32_t i)
     return i;
 }
 
+/* The matrices; optional weights are resident. */
+static int streamed_weights(const struct program_record *reader)
+{
+    const int n = op_weight_least(&reader->op);
+    return n == 2 && reader->weight[0] == reader->weight[1] ? 1 : n;
+}
+
 static struct program_record stream_of(const struct program_record *reader)
 {
     struct program_record r = {.kind = RECORD_STREAM,
                                .rows = reader->rows,
-                               .n_weights = reader->n_weights,
+                               .n_weights = (uint8_t)streamed_weights(reader),
                                .part = reader->part,
                                .parts = reader->parts,
                                .kv_layer = -1,
                                .graph_op = reader->graph_op,
                                .value = UINT32_MAX};
     for (int i = 0; i < RECORD_WEIGHTS; i++)
-        r.weight[i] = reader->weight[i];
+        r.weight[i] = i < r.n_weights ? reader->weight[i] : UINT32_MAX;
     return r;
 }
 
@@ -117,7 +124,7 @@ static void streams_place(const struct lowering *l, int32_t device, uint64_t *af
         const struct queued *r = &q->records[i];
         const uint64_t offset = staging_place(&room, r->stream_bytes, after++);
         for (int w = 0; w < r->record.n_weights; w++)
-            if (r->record.weight[w] != UINT32_MAX)
+            if (r->record.weight[w] != UINT32_MAX && d->slots[r->record.weight[w]].streamed)
                 d->slots[r->record.weight[w]].staging_offset += offset;
     }
     d->staging_bytes = 2 * room.half > d->staging_bytes ? 2 * room.half : d->staging_bytes;

@@ -49,7 +49,8 @@ static bool has_window(struct graph_builder *b, const struct recipe *r, int32_t 
         return build_int(b, "attention.sliding_window_pattern", layer, 0, 1, -1);
     if (pattern)
         every = build_int(b, "attention.sliding_window_pattern", -1, 1, 1 << 16, -1);
-    return every == 1 || (every > 1 && layer % every < every - 1);
+    return every == 1 ||
+           (every > 1 && (r->window_last ? layer % every > 0 : layer % every < every - 1));
 }
 
 static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t layer)
@@ -63,7 +64,9 @@ static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t 
     s->rope_base = s->window ? s->rope_base_window : s->rope_base_global;
     s->rope_scaled = !s->window || r->windows_scaled;
     if (windows && r->rope_in_windows && !s->window)
-        s->rope = false;
+        s->rope = r->dense_rope && !arch_has_experts(b, s);
+    if (r->rope_by_pattern && build_value(b, "attention.rope_pattern"))
+        s->rope = build_int(b, "attention.rope_pattern", layer, 0, 1, 1);
 }
 
 /* Attention and FFN shapes, which may be arrays, of a layer. */
@@ -77,7 +80,8 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     if (build_failed(b))
         return;
     s->kv_heads = build_int(b, "attention.head_count_kv", layer, least, s->heads, s->heads);
-    if (s->feeds && (!s->experts.all || layer < s->experts.dense_layers))
+    s->clamp = r->clamp_by_key ? build_float_of(b, "swiglu_clamp_exp", layer, 0, 1e6, 0) : 0;
+    if (s->feeds && (!arch_has_experts(b, s) || r->dense != DENSE_NONE))
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
     s->head_dim =
         build_int(b, "attention.key_length", -1, 2, 4096, s->heads ? s->width / s->heads : 2);
@@ -256,6 +260,7 @@ void arch_build(struct graph_builder *b, const struct recipe *r)
     for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l++) {
         read_layer(b, &s, l);
         b->shape->kv_heads = (int32_t)max_i64(b->shape->kv_heads, s.kv_heads);
+        s.input = x;
         x = layer(b, &s, x);
     }
     b->graph->logits = output(b, &s, table, x);

@@ -74,6 +74,17 @@ static void qk_norms(struct graph_builder *b, const struct layer_shape *s, struc
     r->k = qk_norm(b, s, "attn_k_norm", r->k, s->kv_heads);
 }
 
+/* The gate of attention's output, for which the tensor has a row a head or a row an element. */
+static int32_t output_gate(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    char name[GGUF_MAX_NAME + 1];
+    snprintf(name, sizeof name, "blk.%d.attn_gate.weight", s->layer);
+    const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
+    const bool by_head = t && t->ne[1] == s->heads;
+    return arch_product(b, s->layer, "attn_gate", n, by_head ? s->heads : s->heads * s->v_dim,
+                        FACTOR_UNUSED);
+}
+
 int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op op,
                     int32_t q, int32_t k, int32_t v)
 {
@@ -91,7 +102,10 @@ int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct
     op.soft_cap = s->score_cap;
     op.alibi = s->alibi;
     op.alibi_heads = s->alibi != 0 ? s->heads : 0;
-    return build_op(b, s->layer, "attention", op, q, -1, NULL, op.n);
+    const struct gguf_tensor *sinks =
+        s->recipe->sinks ? build_tensor(b, s->heads, 0, true, "blk.%d.attn_sinks.weight", s->layer)
+                         : NULL;
+    return build_op(b, s->layer, "attention", op, q, -1, sinks, op.n);
 }
 
 int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n)
@@ -111,6 +125,8 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
                                   .v_dim = s->v_dim != s->head_dim ? s->v_dim : 0};
     const int32_t values = s->heads * s->v_dim;
     int32_t o = arch_attend(b, s, store, r.q, r.k, r.v);
+    if (s->recipe->output_gate)
+        o = arch_gate(b, s->layer, "attn_gated", o, output_gate(b, s, n), s->recipe->output_gate);
     const struct oato_op gate = {
         .kind = OP_SWIGLU, .dtype = DT_F32, .k = values, .n = values, .activation = ACT_SIGMOID};
     if (r.gate >= 0)

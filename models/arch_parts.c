@@ -118,10 +118,9 @@ int32_t arch_head_norm(struct graph_builder *b, const struct layer_shape *s, con
     const bool gains = norm & NORM_HEAD_GAINS;
     const int32_t own = gains || norm & NORM_OWN_HEADS ? heads : 0;
     const bool plain = norm & NORM_PLAIN;
-    const struct gguf_tensor *w =
-        plain ? NULL
-              : build_tensor(b, gains ? 1 : head_dim, own, optional, "blk.%d.%s.weight", s->layer,
-                             name);
+    const struct gguf_tensor *w = plain ? NULL
+                                        : build_tensor(b, gains ? 1 : head_dim, own, optional,
+                                                       "blk.%d.%s.weight", s->layer, name);
     if (!w && !plain)
         return in;
     const struct oato_op op = {
@@ -151,6 +150,18 @@ int32_t arch_add(struct graph_builder *b, int32_t layer, const char *name, int32
 {
     struct oato_op op = {.kind = OP_ADD, .dtype = DT_F32, .k = width_of(b, x), .n = width_of(b, x)};
     return build_op(b, layer, name, op, x, y, NULL, op.n);
+}
+
+int32_t arch_gate(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                  int32_t gate, enum activation a)
+{
+    const struct oato_op op = {.kind = OP_GATE,
+                               .dtype = DT_F32,
+                               .k = width_of(b, in),
+                               .n = width_of(b, in),
+                               .heads = width_of(b, gate),
+                               .activation = (int32_t)a};
+    return build_op(b, layer, name, op, in, gate, NULL, op.n);
 }
 
 int32_t arch_factor(struct graph_builder *b, int32_t layer, const char *name, int32_t in,

@@ -30,10 +30,10 @@ static void read_yarn(struct graph_builder *b, struct layer_shape *s, float fact
         slow = (double)build_float(b, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, slow);
         multiplier = (double)build_float(b, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0);
     }
-    const int32_t dims = build_int(b, "rope.dimension_count", -1, 2, 4096,
-                                   build_int(b, "attention.key_length", -1, 2, 4096,
-                                             s->width / build_int(b, "attention.head_count", 0, 1,
-                                                                  65536, -1)));
+    const int32_t dims =
+        build_int(b, "rope.dimension_count", -1, 2, 4096,
+                  build_int(b, "attention.key_length", -1, 2, 4096,
+                            s->width / build_int(b, "attention.head_count", 0, 1, 65536, -1)));
     if (build_failed(b))
         return;
     const double low = fmax(0, floor(pair_of(s, dims, fast)));
@@ -74,14 +74,12 @@ void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
     if (r->rope_layers && r->rope_layers != layers)
         s->has_positions = false;
     if (r->alibi != ALIBI_NONE && (!r->alibi_layers || r->alibi_layers == layers))
-        s->alibi = r->alibi == ALIBI_ALWAYS
-                       ? 8
-                       : build_float(b, "attention.max_alibi_bias", 0, 1e3, 0);
+        s->alibi =
+            r->alibi == ALIBI_ALWAYS ? 8 : build_float(b, "attention.max_alibi_bias", 0, 1e3, 0);
     if (!r->temperature)
         return;
     s->temperature = build_float(b, "attention.temperature_scale", 0, 1e3, 0);
-    s->temperature_step =
-        (float)build_int(b, "attention.temperature_length", -1, 0, INT32_MAX, 0);
+    s->temperature_step = (float)build_int(b, "attention.temperature_length", -1, 0, INT32_MAX, 0);
     if (s->temperature_step == 0)
         s->temperature_step = (float)s->original_context;
 }
@@ -89,8 +87,7 @@ void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
 void arch_read_divisors(struct graph_builder *b, struct layer_shape *s)
 {
     const int64_t pairs = s->rope_dims / 2;
-    const struct gguf_tensor *beyond =
-        build_tensor(b, pairs, 0, true, "rope_factors_long.weight");
+    const struct gguf_tensor *beyond = build_tensor(b, pairs, 0, true, "rope_factors_long.weight");
     const struct gguf_tensor *within =
         build_tensor(b, pairs, 0, beyond == NULL, "rope_factors_short.weight");
     s->rope_divisors = build_tensor(b, pairs, 0, true, "rope_freqs.weight");

@@ -46,10 +46,16 @@ int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64
 
 float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise)
 {
+    return build_float_of(b, key, -1, lo, hi, otherwise);
+}
+
+float build_float_of(struct graph_builder *b, const char *key, int32_t layer, double lo, double hi,
+                     double otherwise)
+{
     char name[KEY_SIZE];
     double v = otherwise;
     const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
-    if (value && (!gguf_value_f64(value, 0, &v) || !(v >= lo && v <= hi)))
+    if (value && (!gguf_value_f64(value, (uint64_t)(layer < 0 ? 0 : layer), &v) || !(v >= lo && v <= hi)))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
                   gguf_path(b->gguf), name, lo, hi);
     return build_failed(b) ? 0 : (float)v;
@@ -212,6 +218,14 @@ void build_beyond(struct graph_builder *b, const struct gguf_tensor *weight, int
     struct graph_op *o = &b->graph->ops[b->graph->n_ops - 1];
     o->beyond = weight;
     o->beyond_context = context;
+}
+
+void build_extras(struct graph_builder *b, const struct gguf_tensor *const *weights, int n)
+{
+    while (n && !weights[n - 1]) /* an operator without any is as if there could be none */
+        n--;
+    for (int i = 0; i < n; i++)
+        build_weight(b, weights[i]);
 }
 
 int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, int32_t in,

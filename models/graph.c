@@ -136,6 +136,7 @@ struct graph_op graph_fused(const struct graph *g, struct graph_match match)
     case OP_GATE_UP:
         r.out[0] = m[2].out[0];
         r.op.activation = m[2].op.activation;
+        r.op.scale = m[2].op.scale;
         r.n_weights = 2;
         r.weight[1] = m[1].weight[0];
         break;

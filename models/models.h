@@ -202,7 +202,7 @@ struct graph_value {
     int32_t producer; /* index of the operator */
 };
 
-enum { GRAPH_INPUTS = 3, GRAPH_OUTPUTS = 3, GRAPH_WEIGHTS = 3 };
+enum { GRAPH_INPUTS = 3, GRAPH_OUTPUTS = 3, GRAPH_WEIGHTS = 6 };
 
 struct graph_op {
     struct oato_op op;

@@ -44,6 +44,9 @@ const struct gguf_value *build_value(struct graph_builder *b, const char *key);
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
                   int64_t otherwise);
 float build_float(struct graph_builder *b, const char *key, double lo, double hi, double otherwise);
+/* The same of a layer, where the key may be an array. */
+float build_float_of(struct graph_builder *b, const char *key, int32_t layer, double lo, double hi,
+                     double otherwise);
 bool build_bool(struct graph_builder *b, const char *key, bool otherwise);
 
 /* The tensor of that name with exactly rows x k elements (rows 0: a vector of k); an absent one
@@ -65,6 +68,8 @@ int32_t build_op(struct graph_builder *b, int32_t layer, const char *name, struc
 /* One more input, and one more weight, of the operator appended last. */
 void build_input(struct graph_builder *b, int32_t value);
 void build_weight(struct graph_builder *b, const struct gguf_tensor *weight);
+/* Its optional weights; NULL stands for an absent one. */
+void build_extras(struct graph_builder *b, const struct gguf_tensor *const *weights, int n);
 
 /* What takes the place of its weight where a sequence may have a longer context. */
 void build_beyond(struct graph_builder *b, const struct gguf_tensor *weight, int32_t context);
@@ -79,6 +84,8 @@ struct experts {
     int32_t shared;           /* width of the experts that every token uses; 0: none */
     bool normalised;          /* the weights of a choice are divided by their sum */
     float scale;              /* of the weights of a choice; 0: none */
+    enum route_score score;
+    int32_t groups, groups_used; /* 0: none */
 };
 
 #endif

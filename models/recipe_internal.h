@@ -74,6 +74,14 @@ enum mixer_layers { MIXER_WITHOUT_KV, MIXER_BY_INTERVAL, MIXER_EVERYWHERE, MIXER
  * feed_forward_length is not 0. */
 enum blocks { BLOCKS_TWO, BLOCKS_WITHOUT_FFN, BLOCKS_ONE };
 
+/* How experts are chosen: by their softmax; or with a bias of each expert, which counts for the
+ * choice alone, by route_score or, if the file says so, by key expert_gating_func. */
+enum router { ROUTER_PLAIN, ROUTER_BIASED, ROUTER_BY_KEY };
+
+/* An FFN of every token beside the experts; these may read the layer's input (norm ffn_norm_exps),
+ * and then the FFN is as wide as the model. */
+enum dense_ffn { DENSE_NONE, DENSE_BESIDE, DENSE_BESIDE_OF_INPUT };
+
 struct recipe {
     const char *name; /* general.architecture */
     enum rope_pairing pairing;
@@ -92,9 +100,14 @@ struct recipe {
     /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
      * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
     int32_t window_every;
+    bool window_last;      /* l mod window_every > 0 in its place */
     int32_t window_layers; /* only models of so many layers have windows; 0: all */
     bool rope_in_windows;  /* layers without a window have no positions */
+    bool rope_by_pattern;  /* key attention.rope_pattern: 0 for layers without positions */
     bool soft_caps;        /* of scores and logits, by key */
+    bool sinks; /* attn_sinks: a score of each head without a value, where files have it */
+    /* a(attn_gate n) multiplies attention's output, by head or by element; 0: nothing does */
+    enum activation output_gate;
     enum norm_place norms;
     int32_t norm;         /* enum norm_flag of all norms but those of heads; biases where files
                              have them */
@@ -128,8 +141,16 @@ struct recipe {
     enum experts_norm experts;
     bool experts_optional;   /* there are files without experts */
     bool ffn_of_all_experts; /* feed_forward_length is that of all experts that a token uses */
-    bool shared_experts;     /* a dense FFN whose output is added to the experts' */
-    bool dense_first;        /* leading_dense_block_count layers have no experts */
+    enum router router;
+    enum route_score route_score;
+    bool shared_experts;    /* a dense FFN whose output is added to the experts' */
+    bool shared_gate;       /* it is multiplied by sigmoid(ffn_gate_inp_shexp m) */
+    float shared_factor;    /* of the sum; 0: none */
+    enum dense_ffn dense;   /* beside the experts */
+    bool dense_first;       /* leading_dense_block_count layers have no experts */
+    bool dense_rope;        /* these always have positions */
+    bool route_layer_input; /* routers read the layer's input */
+    bool clamp_by_key;      /* SwiGLU of experts is clamped: swiglu_clamp_exp of each layer */
     enum factors factors;
     const char *ignored; /* words: tensors that files may carry and the model does not use; a part
                             of their names that starts at a dot starts like a word */
@@ -145,9 +166,9 @@ struct layer_shape {
     bool has_positions, rope;       /* any layer rotates, this one does */
     bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */
     float eps, rope_base, attention_scale;
-    bool rope_scaled; /* rope.scaling counts in this layer */
-    float embedding_factor, block_factor, logit_factor;          /* 1: none */
-    int32_t window;                                              /* 0: none */
+    bool rope_scaled;                                   /* rope.scaling counts in this layer */
+    float embedding_factor, block_factor, logit_factor; /* 1: none */
+    int32_t window;                                     /* 0: none */
     float rope_base_global, rope_base_window, rope_scale_global; /* of layers without and with it */
     float score_cap, logit_cap;                                  /* 0: none */
     float qkv_bound;                                             /* 0: none */
@@ -158,6 +179,8 @@ struct layer_shape {
     int32_t original_context;
     float alibi, temperature, temperature_step, temperature_offset;
     int32_t embedded; /* the embedding */
+    int32_t input;    /* value: the layer's */
+    float clamp;      /* of experts' SwiGLU; 0: none */
     struct experts experts;
 };
 
@@ -212,6 +235,10 @@ bool arch_has(const struct graph_builder *b, int32_t layer, const char *name); /
 /* Accepts the weight and bias "blk.N.NAME", which the file may have and the graph does not use. */
 void arch_unused(struct graph_builder *b, int32_t layer, const char *name);
 
+/* in times a(gate), whose elements are each of as many neighbours of `in`. */
+int32_t arch_gate(struct graph_builder *b, int32_t layer, const char *name, int32_t in,
+                  int32_t gate, enum activation a);
+
 /* arch_positions.c: keys of positions, and what they do to values. */
 void arch_read_positions(struct graph_builder *b, struct layer_shape *s);
 void arch_read_divisors(struct graph_builder *b, struct layer_shape *s);
@@ -239,8 +266,15 @@ int32_t arch_mla_cached(const struct layer_shape *s);
 void arch_read_blocks(struct graph_builder *b, struct layer_shape *s);
 int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t n);
 
-/* arch_ffn.c: the keys of experts; the FFN block's output for its normed input. */
-void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out);
+/* arch_ffn.c: the FFN block's output for its normed input; a gated FFN of "ffn_gate", "ffn_up" and
+ * "ffn_down" with a suffix for all three. */
 int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m);
+int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const char *suffix,
+                   int32_t m, int32_t width);
+
+/* arch_experts.c: the keys of experts; whether the layer has any; the output of its experts. */
+void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out);
+bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s);
+int32_t arch_experts(struct graph_builder *b, const struct layer_shape *s, int32_t m);
 
 #endif

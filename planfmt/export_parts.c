@@ -379,7 +379,7 @@ oato_status export_parts(struct exporter *x, export_layers *choose, struct oato_
         if (op->op.kind == OP_EMBED && s.device != x->host) /* of a tied matrix it says nothing */
             text_printf(x->lost, "%s is looked up on the CPU\n", op->name);
         for (int w = 0; w < op->n_weights && op->op.kind != OP_EMBED; w++) {
-            if (!op->weight[w])
+            if (!op->weight[w] || (w && op->weight[w] == op->weight[w - 1]))
                 continue;
             s.tensor = op->weight[w];
             s.name = s.tensor->name;

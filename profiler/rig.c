@@ -340,7 +340,7 @@ oato_status rig_prepare(const struct rig *r, const struct oato_op *op, int i,
                                    .k = t->ne[0],
                                    .n = t->ne[1],
                                    .row_end = t->ne[1],
-                                   .use = op_weight_use(op)};
+                                   .use = op_weight_use_at(op, i)};
     op_weight_shape(op, i, &source.n, &source.k);
     source.row_end = source.n;
     return r->device->ops->prepare(r->device, &source, out, err);
@@ -352,9 +352,10 @@ uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
     uint64_t bytes = 0;
     for (int i = 0; i < n; i++) {
         int64_t rows, k;
-        if (weights[i] && op_weight_shape(op, i, &rows, &k))
+        if (weights[i] && (!i || weights[i] != weights[i - 1]) &&
+            op_weight_shape(op, i, &rows, &k))
             bytes += r->device->ops->prepared_bytes(r->device, weights[i]->dtype, rows, k,
-                                                    op_weight_use(op));
+                                                    op_weight_use_at(op, i));
     }
     return bytes;
 }

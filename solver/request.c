@@ -158,6 +158,7 @@ uint64_t problem_file_bytes(const struct graph_op *op)
 {
     uint64_t sum = 0;
     for (int i = 0; i < op->n_weights; i++)
-        sum += op->weight[i] ? op->weight[i]->bytes : 0;
+        if (op->weight[i] && (!i || op->weight[i] != op->weight[i - 1])) /* gate and up in one */
+            sum += op->weight[i]->bytes;
     return sum;
 }

@@ -129,7 +129,7 @@ static oato_status check_inputs(const struct check *c, const struct program_reco
 
 static oato_status check_weights(const struct check *c, const struct program_record *r)
 {
-    int most = op_weight_count(&r->op), least = op_weight_optional(&r->op) ? 0 : most;
+    int most = op_weight_count(&r->op), least = op_weight_least(&r->op);
     if (r->n_weights > most || r->n_weights < least)
         return refuse(c, "%s cannot have %d weights", op_kind_name(r->op.kind), r->n_weights);
     for (int i = 0; i < r->n_weights; i++) {

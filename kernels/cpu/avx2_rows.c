@@ -105,7 +105,9 @@ AVX2_INLINE __m256 activate(enum activation a, __m256 scale, __m256 x)
     case ACT_CLAMP:
         return _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), scale),
                              _mm256_min_ps(scale, x)); /* of a NaN the second */
+    case ACT_CLAMPED_SILU: t = _mm256_min_ps(scale, x); return times_sigmoid(t, t);
     case ACT_NONE:
+    case ACT_SOFTPLUS:
     case ACT_COUNT: break;
     }
     return x;
@@ -114,7 +116,8 @@ AVX2_INLINE __m256 activate(enum activation a, __m256 scale, __m256 x)
 AVX2_INLINE void gate_rows(enum activation a, float scale, float *y, const float *gate,
                            const float *up, int64_t n)
 {
-    const __m256 most = _mm256_set1_ps(7.0f), least = _mm256_set1_ps(-7.0f);
+    const float limit = a == ACT_CLAMPED ? 7.0f : scale;
+    const __m256 most = _mm256_set1_ps(limit), least = _mm256_set1_ps(-limit);
     for (int64_t i = 0; i < n; i += 8) {
         const __m256i mask = avx2_mask(n - i);
         __m256 v = activate(a, _mm256_set1_ps(scale), _mm256_maskload_ps(gate + i, mask));
@@ -123,6 +126,8 @@ AVX2_INLINE void gate_rows(enum activation a, float scale, float *y, const float
             if (a == ACT_CLAMPED)
                 u = _mm256_add_ps(_mm256_max_ps(least, _mm256_min_ps(most, u)),
                                   _mm256_set1_ps(1.0f));
+            if (a == ACT_CLAMPED_SILU)
+                u = _mm256_max_ps(least, _mm256_min_ps(most, u));
             v = _mm256_mul_ps(v, u);
         }
         _mm256_maskstore_ps(y + i, mask, v);
@@ -134,6 +139,8 @@ static void gate_any(enum activation a, float scale, float *y, const float *gate
 {
     if (a == ACT_SILU && up)
         gate_rows(ACT_SILU, scale, y, gate, up, n);
+    else if (a == ACT_SOFTPLUS)
+        softplus_row(y, gate, up, n);
     else
         gate_rows(a, scale, y, gate, up, n);
 }

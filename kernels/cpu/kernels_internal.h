@@ -6,6 +6,8 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 
+#include <math.h>
+
 /* UNROLL makes the compiler unroll the next loop, whose length is constant: arrays that the loop
  * indexes then stay in registers. clang ignores gcc's pragma and is three times slower without its
  * own. UNROLLED is such a loop, for i of [0, n). */
@@ -85,6 +87,7 @@ struct attention_job {
      * partial NULL: all segments, merged, to out. */
     int64_t segment_begin, segment_end;
     float *partial; /* [segment - segment_begin][query][attention_partial_floats] */
+    const float *sinks; /* of the KV head's first head of q on; NULL: none */
 };
 
 enum {
@@ -141,10 +144,22 @@ struct attention_kernels {
     uint64_t (*scratch_bytes)(const struct oato_op *op);
     void (*run)(const struct attention_job *j, uint8_t *scratch);
     /* Merges n segments' partial results, in order, to `out` for `heads` heads of one token;
-     * segments are `stride` floats apart. */
+     * segments are `stride` floats apart. sinks: of these heads, or NULL. */
     void (*merge)(const float *partial, int64_t stride, int64_t n, int32_t heads, int32_t v_dim,
-                  float *out);
+                  const float *sinks, float *out);
 };
+
+static inline float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+/* Gates are few: no vectors. */
+static inline void softplus_row(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = softplus(gate[i]) * (up ? up[i] : 1);
+}
 
 /* On rows of n floats; y may be one of the inputs. */
 struct row_kernels {
@@ -153,7 +168,7 @@ struct row_kernels {
     void (*layer_norm)(float *y, const float *x, const float *w, const float *bias, int64_t n,
                        float eps, bool centred);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
-    /* y = a(gate) * up; up NULL: a(gate). scale: of ACT_SOFT_CAP, ACT_CLAMP. */
+    /* y = a(gate) * up; up NULL: a(gate). scale: of those activations that have one. */
     void (*gate)(enum activation a, float scale, float *y, const float *gate, const float *up,
                  int64_t n);
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);

@@ -40,6 +40,7 @@ struct pass {
     int64_t count[QUERIES]; /* of the block's positions that a query sees */
     float m[QUERIES], l[QUERIES], shrink[QUERIES];
     float total_m[QUERIES], total_l[QUERIES]; /* of the segments before */
+    int64_t head[QUERIES];                    /* among those of the KV head */
     float *p;                                 /* [QUERIES][64] scores, then weights */
     float *acc, *total;                       /* [QUERIES][row]: the segment, those before */
     uint8_t *turned;                          /* a block of values that lie in K */
@@ -389,6 +390,13 @@ static void merge_segment(float *total_m, float *total_l, float *total, float m,
     }
 }
 
+/* A sink's exponential, relative to the largest score: enough to make the result 0 where the sink is
+ * far larger. */
+static float sink_weight(const float *sinks, int64_t head, float m)
+{
+    return sinks ? exp_one(sinks[head] - m) : 0;
+}
+
 /* out = total / l */
 static void divide(float *out, const float *total, float l, int64_t d)
 {
@@ -408,6 +416,7 @@ static void pass_begin(const struct attention_job *j, int64_t first, int64_t n, 
         const int64_t token = j->token_begin + (first + i) / group;
         const int64_t head = j->kv_head * group + (first + i) % group;
         s->position[i] = j->token_position[token];
+        s->head[i] = (first + i) % group;
         s->q[i] = j->q + token * j->op->k + head * d;
         s->out[i] = j->out + token * j->op->n + head * op_v_dim(j->op);
         s->slope[i] = j->op->alibi != 0 ? op_slope(j->op, (int32_t)head) : 0;
@@ -490,7 +499,8 @@ static void whole_run(const struct attention_job *j, int64_t last, struct pass *
                               s->l[i], s->acc + i * s->row, s->row);
     }
     for (int i = 0; i < s->n; i++)
-        divide(s->out[i], s->total + i * s->row, s->total_l[i], op_v_dim(j->op));
+        divide(s->out[i], s->total + i * s->row,
+               s->total_l[i] + sink_weight(j->sinks, s->head[i], s->total_m[i]), op_v_dim(j->op));
 }
 
 static void attention_run(const struct attention_job *j, uint8_t *scratch)
@@ -511,7 +521,7 @@ static void attention_run(const struct attention_job *j, uint8_t *scratch)
 }
 
 static void attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
-                            int32_t v_dim, float *out)
+                            int32_t v_dim, const float *sinks, float *out)
 {
     const int64_t row = attention_row_floats(v_dim), one = attention_partial_floats(v_dim);
     float total[HEAD_DIM_MAX];
@@ -522,7 +532,7 @@ static void attention_merge(const float *partial, int64_t stride, int64_t n, int
             const float *part = partial + s * stride;
             merge_segment(&m, &l, total, part[0], part[1], part + 2, row);
         }
-        divide(out, total, l, v_dim);
+        divide(out, total, l + sink_weight(sinks, h, m), v_dim);
     }
 }
 

@@ -110,7 +110,9 @@ static float32x4_t activate(enum activation a, float scale, float32x4_t x)
         t = vminq_f32(x, vdupq_n_f32(7.0f));
         return times_sigmoid(t, vmulq_n_f32(t, 1.702f));
     case ACT_CLAMP: return vmaxq_f32(vdupq_n_f32(-scale), vminq_f32(vdupq_n_f32(scale), x));
+    case ACT_CLAMPED_SILU: t = vminq_f32(x, vdupq_n_f32(scale)); return times_sigmoid(t, t);
     case ACT_NONE:
+    case ACT_SOFTPLUS:
     case ACT_COUNT: break;
     }
     return x;
@@ -119,13 +121,20 @@ static float32x4_t activate(enum activation a, float scale, float32x4_t x)
 static void gate_rows(enum activation a, float scale, float *y, const float *gate, const float *up,
                       int64_t n)
 {
-    const float32x4_t most = vdupq_n_f32(7.0f), least = vdupq_n_f32(-7.0f);
+    const float limit = a == ACT_CLAMPED ? 7.0f : scale;
+    const float32x4_t most = vdupq_n_f32(limit), least = vdupq_n_f32(-limit);
+    if (a == ACT_SOFTPLUS) {
+        softplus_row(y, gate, up, n);
+        return;
+    }
     for (int64_t i = 0; i < n; i += 4) {
         float32x4_t v = activate(a, scale, neon_load(gate + i, n - i));
         if (up) {
             float32x4_t u = neon_load(up + i, n - i);
             if (a == ACT_CLAMPED)
                 u = vaddq_f32(vmaxq_f32(least, vminq_f32(most, u)), vdupq_n_f32(1.0f));
+            if (a == ACT_CLAMPED_SILU)
+                u = vmaxq_f32(least, vminq_f32(most, u));
             v = vmulq_f32(v, u);
         }
         neon_store(y + i, v, n - i);

@@ -282,6 +282,26 @@ static void activate_row(const struct run *x, int64_t t)
     gate_row(x, output(x, 0) + at, input(x, 0) + at, NULL, n);
 }
 
+/* Each gate is of `wide` neighbours. */
+static void gates_row(const struct run *x, int64_t t)
+{
+    enum { AT_ONCE = 64 };
+    const int64_t n = x->op->n, gates = x->op->heads, wide = n / gates;
+    const float *in = input(x, 0) + t * n, *gate = input(x, 1) + t * gates;
+    float *y = output(x, 0) + t * n, factor[AT_ONCE];
+    if (wide == 1) {
+        gate_row(x, y, gate, in, n);
+        return;
+    }
+    for (int64_t g = 0; g < gates; g += AT_ONCE) {
+        const int64_t some = min_i64(AT_ONCE, gates - g);
+        gate_row(x, factor, gate + g, NULL, some);
+        for (int64_t i = 0; i < some; i++)
+            for (int64_t at = (g + i) * wide; at < (g + i + 1) * wide; at++)
+                y[at] = in[at] * factor[i];
+    }
+}
+
 static void select_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n;
@@ -415,6 +435,7 @@ static const struct {
     [OP_ADD] = {.row = add_row},
     [OP_SWIGLU] = {.row = swiglu_row},
     [OP_ACTIVATE] = {.row = activate_row},
+    [OP_GATE] = {.row = gates_row},
     [OP_SELECT] = {.row = select_row},
     [OP_QKV] = {.run = run_matrix},
     [OP_GATE_UP] = {.run = run_matrix},

@@ -112,6 +112,13 @@ static bool attention_splits(const struct run *x, uint64_t room)
            partial_bytes(x->op, segments) <= room;
 }
 
+/* Those of the heads that share a KV head. */
+static const float *head_sinks(const struct run *x, int64_t kv_head)
+{
+    const struct oato_weight *w = x->r->n_weights ? weight(x, 0) : NULL;
+    return w ? const_floats(w->data) + kv_head * (x->op->heads / x->op->kv_heads) : NULL;
+}
+
 /* Units [begin, end) of the chunk, counted from its first. */
 static void chunk_run(const struct chunks *c, int64_t begin, int64_t end, uint8_t *scratch)
 {
@@ -126,6 +133,7 @@ static void chunk_run(const struct chunks *c, int64_t begin, int64_t end, uint8_
             j.segment_end = j.segment_begin + n;
             j.partial = c->partial + u * partial_row(&j);
         }
+        j.sinks = head_sinks(c->x, j.kv_head);
         c->x->k->attention->run(&j, scratch);
     }
 }
@@ -159,6 +167,7 @@ static void partials_merge(const struct run *x, float *partial)
             for (int32_t t = c.j.token_begin; t < c.j.token_end; t++) {
                 if (unit++ % x->n_threads == x->thread)
                     x->k->attention->merge(p, row, segments_of(c.j.token_position[t] + 1), group, d,
+                                           head_sinks(x, h),
                                            c.j.out + t * (int64_t)x->op->n + h * group * d);
                 p += group * attention_partial_floats(d);
             }

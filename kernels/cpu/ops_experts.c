@@ -23,12 +23,14 @@ enum {
     PANEL_ELEMENTS = 4096, /* of a result, so that few columns read long streams */
 };
 
+static const float LEAST_SUM = 0x1p-14f;
+
 /* --------------------------------------------------------------------------------- choice - */
 
 /* The `used` largest; anything is chosen in place of numbers that are none. */
 static void choose(const float *logits, int32_t experts, int32_t used, uint8_t *chosen)
 {
-    memset(chosen, 0, (size_t)experts);
+    memset(chosen, 0, (size_t)max_i64(experts, 1));
     for (int32_t i = 0; i < used; i++) {
         int32_t best = -1;
         for (int32_t e = 0; e < experts; e++)
@@ -38,8 +40,83 @@ static void choose(const float *logits, int32_t experts, int32_t used, uint8_t *
     }
 }
 
+/* Scores of all experts: a router whose choice the largest logits are not. */
+static void scores_of(const struct oato_op *op, const float *logits, float *scores)
+{
+    float top = logits[0], all = 0;
+    for (int32_t e = 1; e < op->experts; e++)
+        top = logits[e] > top ? logits[e] : top;
+    for (int32_t e = 0; e < op->experts; e++) {
+        const float l = logits[e];
+        scores[e] = op->route_score == ROUTE_SOFTMAX   ? expf(l - top)
+                    : op->route_score == ROUTE_SIGMOID ? 1 / (1 + expf(-l))
+                                                       : sqrtf(softplus(l));
+        all += scores[e];
+    }
+    for (int32_t e = 0; e < op->experts && op->route_score == ROUTE_SOFTMAX; e++)
+        scores[e] /= all;
+}
+
+/* Makes the scores of experts in all but the best groups negative infinity. */
+static void groups_choose(const struct oato_op *op, float *scores)
+{
+    const int32_t n = op->route_groups, each = n > 0 ? op->experts / n : 1;
+    float best[EXPERTS_MAX];
+    uint8_t chosen[EXPERTS_MAX];
+    if (n <= 0)
+        return;
+    for (int32_t g = 0; g < n; g++) {
+        float first = -INFINITY, second = each > 1 ? -INFINITY : 0;
+        for (int32_t e = g * each; e < (g + 1) * each; e++) {
+            if (scores[e] > first) {
+                second = each > 1 ? first : 0;
+                first = scores[e];
+            } else if (each > 1 && scores[e] > second) {
+                second = scores[e];
+            }
+        }
+        best[g] = first + second;
+    }
+    choose(best, n, op->route_groups_used, chosen);
+    for (int32_t e = 0; e < op->experts; e++)
+        if (!chosen[e / each])
+            scores[e] = -INFINITY;
+}
+
+/* Chooses by scores, with a bias and groups; a sum that weights are divided by is no less than
+ * 2^-14. */
+static void route_row_scored(const struct run *x, int64_t t)
+{
+    const struct oato_op *op = x->op;
+    const struct oato_weight *bias = x->r->n_weights ? weight(x, 0) : NULL;
+    float *out = output(x, 0) + t * op->n, *weights = out + op->experts_used, sum = 0;
+    float scores[EXPERTS_MAX], choosing[EXPERTS_MAX];
+    uint8_t chosen[EXPERTS_MAX];
+    scores_of(op, input(x, 0) + t * op->k, scores);
+    for (int32_t e = 0; e < op->experts; e++)
+        choosing[e] = scores[e] + (bias ? const_floats(bias->data)[e] : 0);
+    groups_choose(op, choosing);
+    choose(choosing, op->experts, op->experts_used, chosen);
+    for (int32_t e = 0, n = 0; e < op->experts; e++) {
+        if (!chosen[e])
+            continue;
+        out[n] = (float)e;
+        weights[n++] = scores[e];
+        sum += scores[e];
+    }
+    float factor = op->scale != 0 ? op->scale : 1;
+    if (op->route_norm)
+        factor /= sum > LEAST_SUM ? sum : LEAST_SUM;
+    for (int32_t i = 0; i < op->experts_used; i++)
+        weights[i] *= factor;
+}
+
 void route_row(const struct run *x, int64_t t)
 {
+    if (x->op->route_score != ROUTE_SOFTMAX || x->op->route_groups || x->r->n_weights) {
+        route_row_scored(x, t);
+        return;
+    }
     const struct oato_op *op = x->op;
     const float *logits = input(x, 0) + t * op->k;
     uint8_t chosen[EXPERTS_MAX];
@@ -175,7 +252,20 @@ struct experts_task {
     uint8_t *scratch;
     const uint8_t *packed;
     int64_t entered; /* columns that the kernel was told */
+    bool adjusts;    /* the products, by factors, biases or weights of the choice */
 };
+
+/* Weight number w of the record, or NULL. */
+static const struct oato_weight *optional(const struct run *x, int w)
+{
+    return w < x->r->n_weights ? weight(x, w) : NULL;
+}
+
+static float choice_weight(const struct run *x, int32_t pair)
+{
+    const int32_t used = x->op->experts_used;
+    return input(x, 1)[(2 * (pair / used) + 1) * used + pair % used];
+}
 
 /* The inputs of rows [begin, end), in the order of the pairs. */
 static void inputs_pack(const struct experts_task *m, int64_t begin, int64_t end, uint8_t *packed)
@@ -194,15 +284,23 @@ static void inputs_pack(const struct experts_task *m, int64_t begin, int64_t end
     }
 }
 
+/* The row of weight w at which the i-th chosen expert begins. */
+static int64_t expert_row(const struct experts_task *m, int w, int32_t i)
+{
+    const struct oato_op *op = m->x->op;
+    const int64_t first = (int64_t)m->groups.expert[i] * op->n;
+    return op->one_tensor ? 2 * first + w * (int64_t)op->n : first;
+}
+
 /* The product of weight w, rows [begin, end) of the i-th chosen expert, with its columns. Returns
  * where row `begin` of its first column stands in `out`; *stride floats lie between columns. */
-static const float *expert_rows(struct experts_task *m, int w, int32_t i, int64_t begin,
-                                int64_t end, const uint8_t *next, float *out, int64_t *stride)
+static float *expert_rows(struct experts_task *m, int w, int32_t i, int64_t begin, int64_t end,
+                          const uint8_t *next, float *out, int64_t *stride)
 {
     const struct run *x = m->x;
     const struct oato_weight *weight = x->c->weights[x->r->weight[w]];
     const int64_t first = m->groups.first[i], T = m->groups.first[i + 1] - first;
-    const int64_t row = (int64_t)m->groups.expert[i] * x->op->n + begin;
+    const int64_t row = expert_row(m, w, i) + begin;
     const int64_t from = row / MATRIX_ROWS * MATRIX_ROWS;
     const int64_t to = (row - begin + end + MATRIX_ROWS - 1) / MATRIX_ROWS * MATRIX_ROWS;
     const uint8_t *in = m->packed + (m->room.packed > 1 ? (uint64_t)first * m->room.pack : 0);
@@ -229,8 +327,27 @@ static const uint8_t *expert_at(const struct experts_task *m, int w, int32_t i, 
     const struct oato_weight *weight = m->x->c->weights[m->x->r->weight[w]];
     if (i >= m->groups.n)
         return NULL;
-    row += (int64_t)m->groups.expert[i] * m->x->op->n;
+    row += expert_row(m, w, i);
     return rows_at(m->x->k, weight, row / MATRIX_ROWS * MATRIX_ROWS);
+}
+
+/* Rows [begin, end) of a product with the i-th chosen expert: times its factor and the weight of
+ * the choice, where there are any, and then its bias. NULL: no such weight. */
+static void rows_adjust(const struct experts_task *m, int factors, int biases, int32_t i, int32_t p,
+                        int64_t begin, int64_t end, float *y)
+{
+    const struct run *x = m->x;
+    const struct oato_weight *factor = optional(x, factors), *bias = optional(x, biases);
+    const int32_t expert = m->groups.expert[i] + x->op->expert_first;
+    float by = 1;
+    if (factor)
+        by = const_floats(factor->data)[expert];
+    if (x->op->weighs_input && x->op->kind == OP_EXPERT_GATE_UP)
+        by *= choice_weight(x, m->groups.pair[p]);
+    for (int64_t r = 0; r < end - begin && by != 1; r++)
+        y[r] *= by;
+    if (bias)
+        x->k->rows->add(y, y, const_floats(bias->data) + expert * x->op->n + begin, end - begin);
 }
 
 static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64_t end)
@@ -241,10 +358,14 @@ static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64
         const int64_t stop = min_i64(end, r + m->room.panel);
         int64_t stride;
         const uint8_t *next = stop < end ? expert_at(m, 0, i, stop) : NULL;
-        const float *gate = expert_rows(m, 0, i, r, stop, expert_at(m, 1, i, r), rows, &stride);
-        const float *up = expert_rows(m, 1, i, r, stop, next, more, &stride);
+        float *gate = expert_rows(m, 0, i, r, stop, expert_at(m, 1, i, r), rows, &stride);
+        float *up = expert_rows(m, 1, i, r, stop, next, more, &stride);
         for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++) {
             float *y = output(x, 0) + (int64_t)m->groups.pair[p] * x->op->n + r;
+            if (m->adjusts) {
+                rows_adjust(m, 2, 4, i, p, r, stop, gate);
+                rows_adjust(m, 3, 5, i, p, r, stop, up);
+            }
             gate_row(x, y, gate, up, stop - r);
             gate += stride;
             up += stride;
@@ -269,12 +390,13 @@ static void down_rows(struct experts_task *m, int64_t begin, int64_t end)
             memset(output(x, 0) + t * n + r, 0, (size_t)(stop - r) * sizeof *rows);
         for (int32_t i = 0; i < m->groups.n; i++) {
             int64_t stride;
-            const float *y =
-                expert_rows(m, 0, i, r, stop, expert_at(m, 0, i + 1, r), rows, &stride);
+            float *y = expert_rows(m, 0, i, r, stop, expert_at(m, 0, i + 1, r), rows, &stride);
             for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++, y += stride) {
-                const int64_t t = m->groups.pair[p] / used, place = m->groups.pair[p] % used;
-                add_weighted(output(x, 0) + t * n + r, y, input(x, 1)[(2 * t + 1) * used + place],
-                             stop - r);
+                const int32_t pair = m->groups.pair[p];
+                if (m->adjusts)
+                    rows_adjust(m, 1, 2, i, p, r, stop, y);
+                add_weighted(output(x, 0) + pair / used * n + r, y,
+                             x->op->weighs_input ? 1 : choice_weight(x, pair), stop - r);
             }
         }
     }
@@ -285,6 +407,7 @@ void run_experts(const struct run *x)
     const struct oato_op *op = x->op;
     const bool down = op->kind == OP_EXPERT_DOWN;
     struct experts_task m = {.x = x, .room = experts_room(x->matrix, op, x->T)};
+    m.adjusts = x->r->n_weights > op_weight_least(op) || (!down && op->weighs_input);
     assert(experts_workspace(x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
     uint8_t *all = x->c->workspace + WORKSPACE_HEADER_BYTES;
     m.scratch = all + (uint64_t)x->thread * m.room.scratch;

@@ -130,6 +130,7 @@ static void ref_add(float *y, const float *a, const float *b, int64_t n)
 static float activate(enum activation a, float scale, float x)
 {
     const float positive = x < 0 ? 0 : x, below_7 = x > 7 ? 7 : x; /* NaN stays NaN */
+    const float below = x > scale ? scale : x;
     switch (a) {
     case ACT_SILU: return x / (1.0f + expf(-x));
     case ACT_GELU: return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
@@ -140,6 +141,8 @@ static float activate(enum activation a, float scale, float x)
     case ACT_CLAMPED: return below_7 / (1.0f + expf(-1.702f * below_7));
     case ACT_CLAMP: return x < -scale ? -scale : x > scale ? scale : x;
     case ACT_NONE: return x;
+    case ACT_CLAMPED_SILU: return below / (1.0f + expf(-below));
+    case ACT_SOFTPLUS: return softplus(x);
     case ACT_COUNT: break;
     }
     return 0;
@@ -152,6 +155,8 @@ static void ref_gate(enum activation a, float scale, float *y, const float *gate
         float u = up ? up[i] : 1;
         if (a == ACT_CLAMPED)
             u = 1 + (u < -7 ? -7 : u > 7 ? 7 : u);
+        if (a == ACT_CLAMPED_SILU && up)
+            u = u < -scale ? -scale : u > scale ? scale : u;
         y[i] = activate(a, scale, gate[i]) * u;
     }
 }
@@ -268,6 +273,13 @@ static void merge_segment(float *total_m, float *total_l, float *total, float m,
         total[e] = total[e] * old + acc[e] * new;
 }
 
+/* A sink's exponential, relative to the largest score. Infinite where the sink is far larger: then
+ * the result is 0, as it should be. */
+static float sink_weight(const float *sinks, int64_t head, float m)
+{
+    return sinks ? expf(sinks[head] - m) : 0;
+}
+
 /* Query i of the job, token by token and head by head; its position, and its number in the step. */
 static int64_t query_at(const struct attention_job *j, int64_t i, int64_t *position)
 {
@@ -350,14 +362,16 @@ static void attention(const struct attention_job *j, uint8_t *scratch)
         }
     }
     for (int64_t i = 0; i < queries; i++) {
+        const struct softmax *x = &room.softmax[i];
+        const float sum = x->total_l + sink_weight(j->sinks, i % group, x->total_m);
         float *out = j->out + query_at(j, i, &position) * d;
         for (int32_t e = 0; e < d; e++)
-            out[e] /= room.softmax[i].total_l;
+            out[e] /= sum;
     }
 }
 
 static void ref_attention_merge(const float *partial, int64_t stride, int64_t n, int32_t heads,
-                                int32_t v_dim, float *out)
+                                int32_t v_dim, const float *sinks, float *out)
 {
     for (int32_t h = 0; h < heads; h++, partial += attention_partial_floats(v_dim)) {
         float m = -INFINITY, l = 0, *o = out + (int64_t)h * v_dim;
@@ -367,6 +381,7 @@ static void ref_attention_merge(const float *partial, int64_t stride, int64_t n,
             if (part[0] != -INFINITY) /* a segment before the window */
                 merge_segment(&m, &l, o, part[0], part[1], part + 2, v_dim);
         }
+        l += sink_weight(sinks, h, m);
         for (int32_t e = 0; e < v_dim; e++)
             o[e] /= l;
     }

@@ -12,11 +12,6 @@
 
 enum { SUMS = 16 };
 
-static float softplus(float x)
-{
-    return x > 20 ? x : log1pf(expf(x));
-}
-
 static float sigmoid(float x)
 {
     return 1 / (1 + expf(-x));

@@ -370,6 +370,8 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
             }
             __syncthreads();
         }
+        if (a.sinks && warp < w.n_heads)
+            sum.l += expf(a.sinks[w.kv_head * group + head + warp] - sum.m);
         const int64_t out = (first + warp) * d; /* in y, and what of it is the token's */
         for (int e = 4 * lane; !a.partial && warp < w.n_heads && e - 4 * lane < d; e += 4 * WARP) {
             float y[4] = {};
@@ -416,7 +418,8 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
                 value = value_joins(value, part[(int64_t)i * (2 + d) + 2 + e], s);
             }
         }
-        const float y = value / sum.l;
+        const float sink = a.sinks ? expf(a.sinks[blockIdx.x] - sum.m) : 0;
+        const float y = value / (sum.l + sink);
         if (first + lane < d)
             a.y[row * d + e] = y;
         if (a.packed) /* heads are whole blocks of 32 */

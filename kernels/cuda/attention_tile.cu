@@ -30,7 +30,7 @@ enum {
 /* Weights are 2^WEIGHT_BITS times what they are relative to the maximum, so that small ones are not
  * lost below the least half. Twice as many bits are no infinity either: more cannot come of
  * rounding maximum - WEIGHT_BITS, however large the maximum is. */
-constexpr float WEIGHT_BITS = 7;
+constexpr float WEIGHT_BITS = 7, LOG2_E = 1.44269504f;
 
 template <int D> struct tile_room {
     uint16_t k[D][PAGE + PAD], v[PAGE][D + PAD];
@@ -125,7 +125,7 @@ template <int D>
 __device__ static void load_queries(const cuda_attention_args &a, const int64_t at[2],
                                     tile_rows<D> &rows)
 {
-    const float scale = a.scale * 1.44269504f; /* log2 e */
+    const float scale = a.scale * LOG2_E;
 #pragma unroll
     for (int i = 0; i < D / 16 * 4; i++) {
         const int column = i / 4 * 16 + i / 2 % 2 * 8 + threadIdx.x % 4 * 2;
@@ -357,6 +357,14 @@ __device__ static void add_segment(tile_total &t, int segment, float most, float
     t.most = top;
 }
 
+/* What a row's values are multiplied by: its sink, a score like any other, joins the sum. */
+__device__ static float tile_share(const cuda_attention_args &a, int64_t row, const tile_total &t)
+{
+    if (!a.sinks)
+        return 1 / t.sum;
+    return 1 / (t.sum + exp2_fast(a.sinks[row % a.heads] * LOG2_E - (t.most - WEIGHT_BITS)));
+}
+
 /* Rows that do not see the segment, and those behind the last, leave nothing. */
 template <int D>
 __device__ static void write_segment(const cuda_attention_args &a, const tile_rows<D> &rows,
@@ -380,7 +388,7 @@ __device__ static void write_segment(const cuda_attention_args &a, const tile_ro
         } else {
             add_segment(total[r], segment, rows.most[r], sum);
             if (rows.seen[r] < begin + ATTENTION_TILE_SPAN)
-                share = 1 / total[r].sum;
+                share = tile_share(a, at[r], total[r]);
         }
 #pragma unroll
         for (int j = 0; j < D / 8; j++) {
@@ -448,7 +456,7 @@ KERNEL(attention_tile_merge, WARP, cuda_attention_args)
             add_segment(total, s, part[0], part[1]);
             value = s ? value * total.before + part[2 + e] * total.now : part[2 + e];
         }
-        a.y[row * d + e] = value * (1 / total.sum);
+        a.y[row * d + e] = value * tile_share(a, row, total);
     }
 }
 

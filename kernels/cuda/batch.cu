@@ -233,7 +233,7 @@ __device__ static void write_result(const cuda_matvec_args &a, const batch_tile 
     const int64_t column = t.column + c, at = column * rows + row;
     if (c >= t.columns || row >= rows || (a.gate_up && r >= HALF))
         return;
-    a.y[t.matrix][at] = a.gate_up ? gated(a.activation, 0, result, up) : result;
+    a.y[t.matrix][at] = a.gate_up ? gated(a.activation, a.limit, result, up) : result;
     if (a.sum)
         a.sum[at] = result + a.addend[column * a.addend_stride + row];
 }

@@ -115,6 +115,8 @@ struct cuda_matvec_args {
     int32_t addend_stride, activation;
     const float *addend;
     float *sum;
+    float limit; /* of the activation */
+    int32_t pad;
 };
 
 /* The batch_* kernels compute the same for more columns. For block types they use tensor cores; a
@@ -138,6 +140,19 @@ struct cuda_choice {
     int32_t used, first, held, pad;
 };
 
+/* What is done to an expert's products, of gate and up or of down; all pointers may be NULL. */
+struct cuda_expert_extras {
+    const float *factor[2]; /* one for each expert of the model */
+    const float *bias[2];   /* rows of n, likewise */
+    float limit;            /* of the activation */
+    int32_t weighs_input;   /* weights of the choice are for the products of gate and up */
+};
+
+/* Where an expert's rows are among those of all: gate's, and those of up so much behind. */
+struct cuda_expert_rows {
+    int32_t each, up;
+};
+
 /* Products with the matrices of chosen experts, token by token; w has the held experts' matrices.
  * gate_up: y[pair] = a(w_0 x) * (w_1 x) with the token's x; grid: (rows of one expert's pairs,
  * pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the order of the choice;
@@ -148,6 +163,8 @@ struct cuda_experts_args {
     const uint8_t *x; /* gate_up: a row per token; down: one per pair */
     uint64_t x_stride;
     struct cuda_choice choice;
+    struct cuda_expert_extras extras;
+    struct cuda_expert_rows rows;
     int32_t n, activation; /* n: rows of one expert's matrix */
 };
 
@@ -248,7 +265,8 @@ struct cuda_grouped_args {
     uint64_t x_stride;
     const struct cuda_expert_column *column;
     const struct cuda_expert_tile *tile;
-    int32_t n, activation; /* n: rows of one expert's matrix */
+    struct cuda_expert_rows rows;
+    int32_t n, pad; /* n: rows of one expert's matrix */
 };
 
 /* ------------------------------------------------------------------- row by row: rows.cu -- */
@@ -275,16 +293,25 @@ struct cuda_norm_args {
     const float *bias;
 };
 
-enum cuda_pairwise { PAIRWISE_ADD, PAIRWISE_BIAS, PAIRWISE_SCALE, PAIRWISE_GATE, PAIRWISE_DIVIDE };
+enum cuda_pairwise {
+    PAIRWISE_ADD,
+    PAIRWISE_BIAS,
+    PAIRWISE_SCALE,
+    PAIRWISE_GATE,
+    PAIRWISE_DIVIDE,
+    PAIRWISE_SPREAD
+};
 
-/* y = a op b; BIAS and DIVIDE take b as one row, SCALE as one number. grid: (width / ROW_THREADS rounded
+/* y = a op b; BIAS and DIVIDE take b as one row, SCALE as one number; SPREAD multiplies by the
+ * activation of b, of which a number is for `wide` neighbours of a. grid: (width / ROW_THREADS rounded
  * up, rows) */
 struct cuda_pairwise_args {
     const float *a, *b;
     float *y;
     int32_t n, what;
-    float factor; /* PAIRWISE_SCALE without b; PAIRWISE_GATE: of ACT_SOFT_CAP */
+    float factor; /* PAIRWISE_SCALE without b; PAIRWISE_GATE: of the activation */
     int32_t activation;
+    int32_t wide, pad;
 };
 
 /* y = the inputs concatenated, their sum in order, or the first n columns of one input. grid:
@@ -382,12 +409,13 @@ struct cuda_state_copy_args {
     int32_t copies, pad;
 };
 
-/* grid: tokens; one warp */
+/* grid: tokens; one warp; shared memory: words for each expert, each 32 of them and each group */
 struct cuda_route_args {
-    const float *logits;
+    const float *logits, *bias; /* bias: NULL or one for each expert */
     float *choice;
-    int32_t experts, used, norm;
-    float scale; /* 0: none */
+    int32_t experts, used, norm, score, groups, groups_used;
+    int32_t scored; /* scores choose, else logits; enum route_score */
+    float scale;    /* 0: none */
 };
 
 /* What becomes of the products of grouped experts, `part` being a row a pair. expert_gate: y[pair]
@@ -397,6 +425,7 @@ struct cuda_route_args {
  * ROW_THREADS rounded up, tokens) */
 struct cuda_expert_parts_args {
     struct cuda_choice choice;
+    struct cuda_expert_extras extras;
     const float *part;
     float *y;
     int32_t n, activation;
@@ -442,6 +471,7 @@ struct cuda_attention_args {
     float *y, *partial;
     uint8_t *packed; /* y as pack_q8 packs it, too: a row a token; NULL: none */
     uint64_t packed_stride;
+    const float *sinks; /* one for each head, or NULL */
     int32_t heads, segments;
     /* soft_cap, window, alibi: as in struct oato_op; attention_tile has none of them */
     float scale, soft_cap, alibi;

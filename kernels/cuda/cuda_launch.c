@@ -59,14 +59,16 @@ static cu_result run_pairwise(const struct launch *l)
                                    [OP_BIAS] = PAIRWISE_BIAS,
                                    [OP_SCALE] = PAIRWISE_SCALE,
                                    [OP_SWIGLU] = PAIRWISE_GATE,
-                                   [OP_ACTIVATE] = PAIRWISE_GATE};
+                                   [OP_ACTIVATE] = PAIRWISE_GATE,
+                                   [OP_GATE] = PAIRWISE_SPREAD};
     const uint16_t kind = l->op->kind;
     struct cuda_pairwise_args a = {.a = launch_input(l, 0),
                                    .y = launch_output(l, 0),
                                    .n = l->op->n,
                                    .what = l->op->divides ? PAIRWISE_DIVIDE : what[kind],
                                    .factor = l->op->scale,
-                                   .activation = l->op->activation};
+                                   .activation = l->op->activation,
+                                   .wide = kind == OP_GATE ? l->op->n / l->op->heads : 1};
     if (l->r->n_in > 1)
         a.b = launch_input(l, 1);
     else if (l->r->n_weights)
@@ -158,11 +160,17 @@ static cu_result run_route(const struct launch *l)
     const struct oato_op *op = l->op;
     struct cuda_route_args a = {.logits = launch_input(l, 0),
                                 .choice = launch_output(l, 0),
+                                .bias = launch_optional(l, 0),
                                 .experts = op->experts,
                                 .used = op->experts_used,
                                 .norm = op->route_norm,
+                                .score = op->route_score,
+                                .groups = op->route_groups,
+                                .groups_used = op->route_groups_used,
                                 .scale = op->scale};
-    const uint32_t words = (uint32_t)op->experts + blocks_of(op->experts, 32);
+    a.scored = a.bias || a.groups || a.score != ROUTE_SOFTMAX;
+    const uint32_t words =
+        (uint32_t)op->experts + blocks_of(op->experts, 32) + (uint32_t)op->route_groups;
     return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, 32, words * sizeof(uint32_t),
                         &a);
 }
@@ -285,6 +293,7 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
                                     .layer = kv_layer(l, l->r->kv_layer),
                                     .q = launch_input(l, 0),
                                     .y = launch_output(l, 0),
+                                    .sinks = launch_optional(l, 0),
                                     .heads = l->op->heads,
                                     .scale = l->op->scale,
                                     .soft_cap = l->op->soft_cap,
@@ -379,6 +388,7 @@ static const struct {
     [OP_SCALE] = {run_scale, "pairwise", NULL},
     [OP_SWIGLU] = {run_pairwise, "pairwise", NULL},
     [OP_ACTIVATE] = {run_pairwise, "pairwise", NULL},
+    [OP_GATE] = {run_pairwise, "pairwise", NULL},
     [OP_MERGE] = {run_merge, "merge", NULL},
     [OP_MERGE_SUM] = {run_merge, "merge", NULL},
     [OP_SLICE] = {run_merge, "merge", NULL},

@@ -161,6 +161,7 @@ static cu_result run_matrix(const struct launch *l)
                                       .y = a.y[0],
                                       .n = l->op->n,
                                       .what = PAIRWISE_GATE,
+                                      .factor = l->op->scale,
                                       .activation = l->op->activation};
     return launch_start(l, l->kernels->merge,
                         (struct grid){blocks_of(gate.n, ROW_THREADS), l->T, 1}, ROW_THREADS, 0,
@@ -209,7 +210,8 @@ cu_result launch_product(const struct launch *l)
     struct cuda_matvec_args a = {.n = l->r->n_weights,
                                  .columns = (int32_t)l->T,
                                  .gate_up = gate_up,
-                                 .activation = l->op->activation};
+                                 .activation = l->op->activation,
+                                 .limit = l->op->scale};
     int64_t pairs = 0;
     for (int i = 0; i < a.n; i++) {
         a.w[i] = launch_matrix(l, i);
@@ -274,6 +276,25 @@ static struct cuda_choice choice_of(const struct launch *l)
                                 .held = op_experts_held(l->op)};
 }
 
+static struct cuda_expert_extras extras_of(const struct launch *l)
+{
+    const struct oato_op *op = l->op;
+    const bool gate_up = op->kind == OP_EXPERT_GATE_UP;
+    const int first = op_weight_least(op), matrices = gate_up ? 2 : 1;
+    struct cuda_expert_extras x = {.limit = op->scale, .weighs_input = op->weighs_input};
+    for (int i = 0; i < matrices; i++) {
+        x.factor[i] = launch_optional(l, first + i);
+        x.bias[i] = launch_optional(l, first + matrices + i);
+    }
+    return x;
+}
+
+static struct cuda_expert_rows rows_of(const struct oato_op *op)
+{
+    return (struct cuda_expert_rows){op->one_tensor ? 2 * op->n : op->n,
+                                     op->one_tensor ? op->n : 0};
+}
+
 /* Each expert's columns together, through tensor cores. The grid has room for the tiles of any
  * choice of so many rows, so a captured launch serves all steps of its size: fewer tiles than there
  * are experts have no columns, and their blocks leave at once. A step of few rows takes the same
@@ -293,8 +314,10 @@ static cu_result run_grouped_experts(const struct launch *l)
         .pairs = room.pairs,
         .tiles = (int32_t)room.tiles,
         .tokens = gate_up};
-    struct cuda_grouped_args a = {.column = group.column, .tile = group.tile, .n = op->n};
-    for (int i = 0; i < l->r->n_weights; i++) {
+    struct cuda_grouped_args a = {
+        .column = group.column, .tile = group.tile, .rows = rows_of(op), .n = op->n};
+    const int matrices = op_weight_least(op);
+    for (int i = 0; i < matrices; i++) {
         a.w[i] = launch_matrix(l, i);
         a.y[i] = gate_up && !i ? launch_output(l, 0) : part;
     }
@@ -306,9 +329,10 @@ static cu_result run_grouped_experts(const struct launch *l)
     if (!result)
         result = launch_start(
             l, l->kernels->run,
-            (struct grid){l->r->n_weights * blocks_of(op->n, MATRIX_TILE), room.tiles, 1},
+            (struct grid){(uint32_t)matrices * blocks_of(op->n, MATRIX_TILE), room.tiles, 1},
             MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
     struct cuda_expert_parts_args merge = {.choice = group.choice,
+                                           .extras = extras_of(l),
                                            .part = part,
                                            .y = launch_output(l, 0),
                                            .n = op->n,
@@ -328,9 +352,13 @@ cu_result launch_experts(const struct launch *l)
     const uint32_t pairs = l->T * (uint32_t)op->experts_used;
     if (cuda_takes_matrix(l->d, op, l->r->numerics))
         return run_grouped_experts(l);
-    struct cuda_experts_args a = {
-        .y = launch_output(l, 0), .choice = choice_of(l), .n = op->n, .activation = op->activation};
-    for (int i = 0; i < l->r->n_weights; i++)
+    struct cuda_experts_args a = {.y = launch_output(l, 0),
+                                  .choice = choice_of(l),
+                                  .extras = extras_of(l),
+                                  .rows = rows_of(op),
+                                  .n = op->n,
+                                  .activation = op->activation};
+    for (int i = 0; i < op_weight_least(op); i++)
         a.w[i] = launch_matrix(l, i);
     const cu_result result = pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);
     if (result)

@@ -71,6 +71,12 @@ static inline const float *launch_vector(const struct launch *l, int i)
     return const_floats(launch_weight(l, i)->data);
 }
 
+/* NULL: the record has no such weight. */
+static inline const float *launch_optional(const struct launch *l, int i)
+{
+    return i < l->r->n_weights && l->r->weight[i] != UINT32_MAX ? launch_vector(l, i) : NULL;
+}
+
 /* cuda_products.c. The weight as kernels take it. */
 struct cuda_matrix launch_matrix(const struct launch *l, int i);
 /* Bytes of a row of k elements, packed as products of that type read it. */

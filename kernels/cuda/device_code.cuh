@@ -270,7 +270,7 @@ __device__ inline float gated(int a, float scale, float x, float y)
 {
     if (a == ACT_SILU)
         return x / (1.0f + expf(-x)) * y;
-    const float positive = x < 0 ? 0 : x, below_7 = x > 7 ? 7 : x;
+    const float positive = x < 0 ? 0 : x, below_7 = x > 7 ? 7 : x, below = x > scale ? scale : x;
     switch (a) {
     case ACT_GELU:
         return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))) * y;
@@ -280,6 +280,9 @@ __device__ inline float gated(int a, float scale, float x, float y)
     case ACT_SOFT_CAP: return scale * tanhf(x / scale) * y;
     case ACT_CLAMP: return (x < -scale ? -scale : x > scale ? scale : x) * y;
     case ACT_NONE: return x * y;
+    case ACT_CLAMPED_SILU:
+        return below / (1.0f + expf(-below)) * (y < -scale ? -scale : y > scale ? scale : y);
+    case ACT_SOFTPLUS: return (x > 20 ? x : log1pf(expf(x))) * y;
     default:
         return below_7 / (1.0f + expf(-1.702f * below_7)) * (1 + (y < -7 ? -7 : y > 7 ? 7 : y));
     }
@@ -313,6 +316,19 @@ __device__ inline int held_expert(const cuda_choice &c, int64_t token, int place
 {
     const int e = (int)c.rows[token * 2 * c.used + place] - c.first;
     return e >= 0 && e < c.held ? e : -1;
+}
+
+/* Element i of the product with a held expert, of matrix `which`: times its factor and the weight of
+ * the choice, if that is for the input, and then its bias. */
+__device__ inline float expert_product(const cuda_choice &c, const cuda_expert_extras &x, int which,
+                                       int expert, float weight, int n, int i, float v)
+{
+    const int64_t e = expert + c.first;
+    if (x.factor[which])
+        v *= x.factor[which][e];
+    if (x.weighs_input)
+        v *= weight;
+    return x.bias[which] ? v + x.bias[which][e * n + i] : v;
 }
 
 __device__ inline float expert_weight(const cuda_choice &c, int64_t token, int place)

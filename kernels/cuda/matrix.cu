@@ -346,7 +346,7 @@ template <int DTYPE> __device__ static void matrix_experts(const cuda_grouped_ar
     const matrix_tile t = {&a.w[i],
                            a.y[i],
                            a.n,
-                           tile.expert * a.n,
+                           tile.expert * a.rows.each + i * a.rows.up,
                            (int)blockIdx.x % tiles * TILE,
                            a.x,
                            a.x_stride,

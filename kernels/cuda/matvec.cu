@@ -122,7 +122,7 @@ template <int DTYPE, int N> __device__ static void matvec(const cuda_matvec_args
         if (column >= a.columns)
             break;
         if (a.gate_up) {
-            p.y[at + p.row[0]] = gated(a.activation, 0, sum[0][t], sum[1][t]);
+            p.y[at + p.row[0]] = gated(a.activation, a.limit, sum[0][t], sum[1][t]);
             continue;
         }
         for (int r = 0; r < 2 && (!r || p.row[1] != p.row[0]); r++) {
@@ -141,14 +141,18 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     if (r >= a.n || expert < 0)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
-    const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + r};
+    const int64_t first = (int64_t)expert * a.rows.each + r, row[2] = {first, first + a.rows.up};
     float sum[2][1] = {};
     const uint8_t *const x[1] = {a.x + token * a.x_stride};
     dot<DTYPE, 1>::rows(w, row, x, sum);
     const float gate = warp_sum(sum[0][0]), up = warp_sum(sum[1][0]);
     float *y = a.y + (int64_t)blockIdx.y * a.n;
-    if (threadIdx.x % WARP == 0)
-        y[r] = gated(a.activation, 0, gate, up);
+    if (threadIdx.x % WARP)
+        return;
+    const float weight = expert_weight(a.choice, token, blockIdx.y % a.choice.used);
+    y[r] = gated(a.activation, a.extras.limit,
+                 expert_product(a.choice, a.extras, 0, expert, weight, a.n, r, gate),
+                 expert_product(a.choice, a.extras, 1, expert, weight, a.n, r, up));
 }
 
 template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)
@@ -165,12 +169,15 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
         if (expert < 0)
             continue;
         const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + second};
-        const float weight = expert_weight(a.choice, token, place);
+        const float weight = a.extras.weighs_input ? 1 : expert_weight(a.choice, token, place);
         const uint8_t *const x[1] = {a.x + (token * a.choice.used + place) * a.x_stride};
         float sum[2][1] = {};
         dot<DTYPE, 1>::rows(w, row, x, sum);
-        all[0] = fmaf(weight, warp_sum(sum[0][0]), all[0]);
-        all[1] = fmaf(weight, warp_sum(sum[1][0]), all[1]);
+        for (int i = 0; i < 2; i++)
+            all[i] = fmaf(weight,
+                          expert_product(a.choice, a.extras, 0, expert, 1, a.n, i ? second : r,
+                                         warp_sum(sum[i][0])),
+                          all[i]);
     }
     float *y = a.y + token * a.n;
     if (threadIdx.x % WARP)

@@ -192,6 +192,9 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
     case PAIRWISE_BIAS: a.y[at] = x + a.b[i]; break;
     case PAIRWISE_DIVIDE: a.y[at] = x / a.b[i]; break;
     case PAIRWISE_SCALE: a.y[at] = x * (a.b ? a.b[0] : a.factor); break;
+    case PAIRWISE_SPREAD:
+        a.y[at] = gated(a.activation, a.factor, a.b[(int64_t)blockIdx.y * (a.n / a.wide) + i / a.wide], x);
+        break;
     default: a.y[at] = gated(a.activation, a.factor, x, a.b ? a.b[at] : 1);
     }
 }
@@ -417,6 +420,40 @@ KERNEL(kv_copy, ROW_THREADS, cuda_kv_copy_args)
 
 /* --------------------------------------------------------------------------------- experts - */
 
+__device__ static float route_score_of(const cuda_route_args &a, float logit, float top, float all)
+{
+    if (a.score == ROUTE_SOFTMAX)
+        return expf(logit - top) / all;
+    if (a.score == ROUTE_SIGMOID)
+        return 1 / (1 + expf(-logit));
+    return sqrtf(logit > 20 ? logit : log1pf(expf(logit)));
+}
+
+/* Makes the scores of experts in all but the best groups negative infinity. */
+__device__ static void choose_groups(const cuda_route_args &a, float *score, float *group)
+{
+    const int each = a.experts / a.groups;
+    for (int g = threadIdx.x; g < a.groups; g += WARP) {
+        float first = -INFINITY, second = each > 1 ? -INFINITY : 0;
+        for (int e = g * each; e < (g + 1) * each; e++) {
+            const float s = score[e];
+            if (each > 1)
+                second = s > first ? first : s > second ? s : second;
+            first = s > first ? s : first;
+        }
+        group[g] = first + second;
+    }
+    __syncwarp();
+    for (int g = threadIdx.x; g < a.groups; g += WARP) {
+        int better = 0;
+        for (int i = 0; i < a.groups; i++)
+            better += group[i] > group[g] || (group[i] == group[g] && i < g);
+        for (int e = g * each; better >= a.groups_used && e < (g + 1) * each; e++)
+            score[e] = -INFINITY;
+    }
+    __syncwarp();
+}
+
 /* The best of what is left, `used` times: of equal ones the lower id. A logit is taken out by
  * making it negative infinity in the copy; what is no number is chosen last. */
 KERNEL(route, WARP, cuda_route_args)
@@ -437,7 +474,11 @@ KERNEL(route, WARP, cuda_route_args)
     for (int e = lane; e < a.experts; e += WARP)
         all += expf(in[e] - top);
     all = warp_sum(all);
+    for (int e = lane; a.scored && e < a.experts; e += WARP)
+        logit[e] = route_score_of(a, in[e], top, all) + (a.bias ? a.bias[e] : 0);
     __syncwarp();
+    if (a.groups)
+        choose_groups(a, logit, (float *)(chosen + (a.experts + 31) / 32));
     for (int n = 0; n < a.used; n++) {
         int best = a.experts;
         for (int e = lane; e < a.experts; e += WARP)
@@ -461,12 +502,14 @@ KERNEL(route, WARP, cuda_route_args)
         if (!(chosen[e / 32] >> e % 32 & 1))
             continue;
         out[n] = (float)e;
-        out[a.used + n] = expf(logit[e] - top);
+        out[a.used + n] = a.scored ? route_score_of(a, in[e], top, all) : expf(logit[e] - top);
         sum += out[a.used + n++];
     }
     const float factor = a.scale != 0 ? a.scale : 1;
     for (n = 0; n < a.used; n++)
-        out[a.used + n] = out[a.used + n] / (a.norm ? sum : all) * factor;
+        out[a.used + n] =
+            out[a.used + n] / (!a.scored ? (a.norm ? sum : all) : a.norm ? fmaxf(sum, 0x1p-14f) : 1) *
+            factor;
 }
 
 /* Lists the columns of expert blockIdx.x. Every block counts the pairs of all experts, so none has
@@ -525,8 +568,13 @@ KERNEL(expert_gate, ROW_THREADS, cuda_expert_parts_args)
 {
     const int i = blockIdx.x * ROW_THREADS + threadIdx.x, used = a.choice.used;
     const int64_t pair = blockIdx.y, at = pair * a.n + i;
-    if (i < a.n && held_expert(a.choice, pair / used, pair % used) >= 0)
-        a.y[at] = gated(a.activation, 0, a.y[at], a.part[at]);
+    const int expert = held_expert(a.choice, pair / used, pair % used);
+    if (i >= a.n || expert < 0)
+        return;
+    const float weight = expert_weight(a.choice, pair / used, pair % used);
+    a.y[at] = gated(a.activation, a.extras.limit,
+                    expert_product(a.choice, a.extras, 0, expert, weight, a.n, i, a.y[at]),
+                    expert_product(a.choice, a.extras, 1, expert, weight, a.n, i, a.part[at]));
 }
 
 KERNEL(expert_sum, ROW_THREADS, cuda_expert_parts_args)
@@ -536,9 +584,15 @@ KERNEL(expert_sum, ROW_THREADS, cuda_expert_parts_args)
     if (i >= a.n)
         return;
     float sum = 0;
-    for (int place = 0; place < a.choice.used; place++)
-        if (held_expert(a.choice, token, place) >= 0)
-            sum =
-                fmaf(expert_weight(a.choice, token, place), a.part[(pair + place) * a.n + i], sum);
+    for (int place = 0; place < a.choice.used; place++) {
+        const int expert = held_expert(a.choice, token, place);
+        if (expert < 0)
+            continue;
+        const float weight = a.extras.weighs_input ? 1 : expert_weight(a.choice, token, place);
+        sum = fmaf(weight,
+                   expert_product(a.choice, a.extras, 0, expert, 1, a.n, i,
+                                  a.part[(pair + place) * a.n + i]),
+                   sum);
+    }
     a.y[token * a.n + i] = sum;
 }

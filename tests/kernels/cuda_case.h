@@ -24,6 +24,7 @@ struct test_case {
     int32_t in_width[RECORD_INPUTS], out_width[RECORD_OUTPUTS];
     float *in[RECORD_INPUTS];
     struct weight_source weight[RECORD_WEIGHTS];
+    bool absent[RECORD_WEIGHTS];
 };
 
 static struct oato_device *device[2]; /* cpu, cuda */
@@ -113,7 +114,7 @@ static UNUSED void case_begin(struct oato_device *d, const struct test_case *c,
     for (int i = 0; i < c->n_in; i++)
         upload(d, x->arena, r->in[i], c->in[i], width_bytes(c, c->in_width[i]));
     for (int i = 0; i < c->n_weights; i++) {
-        r->weight[i] = (uint32_t)i;
+        r->weight[i] = c->absent[i] ? UINT32_MAX : (uint32_t)i;
         if (d->ops->prepare(d, &c->weight[i], &x->weights[i], &err))
             fail_msg("%s", err.text);
     }
@@ -272,17 +273,24 @@ static UNUSED void scale_input(struct test_case *c, float factor)
 
 static UNUSED void give_weights(struct test_case *c)
 {
-    const enum weight_use use = op_weight_use(&c->op);
-    const oato_dtype dtype = use == WEIGHT_VECTOR ? DT_F32 : (oato_dtype)c->op.dtype;
     int64_t n, k;
     size_t row;
     for (; op_weight_shape(&c->op, c->n_weights, &n, &k); c->n_weights++) {
+        const enum weight_use use = op_weight_use_at(&c->op, c->n_weights);
+        const oato_dtype dtype = use == WEIGHT_VECTOR ? DT_F32 : (oato_dtype)c->op.dtype;
         assert_true(dtype_row_bytes(dtype, k, &row));
         uint8_t *data = test_malloc((size_t)n * row);
         random_elements(dtype, data, n * k);
         c->weight[c->n_weights] = (struct weight_source){
             .data = data, .dtype = dtype, .k = k, .n = n, .row_end = n, .use = use};
     }
+}
+
+/* Takes some optional weights away again. */
+static UNUSED void drop_weights(struct test_case *c)
+{
+    for (int i = op_weight_least(&c->op); i < c->n_weights; i++)
+        c->absent[i] = random_in(0, 1);
 }
 
 static UNUSED void free_case(struct test_case *c)

@@ -198,7 +198,7 @@ struct program_record *rig_put(struct rig *g, const char *key, int n_in, const i
     r->n_out = (uint8_t)n_out;
     for (int i = 0; i < n_out; i++)
         r->out[i] = (uint64_t)out[i] * SLOT_BYTES;
-    r->n_weights = (uint8_t)(weights ? op_weight_count(&r->op) : 0);
+    r->n_weights = (uint8_t)(weights ? max_i64(1, op_weight_least(&r->op)) : 0);
     for (int i = 0; i < r->n_weights; i++)
         r->weight[i] = (uint32_t)weights[i];
     return r;

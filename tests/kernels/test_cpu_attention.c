@@ -20,7 +20,8 @@ struct rig {
     struct oato_op op;
     int32_t pages[SEQS][POSITIONS / 64 + 1];
     int64_t length[SEQS];
-    float *q; /* [SEQS][POSITIONS][k] */
+    float *q;     /* [SEQS][POSITIONS][k] */
+    float *sinks; /* of each head; NULL: none */
 };
 
 /* Values as wide as K, of another width, or the first dimensions of K. */
@@ -43,10 +44,8 @@ static void rig_init(struct rig *x, const struct cpu_kernels *k, oato_dtype dtyp
                              .scale = 1 / sqrtf((float)head_dim)};
     x->op.k = x->op.heads * head_dim;
     x->op.n = x->op.heads * op_v_dim(&x->op);
-    x->shape = (struct kv_layer_shape){.kv_heads = kv_heads,
-                                       .head_dim = head_dim,
-                                       .v_dim = form.v_dim,
-                                       .v_in_k = form.v_in_k};
+    x->shape = (struct kv_layer_shape){
+        .kv_heads = kv_heads, .head_dim = head_dim, .v_dim = form.v_dim, .v_in_k = form.v_in_k};
     x->kv = (struct kv_cache){.n_layers = 1,
                               .pages = PAGES,
                               .dtype = dtype,
@@ -168,6 +167,8 @@ static void exact(const struct rig *x, int seq, int64_t position, double *out)
             for (int32_t e = 0; e < values; e++)
                 out[e] += p[i] * kv_value(x, seq, 1, i, h / group, e);
         }
+        if (x->sinks)
+            sum += exp((double)x->sinks[h] - top);
         for (int32_t e = 0; e < values; e++)
             out[e] /= sum;
     }
@@ -215,6 +216,11 @@ static float *attend(struct rig *x, const struct piece *pieces, int n, int threa
                x->q + ((int64_t)pieces[i].seq * POSITIONS + pieces[i].begin) * x->op.k,
                q_row * (size_t)pieces[i].n);
     c.arena = g.base;
+    struct oato_weight sinks = {.use = WEIGHT_VECTOR, .data = (const uint8_t *)x->sinks};
+    struct oato_weight *table[] = {&sinks};
+    c.weights = table;
+    r.n_weights = x->sinks != NULL;
+    r.weight[0] = 0;
     record_run(&c, &r, &step, kv_positions, threads);
     float *out = test_malloc(row * (size_t)tokens);
     memcpy(out, g.base + r.out[0], row * (size_t)tokens);
@@ -222,16 +228,9 @@ static float *attend(struct rig *x, const struct piece *pieces, int n, int threa
     return out;
 }
 
-static void check_form(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim,
-                       struct form form, int32_t window, float soft_cap, float alibi)
+static void check_rig(struct rig *rig)
 {
-    struct rig x;
-    rig_init(&x, k, dtype, head_dim, form, (int32_t)random_in(1, 3), (int32_t)random_in(1, 5));
-    x.op.window = window;
-    x.op.soft_cap = soft_cap;
-    x.op.alibi = alibi;
-    x.op.first = (int32_t)random_in(0, 5); /* some of more heads */
-    x.op.alibi_heads = x.op.first + x.op.heads + (int32_t)random_in(0, 5);
+    struct rig x = *rig;
     const size_t row = (size_t)x.op.n * sizeof(float);
     for (int s = 0; s < SEQS; s++)
         fill(&x, s, s ? random_in(1, 200) : random_in(520, 700));
@@ -272,10 +271,44 @@ static void check_form(const struct cpu_kernels *k, oato_dtype dtype, int32_t he
     rig_free(&x);
 }
 
+static void check_form(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim,
+                       struct form form, int32_t window, float soft_cap, float alibi)
+{
+    struct rig x;
+    rig_init(&x, k, dtype, head_dim, form, (int32_t)random_in(1, 3), (int32_t)random_in(1, 5));
+    x.op.window = window;
+    x.op.soft_cap = soft_cap;
+    x.op.alibi = alibi;
+    x.op.first = (int32_t)random_in(0, 5); /* some of more heads */
+    x.op.alibi_heads = x.op.first + x.op.heads + (int32_t)random_in(0, 5);
+    check_rig(&x);
+}
+
 static void check(const struct cpu_kernels *k, oato_dtype dtype, int32_t head_dim, int32_t window,
                   float soft_cap, float alibi)
 {
     check_form(k, dtype, head_dim, (struct form){0, 0}, window, soft_cap, alibi);
+}
+
+/* Small ones, some like the largest score, and one that leaves nothing to the values. */
+static void a_sink_is_a_score_without_a_value(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2 * ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i / 2]);
+        float sinks[15];
+        struct rig x;
+        if (!k)
+            continue;
+        rig_init(&x, k, i % 2 ? DT_F16 : DT_F32, 64, (struct form){0, 0}, 3,
+                 (int32_t)random_in(1, 5));
+        x.op.window = i % 2 ? 130 : 0;
+        for (int h = 0; h < 15; h++)
+            sinks[h] = 4 * random_float();
+        sinks[2] = 1000;
+        x.sinks = sinks;
+        check_rig(&x);
+    }
 }
 
 static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void **state)
@@ -372,6 +405,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(values_may_be_of_another_width_or_lie_in_keys),
         cmocka_unit_test(attention_stays_in_its_window),
         cmocka_unit_test(distance_weighs_by_slopes),
+        cmocka_unit_test(a_sink_is_a_score_without_a_value),
         cmocka_unit_test(a_group_may_be_larger_than_a_pass),
     };
     seed_init();

@@ -6,14 +6,16 @@
  */
 #include "tests/kernels/test_cpu.h"
 
-enum { TOKENS = 19, WEIGHTS = 2 };
+enum { TOKENS = 19, WEIGHTS = 2, EXTRAS = 4 };
 
 /* Values and weights of EXPERT_GATE_UP or EXPERT_DOWN, ready to run on any tokens. */
 struct mixture {
     struct guarded g;
     struct cpu_context c;
-    struct oato_weight *table[WEIGHTS + 1]; /* the last one: of a single expert */
-    uint8_t *data[WEIGHTS];                 /* in GGUF form */
+    struct oato_weight *table[WEIGHTS + EXTRAS + 1]; /* the last one: of a single expert */
+    struct oato_weight extras[EXTRAS];               /* optional weights, of all experts */
+    float *extra[EXTRAS];                            /* NULL: absent */
+    uint8_t *data[WEIGHTS];                          /* in GGUF form */
     struct oato_op op;
     enum numerics_choice numerics;
     float *in, *choice, *out;
@@ -45,21 +47,50 @@ static void random_choice(const struct oato_op *op, float *out)
     random_floats(out + op->experts_used, op->experts_used);
 }
 
+/* Factors and biases, some or none. */
+static void extras_init(struct mixture *m)
+{
+    const int least = op_weight_least(&m->op), n = op_weight_count(&m->op) - least;
+    const int64_t which = random_in(0, 3); /* none, factors, biases, all */
+    for (int i = 0; i < n; i++) {
+        int64_t rows, k;
+        assert_true(op_weight_shape(&m->op, least + i, &rows, &k));
+        if (!(which >> (i >= n / 2) & 1))
+            continue;
+        m->extra[i] = guarded_alloc(&m->g, (size_t)(rows * k) * sizeof(float));
+        random_floats(m->extra[i], rows * k);
+        m->extras[i] =
+            (struct oato_weight){.use = WEIGHT_VECTOR, .data = (const uint8_t *)m->extra[i]};
+        m->table[least + i] = &m->extras[i];
+    }
+}
+
+/* Rows of an expert in the tensor of a weight, and the first of these that are the weight's. */
+static int64_t rows_of(const struct mixture *m, int w, int64_t *first)
+{
+    *first = m->op.one_tensor ? w * (int64_t)m->op.n : 0;
+    return m->op.one_tensor ? 2 * (int64_t)m->op.n : m->op.n;
+}
+
 static void mixture_init(struct mixture *m, const struct cpu_kernels *k, struct oato_op op)
 {
     memset(m, 0, sizeof *m);
     guarded_init(&m->g);
     m->op = op;
-    const int64_t rows = (int64_t)op.experts * op.n;
+    int64_t first;
+    const int64_t rows = op.experts * rows_of(m, 0, &first);
     size_t row = 0;
     assert_true(op_valid(&op));
     assert_true(dtype_row_bytes((oato_dtype)op.dtype, op.k, &row));
-    for (int i = 0; i < op_weight_count(&op); i++) {
+    for (int i = 0; i < op_weight_least(&op) - op.one_tensor; i++) {
         m->data[i] = test_malloc((size_t)rows * row);
         random_elements((oato_dtype)op.dtype, m->data[i], rows * op.k);
         m->table[i] = weight_make(k, &m->g, (oato_dtype)op.dtype, m->data[i], rows, op.k, 0, rows,
                                   WEIGHT_MATRIX);
     }
+    if (op.one_tensor)
+        m->table[1] = m->table[0];
+    extras_init(m);
     m->in = guarded_alloc(&m->g, (size_t)(TOKENS * in_width(m)) * sizeof(float));
     random_floats(m->in, TOKENS * in_width(m));
     m->choice = guarded_alloc(&m->g, (size_t)(TOKENS * 2 * op.experts_used) * sizeof(float));
@@ -72,7 +103,8 @@ static void mixture_free(struct mixture *m)
 {
     for (int i = 0; i < WEIGHTS; i++) {
         test_free(m->data[i]);
-        test_free(m->table[i]);
+        if (i < op_weight_least(&m->op) && (!i || m->table[i] != m->table[i - 1]))
+            test_free(m->table[i]);
     }
     guarded_free(&m->g);
 }
@@ -94,9 +126,11 @@ static const float *mixture_run(struct mixture *m, int64_t t0, int64_t T, int th
     r.in[1] = offset_of(m, m->choice + t0 * 2 * m->op.experts_used);
     r.n_out = 1;
     r.out[0] = guarded_offset(&m->g, bytes);
-    r.n_weights = (uint8_t)op_weight_count(&m->op);
-    for (int i = 0; i < r.n_weights; i++)
-        r.weight[i] = (uint32_t)i;
+    for (int i = 0; i < op_weight_count(&m->op); i++) {
+        r.weight[i] = m->table[i] ? (uint32_t)i : UINT32_MAX;
+        if (m->table[i])
+            r.n_weights = (uint8_t)(i + 1);
+    }
     memset(m->g.base + r.out[0], 0xff, bytes);
     record_run(&m->c, &r, simple_step(&s, (int32_t)T), 0, threads);
     return const_floats(m->g.base + r.out[0]);
@@ -106,20 +140,39 @@ static const float *mixture_run(struct mixture *m, int64_t t0, int64_t T, int th
 static const float *single_run(struct mixture *m, int w, int32_t expert)
 {
     struct simple_step s;
-    const int64_t rows = TOKENS * in_width(m) / m->op.k, n = m->op.n;
+    int64_t first;
+    const int64_t rows = TOKENS * in_width(m) / m->op.k, n = m->op.n, each = rows_of(m, w, &first);
     struct program_record r = record_of(
         (struct oato_op){.kind = OP_MUL_MAT, .dtype = m->op.dtype, .k = m->op.k, .n = m->op.n});
-    m->table[WEIGHTS] =
-        weight_make(m->c.kernels, &m->g, (oato_dtype)m->op.dtype, m->data[w], m->op.experts * n,
-                    m->op.k, expert * n, (expert + 1) * n, WEIGHT_MATRIX);
+    first += expert * each;
+    m->table[WEIGHTS + EXTRAS] =
+        weight_make(m->c.kernels, &m->g, (oato_dtype)m->op.dtype, m->data[m->op.one_tensor ? 0 : w],
+                    m->op.experts * each, m->op.k, first, first + n, WEIGHT_MATRIX);
     r.numerics = (uint8_t)m->numerics;
     r.n_in = r.n_out = r.n_weights = 1;
     r.in[0] = offset_of(m, m->in);
     r.out[0] = guarded_offset(&m->g, (size_t)(rows * n) * sizeof(float));
-    r.weight[0] = WEIGHTS;
+    r.weight[0] = WEIGHTS + EXTRAS;
     record_run(&m->c, &r, simple_step(&s, (int32_t)rows), 0, 2);
-    test_free(m->table[WEIGHTS]);
+    test_free(m->table[WEIGHTS + EXTRAS]);
     return const_floats(m->g.base + r.out[0]);
+}
+
+/* A row of products with an expert, after its factor, the weight of the choice if that is for the
+ * input, and its bias. */
+static void adjusted(const struct mixture *m, int w, int32_t expert, float weight, const float *x,
+                     float *y)
+{
+    const int64_t n = m->op.n, matrices = op_weight_least(&m->op);
+    const float *factor = m->extra[w], *bias = m->extra[matrices + w];
+    float by = factor ? factor[expert] : 1;
+    if (m->op.weighs_input && !is_down(m))
+        by *= weight;
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = x[i] * by;
+        if (bias)
+            y[i] += bias[expert * n + i];
+    }
 }
 
 /* What the definition asks for, from ordinary products of each expert with every token. */
@@ -128,6 +181,7 @@ static float *mixture_expected(struct mixture *m)
     const int32_t first = m->op.expert_first, end = first + op_experts_held(&m->op);
     const int64_t n = m->op.n, used = m->op.experts_used, width = op_out_width(&m->op, 0);
     float *y = test_calloc((size_t)(TOKENS * width), sizeof *y);
+    float *gate = test_malloc((size_t)n * sizeof *gate), *up = test_malloc((size_t)n * sizeof *up);
     for (int32_t e = first; e < end; e++) {
         const float *a = single_run(m, 0, e), *b = is_down(m) ? NULL : single_run(m, 1, e);
         uint32_t state = float_state_fast(); /* as in a step: what is tiny becomes 0 */
@@ -136,13 +190,19 @@ static float *mixture_expected(struct mixture *m)
             const float *choice = m->choice + t * 2 * used;
             if ((int32_t)choice[p % used] != e)
                 continue;
-            if (!is_down(m))
-                m->c.kernels->rows->gate(ACT_SILU, 0, y + p * n, a + t * n, b + t * n, n);
+            const float weight = choice[used + p % used];
+            adjusted(m, 0, e, weight, a + (is_down(m) ? p : t) * n, gate);
+            if (!is_down(m)) {
+                adjusted(m, 1, e, weight, b + t * n, up);
+                m->c.kernels->rows->gate(ACT_SILU, 0, y + p * n, gate, up, n);
+            }
             for (int64_t i = 0; is_down(m) && i < n; i++)
-                y[t * n + i] += choice[used + p % used] * a[p * n + i];
+                y[t * n + i] += (m->op.weighs_input ? 1 : weight) * gate[i];
         }
         float_state_set(state);
     }
+    test_free(gate);
+    test_free(up);
     return y;
 }
 
@@ -165,9 +225,11 @@ static void for_each(check_fn *fn)
             op.experts_used = (int32_t)random_in(1, min_i64(3, op.experts));
             op.k = (int32_t)(block == 1 ? random_in(1, 300) : block * random_in(1, 3));
             op.n = (int32_t)(random_in(0, 1) ? MATRIX_ROWS * random_in(1, 3) : random_in(1, 150));
-            op.kind = random_in(0, 1) ? OP_EXPERT_GATE_UP : OP_EXPERT_DOWN;
+            op.weighs_input = random_in(0, 3) == 0;
+            op.kind = OP_EXPERT_DOWN;
             fn(k, (enum numerics_choice)c, op);
-            op.kind = op.kind == OP_EXPERT_DOWN ? OP_EXPERT_GATE_UP : OP_EXPERT_DOWN;
+            op.kind = OP_EXPERT_GATE_UP;
+            op.one_tensor = (int32_t)random_in(0, 1);
             fn(k, (enum numerics_choice)c, op);
         }
     }
@@ -224,12 +286,15 @@ static void check_range(const struct cpu_kernels *k, enum numerics_choice numeri
         if (e < first || e >= end)
             memset(expected + p * op.n, 0xff, (size_t)op.n * sizeof *expected);
     }
-    for (int i = 0; i < op_weight_count(&op); i++) {
+    for (int i = 0; i < op_weight_least(&op) - op.one_tensor; i++) {
+        int64_t own;
+        const int64_t each = rows_of(&m, i, &own);
         test_free(m.table[i]);
-        m.table[i] =
-            weight_make(k, &m.g, (oato_dtype)op.dtype, m.data[i], (int64_t)op.experts * op.n, op.k,
-                        (int64_t)first * op.n, (int64_t)end * op.n, WEIGHT_MATRIX);
+        m.table[i] = weight_make(k, &m.g, (oato_dtype)op.dtype, m.data[i], op.experts * each, op.k,
+                                 first * each, end * each, WEIGHT_MATRIX);
     }
+    if (op.one_tensor)
+        m.table[1] = m.table[0];
     for (int i = 0; i < 9; i++) { /* all, some, and single tokens */
         const int64_t t = i ? random_in(0, TOKENS - 1) : 0;
         const int64_t T = i % 2 ? 1 : i ? random_in(1, TOKENS - t) : TOKENS;
@@ -307,6 +372,7 @@ static float *row_op(const struct cpu_kernels *k, struct oato_op op, const float
     struct oato_weight w = {.use = WEIGHT_VECTOR, .data = (const uint8_t *)weight};
     struct oato_weight *table[] = {&w};
     r.n_in = r.n_out = 1;
+    r.n_weights = weight != NULL;
     r.weight[0] = weight ? 0 : UINT32_MAX;
     r.in[0] = guarded_offset(&g, (size_t)(T * op.k) * sizeof(float));
     memcpy(g.base + r.in[0], in, (size_t)(T * op.k) * sizeof(float));
@@ -376,6 +442,71 @@ static void the_largest_logits_are_chosen_with_their_softmax(void **state)
             check_choice(&op, logits + t * op.k, first + t * op.n);
         test_free(first);
         test_free(logits);
+    }
+}
+
+static double score_of(const struct oato_op *op, const float *logits, int32_t e)
+{
+    double all = 0;
+    for (int32_t i = 0; i < op->experts; i++)
+        all += exp((double)logits[i]);
+    return op->route_score == ROUTE_SOFTMAX   ? exp((double)logits[e]) / all
+           : op->route_score == ROUTE_SIGMOID ? 1 / (1 + exp(-(double)logits[e]))
+                                              : sqrt(log1p(exp((double)logits[e])));
+}
+
+/* By scores with a bias, from the groups whose two best have the largest sums. */
+static void check_scored(const struct oato_op *op, const float *logits, const float *bias,
+                         const float *out)
+{
+    const int32_t groups = op->route_groups ? op->route_groups : 1, each = op->experts / groups;
+    float choosing[64], sums[64];
+    double chosen = 0;
+    int32_t n = 0;
+    for (int32_t e = 0; e < op->experts; e++)
+        choosing[e] = (float)score_of(op, logits, e) + bias[e];
+    for (int32_t g = 0; g < groups; g++) {
+        sums[g] = 0;
+        for (int32_t e = 0; e < each; e++)
+            sums[g] += rank_of(choosing + g * each, each, e) < 2 ? choosing[g * each + e] : 0;
+    }
+    for (int32_t e = 0; op->route_groups && e < op->experts; e++)
+        if (rank_of(sums, groups, e / each) >= op->route_groups_used)
+            choosing[e] = -INFINITY;
+    for (int32_t e = 0; e < op->experts; e++) {
+        if (rank_of(choosing, op->experts, e) >= op->experts_used)
+            continue;
+        assert_true(out[n++] == (float)e);
+        chosen += score_of(op, logits, e);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const double score = score_of(op, logits, (int32_t)out[i]);
+        const double wanted = score / (op->route_norm ? fmax(chosen, 0x1p-14) : 1) * 2.5;
+        assert_true(fabs((double)out[n + i] - wanted) <= 1e-5 * wanted);
+    }
+}
+
+static void scores_biases_and_groups_choose(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const int32_t groups = (int32_t)random_in(0, 4), each = (int32_t)random_in(1, 12);
+        struct oato_op op = {.kind = OP_ROUTE, .scale = 2.5f, .route_groups = groups};
+        op.experts = groups ? groups * each : each;
+        op.route_groups_used = groups ? (int32_t)random_in(1, groups) : 0;
+        op.experts_used = (int32_t)random_in(1, groups ? each * op.route_groups_used : each);
+        op.k = op.experts;
+        op.n = 2 * op.experts_used;
+        op.route_norm = (int32_t)random_in(0, 1);
+        op.route_score = (int32_t)random_in(0, ROUTE_SCORE_COUNT - 1);
+        assert_true(op_valid(&op));
+        float logits[64], bias[64];
+        random_floats(bias, op.k);
+        for (int32_t i = 0; i < op.k; i++) /* far below: sums near 2^-14 */
+            logits[i] = 3 * random_float() - (round % 5 ? 0 : 12);
+        float *y = row_op(&cpu_kernels_ref, op, logits, 1, bias, 1);
+        check_scored(&op, logits, bias, y);
+        test_free(y);
     }
 }
 
@@ -474,6 +605,7 @@ int main(void)
         cmocka_unit_test(even_and_lopsided_choices_are_served),
         cmocka_unit_test(a_choice_of_no_expert_stays_inside_the_weights),
         cmocka_unit_test(the_largest_logits_are_chosen_with_their_softmax),
+        cmocka_unit_test(scores_biases_and_groups_choose),
         cmocka_unit_test(what_is_not_finite_still_chooses_experts),
         cmocka_unit_test(heads_are_normed_like_rows),
         cmocka_unit_test(supports_says_no_to_what_cannot_run),

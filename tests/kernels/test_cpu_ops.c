@@ -176,6 +176,9 @@ static double activated(enum activation a, double scale, double x, double y)
     case ACT_RELU_SQUARED: return fmax(x, 0) * fmax(x, 0) * y;
     case ACT_SIGMOID: return 1 / (1 + exp(-x)) * y;
     case ACT_SOFT_CAP: return scale * tanh(x / scale) * y;
+    case ACT_CLAMPED_SILU:
+        return fmin(x, scale) / (1 + exp(-fmin(x, scale))) * fmin(fmax(y, -scale), scale);
+    case ACT_SOFTPLUS: return log1p(exp(x)) * y;
     case ACT_CLAMPED: return below_7 / (1 + exp(-1.702 * below_7)) * (1 + fmin(fmax(y, -7), 7));
     case ACT_CLAMP: return fmin(fmax(x, -scale), scale) * y;
     case ACT_NONE: return x * y;
@@ -191,7 +194,7 @@ static void check_activations(const struct cpu_kernels *k, int32_t T, int32_t n)
         const enum activation a = (enum activation)(i / 2);
         const bool gates = i % 2;
         struct rig x;
-        if (a == ACT_CLAMPED && !gates)
+        if ((a == ACT_CLAMPED || a == ACT_CLAMPED_SILU) && !gates)
             continue;
         struct oato_op op = plain(gates ? OP_SWIGLU : OP_ACTIVATE, n);
         op.activation = (int32_t)a;
@@ -210,6 +213,36 @@ static void check_activations(const struct cpu_kernels *k, int32_t T, int32_t n)
         test_free(wanted);
         rig_free(&x);
     }
+}
+
+/* One gate for a row, for each of some neighbours, for each element. */
+static void check_gates(const struct cpu_kernels *k, int32_t T, int32_t n)
+{
+    const int32_t gates[] = {1, (int32_t)random_in(2, 100), n};
+    for (size_t i = 0; i < ARRAY_LEN(gates); i++) {
+        const int32_t wide = gates[i] == n ? 1 : n, all = gates[i] * wide;
+        struct rig x;
+        struct oato_op op = plain(OP_GATE, all);
+        op.heads = gates[i];
+        op.activation = i % 2 ? ACT_SOFTPLUS : ACT_SIGMOID;
+        assert_true(op_valid(&op));
+        rig_init(&x, k, op, T, 2, 1); /* the second input is as wide; its first numbers are read */
+        double *wanted = test_malloc((size_t)(T * all) * sizeof *wanted);
+        for (int32_t e = 0; e < T * all; e++)
+            wanted[e] = activated((enum activation)op.activation, 0,
+                                  (double)x.in[1][e / all * gates[i] + e % all / wide],
+                                  (double)x.in[0][e]);
+        rig_run(&x);
+        assert_close(x.out[0], wanted, (int64_t)T * all, 1e-11);
+        test_free(wanted);
+        rig_free(&x);
+    }
+}
+
+static void gates_are_close_to_double(void **state)
+{
+    (void)state;
+    for_each_isa(check_gates);
 }
 
 static void activations_are_close_to_double(void **state)
@@ -566,6 +599,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_are_close_to_double),
         cmocka_unit_test(activations_are_close_to_double),
+        cmocka_unit_test(gates_are_close_to_double),
         cmocka_unit_test(sums_biases_and_swiglu_are_close_to_double),
         cmocka_unit_test(select_takes_the_wanted_rows),
         cmocka_unit_test(merge_puts_parts_side_by_side),

@@ -126,7 +126,7 @@ static void factors_of_columns_and_of_positions(void **state)
         wanted[i] = (double)x[i] / (double)w[i % N];
     assert_close(y, wanted, T * N, 1e-13);
     test_free(y);
-    assert_false(op_weight_optional(&op));
+    assert_int_equal(op_weight_least(&op), 1);
 
     op = (struct oato_op){.kind = OP_SCALE, .k = N, .n = N, .scale = 0.5f, .temperature = 0.3f,
                           .temperature_step = 2, .temperature_offset = 1};

@@ -170,6 +170,8 @@ static void open_cache(struct cache *c, struct oato_device *d, const struct valu
 
 /* ----------------------------------------------------------------------------- attending -- */
 
+static bool with_sinks; /* of at most 8 heads */
+
 /* Attention of one class, compiled for steps of at most so many tokens; two records, as a graph
  * wants more than one. */
 struct attention {
@@ -177,6 +179,7 @@ struct attention {
     struct program_record record[RECORDS];
     struct program program;
     struct compiled *compiled;
+    struct oato_weight *sinks;
     uint64_t bytes; /* of the arena */
 };
 
@@ -218,6 +221,21 @@ static void open_attention(struct attention *a, struct cache *c, enum numerics_c
                                   .max_seqs = SEQS,
                                   .arena = at(d, a->bytes),
                                   .kv = c->kv};
+    if (with_sinks) {
+        static const float sinks[] = {0.3f, -1, 2, 0.1f, 1, -5, 0, 100};
+        const struct weight_source source = {.data = sinks,
+                                             .dtype = DT_F32,
+                                             .k = x->heads,
+                                             .n = 1,
+                                             .row_end = 1,
+                                             .use = WEIGHT_VECTOR};
+        struct oato_error err;
+        assert_false(d->ops->prepare(d, &source, &a->sinks, &err));
+        a->program.weights = &a->sinks;
+        a->program.n_weights = 1;
+        for (int i = 0; i < RECORDS; i++)
+            a->record[i].n_weights = 1;
+    }
     a->program.workspace_bytes = d->ops->workspace_bytes(d, &a->record[0].op, &size);
     a->compiled = compile(d, &a->program);
 }
@@ -249,6 +267,8 @@ static void close_attention(struct attention *a)
 {
     struct oato_device *d = a->cache->d;
     d->ops->release(d, a->compiled);
+    if (a->sinks)
+        d->ops->weight_free(d, a->sinks);
     d->ops->free(d, a->program.arena, a->bytes);
 }
 
@@ -323,6 +343,21 @@ static void tiles_are_computed_alike(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(contexts); i++)
         check_context(&contexts[i], NMSE_ROUNDED);
+}
+
+/* By tiles of one segment and of two, by floats whole and divided. */
+static void sinks_are_scores_without_values(void **state)
+{
+    (void)state;
+    static const struct context with[] = {
+        {DT_Q8_0, 8, 2, 64, {140, 12, 81, 0}, {37, 12, 16, 0}, 0, 0, 0},
+        {DT_F16, 8, 2, 64, {1100, 64, 0, 0}, {20, 64, 0, 0}, 0, 0, 0},
+        {DT_F32, 4, 2, 64, {70, 30, 0, 0}, {70, 1, 0, 0}, 0, 0, 0},
+        {DT_F16, 8, 2, 64, {300, 30, 0, 0}, {2, 1, 0, 0}, 100, 0, 0}};
+    with_sinks = true;
+    for (size_t i = 0; i < ARRAY_LEN(with); i++)
+        check_context(&with[i], i < 2 ? NMSE_ROUNDED : NMSE_FLOAT);
+    with_sinks = false;
 }
 
 static void what_tiles_cannot_stays_with_floats(void **state)
@@ -579,6 +614,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_are_computed_alike),
+        cmocka_unit_test(sinks_are_scores_without_values),
         cmocka_unit_test(what_tiles_cannot_stays_with_floats),
         cmocka_unit_test(classes_are_named),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),

@@ -43,7 +43,19 @@ static struct test_case expert_case(enum op_kind kind, oato_dtype dtype, const s
     give_input(&c, kind == OP_EXPERT_DOWN ? x->used * K : K);
     give_choice(&c, x->lo, x->hi);
     give_weights(&c);
+    drop_weights(&c);
     return c;
+}
+
+/* Gate and up as halves of a tensor: these are two, of which halves are read. */
+static void one_tensor(struct test_case *c)
+{
+    free_case(&(struct test_case){.weight = {c->weight[0], c->weight[1], c->weight[2], c->weight[3],
+                                             c->weight[4], c->weight[5]},
+                                  .n_weights = c->n_weights});
+    c->op.one_tensor = 1;
+    c->n_weights = 0;
+    give_weights(c);
 }
 
 /* Rows of pairs whose experts are elsewhere stay as they were: zero on both devices. */
@@ -54,6 +66,11 @@ static void compare_experts(oato_dtype dtype, const struct choosing *x,
         struct step step = plain_step(x->T);
         struct test_case c =
             expert_case(down ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP, dtype, x, numerics);
+        c.op.weighs_input = (int32_t)random_in(0, 1);
+        c.op.activation = random_in(0, 1) ? ACT_CLAMPED_SILU : ACT_SILU;
+        c.op.scale = 0.5f;
+        if (!down && random_in(0, 1))
+            one_tensor(&c);
         compare(&c, &step, 1e-10);
         free_case(&c);
     }
@@ -142,15 +159,16 @@ static void bits_do_not_depend_on_other_tokens(void **state)
 static void check_product(const struct test_case *c, const float *got, int32_t expert)
 {
     char key[OP_KEY_SIZE];
-    snprintf(key, sizeof key, "%s/%s/k%d/n%d", c->n_weights > 1 ? "gate_up" : "mul_mat",
+    const int matrices = op_weight_least(&c->op);
+    snprintf(key, sizeof key, "%s/%s/k%d/n%d", matrices > 1 ? "gate_up" : "mul_mat",
              dtype_name((oato_dtype)c->op.dtype), K, N);
     struct test_case one = case_of(key, c->T);
     one.numerics = c->numerics;
     one.n_in = 1;
-    one.n_weights = c->n_weights;
+    one.n_weights = matrices;
     one.in[0] = c->in[0];
     one.in_width[0] = K;
-    for (int i = 0; i < c->n_weights; i++) {
+    for (int i = 0; i < matrices; i++) {
         one.weight[i] = c->weight[i];
         one.weight[i].row_begin = (int64_t)expert * N;
         one.weight[i].row_end = (int64_t)(expert + 1) * N;
@@ -172,6 +190,7 @@ static void an_expert_has_the_bits_of_its_matrices(void **state)
                                              matrix_types[i], &x, NUMERICS_PREFILL);
             for (int32_t t = 0; t < c.T; t++)
                 c.in[1][2 * (int64_t)t + 1] = 1; /* the weight */
+            memset(c.absent + op_weight_least(&c.op), 1, RECORD_WEIGHTS - 2);
             float *got = run_alone(&c);
             for (int32_t e = 0; e < x.experts; e++)
                 check_product(&c, got, e);

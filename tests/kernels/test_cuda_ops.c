@@ -215,10 +215,8 @@ static void activations_are_alike(void **state)
         for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
             struct test_case c = case_of(rows[i].key, 3);
             struct step step = plain_step(3);
-            if (c.op.kind == OP_GATE_UP && (a == ACT_SOFT_CAP || a == ACT_CLAMP))
-                continue;
             c.op.activation = a;
-            c.op.scale = c.op.kind == OP_GATE_UP ? 0 : 3;
+            c.op.scale = 3;
             for (int in = 0; rows[i].width[in]; in++)
                 give_input(&c, rows[i].width[in]);
             if (c.op.kind == OP_GATE_UP)
@@ -354,9 +352,32 @@ static void positions_rotate_alike(void **state)
     }
 }
 
+static void gates_are_alike(void **state)
+{
+    (void)state;
+    check_key("gate/k333/h1", 3, (int32_t[3]){333, 1}, 1e-12);
+    check_key("gate/k640/h10", 3, (int32_t[3]){640, 10}, 1e-12);
+    check_key("gate/k333/h333", 3, (int32_t[3]){333, 333}, 1e-12);
+}
+
 static void tokens_choose_the_same_experts(void **state)
 {
     (void)state;
+    for (int score = 0; score < ROUTE_SCORE_COUNT; score++) {
+        for (int groups = 0; groups < 2; groups++) {
+            struct test_case c = case_of("route/e72/u6", 21);
+            struct step step = plain_step(21);
+            c.op.route_norm = groups;
+            c.op.route_score = score;
+            c.op.scale = 2.5f;
+            c.op.route_groups = groups ? 9 : 0;
+            c.op.route_groups_used = groups ? 2 : 0;
+            give_input(&c, 72);
+            give_weights(&c);
+            compare(&c, &step, 1e-11);
+            free_case(&c);
+        }
+    }
     for (int norm = 0; norm < 2; norm++) {
         struct test_case c = case_of("route/e67/u6", 21);
         struct step step = plain_step(21);
@@ -560,6 +581,7 @@ int main(void)
         cmocka_unit_test(norms_of_every_kind_are_alike),
         cmocka_unit_test(factors_are_alike),
         cmocka_unit_test(positions_rotate_alike),
+        cmocka_unit_test(gates_are_alike),
         cmocka_unit_test(tokens_choose_the_same_experts),
         cmocka_unit_test(attention_is_computed_alike),
         cmocka_unit_test(divided_attention_has_the_same_bits),

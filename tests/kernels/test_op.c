@@ -137,6 +137,10 @@ static struct oato_op random_op(void)
         op.n = random_int(1 << 20);
         break;
     case OP_KV_COPY: op.k = op.n = 0; break;
+    case OP_GATE:
+        op.heads = random_int(64);
+        op.k = op.n = op.heads * random_int(1 << 12);
+        break;
     case OP_TOP_K: op.n = 2 * random_int(op.k); break;
     case OP_EXPERT_GATE_UP:
     case OP_EXPERT_DOWN:

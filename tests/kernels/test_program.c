@@ -210,9 +210,9 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[0].kind = RECORD_PEER + 1;
     check_refused(f, "kind 5");
     f->record[0].kind = RECORD_STREAM;
-    check_refused(f, "a stream must have one to 3 weights and no values");
+    check_refused(f, "a stream must have one to 6 weights and no values");
     stream(&f->record[0], 0);
-    check_refused(f, "a stream must have one to 3 weights and no values");
+    check_refused(f, "a stream must have one to 6 weights and no values");
     stream(&f->record[0], 2);
     f->record[0].weight[1] = 2;
     check_refused(f, "weight 2 is outside the table of 2");

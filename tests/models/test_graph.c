@@ -262,7 +262,7 @@ static void keys_and_tensors_that_disagree_are_refused(void **state)
         {"qwen3moe", "qwen3moe.expert_used_count", 0, NULL, 0, "allowed: 1 to 16"},
         {"qwen3moe", "qwen3moe.expert_feed_forward_length", 64, NULL, 0,
          "ffn_gate_exps.weight is 64 x 128 x 16, but the model's keys require 64 x 64 x 16"},
-        {"qwen3moe", "qwen3moe.expert_group_count", 4, NULL, 0, "expert groups"},
+        {"qwen3moe", "qwen3moe.expert_group_count", 3, NULL, 0, "groups of"},
         {"qwen3moe", "qwen3moe.attention.key_length", 16, NULL, 0, "inconsistent attention"},
         {"qwen3moe", NULL, 0, "blk.1.ffn_up_exps.weight", DT_COUNT,
          "ffn_up_exps.weight is missing"},

@@ -21,7 +21,7 @@ static void put(struct maker *k, int32_t device, const struct oato_op *op,
     double activations_ns = size->rows * ((double)op->k + op->n) * 4 / 10;
     double ns = 1000 + ((memory_ns > compute_ns ? memory_ns : compute_ns) + activations_ns) / speed;
     uint64_t weights = 0;
-    for (int i = 0; i < op_weight_count(op); i++) {
+    for (int i = 0; i < op_weight_least(op); i++) {
         int64_t n, width;
         size_t row;
         if (op_weight_shape(op, i, &n, &width) &&

@@ -1,0 +1,245 @@
+/*
+ * arch_experts.c - the experts of a recipe's feed-forward block. A small matrix gives every token a
+ * logit for each expert, whose score is their softmax or sigmoid; the best few compute a gated FFN
+ * each, and their outputs are summed, weighted by the scores. Beside them there may be shared
+ * experts, which every token uses and which are one dense FFN.
+ *
+ *     c = route(Wr m);  y = sum over e in c of c_e Wdown_e(silu(Wgate_e m) * Wup_e m)
+ */
+#include "models/recipe_internal.h"
+
+#include <string.h>
+
+enum { EXPERTS_MOST = 1 << 12, FFN_MOST = 1 << 24 };
+
+/* ------------------------------------------------------------------------------------ keys */
+
+/* Normalised or not: a key of some architectures, of others a fact. */
+static bool normalised(struct graph_builder *b, const struct recipe *r)
+{
+    return r->experts == EXPERTS_NORMALISED ||
+           (r->experts == EXPERTS_BY_KEY && build_bool(b, "expert_weights_norm", false));
+}
+
+/* GGUF's numbers: 1 softmax, 2 sigmoid, 3 softmax of the chosen, which is softmax with weights
+ * divided by their sum, 4 sqrt(softplus); 0 stands for the architecture's own. */
+static void read_score(struct graph_builder *b, const struct recipe *r, struct experts *out)
+{
+    static const enum route_score scores[] = {ROUTE_SOFTMAX, ROUTE_SOFTMAX, ROUTE_SIGMOID,
+                                              ROUTE_SOFTMAX, ROUTE_ROOT_SOFTPLUS};
+    out->score = r->route_score;
+    const int32_t kind = r->router == ROUTER_BY_KEY
+                             ? build_int(b, "expert_gating_func", -1, 0, ARRAY_LEN(scores) - 1, 0)
+                             : 0;
+    if (kind)
+        out->score = scores[kind];
+    if (kind == 3)
+        out->normalised = true;
+}
+
+static void read_groups(struct graph_builder *b, struct experts *out)
+{
+    const int32_t groups = build_int(b, "expert_group_count", -1, 0, out->all, 0);
+    if (groups < 2)
+        return;
+    out->groups_used = build_int(b, "expert_group_used_count", -1, 1, groups, groups);
+    out->groups = groups;
+    if (!build_failed(b) && (out->all % groups || out->used > out->all / groups * out->groups_used))
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: %d groups of %d experts, of which tokens use %d, do not give %d experts",
+                  gguf_path(b->gguf), groups, out->all, out->groups_used, out->used);
+}
+
+static void read_shared(struct graph_builder *b, const struct recipe *r, struct experts *out)
+{
+    if (r->shared_experts)
+        out->shared = build_int(b, "expert_shared_feed_forward_length", -1, 0, FFN_MOST, 0);
+    if (r->shared_experts && !out->shared && !build_failed(b)) {
+        const int32_t most = out->width ? FFN_MOST / out->width : 0;
+        out->shared = out->width * build_int(b, "expert_shared_count", -1, 0, most, 0);
+    }
+}
+
+void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out)
+{
+    if (r->experts == EXPERTS_NONE)
+        return;
+    out->all = build_int(b, "expert_count", -1, r->experts_optional ? 0 : 1, EXPERTS_MOST,
+                         r->experts_optional ? 0 : -1);
+    if (build_failed(b) || !out->all)
+        return;
+    out->used = build_int(b, "expert_used_count", -1, 1, out->all, -1);
+    if (r->dense_first)
+        out->dense_layers = build_int(b, "leading_dense_block_count", -1, 0, 1 << 16, 0);
+    out->width = build_int(b, "expert_feed_forward_length", -1, 0, FFN_MOST, 0);
+    if (!out->width && !build_failed(b)) /* older files have one key for both */
+        out->width = build_int(b, "feed_forward_length", -1, out->used, FFN_MOST, -1) /
+                     (r->ffn_of_all_experts ? out->used : 1);
+    if (!build_failed(b) && out->width > INT32_MAX / out->used)
+        oato_fail(b->err, OATO_EFILE, "%s: %d experts per token of %d neurons each are too many",
+                  gguf_path(b->gguf), out->used, out->width);
+    read_shared(b, r, out);
+    out->normalised = normalised(b, r);
+    out->scale = build_float(b, "expert_weights_scale", 0, 1e6, 0);
+    read_score(b, r, out);
+    read_groups(b, out);
+}
+
+/* ---------------------------------------------------------------------------------- choice */
+
+static int32_t route(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+{
+    const struct experts *e = &s->experts;
+    const struct gguf_tensor *w =
+        build_tensor(b, s->width, e->all, false, "blk.%d.ffn_gate_inp.weight", s->layer);
+    const int32_t in = s->recipe->route_layer_input ? s->input : m;
+    int32_t logits = build_mul_mat(b, s->layer, "ffn_gate_inp", in, w);
+    logits = arch_bias(b, s->layer, "ffn_gate_inp", logits, false);
+    struct oato_op op = {.kind = OP_ROUTE,
+                         .dtype = DT_F32,
+                         .k = e->all,
+                         .n = 2 * e->used,
+                         .experts = e->all,
+                         .experts_used = e->used,
+                         .route_norm = e->normalised,
+                         .route_score = (int32_t)e->score,
+                         .route_groups = e->groups,
+                         .route_groups_used = e->groups_used,
+                         .scale = e->scale};
+    const struct gguf_tensor *bias = NULL;
+    if (s->recipe->router != ROUTER_PLAIN) { /* older files lack the ending */
+        const bool old = arch_has(b, s->layer, "exp_probs_b");
+        bias =
+            build_tensor(b, e->all, 0, true, "blk.%d.exp_probs_b%s", s->layer, old ? "" : ".bias");
+    }
+    return build_op(b, s->layer, "ffn_route", op, logits, -1, bias, op.n);
+}
+
+/* -------------------------------------------------------------------------------- matrices */
+
+static const struct gguf_tensor *matrices(struct graph_builder *b, const struct layer_shape *s,
+                                          const char *name, int64_t k, int64_t n)
+{
+    return build_tensor_experts(b, k, n, s->experts.all, "blk.%d.%s.weight", s->layer, name);
+}
+
+/* A quantiser's factors, one for each expert; NULL: none, or they do not count. */
+static const struct gguf_tensor *factors(struct graph_builder *b, const struct layer_shape *s,
+                                         const char *name)
+{
+    const struct gguf_tensor *t =
+        build_tensor(b, s->experts.all, 0, true, "blk.%d.%s.scale", s->layer, name);
+    return s->recipe->expert_factors ? t : NULL;
+}
+
+static const struct gguf_tensor *biases(struct graph_builder *b, const struct layer_shape *s,
+                                        const char *name, int64_t n)
+{
+    return build_tensor(b, n, s->experts.all, true, "blk.%d.%s.bias", s->layer, name);
+}
+
+static struct oato_op experts_op(const struct layer_shape *s, enum op_kind kind,
+                                 const struct gguf_tensor *w, int32_t k, int32_t n)
+{
+    const struct experts *e = &s->experts;
+    return (struct oato_op){.kind = (uint16_t)kind,
+                            .dtype = (uint16_t)w->dtype,
+                            .k = k,
+                            .n = n,
+                            .experts = e->all,
+                            .experts_used = e->used,
+                            .activation =
+                                (int32_t)(s->clamp > 0 ? ACT_CLAMPED_SILU : s->recipe->activation),
+                            .scale = s->clamp};
+}
+
+static int32_t gate_up(struct graph_builder *b, const struct layer_shape *s, int32_t m,
+                       int32_t choice)
+{
+    const int32_t width = s->experts.width;
+    const bool one = arch_has(b, s->layer, "ffn_gate_up_exps.weight");
+    const char *gate_name = one ? "ffn_gate_up_exps" : "ffn_gate_exps";
+    const char *up_name = one ? gate_name : "ffn_up_exps";
+    const int64_t rows = one ? 2 * (int64_t)width : width;
+    const struct gguf_tensor *gate = matrices(b, s, gate_name, s->width, rows);
+    const struct gguf_tensor *up = matrices(b, s, up_name, s->width, rows);
+    const struct gguf_tensor *extra[] = {
+        factors(b, s, "ffn_gate_exps"), factors(b, s, "ffn_up_exps"),
+        biases(b, s, "ffn_gate_exps", width), biases(b, s, "ffn_up_exps", width)};
+    if (build_failed(b))
+        return -1;
+    if (gate->dtype != up->dtype) {
+        oato_fail(b->err, OATO_EFILE, "%s: tensors %s and %s have different types, %s and %s",
+                  gguf_path(b->gguf), gate->name, up->name, dtype_name(gate->dtype),
+                  dtype_name(up->dtype));
+        return -1;
+    }
+    struct oato_op op = experts_op(s, OP_EXPERT_GATE_UP, gate, s->width, width);
+    op.one_tensor = one;
+    const int32_t hidden =
+        build_op(b, s->layer, "ffn_gate_up_exps", op, m, choice, gate, s->experts.used * width);
+    build_weight(b, up);
+    build_extras(b, extra, ARRAY_LEN(extra));
+    return hidden;
+}
+
+static int32_t down(struct graph_builder *b, const struct layer_shape *s, int32_t hidden,
+                    int32_t choice)
+{
+    const struct gguf_tensor *w = matrices(b, s, "ffn_down_exps", s->experts.width, s->width);
+    const struct gguf_tensor *extra[] = {factors(b, s, "ffn_down_exps"),
+                                         biases(b, s, "ffn_down_exps", s->width)};
+    if (build_failed(b))
+        return -1;
+    const struct oato_op op = experts_op(s, OP_EXPERT_DOWN, w, s->experts.width, s->width);
+    const int32_t y = build_op(b, s->layer, "ffn_down_exps", op, hidden, choice, w, s->width);
+    build_extras(b, extra, ARRAY_LEN(extra));
+    return y;
+}
+
+/* ----------------------------------------------------------------------------------- block */
+
+/* Of some models the shared experts' output is multiplied by a sigmoid, one for a token. */
+static int32_t shared(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+{
+    const int32_t y = arch_dense(b, s, "_shexp", m, s->experts.shared);
+    if (!s->recipe->shared_gate)
+        return y;
+    const struct gguf_tensor *w =
+        build_tensor(b, s->width, 0, false, "blk.%d.ffn_gate_inp_shexp.weight", s->layer);
+    const int32_t gate = build_mul_mat(b, s->layer, "ffn_gate_inp_shexp", m, w);
+    return arch_gate(b, s->layer, "ffn_shexp_gate", y, gate, ACT_SIGMOID);
+}
+
+bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s)
+{
+    const bool dense =
+        arch_has(b, s->layer, "ffn_gate.weight") && !arch_has(b, s->layer, "ffn_gate_inp.weight");
+    return s->experts.all && s->layer >= s->experts.dense_layers && !dense;
+}
+
+/* A dense FFN reads m. */
+static int32_t beside(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+{
+    if (s->experts.shared)
+        return shared(b, s, m);
+    const bool dense = s->recipe->dense == DENSE_BESIDE_OF_INPUT ||
+                       (s->recipe->dense == DENSE_BESIDE && arch_has(b, s->layer, "ffn_up.weight"));
+    const bool square = s->recipe->dense == DENSE_BESIDE_OF_INPUT;
+    return dense ? arch_dense(b, s, "", m, square ? s->width : s->ffn) : -1;
+}
+
+int32_t arch_experts(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+{
+    const int32_t n = s->recipe->dense == DENSE_BESIDE_OF_INPUT
+                          ? arch_norm(b, s, s->layer, "ffn_norm_exps", s->input)
+                          : m;
+    const int32_t choice = route(b, s, n);
+    int32_t y = down(b, s, gate_up(b, s, n, choice), choice);
+    const int32_t other = beside(b, s, m);
+    if (other < 0)
+        return y;
+    y = arch_add(b, s->layer, "ffn_shexp_add", y, other);
+    const float factor = s->recipe->shared_factor;
+    return arch_factor(b, s->layer, "ffn_shexp_factor", y, factor != 0 ? factor : 1);
+}
