@@ -314,6 +314,7 @@ static uint64_t workspace_guess(const struct oato_op *op, int32_t rows)
         return r * n * PACKED + ALIGN +
                (uint64_t)min_i64(rows, SPLIT_ROWS) * (uint64_t)op->heads *
                    ((uint64_t)op_v_dim(op) + 2) * SPLIT_SEGMENTS * FLOAT;
+    case OP_HEAD_MUL_MAT: return r * (uint64_t)op->heads * k * PACKED + ALIGN;
     case OP_MUL_MAT:
     case OP_QKV: return r * k * PACKED + ALIGN;
     case OP_GATE_UP: return r * k * PACKED + r * n * FLOAT + ALIGN;

@@ -40,6 +40,24 @@ template <int DTYPE> __device__ static kv_pair<DTYPE> kv_load(const uint8_t *blo
     return p;
 }
 
+/* Of values that lie in K: dimensions e and e + 1 of a position. */
+template <int DTYPE>
+__device__ static kv_pair<DTYPE> kv_load_turned(const uint8_t *k, int e, int slot)
+{
+    const int i = e * ATTENTION_PAGE + slot, j = i + ATTENTION_PAGE;
+    kv_pair<DTYPE> p;
+    if (DTYPE == CUDA_F32) {
+        p.word[0] = ((const uint32_t *)k)[i];
+        p.word[DTYPE == CUDA_F32] = ((const uint32_t *)k)[j];
+    } else if (DTYPE == CUDA_F16) {
+        const uint16_t *half = (const uint16_t *)k;
+        p.word[0] = half[i] | (uint32_t)half[j] << 16;
+    } else {
+        p.word[0] = k[i] | (uint32_t)k[j] << 8;
+    }
+    return p;
+}
+
 /* As numbers, without the scales of Q8_0. */
 template <int DTYPE> __device__ static float2 kv_numbers(const kv_pair<DTYPE> &p)
 {
@@ -61,8 +79,8 @@ struct attention_room {
     float *q;        /* [head_dim][heads] */
     float *part;     /* what warps or groups of threads summed up */
     float *weight;   /* [ATTENTION_PAGE][heads] */
-    float *segment;  /* [heads][head_dim] of the pages so far */
-    float *total;    /* [heads][head_dim] of the segments so far */
+    float *segment;  /* [heads][v_dim] of the pages so far */
+    float *total;    /* [heads][v_dim] of the segments so far */
     float2 *scaling; /* [heads]: what of the values before, and of the new ones, remains */
 };
 
@@ -104,7 +122,7 @@ __device__ static float2 lane_scaling(float2 scaling, int lane)
 
 __device__ static const uint8_t *page_block(const attention_work &w, int page, int v)
 {
-    return kv_block_of(w.a->layer, w.pages[page], v, w.kv_head);
+    return kv_block_of(w.a->layer, w.pages[page], v && !w.a->layer.v_in_k, w.kv_head);
 }
 
 /* Adds two elements to each head's sums of them, times what the head has for both. */
@@ -172,9 +190,9 @@ __device__ static attention_sum page_softmax(const attention_work &w, int hidden
 }
 
 /* Groups of threads that share the positions of a page, each thread with two dimensions. */
-__device__ static int value_groups(int head_dim)
+__device__ static int value_groups(int v_dim)
 {
-    return max(1, ATTENTION_THREADS / (head_dim / 2));
+    return max(1, ATTENTION_THREADS / (v_dim / 2));
 }
 
 /* What a thread has of the values of a page at once, on its way while scores are computed. */
@@ -183,13 +201,20 @@ template <int DTYPE> struct some_values {
 };
 
 template <int DTYPE>
-__device__ static void load_values(some_values<DTYPE> &v, const uint8_t *page, int d, int e,
-                                   int slot, int groups, int count)
+__device__ static void load_values(const cuda_kv_layer &l, some_values<DTYPE> &v,
+                                   const uint8_t *page, int e, int slot, int groups, int count)
 {
+    if (l.v_in_k) {
+#pragma unroll
+        for (int i = 0; i < VALUES_AT_ONCE; i++)
+            if (slot + i * groups < count)
+                v.x[i] = kv_load_turned<DTYPE>(page, e, slot + i * groups);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < VALUES_AT_ONCE; i++)
         if (slot + i * groups < count)
-            v.x[i] = kv_load<DTYPE>(page, (slot + i * groups) * d + e);
+            v.x[i] = kv_load<DTYPE>(page, (slot + i * groups) * l.v_dim + e);
 }
 
 /* Each group's part of the values of a page: [group][head][dimension]; `first` is what its threads
@@ -198,13 +223,14 @@ template <int DTYPE>
 __device__ static void page_values(const attention_work &w, const uint8_t *v, int count,
                                    some_values<DTYPE> &first)
 {
-    const int d = w.a->layer.head_dim, groups = value_groups(d);
+    const cuda_kv_layer &l = w.a->layer;
+    const int d = l.v_dim, groups = value_groups(d), bytes = l.v_in_k ? l.head_dim : d;
     for (int i = threadIdx.x; i < groups * d / 2; i += ATTENTION_THREADS) {
         const int e = 2 * (i % (d / 2)), group = i / (d / 2);
         float2 sum[ATTENTION_HEADS] = {};
         for (int slot = group; slot < count; slot += VALUES_AT_ONCE * groups) {
             if (slot != group || i != (int)threadIdx.x)
-                load_values(first, v, d, e, slot, groups, count);
+                load_values(l, first, v, e, slot, groups, count);
 #pragma unroll
             for (int n = 0; n < VALUES_AT_ONCE; n++) {
                 const int at = slot + n * groups;
@@ -212,7 +238,7 @@ __device__ static void page_values(const attention_work &w, const uint8_t *v, in
                     break;
                 float2 x = kv_numbers(first.x[n]);
                 if (DTYPE == CUDA_Q8_0) {
-                    const float scale = kv_scale(v, d, e / 32 * ATTENTION_PAGE + at);
+                    const float scale = kv_scale(v, bytes, e / 32 * ATTENTION_PAGE + at);
                     x.x *= scale;
                     x.y *= scale;
                 }
@@ -229,7 +255,7 @@ __device__ static void page_values(const attention_work &w, const uint8_t *v, in
 template <int DTYPE>
 __device__ static attention_sum segment_of(const attention_work &w, int from, int to)
 {
-    const int d = w.a->layer.head_dim, groups = value_groups(d);
+    const int d = w.a->layer.v_dim, groups = value_groups(d);
     const int warp = threadIdx.x / WARP;
     attention_sum sum = {-INFINITY, 0};
     for (int page = from; page < to; page++) {
@@ -237,7 +263,7 @@ __device__ static attention_sum segment_of(const attention_work &w, int from, in
         const uint8_t *v = page_block(w, page, 1);
         const int mine = min((int)threadIdx.x, groups * d / 2 - 1);
         some_values<DTYPE> values;
-        load_values(values, v, d, 2 * (mine % (d / 2)), mine / (d / 2), groups, count);
+        load_values(w.a->layer, values, v, 2 * (mine % (d / 2)), mine / (d / 2), groups, count);
         page_scores<DTYPE>(w, page_block(w, page, 0));
         __syncthreads();
         const int ago = w.positions - 1 - page * ATTENTION_PAGE;
@@ -296,8 +322,8 @@ __device__ inline void attention_ahead(const cuda_attention_args &a)
     const int before = window_begin(a, position) / ATTENTION_PAGE;
     const int64_t page = a.step.pages[a.step.seq[a.step.token_seq[t]].pages_at + before + first];
     for (int v = 0; v < 2; v++)
-        read_ahead(kv_block_of(l, page, v, (int)blockIdx.y), (uint32_t)l.block_bytes / 16 * 16,
-                   threadIdx.x, WARP);
+        read_ahead(kv_block_of(l, page, v, (int)blockIdx.y),
+                   (uint32_t)(v ? l.v_bytes : l.block_bytes) / 16 * 16, threadIdx.x, WARP);
 }
 
 __device__ inline void merge_ahead(const cuda_attention_args &a)
@@ -319,7 +345,7 @@ __device__ static float alibi_slope(const cuda_attention_args &a, int head)
 template <int DTYPE> __device__ static void attention(const cuda_attention_args &a)
 {
     const int64_t t = blockIdx.z;
-    const int d = a.layer.head_dim, group = a.heads / a.layer.kv_heads;
+    const int d = a.layer.v_dim, q_dim = a.layer.head_dim, group = a.heads / a.layer.kv_heads;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
     const int position = a.step.token_position[t], begin = window_begin(a, position);
@@ -331,7 +357,7 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
     w.room.scaling = (float2 *)room; /* these first, so that rows of floats are aligned behind */
     w.room.weight = room + 2 * ATTENTION_HEADS;
     w.room.q = w.room.weight + ATTENTION_PAGE * ATTENTION_HEADS;
-    w.room.segment = w.room.q + ATTENTION_HEADS * d;
+    w.room.segment = w.room.q + ATTENTION_HEADS * q_dim;
     w.room.total = w.room.segment + ATTENTION_HEADS * d;
     w.room.part = w.room.total + ATTENTION_HEADS * d;
     const int pages = pages_seen(a, position), each = segment_pages(pages);
@@ -344,11 +370,11 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
         if (a.alibi != 0)
             w.slope = alibi_slope(a, w.kv_head * group + head + warp);
         const int64_t first = t * a.heads + w.kv_head * group + head; /* row of q and y */
-        for (int i = threadIdx.x; i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
-            w.room.q[i % d * ATTENTION_HEADS + i / d] =
-                i < w.n_heads * d ? a.q[first * d + i] : 0.0f;
+        for (int i = threadIdx.x; i < ATTENTION_HEADS * q_dim; i += ATTENTION_THREADS)
+            w.room.q[i % q_dim * ATTENTION_HEADS + i / q_dim] =
+                i < w.n_heads * q_dim ? a.q[first * q_dim + i] : 0.0f;
+        for (int i = threadIdx.x; i < ATTENTION_HEADS * d; i += ATTENTION_THREADS)
             w.room.total[i] = 0;
-        }
         __syncthreads();
         attention_sum sum = {-INFINITY, 0}; /* of the warp's head */
         for (int s = from; s < to; s++) {
@@ -391,7 +417,7 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
              merge_ahead)
 {
     const int64_t t = blockIdx.y, row = t * a.heads + blockIdx.x;
-    const int d = a.layer.head_dim, lane = threadIdx.x % WARP;
+    const int d = a.layer.v_dim, lane = threadIdx.x % WARP;
     const int pages = pages_seen(a, a.step.token_position[t]), each = segment_pages(pages);
     const int segments = (pages + each - 1) / each;
     for (int first = threadIdx.x - lane; first < d; first += ATTENTION_THREADS) {

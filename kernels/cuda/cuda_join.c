@@ -25,10 +25,12 @@ static bool allows(const struct cuda_device *d, enum op_join join, const struct 
     switch (join) {
     case JOIN_NORM: return cuda_has_blocks((oato_dtype)last->dtype);
     case JOIN_ATTENTION:
-        return cuda_has_blocks((oato_dtype)last->dtype) && first->head_dim % 32 == 0 &&
+        return cuda_has_blocks((oato_dtype)last->dtype) && op_v_dim(first) % 32 == 0 &&
                !cuda_takes_matrix(d, last, numerics) && !cuda_takes_tile(first, numerics);
     case JOIN_ADD: return !cuda_takes_matrix(d, first, numerics);
-    case JOIN_ROPE_STORE: return first->heads % last->kv_heads == 0;
+    case JOIN_ROPE_STORE:
+        return first->heads % last->kv_heads == 0 && !last->v_dim && !last->v_in_k &&
+               !last->k_tail && !first->first;
     case JOIN_COUNT: break;
     }
     return false;

@@ -47,12 +47,14 @@ struct cuda_step {
     const struct cuda_state_copy *state_copy;
 };
 
-/* Pages of K and V of one layer: blocks of [head_dim][64] and [64][head_dim], laid out as in the
+/* Pages of K and V of one layer: blocks of [head_dim][64] and [64][v_dim], laid out as in the
  * CPU's cache (kernels/core/core_internal.h, struct kv_cache). */
 struct cuda_kv_layer {
     uint8_t *data;
-    uint64_t block_bytes; /* of one head of K or V in a page */
-    int32_t kv_heads, head_dim, dtype, pad;
+    uint64_t block_bytes, v_bytes; /* of one head of K and of V in a page */
+    int32_t kv_heads, head_dim, dtype;
+    int32_t v_dim;
+    int32_t v_in_k, pad; /* 1: values are the first v_dim dimensions of K; v_bytes is 0 */
 };
 
 /* ------------------------------------------------------------------- products: matvec.cu -- */
@@ -88,7 +90,8 @@ struct cuda_pack_args {
     const float *x; /* rows of k */
     uint8_t *out;   /* rows of `stride` bytes */
     uint64_t stride;
-    int32_t k, pad;
+    int32_t k;
+    int32_t x_stride; /* pack_q8: floats from a row to the next; 0: k */
 };
 
 /* Converts rows [first, first + rows) of w, of a block type, to halves: contiguous rows of w.k.
@@ -166,6 +169,17 @@ struct cuda_experts_args {
     struct cuda_expert_extras extras;
     struct cuda_expert_rows rows;
     int32_t n, activation; /* n: rows of one expert's matrix */
+};
+
+/* A product for each head, of n rows of its own: y[token][head] = {w x[token][head], what of the
+ * head in `in` is behind the k columns that x has}. grid: (pairs of rows, heads, tokens) */
+struct cuda_heads_args {
+    struct cuda_matrix w;
+    float *y;
+    const float *in; /* heads of k + rest */
+    const uint8_t *x;
+    uint64_t x_stride;
+    int32_t n, heads, rest, pad;
 };
 
 /* ------------------------------------------------------------- active neurons: sparse.cu -- */
@@ -360,14 +374,15 @@ struct cuda_rope_args {
     const uint64_t *turn;
     int32_t heads, head_dim, dims, halves;
     float magnitude; /* of what is rotated */
-    int32_t pad;
+    int32_t first;   /* the dimensions from there on */
 };
 
 /* grid: tokens; a warp takes 32 elements of a head */
 struct cuda_kv_store_args {
     struct cuda_step step;
-    const float *k, *v;
+    const float *k, *v; /* with a tail: of each head what it does not share, and V; the tail */
     struct cuda_kv_layer layer;
+    int32_t tail, pad; /* the last dimensions of K, which all heads share */
 };
 
 /* Both rotations of a layer and the store of K and V; rotated K is only stored in the cache. grid:
@@ -460,8 +475,8 @@ enum {
 };
 
 /* One block a token, KV head and, with `partial`, segment: grid (segments or more, kv heads,
- * tokens), the results of a segment {max, sum, values[head_dim]} go to partial[((token * heads +
- * head) * segments + segment) * (2 + head_dim)]. Without, grid (1, kv heads, tokens), all segments
+ * tokens), the results of a segment {max, sum, values[v_dim]} go to partial[((token * heads +
+ * head) * segments + segment) * (2 + v_dim)]. Without, grid (1, kv heads, tokens), all segments
  * are merged in their order by the block. Both give the same bits. Shared memory:
  * cuda_attention_shared. */
 struct cuda_attention_args {
@@ -483,13 +498,14 @@ struct cuda_attention_args {
 
 /* Floats of ATTENTION_HEADS heads: two to scale with, the weights of a page, queries, values of a
  * segment and of all, and what each warp has of scores or each group of threads of values. */
-static inline uint32_t cuda_attention_shared(int32_t head_dim)
+static inline uint32_t cuda_attention_shared(int32_t head_dim, int32_t v_dim)
 {
-    const uint32_t d = (uint32_t)head_dim, pairs = d / 2;
+    const uint32_t d = (uint32_t)v_dim, pairs = d / 2;
     const uint32_t groups = pairs < ATTENTION_THREADS ? ATTENTION_THREADS / pairs : 1;
     const uint32_t scores = ATTENTION_THREADS / 32 * ATTENTION_PAGE, values = groups * d;
     const uint32_t part = scores > values ? scores : values;
-    return (uint32_t)sizeof(float) * ATTENTION_HEADS * (2 + ATTENTION_PAGE + 3 * d + part);
+    return (uint32_t)sizeof(float) * ATTENTION_HEADS *
+           (2 + ATTENTION_PAGE + (uint32_t)head_dim + 2 * d + part);
 }
 
 /* ------------------------------------------------------------- attention: attention_tile.cu - */

@@ -19,11 +19,17 @@ _Static_assert((int)BATCH_ROOM_Q2_K <= (int)MATRIX_ROOM_MOST, "what find_kernel 
 static struct cuda_kv_layer kv_layer(const struct launch *l, int32_t i)
 {
     const struct kv_cache *kv = l->c->program->kv;
+    const struct kv_layer_shape *s = &kv->layers[i];
     return (struct cuda_kv_layer){.data = kv->data + kv->layer_offset[i],
-                                  .block_bytes = kv_block_bytes(kv->dtype, kv->layers[i].head_dim),
-                                  .kv_heads = kv->layers[i].kv_heads,
-                                  .head_dim = kv->layers[i].head_dim,
-                                  .dtype = (int32_t)kv->dtype};
+                                  .block_bytes = kv_layer_block_bytes(kv, i, 0),
+                                  .v_bytes = kv_layer_block_bytes(kv, i, 1),
+                                  .kv_heads = s->kv_heads,
+                                  .head_dim = s->head_dim,
+                                  .dtype = (int32_t)kv->dtype,
+                                  .v_dim = s->v_in_k  ? s->v_in_k
+                                           : s->v_dim ? s->v_dim
+                                                      : s->head_dim,
+                                  .v_in_k = s->v_in_k != 0};
 }
 
 /* --------------------------------------------------------------------------- row by row --- */
@@ -146,7 +152,8 @@ static struct cuda_rope_args rope_args(const struct launch *l)
                                    .dims = l->op->rope_dims,
                                    .halves = l->op->rope_pairing == ROPE_HALVES,
                                    .magnitude =
-                                       l->op->rope_magnitude != 0 ? l->op->rope_magnitude : 1};
+                                       l->op->rope_magnitude != 0 ? l->op->rope_magnitude : 1,
+                                   .first = l->op->first};
 }
 
 static cu_result run_rope(const struct launch *l)
@@ -218,7 +225,8 @@ static cu_result run_kv_store(const struct launch *l)
     struct cuda_rope_store_args a = {.store = {.step = l->c->step,
                                                .k = launch_input(l, 0),
                                                .v = launch_input(l, 1),
-                                               .layer = kv_layer(l, l->r->kv_layer)}};
+                                               .layer = kv_layer(l, l->r->kv_layer),
+                                               .tail = l->op->k_tail}};
     if (!l->kernels->joins)
         return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, ROW_THREADS, 0,
                             &a.store);
@@ -256,7 +264,7 @@ static uint64_t packed_heads_bytes(const struct oato_op *op, int64_t rows)
 
 static uint64_t partial_floats(const struct oato_op *op, int64_t rows)
 {
-    return (uint64_t)rows * (uint64_t)op->heads * (uint64_t)(2 + op->head_dim);
+    return (uint64_t)rows * (uint64_t)op->heads * (uint64_t)(2 + op_v_dim(op));
 }
 
 /* Of the longest context of a step. */
@@ -313,7 +321,8 @@ bool cuda_takes_tile(const struct oato_op *op, enum numerics_choice choice)
 {
     const bool dims = op->head_dim == 64 || op->head_dim == 96 || op->head_dim == 128;
     return choice != NUMERICS_DECODE && op->kind == OP_ATTENTION && dims && !op->window &&
-           op->soft_cap == 0 && op->alibi == 0 && (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
+           op_v_dim(op) == op->head_dim && !op->v_in_k && op->soft_cap == 0 && op->alibi == 0 &&
+           (op->dtype == DT_F16 || op->dtype == DT_Q8_0);
 }
 
 static cu_result merge_segments(const struct launch *l, uint32_t threads,
@@ -363,7 +372,7 @@ static cu_result run_attention(const struct launch *l)
     }
     struct grid grid = {a.segments ? (uint32_t)a.segments : 1, (uint32_t)op->kv_heads, l->T};
     cu_result result = launch_start(l, l->kernels->run, grid, ATTENTION_THREADS,
-                                    cuda_attention_shared(op->head_dim), &a);
+                                    cuda_attention_shared(op->head_dim, op_v_dim(op)), &a);
     return result || !a.partial ? result : merge_segments(l, ATTENTION_THREADS, &a);
 }
 
@@ -383,6 +392,7 @@ static const struct {
     [OP_GATE_UP] = {launch_product, "matvec_%s", NULL},
     [OP_EXPERT_GATE_UP] = {launch_experts, "expert_gate_up_%s", NULL},
     [OP_EXPERT_DOWN] = {launch_experts, "expert_down_%s", NULL},
+    [OP_HEAD_MUL_MAT] = {launch_heads, "head_rows_%s", NULL},
     [OP_ADD] = {run_pairwise, "pairwise", NULL},
     [OP_BIAS] = {run_pairwise, "pairwise", NULL},
     [OP_SCALE] = {run_scale, "pairwise", NULL},
@@ -433,7 +443,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
     char tile[32];
-    bool by_rows = product && !op_has_experts(&r->op);
+    bool by_rows = product && !op_has_experts(&r->op) && r->op.kind != OP_HEAD_MUL_MAT;
     if (cuda_takes_blas(d, &r->op, r->numerics)) { /* steps of few rows are a decode step's */
         out->blas = true;
         merge = "pairwise";

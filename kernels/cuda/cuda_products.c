@@ -42,7 +42,8 @@ uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k)
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice)
 {
-    return choice != NUMERICS_DECODE && op_weight_use(op) == WEIGHT_MATRIX && op->dtype != DT_F32 &&
+    return choice != NUMERICS_DECODE && op_weight_use(op) == WEIGHT_MATRIX &&
+           op->kind != OP_HEAD_MUL_MAT && op->dtype != DT_F32 &&
            (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
 }
 
@@ -368,6 +369,37 @@ cu_result launch_experts(const struct launch *l)
     return launch_start(l, l->kernels->run, grid, MATVEC_WARPS * 32, 0, &a);
 }
 
+/* --------------------------------------------------------------------------------- heads -- */
+
+/* Row by row for every number of tokens: these matrices are small. No GPU has run it. */
+cu_result launch_heads(const struct launch *l)
+{
+    const struct oato_op *op = l->op;
+    const uint32_t heads = (uint32_t)op->heads;
+    struct cuda_heads_args a = {.w = launch_matrix(l, 0),
+                                .y = launch_output(l, 0),
+                                .in = launch_input(l, 0),
+                                .x = (const uint8_t *)launch_input(l, 0),
+                                .x_stride = (uint64_t)op->head_dim * sizeof(float),
+                                .n = op->n,
+                                .heads = op->heads,
+                                .rest = op->head_dim - op->k};
+    cu_result result = CU_OK;
+    if (l->kernels->pack) {
+        struct cuda_pack_args pack = {.x = a.in,
+                                      .out = launch_workspace(l),
+                                      .stride = cuda_packed_bytes((oato_dtype)op->dtype, op->k),
+                                      .k = op->k,
+                                      .x_stride = op->head_dim};
+        a.x = pack.out;
+        a.x_stride = pack.stride;
+        const struct grid grid = {blocks_of(op->k, PACK_WARPS * 32), l->T * heads, 1};
+        result = launch_start(l, l->kernels->pack, grid, PACK_WARPS * 32, 0, &pack);
+    }
+    const struct grid grid = {blocks_of(op->n, MATVEC_ROWS), heads, l->T};
+    return result ? result : launch_start(l, l->kernels->run, grid, MATVEC_WARPS * 32, 0, &a);
+}
+
 /* ----------------------------------------------------------------------------- workspace -- */
 
 /* In this order: the input, which as halves takes no less room than as bytes, what gate is
@@ -379,6 +411,8 @@ uint64_t cuda_product_workspace(const struct cuda_device *d, const struct oato_o
         return 0;
     if (op_has_experts(op))
         return experts_room(op, rows).bytes;
+    if (op->kind == OP_HEAD_MUL_MAT)
+        return packed_rows_bytes(op, rows * op->heads);
     if (!blas)
         return packed_rows_bytes(op, rows) + up_bytes(op, rows);
     uint64_t bytes = cuda_packed_rows_bytes(DT_F16, op->k, rows) + up_bytes(op, rows);

@@ -23,12 +23,13 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     (void)base;
     if (!op_valid(op) || !cuda_has_kernel(op))
         return false;
-    if (op->v_dim || op->v_in_k || op->k_tail || (op->kind == OP_ROPE && op->first))
-        return false;
     if (op_state_floats(op))
         return cuda_supports_state(op);
     if (op->kind == OP_ATTENTION)
-        return op->head_dim % 2 == 0 && cuda_attention_shared(op->head_dim) <= SHARED_MOST;
+        return op->head_dim % 2 == 0 && op_v_dim(op) % 2 == 0 &&
+               cuda_attention_shared(op->head_dim, op_v_dim(op)) <= SHARED_MOST;
+    if (op->kind == OP_HEAD_MUL_MAT && (op->head_dim % 8 || op->k % 8))
+        return false; /* rows of floats are read 16 bytes at a time */
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
     const enum weight_use use = op_weight_use(op);
     return (use != WEIGHT_MATRIX && use != WEIGHT_LOOKUP) ||

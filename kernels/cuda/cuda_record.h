@@ -85,6 +85,7 @@ uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k);
 uint64_t cuda_packed_rows_bytes(oato_dtype dtype, int64_t k, int64_t rows);
 cu_result launch_product(const struct launch *l);
 cu_result launch_experts(const struct launch *l);
+cu_result launch_heads(const struct launch *l);
 
 /* cuda_state.c: recurrent mixers; the copies of a layer of states that the step asks for */
 cu_result launch_state(const struct launch *l);

@@ -298,7 +298,9 @@ __device__ inline float warp_max(float v)
 /* K (which 0) or V of a head in a page. */
 __device__ inline uint8_t *kv_block_of(const cuda_kv_layer &l, int64_t page, int which, int head)
 {
-    return l.data + ((page * 2 + which) * l.kv_heads + head) * l.block_bytes;
+    uint8_t *block = l.data + page * l.kv_heads * (l.block_bytes + l.v_bytes);
+    return which ? block + l.kv_heads * l.block_bytes + head * l.v_bytes
+                 : block + head * l.block_bytes;
 }
 
 /* The matrices of a product are divided into tiles of so many rows: which of them tile number

@@ -31,7 +31,8 @@ KERNEL(pack_q8, PACK_WARPS *WARP, cuda_pack_args)
 {
     const int at = blockIdx.x * PACK_WARPS + threadIdx.x / WARP;
     if (at < a.k / 32)
-        pack_block(a.x[(int64_t)blockIdx.y * a.k + at * 32 + threadIdx.x % WARP],
+        pack_block(a.x[(int64_t)blockIdx.y * (a.x_stride ? a.x_stride : a.k) + at * 32 +
+                       threadIdx.x % WARP],
                    a.out + blockIdx.y * a.stride, a.k, at);
 }
 
@@ -187,6 +188,30 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
         y[second] = all[1];
 }
 
+template <int DTYPE> __device__ static void head_rows(const cuda_heads_args &a)
+{
+    const int r = 2 * (blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP);
+    const int second = r + 1 < a.n ? r + 1 : r;
+    const int64_t head = blockIdx.y, at = blockIdx.z * (int64_t)a.heads + head;
+    float *y = a.y + at * (a.n + a.rest);
+    const float *in = a.in + at * (a.w.k + a.rest) + a.w.k;
+    for (int i = threadIdx.x; !blockIdx.x && i < a.rest; i += MATVEC_WARPS * WARP)
+        y[a.n + i] = in[i];
+    if (r >= a.n)
+        return;
+    const cuda_matrix *const w[2] = {&a.w, &a.w};
+    const int64_t row[2] = {head * a.n + r, head * a.n + second};
+    const uint8_t *const x[1] = {a.x + at * a.x_stride};
+    float sum[2][1] = {};
+    dot<DTYPE, 1>::rows(w, row, x, sum);
+    const float low = warp_sum(sum[0][0]), high = warp_sum(sum[1][0]);
+    if (threadIdx.x % WARP)
+        return;
+    y[r] = low;
+    if (second != r)
+        y[second] = high;
+}
+
 /* The kernels of a type, named as cuda_launch.c puts their names together. */
 #define MATVEC_KERNEL(name, argument, ahead, ...)                                                  \
     KERNEL_AHEAD_CALL(name, MATVEC_WARPS *WARP, MATVEC_RESIDENT, argument, ahead, __VA_ARGS__)
@@ -198,7 +223,8 @@ template <int DTYPE> __device__ static void expert_down(const cuda_experts_args 
                   matvec<CUDA_##type, MATVEC_COLUMNS>)                                             \
     MATVEC_KERNEL(expert_gate_up_##type, cuda_experts_args, nothing_ahead,                         \
                   expert_gate_up<CUDA_##type>)                                                     \
-    MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead, expert_down<CUDA_##type>)
+    MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead, expert_down<CUDA_##type>)  \
+    MATVEC_KERNEL(head_rows_##type, cuda_heads_args, nothing_ahead, head_rows<CUDA_##type>)
 
 /* Of more columns, types without blocks multiply twice as many at once; others go through tensor
  * cores (batch.cu). */

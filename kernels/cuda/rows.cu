@@ -297,7 +297,7 @@ __device__ static void rotate(const cuda_rope_args &a, int64_t t, int first, int
     const int pairs = a.dims / 2, step = a.halves ? 1 : 2, partner = a.halves ? pairs : 1;
     const float *x = a.x + (t * a.heads + first) * a.head_dim;
     for (int i = threadIdx.x; i < heads * pairs; i += ROW_THREADS) {
-        const int pair = i % pairs, at = i / pairs * a.head_dim + pair * step;
+        const int pair = i % pairs, at = i / pairs * a.head_dim + a.first + pair * step;
         const float half_turns = (float)(int64_t)(position * a.turn[pair]) * 0x1p-63f;
         float s, c;
         sincospif(half_turns, &s, &c);
@@ -309,7 +309,7 @@ __device__ static void rotate(const cuda_rope_args &a, int64_t t, int first, int
     }
     const int rest = a.head_dim - a.dims;
     for (int i = threadIdx.x; x != y && i < heads * rest; i += ROW_THREADS) {
-        const int at = i / rest * a.head_dim + a.dims + i % rest;
+        const int e = i % rest, at = i / rest * a.head_dim + (e < a.first ? e : e + a.dims);
         y[at] = x[at];
     }
 }
@@ -320,11 +320,11 @@ KERNEL(rope, ROW_THREADS, cuda_rope_args)
     rotate(a, t, 0, a.heads, a.y + t * a.heads * a.head_dim);
 }
 
-/* K (which 0) goes to column `slot` of [head_dim][64], V to row `slot` of [64][head_dim]. */
+/* K (which 0) goes to column `slot` of [head_dim][64], V to row `slot` of [64][v_dim]. */
 __device__ static void store_element(const cuda_kv_layer &l, uint8_t *block, int which, int slot,
                                      int e, float x)
 {
-    const int at = which ? slot * l.head_dim + e : e * 64 + slot;
+    const int at = which ? slot * l.v_dim + e : e * 64 + slot;
     if (l.dtype == CUDA_F32)
         ((float *)block)[at] = x;
     else if (l.dtype == CUDA_F16)
@@ -342,9 +342,21 @@ __device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int whic
                                                           : largest;
     const float inverse = most > 0 && most < INFINITY ? 127.0f / most : 0.0f;
     const float code = inverse > 0 ? rintf(fminf(fmaxf(x * inverse, -127.0f), 127.0f)) : 0.0f;
-    block[which ? slot * l.head_dim + e : e * 64 + slot] = (uint8_t)(int8_t)code;
+    block[which ? slot * l.v_dim + e : e * 64 + slot] = (uint8_t)(int8_t)code;
     if (e % 32 == 0)
-        ((uint16_t *)(block + 64 * l.head_dim))[e / 32 * 64 + slot] = float_to_half(most / 127.0f);
+        ((uint16_t *)(block + 64 * (which ? l.v_dim : l.head_dim)))[e / 32 * 64 + slot] =
+            float_to_half(most / 127.0f);
+}
+
+/* Element e of a head of K or V. */
+__device__ static float stored(const cuda_kv_store_args &a, const float *k, const float *v,
+                               int which, int head, int e)
+{
+    const cuda_kv_layer &l = a.layer;
+    if (!a.tail)
+        return which ? v[head * l.v_dim + e] : k[head * l.head_dim + e];
+    const int own = l.head_dim - a.tail, each = own + (l.v_in_k ? 0 : l.v_dim);
+    return which ? k[head * each + own + e] : e < own ? k[head * each + e] : v[e - own];
 }
 
 /* K and V of `heads` heads from number `first` on. */
@@ -352,16 +364,17 @@ __device__ static void store_heads(const cuda_kv_store_args &a, int64_t t, int f
                                    const float *k, const float *v)
 {
     const int lane = threadIdx.x % WARP, width = heads * a.layer.head_dim;
+    const int all = width + (a.layer.v_in_k ? 0 : heads * a.layer.v_dim);
     const int position = a.step.token_position[t], slot = position % 64;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
     const int64_t page = a.step.pages[seq.pages_at + position / 64];
-    for (int i = threadIdx.x; i - lane < 2 * width; i += ROW_THREADS) {
+    for (int i = threadIdx.x; i - lane < all; i += ROW_THREADS) {
         const int which = i >= width, at = i - which * width;
-        const int head = at / a.layer.head_dim, e = at % a.layer.head_dim;
-        const float x = i < 2 * width ? (which ? v : k)[at] : 0.0f;
+        const int d = which ? a.layer.v_dim : a.layer.head_dim, head = at / d, e = at % d;
+        const float x = i < all ? stored(a, k, v, which, head, e) : 0.0f;
         if (a.layer.dtype == CUDA_Q8_0) /* heads are whole warps */
             store_q8(a.layer, kv_block_of(a.layer, page, which, first + head), which, slot, e, x);
-        else if (i < 2 * width)
+        else if (i < all)
             store_element(a.layer, kv_block_of(a.layer, page, which, first + head), which, slot, e,
                           x);
     }
@@ -369,8 +382,10 @@ __device__ static void store_heads(const cuda_kv_store_args &a, int64_t t, int f
 
 KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
 {
-    const int64_t t = blockIdx.x, at = t * a.layer.kv_heads * a.layer.head_dim;
-    store_heads(a, t, 0, a.layer.kv_heads, a.k + at, a.v + at);
+    const cuda_kv_layer &l = a.layer;
+    const int64_t t = blockIdx.x, heads = l.kv_heads, v = a.tail ? a.tail : heads * l.v_dim;
+    const int64_t k = heads * (l.head_dim - a.tail + (a.tail && !l.v_in_k ? l.v_dim : 0));
+    store_heads(a, t, 0, l.kv_heads, a.k + t * k, a.v + t * v);
 }
 
 __device__ inline void rope_store_ahead(const cuda_rope_store_args &a)
@@ -400,7 +415,10 @@ KERNEL_AHEAD(rope_store, ROW_THREADS, 2, cuda_rope_store_args, rope_store_ahead)
 KERNEL(kv_copy, ROW_THREADS, cuda_kv_copy_args)
 {
     const cuda_page_copy c = a.step.page_copy[blockIdx.y];
-    const int which = blockIdx.x % 2, head = blockIdx.x / 2, d = a.layer.head_dim;
+    const int which = blockIdx.x % 2, head = blockIdx.x / 2;
+    const int d = which ? a.layer.v_dim : a.layer.head_dim;
+    if (which && a.layer.v_in_k)
+        return;
     const uint8_t *from = kv_block_of(a.layer, c.from, which, head);
     uint8_t *to = kv_block_of(a.layer, c.to, which, head);
     for (int i = threadIdx.x; i < d * 64; i += ROW_THREADS) {
