@@ -56,8 +56,8 @@
 
 #define CHATML_SAYS(format, text)                                                                  \
     {                                                                                              \
-        .name = format, .marks = {"<|im_start|>", text "<|im_end|>"}, .program = CHATML,           \
-        .system = text                                                                             \
+        .name = (format), .marks = {"<|im_start|>", text "<|im_end|>"}, .program = CHATML,         \
+        .system = (text)                                                                           \
     }
 
 /* The first row that matches is taken: particular ones stand before general ones. */

@@ -122,7 +122,7 @@ static void check_numbers(const struct gguf *g)
     } rows[] = {{"u8", 200},         {"i8", -100},         {"u16", 60000},    {"i16", -30000},
                 {"u32", 4000000000}, {"i32", -2000000000}, {"i64", INT64_MIN}};
     int64_t n;
-    double f;
+    double f = 0;
     bool b = false;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         assert_true(gguf_get_i64(g, rows[i].key, &n));
