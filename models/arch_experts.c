@@ -1,8 +1,8 @@
 /*
- * arch_experts.c - the experts of a recipe's feed-forward block. A small matrix gives every token a
- * logit for each expert, whose score is their softmax or sigmoid; the best few compute a gated FFN
- * each, and their outputs are summed, weighted by the scores. Beside them there may be shared
- * experts, which every token uses and which are one dense FFN.
+ * arch_experts.c - the feed-forward block of a recipe: a dense FFN (arch_ffn.c), or experts. A
+ * small matrix gives every token a logit for each expert, whose score is their softmax or sigmoid;
+ * the best few compute a gated FFN each, and their outputs are summed, weighted by the scores.
+ * Beside them there may be shared experts, which every token uses and which are one dense FFN.
  *
  *     c = route(Wr m);  y = sum over e in c of c_e Wdown_e(silu(Wgate_e m) * Wup_e m)
  */
@@ -229,7 +229,7 @@ static int32_t beside(struct graph_builder *b, const struct layer_shape *s, int3
     return dense ? arch_dense(b, s, "", m, square ? s->width : s->ffn) : -1;
 }
 
-int32_t arch_experts(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+static int32_t experts(struct graph_builder *b, const struct layer_shape *s, int32_t m)
 {
     const int32_t n = s->recipe->dense == DENSE_BESIDE_OF_INPUT
                           ? arch_norm(b, s, s->layer, "ffn_norm_exps", s->input)
@@ -242,4 +242,9 @@ int32_t arch_experts(struct graph_builder *b, const struct layer_shape *s, int32
     y = arch_add(b, s->layer, "ffn_shexp_add", y, other);
     const float factor = s->recipe->shared_factor;
     return arch_factor(b, s->layer, "ffn_shexp_factor", y, factor != 0 ? factor : 1);
+}
+
+int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+{
+    return arch_has_experts(b, s) ? experts(b, s, m) : arch_dense(b, s, "", m, s->ffn);
 }

@@ -1,5 +1,5 @@
 /*
- * arch_ffn.c - the feed-forward block of a recipe: a gated FFN, or experts (arch_experts.c).
+ * arch_ffn.c - a dense FFN.
  *
  *     y = Wdown(silu(Wgate m) * Wup m)
  */
@@ -50,9 +50,4 @@ int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const c
     const int32_t h = build_op(b, s->layer, name, op, gate, up, NULL, width);
     return arch_product(b, s->layer, down_name, h, s->width,
                         s->recipe->down_factor ? FACTOR_OF_SUM : factor);
-}
-
-int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m)
-{
-    return arch_has_experts(b, s) ? arch_experts(b, s, m) : arch_dense(b, s, "", m, s->ffn);
 }

@@ -266,15 +266,14 @@ int32_t arch_mla_cached(const struct layer_shape *s);
 void arch_read_blocks(struct graph_builder *b, struct layer_shape *s);
 int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t n);
 
-/* arch_ffn.c: the FFN block's output for its normed input; a gated FFN of "ffn_gate", "ffn_up" and
- * "ffn_down" with a suffix for all three. */
-int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m);
+/* arch_ffn.c: a gated FFN of "ffn_gate", "ffn_up" and "ffn_down" with a suffix for all three. */
 int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const char *suffix,
                    int32_t m, int32_t width);
 
-/* arch_experts.c: the keys of experts; whether the layer has any; the output of its experts. */
+/* arch_experts.c: the keys of experts; whether the layer has any; the FFN block's output for its
+ * normed input. */
 void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out);
 bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s);
-int32_t arch_experts(struct graph_builder *b, const struct layer_shape *s, int32_t m);
+int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m);
 
 #endif
