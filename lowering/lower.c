@@ -75,7 +75,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
                                    .end = rows,
                                    .col_end = o->weight[i]->ne[0]};
         if (slot.use == WEIGHT_VECTOR) { /* small: whole even for some experts */
-            slot.end = o->weight[i]->ne[1];
+            slot.end = o->weight[i]->ne[1] * o->weight[i]->ne[2];
             if (part.axis == AXIS_HEADS)
                 sinks_cut(o, part, &slot);
         } else if (part.axis == AXIS_ROWS) {

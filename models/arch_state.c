@@ -39,19 +39,35 @@ void arch_read_blocks(struct graph_builder *b, struct layer_shape *s)
 static int32_t convolution(struct graph_builder *b, const struct layer_shape *s, const char *name,
                            int32_t in, int32_t width, int32_t taps)
 {
+    const bool flat = s->recipe->mixer != MIXER_DELTA_CHANNELS; /* else taps x 1 x width */
     const struct gguf_tensor *w =
-        build_tensor(b, taps, width, false, "blk.%d.%s.weight", s->layer, name);
+        flat ? build_tensor(b, taps, width, false, "blk.%d.%s.weight", s->layer, name)
+             : build_tensor_experts(b, taps, 1, width, "blk.%d.%s.weight", s->layer, name);
     const struct oato_op op = {.kind = OP_CONV, .state = taps - 1};
     return arch_elementwise(b, s->layer, name, "", op, in, w);
 }
 
-static int32_t silu_convolution(struct graph_builder *b, const struct layer_shape *s, int32_t in,
-                                int32_t width, int32_t taps)
+static int32_t silu_convolution(struct graph_builder *b, const struct layer_shape *s,
+                                const char *name, int32_t in, int32_t width, int32_t taps)
 {
     const struct oato_op silu = {.kind = OP_ACTIVATE, .activation = ACT_SILU};
-    int32_t y = convolution(b, s, "ssm_conv1d", in, width, taps);
-    y = arch_bias(b, s->layer, "ssm_conv1d", y, false);
-    return arch_elementwise(b, s->layer, "ssm_conv1d", "_silu", silu, y, NULL);
+    int32_t y = convolution(b, s, name, in, width, taps);
+    y = arch_bias(b, s->layer, name, y, false);
+    return arch_elementwise(b, s->layer, name, "_silu", silu, y, NULL);
+}
+
+/* x, y and z side by side. */
+static int32_t merged(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                      int32_t x, int32_t y, int32_t z)
+{
+    if (build_failed(b))
+        return -1;
+    const struct graph_value *v = b->graph->values;
+    const int32_t width = v[x].width + v[y].width + v[z].width;
+    const struct oato_op op = {.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
+    const int32_t all = build_op(b, s->layer, name, op, x, y, NULL, width);
+    build_input(b, z);
+    return all;
 }
 
 static int32_t times(struct graph_builder *b, const struct layer_shape *s, const char *name,
@@ -126,10 +142,10 @@ static int32_t delta(struct graph_builder *b, const struct layer_shape *s, int32
     int32_t qkv = arch_matrix(b, s->layer, "attn_qkv", n, all);
     int32_t z = arch_matrix(b, s->layer, "attn_gate", n, width);
     delta_logits(b, s, &d, n, &a, &change);
-    qkv = arch_extras(b, s->layer, "attn_qkv", qkv, false,
-                      grouped ? FACTOR_UNUSED : FACTOR_OF_PRODUCT);
-    z = arch_extras(b, s->layer, "attn_gate", z, false, FACTOR_OF_PRODUCT);
-    qkv = silu_convolution(b, s, qkv, all, d.taps);
+    const enum factor factor = grouped ? FACTOR_UNUSED : FACTOR_OF_PRODUCT;
+    qkv = arch_extras(b, s->layer, "attn_qkv", qkv, false, factor);
+    z = arch_extras(b, s->layer, "attn_gate", z, false, factor);
+    qkv = silu_convolution(b, s, "ssm_conv1d", qkv, all, d.taps);
     struct oato_op op = {.kind = OP_DELTA,
                          .dtype = DT_F32,
                          .k = all,
@@ -144,15 +160,14 @@ static int32_t delta(struct graph_builder *b, const struct layer_shape *s, int32
     build_input(b, change);
     y = arch_head_norm(b, s, "ssm_norm", y, d.heads, d.dim, 0, false);
     y = times(b, s, "ssm_gate", ACT_SILU, z, y, width);
-    return arch_product(b, s->layer, "ssm_out", y, s->width,
-                        grouped ? FACTOR_UNUSED : FACTOR_OF_PRODUCT);
+    return arch_product(b, s->layer, "ssm_out", y, s->width, factor);
 }
 
 /* ---------------------------------------------------------------------------------- Mamba --- */
 
 struct mamba_shape {
-    int32_t inner, heads, groups, state, taps, rank;
-    enum factor factor; /* of the products into and out of it */
+    int32_t inner, heads, groups, state, taps, rank; /* rank: columns that dt is made of */
+    enum factor factor;                              /* of the products into and out of it */
 };
 
 static struct mamba_shape read_mamba(struct graph_builder *b, const struct recipe *r)
@@ -164,7 +179,7 @@ static struct mamba_shape read_mamba(struct graph_builder *b, const struct recip
     m.inner = build_int(b, "ssm.inner_size", -1, 1, 1 << 20, -1);
     m.state = build_int(b, "ssm.state_size", -1, 1, HEAD_DIM_MAX, -1);
     m.rank = build_int(b, "ssm.time_step_rank", -1, 1, 1 << 14, -1);
-    m.heads = second ? m.rank : m.inner;
+    m.heads = r->mixer == MIXER_MAMBA ? m.inner : m.rank;
     if (second)
         m.groups = build_int(b, "ssm.group_count", -1, 1, 1 << 14, -1);
     if (!build_failed(b) && (m.inner % m.heads || m.heads % m.groups))
@@ -179,12 +194,13 @@ static struct mamba_shape read_mamba(struct graph_builder *b, const struct recip
 static int32_t scan(struct graph_builder *b, const struct layer_shape *s,
                     const struct mamba_shape *m, int32_t xbc, int32_t dt)
 {
+    const bool by_channel = s->recipe->mixer == MIXER_MAMBA;
     const bool second = s->recipe->mixer == MIXER_MAMBA2;
+    const int32_t k = by_channel ? m->state : second ? 1 : m->heads;
     const struct gguf_tensor *a =
-        build_tensor(b, second ? 1 : m->state, m->heads, false, "blk.%d.ssm_a", s->layer);
-    const struct gguf_tensor *d =
-        second ? build_tensor(b, 1, m->heads, false, "blk.%d.ssm_d", s->layer)
-               : build_tensor(b, m->heads, 0, false, "blk.%d.ssm_d", s->layer);
+        build_tensor(b, k, second || by_channel ? m->heads : 0, false, "blk.%d.ssm_a", s->layer);
+    const struct gguf_tensor *d = build_tensor(b, second ? 1 : m->heads, second ? m->heads : 0,
+                                               false, "blk.%d.ssm_d", s->layer);
     const struct oato_op op = {.kind = OP_SSM,
                                .dtype = DT_F32,
                                .k = m->inner + 2 * m->groups * m->state,
@@ -193,7 +209,7 @@ static int32_t scan(struct graph_builder *b, const struct layer_shape *s,
                                .kv_heads = m->groups,
                                .head_dim = m->heads ? m->inner / m->heads : 0,
                                .state = m->state,
-                               .per_channel = !second};
+                               .per_channel = by_channel};
     const int32_t y = build_op(b, s->layer, "ssm_scan", op, xbc, dt, a, m->inner);
     build_weight(b, d);
     return y;
@@ -209,7 +225,7 @@ static int32_t mamba2(struct graph_builder *b, const struct layer_shape *s, int3
     int32_t xbc = arch_slice(b, s->layer, "ssm_xbc", all, m.inner, mixed);
     int32_t dt = arch_slice(b, s->layer, "ssm_dt", all, m.inner + mixed, m.heads);
     dt = arch_bias(b, s->layer, "ssm_dt", dt, true);
-    xbc = silu_convolution(b, s, xbc, mixed, m.taps);
+    xbc = silu_convolution(b, s, "ssm_conv1d", xbc, mixed, m.taps);
     int32_t y = scan(b, s, &m, xbc, dt);
     y = times(b, s, "ssm_gate", ACT_SILU, z, y, m.inner);
     y = arch_head_norm(b, s, "ssm_norm", y, m.groups, m.groups ? m.inner / m.groups : 0,
@@ -231,25 +247,71 @@ static int32_t mamba_column(struct graph_builder *b, const struct layer_shape *s
     return s->recipe->mixer_norms ? arch_norm(b, s, s->layer, norm, x) : x;
 }
 
+/* The gate and the input: the halves of one product, or of each head's columns. */
 static int32_t mamba(struct graph_builder *b, const struct layer_shape *s, int32_t n)
 {
-    const struct mamba_shape m = read_mamba(b, s->recipe);
+    struct mamba_shape m = read_mamba(b, s->recipe);
+    const bool by_head = s->recipe->mixer == MIXER_MAMBA_HEADS;
+    const int32_t heads = by_head && m.heads ? m.heads : 1, half = m.inner / heads;
+    if (by_head)
+        m.rank = s->width / 16 > 64 ? s->width / 16 : 64;
     const int32_t both = arch_product(b, s->layer, "ssm_in", n, 2 * (int64_t)m.inner, m.factor);
-    int32_t x = arch_slice(b, s->layer, "ssm_input", both, 0, m.inner);
-    const int32_t z = arch_slice(b, s->layer, "ssm_z", both, m.inner, m.inner);
-    x = silu_convolution(b, s, x, m.inner, m.taps);
+    const int32_t z = arch_slice_heads(b, s->layer, "ssm_z", both, heads, by_head ? 0 : half, half);
+    int32_t x = arch_slice_heads(b, s->layer, "ssm_input", both, heads, by_head ? half : 0, half);
+    x = silu_convolution(b, s, "ssm_conv1d", x, m.inner, m.taps);
     const int32_t all = arch_matrix(b, s->layer, "ssm_x", x, m.rank + 2 * (int64_t)m.state);
-    int32_t dt = mamba_column(b, s, "ssm_dt", all, 0, m.rank);
-    const int32_t B = mamba_column(b, s, "ssm_b", all, m.rank, m.state);
-    const int32_t C = mamba_column(b, s, "ssm_c", all, m.rank + m.state, m.state);
-    dt = arch_matrix(b, s->layer, "ssm_dt", dt, m.inner);
+    const int32_t first = by_head ? 0 : m.rank; /* of B and C, dt is on their other side */
+    int32_t dt = mamba_column(b, s, "ssm_dt", all, by_head ? 2 * m.state : 0, m.rank);
+    const int32_t B = mamba_column(b, s, "ssm_b", all, first, m.state);
+    const int32_t C = mamba_column(b, s, "ssm_c", all, first + m.state, m.state);
+    dt = arch_matrix(b, s->layer, "ssm_dt", dt, m.heads);
     dt = arch_bias(b, s->layer, "ssm_dt", dt, true);
-    const int32_t width = m.inner + 2 * m.state;
-    const struct oato_op merge = {.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
-    const int32_t xbc = build_op(b, s->layer, "ssm_xbc", merge, x, B, NULL, width);
-    build_input(b, C);
+    const int32_t xbc = merged(b, s, "ssm_xbc", x, B, C);
     const int32_t y = times(b, s, "ssm_gate", ACT_SILU, z, scan(b, s, &m, xbc, dt), m.inner);
     return arch_product(b, s->layer, "ssm_out", y, s->width, m.factor);
+}
+
+/* ------------------------------------------- the delta rule with decays of each channel --- */
+
+static int32_t low_rank(struct graph_builder *b, const struct layer_shape *s, const char *first,
+                        const char *second, int32_t n, int32_t rank, int32_t width)
+{
+    return arch_matrix(b, s->layer, second, arch_matrix(b, s->layer, first, n, rank), width);
+}
+
+static int32_t delta_channels(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    static const char *const names[3] = {"attn_q", "attn_k", "attn_v"};
+    static const char *const convs[3] = {"ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"};
+    const int32_t heads = build_int(b, "attention.head_count", 0, 1, 65536, -1);
+    const int32_t dim = build_int(b, "kda.head_dim", -1, 1, HEAD_DIM_MAX, -1);
+    const int32_t taps = build_int(b, "ssm.conv_kernel", -1, 2, CONV_STATE_MAX + 1, -1);
+    const int32_t width = heads * dim;
+    int32_t part[3];
+    for (int i = 0; i < 3; i++)
+        part[i] = arch_product(b, s->layer, names[i], n, width, FACTOR_UNUSED);
+    for (int i = 0; i < 3; i++)
+        part[i] = silu_convolution(b, s, convs[i], part[i], width, taps);
+    const int32_t qkv = merged(b, s, "ssm_qkv", part[0], part[1], part[2]);
+    int32_t a = low_rank(b, s, "ssm_f_a", "ssm_f_b", n, dim, width);
+    a = arch_bias(b, s->layer, "ssm_dt", a, true);
+    const int32_t change = arch_product(b, s->layer, "ssm_beta", n, heads, FACTOR_UNUSED);
+    const int32_t gate = low_rank(b, s, "ssm_g_a", "ssm_g_b", n, dim, width);
+    const struct oato_op op = {.kind = OP_DELTA,
+                               .dtype = DT_F32,
+                               .k = 3 * width,
+                               .n = width,
+                               .heads = heads,
+                               .kv_heads = heads,
+                               .head_dim = dim,
+                               .per_channel = 1,
+                               .eps = s->eps};
+    const struct gguf_tensor *decay = build_tensor(b, 1, heads, false, "blk.%d.ssm_a", s->layer);
+    int32_t y = build_op(b, s->layer, "ssm_delta", op, qkv, a, decay, width);
+    build_input(b, change);
+    y = arch_head_norm(b, s, "ssm_norm", y, heads, dim, 0, false);
+    y = times(b, s, "ssm_gate", ACT_SIGMOID, gate, y, width);
+    return arch_product(b, s->layer, "attn_output", y, s->width, FACTOR_UNUSED);
 }
 
 int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t n)
@@ -258,7 +320,9 @@ int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t
     case MIXER_CONV: return short_convolution(b, s, n);
     case MIXER_DELTA:
     case MIXER_DELTA_GROUPED: return delta(b, s, n);
-    case MIXER_MAMBA: return mamba(b, s, n);
+    case MIXER_DELTA_CHANNELS: return delta_channels(b, s, n);
+    case MIXER_MAMBA:
+    case MIXER_MAMBA_HEADS: return mamba(b, s, n);
     case MIXER_MAMBA2: return mamba2(b, s, n);
     case MIXER_ATTENTION: break;
     }

@@ -56,13 +56,16 @@ enum experts_norm {
 };
 
 /* What stands in place of attention: nothing, a short convolution, the gated delta rule, with k
- * heads in turn or each for neighbouring heads, Mamba, Mamba-2. */
+ * heads in turn or each for neighbouring heads, the same with decays of each channel (Kimi), Mamba,
+ * Mamba with heads (PLaMo), Mamba-2. */
 enum mixer {
     MIXER_ATTENTION,
     MIXER_CONV,
     MIXER_DELTA,
     MIXER_DELTA_GROUPED,
+    MIXER_DELTA_CHANNELS,
     MIXER_MAMBA,
+    MIXER_MAMBA_HEADS,
     MIXER_MAMBA2
 };
 

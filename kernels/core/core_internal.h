@@ -126,7 +126,6 @@ extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
 oato_status inject_error(const char *device, const char *what, _Atomic int64_t *records,
                          int64_t *allocations, struct oato_error *err);
 
-
 /* Radians by which a position turns pair i of ROPE, in double so that long contexts keep their
  * precision. */
 static inline double rope_turn(const struct oato_op *op, int32_t i, const float *divisors)

@@ -1,8 +1,8 @@
 /*
- * state.cu - the recurrent mixers: short convolutions, the gated delta rule, Mamba-2's scan. A thread
- * has one column of one head's state (or one channel of a convolution) and goes through the tokens
- * of its sequence in order, so that no division into steps changes a bit. Neighbouring threads have
- * neighbouring columns: rows of a state are read and written whole.
+ * state.cu - the recurrent mixers: short convolutions, the gated delta rule, Mamba-2's scan. A
+ * thread has one column of one head's state (or one channel of a convolution) and goes through the
+ * tokens of its sequence in order, so that no division into steps changes a bit. Neighbouring
+ * threads have neighbouring columns: rows of a state are read and written whole.
  *
  * No GPU has run this file yet; the emulated GPU of the tests has.
  */
@@ -25,8 +25,8 @@ __device__ static float sigmoid(float x)
 }
 
 /* The input `back` steps before the sequence's t-th token. */
-__device__ static float earlier(const cuda_state_args &a, const float *x, const float *state, bool fresh,
-                                int t, int back, int c)
+__device__ static float earlier(const cuda_state_args &a, const float *x, const float *state,
+                                bool fresh, int t, int back, int c)
 {
     if (t >= back)
         return x[(int64_t)(t - back) * a.k + c];

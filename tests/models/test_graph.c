@@ -301,10 +301,22 @@ static void without_its_key_the_width_of_an_expert_is_its_share(void **state)
     model_close(model);
 }
 
+static void blocks_that_predict_further_tokens_are_left_out(void **state)
+{
+    struct random_model m = shape_of("llama");
+    (void)state;
+    m.layers = 4;
+    m.keys = "nextn_predict_layers=1";
+    struct model *model = made(&m);
+    assert_int_equal(model->shape.n_layers, 3);
+    model_close(model);
+}
+
 int main(void)
 {
 #define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
+        FILE_TEST(blocks_that_predict_further_tokens_are_left_out),
         FILE_TEST(qwen3_norms_the_heads_before_it_turns_them),
         FILE_TEST(qwen3moe_routes_each_token_to_its_experts),
         FILE_TEST(patterns_still_match_between_norms_and_experts),
