@@ -145,6 +145,7 @@ struct oato_op {
     int32_t weighs_input; /* EXPERT_GATE_UP, EXPERT_DOWN: 1 when weights of the choice multiply the
                              products of EXPERT_GATE_UP in place of those of EXPERT_DOWN */
     int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
+    int32_t chunked;      /* ATTENTION: 1: the window begins at the last multiple of itself */
     float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
     float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; 0: they do not */
     int32_t alibi_heads; /* of all heads, of which the operator may have some, from `first` on */

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+enum { CHUNK = 8192 }; /* Llama 4's */
+
 /* ------------------------------------------------------------------------- hyperparameters */
 
 /* Factors of 0 stand for none. */
@@ -28,6 +30,12 @@ static void read_factors(struct graph_builder *b, struct layer_shape *s)
         s->embedding_factor = 12;
         s->block_factor = 1.4F / sqrtf((float)b->graph->n_layers);
         s->logit_factor = 256 / (float)s->width;
+        return;
+    }
+    if (s->recipe->factors == FACTORS_GROK) {
+        s->embedding_factor = read_factor(b, "embedding_scale", 78.38367F);
+        s->logit_factor = read_factor(b, "logit_scale", 0.57735027F);
+        s->score_factor = read_factor(b, "attention.output_scale", 0.08838835F);
         return;
     }
     s->score_factor = read_factor(b, "attention.scale", 0);
@@ -60,7 +68,10 @@ static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t 
     const bool windows =
         r->window_every && (!r->window_layers || r->window_layers == b->graph->n_layers);
     if (windows && has_window(b, r, layer))
-        s->window = build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 0);
+        s->window =
+            build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, r->chunks ? CHUNK : 0);
+    if (s->window && r->chunks)
+        s->window = CHUNK;
     s->rope_base = s->window ? s->rope_base_window : s->rope_base_global;
     s->rope_scaled = !s->window || r->windows_scaled;
     if (windows && r->rope_in_windows && !s->window)
@@ -103,7 +114,10 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
                          : r->score_by_dim    ? 1 / (float)s->head_dim
                          : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
                                               : 0;
-    s->rope = s->has_positions && !(r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
+    const bool windows =
+        !r->chunks || build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 1);
+    s->rope =
+        s->has_positions && !(windows && r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
     read_window(b, s, layer);
 }
 
@@ -123,9 +137,11 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     s->rope_base_window =
         build_float(b, "rope.freq_base_swa", 1, 1e12, (double)s->rope_base_global);
     if (r->soft_caps) {
-        s->score_cap = build_float(b, "attn_logit_softcapping", 0, 1e6, 0);
-        s->logit_cap = build_float(b, "final_logit_softcapping", 0, 1e6, 0);
+        const double otherwise = r->factors == FACTORS_GROK ? 30 : 0;
+        s->score_cap = build_float(b, "attn_logit_softcapping", 0, 1e6, otherwise);
     }
+    if (r->soft_caps || r->logit_caps)
+        s->logit_cap = build_float(b, "final_logit_softcapping", 0, 1e6, 0);
     s->has_positions = !r->no_rope;
     if (r->rope_if_finetuned)
         s->has_positions = build_bool(b, "rope.scaling.finetuned", true);
@@ -166,6 +182,9 @@ static int32_t embedding(struct graph_builder *b, const struct layer_shape *s,
                          .scale = s->embedding_factor != 1 ? s->embedding_factor : 0};
     int32_t x = build_op(b, -1, "token_embd", op, -1, -1, *table, s->width);
     x = arch_learned_positions(b, s, x);
+    const struct oato_op rms = {.kind = OP_RMS_NORM, .eps = s->eps, .norm = NORM_PLAIN};
+    if (s->recipe->embedding_rms)
+        x = arch_elementwise(b, -1, "token_embd", "_rms", rms, x, NULL);
     return s->recipe->embedding_norm ? arch_norm(b, s, -1, "token_embd_norm", x) : x;
 }
 
@@ -173,8 +192,11 @@ static int32_t embedding(struct graph_builder *b, const struct layer_shape *s,
 static int32_t block_output(struct graph_builder *b, const struct layer_shape *s, const char *norm,
                             const char *factor, int32_t y)
 {
+    struct layer_shape after = *s;
+    if (s->recipe->post_eps > 0)
+        after.eps = s->recipe->post_eps;
     if (s->recipe->norms != NORMS_BEFORE)
-        y = arch_norm(b, s, s->layer, norm, y);
+        y = arch_norm(b, &after, s->layer, norm, y);
     return arch_factor(b, s->layer, factor, y, s->block_factor);
 }
 
@@ -219,8 +241,8 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     if (s->parallel)
         return parallel_layer(b, s, x, n);
     if (s->recurrent || s->attends) {
-        const int32_t a =
-            block_output(b, s, "post_attention_norm", "attn_factor", mixer_or_attention(b, s, n));
+        const char *post = r->attn_post_norm ? r->attn_post_norm : "post_attention_norm";
+        const int32_t a = block_output(b, s, post, "attn_factor", mixer_or_attention(b, s, n));
         x = arch_add(b, s->layer, "attn_add", x, a);
     }
     if (!s->feeds)
@@ -228,7 +250,8 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     const char *name = r->ffn_norm ? r->ffn_norm : "ffn_norm";
     const bool normed = r->blocks == BLOCKS_ONE; /* by attn_norm */
     const int32_t m = normed ? n : before ? arch_norm(b, s, s->layer, name, x) : x;
-    const int32_t f = block_output(b, s, "post_ffw_norm", "ffn_factor", arch_ffn(b, s, m));
+    const char *post = r->ffn_post_norm ? r->ffn_post_norm : "post_ffw_norm";
+    const int32_t f = block_output(b, s, post, "ffn_factor", arch_ffn(b, s, m));
     x = arch_add(b, s->layer, "ffn_add", x, f);
     return r->skips ? embedding_skip(b, s, x) : x;
 }

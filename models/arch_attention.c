@@ -99,6 +99,7 @@ int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct
     op.heads = s->heads;
     op.scale = s->attention_scale;
     op.window = s->window;
+    op.chunked = s->recipe->chunks && s->window;
     op.soft_cap = s->score_cap;
     op.alibi = s->alibi;
     op.alibi_heads = s->alibi != 0 ? s->heads : 0;
@@ -117,7 +118,8 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
         r.q = arch_rope(b, s, "rope_q", r.q, s->heads, s->head_dim, 0);
         r.k = arch_rope(b, s, "rope_k", r.k, s->kv_heads, s->head_dim, 0);
     }
-    if (s->recipe->qk_norm == QK_ROTATED_HEADS)
+    const bool bare = s->recipe->chunks && (!s->rope || s->experts.all == 128);
+    if (s->recipe->qk_norm == QK_ROTATED_HEADS && !bare)
         qk_norms(b, s, &r);
     r.q = arch_temper(b, s, r.q);
     const struct oato_op store = {.kv_heads = s->kv_heads,

@@ -52,7 +52,9 @@ static void read_groups(struct graph_builder *b, struct experts *out)
 
 static void read_shared(struct graph_builder *b, const struct recipe *r, struct experts *out)
 {
-    if (r->shared_experts)
+    if (r->shared_is_one)
+        out->shared = out->width;
+    else if (r->shared_experts)
         out->shared = build_int(b, "expert_shared_feed_forward_length", -1, 0, FFN_MOST, 0);
     if (r->shared_experts && !out->shared && !build_failed(b)) {
         const int32_t most = out->width ? FFN_MOST / out->width : 0;
@@ -150,7 +152,8 @@ static struct oato_op experts_op(const struct layer_shape *s, enum op_kind kind,
                             .experts_used = e->used,
                             .activation =
                                 (int32_t)(s->clamp > 0 ? ACT_CLAMPED_SILU : s->recipe->activation),
-                            .scale = s->clamp};
+                            .scale = s->clamp,
+                            .weighs_input = s->recipe->weighs_input};
 }
 
 static int32_t gate_up(struct graph_builder *b, const struct layer_shape *s, int32_t m,

@@ -76,6 +76,11 @@ void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
     if (r->alibi != ALIBI_NONE && (!r->alibi_layers || r->alibi_layers == layers))
         s->alibi =
             r->alibi == ALIBI_ALWAYS ? 8 : build_float(b, "attention.max_alibi_bias", 0, 1e3, 0);
+    if (r->chunks) { /* Llama 4's */
+        s->temperature = 0.1F;
+        s->temperature_step = 8192;
+        s->temperature_offset = 1;
+    }
     if (!r->temperature)
         return;
     s->temperature = build_float(b, "attention.temperature_scale", 0, 1e3, 0);
@@ -150,5 +155,7 @@ int32_t arch_temper(struct graph_builder *b, const struct layer_shape *s, int32_
                                .temperature = s->temperature,
                                .temperature_step = s->temperature_step,
                                .temperature_offset = s->temperature_offset};
+    if (s->recipe->chunks && s->rope)
+        return q;
     return s->temperature != 0 ? arch_elementwise(b, s->layer, "temper_q", "", op, q, NULL) : q;
 }

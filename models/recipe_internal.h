@@ -36,6 +36,7 @@ enum factors {
     FACTORS_MINICPM3, /* 12, 1.4 / sqrt(layers) and 256 / width, whatever the keys say */
     FACTORS_ROOT,     /* embeddings are multiplied by sqrt(width); only attention.scale is read */
     FACTORS_LOGITS,   /* only logit_scale is read; logits are multiplied */
+    FACTORS_GROK,     /* by key, with Grok 1's in place of missing ones; logits are multiplied */
 };
 
 /* Attention and FFN that both read x, their outputs added to it together. The FFN has a norm of its
@@ -105,18 +106,26 @@ struct recipe {
     int32_t window_every;
     bool window_last;      /* l mod window_every > 0 in its place */
     int32_t window_layers; /* only models of so many layers have windows; 0: all */
-    bool rope_in_windows;  /* layers without a window have no positions */
-    bool rope_by_pattern;  /* key attention.rope_pattern: 0 for layers without positions */
-    bool soft_caps;        /* of scores and logits, by key */
+    /* Llama 4's windows: chunks of 8192 positions, unless attention.sliding_window is 0; layers
+     * without rotate nothing, norm no heads and temper q */
+    bool chunks;
+    bool rope_in_windows; /* layers without a window have no positions */
+    bool rope_by_pattern; /* key attention.rope_pattern: 0 for layers without positions */
+    bool soft_caps;       /* of scores and logits, by key */
+    bool logit_caps;      /* of logits, by key */
     bool sinks; /* attn_sinks: a score of each head without a value, where files have it */
     /* a(attn_gate n) multiplies attention's output, by head or by element; 0: nothing does */
     enum activation output_gate;
     enum norm_place norms;
-    int32_t norm;         /* enum norm_flag of all norms but those of heads; biases where files
-                             have them */
-    int32_t head_norm;    /* enum norm_flag of those of heads */
-    bool k_norm_plain;    /* that of k has no weights */
-    bool embedding_norm;  /* token_embd_norm follows the embedding */
+    int32_t norm;        /* enum norm_flag of all norms but those of heads; biases where files
+                            have them */
+    int32_t head_norm;   /* enum norm_flag of those of heads */
+    bool k_norm_plain;   /* that of k has no weights */
+    bool embedding_norm; /* token_embd_norm follows the embedding */
+    bool embedding_rms;  /* the embedding is divided by its RMS */
+    const char *attn_post_norm,
+        *ffn_post_norm;   /* names, if not post_attention_norm, post_ffw_norm */
+    float post_eps;       /* of these; 0: as of the others */
     bool skips;           /* each layer adds the embedding times its layer_output_scale */
     bool qk_norm_if_held; /* where files have it */
     const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
@@ -147,12 +156,14 @@ struct recipe {
     enum router router;
     enum route_score route_score;
     bool shared_experts;    /* a dense FFN whose output is added to the experts' */
+    bool shared_is_one;     /* it is as wide as an expert, whatever keys say */
     bool shared_gate;       /* it is multiplied by sigmoid(ffn_gate_inp_shexp m) */
     float shared_factor;    /* of the sum; 0: none */
     enum dense_ffn dense;   /* beside the experts */
     bool dense_first;       /* leading_dense_block_count layers have no experts */
     bool dense_rope;        /* these always have positions */
     bool route_layer_input; /* routers read the layer's input */
+    bool weighs_input;      /* the weights of a choice multiply what the experts read */
     bool clamp_by_key;      /* SwiGLU of experts is clamped: swiglu_clamp_exp of each layer */
     enum factors factors;
     const char *ignored; /* words: tensors that files may carry and the model does not use; a part

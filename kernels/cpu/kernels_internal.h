@@ -100,6 +100,8 @@ enum {
 /* The first position that a query at `position` sees. */
 static inline int64_t attention_first(const struct oato_op *op, int64_t position)
 {
+    if (op->window && op->chunked)
+        return position / op->window * op->window;
     return op->window ? max_i64(0, position + 1 - op->window) : 0;
 }
 /* Floats of a head's values, padded to whole vectors. */

@@ -301,6 +301,8 @@ __device__ static int segment_pages(int pages)
 /* Before this a token at `position` sees nothing. */
 __device__ static int window_begin(const cuda_attention_args &a, int position)
 {
+    if (a.window && a.chunked)
+        return position / a.window * a.window;
     return a.window ? max(0, position + 1 - a.window) : 0;
 }
 

@@ -488,12 +488,13 @@ struct cuda_attention_args {
     uint64_t packed_stride;
     const float *sinks; /* one for each head, or NULL */
     int32_t heads, segments;
-    /* soft_cap, window, alibi: as in struct oato_op; attention_tile has none of them */
+    /* soft_cap, window, chunked, alibi: as in struct oato_op; attention_tile has none of them */
     float scale, soft_cap, alibi;
     int32_t alibi_first, alibi_heads;
     int32_t window;
     int32_t
         seqs; /* attention_tile: how many step.seq has, those behind the step's without queries */
+    int32_t chunked;
 };
 
 /* Floats of ATTENTION_HEADS heads: two to scale with, the weights of a page, queries, values of a

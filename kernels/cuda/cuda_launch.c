@@ -309,6 +309,7 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
                                     .alibi_first = l->op->first,
                                     .alibi_heads = l->op->alibi_heads,
                                     .window = l->op->window,
+                                    .chunked = l->op->chunked,
                                     .seqs = l->c->program->max_seqs};
     if (divided && segments > 1 && partial_floats(l->op, l->T) * (uint64_t)segments <= room) {
         a.segments = segments;

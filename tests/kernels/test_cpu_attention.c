@@ -146,7 +146,9 @@ static void exact(const struct rig *x, int seq, int64_t position, double *out)
     const int32_t d = x->op.head_dim, values = op_v_dim(&x->op);
     const int32_t group = x->op.heads / x->op.kv_heads;
     const float *q = x->q + ((int64_t)seq * POSITIONS + position) * x->op.k;
-    const int64_t first = x->op.window ? max_i64(0, position + 1 - x->op.window) : 0;
+    const int64_t first = !x->op.window   ? 0
+                          : x->op.chunked ? position - position % x->op.window
+                                          : max_i64(0, position + 1 - x->op.window);
     const double cap = (double)x->op.soft_cap;
     double *p = test_malloc((size_t)(position + 1) * sizeof *p);
     for (int32_t h = 0; h < x->op.heads; h++, q += d, out += values) {
@@ -303,6 +305,7 @@ static void a_sink_is_a_score_without_a_value(void **state)
         rig_init(&x, k, i % 2 ? DT_F16 : DT_F32, 64, (struct form){0, 0}, 3,
                  (int32_t)random_in(1, 5));
         x.op.window = i % 2 ? 130 : 0;
+        x.op.chunked = i % 4 == 1;
         for (int h = 0; h < 15; h++)
             sinks[h] = 4 * random_float();
         sinks[2] = 1000;

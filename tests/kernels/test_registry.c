@@ -132,7 +132,8 @@ static void weights_are_laid_out_by_their_use(void **state)
         struct oato_op op = {.kind = (uint16_t)kind};
         enum weight_use use = op_weight_use(&op);
         bool matrix = kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP ||
-                      kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
+                      kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN ||
+                      kind == OP_HEAD_MUL_MAT;
         assert_int_equal(use, matrix             ? WEIGHT_MATRIX
                               : kind == OP_EMBED ? WEIGHT_LOOKUP
                                                  : WEIGHT_VECTOR);
