@@ -91,7 +91,7 @@ enum width {
     W_PAIRS,    /* that ROPE turns in a head */
     W_ROTATED,  /* dimensions that it turns in all heads */
     W_EXPERTS,
-    W_CHOICE,   /* of a token: ids and weights of its experts */
+    W_CHOICE, /* of a token: ids and weights of its experts */
     W_GATES,
     W_CHOSEN_K, /* of these a row of k each */
     W_CHOSEN_N,
@@ -390,7 +390,7 @@ static int64_t width_of(const struct oato_op *op, enum width width)
     case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
     case W_CHOSEN_N: return (int64_t)op->experts_used * op->n;
     case W_WEIGHTED:
-        return op->norm & NORM_PLAIN                              ? 0
+        return op->norm & NORM_PLAIN                           ? 0
                : op->norm & (NORM_OWN_HEADS | NORM_HEAD_GAINS) ? op->heads
                                                                : 1;
     case W_BIASED: return op->norm & NORM_BIASED ? 1 : 0;
