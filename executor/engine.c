@@ -55,8 +55,7 @@ static oato_status limits_set(struct engine *e, struct oato_error *err)
     const int64_t learned = e->model->shape.positions_most * (int64_t)e->max_seqs;
     if (learned && e->context > learned && o->context)
         return oato_fail(err, OATO_EUSAGE,
-                         "this model has embeddings for %d positions only; use --context %lld or "
-                         "less",
+                         "this model runs up to %d positions only; use --context %lld or less",
                          e->model->shape.positions_most, (long long)learned);
     if (learned && e->context > learned)
         e->context = (int32_t)learned;
@@ -222,8 +221,7 @@ static oato_status input_check(const struct engine *e, const struct engine_input
     const int32_t most = e->model->shape.positions_most;
     if (most && e->pool.seqs[in->seq].length + in->n > most)
         return oato_fail(err, OATO_EFIT,
-                         "sequence %d: this model has embeddings for %d positions only; shorten "
-                         "the text",
+                         "sequence %d: this model runs up to %d positions only; shorten the text",
                          in->seq, most);
     for (int32_t j = 0; j < i; j++)
         if (inputs[j].seq == in->seq)

@@ -114,10 +114,16 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
                          : r->score_by_dim    ? 1 / (float)s->head_dim
                          : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
                                               : 0;
+<<<<<<< HEAD
     const bool windows =
         !r->chunks || build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 1);
     s->rope =
         s->has_positions && !(windows && r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
+=======
+    if (r->latent)
+        s->attention_scale *= s->yarn_scores;
+    s->rope = s->has_positions && !(r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
+>>>>>>> 8ada8f8 (deepseek2, mistral4, minicpm3; deepseek32, glm-dsa and minimax-m3 where sparse attention is dense)
     read_window(b, s, layer);
 }
 
@@ -163,6 +169,11 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     shape->ffn_width = s->experts.all ? s->experts.width : s->ffn;
     shape->heads = s->heads;
     shape->head_dim = r->latent ? arch_mla_cached(s) : s->head_dim;
+    if (r->sparse) {
+        const int64_t block = build_int(b, "attention.indexer.block_size", -1, 0, 1 << 16, 0);
+        const int64_t most = build_int(b, "attention.indexer.top_k", -1, 1, INT32_MAX, -1);
+        shape->positions_most = (int32_t)min_i64(most * max_i64(block, 1), INT32_MAX);
+    }
 }
 
 /* ----------------------------------------------------------------------------------- graph */

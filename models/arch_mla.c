@@ -76,6 +76,7 @@ int32_t arch_mla(struct graph_builder *b, const struct layer_shape *s, int32_t n
         q = arch_rope(b, s, "rope_q", q, s->heads, s->head_dim, nope);
         k = arch_rope(b, s, "rope_k", k, 1, s->rope_dims, 0);
     }
+    q = arch_temper(b, s, q);
     struct oato_op store = {
         .kv_heads = s->kv_heads, .head_dim = arch_mla_cached(s), .k_tail = s->rope_dims};
     if (s->absorbed) {

@@ -28,8 +28,9 @@ static void read_yarn(struct graph_builder *b, struct layer_shape *s, float fact
     if (s->recipe->yarn_keys) {
         fast = (double)build_float(b, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, fast);
         slow = (double)build_float(b, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, slow);
-        multiplier = (double)build_float(b, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0);
     }
+    if (s->recipe->yarn_keys || s->recipe->latent)
+        multiplier = (double)build_float(b, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0);
     const int32_t dims =
         build_int(b, "rope.dimension_count", -1, 2, 4096,
                   build_int(b, "attention.key_length", -1, 2, 4096,
@@ -41,6 +42,11 @@ static void read_yarn(struct graph_builder *b, struct layer_shape *s, float fact
     s->rope_low = (float)low;
     s->rope_high = (float)fmax(low + 0.001, high);
     const double growth = factor > 1 ? 0.1 * log((double)factor) : 0;
+    if (s->recipe->latent) { /* of latent attention only part is rotated: scores grow instead */
+        const double grown = 1 + multiplier * 10 * growth;
+        s->yarn_scores = (float)(grown * grown);
+        return;
+    }
     s->rope_magnitude *= (float)((1 + growth) / (1 + multiplier * growth));
 }
 
@@ -59,6 +65,7 @@ static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
     /* llama.cpp's converters write a factor of 0 for "not scaled" */
     const float factor = none ? 0 : build_float(b, "rope.scaling.factor", 0, 1e6, 1);
     s->rope_scale_global = factor > 0 ? 1 / factor : 1;
+    s->yarn_scores = 1;
     s->rope_magnitude = build_float(b, "rope.scaling.attn_factor", 0, 1e3, 1);
     s->original_context = build_int(b, "rope.scaling.original_context_length", -1, 0, INT32_MAX,
                                     b->shape->context_length);

@@ -269,7 +269,8 @@ struct oato_op graph_op_with_kv(const struct graph_op *op, oato_dtype kv);
 struct model_shape {
     const char *architecture;
     int64_t context_length; /* trained with */
-    int32_t positions_most; /* that have learned embeddings; 0: positions have none */
+    int32_t positions_most; /* of a sequence: that have learned embeddings, or that attention which
+                               is sparse beyond them reads all of; 0: no limit */
     int32_t n_layers, width, ffn_width, heads, kv_heads, head_dim, vocab;
     int32_t experts, experts_used; /* 0: none; with experts ffn_width is that of one */
 };

@@ -140,10 +140,11 @@ struct recipe {
     bool qkv_biases;           /* are demanded */
     bool qkv_factors_unused;   /* files have them, attention leaves them out */
     enum parallel parallel;
-    bool clamp_qkv;     /* by attention.clamp_kqv */
-    bool ungated;       /* the FFN is down(activation(up)) */
-    bool latent;        /* attention is multi-head latent attention, arch_mla.c */
-    bool down_factor;   /* the factor of ffn_down counts */
+    bool clamp_qkv;   /* by attention.clamp_kqv */
+    bool ungated;     /* the FFN is down(activation(up)) */
+    bool sparse;      /* attention to attention.indexer.top_k positions: all of them, and no more */
+    bool latent;      /* attention is multi-head latent attention, arch_mla.c */
+    bool down_factor; /* the factor of ffn_down counts */
     bool score_by_dim;  /* scores are divided by head_dim, not by its root */
     bool up_holds_gate; /* ffn_up.weight holds the rows of the gate, then those of up */
     bool half_ffn;      /* feed_forward_length counts gate and up together */
@@ -191,6 +192,7 @@ struct layer_shape {
     const struct gguf_tensor *rope_divisors, *rope_beyond; /* of contexts beyond the original one */
     float rope_low, rope_high, rope_magnitude;             /* see struct oato_op */
     int32_t original_context;
+    float yarn_scores; /* what YaRN multiplies scores of latent attention by */
     float alibi, temperature, temperature_step, temperature_offset;
     int32_t embedded; /* the embedding */
     int32_t input;    /* value: the layer's */
