@@ -114,16 +114,12 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
                          : r->score_by_dim    ? 1 / (float)s->head_dim
                          : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
                                               : 0;
-<<<<<<< HEAD
+    if (r->latent)
+        s->attention_scale *= s->yarn_scores;
     const bool windows =
         !r->chunks || build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 1);
     s->rope =
         s->has_positions && !(windows && r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
-=======
-    if (r->latent)
-        s->attention_scale *= s->yarn_scores;
-    s->rope = s->has_positions && !(r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
->>>>>>> 8ada8f8 (deepseek2, mistral4, minicpm3; deepseek32, glm-dsa and minimax-m3 where sparse attention is dense)
     read_window(b, s, layer);
 }
 
