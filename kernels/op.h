@@ -127,7 +127,8 @@ struct oato_op {
     int32_t expert_first, experts_held;
     int32_t first;        /* SLICE: first column of the output; ROPE: first dimension of a head
                              that is rotated; ATTENTION: number of its first head */
-    int32_t by_position;  /* EMBED: 1: rows are named by positions; beyond the last row that one */
+    int32_t by_position;  /* EMBED: n > 0: rows are named by positions + n - 1, those beyond the last
+                             row are that one; 0: by token ids */
     int32_t divides;      /* SCALE: 1: out[0] = in[0] / weight[0], one number for each column */
     int32_t state;        /* CONV: inputs before the current one; SSM: rows of a head's state */
     int32_t per_channel;  /* DELTA, SSM: 1 when rows of a state decay by themselves */

@@ -130,7 +130,7 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     s->eps = build_float(b,
                          r->norm & NORM_CENTRED ? "attention.layer_norm_epsilon"
                                                 : "attention.layer_norm_rms_epsilon",
-                         0, 1, -1);
+                         0, 1, r->eps != 0 ? (double)r->eps : -1);
     s->qkv_bound = r->clamp_qkv ? build_float(b, "attention.clamp_kqv", 0, 1e6, 0) : 0;
     s->parallel = r->parallel == PARALLEL_BY_KEY     ? build_bool(b, "use_parallel_residual", true)
                   : r->parallel == PARALLEL_ONE_NORM ? !arch_has(b, 0, "ffn_norm.weight")

@@ -119,12 +119,12 @@ int32_t arch_learned_positions(struct graph_builder *b, const struct layer_shape
     t = build_tensor(b, s->width, rows, optional, "position_embd.weight");
     if (!t)
         return x;
-    b->shape->positions_most = (int32_t)rows;
+    b->shape->positions_most = (int32_t)max_i64(rows - s->recipe->learned_from, 1);
     const struct oato_op op = {.kind = OP_EMBED,
                                .dtype = (uint16_t)t->dtype,
                                .k = s->width,
                                .n = (int32_t)rows,
-                               .by_position = 1};
+                               .by_position = 1 + s->recipe->learned_from};
     const int32_t p = build_op(b, -1, "position_embd", op, -1, -1, t, s->width);
     return arch_add(b, -1, "position_add", x, p);
 }

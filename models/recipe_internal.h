@@ -100,7 +100,9 @@ struct recipe {
     bool temperature;       /* q grows with its position by attention.temperature_scale, _length */
     enum alibi alibi;
     int32_t alibi_layers; /* only models of so many layers have it; 0: all */
-    enum learned learned; /* position_embd is added to embeddings */
+    enum learned learned; /* position_embd is added to embeddings .. */
+    int32_t learned_from; /* .. its row for position 0 */
+    float eps;            /* of norms in files without the key; 0: files must have it */
     /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
      * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
     int32_t window_every;

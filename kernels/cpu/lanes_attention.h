@@ -36,7 +36,7 @@ struct pass {
     const float *q[QUERIES];
     float *out[QUERIES];
     int64_t position[QUERIES];
-    float slope[QUERIES]; /* of ALiBi */
+    float slope[QUERIES];   /* of ALiBi */
     int64_t count[QUERIES]; /* of the block's positions that a query sees */
     float m[QUERIES], l[QUERIES], shrink[QUERIES];
     float total_m[QUERIES], total_l[QUERIES]; /* of the segments before */

@@ -352,9 +352,14 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
     const int position = a.step.token_position[t], begin = window_begin(a, position);
     const int before = begin / ATTENTION_PAGE; /* pages */
-    attention_work w = {&a, a.step.pages + seq.pages_at + before,   (int)blockIdx.y,
-                        0,  position + 1 - before * ATTENTION_PAGE, begin % ATTENTION_PAGE,
-                        0,  {}};
+    attention_work w = {&a,
+                        a.step.pages + seq.pages_at + before,
+                        (int)blockIdx.y,
+                        0,
+                        position + 1 - before * ATTENTION_PAGE,
+                        begin % ATTENTION_PAGE,
+                        0,
+                        {}};
     float *room = (float *)SHARED_ROOM;
     w.room.scaling = (float2 *)room; /* these first, so that rows of floats are aligned behind */
     w.room.weight = room + 2 * ATTENTION_HEADS;

@@ -343,8 +343,10 @@ struct cuda_embed_args {
     struct cuda_step step;
     struct cuda_matrix w;
     float *y;
-    float scale;     /* 0: none */
+    float scale;              /* 0: none */
     int32_t rows_by_position; /* the rows that there are; 0: rows by token id */
+    int32_t row_offset; /* of position 0 */
+    int32_t pad;
 };
 
 /* y = x times a factor that depends on the row's position, see SCALE. grid: as pairwise */

@@ -127,7 +127,8 @@ static cu_result run_embed(const struct launch *l)
                                 .w = launch_matrix(l, 0),
                                 .y = launch_output(l, 0),
                                 .scale = l->op->scale,
-                                .rows_by_position = l->op->by_position ? l->op->n : 0};
+                                .rows_by_position = l->op->by_position ? l->op->n : 0,
+                                .row_offset = l->op->by_position - 1};
     const int64_t units = cuda_has_blocks((oato_dtype)l->op->dtype) ? a.w.k / 32 : a.w.k;
     return launch_start(l, l->kernels->run, (struct grid){blocks_of(units, ROW_THREADS), l->T, 1},
                         ROW_THREADS, 0, &a);

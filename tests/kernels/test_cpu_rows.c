@@ -49,8 +49,8 @@ static void norm_in_double(const float *x, const float *w, const float *bias, in
 static void check_norm(const struct cpu_kernels *k, int32_t norm, int64_t heads, int64_t d)
 {
     const int64_t T = random_in(1, 40), n = heads * d;
-    struct oato_op op = {.kind = OP_RMS_NORM, .k = (int32_t)n, .n = (int32_t)n, .norm = norm,
-                         .eps = 1e-5f};
+    struct oato_op op = {
+        .kind = OP_RMS_NORM, .k = (int32_t)n, .n = (int32_t)n, .norm = norm, .eps = 1e-5f};
     if (heads > 1) {
         op.kind = OP_HEAD_NORM;
         op.heads = (int32_t)heads;
@@ -93,10 +93,17 @@ static void check_norm(const struct cpu_kernels *k, int32_t norm, int64_t heads,
 static void norms_of_every_kind_are_close_to_double(void **state)
 {
     (void)state;
-    static const int32_t rows[] = {0, NORM_CENTRED, NORM_PLAIN, NORM_BIASED,
-                                   NORM_CENTRED | NORM_PLAIN, NORM_CENTRED | NORM_BIASED};
-    static const int32_t heads[] = {NORM_CENTRED, NORM_PLAIN, NORM_OWN_HEADS,
-                                    NORM_CENTRED | NORM_OWN_HEADS, NORM_CENTRED | NORM_PLAIN,
+    static const int32_t rows[] = {0,
+                                   NORM_CENTRED,
+                                   NORM_PLAIN,
+                                   NORM_BIASED,
+                                   NORM_CENTRED | NORM_PLAIN,
+                                   NORM_CENTRED | NORM_BIASED};
+    static const int32_t heads[] = {NORM_CENTRED,
+                                    NORM_PLAIN,
+                                    NORM_OWN_HEADS,
+                                    NORM_CENTRED | NORM_OWN_HEADS,
+                                    NORM_CENTRED | NORM_PLAIN,
                                     NORM_HEAD_GAINS};
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
@@ -128,8 +135,13 @@ static void factors_of_columns_and_of_positions(void **state)
     test_free(y);
     assert_int_equal(op_weight_least(&op), 1);
 
-    op = (struct oato_op){.kind = OP_SCALE, .k = N, .n = N, .scale = 0.5f, .temperature = 0.3f,
-                          .temperature_step = 2, .temperature_offset = 1};
+    op = (struct oato_op){.kind = OP_SCALE,
+                          .k = N,
+                          .n = N,
+                          .scale = 0.5f,
+                          .temperature = 0.3f,
+                          .temperature_step = 2,
+                          .temperature_offset = 1};
     weights[0] = NULL;
     y = run_rows(&cpu_kernels_ref, op, x, T, weights, 2);
     for (int i = 0; i < T * N; i++) /* positions are 0, 1, 2, .. */

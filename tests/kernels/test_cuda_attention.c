@@ -453,7 +453,8 @@ static void bits_do_not_depend_on_other_rows(void **state)
 static void graphs_serve_any_division(void **state)
 {
     (void)state;
-    static const struct context x = {DT_F16, 28, 1, 64, {90, 70, 65, 40}, {90, 70, 65, 40}, 0, 0, 0};
+    static const struct context x = {DT_F16,           28, 1, 64, {90, 70, 65, 40},
+                                     {90, 70, 65, 40}, 0,  0, 0};
     static const struct piece pieces[][SEQS] = {
         {{0, 20, 12}},
         {{0, 78, 12}},

@@ -5,6 +5,7 @@
   test_oracle.py OATO_RUN families     every architecture that runs: llama.cpp's logits of the last
                                        tokens, also with amplified attention, also token by token
                                        (tests/data/archs/peer.npz, written by scripts/architectures)
+  test_oracle.py OATO_RUN opt          a tiny OPT, which llama.cpp lacks: its paper in numpy
   test_oracle.py OATO_RUN logits       default model: float32 evaluation by numpy, every ISA
   test_oracle.py OATO_RUN perplexity   default model on the GPL-3: 18.2999 is exact
   test_oracle.py OATO_RUN tokens       default model: llama.cpp's tokens of the GPL-3
@@ -24,6 +25,7 @@ import tempfile
 
 import numpy as np
 
+import opt_numpy
 from compare_logits import compare
 from grow_arch import amplify, grow
 from llama_numpy import Model, parse_ids
@@ -123,6 +125,17 @@ def families(program, work):
                         nmse = compare(theirs, ours[-len(theirs):])["nmse"]
                         text = f"{name}{' amplified' * amplified} {isa}, steps of {ubatch}: nmse {nmse:.2e}"
                         check(nmse < FAMILIES_NMSE.get(isa, 1e-5), text)
+
+
+def opt(program, work):
+    model = os.path.join(work, "opt.gguf")
+    ids = parse_ids("@" + os.path.join(DATA, "archs", "ids.txt"))
+    exact = opt_numpy.logits(opt_numpy.make(model), [int(i) for i in ids])
+    for isa in isas(program, model, work):
+        for ubatch in ("512", "1"):
+            ours = our_logits(program, isa, model, ids, work, "f32", "--ubatch", ubatch)
+            nmse = compare(exact, ours)["nmse"]
+            check(nmse < (1e-11 if isa == "ref" else 1e-5), f"opt {isa}, steps of {ubatch}: nmse {nmse:.2e}")
 
 
 def logits(program, work):
@@ -230,7 +243,7 @@ def cuda(program, work):
         check(r["kl"] <= MAX_KL, text)
 
 
-CASES = {"archs": archs, "families": families, "logits": logits, "perplexity": perplexity, "tokens": tokens,
+CASES = {"archs": archs, "families": families, "opt": opt, "logits": logits, "perplexity": perplexity, "tokens": tokens,
          "emulated": emulated, "cuda": cuda}
 
 
@@ -239,7 +252,7 @@ def main():
         print(__doc__)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     case = sys.argv[2]
-    missing = [] if case in ("archs", "families", "cuda") else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
+    missing = [] if case in ("archs", "families", "opt", "cuda") else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
     if missing:
         print(f"{missing[0]} is missing: run scripts/fetch-model")
         return 1 if os.environ.get("OATO_REQUIRE_MODEL") == "1" else 77
