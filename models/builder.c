@@ -55,7 +55,8 @@ float build_float_of(struct graph_builder *b, const char *key, int32_t layer, do
     char name[KEY_SIZE];
     double v = otherwise;
     const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
-    if (value && (!gguf_value_f64(value, (uint64_t)(layer < 0 ? 0 : layer), &v) || !(v >= lo && v <= hi)))
+    if (value &&
+        (!gguf_value_f64(value, (uint64_t)(layer < 0 ? 0 : layer), &v) || !(v >= lo && v <= hi)))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
                   gguf_path(b->gguf), name, lo, hi);
     return build_failed(b) ? 0 : (float)v;

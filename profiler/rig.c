@@ -352,8 +352,7 @@ uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
     uint64_t bytes = 0;
     for (int i = 0; i < n; i++) {
         int64_t rows, k;
-        if (weights[i] && (!i || weights[i] != weights[i - 1]) &&
-            op_weight_shape(op, i, &rows, &k))
+        if (weights[i] && (!i || weights[i] != weights[i - 1]) && op_weight_shape(op, i, &rows, &k))
             bytes += r->device->ops->prepared_bytes(r->device, weights[i]->dtype, rows, k,
                                                     op_weight_use_at(op, i));
     }

@@ -86,7 +86,7 @@ struct attention_job {
     /* Compute only these segments of positions and store partial results, see ATTENTION_SEGMENT.
      * partial NULL: all segments, merged, to out. */
     int64_t segment_begin, segment_end;
-    float *partial; /* [segment - segment_begin][query][attention_partial_floats] */
+    float *partial;     /* [segment - segment_begin][query][attention_partial_floats] */
     const float *sinks; /* of the KV head's first head of q on; NULL: none */
 };
 

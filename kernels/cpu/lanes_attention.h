@@ -390,8 +390,8 @@ static void merge_segment(float *total_m, float *total_l, float *total, float m,
     }
 }
 
-/* A sink's exponential, relative to the largest score: enough to make the result 0 where the sink is
- * far larger. */
+/* A sink's exponential, relative to the largest score: enough to make the result 0 where the sink
+ * is far larger. */
 static float sink_weight(const float *sinks, int64_t head, float m)
 {
     return sinks ? exp_one(sinks[head] - m) : 0;

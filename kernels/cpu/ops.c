@@ -183,8 +183,9 @@ static void embed_row(const struct run *x, int64_t t)
 {
     const struct oato_weight *w = weight(x, 0);
     const int64_t k = x->op->k, last = x->op->n - 1;
-    const int64_t id =
-        x->op->by_position ? min_i64(x->step->token_position[t] + x->op->by_position - 1, last) : x->step->token_id[t];
+    const int64_t id = x->op->by_position
+                           ? min_i64(x->step->token_position[t] + x->op->by_position - 1, last)
+                           : x->step->token_id[t];
     float *y = output(x, 0) + t * k;
     size_t row = 0;
     dtype_row_bytes(w->dtype, k, &row);

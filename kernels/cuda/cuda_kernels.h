@@ -317,8 +317,8 @@ enum cuda_pairwise {
 };
 
 /* y = a op b; BIAS and DIVIDE take b as one row, SCALE as one number; SPREAD multiplies by the
- * activation of b, of which a number is for `wide` neighbours of a. grid: (width / ROW_THREADS rounded
- * up, rows) */
+ * activation of b, of which a number is for `wide` neighbours of a. grid: (width / ROW_THREADS
+ * rounded up, rows) */
 struct cuda_pairwise_args {
     const float *a, *b;
     float *y;

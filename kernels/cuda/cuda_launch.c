@@ -61,12 +61,9 @@ static cu_result run_norm(const struct launch *l)
 
 static cu_result run_pairwise(const struct launch *l)
 {
-    static const int32_t what[] = {[OP_ADD] = PAIRWISE_ADD,
-                                   [OP_BIAS] = PAIRWISE_BIAS,
-                                   [OP_SCALE] = PAIRWISE_SCALE,
-                                   [OP_SWIGLU] = PAIRWISE_GATE,
-                                   [OP_ACTIVATE] = PAIRWISE_GATE,
-                                   [OP_GATE] = PAIRWISE_SPREAD};
+    static const int32_t what[] = {
+        [OP_ADD] = PAIRWISE_ADD,     [OP_BIAS] = PAIRWISE_BIAS,     [OP_SCALE] = PAIRWISE_SCALE,
+        [OP_SWIGLU] = PAIRWISE_GATE, [OP_ACTIVATE] = PAIRWISE_GATE, [OP_GATE] = PAIRWISE_SPREAD};
     const uint16_t kind = l->op->kind;
     struct cuda_pairwise_args a = {.a = launch_input(l, 0),
                                    .y = launch_output(l, 0),

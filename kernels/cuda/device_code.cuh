@@ -320,8 +320,8 @@ __device__ inline int held_expert(const cuda_choice &c, int64_t token, int place
     return e >= 0 && e < c.held ? e : -1;
 }
 
-/* Element i of the product with a held expert, of matrix `which`: times its factor and the weight of
- * the choice, if that is for the input, and then its bias. */
+/* Element i of the product with a held expert, of matrix `which`: times its factor and the weight
+ * of the choice, if that is for the input, and then its bias. */
 __device__ inline float expert_product(const cuda_choice &c, const cuda_expert_extras &x, int which,
                                        int expert, float weight, int n, int i, float v)
 {

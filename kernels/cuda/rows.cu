@@ -193,7 +193,8 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
     case PAIRWISE_DIVIDE: a.y[at] = x / a.b[i]; break;
     case PAIRWISE_SCALE: a.y[at] = x * (a.b ? a.b[0] : a.factor); break;
     case PAIRWISE_SPREAD:
-        a.y[at] = gated(a.activation, a.factor, a.b[(int64_t)blockIdx.y * (a.n / a.wide) + i / a.wide], x);
+        a.y[at] = gated(a.activation, a.factor,
+                        a.b[(int64_t)blockIdx.y * (a.n / a.wide) + i / a.wide], x);
         break;
     default: a.y[at] = gated(a.activation, a.factor, x, a.b ? a.b[at] : 1);
     }
@@ -526,9 +527,11 @@ KERNEL(route, WARP, cuda_route_args)
     }
     const float factor = a.scale != 0 ? a.scale : 1;
     for (n = 0; n < a.used; n++)
-        out[a.used + n] =
-            out[a.used + n] / (!a.scored ? (a.norm ? sum : all) : a.norm ? fmaxf(sum, 0x1p-14f) : 1) *
-            factor;
+        out[a.used + n] = out[a.used + n] /
+                          (!a.scored ? (a.norm ? sum : all)
+                           : a.norm  ? fmaxf(sum, 0x1p-14f)
+                                     : 1) *
+                          factor;
 }
 
 /* Lists the columns of expert blockIdx.x. Every block counts the pairs of all experts, so none has

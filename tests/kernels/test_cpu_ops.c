@@ -229,9 +229,9 @@ static void check_gates(const struct cpu_kernels *k, int32_t T, int32_t n)
         rig_init(&x, k, op, T, 2, 1); /* the second input is as wide; its first numbers are read */
         double *wanted = test_malloc((size_t)(T * all) * sizeof *wanted);
         for (int32_t e = 0; e < T * all; e++)
-            wanted[e] = activated((enum activation)op.activation, 0,
-                                  (double)x.in[1][e / all * gates[i] + e % all / wide],
-                                  (double)x.in[0][e]);
+            wanted[e] =
+                activated((enum activation)op.activation, 0,
+                          (double)x.in[1][e / all * gates[i] + e % all / wide], (double)x.in[0][e]);
         rig_run(&x);
         assert_close(x.out[0], wanted, (int64_t)T * all, 1e-11);
         test_free(wanted);
