@@ -61,21 +61,19 @@ static void scores_of(const struct oato_op *op, const float *logits, float *scor
 static void groups_choose(const struct oato_op *op, float *scores)
 {
     const int32_t n = op->route_groups, each = n > 0 ? op->experts / n : 1;
-    float best[EXPERTS_MAX];
+    float best[EXPERTS_MAX], first = -INFINITY, second = -INFINITY;
     uint8_t chosen[EXPERTS_MAX];
     if (n <= 0)
         return;
-    for (int32_t g = 0; g < n; g++) {
-        float first = -INFINITY, second = each > 1 ? -INFINITY : 0;
-        for (int32_t e = g * each; e < (g + 1) * each; e++) {
-            if (scores[e] > first) {
-                second = each > 1 ? first : 0;
-                first = scores[e];
-            } else if (each > 1 && scores[e] > second) {
-                second = scores[e];
-            }
-        }
-        best[g] = first + second;
+    memset(best, 0, (size_t)n * sizeof *best);
+    for (int32_t e = 0; e < op->experts; e++) {
+        const float s = scores[e];
+        second = s > first ? first : s > second ? s : second;
+        first = s > first ? s : first;
+        if (e % each < each - 1)
+            continue;
+        best[e / each] = first + (each > 1 ? second : 0); /* the group ends here */
+        first = second = -INFINITY;
     }
     choose(best, n, op->route_groups_used, chosen);
     for (int32_t e = 0; e < op->experts; e++)

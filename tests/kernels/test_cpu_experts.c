@@ -460,7 +460,7 @@ static void check_scored(const struct oato_op *op, const float *logits, const fl
                          const float *out)
 {
     const int32_t groups = op->route_groups ? op->route_groups : 1, each = op->experts / groups;
-    float choosing[64], sums[64];
+    float choosing[64] = {0}, sums[64] = {0};
     double chosen = 0;
     int32_t n = 0;
     for (int32_t e = 0; e < op->experts; e++)
