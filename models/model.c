@@ -76,14 +76,14 @@ static void check_vocabulary(struct graph_builder *b)
 static oato_status unknown_architecture(const struct model *m, struct gguf_string name,
                                         struct oato_error *err)
 {
-    struct text known;
-    text_init(&known);
-    recipe_list(&known);
-    oato_fail(err, OATO_EFILE, "%s: architecture '%.*s' is not supported; supported: %s",
-              gguf_path(m->gguf), (int)min_i64((int64_t)name.len, 40), name.data,
-              known.data ? known.data : "");
-    text_free(&known);
-    return err->status;
+    char word[41];
+    snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)name.len, 40), name.data);
+    const char *has = recipe_missing(word);
+    return oato_fail(
+        err, OATO_EFILE,
+        "%s: architecture '%s' is not supported%s%s; docs/architectures.md lists the %d "
+        "that are",
+        gguf_path(m->gguf), word, has ? ": it has " : "", has ? has : "", recipe_count());
 }
 
 static oato_status build(struct model *m, model_absent_fn *absent, void *context,

@@ -203,8 +203,9 @@ struct layer_shape {
 };
 
 const struct recipe *recipe_find(const char *name, size_t n); /* NULL: unknown */
-/* The names of all rows, separated by ", ". */
-void recipe_list(struct text *out);
+int recipe_count(void);
+/* What an architecture without a row has that would be new; NULL: nothing is known of it. */
+const char *recipe_missing(const char *name);
 
 /* arch.c: builds the graph of b's file. */
 void arch_build(struct graph_builder *b, const struct recipe *r);

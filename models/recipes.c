@@ -249,8 +249,44 @@ const struct recipe *recipe_find(const char *name, size_t n)
     return NULL;
 }
 
-void recipe_list(struct text *out)
+/* What is known of architectures that do not run; a name ends in * when it is that of a family. */
+static const struct {
+    const char *name, *has;
+} others[] = {
+    {"deepseek4", "compressed KV, hyper-connections and grouped output products"},
+    {"qwen4exp", "hyper-connections, an indexer and hashed embeddings"},
+    {"glm5-next", "hyper-connections and an indexer"},
+    {"hy_v4", "hyper-connections and an indexer"},
+    {"kimi-k3", "attention over checkpoints of the residual"},
+    {"gemma3n", "embeddings of each layer and KV that layers share"},
+    {"gemma4*", "embeddings of each layer and KV that layers share"},
+    {"grovemoe", "a second bank of experts"},
+    {"dream*", "denoising in place of one token after the other"},
+    {"llada*", "denoising in place of one token after the other"},
+    {"rnd1", "denoising in place of one token after the other"},
+    {"hrm_text", "stacks of layers that run several times"},
+    {"rwkv*", "RWKV mixers"},
+    {"arwkv*", "RWKV mixers"},
+    {"apertus", "xIELU activations"},
+    {"t5*", "an encoder beside the decoder"},
+    {"bert", "an encoder that makes embeddings, no text"},
+    {"nomic-bert*", "an encoder that makes embeddings, no text"},
+    {"jina-bert*", "an encoder that makes embeddings, no text"},
+    {"modern-bert", "an encoder that makes embeddings, no text"},
+    {"clip", "an image encoder; give the file of its language model"},
+};
+
+const char *recipe_missing(const char *name)
 {
-    for (size_t i = 0; i < ARRAY_LEN(recipes); i++)
-        text_printf(out, "%s%s", i ? ", " : "", recipes[i].name);
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        const size_t n = strcspn(others[i].name, "*");
+        if (!strncmp(others[i].name, name, n) && (others[i].name[n] || !name[n]))
+            return others[i].has;
+    }
+    return NULL;
+}
+
+int recipe_count(void)
+{
+    return (int)ARRAY_LEN(recipes);
 }

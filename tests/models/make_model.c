@@ -34,12 +34,13 @@ enum {
 static const struct option_row rows[] = {
     {"shape", 0, OPT_VALUE, "NAME",
      "architecture and sizes of a known model: 1b 8b 70b qwq-32b qwen3-8b qwen3-30b-a3b "
-     "qwen3-235b-a22b gemma3-1b; options behind it change them",
+     "qwen3-235b-a22b gemma3-1b gpt-oss-20b deepseek-v2-lite qwen35-35b-a3b; options behind it "
+     "change them",
      ID_SHAPE},
     {"arch", 0, OPT_VALUE, "NAME", "any that oato runs (default llama)", ID_ARCH},
     {"keys", 0, OPT_VALUE, "WORDS",
      "more keys of the architecture, 'KEY=VALUE ...', or other values of its usual ones; a number "
-     "with a dot is a float32, a list has commas",
+     "with a dot is a float32, a list has commas, a word is a string",
      ID_KEYS},
     {"optional", 0, OPT_VALUE, "WORDS",
      "optional tensors to make: those with one of the words in their name", ID_OPTIONAL},

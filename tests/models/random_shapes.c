@@ -54,6 +54,21 @@ static const struct {
      NULL},
     {"gemma3-1b", "gemma3", 26, 1152, 6912, 4, 1, 256, 262144, 32768, 0, 0, true,
      "rope.freq_base=1000000.0 attention.sliding_window=512", NULL},
+    {"gpt-oss-20b", "gpt-oss", 24, 2880, 2880, 64, 8, 64, 201088, 131072, 32, 4, false,
+     "rope.freq_base=150000.0 attention.sliding_window=128 rope.scaling.type=yarn "
+     "rope.scaling.factor=32.0 rope.scaling.original_context_length=4096",
+     "attn_q.bias attn_k.bias attn_v.bias attn_output.bias attn_sinks inp.bias exps.bias"},
+    {"deepseek-v2-lite", "deepseek2", 27, 2048, 1408, 16, 1, 576, 102400, 163840, 64, 6, false,
+     "attention.kv_lora_rank=512 attention.value_length=512 attention.key_length_mla=192 "
+     "attention.value_length_mla=128 rope.dimension_count=64 feed_forward_length=10944 "
+     "leading_dense_block_count=1 expert_shared_count=2 expert_weights_scale=1.0 "
+     "expert_gating_func=1",
+     NULL},
+    {"qwen35-35b-a3b", "qwen35moe", 40, 2048, 512, 16, 2, 256, 248320, 262144, 256, 8, false,
+     "rope.freq_base=10000000.0 rope.dimension_count=64 rope.dimension_sections=11,11,10,0 "
+     "ssm.conv_kernel=4 ssm.state_size=128 ssm.group_count=16 ssm.time_step_rank=32 "
+     "ssm.inner_size=4096 full_attention_interval=4 expert_shared_feed_forward_length=512",
+     NULL},
 };
 
 bool random_model_set_shape(struct random_model *m, const char *name)
@@ -134,7 +149,7 @@ static void put_list(struct gguf_writer *w, const char *architecture, const char
     gguf_writer_array(w, full_key(full, architecture, key), GGUF_I32, v, n);
 }
 
-/* "KEY=VALUE" of m->keys: numbers with a dot are float32, lists have commas. */
+/* "KEY=VALUE" of m->keys: lists have commas, numbers with a dot are float32, words strings. */
 static void put_words(struct gguf_writer *w, const char *architecture, const char *words)
 {
     char word[1024];
@@ -146,7 +161,10 @@ static void put_words(struct gguf_writer *w, const char *architecture, const cha
         if (!value)
             continue;
         *value++ = 0;
-        if (strchr(value, ','))
+        char full[KEY_SIZE];
+        if (*value >= 'a' && *value <= 'z')
+            gguf_writer_string(w, full_key(full, architecture, word), value);
+        else if (strchr(value, ','))
             put_list(w, architecture, word, value);
         else if (strchr(value, '.'))
             put_f32(w, architecture, word, strtof(value, NULL));
