@@ -10,8 +10,8 @@
 
 #define FLOAT_TYPES(X) X(F32, 0, 1, 4) X(F16, 1, 1, 2) X(BF16, 30, 1, 2)
 
-/* Rows of these are whole blocks. */
-#define BLOCK_TYPES(X)                                                                             \
+/* Rows of these are whole blocks. Every device has kernels for the common ones. */
+#define COMMON_BLOCKS(X)                                                                           \
     X(Q4_0, 2, 32, 18)                                                                             \
     X(Q4_1, 3, 32, 20)                                                                             \
     X(Q5_0, 6, 32, 22)                                                                             \
@@ -26,12 +26,26 @@
     X(IQ4_XS, 23, 256, 136)                                                                        \
     X(MXFP4, 39, 32, 17)
 
+/* Codebooks, ternary weights, and NVFP4. */
+#define RARE_BLOCKS(X)                                                                             \
+    X(IQ2_XXS, 16, 256, 66)                                                                        \
+    X(IQ2_XS, 17, 256, 74)                                                                         \
+    X(IQ3_XXS, 18, 256, 98)                                                                        \
+    X(IQ1_S, 19, 256, 50)                                                                          \
+    X(IQ3_S, 21, 256, 110)                                                                         \
+    X(IQ2_S, 22, 256, 82)                                                                          \
+    X(IQ1_M, 29, 256, 56)                                                                          \
+    X(TQ1_0, 34, 256, 54)                                                                          \
+    X(TQ2_0, 35, 256, 66)                                                                          \
+    X(NVFP4, 40, 64, 36)
+
+#define BLOCK_TYPES(X)  COMMON_BLOCKS(X) RARE_BLOCKS(X)
 #define WEIGHT_TYPES(X) FLOAT_TYPES(X) BLOCK_TYPES(X)
 
 /* Types that tensors may have, but not weights. */
 #define OTHER_TYPES(X)                                                                             \
     X(I8, 24, 1, 1) X(I16, 25, 1, 2) X(I32, 26, 1, 4) X(I64, 27, 1, 8) X(F64, 28, 1, 8)
 
-enum { TYPE_NUMBERS = 40 }; /* one above the highest */
+enum { TYPE_NUMBERS = 41 }; /* one above the highest */
 
 #endif

@@ -282,7 +282,7 @@ def peaks_text(s):
 
 
 def file_name(s):
-    return "-".join(["cpu", s["class"]] + [s["isa"]] * bool(s["isa"]) + ["8b"] * (s["suite"] == "8b"))
+    return "-".join(["cpu", s["class"]] + [s["isa"]] * bool(s["isa"]) + [s["suite"]] * (s["suite"] in ("8b", "types")))
 
 
 def markdown(s):

@@ -113,11 +113,36 @@ void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8]);
 int quants_q6_k_value(const uint8_t *block, int i);
 int quants_q2_k_value(const uint8_t *block, int i);
 int quants_q3_k_value(const uint8_t *block, int i);
+/* The digits of ternary blocks, 0 .. 2 (a byte of TQ2_0 may hold a 3): the weight plus 1. */
+int quants_tq1_value(const uint8_t *block, int i);
+int quants_tq2_value(const uint8_t *block, int i);
 /* The signed scales of a block. */
 void quants_q3_k_scales(const uint8_t *block, int8_t scale[16]);
 void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8]);
-/* The values of the nibbles of IQ4_NL, IQ4_XS and MXFP4. */
+/* The values of the nibbles of IQ4_NL, IQ4_XS, MXFP4 and NVFP4. */
 extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
+
+/* IQ1, IQ2, IQ3: groups of 8 or 4 elements are words of a codebook (quants_grids.c), whose codes
+ * and a bit of each element together number a value. */
+extern const uint16_t quants_iq1_grid[2048], quants_iq2_xxs_grid[256], quants_iq2_xs_grid[512],
+    quants_iq2_s_grid[1024], quants_iq3_xxs_grid[256], quants_iq3_s_grid[512];
+/* Not of the format: groups of IQ1 as numbers to the base of 3, which are found faster. */
+extern const uint16_t quants_trits_grid[256];
+/* The number of a word of IQ1's codebook. */
+uint16_t quants_iq1_index(uint16_t word);
+/* By the code plus 8 where the bit is set. */
+extern const int8_t quants_iq1_values[16], quants_iq2_values[16], quants_iq3_xxs_values[16],
+    quants_iq3_s_values[16];
+
+/* A block of any of these types. */
+struct quants_codes {
+    uint16_t d;         /* F16 */
+    uint8_t scale[16];  /* s of each 16 elements: they are d * (2 s + 1) * factor times values */
+    uint16_t index[64]; /* words of groups in order; 32 of groups of 8 */
+    uint8_t high[32];   /* a bit of each element: its sign; of IQ1, the sign of its group's shift */
+};
+void quants_codes_read(oato_dtype dtype, const uint8_t *block, struct quants_codes *c);
+void quants_codes_row(oato_dtype dtype, const struct quants_codes *c, float out[256]);
 
 /* ------------------------------------------------------------------------------- tests ---- */
 

@@ -258,6 +258,86 @@ static void row_Q3_K(const uint8_t *p, int64_t k, float *out)
     }
 }
 
+int quants_tq1_value(const uint8_t *block, int i)
+{
+    /* Bytes of five digits: 32, then 16; four of four digits. Digit n is the integer part of three
+     * times the fraction that 3^n times the byte leaves. */
+    static const uint8_t powers[5] = {1, 3, 9, 27, 81};
+    const int from = i < 160 ? 0 : i < 240 ? 160 : 240, in = i - from;
+    const int width = i < 160 ? 32 : i < 240 ? 16 : 4, at = i < 160 ? 0 : i < 240 ? 32 : 48;
+    const uint8_t rest = (uint8_t)(block[at + in % width] * powers[in / width]);
+    return rest * 3 >> 8;
+}
+
+int quants_tq2_value(const uint8_t *block, int i)
+{
+    return pair_of_bits(block, i);
+}
+
+/* 48 bytes of five digits, four of four, f16 d */
+static void row_TQ1_0(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 256; b++, p += 54, out += 256)
+        for (int i = 0; i < 256; i++)
+            out[i] = half_at(p + 52) * (float)(quants_tq1_value(p, i) - 1);
+}
+
+/* 64 bytes of pairs, f16 d */
+static void row_TQ2_0(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 256; b++, p += 66, out += 256)
+        for (int i = 0; i < 256; i++)
+            out[i] = half_at(p + 64) * (float)(quants_tq2_value(p, i) - 1);
+}
+
+/* Half of an unsigned e4m3: the top bit means nothing, and 0x7f is 0. */
+static float half_ue4m3(uint8_t byte)
+{
+    const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+    if (byte == 0x7f)
+        return 0;
+    return exponent ? ldexpf((float)(8 + mantissa), exponent - 11) : ldexpf((float)mantissa, -10);
+}
+
+/* four scales of 16 elements each; of 16 the low nibbles of eight bytes, then the high ones */
+static void row_NVFP4(const uint8_t *p, int64_t k, float *out)
+{
+    for (int64_t b = 0; b < k / 64; b++, p += 36) {
+        for (int s = 0; s < 4; s++, out += 16) {
+            const float d = half_ue4m3(p[s]);
+            const uint8_t *q = p + 4 + 8 * s;
+            for (int i = 0; i < 8; i++) {
+                out[i] = d * (float)quants_mxfp4_values[q[i] & 15];
+                out[i + 8] = d * (float)quants_mxfp4_values[q[i] >> 4];
+            }
+        }
+    }
+}
+
+static void codes_row(oato_dtype dtype, const uint8_t *p, int64_t k, float *out)
+{
+    const int64_t bytes = dtype_info((int)dtype)->block_bytes;
+    struct quants_codes c;
+    for (int64_t b = 0; b < k / 256; b++, p += bytes, out += 256) {
+        quants_codes_read(dtype, p, &c);
+        quants_codes_row(dtype, &c, out);
+    }
+}
+
+#define CODES_ROW(type)                                                                            \
+    static void row_##type(const uint8_t *p, int64_t k, float *out)                                \
+    {                                                                                              \
+        codes_row(DT_##type, p, k, out);                                                           \
+    }
+CODES_ROW(IQ1_S)
+CODES_ROW(IQ1_M)
+CODES_ROW(IQ2_XXS)
+CODES_ROW(IQ2_XS)
+CODES_ROW(IQ2_S)
+CODES_ROW(IQ3_XXS)
+CODES_ROW(IQ3_S)
+#undef CODES_ROW
+
 #define ROW(type, ...) [DT_##type] = row_##type,
 static void (*const row_of[DT_COUNT])(const uint8_t *p, int64_t k,
                                       float *out) = {WEIGHT_TYPES(ROW)};

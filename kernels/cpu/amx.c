@@ -111,9 +111,10 @@ AVX2_INLINE void unpack_tile(const struct lanes_format *f, const uint8_t *body, 
 {
     const bool is_signed = f->body == LANES_BYTES || f->values;
     __m512i x = _mm512_setzero_si512(), high = x;
+    struct grid_words grid = {x, x};
     UNROLLED (i, 8) {
         const int s = f->sub == 16 ? i / 4 : 0;
-        const __m512i quads = avx512_quad_bytes(f, body, i, &x, &high);
+        const __m512i quads = avx512_quad_bytes(f, body, i, &x, &high, &grid);
         UNROLLED (h, 2) { /* bytes 0 and 2 are a pair, 1 and 3 the one after the next */
             const __m512 first = quad_element(quads, h, is_signed);
             const __m512 second = quad_element(quads, h + 2, is_signed);

@@ -35,6 +35,7 @@ enum {
     TILE_COLUMNS = 6,   /* 12 sums, 2 of weights, an input, a product of 16 registers */
     COLUMN_BLOCK = 516, /* 86 tiles */
     STREAM_COLUMNS = 8, /* with more columns, unpacking to a panel is faster */
+    STREAM_GRID = 4,    /* with a codebook: a second pass looks up again */
 };
 
 /* How far a tile's loop over pairs or quads is unrolled: fully, but less under sanitizers, which
@@ -118,17 +119,17 @@ AVX2_INLINE void dot_words(const struct tile *t, int quad, const uint8_t *x, int
     }
 }
 
-/* The same for 8 quads with the halves of the input. */
-AVX2_INLINE void dot_halves(const struct tile *t, int quad, int columns, tile_sums low,
+/* The same for n quads with the halves of the input. */
+AVX2_INLINE void dot_halves(const struct tile *t, int quad, int n, int columns, tile_sums low,
                             tile_sums high)
 {
-    UNROLLED (i, 8) {
+    UNROLLED (i, n) {
         __m256i w[TILE_GROUPS];
         UNROLLED (g, TILE_GROUPS)
             w[g] = _mm256_loadu_si256((const __m256i *)t->panel[g]->quad[quad + i]);
         UNROLLED (c, columns) {
             UNROLLED (h, 2) {
-                __m256i v = avx2_quad_at(t->halves[c].q[quad / 8][h] + 4 * i);
+                __m256i v = avx2_quad_at(t->halves[c].q[quad / 8][h] + 4 * (quad % 8 + i));
                 __m256i(*words)[TILE_GROUPS] = h ? high : low;
                 UNROLLED (g, TILE_GROUPS) {
                     __m256i product = _mm256_maddubs_epi16(v, w[g]);
@@ -150,7 +151,7 @@ AVX2_INLINE void dot_quads(const struct tile *t, int at, int columns, const stru
     UNROLLED (s, steps) {
         tile_sums words, high;
         if (kind->halves)
-            dot_halves(t, at / 4, columns, words, high);
+            dot_halves(t, at / 4, kind->sub / 4, columns, words, high);
         else
             dot_words(t, at / 4 + s * kind->fit, x + 4 * s * kind->fit, columns, kind->fit, words);
         UNROLLED (c, columns)
@@ -247,6 +248,7 @@ static void tile_run(enum lanes_tile kind, const struct tile *t, int columns)
     case TILE_5_MIN: TILE(32, 4, CENTRE_5, true, false, 6); break;
     case TILE_6: TILE(16, 2, 0, false, false, FEW); break;
     case TILE_8: TILE(32, 0, 0, false, true, FEW); break;
+    case TILE_8_SUB: TILE(16, 0, 0, false, true, FEW); break;
     }
 #undef TILE
 }
@@ -280,7 +282,7 @@ static void panel_columns(const struct panel_job *p)
             for (int64_t b = 0; b < p->n / 32 * block_bytes; b += 64)
                 _mm_prefetch((const char *)t.x + (columns + c) * t.stride + b, _MM_HINT_T0);
 #ifndef __AVXVNNI__
-        if (p->f->tile == TILE_8)
+        if (p->f->tile == TILE_8 || p->f->tile == TILE_8_SUB)
             for (int c = 0; c < columns; c++)
                 halves_fill(t.halves + c, t.x + c * t.stride, t.blocks);
 #endif
@@ -332,7 +334,7 @@ static void panel_quantised(const struct matrix_job *j, int64_t begin, int64_t e
 
 static void quantised_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
-    if (j->T <= STREAM_COLUMNS)
+    if (j->T <= (lanes_format_of(j->w->dtype)->grid ? STREAM_GRID : STREAM_COLUMNS))
         matrix_stream(j, begin, end);
     else
         for (int64_t r = begin; r < end; r += MATRIX_ROWS)

@@ -6,7 +6,7 @@
 #ifndef OATO_AVX2_PANEL_H
 #define OATO_AVX2_PANEL_H
 
-#include "kernels/cpu/lanes_vector.h"
+#include "kernels/cpu/avx2_quads.h"
 
 enum {
     PANEL_GROUPS = MATRIX_ROWS / LANES,
@@ -36,8 +36,9 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, int centre, const uint8
 {
     const __m256i ones = _mm256_set1_epi8(1);
     __m256i sum = _mm256_setzero_si256();
+    struct grid_words grid = {sum, sum};
     UNROLLED (i, 8) {
-        __m256i q = avx2_quad_bytes(f, body, i);
+        __m256i q = avx2_quad_bytes(f, body, i, &grid);
         q = _mm256_sub_epi8(q, _mm256_set1_epi8((char)(f->offset + centre)));
         sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(ones, q));
         _mm256_storeu_si256((__m256i *)panel->quad[8 * b + i], q);

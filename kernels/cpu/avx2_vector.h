@@ -19,7 +19,7 @@
 #ifndef OATO_AVX2_VECTOR_H
 #define OATO_AVX2_VECTOR_H
 
-#include "kernels/cpu/lanes_vector.h"
+#include "kernels/cpu/avx2_quads.h"
 
 enum {
     PREFETCH_BYTES = 4096, /* about what memory delivers during its own latency */
@@ -111,7 +111,9 @@ AVX2_INLINE __m256i offset_start(const struct lanes_format *f, const uint8_t *x,
     if (!lanes_offset_in_sums(f))
         return start;
     const __m256i total = avx2_quad_at(x + offsetof(struct lanes_bytes, total));
-    return _mm256_sub_epi32(start, _mm256_slli_epi32(total, f->offset == 8 ? 3 : 4));
+    return _mm256_sub_epi32(start, _mm256_slli_epi32(total, f->offset == 1   ? 0
+                                                            : f->offset == 8 ? 3
+                                                                             : 4));
 }
 
 #ifdef __AVXVNNI__
@@ -134,13 +136,13 @@ AVX2_INLINE __m256i dot_end(const struct lanes_format *f, const struct pass *p, 
 #else
 AVX2_INLINE bool is_wide(const struct lanes_format *f)
 {
-    return f->body == LANES_BYTES || f->values == quants_iq4_values;
+    return f->body == LANES_BYTES || f->largest > 31;
 }
 
 AVX2_INLINE int weight_largest(const struct lanes_format *f)
 {
     if (f->values)
-        return 12; /* of MXFP4 */
+        return f->largest;
     return f->offset && !lanes_offset_in_sums(f) ? f->offset : (1 << f->body / 4) - 1;
 }
 
@@ -203,14 +205,14 @@ AVX2_INLINE void prefetch(const uint8_t *p, int n)
 
 /* The elements of 32 that share scale (and min) number `part`. */
 AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *body, int part, __m256 scale,
-                          __m256 min, struct pass *p, int columns)
+                          __m256 min, struct pass *p, int columns, struct grid_words *grid)
 {
     const int quads = f->sub / 4;
     __m256i weights = _mm256_setzero_si256();
     struct dot dot[PASS_COLUMNS];
     UNROLLED (at, quads) {
         const int i = part * quads + at;
-        __m256i w = avx2_quad_bytes(f, body, i);
+        __m256i w = avx2_quad_bytes(f, body, i, grid);
         if (f->offset && !lanes_offset_in_sums(f))
             w = _mm256_sub_epi8(w, _mm256_set1_epi8((char)f->offset));
         weights = weights_add(f, weights, w, at == 0);
@@ -259,9 +261,11 @@ AVX2_INLINE void block_dot(const struct lanes_format *f, const uint8_t *w, struc
         if (f->block != 32)
             prefetch(body, LANES * f->body);
         pass_enter(f, p, columns);
+        struct grid_words grid; /* of both parts */
         UNROLLED (part, 32 / f->sub) {
             const int i = s * (32 / f->sub) + part;
-            part_dot(f, body, part, sub_scale(f, &head, i), sub_min(f, &head, i), p, columns);
+            part_dot(f, body, part, sub_scale(f, &head, i), sub_min(f, &head, i), p, columns,
+                     &grid);
         }
         p->left--;
         UNROLLED (c, columns)

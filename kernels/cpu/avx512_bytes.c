@@ -51,8 +51,9 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, co
 {
     __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     __m512i low = sum[0], high = low;
+    struct grid_words grid = {low, low};
     UNROLLED (i, 8) {
-        __m512i x = avx512_quad_bytes(f, body, i, &low, &high);
+        __m512i x = avx512_quad_bytes(f, body, i, &low, &high, &grid);
         if (f->offset)
             x = _mm512_sub_epi8(x, _mm512_set1_epi8((char)f->offset));
         __m512i *s = &sum[f->sub == 16 && i >= 4];
@@ -210,7 +211,8 @@ struct panel_job {
 static void panel_columns(const struct panel_job *x)
 {
     const int64_t at = x->k0 / 32 * (int64_t)sizeof(struct lanes_bytes);
-    const int64_t tiles = max_i64(1, (x->columns + 1) / TILE_COLUMNS);
+    const int64_t least = (x->columns + WIDEST_TILE - 1) / WIDEST_TILE;
+    const int64_t tiles = max_i64(least, (x->columns + 1) / TILE_COLUMNS);
     const bool last = x->k0 + x->n == x->j->w->k;
     struct tile_columns t = {.blocks = (int)(x->n / 32), .first = x->k0 == 0};
     for (int64_t i = 0; i < tiles; i++) {
@@ -258,12 +260,12 @@ static void panel_unpack(const struct panel_job *x, bool last_block)
 static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     const int64_t k = j->w->k, blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
-    if (j->T <= AVX512_STREAM) {
+    struct panel_job x = {.j = j, .s = (struct panel_scratch *)scratch};
+    x.f = lanes_format_of(j->w->dtype);
+    if (j->T <= (x.f->grid ? AVX512_STREAM_GRID : AVX512_STREAM)) {
         avx512_bytes_stream(j, begin, end);
         return;
     }
-    struct panel_job x = {.j = j, .s = (struct panel_scratch *)scratch};
-    x.f = lanes_format_of(j->w->dtype);
     for (x.begin = begin; x.begin < end; x.begin += MATRIX_ROWS) {
         x.end = min_i64(end, x.begin + MATRIX_ROWS);
         for (int64_t i = 0; i < blocks; i++) {

@@ -51,7 +51,7 @@ AVX2_INLINE void prefetch(const uint8_t *const *w, int64_t ahead, int n, int gro
 /* The elements of 32 that share scale (and min) number `part`. */
 AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *body, int part,
                           const __m512 *scale, const __m512 *min, struct pass *p, int groups,
-                          int columns)
+                          int columns, struct grid_words *grid)
 {
     const int quads = f->sub / 4, first = part * quads;
     const bool starts = lanes_offset_in_sums(f);
@@ -72,7 +72,7 @@ AVX2_INLINE void part_dot(const struct lanes_format *f, const uint8_t *const *bo
     for (int i = first; i < first + quads; i++) {
         __m512i w[MOST_GROUPS];
         UNROLLED (g, groups) {
-            w[g] = avx512_quad_bytes(f, body[g], i, &low[g], &high[g]);
+            w[g] = avx512_quad_bytes(f, body[g], i, &low[g], &high[g], &grid[g]);
             if (f->offset && !starts)
                 w[g] = _mm512_sub_epi8(w[g], _mm512_set1_epi8((char)f->offset));
             if (!lanes_sums_fit_bytes(f))
@@ -128,12 +128,13 @@ AVX2_INLINE void block_dot(const struct lanes_format *f, const uint8_t *const *w
     for (int s = 0; s < f->block / 32; s++) {
         if (f->block != 32)
             prefetch(body, ahead, LANES * f->body, groups);
+        struct grid_words grid[MOST_GROUPS]; /* of both parts */
         UNROLLED (part, 32 / f->sub) {
             UNROLLED (g, groups) {
                 scale[g] = sub_scale(f, &head[g], s * (32 / f->sub) + part);
                 min[g] = sub_min(f, &head[g], s * (32 / f->sub) + part);
             }
-            part_dot(f, body, part, scale, min, p, groups, columns);
+            part_dot(f, body, part, scale, min, p, groups, columns, grid);
         }
         UNROLLED (g, groups)
             body[g] += LANES * f->body;

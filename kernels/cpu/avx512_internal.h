@@ -5,7 +5,7 @@
 #ifndef OATO_AVX512_INTERNAL_H
 #define OATO_AVX512_INTERNAL_H
 
-#include "kernels/cpu/lanes_vector.h"
+#include "kernels/cpu/lanes_grid.h"
 
 /* A pair of words of the input for all lanes; folds into the instruction that uses it. */
 AVX2_INLINE __m512i avx512_pair_at(const void *q)
@@ -16,10 +16,15 @@ AVX2_INLINE __m512i avx512_pair_at(const void *q)
 }
 
 /* Quad i of 32 elements of 16 rows, plus the offset; see lanes_layout.c. Calls are in order of i
- * from the first of those that share a scale, and x and high keep vectors between them. */
+ * from the first of those that share a scale, and x and high keep vectors between them; with a
+ * codebook from the first of all, and so does grid. */
 AVX2_INLINE __m512i avx512_quad_bytes(const struct lanes_format *f, const uint8_t *body, int i,
-                                      __m512i *x, __m512i *high)
+                                      __m512i *x, __m512i *high, struct grid_words *grid)
 {
+    if (f->grid) {
+        const __m128i values = _mm_loadu_si128((const __m128i *)f->values);
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), grid_codes(f, body, i, grid));
+    }
     const int low = f->body / 4 - f->high; /* bits */
     const int pair = i / 2 * 4 + i % 2;    /* the quad's first */
     if (i % (8 / low) == 0)
@@ -63,7 +68,8 @@ AVX2_INLINE __m512 avx512_total_at(const uint8_t *block, int part, int sub)
 /* avx512_float.c: class f32 of float weights, any T */
 extern const struct matrix_class avx512_float;
 /* avx512_bytes_vector.c: class u8b32, at most AVX512_STREAM columns */
-enum { AVX512_STREAM = 16 }; /* beyond, unpacking to a panel pays */
+enum { AVX512_STREAM = 16 };     /* beyond, unpacking to a panel pays */
+enum { AVX512_STREAM_GRID = 4 }; /* with a codebook: each further pass looks up again */
 void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_bytes.c: class u8b32, any T */
 extern const struct matrix_class avx512_bytes;

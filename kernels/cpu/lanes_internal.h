@@ -21,6 +21,7 @@ enum lanes_tile {
     TILE_5_MIN,
     TILE_6,
     TILE_8,
+    TILE_8_SUB, /* 16 elements share a scale */
 };
 
 /* Memory layout of a block of a quantised type: a head for each of the interleaved rows, then the
@@ -37,24 +38,52 @@ struct lanes_format {
     const int8_t *values; /* or NULL; the stored integer is an index into these 16 */
     int32_t d_at, sub_at; /* in the GGUF's block: its F16 scale, the scales of sub-blocks */
     enum lanes_tile tile; /* of avx2_matrix.h */
+    int32_t largest;      /* magnitude of `values` */
+    /* Codebooks, or NULL. A word has the codes of `group` elements and is found by `index_bits`;
+     * `high` bits of an index stand apart from its low byte. See lanes_grid.h. */
+    const uint16_t *grid;
+    int32_t index_bits, group;
+    float factor; /* of the scales, with a nibble each in the head */
 };
 
 /* One for each of BLOCK_TYPES. In the header so that kernels specialised for a format see its
  * numbers as constants. */
+#define NO_GRID NULL, 0, 0, 0
 static const struct lanes_format
-    lanes_Q4_0 = {DT_Q4_0, 32, 2, 16, 0, 8, 32, false, NULL, 0, 0, TILE_4},
-    lanes_Q4_1 = {DT_Q4_1, 32, 4, 16, 0, 0, 32, true, NULL, 0, 0, TILE_4_MIN},
-    lanes_Q5_0 = {DT_Q5_0, 32, 2, 20, 1, 16, 32, false, NULL, 0, 0, TILE_5},
-    lanes_Q5_1 = {DT_Q5_1, 32, 4, 20, 1, 0, 32, true, NULL, 0, 0, TILE_5_MIN},
-    lanes_Q8_0 = {DT_Q8_0, 32, 2, 32, 0, 0, 32, false, NULL, 0, 0, TILE_8},
-    lanes_Q2_K = {DT_Q2_K, 256, 20, 8, 0, 0, 16, true, NULL, 80, 0, TILE_2},
-    lanes_Q3_K = {DT_Q3_K, 256, 18, 12, 1, 4, 16, false, NULL, 108, 96, TILE_3},
-    lanes_Q4_K = {DT_Q4_K, 256, 16, 16, 0, 0, 32, true, NULL, 0, 4, TILE_4_MIN},
-    lanes_Q5_K = {DT_Q5_K, 256, 16, 20, 1, 0, 32, true, NULL, 0, 4, TILE_5_MIN},
-    lanes_Q6_K = {DT_Q6_K, 256, 18, 24, 2, 32, 16, false, NULL, 208, 192, TILE_6},
-    lanes_IQ4_NL = {DT_IQ4_NL, 32, 2, 16, 0, 0, 32, false, quants_iq4_values, 0, 0, TILE_8},
-    lanes_IQ4_XS = {DT_IQ4_XS, 256, 10, 16, 0, 0, 32, false, quants_iq4_values, 0, 2, TILE_8},
-    lanes_MXFP4 = {DT_MXFP4, 32, 1, 16, 0, 0, 32, false, quants_mxfp4_values, 0, 0, TILE_5};
+    lanes_Q4_0 = {DT_Q4_0, 32, 2, 16, 0, 8, 32, false, NULL, 0, 0, TILE_4, 0, NO_GRID},
+    lanes_Q4_1 = {DT_Q4_1, 32, 4, 16, 0, 0, 32, true, NULL, 0, 0, TILE_4_MIN, 0, NO_GRID},
+    lanes_Q5_0 = {DT_Q5_0, 32, 2, 20, 1, 16, 32, false, NULL, 0, 0, TILE_5, 0, NO_GRID},
+    lanes_Q5_1 = {DT_Q5_1, 32, 4, 20, 1, 0, 32, true, NULL, 0, 0, TILE_5_MIN, 0, NO_GRID},
+    lanes_Q8_0 = {DT_Q8_0, 32, 2, 32, 0, 0, 32, false, NULL, 0, 0, TILE_8, 0, NO_GRID},
+    lanes_Q2_K = {DT_Q2_K, 256, 20, 8, 0, 0, 16, true, NULL, 80, 0, TILE_2, 0, NO_GRID},
+    lanes_Q3_K = {DT_Q3_K, 256, 18, 12, 1, 4, 16, false, NULL, 108, 96, TILE_3, 0, NO_GRID},
+    lanes_Q4_K = {DT_Q4_K, 256, 16, 16, 0, 0, 32, true, NULL, 0, 4, TILE_4_MIN, 0, NO_GRID},
+    lanes_Q5_K = {DT_Q5_K, 256, 16, 20, 1, 0, 32, true, NULL, 0, 4, TILE_5_MIN, 0, NO_GRID},
+    lanes_Q6_K = {DT_Q6_K, 256, 18, 24, 2, 32, 16, false, NULL, 208, 192, TILE_6, 0, NO_GRID},
+    lanes_IQ4_NL = {DT_IQ4_NL,         32, 2, 16,     0,   0,      32, false,
+                    quants_iq4_values, 0,  0, TILE_8, 127, NO_GRID},
+    lanes_IQ4_XS = {DT_IQ4_XS,         256, 10, 16,     0,   0,      32, false,
+                    quants_iq4_values, 0,   2,  TILE_8, 127, NO_GRID},
+    lanes_MXFP4 = {DT_MXFP4, 32, 1,      16, 0,      0, 32, false, quants_mxfp4_values,
+                   0,        0,  TILE_5, 12, NO_GRID},
+    lanes_NVFP4 = {DT_NVFP4, 64, 4,      16, 0,      0, 16, false, quants_mxfp4_values,
+                   0,        0,  TILE_3, 12, NO_GRID},
+    lanes_TQ1_0 = {DT_TQ1_0, 256, 2, 8, 0, 1, 32, false, NULL, 52, 0, TILE_4, 0, NO_GRID},
+    lanes_TQ2_0 = {DT_TQ2_0, 256, 2, 8, 0, 1, 32, false, NULL, 64, 0, TILE_4, 0, NO_GRID};
+
+#define GRID(type, head, body, high, sub, values, tile, largest, grid, bits, group, factor)        \
+    static const struct lanes_format lanes_##type = {                                              \
+        DT_##type, 256, head, body,    high, 0,    sub,   false, quants_##values##_values,         \
+        0,         0,   tile, largest, grid, bits, group, factor};
+GRID(IQ1_S, 6, 7, 6, 32, iq1, TILE_5, 9, quants_trits_grid, 8, 8, 0.125f)
+GRID(IQ1_M, 10, 7, 6, 16, iq1, TILE_3, 9, quants_trits_grid, 8, 8, 0.125f)
+GRID(IQ2_XXS, 6, 8, 0, 32, iq2, TILE_8, 43, quants_iq2_xxs_grid, 8, 8, 0.125f)
+GRID(IQ2_XS, 10, 9, 2, 16, iq2, TILE_8_SUB, 43, quants_iq2_xs_grid, 9, 8, 0.125f)
+GRID(IQ2_S, 10, 9, 2, 16, iq2, TILE_8_SUB, 43, quants_iq2_s_grid, 10, 8, 0.125f)
+GRID(IQ3_XXS, 6, 12, 0, 32, iq3_xxs, TILE_8, 62, quants_iq3_xxs_grid, 8, 4, 0.25f)
+GRID(IQ3_S, 6, 13, 1, 32, iq3_s, TILE_5, 15, quants_iq3_s_grid, 9, 4, 1)
+#undef GRID
+#undef NO_GRID
 
 /* NULL for the float types. */
 static inline const struct lanes_format *lanes_format_of(oato_dtype dtype)
@@ -83,6 +112,23 @@ static inline bool lanes_offset_in_sums(const struct lanes_format *f)
 static inline bool lanes_sums_fit_bytes(const struct lanes_format *f)
 {
     return !f->values && f->body < LANES_BYTES;
+}
+
+/* In the weights of a format with a codebook: 32 elements have an index byte for each group, then
+ * a dword of signs, then the high bits of indices, two or more to a byte. IQ1 has no signs, and the
+ * byte is a number of five digits to the base of 3 with three more in six bits: see
+ * lanes_layout.c. */
+static inline int lanes_grid_signs_at(const struct lanes_format *f)
+{
+    return 32 / f->group;
+}
+static inline bool lanes_grid_has_signs(const struct lanes_format *f)
+{
+    return f->grid != quants_trits_grid;
+}
+static inline int lanes_grid_high_at(const struct lanes_format *f)
+{
+    return lanes_grid_signs_at(f) + (lanes_grid_has_signs(f) ? 4 : 0);
 }
 
 /* Where in a plane's word the bits of pair p are: 8 apart for pairs that share the bytes of a quad

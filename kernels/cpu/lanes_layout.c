@@ -19,6 +19,13 @@
  *   IQ4_NL           d[L] f16                              nibbles, each the number of a value
  *   IQ4_XS           d[L] f16, scale[8][L] int8            as IQ4_NL
  *   MXFP4            d[L] e8m0                             as IQ4_NL
+ *   NVFP4            scale[4][L] e4m3                      as IQ4_NL
+ *   TQ1_0 TQ2_0      d[L] f16                              two planes of bits 0 and 1
+ *   IQ3_S IQ3_XXS IQ2_XXS IQ1_S
+ *                    d[L] f16, bytes[4][L]: a nibble of scale of each 32 elements
+ *                                                          indices of codebooks, signs
+ *   IQ2_S IQ2_XS IQ1_M
+ *                    d[L] f16, bytes[8][L]: of each 16     the same
  *   F32 F16 BF16     one element of each row after the other
  *
  * Nibbles, 32 k: four vectors; lane r of vector j holds k = 8j .. 8j+7 of row r so that masking
@@ -29,6 +36,13 @@
  * word to pairs 4j, 4j+1 and 4j+2, 4j+3, so that one shift brings the bits of a pair to its words
  * or those of a quad to its bytes: see lanes_plane_bit.
  * Bytes, 32 k: eight vectors of the same quads.
+ * Codebooks, 32 k: bytes[n / 2][L][2] of the low 8 bits of index n, one for each 8 elements (IQ3:
+ * 4); signs[L] dwords, whose bit 4 i + j is the sign of nibble i of vector j of nibbles; bytes[][L]
+ * of 2 more bits of each index from the lowest on (IQ3_S: 1). IQ2_XXS, IQ3_XXS: no such bytes.
+ * IQ1 has groups of 8 digits to the base of 3 instead of indices, which would need a codebook of
+ * 2048 words: the byte has five of them, the lowest first, and three are a number of five bits. It
+ * has no signs, but bytes[2][L] of nibbles: the low three bits of that number, and a bit that says
+ * whether the 8 elements are shifted down; then bytes[L] of the upper two bits of all four.
  *
  * Inputs: uint8 with a step and a minimum for each 32 elements, in the order of the quads; for
  * float weights also int16 with one float32 scale (largest magnitude / 8191) for each 32.

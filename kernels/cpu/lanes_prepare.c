@@ -124,15 +124,48 @@ static void values_iq4_xs(const struct lanes_format *f, const uint8_t *const at[
         q[r] = nibbles_16(at[r] + 8 + 16 * part);
 }
 
+/* Sub-blocks of 16: the low nibbles of eight bytes, then the high ones. */
+static void values_nvfp4(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                         __m256i q[ROWS])
+{
+    const __m256i shift = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4);
+    for (int r = 0; r < ROWS; r++) {
+        const __m128i x = _mm_loadu_si128((const __m128i *)(at[r] + f->head + 16 * part));
+        const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(x), 0x50);
+        q[r] = _mm256_and_si256(_mm256_srlv_epi32(twice, shift), _mm256_set1_epi8(15));
+    }
+}
+
+static void values_tq1(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                       __m256i q[ROWS])
+{
+    (void)f;
+    for (int r = 0; r < ROWS; r++) {
+        uint8_t digits[32];
+        for (int i = 0; i < 32; i++)
+            digits[i] = (uint8_t)quants_tq1_value(at[r], 32 * part + i);
+        q[r] = _mm256_loadu_si256((const __m256i *)digits);
+    }
+}
+
+static void values_tq2(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
+                       __m256i q[ROWS])
+{
+    (void)f;
+    for (int r = 0; r < ROWS; r++)
+        q[r] = bit_pairs(at[r] + part / 4 * 32, part % 4);
+}
+
 /* Elements 32 part .. of the blocks at `at`, plus the format's offset. */
 typedef void values_fn(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
                        __m256i q[ROWS]);
 static values_fn *const values_of[DT_COUNT] = {
-    [DT_Q4_0] = values_32,       [DT_Q4_1] = values_32,   [DT_Q5_0] = values_32,
-    [DT_Q5_1] = values_32,       [DT_Q8_0] = values_32,   [DT_Q4_K] = values_k45,
-    [DT_Q5_K] = values_k45,      [DT_Q6_K] = values_q6_k, [DT_IQ4_NL] = values_32,
-    [DT_IQ4_XS] = values_iq4_xs, [DT_MXFP4] = values_32,  [DT_Q2_K] = values_q2_k,
-    [DT_Q3_K] = values_q3_k,
+    [DT_Q4_0] = values_32,       [DT_Q4_1] = values_32,     [DT_Q5_0] = values_32,
+    [DT_Q5_1] = values_32,       [DT_Q8_0] = values_32,     [DT_Q4_K] = values_k45,
+    [DT_Q5_K] = values_k45,      [DT_Q6_K] = values_q6_k,   [DT_IQ4_NL] = values_32,
+    [DT_IQ4_XS] = values_iq4_xs, [DT_MXFP4] = values_32,    [DT_Q2_K] = values_q2_k,
+    [DT_Q3_K] = values_q3_k,     [DT_NVFP4] = values_nvfp4, [DT_TQ1_0] = values_tq1,
+    [DT_TQ2_0] = values_tq2,
 };
 
 /* ---------------------------------------------------------------------------- transposes -- */
@@ -316,6 +349,11 @@ static void put_heads(const struct lanes_format *f, const uint8_t *const at[ROWS
             out[lane + r] = at[r][0];
         return;
     }
+    for (int r = 0; f->dtype == DT_NVFP4 && r < ROWS; r++)
+        for (int s = 0; s < 4; s++) /* this byte is 0, and only this one no number */
+            out[s * lanes + lane + r] = at[r][s] == 0x7f ? 0 : at[r][s];
+    if (f->dtype == DT_NVFP4)
+        return;
     for (int r = 0; r < ROWS; r++)
         memcpy(scale + 2 * r, at[r] + f->d_at, 2);
     if (f->has_min) {
@@ -323,12 +361,78 @@ static void put_heads(const struct lanes_format *f, const uint8_t *const at[ROWS
             memcpy(scale + 2 * lanes + 2 * r, at[r] + f->d_at + 2, 2);
         sub += 2 * lanes;
     }
-    if (f->block != 256)
+    if (f->block != 256 || f->head == 2)
         return;
     __m128i x[ROWS];
     for (int r = 0; r < ROWS; r++)
         x[r] = sub_scales(f, at[r]);
     put_sub_bytes(x, f->head - (f->has_min ? 4 : 2), sub, lanes);
+}
+
+/* ------------------------------------------------------------------------------ codebooks - */
+
+/* The bits of a byte, those of eight elements, to bits 0, 4 .. 28 for elements 0 2 4 6 1 3 5 7. */
+static uint32_t signs_spread(uint8_t signs)
+{
+    static const uint8_t element[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    uint32_t x = 0;
+    for (int i = 0; i < 8; i++)
+        x |= (uint32_t)(signs >> element[i] & 1) << 4 * i;
+    return x;
+}
+
+/* To the base of 3, the lowest digit first. */
+static int number_of_digits(int word, int digits)
+{
+    int number = 0;
+    for (int i = digits - 1; i >= 0; i--)
+        number = number * 3 + (word >> 2 * i & 3);
+    return number;
+}
+
+/* A row's share of 32 elements, number `part` of a block. */
+static void put_codes(const struct lanes_format *f, const struct quants_codes *c, int part,
+                      const uint32_t spread[256], uint8_t *body, int lane, int lanes)
+{
+    const int groups = 32 / f->group;
+    const uint16_t *index = c->index + part * groups;
+    const uint8_t *bits = c->high + part * 4;
+    uint32_t signs = 0;
+    uint8_t high[3] = {0};
+    for (int n = 0; n < groups; n++) {
+        uint8_t *low = body + (n / 2 * lanes + lane) * 2 + n % 2, *more = &high[n * f->high / 8];
+        *low = (uint8_t)index[n];
+        if (lanes_grid_has_signs(f)) {
+            *more = (uint8_t)(*more | index[n] >> 8 << n * f->high % 8);
+            continue;
+        }
+        const uint16_t word = quants_iq1_grid[index[n]];
+        const int three = number_of_digits(word >> 10, 3);
+        *low = (uint8_t)number_of_digits(word, 5);
+        high[n / 2] = (uint8_t)(high[n / 2] | ((three & 7) | (bits[n] & 8)) << n % 2 * 4);
+        high[2] = (uint8_t)(high[2] | three >> 3 << 2 * n);
+    }
+    for (int j = 0; j < 4; j++)
+        signs |= spread[bits[j]] << j;
+    if (lanes_grid_has_signs(f))
+        memcpy(body + lanes_grid_signs_at(f) * lanes + 4 * lane, &signs, sizeof signs);
+    for (int i = 0; i < groups * f->high / 8; i++)
+        body[(lanes_grid_high_at(f) + i) * lanes + lane] = high[i];
+}
+
+/* A row's share of a block. */
+static void put_grid_block(const struct lanes_format *f, const uint8_t *block,
+                           const uint32_t spread[256], uint8_t *out, int lane, int lanes)
+{
+    struct quants_codes c;
+    quants_codes_read(f->dtype, block, &c);
+    memcpy(out + 2 * lane, &c.d, 2);
+    const int step = f->sub / 16;
+    for (int s = 0; s < f->head - 2; s++)
+        out[(2 + s) * lanes + lane] =
+            (uint8_t)(c.scale[2 * s * step] | c.scale[(2 * s + 1) * step] << 4);
+    for (int part = 0; part < 8; part++)
+        put_codes(f, &c, part, spread, out + lanes * (f->head + part * f->body), lane, lanes);
 }
 
 /* ---------------------------------------------------------------------------------- rows -- */
@@ -371,6 +475,17 @@ static void put_quantised(int lanes, const struct lanes_format *f, const struct 
         for (int lane = 0; lane < lanes; lane++)
             g->at[lane] += g->on[lane];
         out += lanes * lanes_block_bytes(f);
+    }
+}
+
+static void put_codebook(int lanes, const struct lanes_format *f, const uint32_t spread[256],
+                         struct group *g, int64_t k, uint8_t *out)
+{
+    for (int64_t b = 0; b < k / f->block; b++, out += lanes * lanes_block_bytes(f)) {
+        for (int lane = 0; lane < lanes; lane++) {
+            put_grid_block(f, g->at[lane], spread, out, lane, lanes);
+            g->at[lane] += g->on[lane];
+        }
     }
 }
 
@@ -436,8 +551,11 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
     struct planes planes;
     for (int i = 0; i < 2; i++)
         plane_order_of(2, i, &planes.low[i]);
-    for (int i = 0; f && i < f->high; i++)
+    for (int i = 0; f && !f->grid && i < f->high; i++)
         plane_order_of(f->high, i, &planes.high[i]);
+    uint32_t spread[256];
+    for (int i = 0; f && f->grid && i < 256; i++)
+        spread[i] = signs_spread((uint8_t)i);
     for (int64_t first = begin; first < end; first += lanes) {
         uint8_t *out = (uint8_t *)w->data + (uint64_t)(first / lanes) * group_bytes;
         struct group g;
@@ -446,7 +564,9 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
             g.at[lane] = there ? rows + (uint64_t)(first + lane) * stride : zeros;
             g.on[lane] = there ? type->block_bytes : 0;
         }
-        if (f)
+        if (f && f->grid)
+            put_codebook(lanes, f, spread, &g, s->k, out);
+        else if (f)
             put_quantised(lanes, f, &planes, &g, s->k, out);
         else if (s->dtype == DT_F32)
             put_floats(lanes, &g, s->k, out);

@@ -24,6 +24,10 @@ static void head_read(const struct lanes_format *f, const uint8_t *p, int lane, 
         b->head[0] = p[lane];
         return;
     }
+    for (int s = 0; f->dtype == DT_NVFP4 && s < 4; s++)
+        b->head[s] = p[s * lanes + lane];
+    if (f->dtype == DT_NVFP4)
+        return;
     memcpy(b->head, p + 2 * lane, 2);
     p += 2 * lanes;
     if (f->has_min) {
@@ -139,6 +143,16 @@ static void block_q6_k(const struct lanes_format *f, const struct row_block *b, 
     memcpy(out + 208, b->head, 2);
 }
 
+static void block_nvfp4(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    (void)f;
+    memcpy(out, b->head, 4);
+    for (int i = 0; i < 32; i++) {
+        const uint8_t *q = b->q + i / 8 * 16 + i % 8;
+        out[4 + i] = (uint8_t)(q[0] | q[8] << 4);
+    }
+}
+
 /* Bits 2j, 2j + 1 of 32 bytes are elements 32j and on of 128. */
 static void put_bit_pairs(const struct row_block *b, uint8_t *out)
 {
@@ -155,6 +169,13 @@ static void block_q2_k(const struct lanes_format *f, const struct row_block *b, 
     memcpy(out, b->sub, 16);
     put_bit_pairs(b, out + 16);
     memcpy(out + 80, b->head, 4);
+}
+
+static void block_tq2(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
+{
+    (void)f;
+    put_bit_pairs(b, out);
+    memcpy(out + 64, b->head, 2);
 }
 
 static void block_q3_k(const struct lanes_format *f, const struct row_block *b, uint8_t *out)
@@ -187,15 +208,64 @@ static void block_iq4_xs(const struct lanes_format *f, const struct row_block *b
     }
 }
 
-/* The GGUF's block. */
+/* The GGUF's block; of TQ1_0 one of TQ2_0, which has the same weights. */
 static void (*const block_of[DT_COUNT])(const struct lanes_format *f, const struct row_block *b,
                                         uint8_t *out) = {
-    [DT_Q4_0] = block_32,       [DT_Q4_1] = block_32,   [DT_Q5_0] = block_32,
-    [DT_Q5_1] = block_32,       [DT_Q8_0] = block_32,   [DT_Q4_K] = block_k45,
-    [DT_Q5_K] = block_k45,      [DT_Q6_K] = block_q6_k, [DT_IQ4_NL] = block_32,
-    [DT_IQ4_XS] = block_iq4_xs, [DT_MXFP4] = block_32,  [DT_Q2_K] = block_q2_k,
-    [DT_Q3_K] = block_q3_k,
+    [DT_Q4_0] = block_32,       [DT_Q4_1] = block_32,     [DT_Q5_0] = block_32,
+    [DT_Q5_1] = block_32,       [DT_Q8_0] = block_32,     [DT_Q4_K] = block_k45,
+    [DT_Q5_K] = block_k45,      [DT_Q6_K] = block_q6_k,   [DT_IQ4_NL] = block_32,
+    [DT_IQ4_XS] = block_iq4_xs, [DT_MXFP4] = block_32,    [DT_Q2_K] = block_q2_k,
+    [DT_Q3_K] = block_q3_k,     [DT_NVFP4] = block_nvfp4, [DT_TQ1_0] = block_tq2,
+    [DT_TQ2_0] = block_tq2,
 };
+
+/* The parts of a block with a codebook. */
+static void codes_read(const struct lanes_format *f, const uint8_t *p, int lane, int lanes,
+                       struct quants_codes *c)
+{
+    static const uint8_t nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7}; /* of element i */
+    const int groups = 32 / f->group, step = f->sub / 16;
+    memcpy(&c->d, p + 2 * lane, 2);
+    for (int s = 0; s < 16; s++) /* s / step in nibbles */
+        c->scale[s] = p[(2 + s / step / 2) * lanes + lane] >> s / step % 2 * 4 & 15;
+    for (int part = 0; part < 8; part++) {
+        const uint8_t *body = p + lanes * (f->head + part * f->body);
+        const uint8_t *high = body + lanes * lanes_grid_high_at(f);
+        const uint32_t signs =
+            lanes_grid_has_signs(f) ? dword_at(body + lanes * lanes_grid_signs_at(f), lane) : 0;
+        for (int n = 0; n < groups; n++) {
+            const int low = body[(n / 2 * lanes + lane) * 2 + n % 2];
+            int more = 0;
+            if (lanes_grid_has_signs(f)) {
+                if (f->high)
+                    more = high[n * f->high / 8 * lanes + lane] >> n * f->high % 8;
+                more &= (1 << (f->index_bits - 8)) - 1;
+                c->index[part * groups + n] = (uint16_t)(low | more << 8);
+                continue;
+            }
+            const int nibble_of = high[n / 2 * lanes + lane] >> n % 2 * 4;
+            more = (nibble_of & 7) | (high[2 * lanes + lane] >> 2 * n & 3) << 3;
+            c->index[part * groups + n] = quants_iq1_index(
+                (uint16_t)(quants_trits_grid[low] | quants_trits_grid[more] << 10));
+            c->high[part * 4 + n] = nibble_of & 8 ? 0xff : 0;
+        }
+        for (int i = 0; lanes_grid_has_signs(f) && i < 32; i++) {
+            uint8_t *to = &c->high[part * 4 + i / 8];
+            const uint32_t bit = signs >> (4 * nibble[i % 8] + i / 8) & 1;
+            *to = (uint8_t)((i % 8 ? *to : 0) | bit << i % 8);
+        }
+    }
+}
+
+static void codebook_row(int lanes, const struct lanes_format *f, const uint8_t *p, int lane,
+                         int64_t k, float *out)
+{
+    struct quants_codes c;
+    for (int64_t at = 0; at < k; at += f->block, p += lanes * lanes_block_bytes(f)) {
+        codes_read(f, p, lane, lanes, &c);
+        quants_codes_row(f->dtype, &c, out + at);
+    }
+}
 
 static void float_row(int lanes, const struct oato_weight *w, const uint8_t *group, int lane,
                       float *out)
@@ -215,7 +285,12 @@ static void matrix_row(int lanes, const struct oato_weight *w, int64_t row, floa
         float_row(lanes, w, p, lane, out);
         return;
     }
-    const size_t bytes = (size_t)dtype_info((int)w->dtype)->block_bytes;
+    if (f->grid) {
+        codebook_row(lanes, f, p, lane, w->k, out);
+        return;
+    }
+    const oato_dtype as = w->dtype == DT_TQ1_0 ? DT_TQ2_0 : w->dtype;
+    const size_t bytes = (size_t)dtype_info((int)as)->block_bytes;
     struct row_block b = {0};
     uint8_t blocks[ELEMENTS_BYTES];
     for (int64_t at = 0, n; at < w->k; at += n) {
@@ -229,7 +304,7 @@ static void matrix_row(int lanes, const struct oato_weight *w, int64_t row, floa
             block_of[w->dtype](f, &b, block);
             p += lanes * lanes_block_bytes(f);
         }
-        quants_row(w->dtype, blocks, n, out + at);
+        quants_row(as, blocks, n, out + at);
     }
 }
 

@@ -193,12 +193,26 @@ AVX2_INLINE vec vec_load_e8m0(const uint8_t *p)
     return (vec)MM(max_epi32)(normal, tiny);
 }
 
+/* Half of unsigned e4m3, of which the exponent and mantissa are those of a 16-bit float. */
+AVX2_INLINE vec vec_load_ue4m3(const uint8_t *p)
+{
+#ifdef __AVX512F__
+    const __m256i half = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes_at(p)), 7);
+    const vec x = _mm512_cvtph_ps(_mm256_and_si256(half, _mm256_set1_epi16(0x3f80)));
+#else
+    const __m128i half = _mm_slli_epi16(_mm_cvtepu8_epi16(bytes_at(p)), 7);
+    const vec x = _mm256_cvtph_ps(_mm_and_si128(half, _mm_set1_epi16(0x3f80)));
+#endif
+    return x * vec_set(128);
+}
+
 /* What the head of a block says of its rows: scale and minimum, of which those of sub-blocks are
  * multiples. */
 struct block_head {
     vec scale, min;
     const uint8_t *subs; /* of 256: the multiples, a byte per row, of scales, then of minima; for
-                            Q2_K one byte holds nibbles of both */
+                            Q2_K one byte holds nibbles of both, for codebooks of two scales; for
+                            NVFP4 the scales themselves */
 };
 enum { SUBS_BYTES = 16 * LANES };
 
@@ -225,6 +239,11 @@ AVX2_INLINE struct block_head block_head(const struct lanes_format *f, const uin
                                          uint8_t room[SUBS_BYTES])
 {
     struct block_head h;
+    if (f->dtype == DT_NVFP4) {
+        h.scale = h.min = vec_set(1);
+        h.subs = w;
+        return h;
+    }
     h.scale = f->dtype == DT_MXFP4 ? vec_load_e8m0(w) : vec_load_f16(w);
     h.min = f->has_min ? vec_load_f16(w + 2 * LANES) : h.scale;
     h.subs = NULL;
@@ -232,6 +251,8 @@ AVX2_INLINE struct block_head block_head(const struct lanes_format *f, const uin
         if (f->has_min)
             h.min *= vec_set(-1);
         h.subs = block_subs(f, w, room);
+        if (f->grid)
+            h.scale *= vec_set(f->factor);
     }
     return h;
 }
@@ -239,9 +260,16 @@ AVX2_INLINE struct block_head block_head(const struct lanes_format *f, const uin
 /* Of sub-block i; of the block when it has no others. */
 AVX2_INLINE vec sub_scale(const struct lanes_format *f, const struct block_head *h, int i)
 {
-    if (f->block == 32)
+    if (f->block == 32 || f->head == 2)
         return h->scale;
     const uint8_t *at = h->subs + LANES * i;
+    if (f->dtype == DT_NVFP4)
+        return vec_load_ue4m3(at);
+    if (f->grid) { /* 2 s + 1 */
+        __m128i s = bytes_at(h->subs + LANES * (i / 2));
+        s = _mm_and_si128(i % 2 ? _mm_srli_epi16(s, 3) : _mm_slli_epi16(s, 1), _mm_set1_epi8(30));
+        return h->scale * vec_of_u8(_mm_or_si128(s, _mm_set1_epi8(1)));
+    }
     if (!f->has_min)
         return h->scale * vec_load_i8(at);
     const __m128i x = bytes_at(at);

@@ -117,7 +117,7 @@ static void scales_iq4_xs(const uint8_t *p, uint8_t *out)
     quants_iq4_xs_scales(p, (int8_t *)out);
 }
 
-/* One for each of WEIGHT_TYPES. */
+/* One for each type that the device has kernels for. */
 static const struct format
     format_F32 = {.bits = 32},
     format_F16 = {.bits = 16}, format_BF16 = {.bits = 16},
@@ -145,7 +145,7 @@ static const struct format
                     .looked_up = true};
 
 #define ROW(type, ...) [DT_##type] = &format_##type,
-static const struct format *const formats[DT_COUNT] = {WEIGHT_TYPES(ROW)};
+static const struct format *const formats[DT_COUNT] = {FLOAT_TYPES(ROW) COMMON_BLOCKS(ROW)};
 #undef ROW
 
 /* ------------------------------------------------------------------- codes packed again --- */
@@ -231,9 +231,9 @@ uint64_t cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t 
 uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k)
 {
     size_t row_bytes;
-    if (!quants_known(dtype) || rows <= 0 || k <= 0 || rows > INT32_MAX || k > INT32_MAX ||
-        rows > ((int64_t)1 << ELEMENTS_MAX_LOG2) / k || !dtype_row_bytes(dtype, k, &row_bytes) ||
-        (!formats[dtype]->codes && row_bytes % ROW_ALIGN))
+    if (!quants_known(dtype) || !formats[dtype] || rows <= 0 || k <= 0 || rows > INT32_MAX ||
+        k > INT32_MAX || rows > ((int64_t)1 << ELEMENTS_MAX_LOG2) / k ||
+        !dtype_row_bytes(dtype, k, &row_bytes) || (!formats[dtype]->codes && row_bytes % ROW_ALIGN))
         return 0;
     uint64_t offset[CUDA_PLANES];
     return cuda_layout_planes(dtype, rows, k, offset);

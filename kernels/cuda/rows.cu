@@ -282,7 +282,7 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
 #define EMBED(type, ...)                                                                           \
     case CUDA_##type: embed_block<CUDA_##type>(a, at, y); break;
     switch (a.w.dtype) {
-        BLOCK_TYPES(EMBED)
+        COMMON_BLOCKS(EMBED)
     }
 #undef EMBED
     for (int e = 0; a.scale != 0 && e < 32; e++)

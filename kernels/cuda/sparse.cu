@@ -192,4 +192,5 @@ static_assert(SPARSE_WARPS * WARP / ROW_LANES == SPARSE_ROWS, "8 lanes a row");
     KERNEL_CALL(sparse_sum_##type, SPARSE_WARPS *WARP, cuda_sparse_sum_args,                       \
                 sparse_sum<CUDA_##type>)
 
-WEIGHT_TYPES(SPARSE_KERNELS)
+FLOAT_TYPES(SPARSE_KERNELS)
+COMMON_BLOCKS(SPARSE_KERNELS)

@@ -21,7 +21,7 @@
 
 /* oato_dtype (base/base.h), as far as matrices have it. */
 #define CUDA_NUMBER(type, number, ...) CUDA_##type = number,
-enum cuda_dtype { WEIGHT_TYPES(CUDA_NUMBER) };
+enum cuda_dtype { FLOAT_TYPES(CUDA_NUMBER) COMMON_BLOCKS(CUDA_NUMBER) };
 #undef CUDA_NUMBER
 
 /* What stored_block and block_weights are made of: block_of<how codes are stored, how scales are>.

@@ -100,7 +100,7 @@ static void types_are_named_and_sized(void **state)
         if (d->block_elems > 1)
             assert_false(dtype_row_bytes((oato_dtype)i, d->block_elems + 1, &bytes));
     }
-    assert_int_equal(n, 21);
+    assert_int_equal(n, 31);
     assert_null(dtype_info(-1));
     assert_null(dtype_info(4));
     assert_null(dtype_info(DT_COUNT));

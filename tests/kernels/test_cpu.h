@@ -86,6 +86,23 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
         case DT_IQ4_NL: put_half(p, scale / 16); break;
         case DT_IQ4_XS: put_half(p, scale / 256); break;
         case DT_MXFP4: p[0] = (uint8_t)random_in(118, 122); break;
+        case DT_IQ1_S: put_half(p, scale / 8); break;
+        case DT_IQ1_M:
+            h = f32_to_f16(scale / 8);
+            for (int i = 0; i < 4; i++) /* a nibble in each of four words */
+                p[49 + 2 * i] = (uint8_t)((p[49 + 2 * i] & 15) | (h >> 4 * i & 15) << 4);
+            break;
+        case DT_IQ2_XXS:
+        case DT_IQ2_XS:
+        case DT_IQ2_S:
+        case DT_IQ3_XXS:
+        case DT_IQ3_S: put_half(p, scale / 64); break;
+        case DT_TQ1_0: put_half(p + 52, scale); break;
+        case DT_TQ2_0: put_half(p + 64, scale); break;
+        case DT_NVFP4:
+            for (int i = 0; i < 4; i++)
+                p[i] = (uint8_t)random_in(0, 255);
+            break;
         case DT_Q2_K:
             put_half(p + 80, scale / 4);
             put_half(p + 82, 0.3f * scale);
@@ -106,7 +123,9 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
 }
 
 #define TYPE(type, ...) DT_##type,
-static const oato_dtype matrix_types[] = {WEIGHT_TYPES(TYPE)};
+static const oato_dtype matrix_types[] UNUSED = {WEIGHT_TYPES(TYPE)};
+/* Those that every device has kernels for. */
+static const oato_dtype common_types[] UNUSED = {FLOAT_TYPES(TYPE) COMMON_BLOCKS(TYPE)};
 #undef TYPE
 static const char *const isas[] = {"ref", "avx2",         "avxvnni", "avx512",
                                    "amx", "amx-emulated", "neon"};

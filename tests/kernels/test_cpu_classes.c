@@ -3,7 +3,7 @@
  * every level computes in a class equals these statements to the bit, for any number of rows and
  * columns.
  *
- * A row of weights is, for each 32 elements (16 with Q6_K, Q2_K, Q3_K), w = d * q + m with
+ * A row of weights is, for each 32 elements (16 with some types), w = d * q + m with
  * integers q.
  *   u8b32:  32 inputs are x = min + step * n, n uint8.
  *           acc = fma(d * step, sum q n, acc), then acc = fma(min, d * sum q, acc), then with a
@@ -37,6 +37,12 @@ static float half_at(const uint8_t *p)
     return f16_to_f32(h);
 }
 
+static float half_e4m3(uint8_t x)
+{
+    const int exponent = x >> 3 & 15, mantissa = x & 7;
+    return x == 0x7f ? 0 : exponent ? ldexpf(8 + mantissa, exponent - 11) : ldexpf(mantissa, -10);
+}
+
 /* Elements [at, at + n) of a GGUF row; the integers are found from the dequantised values. */
 static void part_read(oato_dtype dtype, const uint8_t *row, const float *values, int64_t at, int n,
                       struct part *part)
@@ -46,6 +52,7 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
     const int64_t in = at % type->block_elems, sub = in / 32, half = in / 16;
     uint8_t scale[8], min[8];
     int8_t six_bits[16];
+    struct quants_codes codes;
     *part = (struct part){.d = half_at(p)};
     switch (dtype) {
     case DT_Q4_1:
@@ -75,17 +82,41 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
         part->d *= (float)six_bits[sub];
         break;
     case DT_MXFP4: part->d = ldexpf(1, p[0] - 128); break;
+    case DT_NVFP4: part->d = half_e4m3(p[half]); break;
+    case DT_TQ1_0: part->d = half_at(p + 52); break;
+    case DT_TQ2_0: part->d = half_at(p + 64); break;
+    case DT_IQ1_S:
+    case DT_IQ1_M:
+    case DT_IQ2_XXS:
+    case DT_IQ2_XS:
+    case DT_IQ2_S:
+    case DT_IQ3_XXS:
+    case DT_IQ3_S:
+        quants_codes_read(dtype, p, &codes);
+        part->d = f16_to_f32(codes.d) * (float)(2 * codes.scale[half] + 1);
+        part->d *= dtype == DT_IQ3_S ? 1 : dtype == DT_IQ3_XXS ? 0.25f : 0.125f;
+        break;
     default: break;
     }
     for (int i = 0; i < n; i++)
         part->q[i] = part->d == 0 ? 0 : (int)lrintf((values[at + i] - part->m) / part->d);
 }
 
+static int elements_of_scale(oato_dtype dtype)
+{
+    static const oato_dtype sixteen[] = {DT_Q6_K,   DT_Q2_K,  DT_Q3_K, DT_IQ1_M,
+                                         DT_IQ2_XS, DT_IQ2_S, DT_NVFP4};
+    for (size_t i = 0; i < ARRAY_LEN(sixteen); i++)
+        if (dtype == sixteen[i])
+            return 16;
+    return 32;
+}
+
 /* One result of class u8b32. */
 static float product_stated(oato_dtype dtype, const uint8_t *row, const float *values, int64_t k,
                             const float *x)
 {
-    const int n = dtype == DT_Q6_K || dtype == DT_Q2_K || dtype == DT_Q3_K ? 16 : 32;
+    const int n = elements_of_scale(dtype);
     float acc = 0;
     for (int64_t b = 0; b < k; b += 32) {
         float low = x[b], high = x[b];
@@ -148,7 +179,10 @@ static void check_class(const struct cpu_kernels *level, const struct matrix_cla
     if (!is_float && strcmp(class->numerics, "u8b32") != 0)
         return;
     const int64_t block = dtype_info((int)dtype)->block_elems;
-    const int64_t k = block * random_in(1, block == 1 ? 700 : block == 32 ? 20 : 3);
+    const int64_t k = block * random_in(1, block == 1    ? 700
+                                           : block == 32 ? 20
+                                           : block == 64 ? 15
+                                                         : 3);
     const int64_t rows = random_in(1, 140),
                   T = random_in(0, 1) ? random_in(1, 9) : random_in(10, 60);
     const uint64_t stride = class->pack_bytes(k);

@@ -32,6 +32,9 @@ static int value_of(oato_dtype dtype, const uint8_t *p, int i)
     case DT_IQ4_NL: return p[2 + j] >> 4 * half & 15;
     case DT_IQ4_XS: return p[8 + i / 32 * 16 + j] >> 4 * (half % 2) & 15;
     case DT_MXFP4: return p[1 + j] >> 4 * half & 15;
+    case DT_NVFP4: return p[4 + i / 16 * 8 + i % 8] >> i / 8 % 2 * 4 & 15;
+    case DT_TQ1_0: return quants_tq1_value(p, i);
+    case DT_TQ2_0: return quants_tq2_value(p, i);
     default: fail_msg("no integers in %s", dtype_name(dtype)); return 0;
     }
 }
@@ -53,6 +56,53 @@ static void put_bit(uint8_t *out, int at, int bit)
     out[at / 8] = (uint8_t)(out[at / 8] | bit << at % 8);
 }
 
+/* Row `lane` of a group of a type with a codebook. */
+static void define_codes(int lanes, const struct lanes_format *f, const uint8_t *row, int64_t k,
+                         uint8_t *out, int lane)
+{
+    static const int order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    const int bytes = dtype_info((int)f->dtype)->block_bytes, groups = 32 / f->group;
+    const bool delta = f->dtype == DT_IQ1_S || f->dtype == DT_IQ1_M;
+    for (int64_t b = 0; b < k / 256; b++, row += bytes, out += lanes * lanes_block_bytes(f)) {
+        struct quants_codes c;
+        quants_codes_read(f->dtype, row, &c);
+        memcpy(out + 2 * lane, &c.d, 2);
+        for (int s = 0; s < 256 / f->sub; s++)
+            for (int bit = 0; bit < 4; bit++)
+                put_bit(out + (2 + s / 2) * lanes + lane, s % 2 * 4 + bit,
+                        c.scale[s * f->sub / 16] >> bit & 1);
+        for (int i = 0; i < 8; i++) {
+            uint8_t *body = out + lanes * (f->head + i * f->body);
+            uint8_t *signs = body + groups * lanes, *high = signs + (delta ? 0 : 4 * lanes);
+            for (int n = 0; n < groups; n++) {
+                const int index = c.index[i * groups + n];
+                uint8_t *low = body + (n / 2 * lanes + lane) * 2 + n % 2;
+                *low = (uint8_t)index;
+                for (int bit = 0; !delta && bit < f->high; bit++) {
+                    const int at = n * f->high + bit;
+                    put_bit(high + at / 8 * lanes + lane, at % 8, index >> (8 + bit) & 1);
+                }
+                int five = 0, three = 0;
+                for (int e = 4; delta && e >= 0; e--)
+                    five = 3 * five + (quants_iq1_grid[index] >> 2 * e & 3);
+                for (int e = 7; delta && e >= 5; e--)
+                    three = 3 * three + (quants_iq1_grid[index] >> 2 * e & 3);
+                if (delta)
+                    *low = (uint8_t)five;
+                for (int bit = 0; delta && bit < 3; bit++)
+                    put_bit(high + n / 2 * lanes + lane, n % 2 * 4 + bit, three >> bit & 1);
+                for (int bit = 0; delta && bit < 2; bit++)
+                    put_bit(high + 2 * lanes + lane, n * 2 + bit, three >> (3 + bit) & 1);
+                if (delta)
+                    put_bit(high + n / 2 * lanes + lane, n % 2 * 4 + 3, c.high[i * 4 + n] & 1);
+            }
+            for (int j = 0; !delta && j < 4; j++)
+                for (int n = 0; n < 8; n++)
+                    put_bit(signs + 4 * lane, 4 * n + j, c.high[i * 4 + j] >> order[n] & 1);
+        }
+    }
+}
+
 /* Row `lane` of a group: its heads and integers, block after block. */
 static void define_quantised(int lanes, const struct lanes_format *f, const uint8_t *row, int64_t k,
                              uint8_t *out, int lane)
@@ -60,16 +110,20 @@ static void define_quantised(int lanes, const struct lanes_format *f, const uint
     static const int quads[8] = {0, 4, 1, 5, 2, 6, 3, 7}, order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
     const int bytes = dtype_info((int)f->dtype)->block_bytes;
     for (int64_t b = 0; b < k / f->block; b++, row += bytes, out += lanes * lanes_block_bytes(f)) {
-        static const int scale_at[DT_COUNT] = {[DT_Q6_K] = 208, [DT_Q2_K] = 80, [DT_Q3_K] = 108};
+        static const int scale_at[DT_COUNT] = {
+            [DT_Q6_K] = 208, [DT_Q2_K] = 80, [DT_Q3_K] = 108, [DT_TQ1_0] = 52, [DT_TQ2_0] = 64};
         const int d = scale_at[f->dtype], low = f->body / 4 - f->high;
         uint8_t sub[16];
         if (f->dtype == DT_MXFP4)
             out[lane] = row[0];
+        else if (f->dtype == DT_NVFP4)
+            for (int s = 0; s < 4; s++)
+                out[s * lanes + lane] = row[s] == 0x7f ? 0 : row[s];
         else
             memcpy(out + 2 * lane, row + d, 2);
         if (f->has_min)
             memcpy(out + 2 * (lanes + lane), row + d + 2, 2);
-        const int subs = f->block == 256 ? sub_of(f->dtype, row, sub) : 0;
+        const int subs = f->block == 256 && f->head > 2 ? sub_of(f->dtype, row, sub) : 0;
         for (int s = 0; s < subs; s++)
             out[(f->has_min ? 4 : 2) * lanes + s * lanes + lane] = sub[s];
         for (int i = 0; i < f->block; i++) {
@@ -112,7 +166,9 @@ static void define(int lanes, const struct weight_source *s, uint8_t *out, uint6
         const int lane = (int)(r % lanes);
         uint8_t *group =
             out + (uint64_t)(r / lanes) * lanes_matrix_bytes(lanes, s->dtype, lanes, s->k);
-        if (f)
+        if (f && f->grid)
+            define_codes(lanes, f, row, s->k, group, lane);
+        else if (f)
             define_quantised(lanes, f, row, s->k, group, lane);
         for (int64_t i = 0; !f && i < s->k; i++)
             memcpy(group + (i * lanes + lane) * size, row + i * size, (size_t)size);

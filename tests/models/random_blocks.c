@@ -145,6 +145,55 @@ static void fill_mxfp4(uint8_t *block, double deviation, uint64_t *state)
     fill_bits(state, block + 1, 16);
 }
 
+/* Codebooks: every index and sign is as good as another; `rms` is of the values of all words. The
+ * scales of 16 or 32 elements are random, too: 2 s + 1 of n steps. */
+static void fill_codes(uint8_t *block, size_t bytes, double rms, int n, double deviation,
+                       uint64_t *state)
+{
+    const double steps = sqrt((4.0 * n * n - 1) / 3); /* root mean square of 1, 3 .. 2 n - 1 */
+    fill_bits(state, block, bytes);
+    put_f16(block, deviation / (rms * steps) * vary_signed(state));
+}
+
+/* The same, whose d is the upper nibbles of four words at the end. */
+static void fill_iq1_m(uint8_t *block, double deviation, uint64_t *state)
+{
+    uint8_t d[2];
+    fill_bits(state, block, 56);
+    put_f16(d, deviation / (6.25 / 8 * 9.22) * vary_signed(state));
+    for (int i = 0; i < 4; i++) {
+        uint8_t *top = block + 49 + 2 * i;
+        *top = (uint8_t)((*top & 15) | (d[i / 2] >> i % 2 * 4 & 15) << 4);
+    }
+}
+
+/* Digits, then d. A byte's five digits are nearly uniform; of pairs of bits 3 becomes 2. */
+static void fill_ternary(uint8_t *block, size_t bytes, bool pairs, double deviation,
+                         uint64_t *state)
+{
+    fill_bits(state, block, bytes - 2);
+    for (size_t i = 0; pairs && i < bytes - 2; i++)
+        block[i] = (uint8_t)(block[i] & ~(block[i] >> 1 & 0x55));
+    put_f16(block + bytes - 2, deviation / (pairs ? 0.866 : 0.816) * vary_signed(state));
+}
+
+/* Scales in e4m3, three bits of mantissa, nibbles as MXFP4's: what lies outside of the scales is
+ * cut off. */
+static void fill_nvfp4(uint8_t *block, double deviation, uint64_t *state)
+{
+    fill_bits(state, block, 36);
+    for (int i = 0; i < 4; i++) {
+        int exponent;
+        const double wanted = deviation / 5.85 * 2 * vary(state);
+        const double part = frexp(wanted, &exponent); /* 0.5 to 1 */
+        const double dither = (double)(next(state) >> 11) * 0x1p-53;
+        const int e = exponent + 6, m = (int)(part * 16) - 8;
+        block[i] = e < 1    ? (uint8_t)(wanted * 512 + dither) /* steps of 2^-9 */
+                   : e > 14 ? 14 << 3
+                            : (uint8_t)(e << 3 | m);
+    }
+}
+
 /* ql, qh, sixteen int8 scales, d. */
 static void fill_q6_k(uint8_t *block, double deviation, uint64_t *state)
 {
@@ -207,6 +256,16 @@ void random_blocks_fill(oato_dtype dtype, void *data, size_t bytes, double mean,
         case DT_IQ4_NL: fill_iq4_nl(p, deviation, &state); break;
         case DT_IQ4_XS: fill_iq4_xs(p, deviation, &state); break;
         case DT_MXFP4: fill_mxfp4(p, deviation, &state); break;
+        case DT_IQ1_S: fill_codes(p, block, 6.25 / 8, 8, deviation, &state); break;
+        case DT_IQ1_M: fill_iq1_m(p, deviation, &state); break;
+        case DT_IQ2_XXS: fill_codes(p, block, 23.1 / 8, 16, deviation, &state); break;
+        case DT_IQ2_XS: fill_codes(p, block, 24.2 / 8, 16, deviation, &state); break;
+        case DT_IQ2_S: fill_codes(p, block, 24.4 / 8, 16, deviation, &state); break;
+        case DT_IQ3_XXS: fill_codes(p, block, 30.8 / 4, 16, deviation, &state); break;
+        case DT_IQ3_S: fill_codes(p, block, 7.59, 16, deviation, &state); break;
+        case DT_TQ1_0: fill_ternary(p, block, false, deviation, &state); break;
+        case DT_TQ2_0: fill_ternary(p, block, true, deviation, &state); break;
+        case DT_NVFP4: fill_nvfp4(p, deviation, &state); break;
 #define NO_BLOCK(type, ...) case DT_##type:
             FLOAT_TYPES(NO_BLOCK) OTHER_TYPES(NO_BLOCK) case DT_COUNT : break;
 #undef NO_BLOCK

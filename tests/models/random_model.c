@@ -57,8 +57,11 @@ static oato_status check_shape(const struct random_model *m, struct oato_error *
 static oato_dtype row_dtype(oato_dtype wanted, int64_t k)
 {
     static const oato_dtype fallback[DT_COUNT] = {
-        [DT_Q2_K] = DT_Q4_0, [DT_Q3_K] = DT_Q4_0, [DT_IQ4_XS] = DT_IQ4_NL,
-        [DT_Q4_K] = DT_Q5_0, [DT_Q5_K] = DT_Q5_1, [DT_Q6_K] = DT_Q8_0};
+        [DT_Q2_K] = DT_Q4_0,     [DT_Q3_K] = DT_Q4_0,    [DT_IQ4_XS] = DT_IQ4_NL,
+        [DT_Q4_K] = DT_Q5_0,     [DT_Q5_K] = DT_Q5_1,    [DT_Q6_K] = DT_Q8_0,
+        [DT_IQ1_S] = DT_IQ4_NL,  [DT_IQ1_M] = DT_IQ4_NL, [DT_IQ2_XXS] = DT_IQ4_NL,
+        [DT_IQ2_XS] = DT_IQ4_NL, [DT_IQ2_S] = DT_IQ4_NL, [DT_IQ3_XXS] = DT_IQ4_NL,
+        [DT_IQ3_S] = DT_IQ4_NL,  [DT_TQ1_0] = DT_Q4_0,   [DT_TQ2_0] = DT_Q4_0};
     if (k % dtype_info((int)wanted)->block_elems && fallback[wanted])
         wanted = fallback[wanted];
     return k % dtype_info((int)wanted)->block_elems ? DT_F16 : wanted;

@@ -14,12 +14,16 @@ static const struct {
     bool more_bits;
     uint32_t file_type;
 } types[] = {
-    {NULL, DT_F32, false, 0},    {NULL, DT_F16, false, 1},      {NULL, DT_BF16, false, 32},
-    {NULL, DT_Q4_0, false, 2},   {NULL, DT_Q4_1, false, 3},     {NULL, DT_Q5_0, false, 8},
-    {NULL, DT_Q5_1, false, 9},   {NULL, DT_Q8_0, false, 7},     {NULL, DT_Q4_K, false, 14},
-    {NULL, DT_Q5_K, false, 16},  {NULL, DT_Q6_K, false, 18},    {NULL, DT_Q2_K, false, 10},
-    {NULL, DT_Q3_K, false, 11},  {NULL, DT_IQ4_NL, false, 25},  {NULL, DT_IQ4_XS, false, 30},
-    {NULL, DT_MXFP4, false, 38}, {"Q4_K_M", DT_Q4_K, true, 15}, {"Q5_K_M", DT_Q5_K, true, 17},
+    {NULL, DT_F32, false, 0},      {NULL, DT_F16, false, 1},     {NULL, DT_BF16, false, 32},
+    {NULL, DT_Q4_0, false, 2},     {NULL, DT_Q4_1, false, 3},    {NULL, DT_Q5_0, false, 8},
+    {NULL, DT_Q5_1, false, 9},     {NULL, DT_Q8_0, false, 7},    {NULL, DT_Q4_K, false, 14},
+    {NULL, DT_Q5_K, false, 16},    {NULL, DT_Q6_K, false, 18},   {NULL, DT_Q2_K, false, 10},
+    {NULL, DT_Q3_K, false, 11},    {NULL, DT_IQ4_NL, false, 25}, {NULL, DT_IQ4_XS, false, 30},
+    {NULL, DT_IQ1_S, false, 24},   {NULL, DT_IQ1_M, false, 31},  {NULL, DT_IQ2_XXS, false, 19},
+    {NULL, DT_IQ2_XS, false, 20},  {NULL, DT_IQ2_S, false, 28},  {NULL, DT_IQ3_XXS, false, 23},
+    {NULL, DT_IQ3_S, false, 26},   {NULL, DT_TQ1_0, false, 36},  {NULL, DT_TQ2_0, false, 37},
+    {NULL, DT_NVFP4, false, 39},   {NULL, DT_MXFP4, false, 38},  {"Q4_K_M", DT_Q4_K, true, 15},
+    {"Q5_K_M", DT_Q5_K, true, 17},
 };
 
 bool random_model_set_type(struct random_model *m, const char *name)

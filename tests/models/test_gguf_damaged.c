@@ -175,7 +175,7 @@ static void bytes_pad_wrap(struct text *b)
     put_zeros(b, 99);
 }
 static void rows_no_block(struct text *b) { put_one_tensor(b, "a", 1, 48, DT_Q4_0, 0, 99); }
-static void type_40(struct text *b) { put_one_tensor(b, "a", 1, 32, 40, 0, 99); }
+static void type_41(struct text *b) { put_one_tensor(b, "a", 1, 32, 41, 0, 99); }
 static void type_4(struct text *b) { put_one_tensor(b, "a", 1, 32, 4, 0, 99); }
 static void type_2_32(struct text *b) { put_one_tensor(b, "a", 1, 32, UINT32_MAX, 0, 99); }
 static void offset_end(struct text *b) { put_one_tensor(b, "a", 1, 8, F32, UINT64_MAX, 32); }
@@ -267,7 +267,7 @@ static const struct damage {
     {bytes_too_big, "shape 1534000000"},
     {bytes_pad_wrap, "shape 4 x 1073741823 x 1073741825"},
     {rows_no_block, "the first a multiple of 32"},
-    {type_40, "tensor 'a' has type 40"},
+    {type_41, "tensor 'a' has type 41"},
     {type_4, "tensor 'a' has type 4,"},
     {type_2_32, "tensor 'a' has type 4294967295"},
     {offset_end, "has offset 18446744073709551615"},
