@@ -158,7 +158,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 10 };
+enum { CUDA_MODULES = 11 };
 
 /* Memory shared by many weights: separate allocations would each be rounded up to the driver's
  * granule, 2 MiB. */

@@ -1,0 +1,214 @@
+/*
+ * op_costs.c - shapes of operators, how they may be cut, and what a run of one costs, all from the
+ * rows of their kinds.
+ */
+#include "kernels/op_row.h"
+
+#include <math.h>
+
+int32_t op_experts_held(const struct oato_op *op)
+{
+    return op->experts_held ? op->experts_held : op->experts;
+}
+
+bool op_has_experts(const struct oato_op *op)
+{
+    return op_kind_row(op->kind)->traffic == EXPERTS;
+}
+
+uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype)
+{
+    size_t k, v = 0;
+    if (!dtype_row_bytes(dtype, (int64_t)op->kv_heads * op->head_dim, &k) ||
+        (!op->v_in_k && !dtype_row_bytes(dtype, (int64_t)op->kv_heads * op_v_dim(op), &v)))
+        return 0;
+    return (uint64_t)k + v;
+}
+
+/* Of H heads, the largest power of two of them, N, has a sequence of its own. */
+float op_slope(const struct oato_op *op, int32_t head)
+{
+    const int32_t h = op->first + head;
+    int32_t n = 1;
+    while (n <= op->alibi_heads / 2)
+        n *= 2;
+    return h < n ? exp2f(-op->alibi * (float)(h + 1) / (float)n)
+                 : exp2f(-op->alibi / 2 * (float)(2 * (h - n) + 1) / (float)n);
+}
+
+bool op_has_kv(const struct oato_op *op)
+{
+    return op_kind_row(op->kind)->traffic >= KV_WRITTEN;
+}
+
+int op_in_count(const struct oato_op *op)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    return row->merges ? OP_ANY
+                       : (row->in[0] != W_NONE) + (row->in[1] != W_NONE) + (row->in[2] != W_NONE);
+}
+
+int64_t op_in_width(const struct oato_op *op, int i)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    return op_width(op, row->in[row->merges ? 0 : i]);
+}
+
+int32_t op_out_width(const struct oato_op *op, int i)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    return i < (int)ARRAY_LEN(row->out) ? (int32_t)op_width(op, row->out[i]) : 0;
+}
+
+int op_weight_count(const struct oato_op *op)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    int n = 0;
+    for (; n < (int)ARRAY_LEN(row->weight) && row->weight[n].n != W_NONE; n++)
+        if (row->weight[n].n >= W_WEIGHTED && !op_width(op, row->weight[n].n))
+            break;
+    return n;
+}
+
+int op_weight_least(const struct oato_op *op)
+{
+    return op_weight_count(op) - (op->divides ? 0 : op_kind_row(op->kind)->optional);
+}
+
+bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    if (i < 0 || i >= op_weight_count(op))
+        return false;
+    *n = op_width(op, row->weight[i].n);
+    if (row->traffic == EXPERTS && i < op_weight_least(op))
+        *n *= op_experts_held(op);
+    *k = op_width(op, row->weight[i].k);
+    return true;
+}
+
+enum weight_use op_weight_use(const struct oato_op *op)
+{
+    const enum traffic traffic = op_kind_row(op->kind)->traffic;
+    return traffic == TABLE_ROWS                       ? WEIGHT_LOOKUP
+           : traffic == MATRICES || traffic == EXPERTS ? WEIGHT_MATRIX
+                                                       : WEIGHT_VECTOR;
+}
+
+enum weight_use op_weight_use_at(const struct oato_op *op, int i)
+{
+    return i < op_weight_least(op) ? op_weight_use(op) : WEIGHT_VECTOR;
+}
+
+const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
+
+bool op_divides(const struct oato_op *op, enum op_axis axis)
+{
+    const bool unequal = op->v_dim || op->v_in_k || op->k_tail; /* no cut of such heads */
+    return op_kind_row(op->kind)->axes >> axis & 1 && !(axis == AXIS_HEADS && unequal);
+}
+
+int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis)
+{
+    const int64_t extent[AXIS_COUNT] = {[AXIS_ROWS] = op->n,
+                                        [AXIS_K] = op->k,
+                                        [AXIS_HEADS] = op->kv_heads,
+                                        [AXIS_EXPERTS] = op->experts};
+    return axis == AXIS_ROWS || op_divides(op, axis) ? extent[axis] : 0;
+}
+
+static bool matrices_fit(const struct oato_op *op)
+{
+    int64_t n, k;
+    size_t row, all;
+    return op_weight_shape(op, 0, &n, &k) && dtype_is_weight((oato_dtype)op->dtype) && k > 0 &&
+           dtype_row_bytes((oato_dtype)op->dtype, k, &row) && size_mul(row, (size_t)n, &all) &&
+           all < SIZE_MAX / 16;
+}
+
+bool op_valid(const struct oato_op *op)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    return row->name && op->k >= 0 && op->n >= 0 && op->n2 >= 0 && (!row->fits || row->fits(op)) &&
+           (op_weight_use(op) == WEIGHT_VECTOR || matrices_fit(op));
+}
+
+/* The share of the chosen experts that the weights are expected to be of. */
+static double share_held(const struct oato_op *op)
+{
+    return op_has_experts(op) ? (double)op_experts_held(op) / op->experts : 1;
+}
+
+/* Rows of the operator's matrices, of experts those of one. */
+static double matrix_rows(const struct oato_op *op, const struct op_kind_row *row)
+{
+    int64_t n = 0;
+    for (int i = 0; i < op_weight_least(op) - op->one_tensor; i++)
+        n += op_width(op, row->weight[i].n);
+    return (double)n;
+}
+
+double op_flops(const struct oato_op *op, const struct op_size *size)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    double times = row->traffic == KV_READ ? (double)size->kv_positions : size->rows;
+    double each = row->flops * (double)op_width(op, row->flops_of);
+    if (row->traffic == EXPERTS)
+        times *= op->experts_used * share_held(op);
+    if (op_weight_use(op) == WEIGHT_MATRIX)
+        each += 2 * matrix_rows(op, row) * op->k;
+    return times * each;
+}
+
+static double row_bytes(const struct oato_op *op, double elements)
+{
+    const struct dtype_info *d = dtype_info(op->dtype);
+    return d ? elements * d->block_bytes / d->block_elems : 4 * elements;
+}
+
+/* Positions of KV in all sequences together. A row reads its sequence up to itself, so the last of
+ * q rows reads (q - 1) / 2 more than they do on average; q = T / S when sequences are alike. */
+static double kv_positions_once(const struct op_size *size)
+{
+    double t = size->rows, s = size->seqs > 1 ? size->seqs : 1;
+    if (t <= 0)
+        return 0;
+    if (s > t)
+        s = t;
+    double positions = (double)size->kv_positions / t * s + (t - s) / 2;
+    return positions < (double)size->kv_positions ? positions : (double)size->kv_positions;
+}
+
+/* By squaring: the same bits everywhere, which no libm promises. */
+double op_experts_read(const struct oato_op *op, int32_t tokens)
+{
+    if (!op_has_experts(op))
+        return 0;
+    double all = op->experts, missed = 1, power = 1 - op->experts_used / all;
+    for (int32_t t = tokens; t > 0; t /= 2, power *= power)
+        if (t % 2)
+            missed *= power;
+    return op_experts_held(op) * (1 - missed);
+}
+
+double op_bytes(const struct oato_op *op, const struct op_size *size)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    const double rows = matrix_rows(op, row), bytes = row_bytes(op, op->k);
+    const double v_dim = op->v_in_k ? 0 : op_v_dim(op);
+    const double kv =
+        row_bytes(op, (double)op_width(op, W_KV_HEADS)) + row_bytes(op, op->kv_heads * v_dim);
+    const double vectors = 4 * (double)op_width(op, row->weight[0].k);
+    switch (row->traffic) {
+    case NONE: return 0;
+    case VECTOR: return vectors;
+    case TABLE_ROWS: return size->rows * bytes;
+    case MATRICES: return rows * bytes;
+    case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
+    case STATE:
+        return 8.0 * (double)op_state_floats(op) * (size->seqs > 1 ? size->seqs : 1) + vectors;
+    case KV_WRITTEN: return size->rows * kv;
+    case KV_READ: return kv_positions_once(size) * kv;
+    }
+    return 0;
+}
