@@ -125,15 +125,15 @@ struct oato_op {
     /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [expert_first, expert_first +
      * experts_held); 0, 0: all experts */
     int32_t expert_first, experts_held;
-    int32_t first;        /* SLICE: first column of the output; ROPE: first dimension of a head
-                             that is rotated; ATTENTION: number of its first head */
-    int32_t by_position;  /* EMBED: n > 0: rows are named by positions + n - 1, those beyond the last
-                             row are that one; 0: by token ids */
-    int32_t divides;      /* SCALE: 1: out[0] = in[0] / weight[0], one number for each column */
-    int32_t state;        /* CONV: inputs before the current one; SSM: rows of a head's state */
-    int32_t per_channel;  /* DELTA, SSM: 1 when rows of a state decay by themselves */
-    int32_t cyclic;       /* DELTA: 1: head h has k head h mod kv_heads; 0: neighbours share one */
-    int32_t rope_dims;    /* ROPE: dimensions of a head that are rotated */
+    int32_t first;       /* SLICE: first column of the output; ROPE: first dimension of a head
+                            that is rotated; ATTENTION: number of its first head */
+    int32_t by_position; /* EMBED: n > 0: rows are named by positions + n - 1, those beyond the last
+                            row are that one; 0: by token ids */
+    int32_t divides;     /* SCALE: 1: out[0] = in[0] / weight[0], one number for each column */
+    int32_t state;       /* CONV: inputs before the current one; SSM: rows of a head's state */
+    int32_t per_channel; /* DELTA, SSM: 1 when rows of a state decay by themselves */
+    int32_t cyclic;      /* DELTA: 1: head h has k head h mod kv_heads; 0: neighbours share one */
+    int32_t rope_dims;   /* ROPE: dimensions of a head that are rotated */
     int32_t rope_pairing; /* ROPE: enum rope_pairing */
     int32_t activation;   /* SWIGLU, GATE_UP, EXPERT_GATE_UP, ACTIVATE, GATE: enum activation */
     int32_t norm;         /* RMS_NORM, ADD_NORM, HEAD_NORM: enum norm_flag; 0: plain RMS norm */

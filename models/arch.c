@@ -123,6 +123,32 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     read_window(b, s, layer);
 }
 
+/* Keys of some files that nothing here reads: with other values than these the graph would be
+ * wrong. */
+static void check_unread(struct graph_builder *b)
+{
+    static const struct {
+        const char *key, *same;
+    } rows[] = {{"attention.key_length_swa", "attention.key_length"},
+                {"attention.value_length_swa", "attention.value_length"},
+                {"rope.dimension_count_swa", "rope.dimension_count"}};
+    const char *wrong = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const struct gguf_value *v = build_value(b, rows[i].key), *w = build_value(b, rows[i].same);
+        double a, c;
+        if (v && w && gguf_value_f64(v, 0, &a) && gguf_value_f64(w, 0, &c) && a != c)
+            wrong = rows[i].key;
+    }
+    if (read_factor(b, "attention.value_scale", 1) != 1)
+        wrong = "attention.value_scale";
+    if (build_bool(b, "kda.safe_gate", false))
+        wrong = "kda.safe_gate";
+    if (wrong && !build_failed(b))
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: key %s.%s has a value that is not supported; use another model",
+                  gguf_path(b->gguf), b->shape->architecture, wrong);
+}
+
 static void read_model(struct graph_builder *b, struct layer_shape *s)
 {
     const struct recipe *r = s->recipe;
@@ -153,6 +179,7 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     arch_read_experts(b, r, &s->experts);
     arch_read_positions(b, s);
     read_factors(b, s);
+    check_unread(b);
     read_layer(b, s, 0);
     if (build_failed(b))
         return;

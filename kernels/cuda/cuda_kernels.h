@@ -345,7 +345,7 @@ struct cuda_embed_args {
     float *y;
     float scale;              /* 0: none */
     int32_t rows_by_position; /* the rows that there are; 0: rows by token id */
-    int32_t row_offset; /* of position 0 */
+    int32_t row_offset;       /* of position 0 */
     int32_t pad;
 };
 

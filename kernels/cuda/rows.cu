@@ -263,10 +263,9 @@ __device__ static float embed_float(const cuda_matrix &w, int64_t i)
 KERNEL(embed, ROW_THREADS, cuda_embed_args)
 {
     const int i = blockIdx.x * ROW_THREADS + threadIdx.x;
-    const int64_t row = a.rows_by_position
-                            ? min(a.step.token_position[blockIdx.y] + a.row_offset,
-                                  a.rows_by_position - 1)
-                            : a.step.token_id[blockIdx.y];
+    const int64_t row = a.rows_by_position ? min(a.step.token_position[blockIdx.y] + a.row_offset,
+                                                 a.rows_by_position - 1)
+                                           : a.step.token_id[blockIdx.y];
     float *y = a.y + (int64_t)blockIdx.y * a.w.k;
     const float scale = a.scale != 0 ? a.scale : 1;
     if (a.w.dtype == CUDA_F32 || a.w.dtype == CUDA_F16 || a.w.dtype == CUDA_BF16) {

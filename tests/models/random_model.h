@@ -13,11 +13,11 @@ struct random_model {
     int64_t layers, width, ffn, heads, kv_heads, vocab, context;
     int64_t head_dim;              /* 0: width / heads */
     int64_t experts, experts_used; /* of ffn neurons each */
-    const char *keys;     /* "KEY=VALUE ...", more keys of the architecture or in place of the above:
-                             "attention.sliding_window=512 rope.freq_base=1e6"; NULL: none */
+    const char *keys; /* "KEY=VALUE ...", more keys of the architecture or in place of the above:
+                         "attention.sliding_window=512 rope.freq_base=1e6"; NULL: none */
     const char *optional; /* words: optional tensors with one in their name are made; NULL: none */
-    oato_dtype dtype; /* of matrices; rows that are no whole blocks get a smaller block */
-    bool more_bits;   /* Q6_K for the matrices that llama-quantize's Q4_K_M and Q5_K_M favour */
+    oato_dtype dtype;     /* of matrices; rows that are no whole blocks get a smaller block */
+    bool more_bits;       /* Q6_K for the matrices that llama-quantize's Q4_K_M and Q5_K_M favour */
     uint64_t seed;
     bool tied;        /* the embedding is the output matrix too */
     bool header_only; /* shapes without data */
