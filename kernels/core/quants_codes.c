@@ -179,10 +179,10 @@ void quants_codes_row(oato_dtype dtype, const struct quants_codes *c, float out[
     const struct codebook *b = &codebooks[dtype];
     const float d = f16_to_f32(c->d) * b->factor;
     for (int i = 0; i < 256; i++) {
-        const int in = i % b->group, word = b->grid[c->index[i / b->group]];
+        const int in = i % b->group, word = b->grid[c->index[i / b->group]], sub = i / 16;
         const int code = b->group == 8 ? word >> 2 * in & 3 : word >> bit_of_four[in] & 7;
         const int high = c->high[i / 8] >> i % 8 & 1;
-        const float scale = d * (float)(2 * c->scale[i / 16] + 1);
+        const float scale = d * (float)(2 * c->scale[sub] + 1);
         out[i] = scale * (float)b->values[code | high << 3];
     }
 }

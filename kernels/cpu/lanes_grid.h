@@ -129,10 +129,10 @@ AVX2_INLINE ivec grid_loaded(const struct lanes_format *f, const uint8_t *bytes,
     _Alignas(64) uint16_t at[GRID_WORDS];
     if (f->index_bits > 8)
         ivec_store((uint8_t *)at, index);
-#define PAIR(lane) grid_pair(f, bytes, at, lane)
+#define PAIR(lane) grid_pair(f, bytes, at, (lane))
 #define EIGHT(lane)                                                                                \
-    _mm256_setr_epi32(PAIR(lane), PAIR(lane + 1), PAIR(lane + 2), PAIR(lane + 3), PAIR(lane + 4),  \
-                      PAIR(lane + 5), PAIR(lane + 6), PAIR(lane + 7))
+    _mm256_setr_epi32(PAIR((lane)), PAIR((lane) + 1), PAIR((lane) + 2), PAIR((lane) + 3),          \
+                      PAIR((lane) + 4), PAIR((lane) + 5), PAIR((lane) + 6), PAIR((lane) + 7))
 #ifdef __AVX512F__
     return _mm512_inserti64x4(_mm512_castsi256_si512(EIGHT(0)), EIGHT(8), 1);
 #else
