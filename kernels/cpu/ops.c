@@ -237,7 +237,7 @@ static void head_norm_row(const struct run *x, int64_t t)
     for (int64_t h = 0, at = t * n; h < x->op->heads; h++, at += d) {
         float *y = output(x, 0) + at;
         norm(x, y, input(x, 0) + at, w && !gains ? w + h * step : NULL, d);
-        for (int64_t i = 0; gains && i < d; i++)
+        for (int64_t i = 0; gains && w && i < d; i++)
             y[i] *= w[h];
     }
 }
@@ -262,7 +262,7 @@ static void scale_row(const struct run *x, int64_t t)
     const float factor = of ? of[0] : scale_factor(x->op, position_of(x, t));
     float *y = output(x, 0) + t * n;
     for (int64_t i = 0; i < n; i++)
-        y[i] = x->op->divides ? a[i] / of[i] : a[i] * factor;
+        y[i] = x->op->divides && of ? a[i] / of[i] : a[i] * factor;
 }
 
 static void add_row(const struct run *x, int64_t t)

@@ -68,7 +68,7 @@ static void mixer_step(struct mixer *m, const int32_t *from, const int32_t *to, 
     struct step_seq seq[SEQS];
     struct step step = {.seq = seq};
     struct program_record r = record_of(m->op);
-    float *in[INPUTS], *out = guarded_alloc(&m->g, TOKENS * (size_t)m->op.n * sizeof *out);
+    float *in[INPUTS] = {NULL}, *out = guarded_alloc(&m->g, TOKENS * (size_t)m->op.n * sizeof *out);
     for (int i = 0; i < m->n_in; i++)
         in[i] = guarded_alloc(&m->g, TOKENS * (size_t)op_in_width(&m->op, i) * sizeof *in[i]);
     for (int32_t s = 0, first = 0; s < SEQS; first += lengths[s++]) {
