@@ -199,9 +199,9 @@ struct program_record *rig_put(struct rig *g, const char *key, int n_in, const i
     for (int i = 0; i < n_out; i++)
         r->out[i] = (uint64_t)out[i] * SLOT_BYTES;
     r->n_weights = (uint8_t)(weights ? max_i64(1, op_weight_least(&r->op)) : 0);
-    for (int i = 0; i < r->n_weights; i++)
-        r->weight[i] =
-            (uint32_t)weights[i]; // NOLINT(*-core.uninitialized.Assign): the kind's number
+    for (int i = 0; weights && i < r->n_weights; i++) /* as many as the kind's number */
+        // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign)
+        r->weight[i] = (uint32_t)weights[i];
     return r;
 }
 
