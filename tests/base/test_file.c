@@ -456,7 +456,11 @@ static int opened_without_memory(void)
     void *names[8], *p;
     struct oato_error err;
     struct outfile f;
-    if (setrlimit(RLIMIT_AS, &little) || (p = malloc(1 << 24))) /* an emulator has no limits */
+    if (setrlimit(RLIMIT_AS, &little))
+        return OATO_EFIT;
+    p = malloc(1 << 24);
+    free(p);
+    if (p) /* an emulator has no limits */
         return OATO_EFIT;
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         names[i] = malloc(strlen(path) + 16);
