@@ -144,8 +144,10 @@ static void factors_of_columns_and_of_positions(void **state)
                           .temperature_offset = 1};
     weights[0] = NULL;
     y = run_rows(&cpu_kernels_ref, op, x, T, weights, 2);
-    for (int i = 0; i < T * N; i++) /* positions are 0, 1, 2, .. */
-        wanted[i] = (double)x[i] * 0.5 * (1 + (double)0.3f * log((double)((i / N + 1) / 2) + 1));
+    for (int i = 0; i < T * N; i++) { /* positions are 0, 1, 2, .. */
+        const int32_t steps = (i / N + 1) / 2;
+        wanted[i] = (double)x[i] * 0.5 * (1 + (double)0.3f * log(steps + 1.0));
+    }
     assert_close(y, wanted, T * N, 1e-13);
     test_free(y);
 }
