@@ -21,6 +21,7 @@ static void mix_step(struct mixing *m, struct compiled *compiled, int32_t from, 
     struct oato_error err;
     const struct test_case *c = m->c;
     const int32_t n = to - from, width = c->out_width[0];
+    const int32_t pages[] = {0};
     const struct step_state_copy copy = {1, 3};
     struct step_seq seq[SEQS];
     struct step step = plain_step(SEQS * n);
@@ -31,7 +32,7 @@ static void mix_step(struct mixing *m, struct compiled *compiled, int32_t from, 
                                    .query_len = n,
                                    .kv_len = to,
                                    .state = s && copies ? 3 : s,
-                                   .pages = (int32_t[]){0}};
+                                   .pages = pages};
         for (int i = 0; i < c->n_in; i++) {
             const uint64_t row = (uint64_t)c->in_width[i] * sizeof(float);
             upload(m->d, m->x.arena, m->x.record.in[i] + (uint64_t)(s * n) * row,

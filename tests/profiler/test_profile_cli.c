@@ -15,8 +15,8 @@
 enum { WORDS = 16, NO_LIMIT = 0 };
 
 struct result {
-    int status; /* exit status, or 1000 + signal */
-    char out[8192], err[4096];
+    int status;                 /* exit status, or 1000 + signal */
+    char out[8192], err[16384]; /* coverage may have a line for each file, too */
 };
 
 static void slurp(const char *path, char *out, size_t out_bytes)
