@@ -194,10 +194,20 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
     }
 }
 
+/* A function for each type: of one large function the compiler keeps too little in registers. */
+#define PASSES(type, ...)                                                                          \
+    __attribute__((noinline)) static void passes_##type(const struct matrix_job *j, int64_t begin, \
+                                                        int64_t end)                               \
+    {                                                                                              \
+        passes(&lanes_##type, j, begin, end);                                                      \
+    }
+BLOCK_TYPES(PASSES)
+#undef PASSES
+
 void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end)
 {
 #define PASSES(type, ...)                                                                          \
-    case DT_##type: passes(&lanes_##type, j, begin, end); break;
+    case DT_##type: passes_##type(j, begin, end); break;
     switch ((int)j->w->dtype) {
         BLOCK_TYPES(PASSES)
     }
