@@ -8,12 +8,6 @@
 #include "models/recipe_internal.h"
 
 #include <math.h>
-#include <string.h>
-
-static bool string_is(struct gguf_string s, const char *word)
-{
-    return s.len == strlen(word) && !memcmp(s.data, word, s.len);
-}
 
 /* The pair that turns `turns` times within the original context. */
 static double pair_of(const struct layer_shape *s, double dims, double turns)
@@ -56,8 +50,8 @@ static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
     struct gguf_string type = {"none", 4};
     snprintf(key, sizeof key, "%s.rope.scaling.type", b->shape->architecture);
     gguf_get_string(b->gguf, key, &type);
-    const bool yarn = string_is(type, "yarn"), none = string_is(type, "none");
-    if (!yarn && !none && !string_is(type, "linear") && !string_is(type, "longrope") &&
+    const bool yarn = gguf_string_is(type, "yarn"), none = gguf_string_is(type, "none");
+    if (!yarn && !none && !gguf_string_is(type, "linear") && !gguf_string_is(type, "longrope") &&
         !build_failed(b))
         oato_fail(b->err, OATO_EFILE,
                   "%s: key %s is '%.*s'; supported: none, linear, yarn, longrope",

@@ -116,30 +116,36 @@ static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char
     return t;
 }
 
+static const struct gguf_tensor *find_named(struct graph_builder *b, const int64_t ne[3],
+                                            bool optional, const char *fmt, va_list ap)
+{
+    char name[GGUF_MAX_NAME + 1];
+    if (build_failed(b))
+        return NULL;
+    vsnprintf(name, sizeof name, fmt, ap);
+    return find_tensor(b, name, ne, optional);
+}
+
 const struct gguf_tensor *build_tensor(struct graph_builder *b, int64_t k, int64_t rows,
                                        bool optional, const char *fmt, ...)
 {
-    char name[GGUF_MAX_NAME + 1];
     va_list ap;
-    if (build_failed(b))
-        return NULL;
     va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
+    const int64_t ne[] = {k, rows ? rows : 1, 1};
+    const struct gguf_tensor *t = find_named(b, ne, optional, fmt, ap);
     va_end(ap);
-    return find_tensor(b, name, (const int64_t[]){k, rows ? rows : 1, 1}, optional);
+    return t;
 }
 
 const struct gguf_tensor *build_tensor_experts(struct graph_builder *b, int64_t k, int64_t rows,
                                                int64_t experts, const char *fmt, ...)
 {
-    char name[GGUF_MAX_NAME + 1];
     va_list ap;
-    if (build_failed(b))
-        return NULL;
     va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
+    const int64_t ne[] = {k, rows, experts};
+    const struct gguf_tensor *t = find_named(b, ne, false, fmt, ap);
     va_end(ap);
-    return find_tensor(b, name, (const int64_t[]){k, rows, experts}, false);
+    return t;
 }
 
 static int32_t add_value(struct graph_builder *b, int32_t width, int32_t rows)

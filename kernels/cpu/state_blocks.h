@@ -39,6 +39,19 @@ static void begin(const struct state_job *j, float *s, int64_t rows, int64_t str
         memset(s + i * stride, 0, (size_t)width * sizeof *s);
 }
 
+/* A block of a head's columns. */
+struct piece {
+    int64_t head, column;
+    int width; /* STATE_COLUMNS, but for the head's last */
+};
+
+static struct piece piece_of(const struct state_job *j, int64_t block)
+{
+    const int64_t d = j->op->head_dim, pieces = (d + STATE_COLUMNS - 1) / STATE_COLUMNS;
+    const int64_t column = block % pieces * STATE_COLUMNS;
+    return (struct piece){block / pieces, column, (int)min_i64(d - column, STATE_COLUMNS)};
+}
+
 /* ----------------------------------------------------------------------------- convolution */
 
 /* The input `back` steps before the sequence's t-th token, for channels from c on. */
@@ -132,12 +145,11 @@ delta_tokens(const struct state_job *j, int64_t head, int64_t c, const int width
 
 static void delta(const struct state_job *j, int64_t block)
 {
-    const int64_t d = j->op->head_dim, pieces = (d + STATE_COLUMNS - 1) / STATE_COLUMNS;
-    const int64_t c = block % pieces * STATE_COLUMNS;
-    if (d - c >= STATE_COLUMNS)
-        delta_tokens(j, block / pieces, c, STATE_COLUMNS);
+    const struct piece p = piece_of(j, block);
+    if (p.width == STATE_COLUMNS)
+        delta_tokens(j, p.head, p.column, STATE_COLUMNS);
     else
-        delta_tokens(j, block / pieces, c, (int)(d - c));
+        delta_tokens(j, p.head, p.column, p.width);
 }
 
 /* ------------------------------------------------------------------------- Mamba's scan --- */
@@ -174,10 +186,9 @@ ssm_tokens(const struct state_job *j, int64_t head, int64_t c, const int width)
 
 static void ssm(const struct state_job *j, int64_t block)
 {
-    const int64_t d = j->op->head_dim, pieces = (d + STATE_COLUMNS - 1) / STATE_COLUMNS;
-    const int64_t c = block % pieces * STATE_COLUMNS;
-    if (d - c >= STATE_COLUMNS)
-        ssm_tokens(j, block / pieces, c, STATE_COLUMNS);
+    const struct piece p = piece_of(j, block);
+    if (p.width == STATE_COLUMNS)
+        ssm_tokens(j, p.head, p.column, STATE_COLUMNS);
     else
-        ssm_tokens(j, block / pieces, c, (int)(d - c));
+        ssm_tokens(j, p.head, p.column, p.width);
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/models.h"
+#include "tests/models/small_vocab.h"
 
 static const struct chat_message talk[] = {
     {"system", "Be brief"}, {"user", "Hello"},    {"assistant", "Hi there"},
@@ -25,21 +25,11 @@ static const struct chat_message talk[] = {
 /* A file that holds nothing but a template; program NULL: not even that. */
 static struct gguf *file_with(const char *program)
 {
-    struct oato_error err = {0};
-    struct gguf *g = NULL;
-    char path[] = "/tmp/oato-test-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
     struct gguf_writer *w = gguf_writer_create();
     gguf_writer_string(w, "general.architecture", "llama");
     if (program)
         gguf_writer_string(w, "tokenizer.chat_template", program);
-    if (gguf_writer_save(w, path, &err) != OATO_OK || gguf_open(path, &g, &err) != OATO_OK)
-        fail_msg("%s", err.text);
-    gguf_writer_free(w);
-    unlink(path);
-    return g;
+    return saved(w);
 }
 
 static struct chat_template *named(const char *name)
