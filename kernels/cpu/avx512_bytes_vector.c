@@ -18,7 +18,7 @@
 #include "kernels/cpu/avx512_internal.h"
 
 enum {
-    PREFETCH_BYTES = 4096, /* about what memory delivers during its own latency */
+    PREFETCH_BYTES = 6144, /* about what memory delivers during its own latency, and half again */
     MOST_GROUPS = 2,
     PASS_COLUMNS = 4,  /* 8 int32 and 8 float32 accumulators */
     ALONE_COLUMNS = 2, /* up to so many one group at a time is the faster stream */
@@ -173,9 +173,48 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
         }
 }
 
-AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j, int64_t begin,
-                        int64_t end)
+typedef void pass_fn(const struct matrix_job *j, int64_t r, int64_t end, int64_t c0);
+
+/* The passes of a type, by groups and columns. */
+struct type_passes {
+    pass_fn *run[MOST_GROUPS + 1][PASS_COLUMNS + 1];
+};
+
+/* A function for each: of a larger one the compiler keeps too little in registers. */
+#define PASS(type, groups, columns)                                                                \
+    __attribute__((noinline)) static void pass_##type##_##groups##columns(                         \
+        const struct matrix_job *j, int64_t r, int64_t end, int64_t c0)                            \
+    {                                                                                              \
+        pass_run(&lanes_##type, j, r, end, c0, groups, columns);                                   \
+    }
+#define PASSES(type, ...)                                                                          \
+    PASS(type, 1, 1)                                                                               \
+    PASS(type, 1, 2)                                                                               \
+    PASS(type, 2, 2)                                                                               \
+    PASS(type, 2, 3)                                                                               \
+    PASS(type, 2, 4)                                                                               \
+    static const struct type_passes passes_##type = {                                              \
+        {{NULL},                                                                                   \
+         {NULL, pass_##type##_11, pass_##type##_12},                                               \
+         {NULL, NULL, pass_##type##_22, pass_##type##_23, pass_##type##_24}}};
+BLOCK_TYPES(PASSES)
+#undef PASSES
+#undef PASS
+
+static const struct type_passes *passes_of(oato_dtype dtype)
 {
+#define PASSES(type, ...)                                                                          \
+    case DT_##type: return &passes_##type;
+    switch ((int)dtype) {
+        BLOCK_TYPES(PASSES)
+    }
+#undef PASSES
+    return NULL;
+}
+
+void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end)
+{
+    const struct type_passes *passes = passes_of(j->w->dtype);
     const int64_t n = (j->T + PASS_COLUMNS - 1) / PASS_COLUMNS;
     const int groups = j->T > ALONE_COLUMNS ? 2 : 1;
     for (int64_t r = begin; r < end; r += LANES * groups) {
@@ -183,33 +222,7 @@ AVX2_INLINE void passes(const struct lanes_format *f, const struct matrix_job *j
             avx2_prefetch_next(j, PREFETCH_BYTES);
         for (int64_t i = 0; i < n; i++) {
             const int64_t c0 = j->T * i / n;
-            switch (10 * groups + j->T * (i + 1) / n - c0) {
-            case 11: pass_run(f, j, r, end, c0, 1, 1); break;
-            case 12: pass_run(f, j, r, end, c0, 1, 2); break;
-            case 22: pass_run(f, j, r, end, c0, 2, 2); break;
-            case 23: pass_run(f, j, r, end, c0, 2, 3); break;
-            default: pass_run(f, j, r, end, c0, 2, 4);
-            }
+            passes->run[groups][j->T * (i + 1) / n - c0](j, r, end, c0);
         }
     }
-}
-
-/* A function for each type: of one large function the compiler keeps too little in registers. */
-#define PASSES(type, ...)                                                                          \
-    __attribute__((noinline)) static void passes_##type(const struct matrix_job *j, int64_t begin, \
-                                                        int64_t end)                               \
-    {                                                                                              \
-        passes(&lanes_##type, j, begin, end);                                                      \
-    }
-BLOCK_TYPES(PASSES)
-#undef PASSES
-
-void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end)
-{
-#define PASSES(type, ...)                                                                          \
-    case DT_##type: passes_##type(j, begin, end); break;
-    switch ((int)j->w->dtype) {
-        BLOCK_TYPES(PASSES)
-    }
-#undef PASSES
 }
