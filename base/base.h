@@ -257,6 +257,8 @@ void text_free_part(struct text *t, struct text *whole);
  * UTF-8.
  */
 int utf8_char(const char *s, size_t n);
+/* White_Space of Unicode. */
+bool char_is_white(uint32_t c);
 /* s as the inside of a JSON string: quotes, backslashes and control characters escaped; bytes
  * that are no UTF-8 become U+FFFD. */
 void text_add_json(struct text *t, const char *s, size_t n);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utf8proc.h>
 #include <xxhash.h>
 
 void text_init(struct text *t)
@@ -101,6 +102,13 @@ int utf8_char(const char *s, size_t n)
             return -1;
     }
     return len;
+}
+
+bool char_is_white(uint32_t c)
+{
+    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+    return (c >= '\t' && c <= '\r') || c == 0x85 ||
+           (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
 }
 
 static size_t utf8_length(const char *s, size_t n)

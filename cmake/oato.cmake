@@ -21,6 +21,7 @@ endif()
 
 # What each room shows to those that use it, by the name in which they include it.
 set(OATO_SHOWS_base base/base.h base/dtypes.h)
+set(OATO_SHOWS_jinja base/jinja/jinja.h)
 set(OATO_SHOWS_op kernels/op.h kernels/activation.h)
 set(OATO_SHOWS_kernels kernels/op.h kernels/activation.h kernels/program.h kernels/device.h)
 set(OATO_SHOWS_models models/models.h)

@@ -1,14 +1,14 @@
 /*
  * chat_template.c - the prompt text of a conversation: the model's own Jinja program
- * (tokenizer.chat_template), run by jinja_run.c, or a named format (chat_formats.c).
+ * (tokenizer.chat_template), run by the interpreter of base/jinja, or a named format (chat_formats.c).
  *
  * The program sees messages, add_generation_prompt, bos_token, eos_token and what
  * chat_template_variables gives it. It comes from the file, so whatever it does ends within the
  * limits of jinja_limits_default. A program that cannot be parsed is replaced by the format that it
  * is recognised as, with a warning; a format is a program, too.
  */
+#include "base/jinja/jinja.h"
 #include "models/chat_internal.h"
-#include "models/jinja_internal.h"
 #include "models/tokens_internal.h"
 
 #include <stdlib.h>
@@ -155,7 +155,7 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
     if (!x)
         return err->status;
     jinja_set_json(x, json, strlen(json));
-    const bool good = !x->failed;
+    const bool good = !jinja_failed(x);
     jinja_end(x);
     if (!good)
         return oato_fail(err, OATO_EUSAGE,
@@ -182,7 +182,7 @@ static struct value messages_value(struct jinja *x, const struct chat_format *fo
         system = system || strcmp(m[i].role, "system") == 0;
     if (!system)
         message_push(x, list.list, "system", format->system);
-    for (size_t i = 0; i < n && !x->failed; i++)
+    for (size_t i = 0; i < n && !jinja_failed(x); i++)
         message_push(x, list.list, m[i].role, m[i].content);
     return list;
 }

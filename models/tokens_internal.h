@@ -255,8 +255,6 @@ bool buffer_reserve(struct encode_work *w, size_t n);
 
 /* ------------------------------------------------------------------------ utf8_stream.c --- */
 
-/* White_Space of Unicode. */
-bool char_is_white(uint32_t c);
 /* Bytes at the start of s that are whole valid characters. */
 size_t utf8_valid_prefix(const char *s, size_t n);
 

@@ -8,14 +8,6 @@
 #include "models/tokens_internal.h"
 
 #include <string.h>
-#include <utf8proc.h>
-
-bool char_is_white(uint32_t c)
-{
-    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return (c >= '\t' && c <= '\r') || c == 0x85 ||
-           (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
-}
 
 size_t utf8_valid_prefix(const char *s, size_t n)
 {

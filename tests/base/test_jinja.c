@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/jinja_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 static const char variables[] =
     "{\"n\": 3, \"s\": \"Gr\\u00fc\\u00dfe, \\ud83d\\ude00!\", \"empty\": [], \"no\": null,"

@@ -1,12 +1,12 @@
 /*
- * jinja_calls.c - what a Jinja program calls: one table of functions, filters, tests and methods.
+ * calls.c - what a Jinja program calls: one table of functions, filters, tests and methods.
  * A row says what its parameters are, so that a function finds its arguments checked and in order.
  *
  * What gives a generator in Python gives a list. Python's sandbox refuses methods that change a
  * list; append and pop are here all the same, because programs of some models need them. Changes of
  * case know ASCII only.
  */
-#include "models/jinja_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 #include <ctype.h>
 #include <stdlib.h>

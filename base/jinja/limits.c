@@ -1,9 +1,9 @@
 /*
- * jinja_limits.c - limits of steps, nesting, output and memory. Every part of the interpreter that
+ * limits.c - limits of steps, nesting, output and memory. Every part of the interpreter that
  * could be made to work for long asks here first, and the first failure ends the run with one line
  * that names the template, the line in it and the limit.
  */
-#include "models/jinja_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 #include <stdarg.h>
 
@@ -59,7 +59,7 @@ void *jinja_alloc(struct jinja *x, size_t count, size_t size)
     void *p = arena_alloc(&x->arena, bytes, 1);
     if (!p) {
         x->failed = true;
-        oato_fail_memory(x->err, bytes, "the chat template");
+        oato_fail_memory(x->err, bytes, "the template");
     }
     return p;
 }
@@ -76,6 +76,6 @@ void jinja_emit(struct jinja *x, struct text *to, const char *s, size_t n)
     text_add(to, s, n);
     if (to->failed) {
         x->failed = true;
-        oato_fail_memory(x->err, n, "the prompt text");
+        oato_fail_memory(x->err, n, "the text of a template");
     }
 }

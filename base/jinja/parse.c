@@ -1,10 +1,10 @@
 /*
- * jinja_parse.c - a Jinja program as a tree. The first part cuts it into lexemes: text outside of
+ * parse.c - a Jinja program as a tree. The first part cuts it into lexemes: text outside of
  * tags, and what is inside {{ }} and {% %}; trim_blocks, lstrip_blocks and the signs - and + remove
  * white space. The second part is a recursive descent with jinja2's precedence: if-else, or, and,
  * not, comparisons, + -, ~, * %, sign, then calls and filters.
  */
-#include "models/jinja_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 #include <ctype.h>
 

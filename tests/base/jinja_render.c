@@ -4,7 +4,7 @@
  * Every line of standard input is a JSON object of variables; SECONDS since 1970 is the time that
  * the program sees. For every line prints "text N" or "error N" and a newline, then N bytes.
  */
-#include "models/jinja_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

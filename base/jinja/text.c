@@ -1,10 +1,9 @@
 /*
- * jinja_text.c - strings of a Jinja run: characters are UTF-8 (a byte that is not counts as one),
+ * text.c - strings of a Jinja run: characters are UTF-8 (a byte that is not counts as one),
  * values are printed as Python prints them and as JSON, as its json module does it; and JSON and
  * the strings of programs are read.
  */
-#include "models/jinja_internal.h"
-#include "models/tokens_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /*
- * jinja_values.c - the values of a Jinja run: making, comparing, combining and looking into them,
+ * values.c - the values of a Jinja run: making, comparing, combining and looking into them,
  * as Python does it. Integers have 64 bits; more is an error.
  *
  * Strings are immutable and may share bytes; containers are shared by reference. Values can contain
  * each other many times over (a list of twice the same list, and so on), so whatever walks them
  * counts steps and depth.
  */
-#include "models/jinja_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 enum { GROW_FIRST = 4 };
 

@@ -1,10 +1,10 @@
 /*
- * jinja_run.c - runs the tree of a Jinja program, within the limits of jinja_limits.c.
+ * run.c - runs the tree of a Jinja program, within the limits of limits.c.
  *
  * Loops, macros and captured blocks have a scope of their own; an if has not. Names are looked up
  * from the innermost scope outwards, then among the functions that every program has.
  */
-#include "models/jinja_internal.h"
+#include "base/jinja/jinja_internal.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -304,7 +304,7 @@ oato_status jinja_parse(const char *name, const char *text, size_t n,
     struct jinja_template *t = calloc(1, sizeof *t);
     *out = NULL;
     if (!t)
-        return oato_fail_memory(err, sizeof *t, "the chat template");
+        return oato_fail_memory(err, sizeof *t, "the template");
     begin(&t->x, name, limits, err);
     const struct value copy = value_string(&t->x, name, strlen(name) + 1);
     t->x.name = t->x.failed ? name : copy.s;
@@ -329,7 +329,7 @@ struct jinja *jinja_begin(const struct jinja_template *t, struct oato_error *err
 {
     struct jinja *x = malloc(sizeof *x);
     if (!x) {
-        oato_fail_memory(err, sizeof *x, "the chat template");
+        oato_fail_memory(err, sizeof *x, "the template");
         return NULL;
     }
     begin(x, t->x.name, t->x.limits, err);
@@ -362,6 +362,11 @@ oato_status jinja_run(struct jinja *x, struct text *out)
     if (x->flow != FLOW_ON)
         jinja_fail(x, "break or continue outside of a loop");
     return x->failed ? x->err->status : OATO_OK;
+}
+
+bool jinja_failed(const struct jinja *x)
+{
+    return x->failed;
 }
 
 void jinja_end(struct jinja *x)

@@ -1,65 +1,12 @@
 /*
- * jinja_internal.h - what the files of the Jinja interpreter share, and how it is used:
- *
- *     jinja_parse(name, text, n, limits, &t, err)            a program, once
- *     x = jinja_begin(t, err); jinja_set(x, "messages", v)   a run and its variables
- *     jinja_run(x, &out); jinja_end(x)
- *
- * Semantics are those of jinja2 as Hugging Face's transformers sets it up, as far as the templates
- * of known models use it; the rest is refused by name. A program comes from an untrusted file, so
- * every run has limits. The first failure is kept in the caller's error; after it nothing
- * allocates, loops end and values are undefined, so the code reads without checks.
+ * jinja_internal.h - what the files of the Jinja interpreter share.
  */
-#ifndef OATO_MODELS_JINJA_INTERNAL_H
-#define OATO_MODELS_JINJA_INTERNAL_H
+#ifndef OATO_JINJA_INTERNAL_H
+#define OATO_JINJA_INTERNAL_H
 
-#include "models/models.h"
+#include "base/jinja/jinja.h"
 
-#include <string.h>
-
-struct jinja_limits {
-    int64_t steps;         /* nodes evaluated, and a step for every STEP_BYTES bytes of text */
-    int32_t depth;         /* of expressions, statements, calls and values inside each other */
-    size_t output_bytes;   /* printed in all, text that is captured by set or a macro included */
-    size_t memory_bytes;   /* of values, and of the parsed program; below 4 GiB */
-    size_t template_bytes; /* of its text */
-};
-extern const struct jinja_limits jinja_limits_default;
-enum { STEP_BYTES = 256 };
-
-/* ------------------------------------------------------------------------------ values ---- */
-
-/* X(type, its name in Python) */
-#define VALUE_KINDS(X)                                                                             \
-    X(UNDEFINED, "Undefined")                                                                      \
-    X(NONE, "NoneType")                                                                            \
-    X(BOOL, "bool")                                                                                \
-    X(INT, "int")                                                                                  \
-    X(FLOAT, "float")                                                                              \
-    X(STRING, "str")                                                                               \
-    X(LIST, "list")                                                                                \
-    X(TUPLE, "tuple")                                                                              \
-    X(DICT, "dict")                                                                                \
-    X(NAMESPACE, "jinja2.utils.Namespace")                                                         \
-    X(MACRO, "jinja2.runtime.Macro")                                                               \
-    X(FUNCTION, "function")
-#define VALUE_KIND(type, name) VALUE_##type,
-enum value_type { VALUE_KINDS(VALUE_KIND) VALUE_TYPES };
-#undef VALUE_KIND
-
-struct value {
-    uint8_t type;
-    uint8_t owner; /* UNDEFINED: the type that lacks it; UNDEFINED: no name is known */
-    uint32_t len;  /* STRING, UNDEFINED (its name; 0: of an element) */
-    union {
-        int64_t i; /* BOOL, INT; UNDEFINED: number of the element */
-        double f;
-        const char *s;     /* bytes, usually UTF-8, not zero-terminated */
-        struct list *list; /* LIST, TUPLE, DICT, NAMESPACE */
-        const struct macro *macro;
-        const struct jinja_call *call; /* FUNCTION; NULL: a method without its object */
-    };
-};
+enum { STEP_BYTES = 256 }; /* of text, in a step */
 
 /* A dict is a list of keys and values in turns, in the order of insertion. */
 struct list {
@@ -70,22 +17,6 @@ struct list {
 static const struct value undefined = {.type = VALUE_UNDEFINED};
 static const struct value value_none = {.type = VALUE_NONE};
 
-static inline struct value value_bool(bool b)
-{
-    return (struct value){.type = VALUE_BOOL, .i = b};
-}
-static inline struct value value_int(int64_t i)
-{
-    return (struct value){.type = VALUE_INT, .i = i};
-}
-static inline struct value value_slice(const char *s, size_t n) /* borrows */
-{
-    return (struct value){.type = VALUE_STRING, .len = (uint32_t)n, .s = s};
-}
-static inline struct value value_str(const char *s) /* borrows */
-{
-    return value_slice(s, strlen(s));
-}
 static inline bool value_is_list(struct value v)
 {
     return v.type == VALUE_LIST || v.type == VALUE_TUPLE;
@@ -136,21 +67,7 @@ struct jinja {
     struct oato_error *err;
 };
 
-struct jinja_template;
-/* name appears in messages; text is copied. */
-oato_status jinja_parse(const char *name, const char *text, size_t n,
-                        const struct jinja_limits *limits, struct jinja_template **out,
-                        struct oato_error *err);
-void jinja_free(struct jinja_template *t);
-/* err is stored; the functions of the run leave their failure there. NULL: memory is short. */
-struct jinja *jinja_begin(const struct jinja_template *t, struct oato_error *err);
-void jinja_set(struct jinja *x, const char *name, struct value v);
-/* Sets every member of a JSON object. */
-void jinja_set_json(struct jinja *x, const char *json, size_t n);
-oato_status jinja_run(struct jinja *x, struct text *out);
-void jinja_end(struct jinja *x);
-
-/* ---------------------------------------------------------------------- jinja_limits.c ---- */
+/* ------------------------------------------------------------------------------ limits.c ---- */
 
 /* Keeps the first message, in front of it the template and the line. */
 void jinja_fail(struct jinja *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -167,15 +84,12 @@ void *jinja_alloc(struct jinja *x, size_t count, size_t size);
 /* Adds to a text, and counts it as output and as steps. */
 void jinja_emit(struct jinja *x, struct text *to, const char *s, size_t n);
 
-/* ---------------------------------------------------------------------- jinja_values.c ---- */
+/* ------------------------------------------------------------------------------ values.c ---- */
 
 struct value value_string(struct jinja *x, const char *s, size_t n); /* copies */
-struct value value_new(struct jinja *x, enum value_type type);       /* an empty container */
 struct value value_take(struct jinja *x, struct text *t);            /* its text; t is freed */
-void list_push(struct jinja *x, struct list *l, struct value v);
 /* NULL: no such key. */
 struct value *dict_find(struct jinja *x, const struct list *d, struct value key);
-void dict_set(struct jinja *x, struct list *d, struct value key, struct value v);
 
 bool value_true(struct value v);
 const char *value_type_name(struct value v);                /* as Python calls it: "str" */
@@ -195,7 +109,7 @@ struct value value_concat(struct jinja *x, struct value a, struct value b); /* s
 /* Any operator but "or", "and" and "~", as programs write it. */
 struct value value_binary(struct jinja *x, const char *op, struct value a, struct value b);
 
-/* ------------------------------------------------------------------------ jinja_text.c ---- */
+/* -------------------------------------------------------------------------------- text.c ---- */
 
 bool char_is_space(const char *s, size_t n);
 /* chars: what to remove, white space when it is no string. */
@@ -209,7 +123,7 @@ struct value read_string(struct jinja *x, const char **at, const char *end, char
 /* The number at *at, made of the characters `of`; undefined when it is none. */
 struct value read_number(const char **at, const char *end, const char *of);
 
-/* ----------------------------------------------------------------------- jinja_calls.c ---- */
+/* ------------------------------------------------------------------------------- calls.c ---- */
 
 struct args {
     struct list at, named; /* named: a dict */
@@ -234,7 +148,7 @@ struct value call_run(struct jinja *x, const struct jinja_call *row, struct valu
 struct value call_named(struct jinja *x, enum call_on on, struct value name, struct value subject,
                         const struct args *a);
 
-/* ----------------------------------------------------------------------- jinja_parse.c ---- */
+/* ------------------------------------------------------------------------------- parse.c ---- */
 
 /* Behind each kind: its kids and value. A list is linked by `next`. */
 enum node_kind {
