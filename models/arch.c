@@ -48,13 +48,20 @@ static void read_factors(struct graph_builder *b, struct layer_shape *s)
     s->logit_factor = 1 / read_factor(b, "logit_scale", 1);
 }
 
+static bool any_window(const struct graph_builder *b, const struct recipe *r)
+{
+    return r->window_every && (!r->window_layers || r->window_layers == b->graph->n_layers);
+}
+
 /* A window is for some layers only; where it is, positions may turn at another rate. */
 static bool has_window(struct graph_builder *b, const struct recipe *r, int32_t layer)
 {
+    if (!any_window(b, r))
+        return false;
     const struct gguf_value *pattern = build_value(b, "attention.sliding_window_pattern");
     int32_t every = r->window_every;
     if (pattern && pattern->type == GGUF_ARRAY)
-        return build_int(b, "attention.sliding_window_pattern", layer, 0, 1, -1);
+        return build_flag(b, "attention.sliding_window_pattern", layer);
     if (pattern)
         every = build_int(b, "attention.sliding_window_pattern", -1, 1, 1 << 16, -1);
     return every == 1 ||
@@ -65,19 +72,48 @@ static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t 
 {
     const struct recipe *r = s->recipe;
     s->window = 0;
-    const bool windows =
-        r->window_every && (!r->window_layers || r->window_layers == b->graph->n_layers);
-    if (windows && has_window(b, r, layer))
+    if (has_window(b, r, layer))
         s->window =
             build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, r->chunks ? CHUNK : 0);
     if (s->window && r->chunks)
         s->window = CHUNK;
     s->rope_base = s->window ? s->rope_base_window : s->rope_base_global;
     s->rope_scaled = !s->window || r->windows_scaled;
-    if (windows && r->rope_in_windows && !s->window)
+    if (any_window(b, r) && r->rope_in_windows && !s->window)
         s->rope = r->dense_rope && !arch_has_experts(b, s);
     if (r->rope_by_pattern && build_value(b, "attention.rope_pattern"))
         s->rope = build_int(b, "attention.rope_pattern", layer, 0, 1, 1);
+}
+
+/* The layer whose keys and values this one attends to: itself, or the last of its kind that has any
+ * of its own. */
+static int32_t kv_layer_of(struct graph_builder *b, const struct layer_shape *s)
+{
+    const struct recipe *r = s->recipe;
+    int32_t layer = s->layer;
+    if (layer < s->own_layers)
+        return layer;
+    const bool window = has_window(b, r, layer);
+    for (layer = s->own_layers - 1; layer >= 0 && !build_failed(b); layer--)
+        if (has_window(b, r, layer) == window)
+            return layer;
+    if (!build_failed(b))
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: key %s.attention.shared_kv_layers leaves layer %d no layer %s a window to "
+                  "share keys and values with",
+                  gguf_path(b->gguf), b->shape->architecture, s->layer,
+                  window ? "with" : "without");
+    return 0;
+}
+
+/* Sizes of heads, of which layers with a window may have others. */
+static int32_t read_dim(struct graph_builder *b, const struct layer_shape *s, const char *key,
+                        int64_t otherwise)
+{
+    char own[64];
+    const int32_t n = build_int(b, key, -1, 2, 4096, otherwise);
+    snprintf(own, sizeof own, "%s_swa", key);
+    return s->window && s->recipe->window_dims ? build_int(b, own, -1, 2, 4096, n) : n;
 }
 
 /* Attention and FFN shapes, which may be arrays, of a layer. */
@@ -90,14 +126,19 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     s->heads = build_int(b, "attention.head_count", layer, least, 65536, s->attends ? -1 : 0);
     if (build_failed(b))
         return;
-    s->kv_heads = build_int(b, "attention.head_count_kv", layer, least, s->heads, s->heads);
+    s->kv_layer = kv_layer_of(b, s);
+    s->kv_heads = build_int(b, "attention.head_count_kv", s->kv_layer, least, s->heads, s->heads);
     s->clamp = r->clamp_by_key ? build_float_of(b, "swiglu_clamp_exp", layer, 0, 1e6, 0) : 0;
     if (s->feeds && (!arch_has_experts(b, s) || r->dense != DENSE_NONE))
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
-    s->head_dim =
-        build_int(b, "attention.key_length", -1, 2, 4096, s->heads ? s->width / s->heads : 2);
-    s->v_dim = build_int(b, "attention.value_length", -1, 2, 4096, s->head_dim);
-    s->rope_dims = build_int(b, "rope.dimension_count", -1, 2, 4096, s->head_dim);
+    const bool windows =
+        !r->chunks || build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 1);
+    s->rope =
+        s->has_positions && !(windows && r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
+    read_window(b, s, layer);
+    s->head_dim = read_dim(b, s, "attention.key_length", s->heads ? s->width / s->heads : 2);
+    s->v_dim = read_dim(b, s, "attention.value_length", s->head_dim);
+    s->rope_dims = read_dim(b, s, "rope.dimension_count", s->head_dim);
     if (build_failed(b))
         return;
     const bool fits = !r->latent || !s->attends || arch_mla_read(b, s);
@@ -110,22 +151,18 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
             "%s: inconsistent attention: %d heads of %d (values %d, rotated %d) with %d KV heads "
             "in layer %d",
             gguf_path(b->gguf), s->heads, s->head_dim, s->v_dim, s->rope_dims, s->kv_heads, layer);
-    s->attention_scale = s->score_factor != 0 ? s->score_factor
-                         : r->score_by_dim    ? 1 / (float)s->head_dim
-                         : s->head_dim        ? 1 / sqrtf((float)s->head_dim)
-                                              : 0;
+    s->attention_scale = r->score_scale != 0    ? r->score_scale
+                         : s->score_factor != 0 ? s->score_factor
+                         : r->score_by_dim      ? 1 / (float)s->head_dim
+                         : s->head_dim          ? 1 / sqrtf((float)s->head_dim)
+                                                : 0;
     if (r->latent)
         s->attention_scale *= s->yarn_scores;
-    const bool windows =
-        !r->chunks || build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 1);
-    s->rope =
-        s->has_positions && !(windows && r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
-    read_window(b, s, layer);
 }
 
-/* Keys of some files that nothing here reads: with other values than these the graph would be
+/* Keys of some files that this row does not read: with other values than these the graph would be
  * wrong. */
-static void check_unread(struct graph_builder *b)
+static void check_unread(struct graph_builder *b, const struct recipe *r)
 {
     static const struct {
         const char *key, *same;
@@ -133,13 +170,13 @@ static void check_unread(struct graph_builder *b)
                 {"attention.value_length_swa", "attention.value_length"},
                 {"rope.dimension_count_swa", "rope.dimension_count"}};
     const char *wrong = NULL;
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(rows) && !r->window_dims; i++) {
         const struct gguf_value *v = build_value(b, rows[i].key), *w = build_value(b, rows[i].same);
         double a, c;
         if (v && w && gguf_value_f64(v, 0, &a) && gguf_value_f64(w, 0, &c) && a != c)
             wrong = rows[i].key;
     }
-    if (read_factor(b, "attention.value_scale", 1) != 1)
+    if (!r->value_scale && read_factor(b, "attention.value_scale", 1) != 1)
         wrong = "attention.value_scale";
     if (build_bool(b, "kda.safe_gate", false))
         wrong = "kda.safe_gate";
@@ -179,7 +216,14 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     arch_read_experts(b, r, &s->experts);
     arch_read_positions(b, s);
     read_factors(b, s);
-    check_unread(b);
+    check_unread(b, r);
+    const int32_t layers = b->graph->n_layers;
+    s->own_layers = layers;
+    if (r->shares_kv)
+        s->own_layers -= build_int(b, "attention.shared_kv_layers", -1, 0, layers - 1, 0);
+    s->value_factor = r->value_scale ? read_factor(b, "attention.value_scale", 1) : 1;
+    if (r->layer_embeddings)
+        s->layer_embedding = build_int(b, "embedding_length_per_layer_input", -1, 0, 1 << 16, 0);
     read_layer(b, s, 0);
     if (build_failed(b))
         return;
@@ -244,6 +288,14 @@ static int32_t embedding_skip(struct graph_builder *b, const struct layer_shape 
     return arch_add(b, s->layer, "skip_add", x, y);
 }
 
+static int32_t output_scale(struct graph_builder *b, const struct layer_shape *s, int32_t x)
+{
+    const struct gguf_tensor *t =
+        build_tensor(b, 1, 0, true, "blk.%d.layer_output_scale.weight", s->layer);
+    const struct oato_op op = {.kind = OP_SCALE};
+    return t ? arch_elementwise(b, s->layer, "layer_output_scale", "", op, x, t) : x;
+}
+
 /* x + attention + FFN; n: x normed. */
 static int32_t parallel_layer(struct graph_builder *b, const struct layer_shape *s, int32_t x,
                               int32_t n)
@@ -253,7 +305,7 @@ static int32_t parallel_layer(struct graph_builder *b, const struct layer_shape 
     const int32_t of_attention = second ? arch_norm(b, s, s->layer, "attn_norm_2", x) : n;
     const int32_t a = arch_attention(b, s, of_attention);
     const int32_t m = own ? arch_norm(b, s, s->layer, "ffn_norm", x) : n;
-    const int32_t y = arch_add(b, s->layer, "attn_add", a, arch_ffn(b, s, m));
+    const int32_t y = arch_add(b, s->layer, "attn_add", a, arch_ffn(b, s, m, x));
     return arch_add(b, s->layer, "ffn_add", x, y);
 }
 
@@ -285,8 +337,12 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     const bool normed = r->blocks == BLOCKS_ONE; /* by attn_norm */
     const int32_t m = normed ? n : before ? arch_norm(b, s, s->layer, name, x) : x;
     const char *post = r->ffn_post_norm ? r->ffn_post_norm : "post_ffw_norm";
-    const int32_t f = block_output(b, s, post, "ffn_factor", arch_ffn(b, s, m));
+    const int32_t f = block_output(b, s, post, "ffn_factor", arch_ffn(b, s, m, x));
     x = arch_add(b, s->layer, "ffn_add", x, f);
+    if (s->layer_embedding)
+        x = arch_layer_embedding(b, s, x);
+    if (r->output_scales)
+        x = output_scale(b, s, x);
     return r->skips ? embedding_skip(b, s, x) : x;
 }
 
@@ -314,6 +370,8 @@ void arch_build(struct graph_builder *b, const struct recipe *r)
     read_model(b, &s);
     int32_t x = embedding(b, &s, &table);
     s.embedded = x;
+    if (s.layer_embedding)
+        s.layer_embeddings = arch_layer_embeddings(b, &s, x);
     for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l++) {
         read_layer(b, &s, l);
         b->shape->kv_heads = (int32_t)max_i64(b->shape->kv_heads, s.kv_heads);

@@ -17,6 +17,30 @@ static int32_t clamped(struct graph_builder *b, const struct layer_shape *s, con
     return s->qkv_bound != 0 ? arch_elementwise(b, s->layer, name, "_clamp", op, in, NULL) : in;
 }
 
+static bool has_own_kv(const struct layer_shape *s)
+{
+    return s->kv_layer == s->layer;
+}
+
+/* The product for v; -1: there is none. */
+static int32_t v_matrix(struct graph_builder *b, const struct layer_shape *s, int32_t n, int32_t v)
+{
+    const bool held =
+        !s->recipe->k_is_v || build_tensor(b, s->width, v, true, "blk.%d.attn_v.weight", s->layer);
+    return held ? arch_matrix(b, s->layer, "attn_v", n, v) : -1;
+}
+
+/* Of a layer that attends to another one's keys and values. Files may have its own, too. */
+static struct qkv q_alone(struct graph_builder *b, const struct layer_shape *s, int32_t n,
+                          enum factor factor)
+{
+    static const char *const others[] = {"attn_k", "attn_v", "attn_k_norm"};
+    const int32_t q = arch_product(b, s->layer, "attn_q", n, s->heads * s->head_dim, factor);
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        arch_unused(b, s->layer, others[i]);
+    return (struct qkv){.q = q, .k = -1, .v = -1, .gate = -1};
+}
+
 /* The products stand side by side, so that they can be fused, and then what is done to each. */
 static struct qkv products(struct graph_builder *b, const struct layer_shape *s, int32_t n)
 {
@@ -30,17 +54,19 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
         all = arch_extras(b, s->layer, "attn_qkv", all, demanded, factor);
         all = clamped(b, s, "attn_qkv", all);
         r.q = arch_slice(b, s->layer, "attn_q", all, 0, q);
-        r.k = arch_slice(b, s->layer, "attn_k", all, q, kv);
-        r.v = arch_slice(b, s->layer, "attn_v", all, q + kv, v);
+        r.k = has_own_kv(s) ? arch_slice(b, s->layer, "attn_k", all, q, kv) : -1;
+        r.v = has_own_kv(s) ? arch_slice(b, s->layer, "attn_v", all, q + kv, v) : -1;
         return r;
     }
+    if (!has_own_kv(s))
+        return q_alone(b, s, n, factor);
     const bool gated = s->recipe->q_holds_gate;
     r.q = arch_matrix(b, s->layer, "attn_q", n, gated ? 2 * (int64_t)q : q);
     r.k = arch_matrix(b, s->layer, "attn_k", n, kv);
-    r.v = arch_matrix(b, s->layer, "attn_v", n, v);
+    r.v = v_matrix(b, s, n, v);
     r.q = arch_extras(b, s->layer, "attn_q", r.q, demanded, factor);
     r.k = arch_extras(b, s->layer, "attn_k", r.k, demanded, factor);
-    r.v = arch_extras(b, s->layer, "attn_v", r.v, demanded, factor);
+    r.v = r.v < 0 ? r.k : arch_extras(b, s->layer, "attn_v", r.v, demanded, factor);
     r.q = clamped(b, s, "attn_q", r.q);
     r.k = clamped(b, s, "attn_k", r.k);
     r.v = clamped(b, s, "attn_v", r.v);
@@ -71,7 +97,8 @@ static void qk_norms(struct graph_builder *b, const struct layer_shape *s, struc
         return;
     }
     r->q = qk_norm(b, s, "attn_q_norm", r->q, s->heads);
-    r->k = qk_norm(b, s, "attn_k_norm", r->k, s->kv_heads);
+    if (has_own_kv(s))
+        r->k = qk_norm(b, s, "attn_k_norm", r->k, s->kv_heads);
 }
 
 /* The gate of attention's output, for which the tensor has a row a head or a row an element. */
@@ -91,7 +118,8 @@ int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct
     op.kind = OP_KV_STORE;
     op.dtype = DT_F16;
     op.k = op.n = op.kv_heads * op.head_dim;
-    build_op(b, s->layer, "kv_store", op, k, v, NULL, 0);
+    if (k >= 0)
+        build_op(b, s->layer, "kv_store", op, k, v, NULL, 0);
     op.kind = OP_ATTENTION;
     op.k_tail = 0;
     op.k = s->heads * op.head_dim;
@@ -106,17 +134,22 @@ int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct
     const struct gguf_tensor *sinks =
         s->recipe->sinks ? build_tensor(b, s->heads, 0, true, "blk.%d.attn_sinks.weight", s->layer)
                          : NULL;
-    return build_op(b, s->layer, "attention", op, q, -1, sinks, op.n);
+    const int32_t o = build_op(b, s->layer, "attention", op, q, -1, sinks, op.n);
+    build_kv_layer(b, s->kv_layer);
+    return o;
 }
 
 int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n)
 {
     struct qkv r = products(b, s, n);
+    if (s->recipe->v_norm && has_own_kv(s))
+        r.v = arch_head_norm(b, s, "attn_v_norm", r.v, s->kv_heads, s->v_dim, NORM_PLAIN, false);
     if (s->recipe->qk_norm == QK_HEADS || s->recipe->qk_norm == QK_WHOLE)
         qk_norms(b, s, &r);
     if (s->rope) {
         r.q = arch_rope(b, s, "rope_q", r.q, s->heads, s->head_dim, 0);
-        r.k = arch_rope(b, s, "rope_k", r.k, s->kv_heads, s->head_dim, 0);
+        if (has_own_kv(s))
+            r.k = arch_rope(b, s, "rope_k", r.k, s->kv_heads, s->head_dim, 0);
     }
     const bool bare = s->recipe->chunks && (!s->rope || s->experts.all == 128);
     if (s->recipe->qk_norm == QK_ROTATED_HEADS && !bare)
@@ -133,5 +166,6 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
         .kind = OP_SWIGLU, .dtype = DT_F32, .k = values, .n = values, .activation = ACT_SIGMOID};
     if (r.gate >= 0)
         o = build_op(b, s->layer, "attn_gated", gate, r.gate, o, NULL, values);
-    return arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
+    o = arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
+    return arch_factor(b, s->layer, "attn_value_factor", o, s->value_factor);
 }

@@ -8,6 +8,7 @@
  */
 #include "models/recipe_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { EXPERTS_MOST = 1 << 12, FFN_MOST = 1 << 24 };
@@ -89,14 +90,33 @@ void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct e
 
 /* ---------------------------------------------------------------------------------- choice */
 
-static int32_t route(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+/* Of x normed with weights of the router's own. */
+static int32_t normed_logits(struct graph_builder *b, const struct layer_shape *s, int32_t x,
+                             const struct gguf_tensor *w)
+{
+    const struct oato_op norm = {.kind = OP_RMS_NORM, .eps = s->eps};
+    const struct gguf_tensor *scale =
+        build_tensor(b, s->width, 0, false, "blk.%d.ffn_gate_inp.scale", s->layer);
+    const int32_t n = arch_elementwise(b, s->layer, "ffn_gate_inp", "_norm", norm, x, scale);
+    const int32_t logits = build_mul_mat(b, s->layer, "ffn_gate_inp", n, w);
+    return arch_factor(b, s->layer, "ffn_gate_inp_factor", logits, 1 / sqrtf((float)s->width));
+}
+
+static int32_t logits_of(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x)
+{
+    const struct gguf_tensor *w =
+        build_tensor(b, s->width, s->experts.all, false, "blk.%d.ffn_gate_inp.weight", s->layer);
+    const int32_t in = s->recipe->route_layer_input ? s->input : m;
+    if (s->recipe->dense == DENSE_BESIDE_NORMED)
+        return normed_logits(b, s, x, w);
+    return arch_bias(b, s->layer, "ffn_gate_inp", build_mul_mat(b, s->layer, "ffn_gate_inp", in, w),
+                     false);
+}
+
+static int32_t route(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x)
 {
     const struct experts *e = &s->experts;
-    const struct gguf_tensor *w =
-        build_tensor(b, s->width, e->all, false, "blk.%d.ffn_gate_inp.weight", s->layer);
-    const int32_t in = s->recipe->route_layer_input ? s->input : m;
-    int32_t logits = build_mul_mat(b, s->layer, "ffn_gate_inp", in, w);
-    logits = arch_bias(b, s->layer, "ffn_gate_inp", logits, false);
+    const int32_t logits = logits_of(b, s, m, x);
     struct oato_op op = {.kind = OP_ROUTE,
                          .dtype = DT_F32,
                          .k = e->all,
@@ -226,28 +246,42 @@ static int32_t beside(struct graph_builder *b, const struct layer_shape *s, int3
 {
     if (s->experts.shared)
         return shared(b, s, m);
-    const bool dense = s->recipe->dense == DENSE_BESIDE_OF_INPUT ||
-                       (s->recipe->dense == DENSE_BESIDE && arch_has(b, s->layer, "ffn_up.weight"));
+    const bool always = s->recipe->dense >= DENSE_BESIDE_OF_INPUT;
+    const bool dense =
+        always || (s->recipe->dense == DENSE_BESIDE && arch_has(b, s->layer, "ffn_up.weight"));
     const bool square = s->recipe->dense == DENSE_BESIDE_OF_INPUT;
     return dense ? arch_dense(b, s, "", m, square ? s->width : s->ffn) : -1;
 }
 
-static int32_t experts(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+/* What the experts read. */
+static int32_t experts_input(struct graph_builder *b, const struct layer_shape *s, int32_t m,
+                             int32_t x)
 {
-    const int32_t n = s->recipe->dense == DENSE_BESIDE_OF_INPUT
-                          ? arch_norm(b, s, s->layer, "ffn_norm_exps", s->input)
-                          : m;
-    const int32_t choice = route(b, s, n);
+    if (s->recipe->dense == DENSE_BESIDE_OF_INPUT)
+        return arch_norm(b, s, s->layer, "ffn_norm_exps", s->input);
+    return s->recipe->dense == DENSE_BESIDE_NORMED ? arch_norm(b, s, s->layer, "pre_ffw_norm_2", x)
+                                                   : m;
+}
+
+static int32_t experts(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x)
+{
+    const bool normed = s->recipe->dense == DENSE_BESIDE_NORMED;
+    const int32_t n = experts_input(b, s, m, x);
+    const int32_t choice = route(b, s, n, x);
     int32_t y = down(b, s, gate_up(b, s, n, choice), choice);
-    const int32_t other = beside(b, s, m);
+    if (normed)
+        y = arch_norm(b, s, s->layer, "post_ffw_norm_2", y);
+    int32_t other = beside(b, s, m);
     if (other < 0)
         return y;
+    if (normed)
+        other = arch_norm(b, s, s->layer, "post_ffw_norm_1", other);
     y = arch_add(b, s->layer, "ffn_shexp_add", y, other);
     const float factor = s->recipe->shared_factor;
     return arch_factor(b, s->layer, "ffn_shexp_factor", y, factor != 0 ? factor : 1);
 }
 
-int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m)
+int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x)
 {
-    return arch_has_experts(b, s) ? experts(b, s, m) : arch_dense(b, s, "", m, s->ffn);
+    return arch_has_experts(b, s) ? experts(b, s, m, x) : arch_dense(b, s, "", m, s->ffn);
 }

@@ -26,13 +26,13 @@ bool arch_has(const struct graph_builder *b, int32_t layer, const char *name)
 
 void arch_unused(struct graph_builder *b, int32_t layer, const char *name)
 {
-    static const char *const kinds[] = {"weight", "bias"};
+    static const char *const kinds[] = {"weight", "bias", "scale"};
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
         char full[GGUF_MAX_NAME + 1];
         snprintf(full, sizeof full, "blk.%d.%s.%s", layer, name, kinds[i]);
         const struct gguf_tensor *t = gguf_tensor(b->gguf, full);
         if (t)
-            build_tensor(b, t->ne[0], 0, true, "%s", full);
+            build_tensor(b, t->ne[0], t->ne[1], true, "%s", full);
     }
 }
 

@@ -92,11 +92,14 @@ void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
 
 void arch_read_divisors(struct graph_builder *b, struct layer_shape *s)
 {
-    const int64_t pairs = s->rope_dims / 2;
+    const bool global = s->recipe->divisors_global;
+    const int32_t dims = s->rope_dims;
+    const int64_t pairs =
+        (global ? build_int(b, "rope.dimension_count", -1, 2, 4096, dims) : dims) / 2;
     const struct gguf_tensor *beyond = build_tensor(b, pairs, 0, true, "rope_factors_long.weight");
     const struct gguf_tensor *within =
         build_tensor(b, pairs, 0, beyond == NULL, "rope_factors_short.weight");
-    s->rope_divisors = build_tensor(b, pairs, 0, true, "rope_freqs.weight");
+    s->rope_divisors = build_tensor(b, pairs, 0, !global, "rope_freqs.weight");
     if (s->rope_divisors || !beyond)
         return;
     s->rope_divisors = within;
@@ -143,7 +146,9 @@ int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const ch
         op.rope_high = s->rope_high;
         op.rope_magnitude = s->rope_magnitude != 1 ? s->rope_magnitude : 0;
     }
-    const int32_t y = build_op(b, s->layer, name, op, in, -1, s->rope_divisors, op.n);
+    const bool divides = !s->window || !s->recipe->divisors_global;
+    const int32_t y =
+        build_op(b, s->layer, name, op, in, -1, divides ? s->rope_divisors : NULL, op.n);
     if (s->rope_beyond)
         build_beyond(b, s->rope_beyond, s->original_context);
     return y;

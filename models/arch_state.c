@@ -19,7 +19,7 @@ static bool is_recurrent(struct graph_builder *b, const struct recipe *r, int32_
     if (r->mixer_layers == MIXER_WITHOUT_KV)
         return build_int(b, "attention.head_count_kv", layer, 0, 65536, 1) == 0;
     if (build_value(b, "attention.recurrent_layers"))
-        return build_int(b, "attention.recurrent_layers", layer, 0, 1, -1);
+        return build_flag(b, "attention.recurrent_layers", layer);
     const int32_t every = build_int(b, "full_attention_interval", -1, 1, 1 << 16, 4);
     return every && (layer + 1) % every != 0;
 }

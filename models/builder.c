@@ -72,6 +72,15 @@ bool build_bool(struct graph_builder *b, const char *key, bool otherwise)
     return v;
 }
 
+bool build_flag(struct graph_builder *b, const char *key, int32_t layer)
+{
+    const struct gguf_value *v = build_value(b, key);
+    const bool bools = v && v->type == GGUF_ARRAY && v->elem == GGUF_BOOL;
+    if (bools && (uint64_t)layer < v->count)
+        return v->data[layer] != 0;
+    return build_int(b, key, layer, 0, 1, -1);
+}
+
 static void mark_used(struct graph_builder *b, const struct gguf_tensor *t)
 {
     const struct gguf_tensor *first = gguf_tensor_at(b->gguf, 0);
@@ -216,6 +225,12 @@ void build_weight(struct graph_builder *b, const struct gguf_tensor *weight)
         return;
     struct graph_op *o = &b->graph->ops[b->graph->n_ops - 1];
     o->weight[o->n_weights++] = weight;
+}
+
+void build_kv_layer(struct graph_builder *b, int32_t layer)
+{
+    if (!build_failed(b))
+        b->graph->ops[b->graph->n_ops - 1].kv_layer = layer;
 }
 
 void build_beyond(struct graph_builder *b, const struct gguf_tensor *weight, int32_t context)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 1024, OPS_A_LAYER = 48, OPS_OUTSIDE = 8 };
+enum { MAX_LAYERS = 1024, OPS_A_LAYER = 48, OPS_OUTSIDE = 16 };
 
 /* Tensors that files carry but generating does not need; cls.output is the head of a reranker. */
 static bool harmless(const char *name)

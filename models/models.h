@@ -208,7 +208,8 @@ struct graph_op {
     struct oato_op op;
     const char *name; /* stable: "blk.3.attn_q", "blk.3.attn_qkv", "output"; plans refer to it */
     int32_t layer;    /* -1 before the first, n_layers after the last */
-    int32_t kv_layer; /* KV_STORE, ATTENTION; else -1 */
+    int32_t kv_layer; /* KV_STORE, ATTENTION: whose keys and values; `layer`, or an earlier one that
+                         stores them for several; else -1 */
     int32_t n_in, n_out, n_weights;
     int32_t in[GRAPH_INPUTS], out[GRAPH_OUTPUTS];    /* values */
     const struct gguf_tensor *weight[GRAPH_WEIGHTS]; /* may hold NULL: absent optional weight */

@@ -48,6 +48,8 @@ float build_float(struct graph_builder *b, const char *key, double lo, double hi
 float build_float_of(struct graph_builder *b, const char *key, int32_t layer, double lo, double hi,
                      double otherwise);
 bool build_bool(struct graph_builder *b, const char *key, bool otherwise);
+/* Of a key that must be there: bools of the layers, or integers 0 and 1. */
+bool build_flag(struct graph_builder *b, const char *key, int32_t layer);
 
 /* The tensor of that name with exactly rows x k elements (rows 0: a vector of k); an absent one
  * is an error, or NULL when optional. */
@@ -70,6 +72,9 @@ void build_input(struct graph_builder *b, int32_t value);
 void build_weight(struct graph_builder *b, const struct gguf_tensor *weight);
 /* Its optional weights; NULL stands for an absent one. */
 void build_extras(struct graph_builder *b, const struct gguf_tensor *const *weights, int n);
+
+/* The layer whose keys and values it works on, if not its own. */
+void build_kv_layer(struct graph_builder *b, int32_t layer);
 
 /* What takes the place of its weight where a sequence may have a longer context. */
 void build_beyond(struct graph_builder *b, const struct gguf_tensor *weight, int32_t context);

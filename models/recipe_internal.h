@@ -83,8 +83,10 @@ enum blocks { BLOCKS_TWO, BLOCKS_WITHOUT_FFN, BLOCKS_ONE };
 enum router { ROUTER_PLAIN, ROUTER_BIASED, ROUTER_BY_KEY };
 
 /* An FFN of every token beside the experts; these may read the layer's input (norm ffn_norm_exps),
- * and then the FFN is as wide as the model. */
-enum dense_ffn { DENSE_NONE, DENSE_BESIDE, DENSE_BESIDE_OF_INPUT };
+ * and then the FFN is as wide as the model; or both have norms of their own: the experts read
+ * pre_ffw_norm_2 of x, the outputs are normed by post_ffw_norm_1 (the FFN's) and _2, and the router
+ * reads x / rms(x) times ffn_gate_inp.scale / sqrt(width). */
+enum dense_ffn { DENSE_NONE, DENSE_BESIDE, DENSE_BESIDE_OF_INPUT, DENSE_BESIDE_NORMED };
 
 struct recipe {
     const char *name; /* general.architecture */
@@ -111,7 +113,10 @@ struct recipe {
     /* Llama 4's windows: chunks of 8192 positions, unless attention.sliding_window is 0; layers
      * without rotate nothing, norm no heads and temper q */
     bool chunks;
+    bool window_dims;     /* layers with one have the keys key_length_swa, value_length_swa and
+                             rope.dimension_count_swa */
     bool rope_in_windows; /* layers without a window have no positions */
+    bool divisors_global; /* rope_freqs counts only in these, and files must have it */
     bool rope_by_pattern; /* key attention.rope_pattern: 0 for layers without positions */
     bool soft_caps;       /* of scores and logits, by key */
     bool logit_caps;      /* of logits, by key */
@@ -123,14 +128,17 @@ struct recipe {
                             have them */
     int32_t head_norm;   /* enum norm_flag of those of heads */
     bool k_norm_plain;   /* that of k has no weights */
+    bool v_norm;         /* the heads of v have one, without weights */
     bool embedding_norm; /* token_embd_norm follows the embedding */
     bool embedding_rms;  /* the embedding is divided by its RMS */
     const char *attn_post_norm,
-        *ffn_post_norm;   /* names, if not post_attention_norm, post_ffw_norm */
-    float post_eps;       /* of these; 0: as of the others */
-    bool skips;           /* each layer adds the embedding times its layer_output_scale */
-    bool qk_norm_if_held; /* where files have it */
-    const char *ffn_norm; /* the name of the FFN's norm, if not ffn_norm */
+        *ffn_post_norm;    /* names, if not post_attention_norm, post_ffw_norm */
+    float post_eps;        /* of these; 0: as of the others */
+    bool skips;            /* each layer adds the embedding times its layer_output_scale */
+    bool output_scales;    /* a layer's output is multiplied by it, where files have it */
+    bool layer_embeddings; /* arch_embeddings.c, where embedding_length_per_layer_input is not 0 */
+    bool qk_norm_if_held;  /* where files have it */
+    const char *ffn_norm;  /* the name of the FFN's norm, if not ffn_norm */
     enum qk_norm qk_norm;
     enum mixer mixer;
     enum mixer_layers mixer_layers;
@@ -143,11 +151,16 @@ struct recipe {
     bool qkv_factors_unused;   /* files have them, attention leaves them out */
     enum parallel parallel;
     bool clamp_qkv;   /* by attention.clamp_kqv */
+    bool k_is_v;      /* in layers without attn_v v is the product for k */
+    bool shares_kv;   /* the last attention.shared_kv_layers layers attend to keys and values of the
+                         last one before them that has a window if they have, or none */
+    bool value_scale; /* attention's output is multiplied by attention.value_scale */
     bool ungated;     /* the FFN is down(activation(up)) */
     bool sparse;      /* attention to attention.indexer.top_k positions: all of them, and no more */
     bool latent;      /* attention is multi-head latent attention, arch_mla.c */
     bool down_factor; /* the factor of ffn_down counts */
     bool score_by_dim;  /* scores are divided by head_dim, not by its root */
+    float score_scale;  /* what they are multiplied by in place of that; 0: as above */
     bool up_holds_gate; /* ffn_up.weight holds the rows of the gate, then those of up */
     bool half_ffn;      /* feed_forward_length counts gate and up together */
     enum activation activation;
@@ -190,15 +203,19 @@ struct layer_shape {
     float score_cap, logit_cap;                                  /* 0: none */
     float qkv_bound;                                             /* 0: none */
     bool parallel;
+    int32_t own_layers; /* from this one on layers attend to keys and values of another, .. */
+    int32_t kv_layer;   /* .. this one; before, it is the layer itself */
+    float value_factor; /* 1: none */
     float score_factor; /* in place of 1/sqrt(head_dim); 0: none */
     const struct gguf_tensor *rope_divisors, *rope_beyond; /* of contexts beyond the original one */
     float rope_low, rope_high, rope_magnitude;             /* see struct oato_op */
     int32_t original_context;
     float yarn_scores; /* what YaRN multiplies scores of latent attention by */
     float alibi, temperature, temperature_step, temperature_offset;
-    int32_t embedded; /* the embedding */
-    int32_t input;    /* value: the layer's */
-    float clamp;      /* of experts' SwiGLU; 0: none */
+    int32_t embedded;                          /* the embedding */
+    int32_t input;                             /* value: the layer's */
+    int32_t layer_embedding, layer_embeddings; /* width of a layer's, 0: none; value: all of them */
+    float clamp;                               /* of experts' SwiGLU; 0: none */
     struct experts experts;
 };
 
@@ -269,9 +286,14 @@ int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const ch
 /* q times its temperature, where the model has one. */
 int32_t arch_temper(struct graph_builder *b, const struct layer_shape *s, int32_t q);
 
+/* arch_embeddings.c: of all layers, for the token's embedding x; x with what its own adds to it. */
+int32_t arch_layer_embeddings(struct graph_builder *b, const struct layer_shape *s, int32_t x);
+int32_t arch_layer_embedding(struct graph_builder *b, const struct layer_shape *s, int32_t x);
+
 /* arch_attention.c: the attention block's output for its normed input. */
 int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int32_t n);
-/* Stores k and v, as the heads of `store` say, and returns the values that q attends to. */
+/* Stores k and v, as the heads of `store` say, unless they are -1, another layer's, and returns the
+ * values that q attends to. */
 int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op store,
                     int32_t q, int32_t k, int32_t v);
 
@@ -290,9 +312,9 @@ int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const c
                    int32_t m, int32_t width);
 
 /* arch_experts.c: the keys of experts; whether the layer has any; the FFN block's output for its
- * normed input. */
+ * normed input m, of x. */
 void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out);
 bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s);
-int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m);
+int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x);
 
 #endif

@@ -70,9 +70,9 @@ void export_list_lost_kv(const struct exporter *x)
 {
     for (int32_t i = 0, n; i < x->n_layers; i += n) {
         for (n = 1; i + n < x->n_layers && x->wanted[i + n] == x->wanted[i] &&
-                    x->layer[i + n] == x->layer[i];)
+                    x->layer[i + n] == x->layer[i] && !x->kv[i + n] == !x->kv[i];)
             n++;
-        if (x->wanted[i] != x->layer[i])
+        if (x->kv[i] && x->wanted[i] != x->layer[i])
             text_printf(x->lost, "KV of layers %d to %d is planned on %s; it will be on %s\n", i,
                         i + n - 1, export_name(x, x->wanted[i]), export_name(x, x->layer[i]));
     }

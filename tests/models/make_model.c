@@ -40,7 +40,8 @@ static const struct option_row rows[] = {
     {"arch", 0, OPT_VALUE, "NAME", "any that oato runs (default llama)", ID_ARCH},
     {"keys", 0, OPT_VALUE, "WORDS",
      "more keys of the architecture, 'KEY=VALUE ...', or other values of its usual ones; a number "
-     "with a dot is a float32, a list has commas, a word is a string",
+     "with a dot is a float32, a list has commas (of numbers, or of true and false), a word is a "
+     "string",
      ID_KEYS},
     {"optional", 0, OPT_VALUE, "WORDS",
      "optional tensors to make: those with one of the words in their name", ID_OPTIONAL},

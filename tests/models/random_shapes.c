@@ -141,19 +141,27 @@ static void put_f32(struct gguf_writer *w, const char *architecture, const char 
     gguf_writer_scalar(w, full_key(full, architecture, key), GGUF_F32, &v);
 }
 
-/* "1,0,0": integers of the layers. */
+/* "1,0,0": integers of the layers; "true,false": bools. */
 static void put_list(struct gguf_writer *w, const char *architecture, const char *key,
                      const char *list)
 {
     char full[KEY_SIZE];
+    const bool bools = *list == 't' || *list == 'f';
     int32_t v[256];
+    uint8_t flag[ARRAY_LEN(v)];
     uint64_t n = 0;
-    for (const char *at = list; *at && n < ARRAY_LEN(v); at += *at == ',')
-        v[n++] = (int32_t)strtol(at, (char **)&at, 10);
-    gguf_writer_array(w, full_key(full, architecture, key), GGUF_I32, v, n);
+    for (const char *at = list; *at && n < ARRAY_LEN(v); n++) {
+        flag[n] = *at == 't';
+        v[n] = bools ? 0 : (int32_t)strtol(at, NULL, 10);
+        at += strcspn(at, ",");
+        at += *at == ',';
+    }
+    gguf_writer_array(w, full_key(full, architecture, key), bools ? GGUF_BOOL : GGUF_I32,
+                      bools ? (const void *)flag : v, n);
 }
 
-/* "KEY=VALUE" of m->keys: lists have commas, numbers with a dot are float32, words strings. */
+/* "KEY=VALUE" of m->keys: lists have commas, numbers with a dot are float32, other words strings.
+ */
 static void put_words(struct gguf_writer *w, const char *architecture, const char *words)
 {
     char word[1024];
@@ -166,10 +174,10 @@ static void put_words(struct gguf_writer *w, const char *architecture, const cha
             continue;
         *value++ = 0;
         char full[KEY_SIZE];
-        if (*value >= 'a' && *value <= 'z')
-            gguf_writer_string(w, full_key(full, architecture, word), value);
-        else if (strchr(value, ','))
+        if (strchr(value, ','))
             put_list(w, architecture, word, value);
+        else if (*value >= 'a' && *value <= 'z')
+            gguf_writer_string(w, full_key(full, architecture, word), value);
         else if (strchr(value, '.'))
             put_f32(w, architecture, word, strtof(value, NULL));
         else

@@ -42,6 +42,10 @@ static struct random_model shape_of(const char *architecture)
         m.experts = 16;
         m.experts_used = 4;
     }
+    if (!strcmp(architecture, "gemma4"))
+        m.keys = "attention.sliding_window=8 attention.sliding_window_pattern=true,false "
+                 "attention.key_length_swa=16 attention.value_length_swa=16 "
+                 "rope.dimension_count_swa=16";
     return m;
 }
 
@@ -137,6 +141,35 @@ static void qwen3moe_routes_each_token_to_its_experts(void **state)
     assert_int_equal(model->shape.experts, 16);
     assert_int_equal(model->shape.experts_used, 4);
     assert_int_equal(model->shape.ffn_width, 128);
+    model_close(model);
+}
+
+/* Layers 3 to 5 have no keys and values: they read those of the last layer before of their kind. */
+static void gemma4_shares_keys_and_values(void **state)
+{
+    (void)state;
+    static const int32_t read[] = {0, 1, 2, 1, 1, 2};
+    struct random_model m = shape_of("gemma4");
+    m.layers = ARRAY_LEN(read);
+    m.keys = "attention.sliding_window=8 attention.shared_kv_layers=3 rope.dimension_count_swa=16 "
+             "attention.sliding_window_pattern=true,true,false,true,true,false "
+             "attention.key_length_swa=16 attention.value_length_swa=16 "
+             "embedding_length_per_layer_input=8";
+    struct model *model = made(&m);
+    const struct graph *g = &model->graph;
+    int32_t stores = 0;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        stores += o->op.kind == OP_KV_STORE;
+        if (o->op.kind != OP_ATTENTION)
+            continue;
+        assert_int_equal(o->kv_layer, read[o->layer]);
+        assert_int_equal(o->op.window, read[o->layer] == 2 ? 0 : 8);
+        assert_int_equal(o->op.head_dim, read[o->layer] == 2 ? 32 : 16);
+    }
+    assert_int_equal(stores, 3);
+    assert_int_equal(graph_kv_bytes(g, DT_F16), (2 * 16 + 32) * 2 * 2 * sizeof(uint16_t));
+    assert_int_equal(op_named(g, "blk.5.layer_embd")->op.first, 5 * 8);
     model_close(model);
 }
 
@@ -271,6 +304,11 @@ static void keys_and_tensors_that_disagree_are_refused(void **state)
          "attn_k_norm.weight is missing"},
         {"qwen3", NULL, 0, "blk.0.attn_q_norm.weight", DT_COUNT, "attn_q_norm.weight is missing"},
         {"llama", "llama.expert_count", 8, NULL, 0, "llama.expert_used_count is missing"},
+        {"gemma4", "gemma4.attention.shared_kv_layers", 1, NULL, 0,
+         "leaves layer 1 no layer without a window to share"},
+        {"gemma4", "gemma4.attention.shared_kv_layers", 2, NULL, 0, "is 2; allowed: 0 to 1"},
+        {"gemma4", "gemma4.attention.key_length_swa", 8, NULL, 0, "inconsistent attention"},
+        {"gemma4", NULL, 0, "rope_freqs.weight", DT_COUNT, "rope_freqs.weight is missing"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct random_model m = shape_of(rows[i].architecture);
@@ -319,6 +357,7 @@ int main(void)
         FILE_TEST(blocks_that_predict_further_tokens_are_left_out),
         FILE_TEST(qwen3_norms_the_heads_before_it_turns_them),
         FILE_TEST(qwen3moe_routes_each_token_to_its_experts),
+        FILE_TEST(gemma4_shares_keys_and_values),
         FILE_TEST(patterns_still_match_between_norms_and_experts),
         FILE_TEST(neighbours_that_a_device_may_join),
         FILE_TEST(named_shapes_have_the_size_of_their_names),

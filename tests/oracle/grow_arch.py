@@ -79,14 +79,17 @@ def grow(header, stdev, path):
 
 def amplify(path):
     """Makes attention matter, in place: factors of 1, larger scores."""
-    for t in GGUFReader(path, "r+").tensors:
+    reader = GGUFReader(path, "r+")
+    # Gemma 4 does not divide scores by the root of a head's size, 32.
+    gain = 5 if reader.fields["general.architecture"].contents() == "gemma4" else 12
+    for t in reader.tensors:
         name = t.name.split(".", 2)[-1]
         if re.fullmatch(r"attn_(q|k|v|qkv|output)\.scale", name):
             t.data[...] = 1
         elif re.fullmatch(r"attn_(q|k|qkv)\.(weight|bias)", name):
             t.data[...] *= 8
         elif re.fullmatch(r"attn_(q|k)_norm\.weight", name):
-            t.data[...] *= 12
+            t.data[...] *= gain
 
 
 def header_of(model):
