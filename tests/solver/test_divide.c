@@ -1,8 +1,8 @@
 /*
  * test_divide.c - what must stay true of plans that divide operators between devices and stream
  * weights, on models of real shapes (headers only) and machines of docs/hardware: no baseline is
- * faster, memory holds, a plan read back costs what it said, and more skewed neurons or more memory
- * never make it slower.
+ * faster, memory holds, a plan read back costs what it said, more skewed neurons or more memory
+ * never make it slower, and keys and values lie where all layers that share them are.
  */
 #include "solver/solver.h"
 #include "tests/models/random_model.h"
@@ -253,6 +253,64 @@ static void skewed_neurons_and_experts_are_faster(void **state)
     profile_free(&p);
 }
 
+/* Devices whose attention reads a layer's keys and values, as bits. */
+static uint32_t readers_of(const struct plan *plan, const struct graph *g, int32_t layer)
+{
+    uint32_t devices = 0;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        for (int32_t j = 0; j < plan->n_parts; j++)
+            if (g->ops[i].op.kind == OP_ATTENTION && g->ops[i].kv_layer == layer &&
+                !strcmp(plan->parts[j].op, g->ops[i].name))
+                devices |= 1u << plan->parts[j].device;
+    return devices;
+}
+
+static void who_shares_keys_and_values_is_where_they_are(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct profile p;
+    struct model *m;
+    struct random_model shape = random_model_default();
+    uint32_t used = 0;
+    shape.architecture = "gemma4";
+    shape.layers = 12;
+    shape.width = 1536;
+    shape.ffn = 6144;
+    shape.heads = 8;
+    shape.kv_heads = 1;
+    shape.head_dim = 512;
+    shape.dtype = DT_Q4_0;
+    shape.header_only = true;
+    shape.tokenizer = false;
+    shape.keys = "attention.sliding_window=512 attention.shared_kv_layers=6 "
+                 "attention.sliding_window_pattern=true,true,false,true,true,false,true,true,false,"
+                 "true,true,false attention.key_length_swa=256 attention.value_length_swa=256 "
+                 "rope.dimension_count_swa=256 embedding_length_per_layer_input=256";
+    if (random_model_open(&shape, &m, &err) ||
+        hardware_load("rtx3060-laptop", &p, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    for (uint64_t mib = 100; mib <= 350; mib += 50) {
+        struct planner_options o = options_with(0, 512);
+        struct plan plan;
+        struct graph g;
+        o.budgets[0].bytes = mib << 20;
+        make(m, &p, &o, &plan);
+        if (plan_apply(&plan, m, &g, &err))
+            fail_msg("%s", err.text);
+        assert_int_equal(plan.n_kv, 6);
+        for (int32_t i = 0; i < plan.n_kv; i++) {
+            used |= 1u << plan.kv[i].device;
+            assert_int_equal(readers_of(&plan, &g, plan.kv[i].layer), 1u << plan.kv[i].device);
+        }
+        graph_free(&g);
+        plan_free(&plan);
+    }
+    assert_int_equal(used, 3); /* the host and the accelerator */
+    profile_free(&p);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +319,7 @@ int main(void)
         cmocka_unit_test(whole_plans_neither_divide_nor_stream_nor_gain_more),
         cmocka_unit_test(more_memory_never_hurts),
         cmocka_unit_test(skewed_neurons_and_experts_are_faster),
+        cmocka_unit_test(who_shares_keys_and_values_is_where_they_are),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
