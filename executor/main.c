@@ -202,7 +202,7 @@ static const struct option_of table[] = {
      TEXT(engine.prepared_cache)},
     {"dump-program", 0, NULL, "print what each device runs, and stop", ENGINE, FLAG(dump_program)},
     {"list-devices", 0, NULL, "list the available devices", ALL, FLAG(list_devices)},
-    {"json", 0, NULL, "machine-readable output", BENCH, FLAG(json)},
+    {"json", 0, NULL, "machine-readable output", GENERATE | BENCH, FLAG(json)},
     {"help", 'h', NULL, "this text; oato-run VERB --help for a verb's options", ALL, FLAG(help)},
     {"version", 0, NULL, "version", ALL, FLAG(version)},
 };

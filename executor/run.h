@@ -68,8 +68,13 @@ struct answer {
     int32_t *out; /* receives the generated ids; NULL: not needed */
     int32_t n_out;
     struct utf8_stream utf8;
-    struct text text; /* what may be printed */
-    uint64_t id;      /* in the session's batch */
+    struct text text;    /* what is said; with calls of functions, if they are not kept apart */
+    struct text thought; /* the reasoning before it */
+    struct text calls;   /* members of a JSON array */
+    bool calls_apart;
+    size_t printed, printed_thought;
+    struct chat_reader *reader; /* NULL: the text is taken as it is */
+    uint64_t id;                /* in the session's batch */
     bool done;
     enum batch_end why;
     /* of answer_ask */
@@ -77,8 +82,13 @@ struct answer {
     bool ignore_end;
 };
 
-/* Prints its text from *printed on, and updates *printed. */
-oato_status answer_print(const struct answer *x, size_t *printed, struct oato_error *err);
+/* Prints what is new of its text; at a terminal that of its reasoning, too, dimmed. */
+oato_status answer_print(struct answer *x, struct oato_error *err);
+/* Opens x->reader for the answer to this prompt of a chat template. */
+oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,
+                        struct oato_error *err);
+/* What the last answer left; text, reasoning and calls may be used again. */
+void answer_free(struct answer *x);
 /* Adds x to the session's batch, on a new sequence (seq -1) or the given one; generated text is
  * appended to x->text. */
 oato_status answer_ask(struct session *s, const struct run_args *a, struct answer *x, int32_t seq,

@@ -1,10 +1,60 @@
 /*
  * run_answer.c - runs an answer of generate or chat as a batch request and turns its tokens into
- * text, in whole UTF-8 characters.
+ * text, in whole UTF-8 characters; that of a chat model into what it says, thinks and calls.
  */
 #include "executor/run.h"
 
 #include <stdlib.h>
+#include <unistd.h>
+
+static void on_text(void *user, enum chat_part part, const char *s, size_t n)
+{
+    struct answer *x = user;
+    text_add(part == CHAT_THINKS ? &x->thought : &x->text, s, n);
+}
+
+static void on_call(void *user, const char *name, const char *arguments)
+{
+    struct answer *x = user;
+    if (!x->calls_apart) {
+        text_printf(&x->text, "%s%s(%s)", x->text.len ? "\n" : "", name, arguments);
+        return;
+    }
+    text_printf(&x->calls, "%s{\"name\":\"", x->calls.len ? "," : "");
+    text_add_json(&x->calls, name, strlen(name));
+    text_printf(&x->calls, "\",\"arguments\":%s}", arguments);
+}
+
+oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,
+                        struct oato_error *err)
+{
+    const struct chat_sink sink = {on_text, on_call, x};
+    chat_reader_free(x->reader);
+    return chat_reader_open(c, or_empty(prompt->data), prompt->len, &sink, &x->reader, err);
+}
+
+void answer_free(struct answer *x)
+{
+    chat_reader_free(x->reader);
+    x->reader = NULL;
+    text_free(&x->text);
+    text_free(&x->thought);
+    text_free(&x->calls);
+}
+
+/* Whole characters: said, or given to the reader. */
+static void characters_take(struct answer *x, const char *bytes, size_t n, bool last)
+{
+    struct text whole;
+    text_init(&whole);
+    struct text *to = x->reader ? &whole : &x->text;
+    utf8_stream_push(&x->utf8, bytes, n, to);
+    if (last)
+        utf8_stream_flush(&x->utf8, to);
+    if (whole.len)
+        chat_reader_push(x->reader, whole.data, whole.len);
+    text_free_part(&whole, &x->text);
+}
 
 static bool on_token(void *user, int32_t id)
 {
@@ -13,19 +63,23 @@ static bool on_token(void *user, int32_t id)
     size_t n;
     if (tokenizer_is_end(x->session->tokenizer, id) && !x->ignore_end)
         return false;
-    if (tokenizer_piece(x->session->tokenizer, id, false, &bytes, &n))
-        utf8_stream_push(&x->utf8, bytes, n, &x->text);
+    if (tokenizer_piece(x->session->tokenizer, id, x->reader != NULL, &bytes, &n))
+        characters_take(x, bytes, n, false);
     if (x->out)
-        x->out[x->n_out++] = id;
+        x->out[x->n_out] = id;
+    x->n_out++;
     return true;
 }
 
 static void on_end(void *user, enum batch_end why)
 {
     struct answer *x = user;
-    if (why == BATCH_STOPPED)
-        utf8_stream_flush(&x->utf8, &x->text);
-    x->utf8.n_held = 0; /* drops an incomplete character where the answer was cut */
+    struct oato_error err;
+    if (why != BATCH_STOPPED)
+        x->utf8.n_held = 0; /* drops an incomplete character where the answer was cut */
+    characters_take(x, "", 0, true);
+    if (x->reader && chat_reader_end(x->reader, &err))
+        x->text.failed = true;
     x->done = true;
     x->why = why;
 }
@@ -48,12 +102,24 @@ oato_status answer_ask(struct session *s, const struct run_args *a, struct answe
     return batch_add(s->batch, &r, &x->id, err);
 }
 
-oato_status answer_print(const struct answer *x, size_t *printed, struct oato_error *err)
+static void print_from(const struct text *t, size_t *printed)
 {
-    if (x->text.failed)
+    text_print(stdout, t->data ? t->data + *printed : "", t->len - *printed);
+    *printed = t->len;
+}
+
+oato_status answer_print(struct answer *x, struct oato_error *err)
+{
+    if (x->text.failed || x->thought.failed || x->calls.failed)
         return oato_fail_memory(err, x->text.len, "the answer");
-    text_print(stdout, x->text.data ? x->text.data + *printed : "", x->text.len - *printed);
-    *printed = x->text.len;
+    if (x->thought.len > x->printed_thought && isatty(STDOUT_FILENO) == 1) {
+        fputs("\033[2m", stdout);
+        print_from(&x->thought, &x->printed_thought);
+        fputs("\033[0m", stdout);
+    }
+    if (x->text.len > x->printed && !x->printed && x->printed_thought)
+        fputs("\n\n", stdout);
+    print_from(&x->text, &x->printed);
     return stdout_check(err);
 }
 

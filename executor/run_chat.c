@@ -156,6 +156,8 @@ static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
     if (!status)
         status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len,
                                   TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, ids, n, err);
+    if (!status)
+        status = answer_read(&c->answer, c->template, &prompt, err);
     text_free(&prompt);
     return status;
 }
@@ -207,7 +209,8 @@ static oato_status turn_begin(struct chat *c, const int32_t *ids, int32_t n, str
     x->ids = c->tokens + same;
     x->n_ids = n - same;
     x->out = c->tokens + n;
-    x->text.len = 0;
+    x->text.len = x->thought.len = 0;
+    x->printed = x->printed_thought = 0;
     return status ? status : answer_ask(&c->session, c->args, x, c->seq, err);
 }
 
@@ -215,7 +218,6 @@ static oato_status turn_begin(struct chat *c, const int32_t *ids, int32_t n, str
 static oato_status turn_run(struct chat *c, struct oato_error *err)
 {
     struct answer *x = &c->answer;
-    size_t printed = 0;
     bool interrupted = false;
     oato_status status = OATO_OK;
     /* at a terminal Ctrl-C cancels the request, which must leave the batch; all else leaves chat */
@@ -227,7 +229,7 @@ static oato_status turn_run(struct chat *c, struct oato_error *err)
         }
         status = batch_step(c->session.batch, err);
         if (!status)
-            status = answer_print(x, &printed, err);
+            status = answer_print(x, err);
     }
     interrupt_take(c); /* it came while the last token was made */
     putchar('\n');
@@ -346,7 +348,7 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     messages_drop(c, 0, c->n_messages);
     free(c->tokens);
     sampler_free(c->answer.sampler);
-    text_free(&c->answer.text);
+    answer_free(&c->answer);
     free(c);
     return status;
 }

@@ -1,6 +1,7 @@
 /*
  * run_generate.c - the verb generate: one or several prompts, streamed to stdout. With several, the
- * first unfinished answer streams; the others are printed after it, in order.
+ * first unfinished answer streams; the others are printed after it, in order. With --json each is
+ * a line of its own once it is done.
  */
 #include "executor/run.h"
 
@@ -38,6 +39,9 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
         status =
             tokenizer_encode(s->tokenizer, or_empty(text.data), text.len,
                              TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &n_ids, err);
+    x->calls_apart = a->json;
+    if (!status && template)
+        status = answer_read(x, template, &text, err);
     text_free(&text);
     if (!status && !n_ids) {
         int32_t bos = tokenizer_bos(s->tokenizer);
@@ -57,7 +61,7 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     x->sampler = sampler_create(&a->sampling, tokenizer_size(s->tokenizer));
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
-    if (!a->chat && !a->hide_prompt)
+    if (!a->chat && !a->hide_prompt && !a->json)
         text_add(&x->text, prompt, n);
     return answer_ask(s, a, x, -1, err);
 }
@@ -65,9 +69,31 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
 /* How far standard output has got. */
 struct stream {
     int32_t current; /* answer */
-    bool begun;
-    size_t printed; /* of its text */
+    bool begun, json;
 };
+
+/* A line of JSON: its parts, what it took and why it ended. */
+static oato_status answer_json(const struct answer *x, struct oato_error *err)
+{
+    static const char *const ends[] = {
+        [BATCH_STOPPED] = "stop", [BATCH_LIMIT] = "limit", [BATCH_CONTEXT] = "context"};
+    struct text line;
+    text_init(&line);
+    json_open(&line, NULL, '{');
+    json_add(&line, JSON("text", (const char *)x->text.data),
+             JSON("reasoning", (const char *)x->thought.data));
+    json_open(&line, "calls", '[');
+    text_add(&line, or_empty(x->calls.data), x->calls.len);
+    json_close(&line, ']');
+    json_add(&line, JSON("prompt_tokens", x->n_ids), JSON("tokens", x->n_out),
+             JSON("end", ends[x->why]));
+    json_close(&line, '}');
+    const bool failed = line.failed || x->text.failed || x->thought.failed || x->calls.failed;
+    if (!failed)
+        puts(line.data);
+    text_free(&line);
+    return failed ? oato_fail_memory(err, x->text.len, "the answer") : stdout_check(err);
+}
 
 /* Prints the new text of the current answer; when it is done, moves on to the next. */
 static oato_status stream(struct stream *at, struct answer *answers, int32_t n,
@@ -75,30 +101,39 @@ static oato_status stream(struct stream *at, struct answer *answers, int32_t n,
 {
     while (at->current < n) {
         struct answer *x = &answers[at->current];
+        if (at->json && !x->done)
+            break;
+        if (at->json) {
+            if (answer_json(x, err))
+                return err->status;
+            at->current++;
+            continue;
+        }
         if (n > 1 && !at->begun)
             printf("%s[%d] ", at->current ? "\n" : "", at->current + 1);
         at->begun = true;
-        if (answer_print(x, &at->printed, err))
+        if (answer_print(x, err))
             return err->status;
         if (!x->done)
             break;
         putchar('\n');
-        *at = (struct stream){.current = at->current + 1};
+        at->current++;
+        at->begun = false;
     }
     return stdout_check(err);
 }
 
-static oato_status answer_all(struct session *s, struct answer *answers, int32_t n,
+static oato_status answer_all(struct session *s, struct answer *answers, int32_t n, bool json,
                               struct oato_error *err)
 {
-    struct stream at = {0};
+    struct stream at = {.json = json};
     oato_status status = OATO_OK;
     while (!status && at.current < n && !oato_interrupted) {
         status = batch_step(s->batch, err);
         if (!status)
             status = stream(&at, answers, n, err);
     }
-    if (status || oato_interrupted)
+    if ((status || oato_interrupted) && !json)
         putchar('\n');
     bool full = false;
     for (int32_t i = 0; i < n; i++)
@@ -179,13 +214,13 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
         status = answer_open(&s, template, &a, a.prompts[i],
                              file.len ? file.len : strlen(a.prompts[i]), &answers[i], err);
     if (!status)
-        status = answer_all(&s, answers, a.n_prompts, err);
+        status = answer_all(&s, answers, a.n_prompts, a.json, err);
 out:
     session_close(&s); /* unfinished answers belong to its batch */
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {
         free(answers[i].ids);
         sampler_free(answers[i].sampler);
-        text_free(&answers[i].text);
+        answer_free(&answers[i]);
     }
     free(answers);
     chat_template_free(template);

@@ -1,6 +1,7 @@
 /*
  * chat_template.c - the prompt text of a conversation: the model's own Jinja program
- * (tokenizer.chat_template), run by the interpreter of base/jinja, or a named format (chat_formats.c).
+ * (tokenizer.chat_template), run by the interpreter of base/jinja, or a named format
+ * (chat_formats.c).
  *
  * The program sees messages, add_generation_prompt, bos_token, eos_token and what
  * chat_template_variables gives it. It comes from the file, so whatever it does ends within the
@@ -17,7 +18,8 @@
 struct chat_template {
     const struct chat_format *format; /* NULL: the program is the model's own */
     struct jinja_template *program;
-    char *variables; /* JSON, or NULL */
+    struct text source; /* of the program */
+    char *variables;    /* JSON, or NULL */
     struct text bos, eos;
     bool drops_bos; /* tokenizer_encode adds it */
     char warning[512];
@@ -48,7 +50,8 @@ static oato_status program_open(struct chat_template *c, const struct gguf *g,
     text_init(&name);
     text_printf(&name, "%s: its chat template", gguf_path(g));
     oato_status status = OATO_OK;
-    if (name.failed || c->bos.failed || c->eos.failed)
+    text_add(&c->source, program.data, program.len);
+    if (name.failed || c->bos.failed || c->eos.failed || c->source.failed)
         status = oato_fail_memory(err, program.len, "the chat template");
     else
         status = jinja_parse(name.data, program.data, program.len, &jinja_limits_default,
@@ -60,8 +63,11 @@ static oato_status program_open(struct chat_template *c, const struct gguf *g,
 static oato_status format_open(struct chat_template *c, struct oato_error *err)
 {
     c->drops_bos = false;
-    return jinja_parse(c->format->name, c->format->program, strlen(c->format->program),
-                       &jinja_limits_default, &c->program, err);
+    text_add(&c->source, c->format->program, strlen(c->format->program));
+    return c->source.failed
+               ? oato_fail_memory(err, c->source.len, "the chat template")
+               : jinja_parse(c->format->name, c->format->program, strlen(c->format->program),
+                             &jinja_limits_default, &c->program, err);
 }
 
 static oato_status fail_with_names(struct oato_error *err, oato_status status, const char *what)
@@ -129,6 +135,7 @@ void chat_template_free(struct chat_template *c)
     jinja_free(c->program);
     text_free(&c->bos);
     text_free(&c->eos);
+    text_free(&c->source);
     free(c->variables);
     free(c);
 }
@@ -163,6 +170,14 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
     free(c->variables);
     c->variables = strdup(json);
     return c->variables ? OATO_OK : oato_fail_memory(err, strlen(json), "the variables");
+}
+
+oato_status chat_reader_open(const struct chat_template *c, const char *prompt, size_t n,
+                             const struct chat_sink *sink, struct chat_reader **out,
+                             struct oato_error *err)
+{
+    const struct gguf_string source = {c->source.data, c->source.len};
+    return chat_reader_of(source, (struct gguf_string){prompt, n}, sink, out, err);
 }
 
 static void message_push(struct jinja *x, struct list *l, const char *role, const char *content)

@@ -194,6 +194,36 @@ oato_status chat_template_apply(const struct chat_template *c, const struct chat
                                 size_t n, bool add_assistant, struct text *out,
                                 struct oato_error *err);
 
+/* ----------------------------------------------------------------------- parts of answers --- */
+
+enum chat_part { CHAT_SAYS, CHAT_THINKS };
+
+/* Gets the parts of an answer in their order. Functions are not NULL. */
+struct chat_sink {
+    /* A piece of what is said, or of the reasoning before it. */
+    void (*text)(void *user, enum chat_part part, const char *s, size_t n);
+    /* The call of a function; arguments: a JSON object on one line. */
+    void (*call)(void *user, const char *name, const char *arguments);
+    void *user;
+};
+
+/* Cuts an answer into its parts while it arrives: reasoning (<think>, Harmony's channels, ..), what
+ * is said, and calls of functions (Hermes, Qwen, Harmony, Mistral, GLM, Kimi, DeepSeek, MiniMax,
+ * Gemma 4, LFM2, .. ). The model's chat template tells which marks it uses; marks, and white space
+ * beside them, belong to no part. What looks like a call and cannot be read is said. */
+struct chat_reader;
+/* prompt: the text that chat_template_apply made for the answer, whose end may open the reasoning.
+ * The reader keeps none of the arguments but *sink. */
+oato_status chat_reader_open(const struct chat_template *c, const char *prompt, size_t n,
+                             const struct chat_sink *sink, struct chat_reader **out,
+                             struct oato_error *err);
+/* The next piece of the answer's text, control tokens included. */
+void chat_reader_push(struct chat_reader *r, const char *text, size_t n);
+/* The end of the answer: hands out what was held back. An error: memory was short, and parts may be
+ * missing. */
+oato_status chat_reader_end(struct chat_reader *r, struct oato_error *err);
+void chat_reader_free(struct chat_reader *r);
+
 /* -------------------------------------------------------------------------------- graph --- */
 
 struct graph_value {

@@ -249,6 +249,37 @@ static void a_terminal_shows_loading_and_hints_at_chat(void **state)
     assert_int_equal(terminal_close(&t), 0);
 }
 
+/* A model whose prompts open the reasoning, which never ends. */
+static void reasoning_is_a_part_of_its_own(void **state)
+{
+    struct terminal t;
+    struct text out, err;
+    char shell[1024];
+    (void)state;
+    text_init(&out);
+    text_init(&err);
+    snprintf(
+        shell, sizeof shell,
+        "cd %s && sed 's/>assistant/>a <think>/' tiny.gguf >think.gguf && '%s' think.gguf --chat "
+        "-p Hi -p Ho -n 5 --ignore-eos --json >out.txt 2>err.txt && printf 'Hi\nHo\n' | '%s' "
+        "chat think.gguf -n 5 >pipe.txt 2>err.txt",
+        dir, OATO_RUN, OATO_RUN);
+    assert_int_equal(system(shell), 0);
+    read_into(&out, "out.txt");
+    assert_memory_equal(out.data, "{\"text\":\"\",\"reasoning\":\"", 24);
+    assert_true(out.data[24] != '"');
+    assert_non_null(strstr(out.data, "\"calls\":[],\"prompt_tokens\":"));
+    assert_non_null(strstr(out.data, "\"tokens\":5,\"end\":\"limit\"}\n{"));
+    read_into(&out, "pipe.txt");
+    assert_string_equal(out.data, "\n\n");
+    terminal_open(&t, (char *[]){"oato-run", "think.gguf", "--chat", "-p", "Hi", "-n", "5", NULL});
+    wait_for(&t, "\033[2m");
+    wait_for(&t, "\033[0m");
+    assert_int_equal(terminal_close(&t), 0);
+    text_free(&out);
+    text_free(&err);
+}
+
 static void a_full_context_forgets_the_oldest_messages(void **state)
 {
     static const char question[] = "Please tell me all that you know about it\\n";
@@ -286,6 +317,7 @@ int main(void)
         cmocka_unit_test(an_interrupt_ends_the_answer_only),
         cmocka_unit_test(a_terminate_signal_ends_the_talk),
         cmocka_unit_test(a_terminal_shows_loading_and_hints_at_chat),
+        cmocka_unit_test(reasoning_is_a_part_of_its_own),
         cmocka_unit_test(a_full_context_forgets_the_oldest_messages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

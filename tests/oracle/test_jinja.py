@@ -171,4 +171,5 @@ def main():
     sys.exit(equal != len(paths))
 
 
-main()
+if __name__ == "__main__":
+    main()
