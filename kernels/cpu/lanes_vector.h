@@ -247,7 +247,7 @@ AVX2_INLINE struct block_head block_head(const struct lanes_format *f, const uin
     h.scale = f->dtype == DT_MXFP4 ? vec_load_e8m0(w) : vec_load_f16(w);
     h.min = f->has_min ? vec_load_f16(w + 2 * LANES) : h.scale;
     h.subs = NULL;
-    if (f->block == 256) {
+    if (f->block != 32) {
         if (f->has_min)
             h.min *= vec_set(-1);
         h.subs = block_subs(f, w, room);
