@@ -19,6 +19,7 @@ enum activation {
     ACT_NONE,         /* x */
     ACT_CLAMPED_SILU, /* silu(min(x, scale)); times clamp(in[1], -scale, scale) */
     ACT_SOFTPLUS,     /* ln(1 + e^x) */
+    ACT_SILU_CLAMPED, /* min(silu(x), scale); times clamp(in[1], -scale, scale) */
     ACT_COUNT
 };
 

@@ -45,9 +45,14 @@ enum op_kind {
                      route_norm is set, then multiplied by scale unless scale is 0; k = experts.
                      weight[0] optional: is added to the scores that choose, not to the weights.
                      With route_groups only experts of the route_groups_used best groups are chosen
-                     from; a group's score is the sum of its two best */
+                     from; a group's score is the sum of its two best. With route_share there are
+                     that many scores for each expert, and k is that many times as large: the
+                     experts_used largest choose experts score / route_share, each of which has the
+                     weight of score number `expert` for each score that chose it, and 0 if none did
+                     and it only fills the choice up, lower ids first */
     OP_EXPERT_GATE_UP, /* GATE_UP of each expert that in[1], a choice, names for the token: out[0] =
                           experts_used rows of n, concatenated in the order of the choice.
+                          `single`: activation(weight[0] in[0]), and weight[1] is weight[0] again.
                           Optional, of all experts: factors (weight[2] of gate's products, [3] of
                           up's), and then biases (weight[4] and [5]) */
     OP_EXPERT_DOWN,    /* out[0] = sum over the choice in[1], in its order, of its weight times
@@ -77,11 +82,12 @@ enum op_kind {
                  S = S exp(weight[0] softplus(a)); S += k (sigmoid(b) (v - S'k))'; out[0] = S'q,
                  with q and k divided by sqrt(sum of squares + eps), q by sqrt(head_dim) as well.
                  per_channel: a is one for each head and row of S; with `scale` the exponent is
-                 scale sigmoid(|weight[0]| a) */
+                 scale sigmoid(weight[0] a) */
     OP_SSM,   /* Mamba's scan: S of state x head_dim for each head. in[0] = x of heads, then B and C
-                 of   kv_heads groups, state wide; in[1] = dt, one for each head: D = softplus(dt),   S
-                 =   S exp(D weight[0]) + B (D x)'; out[0] = S'C + weight[1] x. per_channel: weight[0]
-                 is   one for each head and row of S, and head_dim is 1 */
+                 of kv_heads groups, state wide; in[1] = dt, one for each head: D = softplus(dt),
+                 S = S exp(D weight[0]) + B (D x)'; out[0] = S'C + weight[1] x. per_channel: weight[0]
+                 is one for each head and row of S, and head_dim is 1. With alibi decays are constant:
+                 there is no in[1] and no weight, S = S exp(-scale op_slope) + B x', out[0] = S'C */
     OP_HEAD_MUL_MAT, /* in graphs: each head has a matrix of its own, n x k, one behind the other in
                         weight[0]: out[0] has for each head the product with the first k of its
                         head_dim columns of in[0], then the other columns as they are */
@@ -141,14 +147,18 @@ struct oato_op {
     int32_t route_score;  /* ROUTE: enum route_score */
     int32_t route_groups, route_groups_used; /* ROUTE: of experts / route_groups experts each; 0, 0:
                                                 no groups */
+    int32_t route_share;                     /* ROUTE: scores for each expert; 0: one */
     int32_t one_tensor; /* EXPERT_GATE_UP: 1 when weight[0] and [1] are the same tensor, of 2 n rows
                            an expert: the gate's, then those of up */
+    int32_t
+        single; /* EXPERT_GATE_UP: 1 when there is no gate beside up, or no up beside the gate */
     int32_t weighs_input; /* EXPERT_GATE_UP, EXPERT_DOWN: 1 when weights of the choice multiply the
                              products of EXPERT_GATE_UP in place of those of EXPERT_DOWN */
     int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
     int32_t chunked;      /* ATTENTION: 1: the window begins at the last multiple of itself */
     float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
-    float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; 0: they do not */
+    float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; SSM: constant decays by
+                    op_slope; 0: no slopes */
     int32_t alibi_heads; /* of all heads, of which the operator may have some, from `first` on */
     float eps;           /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
     float rope_base;     /* ROPE: frequency base */
@@ -160,7 +170,7 @@ struct oato_op {
      * 1 + temperature ln(floor((p + temperature_offset) / temperature_step) + 1); 0: it is not */
     float temperature, temperature_step, temperature_offset;
     float scale; /* EMBED, ROUTE: factor (0 = none); SCALE: factor; ATTENTION: of q.k; with
-                    an activation: its cap, bound or limit */
+                    an activation: its cap, bound or limit; SSM with alibi: of the slopes */
 };
 
 /* Which of a device's numerics classes computes a record (DESIGN, Numerics): DECODE for decode,
@@ -232,8 +242,10 @@ enum { OP_KEY_SIZE = 96 };
  *   slice/k576/n64                 k of the input, n of the output; first is not part of it
  *   gate/k4096/h32                 k in and out, heads gates
  *   route/e128/u8                  experts, experts_used; k = experts, n = 2 * experts_used
+ *   route/e64/u8/x2                the same and route_share; k = experts * share
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
- *   expert_down/Q4_0/k768/n2048/e128/u8      the same
+ *   expert_gate_up/Q4_0/k2048/n768/e128/u8/s1   single
+ *   expert_down/Q4_0/k768/n2048/e128/u8      k in, n out of one expert
  *   kv_copy
  *   top_k/k128256/n80              k logits in, n twice the candidates
  *   conv/k2048/s3                  channels, state; n = k
@@ -279,7 +291,7 @@ int64_t op_state_floats(const struct oato_op *op);
 int32_t op_v_dim(const struct oato_op *op); /* width of a head's values */
 /* Bytes of K and V of one position in all its heads; 0: they are no whole blocks. */
 uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype);
-/* ALiBi's slope of an ATTENTION's head. */
+/* ALiBi's slope of a head of an ATTENTION or SSM. */
 float op_slope(const struct oato_op *op, int32_t head);
 /* Types that such pages may have. */
 bool op_kv_dtype(oato_dtype dtype);

@@ -44,8 +44,11 @@ bool op_has_kv(const struct oato_op *op)
 int op_in_count(const struct oato_op *op)
 {
     const struct op_kind_row *row = op_kind_row(op->kind);
-    return row->merges ? OP_ANY
-                       : (row->in[0] != W_NONE) + (row->in[1] != W_NONE) + (row->in[2] != W_NONE);
+    int n = 0;
+    while (n < (int)ARRAY_LEN(row->in) && row->in[n] != W_NONE &&
+           !(row->in[n] == W_STEPS && !op_width(op, W_STEPS)))
+        n++;
+    return row->merges ? OP_ANY : n;
 }
 
 int64_t op_in_width(const struct oato_op *op, int i)
@@ -143,7 +146,7 @@ static double share_held(const struct oato_op *op)
 static double matrix_rows(const struct oato_op *op, const struct op_kind_row *row)
 {
     int64_t n = 0;
-    for (int i = 0; i < op_weight_least(op) - op->one_tensor; i++)
+    for (int i = 0; i < op_weight_least(op) - (op->one_tensor || op->single); i++)
         n += op_width(op, row->weight[i].n);
     return (double)n;
 }

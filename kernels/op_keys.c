@@ -43,6 +43,8 @@ static const struct key_field key_fields[] = {
     [F_V_DIM] = OPTIONAL('v', v_dim),
     [F_V_IN_K] = OPTIONAL('c', v_in_k),
     [F_K_TAIL] = OPTIONAL('x', k_tail),
+    [F_SHARE] = OPTIONAL('x', route_share),
+    [F_SINGLE] = {'s', offsetof(struct oato_op, single), 1, 1, true},
 };
 #undef OPTIONAL
 #undef FIELD

@@ -82,7 +82,7 @@ static bool experts_fit(const struct oato_op *op)
            op->experts_used <= op->experts && op->n > 0 &&
            max_i64(op->k, op->n) * op->experts_used <= INT32_MAX && op->expert_first >= 0 &&
            op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first &&
-           activation_fits(op);
+           activation_fits(op) && !(op->single && op->one_tensor);
 }
 
 static bool groups_fit(const struct oato_op *op)
@@ -95,7 +95,8 @@ static bool groups_fit(const struct oato_op *op)
 
 static bool route_fits(const struct oato_op *op)
 {
-    return experts_fit(op) && op->k == op->experts && op->n == 2 * op->experts_used &&
+    return experts_fit(op) && op->k == op_width(op, W_SCORES) && op->k <= EXPERTS_MAX &&
+           op->n == 2 * op->experts_used && !(op->route_share && op->route_groups) &&
            op->route_score >= 0 && op->route_score < ROUTE_SCORE_COUNT && groups_fit(op);
 }
 
@@ -125,9 +126,9 @@ static bool conv_fits(const struct oato_op *op)
 static bool scan_fits(const struct oato_op *op)
 {
     return op->heads > 0 && op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->head_dim > 0 &&
-           op->head_dim <= HEAD_DIM_MAX &&
+           op->head_dim <= HEAD_DIM_MAX && (op->alibi == 0 || op->heads <= op->alibi_heads) &&
            (op->kind == OP_DELTA || (op->state > 0 && op->state <= HEAD_DIM_MAX &&
-                                     (!op->per_channel || op->head_dim == 1)));
+                                     (!op->per_channel || (op->head_dim == 1 && op->alibi == 0))));
 }
 
 /* clang-format off */
@@ -164,10 +165,10 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, .k = W_HEADS, .n = W_HEADS,
         .in = {W_HEADS}, .out = {W_N}, .weight = {{W_WEIGHTED, W_HEAD}}, .traffic = VECTOR,
         .flops = 4, .flops_of = W_K, .fits = head_norm_fits},
-    [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED}, .k = W_EXPERTS, .n = W_CHOICE, .in = {W_K},
-        .out = {W_N}, .weight = {{W_ONE, W_EXPERTS}}, .optional = 1,
+    [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED, F_SHARE}, .k = W_SCORES, .n = W_CHOICE, .in = {W_K},
+        .out = {W_N}, .weight = {{W_ONE, W_SCORES}}, .optional = 1,
         .flops = 5, .flops_of = W_K, .fits = route_fits},
-    [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED},
+    [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED, F_SINGLE},
         .in = {W_K, W_CHOICE}, .out = {W_CHOSEN_N},
         .weight = {{W_GATE_N, W_K}, {W_GATE_N, W_K}, {W_ONE, W_EXPERTS}, {W_ONE, W_EXPERTS}, {W_EXPERTS, W_N},
             {W_EXPERTS, W_N}}, .optional = 4, .traffic = EXPERTS, .flops = 5, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
@@ -196,8 +197,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .flops = 7, .flops_of = W_STATE, /* S'k, decay, sum, S'q */
         .fits = scan_fits},
     [OP_SSM] = {"ssm", false, {F_HEADS, F_KV_HEADS, F_HEAD_DIM, F_STATE, F_CHANNELS}, .k = W_XBC,
-        .n = W_HEADS, .in = {W_XBC, W_BY_HEAD}, .out = {W_N},
-        .weight = {{W_ONE, W_DECAYS}, {W_ONE, W_BY_HEAD}}, .traffic = STATE,
+        .n = W_HEADS, .in = {W_XBC, W_STEPS}, .out = {W_N},
+        .weight = {{W_DECAYED, W_DECAYS}, {W_DECAYED, W_BY_HEAD}}, .traffic = STATE,
         .flops = 5, .flops_of = W_STATE, .fits = scan_fits},
     [OP_HEAD_MUL_MAT] = {"head_mul_mat", true, {F_K, F_N, F_HEADS, F_HEAD_DIM}, .in = {W_HEADS},
         .out = {W_PRODUCTS}, .weight = {{W_MATRICES, W_K}}, .traffic = MATRICES,
@@ -264,6 +265,7 @@ int64_t op_width(const struct oato_op *op, enum width width)
     case W_PAIRS: return op->rope_dims / 2;
     case W_ROTATED: return (int64_t)op->heads * op->rope_dims;
     case W_EXPERTS: return op->experts;
+    case W_SCORES: return (int64_t)op->experts * (op->route_share ? op->route_share : 1);
     case W_CHOICE: return 2 * (int64_t)op->experts_used;
     case W_GATES: return op->heads;
     case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
@@ -280,6 +282,8 @@ int64_t op_width(const struct oato_op *op, enum width width)
     case W_QKV: return ((int64_t)op->heads + 2 * (int64_t)op->kv_heads) * op->head_dim;
     case W_DECAYS: return op->per_channel ? op->heads * (int64_t)state_rows(op) : op->heads;
     case W_XBC: return (int64_t)op->heads * op->head_dim + 2 * (int64_t)op->kv_heads * op->state;
+    case W_STEPS: return op->alibi != 0 ? 0 : op->heads;
+    case W_DECAYED: return op->alibi != 0 ? 0 : 1;
     case W_STATE: return op_state_floats(op);
     }
     return 0;

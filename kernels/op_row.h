@@ -24,7 +24,9 @@ enum field_id {
     F_CHANNELS,
     F_V_DIM,
     F_V_IN_K,
-    F_K_TAIL
+    F_K_TAIL,
+    F_SINGLE,
+    F_SHARE
 };
 
 /* Widths of values and weights in terms of the operator's fields. */
@@ -48,6 +50,7 @@ enum width {
     W_PAIRS,    /* that ROPE turns in a head */
     W_ROTATED,  /* dimensions that it turns in all heads */
     W_EXPERTS,
+    W_SCORES, /* of all experts */
     W_CHOICE, /* of a token: ids and weights of its experts */
     W_GATES,
     W_CHOSEN_K, /* of these a row of k each */
@@ -58,10 +61,12 @@ enum width {
     W_ADDED,    /* by MERGE_SUM to the first summand */
     W_TAPS,     /* of all channels */
     W_BY_HEAD,
-    W_QKV,    /* q and k of kv_heads, v of heads */
-    W_DECAYS, /* one for each head, or for each row of its state */
-    W_XBC,    /* x of all heads, B and C of all groups */
-    W_STATE   /* of a sequence */
+    W_QKV,     /* q and k of kv_heads, v of heads */
+    W_DECAYS,  /* one for each head, or for each row of its state */
+    W_XBC,     /* x of all heads, B and C of all groups */
+    W_STEPS,   /* dt of all heads; 0 with constant decays */
+    W_DECAYED, /* rows of the weights of decays: one, or 0 likewise */
+    W_STATE    /* of a sequence */
 };
 
 /* The memory that a run reads or writes beside the operator's values. */

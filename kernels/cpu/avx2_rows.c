@@ -106,6 +106,7 @@ AVX2_INLINE __m256 activate(enum activation a, __m256 scale, __m256 x)
         return _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), scale),
                              _mm256_min_ps(scale, x)); /* of a NaN the second */
     case ACT_CLAMPED_SILU: t = _mm256_min_ps(scale, x); return times_sigmoid(t, t);
+    case ACT_SILU_CLAMPED: return _mm256_min_ps(scale, times_sigmoid(x, x));
     case ACT_NONE:
     case ACT_SOFTPLUS:
     case ACT_COUNT: break;
@@ -126,7 +127,7 @@ AVX2_INLINE void gate_rows(enum activation a, float scale, float *y, const float
             if (a == ACT_CLAMPED)
                 u = _mm256_add_ps(_mm256_max_ps(least, _mm256_min_ps(most, u)),
                                   _mm256_set1_ps(1.0f));
-            if (a == ACT_CLAMPED_SILU)
+            if (a == ACT_CLAMPED_SILU || a == ACT_SILU_CLAMPED)
                 u = _mm256_max_ps(least, _mm256_min_ps(most, u));
             v = _mm256_mul_ps(v, u);
         }

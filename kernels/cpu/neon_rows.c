@@ -111,6 +111,7 @@ static float32x4_t activate(enum activation a, float scale, float32x4_t x)
         return times_sigmoid(t, vmulq_n_f32(t, 1.702f));
     case ACT_CLAMP: return vmaxq_f32(vdupq_n_f32(-scale), vminq_f32(vdupq_n_f32(scale), x));
     case ACT_CLAMPED_SILU: t = vminq_f32(x, vdupq_n_f32(scale)); return times_sigmoid(t, t);
+    case ACT_SILU_CLAMPED: return vminq_f32(times_sigmoid(x, x), vdupq_n_f32(scale));
     case ACT_NONE:
     case ACT_SOFTPLUS:
     case ACT_COUNT: break;
@@ -133,7 +134,7 @@ static void gate_rows(enum activation a, float scale, float *y, const float *gat
             float32x4_t u = neon_load(up + i, n - i);
             if (a == ACT_CLAMPED)
                 u = vaddq_f32(vmaxq_f32(least, vminq_f32(most, u)), vdupq_n_f32(1.0f));
-            if (a == ACT_CLAMPED_SILU)
+            if (a == ACT_CLAMPED_SILU || a == ACT_SILU_CLAMPED)
                 u = vmaxq_f32(least, vminq_f32(most, u));
             v = vmulq_f32(v, u);
         }

@@ -44,29 +44,29 @@ static void choose(const float *logits, int32_t experts, int32_t used, uint8_t *
 static void scores_of(const struct oato_op *op, const float *logits, float *scores)
 {
     float top = logits[0], all = 0;
-    for (int32_t e = 1; e < op->experts; e++)
+    for (int32_t e = 1; e < op->k; e++)
         top = logits[e] > top ? logits[e] : top;
-    for (int32_t e = 0; e < op->experts; e++) {
+    for (int32_t e = 0; e < op->k; e++) {
         const float l = logits[e];
         scores[e] = op->route_score == ROUTE_SOFTMAX   ? expf(l - top)
                     : op->route_score == ROUTE_SIGMOID ? 1 / (1 + expf(-l))
                                                        : sqrtf(softplus(l));
         all += scores[e];
     }
-    for (int32_t e = 0; e < op->experts && op->route_score == ROUTE_SOFTMAX; e++)
+    for (int32_t e = 0; e < op->k && op->route_score == ROUTE_SOFTMAX; e++)
         scores[e] /= all;
 }
 
 /* Makes the scores of experts in all but the best groups negative infinity. */
 static void groups_choose(const struct oato_op *op, float *scores)
 {
-    const int32_t n = op->route_groups, each = n > 0 ? op->experts / n : 1;
+    const int32_t n = op->route_groups, each = n > 0 ? op->k / n : 1;
     float best[EXPERTS_MAX], first = -INFINITY, second = -INFINITY;
     uint8_t chosen[EXPERTS_MAX];
     if (n <= 0)
         return;
     memset(best, 0, (size_t)n * sizeof *best);
-    for (int32_t e = 0; e < op->experts; e++) {
+    for (int32_t e = 0; e < op->k; e++) {
         const float s = scores[e];
         second = s > first ? first : s > second ? s : second;
         first = s > first ? s : first;
@@ -76,9 +76,18 @@ static void groups_choose(const struct oato_op *op, float *scores)
         first = second = -INFINITY;
     }
     choose(best, n, op->route_groups_used, chosen);
-    for (int32_t e = 0; e < op->experts; e++)
+    for (int32_t e = 0; e < op->k; e++)
         if (!chosen[e / each])
             scores[e] = -INFINITY;
+}
+
+/* How many of an expert's scores were chosen. */
+static int32_t times_chosen(const uint8_t *chosen, int32_t share)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < share; i++)
+        n += chosen[i];
+    return n;
 }
 
 /* Chooses by scores, with a bias and groups; a sum that weights are divided by is no less than
@@ -91,16 +100,21 @@ static void route_row_scored(const struct run *x, int64_t t)
     float scores[EXPERTS_MAX], choosing[EXPERTS_MAX];
     uint8_t chosen[EXPERTS_MAX];
     scores_of(op, input(x, 0) + t * op->k, scores);
-    for (int32_t e = 0; e < op->experts; e++)
+    for (int32_t e = 0; e < op->k; e++)
         choosing[e] = scores[e] + (bias ? const_floats(bias->data)[e] : 0);
     groups_choose(op, choosing);
-    choose(choosing, op->experts, op->experts_used, chosen);
-    for (int32_t e = 0, n = 0; e < op->experts; e++) {
-        if (!chosen[e])
+    choose(choosing, op->k, op->experts_used, chosen);
+    const int32_t share = (int32_t)max_i64(op->route_share, 1);
+    int32_t spare = op->experts_used;
+    for (int32_t at = 0; at < op->k; at += share)
+        spare -= times_chosen(chosen + at, share) > 0;
+    for (int32_t at = 0, e = 0, n = 0; at < op->k; at += share, e++) {
+        const int32_t times = times_chosen(chosen + at, share);
+        if (!times && spare-- <= 0)
             continue;
         out[n] = (float)e;
-        weights[n++] = scores[e];
-        sum += scores[e];
+        weights[n] = (float)times * scores[e];
+        sum += weights[n++];
     }
     float factor = op->scale != 0 ? op->scale : 1;
     if (op->route_norm)
@@ -111,7 +125,8 @@ static void route_row_scored(const struct run *x, int64_t t)
 
 void route_row(const struct run *x, int64_t t)
 {
-    if (x->op->route_score != ROUTE_SOFTMAX || x->op->route_groups || x->r->n_weights) {
+    if (x->op->route_score != ROUTE_SOFTMAX || x->op->route_groups || x->op->route_share ||
+        x->r->n_weights) {
         route_row_scored(x, t);
         return;
     }
@@ -351,22 +366,25 @@ static void rows_adjust(const struct experts_task *m, int factors, int biases, i
 static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64_t end)
 {
     const struct run *x = m->x;
+    const bool single = x->op->single;
     float *rows = floats(m->scratch + m->room.rows_at), *more = rows + m->room.rows / sizeof *rows;
     for (int64_t r = begin; r < end; r += m->room.panel) {
         const int64_t stop = min_i64(end, r + m->room.panel);
         int64_t stride;
         const uint8_t *next = stop < end ? expert_at(m, 0, i, stop) : NULL;
-        float *gate = expert_rows(m, 0, i, r, stop, expert_at(m, 1, i, r), rows, &stride);
-        float *up = expert_rows(m, 1, i, r, stop, next, more, &stride);
+        float *gate =
+            expert_rows(m, 0, i, r, stop, single ? next : expert_at(m, 1, i, r), rows, &stride);
+        float *up = single ? NULL : expert_rows(m, 1, i, r, stop, next, more, &stride);
         for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++) {
             float *y = output(x, 0) + (int64_t)m->groups.pair[p] * x->op->n + r;
             if (m->adjusts) {
                 rows_adjust(m, 2, 4, i, p, r, stop, gate);
-                rows_adjust(m, 3, 5, i, p, r, stop, up);
+                if (up)
+                    rows_adjust(m, 3, 5, i, p, r, stop, up);
             }
             gate_row(x, y, gate, up, stop - r);
             gate += stride;
-            up += stride;
+            up = up ? up + stride : NULL;
         }
     }
 }

@@ -103,7 +103,7 @@ static void delta_decays(const struct state_job *j, int64_t t, int64_t head, flo
     const int64_t n = op->per_channel ? op->head_dim : 1;
     const float *x = j->in[1] + (t * op->heads + head) * n;
     for (int64_t i = 0; i < n; i++)
-        decay[i] = expf(op->scale != 0 ? op->scale * sigmoid(fabsf(a) * x[i]) : a * softplus(x[i]));
+        decay[i] = expf(op->scale != 0 ? op->scale * sigmoid(a * x[i]) : a * softplus(x[i]));
     for (int64_t i = n; i < op->head_dim; i++)
         decay[i] = decay[0];
 }
@@ -160,14 +160,16 @@ ssm_tokens(const struct state_job *j, int64_t head, int64_t c, const int width)
     const struct oato_op *op = j->op;
     const int64_t d = op->head_dim, rows = op->state;
     const int64_t group = head / (op->heads / op->kv_heads);
+    const bool constant = op->alibi != 0;
+    const float kept = constant ? expf(-op->scale * op_slope(op, (int32_t)head)) : 0;
     float *s = j->state + head * rows * d + c;
     begin(j, s, rows, d, width);
     for (int64_t t = 0; t < j->T; t++) {
         const float *x = j->in[0] + t * op->k + head * d + c;
         const float *B = j->in[0] + t * op->k + op->n + group * rows, *C = B + op->kv_heads * rows;
-        const float dt = softplus(j->in[1][t * op->heads + head]);
-        const float *a = j->weight[0] + (op->per_channel ? head * rows : head);
-        float decay = expf(dt * a[0]), sum[STATE_COLUMNS] = {0}, added[STATE_COLUMNS];
+        const float dt = constant ? 1 : softplus(j->in[1][t * op->heads + head]);
+        const float *a = constant ? NULL : j->weight[0] + (op->per_channel ? head * rows : head);
+        float decay = a ? expf(dt * a[0]) : kept, sum[STATE_COLUMNS] = {0}, added[STATE_COLUMNS];
         for (int e = 0; e < width; e++)
             added[e] = dt * x[e];
         for (int64_t i = 0; i < rows; i++) {
@@ -180,7 +182,7 @@ ssm_tokens(const struct state_job *j, int64_t head, int64_t c, const int width)
         }
         float *out = j->out + t * op->n + head * d + c;
         for (int e = 0; e < width; e++)
-            out[e] = sum[e] + j->weight[1][head] * x[e];
+            out[e] = a ? sum[e] + j->weight[1][head] * x[e] : sum[e];
     }
 }
 

@@ -333,17 +333,6 @@ __device__ inline void merge_ahead(const cuda_attention_args &a)
     touch(&a.step.token_position[blockIdx.y]);
 }
 
-/* As op_slope. */
-__device__ static float alibi_slope(const cuda_attention_args &a, int head)
-{
-    const int h = a.alibi_first + head;
-    int n = 1;
-    while (n <= a.alibi_heads / 2)
-        n *= 2;
-    return h < n ? exp2f(-a.alibi * (float)(h + 1) / (float)n)
-                 : exp2f(-a.alibi / 2 * (float)(2 * (h - n) + 1) / (float)n);
-}
-
 template <int DTYPE> __device__ static void attention(const cuda_attention_args &a)
 {
     const int64_t t = blockIdx.z;
@@ -375,7 +364,8 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
     for (int head = 0; head < group; head += ATTENTION_HEADS) {
         w.n_heads = min(ATTENTION_HEADS, group - head);
         if (a.alibi != 0)
-            w.slope = alibi_slope(a, w.kv_head * group + head + warp);
+            w.slope = alibi_slope(a.alibi, a.alibi_heads,
+                                  a.alibi_first + w.kv_head * group + head + warp);
         const int64_t first = t * a.heads + w.kv_head * group + head; /* row of q and y */
         for (int i = threadIdx.x; i < ATTENTION_HEADS * q_dim; i += ATTENTION_THREADS)
             w.room.q[i % q_dim * ATTENTION_HEADS + i / q_dim] =

@@ -149,6 +149,7 @@ struct cuda_expert_extras {
     const float *bias[2];   /* rows of n, likewise */
     float limit;            /* of the activation */
     int32_t weighs_input;   /* weights of the choice are for the products of gate and up */
+    int32_t single, pad;    /* single: there is no up */
 };
 
 /* Where an expert's rows are among those of all: gate's, and those of up so much behind. */
@@ -157,9 +158,9 @@ struct cuda_expert_rows {
 };
 
 /* Products with the matrices of chosen experts, token by token; w has the held experts' matrices.
- * gate_up: y[pair] = a(w_0 x) * (w_1 x) with the token's x; grid: (rows of one expert's pairs,
- * pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the order of the choice;
- * grid: (pairs of rows, tokens). */
+ * gate_up: y[pair] = a(w_0 x) * (w_1 x), or a(w_0 x), with the token's x; grid: (rows of one
+ * expert's pairs, pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the
+ * order of the choice; grid: (pairs of rows, tokens). */
 struct cuda_experts_args {
     struct cuda_matrix w[2];
     float *y;
@@ -414,8 +415,8 @@ struct cuda_state_args {
     int64_t slot_floats;
     int32_t k, rows; /* conv: inputs before the current one; ssm: of a head's state */
     int32_t heads, groups, head_dim, per_channel, cyclic;
-    float eps, bound; /* 0: none */
-    int32_t pad;
+    float eps, scale; /* of op.h */
+    float alibi;      /* ssm: constant decays */
 };
 
 /* grid: (slot_floats / STATE_THREADS rounded up) */
@@ -426,13 +427,14 @@ struct cuda_state_copy_args {
     int32_t copies, pad;
 };
 
-/* grid: tokens; one warp; shared memory: words for each expert, each 32 of them and each group */
+/* grid: tokens; one warp; shared memory: words for each score, each 32 of them and each group */
 struct cuda_route_args {
-    const float *logits, *bias; /* bias: NULL or one for each expert */
+    const float *logits, *bias; /* bias: NULL or one for each score */
     float *choice;
-    int32_t experts, used, norm, score, groups, groups_used;
+    int32_t scores, share, used, norm, score, groups, groups_used;
     int32_t scored; /* scores choose, else logits; enum route_score */
     float scale;    /* 0: none */
+    int32_t pad;
 };
 
 /* What becomes of the products of grouped experts, `part` being a row a pair. expert_gate: y[pair]

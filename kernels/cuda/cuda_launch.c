@@ -166,16 +166,16 @@ static cu_result run_route(const struct launch *l)
     struct cuda_route_args a = {.logits = launch_input(l, 0),
                                 .choice = launch_output(l, 0),
                                 .bias = launch_optional(l, 0),
-                                .experts = op->experts,
+                                .scores = op->k,
+                                .share = op->route_share ? op->route_share : 1,
                                 .used = op->experts_used,
                                 .norm = op->route_norm,
                                 .score = op->route_score,
                                 .groups = op->route_groups,
                                 .groups_used = op->route_groups_used,
                                 .scale = op->scale};
-    a.scored = a.bias || a.groups || a.score != ROUTE_SOFTMAX;
-    const uint32_t words =
-        (uint32_t)op->experts + blocks_of(op->experts, 32) + (uint32_t)op->route_groups;
+    a.scored = a.bias || a.groups || op->route_share || a.score != ROUTE_SOFTMAX;
+    const uint32_t words = (uint32_t)op->k + blocks_of(op->k, 32) + (uint32_t)op->route_groups;
     return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, 32, words * sizeof(uint32_t),
                         &a);
 }

@@ -282,7 +282,8 @@ static struct cuda_expert_extras extras_of(const struct launch *l)
     const struct oato_op *op = l->op;
     const bool gate_up = op->kind == OP_EXPERT_GATE_UP;
     const int first = op_weight_least(op), matrices = gate_up ? 2 : 1;
-    struct cuda_expert_extras x = {.limit = op->scale, .weighs_input = op->weighs_input};
+    struct cuda_expert_extras x = {
+        .limit = op->scale, .weighs_input = op->weighs_input, .single = op->single};
     for (int i = 0; i < matrices; i++) {
         x.factor[i] = launch_optional(l, first + i);
         x.bias[i] = launch_optional(l, first + matrices + i);
@@ -317,7 +318,7 @@ static cu_result run_grouped_experts(const struct launch *l)
         .tokens = gate_up};
     struct cuda_grouped_args a = {
         .column = group.column, .tile = group.tile, .rows = rows_of(op), .n = op->n};
-    const int matrices = op_weight_least(op);
+    const int matrices = op->single ? 1 : op_weight_least(op);
     for (int i = 0; i < matrices; i++) {
         a.w[i] = launch_matrix(l, i);
         a.y[i] = gate_up && !i ? launch_output(l, 0) : part;

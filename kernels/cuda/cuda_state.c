@@ -30,7 +30,8 @@ cu_result launch_state(const struct launch *l)
                                 .per_channel = op->per_channel,
                                 .cyclic = op->cyclic,
                                 .eps = op->eps,
-                                .bound = op->scale};
+                                .scale = op->scale,
+                                .alibi = op->alibi};
     for (int i = 0; i < l->r->n_in; i++)
         a.in[i] = launch_input(l, i);
     for (int i = 0; i < l->r->n_weights; i++)

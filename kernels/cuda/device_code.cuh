@@ -265,6 +265,16 @@ __device__ inline float bf16_to_float(uint16_t h)
     return __uint_as_float((uint32_t)h << 16);
 }
 
+/* As op_slope. */
+__device__ inline float alibi_slope(float alibi, int heads, int h)
+{
+    int n = 1;
+    while (n <= heads / 2)
+        n *= 2;
+    return h < n ? exp2f(-alibi * (float)(h + 1) / (float)n)
+                 : exp2f(-alibi / 2 * (float)(2 * (h - n) + 1) / (float)n);
+}
+
 /* a(x) times y, as kernels/cpu/ref.c has it. Branches on `a` alone: all threads go the same way. */
 __device__ inline float gated(int a, float scale, float x, float y)
 {
@@ -283,6 +293,10 @@ __device__ inline float gated(int a, float scale, float x, float y)
     case ACT_CLAMPED_SILU:
         return below / (1.0f + expf(-below)) * (y < -scale ? -scale : y > scale ? scale : y);
     case ACT_SOFTPLUS: return (x > 20 ? x : log1pf(expf(x))) * y;
+    case ACT_SILU_CLAMPED: {
+        const float silu = x / (1.0f + expf(-x));
+        return (silu > scale ? scale : silu) * (y < -scale ? -scale : y > scale ? scale : y);
+    }
     default:
         return below_7 / (1.0f + expf(-1.702f * below_7)) * (1 + (y < -7 ? -7 : y > 7 ? 7 : y));
     }

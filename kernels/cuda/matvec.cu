@@ -151,9 +151,10 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     if (threadIdx.x % WARP)
         return;
     const float weight = expert_weight(a.choice, token, blockIdx.y % a.choice.used);
-    y[r] = gated(a.activation, a.extras.limit,
-                 expert_product(a.choice, a.extras, 0, expert, weight, a.n, r, gate),
-                 expert_product(a.choice, a.extras, 1, expert, weight, a.n, r, up));
+    y[r] = gated(
+        a.activation, a.extras.limit,
+        expert_product(a.choice, a.extras, 0, expert, weight, a.n, r, gate),
+        a.extras.single ? 1 : expert_product(a.choice, a.extras, 1, expert, weight, a.n, r, up));
 }
 
 template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)

@@ -15,7 +15,7 @@ __device__ static float route_score_of(const cuda_route_args &a, float logit, fl
 /* Makes the scores of experts in all but the best groups negative infinity. */
 __device__ static void choose_groups(const cuda_route_args &a, float *score, float *group)
 {
-    const int each = a.experts / a.groups;
+    const int each = a.scores / a.groups;
     for (int g = threadIdx.x; g < a.groups; g += WARP) {
         float first = -INFINITY, second = each > 1 ? -INFINITY : 0;
         for (int e = g * each; e < (g + 1) * each; e++) {
@@ -37,40 +37,49 @@ __device__ static void choose_groups(const cuda_route_args &a, float *score, flo
     __syncwarp();
 }
 
+/* How many of an expert's scores were chosen. */
+__device__ static int times_chosen(const cuda_route_args &a, const uint32_t *chosen, int expert)
+{
+    int n = 0;
+    for (int e = expert * a.share; e < (expert + 1) * a.share; e++)
+        n += chosen[e / 32] >> e % 32 & 1;
+    return n;
+}
+
 /* The best of what is left, `used` times: of equal ones the lower id. A logit is taken out by
  * making it negative infinity in the copy; what is no number is chosen last. */
 KERNEL(route, WARP, cuda_route_args)
 {
-    float *logit = (float *)SHARED_ROOM;                /* [experts] */
-    uint32_t *chosen = (uint32_t *)(logit + a.experts); /* a bit an expert */
+    float *logit = (float *)SHARED_ROOM;               /* [scores] */
+    uint32_t *chosen = (uint32_t *)(logit + a.scores); /* a bit a score */
     const int lane = threadIdx.x;
-    const float *in = a.logits + (int64_t)blockIdx.x * a.experts;
+    const float *in = a.logits + (int64_t)blockIdx.x * a.scores;
     float *out = a.choice + (int64_t)blockIdx.x * 2 * a.used;
     float top = -INFINITY, all = 0, sum = 0;
-    for (int e = lane; e < a.experts; e += WARP) {
+    for (int e = lane; e < a.scores; e += WARP) {
         logit[e] = in[e];
         top = fmaxf(top, in[e]);
     }
-    for (int i = lane; i < (a.experts + 31) / 32; i += WARP)
+    for (int i = lane; i < (a.scores + 31) / 32; i += WARP)
         chosen[i] = 0;
     top = warp_max(top);
-    for (int e = lane; e < a.experts; e += WARP)
+    for (int e = lane; e < a.scores; e += WARP)
         all += expf(in[e] - top);
     all = warp_sum(all);
-    for (int e = lane; a.scored && e < a.experts; e += WARP)
+    for (int e = lane; a.scored && e < a.scores; e += WARP)
         logit[e] = route_score_of(a, in[e], top, all) + (a.bias ? a.bias[e] : 0);
     __syncwarp();
     if (a.groups)
-        choose_groups(a, logit, (float *)(chosen + (a.experts + 31) / 32));
+        choose_groups(a, logit, (float *)(chosen + (a.scores + 31) / 32));
     for (int n = 0; n < a.used; n++) {
-        int best = a.experts;
-        for (int e = lane; e < a.experts; e += WARP)
-            if (!(chosen[e / 32] >> e % 32 & 1) && (best == a.experts || logit[e] > logit[best]))
+        int best = a.scores;
+        for (int e = lane; e < a.scores; e += WARP)
+            if (!(chosen[e / 32] >> e % 32 & 1) && (best == a.scores || logit[e] > logit[best]))
                 best = e;
         for (int step = WARP / 2; step; step /= 2) {
             const int other = __shfl_xor_sync(0xffffffff, best, step);
-            if (other < a.experts && (best == a.experts || logit[other] > logit[best] ||
-                                      (!(logit[best] > logit[other]) && other < best)))
+            if (other < a.scores && (best == a.scores || logit[other] > logit[best] ||
+                                     (!(logit[best] > logit[other]) && other < best)))
                 best = other;
         }
         __syncwarp();
@@ -80,12 +89,16 @@ KERNEL(route, WARP, cuda_route_args)
     }
     if (lane)
         return;
-    int n = 0;
-    for (int e = 0; e < a.experts; e++) {
-        if (!(chosen[e / 32] >> e % 32 & 1))
+    int n = 0, spare = a.used;
+    for (int e = 0; e < a.scores / a.share; e++)
+        spare -= times_chosen(a, chosen, e) > 0;
+    for (int e = 0; e < a.scores / a.share; e++) {
+        const int times = times_chosen(a, chosen, e);
+        if (!times && spare-- <= 0)
             continue;
         out[n] = (float)e;
-        out[a.used + n] = a.scored ? route_score_of(a, in[e], top, all) : expf(logit[e] - top);
+        out[a.used + n] =
+            (float)times * (a.scored ? route_score_of(a, in[e], top, all) : expf(logit[e] - top));
         sum += out[a.used + n++];
     }
     const float factor = a.scale != 0 ? a.scale : 1;
@@ -159,7 +172,9 @@ KERNEL(expert_gate, ROW_THREADS, cuda_expert_parts_args)
     const float weight = expert_weight(a.choice, pair / used, pair % used);
     a.y[at] = gated(a.activation, a.extras.limit,
                     expert_product(a.choice, a.extras, 0, expert, weight, a.n, i, a.y[at]),
-                    expert_product(a.choice, a.extras, 1, expert, weight, a.n, i, a.part[at]));
+                    a.extras.single ? 1
+                                    : expert_product(a.choice, a.extras, 1, expert, weight, a.n, i,
+                                                     a.part[at]));
 }
 
 KERNEL(expert_sum, ROW_THREADS, cuda_expert_parts_args)

@@ -91,7 +91,7 @@ KERNEL(delta, STATE_THREADS, cuda_state_args)
             const float x = a.in[1][a.per_channel ? at * d + i : at];
             q[i] = in[i];
             k[i] = in[a.groups * d + i];
-            decay[i] = expf(a.bound != 0 ? a.bound * sigmoid(fabsf(A) * x) : A * softplus(x));
+            decay[i] = expf(a.scale != 0 ? a.scale * sigmoid(A * x) : A * softplus(x));
         }
         __syncthreads();
         if (!p.is_there)
@@ -117,6 +117,8 @@ KERNEL(ssm, STATE_THREADS, cuda_state_args)
     const cuda_seq &seq = a.step.seq[blockIdx.y];
     const column p = column_of(a);
     const int d = p.dim, group = p.head / (a.heads / a.groups);
+    const bool constant = a.alibi != 0;
+    const float kept = constant ? expf(-a.scale * alibi_slope(a.alibi, a.heads, p.head)) : 0;
     float *B = (float *)SHARED_ROOM, *C = B + a.rows; /* of a token */
     float *s = slot_of(a, seq) + (int64_t)p.head * a.rows * d + p.c;
     for (int i = 0; seq.kv_len == seq.query_len && p.is_there && seq.query_len && i < a.rows; i++)
@@ -132,14 +134,16 @@ KERNEL(ssm, STATE_THREADS, cuda_state_args)
         __syncthreads();
         if (!p.is_there)
             continue;
-        const float dt = softplus(a.in[1][(int64_t)t * a.heads + p.head]);
-        const float decay = expf(dt * a.weight[0][p.head]), x = in[p.head * d + p.c];
+        const float dt = constant ? 1 : softplus(a.in[1][(int64_t)t * a.heads + p.head]);
+        const float decay = constant ? kept : expf(dt * a.weight[0][p.head]);
+        const float x = in[p.head * d + p.c];
         float sum = 0;
         for (int i = 0; i < a.rows; i++) {
             s[i * d] = decay * s[i * d] + B[i] * (dt * x);
             sum += C[i] * s[i * d];
         }
-        a.y[((int64_t)t * a.heads + p.head) * d + p.c] = sum + a.weight[1][p.head] * x;
+        a.y[((int64_t)t * a.heads + p.head) * d + p.c] =
+            constant ? sum : sum + a.weight[1][p.head] * x;
     }
 }
 

@@ -179,6 +179,7 @@ static double activated(enum activation a, double scale, double x, double y)
     case ACT_CLAMPED_SILU:
         return fmin(x, scale) / (1 + exp(-fmin(x, scale))) * fmin(fmax(y, -scale), scale);
     case ACT_SOFTPLUS: return log1p(exp(x)) * y;
+    case ACT_SILU_CLAMPED: return fmin(x / (1 + exp(-x)), scale) * fmin(fmax(y, -scale), scale);
     case ACT_CLAMPED: return below_7 / (1 + exp(-1.702 * below_7)) * (1 + fmin(fmax(y, -7), 7));
     case ACT_CLAMP: return fmin(fmax(x, -scale), scale) * y;
     case ACT_NONE: return x * y;

@@ -151,8 +151,7 @@ static void delta_token(const struct mixer *m, int64_t t, int64_t h, double *S, 
     const double b = sigmoid_of((double)m->in[2][t * H + h]), A = (double)m->weight[0][h];
     for (int64_t i = 0; i < d; i++) {
         const double a = (double)m->in[1][op->per_channel ? (t * H + h) * d + i : t * H + h];
-        const double g_i =
-            op->scale != 0 ? (double)op->scale * sigmoid_of(fabs(A) * a) : A * soft(a);
+        const double g_i = op->scale != 0 ? (double)op->scale * sigmoid_of(A * a) : A * soft(a);
         for (int64_t j = 0; j < d; j++)
             S[i * d + j] *= exp(g_i);
     }
@@ -174,11 +173,12 @@ static void ssm_token(const struct mixer *m, int64_t t, int64_t h, double *S, do
     const int64_t d = op->head_dim, H = op->heads, G = op->kv_heads, N = op->state;
     const float *x = m->in[0] + t * op->k + h * d;
     const float *B = m->in[0] + t * op->k + H * d + h * G / H * N, *C = B + G * N;
-    const double dt = soft((double)m->in[1][t * H + h]);
+    const double dt = op->alibi != 0 ? 1 : soft((double)m->in[1][t * H + h]);
     for (int64_t j = 0; j < d; j++) {
-        double y = (double)m->weight[1][h] * (double)x[j];
+        double y = op->alibi != 0 ? 0 : (double)m->weight[1][h] * (double)x[j];
         for (int64_t i = 0; i < N; i++) {
-            const double A = (double)m->weight[0][op->per_channel ? h * N + i : h];
+            const double A = op->alibi != 0 ? -(double)op->scale * (double)op_slope(op, (int32_t)h)
+                                            : (double)m->weight[0][op->per_channel ? h * N + i : h];
             S[i * d + j] = S[i * d + j] * exp(dt * A) + dt * (double)x[j] * (double)B[i];
             y += S[i * d + j] * (double)C[i];
         }
@@ -261,6 +261,11 @@ static void mixers_do_what_they_are_defined_as(void **state)
             if (op.kind == OP_DELTA) {
                 op.cyclic = j % 2;
                 op.scale = op.per_channel && j % 2 ? -5 : 0;
+            }
+            if (op.kind == OP_SSM && !op.per_channel && j % 2) {
+                op.alibi = 8;
+                op.alibi_heads = op.heads;
+                op.scale = 0.5f;
             }
             mixer_init(&m, k, op);
             check_definition(&m);

@@ -69,7 +69,10 @@ static void compare_experts(oato_dtype dtype, const struct choosing *x,
         c.op.weighs_input = (int32_t)random_in(0, 1);
         c.op.activation = random_in(0, 1) ? ACT_CLAMPED_SILU : ACT_SILU;
         c.op.scale = 0.5f;
-        if (!down && random_in(0, 1))
+        c.op.single = !down && random_in(0, 2) == 0;
+        if (c.op.single)
+            c.op.activation = ACT_RELU_SQUARED;
+        else if (!down && random_in(0, 1))
             one_tensor(&c);
         compare(&c, &step, 1e-10);
         free_case(&c);

@@ -387,6 +387,11 @@ static void tokens_choose_the_same_experts(void **state)
         c.in[0][5] = c.in[0][9] = c.in[0][60] = 20; /* equal ones: the lower ids */
         compare(&c, &step, 1e-12);
         free_case(&c);
+        c = case_of("route/e33/u6/x2", 21);
+        c.op.route_norm = norm;
+        give_input(&c, 66);
+        compare(&c, &step, 1e-12);
+        free_case(&c);
     }
 }
 

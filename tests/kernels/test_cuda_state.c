@@ -83,11 +83,16 @@ static void check(const char *key, int variant)
         c.op.cyclic = variant;
         c.op.scale = variant ? -3 : 0;
     }
+    if (c.op.kind == OP_SSM && variant) {
+        c.op.alibi = 8;
+        c.op.alibi_heads = c.op.heads;
+        c.op.scale = 0.5f;
+    }
     for (int i = 0; i < op_in_count(&c.op); i++)
         give_input(&c, (int32_t)op_in_width(&c.op, i));
     give_weights(&c);
     float *a = (float *)(uintptr_t)c.weight[0].data;
-    for (int64_t i = 0; i < c.weight[0].n * c.weight[0].k; i++) /* decays are negative */
+    for (int64_t i = 0; c.n_weights && i < c.weight[0].n * c.weight[0].k; i++) /* negative decays */
         a[i] = c.op.kind == OP_CONV ? a[i] * 20 : -fabsf(a[i]) * 20;
     const int64_t n = TOKENS * (int64_t)c.out_width[0];
     float *expected = test_calloc((size_t)n, sizeof *expected);

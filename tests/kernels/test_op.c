@@ -145,12 +145,14 @@ static struct oato_op random_op(void)
     case OP_EXPERT_GATE_UP:
     case OP_EXPERT_DOWN:
         op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
-        op.n = random_int(1 << 20); /* fallthrough */
+        op.n = random_int(1 << 20);
+        op.single = op.kind == OP_EXPERT_GATE_UP && random() % 2; /* fallthrough */
     case OP_ROUTE:
         op.experts = random_int(1 << 10);
         op.experts_used = random_int(op.experts);
         if (op.kind == OP_ROUTE) {
-            op.k = op.experts;
+            op.route_share = (int32_t)(random() % 3);
+            op.k = op.experts * (op.route_share ? op.route_share : 1);
             op.n = 2 * op.experts_used;
         }
         break;
