@@ -38,6 +38,10 @@ static void read_factors(struct graph_builder *b, struct layer_shape *s)
         s->score_factor = read_factor(b, "attention.output_scale", 0.08838835F);
         return;
     }
+    if (s->recipe->factors == FACTORS_OF_NORMED) {
+        s->normed_factor = read_factor(b, "residual_scale", 1);
+        return;
+    }
     s->score_factor = read_factor(b, "attention.scale", 0);
     if (s->recipe->factors == FACTORS_ROOT) {
         s->embedding_factor = sqrtf((float)s->width);
@@ -128,7 +132,10 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
         return;
     s->kv_layer = kv_layer_of(b, s);
     s->kv_heads = build_int(b, "attention.head_count_kv", s->kv_layer, least, s->heads, s->heads);
-    s->clamp = r->clamp_by_key ? build_float_of(b, "swiglu_clamp_exp", layer, 0, 1e6, 0) : 0;
+    if (r->clamp_by_key) {
+        s->clamp = build_float_of(b, "swiglu_clamp_exp", layer, 0, 1e6, 0);
+        s->dense_clamp = build_float_of(b, "swiglu_clamp_shexp", layer, 0, 1e6, 0);
+    }
     if (s->feeds && (!arch_has_experts(b, s) || r->dense != DENSE_NONE))
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
     const bool windows =
@@ -166,11 +173,11 @@ static void check_unread(struct graph_builder *b, const struct recipe *r)
 {
     static const struct {
         const char *key, *same;
-    } rows[] = {{"attention.key_length_swa", "attention.key_length"},
-                {"attention.value_length_swa", "attention.value_length"},
-                {"rope.dimension_count_swa", "rope.dimension_count"}};
+    } rows[] = {{"rope.dimension_count_swa", "rope.dimension_count"},
+                {"attention.key_length_swa", "attention.key_length"},
+                {"attention.value_length_swa", "attention.value_length"}};
     const char *wrong = NULL;
-    for (size_t i = 0; i < ARRAY_LEN(rows) && !r->window_dims; i++) {
+    for (size_t i = 0; i < (r->latent ? 1 : ARRAY_LEN(rows)) && !r->window_dims; i++) {
         const struct gguf_value *v = build_value(b, rows[i].key), *w = build_value(b, rows[i].same);
         double a, c;
         if (v && w && gguf_value_f64(v, 0, &a) && gguf_value_f64(w, 0, &c) && a != c)
@@ -178,7 +185,7 @@ static void check_unread(struct graph_builder *b, const struct recipe *r)
     }
     if (!r->value_scale && read_factor(b, "attention.value_scale", 1) != 1)
         wrong = "attention.value_scale";
-    if (build_bool(b, "kda.safe_gate", false))
+    if (build_bool(b, "kda.safe_gate", r->bounded_decays) != r->bounded_decays)
         wrong = "kda.safe_gate";
     if (wrong && !build_failed(b))
         oato_fail(b->err, OATO_EFILE,
@@ -278,6 +285,13 @@ static int32_t block_output(struct graph_builder *b, const struct layer_shape *s
     return arch_factor(b, s->layer, factor, y, s->block_factor);
 }
 
+/* What a block's output is added to. */
+static int32_t kept(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                    int32_t x, int32_t normed)
+{
+    return s->normed_factor != 0 ? arch_factor(b, s->layer, name, normed, s->normed_factor) : x;
+}
+
 /* x + the embedding times a factor of the layer. */
 static int32_t embedding_skip(struct graph_builder *b, const struct layer_shape *s, int32_t x)
 {
@@ -329,7 +343,7 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     if (s->recurrent || s->attends) {
         const char *post = r->attn_post_norm ? r->attn_post_norm : "post_attention_norm";
         const int32_t a = block_output(b, s, post, "attn_factor", mixer_or_attention(b, s, n));
-        x = arch_add(b, s->layer, "attn_add", x, a);
+        x = arch_add(b, s->layer, "attn_add", kept(b, s, "attn_kept", x, n), a);
     }
     if (!s->feeds)
         return x;
@@ -338,7 +352,7 @@ static int32_t layer(struct graph_builder *b, const struct layer_shape *s, int32
     const int32_t m = normed ? n : before ? arch_norm(b, s, s->layer, name, x) : x;
     const char *post = r->ffn_post_norm ? r->ffn_post_norm : "post_ffw_norm";
     const int32_t f = block_output(b, s, post, "ffn_factor", arch_ffn(b, s, m, x));
-    x = arch_add(b, s->layer, "ffn_add", x, f);
+    x = arch_add(b, s->layer, "ffn_add", kept(b, s, "ffn_kept", x, m), f);
     if (s->layer_embedding)
         x = arch_layer_embedding(b, s, x);
     if (r->output_scales)

@@ -101,15 +101,17 @@ static void qk_norms(struct graph_builder *b, const struct layer_shape *s, struc
         r->k = qk_norm(b, s, "attn_k_norm", r->k, s->kv_heads);
 }
 
-/* The gate of attention's output, for which the tensor has a row a head or a row an element. */
-static int32_t output_gate(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+/* The tensor has a row a head or a row an element. */
+int32_t arch_gated(struct graph_builder *b, const struct layer_shape *s, int32_t n, int32_t o)
 {
     char name[GGUF_MAX_NAME + 1];
+    if (!s->recipe->output_gate)
+        return o;
     snprintf(name, sizeof name, "blk.%d.attn_gate.weight", s->layer);
     const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
-    const bool by_head = t && t->ne[1] == s->heads;
-    return arch_product(b, s->layer, "attn_gate", n, by_head ? s->heads : s->heads * s->v_dim,
-                        FACTOR_UNUSED);
+    const int32_t gates = t && t->ne[1] == s->heads ? s->heads : s->heads * s->v_dim;
+    const int32_t gate = arch_product(b, s->layer, "attn_gate", n, gates, FACTOR_UNUSED);
+    return arch_gate(b, s->layer, "attn_gated", o, gate, s->recipe->output_gate);
 }
 
 int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op op,
@@ -159,9 +161,7 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
                                   .head_dim = s->head_dim,
                                   .v_dim = s->v_dim != s->head_dim ? s->v_dim : 0};
     const int32_t values = s->heads * s->v_dim;
-    int32_t o = arch_attend(b, s, store, r.q, r.k, r.v);
-    if (s->recipe->output_gate)
-        o = arch_gate(b, s->layer, "attn_gated", o, output_gate(b, s, n), s->recipe->output_gate);
+    int32_t o = arch_gated(b, s, n, arch_attend(b, s, store, r.q, r.k, r.v));
     const struct oato_op gate = {
         .kind = OP_SWIGLU, .dtype = DT_F32, .k = values, .n = values, .activation = ACT_SIGMOID};
     if (r.gate >= 0)

@@ -63,6 +63,22 @@ static void read_shared(struct graph_builder *b, const struct recipe *r, struct 
     }
 }
 
+/* An expert of the second bank is as wide as a head unless the file says it. */
+static void read_bank(struct graph_builder *b, struct experts *out)
+{
+    const int32_t width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
+    const int32_t heads = build_int(b, "attention.head_count", 0, 1, 65536, -1);
+    out->bank_width = build_int(b, "expert_chunk_feed_forward_length", -1, 0, FFN_MOST, 0);
+    if (!out->bank_width)
+        out->bank_width =
+            build_int(b, "attention.key_length", -1, 1, 4096, heads ? width / heads : 1);
+    out->bank_share = build_int(b, "experts_per_group", -1, 1, out->all, -1);
+    out->bank_factor = build_float(b, "expert_group_scale", -1e6, 1e6, 0);
+    if (!build_failed(b) && out->all % out->bank_share)
+        oato_fail(b->err, OATO_EFILE, "%s: %d experts are no groups of %d; use another model",
+                  gguf_path(b->gguf), out->all, out->bank_share);
+}
+
 void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out)
 {
     if (r->experts == EXPERTS_NONE)
@@ -82,6 +98,10 @@ void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct e
         oato_fail(b->err, OATO_EFILE, "%s: %d experts per token of %d neurons each are too many",
                   gguf_path(b->gguf), out->used, out->width);
     read_shared(b, r, out);
+    if (r->second_bank)
+        read_bank(b, out);
+    if (r->latent_experts)
+        out->latent = build_int(b, "moe_latent_size", -1, 0, 1 << 20, 0);
     out->normalised = normalised(b, r);
     out->scale = build_float(b, "expert_weights_scale", 0, 1e6, 0);
     read_score(b, r, out);
@@ -102,6 +122,7 @@ static int32_t normed_logits(struct graph_builder *b, const struct layer_shape *
     return arch_factor(b, s->layer, "ffn_gate_inp_factor", logits, 1 / sqrtf((float)s->width));
 }
 
+/* A logit of each expert. */
 static int32_t logits_of(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x)
 {
     const struct gguf_tensor *w =
@@ -113,13 +134,14 @@ static int32_t logits_of(struct graph_builder *b, const struct layer_shape *s, i
                      false);
 }
 
-static int32_t route(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x)
+/* share: logits for each expert; 0: one */
+static int32_t route(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                     int32_t x, int32_t share)
 {
     const struct experts *e = &s->experts;
-    const int32_t logits = logits_of(b, s, m, x);
     struct oato_op op = {.kind = OP_ROUTE,
                          .dtype = DT_F32,
-                         .k = e->all,
+                         .k = e->all * (share ? share : 1),
                          .n = 2 * e->used,
                          .experts = e->all,
                          .experts_used = e->used,
@@ -127,6 +149,7 @@ static int32_t route(struct graph_builder *b, const struct layer_shape *s, int32
                          .route_score = (int32_t)e->score,
                          .route_groups = e->groups,
                          .route_groups_used = e->groups_used,
+                         .route_share = share,
                          .scale = e->scale};
     const struct gguf_tensor *bias = NULL;
     if (s->recipe->router != ROUTER_PLAIN) { /* older files lack the ending */
@@ -134,7 +157,7 @@ static int32_t route(struct graph_builder *b, const struct layer_shape *s, int32
         bias =
             build_tensor(b, e->all, 0, true, "blk.%d.exp_probs_b%s", s->layer, old ? "" : ".bias");
     }
-    return build_op(b, s->layer, "ffn_route", op, logits, -1, bias, op.n);
+    return build_op(b, s->layer, name, op, x, -1, bias, op.n);
 }
 
 /* -------------------------------------------------------------------------------- matrices */
@@ -164,31 +187,41 @@ static struct oato_op experts_op(const struct layer_shape *s, enum op_kind kind,
                                  const struct gguf_tensor *w, int32_t k, int32_t n)
 {
     const struct experts *e = &s->experts;
-    return (struct oato_op){.kind = (uint16_t)kind,
-                            .dtype = (uint16_t)w->dtype,
-                            .k = k,
-                            .n = n,
-                            .experts = e->all,
-                            .experts_used = e->used,
-                            .activation =
-                                (int32_t)(s->clamp > 0 ? ACT_CLAMPED_SILU : s->recipe->activation),
-                            .scale = s->clamp,
-                            .weighs_input = s->recipe->weighs_input};
+    return (struct oato_op){
+        .kind = (uint16_t)kind,
+        .dtype = (uint16_t)w->dtype,
+        .k = k,
+        .n = n,
+        .experts = e->all,
+        .experts_used = e->used,
+        .activation = (int32_t)(s->clamp > 0 ? s->recipe->clamp_by_key : s->recipe->activation),
+        .scale = s->clamp,
+        .weighs_input = s->recipe->weighs_input};
 }
 
-static int32_t gate_up(struct graph_builder *b, const struct layer_shape *s, int32_t m,
-                       int32_t choice)
+/* What experts read and write. */
+static int32_t width_outside(const struct layer_shape *s)
 {
-    const int32_t width = s->experts.width;
-    const bool one = arch_has(b, s->layer, "ffn_gate_up_exps.weight");
-    const char *gate_name = one ? "ffn_gate_up_exps" : "ffn_gate_exps";
-    const char *up_name = one ? gate_name : "ffn_up_exps";
+    return s->experts.latent ? s->experts.latent : s->width;
+}
+
+/* `bank`: how names of tensors end, "exps" or "chexps". */
+static int32_t gate_up(struct graph_builder *b, const struct layer_shape *s, const char *bank,
+                       int32_t m, int32_t choice)
+{
+    const int32_t width = s->experts.width, k = width_outside(s);
+    const bool single = s->recipe->ungated;
+    const bool one = !single && arch_has(b, s->layer, "ffn_gate_up_exps.weight");
+    char first[24], up_name[24], both[24];
+    snprintf(up_name, sizeof up_name, "ffn_up_%s", bank);
+    snprintf(both, sizeof both, "ffn_gate_up_%s", bank);
+    snprintf(first, sizeof first, "ffn_%s_%s", single ? "up" : "gate", bank);
     const int64_t rows = one ? 2 * (int64_t)width : width;
-    const struct gguf_tensor *gate = matrices(b, s, gate_name, s->width, rows);
-    const struct gguf_tensor *up = matrices(b, s, up_name, s->width, rows);
+    const struct gguf_tensor *gate = matrices(b, s, one ? both : first, k, rows);
+    const struct gguf_tensor *up = matrices(b, s, one ? both : up_name, k, rows);
     const struct gguf_tensor *extra[] = {
-        factors(b, s, "ffn_gate_exps"), factors(b, s, "ffn_up_exps"),
-        biases(b, s, "ffn_gate_exps", width), biases(b, s, "ffn_up_exps", width)};
+        factors(b, s, first), single ? NULL : factors(b, s, up_name), biases(b, s, first, width),
+        single ? NULL : biases(b, s, up_name, width)};
     if (build_failed(b))
         return -1;
     if (gate->dtype != up->dtype) {
@@ -197,25 +230,28 @@ static int32_t gate_up(struct graph_builder *b, const struct layer_shape *s, int
                   dtype_name(up->dtype));
         return -1;
     }
-    struct oato_op op = experts_op(s, OP_EXPERT_GATE_UP, gate, s->width, width);
+    struct oato_op op = experts_op(s, OP_EXPERT_GATE_UP, gate, k, width);
     op.one_tensor = one;
+    op.single = single;
     const int32_t hidden =
-        build_op(b, s->layer, "ffn_gate_up_exps", op, m, choice, gate, s->experts.used * width);
+        build_op(b, s->layer, both, op, m, choice, gate, s->experts.used * width);
     build_weight(b, up);
     build_extras(b, extra, ARRAY_LEN(extra));
     return hidden;
 }
 
-static int32_t down(struct graph_builder *b, const struct layer_shape *s, int32_t hidden,
-                    int32_t choice)
+static int32_t down(struct graph_builder *b, const struct layer_shape *s, const char *bank,
+                    int32_t hidden, int32_t choice)
 {
-    const struct gguf_tensor *w = matrices(b, s, "ffn_down_exps", s->experts.width, s->width);
-    const struct gguf_tensor *extra[] = {factors(b, s, "ffn_down_exps"),
-                                         biases(b, s, "ffn_down_exps", s->width)};
+    const int32_t n = width_outside(s);
+    char name[24];
+    snprintf(name, sizeof name, "ffn_down_%s", bank);
+    const struct gguf_tensor *w = matrices(b, s, name, s->experts.width, n);
+    const struct gguf_tensor *extra[] = {factors(b, s, name), biases(b, s, name, n)};
     if (build_failed(b))
         return -1;
-    const struct oato_op op = experts_op(s, OP_EXPERT_DOWN, w, s->experts.width, s->width);
-    const int32_t y = build_op(b, s->layer, "ffn_down_exps", op, hidden, choice, w, s->width);
+    const struct oato_op op = experts_op(s, OP_EXPERT_DOWN, w, s->experts.width, n);
+    const int32_t y = build_op(b, s->layer, name, op, hidden, choice, w, n);
     build_extras(b, extra, ARRAY_LEN(extra));
     return y;
 }
@@ -263,12 +299,46 @@ static int32_t experts_input(struct graph_builder *b, const struct layer_shape *
                                                    : m;
 }
 
+/* What the experts of a choice make of n. */
+static int32_t chosen(struct graph_builder *b, const struct layer_shape *s, const char *bank,
+                      int32_t n, int32_t choice)
+{
+    return down(b, s, bank, gate_up(b, s, bank, n, choice), choice);
+}
+
+/* y and what a second bank makes of it: its experts stand each for some of the first bank, and are
+ * chosen by their logits. */
+static int32_t second_bank(struct graph_builder *b, const struct layer_shape *s, int32_t logits,
+                           int32_t y)
+{
+    struct layer_shape second = *s;
+    struct experts *e = &second.experts;
+    e->all /= e->bank_share > 0 ? e->bank_share : 1;
+    e->used = (int32_t)min_i64(e->used, e->all);
+    e->width = e->bank_width;
+    const int32_t choice = route(b, &second, "ffn_route_chexps", logits, e->bank_share);
+    const int32_t z = chosen(b, &second, "chexps", y, choice);
+    return arch_add(b, s->layer, "ffn_chexps_add", y,
+                    arch_factor(b, s->layer, "ffn_chexps_factor", z, e->bank_factor));
+}
+
+static int32_t routed(struct graph_builder *b, const struct layer_shape *s, int32_t n, int32_t x)
+{
+    const int32_t latent = s->experts.latent, logits = logits_of(b, s, n, x);
+    const int32_t choice = route(b, s, "ffn_route", logits, 0);
+    if (latent)
+        n = arch_product(b, s->layer, "ffn_latent_down", n, latent, FACTOR_UNUSED);
+    const int32_t y = chosen(b, s, "exps", n, choice);
+    if (s->experts.bank_width)
+        return second_bank(b, s, logits, y);
+    return latent ? arch_product(b, s->layer, "ffn_latent_up", y, s->width, FACTOR_UNUSED) : y;
+}
+
 static int32_t experts(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x)
 {
     const bool normed = s->recipe->dense == DENSE_BESIDE_NORMED;
     const int32_t n = experts_input(b, s, m, x);
-    const int32_t choice = route(b, s, n, x);
-    int32_t y = down(b, s, gate_up(b, s, n, choice), choice);
+    int32_t y = routed(b, s, n, x);
     if (normed)
         y = arch_norm(b, s, s->layer, "post_ffw_norm_2", y);
     int32_t other = beside(b, s, m);

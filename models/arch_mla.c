@@ -40,12 +40,21 @@ static int32_t queries(struct graph_builder *b, const struct layer_shape *s, int
     return arch_product(b, s->layer, "attn_q_b", n, width, FACTOR_UNUSED);
 }
 
+/* Layers with a window may have sizes of their own. */
+static int32_t size_of(struct graph_builder *b, const struct layer_shape *s, const char *key,
+                       int64_t lo, int64_t hi, int64_t otherwise)
+{
+    char own[64];
+    snprintf(own, sizeof own, "%s_swa", key);
+    return build_int(b, s->window && build_value(b, own) ? own : key, -1, lo, hi, otherwise);
+}
+
 bool arch_mla_read(struct graph_builder *b, struct layer_shape *s)
 {
     s->q_rank = build_int(b, "attention.q_lora_rank", -1, 0, 65536, 0);
-    s->kv_rank = build_int(b, "attention.kv_lora_rank", -1, 1, 65536, -1);
-    const int32_t k = build_int(b, "attention.key_length_mla", -1, 0, 4096, 0);
-    const int32_t v = build_int(b, "attention.value_length_mla", -1, 0, 4096, 0);
+    s->kv_rank = size_of(b, s, "attention.kv_lora_rank", 1, 65536, -1);
+    const int32_t k = size_of(b, s, "attention.key_length_mla", 0, 4096, 0);
+    const int32_t v = size_of(b, s, "attention.value_length_mla", 0, 4096, 0);
     s->absorbed = k && v;
     if (s->absorbed) {
         s->head_dim = k;
@@ -72,6 +81,8 @@ int32_t arch_mla(struct graph_builder *b, const struct layer_shape *s, int32_t n
     int32_t c = arch_slice(b, s->layer, "attn_kv_c", kv, 0, s->kv_rank);
     int32_t k = arch_slice(b, s->layer, "attn_kv_k", kv, s->kv_rank, s->rope_dims);
     c = arch_norm(b, s, s->layer, "attn_kv_a_norm", c);
+    if (s->recipe->qk_norm == QK_SHARED)
+        k = arch_norm(b, s, s->layer, "attn_k_norm", k);
     if (s->rope) {
         q = arch_rope(b, s, "rope_q", q, s->heads, s->head_dim, nope);
         k = arch_rope(b, s, "rope_k", k, 1, s->rope_dims, 0);
@@ -89,5 +100,6 @@ int32_t arch_mla(struct graph_builder *b, const struct layer_shape *s, int32_t n
     int32_t o = arch_attend(b, s, store, q, c, k);
     if (s->absorbed)
         o = of_heads(b, s, "attn_v_b", o, s->kv_rank, s->v_dim, s->kv_rank);
+    o = arch_gated(b, s, n, o);
     return arch_product(b, s->layer, "attn_output", o, s->width, FACTOR_OF_PRODUCT);
 }

@@ -1,7 +1,7 @@
 /*
  * arch_state.c - mixers with a recurrent state, which stand in place of attention in some layers or
- * in all: a short convolution, a gated delta rule on heads, Mamba's scans. A mixer's sizes are keys
- * of its own.
+ * in all: a short convolution, a gated delta rule on heads, Mamba's scans, linear attention. A
+ * mixer's sizes are keys of its own.
  *
  *     lfm2:  (B, C, x) = W_in n;  y = W_out (C * conv(B * x))
  *     qwen:  (q, k, v) = silu(conv(Wqkv n));  y = W_out (rms(delta(q, k, v, Wa n, Wb n)) * silu(Wz
@@ -20,7 +20,8 @@ static bool is_recurrent(struct graph_builder *b, const struct recipe *r, int32_
         return build_int(b, "attention.head_count_kv", layer, 0, 65536, 1) == 0;
     if (build_value(b, "attention.recurrent_layers"))
         return build_flag(b, "attention.recurrent_layers", layer);
-    const int32_t every = build_int(b, "full_attention_interval", -1, 1, 1 << 16, 4);
+    const int32_t every =
+        build_int(b, "full_attention_interval", -1, 1, 1 << 16, r->interval ? r->interval : 4);
     return every && (layer + 1) % every != 0;
 }
 
@@ -273,9 +274,12 @@ static int32_t mamba(struct graph_builder *b, const struct layer_shape *s, int32
 
 /* ------------------------------------------- the delta rule with decays of each channel --- */
 
+/* The product of two matrices; with bounded decays there is the first one only. */
 static int32_t low_rank(struct graph_builder *b, const struct layer_shape *s, const char *first,
                         const char *second, int32_t n, int32_t rank, int32_t width)
 {
+    if (s->recipe->bounded_decays)
+        return arch_matrix(b, s->layer, first, n, width);
     return arch_matrix(b, s->layer, second, arch_matrix(b, s->layer, first, n, rank), width);
 }
 
@@ -287,6 +291,8 @@ static int32_t delta_channels(struct graph_builder *b, const struct layer_shape 
     const int32_t dim = build_int(b, "kda.head_dim", -1, 1, HEAD_DIM_MAX, -1);
     const int32_t taps = build_int(b, "ssm.conv_kernel", -1, 2, CONV_STATE_MAX + 1, -1);
     const int32_t width = heads * dim;
+    const float bound =
+        s->recipe->bounded_decays ? build_float(b, "kda.gate_lower_bound", -1e3, -1e-6, -1) : 0;
     int32_t part[3];
     for (int i = 0; i < 3; i++)
         part[i] = arch_product(b, s->layer, names[i], n, width, FACTOR_UNUSED);
@@ -305,12 +311,48 @@ static int32_t delta_channels(struct graph_builder *b, const struct layer_shape 
                                .kv_heads = heads,
                                .head_dim = dim,
                                .per_channel = 1,
-                               .eps = s->eps};
+                               .eps = s->eps,
+                               .scale = bound};
     const struct gguf_tensor *decay = build_tensor(b, 1, heads, false, "blk.%d.ssm_a", s->layer);
     int32_t y = build_op(b, s->layer, "ssm_delta", op, qkv, a, decay, width);
     build_input(b, change);
     y = arch_head_norm(b, s, "ssm_norm", y, heads, dim, 0, false);
     y = times(b, s, "ssm_gate", ACT_SIGMOID, gate, y, width);
+    return arch_product(b, s->layer, "attn_output", y, s->width, FACTOR_UNUSED);
+}
+
+/* ----------------------------------------------------------------------- linear attention --- */
+
+/* S = S exp(-slope) + k v', o = S'q: Mamba's scan of v with constant decays, in place of B and C k
+ * and q, all of them behind a SiLU. The slopes fall to nothing in the last layer. */
+static int32_t linear(struct graph_builder *b, const struct layer_shape *s, int32_t n)
+{
+    static const char *const names[3] = {"attn_q", "attn_k", "attn_v"};
+    const struct oato_op silu = {.kind = OP_ACTIVATE, .activation = ACT_SILU};
+    const int32_t heads = build_int(b, "attention.head_count", s->layer, 1, 65536, -1);
+    const int32_t dim = s->head_dim, width = heads * dim;
+    const int32_t last = (int32_t)max_i64(b->graph->n_layers - 1, 1);
+    int32_t part[3];
+    int32_t qkv = arch_product(b, s->layer, "attn_qkv", n, 3 * (int64_t)width, FACTOR_UNUSED);
+    qkv = arch_elementwise(b, s->layer, "attn_qkv", "_silu", silu, qkv, NULL);
+    for (int i = 0; i < 3; i++)
+        part[i] = arch_slice_heads(b, s->layer, names[i], qkv, heads, i * dim, dim);
+    const int32_t vkq = merged(b, s, "attn_vkq", part[2], part[1], part[0]);
+    const struct oato_op op = {.kind = OP_SSM,
+                               .dtype = DT_F32,
+                               .k = 3 * width,
+                               .n = width,
+                               .heads = heads,
+                               .kv_heads = heads,
+                               .head_dim = dim,
+                               .state = dim,
+                               .alibi = 8,
+                               .alibi_heads = heads,
+                               .scale = 1 - (float)s->layer / (float)last + 1e-5F};
+    int32_t y = build_op(b, s->layer, "attn_scan", op, vkq, -1, NULL, width);
+    y = arch_norm(b, s, s->layer, "attn_norm_2", y);
+    const int32_t gate = arch_product(b, s->layer, "attn_gate", n, width, FACTOR_UNUSED);
+    y = times(b, s, "attn_gated", ACT_SIGMOID, gate, y, width);
     return arch_product(b, s->layer, "attn_output", y, s->width, FACTOR_UNUSED);
 }
 
@@ -324,6 +366,7 @@ int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t
     case MIXER_MAMBA:
     case MIXER_MAMBA_HEADS: return mamba(b, s, n);
     case MIXER_MAMBA2: return mamba2(b, s, n);
+    case MIXER_LINEAR: return linear(b, s, n);
     case MIXER_ATTENTION: break;
     }
     return n;

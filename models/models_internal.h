@@ -87,6 +87,10 @@ struct experts {
     int32_t all, used, width; /* width: of one expert's hidden values; all 0: there are none */
     int32_t dense_layers;     /* the first layers have a dense FFN instead */
     int32_t shared;           /* width of the experts that every token uses; 0: none */
+    int32_t bank_width;       /* of an expert in the second bank; 0: there is none */
+    int32_t bank_share;       /* experts of the first bank for one of the second */
+    float bank_factor;        /* of the second bank's output */
+    int32_t latent;           /* what experts read and write; 0: the model's width */
     bool normalised;          /* the weights of a choice are divided by their sum */
     float scale;              /* of the weights of a choice; 0: none */
     enum route_score score;

@@ -20,8 +20,9 @@
 /* Where a block's norms stand: before it, before and after it, or only after it. */
 enum norm_place { NORMS_BEFORE, NORMS_AROUND, NORMS_AFTER };
 
-/* Norms of q and k: of each head, of each head after its rotation, or of all heads together. */
-enum qk_norm { QK_PLAIN, QK_HEADS, QK_ROTATED_HEADS, QK_WHOLE };
+/* Norms of q and k: of each head, of each head after its rotation, of all heads together, or only
+ * of the part of k that the heads of latent attention share. */
+enum qk_norm { QK_PLAIN, QK_HEADS, QK_ROTATED_HEADS, QK_WHOLE, QK_SHARED };
 
 /* ALiBi: slopes up to 2^-8 always, or by the key attention.max_alibi_bias. */
 enum alibi { ALIBI_NONE, ALIBI_ALWAYS, ALIBI_BY_KEY };
@@ -32,11 +33,12 @@ enum learned { LEARNED_NONE, LEARNED_ALWAYS, LEARNED_IF_HELD };
  * attention.scale. */
 enum factors {
     FACTORS_NONE,
-    FACTORS_BY_KEY,   /* logits are divided */
-    FACTORS_MINICPM3, /* 12, 1.4 / sqrt(layers) and 256 / width, whatever the keys say */
-    FACTORS_ROOT,     /* embeddings are multiplied by sqrt(width); only attention.scale is read */
-    FACTORS_LOGITS,   /* only logit_scale is read; logits are multiplied */
-    FACTORS_GROK,     /* by key, with Grok 1's in place of missing ones; logits are multiplied */
+    FACTORS_BY_KEY,    /* logits are divided */
+    FACTORS_MINICPM3,  /* 12, 1.4 / sqrt(layers) and 256 / width, whatever the keys say */
+    FACTORS_ROOT,      /* embeddings are multiplied by sqrt(width); only attention.scale is read */
+    FACTORS_LOGITS,    /* only logit_scale is read; logits are multiplied */
+    FACTORS_GROK,      /* by key, with Grok 1's in place of missing ones; logits are multiplied */
+    FACTORS_OF_NORMED, /* a block's output is added to its normed input times residual_scale */
 };
 
 /* Attention and FFN that both read x, their outputs added to it together. The FFN has a norm of its
@@ -58,7 +60,7 @@ enum experts_norm {
 
 /* What stands in place of attention: nothing, a short convolution, the gated delta rule, with k
  * heads in turn or each for neighbouring heads, the same with decays of each channel (Kimi), Mamba,
- * Mamba with heads (PLaMo), Mamba-2. */
+ * Mamba with heads (PLaMo), Mamba-2, linear attention with constant decays (MiniMax). */
 enum mixer {
     MIXER_ATTENTION,
     MIXER_CONV,
@@ -67,7 +69,8 @@ enum mixer {
     MIXER_DELTA_CHANNELS,
     MIXER_MAMBA,
     MIXER_MAMBA_HEADS,
-    MIXER_MAMBA2
+    MIXER_MAMBA2,
+    MIXER_LINEAR
 };
 
 /* In which layers: without KV heads, as attention.recurrent_layers or full_attention_interval says,
@@ -142,6 +145,8 @@ struct recipe {
     enum qk_norm qk_norm;
     enum mixer mixer;
     enum mixer_layers mixer_layers;
+    int32_t interval;    /* full_attention_interval of files without the key; 0: 4 */
+    bool bounded_decays; /* of channels, by kda.gate_lower_bound; one matrix makes their logits */
     enum blocks blocks;
     bool mixer_norms;          /* Mamba's dt, B and C are normed */
     bool mixer_factors_unused; /* files have them, the mixer leaves them out */
@@ -179,8 +184,12 @@ struct recipe {
     bool dense_first;       /* leading_dense_block_count layers have no experts */
     bool dense_rope;        /* these always have positions */
     bool route_layer_input; /* routers read the layer's input */
+    bool second_bank;       /* fewer experts, which read what the experts give */
+    bool latent_experts;    /* they read and write moe_latent_size columns made of the model's */
     bool weighs_input;      /* the weights of a choice multiply what the experts read */
-    bool clamp_by_key;      /* SwiGLU of experts is clamped: swiglu_clamp_exp of each layer */
+    /* SwiGLU is this where a layer has a limit: swiglu_clamp_exp that of experts,
+     * swiglu_clamp_shexp that of other FFNs; 0: it never is */
+    enum activation clamp_by_key;
     enum factors factors;
     const char *ignored; /* words: tensors that files may carry and the model does not use; a part
                             of their names that starts at a dot starts like a word */
@@ -198,6 +207,7 @@ struct layer_shape {
     float eps, rope_base, attention_scale;
     bool rope_scaled;                                   /* rope.scaling counts in this layer */
     float embedding_factor, block_factor, logit_factor; /* 1: none */
+    float normed_factor;                                /* 0: blocks' outputs are added to x */
     int32_t window;                                     /* 0: none */
     float rope_base_global, rope_base_window, rope_scale_global; /* of layers without and with it */
     float score_cap, logit_cap;                                  /* 0: none */
@@ -215,7 +225,7 @@ struct layer_shape {
     int32_t embedded;                          /* the embedding */
     int32_t input;                             /* value: the layer's */
     int32_t layer_embedding, layer_embeddings; /* width of a layer's, 0: none; value: all of them */
-    float clamp;                               /* of experts' SwiGLU; 0: none */
+    float clamp, dense_clamp;                  /* of experts' SwiGLU, and of others; 0: none */
     struct experts experts;
 };
 
@@ -296,6 +306,9 @@ int32_t arch_attention(struct graph_builder *b, const struct layer_shape *s, int
  * values that q attends to. */
 int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct oato_op store,
                     int32_t q, int32_t k, int32_t v);
+
+/* Attention's output o times its gate, which is made of n, where the row has one. */
+int32_t arch_gated(struct graph_builder *b, const struct layer_shape *s, int32_t n, int32_t o);
 
 /* arch_mla.c: the same of a row with `latent`; its keys, false if they fit no kernel; the width of
  * a head in the cache. */

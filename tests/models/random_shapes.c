@@ -160,8 +160,8 @@ static void put_list(struct gguf_writer *w, const char *architecture, const char
                       bools ? (const void *)flag : v, n);
 }
 
-/* "KEY=VALUE" of m->keys: lists have commas, numbers with a dot are float32, other words strings.
- */
+/* "KEY=VALUE" of m->keys: lists have commas, numbers with a dot are float32, other words strings
+ * but for "true". */
 static void put_words(struct gguf_writer *w, const char *architecture, const char *words)
 {
     char word[1024];
@@ -174,7 +174,9 @@ static void put_words(struct gguf_writer *w, const char *architecture, const cha
             continue;
         *value++ = 0;
         char full[KEY_SIZE];
-        if (strchr(value, ','))
+        if (!strcmp(value, "true"))
+            gguf_writer_scalar(w, full_key(full, architecture, word), GGUF_BOOL, &(bool){true});
+        else if (strchr(value, ','))
             put_list(w, architecture, word, value);
         else if (*value >= 'a' && *value <= 'z')
             gguf_writer_string(w, full_key(full, architecture, word), value);
