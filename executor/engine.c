@@ -132,9 +132,9 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     oato_status status = limits_set(e, err);
     if (!status)
         status = engine_load(e, err);
-    if (!status) /* every sequence may end in a page of its own that is not full */
-        status = kv_pool_init(&e->pool, &e->arena, kv_pages_of(e->context) + e->max_seqs - 1,
-                              e->max_seqs, err);
+    if (!status)
+        status = kv_pool_init(&e->pool, &e->arena, e->context, e->max_seqs, e->ubatch,
+                              graph_window(&e->graph), err);
     if (!status && graph_state_bytes(&e->graph))
         status = state_pool_init(&e->pool.state, &e->arena, e->max_seqs, err);
     if (!status)
@@ -258,7 +258,8 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
             .query_begin = step->n_tokens,
             .query_len = in->n,
             .kv_len = (int64_t)s->length + in->n,
-            .pages = s->pages,
+            .pages = s->table[KV_ALL].pages,
+            .window_pages = s->table[KV_WINDOW].pages,
             .state = s->state,
         };
         for (int32_t j = 0; j < in->n; j++) {

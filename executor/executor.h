@@ -56,12 +56,14 @@ oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_er
  * checkpoints. */
 oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err);
 /* Forgets all positions from `length` on. A model with recurrent state goes back to the last of a
- * few checkpoints at or before it, or to 0: engine_seq_length tells how many positions are left,
- * and those after it must be fed again. Checkpoints are made at the end of each prompt input. */
+ * few checkpoints at or before it, or to 0, and one with windows to 0 when pages that they need
+ * there have been given back: engine_seq_length tells how many positions are left, and those after
+ * it must be fed again. Checkpoints are made at the end of each prompt input. */
 oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
                                 struct oato_error *err);
 /* 0 when there is no such sequence. */
 int32_t engine_seq_length(const struct engine *e, int32_t seq);
+/* Of layers without a window; those of the others always suffice. */
 int32_t engine_free_pages(const struct engine *e);
 
 /* ------------------------------------------------------------------------------- steps ---- */

@@ -28,15 +28,25 @@ struct engine_device {
 
 /* ---------------------------------------------------------------------------------- pages */
 
+/* Layers with a window have pages of their own, fewer. */
+enum kv_kind { KV_ALL, KV_WINDOW, KV_KINDS };
+
+/* Pages of positions 64 i .. 64 i + 63 for i from `first` to n - 1; those before were given back.
+ */
+struct kv_table {
+    int32_t first, n;
+    int32_t *pages;
+};
+
 struct kv_seq {
     bool used;
-    int32_t length, n_pages;
-    int32_t state;  /* slot; -1: none yet, as at length 0 */
-    int32_t *pages; /* pages_max of the pool */
+    int32_t length;
+    int32_t state; /* slot; -1: none yet, as at length 0 */
+    struct kv_table table[KV_KINDS];
 };
 
 struct kv_undo {
-    int32_t seq, index, page; /* the old page at `index`; -1: none */
+    int32_t seq, kind, index, page; /* the old page at `index`; -1: none */
 };
 
 /* Slots of recurrent state, shared like pages: what a sequence was at some length is kept by naming
@@ -59,11 +69,14 @@ struct state_pool {
 /* KV pages of 64 positions with reference counts, and sequences with block tables. A step reserves
  * pages, then commits or rolls back. */
 struct kv_pool {
-    int32_t n_pages, n_free, n_seqs;
-    int32_t *free_list;
-    int32_t *references;
+    struct kv_pages {
+        int32_t n, n_free;
+        int32_t *free_list, *references;
+    } pages[KV_KINDS];
+    int32_t window; /* the widest of any layer; 0: there are no pages of KV_WINDOW */
+    int32_t n_seqs;
     struct kv_seq *seqs;
-    int32_t *tables; /* storage of seqs[i].pages */
+    int32_t *tables; /* storage of the sequences' tables */
     struct kv_undo *undo;
     int32_t n_undo;
     struct step_page_copy *copies;
@@ -71,9 +84,10 @@ struct kv_pool {
     struct state_pool state;
 };
 
-/* In the arena, but for the tables, which are large and seldom filled: free them. */
-oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t pages, int32_t seqs,
-                         struct oato_error *err);
+/* For steps of at most `tokens` tokens. In the arena, but for the tables, which are large and
+ * seldom filled: free them. */
+oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t context, int32_t seqs,
+                         int32_t tokens, int32_t window, struct oato_error *err);
 /* Slots for that many sequences and the checkpoints. */
 oato_status state_pool_init(struct state_pool *p, struct arena *a, int32_t seqs,
                             struct oato_error *err);

@@ -1,7 +1,11 @@
 /*
  * kv.c - which page holds which positions of which sequence. A page id means the same 64 positions
- * in every layer and on every device, so this file needs to know neither. Sequences share pages
- * after a fork; whoever writes to a shared page gets a copy first.
+ * in every layer of its kind and on every device, so this file needs to know neither. Sequences
+ * share pages after a fork; whoever writes to a shared page gets a copy first.
+ *
+ * Layers with a window have pages of their own (KV_WINDOW). Those that every later token is too far
+ * from to see are given back when a page is wanted and none is free: kv_window_pages is enough for
+ * all others, and until then a sequence can still be truncated to where it needs them.
  *
  * Invariant: references[p] = block tables that name p; free pages have 0 and stand in free_list. A
  * page that was copied is released only at commit, because the step still reads it.
@@ -11,41 +15,82 @@
 #include <stdlib.h>
 #include <string.h>
 
-oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t pages, int32_t seqs,
-                         struct oato_error *err)
+static bool pages_init(struct kv_pages *k, struct arena *a, int32_t n)
 {
+    k->free_list = arena_alloc(a, (size_t)n, sizeof *k->free_list);
+    k->references = arena_alloc(a, (size_t)n, sizeof *k->references);
+    if (!k->free_list || !k->references)
+        return false;
+    k->n = k->n_free = n;
+    for (int32_t i = 0; i < n; i++)
+        k->free_list[i] = n - 1 - i; /* page 0 is handed out first */
+    return true;
+}
+
+static int kinds_of(const struct kv_pool *p)
+{
+    return p->window ? KV_KINDS : 1;
+}
+
+oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t context, int32_t seqs,
+                         int32_t tokens, int32_t window, struct oato_error *err)
+{
+    /* every sequence may end in a page of its own that is not full */
+    const int32_t pages = kv_pages_of(context) + seqs - 1;
+    const int32_t of_window =
+        window ? (int32_t)min_i64(pages, kv_window_pages(window, seqs, tokens)) : 0;
+    const size_t changes = (size_t)pages + (size_t)of_window + KV_KINDS * (size_t)seqs;
     size_t table, tables_bytes;
+    p->window = window;
+    const size_t tables = (size_t)seqs * (size_t)kinds_of(p);
     if (!size_mul((size_t)pages, sizeof(int32_t), &table) ||
-        !size_mul(table, (size_t)seqs, &tables_bytes))
+        !size_mul(table, tables, &tables_bytes))
         return oato_fail_memory(err, SIZE_MAX, "block tables");
-    p->free_list = arena_alloc(a, (size_t)pages, sizeof *p->free_list);
-    p->references = arena_alloc(a, (size_t)pages, sizeof *p->references);
     p->seqs = arena_alloc(a, (size_t)seqs, sizeof *p->seqs);
-    p->undo = arena_alloc(a, (size_t)pages + (size_t)seqs, sizeof *p->undo);
-    p->copies = arena_alloc(a, (size_t)seqs, sizeof *p->copies);
+    p->undo = arena_alloc(a, changes, sizeof *p->undo);
+    p->copies = arena_alloc(a, KV_KINDS * (size_t)seqs, sizeof *p->copies);
     p->tables = malloc(tables_bytes);
-    if (!p->free_list || !p->references || !p->seqs || !p->tables || !p->undo || !p->copies)
+    if (!pages_init(&p->pages[KV_ALL], a, pages) ||
+        !pages_init(&p->pages[KV_WINDOW], a, of_window) || !p->seqs || !p->tables || !p->undo ||
+        !p->copies)
         return oato_fail_memory(err, tables_bytes, "block tables");
-    p->n_pages = p->n_free = pages;
     p->n_seqs = seqs;
-    for (int32_t i = 0; i < pages; i++)
-        p->free_list[i] = pages - 1 - i; /* page 0 is handed out first */
     for (int32_t i = 0; i < seqs; i++)
-        p->seqs[i].pages = p->tables + (size_t)i * (size_t)pages;
+        for (int k = 0; k < kinds_of(p); k++)
+            p->seqs[i].table[k].pages =
+                p->tables + ((size_t)k * (size_t)seqs + (size_t)i) * (size_t)pages;
     return OATO_OK;
 }
 
-static int32_t page_take(struct kv_pool *p)
+static int32_t page_take(struct kv_pages *k)
 {
-    int32_t page = p->free_list[--p->n_free];
-    p->references[page] = 1;
+    int32_t page = k->free_list[--k->n_free];
+    k->references[page] = 1;
     return page;
 }
 
-static void page_drop(struct kv_pool *p, int32_t page)
+static void page_drop(struct kv_pages *k, int32_t page)
 {
-    if (--p->references[page] == 0)
-        p->free_list[p->n_free++] = page;
+    if (--k->references[page] == 0)
+        k->free_list[k->n_free++] = page;
+}
+
+/* ------------------------------------------------------------------------------ windows ---- */
+
+/* The first page that a sequence of that length needs for its next token and those after it. */
+static int32_t window_first(const struct kv_pool *p, int32_t length)
+{
+    return (int32_t)(max_i64(0, (int64_t)length + 1 - p->window) / KV_PAGE_POSITIONS);
+}
+
+static void windows_give_back(struct kv_pool *p)
+{
+    for (int32_t i = 0; i < p->n_seqs; i++) {
+        const struct kv_seq *s = &p->seqs[i];
+        struct kv_table *t = &p->seqs[i].table[KV_WINDOW];
+        while (s->used && t->first < t->n && t->first < window_first(p, s->length))
+            page_drop(&p->pages[KV_WINDOW], t->pages[t->first++]);
+    }
 }
 
 /* ------------------------------------------------------------------------------ sequences */
@@ -63,7 +108,7 @@ oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error 
     for (int32_t i = 0; i < p->n_seqs; i++) {
         if (!p->seqs[i].used) {
             p->seqs[i].used = true;
-            p->seqs[i].length = p->seqs[i].n_pages = 0;
+            p->seqs[i].length = 0;
             p->seqs[i].state = -1;
             *seq = i;
             return OATO_OK;
@@ -79,9 +124,16 @@ static void truncate_to(struct kv_pool *p, int32_t seq, int32_t length)
     if (length >= s->length)
         return;
     length = state_truncate(&p->state, s, seq, length);
+    if (p->window && s->table[KV_WINDOW].first > window_first(p, length))
+        length = state_truncate(&p->state, s, seq, 0);
     s->length = length;
-    while (s->n_pages > kv_pages_of(length))
-        page_drop(p, s->pages[--s->n_pages]);
+    for (int k = 0; k < kinds_of(p); k++) {
+        struct kv_table *t = &s->table[k];
+        while (t->n > kv_pages_of(length) && t->n > t->first)
+            page_drop(&p->pages[k], t->pages[--t->n]);
+        if (!length)
+            t->first = t->n = 0;
+    }
 }
 
 void engine_seq_free(struct engine *e, int32_t seq)
@@ -91,6 +143,16 @@ void engine_seq_free(struct engine *e, int32_t seq)
         return;
     truncate_to(&e->pool, seq, 0);
     e->pool.seqs[seq].used = false;
+}
+
+static void table_fork(struct kv_pages *k, const struct kv_table *from, struct kv_table *to)
+{
+    to->first = from->first;
+    to->n = from->n;
+    for (int32_t i = from->first; i < from->n; i++) {
+        to->pages[i] = from->pages[i];
+        k->references[from->pages[i]]++;
+    }
 }
 
 oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err)
@@ -103,11 +165,9 @@ oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct 
         return status;
     const struct kv_seq *a = &p->seqs[from];
     struct kv_seq *b = &p->seqs[*to];
-    memcpy(b->pages, a->pages, (size_t)a->n_pages * sizeof *a->pages);
-    b->n_pages = a->n_pages;
+    for (int k = 0; k < kinds_of(p); k++)
+        table_fork(&p->pages[k], &a->table[k], &b->table[k]);
     b->length = a->length;
-    for (int32_t i = 0; i < a->n_pages; i++)
-        p->references[a->pages[i]]++;
     state_fork(&p->state, a, b);
     return OATO_OK;
 }
@@ -132,38 +192,53 @@ int32_t engine_seq_length(const struct engine *e, int32_t seq)
 
 int32_t engine_free_pages(const struct engine *e)
 {
-    return e->pool.n_free;
+    return e->pool.pages[KV_ALL].n_free;
 }
 
 /* -------------------------------------------------------------------------------- a step's */
 
-static void remember(struct kv_pool *p, int32_t seq, int32_t index, int32_t page)
+static void remember(struct kv_pool *p, struct kv_undo u)
 {
-    p->undo[p->n_undo++] = (struct kv_undo){seq, index, page};
+    p->undo[p->n_undo++] = u;
+}
+
+static oato_status table_reserve(struct kv_pool *p, int32_t seq, int kind, int32_t n,
+                                 struct oato_error *err)
+{
+    struct kv_pages *k = &p->pages[kind];
+    struct kv_table *t = &p->seqs[seq].table[kind];
+    const int32_t length = p->seqs[seq].length, last = t->n - 1;
+    const int32_t inside = length % KV_PAGE_POSITIONS, more = kv_pages_of(length + n) - t->n;
+    bool copy = inside && k->references[t->pages[last]] > 1;
+    if (kind == KV_WINDOW && more + copy > k->n_free) {
+        windows_give_back(p);
+        copy = inside && k->references[t->pages[last]] > 1;
+    }
+    if (more + copy > k->n_free)
+        return oato_fail(err, OATO_EFIT,
+                         "the KV cache is full: sequence %d needs %d more pages of %d positions, "
+                         "but only %d of %d are free; raise --context",
+                         seq, more + copy, KV_PAGE_POSITIONS, k->n_free, k->n);
+    if (copy) {
+        const int32_t page = page_take(k);
+        p->copies[p->n_copies++] =
+            (struct step_page_copy){t->pages[last], page, inside, kind == KV_WINDOW};
+        remember(p, (struct kv_undo){seq, kind, last, t->pages[last]});
+        t->pages[last] = page;
+    }
+    for (int32_t i = 0; i < more; i++) {
+        remember(p, (struct kv_undo){seq, kind, t->n, -1});
+        t->pages[t->n++] = page_take(k);
+    }
+    return OATO_OK;
 }
 
 oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err)
 {
-    struct kv_seq *s = &p->seqs[seq];
-    int32_t inside = s->length % KV_PAGE_POSITIONS, last = s->n_pages - 1;
-    bool copy = inside && p->references[s->pages[last]] > 1;
-    int32_t more = kv_pages_of(s->length + n) - s->n_pages;
-    if (more + copy > p->n_free)
-        return oato_fail(err, OATO_EFIT,
-                         "the KV cache is full: sequence %d needs %d more pages of %d positions, "
-                         "but only %d of %d are free; raise --context",
-                         seq, more + copy, KV_PAGE_POSITIONS, p->n_free, p->n_pages);
-    if (copy) {
-        int32_t page = page_take(p);
-        p->copies[p->n_copies++] = (struct step_page_copy){s->pages[last], page, inside};
-        remember(p, seq, last, s->pages[last]);
-        s->pages[last] = page;
-    }
-    for (int32_t i = 0; i < more; i++) {
-        remember(p, seq, s->n_pages, -1);
-        s->pages[s->n_pages++] = page_take(p);
-    }
-    state_reserve(&p->state, s, seq);
+    for (int k = 0; k < kinds_of(p); k++)
+        if (table_reserve(p, seq, k, n, err))
+            return err->status;
+    state_reserve(&p->state, &p->seqs[seq], seq);
     return OATO_OK;
 }
 
@@ -171,7 +246,7 @@ void kv_commit(struct kv_pool *p)
 {
     for (int32_t i = 0; i < p->n_undo; i++)
         if (p->undo[i].page >= 0)
-            page_drop(p, p->undo[i].page);
+            page_drop(&p->pages[p->undo[i].kind], p->undo[i].page);
     p->n_undo = p->n_copies = 0;
     state_commit(&p->state);
 }
@@ -180,12 +255,12 @@ void kv_rollback(struct kv_pool *p)
 {
     while (p->n_undo > 0) {
         struct kv_undo u = p->undo[--p->n_undo];
-        struct kv_seq *s = &p->seqs[u.seq];
-        page_drop(p, s->pages[u.index]);
+        struct kv_table *t = &p->seqs[u.seq].table[u.kind];
+        page_drop(&p->pages[u.kind], t->pages[u.index]);
         if (u.page >= 0)
-            s->pages[u.index] = u.page;
+            t->pages[u.index] = u.page;
         else
-            s->n_pages--;
+            t->n--;
     }
     p->n_copies = 0;
     state_rollback(&p->state, p->seqs);

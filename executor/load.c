@@ -370,7 +370,7 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
         prepared_save(e, d);
     if (!status && d->lowered->n_kv)
         status = ops->kv_create(d->device, d->lowered->kv_shapes, d->lowered->n_kv, e->kv_dtype,
-                                e->pool.n_pages, &d->kv, err);
+                                e->pool.pages[KV_ALL].n, &d->kv, err);
     if (!status)
         status = ops->alloc(d->device, d->arena_bytes, &d->arena, err);
     if (!status && d->lowered->staging_bytes)
@@ -420,14 +420,15 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
         for (int32_t j = 0; j < d->lowered->n_kv; j++) {
-            const struct kv_layer_shape *s = &d->lowered->kv_shapes[j];
+            struct kv_layer_shape *s = &e->lowered.device[i].kv_shapes[j];
+            s->pages = e->pool.pages[s->window ? KV_WINDOW : KV_ALL].n;
             d->kv_bytes += (uint64_t)s->state * sizeof(float) * (uint64_t)s->slots;
             const struct oato_op store = {.kv_heads = s->kv_heads,
                                           .head_dim = s->head_dim,
                                           .v_dim = s->v_dim,
                                           .v_in_k = s->v_in_k};
             d->kv_bytes +=
-                op_kv_bytes(&store, e->kv_dtype) * KV_PAGE_POSITIONS * (uint64_t)e->pool.n_pages;
+                op_kv_bytes(&store, e->kv_dtype) * KV_PAGE_POSITIONS * (uint64_t)s->pages;
         }
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
         d->device->ops->info(d->device, &d->info); /* libraries may have taken memory */

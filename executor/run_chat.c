@@ -204,7 +204,7 @@ static oato_status turn_begin(struct chat *c, const int32_t *ids, int32_t n, str
         same++;
     memcpy(c->tokens, ids, (size_t)n * sizeof *ids);
     oato_status status = engine_seq_truncate(c->session.engine, c->seq, same, err);
-    same = engine_seq_length(c->session.engine, c->seq); /* less where there is state */
+    same = engine_seq_length(c->session.engine, c->seq); /* less where there is state or a window */
     c->n_cached = same;
     x->ids = c->tokens + same;
     x->n_ids = n - same;

@@ -187,8 +187,8 @@ struct device_ops {
      * stream from. NULL: they cannot be read. */
     const void *(*weight_data)(const struct oato_device *d, const struct oato_weight *w);
 
-    /* Pages [0, pages) for each of n layers; dtype F16, F32 or, if head_dim is a multiple of 32,
-     * Q8_0. */
+    /* Pages [0, pages) for each of n layers whose shape does not say how many; dtype F16, F32 or,
+     * if head_dim is a multiple of 32, Q8_0. No block table is longer than `pages`. */
     oato_status (*kv_create)(struct oato_device *d, const struct kv_layer_shape *layers, int n,
                              oato_dtype dtype, int32_t pages, struct kv_cache **out,
                              struct oato_error *err);

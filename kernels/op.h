@@ -154,7 +154,8 @@ struct oato_op {
         single; /* EXPERT_GATE_UP: 1 when there is no gate beside up, or no up beside the gate */
     int32_t weighs_input; /* EXPERT_GATE_UP, EXPERT_DOWN: 1 when weights of the choice multiply the
                              products of EXPERT_GATE_UP in place of those of EXPERT_DOWN */
-    int32_t window;       /* ATTENTION: last positions that a token sees, with its own; 0: all */
+    int32_t window;       /* KV_STORE, ATTENTION: last positions that a token sees, with its own;
+                             0: all */
     int32_t chunked;      /* ATTENTION: 1: the window begins at the last multiple of itself */
     float soft_cap;       /* ATTENTION: scores s become soft_cap tanh(s / soft_cap); 0: they stay */
     float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; SSM: constant decays by
@@ -204,6 +205,16 @@ enum {
 static inline int32_t kv_pages_of(int64_t positions)
 {
     return (int32_t)((positions + KV_PAGE_POSITIONS - 1) / KV_PAGE_POSITIONS);
+}
+
+/* Pages that suffice where no token sees more than the last `window` positions, however long the
+ * sequences are: for each what its next token sees, for all together the tokens of a step, and for
+ * two that share a page and leave it in one step that page. */
+static inline int64_t kv_window_pages(int32_t window, int32_t seqs, int32_t tokens)
+{
+    const int64_t astray =
+        KV_PAGE_POSITIONS - 2; /* a run of n positions touches (n + astray) / 64 + 1 */
+    return seqs + seqs / 2 + (seqs * (window - 1 + astray) + tokens) / KV_PAGE_POSITIONS;
 }
 
 /* Slots of recurrent state that so many sequences take, on every device. */

@@ -55,7 +55,8 @@ struct program_record {
 /* The KV heads of a layer that a device stores: all of them or some. With `state` instead slots of
  * that many float32 numbers: an operator's recurrent state, a slot for each sequence. */
 struct kv_layer_shape {
-    int32_t kv_heads, head_dim, v_dim, v_in_k; /* as in KV_STORE */
+    int32_t kv_heads, head_dim, v_dim, v_in_k, window; /* as in KV_STORE */
+    int32_t pages;                                     /* 0: as many as the cache has */
     int32_t slots;
     int64_t state;
 };
@@ -91,6 +92,8 @@ struct step_seq {
     int32_t query_begin, query_len; /* its tokens: [query_begin, query_begin + query_len) */
     int64_t kv_len;                 /* positions in the cache after this step's tokens */
     const int32_t *pages;           /* block table: page id of positions 64 i .. 64 i + 63 */
+    const int32_t *window_pages;    /* the same in layers with a window, whose pages are others;
+                                       of positions before the window it holds anything */
     int32_t state; /* slot of its state; a sequence without earlier positions starts from zeros */
 };
 
@@ -99,6 +102,7 @@ struct step_cores; /* device.h */
 struct step_page_copy {
     int32_t from, to; /* page ids; `positions` leading positions are copied */
     int32_t positions;
+    bool window; /* pages of the layers with a window; false: of the others */
 };
 
 /* Slots of state, copied in the order of the step's list. */

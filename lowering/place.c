@@ -203,7 +203,8 @@ static oato_status home_add(const struct lowering_input *in, int32_t index, int 
               : (struct kv_layer_shape){.kv_heads = home.head_end - home.head_begin,
                                         .head_dim = o->op.head_dim,
                                         .v_dim = o->op.v_dim,
-                                        .v_in_k = o->op.v_in_k};
+                                        .v_in_k = o->op.v_in_k,
+                                        .window = o->op.window};
     return OATO_OK;
 }
 

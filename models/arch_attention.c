@@ -120,6 +120,7 @@ int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct
     op.kind = OP_KV_STORE;
     op.dtype = DT_F16;
     op.k = op.n = op.kv_heads * op.head_dim;
+    op.window = s->window;
     if (k >= 0)
         build_op(b, s->layer, "kv_store", op, k, v, NULL, 0);
     op.kind = OP_ATTENTION;
@@ -128,7 +129,6 @@ int32_t arch_attend(struct graph_builder *b, const struct layer_shape *s, struct
     op.n = s->heads * op_v_dim(&op);
     op.heads = s->heads;
     op.scale = s->attention_scale;
-    op.window = s->window;
     op.chunked = s->recipe->chunks && s->window;
     op.soft_cap = s->score_cap;
     op.alibi = s->alibi;

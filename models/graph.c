@@ -270,6 +270,15 @@ uint64_t graph_state_bytes(const struct graph *g)
     return floats * sizeof(float);
 }
 
+int32_t graph_window(const struct graph *g)
+{
+    int32_t widest = 0;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].op.kind == OP_KV_STORE && g->ops[i].op.window > widest)
+            widest = g->ops[i].op.window;
+    return widest;
+}
+
 uint64_t graph_kv_bytes(const struct graph *g, oato_dtype kv)
 {
     uint64_t bytes = 0;

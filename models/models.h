@@ -290,6 +290,8 @@ struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, 
                              int32_t seqs, int64_t kv_positions);
 /* Bytes of recurrent state of one sequence in all layers. */
 uint64_t graph_state_bytes(const struct graph *g);
+/* The widest window of a layer with KV; 0: none has one. */
+int32_t graph_window(const struct graph *g);
 /* Bytes of KV of one position in all layers. */
 uint64_t graph_kv_bytes(const struct graph *g, oato_dtype kv);
 /* A copy of op with the KV dtype set (KV_STORE, ATTENTION), others unchanged. */

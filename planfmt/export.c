@@ -65,11 +65,12 @@ static oato_status check_names(const struct exporter *x, struct oato_error *err)
 static void read_kv(struct exporter *x)
 {
     const struct plan_request *q = &x->plan->request;
-    const uint64_t positions = size_align((size_t)q->context, 256); /* llama.cpp's steps */
+    const int64_t window = graph_window(&x->graph) * (int64_t)q->batch + q->ubatch;
     for (int32_t i = 0; i < x->graph.n_ops; i++) {
         const struct graph_op *op = &x->graph.ops[i];
-        if (op->op.kind == OP_KV_STORE)
-            x->kv[op->kv_layer] = op_kv_bytes(&op->op, q->kv) * positions;
+        const int64_t positions = op->op.window ? min_i64(window, q->context) : q->context;
+        if (op->op.kind == OP_KV_STORE) /* in llama.cpp's steps */
+            x->kv[op->kv_layer] = op_kv_bytes(&op->op, q->kv) * size_align((size_t)positions, 256);
     }
     for (int32_t i = 0; i < x->plan->n_kv; i++) {
         const struct plan_kv *kv = &x->plan->kv[i];

@@ -64,6 +64,7 @@ oato_status rig_step_create(const struct op_point *at, int32_t vocab, struct rig
                                    .query_len = q,
                                    .kv_len = context,
                                    .pages = page + i * pages,
+                                   .window_pages = page + i * pages,
                                    .state = i};
     }
     out->step = (struct step){.n_tokens = at->rows,
@@ -307,6 +308,7 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
                              .head_dim = s->head_dim,
                              .v_dim = s->v_dim,
                              .v_in_k = s->v_in_k,
+                             .window = s->window,
                              .k_tail = s->v_in_k ? s->head_dim - s->v_in_k : 0};
         struct graph_op shape = {.n_in = 2};
         const int32_t in_width[] = {(int32_t)op_in_width(&op, 0), (int32_t)op_in_width(&op, 1)};

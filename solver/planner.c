@@ -68,6 +68,20 @@ static void need_and_offer(const struct problem *p, uint64_t *need, uint64_t *kv
         *offer += in->usable[d] ? in->capacity[d] : 0;
 }
 
+/* Bytes of KV that one position more or less makes: layers whose window is full take the same. */
+static double bytes_per_position(const struct problem *p)
+{
+    const struct plan_request *q = &p->request;
+    const int64_t all = request_kv_positions(q, 0);
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < p->graph.n_ops; i++) {
+        const struct oato_op *op = &p->graph.ops[i].op;
+        if (op->kind == OP_KV_STORE && request_kv_positions(q, op->window) == all)
+            bytes += op_kv_bytes(op, q->kv);
+    }
+    return (double)bytes;
+}
+
 /* A line for people: what is missing, and what would help. */
 static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
 {
@@ -84,7 +98,7 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
                          "operator; raise --budget by about the largest operator",
                          (double)need / 0x1p20, text);
     double missing = (double)(need - offer) / 0x1p20;
-    double per_token = (double)kv / (double)request_kv_positions(&p->request);
+    double per_token = bytes_per_position(p);
     int64_t context =
         per_token > 0 ? p->request.context - (int64_t)((double)(need - offer) / per_token) : 0;
     char knob[64] = "raise --budget or choose smaller weights";

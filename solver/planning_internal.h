@@ -67,8 +67,8 @@ struct request_step request_prefill_kind(const struct plan_request *q, int32_t k
 struct request_step request_decode_step(const struct plan_request *q);
 /* Maximum tokens per step: sizes activations and workspace. */
 int32_t request_max_tokens(const struct plan_request *q);
-/* KV positions that are allocated: whole pages. */
-int64_t request_kv_positions(const struct plan_request *q);
+/* KV positions that are allocated, whole pages, for a layer with that window; 0: with none. */
+int64_t request_kv_positions(const struct plan_request *q, int32_t window);
 /* The price of something that costs prefill_ns over all prompts and decode_ns a step. */
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns);
 

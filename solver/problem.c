@@ -57,7 +57,9 @@ static uint64_t kv_bytes(const struct problem *p, const struct graph_op *op)
                (uint64_t)state_slots_of(p->request.batch);
     if (op->op.kind != OP_KV_STORE)
         return 0;
-    return op_kv_bytes(&op->op, p->request.kv) * (uint64_t)request_kv_positions(&p->request);
+    const int32_t window = op->op.window ? graph_window(&p->graph) : 0;
+    return op_kv_bytes(&op->op, p->request.kv) *
+           (uint64_t)request_kv_positions(&p->request, window);
 }
 
 static oato_status price_operators(struct problem *p, struct oato_error *err)

@@ -64,9 +64,12 @@ int32_t request_max_tokens(const struct plan_request *q)
     return q->ubatch > q->batch ? q->ubatch : q->batch;
 }
 
-int64_t request_kv_positions(const struct plan_request *q)
+int64_t request_kv_positions(const struct plan_request *q, int32_t window)
 {
-    return (int64_t)kv_pages_of(q->context) * KV_PAGE_POSITIONS;
+    int64_t pages = kv_pages_of(q->context);
+    if (window)
+        pages = min_i64(pages, kv_window_pages(window, q->batch, request_max_tokens(q)));
+    return pages * KV_PAGE_POSITIONS;
 }
 
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)

@@ -49,6 +49,7 @@ void weight_source_release(const struct weight_source *s, int64_t begin, int64_t
 struct kv_cache {
     int32_t n_layers, pages;
     oato_dtype dtype;
+    bool windows; /* some layers have a window, and so a block table of their own */
     struct kv_layer_shape *layers;
     uint64_t *layer_offset; /* bytes */
     uint8_t *data;
@@ -94,6 +95,13 @@ static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_
     if (which)
         block += (uint64_t)kv->layers[layer].kv_heads * kv_layer_block_bytes(kv, layer, 0);
     return block + (uint64_t)head * kv_layer_block_bytes(kv, layer, which);
+}
+
+/* The block table of a sequence that a layer goes by. */
+static inline const int32_t *kv_table(const struct kv_cache *kv, int32_t layer,
+                                      const struct step_seq *seq)
+{
+    return kv->layers[layer].window ? seq->window_pages : seq->pages;
 }
 
 /* A slot of a layer of states. */

@@ -59,14 +59,16 @@ bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
                 ? s->state > 0 && s->slots > 0 &&
                       size_mul((size_t)s->state, (size_t)s->slots * sizeof(float), &layer) &&
                       size_add(layer, KV_PADDING, &layer)
-                : s->kv_heads >= 0 && dtype_row_bytes(kv->dtype, s->head_dim, &layer) &&
+                : s->kv_heads >= 0 && s->pages >= 0 &&
+                      dtype_row_bytes(kv->dtype, s->head_dim, &layer) &&
                       (s->v_in_k || dtype_row_bytes(kv->dtype, v_dim, &v)) &&
                       size_add(layer, v, &layer) && size_mul(layer, KV_PAGE_POSITIONS, &layer) &&
                       size_mul(layer, (size_t)s->kv_heads, &layer) &&
-                      size_mul(layer, (size_t)kv->pages, &layer);
+                      size_mul(layer, (size_t)(s->pages ? s->pages : kv->pages), &layer);
         if (!fits)
             return false;
         kv->layer_offset[l] = total;
+        kv->windows = kv->windows || s->window;
         if (!size_add(total, layer / KV_PADDING * KV_PADDING, &total))
             return false;
     }

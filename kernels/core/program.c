@@ -143,7 +143,10 @@ static oato_status check_weights(const struct check *c, const struct program_rec
 
 static bool kv_layer_holds(const struct kv_layer_shape *s, const struct oato_op *op)
 {
+    /* pages of a window are there no more for whoever sees beyond it */
+    const bool sees_beyond = s->window && (!op->window || op->window > s->window);
     return op->kv_heads == s->kv_heads && op->head_dim == s->head_dim && op->v_in_k == s->v_in_k &&
+           !sees_beyond &&
            op_v_dim(op) == (s->v_in_k  ? s->v_in_k
                             : s->v_dim ? s->v_dim
                                        : s->head_dim);

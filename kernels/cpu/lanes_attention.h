@@ -426,7 +426,7 @@ static void pass_begin(const struct attention_job *j, int64_t first, int64_t n, 
 static void block(const struct attention_job *j, int64_t begin, int64_t last, struct pass *s)
 {
     const int64_t d = j->op->head_dim;
-    const int32_t *page = j->seq->pages + begin / ATTENTION_BLOCK;
+    const int32_t *page = kv_table(j->kv, j->kv_layer, j->seq) + begin / ATTENTION_BLOCK;
     const bool more = begin + ATTENTION_BLOCK <= last, turns = j->op->v_in_k;
     const uint8_t *data[2] = {NULL, s->turned}, *ahead[2] = {NULL, NULL};
     for (int which = 0; which < 2 - turns; which++) {

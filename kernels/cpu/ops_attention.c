@@ -265,7 +265,7 @@ void kv_store_row(const struct run *x, int64_t t)
     const int64_t own = op->head_dim - op->k_tail, v_dim = op->v_in_k ? 0 : op_v_dim(op);
     const struct step_seq *seq = &x->step->seq[x->step->token_seq[t]];
     const int64_t position = x->step->token_position[t], at = position % KV_PAGE_POSITIONS;
-    const int32_t page = seq->pages[position / KV_PAGE_POSITIONS];
+    const int32_t page = kv_table(kv, x->r->kv_layer, seq)[position / KV_PAGE_POSITIONS];
     const float *first = input(x, 0) + t * op_in_width(op, 0);
     const float *second = input(x, 1) + t * op_in_width(op, 1);
     float row[HEAD_DIM_MAX];
@@ -294,7 +294,8 @@ void run_kv_copy(const struct run *x)
         const uint64_t page = kv_page_bytes(kv, l);
         for (int32_t i = 0; !kv->layers[l].state && i < x->step->n_page_copies; i++) {
             const struct step_page_copy *copy = &x->step->page_copy[i];
-            memcpy(kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0), page);
+            if (copy->window == (kv->layers[l].window > 0))
+                memcpy(kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0), page);
         }
     }
 }

@@ -304,7 +304,9 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
                            const struct attention_room *room)
 {
     const int64_t d = op_v_dim(j->op);
-    int64_t last = 0, position; /* of the last token: the largest */
+    int64_t last = 0, position = 0; /* of the last token: the largest */
+    query_at(j, 0, &position);
+    const int64_t seen = attention_first(j->op, position) / ATTENTION_BLOCK * ATTENTION_BLOCK;
     query_at(j, queries - 1, &last);
     for (int64_t i = 0; i < queries; i++) {
         room->softmax[i].m = -INFINITY;
@@ -312,11 +314,12 @@ static void attend_segment(const struct attention_job *j, int64_t queries, int64
     }
     memset(room->acc, 0, (size_t)(queries * d) * sizeof *room->acc);
     const int64_t end = min_i64(last + 1, (segment + 1) * ATTENTION_SEGMENT);
-    for (int64_t begin = segment * ATTENTION_SEGMENT; begin < end; begin += ATTENTION_BLOCK) {
-        const int32_t page = j->seq->pages[begin / ATTENTION_BLOCK];
-        const int64_t seen = min_i64(ATTENTION_BLOCK, end - begin);
-        load_block(j, 0, page, seen, room->k);
-        load_block(j, 1, page, seen, room->v);
+    for (int64_t begin = max_i64(segment * ATTENTION_SEGMENT, seen); begin < end;
+         begin += ATTENTION_BLOCK) {
+        const int32_t page = kv_table(j->kv, j->kv_layer, j->seq)[begin / ATTENTION_BLOCK];
+        const int64_t n = min_i64(ATTENTION_BLOCK, end - begin);
+        load_block(j, 0, page, n, room->k);
+        load_block(j, 1, page, n, room->v);
         for (int64_t i = 0; i < queries; i++) {
             int64_t at = query_at(j, i, &position);
             int64_t first = max_i64(0, attention_first(j->op, position) - begin);

@@ -322,7 +322,8 @@ __device__ inline void attention_ahead(const cuda_attention_args &a)
     if (threadIdx.x >= WARP || first >= pages)
         return;
     const int before = window_begin(a, position) / ATTENTION_PAGE;
-    const int64_t page = a.step.pages[a.step.seq[a.step.token_seq[t]].pages_at + before + first];
+    const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
+    const int64_t page = a.step.pages[seq.pages_at[l.window] + before + first];
     for (int v = 0; v < 2; v++)
         read_ahead(kv_block_of(l, page, v, (int)blockIdx.y),
                    (uint32_t)(v ? l.v_bytes : l.block_bytes) / 16 * 16, threadIdx.x, WARP);
@@ -342,7 +343,7 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
     const int position = a.step.token_position[t], begin = window_begin(a, position);
     const int before = begin / ATTENTION_PAGE; /* pages */
     attention_work w = {&a,
-                        a.step.pages + seq.pages_at + before,
+                        a.step.pages + seq.pages_at[a.layer.window] + before,
                         (int)blockIdx.y,
                         0,
                         position + 1 - before * ATTENTION_PAGE,

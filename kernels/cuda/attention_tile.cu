@@ -426,7 +426,7 @@ template <int DTYPE, int D> __device__ static void attention_tile(const cuda_att
     }
     load_queries(a, at, rows);
 
-    const tile_cache cache = {a.step.pages + t.seq->pages_at,
+    const tile_cache cache = {a.step.pages + t.seq->pages_at[a.layer.window],
                               a.layer.data + t.kv_head * a.layer.block_bytes,
                               a.layer.kv_heads * a.layer.block_bytes};
     const int from = a.partial ? blockIdx.y : 0, segments = a.partial ? from + 1 : INT32_MAX;

@@ -28,11 +28,14 @@ struct cuda_matrix {
 struct cuda_seq {
     int64_t kv_len;
     int32_t query_begin, query_len;
-    int32_t pages_at, state; /* its block table begins at cuda_step.pages + pages_at; its slot */
+    int32_t pages_at[2]; /* its block tables begin at cuda_step.pages + these; [1]: of layers with
+                            a window */
+    int32_t state, pad;  /* its slot */
 };
 
 struct cuda_page_copy {
     int32_t from, to, positions;
+    int32_t window; /* 1: in layers with a window; 0: in the others */
 };
 
 struct cuda_state_copy {
@@ -54,7 +57,8 @@ struct cuda_kv_layer {
     uint64_t block_bytes, v_bytes; /* of one head of K and of V in a page */
     int32_t kv_heads, head_dim, dtype;
     int32_t v_dim;
-    int32_t v_in_k, pad; /* 1: values are the first v_dim dimensions of K; v_bytes is 0 */
+    int32_t v_in_k; /* 1: values are the first v_dim dimensions of K; v_bytes is 0 */
+    int32_t window; /* 1: it has one, and so the second block table */
 };
 
 /* ------------------------------------------------------------------- products: matvec.cu -- */

@@ -29,7 +29,8 @@ static struct cuda_kv_layer kv_layer(const struct launch *l, int32_t i)
                                   .v_dim = s->v_in_k  ? s->v_in_k
                                            : s->v_dim ? s->v_dim
                                                       : s->head_dim,
-                                  .v_in_k = s->v_in_k != 0};
+                                  .v_in_k = s->v_in_k != 0,
+                                  .window = s->window > 0};
 }
 
 /* --------------------------------------------------------------------------- row by row --- */

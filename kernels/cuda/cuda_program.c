@@ -190,7 +190,7 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
 {
     const struct program *p = c->program;
     const uint64_t tokens = (uint64_t)p->max_tokens * sizeof(int32_t);
-    c->copies_most = p->kv ? p->kv->pages : 0;
+    c->copies_most = p->kv ? p->kv->pages * (1 + p->kv->windows) : 0;
     c->pages_most = (int32_t)min_i64(INT32_MAX, c->copies_most * max_i64(p->max_seqs, 1));
     c->rows_at = 3 * tokens;
     c->seqs_at = size_align(c->rows_at + (uint64_t)p->max_rows * sizeof(int32_t), 16);
@@ -304,6 +304,7 @@ static cu_result states_upload(struct cuda_device *d, const struct compiled *c,
 oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const struct step *step,
                              struct oato_error *err)
 {
+    const bool windows = c->program->kv && c->program->kv->windows;
     const uint64_t tokens = (uint64_t)c->program->max_tokens * sizeof(int32_t);
     struct cuda_seq *seq = (struct cuda_seq *)(void *)(c->host_step + c->seqs_at);
     int64_t pages = 0;
@@ -319,16 +320,19 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
         seq[s] = (struct cuda_seq){.kv_len = from->kv_len,
                                    .query_begin = from->query_begin,
                                    .query_len = from->query_len,
-                                   .pages_at = (int32_t)pages,
+                                   .pages_at = {(int32_t)pages, (int32_t)(pages + n)},
                                    .state = from->state};
         if (!c->pages_most) /* no KV here: nobody reads a table */
             continue;
-        if (pages + n > c->pages_most)
+        if (pages + n * (1 + windows) > c->pages_most)
             return oato_fail(err, OATO_EUSAGE, "%s: the block tables exceed %" PRId32 " pages",
                              d->id, c->pages_most);
         copy_ints(c->host_step + c->pages_at + (uint64_t)pages * sizeof(int32_t), from->pages,
                   (int32_t)n);
-        pages += n;
+        if (windows)
+            copy_ints(c->host_step + c->pages_at + (uint64_t)(pages + n) * sizeof(int32_t),
+                      from->window_pages, (int32_t)n);
+        pages += n * (1 + windows);
     }
     cu_result result =
         d->cu->upload(c->step_memory, c->host_step, c->pages_at + (uint64_t)pages * sizeof(int32_t),
@@ -341,7 +345,7 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
     struct cuda_page_copy *copy = (struct cuda_page_copy *)(void *)(c->host_step + c->copies_at);
     for (int32_t i = 0; i < copies; i++)
         copy[i] = (struct cuda_page_copy){step->page_copy[i].from, step->page_copy[i].to,
-                                          step->page_copy[i].positions};
+                                          step->page_copy[i].positions, step->page_copy[i].window};
     if (!result && copies)
         result = d->cu->upload(c->step_memory + c->copies_at, copy, (size_t)copies * sizeof *copy,
                                d->queue.stream);

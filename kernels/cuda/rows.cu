@@ -367,7 +367,7 @@ __device__ static void store_heads(const cuda_kv_store_args &a, int64_t t, int f
     const int all = width + (a.layer.v_in_k ? 0 : heads * a.layer.v_dim);
     const int position = a.step.token_position[t], slot = position % 64;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
-    const int64_t page = a.step.pages[seq.pages_at + position / 64];
+    const int64_t page = a.step.pages[seq.pages_at[a.layer.window] + position / 64];
     for (int i = threadIdx.x; i - lane < all; i += ROW_THREADS) {
         const int which = i >= width, at = i - which * width;
         const int d = which ? a.layer.v_dim : a.layer.head_dim, head = at / d, e = at % d;
@@ -393,7 +393,7 @@ __device__ inline void rope_store_ahead(const cuda_rope_store_args &a)
     const cuda_step &step = a.store.step;
     const int position = step.token_position[blockIdx.y];
     const cuda_seq &seq = step.seq[step.token_seq[blockIdx.y]];
-    touch(&step.pages[seq.pages_at + position / 64]);
+    touch(&step.pages[seq.pages_at[a.store.layer.window] + position / 64]);
     if ((int)threadIdx.x < a.q.dims / 2)
         touch(&a.q.turn[threadIdx.x]);
     if ((int)threadIdx.x < a.k.dims / 2)
@@ -417,7 +417,7 @@ KERNEL(kv_copy, ROW_THREADS, cuda_kv_copy_args)
     const cuda_page_copy c = a.step.page_copy[blockIdx.y];
     const int which = blockIdx.x % 2, head = blockIdx.x / 2;
     const int d = which ? a.layer.v_dim : a.layer.head_dim;
-    if (which && a.layer.v_in_k)
+    if ((which && a.layer.v_in_k) || c.window != a.layer.window)
         return;
     const uint8_t *from = kv_block_of(a.layer, c.from, which, head);
     uint8_t *to = kv_block_of(a.layer, c.to, which, head);

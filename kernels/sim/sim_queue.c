@@ -38,14 +38,14 @@ static double copy_cost(const struct sim_spec *s, uint64_t bytes, double bytes_p
 /* Bytes that one KV_COPY reads and writes. */
 static double page_copy_bytes(const struct kv_cache *kv, const struct step *step)
 {
-    double position = 0, positions = 0, states = 0;
+    double position[2] = {0}, bytes = 0, states = 0;
     for (int32_t l = 0; l < kv->n_layers; l++) {
         states += (double)kv->layers[l].state * sizeof(float);
-        position += (double)kv_page_bytes(kv, l) / KV_PAGE_POSITIONS;
+        position[kv->layers[l].window > 0] += (double)kv_page_bytes(kv, l) / KV_PAGE_POSITIONS;
     }
     for (int32_t i = 0; i < step->n_page_copies; i++)
-        positions += step->page_copy[i].positions;
-    return 2 * (position * positions + states * step->n_state_copies);
+        bytes += position[step->page_copy[i].window] * step->page_copy[i].positions;
+    return 2 * (bytes + states * step->n_state_copies);
 }
 
 static double run_cost(const struct sim_spec *s, const struct program_record *r,

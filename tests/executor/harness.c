@@ -30,13 +30,14 @@ static const char *keys_of(const char *architecture)
     return NULL;
 }
 
-struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed)
+struct model *tiny_model_with(const char *architecture, const char *keys, oato_dtype dtype,
+                              uint64_t seed)
 {
     struct oato_error err;
     struct model *m = NULL;
     struct random_model shape = random_model_default();
     shape.architecture = architecture;
-    shape.keys = keys_of(architecture);
+    shape.keys = keys;
     shape.layers = 3;
     shape.width = 256;
     shape.ffn = 512;
@@ -56,6 +57,11 @@ struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t
     if (random_model_open(&shape, &m, &err))
         fail_msg("%s", err.text);
     return m;
+}
+
+struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed)
+{
+    return tiny_model_with(architecture, keys_of(architecture), dtype, seed);
 }
 
 struct model *tiny_model(oato_dtype dtype, uint64_t seed)

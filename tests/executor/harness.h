@@ -26,6 +26,9 @@ struct model *tiny_model(oato_dtype dtype, uint64_t seed);
 /* The same of another architecture than llama; qwen3moe with 8 experts, 3 used. With recurrent
  * state: lfm2, qwen35, granitehybrid, mamba. */
 struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t seed);
+/* And with those keys (random_model.h). */
+struct model *tiny_model_with(const char *architecture, const char *keys, oato_dtype dtype,
+                              uint64_t seed);
 void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed);
 
 /* Devices: cpu:0 and `sims` of the given memory each. */

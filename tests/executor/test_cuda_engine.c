@@ -3,7 +3,8 @@
  * streamed give the bits of resident ones, in the memory of their staging room alone; steps that
  * are one kernel, or several with work of the host between, give the bits of graphs; cuBLAS
  * computes where the plan names its class and nowhere else; values go from one GPU to the other
- * with the same bits, whichever way; candidates of rows of logits are the first of the rows.
+ * with the same bits, whichever way; candidates of rows of logits are the first of the rows; layers
+ * with a window have few pages, of which they use those again that left it.
  */
 #include "tests/executor/harness.h"
 #include "tests/kernels/cuda_counts.h"
@@ -442,6 +443,59 @@ static void candidates_are_the_first_of_the_row(void **state)
     model_close(m);
 }
 
+/* Of a text longer than the pages of windows hold, and of two that go on from it. */
+static float *logits_with_windows(const struct model *m)
+{
+    enum { LENGTH = 140 };
+    const struct engine_options options = {
+        .threads = 1, .rows = 16, .ubatch = 16, .seqs = 2, .context = 256};
+    const size_t row = (size_t)m->shape.vocab;
+    int32_t ids[LENGTH + 2], seq[2];
+    struct plan p;
+    struct graph fused;
+    struct oato_error err;
+    float *logits = calloc(3 * row, sizeof *logits);
+    assert_non_null(logits);
+    begin_gpu_plan(&p, m, &fused);
+    plan_on_gpu(&p, &fused, false);
+    struct engine *e = open_engine(m, &p, options);
+    fill_ids(ids, LENGTH + 2, m->shape.vocab, 5);
+    if (engine_seq_create(e, &seq[0], &err) ||
+        engine_feed(e, seq[0], ids, LENGTH, LOGITS_LAST, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    memcpy(logits, engine_logits(e, 0), row * sizeof *logits);
+    assert_int_equal(engine_seq_fork(e, seq[0], &seq[1], &err), OATO_OK);
+    const struct engine_input in[2] = {{seq[0], &ids[LENGTH], 1, LOGITS_LAST, false},
+                                       {seq[1], &ids[LENGTH + 1], 1, LOGITS_LAST, false}};
+    assert_int_equal(engine_step(e, in, 2, &err), OATO_OK);
+    for (size_t i = 0; i < 2; i++)
+        memcpy(logits + (i + 1) * row, engine_logits(e, (int32_t)i), row * sizeof *logits);
+    engine_close(e);
+    graph_free(&fused);
+    plan_free(&p);
+    return logits;
+}
+
+static void pages_that_left_a_window_are_used_again(void **state)
+{
+    (void)state;
+    float *logits[2];
+    size_t vocab = 0;
+    for (int keeps = 0; keeps < 2; keeps++) {
+        struct model *m = tiny_model_with(
+            "gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=3", DT_Q8_0, 3);
+        for (int32_t i = 0; keeps && i < m->graph.n_ops; i++)
+            if (m->graph.ops[i].op.kind == OP_KV_STORE)
+                m->graph.ops[i].op.window = 0;
+        vocab = (size_t)m->shape.vocab;
+        logits[keeps] = logits_with_windows(m);
+        model_close(m);
+    }
+    assert_same_bits(logits[0], logits[1], 3 * vocab);
+    free(logits[0]);
+    free(logits[1]);
+}
+
 int main(void)
 {
     struct oato_error err;
@@ -456,6 +510,7 @@ int main(void)
         cmocka_unit_test(loading_ends_when_it_is_interrupted),
         cmocka_unit_test(two_gpus_give_the_bits_of_one),
         cmocka_unit_test(candidates_are_the_first_of_the_row),
+        cmocka_unit_test(pages_that_left_a_window_are_used_again),
     };
     if (device_open("cuda", 0, NULL, &d, &err)) {
         printf("skipped: %s\n", err.text);

@@ -455,7 +455,7 @@ static void check_kv_pages(oato_dtype dtype, const struct cpu_kernels *k)
     x.s.seq = (struct step_seq){.query_len = T, .kv_len = 100 + T, .pages = pages};
     record_run(&x.c, &x.r, x.step, 0, 2);
 
-    struct step_page_copy copies[2] = {{0, 3, 64}, {5, 1, 7}};
+    struct step_page_copy copies[2] = {{0, 3, 64, false}, {5, 1, 7, false}};
     struct program_record copy = record_of((struct oato_op){.kind = OP_KV_COPY});
     x.s.step.page_copy = copies;
     assert_true(cpu_record_is_solo(&copy, x.step)); /* nothing to copy yet */

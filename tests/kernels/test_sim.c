@@ -346,7 +346,7 @@ static void copying_pages_costs_reading_and_writing_them(void **state)
     rig_put(sim, "rms_norm/k64", 1, (int[]){0}, 1, (int[]){1}, (int[]){rig_vector(sim, 64, 1)});
     rig_kv(sim, layers, 2, DT_F16, 4);
     rig_compile(sim, NULL);
-    const struct step_page_copy copies[] = {{0, 1, 64}, {2, 3, 6}};
+    const struct step_page_copy copies[] = {{0, 1, 64, false}, {2, 3, 6, false}};
     struct step step = {.n_tokens = 1, .n_seqs = 1, .n_page_copies = 2, .page_copy = copies};
     uint64_t before = sim->d->ops->clock_ns(sim->d);
     rig_step_beside(sim, &fake, &step);
