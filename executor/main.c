@@ -175,6 +175,7 @@ static const struct option_of table[] = {
     {"n-depth", 0, "N", NULL, BENCH, COUNT(depth, 0, 1 << 24)},
     {"ids", 0, "1,2,3", "token ids", LOGITS, TEXT(ids)},
     {"output", 'o', "FILE", "raw float32, tokens x vocabulary", LOGITS, TEXT(output)},
+    {"mtp", 0, NULL, "those of the block that predicts one more token", LOGITS, FLAG(mtp)},
     {"ids", 0, NULL, "only the ids, on one line", TOKENIZE, FLAG(only_ids)},
     {"no-special", 0, NULL, "add no BOS/EOS and parse no control tokens", TOKENIZE,
      FLAG(no_special)},

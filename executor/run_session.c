@@ -59,7 +59,8 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
         s->has_plan = status == OATO_OK;
     }
     if (!status)
-        status = model_open(a->model, &s->model, err);
+        status = a->mtp ? model_open_mtp(a->model, &s->model, err)
+                        : model_open(a->model, &s->model, err);
     if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);

@@ -377,6 +377,18 @@ static int32_t output(struct graph_builder *b, const struct layer_shape *s,
     return s->logit_cap != 0 ? arch_elementwise(b, layers, "output_cap", "", cap, x, NULL) : x;
 }
 
+/* The block that predicts one more token, behind the layers; the next layer of the file. */
+static int32_t prediction(struct graph_builder *b, struct layer_shape *s,
+                          const struct gguf_tensor *table, int32_t x)
+{
+    s->predicts = true;
+    s->own_layers = ++b->graph->n_layers; /* it has keys and values of its own */
+    read_layer(b, s, b->graph->n_layers - 1);
+    x = arch_mtp_input(b, s, table, x);
+    s->input = x;
+    return arch_mtp_output(b, s, table, layer(b, s, x));
+}
+
 void arch_build(struct graph_builder *b, const struct recipe *r)
 {
     struct layer_shape s = {.recipe = r};
@@ -392,5 +404,7 @@ void arch_build(struct graph_builder *b, const struct recipe *r)
         s.input = x;
         x = layer(b, &s, x);
     }
-    b->graph->logits = output(b, &s, table, x);
+    b->graph->logits = b->mtp != MTP_ALONE ? output(b, &s, table, x) : -1;
+    if (b->mtp != MTP_NONE && !build_failed(b))
+        b->graph->logits = prediction(b, &s, table, x);
 }

@@ -32,7 +32,7 @@ void arch_read_blocks(struct graph_builder *b, struct layer_shape *s)
                (r->blocks == BLOCKS_ONE &&
                 build_int(b, "feed_forward_length", s->layer, 0, 1 << 24, 0) > 0);
     const bool alone = s->feeds && r->blocks == BLOCKS_ONE;
-    s->recurrent = !alone && is_recurrent(b, r, s->layer);
+    s->recurrent = !alone && !s->predicts && is_recurrent(b, r, s->layer);
     s->attends = !alone && (!s->recurrent || r->mixer_layers == MIXER_BESIDE);
 }
 

@@ -86,10 +86,27 @@ static oato_status unknown_architecture(const struct model *m, struct gguf_strin
         gguf_path(m->gguf), word, has ? ": it has " : "", has ? has : "", recipe_count());
 }
 
-static oato_status build(struct model *m, model_absent_fn *absent, void *context,
+/* Blocks that predict further tokens: one can be run. */
+static void check_mtp(struct graph_builder *b, const struct recipe *r, int32_t blocks)
+{
+    if (build_failed(b) || b->mtp != MTP_ALONE || (r->mtp && blocks == 1))
+        return;
+    if (!blocks)
+        oato_fail(b->err, OATO_EFILE, "%s: has no block that predicts further tokens (MTP)",
+                  gguf_path(b->gguf));
+    else if (!r->mtp)
+        oato_fail(b->err, OATO_EFILE, "%s: MTP of architecture %s is not supported; leave it out",
+                  gguf_path(b->gguf), r->name);
+    else
+        oato_fail(b->err, OATO_EFILE, "%s: has %d blocks of MTP; only one is supported",
+                  gguf_path(b->gguf), blocks);
+}
+
+static oato_status build(struct model *m, enum mtp mtp, model_absent_fn *absent, void *context,
                          struct oato_error *err)
 {
     struct graph_builder b = {.gguf = m->gguf,
+                              .mtp = mtp,
                               .shape = &m->shape,
                               .graph = &m->graph,
                               .absent = absent,
@@ -106,14 +123,18 @@ static oato_status build(struct model *m, model_absent_fn *absent, void *context
     m->shape.architecture = recipe->name;
     b.ignored = recipe->ignored;
     const int32_t blocks = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);
-    if (!build_failed(&b)) /* the last ones predict further tokens */
-        m->shape.n_layers = blocks - build_int(&b, "nextn_predict_layers", -1, 0, blocks - 1, 0);
+    const int32_t predicting = /* the last ones */
+        build_failed(&b) ? 0 : build_int(&b, "nextn_predict_layers", -1, 0, blocks - 1, 0);
+    m->shape.n_layers = blocks - predicting;
+    check_mtp(&b, recipe, predicting);
+    if (mtp == MTP_BESIDE && !(recipe->mtp && predicting == 1))
+        b.mtp = MTP_NONE;
     m->shape.context_length = build_int(&b, "context_length", -1, 1, INT32_MAX, -1);
     if (build_failed(&b))
         return err->status;
     struct graph *g = &m->graph;
     g->n_layers = m->shape.n_layers;
-    b.ops_cap = b.values_cap = g->n_layers * OPS_A_LAYER + OPS_OUTSIDE;
+    b.ops_cap = b.values_cap = (g->n_layers + (b.mtp != MTP_NONE)) * OPS_A_LAYER + OPS_OUTSIDE;
     g->ops = arena_alloc(&g->arena, (size_t)b.ops_cap, sizeof *g->ops);
     g->values = arena_alloc(&g->arena, (size_t)b.values_cap, sizeof *g->values);
     b.used = calloc(gguf_tensor_count(m->gguf) + 1, sizeof *b.used);
@@ -129,7 +150,8 @@ static oato_status build(struct model *m, model_absent_fn *absent, void *context
     return err->status;
 }
 
-oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err)
+static oato_status open_gguf(struct gguf *g, enum mtp mtp, struct model **out,
+                             struct oato_error *err)
 {
     struct model *m = calloc(1, sizeof *m);
     *out = NULL;
@@ -139,7 +161,7 @@ oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_erro
     }
     m->gguf = g;
     arena_init(&m->graph.arena);
-    oato_status status = build(m, NULL, NULL, err);
+    oato_status status = build(m, mtp, NULL, NULL, err);
     if (status)
         model_close(m);
     else
@@ -147,12 +169,17 @@ oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_erro
     return status;
 }
 
+oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err)
+{
+    return open_gguf(g, MTP_NONE, out, err);
+}
+
 oato_status model_list_tensors(struct gguf *g, model_absent_fn *absent, void *context,
                                struct oato_error *err)
 {
     struct model m = {.gguf = g};
     arena_init(&m.graph.arena);
-    build(&m, absent, context, err);
+    build(&m, MTP_BESIDE, absent, context, err);
     graph_free(&m.graph);
     return err->status;
 }
@@ -162,7 +189,15 @@ oato_status model_open(const char *path, struct model **out, struct oato_error *
     struct gguf *g;
     *out = NULL;
     oato_status status = gguf_open(path, &g, err);
-    return status ? status : model_from_gguf(g, out, err);
+    return status ? status : open_gguf(g, MTP_NONE, out, err);
+}
+
+oato_status model_open_mtp(const char *path, struct model **out, struct oato_error *err)
+{
+    struct gguf *g;
+    *out = NULL;
+    oato_status status = gguf_open(path, &g, err);
+    return status ? status : open_gguf(g, MTP_ALONE, out, err);
 }
 
 void model_close(struct model *m)

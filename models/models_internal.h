@@ -12,8 +12,13 @@
 typedef const struct gguf_tensor *model_absent_fn(void *context, const char *name,
                                                   const int64_t ne[3], bool optional);
 
+/* The block that predicts one more token: left out; in place of the output; or beside it, to list
+ * the tensors of a file that has both. */
+enum mtp { MTP_NONE, MTP_ALONE, MTP_BESIDE };
+
 struct graph_builder {
     const struct gguf *gguf;
+    enum mtp mtp;
     struct model_shape *shape; /* filled by the architecture */
     struct graph *graph;
     int32_t ops_cap, values_cap;

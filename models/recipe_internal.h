@@ -191,6 +191,7 @@ struct recipe {
      * swiglu_clamp_shexp that of other FFNs; 0: it never is */
     enum activation clamp_by_key;
     enum factors factors;
+    bool mtp;            /* files may have a block that predicts one more token, arch_mtp.c */
     const char *ignored; /* words: tensors that files may carry and the model does not use; a part
                             of their names that starts at a dot starts like a word */
 };
@@ -204,6 +205,7 @@ struct layer_shape {
     enum rope_pairing pairing;
     bool has_positions, rope;       /* any layer rotates, this one does */
     bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */
+    bool predicts;                  /* it is the block that predicts one more token */
     float eps, rope_base, attention_scale;
     bool rope_scaled;                                   /* rope.scaling counts in this layer */
     float embedding_factor, block_factor, logit_factor; /* 1: none */
@@ -319,6 +321,13 @@ int32_t arch_mla_cached(const struct layer_shape *s);
 /* arch_state.c: which blocks a layer has; the same of a layer with a recurrent mixer. */
 void arch_read_blocks(struct graph_builder *b, struct layer_shape *s);
 int32_t arch_state(struct graph_builder *b, const struct layer_shape *s, int32_t n);
+
+/* arch_mtp.c: what the block that predicts one more token reads, x being the last layer's output,
+ * and the logits of what it makes of it. */
+int32_t arch_mtp_input(struct graph_builder *b, const struct layer_shape *s,
+                       const struct gguf_tensor *table, int32_t x);
+int32_t arch_mtp_output(struct graph_builder *b, const struct layer_shape *s,
+                        const struct gguf_tensor *table, int32_t x);
 
 /* arch_ffn.c: a gated FFN of "ffn_gate", "ffn_up" and "ffn_down" with a suffix for all three. */
 int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const char *suffix,

@@ -350,11 +350,43 @@ static void blocks_that_predict_further_tokens_are_left_out(void **state)
     model_close(model);
 }
 
+/* Its block is one more layer behind those of the model, with KV and logits of its own; the
+ * embedding serves both, the model's output only where the block has none. */
+static void a_block_that_predicts_one_more_token_is_there_when_asked_for(void **state)
+{
+    struct random_model m = shape_of("glm4moe");
+    struct oato_error err;
+    (void)state;
+    m.layers = 3;
+    m.experts = 4;
+    m.experts_used = 2;
+    m.keys = "nextn_predict_layers=1 leading_dense_block_count=1 expert_shared_count=1 "
+             "expert_gating_func=2 feed_forward_length=128";
+    struct model *without = made(&m), *with = NULL;
+    if (model_open_mtp(path, &with, &err))
+        fail_msg("%s", err.text);
+    const struct graph *g = &with->graph;
+    assert_int_equal(with->shape.n_layers, 2);
+    assert_int_equal(without->graph.ops[without->graph.n_ops - 1].layer, 2);
+    assert_string_equal(g->ops[g->n_ops - 1].name, "blk.2.nextn.shared_head_head");
+    assert_string_equal(g->ops[g->n_ops - 1].weight[0]->name, "output.weight");
+    assert_int_equal(g->logits, g->ops[g->n_ops - 1].out[0]);
+    assert_int_equal(graph_kv_bytes(g, DT_F16) * 2, graph_kv_bytes(&without->graph, DT_F16) * 3);
+    model_close(with);
+    model_close(without);
+    m.keys = "leading_dense_block_count=1 expert_shared_count=1 expert_gating_func=2 "
+             "feed_forward_length=128";
+    model_close(made(&m));
+    assert_int_equal(model_open_mtp(path, &with, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "no block"));
+}
+
 int main(void)
 {
 #define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         FILE_TEST(blocks_that_predict_further_tokens_are_left_out),
+        FILE_TEST(a_block_that_predicts_one_more_token_is_there_when_asked_for),
         FILE_TEST(qwen3_norms_the_heads_before_it_turns_them),
         FILE_TEST(qwen3moe_routes_each_token_to_its_experts),
         FILE_TEST(gemma4_shares_keys_and_values),

@@ -121,7 +121,8 @@ def families(program, work):
                     amplify(model)
                 for isa in {"ref", levels[-1]}:
                     for ubatch in ("512", "1"):
-                        ours = our_logits(program, isa, model, ids, work, "f32", "--ubatch", ubatch)
+                        mtp = ["--mtp"] if name.endswith("+mtp") else []
+                        ours = our_logits(program, isa, model, ids, work, "f32", "--ubatch", ubatch, *mtp)
                         nmse = compare(theirs, ours[-len(theirs):])["nmse"]
                         text = f"{name}{' amplified' * amplified} {isa}, steps of {ubatch}: nmse {nmse:.2e}"
                         check(nmse < FAMILIES_NMSE.get(isa, 1e-5), text)
