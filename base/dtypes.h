@@ -10,8 +10,8 @@
 
 #define FLOAT_TYPES(X) X(F32, 0, 1, 4) X(F16, 1, 1, 2) X(BF16, 30, 1, 2)
 
-/* Rows of these are whole blocks. Every device has kernels for the common ones. */
-#define COMMON_BLOCKS(X)                                                                           \
+/* Rows of these are whole blocks. */
+#define BLOCK_TYPES(X)                                                                             \
     X(Q4_0, 2, 32, 18)                                                                             \
     X(Q4_1, 3, 32, 20)                                                                             \
     X(Q5_0, 6, 32, 22)                                                                             \
@@ -24,10 +24,7 @@
     X(Q6_K, 14, 256, 210)                                                                          \
     X(IQ4_NL, 20, 32, 18)                                                                          \
     X(IQ4_XS, 23, 256, 136)                                                                        \
-    X(MXFP4, 39, 32, 17)
-
-/* Codebooks, ternary weights, and NVFP4. */
-#define RARE_BLOCKS(X)                                                                             \
+    X(MXFP4, 39, 32, 17)                                                                           \
     X(IQ2_XXS, 16, 256, 66)                                                                        \
     X(IQ2_XS, 17, 256, 74)                                                                         \
     X(IQ3_XXS, 18, 256, 98)                                                                        \
@@ -39,7 +36,6 @@
     X(TQ2_0, 35, 256, 66)                                                                          \
     X(NVFP4, 40, 64, 36)
 
-#define BLOCK_TYPES(X)  COMMON_BLOCKS(X) RARE_BLOCKS(X)
 #define WEIGHT_TYPES(X) FLOAT_TYPES(X) BLOCK_TYPES(X)
 
 /* Types that tensors may have, but not weights. */

@@ -148,6 +148,8 @@ struct oato_op {
     int32_t route_groups, route_groups_used; /* ROUTE: of experts / route_groups experts each; 0, 0:
                                                 no groups */
     int32_t route_share;                     /* ROUTE: scores for each expert; 0: one */
+    int32_t up_dtype;   /* EXPERT_GATE_UP: the type of weight[1] where that is another one than
+                           weight[0]'s, both of whole blocks; 0: the same */
     int32_t one_tensor; /* EXPERT_GATE_UP: 1 when weight[0] and [1] are the same tensor, of 2 n rows
                            an expert: the gate's, then those of up */
     int32_t
@@ -256,6 +258,7 @@ enum { OP_KEY_SIZE = 96 };
  *   route/e64/u8/x2                the same and route_share; k = experts * share
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8   k in, n out of one expert
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8/s1   single
+ *   expert_gate_up/IQ2_S/k2048/n768/e128/u8/y18   y: up_dtype, GGUF's number of the type
  *   expert_down/Q4_0/k768/n2048/e128/u8      k in, n out of one expert
  *   kv_copy
  *   top_k/k128256/n80              k logits in, n twice the candidates
@@ -287,6 +290,8 @@ int op_weight_count(const struct oato_op *op); /* the most weights that it takes
 int op_weight_least(const struct oato_op *op); /* the first ones, which it cannot go without */
 enum weight_use op_weight_use(const struct oato_op *op);
 enum weight_use op_weight_use_at(const struct oato_op *op, int i); /* optional ones are vectors */
+/* The type of weight i of those that the operator cannot go without. */
+oato_dtype op_weight_dtype(const struct oato_op *op, int i);
 /* False: the shape or type is invalid for every device. */
 bool op_valid(const struct oato_op *op);
 /* Whether the operator can be split along an axis, and the length of the axis; 0: it has no such

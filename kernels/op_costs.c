@@ -103,6 +103,11 @@ enum weight_use op_weight_use_at(const struct oato_op *op, int i)
     return i < op_weight_least(op) ? op_weight_use(op) : WEIGHT_VECTOR;
 }
 
+oato_dtype op_weight_dtype(const struct oato_op *op, int i)
+{
+    return (oato_dtype)(i == 1 && op->up_dtype ? op->up_dtype : op->dtype);
+}
+
 const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
 
 bool op_divides(const struct oato_op *op, enum op_axis axis)
@@ -163,10 +168,22 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
     return times * each;
 }
 
+static double elements_bytes(int dtype, double elements)
+{
+    const struct dtype_info *d = dtype_info(dtype);
+    return d ? elements * d->block_bytes / d->block_elems : 4 * elements;
+}
+
 static double row_bytes(const struct oato_op *op, double elements)
 {
-    const struct dtype_info *d = dtype_info(op->dtype);
-    return d ? elements * d->block_bytes / d->block_elems : 4 * elements;
+    return elements_bytes(op->dtype, elements);
+}
+
+/* Of the operator's matrices; where gate and up differ, on average. */
+static double matrix_row_bytes(const struct oato_op *op)
+{
+    const double bytes = row_bytes(op, op->k);
+    return op->up_dtype ? (bytes + elements_bytes(op->up_dtype, op->k)) / 2 : bytes;
 }
 
 /* Positions of KV in all sequences together. A row reads its sequence up to itself, so the last of
@@ -197,7 +214,7 @@ double op_experts_read(const struct oato_op *op, int32_t tokens)
 double op_bytes(const struct oato_op *op, const struct op_size *size)
 {
     const struct op_kind_row *row = op_kind_row(op->kind);
-    const double rows = matrix_rows(op, row), bytes = row_bytes(op, op->k);
+    const double rows = matrix_rows(op, row), bytes = matrix_row_bytes(op);
     const double v_dim = op->v_in_k ? 0 : op_v_dim(op);
     const double kv =
         row_bytes(op, (double)op_width(op, W_KV_HEADS)) + row_bytes(op, op->kv_heads * v_dim);

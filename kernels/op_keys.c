@@ -45,6 +45,7 @@ static const struct key_field key_fields[] = {
     [F_K_TAIL] = OPTIONAL('x', k_tail),
     [F_SHARE] = OPTIONAL('x', route_share),
     [F_SINGLE] = {'s', offsetof(struct oato_op, single), 1, 1, true},
+    [F_UP_DTYPE] = OPTIONAL('y', up_dtype),
 };
 #undef OPTIONAL
 #undef FIELD

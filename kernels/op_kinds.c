@@ -76,13 +76,27 @@ static bool activation_fits(const struct oato_op *op)
     return op->activation >= 0 && op->activation < ACT_COUNT;
 }
 
+static bool is_of_blocks(int32_t dtype)
+{
+    const struct dtype_info *d = dtype_info(dtype);
+    return d && dtype_is_weight((oato_dtype)dtype) && d->block_elems > 1;
+}
+
+/* One input is packed for both matrices. */
+static bool up_fits(const struct oato_op *op)
+{
+    return !op->up_dtype || (op->kind == OP_EXPERT_GATE_UP && !op->one_tensor && !op->single &&
+                             is_of_blocks(op->dtype) && is_of_blocks(op->up_dtype) &&
+                             op->k % dtype_info(op->up_dtype)->block_elems == 0);
+}
+
 static bool experts_fit(const struct oato_op *op)
 {
     return op->experts > 0 && op->experts <= EXPERTS_MAX && op->experts_used > 0 &&
            op->experts_used <= op->experts && op->n > 0 &&
            max_i64(op->k, op->n) * op->experts_used <= INT32_MAX && op->expert_first >= 0 &&
            op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first &&
-           activation_fits(op) && !(op->single && op->one_tensor);
+           activation_fits(op) && !(op->single && op->one_tensor) && up_fits(op);
 }
 
 static bool groups_fit(const struct oato_op *op)
@@ -168,7 +182,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED, F_SHARE}, .k = W_SCORES, .n = W_CHOICE, .in = {W_K},
         .out = {W_N}, .weight = {{W_ONE, W_SCORES}}, .optional = 1,
         .flops = 5, .flops_of = W_K, .fits = route_fits},
-    [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED, F_SINGLE},
+    [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED, F_SINGLE, F_UP_DTYPE},
         .in = {W_K, W_CHOICE}, .out = {W_CHOSEN_N},
         .weight = {{W_GATE_N, W_K}, {W_GATE_N, W_K}, {W_ONE, W_EXPERTS}, {W_ONE, W_EXPERTS}, {W_EXPERTS, W_N},
             {W_EXPERTS, W_N}}, .optional = 4, .traffic = EXPERTS, .flops = 5, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},

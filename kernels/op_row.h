@@ -26,7 +26,8 @@ enum field_id {
     F_V_IN_K,
     F_K_TAIL,
     F_SINGLE,
-    F_SHARE
+    F_SHARE,
+    F_UP_DTYPE
 };
 
 /* Widths of values and weights in terms of the operator's fields. */

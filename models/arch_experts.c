@@ -224,15 +224,17 @@ static int32_t gate_up(struct graph_builder *b, const struct layer_shape *s, con
         single ? NULL : biases(b, s, up_name, width)};
     if (build_failed(b))
         return -1;
-    if (gate->dtype != up->dtype) {
-        oato_fail(b->err, OATO_EFILE, "%s: tensors %s and %s have different types, %s and %s",
+    struct oato_op op = experts_op(s, OP_EXPERT_GATE_UP, gate, k, width);
+    op.one_tensor = one;
+    op.single = single;
+    op.up_dtype = up->dtype == gate->dtype ? 0 : (int32_t)up->dtype;
+    if (up->dtype != gate->dtype && (!up->dtype || !op_valid(&op))) {
+        oato_fail(b->err, OATO_EFILE,
+                  "%s: tensors %s and %s may differ in type only if both are quantised: %s, %s",
                   gguf_path(b->gguf), gate->name, up->name, dtype_name(gate->dtype),
                   dtype_name(up->dtype));
         return -1;
     }
-    struct oato_op op = experts_op(s, OP_EXPERT_GATE_UP, gate, k, width);
-    op.one_tensor = one;
-    op.single = single;
     const int32_t hidden =
         build_op(b, s->layer, both, op, m, choice, gate, s->experts.used * width);
     build_weight(b, up);

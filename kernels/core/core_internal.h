@@ -130,7 +130,7 @@ void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8]);
 /* The values of the nibbles of IQ4_NL, IQ4_XS, MXFP4 and NVFP4. */
 extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
 
-/* IQ1, IQ2, IQ3: groups of 8 or 4 elements are words of a codebook (quants_grids.c), whose codes
+/* IQ1, IQ2, IQ3: groups of 8 or 4 elements are words of a codebook (quants_grids.h), whose codes
  * and a bit of each element together number a value. */
 extern const uint16_t quants_iq1_grid[2048], quants_iq2_xxs_grid[256], quants_iq2_xs_grid[512],
     quants_iq2_s_grid[1024], quants_iq3_xxs_grid[256], quants_iq3_s_grid[512];

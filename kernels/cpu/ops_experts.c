@@ -230,7 +230,10 @@ static struct experts_room experts_room(const struct matrix_class *k, const stru
 {
     struct experts_room m = {0};
     const int64_t least = max_i64(k->panel_rows, MATRIX_ROWS);
-    m.groups_at = align64(matrix_scratch_bytes(k, (oato_dtype)op->dtype, op->k));
+    for (int w = 0; w < op_weight_least(op); w++) {
+        const uint64_t own = align64(matrix_scratch_bytes(k, op_weight_dtype(op, w), op->k));
+        m.groups_at = own > m.groups_at ? own : m.groups_at;
+    }
     m.rows_at = m.groups_at + groups_bytes(op, T);
     m.panel = max_i64(least, PANEL_ELEMENTS / T / MATRIX_ROWS * MATRIX_ROWS);
     /* not less than for fewer tokens; a unit's own rows may begin and end inside a group */

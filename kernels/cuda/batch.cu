@@ -291,4 +291,4 @@ template <int DTYPE> __device__ static void batch(const cuda_matvec_args &a)
     KERNEL_AHEAD_CALL(batch_##type, BATCH_THREADS, BATCH_RESIDENT, cuda_matvec_args,               \
                       batch_ahead<CUDA_##type>, batch<CUDA_##type>)
 
-COMMON_BLOCKS(BATCH_KERNEL)
+BLOCK_TYPES(BATCH_KERNEL)

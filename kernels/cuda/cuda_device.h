@@ -260,6 +260,7 @@ void cuda_measure_take(struct cuda_device *d);
 /* A record's kernels, looked up when the program is compiled; NULL where its kind uses none. */
 struct cuda_record {
     cu_function run;
+    cu_function run_up;      /* of experts: of up, whose type is another one; NULL: there is none */
     cu_function many, batch; /* of products: several columns at once, and more than those */
     cu_function pack;        /* of a product's input */
     cu_function merge;     /* of attention's segments; of gate and up; of experts; of candidates */

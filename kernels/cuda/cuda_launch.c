@@ -465,6 +465,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     }
     cuda_enter(d);
     if (find_kernel(d, kernel, dtype, &out->run, err) ||
+        find_kernel(d, r->op.up_dtype ? kernel : NULL, op_weight_dtype(&r->op, 1), &out->run_up,
+                    err) ||
         find_kernel(d, by_rows ? "matvec_many_%s" : NULL, dtype, &out->many, err) ||
         find_kernel(d, by_rows ? "batch_%s" : NULL, dtype, &out->batch, err) ||
         find_kernel(d, merge, dtype, &out->merge, err) ||

@@ -2,7 +2,7 @@
  * cuda_layout.c - GGUF's rows to the planes of cuda_layout.h: one row of the table for each type
  * says which planes it has and where a GGUF block has what goes there. A function takes the codes
  * apart, one byte each; scales are copied, or taken apart by another one. Packing the codes again
- * is common to all.
+ * is common to all. Of types with a codebook pieces of a block go to the planes as they are.
  */
 #include "kernels/cuda/cuda_layout.h"
 
@@ -12,14 +12,21 @@
 
 enum { BLOCK = 32, SUPER = 256, ELEMENTS_MAX_LOG2 = 48, ROW_ALIGN = 16 };
 
+/* Bytes of a GGUF block that are copied to a plane. */
+struct piece {
+    uint8_t plane, at, bytes;
+};
+enum { PIECES_MOST = 6 }; /* the last one is empty */
+
 struct format {
-    void (*codes)(const uint8_t *block, uint8_t *out);  /* NULL: rows are kept as they are */
+    void (*codes)(const uint8_t *block, uint8_t *out);  /* NULL: rows are kept as they are or */
     void (*scales)(const uint8_t *block, uint8_t *out); /* NULL: they are copied */
     int32_t codes_at, scales_at, super_at;              /* in a GGUF block */
     int32_t bits, more_bits;                            /* of an element in planes 0 and 1 */
     int32_t scale_bytes, super_bytes; /* of 32 elements in plane 2, of 256 in plane 3 */
     uint8_t flip;                     /* what makes two's complement of a code */
     bool looked_up;                   /* the order of 4-bit codes, see the header */
+    struct piece piece[PIECES_MOST];  /* in which blocks of 256 are copied */
 };
 
 /* ------------------------------------------------------------ a GGUF block taken apart ---- */
@@ -97,6 +104,20 @@ static void codes_iq4_xs(const uint8_t *p, uint8_t *out)
         codes_of_nibbles(p + s * 16, out + s * BLOCK);
 }
 
+static void codes_tq1_0(const uint8_t *p, uint8_t *out)
+{
+    for (int i = 0; i < SUPER; i++)
+        out[i] = (uint8_t)quants_tq1_value(p, i);
+}
+
+static void codes_nvfp4(const uint8_t *q, uint8_t *out)
+{
+    for (int i = 0; i < 32; i++) {
+        out[i / 8 * 16 + i % 8] = q[i] & 15;
+        out[i / 8 * 16 + i % 8 + 8] = q[i] >> 4;
+    }
+}
+
 static void scales_k45(const uint8_t *p, uint8_t *out)
 {
     uint8_t scale[8], min[8];
@@ -117,7 +138,13 @@ static void scales_iq4_xs(const uint8_t *p, uint8_t *out)
     quants_iq4_xs_scales(p, (int8_t *)out);
 }
 
-/* One for each type that the device has kernels for. */
+/* e4m3 without a sign; what would be none is 0. */
+static void scales_nvfp4(const uint8_t *p, uint8_t *out)
+{
+    for (int s = 0; s < 4; s++)
+        out[s] = p[s] == 0x7f ? 0 : p[s];
+}
+
 static const struct format
     format_F32 = {.bits = 32},
     format_F16 = {.bits = 16}, format_BF16 = {.bits = 16},
@@ -142,10 +169,21 @@ static const struct format
     format_IQ4_XS = {codes_iq4_xs,     scales_iq4_xs,    .codes_at = 8,    .bits = 4,
                      .scale_bytes = 1, .super_bytes = 2, .looked_up = true},
     format_MXFP4 = {codes_of_nibbles, .codes_at = 1, .bits = 4, .scale_bytes = 1,
-                    .looked_up = true};
+                    .looked_up = true},
+    format_NVFP4 = {codes_nvfp4, .scales = scales_nvfp4, .codes_at = 4,
+                    .bits = 4,   .scale_bytes = 2,       .looked_up = true},
+    format_TQ1_0 = {codes_tq1_0, .super_at = 52, .bits = 2, .super_bytes = 2},
+    format_TQ2_0 = {codes_of_pairs, .super_at = 64, .bits = 2, .super_bytes = 2},
+    format_IQ1_S = {.piece = {{0, 2, 32}, {1, 34, 16}, {3, 0, 2}}},
+    format_IQ1_M = {.piece = {{0, 0, 32}, {1, 32, 16}, {3, 48, 8}}},
+    format_IQ2_XXS = {.piece = {{0, 2, 64}, {3, 0, 2}}},
+    format_IQ2_XS = {.piece = {{0, 2, 64}, {3, 0, 2}, {3, 66, 8}}},
+    format_IQ2_S = {.piece = {{0, 2, 32}, {1, 34, 32}, {3, 0, 2}, {3, 66, 16}}},
+    format_IQ3_XXS = {.piece = {{0, 2, 64}, {1, 66, 32}, {3, 0, 2}}},
+    format_IQ3_S = {.piece = {{0, 2, 64}, {1, 74, 32}, {3, 0, 2}, {3, 66, 8}, {3, 106, 4}}};
 
 #define ROW(type, ...) [DT_##type] = &format_##type,
-static const struct format *const formats[DT_COUNT] = {FLOAT_TYPES(ROW) COMMON_BLOCKS(ROW)};
+static const struct format *const formats[DT_COUNT] = {WEIGHT_TYPES(ROW)};
 #undef ROW
 
 /* ------------------------------------------------------------------- codes packed again --- */
@@ -215,6 +253,8 @@ void cuda_layout_row(oato_dtype dtype, int64_t k, uint64_t bytes[CUDA_PLANES])
     bytes[1] = n * (uint64_t)f->more_bits / 8;
     bytes[2] = n / BLOCK * (uint64_t)f->scale_bytes;
     bytes[3] = n / SUPER * (uint64_t)f->super_bytes;
+    for (const struct piece *p = f->piece; p->bytes; p++)
+        bytes[p->plane] += n / SUPER * p->bytes;
 }
 
 uint64_t cuda_layout_planes(oato_dtype dtype, int64_t rows, int64_t k, uint64_t offset[CUDA_PLANES])
@@ -233,7 +273,8 @@ uint64_t cuda_layout_bytes(oato_dtype dtype, int64_t rows, int64_t k)
     size_t row_bytes;
     if (!quants_known(dtype) || !formats[dtype] || rows <= 0 || k <= 0 || rows > INT32_MAX ||
         k > INT32_MAX || rows > ((int64_t)1 << ELEMENTS_MAX_LOG2) / k ||
-        !dtype_row_bytes(dtype, k, &row_bytes) || (!formats[dtype]->codes && row_bytes % ROW_ALIGN))
+        !dtype_row_bytes(dtype, k, &row_bytes) ||
+        (dtype_info((int)dtype)->block_elems == 1 && row_bytes % ROW_ALIGN))
         return 0;
     uint64_t offset[CUDA_PLANES];
     return cuda_layout_planes(dtype, rows, k, offset);
@@ -277,6 +318,15 @@ static void transcode_row(oato_dtype dtype, const uint8_t *row, int64_t k,
     }
 }
 
+static void copy_row(oato_dtype dtype, const uint8_t *row, int64_t k, uint8_t *plane[CUDA_PLANES])
+{
+    for (int64_t b = 0; b < k / SUPER; b++, row += dtype_info((int)dtype)->block_bytes)
+        for (const struct piece *p = formats[dtype]->piece; p->bytes; p++) {
+            memcpy(plane[p->plane], row + p->at, p->bytes);
+            plane[p->plane] += p->bytes;
+        }
+}
+
 void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t begin, int64_t end)
 {
     const struct format *f = formats[source->dtype];
@@ -292,6 +342,8 @@ void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t b
             plane[p] = to + offset[p] + (uint64_t)r * row_bytes[p];
         if (f->codes)
             transcode_row(source->dtype, row, source->k, plane);
+        else if (f->piece[0].bytes)
+            copy_row(source->dtype, row, source->k, plane);
         else
             memcpy(plane[0], row, row_bytes[0]);
     }

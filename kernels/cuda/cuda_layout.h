@@ -20,17 +20,28 @@
  *   IQ4_NL          16          -              f16 d          -             4.5
  *   IQ4_XS          16          -              int8 sc        f16 d         4.3125 (4.25)
  *   MXFP4           16          -              E8M0 d         -             4.25
+ *   NVFP4           16          -              2 e4m3 d       -             4.5
+ *   TQ1_0           8           -              -              f16 d         2.0625 (1.6875)
+ *   TQ2_0           8           -              -              f16 d         2.0625
+ *   IQ1_S           4 indices   2 more, sc     -              f16 d         1.5625
+ *   IQ1_M           4 indices   2 more         -              d in sc[8]    1.75
+ *   IQ2_XXS         4, 4 signs and sc   -      -              f16 d         2.0625
+ *   IQ2_XS          8 of both   -              -              f16 d, sc[8]  2.3125
+ *   IQ2_S           4 indices   4 signs        -              f16 d, 8 more, sc[8]  2.5625
+ *   IQ3_XXS         8 indices   4 signs, sc    -              f16 d         3.0625
+ *   IQ3_S           8 indices   4 signs        -              f16 d, 8 more, sc[4]  3.4375
  *   F16, BF16, F32  the rows as they are                                    16, 16, 32
  *
  * Codes are such that four neighbours become the bytes of one 32-bit integer with a shift and a
  * mask. Those of signed types are two's complement of their 3 to 6 bits (GGUF's with the highest
  * bit flipped): moved to the top of a byte they are signed bytes, times a power of two.
  *   4 bits   byte j of a block: element j in its low half, element j + 16 in the high one. IQ4_NL,
- *            IQ4_XS and MXFP4, which are looked up: 32-bit word i: elements 4i .. 4i + 3, then
- *            4i + 16 .. 4i + 19, from the lowest bits on.
+ *            IQ4_XS, MXFP4 and NVFP4, which are looked up: 32-bit word i: elements 4i .. 4i + 3,
+ *            then 4i + 16 .. 4i + 19, from the lowest bits on.
  *   1 bit    bit i of byte j: element 4i + j (plane 1 of Q3_K, Q5_0, Q5_1, Q5_K)
- *   2 bits   bits 2i, 2i + 1 of byte j of 32-bit word w: element 16w + 4i + j (plane 0 of Q2_K and
- *            Q3_K, plane 1 of Q6_K)
+ *   2 bits   bits 2i, 2i + 1 of byte j of 32-bit word w: element 16w + 4i + j (plane 0 of Q2_K,
+ *            Q3_K, TQ1_0 and TQ2_0, plane 1 of Q6_K)
+ * Types with a codebook (IQ1, IQ2, IQ3) keep the bits of their GGUF blocks: codebooks.cuh.
  */
 #ifndef OATO_CUDA_LAYOUT_H
 #define OATO_CUDA_LAYOUT_H

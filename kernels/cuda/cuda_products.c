@@ -42,7 +42,8 @@ uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k)
 bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice)
 {
-    return choice != NUMERICS_DECODE && op_weight_use(op) == WEIGHT_MATRIX &&
+    /* Gate and up of different types: two products, which only these kernels compute. */
+    return (choice != NUMERICS_DECODE || op->up_dtype) && op_weight_use(op) == WEIGHT_MATRIX &&
            op->kind != OP_HEAD_MUL_MAT && op->dtype != DT_F32 &&
            (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
 }
@@ -297,6 +298,21 @@ static struct cuda_expert_rows rows_of(const struct oato_op *op)
                                      op->one_tensor ? op->n : 0};
 }
 
+/* One launch for all matrices, or one for gate and one for up where their types differ. No GPU has
+ * run two. */
+static cu_result run_matrices(const struct launch *l, struct cuda_grouped_args *a, int matrices,
+                              uint32_t tiles)
+{
+    const int together = l->kernels->run_up ? 1 : matrices;
+    const struct grid grid = {(uint32_t)together * blocks_of(a->n, MATRIX_TILE), tiles, 1};
+    cu_result result = launch_start(l, l->kernels->run, grid, MATRIX_THREADS, MATRIX_ROOM_MOST, a);
+    if (result || !l->kernels->run_up)
+        return result;
+    a->w[0] = a->w[1];
+    a->y[0] = a->y[1];
+    return launch_start(l, l->kernels->run_up, grid, MATRIX_THREADS, MATRIX_ROOM_MOST, a);
+}
+
 /* Each expert's columns together, through tensor cores. The grid has room for the tiles of any
  * choice of so many rows, so a captured launch serves all steps of its size: fewer tiles than there
  * are experts have no columns, and their blocks leave at once. A step of few rows takes the same
@@ -329,10 +345,7 @@ static cu_result run_grouped_experts(const struct launch *l)
     if (!result)
         result = pack(l, room.packed, &a.x, &a.x_stride);
     if (!result)
-        result = launch_start(
-            l, l->kernels->run,
-            (struct grid){(uint32_t)matrices * blocks_of(op->n, MATRIX_TILE), room.tiles, 1},
-            MATRIX_THREADS, MATRIX_ROOM_MOST, &a);
+        result = run_matrices(l, &a, matrices, room.tiles);
     struct cuda_expert_parts_args merge = {.choice = group.choice,
                                            .extras = extras_of(l),
                                            .part = part,

@@ -236,4 +236,4 @@ template <int DTYPE> __device__ static void head_rows(const cuda_heads_args &a)
                       matvec<CUDA_##type, 2 * MATVEC_COLUMNS>)
 
 FLOAT_TYPES(MATVEC_KERNELS_OF_FLOATS)
-COMMON_BLOCKS(MATVEC_KERNELS)
+BLOCK_TYPES(MATVEC_KERNELS)

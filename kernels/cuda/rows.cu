@@ -280,7 +280,7 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
 #define EMBED(type, ...)                                                                           \
     case CUDA_##type: embed_block<CUDA_##type>(a, at, y); break;
     switch (a.w.dtype) {
-        COMMON_BLOCKS(EMBED)
+        BLOCK_TYPES(EMBED)
     }
 #undef EMBED
     for (int e = 0; a.scale != 0 && e < 32; e++)

@@ -17,11 +17,11 @@
 #define OATO_UNPACK_CUH
 
 #include "base/dtypes.h"
-#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/codebooks.cuh"
 
 /* oato_dtype (base/base.h), as far as matrices have it. */
 #define CUDA_NUMBER(type, number, ...) CUDA_##type = number,
-enum cuda_dtype { FLOAT_TYPES(CUDA_NUMBER) COMMON_BLOCKS(CUDA_NUMBER) };
+enum cuda_dtype { WEIGHT_TYPES(CUDA_NUMBER) };
 #undef CUDA_NUMBER
 
 /* What stored_block and block_weights are made of: block_of<how codes are stored, how scales are>.
@@ -39,58 +39,6 @@ template <class OF_CODES, class OF_SCALES> struct block_of {
     static constexpr int SCALES = scales::SCALES;
     static constexpr bool HAS_MIN = scales::HAS_MIN;
 };
-
-/* ----------------------------------------------------------------------------- loads ----- */
-
-/* The i-th of n units of type T that a block has in a plane. */
-template <class T>
-__device__ inline T plane_load(const cuda_matrix &w, int plane, int64_t block, int n = 1, int i = 0)
-{
-    return __ldg(reinterpret_cast<const T *>(w.plane[plane]) + block * n + i);
-}
-
-/* Bytes of b:a that the four low digits of the selector number, none of which is above 7:
- * __byte_perm, which would see to that itself with an instruction more. */
-__device__ inline uint32_t bytes_selected(uint32_t a, uint32_t b, uint32_t selector)
-{
-    uint32_t out = 0;
-#ifdef OATO_CUDA_ON_CPU
-    const uint64_t both = (uint64_t)b << 32 | a;
-    for (int i = 0; i < 4; i++)
-        out |= (uint32_t)(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
-#else
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
-#endif
-    return out;
-}
-
-/* A number of type T a block in a plane and, unless it is void, one of type MORE in the next plane,
- * which `SHARE` blocks have together. */
-template <int PLANE, class T, class MORE = void, int SHARE = 1> struct in_planes {
-    static constexpr int BYTES = sizeof(T), MORE_BYTES = sizeof(MORE);
-    struct stored {
-        T own;
-        MORE more;
-    };
-    static __device__ stored load(const cuda_matrix &w, int64_t block)
-    {
-        return {plane_load<T>(w, PLANE, block), plane_load<MORE>(w, PLANE + 1, block / SHARE)};
-    }
-};
-template <int PLANE, class T, int SHARE> struct in_planes<PLANE, T, void, SHARE> {
-    static constexpr int BYTES = sizeof(T), MORE_BYTES = 0;
-    typedef T stored;
-    static __device__ stored load(const cuda_matrix &w, int64_t block)
-    {
-        return plane_load<T>(w, PLANE, block);
-    }
-};
-
-/* v * 2^by, by may be negative. */
-__device__ inline uint32_t moved(uint32_t v, int by)
-{
-    return by < 0 ? v >> -by : v << by;
-}
 
 /* ---------------------------------------------------------------------------- codes ------- */
 
@@ -163,6 +111,16 @@ struct codes_2 : in_planes<0, uint2> {
     {
         for (int i = 0; i < 8; i++)
             q[i] = (int)((i < 4 ? s.x : s.y) >> i % 4 * 2 & 0x03030303);
+    }
+};
+
+/* Digits 0, 1, 2 (a file may have a 3) stand for -1, 0, 1. */
+struct codes_ternary : codes_2 {
+    static __device__ void unpack(const stored &s, int q[8])
+    {
+        codes_2::unpack(s, q);
+        for (int i = 0; i < 8; i++)
+            q[i] = (int)((((uint32_t)q[i] | 0x80808080) - 0x01010101) ^ 0x80808080);
     }
 };
 
@@ -274,6 +232,33 @@ struct scale_iq4_xs : block_scales<1, false, uint8_t, uint16_t> {
     }
 };
 
+/* Of 16 elements each, 2^7 times the half that has the byte's exponent and mantissa. */
+struct scale_ue4m3 : block_scales<2, false, uint16_t> {
+    static __device__ void unpack(const stored &s, float d[2], float m[2])
+    {
+        for (int i = 0; i < 2; i++) {
+            d[i] = half_to_float((uint16_t)((s >> 8 * i & 127) << 7)) * 128.0f;
+            m[i] = 0;
+        }
+    }
+};
+
+/* One for 256 elements. */
+struct scale_of_super {
+    static constexpr int SCALES = 1, BYTES = 0, MORE_BYTES = 2;
+    static constexpr bool HAS_MIN = false;
+    typedef uint16_t stored;
+    static __device__ stored load(const cuda_matrix &w, int64_t block)
+    {
+        return plane_load<uint16_t>(w, 3, block / 8);
+    }
+    static __device__ void unpack(const stored &s, float d[1], float m[1])
+    {
+        d[0] = half_to_float(s);
+        m[0] = 0;
+    }
+};
+
 /* ------------------------------------------------------------------ types without blocks -- */
 
 /* The first N numbers of words of a matrix without blocks. */
@@ -320,6 +305,16 @@ template <> struct weight_block<CUDA_Q6_K> : block_of<codes_6_signed, scale_pair
 template <> struct weight_block<CUDA_IQ4_NL> : block_of<codes_iq4, scale_half<1>> {};
 template <> struct weight_block<CUDA_IQ4_XS> : block_of<codes_iq4, scale_iq4_xs> {};
 template <> struct weight_block<CUDA_MXFP4> : block_of<codes_mxfp4, scale_e8m0> {};
+template <> struct weight_block<CUDA_IQ1_S> : block_of<codes_iq1_s, scale_iq1_s> {};
+template <> struct weight_block<CUDA_IQ1_M> : block_of<codes_iq1_m, scale_iq1_m> {};
+template <> struct weight_block<CUDA_IQ2_XXS> : block_of<codes_iq2_xxs, scale_iq2_xxs> {};
+template <> struct weight_block<CUDA_IQ2_XS> : block_of<codes_iq2_xs, scale_iq2_xs> {};
+template <> struct weight_block<CUDA_IQ2_S> : block_of<codes_iq2_s, scale_iq2_s> {};
+template <> struct weight_block<CUDA_IQ3_XXS> : block_of<codes_iq3_xxs, scale_iq3_xxs> {};
+template <> struct weight_block<CUDA_IQ3_S> : block_of<codes_iq3_s, scale_iq3_s> {};
+template <> struct weight_block<CUDA_TQ1_0> : block_of<codes_ternary, scale_of_super> {};
+template <> struct weight_block<CUDA_TQ2_0> : block_of<codes_ternary, scale_of_super> {};
+template <> struct weight_block<CUDA_NVFP4> : block_of<codes_mxfp4, scale_ue4m3> {};
 // clang-format on
 
 /* Of 256 elements. */

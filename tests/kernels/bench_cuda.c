@@ -36,7 +36,7 @@ struct products {
 };
 
 #define TYPE(type, ...) DT_##type,
-static const oato_dtype all_types[] = {FLOAT_TYPES(TYPE) COMMON_BLOCKS(TYPE)};
+static const oato_dtype all_types[] = {WEIGHT_TYPES(TYPE)};
 #undef TYPE
 /* Of a model of 8B, down to its output. */
 static const struct shape shapes_8b[] = {

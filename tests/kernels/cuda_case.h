@@ -277,7 +277,8 @@ static UNUSED void give_weights(struct test_case *c)
     size_t row;
     for (; op_weight_shape(&c->op, c->n_weights, &n, &k); c->n_weights++) {
         const enum weight_use use = op_weight_use_at(&c->op, c->n_weights);
-        const oato_dtype dtype = use == WEIGHT_VECTOR ? DT_F32 : (oato_dtype)c->op.dtype;
+        const oato_dtype dtype =
+            use == WEIGHT_VECTOR ? DT_F32 : op_weight_dtype(&c->op, c->n_weights);
         assert_true(dtype_row_bytes(dtype, k, &row));
         uint8_t *data = test_malloc((size_t)n * row);
         random_elements(dtype, data, n * k);

@@ -28,7 +28,7 @@ template <int DTYPE> struct row_of_table {
 template <class F> static void each_type(F what)
 {
 #define CALL(type, ...) what(row_of_table<CUDA_##type>());
-    COMMON_BLOCKS(CALL)
+    BLOCK_TYPES(CALL)
 #undef CALL
 }
 

@@ -124,8 +124,6 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
 
 #define TYPE(type, ...) DT_##type,
 static const oato_dtype matrix_types[] UNUSED = {WEIGHT_TYPES(TYPE)};
-/* Those that every device has kernels for. */
-static const oato_dtype common_types[] UNUSED = {FLOAT_TYPES(TYPE) COMMON_BLOCKS(TYPE)};
 #undef TYPE
 static const char *const isas[] = {"ref", "avx2",         "avxvnni", "avx512",
                                    "amx", "amx-emulated", "neon"};

@@ -85,12 +85,12 @@ static void mixture_init(struct mixture *m, const struct cpu_kernels *k, struct 
     const int64_t rows = op.experts * rows_of(m, 0, &first);
     size_t row = 0;
     assert_true(op_valid(&op));
-    assert_true(dtype_row_bytes((oato_dtype)op.dtype, op.k, &row));
     for (int i = 0; i < matrices_of(&op); i++) {
+        const oato_dtype dtype = op_weight_dtype(&op, i);
+        assert_true(dtype_row_bytes(dtype, op.k, &row));
         m->data[i] = test_malloc((size_t)rows * row);
-        random_elements((oato_dtype)op.dtype, m->data[i], rows * op.k);
-        m->table[i] = weight_make(k, &m->g, (oato_dtype)op.dtype, m->data[i], rows, op.k, 0, rows,
-                                  WEIGHT_MATRIX);
+        random_elements(dtype, m->data[i], rows * op.k);
+        m->table[i] = weight_make(k, &m->g, dtype, m->data[i], rows, op.k, 0, rows, WEIGHT_MATRIX);
     }
     if (op.one_tensor || op.single)
         m->table[1] = m->table[0];
@@ -146,12 +146,13 @@ static const float *single_run(struct mixture *m, int w, int32_t expert)
     struct simple_step s;
     int64_t first;
     const int64_t rows = TOKENS * in_width(m) / m->op.k, n = m->op.n, each = rows_of(m, w, &first);
+    const oato_dtype dtype = op_weight_dtype(&m->op, w);
     struct program_record r = record_of(
-        (struct oato_op){.kind = OP_MUL_MAT, .dtype = m->op.dtype, .k = m->op.k, .n = m->op.n});
+        (struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = m->op.k, .n = m->op.n});
     first += expert * each;
-    m->table[WEIGHTS + EXTRAS] = weight_make(
-        m->c.kernels, &m->g, (oato_dtype)m->op.dtype, m->data[w < matrices_of(&m->op) ? w : 0],
-        m->op.experts * each, m->op.k, first, first + n, WEIGHT_MATRIX);
+    m->table[WEIGHTS + EXTRAS] =
+        weight_make(m->c.kernels, &m->g, dtype, m->data[w < matrices_of(&m->op) ? w : 0],
+                    m->op.experts * each, m->op.k, first, first + n, WEIGHT_MATRIX);
     r.numerics = (uint8_t)m->numerics;
     r.n_in = r.n_out = r.n_weights = 1;
     r.in[0] = offset_of(m, m->in);
@@ -237,6 +238,10 @@ static void for_each(check_fn *fn)
             op.one_tensor = (int32_t)random_in(0, 1);
             op.single = !op.one_tensor && random_in(0, 1);
             fn(k, (enum numerics_choice)c, op);
+            op.one_tensor = op.single = 0;
+            op.up_dtype = (int32_t)matrix_types[random_in(0, ARRAY_LEN(matrix_types) - 1)];
+            if (op.up_dtype && op_valid(&op) && random_in(0, 3) == 0)
+                fn(k, (enum numerics_choice)c, op);
         }
     }
 }
@@ -296,8 +301,8 @@ static void check_range(const struct cpu_kernels *k, enum numerics_choice numeri
         int64_t own;
         const int64_t each = rows_of(&m, i, &own);
         test_free(m.table[i]);
-        m.table[i] = weight_make(k, &m.g, (oato_dtype)op.dtype, m.data[i], op.experts * each, op.k,
-                                 first * each, end * each, WEIGHT_MATRIX);
+        m.table[i] = weight_make(k, &m.g, op_weight_dtype(&op, i), m.data[i], op.experts * each,
+                                 op.k, first * each, end * each, WEIGHT_MATRIX);
     }
     if (op.one_tensor || op.single)
         m.table[1] = m.table[0];

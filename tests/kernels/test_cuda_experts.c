@@ -47,15 +47,21 @@ static struct test_case expert_case(enum op_kind kind, oato_dtype dtype, const s
     return c;
 }
 
-/* Gate and up as halves of a tensor: these are two, of which halves are read. */
-static void one_tensor(struct test_case *c)
+/* Weights of what the operator has become. */
+static void again_weights(struct test_case *c)
 {
     free_case(&(struct test_case){.weight = {c->weight[0], c->weight[1], c->weight[2], c->weight[3],
                                              c->weight[4], c->weight[5]},
                                   .n_weights = c->n_weights});
-    c->op.one_tensor = 1;
     c->n_weights = 0;
     give_weights(c);
+}
+
+/* Gate and up as halves of a tensor: these are two, of which halves are read. */
+static void one_tensor(struct test_case *c)
+{
+    c->op.one_tensor = 1;
+    again_weights(c);
 }
 
 /* Rows of pairs whose experts are elsewhere stay as they were: zero on both devices. */
@@ -82,11 +88,33 @@ static void compare_experts(oato_dtype dtype, const struct choosing *x,
 static void experts_compute_alike(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
         const int32_t T = (int32_t)random_in(1, 6);
         for (int n = 0; n < NUMERICS_CHOICES; n++) {
-            compare_experts(common_types[i], &(struct choosing){8, 3, T, 0, 8, 0, 0}, n);
-            compare_experts(common_types[i], &(struct choosing){8, 3, T, 0, 8, 2, 5}, n);
+            compare_experts(matrix_types[i], &(struct choosing){8, 3, T, 0, 8, 0, 0}, n);
+            compare_experts(matrix_types[i], &(struct choosing){8, 3, T, 0, 8, 2, 5}, n);
+        }
+    }
+}
+
+/* Gate and up of any two quantised types. */
+static void gate_and_up_may_differ_in_type(void **state)
+{
+    (void)state;
+    const struct choosing x = {8, 3, 5, 0, 8, 0, 0}, some = {8, 3, 20, 0, 8, 2, 5};
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        const oato_dtype gate = matrix_types[i];
+        const oato_dtype up = matrix_types[(i + 5) % ARRAY_LEN(matrix_types)];
+        for (int n = 0; n < NUMERICS_CHOICES; n++) {
+            const struct choosing *how = n ? &some : &x;
+            struct step step = plain_step(how->T);
+            struct test_case c = expert_case(OP_EXPERT_GATE_UP, gate, how, n);
+            c.op.up_dtype = (int32_t)up;
+            if (op_valid(&c.op)) {
+                again_weights(&c);
+                compare(&c, &step, 1e-10);
+            }
+            free_case(&c);
         }
     }
 }
@@ -101,10 +129,10 @@ static void grouped_experts_compute_alike(void **state)
         {12, 3, 40, 2, 9, 4, 3},                           /* some elsewhere, some nobody's */
         {8, 2, 20, 0, 3, 4, 4},   {8, 8, 9, 0, 8, 7, 1},   /* none of those held; one of them */
     };
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++)
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
         for (size_t x = 0; x < ARRAY_LEN(choices); x++)
-            if (common_types[i] != DT_F32)
-                compare_experts(common_types[i], &choices[x], NUMERICS_PREFILL);
+            if (matrix_types[i] != DT_F32)
+                compare_experts(matrix_types[i], &choices[x], NUMERICS_PREFILL);
 }
 
 /* More experts and pairs than a block that lists them has threads. */
@@ -142,11 +170,11 @@ static void check_tokens(const struct test_case *c, const float *all, int32_t be
 static void bits_do_not_depend_on_other_tokens(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
         for (int how = 0; how < 4; how++) {
             const struct choosing x = {6, 2, 70, 0, 6, how / 2, how / 2 ? 4 : 0};
             struct test_case c =
-                expert_case(how % 2 ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP, common_types[i], &x,
+                expert_case(how % 2 ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP, matrix_types[i], &x,
                             i % 3 ? NUMERICS_PREFILL : NUMERICS_DECODE);
             float *all = run_alone(&c);
             check_tokens(&c, all, 0, 1);
@@ -187,10 +215,10 @@ static void an_expert_has_the_bits_of_its_matrices(void **state)
 {
     (void)state;
     const struct choosing x = {3, 1, 90, 0, 3, 0, 0};
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++) {
-        for (int down = 0; down < 2 && common_types[i] != DT_F32; down++) {
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        for (int down = 0; down < 2 && matrix_types[i] != DT_F32; down++) {
             struct test_case c = expert_case(down ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP,
-                                             common_types[i], &x, NUMERICS_PREFILL);
+                                             matrix_types[i], &x, NUMERICS_PREFILL);
             for (int32_t t = 0; t < c.T; t++)
                 c.in[1][2 * (int64_t)t + 1] = 1; /* the weight */
             memset(c.absent + op_weight_least(&c.op), 1, RECORD_WEIGHTS - 2);
@@ -293,6 +321,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_compute_alike),
+        cmocka_unit_test(gate_and_up_may_differ_in_type),
         cmocka_unit_test(grouped_experts_compute_alike),
         cmocka_unit_test(many_experts_are_listed),
         cmocka_unit_test(bits_do_not_depend_on_other_tokens),

@@ -12,12 +12,32 @@ static const struct {
     oato_dtype dtype;
     int bytes[CUDA_PLANES];
 } planes[] = {
-    {DT_F32, {128}},          {DT_F16, {64}},           {DT_BF16, {64}},
-    {DT_Q4_0, {16, 0, 2}},    {DT_Q4_1, {16, 0, 4}},    {DT_Q5_0, {16, 4, 2}},
-    {DT_Q5_1, {16, 4, 4}},    {DT_Q8_0, {32, 0, 2}},    {DT_Q2_K, {8, 0, 2, 4}},
-    {DT_Q3_K, {8, 4, 2, 2}},  {DT_Q4_K, {16, 0, 2, 4}}, {DT_Q5_K, {16, 4, 2, 4}},
-    {DT_Q6_K, {16, 8, 2, 2}}, {DT_IQ4_NL, {16, 0, 2}},  {DT_IQ4_XS, {16, 0, 1, 2}},
+    {DT_F32, {128}},
+    {DT_F16, {64}},
+    {DT_BF16, {64}},
+    {DT_Q4_0, {16, 0, 2}},
+    {DT_Q4_1, {16, 0, 4}},
+    {DT_Q5_0, {16, 4, 2}},
+    {DT_Q5_1, {16, 4, 4}},
+    {DT_Q8_0, {32, 0, 2}},
+    {DT_Q2_K, {8, 0, 2, 4}},
+    {DT_Q3_K, {8, 4, 2, 2}},
+    {DT_Q4_K, {16, 0, 2, 4}},
+    {DT_Q5_K, {16, 4, 2, 4}},
+    {DT_Q6_K, {16, 8, 2, 2}},
+    {DT_IQ4_NL, {16, 0, 2}},
+    {DT_IQ4_XS, {16, 0, 1, 2}},
     {DT_MXFP4, {16, 0, 1}},
+    {DT_NVFP4, {16, 0, 2}},
+    {DT_TQ1_0, {8, 0, 0, 2}},
+    {DT_TQ2_0, {8, 0, 0, 2}},
+    {DT_IQ1_S, {4, 2, 0, 2}},
+    {DT_IQ1_M, {4, 2, 0, 8}},
+    {DT_IQ2_XXS, {8, 0, 0, 2}},
+    {DT_IQ2_XS, {8, 0, 0, 10}},
+    {DT_IQ2_S, {4, 4, 0, 18}},
+    {DT_IQ3_XXS, {8, 4, 0, 2}},
+    {DT_IQ3_S, {8, 4, 0, 14}},
 };
 
 static struct cuda_matrix matrix_at(const uint8_t *data, oato_dtype dtype, int64_t rows, int64_t k)
@@ -132,11 +152,13 @@ static void some_columns_of_a_wider_matrix_are_a_matrix(void **state)
     }
 }
 
-/* Any finite f16, and for MXFP4 any byte, as scale: none is rounded, subnormal ones neither. */
+/* Any finite f16, and for MXFP4 and NVFP4 any byte, as scale: none is rounded, subnormal ones
+ * neither. */
 static void any_scale_is_exact(void **state)
 {
     (void)state;
-    static const int scales_at[DT_COUNT] = {[DT_Q2_K] = 80, [DT_Q3_K] = 108, [DT_Q6_K] = 208};
+    static const int scales_at[DT_COUNT] = {
+        [DT_Q2_K] = 80, [DT_Q3_K] = 108, [DT_Q6_K] = 208, [DT_TQ1_0] = 52, [DT_TQ2_0] = 64};
     for (size_t t = 0; t < ARRAY_LEN(planes); t++) {
         const oato_dtype dtype = planes[t].dtype;
         const struct dtype_info *d = dtype_info((int)dtype);
@@ -157,7 +179,9 @@ static void any_scale_is_exact(void **state)
                 while ((half[i] & 0x7c00) == 0x7c00);
             if (dtype == DT_MXFP4)
                 block[0] = (uint8_t)b;
-            else
+            for (int i = 0; i < 4 && dtype == DT_IQ1_M; i++) /* a nibble in each of four words */
+                block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (half[0] >> 4 * i) << 4);
+            if (dtype != DT_MXFP4 && dtype != DT_NVFP4 && dtype != DT_IQ1_M)
                 memcpy(block + scales_at[dtype], half, two ? 4 : 2);
         }
         struct weight_source s = {.data = data, .dtype = dtype, .k = k, .n = 1, .row_end = 1};
@@ -214,8 +238,8 @@ static void a_row_is_written_to_its_place_alone(void **state)
 
 static bool is_common(int dtype)
 {
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++)
-        if ((int)common_types[i] == dtype)
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
+        if ((int)matrix_types[i] == dtype)
             return true;
     return false;
 }

@@ -32,8 +32,8 @@ static void products_of_every_type(void **state)
 {
     (void)state;
     static const int32_t rows[NUMERICS_CHOICES][3] = {{1, 3, 9}, {1, 17, 70}};
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++) {
-        const char *type = dtype_name(common_types[i]);
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        const char *type = dtype_name(matrix_types[i]);
         for (int n = 0; n < NUMERICS_CHOICES; n++) {
             for (int t = 0; t < 3; t++) {
                 char key[OP_KEY_SIZE];
@@ -165,12 +165,12 @@ static void bits_do_not_depend_on_other_rows(void **state)
                  {3, 4096, 1},
                  {16, 768, 1},
                  {21, 4096, 1}};
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++)
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
         for (size_t n = 0; n < ARRAY_LEN(cases); n++)
             for (int numerics = 0; numerics < cases[n].classes; numerics++) {
                 char key[OP_KEY_SIZE];
                 snprintf(key, sizeof key, shapes[(i + n) % ARRAY_LEN(shapes)],
-                         dtype_name(common_types[i]), cases[n].k);
+                         dtype_name(matrix_types[i]), cases[n].k);
                 struct test_case c = case_of(key, cases[n].rows);
                 c.numerics = numerics;
                 give_input(&c, cases[n].k);
@@ -183,9 +183,9 @@ static void bits_do_not_depend_on_other_rows(void **state)
 static void rows_of_every_type_are_looked_up(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
         char key[OP_KEY_SIZE];
-        snprintf(key, sizeof key, "embed/%s/k256/n%d", dtype_name(common_types[i]), ROWS_MOST / 10);
+        snprintf(key, sizeof key, "embed/%s/k256/n%d", dtype_name(matrix_types[i]), ROWS_MOST / 10);
         struct test_case c = case_of(key, 9);
         struct step step = plain_step(9);
         give_weights(&c);

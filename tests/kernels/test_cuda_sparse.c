@@ -246,11 +246,11 @@ static void rows_of_a_list_are_multiplied(void **state)
 {
     (void)state;
     enum { ROWS = 45 };
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++)
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
         for (int how = 0; how < 2 * ORDERS; how++) {
             const int32_t counts[] = {ROWS, 0, (int32_t)random_in(1, ROWS - 1)};
             const struct lists lists = lists_make(3, ROWS + how, ROWS, counts, how / 2);
-            check_rows(common_types[i], ROWS, how == 3 ? 768 : 256, 1 + how % 2, &lists, 1);
+            check_rows(matrix_types[i], ROWS, how == 3 ? 768 : 256, 1 + how % 2, &lists, 1);
         }
 }
 
@@ -271,9 +271,9 @@ static void rows_have_the_bits_of_the_dense_product(void **state)
 {
     (void)state;
     enum { ROWS = 33, K = 512 };
-    for (size_t i = 0; i < 2 * ARRAY_LEN(common_types); i++) {
+    for (size_t i = 0; i < 2 * ARRAY_LEN(matrix_types); i++) {
         const int matrices = 1 + (int)(i % 2);
-        const oato_dtype dtype = common_types[i / 2];
+        const oato_dtype dtype = matrix_types[i / 2];
         char key[OP_KEY_SIZE];
         struct matrix w[2] = {0};
         float dense[ROWS], sparse[ROWS] = {0}, *outs[RECORD_OUTPUTS] = {dense};
@@ -367,11 +367,11 @@ static void rows_of_a_list_are_added_up(void **state)
 {
     (void)state;
     enum { ROWS = 100 };
-    for (size_t i = 0; i < ARRAY_LEN(common_types); i++)
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
         for (int order = 0; order < ORDERS; order++) {
             const int32_t counts[] = {ROWS, 0, (int32_t)random_in(1, ROWS - 1)};
             const struct lists lists = lists_make(3, ROWS + order * 9, ROWS, counts, order);
-            check_sum(common_types[i], ROWS, order ? 512 : 256, &lists);
+            check_sum(matrix_types[i], ROWS, order ? 512 : 256, &lists);
         }
 }
 

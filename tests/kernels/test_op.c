@@ -35,6 +35,7 @@ static const char *const known_keys[] = {
     "head_norm/h32/d128/t1",
     "route/e128/u8/t1",
     "expert_gate_up/Q4_0/k2048/n768/e128/u8/t1",
+    "expert_gate_up/IQ2_S/k2048/n768/e128/u8/y18/t1",
     "expert_down/Q4_K/k768/n2048/e128/u8/t512",
     "top_k/k128256/n80/t1",
     "conv/k2048/s2/t4/s1",
@@ -421,6 +422,7 @@ static void costs_are_those_of_the_definition(void **state)
         {"top_k/k1000/n80/t2", 2 * 1000, 0},
         /* of 16 experts one token reads 4, two 4 + 12/4, three one quarter of the rest more */
         {"expert_gate_up/Q4_0/k64/n10/e16/u4/t1", 4 * (4 * 64 * 10 + 50), 4 * 2 * 10 * 36},
+        {"expert_gate_up/Q4_0/k64/n10/e16/u4/y8/t1", 4 * (4 * 64 * 10 + 50), 4 * 10 * (36 + 68)},
         {"expert_gate_up/Q4_0/k64/n10/e16/u4/t2", 8 * (4 * 64 * 10 + 50), 7 * 2 * 10 * 36},
         {"expert_down/F32/k64/n10/e16/u4/t3", 12 * (2 * 64 * 10 + 20), 9.25 * 10 * 256},
         {"expert_down/F32/k64/n10/e4/u4/t3", 12 * (2 * 64 * 10 + 20), 4 * 10 * 256},

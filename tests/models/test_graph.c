@@ -299,7 +299,7 @@ static void keys_and_tensors_that_disagree_are_refused(void **state)
         {"qwen3moe", "qwen3moe.attention.key_length", 16, NULL, 0, "inconsistent attention"},
         {"qwen3moe", NULL, 0, "blk.1.ffn_up_exps.weight", DT_COUNT,
          "ffn_up_exps.weight is missing"},
-        {"qwen3moe", NULL, 0, "blk.1.ffn_up_exps.weight", DT_F16, "different types, F32 and F16"},
+        {"qwen3moe", NULL, 0, "blk.1.ffn_up_exps.weight", DT_F16, "both are quantised: F32, F16"},
         {"qwen3moe", NULL, 0, "blk.0.attn_k_norm.weight", DT_COUNT,
          "attn_k_norm.weight is missing"},
         {"qwen3", NULL, 0, "blk.0.attn_q_norm.weight", DT_COUNT, "attn_q_norm.weight is missing"},
