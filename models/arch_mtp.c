@@ -13,6 +13,8 @@
 /* Weights {1, 0} for each channel: a convolution with them gives the input of the token before. */
 static const struct gguf_tensor *shift_weights(struct graph_builder *b, int32_t width)
 {
+    if (build_failed(b))
+        return NULL;
     struct gguf_tensor *t = arena_alloc(&b->graph->arena, 1, sizeof *t);
     float *taps = arena_alloc(&b->graph->arena, 2 * (size_t)width, sizeof *taps);
     if (!t || !taps) {

@@ -505,6 +505,8 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf -p x --chat --chat-template nothing", 2, "--chat-template"},
         {"logits tiny.gguf --ids 1,x -o o", 2, "--ids"},
         {"logits tiny.gguf --ids 1", 2, "-o"},
+        {"logits tiny.gguf --ids 1 -o o --mtp", 3, "no block that predicts"},
+        {"logits tiny.gguf --ids 1 -o o --mtp --plan x.plan", 2, "leave --plan out"},
         {"logits tiny.gguf --ids 99999 -o o", 2, "vocabulary"},
         {"perplexity tiny.gguf", 2, "-f"},
         {"perplexity tiny.gguf -f /dev/null", 2, "window"},

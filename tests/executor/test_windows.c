@@ -105,6 +105,8 @@ static void step_all(struct script *s)
         of[n] = t;
         in[n++] = (struct engine_input){t->seq, t->ids + there, more, LOGITS_LAST, true};
     }
+    if (!n)
+        return;
     if (engine_step(s->e, in, n, &err) == OATO_EFIT) {
         assert_non_null(strstr(err.text, "of 14 are free")); /* of layers that see everything */
         s->full++;
