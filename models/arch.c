@@ -367,7 +367,8 @@ static int32_t output(struct graph_builder *b, const struct layer_shape *s,
     const struct oato_op select = {.kind = OP_SELECT};
     x = arch_elementwise(b, layers, "select", "", select, x, NULL);
     const char *norm = s->recipe->final_norm;
-    x = arch_norm(b, s, layers, norm ? norm : "output_norm", x);
+    if (s->recipe->loops != LOOPS_OF_STACKS) /* a stack's output is normed */
+        x = arch_norm(b, s, layers, norm ? norm : "output_norm", x);
     x = arch_factor(b, layers, "output_factor", x, s->logit_factor);
     const struct gguf_tensor *w = build_tensor(b, s->width, vocab, true, "output.weight");
     x = build_mul_mat(b, layers, "output", x, w ? w : table);
@@ -375,6 +376,54 @@ static int32_t output(struct graph_builder *b, const struct layer_shape *s,
     const struct oato_op cap = {
         .kind = OP_ACTIVATE, .activation = ACT_SOFT_CAP, .scale = s->logit_cap};
     return s->logit_cap != 0 ? arch_elementwise(b, layers, "output_cap", "", cap, x, NULL) : x;
+}
+
+static int32_t numbered_layer(struct graph_builder *b, struct layer_shape *s, int32_t l, int32_t x)
+{
+    read_layer(b, s, l);
+    b->shape->kv_heads = (int32_t)max_i64(b->shape->kv_heads, s->kv_heads);
+    s->input = x;
+    return layer(b, s, x);
+}
+
+/* Between runs of all layers their output is normed like the last one, unless the file says no. */
+static int32_t between_loops(struct graph_builder *b, const struct layer_shape *s, int32_t l,
+                             int32_t x)
+{
+    const bool more = l + 1 < b->graph->n_layers && (l + 1) % b->stack == 0;
+    if (!more || build_bool(b, "skip_loop_final_norm", false))
+        return x;
+    const struct oato_op norm = {.kind = OP_RMS_NORM, .eps = s->eps};
+    const struct gguf_tensor *w = build_tensor(b, s->width, 0, false, "output_norm.weight");
+    return arch_elementwise(b, l, "loop_norm", "", norm, x, w);
+}
+
+static int32_t layers(struct graph_builder *b, struct layer_shape *s, int32_t x)
+{
+    for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l++) {
+        x = numbered_layer(b, s, l, x);
+        if (s->recipe->loops == LOOPS_OF_ALL)
+            x = between_loops(b, s, l, x);
+    }
+    return x;
+}
+
+/* A stack reads the sum of what both gave last, high, which is x at first, and low. */
+static int32_t stacks(struct graph_builder *b, struct layer_shape *s, int32_t x)
+{
+    const struct oato_op norm = {.kind = OP_RMS_NORM, .eps = s->eps, .norm = NORM_PLAIN};
+    const struct gguf_tensor *first = build_tensor(b, s->width, 0, false, "hrm.z_l_init");
+    int32_t high = x, low = -1;
+    for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l += b->stack) {
+        x = l ? arch_add(b, l, "stack_add", high, low)
+              : arch_elementwise(b, l, "stack_add", "", (struct oato_op){.kind = OP_BIAS}, x,
+                                 first);
+        for (int32_t i = 0; i < b->stack; i++)
+            x = numbered_layer(b, s, l + i, x);
+        x = arch_elementwise(b, l + b->stack - 1, "stack_norm", "", norm, x, NULL);
+        *(build_block(b, l) ? &high : &low) = x;
+    }
+    return high;
 }
 
 /* The block that predicts one more token, behind the layers; the next layer of the file. */
@@ -398,12 +447,7 @@ void arch_build(struct graph_builder *b, const struct recipe *r)
     s.embedded = x;
     if (s.layer_embedding)
         s.layer_embeddings = arch_layer_embeddings(b, &s, x);
-    for (int32_t l = 0; l < b->graph->n_layers && !build_failed(b); l++) {
-        read_layer(b, &s, l);
-        b->shape->kv_heads = (int32_t)max_i64(b->shape->kv_heads, s.kv_heads);
-        s.input = x;
-        x = layer(b, &s, x);
-    }
+    x = r->loops == LOOPS_OF_STACKS ? stacks(b, &s, x) : layers(b, &s, x);
     b->graph->logits = b->mtp != MTP_ALONE ? output(b, &s, table, x) : -1;
     if (b->mtp != MTP_NONE && !build_failed(b))
         b->graph->logits = prediction(b, &s, table, x);

@@ -107,7 +107,7 @@ int32_t arch_gated(struct graph_builder *b, const struct layer_shape *s, int32_t
     char name[GGUF_MAX_NAME + 1];
     if (!s->recipe->output_gate)
         return o;
-    snprintf(name, sizeof name, "blk.%d.attn_gate.weight", s->layer);
+    snprintf(name, sizeof name, "blk.%d.attn_gate.weight", build_block(b, s->layer));
     const struct gguf_tensor *t = gguf_tensor(b->gguf, name);
     const int32_t gates = t && t->ne[1] == s->heads ? s->heads : s->heads * s->v_dim;
     const int32_t gate = arch_product(b, s->layer, "attn_gate", n, gates, FACTOR_UNUSED);

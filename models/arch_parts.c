@@ -20,7 +20,7 @@ static const struct gguf_tensor *vector(struct graph_builder *b, int32_t layer, 
 bool arch_has(const struct graph_builder *b, int32_t layer, const char *name)
 {
     char full[GGUF_MAX_NAME + 1];
-    snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    snprintf(full, sizeof full, "blk.%d.%s", build_block(b, layer), name);
     return gguf_tensor(b->gguf, full);
 }
 
@@ -29,7 +29,7 @@ void arch_unused(struct graph_builder *b, int32_t layer, const char *name)
     static const char *const kinds[] = {"weight", "bias", "scale"};
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
         char full[GGUF_MAX_NAME + 1];
-        snprintf(full, sizeof full, "blk.%d.%s.%s", layer, name, kinds[i]);
+        snprintf(full, sizeof full, "blk.%d.%s.%s", build_block(b, layer), name, kinds[i]);
         const struct gguf_tensor *t = gguf_tensor(b->gguf, full);
         if (t)
             build_tensor(b, t->ne[0], t->ne[1], true, "%s", full);

@@ -5,6 +5,7 @@
 #include "models/models_internal.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { KEY_SIZE = 160 };
@@ -29,13 +30,27 @@ const struct gguf_value *build_value(struct graph_builder *b, const char *key)
     return find_value(b, key, false, name);
 }
 
+int32_t build_block(const struct graph_builder *b, int32_t layer)
+{
+    if (!b->stack)
+        return layer;
+    const bool second = b->low_cycles && layer / b->stack % (b->low_cycles + 1) == b->low_cycles;
+    return (second ? b->stack : 0) + layer % b->stack;
+}
+
+/* Of an array that has an element for each block. */
+static uint64_t element_of(const struct graph_builder *b, int32_t layer)
+{
+    return layer < 0 ? 0 : (uint64_t)build_block(b, layer);
+}
+
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
                   int64_t otherwise)
 {
     char name[KEY_SIZE];
     int64_t v = otherwise;
     const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
-    if (value && !gguf_value_i64(value, (uint64_t)(layer < 0 ? 0 : layer), &v))
+    if (value && !gguf_value_i64(value, element_of(b, layer), &v))
         oato_fail(b->err, OATO_EFILE, "%s: key %s has no integer for layer %d", gguf_path(b->gguf),
                   name, layer);
     else if (value && (v < lo || v > hi))
@@ -55,8 +70,7 @@ float build_float_of(struct graph_builder *b, const char *key, int32_t layer, do
     char name[KEY_SIZE];
     double v = otherwise;
     const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
-    if (value &&
-        (!gguf_value_f64(value, (uint64_t)(layer < 0 ? 0 : layer), &v) || !(v >= lo && v <= hi)))
+    if (value && (!gguf_value_f64(value, element_of(b, layer), &v) || !(v >= lo && v <= hi)))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
                   gguf_path(b->gguf), name, lo, hi);
     return build_failed(b) ? 0 : (float)v;
@@ -125,6 +139,19 @@ static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char
     return t;
 }
 
+/* "blk.LAYER." becomes the name of the block, whose number is no longer. Of two stacks each run has
+ * factors of its own, as llama.cpp numbers them. */
+static void name_block(const struct graph_builder *b, char name[GGUF_MAX_NAME + 1])
+{
+    char number[12], *end = strrchr(name, '.');
+    if (!b->stack || strncmp(name, "blk.", 4) != 0 || (b->low_cycles && !strcmp(end, ".scale")))
+        return;
+    const int32_t layer = (int32_t)strtol(name + 4, &end, 10);
+    const size_t n = (size_t)snprintf(number, sizeof number, "%d", build_block(b, layer));
+    memmove(name + 4 + n, end, strlen(end) + 1);
+    memcpy(name + 4, number, n);
+}
+
 static const struct gguf_tensor *find_named(struct graph_builder *b, const int64_t ne[3],
                                             bool optional, const char *fmt, va_list ap)
 {
@@ -132,6 +159,7 @@ static const struct gguf_tensor *find_named(struct graph_builder *b, const int64
     if (build_failed(b))
         return NULL;
     vsnprintf(name, sizeof name, fmt, ap);
+    name_block(b, name);
     return find_tensor(b, name, ne, optional);
 }
 

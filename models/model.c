@@ -102,6 +102,34 @@ static void check_mtp(struct graph_builder *b, const struct recipe *r, int32_t b
                   gguf_path(b->gguf), blocks);
 }
 
+/* How layers are made of blocks: one after the other, the last ones for further tokens; or all of
+ * them several times; or a slot for each run of two stacks, as block_count says. */
+static void read_layers(struct graph_builder *b, const struct recipe *r)
+{
+    const int32_t blocks = build_int(b, "block_count", -1, 1, MAX_LAYERS, -1);
+    if (build_failed(b))
+        return;
+    const int32_t predicting = build_int(b, "nextn_predict_layers", -1, 0, blocks - 1, 0);
+    b->shape->n_layers = blocks - predicting;
+    check_mtp(b, r, predicting);
+    if (b->mtp == MTP_BESIDE && !(r->mtp && predicting == 1))
+        b->mtp = MTP_NONE;
+    if (r->loops == LOOPS_OF_ALL) {
+        b->stack = b->shape->n_layers;
+        b->shape->n_layers *= build_int(b, "num_loops", -1, 1, MAX_LAYERS / blocks, 1);
+    }
+    if (r->loops != LOOPS_OF_STACKS)
+        return;
+    const int32_t low = build_int(b, "hrm.l_cycles", -1, 1, blocks, -1);
+    const int32_t high = build_int(b, "hrm.h_cycles", -1, 1, blocks, -1);
+    const int32_t stack = build_int(b, "hrm.layers_per_stack", -1, 1, blocks, -1);
+    if (!build_failed(b) && (int64_t)stack * high * (low + 1) != blocks)
+        oato_fail(b->err, OATO_EFILE, "%s: %d blocks are not %d cycles of %d + 1 stacks of %d",
+                  gguf_path(b->gguf), blocks, high, low, stack);
+    b->stack = stack;
+    b->low_cycles = low;
+}
+
 static oato_status build(struct model *m, enum mtp mtp, model_absent_fn *absent, void *context,
                          struct oato_error *err)
 {
@@ -122,13 +150,7 @@ static oato_status build(struct model *m, enum mtp mtp, model_absent_fn *absent,
         return unknown_architecture(m, name, err);
     m->shape.architecture = recipe->name;
     b.ignored = recipe->ignored;
-    const int32_t blocks = build_int(&b, "block_count", -1, 1, MAX_LAYERS, -1);
-    const int32_t predicting = /* the last ones */
-        build_failed(&b) ? 0 : build_int(&b, "nextn_predict_layers", -1, 0, blocks - 1, 0);
-    m->shape.n_layers = blocks - predicting;
-    check_mtp(&b, recipe, predicting);
-    if (mtp == MTP_BESIDE && !(recipe->mtp && predicting == 1))
-        b.mtp = MTP_NONE;
+    read_layers(&b, recipe);
     m->shape.context_length = build_int(&b, "context_length", -1, 1, INT32_MAX, -1);
     if (build_failed(&b))
         return err->status;

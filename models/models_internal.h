@@ -22,7 +22,10 @@ struct graph_builder {
     struct model_shape *shape; /* filled by the architecture */
     struct graph *graph;
     int32_t ops_cap, values_cap;
-    bool *used;          /* by index in the file: tensors that the graph refers to */
+    bool *used; /* by index in the file: tensors that the graph refers to */
+    /* Of looped models: layers of a stack, and how often the first stack runs before the second one
+     * does, 0: there is only one. 0, 0: each layer is a block of its own */
+    int32_t stack, low_cycles;
     const char *ignored; /* words: optional tensors with a part that starts so are not there */
     /* When set, it is asked for tensors that the file lacks; NULL: they are missing. */
     model_absent_fn *absent;
@@ -41,6 +44,9 @@ static inline bool build_failed(const struct graph_builder *b)
 
 /* A tensor of a name that b->ignored has a word for. */
 bool build_ignores(const struct graph_builder *b, const char *name);
+
+/* The block of the file that has a layer's tensors. */
+int32_t build_block(const struct graph_builder *b, int32_t layer);
 
 /* The value of "ARCH.key"; NULL: there is none. */
 const struct gguf_value *build_value(struct graph_builder *b, const char *key);

@@ -81,6 +81,10 @@ enum mixer_layers { MIXER_WITHOUT_KV, MIXER_BY_INTERVAL, MIXER_EVERYWHERE, MIXER
  * feed_forward_length is not 0. */
 enum blocks { BLOCKS_TWO, BLOCKS_WITHOUT_FFN, BLOCKS_ONE };
 
+/* Layers that run several times: all of them, num_loops times (Nanbeige); or those of two stacks,
+ * each in turn, by keys hrm.*, and block_count counts their runs. */
+enum loops { LOOPS_NONE, LOOPS_OF_ALL, LOOPS_OF_STACKS };
+
 /* How experts are chosen: by their softmax; or with a bias of each expert, which counts for the
  * choice alone, by route_score or, if the file says so, by key expert_gating_func. */
 enum router { ROUTER_PLAIN, ROUTER_BIASED, ROUTER_BY_KEY };
@@ -148,6 +152,7 @@ struct recipe {
     int32_t interval;    /* full_attention_interval of files without the key; 0: 4 */
     bool bounded_decays; /* of channels, by kda.gate_lower_bound; one matrix makes their logits */
     enum blocks blocks;
+    enum loops loops;
     bool mixer_norms;          /* Mamba's dt, B and C are normed */
     bool mixer_factors_unused; /* files have them, the mixer leaves them out */
     bool q_holds_gate;         /* attn_q has each head's q, then the gate of its output */

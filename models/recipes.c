@@ -273,7 +273,9 @@ static const struct recipe recipes[] = {
     {"talkie", .pairing = ROPE_HALVES, .norm = NORM_PLAIN, .qk_norm = QK_ROTATED_HEADS,
      .head_norm = NORM_HEAD_GAINS, .k_norm_plain = true, .embedding_norm = true, .skips = true,
      .down_factor = true, .factors = FACTORS_LOGITS},
-    {"nanbeige", .pairing = ROPE_ADJACENT, .ffn_factors = true},
+    {"nanbeige", .pairing = ROPE_ADJACENT, .loops = LOOPS_OF_ALL, .ffn_factors = true},
+    {"hrm_text", .pairing = ROPE_HALVES, .norm = NORM_PLAIN, .output_gate = ACT_SIGMOID,
+     .loops = LOOPS_OF_STACKS, .factors = FACTORS_BY_KEY},
 };
 
 const struct recipe *recipe_find(const char *name, size_t n)
@@ -298,7 +300,6 @@ static const struct {
     {"dream*", "denoising in place of one token after the other"},
     {"llada*", "denoising in place of one token after the other"},
     {"rnd1", "denoising in place of one token after the other"},
-    {"hrm_text", "stacks of layers that run several times"},
     {"rwkv*", "RWKV mixers"},
     {"arwkv*", "RWKV mixers"},
     {"apertus", "xIELU activations"},

@@ -80,14 +80,17 @@ def grow(header, stdev, path):
 def amplify(path):
     """Makes attention matter, in place: factors of 1, larger scores."""
     reader = GGUFReader(path, "r+")
+    architecture = reader.fields["general.architecture"].contents()
     # Gemma 4 does not divide scores by the root of a head's size, 32.
-    gain = 5 if reader.fields["general.architecture"].contents() == "gemma4" else 12
+    gain = 5 if architecture == "gemma4" else 12
+    # HRM's norms have no weights near 0.1, and its loops would make rounding grow to anything.
+    product = 0.5 if architecture == "hrm_text" else 8
     for t in reader.tensors:
         name = t.name.split(".", 2)[-1]
         if re.fullmatch(r"attn_(q|k|v|qkv|output)\.scale", name):
             t.data[...] = 1
         elif re.fullmatch(r"attn_(q|k|qkv)\.(weight|bias)", name):
-            t.data[...] *= 8
+            t.data[...] *= product
         elif re.fullmatch(r"attn_(q|k)_norm\.weight", name):
             t.data[...] *= gain
 
