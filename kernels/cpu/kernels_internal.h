@@ -188,7 +188,14 @@ struct state_job {
     bool fresh; /* the state is zero, whatever is there */
 };
 
-/* A block is STATE_COLUMNS channels of a convolution, or as many columns of one head's state. */
+/* Columns that a block does not go beyond: a head's, or single channels with the same B and C. */
+static inline int64_t state_columns(const struct oato_op *op)
+{
+    return op->kind == OP_SSM && op->per_channel ? op->heads / op->kv_heads : op->head_dim;
+}
+
+/* A block is STATE_COLUMNS channels of a convolution, or as many columns of one head's state or of
+ * one group's channels. */
 struct state_kernels {
     void (*conv)(const struct state_job *j, int64_t block);
     void (*delta)(const struct state_job *j, int64_t block);

@@ -182,6 +182,19 @@ AVX2_INLINE vec vec_exp(vec x)
     return vec_zero_less((vec)MM(add_epi32)((ivec)p, power), all, lowest);
 }
 
+/* log(1 + e^x) within a few ulp: the larger of x and 0, plus log(1 + z) of z = e^-|x|, which is
+ * 2 atanh(z / (2 + z)), of at most 1 / 3: its series ends after eight terms. NaN stays NaN. */
+AVX2_INLINE vec vec_softplus(vec x)
+{
+    const vec zero = vec_set(0), z = vec_exp(MM(min_ps)(zero - x, x));
+    const vec s = z / (z + vec_set(2)), square = s * s;
+    vec p = vec_set(1.0f / 15);
+    UNROLL
+    for (int i = 13; i > 0; i -= 2)
+        p = MM(fmadd_ps)(p, square, vec_set(1.0f / (float)i));
+    return MM(fmadd_ps)(s + s, p, MM(max_ps)(zero, x));
+}
+
 /* ------------------------------------------------------------------- scales of a block -- */
 
 /* Powers of two from their exponents, 2^(byte - 128); those of 0 and 1 are subnormal. */

@@ -11,7 +11,8 @@ static int64_t blocks_of(const struct oato_op *op)
 {
     if (op->kind == OP_CONV)
         return (op->k + STATE_COLUMNS - 1) / STATE_COLUMNS;
-    return op->heads * (int64_t)((op->head_dim + STATE_COLUMNS - 1) / STATE_COLUMNS);
+    const int64_t columns = state_columns(op);
+    return op->n / columns * ((columns + STATE_COLUMNS - 1) / STATE_COLUMNS);
 }
 
 static struct state_job job_of(const struct run *x, const struct step_seq *seq)

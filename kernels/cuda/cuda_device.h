@@ -351,7 +351,6 @@ bool cuda_has_blocks(oato_dtype dtype);
 /* False: this device has no kernel for this kind. */
 bool cuda_has_kernel(const struct oato_op *op);
 /* cuda_state.c: of an operator with a state. */
-bool cuda_supports_state(const struct oato_op *op);
 /* Scratch memory of one run of the operator with at most `rows` rows; blas: cuBLAS computes it in
  * steps with many rows. */
 uint64_t cuda_op_workspace(const struct cuda_device *d, const struct oato_op *op, int32_t rows,

@@ -410,8 +410,9 @@ struct cuda_kv_copy_args {
 enum { STATE_THREADS = 64 };
 
 /* conv, delta, ssm: fields as of OP_CONV, OP_DELTA, OP_SSM (kernels/op.h); state: slots of
- * slot_floats. grid: (blocks of columns of all heads, or of channels; sequences); shared memory: 3
- * head_dim or 2 rows floats */
+ * slot_floats. ssm with per_channel: a head is a group of single channels, its columns, each with a
+ * dt and weights of its own. grid: (blocks of columns of all heads, or of channels; sequences);
+ * shared memory: 3 head_dim or 2 rows floats */
 struct cuda_state_args {
     struct cuda_step step;
     const float *in[3], *weight[2];

@@ -23,8 +23,6 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     (void)base;
     if (!op_valid(op) || !cuda_has_kernel(op))
         return false;
-    if (op_state_floats(op))
-        return cuda_supports_state(op);
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && op_v_dim(op) % 2 == 0 &&
                cuda_attention_shared(op->head_dim, op_v_dim(op)) <= SHARED_MOST;

@@ -4,11 +4,6 @@
  */
 #include "kernels/cuda/cuda_record.h"
 
-bool cuda_supports_state(const struct oato_op *op)
-{
-    return op->kind != OP_SSM || !op->per_channel; /* a head of one column would fill no warp */
-}
-
 static float *layer_at(const struct launch *l, int32_t layer)
 {
     const struct kv_cache *kv = l->c->program->kv;
@@ -18,15 +13,17 @@ static float *layer_at(const struct launch *l, int32_t layer)
 cu_result launch_state(const struct launch *l)
 {
     const struct oato_op *op = l->op;
+    /* Single channels are the columns of their group. */
+    const bool channels = op->kind == OP_SSM && op->per_channel;
     struct cuda_state_args a = {.step = l->c->step,
                                 .state = layer_at(l, l->r->kv_layer),
                                 .slot_floats = op_state_floats(op),
                                 .y = launch_output(l, 0),
                                 .k = op->k,
                                 .rows = op->state,
-                                .heads = op->heads,
+                                .heads = channels ? op->kv_heads : op->heads,
                                 .groups = op->kv_heads,
-                                .head_dim = op->head_dim,
+                                .head_dim = channels ? op->heads / op->kv_heads : op->head_dim,
                                 .per_channel = op->per_channel,
                                 .cyclic = op->cyclic,
                                 .eps = op->eps,
@@ -36,8 +33,8 @@ cu_result launch_state(const struct launch *l)
         a.in[i] = launch_input(l, i);
     for (int i = 0; i < l->r->n_weights; i++)
         a.weight[i] = launch_vector(l, i);
-    const int32_t columns = op->kind == OP_CONV ? op->k : op->head_dim;
-    const int32_t heads = op->kind == OP_CONV ? 1 : op->heads;
+    const int32_t columns = op->kind == OP_CONV ? op->k : a.head_dim;
+    const int32_t heads = op->kind == OP_CONV ? 1 : a.heads;
     const int32_t shared = op->kind == OP_DELTA ? 3 * op->head_dim : 2 * op->state;
     const struct grid grid = {(uint32_t)heads *
                                   (uint32_t)((columns + STATE_THREADS - 1) / STATE_THREADS),

@@ -1,8 +1,9 @@
 /*
- * state.cu - the recurrent mixers: short convolutions, the gated delta rule, Mamba-2's scan. A
- * thread has one column of one head's state (or one channel of a convolution) and goes through the
- * tokens of its sequence in order, so that no division into steps changes a bit. Neighbouring
- * threads have neighbouring columns: rows of a state are read and written whole.
+ * state.cu - the recurrent mixers: short convolutions, the gated delta rule, Mamba's scans. A
+ * thread has one column of one head's state (or one channel of a convolution, or of a scan whose
+ * channels decay by themselves) and goes through the tokens of its sequence in order, so that no
+ * division into steps changes a bit. Neighbouring threads have neighbouring columns: rows of a
+ * state are read and written whole.
  *
  * No GPU has run this file yet; the emulated GPU of the tests has.
  */
@@ -119,6 +120,9 @@ KERNEL(ssm, STATE_THREADS, cuda_state_args)
     const int d = p.dim, group = p.head / (a.heads / a.groups);
     const bool constant = a.alibi != 0;
     const float kept = constant ? expf(-a.scale * alibi_slope(a.alibi, a.heads, p.head)) : 0;
+    const int64_t unit = a.per_channel ? p.head * d + p.c : p.head; /* decays by itself */
+    const int64_t units = a.per_channel ? a.heads * d : a.heads;
+    const float *A = a.weight[0] + (a.per_channel ? unit * a.rows : unit);
     float *B = (float *)SHARED_ROOM, *C = B + a.rows; /* of a token */
     float *s = slot_of(a, seq) + (int64_t)p.head * a.rows * d + p.c;
     for (int i = 0; seq.kv_len == seq.query_len && p.is_there && seq.query_len && i < a.rows; i++)
@@ -134,16 +138,17 @@ KERNEL(ssm, STATE_THREADS, cuda_state_args)
         __syncthreads();
         if (!p.is_there)
             continue;
-        const float dt = constant ? 1 : softplus(a.in[1][(int64_t)t * a.heads + p.head]);
-        const float decay = constant ? kept : expf(dt * a.weight[0][p.head]);
+        const float dt = constant ? 1 : softplus(a.in[1][t * units + unit]);
         const float x = in[p.head * d + p.c];
-        float sum = 0;
+        float sum = 0, decay = constant ? kept : expf(dt * A[0]);
         for (int i = 0; i < a.rows; i++) {
+            if (a.per_channel)
+                decay = expf(dt * A[i]);
             s[i * d] = decay * s[i * d] + B[i] * (dt * x);
             sum += C[i] * s[i * d];
         }
         a.y[((int64_t)t * a.heads + p.head) * d + p.c] =
-            constant ? sum : sum + a.weight[1][p.head] * x;
+            constant ? sum : sum + a.weight[1][unit] * x;
     }
 }
 
