@@ -101,7 +101,7 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
         case DT_TQ2_0: put_half(p + 64, scale); break;
         case DT_NVFP4:
             for (int i = 0; i < 4; i++)
-                p[i] = (uint8_t)random_in(0, 255);
+                p[i] = (uint8_t)random_in(1, 24); /* at most 2^-4 */
             break;
         case DT_Q2_K:
             put_half(p + 80, scale / 4);
