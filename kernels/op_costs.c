@@ -6,11 +6,6 @@
 
 #include <math.h>
 
-int32_t op_experts_held(const struct oato_op *op)
-{
-    return op->experts_held ? op->experts_held : op->experts;
-}
-
 bool op_has_experts(const struct oato_op *op)
 {
     return op_kind_row(op->kind)->traffic == EXPERTS;

@@ -11,6 +11,11 @@ bool op_kv_dtype(oato_dtype dtype)
     return dtype == DT_F16 || dtype == DT_F32 || dtype == DT_Q8_0;
 }
 
+int32_t op_experts_held(const struct oato_op *op)
+{
+    return op->experts_held ? op->experts_held : op->experts;
+}
+
 int32_t op_v_dim(const struct oato_op *op)
 {
     return op->v_in_k ? op->v_in_k : op->v_dim ? op->v_dim : op->head_dim;
