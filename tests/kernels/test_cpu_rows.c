@@ -64,7 +64,7 @@ static void check_norm(const struct cpu_kernels *k, int32_t norm, int64_t heads,
     random_floats(w, n);
     random_floats(bias, n);
     for (int64_t i = 0; i < T * n; i++)
-        x[i] += 1.5f; /* a mean to take away */
+        x[i] += i % 2 ? 3 : 0; /* a mean to take away, and a spread that survives it */
     const float *weights[2] = {norm & NORM_PLAIN ? NULL : w, norm & NORM_BIASED ? bias : NULL};
     for (int64_t t = 0; t < T; t++)
         for (int64_t h = 0; h < heads; h++) {
