@@ -98,7 +98,9 @@ static bool quoted_read(struct cursor *c, char quote, struct text *out)
     }
     text_add_json(out, from, (size_t)(c->at - from));
     text_printf(out, "\"");
-    return c->at++ < c->end;
+    const bool ends = c->at < c->end;
+    c->at += ends;
+    return ends;
 }
 
 static bool token_quoted_read(struct cursor *c, struct text *out)
@@ -309,8 +311,8 @@ static void tagged_value(struct slice v, bool is_string, struct text *out)
     struct cursor c = {v.s, v.s + v.n, 0};
     if (skip(&c, "<![CDATA[")) {
         v.s = c.at;
-        find(&c, "]]>");
-        add_string(out, v.s, (size_t)(c.at - v.s) - strlen("]]>"));
+        const bool ends = find(&c, "]]>");
+        add_string(out, v.s, (size_t)(c.at - v.s) - (ends ? strlen("]]>") : 0));
         return;
     }
     text_init(&value);

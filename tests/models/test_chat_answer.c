@@ -84,6 +84,10 @@ static void parts_of_any_pieces(void **state)
          "<tool_call>\n<function=f>\n<parameter=a b>\n\"x\"\ny\n</parameter>\n<parameter=n>\n7\n"
          "</parameter>\n</function>\n</tool_call>",
          "", "", "f{\"a b\":\"\\\"x\\\"\\u000ay\",\"n\":7};"},
+        {tagged, "",
+         "<function=f><parameter=a><![CDATA[\n1]]></parameter><parameter=b><![CDATA[</parameter>"
+         "<parameter=c>\"x</parameter></function>",
+         "", "", "f{\"a\":\"\\u000a1\",\"b\":\"\",\"c\":\"\\\"x\"};"},
         {tagged, "", "<function=f><parameter=a>1", "<function=f><parameter=a>1", "", ""},
         {harmony, "",
          "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
