@@ -90,7 +90,7 @@ static UNUSED void random_elements(oato_dtype dtype, uint8_t *p, int64_t n)
         case DT_IQ1_M:
             h = f32_to_f16(scale / 8);
             for (int i = 0; i < 4; i++) /* a nibble in each of four words */
-                p[49 + 2 * i] = (uint8_t)((p[49 + 2 * i] & 15) | (h >> 4 * i & 15) << 4);
+                p[49 + 2 * i] = (uint8_t)(random_in(0, 15) | (h >> 4 * i & 15) << 4);
             break;
         case DT_IQ2_XXS:
         case DT_IQ2_XS:

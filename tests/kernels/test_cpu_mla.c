@@ -17,7 +17,7 @@ static float *run(const struct cpu_kernels *k, struct oato_op op, enum numerics_
     const size_t bytes = (size_t)(T * max_i64(1, op_out_width(&op, 0))) * sizeof(float);
     assert_true(op_valid(&op));
     guarded_init(&g);
-    for (int i = 0; i < op_in_count(&op); i++) {
+    for (int i = 0; i < op_in_count(&op) && in[i]; i++) {
         const size_t size = (size_t)(T * op_in_width(&op, i)) * sizeof(float);
         r.in[i] = guarded_offset(&g, size);
         memcpy(g.base + r.in[i], in[i], size);

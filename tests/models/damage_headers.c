@@ -55,7 +55,7 @@ static uint8_t *find_name(const char *name)
     uint8_t wanted[512];
     const uint64_t n = strlen(name);
     memcpy(wanted, &n, sizeof n);
-    memcpy(wanted + sizeof n, name, n);
+    memcpy(wanted + sizeof n, name, n + 1);
     uint8_t *at = memmem(header.bytes, header.n, wanted, sizeof n + n);
     return at ? at + sizeof n : NULL;
 }
