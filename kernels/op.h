@@ -152,8 +152,7 @@ struct oato_op {
                            weight[0]'s, both of whole blocks; 0: the same */
     int32_t one_tensor; /* EXPERT_GATE_UP: 1 when weight[0] and [1] are the same tensor, of 2 n rows
                            an expert: the gate's, then those of up */
-    int32_t
-        single; /* EXPERT_GATE_UP: 1 when there is no gate beside up, or no up beside the gate */
+    int32_t single;     /* EXPERT_GATE_UP: 1 when there is only a gate, or only up */
     int32_t weighs_input; /* EXPERT_GATE_UP, EXPERT_DOWN: 1 when weights of the choice multiply the
                              products of EXPERT_GATE_UP in place of those of EXPERT_DOWN */
     int32_t window;       /* KV_STORE, ATTENTION: last positions that a token sees, with its own;
