@@ -20,9 +20,11 @@ static void on_call(void *user, const char *name, const char *arguments)
         text_printf(&x->text, "%s%s(%s)", x->text.len ? "\n" : "", name, arguments);
         return;
     }
-    text_printf(&x->calls, "%s{\"name\":\"", x->calls.len ? "," : "");
-    text_add_json(&x->calls, name, strlen(name));
-    text_printf(&x->calls, "\",\"arguments\":%s}", arguments);
+    json_open(&x->calls, NULL, '{');
+    json_add(&x->calls, JSON("name", name));
+    json_key(&x->calls, "arguments");
+    text_printf(&x->calls, "%s", arguments);
+    json_close(&x->calls, '}');
 }
 
 oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,

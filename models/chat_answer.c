@@ -156,17 +156,12 @@ static void drops_add(struct chat_reader *r, const char *const *drops)
         mark_add(r, *drops, MARK_DROP);
 }
 
-static bool contains(struct gguf_string s, const char *text)
-{
-    return memmem(s.data, s.len, text, strlen(text)) != NULL;
-}
-
 static void reasoning_find(struct chat_reader *r, struct gguf_string program,
                            struct gguf_string prompt)
 {
     for (size_t i = 0; i < ARRAY_LEN(thinks); i++) {
         const struct think_format *t = &thinks[i];
-        if (!contains(program, t->needle))
+        if (!gguf_string_has(program, t->needle))
             continue;
         const size_t n = strlen(t->begin);
         while (prompt.len && isspace((unsigned char)prompt.data[prompt.len - 1]))
@@ -184,7 +179,7 @@ static void reasoning_find(struct chat_reader *r, struct gguf_string program,
 
 static bool call_is_used(const struct call_format *f, struct gguf_string program)
 {
-    return contains(program, f->needle ? f->needle : f->begin);
+    return gguf_string_has(program, f->needle ? f->needle : f->begin);
 }
 
 oato_status chat_reader_of(struct gguf_string program, struct gguf_string prompt,
@@ -290,7 +285,7 @@ static size_t free_of_marks(const struct chat_reader *r)
 static void call_end(struct chat_reader *r, size_t n, size_t end)
 {
     r->calling = false;
-    if (chat_calls_read(r->call, (struct slice){r->held.data, n}, &r->sink)) {
+    if (chat_calls_read(r->call, (struct gguf_string){r->held.data, n}, &r->sink)) {
         r->fresh = true;
         held_drop(r, n + end);
         return;

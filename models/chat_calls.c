@@ -42,22 +42,17 @@ static bool find(struct cursor *c, const char *text)
     return p != NULL;
 }
 
-static bool contains(struct slice s, const char *text)
-{
-    return memmem(s.s, s.n, text, strlen(text)) != NULL;
-}
-
 static bool is_name_char(char c)
 {
     return isalnum((unsigned char)c) || (c && strchr("_-./", c));
 }
 
-static struct slice name_read(struct cursor *c)
+static struct gguf_string name_read(struct cursor *c)
 {
-    struct slice name = {c->at, 0};
+    struct gguf_string name = {c->at, 0};
     while (c->at < c->end && is_name_char(*c->at))
         c->at++;
-    name.n = (size_t)(c->at - name.s);
+    name.len = (size_t)(c->at - name.data);
     return name;
 }
 
@@ -147,9 +142,9 @@ static bool word_read(struct cursor *c, struct text *out)
 {
     static const char *const words[][2] = {{"true", "true"},   {"True", "true"}, {"false", "false"},
                                            {"False", "false"}, {"null", "null"}, {"None", "null"}};
-    const struct slice word = name_read(c);
+    const struct gguf_string word = name_read(c);
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-        if (word.n != strlen(words[i][0]) || memcmp(word.s, words[i][0], word.n) != 0)
+        if (!gguf_string_is(word, words[i][0]))
             continue;
         text_printf(out, "%s", words[i][1]);
         return true;
@@ -202,8 +197,8 @@ static bool members_read(struct cursor *c, const char *close, struct text *out, 
         const size_t key = out->len;
         skip_space(c);
         if (c->at < c->end && is_name_char(*c->at)) {
-            const struct slice name = name_read(c);
-            add_string(out, name.s, name.n);
+            const struct gguf_string name = name_read(c);
+            add_string(out, name.data, name.len);
         } else if (!string_read(c, out)) {
             return false;
         }
@@ -263,15 +258,16 @@ static bool value_read(struct cursor *c, struct text *out)
 /* ------------------------------------------------------------------------------ calls ---- */
 
 /* Names of some models have the name space of functions in front. */
-static bool call_tell(const struct chat_sink *to, struct slice name, const struct text *arguments)
+static bool call_tell(const struct chat_sink *to, struct gguf_string name,
+                      const struct text *arguments)
 {
     static const char space[] = "functions.";
     const size_t n = strlen(space);
-    const bool has = name.n > n && memcmp(name.s, space, n) == 0;
+    const bool has = name.len > n && memcmp(name.data, space, n) == 0;
     struct text text;
     text_init(&text);
-    text_add(&text, has ? name.s + n : name.s, has ? name.n - n : name.n);
-    const bool good = name.n && !text.failed && !arguments->failed;
+    text_add(&text, has ? name.data + n : name.data, has ? name.len - n : name.len);
+    const bool good = name.len && !text.failed && !arguments->failed;
     if (good)
         to->call(to->user, text.data, arguments->data);
     text_free(&text);
@@ -295,24 +291,25 @@ static bool object_call(struct cursor *c, const struct chat_sink *to)
         text_add(&arguments, object.data + m.arguments.at, m.arguments.n);
     else
         text_printf(&arguments, "{}");
-    good = good && call_tell(to, (struct slice){object.data + m.name.at, m.name.n}, &arguments);
+    good =
+        good && call_tell(to, (struct gguf_string){object.data + m.name.at, m.name.n}, &arguments);
     text_free(&object);
     text_free(&arguments);
     return good;
 }
 
 /* What stands between the tags of a value. */
-static void tagged_value(struct slice v, bool is_string, struct text *out)
+static void tagged_value(struct gguf_string v, bool is_string, struct text *out)
 {
     struct text value;
-    if (v.n && *v.s == '\n')
-        v = (struct slice){v.s + 1, v.n - 1};
-    v.n -= v.n && v.s[v.n - 1] == '\n';
-    struct cursor c = {v.s, v.s + v.n, 0};
+    if (v.len && *v.data == '\n')
+        v = (struct gguf_string){v.data + 1, v.len - 1};
+    v.len -= v.len && v.data[v.len - 1] == '\n';
+    struct cursor c = {v.data, v.data + v.len, 0};
     if (skip(&c, "<![CDATA[")) {
-        v.s = c.at;
+        v.data = c.at;
         const bool ends = find(&c, "]]>");
-        add_string(out, v.s, (size_t)(c.at - v.s) - (ends ? strlen("]]>") : 0));
+        add_string(out, v.data, (size_t)(c.at - v.data) - (ends ? strlen("]]>") : 0));
         return;
     }
     text_init(&value);
@@ -321,7 +318,7 @@ static void tagged_value(struct slice v, bool is_string, struct text *out)
     if (read && c.at == c.end)
         text_add(out, value.data, value.len);
     else
-        add_string(out, v.s, v.n);
+        add_string(out, v.data, v.len);
     text_free_part(&value, out);
 }
 
@@ -338,16 +335,17 @@ static bool tagged_read(const struct call_format *f, struct cursor *c, struct te
         const char *rest = c->at;
         if (f->value && !find(c, f->value))
             return false;
-        const struct slice between = {rest, (size_t)(c->at - rest)};
-        struct slice value = {c->at, 0};
+        const struct gguf_string between = {rest, (size_t)(c->at - rest)};
+        struct gguf_string value = {c->at, 0};
         if (!find(c, f->value_end))
             return false;
-        value.n = (size_t)(c->at - value.s) - strlen(f->value_end);
+        value.len = (size_t)(c->at - value.data) - strlen(f->value_end);
         text_printf(out, "%s", first ? "" : ",");
         add_string(out, from, n);
         text_printf(out, ":");
         tagged_value(value,
-                     contains(between, "string=\"true\"") || contains(between, "type=\"string\""),
+                     gguf_string_has(between, "string=\"true\"") ||
+                         gguf_string_has(between, "type=\"string\""),
                      out);
     }
     text_printf(out, "}");
@@ -359,12 +357,12 @@ static bool named_call(const struct call_format *f, struct cursor *c, const stru
 {
     struct text arguments;
     text_init(&arguments);
-    const struct slice name = name_read(c);
-    const struct slice rest = {c->at, (size_t)(c->end - c->at)};
+    const struct gguf_string name = name_read(c);
+    const struct gguf_string rest = {c->at, (size_t)(c->end - c->at)};
     bool good = true;
     if (skip(c, "("))
         good = members_read(c, ")", &arguments, NULL);
-    else if (f->key && contains(rest, f->key))
+    else if (f->key && gguf_string_has(rest, f->key))
         good = tagged_read(f, c, &arguments);
     else if (find(c, "{"))
         good = members_read(c, "}", &arguments, NULL);
@@ -375,11 +373,12 @@ static bool named_call(const struct call_format *f, struct cursor *c, const stru
     return good;
 }
 
-bool chat_calls_read(const struct call_format *f, struct slice body, const struct chat_sink *to)
+bool chat_calls_read(const struct call_format *f, struct gguf_string body,
+                     const struct chat_sink *to)
 {
-    struct cursor c = {body.s, body.s + body.n, 0};
+    struct cursor c = {body.data, body.data + body.len, 0};
     bool any = false;
-    if (f->name && contains(body, f->name))
+    if (f->name && gguf_string_has(body, f->name))
         find(&c, f->name);
     const bool list = skip(&c, "[");
     if (!list && (c.at == c.end || *c.at != '{'))

@@ -173,18 +173,13 @@ void chat_format_names(struct text *out)
     }
 }
 
-static bool contains(struct gguf_string program, const char *mark)
-{
-    return memmem(program.data, program.len, mark, strlen(mark)) != NULL;
-}
-
 static bool row_matches(const struct chat_format *c, struct gguf_string program)
 {
     for (const char *const *mark = c->marks; *mark; mark++) {
-        if (!contains(program, *mark))
+        if (!gguf_string_has(program, *mark))
             return false;
     }
-    return !c->absent || !contains(program, c->absent);
+    return !c->absent || !gguf_string_has(program, c->absent);
 }
 
 const struct chat_format *chat_format_named(const char *name)

@@ -34,11 +34,6 @@ oato_status chat_format_check(const struct chat_format *c, const struct chat_mes
 
 /* ------------------------------------------------------------------------------ answers ---- */
 
-struct slice {
-    const char *s;
-    size_t n;
-};
-
 enum { CHAT_DROPS = 6 };
 
 /* How a model calls functions. Texts that are NULL are not there. */
@@ -55,7 +50,8 @@ struct call_format {
 
 /* Tells `to` the calls in `body`, what is between begin and end; false: there is none, or it cannot
  * be read. */
-bool chat_calls_read(const struct call_format *f, struct slice body, const struct chat_sink *to);
+bool chat_calls_read(const struct call_format *f, struct gguf_string body,
+                     const struct chat_sink *to);
 
 /* chat_reader_open of a program in Jinja. */
 oato_status chat_reader_of(struct gguf_string program, struct gguf_string prompt,

@@ -42,6 +42,10 @@ static inline bool gguf_string_is(struct gguf_string s, const char *what)
 {
     return s.len == strlen(what) && memcmp(s.data, what, s.len) == 0;
 }
+static inline bool gguf_string_has(struct gguf_string s, const char *what)
+{
+    return memmem(s.data, s.len, what, strlen(what)) != NULL;
+}
 
 struct gguf_value {
     enum gguf_type type;

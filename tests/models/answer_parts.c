@@ -5,25 +5,10 @@
  * prompt and the answer. For every pair prints one JSON object: what is thought and said, and the
  * calls. The answer is pushed in pieces of 3 bytes.
  */
-#include "models/chat_internal.h"
+#include "tests/models/answer_cut.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct parts {
-    struct text part[2], calls;
-};
-
-static void on_text(void *user, enum chat_part part, const char *s, size_t n)
-{
-    text_add(&((struct parts *)user)->part[part], s, n);
-}
-
-static void on_call(void *user, const char *name, const char *arguments)
-{
-    struct text *t = &((struct parts *)user)->calls;
-    text_printf(t, "%s[\"%s\",%s]", t->len ? "," : "", name, arguments);
-}
 
 /* The next line with \n and \\ in place of what they stand for. */
 static bool line_read(struct text *out)
@@ -39,21 +24,6 @@ static bool line_read(struct text *out)
     return c != EOF;
 }
 
-static oato_status cut(struct gguf_string program, const struct text *prompt,
-                       const struct text *answer, struct parts *p, struct oato_error *err)
-{
-    struct chat_reader *r;
-    const struct chat_sink sink = {on_text, on_call, p};
-    const struct gguf_string before = {prompt->data, prompt->len};
-    oato_status status = chat_reader_of(program, before, &sink, &r, err);
-    for (size_t i = 0; !status && i < answer->len; i += 3)
-        chat_reader_push(r, answer->data + i, answer->len - i < 3 ? answer->len - i : 3);
-    if (!status)
-        status = chat_reader_end(r, err);
-    chat_reader_free(r);
-    return status;
-}
-
 int main(int argc, char **argv)
 {
     struct oato_error err = {0};
@@ -63,20 +33,19 @@ int main(int argc, char **argv)
     text_init(&answer);
     oato_status status = argc == 2 ? file_map(argv[1], &f, &err) : OATO_EUSAGE;
     while (!status && line_read(&prompt) && line_read(&answer)) {
-        struct parts p = {0};
+        struct answer_parts p;
         struct text line = {0};
-        status =
-            cut((struct gguf_string){(const char *)f.data, f.bytes}, &prompt, &answer, &p, &err);
+        status = answer_cut((struct gguf_string){(const char *)f.data, f.bytes},
+                            (struct gguf_string){prompt.data, prompt.len},
+                            (struct gguf_string){answer.data, answer.len}, 3, &p, &err);
         json_open(&line, NULL, '{');
-        json_add(&line, JSON("thinks", (const char *)p.part[CHAT_THINKS].data),
-                 JSON("says", (const char *)p.part[CHAT_SAYS].data));
+        json_add(&line, JSON("thinks", (const char *)p.text[CHAT_THINKS].data),
+                 JSON("says", (const char *)p.text[CHAT_SAYS].data));
         json_key(&line, "calls");
         text_printf(&line, "[%s]", p.calls.len ? p.calls.data : "");
         json_close(&line, '}');
         puts(line.data);
-        text_free(&p.part[CHAT_THINKS]);
-        text_free(&p.part[CHAT_SAYS]);
-        text_free(&p.calls);
+        answer_parts_free(&p);
         text_free(&line);
     }
     if (status)

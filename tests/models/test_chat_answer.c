@@ -11,48 +11,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/chat_internal.h"
+#include "tests/models/answer_cut.h"
 
 static const char hermes[] = "<think></think> <tool_call>{\"name\"";
 static const char tagged[] = "</think> <tool_call><function= <parameter=";
 static const char harmony[] = "<|channel|>";
 static const char llama3[] = "{\"name\": f, \"parameters\": dictionary of argument name";
 
-struct parts {
-    struct text text[2], calls;
-};
-
-static void on_text(void *user, enum chat_part part, const char *s, size_t n)
+static struct gguf_string string(const char *s)
 {
-    text_add(&((struct parts *)user)->text[part], s, n);
-}
-
-static void on_call(void *user, const char *name, const char *arguments)
-{
-    text_printf(&((struct parts *)user)->calls, "%s%s;", name, arguments);
+    return (struct gguf_string){s, strlen(s)};
 }
 
 static void cut(const char *program, const char *prompt, const char *answer, size_t piece,
-                struct parts *p)
+                struct answer_parts *p)
 {
     struct oato_error err = {0};
-    struct chat_reader *r;
-    const struct chat_sink sink = {on_text, on_call, p};
-    const size_t n = strlen(answer);
-    assert_int_equal(chat_reader_of((struct gguf_string){program, strlen(program)},
-                                    (struct gguf_string){prompt, strlen(prompt)}, &sink, &r, &err),
+    assert_int_equal(answer_cut(string(program), string(prompt), string(answer), piece, p, &err),
                      OATO_OK);
-    for (size_t i = 0; i < n; i += piece)
-        chat_reader_push(r, answer + i, n - i < piece ? n - i : piece);
-    assert_int_equal(chat_reader_end(r, &err), OATO_OK);
-    chat_reader_free(r);
-}
-
-static void parts_free(struct parts *p)
-{
-    text_free(&p->text[CHAT_SAYS]);
-    text_free(&p->text[CHAT_THINKS]);
-    text_free(&p->calls);
 }
 
 static void parts_of_any_pieces(void **state)
@@ -65,10 +41,10 @@ static void parts_of_any_pieces(void **state)
         {hermes, "..<think>\n", "A</think>B", "B", "A", ""},
         {hermes, "", "a < b <tool", "a < b <tool", "", ""},
         {hermes, "", "x <tool_call>{\"name\": \"f\", \"arguments\": {\"a\":-1.50e3}}</tool_call> y",
-         "xy", "", "f{\"a\":-1.50e3};"},
-        {hermes, "", "<tool_call>{\"name\": \"f\"}</tool_call>", "", "", "f{};"},
+         "xy", "", "[\"f\",{\"a\":-1.50e3}]"},
+        {hermes, "", "<tool_call>{\"name\": \"f\"}</tool_call>", "", "", "[\"f\",{}]"},
         /* the end token stood in place of the mark */
-        {hermes, "", "<tool_call>{\"name\": \"f\", \"arguments\": {}}", "", "", "f{};"},
+        {hermes, "", "<tool_call>{\"name\": \"f\", \"arguments\": {}}", "", "", "[\"f\",{}]"},
         /* what cannot be read is said */
         {hermes, "", "<tool_call>{\"name\": \"f\", \"arguments\": {</tool_call>!",
          "<tool_call>{\"name\": \"f\", \"arguments\": {</tool_call>!", "", ""},
@@ -83,18 +59,19 @@ static void parts_of_any_pieces(void **state)
         {tagged, "",
          "<tool_call>\n<function=f>\n<parameter=a b>\n\"x\"\ny\n</parameter>\n<parameter=n>\n7\n"
          "</parameter>\n</function>\n</tool_call>",
-         "", "", "f{\"a b\":\"\\\"x\\\"\\u000ay\",\"n\":7};"},
+         "", "", "[\"f\",{\"a b\":\"\\\"x\\\"\\u000ay\",\"n\":7}]"},
         {tagged, "",
          "<function=f><parameter=a><![CDATA[\n1]]></parameter><parameter=b><![CDATA[</parameter>"
          "<parameter=c>\"x</parameter></function>",
-         "", "", "f{\"a\":\"\\u000a1\",\"b\":\"\",\"c\":\"\\\"x\"};"},
+         "", "", "[\"f\",{\"a\":\"\\u000a1\",\"b\":\"\",\"c\":\"\\\"x\"}]"},
         {tagged, "", "<function=f><parameter=a>1", "<function=f><parameter=a>1", "", ""},
         {harmony, "",
          "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
          "to=functions.f <|constrain|>json<|message|>{\"a\":[]}",
-         "", "Hm.", "f{\"a\":[]};"},
+         "", "Hm.", "[\"f\",{\"a\":[]}]"},
         {harmony, "", "<|channel|>final<|message|>Hi", "Hi", "", ""},
-        {llama3, "", "{\"name\": \"f\", \"parameters\": {\"a\": null}}", "", "", "f{\"a\":null};"},
+        {llama3, "", "{\"name\": \"f\", \"parameters\": {\"a\": null}}", "", "",
+         "[\"f\",{\"a\":null}]"},
         {llama3, "", "So: {\"name\": \"f\"}", "So: {\"name\": \"f\"}", "", ""},
         {llama3, "", "{\"name\": of", "{\"name\": of", "", ""},
         {"", "<think>", "a</think><tool_call>", "a</think><tool_call>", "", ""},
@@ -102,12 +79,12 @@ static void parts_of_any_pieces(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         for (size_t piece = 1; piece < 100; piece = piece * 3 + 1) {
-            struct parts p = {0};
+            struct answer_parts p;
             cut(cases[i].program, cases[i].prompt, cases[i].answer, piece, &p);
             assert_string_equal(or_empty(p.text[CHAT_SAYS].data), cases[i].says);
             assert_string_equal(or_empty(p.text[CHAT_THINKS].data), cases[i].thinks);
             assert_string_equal(or_empty(p.calls.data), cases[i].calls);
-            parts_free(&p);
+            answer_parts_free(&p);
         }
 }
 
@@ -115,7 +92,7 @@ static void nesting_ends(void **state)
 {
     enum { DEEP = 10000 };
     struct text answer;
-    struct parts p = {0};
+    struct answer_parts p;
     (void)state;
     text_init(&answer);
     text_printf(&answer, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\":");
@@ -124,7 +101,7 @@ static void nesting_ends(void **state)
     cut(hermes, "", answer.data, 4096, &p);
     assert_int_equal(p.calls.len, 0);
     assert_string_equal(p.text[CHAT_SAYS].data, answer.data);
-    parts_free(&p);
+    answer_parts_free(&p);
     text_free(&answer);
 }
 
@@ -133,7 +110,7 @@ static void long_calls_arrive_in_time(void **state)
 {
     enum { PIECES = 200000 };
     struct text answer;
-    struct parts p = {0};
+    struct answer_parts p;
     (void)state;
     text_init(&answer);
     text_printf(&answer, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"");
@@ -143,7 +120,7 @@ static void long_calls_arrive_in_time(void **state)
     cut(hermes, "", answer.data, 4, &p);
     assert_int_equal(p.text[CHAT_SAYS].len, 0);
     assert_true(p.calls.len > PIECES);
-    parts_free(&p);
+    answer_parts_free(&p);
     text_free(&answer);
 }
 
