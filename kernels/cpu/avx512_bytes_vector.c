@@ -18,9 +18,7 @@
 #include "kernels/cpu/avx512_internal.h"
 
 enum {
-    /* Twice what memory delivers during its own latency; of two streams each a little less. */
-    PREFETCH_BYTES = 8192,
-    PREFETCH_OF_TWO = 6144,
+    PREFETCH_BYTES = 6144, /* about what memory delivers during its own latency, and half again */
     MOST_GROUPS = 2,
     PASS_COLUMNS = 4,  /* 8 int32 and 8 float32 accumulators */
     ALONE_COLUMNS = 2, /* up to so many one group at a time is the faster stream */
@@ -162,8 +160,7 @@ AVX2_INLINE void pass_run(const struct lanes_format *f, const struct matrix_job 
     }
     for (int64_t left = group; left > 0; left -= block) {
         /* A group ends where the next one begins: of several, where the other already is. */
-        const int64_t near = groups == 1 ? PREFETCH_BYTES : PREFETCH_OF_TWO;
-        const int64_t ahead = near + (left > near ? 0 : (groups - 1) * group);
+        const int64_t ahead = PREFETCH_BYTES + (left > PREFETCH_BYTES ? 0 : (groups - 1) * group);
         block_dot(f, w, ahead, &p, groups, columns);
         UNROLLED (g, groups)
             w[g] += block;
