@@ -19,7 +19,7 @@ struct run_args {
     int32_t n_predict;                       /* -1: until the end of text or of the context */
     int32_t repeat;                          /* bench */
     int32_t prefill, generate, batch, depth; /* bench; -1: the plan's, or a default */
-    bool mtp;                                /* logits of the block that predicts one more token */
+    struct model_choice choice;
     bool chat, json, dump_program, only_ids, no_special, ignore_end, hide_prompt;
     bool help, version, list_devices;
     struct sampler_options sampling;

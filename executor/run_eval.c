@@ -171,7 +171,7 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
     int32_t *ids = NULL, n = 0, seq;
     if (!a.ids || !a.output)
         return oato_fail(err, OATO_EUSAGE, "logits wants --ids 1,2,3 and -o FILE");
-    if (a.mtp && a.plan)
+    if (a.choice.mtp && a.plan)
         return oato_fail(err, OATO_EUSAGE,
                          "plans do not place the block that --mtp asks for; leave --plan out");
     oato_status status = ids_parse(a.ids, &ids, &n, err);

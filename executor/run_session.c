@@ -59,8 +59,7 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
         s->has_plan = status == OATO_OK;
     }
     if (!status)
-        status = a->mtp ? model_open_mtp(a->model, &s->model, err)
-                        : model_open(a->model, &s->model, err);
+        status = model_open_as(a->model, &a->choice, &s->model, err);
     if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);

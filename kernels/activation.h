@@ -1,7 +1,7 @@
 /*
  * activation.h - the functions that stand between the two halves of an FFN, the kinds of norms, and
- * the scores of routers. Only constants, because device code includes it, too; kernels/cpu/ref.c
- * and ops_experts.c define them.
+ * the scores of routers. Only constants, because device code includes it, too; activation.c,
+ * kernels/cpu/ref.c and ops_experts.c define them.
  */
 #ifndef OATO_ACTIVATION_H
 #define OATO_ACTIVATION_H

@@ -275,6 +275,16 @@ bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size);
 /* True when both have the same key without the step's part. */
 bool oato_op_same(const struct oato_op *a, const struct oato_op *b);
 
+/* a(x); scale: that of the operator. */
+float activation_of(enum activation a, float scale, float x);
+/* Whether a(x) is exactly 0 for many x, so that neurons are silent and can be skipped losslessly.
+ */
+bool activation_has_zeros(enum activation a);
+/* The n bytes of a name in a file or option: silu, gelu, relu, relu2 and their synonyms, those of
+ * llama.cpp included. False: it is none. */
+bool activation_parse(const char *name, size_t n, enum activation *out);
+const char *activation_name(enum activation a); /* "relu"; "other" for one that files cannot name */
+
 const char *op_kind_name(int kind); /* "mul_mat"; "?" when unknown */
 bool op_kind_parse(const char *name, enum op_kind *out);
 

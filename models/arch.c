@@ -4,6 +4,8 @@
  */
 #include "models/recipe_internal.h"
 
+#include <string.h>
+
 #include <math.h>
 
 enum { CHUNK = 8192 }; /* Llama 4's */
@@ -193,9 +195,24 @@ static void check_unread(struct graph_builder *b, const struct recipe *r)
                   gguf_path(b->gguf), b->shape->architecture, wrong);
 }
 
+static enum activation read_activation(struct graph_builder *b, enum activation otherwise)
+{
+    const struct gguf_value *v = build_value(b, "feed_forward_activation");
+    v = v ? v : build_value(b, "hidden_activation"); /* llama.cpp's */
+    struct gguf_string s = {b->activation, b->activation ? strlen(b->activation) : 0};
+    if (!s.data && v && v->strings)
+        s = v->strings[0];
+    if (s.data && !activation_parse(s.data, s.len, &otherwise) && !build_failed(b))
+        oato_fail(b->err, b->activation ? OATO_EUSAGE : OATO_EFILE,
+                  "%s: unknown activation '%.*s'; known: silu, gelu, relu, relu2",
+                  gguf_path(b->gguf), (int)min_i64((int64_t)s.len, 40), s.data);
+    return otherwise;
+}
+
 static void read_model(struct graph_builder *b, struct layer_shape *s)
 {
     const struct recipe *r = s->recipe;
+    s->activation = read_activation(b, r->activation);
     s->width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
     s->eps = build_float(b,
                          r->norm & NORM_CENTRED ? "attention.layer_norm_epsilon"

@@ -187,16 +187,16 @@ static struct oato_op experts_op(const struct layer_shape *s, enum op_kind kind,
                                  const struct gguf_tensor *w, int32_t k, int32_t n)
 {
     const struct experts *e = &s->experts;
-    return (struct oato_op){
-        .kind = (uint16_t)kind,
-        .dtype = (uint16_t)w->dtype,
-        .k = k,
-        .n = n,
-        .experts = e->all,
-        .experts_used = e->used,
-        .activation = (int32_t)(s->clamp > 0 ? s->recipe->clamp_by_key : s->recipe->activation),
-        .scale = s->clamp,
-        .weighs_input = s->recipe->weighs_input};
+    return (struct oato_op){.kind = (uint16_t)kind,
+                            .dtype = (uint16_t)w->dtype,
+                            .k = k,
+                            .n = n,
+                            .experts = e->all,
+                            .experts_used = e->used,
+                            .activation =
+                                (int32_t)(s->clamp > 0 ? s->recipe->clamp_by_key : s->activation),
+                            .scale = s->clamp,
+                            .weighs_input = s->recipe->weighs_input};
 }
 
 /* What experts read and write. */

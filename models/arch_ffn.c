@@ -9,7 +9,7 @@
 static int32_t ungated(struct graph_builder *b, const struct layer_shape *s, const char *up_name,
                        const char *down_name, int32_t m, int32_t width, enum factor factor)
 {
-    const struct oato_op op = {.kind = OP_ACTIVATE, .activation = (int32_t)s->recipe->activation};
+    const struct oato_op op = {.kind = OP_ACTIVATE, .activation = (int32_t)s->activation};
     const int32_t up = arch_product(b, s->layer, up_name, m, width, factor);
     int32_t h = arch_elementwise(b, s->layer, "ffn_activation", "", op, up, NULL);
     const struct gguf_tensor *scales =
@@ -45,7 +45,7 @@ int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const c
                          .dtype = DT_F32,
                          .k = width,
                          .n = width,
-                         .activation = (int32_t)s->recipe->activation};
+                         .activation = (int32_t)s->activation};
     if (s->dense_clamp > 0) {
         op.activation = (int32_t)s->recipe->clamp_by_key;
         op.scale = s->dense_clamp;

@@ -130,11 +130,12 @@ static void read_layers(struct graph_builder *b, const struct recipe *r)
     b->low_cycles = low;
 }
 
-static oato_status build(struct model *m, enum mtp mtp, model_absent_fn *absent, void *context,
-                         struct oato_error *err)
+static oato_status build(struct model *m, enum mtp mtp, const char *activation,
+                         model_absent_fn *absent, void *context, struct oato_error *err)
 {
     struct graph_builder b = {.gguf = m->gguf,
                               .mtp = mtp,
+                              .activation = activation,
                               .shape = &m->shape,
                               .graph = &m->graph,
                               .absent = absent,
@@ -172,7 +173,7 @@ static oato_status build(struct model *m, enum mtp mtp, model_absent_fn *absent,
     return err->status;
 }
 
-static oato_status open_gguf(struct gguf *g, enum mtp mtp, struct model **out,
+static oato_status open_gguf(struct gguf *g, const struct model_choice *choice, struct model **out,
                              struct oato_error *err)
 {
     struct model *m = calloc(1, sizeof *m);
@@ -183,7 +184,8 @@ static oato_status open_gguf(struct gguf *g, enum mtp mtp, struct model **out,
     }
     m->gguf = g;
     arena_init(&m->graph.arena);
-    oato_status status = build(m, mtp, NULL, NULL, err);
+    oato_status status =
+        build(m, choice->mtp ? MTP_ALONE : MTP_NONE, choice->ffn_activation, NULL, NULL, err);
     if (status)
         model_close(m);
     else
@@ -193,7 +195,7 @@ static oato_status open_gguf(struct gguf *g, enum mtp mtp, struct model **out,
 
 oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err)
 {
-    return open_gguf(g, MTP_NONE, out, err);
+    return open_gguf(g, &(struct model_choice){0}, out, err);
 }
 
 oato_status model_list_tensors(struct gguf *g, model_absent_fn *absent, void *context,
@@ -201,25 +203,23 @@ oato_status model_list_tensors(struct gguf *g, model_absent_fn *absent, void *co
 {
     struct model m = {.gguf = g};
     arena_init(&m.graph.arena);
-    build(&m, MTP_BESIDE, absent, context, err);
+    build(&m, MTP_BESIDE, NULL, absent, context, err);
     graph_free(&m.graph);
     return err->status;
 }
 
 oato_status model_open(const char *path, struct model **out, struct oato_error *err)
 {
-    struct gguf *g;
-    *out = NULL;
-    oato_status status = gguf_open(path, &g, err);
-    return status ? status : open_gguf(g, MTP_NONE, out, err);
+    return model_open_as(path, &(struct model_choice){0}, out, err);
 }
 
-oato_status model_open_mtp(const char *path, struct model **out, struct oato_error *err)
+oato_status model_open_as(const char *path, const struct model_choice *choice, struct model **out,
+                          struct oato_error *err)
 {
     struct gguf *g;
     *out = NULL;
     oato_status status = gguf_open(path, &g, err);
-    return status ? status : open_gguf(g, MTP_ALONE, out, err);
+    return status ? status : open_gguf(g, choice, out, err);
 }
 
 void model_close(struct model *m)

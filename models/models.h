@@ -321,10 +321,18 @@ struct model {
 /* Opens the file, checks every tensor's shape against the architecture and builds the graph. The
  * tokenizer is made by tokenizer_create when it is needed (random test models have none). */
 oato_status model_open(const char *path, struct model **out, struct oato_error *err);
-/* The same with the logits of the block that predicts one more token (multi-token prediction, key
- * nextn_predict_layers) in place of the model's own: those of a token are for the next one, from
- * the hidden state of the token before. OATO_EFILE when there is no such block. */
-oato_status model_open_mtp(const char *path, struct model **out, struct oato_error *err);
+/* What is asked for in place of what the file says; zeros ask for nothing. */
+struct model_choice {
+    /* The logits of the block that predicts one more token (multi-token prediction, key
+     * nextn_predict_layers) in place of the model's own: those of a token are for the next one,
+     * from the hidden state of the token before. OATO_EFILE when there is no such block. */
+    bool mtp;
+    /* The activation of its FFNs, a name for activation_parse; files say it by the string
+     * A.feed_forward_activation or A.hidden_activation. OATO_EUSAGE when the name is unknown. */
+    const char *ffn_activation;
+};
+oato_status model_open_as(const char *path, const struct model_choice *choice, struct model **out,
+                          struct oato_error *err);
 /* Takes ownership of the GGUF (closed on failure too). */
 oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err);
 void model_close(struct model *m);

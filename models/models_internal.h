@@ -22,7 +22,8 @@ struct graph_builder {
     struct model_shape *shape; /* filled by the architecture */
     struct graph *graph;
     int32_t ops_cap, values_cap;
-    bool *used; /* by index in the file: tensors that the graph refers to */
+    const char *activation; /* asked for in place of the file's; NULL: none */
+    bool *used;             /* by index in the file: tensors that the graph refers to */
     /* Of looped models: layers of a stack, and how often the first stack runs before the second one
      * does, 0: there is only one. 0, 0: each layer is a block of its own */
     int32_t stack, low_cycles;

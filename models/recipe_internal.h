@@ -205,8 +205,9 @@ struct recipe {
 struct layer_shape {
     const struct recipe *recipe;
     int32_t layer, width, heads, kv_heads, head_dim, v_dim, ffn, rope_dims;
-    int32_t q_rank, kv_rank; /* of latent attention; 0: queries have no such rank */
-    bool absorbed;           /* the cache holds the latent vector */
+    int32_t q_rank, kv_rank;    /* of latent attention; 0: queries have no such rank */
+    bool absorbed;              /* the cache holds the latent vector */
+    enum activation activation; /* of the FFN: the row's, unless the file or the user has another */
     enum rope_pairing pairing;
     bool has_positions, rope;       /* any layer rotates, this one does */
     bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */

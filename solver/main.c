@@ -155,6 +155,8 @@ static const struct option_of all_options[] = {
     {"hardware", 0, "NAME", "a library machine instead of -p", PLANNED | PLANNING, TEXT(hardware)},
     {"neurons", 0, "FILE", "how often neurons and experts fire (sidecar)", PLANNED | PLANNING,
      TEXT(neurons)},
+    {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2 (default: the file's)",
+     PLANNED | PLANNING, TEXT(choice.ffn_activation)},
     {"model", 'm', "MODEL", "the GGUF file, instead of an operand", MAKE, TEXT(model)},
     {"output", 'o', "PLAN", "where to write (default ./MODEL.plan)", MAKE, TEXT(output)},
     {"output", 'o', "FILE", "the HTML file to write", REPORT, TEXT(output)},

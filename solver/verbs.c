@@ -45,7 +45,7 @@ static oato_status open_inputs(struct command *c, struct oato_error *err)
     if (!status && names_machine(c))
         c->in.profile = &c->in.profile_storage;
     if (!status && c->model)
-        status = model_open(c->model, &c->in.model, err);
+        status = model_open_as(c->model, &c->choice, &c->in.model, err);
     if (!status && c->neurons) {
         status = neurons_load(c->neurons, &c->in.neurons_storage, err);
         c->in.neurons = status ? NULL : &c->in.neurons_storage;

@@ -13,6 +13,7 @@ struct command {
     const char *operands[2];
     int n_operands;
     const char *profile, *hardware, *model, *neurons, *output;
+    struct model_choice choice;
     struct planner_options plan;
     double max_slower;
     int32_t steps;

@@ -153,7 +153,7 @@ struct attention_kernels {
 
 static inline float softplus(float x)
 {
-    return x > 20 ? x : log1pf(expf(x));
+    return activation_of(ACT_SOFTPLUS, 0, x);
 }
 
 /* Gates are few: no vectors. */

@@ -127,33 +127,6 @@ static void ref_add(float *y, const float *a, const float *b, int64_t n)
         y[i] = a[i] + b[i];
 }
 
-static float silu(float x)
-{
-    return x / (1.0f + expf(-x));
-}
-
-static float activate(enum activation a, float scale, float x)
-{
-    const float positive = x < 0 ? 0 : x, below_7 = x > 7 ? 7 : x; /* NaN stays NaN */
-    const float below = x > scale ? scale : x;
-    switch (a) {
-    case ACT_SILU: return silu(x);
-    case ACT_GELU: return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
-    case ACT_RELU: return positive;
-    case ACT_RELU_SQUARED: return positive * positive;
-    case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
-    case ACT_SOFT_CAP: return scale * tanhf(x / scale);
-    case ACT_CLAMPED: return below_7 / (1.0f + expf(-1.702f * below_7));
-    case ACT_CLAMP: return x < -scale ? -scale : x > scale ? scale : x;
-    case ACT_NONE: return x;
-    case ACT_CLAMPED_SILU: return silu(below);
-    case ACT_SOFTPLUS: return softplus(x);
-    case ACT_SILU_CLAMPED: return silu(x) > scale ? scale : silu(x);
-    case ACT_COUNT: break;
-    }
-    return 0;
-}
-
 static void ref_gate(enum activation a, float scale, float *y, const float *gate, const float *up,
                      int64_t n)
 {
@@ -163,7 +136,7 @@ static void ref_gate(enum activation a, float scale, float *y, const float *gate
             u = 1 + (u < -7 ? -7 : u > 7 ? 7 : u);
         if ((a == ACT_CLAMPED_SILU || a == ACT_SILU_CLAMPED) && up)
             u = u < -scale ? -scale : u > scale ? scale : u;
-        y[i] = activate(a, scale, gate[i]) * u;
+        y[i] = activation_of(a, scale, gate[i]) * u;
     }
 }
 

@@ -363,7 +363,7 @@ static void a_block_that_predicts_one_more_token_is_there_when_asked_for(void **
     m.keys = "nextn_predict_layers=1 leading_dense_block_count=1 expert_shared_count=1 "
              "expert_gating_func=2 feed_forward_length=128";
     struct model *without = made(&m), *with = NULL;
-    if (model_open_mtp(path, &with, &err))
+    if (model_open_as(path, &(struct model_choice){.mtp = true}, &with, &err))
         fail_msg("%s", err.text);
     const struct graph *g = &with->graph;
     assert_int_equal(with->shape.n_layers, 2);
@@ -377,8 +377,52 @@ static void a_block_that_predicts_one_more_token_is_there_when_asked_for(void **
     m.keys = "leading_dense_block_count=1 expert_shared_count=1 expert_gating_func=2 "
              "feed_forward_length=128";
     model_close(made(&m));
-    assert_int_equal(model_open_mtp(path, &with, &err), OATO_EFILE);
+    assert_int_equal(model_open_as(path, &(struct model_choice){.mtp = true}, &with, &err),
+                     OATO_EFILE);
     assert_non_null(strstr(err.text, "no block"));
+}
+
+/* The architecture's, unless the file names another; what the user asks for counts most. */
+static void activations_are_the_files_or_the_users(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture, *op, *keys, *asked;
+        int activation; /* -1: refused */
+        const char *says;
+    } rows[] = {
+        {"llama", "blk.1.ffn_swiglu", NULL, NULL, ACT_SILU, NULL},
+        {"llama", "blk.1.ffn_swiglu", "feed_forward_activation=relu", NULL, ACT_RELU, NULL},
+        {"llama", "blk.1.ffn_swiglu", "hidden_activation=gelu_pytorch_tanh", NULL, ACT_GELU, NULL},
+        {"llama", "blk.1.ffn_swiglu", "feed_forward_activation=relu", "silu", ACT_SILU, NULL},
+        {"gemma", "blk.0.ffn_swiglu", NULL, "relu", ACT_RELU, NULL},
+        {"qwen3moe", "blk.1.ffn_gate_up_exps", NULL, "relu", ACT_RELU, NULL},
+        {"falcon", "blk.1.ffn_activation",
+         "feed_forward_activation=relu2 attention.layer_norm_epsilon=0.00001", NULL,
+         ACT_RELU_SQUARED, NULL},
+        {"llama", NULL, "feed_forward_activation=relux", NULL, -1, "unknown activation 'relux'"},
+        {"llama", NULL, NULL, "rel", -1, "unknown activation 'rel'; known: silu"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct random_model m = shape_of(rows[i].architecture);
+        struct oato_error err = {0};
+        struct model *model = NULL;
+        m.head_dim = 0;
+        m.keys = rows[i].keys;
+        const struct model_choice choice = {.ffn_activation = rows[i].asked};
+        oato_status status = random_model_save(&m, path, &err); /* it builds the graph, too */
+        if (!status)
+            status = model_open_as(path, &choice, &model, &err);
+        if (rows[i].activation < 0) {
+            assert_int_equal(status, OATO_EUSAGE); /* of the file: by who made it */
+            assert_non_null(strstr(err.text, rows[i].says));
+            continue;
+        }
+        if (status)
+            fail_msg("%s", err.text);
+        assert_int_equal(op_named(&model->graph, rows[i].op)->op.activation, rows[i].activation);
+        model_close(model);
+    }
 }
 
 int main(void)
@@ -394,6 +438,7 @@ int main(void)
         FILE_TEST(neighbours_that_a_device_may_join),
         FILE_TEST(named_shapes_have_the_size_of_their_names),
         FILE_TEST(keys_and_tensors_that_disagree_are_refused),
+        FILE_TEST(activations_are_the_files_or_the_users),
         FILE_TEST(without_its_key_the_width_of_an_expert_is_its_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
