@@ -112,7 +112,8 @@ int32_t arch_learned_positions(struct graph_builder *b, const struct layer_shape
     if (s->recipe->learned == LEARNED_NONE)
         return x;
     const struct gguf_tensor *t = gguf_tensor(b->gguf, "position_embd.weight");
-    const int64_t rows = t ? min_i64(t->ne[1], INT32_MAX / 2) : 1;
+    const int64_t held = t ? t->ne[1] : (int64_t)b->shape->context_length + s->recipe->learned_from;
+    const int64_t rows = min_i64(held, INT32_MAX / 2);
     t = build_tensor(b, s->width, rows, optional, "position_embd.weight");
     if (!t)
         return x;

@@ -114,17 +114,25 @@ class Model:
             out[:, h] = p @ v[:, h // group]
         return self.linear(out.reshape(n, -1), blk + "attn_output")
 
+    def activate(self, gate):
+        """SiLU, or ReLU where the file says so; self.active gets which neurons are not exactly 0."""
+        relu = self.hparam("feed_forward_activation") == "relu"
+        y = np.maximum(gate, 0) if relu else gate / (1 + np.exp(-gate))
+        self.active.append(y != 0)
+        return y
+
     def ffn(self, x, blk):
-        """SwiGLU. As in the peer, biases come before scales here, and qwen2 has neither."""
+        """As in the peer, biases come before scales here, and qwen2 has neither."""
         if self.arch == "qwen2":
             gate, up = (x @ self.weight(blk + n).T for n in ("ffn_gate.weight", "ffn_up.weight"))
-            return (gate / (1 + np.exp(-gate)) * up) @ self.weight(blk + "ffn_down.weight").T
+            return (self.activate(gate) * up) @ self.weight(blk + "ffn_down.weight").T
         gate, up = (self.linear(x, blk + n, bias_first=True) for n in ("ffn_gate", "ffn_up"))
-        return self.linear(gate / (1 + np.exp(-gate)) * up, blk + "ffn_down", bias_first=True)
+        return self.linear(self.activate(gate) * up, blk + "ffn_down", bias_first=True)
 
     def logits(self, ids, first=0):
         """Logits of rows first.. of the window ids, shape (len(ids) - first, vocab)."""
         x = self.embedding[ids]
+        self.active = []
         for i in range(self.layers):
             blk = f"blk.{i}."
             x = x + self.attention(self.norm(x, blk + "attn_norm"), blk)

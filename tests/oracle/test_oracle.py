@@ -5,7 +5,8 @@
   test_oracle.py OATO_RUN families     every architecture that runs: llama.cpp's logits of the last
                                        tokens, also with amplified attention, also token by token
                                        (tests/data/archs/peer.npz, written by scripts/architectures)
-  test_oracle.py OATO_RUN opt          a tiny OPT, which llama.cpp lacks: its paper in numpy
+  test_oracle.py OATO_RUN opt          a tiny OPT, which llama.cpp lacks, by scripts/convert-hf: the
+                                       logits of transformers (tests/data/opt, by opt_hf.py)
   test_oracle.py OATO_RUN logits       default model: float32 evaluation by numpy, every ISA
   test_oracle.py OATO_RUN perplexity   default model on the GPL-3: 18.2999 is exact
   test_oracle.py OATO_RUN tokens       default model: llama.cpp's tokens of the GPL-3
@@ -24,8 +25,9 @@ import sys
 import tempfile
 
 import numpy as np
+import tokenizers
 
-import opt_numpy
+import opt_hf
 from compare_logits import compare
 from grow_arch import amplify, grow
 from llama_numpy import Model, parse_ids
@@ -128,15 +130,55 @@ def families(program, work):
                         check(nmse < FAMILIES_NMSE.get(isa, 1e-5), text)
 
 
+def convert(folder, model, *options):
+    return subprocess.run([sys.executable, os.path.join(HERE, "..", "..", "scripts", "convert-hf"), folder, "-o", model,
+                           *options], capture_output=True, text=True, check=False)
+
+
+def refusals(work, model):
+    """What scripts/convert-hf cannot convert gets one line, and no file."""
+    shard = os.path.join(work, "model-00001-of-00002.safetensors")
+    config = os.path.join(work, "config.json")
+    for what, path, edit in (("another OPT", config, lambda b: b.replace(b'_before": true', b'_before": false')),
+                             ("another architecture", config, lambda b: b.replace(b"OPTFor", b"BertFor")),
+                             ("no configuration", config, lambda b: b[:50]),
+                             ("a file cut short", shard, lambda b: b[: len(b) // 2]),
+                             ("no safetensors", shard, lambda b: b"GGUF" * 99)):
+        with open(path, "rb") as f:
+            whole = f.read()
+        with open(path, "wb") as f:
+            f.write(edit(whole))
+        os.remove(model)
+        r = convert(work, model)
+        line = r.stderr.strip().splitlines()
+        check(r.returncode != 0 and len(line) == 1 and not os.path.exists(model), f"{what} is refused: {' '.join(line)[:90]}")
+        with open(path, "wb") as f:
+            f.write(whole)
+        convert(work, model)
+
+
 def opt(program, work):
     model = os.path.join(work, "opt.gguf")
-    ids = parse_ids("@" + os.path.join(DATA, "archs", "ids.txt"))
-    exact = opt_numpy.logits(opt_numpy.make(model), [int(i) for i in ids])
-    for isa in isas(program, model, work):
-        for ubatch in ("512", "1"):
-            ours = our_logits(program, isa, model, ids, work, "f32", "--ubatch", ubatch)
-            nmse = compare(exact, ours)["nmse"]
-            check(nmse < (1e-11 if isa == "ref" else 1e-5), f"opt {isa}, steps of {ubatch}: nmse {nmse:.2e}")
+    opt_hf.write_model(work)
+    levels = None
+    with np.load(os.path.join(DATA, "opt", "logits.npz")) as data:
+        ids, exact = [int(i) for i in data["ids"]], data["logits"]
+    for kind in ("F32", "F16"):
+        r = convert(work, model, "--type", kind)
+        check(r.returncode == 0, f"opt as {kind} is converted {r.stderr}")
+        levels = levels or isas(program, model, work)
+        for isa in levels:
+            for ubatch in ("512", "1"):
+                ours = our_logits(program, isa, model, ids, work, "f32", "--ubatch", ubatch)
+                nmse = compare(exact, ours)["nmse"]
+                limit = 1e-11 if isa == "ref" else ARCHS_NMSE["amx"] if isa == "amx" else 1e-5
+                check(nmse < limit, f"opt as {kind}, {isa}, steps of {ubatch}: nmse {nmse:.2e}")
+    words = "the inner theory 1 \n\n on"
+    bpe = tokenizers.ByteLevelBPETokenizer(os.path.join(work, "vocab.json"), os.path.join(work, "merges.txt"))
+    theirs = [2, *bpe.encode(words).ids]
+    ours = must_run(program, "", "tokenize", model, "--ids", "-p", words).split()
+    check(theirs == [int(i) for i in ours], f"tokens of {words!r}")
+    refusals(work, model)
 
 
 def logits(program, work):

@@ -1,10 +1,12 @@
 /*
  * make_neurons.c - oato-make-neurons, a program for tests and experiments: writes a made-up neurons
- * sidecar for a model, also for a header-only one (power_law.h).
+ * sidecar for a model, also for a header-only one (power_law.h), or plants it in the model
+ * (plant_law.h).
  */
+#include "tests/solver/plant_law.h"
 #include "tests/solver/power_law.h"
 
-enum { ID_HOT, ID_MEAN, ID_SPREAD, ID_EXPERTS, ID_SEED, ID_OUTPUT, ID_HELP };
+enum { ID_HOT, ID_MEAN, ID_SPREAD, ID_EXPERTS, ID_SEED, ID_PLANT, ID_OUTPUT, ID_HELP };
 
 static const struct option_row rows[] = {
     {"hot", 0, OPT_VALUE, "S", "share of the neurons that cause 80 % of activations (0.26)",
@@ -15,6 +17,11 @@ static const struct option_row rows[] = {
     {"hot-experts", 0, OPT_VALUE, "S", "share of the experts that get 80 % of tokens (0.5)",
      ID_EXPERTS},
     {"seed", 0, OPT_VALUE, "N", "of the order in each layer (1)", ID_SEED},
+    {"plant", 0, OPT_FLAG, NULL,
+     "change the model's weights, so that its neurons do fire so: of oato-make-model, opt, or "
+     "llama "
+     "with --keys feed_forward_activation=relu",
+     ID_PLANT},
     {"output", 'o', OPT_VALUE, "FILE", "the sidecar to write", ID_OUTPUT},
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
@@ -42,7 +49,7 @@ static bool set_option(struct power_law *law, int id, const struct options *o,
 }
 
 static oato_status make(const char *model, const char *path, const struct power_law *law,
-                        struct oato_error *err)
+                        bool plants, struct oato_error *err)
 {
     struct gguf *g;
     struct neurons n;
@@ -50,11 +57,14 @@ static oato_status make(const char *model, const char *path, const struct power_
     if (status)
         return status;
     status = power_law_neurons(g, law, &n, err);
-    if (!status) {
-        status = neurons_save(&n, path, err);
-        neurons_free(&n);
-    }
     gguf_close(g);
+    if (status)
+        return status;
+    if (plants)
+        status = plant_law(model, &n, err);
+    if (!status)
+        status = neurons_save(&n, path, err);
+    neurons_free(&n);
     return status;
 }
 
@@ -64,6 +74,7 @@ int main(int argc, char **argv)
     struct oato_error err = {0};
     struct options o;
     const char *path = NULL, *model = NULL;
+    bool plants = false;
     int id;
     options_init(&o, rows, argc - 1, argv + 1);
     while ((id = options_next(&o, &err)) != OPT_END) {
@@ -72,7 +83,9 @@ int main(int argc, char **argv)
             options_help(rows, stdout);
             return OATO_OK;
         }
-        if (id == ID_OUTPUT || id == OPT_OPERAND)
+        if (id == ID_PLANT)
+            plants = true;
+        else if (id == ID_OUTPUT || id == OPT_OPERAND)
             *(id == ID_OUTPUT ? &path : &model) = o.value;
         else if (id == OPT_ERROR || !set_option(&law, id, &o, &err))
             goto out;
@@ -80,7 +93,7 @@ int main(int argc, char **argv)
     if (!path || !model)
         oato_fail(&err, OATO_EUSAGE, "name the model and, with -o, the file to write; see --help");
     else
-        make(model, path, &law, &err);
+        make(model, path, &law, plants, &err);
 out:
     if (err.status)
         fprintf(stderr, "oato-make-neurons: %s\n", err.text);
