@@ -105,6 +105,10 @@ struct weight_source {
     enum weight_use use;
     const struct mapped_file *file; /* the mapping that holds data, or NULL; a device that copies
                                        may release the pages behind it (file_release) */
+    /* Rows or columns that are not neighbours, NULL: they are. WEIGHT_COLUMNS: the k columns,
+     * ascending numbers counted from `data` on; then row_stride is set. Other uses (not
+     * WEIGHT_LOOKUP): row i of the source is row list[i] of the tensor, and n is their number */
+    const int32_t *list;
     const void *prepared; /* these rows as weight_data returned them on a device of the same layout,
                              64-byte aligned; read through this pointer until weight_free, instead
                              of preparing. NULL: prepare the rows */

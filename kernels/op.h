@@ -104,6 +104,8 @@ enum weight_use {
     WEIGHT_MATRIX, /* matrix products, also those of experts */
     WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
     WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
+    WEIGHT_ROWS,   /* rows that are read one by one: up of a sparse GATE_UP */
+    WEIGHT_COLUMNS /* columns that are read one by one: a sparse MUL_MAT */
 };
 
 /* The axis along which an operator is split into parts: output rows, inputs (the parts' results are
@@ -162,6 +164,13 @@ struct oato_op {
     float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; SSM: constant decays by
                     op_slope; 0: no slopes */
     int32_t alibi_heads; /* of all heads, of which the operator may have some, from `first` on */
+    /* MUL_MAT, GATE_UP: 1: elements near 0 are skipped. GATE_UP: up's product is computed only where
+     * |activation(gate)| > threshold, and out[0] is exactly 0 elsewhere. MUL_MAT: columns of the
+     * weight where |in[0]| <= threshold are not read. 0: what is exactly 0; negative: nothing is
+     * skipped, by the same kernels and so with the same bits as 0 where activations have exact
+     * zeros */
+    int32_t sparse;
+    float threshold;
     float eps;           /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
     float rope_base;     /* ROPE: frequency base */
     float rope_scale;    /* ROPE: positions are multiplied by this (1 = no scaling) .. */
@@ -229,6 +238,7 @@ struct op_size {
     int32_t rows;         /* T: rows that the operator computes */
     int32_t seqs;         /* S: sequences (ATTENTION, kinds with a state), at least 1 */
     int64_t kv_positions; /* ATTENTION: positions read, summed over the step's tokens */
+    int32_t active;       /* sparse: neurons that are expected not to be skipped; 0: all */
 };
 
 enum { OP_KEY_SIZE = 96 };
@@ -249,6 +259,7 @@ enum { OP_KEY_SIZE = 96 };
  *   head_mul_mat/Q8_0/k128/n512/h16/d192   k, n of one head; heads, head_dim
  *   qkv/Q4_1/k576/n576/m192        m = n2
  *   gate_up/Q4_1/k576/n1536        n of the gate, of the up matrix and of the output
+ *   gate_up/Q4_1/k576/n1536/z1     sparse; likewise mul_mat; threshold is not part of it
  *   merge/n576                     n of the output, k = n
  *   merge_sum/k1152/n576           k in all inputs together, n of each and of the output
  *   slice/k576/n64                 k of the input, n of the output; first is not part of it

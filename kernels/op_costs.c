@@ -95,6 +95,10 @@ enum weight_use op_weight_use(const struct oato_op *op)
 
 enum weight_use op_weight_use_at(const struct oato_op *op, int i)
 {
+    if (op->sparse && op->kind == OP_MUL_MAT)
+        return WEIGHT_COLUMNS;
+    if (op->sparse && i == 1)
+        return WEIGHT_ROWS;
     return i < op_weight_least(op) ? op_weight_use(op) : WEIGHT_VECTOR;
 }
 
@@ -124,8 +128,12 @@ static bool matrices_fit(const struct oato_op *op)
 {
     int64_t n, k;
     size_t row, all;
-    return op_weight_shape(op, 0, &n, &k) && dtype_is_weight((oato_dtype)op->dtype) && k > 0 &&
-           dtype_row_bytes((oato_dtype)op->dtype, k, &row) && size_mul(row, (size_t)n, &all) &&
+    if (!op_weight_shape(op, 0, &n, &k) || !dtype_is_weight((oato_dtype)op->dtype) || k <= 0)
+        return false;
+    const int64_t block = dtype_info(op->dtype)->block_elems;
+    if (op->sparse && op->kind == OP_MUL_MAT) /* a part may have any columns of a block */
+        k = (k + block - 1) / block * block;
+    return dtype_row_bytes((oato_dtype)op->dtype, k, &row) && size_mul(row, (size_t)n, &all) &&
            all < SIZE_MAX / 16;
 }
 
@@ -151,6 +159,16 @@ static double matrix_rows(const struct oato_op *op, const struct op_kind_row *ro
     return (double)n;
 }
 
+/* The share of a sparse operator's products that are not skipped: of gate all are computed. */
+static double share_computed(const struct oato_op *op, const struct op_size *size)
+{
+    const double all = op->kind == OP_GATE_UP ? op->n : op->k;
+    if (!op->sparse || size->active <= 0 || size->active >= all)
+        return 1;
+    const double share = size->active / all;
+    return op->kind == OP_GATE_UP ? (1 + share) / 2 : share;
+}
+
 double op_flops(const struct oato_op *op, const struct op_size *size)
 {
     const struct op_kind_row *row = op_kind_row(op->kind);
@@ -159,7 +177,7 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
     if (row->traffic == EXPERTS)
         times *= op->experts_used * share_held(op);
     if (op_weight_use(op) == WEIGHT_MATRIX)
-        each += 2 * matrix_rows(op, row) * op->k;
+        each += 2 * matrix_rows(op, row) * op->k * share_computed(op, size);
     return times * each;
 }
 
@@ -218,7 +236,7 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     case NONE: return 0;
     case VECTOR: return vectors;
     case TABLE_ROWS: return size->rows * bytes;
-    case MATRICES: return rows * bytes;
+    case MATRICES: return rows * bytes * share_computed(op, size);
     case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
     case STATE:
         return 8.0 * (double)op_state_floats(op) * (size->seqs > 1 ? size->seqs : 1) + vectors;

@@ -81,6 +81,16 @@ static bool activation_fits(const struct oato_op *op)
     return op->activation >= 0 && op->activation < ACT_COUNT;
 }
 
+static bool sparse_fits(const struct oato_op *op)
+{
+    return op->sparse == 0 || op->sparse == 1;
+}
+
+static bool gate_up_fits(const struct oato_op *op)
+{
+    return activation_fits(op) && sparse_fits(op);
+}
+
 static bool is_of_blocks(int32_t dtype)
 {
     const struct dtype_info *d = dtype_info(dtype);
@@ -157,8 +167,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_RMS_NORM] = {"rms_norm", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_WEIGHTED, W_K}, {W_BIASED, W_K}}, .traffic = VECTOR,
         .flops = 4, .flops_of = W_K, .fits = norm_fits}, /* square and add, scale, weight */
-    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
-        .traffic = MATRICES, .axes = ROWS | K},
+    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N, F_SPARSE}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
+        .traffic = MATRICES, .axes = ROWS | K, .fits = sparse_fits},
     [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},
     [OP_SCALE] = {"scale", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
@@ -197,9 +207,9 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .traffic = EXPERTS, .flops = 2, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
     [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .in = {W_K}, .out = {W_N, W_N2, W_N2},
         .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
-    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N}, .in = {W_K}, .out = {W_N},
+    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N, F_SPARSE}, .in = {W_K}, .out = {W_N},
         .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
-        .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = activation_fits},
+        .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = gate_up_fits},
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
         .weight = {{W_WEIGHTED, W_K}, {W_BIASED, W_K}}, .traffic = VECTOR,
         .flops = 5, .flops_of = W_K, .fits = norm_fits},

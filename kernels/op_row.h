@@ -27,7 +27,8 @@ enum field_id {
     F_K_TAIL,
     F_SINGLE,
     F_SHARE,
-    F_UP_DTYPE
+    F_UP_DTYPE,
+    F_SPARSE
 };
 
 /* Widths of values and weights in terms of the operator's fields. */

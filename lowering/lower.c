@@ -88,7 +88,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
             slot.begin = part.placed->begin * (rows / o->op.experts);
             slot.end = part.placed->end * (rows / o->op.experts);
         }
-        if (r->streams && slot.use == WEIGHT_MATRIX) {
+        if (r->streams && slot.use != WEIGHT_VECTOR) {
             slot.streamed = true;
             slot.staging_offset = offset; /* the record's place is added later */
         }

@@ -31,13 +31,62 @@ struct oato_weight {
     const struct oato_weight *rows_of;
 };
 
+/* Row i of those that the source names. */
+static inline const uint8_t *weight_source_row(const struct weight_source *s, int64_t i)
+{
+    const int64_t row = s->list && s->use != WEIGHT_COLUMNS ? s->list[s->row_begin + i] : s->row_begin + i;
+    return (const uint8_t *)s->data + (uint64_t)row * weight_source_stride(s);
+}
 /* True when the rows exist and are whole blocks of a known type. */
 bool weight_source_good(const struct weight_source *s);
 /* Fails with the message that they are not, or of no type that the device supports. */
 oato_status weight_source_fail(const struct weight_source *s, const char *device,
                                oato_status status, struct oato_error *err);
+/* Bytes from one row to the next of prepared WEIGHT_ROWS, the GGUF's own rows of k elements. */
+uint64_t weight_rows_stride(oato_dtype dtype, int64_t k);
 /* Rows [begin, end) of the source are no longer needed: releases the pages of its file. */
 void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end);
+
+/* WEIGHT_COLUMNS, see columns.c. How a type is kept: */
+struct columns_form {
+    uint8_t bits;   /* of an integer, 4 or 8; 0: a float type */
+    uint8_t offset; /* the stored integer is the weight's integer plus this */
+    uint8_t block;  /* columns of the original matrix that share a scale */
+    bool has_min;
+    bool half; /* scales are F16, else float32 */
+};
+const struct columns_form *columns_form_of(oato_dtype dtype);
+
+/* The parts of a prepared weight. */
+struct columns {
+    const struct columns_form *form;
+    int64_t blocks;
+    const int32_t *start;    /* the first column of each block, and their end */
+    uint64_t scales, column; /* bytes of a block's scales and minima; of a column */
+    const uint8_t *data;
+};
+struct columns columns_of(const struct oato_weight *w);
+/* A block: its scales, minima, then columns; float types have one block without scales. */
+static inline const uint8_t *columns_block(const struct columns *c, int64_t b)
+{
+    return c->data + (uint64_t)b * c->scales + (uint64_t)(b ? c->start[b] : 0) * c->column;
+}
+/* Rows with those that make them whole. */
+static inline int64_t columns_rows(int64_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+/* The number among the integers of 64 rows of a row's. */
+static inline int columns_place(int row)
+{
+    return row % 16 / 4 * 16 + row / 16 * 4 + row % 4;
+}
+/* Blocks of k columns; list: which ones, NULL: the first ones. */
+int64_t columns_blocks(oato_dtype dtype, const int32_t *list, int64_t k);
+uint64_t columns_bytes(oato_dtype dtype, int64_t n, int64_t k, int64_t blocks);
+/* Rows [begin, end) of the source, at multiples of 64. */
+void columns_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                     int64_t end);
 
 /* ---------------------------------------------------------------------------------- KV ---- */
 
@@ -115,6 +164,10 @@ static inline float *kv_state(const struct kv_cache *kv, int32_t layer, int64_t 
 /* Dequantises k elements of a GGUF row. */
 void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);
 bool quants_known(oato_dtype dtype);
+/* Columns of struct columns_form's block number `sub` of a block: elements are scale * integer + min.
+ * min is not set for types without. */
+void quants_integers(oato_dtype dtype, const uint8_t *block, int sub, int8_t q[32], float *scale,
+                     float *min);
 /* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes. */
 void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8]);
 /* Element i of a block: -32 .. 31, 0 .. 3, -4 .. 3. */
@@ -151,6 +204,9 @@ struct quants_codes {
 };
 void quants_codes_read(oato_dtype dtype, const uint8_t *block, struct quants_codes *c);
 void quants_codes_row(oato_dtype dtype, const struct quants_codes *c, float out[256]);
+/* Elements [from, from + n), all of one scale. */
+void quants_codes_integers(oato_dtype dtype, const struct quants_codes *c, int from, int n,
+                           int8_t q[32], float *scale);
 
 /* ------------------------------------------------------------------------------- tests ---- */
 

@@ -11,17 +11,43 @@
 uint64_t weight_source_stride(const struct weight_source *source)
 {
     size_t row = 0;
+    if (source->row_stride)
+        return source->row_stride;
     if (!dtype_row_bytes(source->dtype, source->k, &row))
         return 0;
-    return source->row_stride ? source->row_stride : row;
+    return row;
+}
+
+uint64_t weight_rows_stride(oato_dtype dtype, int64_t k)
+{
+    size_t row = 0;
+    dtype_row_bytes(dtype, k, &row);
+    return size_align(row, 64);
+}
+
+static bool list_good(const struct weight_source *s)
+{
+    const struct dtype_info *type = dtype_info((int)s->dtype);
+    const bool columns = s->use == WEIGHT_COLUMNS;
+    const int64_t n = columns ? s->k : s->row_end;
+    /* columns of a row; how many rows the tensor has, only the caller knows */
+    const int64_t end = columns ? (int64_t)(s->row_stride / (uint64_t)type->block_bytes) *
+                                      type->block_elems
+                                : INT64_MAX;
+    for (int64_t i = columns ? 0 : s->row_begin; i < n; i++)
+        if (s->list[i] < 0 || s->list[i] >= end || (i && s->list[i] <= s->list[i - 1]))
+            return false;
+    return s->use != WEIGHT_LOOKUP;
 }
 
 bool weight_source_good(const struct weight_source *s)
 {
-    size_t row;
-    return quants_known(s->dtype) && dtype_row_bytes(s->dtype, s->k, &row) && s->row_begin >= 0 &&
-           s->row_end >= s->row_begin && s->row_end <= s->n &&
-           (!s->row_stride || (s->row_stride >= row && s->use != WEIGHT_LOOKUP));
+    size_t row = 0;
+    const bool listed = s->list && s->use == WEIGHT_COLUMNS;
+    return quants_known(s->dtype) && (listed || dtype_row_bytes(s->dtype, s->k, &row)) &&
+           s->row_begin >= 0 && s->row_end >= s->row_begin && s->row_end <= s->n &&
+           (!s->row_stride || (s->row_stride >= row && s->use != WEIGHT_LOOKUP)) &&
+           (!s->list || list_good(s));
 }
 
 oato_status weight_source_fail(const struct weight_source *s, const char *device,
@@ -37,7 +63,11 @@ void weight_source_release(const struct weight_source *s, int64_t begin, int64_t
 {
     const size_t stride = weight_source_stride(s);
     size_t row = 0;
-    if (!s->file || begin >= end || !dtype_row_bytes(s->dtype, s->k, &row))
+    if (!s->file || begin >= end)
+        return;
+    if (!dtype_row_bytes(s->dtype, s->k, &row) || s->list)
+        row = 0; /* of columns less than all that was read, and of rows none in between */
+    if (s->list && s->use != WEIGHT_COLUMNS)
         return;
     file_release(s->file,
                  (size_t)((const uint8_t *)s->data - s->file->data) +

@@ -343,6 +343,122 @@ static void (*const row_of[DT_COUNT])(const uint8_t *p, int64_t k,
                                       float *out) = {WEIGHT_TYPES(ROW)};
 #undef ROW
 
+/* ------------------------------------------------------------------------------- integers - */
+
+/* Elements of 32 whose low nibbles come first. */
+static int nibble_at(const uint8_t *q, int i)
+{
+    return q[i % 16] >> i / 16 * 4 & 15;
+}
+
+/* Types of blocks of 32. */
+static void integers_32(oato_dtype dtype, const uint8_t *p, int8_t q[32], float *scale, float *min)
+{
+    const bool mins = dtype == DT_Q4_1 || dtype == DT_Q5_1, fifth = dtype == DT_Q5_0 || dtype == DT_Q5_1;
+    const int head = dtype == DT_MXFP4 ? 1 : mins ? 4 : 2;
+    const int offset = dtype == DT_Q4_0 ? 8 : dtype == DT_Q5_0 ? 16 : 0;
+    const int8_t *values = dtype == DT_IQ4_NL  ? quants_iq4_values
+                           : dtype == DT_MXFP4 ? quants_mxfp4_values
+                                               : NULL;
+    uint32_t high = 0;
+    *scale = dtype == DT_MXFP4 ? ldexpf(1, p[0] - 128) : half_at(p);
+    if (mins)
+        *min = half_at(p + 2);
+    p += head;
+    if (fifth) {
+        memcpy(&high, p, sizeof high);
+        p += sizeof high;
+    }
+    for (int i = 0; i < 32; i++) {
+        const int x = nibble_at(p, i);
+        q[i] = (int8_t)(values ? values[x] : (x | (int)(high >> i & 1) << 4) - offset);
+    }
+}
+
+static void integers_k45(bool five, const uint8_t *p, int sub, int8_t q[32], float *scale,
+                         float *min)
+{
+    uint8_t scales[8], mins[8];
+    quants_k_scales(p + 4, scales, mins);
+    *scale = half_at(p) * (float)scales[sub];
+    *min = -(half_at(p + 2) * (float)mins[sub]);
+    const uint8_t *low = (five ? p + 48 : p + 16) + sub / 2 * 32;
+    for (int i = 0; i < 32; i++)
+        q[i] = (int8_t)((low[i] >> sub % 2 * 4 & 15) | (five ? (p[16 + i] >> sub & 1) << 4 : 0));
+}
+
+/* Other types of blocks of 256 and 64. */
+static void integers_small(oato_dtype dtype, const uint8_t *p, int sub, int8_t q[32], float *scale,
+                           float *min)
+{
+    int8_t scales[16];
+    if (dtype == DT_Q6_K) {
+        *scale = half_at(p + 208) * (float)(int8_t)p[192 + sub];
+        for (int i = 0; i < 16; i++)
+            q[i] = (int8_t)quants_q6_k_value(p, 16 * sub + i);
+    } else if (dtype == DT_Q2_K) {
+        *scale = half_at(p + 80) * (float)(p[sub] & 15);
+        *min = -(half_at(p + 82) * (float)(p[sub] >> 4));
+        for (int i = 0; i < 16; i++)
+            q[i] = (int8_t)quants_q2_k_value(p, 16 * sub + i);
+    } else if (dtype == DT_Q3_K) {
+        quants_q3_k_scales(p, scales);
+        *scale = half_at(p + 108) * (float)scales[sub];
+        for (int i = 0; i < 16; i++)
+            q[i] = (int8_t)quants_q3_k_value(p, 16 * sub + i);
+    } else if (dtype == DT_IQ4_XS) {
+        quants_iq4_xs_scales(p, scales);
+        *scale = half_at(p) * (float)scales[sub];
+        for (int i = 0; i < 32; i++)
+            q[i] = quants_iq4_values[nibble_at(p + 8 + 16 * sub, i)];
+    } else if (dtype == DT_NVFP4) {
+        *scale = half_ue4m3(p[sub]);
+        for (int i = 0; i < 16; i++)
+            q[i] = quants_mxfp4_values[p[4 + 8 * sub + i % 8] >> i / 8 * 4 & 15];
+    } else {
+        *scale = half_at(p + (dtype == DT_TQ1_0 ? 52 : 64));
+        for (int i = 0; i < 32; i++)
+            q[i] = (int8_t)((dtype == DT_TQ1_0 ? quants_tq1_value(p, 32 * sub + i)
+                                               : quants_tq2_value(p, 32 * sub + i)) -
+                            1);
+    }
+}
+
+static void integers_codes(oato_dtype dtype, const uint8_t *p, int sub, int8_t q[32], float *scale)
+{
+    const int n = columns_form_of(dtype)->block;
+    struct quants_codes c;
+    quants_codes_read(dtype, p, &c);
+    quants_codes_integers(dtype, &c, n * sub, n, q, scale);
+}
+
+void quants_integers(oato_dtype dtype, const uint8_t *block, int sub, int8_t q[32], float *scale,
+                     float *min)
+{
+    switch ((int)dtype) {
+    case DT_Q4_0:
+    case DT_Q4_1:
+    case DT_Q5_0:
+    case DT_Q5_1:
+    case DT_IQ4_NL:
+    case DT_MXFP4: integers_32(dtype, block, q, scale, min); break;
+    case DT_Q8_0:
+        *scale = half_at(block);
+        memcpy(q, block + 2, 32);
+        break;
+    case DT_Q4_K: integers_k45(false, block, sub, q, scale, min); break;
+    case DT_Q5_K: integers_k45(true, block, sub, q, scale, min); break;
+    case DT_IQ1_S:
+    case DT_IQ1_M:
+    case DT_IQ2_XXS:
+    case DT_IQ2_XS:
+    case DT_IQ2_S:
+    case DT_IQ3_XXS:
+    case DT_IQ3_S: integers_codes(dtype, block, sub, q, scale); break;
+    default: integers_small(dtype, block, sub, q, scale, min);
+    }
+}
+
 bool quants_known(oato_dtype dtype)
 {
     return (int)dtype >= 0 && dtype < DT_COUNT && row_of[dtype];

@@ -173,16 +173,34 @@ void quants_codes_read(oato_dtype dtype, const uint8_t *block, struct quants_cod
     codebooks[dtype].read(block, c);
 }
 
-void quants_codes_row(oato_dtype dtype, const struct quants_codes *c, float out[256])
+static float scale_at(const struct codebook *b, const struct quants_codes *c, int i)
+{
+    return f16_to_f32(c->d) * b->factor * (float)(2 * c->scale[i / 16] + 1);
+}
+
+static int8_t value_at(const struct codebook *b, const struct quants_codes *c, int i)
 {
     static const uint8_t bit_of_four[4] = {0, 8, 4, 12};
+    const int in = i % b->group, word = b->grid[c->index[i / b->group]];
+    const int code = b->group == 8 ? word >> 2 * in & 3 : word >> bit_of_four[in] & 7;
+    return b->values[code | (c->high[i / 8] >> i % 8 & 1) << 3];
+}
+
+void quants_codes_row(oato_dtype dtype, const struct quants_codes *c, float out[256])
+{
     const struct codebook *b = &codebooks[dtype];
-    const float d = f16_to_f32(c->d) * b->factor;
-    for (int i = 0; i < 256; i++) {
-        const int in = i % b->group, word = b->grid[c->index[i / b->group]], sub = i / 16;
-        const int code = b->group == 8 ? word >> 2 * in & 3 : word >> bit_of_four[in] & 7;
-        const int high = c->high[i / 8] >> i % 8 & 1;
-        const float scale = d * (float)(2 * c->scale[sub] + 1);
-        out[i] = scale * (float)b->values[code | high << 3];
+    for (int s = 0; s < 256; s += 16) {
+        const float scale = scale_at(b, c, s);
+        for (int i = s; i < s + 16; i++)
+            out[i] = scale * (float)value_at(b, c, i);
     }
+}
+
+void quants_codes_integers(oato_dtype dtype, const struct quants_codes *c, int from, int n,
+                           int8_t q[32], float *scale)
+{
+    const struct codebook *b = &codebooks[dtype];
+    *scale = scale_at(b, c, from);
+    for (int i = 0; i < n; i++)
+        q[i] = value_at(b, c, from + i);
 }

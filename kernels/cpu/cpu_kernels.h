@@ -25,6 +25,8 @@ const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
                          enum numerics_choice choice);
 uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
                             int64_t cols, enum weight_use use);
+/* The same of a source, whose list of columns counts. */
+uint64_t cpu_source_bytes(const struct cpu_kernels *k, const struct weight_source *s);
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
                              const struct op_size *size, int n_threads);
 

@@ -165,6 +165,7 @@ static void lookup_link(const struct cpu_device *d, struct cpu_weight *l,
                         const struct cpu_weight *m)
 {
     if (l->weight.use == WEIGHT_LOOKUP && m->weight.use == WEIGHT_MATRIX && l->from == m->from &&
+        m->from &&
         l->weight.dtype == m->weight.dtype && l->weight.k == m->weight.k &&
         l->weight.rows <= m->weight.rows && d->kernels->layout->row)
         l->weight.rows_of = &m->weight;
@@ -256,11 +257,11 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
     w->use = s->use;
     w->rows = s->row_end - s->row_begin;
     w->k = s->k;
-    owner->from = (const uint8_t *)s->data + (size_t)s->row_begin * weight_source_stride(s);
+    owner->from = s->list ? NULL : weight_source_row(s, 0);
     if (s->use == WEIGHT_LOOKUP) {
         w->data = owner->from;
     } else {
-        w->bytes = cpu_prepared_bytes(d->kernels, s->dtype, w->rows, w->k, s->use);
+        w->bytes = cpu_source_bytes(d->kernels, s);
         oato_status status = memory_take(d, w->bytes, "a weight", err);
         if (!status && s->prepared) {
             w->data = s->prepared;

@@ -158,6 +158,8 @@ const char *cpu_kernels_layout(const struct cpu_kernels *k)
 const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
                          enum numerics_choice choice)
 {
+    if (op->sparse && op->kind == OP_MUL_MAT)
+        return k->columns->numerics((oato_dtype)op->dtype);
     return op_weight_use(op) == WEIGHT_MATRIX
                ? cpu_matrix_class(k, (oato_dtype)op->dtype, choice)->numerics
                : "f32";
@@ -168,11 +170,37 @@ uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64
 {
     if (use == WEIGHT_VECTOR)
         return (uint64_t)rows * (uint64_t)cols * sizeof(float);
+    if (use == WEIGHT_ROWS)
+        return (uint64_t)rows * weight_rows_stride(dtype, cols);
+    if (use == WEIGHT_COLUMNS)
+        return columns_bytes(dtype, rows, cols, columns_blocks(dtype, NULL, cols));
     if (use == WEIGHT_MATRIX)
         return k->layout->bytes(k->layout->lanes, dtype, rows, cols);
     size_t row = 0;
     dtype_row_bytes(dtype, cols, &row);
     return (uint64_t)rows * row;
+}
+
+uint64_t cpu_source_bytes(const struct cpu_kernels *k, const struct weight_source *s)
+{
+    const int64_t rows = s->row_end - s->row_begin;
+    return s->use == WEIGHT_COLUMNS
+               ? columns_bytes(s->dtype, rows, s->k, columns_blocks(s->dtype, s->list, s->k))
+               : cpu_prepared_bytes(k, s->dtype, rows, s->k, s->use);
+}
+
+/* The GGUF's own rows. */
+static void rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                         int64_t end)
+{
+    const uint64_t step = weight_rows_stride(s->dtype, s->k);
+    size_t row = 0;
+    dtype_row_bytes(s->dtype, s->k, &row);
+    for (int64_t r = begin; r < end; r++) {
+        uint8_t *to = (uint8_t *)w->data + (uint64_t)r * step;
+        memcpy(to, weight_source_row(s, r), row);
+        memset(to + row, 0, step - row);
+    }
 }
 
 void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
@@ -184,15 +212,22 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
         k->layout->prepare(k->layout->lanes, source, w, begin, end);
         return;
     }
+    if (source->use == WEIGHT_COLUMNS) {
+        columns_prepare(source, w, begin, end);
+        return;
+    }
+    if (source->use == WEIGHT_ROWS) {
+        rows_prepare(source, w, begin, end);
+        return;
+    }
     const size_t stride = weight_source_stride(source);
-    const uint8_t *from =
-        (const uint8_t *)source->data + (size_t)(source->row_begin + begin) * stride;
     uint8_t *to = (uint8_t *)w->data;
     if (source->use == WEIGHT_LOOKUP) {
-        memcpy(to + (size_t)begin * stride, from, (size_t)(end - begin) * stride);
+        memcpy(to + (size_t)begin * stride, weight_source_row(source, begin),
+               (size_t)(end - begin) * stride);
         return;
     }
     float *out = floats(to) + begin * source->k;
-    for (int64_t r = begin; r < end; r++, from += stride, out += source->k)
-        quants_row(source->dtype, from, source->k, out);
+    for (int64_t r = begin; r < end; r++, out += source->k)
+        quants_row(source->dtype, weight_source_row(source, r), source->k, out);
 }

@@ -176,6 +176,31 @@ struct row_kernels {
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
 };
 
+/* Work of one thread on a sparse MUL_MAT: y = W x for all T rows of x, by the columns of W where they
+ * are not near 0. */
+struct columns_job {
+    const struct oato_weight *w; /* WEIGHT_COLUMNS */
+    const float *x;              /* T rows of w->k */
+    int64_t T;
+    float threshold; /* of |x|, see op.h */
+    float *y;        /* of row 0 of the weight; rows of y are y_stride floats apart */
+    int64_t y_stride;
+};
+
+/* The same bits whatever T, the rows that a call computes, and whether zeros are skipped. */
+struct columns_kernels {
+    const char *(*numerics)(oato_dtype dtype);
+    uint64_t (*scratch_bytes)(oato_dtype dtype, int64_t k, int64_t T);
+    /* Rows [begin, end) of the weight, at multiples of 64. */
+    void (*run)(const struct columns_job *j, int64_t begin, int64_t end, uint8_t *scratch);
+};
+
+/* Whether an element counts: NaN does. */
+static inline bool is_active(float x, float threshold)
+{
+    return threshold < 0 || !(fabsf(x) <= threshold);
+}
+
 enum { STATE_COLUMNS = 32 }; /* of a block of a state */
 
 /* Work on the state of one sequence, T tokens. */
@@ -211,6 +236,7 @@ struct cpu_kernels {
     const struct attention_kernels *attention;
     const struct row_kernels *rows;
     const struct state_kernels *state;
+    const struct columns_kernels *columns;
 };
 
 /* The CPU has no library class. */
@@ -233,6 +259,7 @@ static inline uint64_t matrix_scratch_bytes(const struct matrix_class *c, oato_d
 }
 
 extern const struct attention_kernels ref_attention; /* also of levels without their own */
+extern const struct columns_kernels ref_columns;
 extern const struct state_kernels ref_state, avx2_state, avx512_state;
 extern const struct cpu_kernels cpu_kernels_ref, cpu_kernels_avx2, cpu_kernels_avxvnni,
     cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;

@@ -546,8 +546,6 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
     const struct lanes_format *f = lanes_format_of(s->dtype);
     const struct dtype_info *type = dtype_info((int)s->dtype);
     const uint64_t group_bytes = lanes_matrix_bytes(lanes, s->dtype, lanes, s->k);
-    const uint64_t stride = weight_source_stride(s);
-    const uint8_t *rows = (const uint8_t *)s->data + (uint64_t)s->row_begin * stride;
     struct planes planes;
     for (int i = 0; i < 2; i++)
         plane_order_of(2, i, &planes.low[i]);
@@ -561,7 +559,7 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
         struct group g;
         for (int lane = 0; lane < LANES_MAX; lane++) {
             const bool there = lane < lanes && first + lane < end;
-            g.at[lane] = there ? rows + (uint64_t)(first + lane) * stride : zeros;
+            g.at[lane] = there ? weight_source_row(s, first + lane) : zeros;
             g.on[lane] = there ? type->block_bytes : 0;
         }
         if (f && f->grid)

@@ -123,4 +123,5 @@ const struct cpu_kernels cpu_kernels_neon = {
     .attention = &ref_attention,
     .rows = &neon_rows,
     .state = &ref_state,
+    .columns = &ref_columns,
 };

@@ -32,7 +32,8 @@ struct matrix_room {
     bool is_private;  /* every thread packs for itself */
 };
 
-static struct matrix_room matrix_room(const struct matrix_class *k, const struct oato_op *op,
+static struct matrix_room matrix_room(const struct cpu_kernels *kernels,
+                                      const struct matrix_class *k, const struct oato_op *op,
                                       int64_t T)
 {
     struct matrix_room m = {0};
@@ -41,33 +42,23 @@ static struct matrix_room matrix_room(const struct matrix_class *k, const struct
     m.scratch = m.up_at;
     m.panel = max_i64(k->panel_rows, MATRIX_ROWS);
     if (op->kind == OP_GATE_UP)
-        m.scratch += align64((uint64_t)(T * m.panel) * sizeof(float));
+        m.scratch += op->sparse ? sparse_gate_up_scratch(kernels, op, T)
+                                : align64((uint64_t)(T * m.panel) * sizeof(float));
     m.pack = align64(matrix_pack_bytes(k, op->k));
     m.is_private = T * op->k <= PRIVATE_ELEMENTS;
     return m;
 }
 
-static uint64_t matrix_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
-                                 int n_threads)
+static uint64_t matrix_workspace(const struct cpu_kernels *kernels, const struct matrix_class *k,
+                                 const struct oato_op *op, int64_t T, int n_threads)
 {
-    struct matrix_room m = matrix_room(k, op, T);
+    struct matrix_room m = matrix_room(kernels, k, op, T);
     uint64_t n = (uint64_t)n_threads;
     /* A shorter step may pack privately: room for the larger of the two. */
     int64_t most = op->k > 0 ? min_i64(T, PRIVATE_ELEMENTS / op->k) : 0;
     uint64_t packed = (uint64_t)max_i64(m.is_private ? 0 : T, most * n_threads) * m.pack;
     return WORKSPACE_HEADER_BYTES + n * m.scratch + packed;
 }
-
-/* The weights of the operator side by side, cut into units of MATRIX_ROWS rows. */
-struct matrix_task {
-    const struct run *x;
-    struct matrix_job job[3];
-    int64_t rows[3];
-    int n;
-    uint8_t *scratch;
-    uint64_t up_at;
-    int64_t panel;
-};
 
 static int64_t units_of(int64_t rows)
 {
@@ -118,7 +109,7 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
         if (begin < units) {
             int64_t from = begin * MATRIX_ROWS, to = min_i64(m->rows[i], end * MATRIX_ROWS);
             if (m->x->op->kind == OP_GATE_UP) {
-                gate_up_rows(m, from, to, next);
+                (m->x->op->sparse ? sparse_gate_up_rows : gate_up_rows)(m, from, to, next);
             } else {
                 struct matrix_job job = m->job[i];
                 job.next = end > units && i + 1 < m->n ? m->job[i + 1].w->data : next;
@@ -133,8 +124,12 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
 static void run_matrix(const struct run *x)
 {
     const struct oato_op *op = x->op;
-    struct matrix_room room = matrix_room(x->matrix, op, x->T);
-    assert(matrix_workspace(x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
+    if (op->sparse && op->kind == OP_MUL_MAT) {
+        run_columns(x);
+        return;
+    }
+    struct matrix_room room = matrix_room(x->k, x->matrix, op, x->T);
+    assert(matrix_workspace(x->k, x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
     uint8_t *scratch = x->c->workspace + WORKSPACE_HEADER_BYTES;
     uint8_t *packed = scratch + (uint64_t)x->n_threads * room.scratch;
     const float *in = input(x, 0);
@@ -476,7 +471,7 @@ struct read_ahead cpu_record_reads(const struct cpu_context *c, const struct pro
 {
     struct read_ahead none = {NULL, 0};
     if (r->kind != RECORD_RUN || kinds[r->op.kind].run != run_matrix ||
-        record_rows(r, step) > MEMORY_BOUND_COLUMNS)
+        op_weight_use_at(&r->op, 0) != WEIGHT_MATRIX || record_rows(r, step) > MEMORY_BOUND_COLUMNS)
         return none;
     const struct oato_weight *w = c->weights[r->weight[0]];
     const int64_t own = deal_own(units_of_op(&r->op), n_threads) * MATRIX_ROWS;
@@ -531,12 +526,16 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
 {
     if (op->kind == OP_ATTENTION)
         return attention_workspace(k, op, size, n_threads);
+    if (op->sparse && op->kind == OP_MUL_MAT)
+        return columns_workspace(k, op, size->rows, n_threads);
     uint64_t bytes = 0;
     for (int i = 0; i < NUMERICS_CHOICES && op_weight_use(op) == WEIGHT_MATRIX; i++) {
-        const uint64_t one = (op_has_experts(op)            ? experts_workspace
-                              : op->kind == OP_HEAD_MUL_MAT ? heads_workspace
-                                                            : matrix_workspace)(
-            cpu_matrix_class(k, (oato_dtype)op->dtype, i), op, size->rows, n_threads);
+        const struct matrix_class *matrix = cpu_matrix_class(k, (oato_dtype)op->dtype, i);
+        const uint64_t one =
+            op_has_experts(op) ? experts_workspace(matrix, op, size->rows, n_threads)
+            : op->kind == OP_HEAD_MUL_MAT
+                ? heads_workspace(matrix, op, size->rows, n_threads)
+                : matrix_workspace(k, matrix, op, size->rows, n_threads);
         bytes = one > bytes ? one : bytes;
     }
     return bytes;

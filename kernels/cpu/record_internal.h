@@ -1,7 +1,7 @@
 /*
  * record_internal.h - shared by ops.c, which runs records, ops_attention.c (records that use KV
- * pages), ops_experts.c (mixture of experts), ops_heads.c (a matrix for each head) and ops_top.c
- * (candidates of rows of logits).
+ * pages), ops_experts.c (mixture of experts), ops_heads.c (a matrix for each head), ops_sparse.c
+ * (products that skip zeros) and ops_top.c (candidates of rows of logits).
  */
 #ifndef OATO_RECORD_INTERNAL_H
 #define OATO_RECORD_INTERNAL_H
@@ -101,6 +101,28 @@ void run_state_copy(const struct run *x);
 uint64_t heads_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
                          int n_threads);
 void run_heads(const struct run *x);
+
+/* The weights of a matrix product side by side, cut into units of MATRIX_ROWS rows. */
+struct matrix_task {
+    const struct run *x;
+    struct matrix_job job[3];
+    int64_t rows[3];
+    int n;
+    uint8_t *scratch;
+    uint64_t up_at; /* GATE_UP: of the rows of `up` in the scratch; sparse: then of their weights */
+    int64_t panel;  /* rows computed together */
+};
+
+/* ops_sparse.c */
+/* Scratch of a thread behind the kernels' own: gather_rows of the results of up, and their weights. */
+enum { SPARSE_CHUNK = 256, SPARSE_PANEL = MATRIX_ROWS };
+uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_op *op, int64_t T);
+/* GATE_UP of rows [begin, end); the thread reads on at `next`. */
+void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
+                         const uint8_t *next);
+uint64_t columns_workspace(const struct cpu_kernels *k, const struct oato_op *op, int64_t T,
+                           int n_threads);
+void run_columns(const struct run *x);
 
 /* ops_top.c */
 void top_k_row(const struct run *x, int64_t t);

@@ -64,13 +64,10 @@ static void ref_prepare(int lanes, const struct weight_source *s, struct oato_we
                         int64_t begin, int64_t end)
 {
     (void)lanes;
-    const uint64_t row = row_bytes_of(s->dtype, s->k), stride = weight_source_stride(s);
-    const uint8_t *from = (const uint8_t *)s->data + (uint64_t)(s->row_begin + begin) * stride;
+    const uint64_t row = row_bytes_of(s->dtype, s->k);
     uint8_t *to = (uint8_t *)w->data + (uint64_t)begin * row;
-    if (stride == row)
-        memcpy(to, from, (uint64_t)(end - begin) * row);
-    for (int64_t r = begin; stride != row && r < end; r++, to += row, from += stride)
-        memcpy(to, from, row);
+    for (int64_t r = begin; r < end; r++, to += row)
+        memcpy(to, weight_source_row(s, r), row);
 }
 
 static uint64_t ref_scratch_bytes(oato_dtype dtype, int64_t k)
@@ -409,4 +406,5 @@ const struct cpu_kernels cpu_kernels_ref = {
     .attention = &ref_attention,
     .rows = &rows,
     .state = &ref_state,
+    .columns = &ref_columns,
 };

@@ -174,7 +174,7 @@ static struct sim_weight *weight_create(struct oato_device *d, const struct weig
         .use = source->use,
         .rows = rows,
         .k = source->k,
-        .bytes = sim_prepared_bytes(d, source->dtype, rows, source->k, source->use)};
+        .bytes = cpu_source_bytes(s->kernels, source)};
     return w;
 }
 

@@ -53,7 +53,7 @@ static void bench_share(void *arg, int thread)
 static void print_line(const struct attention_bench *b, const struct shape *s, const struct work *w,
                        int threads, int64_t positions, double bandwidth, double peak)
 {
-    const struct op_size size = {w->seqs * w->tokens, w->seqs, positions};
+    const struct op_size size = {.rows = w->seqs * w->tokens, .seqs = w->seqs, .kv_positions = positions};
     const double ns = (double)b->best_ns;
     const double bytes = op_bytes(&b->r.op, &size) / ns, flops = op_flops(&b->r.op, &size) / ns;
     printf("%-7s %-4s %-4s threads %d S %d T %3d kv %4d %10.0f ns %6.1f GB/s %7.1f GFLOP/s",
@@ -107,7 +107,7 @@ static void bench_work(struct attention_bench *b, const struct shape *s, const s
     random_floats(arena, (int64_t)T * width);
     b->c.arena = (uint8_t *)arena;
     b->r.out[0] = (uint64_t)T * (uint64_t)width * sizeof(float);
-    struct op_size size = {T, w->seqs, positions};
+    struct op_size size = {.rows = T, .seqs = w->seqs, .kv_positions = positions};
     b->c.workspace_bytes = cpu_workspace_bytes(b->c.kernels, &b->r.op, &size, n);
     b->c.workspace = pages_alloc(b->c.workspace_bytes);
     b->repeats = T > 64 ? 8 : 4 * b->kv.n_layers;

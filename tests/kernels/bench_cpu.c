@@ -84,7 +84,7 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
         (struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = K, .n = ROWS});
     b->r.numerics = (uint8_t)b->numerics;
     b->r.out[0] = (uint64_t)T * K * sizeof(float);
-    struct op_size size = {T, 1, 0};
+    struct op_size size = {.rows = T, .seqs = 1};
     b->c.arena = (uint8_t *)arena;
     b->c.weights = b->table;
     b->c.workspace_bytes = cpu_workspace_bytes(b->c.kernels, &b->r.op, &size, n);

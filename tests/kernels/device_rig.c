@@ -244,7 +244,7 @@ void rig_wait(struct program_record *r, int device, uint32_t ordinal)
 
 const struct program *rig_program(struct rig *g)
 {
-    const struct op_size most = {RIG_TOKENS, 2, RIG_TOKENS * 64};
+    const struct op_size most = {.rows = RIG_TOKENS, .seqs = 2, .kv_positions = RIG_TOKENS * 64};
     g->p.n_signals = 0;
     for (uint32_t i = 0; i < g->p.n_records; i++) {
         const struct program_record *r = &g->records[i];

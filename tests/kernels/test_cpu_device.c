@@ -518,7 +518,7 @@ static void transfers_are_done_when_they_return(void **state)
     assert_string_equal(back, "2345");
     d->ops->free(d, p, 64);
     struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 64};
-    struct op_size size = {1, 1, 0};
+    struct op_size size = {.rows = 1, .seqs = 1};
     assert_true(d->ops->supports(d, &op));
     assert_true(d->ops->workspace_bytes(d, &op, &size) > 0);
     assert_non_null(d->ops->numerics(d, &op, NUMERICS_DECODE));

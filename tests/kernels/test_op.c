@@ -27,6 +27,8 @@ static const char *const known_keys[] = {
     "select/k576/t1",
     "qkv/Q4_1/k576/n576/m192/t1",
     "gate_up/Q4_K/k576/n1536/t8",
+    "gate_up/Q4_0/k576/n1536/z1/t1",
+    "mul_mat/F16/k1536/n576/z1/t1",
     "add_norm/k576/t1",
     "merge/n576/t1",
     "merge_sum/k1152/n576/t1",
@@ -303,7 +305,7 @@ static void the_longest_key_stays_inside_its_buffer(void **state)
                          .heads = INT32_MIN,
                          .kv_heads = INT32_MIN,
                          .head_dim = INT32_MIN};
-    struct op_size size = {INT32_MIN, INT32_MAX, INT64_MIN};
+    struct op_size size = {.rows = INT32_MIN, .seqs = INT32_MAX, .kv_positions = INT64_MIN};
     char key[OP_KEY_SIZE + 1];
     key[OP_KEY_SIZE] = '#';
     oato_op_key(&op, &size, key);

@@ -273,7 +273,7 @@ static void a_changed_declaration_drops_the_devices_rows(void **state)
     assert_int_equal(device_rows(&p, "cpu:0"), n);
     int32_t sim = profile_device_index(&p, "sim:0");
     struct oato_op op = m->graph.ops[0].op;
-    assert_null(profile_find(&p, sim, &op, &(struct op_size){1, 1, 0}));
+    assert_null(profile_find(&p, sim, &op, &(struct op_size){.rows = 1, .seqs = 1}));
     assert_true(p.devices[sim].read_bytes_per_s == 1e9);
     assert_int_equal(p.n_links, 2);
     profile_free(&p);

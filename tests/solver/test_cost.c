@@ -56,21 +56,21 @@ static int setup(void **state)
                                                      .flops_per_s = 1e10};
     profile.links[profile.n_links++] = (struct profile_link){
         .from = 0, .to = 1, .latency_ns = 1000, .bytes_per_s = 1e9, .sync_ns = 500};
-    put(0, &matrix, (struct op_size){1, 1, 0}, 100, true);
-    put(0, &matrix, (struct op_size){8, 1, 0}, 450, true);
-    put(0, &matrix, (struct op_size){512, 1, 0}, 20000, true);
+    put(0, &matrix, (struct op_size){.rows = 1, .seqs = 1}, 100, true);
+    put(0, &matrix, (struct op_size){.rows = 8, .seqs = 1}, 450, true);
+    put(0, &matrix, (struct op_size){.rows = 512, .seqs = 1}, 20000, true);
     for (int rows = 1; rows <= 16; rows *= 16)
         for (int64_t kv = 100; kv <= 1000; kv *= 10)
-            put(0, &attention, (struct op_size){rows, 1, kv * rows}, rows * (50.0 + (double)kv),
+            put(0, &attention, (struct op_size){.rows = rows, .seqs = 1, .kv_positions = kv * rows}, rows * (50.0 + (double)kv),
                 true);
-    put(0, &attention, (struct op_size){4, 4, 4000}, 3000, true);
-    put(1, &matrix, (struct op_size){1, 1, 0}, 10, true);
+    put(0, &attention, (struct op_size){.rows = 4, .seqs = 4, .kv_positions = 4000}, 3000, true);
+    put(1, &matrix, (struct op_size){.rows = 1, .seqs = 1}, 10, true);
     struct oato_op other = matrix;
     other.n = 256;
-    put(1, &other, (struct op_size){1, 1, 0}, 0, false);
+    put(1, &other, (struct op_size){.rows = 1, .seqs = 1}, 0, false);
     other.dtype = DT_Q6_K;
     other.k = 256;
-    put(1, &other, (struct op_size){1, 1, 0}, 0, false);
+    put(1, &other, (struct op_size){.rows = 1, .seqs = 1}, 0, false);
     return cost_create(&profile, &cost, &err);
 }
 
@@ -85,7 +85,7 @@ static int teardown(void **state)
 static double ns_of(int32_t device, const struct oato_op *op, int32_t rows, int32_t seqs,
                     int64_t kv)
 {
-    struct op_size size = {rows, seqs, kv};
+    struct op_size size = {.rows = rows, .seqs = seqs, .kv_positions = kv};
     return cost_of_op(cost, device, op, &size).ns;
 }
 
@@ -152,7 +152,7 @@ static void an_unmeasured_shape_is_a_marked_roofline(void **state)
     (void)state;
     struct oato_op other = matrix;
     other.n = 4096;
-    struct op_size size = {1, 1, 0};
+    struct op_size size = {.rows = 1, .seqs = 1};
     struct op_cost c = cost_of_op(cost, 0, &other, &size);
     assert_true(c.estimate);
     double bytes = 64.0 / 32 * 18 * 4096 + 4.0 * (64 + 4096);
@@ -213,7 +213,7 @@ static void workspace_and_numerics_are_of_the_nearest_size(void **state)
     assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 9), 5120);
     assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 1024), 10240);
     assert_int_equal(cost_workspace_bytes(cost, 2, &matrix, 8), 0);
-    struct op_size one = {1, 1, 0}, many = {100, 1, 0};
+    struct op_size one = {.rows = 1, .seqs = 1}, many = {.rows = 100, .seqs = 1};
     assert_string_equal(cost_of_op(cost, 0, &matrix, &one).numerics, "f32");
     assert_string_equal(cost_of_op(cost, 0, &matrix, &many).numerics, "u8b32");
 }
@@ -224,7 +224,7 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     (void)state;
     static const uint16_t kinds[] = {OP_MUL_MAT, OP_QKV, OP_GATE_UP};
     static const struct oato_op norm = {.kind = OP_RMS_NORM, .k = 4096, .n = 4096};
-    const struct op_size one = {1, 1, 0};
+    const struct op_size one = {.rows = 1, .seqs = 1};
     struct profile sheet;
     struct cost_model *c = NULL;
     struct oato_error err = {.text = ""};

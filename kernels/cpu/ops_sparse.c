@@ -1,0 +1,140 @@
+/*
+ * ops_sparse.c - products that skip zeros. GATE_UP goes over chunks of neurons:
+ *
+ *   for each up to 256 neurons
+ *     gate's products, as a matrix like any other
+ *     the neurons that are active for some token: the list of the chunk
+ *     for each up to 64 of these      their rows of up, gathered into the layout of a matrix, in L2
+ *       up's products                 by the very kernels of a dense GATE_UP: the same bits
+ *       activation(gate) * up where the token's neuron is active, elsewhere 0
+ *
+ * A sparse MUL_MAT has neurons for columns. Threads share its rows, so each adds up a row alone, in
+ * order of the columns: there is nothing to merge.
+ */
+#include "kernels/cpu/record_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+static uint64_t up_bytes(int64_t T)
+{
+    return align64((uint64_t)(T * SPARSE_PANEL) * sizeof(float));
+}
+
+uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_op *op, int64_t T)
+{
+    return up_bytes(T) + align64(k->layout->bytes(k->layout->lanes, (oato_dtype)op->dtype,
+                                                  SPARSE_PANEL, op->k));
+}
+
+/* Marks the neurons that are active for a token at least; gates are n for each token. */
+static void neurons_mark(const struct run *x, const float *gate, int64_t stride, int64_t n,
+                         bool *active)
+{
+    float a[SPARSE_CHUNK];
+    memset(active, 0, (size_t)n * sizeof *active);
+    for (int64_t t = 0; t < x->T; t++, gate += stride) {
+        gate_row(x, a, gate, NULL, n);
+        for (int64_t i = 0; i < n; i++)
+            active[i] |= is_active(a[i], x->op->threshold);
+    }
+}
+
+/* Results of n listed neurons, first in place of their gates: y is the token's neuron 0. */
+static void neurons_put(const struct run *x, const int32_t *list, int64_t n, const float *up,
+                        float *y)
+{
+    float gate[SPARSE_PANEL], a[SPARSE_PANEL], product[SPARSE_PANEL];
+    for (int64_t i = 0; i < n; i++)
+        gate[i] = y[list[i]];
+    gate_row(x, a, gate, NULL, n);
+    gate_row(x, product, gate, up, n);
+    for (int64_t i = 0; i < n; i++)
+        y[list[i]] = is_active(a[i], x->op->threshold) ? product[i] : 0;
+}
+
+/* Up's products of n listed neurons, at most SPARSE_PANEL. */
+static void panel_run(const struct matrix_task *m, const int32_t *list, int64_t n)
+{
+    const struct matrix_layout *layout = m->x->k->layout;
+    const struct oato_weight *rows = m->job[1].w;
+    float *up = floats(m->scratch + m->up_at);
+    struct oato_weight panel = {.dtype = rows->dtype,
+                                .use = WEIGHT_MATRIX,
+                                .rows = n,
+                                .k = rows->k,
+                                .data = m->scratch + m->up_at + up_bytes(m->x->T)};
+    const struct weight_source source = {.data = rows->data,
+                                         .dtype = rows->dtype,
+                                         .k = rows->k,
+                                         .n = n,
+                                         .row_end = n,
+                                         .row_stride = weight_rows_stride(rows->dtype, rows->k),
+                                         .use = WEIGHT_MATRIX,
+                                         .list = list};
+    struct matrix_job job = m->job[1];
+    layout->prepare(layout->lanes, &source, &panel, 0, n);
+    job.w = &panel;
+    job.next = NULL;
+    job.y = up;
+    job.y_stride = SPARSE_PANEL;
+    m->x->matrix->rows(&job, 0, n, m->scratch);
+    for (int64_t t = 0; t < job.T; t++)
+        neurons_put(m->x, list, n, up + t * SPARSE_PANEL, m->job[0].y + t * m->job[0].y_stride);
+}
+
+void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
+                         const uint8_t *next)
+{
+    struct matrix_job gate = m->job[0];
+    for (int64_t r = begin, stop; r < end; r = stop) {
+        int32_t list[SPARSE_CHUNK];
+        bool active[SPARSE_CHUNK];
+        int64_t n = 0;
+        stop = min_i64(end, r + SPARSE_CHUNK);
+        gate.next = stop < end ? rows_at(m->x->k, gate.w, stop) : next;
+        m->x->matrix->rows(&gate, r, stop, m->scratch);
+        neurons_mark(m->x, gate.y + r, gate.y_stride, stop - r, active);
+        for (int64_t i = r; i < stop; i++)
+            if (active[i - r])
+                list[n++] = (int32_t)i;
+        for (int64_t i = 0; i < n; i += SPARSE_PANEL)
+            panel_run(m, list + i, min_i64(SPARSE_PANEL, n - i));
+        for (int64_t t = 0; t < gate.T && n < stop - r; t++)
+            for (int64_t i = r; i < stop; i++)
+                if (!active[i - r])
+                    gate.y[t * gate.y_stride + i] = 0;
+    }
+}
+
+/* -------------------------------------------------------------------------------- columns - */
+
+static uint64_t columns_scratch(const struct cpu_kernels *k, const struct oato_op *op, int64_t T)
+{
+    return align64(k->columns->scratch_bytes((oato_dtype)op->dtype, op->k, T));
+}
+
+uint64_t columns_workspace(const struct cpu_kernels *k, const struct oato_op *op, int64_t T,
+                           int n_threads)
+{
+    return WORKSPACE_HEADER_BYTES + (uint64_t)n_threads * columns_scratch(k, op, T);
+}
+
+void run_columns(const struct run *x)
+{
+    const int64_t units = (x->op->n + MATRIX_ROWS - 1) / MATRIX_ROWS;
+    const int64_t begin = units * x->thread / x->n_threads * MATRIX_ROWS;
+    const int64_t end =
+        min_i64(x->op->n, units * (x->thread + 1) / x->n_threads * MATRIX_ROWS);
+    const struct columns_job job = {.w = weight(x, 0),
+                                    .x = input(x, 0),
+                                    .T = x->T,
+                                    .threshold = x->op->threshold,
+                                    .y = output(x, 0),
+                                    .y_stride = x->op->n};
+    uint8_t *scratch = x->c->workspace + WORKSPACE_HEADER_BYTES +
+                       (uint64_t)x->thread * columns_scratch(x->k, x->op, x->T);
+    assert(columns_workspace(x->k, x->op, x->T, x->n_threads) <= x->c->workspace_bytes);
+    if (begin < end)
+        x->k->columns->run(&job, begin, end, scratch);
+}
