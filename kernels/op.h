@@ -91,6 +91,12 @@ enum op_kind {
     OP_HEAD_MUL_MAT, /* in graphs: each head has a matrix of its own, n x k, one behind the other in
                         weight[0]: out[0] has for each head the product with the first k of its
                         head_dim columns of in[0], then the other columns as they are */
+    /* made by lowering, for predictors of active neurons */
+    OP_SIGNS,  /* out[0][j] = the number of i for which in[0][i] and weight[0][j][i] have the same
+                  sign, less the number of those for which they have not: a guess of the product's
+                  sign that reads one bit for each weight (SparseInfer) */
+    OP_ACTIVE, /* out[0] = a list: the number of elements of in[0] above `threshold`, then their
+                  numbers, ascending, as whole float32 numbers; what follows has no meaning */
     OP_KIND_COUNT
 };
 
@@ -105,7 +111,8 @@ enum weight_use {
     WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
     WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
     WEIGHT_ROWS,   /* rows that are read one by one: up of a sparse GATE_UP */
-    WEIGHT_COLUMNS /* columns that are read one by one: a sparse MUL_MAT */
+    WEIGHT_COLUMNS, /* columns that are read one by one: a sparse MUL_MAT */
+    WEIGHT_SIGNS /* a bit for each element, set if it is negative, in rows of whole uint64 */
 };
 
 /* The axis along which an operator is split into parts: output rows, inputs (the parts' results are
@@ -202,6 +209,8 @@ enum { NUMERICS_DECODE_ROWS = 16 };
 
 /* TOP_K: the maximum of candidates, and of logits in a row (ids must be exact in float32). */
 enum { TOP_K_MOST = 256, TOP_K_LOGITS_MOST = 1 << 24 };
+/* ACTIVE: the maximum of elements, for the same reason. */
+enum { LIST_MOST = 1 << 24 };
 
 enum {
     HEAD_DIM_MAX = 1024, /* limits of the kernels */
@@ -271,6 +280,8 @@ enum { OP_KEY_SIZE = 96 };
  *   expert_gate_up/IQ2_S/k2048/n768/e128/u8/y18   y: up_dtype, GGUF's number of the type
  *   expert_down/Q4_0/k768/n2048/e128/u8      k in, n out of one expert
  *   kv_copy
+ *   signs/Q4_0/k4096/n14336
+ *   active/k14336                  k elements in; n = k + 1
  *   top_k/k128256/n80              k logits in, n twice the candidates
  *   conv/k2048/s3                  channels, state; n = k
  *   delta/h32/g16/d128/c0          heads, kv_heads, head_dim, per_channel

@@ -89,6 +89,7 @@ enum weight_use op_weight_use(const struct oato_op *op)
 {
     const enum traffic traffic = op_kind_row(op->kind)->traffic;
     return traffic == TABLE_ROWS                       ? WEIGHT_LOOKUP
+           : traffic == SIGNS                          ? WEIGHT_SIGNS
            : traffic == MATRICES || traffic == EXPERTS ? WEIGHT_MATRIX
                                                        : WEIGHT_VECTOR;
 }
@@ -238,6 +239,7 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     case TABLE_ROWS: return size->rows * bytes;
     case MATRICES: return rows * bytes * share_computed(op, size);
     case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
+    case SIGNS: return rows * ((op->k + 63) / 64 * 8.0);
     case STATE:
         return 8.0 * (double)op_state_floats(op) * (size->seqs > 1 ? size->seqs : 1) + vectors;
     case KV_WRITTEN: return size->rows * kv;

@@ -147,6 +147,12 @@ static bool slice_fits(const struct oato_op *op)
            op->n / heads <= op->k / heads - op->first;
 }
 
+/* Numbers of a list are exact in float32. */
+static bool list_fits(const struct oato_op *op)
+{
+    return op->k <= LIST_MOST;
+}
+
 static bool conv_fits(const struct oato_op *op)
 {
     return op->state > 0 && op->state <= CONV_STATE_MAX;
@@ -234,6 +240,10 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .fits = head_products_fit},
     [OP_GATE] = {"gate", false, {F_K, F_HEADS}, .n = W_K, .in = {W_K, W_GATES}, .out = {W_N},
         .flops = 4, .flops_of = W_K, .fits = gate_fits},
+    [OP_SIGNS] = {"signs", true, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
+        .traffic = SIGNS},
+    [OP_ACTIVE] = {"active", false, {F_K}, .n = W_LIST, .in = {W_K}, .out = {W_N},
+        .flops = 1, .flops_of = W_K, .fits = list_fits},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}},
     [OP_TOP_K] = {"top_k", false, {F_K, F_N}, .in = {W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K, /* a comparison each */
@@ -314,6 +324,7 @@ int64_t op_width(const struct oato_op *op, enum width width)
     case W_STEPS: return op->alibi != 0 ? 0 : op->heads;
     case W_DECAYED: return op->alibi != 0 ? 0 : 1;
     case W_STATE: return op_state_floats(op);
+    case W_LIST: return (int64_t)op->k + 1;
     }
     return 0;
 }

@@ -68,11 +68,12 @@ enum width {
     W_XBC,     /* x of all heads, B and C of all groups */
     W_STEPS,   /* dt of all heads; 0 with constant decays */
     W_DECAYED, /* rows of the weights of decays: one, or 0 likewise */
-    W_STATE    /* of a sequence */
+    W_STATE,   /* of a sequence */
+    W_LIST     /* of elements of the input: how many, and which */
 };
 
 /* The memory that a run reads or writes beside the operator's values. */
-enum traffic { NONE, VECTOR, TABLE_ROWS, MATRICES, EXPERTS, STATE, KV_WRITTEN, KV_READ };
+enum traffic { NONE, VECTOR, TABLE_ROWS, MATRICES, EXPERTS, SIGNS, STATE, KV_WRITTEN, KV_READ };
 
 enum {
     ROWS = 1 << AXIS_ROWS,

@@ -449,6 +449,8 @@ static const struct {
     [OP_DELTA] = {.run = run_state},
     [OP_SSM] = {.run = run_state},
     [OP_HEAD_MUL_MAT] = {.run = run_heads},
+    [OP_SIGNS] = {.run = run_signs},
+    [OP_ACTIVE] = {.row = active_row},
 };
 
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
@@ -460,7 +462,8 @@ bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
     int64_t T = record_rows(r, step);
     if (kinds[r->op.kind].run == run_state)
         return T * op_state_floats(&r->op) <= SOLO_STATE;
-    const bool wide = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE || r->op.kind == OP_TOP_K;
+    const bool wide = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE || r->op.kind == OP_TOP_K ||
+                      r->op.kind == OP_ACTIVE;
     int64_t width = wide ? r->op.k : r->op.n;
     const bool by_rows = kinds[r->op.kind].row || kinds[r->op.kind].run == run_rope;
     return T == 0 || (by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));

@@ -124,6 +124,10 @@ uint64_t columns_workspace(const struct cpu_kernels *k, const struct oato_op *op
                            int n_threads);
 void run_columns(const struct run *x);
 
+/* ops_predict.c */
+void run_signs(const struct run *x);
+void active_row(const struct run *x, int64_t t);
+
 /* ops_top.c */
 void top_k_row(const struct run *x, int64_t t);
 

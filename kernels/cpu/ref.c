@@ -391,12 +391,21 @@ const struct attention_kernels ref_attention = {
     .merge = ref_attention_merge,
 };
 
+static int64_t ref_differ(const uint64_t *a, const uint64_t *b, int64_t n)
+{
+    int64_t bits = 0;
+    for (int64_t i = 0; i < 64 * n; i++)
+        bits += (a[i / 64] ^ b[i / 64]) >> i % 64 & 1;
+    return bits;
+}
+
 static const struct row_kernels rows = {
     .rms_norm = ref_rms_norm,
     .layer_norm = ref_layer_norm,
     .add = ref_add,
     .gate = ref_gate,
     .to_f16 = ref_to_f16,
+    .differ = ref_differ,
 };
 
 const struct cpu_kernels cpu_kernels_ref = {

@@ -191,6 +191,8 @@ static struct oato_op random_op(void)
                 op.n = op.heads * (op.v_dim + op.v_in_k);
         }
         break;
+    case OP_SIGNS: op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)]; break;
+    case OP_ACTIVE: op.n = op.k + 1; break;
     case OP_HEAD_MUL_MAT:
         op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
         op.n = random_int(1 << 10);

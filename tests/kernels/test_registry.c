@@ -136,6 +136,7 @@ static void weights_are_laid_out_by_their_use(void **state)
                       kind == OP_HEAD_MUL_MAT;
         assert_int_equal(use, matrix             ? WEIGHT_MATRIX
                               : kind == OP_EMBED ? WEIGHT_LOOKUP
+                              : kind == OP_SIGNS ? WEIGHT_SIGNS
                                                  : WEIGHT_VECTOR);
     }
 }

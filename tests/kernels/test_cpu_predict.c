@@ -1,0 +1,102 @@
+/*
+ * test_cpu_predict.c - guesses of active neurons, at every level: signs of products are counted
+ * from the signs of weights and inputs alone, and a list names exactly what is above its threshold.
+ */
+#include "tests/kernels/test_cpu.h"
+
+enum { N = 70, T = 3 };
+
+/* Runs the operator on x; its rows of n floats. */
+static float *run(const struct cpu_kernels *k, struct guarded *g, struct oato_op op, const float *x,
+                  struct oato_weight **weights, int threads)
+{
+    struct cpu_context c = {.kernels = k, .weights = weights, .arena = g->base};
+    struct simple_step step;
+    struct program_record r = record_of(op);
+    r.n_in = r.n_out = 1;
+    r.in_width[0] = op.k;
+    r.in[0] = (uint64_t)((const uint8_t *)x - g->base);
+    r.out[0] = guarded_offset(g, (size_t)T * (size_t)op.n * sizeof(float));
+    if (weights)
+        r.weight[r.n_weights++] = 0;
+    record_run(&c, &r, simple_step(&step, T), 0, threads);
+    return floats(g->base + r.out[0]);
+}
+
+static void check_signs(const struct cpu_kernels *k, oato_dtype dtype, int32_t width)
+{
+    struct guarded g;
+    size_t stride = 0;
+    guarded_init(&g);
+    assert_true(dtype_row_bytes(dtype, width, &stride));
+    uint8_t *data = test_malloc(N * stride);
+    random_elements(dtype, data, (int64_t)N * width);
+    float *x = guarded_alloc(&g, (size_t)(T * width) * sizeof(float));
+    random_floats(x, (int64_t)T * width);
+    x[0] = -0.0f;
+    struct oato_weight *w = weight_make(k, &g, dtype, data, N, width, 0, N, WEIGHT_SIGNS);
+    const struct oato_op op = {.kind = OP_SIGNS, .dtype = (uint16_t)dtype, .k = width, .n = N};
+    const float *got = run(k, &g, op, x, &w, 2);
+    float *row = test_calloc((size_t)width, sizeof *row);
+    for (int64_t j = 0; j < N; j++) {
+        quants_row(dtype, data + (size_t)j * stride, width, row);
+        for (int64_t t = 0; t < T; t++) {
+            int sum = 0;
+            for (int64_t i = 0; i < width; i++)
+                sum += !signbit(row[i]) == !signbit(x[t * width + i]) ? 1 : -1;
+            assert_true(got[t * N + j] == (float)sum);
+        }
+    }
+    test_free(row);
+    test_free(data);
+    test_free(w);
+    guarded_free(&g);
+}
+
+static void signs_are_counted(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t j = 0; k && j < ARRAY_LEN(matrix_types); j++)
+            check_signs(k, matrix_types[j], 512);
+        if (k) {
+            check_signs(k, DT_F16, 100);
+            check_signs(k, DT_Q4_0, 4096 + 32);
+        }
+    }
+}
+
+static void a_list_names_what_is_above(void **state)
+{
+    (void)state;
+    enum { WIDTH = 1000 };
+    const float thresholds[] = {-100, -0.5f, 0, 1.5f, 100};
+    for (size_t i = 0; i < ARRAY_LEN(thresholds); i++) {
+        struct guarded g;
+        guarded_init(&g);
+        float *x = guarded_alloc(&g, (size_t)(T * WIDTH) * sizeof(float));
+        random_floats(x, (int64_t)T * WIDTH);
+        x[7] = thresholds[i]; /* equal is not above */
+        x[8] = NAN;
+        const struct oato_op op = {
+            .kind = OP_ACTIVE, .k = WIDTH, .n = WIDTH + 1, .threshold = thresholds[i]};
+        const float *list = run(kernels_named("ref"), &g, op, x, NULL, 2);
+        for (int t = 0; t < T; t++, list += WIDTH + 1) {
+            int n = 0;
+            for (int j = 0; j < WIDTH; j++)
+                if (x[t * WIDTH + j] > thresholds[i])
+                    assert_true(list[++n] == (float)j);
+            assert_true(list[0] == (float)n);
+        }
+        guarded_free(&g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(signs_are_counted),
+                                       cmocka_unit_test(a_list_names_what_is_above)};
+    seed_init();
+    return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
+}
