@@ -107,18 +107,23 @@ enum row_class { ROWS_TOKENS, ROWS_LOGITS };
 
 /* How a weight is used; decides its layout. */
 enum weight_use {
-    WEIGHT_MATRIX, /* matrix products, also those of experts */
-    WEIGHT_LOOKUP, /* rows looked up: OP_EMBED */
-    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
-    WEIGHT_ROWS,   /* rows that are read one by one: up of a sparse GATE_UP */
+    WEIGHT_MATRIX,  /* matrix products, also those of experts */
+    WEIGHT_LOOKUP,  /* rows looked up: OP_EMBED */
+    WEIGHT_VECTOR,  /* norms, biases, rope divisors: always converted to float32 */
+    WEIGHT_ROWS,    /* rows that are read one by one: up of a sparse GATE_UP */
     WEIGHT_COLUMNS, /* columns that are read one by one: a sparse MUL_MAT */
-    WEIGHT_SIGNS /* a bit for each element, set if it is negative, in rows of whole uint64 */
+    WEIGHT_SIGNS    /* a bit for each element, set if it is negative, in rows of whole uint64 */
 };
 
 /* The axis along which an operator is split into parts: output rows, inputs (the parts' results are
  * summed), KV heads, experts. Plans store these numbers. */
 enum op_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "experts" */
+
+/* What a product skips. LISTED, of GATE_UP only: both products are computed only for the neurons
+ * that in[1], a list as OP_ACTIVE makes them, names for the token, and of up's only those that
+ * ZEROS would compute */
+enum op_sparse { SPARSE_NOT, SPARSE_ZEROS, SPARSE_LISTED };
 
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
 
@@ -171,16 +176,16 @@ struct oato_op {
     float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; SSM: constant decays by
                     op_slope; 0: no slopes */
     int32_t alibi_heads; /* of all heads, of which the operator may have some, from `first` on */
-    /* MUL_MAT, GATE_UP: 1: elements near 0 are skipped. GATE_UP: up's product is computed only where
-     * |activation(gate)| > threshold, and out[0] is exactly 0 elsewhere. MUL_MAT: columns of the
-     * weight where |in[0]| <= threshold are not read. 0: what is exactly 0; negative: nothing is
-     * skipped, by the same kernels and so with the same bits as 0 where activations have exact
-     * zeros */
+    /* MUL_MAT, GATE_UP: enum op_sparse; SPARSE_ZEROS: elements near 0 are skipped. GATE_UP: up's
+     * product is computed only where |activation(gate)| > threshold, and out[0] is exactly 0
+     * elsewhere. MUL_MAT: columns of the weight where |in[0]| <= threshold are not read. 0: what is
+     * exactly 0; negative: nothing is skipped, by the same kernels and so with the same bits as 0
+     * where activations have exact zeros */
     int32_t sparse;
     float threshold;
-    float eps;           /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
-    float rope_base;     /* ROPE: frequency base */
-    float rope_scale;    /* ROPE: positions are multiplied by this (1 = no scaling) .. */
+    float eps;                 /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
+    float rope_base;           /* ROPE: frequency base */
+    float rope_scale;          /* ROPE: positions are multiplied by this (1 = no scaling) .. */
     float rope_low, rope_high; /* .. from pair rope_high on, up to rope_low not, and between by
                                   degrees (YaRN); 0, 0: everywhere */
     float rope_magnitude;      /* ROPE: of rotated dimensions; 0: 1 */
@@ -268,7 +273,7 @@ enum { OP_KEY_SIZE = 96 };
  *   head_mul_mat/Q8_0/k128/n512/h16/d192   k, n of one head; heads, head_dim
  *   qkv/Q4_1/k576/n576/m192        m = n2
  *   gate_up/Q4_1/k576/n1536        n of the gate, of the up matrix and of the output
- *   gate_up/Q4_1/k576/n1536/z1     sparse; likewise mul_mat; threshold is not part of it
+ *   gate_up/Q4_1/k576/n1536/z1     enum op_sparse; likewise mul_mat; threshold is not part of it
  *   merge/n576                     n of the output, k = n
  *   merge_sum/k1152/n576           k in all inputs together, n of each and of the output
  *   slice/k576/n64                 k of the input, n of the output; first is not part of it

@@ -83,12 +83,13 @@ static bool activation_fits(const struct oato_op *op)
 
 static bool sparse_fits(const struct oato_op *op)
 {
-    return op->sparse == 0 || op->sparse == 1;
+    return op->sparse == SPARSE_NOT || op->sparse == SPARSE_ZEROS;
 }
 
 static bool gate_up_fits(const struct oato_op *op)
 {
-    return activation_fits(op) && sparse_fits(op);
+    return activation_fits(op) &&
+           (sparse_fits(op) || (op->sparse == SPARSE_LISTED && op->n < LIST_MOST));
 }
 
 static bool is_of_blocks(int32_t dtype)
@@ -213,7 +214,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .traffic = EXPERTS, .flops = 2, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
     [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .in = {W_K}, .out = {W_N, W_N2, W_N2},
         .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
-    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N, F_SPARSE}, .in = {W_K}, .out = {W_N},
+    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N, F_SPARSE}, .in = {W_K, W_LISTED}, .out = {W_N},
         .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
         .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = gate_up_fits},
     [OP_ADD_NORM] = {"add_norm", false, {F_K}, .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
@@ -325,6 +326,7 @@ int64_t op_width(const struct oato_op *op, enum width width)
     case W_DECAYED: return op->alibi != 0 ? 0 : 1;
     case W_STATE: return op_state_floats(op);
     case W_LIST: return (int64_t)op->k + 1;
+    case W_LISTED: return op->sparse == SPARSE_LISTED ? (int64_t)op->n + 1 : 0;
     }
     return 0;
 }

@@ -69,7 +69,8 @@ enum width {
     W_STEPS,   /* dt of all heads; 0 with constant decays */
     W_DECAYED, /* rows of the weights of decays: one, or 0 likewise */
     W_STATE,   /* of a sequence */
-    W_LIST     /* of elements of the input: how many, and which */
+    W_LIST,    /* of elements of the input: how many, and which */
+    W_LISTED   /* of GATE_UP's neurons; 0: there is no list */
 };
 
 /* The memory that a run reads or writes beside the operator's values. */

@@ -2,11 +2,11 @@
  * ops_sparse.c - products that skip zeros. GATE_UP goes over chunks of neurons:
  *
  *   for each up to 256 neurons
- *     gate's products, as a matrix like any other
- *     the neurons that are active for some token: the list of the chunk
- *     for each up to 64 of these      their rows of up, gathered into the layout of a matrix, in L2
- *       up's products                 by the very kernels of a dense GATE_UP: the same bits
- *       activation(gate) * up where the token's neuron is active, elsewhere 0
+ *     gate's products, as a matrix like any other; or, with a list, those of listed neurons, as
+ * up's the neurons that are active for some token: the list of the chunk for each up to 64 of these
+ * their rows of up, gathered into the layout of a matrix, in L2 up's products                 by
+ * the very kernels of a dense GATE_UP: the same bits activation(gate) * up where the token's neuron
+ * is active, elsewhere 0
  *
  * A sparse MUL_MAT has neurons for columns. Threads share its rows, so each adds up a row alone, in
  * order of the columns: there is nothing to merge.
@@ -23,21 +23,36 @@ static uint64_t up_bytes(int64_t T)
 
 uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_op *op, int64_t T)
 {
-    return up_bytes(T) + align64(k->layout->bytes(k->layout->lanes, (oato_dtype)op->dtype,
-                                                  SPARSE_PANEL, op->k));
+    return up_bytes(T) +
+           align64(k->layout->bytes(k->layout->lanes, (oato_dtype)op->dtype, SPARSE_PANEL, op->k));
 }
 
-/* Marks the neurons that are active for a token at least; gates are n for each token. */
+/* Marks the neurons that are active for a token at least; gates are n for each token. The gate of a
+ * neuron that a token's list lacks is 0. */
 static void neurons_mark(const struct run *x, const float *gate, int64_t stride, int64_t n,
                          bool *active)
 {
+    const bool listed = x->op->sparse == SPARSE_LISTED;
     float a[SPARSE_CHUNK];
     memset(active, 0, (size_t)n * sizeof *active);
     for (int64_t t = 0; t < x->T; t++, gate += stride) {
         gate_row(x, a, gate, NULL, n);
         for (int64_t i = 0; i < n; i++)
-            active[i] |= is_active(a[i], x->op->threshold);
+            active[i] |= is_active(a[i], x->op->threshold) && !(listed && gate[i] == 0);
     }
+}
+
+/* The first number of an ascending list that is not below r. */
+static const float *list_from(const float *at, const float *stop, int64_t r)
+{
+    while (at < stop) {
+        const float *middle = at + (stop - at) / 2;
+        if (*middle < (float)r)
+            at = middle + 1;
+        else
+            stop = middle;
+    }
+    return at;
 }
 
 /* Results of n listed neurons, first in place of their gates: y is the token's neuron 0. */
@@ -53,12 +68,14 @@ static void neurons_put(const struct run *x, const int32_t *list, int64_t n, con
         y[list[i]] = is_active(a[i], x->op->threshold) ? product[i] : 0;
 }
 
-/* Up's products of n listed neurons, at most SPARSE_PANEL. */
-static void panel_run(const struct matrix_task *m, const int32_t *list, int64_t n)
+/* Products of n listed rows of weight i, at most SPARSE_PANEL; T rows of them, SPARSE_PANEL apart.
+ */
+static const float *panel_products(const struct matrix_task *m, int i, const int32_t *list,
+                                   int64_t n)
 {
     const struct matrix_layout *layout = m->x->k->layout;
-    const struct oato_weight *rows = m->job[1].w;
-    float *up = floats(m->scratch + m->up_at);
+    const struct oato_weight *rows = m->job[i].w;
+    float *out = floats(m->scratch + m->up_at);
     struct oato_weight panel = {.dtype = rows->dtype,
                                 .use = WEIGHT_MATRIX,
                                 .rows = n,
@@ -72,34 +89,74 @@ static void panel_run(const struct matrix_task *m, const int32_t *list, int64_t 
                                          .row_stride = weight_rows_stride(rows->dtype, rows->k),
                                          .use = WEIGHT_MATRIX,
                                          .list = list};
-    struct matrix_job job = m->job[1];
+    struct matrix_job job = m->job[i];
     layout->prepare(layout->lanes, &source, &panel, 0, n);
     job.w = &panel;
     job.next = NULL;
-    job.y = up;
+    job.y = out;
     job.y_stride = SPARSE_PANEL;
     m->x->matrix->rows(&job, 0, n, m->scratch);
-    for (int64_t t = 0; t < job.T; t++)
-        neurons_put(m->x, list, n, up + t * SPARSE_PANEL, m->job[0].y + t * m->job[0].y_stride);
+    return out;
+}
+
+/* Gates of the neurons [r, end) that a token's list names; the others are 0. */
+static void listed_gates(const struct matrix_task *m, int64_t r, int64_t end)
+{
+    const struct matrix_job *gate = &m->job[0];
+    const int64_t width = op_in_width(m->x->op, 1);
+    bool named[SPARSE_CHUNK] = {false};
+    int32_t list[SPARSE_CHUNK];
+    int64_t n = 0;
+    for (int64_t t = 0; t < gate->T; t++) {
+        const float *at = input(m->x, 1) + t * width, *stop = at + 1 + (int64_t)*at;
+        float *y = gate->y + t * gate->y_stride;
+        memset(y + r, 0, (size_t)(end - r) * sizeof *y);
+        for (at = list_from(at + 1, stop, r); at < stop && *at < (float)end; at++) {
+            named[(int64_t)*at - r] = true;
+            y[(int64_t)*at] = 1; /* to be replaced by its product */
+        }
+    }
+    for (int64_t i = r; i < end; i++)
+        if (named[i - r])
+            list[n++] = (int32_t)i;
+    for (int64_t i = 0; i < n; i += SPARSE_PANEL) {
+        const int64_t panel = min_i64(SPARSE_PANEL, n - i);
+        const float *product = panel_products(m, 0, list + i, panel);
+        for (int64_t t = 0; t < gate->T; t++)
+            for (int64_t j = 0; j < panel; j++) {
+                float *y = gate->y + t * gate->y_stride + list[i + j];
+                *y = *y == 0 ? 0 : product[t * SPARSE_PANEL + j];
+            }
+    }
 }
 
 void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
                          const uint8_t *next)
 {
+    const struct run *x = m->x;
+    const bool listed = x->op->sparse == SPARSE_LISTED;
     struct matrix_job gate = m->job[0];
     for (int64_t r = begin, stop; r < end; r = stop) {
         int32_t list[SPARSE_CHUNK];
         bool active[SPARSE_CHUNK];
         int64_t n = 0;
         stop = min_i64(end, r + SPARSE_CHUNK);
-        gate.next = stop < end ? rows_at(m->x->k, gate.w, stop) : next;
-        m->x->matrix->rows(&gate, r, stop, m->scratch);
-        neurons_mark(m->x, gate.y + r, gate.y_stride, stop - r, active);
+        if (listed) {
+            listed_gates(m, r, stop);
+        } else {
+            gate.next = stop < end ? rows_at(x->k, gate.w, stop) : next;
+            x->matrix->rows(&gate, r, stop, m->scratch);
+        }
+        neurons_mark(x, gate.y + r, gate.y_stride, stop - r, active);
         for (int64_t i = r; i < stop; i++)
             if (active[i - r])
                 list[n++] = (int32_t)i;
-        for (int64_t i = 0; i < n; i += SPARSE_PANEL)
-            panel_run(m, list + i, min_i64(SPARSE_PANEL, n - i));
+        for (int64_t i = 0; i < n; i += SPARSE_PANEL) {
+            const int64_t panel = min_i64(SPARSE_PANEL, n - i);
+            const float *up = panel_products(m, 1, list + i, panel);
+            for (int64_t t = 0; t < gate.T; t++)
+                neurons_put(x, list + i, panel, up + t * SPARSE_PANEL, gate.y + t * gate.y_stride);
+        }
         for (int64_t t = 0; t < gate.T && n < stop - r; t++)
             for (int64_t i = r; i < stop; i++)
                 if (!active[i - r])
@@ -124,8 +181,7 @@ void run_columns(const struct run *x)
 {
     const int64_t units = (x->op->n + MATRIX_ROWS - 1) / MATRIX_ROWS;
     const int64_t begin = units * x->thread / x->n_threads * MATRIX_ROWS;
-    const int64_t end =
-        min_i64(x->op->n, units * (x->thread + 1) / x->n_threads * MATRIX_ROWS);
+    const int64_t end = min_i64(x->op->n, units * (x->thread + 1) / x->n_threads * MATRIX_ROWS);
     const struct columns_job job = {.w = weight(x, 0),
                                     .x = input(x, 0),
                                     .T = x->T,
