@@ -173,6 +173,9 @@ static void device_close(struct engine_device *d)
         ops->free(d->device, d->staging, d->lowered->staging_bytes);
     file_unmap(&d->prepared);
     free(d->weights);
+    for (uint32_t i = 0; d->gathered && i < d->lowered->n_slots; i++)
+        free(d->gathered[i]);
+    free(d->gathered);
     free(d->kept);
     ops->close(d->device);
 }

@@ -13,6 +13,7 @@ struct engine_device {
     struct device_info info;
     const struct lowered_device *lowered; /* its part of engine.lowered */
     struct oato_weight **weights;         /* parallel to lowered->slots */
+    void **gathered;             /* parallel to the slots: what streamed weights are read from */
     const void **kept;           /* parallel to the slots: bytes in `prepared`; NULL: prepare */
     struct mapped_file prepared; /* weights saved by an earlier start */
     void *staging;               /* room for streamed weights */
@@ -164,6 +165,11 @@ oato_status engine_lower(struct engine *e, struct oato_error *err);
 bool engine_phases_alike(const struct engine *e);
 /* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
 oato_status engine_allocate(struct engine *e, struct oato_error *err);
+
+/* source.c: what a slot's weight is prepared from; kept: its prepared bytes, or NULL to prepare it.
+ * The source may read *gathered, which the caller frees after it. */
+oato_status slot_source(const struct weight_slot *s, const void *kept, struct weight_source *out,
+                        void **gathered, struct oato_error *err);
 
 /* prepared.c: a device's prepared weights in a file of options->prepared_cache
  * (docs/prepared-format.md). Maps a valid file and points `kept` into it; warns about a file that

@@ -109,12 +109,10 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         return oato_fail(err, OATO_EFILE,
                          "%s: has no weights (header only): it can be planned for, but not run",
                          gguf_path(e->model->gguf));
-    if (e->plan && e->plan->neurons_hash)
-        return oato_fail(err, OATO_EFILE,
-                         "the plan reorders neurons and experts by a neurons sidecar, which this "
-                         "version cannot run; plan again without --neurons");
     if (e->plan)
         status = plan_check_model(e->plan, e->model->gguf, err);
+    if (!status && e->plan)
+        status = plan_check_neurons(e->plan, err);
     if (!status)
         status = devices_open(e, err);
     if (!status && e->plan)
@@ -147,8 +145,16 @@ static uint64_t slot_bytes(const void *user, int32_t device, const struct weight
 {
     const struct engine *e = user;
     const struct oato_device *d = e->device[device].device;
-    return d->ops->prepared_bytes(d, s->tensor->dtype, s->end - s->begin, s->col_end - s->col_begin,
-                                  s->use);
+    const int64_t rows = s->end - s->begin, k = s->col_end - s->col_begin;
+    const struct weight_source source = {.dtype = s->tensor->dtype,
+                                         .k = k,
+                                         .n = rows,
+                                         .row_end = rows,
+                                         .use = s->use,
+                                         .list = s->members};
+    return d->ops->source_bytes
+               ? d->ops->source_bytes(d, &source)
+               : d->ops->prepared_bytes(d, s->tensor->dtype, rows, k, s->use);
 }
 
 static uint64_t op_workspace(const void *user, int32_t device, const struct oato_op *op,
@@ -231,27 +237,6 @@ bool engine_phases_alike(const struct engine *e)
 
 /* -------------------------------------------------------------------------------- memory */
 
-/* The source of a slot's weight; kept: its prepared bytes, or NULL to prepare it. */
-static struct weight_source weight_source(const struct weight_slot *s, const void *kept)
-{
-    const struct gguf_tensor *t = s->tensor;
-    size_t left = 0, row = 0;
-    dtype_row_bytes(t->dtype, s->col_begin, &left);
-    dtype_row_bytes(t->dtype, t->ne[0], &row);
-    return (struct weight_source){
-        .data = t->data + left,
-        .dtype = t->dtype,
-        .k = s->col_end - s->col_begin,
-        .n = t->ne[1] * t->ne[2], /* experts are one matrix */
-        .row_begin = s->begin,
-        .row_end = s->end,
-        .row_stride = s->col_end - s->col_begin < t->ne[0] ? row : 0,
-        .use = s->use,
-        .file = t->file,
-        .prepared = kept,
-    };
-}
-
 static oato_status check_fits(const struct engine *e, const struct engine_device *d,
                               struct oato_error *err)
 {
@@ -288,8 +273,11 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
             !dtype_row_bytes(t->dtype, t->ne[0], &row))
             continue;
         const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
-        file_prefetch(t->file, offset + (size_t)s->begin * row, (size_t)(s->end - s->begin) * row);
-        *bytes += (uint64_t)(s->end - s->begin) * row;
+        const bool all = s->members; /* they may lie anywhere */
+        const size_t begin = all ? 0 : (size_t)s->begin * row;
+        const size_t part = all ? t->bytes : (size_t)(s->end - s->begin) * row;
+        file_prefetch(t->file, offset + begin, part);
+        *bytes += part;
     }
 }
 
@@ -309,8 +297,12 @@ static oato_status weights_prepare(const struct engine *e, struct engine_device 
         if (e->options->on_load)
             e->options->on_load(e->user, d->info.id, prepared, low->weight_bytes);
         prepared += s->bytes;
-        const struct weight_source source = weight_source(s, d->kept[i]);
-        oato_status status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
+        struct weight_source source;
+        void *gathered;
+        oato_status status = slot_source(s, d->kept[i], &source, &gathered, err);
+        if (!status)
+            status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
+        free(gathered);
         if (status)
             return oato_fail_at(err, "%s: loading %s", d->info.id, s->tensor->name);
     }
@@ -341,9 +333,12 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
         const struct weight_slot *s = &d->lowered->slots[i];
         if (!s->streamed)
             continue;
-        const struct weight_source source = weight_source(s, host_prepared(e, d, s));
-        oato_status status = d->device->ops->stage(d->device, &source, d->staging,
-                                                   s->staging_offset, &d->weights[i], err);
+        struct weight_source source;
+        oato_status status =
+            slot_source(s, host_prepared(e, d, s), &source, &d->gathered[i], err);
+        if (!status)
+            status = d->device->ops->stage(d->device, &source, d->staging, s->staging_offset,
+                                           &d->weights[i], err);
         if (status)
             return oato_fail_at(err, "%s: streaming %s", d->info.id, s->tensor->name);
     }
@@ -359,7 +354,8 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
     const size_t n = (size_t)d->lowered->n_slots + 1;
     d->weights = calloc(n, sizeof(void *));
     d->kept = calloc(n, sizeof(void *));
-    if (!d->weights || !d->kept)
+    d->gathered = calloc(n, sizeof(void *));
+    if (!d->weights || !d->kept || !d->gathered)
         return oato_fail_memory(err, n * sizeof(void *), "the table of weights");
     if (keeps)
         prepared_map(e, d);

@@ -124,6 +124,8 @@ static oato_status take_model(const struct options *o, void *to, struct oato_err
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the first operand)", ALL, ARGS(take_model)},
     {"plan", 0, "FILE", "placement by oato-plan (default: all on the CPU)", ENGINE, TEXT(plan)},
+    {"neurons", 0, "FILE", "sidecar of a plan that follows one (default: MODEL.neurons.gguf)",
+     ENGINE, TEXT(neurons)},
     {"prompt", 'p', "TEXT", "text to continue; repeat for several at once", GENERATE,
      ARGS(take_prompt)},
     {"prompt", 'p', "TEXT", "text to tokenize", TOKENIZE, ARGS(take_prompt)},
@@ -269,6 +271,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
                          "no model given: oato-run [VERB] MODEL.gguf; see --help");
     outfile_keep(a.model);
     outfile_keep(a.plan);
+    outfile_keep(a.neurons);
     if (a.output && outfile_check(a.output, err))
         return err->status;
     interrupt_catch();

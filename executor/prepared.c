@@ -87,6 +87,22 @@ static uint64_t content_hash(const struct gguf *g)
     return hash;
 }
 
+/* Of the tensor's name and, if rows or columns are gathered, which ones. */
+static bool slot_hash(const struct weight_slot *s, uint64_t *out)
+{
+    struct hash_stream *h = hash_create();
+    if (!h)
+        return false;
+    hash_update(h, s->tensor->name, strlen(s->tensor->name));
+    if (s->members) {
+        hash_update(h, &s->each, sizeof s->each);
+        hash_update(h, s->members, (size_t)slot_members(s) * sizeof *s->members);
+    }
+    *out = hash_digest(h);
+    hash_free(h);
+    return true;
+}
+
 static bool prepared_make(const struct engine *e, const struct engine_device *d, struct prepared *p)
 {
     memset(p, 0, sizeof *p);
@@ -99,16 +115,17 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
         const struct weight_slot *s = &d->lowered->slots[i];
         if (s->use == WEIGHT_LOOKUP || s->streamed)
             continue; /* the model's file or the host's weights are used */
-        p->slots[h->n] = i;
-        p->rows[h->n++] =
-            (struct prepared_row){.name_hash = hash_bytes(s->tensor->name, strlen(s->tensor->name)),
-                                  .dtype = (uint32_t)s->tensor->dtype,
-                                  .use = (uint32_t)s->use,
-                                  .k = s->col_end - s->col_begin,
-                                  .begin = s->begin,
-                                  .end = s->end,
-                                  .column = s->col_begin,
-                                  .bytes = s->bytes};
+        struct prepared_row *row = &p->rows[h->n];
+        *row = (struct prepared_row){.dtype = (uint32_t)s->tensor->dtype,
+                                     .use = (uint32_t)s->use,
+                                     .k = s->col_end - s->col_begin,
+                                     .begin = s->begin,
+                                     .end = s->end,
+                                     .column = s->col_begin,
+                                     .bytes = s->bytes};
+        if (!slot_hash(s, &row->name_hash))
+            return false;
+        p->slots[h->n++] = i;
     }
     memcpy(h->magic, magic, sizeof magic);
     h->version = VERSION;

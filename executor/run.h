@@ -13,7 +13,7 @@ enum { LLAMA_OPTIONS = 64 };
 extern const struct option_row llama_options[LLAMA_OPTIONS]; /* the last one is empty */
 
 struct run_args {
-    const char *model, *plan, *file, *output, *ids, *system, *chat_template, *variables;
+    const char *model, *plan, *neurons, *file, *output, *ids, *system, *chat_template, *variables;
     const char *prompts[PROMPTS_MAX];
     int32_t n_prompts;
     int32_t n_predict;                       /* -1: until the end of text or of the context */
@@ -32,6 +32,7 @@ struct session {
     struct tokenizer *tokenizer; /* NULL unless asked for */
     struct plan plan;
     bool has_plan;
+    struct neurons neurons; /* that the plan follows, if any */
     struct engine *engine;
     struct batch *batch; /* only with SESSION_SAMPLES */
     bool done;           /* with dump_program: that was all */

@@ -60,6 +60,11 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     }
     if (!status)
         status = model_open_as(a->model, &a->choice, &s->model, err);
+    if (!status && s->has_plan)
+        status = plan_open_neurons(&s->plan, s->model->gguf, a->neurons, &s->neurons, err);
+    else if (!status && a->neurons)
+        status = oato_fail(err, OATO_EUSAGE,
+                           "--neurons names the sidecar that a plan follows; give --plan, too");
     if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);
@@ -94,6 +99,7 @@ void session_close(struct session *s)
     model_close(s->model);
     if (s->has_plan)
         plan_free(&s->plan);
+    neurons_free(&s->neurons);
     memset(s, 0, sizeof *s);
 }
 

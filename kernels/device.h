@@ -157,6 +157,8 @@ struct device_ops {
     /* Bytes of rows x k elements once prepared. */
     uint64_t (*prepared_bytes)(const struct oato_device *d, oato_dtype dtype, int64_t rows,
                                int64_t k, enum weight_use use);
+    /* The same for a source, which may have a list. NULL: prepared_bytes is right for all. */
+    uint64_t (*source_bytes)(const struct oato_device *d, const struct weight_source *source);
     /* Scratch memory that one run needs; a program needs the maximum over its records. */
     uint64_t (*workspace_bytes)(const struct oato_device *d, const struct oato_op *op,
                                 const struct op_size *size);

@@ -44,6 +44,8 @@ enum op_kind {
                      first) of in[0], softmax or route_score, as weights, divided by their sum if
                      route_norm is set, then multiplied by scale unless scale is 0; k = experts.
                      weight[0] optional: is added to the scores that choose, not to the weights.
+                     weight[1] optional: an order of all experts, as whole float32 numbers. Ids are
+                     then places in it, which is how the weights of these experts lie.
                      With route_groups only experts of the route_groups_used best groups are chosen
                      from; a group's score is the sum of its two best. With route_share there are
                      that many scores for each expert, and k is that many times as large: the

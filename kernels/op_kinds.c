@@ -202,7 +202,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .in = {W_HEADS}, .out = {W_N}, .weight = {{W_WEIGHTED, W_HEAD}}, .traffic = VECTOR,
         .flops = 4, .flops_of = W_K, .fits = head_norm_fits},
     [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED, F_SHARE}, .k = W_SCORES, .n = W_CHOICE, .in = {W_K},
-        .out = {W_N}, .weight = {{W_ONE, W_SCORES}}, .optional = 1,
+        .out = {W_N}, .weight = {{W_ONE, W_SCORES}, {W_ONE, W_EXPERTS}}, .optional = 2,
         .flops = 5, .flops_of = W_K, .fits = route_fits},
     [OP_EXPERT_GATE_UP] = {"expert_gate_up", true, {F_K, F_N, F_EXPERTS, F_USED, F_SINGLE, F_UP_DTYPE},
         .in = {W_K, W_CHOICE}, .out = {W_CHOSEN_N},

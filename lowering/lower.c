@@ -47,12 +47,45 @@ static const struct gguf_tensor *weight_of(const struct lowering *l, const struc
     return o->beyond && l->in->limits.context / seqs > o->beyond_context ? o->beyond : o->weight[i];
 }
 
-/* Attention's sinks, one for each head of q. */
-static void sinks_cut(const struct graph_op *o, struct record_part part, struct weight_slot *slot)
+/* Vectors are small: they are whole even for some experts, but in their order. Of attention's sinks,
+ * one for each head of q, a part has its own. */
+static void vector_cut(const struct graph_op *o, struct record_part part, struct weight_slot *slot)
 {
-    const int32_t group = o->op.heads / o->op.kv_heads;
-    slot->col_begin = (int64_t)part.placed->begin * group;
-    slot->col_end = (int64_t)part.placed->end * group;
+    slot->end = slot->tensor->ne[1] * slot->tensor->ne[2];
+    slot->members = part.placement->order;
+    slot->each = slot->end > 1;
+    if (part.axis == AXIS_HEADS) {
+        const int32_t group = o->op.heads / o->op.kv_heads;
+        slot->col_begin = (int64_t)part.placed->begin * group;
+        slot->col_end = (int64_t)part.placed->end * group;
+    }
+}
+
+/* What a part needs of a matrix; slot: all of it. */
+static void matrix_cut(const struct graph_op *o, struct record_part part, struct weight_slot *slot)
+{
+    const int64_t begin = part.placed->begin, end = part.placed->end;
+    slot->members = part.placed->members;
+    if (part.axis == AXIS_K) {
+        slot->col_begin = begin;
+        slot->col_end = end;
+    } else if (part.axis == AXIS_ROWS || part.axis == AXIS_EXPERTS) {
+        slot->each = part.axis == AXIS_ROWS ? 1 : slot->end / o->op.experts;
+        slot->begin = begin * slot->each;
+        slot->end = end * slot->each;
+    }
+}
+
+/* A router numbers experts by the order that the placement names. */
+static void experts_add(struct lowering *l, struct queued *r, struct record_part part)
+{
+    const struct gguf_tensor *t = part.placement->experts;
+    if (!t || failed(l))
+        return;
+    const struct weight_slot slot = {
+        .tensor = t, .use = WEIGHT_VECTOR, .end = 1, .col_end = t->ne[0]};
+    r->record.weight[1] = weight_slot_find(l, part.placed->device, &slot);
+    r->record.n_weights = 2;
 }
 
 static void weights_add(struct lowering *l, const struct graph_op *o, struct queued *r,
@@ -71,24 +104,14 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
             continue;
         }
         struct weight_slot slot = {.tensor = weight_of(l, o, i),
-                                   .use = op_weight_use_at(&o->op, i),
+                                   .use = op_weight_use_at(&r->record.op, i),
                                    .end = rows,
                                    .col_end = o->weight[i]->ne[0]};
-        if (slot.use == WEIGHT_VECTOR) { /* small: whole even for some experts */
-            slot.end = o->weight[i]->ne[1] * o->weight[i]->ne[2];
-            if (part.axis == AXIS_HEADS)
-                sinks_cut(o, part, &slot);
-        } else if (part.axis == AXIS_ROWS) {
-            slot.begin = part.placed->begin;
-            slot.end = part.placed->end;
-        } else if (part.axis == AXIS_K) {
-            slot.col_begin = part.placed->begin;
-            slot.col_end = part.placed->end;
-        } else if (part.axis == AXIS_EXPERTS) {
-            slot.begin = part.placed->begin * (rows / o->op.experts);
-            slot.end = part.placed->end * (rows / o->op.experts);
-        }
-        if (r->streams && slot.use != WEIGHT_VECTOR) {
+        if (slot.use == WEIGHT_VECTOR)
+            vector_cut(o, part, &slot);
+        else
+            matrix_cut(o, part, &slot);
+        if (r->streams && slot.use != WEIGHT_VECTOR && slot.use != WEIGHT_LOOKUP) {
             slot.streamed = true;
             slot.staging_offset = offset; /* the record's place is added later */
         }
@@ -101,6 +124,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         offset = size_align(offset, STAGING_ALIGN);
     }
     r->record.n_weights = (uint8_t)o->n_weights;
+    experts_add(l, r, part);
     if (!r->streams)
         return;
     l->streams[device]++;
@@ -114,10 +138,12 @@ static struct home input_read(struct lowering *l, const struct graph_op *o, stru
 {
     const struct placed_part *p = part.placed;
     const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
+    if (part.axis == AXIS_K && p->members)
+        return members_read(l, o->in[i], PARTS_NEURONS, p->begin, p->end, p->device);
     if (part.axis == AXIS_K || part.axis == AXIS_HEADS)
         return columns_read(l, o->in[i], p->begin * columns, p->end * columns, p->device);
     if (part.axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_DOWN && i == 0)
-        return experts_read(l, o->in[i], p->begin, p->end, p->device);
+        return members_read(l, o->in[i], PARTS_EXPERTS, p->begin, p->end, p->device);
     return value_read(l, o->in[i], p->device);
 }
 
@@ -147,8 +173,15 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     struct oato_op op = graph_op_with_kv(o, l->in->kv);
     if (part.axis == AXIS_ROWS)
         op.n = length;
-    if (part.axis == AXIS_K)
+    if (part.axis == AXIS_K) {
         op.k = length;
+        /* other columns than neighbours would be no blocks: they are read one by one, all of them */
+        if (part.placed->members && !op.sparse &&
+            dtype_info(op.dtype)->block_elems > 1) {
+            op.sparse = 1;
+            op.threshold = -1;
+        }
+    }
     if (part.axis == AXIS_HEADS) {
         if (op.kind == OP_ATTENTION)
             op.first += op.heads / op.kv_heads * part.placed->begin;
@@ -163,11 +196,13 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     return op;
 }
 
-static enum value_parts parts_made(const struct graph_op *o, enum op_axis axis)
+static enum value_parts parts_made(const struct graph_op *o, struct record_part part)
 {
-    if (axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_GATE_UP)
+    if (part.axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_GATE_UP)
         return PARTS_EXPERTS;
-    return axis == AXIS_K || axis == AXIS_EXPERTS ? PARTS_SUMMANDS : PARTS_COLUMNS;
+    if (part.axis == AXIS_K || part.axis == AXIS_EXPERTS)
+        return PARTS_SUMMANDS;
+    return part.placed->members ? PARTS_NEURONS : PARTS_COLUMNS;
 }
 
 /* Registers the output `made` as a part of the operator's value. */
@@ -178,7 +213,7 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     const int32_t p = v->n_parts++, device = part.placed->device;
     const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
     const bool whole = part.axis == AXIS_COUNT;
-    v->parts = parts_made(o, part.axis);
+    v->parts = parts_made(o, part);
     v->part_begin[p] = whole ? 0 : part.placed->begin * columns;
     v->part_end[p] = whole ? width : part.placed->end * columns;
     v->part_device[p] = device;

@@ -21,6 +21,9 @@ struct placed_part {
     int32_t device; /* index in the caller's numbering: an engine's or a plan's */
     int32_t begin, end;
     bool streamed; /* its weights stay in the host's memory */
+    /* The end - begin neurons (ascending) or experts that the range stands for in a plan with a
+     * neurons sidecar; NULL: those with the range's own numbers */
+    const int32_t *members;
 };
 
 /* Where one operator runs in one phase: one to PARTS_MAX parts, sorted by begin. */
@@ -28,17 +31,21 @@ struct placement {
     int32_t n;
     enum op_axis axis;
     struct placed_part part[PARTS_MAX];
+    const int32_t *order; /* all experts, if parts have members that are experts; else NULL */
+    const struct gguf_tensor *experts; /* ROUTE: the same order, which its choice counts in */
 };
 
 struct placements {
     struct placement *phase[PHASE_COUNT]; /* by operator of the graph */
+    struct arena arena;                   /* of members and orders */
 };
 
 /* Placements from a plan that plan_apply accepted for this graph. Operators without parts run whole
  * on `host`; without a plan (NULL) all do. bound: the number of each of the plan's devices, a copy
- * is made of nothing. OATO_EFILE: too many parts, KV placed apart from the operators that use it,
- * or weights streamed from a device other than `host`. Whatever the status, placements_free
- * releases it. */
+ * is made of nothing. A plan that follows a sidecar has it in plan->neurons, which must outlive the
+ * placements. OATO_EFILE: too many parts, KV placed apart from the operators that use it, weights
+ * streamed from a device other than `host`, or experts in a sidecar's order that somebody else
+ * numbers otherwise. Whatever the status, placements_free releases it. */
 oato_status placements_create(const struct plan *plan, const struct graph *g, const int32_t *bound,
                               int32_t host, struct placements *out, struct oato_error *err);
 void placements_free(struct placements *p);
@@ -53,10 +60,19 @@ struct weight_slot {
     const struct gguf_tensor *tensor;
     enum weight_use use;
     int64_t begin, end, col_begin, col_end;
+    /* What is to be gathered instead: the i-th `each` rows are those of member i (of its expert, or
+     * the row of its neuron); each 0: column i is members[i]. NULL: the range as it is */
+    const int32_t *members;
+    int64_t each;
     bool streamed;           /* then no two records share the slot */
     uint64_t staging_offset; /* streamed: where in the device's staging room */
     uint64_t bytes;          /* as the device keeps it */
 };
+/* How many members the slot gathers. */
+static inline int64_t slot_members(const struct weight_slot *s)
+{
+    return s->each ? (s->end - s->begin) / s->each : s->col_end - s->col_begin;
+}
 /* True when both are the same rows and columns of the same tensor for the same use. */
 bool weight_slot_same(const struct weight_slot *a, const struct weight_slot *b);
 

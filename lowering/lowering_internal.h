@@ -36,6 +36,8 @@ struct home {
 enum value_parts {
     PARTS_COLUMNS,  /* they are concatenated */
     PARTS_SUMMANDS, /* they are added */
+    PARTS_NEURONS, /* each has columns that are not neighbours: only the same neurons may read a
+                      part */
     PARTS_EXPERTS, /* each holds the rows of its experts at their place in the whole; the other rows
                       are undefined, so only the same experts may read a part */
 };
@@ -121,15 +123,21 @@ struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t d
 /* Columns [begin, end) of the value: a part with exactly these columns, or a slice of the whole. */
 struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
                          int32_t device);
-/* The part of the value that experts [begin, end) made. */
-struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
-                         int32_t device);
+/* The part of the value that neurons or experts [begin, end) made. */
+struct home members_read(struct lowering *l, int32_t value, enum value_parts parts, int32_t begin,
+                         int32_t end, int32_t device);
 
 /* ------------------------------------------------------------------------------- place.c --- */
 
 /* Index of the KV home that a part of operator `index` uses on its device; -1: none. */
 int32_t kv_home_of_part(const struct lowered_device *d, const struct graph *g, int32_t index,
                         const struct placement *p, int part);
+
+/* ------------------------------------------------------------------------------- order.c --- */
+
+/* Sets members, orders and experts of the placements as the sidecar numbers them. */
+oato_status parts_order(const struct neurons *n, const struct graph *g, struct placements *out,
+                        struct oato_error *err);
 
 /* ------------------------------------------------------------------------------- arena.c --- */
 

@@ -55,8 +55,8 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
                 "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
                 "from the host to a device with its own memory; run oato-plan again",
                 i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
-        const struct placed_part part = {device, (int32_t)p->begin, (int32_t)p->end,
-                                         home != device};
+        const struct placed_part part = {device, (int32_t)p->begin, (int32_t)p->end, home != device,
+                                         NULL};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             if (p->phases >> phase & 1 && p->begin != p->end &&
                 part_place(&out->phase[phase][at], p, part, err))
@@ -133,7 +133,8 @@ oato_status placements_create(const struct plan *plan, const struct graph *g, co
                               int32_t host, struct placements *out, struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    *out = (struct placements){{NULL}};
+    *out = (struct placements){{NULL}, {0}};
+    arena_init(&out->arena);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         out->phase[phase] = calloc((size_t)g->n_ops + 1, sizeof **out->phase);
         if (!out->phase[phase])
@@ -142,6 +143,8 @@ oato_status placements_create(const struct plan *plan, const struct graph *g, co
     if (plan)
         status = parts_place(plan, g, bound, host, out, err);
     rest_place(g, host, out);
+    if (plan && plan->neurons_hash && !status)
+        status = parts_order(plan->neurons, g, out, err);
     if (plan && !status)
         status = kv_obeyed(plan, g, bound, out, err);
     return status;
@@ -151,7 +154,8 @@ void placements_free(struct placements *p)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         free(p->phase[phase]);
-    *p = (struct placements){{NULL}};
+    arena_free(&p->arena);
+    *p = (struct placements){{NULL}, {0}};
 }
 
 /* ------------------------------------------------------------------------------ KV homes --- */

@@ -185,14 +185,18 @@ struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t d
 
 /* ---------------------------------------------------------------------- wholes and parts */
 
+static const char *const members_name[] = {[PARTS_NEURONS] = "neurons",
+                                           [PARTS_EXPERTS] = "experts"};
+
 static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
 {
     struct lowered_value *v = &l->values[value];
     const int32_t width = l->graph->values[value].width;
     struct home parts[PARTS_MAX];
-    if (v->parts == PARTS_EXPERTS) {
+    if (v->parts >= PARTS_NEURONS) {
         oato_fail(l->err, OATO_EFILE,
-                  "value %d is split by experts but read as a whole; run oato-plan again", value);
+                  "value %d is split by %s but read as a whole; run oato-plan again", value,
+                  members_name[v->parts]);
         return nowhere;
     }
     for (int i = 0; i < v->n_parts; i++)
@@ -289,15 +293,15 @@ struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32
     return slice_fetch(l, value, begin, end, device);
 }
 
-struct home experts_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
-                         int32_t device)
+struct home members_read(struct lowering *l, int32_t value, enum value_parts parts, int32_t begin,
+                         int32_t end, int32_t device)
 {
-    const int32_t part = part_find(&l->values[value], PARTS_EXPERTS, begin, end);
+    const int32_t part = part_find(&l->values[value], parts, begin, end);
     if (part >= 0)
         return part_read(l, value, part, device);
     oato_fail(l->err, OATO_EFILE,
-              "experts %d to %d read value %d, which is split differently; run oato-plan again",
-              begin, end, value);
+              "%s %d to %d read value %d, which is split differently; run oato-plan again",
+              members_name[parts], begin, end, value);
     return nowhere;
 }
 

@@ -263,6 +263,14 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
+/* OATO_EUSAGE when p->neurons is not the sidecar that the plan follows, or missing. */
+oato_status plan_check_neurons(const struct plan *p, struct oato_error *err);
+/* Loads the sidecar that the plan follows into *out and makes it p->neurons: the file at `path` or,
+ * if that is NULL, the one beside the model (dir/M.gguf: dir/M.neurons.gguf). It must belong to
+ * plan and model. Without a path and for a plan that follows none *out is empty. neurons_free
+ * releases it, after the plan's last use. */
+oato_status plan_open_neurons(struct plan *p, const struct gguf *model, const char *path,
+                              struct neurons *out, struct oato_error *err);
 /* Fuses the model's graph as the plan says, then checks that:
  *   - every part names an operator, and the parts cover each operator exactly once per phase
  *   - parts begin and end on multiples of 64, along k also on whole weight blocks and where the

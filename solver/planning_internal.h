@@ -119,9 +119,6 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err);
 
-/* Fails unless the loaded sidecar is the one that the plan was made with. */
-oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err);
-
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);
 

@@ -125,29 +125,13 @@ oato_status request_check_plan(const struct plan *plan, struct oato_error *err)
     return err->status = OATO_EFILE;
 }
 
-oato_status problem_check_neurons(const struct plan *plan, struct oato_error *err)
-{
-    if (plan->neurons_hash && !plan->neurons)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the plan follows a neurons sidecar (%016" PRIx64 "); name it with "
-                         "--neurons",
-                         plan->neurons_hash);
-    if (plan->neurons && neurons_hash(plan->neurons) != plan->neurons_hash)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the neurons sidecar (%016" PRIx64 ") is not the plan's (%016" PRIx64
-                         ")%s",
-                         neurons_hash(plan->neurons), plan->neurons_hash,
-                         plan->neurons_hash ? "" : ", which has none; leave --neurons out");
-    return OATO_OK;
-}
-
 oato_status problem_of_plan(const struct model *m, const struct profile *profile,
                             const struct plan *plan, struct problem **out, int32_t **place,
                             struct oato_error *err)
 {
     struct problem *p;
     *out = NULL;
-    if (plan_check_model(plan, m->gguf, err) || problem_check_neurons(plan, err) ||
+    if (plan_check_model(plan, m->gguf, err) || plan_check_neurons(plan, err) ||
         request_check_plan(plan, err) || problem_begin(profile, &plan->request, &p, err))
         return err->status;
     p->neurons = plan->neurons;

@@ -162,7 +162,7 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
                            struct oato_error *err)
 {
     *out = NULL;
-    if (plan_check_model(plan, m->gguf, err) || problem_check_neurons(plan, err) ||
+    if (plan_check_model(plan, m->gguf, err) || plan_check_neurons(plan, err) ||
         request_check_plan(plan, err))
         return err->status;
     struct simulation *s = calloc(1, sizeof *s);

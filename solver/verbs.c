@@ -65,7 +65,12 @@ static oato_status open_plan(struct command *c, struct oato_error *err)
         return oato_fail_at(err, "%s", c->operands[0]);
     const oato_status status = open_inputs(c, err);
     c->the_plan.neurons = c->in.neurons;
-    return status;
+    if (status || c->in.neurons || !c->in.model || !c->the_plan.neurons_hash)
+        return status;
+    if (plan_open_neurons(&c->the_plan, c->in.model->gguf, NULL, &c->in.neurons_storage, err))
+        return err->status;
+    c->in.neurons = &c->in.neurons_storage;
+    return OATO_OK;
 }
 
 void command_close(struct command *c)

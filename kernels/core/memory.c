@@ -35,7 +35,8 @@ static bool list_good(const struct weight_source *s)
                                       type->block_elems
                                 : INT64_MAX;
     for (int64_t i = columns ? 0 : s->row_begin; i < n; i++)
-        if (s->list[i] < 0 || s->list[i] >= end || (i && s->list[i] <= s->list[i - 1]))
+        if (s->list[i] < 0 || s->list[i] >= end ||
+            (columns && i && s->list[i] <= s->list[i - 1]))
             return false;
     return s->use != WEIGHT_LOOKUP;
 }

@@ -129,6 +129,11 @@ static uint64_t prepared_bytes(const struct oato_device *d, oato_dtype dtype, in
                                 : cpu_prepared_bytes(cpu_of(d)->kernels, dtype, rows, k, use);
 }
 
+static uint64_t source_bytes(const struct oato_device *d, const struct weight_source *source)
+{
+    return source->use == WEIGHT_LOOKUP ? 0 : cpu_source_bytes(cpu_of(d)->kernels, source);
+}
+
 static uint64_t workspace_bytes(const struct oato_device *d, const struct oato_op *op,
                                 const struct op_size *size)
 {
@@ -177,6 +182,7 @@ const struct device_ops cpu_device_ops = {
     .supports = supports,
     .numerics = numerics,
     .prepared_bytes = prepared_bytes,
+    .source_bytes = source_bytes,
     .workspace_bytes = workspace_bytes,
     .alloc = cpu_alloc,
     .free = cpu_free,

@@ -45,14 +45,13 @@ static void matrix_prepare(int lanes, const struct weight_source *s, struct oato
         cpu_kernels_ref.layout->prepare(lanes, s, w, begin, end);
         return;
     }
-    const int64_t stride = (int64_t)weight_source_stride(s), bytes = neon_group_bytes(f, s->k);
+    const int64_t bytes = neon_group_bytes(f, s->k);
     for (int64_t g = begin; g < end; g += NEON_ROWS) {
         uint8_t *out = (uint8_t *)w->data + g / NEON_ROWS * bytes;
         if (end - g < NEON_ROWS)
             memset(out, 0, (size_t)bytes);
         for (int lane = 0; lane < NEON_ROWS && g + lane < end; lane++)
-            put_row(f, (const uint8_t *)s->data + (s->row_begin + g + lane) * stride, s->k, out,
-                    lane);
+            put_row(f, weight_source_row(s, g + lane), s->k, out, lane);
     }
 }
 

@@ -40,6 +40,13 @@ static void choose(const float *logits, int32_t experts, int32_t used, uint8_t *
     }
 }
 
+/* The expert that a choice names by `place`: the same number, or that of the record's order. */
+static int32_t expert_named(const struct run *x, int32_t place)
+{
+    const struct oato_weight *order = x->r->n_weights > 1 ? weight(x, 1) : NULL;
+    return order ? (int32_t)const_floats(order->data)[place] : place;
+}
+
 /* Scores of all experts: a router whose choice the largest logits are not. */
 static void scores_of(const struct oato_op *op, const float *logits, float *scores)
 {
@@ -108,11 +115,12 @@ static void route_row_scored(const struct run *x, int64_t t)
     int32_t spare = op->experts_used;
     for (int32_t at = 0; at < op->k; at += share)
         spare -= times_chosen(chosen + at, share) > 0;
-    for (int32_t at = 0, e = 0, n = 0; at < op->k; at += share, e++) {
-        const int32_t times = times_chosen(chosen + at, share);
+    for (int32_t place = 0, n = 0; place < op->experts; place++) {
+        const int32_t e = expert_named(x, place);
+        const int32_t times = times_chosen(chosen + e * share, share);
         if (!times && spare-- <= 0)
             continue;
-        out[n] = (float)e;
+        out[n] = (float)place;
         weights[n] = (float)times * scores[e];
         sum += weights[n++];
     }
@@ -126,7 +134,7 @@ static void route_row_scored(const struct run *x, int64_t t)
 void route_row(const struct run *x, int64_t t)
 {
     if (x->op->route_score != ROUTE_SOFTMAX || x->op->route_groups || x->op->route_share ||
-        x->r->n_weights) {
+        (x->r->n_weights && weight(x, 0))) {
         route_row_scored(x, t);
         return;
     }
@@ -138,14 +146,15 @@ void route_row(const struct run *x, int64_t t)
     choose(logits, op->experts, op->experts_used, chosen);
     for (int32_t e = 1; e < op->experts; e++)
         top = logits[e] > top ? logits[e] : top;
-    for (int32_t e = 0, n = 0; e < op->experts; e++) {
-        const float weight = expf(logits[e] - top);
-        all += weight;
+    for (int32_t place = 0, n = 0; place < op->experts; place++) {
+        const int32_t e = expert_named(x, place);
+        const float share = expf(logits[e] - top);
+        all += share;
         if (!chosen[e])
             continue;
-        out[n] = (float)e;
-        weights[n++] = weight;
-        sum += weight;
+        out[n] = (float)place;
+        weights[n++] = share;
+        sum += share;
     }
     const float factor = op->scale != 0 ? op->scale : 1;
     for (int32_t i = 0; i < op->experts_used; i++)

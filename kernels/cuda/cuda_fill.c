@@ -22,10 +22,9 @@ static void fill_rows(const struct cuda_piece *p, uint64_t begin, uint64_t end)
         piece.row_end = s->row_begin + (int64_t)p->end;
         cuda_layout_rows(&piece, p->to, (int64_t)at, (int64_t)(end - p->begin));
     } else {
-        const uint64_t stride = weight_source_stride(s);
-        const uint8_t *from = (const uint8_t *)s->data + ((uint64_t)s->row_begin + begin) * stride;
-        for (uint64_t r = at; r < end - p->begin; r++, from += stride)
-            quants_row(s->dtype, from, s->k, floats(p->to) + r * (uint64_t)s->k);
+        for (uint64_t r = at; r < end - p->begin; r++)
+            quants_row(s->dtype, weight_source_row(s, (int64_t)(p->begin + r)), s->k,
+                       floats(p->to) + r * (uint64_t)s->k);
     }
 }
 

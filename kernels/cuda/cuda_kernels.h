@@ -435,6 +435,7 @@ struct cuda_state_copy_args {
 /* grid: tokens; one warp; shared memory: words for each score, each 32 of them and each group */
 struct cuda_route_args {
     const float *logits, *bias; /* bias: NULL or one for each score */
+    const float *order;         /* of all experts; the choice has places in it. NULL: ids */
     float *choice;
     int32_t scores, share, used, norm, score, groups, groups_used;
     int32_t scored; /* scores choose, else logits; enum route_score */

@@ -167,6 +167,7 @@ static cu_result run_route(const struct launch *l)
     struct cuda_route_args a = {.logits = launch_input(l, 0),
                                 .choice = launch_output(l, 0),
                                 .bias = launch_optional(l, 0),
+                                .order = launch_optional(l, 1),
                                 .scores = op->k,
                                 .share = op->route_share ? op->route_share : 1,
                                 .used = op->experts_used,

@@ -330,13 +330,11 @@ static void copy_row(oato_dtype dtype, const uint8_t *row, int64_t k, uint8_t *p
 void cuda_layout_rows(const struct weight_source *source, uint8_t *to, int64_t begin, int64_t end)
 {
     const struct format *f = formats[source->dtype];
-    const uint64_t stride = weight_source_stride(source);
     uint64_t row_bytes[CUDA_PLANES], offset[CUDA_PLANES];
     cuda_layout_row(source->dtype, source->k, row_bytes);
     cuda_layout_planes(source->dtype, source->row_end - source->row_begin, source->k, offset);
     for (int64_t r = begin; r < end; r++) {
-        const uint8_t *row =
-            (const uint8_t *)source->data + (uint64_t)(source->row_begin + r) * stride;
+        const uint8_t *row = weight_source_row(source, r);
         uint8_t *plane[CUDA_PLANES];
         for (int p = 0; p < CUDA_PLANES; p++)
             plane[p] = to + offset[p] + (uint64_t)r * row_bytes[p];

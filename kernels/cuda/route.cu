@@ -92,11 +92,12 @@ KERNEL(route, WARP, cuda_route_args)
     int n = 0, spare = a.used;
     for (int e = 0; e < a.scores / a.share; e++)
         spare -= times_chosen(a, chosen, e) > 0;
-    for (int e = 0; e < a.scores / a.share; e++) {
+    for (int place = 0; place < a.scores / a.share; place++) {
+        const int e = a.order ? (int)a.order[place] : place;
         const int times = times_chosen(a, chosen, e);
         if (!times && spare-- <= 0)
             continue;
-        out[n] = (float)e;
+        out[n] = (float)place;
         out[a.used + n] =
             (float)times * (a.scored ? route_score_of(a, in[e], top, all) : expf(logit[e] - top));
         sum += out[a.used + n++];

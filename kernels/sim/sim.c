@@ -88,6 +88,11 @@ static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype
     return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
 }
 
+static uint64_t sim_source_bytes(const struct oato_device *d, const struct weight_source *source)
+{
+    return cpu_source_bytes(sim_of(d)->kernels, source);
+}
+
 /* That of the CPU: it takes what the CPU has prepared. */
 static const char *sim_layout(const struct oato_device *d)
 {
@@ -461,6 +466,7 @@ const struct device_ops sim_device_ops = {
     .supports = sim_supports,
     .numerics = sim_numerics,
     .prepared_bytes = sim_prepared_bytes,
+    .source_bytes = sim_source_bytes,
     .workspace_bytes = sim_workspace_bytes,
     .alloc = sim_alloc,
     .free = sim_free,

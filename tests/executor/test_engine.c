@@ -243,8 +243,8 @@ static void plans_of_other_machines_and_models_are_noticed(void **state)
     assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EFILE);
     p.structure_hash ^= 1;
     p.neurons_hash = 1;
-    assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EFILE);
-    assert_non_null(strstr(err.text, "plan again without --neurons"));
+    assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "follows a neurons sidecar"));
     p.neurons_hash = 0;
     options.devices = "sim:vram=64MiB";
     options.map = "cpu:0=gpu:9";

@@ -5,8 +5,8 @@
 #include "tests/kernels/test_cpu.h"
 
 /* A record of one input and one output without a mixture around it. */
-static float *row_op(const struct cpu_kernels *k, struct oato_op op, const float *in, int64_t T,
-                     const float *weight, int threads)
+static float *ordered_op(const struct cpu_kernels *k, struct oato_op op, const float *in, int64_t T,
+                         const float *weight, const float *order, int threads)
 {
     struct guarded g;
     struct simple_step s;
@@ -14,10 +14,12 @@ static float *row_op(const struct cpu_kernels *k, struct oato_op op, const float
     struct program_record r = record_of(op);
     const size_t bytes = (size_t)(T * op.n) * sizeof(float);
     struct oato_weight w = {.use = WEIGHT_VECTOR, .data = (const uint8_t *)weight};
-    struct oato_weight *table[] = {&w};
+    struct oato_weight numbers = {.use = WEIGHT_VECTOR, .data = (const uint8_t *)order};
+    struct oato_weight *table[] = {&w, &numbers};
     r.n_in = r.n_out = 1;
-    r.n_weights = weight != NULL;
+    r.n_weights = order ? 2 : weight != NULL;
     r.weight[0] = weight ? 0 : UINT32_MAX;
+    r.weight[1] = order ? 1 : UINT32_MAX;
     r.in[0] = guarded_offset(&g, (size_t)(T * op.k) * sizeof(float));
     memcpy(g.base + r.in[0], in, (size_t)(T * op.k) * sizeof(float));
     r.out[0] = guarded_offset(&g, bytes);
@@ -28,6 +30,12 @@ static float *row_op(const struct cpu_kernels *k, struct oato_op op, const float
     memcpy(out, g.base + r.out[0], bytes);
     guarded_free(&g);
     return out;
+}
+
+static float *row_op(const struct cpu_kernels *k, struct oato_op op, const float *in, int64_t T,
+                     const float *weight, int threads)
+{
+    return ordered_op(k, op, in, T, weight, NULL, threads);
 }
 
 /* Logits whose value `at` is the (used)th largest or more: how many are larger, or equal before. */
@@ -210,6 +218,44 @@ static void what_is_not_finite_still_chooses_experts(void **state)
     }
 }
 
+/* Ids are places in an order of the experts: the same ones are chosen, with the same weights. */
+static void experts_are_numbered_by_an_order(void **state)
+{
+    (void)state;
+    enum { EXPERTS = 24, USED = 5 };
+    for (int round = 0; round < 60; round++) {
+        struct oato_op op = {.kind = OP_ROUTE,
+                             .k = EXPERTS,
+                             .n = 2 * USED,
+                             .experts = EXPERTS,
+                             .experts_used = USED,
+                             .route_norm = round % 2,
+                             .route_score = round % 4 ? ROUTE_SOFTMAX : ROUTE_SIGMOID};
+        float logits[EXPERTS], order[EXPERTS];
+        for (int i = 0; i < EXPERTS; i++) {
+            logits[i] = 3 * random_float();
+            order[i] = (float)i;
+        }
+        for (int i = EXPERTS - 1; i > 0; i--) {
+            const int j = (int)random_in(0, i);
+            const float other = order[j];
+            order[j] = order[i];
+            order[i] = other;
+        }
+        float *by_id = row_op(&cpu_kernels_ref, op, logits, 1, NULL, 1);
+        float *placed = ordered_op(&cpu_kernels_ref, op, logits, 1, NULL, order, 1);
+        for (int i = 0, found; i < USED; i++) {
+            assert_true(!i || placed[i] > placed[i - 1]);
+            for (found = 0; found < USED && by_id[found] != order[(int)placed[i]];)
+                found++;
+            assert_true(found < USED);
+            assert_true(fabsf(placed[USED + i] - by_id[USED + found]) <= 1e-6f * by_id[USED + found]);
+        }
+        test_free(by_id);
+        test_free(placed);
+    }
+}
+
 static void heads_are_normed_like_rows(void **state)
 {
     (void)state;
@@ -287,6 +333,7 @@ int main(void)
         cmocka_unit_test(scores_biases_and_groups_choose),
         cmocka_unit_test(experts_may_have_several_scores),
         cmocka_unit_test(what_is_not_finite_still_chooses_experts),
+        cmocka_unit_test(experts_are_numbered_by_an_order),
         cmocka_unit_test(heads_are_normed_like_rows),
         cmocka_unit_test(supports_says_no_to_what_cannot_run),
     };

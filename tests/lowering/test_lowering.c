@@ -63,7 +63,10 @@ static void place(struct placements *p, int32_t op, enum op_axis axis, int32_t m
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         p->phase[phase][op] =
-            (struct placement){2, axis, {{HOST, 0, middle, false}, {DEVICE, middle, end, false}}};
+            (struct placement){.n = 2,
+                               .axis = axis,
+                               .part = {{.device = HOST, .end = middle},
+                                        {.device = DEVICE, .begin = middle, .end = end}}};
 }
 
 static struct placements on_the_host(const struct graph *g)
