@@ -29,6 +29,7 @@ struct engine_options {
     bool deterministic;         /* one numerics class for all phases */
     bool strict;                /* refuse a plan that was made for another machine */
     bool timing_only;           /* simulated devices keep time but compute nothing: for measuring */
+    const char *sparse; /* which neurons are skipped, as sparse_parse (lowering.h) reads it; NULL: none */
     const char *prepared_cache; /* folder where prepared weights are saved; NULL: none */
     /* Progress while weights are prepared: `bytes` of `of` bytes are done on the device. May be
      * NULL. `user` is that of engine_open. */

@@ -121,6 +121,12 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         status = e->plan ? plan_apply(e->plan, e->model, &e->graph, err)
                          : graph_fuse_all(&e->model->graph, device_fuses, e->device[e->host].device,
                                           &e->graph, err);
+    if (!status && e->options->sparse) {
+        struct sparse_choice choice;
+        status = sparse_parse(e->options->sparse, &choice, err);
+        if (!status)
+            status = sparse_apply(&e->graph, &choice, err);
+    }
     if (!status)
         status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
     if (status)

@@ -52,6 +52,24 @@ void placements_free(struct placements *p);
 /* The fraction of the operator that [begin, end) along the axis is; 1: all of it. */
 double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, int64_t end);
 
+/* ------------------------------------------------------------------------------ sparsity --- */
+
+/* DENSE: the operators that EXACT, or else THRESHOLD, would choose compute everything, by the kernels
+ * that can skip: the bits of EXACT. EXACT: neurons of ReLU kinds whose activation is exactly 0 are
+ * skipped. THRESHOLD: neurons whose |activation| is at most a threshold, whatever the activation. */
+enum sparse_mode { SPARSE_OFF, SPARSE_DENSE, SPARSE_EXACT, SPARSE_THRESHOLD };
+
+struct sparse_choice {
+    enum sparse_mode mode;
+    float threshold;
+};
+
+/* From "off", "dense", "exact", "threshold=0.1"; OATO_EUSAGE: it is none of these. */
+oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err);
+/* Has the operators of a fused graph skip neurons. OATO_EUSAGE: it has none of the kind. */
+oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
+                         struct oato_error *err);
+
 /* ------------------------------------------------------------------------------- input ---- */
 
 /* A weight on a device: rows [begin, end) and columns [col_begin, col_end) of a tensor for one use,

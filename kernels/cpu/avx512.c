@@ -22,5 +22,5 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .attention = &avx512_attention,
     .rows = &avx2_rows,
     .state = &avx512_state,
-    .columns = &ref_columns,
+    .columns = &avx512_columns,
 };

@@ -79,5 +79,6 @@ extern const struct matrix_class avx512_words;
 const struct matrix_class *avx512_decode(oato_dtype dtype);
 
 extern const struct attention_kernels avx512_attention;
+extern const struct columns_kernels avx512_columns;
 
 #endif

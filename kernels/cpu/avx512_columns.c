@@ -1,0 +1,167 @@
+/*
+ * avx512_columns.c - the sparse MUL_MAT with 512-bit vectors and VNNI: see lanes_columns.h. The
+ * dwords of a vector are 16 rows in order, four vectors a tile.
+ */
+#include "kernels/cpu/avx512_internal.h"
+#include "kernels/cpu/lanes_columns.h"
+
+#include <float.h>
+
+enum { VECTORS = TILE / LANES };
+
+/* The integers of a column's tile. */
+AVX2_INLINE __m512i tile_load(const uint8_t *p, int bits)
+{
+    if (bits == 8)
+        return _mm512_loadu_si512(p);
+    const __m512i twice =
+        _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    const __m512i shift = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
+    return _mm512_and_si512(_mm512_srlv_epi64(twice, shift), _mm512_set1_epi8(15));
+}
+
+/* Four columns at p, `column` bytes apart by number, to the bytes of dwords. */
+AVX2_INLINE void tile_quad(const uint8_t *p, uint64_t column, const uint8_t *number, int bits,
+                           __m512i out[VECTORS])
+{
+    __m512i r[4];
+    UNROLLED (i, 4)
+        r[i] = tile_load(p + number[i] * column, bits);
+    UNROLLED (i, 2) {
+        const __m512i ab = i ? _mm512_unpackhi_epi8(r[0], r[1]) : _mm512_unpacklo_epi8(r[0], r[1]);
+        const __m512i cd = i ? _mm512_unpackhi_epi8(r[2], r[3]) : _mm512_unpacklo_epi8(r[2], r[3]);
+        out[2 * i] = _mm512_unpacklo_epi16(ab, cd);
+        out[2 * i + 1] = _mm512_unpackhi_epi16(ab, cd);
+    }
+}
+
+AVX2_INLINE vec scale_load(const struct columns_form *f, const uint8_t *p, int64_t row)
+{
+    return f->half ? vec_load_f16(p + 2 * row) : vec_load(const_floats(p) + row);
+}
+
+/* One block for a group of tokens, whose number the compiler knows. */
+AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_list *l,
+                            const struct block_group *g, float *const *y,
+                            const struct block_list *next, int bits, int tokens)
+{
+    const struct columns *c = &w->c;
+    const uint8_t *columns = l->p + c->scales;
+    for (int64_t row = w->begin; row < w->end; row += TILE) {
+        __m512i sum[GROUP][VECTORS];
+        UNROLLED (t, tokens)
+            UNROLLED (v, VECTORS)
+                sum[t][v] = _mm512_set1_epi32(-c->form->offset * g->sum[t]);
+        tile_prefetch(c, next, row, bits);
+        const uint8_t *at = columns + row * bits / 8;
+        for (int i = 0; i < g->columns; i += 4) {
+            __m512i q[VECTORS];
+            tile_quad(at, c->column, g->column + i, bits, q);
+            UNROLLED (t, tokens) {
+                const __m512i x = avx512_pair_at(g->x[t] + i);
+                UNROLLED (v, VECTORS)
+                    sum[t][v] = _mm512_dpbusd_epi32(sum[t][v], q[v], x);
+            }
+        }
+        UNROLLED (v, VECTORS) {
+            const __mmask16 mask = avx512_mask(max_i64(w->end - row - LANES * v, 0));
+            const vec scale = scale_load(c->form, l->p, row + LANES * v);
+            const vec min = c->form->has_min
+                                ? scale_load(c->form, l->p + c->scales / 2, row + LANES * v)
+                                : scale;
+            UNROLLED (t, tokens) {
+                float *to = y[t] + row + LANES * v;
+                const vec step = vec_set(g->step[t]);
+                vec acc = _mm512_maskz_loadu_ps(mask, to);
+                acc = _mm512_fmadd_ps(step * scale, _mm512_cvtepi32_ps(sum[t][v]), acc);
+                if (c->form->has_min)
+                    acc = _mm512_fmadd_ps(step * vec_set((float)g->sum[t]), min, acc);
+                _mm512_mask_storeu_ps(to, mask, acc);
+            }
+        }
+    }
+}
+
+AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_list *l,
+                              const struct block_group *g, int64_t t, const struct block_list *next,
+                              int bits)
+{
+    float *y[GROUP];
+    for (int i = 0; i < GROUP; i++)
+        y[i] = w->y + (t + i) * w->j->y_stride;
+    switch (w->T - t) {
+    case 1: block_rows(w, l, g, y, next, bits, 1); break;
+    case 2: block_rows(w, l, g, y, next, bits, 2); break;
+    case 3: block_rows(w, l, g, y, next, bits, 3); break;
+    default: block_rows(w, l, g, y, next, bits, 4);
+    }
+}
+
+static void integers_rows(const struct columns_work *w, const struct block_list *l,
+                          const struct block_group *g, int64_t t, const struct block_list *next)
+{
+    if (w->c.form->bits == 4)
+        block_tokens(w, l, g, t, next, 4);
+    else
+        block_tokens(w, l, g, t, next, 8);
+}
+
+AVX2_INLINE void float_rows(oato_dtype dtype, const struct columns_work *w,
+                            const struct float_list *l, int64_t first, bool prefetches, int tokens)
+{
+    const int64_t elem = dtype == DT_F32 ? 4 : 2;
+    for (int64_t row = w->begin; row < w->end; row += TILE) {
+        vec acc[GROUP][VECTORS];
+        __mmask16 mask[VECTORS];
+        UNROLLED (v, VECTORS) {
+            mask[v] = avx512_mask(max_i64(w->end - row - LANES * v, 0));
+            UNROLLED (t, tokens)
+                acc[t][v] = _mm512_maskz_loadu_ps(mask[v], w->y + (first + t) * w->j->y_stride +
+                                                               row + LANES * v);
+        }
+        for (int i = 0; prefetches && i < l->ahead; i++)
+            for (int64_t b = 0; b < TILE * elem; b += 64)
+                _mm_prefetch((const char *)l->next[i] + row * elem + b, _MM_HINT_T0);
+        for (int i = 0; i < l->columns; i++) {
+            vec q[VECTORS];
+            UNROLLED (v, VECTORS)
+                q[v] = vec_load_float(dtype, l->p[i] + (row + LANES * v) * elem);
+            UNROLLED (t, tokens) {
+                const vec x = vec_set(l->x[first + t][i]);
+                UNROLLED (v, VECTORS)
+                    acc[t][v] = _mm512_fmadd_ps(q[v], x, acc[t][v]);
+            }
+        }
+        UNROLLED (v, VECTORS)
+            UNROLLED (t, tokens)
+                _mm512_mask_storeu_ps(w->y + (first + t) * w->j->y_stride + row + LANES * v,
+                                      mask[v], acc[t][v]);
+    }
+}
+
+AVX2_INLINE void float_tokens(oato_dtype dtype, const struct columns_work *w,
+                              const struct float_list *l, int64_t first, bool prefetches)
+{
+    switch (w->T - first) {
+    case 1: float_rows(dtype, w, l, first, prefetches, 1); break;
+    case 2: float_rows(dtype, w, l, first, prefetches, 2); break;
+    case 3: float_rows(dtype, w, l, first, prefetches, 3); break;
+    default: float_rows(dtype, w, l, first, prefetches, 4);
+    }
+}
+
+static void floats_rows(const struct columns_work *w, const struct float_list *l, int64_t first,
+                        bool prefetches)
+{
+#define TOKENS_OF(type, ...)                                                                       \
+    case DT_##type: float_tokens(DT_##type, w, l, first, prefetches); break;
+    switch ((int)w->j->w->dtype) {
+        FLOAT_TYPES(TOKENS_OF)
+    }
+#undef TOKENS_OF
+}
+
+#include "kernels/cpu/lanes_columns_run.h"
+
+const struct columns_kernels avx512_columns = {
+    .numerics = columns_numerics, .scratch_bytes = columns_scratch_bytes, .run = columns_run};

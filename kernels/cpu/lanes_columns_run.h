@@ -1,0 +1,83 @@
+/*
+ * lanes_columns_run.h - the loops over tokens and blocks of lanes_columns.h, for a file that has
+ * defined
+ *   integers_rows(work, block's list, group, its first token, list to prefetch or NULL)
+ *   floats_rows(work, columns, first token of a group, whether to prefetch)
+ * which go over the thread's rows.
+ */
+#ifndef OATO_LANES_COLUMNS_RUN_H
+#define OATO_LANES_COLUMNS_RUN_H
+
+/* How many blocks ahead of the one at hand columns are prefetched: those of the thread's rows. */
+static int blocks_ahead(const struct columns_work *w, const struct block_list *l)
+{
+    const int64_t rows = w->end - w->begin;
+    const int64_t bytes =
+        rows * (int64_t)w->c.scales / max_i64(w->j->w->rows, 1) +
+        l->columns * rows * w->c.form->bits / 8;
+    return (int)max_i64(1, min_i64(PENDING - 1, AHEAD_BYTES / max_i64(bytes, 1)));
+}
+
+static void integers_run(const struct columns_work *w)
+{
+    struct block_list lists[PENDING];
+    int64_t b = 0, made = 0, done = 0;
+    work_pack(w);
+    bool more = list_fill(w, &b, &lists[0]);
+    if (more)
+        made++;
+    const int ahead = more ? blocks_ahead(w, &lists[0]) : 1;
+    for (; done < made; done++) {
+        while (more && made <= done + ahead) {
+            more = list_fill(w, &b, &lists[made % PENDING]);
+            made += more;
+        }
+        const struct block_list *l = &lists[done % PENDING];
+        const struct block_list *next =
+            done + ahead < made ? &lists[(done + ahead) % PENDING] : NULL;
+        for (int64_t t = 0; t < w->T; t += GROUP)
+            integers_rows(w, l, &l->group[t / GROUP], t, t ? NULL : next);
+    }
+}
+
+static void floats_run(const struct columns_work *w, int32_t *list)
+{
+    const int64_t n = floats_list(w, list);
+    struct float_list l;
+    for (int64_t i = 0; i < n; i += l.columns) {
+        float_list_fill(w, list + i, n - i, &l);
+        for (int64_t t = 0; t < w->T; t += GROUP)
+            floats_rows(w, &l, t, t == 0);
+    }
+}
+
+static void columns_run(const struct columns_job *j, int64_t begin, int64_t end, uint8_t *scratch)
+{
+    struct columns_work w = {.j = j,
+                             .c = columns_of(j->w),
+                             .begin = begin,
+                             .end = end,
+                             .q_stride = pack_stride(j->w->k),
+                             .step_stride = pack_stride(j->w->k)};
+    for (int64_t t = 0; t < j->T; t += TOKENS) {
+        w.T = min_i64(TOKENS, j->T - t);
+        w.x = j->x + t * j->w->k;
+        w.y = j->y + t * j->y_stride;
+        w.q = (int8_t *)scratch;
+        w.step = floats(scratch + w.T * w.q_stride);
+        for (int64_t i = 0; i < w.T; i++)
+            memset(w.y + i * j->y_stride + begin, 0, (size_t)(end - begin) * sizeof(float));
+        if (w.c.form->bits)
+            integers_run(&w);
+        else
+            floats_run(&w, (int32_t *)(void *)scratch);
+    }
+}
+
+static const char *columns_numerics(oato_dtype dtype)
+{
+    const struct columns_form *f = columns_form_of(dtype);
+    return !f->bits ? "f32" : f->block == 32 ? "s8b32" : "s8b16";
+}
+
+#endif
