@@ -44,6 +44,14 @@ oato_status weight_source_fail(const struct weight_source *s, const char *device
                                oato_status status, struct oato_error *err);
 /* Bytes from one row to the next of prepared WEIGHT_ROWS, the GGUF's own rows of k elements. */
 uint64_t weight_rows_stride(oato_dtype dtype, int64_t k);
+/* Prepares such rows [begin, end). */
+void weight_rows_copy(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                      int64_t end);
+/* n of them, which the list names, as a matrix, by a function that prepares one. */
+void weight_rows_panel(void (*prepare)(int lanes, const struct weight_source *s,
+                                       struct oato_weight *w, int64_t begin, int64_t end),
+                       int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
+                       struct oato_weight *panel);
 /* Rows [begin, end) of the source are no longer needed: releases the pages of its file. */
 void weight_source_release(const struct weight_source *s, int64_t begin, int64_t end);
 

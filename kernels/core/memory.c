@@ -25,6 +25,35 @@ uint64_t weight_rows_stride(oato_dtype dtype, int64_t k)
     return size_align(row, 64);
 }
 
+void weight_rows_copy(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                      int64_t end)
+{
+    const uint64_t step = weight_rows_stride(s->dtype, s->k);
+    size_t row = 0;
+    dtype_row_bytes(s->dtype, s->k, &row);
+    for (int64_t r = begin; r < end; r++) {
+        uint8_t *to = (uint8_t *)(uintptr_t)w->data + (uint64_t)r * step;
+        memcpy(to, weight_source_row(s, r), row);
+        memset(to + row, 0, step - row);
+    }
+}
+
+void weight_rows_panel(void (*prepare)(int lanes, const struct weight_source *s,
+                                       struct oato_weight *w, int64_t begin, int64_t end),
+                       int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
+                       struct oato_weight *panel)
+{
+    const struct weight_source source = {.data = w->data,
+                                         .dtype = w->dtype,
+                                         .k = w->k,
+                                         .n = n,
+                                         .row_end = n,
+                                         .row_stride = weight_rows_stride(w->dtype, w->k),
+                                         .use = WEIGHT_MATRIX,
+                                         .list = list};
+    prepare(lanes, &source, panel, 0, n);
+}
+
 static bool list_good(const struct weight_source *s)
 {
     const struct dtype_info *type = dtype_info((int)s->dtype);

@@ -171,7 +171,7 @@ uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64
     if (use == WEIGHT_VECTOR)
         return (uint64_t)rows * (uint64_t)cols * sizeof(float);
     if (use == WEIGHT_ROWS)
-        return (uint64_t)rows * weight_rows_stride(dtype, cols);
+        return (uint64_t)rows * k->layout->rows_stride(dtype, cols);
     if (use == WEIGHT_SIGNS)
         return (uint64_t)rows * signs_stride(cols);
     if (use == WEIGHT_COLUMNS)
@@ -189,20 +189,6 @@ uint64_t cpu_source_bytes(const struct cpu_kernels *k, const struct weight_sourc
     return s->use == WEIGHT_COLUMNS
                ? columns_bytes(s->dtype, rows, s->k, columns_blocks(s->dtype, s->list, s->k))
                : cpu_prepared_bytes(k, s->dtype, rows, s->k, s->use);
-}
-
-/* The GGUF's own rows. */
-static void rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                         int64_t end)
-{
-    const uint64_t step = weight_rows_stride(s->dtype, s->k);
-    size_t row = 0;
-    dtype_row_bytes(s->dtype, s->k, &row);
-    for (int64_t r = begin; r < end; r++) {
-        uint8_t *to = (uint8_t *)w->data + (uint64_t)r * step;
-        memcpy(to, weight_source_row(s, r), row);
-        memset(to + row, 0, step - row);
-    }
 }
 
 void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
@@ -223,7 +209,7 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
         return;
     }
     if (source->use == WEIGHT_ROWS) {
-        rows_prepare(source, w, begin, end);
+        k->layout->rows_prepare(source, w, begin, end);
         return;
     }
     const size_t stride = weight_source_stride(source);

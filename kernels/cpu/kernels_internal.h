@@ -126,6 +126,14 @@ struct matrix_layout {
                     int64_t end);
     /* A row of a prepared matrix with the bits of quants_row. NULL: rows cannot be read back. */
     void (*row)(int lanes, const struct oato_weight *w, int64_t row, float *out);
+    /* WEIGHT_ROWS: bytes from one row of k elements to the next, and their preparation. */
+    uint64_t (*rows_stride)(oato_dtype dtype, int64_t k);
+    void (*rows_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                         int64_t end);
+    /* n rows of w, which the list names, as a matrix: to panel->data. first: nothing has asked for
+     * them yet; the list goes on with `after` rows, which will be needed next. */
+    void (*rows_panel)(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
+                       int64_t after, bool first, struct oato_weight *panel);
 };
 
 /* One class of arithmetic of matrix products: the layout of the packed input, and the product. The

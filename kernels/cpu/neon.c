@@ -104,10 +104,21 @@ void neon_pack(int64_t k, const float *x, uint8_t *out)
 
 /* ---------------------------------------------------------------------------------- table - */
 
+static void rows_panel(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
+                       int64_t after, bool first, struct oato_weight *panel)
+{
+    (void)after;
+    (void)first;
+    weight_rows_panel(matrix_prepare, lanes, w, list, n, panel);
+}
+
 static const struct matrix_layout layout = {
     .lanes = NEON_ROWS,
     .bytes = matrix_bytes,
     .prepare = matrix_prepare,
+    .rows_stride = weight_rows_stride,
+    .rows_prepare = weight_rows_copy,
+    .rows_panel = rows_panel,
 };
 
 static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)

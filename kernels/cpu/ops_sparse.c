@@ -2,11 +2,11 @@
  * ops_sparse.c - products that skip zeros. GATE_UP goes over chunks of neurons:
  *
  *   for each up to 256 neurons
- *     gate's products, as a matrix like any other; or, with a list, those of listed neurons, as
- * up's the neurons that are active for some token: the list of the chunk for each up to 64 of these
- * their rows of up, gathered into the layout of a matrix, in L2 up's products                 by
- * the very kernels of a dense GATE_UP: the same bits activation(gate) * up where the token's neuron
- * is active, elsewhere 0
+ *     gate's products, as a matrix like any other; or, with a list, those of listed neurons, as up's
+ *     the neurons that are active for some token: the list of the chunk
+ *     for each up to 64 of these      their rows of up, gathered into the layout of a matrix, in L2
+ *       up's products                 by the very kernels of a dense GATE_UP: the same bits
+ *       activation(gate) * up where the token's neuron is active, elsewhere 0
  *
  * A sparse MUL_MAT has neurons for columns. Threads share its rows, so each adds up a row alone, in
  * order of the columns: there is nothing to merge.
@@ -71,7 +71,7 @@ static void neurons_put(const struct run *x, const int32_t *list, int64_t n, con
 /* Products of n listed rows of weight i, at most SPARSE_PANEL; T rows of them, SPARSE_PANEL apart.
  */
 static const float *panel_products(const struct matrix_task *m, int i, const int32_t *list,
-                                   int64_t n)
+                                   int64_t n, int64_t after, bool first)
 {
     const struct matrix_layout *layout = m->x->k->layout;
     const struct oato_weight *rows = m->job[i].w;
@@ -81,16 +81,8 @@ static const float *panel_products(const struct matrix_task *m, int i, const int
                                 .rows = n,
                                 .k = rows->k,
                                 .data = m->scratch + m->up_at + up_bytes(m->x->T)};
-    const struct weight_source source = {.data = rows->data,
-                                         .dtype = rows->dtype,
-                                         .k = rows->k,
-                                         .n = n,
-                                         .row_end = n,
-                                         .row_stride = weight_rows_stride(rows->dtype, rows->k),
-                                         .use = WEIGHT_MATRIX,
-                                         .list = list};
     struct matrix_job job = m->job[i];
-    layout->prepare(layout->lanes, &source, &panel, 0, n);
+    layout->rows_panel(layout->lanes, rows, list, n, after, first, &panel);
     job.w = &panel;
     job.next = NULL;
     job.y = out;
@@ -121,7 +113,7 @@ static void listed_gates(const struct matrix_task *m, int64_t r, int64_t end)
             list[n++] = (int32_t)i;
     for (int64_t i = 0; i < n; i += SPARSE_PANEL) {
         const int64_t panel = min_i64(SPARSE_PANEL, n - i);
-        const float *product = panel_products(m, 0, list + i, panel);
+        const float *product = panel_products(m, 0, list + i, panel, n - i - panel, !i);
         for (int64_t t = 0; t < gate->T; t++)
             for (int64_t j = 0; j < panel; j++) {
                 float *y = gate->y + t * gate->y_stride + list[i + j];
@@ -153,7 +145,7 @@ void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
                 list[n++] = (int32_t)i;
         for (int64_t i = 0; i < n; i += SPARSE_PANEL) {
             const int64_t panel = min_i64(SPARSE_PANEL, n - i);
-            const float *up = panel_products(m, 1, list + i, panel);
+            const float *up = panel_products(m, 1, list + i, panel, n - i - panel, !i);
             for (int64_t t = 0; t < gate.T; t++)
                 neurons_put(x, list + i, panel, up + t * SPARSE_PANEL, gate.y + t * gate.y_stride);
         }

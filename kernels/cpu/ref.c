@@ -366,10 +366,21 @@ static void ref_attention_merge(const float *partial, int64_t stride, int64_t n,
     }
 }
 
+static void ref_rows_panel(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
+                           int64_t after, bool first, struct oato_weight *panel)
+{
+    (void)after;
+    (void)first;
+    weight_rows_panel(ref_prepare, lanes, w, list, n, panel);
+}
+
 static const struct matrix_layout layout = {
     .id = "ref.1",
     .bytes = ref_matrix_bytes,
     .prepare = ref_prepare,
+    .rows_stride = weight_rows_stride,
+    .rows_prepare = weight_rows_copy,
+    .rows_panel = ref_rows_panel,
 };
 
 static const struct matrix_class matrix = {

@@ -2,8 +2,10 @@
  * test_cpu_sparse.c - products that skip zeros, at every level and of every type: a sparse MUL_MAT is
  * close to a double evaluation, a sparse GATE_UP has the bits of the dense one where neurons are
  * active and zeros elsewhere; the same bits whether zeros are skipped or not, whatever T and threads;
- * any columns of a matrix can be prepared.
+ * any columns of a matrix can be prepared. --bench [LEVEL [TYPE [THREADS]]] times an FFN instead
+ * (bench_sparse.c).
  */
+#include "tests/kernels/bench_cpu.h"
 #include "tests/kernels/test_cpu.h"
 
 enum { K = 512, N = 200, MOST = 19 };
@@ -278,8 +280,13 @@ static void test_lists(void **state)
     assert_false(weight_source_good(&s));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+        bench_sparse(argc > 2 ? argv[2] : NULL, argc > 3 ? argv[3] : NULL,
+                     argc > 4 ? atoi(argv[4]) : 0);
+        return 0;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_integers), cmocka_unit_test(test_lists),
                                        cmocka_unit_test(test_columns),
                                        cmocka_unit_test(test_gate_up)};

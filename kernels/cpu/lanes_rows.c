@@ -1,0 +1,228 @@
+/*
+ * lanes_rows.c - WEIGHT_ROWS at the levels with vectors: rows that are read one by one and become
+ * groups of the layout of lanes_layout.c on every use, so that the products of a few rows are those
+ * of a matrix.
+ *
+ * A row has what it would have as a lane, heads of all blocks first, up to a multiple of 64 bytes,
+ * then the dwords of all bodies: interleaving is a transpose of dwords, about 2.5 instructions for
+ * 32 elements, where from the GGUF's blocks it would be ten. Rows of float types, and of those with
+ * a codebook, are the GGUF's.
+ *
+ * The rows of a list are short streams in memory, which no hardware foresees: AHEAD lines of each row
+ * of a group are prefetched, those of the next group behind them.
+ */
+#include "kernels/cpu/avx2_internal.h"
+
+#include <string.h>
+
+enum { ROWS = 8, PIECE = 256 /* elements */, LINE = 64, AHEAD = 6 * LINE };
+
+/* A type whose rows are taken apart; else NULL. */
+static const struct lanes_format *format_of(oato_dtype dtype)
+{
+    const struct lanes_format *f = lanes_format_of(dtype);
+    return f && !f->grid ? f : NULL;
+}
+
+static int64_t heads_bytes(const struct lanes_format *f, int64_t k)
+{
+    return (int64_t)size_align((size_t)(k / f->block * f->head), LINE);
+}
+
+static int64_t body_dwords(const struct lanes_format *f, int64_t k)
+{
+    return k / 32 * f->body / 4;
+}
+
+/* F16 numbers of a head; bytes follow. */
+static int head_halves(const struct lanes_format *f)
+{
+    return f->dtype == DT_MXFP4 || f->dtype == DT_NVFP4 ? 0 : f->has_min ? 2 : 1;
+}
+
+uint64_t lanes_rows_stride(oato_dtype dtype, int64_t k)
+{
+    const struct lanes_format *f = format_of(dtype);
+    return f ? (uint64_t)heads_bytes(f, k) + size_align((size_t)body_dwords(f, k) * 4, LINE)
+             : weight_rows_stride(dtype, k);
+}
+
+/* Between a row's head and its lane of a group's. */
+AVX2_INLINE void head_copy(const struct lanes_format *f, uint8_t *row, uint8_t *group, int lane,
+                           int lanes, bool to_row)
+{
+    const int halves = head_halves(f);
+    for (int i = 0; i < halves; i++) {
+        uint8_t *in = group + 2 * (lanes * i + lane);
+        memcpy(to_row ? row + 2 * i : in, to_row ? in : row + 2 * i, 2);
+    }
+    for (int i = 2 * halves; i < f->head; i++) {
+        uint8_t *in = group + lanes * i + lane;
+        *(to_row ? row + i : in) = to_row ? *in : row[i];
+    }
+}
+
+/* ---------------------------------------------------------------------------------- to rows */
+
+/* n elements of a group of 8 to row `lane`, of which they are those from `at` on. */
+static void row_put(const struct lanes_format *f, uint8_t *group, int lane, int64_t at, int64_t n,
+                    int64_t k, uint8_t *row)
+{
+    uint8_t *body = row + heads_bytes(f, k) + body_dwords(f, at) * 4;
+    for (int64_t e = 0; e < n; e += f->block, group += ROWS * lanes_block_bytes(f)) {
+        head_copy(f, row + (at + e) / f->block * f->head, group, lane, ROWS, true);
+        for (int64_t i = 0; i < body_dwords(f, f->block); i++, body += 4)
+            memcpy(body, group + ROWS * f->head + (i * ROWS + lane) * 4, 4);
+    }
+}
+
+void lanes_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                        int64_t end)
+{
+    const struct lanes_format *f = format_of(s->dtype);
+    const struct dtype_info *type = dtype_info((int)s->dtype);
+    const uint64_t stride = lanes_rows_stride(s->dtype, s->k);
+    uint8_t group[ROWS * PIECE * 2];
+    if (!f) {
+        weight_rows_copy(s, w, begin, end);
+        return;
+    }
+    struct weight_source piece = *s;
+    struct oato_weight part = {.dtype = s->dtype, .use = WEIGHT_MATRIX, .data = group};
+    piece.row_stride = weight_source_stride(s);
+    for (int64_t r = begin; r < end; r += ROWS) {
+        const int64_t rows = min_i64(ROWS, end - r);
+        uint8_t *to = (uint8_t *)(uintptr_t)w->data + (uint64_t)r * stride;
+        memset(to, 0, (uint64_t)rows * stride);
+        piece.row_begin = s->row_begin + r;
+        for (int64_t at = 0; at < s->k; at += piece.k) {
+            piece.k = min_i64(PIECE, s->k - at);
+            piece.data = (const uint8_t *)s->data + at / type->block_elems * type->block_bytes;
+            part.k = piece.k;
+            lanes_matrix_prepare(ROWS, &piece, &part, 0, rows);
+            for (int lane = 0; lane < rows; lane++)
+                row_put(f, group, lane, at, piece.k, s->k, to + (uint64_t)lane * stride);
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------------- to groups */
+
+/* The rows of a group, and of the one after it. */
+struct rows_group {
+    const uint8_t *at[LANES_MAX], *next[LANES_MAX];
+    int64_t bytes; /* of a row */
+};
+
+/* Those AHEAD of byte p of all rows. */
+AVX2_INLINE void group_prefetch(const struct rows_group *g, int lanes, int64_t p)
+{
+    const bool here = p + AHEAD < g->bytes;
+    const int64_t at = p + AHEAD - (here ? 0 : g->bytes);
+    for (int r = 0; r < lanes; r++)
+        _mm_prefetch((const char *)(here ? g->at[r] : g->next[r]) + at, _MM_HINT_T0);
+}
+
+/* Dwords of eight rows become vectors of a dword of each. */
+AVX2_INLINE void dwords_turn(__m256i x[ROWS])
+{
+    __m256i pair[8], four[8];
+    UNROLLED (i, 4) {
+        pair[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);     /* dwords 0 1 | 4 5 */
+        pair[4 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]); /* 2 3 | 6 7 */
+    }
+    UNROLLED (i, 4) { /* rows 0..3 of dword i | i + 4, then rows 4..7 */
+        const __m256i *p = pair + i / 2 * 4;
+        four[i] = i % 2 ? _mm256_unpackhi_epi64(p[0], p[1]) : _mm256_unpacklo_epi64(p[0], p[1]);
+        four[4 + i] = i % 2 ? _mm256_unpackhi_epi64(p[2], p[3]) : _mm256_unpacklo_epi64(p[2], p[3]);
+    }
+    UNROLLED (i, 4) {
+        x[i] = _mm256_permute2x128_si256(four[i], four[4 + i], 0x20);
+        x[4 + i] = _mm256_permute2x128_si256(four[i], four[4 + i], 0x31);
+    }
+}
+
+AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_group *g, int lanes,
+                             int64_t k, uint8_t *out)
+{
+    const int64_t heads = heads_bytes(f, k), dwords = body_dwords(f, k);
+    const int64_t block = lanes * lanes_block_bytes(f), each = body_dwords(f, f->block);
+    uint8_t *to = out + lanes * f->head; /* the body at hand */
+    int64_t in_block = 0;
+    for (int64_t i = 0; i < dwords; i += 8) {
+        const int n = (int)min_i64(8, dwords - i);
+        __m256i x[2][ROWS];
+        if (i % 16 == 0)
+            group_prefetch(g, lanes, heads + 4 * i);
+        UNROLLED (h, lanes / 8) {
+            UNROLLED (r, ROWS)
+                x[h][r] = _mm256_loadu_si256(
+                    (const __m256i *)(const void *)(g->at[8 * h + r] + heads + 4 * i));
+            dwords_turn(x[h]);
+        }
+        UNROLLED (j, 8) {
+            if (j < n) {
+                UNROLLED (h, lanes / 8)
+                    _mm256_storeu_si256(
+                        (__m256i *)(void *)(to + in_block * 4 * lanes + 32 * h), x[h][j]);
+                if (++in_block == each) {
+                    in_block = 0;
+                    to += block;
+                }
+            }
+        }
+    }
+}
+
+AVX2_INLINE void group_turn(const struct lanes_format *f, const struct rows_group *g, int lanes,
+                            int64_t k, uint8_t *out)
+{
+    const int64_t block = lanes * lanes_block_bytes(f), per_line = max_i64(1, LINE / f->head);
+    for (int64_t b = 0; b < k / f->block; b++) {
+        if (b % per_line == 0)
+            group_prefetch(g, lanes, b * f->head / LINE * LINE);
+        for (int lane = 0; lane < lanes; lane++)
+            head_copy(f, (uint8_t *)(uintptr_t)g->at[lane] + b * f->head, out + b * block, lane,
+                      lanes, false);
+    }
+    bodies_turn(f, g, lanes, k, out);
+}
+
+/* Heads of the commonest forms and the number of lanes are known to the compiler. */
+static void group_put(const struct lanes_format *f, const struct rows_group *g, int lanes,
+                      int64_t k, uint8_t *out)
+{
+    if (lanes == 8)
+        group_turn(f, g, 8, k, out);
+    else if (f->dtype == DT_Q4_0)
+        group_turn(&lanes_Q4_0, g, 16, k, out);
+    else if (f->dtype == DT_Q8_0)
+        group_turn(&lanes_Q8_0, g, 16, k, out);
+    else if (f->dtype == DT_Q4_K)
+        group_turn(&lanes_Q4_K, g, 16, k, out);
+    else
+        group_turn(f, g, 16, k, out);
+}
+
+void lanes_rows_panel(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
+                      int64_t after, bool first, struct oato_weight *panel)
+{
+    const struct lanes_format *f = format_of(w->dtype);
+    const uint64_t stride = lanes_rows_stride(w->dtype, w->k);
+    if (!f) {
+        weight_rows_panel(lanes_matrix_prepare, lanes, w, list, n, panel);
+        return;
+    }
+    uint8_t *out = (uint8_t *)(uintptr_t)panel->data;
+    struct rows_group g = {.bytes = (int64_t)stride};
+    for (int64_t i = 0; i < n; i += lanes) {
+        for (int lane = 0; lane < lanes; lane++) { /* a last group repeats its last row */
+            g.at[lane] = w->data + (uint64_t)list[min_i64(i + lane, n - 1)] * stride;
+            g.next[lane] = w->data + (uint64_t)list[min_i64(i + lanes + lane, n + after - 1)] * stride;
+        }
+        for (int64_t p = -AHEAD; first && !i && p < 0; p += LINE)
+            group_prefetch(&g, lanes, p);
+        group_put(f, &g, lanes, w->k, out);
+        out += lanes_matrix_bytes(lanes, w->dtype, lanes, w->k);
+    }
+}
