@@ -7,7 +7,7 @@
  *                    own scales are products
  *                    for each column of the block: n integers
  *
- * n is the number of rows, up to a multiple of 64. A block has the columns that share a scale, 32 or
+ * n is the number of rows, up to a multiple of 64; behind a long column is a gap of zeros. A block has the columns that share a scale, 32 or
  * 16 of the original matrix, or those of them that the source's list names: start[b] is the number
  * of its first one. Weights keep their values: scale * (integer - offset) + min. Integers of 64 rows
  * lie so that four columns, interleaved byte by byte and then word by word with the unpack
@@ -18,6 +18,8 @@
 #include "kernels/core/core_internal.h"
 
 #include <string.h>
+
+enum { LONG_COLUMN = 1024 }; /* bytes */
 
 #define FLOATS                                                                                     \
     {                                                                                              \
@@ -62,13 +64,23 @@ const struct columns_form *columns_form_of(oato_dtype dtype)
     return &forms[dtype];
 }
 
-/* Bytes of n rows of one column, and of the scales of one block. */
-static uint64_t column_bytes(oato_dtype dtype, int64_t n)
+/* Bytes of n rows of one column. */
+static uint64_t used_bytes(oato_dtype dtype, int64_t n)
 {
     const struct columns_form *f = &forms[dtype];
     return (uint64_t)columns_rows(n) *
            (f->bits ? (uint64_t)f->bits : 8 * (uint64_t)dtype_info((int)dtype)->block_bytes) / 8;
 }
+
+/* From one column to the next: of long ones an odd number of cache lines, so that the same rows of a
+ * block's columns lie in different sets of a cache. */
+static uint64_t column_bytes(oato_dtype dtype, int64_t n)
+{
+    const uint64_t used = used_bytes(dtype, n);
+    return used < LONG_COLUMN ? used : size_align((size_t)used, 64) | 64;
+}
+
+/* Of the scales of one block. */
 
 static uint64_t scales_bytes(oato_dtype dtype, int64_t n)
 {
@@ -226,12 +238,28 @@ static void floats_prepare(const struct weight_source *s, const struct columns *
     }
 }
 
+/* What lies between columns. */
+static void gaps_clear(const struct weight_source *s, const struct columns *c, int64_t n)
+{
+    const uint64_t used = used_bytes(s->dtype, n);
+    uint8_t *to = (uint8_t *)(uintptr_t)c->data;
+    for (int64_t i = 0, next = 0; i < s->k; i++, to += c->column) {
+        if (i == next && c->form->bits) {
+            to += c->scales;
+            next = block_end(s, i);
+        }
+        memset(to + used, 0, c->column - used);
+    }
+}
+
 void columns_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                      int64_t end)
 {
     const int64_t blocks = columns_blocks(s->dtype, s->list, s->k);
     const struct columns c = columns_at(w, blocks);
-    if (begin == 0)
+    if (begin == 0) {
         head_prepare(s, &c, (int32_t *)(void *)(uintptr_t)w->data);
+        gaps_clear(s, &c, w->rows);
+    }
     (c.form->bits ? integers_prepare : floats_prepare)(s, &c, w->rows, begin, end);
 }

@@ -15,5 +15,5 @@ const struct cpu_kernels cpu_kernels_avxvnni = {
     .attention = &avx2_attention,
     .rows = &avx2_rows,
     .state = &avx2_state,
-    .columns = &ref_columns,
+    .columns = &avx2_columns,
 };
