@@ -43,6 +43,14 @@ static oato_status batch_open(struct session *s, const struct run_args *a, struc
     return batch_create(s->engine, &options, &s->batch, err);
 }
 
+static void warn_of_predictors(const struct gguf *g)
+{
+    if (gguf_powerinfer(g) && gguf_tensor(g, "blk.0.fc1.weight"))
+        program_warn(NULL,
+                     "PowerInfer's predictors (fc1, fc2) are not used: gates are computed whole, "
+                     "which is exact");
+}
+
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err)
 {
@@ -65,6 +73,8 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     else if (!status && a->neurons)
         status = oato_fail(err, OATO_EUSAGE,
                            "--neurons names the sidecar that a plan follows; give --plan, too");
+    if (!status)
+        warn_of_predictors(s->model->gguf);
     if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);

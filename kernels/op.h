@@ -99,6 +99,9 @@ enum op_kind {
                   sign that reads one bit for each weight (SparseInfer) */
     OP_ACTIVE, /* out[0] = a list: the number of elements of in[0] above `threshold`, then their
                   numbers, ascending, as whole float32 numbers; what follows has no meaning */
+    OP_MUL_MAT_T, /* in graphs: MUL_MAT with a weight that is kept transposed, k rows of n elements:
+                     out[0] = sum over i of in[0][i] times row i, in rising i. Rows of elements that
+                     are 0 are not read */
     OP_KIND_COUNT
 };
 
@@ -273,6 +276,7 @@ enum { OP_KEY_SIZE = 96 };
  *   attention/F16/h16/g1/d576/c512 with v_in_k: n = heads * c; or /v128: v_dim; n = heads * v
  *   kv_store/F16/g16/d96/v64/x32   the same, and k_tail
  *   head_mul_mat/Q8_0/k128/n512/h16/d192   k, n of one head; heads, head_dim
+ *   mul_mat_t/Q4_0/k4096/n1024     k in, n out
  *   qkv/Q4_1/k576/n576/m192        m = n2
  *   gate_up/Q4_1/k576/n1536        n of the gate, of the up matrix and of the output
  *   gate_up/Q4_1/k576/n1536/z1     enum op_sparse; likewise mul_mat; threshold is not part of it

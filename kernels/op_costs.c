@@ -90,6 +90,7 @@ enum weight_use op_weight_use(const struct oato_op *op)
     const enum traffic traffic = op_kind_row(op->kind)->traffic;
     return traffic == TABLE_ROWS                       ? WEIGHT_LOOKUP
            : traffic == SIGNS                          ? WEIGHT_SIGNS
+           : traffic == TRANSPOSED                     ? WEIGHT_ROWS
            : traffic == MATRICES || traffic == EXPERTS ? WEIGHT_MATRIX
                                                        : WEIGHT_VECTOR;
 }
@@ -179,6 +180,8 @@ double op_flops(const struct oato_op *op, const struct op_size *size)
         times *= op->experts_used * share_held(op);
     if (op_weight_use(op) == WEIGHT_MATRIX)
         each += 2 * matrix_rows(op, row) * op->k * share_computed(op, size);
+    if (row->traffic == TRANSPOSED)
+        each += 2.0 * op->k * op->n;
     return times * each;
 }
 
@@ -237,6 +240,7 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     case NONE: return 0;
     case VECTOR: return vectors;
     case TABLE_ROWS: return size->rows * bytes;
+    case TRANSPOSED: return op->k * row_bytes(op, op->n);
     case MATRICES: return rows * bytes * share_computed(op, size);
     case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
     case SIGNS: return rows * ((op->k + 63) / 64 * 8.0);

@@ -239,6 +239,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_HEAD_MUL_MAT] = {"head_mul_mat", true, {F_K, F_N, F_HEADS, F_HEAD_DIM}, .in = {W_HEADS},
         .out = {W_PRODUCTS}, .weight = {{W_MATRICES, W_K}}, .traffic = MATRICES,
         .fits = head_products_fit},
+    [OP_MUL_MAT_T] = {"mul_mat_t", true, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .weight = {{W_K, W_N}},
+        .traffic = TRANSPOSED},
     [OP_GATE] = {"gate", false, {F_K, F_HEADS}, .n = W_K, .in = {W_K, W_GATES}, .out = {W_N},
         .flops = 4, .flops_of = W_K, .fits = gate_fits},
     [OP_SIGNS] = {"signs", true, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},

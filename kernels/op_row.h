@@ -74,7 +74,18 @@ enum width {
 };
 
 /* The memory that a run reads or writes beside the operator's values. */
-enum traffic { NONE, VECTOR, TABLE_ROWS, MATRICES, EXPERTS, SIGNS, STATE, KV_WRITTEN, KV_READ };
+enum traffic {
+    NONE,
+    VECTOR,
+    TABLE_ROWS,
+    TRANSPOSED,
+    MATRICES,
+    EXPERTS,
+    SIGNS,
+    STATE,
+    KV_WRITTEN,
+    KV_READ
+};
 
 enum {
     ROWS = 1 << AXIS_ROWS,

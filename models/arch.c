@@ -212,7 +212,7 @@ static enum activation read_activation(struct graph_builder *b, enum activation 
 static void read_model(struct graph_builder *b, struct layer_shape *s)
 {
     const struct recipe *r = s->recipe;
-    s->activation = read_activation(b, r->activation);
+    s->activation = read_activation(b, gguf_powerinfer(b->gguf) ? ACT_RELU : r->activation);
     s->width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
     s->eps = build_float(b,
                          r->norm & NORM_CENTRED ? "attention.layer_norm_epsilon"

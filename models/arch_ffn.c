@@ -5,6 +5,22 @@
  */
 #include "models/recipe_internal.h"
 
+/* PowerInfer's files hold the transpose, and its bias by the same name. */
+static int32_t down(struct graph_builder *b, const struct layer_shape *s, const char *name,
+                    int32_t h, int32_t width, enum factor factor)
+{
+    if (!arch_has(b, s->layer, "ffn_down_t.weight"))
+        return arch_product(b, s->layer, name, h, s->width, factor);
+    const struct gguf_tensor *t =
+        build_tensor(b, s->width, width, false, "blk.%d.ffn_down_t.weight", s->layer);
+    const struct oato_op op = {.kind = OP_MUL_MAT_T,
+                               .k = width,
+                               .n = s->width,
+                               .dtype = (uint16_t)(t ? t->dtype : DT_F32)};
+    const int32_t y = build_op(b, s->layer, "ffn_down_t", op, h, -1, t, s->width);
+    return arch_bias(b, s->layer, "ffn_down_t", y, false);
+}
+
 /* down(activation(up m)) */
 static int32_t ungated(struct graph_builder *b, const struct layer_shape *s, const char *up_name,
                        const char *down_name, int32_t m, int32_t width, enum factor factor)
@@ -17,7 +33,7 @@ static int32_t ungated(struct graph_builder *b, const struct layer_shape *s, con
     const struct oato_op divide = {.kind = OP_SCALE, .divides = 1};
     if (scales)
         h = arch_elementwise(b, s->layer, "ffn_act_scales", "", divide, h, scales);
-    return arch_product(b, s->layer, down_name, h, s->width, factor);
+    return down(b, s, down_name, h, width, factor);
 }
 
 /* A gated FFN of "ffn_gate", "ffn_up" and "ffn_down" with a suffix for all three. */
@@ -52,6 +68,5 @@ int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const c
     }
     snprintf(name, sizeof name, "ffn_swiglu%s", suffix);
     const int32_t h = build_op(b, s->layer, name, op, gate, up, NULL, width);
-    return arch_product(b, s->layer, down_name, h, s->width,
-                        s->recipe->down_factor ? FACTOR_OF_SUM : factor);
+    return down(b, s, down_name, h, width, s->recipe->down_factor ? FACTOR_OF_SUM : factor);
 }

@@ -262,6 +262,11 @@ const char *gguf_path(const struct gguf *g)
     return g->path;
 }
 
+bool gguf_powerinfer(const struct gguf *g)
+{
+    return !memcmp(g->named.file.data, GGUF_POWERINFER, strlen(GGUF_POWERINFER));
+}
+
 bool gguf_header_only(const struct gguf *g)
 {
     return g->first->header_only;

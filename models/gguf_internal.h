@@ -11,6 +11,7 @@
 #define GGUF_KEY_ALIGNMENT    "general.alignment"
 #define GGUF_KEY_ARCHITECTURE "general.architecture"
 #define GGUF_KEY_HEADER_ONLY  "oato.header_only"
+#define GGUF_POWERINFER       "PWRI" /* in place of GGUF at the start of PowerInfer's files */
 #define GGUF_KEY_SPLIT_NO     "split.no"
 #define GGUF_KEY_SPLIT_COUNT  "split.count"
 #define GGUF_KEY_SPLIT_TOTAL  "split.tensors.count"

@@ -286,7 +286,8 @@ static oato_status take_header(struct cursor *c, uint64_t *n_tensors, uint64_t *
 {
     uint8_t magic[4];
     uint32_t version = 0;
-    if (c->bytes < sizeof magic || memcmp(c->data, "GGUF", sizeof magic) != 0)
+    if (c->bytes < sizeof magic || (memcmp(c->data, "GGUF", sizeof magic) != 0 &&
+                                    memcmp(c->data, GGUF_POWERINFER, sizeof magic) != 0))
         return oato_fail(c->err, OATO_EFILE, "does not begin with 'GGUF': it is not a GGUF file");
     if (take(c, sizeof magic, "the magic", magic) ||
         take(c, sizeof version, "the version", &version))

@@ -150,7 +150,7 @@ static oato_status build(struct model *m, enum mtp mtp, const char *activation,
     if (!recipe)
         return unknown_architecture(m, name, err);
     m->shape.architecture = recipe->name;
-    b.ignored = recipe->ignored;
+    b.ignored = gguf_powerinfer(m->gguf) ? "fc1. fc2." : recipe->ignored;
     read_layers(&b, recipe);
     m->shape.context_length = build_int(&b, "context_length", -1, 1, INT32_MAX, -1);
     if (build_failed(&b))

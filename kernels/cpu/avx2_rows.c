@@ -5,6 +5,7 @@
 #include "kernels/cpu/lanes_vector.h"
 
 #include <math.h>
+#include <string.h>
 
 static void rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
 {
@@ -170,6 +171,86 @@ static int64_t differ(const uint64_t *a, const uint64_t *b, int64_t n)
     return bits;
 }
 
+/* y += factor * scale * q of eight integers. */
+AVX2_INLINE void add_integers(float *y, __m256 factor, __m256 scale, __m256i q)
+{
+    const __m256 w = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(q));
+    _mm256_storeu_ps(y, _mm256_fmadd_ps(factor, w, _mm256_loadu_ps(y)));
+}
+
+AVX2_INLINE __m256 block_scale(const uint8_t *block)
+{
+    uint16_t half;
+    memcpy(&half, block, sizeof half);
+    return _mm256_set1_ps(_cvtsh_ss(half));
+}
+
+static void add_q8_0(float *y, __m256 factor, const uint8_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 32, from += 34) {
+        const __m256 scale = block_scale(from);
+        for (int j = 0; j < 32; j += 8) {
+            const __m128i q = _mm_loadl_epi64((const __m128i *)(const void *)(from + 2 + j));
+            add_integers(y + i + j, factor, scale, _mm256_cvtepi8_epi32(q));
+        }
+    }
+}
+
+static void add_q4_0(float *y, __m256 factor, const uint8_t *from, int64_t n)
+{
+    const __m128i low = _mm_set1_epi8(15);
+    const __m256i eight = _mm256_set1_epi32(8);
+    for (int64_t i = 0; i < n; i += 32, from += 18) {
+        const __m256 scale = block_scale(from);
+        const __m128i all = _mm_loadu_si128((const __m128i *)(const void *)(from + 2));
+        const __m128i half[2] = {_mm_and_si128(all, low),
+                                 _mm_and_si128(_mm_srli_epi16(all, 4), low)};
+        for (int h = 0; h < 2; h++) {
+            const __m256i a = _mm256_cvtepu8_epi32(half[h]);
+            const __m256i b = _mm256_cvtepu8_epi32(_mm_srli_si128(half[h], 8));
+            add_integers(y + i + 16 * h, factor, scale, _mm256_sub_epi32(a, eight));
+            add_integers(y + i + 16 * h + 8, factor, scale, _mm256_sub_epi32(b, eight));
+        }
+    }
+}
+
+/* Eight elements of float types. */
+AVX2_INLINE __m256 eight_of(oato_dtype dtype, const uint8_t *from)
+{
+    const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)from);
+    return dtype == DT_F32 ? _mm256_loadu_ps(const_floats(from))
+           : dtype == DT_F16
+               ? _mm256_cvtph_ps(half)
+               : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+static void add_scaled(float *y, float factor, oato_dtype dtype, const uint8_t *from, int64_t n,
+                       float *room)
+{
+    const __m256 f = _mm256_set1_ps(factor);
+    if (dtype == DT_Q8_0 || dtype == DT_Q4_0) {
+        (dtype == DT_Q8_0 ? add_q8_0 : add_q4_0)(y, f, from, n);
+        return;
+    }
+    if (dtype != DT_F32 && dtype != DT_F16 && dtype != DT_BF16) {
+        quants_row(dtype, from, n, room);
+        dtype = DT_F32;
+        from = (const uint8_t *)room;
+    }
+    const int64_t bytes = dtype == DT_F32 ? 4 : 2;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(
+            y + i, _mm256_fmadd_ps(f, eight_of(dtype, from + i * bytes), _mm256_loadu_ps(y + i)));
+    if (i == n)
+        return;
+    float rest[8] = {0}; /* the last elements, widened where nothing is read behind them */
+    quants_row(dtype, from + i * bytes, n - i, rest);
+    const __m256i mask = avx2_mask(n - i);
+    const __m256 sum = _mm256_fmadd_ps(f, _mm256_loadu_ps(rest), _mm256_maskload_ps(y + i, mask));
+    _mm256_maskstore_ps(y + i, mask, sum);
+}
+
 const struct row_kernels avx2_rows = {
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
@@ -177,4 +258,5 @@ const struct row_kernels avx2_rows = {
     .gate = gate_any,
     .to_f16 = to_f16,
     .differ = differ,
+    .add_scaled = add_scaled,
 };

@@ -184,6 +184,10 @@ struct row_kernels {
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
     /* The number of bits in which the n words differ. */
     int64_t (*differ)(const uint64_t *a, const uint64_t *b, int64_t n);
+    /* y += factor * w, for n elements w of a type, whole blocks at `from`; the bits are those of
+     * adding quants_row's. room: n floats. */
+    void (*add_scaled)(float *y, float factor, oato_dtype dtype, const uint8_t *from, int64_t n,
+                       float *room);
 };
 
 /* Bytes of a row of WEIGHT_SIGNS. */
@@ -196,8 +200,8 @@ void signs_pack(const float *x, int64_t k, uint64_t *out);
 void signs_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                    int64_t end);
 
-/* Work of one thread on a sparse MUL_MAT: y = W x for all T rows of x, by the columns of W where they
- * are not near 0. */
+/* Work of one thread on a sparse MUL_MAT: y = W x for all T rows of x, by the columns of W where
+ * they are not near 0. */
 struct columns_job {
     const struct oato_weight *w; /* WEIGHT_COLUMNS */
     const float *x;              /* T rows of w->k */
@@ -278,6 +282,8 @@ static inline uint64_t matrix_scratch_bytes(const struct matrix_class *c, oato_d
     return c->scratch_bytes_of ? c->scratch_bytes_of(dtype, k) : c->scratch_bytes;
 }
 
+void ref_add_scaled(float *y, float factor, oato_dtype dtype, const uint8_t *from, int64_t n,
+                    float *room);
 extern const struct attention_kernels ref_attention; /* also of levels without their own */
 extern const struct columns_kernels ref_columns;
 extern const struct state_kernels ref_state, avx2_state, avx512_state;

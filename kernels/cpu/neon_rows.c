@@ -170,4 +170,5 @@ const struct row_kernels neon_rows = {
     .gate = gate_rows,
     .to_f16 = to_f16,
     .differ = differ,
+    .add_scaled = ref_add_scaled,
 };

@@ -451,6 +451,7 @@ static const struct {
     [OP_HEAD_MUL_MAT] = {.run = run_heads},
     [OP_SIGNS] = {.run = run_signs},
     [OP_ACTIVE] = {.row = active_row},
+    [OP_MUL_MAT_T] = {.run = run_transposed},
 };
 
 bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
@@ -531,6 +532,8 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
         return attention_workspace(k, op, size, n_threads);
     if (op->sparse && op->kind == OP_MUL_MAT)
         return columns_workspace(k, op, size->rows, n_threads);
+    if (op->kind == OP_MUL_MAT_T)
+        return transposed_workspace(op, n_threads);
     uint64_t bytes = 0;
     for (int i = 0; i < NUMERICS_CHOICES && op_weight_use(op) == WEIGHT_MATRIX; i++) {
         const struct matrix_class *matrix = cpu_matrix_class(k, (oato_dtype)op->dtype, i);

@@ -1,7 +1,7 @@
 /*
  * record_internal.h - shared by ops.c, which runs records, ops_attention.c (records that use KV
  * pages), ops_experts.c (mixture of experts), ops_heads.c (a matrix for each head), ops_sparse.c
- * (products that skip zeros) and ops_top.c (candidates of rows of logits).
+ * (products that skip zeros), ops_transposed.c (transposed matrices) and ops_top.c (candidates of rows of logits).
  */
 #ifndef OATO_RECORD_INTERNAL_H
 #define OATO_RECORD_INTERNAL_H
@@ -127,6 +127,10 @@ void run_columns(const struct run *x);
 /* ops_predict.c */
 void run_signs(const struct run *x);
 void active_row(const struct run *x, int64_t t);
+
+/* ops_transposed.c */
+uint64_t transposed_workspace(const struct oato_op *op, int n_threads);
+void run_transposed(const struct run *x);
 
 /* ops_top.c */
 void top_k_row(const struct run *x, int64_t t);

@@ -143,6 +143,18 @@ static void ref_to_f16(uint16_t *y, const float *x, int64_t n)
         y[i] = f32_to_finite_f16(x[i]);
 }
 
+void ref_add_scaled(float *y, float factor, oato_dtype dtype, const uint8_t *from, int64_t n,
+                    float *room)
+{
+    const float *w = const_floats(from);
+    if (dtype != DT_F32) {
+        quants_row(dtype, from, n, room);
+        w = room;
+    }
+    for (int64_t i = 0; i < n; i++)
+        y[i] += factor * w[i];
+}
+
 /* ------------------------------------------------------------------------------ attention - */
 
 /* Of a query: the largest score so far, the sum of exponentials relative to it, and the values
@@ -417,6 +429,7 @@ static const struct row_kernels rows = {
     .gate = ref_gate,
     .to_f16 = ref_to_f16,
     .differ = ref_differ,
+    .add_scaled = ref_add_scaled,
 };
 
 const struct cpu_kernels cpu_kernels_ref = {

@@ -51,6 +51,7 @@ static const char *const known_keys[] = {
     "attention/F16/h128/g1/d576/c512/t1/s1/kv4096",
     "attention/F32/h8/g2/d192/v128/t1/s1/kv4096",
     "head_mul_mat/Q8_0/k128/n512/h16/d192/t1",
+    "mul_mat_t/Q4_0/k4096/n1024/t1",
 };
 
 static void known_keys_are_read_and_written_alike(void **state)

@@ -105,7 +105,8 @@ def cut(model, header):
         out.write(header_of(model))
 
 
-def plain(model, out):
+def rewrite(model, out, change, added=()):
+    """Copies a model; change(tensor) gives its new (name, data, type), None: leave it out. added: more of these."""
     reader = GGUFReader(model)
     writer = GGUFWriter(out, reader.fields["general.architecture"].contents())
     for key, field in reader.fields.items():
@@ -113,13 +114,20 @@ def plain(model, out):
         if key.startswith("GGUF.") or key == "general.architecture" or array and not field.contents():
             continue
         writer.add_key_value(key, field.contents(), field.types[0], field.types[-1] if array else None)
-    for t in reader.tensors:
-        if not t.name.endswith(("_exps.scale", "_exps.input_scale")):
-            writer.add_tensor(t.name, t.data)
+    for name, data, kind in [*filter(None, map(change, reader.tensors)), *added]:
+        writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def plain(model, out):
+    def change(t):
+        dropped = t.name.endswith(("_exps.scale", "_exps.input_scale"))
+        return None if dropped else (t.name, t.data, t.tensor_type)
+
+    rewrite(model, out, change)
 
 
 def main():

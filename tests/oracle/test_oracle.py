@@ -7,6 +7,9 @@
                                        (tests/data/archs/peer.npz, written by scripts/architectures)
   test_oracle.py OATO_RUN opt          a tiny OPT, which llama.cpp lacks, by scripts/convert-hf: the
                                        logits of transformers (tests/data/opt, by opt_hf.py)
+  test_oracle.py OATO_RUN reglu        a small trained model with ReLU: torch's logits, counts of active
+                                       neurons and perplexity (tests/data/reglu, by scripts/train-reglu)
+  test_oracle.py OATO_RUN powerinfer   PowerInfer's files: the logits of ordinary ones of the same values
   test_oracle.py OATO_RUN logits       default model: float32 evaluation by numpy, every ISA
   test_oracle.py OATO_RUN perplexity   default model on the GPL-3: 18.2999 is exact
   test_oracle.py OATO_RUN tokens       default model: llama.cpp's tokens of the GPL-3
@@ -26,8 +29,10 @@ import tempfile
 
 import numpy as np
 import tokenizers
+from gguf import GGMLQuantizationType
 
 import opt_hf
+import powerinfer_file
 from compare_logits import compare
 from grow_arch import amplify, grow
 from llama_numpy import Model, parse_ids
@@ -181,6 +186,54 @@ def opt(program, work):
     refusals(work, model)
 
 
+def reglu(program, work):
+    """The trained model: a file of its own framework's values, its tokenizer, its zeros."""
+    folder = os.path.join(DATA, "reglu")
+    model = os.path.join(folder, "reglu.gguf")
+    with np.load(os.path.join(folder, "oracle.npz")) as data:
+        ids, exact, fired, perplexity = data["ids"], data["logits"].astype(np.float32), data["fired"], float(data["perplexity"])
+    for isa in isas(program, model, work):
+        r = compare(exact, our_logits(program, isa, model, ids, work)[-len(exact):])
+        # The oracle is stored as halves; int8 activations and bfloat16 cost more.
+        ok = r["nmse"] < 1e-6 if isa == "ref" else r["kl"] < 0.01 and r["top1"] > 0.9
+        check(ok, f"reglu {isa}: nmse {r['nmse']:.2e}, KL {r['kl']:.5f}, top-1 {r['top1']:.1%}")
+    numpy_model = Model(model)
+    numpy_model.logits(ids)
+    counted = np.stack([a.sum(0) for a in numpy_model.active])
+    wrong = np.abs(counted - fired.astype(np.int64)).sum()
+    check(wrong <= 20, f"neurons fire as in torch: {wrong} of {fired.sum()} differ by rounding")
+    zeros = 1 - fired.mean() / len(ids)
+    check(zeros >= 0.6, f"zeros {zeros:.1%}")
+    out = must_run(program, "", "perplexity", model, "-f", TEXT, "-c", "256", "--kv", "f32")
+    ours = float(out.split()[-1])
+    check(abs(ours / perplexity - 1) < 0.01, f"perplexity of the GPL-3 {ours:.3f}, torch {perplexity:.3f}")
+    check(perplexity < 100, "it has learnt something")
+
+
+def powerinfer(program, work):
+    make = os.path.join(os.path.dirname(program), "oato-make-model")
+    model, theirs, plain = (os.path.join(work, f) for f in ("m.gguf", "theirs.gguf", "plain.gguf"))
+    ids = parse_ids("@" + os.path.join(DATA, "archs", "ids.txt"))
+    levels = None
+    for arch, options in (("llama", []), ("falcon", ["--kv-heads", "1"]), ("opt", ["--kv-heads", "4", "--optional", "bias"])):
+        keys = "feed_forward_activation=relu" + ("" if arch == "llama" else " attention.layer_norm_epsilon=0.00001")
+        subprocess.run([make, model, "--arch", arch, "--keys", keys, "--width", "128", "--ffn", "384", *options], check=True)
+        for kind in ("F32", "F16", "Q8_0", "Q4_0", "Q5_1"):
+            powerinfer_file.twins(model, theirs, plain, GGMLQuantizationType[kind], 2, 128, 384)
+            levels = levels or isas(program, plain, work)
+            for isa in levels:
+                for ubatch in ("512", "1") if isa in ("ref", levels[-1]) else ("1",):
+                    exact = our_logits(program, isa, plain, ids, work, "f32", "--ubatch", ubatch)
+                    nmse = compare(exact, our_logits(program, isa, theirs, ids, work, "f32", "--ubatch", ubatch))["nmse"]
+                    limit = 1e-11 if isa == "ref" else ARCHS_NMSE["amx"] if isa == "amx" else 1e-6
+                    check(nmse < limit, f"{arch} {kind} {isa}, steps of {ubatch}: nmse {nmse:.2e}")
+    r = run(program, "", "logits", theirs, "--ids", "1", "-o", os.path.join(work, "ours"))
+    check(r.stderr.count("\n") == 1 and "fc1" in r.stderr, f"predictors are left out, in one line: {r.stderr.strip()}")
+    os.truncate(theirs, os.path.getsize(theirs) // 2)
+    r = run(program, "", "logits", theirs, "--ids", "1", "-o", os.path.join(work, "ours"))
+    check(r.returncode == 3 and r.stderr.count("\n") == 1, f"a file cut short is refused: {r.stderr.strip()}")
+
+
 def logits(program, work):
     ids = parse_ids("@" + os.path.join(DATA, "gpl3_ids.txt"))[:384]
     exact = Model(MODEL).logits(ids)
@@ -286,7 +339,7 @@ def cuda(program, work):
         check(r["kl"] <= MAX_KL, text)
 
 
-CASES = {"archs": archs, "families": families, "opt": opt, "logits": logits, "perplexity": perplexity, "tokens": tokens,
+CASES = {"archs": archs, "families": families, "opt": opt, "reglu": reglu, "powerinfer": powerinfer, "logits": logits, "perplexity": perplexity, "tokens": tokens,
          "emulated": emulated, "cuda": cuda}
 
 
@@ -295,7 +348,7 @@ def main():
         print(__doc__)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     case = sys.argv[2]
-    missing = [] if case in ("archs", "families", "opt", "cuda") else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
+    missing = [] if case in ("archs", "families", "opt", "powerinfer", "reglu", "cuda") else [p for p in (MODEL, TEXT) if not os.path.exists(p)]
     if missing:
         print(f"{missing[0]} is missing: run scripts/fetch-model")
         return 1 if os.environ.get("OATO_REQUIRE_MODEL") == "1" else 77

@@ -1,0 +1,36 @@
+"""Turns a model with ReLU into one as PowerInfer's converter writes it (facts of its repository): magic PWRI, ffn_down
+transposed as ffn_down_t with its bias, predictors fc1 and fc2; and into a twin with the same values as other files have them."""
+
+import numpy as np
+from gguf import GGMLQuantizationType, quants
+
+from grow_arch import rewrite
+
+RANK = 32
+F32 = GGMLQuantizationType.F32
+
+
+def twins(model, powerinfer, plain, kind, layers, width, ffn):
+    """kind: the type of ffn_down_t."""
+    rng = np.random.default_rng(3)
+
+    def transposed(t):
+        x = np.ascontiguousarray(quants.dequantize(t.data, t.tensor_type).T.astype(np.float32))
+        return quants.quantize(x, kind) if kind != F32 else x
+
+    def theirs(t):
+        if t.name.endswith("ffn_down.weight"):
+            return t.name.replace("ffn_down", "ffn_down_t"), transposed(t), kind
+        return t.name.replace("ffn_down.bias", "ffn_down_t.bias"), t.data, t.tensor_type
+
+    def ours(t):
+        if t.name.endswith("ffn_down.weight"):
+            return t.name, np.ascontiguousarray(quants.dequantize(transposed(t), kind).T.astype(np.float32)), F32
+        return t.name, t.data, t.tensor_type
+
+    predictors = [(f"blk.{i}.{name}.weight", rng.normal(0, 0.1, shape).astype(np.float32), F32)
+                  for i in range(layers) for name, shape in (("fc1", (RANK, width)), ("fc2", (ffn, RANK)))]
+    rewrite(model, plain, ours)
+    rewrite(model, powerinfer, theirs, predictors)
+    with open(powerinfer, "r+b") as f:
+        f.write(b"PWRI")
