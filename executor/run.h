@@ -13,7 +13,8 @@ enum { LLAMA_OPTIONS = 64 };
 extern const struct option_row llama_options[LLAMA_OPTIONS]; /* the last one is empty */
 
 struct run_args {
-    const char *model, *plan, *neurons, *file, *output, *ids, *system, *chat_template, *variables;
+    const char *model, *plan, *neurons, *file, *output, *compare, *ids, *system, *chat_template;
+    const char *variables;
     const char *prompts[PROMPTS_MAX];
     int32_t n_prompts;
     int32_t n_predict;                       /* -1: until the end of text or of the context */
@@ -56,6 +57,12 @@ oato_status run_bench(const struct run_args *a, struct oato_error *err);
 oato_status run_perplexity(const struct run_args *a, struct oato_error *err);
 oato_status run_logits(const struct run_args *a, struct oato_error *err);
 oato_status run_tokenize(const struct run_args *a, struct oato_error *err);
+
+/* run_compare.c: perplexity --compare, of a text of at least one window; ids may be changed. */
+oato_status compare_text(struct session *s, const struct run_args *a, int32_t *ids, size_t n_ids,
+                         struct oato_error *err);
+/* The logarithm of the sum of the exponentials of a row of logits. */
+double logits_log_sum(const float *logits, int32_t vocab);
 
 /* Text of a whole file, or of standard input for "-"; empty on failure. */
 oato_status text_read_file(const char *path, struct text *out, struct oato_error *err);

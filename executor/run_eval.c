@@ -21,24 +21,12 @@ struct score {
     uint64_t count;
 };
 
-static double log_likelihood(const float *logits, int32_t vocab, int32_t id)
-{
-    float max = logits[0];
-    double sum = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        max = logits[i] > max ? logits[i] : max;
-    for (int32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - max);
-    // cppcheck-suppress invalidFunctionArg ; the largest logit alone adds 1
-    return (double)logits[id] - max - log(sum);
-}
-
 static void score_rows(void *user, const float *logits, int32_t first, int32_t rows)
 {
     struct score *s = user;
     for (int32_t i = 0; i < rows && first + i + 1 < s->n; i++) {
-        s->nll -=
-            log_likelihood(logits + (size_t)i * (size_t)s->vocab, s->vocab, s->ids[first + i + 1]);
+        const float *row = logits + (size_t)i * (size_t)s->vocab;
+        s->nll -= (double)row[s->ids[first + i + 1]] - logits_log_sum(row, s->vocab);
         s->count++;
     }
 }
@@ -66,6 +54,8 @@ static oato_status score_text(struct session *s, const struct run_args *a, int32
     size_t windows = n_ids / (size_t)window;
     struct score score = {.vocab = s->model->shape.vocab};
     struct progress progress;
+    if (windows && a->compare)
+        return compare_text(s, a, ids, n_ids, err);
     if (windows == 0)
         return oato_fail(err, OATO_EUSAGE,
                          "the text has %zu tokens, less than one window of %d; use a longer text "

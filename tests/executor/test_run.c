@@ -5,6 +5,7 @@
 #include "planfmt/planfmt.h"
 #include "tests/models/random_model.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -391,6 +392,19 @@ static void the_other_verbs_answer(void **state)
     assert_int_equal(o->out.len, 3 * 512 * 4);
     assert_int_equal(run(&o->out, &o->err, "perplexity tiny.gguf -f text.txt -c 32"), 0);
     assert_non_null(strstr(o->out.data, "\nperplexity "));
+    double one = 0, other = 0, divergence = -1, same = 0;
+    for (int i = 0; i < 2; i++) { /* the same twice, then one with another cache */
+        char command[96];
+        snprintf(command, sizeof command,
+                 "perplexity tiny.gguf -f text.txt -c 32 --compare plain --kv %s",
+                 i ? "f32" : "f16");
+        assert_int_equal(run(&o->out, &o->err, command), 0);
+        const char *plain = strstr(o->out.data, "\nplain "), *ours = strstr(o->out.data, "\nthis ");
+        assert_true(plain && ours && sscanf(plain, " plain %lf", &one) == 1);
+        assert_int_equal(sscanf(ours, " this %lf %lf %lf", &other, &divergence, &same), 3);
+        assert_true(one > 1 && fabs(one - other) < (i ? 1 : 1e-9) && same > (i ? 50 : 99));
+        assert_true(i ? divergence < 0.01 && one != other : divergence == 0);
+    }
     assert_int_equal(run(&o->out, &o->err, "--help"), 0);
     assert_int_equal(run(&o->out, &o->err, "bench --help"), 0);
     assert_int_equal(run(&o->out, &o->err, "--version"), 0);
@@ -510,6 +524,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"logits tiny.gguf --ids 99999 -o o", 2, "vocabulary"},
         {"perplexity tiny.gguf", 2, "-f"},
         {"perplexity tiny.gguf -f /dev/null", 2, "window"},
+        {"perplexity tiny.gguf -f text.txt -c 32 --compare x", 2, "--compare"},
         {"tokenize tiny.gguf", 2, "-p"},
         {"cut.gguf -p x", 3, "cut.gguf"},
         {"text.gguf -p x", 3, "text.gguf"},
