@@ -142,6 +142,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = engine_lower(e, err);
     if (!status)
+        status = caches_init(e, err);
+    if (!status)
         status = mixing_prepare(e, err);
     if (!status)
         status = engine_allocate(e, err);
@@ -282,6 +284,7 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
     step->token_seq = e->seq_of;
     step->seq = e->step_seqs;
     step->row = e->rows;
+    step->cached = e->cached;
     step->timeline = e->timelines;
     step->timeline_base = e->bases;
     for (int i = 0; i < e->n_devices; i++)
@@ -379,6 +382,8 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
         status = step_run(e, phase, &step, err);
         if (!status)
             rows_take(e, phase, step.n_rows, mixed && pass == 0);
+        if (!status && phase == PHASE_DECODE && e->lowered.n_caches)
+            status = caches_step(e, &step, err);
     }
     return status;
 }
@@ -483,6 +488,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     memcpy(out->copies, e->lowered.copies, sizeof out->copies);
     memcpy(out->copy_bytes, e->lowered.copy_bytes, sizeof out->copy_bytes);
     memcpy(out->stream_bytes, e->lowered.stream_bytes, sizeof out->stream_bytes);
+    out->experts = e->experts;
     out->load_ns = e->load_ns;
     for (int i = 0; i < e->n_devices; i++)
         out->mapped_bytes += e->device[i].prepared.bytes;

@@ -109,6 +109,18 @@ struct engine_device_stats {
     uint64_t staging_bytes; /* room for streamed weights */
 };
 
+/* Of caches of experts (struct plan_cache). */
+struct engine_expert_stats {
+    int32_t caches, slots;   /* in all of them */
+    uint64_t choices, hits;  /* of experts that could be there; hits: that were */
+    uint64_t refills, bytes; /* experts that came later, and what was copied for that */
+};
+/* The share of choices that found their expert in its cache. */
+static inline double expert_hits(const struct engine_expert_stats *x)
+{
+    return x->choices ? (double)x->hits / (double)x->choices : 0;
+}
+
 struct engine_stats {
     int32_t vocab, context, ubatch, seqs;
     oato_dtype kv;
@@ -118,6 +130,7 @@ struct engine_stats {
     int32_t copies[PHASE_COUNT];        /* per step: (value, other device that reads it) pairs */
     uint64_t copy_bytes[PHASE_COUNT];   /* of one row each */
     uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host */
+    struct engine_expert_stats experts; /* since engine_open */
     uint64_t load_ns;
     uint64_t mapped_bytes; /* of weights found in prepared_cache */
     uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or virtual

@@ -107,6 +107,18 @@ void state_fork(struct state_pool *p, const struct kv_seq *from, struct kv_seq *
 /* Goes back to the last checkpoint at or before the length; returns its length, 0: none. */
 int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int32_t length);
 
+/* -------------------------------------------------------------------------------- experts */
+
+/* A cache of experts while it runs. Arrays by slot and by expert of the layer. */
+struct expert_cache {
+    const struct lowered_cache *lowered;
+    int32_t *slot_of;   /* [experts] what the step reads: the expert's slot; -1: none */
+    int32_t *expert_in; /* [slots] expert that is there or on its way; -1: none */
+    float *count;       /* [experts] choices, old ones count less */
+    int32_t coming;     /* slot that is being filled; -1: none */
+    uint64_t arrival;   /* value of the device's transfer event when it is there */
+};
+
 /* ------------------------------------------------------------------------------ the engine */
 
 struct engine {
@@ -143,6 +155,10 @@ struct engine {
         int32_t candidates; /* number of candidates in data; 0: a row of logits */
     } * result;             /* of the last step */
     int32_t n_rows;
+    struct expert_cache *caches; /* as many as lowered.n_caches */
+    const int32_t **cached;      /* their slot_of, for steps */
+    float count_of_step;         /* what a choice of the next step counts */
+    struct engine_expert_stats experts;
     struct step_cores cores; /* of the host and its simulated devices */
     bool failed;             /* a device died: no further step */
     uint64_t load_ns, clock_ns, host_busy_ns;
@@ -170,6 +186,15 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err);
  * The source may read *gathered, which the caller frees after it. */
 oato_status slot_source(const struct weight_slot *s, const void *kept, struct weight_source *out,
                         void **gathered, struct oato_error *err);
+
+/* caches.c: whether experts can be cached on the device. */
+bool caches_possible(const struct engine *e, const struct engine_device *d);
+/* Must run before programs are bound. Warns about caches that the plan has and no device can keep.
+ */
+oato_status caches_init(struct engine *e, struct oato_error *err);
+/* After a decode step: counts its choices, takes note of what has arrived, and asks for what should
+ * come. */
+oato_status caches_step(struct engine *e, const struct step *step, struct oato_error *err);
 
 /* prepared.c: a device's prepared weights in a file of options->prepared_cache
  * (docs/prepared-format.md). Maps a valid file and points `kept` into it; warns about a file that

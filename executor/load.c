@@ -183,6 +183,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
     for (int to = 0; to < e->n_devices; to++) {
         facts.id[to] = e->device[to].info.id;
         facts.streams[to] = e->device[to].device->ops->stage;
+        facts.caches[to] = caches_possible(e, &e->device[to]);
         for (int from = 0; from < e->n_devices; from++)
             facts.reaches[to][from] = e->device[to].peers[from].device;
         e->device[to].lowered = &e->lowered.device[to];
@@ -401,6 +402,7 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
             .max_seqs = e->limits.seqs,
             .weights = d->weights,
             .n_weights = d->lowered->n_slots,
+            .n_caches = e->lowered.n_caches,
             .arena = d->arena,
             .host_arena = host->arena,
             .host_arena_bytes = host->arena_bytes,

@@ -113,7 +113,7 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     struct prepared_header *h = &p->header;
     for (uint32_t i = 0; i < d->lowered->n_slots; i++) {
         const struct weight_slot *s = &d->lowered->slots[i];
-        if (s->use == WEIGHT_LOOKUP || s->streamed)
+        if (s->use == WEIGHT_LOOKUP || s->streamed || s->cached)
             continue; /* the model's file or the host's weights are used */
         struct prepared_row *row = &p->rows[h->n];
         *row = (struct prepared_row){.dtype = (uint32_t)s->tensor->dtype,

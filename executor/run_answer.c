@@ -145,5 +145,7 @@ void answer_times_print(const struct session *s)
         fprintf(stderr, " (%.2f ms a step, the plan predicted %.2f)",
                 (double)t.decode_ns * 1e-6 / (double)t.decode_steps,
                 (double)s->plan.decode_ns * 1e-6);
+    if (stats.experts.caches)
+        fprintf(stderr, "; %.1f %% of the experts in caches", 100 * expert_hits(&stats.experts));
     fputc('\n', stderr);
 }

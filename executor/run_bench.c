@@ -136,6 +136,15 @@ static double host_idle(const struct bench *b)
     return b->clock_ns ? 1 - (double)b->busy_ns / (double)b->clock_ns : 0;
 }
 
+/* Predicted for the plan's caches of experts, on average. */
+static double plan_hits(const struct plan *p)
+{
+    double hits = 0;
+    for (int32_t i = 0; i < p->n_caches; i++)
+        hits += p->caches[i].hits * 1e-6 / p->n_caches;
+    return hits;
+}
+
 /* The plan's prediction, in ns, of the prompt and of a decode step; 0 when the plan was made for
  * other token counts than were measured, or nothing was measured. */
 struct prediction {
@@ -200,7 +209,15 @@ static void report_json(const struct bench *b, double prefill, double decode,
         printf("\"prefill\":%.4f%s", x.prefill / prefill, x.decode > 0 ? "," : "");
     if (x.decode > 0)
         printf("\"decode\":%.4f", x.decode / (decode / a->generate));
-    printf("}}\n");
+    fputc('}', stdout);
+    if (stats->experts.caches)
+        printf(",\"experts\":{\"caches\":%d,\"slots\":%d,\"choices\":%llu,\"hits\":%.4f,"
+               "\"predicted_hits\":%.4f,\"refills\":%llu,\"bytes\":%llu}",
+               stats->experts.caches, stats->experts.slots,
+               (unsigned long long)stats->experts.choices, expert_hits(&stats->experts),
+               plan_hits(&b->session.plan), (unsigned long long)stats->experts.refills,
+               (unsigned long long)stats->experts.bytes);
+    printf("}\n");
 }
 
 static void report_prediction(const struct bench *b, double prefill, double decode)
@@ -226,6 +243,15 @@ static void report_prediction(const struct bench *b, double prefill, double deco
              : ", by the clocks of the devices");
 }
 
+static void report_experts(const struct bench *b, const struct engine_expert_stats *x)
+{
+    if (x->caches)
+        printf("experts  %d slots in %d caches, %.1f %% of %llu choices found theirs there "
+               "(predicted %.1f %%), %llu replaced\n",
+               x->slots, x->caches, 100 * expert_hits(x), (unsigned long long)x->choices,
+               100 * plan_hits(&b->session.plan), (unsigned long long)x->refills);
+}
+
 static void report_text(const struct bench *b, double prefill, double decode,
                         const struct engine_stats *stats)
 {
@@ -240,6 +266,7 @@ static void report_text(const struct bench *b, double prefill, double decode,
         putchar('\n');
     }
     report_prediction(b, prefill, decode);
+    report_experts(b, &stats->experts);
     printf("load     %.2f s, peak memory %.1f MiB, %s (%s)\n", (double)stats->load_ns * 1e-9,
            (double)peak_rss_bytes() / (1 << 20), stats->device[0].info.model,
            stats->device[0].info.isa);
@@ -319,6 +346,7 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
         status = bench_open(&b, err);
         if (!status)
             status = time_all(&b, err);
+        engine_get_stats(b.session.engine, &stats); /* with the hits of caches */
         if (!status && !oato_interrupted) {
             double prefill = a.prefill ? quantile(b.prefill_ns, a.repeat, 0.5) : 0;
             double decode = a.generate ? quantile(b.decode_ns, a.repeat, 0.5) : 0;

@@ -75,6 +75,7 @@ struct stream {
 /* A line of JSON: its parts, what it took and why it ended. */
 static oato_status answer_json(const struct answer *x, struct oato_error *err)
 {
+    struct engine_stats stats;
     static const char *const ends[] = {
         [BATCH_STOPPED] = "stop", [BATCH_LIMIT] = "limit", [BATCH_CONTEXT] = "context"};
     struct text line;
@@ -87,6 +88,11 @@ static oato_status answer_json(const struct answer *x, struct oato_error *err)
     json_close(&line, ']');
     json_add(&line, JSON("prompt_tokens", x->n_ids), JSON("tokens", x->n_out),
              JSON("end", ends[x->why]));
+    engine_get_stats(x->session->engine, &stats);
+    if (stats.experts.caches) /* of all answers so far */
+        json_add_object(&line, "experts", JSON("choices", stats.experts.choices),
+                        JSON("hits", expert_hits(&stats.experts)),
+                        JSON("refills", stats.experts.refills));
     json_close(&line, '}');
     const bool failed = line.failed || x->text.failed || x->thought.failed || x->calls.failed;
     if (!failed)

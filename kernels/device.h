@@ -184,6 +184,15 @@ struct device_ops {
      * NULL: this device cannot stream weights. */
     oato_status (*stage)(struct oato_device *d, const struct weight_source *source, void *staging,
                          uint64_t offset, struct oato_weight **out, struct oato_error *err);
+    /* Replaces rows [row, row + the source's) of a resident matrix, multiples of 64, beside the
+     * steps that are submitted after it, which must not read them until the transfer queue's event
+     * has reached *value. The source's prepared bytes, in this device's layout, are read until
+     * then. begin_ns: on the devices' clock, for simulated devices. Between steps. NULL: this
+     * device cannot. */
+    oato_status (*refill)(struct oato_device *d, struct oato_weight *w, int64_t row,
+                          const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
+                          struct oato_error *err);
+    struct timeline *(*transfers)(struct oato_device *d); /* of the queue of refill; with it only */
     void (*weight_free)(struct oato_device *d, struct oato_weight *w);
     /* The id of the layout of prepared weights, static text of at most 31 bytes. Devices with the
      * same id can use each other's prepared bytes, so it must change whenever the layout does. May

@@ -101,7 +101,7 @@ void job_queue_close(struct job_queue *q)
     pthread_mutex_destroy(&q->lock);
 }
 
-static oato_status put(struct job_queue *q, const struct job *job, struct oato_error *err)
+oato_status job_queue_put(struct job_queue *q, const struct job *job, struct oato_error *err)
 {
     pthread_mutex_lock(&q->lock);
     while (q->put - q->done == QUEUE_JOBS && !q->failed)
@@ -122,7 +122,7 @@ oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value
 {
     if (value)
         job->signal = q->promised + 1;
-    if (put(q, job, err))
+    if (job_queue_put(q, job, err))
         return err->status;
     if (!value)
         return job_queue_drain(q, err);
@@ -147,7 +147,7 @@ oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct
                          " are in use",
                          q->id, base, q->promised);
     const struct job job = {.compiled = c, .step = step};
-    if (put(q, &job, err))
+    if (job_queue_put(q, &job, err))
         return err->status;
     q->promised = base + p->n_signals;
     return OATO_OK;

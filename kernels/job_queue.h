@@ -9,15 +9,17 @@
 
 #include <pthread.h>
 
-/* A step of a program, or a copy. */
+/* A step of a program, a copy, or a copy beside the steps that follow. */
 struct job {
     struct compiled *compiled; /* NULL: a copy */
     const struct step *step;   /* borrowed until done */
     void *to;
     const void *from;
     uint64_t bytes;
-    bool download;   /* a copy to the host */
-    uint64_t signal; /* value that the copy raises the event to; 0 = none */
+    bool download;     /* a copy to the host */
+    bool beside;       /* belongs to the device's transfer queue, and raises the event of that */
+    uint64_t signal;   /* value that the copy raises the event to; 0 = none */
+    uint64_t begin_ns; /* beside: when it was asked for, on the devices' clock */
 };
 
 enum { QUEUE_JOBS = 64 };
@@ -54,6 +56,8 @@ bool job_queue_fail(struct job_queue *q, enum timeline_failure why, const struct
 /* The same with a message, which the device's id begins. */
 bool job_queue_fail_text(struct job_queue *q, enum timeline_failure why, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Queues a job as it is. */
+oato_status job_queue_put(struct job_queue *q, const struct job *job, struct oato_error *err);
 /* Queues a copy; with value NULL waits for it. */
 oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value,
                            struct oato_error *err);

@@ -68,9 +68,12 @@ enum op_kind {
     OP_MERGE,     /* out[0] = in[0], in[1], ... concatenated (row parts), in part order */
     OP_MERGE_SUM, /* out[0] = in[0] + in[1] + ..., all of the same width (K parts), in part order */
     OP_KV_COPY,   /* copies the pages that the step lists, in every layer on this device */
-    OP_TOP_K,     /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest
-                     logits as whole float32 numbers, then these logits, both by descending logit; ties:
-                     lower id first, NaN last */
+    OP_EXPERT_SUM, /* the sum of EXPERT_DOWN from products that two devices made: out[0] = sum over
+                      the choice in[0], in its order, of its weight times its row of n of in[2]
+                      where the cache has the expert, else of in[1] */
+    OP_TOP_K,      /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest
+                      logits as whole float32 numbers, then these logits, both by descending logit; ties:
+                      lower id first, NaN last */
     OP_SLICE, /* out[0] = columns [first, first + n) of in[0]; with heads: n / heads columns from
                  `first` on of each of the heads' k / heads */
     OP_GATE,  /* in graphs: out[0] = in[0] * activation(in[1]), whose `heads` elements are each of
@@ -150,6 +153,11 @@ struct oato_op {
     /* EXPERT_GATE_UP, EXPERT_DOWN: the weights are those of experts [expert_first, expert_first +
      * experts_held); 0, 0: all experts */
     int32_t expert_first, experts_held;
+    /* EXPERT_GATE_UP, EXPERT_DOWN, of experts in a cache (step.cached). 0: there is none; > 0: of
+     * the experts above only those are computed that the cache has, and the weights are those of so
+     * many slots; -1: only the others. If not 0, EXPERT_DOWN makes no sum: out[0] = experts_used
+     * rows of n, the products of each expert, for EXPERT_SUM */
+    int32_t expert_slots;
     int32_t first;       /* SLICE: first column of the output; ROPE: first dimension of a head
                             that is rotated; ATTENTION: number of its first head */
     int32_t by_position; /* EMBED: n > 0: rows are named by positions + n - 1, those beyond the last
@@ -290,6 +298,7 @@ enum { OP_KEY_SIZE = 96 };
  *   expert_gate_up/Q4_0/k2048/n768/e128/u8/s1   single
  *   expert_gate_up/IQ2_S/k2048/n768/e128/u8/y18   y: up_dtype, GGUF's number of the type
  *   expert_down/Q4_0/k768/n2048/e128/u8      k in, n out of one expert
+ *   expert_sum/n2048/e128/u8       n out, k = n
  *   kv_copy
  *   signs/Q4_0/k4096/n14336
  *   active/k14336                  k elements in; n = k + 1

@@ -80,7 +80,7 @@ bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
         return false;
     *n = op_width(op, row->weight[i].n);
     if (row->traffic == EXPERTS && i < op_weight_least(op))
-        *n *= op_experts_held(op);
+        *n *= op->expert_slots > 0 ? op->expert_slots : op_experts_held(op);
     *k = op_width(op, row->weight[i].k);
     return true;
 }

@@ -112,6 +112,7 @@ static bool experts_fit(const struct oato_op *op)
            op->experts_used <= op->experts && op->n > 0 &&
            max_i64(op->k, op->n) * op->experts_used <= INT32_MAX && op->expert_first >= 0 &&
            op->experts_held >= 0 && op_experts_held(op) <= op->experts - op->expert_first &&
+           op->expert_slots >= -1 && op->expert_slots <= op_experts_held(op) &&
            activation_fits(op) && !(op->single && op->one_tensor) && up_fits(op);
 }
 
@@ -209,9 +210,12 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .weight = {{W_GATE_N, W_K}, {W_GATE_N, W_K}, {W_ONE, W_EXPERTS}, {W_ONE, W_EXPERTS}, {W_EXPERTS, W_N},
             {W_EXPERTS, W_N}}, .optional = 4, .traffic = EXPERTS, .flops = 5, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
     [OP_EXPERT_DOWN] = {"expert_down", true, {F_K, F_N, F_EXPERTS, F_USED},
-        .in = {W_CHOSEN_K, W_CHOICE}, .out = {W_N},
+        .in = {W_CHOSEN_K, W_CHOICE}, .out = {W_DOWN_N},
         .weight = {{W_N, W_K}, {W_ONE, W_EXPERTS}, {W_EXPERTS, W_N}}, .optional = 2,
         .traffic = EXPERTS, .flops = 2, .flops_of = W_N, .axes = BY_EXPERT, .fits = experts_fit},
+    [OP_EXPERT_SUM] = {"expert_sum", false, {F_N, F_EXPERTS, F_USED}, .k = W_N,
+        .in = {W_CHOICE, W_CHOSEN_N, W_CHOSEN_N}, .out = {W_N},
+        .flops = 2, .flops_of = W_CHOSEN_N, .fits = experts_fit},
     [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .in = {W_K}, .out = {W_N, W_N2, W_N2},
         .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
     [OP_GATE_UP] = {"gate_up", true, {F_K, F_N, F_SPARSE}, .in = {W_K, W_LISTED}, .out = {W_N},
@@ -312,6 +316,7 @@ int64_t op_width(const struct oato_op *op, enum width width)
     case W_GATES: return op->heads;
     case W_CHOSEN_K: return (int64_t)op->experts_used * op->k;
     case W_CHOSEN_N: return (int64_t)op->experts_used * op->n;
+    case W_DOWN_N: return (int64_t)op->n * (op->expert_slots ? op->experts_used : 1);
     case W_WEIGHTED:
         return op->norm & NORM_PLAIN                           ? 0
                : op->norm & (NORM_OWN_HEADS | NORM_HEAD_GAINS) ? op->heads

@@ -57,6 +57,7 @@ enum width {
     W_GATES,
     W_CHOSEN_K, /* of these a row of k each */
     W_CHOSEN_N,
+    W_DOWN_N,   /* EXPERT_DOWN's output: n, or W_CHOSEN_N if it makes no sum */
     W_WEIGHTED, /* rows of a norm's weight: one, or one a head; none if it is plain */
     W_BIASED,   /* and of its bias */
     W_FACTORS,  /* of SCALE: one, or one for each column */

@@ -41,9 +41,10 @@ struct program_record {
     uint8_t part, parts; /* of the operator, or of the value that is copied; parts 1: all of it */
     int32_t kv_layer;    /* KV_STORE, ATTENTION, kinds with a state: slot among this device's KV
                             layers, else -1 */
-    uint32_t graph_op;   /* operator of the graph, for traces; UINT32_MAX for none */
-    uint32_t value;      /* value of the graph that is copied or produced, for traces */
-    uint32_t signal;     /* 0, or: raise this device's event to base + signal when done */
+    int32_t cache; /* with op.expert_slots, and EXPERT_SUM: number of the cache in step.cached */
+    uint32_t graph_op; /* operator of the graph, for traces; UINT32_MAX for none */
+    uint32_t value;    /* value of the graph that is copied or produced, for traces */
+    uint32_t signal;   /* 0, or: raise this device's event to base + signal when done */
     uint32_t weight[RECORD_WEIGHTS]; /* indices into program.weights; UINT32_MAX = absent */
     int32_t in_width[RECORD_INPUTS]; /* elements of a row of each input */
     uint64_t in[RECORD_INPUTS];      /* byte offsets in the arena; UPLOAD: in[0] is the host's,
@@ -85,6 +86,7 @@ struct program {
     uint64_t workspace_bytes;         /* what the device said it needs for these records */
     uint32_t without_joins;           /* for profilers: those not to be made, a bit each */
     struct kv_cache *kv;              /* of this device, or NULL when it holds no KV layer */
+    int32_t n_caches;                 /* of experts, in step.cached */
     const char *const *device_ids;    /* by index in the engine, for printing; may be NULL */
 };
 
@@ -119,6 +121,8 @@ struct step {
     const int32_t *row; /* n_rows: tokens whose logits are wanted */
     const struct step_page_copy *page_copy;
     const struct step_state_copy *state_copy;
+    /* Of each cache of experts, the slot that each expert of the layer lies in; -1: none */
+    const int32_t *const *cached;
     /* per device of the engine: the event and its value before this step */
     uint64_t clock_ns; /* of the host device when the step begins */
     struct timeline *const *timeline;

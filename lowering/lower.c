@@ -19,11 +19,14 @@ struct record_part {
     const struct placed_part *placed;
     enum op_axis axis;
     int32_t number;
+    int32_t slots, cache; /* as in op.expert_slots; number of the cache */
 };
 
 static struct record_part part_of(const struct placement *p, int32_t number)
 {
-    return (struct record_part){p, &p->part[number], p->n == 1 ? AXIS_COUNT : p->axis, number};
+    const enum op_axis axis = p->n == 1 ? AXIS_COUNT : p->axis;
+    return (struct record_part){
+        .placement = p, .placed = &p->part[number], .axis = axis, .number = number};
 }
 
 /* Elements of the part along its axis; meaningless for an operator that is not split. */
@@ -47,8 +50,8 @@ static const struct gguf_tensor *weight_of(const struct lowering *l, const struc
     return o->beyond && l->in->limits.context / seqs > o->beyond_context ? o->beyond : o->weight[i];
 }
 
-/* Vectors are small: they are whole even for some experts, but in their order. Of attention's sinks,
- * one for each head of q, a part has its own. */
+/* Vectors are small: they are whole even for some experts, but in their order. Of attention's
+ * sinks, one for each head of q, a part has its own. */
 static void vector_cut(const struct graph_op *o, struct record_part part, struct weight_slot *slot)
 {
     slot->end = slot->tensor->ne[1] * slot->tensor->ne[2];
@@ -111,6 +114,10 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
             vector_cut(o, part, &slot);
         else
             matrix_cut(o, part, &slot);
+        if (part.slots > 0 && slot.use == WEIGHT_MATRIX) {
+            slot.cached = true;
+            slot.end = slot.begin + part.slots * (rows / o->op.experts);
+        }
         if (r->streams && slot.use != WEIGHT_VECTOR && slot.use != WEIGHT_LOOKUP) {
             slot.streamed = true;
             slot.staging_offset = offset; /* the record's place is added later */
@@ -175,9 +182,9 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
         op.n = length;
     if (part.axis == AXIS_K) {
         op.k = length;
-        /* other columns than neighbours would be no blocks: they are read one by one, all of them */
-        if (part.placed->members && !op.sparse &&
-            dtype_info(op.dtype)->block_elems > 1) {
+        /* other columns than neighbours would be no blocks: they are read one by one, all of them
+         */
+        if (part.placed->members && !op.sparse && dtype_info(op.dtype)->block_elems > 1) {
             op.sparse = 1;
             op.threshold = -1;
         }
@@ -193,6 +200,7 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
         op.expert_first = part.placed->begin;
         op.experts_held = length;
     }
+    op.expert_slots = part.slots;
     return op;
 }
 
@@ -221,7 +229,9 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     v->part[p][device] = made;
 }
 
-static void part_emit(struct lowering *l, int32_t index, struct record_part part)
+/* Adds the part's record: its outputs, and how many columns they have. */
+static void part_record(struct lowering *l, int32_t index, struct record_part part,
+                        struct home made[GRAPH_OUTPUTS], int32_t width[GRAPH_OUTPUTS])
 {
     const struct lowering_facts *facts = l->in->facts;
     const struct graph_op *o = &l->graph->ops[index];
@@ -246,6 +256,7 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
         return;
     }
     r->record.graph_op = (uint32_t)index;
+    r->record.cache = part.cache;
     r->record.part = (uint8_t)part.number;
     r->record.parts = (uint8_t)part.placement->n;
     r->record.rows = (uint8_t)l->graph->values[o->n_out ? o->out[0] : o->in[0]].rows;
@@ -260,14 +271,133 @@ static void part_emit(struct lowering *l, int32_t index, struct record_part part
     r->record.n_out = (uint8_t)o->n_out;
     if (o->n_out)
         r->record.value = (uint32_t)o->out[0];
-    int32_t width[GRAPH_OUTPUTS] = {0};
     for (int i = 0; i < o->n_out; i++) {
-        width[i] = columns_of(l, o, part, AXIS_ROWS, o->out[i]);
+        width[i] = part.slots ? op_out_width(&r->record.op, i)
+                              : columns_of(l, o, part, AXIS_ROWS, o->out[i]);
         r->out[i] = buffer_add(l, device, width[i], l->graph->values[o->out[i]].rows, device);
     }
     const int32_t record = record_done(l, device, r);
     for (int i = 0; i < o->n_out; i++)
-        part_made(l, o, part, o->out[i], width[i], (struct home){r->out[i], device, record});
+        made[i] = (struct home){r->out[i], device, record};
+}
+
+/* ------------------------------------------------------------------- experts in a cache - */
+
+static bool is_cached(const struct lowering *l, struct record_part part)
+{
+    const struct placed_cache *c = &part.placement->cache;
+    return c->slots && l->in->facts->caches[c->device] && part.placed->device == l->in->facts->host;
+}
+
+/* The weights that change, of the two records of EXPERT_GATE_UP or EXPERT_DOWN. */
+static void cache_weights(struct lowering *l, struct lowered_cache *c, struct home here,
+                          struct home there)
+{
+    const struct program_record *host = &l->queue[here.queue].records[here.record].record;
+    const struct program_record *other = &l->queue[there.queue].records[there.record].record;
+    for (int i = 0; i < op_weight_least(&host->op); i++) {
+        if (i && host->weight[i] == host->weight[i - 1])
+            continue;
+        const struct weight_slot *slots = &l->out->device[there.queue].slots[other->weight[i]];
+        c->weight[c->n_weights].here = host->weight[i];
+        c->weight[c->n_weights].there = other->weight[i];
+        c->weight[c->n_weights++].rows = (slots->end - slots->begin) / c->slots;
+    }
+}
+
+/* A new cache; NULL: memory is short. */
+static struct lowered_cache *cache_add(struct lowering *l, int32_t index, struct record_part part)
+{
+    struct lowered *out = l->out;
+    const struct graph_op *o = &l->graph->ops[index];
+    struct lowered_cache *p =
+        room_for(l, out->caches, out->n_caches, &out->caches_cap, sizeof *p, "caches of experts");
+    if (!p)
+        return NULL;
+    const bool whole = part.axis != AXIS_EXPERTS;
+    out->caches = p;
+    p += out->n_caches++;
+    *p = (struct lowered_cache){.op = index,
+                                .device = part.placement->cache.device,
+                                .first = whole ? 0 : part.placed->begin,
+                                .held = whole ? o->op.experts : part_length(part),
+                                .used = o->op.experts_used,
+                                .slots = part.placement->cache.slots,
+                                .margin = part.placement->cache.margin};
+    p->choice = value_read(l, o->in[1], l->in->facts->host).buffer;
+    return p;
+}
+
+/* The sum of all products of EXPERT_DOWN, on the host. */
+static struct home experts_sum(struct lowering *l, const struct graph_op *o,
+                               struct record_part part, int32_t width, struct home here,
+                               struct home there)
+{
+    const int32_t host = l->in->facts->host;
+    struct oato_op op = part_op(l, o, part);
+    op.kind = OP_EXPERT_SUM;
+    op.dtype = DT_F32;
+    op.k = op.n;
+    op.expert_slots = 0;
+    const struct home in[] = {value_read(l, o->in[1], host), here,
+                              copy_emit(l, o->out[0], part.number, width, there, host)};
+    const int32_t widths[] = {2 * op.experts_used, width, width};
+    copy_count(l, width);
+    const struct home sum = run_emit(l, host, op, o->out[0], in, widths, 3);
+    if (!failed(l))
+        l->queue[host].records[sum.record].record.cache = part.cache;
+    return sum;
+}
+
+/* Both devices compute the part at the same time, each those of its experts that are there. Only
+ * the host sums, in the order of the choice, so the bits do not depend on what is where. */
+static void cached_emit(struct lowering *l, int32_t index, struct record_part part)
+{
+    const struct graph_op *o = &l->graph->ops[index];
+    const bool up = o->op.kind == OP_EXPERT_GATE_UP;
+    struct lowered_cache *c =
+        up ? cache_add(l, index, part) : &l->out->caches[l->out->n_caches - 1];
+    struct placed_part there = *part.placed;
+    struct home made[2][GRAPH_OUTPUTS] = {{{0}}};
+    int32_t width[GRAPH_OUTPUTS] = {0};
+    if (failed(l))
+        return;
+    there.device = c->device;
+    part.cache = (int32_t)(c - l->out->caches);
+    part.slots = c->slots;
+    struct record_part far = part;
+    far.placed = &there;
+    part_record(l, index, far, made[1], width);
+    part.slots = -1;
+    if (!failed(l))
+        part_record(l, index, part, made[0], width);
+    if (failed(l))
+        return;
+    cache_weights(l, c, made[0][0], made[1][0]);
+    if (up) {
+        struct lowered_value *v = &l->values[o->out[0]];
+        part_made(l, o, part, o->out[0], width[0], made[0][0]);
+        v->part[v->n_parts - 1][c->device] = made[1][0];
+        v->counted[v->n_parts - 1][c->device] = true; /* nothing is copied */
+        return;
+    }
+    const struct home sum = experts_sum(l, o, part, width[0], made[0][0], made[1][0]);
+    if (!failed(l))
+        part_made(l, o, part, o->out[0], o->op.n, sum);
+}
+
+static void part_emit(struct lowering *l, int32_t index, struct record_part part)
+{
+    const struct graph_op *o = &l->graph->ops[index];
+    struct home made[GRAPH_OUTPUTS];
+    int32_t width[GRAPH_OUTPUTS] = {0};
+    if (is_cached(l, part)) {
+        cached_emit(l, index, part);
+        return;
+    }
+    part_record(l, index, part, made, width);
+    for (int i = 0; i < o->n_out && !failed(l); i++)
+        part_made(l, o, part, o->out[i], width[i], made[i]);
 }
 
 static void op_emit(struct lowering *l, int32_t index)
@@ -350,7 +480,11 @@ static void phase_finish(struct lowering *l, const struct home *result)
     struct lowered *out = l->out;
     if (result)
         l->buffers[result->buffer].last_use[l->in->facts->host] = INT32_MAX; /* after the step */
+    for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
+        l->buffers[out->caches[i].choice].last_use[l->in->facts->host] = INT32_MAX;
     buffers_place(l);
+    for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
+        out->caches[i].choice_offset = l->buffers[out->caches[i].choice].offset;
     programs_finish(l);
     out->result_offset[l->phase] = result ? l->buffers[result->buffer].offset : 0;
 }
@@ -395,5 +529,6 @@ void lowered_free(struct lowered *l)
         free(own->kv);
         free(own->kv_shapes);
     }
+    free(l->caches);
     memset(l, 0, sizeof *l);
 }

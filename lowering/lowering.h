@@ -26,6 +26,12 @@ struct placed_part {
     const int32_t *members;
 };
 
+/* Some of the experts of an operator's part on the host lie on another device, too. */
+struct placed_cache {
+    int32_t device, slots; /* slots 0: there is no cache */
+    int32_t margin, hits;  /* as in struct plan_cache */
+};
+
 /* Where one operator runs in one phase: one to PARTS_MAX parts, sorted by begin. */
 struct placement {
     int32_t n;
@@ -33,6 +39,7 @@ struct placement {
     struct placed_part part[PARTS_MAX];
     const int32_t *order; /* all experts, if parts have members that are experts; else NULL */
     const struct gguf_tensor *experts; /* ROUTE: the same order, which its choice counts in */
+    struct placed_cache cache;
 };
 
 struct placements {
@@ -83,6 +90,7 @@ struct weight_slot {
     const int32_t *members;
     int64_t each;
     bool streamed;           /* then no two records share the slot */
+    bool cached;             /* slots of a cache: at first the experts of these rows */
     uint64_t staging_offset; /* streamed: where in the device's staging room */
     uint64_t bytes;          /* as the device keeps it */
 };
@@ -101,6 +109,7 @@ struct lowering_facts {
     const char *id[DEVICES_MAX]; /* for messages; borrowed */
     bool reaches[DEVICES_MAX][DEVICES_MAX]; /* [to][from]: `to` can copy directly from that arena */
     bool streams[DEVICES_MAX];              /* can stream weights from host memory during a step */
+    bool caches[DEVICES_MAX]; /* can replace experts beside steps; else there is no cache there */
     const void *user;
     bool (*supports)(const void *user, int32_t device, const struct oato_op *op); /* NULL: all */
     /* The numerics of an operator, by phase and row class. NULL: NUMERICS_DECODE. */
@@ -158,8 +167,23 @@ struct lowered_device {
     struct lowered_program phase[PHASE_COUNT];
 };
 
+/* A cache of experts, in decode. It begins with the first experts of its part. */
+struct lowered_cache {
+    int32_t op, device; /* EXPERT_GATE_UP in the graph; where the slots are */
+    int32_t first, held, used, slots, margin;
+    int32_t n_weights;
+    struct {
+        uint32_t here, there; /* slots of the host's weights, and of the device's */
+        int64_t rows;         /* of an expert */
+    } weight[3];
+    int32_t choice;         /* buffer of the choice on the host, .. */
+    uint64_t choice_offset; /* .. which stays there, in its arena, until the next step */
+};
+
 struct lowered {
     struct lowered_device device[DEVICES_MAX];
+    struct lowered_cache *caches; /* named by `cache` in records */
+    int32_t n_caches, caches_cap;
     int32_t n_devices;
     /* Per phase: offset of the result in the host's arena, and the candidates per row; 0: whole
      * rows of logits. */

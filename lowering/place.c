@@ -65,6 +65,20 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
     return OATO_OK;
 }
 
+/* A cache that would be in the host's own memory is none. */
+static void caches_place(const struct plan *plan, const struct graph *g, const int32_t *bound,
+                         int32_t host, struct placements *out)
+{
+    int32_t at = 0;
+    for (int32_t i = 0; i < plan->n_caches; i++) {
+        const struct plan_cache *c = &plan->caches[i];
+        at = op_find(g, c->op, at);
+        for (int k = 0; k < 2 && bound[c->device] != host; k++)
+            out->phase[PHASE_DECODE][at + k].cache =
+                (struct placed_cache){bound[c->device], c->slots, c->margin, c->hits};
+    }
+}
+
 /* Operators that no part names run whole on the host. */
 static void rest_place(const struct graph *g, int32_t host, struct placements *out)
 {
@@ -145,6 +159,8 @@ oato_status placements_create(const struct plan *plan, const struct graph *g, co
     rest_place(g, host, out);
     if (plan && plan->neurons_hash && !status)
         status = parts_order(plan->neurons, g, out, err);
+    if (plan && !status)
+        caches_place(plan, g, bound, host, out);
     if (plan && !status)
         status = kv_obeyed(plan, g, bound, out, err);
     return status;

@@ -16,7 +16,7 @@
 bool weight_slot_same(const struct weight_slot *a, const struct weight_slot *b)
 {
     return a->tensor == b->tensor && a->use == b->use && a->begin == b->begin && a->end == b->end &&
-           a->col_begin == b->col_begin && a->col_end == b->col_end &&
+           a->col_begin == b->col_begin && a->col_end == b->col_end && a->cached == b->cached &&
            !a->members == !b->members; /* a range has the same members in both */
 }
 

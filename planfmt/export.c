@@ -115,6 +115,8 @@ oato_status plan_export(const struct plan *p, const struct model *m, const struc
     for (size_t d = 0; d < devices; d++)
         x.names[d] = find_name(&x, &p->devices[d]);
     read_kv(&x);
+    if (p->n_caches)
+        text_printf(lost, "a cache of experts on %s\n", p->devices[p->caches[0].device].id);
     status = export_parts(&x, targets[o->target].layers, err);
     if (!status)
         status = check_names(&x, err);

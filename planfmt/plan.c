@@ -128,12 +128,28 @@ static oato_status check_rest(const struct plan *p, oato_status status, struct o
     return OATO_OK;
 }
 
+static oato_status check_caches(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_caches; i++) {
+        const struct plan_cache *c = &p->caches[i];
+        if (!*or_empty(c->op) || !device_exists(p, c->device) || c->slots < 1 || c->margin < 0 ||
+            c->hits < 0 || c->hits > 1000000)
+            return oato_fail(err, status,
+                             "cache %d: operator '%.80s', device %d of %d, %d slots, margin %d, %d "
+                             "hits of 1000000",
+                             i, or_empty(c->op), c->device, p->n_devices, c->slots, c->margin,
+                             c->hits);
+    }
+    return OATO_OK;
+}
+
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err)
 {
-    if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_costs < 0 || p->n_baselines < 0)
+    if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_caches < 0 || p->n_costs < 0 ||
+        p->n_baselines < 0)
         return oato_fail(err, status, "a negative count");
     if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
-        check_rest(p, status, err))
+        check_caches(p, status, err) || check_rest(p, status, err))
         return status;
     return OATO_OK;
 }

@@ -481,6 +481,8 @@ oato_status plan_apply(const struct plan *p, const struct model *m, struct graph
     status = check_parts(p, out, names, err);
     if (!status)
         status = check_kv(p, out, err);
+    if (!status)
+        status = plan_check_caches(p, out, err);
     free(names);
     if (status)
         graph_free(out);

@@ -79,6 +79,12 @@ static const struct plan_field summary[] = {
     FIELD(PLAN_BOOL, plan, timed_out),
 };
 
+static const struct plan_field cache[] = {
+    FIELD(PLAN_TEXT, plan_cache, op),   FIELD(PLAN_U32, plan_cache, device),
+    FIELD(PLAN_U32, plan_cache, slots), FIELD(PLAN_U32, plan_cache, margin),
+    FIELD(PLAN_U32, plan_cache, hits),  {PLAN_ZERO, 0, 0},
+};
+
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
 
 #define FIELDS(table) table, ARRAY_LEN(table)
@@ -101,6 +107,7 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_BASELINES] = {"baselines", 0, 16, false, false, ARRAY(baseline, plan_baseline, baselines)},
     [SEC_SUMMARY] = {"summary", NEEDED, 56, true, false, ONE(summary)},
     [SEC_NEURONS] = {"neurons", NEEDED, 8, true, true, ONE(neurons)},
+    [SEC_CACHES] = {"caches", 0, 24, false, true, ARRAY(cache, plan_cache, caches)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

@@ -35,6 +35,7 @@ struct profile_device {
     /* Not measured: every operator is assumed to run, at the roofline of the two rates above,
      * unless a row says otherwise. */
     bool data_sheet;
+    bool refills; /* replaces weights beside steps, so that experts can be cached there */
 };
 
 /* One direction between two devices, by their index; copies of b bytes cost latency + b / rate. */
@@ -178,6 +179,17 @@ struct plan_kv { /* KV heads [head_begin, head_end) of a layer live on a device 
     int32_t layer, head_begin, head_end, device;
 };
 
+/* Of the experts that the host computes in decode, some lie on another device, too: in `slots`
+ * slots, whose experts change with the choices that are seen. What a token gets does not depend on
+ * it. */
+struct plan_cache {
+    const char *op; /* the layer's expert_gate_up in the fused graph; expert_down follows it */
+    int32_t device, slots;
+    int32_t margin; /* thousandths of a choice that an expert must be ahead of the one it replaces,
+                       for the copy to pay */
+    int32_t hits;   /* predicted: of a million choices of these experts, so many lie there */
+};
+
 struct plan_fusion {
     const char *name; /* of op_fusions */
     const char *op;   /* name of the first member in the unfused graph */
@@ -232,6 +244,8 @@ struct plan {
     int32_t n_kv;
     struct plan_fusion *fusions;
     int32_t n_fusions;
+    struct plan_cache *caches;
+    int32_t n_caches;
     struct plan_cost *costs;
     int32_t n_costs;
     struct plan_baseline *baselines;
@@ -277,6 +291,7 @@ oato_status plan_open_neurons(struct plan *p, const struct gguf *model, const ch
  *     input is split
  *   - both operators of a layer's experts are split alike
  *   - weights are streamed from the host only, and no device would load a weight twice
+ *   - caches are of experts that the host computes, and not larger than these
  * *out as from graph_fuse. */
 oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,
                        struct oato_error *err);

@@ -93,6 +93,8 @@ enum { PLAN_DEVICES_MAX = 64 };
 
 /* Checks all ranges and indices in the plan; `status` is returned when a check fails. */
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err);
+/* plan_caches.c: checks the caches of experts against the fused graph. */
+oato_status plan_check_caches(const struct plan *p, const struct graph *g, struct oato_error *err);
 
 /* The layout of docs/plan-format.md. */
 enum {
@@ -116,6 +118,7 @@ enum section_id {
     SEC_BASELINES,
     SEC_SUMMARY,
     SEC_NEURONS,
+    SEC_CACHES,
     SEC_END
 };
 

@@ -228,6 +228,8 @@ uint64_t profile_hash(const struct profile *p)
         /* profiles that came before these keys keep their hash */
         if (d->data_sheet)
             in_text(&h, "data sheet");
+        if (d->refills)
+            in_text(&h, "refills");
         in_known(&h, "rows overhead", d->rows_overhead);
         in_known(&h, "launch", d->launch_ns);
         for (int j = 0; j < JOIN_COUNT; j++)

@@ -51,11 +51,12 @@ const struct schema profile_device_schema = {"device", {
     {"rows_overhead", AT(profile_device, rows_overhead), FIELD_F64, 0, OPTIONAL},
     {"launch_ns", AT(profile_device, launch_ns), FIELD_F64, 0, IF_SET},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, IF_SET},
+    {"refills", AT(profile_device, refills), FIELD_BOOL, 0, IF_SET},
     {"join_norm_ns", AT(profile_device, join_ns[JOIN_NORM]), FIELD_F64, 0, IF_SET},
     {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, IF_SET},
     {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, IF_SET},
     {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, IF_SET},
-}, 15 + JOIN_COUNT};
+}, 16 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), REQUIRED},

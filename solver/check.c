@@ -333,6 +333,11 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
     for (int32_t i = 0; !fusions && i < a->n_fusions; i++)
         fusions = strcmp(a->fusions[i].name, b->fusions[i].name) != 0 ||
                   strcmp(a->fusions[i].op, b->fusions[i].op) != 0;
+    bool caches = a->n_caches != b->n_caches;
+    for (int32_t i = 0; !caches && i < a->n_caches; i++)
+        caches = strcmp(a->caches[i].op, b->caches[i].op) != 0 ||
+                 a->caches[i].device != b->caches[i].device ||
+                 a->caches[i].slots != b->caches[i].slots;
     const struct plan_request *q = &a->request, *r = &b->request;
     const struct {
         const char *name;
@@ -348,6 +353,7 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
                 {"devices", devices},
                 {"budgets", budgets},
                 {"fusions", fusions},
+                {"caches", caches},
                 {"solver", strcmp(a->solver, b->solver) != 0}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         if (rows[i].differ && json)

@@ -75,6 +75,18 @@ static oato_status take_objective(const struct options *o, void *to, struct oato
                                           : bad_value(o, "latency, ttft or time-per-token", err);
 }
 
+static oato_status take_cache(const struct options *o, void *to, struct oato_error *err)
+{
+    int32_t *slots = to;
+    int64_t n = 0;
+    if (!strcmp(o->value, "auto"))
+        n = CACHE_AUTO;
+    else if (strcmp(o->value, "off") != 0 && !parse_i64(o->value, 1, EXPERTS_MAX, &n))
+        return bad_value(o, "auto, off or a number of experts in each layer", err);
+    *slots = (int32_t)n;
+    return OATO_OK;
+}
+
 static oato_status take_engine(const struct options *o, void *to, struct oato_error *err)
 {
     struct export_options *x = to;
@@ -171,8 +183,10 @@ static const struct option_of all_options[] = {
      INTO(plan.request, take_objective)},
     {"solver", 0, "S", "auto, ilp, affinity, powerinfer, fit, layers or cpu", PLANNING,
      TEXT(plan.solver)},
-    {"single-shot", 0, NULL, "affinity without iteration", PLANNING, FLAG(plan.single_shot)},
+    {"single-shot", 0, NULL, NULL, PLANNING, FLAG(plan.single_shot)},
     {"whole-only", 0, NULL, "no operator is divided or streamed", PLANNING, FLAG(plan.whole_only)},
+    {"expert-cache", 0, "N", "slots for experts of the host, in each layer; auto, off (default)",
+     PLANNING, INTO(plan.expert_cache, take_cache)},
     {"devices", 0, "LIST", "use only devices: cpu:0,sim:0 (default all)", PLANNING,
      TEXT(plan.devices)},
     {"budget", 0, "D=BYTES", "as sim:0=40MiB, repeatable (default 90 % of free)", PLANNING,

@@ -455,6 +455,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
     instance_settle(&p->instance, c[chosen].place);
     problem_stream(p, instance_streams(&p->instance, c[chosen].place));
     status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
+    if (!status && o->expert_cache && (status = caches_add(out, m, p, o->expert_cache, err)))
+        plan_free(out);
 out:
     if (!status && problem)
         *problem = p;

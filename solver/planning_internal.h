@@ -119,6 +119,12 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err);
 
+/* caches.c: adds the caches of experts that the options ask for to a finished plan, and predicts
+ * its times anew. OATO_EFIT when the slots asked for do not fit, OATO_EUSAGE when there are no
+ * experts to cache. */
+oato_status caches_add(struct plan *plan, const struct model *m, const struct problem *p,
+                       int32_t slots, struct oato_error *err);
+
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);
 

@@ -174,6 +174,18 @@ static void json_placement(const struct plan *p, struct text *out)
     json_close(out, ']');
 }
 
+static void json_caches(const struct plan *p, struct text *out)
+{
+    json_open(out, "caches", '[');
+    for (int32_t i = 0; i < p->n_caches; i++) {
+        const struct plan_cache *c = &p->caches[i];
+        json_add_object(out, NULL, JSON("op", c->op), JSON("device", p->devices[c->device].id),
+                        JSON("slots", c->slots), JSON("margin", c->margin * 1e-3),
+                        JSON("hits", c->hits * 1e-6));
+    }
+    json_close(out, ']');
+}
+
 static void json_rounds(const struct problem *problem, struct text *out)
 {
     json_open(out, "affinity_rounds", '[');
@@ -198,6 +210,8 @@ static void report_json(const struct plan *p, const struct problem *problem, str
                     JSON("decode", p->numerics[PHASE_DECODE]));
     json_devices(p, problem, out);
     json_placement(p, out);
+    if (p->n_caches)
+        json_caches(p, out);
     if (problem && problem->n_rounds)
         json_rounds(problem, out);
     struct price streamed;
@@ -253,6 +267,22 @@ static void text_solver(const struct plan *p, struct text *out)
                     operators_of(p, true), operators_of(p, false));
 }
 
+/* The same size in all layers, unless the host decodes fewer experts. */
+static void text_caches(const struct plan *p, struct text *out)
+{
+    double hits = 0;
+    int32_t slots = 0;
+    for (int32_t i = 0; i < p->n_caches; i++) {
+        hits += p->caches[i].hits * 1e-4 / p->n_caches;
+        slots += p->caches[i].slots;
+    }
+    if (p->n_caches)
+        text_printf(out,
+                    "cache of experts: %d slots in %d layers on %s; %.1f %% of the host's choices "
+                    "predicted to find theirs there\n",
+                    slots, p->n_caches, p->devices[p->caches[0].device].id, hits);
+}
+
 /* No placement of ours, so no baseline of the plan, and no doubt about its bound: oato-run streams
  * weights for prompts only. */
 static void text_flexgen(const struct plan *p, const struct problem *problem, struct text *out)
@@ -298,6 +328,7 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
                 tokens_per_s((double)q->prompt * q->batch, p->prefill_ns),
                 as_ms((double)p->decode_ns), tokens_per_s(q->batch, p->decode_ns),
                 as_ms((double)p->request_ns));
+    text_caches(p, out);
     text_solver(p, out);
     if (problem) {
         text_flexgen(p, problem, out);

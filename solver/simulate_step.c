@@ -183,6 +183,14 @@ static double active_share(const struct stepping *x, const struct program_record
     return freq && order ? sum / all : share;
 }
 
+/* Of what a part does, what this record does of it: a cache has some of the experts. */
+static double cached_share(const struct stepping *x, const struct program_record *r)
+{
+    const struct placement *placed = &x->s->placements.phase[x->step->phase][r->graph_op];
+    const double hits = placed->cache.hits * 1e-6;
+    return !r->op.expert_slots ? 1 : r->op.expert_slots > 0 ? hits : 1 - hits;
+}
+
 /* Whole on this device in this phase, as are the operators from `first` on before it. */
 static bool stand_together(const struct stepping *x, int32_t d, int32_t first, int32_t last)
 {
@@ -199,7 +207,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     struct simulation *s = x->s;
     const int32_t index = (int32_t)r->graph_op;
     const struct graph_op *o = &s->graph.ops[index];
-    const double active = active_share(x, r);
+    const double active = active_share(x, r) * cached_share(x, r);
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
@@ -210,7 +218,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
         c.ns = fmax(c.ns - saved, 0);
     const struct event e = {.kind = EVENT_RUN,
                             .device = (int16_t)d,
-                            .estimate = c.estimate || r->parts > 1,
+                            .estimate = c.estimate || r->parts > 1 || r->op.expert_slots,
                             .part = r->part,
                             .parts = r->parts,
                             .op = index,

@@ -173,6 +173,10 @@ static oato_status check_run(const struct check *c, const struct program_record 
         op_experts_held(op) > op->experts - op->expert_first)
         return refuse(c, "%" PRId32 " experts from %" PRId32 " on exceed the %" PRId32 " there are",
                       op_experts_held(op), op->expert_first, op->experts);
+    if ((op->expert_slots || op->kind == OP_EXPERT_SUM) &&
+        (r->cache < 0 || r->cache >= c->p->n_caches))
+        return refuse(c, "cache %" PRId32 " of experts is none of the %" PRId32 " there are",
+                      r->cache, c->p->n_caches);
     if (!op_valid(op))
         return refuse(c, "no device runs %s", oato_op_key(op, NULL, key));
     const struct kv_cache *kv = c->p->kv;
@@ -275,6 +279,9 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
         if (r->op.experts_held)
             fprintf(out, " of experts %" PRId32 " to %" PRId32, r->op.expert_first,
                     r->op.expert_first + r->op.experts_held - 1);
+        if (r->op.expert_slots)
+            fprintf(out, r->op.expert_slots > 0 ? " in cache %" PRId32 : " not in cache %" PRId32,
+                    r->cache);
     } else if (r->kind != RECORD_STREAM) {
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->in_width[0]);
     }

@@ -443,6 +443,7 @@ static const struct {
     [OP_ROUTE] = {.row = route_row},
     [OP_EXPERT_GATE_UP] = {.run = run_experts},
     [OP_EXPERT_DOWN] = {.run = run_experts},
+    [OP_EXPERT_SUM] = {.row = expert_sum_row},
     [OP_TOP_K] = {.row = top_k_row},
     [OP_SLICE] = {.row = slice_row},
     [OP_CONV] = {.run = run_state},

@@ -11,7 +11,8 @@
  *
  * The matrices lie behind each other as one. When their rows are no multiple of MATRIX_ROWS, the
  * first unit of an expert begins inside a group of the layout: the rows before are computed too
- * and dropped. Of a record that holds only some experts the pairs with others are left out.
+ * and dropped. Of a record that holds only some experts the pairs with others are left out; where a
+ * cache has some of them, the products stay apart, for EXPERT_SUM to add them in the same order.
  */
 #include "kernels/cpu/record_internal.h"
 
@@ -167,7 +168,7 @@ void route_row(const struct run *x, int64_t t)
  * order of its place among the matrices, are pair[first[i]] .. pair[first[i + 1] - 1], in rising
  * order. */
 struct groups {
-    int32_t n, pairs; /* chosen experts that are held, and pairs with them */
+    int32_t n, pairs; /* chosen experts that are computed, and pairs with them */
     int32_t *expert, *first, *pair;
 };
 
@@ -177,26 +178,38 @@ static uint64_t groups_bytes(const struct oato_op *op, int64_t T)
     return align64((uint64_t)(2 * (op->experts + 1) + T * op->experts_used) * sizeof(int32_t));
 }
 
-/* The expert of pair p among those that are held; -1: it is another one, or no id at all, which no
- * program makes. */
-static int32_t expert_of(const struct run *x, int32_t p)
+static float chosen_id(const struct run *x, int32_t p)
 {
     const int32_t used = x->op->experts_used;
-    const float id = input(x, 1)[p / used * 2 * used + p % used] - (float)x->op->expert_first;
-    return id >= 0 && id < (float)op_experts_held(x->op) ? (int32_t)id : -1;
+    return input(x, 1)[p / used * 2 * used + p % used];
+}
+
+/* The place of pair p's expert among the matrices; -1: it is none that is computed here, or no id
+ * at all, which no program makes. */
+static int32_t place_of(const struct run *x, int32_t p)
+{
+    const struct oato_op *op = x->op;
+    const float id = chosen_id(x, p) - (float)op->expert_first;
+    if (!(id >= 0 && id < (float)op_experts_held(op)))
+        return -1;
+    if (!op->expert_slots)
+        return (int32_t)id;
+    const int32_t slot = x->step->cached[x->r->cache][(int32_t)id + op->expert_first];
+    return op->expert_slots > 0 ? slot : slot < 0 ? (int32_t)id : -1;
 }
 
 static struct groups groups_make(const struct run *x, void *memory)
 {
     const struct oato_op *op = x->op;
-    const int32_t pairs = (int32_t)x->T * op->experts_used, held = op_experts_held(op);
+    const int32_t pairs = (int32_t)x->T * op->experts_used;
+    const int32_t held = op->expert_slots > 0 ? op->expert_slots : op_experts_held(op);
     struct groups g = {.expert = memory};
     g.first = g.expert + op->experts + 1;
     g.pair = g.first + op->experts + 1;
     int32_t *at = g.first; /* of every expert: how many, then where the next one goes */
     memset(at, 0, (size_t)op->experts * sizeof *at);
     for (int32_t p = 0; p < pairs; p++) {
-        const int32_t e = expert_of(x, p);
+        const int32_t e = place_of(x, p);
         if (e >= 0)
             at[e]++;
     }
@@ -208,7 +221,7 @@ static struct groups groups_make(const struct run *x, void *memory)
             g.expert[g.n++] = e;
     }
     for (int32_t p = 0; p < pairs; p++) {
-        const int32_t e = expert_of(x, p);
+        const int32_t e = place_of(x, p);
         if (e >= 0)
             g.pair[at[e]++] = p;
     }
@@ -356,14 +369,14 @@ static const uint8_t *expert_at(const struct experts_task *m, int w, int32_t i, 
     return rows_at(m->x->k, weight, row / MATRIX_ROWS * MATRIX_ROWS);
 }
 
-/* Rows [begin, end) of a product with the i-th chosen expert: times its factor and the weight of
- * the choice, where there are any, and then its bias. NULL: no such weight. */
-static void rows_adjust(const struct experts_task *m, int factors, int biases, int32_t i, int32_t p,
+/* Rows [begin, end) of the product of the p-th pair in order: times its expert's factor and the
+ * weight of the choice, where there are any, and then its bias. NULL: no such weight. */
+static void rows_adjust(const struct experts_task *m, int factors, int biases, int32_t p,
                         int64_t begin, int64_t end, float *y)
 {
     const struct run *x = m->x;
     const struct oato_weight *factor = optional(x, factors), *bias = optional(x, biases);
-    const int32_t expert = m->groups.expert[i] + x->op->expert_first;
+    const int32_t expert = (int32_t)chosen_id(x, m->groups.pair[p]);
     float by = 1;
     if (factor)
         by = const_floats(factor->data)[expert];
@@ -390,9 +403,9 @@ static void gate_up_rows(struct experts_task *m, int32_t i, int64_t begin, int64
         for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++) {
             float *y = output(x, 0) + (int64_t)m->groups.pair[p] * x->op->n + r;
             if (m->adjusts) {
-                rows_adjust(m, 2, 4, i, p, r, stop, gate);
+                rows_adjust(m, 2, 4, p, r, stop, gate);
                 if (up)
-                    rows_adjust(m, 3, 5, i, p, r, stop, up);
+                    rows_adjust(m, 3, 5, p, r, stop, up);
             }
             gate_row(x, y, gate, up, stop - r);
             gate += stride;
@@ -422,7 +435,7 @@ static void down_rows(struct experts_task *m, int64_t begin, int64_t end)
             for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++, y += stride) {
                 const int32_t pair = m->groups.pair[p];
                 if (m->adjusts)
-                    rows_adjust(m, 1, 2, i, p, r, stop, y);
+                    rows_adjust(m, 1, 2, p, r, stop, y);
                 add_weighted(output(x, 0) + pair / used * n + r, y,
                              x->op->weighs_input ? 1 : choice_weight(x, pair), stop - r);
             }
@@ -430,10 +443,46 @@ static void down_rows(struct experts_task *m, int64_t begin, int64_t end)
     }
 }
 
+/* EXPERT_DOWN of the i-th chosen expert alone. */
+static void apart_rows(struct experts_task *m, int32_t i, int64_t begin, int64_t end)
+{
+    const struct run *x = m->x;
+    float *rows = floats(m->scratch + m->room.rows_at);
+    for (int64_t r = begin; r < end; r += m->room.panel) {
+        const int64_t stop = min_i64(end, r + m->room.panel);
+        int64_t stride;
+        const uint8_t *next = stop < end ? expert_at(m, 0, i, stop) : NULL;
+        float *y = expert_rows(m, 0, i, r, stop, next, rows, &stride);
+        for (int32_t p = m->groups.first[i]; p < m->groups.first[i + 1]; p++, y += stride) {
+            if (m->adjusts)
+                rows_adjust(m, 1, 2, p, r, stop, y);
+            memcpy(output(x, 0) + (int64_t)m->groups.pair[p] * x->op->n + r, y,
+                   (size_t)(stop - r) * sizeof *y);
+        }
+    }
+}
+
+void expert_sum_row(const struct run *x, int64_t t)
+{
+    const struct oato_op *op = x->op;
+    const int64_t used = op->experts_used, n = op->n;
+    const float *ids = input(x, 0) + t * 2 * used, *weights = ids + used;
+    const int32_t *slot = x->step->cached[x->r->cache];
+    float *y = output(x, 0) + t * n;
+    memset(y, 0, (size_t)n * sizeof *y);
+    for (int64_t i = 0; i < used; i++) {
+        const float id = ids[i] - (float)op->expert_first;
+        if (!(id >= 0 && id < (float)op_experts_held(op)))
+            continue;
+        const float *row = input(x, slot[(int32_t)ids[i]] < 0 ? 1 : 2) + (t * used + i) * n;
+        add_weighted(y, row, op->weighs_input ? 1 : weights[i], n);
+    }
+}
+
 void run_experts(const struct run *x)
 {
     const struct oato_op *op = x->op;
-    const bool down = op->kind == OP_EXPERT_DOWN;
+    const bool down = op->kind == OP_EXPERT_DOWN, sums = down && !op->expert_slots;
     struct experts_task m = {.x = x, .room = experts_room(x->matrix, op, x->T)};
     m.adjusts = x->r->n_weights > op_weight_least(op) || (!down && op->weighs_input);
     assert(experts_workspace(x->matrix, op, x->T, x->n_threads) <= x->c->workspace_bytes);
@@ -456,15 +505,17 @@ void run_experts(const struct run *x)
         cpu_barrier_wait(x->barrier); /* the packed input is complete */
 
     const int64_t units = (op->n + MATRIX_ROWS - 1) / MATRIX_ROWS;
-    struct deal deal = {.x = x, .units = down ? units : units * m.groups.n};
+    struct deal deal = {.x = x, .units = sums ? units : units * m.groups.n};
     while (deal_next(&deal, &begin, &end)) {
         for (int64_t stop; begin < end; begin = stop) {
             stop = min_i64(end, (begin / units + 1) * units); /* of one expert */
             const int64_t first = begin / units * units;
             const int64_t from = (begin - first) * MATRIX_ROWS;
             const int64_t to = min_i64(op->n, (stop - first) * MATRIX_ROWS);
-            if (down)
+            if (sums)
                 down_rows(&m, from, to);
+            else if (down)
+                apart_rows(&m, (int32_t)(begin / units), from, to);
             else
                 gate_up_rows(&m, (int32_t)(begin / units), from, to);
         }

@@ -91,6 +91,7 @@ void run_kv_copy(const struct run *x);
 uint64_t experts_workspace(const struct matrix_class *k, const struct oato_op *op, int64_t T,
                            int n_threads);
 void route_row(const struct run *x, int64_t t);
+void expert_sum_row(const struct run *x, int64_t t);
 void run_experts(const struct run *x);
 
 /* ops_state.c */
@@ -114,7 +115,8 @@ struct matrix_task {
 };
 
 /* ops_sparse.c */
-/* Scratch of a thread behind the kernels' own: gather_rows of the results of up, and their weights. */
+/* Scratch of a thread behind the kernels' own: gather_rows of the results of up, and their weights.
+ */
 enum { SPARSE_CHUNK = 256, SPARSE_PANEL = MATRIX_ROWS };
 uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_op *op, int64_t T);
 /* GATE_UP of rows [begin, end); the thread reads on at `next`. */

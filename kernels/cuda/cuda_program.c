@@ -21,7 +21,7 @@ enum {
 bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 {
     (void)base;
-    if (!op_valid(op) || op->sparse || !cuda_has_kernel(op))
+    if (!op_valid(op) || op->sparse || op->expert_slots || !cuda_has_kernel(op))
         return false;
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && op_v_dim(op) % 2 == 0 &&

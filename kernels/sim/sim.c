@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ROW_GROUP = 64 }; /* of any layout: rows that a weight can be taken apart at */
+
 static struct sim_device *sim_of(const struct oato_device *d)
 {
     return (struct sim_device *)d;
@@ -174,12 +176,11 @@ static struct sim_weight *weight_create(struct oato_device *d, const struct weig
         oato_fail_memory(err, sizeof *w, "a weight");
         return NULL;
     }
-    w->real = (struct oato_weight){
-        .dtype = source->dtype,
-        .use = source->use,
-        .rows = rows,
-        .k = source->k,
-        .bytes = cpu_source_bytes(s->kernels, source)};
+    w->real = (struct oato_weight){.dtype = source->dtype,
+                                   .use = source->use,
+                                   .rows = rows,
+                                   .k = source->k,
+                                   .bytes = cpu_source_bytes(s->kernels, source)};
     return w;
 }
 
@@ -227,6 +228,39 @@ static oato_status sim_stage(struct oato_device *d, const struct weight_source *
     w->handle.data = (uint8_t *)staging + offset;
     *out = &w->handle;
     return OATO_OK;
+}
+
+/* The host prepares for the same layout, so its bytes are copied as they are. */
+static oato_status sim_refill(struct oato_device *d, struct oato_weight *handle, int64_t row,
+                              const struct weight_source *source, uint64_t begin_ns,
+                              uint64_t *value, struct oato_error *err)
+{
+    struct sim_device *s = sim_of(d);
+    struct sim_weight *w = (struct sim_weight *)handle;
+    const int64_t rows = source->row_end - source->row_begin;
+    const uint64_t before = sim_prepared_bytes(d, source->dtype, row, source->k, source->use);
+    if (!w->block || !source->prepared || row < 0 || rows < 1 || rows > w->real.rows - row ||
+        row % ROW_GROUP || rows % ROW_GROUP || source->k != w->real.k ||
+        source->dtype != w->real.dtype || source->use != WEIGHT_MATRIX)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s: rows %" PRId64 " to %" PRId64 " cannot be refilled with these bytes",
+                         s->id, row, row + rows);
+    const struct job job = {.to = w->block->real + before,
+                            .from = source->prepared,
+                            .bytes =
+                                sim_prepared_bytes(d, source->dtype, rows, source->k, source->use),
+                            .beside = true,
+                            .signal = s->transfers_asked + 1,
+                            .begin_ns = begin_ns};
+    if (job_queue_put(&s->queue, &job, err))
+        return err->status;
+    *value = ++s->transfers_asked;
+    return OATO_OK;
+}
+
+static struct timeline *sim_transfers(struct oato_device *d)
+{
+    return &sim_of(d)->transfers;
 }
 
 static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
@@ -474,6 +508,8 @@ const struct device_ops sim_device_ops = {
     .download = sim_download,
     .prepare = sim_prepare,
     .stage = sim_stage,
+    .refill = sim_refill,
+    .transfers = sim_transfers,
     .weight_free = sim_weight_free,
     .layout = sim_layout,
     .kv_create = sim_kv_create,

@@ -8,6 +8,7 @@
  *   copy      latency + bytes / link rate; from another simulated device: / peer rate
  *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
  *             reached and the stream before it is done; who reads the weight waits for the end
+ *   refill    the same engine, from when it was asked for
  *   wait      to the clock of the awaited event, if that is later
  *   step      to the host's clock at its begin, if that is later
  * A record that has nothing to do in a step (no rows, no pages to copy) costs nothing.
@@ -48,14 +49,41 @@ static double page_copy_bytes(const struct kv_cache *kv, const struct step *step
     return 2 * (bytes + states * step->n_state_copies);
 }
 
+/* Of what an operator with a cache of experts is expected to read and compute: what it did, by the
+ * choice of the step's tokens. */
+static void cached_shares(const struct program_record *r, const struct step *step,
+                          const float *choice, double *read, double *computed)
+{
+    const struct oato_op *op = &r->op;
+    const int32_t T = record_rows(r, step), used = op->experts_used;
+    const int32_t *slot = step->cached[r->cache];
+    uint8_t seen[EXPERTS_MAX] = {0};
+    int32_t pairs = 0, experts = 0;
+    for (int32_t p = 0; p < T * used; p++) {
+        const int32_t e = (int32_t)choice[p / used * 2 * used + p % used];
+        if (e < op->expert_first || e >= op->expert_first + op_experts_held(op) ||
+            (slot[e] >= 0) != (op->expert_slots > 0))
+            continue;
+        pairs++;
+        experts += !seen[e];
+        seen[e] = 1;
+    }
+    *read = experts / op_experts_read(op, T);
+    *computed = (double)pairs / T / used * op->experts / op_experts_held(op);
+}
+
+/* choice: of experts, where a cache has some of them. */
 static double run_cost(const struct sim_spec *s, const struct program_record *r,
-                       const struct kv_cache *kv, const struct step *step)
+                       const struct kv_cache *kv, const struct step *step, const float *choice)
 {
     struct op_size size = record_size(r, step);
     bool pages = r->op.kind == OP_KV_COPY && kv;
     double bytes = pages ? page_copy_bytes(kv, step) : op_bytes(&r->op, &size);
-    double read_s = bytes / s->read_bytes_per_s;
-    double compute_s = op_flops(&r->op, &size) / s->flops_per_s;
+    double read = 1, computed = 1;
+    if (r->op.expert_slots && choice)
+        cached_shares(r, step, choice, &read, &computed);
+    double read_s = bytes * read / s->read_bytes_per_s;
+    double compute_s = op_flops(&r->op, &size) * computed / s->flops_per_s;
     return s->launch_s + (read_s > compute_s ? read_s : compute_s);
 }
 
@@ -108,7 +136,8 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
     };
     if (!s->timing_only)
         cpu_run_alone(&context, &real, step);
-    clock_add(s, run_cost(&s->spec, r, context.kv, step));
+    const void *choice = s->timing_only || !r->op.expert_slots ? NULL : c->arena + r->in[1];
+    clock_add(s, run_cost(&s->spec, r, context.kv, step, choice));
 }
 
 static void run_copy(struct sim_device *s, const struct compiled *c, const struct program_record *r,
@@ -183,10 +212,26 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
 
 /* ------------------------------------------------------------------------------- queue ---- */
 
+/* The steps before it are done, so nothing reads the old bytes. */
+static void run_beside(struct sim_device *s, const struct job *job)
+{
+    const uint64_t begin_ns = job->begin_ns > s->stream_ns ? job->begin_ns : s->stream_ns;
+    if (!s->timing_only)
+        memcpy(job->to, job->from, job->bytes);
+    s->stream_ns =
+        begin_ns +
+        (uint64_t)(copy_cost(&s->spec, job->bytes, s->spec.link_bytes_per_s) * 1e9 + 0.5);
+    timeline_signal(&s->transfers, job->signal, s->stream_ns);
+}
+
 static void run_job(struct job_queue *base, const struct job *job)
 {
     struct sim_device *s = (struct sim_device *)((char *)base - offsetof(struct sim_device, queue));
     const struct compiled *c = job->compiled;
+    if (job->beside) {
+        run_beside(s, job);
+        return;
+    }
     if (!c) {
         if (job->bytes)
             memcpy(job->to, job->from, job->bytes);
@@ -214,7 +259,8 @@ static void start(struct job_queue *base)
 oato_status sim_queue_open(struct sim_device *s, struct oato_error *err)
 {
     timeline_init(&s->queue.timeline);
-    s->queue.timeline.simulated = true;
+    timeline_init(&s->transfers);
+    s->queue.timeline.simulated = s->transfers.simulated = true;
     atomic_store(&s->clock_ns, now_ns());
     s->queue.start = start;
     s->queue.run = run_job;

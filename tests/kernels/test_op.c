@@ -151,6 +151,7 @@ static struct oato_op random_op(void)
         op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
         op.n = random_int(1 << 20);
         op.single = op.kind == OP_EXPERT_GATE_UP && random() % 2; /* fallthrough */
+    case OP_EXPERT_SUM:
     case OP_ROUTE:
         op.experts = random_int(1 << 10);
         op.experts_used = random_int(op.experts);

@@ -275,6 +275,14 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
     out->bound_ns = any_u64(r);
     out->timed_out = rng_range(r, 0, 1);
     out->neurons_hash = rng_range(r, 0, 3) ? 0 : rng_next(r) | 1;
+    out->n_caches = (int32_t)rng_range(r, 0, 2);
+    out->caches = arena_alloc(a, 2, sizeof *out->caches);
+    for (int32_t i = 0; i < out->n_caches; i++)
+        out->caches[i] = (struct plan_cache){.op = any_name(r, a),
+                                             .device = (int32_t)rng_range(r, 0, last),
+                                             .slots = (int32_t)rng_range(r, 1, 4096),
+                                             .margin = (int32_t)rng_range(r, 0, INT32_MAX),
+                                             .hits = (int32_t)rng_range(r, 0, 1000000)};
 }
 
 char *read_whole(const char *path, size_t *bytes)

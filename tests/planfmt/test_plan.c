@@ -83,6 +83,13 @@ static void assert_same(const struct plan *a, const struct plan *b)
         assert_string_equal(a->fusions[i].name, b->fusions[i].name);
         assert_string_equal(a->fusions[i].op, b->fusions[i].op);
     }
+    assert_int_equal(a->n_caches, b->n_caches);
+    for (int32_t i = 0; i < a->n_caches; i++) {
+        const struct plan_cache *x = &a->caches[i], *y = &b->caches[i];
+        assert_string_equal(x->op, y->op);
+        assert_true(x->device == y->device && x->slots == y->slots && x->margin == y->margin &&
+                    x->hits == y->hits);
+    }
     assert_int_equal(a->n_costs, b->n_costs);
     for (int32_t i = 0; i < a->n_costs; i++) {
         const struct plan_cost *x = &a->costs[i], *y = &b->costs[i];
@@ -151,6 +158,7 @@ static void a_small_plan(uint8_t **data, size_t *bytes)
     random_plan(&rng, 8, &p);
     p.content_hash = 1;
     p.neurons_hash = 0;
+    p.n_caches = 0;
     encode(&p, data, bytes);
     plan_free(&p);
 }
@@ -403,6 +411,57 @@ static void the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one(vo
     assert_changed(add_optional_neurons, "section 11 (neurons): flags 0; must be 1");
 }
 
+static void add_cache(struct raw_plan *r, uint32_t at, uint32_t value)
+{
+    uint8_t record[24] = {0};
+    raw_put32(record, raw_u32(raw_find(r, 4)->data)); /* an operator's name */
+    raw_put32(record + 8, 3);
+    raw_put32(record + at, value);
+    raw_add(r, 12, 0, record, sizeof record);
+    r->section[r->n - 1].count = 1;
+    r->section[r->n - 1].record_bytes = sizeof record;
+}
+static void add_good_cache(struct raw_plan *r)
+{
+    add_cache(r, 12, 1500);
+}
+static void add_unnamed_cache(struct raw_plan *r)
+{
+    add_cache(r, 0, 0);
+}
+static void add_lost_cache(struct raw_plan *r)
+{
+    add_cache(r, 4, 77);
+}
+static void add_empty_cache(struct raw_plan *r)
+{
+    add_cache(r, 8, 0);
+}
+static void add_negative_margin(struct raw_plan *r)
+{
+    add_cache(r, 12, UINT32_MAX);
+}
+static void add_too_many_hits(struct raw_plan *r)
+{
+    add_cache(r, 16, 1000001);
+}
+static void add_reserved_cache(struct raw_plan *r)
+{
+    add_cache(r, 20, 1);
+}
+
+static void caches_have_slots_on_a_device(void **state)
+{
+    (void)state;
+    assert_changed(add_good_cache, NULL);
+    assert_changed(add_unnamed_cache, "cache 0: operator ''");
+    assert_changed(add_lost_cache, "device 77 of ");
+    assert_changed(add_empty_cache, "0 slots");
+    assert_changed(add_negative_margin, "margin -1");
+    assert_changed(add_too_many_hits, "1000001 hits");
+    assert_changed(add_reserved_cache, "section 12 (caches), record 0: reserved");
+}
+
 static void wrong_values_are_refused_whatever_their_checksum(void **state)
 {
     (void)state;
@@ -603,6 +662,7 @@ int main(void)
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(sections_keep_their_rules),
         cmocka_unit_test(the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one),
+        cmocka_unit_test(caches_have_slots_on_a_device),
         cmocka_unit_test(wrong_values_are_refused_whatever_their_checksum),
         cmocka_unit_test(offsets_and_sizes_are_checked_before_use),
         cmocka_unit_test(what_could_not_be_read_is_not_written),

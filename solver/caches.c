@@ -1,0 +1,220 @@
+/*
+ * caches.c - a cache of experts above a finished plan: slots on an accelerator, in memory that the
+ * plan leaves free, for the experts whose decode is on the host.
+ *
+ * Hits are predicted as those of a cache that keeps what was used last (LRU), by Che's
+ * approximation (Che, Tung, Wang 2002) for choices that do not depend on each other: an expert that
+ * a token chooses with probability p is there if one of the last t tokens chose it, 1 - (1 - p)^t,
+ * and t is such that these add up to the slots. The engine's cache, which counts, is no worse.
+ * Without a sidecar all experts are alike, and the share is that of the slots.
+ *
+ * A plan without the cache is the one that the solver found; the cache stays only where the virtual
+ * clock says that it is faster, unless its size was asked for. Copies into the cache are not
+ * priced: they run beside steps, and what they gain is weighed against them by the margin.
+ */
+#include "solver/planning_internal.h"
+
+#include <string.h>
+
+enum { ROUNDS = 60, PER_MILLION = 1000000, MARGIN_MOST = 1000000, ROW_GROUP = 64 };
+
+/* Experts [first, first + held) of a layer, which the host decodes. */
+struct cacheable {
+    int32_t op, first, held;
+    uint64_t bytes; /* of an expert on the accelerator */
+};
+
+/* The one part of the operator that the host decodes; false: there is none, or more. */
+static bool host_part(const struct plan *plan, const struct problem *p, const struct graph_op *o,
+                      int32_t *first, int32_t *held)
+{
+    int32_t parts = 0;
+    for (int32_t i = 0; i < plan->n_parts; i++) {
+        const struct plan_part *t = &plan->parts[i];
+        if (!(t->phases >> PHASE_DECODE & 1) || !p->instance.is_host[t->device] ||
+            t->begin == t->end || strcmp(t->op, o->name) != 0)
+            continue;
+        const bool some = t->axis == AXIS_EXPERTS;
+        *first = some ? (int32_t)t->begin : 0;
+        *held = some ? (int32_t)(t->end - t->begin) : o->op.experts;
+        parts++;
+    }
+    return parts == 1;
+}
+
+static const struct op_price *price_of(const struct problem *p, int32_t op, int32_t d)
+{
+    return &p->price[op * p->n_devices + d];
+}
+
+static bool is_cacheable(const struct plan *plan, const struct problem *p, int32_t op, int32_t d,
+                         struct cacheable *out)
+{
+    const struct graph_op *up = &p->graph.ops[op], *down = up + 1;
+    int32_t first, held;
+    if (up->op.kind != OP_EXPERT_GATE_UP || !divide_pair(&p->graph, op) || up->op.n % ROW_GROUP ||
+        down->op.n % ROW_GROUP || !price_of(p, op, d)->supported ||
+        !price_of(p, op + 1, d)->supported || !host_part(plan, p, up, &out->first, &out->held) ||
+        !host_part(plan, p, down, &first, &held) || first != out->first || held != out->held)
+        return false;
+    out->op = op;
+    out->bytes =
+        (price_of(p, op, d)->weight_bytes + price_of(p, op + 1, d)->weight_bytes) / up->op.experts;
+    return true;
+}
+
+/* The accelerator's layers whose experts can be cached; n and the bytes of one slot in each. */
+static int32_t list_cacheable(const struct plan *plan, const struct problem *p, int32_t d,
+                              struct cacheable *list, uint64_t *bytes)
+{
+    int32_t n = 0;
+    *bytes = 0;
+    for (int32_t i = 0; i + 1 < p->graph.n_ops; i++)
+        if (is_cacheable(plan, p, i, d, &list[n]))
+            *bytes += list[n++].bytes;
+    return n;
+}
+
+/* Beside the plan, and beside the rows that the experts' products take. */
+static uint64_t bytes_left(const struct plan *plan, const struct problem *p, int32_t d)
+{
+    const uint64_t used = plan->devices[d].planned_bytes, rows = (uint64_t)p->request.batch;
+    uint64_t work = used ? 0 : p->reserve[d], widest = 0;
+    for (int32_t i = 0; i < p->graph.n_ops; i++) {
+        const struct oato_op *op = &p->graph.ops[i].op;
+        const uint64_t bytes = rows * 4 * (uint64_t)op->experts_used * (uint64_t)op->n;
+        if (op_has_experts(op) && bytes > widest)
+            widest = bytes;
+    }
+    work += used + 2 * widest;
+    return plan->devices[d].budget_bytes > work ? plan->devices[d].budget_bytes - work : 0;
+}
+
+/* Of the layer's tokens, the share that chooses the i-th expert of the plan's order. */
+static double chosen_by(const struct problem *p, const struct graph_op *o, int32_t i)
+{
+    const struct neurons_layer *l = p->neurons ? neurons_layer(p->neurons, o->layer) : NULL;
+    return l && l->exp_freq && l->exp_order ? fmin(l->exp_freq[l->exp_order[i]], 1)
+                                            : (double)o->op.experts_used / o->op.experts;
+}
+
+/* Of a million choices, those that find their expert. */
+static int32_t hits_of(const struct problem *p, const struct cacheable *c, int32_t slots)
+{
+    const struct graph_op *o = &p->graph.ops[c->op];
+    double low = 0, high = 1e9, all = 0, hits = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        const double t = (low + high) / 2;
+        double there = 0;
+        for (int32_t i = c->first; i < c->first + c->held; i++)
+            there += 1 - pow(1 - chosen_by(p, o, i), t);
+        *(there < slots ? &low : &high) = t;
+    }
+    for (int32_t i = c->first; i < c->first + c->held; i++) {
+        const double often = chosen_by(p, o, i);
+        all += often;
+        hits += often * (1 - pow(1 - often, low));
+    }
+    return all > 0 ? (int32_t)lround(hits / all * PER_MILLION) : 0;
+}
+
+/* The copy of an expert in thousandths of what a choice saves that finds it. */
+static int32_t margin_of(const struct problem *p, const struct cacheable *c, int32_t d)
+{
+    const int32_t host = p->instance.host, used = p->graph.ops[c->op].op.experts_used;
+    const double here =
+        (double)(price_of(p, c->op, host)->decode_ns + price_of(p, c->op + 1, host)->decode_ns) /
+        used;
+    const double there =
+        (double)(price_of(p, c->op, d)->decode_ns + price_of(p, c->op + 1, d)->decode_ns) / used;
+    const double copy = cost_of_stream(p->cost, p->device[host], p->device[d], (double)c->bytes);
+    return here > there && copy > 0 ? (int32_t)fmin(1000 * copy / (here - there), MARGIN_MOST)
+                                    : MARGIN_MOST;
+}
+
+/* The accelerator with the most memory left for it; -1: none. */
+static int32_t best_device(const struct plan *plan, const struct problem *p, bool automatic,
+                           struct cacheable *list)
+{
+    int32_t best = -1;
+    uint64_t most = 0, bytes;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        const uint64_t left = bytes_left(plan, p, d);
+        if (p->instance.is_host[d] || (automatic && !p->profile->devices[p->device[d]].refills) ||
+            left < most || !list_cacheable(plan, p, d, list, &bytes))
+            continue;
+        best = d;
+        most = left;
+    }
+    return best;
+}
+
+static oato_status fill_caches(struct plan *plan, const struct problem *p, int32_t d,
+                               const struct cacheable *list, int32_t n, int32_t slots,
+                               struct oato_error *err)
+{
+    plan->caches = arena_alloc(&plan->arena, (size_t)n, sizeof *plan->caches);
+    for (int32_t i = 0; plan->caches && i < n; i++) {
+        const int32_t some = slots < list[i].held ? slots : list[i].held;
+        plan->caches[i] =
+            (struct plan_cache){.op = arena_string(&plan->arena, p->graph.ops[list[i].op].name),
+                                .device = d,
+                                .slots = some,
+                                .margin = margin_of(p, &list[i], d),
+                                .hits = hits_of(p, &list[i], some)};
+        plan->devices[d].planned_bytes += (uint64_t)some * list[i].bytes;
+        if (!plan->caches[i].op)
+            return oato_fail_memory(err, 64, "the plan");
+    }
+    if (!plan->caches)
+        return oato_fail_memory(err, (size_t)n * sizeof *plan->caches, "the plan");
+    plan->n_caches = n;
+    return OATO_OK;
+}
+
+/* Takes the caches back unless the plan got faster. */
+static oato_status keep_if_faster(struct plan *plan, const struct model *m, const struct problem *p,
+                                  const struct plan_device *before, int32_t d, uint64_t request_ns,
+                                  struct oato_error *err)
+{
+    if (plan->request_ns < request_ns)
+        return OATO_OK;
+    plan->caches = NULL;
+    plan->n_caches = 0;
+    plan->devices[d] = *before;
+    return simulation_predict(plan, m, p->profile, err);
+}
+
+oato_status caches_add(struct plan *plan, const struct model *m, const struct problem *p,
+                       int32_t slots, struct oato_error *err)
+{
+    const bool automatic = slots == CACHE_AUTO;
+    struct cacheable *list = arena_alloc(&plan->arena, (size_t)p->graph.n_ops + 1, sizeof *list);
+    if (!list)
+        return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *list, "the plan");
+    const int32_t d = best_device(plan, p, automatic, list);
+    if (d < 0)
+        return automatic ? OATO_OK
+                         : oato_fail(err, OATO_EUSAGE,
+                                     "--expert-cache: the plan leaves no experts on the host that "
+                                     "another device could cache; leave it out, or lower --budget");
+    uint64_t bytes;
+    const int32_t n = list_cacheable(plan, p, d, list, &bytes);
+    const uint64_t left = bytes_left(plan, p, d), fit = bytes ? left / bytes : 0;
+    if (!automatic && (uint64_t)slots > fit)
+        return oato_fail(err, OATO_EFIT,
+                         "--expert-cache %d takes %.1f MiB on %s, and the plan leaves %.1f MiB: at "
+                         "most %d slots fit; raise --budget or ask for fewer",
+                         slots, (double)slots * (double)bytes / 0x1p20, problem_device(p, d),
+                         (double)left / 0x1p20, (int)fit);
+    const struct plan_device before = plan->devices[d];
+    const uint64_t request_ns = plan->request_ns;
+    if (automatic)
+        slots = (int32_t)least_bytes(fit, EXPERTS_MAX);
+    if (!slots)
+        return OATO_OK;
+    if (fill_caches(plan, p, d, list, n, slots, err) ||
+        simulation_predict(plan, m, p->profile, err))
+        return err->status;
+    return automatic ? keep_if_faster(plan, m, p, &before, d, request_ns, err) : OATO_OK;
+}
