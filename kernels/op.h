@@ -116,7 +116,7 @@ enum row_class { ROWS_TOKENS, ROWS_LOGITS };
 /* How a weight is used; decides its layout. */
 enum weight_use {
     WEIGHT_MATRIX,  /* matrix products, also those of experts */
-    WEIGHT_LOOKUP,  /* rows looked up: OP_EMBED */
+    WEIGHT_LOOKUP,  /* rows as they are: EMBED, MUL_MAT_T */
     WEIGHT_VECTOR,  /* norms, biases, rope divisors: always converted to float32 */
     WEIGHT_ROWS,    /* rows that are read one by one: up of a sparse GATE_UP */
     WEIGHT_COLUMNS, /* columns that are read one by one: a sparse MUL_MAT */

@@ -88,9 +88,9 @@ bool op_weight_shape(const struct oato_op *op, int i, int64_t *n, int64_t *k)
 enum weight_use op_weight_use(const struct oato_op *op)
 {
     const enum traffic traffic = op_kind_row(op->kind)->traffic;
-    return traffic == TABLE_ROWS                       ? WEIGHT_LOOKUP
+    const bool rows = traffic == TABLE_ROWS || traffic == TRANSPOSED;
+    return rows                                        ? WEIGHT_LOOKUP
            : traffic == SIGNS                          ? WEIGHT_SIGNS
-           : traffic == TRANSPOSED                     ? WEIGHT_ROWS
            : traffic == MATRICES || traffic == EXPERTS ? WEIGHT_MATRIX
                                                        : WEIGHT_VECTOR;
 }

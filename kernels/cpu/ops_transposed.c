@@ -45,13 +45,14 @@ void run_transposed(const struct run *x)
     const struct oato_op *op = x->op;
     const struct oato_weight *w = weight(x, 0);
     const struct dtype_info *d = dtype_info((int)w->dtype);
-    const uint64_t stride = weight_rows_stride(w->dtype, op->n);
+    size_t stride = 0;
     const int64_t units = (op->n + COLUMNS - 1) / COLUMNS;
     const int64_t end = min_i64(op->n, units * (x->thread + 1) / x->n_threads * COLUMNS);
     int64_t column = units * x->thread / x->n_threads * COLUMNS;
     float *room = floats(x->c->workspace + WORKSPACE_HEADER_BYTES +
                          (uint64_t)x->thread * align64((uint64_t)op->n * sizeof(float)));
     assert(transposed_workspace(op, x->n_threads) <= x->c->workspace_bytes);
+    dtype_row_bytes(w->dtype, op->n, &stride);
     for (int64_t n; column < end; column += n) {
         n = x->T > 1 ? min_i64(COLUMNS, end - column) : end - column;
         const uint8_t *row = w->data + column / d->block_elems * d->block_bytes;

@@ -49,7 +49,7 @@ static float *run(const struct cpu_kernels *k, const struct product *p, const ui
     struct program_record r = record_of(p->op);
     guarded_init(&g);
     struct oato_weight *w = weight_make(k, &g, (oato_dtype)p->op.dtype, data, p->op.k, p->op.n, 0,
-                                        p->op.k, WEIGHT_ROWS);
+                                        p->op.k, WEIGHT_LOOKUP);
     r.in[0] = guarded_offset(&g, in_bytes);
     memcpy(g.base + r.in[0], p->in + first * p->op.k, in_bytes);
     r.out[0] = guarded_offset(&g, bytes);

@@ -134,11 +134,10 @@ static void weights_are_laid_out_by_their_use(void **state)
         bool matrix = kind == OP_MUL_MAT || kind == OP_QKV || kind == OP_GATE_UP ||
                       kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN ||
                       kind == OP_HEAD_MUL_MAT;
-        assert_int_equal(use, matrix                 ? WEIGHT_MATRIX
-                              : kind == OP_EMBED     ? WEIGHT_LOOKUP
-                              : kind == OP_MUL_MAT_T ? WEIGHT_ROWS
-                              : kind == OP_SIGNS     ? WEIGHT_SIGNS
-                                                     : WEIGHT_VECTOR);
+        assert_int_equal(use, matrix                                     ? WEIGHT_MATRIX
+                              : kind == OP_EMBED || kind == OP_MUL_MAT_T ? WEIGHT_LOOKUP
+                              : kind == OP_SIGNS                         ? WEIGHT_SIGNS
+                                                                         : WEIGHT_VECTOR);
     }
 }
 
