@@ -121,8 +121,11 @@ static oato_status reference_args(const struct run_args *a, struct run_args *out
                                   struct oato_error *err)
 {
     *out = *a;
+    out->engine.sparse = "off";
+    if (!strcmp(a->compare, "dense"))
+        return OATO_OK;
     if (strcmp(a->compare, "plain") != 0)
-        return oato_fail(err, OATO_EUSAGE, "--compare wants plain, not '%s'", a->compare);
+        return oato_fail(err, OATO_EUSAGE, "--compare wants dense or plain, not '%s'", a->compare);
     out->plan = out->neurons = NULL;
     out->engine = (struct engine_options){.threads = a->engine.threads,
                                           .context = a->engine.context,

@@ -49,7 +49,8 @@ static int readers_of(const struct graph *g, int32_t value)
 /* What makes the input of a product that may skip some of it; NULL: it may not. */
 static struct graph_op *neurons_of(const struct graph *g, const struct graph_op *down)
 {
-    if (down->op.kind != OP_MUL_MAT || readers_of(g, down->in[0]) != 1)
+    const bool product = down->op.kind == OP_MUL_MAT || down->op.kind == OP_MUL_MAT_T;
+    if (!product || readers_of(g, down->in[0]) != 1)
         return NULL;
     struct graph_op *o = maker_of(g, down->in[0]);
     const bool makes =
@@ -76,8 +77,11 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice, b
                             : choice->mode == SPARSE_THRESHOLD ? choice->threshold
                                                                : 0;
         const bool gates = neurons->op.kind == OP_GATE_UP;
-        down->sparse = 1;
-        down->threshold = gates && limit > 0 ? 0 : limit; /* what GATE_UP skipped is 0 */
+        const bool product = down->kind == OP_MUL_MAT; /* the other one always skips what is 0 */
+        if (!product && !gates && limit > 0)
+            continue;
+        down->sparse = product;
+        down->threshold = product && !(gates && limit > 0) ? limit : 0; /* GATE_UP skipped it */
         neurons->op.sparse = gates;
         neurons->op.threshold = gates ? limit : 0;
         n++;
@@ -88,7 +92,8 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice, b
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          struct oato_error *err)
 {
-    if (choice->mode == SPARSE_OFF || (choice->mode != SPARSE_THRESHOLD && fields_set(g, choice, true)))
+    if (choice->mode == SPARSE_OFF ||
+        (choice->mode != SPARSE_THRESHOLD && fields_set(g, choice, true)))
         return OATO_OK;
     if (choice->mode == SPARSE_EXACT)
         return oato_fail(err, OATO_EUSAGE,

@@ -405,6 +405,13 @@ static void the_other_verbs_answer(void **state)
         assert_true(one > 1 && fabs(one - other) < (i ? 1 : 1e-9) && same > (i ? 50 : 99));
         assert_true(i ? divergence < 0.01 && one != other : divergence == 0);
     }
+    assert_int_equal(run(&o->out, &o->err,
+                         "perplexity tiny.gguf -f text.txt -c 32 --compare dense --sparse "
+                         "threshold=0.1"),
+                     0);
+    const char *ours = strstr(o->out.data, "\nthis ");
+    assert_true(ours && strstr(o->out.data, "\ndense ") &&
+                sscanf(ours, " this %lf %lf", &other, &divergence) == 2 && divergence > 0);
     assert_int_equal(run(&o->out, &o->err, "--help"), 0);
     assert_int_equal(run(&o->out, &o->err, "bench --help"), 0);
     assert_int_equal(run(&o->out, &o->err, "--version"), 0);

@@ -227,6 +227,10 @@ def powerinfer(program, work):
                     nmse = compare(exact, our_logits(program, isa, theirs, ids, work, "f32", "--ubatch", ubatch))["nmse"]
                     limit = 1e-11 if isa == "ref" else ARCHS_NMSE["amx"] if isa == "amx" else 1e-6
                     check(nmse < limit, f"{arch} {kind} {isa}, steps of {ubatch}: nmse {nmse:.2e}")
+        for isa in levels:
+            dense, exact = (our_logits(program, isa, theirs, ids, work, "f32", "--ubatch", "1", "--sparse", mode)
+                            for mode in ("dense", "exact"))
+            check((dense == exact).all(), f"{arch} {isa}: exact has the bits of dense")
     r = run(program, "", "logits", theirs, "--ids", "1", "-o", os.path.join(work, "ours"))
     check(r.stderr.count("\n") == 1 and "fc1" in r.stderr, f"predictors are left out, in one line: {r.stderr.strip()}")
     os.truncate(theirs, os.path.getsize(theirs) // 2)
