@@ -99,12 +99,15 @@ struct outcome {
     struct engine_expert_stats experts;
 };
 
-static struct outcome run(const struct model *m, int32_t fixed, int32_t slots, int32_t batch,
-                          int32_t threads, const char *spec)
+static struct outcome run_ordered(const struct model *m, const struct neurons *neurons,
+                                  int32_t fixed, int32_t slots, int32_t batch, int32_t threads,
+                                  const char *spec)
 {
     struct plan p;
     struct engine_stats stats;
     plan_caches(&p, m, fixed, slots, spec);
+    p.neurons = neurons;
+    p.neurons_hash = neurons ? neurons_hash(neurons) : 0;
     struct engine *e = open_engine(m, &p, (struct engine_options){.threads = threads});
     struct outcome o = {.logits = decode(e, m->shape.vocab, TOKENS, batch)};
     engine_get_stats(e, &stats);
@@ -112,6 +115,12 @@ static struct outcome run(const struct model *m, int32_t fixed, int32_t slots, i
     engine_close(e);
     plan_free(&p);
     return o;
+}
+
+static struct outcome run(const struct model *m, int32_t fixed, int32_t slots, int32_t batch,
+                          int32_t threads, const char *spec)
+{
+    return run_ordered(m, NULL, fixed, slots, batch, threads, spec);
 }
 
 static void tokens_get_the_same_bits_whatever_lies_in_the_cache(void **state)
@@ -131,7 +140,7 @@ static void tokens_get_the_same_bits_whatever_lies_in_the_cache(void **state)
                                         models[i].dtype);
         for (int32_t batch = 1; batch <= BATCH; batch += 2) {
             const int32_t fixed = batch > 1 ? 4 : 0;
-            const size_t n = (size_t)(batch * TOKENS * m->shape.vocab);
+            const size_t n = (size_t)batch * TOKENS * (size_t)m->shape.vocab;
             const struct outcome without = run(m, fixed, 0, batch, 1, "vram=64MiB");
             assert_int_equal(without.experts.caches + without.experts.choices, 0);
             for (int32_t slots = 1; slots < 8; slots += 4) {
@@ -146,6 +155,36 @@ static void tokens_get_the_same_bits_whatever_lies_in_the_cache(void **state)
         }
         model_close(m);
     }
+}
+
+/* Experts numbered by a sidecar: the last one first. */
+static void a_cache_follows_the_order_of_a_sidecar(void **state)
+{
+    (void)state;
+    struct model *m = experts_model("qwen3moe", NULL, "scale", DT_Q8_0);
+    struct neurons n;
+    neurons_init(&n);
+    n.structure_hash = gguf_structure_hash(m->gguf);
+    n.source = "test";
+    n.n_layers = m->graph.n_layers;
+    n.layers = arena_alloc(&n.arena, (size_t)n.n_layers, sizeof *n.layers);
+    for (int32_t l = 0; l < n.n_layers; l++) {
+        float *freq = arena_alloc(&n.arena, EXPERTS, sizeof *freq);
+        int32_t *order = arena_alloc(&n.arena, EXPERTS, sizeof *order);
+        for (int32_t i = 0; i < EXPERTS; i++)
+            freq[i] = (float)i / EXPERTS;
+        neurons_order(freq, EXPERTS, order);
+        n.layers[l] =
+            (struct neurons_layer){.n_experts = EXPERTS, .exp_freq = freq, .exp_order = order};
+    }
+    const struct outcome without = run_ordered(m, &n, 4, 0, 1, 1, "vram=64MiB");
+    const struct outcome with = run_ordered(m, &n, 4, 3, 1, 2, "vram=64MiB");
+    assert_same_bits(with.logits, without.logits, TOKENS * (size_t)m->shape.vocab);
+    assert_true(with.experts.hits > 0 && with.experts.refills > 0);
+    free(with.logits);
+    free(without.logits);
+    neurons_free(&n);
+    model_close(m);
 }
 
 /* What repeats is there after as many steps as it takes to come, one expert a step. */
@@ -180,7 +219,7 @@ static void an_expert_on_its_way_is_not_used(void **state)
     struct model *m = experts_model("qwen3moe", NULL, NULL, DT_F32);
     const struct outcome without = run(m, 0, 0, 1, 1, "vram=64MiB");
     const struct outcome slow = run(m, 0, 2, 1, 1, "vram=64MiB,link=1kB/s,latency=0");
-    assert_same_bits(slow.logits, without.logits, (size_t)(TOKENS * m->shape.vocab));
+    assert_same_bits(slow.logits, without.logits, TOKENS * (size_t)m->shape.vocab);
     assert_int_equal(slow.experts.refills, 3); /* one in each layer */
     free(slow.logits);
     free(without.logits);
@@ -201,7 +240,7 @@ static void without_another_device_there_is_no_cache(void **state)
     float *logits = decode(e, m->shape.vocab, TOKENS, 1);
     engine_get_stats(e, &stats);
     assert_int_equal(stats.experts.caches, 0);
-    assert_same_bits(with.logits, logits, (size_t)(TOKENS * m->shape.vocab));
+    assert_same_bits(with.logits, logits, TOKENS * (size_t)m->shape.vocab);
     engine_close(e);
     free(logits);
     free(with.logits);
@@ -253,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_get_the_same_bits_whatever_lies_in_the_cache),
+        cmocka_unit_test(a_cache_follows_the_order_of_a_sidecar),
         cmocka_unit_test(what_is_chosen_again_comes_to_stay),
         cmocka_unit_test(an_expert_on_its_way_is_not_used),
         cmocka_unit_test(without_another_device_there_is_no_cache),
