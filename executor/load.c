@@ -126,6 +126,8 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         status = sparse_parse(e->options->sparse, &choice, err);
         if (!status)
             status = sparse_apply(&e->graph, &choice, err);
+    } else if (!status && e->plan) {
+        status = sparse_apply_plan(&e->graph, e->plan, err);
     }
     if (!status)
         status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
@@ -158,9 +160,8 @@ static uint64_t slot_bytes(const void *user, int32_t device, const struct weight
                                          .row_end = rows,
                                          .use = s->use,
                                          .list = s->members};
-    return d->ops->source_bytes
-               ? d->ops->source_bytes(d, &source)
-               : d->ops->prepared_bytes(d, s->tensor->dtype, rows, k, s->use);
+    return d->ops->source_bytes ? d->ops->source_bytes(d, &source)
+                                : d->ops->prepared_bytes(d, s->tensor->dtype, rows, k, s->use);
 }
 
 static uint64_t op_workspace(const void *user, int32_t device, const struct oato_op *op,
@@ -341,8 +342,7 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
         if (!s->streamed)
             continue;
         struct weight_source source;
-        oato_status status =
-            slot_source(s, host_prepared(e, d, s), &source, &d->gathered[i], err);
+        oato_status status = slot_source(s, host_prepared(e, d, s), &source, &d->gathered[i], err);
         if (!status)
             status = d->device->ops->stage(d->device, &source, d->staging, s->staging_offset,
                                            &d->weights[i], err);

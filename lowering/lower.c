@@ -172,6 +172,12 @@ static int32_t columns_of(const struct lowering *l, const struct graph_op *o,
     return l->graph->values[value].width;
 }
 
+/* Gathered columns of block types are read one by one: they are no blocks. */
+static bool reads_columns(struct record_part part, const struct oato_op *op)
+{
+    return part.axis == AXIS_K && part.placed->members && dtype_info(op->dtype)->block_elems > 1;
+}
+
 /* The operator that a part's record runs: the original one with the part's shape. */
 static struct oato_op part_op(const struct lowering *l, const struct graph_op *o,
                               struct record_part part)
@@ -182,9 +188,7 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
         op.n = length;
     if (part.axis == AXIS_K) {
         op.k = length;
-        /* other columns than neighbours would be no blocks: they are read one by one, all of them
-         */
-        if (part.placed->members && !op.sparse && dtype_info(op.dtype)->block_elems > 1) {
+        if (reads_columns(part, &op) && !op.sparse) {
             op.sparse = 1;
             op.threshold = -1;
         }
@@ -229,6 +233,17 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     v->part[p][device] = made;
 }
 
+/* What other devices skip is computed where nothing can be skipped. */
+static void unless_skipped(const struct lowering *l, struct record_part part, struct oato_op *op)
+{
+    const struct lowering_facts *facts = l->in->facts;
+    if (op->sparse && facts->supports && !facts->supports(facts->user, part.placed->device, op) &&
+        !reads_columns(part, op)) {
+        op->sparse = 0;
+        op->threshold = 0;
+    }
+}
+
 /* Adds the part's record: its outputs, and how many columns they have. */
 static void part_record(struct lowering *l, int32_t index, struct record_part part,
                         struct home made[GRAPH_OUTPUTS], int32_t width[GRAPH_OUTPUTS])
@@ -242,6 +257,7 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     if (!r)
         return;
     r->record.op = part_op(l, o, part);
+    unless_skipped(l, part, &r->record.op);
     if (facts->supports && !facts->supports(facts->user, device, &r->record.op)) {
         char key[OP_KEY_SIZE];
         oato_fail(l->err, OATO_EFILE, "operator %s (%s) cannot run on %s; run oato-plan again",

@@ -76,6 +76,8 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
 /* Has the operators of a fused graph skip neurons. OATO_EUSAGE: it has none of the kind. */
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          struct oato_error *err);
+/* The same for the layers that the plan names. OATO_EFILE: one has none of the kind. */
+oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err);
 
 /* ------------------------------------------------------------------------------- input ---- */
 

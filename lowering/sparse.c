@@ -63,13 +63,16 @@ static bool has_zeros(const struct graph_op *o)
     return o->op.activation == ACT_RELU || o->op.activation == ACT_RELU_SQUARED;
 }
 
-/* Sets the fields of all such operators, or only of those that have exact zeros. Returns how many
- * products skip. */
-static int32_t fields_set(struct graph *g, const struct sparse_choice *choice, bool zeros)
+/* Sets the fields of all such operators of a layer (-1: of all), or only of those that have exact
+ * zeros. Returns how many products skip. */
+static int32_t fields_set(struct graph *g, const struct sparse_choice *choice, int32_t layer,
+                          bool zeros)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < g->n_ops; i++) {
         struct oato_op *down = &g->ops[i].op;
+        if (layer >= 0 && g->ops[i].layer != layer)
+            continue;
         struct graph_op *neurons = neurons_of(g, &g->ops[i]);
         if (!neurons || (zeros && !has_zeros(neurons)))
             continue;
@@ -93,15 +96,30 @@ oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          struct oato_error *err)
 {
     if (choice->mode == SPARSE_OFF ||
-        (choice->mode != SPARSE_THRESHOLD && fields_set(g, choice, true)))
+        (choice->mode != SPARSE_THRESHOLD && fields_set(g, choice, -1, true)))
         return OATO_OK;
     if (choice->mode == SPARSE_EXACT)
         return oato_fail(err, OATO_EUSAGE,
                          "--sparse exact: no FFN of this model has an activation with exact zeros "
                          "(ReLU); use --sparse threshold=T");
-    if (!fields_set(g, choice, false))
+    if (!fields_set(g, choice, -1, false))
         return oato_fail(err, OATO_EUSAGE,
                          "--sparse: this model has no FFN whose neurons can be skipped; use "
                          "--sparse off");
+    return OATO_OK;
+}
+
+oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_sparse; i++) {
+        const struct plan_sparse *s = &p->sparse[i];
+        const struct sparse_choice choice = {s->threshold > 0 ? SPARSE_THRESHOLD : SPARSE_EXACT,
+                                             s->threshold};
+        if (!fields_set(g, &choice, s->layer, choice.mode == SPARSE_EXACT))
+            return oato_fail(err, OATO_EFILE,
+                             "the plan skips neurons of layer %d, which has none to skip; run "
+                             "oato-plan again",
+                             s->layer);
+    }
     return OATO_OK;
 }

@@ -5,6 +5,7 @@
  */
 #include "planfmt/planfmt_internal.h"
 
+#include <float.h>
 #include <string.h>
 
 void plan_init(struct plan *p)
@@ -101,6 +102,28 @@ static oato_status check_kv(const struct plan *p, oato_status status, struct oat
     return OATO_OK;
 }
 
+static oato_status check_sparse(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_sparse; i++) {
+        const struct plan_sparse *s = &p->sparse[i];
+        if (s->layer < 0 || (i && s->layer <= s[-1].layer))
+            return oato_fail(err, status, "sparse layer %d: number %d; they must ascend from 0", i,
+                             s->layer);
+        if (!(s->threshold >= 0 && s->threshold <= FLT_MAX))
+            return oato_fail(err, status, "sparse layer %d: threshold %g; allowed: from 0", i,
+                             (double)s->threshold);
+    }
+    return OATO_OK;
+}
+
+bool plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (sparse[i].layer == layer)
+            return true;
+    return false;
+}
+
 static oato_status check_rest(const struct plan *p, oato_status status, struct oato_error *err)
 {
     const struct plan_request *q = &p->request;
@@ -146,10 +169,10 @@ static oato_status check_caches(const struct plan *p, oato_status status, struct
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err)
 {
     if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_caches < 0 || p->n_costs < 0 ||
-        p->n_baselines < 0)
+        p->n_baselines < 0 || p->n_sparse < 0)
         return oato_fail(err, status, "a negative count");
     if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
-        check_caches(p, status, err) || check_rest(p, status, err))
+        check_caches(p, status, err) || check_sparse(p, status, err) || check_rest(p, status, err))
         return status;
     return OATO_OK;
 }

@@ -221,6 +221,13 @@ struct plan_request {
 /* The largest request that oato-run takes: positions, sequences, tokens a step. */
 enum { REQUEST_CONTEXT_MAX = 1 << 26, REQUEST_BATCH_MAX = 4096, REQUEST_UBATCH_MAX = 1 << 16 };
 
+/* In this layer's feed-forward block neurons are skipped whose activation is exactly 0 or, with a
+ * threshold above 0, at most that far from it. */
+struct plan_sparse {
+    int32_t layer;
+    float threshold;
+};
+
 struct plan_baseline {
     const char *name; /* "cpu", "layers" */
     uint64_t objective_ns;
@@ -248,6 +255,9 @@ struct plan {
     int32_t n_caches;
     struct plan_cost *costs;
     int32_t n_costs;
+    struct plan_sparse
+        *sparse; /* by layer; in those that are not listed all neurons are computed */
+    int32_t n_sparse;
     struct plan_baseline *baselines;
     int32_t n_baselines;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
@@ -277,6 +287,8 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
+/* Whether the plan has neurons of this layer skipped. */
+bool plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer);
 /* OATO_EUSAGE when p->neurons is not the sidecar that the plan follows, or missing. */
 oato_status plan_check_neurons(const struct plan *p, struct oato_error *err);
 /* Loads the sidecar that the plan follows into *out and makes it p->neurons: the file at `path` or,

@@ -119,13 +119,14 @@ enum section_id {
     SEC_SUMMARY,
     SEC_NEURONS,
     SEC_CACHES,
+    SEC_SPARSE,
     SEC_END
 };
 
 enum plan_field_type {
     PLAN_TEXT,  /* const char *; in the file the offset of a string */
     PLAN_CHARS, /* char[size]; in the file the offset of a string */
-    PLAN_U32,   /* int32_t, uint32_t or an enumeration */
+    PLAN_U32,   /* int32_t, uint32_t, an enumeration or a float */
     PLAN_U64,   /* 8 bytes, signed or not */
     PLAN_BOOL,  /* 4 bytes in the file */
     PLAN_ZERO,  /* 4 reserved bytes; not in memory */

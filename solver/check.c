@@ -338,6 +338,10 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
         caches = strcmp(a->caches[i].op, b->caches[i].op) != 0 ||
                  a->caches[i].device != b->caches[i].device ||
                  a->caches[i].slots != b->caches[i].slots;
+    bool sparse = a->n_sparse != b->n_sparse;
+    for (int32_t i = 0; !sparse && i < a->n_sparse; i++)
+        sparse = a->sparse[i].layer != b->sparse[i].layer ||
+                 a->sparse[i].threshold != b->sparse[i].threshold;
     const struct plan_request *q = &a->request, *r = &b->request;
     const struct {
         const char *name;
@@ -345,6 +349,7 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
     } rows[] = {{"model", a->structure_hash != b->structure_hash},
                 {"profile", a->profile_hash != b->profile_hash},
                 {"neurons", a->neurons_hash != b->neurons_hash},
+                {"sparse layers", sparse},
                 {"request", q->prompt != r->prompt || q->generate != r->generate ||
                                 q->context != r->context || q->batch != r->batch ||
                                 q->ubatch != r->ubatch || q->kv != r->kv ||

@@ -93,8 +93,9 @@ static double activity(const struct dividing *x, const float *freq, const int32_
     if (is_experts(first))
         all = fmax(op_experts_read(&first->op, tokens), 1e-9);
     for (int32_t j = i * x->group; j < (i + 1) * x->group; j++) {
-        double often = freq ? (double)freq[order[j]] : each;
-        sum += 1 - pow(1 - fmin(often, 1), tokens);
+        const double often = fmin(freq ? (double)freq[order[j]] : each, 1);
+        sum +=
+            is_experts(first) ? 1 - pow(1 - often, tokens) : sparse_active(x->skips, often, tokens);
     }
     return sum / all;
 }
@@ -181,6 +182,7 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
             ? !divide_pair(&p->graph, x->op[0])
             : !x->n_ops || op_weight_use(&p->graph.ops[x->op[0]].op) != WEIGHT_MATRIX)
         return false;
+    x->skips = plan_skips(p->sparse, p->n_sparse, p->graph.ops[x->op[0]].layer);
     list_kinds(x);
     find_groups(x);
     price_ends(x);

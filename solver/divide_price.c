@@ -34,14 +34,24 @@ static double part_of(const struct dividing *x, const struct share *s, int32_t d
     return part;
 }
 
-static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double part, int records)
+static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double share, double part,
+                         int records)
 {
     double ns = 0;
     for (int32_t i = 0; i < x->n_ops; i++) {
+        const struct graph_op *o = &x->p->graph.ops[x->op[i]];
+        const double work = x->n_ops == 2 ? sparse_work(o, x->skips, share, part) : part;
         double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
-        ns += (x->whole[k][i][d] - record) * part + record * records;
+        ns += (x->whole[k][i][d] - record) * work + record * records;
     }
     return ns;
+}
+
+/* The share of the unit's neurons, experts or rows that the device has. */
+static double share_of(const struct dividing *x, const struct share *s, int32_t d)
+{
+    const int32_t end = s->end[d] == x->groups ? x->extent : s->end[d] * x->group;
+    return (double)(end - s->begin[d] * x->group) / x->extent;
 }
 
 /* A step of kind k with the parts at the same time, read and written on `base`. */
@@ -53,7 +63,7 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
     for (int32_t d = 0; d < x->p->n_devices; d++) {
         if (s->begin[d] == s->end[d])
             continue;
-        double ns = compute_ns(x, k, d, part_of(x, s, d, k), 1);
+        double ns = compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1);
         parts++;
         ns += x->enter[k][base][d] + x->leave[k][d][base];
         slowest = fmax(slowest, ns);
@@ -89,7 +99,7 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     }
     double link =
         cost_of_stream(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
-    double ns = compute_ns(x, k, d, part, s && share < 1 ? 2 : 1);
+    double ns = compute_ns(x, k, d, 1, part, s && share < 1 ? 2 : 1);
     return fmax(ns, link - hidden_ns(x, k));
 }
 
@@ -114,7 +124,7 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
         bool is_decode = k == x->n_kinds - 1;
         double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, k)
                     : groups                  ? parallel_ns(x, &s, base, k)
-                                              : compute_ns(x, k, base, 1, 1);
+                                              : compute_ns(x, k, base, 1, 1, 1);
         *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
     }
     o->price = request_price(&p->request, whole_ns(prefill), whole_ns(decode));

@@ -27,6 +27,7 @@ struct dividing {
     double merge[KINDS_MAX][SOLVER_DEVICES];
     const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activity of the first i groups */
     bool runs[SOLVER_DEVICES];
+    bool skips; /* silent neurons */
     uint64_t file_bytes;
     struct option *out; /* where the next option goes; NULL: count only */
     int32_t n;

@@ -138,6 +138,17 @@ static oato_status take_name(const struct options *o, void *to, struct oato_erro
     return OATO_OK;
 }
 
+static oato_status take_sparse(const struct options *o, void *to, struct oato_error *err)
+{
+    static const char *const names[] = {[PLANNER_SPARSE_AUTO] = "auto",
+                                        [PLANNER_SPARSE_OFF] = "off",
+                                        [PLANNER_SPARSE_EXACT] = "exact"};
+    struct planner_options *p = to;
+    const int i = find_word(o->value, names, ARRAY_LEN(names));
+    p->sparse = (enum planner_sparse)i;
+    return i < (int)ARRAY_LEN(names) ? OATO_OK : bad_value(o, "auto, off or exact", err);
+}
+
 /* Verbs with the same options have one bit. */
 enum {
     MAKE = 1,
@@ -187,6 +198,8 @@ static const struct option_of all_options[] = {
     {"whole-only", 0, NULL, "no operator is divided or streamed", PLANNING, FLAG(plan.whole_only)},
     {"expert-cache", 0, "N", "slots for experts of the host, in each layer; auto, off (default)",
      PLANNING, INTO(plan.expert_cache, take_cache)},
+    {"sparse", 0, "S", "skip silent neurons: auto, off or exact (ReLU; default auto)", PLANNING,
+     INTO(plan, take_sparse)},
     {"devices", 0, "LIST", "use only devices: cpu:0,sim:0 (default all)", PLANNING,
      TEXT(plan.devices)},
     {"budget", 0, "D=BYTES", "as sim:0=40MiB, repeatable (default 90 % of free)", PLANNING,
@@ -208,7 +221,7 @@ static const struct option_of all_options[] = {
      FLAG(plan.request.deterministic)},
     {"time-limit", 0, "S", "seconds for the search, 0 = none (default 10)", PLANNING | CHECK,
      INTO(plan.time_limit_s, take_seconds)},
-    {"gap", 0, "G", "distance from the optimum to stop at (default 0.001)", PLANNING,
+    {"gap", 0, "G", NULL, PLANNING,
      INTO(plan.gap, take_share)},
     {"maximize", 0, "context", "the largest context for which there is a plan", MAKE,
      INTO(maximize_context, take_context)},

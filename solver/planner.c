@@ -322,6 +322,12 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     plan->profile_hash = profile_hash(p->profile);
     plan->neurons_hash = p->neurons ? neurons_hash(p->neurons) : 0;
     plan->neurons = p->neurons;
+    plan->n_sparse = p->n_sparse;
+    plan->sparse = arena_alloc(&plan->arena, (size_t)p->n_sparse + 1, sizeof *plan->sparse);
+    if (!plan->sparse)
+        return oato_fail_memory(err, (size_t)p->n_sparse * sizeof *plan->sparse, "the plan");
+    if (p->n_sparse)
+        memcpy(plan->sparse, p->sparse, (size_t)p->n_sparse * sizeof *plan->sparse);
     plan->request = p->request;
     if (!plan->model_name)
         return oato_fail_memory(err, name.len, "the plan");

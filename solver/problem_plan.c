@@ -135,6 +135,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
         request_check_plan(plan, err) || problem_begin(profile, &plan->request, &p, err))
         return err->status;
     p->neurons = plan->neurons;
+    p->sparse = plan->sparse;
+    p->n_sparse = plan->n_sparse;
     if (devices_of_plan(p, plan, err) || problem_check_devices(p, err) ||
         plan_apply(plan, m, &p->graph, err) || problem_price(p, err)) {
         problem_free(p);

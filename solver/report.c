@@ -203,7 +203,7 @@ static void report_json(const struct plan *p, const struct problem *problem, str
     json_add(out, JSON("tool", p->tool), JSON("model", p->model_name),
              json_hash("structure_hash", p->structure_hash),
              json_hash("content_hash", p->content_hash), json_hash("profile_hash", p->profile_hash),
-             json_hash("neurons_hash", p->neurons_hash));
+             json_hash("neurons_hash", p->neurons_hash), JSON("sparse_layers", p->n_sparse));
     json_request(p, out);
     json_predicted(p, out);
     json_add_object(out, "numerics", JSON("prefill", p->numerics[PHASE_PREFILL]),

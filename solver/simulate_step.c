@@ -176,11 +176,14 @@ static double active_share(const struct stepping *x, const struct program_record
     const double all = experts ? fmax(op_experts_read(op, x->step->size.tokens), 1e-9) : op->n;
     const int32_t tokens = x->step->size.tokens;
     double sum = 0;
+    const bool skips = plan_skips(x->s->plan->sparse, x->s->plan->n_sparse, g->ops[index].layer);
     for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
         const double once = fmin(freq[order[i]], 1);
-        sum += tokens == 1 ? once : 1 - pow(1 - once, tokens);
+        sum += !experts      ? sparse_active(skips, once, tokens)
+               : tokens == 1 ? once
+                             : 1 - pow(1 - once, tokens);
     }
-    return freq && order ? sum / all : share;
+    return freq && order ? sparse_work(&g->ops[index], skips, share, sum / all) : share;
 }
 
 /* Of what a part does, what this record does of it: a cache has some of the experts. */

@@ -221,6 +221,10 @@ struct device_budget {
     uint64_t bytes;
 };
 
+/* Whether silent neurons are skipped. EXACT: those whose activation is exactly 0, in all layers of
+ * ReLU kinds. AUTO: the same, in layers whose neurons fire so seldom that it pays. */
+enum planner_sparse { PLANNER_SPARSE_AUTO, PLANNER_SPARSE_OFF, PLANNER_SPARSE_EXACT };
+
 struct planner_options {
     const char *solver; /* "auto", "ilp", "affinity", "powerinfer", "fit", "layers", "cpu" */
     bool single_shot;
@@ -232,6 +236,7 @@ struct planner_options {
     struct plan_request request;
     double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
     const struct neurons *neurons; /* how often neurons and experts fire; NULL: always */
+    enum planner_sparse sparse;
     bool whole_only;               /* nothing is split or streamed */
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
@@ -278,6 +283,8 @@ struct problem {
     struct plan_fusion *fusions;
     int32_t n_fusions;
     const struct neurons *neurons; /* borrowed; NULL: none */
+    struct plan_sparse *sparse;    /* layers whose silent neurons are skipped */
+    int32_t n_sparse;
     bool whole_only;
     int32_t *unit_of;          /* per operator */
     int32_t *first_op;         /* per unit */

@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_layout.h"
 #include "kernels/cuda/cuda_record.h"
 
-enum { TOKENS_MOST = 3, LIST_MOST = 128 };
+enum { TOKENS_MOST = 3, NEURONS_MOST = 128 };
 
 /* ------------------------------------------------------------------------------- launches - */
 
@@ -54,7 +54,7 @@ enum order { IN_ORDER, SHUFFLED, REPEATED, ORDERS };
 
 /* Of each token a list of its own. */
 struct lists {
-    int32_t tokens, most, count[TOKENS_MOST], index[TOKENS_MOST][LIST_MOST];
+    int32_t tokens, most, count[TOKENS_MOST], index[TOKENS_MOST][NEURONS_MOST];
 };
 
 static int by_number(const void *a, const void *b)
@@ -68,9 +68,9 @@ static struct lists lists_make(int32_t tokens, int32_t most, int32_t rows, const
                                enum order order)
 {
     struct lists x = {.tokens = tokens, .most = most};
-    assert_true(tokens <= TOKENS_MOST && most <= LIST_MOST && rows <= LIST_MOST);
+    assert_true(tokens <= TOKENS_MOST && most <= NEURONS_MOST && rows <= NEURONS_MOST);
     for (int32_t t = 0; t < tokens; t++) {
-        int32_t all[LIST_MOST] = {0};
+        int32_t all[NEURONS_MOST] = {0};
         for (int32_t i = 0; i < rows; i++) {
             const int32_t j = (int32_t)random_in(0, i);
             all[i] = all[j];
@@ -206,7 +206,7 @@ static void check_rows(oato_dtype dtype, int32_t rows, int32_t k, int matrices,
     struct matrix w[2] = {0};
     float *x = test_malloc((size_t)(lists->tokens * k) * sizeof *x);
     float *row = test_malloc((size_t)k * sizeof *row);
-    float y[TOKENS_MOST * LIST_MOST];
+    float y[TOKENS_MOST * NEURONS_MOST];
     double error = 0, energy = 0;
     for (int i = 0; i < matrices; i++)
         matrix_make(&w[i], dtype, rows, k);
@@ -331,7 +331,7 @@ static void check_sum(oato_dtype dtype, int32_t rows, int32_t k, const struct li
     struct matrix w;
     const size_t n = (size_t)lists->tokens * (size_t)k, bytes = n * sizeof(float);
     float *before = test_malloc(bytes), *got[2] = {test_malloc(bytes), test_malloc(bytes)};
-    float *row = test_malloc((size_t)k * sizeof *row), factor[TOKENS_MOST * LIST_MOST];
+    float *row = test_malloc((size_t)k * sizeof *row), factor[TOKENS_MOST * NEURONS_MOST];
     double *wanted = test_malloc(n * sizeof *wanted);
     matrix_make(&w, dtype, rows, k);
     random_floats(before, (int64_t)n);

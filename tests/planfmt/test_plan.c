@@ -68,6 +68,10 @@ static void assert_same(const struct plan *a, const struct plan *b)
     assert_memory_equal(&a->request, &b->request, offsetof(struct plan_request, deterministic));
     assert_int_equal(a->request.deterministic, b->request.deterministic);
     assert_int_equal(a->request.objective, b->request.objective);
+    assert_int_equal(a->n_sparse, b->n_sparse);
+    for (int32_t i = 0; i < a->n_sparse; i++)
+        assert_true(a->sparse[i].layer == b->sparse[i].layer &&
+                    a->sparse[i].threshold == b->sparse[i].threshold);
     assert_int_equal(a->n_parts, b->n_parts);
     for (int32_t i = 0; i < a->n_parts; i++) {
         const struct plan_part *x = &a->parts[i], *y = &b->parts[i];
@@ -159,6 +163,7 @@ static void a_small_plan(uint8_t **data, size_t *bytes)
     p.content_hash = 1;
     p.neurons_hash = 0;
     p.n_caches = 0;
+    p.n_sparse = 0;
     encode(&p, data, bytes);
     plan_free(&p);
 }
@@ -381,6 +386,38 @@ static void add_optional_neurons(struct raw_plan *r)
 {
     add_neurons(r);
     r->section[r->n - 1].flags = 0;
+}
+
+static void add_sparse(struct raw_plan *r, const char *records, int32_t n)
+{
+    raw_add(r, 13, 0, records, (size_t)n * 8);
+    r->section[r->n - 1].count = (uint32_t)n;
+    r->section[r->n - 1].record_bytes = 8;
+}
+static void add_no_layers(struct raw_plan *r)
+{
+    add_sparse(r, "", 0);
+}
+static void add_layer_twice(struct raw_plan *r)
+{
+    add_sparse(r, "\3\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 2);
+}
+static void add_no_number(struct raw_plan *r)
+{
+    add_sparse(r, "\3\0\0\0\0\0\xc0\x7f", 1);
+}
+static void add_negative_threshold(struct raw_plan *r)
+{
+    add_sparse(r, "\3\0\0\0\0\0\x80\xbf", 1);
+}
+
+static void layers_that_skip_neurons_are_listed_once(void **state)
+{
+    (void)state;
+    assert_changed(add_no_layers, "section 13 (sparse): no records");
+    assert_changed(add_layer_twice, "sparse layer 1: number 3; they must ascend");
+    assert_changed(add_no_number, "sparse layer 0: threshold nan");
+    assert_changed(add_negative_threshold, "sparse layer 0: threshold -1");
 }
 
 /* A plan in natural order is what readers without the section take; one in another they refuse. */
@@ -661,6 +698,7 @@ int main(void)
         cmocka_unit_test(every_flipped_bit_is_refused),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(sections_keep_their_rules),
+        cmocka_unit_test(layers_that_skip_neurons_are_listed_once),
         cmocka_unit_test(the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one),
         cmocka_unit_test(caches_have_slots_on_a_device),
         cmocka_unit_test(wrong_values_are_refused_whatever_their_checksum),
