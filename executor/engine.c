@@ -127,6 +127,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     e->options = options;
     e->warn = warn;
     e->user = user;
+    e->observe = options->observe;
+    e->observe_user = options->observe_user;
     arena_init(&e->arena);
     pthread_mutex_init(&e->cores.lock, NULL);
     oato_status status = limits_set(e, err);
@@ -249,6 +251,21 @@ static int32_t rows_wanted(const struct engine_input *in)
     return in->logits == LOGITS_ALL ? in->n : in->logits == LOGITS_LAST;
 }
 
+/* step_observer: merges and copies are no operators of the graph. */
+static void record_observe(void *user, const struct program_record *r, const void *arena,
+                           int32_t rows)
+{
+    const struct engine *e = user;
+    const float *in[RECORD_INPUTS], *out[RECORD_OUTPUTS];
+    if (r->graph_op == UINT32_MAX || r->parts != 1)
+        return;
+    for (int i = 0; i < r->n_in; i++)
+        in[i] = (const float *)((const uint8_t *)arena + r->in[i]);
+    for (int i = 0; i < r->n_out; i++)
+        out[i] = (const float *)((const uint8_t *)arena + r->out[i]);
+    e->observe(e->observe_user, (int32_t)r->graph_op, rows, in, out);
+}
+
 /* Fills the descriptor's arrays with the inputs of the phases; pages are reserved already. */
 static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
                       uint32_t phases, struct step *step)
@@ -287,6 +304,10 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
     step->cached = e->cached;
     step->timeline = e->timelines;
     step->timeline_base = e->bases;
+    if (e->observe) {
+        step->observe = record_observe;
+        step->observe_user = e;
+    }
     for (int i = 0; i < e->n_devices; i++)
         if (e->timelines[i]->simulated)
             step->cores = &e->cores;

@@ -12,6 +12,11 @@
 
 struct engine; /* opaque */
 
+/* Sees an operator of the model's graph, by its index there, that the host ran: `rows` rows of each
+ * input and output, valid during the call. */
+typedef void engine_observer(void *user, int32_t op, int32_t rows, const float *const *in,
+                             const float *const *out);
+
 struct engine_options {
     const char *devices; /* specs to open ("cpu,sim:vram=64MiB"); NULL: those of the plan, or cpu */
     const char *map; /* "sim:0=cpu:0,cuda:1=cuda:0": plan device = opened device; NULL: same id */
@@ -24,12 +29,18 @@ struct engine_options {
     /* How many candidates (the largest logits) of each row are copied to the host when one other
      * device computes all logits; 0: whole rows */
     int32_t top_logits;
-    oato_dtype kv;              /* F16, Q8_0 or F32 */
-    bool kv_given;              /* false: use the plan's type, or F16 */
-    bool deterministic;         /* one numerics class for all phases */
-    bool strict;                /* refuse a plan that was made for another machine */
-    bool timing_only;           /* simulated devices keep time but compute nothing: for measuring */
-    const char *sparse; /* which neurons are skipped, as sparse_parse (lowering.h) reads it; NULL: none */
+    oato_dtype kv;      /* F16, Q8_0 or F32 */
+    bool kv_given;      /* false: use the plan's type, or F16 */
+    bool deterministic; /* one numerics class for all phases */
+    bool strict;        /* refuse a plan that was made for another machine */
+    bool timing_only;   /* simulated devices keep time but compute nothing: for measuring */
+    const char
+        *sparse; /* which neurons are skipped, as sparse_parse (lowering.h) reads it; NULL: none */
+    /* For counting: gets every operator, in order. Without a plan only, and then nothing is fused,
+     * so that every value of the graph can be seen. NULL: nobody. observe_user is its first
+     * argument. */
+    engine_observer *observe;
+    void *observe_user;
     const char *prepared_cache; /* folder where prepared weights are saved; NULL: none */
     /* Progress while weights are prepared: `bytes` of `of` bytes are done on the device. May be
      * NULL. `user` is that of engine_open. */

@@ -135,6 +135,8 @@ struct engine {
     struct lowering_limits limits; /* the four above, by phase */
     oato_dtype kv_dtype;
     bool deterministic;
+    engine_observer *observe; /* of the options */
+    void *observe_user;
     struct placements placements;
     struct lowered lowered;
     int32_t top_logits; /* as asked for; 0: whole rows */

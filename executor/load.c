@@ -22,6 +22,15 @@ static bool device_fuses(void *user, const struct graph *g, struct graph_match m
     return d->ops->supports(d, &fused.op);
 }
 
+/* Fused, operators hide the values between them. */
+static bool nothing_fuses(void *user, const struct graph *g, struct graph_match m)
+{
+    (void)user;
+    (void)g;
+    (void)m;
+    return false;
+}
+
 /* The numerics classes that the plan names for prefill, if any of them may be a library's: devices
  * open a library only when asked for its class. */
 static const char *library_classes(const struct engine *e)
@@ -109,6 +118,8 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         return oato_fail(err, OATO_EFILE,
                          "%s: has no weights (header only): it can be planned for, but not run",
                          gguf_path(e->model->gguf));
+    if (e->plan && e->observe)
+        return oato_fail(err, OATO_EUSAGE, "values are seen without a plan only; leave it out");
     if (e->plan)
         status = plan_check_model(e->plan, e->model->gguf, err);
     if (!status && e->plan)
@@ -118,9 +129,10 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
     if (!status && e->plan)
         status = devices_bind(e, bound, err);
     if (!status)
-        status = e->plan ? plan_apply(e->plan, e->model, &e->graph, err)
-                         : graph_fuse_all(&e->model->graph, device_fuses, e->device[e->host].device,
-                                          &e->graph, err);
+        status = e->plan
+                     ? plan_apply(e->plan, e->model, &e->graph, err)
+                     : graph_fuse_all(&e->model->graph, e->observe ? nothing_fuses : device_fuses,
+                                      e->device[e->host].device, &e->graph, err);
     if (!status && e->options->sparse) {
         struct sparse_choice choice;
         status = sparse_parse(e->options->sparse, &choice, err);

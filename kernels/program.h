@@ -112,6 +112,11 @@ struct step_state_copy {
     int32_t from, to;
 };
 
+/* Sees what a record of the host read and made, rows of values at the record's offsets in `arena`,
+ * right after it ran and before the next one does. */
+typedef void step_observer(void *user, const struct program_record *r, const void *arena,
+                           int32_t rows);
+
 /* Owned by the engine, unchanged until every device has finished the step. Tokens of a sequence are
  * contiguous and in order of position. */
 struct step {
@@ -127,6 +132,8 @@ struct step {
     uint64_t clock_ns; /* of the host device when the step begins */
     struct timeline *const *timeline;
     const uint64_t *timeline_base;
+    step_observer *observe; /* for counting: makes steps slower; NULL: nobody */
+    void *observe_user;
     struct step_cores *cores; /* only in an engine with a simulated device, else NULL */
 };
 

@@ -6,6 +6,7 @@
  */
 #include "planfmt/planfmt_internal.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -123,6 +124,9 @@ static oato_status check_layer(const struct neurons_layer *l, int32_t layer, oat
             err, status,
             "blk.%d.ffn_order: entry %d is %d; each of 0 to %d must appear exactly once", layer,
             bad, l->ffn_order[bad], l->n_ff - 1);
+    if (!(l->ffn_threshold >= 0 && l->ffn_threshold <= FLT_MAX))
+        return oato_fail(err, status, "blk.%d: the threshold of its neurons is %g", layer,
+                         (double)l->ffn_threshold);
     if (l->ffn_hot < 0 || l->ffn_hot > (l->ffn_order || l->ffn_freq ? l->n_ff : 0))
         return oato_fail(err, status, "blk.%d: %d hot neurons of %d", layer, l->ffn_hot, l->n_ff);
     return OATO_OK;
@@ -135,7 +139,9 @@ static oato_status check_all(const struct neurons *n, oato_status status, struct
     for (int32_t i = 0; i < n->n_layers; i++)
         if (check_layer(&n->layers[i], i, status, err))
             return err->status;
-    return OATO_OK;
+    if (!(n->level >= 0 && n->level <= 1))
+        return oato_fail(err, status, KEY("level") " is %g; allowed: 0 to 1", n->level);
+    return magnitudes_check(n, status, err);
 }
 
 /* The checksum: of every tensor, in file order, its name and its bytes. */
@@ -205,7 +211,19 @@ static oato_status read_keys(struct reader *r, struct oato_error *err)
         return err->status;
     gguf_get_string(r->file, KEY("source"), &s);
     n->source = arena_strndup(&n->arena, s.data, s.len);
-    return n->source ? OATO_OK : oato_fail_memory(err, s.len, "a neurons sidecar");
+    s.len = 0;
+    gguf_get_string(r->file, KEY("activation"), &s);
+    n->activation = arena_strndup(&n->arena, s.data, s.len);
+    if (!n->source || !n->activation)
+        return oato_fail_memory(err, s.len, "a neurons sidecar");
+    const struct gguf_value *level = gguf_find(r->file, KEY("level"));
+    if (level && !gguf_value_f64(level, 0, &n->level))
+        return oato_fail(err, OATO_EFILE, KEY("level") " is no number");
+    if (!gguf_find(r->file, KEY("text_hash")))
+        return OATO_OK;
+    if (neurons_read_u64(r->file, KEY("text_hash"), &n->text_hash, err))
+        return err->status;
+    return neurons_read_u64(r->file, KEY("text_tokens"), &n->text_tokens, err);
 }
 
 static oato_status check_sum(const struct reader *r, struct oato_error *err)
@@ -285,17 +303,19 @@ static oato_status read_tensor(struct reader *r, const struct gguf_tensor *t, en
     return OATO_OK;
 }
 
-static oato_status read_hot(struct reader *r, struct oato_error *err)
+/* An optional array of 4-byte numbers, one for each layer, into the member at an offset in these.
+ */
+static oato_status read_array(struct reader *r, const char *key, enum gguf_type type, size_t member,
+                              struct oato_error *err)
 {
-    const struct gguf_value *v = gguf_find(r->file, KEY("ffn_hot"));
+    const struct gguf_value *v = gguf_find(r->file, key);
     if (!v)
         return OATO_OK;
-    if (v->type != GGUF_ARRAY || v->elem != GGUF_I32 || v->count != (uint64_t)r->out->n_layers)
-        return oato_fail(err, OATO_EFILE,
-                         KEY("ffn_hot") " is not an array of %d int32, one per layer",
-                         r->out->n_layers);
+    if (v->type != GGUF_ARRAY || v->elem != type || v->count != (uint64_t)r->out->n_layers)
+        return oato_fail(err, OATO_EFILE, "%s is not an array of %d %s, one per layer", key,
+                         r->out->n_layers, type == GGUF_I32 ? "int32" : "float32");
     for (int32_t i = 0; i < r->out->n_layers; i++)
-        memcpy(&r->out->layers[i].ffn_hot, v->data + (size_t)i * sizeof(int32_t), sizeof(int32_t));
+        memcpy((char *)&r->out->layers[i] + member, v->data + (size_t)i * 4, 4);
     return OATO_OK;
 }
 
@@ -316,15 +336,21 @@ static oato_status read_layers(struct reader *r, struct oato_error *err)
         return oato_fail(err, OATO_EFILE, "no tensor blk.N.ffn_freq, ffn_order or exp_freq");
     r->out->n_layers = (int32_t)last + 1;
     r->out->layers = arena_alloc(&r->out->arena, (size_t)r->out->n_layers, sizeof *r->out->layers);
-    if (!r->out->layers)
+    r->out->magnitudes = arena_alloc(&r->out->arena, n, sizeof *r->out->magnitudes);
+    if (!r->out->layers || !r->out->magnitudes)
         return oato_fail_memory(err, (size_t)last * sizeof *r->out->layers, "a neurons sidecar");
     for (size_t i = 0; i < n; i++) {
         const struct gguf_tensor *t = gguf_tensor_at(r->file, i);
         const enum tensor_kind kind = kind_of(t->name, &layer);
-        if (kind != KINDS && read_tensor(r, t, kind, &r->out->layers[layer], err))
+        if (kind == KINDS ? magnitudes_read(r->out, t, r->out->n_layers, err)
+                          : read_tensor(r, t, kind, &r->out->layers[layer], err))
             return err->status;
     }
-    return read_hot(r, err);
+    const size_t hot = offsetof(struct neurons_layer, ffn_hot),
+                 threshold = offsetof(struct neurons_layer, ffn_threshold);
+    return read_array(r, KEY("ffn_hot"), GGUF_I32, hot, err)
+               ? err->status
+               : read_array(r, KEY("ffn_threshold"), GGUF_F32, threshold, err);
 }
 
 /* Takes the open file over. */
@@ -370,14 +396,22 @@ struct writer {
     struct hash_stream *sum;
 };
 
-static void write_tensor(struct writer *w, int32_t layer, enum tensor_kind kind, int32_t n,
+static void write_tensor(struct writer *w, const char *name, oato_dtype dtype, int32_t n,
                          const void *data)
 {
-    char name[GGUF_MAX_NAME + 1];
     const int64_t ne = n;
+    size_t bytes = 0;
+    dtype_row_bytes(dtype, ne, &bytes);
+    gguf_writer_tensor(w->file, name, dtype, 1, &ne, data);
+    sum_add(w->sum, name, data, bytes);
+}
+
+static void write_kind(struct writer *w, int32_t layer, enum tensor_kind kind, int32_t n,
+                       const void *data)
+{
+    char name[GGUF_MAX_NAME + 1];
     snprintf(name, sizeof name, "blk.%d.%s", layer, kinds[kind].name);
-    gguf_writer_tensor(w->file, name, kinds[kind].dtype, 1, &ne, data);
-    sum_add(w->sum, name, data, (size_t)n * sizeof(float));
+    write_tensor(w, name, kinds[kind].dtype, n, data);
 }
 
 static void write_u64(struct writer *w, const char *key, uint64_t value)
@@ -385,22 +419,51 @@ static void write_u64(struct writer *w, const char *key, uint64_t value)
     gguf_writer_scalar(w->file, key, GGUF_U64, &value);
 }
 
-static void write_layers(struct writer *w, const struct neurons *n, int32_t *hot)
+/* hot, threshold: room for one for each layer. */
+static void write_layers(struct writer *w, const struct neurons *n, int32_t *hot, float *threshold)
 {
-    bool any = false;
+    bool any_hot = false, any_threshold = false;
     for (int32_t i = 0; i < n->n_layers; i++) {
         const struct neurons_layer *l = &n->layers[i];
         if (l->ffn_freq)
-            write_tensor(w, i, FFN_FREQ, l->n_ff, l->ffn_freq);
+            write_kind(w, i, FFN_FREQ, l->n_ff, l->ffn_freq);
         else if (l->ffn_order)
-            write_tensor(w, i, FFN_ORDER, l->n_ff, l->ffn_order);
+            write_kind(w, i, FFN_ORDER, l->n_ff, l->ffn_order);
         if (l->exp_freq)
-            write_tensor(w, i, EXP_FREQ, l->n_experts, l->exp_freq);
+            write_kind(w, i, EXP_FREQ, l->n_experts, l->exp_freq);
         hot[i] = l->ffn_hot;
-        any = any || l->ffn_hot;
+        threshold[i] = l->ffn_threshold;
+        any_hot |= l->ffn_hot != 0;
+        any_threshold |= l->ffn_threshold > 0;
     }
-    if (any)
+    if (any_hot)
         gguf_writer_array(w->file, KEY("ffn_hot"), GGUF_I32, hot, (uint64_t)n->n_layers);
+    if (any_threshold)
+        gguf_writer_array(w->file, KEY("ffn_threshold"), GGUF_F32, threshold,
+                          (uint64_t)n->n_layers);
+}
+
+static void write_magnitudes(struct writer *w, const struct neurons_magnitudes *m)
+{
+    char name[GGUF_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%s_quantiles", m->name);
+    write_tensor(w, name, DT_F32, NEURONS_QUANTILES, m->quantiles);
+    snprintf(name, sizeof name, "%s_counts", m->name);
+    if (m->counts)
+        write_tensor(w, name, DT_I64, NEURONS_BINS, m->counts);
+}
+
+/* What is known of how it was counted. */
+static void write_counting(struct writer *w, const struct neurons *n)
+{
+    if (or_empty(n->activation)[0])
+        gguf_writer_string(w->file, KEY("activation"), n->activation);
+    if (n->level > 0)
+        gguf_writer_scalar(w->file, KEY("level"), GGUF_F64, &n->level);
+    if (!n->text_tokens)
+        return;
+    write_u64(w, KEY("text_hash"), n->text_hash);
+    write_u64(w, KEY("text_tokens"), n->text_tokens);
 }
 
 oato_status neurons_save(const struct neurons *n, const char *path, struct oato_error *err)
@@ -414,8 +477,9 @@ oato_status neurons_save(const struct neurons *n, const char *path, struct oato_
                          n->n_layers - 1);
     oato_status status;
     int32_t *hot = calloc((size_t)n->n_layers, sizeof *hot);
+    float *threshold = calloc((size_t)n->n_layers, sizeof *threshold);
     struct writer w = {gguf_writer_create(), hash_create()};
-    if (!hot || !w.file || !w.sum) {
+    if (!hot || !threshold || !w.file || !w.sum) {
         status = oato_fail_memory(err, 1, "a neurons sidecar");
         goto out;
     }
@@ -425,7 +489,10 @@ oato_status neurons_save(const struct neurons *n, const char *path, struct oato_
     write_u64(&w, KEY("content_hash"), n->content_hash);
     write_u64(&w, KEY("tokens"), n->tokens);
     gguf_writer_string(w.file, KEY("source"), or_empty(n->source));
-    write_layers(&w, n, hot);
+    write_counting(&w, n);
+    write_layers(&w, n, hot, threshold);
+    for (int32_t i = 0; i < n->n_magnitudes; i++)
+        write_magnitudes(&w, &n->magnitudes[i]);
     write_u64(&w, KEY("checksum"), hash_digest(w.sum));
     status = gguf_writer_save(w.file, path, err);
 out:
@@ -433,6 +500,7 @@ out:
         hash_free(w.sum);
     gguf_writer_free(w.file);
     free(hot);
+    free(threshold);
     return status;
 }
 

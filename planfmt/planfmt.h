@@ -112,9 +112,20 @@ struct neurons_layer {
     int32_t n_ff, n_experts;
     const float *ffn_freq;    /* [n_ff] share of the tokens in which the neuron fires, 0 to 1 */
     const int32_t *ffn_order; /* [n_ff] set wherever ffn_freq is; alone, only the order is known */
-    int32_t ffn_hot; /* how many of the first in ffn_order were chosen for the GPU; 0: unknown */
+    float
+        ffn_threshold; /* of |activation|, above which a counted neuron fires; 0: unless it is 0 */
+    int32_t ffn_hot;   /* how many of the first in ffn_order were chosen for the GPU; 0: unknown */
     const float *exp_freq;    /* [n_experts] share of the tokens that are routed to the expert */
     const int32_t *exp_order; /* [n_experts] set wherever exp_freq is */
+};
+
+/* How large a value's elements were: "blk.3.ffn_act", what the activation gave a layer's neurons
+ * (before it is multiplied by up), or "blk.3.attn_q.in", what that matrix reads. */
+enum { NEURONS_QUANTILES = 101, NEURONS_BINS = 2048 };
+struct neurons_magnitudes {
+    const char *name;
+    const float *quantiles; /* of 0, 1 .. 100 %, as of neurons_quantile */
+    const int64_t *counts;  /* by neurons_bin, while counting is unfinished; else NULL */
 };
 
 struct neurons {
@@ -122,6 +133,12 @@ struct neurons {
     uint64_t structure_hash, content_hash; /* of the model; content 0: unknown weights */
     uint64_t tokens;                       /* number of tokens counted; 0: synthetic */
     const char *source;                    /* "counted", "synthetic", "powerinfer split" */
+    const char *activation; /* "relu": of the model that was counted; NULL, "": not known */
+    double level;           /* thresholds are this quantile of |activation|; 0: not counted so */
+    /* The text that is counted; tokens < text_tokens: unfinished, can go on. 0, 0: no text. */
+    uint64_t text_hash, text_tokens;
+    struct neurons_magnitudes *magnitudes;
+    int32_t n_magnitudes;
     struct neurons_layer *layers;
     int32_t n_layers;
 };
@@ -143,6 +160,26 @@ oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
 uint64_t neurons_hash(const struct neurons *n);
 /* NULL: nothing is known about that layer. */
 const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer);
+/* NULL: not known. */
+const struct neurons_magnitudes *neurons_magnitudes(const struct neurons *n, const char *name);
+/* The layer N of a name "blk.N.KIND"; -1: it is another name. */
+int64_t neurons_layer_of(const char *name, const char *kind);
+/* Counting magnitudes: the bin of one, 0 for 0; NEURONS_BINS: not finite. Bins are 1/64 of an
+ * octave wide from 2^-16 to 2^16; the second and the last one take what is beyond. */
+static inline int32_t neurons_bin(float x)
+{
+    enum { SHIFT = 17, FIRST = (127 - 16) << 6, FINITE = 0x7f800000 };
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= INT32_MAX;
+    const int32_t bin = (int32_t)(bits >> SHIFT) - FIRST + 2;
+    if (bin >= 2)
+        return bits >= FINITE ? NEURONS_BINS : bin < NEURONS_BINS ? bin : NEURONS_BINS - 1;
+    return bits != 0;
+}
+/* The least upper bound of a bin below or at which at least the share q of the counted magnitudes
+ * is: up to 1/64 above the quantile. */
+float neurons_quantile(const int64_t counts[NEURONS_BINS], double q);
 /* Imports PowerInfer's split (MODEL.generated.gpuidx) for this model. The neurons chosen for the
  * GPU come first in ffn_order and ffn_hot is their number; within both parts indices ascend.
  * *capacity_bytes is the GPU memory that they were chosen for. text_order: true undoes an exporter

@@ -78,8 +78,11 @@ oato_status profile_print(const struct profile *p, struct text *out, struct oato
 
 /* ----------------------------------------------------------------------------- neurons ---- */
 
-/* The layer of a tensor "blk.12.KIND", without zeros in front; -1: another name. */
-int64_t neurons_layer_of(const char *name, const char *kind);
+/* neurons_magnitudes.c: takes a tensor "NAME_quantiles" or "NAME_counts" over, whose layer is at
+ * most `layers`; others are skipped. The array has room for one of each tensor of the file. */
+oato_status magnitudes_read(struct neurons *n, const struct gguf_tensor *t, int64_t layers,
+                            struct oato_error *err);
+oato_status magnitudes_check(const struct neurons *n, oato_status status, struct oato_error *err);
 /* OATO_EFILE unless the file's general.architecture is `architecture`; what: "a neurons sidecar".
  */
 oato_status neurons_check_kind(const struct gguf *g, const char *what, const char *architecture,

@@ -1,8 +1,9 @@
 /*
  * main.c - oato-profile: the command line of the profiler. Reads a model, measures the machine,
- * writes or extends the machine's profile, and prints a short summary.
+ * writes or extends the machine's profile, and prints a short summary; or, with --calibrate, counts
+ * over text which of the model's neurons fire. verb_neurons.c shows what was counted.
  */
-#include "profiler/profiler.h"
+#include "profiler/verbs.h"
 
 #include <math.h>
 #include <signal.h>
@@ -12,6 +13,8 @@
 struct command {
     const char *model, *out;
     struct profiler_options options;
+    struct calibrate_options calibrate;
+    struct model_choice choice;
     bool replace, json, list_devices, help, version;
 };
 
@@ -41,6 +44,35 @@ static oato_status take_contexts(const struct options *given, void *to, struct o
     }
 }
 
+static oato_status take_text(const struct options *o, void *to, struct oato_error *err)
+{
+    struct calibrate_options *c = to;
+    if (c->n_texts == CALIBRATE_TEXTS)
+        return oato_fail(err, OATO_EUSAGE, "more than %d texts; put them into one file",
+                         CALIBRATE_TEXTS);
+    c->texts[c->n_texts++] = o->value;
+    return OATO_OK;
+}
+
+static oato_status take_window(const struct options *o, void *to, struct oato_error *err)
+{
+    int64_t v;
+    if (!parse_count(o->value, 2, 1 << 20, &v))
+        return oato_fail(err, OATO_EUSAGE, "--window '%s': a number of tokens from 2 to %d",
+                         o->value, 1 << 20);
+    *(int32_t *)to = (int32_t)v;
+    return OATO_OK;
+}
+
+static oato_status take_level(const struct options *o, void *to, struct oato_error *err)
+{
+    double v;
+    if (!parse_f64(o->value, 0.01, 0.99, &v))
+        return oato_fail(err, OATO_EUSAGE, "--level '%s': a share from 0.01 to 0.99", o->value);
+    *(double *)to = v;
+    return OATO_OK;
+}
+
 static oato_status take_threads(const struct options *o, void *to, struct oato_error *err)
 {
     int64_t v;
@@ -66,38 +98,71 @@ static oato_status take_model(const struct options *o, void *to, struct oato_err
     return OATO_OK;
 }
 
-#define AS(take, member) 1, take, offsetof(struct command, member), 0, 0
-#define TEXT(member)     AS(option_text, member)
-#define FLAG(member)     AS(option_flag, member)
+enum { MEASURE = 1, COUNT = 2, BOTH = MEASURE | COUNT };
+
+#define AS(verbs, take, member) verbs, take, offsetof(struct command, member), 0, 0
+#define TEXT(verbs, member)     AS(verbs, option_text, member)
+#define FLAG(verbs, member)     AS(verbs, option_flag, member)
 
 static const struct option_of table[] = {
-    {"output", 'o', "FILE", "profile to write or extend; default CPU-NAME.profile.yaml", TEXT(out)},
+    {"calibrate", 0, "TEXT", "count over this file; further operands are texts, too",
+     AS(COUNT, take_text, calibrate)},
+    {"output", 'o', "FILE", "profile to write or extend; default CPU-NAME.profile.yaml",
+     TEXT(MEASURE, out)},
+    {"output", 'o', "FILE", "sidecar to write or go on with; default MODEL.neurons.gguf",
+     TEXT(COUNT, out)},
     {"devices", 'd', "LIST", "such as cpu,sim:vram=64MiB,read=900GB/s; default cpu",
-     TEXT(options.devices)},
+     TEXT(MEASURE, options.devices)},
+    {"level", 0, "S", "where silence is not 0: neurons fire above this quantile; default 0.7",
+     AS(COUNT, take_level, calibrate.level)},
+    {"window", 'c', "N", "tokens that are read together; default 512",
+     AS(COUNT, take_window, calibrate.window)},
+    {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2; default: the file's",
+     TEXT(BOTH, choice.ffn_activation)},
     {"threads", 't', "N", "threads of the cpu device; default: physical cores, less one per GPU",
-     AS(take_threads, options.threads)},
+     AS(BOTH, take_threads, options.threads)},
     {"kv", 0, "TYPE", "KV cache type to time attention with: f16 (default), q8_0, f32",
-     AS(take_kv, options.kv)},
+     AS(MEASURE, take_kv, options.kv)},
     {"context", 'c', "LIST", "context lengths in tokens; default 64,512,2048,4096",
-     AS(take_contexts, options)},
-    {"quick", 'q', NULL, "fewer sizes and repeats", FLAG(options.quick)},
-    {"replace", 0, NULL, "start a new profile instead of extending it", FLAG(replace)},
-    {"model", 'm', "FILE", "the model, instead of the operand", AS(take_model, model)},
-    {"list-devices", 0, NULL, "list the devices available here and exit", FLAG(list_devices)},
-    {"json", 0, NULL, "print the summary as JSON", FLAG(json)},
-    {"help", 'h', NULL, "this text", FLAG(help)},
-    {"version", 0, NULL, "print the version", FLAG(version)},
+     AS(MEASURE, take_contexts, options)},
+    {"quick", 'q', NULL, "fewer sizes and repeats", FLAG(MEASURE, options.quick)},
+    {"replace", 0, NULL, "start a new file instead of extending it", FLAG(BOTH, replace)},
+    {"model", 'm', "FILE", "the model, instead of the operand", AS(BOTH, take_model, model)},
+    {"list-devices", 0, NULL, "list the devices available here and exit",
+     FLAG(MEASURE, list_devices)},
+    {"json", 0, NULL, "print the summary as JSON", FLAG(BOTH, json)},
+    {"help", 'h', NULL, "this text", FLAG(BOTH, help)},
+    {"version", 0, NULL, "print the version", FLAG(BOTH, version)},
 };
 
-static void print_help(const struct option_row *rows)
+static void print_help(void)
 {
+    struct option_row rows[ARRAY_LEN(table) + 1];
     puts("Usage: oato-profile MODEL.gguf [OPTIONS]\n"
          "Measures this machine and what the model's operators cost on its devices. Profiling\n"
-         "another model adds rows to the same file.\n");
+         "another model adds rows to the same file.");
+    options_rows(table, ARRAY_LEN(table), MEASURE, rows);
     options_help(rows, stdout);
-    puts("\nExit status: 0 done, 2 usage, 3 bad file, 4 does not fit, 5 device failed, 6 reading "
+    puts("\nUsage: oato-profile MODEL.gguf --calibrate TEXT... [OPTIONS]\n"
+         "Counts over text how often the model's neurons and experts fire; a run that was stopped\n"
+         "goes on.");
+    options_rows(table, ARRAY_LEN(table), COUNT, rows);
+    options_help(rows, stdout);
+    puts("\nVerbs:\n"
+         "  neurons     show or draw what was counted: oato-profile neurons --help\n"
+         "\nExit status: 0 done, 2 usage, 3 bad file, 4 does not fit, 5 device failed, 6 reading "
          "or\n"
-         "writing failed, 130 interrupted (the file stays as it was). See oato-profile(1).");
+         "writing failed, 130 interrupted. See oato-profile(1).");
+}
+
+/* The two have options of their own. */
+static unsigned verb_of(int argc, char **argv)
+{
+    unsigned verb = MEASURE;
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--calibrate") || !strncmp(argv[i], "--calibrate=", 12))
+            verb = COUNT;
+    return verb;
 }
 
 /* Up to an option that is answered here; *done then says that there is nothing more to do. */
@@ -106,19 +171,24 @@ static oato_status parse(int argc, char **argv, struct command *c, bool *done,
 {
     struct option_row rows[ARRAY_LEN(table) + 1];
     struct options o;
-    options_rows(table, ARRAY_LEN(table), 1, rows);
+    options_rows(table, ARRAY_LEN(table), verb_of(argc, argv), rows);
     options_init(&o, rows, argc - 1, argv + 1);
-    *c = (struct command){.options = {.kv = DT_F16}};
+    *c = (struct command){.options = {.kv = DT_F16}, .calibrate = {.level = CALIBRATE_LEVEL}};
     while (!c->help && !c->version && !c->list_devices) {
         const int id = options_take(&o, table, c, err);
         if (id == OPT_END)
             break;
-        if (id == OPT_ERROR || (id == OPT_OPERAND && take_model(&o, &c->model, err)))
+        if (id == OPT_ERROR)
+            return err->status;
+        if (id != OPT_OPERAND)
+            continue;
+        if (c->model && c->calibrate.n_texts ? take_text(&o, &c->calibrate, err)
+                                             : take_model(&o, &c->model, err))
             return err->status;
     }
     *done = c->help || c->version || c->list_devices;
     if (c->help)
-        print_help(rows);
+        print_help();
     else if (c->version)
         puts("oato-profile " OATO_VERSION);
     else if (c->list_devices)
@@ -242,7 +312,7 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     struct profiler_report report;
     const char *path = c->out;
     profile_init(&p);
-    oato_status status = model_open(c->model, &model, err);
+    oato_status status = model_open_as(c->model, &c->choice, &model, err);
     if (!status && !path) /* the name needs the machine, which the file may then hold already */
         status = profiler_begin(NULL, true, &p, NULL, NULL, err);
     if (!status && !path) {
@@ -265,24 +335,90 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     return status;
 }
 
-int main(int argc, char **argv)
+/* MODEL.gguf: MODEL.neurons.gguf */
+static const char *sidecar_name(const char *model, struct text *t)
+{
+    static const char end[] = ".gguf";
+    const size_t n = strlen(model), e = sizeof end - 1;
+    text_add(t, model, n > e && !strcmp(model + n - e, end) ? n - e : n);
+    text_printf(t, ".neurons.gguf");
+    return t->failed ? NULL : t->data;
+}
+
+static oato_status print_counted(const struct command *c, const char *path,
+                                 const struct calibrate_report *r, struct oato_error *err)
+{
+    struct text t;
+    text_init(&t);
+    if (c->json) {
+        json_open(&t, NULL, '{');
+        json_add(&t, JSON("file", path), JSON("tokens", r->tokens),
+                 JSON("tokens_before", r->tokens_before),
+                 JSON("took_ns", llrint(r->seconds * 1e9)));
+        json_close(&t, '}');
+    } else if (r->tokens == r->tokens_before) {
+        text_printf(&t, "%s: all %lld tokens were counted already", path, (long long)r->tokens);
+    } else {
+        text_printf(&t, "%s: %lld tokens counted", path, (long long)r->tokens);
+        if (r->tokens_before)
+            text_printf(&t, ", %lld of them earlier", (long long)r->tokens_before);
+        text_printf(&t, "; %.0f s. See oato-profile neurons show", r->seconds);
+    }
+    const oato_status status =
+        t.failed ? oato_fail_memory(err, t.len, "the summary; the file is written") : OATO_OK;
+    if (!status)
+        puts(t.data);
+    text_free(&t);
+    return status;
+}
+
+static oato_status count_neurons(struct command *c, struct oato_error *err)
+{
+    struct model *model = NULL;
+    struct calibrate_report report;
+    struct text name;
+    text_init(&name);
+    c->calibrate.threads = c->options.threads;
+    c->calibrate.replace = c->replace;
+    const char *path = c->out ? c->out : sidecar_name(c->model, &name);
+    oato_status status = path ? model_open_as(c->model, &c->choice, &model, err)
+                              : oato_fail_memory(err, strlen(c->model), "a name");
+    if (!status)
+        status = calibrate(model, &c->calibrate, path, &report, err);
+    if (!status)
+        status = print_counted(c, path, &report, err);
+    model_close(model);
+    text_free(&name);
+    return status;
+}
+
+static oato_status run(int argc, char **argv, struct oato_error *err)
 {
     struct command c;
-    struct oato_error err = {OATO_OK, ""};
     bool done = false;
-    program_begin("oato-profile");
-    oato_status status = parse(argc, argv, &c, &done, &err);
+    char why[160];
+    if (argc > 1 && !strcmp(argv[1], "neurons"))
+        return run_neurons(argc - 1, argv + 1, err);
+    oato_status status = parse(argc, argv, &c, &done, err);
     outfile_keep(c.model);
-    if (!status && c.out)
-        status = outfile_check(c.out, &err);
-    if (!status && !done) {
-        char why[160];
-        interrupt_catch();
-        c.options.threads = host_threads(c.options.threads, why, sizeof why);
-        if (why[0])
-            program_warn(NULL, why);
-        status = profile_model(&c, &err);
-    }
+    for (int32_t i = 0; i < c.calibrate.n_texts; i++)
+        outfile_keep(c.calibrate.texts[i]);
+    if (!status && c.out && !c.calibrate.n_texts)
+        status = outfile_check(c.out, err);
+    if (status || done)
+        return status;
+    interrupt_catch();
+    c.options.threads = host_threads(c.options.threads, why, sizeof why);
+    if (why[0])
+        program_warn(NULL, why);
+    return c.calibrate.n_texts ? count_neurons(&c, err) : profile_model(&c, err);
+}
+
+int main(int argc, char **argv)
+{
+    struct oato_error err = {OATO_OK, ""};
+    program_begin("oato-profile");
+    oato_status status = run(argc, argv, &err);
     if (!status)
         status = stdout_check(&err); /* a pipe that broke, a disk that is full */
     if (!status)

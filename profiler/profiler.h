@@ -4,12 +4,14 @@
  *
  * profiler_begin -> profiler_measure -> profile_save. Nothing is written before the end: a run
  * that fails or is interrupted leaves the file as it was.
+ *
+ * calibrate counts over text which neurons and experts of a model fire, into a neurons sidecar;
+ * neurons_report and neurons_plot show what such a file says.
  */
 #ifndef OATO_PROFILER_H
 #define OATO_PROFILER_H
 
-#include "kernels/device.h"
-#include "planfmt/planfmt.h"
+#include "executor/executor.h"
 
 enum { PROFILER_CONTEXTS = 16 };
 
@@ -51,5 +53,43 @@ oato_status profiler_begin(const char *path, bool replace, struct profile *p, wa
 oato_status profiler_measure(struct profile *p, const struct model *m,
                              const struct profiler_options *o, warn_fn warn, void *user,
                              struct profiler_report *report, struct oato_error *err);
+
+/* ------------------------------------------------------------------------- calibration ---- */
+
+enum { CALIBRATE_TEXTS = 64, CALIBRATE_WINDOW = 512 };
+#define CALIBRATE_LEVEL 0.7
+
+struct calibrate_options {
+    const char *texts[CALIBRATE_TEXTS]; /* paths */
+    int32_t n_texts;
+    int32_t threads; /* of the cpu device; 0: physical cores */
+    int32_t window;  /* tokens that are read together: from 2 on; 0: CALIBRATE_WINDOW or what the
+                        model can read */
+    /* A neuron whose activation has no exact zeros fires above this quantile of its layer's
+     * |activation|, over the beginning of the text: 0 to 1. */
+    double level;
+    bool replace; /* start again even if the file exists */
+};
+
+struct calibrate_report {
+    int64_t tokens, tokens_before; /* in the file; of these from an earlier run */
+    double seconds;
+};
+
+/* Runs the model over the texts on the CPU and writes what fired to the sidecar at path, once a
+ * minute and when oato_interrupted gets set (OATO_NEGATIVE). A file that is there goes on: it must
+ * be of the same model, text and options (OATO_EFILE, OATO_EUSAGE). */
+oato_status calibrate(const struct model *m, const struct calibrate_options *o, const char *path,
+                      struct calibrate_report *report, struct oato_error *err);
+
+/* The share of the first ones in a falling order that make up `part` of the sum; 0: the sum is 0.
+ */
+double neurons_share(const float *freq, const int32_t *order, int32_t n, double part);
+/* Appends a table for people, or one line of JSON: a row for each layer. */
+void neurons_report(const struct neurons *n, const char *path, bool json, struct text *out);
+/* Appends an SVG: which share of the activations the most active neurons of each layer cause.
+ * OATO_EFILE when the file has no frequencies. */
+oato_status neurons_plot(const struct neurons *n, const char *title, struct text *out,
+                         struct oato_error *err);
 
 #endif

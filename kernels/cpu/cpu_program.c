@@ -125,6 +125,16 @@ static bool is_solo(const struct running *x)
     return true;
 }
 
+/* Nobody begins the next record before thread 0 has shown this one. */
+static void record_show(struct running *x, const struct program_record *r, int thread, bool solo)
+{
+    if (!solo)
+        cpu_barrier_wait(x->barrier);
+    if (thread == 0 && r->kind == RECORD_RUN &&
+        !atomic_load_explicit(&x->failed, memory_order_relaxed))
+        x->step->observe(x->step->observe_user, r, x->c->program->arena, record_rows(r, x->step));
+}
+
 /* A failed wait ends nothing early: all threads go on to meet at the barriers, and skip the work.
  */
 static void run_step(void *arg, int thread)
@@ -157,6 +167,8 @@ static void run_step(void *arg, int thread)
             else
                 record_copy(x, r);
         }
+        if (x->step->observe)
+            record_show(x, r, thread, solo);
         if (solo && thread == 0)
             record_signal(x, r);
         before_solo = solo;

@@ -1,6 +1,7 @@
 /*
  * fuzz_neurons.c - whatever the bytes, the reader of sidecars refuses them with a message or gives
- * numbers that are what they say: frequencies from 0 to 1, orders that name every neuron once.
+ * numbers that are what they say: frequencies from 0 to 1, orders that name every neuron once,
+ * rising quantiles.
  */
 #include "planfmt/planfmt.h"
 
@@ -22,6 +23,16 @@ static void check_order(const int32_t *order, const float *freq, int32_t n)
         abort();
 }
 
+static void check_magnitudes(const struct neurons_magnitudes *m)
+{
+    for (int32_t i = 1; i < NEURONS_QUANTILES; i++)
+        if (!(m->quantiles[0] >= 0 && m->quantiles[i] >= m->quantiles[i - 1]))
+            abort();
+    for (int32_t i = 0; m->counts && i < NEURONS_BINS; i++)
+        if (m->counts[i] < 0)
+            abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct oato_error err = {.text = ""};
@@ -39,6 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         if (l && l->exp_order)
             check_order(l->exp_order, l->exp_freq, l->n_experts);
     }
+    for (int32_t i = 0; i < n.n_magnitudes; i++)
+        check_magnitudes(&n.magnitudes[i]);
     neurons_free(&n);
     return 0;
 }

@@ -184,6 +184,79 @@ static void what_is_written_reads_back(void **state)
     }
 }
 
+/* Of counting: thresholds, the text, and magnitudes, with their counts while it is unfinished. */
+static void counted(struct neurons *n, int64_t counts[NEURONS_BINS],
+                    float quantiles[NEURONS_QUANTILES], struct neurons_magnitudes *m)
+{
+    n->activation = "silu";
+    n->level = 0.75;
+    n->tokens = 100;
+    n->text_tokens = 4000;
+    n->text_hash = 12;
+    for (int32_t i = 0; i < NEURONS_BINS; i++)
+        counts[i] = i % 5;
+    for (int32_t i = 0; i < NEURONS_QUANTILES; i++)
+        quantiles[i] = neurons_quantile(counts, i / 100.0);
+    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts};
+    m[1] = (struct neurons_magnitudes){"blk.1.attn_q.in", quantiles, NULL};
+    n->magnitudes = m;
+    n->n_magnitudes = 2;
+}
+
+static void what_was_counted_reads_back(void **state)
+{
+    (void)state;
+    static int64_t counts[NEURONS_BINS];
+    static float quantiles[NEURONS_QUANTILES];
+    struct gguf *g = make_model("counted.gguf", 128, 1, true);
+    struct power_law law = power_law_default();
+    struct neurons_magnitudes m[2];
+    struct neurons a, b;
+    made(g, &law, &a);
+    counted(&a, counts, quantiles, m);
+    a.layers[1].ffn_threshold = 0.125F;
+    saved(&a, "counted.neurons.gguf");
+    loaded("counted.neurons.gguf", &b);
+    assert_string_equal(b.activation, "silu");
+    assert_true(b.level == 0.75 && b.tokens == 100 && b.text_tokens == 4000 && b.text_hash == 12);
+    assert_true(b.layers[0].ffn_threshold == 0 && b.layers[1].ffn_threshold == 0.125F);
+    assert_int_equal(b.n_magnitudes, 2);
+    const struct neurons_magnitudes *x = neurons_magnitudes(&b, "blk.0.ffn_act"),
+                                    *y = neurons_magnitudes(&b, "blk.1.attn_q.in");
+    assert_memory_equal(x->quantiles, quantiles, sizeof quantiles);
+    assert_memory_equal(x->counts, counts, sizeof counts);
+    assert_memory_equal(y->quantiles, quantiles, sizeof quantiles);
+    assert_null(y->counts);
+    assert_null(neurons_magnitudes(&b, "blk.0.attn_q.in"));
+    neurons_free(&b);
+    neurons_free(&a);
+    gguf_close(g);
+}
+
+/* Bins rise, are 1/64 of an octave wide, and a quantile is never below what it is of. */
+static void bins_of_magnitudes(void **state)
+{
+    (void)state;
+    int64_t counts[NEURONS_BINS] = {0};
+    assert_int_equal(neurons_bin(0), 0);
+    assert_int_equal(neurons_bin(-0.0F), 0);
+    assert_int_equal(neurons_bin(1e-30F), 1);
+    assert_int_equal(neurons_bin(1e30F), NEURONS_BINS - 1);
+    assert_int_equal(neurons_bin(NAN), NEURONS_BINS);
+    assert_int_equal(neurons_bin(-INFINITY), NEURONS_BINS);
+    for (float x = 0x1p-16F; x < 0x1p15F; x *= 1.001F) {
+        const int32_t bin = neurons_bin(x);
+        assert_true(bin >= 2 && bin < NEURONS_BINS && neurons_bin(-x) == bin);
+        counts[bin] = 1;
+        const float q = neurons_quantile(counts, 1);
+        assert_true(q > x && q <= x * (1 + 1 / 64.0F));
+        counts[bin] = 0;
+    }
+    counts[0] = 50;
+    counts[neurons_bin(1)] = 50;
+    assert_true(neurons_quantile(counts, 0.5) == 0 && neurons_quantile(counts, 0.51) > 1);
+}
+
 /* Plans depend on what a sidecar says, not on where it comes from. */
 static void the_hash_is_of_what_plans_depend_on(void **state)
 {
@@ -329,6 +402,68 @@ static void tensors_that_say_nonsense_are_refused(void **state)
     expect_crafted(w, "both frequencies and an order");
 }
 
+static void counts_that_say_nonsense_are_refused(void **state)
+{
+    (void)state;
+    static float rising[NEURONS_QUANTILES], falls[NEURONS_QUANTILES], nan[NEURONS_QUANTILES];
+    static int64_t fine[NEURONS_BINS], negative[NEURONS_BINS], huge[NEURONS_BINS];
+    static const float freq[4] = {0, 1, 0.5F, 0.25F};
+    for (int i = 0; i < NEURONS_QUANTILES; i++)
+        rising[i] = falls[i] = nan[i] = (float)i;
+    falls[50] = 48;
+    nan[3] = NAN;
+    negative[7] = -1;
+    huge[1] = huge[2] = INT64_MAX;
+    const struct {
+        const char *name, *second;
+        oato_dtype dtype;
+        int64_t n;
+        const void *data, *data2;
+        const char *words;
+    } cases[] = {
+        {"blk.0.ffn_act_quantiles", NULL, DT_F32, NEURONS_QUANTILES, falls, NULL,
+         "blk.0.ffn_act_quantiles: element 50 is 48 after 49"},
+        {"blk.0.ffn_act_quantiles", NULL, DT_F32, NEURONS_QUANTILES, nan, NULL, "element 3 is"},
+        {"blk.0.ffn_act_quantiles", NULL, DT_F32, 4, rising, NULL, "one dimension of 101 F32"},
+        {"blk.0.ffn_act_quantiles", NULL, DT_I32, NEURONS_QUANTILES, rising, NULL, "type I32"},
+        {"blk.1.attn_q.in_quantiles", NULL, DT_F32, NEURONS_QUANTILES, rising, NULL,
+         "in a layer with neurons"},
+        {"blk.0.ffn_act_counts", NULL, DT_I64, NEURONS_BINS, fine, NULL, "does not follow"},
+        {"blk.0.ffn_act_quantiles", "blk.0.ffn_up_counts", DT_F32, NEURONS_QUANTILES, rising, fine,
+         "does not follow"},
+        {"blk.0.ffn_act_quantiles", "blk.0.ffn_act_counts", DT_F32, NEURONS_QUANTILES, rising,
+         negative, "blk.0.ffn_act_counts: element 7 is -1"},
+        {"blk.0.ffn_act_quantiles", "blk.0.ffn_act_counts", DT_F32, NEURONS_QUANTILES, rising, huge,
+         "blk.0.ffn_act_counts: element 1 is"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct gguf_writer *w = craft(1);
+        craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, freq);
+        craft_tensor(w, cases[i].name, cases[i].dtype, cases[i].n, cases[i].data);
+        if (cases[i].second)
+            craft_tensor(w, cases[i].second, DT_I64, NEURONS_BINS, cases[i].data2);
+        expect_crafted(w, cases[i].words);
+    }
+    static const struct {
+        const char *key;
+        float value;
+        const char *words;
+    } numbers[] = {{"oato.neurons.level", NAN, "level is"},
+                   {"oato.neurons.level", 2, "level is 2"},
+                   {"oato.neurons.ffn_threshold", 1, "not an array of 1 float32"},
+                   {"oato.neurons.text_hash", 1, "text_hash' of type uint64"}};
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+        struct gguf_writer *w = craft(1);
+        gguf_writer_scalar(w, numbers[i].key, GGUF_F32, &numbers[i].value);
+        craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, freq);
+        expect_crafted(w, numbers[i].words);
+    }
+    struct gguf_writer *w = craft(1);
+    gguf_writer_array(w, "oato.neurons.ffn_threshold", GGUF_F32, &(float){-1}, 1);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, freq);
+    expect_crafted(w, "the threshold of its neurons is -1");
+}
+
 /* A sidecar whose only mistake is in its keys. */
 static struct gguf_writer *craft_fine(uint32_t version)
 {
@@ -422,6 +557,9 @@ int main(void)
         cmocka_unit_test(what_is_written_reads_back),
         cmocka_unit_test(the_hash_is_of_what_plans_depend_on),
         cmocka_unit_test(sidecars_belong_to_one_model),
+        cmocka_unit_test(what_was_counted_reads_back),
+        cmocka_unit_test(bins_of_magnitudes),
+        cmocka_unit_test(counts_that_say_nonsense_are_refused),
         cmocka_unit_test(tensors_that_say_nonsense_are_refused),
         cmocka_unit_test(keys_that_say_nonsense_are_refused),
         cmocka_unit_test(damage_is_seen),

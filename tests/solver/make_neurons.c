@@ -6,7 +6,7 @@
 #include "tests/solver/plant_law.h"
 #include "tests/solver/power_law.h"
 
-enum { ID_HOT, ID_MEAN, ID_SPREAD, ID_EXPERTS, ID_SEED, ID_PLANT, ID_OUTPUT, ID_HELP };
+enum { ID_HOT, ID_MEAN, ID_SPREAD, ID_EXPERTS, ID_SEED, ID_PLANT, ID_COUNTED, ID_OUTPUT, ID_HELP };
 
 static const struct option_row rows[] = {
     {"hot", 0, OPT_VALUE, "S", "share of the neurons that cause 80 % of activations (0.26)",
@@ -22,6 +22,7 @@ static const struct option_row rows[] = {
      "llama "
      "with --keys feed_forward_activation=relu",
      ID_PLANT},
+    {"counted", 0, OPT_FLAG, NULL, "as of a text of which half is counted", ID_COUNTED},
     {"output", 'o', OPT_VALUE, "FILE", "the sidecar to write", ID_OUTPUT},
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
@@ -48,9 +49,31 @@ static bool set_option(struct power_law *law, int id, const struct options *o,
     return ok;
 }
 
-static oato_status make(const char *model, const char *path, const struct power_law *law,
-                        bool plants, struct oato_error *err)
+/* What counting adds to frequencies, for one layer. */
+static void add_counts(struct neurons *n, struct neurons_magnitudes *m)
 {
+    static int64_t counts[NEURONS_BINS];
+    static float quantiles[NEURONS_QUANTILES];
+    for (int i = 0; i < NEURONS_BINS; i++)
+        counts[i] = i / 3;
+    for (int i = 0; i < NEURONS_QUANTILES; i++)
+        quantiles[i] = neurons_quantile(counts, i / 100.0);
+    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts};
+    m[1] = (struct neurons_magnitudes){"blk.0.attn_q.in", quantiles, NULL};
+    n->magnitudes = m;
+    n->n_magnitudes = 2;
+    n->activation = "silu";
+    n->level = 0.7;
+    n->layers[0].ffn_threshold = 0.25F;
+    n->tokens = 1000;
+    n->text_tokens = 2000;
+    n->text_hash = 1;
+}
+
+static oato_status make(const char *model, const char *path, const struct power_law *law,
+                        bool plants, bool counted, struct oato_error *err)
+{
+    struct neurons_magnitudes m[2];
     struct gguf *g;
     struct neurons n;
     oato_status status = gguf_open(model, &g, err);
@@ -62,6 +85,8 @@ static oato_status make(const char *model, const char *path, const struct power_
         return status;
     if (plants)
         status = plant_law(model, &n, err);
+    if (counted)
+        add_counts(&n, m);
     if (!status)
         status = neurons_save(&n, path, err);
     neurons_free(&n);
@@ -74,7 +99,7 @@ int main(int argc, char **argv)
     struct oato_error err = {0};
     struct options o;
     const char *path = NULL, *model = NULL;
-    bool plants = false;
+    bool plants = false, counted = false;
     int id;
     options_init(&o, rows, argc - 1, argv + 1);
     while ((id = options_next(&o, &err)) != OPT_END) {
@@ -85,6 +110,8 @@ int main(int argc, char **argv)
         }
         if (id == ID_PLANT)
             plants = true;
+        else if (id == ID_COUNTED)
+            counted = true;
         else if (id == ID_OUTPUT || id == OPT_OPERAND)
             *(id == ID_OUTPUT ? &path : &model) = o.value;
         else if (id == OPT_ERROR || !set_option(&law, id, &o, &err))
@@ -93,7 +120,7 @@ int main(int argc, char **argv)
     if (!path || !model)
         oato_fail(&err, OATO_EUSAGE, "name the model and, with -o, the file to write; see --help");
     else
-        make(model, path, &law, plants, &err);
+        make(model, path, &law, plants, counted, &err);
 out:
     if (err.status)
         fprintf(stderr, "oato-make-neurons: %s\n", err.text);
