@@ -78,8 +78,8 @@ oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, s
 void gguf_close(struct gguf *g);
 
 const char *gguf_path(const struct gguf *g);
-/* PowerInfer's file, of magic PWRI: activations are ReLU, ffn_down_t may take the place of ffn_down,
- * and there may be predictors of active neurons, fc1 and fc2, which the graph does not use. */
+/* PowerInfer's file, of magic PWRI: activations are ReLU, ffn_down_t may stand in place of
+ * ffn_down; predictors of active neurons, fc1 and fc2, are left out of the graph. */
 bool gguf_powerinfer(const struct gguf *g);
 bool gguf_header_only(const struct gguf *g);
 size_t gguf_kv_count(const struct gguf *g);

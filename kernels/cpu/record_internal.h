@@ -1,7 +1,8 @@
 /*
  * record_internal.h - shared by ops.c, which runs records, ops_attention.c (records that use KV
  * pages), ops_experts.c (mixture of experts), ops_heads.c (a matrix for each head), ops_sparse.c
- * (products that skip zeros), ops_transposed.c (transposed matrices) and ops_top.c (candidates of rows of logits).
+ * (products that skip zeros), ops_transposed.c (transposed matrices) and ops_top.c (candidates of
+ * rows of logits).
  */
 #ifndef OATO_RECORD_INTERNAL_H
 #define OATO_RECORD_INTERNAL_H
