@@ -112,7 +112,7 @@ static void check(const struct cpu_kernels *k, oato_dtype dtype)
         test_free(again);
     }
     for (int64_t t = 0; t < p.T; t++) {
-        float *alone = run(k, &p, p.data, t, 1, 2);
+        float *alone = run(k, &p, p.data, t, 1, 1);
         assert_memory_equal(alone, out + t * p.op.n, (size_t)p.op.n * sizeof *out);
         test_free(alone);
     }
@@ -127,8 +127,7 @@ static void transposed_products_are_sums_of_rows(void **state)
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
         for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
-            for (int n = 0; n < 3; n++)
-                check(k, matrix_types[d]);
+            check(k, matrix_types[d]);
     }
 }
 
