@@ -61,9 +61,10 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
 
 /* ------------------------------------------------------------------------------ sparsity --- */
 
-/* DENSE: the operators that EXACT, or else THRESHOLD, would choose compute everything, by the kernels
- * that can skip: the bits of EXACT. EXACT: neurons of ReLU kinds whose activation is exactly 0 are
- * skipped. THRESHOLD: neurons whose |activation| is at most a threshold, whatever the activation. */
+/* DENSE: the operators that EXACT, or else THRESHOLD, would choose compute everything, by the
+ * kernels that can skip: the bits of EXACT. EXACT: neurons of ReLU kinds whose activation is
+ * exactly 0 are skipped. THRESHOLD: neurons whose |activation| is at most a threshold, whatever the
+ * activation. */
 enum sparse_mode { SPARSE_OFF, SPARSE_DENSE, SPARSE_EXACT, SPARSE_THRESHOLD };
 
 struct sparse_choice {

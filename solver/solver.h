@@ -237,7 +237,7 @@ struct planner_options {
     double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
     const struct neurons *neurons; /* how often neurons and experts fire; NULL: always */
     enum planner_sparse sparse;
-    bool whole_only;               /* nothing is split or streamed */
+    bool whole_only; /* nothing is split or streamed */
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
