@@ -64,7 +64,7 @@ static void counts(const struct model *m, const struct calibrate_options *o, con
 static void same_bytes(const char *a, const char *b)
 {
     struct oato_error err;
-    struct mapped_file x, y;
+    struct mapped_file x = {0}, y = {0};
     if (file_map(a, &x, &err) || file_map(b, &y, &err))
         fail_msg("%s", err.text);
     assert_int_equal(x.bytes, y.bytes);
