@@ -243,12 +243,11 @@ static inline int64_t state_columns(const struct oato_op *op)
     return op->kind == OP_SSM && op->per_channel ? op->heads / op->kv_heads : op->head_dim;
 }
 
-/* A block is STATE_COLUMNS channels of a convolution, or as many columns of one head's state or of
- * one group's channels. */
+/* On blocks [begin, end). A block is STATE_COLUMNS channels of a convolution, or as many columns of
+ * one head's state or of one group's channels. */
+typedef void (*state_kernel)(const struct state_job *j, int64_t begin, int64_t end);
 struct state_kernels {
-    void (*conv)(const struct state_job *j, int64_t block);
-    void (*delta)(const struct state_job *j, int64_t block);
-    void (*ssm)(const struct state_job *j, int64_t block);
+    state_kernel conv, delta, ssm;
 };
 
 /* One row per instruction set. Shapes are arguments; nothing here allocates or keeps state. */

@@ -29,20 +29,21 @@ static struct state_job job_of(const struct run *x, const struct step_seq *seq)
     return j;
 }
 
+static state_kernel kernel_of(const struct state_kernels *k, const struct oato_op *op)
+{
+    return op->kind == OP_CONV ? k->conv : op->kind == OP_DELTA ? k->delta : k->ssm;
+}
+
 void run_state(const struct run *x)
 {
-    const struct state_kernels *k = x->k->state;
     const int64_t blocks = blocks_of(x->op), all = blocks * x->step->n_seqs;
     const int64_t end = all * (x->thread + 1) / x->n_threads;
-    void (*const run)(const struct state_job *j, int64_t block) = x->op->kind == OP_CONV ? k->conv
-                                                                  : x->op->kind == OP_DELTA
-                                                                      ? k->delta
-                                                                      : k->ssm;
-    for (int64_t i = all * x->thread / x->n_threads; i < end; i++) {
-        const struct step_seq *seq = &x->step->seq[i / blocks];
-        const struct state_job j = job_of(x, seq);
+    for (int64_t i = all * x->thread / x->n_threads, last; i < end; i = last) {
+        const int64_t seq = i / blocks;
+        last = min_i64(end, (seq + 1) * blocks);
+        const struct state_job j = job_of(x, &x->step->seq[seq]);
         if (j.T > 0)
-            run(&j, i % blocks);
+            kernel_of(x->k->state, x->op)(&j, i - seq * blocks, last - seq * blocks);
     }
 }
 
