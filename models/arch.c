@@ -128,6 +128,8 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     const struct recipe *r = s->recipe;
     s->layer = layer;
     arch_read_blocks(b, s);
+    if (s->feeds)
+        arch_read_experts(b, r, layer, &s->experts);
     const int32_t least = s->attends ? 1 : 0; /* heads */
     s->heads = build_int(b, "attention.head_count", layer, least, 65536, s->attends ? -1 : 0);
     if (build_failed(b))
@@ -237,7 +239,9 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     s->pairing = r->pairing;
     if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
         s->pairing = ROPE_HALVES;
-    arch_read_experts(b, r, &s->experts);
+    for (int32_t l = 0; l < b->graph->n_layers && !s->experts.all && !build_failed(b); l++)
+        arch_read_experts(b, r, l, &s->experts);
+    const struct experts experts = s->experts;
     arch_read_positions(b, s);
     read_factors(b, s);
     check_unread(b, r);
@@ -255,9 +259,9 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
         arch_read_divisors(b, s);
     struct model_shape *shape = b->shape;
     shape->width = s->width;
-    shape->experts = s->experts.all;
-    shape->experts_used = s->experts.used;
-    shape->ffn_width = s->experts.all ? s->experts.width : s->ffn;
+    shape->experts = experts.all;
+    shape->experts_used = experts.used;
+    shape->ffn_width = experts.all ? experts.width : s->ffn;
     shape->heads = s->heads;
     shape->head_dim = r->latent ? arch_mla_cached(s) : s->head_dim;
     if (r->sparse) {

@@ -339,9 +339,10 @@ int32_t arch_mtp_output(struct graph_builder *b, const struct layer_shape *s,
 int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const char *suffix,
                    int32_t m, int32_t width);
 
-/* arch_experts.c: the keys of experts; whether the layer has any; the FFN block's output for its
+/* arch_experts.c: the keys of a layer's experts; whether the layer has any; the FFN block's output for its
  * normed input m, of x. */
-void arch_read_experts(struct graph_builder *b, const struct recipe *r, struct experts *out);
+void arch_read_experts(struct graph_builder *b, const struct recipe *r, int32_t layer,
+                       struct experts *out);
 bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s);
 int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x);
 

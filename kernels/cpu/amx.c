@@ -111,7 +111,7 @@ AVX2_INLINE void unpack_tile(const struct lanes_format *f, const uint8_t *body, 
 {
     const bool is_signed = f->body == LANES_BYTES || f->values;
     __m512i x = _mm512_setzero_si512(), high = x;
-    struct grid_words grid = {x, x};
+    struct grid_words grid = {x, x, x};
     UNROLLED (i, 8) {
         const int s = f->sub == 16 ? i / 4 : 0;
         const __m512i quads = avx512_quad_bytes(f, body, i, &x, &high, &grid);

@@ -36,7 +36,7 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, int centre, const uint8
 {
     const __m256i ones = _mm256_set1_epi8(1);
     __m256i sum = _mm256_setzero_si256();
-    struct grid_words grid = {sum, sum};
+    struct grid_words grid = {sum, sum, sum};
     UNROLLED (i, 8) {
         __m256i q = avx2_quad_bytes(f, body, i, &grid);
         q = _mm256_sub_epi8(q, _mm256_set1_epi8((char)(f->offset + centre)));

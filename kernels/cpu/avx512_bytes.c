@@ -51,7 +51,7 @@ AVX2_INLINE void unpack_32(const struct lanes_format *f, const uint8_t *body, co
 {
     __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     __m512i low = sum[0], high = low;
-    struct grid_words grid = {low, low};
+    struct grid_words grid = {low, low, low};
     UNROLLED (i, 8) {
         __m512i x = avx512_quad_bytes(f, body, i, &low, &high, &grid);
         if (f->offset)

@@ -19,9 +19,10 @@ enum { GRID_PERMUTED_BITS = 0 };
 #endif
 enum { GRID_WORDS = 2 * LANES };
 
-/* Of two groups of each lane: their words; then the nibbles of the group or pair at hand. */
+/* Of two groups of each lane: their words; then the nibbles of the group or pair at hand. And the
+ * signs of all. */
 struct grid_words {
-    ivec words, nibbles;
+    ivec words, nibbles, signs;
 };
 
 #ifdef __AVX512F__
@@ -54,6 +55,15 @@ AVX2_INLINE ivec dword_bytes(ivec x, int order)
         x, _mm512_set4_epi32(order + 3 * step, order + 2 * step, order + step, order));
 }
 
+/* Of 512 words; bits 28 + n and 29 + n are the ninth bits of the indices of groups n and n + 1. */
+AVX2_INLINE ivec grid_halves(const uint16_t *grid, ivec index, ivec bits, int n)
+{
+    const ivec top = dword_bytes(bits, 0x03030303), own = _mm512_set1_epi32(0x00200010 << n);
+    const ivec upper = grid_permuted(grid + 256, 8, index);
+    return _mm512_mask_mov_epi16(grid_permuted(grid, 8, index), _mm512_test_epi16_mask(top, own),
+                                 upper);
+}
+
 /* Odd words shifted right by two bits. */
 AVX2_INLINE ivec odd_words_shifted(ivec x)
 {
@@ -70,6 +80,12 @@ AVX2_INLINE ivec grid_permuted(const uint16_t *grid, int bits, ivec index)
     (void)grid;
     (void)bits;
     return index; /* never called */
+}
+
+AVX2_INLINE ivec grid_halves(const uint16_t *grid, ivec index, ivec bits, int n)
+{
+    (void)n;
+    return grid_permuted(grid, 9, index | bits); /* never called */
 }
 
 AVX2_INLINE ivec dword_bytes(ivec x, int order)
@@ -161,6 +177,13 @@ AVX2_INLINE ivec grid_words(const struct lanes_format *f, const uint8_t *body, i
         const ivec x = byte_to_words(high + LANES * (n * f->high / 8), at, at + f->high, 8);
         index |= x & MM(set1_epi16)((int16_t)(more << 8));
     }
+    if (lanes_grid_signs_even(f)) {
+        const ivec x = ivec_load(body + LANES * lanes_grid_signs_at(f));
+        if (f->index_bits <= GRID_PERMUTED_BITS)
+            return grid_halves(f->grid, index, x, n);
+        const ivec first = MM(srli_epi32)(x, (unsigned)(20 + n));
+        index |= (first | MM(slli_epi32)(first, 15)) & MM(set1_epi32)(0x01000100);
+    }
     const ivec words = f->index_bits <= GRID_PERMUTED_BITS
                            ? grid_permuted(f->grid, f->index_bits, index)
                            : grid_loaded(f, low, index);
@@ -171,13 +194,24 @@ AVX2_INLINE ivec grid_words(const struct lanes_format *f, const uint8_t *body, i
     return words | three_digits(lower | MM(srli_epi16)(upper, 5));
 }
 
+/* Bit j of nibbles: the signs of vector j. Those that are left out make an even number. */
+AVX2_INLINE ivec grid_signs_all(const struct lanes_format *f, const uint8_t *body)
+{
+    const ivec x = ivec_load(body + LANES * lanes_grid_signs_at(f));
+    if (!lanes_grid_signs_even(f))
+        return x;
+    ivec odd = x ^ MM(slli_epi32)(x, 16);
+    odd ^= MM(slli_epi32)(odd, 8);
+    odd ^= MM(slli_epi32)(odd, 4);
+    return x ^ (odd & MM(set1_epi32)((int)0xf0000000)); /* odd has the ninth bits, too */
+}
+
 /* Bit 3 of each nibble of vector j. */
-AVX2_INLINE ivec grid_signs(const struct lanes_format *f, const uint8_t *body, int j)
+AVX2_INLINE ivec grid_signs(const struct lanes_format *f, const uint8_t *body, int j, ivec signs)
 {
     const ivec top = MM(set1_epi8)((char)0x88);
     if (lanes_grid_has_signs(f))
-        return MM(slli_epi32)(ivec_load(body + LANES * lanes_grid_signs_at(f)), (unsigned)(3 - j)) &
-               top;
+        return MM(slli_epi32)(signs, (unsigned)(3 - j)) & top;
     const ivec x = MM(cvtepu8_epi32)(bytes_at(body + LANES * (lanes_grid_high_at(f) + j / 2)));
     return MM(srai_epi32)(MM(slli_epi32)(x, (unsigned)(28 - j % 2 * 4)), 31) & top;
 }
@@ -187,16 +221,18 @@ AVX2_INLINE ivec grid_codes(const struct lanes_format *f, const uint8_t *body, i
                             struct grid_words *w)
 {
     const int j = i / 2;
+    if (i == 0 && lanes_grid_has_signs(f))
+        w->signs = grid_signs_all(f, body);
     if (f->group == 4 && i % 2 == 0) {
         const ivec x = dword_bytes(grid_words(f, body, 2 * j), 0x03010200);
-        w->nibbles = x | grid_signs(f, body, j);
+        w->nibbles = x | grid_signs(f, body, j, w->signs);
     }
     if (f->group == 8 && i % 4 == 0)
         w->words = grid_words(f, body, j);
     if (f->group == 8 && i % 2 == 0) {
         const ivec twice = dword_bytes(w->words, j % 2 ? 0x03020302 : 0x01000100);
         const ivec x = odd_words_shifted(twice) & MM(set1_epi8)(0x33);
-        w->nibbles = x | grid_signs(f, body, j);
+        w->nibbles = x | grid_signs(f, body, j, w->signs);
     }
     return MM(srli_epi16)(w->nibbles, (unsigned)(i % 2 * 4)) & MM(set1_epi8)(15);
 }

@@ -78,7 +78,7 @@ static const struct lanes_format
 GRID(IQ1_S, 6, 7, 6, 32, iq1, TILE_5, 9, quants_trits_grid, 8, 8, 0.125f)
 GRID(IQ1_M, 10, 7, 6, 16, iq1, TILE_3, 9, quants_trits_grid, 8, 8, 0.125f)
 GRID(IQ2_XXS, 6, 8, 0, 32, iq2, TILE_8, 43, quants_iq2_xxs_grid, 8, 8, 0.125f)
-GRID(IQ2_XS, 10, 9, 2, 16, iq2, TILE_8_SUB, 43, quants_iq2_xs_grid, 9, 8, 0.125f)
+GRID(IQ2_XS, 10, 8, 0, 16, iq2, TILE_8_SUB, 43, quants_iq2_xs_grid, 9, 8, 0.125f)
 GRID(IQ2_S, 10, 9, 2, 16, iq2, TILE_8_SUB, 43, quants_iq2_s_grid, 10, 8, 0.125f)
 GRID(IQ3_XXS, 6, 12, 0, 32, iq3_xxs, TILE_8, 62, quants_iq3_xxs_grid, 8, 4, 0.25f)
 GRID(IQ3_S, 6, 13, 1, 32, iq3_s, TILE_5, 15, quants_iq3_s_grid, 9, 4, 1)
@@ -125,6 +125,12 @@ static inline int lanes_grid_signs_at(const struct lanes_format *f)
 static inline bool lanes_grid_has_signs(const struct lanes_format *f)
 {
     return f->grid != quants_trits_grid;
+}
+/* Whether each eighth sign, which makes the number of negative ones even, is left out: its place,
+ * bits 28 to 31, has the ninth bits of the four indices. */
+static inline bool lanes_grid_signs_even(const struct lanes_format *f)
+{
+    return f->index_bits == 9 && f->group == 8;
 }
 static inline int lanes_grid_high_at(const struct lanes_format *f)
 {

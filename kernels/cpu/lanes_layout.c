@@ -39,6 +39,8 @@
  * Codebooks, 32 k: bytes[n / 2][L][2] of the low 8 bits of index n, one for each 8 elements (IQ3:
  * 4); signs[L] dwords, whose bit 4 i + j is the sign of nibble i of vector j of nibbles; bytes[][L]
  * of 2 more bits of each index from the lowest on (IQ3_S: 1). IQ2_XXS, IQ3_XXS: no such bytes.
+ * IQ2_XS: neither; an even number of each 8 signs are set, so that the last is not kept, and bits
+ * 28 .. 31 of the dword are the ninth bits of the indices.
  * IQ1 has groups of 8 digits to the base of 3 instead of indices, which would need a codebook of
  * 2048 words: the byte has five of them, the lowest first, and three are a number of five bits. It
  * has no signs, but bytes[2][L] of nibbles: the low three bits of that number, and a bit that says

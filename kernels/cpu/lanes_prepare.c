@@ -403,7 +403,8 @@ static void put_codes(const struct lanes_format *f, const struct quants_codes *c
         uint8_t *low = body + (n / 2 * lanes + lane) * 2 + n % 2, *more = &high[n * f->high / 8];
         *low = (uint8_t)index[n];
         if (lanes_grid_has_signs(f)) {
-            *more = (uint8_t)(*more | index[n] >> 8 << n * f->high % 8);
+            if (f->high)
+                *more = (uint8_t)(*more | index[n] >> 8 << n * f->high % 8);
             continue;
         }
         const uint16_t word = quants_iq1_grid[index[n]];
@@ -414,6 +415,8 @@ static void put_codes(const struct lanes_format *f, const struct quants_codes *c
     }
     for (int j = 0; j < 4; j++)
         signs |= spread[bits[j]] << j;
+    for (int n = 0; lanes_grid_signs_even(f) && n < 4; n++)
+        signs = (signs & ~(UINT32_C(1) << (28 + n))) | (uint32_t)(index[n] >> 8) << (28 + n);
     if (lanes_grid_has_signs(f))
         memcpy(body + lanes_grid_signs_at(f) * lanes + 4 * lane, &signs, sizeof signs);
     for (int i = 0; i < groups * f->high / 8; i++)

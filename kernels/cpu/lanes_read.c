@@ -219,6 +219,16 @@ static void (*const block_of[DT_COUNT])(const struct lanes_format *f, const stru
     [DT_TQ2_0] = block_tq2,
 };
 
+/* The eighth signs are those that make the number of negative ones even. */
+static uint32_t signs_completed(uint32_t kept)
+{
+    uint32_t odd = kept &= 0x0fffffff;
+    odd ^= odd << 16;
+    odd ^= odd << 8;
+    odd ^= odd << 4;
+    return kept | (odd & 0xf0000000);
+}
+
 /* The parts of a block with a codebook. */
 static void codes_read(const struct lanes_format *f, const uint8_t *p, int lane, int lanes,
                        struct quants_codes *c)
@@ -231,7 +241,7 @@ static void codes_read(const struct lanes_format *f, const uint8_t *p, int lane,
     for (int part = 0; part < 8; part++) {
         const uint8_t *body = p + lanes * (f->head + part * f->body);
         const uint8_t *high = body + lanes * lanes_grid_high_at(f);
-        const uint32_t signs =
+        uint32_t signs =
             lanes_grid_has_signs(f) ? dword_at(body + lanes * lanes_grid_signs_at(f), lane) : 0;
         for (int n = 0; n < groups; n++) {
             const int low = body[(n / 2 * lanes + lane) * 2 + n % 2];
@@ -239,6 +249,8 @@ static void codes_read(const struct lanes_format *f, const uint8_t *p, int lane,
             if (lanes_grid_has_signs(f)) {
                 if (f->high)
                     more = high[n * f->high / 8 * lanes + lane] >> n * f->high % 8;
+                else if (lanes_grid_signs_even(f))
+                    more = (int)(signs >> (28 + n) & 1);
                 more &= (1 << (f->index_bits - 8)) - 1;
                 c->index[part * groups + n] = (uint16_t)(low | more << 8);
                 continue;
@@ -249,6 +261,8 @@ static void codes_read(const struct lanes_format *f, const uint8_t *p, int lane,
                 (uint16_t)(quants_trits_grid[low] | quants_trits_grid[more] << 10));
             c->high[part * 4 + n] = nibble_of & 8 ? 0xff : 0;
         }
+        if (lanes_grid_signs_even(f))
+            signs = signs_completed(signs);
         for (int i = 0; lanes_grid_has_signs(f) && i < 32; i++) {
             uint8_t *to = &c->high[part * 4 + i / 8];
             const uint32_t bit = signs >> (4 * nibble[i % 8] + i / 8) & 1;
@@ -308,7 +322,7 @@ static void matrix_row(int lanes, const struct oato_weight *w, int64_t row, floa
     }
 }
 
-const struct matrix_layout lanes8_layout = {.id = "lanes8.2",
+const struct matrix_layout lanes8_layout = {.id = "lanes8.3",
                                             .lanes = 8,
                                             .bytes = lanes_matrix_bytes,
                                             .prepare = lanes_matrix_prepare,
@@ -316,7 +330,7 @@ const struct matrix_layout lanes8_layout = {.id = "lanes8.2",
                                 .rows_stride = lanes_rows_stride,
                                 .rows_prepare = lanes_rows_prepare,
                                 .rows_panel = lanes_rows_panel};
-const struct matrix_layout lanes16_layout = {.id = "lanes16.2",
+const struct matrix_layout lanes16_layout = {.id = "lanes16.3",
                                              .lanes = 16,
                                              .bytes = lanes_matrix_bytes,
                                              .prepare = lanes_matrix_prepare,

@@ -98,7 +98,9 @@ static void define_codes(int lanes, const struct lanes_format *f, const uint8_t 
             }
             for (int j = 0; !delta && j < 4; j++)
                 for (int n = 0; n < 8; n++)
-                    put_bit(signs + 4 * lane, 4 * n + j, c.high[i * 4 + j] >> order[n] & 1);
+                    put_bit(signs + 4 * lane, 4 * n + j,
+                            n == 7 && f->dtype == DT_IQ2_XS ? c.index[i * groups + j] >> 8
+                                                            : c.high[i * 4 + j] >> order[n] & 1);
         }
     }
 }
@@ -250,7 +252,7 @@ static void rows_read_back_are_the_rows_of_the_file(void **state)
 }
 
 /* Files of prepared weights name the layout: whoever changes its bytes gives it a new id in the
- * tables of kernels ("lanes8.2", "lanes16.2") and then these hashes. */
+ * tables of kernels ("lanes8.3", "lanes16.3") and then these hashes. */
 static void a_layout_with_other_bytes_has_another_id(void **state)
 {
     (void)state;
@@ -270,13 +272,14 @@ static void a_layout_with_other_bytes_has_another_id(void **state)
         {DT_Q4_K, {0x4c9cd1dd4bf36d8e, 0x62815e0ccaf6377e}},
         {DT_Q5_K, {0xf7ce1aad57f1b31f, 0xd7595483cbe1950b}},
         {DT_Q6_K, {0x84d8a3ae537d8e53, 0x546f8d7eb9e04917}},
+        {DT_IQ2_XS, {0xaba2adc601918599, 0x095568fd5f4b798f}},
     };
     const struct cpu_kernels *kernels = kernels_named("avx2");
     if (!kernels) {
         skip();
         return;
     }
-    assert_string_equal(kernels->layout->id, "lanes8.2");
+    assert_string_equal(kernels->layout->id, "lanes8.3");
     const uint64_t seed = seed_state;
     for (size_t t = 0; t < ARRAY_LEN(known); t++) {
         for (int i = 0; i < 2; i++) {
