@@ -115,6 +115,7 @@ static const struct call_format calls[] = {
     {.begin = "<|tool_call>call:", .end = "<tool_call|>"},
     {.begin = "<|tool_call_start|>", .end = "<|tool_call_end|>"},
     {.begin = "<|START_ACTION|>", .end = "<|END_ACTION|>"},
+    {.needle = "Action:\\n```json", .begin = "Action:\n```json", .end = "```"},
     {.begin = "<|tools_prefix|>", .end = "<|tools_suffix|>"},
     {.begin = "<|function_call|>"},
     {.begin = "[TOOL_CALLS]"},

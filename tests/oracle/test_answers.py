@@ -48,7 +48,6 @@ LEFT_OUT = {
     "Apriel-1.6-15b-Thinker-fixed.jinja": "earlier answers lack the mark at the end of the prompt",
     "NVIDIA-Nemotron-Nano-v2.jinja": "earlier answers leave the reasoning open",
     "meetkai-functionary-medium-v3.2.jinja": "what is said has an addressee",
-    "CohereForAI-c4ai-command-r-plus-tool_use.jinja": "calls are a block of code",
     "fireworks-ai-llama-3-firefunction-v2.jinja": "does not render without a variable of its own",
 }
 
